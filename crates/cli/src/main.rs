@@ -1,0 +1,2 @@
+//! The farmem command.
+fn main() {}

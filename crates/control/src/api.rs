@@ -1,0 +1,291 @@
+//! What people, programs and roles ask of the control plane, in the form that travels as JSON.
+//!
+//! `POST /v1/NAME` with the fields of a request as its body; the answer is the fields of the response, or an [`ApiError`].
+//! Addresses (`gid`) are text: `127.0.0.11` or an IPv6 address. Sizes are bytes. Numbers of ports, queue pairs and keys are decimal.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use serde::{Deserialize, Serialize};
+
+/// A request.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// The switch starts, or starts again with empty tables. Answer: [`Response::Joined`].
+    JoinSwitch {
+        /// Its address.
+        gid: String,
+    },
+    /// A memory node starts, with empty memory. The same name again is the same node started again: what it held is lost.
+    /// Answer: [`Response::NodeJoined`].
+    JoinNode {
+        /// Its name, unique in the rack.
+        name: String,
+        /// Its address.
+        gid: String,
+        /// Bytes of memory it has; a multiple of 4096.
+        capacity: u64,
+    },
+    /// A host starts. The same name again is the same host with the next generation. Answer: [`Response::HostJoined`].
+    JoinHost {
+        /// Its name, unique in the rack.
+        name: String,
+        /// Its address.
+        gid: String,
+    },
+    /// A node or host leaves: its sessions, connections and, for a node, its memory go with it. A node with allocations is refused.
+    /// Answer: [`Response::Done`].
+    Leave {
+        /// Its port.
+        port: u32,
+    },
+    /// Makes a protection domain, or finds the one of this name. Answer: [`Response::Domain`].
+    CreateDomain {
+        /// Its name.
+        name: String,
+    },
+    /// Opens a session: UD messages of `host` through the switch, in `domain`. Answer: [`Response::Session`].
+    OpenSession {
+        /// The host.
+        host: u16,
+        /// The domain.
+        domain: u32,
+    },
+    /// Sets up an RC connection from `host` to `node`, in `domain`. Answer: [`Response::Connection`].
+    Connect {
+        /// The host.
+        host: u16,
+        /// The memory node.
+        node: u16,
+        /// The domain.
+        domain: u32,
+    },
+    /// Takes a connection down (the host's queue pair number names it). Answer: [`Response::Done`].
+    Disconnect {
+        /// The host.
+        host: u16,
+        /// The host's queue pair.
+        qpn: u32,
+    },
+    /// Allocates a vma: at least `size` bytes, rounded up to a power of two of at least 4096 and aligned to it, zeroed, on the node with
+    /// the least allocated, first fit (MIND 4.1); the domain may read and write it. Answer: [`Response::Vma`].
+    Allocate {
+        /// Its owner.
+        domain: u32,
+        /// Bytes, at least 1.
+        size: u64,
+        /// On this node and no other.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        node: Option<u16>,
+    },
+    /// Frees a vma. Answer: [`Response::Done`].
+    Free {
+        /// Its owner.
+        domain: u32,
+        /// Its first byte.
+        base: u64,
+    },
+    /// The owner lets another domain use a part of a vma. Answer: [`Response::Done`].
+    Grant {
+        /// The owner.
+        domain: u32,
+        /// First byte, in one vma of the owner.
+        base: u64,
+        /// Bytes, at least 1, in the same vma.
+        len: u64,
+        /// Who may use it.
+        to: u32,
+        /// `none` (takes a grant back), `read` or `read_write`.
+        perm: PermName,
+    },
+    /// Who is there and what is allocated. Answer: [`Response::Overview`].
+    Overview,
+}
+
+/// A permission class by name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PermName {
+    /// Nothing.
+    None,
+    /// Loads.
+    Read,
+    /// Loads, stores, atomics.
+    ReadWrite,
+}
+
+/// A UD endpoint and where it is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Endpoint {
+    /// Port number.
+    pub port: u32,
+    /// Address.
+    pub gid: String,
+    /// UD queue pair.
+    pub qpn: u32,
+    /// UD queue key.
+    pub qkey: u32,
+}
+
+/// A memory node as a host needs to know it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NodeInfo {
+    /// Its number.
+    pub node: u16,
+    /// Its name.
+    pub name: String,
+    /// Port number.
+    pub port: u32,
+    /// Address.
+    pub gid: String,
+    /// First address of its range.
+    pub base: u64,
+    /// Bytes of its range that have memory behind them.
+    pub capacity: u64,
+    /// Bytes allocated.
+    pub allocated: u64,
+}
+
+/// A host, for the overview.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HostInfo {
+    /// Its number.
+    pub host: u16,
+    /// Its name.
+    pub name: String,
+    /// Address.
+    pub gid: String,
+    /// How often it started.
+    pub generation: u16,
+}
+
+/// A vma, for the overview.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct VmaInfo {
+    /// First byte.
+    pub base: u64,
+    /// Bytes, a power of two.
+    pub size: u64,
+    /// The node it is on.
+    pub node: u16,
+    /// Its owner.
+    pub domain: u32,
+}
+
+/// An answer.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Response {
+    /// To a node's join.
+    NodeJoined {
+        /// Its number.
+        node: u16,
+        /// Its own endpoint.
+        home: Endpoint,
+        /// The control plane's.
+        control: Endpoint,
+        /// First address of its range.
+        base: u64,
+        /// Bytes of its range that have memory behind them.
+        capacity: u64,
+    },
+    /// To a host's join.
+    HostJoined {
+        /// Its number.
+        host: u16,
+        /// How often it started; part of its request ids.
+        generation: u16,
+        /// Its own endpoint.
+        home: Endpoint,
+        /// The nodes of the rack.
+        nodes: Vec<NodeInfo>,
+    },
+    /// To the switch's join.
+    Joined {
+        /// Its own endpoint.
+        home: Endpoint,
+        /// The control plane's.
+        control: Endpoint,
+    },
+    /// A session.
+    Session {
+        /// The switch's endpoint for it.
+        switch: Endpoint,
+        /// The domain its requests are in.
+        domain: u32,
+    },
+    /// A connection.
+    Connection {
+        /// The node.
+        node: NodeInfo,
+        /// The host's queue pair.
+        qpn: u32,
+        /// The node's queue pair.
+        peer_qpn: u32,
+        /// The PSN of the host's first request.
+        first_psn: u32,
+        /// The key its requests show.
+        rkey: u32,
+        /// Path MTU in bytes.
+        pmtu: u16,
+    },
+    /// A vma.
+    Vma(VmaInfo),
+    /// Who is there and what is allocated.
+    Overview {
+        /// Memory nodes.
+        nodes: Vec<NodeInfo>,
+        /// Hosts.
+        hosts: Vec<HostInfo>,
+        /// Allocations.
+        vmas: Vec<VmaInfo>,
+        /// Domains, by number and name.
+        domains: Vec<(u32, String)>,
+        /// True when the switch has joined.
+        switch: bool,
+    },
+    /// A domain.
+    Domain {
+        /// Its number.
+        domain: u32,
+    },
+    /// Done, nothing to tell.
+    Done {},
+}
+
+/// Why a request was refused: a code for programs, a message and a remedy for people.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ApiError {
+    /// For programs; frozen.
+    pub code: ErrorCode,
+    /// What was wrong.
+    pub message: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+/// The kinds of refusal.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorCode {
+    /// A field has a value that means nothing, or is missing.
+    BadRequest,
+    /// No such request.
+    UnknownRequest,
+    /// No such node, host, domain, connection or vma.
+    NotFound,
+    /// The name or address is taken by something else.
+    Conflict,
+    /// The domain does not own it.
+    NotOwner,
+    /// No node has that much memory free in one piece.
+    OutOfMemory,
+    /// A table of the switch or a node is full; nothing was changed.
+    TableFull,
+    /// A role that is needed has not joined, or does not answer.
+    Unavailable,
+    /// The caller did not show the rack's token.
+    Unauthorized,
+    /// The store could not keep the change; nothing was changed.
+    Storage,
+}

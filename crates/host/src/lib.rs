@@ -1,0 +1,5 @@
+//! The host role.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;

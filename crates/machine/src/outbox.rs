@@ -1,0 +1,123 @@
+//! Where a role writes what it wants done, in order, without touching the heap once warm.
+
+use crate::Port;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+/// One thing a role wants done.
+#[derive(Debug)]
+pub enum Action<'a, Out, Note> {
+    /// Send these bytes (BTH to pad; the driver adds the ICRC) to `port`.
+    Send {
+        /// The receiver.
+        port: Port,
+        /// The frame.
+        frame: &'a [u8],
+    },
+    /// Answer the role's own user.
+    Local(Out),
+    /// Tell whoever watches.
+    Note(Note),
+}
+
+#[derive(Debug)]
+enum Slot<Out, Note> {
+    Send { port: Port, range: Range<usize> },
+    Local(Out),
+    Note(Note),
+}
+
+/// The ordered list of everything one event caused. Frames lie in one arena that is used again.
+#[derive(Debug)]
+pub struct Outbox<Out, Note> {
+    arena: Vec<u8>,
+    slots: Vec<Slot<Out, Note>>,
+}
+
+impl<Out, Note> Default for Outbox<Out, Note> {
+    fn default() -> Self {
+        Self { arena: Vec::new(), slots: Vec::new() }
+    }
+}
+
+impl<Out, Note> Outbox<Out, Note> {
+    /// An empty outbox.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Opens a frame for `port`; it is sent when the writer is dropped, with all that was appended to it.
+    pub fn frame(&mut self, port: Port) -> FrameWriter<'_, Out, Note> {
+        let start = self.arena.len();
+        FrameWriter { outbox: self, port, start }
+    }
+
+    /// Sends a copy of `bytes` to `port`.
+    pub fn send(&mut self, port: Port, bytes: &[u8]) {
+        self.frame(port).bytes().extend_from_slice(bytes);
+    }
+
+    /// Answers the role's own user.
+    pub fn local(&mut self, out: Out) {
+        self.slots.push(Slot::Local(out));
+    }
+
+    /// Notes something for whoever watches.
+    pub fn note(&mut self, note: Note) {
+        self.slots.push(Slot::Note(note));
+    }
+
+    /// How many actions wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// True when nothing waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Hands every action to `each`, in order, and leaves the outbox empty with its memory kept.
+    pub fn drain(&mut self, mut each: impl FnMut(Action<'_, Out, Note>)) {
+        for slot in self.slots.drain(..) {
+            match slot {
+                Slot::Send { port, range } => each(Action::Send { port, frame: &self.arena[range] }),
+                Slot::Local(out) => each(Action::Local(out)),
+                Slot::Note(note) => each(Action::Note(note)),
+            }
+        }
+        self.arena.clear();
+    }
+}
+
+/// A frame being written into an [`Outbox`]. Append only: no byte of an earlier frame can show through.
+#[derive(Debug)]
+pub struct FrameWriter<'a, Out, Note> {
+    outbox: &'a mut Outbox<Out, Note>,
+    port: Port,
+    start: usize,
+}
+
+impl<Out, Note> FrameWriter<'_, Out, Note> {
+    /// The growing frame's tail: append to it, never shorten it (a shorter one is a broken invariant, asserted on drop).
+    pub fn bytes(&mut self) -> &mut Vec<u8> {
+        &mut self.outbox.arena
+    }
+
+    /// Bytes appended so far.
+    #[must_use]
+    pub fn written(&self) -> usize {
+        self.outbox.arena.len() - self.start
+    }
+}
+
+impl<Out, Note> Drop for FrameWriter<'_, Out, Note> {
+    fn drop(&mut self) {
+        let end = self.outbox.arena.len();
+        assert!(end >= self.start, "a frame writer only appends");
+        self.outbox.slots.push(Slot::Send { port: self.port, range: self.start..end });
+    }
+}

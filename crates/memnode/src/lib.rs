@@ -1,0 +1,5 @@
+//! The memnode role.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;

@@ -1,0 +1,173 @@
+//! Reliable connections (roce.md 7): one [`Requester`] or [`Responder`] is one half of a queue pair.
+
+mod requester;
+mod responder;
+
+pub use requester::Requester;
+pub use responder::Responder;
+
+use alloc::vec::Vec;
+use farmem_machine::{Duration, Port};
+use farmem_wire::{Domain, Pmtu, Psn, Qpn, Rkey, VirtAddr};
+
+/// The requester half of a queue pair, as the control plane set it up.
+#[derive(Clone, Copy, Debug)]
+pub struct RequesterConfig {
+    /// Our queue pair number.
+    pub qpn: Qpn,
+    /// The responder's.
+    pub peer_qpn: Qpn,
+    /// Where the responder is.
+    pub port: Port,
+    /// The PSN of our first request.
+    pub first_psn: Psn,
+    /// The key our requests show.
+    pub rkey: Rkey,
+    /// Path MTU, the same at both ends.
+    pub pmtu: Pmtu,
+    /// Most unacknowledged PSNs; at most 128 (roce.md 4, point 13).
+    pub window_psns: u32,
+    /// Most READs and atomics outstanding; at most what the responder remembers ([`RESPONDER_DEPTH`]).
+    pub depth: u32,
+    /// Requests that may wait for the window.
+    pub queue_max: usize,
+    /// Time without progress after which the oldest request is sent again.
+    pub timeout: Duration,
+    /// Times it is sent again before the connection is given up.
+    pub retries_max: u32,
+    /// RNR NAKs in a row before the connection is given up.
+    pub rnr_retries_max: u32,
+}
+
+/// READs and atomics whose answers a responder remembers for duplicates (roce.md 7.5).
+pub const RESPONDER_DEPTH: u32 = 16;
+
+/// The responder half of a queue pair, as the control plane set it up.
+#[derive(Clone, Copy, Debug)]
+pub struct ResponderConfig {
+    /// Our queue pair number.
+    pub qpn: Qpn,
+    /// The requester's.
+    pub peer_qpn: Qpn,
+    /// Where the requester is.
+    pub port: Port,
+    /// The PSN of its first request.
+    pub expected_psn: Psn,
+    /// The key its requests must show.
+    pub rkey: Rkey,
+    /// The domain its requests are in.
+    pub domain: Domain,
+    /// Path MTU, the same at both ends.
+    pub pmtu: Pmtu,
+}
+
+/// One request on a connection.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Work {
+    /// Reads `buf.len()` bytes at `addr` into `buf`. At most 2^31 bytes.
+    Read {
+        /// First byte.
+        addr: VirtAddr,
+        /// Where the bytes go; its length is the read's.
+        buf: Vec<u8>,
+    },
+    /// Writes `buf` at `addr`. At most 2^31 bytes.
+    Write {
+        /// First byte.
+        addr: VirtAddr,
+        /// The bytes.
+        buf: Vec<u8>,
+    },
+    /// Compares and swaps the word at `addr`.
+    CmpSwap {
+        /// The word; a multiple of 8.
+        addr: VirtAddr,
+        /// What must be there.
+        compare: u64,
+        /// What replaces it.
+        swap: u64,
+    },
+    /// Adds to the word at `addr`, wrapping.
+    FetchAdd {
+        /// The word; a multiple of 8.
+        addr: VirtAddr,
+        /// What is added.
+        add: u64,
+    },
+}
+
+/// How a request ended. Every posted request ends exactly once.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Completion {
+    /// The id it was posted with.
+    pub id: u64,
+    /// The old value for an atomic, 0 for a READ or WRITE; or why it failed.
+    pub result: Result<u64, Failure>,
+    /// The buffer of a READ (filled when it succeeded) or WRITE, back for reuse; empty for atomics.
+    pub buf: Vec<u8>,
+}
+
+/// Why a request failed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Failure {
+    /// NAK 0x62: wrong key, unknown address, or no permission.
+    RemoteAccess,
+    /// NAK 0x61: the responder does not take this request (a misaligned atomic, say).
+    InvalidRequest,
+    /// NAK 0x63: the responder could not do it.
+    RemoteOperational,
+    /// No answer after `retries_max` tries: the peer or the path is gone.
+    RetriesExceeded,
+    /// The responder was not ready `rnr_retries_max` times in a row.
+    RnrRetriesExceeded,
+    /// An earlier request failed and took the connection with it; this one may or may not have been executed.
+    Flushed,
+}
+
+/// What happened on a connection: trace line, metric and coverage mark in one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Note {
+    /// A packet was not for this state of the connection and was dropped.
+    Dropped(DropReason),
+    /// Requester: sent again from the oldest unacknowledged PSN, after a timeout.
+    TimedOut,
+    /// Requester: went back to this PSN after a NAK 0x60.
+    WentBack,
+    /// Requester: a READ response or atomic answer was overtaken; asked again.
+    ImpliedNak,
+    /// Requester: waits because the responder is not ready.
+    RnrWait,
+    /// Requester: the connection is in error, with everything outstanding flushed.
+    Broken(Failure),
+    /// Responder: a gap; NAK 0x60 sent.
+    NakSequence,
+    /// Responder: refused a request; NAK 0x61 or 0x62 sent.
+    Refused(crate::Refusal),
+    /// Responder: opcode order or length was wrong; NAK 0x61 sent.
+    InvalidRequest,
+    /// Responder: a duplicate WRITE was acknowledged again, not executed.
+    DuplicateWrite,
+    /// Responder: a duplicate READ was executed again.
+    DuplicateRead,
+    /// Responder: a duplicate atomic was answered from memory, not executed.
+    DuplicateAtomic,
+    /// Responder: a duplicate READ or atomic too old to answer.
+    DuplicateForgotten,
+}
+
+/// Why a packet was dropped without an answer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum DropReason {
+    /// Not from the port the connection is with.
+    WrongPort,
+    /// A response the requester does not wait for: old, repeated or ahead.
+    Unexpected,
+    /// A response with the wrong opcode or length for its place.
+    Misshapen,
+    /// The connection is in error.
+    Broken,
+    /// Ahead of the gap that a NAK was already sent for.
+    AfterGap,
+    /// An opcode this half does not handle.
+    Opcode,
+}

@@ -1,0 +1,46 @@
+//! Datagrams: requests with ids, the requester's timers and bounded retransmission, de-duplication of requests that write.
+
+mod dedup;
+mod inbox;
+mod requester;
+
+pub use inbox::{Inbox, Turn};
+pub use dedup::{Dedup, Seen};
+pub use requester::{Expired, Requester};
+
+use farmem_machine::{Outbox, Port};
+use farmem_wire::{Bth, Deth, Extension, Message, Opcode, Packet, Psn, Qkey, Qpn};
+
+/// A UD endpoint: queue pair and key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Endpoint {
+    /// The queue pair.
+    pub qpn: Qpn,
+    /// The key a datagram to it must show.
+    pub qkey: Qkey,
+}
+
+/// A peer's UD endpoint and where it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Peer {
+    /// Where.
+    pub port: Port,
+    /// What.
+    pub endpoint: Endpoint,
+}
+
+/// What a role knows before it knows anything else: its own endpoint, and who may change its tables.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Home {
+    /// The role's own UD endpoint, handed out by the control plane at the join.
+    pub endpoint: Endpoint,
+    /// The control plane's, for answers to its updates.
+    pub control: Peer,
+}
+
+/// Sends `message` to `peer` from our queue pair `src_qp`. UD does not look at `psn`; a counter helps those who read traces.
+pub fn send<O, N>(out: &mut Outbox<O, N>, peer: Peer, src_qp: Qpn, psn: Psn, message: &Message<'_>) {
+    let bth = Bth::new(Opcode::UdSendOnly, peer.endpoint.qpn, psn);
+    let ext = Extension::Deth(Deth { qkey: peer.endpoint.qkey, src_qp });
+    Packet::emit_with(&bth, &ext, message.len(), out.frame(peer.port).bytes(), |bytes| message.emit(bytes));
+}

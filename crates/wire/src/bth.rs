@@ -1,0 +1,253 @@
+//! The base transport header: the first 12 bytes of every frame (roce.md 7.1).
+
+use crate::{Psn, Qpn, WireError};
+use alloc::vec::Vec;
+
+/// Offsets of the fields; the only place they are named.
+mod field {
+    use core::ops::Range;
+    pub(super) const OPCODE: usize = 0;
+    /// SE 1, M 1, PadCnt 2, TVer 4.
+    pub(super) const FLAGS: usize = 1;
+    pub(super) const P_KEY: Range<usize> = 2..4;
+    pub(super) const DEST_QP: Range<usize> = 5..8;
+    /// A 1, reserved 7.
+    pub(super) const ACK_REQ: usize = 8;
+    pub(super) const PSN: Range<usize> = 9..12;
+}
+
+/// Bytes of a BTH.
+pub const LEN: usize = 12;
+/// The default partition, the only one farmem and Soft-RoCE accept (roce.md 4, point 3).
+pub const P_KEY_DEFAULT: u16 = 0xffff;
+
+const SOLICITED: u8 = 0x80;
+const MIG_REQ: u8 = 0x40;
+const PAD_SHIFT: u8 = 4;
+const TVER_MASK: u8 = 0x0f;
+const ACK_REQ: u8 = 0x80;
+
+/// What a packet is (roce.md 7.2). Only what farmem speaks; every other opcode is refused by name.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+#[expect(missing_docs, reason = "the names are the specification's")]
+pub enum Opcode {
+    SendFirst = 0x00,
+    SendMiddle = 0x01,
+    SendLast = 0x02,
+    SendLastImm = 0x03,
+    SendOnly = 0x04,
+    SendOnlyImm = 0x05,
+    WriteFirst = 0x06,
+    WriteMiddle = 0x07,
+    WriteLast = 0x08,
+    WriteLastImm = 0x09,
+    WriteOnly = 0x0a,
+    WriteOnlyImm = 0x0b,
+    ReadRequest = 0x0c,
+    ReadResponseFirst = 0x0d,
+    ReadResponseMiddle = 0x0e,
+    ReadResponseLast = 0x0f,
+    ReadResponseOnly = 0x10,
+    Acknowledge = 0x11,
+    AtomicAck = 0x12,
+    CmpSwap = 0x13,
+    FetchAdd = 0x14,
+    UdSendOnly = 0x64,
+    UdSendOnlyImm = 0x65,
+}
+
+impl Opcode {
+    /// The opcode with this number, if farmem speaks it.
+    #[must_use]
+    pub const fn from_bits(bits: u8) -> Option<Self> {
+        Some(match bits {
+            0x00 => Self::SendFirst,
+            0x01 => Self::SendMiddle,
+            0x02 => Self::SendLast,
+            0x03 => Self::SendLastImm,
+            0x04 => Self::SendOnly,
+            0x05 => Self::SendOnlyImm,
+            0x06 => Self::WriteFirst,
+            0x07 => Self::WriteMiddle,
+            0x08 => Self::WriteLast,
+            0x09 => Self::WriteLastImm,
+            0x0a => Self::WriteOnly,
+            0x0b => Self::WriteOnlyImm,
+            0x0c => Self::ReadRequest,
+            0x0d => Self::ReadResponseFirst,
+            0x0e => Self::ReadResponseMiddle,
+            0x0f => Self::ReadResponseLast,
+            0x10 => Self::ReadResponseOnly,
+            0x11 => Self::Acknowledge,
+            0x12 => Self::AtomicAck,
+            0x13 => Self::CmpSwap,
+            0x14 => Self::FetchAdd,
+            0x64 => Self::UdSendOnly,
+            0x65 => Self::UdSendOnlyImm,
+            _ => return None,
+        })
+    }
+
+    /// True for what a responder sends back on an RC connection: 0x0d to 0x12 (roce.md 7.6).
+    #[must_use]
+    pub const fn is_rc_response(self) -> bool {
+        matches!(self as u8, 0x0d..=0x12)
+    }
+
+    /// True for an unreliable datagram.
+    #[must_use]
+    pub const fn is_ud(self) -> bool {
+        matches!(self, Self::UdSendOnly | Self::UdSendOnlyImm)
+    }
+}
+
+/// A BTH as a value. `pad` is not here: the packet that carries the payload knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bth {
+    /// What the packet is.
+    pub opcode: Opcode,
+    /// Solicited event: the receiver wakes its consumer.
+    pub solicited: bool,
+    /// The receiving queue pair.
+    pub dest_qp: Qpn,
+    /// The sender asks for an acknowledgement.
+    pub ack_req: bool,
+    /// Packet sequence number.
+    pub psn: Psn,
+}
+
+impl Bth {
+    /// A BTH with no flag set.
+    #[must_use]
+    pub const fn new(opcode: Opcode, dest_qp: Qpn, psn: Psn) -> Self {
+        Self { opcode, solicited: false, dest_qp, ack_req: false, psn }
+    }
+
+    /// Reads the fields of a checked view.
+    ///
+    /// # Errors
+    /// [`WireError`] when the header breaks a rule of roce.md 7.1.
+    pub fn parse(frame: &[u8]) -> Result<(Self, u8), WireError> {
+        let view = View::new_checked(frame)?;
+        let opcode = view.opcode()?;
+        let value = Self {
+            opcode,
+            solicited: view.flags() & SOLICITED != 0,
+            dest_qp: view.dest_qp(),
+            ack_req: view.ack_req(),
+            psn: view.psn(),
+        };
+        Ok((value, view.pad()))
+    }
+
+    /// Appends the 12 bytes. MigReq is sent as 1, as hardware does (roce.md 4, point 5).
+    ///
+    /// # Panics
+    /// When `pad` is more than 3.
+    pub fn emit(&self, pad: u8, out: &mut Vec<u8>) {
+        assert!(pad <= 3, "a pad has at most 3 bytes");
+        let solicited = if self.solicited { SOLICITED } else { 0 };
+        let [_, q0, q1, q2] = self.dest_qp.get().to_be_bytes();
+        let [_, p0, p1, p2] = self.psn.get().to_be_bytes();
+        let [k0, k1] = P_KEY_DEFAULT.to_be_bytes();
+        let ack = if self.ack_req { ACK_REQ } else { 0 };
+        out.extend_from_slice(&[
+            self.opcode as u8,
+            solicited | MIG_REQ | pad << PAD_SHIFT,
+            k0,
+            k1,
+            0,
+            q0,
+            q1,
+            q2,
+            ack,
+            p0,
+            p1,
+            p2,
+        ]);
+    }
+}
+
+/// A BTH in place. After [`View::new_checked`] no getter or setter panics.
+#[derive(Clone, Copy, Debug)]
+pub struct View<T>(T);
+
+impl<T: AsRef<[u8]>> View<T> {
+    /// Checks length, transport version, partition and reserved bits. The opcode may still be unknown.
+    ///
+    /// FECN, BECN and the six bits beside them are not looked at: the network may change them (roce.md 2.1).
+    ///
+    /// # Errors
+    /// [`WireError`] naming the field.
+    pub fn new_checked(bytes: T) -> Result<Self, WireError> {
+        let b = bytes.as_ref();
+        if b.len() < LEN {
+            return Err(WireError::Short { what: "BTH", need: LEN, have: b.len() });
+        }
+        if b[field::FLAGS] & TVER_MASK != 0 {
+            return Err(WireError::Unknown { what: "BTH.TVer", value: u64::from(b[field::FLAGS] & TVER_MASK) });
+        }
+        let p_key = u16::from_be_bytes([b[field::P_KEY.start], b[field::P_KEY.start + 1]]);
+        if p_key != P_KEY_DEFAULT {
+            return Err(WireError::Unknown { what: "BTH.P_Key", value: u64::from(p_key) });
+        }
+        if b[field::ACK_REQ] & !ACK_REQ != 0 {
+            return Err(WireError::Reserved { what: "BTH.reserved7" });
+        }
+        Ok(Self(bytes))
+    }
+
+    /// The opcode.
+    ///
+    /// # Errors
+    /// [`WireError::Unknown`] for one farmem does not speak.
+    pub fn opcode(&self) -> Result<Opcode, WireError> {
+        let bits = self.0.as_ref()[field::OPCODE];
+        Opcode::from_bits(bits).ok_or(WireError::Unknown { what: "BTH.OpCode", value: u64::from(bits) })
+    }
+
+    /// Pad bytes behind the payload, 0 to 3.
+    #[must_use]
+    pub fn pad(&self) -> u8 {
+        self.flags() >> PAD_SHIFT & 3
+    }
+
+    /// The receiving queue pair.
+    #[must_use]
+    pub fn dest_qp(&self) -> Qpn {
+        Qpn::new(be24(&self.0.as_ref()[field::DEST_QP]))
+    }
+
+    /// The sender asks for an acknowledgement.
+    #[must_use]
+    pub fn ack_req(&self) -> bool {
+        self.0.as_ref()[field::ACK_REQ] & ACK_REQ != 0
+    }
+
+    /// Packet sequence number.
+    #[must_use]
+    pub fn psn(&self) -> Psn {
+        Psn::new(be24(&self.0.as_ref()[field::PSN]))
+    }
+
+    fn flags(&self) -> u8 {
+        self.0.as_ref()[field::FLAGS]
+    }
+}
+
+impl<T: AsRef<[u8]> + AsMut<[u8]>> View<T> {
+    /// Rewrites the receiving queue pair.
+    pub fn set_dest_qp(&mut self, qpn: Qpn) {
+        self.0.as_mut()[field::DEST_QP].copy_from_slice(&qpn.get().to_be_bytes()[1..]);
+    }
+
+    /// Rewrites the packet sequence number.
+    pub fn set_psn(&mut self, psn: Psn) {
+        self.0.as_mut()[field::PSN].copy_from_slice(&psn.get().to_be_bytes()[1..]);
+    }
+}
+
+fn be24(bytes: &[u8]) -> u32 {
+    u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]])
+}

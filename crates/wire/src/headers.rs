@@ -1,0 +1,174 @@
+//! The extension headers behind the BTH, as values (roce.md 7.1). Views for rewriting in place are in [`view`].
+
+use crate::reader::{Put, Reader};
+use crate::{Psn, Qkey, Qpn, Rkey, VirtAddr, WireError};
+use alloc::vec::Vec;
+
+pub mod view;
+
+/// The largest DMA length of a READ or WRITE (roce.md 7.1).
+pub const DMA_LEN_MAX: u32 = 1 << 31;
+
+/// RETH: where a READ or WRITE goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reth {
+    /// First byte.
+    pub va: VirtAddr,
+    /// Key of the memory.
+    pub rkey: Rkey,
+    /// Bytes of the whole message, pad not counted; at most [`DMA_LEN_MAX`].
+    pub dma_len: u32,
+}
+
+impl Reth {
+    /// Bytes of a RETH.
+    pub const LEN: usize = 16;
+
+    pub(crate) fn read(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let reth = Self { va: VirtAddr(r.u64()?), rkey: Rkey(r.u32()?), dma_len: r.u32()? };
+        if reth.dma_len > DMA_LEN_MAX {
+            return Err(WireError::Unknown { what: "RETH.DMALen", value: u64::from(reth.dma_len) });
+        }
+        Ok(reth)
+    }
+
+    pub(crate) fn emit(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.va.0);
+        out.put_u32(self.rkey.0);
+        out.put_u32(self.dma_len);
+    }
+}
+
+/// AtomicETH: an atomic on 8 bytes. FETCH_ADD ignores `compare`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AtomicEth {
+    /// The word, aligned to 8 (the responder checks).
+    pub va: VirtAddr,
+    /// Key of the memory.
+    pub rkey: Rkey,
+    /// The value to swap in, or to add.
+    pub swap_or_add: u64,
+    /// The value that must be there for the swap.
+    pub compare: u64,
+}
+
+impl AtomicEth {
+    /// Bytes of an AtomicETH.
+    pub const LEN: usize = 28;
+
+    pub(crate) fn read(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Self { va: VirtAddr(r.u64()?), rkey: Rkey(r.u32()?), swap_or_add: r.u64()?, compare: r.u64()? })
+    }
+
+    pub(crate) fn emit(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.va.0);
+        out.put_u32(self.rkey.0);
+        out.put_u64(self.swap_or_add);
+        out.put_u64(self.compare);
+    }
+}
+
+/// A negative acknowledgement's reason (roce.md 7.3).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Nak {
+    /// 0x60: a packet is missing before this one; go back to the PSN in the NAK.
+    PsnSequence = 0x60,
+    /// 0x61: opcode out of order, wrong length, misaligned atomic, or an operation this queue pair does not do.
+    InvalidRequest = 0x61,
+    /// 0x62: rkey, bounds or permission.
+    RemoteAccess = 0x62,
+    /// 0x63: the responder could not do it.
+    RemoteOperational = 0x63,
+}
+
+/// The syndrome of an AETH (roce.md 7.3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Syndrome {
+    /// All well. farmem sends no credits (0x1f) and ignores the ones it gets.
+    Ack,
+    /// Receiver not ready; try again after the time that this 5-bit code stands for.
+    Rnr(u8),
+    /// Refused.
+    Nak(Nak),
+}
+
+impl Syndrome {
+    /// The byte on the wire.
+    #[must_use]
+    pub const fn bits(self) -> u8 {
+        match self {
+            Self::Ack => 0x1f,
+            Self::Rnr(code) => 0x20 | code & 0x1f,
+            Self::Nak(nak) => nak as u8,
+        }
+    }
+
+    /// The syndrome of this byte.
+    ///
+    /// # Errors
+    /// [`WireError::Unknown`] for a reserved type or an unknown NAK.
+    pub const fn from_bits(bits: u8) -> Result<Self, WireError> {
+        Ok(match bits {
+            0x00..=0x1f => Self::Ack,
+            0x20..=0x3f => Self::Rnr(bits & 0x1f),
+            0x60 => Self::Nak(Nak::PsnSequence),
+            0x61 => Self::Nak(Nak::InvalidRequest),
+            0x62 => Self::Nak(Nak::RemoteAccess),
+            0x63 => Self::Nak(Nak::RemoteOperational),
+            _ => return Err(WireError::Unknown { what: "AETH.Syndrome", value: bits as u64 }),
+        })
+    }
+}
+
+/// AETH: an acknowledgement.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Aeth {
+    /// Yes, later or no.
+    pub syndrome: Syndrome,
+    /// Messages completed by the responder, modulo 2^24.
+    pub msn: Psn,
+}
+
+impl Aeth {
+    /// Bytes of an AETH.
+    pub const LEN: usize = 4;
+
+    pub(crate) fn read(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let word = r.u32()?;
+        let [syndrome, ..] = word.to_be_bytes();
+        Ok(Self { syndrome: Syndrome::from_bits(syndrome)?, msn: Psn::new(word) })
+    }
+
+    pub(crate) fn emit(&self, out: &mut Vec<u8>) {
+        out.put_u32(u32::from(self.syndrome.bits()) << 24 | self.msn.get());
+    }
+}
+
+/// DETH: the datagram header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Deth {
+    /// Key of the receiving queue pair.
+    pub qkey: Qkey,
+    /// The sending queue pair.
+    pub src_qp: Qpn,
+}
+
+impl Deth {
+    /// Bytes of a DETH.
+    pub const LEN: usize = 8;
+
+    pub(crate) fn read(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let qkey = Qkey(r.u32()?);
+        let word = r.u32()?;
+        if word > Qpn::MAX {
+            return Err(WireError::Reserved { what: "DETH.reserved8" });
+        }
+        Ok(Self { qkey, src_qp: Qpn::new(word) })
+    }
+
+    pub(crate) fn emit(&self, out: &mut Vec<u8>) {
+        out.put_u32(self.qkey.0);
+        out.put_u32(self.src_qp.get());
+    }
+}

@@ -1,0 +1,1 @@
+//! Extension headers in place.

@@ -1,0 +1,269 @@
+//! Numbers that must not be mixed up, each its own type.
+
+use core::fmt;
+
+/// A global virtual address: a byte in far memory, the same on every machine.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct VirtAddr(pub u64);
+
+impl VirtAddr {
+    /// The null pointer of far memory. Nothing is ever mapped there.
+    pub const NULL: Self = Self(0);
+
+    /// The address `bytes` further, unless that leaves the 64-bit space.
+    #[must_use]
+    pub const fn checked_add(self, bytes: u64) -> Option<Self> {
+        match self.0.checked_add(bytes) {
+            Some(sum) => Some(Self(sum)),
+            None => None,
+        }
+    }
+
+    /// True for address 0.
+    #[must_use]
+    pub const fn is_null(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl fmt::Debug for VirtAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+impl fmt::Display for VirtAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+/// A queue pair number: 24 bits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Qpn(u32);
+
+impl Qpn {
+    /// The largest queue pair number.
+    pub const MAX: u32 = 0x00ff_ffff;
+    /// QPNs below this are never handed out: 0 and 1 belong to InfiniBand's management, the rest to farmem's well-known services.
+    pub const FIRST_FREE: u32 = 16;
+
+    /// Keeps the low 24 bits.
+    #[must_use]
+    pub const fn new(bits: u32) -> Self {
+        Self(bits & Self::MAX)
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+/// A packet sequence number: arithmetic modulo 2^24 (roce.md 7.4, 7.5).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Psn(u32);
+
+impl Psn {
+    /// The largest PSN; the next one is 0.
+    pub const MAX: u32 = 0x00ff_ffff;
+
+    /// Keeps the low 24 bits.
+    #[must_use]
+    pub const fn new(bits: u32) -> Self {
+        Self(bits & Self::MAX)
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// `n` packets later, wrapping.
+    #[must_use]
+    pub const fn plus(self, n: u32) -> Self {
+        Self(self.0.wrapping_add(n) & Self::MAX)
+    }
+
+    /// `n` packets earlier, wrapping.
+    #[must_use]
+    pub const fn minus(self, n: u32) -> Self {
+        Self(self.0.wrapping_sub(n) & Self::MAX)
+    }
+
+    /// The signed 24-bit difference `self - other`: positive when `self` is later, in `-2^23..2^23`.
+    #[must_use]
+    pub const fn distance(self, other: Self) -> i32 {
+        #[expect(clippy::cast_possible_wrap, reason = "shifting the 24-bit difference into the sign bit is the point")]
+        let shifted = (self.0.wrapping_sub(other.0) << 8) as i32;
+        shifted >> 8
+    }
+}
+
+/// A remote key: what a one-sided request must show to touch memory. Random per connection.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Rkey(pub u32);
+
+/// A queue key: what a UD message must show to be heard. Random per endpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Qkey(pub u32);
+
+/// A memory node's number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct NodeId(pub u16);
+
+/// A host's number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct HostId(pub u16);
+
+/// A protection domain (MIND 4.2). 0 is no domain: it is granted nothing.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Domain(pub u32);
+
+/// The id of one request: host, the host's generation, and a counter. Never used again.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct RequestId(pub u64);
+
+impl RequestId {
+    /// Puts an id together: 16 bits of host, 16 of generation, 32 of counter.
+    #[must_use]
+    pub const fn new(host: HostId, generation: u16, counter: u32) -> Self {
+        Self((host.0 as u64) << 48 | (generation as u64) << 32 | counter as u64)
+    }
+
+    /// The host that made it.
+    #[must_use]
+    pub const fn host(self) -> HostId {
+        HostId((self.0 >> 48) as u16)
+    }
+}
+
+impl fmt::Debug for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "r{}.{}.{}", self.0 >> 48, self.0 >> 32 & 0xffff, self.0 & 0xffff_ffff)
+    }
+}
+
+/// A permission class (MIND 4.2): what a domain may do with a vma. Ordered: more includes less.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[repr(u8)]
+pub enum Perm {
+    /// Nothing.
+    #[default]
+    None = 0,
+    /// Loads.
+    Read = 1,
+    /// Loads, stores, atomics.
+    ReadWrite = 2,
+}
+
+impl Perm {
+    /// True when this class includes `wanted`.
+    #[must_use]
+    pub fn allows(self, wanted: Self) -> bool {
+        self >= wanted
+    }
+
+    /// The class with this number.
+    #[must_use]
+    pub const fn from_bits(bits: u8) -> Option<Self> {
+        match bits {
+            0 => Some(Self::None),
+            1 => Some(Self::Read),
+            2 => Some(Self::ReadWrite),
+            _ => None,
+        }
+    }
+}
+
+/// A RoCE address: an IPv6 address, or an IPv4 address as `::ffff:a.b.c.d`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Gid(pub [u8; 16]);
+
+impl Gid {
+    const V4_PREFIX: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+
+    /// The GID of an IPv4 address.
+    #[must_use]
+    pub fn from_v4(octets: [u8; 4]) -> Self {
+        let mut bytes = [0; 16];
+        bytes[..12].copy_from_slice(&Self::V4_PREFIX);
+        bytes[12..].copy_from_slice(&octets);
+        Self(bytes)
+    }
+
+    /// The IPv4 address, when it is one.
+    #[must_use]
+    pub fn as_v4(self) -> Option<[u8; 4]> {
+        let (prefix, octets) = self.0.split_at(12);
+        if prefix == Self::V4_PREFIX { octets.try_into().ok() } else { None }
+    }
+}
+
+impl fmt::Debug for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.as_v4() {
+            Some([a, b, c, d]) => write!(f, "{a}.{b}.{c}.{d}"),
+            None => write!(f, "{}", core::net::Ipv6Addr::from(self.0)),
+        }
+    }
+}
+
+/// A program's name: the first 128 bits of the SHA-256 of its encoded form.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ProgramHash(pub [u8; 16]);
+
+impl fmt::Debug for ProgramHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for byte in &self.0[..4] {
+            write!(f, "{byte:02x}")?;
+        }
+        f.write_str("..")
+    }
+}
+
+/// A path MTU: the payload bytes of a full packet. Both ends of a connection use the same (roce.md 4, point 6).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u16)]
+pub enum Pmtu {
+    /// 256 bytes.
+    B256 = 256,
+    /// 512 bytes.
+    B512 = 512,
+    /// 1024 bytes: what a link MTU of 1500 carries.
+    B1024 = 1024,
+    /// 2048 bytes.
+    B2048 = 2048,
+    /// 4096 bytes: loopback and jumbo links.
+    B4096 = 4096,
+}
+
+impl Pmtu {
+    /// In bytes.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        self as usize
+    }
+
+    /// The PMTU of exactly that many bytes.
+    #[must_use]
+    pub const fn from_bytes(bytes: usize) -> Option<Self> {
+        match bytes {
+            256 => Some(Self::B256),
+            512 => Some(Self::B512),
+            1024 => Some(Self::B1024),
+            2048 => Some(Self::B2048),
+            4096 => Some(Self::B4096),
+            _ => None,
+        }
+    }
+
+    /// Packets that `len` bytes take; at least one (roce.md 4, point 11).
+    #[must_use]
+    pub const fn packets(self, len: u32) -> u32 {
+        let n = len.div_ceil(self as u32);
+        if n == 0 { 1 } else { n }
+    }
+}

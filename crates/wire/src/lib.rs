@@ -1,0 +1,36 @@
+//! The wire: RoCEv2 packets as a RoCE card speaks them, and farmem's own messages inside UD SENDs.
+//!
+//! A *frame* here is the bytes from the BTH to the end of the pad. The ICRC behind it covers the IP and UDP headers too,
+//! so the driver that knows those seals and checks it ([`icrc`]); roles never see it (docs/decisions, "ICRC at the edge").
+//!
+//! Each header has two faces. A *view* (`bth::View` and its kin) reads and rewrites fields in place, for drivers and the
+//! switch. A *value* (`Bth`, `Reth`, ...) is a small struct of valid fields with `parse` and `emit`. [`Packet`] puts the
+//! values of one frame together; [`Message`] does the same for the payload of a UD SEND.
+//!
+//! **Panic contract.** No `parse` and no `new_checked` panics on any bytes. After a view's `new_checked`, none of its getters or
+//! setters panics. `emit` panics only when a value breaks a rule its type documents.
+//!
+//! Layouts: docs/protocol.md, sections 2 (RoCEv2) and 3 (messages).
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod bth;
+mod error;
+pub mod headers;
+pub mod icrc;
+mod ids;
+pub mod message;
+mod packet;
+mod reader;
+
+pub use bth::{Bth, Opcode};
+pub use error::WireError;
+pub use headers::{Aeth, AtomicEth, Deth, Nak, Reth, Syndrome};
+pub use ids::{Domain, Gid, HostId, NodeId, Perm, Pmtu, ProgramHash, Psn, Qkey, Qpn, RequestId, Rkey, VirtAddr};
+pub use message::{Body, Header, Message, Status};
+pub use packet::{Extension, Packet};
+
+/// The UDP port of RoCEv2 (InfiniBand Architecture, annex A17).
+pub const UDP_PORT: u16 = 4791;

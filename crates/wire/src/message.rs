@@ -1,0 +1,300 @@
+//! farmem's messages: the payload of a UD SEND (docs/protocol.md, section 3).
+//!
+//! Every message is a 24-byte [`Header`] and a [`Body`]. A request and its response have the same kind; a response has
+//! [`Header::response`] set and a [`Status`]. A traversal's request and response have one format, so that any node can
+//! continue any traversal (PULSE 4.2, 5).
+
+use crate::reader::{Put, Reader};
+use crate::{Domain, HostId, RequestId, VirtAddr, WireError};
+use alloc::vec::Vec;
+
+mod traverse;
+mod update;
+
+pub use traverse::{CODE_LEN_MAX, SCRATCH_LEN_MAX, Traverse};
+pub use update::{Update, Updates};
+
+/// The version this crate speaks. A message with another one is answered with [`Status::Version`].
+pub const VERSION: u8 = 1;
+
+/// Bytes of BTH, DETH and [`Header`] in front of every body.
+pub const OVERHEAD: usize = crate::bth::LEN + crate::Deth::LEN + Header::LEN;
+
+/// Bytes before the data of a region read or write: address and length.
+pub const REGION_LEN: usize = 12;
+
+/// How a request ended. Numbers are frozen.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[repr(u8)]
+pub enum Status {
+    /// Done. In a request: no meaning, always this.
+    #[default]
+    Ok = 0,
+    /// The traversal used up its iteration limit; the state in the response continues it (PULSE 3).
+    IterationLimit = 1,
+    /// The traversal crossed nodes more often than its hop budget allows; the state continues it.
+    HopLimit = 2,
+    /// The node does not know the program; send the request again with the code.
+    UnknownProgram = 3,
+    /// The code was refused by the verifier, or is not the one that was named.
+    BadProgram = 4,
+    /// No memory node owns the address, or it lies in no allocation.
+    NotMapped = 5,
+    /// The domain may not do this with the address.
+    NoPermission = 6,
+    /// Address and length leave the region or the address space.
+    OutOfBounds = 7,
+    /// An atomic's address is not a multiple of 8.
+    Misaligned = 8,
+    /// The body does not make sense; nothing was done.
+    Malformed = 9,
+    /// A bounded queue is full; nothing was done, try again.
+    Busy = 10,
+    /// The program faulted: it indexed outside its window or scratch pad.
+    ProgramFault = 11,
+    /// A table is full; nothing was changed.
+    TableFull = 12,
+    /// The receiver speaks another version of the messages.
+    Version = 13,
+    /// The receiver does not serve this kind of message.
+    Unsupported = 14,
+}
+
+impl Status {
+    /// The status with this number.
+    #[must_use]
+    pub const fn from_bits(bits: u8) -> Option<Self> {
+        Some(match bits {
+            0 => Self::Ok,
+            1 => Self::IterationLimit,
+            2 => Self::HopLimit,
+            3 => Self::UnknownProgram,
+            4 => Self::BadProgram,
+            5 => Self::NotMapped,
+            6 => Self::NoPermission,
+            7 => Self::OutOfBounds,
+            8 => Self::Misaligned,
+            9 => Self::Malformed,
+            10 => Self::Busy,
+            11 => Self::ProgramFault,
+            12 => Self::TableFull,
+            13 => Self::Version,
+            14 => Self::Unsupported,
+            _ => return None,
+        })
+    }
+}
+
+/// What a message is about. Numbers are frozen.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    /// Reads bytes by address, for diagnosis.
+    RegionRead = 0x01,
+    /// Writes bytes by address, for diagnosis.
+    RegionWrite = 0x02,
+    /// Runs a traversal.
+    Traverse = 0x10,
+    /// Control changes a role's tables.
+    Update = 0x20,
+}
+
+impl Kind {
+    /// The kind with this number.
+    #[must_use]
+    pub const fn from_bits(bits: u8) -> Option<Self> {
+        Some(match bits {
+            0x01 => Self::RegionRead,
+            0x02 => Self::RegionWrite,
+            0x10 => Self::Traverse,
+            0x20 => Self::Update,
+            _ => return None,
+        })
+    }
+}
+
+/// The first 24 bytes of every message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// How it ended; [`Status::Ok`] in a request.
+    pub status: Status,
+    /// This is a response.
+    pub response: bool,
+    /// The protection domain. Hosts send 0; the switch writes it from the session the request came over.
+    pub domain: Domain,
+    /// The request, and its response's match.
+    pub request: RequestId,
+    /// The host to answer. Hosts send 0; the switch writes it from the session.
+    pub origin: HostId,
+    /// Times the message may still be routed to a memory node.
+    pub hops: u8,
+}
+
+impl Header {
+    /// Bytes of a header.
+    pub const LEN: usize = 24;
+    const FLAG_RESPONSE: u8 = 1;
+
+    /// A request's header as a host sends it.
+    #[must_use]
+    pub const fn request(request: RequestId, hops: u8) -> Self {
+        Self { status: Status::Ok, response: false, domain: Domain(0), request, origin: HostId(0), hops }
+    }
+
+    /// The header of the response to this request.
+    #[must_use]
+    pub const fn answer(&self, status: Status) -> Self {
+        Self { status, response: true, ..*self }
+    }
+}
+
+/// What follows the header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Body<'a> {
+    /// Reads `len` bytes at `addr`. In a response: `len` bytes follow, none when refused.
+    RegionRead {
+        /// First byte.
+        addr: VirtAddr,
+        /// Bytes; a request's must fit one datagram's payload in the response.
+        len: u32,
+        /// The bytes, in a good response; empty otherwise.
+        data: &'a [u8],
+    },
+    /// Writes `data` at `addr`. In a response `data` is empty and `len` is what was written.
+    RegionWrite {
+        /// First byte.
+        addr: VirtAddr,
+        /// Bytes.
+        len: u32,
+        /// The bytes, in a request; empty in a response.
+        data: &'a [u8],
+    },
+    /// A traversal's program and state.
+    Traverse(Traverse<'a>),
+    /// Table updates; see [`Updates`].
+    Update(Updates<'a>),
+}
+
+impl Body<'_> {
+    /// The kind on the wire.
+    #[must_use]
+    pub const fn kind(&self) -> Kind {
+        match self {
+            Self::RegionRead { .. } => Kind::RegionRead,
+            Self::RegionWrite { .. } => Kind::RegionWrite,
+            Self::Traverse(_) => Kind::Traverse,
+            Self::Update(_) => Kind::Update,
+        }
+    }
+}
+
+/// A whole message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Message<'a> {
+    /// The fixed part.
+    pub header: Header,
+    /// The rest.
+    pub body: Body<'a>,
+}
+
+impl<'a> Message<'a> {
+    /// Reads a message: every length, number and reserved field is checked.
+    ///
+    /// # Errors
+    /// [`WireError`] naming what is wrong. Version and kind come first, so that a receiver can answer both.
+    pub fn parse(payload: &'a [u8]) -> Result<Self, WireError> {
+        let mut r = Reader::new("message", payload);
+        let version = r.u8()?;
+        if version != VERSION {
+            return Err(WireError::Unknown { what: "message.version", value: u64::from(version) });
+        }
+        let kind = r.u8()?;
+        let status = r.u8()?;
+        let flags = r.u8()?;
+        let Some(kind) = Kind::from_bits(kind) else {
+            return Err(WireError::Unknown { what: "message.kind", value: u64::from(kind) });
+        };
+        let Some(status) = Status::from_bits(status) else {
+            return Err(WireError::Unknown { what: "message.status", value: u64::from(status) });
+        };
+        if flags & !Header::FLAG_RESPONSE != 0 {
+            return Err(WireError::Reserved { what: "message.flags" });
+        }
+        let response = flags & Header::FLAG_RESPONSE != 0;
+        if !response && status != Status::Ok {
+            return Err(WireError::Unknown { what: "message.status of a request", value: status as u64 });
+        }
+        let header = Header {
+            status,
+            response,
+            domain: Domain(r.u32()?),
+            request: RequestId(r.u64()?),
+            origin: HostId(r.u16()?),
+            hops: r.u8()?,
+        };
+        r.zero("message.reserved", 5)?;
+        let body = match kind {
+            Kind::RegionRead => {
+                let (addr, len, data) = region(&mut r, response && status == Status::Ok)?;
+                Body::RegionRead { addr, len, data }
+            }
+            Kind::RegionWrite => {
+                let (addr, len, data) = region(&mut r, !response)?;
+                Body::RegionWrite { addr, len, data }
+            }
+            Kind::Traverse => Body::Traverse(Traverse::read(&mut r)?),
+            Kind::Update => Body::Update(Updates::read(&mut r)?),
+        };
+        r.end()?;
+        Ok(Self { header, body })
+    }
+
+    /// Appends the message.
+    ///
+    /// # Panics
+    /// When a body breaks a rule its type documents (lengths above their bounds).
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        let h = &self.header;
+        let flags = if h.response { Header::FLAG_RESPONSE } else { 0 };
+        out.extend_from_slice(&[VERSION, self.body.kind() as u8, h.status as u8, flags]);
+        out.put_u32(h.domain.0);
+        out.put_u64(h.request.0);
+        out.put_u16(h.origin.0);
+        out.put_u8(h.hops);
+        out.extend_from_slice(&[0; 5]);
+        match &self.body {
+            Body::RegionRead { addr, len, data } | Body::RegionWrite { addr, len, data } => {
+                out.put_u64(addr.0);
+                out.put_u32(*len);
+                out.extend_from_slice(data);
+            }
+            Body::Traverse(traverse) => traverse.emit(out),
+            Body::Update(updates) => updates.emit(out),
+        }
+    }
+
+    /// Bytes that [`Message::emit`] appends.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        Header::LEN
+            + match &self.body {
+                Body::RegionRead { data, .. } | Body::RegionWrite { data, .. } => REGION_LEN + data.len(),
+                Body::Traverse(traverse) => traverse.len(),
+                Body::Update(updates) => updates.len(),
+            }
+    }
+
+    /// A message is never empty.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        false
+    }
+}
+
+/// Address, length and, when `with_data`, exactly that many bytes.
+fn region<'a>(r: &mut Reader<'a>, with_data: bool) -> Result<(VirtAddr, u32, &'a [u8]), WireError> {
+    let addr = VirtAddr(r.u64()?);
+    let len = r.u32()?;
+    let data = if with_data { r.take(len as usize)? } else { &[][..] };
+    Ok((addr, len, data))
+}

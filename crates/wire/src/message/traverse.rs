@@ -1,0 +1,68 @@
+//! The traversal's one format, for request, continuation and response (PULSE 4.1, 5).
+
+use crate::reader::{Put, Reader};
+use crate::{ProgramHash, VirtAddr, WireError};
+use alloc::vec::Vec;
+
+/// The largest scratch pad, in bytes.
+pub const SCRATCH_LEN_MAX: usize = 256;
+/// The largest program in a packet, in bytes (512 instructions of 8). The PMTU may allow less.
+pub const CODE_LEN_MAX: usize = 4096;
+
+/// A traversal: which program, and all of its state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Traverse<'a> {
+    /// The program's name.
+    pub program: ProgramHash,
+    /// The next pointer to follow; in a response the one it ended at.
+    pub cur_ptr: VirtAddr,
+    /// Iterations done so far, on all nodes.
+    pub iterations: u32,
+    /// Iterations after which the traversal stops with `IterationLimit`.
+    pub limit: u32,
+    /// The scratch pad; at most [`SCRATCH_LEN_MAX`] bytes.
+    pub scratch: &'a [u8],
+    /// The program's encoded form, when the sender thinks the node has not seen it; empty otherwise, and in responses.
+    pub code: &'a [u8],
+}
+
+impl<'a> Traverse<'a> {
+    /// Bytes before scratch pad and code.
+    pub const FIXED_LEN: usize = 40;
+
+    pub(super) fn read(r: &mut Reader<'a>) -> Result<Self, WireError> {
+        let program = ProgramHash(r.array()?);
+        let cur_ptr = VirtAddr(r.u64()?);
+        let iterations = r.u32()?;
+        let limit = r.u32()?;
+        let scratch_len = usize::from(r.u16()?);
+        let code_len = usize::from(r.u16()?);
+        r.zero("traverse.reserved", 4)?;
+        if scratch_len > SCRATCH_LEN_MAX {
+            return Err(WireError::Long { what: "traverse.scratch", most: SCRATCH_LEN_MAX, have: scratch_len });
+        }
+        if code_len > CODE_LEN_MAX {
+            return Err(WireError::Long { what: "traverse.code", most: CODE_LEN_MAX, have: code_len });
+        }
+        Ok(Self { program, cur_ptr, iterations, limit, scratch: r.take(scratch_len)?, code: r.take(code_len)? })
+    }
+
+    pub(super) fn emit(&self, out: &mut Vec<u8>) {
+        assert!(self.scratch.len() <= SCRATCH_LEN_MAX && self.code.len() <= CODE_LEN_MAX, "traversal within bounds");
+        out.extend_from_slice(&self.program.0);
+        out.put_u64(self.cur_ptr.0);
+        out.put_u32(self.iterations);
+        out.put_u32(self.limit);
+        #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
+        let (scratch_len, code_len) = (self.scratch.len() as u16, self.code.len() as u16);
+        out.put_u16(scratch_len);
+        out.put_u16(code_len);
+        out.put_u32(0);
+        out.extend_from_slice(self.scratch);
+        out.extend_from_slice(self.code);
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        Self::FIXED_LEN + self.scratch.len() + self.code.len()
+    }
+}

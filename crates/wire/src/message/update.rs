@@ -1,0 +1,347 @@
+//! Table updates from the control plane to a role: numbered, applied in order, each exactly once.
+
+use crate::reader::{Put, Reader};
+use crate::{Domain, Gid, HostId, NodeId, Perm, Pmtu, Psn, Qkey, Qpn, Rkey, VirtAddr, WireError};
+use alloc::vec::Vec;
+
+/// One change to a role's tables. A role refuses the ones that are not for its kind with `Unsupported`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Update {
+    /// Any role: where `port` is, and what its UD endpoint wants to see.
+    Peer {
+        /// The rack-wide port number.
+        port: u32,
+        /// Its address.
+        gid: Gid,
+        /// Its UD queue pair.
+        qpn: Qpn,
+        /// Its UD queue key.
+        qkey: Qkey,
+    },
+    /// Any role: `port` left.
+    PeerGone {
+        /// The rack-wide port number.
+        port: u32,
+    },
+    /// Switch: addresses with this prefix are on `node`. A longer prefix wins (MIND 4.1).
+    Translate {
+        /// First address; a multiple of `2^size_log2`.
+        base: VirtAddr,
+        /// Log2 of the bytes covered, at most 63.
+        size_log2: u8,
+        /// The memory node.
+        node: NodeId,
+    },
+    /// Switch: takes a translation back.
+    Untranslate {
+        /// As it was given.
+        base: VirtAddr,
+        /// As it was given.
+        size_log2: u8,
+    },
+    /// Switch and node: `domain` may use these bytes so (MIND 4.2). Any range; the switch splits it into powers of two.
+    Protect {
+        /// The domain.
+        domain: Domain,
+        /// First byte.
+        base: VirtAddr,
+        /// Bytes, at least 1.
+        len: u64,
+        /// The permission class; replaces the one before. `None` takes the grant back.
+        perm: Perm,
+    },
+    /// Switch: UD messages to `qpn` with `qkey` from `host` belong to `domain`.
+    Session {
+        /// The switch's queue pair for this session.
+        qpn: Qpn,
+        /// Its queue key.
+        qkey: Qkey,
+        /// The host that may use it.
+        host: HostId,
+        /// The domain all its requests are in.
+        domain: Domain,
+    },
+    /// Switch: the session is over.
+    SessionGone {
+        /// Its queue pair.
+        qpn: Qpn,
+    },
+    /// Node: these addresses are its bytes from `offset` on (PULSE 4.2: range-based translation at the node).
+    Range {
+        /// First address.
+        base: VirtAddr,
+        /// Bytes.
+        len: u64,
+        /// First byte in the node's memory.
+        offset: u64,
+    },
+    /// Node: the range is no longer here.
+    RangeGone {
+        /// As it was given.
+        base: VirtAddr,
+        /// As it was given.
+        len: u64,
+    },
+    /// Node: these bytes become zero, before they are handed to anyone else.
+    Clear {
+        /// First byte.
+        base: VirtAddr,
+        /// Bytes.
+        len: u64,
+    },
+    /// Node: an RC connection's responder half.
+    QueuePair {
+        /// The node's queue pair.
+        qpn: Qpn,
+        /// The peer's queue pair.
+        peer_qpn: Qpn,
+        /// The peer's port.
+        peer_port: u32,
+        /// The first PSN the peer will send.
+        expected_psn: Psn,
+        /// The key one-sided requests must show.
+        rkey: Rkey,
+        /// The domain all its requests are in.
+        domain: Domain,
+        /// The path MTU of both ends.
+        pmtu: Pmtu,
+    },
+    /// Node: the connection is over.
+    QueuePairGone {
+        /// The node's queue pair.
+        qpn: Qpn,
+    },
+}
+
+impl Update {
+    fn read(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let tag = r.u8()?;
+        Ok(match tag {
+            1 => Self::Peer { port: r.u32()?, gid: Gid(r.array()?), qpn: qpn(r)?, qkey: Qkey(r.u32()?) },
+            2 => Self::PeerGone { port: r.u32()? },
+            3 => {
+                let (base, size_log2) = prefix(r)?;
+                Self::Translate { base, size_log2, node: NodeId(r.u16()?) }
+            }
+            4 => {
+                let (base, size_log2) = prefix(r)?;
+                Self::Untranslate { base, size_log2 }
+            }
+            5 => {
+                let (domain, (base, len)) = (Domain(r.u32()?), span(r)?);
+                let bits = r.u8()?;
+                let unknown = WireError::Unknown { what: "update.perm", value: u64::from(bits) };
+                Self::Protect { domain, base, len, perm: Perm::from_bits(bits).ok_or(unknown)? }
+            }
+            6 => Self::Session {
+                qpn: qpn(r)?,
+                qkey: Qkey(r.u32()?),
+                host: HostId(r.u16()?),
+                domain: Domain(r.u32()?),
+            },
+            7 => Self::SessionGone { qpn: qpn(r)? },
+            8 => {
+                let (base, len) = span(r)?;
+                Self::Range { base, len, offset: r.u64()? }
+            }
+            9 => {
+                let (base, len) = span(r)?;
+                Self::RangeGone { base, len }
+            }
+            10 => {
+                let (base, len) = span(r)?;
+                Self::Clear { base, len }
+            }
+            11 => Self::QueuePair {
+                qpn: qpn(r)?,
+                peer_qpn: qpn(r)?,
+                peer_port: r.u32()?,
+                expected_psn: Psn::new(qpn(r)?.get()),
+                rkey: Rkey(r.u32()?),
+                domain: Domain(r.u32()?),
+                pmtu: pmtu(r)?,
+            },
+            12 => Self::QueuePairGone { qpn: qpn(r)? },
+            _ => return Err(WireError::Unknown { what: "update.tag", value: u64::from(tag) }),
+        })
+    }
+
+    /// Appends the update.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        match *self {
+            Self::Peer { port, gid, qpn, qkey } => {
+                out.put_u8(1);
+                out.put_u32(port);
+                out.extend_from_slice(&gid.0);
+                out.put_u32(qpn.get());
+                out.put_u32(qkey.0);
+            }
+            Self::PeerGone { port } => {
+                out.put_u8(2);
+                out.put_u32(port);
+            }
+            Self::Translate { base, size_log2, node } => {
+                out.put_u8(3);
+                out.put_u64(base.0);
+                out.put_u8(size_log2);
+                out.put_u16(node.0);
+            }
+            Self::Untranslate { base, size_log2 } => {
+                out.put_u8(4);
+                out.put_u64(base.0);
+                out.put_u8(size_log2);
+            }
+            Self::Protect { domain, base, len, perm } => {
+                out.put_u8(5);
+                out.put_u32(domain.0);
+                put_span(base, len, out);
+                out.put_u8(perm as u8);
+            }
+            Self::Session { qpn, qkey, host, domain } => {
+                out.put_u8(6);
+                out.put_u32(qpn.get());
+                out.put_u32(qkey.0);
+                out.put_u16(host.0);
+                out.put_u32(domain.0);
+            }
+            Self::SessionGone { qpn } => {
+                out.put_u8(7);
+                out.put_u32(qpn.get());
+            }
+            Self::Range { base, len, offset } => {
+                out.put_u8(8);
+                put_span(base, len, out);
+                out.put_u64(offset);
+            }
+            Self::RangeGone { base, len } => {
+                out.put_u8(9);
+                put_span(base, len, out);
+            }
+            Self::Clear { base, len } => {
+                out.put_u8(10);
+                put_span(base, len, out);
+            }
+            Self::QueuePair { qpn, peer_qpn, peer_port, expected_psn, rkey, domain, pmtu } => {
+                out.put_u8(11);
+                out.put_u32(qpn.get());
+                out.put_u32(peer_qpn.get());
+                out.put_u32(peer_port);
+                out.put_u32(expected_psn.get());
+                out.put_u32(rkey.0);
+                out.put_u32(domain.0);
+                out.put_u16(pmtu as u16);
+            }
+            Self::QueuePairGone { qpn } => {
+                out.put_u8(12);
+                out.put_u32(qpn.get());
+            }
+        }
+    }
+}
+
+/// A numbered batch. A role applies batch `seq` when it is the next one, answers an older one again, and is silent on a later one.
+///
+/// In a response `seq` is the batch answered and the first refused update, if any, is `refused`; the ones before it were applied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Updates<'a> {
+    /// The batch's number; the first after a join is 1.
+    pub seq: u64,
+    /// In a response with a status other than `Ok`: the index of the update that was refused. 0 otherwise.
+    pub refused: u16,
+    count: u16,
+    bytes: &'a [u8],
+}
+
+impl<'a> Updates<'a> {
+    const FIXED_LEN: usize = 12;
+    /// The most bytes of updates in one batch, so that it fits a PMTU of 1024.
+    pub const BYTES_MAX: usize = 1024 - super::OVERHEAD - Self::FIXED_LEN;
+
+    /// A batch of updates that were appended to `bytes` with [`Update::emit`].
+    ///
+    /// # Errors
+    /// [`WireError`] when `bytes` does not hold exactly `count` updates or is longer than [`Updates::BYTES_MAX`].
+    pub fn request(seq: u64, count: u16, bytes: &'a [u8]) -> Result<Self, WireError> {
+        let batch = Self { seq, refused: 0, count, bytes };
+        batch.checked()
+    }
+
+    /// The answer to batch `seq`.
+    #[must_use]
+    pub const fn response(seq: u64, refused: u16) -> Self {
+        Self { seq, refused, count: 0, bytes: &[] }
+    }
+
+    /// The updates, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Update> + use<'a> {
+        let mut r = Reader::new("updates", self.bytes);
+        (0..self.count).map_while(move |_| Update::read(&mut r).ok())
+    }
+
+    fn checked(self) -> Result<Self, WireError> {
+        if self.bytes.len() > Self::BYTES_MAX {
+            return Err(WireError::Long { what: "updates", most: Self::BYTES_MAX, have: self.bytes.len() });
+        }
+        let mut r = Reader::new("updates", self.bytes);
+        for _ in 0..self.count {
+            Update::read(&mut r)?;
+        }
+        r.end()?;
+        Ok(self)
+    }
+
+    pub(super) fn read(r: &mut Reader<'a>) -> Result<Self, WireError> {
+        let (seq, refused, count) = (r.u64()?, r.u16()?, r.u16()?);
+        Self { seq, refused, count, bytes: r.rest() }.checked()
+    }
+
+    pub(super) fn emit(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.seq);
+        out.put_u16(self.refused);
+        out.put_u16(self.count);
+        out.extend_from_slice(self.bytes);
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        Self::FIXED_LEN + self.bytes.len()
+    }
+}
+
+fn qpn(r: &mut Reader<'_>) -> Result<Qpn, WireError> {
+    let bits = r.u32()?;
+    if bits > Qpn::MAX {
+        return Err(WireError::Unknown { what: "update: a 24-bit number", value: u64::from(bits) });
+    }
+    Ok(Qpn::new(bits))
+}
+
+fn pmtu(r: &mut Reader<'_>) -> Result<Pmtu, WireError> {
+    let bytes = r.u16()?;
+    Pmtu::from_bytes(usize::from(bytes)).ok_or(WireError::Unknown { what: "update.pmtu", value: u64::from(bytes) })
+}
+
+/// A base aligned to its power-of-two size.
+fn prefix(r: &mut Reader<'_>) -> Result<(VirtAddr, u8), WireError> {
+    let (base, size_log2) = (r.u64()?, r.u8()?);
+    if size_log2 > 63 {
+        return Err(WireError::Unknown { what: "update.size_log2", value: u64::from(size_log2) });
+    }
+    if base & ((1 << size_log2) - 1) != 0 {
+        return Err(WireError::Unknown { what: "update.base, not a multiple of its size", value: base });
+    }
+    Ok((VirtAddr(base), size_log2))
+}
+
+/// A non-empty range that stays inside the address space.
+fn span(r: &mut Reader<'_>) -> Result<(VirtAddr, u64), WireError> {
+    let (base, len) = (r.u64()?, r.u64()?);
+    if len == 0 || base.checked_add(len).is_none() {
+        return Err(WireError::Unknown { what: "update.len", value: len });
+    }
+    Ok((VirtAddr(base), len))
+}
+
+fn put_span(base: VirtAddr, len: u64, out: &mut Vec<u8>) {
+    out.put_u64(base.0);
+    out.put_u64(len);
+}

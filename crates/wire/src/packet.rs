@@ -1,0 +1,173 @@
+//! One frame as a value: BTH, the extension headers its opcode calls for, payload.
+
+use crate::headers::{Aeth, AtomicEth, Deth, Reth};
+use crate::reader::{Put, Reader};
+use crate::{Bth, Opcode, WireError};
+use alloc::vec::Vec;
+
+/// The extension headers of a packet. Which one a packet has, its opcode says (roce.md 7.2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Extension {
+    /// None: SEND, WRITE middle and last, READ response middle.
+    None,
+    /// ImmDt: SEND and WRITE last with immediate.
+    Imm(u32),
+    /// RETH: WRITE first and only, READ request.
+    Reth(Reth),
+    /// RETH and ImmDt: WRITE only with immediate.
+    RethImm(Reth, u32),
+    /// AtomicETH: CMP_SWAP, FETCH_ADD.
+    AtomicEth(AtomicEth),
+    /// AETH: ACKNOWLEDGE, READ response first, last, only.
+    Aeth(Aeth),
+    /// AETH and AtomicAckETH: the value that was there before the atomic.
+    AtomicAck(Aeth, u64),
+    /// DETH: UD SEND.
+    Deth(Deth),
+    /// DETH and ImmDt: UD SEND with immediate.
+    DethImm(Deth, u32),
+}
+
+/// One frame: BTH to the end of the payload.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Packet<'a> {
+    /// The base header.
+    pub bth: Bth,
+    /// What stands between it and the payload.
+    pub ext: Extension,
+    /// The payload, pad removed.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Packet<'a> {
+    /// Reads a frame. Every length and reserved field is checked, the pad bytes included.
+    ///
+    /// # Errors
+    /// [`WireError`] naming what is wrong.
+    pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
+        let (bth, pad) = Bth::parse(frame)?;
+        let mut r = Reader::new("packet", frame);
+        r.take(crate::bth::LEN)?;
+        let ext = Extension::read(bth.opcode, &mut r)?;
+        let rest = r.rest();
+        let pad = usize::from(pad);
+        let Some(len) = rest.len().checked_sub(pad) else {
+            return Err(WireError::Short { what: "pad", need: pad, have: rest.len() });
+        };
+        let (payload, padding) = rest.split_at(len);
+        if rest.len() % 4 != 0 {
+            return Err(WireError::Unknown { what: "payload and pad, modulo 4", value: rest.len() as u64 % 4 });
+        }
+        if padding.iter().any(|&b| b != 0) {
+            return Err(WireError::Reserved { what: "pad" });
+        }
+        if !payload.is_empty() && !has_payload(bth.opcode) {
+            return Err(WireError::Long { what: "payload of this opcode", most: 0, have: payload.len() });
+        }
+        Ok(Self { bth, ext, payload })
+    }
+
+    /// Appends the frame, padded.
+    ///
+    /// # Panics
+    /// When `ext` is not what the opcode calls for.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        let pad = pad_of(self.payload.len());
+        emit_headers(&self.bth, &self.ext, pad, out);
+        out.extend_from_slice(self.payload);
+        out.extend_from_slice(&[0; 3][..usize::from(pad)]);
+    }
+
+    /// Appends a frame whose payload of exactly `len` bytes `fill` appends: no copy in between.
+    ///
+    /// # Panics
+    /// When `ext` is not what the opcode calls for, or `fill` does not append `len` bytes.
+    pub fn emit_with(bth: &Bth, ext: &Extension, len: usize, out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) {
+        let pad = pad_of(len);
+        emit_headers(bth, ext, pad, out);
+        let start = out.len();
+        fill(out);
+        assert_eq!(out.len() - start, len, "the payload has the length it was announced with");
+        out.extend_from_slice(&[0; 3][..usize::from(pad)]);
+    }
+}
+
+impl Extension {
+    fn read(opcode: Opcode, r: &mut Reader<'_>) -> Result<Self, WireError> {
+        use Opcode as O;
+        Ok(match opcode {
+            O::SendFirst | O::SendMiddle | O::SendLast | O::SendOnly => Self::None,
+            O::WriteMiddle | O::WriteLast | O::ReadResponseMiddle => Self::None,
+            O::SendLastImm | O::SendOnlyImm | O::WriteLastImm => Self::Imm(r.u32()?),
+            O::WriteFirst | O::WriteOnly | O::ReadRequest => Self::Reth(Reth::read(r)?),
+            O::WriteOnlyImm => Self::RethImm(Reth::read(r)?, r.u32()?),
+            O::CmpSwap | O::FetchAdd => Self::AtomicEth(AtomicEth::read(r)?),
+            O::Acknowledge | O::ReadResponseFirst | O::ReadResponseLast | O::ReadResponseOnly => {
+                Self::Aeth(Aeth::read(r)?)
+            }
+            O::AtomicAck => Self::AtomicAck(Aeth::read(r)?, r.u64()?),
+            O::UdSendOnly => Self::Deth(Deth::read(r)?),
+            O::UdSendOnlyImm => Self::DethImm(Deth::read(r)?, r.u32()?),
+        })
+    }
+
+    /// True when a packet with `opcode` carries this extension.
+    #[must_use]
+    pub const fn fits(&self, opcode: Opcode) -> bool {
+        use Opcode as O;
+        match opcode {
+            O::SendFirst | O::SendMiddle | O::SendLast | O::SendOnly => matches!(self, Self::None),
+            O::WriteMiddle | O::WriteLast | O::ReadResponseMiddle => matches!(self, Self::None),
+            O::SendLastImm | O::SendOnlyImm | O::WriteLastImm => matches!(self, Self::Imm(_)),
+            O::WriteFirst | O::WriteOnly | O::ReadRequest => matches!(self, Self::Reth(_)),
+            O::WriteOnlyImm => matches!(self, Self::RethImm(..)),
+            O::CmpSwap | O::FetchAdd => matches!(self, Self::AtomicEth(_)),
+            O::Acknowledge | O::ReadResponseFirst | O::ReadResponseLast | O::ReadResponseOnly => {
+                matches!(self, Self::Aeth(_))
+            }
+            O::AtomicAck => matches!(self, Self::AtomicAck(..)),
+            O::UdSendOnly => matches!(self, Self::Deth(_)),
+            O::UdSendOnlyImm => matches!(self, Self::DethImm(..)),
+        }
+    }
+
+    fn emit(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::None => {}
+            Self::Imm(imm) => out.put_u32(*imm),
+            Self::Reth(reth) => reth.emit(out),
+            Self::RethImm(reth, imm) => {
+                reth.emit(out);
+                out.put_u32(*imm);
+            }
+            Self::AtomicEth(atomic) => atomic.emit(out),
+            Self::Aeth(aeth) => aeth.emit(out),
+            Self::AtomicAck(aeth, original) => {
+                aeth.emit(out);
+                out.put_u64(*original);
+            }
+            Self::Deth(deth) => deth.emit(out),
+            Self::DethImm(deth, imm) => {
+                deth.emit(out);
+                out.put_u32(*imm);
+            }
+        }
+    }
+}
+
+fn emit_headers(bth: &Bth, ext: &Extension, pad: u8, out: &mut Vec<u8>) {
+    assert!(ext.fits(bth.opcode), "{:?} does not carry {ext:?}", bth.opcode);
+    bth.emit(pad, out);
+    ext.emit(out);
+}
+
+/// Pad bytes that bring `len` to a multiple of 4 (roce.md 4, point 7).
+fn pad_of(len: usize) -> u8 {
+    [0, 3, 2, 1][len % 4]
+}
+
+/// READ requests, acknowledgements and atomics carry no payload (roce.md 7.2).
+const fn has_payload(opcode: Opcode) -> bool {
+    use Opcode as O;
+    !matches!(opcode, O::ReadRequest | O::Acknowledge | O::AtomicAck | O::CmpSwap | O::FetchAdd)
+}

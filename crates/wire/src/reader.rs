@@ -1,0 +1,88 @@
+//! Reading and writing big-endian fields, in one place.
+
+use crate::WireError;
+use alloc::vec::Vec;
+
+/// A cursor over hostile bytes.
+pub(crate) struct Reader<'a> {
+    what: &'static str,
+    whole: usize,
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(what: &'static str, bytes: &'a [u8]) -> Self {
+        Self { what, whole: bytes.len(), rest: bytes }
+    }
+
+    pub(crate) fn take(&mut self, n: usize) -> Result<&'a [u8], WireError> {
+        let Some((head, rest)) = self.rest.split_at_checked(n) else {
+            let need = (self.whole - self.rest.len()).saturating_add(n);
+            return Err(WireError::Short { what: self.what, need, have: self.whole });
+        };
+        self.rest = rest;
+        Ok(head)
+    }
+
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
+        let mut bytes = [0; N];
+        bytes.copy_from_slice(self.take(N)?);
+        Ok(bytes)
+    }
+
+    pub(crate) fn u8(&mut self) -> Result<u8, WireError> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    pub(crate) fn u16(&mut self) -> Result<u16, WireError> {
+        Ok(u16::from_be_bytes(self.array()?))
+    }
+
+    pub(crate) fn u32(&mut self) -> Result<u32, WireError> {
+        Ok(u32::from_be_bytes(self.array()?))
+    }
+
+    pub(crate) fn u64(&mut self) -> Result<u64, WireError> {
+        Ok(u64::from_be_bytes(self.array()?))
+    }
+
+    /// Reads `n` bytes that must be zero.
+    pub(crate) fn zero(&mut self, what: &'static str, n: usize) -> Result<(), WireError> {
+        if self.take(n)?.iter().all(|&b| b == 0) { Ok(()) } else { Err(WireError::Reserved { what }) }
+    }
+
+    pub(crate) fn rest(&mut self) -> &'a [u8] {
+        core::mem::take(&mut self.rest)
+    }
+
+    /// The end: nothing may be left.
+    pub(crate) fn end(self) -> Result<(), WireError> {
+        if self.rest.is_empty() {
+            return Ok(());
+        }
+        Err(WireError::Long { what: self.what, most: self.whole - self.rest.len(), have: self.whole })
+    }
+}
+
+/// Appending big-endian fields.
+pub(crate) trait Put {
+    fn put_u8(&mut self, v: u8);
+    fn put_u16(&mut self, v: u16);
+    fn put_u32(&mut self, v: u32);
+    fn put_u64(&mut self, v: u64);
+}
+
+impl Put for Vec<u8> {
+    fn put_u8(&mut self, v: u8) {
+        self.push(v);
+    }
+    fn put_u16(&mut self, v: u16) {
+        self.extend_from_slice(&v.to_be_bytes());
+    }
+    fn put_u32(&mut self, v: u32) {
+        self.extend_from_slice(&v.to_be_bytes());
+    }
+    fn put_u64(&mut self, v: u64) {
+        self.extend_from_slice(&v.to_be_bytes());
+    }
+}
