@@ -174,7 +174,7 @@ pub struct VmaInfo {
 
 /// An answer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(tag = "is", rename_all = "snake_case")]
 pub enum Response {
     /// To a node's join.
     NodeJoined {
