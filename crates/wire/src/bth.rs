@@ -10,6 +10,8 @@ mod field {
     /// SE 1, M 1, PadCnt 2, TVer 4.
     pub(super) const FLAGS: usize = 1;
     pub(super) const P_KEY: Range<usize> = 2..4;
+    /// FECN 1, BECN 1, reserved 6.
+    pub(super) const CONGESTION: usize = 4;
     pub(super) const DEST_QP: Range<usize> = 5..8;
     /// A 1, reserved 7.
     pub(super) const ACK_REQ: usize = 8;
@@ -20,6 +22,9 @@ mod field {
 pub const LEN: usize = 12;
 /// The default partition, the only one farmem and Soft-RoCE accept (roce.md 4, point 3).
 pub const P_KEY_DEFAULT: u16 = 0xffff;
+
+/// The byte that the network may change on the way (FECN, BECN and six reserved bits): the ICRC counts it as ones.
+pub(crate) const CONGESTION: usize = field::CONGESTION;
 
 const SOLICITED: u8 = 0x80;
 const MIG_REQ: u8 = 0x40;
@@ -186,7 +191,10 @@ impl<T: AsRef<[u8]>> View<T> {
             return Err(WireError::Short { what: "BTH", need: LEN, have: b.len() });
         }
         if b[field::FLAGS] & TVER_MASK != 0 {
-            return Err(WireError::Unknown { what: "BTH.TVer", value: u64::from(b[field::FLAGS] & TVER_MASK) });
+            return Err(WireError::Unknown {
+                what: "BTH.TVer",
+                value: u64::from(b[field::FLAGS] & TVER_MASK),
+            });
         }
         let p_key = u16::from_be_bytes([b[field::P_KEY.start], b[field::P_KEY.start + 1]]);
         if p_key != P_KEY_DEFAULT {

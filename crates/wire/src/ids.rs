@@ -96,7 +96,10 @@ impl Psn {
     /// The signed 24-bit difference `self - other`: positive when `self` is later, in `-2^23..2^23`.
     #[must_use]
     pub const fn distance(self, other: Self) -> i32 {
-        #[expect(clippy::cast_possible_wrap, reason = "shifting the 24-bit difference into the sign bit is the point")]
+        #[expect(
+            clippy::cast_possible_wrap,
+            reason = "shifting the 24-bit difference into the sign bit is the point"
+        )]
         let shifted = (self.0.wrapping_sub(other.0) << 8) as i32;
         shifted >> 8
     }
@@ -187,11 +190,9 @@ impl Gid {
 
     /// The GID of an IPv4 address.
     #[must_use]
-    pub fn from_v4(octets: [u8; 4]) -> Self {
-        let mut bytes = [0; 16];
-        bytes[..12].copy_from_slice(&Self::V4_PREFIX);
-        bytes[12..].copy_from_slice(&octets);
-        Self(bytes)
+    pub const fn from_v4(octets: [u8; 4]) -> Self {
+        let ([.., ones, last], [a, b, c, d]) = (Self::V4_PREFIX, octets);
+        Self([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ones, last, a, b, c, d])
     }
 
     /// The IPv4 address, when it is one.

@@ -28,7 +28,9 @@ mod reader;
 pub use bth::{Bth, Opcode};
 pub use error::WireError;
 pub use headers::{Aeth, AtomicEth, Deth, Nak, Reth, Syndrome};
-pub use ids::{Domain, Gid, HostId, NodeId, Perm, Pmtu, ProgramHash, Psn, Qkey, Qpn, RequestId, Rkey, VirtAddr};
+pub use ids::{
+    Domain, Gid, HostId, NodeId, Perm, Pmtu, ProgramHash, Psn, Qkey, Qpn, RequestId, Rkey, VirtAddr,
+};
 pub use message::{Body, Header, Message, Status};
 pub use packet::{Extension, Packet};
 

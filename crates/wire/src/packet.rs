@@ -56,7 +56,10 @@ impl<'a> Packet<'a> {
         };
         let (payload, padding) = rest.split_at(len);
         if rest.len() % 4 != 0 {
-            return Err(WireError::Unknown { what: "payload and pad, modulo 4", value: rest.len() as u64 % 4 });
+            return Err(WireError::Unknown {
+                what: "payload and pad, modulo 4",
+                value: rest.len() as u64 % 4,
+            });
         }
         if padding.iter().any(|&b| b != 0) {
             return Err(WireError::Reserved { what: "pad" });
@@ -82,7 +85,13 @@ impl<'a> Packet<'a> {
     ///
     /// # Panics
     /// When `ext` is not what the opcode calls for, or `fill` does not append `len` bytes.
-    pub fn emit_with(bth: &Bth, ext: &Extension, len: usize, out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) {
+    pub fn emit_with(
+        bth: &Bth,
+        ext: &Extension,
+        len: usize,
+        out: &mut Vec<u8>,
+        fill: impl FnOnce(&mut Vec<u8>),
+    ) {
         let pad = pad_of(len);
         emit_headers(bth, ext, pad, out);
         let start = out.len();

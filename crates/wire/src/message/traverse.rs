@@ -39,16 +39,30 @@ impl<'a> Traverse<'a> {
         let code_len = usize::from(r.u16()?);
         r.zero("traverse.reserved", 4)?;
         if scratch_len > SCRATCH_LEN_MAX {
-            return Err(WireError::Long { what: "traverse.scratch", most: SCRATCH_LEN_MAX, have: scratch_len });
+            return Err(WireError::Long {
+                what: "traverse.scratch",
+                most: SCRATCH_LEN_MAX,
+                have: scratch_len,
+            });
         }
         if code_len > CODE_LEN_MAX {
             return Err(WireError::Long { what: "traverse.code", most: CODE_LEN_MAX, have: code_len });
         }
-        Ok(Self { program, cur_ptr, iterations, limit, scratch: r.take(scratch_len)?, code: r.take(code_len)? })
+        Ok(Self {
+            program,
+            cur_ptr,
+            iterations,
+            limit,
+            scratch: r.take(scratch_len)?,
+            code: r.take(code_len)?,
+        })
     }
 
     pub(super) fn emit(&self, out: &mut Vec<u8>) {
-        assert!(self.scratch.len() <= SCRATCH_LEN_MAX && self.code.len() <= CODE_LEN_MAX, "traversal within bounds");
+        assert!(
+            self.scratch.len() <= SCRATCH_LEN_MAX && self.code.len() <= CODE_LEN_MAX,
+            "traversal within bounds"
+        );
         out.extend_from_slice(&self.program.0);
         out.put_u64(self.cur_ptr.0);
         out.put_u32(self.iterations);

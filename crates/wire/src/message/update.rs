@@ -317,7 +317,8 @@ fn qpn(r: &mut Reader<'_>) -> Result<Qpn, WireError> {
 
 fn pmtu(r: &mut Reader<'_>) -> Result<Pmtu, WireError> {
     let bytes = r.u16()?;
-    Pmtu::from_bytes(usize::from(bytes)).ok_or(WireError::Unknown { what: "update.pmtu", value: u64::from(bytes) })
+    Pmtu::from_bytes(usize::from(bytes))
+        .ok_or(WireError::Unknown { what: "update.pmtu", value: u64::from(bytes) })
 }
 
 /// A base aligned to its power-of-two size.
