@@ -1,1 +1,17 @@
-//! io
+//! The world of sockets and shared memory: what carries a role's frames, keeps its bytes and wakes it in time.
+//!
+//! A role is a pure [`Machine`](farmem_machine::Machine). Here a [`Driver`] gives it the clock ([`Clock`]) and a [`Link`]. There are
+//! two links: RoCEv2 over UDP sockets ([`udp`]), and rings in shared memory between processes of one machine ([`shm`]). The
+//! ICRC is sealed and checked here, at the edge; roles never see it.
+//!
+//! Which link is used is always the caller's choice; asking for one never silently gives another.
+
+pub mod affinity;
+mod clock;
+mod driver;
+mod link;
+
+pub use affinity::{current_cpu, pin_to_cpu};
+pub use clock::Clock;
+pub use driver::{Driver, Stop, run};
+pub use link::{FRAME_MAX, Link, LinkCounters, Wait, Waiting, Waker};

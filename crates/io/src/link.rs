@@ -1,0 +1,129 @@
+//! What carries frames between ports: the seam between a role's driver and UDP sockets or shared-memory rings.
+
+use farmem_machine::{Duration, Port};
+use farmem_wire::Gid;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+/// Bytes of the longest frame a link carries, without its ICRC: 4096 of payload and the headers before it.
+///
+/// The longest header is BTH 12 and AtomicETH 28; there is room to spare up to a multiple of 64.
+pub const FRAME_MAX: usize = 4096 + 64;
+
+/// A way for frames to go between ports. Two implementers: `UdpLink` and `ShmLink`.
+///
+/// A link is like the network it stands for: it may lose frames (a full ring or socket buffer, a peer that is gone), and
+/// counts what it loses. It seals the ICRC on the way out, and hands over only frames whose ICRC was right.
+pub trait Link {
+    /// Says where `port` is, or with `None` that it left. A port that moves is forgotten at its old address.
+    ///
+    /// # Errors
+    /// When the address cannot be reached over this link: the wrong family, or a ring that cannot be opened.
+    fn set_peer(&mut self, port: Port, gid: Option<Gid>) -> io::Result<()>;
+
+    /// Queues a frame (BTH to pad). It leaves with the next [`Link::flush`], or before when the batch is full.
+    ///
+    /// A frame to a port without an address, or longer than [`FRAME_MAX`], is counted and dropped.
+    fn send(&mut self, port: Port, frame: &[u8]);
+
+    /// Hands over what is queued. A frame that the system refuses is counted as lost; that is no error.
+    ///
+    /// # Errors
+    /// When the link itself no longer works.
+    fn flush(&mut self) -> io::Result<()>;
+
+    /// Hands every frame that has arrived, up to a batch, to `each`, and answers how many. When there is none it waits as `wait`
+    /// says; 0 means that nothing came in that time, or a [`Waker`] called.
+    ///
+    /// # Errors
+    /// When the link itself no longer works. Bad packets are counted, not errors.
+    fn receive(&mut self, wait: Wait, each: &mut dyn FnMut(Port, &[u8])) -> io::Result<usize>;
+
+    /// What went through and what was lost since the link was opened.
+    fn counters(&self) -> LinkCounters;
+
+    /// Something that ends a wait in [`Link::receive`] from another thread.
+    ///
+    /// # Errors
+    /// When the system has no more descriptors.
+    fn waker(&self) -> io::Result<Waker>;
+}
+
+/// How long [`Link::receive`] waits when nothing has arrived.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wait {
+    /// Not at all.
+    No,
+    /// So long, and up to a few milliseconds more: the system's timers are coarse. It may also be less.
+    AtMost(Duration),
+}
+
+/// What a link does while it waits; chosen when it is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Waiting {
+    /// Sleeps in the kernel. Right whenever there are more threads than CPUs.
+    #[default]
+    Block,
+    /// Looks again and again, and yields the CPU from time to time. The lowest latency, and one CPU burnt per link.
+    Spin,
+}
+
+/// What went through a link and what was lost, since it was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct LinkCounters {
+    /// Frames handed to the role.
+    pub frames_in: u64,
+    /// Their bytes, ICRC not counted.
+    pub bytes_in: u64,
+    /// Frames given to the kernel or put into a ring.
+    pub frames_out: u64,
+    /// Their bytes, ICRC not counted.
+    pub bytes_out: u64,
+    /// Of the frames handed over, those whose sender is no known port.
+    pub unknown_source: u64,
+    /// Received and dropped: the ICRC did not match.
+    pub bad_icrc: u64,
+    /// Received and dropped: too short to be a frame.
+    pub short: u64,
+    /// Received or to be sent, and dropped: longer than [`FRAME_MAX`], or than the path carries.
+    pub long: u64,
+    /// To be sent, and dropped: the port has no address.
+    pub no_address: u64,
+    /// To be sent, and dropped: the receiver does not keep up (ring or socket buffer full).
+    pub full: u64,
+    /// To be sent, and dropped: the system refused, for another reason.
+    pub send_refused: u64,
+    /// Rings closed because what their other end wrote made no sense.
+    pub broken_rings: u64,
+}
+
+impl LinkCounters {
+    /// Frames lost in either direction, as far as this end knows.
+    #[must_use]
+    pub const fn lost(&self) -> u64 {
+        self.bad_icrc + self.short + self.long + self.no_address + self.full + self.send_refused
+    }
+}
+
+/// Ends the wait of one link from any thread. A call while nobody waits ends the next wait at once.
+#[derive(Clone)]
+pub struct Waker(Arc<dyn Fn() + Send + Sync>);
+
+impl Waker {
+    /// A waker that does `wake`.
+    pub(crate) fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Arc::new(wake))
+    }
+
+    /// Ends the wait.
+    pub fn wake(&self) {
+        (self.0)();
+    }
+}
+
+impl fmt::Debug for Waker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Waker")
+    }
+}
