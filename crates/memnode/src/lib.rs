@@ -1,9 +1,33 @@
-//! The memory node role: it holds bytes of far memory, serves one-sided verbs and runs traversals beside the data.
+//! The memory node role: it holds bytes of far memory, serves one-sided verbs, and runs traversals beside the data.
+//!
+//! [`MemNode`] is a [`farmem_machine::Machine`] over a [`Store`]. Three kinds of peer speak to it, each in its own way:
+//!
+//! - **Control**, in datagrams of updates: what is here (ranges), who may use it (grants), who is there (peers, connections).
+//! - **Hosts**, on reliable connections: READ, WRITE, CMP_SWAP, FETCH_ADD, direct and checked here (MIND 4.2).
+//! - **The switch**, in datagrams: region reads and writes for diagnosis, and traversals (PULSE 4.2, 5), which are answered
+//!   straight to the host or sent back to the switch when the next pointer is elsewhere.
+//!
+//! The node believes nobody: a datagram counts by its port and key, a verb by its connection, key and grants. It knows no other
+//! node and no directory. docs/protocol.md, section 7 says all of this as rules.
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
+mod node;
+mod note;
+mod peers;
+mod regions;
+mod requests;
 mod store;
+mod traversals;
+mod updates;
 
+pub use node::{Budget, Config, MemNode};
+pub use note::{DropReason, Note, Stats};
+pub use requests::{DEDUP_DEPTH, DEDUP_HOSTS_MAX, region_read_len_max};
 pub use store::{Store, VecStore, WORD_LEN};
+pub use traversals::{ITERATIONS_PER_VISIT_MAX, PROGRAMS_MAX};
+
+#[cfg(test)]
+mod tests;

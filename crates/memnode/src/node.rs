@@ -1,0 +1,179 @@
+//! The role: which part of the node an event is for.
+
+use crate::note::{DropReason, Note, Stats};
+use crate::peers::Peers;
+use crate::regions::{Regions, View};
+use crate::requests::{DEDUP_DEPTH, DEDUP_HOSTS_MAX};
+use crate::store::Store;
+use crate::traversals::Programs;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::convert::Infallible;
+use farmem_machine::{Event, Instant, Machine, Port};
+use farmem_transport::{PeerChange, rc, ud};
+use farmem_traversal::State;
+use farmem_wire::{Body, Extension, Message, Packet, Pmtu, Qpn, VirtAddr};
+
+/// What a node knows before the control plane tells it more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// Its own endpoint, and the control plane's.
+    pub home: ud::Home,
+    /// Path MTU of its datagrams: no message it sends is longer.
+    pub pmtu: Pmtu,
+    /// Sizes of its tables.
+    pub budget: Budget,
+}
+
+/// Sizes of a node's tables. An update that would exceed one is refused with `TableFull`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Budget {
+    /// Ranges of addresses.
+    pub ranges: usize,
+    /// Grants of all domains, after equal neighbours were made one.
+    pub grants: usize,
+    /// Reliable connections.
+    pub queue_pairs: usize,
+    /// Peers beside the control plane.
+    pub peers: usize,
+}
+
+impl Default for Budget {
+    /// Enough for a rack: 64 ranges, 65,536 grants, 4,096 connections, 1,024 peers.
+    fn default() -> Self {
+        Self { ranges: 64, grants: 65_536, queue_pairs: 4_096, peers: 1_024 }
+    }
+}
+
+/// What the role's outbox holds.
+pub(crate) type Outbox = farmem_machine::Outbox<PeerChange, Note>;
+
+/// A memory node over the bytes of `S`.
+#[derive(Debug)]
+pub struct MemNode<S> {
+    pub(crate) config: Config,
+    pub(crate) store: S,
+    pub(crate) regions: Regions,
+    pub(crate) queue_pairs: BTreeMap<Qpn, rc::Responder>,
+    pub(crate) peers: Peers,
+    pub(crate) inbox: ud::Inbox,
+    pub(crate) dedup: ud::Dedup,
+    pub(crate) programs: Programs,
+    /// The state of the traversal that is visiting; kept for its memory.
+    pub(crate) state: State,
+    /// Bytes on their way into an answer, or an answer on its way out; kept for its memory.
+    pub(crate) buffer: Vec<u8>,
+    pub(crate) stats: Stats,
+}
+
+impl<S: Store> MemNode<S> {
+    /// A node with empty tables: until the control plane speaks, it refuses everything.
+    pub fn new(config: Config, store: S) -> Self {
+        Self {
+            config,
+            regions: Regions::new(store.len(), config.budget.ranges, config.budget.grants),
+            store,
+            queue_pairs: BTreeMap::new(),
+            peers: Peers::new(&config.home, config.budget.peers),
+            inbox: ud::Inbox::default(),
+            dedup: ud::Dedup::new(DEDUP_HOSTS_MAX, DEDUP_DEPTH),
+            programs: Programs::default(),
+            state: State { cur_ptr: VirtAddr::NULL, scratch: Vec::new() },
+            buffer: Vec::new(),
+            stats: Stats::default(),
+        }
+    }
+
+    /// The bytes, for those who check them.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// Counts since the start.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    fn on_frame(&mut self, port: Port, bytes: &[u8], out: &mut Outbox) {
+        self.stats.frames = self.stats.frames.wrapping_add(1);
+        match Packet::parse(bytes) {
+            Ok(packet) if packet.bth.opcode.is_ud() => self.on_datagram(port, &packet, out),
+            Ok(packet) => self.on_verb(port, &packet, out),
+            Err(_) => self.drop_frame(DropReason::Malformed, out),
+        }
+    }
+
+    /// A packet of a reliable connection (PROTOCOL 7.20).
+    fn on_verb(&mut self, port: Port, packet: &Packet<'_>, out: &mut Outbox) {
+        let Some(responder) = self.queue_pairs.get_mut(&packet.bth.dest_qp) else {
+            return self.drop_frame(DropReason::NoQueuePair, out);
+        };
+        self.stats.verbs = self.stats.verbs.wrapping_add(1);
+        let mut view = View { regions: &self.regions, store: &mut self.store };
+        responder.on_packet(port, packet, &mut view, out);
+        responder.flush(out);
+    }
+
+    /// A datagram: heard only with the right key, believed only from the right port (PROTOCOL 7.2, 7.3).
+    fn on_datagram(&mut self, port: Port, packet: &Packet<'_>, out: &mut Outbox) {
+        let Extension::Deth(deth) = packet.ext else { return self.drop_frame(DropReason::Opcode, out) };
+        let home = self.config.home.endpoint;
+        if packet.bth.dest_qp != home.qpn {
+            return self.drop_frame(DropReason::NoQueuePair, out);
+        }
+        if deth.qkey != home.qkey {
+            return self.drop_frame(DropReason::WrongKey, out);
+        }
+        let Ok(message) = Message::parse(packet.payload) else {
+            return self.drop_frame(DropReason::Malformed, out);
+        };
+        if message.header.response {
+            return self.drop_frame(DropReason::Response, out);
+        }
+        match (port, message.body) {
+            (Port::CONTROL, Body::Update(updates)) => self.on_updates(&message.header, &updates, out),
+            (Port::SWITCH, Body::RegionRead { .. } | Body::RegionWrite { .. } | Body::Traverse(_)) => {
+                self.on_request(&message, out);
+            }
+            _ => self.drop_frame(DropReason::WrongPort, out),
+        }
+    }
+
+    pub(crate) fn drop_frame(&mut self, reason: DropReason, out: &mut Outbox) {
+        self.stats.dropped = self.stats.dropped.wrapping_add(1);
+        out.note(Note::Dropped(reason));
+    }
+}
+
+impl<S: Store> Machine for MemNode<S> {
+    type In = Infallible;
+    type Out = PeerChange;
+    type Note = Note;
+
+    fn handle(&mut self, _now: Instant, event: Event<'_, Infallible>, out: &mut Outbox) {
+        match event {
+            Event::Frame { port, bytes } => self.on_frame(port, bytes, out),
+            // A node asks nothing of anybody, so it waits for nothing.
+            Event::Wake => {}
+            Event::Local(never) => match never {},
+        }
+    }
+
+    fn next_wake(&self) -> Option<Instant> {
+        None
+    }
+
+    fn check(&self) {
+        self.regions.check();
+        self.peers.check();
+        self.programs.check();
+        assert!(self.queue_pairs.len() <= self.config.budget.queue_pairs, "more connections than the budget");
+        assert!(
+            !self.queue_pairs.contains_key(&self.config.home.endpoint.qpn),
+            "the datagrams' queue pair is taken"
+        );
+        for responder in self.queue_pairs.values() {
+            responder.check();
+        }
+    }
+}

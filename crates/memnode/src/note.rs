@@ -1,0 +1,81 @@
+//! What a memory node tells whoever watches.
+
+use farmem_transport::rc;
+use farmem_wire::{Status, message::Kind};
+
+/// What happened at a node: trace line, metric and coverage mark in one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Note {
+    /// Something on a reliable connection.
+    Connection(rc::Note),
+    /// A frame was dropped without an answer.
+    Dropped(DropReason),
+    /// A batch of updates was applied, wholly.
+    Updated,
+    /// A batch of updates was applied up to one that was refused.
+    UpdateRefused(Status),
+    /// A batch came again and was answered again.
+    UpdateRepeated,
+    /// A datagram's request was answered.
+    Answered(Kind, Status),
+    /// A write came again and was answered again, not executed.
+    DuplicateWrite,
+    /// A traversal's next pointer is elsewhere: it went back to the switch.
+    Continued,
+    /// A program was learned from a request.
+    ProgramLearned,
+    /// A program was forgotten to make room.
+    ProgramForgotten,
+}
+
+impl From<rc::Note> for Note {
+    fn from(note: rc::Note) -> Self {
+        Self::Connection(note)
+    }
+}
+
+/// Why a frame was dropped without an answer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum DropReason {
+    /// The frame or the message in it cannot be parsed.
+    Malformed,
+    /// A datagram with an opcode that no message comes in.
+    Opcode,
+    /// Nothing here has that queue pair number.
+    NoQueuePair,
+    /// The datagram showed a wrong queue key.
+    WrongKey,
+    /// This kind of message does not come from that port.
+    WrongPort,
+    /// A response; a node asks nothing.
+    Response,
+    /// The host to answer, or the switch to continue at, is in no table.
+    UnknownPeer,
+    /// A write so old that its answer is forgotten.
+    Forgotten,
+    /// A batch of updates older than the last one or ahead of the next one.
+    OutOfTurn,
+}
+
+/// Counts since the node started. They wrap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stats {
+    /// Frames that arrived.
+    pub frames: u64,
+    /// Of these, dropped without an answer by the node itself (a connection's drops are its own notes).
+    pub dropped: u64,
+    /// Packets handed to a reliable connection.
+    pub verbs: u64,
+    /// Updates applied.
+    pub updates: u64,
+    /// Region reads answered, whatever the status.
+    pub region_reads: u64,
+    /// Region writes executed or refused; repeated ones not counted.
+    pub region_writes: u64,
+    /// Visits of traversals.
+    pub visits: u64,
+    /// Iterations in all visits.
+    pub iterations: u64,
+    /// Visits that ended with the traversal going back to the switch.
+    pub continued: u64,
+}

@@ -1,0 +1,71 @@
+//! Who is there: the UD endpoints of the peers, and how a message gets to one.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use farmem_machine::{Outbox, Port};
+use farmem_transport::ud;
+use farmem_wire::{Bth, Deth, Extension, Message, Opcode, Packet, Psn, Status};
+
+/// The peer table, and the node's own endpoint that messages come from.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    home: ud::Endpoint,
+    peers_max: usize,
+    rows: BTreeMap<Port, ud::Endpoint>,
+    /// Nobody looks at it; it helps those who read traces.
+    psn: Psn,
+}
+
+impl Peers {
+    /// Knows only the control plane.
+    pub(crate) fn new(home: &ud::Home, peers_max: usize) -> Self {
+        let rows = BTreeMap::from([(home.control.port, home.control.endpoint)]);
+        Self { home: home.endpoint, peers_max, rows, psn: Psn::default() }
+    }
+
+    /// Adds a peer or moves it.
+    pub(crate) fn add(&mut self, port: Port, endpoint: ud::Endpoint) -> Result<(), Status> {
+        if port == Port::UNKNOWN {
+            return Err(Status::Malformed);
+        }
+        // The control plane's row is not counted: it was there before the budget.
+        if !self.rows.contains_key(&port) && self.rows.len() > self.peers_max {
+            return Err(Status::TableFull);
+        }
+        self.rows.insert(port, endpoint);
+        Ok(())
+    }
+
+    /// Removes a peer. Without the control plane there would be nobody to answer.
+    pub(crate) fn remove(&mut self, port: Port) -> Result<(), Status> {
+        if port == Port::CONTROL {
+            return Err(Status::Malformed);
+        }
+        self.rows.remove(&port);
+        Ok(())
+    }
+
+    /// The endpoint behind `port`.
+    pub(crate) fn get(&self, port: Port) -> Option<ud::Peer> {
+        self.rows.get(&port).map(|&endpoint| ud::Peer { port, endpoint })
+    }
+
+    /// Sends `message` to `peer`.
+    pub(crate) fn send<O, N>(&mut self, peer: ud::Peer, message: &Message<'_>, out: &mut Outbox<O, N>) {
+        self.emit(peer, message, out.frame(peer.port).bytes());
+    }
+
+    /// Appends the frame that [`Peers::send`] would send, for one that must be kept.
+    pub(crate) fn emit(&mut self, peer: ud::Peer, message: &Message<'_>, frame: &mut Vec<u8>) {
+        let bth = Bth::new(Opcode::UdSendOnly, peer.endpoint.qpn, self.psn);
+        let ext = Extension::Deth(Deth { qkey: peer.endpoint.qkey, src_qp: self.home.qpn });
+        self.psn = self.psn.plus(1);
+        Packet::emit_with(&bth, &ext, message.len(), frame, |bytes| message.emit(bytes));
+    }
+
+    /// Asserts that the table is within its bound and the control plane in it.
+    pub(crate) fn check(&self) {
+        assert!(self.rows.len() <= self.peers_max + 1, "more peers than the budget");
+        assert!(self.rows.contains_key(&Port::CONTROL), "the control plane is always known");
+    }
+}

@@ -1,0 +1,293 @@
+//! Which bytes of far memory are here, and who may do what with them: the range table and the grants.
+//!
+//! [`Regions`] is what PULSE calls the node's local translation and protection metadata (PULSE 4.2, 5). It is two tables that
+//! know nothing of each other: *ranges* say where an address lies in the store, *grants* say what a domain may do with it.
+//! An access needs both. [`View`] joins them with the store to the [`Memory`] that responders and traversals use.
+
+use crate::store::{Store, WORD_LEN};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use farmem_transport::{Access, Memory, Refusal};
+use farmem_wire::{Domain, Perm, Status, VirtAddr};
+
+/// Addresses that lie in the store one after the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Range {
+    base: u64,
+    len: u64,
+    offset: u64,
+}
+
+/// Bytes `base..end` of one domain with one permission class.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Grant {
+    base: u64,
+    end: u64,
+    perm: Perm,
+}
+
+/// The range table and the grants of a node.
+#[derive(Debug)]
+pub(crate) struct Regions {
+    store_len: u64,
+    ranges_max: usize,
+    grants_max: usize,
+    /// By base; no two share an address or a byte of the store.
+    ranges: Vec<Range>,
+    /// By domain, then by base. Neighbours that touch differ in class; `Perm::None` is not kept, nor is an empty list.
+    grants: BTreeMap<Domain, Vec<Grant>>,
+    /// Grants of all domains.
+    grant_count: usize,
+}
+
+impl Regions {
+    /// Empty tables over a store of `store_len` bytes.
+    pub(crate) fn new(store_len: u64, ranges_max: usize, grants_max: usize) -> Self {
+        Self {
+            store_len,
+            ranges_max,
+            grants_max,
+            ranges: Vec::new(),
+            grants: BTreeMap::new(),
+            grant_count: 0,
+        }
+    }
+
+    /// `base..base + len` is the store's bytes from `offset` on (PROTOCOL 7.10). The same range again is no error.
+    pub(crate) fn add_range(&mut self, base: VirtAddr, len: u64, offset: u64) -> Result<(), Status> {
+        let new = Range { base: base.0, len, offset };
+        if self.ranges.contains(&new) {
+            return Ok(());
+        }
+        // A word must be aligned in the store when its address is: the mapped store's atomics need it.
+        let aligned = base.0.is_multiple_of(WORD_LEN) && offset.is_multiple_of(WORD_LEN);
+        if base.is_null() || !aligned || len == 0 || base.checked_add(len).is_none() {
+            return Err(Status::Malformed);
+        }
+        if offset.checked_add(len).is_none_or(|end| end > self.store_len) {
+            return Err(Status::OutOfBounds);
+        }
+        // Two addresses for one byte would be a way around the grants of either.
+        let meets = |r: &Range| overlap(r.base, r.len, base.0, len) || overlap(r.offset, r.len, offset, len);
+        if self.ranges.iter().any(meets) {
+            return Err(Status::Malformed);
+        }
+        if self.ranges.len() >= self.ranges_max {
+            return Err(Status::TableFull);
+        }
+        let at = self.ranges.partition_point(|r| r.base < base.0);
+        self.ranges.insert(at, new);
+        Ok(())
+    }
+
+    /// Takes a range back, as it was given (PROTOCOL 7.11). One that is not there at all is gone already.
+    pub(crate) fn remove_range(&mut self, base: VirtAddr, len: u64) -> Result<(), Status> {
+        if let Some(at) = self.ranges.iter().position(|r| r.base == base.0 && r.len == len) {
+            self.ranges.remove(at);
+            return Ok(());
+        }
+        let partly_here = self.ranges.iter().any(|r| overlap(r.base, r.len, base.0, len));
+        if partly_here { Err(Status::Malformed) } else { Ok(()) }
+    }
+
+    /// From now on `domain` has exactly `perm` on `base..base + len`, whatever it had before (PROTOCOL 7.12).
+    pub(crate) fn protect(
+        &mut self,
+        domain: Domain,
+        base: VirtAddr,
+        len: u64,
+        perm: Perm,
+    ) -> Result<(), Status> {
+        let Some(end) = base.checked_add(len).filter(|_| len > 0 && domain != Domain(0)) else {
+            return Err(Status::Malformed);
+        };
+        let mid = Grant { base: base.0, end: end.0, perm };
+        let old = self.grants.get(&domain).map_or(&[][..], Vec::as_slice);
+        // Those that overlap or touch the span; what they keep of themselves is at most one rest on either side.
+        let (first, last) =
+            (old.partition_point(|g| g.end < mid.base), old.partition_point(|g| g.base <= mid.end));
+        let met = &old[first..last];
+        let left = met.first().filter(|g| g.base < mid.base).map(|g| Grant { end: mid.base, ..*g });
+        let right = met.last().filter(|g| g.end > mid.end).map(|g| Grant { base: mid.end, ..*g });
+        let new = merged([left, Some(mid), right]);
+        let count = self.grant_count - met.len() + new.len();
+        if count > self.grants_max {
+            return Err(Status::TableFull);
+        }
+        let list = self.grants.entry(domain).or_default();
+        list.splice(first..last, new);
+        if list.is_empty() {
+            self.grants.remove(&domain);
+        }
+        self.grant_count = count;
+        Ok(())
+    }
+
+    /// Makes the bytes zero, wherever in the store they lie (PROTOCOL 7.13). Nothing happens unless every one is here.
+    pub(crate) fn clear<S: Store>(&self, base: VirtAddr, len: u64, store: &mut S) -> Result<(), Status> {
+        let Some(end) = base.checked_add(len) else { return Err(Status::Malformed) };
+        self.locate(base).ok_or(Status::NotMapped)?;
+        for pass in [Pass::Check, Pass::Discard] {
+            let mut at = base.0;
+            while at < end.0 {
+                let range = self.locate(VirtAddr(at)).ok_or(Status::OutOfBounds)?;
+                let skip = at - range.base;
+                let part = (range.len - skip).min(end.0 - at);
+                if pass == Pass::Discard {
+                    store.discard(range.offset + skip, part);
+                }
+                at += part;
+            }
+        }
+        Ok(())
+    }
+
+    /// True when the address is in a range of this node.
+    pub(crate) fn is_local(&self, addr: VirtAddr) -> bool {
+        self.locate(addr).is_some()
+    }
+
+    /// Whether `access` is allowed, and if not, why (PROTOCOL 7.14).
+    pub(crate) fn check_access(&self, access: &Access) -> Result<(), Refusal> {
+        let addr = access.addr.0;
+        if access.len == 0 {
+            // It touches nothing; IBA 9.7.4 asks for no check of address and key then.
+            return Ok(());
+        }
+        let range = self.locate(access.addr).ok_or(Refusal::NotMapped)?;
+        let grants = self.grants.get(&access.domain).map_or(&[][..], Vec::as_slice);
+        let first = grants.partition_point(|g| g.end <= addr);
+        let mut rest = grants[first..].iter();
+        let grant = rest.next().filter(|g| g.base <= addr).ok_or(Refusal::NotMapped)?;
+        if !grant.perm.allows(access.perm) {
+            return Err(Refusal::NoPermission);
+        }
+        let end = addr.checked_add(u64::from(access.len)).ok_or(Refusal::OutOfBounds)?;
+        if end - range.base > range.len {
+            // Also when the next address is here in another range: its bytes lie elsewhere in the store.
+            return Err(Refusal::OutOfBounds);
+        }
+        let mut covered = grant.end;
+        while covered < end {
+            let next = rest.next().filter(|g| g.base == covered).ok_or(Refusal::OutOfBounds)?;
+            if !next.perm.allows(access.perm) {
+                return Err(Refusal::NoPermission);
+            }
+            covered = next.end;
+        }
+        Ok(())
+    }
+
+    /// Asserts that both tables are in order and within their budgets.
+    pub(crate) fn check(&self) {
+        assert!(self.ranges.len() <= self.ranges_max, "more ranges than the budget");
+        for (i, range) in self.ranges.iter().enumerate() {
+            assert!(range.len > 0 && range.base > 0, "{range:?} is empty or holds address 0");
+            assert!(range.base.checked_add(range.len).is_some(), "{range:?} leaves the address space");
+            assert!(range.offset + range.len <= self.store_len, "{range:?} leaves the store");
+            for later in &self.ranges[i + 1..] {
+                assert!(range.base + range.len <= later.base, "{range:?} and {later:?} are out of order");
+                assert!(
+                    !overlap(range.offset, range.len, later.offset, later.len),
+                    "{range:?} meets {later:?}"
+                );
+            }
+        }
+        let mut count = 0;
+        for (domain, grants) in &self.grants {
+            assert!(*domain != Domain(0), "domain 0 is granted nothing");
+            assert!(!grants.is_empty(), "{domain:?} has an empty list");
+            count += grants.len();
+            assert!(
+                grants.iter().all(|g| g.base < g.end && g.perm != Perm::None),
+                "{domain:?} has an empty grant"
+            );
+            for pair in grants.windows(2) {
+                let (a, b) = (pair[0], pair[1]);
+                assert!(
+                    a.end < b.base || a.end == b.base && a.perm != b.perm,
+                    "{a:?} and {b:?} should be one"
+                );
+            }
+        }
+        assert_eq!(count, self.grant_count, "the count of grants is right");
+        assert!(count <= self.grants_max, "more grants than the budget");
+    }
+
+    fn locate(&self, addr: VirtAddr) -> Option<&Range> {
+        let after = self.ranges.partition_point(|r| r.base <= addr.0);
+        self.ranges[..after].last().filter(|r| addr.0 - r.base < r.len)
+    }
+
+    /// Where a checked access lies in the store.
+    fn offset(&self, addr: VirtAddr, len: usize) -> u64 {
+        let range = self.locate(addr).expect("an access that was checked is in a range");
+        let skip = addr.0 - range.base;
+        assert!(len as u64 <= range.len - skip, "an access that was checked stays in its range");
+        range.offset + skip
+    }
+}
+
+/// The store seen through the tables, for the time of one event.
+#[derive(Debug)]
+pub(crate) struct View<'a, S> {
+    pub(crate) regions: &'a Regions,
+    pub(crate) store: &'a mut S,
+}
+
+impl<S: Store> Memory for View<'_, S> {
+    fn check(&self, access: &Access) -> Result<(), Refusal> {
+        self.regions.check_access(access)
+    }
+
+    fn read(&self, addr: VirtAddr, len: u32, out: &mut Vec<u8>) {
+        if len > 0 {
+            self.store.read(self.regions.offset(addr, len as usize), len, out);
+        }
+    }
+
+    fn load(&self, addr: VirtAddr, window: &mut [u8]) {
+        if !window.is_empty() {
+            self.store.load(self.regions.offset(addr, window.len()), window);
+        }
+    }
+
+    fn write(&mut self, addr: VirtAddr, data: &[u8]) {
+        if !data.is_empty() {
+            self.store.write(self.regions.offset(addr, data.len()), data);
+        }
+    }
+
+    fn cmp_swap(&mut self, addr: VirtAddr, compare: u64, swap: u64) -> u64 {
+        self.store.cmp_swap(self.regions.offset(addr, 8), compare, swap)
+    }
+
+    fn fetch_add(&mut self, addr: VirtAddr, add: u64) -> u64 {
+        self.store.fetch_add(self.regions.offset(addr, 8), add)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pass {
+    Check,
+    Discard,
+}
+
+/// The grants there are among `pieces`, which are in order, with those made one that touch and are equal.
+fn merged(pieces: [Option<Grant>; 3]) -> Vec<Grant> {
+    let mut out: Vec<Grant> = Vec::with_capacity(pieces.len());
+    for piece in pieces.into_iter().flatten().filter(|g| g.perm != Perm::None) {
+        match out.last_mut() {
+            Some(before) if before.end == piece.base && before.perm == piece.perm => before.end = piece.end,
+            _ => out.push(piece),
+        }
+    }
+    out
+}
+
+fn overlap(a: u64, a_len: u64, b: u64, b_len: u64) -> bool {
+    a < b.saturating_add(b_len) && b < a.saturating_add(a_len)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,213 @@
+//! The hosts' requests, as the switch passes them on: region reads and writes, and traversals.
+//!
+//! The switch wrote domain and origin into the header; the node checks the access once more against its own tables and answers
+//! the host itself (PULSE 5).
+
+use crate::node::{MemNode, Outbox};
+use crate::note::{DropReason, Note};
+use crate::regions::View;
+use crate::store::Store;
+use crate::traversals::{End, Learned, visit};
+use farmem_machine::Port;
+use farmem_transport::ud::{self, Seen};
+use farmem_transport::{Access, Memory, Refusal};
+use farmem_wire::message::{REGION_LEN, Traverse};
+use farmem_wire::{Body, Header, Message, Perm, Pmtu, Status, VirtAddr};
+
+/// Hosts whose writes are remembered; beyond that the one silent longest is forgotten.
+pub const DEDUP_HOSTS_MAX: usize = 256;
+/// Writes remembered for each host. A host has fewer outstanding, so an answer is never forgotten while it may be asked for again.
+pub const DEDUP_DEPTH: usize = 64;
+
+/// The most bytes one region read may ask for: its answer fits one datagram of `pmtu` bytes.
+#[must_use]
+pub const fn region_read_len_max(pmtu: Pmtu) -> usize {
+    pmtu.bytes() - Header::LEN - REGION_LEN
+}
+
+impl<S: Store> MemNode<S> {
+    /// Serves a request for the host that the switch named (PROTOCOL 7.22).
+    pub(crate) fn on_request(&mut self, message: &Message<'_>, out: &mut Outbox) {
+        let header = &message.header;
+        let Some(origin) = self.peers.get(Port::host(header.origin.0)) else {
+            return self.drop_frame(DropReason::UnknownPeer, out);
+        };
+        match message.body {
+            Body::RegionRead { addr, len, .. } => self.on_region_read(origin, header, addr, len, out),
+            Body::RegionWrite { addr, data, .. } => self.on_region_write(origin, header, addr, data, out),
+            Body::Traverse(traverse) => self.on_traverse(origin, header, &traverse, out),
+            Body::Update(_) => self.drop_frame(DropReason::WrongPort, out),
+        }
+    }
+
+    fn on_region_read(
+        &mut self,
+        origin: ud::Peer,
+        header: &Header,
+        addr: VirtAddr,
+        len: u32,
+        out: &mut Outbox,
+    ) {
+        self.stats.region_reads = self.stats.region_reads.wrapping_add(1);
+        let view = View { regions: &self.regions, store: &mut self.store };
+        self.buffer.clear();
+        let allowed = if len as usize > region_read_len_max(self.config.pmtu) {
+            Err(Status::Malformed)
+        } else {
+            check(&view, header, addr, len, Perm::Read)
+        };
+        if allowed.is_ok() {
+            view.read(addr, len, &mut self.buffer);
+        }
+        let status = allowed.err().unwrap_or(Status::Ok);
+        let body = Body::RegionRead { addr, len, data: &self.buffer };
+        let answer = Message { header: header.answer(status), body };
+        out.note(Note::Answered(body.kind(), status));
+        self.peers.send(origin, &answer, out);
+    }
+
+    /// Executes a write once, however often it comes (PROTOCOL 7.25).
+    fn on_region_write(
+        &mut self,
+        origin: ud::Peer,
+        header: &Header,
+        addr: VirtAddr,
+        data: &[u8],
+        out: &mut Outbox,
+    ) {
+        // Ids are remembered by the host in them: one host must not answer or use up the ids of another.
+        let foreign = header.request.host() != header.origin;
+        if !foreign {
+            match self.dedup.look(header.request) {
+                Seen::New => {}
+                Seen::Answered(answer) => {
+                    out.note(Note::DuplicateWrite);
+                    return out.send(origin.port, answer);
+                }
+                Seen::Forgotten => return self.drop_frame(DropReason::Forgotten, out),
+            }
+        }
+        self.stats.region_writes = self.stats.region_writes.wrapping_add(1);
+        let mut view = View { regions: &self.regions, store: &mut self.store };
+        let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        let allowed =
+            if foreign { Err(Status::Malformed) } else { check(&view, header, addr, len, Perm::ReadWrite) };
+        if allowed.is_ok() {
+            view.write(addr, data);
+        }
+        let status = allowed.err().unwrap_or(Status::Ok);
+        let body = Body::RegionWrite { addr, len, data: &[] };
+        self.buffer.clear();
+        self.peers.emit(origin, &Message { header: header.answer(status), body }, &mut self.buffer);
+        if !foreign {
+            // A refusal too: a copy of it that comes late, after a grant, must not write what the host believes refused.
+            self.dedup.remember(header.request, &self.buffer);
+        }
+        out.note(Note::Answered(body.kind(), status));
+        out.send(origin.port, &self.buffer);
+    }
+
+    /// One visit of a traversal: it ends here with an answer, or goes on elsewhere by way of the switch.
+    fn on_traverse(&mut self, origin: ud::Peer, header: &Header, request: &Traverse<'_>, out: &mut Outbox) {
+        self.stats.visits = self.stats.visits.wrapping_add(1);
+        self.state.cur_ptr = request.cur_ptr;
+        self.state.scratch.clear();
+        self.state.scratch.extend_from_slice(request.scratch);
+        let mut iterations = request.iterations;
+        let status = match self.run(header, request, &mut iterations, out) {
+            Ok(End::Elsewhere) if header.hops > 0 => return self.leave(header, request, iterations, out),
+            Ok(end) => end.status(),
+            Err(status) => status,
+        };
+        let body = Traverse {
+            cur_ptr: self.state.cur_ptr,
+            iterations,
+            scratch: &self.state.scratch,
+            code: &[],
+            ..*request
+        };
+        let answer = Message { header: header.answer(status), body: Body::Traverse(body) };
+        out.note(Note::Answered(answer.body.kind(), status));
+        self.peers.send(origin, &answer, out);
+    }
+
+    /// Finds the program and lets it run on `self.state`.
+    fn run(
+        &mut self,
+        header: &Header,
+        request: &Traverse<'_>,
+        iterations: &mut u32,
+        out: &mut Outbox,
+    ) -> Result<End, Status> {
+        let (program, learned) = self.programs.find(request.program, request.code)?;
+        match learned {
+            Learned::Known => {}
+            Learned::Added => out.note(Note::ProgramLearned),
+            Learned::Replaced => {
+                out.note(Note::ProgramForgotten);
+                out.note(Note::ProgramLearned);
+            }
+        }
+        if request.scratch.len() != program.scratch_len() {
+            return Err(Status::Malformed);
+        }
+        let view = View { regions: &self.regions, store: &mut self.store };
+        let end = visit(program, &mut self.state, iterations, request.limit, header.domain, &view);
+        let done = iterations.wrapping_sub(request.iterations);
+        self.stats.iterations = self.stats.iterations.wrapping_add(u64::from(done));
+        Ok(end)
+    }
+
+    /// Sends the traversal back to the switch, which routes it by its next pointer (PROTOCOL 7.35).
+    fn leave(&mut self, header: &Header, request: &Traverse<'_>, iterations: u32, out: &mut Outbox) {
+        let Some(switch) = self.peers.get(Port::SWITCH) else {
+            return self.drop_frame(DropReason::UnknownPeer, out);
+        };
+        let state =
+            Traverse { cur_ptr: self.state.cur_ptr, iterations, scratch: &self.state.scratch, ..*request };
+        let mut message = Message { header: *header, body: Body::Traverse(state) };
+        if message.len() > self.config.pmtu.bytes() {
+            // The next node may know the program; if it does not, the host sends the code there.
+            message.body = Body::Traverse(Traverse { code: &[], ..state });
+        }
+        self.stats.continued = self.stats.continued.wrapping_add(1);
+        out.note(Note::Continued);
+        self.peers.send(switch, &message, out);
+    }
+}
+
+impl End {
+    /// What the host is told.
+    fn status(self) -> Status {
+        match self {
+            Self::Returned => Status::Ok,
+            Self::IterationLimit => Status::IterationLimit,
+            Self::Faulted => Status::ProgramFault,
+            Self::Elsewhere => Status::HopLimit,
+            Self::Refused(refusal) => status_of(refusal),
+        }
+    }
+}
+
+/// Whether a region request may be served. One of no bytes is no request: its address could not be checked.
+fn check<S: Store>(
+    view: &View<'_, S>,
+    header: &Header,
+    addr: VirtAddr,
+    len: u32,
+    perm: Perm,
+) -> Result<(), Status> {
+    if len == 0 {
+        return Err(Status::Malformed);
+    }
+    view.check(&Access { domain: header.domain, addr, len, perm }).map_err(status_of)
+}
+
+const fn status_of(refusal: Refusal) -> Status {
+    match refusal {
+        Refusal::NotMapped => Status::NotMapped,
+        Refusal::NoPermission | Refusal::WrongKey(_) => Status::NoPermission,
+        Refusal::OutOfBounds => Status::OutOfBounds,
+        Refusal::Misaligned => Status::Misaligned,
+    }
+}

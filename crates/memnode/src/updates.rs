@@ -1,0 +1,90 @@
+//! The control plane's updates: how a node learns what is here, who may use it, and who is there.
+
+use crate::node::{MemNode, Outbox};
+use crate::note::{DropReason, Note};
+use crate::store::Store;
+use farmem_machine::Port;
+use farmem_transport::{PeerChange, rc, ud};
+use farmem_wire::message::{Update, Updates};
+use farmem_wire::{Body, Domain, Header, Message, Qpn, Status};
+
+impl<S: Store> MemNode<S> {
+    /// Applies a batch in its turn and answers it (PROTOCOL 7.5).
+    pub(crate) fn on_updates(&mut self, header: &Header, updates: &Updates<'_>, out: &mut Outbox) {
+        let (status, refused) = match self.inbox.turn(updates.seq) {
+            ud::Turn::Apply => {
+                let (status, refused) = self.apply_all(updates, out);
+                self.inbox.applied(updates.seq, status, refused);
+                out.note(if status == Status::Ok { Note::Updated } else { Note::UpdateRefused(status) });
+                (status, refused)
+            }
+            ud::Turn::Again(status, refused) => {
+                out.note(Note::UpdateRepeated);
+                (status, refused)
+            }
+            ud::Turn::Ignore => return self.drop_frame(DropReason::OutOfTurn, out),
+        };
+        let Some(control) = self.peers.get(Port::CONTROL) else {
+            return self.drop_frame(DropReason::UnknownPeer, out);
+        };
+        let body = Body::Update(Updates::response(updates.seq, refused));
+        self.peers.send(control, &Message { header: header.answer(status), body }, out);
+    }
+
+    /// Applies the updates in order up to the first that is refused; answers why and which.
+    fn apply_all(&mut self, updates: &Updates<'_>, out: &mut Outbox) -> (Status, u16) {
+        for (index, update) in (0..).zip(updates.iter()) {
+            if let Err(status) = self.apply(&update, out) {
+                return (status, index);
+            }
+            self.stats.updates = self.stats.updates.wrapping_add(1);
+        }
+        (Status::Ok, 0)
+    }
+
+    fn apply(&mut self, update: &Update, out: &mut Outbox) -> Result<(), Status> {
+        match *update {
+            Update::Peer { port, gid, qpn, qkey } => {
+                let port = Port(port);
+                self.peers.add(port, ud::Endpoint { qpn, qkey })?;
+                out.local(PeerChange { port, gid: Some(gid) });
+            }
+            Update::PeerGone { port } => {
+                let port = Port(port);
+                self.peers.remove(port)?;
+                out.local(PeerChange { port, gid: None });
+            }
+            Update::Protect { domain, base, len, perm } => self.regions.protect(domain, base, len, perm)?,
+            Update::Range { base, len, offset } => self.regions.add_range(base, len, offset)?,
+            Update::RangeGone { base, len } => self.regions.remove_range(base, len)?,
+            Update::Clear { base, len } => self.regions.clear(base, len, &mut self.store)?,
+            Update::QueuePair { qpn, peer_qpn, peer_port, expected_psn, rkey, domain, pmtu } => {
+                let port = Port(peer_port);
+                let config = rc::ResponderConfig { qpn, peer_qpn, port, expected_psn, rkey, domain, pmtu };
+                self.connect(&config)?;
+            }
+            Update::QueuePairGone { qpn } => {
+                self.queue_pairs.remove(&qpn);
+            }
+            Update::Translate { .. }
+            | Update::Untranslate { .. }
+            | Update::Session { .. }
+            | Update::SessionGone { .. } => return Err(Status::Unsupported),
+        }
+        Ok(())
+    }
+
+    /// Opens a connection, or opens it anew (PROTOCOL 7.7).
+    fn connect(&mut self, config: &rc::ResponderConfig) -> Result<(), Status> {
+        let reserved = config.qpn.get() < Qpn::FIRST_FREE || config.qpn == self.config.home.endpoint.qpn;
+        if reserved || config.domain == Domain(0) || config.port == Port::UNKNOWN {
+            return Err(Status::Malformed);
+        }
+        let full = self.queue_pairs.len() >= self.config.budget.queue_pairs;
+        if full && !self.queue_pairs.contains_key(&config.qpn) {
+            return Err(Status::TableFull);
+        }
+        self.queue_pairs.insert(config.qpn, rc::Responder::new(*config));
+        Ok(())
+    }
+}
