@@ -1,5 +1,29 @@
-//! The switch role.
+//! The switch role: it routes what it can allow, and answers what it cannot.
+//!
+//! [`Switch`] is the role. Between a host and the memory nodes it takes the domain from the session a request came over,
+//! checks protection ([`Protection`], MIND 4.2), translates ([`Translation`], MIND 4.1) and forwards; a traversal that left its
+//! node comes back and is routed on (PULSE 5). Its tables are changed by the control plane and by nobody else.
+//!
+//! It keeps no state per request, executes nothing, and forwards no RC packets: those go directly between host and node.
+//!
+//! Rules: docs/protocol.md, section 6.
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+
+mod answer;
+mod budgets;
+mod note;
+pub mod protect;
+mod switch;
+mod tables;
+#[cfg(test)]
+mod tests;
+pub mod translate;
+
+pub use budgets::{Budgets, Occupancy, TableError, Usage};
+pub use note::{Note, Reason};
+pub use protect::{Denial, Protection};
+pub use switch::{REGION_BYTES_MAX, Switch};
+pub use translate::Translation;

@@ -1,0 +1,68 @@
+//! How big the tables may become, and how big they are.
+
+use farmem_wire::Status;
+
+/// How many entries each table may hold. What does not fit is refused with [`Status::TableFull`], never dropped silently.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Budgets {
+    /// Prefixes in the translation table: one per memory node, and the outliers.
+    pub translation_entries: usize,
+    /// Power-of-two entries in the protection table.
+    pub protection_entries: usize,
+    /// Sessions, one per host and domain.
+    pub sessions: usize,
+    /// Peers: nodes, hosts and the control plane.
+    pub peers: usize,
+}
+
+impl Default for Budgets {
+    /// What one switch ASIC holds: about 45,000 match-action rules for translation and protection together (MIND 7.2), a
+    /// tenth of them for translation, because vmas by far outnumber nodes and outliers. Sessions and peers are exact
+    /// matches in SRAM, of which an ASIC has more.
+    fn default() -> Self {
+        Self { translation_entries: 4_096, protection_entries: 40_960, sessions: 16_384, peers: 8_192 }
+    }
+}
+
+/// How full one table is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Usage {
+    /// Entries in use.
+    pub used: usize,
+    /// Entries there may be.
+    pub budget: usize,
+}
+
+/// How full every table is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Occupancy {
+    /// The translation table.
+    pub translation: Usage,
+    /// The protection table.
+    pub protection: Usage,
+    /// Sessions.
+    pub sessions: Usage,
+    /// Peers.
+    pub peers: Usage,
+}
+
+/// Why a table refuses a change. The table is as it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TableError {
+    /// It would need more entries than its budget.
+    Full,
+    /// The change makes no sense: a misaligned prefix, an empty range, a reserved number.
+    Malformed,
+    /// The switch has no such table.
+    Unsupported,
+}
+
+impl From<TableError> for Status {
+    fn from(error: TableError) -> Self {
+        match error {
+            TableError::Full => Self::TableFull,
+            TableError::Malformed => Self::Malformed,
+            TableError::Unsupported => Self::Unsupported,
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! What the switch tells whoever watches: one note per frame it was given.
+
+use farmem_wire::{NodeId, Status};
+
+/// What became of a frame. Every frame ends in exactly one note.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Note {
+    /// A host's request went to this node.
+    Forwarded {
+        /// The node that owns the address.
+        node: NodeId,
+    },
+    /// A traversal that left one node went on to this one.
+    Continued {
+        /// The node that owns the next pointer.
+        node: NodeId,
+    },
+    /// A request was answered by the switch itself, with this status.
+    Refused(Status),
+    /// A batch of table updates was applied.
+    Updated {
+        /// Its number.
+        seq: u64,
+    },
+    /// A batch was applied only up to an update that was refused.
+    UpdateRefused {
+        /// Its number.
+        seq: u64,
+        /// Why.
+        status: Status,
+    },
+    /// A batch that was applied before was answered again.
+    UpdateRepeated {
+        /// Its number.
+        seq: u64,
+    },
+    /// A frame went nowhere and was not answered.
+    Dropped(Reason),
+}
+
+/// Why a frame was dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Reason {
+    /// The bytes are not a frame.
+    Frame,
+    /// An RC packet: those do not go through the switch.
+    Connected,
+    /// A datagram with immediate data, which means nothing here.
+    Immediate,
+    /// No session and not our own endpoint.
+    UnknownQueuePair,
+    /// The Q_Key is not the endpoint's.
+    WrongKey,
+    /// The endpoint belongs to another port than the one the frame came from.
+    WrongPort,
+    /// Not a message, and nothing of it can be answered.
+    Message,
+    /// A response: nobody owes the switch one.
+    Response,
+    /// A node sent something else than a traversal to be continued.
+    NotContinuation,
+    /// The host to be answered is in no table.
+    UnknownOrigin,
+    /// A batch of updates that is older than the last one, or ahead of the next one.
+    Sequence,
+}

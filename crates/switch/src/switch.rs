@@ -1,0 +1,312 @@
+//! The role: who is speaking, what do they ask, may they, and where does it go.
+//!
+//! A frame is taken apart once, decided on, and written again with what the switch knows better than its sender: domain,
+//! origin, hops, and the node's endpoint. Each rule cites docs/protocol.md, section 6.
+
+use crate::answer::{Envelope, refusal};
+use crate::tables::{Session, Tables};
+use crate::{Budgets, Note, Occupancy, Reason};
+use core::convert::Infallible;
+use farmem_machine::{Event, Instant, Machine, Port};
+use farmem_transport::PeerChange;
+use farmem_transport::ud::{self, Home, Inbox, Peer, Turn};
+use farmem_wire::message::{REGION_LEN, Updates};
+use farmem_wire::{
+    Body, Domain, Extension, Header, HostId, Message, NodeId, Packet, Perm, Pmtu, Psn, Qkey, Qpn, Status,
+    VirtAddr,
+};
+
+/// The most bytes a region read or write can move: what one datagram of the largest PMTU has room for.
+pub const REGION_BYTES_MAX: u32 = {
+    let room = Pmtu::B4096.bytes() - Header::LEN - REGION_LEN;
+    assert!(room < 4096);
+    #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
+    let room = room as u32;
+    room
+};
+
+type Outbox = farmem_machine::Outbox<PeerChange, Note>;
+
+/// The switch.
+#[derive(Debug)]
+pub struct Switch {
+    home: Home,
+    pub(crate) tables: Tables,
+    inbox: Inbox,
+    /// Counts the datagrams sent. UD receivers do not look at it; people who read traces do.
+    psn: Psn,
+}
+
+impl Switch {
+    /// A switch with empty tables, which forwards nothing until the control plane fills them.
+    #[must_use]
+    pub fn new(home: Home, budgets: Budgets) -> Self {
+        Self {
+            home,
+            tables: Tables::new(home.endpoint.qpn, &budgets),
+            inbox: Inbox::default(),
+            psn: Psn::default(),
+        }
+    }
+
+    /// How full the tables are.
+    #[must_use]
+    pub fn occupancy(&self) -> Occupancy {
+        self.tables.occupancy()
+    }
+
+    /// The translation table, for those who look or copy it to hardware.
+    #[must_use]
+    pub const fn translation(&self) -> &crate::Translation {
+        &self.tables.translation
+    }
+
+    /// The protection table, for those who look or copy it to hardware.
+    #[must_use]
+    pub const fn protection(&self) -> &crate::Protection {
+        &self.tables.protection
+    }
+
+    /// What becomes of one frame.
+    fn receive(&mut self, port: Port, bytes: &[u8], out: &mut Outbox) -> Note {
+        let datagram = match Datagram::open(bytes) {
+            Ok(datagram) => datagram,
+            Err(reason) => return Note::Dropped(reason),
+        };
+        match self.sender(port, &datagram) {
+            Ok(Sender::Control) => self.update(datagram.payload, out),
+            Ok(Sender::Host(session)) => self.request(session, datagram.payload, out),
+            Ok(Sender::Node(node)) => self.continuation(node, datagram.payload, out),
+            Err(reason) => Note::Dropped(reason),
+        }
+    }
+
+    /// Who is speaking: decided by queue pair, key and port, never by what the message says (PROTOCOL 6.2).
+    fn sender(&self, port: Port, datagram: &Datagram<'_>) -> Result<Sender, Reason> {
+        let at_home = datagram.dest_qp == self.home.endpoint.qpn;
+        let (qkey, sender) = if at_home {
+            let sender = match port.as_node() {
+                Some(node) => Some(Sender::Node(NodeId(node))),
+                None => (port == Port::CONTROL).then_some(Sender::Control),
+            };
+            (self.home.endpoint.qkey, sender)
+        } else {
+            let session = self.tables.session(datagram.dest_qp).ok_or(Reason::UnknownQueuePair)?;
+            (session.qkey, (port == Port::host(session.host.0)).then_some(Sender::Host(session)))
+        };
+        if datagram.qkey != qkey {
+            return Err(Reason::WrongKey);
+        }
+        sender.ok_or(Reason::WrongPort)
+    }
+
+    /// A host's request (PROTOCOL 6.4 to 6.9).
+    fn request(&mut self, session: Session, payload: &[u8], out: &mut Outbox) -> Note {
+        let Session { host, domain, .. } = session;
+        let Ok(mut message) = Message::parse(payload) else {
+            return match Envelope::read(payload) {
+                Some(envelope) if !envelope.response => {
+                    self.answer(host, &envelope.refusal(domain, host), out)
+                }
+                _ => Note::Dropped(Reason::Message),
+            };
+        };
+        if message.header.response {
+            return Note::Dropped(Reason::Response);
+        }
+        message.header.domain = domain;
+        message.header.origin = host;
+        // Servers remember answers by request id: a host must not be able to use up another host's (PROTOCOL 6.5).
+        if message.header.request.host() != host {
+            return self.answer(host, &refusal(&message, Status::Malformed), out);
+        }
+        match self.route(&message, None) {
+            Ok((node, peer)) => {
+                self.forward(peer, message, out);
+                Note::Forwarded { node }
+            }
+            Err(status) => self.answer(host, &refusal(&message, status), out),
+        }
+    }
+
+    /// A traversal whose next pointer is not on the node it was at (PROTOCOL 6.10, PULSE 5). The node had domain and origin
+    /// from us, and is believed.
+    fn continuation(&mut self, from: NodeId, payload: &[u8], out: &mut Outbox) -> Note {
+        let Ok(message) = Message::parse(payload) else {
+            return Note::Dropped(Reason::Message);
+        };
+        if message.header.response {
+            return Note::Dropped(Reason::Response);
+        }
+        if !matches!(message.body, Body::Traverse(_)) {
+            return Note::Dropped(Reason::NotContinuation);
+        }
+        match self.route(&message, Some(from)) {
+            Ok((node, peer)) => {
+                self.forward(peer, message, out);
+                Note::Continued { node }
+            }
+            Err(status) => self.answer(message.header.origin, &refusal(&message, status), out),
+        }
+    }
+
+    /// Where the request may go: hops, then protection, then translation (PROTOCOL 6.6 to 6.8).
+    fn route(&self, message: &Message<'_>, from: Option<NodeId>) -> Result<(NodeId, Peer), Status> {
+        let wanted = Wanted::of(&message.body)?;
+        if message.header.hops == 0 {
+            return Err(Status::HopLimit);
+        }
+        self.tables.protection.check(message.header.domain, wanted.addr, wanted.len, wanted.perm)?;
+        let node = self.tables.translation.lookup(wanted.addr).ok_or(Status::NotMapped)?;
+        // The node that sent it has no such range, whatever our table says: another round would end the same way.
+        if from == Some(node) {
+            return Err(Status::NotMapped);
+        }
+        let peer = self.tables.node(node).ok_or(Status::NotMapped)?;
+        Ok((node, peer))
+    }
+
+    /// Sends a routed request to its node, one hop poorer.
+    fn forward(&mut self, node: Peer, mut message: Message<'_>, out: &mut Outbox) {
+        assert!(message.header.hops > 0, "a routed message has a hop left");
+        message.header.hops -= 1;
+        self.send(node, &message, out);
+    }
+
+    /// Sends a refusal to the host it is for.
+    fn answer(&mut self, host: HostId, message: &Message<'_>, out: &mut Outbox) -> Note {
+        let Some(peer) = self.tables.host(host) else {
+            return Note::Dropped(Reason::UnknownOrigin);
+        };
+        self.send(peer, message, out);
+        Note::Refused(message.header.status)
+    }
+
+    /// The control plane's table updates (PROTOCOL 6.16 to 6.20).
+    fn update(&mut self, payload: &[u8], out: &mut Outbox) -> Note {
+        let control = self.home.control;
+        let Ok(message) = Message::parse(payload) else {
+            return match Envelope::read(payload) {
+                Some(envelope) if !envelope.response => {
+                    let answer = envelope.refusal(Domain::default(), HostId::default());
+                    self.send(control, &answer, out);
+                    Note::Refused(answer.header.status)
+                }
+                _ => Note::Dropped(Reason::Message),
+            };
+        };
+        if message.header.response {
+            return Note::Dropped(Reason::Response);
+        }
+        let Body::Update(batch) = message.body else {
+            self.send(control, &refusal(&message, Status::Unsupported), out);
+            return Note::Refused(Status::Unsupported);
+        };
+        let seq = batch.seq;
+        let (status, refused, note) = match self.inbox.turn(seq) {
+            Turn::Ignore => return Note::Dropped(Reason::Sequence),
+            Turn::Again(status, refused) => (status, refused, Note::UpdateRepeated { seq }),
+            Turn::Apply => {
+                let (status, refused) = self.apply(&batch, out);
+                self.inbox.applied(seq, status, refused);
+                let good = status == Status::Ok;
+                let note = if good { Note::Updated { seq } } else { Note::UpdateRefused { seq, status } };
+                (status, refused, note)
+            }
+        };
+        let body = Body::Update(Updates::response(seq, refused));
+        self.send(control, &Message { header: message.header.answer(status), body }, out);
+        note
+    }
+
+    /// Applies a batch up to the first update that is refused; answers how it ended and where.
+    fn apply(&mut self, batch: &Updates<'_>, out: &mut Outbox) -> (Status, u16) {
+        for (update, index) in batch.iter().zip(0..) {
+            match self.tables.apply(update) {
+                Ok(Some(change)) => out.local(change),
+                Ok(None) => {}
+                Err(error) => return (error.into(), index),
+            }
+        }
+        (Status::Ok, 0)
+    }
+
+    fn send(&mut self, peer: Peer, message: &Message<'_>, out: &mut Outbox) {
+        ud::send(out, peer, self.home.endpoint.qpn, self.psn, message);
+        self.psn = self.psn.plus(1);
+    }
+}
+
+impl Machine for Switch {
+    type In = Infallible;
+    type Out = PeerChange;
+    type Note = Note;
+
+    fn handle(&mut self, _now: Instant, event: Event<'_, Infallible>, out: &mut Outbox) {
+        match event {
+            Event::Frame { port, bytes } => {
+                let note = self.receive(port, bytes, out);
+                out.note(note);
+            }
+            Event::Wake => {}
+            Event::Local(never) => match never {},
+        }
+    }
+
+    fn next_wake(&self) -> Option<Instant> {
+        None
+    }
+
+    fn check(&self) {
+        self.tables.assert_invariants();
+    }
+}
+
+/// Who sent a datagram.
+enum Sender {
+    Control,
+    Host(Session),
+    Node(NodeId),
+}
+
+/// The parts of a UD frame that decide what happens to it.
+struct Datagram<'a> {
+    dest_qp: Qpn,
+    qkey: Qkey,
+    payload: &'a [u8],
+}
+
+impl<'a> Datagram<'a> {
+    fn open(frame: &'a [u8]) -> Result<Self, Reason> {
+        let packet = Packet::parse(frame).map_err(|_| Reason::Frame)?;
+        match packet.ext {
+            Extension::Deth(deth) => {
+                Ok(Self { dest_qp: packet.bth.dest_qp, qkey: deth.qkey, payload: packet.payload })
+            }
+            Extension::DethImm(..) => Err(Reason::Immediate),
+            _ => Err(Reason::Connected),
+        }
+    }
+}
+
+/// The access a request needs to be allowed before it is worth forwarding.
+struct Wanted {
+    addr: VirtAddr,
+    len: u32,
+    perm: Perm,
+}
+
+impl Wanted {
+    fn of(body: &Body<'_>) -> Result<Self, Status> {
+        match *body {
+            Body::RegionRead { len, .. } | Body::RegionWrite { len, .. } if len > REGION_BYTES_MAX => {
+                Err(Status::Malformed)
+            }
+            Body::RegionRead { addr, len, .. } => Ok(Self { addr, len, perm: Perm::Read }),
+            Body::RegionWrite { addr, len, .. } => Ok(Self { addr, len, perm: Perm::ReadWrite }),
+            // How much the program loads there only the node knows; it checks the whole window (PROTOCOL 6.7).
+            Body::Traverse(traverse) => Ok(Self { addr: traverse.cur_ptr, len: 1, perm: Perm::Read }),
+            Body::Update(_) => Err(Status::Unsupported),
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Everything the control plane told the switch, and how an update changes it (PROTOCOL 6.16 to 6.20).
+//!
+//! It does not know the order of batches; that is [`farmem_transport::ud::Inbox`]'s.
+
+use crate::{Budgets, Occupancy, Protection, TableError, Translation, Usage};
+use alloc::collections::BTreeMap;
+use farmem_machine::Port;
+use farmem_transport::PeerChange;
+use farmem_transport::ud::{Endpoint, Peer};
+use farmem_wire::message::Update;
+use farmem_wire::{Domain, HostId, NodeId, Qkey, Qpn};
+
+/// Node numbers end here: those above have no port ([`Port::node`]).
+const NODES_MAX: u16 = 0xf000;
+
+/// Who may speak to a session's queue pair, and in which domain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Session {
+    pub(crate) qkey: Qkey,
+    pub(crate) host: HostId,
+    pub(crate) domain: Domain,
+}
+
+/// The switch's tables.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Tables {
+    pub(crate) translation: Translation,
+    pub(crate) protection: Protection,
+    sessions: Exact<Qpn, Session>,
+    peers: Exact<Port, Endpoint>,
+    /// Our own queue pair, which no session may have.
+    home: Qpn,
+}
+
+impl Tables {
+    pub(crate) const fn new(home: Qpn, budgets: &Budgets) -> Self {
+        Self {
+            translation: Translation::new(budgets.translation_entries),
+            protection: Protection::new(budgets.protection_entries),
+            sessions: Exact::new(budgets.sessions),
+            peers: Exact::new(budgets.peers),
+            home,
+        }
+    }
+
+    pub(crate) fn session(&self, qpn: Qpn) -> Option<Session> {
+        self.sessions.entries.get(&qpn).copied()
+    }
+
+    pub(crate) fn node(&self, node: NodeId) -> Option<Peer> {
+        // Translation holds no node without a port, so this cannot panic.
+        self.peer(Port::node(node.0))
+    }
+
+    pub(crate) fn host(&self, host: HostId) -> Option<Peer> {
+        self.peer(Port::host(host.0))
+    }
+
+    /// Makes one change, wholly or not at all; answers what the driver has to know of it.
+    pub(crate) fn apply(&mut self, update: Update) -> Result<Option<PeerChange>, TableError> {
+        match update {
+            Update::Peer { port, gid, qpn, qkey } => {
+                let port = known(port)?;
+                self.peers.insert(port, Endpoint { qpn, qkey })?;
+                return Ok(Some(PeerChange { port, gid: Some(gid) }));
+            }
+            Update::PeerGone { port } => {
+                let port = known(port)?;
+                return Ok(self.peers.entries.remove(&port).map(|_| PeerChange { port, gid: None }));
+            }
+            Update::Translate { node, .. } if node.0 >= NODES_MAX => return Err(TableError::Malformed),
+            Update::Translate { base, size_log2, node } => self.translation.insert(base, size_log2, node)?,
+            Update::Untranslate { base, size_log2 } => self.translation.remove(base, size_log2)?,
+            Update::Protect { domain, base, len, perm } => self.protection.set(domain, base, len, perm)?,
+            Update::Session { qpn, qkey, host, domain } => {
+                if qpn == self.home || qpn.get() < Qpn::FIRST_FREE || domain == Domain(0) {
+                    return Err(TableError::Malformed);
+                }
+                self.sessions.insert(qpn, Session { qkey, host, domain })?;
+            }
+            Update::SessionGone { qpn } => {
+                self.sessions.entries.remove(&qpn);
+            }
+            Update::Range { .. }
+            | Update::RangeGone { .. }
+            | Update::Clear { .. }
+            | Update::QueuePair { .. }
+            | Update::QueuePairGone { .. } => return Err(TableError::Unsupported),
+        }
+        Ok(None)
+    }
+
+    pub(crate) fn occupancy(&self) -> Occupancy {
+        Occupancy {
+            translation: self.translation.usage(),
+            protection: self.protection.usage(),
+            sessions: self.sessions.usage(),
+            peers: self.peers.usage(),
+        }
+    }
+
+    pub(crate) fn assert_invariants(&self) {
+        self.translation.assert_invariants();
+        self.protection.assert_invariants();
+        assert!(self.sessions.entries.len() <= self.sessions.budget, "sessions within their budget");
+        assert!(self.peers.entries.len() <= self.peers.budget, "peers within their budget");
+        for (_, _, node) in self.translation.iter() {
+            assert!(node.0 < NODES_MAX, "{node:?} has a port");
+        }
+        for (&qpn, session) in &self.sessions.entries {
+            assert!(qpn != self.home && qpn.get() >= Qpn::FIRST_FREE, "{qpn:?} is free for sessions");
+            assert!(session.domain != Domain(0), "a session has a domain");
+        }
+        for &port in self.peers.entries.keys() {
+            assert_eq!(known(port.0), Ok(port), "a peer is someone");
+        }
+    }
+
+    fn peer(&self, port: Port) -> Option<Peer> {
+        self.peers.entries.get(&port).map(|&endpoint| Peer { port, endpoint })
+    }
+}
+
+/// The port, when somebody can be there: the control plane, a node or a host.
+fn known(port: u32) -> Result<Port, TableError> {
+    let port = Port(port);
+    let known = port == Port::CONTROL || port.as_node().is_some() || port.as_host().is_some();
+    if known { Ok(port) } else { Err(TableError::Malformed) }
+}
+
+/// An exact-match table with a budget.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Exact<K, V> {
+    entries: BTreeMap<K, V>,
+    budget: usize,
+}
+
+impl<K: Ord, V> Exact<K, V> {
+    const fn new(budget: usize) -> Self {
+        Self { entries: BTreeMap::new(), budget }
+    }
+
+    /// Adds or replaces.
+    fn insert(&mut self, key: K, value: V) -> Result<(), TableError> {
+        if !self.entries.contains_key(&key) && self.entries.len() >= self.budget {
+            return Err(TableError::Full);
+        }
+        self.entries.insert(key, value);
+        Ok(())
+    }
+
+    fn usage(&self) -> Usage {
+        Usage { used: self.entries.len(), budget: self.budget }
+    }
+}

@@ -1,0 +1,304 @@
+//! What hosts ask, honestly and otherwise.
+
+use super::*;
+use crate::answer::refusal;
+use crate::{REGION_BYTES_MAX, Reason};
+use farmem_wire::message::Kind;
+use farmem_wire::{Status, message};
+
+/// Asks over `session` from `host`'s port, and expects a refusal with `status` and this body at `host`.
+fn refused(
+    scene: &mut Scene,
+    session: Endpoint,
+    domain: u32,
+    host: Peer,
+    message: &Message<'_>,
+    status: Status,
+) {
+    let (answer, note) = scene.relayed(host.port, &frame(session, message), host);
+    assert_eq!(note, Note::Refused(status));
+    let body = match message.body {
+        Body::RegionRead { addr, len, .. } => Body::RegionRead { addr, len, data: &[] },
+        Body::RegionWrite { addr, len, .. } => Body::RegionWrite { addr, len, data: &[] },
+        Body::Traverse(state) => Body::Traverse(Traverse { code: &[], ..state }),
+        Body::Update(updates) => Body::Update(Updates::response(updates.seq, 0)),
+    };
+    let origin = HostId(host.port.as_host().expect("a host"));
+    let header = Header { status, response: true, domain: Domain(domain), origin, ..message.header };
+    assert_eq!(Message::parse(&answer), Ok(Message { header, body }));
+}
+
+/// Host 1 reads from node 1, writes to node 2 and sends a traversal: each goes to the owner of the address with domain and
+/// origin of the session, one hop poorer, and nothing else changed.
+#[test]
+fn a_request_goes_to_the_owner_of_its_address() {
+    let mut scene = Scene::rack();
+    let data = [0xd7; 300];
+    for (message, node) in [
+        (read(1, BASE_1 + 0x100, 64), NODE_1),
+        (write(1, BASE_2 + 0x101, &data), NODE_2),
+        (traverse(1, BASE_2 + 0x208, 1), NODE_2),
+    ] {
+        let (forwarded, note) = scene.relayed(HOST_1.port, &frame(SESSION_1_10, &message), node);
+        assert_eq!(note, Note::Forwarded { node: NodeId(node.port.as_node().expect("a node")) });
+        assert_eq!(Message::parse(&forwarded), Ok(stamped(&message, 10, 1)));
+    }
+}
+
+/// PROTOCOL 6.4: whatever domain and origin a host writes into its header, the session's replace them.
+#[test]
+fn a_spoofed_domain_and_origin_are_overwritten() {
+    let mut scene = Scene::rack();
+    let mut message = read(2, BASE_1, 8);
+    message.header.domain = Domain(20);
+    message.header.origin = HostId(1);
+    let (forwarded, _) = scene.relayed(HOST_2.port, &frame(SESSION_2_10, &message), NODE_1);
+    assert_eq!(Message::parse(&forwarded), Ok(stamped(&message, 10, 2)));
+
+    let mut message = read(1, BASE_1, 8);
+    message.header.domain = Domain(10);
+    message.header.origin = HostId(2);
+    refused(&mut scene, SESSION_1_20, 20, HOST_1, &message, Status::NotMapped);
+}
+
+/// PROTOCOL 6.2: a session is heard only with its key and from its host's port. Nobody learns anything else by trying.
+#[test]
+fn a_stranger_is_not_heard() {
+    let mut scene = Scene::rack();
+    let message = read(1, BASE_1, 8);
+    let wrong_key = endpoint(SESSION_1_10.qpn.get(), SESSION_1_10.qkey.0 ^ 1);
+    let no_session = endpoint(0xabc_199, SESSION_1_10.qkey.0);
+    let cases = [
+        (HOST_1.port, wrong_key, Reason::WrongKey),
+        (HOST_1.port, no_session, Reason::UnknownQueuePair),
+        (HOST_2.port, SESSION_1_10, Reason::WrongPort),
+        (NODE_1.port, SESSION_1_10, Reason::WrongPort),
+        (Port::CONTROL, SESSION_1_10, Reason::WrongPort),
+        (Port::SWITCH, SESSION_1_10, Reason::WrongPort),
+        (Port::UNKNOWN, SESSION_1_10, Reason::WrongPort),
+        (Port::UNKNOWN, wrong_key, Reason::WrongKey),
+        (HOST_1.port, HOME, Reason::WrongPort),
+        (Port::UNKNOWN, HOME, Reason::WrongPort),
+    ];
+    for (port, receiver, reason) in cases {
+        assert_eq!(scene.silent(port, &frame(receiver, &message)), Note::Dropped(reason), "{port:?}");
+    }
+}
+
+/// PROTOCOL 6.5: servers remember answers by request id, so a host that used another's ids could eat its writes.
+#[test]
+fn a_host_cannot_use_another_hosts_request_ids() {
+    let mut scene = Scene::rack();
+    refused(&mut scene, SESSION_2_10, 10, HOST_2, &write(1, BASE_1, b"mine"), Status::Malformed);
+}
+
+/// PROTOCOL 6.6: a message without a hop left is answered, with its state, and goes nowhere.
+#[test]
+fn no_hops_left() {
+    let mut scene = Scene::rack();
+    refused(&mut scene, SESSION_1_10, 10, HOST_1, &traverse(1, BASE_1, 0), Status::HopLimit);
+    let mut message = read(1, BASE_1, 8);
+    message.header.hops = 0;
+    refused(&mut scene, SESSION_1_10, 10, HOST_1, &message, Status::HopLimit);
+}
+
+/// PROTOCOL 6.7: unknown address, another domain's memory, read-only half, the end of the vma, the end of the space.
+#[test]
+fn protection_is_checked_for_every_byte() {
+    let mut scene = Scene::rack();
+    let half = BASE_1 + VMA_LEN / 2;
+    let end = BASE_1 + VMA_LEN;
+    for (message, status) in [
+        (read(1, 0, 8), Status::NotMapped),
+        (read(1, end, 1), Status::NotMapped),
+        (read(1, end, 0), Status::NotMapped),
+        (read(1, BASE_1 - 1, 2), Status::NotMapped),
+        (read(1, end - 8, 9), Status::OutOfBounds),
+        (read(1, u64::MAX, 2), Status::NotMapped),
+        (write(1, half, b"x"), Status::NoPermission),
+        (write(1, half - 1, b"xy"), Status::NoPermission),
+        (write(1, end, b"x"), Status::NotMapped),
+        (traverse(1, 0, 9), Status::NotMapped),
+        (traverse(1, end, 9), Status::NotMapped),
+    ] {
+        refused(&mut scene, SESSION_1_10, 10, HOST_1, &message, status);
+    }
+    refused(&mut scene, SESSION_1_20, 20, HOST_1, &traverse(1, BASE_1, 9), Status::NotMapped);
+    for message in
+        [read(1, end - 8, 8), read(1, half - 4, 8), write(1, half - 2, b"xy"), traverse(1, end - 1, 9)]
+    {
+        let (_, note) = scene.relayed(HOST_1.port, &frame(SESSION_1_10, &message), NODE_1);
+        assert_eq!(note, Note::Forwarded { node: NodeId(1) });
+    }
+}
+
+/// An address plus length beyond 2^64 does not wrap into somebody's memory.
+#[test]
+fn an_address_that_overflows_is_out_of_bounds() {
+    let mut scene = Scene::rack();
+    let top = u64::MAX - 0xffff;
+    scene.update(&[protect(10, top, 0xffff, Perm::ReadWrite), translate(top, 16, 2)]);
+    refused(&mut scene, SESSION_1_10, 10, HOST_1, &read(1, u64::MAX - 2, 4), Status::OutOfBounds);
+    refused(&mut scene, SESSION_1_10, 10, HOST_1, &write(1, u64::MAX - 1, b"xy"), Status::OutOfBounds);
+    let (_, note) = scene.relayed(HOST_1.port, &frame(SESSION_1_10, &read(1, u64::MAX - 2, 2)), NODE_2);
+    assert_eq!(note, Note::Forwarded { node: NodeId(2) });
+}
+
+/// PROTOCOL 6.9: a length no datagram can carry is refused before any table is looked at.
+#[test]
+fn an_oversized_region_is_malformed() {
+    let mut scene = Scene::rack();
+    refused(&mut scene, SESSION_1_10, 10, HOST_1, &read(1, BASE_1, REGION_BYTES_MAX + 1), Status::Malformed);
+    refused(&mut scene, SESSION_1_10, 10, HOST_1, &read(1, BASE_1, u32::MAX), Status::Malformed);
+    let (_, note) =
+        scene.relayed(HOST_1.port, &frame(SESSION_1_10, &read(1, BASE_1, REGION_BYTES_MAX)), NODE_1);
+    assert_eq!(note, Note::Forwarded { node: NodeId(1) });
+}
+
+/// PROTOCOL 6.8: granted, but no node owns it, or its node is not (or no longer) there.
+#[test]
+fn an_address_without_a_node_is_not_mapped() {
+    let mut scene = Scene::rack();
+    scene.update(&[protect(10, 9 << 40, 4096, Perm::Read)]);
+    refused(&mut scene, SESSION_1_10, 10, HOST_1, &read(1, 9 << 40, 8), Status::NotMapped);
+    scene.update(&[translate(9 << 40, 12, 5)]);
+    refused(&mut scene, SESSION_1_10, 10, HOST_1, &read(1, 9 << 40, 8), Status::NotMapped);
+    scene.update(&[Update::PeerGone { port: NODE_1.port.0 }]);
+    refused(&mut scene, SESSION_1_10, 10, HOST_1, &traverse(1, BASE_1, 9), Status::NotMapped);
+}
+
+/// A migrated page: its outlier sends the request to the other node (MIND 4.1).
+#[test]
+fn an_outlier_redirects_a_page() {
+    let mut scene = Scene::rack();
+    scene.update(&[translate(BASE_1 + 0x1000, 12, 2)]);
+    for (addr, node) in [(BASE_1 + 0xfff, NODE_1), (BASE_1 + 0x1000, NODE_2), (BASE_1 + 0x2000, NODE_1)] {
+        scene.relayed(HOST_1.port, &frame(SESSION_1_10, &read(1, addr, 1)), node);
+    }
+}
+
+/// Control closed the session, or freed the vma: the same request is not served any more.
+#[test]
+fn what_was_taken_back_is_gone() {
+    let mut scene = Scene::rack();
+    let request = frame(SESSION_1_10, &read(1, BASE_1, 8));
+    scene.relayed(HOST_1.port, &request, NODE_1);
+    scene.update(&[protect(10, BASE_1, VMA_LEN, Perm::None)]);
+    refused(&mut scene, SESSION_1_10, 10, HOST_1, &read(1, BASE_1, 8), Status::NotMapped);
+    scene.update(&[Update::SessionGone { qpn: SESSION_1_10.qpn }]);
+    assert_eq!(scene.silent(HOST_1.port, &request), Note::Dropped(Reason::UnknownQueuePair));
+}
+
+/// A refusal needs somebody to send it to.
+#[test]
+fn a_refusal_to_a_host_that_left_is_dropped() {
+    let mut scene = Scene::rack();
+    scene.update(&[Update::PeerGone { port: HOST_1.port.0 }]);
+    let note = scene.silent(HOST_1.port, &frame(SESSION_1_10, &read(1, 0, 8)));
+    assert_eq!(note, Note::Dropped(Reason::UnknownOrigin));
+}
+
+/// Table updates are not a host's to make, not even with a good session.
+#[test]
+fn a_host_cannot_update_tables() {
+    let mut scene = Scene::rack();
+    let before = scene.switch.protection().clone();
+    let mut bytes = Vec::new();
+    protect(20, BASE_1, VMA_LEN, Perm::ReadWrite).emit(&mut bytes);
+    let updates = Updates::request(2, 1, &bytes).expect("a batch that fits");
+    let message = Message { header: Header::request(id(1, 5), 4), body: Body::Update(updates) };
+    refused(&mut scene, SESSION_1_10, 10, HOST_1, &message, Status::Unsupported);
+    assert_eq!(scene.silent(HOST_1.port, &frame(HOME, &message)), Note::Dropped(Reason::WrongPort));
+    assert_eq!(*scene.switch.protection(), before);
+}
+
+/// Two switches answering each other's answers would never stop: a response is never answered.
+#[test]
+fn a_response_is_dropped() {
+    let mut scene = Scene::rack();
+    let message = refusal(&traverse(1, BASE_1, 4), Status::NotMapped);
+    assert_eq!(scene.silent(HOST_1.port, &frame(SESSION_1_10, &message)), Note::Dropped(Reason::Response));
+    let mut bytes = payload(&message);
+    bytes[0] = 9;
+    assert_eq!(scene.silent(HOST_1.port, &datagram(SESSION_1_10, &bytes)), Note::Dropped(Reason::Message));
+}
+
+/// PROTOCOL 6.15: what cannot be read is still answered when its request id can: by version, kind, or plainly.
+#[test]
+fn an_unreadable_message_is_answered_by_its_envelope() {
+    let mut scene = Scene::rack();
+    let good = payload(&traverse(1, BASE_1, 4));
+    let broken = |at: usize, byte: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = byte;
+        bytes
+    };
+    let traverse = Kind::Traverse;
+    let cases = [
+        (broken(0, message::VERSION + 1), Status::Version, traverse),
+        (broken(1, 0x7f), Status::Unsupported, Kind::RegionRead),
+        (broken(2, Status::Busy as u8), Status::Malformed, traverse),
+        (broken(3, 0x80), Status::Malformed, traverse),
+        (broken(23, 1), Status::Malformed, traverse),
+        (broken(24 + 32, 0xff), Status::Malformed, traverse),
+        (good[..40].to_vec(), Status::Malformed, traverse),
+        (good[..16].to_vec(), Status::Malformed, traverse),
+        (broken(1, Kind::Update as u8), Status::Malformed, Kind::Update),
+        (broken(1, Kind::RegionWrite as u8)[..30].to_vec(), Status::Malformed, Kind::RegionWrite),
+    ];
+    for (bytes, status, kind) in cases {
+        let (answer, note) = scene.relayed(HOST_1.port, &datagram(SESSION_1_10, &bytes), HOST_1);
+        assert_eq!(note, Note::Refused(status));
+        let answer = Message::parse(&answer).expect("an answer that parses");
+        let domain = Domain(10);
+        let header = Header { status, response: true, domain, request: id(1, 3), origin: HostId(1), hops: 0 };
+        assert_eq!((answer.header, answer.body.kind()), (header, kind));
+    }
+    for len in 0..16 {
+        let note = scene.silent(HOST_1.port, &datagram(SESSION_1_10, &good[..len]));
+        assert_eq!(note, Note::Dropped(Reason::Message));
+    }
+}
+
+/// RC goes directly between host and node; datagrams with immediate data and bytes that are no frame mean nothing here.
+#[test]
+fn frames_that_are_not_for_a_switch() {
+    let mut scene = Scene::rack();
+    let mut rc = Vec::new();
+    let bth = Bth::new(Opcode::SendOnly, SESSION_1_10.qpn, Psn::new(0));
+    Packet { bth, ext: Extension::None, payload: b"data" }.emit(&mut rc);
+    assert_eq!(scene.silent(HOST_1.port, &rc), Note::Dropped(Reason::Connected));
+
+    let mut imm = Vec::new();
+    let bth = Bth::new(Opcode::UdSendOnlyImm, SESSION_1_10.qpn, Psn::new(0));
+    let deth = Deth { qkey: SESSION_1_10.qkey, src_qp: Qpn::new(1) };
+    Packet { bth, ext: Extension::DethImm(deth, 5), payload: b"data" }.emit(&mut imm);
+    assert_eq!(scene.silent(HOST_1.port, &imm), Note::Dropped(Reason::Immediate));
+
+    let good = frame(SESSION_1_10, &read(1, BASE_1, 8));
+    for len in 0..20 {
+        assert_eq!(scene.silent(HOST_1.port, &good[..len]), Note::Dropped(Reason::Frame));
+    }
+}
+
+/// Every frame sent has the next PSN, so that a trace shows what was lost behind the switch.
+#[test]
+fn datagrams_are_numbered() {
+    let mut scene = Scene::rack();
+    let request = frame(SESSION_1_10, &read(1, BASE_1, 8));
+    let psns: Vec<u32> = (0..3)
+        .map(|_| match &scene.deliver(HOST_1.port, &request)[0] {
+            Out::Send(_, frame) => Packet::parse(frame).expect("a frame").bth.psn.get(),
+            other => panic!("a frame was expected: {other:?}"),
+        })
+        .collect();
+    assert_eq!(psns, [1, 2, 3], "0 was the answer to the control plane");
+}
+
+/// Time means nothing to a switch: a wake changes nothing.
+#[test]
+fn a_wake_is_harmless() {
+    let mut scene = Scene::rack();
+    scene.switch.handle(Instant::from_nanos(5), Event::Wake, &mut scene.outbox);
+    assert!(scene.outbox.is_empty());
+}

@@ -1,0 +1,234 @@
+//! What the control plane says, in order, again, too much, and what others say in its name.
+
+use super::*;
+use crate::{Occupancy, Reason, Usage};
+use farmem_wire::{Pmtu, Rkey, Status, message};
+
+/// The answer to a batch: its status, its number, and the index of the refused update.
+fn answered(out: &[Out]) -> (Status, u64, u16) {
+    let sent: Vec<_> = out
+        .iter()
+        .filter_map(|o| if let Out::Send(to, bytes) = o { Some((*to, bytes)) } else { None })
+        .collect();
+    let [(to, bytes)] = sent.as_slice() else { panic!("one answer was expected: {out:?}") };
+    assert_eq!(*to, Port::CONTROL);
+    let packet = Packet::parse(bytes).expect("a frame that parses");
+    assert_eq!(packet.bth.dest_qp, CONTROL.endpoint.qpn);
+    assert_eq!(packet.ext, Extension::Deth(Deth { qkey: CONTROL.endpoint.qkey, src_qp: HOME.qpn }));
+    let message = Message::parse(packet.payload).expect("a message that parses");
+    let Body::Update(updates) = message.body else { panic!("an answer to a batch: {message:?}") };
+    assert!(message.header.response && updates.iter().next().is_none());
+    (message.header.status, updates.seq, updates.refused)
+}
+
+fn used(scene: &Scene) -> [usize; 4] {
+    let Occupancy { translation, protection, sessions, peers } = scene.switch.occupancy();
+    [translation.used, protection.used, sessions.used, peers.used]
+}
+
+/// A batch is applied and answered; the driver learns of every peer, in order, before the answer leaves.
+#[test]
+fn a_batch_is_applied_and_answered() {
+    let mut scene = Scene::new(Budgets::default());
+    let out = scene.update(&[add(HOST_1), translate(BASE_1, 40, 1), add(NODE_1)]);
+    let gid = Some(GID);
+    assert_eq!(out[0], Out::Peer(PeerChange { port: HOST_1.port, gid }));
+    assert_eq!(out[1], Out::Peer(PeerChange { port: NODE_1.port, gid }));
+    assert_eq!(answered(&out), (Status::Ok, 1, 0));
+    assert_eq!(out[3..], [Out::Note(Note::Updated { seq: 1 })]);
+    assert_eq!(used(&scene), [1, 0, 0, 2]);
+
+    let out =
+        scene.update(&[Update::PeerGone { port: HOST_1.port.0 }, Update::PeerGone { port: HOST_1.port.0 }]);
+    assert_eq!(out[0], Out::Peer(PeerChange { port: HOST_1.port, gid: None }));
+    assert_eq!(answered(&out), (Status::Ok, 2, 0));
+    assert_eq!(out.len(), 3, "it left once");
+    assert_eq!(used(&scene), [1, 0, 0, 1]);
+}
+
+/// The answer to batch 1 is lost and control repeats it; then an old one and one too early arrive.
+#[test]
+fn a_batch_is_applied_once_and_in_order() {
+    let mut scene = Scene::new(Budgets::default());
+    scene.update(&[protect(1, 0x1000, 0x1000, Perm::Read)]);
+    let out = scene.deliver(Port::CONTROL, &batch(1, &[protect(1, 0x1000, 0x1000, Perm::Read)]));
+    assert_eq!(answered(&out), (Status::Ok, 1, 0));
+    assert_eq!(out[1..], [Out::Note(Note::UpdateRepeated { seq: 1 })]);
+
+    scene.update(&[protect(1, 0x1000, 0x1000, Perm::None)]);
+    for seq in [0, 1, 4, u64::MAX] {
+        let again = batch(seq, &[protect(1, 0x1000, 0x1000, Perm::ReadWrite)]);
+        assert_eq!(scene.silent(Port::CONTROL, &again), Note::Dropped(Reason::Sequence), "{seq}");
+    }
+    assert_eq!(used(&scene), [0, 0, 0, 0]);
+}
+
+/// The third update of four does not fit: the two before it stand, it and the last one do not, and repeating the batch says so again.
+#[test]
+fn a_refused_update_ends_its_batch() {
+    let mut scene = Scene::new(Budgets { protection_entries: 2, ..Budgets::default() });
+    let updates = [
+        protect(1, 0x1000, 0x1000, Perm::Read),
+        protect(1, 0x4000, 0x1000, Perm::Read),
+        protect(1, 0x8000, 0x1000, Perm::Read),
+        translate(BASE_1, 40, 1),
+    ];
+    let out = scene.update(&updates);
+    assert_eq!(answered(&out), (Status::TableFull, 1, 2));
+    assert_eq!(out[1..], [Out::Note(Note::UpdateRefused { seq: 1, status: Status::TableFull })]);
+    assert_eq!(used(&scene), [0, 2, 0, 0]);
+    let again = scene.deliver(Port::CONTROL, &batch(1, &updates));
+    assert_eq!(answered(&again), (Status::TableFull, 1, 2));
+    assert_eq!(again[1..], [Out::Note(Note::UpdateRepeated { seq: 1 })]);
+    assert_eq!(used(&scene), [0, 2, 0, 0]);
+    assert_eq!(answered(&scene.update(&[translate(BASE_1, 40, 1)])), (Status::Ok, 2, 0), "and it goes on");
+}
+
+/// Each table says when it is full, and replacing or removing what is there still works then.
+#[test]
+fn every_budget_is_kept() {
+    let tight = Budgets { translation_entries: 1, protection_entries: 1, sessions: 1, peers: 1 };
+    let mut scene = Scene::new(tight);
+    let first = [
+        translate(BASE_1, 40, 1),
+        protect(1, 0x1000, 0x1000, Perm::Read),
+        session(SESSION_1_10, 1, 10),
+        add(NODE_1),
+    ];
+    assert_eq!(answered(&scene.update(&first)).0, Status::Ok);
+    let full = Usage { used: 1, budget: 1 };
+    let all_full = Occupancy { translation: full, protection: full, sessions: full, peers: full };
+    assert_eq!(scene.switch.occupancy(), all_full);
+
+    for more in [
+        translate(BASE_2, 40, 2),
+        protect(1, 0x4000, 1, Perm::Read),
+        session(SESSION_2_10, 2, 10),
+        add(NODE_2),
+    ] {
+        assert_eq!(answered(&scene.update(&[more])).0, Status::TableFull, "{more:?}");
+    }
+    assert_eq!(scene.switch.occupancy(), all_full);
+
+    let replaced = [
+        translate(BASE_1, 40, 2),
+        protect(1, 0x1000, 0x1000, Perm::ReadWrite),
+        session(SESSION_1_10, 2, 20),
+        add(NODE_1),
+    ];
+    assert_eq!(answered(&scene.update(&replaced)).0, Status::Ok);
+    assert_eq!(scene.switch.occupancy(), all_full);
+
+    let removed = [
+        Update::Untranslate { base: VirtAddr(BASE_1), size_log2: 40 },
+        protect(1, 0x1000, 0x1000, Perm::None),
+        Update::SessionGone { qpn: SESSION_1_10.qpn },
+        Update::PeerGone { port: NODE_1.port.0 },
+    ];
+    assert_eq!(answered(&scene.update(&removed)).0, Status::Ok);
+    assert_eq!(used(&scene), [0; 4]);
+}
+
+/// Numbers that nobody has: reserved domains, queue pairs and ports, our own queue pair, a node without a port.
+#[test]
+fn an_update_that_makes_no_sense_is_malformed() {
+    let mut scene = Scene::new(Budgets::default());
+    let qkey = Qkey(1);
+    let peer = |port: u32| Update::Peer { port, gid: GID, qpn: Qpn::new(99), qkey };
+    for nonsense in [
+        protect(0, 0x1000, 0x1000, Perm::Read),
+        session(SESSION_1_10, 1, 0),
+        session(HOME, 1, 10),
+        session(endpoint(15, 1), 1, 10),
+        translate(BASE_1, 40, 0xf000),
+        translate(BASE_1, 40, u16::MAX),
+        peer(Port::UNKNOWN.0),
+        peer(Port::SWITCH.0),
+        peer(2),
+        Update::PeerGone { port: Port::UNKNOWN.0 },
+    ] {
+        assert_eq!(answered(&scene.update(&[nonsense])).0, Status::Malformed, "{nonsense:?}");
+        assert_eq!(used(&scene), [0; 4]);
+    }
+}
+
+/// A node's updates are not a switch's.
+#[test]
+fn an_update_for_a_node_is_unsupported() {
+    let mut scene = Scene::new(Budgets::default());
+    let base = VirtAddr(BASE_1);
+    for foreign in [
+        Update::Range { base, len: 4096, offset: 0 },
+        Update::RangeGone { base, len: 4096 },
+        Update::Clear { base, len: 4096 },
+        Update::QueuePair {
+            qpn: Qpn::new(0x100),
+            peer_qpn: Qpn::new(0x200),
+            peer_port: HOST_1.port.0,
+            expected_psn: Psn::new(1),
+            rkey: Rkey(2),
+            domain: Domain(1),
+            pmtu: Pmtu::B1024,
+        },
+        Update::QueuePairGone { qpn: Qpn::new(0x100) },
+    ] {
+        assert_eq!(answered(&scene.update(&[foreign])).0, Status::Unsupported, "{foreign:?}");
+        assert_eq!(used(&scene), [0; 4]);
+    }
+}
+
+/// A batch is heard from the control plane's port and no other, with the home key and no other.
+#[test]
+fn only_the_control_plane_updates() {
+    let mut scene = Scene::new(Budgets::default());
+    let frame = batch(1, &[translate(BASE_1, 40, 1)]);
+    for (port, reason) in [
+        (Port::UNKNOWN, Reason::WrongPort),
+        (Port::SWITCH, Reason::WrongPort),
+        (HOST_1.port, Reason::WrongPort),
+        (NODE_1.port, Reason::NotContinuation),
+    ] {
+        assert_eq!(scene.silent(port, &frame), Note::Dropped(reason));
+    }
+    let mut keyed = frame.clone();
+    keyed[15] ^= 1;
+    assert_eq!(scene.silent(Port::CONTROL, &keyed), Note::Dropped(Reason::WrongKey));
+    assert_eq!(used(&scene), [0; 4]);
+    assert_eq!(
+        answered(&scene.deliver(Port::CONTROL, &frame)),
+        (Status::Ok, 1, 0),
+        "and batch 1 is still to come"
+    );
+}
+
+/// A control plane of another version, one that asks for something else, and one whose batch is cut off, get an answer.
+#[test]
+fn a_batch_that_cannot_be_read_is_answered() {
+    let mut scene = Scene::new(Budgets::default());
+    let mut bytes = Vec::new();
+    translate(BASE_1, 40, 1).emit(&mut bytes);
+    let updates = Updates::request(1, 1, &bytes).expect("a batch that fits");
+    let good = payload(&Message { header: Header::request(RequestId(1), 0), body: Body::Update(updates) });
+    let mut newer = good.clone();
+    newer[0] = message::VERSION + 1;
+    let header = Header::request(RequestId(1), 0).answer(Status::Ok);
+    let response = payload(&Message { header, body: Body::Update(Updates::response(1, 0)) });
+    for (bytes, status) in [(&newer[..], Status::Version), (&good[..good.len() - 1], Status::Malformed)] {
+        let out = scene.deliver(Port::CONTROL, &datagram(HOME, bytes));
+        assert_eq!(answered(&out), (status, 0, 0));
+        assert_eq!(out[1..], [Out::Note(Note::Refused(status))]);
+    }
+    let (answer, note) = scene.relayed(Port::CONTROL, &frame(HOME, &read(1, BASE_1, 8)), CONTROL);
+    assert_eq!(note, Note::Refused(Status::Unsupported));
+    assert_eq!(Message::parse(&answer).expect("an answer").header.status, Status::Unsupported);
+    assert_eq!(scene.silent(Port::CONTROL, &datagram(HOME, &response)), Note::Dropped(Reason::Response));
+    assert_eq!(scene.silent(Port::CONTROL, &datagram(HOME, &good[..9])), Note::Dropped(Reason::Message));
+    assert_eq!(used(&scene), [0; 4]);
+}
+
+/// The defaults are what MIND's switch holds: about 45,000 match-action rules (MIND 7.2).
+#[test]
+fn the_default_budgets_are_those_of_a_switch() {
+    let budgets = Budgets::default();
+    assert_eq!(budgets.translation_entries + budgets.protection_entries, 45_056);
+}

@@ -1,0 +1,138 @@
+//! Translation: which memory node owns an address, by longest prefix (MIND 4.1, PULSE 5).
+//!
+//! [`Translation`] holds one prefix per memory node plus *outliers*: longer prefixes for what was migrated or lies at a fixed
+//! address. It does not know vmas or permissions; those are [`crate::Protection`]'s.
+
+use crate::{TableError, Usage};
+use alloc::collections::BTreeMap;
+use farmem_wire::{NodeId, VirtAddr};
+
+/// The largest prefix covers `2^63` bytes; `Update::Translate` carries no larger one.
+pub const SIZE_LOG2_MAX: u8 = 63;
+
+const SIZES: usize = SIZE_LOG2_MAX as usize + 1;
+
+/// The longest-prefix-match table.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Translation {
+    entries: BTreeMap<Prefix, NodeId>,
+    /// How many entries have each size.
+    per_size: [usize; SIZES],
+    /// Bit `n` is set when some entry covers `2^n` bytes: the prefix lengths a lookup has to try.
+    sizes: u64,
+    budget: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Prefix {
+    size_log2: u8,
+    base: u64,
+}
+
+impl Translation {
+    /// An empty table for at most `budget` entries.
+    #[must_use]
+    pub const fn new(budget: usize) -> Self {
+        Self { entries: BTreeMap::new(), per_size: [0; SIZES], sizes: 0, budget }
+    }
+
+    /// The node that owns `addr`: the one with the longest prefix that holds it. Tries each prefix length in use once.
+    #[must_use]
+    pub fn lookup(&self, addr: VirtAddr) -> Option<NodeId> {
+        let mut sizes = self.sizes;
+        while let Some(size_log2) = smallest(sizes) {
+            let prefix = Prefix { size_log2, base: addr.0 >> size_log2 << size_log2 };
+            if let Some(&node) = self.entries.get(&prefix) {
+                return Some(node);
+            }
+            sizes &= sizes - 1;
+        }
+        None
+    }
+
+    /// Puts `2^size_log2` bytes from `base` on `node`; replaces what this same prefix said before.
+    ///
+    /// # Errors
+    /// [`TableError::Malformed`] for a base that is not a multiple of the size, [`TableError::Full`] over budget.
+    pub fn insert(&mut self, base: VirtAddr, size_log2: u8, node: NodeId) -> Result<(), TableError> {
+        let prefix = Prefix::new(base, size_log2)?;
+        if !self.entries.contains_key(&prefix) && self.entries.len() >= self.budget {
+            return Err(TableError::Full);
+        }
+        if self.entries.insert(prefix, node).is_none() {
+            self.per_size[usize::from(size_log2)] += 1;
+            self.sizes |= 1 << size_log2;
+        }
+        Ok(())
+    }
+
+    /// Takes a prefix back. What is not there is already gone.
+    ///
+    /// # Errors
+    /// [`TableError::Malformed`] for a base that is not a multiple of the size.
+    pub fn remove(&mut self, base: VirtAddr, size_log2: u8) -> Result<(), TableError> {
+        let prefix = Prefix::new(base, size_log2)?;
+        if self.entries.remove(&prefix).is_some() {
+            let left = &mut self.per_size[usize::from(size_log2)];
+            *left -= 1;
+            if *left == 0 {
+                self.sizes &= !(1 << size_log2);
+            }
+        }
+        Ok(())
+    }
+
+    /// Every entry as (first address, log2 of its bytes, node): shortest first, then by address.
+    pub fn iter(&self) -> impl Iterator<Item = (VirtAddr, u8, NodeId)> {
+        self.entries.iter().map(|(prefix, &node)| (VirtAddr(prefix.base), prefix.size_log2, node))
+    }
+
+    /// How full the table is.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        Usage { used: self.entries.len(), budget: self.budget }
+    }
+
+    /// Asserts every invariant.
+    ///
+    /// # Panics
+    /// When one is broken.
+    pub fn assert_invariants(&self) {
+        assert!(self.entries.len() <= self.budget, "translation within its budget");
+        let mut per_size = [0; SIZES];
+        for prefix in self.entries.keys() {
+            assert!(Prefix::new(VirtAddr(prefix.base), prefix.size_log2).is_ok(), "{prefix:?} is aligned");
+            per_size[usize::from(prefix.size_log2)] += 1;
+        }
+        assert_eq!(per_size, self.per_size, "entries are counted by size");
+        for (size_log2, &count) in self.per_size.iter().enumerate() {
+            assert_eq!(
+                self.sizes >> size_log2 & 1 == 1,
+                count > 0,
+                "size 2^{size_log2} is tried when in use"
+            );
+        }
+    }
+}
+
+impl Prefix {
+    fn new(base: VirtAddr, size_log2: u8) -> Result<Self, TableError> {
+        if size_log2 > SIZE_LOG2_MAX || base.0 & ((1 << size_log2) - 1) != 0 {
+            return Err(TableError::Malformed);
+        }
+        Ok(Self { size_log2, base: base.0 })
+    }
+}
+
+/// The lowest set bit.
+fn smallest(sizes: u64) -> Option<u8> {
+    if sizes == 0 {
+        return None;
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "a bit number is below 64")]
+    let bit = sizes.trailing_zeros() as u8;
+    Some(bit)
+}
+
+#[cfg(test)]
+mod tests;
