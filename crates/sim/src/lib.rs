@@ -1,1 +1,23 @@
-//! sim
+//! The rack in a simulated world: virtual time, a faulty network, checkers, scripts.
+//!
+//! One seed is one world: the same seed and the same plan give the same events in the same order, and so the same digest. The
+//! roles here are the ones that run over sockets; only what is around them is simulated, and all faults happen at that edge.
+//!
+//! - [`network`] carries sealed packets and loses, doubles, overtakes and damages them as a [`Plan`] says.
+//! - [`pair`] is one requester and one responder, for millions of operations.
+//!
+//! Nothing here reads a clock, starts a thread or asks the system for chance.
+#![forbid(unsafe_code)]
+
+pub mod campaign;
+mod digest;
+mod memory;
+pub mod network;
+pub mod pair;
+mod plan;
+
+pub use campaign::{Campaign, Failure, Outcome, Report, Verdict};
+pub use digest::Digest;
+pub use memory::ModelMemory;
+pub use network::Network;
+pub use plan::Plan;

@@ -1,0 +1,405 @@
+//! The simulated network: packets with their ICRC, on links that lose, double, hold back and damage them as a [`Plan`] says.
+//!
+//! A packet here is what a UDP datagram to port 4791 would hold: BTH to ICRC. The sender's half seals it for its route, faults
+//! happen to the sealed bytes, and the receiver's half checks the ICRC as a driver does: damage is counted and dropped there.
+//! The network knows addresses, not ports: which port stands behind an address is what each machine's driver believes.
+
+use crate::Plan;
+use farmem_machine::{Duration, Instant, Rng};
+use farmem_wire::{Gid, UDP_PORT, icrc};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The largest frame any role may send: a full payload of the largest PMTU behind the longest headers.
+pub const FRAME_LEN_MAX: usize = 4096 + 44;
+
+/// What happened to packets so far.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Counters {
+    /// Frames that a role handed to the network.
+    pub sent: u64,
+    /// Lost on the way.
+    pub lost: u64,
+    /// Lost because the link was cut.
+    pub cut: u64,
+    /// Copies made.
+    pub duplicated: u64,
+    /// Delivered after a packet of the same link that was sent later.
+    pub reordered: u64,
+    /// Packets with flipped bits.
+    pub flipped: u64,
+    /// Packets dropped by the receiver for their ICRC.
+    pub icrc_dropped: u64,
+    /// Flipped only where the ICRC looks away (FECN, BECN and the bits beside them), and so delivered unharmed.
+    pub flipped_unseen: u64,
+    /// Flipped elsewhere, and still accepted. A violation.
+    pub undetected: u64,
+    /// Delivered to a role.
+    pub delivered: u64,
+}
+
+impl Counters {
+    /// Adds what another network counted.
+    pub const fn add(&mut self, other: &Self) {
+        self.sent += other.sent;
+        self.lost += other.lost;
+        self.cut += other.cut;
+        self.duplicated += other.duplicated;
+        self.reordered += other.reordered;
+        self.flipped += other.flipped;
+        self.icrc_dropped += other.icrc_dropped;
+        self.flipped_unseen += other.flipped_unseen;
+        self.undetected += other.undetected;
+        self.delivered += other.delivered;
+    }
+}
+
+/// A packet on its way.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Parcel {
+    /// The sender's address.
+    pub from: Gid,
+    /// The receiver's.
+    pub to: Gid,
+    /// BTH to ICRC.
+    pub packet: Vec<u8>,
+    serial: u64,
+    /// The bits that differ from what was sent.
+    flips: BTreeSet<usize>,
+}
+
+impl Parcel {
+    /// Flips a bit; 0 is the most significant bit of the first byte. Flipped twice it is whole again.
+    fn flip(&mut self, bit: usize) {
+        let bit = bit % (self.packet.len() * 8);
+        self.packet[bit / 8] ^= 0x80 >> (bit % 8);
+        if !self.flips.remove(&bit) {
+            self.flips.insert(bit);
+        }
+    }
+
+    /// True when the ICRC covers one of the flipped bits: all but FECN, BECN and the six bits beside them.
+    fn is_damaged(&self) -> bool {
+        const UNSEEN_BYTE: usize = 4;
+        self.flips.iter().any(|bit| bit / 8 != UNSEEN_BYTE)
+    }
+}
+
+/// A packet's name while it is on its way: when it is due, then in the order of sending.
+pub type Ticket = (Instant, u64);
+
+/// Every link of the rack.
+#[derive(Debug)]
+pub struct Network {
+    plan: Plan,
+    rng: Rng,
+    ways: BTreeMap<Ticket, Parcel>,
+    serial: u64,
+    latest: BTreeMap<(Gid, Gid), u64>,
+    cuts: BTreeSet<(Gid, Gid)>,
+    slow: Option<Gid>,
+    spare: Vec<Vec<u8>>,
+    counters: Counters,
+}
+
+impl Network {
+    /// Empty links that follow `plan` with the chances of `rng`.
+    #[must_use]
+    pub fn new(plan: Plan, rng: Rng) -> Self {
+        Self {
+            plan,
+            rng,
+            ways: BTreeMap::new(),
+            serial: 0,
+            latest: BTreeMap::new(),
+            cuts: BTreeSet::new(),
+            slow: None,
+            spare: Vec::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Takes a frame from the machine at `from`.
+    ///
+    /// # Panics
+    /// When the frame is longer than [`FRAME_LEN_MAX`]: a role made what no link carries.
+    pub fn send(&mut self, now: Instant, from: Gid, to: Gid, frame: &[u8]) {
+        assert!(frame.len() <= FRAME_LEN_MAX, "a frame of {} bytes fits no link", frame.len());
+        self.counters.sent += 1;
+        if self.cuts.contains(&(from, to)) {
+            self.counters.cut += 1;
+            return;
+        }
+        if self.chance(self.plan.loss_ppm) {
+            self.counters.lost += 1;
+            return;
+        }
+        let mut packet = self.spare.pop().unwrap_or_default();
+        packet.clear();
+        packet.extend_from_slice(frame);
+        icrc::seal(&route(from, to), &mut packet, 0);
+        if self.chance(self.plan.duplicate_ppm) {
+            self.counters.duplicated += 1;
+            let copy = packet.clone();
+            self.launch(now, from, to, copy);
+        }
+        self.launch(now, from, to, packet);
+    }
+
+    /// When the next packet is due.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Instant> {
+        self.ways.first_key_value().map(|(&(due, _), _)| due)
+    }
+
+    /// Takes the next packet that is due at `now` off its link; [`Network::open`] tells whether it is whole.
+    pub fn take_due(&mut self, now: Instant) -> Option<Parcel> {
+        let entry = self.ways.first_entry()?;
+        if entry.key().0 > now { None } else { Some(entry.remove()) }
+    }
+
+    /// The receiver's half: checks the ICRC and answers the frame, or nothing when the packet is damaged.
+    pub fn open<'a>(&mut self, parcel: &'a Parcel) -> Option<&'a [u8]> {
+        let latest = self.latest.entry((parcel.from, parcel.to)).or_default();
+        if *latest > parcel.serial {
+            self.counters.reordered += 1;
+        }
+        *latest = parcel.serial.max(*latest);
+        let Ok(frame) = icrc::check(&route(parcel.from, parcel.to), &parcel.packet) else {
+            self.counters.icrc_dropped += 1;
+            return None;
+        };
+        match (parcel.flips.is_empty(), parcel.is_damaged()) {
+            (_, true) => self.counters.undetected += 1,
+            (false, false) => self.counters.flipped_unseen += 1,
+            (true, false) => {}
+        }
+        self.counters.delivered += 1;
+        Some(frame)
+    }
+
+    /// Gives a parcel's memory back for the next packet.
+    pub fn recycle(&mut self, parcel: Parcel) {
+        const SPARE_MAX: usize = 256;
+        if self.spare.len() < SPARE_MAX {
+            self.spare.push(parcel.packet);
+        }
+    }
+
+    /// What is on its way, next due first.
+    pub fn on_the_way(&self) -> impl Iterator<Item = (Ticket, &Parcel)> {
+        self.ways.iter().map(|(&ticket, parcel)| (ticket, parcel))
+    }
+
+    /// Packets on their way.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ways.len()
+    }
+
+    /// True when nothing is on its way.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ways.is_empty()
+    }
+
+    /// Takes one packet off its link, due or not: a script's hand.
+    pub fn take(&mut self, ticket: Ticket) -> Option<Parcel> {
+        self.ways.remove(&ticket)
+    }
+
+    /// Puts a second copy right behind a packet: a script's hand.
+    pub fn duplicate(&mut self, ticket: Ticket) {
+        if let Some(parcel) = self.ways.get(&ticket).cloned() {
+            self.counters.duplicated += 1;
+            self.serial += 1;
+            self.ways.insert((ticket.0, self.serial), Parcel { serial: self.serial, ..parcel });
+        }
+    }
+
+    /// Flips bit `bit` (0 is the most significant bit of the first byte; modulo the packet's length): a script's hand.
+    pub fn flip(&mut self, ticket: Ticket, bit: usize) {
+        if let Some(parcel) = self.ways.get_mut(&ticket) {
+            self.counters.flipped += 1;
+            parcel.flip(bit);
+        }
+    }
+
+    /// Loses a packet: a script's hand.
+    pub fn lose(&mut self, ticket: Ticket) -> Option<Parcel> {
+        let parcel = self.ways.remove(&ticket)?;
+        self.counters.lost += 1;
+        Some(parcel)
+    }
+
+    /// Cuts the link from one address to another, in that direction only. What is on its way still arrives.
+    pub fn cut(&mut self, from: Gid, to: Gid) {
+        self.cuts.insert((from, to));
+    }
+
+    /// Mends that link.
+    pub fn mend(&mut self, from: Gid, to: Gid) {
+        self.cuts.remove(&(from, to));
+    }
+
+    /// Makes the machine at `gid` the plan's slow node.
+    pub fn set_slow(&mut self, gid: Gid) {
+        self.slow = Some(gid);
+    }
+
+    /// Ends all faults: from here on the links are calm and whole. What is on its way still arrives as it is.
+    pub fn heal(&mut self) {
+        self.plan = self.plan.healed();
+        self.cuts.clear();
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    fn launch(&mut self, now: Instant, from: Gid, to: Gid, packet: Vec<u8>) {
+        self.serial += 1;
+        let mut parcel = Parcel { from, to, packet, serial: self.serial, flips: BTreeSet::new() };
+        if self.chance(self.plan.flip_ppm) {
+            self.counters.flipped += 1;
+            // Up to three bits: as many as a CRC-32 always finds in a packet of this length.
+            let flips = 1 + self.rng.below(3) as usize;
+            let bits = u32::try_from(parcel.packet.len() * 8).unwrap_or(u32::MAX);
+            while parcel.flips.len() < flips {
+                let bit = self.rng.below(bits) as usize;
+                if !parcel.flips.contains(&bit) {
+                    parcel.flip(bit);
+                }
+            }
+        }
+        let due = now + self.delay(from, to);
+        self.ways.insert((due, self.serial), parcel);
+    }
+
+    fn delay(&mut self, from: Gid, to: Gid) -> Duration {
+        let mut delay = self.plan.latency + self.up_to(self.plan.jitter);
+        if self.chance(self.plan.reorder_ppm) {
+            delay = delay + self.up_to(self.plan.held_max);
+        }
+        if self.slow.is_some_and(|slow| slow == from || slow == to) {
+            delay = delay + self.plan.slow_node;
+        }
+        delay
+    }
+
+    fn up_to(&mut self, span: Duration) -> Duration {
+        let most = u32::try_from(span.as_nanos()).unwrap_or(u32::MAX);
+        if most == 0 { Duration::ZERO } else { Duration::from_nanos(u64::from(self.rng.below(most))) }
+    }
+
+    fn chance(&mut self, ppm: u32) -> bool {
+        ppm > 0 && self.rng.chance(ppm, 1_000_000)
+    }
+}
+
+/// What the ICRC covers of the IP and UDP headers.
+fn route(from: Gid, to: Gid) -> icrc::Route {
+    icrc::Route { src: from, dst: to, src_port: UDP_PORT, ip_id: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Counters, Network};
+    use crate::Plan;
+    use farmem_machine::{Duration, Instant, Rng};
+    use farmem_wire::{Bth, Extension, Gid, Opcode, Packet, Psn, Qpn};
+
+    fn gids() -> (Gid, Gid) {
+        (Gid::from_v4([10, 0, 0, 1]), Gid::from_v4([10, 0, 0, 2]))
+    }
+
+    fn frame(psn: u32) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let bth = Bth::new(Opcode::SendOnly, Qpn::new(7), Psn::new(psn));
+        Packet { bth, ext: Extension::None, payload: &psn.to_be_bytes() }.emit(&mut bytes);
+        bytes
+    }
+
+    fn carry(plan: Plan, frames: u32) -> (Vec<u32>, Counters) {
+        let (a, b) = gids();
+        let mut network = Network::new(plan, Rng::from_number(1));
+        let mut arrived = Vec::new();
+        for psn in 0..frames {
+            network.send(Instant::from_nanos(u64::from(psn) * 1000), a, b, &frame(psn));
+        }
+        while let Some(due) = network.next_due() {
+            let parcel = network.take_due(due).expect("due");
+            if let Some(frame) = network.open(&parcel) {
+                arrived.push(Packet::parse(frame).expect("whole").bth.psn.get());
+            }
+            network.recycle(parcel);
+        }
+        (arrived, *network.counters())
+    }
+
+    /// A calm network delivers everything once, in order.
+    #[test]
+    fn a_calm_network_keeps_order() {
+        let (arrived, counters) = carry(Plan::CALM, 1000);
+        assert_eq!(arrived, (0..1000).collect::<Vec<_>>());
+        assert_eq!(counters, Counters { sent: 1000, delivered: 1000, ..Counters::default() });
+    }
+
+    /// In a storm every fault happens at its rate, every packet is accounted for, and no damage gets through.
+    #[test]
+    fn a_storm_is_accounted_for() {
+        let (arrived, c) = carry(Plan::STORM, 100_000);
+        assert_eq!(c.sent + c.duplicated, c.lost + c.delivered + c.icrc_dropped);
+        assert_eq!(c.flipped, c.icrc_dropped + c.flipped_unseen);
+        assert_eq!((c.undetected, arrived.len() as u64), (0, c.delivered));
+        let near = |n: u64, percent: u64| n.abs_diff(percent * 1000) < 300;
+        assert!(near(c.lost, 5) && near(c.duplicated, 5) && near(c.flipped, 2), "{c:?}");
+        assert!(c.reordered > 5_000 && c.flipped_unseen > 0, "{c:?}");
+    }
+
+    /// A cut link is cut in one direction only, until it is mended.
+    #[test]
+    fn a_cut_is_one_way() {
+        let (a, b) = gids();
+        let mut network = Network::new(Plan::CALM, Rng::from_number(1));
+        network.cut(a, b);
+        network.send(Instant::ZERO, a, b, &frame(1));
+        network.send(Instant::ZERO, b, a, &frame(2));
+        assert_eq!((network.len(), network.counters().cut), (1, 1));
+        network.mend(a, b);
+        network.send(Instant::ZERO, a, b, &frame(3));
+        assert_eq!(network.len(), 2);
+    }
+
+    /// A script's hands: one packet is doubled, its copy damaged and repaired, and one is lost.
+    #[test]
+    fn packets_can_be_handled_one_by_one() {
+        let (a, b) = gids();
+        let mut network = Network::new(Plan::CALM, Rng::from_number(1));
+        network.send(Instant::ZERO, a, b, &frame(1));
+        let first = network.on_the_way().next().expect("sent").0;
+        network.duplicate(first);
+        let second = network.on_the_way().nth(1).expect("doubled").0;
+        network.flip(second, 100);
+        let damaged = network.take(second).expect("there");
+        assert!(network.open(&damaged).is_none());
+        network.lose(first).expect("there");
+        assert!(network.is_empty());
+        let counters = network.counters();
+        assert_eq!((counters.lost, counters.duplicated, counters.icrc_dropped), (1, 1, 1));
+    }
+
+    /// The slow machine is slow in both directions, also after healing: it is not a fault of the links.
+    #[test]
+    fn a_slow_machine_stays_slow() {
+        let (a, b) = gids();
+        let mut network = Network::new(Plan { loss_ppm: 0, ..Plan::SLOW }, Rng::from_number(1));
+        network.set_slow(b);
+        network.heal();
+        network.send(Instant::ZERO, b, a, &frame(1));
+        let due = network.next_due().expect("sent");
+        assert_eq!(due.since(Instant::ZERO), Plan::SLOW.latency + Plan::SLOW.slow_node);
+        assert!(Plan::SLOW.slow_node > Duration::ZERO);
+    }
+}

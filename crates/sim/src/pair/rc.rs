@@ -1,0 +1,337 @@
+//! One reliable connection under faults.
+
+use super::work::{BASE, Client, LEN, WRITABLE};
+use super::{requester_gid, responder_gid};
+use crate::campaign::{Outcome, Verdict};
+use crate::{Digest, ModelMemory, Network, Plan};
+use farmem_machine::{Action, Duration, Instant, Outbox, Port, Rng};
+use farmem_transport::rc::{Note, RESPONDER_DEPTH, Requester, RequesterConfig, Responder, ResponderConfig};
+use farmem_wire::{Bth, Domain, Extension, Packet, Pmtu, Psn, Qpn, Rkey, VirtAddr};
+use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
+use std::fmt::Debug;
+
+const DOMAIN: Domain = Domain(3);
+const REQUESTER: Port = Port::host(0);
+const RESPONDER: Port = Port::node(0);
+/// Virtual time without an ended operation after which a world is stuck.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Lines of trace kept.
+const TRACE_MAX: usize = 200;
+/// One world in so many ends with a request that must be refused.
+const BAD_END_EVERY: u32 = 8;
+
+/// Runs one world.
+pub(super) fn world(seed: u64, operations: u64, plan: Plan, trace: bool) -> Outcome {
+    let mut pair = Pair::new(seed, plan, trace);
+    let result = pair.run(operations);
+    let mut outcome = Outcome {
+        operations: pair.client.ended(),
+        network: *pair.network.counters(),
+        retransmissions: pair.retransmissions,
+        naks: pair.naks,
+        notes: pair.notes,
+        time: pair.now.since(Instant::ZERO),
+        digest: pair.digest.get(),
+        trace: pair.trace.into_iter().flatten().collect(),
+        ..Outcome::default()
+    };
+    if let Err((verdict, why)) = result {
+        outcome.verdict = verdict;
+        outcome.why = why;
+    }
+    outcome
+}
+
+type End = (Verdict, String);
+
+struct Pair {
+    now: Instant,
+    network: Network,
+    rng: Rng,
+    client: Client,
+    requester: Requester,
+    responder: Responder,
+    memory: ModelMemory,
+    out: Outbox<Infallible, Note>,
+    config: RequesterConfig,
+    bad_end: bool,
+    /// When the last operation ended.
+    progress: Instant,
+    /// The PSN behind the latest request packet sent.
+    next_psn: Psn,
+    retransmissions: u64,
+    naks: u64,
+    notes: BTreeMap<String, u64>,
+    digest: Digest,
+    trace: Option<VecDeque<String>>,
+}
+
+impl Pair {
+    fn new(seed: u64, plan: Plan, trace: bool) -> Self {
+        let mut rng = Rng::from_number(seed);
+        let pmtu = [Pmtu::B256, Pmtu::B512, Pmtu::B1024, Pmtu::B2048, Pmtu::B4096][rng.below(5) as usize];
+        // Within 100 of the wrap, on either side of it.
+        let first_psn = Psn::new(0).minus(100).plus(rng.below(200));
+        let config = RequesterConfig {
+            qpn: Qpn::new(0x11),
+            peer_qpn: Qpn::new(0x22),
+            port: RESPONDER,
+            first_psn,
+            rkey: Rkey(rng.next_u32()),
+            pmtu,
+            window_psns: [1, 4, 16, 64, 128][rng.below(5) as usize],
+            depth: 1 + rng.below(RESPONDER_DEPTH),
+            queue_max: 1 + rng.below(64) as usize,
+            timeout: Duration::from_micros(u64::from(50 + rng.below(1000))),
+            retries_max: 100,
+            rnr_retries_max: 7,
+        };
+        let responder = ResponderConfig {
+            qpn: config.peer_qpn,
+            peer_qpn: config.qpn,
+            port: REQUESTER,
+            expected_psn: first_psn,
+            rkey: config.rkey,
+            domain: DOMAIN,
+            pmtu,
+        };
+        let bad_end = rng.chance(1, BAD_END_EVERY);
+        Self {
+            now: Instant::ZERO,
+            network: Network::new(plan, Rng::from_number(rng.next_u64())),
+            client: Client::new(Rng::from_number(rng.next_u64()), pmtu),
+            rng,
+            requester: Requester::new(config),
+            responder: Responder::new(responder),
+            memory: ModelMemory::new(DOMAIN, VirtAddr(BASE), LEN, WRITABLE),
+            out: Outbox::new(),
+            config,
+            bad_end,
+            progress: Instant::ZERO,
+            next_psn: first_psn,
+            retransmissions: 0,
+            naks: 0,
+            notes: BTreeMap::new(),
+            digest: Digest::default(),
+            trace: trace.then(VecDeque::new),
+        }
+    }
+
+    fn run(&mut self, operations: u64) -> Result<(), End> {
+        while self.client.ended() < operations {
+            self.post(operations)?;
+            self.step()?;
+        }
+        if self.bad_end {
+            self.end_badly()?;
+        }
+        self.settle()
+    }
+
+    /// Posts a random number of operations, as far as the queue takes them.
+    fn post(&mut self, operations: u64) -> Result<(), End> {
+        let burst = u64::from(self.rng.below(8));
+        let room = (self.config.queue_max - self.requester.outstanding().min(self.config.queue_max)) as u64;
+        for _ in 0..burst.min(room).min(operations - self.client.posted()) {
+            let (id, work) = self.client.next();
+            self.tell(|| format!("post {id}: {}", brief(&work)));
+            if self.requester.post(id, work).is_err() {
+                return Err((Verdict::Unsafe, format!("operation {id} was refused though the queue had room")));
+            }
+        }
+        self.requester.pump(self.now, &mut self.out);
+        self.drain_requester()
+    }
+
+    /// The next event: a packet, or a timer.
+    fn step(&mut self) -> Result<(), End> {
+        let due = [self.network.next_due(), self.requester.next_wake()].into_iter().flatten().min();
+        let Some(due) = due else {
+            // Nothing under way and no timer: fine only if nothing is outstanding; then the next post goes on.
+            let left = self.client.outstanding();
+            return if left == 0 { Ok(()) } else { Err((Verdict::Stuck, format!("{left} operations, no timer"))) };
+        };
+        self.now = self.now.max(due);
+        if self.now.since(self.progress) > PATIENCE {
+            let left = self.client.outstanding();
+            return Err((Verdict::Stuck, format!("{left} operations, and none ended for {PATIENCE:?}")));
+        }
+        match self.network.take_due(self.now) {
+            Some(parcel) => {
+                if let Some(frame) = self.network.open(&parcel) {
+                    self.digest.bytes(frame);
+                    self.deliver(parcel.to == responder_gid(), frame)?;
+                }
+                self.network.recycle(parcel);
+            }
+            None => {
+                self.requester.on_wake(self.now, &mut self.out);
+                self.drain_requester()?;
+            }
+        }
+        // A batch of events ends when nothing more is due now; within one the ACK may be held back.
+        if self.network.next_due() != Some(self.now) || self.rng.chance(1, 2) {
+            self.responder.flush(&mut self.out);
+            self.drain_responder();
+        }
+        self.requester.check();
+        self.responder.check();
+        Ok(())
+    }
+
+    fn deliver(&mut self, to_responder: bool, frame: &[u8]) -> Result<(), End> {
+        let packet = Packet::parse(frame).map_err(|e| (Verdict::Unsafe, format!("a half sent what is no packet: {e}")))?;
+        self.tell(|| format!("{} {}", if to_responder { "->" } else { "<-" }, describe(&packet)));
+        if to_responder {
+            self.responder.on_packet(REQUESTER, &packet, &mut self.memory, &mut self.out);
+            self.drain_responder();
+            Ok(())
+        } else {
+            self.requester.on_packet(self.now, RESPONDER, &packet, &mut self.out);
+            self.drain_requester()
+        }
+    }
+
+    fn drain_requester(&mut self) -> Result<(), End> {
+        let mut out = std::mem::take(&mut self.out);
+        out.drain(|action| match action {
+            Action::Send { frame, .. } => {
+                self.count_request(frame);
+                self.network.send(self.now, requester_gid(), responder_gid(), frame);
+            }
+            Action::Note(note) => self.note(note),
+            Action::Local(never) => match never {},
+        });
+        self.out = out;
+        while let Some(completion) = self.requester.pop_completion() {
+            self.progress = self.now;
+            self.digest.number(completion.id);
+            self.tell(|| format!("end {}: {:?}", completion.id, completion.result));
+            self.client.end(&completion).map_err(|why| (Verdict::Unsafe, why))?;
+        }
+        Ok(())
+    }
+
+    fn drain_responder(&mut self) {
+        let mut out = std::mem::take(&mut self.out);
+        out.drain(|action| match action {
+            Action::Send { frame, .. } => self.network.send(self.now, responder_gid(), requester_gid(), frame),
+            Action::Note(note) => self.note(note),
+            Action::Local(never) => match never {},
+        });
+        self.out = out;
+    }
+
+    /// One request that must be refused, and three behind it that must be flushed and not executed (roce.md 7.4).
+    fn end_badly(&mut self) -> Result<(), End> {
+        let mut bad = VecDeque::from([self.client.bad()]);
+        bad.extend((0..3).map(|_| self.client.flushed()));
+        while let Some((id, work)) = bad.pop_front() {
+            self.tell(|| format!("post {id}: {}", brief(&work)));
+            if let Err(work) = self.requester.post(id, work) {
+                bad.push_front((id, work));
+                self.step()?;
+            }
+            self.requester.pump(self.now, &mut self.out);
+            self.drain_requester()?;
+        }
+        while self.client.outstanding() > 0 {
+            self.step()?;
+        }
+        if self.requester.is_broken() { Ok(()) } else { Err((Verdict::Unsafe, "refused, but not broken".to_owned())) }
+    }
+
+    /// Lets everything that is still on its way arrive, then compares memory.
+    fn settle(&mut self) -> Result<(), End> {
+        while !self.network.is_empty() {
+            self.step()?;
+        }
+        if self.network.counters().undetected > 0 {
+            return Err((Verdict::Unsafe, "a damaged packet was accepted".to_owned()));
+        }
+        match self.memory.bytes().iter().zip(self.client.model()).position(|(a, b)| a != b) {
+            Some(at) => Err((Verdict::Unsafe, format!("memory differs from the model at {:#x}", BASE + at as u64))),
+            None => Ok(()),
+        }
+    }
+
+    /// Counts request packets that were sent before.
+    fn count_request(&mut self, frame: &[u8]) {
+        let Ok(packet) = Packet::parse(frame) else { return };
+        let psns = match packet.ext {
+            Extension::Reth(reth) if packet.bth.opcode == farmem_wire::Opcode::ReadRequest => {
+                self.config.pmtu.packets(reth.dma_len)
+            }
+            _ => 1,
+        };
+        let behind = packet.bth.psn.plus(psns);
+        if behind.distance(self.next_psn) > 0 {
+            self.next_psn = behind;
+        } else {
+            self.retransmissions += 1;
+        }
+    }
+
+    fn note(&mut self, note: Note) {
+        let name = format!("{note:?}");
+        self.digest.bytes(name.as_bytes());
+        self.tell(|| format!("note {name}"));
+        if matches!(note, Note::NakSequence | Note::Refused(_) | Note::InvalidRequest) {
+            self.naks += 1;
+        }
+        *self.notes.entry(name).or_default() += 1;
+    }
+
+    fn tell(&mut self, line: impl FnOnce() -> String) {
+        if let Some(trace) = &mut self.trace {
+            if trace.len() == TRACE_MAX {
+                trace.pop_front();
+            }
+            trace.push_back(format!("{:?} {}", self.now, line()));
+        }
+    }
+}
+
+/// A packet in a line.
+fn describe(packet: &Packet<'_>) -> String {
+    let Bth { opcode, psn, ack_req, .. } = packet.bth;
+    let ask = if ack_req { " A" } else { "" };
+    format!("{opcode:?} psn {:#08x}{ask} {:?} + {}", psn.get(), packet.ext, packet.payload.len())
+}
+
+/// An operation in a line, without its bytes.
+fn brief(work: &impl Debug) -> String {
+    const LINE_MAX: usize = 120;
+    let mut text = format!("{work:?}");
+    if let Some((end, _)) = text.char_indices().nth(LINE_MAX) {
+        text.truncate(end);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::world;
+    use crate::Plan;
+    use crate::campaign::Verdict;
+
+    /// The same seed gives the same run, to the last event; another seed another one.
+    #[test]
+    fn the_same_seed_gives_the_same_digest() {
+        let [one, again, other] = [7, 7, 8].map(|seed| world(seed, 200, Plan::STORM, false));
+        assert_eq!(one.verdict, Verdict::Fine, "{}", one.why);
+        assert_eq!((one.digest, one.network), (again.digest, again.network));
+        assert_ne!(one.digest, other.digest);
+    }
+
+    /// On a calm link nothing is sent twice and nothing refused but what is bad.
+    #[test]
+    fn a_calm_link_repeats_nothing() {
+        for seed in 0..20 {
+            let outcome = world(seed, 200, Plan::CALM, false);
+            assert_eq!((outcome.verdict, outcome.retransmissions), (Verdict::Fine, 0), "seed {seed}: {}", outcome.why);
+            assert!(outcome.naks <= 1);
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Fault plans: what a simulated network, and the machines on it, do wrong.
+
+use farmem_machine::Duration;
+
+/// How often and how much goes wrong. Chances are in parts per million of packets, each taken on its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Plan {
+    /// The name it is asked for by, and printed with.
+    pub name: &'static str,
+    /// Packets that vanish.
+    pub loss_ppm: u32,
+    /// Packets that arrive twice, each copy with its own delay and its own bit flips.
+    pub duplicate_ppm: u32,
+    /// Packets that are held back by up to [`Plan::held_max`] and so are overtaken.
+    pub reorder_ppm: u32,
+    /// Packets of which one to three bits arrive flipped.
+    pub flip_ppm: u32,
+    /// Every packet's shortest way.
+    pub latency: Duration,
+    /// What is added to it, evenly from zero to this.
+    pub jitter: Duration,
+    /// The longest a held packet waits.
+    pub held_max: Duration,
+    /// Mean time between one-way partitions of a pair of machines; zero for none.
+    pub partition_every: Duration,
+    /// How long a partition lasts.
+    pub partition_for: Duration,
+    /// Mean time between crashes of a role; zero for none.
+    pub crash_every: Duration,
+    /// Added to every packet that one memory node, chosen by the seed, sends or receives.
+    pub slow_node: Duration,
+}
+
+/// 5 %, the rate for loss and duplicates.
+const FIVE_PERCENT: u32 = 50_000;
+
+impl Plan {
+    /// Nothing goes wrong; packets take 5 us and keep their order.
+    pub const CALM: Self = Self {
+        name: "calm",
+        loss_ppm: 0,
+        duplicate_ppm: 0,
+        reorder_ppm: 0,
+        flip_ppm: 0,
+        latency: Duration::from_micros(5),
+        jitter: Duration::ZERO,
+        held_max: Duration::ZERO,
+        partition_every: Duration::ZERO,
+        partition_for: Duration::ZERO,
+        crash_every: Duration::ZERO,
+        slow_node: Duration::ZERO,
+    };
+
+    /// 5 % of the packets are lost.
+    pub const LOSS: Self = Self { name: "loss", loss_ppm: FIVE_PERCENT, ..Self::CALM };
+
+    /// 5 % of the packets arrive twice.
+    pub const DUPLICATE: Self = Self { name: "duplicate", duplicate_ppm: FIVE_PERCENT, ..Self::REORDER };
+
+    /// 10 % of the packets are overtaken.
+    pub const REORDER: Self = Self {
+        name: "reorder",
+        reorder_ppm: 100_000,
+        jitter: Duration::from_micros(2),
+        held_max: Duration::from_micros(100),
+        ..Self::CALM
+    };
+
+    /// 2 % of the packets arrive with flipped bits.
+    pub const FLIP: Self = Self { name: "flip", flip_ppm: 20_000, ..Self::CALM };
+
+    /// All of the network's faults at once: 5 % loss, 5 % duplicates, 10 % overtaken, 2 % flipped.
+    pub const STORM: Self = Self {
+        name: "storm",
+        loss_ppm: FIVE_PERCENT,
+        duplicate_ppm: FIVE_PERCENT,
+        flip_ppm: 20_000,
+        held_max: Duration::from_micros(500),
+        ..Self::REORDER
+    };
+
+    /// A storm, and now and then one machine no longer hears another that still hears it.
+    pub const PARTITION: Self = Self {
+        name: "partition",
+        partition_every: Duration::from_millis(5),
+        partition_for: Duration::from_millis(2),
+        ..Self::STORM
+    };
+
+    /// A light storm in which roles crash and start again with nothing.
+    pub const CRASH: Self = Self {
+        name: "crash",
+        loss_ppm: 10_000,
+        duplicate_ppm: 10_000,
+        flip_ppm: 2_000,
+        crash_every: Duration::from_millis(20),
+        ..Self::REORDER
+    };
+
+    /// One memory node is a hundred times slower than its peers.
+    pub const SLOW: Self = Self { name: "slow", slow_node: Duration::from_micros(500), ..Self::LOSS };
+
+    /// Every plan there is.
+    pub const ALL: [Self; 9] = [
+        Self::CALM,
+        Self::LOSS,
+        Self::DUPLICATE,
+        Self::REORDER,
+        Self::FLIP,
+        Self::STORM,
+        Self::PARTITION,
+        Self::CRASH,
+        Self::SLOW,
+    ];
+
+    /// The plan of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|plan| plan.name == name)
+    }
+
+    /// The same machines at the same distances, with nothing going wrong any more.
+    #[must_use]
+    pub const fn healed(self) -> Self {
+        Self { name: self.name, latency: self.latency, slow_node: self.slow_node, ..Self::CALM }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Plan;
+
+    /// A failing run names its plan, so every plan must be found by its name.
+    #[test]
+    fn every_plan_is_found_by_its_name() {
+        for plan in Plan::ALL {
+            assert_eq!(Plan::named(plan.name), Some(plan));
+        }
+        assert_eq!(Plan::named("sunshine"), None);
+    }
+}
