@@ -1,7 +1,9 @@
-//! Reliable connections (roce.md 7): one [`Requester`] or [`Responder`] is one half of a queue pair.
+//! Reliable connections (docs/protocol.md, section 4): one [`Requester`] or [`Responder`] is one half of a queue pair.
 
+mod job;
 mod requester;
 mod responder;
+mod rnr;
 
 pub use requester::Requester;
 pub use responder::Responder;
@@ -25,13 +27,13 @@ pub struct RequesterConfig {
     pub rkey: Rkey,
     /// Path MTU, the same at both ends.
     pub pmtu: Pmtu,
-    /// Most unacknowledged PSNs; at most 128 (roce.md 4, point 13).
+    /// Most unacknowledged PSNs; 1 to [`WINDOW_MAX`] (PROTOCOL 4.7).
     pub window_psns: u32,
-    /// Most READs and atomics outstanding; at most what the responder remembers ([`RESPONDER_DEPTH`]).
+    /// Most READ requests and atomics outstanding; 1 to what the responder remembers ([`RESPONDER_DEPTH`]).
     pub depth: u32,
     /// Requests that may wait for the window.
     pub queue_max: usize,
-    /// Time without progress after which the oldest request is sent again.
+    /// Time without progress after which everything unacknowledged is sent again; more than zero.
     pub timeout: Duration,
     /// Times it is sent again before the connection is given up.
     pub retries_max: u32,
@@ -39,8 +41,25 @@ pub struct RequesterConfig {
     pub rnr_retries_max: u32,
 }
 
-/// READs and atomics whose answers a responder remembers for duplicates (roce.md 7.5).
+/// READs and atomics that a responder remembers for duplicates (PROTOCOL 4.21, 4.22).
 pub const RESPONDER_DEPTH: u32 = 16;
+
+/// Most unacknowledged PSNs of a connection (PROTOCOL 4.7).
+pub const WINDOW_MAX: u32 = 128;
+
+/// Packets of one WRITE after which one asks for an acknowledgement at the latest (PROTOCOL 4.6).
+pub const ACK_REQ_EVERY: u32 = 64;
+
+/// Bytes that one READ request packet asks for at most. A longer READ is several of them (PROTOCOL 4.8).
+pub const READ_SEGMENT_MAX: u32 = 64 * 1024;
+
+/// Bytes that a responder answers one READ request packet with at most: the bound on the burst that 28 bytes can set
+/// off. More than [`READ_SEGMENT_MAX`], because other requesters do not split their READs (PROTOCOL 4.24).
+pub const READ_LEN_MAX: u32 = 1024 * 1024;
+
+// The PSNs of a split READ are those of the whole only when every part but the last fills its packets.
+const _: () =
+    assert!(READ_SEGMENT_MAX.is_multiple_of(Pmtu::B4096 as u32) && READ_SEGMENT_MAX <= READ_LEN_MAX);
 
 /// The responder half of a queue pair, as the control plane set it up.
 #[derive(Clone, Copy, Debug)]
@@ -110,9 +129,9 @@ pub struct Completion {
 /// Why a request failed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Failure {
-    /// NAK 0x62: wrong key, unknown address, or no permission.
+    /// NAK 0x62: wrong key, unknown address, or no permission; or it leaves the address space and was never sent.
     RemoteAccess,
-    /// NAK 0x61: the responder does not take this request (a misaligned atomic, say).
+    /// NAK 0x61: the responder does not take this request (a misaligned atomic, say), or it is longer than 2^31 bytes and was never sent.
     InvalidRequest,
     /// NAK 0x63: the responder could not do it.
     RemoteOperational,

@@ -4,8 +4,8 @@ mod dedup;
 mod inbox;
 mod requester;
 
-pub use inbox::{Inbox, Turn};
 pub use dedup::{Dedup, Seen};
+pub use inbox::{Inbox, Turn};
 pub use requester::{Expired, Requester};
 
 use farmem_machine::{Outbox, Port};

@@ -1,21 +1,436 @@
-//! The responder half.
-use super::{Note, ResponderConfig};
-use crate::Memory;
+//! The responder half: executes requests in order, once, and answers them.
+//!
+//! Key type: [`Responder`]. It has no timer and keeps no payload: what a WRITE carries goes to memory packet by packet,
+//! what a READ asks for goes from memory into the frame. It does not decide what is allowed: [`Memory::check`] does.
+
+use super::{DropReason, Note, READ_LEN_MAX, RESPONDER_DEPTH, ResponderConfig};
+use crate::{Access, Memory, Refusal};
 use farmem_machine::{Outbox, Port};
-use farmem_wire::Packet;
+use farmem_wire::{
+    Aeth, AtomicEth, Bth, Extension, Nak, Opcode, Packet, Perm, Psn, Reth, Syndrome, VirtAddr,
+};
 
 /// The responder half of one connection.
 #[derive(Debug)]
-pub struct Responder {}
+pub struct Responder {
+    config: ResponderConfig,
+    /// The PSN of the next request packet to execute.
+    expected: Psn,
+    /// Messages completed, modulo 2^24.
+    msn: Psn,
+    /// The WRITE whose LAST has not come yet.
+    writing: Option<Writing>,
+    /// A NAK 0x60 is out for the gap before what came last.
+    nak_sent: bool,
+    /// The NAK that ended the connection, and will be said again to who asks again (PROTOCOL 4.27).
+    fault: Option<Nak>,
+    /// An acknowledgement is held back for [`Responder::flush`].
+    ack_due: bool,
+    saved: Saved,
+}
 
-#[expect(unused_variables, clippy::unimplemented, reason = "being written")]
+/// A WRITE between its FIRST and its LAST.
+#[derive(Clone, Copy, Debug)]
+struct Writing {
+    /// Where the next packet's bytes go.
+    at: VirtAddr,
+    /// Bytes still to come.
+    left: u32,
+}
+
+/// Why a request in its turn is not executed.
+enum Fault {
+    /// Opcode order, length, or an opcode that is not served.
+    Invalid,
+    /// Memory said no.
+    Refused(Refusal),
+}
+
+impl From<Refusal> for Fault {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
 impl Responder {
     /// A connection that expects its first request.
-    pub fn new(config: ResponderConfig) -> Self { unimplemented!() }
-    /// Takes a request packet (dest QPN already matched), touches `memory`, answers. ACKs that may wait are kept for [`Responder::flush`].
-    pub fn on_packet<M: Memory, O, N: From<Note>>(&mut self, port: Port, packet: &Packet<'_>, memory: &mut M, out: &mut Outbox<O, N>) { unimplemented!() }
+    #[must_use]
+    pub fn new(config: ResponderConfig) -> Self {
+        Self {
+            expected: config.expected_psn,
+            config,
+            msn: Psn::new(0),
+            writing: None,
+            nak_sent: false,
+            fault: None,
+            ack_due: false,
+            saved: Saved::default(),
+        }
+    }
+
+    /// Takes a request packet (dest QPN already matched), touches `memory`, answers. ACKs that may wait are kept for
+    /// [`Responder::flush`].
+    pub fn on_packet<M: Memory, O, N: From<Note>>(
+        &mut self,
+        port: Port,
+        packet: &Packet<'_>,
+        memory: &mut M,
+        out: &mut Outbox<O, N>,
+    ) {
+        let opcode = packet.bth.opcode;
+        if port != self.config.port {
+            return drop_packet(DropReason::WrongPort, out);
+        }
+        if opcode.is_rc_response() || opcode.is_ud() {
+            return drop_packet(DropReason::Opcode, out);
+        }
+        match packet.bth.psn.distance(self.expected) {
+            0 => self.on_expected(packet, memory, out),
+            1.. => self.on_gap(out),
+            _ => self.on_duplicate(packet, memory, out),
+        }
+    }
+
     /// Sends the ACK that was held back, if any. The role calls it after every event, or after a batch of events.
-    pub fn flush<O, N: From<Note>>(&mut self, out: &mut Outbox<O, N>) { unimplemented!() }
+    pub fn flush<O, N: From<Note>>(&mut self, out: &mut Outbox<O, N>) {
+        if core::mem::take(&mut self.ack_due) {
+            self.acknowledge(Syndrome::Ack, self.expected.minus(1), out);
+        }
+    }
+
     /// Asserts every invariant.
-    pub fn check(&self) { unimplemented!() }
+    ///
+    /// # Panics
+    /// When one is broken.
+    pub fn check(&self) {
+        if let Some(writing) = self.writing {
+            assert!(writing.left > 0, "a WRITE without bytes to come is over");
+        }
+        assert!(self.fault.is_none() || (self.writing.is_none() && !self.ack_due), "a fault ends everything");
+        assert!(!self.nak_sent || self.fault.is_none(), "in error there are no gaps");
+    }
+}
+
+/// What a packet's place in the sequence calls for.
+impl Responder {
+    fn on_expected<M: Memory, O, N: From<Note>>(
+        &mut self,
+        packet: &Packet<'_>,
+        memory: &mut M,
+        out: &mut Outbox<O, N>,
+    ) {
+        if let Some(nak) = self.fault {
+            drop_packet(DropReason::Broken, out);
+            return self.acknowledge(Syndrome::Nak(nak), self.expected, out);
+        }
+        self.nak_sent = false;
+        match self.execute(packet, memory, out) {
+            Ok(()) => {}
+            Err(Fault::Invalid) => self.refuse(Nak::InvalidRequest, Note::InvalidRequest, out),
+            Err(Fault::Refused(refusal)) => self.refuse(nak_of(refusal), Note::Refused(refusal), out),
+        }
+    }
+
+    /// PROTOCOL 4.19: one NAK per gap, which also acknowledges everything before it.
+    fn on_gap<O, N: From<Note>>(&mut self, out: &mut Outbox<O, N>) {
+        if self.fault.is_some() {
+            return drop_packet(DropReason::Broken, out);
+        }
+        if self.nak_sent {
+            return drop_packet(DropReason::AfterGap, out);
+        }
+        self.nak_sent = true;
+        self.ack_due = false;
+        out.note(Note::NakSequence.into());
+        self.acknowledge(Syndrome::Nak(Nak::PsnSequence), self.expected, out);
+    }
+
+    /// PROTOCOL 4.20 to 4.22. What was executed is never executed again, except a READ.
+    fn on_duplicate<M: Memory, O, N: From<Note>>(
+        &mut self,
+        packet: &Packet<'_>,
+        memory: &M,
+        out: &mut Outbox<O, N>,
+    ) {
+        use Opcode as O;
+        let psn = packet.bth.psn;
+        match (packet.bth.opcode, packet.ext) {
+            (O::WriteFirst | O::WriteMiddle | O::WriteLast | O::WriteOnly, _) => {
+                self.ack_due = true;
+                out.note(Note::DuplicateWrite.into());
+            }
+            (O::ReadRequest, Extension::Reth(reth)) => {
+                if !self.saved.has_read(psn, &reth, &self.config) {
+                    return out.note(Note::DuplicateForgotten.into());
+                }
+                if let Err(refusal) = self.may(memory, &reth, Perm::Read) {
+                    out.note(Note::Refused(refusal).into());
+                    return self.acknowledge(Syndrome::Nak(nak_of(refusal)), psn, out);
+                }
+                out.note(Note::DuplicateRead.into());
+                self.respond_read(psn, &reth, memory, out);
+            }
+            (O::CmpSwap | O::FetchAdd, _) => match self.saved.original(psn) {
+                Some(original) => {
+                    out.note(Note::DuplicateAtomic.into());
+                    self.respond_atomic(psn, original, out);
+                }
+                None => out.note(Note::DuplicateForgotten.into()),
+            },
+            _ => drop_packet(DropReason::Opcode, out),
+        }
+    }
+
+    /// PROTOCOL 4.27: the connection is in error from here on.
+    fn refuse<O, N: From<Note>>(&mut self, nak: Nak, note: Note, out: &mut Outbox<O, N>) {
+        self.fault = Some(nak);
+        self.writing = None;
+        self.ack_due = false;
+        out.note(note.into());
+        self.acknowledge(Syndrome::Nak(nak), self.expected, out);
+    }
+}
+
+/// Executing what is expected (PROTOCOL 4.18).
+impl Responder {
+    fn execute<M: Memory, O, N: From<Note>>(
+        &mut self,
+        packet: &Packet<'_>,
+        memory: &mut M,
+        out: &mut Outbox<O, N>,
+    ) -> Result<(), Fault> {
+        use Opcode as O;
+        match (self.writing, packet.bth.opcode, packet.ext) {
+            (None, O::WriteFirst | O::WriteOnly, Extension::Reth(reth)) => {
+                self.write_start(packet, &reth, memory)
+            }
+            (Some(writing), O::WriteMiddle | O::WriteLast, _) => self.write_more(packet, writing, memory),
+            (None, O::ReadRequest, Extension::Reth(reth)) => self.read(&reth, memory, out),
+            (None, O::CmpSwap | O::FetchAdd, Extension::AtomicEth(eth)) => {
+                self.atomic(packet.bth.opcode, &eth, memory, out)
+            }
+            _ => Err(Fault::Invalid),
+        }
+    }
+
+    /// WRITE FIRST or ONLY: the whole message is checked before its first byte is written (PROTOCOL 4.25).
+    fn write_start<M: Memory>(
+        &mut self,
+        packet: &Packet<'_>,
+        reth: &Reth,
+        memory: &mut M,
+    ) -> Result<(), Fault> {
+        let pmtu = self.config.pmtu as u32;
+        let (only, len) = (packet.bth.opcode == Opcode::WriteOnly, packet.payload.len());
+        let whole =
+            if only { len <= pmtu as usize && len == reth.dma_len as usize } else { reth.dma_len > pmtu };
+        if !whole || (!only && len != pmtu as usize) {
+            return Err(Fault::Invalid);
+        }
+        self.may(memory, reth, Perm::ReadWrite)?;
+        if len > 0 {
+            memory.write(reth.va, packet.payload);
+        }
+        self.writing = (!only).then(|| Writing {
+            at: VirtAddr(reth.va.0.wrapping_add(u64::from(pmtu))),
+            left: reth.dma_len - pmtu,
+        });
+        self.written(packet);
+        Ok(())
+    }
+
+    /// WRITE MIDDLE or LAST. Its bytes are checked again: a grant may have been taken away since the FIRST.
+    fn write_more<M: Memory>(
+        &mut self,
+        packet: &Packet<'_>,
+        writing: Writing,
+        memory: &mut M,
+    ) -> Result<(), Fault> {
+        let pmtu = self.config.pmtu as u32;
+        let last = packet.bth.opcode == Opcode::WriteLast;
+        let len = if last { writing.left } else { pmtu };
+        let in_place = if last { writing.left <= pmtu } else { writing.left > pmtu };
+        if !in_place || packet.payload.len() != len as usize {
+            return Err(Fault::Invalid);
+        }
+        let access = Access { domain: self.config.domain, addr: writing.at, len, perm: Perm::ReadWrite };
+        memory.check(&access)?;
+        memory.write(writing.at, packet.payload);
+        let at = VirtAddr(writing.at.0.wrapping_add(u64::from(len)));
+        self.writing = (!last).then(|| Writing { at, left: writing.left - len });
+        self.written(packet);
+        Ok(())
+    }
+
+    fn written(&mut self, packet: &Packet<'_>) {
+        self.expected = self.expected.plus(1);
+        if self.writing.is_none() {
+            self.msn = self.msn.plus(1);
+        }
+        self.ack_due |= packet.bth.ack_req;
+    }
+
+    fn read<M: Memory, O, N: From<Note>>(
+        &mut self,
+        reth: &Reth,
+        memory: &M,
+        out: &mut Outbox<O, N>,
+    ) -> Result<(), Fault> {
+        if reth.dma_len > READ_LEN_MAX {
+            return Err(Fault::Invalid);
+        }
+        self.may(memory, reth, Perm::Read)?;
+        let psn = self.expected;
+        self.saved.push(Answered { psn, what: What::Read { addr: reth.va, len: reth.dma_len } });
+        self.executed(self.config.pmtu.packets(reth.dma_len));
+        self.respond_read(psn, reth, memory, out);
+        Ok(())
+    }
+
+    /// PROTOCOL 4.26.
+    fn atomic<M: Memory, O, N: From<Note>>(
+        &mut self,
+        opcode: Opcode,
+        eth: &AtomicEth,
+        memory: &mut M,
+        out: &mut Outbox<O, N>,
+    ) -> Result<(), Fault> {
+        if !eth.va.0.is_multiple_of(8) {
+            return Err(Refusal::Misaligned.into());
+        }
+        self.may(memory, &Reth { va: eth.va, rkey: eth.rkey, dma_len: 8 }, Perm::ReadWrite)?;
+        let original = match opcode {
+            Opcode::CmpSwap => memory.cmp_swap(eth.va, eth.compare, eth.swap_or_add),
+            _ => memory.fetch_add(eth.va, eth.swap_or_add),
+        };
+        let psn = self.expected;
+        self.saved.push(Answered { psn, what: What::Atomic { original } });
+        self.executed(1);
+        self.respond_atomic(psn, original, out);
+        Ok(())
+    }
+
+    /// A READ or atomic is executed; its response acknowledges what an ACK was held back for (PROTOCOL 4.23).
+    fn executed(&mut self, psns: u32) {
+        self.expected = self.expected.plus(psns);
+        self.msn = self.msn.plus(1);
+        self.ack_due = false;
+    }
+
+    /// Key and memory; a message without bytes touches nothing and needs neither (PROTOCOL 4.25).
+    fn may<M: Memory>(&self, memory: &M, reth: &Reth, perm: Perm) -> Result<(), Refusal> {
+        if reth.dma_len == 0 {
+            return Ok(());
+        }
+        if reth.rkey != self.config.rkey {
+            return Err(Refusal::WrongKey(reth.rkey));
+        }
+        memory.check(&Access { domain: self.config.domain, addr: reth.va, len: reth.dma_len, perm })
+    }
+}
+
+/// Answers.
+impl Responder {
+    fn acknowledge<O, N>(&self, syndrome: Syndrome, psn: Psn, out: &mut Outbox<O, N>) {
+        let bth = Bth::new(Opcode::Acknowledge, self.config.peer_qpn, psn);
+        let ext = Extension::Aeth(Aeth { syndrome, msn: self.msn });
+        Packet { bth, ext, payload: &[] }.emit(out.frame(self.config.port).bytes());
+    }
+
+    fn respond_atomic<O, N>(&self, psn: Psn, original: u64, out: &mut Outbox<O, N>) {
+        let bth = Bth::new(Opcode::AtomicAck, self.config.peer_qpn, psn);
+        let ext = Extension::AtomicAck(Aeth { syndrome: Syndrome::Ack, msn: self.msn }, original);
+        Packet { bth, ext, payload: &[] }.emit(out.frame(self.config.port).bytes());
+    }
+
+    /// PROTOCOL 4.24: packets of PMTU bytes, PSNs from the request's on, AETH on all but the middle ones.
+    fn respond_read<M: Memory, O, N>(&self, psn: Psn, reth: &Reth, memory: &M, out: &mut Outbox<O, N>) {
+        let pmtu = self.config.pmtu as u32;
+        let last = self.config.pmtu.packets(reth.dma_len) - 1;
+        let aeth = Extension::Aeth(Aeth { syndrome: Syndrome::Ack, msn: self.msn });
+        for index in 0..=last {
+            let (opcode, ext) = match (index == 0, index == last) {
+                (true, true) => (Opcode::ReadResponseOnly, aeth),
+                (true, false) => (Opcode::ReadResponseFirst, aeth),
+                (false, false) => (Opcode::ReadResponseMiddle, Extension::None),
+                (false, true) => (Opcode::ReadResponseLast, aeth),
+            };
+            let offset = index * pmtu;
+            let len = (reth.dma_len - offset).min(pmtu);
+            let bth = Bth::new(opcode, self.config.peer_qpn, psn.plus(index));
+            let mut frame = out.frame(self.config.port);
+            Packet::emit_with(&bth, &ext, len as usize, frame.bytes(), |bytes| {
+                if len > 0 {
+                    memory.read(VirtAddr(reth.va.0.wrapping_add(u64::from(offset))), len, bytes);
+                }
+            });
+        }
+    }
+}
+
+/// The last [`RESPONDER_DEPTH`] READs and atomics, for duplicates (PROTOCOL 4.21, 4.22).
+#[derive(Debug, Default)]
+struct Saved {
+    ring: [Option<Answered>; RESPONDER_DEPTH as usize],
+    /// Where the next one goes.
+    next: usize,
+}
+
+/// A READ or atomic that was answered.
+#[derive(Clone, Copy, Debug)]
+struct Answered {
+    psn: Psn,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Read { addr: VirtAddr, len: u32 },
+    Atomic { original: u64 },
+}
+
+impl Saved {
+    fn push(&mut self, answered: Answered) {
+        self.ring[self.next] = Some(answered);
+        self.next = (self.next + 1) % self.ring.len();
+    }
+
+    /// Newest first: after 2^24 packets an old one may have the PSN of a new one.
+    fn newest_first(&self) -> impl Iterator<Item = &Answered> {
+        let (newer, older) = self.ring.split_at(self.next);
+        newer.iter().rev().chain(older.iter().rev()).flatten()
+    }
+
+    /// True when this is a remembered READ, or a part of one that starts at a packet boundary of it.
+    fn has_read(&self, psn: Psn, reth: &Reth, config: &ResponderConfig) -> bool {
+        let pmtu = config.pmtu as u32;
+        self.newest_first().any(|answered| {
+            let What::Read { addr, len } = answered.what else { return false };
+            let Ok(index) = u32::try_from(psn.distance(answered.psn)) else { return false };
+            let Some(offset) = index.checked_mul(pmtu) else { return false };
+            let part = index < config.pmtu.packets(len) && reth.dma_len <= len - offset;
+            part && reth.va.0 == addr.0.wrapping_add(u64::from(offset))
+        })
+    }
+
+    /// What was there before the atomic with this PSN.
+    fn original(&self, psn: Psn) -> Option<u64> {
+        self.newest_first().find_map(|answered| match answered.what {
+            What::Atomic { original } if answered.psn == psn => Some(original),
+            _ => None,
+        })
+    }
+}
+
+fn drop_packet<O, N: From<Note>>(reason: DropReason, out: &mut Outbox<O, N>) {
+    out.note(Note::Dropped(reason).into());
+}
+
+fn nak_of(refusal: Refusal) -> Nak {
+    match refusal {
+        Refusal::Misaligned => Nak::InvalidRequest,
+        Refusal::NotMapped | Refusal::NoPermission | Refusal::OutOfBounds | Refusal::WrongKey(_) => {
+            Nak::RemoteAccess
+        }
+    }
 }

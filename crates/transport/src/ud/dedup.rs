@@ -1,9 +1,38 @@
 //! De-duplication at the server: a request that writes is executed at most once.
-use farmem_wire::RequestId;
+//!
+//! Key type: [`Dedup`]. It remembers answers as frames and does not know what they say. Requests that only read need
+//! none of this: they are executed again.
 
-/// Remembers the answers of the last requests that wrote, per requesting host.
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use farmem_wire::{HostId, RequestId};
+
+/// Remembers the answers of the last requests that wrote, per requesting host (PROTOCOL 5.5 to 5.8).
 #[derive(Debug)]
-pub struct Dedup {}
+pub struct Dedup {
+    hosts_max: usize,
+    depth: usize,
+    hosts: BTreeMap<HostId, Host>,
+    /// Counts what was remembered: the clock that says who was silent longest.
+    remembered: u64,
+}
+
+/// What is remembered of one host's current generation.
+#[derive(Debug)]
+struct Host {
+    generation: u16,
+    /// Sorted by counter, at most `depth`.
+    answers: VecDeque<Answer>,
+    /// The highest counter whose answer was given up: whatever is not above it may have been executed.
+    floor: Option<u32>,
+    heard: u64,
+}
+
+#[derive(Debug)]
+struct Answer {
+    counter: u32,
+    frame: Vec<u8>,
+}
 
 /// What the server knows of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,12 +45,109 @@ pub enum Seen<'a> {
     Forgotten,
 }
 
-#[expect(unused_variables, clippy::unimplemented, reason = "being written")]
 impl Dedup {
-    /// Remembers up to `depth` answers for each of up to `hosts_max` hosts; beyond that the host silent longest is forgotten.
-    pub fn new(hosts_max: usize, depth: usize) -> Self { unimplemented!() }
+    /// Remembers up to `depth` answers for each of up to `hosts_max` hosts; beyond that the host silent longest is
+    /// forgotten.
+    ///
+    /// # Panics
+    /// When one of them is zero.
+    #[must_use]
+    pub fn new(hosts_max: usize, depth: usize) -> Self {
+        assert!(hosts_max > 0 && depth > 0, "room for one answer of one host at least");
+        Self { hosts_max, depth, hosts: BTreeMap::new(), remembered: 0 }
+    }
+
     /// What is known of `request`.
-    pub fn look(&self, request: RequestId) -> Seen<'_> { unimplemented!() }
+    #[must_use]
+    pub fn look(&self, request: RequestId) -> Seen<'_> {
+        let Some(host) = self.hosts.get(&request.host()) else { return Seen::New };
+        match age(host.generation, request) {
+            Age::Earlier => Seen::Forgotten,
+            Age::Later => Seen::New,
+            Age::Current(counter) => match host.find(counter) {
+                Ok(at) => Seen::Answered(&host.answers[at].frame),
+                Err(_) if host.floor.is_some_and(|floor| counter <= floor) => Seen::Forgotten,
+                Err(_) => Seen::New,
+            },
+        }
+    }
+
     /// Remembers that `request` was executed and answered by the frame `answer`.
-    pub fn remember(&mut self, request: RequestId, answer: &[u8]) { unimplemented!() }
+    ///
+    /// # Panics
+    /// When [`Dedup::look`] does not call it [`Seen::New`]: it would have been executed twice.
+    pub fn remember(&mut self, request: RequestId, answer: &[u8]) {
+        assert_eq!(self.look(request), Seen::New, "a request that writes is executed once");
+        self.remembered += 1;
+        let id = request.host();
+        if !self.hosts.contains_key(&id) && self.hosts.len() == self.hosts_max {
+            let silent = self.hosts.iter().min_by_key(|(_, host)| host.heard).map(|(&id, _)| id);
+            silent.and_then(|id| self.hosts.remove(&id));
+        }
+        let generation = generation_of(request);
+        let host = self.hosts.entry(id).or_insert_with(|| Host::new(generation));
+        if host.generation != generation {
+            *host = Host::new(generation);
+        }
+        host.heard = self.remembered;
+        host.insert(counter_of(request), answer, self.depth);
+    }
+}
+
+impl Host {
+    fn new(generation: u16) -> Self {
+        Self { generation, answers: VecDeque::new(), floor: None, heard: 0 }
+    }
+
+    fn find(&self, counter: u32) -> Result<usize, usize> {
+        self.answers.binary_search_by_key(&counter, |answer| answer.counter)
+    }
+
+    /// Makes room by giving up the lowest counter, whose memory is used again.
+    fn insert(&mut self, counter: u32, frame: &[u8], depth: usize) {
+        let mut bytes = Vec::new();
+        if self.answers.len() == depth {
+            if self.answers.front().is_some_and(|lowest| counter < lowest.counter) {
+                self.floor = self.floor.max(Some(counter));
+                return;
+            }
+            if let Some(lowest) = self.answers.pop_front() {
+                self.floor = self.floor.max(Some(lowest.counter));
+                bytes = lowest.frame;
+            }
+        }
+        bytes.clear();
+        bytes.extend_from_slice(frame);
+        if let Err(at) = self.find(counter) {
+            self.answers.insert(at, Answer { counter, frame: bytes });
+        }
+    }
+}
+
+/// A request beside the generation of its host that was heard last.
+enum Age {
+    Earlier,
+    Current(u32),
+    Later,
+}
+
+/// Generations are compared modulo 2^16: half of them are earlier, half later.
+fn age(current: u16, request: RequestId) -> Age {
+    match generation_of(request).wrapping_sub(current) {
+        0 => Age::Current(counter_of(request)),
+        1..=0x7fff => Age::Later,
+        _ => Age::Earlier,
+    }
+}
+
+fn generation_of(request: RequestId) -> u16 {
+    #[expect(clippy::cast_possible_truncation, reason = "bits 32 to 47 of the id are the generation")]
+    let generation = (request.0 >> 32) as u16;
+    generation
+}
+
+fn counter_of(request: RequestId) -> u32 {
+    #[expect(clippy::cast_possible_truncation, reason = "the low half of the id is the counter")]
+    let counter = request.0 as u32;
+    counter
 }

@@ -1,9 +1,17 @@
-//! The receiving end of the control plane's table updates: batches in order, each applied once, an older one answered again.
+//! The receiving end of the control plane's table updates: batches in order, each applied once, the last one answered again.
+//!
+//! Key type: [`Inbox`]. It keeps the order, not the tables: applying is the role's.
+
 use farmem_wire::Status;
 
-/// The order of batches.
+/// The order of batches (PROTOCOL 5.9, 5.10).
 #[derive(Debug, Default)]
-pub struct Inbox {}
+pub struct Inbox {
+    /// The last batch that was applied, 0 before the first, and its answer.
+    last: u64,
+    status: Status,
+    refused: u16,
+}
 
 /// What to do with a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,10 +24,25 @@ pub enum Turn {
     Ignore,
 }
 
-#[expect(unused_variables, clippy::unimplemented, reason = "being written")]
 impl Inbox {
     /// What to do with batch `seq`. The first is 1.
-    pub fn turn(&self, seq: u64) -> Turn { unimplemented!() }
+    #[must_use]
+    pub fn turn(&self, seq: u64) -> Turn {
+        if self.last.checked_add(1) == Some(seq) {
+            Turn::Apply
+        } else if seq == self.last && seq > 0 {
+            Turn::Again(self.status, self.refused)
+        } else {
+            Turn::Ignore
+        }
+    }
+
     /// Batch `seq` was applied up to `refused`, or wholly when the status is `Ok`.
-    pub fn applied(&mut self, seq: u64, status: Status, refused: u16) { unimplemented!() }
+    ///
+    /// # Panics
+    /// When [`Inbox::turn`] did not say [`Turn::Apply`].
+    pub fn applied(&mut self, seq: u64, status: Status, refused: u16) {
+        assert_eq!(self.turn(seq), Turn::Apply, "batches are applied in order");
+        *self = Self { last: seq, status, refused };
+    }
 }

@@ -1,0 +1,197 @@
+//! One posted request as packets: which PSNs it takes, what each of them carries, how it ends.
+
+use super::{Completion, Failure, READ_SEGMENT_MAX, RequesterConfig, Work};
+use farmem_machine::Outbox;
+use farmem_wire::headers::DMA_LEN_MAX;
+use farmem_wire::{AtomicEth, Bth, Extension, Opcode, Packet, Psn, Reth, VirtAddr};
+
+/// Bytes of the word an atomic works on.
+const WORD_LEN: u32 = 8;
+
+/// A posted request and its place in the sequence of packets.
+///
+/// Sequence numbers are 64 bits and never wrap; a PSN is one of them modulo 2^24 (PROTOCOL 4.2).
+#[derive(Debug)]
+pub(super) struct Job {
+    id: u64,
+    pub(super) work: Work,
+    /// Sequence number of the first packet.
+    pub(super) first: u64,
+    /// PSNs it takes.
+    pub(super) packets: u32,
+}
+
+impl Job {
+    /// Gives `work` its PSNs; the caller has checked it with [`refusal`].
+    pub(super) fn new(id: u64, work: Work, first: u64, config: &RequesterConfig) -> Self {
+        let packets = match work {
+            Work::Read { .. } | Work::Write { .. } => config.pmtu.packets(len_of(&work)),
+            Work::CmpSwap { .. } | Work::FetchAdd { .. } => 1,
+        };
+        Self { id, work, first, packets }
+    }
+
+    /// The sequence number after the last packet.
+    pub(super) fn end(&self) -> u64 {
+        self.first + u64::from(self.packets)
+    }
+
+    /// The number of packet `seq` within this request.
+    ///
+    /// # Panics
+    /// When `seq` is not one of its packets.
+    pub(super) fn index_of(&self, seq: u64) -> u32 {
+        let index = seq.checked_sub(self.first).and_then(|k| u32::try_from(k).ok());
+        let index = index.filter(|&k| k < self.packets);
+        index.expect("a packet of this request")
+    }
+
+    /// True for what only its own response ends: READ and atomics (PROTOCOL 4.9).
+    pub(super) fn needs_response(&self) -> bool {
+        !matches!(self.work, Work::Write { .. })
+    }
+
+    /// True for what changes memory.
+    pub(super) fn writes(&self) -> bool {
+        !matches!(self.work, Work::Read { .. })
+    }
+
+    /// The packet number after the last one that the request packet starting at `index` asks for or carries.
+    pub(super) fn request_end(&self, index: u32, segment_packets: u32) -> u32 {
+        match self.work {
+            Work::Read { .. } => {
+                let segment_start = index - index % segment_packets;
+                segment_start.saturating_add(segment_packets).min(self.packets)
+            }
+            _ => index + 1,
+        }
+    }
+
+    /// First byte and bytes of packet `index`: its place in the buffer.
+    pub(super) fn span(&self, index: u32, config: &RequesterConfig) -> (usize, usize) {
+        let pmtu = config.pmtu.bytes();
+        let offset = index as usize * pmtu;
+        (offset, (len_of(&self.work) as usize).saturating_sub(offset).min(pmtu))
+    }
+
+    /// True when this WRITE or atomic would change bytes that the earlier request `read` reads (PROTOCOL 4.16).
+    pub(super) fn must_follow(&self, read: &Self) -> bool {
+        let Work::Read { addr: theirs, .. } = read.work else { return false };
+        let ours = match self.work {
+            Work::Read { .. } => return false,
+            Work::Write { addr, .. } | Work::CmpSwap { addr, .. } | Work::FetchAdd { addr, .. } => addr,
+        };
+        // Neither leaves the address space ([`refusal`]), so that one starts inside the other when they overlap.
+        ours.0.wrapping_sub(theirs.0) < u64::from(len_of(&read.work))
+            || theirs.0.wrapping_sub(ours.0) < u64::from(len_of(&self.work))
+    }
+
+    /// Writes the request packet for packets `index..end` of this request.
+    pub(super) fn emit<O, N>(
+        &self,
+        index: u32,
+        end: u32,
+        ack_req: bool,
+        config: &RequesterConfig,
+        out: &mut Outbox<O, N>,
+    ) {
+        let psn = psn_of(config, self.first + u64::from(index));
+        let (opcode, ext) = self.headers(index, end, config);
+        let bth = Bth { ack_req, ..Bth::new(opcode, config.peer_qpn, psn) };
+        let payload = match &self.work {
+            Work::Write { buf, .. } => {
+                let (offset, len) = self.span(index, config);
+                &buf[offset..offset + len]
+            }
+            _ => &[],
+        };
+        Packet { bth, ext, payload }.emit(out.frame(config.port).bytes());
+    }
+
+    fn headers(&self, index: u32, end: u32, config: &RequesterConfig) -> (Opcode, Extension) {
+        let rkey = config.rkey;
+        match &self.work {
+            Work::Read { addr, buf } => {
+                let (from, _) = self.span(index, config);
+                let (last, last_len) = self.span(end - 1, config);
+                debug_assert!(last + last_len <= buf.len());
+                let dma_len = byte_count(last + last_len - from);
+                (Opcode::ReadRequest, Extension::Reth(Reth { va: at(*addr, from), rkey, dma_len }))
+            }
+            Work::Write { addr, buf } => {
+                let reth = Extension::Reth(Reth { va: *addr, rkey, dma_len: byte_count(buf.len()) });
+                match (index, index + 1 == self.packets) {
+                    (0, true) => (Opcode::WriteOnly, reth),
+                    (0, false) => (Opcode::WriteFirst, reth),
+                    (_, false) => (Opcode::WriteMiddle, Extension::None),
+                    (_, true) => (Opcode::WriteLast, Extension::None),
+                }
+            }
+            Work::CmpSwap { addr, compare, swap } => {
+                let eth = AtomicEth { va: *addr, rkey, swap_or_add: *swap, compare: *compare };
+                (Opcode::CmpSwap, Extension::AtomicEth(eth))
+            }
+            Work::FetchAdd { addr, add } => {
+                let eth = AtomicEth { va: *addr, rkey, swap_or_add: *add, compare: 0 };
+                (Opcode::FetchAdd, Extension::AtomicEth(eth))
+            }
+        }
+    }
+
+    /// The request's end, with its buffer back.
+    pub(super) fn finish(self, result: Result<u64, Failure>) -> Completion {
+        finish(self.id, self.work, result)
+    }
+}
+
+/// The end of request `id`, posted or not.
+pub(super) fn finish(id: u64, work: Work, result: Result<u64, Failure>) -> Completion {
+    let buf = match work {
+        Work::Read { buf, .. } | Work::Write { buf, .. } => buf,
+        Work::CmpSwap { .. } | Work::FetchAdd { .. } => alloc::vec::Vec::new(),
+    };
+    Completion { id, result, buf }
+}
+
+/// Why no packet could carry this request, if none could (PROTOCOL 4.17).
+pub(super) fn refusal(work: &Work) -> Option<Failure> {
+    let (addr, len) = match work {
+        Work::Read { addr, buf } | Work::Write { addr, buf } => (*addr, buf.len() as u64),
+        Work::CmpSwap { addr, .. } | Work::FetchAdd { addr, .. } => (*addr, u64::from(WORD_LEN)),
+    };
+    if len > u64::from(DMA_LEN_MAX) {
+        Some(Failure::InvalidRequest)
+    } else if len > 0 && addr.checked_add(len - 1).is_none() {
+        Some(Failure::RemoteAccess)
+    } else {
+        None
+    }
+}
+
+/// PSNs that one READ request packet takes at most: a burst that leaves room for others in the window (PROTOCOL 4.8).
+pub(super) fn segment_packets(config: &RequesterConfig) -> u32 {
+    (READ_SEGMENT_MAX / config.pmtu as u32).min(config.window_psns / 4).max(1)
+}
+
+/// The PSN of packet `seq`.
+pub(super) fn psn_of(config: &RequesterConfig, seq: u64) -> Psn {
+    #[expect(clippy::cast_possible_truncation, reason = "a PSN is the sequence number modulo 2^24")]
+    let low = seq as u32;
+    config.first_psn.plus(low)
+}
+
+fn len_of(work: &Work) -> u32 {
+    match work {
+        Work::Read { buf, .. } | Work::Write { buf, .. } => byte_count(buf.len()),
+        Work::CmpSwap { .. } | Work::FetchAdd { .. } => WORD_LEN,
+    }
+}
+
+fn byte_count(len: usize) -> u32 {
+    u32::try_from(len).expect("post refuses what is longer than DMA_LEN_MAX")
+}
+
+/// The address `offset` bytes into a request; [`refusal`] has made sure that it exists.
+fn at(addr: VirtAddr, offset: usize) -> VirtAddr {
+    VirtAddr(addr.0 + offset as u64)
+}
