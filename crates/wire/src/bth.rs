@@ -1,4 +1,4 @@
-//! The base transport header: the first 12 bytes of every frame (roce.md 7.1).
+//! The base transport header: the first 12 bytes of every frame (PROTOCOL 2.2).
 
 use crate::{Psn, Qpn, WireError};
 use alloc::vec::Vec;
@@ -20,7 +20,7 @@ mod field {
 
 /// Bytes of a BTH.
 pub const LEN: usize = 12;
-/// The default partition, the only one farmem and Soft-RoCE accept (roce.md 4, point 3).
+/// The default partition, the only one farmem and Soft-RoCE accept (PROTOCOL 2.2).
 pub const P_KEY_DEFAULT: u16 = 0xffff;
 
 /// The byte that the network may change on the way (FECN, BECN and six reserved bits): the ICRC counts it as ones.
@@ -32,7 +32,7 @@ const PAD_SHIFT: u8 = 4;
 const TVER_MASK: u8 = 0x0f;
 const ACK_REQ: u8 = 0x80;
 
-/// What a packet is (roce.md 7.2). Only what farmem speaks; every other opcode is refused by name.
+/// What a packet is (PROTOCOL 2.3). Only what farmem speaks; every other opcode is refused by name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 #[expect(missing_docs, reason = "the names are the specification's")]
@@ -94,7 +94,7 @@ impl Opcode {
         })
     }
 
-    /// True for what a responder sends back on an RC connection: 0x0d to 0x12 (roce.md 7.6).
+    /// True for what a responder sends back on an RC connection: 0x0d to 0x12 (PROTOCOL 2.3).
     #[must_use]
     pub const fn is_rc_response(self) -> bool {
         matches!(self as u8, 0x0d..=0x12)
@@ -129,16 +129,16 @@ impl Bth {
         Self { opcode, solicited: false, dest_qp, ack_req: false, psn }
     }
 
-    /// Reads the fields of a checked view.
+    /// Reads the header a frame starts with, and the number of pad bytes at the frame's end.
     ///
     /// # Errors
-    /// [`WireError`] when the header breaks a rule of roce.md 7.1.
+    /// [`WireError`] naming the field, as [`View::new_checked`] and [`View::opcode`].
     pub fn parse(frame: &[u8]) -> Result<(Self, u8), WireError> {
         let view = View::new_checked(frame)?;
         let opcode = view.opcode()?;
         let value = Self {
             opcode,
-            solicited: view.flags() & SOLICITED != 0,
+            solicited: view.solicited(),
             dest_qp: view.dest_qp(),
             ack_req: view.ack_req(),
             psn: view.psn(),
@@ -146,31 +146,21 @@ impl Bth {
         Ok((value, view.pad()))
     }
 
-    /// Appends the 12 bytes. MigReq is sent as 1, as hardware does (roce.md 4, point 5).
+    /// Appends the 12 bytes. MigReq is sent as 1, as hardware does, and ignored on arrival (PROTOCOL 2.2).
     ///
     /// # Panics
     /// When `pad` is more than 3.
     pub fn emit(&self, pad: u8, out: &mut Vec<u8>) {
         assert!(pad <= 3, "a pad has at most 3 bytes");
-        let solicited = if self.solicited { SOLICITED } else { 0 };
-        let [_, q0, q1, q2] = self.dest_qp.get().to_be_bytes();
-        let [_, p0, p1, p2] = self.psn.get().to_be_bytes();
-        let [k0, k1] = P_KEY_DEFAULT.to_be_bytes();
-        let ack = if self.ack_req { ACK_REQ } else { 0 };
-        out.extend_from_slice(&[
-            self.opcode as u8,
-            solicited | MIG_REQ | pad << PAD_SHIFT,
-            k0,
-            k1,
-            0,
-            q0,
-            q1,
-            q2,
-            ack,
-            p0,
-            p1,
-            p2,
-        ]);
+        let mut bytes = [0; LEN];
+        bytes[field::OPCODE] = self.opcode as u8;
+        bytes[field::FLAGS] = if self.solicited { SOLICITED } else { 0 } | MIG_REQ | pad << PAD_SHIFT;
+        bytes[field::P_KEY].copy_from_slice(&P_KEY_DEFAULT.to_be_bytes());
+        bytes[field::ACK_REQ] = if self.ack_req { ACK_REQ } else { 0 };
+        let mut view = View(bytes);
+        view.set_dest_qp(self.dest_qp);
+        view.set_psn(self.psn);
+        out.extend_from_slice(&view.0);
     }
 }
 
@@ -181,7 +171,7 @@ pub struct View<T>(T);
 impl<T: AsRef<[u8]>> View<T> {
     /// Checks length, transport version, partition and reserved bits. The opcode may still be unknown.
     ///
-    /// FECN, BECN and the six bits beside them are not looked at: the network may change them (roce.md 2.1).
+    /// FECN, BECN and the six bits beside them are not looked at: the network may change them (PROTOCOL 2.7).
     ///
     /// # Errors
     /// [`WireError`] naming the field.
@@ -212,7 +202,14 @@ impl<T: AsRef<[u8]>> View<T> {
     /// [`WireError::Unknown`] for one farmem does not speak.
     pub fn opcode(&self) -> Result<Opcode, WireError> {
         let bits = self.0.as_ref()[field::OPCODE];
-        Opcode::from_bits(bits).ok_or(WireError::Unknown { what: "BTH.OpCode", value: u64::from(bits) })
+        Opcode::from_bits(bits)
+            .ok_or_else(|| WireError::Unknown { what: "BTH.OpCode", value: u64::from(bits) })
+    }
+
+    /// Solicited event: the receiver wakes its consumer.
+    #[must_use]
+    pub fn solicited(&self) -> bool {
+        self.flags() & SOLICITED != 0
     }
 
     /// Pad bytes behind the payload, 0 to 3.
@@ -239,6 +236,12 @@ impl<T: AsRef<[u8]>> View<T> {
         Psn::new(be24(&self.0.as_ref()[field::PSN]))
     }
 
+    /// What stands behind the BTH: the bytes of the views in [`crate::headers::view`].
+    #[must_use]
+    pub fn after(&self) -> &[u8] {
+        self.0.as_ref().get(LEN..).unwrap_or_default()
+    }
+
     fn flags(&self) -> u8 {
         self.0.as_ref()[field::FLAGS]
     }
@@ -256,6 +259,16 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> View<T> {
     }
 }
 
+impl<T: AsMut<[u8]>> View<T> {
+    /// As [`View::after`], to rewrite.
+    pub fn after_mut(&mut self) -> &mut [u8] {
+        self.0.as_mut().get_mut(LEN..).unwrap_or_default()
+    }
+}
+
 fn be24(bytes: &[u8]) -> u32 {
     u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]])
 }
+
+#[cfg(test)]
+mod tests;

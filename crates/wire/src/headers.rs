@@ -1,12 +1,12 @@
-//! The extension headers behind the BTH, as values (roce.md 7.1). Views for rewriting in place are in [`view`].
+//! The extension headers behind the BTH, as values (PROTOCOL 2.4). Views for rewriting in place are in [`view`].
 
-use crate::reader::{Put, Reader};
+use crate::reader::Reader;
 use crate::{Psn, Qkey, Qpn, Rkey, VirtAddr, WireError};
 use alloc::vec::Vec;
 
 pub mod view;
 
-/// The largest DMA length of a READ or WRITE (roce.md 7.1).
+/// The largest DMA length of a READ or WRITE (PROTOCOL 2.4).
 pub const DMA_LEN_MAX: u32 = 1 << 31;
 
 /// RETH: where a READ or WRITE goes.
@@ -25,17 +25,17 @@ impl Reth {
     pub const LEN: usize = 16;
 
     pub(crate) fn read(r: &mut Reader<'_>) -> Result<Self, WireError> {
-        let reth = Self { va: VirtAddr(r.u64()?), rkey: Rkey(r.u32()?), dma_len: r.u32()? };
-        if reth.dma_len > DMA_LEN_MAX {
-            return Err(WireError::Unknown { what: "RETH.DMALen", value: u64::from(reth.dma_len) });
-        }
-        Ok(reth)
+        let view = view::Reth::new_checked(r.take(Self::LEN)?)?;
+        Ok(Self { va: view.va(), rkey: view.rkey(), dma_len: view.dma_len() })
     }
 
     pub(crate) fn emit(&self, out: &mut Vec<u8>) {
-        out.put_u64(self.va.0);
-        out.put_u32(self.rkey.0);
-        out.put_u32(self.dma_len);
+        assert!(self.dma_len <= DMA_LEN_MAX, "a message has at most 2^31 bytes");
+        let mut view = view::Reth([0; Self::LEN]);
+        view.set_va(self.va);
+        view.set_rkey(self.rkey);
+        view.set_dma_len(self.dma_len);
+        out.extend_from_slice(&view.0);
     }
 }
 
@@ -57,18 +57,26 @@ impl AtomicEth {
     pub const LEN: usize = 28;
 
     pub(crate) fn read(r: &mut Reader<'_>) -> Result<Self, WireError> {
-        Ok(Self { va: VirtAddr(r.u64()?), rkey: Rkey(r.u32()?), swap_or_add: r.u64()?, compare: r.u64()? })
+        let view = view::AtomicEth::new_checked(r.take(Self::LEN)?)?;
+        Ok(Self {
+            va: view.va(),
+            rkey: view.rkey(),
+            swap_or_add: view.swap_or_add(),
+            compare: view.compare(),
+        })
     }
 
     pub(crate) fn emit(&self, out: &mut Vec<u8>) {
-        out.put_u64(self.va.0);
-        out.put_u32(self.rkey.0);
-        out.put_u64(self.swap_or_add);
-        out.put_u64(self.compare);
+        let mut view = view::AtomicEth([0; Self::LEN]);
+        view.set_va(self.va);
+        view.set_rkey(self.rkey);
+        view.set_swap_or_add(self.swap_or_add);
+        view.set_compare(self.compare);
+        out.extend_from_slice(&view.0);
     }
 }
 
-/// A negative acknowledgement's reason (roce.md 7.3).
+/// A negative acknowledgement's reason (PROTOCOL 2.5).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Nak {
@@ -82,12 +90,12 @@ pub enum Nak {
     RemoteOperational = 0x63,
 }
 
-/// The syndrome of an AETH (roce.md 7.3).
+/// The syndrome of an AETH (PROTOCOL 2.5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Syndrome {
     /// All well. farmem sends no credits (0x1f) and ignores the ones it gets.
     Ack,
-    /// Receiver not ready; try again after the time that this 5-bit code stands for.
+    /// Receiver not ready; try again after the time that this 5-bit code stands for (only 5 bits are sent).
     Rnr(u8),
     /// Refused.
     Nak(Nak),
@@ -135,13 +143,15 @@ impl Aeth {
     pub const LEN: usize = 4;
 
     pub(crate) fn read(r: &mut Reader<'_>) -> Result<Self, WireError> {
-        let word = r.u32()?;
-        let [syndrome, ..] = word.to_be_bytes();
-        Ok(Self { syndrome: Syndrome::from_bits(syndrome)?, msn: Psn::new(word) })
+        let view = view::Aeth::new_checked(r.take(Self::LEN)?)?;
+        Ok(Self { syndrome: view.syndrome()?, msn: view.msn() })
     }
 
     pub(crate) fn emit(&self, out: &mut Vec<u8>) {
-        out.put_u32(u32::from(self.syndrome.bits()) << 24 | self.msn.get());
+        let mut view = view::Aeth([0; Self::LEN]);
+        view.set_syndrome(self.syndrome);
+        view.set_msn(self.msn);
+        out.extend_from_slice(&view.0);
     }
 }
 
@@ -159,16 +169,14 @@ impl Deth {
     pub const LEN: usize = 8;
 
     pub(crate) fn read(r: &mut Reader<'_>) -> Result<Self, WireError> {
-        let qkey = Qkey(r.u32()?);
-        let word = r.u32()?;
-        if word > Qpn::MAX {
-            return Err(WireError::Reserved { what: "DETH.reserved8" });
-        }
-        Ok(Self { qkey, src_qp: Qpn::new(word) })
+        let view = view::Deth::new_checked(r.take(Self::LEN)?)?;
+        Ok(Self { qkey: view.qkey(), src_qp: view.src_qp() })
     }
 
     pub(crate) fn emit(&self, out: &mut Vec<u8>) {
-        out.put_u32(self.qkey.0);
-        out.put_u32(self.src_qp.get());
+        let mut view = view::Deth([0; Self::LEN]);
+        view.set_qkey(self.qkey);
+        view.set_src_qp(self.src_qp);
+        out.extend_from_slice(&view.0);
     }
 }

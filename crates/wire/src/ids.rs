@@ -61,7 +61,7 @@ impl Qpn {
     }
 }
 
-/// A packet sequence number: arithmetic modulo 2^24 (roce.md 7.4, 7.5).
+/// A packet sequence number: arithmetic modulo 2^24 (PROTOCOL 2.11).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Psn(u32);
 
@@ -225,7 +225,7 @@ impl fmt::Debug for ProgramHash {
     }
 }
 
-/// A path MTU: the payload bytes of a full packet. Both ends of a connection use the same (roce.md 4, point 6).
+/// A path MTU: the payload bytes of a full packet. Both ends of a connection use the same (PROTOCOL 2.6).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u16)]
 pub enum Pmtu {
@@ -261,10 +261,13 @@ impl Pmtu {
         }
     }
 
-    /// Packets that `len` bytes take; at least one (roce.md 4, point 11).
+    /// Packets that `len` bytes take; at least one (PROTOCOL 2.11).
     #[must_use]
     pub const fn packets(self, len: u32) -> u32 {
         let n = len.div_ceil(self as u32);
         if n == 0 { 1 } else { n }
     }
 }
+
+#[cfg(test)]
+mod tests;

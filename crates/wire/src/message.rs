@@ -1,4 +1,4 @@
-//! farmem's messages: the payload of a UD SEND (docs/protocol.md, section 3).
+//! farmem's messages: the payload of a UD SEND (PROTOCOL 3.1).
 //!
 //! Every message is a 24-byte [`Header`] and a [`Body`]. A request and its response have the same kind; a response has
 //! [`Header::response`] set and a [`Status`]. A traversal's request and response have one format, so that any node can
@@ -14,7 +14,7 @@ mod update;
 pub use traverse::{CODE_LEN_MAX, SCRATCH_LEN_MAX, Traverse};
 pub use update::{Update, Updates};
 
-/// The version this crate speaks. A message with another one is answered with [`Status::Version`].
+/// The version this crate speaks. A request in another one is answered with [`Status::Version`] (PROTOCOL 3.11).
 pub const VERSION: u8 = 1;
 
 /// Bytes of BTH, DETH and [`Header`] in front of every body.
@@ -23,7 +23,7 @@ pub const OVERHEAD: usize = crate::bth::LEN + crate::Deth::LEN + Header::LEN;
 /// Bytes before the data of a region read or write: address and length.
 pub const REGION_LEN: usize = 12;
 
-/// How a request ended. Numbers are frozen.
+/// How a request ended (PROTOCOL 3.5). Numbers are frozen.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum Status {
@@ -85,7 +85,7 @@ impl Status {
     }
 }
 
-/// What a message is about. Numbers are frozen.
+/// What a message is about (PROTOCOL 3.4). Numbers are frozen.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Kind {
@@ -113,7 +113,7 @@ impl Kind {
     }
 }
 
-/// The first 24 bytes of every message.
+/// The first 24 bytes of every message (PROTOCOL 3.2), at the same places in every version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
     /// How it ended; [`Status::Ok`] in a request.
@@ -146,18 +146,64 @@ impl Header {
     pub const fn answer(&self, status: Status) -> Self {
         Self { status, response: true, ..*self }
     }
+
+    fn read(r: &mut Reader<'_>) -> Result<(Self, Kind), WireError> {
+        let [version, kind, status, flags] = r.array()?;
+        if version != VERSION {
+            return Err(WireError::Unknown { what: "message.version", value: u64::from(version) });
+        }
+        let Some(kind) = Kind::from_bits(kind) else {
+            return Err(WireError::Unknown { what: "message.kind", value: u64::from(kind) });
+        };
+        let Some(status) = Status::from_bits(status) else {
+            return Err(WireError::Unknown { what: "message.status", value: u64::from(status) });
+        };
+        if flags & !Self::FLAG_RESPONSE != 0 {
+            return Err(WireError::Reserved { what: "message.flags" });
+        }
+        let response = flags & Self::FLAG_RESPONSE != 0;
+        if !response && status != Status::Ok {
+            return Err(WireError::Unknown { what: "message.status of a request", value: status as u64 });
+        }
+        let header = Self {
+            status,
+            response,
+            domain: Domain(r.u32()?),
+            request: RequestId(r.u64()?),
+            origin: HostId(r.u16()?),
+            hops: r.u8()?,
+        };
+        r.zero("message.reserved", 5)?;
+        Ok((header, kind))
+    }
+
+    fn emit(&self, kind: Kind, out: &mut Vec<u8>) {
+        assert!(self.response || self.status == Status::Ok, "a request has not ended yet");
+        let flags = if self.response { Self::FLAG_RESPONSE } else { 0 };
+        out.extend_from_slice(&[VERSION, kind as u8, self.status as u8, flags]);
+        out.put_u32(self.domain.0);
+        out.put_u64(self.request.0);
+        out.put_u16(self.origin.0);
+        out.put_u8(self.hops);
+        out.extend_from_slice(&[0; 5]);
+    }
+
+    /// True for a response that has what the request asked for.
+    const fn is_good_response(&self) -> bool {
+        self.response && matches!(self.status, Status::Ok)
+    }
 }
 
-/// What follows the header.
+/// What follows the header (PROTOCOL 3.6 to 3.10).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Body<'a> {
-    /// Reads `len` bytes at `addr`. In a response: `len` bytes follow, none when refused.
+    /// Reads `len` bytes at `addr`. In a response with status `Ok` these bytes follow; otherwise none.
     RegionRead {
         /// First byte.
         addr: VirtAddr,
         /// Bytes; a request's must fit one datagram's payload in the response.
         len: u32,
-        /// The bytes, in a good response; empty otherwise.
+        /// The `len` bytes, in a good response; empty otherwise.
         data: &'a [u8],
     },
     /// Writes `data` at `addr`. In a response `data` is empty and `len` is what was written.
@@ -166,7 +212,7 @@ pub enum Body<'a> {
         addr: VirtAddr,
         /// Bytes.
         len: u32,
-        /// The bytes, in a request; empty in a response.
+        /// The `len` bytes, in a request; empty in a response.
         data: &'a [u8],
     },
     /// A traversal's program and state.
@@ -204,46 +250,18 @@ impl<'a> Message<'a> {
     /// [`WireError`] naming what is wrong. Version and kind come first, so that a receiver can answer both.
     pub fn parse(payload: &'a [u8]) -> Result<Self, WireError> {
         let mut r = Reader::new("message", payload);
-        let version = r.u8()?;
-        if version != VERSION {
-            return Err(WireError::Unknown { what: "message.version", value: u64::from(version) });
-        }
-        let kind = r.u8()?;
-        let status = r.u8()?;
-        let flags = r.u8()?;
-        let Some(kind) = Kind::from_bits(kind) else {
-            return Err(WireError::Unknown { what: "message.kind", value: u64::from(kind) });
-        };
-        let Some(status) = Status::from_bits(status) else {
-            return Err(WireError::Unknown { what: "message.status", value: u64::from(status) });
-        };
-        if flags & !Header::FLAG_RESPONSE != 0 {
-            return Err(WireError::Reserved { what: "message.flags" });
-        }
-        let response = flags & Header::FLAG_RESPONSE != 0;
-        if !response && status != Status::Ok {
-            return Err(WireError::Unknown { what: "message.status of a request", value: status as u64 });
-        }
-        let header = Header {
-            status,
-            response,
-            domain: Domain(r.u32()?),
-            request: RequestId(r.u64()?),
-            origin: HostId(r.u16()?),
-            hops: r.u8()?,
-        };
-        r.zero("message.reserved", 5)?;
+        let (header, kind) = Header::read(&mut r)?;
         let body = match kind {
             Kind::RegionRead => {
-                let (addr, len, data) = region(&mut r, response && status == Status::Ok)?;
+                let (addr, len, data) = region(&mut r, header.is_good_response())?;
                 Body::RegionRead { addr, len, data }
             }
             Kind::RegionWrite => {
-                let (addr, len, data) = region(&mut r, !response)?;
+                let (addr, len, data) = region(&mut r, !header.response)?;
                 Body::RegionWrite { addr, len, data }
             }
-            Kind::Traverse => Body::Traverse(Traverse::read(&mut r)?),
-            Kind::Update => Body::Update(Updates::read(&mut r)?),
+            Kind::Traverse => Body::Traverse(Traverse::read(&mut r, header.response)?),
+            Kind::Update => Body::Update(Updates::read(&mut r, &header)?),
         };
         r.end()?;
         Ok(Self { header, body })
@@ -252,24 +270,18 @@ impl<'a> Message<'a> {
     /// Appends the message.
     ///
     /// # Panics
-    /// When a body breaks a rule its type documents (lengths above their bounds).
+    /// When header or body break a rule that their types document: a request with a status, a region's data of another
+    /// length than `len`, code in a response, lengths above their bounds.
     pub fn emit(&self, out: &mut Vec<u8>) {
-        let h = &self.header;
-        let flags = if h.response { Header::FLAG_RESPONSE } else { 0 };
-        out.extend_from_slice(&[VERSION, self.body.kind() as u8, h.status as u8, flags]);
-        out.put_u32(h.domain.0);
-        out.put_u64(h.request.0);
-        out.put_u16(h.origin.0);
-        out.put_u8(h.hops);
-        out.extend_from_slice(&[0; 5]);
+        let header = &self.header;
+        header.emit(self.body.kind(), out);
         match &self.body {
-            Body::RegionRead { addr, len, data } | Body::RegionWrite { addr, len, data } => {
-                out.put_u64(addr.0);
-                out.put_u32(*len);
-                out.extend_from_slice(data);
+            Body::RegionRead { addr, len, data } => {
+                put_region(*addr, *len, data, header.is_good_response(), out);
             }
-            Body::Traverse(traverse) => traverse.emit(out),
-            Body::Update(updates) => updates.emit(out),
+            Body::RegionWrite { addr, len, data } => put_region(*addr, *len, data, !header.response, out),
+            Body::Traverse(traverse) => traverse.emit(header.response, out),
+            Body::Update(updates) => updates.emit(header, out),
         }
     }
 
@@ -298,3 +310,14 @@ fn region<'a>(r: &mut Reader<'a>, with_data: bool) -> Result<(VirtAddr, u32, &'a
     let data = if with_data { r.take(len as usize)? } else { &[][..] };
     Ok((addr, len, data))
 }
+
+fn put_region(addr: VirtAddr, len: u32, data: &[u8], with_data: bool, out: &mut Vec<u8>) {
+    let need = if with_data { len as usize } else { 0 };
+    assert_eq!(data.len(), need, "a region's data are there exactly when they are due");
+    out.put_u64(addr.0);
+    out.put_u32(len);
+    out.extend_from_slice(data);
+}
+
+#[cfg(test)]
+mod tests;

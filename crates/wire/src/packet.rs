@@ -5,7 +5,7 @@ use crate::reader::{Put, Reader};
 use crate::{Bth, Opcode, WireError};
 use alloc::vec::Vec;
 
-/// The extension headers of a packet. Which one a packet has, its opcode says (roce.md 7.2).
+/// The extension headers of a packet. Which one a packet has, its opcode says (PROTOCOL 2.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Extension {
     /// None: SEND, WRITE middle and last, READ response middle.
@@ -42,6 +42,9 @@ pub struct Packet<'a> {
 impl<'a> Packet<'a> {
     /// Reads a frame. Every length and reserved field is checked, the pad bytes included.
     ///
+    /// How long the payload of an opcode may be depends on the connection's PMTU, and a wrong length is answered with a
+    /// NAK: that is the transport's to check (PROTOCOL 2.6).
+    ///
     /// # Errors
     /// [`WireError`] naming what is wrong.
     pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
@@ -50,12 +53,11 @@ impl<'a> Packet<'a> {
         r.take(crate::bth::LEN)?;
         let ext = Extension::read(bth.opcode, &mut r)?;
         let rest = r.rest();
-        let pad = usize::from(pad);
-        let Some(len) = rest.len().checked_sub(pad) else {
-            return Err(WireError::Short { what: "pad", need: pad, have: rest.len() });
+        let Some(len) = rest.len().checked_sub(usize::from(pad)) else {
+            return Err(WireError::Short { what: "pad", need: usize::from(pad), have: rest.len() });
         };
         let (payload, padding) = rest.split_at(len);
-        if rest.len() % 4 != 0 {
+        if !rest.len().is_multiple_of(4) {
             return Err(WireError::Unknown {
                 what: "payload and pad, modulo 4",
                 value: rest.len() as u64 % 4,
@@ -73,18 +75,18 @@ impl<'a> Packet<'a> {
     /// Appends the frame, padded.
     ///
     /// # Panics
-    /// When `ext` is not what the opcode calls for.
+    /// When `ext` is not what the opcode calls for, or there is a payload and the opcode has none.
     pub fn emit(&self, out: &mut Vec<u8>) {
-        let pad = pad_of(self.payload.len());
-        emit_headers(&self.bth, &self.ext, pad, out);
-        out.extend_from_slice(self.payload);
-        out.extend_from_slice(&[0; 3][..usize::from(pad)]);
+        Self::emit_with(&self.bth, &self.ext, self.payload.len(), out, |out| {
+            out.extend_from_slice(self.payload)
+        });
     }
 
     /// Appends a frame whose payload of exactly `len` bytes `fill` appends: no copy in between.
     ///
     /// # Panics
-    /// When `ext` is not what the opcode calls for, or `fill` does not append `len` bytes.
+    /// When `ext` is not what the opcode calls for, `len` is not 0 and the opcode has no payload, or `fill` does not append
+    /// `len` bytes.
     pub fn emit_with(
         bth: &Bth,
         ext: &Extension,
@@ -92,8 +94,11 @@ impl<'a> Packet<'a> {
         out: &mut Vec<u8>,
         fill: impl FnOnce(&mut Vec<u8>),
     ) {
+        assert!(ext.fits(bth.opcode), "{:?} does not carry {ext:?}", bth.opcode);
+        assert!(len == 0 || has_payload(bth.opcode), "{:?} has no payload", bth.opcode);
         let pad = pad_of(len);
-        emit_headers(bth, ext, pad, out);
+        bth.emit(pad, out);
+        ext.emit(out);
         let start = out.len();
         fill(out);
         assert_eq!(out.len() - start, len, "the payload has the length it was announced with");
@@ -164,19 +169,16 @@ impl Extension {
     }
 }
 
-fn emit_headers(bth: &Bth, ext: &Extension, pad: u8, out: &mut Vec<u8>) {
-    assert!(ext.fits(bth.opcode), "{:?} does not carry {ext:?}", bth.opcode);
-    bth.emit(pad, out);
-    ext.emit(out);
-}
-
-/// Pad bytes that bring `len` to a multiple of 4 (roce.md 4, point 7).
+/// Pad bytes that bring `len` to a multiple of 4 (PROTOCOL 2.6).
 fn pad_of(len: usize) -> u8 {
     [0, 3, 2, 1][len % 4]
 }
 
-/// READ requests, acknowledgements and atomics carry no payload (roce.md 7.2).
+/// READ requests, acknowledgements and atomics carry no payload (PROTOCOL 2.3).
 const fn has_payload(opcode: Opcode) -> bool {
     use Opcode as O;
     !matches!(opcode, O::ReadRequest | O::Acknowledge | O::AtomicAck | O::CmpSwap | O::FetchAdd)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,4 @@
-//! The traversal's one format, for request, continuation and response (PULSE 4.1, 5).
+//! The traversal's one format, for request, continuation and response (PROTOCOL 3.8; PULSE 4.1, 5).
 
 use crate::reader::{Put, Reader};
 use crate::{ProgramHash, VirtAddr, WireError};
@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 
 /// The largest scratch pad, in bytes.
 pub const SCRATCH_LEN_MAX: usize = 256;
-/// The largest program in a packet, in bytes (512 instructions of 8). The PMTU may allow less.
-pub const CODE_LEN_MAX: usize = 4096;
+/// The largest program in a packet, in bytes (a header of 8 and 512 instructions of 8). The PMTU may allow less.
+pub const CODE_LEN_MAX: usize = 4104;
 
 /// A traversal: which program, and all of its state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,7 +22,8 @@ pub struct Traverse<'a> {
     pub limit: u32,
     /// The scratch pad; at most [`SCRATCH_LEN_MAX`] bytes.
     pub scratch: &'a [u8],
-    /// The program's encoded form, when the sender thinks the node has not seen it; empty otherwise, and in responses.
+    /// The program's encoded form, when the sender thinks the node has not seen it; at most [`CODE_LEN_MAX`] bytes.
+    /// Empty otherwise, and in every response.
     pub code: &'a [u8],
 }
 
@@ -30,7 +31,7 @@ impl<'a> Traverse<'a> {
     /// Bytes before scratch pad and code.
     pub const FIXED_LEN: usize = 40;
 
-    pub(super) fn read(r: &mut Reader<'a>) -> Result<Self, WireError> {
+    pub(super) fn read(r: &mut Reader<'a>, response: bool) -> Result<Self, WireError> {
         let program = ProgramHash(r.array()?);
         let cur_ptr = VirtAddr(r.u64()?);
         let iterations = r.u32()?;
@@ -45,8 +46,9 @@ impl<'a> Traverse<'a> {
                 have: scratch_len,
             });
         }
-        if code_len > CODE_LEN_MAX {
-            return Err(WireError::Long { what: "traverse.code", most: CODE_LEN_MAX, have: code_len });
+        let most = if response { 0 } else { CODE_LEN_MAX };
+        if code_len > most {
+            return Err(WireError::Long { what: "traverse.code", most, have: code_len });
         }
         Ok(Self {
             program,
@@ -58,11 +60,10 @@ impl<'a> Traverse<'a> {
         })
     }
 
-    pub(super) fn emit(&self, out: &mut Vec<u8>) {
-        assert!(
-            self.scratch.len() <= SCRATCH_LEN_MAX && self.code.len() <= CODE_LEN_MAX,
-            "traversal within bounds"
-        );
+    pub(super) fn emit(&self, response: bool, out: &mut Vec<u8>) {
+        assert!(self.scratch.len() <= SCRATCH_LEN_MAX, "a scratch pad is within its bound");
+        assert!(self.code.len() <= CODE_LEN_MAX, "a program is within its bound");
+        assert!(!response || self.code.is_empty(), "a response carries no code");
         out.extend_from_slice(&self.program.0);
         out.put_u64(self.cur_ptr.0);
         out.put_u32(self.iterations);

@@ -1,5 +1,6 @@
-//! Table updates from the control plane to a role: numbered, applied in order, each exactly once.
+//! Table updates from the control plane to a role: numbered, applied in order, each exactly once (PROTOCOL 3.9, 3.10).
 
+use super::Header;
 use crate::reader::{Put, Reader};
 use crate::{Domain, Gid, HostId, NodeId, Perm, Pmtu, Psn, Qkey, Qpn, Rkey, VirtAddr, WireError};
 use alloc::vec::Vec;
@@ -72,7 +73,7 @@ pub enum Update {
         base: VirtAddr,
         /// Bytes.
         len: u64,
-        /// First byte in the node's memory.
+        /// First byte in the node's memory; `offset + len` stays below 2^64.
         offset: u64,
     },
     /// Node: the range is no longer here.
@@ -114,6 +115,9 @@ pub enum Update {
 }
 
 impl Update {
+    /// The most bytes one update takes.
+    pub const LEN_MAX: usize = 29;
+
     fn read(r: &mut Reader<'_>) -> Result<Self, WireError> {
         let tag = r.u8()?;
         Ok(match tag {
@@ -130,8 +134,10 @@ impl Update {
             5 => {
                 let (domain, (base, len)) = (Domain(r.u32()?), span(r)?);
                 let bits = r.u8()?;
-                let unknown = WireError::Unknown { what: "update.perm", value: u64::from(bits) };
-                Self::Protect { domain, base, len, perm: Perm::from_bits(bits).ok_or(unknown)? }
+                let Some(perm) = Perm::from_bits(bits) else {
+                    return Err(WireError::Unknown { what: "update.perm", value: u64::from(bits) });
+                };
+                Self::Protect { domain, base, len, perm }
             }
             6 => Self::Session {
                 qpn: qpn(r)?,
@@ -141,8 +147,11 @@ impl Update {
             },
             7 => Self::SessionGone { qpn: qpn(r)? },
             8 => {
-                let (base, len) = span(r)?;
-                Self::Range { base, len, offset: r.u64()? }
+                let ((base, len), offset) = (span(r)?, r.u64()?);
+                if offset.checked_add(len).is_none() {
+                    return Err(WireError::Unknown { what: "update.offset", value: offset });
+                }
+                Self::Range { base, len, offset }
             }
             9 => {
                 let (base, len) = span(r)?;
@@ -166,7 +175,7 @@ impl Update {
         })
     }
 
-    /// Appends the update.
+    /// Appends the update. [`Updates::request`] checks that it makes sense.
     pub fn emit(&self, out: &mut Vec<u8>) {
         match *self {
             Self::Peer { port, gid, qpn, qkey } => {
@@ -290,12 +299,20 @@ impl<'a> Updates<'a> {
         Ok(self)
     }
 
-    pub(super) fn read(r: &mut Reader<'a>) -> Result<Self, WireError> {
+    pub(super) fn read(r: &mut Reader<'a>, header: &Header) -> Result<Self, WireError> {
         let (seq, refused, count) = (r.u64()?, r.u16()?, r.u16()?);
+        if refused != 0 && !names_refused(header) {
+            return Err(WireError::Unknown { what: "update.refused", value: u64::from(refused) });
+        }
+        if count != 0 && header.response {
+            return Err(WireError::Unknown { what: "update.count of a response", value: u64::from(count) });
+        }
         Self { seq, refused, count, bytes: r.rest() }.checked()
     }
 
-    pub(super) fn emit(&self, out: &mut Vec<u8>) {
+    pub(super) fn emit(&self, header: &Header, out: &mut Vec<u8>) {
+        assert!(self.refused == 0 || names_refused(header), "only a refusal names a refused update");
+        assert!(self.count == 0 || !header.response, "a response carries no updates");
         out.put_u64(self.seq);
         out.put_u16(self.refused);
         out.put_u16(self.count);
@@ -305,6 +322,11 @@ impl<'a> Updates<'a> {
     pub(super) const fn len(&self) -> usize {
         Self::FIXED_LEN + self.bytes.len()
     }
+}
+
+/// Only a response that is not `Ok` names an update that was refused.
+const fn names_refused(header: &Header) -> bool {
+    header.response && !header.is_good_response()
 }
 
 fn qpn(r: &mut Reader<'_>) -> Result<Qpn, WireError> {
@@ -317,8 +339,10 @@ fn qpn(r: &mut Reader<'_>) -> Result<Qpn, WireError> {
 
 fn pmtu(r: &mut Reader<'_>) -> Result<Pmtu, WireError> {
     let bytes = r.u16()?;
-    Pmtu::from_bytes(usize::from(bytes))
-        .ok_or(WireError::Unknown { what: "update.pmtu", value: u64::from(bytes) })
+    let Some(pmtu) = Pmtu::from_bytes(usize::from(bytes)) else {
+        return Err(WireError::Unknown { what: "update.pmtu", value: u64::from(bytes) });
+    };
+    Ok(pmtu)
 }
 
 /// A base aligned to its power-of-two size.
