@@ -11,7 +11,7 @@ pub struct Budgets {
     pub protection_entries: usize,
     /// Sessions, one per host and domain.
     pub sessions: usize,
-    /// Peers: nodes, hosts and the control plane.
+    /// Peers: nodes and hosts. The control plane is known from the start and not counted.
     pub peers: usize,
 }
 

@@ -9,7 +9,7 @@ use crate::{Budgets, Note, Occupancy, Reason};
 use core::convert::Infallible;
 use farmem_machine::{Event, Instant, Machine, Port};
 use farmem_transport::PeerChange;
-use farmem_transport::ud::{self, Home, Inbox, Peer, Turn};
+use farmem_transport::ud::{self, Endpoint, Home, Inbox, Peer, Turn};
 use farmem_wire::message::{REGION_LEN, Updates};
 use farmem_wire::{
     Body, Domain, Extension, Header, HostId, Message, NodeId, Packet, Perm, Pmtu, Psn, Qkey, Qpn, Status,
@@ -30,7 +30,7 @@ type Outbox = farmem_machine::Outbox<PeerChange, Note>;
 /// The switch.
 #[derive(Debug)]
 pub struct Switch {
-    home: Home,
+    home: Endpoint,
     pub(crate) tables: Tables,
     inbox: Inbox,
     /// Counts the datagrams sent. UD receivers do not look at it; people who read traces do.
@@ -42,8 +42,8 @@ impl Switch {
     #[must_use]
     pub fn new(home: Home, budgets: Budgets) -> Self {
         Self {
-            home,
-            tables: Tables::new(home.endpoint.qpn, &budgets),
+            home: home.endpoint,
+            tables: Tables::new(&home, &budgets),
             inbox: Inbox::default(),
             psn: Psn::default(),
         }
@@ -83,13 +83,13 @@ impl Switch {
 
     /// Who is speaking: decided by queue pair, key and port, never by what the message says (PROTOCOL 6.2).
     fn sender(&self, port: Port, datagram: &Datagram<'_>) -> Result<Sender, Reason> {
-        let at_home = datagram.dest_qp == self.home.endpoint.qpn;
+        let at_home = datagram.dest_qp == self.home.qpn;
         let (qkey, sender) = if at_home {
             let sender = match port.as_node() {
                 Some(node) => Some(Sender::Node(NodeId(node))),
                 None => (port == Port::CONTROL).then_some(Sender::Control),
             };
-            (self.home.endpoint.qkey, sender)
+            (self.home.qkey, sender)
         } else {
             let session = self.tables.session(datagram.dest_qp).ok_or(Reason::UnknownQueuePair)?;
             (session.qkey, (port == Port::host(session.host.0)).then_some(Sender::Host(session)))
@@ -184,12 +184,11 @@ impl Switch {
 
     /// The control plane's table updates (PROTOCOL 6.16 to 6.20).
     fn update(&mut self, payload: &[u8], out: &mut Outbox) -> Note {
-        let control = self.home.control;
         let Ok(message) = Message::parse(payload) else {
             return match Envelope::read(payload) {
                 Some(envelope) if !envelope.response => {
                     let answer = envelope.refusal(Domain::default(), HostId::default());
-                    self.send(control, &answer, out);
+                    self.answer_control(&answer, out);
                     Note::Refused(answer.header.status)
                 }
                 _ => Note::Dropped(Reason::Message),
@@ -199,7 +198,7 @@ impl Switch {
             return Note::Dropped(Reason::Response);
         }
         let Body::Update(batch) = message.body else {
-            self.send(control, &refusal(&message, Status::Unsupported), out);
+            self.answer_control(&refusal(&message, Status::Unsupported), out);
             return Note::Refused(Status::Unsupported);
         };
         let seq = batch.seq;
@@ -215,7 +214,7 @@ impl Switch {
             }
         };
         let body = Body::Update(Updates::response(seq, refused));
-        self.send(control, &Message { header: message.header.answer(status), body }, out);
+        self.answer_control(&Message { header: message.header.answer(status), body }, out);
         note
     }
 
@@ -231,8 +230,13 @@ impl Switch {
         (Status::Ok, 0)
     }
 
+    fn answer_control(&mut self, message: &Message<'_>, out: &mut Outbox) {
+        let control = Peer { port: Port::CONTROL, endpoint: self.tables.control };
+        self.send(control, message, out);
+    }
+
     fn send(&mut self, peer: Peer, message: &Message<'_>, out: &mut Outbox) {
-        ud::send(out, peer, self.home.endpoint.qpn, self.psn, message);
+        ud::send(out, peer, self.home.qpn, self.psn, message);
         self.psn = self.psn.plus(1);
     }
 }
@@ -299,7 +303,9 @@ struct Wanted {
 impl Wanted {
     fn of(body: &Body<'_>) -> Result<Self, Status> {
         match *body {
-            Body::RegionRead { len, .. } | Body::RegionWrite { len, .. } if len > REGION_BYTES_MAX => {
+            Body::RegionRead { len, .. } | Body::RegionWrite { len, .. }
+                if len == 0 || len > REGION_BYTES_MAX =>
+            {
                 Err(Status::Malformed)
             }
             Body::RegionRead { addr, len, .. } => Ok(Self { addr, len, perm: Perm::Read }),

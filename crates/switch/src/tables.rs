@@ -6,7 +6,7 @@ use crate::{Budgets, Occupancy, Protection, TableError, Translation, Usage};
 use alloc::collections::BTreeMap;
 use farmem_machine::Port;
 use farmem_transport::PeerChange;
-use farmem_transport::ud::{Endpoint, Peer};
+use farmem_transport::ud::{Endpoint, Home, Peer};
 use farmem_wire::message::Update;
 use farmem_wire::{Domain, HostId, NodeId, Qkey, Qpn};
 
@@ -27,19 +27,23 @@ pub(crate) struct Tables {
     pub(crate) translation: Translation,
     pub(crate) protection: Protection,
     sessions: Exact<Qpn, Session>,
+    /// Nodes and hosts.
     peers: Exact<Port, Endpoint>,
+    /// Who is answered for updates. It can move and not leave: there would be nobody to answer.
+    pub(crate) control: Endpoint,
     /// Our own queue pair, which no session may have.
     home: Qpn,
 }
 
 impl Tables {
-    pub(crate) const fn new(home: Qpn, budgets: &Budgets) -> Self {
+    pub(crate) const fn new(home: &Home, budgets: &Budgets) -> Self {
         Self {
             translation: Translation::new(budgets.translation_entries),
             protection: Protection::new(budgets.protection_entries),
             sessions: Exact::new(budgets.sessions),
             peers: Exact::new(budgets.peers),
-            home,
+            control: home.control.endpoint,
+            home: home.endpoint.qpn,
         }
     }
 
@@ -60,12 +64,16 @@ impl Tables {
     pub(crate) fn apply(&mut self, update: Update) -> Result<Option<PeerChange>, TableError> {
         match update {
             Update::Peer { port, gid, qpn, qkey } => {
-                let port = known(port)?;
-                self.peers.insert(port, Endpoint { qpn, qkey })?;
+                let (port, endpoint) = (Port(port), Endpoint { qpn, qkey });
+                if port == Port::CONTROL {
+                    self.control = endpoint;
+                } else {
+                    self.peers.insert(member(port)?, endpoint)?;
+                }
                 return Ok(Some(PeerChange { port, gid: Some(gid) }));
             }
             Update::PeerGone { port } => {
-                let port = known(port)?;
+                let port = member(Port(port))?;
                 return Ok(self.peers.entries.remove(&port).map(|_| PeerChange { port, gid: None }));
             }
             Update::Translate { node, .. } if node.0 >= NODES_MAX => return Err(TableError::Malformed),
@@ -112,7 +120,7 @@ impl Tables {
             assert!(session.domain != Domain(0), "a session has a domain");
         }
         for &port in self.peers.entries.keys() {
-            assert_eq!(known(port.0), Ok(port), "a peer is someone");
+            assert_eq!(member(port), Ok(port), "a peer is a node or a host");
         }
     }
 
@@ -121,11 +129,10 @@ impl Tables {
     }
 }
 
-/// The port, when somebody can be there: the control plane, a node or a host.
-fn known(port: u32) -> Result<Port, TableError> {
-    let port = Port(port);
-    let known = port == Port::CONTROL || port.as_node().is_some() || port.as_host().is_some();
-    if known { Ok(port) } else { Err(TableError::Malformed) }
+/// The port, when a node or a host can be there.
+fn member(port: Port) -> Result<Port, TableError> {
+    let member = port.as_node().is_some() || port.as_host().is_some();
+    if member { Ok(port) } else { Err(TableError::Malformed) }
 }
 
 /// An exact-match table with a budget.

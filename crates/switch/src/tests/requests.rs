@@ -111,7 +111,6 @@ fn protection_is_checked_for_every_byte() {
     for (message, status) in [
         (read(1, 0, 8), Status::NotMapped),
         (read(1, end, 1), Status::NotMapped),
-        (read(1, end, 0), Status::NotMapped),
         (read(1, BASE_1 - 1, 2), Status::NotMapped),
         (read(1, end - 8, 9), Status::OutOfBounds),
         (read(1, u64::MAX, 2), Status::NotMapped),
@@ -144,10 +143,12 @@ fn an_address_that_overflows_is_out_of_bounds() {
     assert_eq!(note, Note::Forwarded { node: NodeId(2) });
 }
 
-/// PROTOCOL 6.9: a length no datagram can carry is refused before any table is looked at.
+/// PROTOCOL 6.9: a length no datagram can carry, or none at all, is refused before any table is looked at.
 #[test]
-fn an_oversized_region_is_malformed() {
+fn a_region_of_a_senseless_length_is_malformed() {
     let mut scene = Scene::rack();
+    refused(&mut scene, SESSION_1_10, 10, HOST_1, &read(1, BASE_1, 0), Status::Malformed);
+    refused(&mut scene, SESSION_1_10, 10, HOST_1, &write(1, BASE_1, b""), Status::Malformed);
     refused(&mut scene, SESSION_1_10, 10, HOST_1, &read(1, BASE_1, REGION_BYTES_MAX + 1), Status::Malformed);
     refused(&mut scene, SESSION_1_10, 10, HOST_1, &read(1, BASE_1, u32::MAX), Status::Malformed);
     let (_, note) =

@@ -4,7 +4,7 @@ use super::*;
 use crate::{Occupancy, Reason, Usage};
 use farmem_wire::{Pmtu, Rkey, Status, message};
 
-/// The answer to a batch: its status, its number, and the index of the refused update.
+/// The answer to a batch, from our home to the control plane: its status, its number, and the index of the refused update.
 fn answered(out: &[Out]) -> (Status, u64, u16) {
     let sent: Vec<_> = out
         .iter()
@@ -146,10 +146,26 @@ fn an_update_that_makes_no_sense_is_malformed() {
         peer(Port::SWITCH.0),
         peer(2),
         Update::PeerGone { port: Port::UNKNOWN.0 },
+        Update::PeerGone { port: Port::CONTROL.0 },
     ] {
         assert_eq!(answered(&scene.update(&[nonsense])).0, Status::Malformed, "{nonsense:?}");
         assert_eq!(used(&scene), [0; 4]);
     }
+}
+
+/// The control plane started again elsewhere: the batch that says so is answered there, and so is what follows.
+#[test]
+fn the_control_plane_can_move() {
+    let mut scene = Scene::new(Budgets { peers: 0, ..Budgets::default() });
+    let moved = peer(Port::CONTROL, 0x555, 0x1234);
+    let (frame, gid) = (batch(1, &[add(moved)]), Some(GID));
+    let out = scene.deliver(Port::CONTROL, &frame);
+    assert_eq!(out[0], Out::Peer(PeerChange { port: Port::CONTROL, gid }));
+    let Out::Send(Port::CONTROL, answer) = &out[1] else { panic!("an answer to control: {out:?}") };
+    let packet = Packet::parse(answer).expect("a frame that parses");
+    assert_eq!(packet.bth.dest_qp, moved.endpoint.qpn);
+    let (_, note) = scene.relayed(Port::CONTROL, &frame, moved);
+    assert_eq!(note, Note::UpdateRepeated { seq: 1 });
 }
 
 /// A node's updates are not a switch's.
