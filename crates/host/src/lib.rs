@@ -1,5 +1,382 @@
-//! The host role.
+//! The host role: one-sided verbs over reliable connections, and requests through the switch, for the programs of one machine.
+//!
+//! [`Host`] owns a connection per (domain, memory node) and a session per domain. Each [`Ask::Submit`] ends in exactly one
+//! [`Done`]. Traversals are continued here: after an iteration or hop limit, and with the code when a node does not know the
+//! program (PULSE 3, 4.1). Caches and the decision what to offload come with their own modules; membership and memory are the
+//! control plane's.
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+
+mod connections;
+mod requests;
+
+use alloc::vec::Vec;
+use connections::Connections;
+use farmem_machine::{Duration, Event, Instant, Machine, Outbox, Port};
+use farmem_transport::{rc, ud};
+use farmem_traversal::Program;
+use farmem_wire::{Domain, Extension, HostId, NodeId, Packet, Status, VirtAddr, WireError};
+use requests::Requests;
+
+pub use requests::{REGION_DATA_MAX, TRAVERSALS_CONTINUED_MAX};
+
+/// Bounds and times of a host.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// The host's number.
+    pub id: HostId,
+    /// How often the host started; part of its request ids.
+    pub generation: u16,
+    /// The host's own UD endpoint, where answers come.
+    pub home: ud::Endpoint,
+    /// UD requests outstanding at once.
+    pub requests_max: usize,
+    /// Time without an answer after which a UD request is sent again.
+    pub request_timeout: Duration,
+    /// Times a UD request is sent again before it is given up.
+    pub request_retries_max: u32,
+    /// Times a request may be routed to a memory node before it comes back.
+    pub hops_max: u8,
+    /// Connections and sessions, each.
+    pub connections_max: usize,
+}
+
+impl Config {
+    /// A host with the usual bounds.
+    #[must_use]
+    pub const fn new(id: HostId, generation: u16, home: ud::Endpoint) -> Self {
+        Self {
+            id,
+            generation,
+            home,
+            requests_max: 1024,
+            request_timeout: Duration::from_millis(40),
+            request_retries_max: 7,
+            hops_max: 64,
+            connections_max: 1024,
+        }
+    }
+}
+
+/// A connection to a memory node, as the control plane set it up.
+#[derive(Clone, Copy, Debug)]
+pub struct Connection {
+    /// The memory node.
+    pub node: NodeId,
+    /// The domain of everything sent over it.
+    pub domain: Domain,
+    /// First address of the node's range.
+    pub base: VirtAddr,
+    /// Bytes of the node's range.
+    pub len: u64,
+    /// The queue pair.
+    pub rc: rc::RequesterConfig,
+}
+
+/// What the host's user asks.
+#[derive(Debug)]
+pub enum Ask {
+    /// Requests of `domain` that go through the switch use this session. Replaces the one before.
+    Session {
+        /// The domain.
+        domain: Domain,
+        /// The switch's endpoint.
+        switch: ud::Peer,
+    },
+    /// Requests of its domain to its node use this connection. Replaces the one before, whose requests are flushed.
+    Connect(Connection),
+    /// Carries out an operation.
+    Submit {
+        /// The caller's name for it; in the [`Done`] that ends it.
+        ticket: u64,
+        /// In whose name.
+        domain: Domain,
+        /// What.
+        op: Op,
+    },
+}
+
+/// One operation on far memory.
+#[derive(Clone, Debug)]
+pub enum Op {
+    /// Reads `buf.len()` bytes at `addr` over the connection to its node.
+    Read {
+        /// First byte.
+        addr: VirtAddr,
+        /// Where the bytes go.
+        buf: Vec<u8>,
+    },
+    /// Writes `buf` at `addr` over the connection to its node.
+    Write {
+        /// First byte.
+        addr: VirtAddr,
+        /// The bytes.
+        buf: Vec<u8>,
+    },
+    /// Compares and swaps a word.
+    CompareSwap {
+        /// The word; a multiple of 8.
+        addr: VirtAddr,
+        /// What must be there.
+        compare: u64,
+        /// What replaces it.
+        swap: u64,
+    },
+    /// Adds to a word, wrapping.
+    FetchAdd {
+        /// The word; a multiple of 8.
+        addr: VirtAddr,
+        /// What is added.
+        add: u64,
+    },
+    /// Reads `buf.len()` bytes at `addr` through the switch, for diagnosis; at most [`REGION_DATA_MAX`] bytes.
+    RegionRead {
+        /// First byte.
+        addr: VirtAddr,
+        /// Where the bytes go.
+        buf: Vec<u8>,
+    },
+    /// Writes `buf` at `addr` through the switch, for diagnosis; at most [`REGION_DATA_MAX`] bytes.
+    RegionWrite {
+        /// First byte.
+        addr: VirtAddr,
+        /// The bytes.
+        buf: Vec<u8>,
+    },
+    /// Runs a traversal at the memory nodes.
+    Traverse {
+        /// The program.
+        program: Program,
+        /// The first pointer.
+        cur_ptr: VirtAddr,
+        /// The scratch pad; as long as the program's.
+        scratch: Vec<u8>,
+        /// Iterations after which it stops, in all.
+        limit: u32,
+    },
+}
+
+/// How an operation ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Done {
+    /// The caller's name for it.
+    pub ticket: u64,
+    /// What came of it.
+    pub result: Result<Answer, Failure>,
+    /// The buffer of a read or write, or the scratch pad of a traversal (its last known state when it failed).
+    pub buf: Vec<u8>,
+}
+
+/// What a successful operation answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// A verb was carried out.
+    Done {
+        /// What an atomic found; 0 for a read or write.
+        old: u64,
+    },
+    /// A traversal came to its end.
+    Traversed(Traversed),
+}
+
+/// The outcome of a traversal that was not refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Traversed {
+    /// True after RETURN; false when the iteration limit was reached, and the state continues it.
+    pub returned: bool,
+    /// The last pointer.
+    pub cur_ptr: VirtAddr,
+    /// Iterations in all.
+    pub iterations: u32,
+    /// Requests it took: one, and one more for each continuation by this host.
+    pub requests: u32,
+}
+
+/// Why an operation failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Failure {
+    /// No connection of this domain leads to a node that owns the address.
+    NotConnected {
+        /// The address.
+        addr: VirtAddr,
+    },
+    /// The domain has no session through the switch.
+    NoSession,
+    /// The range leaves its node or the address space.
+    OutOfBounds {
+        /// First byte.
+        addr: VirtAddr,
+    },
+    /// The buffer is longer than this kind of operation carries.
+    TooLong {
+        /// Bytes it carries.
+        max: usize,
+    },
+    /// The scratch pad does not have the program's length.
+    ScratchLen {
+        /// The program's length.
+        need: usize,
+    },
+    /// Too much is outstanding; wait for completions.
+    QueueFull,
+    /// The connection refused or lost it.
+    Connection(rc::Failure),
+    /// Switch or node refused it.
+    Refused {
+        /// Why.
+        status: Status,
+        /// The address at fault.
+        addr: VirtAddr,
+    },
+    /// No answer, after all retransmissions.
+    NoAnswer,
+    /// The traversal made no progress from one continuation to the next, or was continued too often.
+    Stalled {
+        /// Where it stands.
+        addr: VirtAddr,
+    },
+}
+
+/// What happened at a host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Note {
+    /// On a connection.
+    Rc(rc::Note),
+    /// Bytes that are no frame.
+    Malformed(WireError),
+    /// A frame for a queue pair that is not here, or with a wrong key.
+    NotForUs,
+    /// An answer to a request that is not outstanding: late, repeated or forged.
+    LateAnswer,
+    /// An answer that does not fit its request.
+    WrongAnswer,
+    /// A traversal was sent again with its code.
+    SentCode,
+    /// A traversal was continued from the state in an answer.
+    Continued(Status),
+    /// A request was given up.
+    GivenUp,
+}
+
+impl From<rc::Note> for Note {
+    fn from(note: rc::Note) -> Self {
+        Self::Rc(note)
+    }
+}
+
+/// The host role.
+#[derive(Debug)]
+pub struct Host {
+    config: Config,
+    connections: Connections,
+    requests: Requests,
+}
+
+type Out = Outbox<Done, Note>;
+
+impl Host {
+    /// A host with no session and no connection.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            connections: Connections::new(config.connections_max),
+            requests: Requests::new(&config),
+        }
+    }
+
+    /// The host's bounds and identity.
+    #[must_use]
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Operations submitted and not ended.
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        self.connections.outstanding() + self.requests.outstanding()
+    }
+
+    /// True when the connection of `domain` to the owner of `addr` broke and must be set up again.
+    #[must_use]
+    pub fn is_broken(&self, domain: Domain, addr: VirtAddr) -> bool {
+        self.connections.is_broken(domain, addr)
+    }
+
+    fn submit(&mut self, now: Instant, ticket: u64, domain: Domain, op: Op, out: &mut Out) {
+        match op {
+            Op::Read { addr, buf } => {
+                self.connections.post(now, ticket, domain, addr, rc::Work::Read { addr, buf }, out);
+            }
+            Op::Write { addr, buf } => {
+                self.connections.post(now, ticket, domain, addr, rc::Work::Write { addr, buf }, out);
+            }
+            Op::CompareSwap { addr, compare, swap } => {
+                self.connections.post(
+                    now,
+                    ticket,
+                    domain,
+                    addr,
+                    rc::Work::CmpSwap { addr, compare, swap },
+                    out,
+                );
+            }
+            Op::FetchAdd { addr, add } => {
+                self.connections.post(now, ticket, domain, addr, rc::Work::FetchAdd { addr, add }, out);
+            }
+            Op::RegionRead { .. } | Op::RegionWrite { .. } | Op::Traverse { .. } => {
+                self.requests.submit(now, ticket, domain, op, out);
+            }
+        }
+    }
+
+    fn frame(&mut self, now: Instant, port: Port, bytes: &[u8], out: &mut Out) {
+        let packet = match Packet::parse(bytes) {
+            Ok(packet) => packet,
+            Err(error) => return out.note(Note::Malformed(error)),
+        };
+        match packet.ext {
+            Extension::Deth(deth) if packet.bth.dest_qp == self.config.home.qpn => {
+                if deth.qkey == self.config.home.qkey {
+                    self.requests.answer(now, packet.payload, out);
+                } else {
+                    out.note(Note::NotForUs);
+                }
+            }
+            _ => self.connections.packet(now, port, &packet, out),
+        }
+    }
+}
+
+impl Machine for Host {
+    type In = Ask;
+    type Out = Done;
+    type Note = Note;
+
+    fn handle(&mut self, now: Instant, event: Event<'_, Ask>, out: &mut Out) {
+        match event {
+            Event::Frame { port, bytes } => self.frame(now, port, bytes, out),
+            Event::Wake => {
+                self.connections.wake(now, out);
+                self.requests.wake(now, out);
+            }
+            Event::Local(Ask::Session { domain, switch }) => self.requests.session(domain, switch),
+            Event::Local(Ask::Connect(connection)) => self.connections.add(connection, out),
+            Event::Local(Ask::Submit { ticket, domain, op }) => self.submit(now, ticket, domain, op, out),
+        }
+    }
+
+    fn next_wake(&self) -> Option<Instant> {
+        match (self.connections.next_wake(), self.requests.next_wake()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    fn check(&self) {
+        self.connections.check();
+        self.requests.check();
+    }
+}

@@ -40,9 +40,7 @@ impl Rng {
     pub fn below(&mut self, bound: u32) -> u32 {
         assert!(bound > 0, "no number is below zero");
         let wide = u64::from(self.next_u32()) * u64::from(bound);
-        #[expect(clippy::cast_possible_truncation, reason = "the high half of a 32 x 32 bit product")]
-        let high = (wide >> 32) as u32;
-        high
+        (wide >> 32) as u32
     }
 
     /// True in `numerator` of `denominator` cases.

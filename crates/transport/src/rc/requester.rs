@@ -160,6 +160,13 @@ impl Requester {
         self.timer
     }
 
+    /// Gives the connection up: everything posted ends as [`Failure::Flushed`]. For an owner that sets up a new one.
+    pub fn abandon<O, N: From<Note>>(&mut self, out: &mut Outbox<O, N>) {
+        if !self.broken {
+            self.fail(Failure::Flushed, out);
+        }
+    }
+
     /// Takes the next finished request, oldest first.
     pub fn pop_completion(&mut self) -> Option<Completion> {
         self.completions.pop_front()
