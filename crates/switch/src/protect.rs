@@ -2,7 +2,7 @@
 //!
 //! [`Protection`] maps (domain, vma) to a permission class. A TCAM entry matches a power of two of bytes, aligned to its size;
 //! so a range is split into such entries, and *buddies* (the two halves of a bigger entry) that say the same are coalesced. The
-//! table is always *canonical*: per domain, the fewest entries that say what was said. It knows nothing of nodes.
+//! table is always *canonical*: per domain, the fewest entries that say what was said (PROTOCOL 6.22). It knows nothing of nodes.
 //!
 //! Why an update can be counted before it is made: let a *run* be a longest stretch of one domain's addresses with one class.
 //! Being canonical, the table holds for each run its largest aligned blocks, and those depend on the run alone. An update makes

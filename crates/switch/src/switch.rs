@@ -173,7 +173,7 @@ impl Switch {
         self.send(node, &message, out);
     }
 
-    /// Sends a refusal to the host it is for.
+    /// Sends a refusal to the host it is for (PROTOCOL 6.12).
     fn answer(&mut self, host: HostId, message: &Message<'_>, out: &mut Outbox) -> Note {
         let Some(peer) = self.tables.host(host) else {
             return Note::Dropped(Reason::UnknownOrigin);
@@ -182,7 +182,7 @@ impl Switch {
         Note::Refused(message.header.status)
     }
 
-    /// The control plane's table updates (PROTOCOL 6.16 to 6.20).
+    /// The control plane's table updates (PROTOCOL 6.16).
     fn update(&mut self, payload: &[u8], out: &mut Outbox) -> Note {
         let Ok(message) = Message::parse(payload) else {
             return match Envelope::read(payload) {

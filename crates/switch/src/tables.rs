@@ -1,4 +1,4 @@
-//! Everything the control plane told the switch, and how an update changes it (PROTOCOL 6.16 to 6.20).
+//! Everything the control plane told the switch, and how an update changes it (PROTOCOL 6.17 to 6.23).
 //!
 //! It does not know the order of batches; that is [`farmem_transport::ud::Inbox`]'s.
 

@@ -124,6 +124,7 @@ fn an_access_does_not_wrap_around_the_space() {
     assert_eq!(table.check(D, VirtAddr(u64::MAX), 1, Perm::Read), Err(Denial::NotMapped));
 }
 
+/// PROTOCOL 6.21.
 #[test]
 fn nonsense_is_refused_and_changes_nothing() {
     let mut table = table(8, &[(0x1000, 0x1000, Perm::Read)]);
@@ -217,7 +218,7 @@ fn origins() -> impl Strategy<Value = u64> {
 }
 
 proptest! {
-    /// Any history of grants answers as a table of bytes does, has the fewest entries there can be, and refuses exactly the
+    /// PROTOCOL 6.17, 6.22: any history of grants answers as a table of bytes does, has the fewest entries there can be, and refuses exactly the
     /// updates after which those would be more than the budget.
     #[test]
     fn the_table_is_the_coalesced_form_of_a_plain_one(
@@ -250,7 +251,7 @@ proptest! {
         }
     }
 
-    /// A range of `len` bytes anywhere takes at most `2 * log2(len)` entries, which cover it exactly, aligned and in order.
+    /// PROTOCOL 6.22: a range of `len` bytes anywhere takes at most `2 * log2(len)` entries, which cover it exactly, aligned and in order.
     #[test]
     fn a_range_is_split_into_few_aligned_blocks(base in any::<u64>(), shift in 0u32..64, len in any::<u64>()) {
         let len = (len >> shift).max(1).min(u64::MAX - base.min(u64::MAX - 1));

@@ -42,7 +42,7 @@ fn a_traversal_is_routed_on_until_its_pointer_leads_nowhere() {
     );
 }
 
-/// The same checks as for a host: hops, protection in the traversal's domain, translation. The refusal goes to the origin.
+/// PROTOCOL 6.10: the same checks as for a host: hops, protection in the traversal's domain, translation. The refusal goes to the origin.
 #[test]
 fn a_continuation_is_checked_like_a_request() {
     let mut scene = Scene::rack();
@@ -73,7 +73,7 @@ fn a_pointer_its_own_node_does_not_know_is_not_mapped() {
     assert_eq!(note, Note::Continued { node: NodeId(1) });
 }
 
-/// A node speaks to the home endpoint only, with its key; it has no session, and asks for nothing but continuations.
+/// PROTOCOL 6.2, 6.10: a node speaks to the home endpoint only, with its key; it has no session, and asks for nothing but continuations.
 #[test]
 fn a_node_can_only_continue_traversals() {
     let mut scene = Scene::rack();
@@ -97,7 +97,7 @@ fn a_node_can_only_continue_traversals() {
     assert_eq!(scene.switch.protection().check(Domain(66), VirtAddr(BASE_1), 1, Perm::Read).ok(), None);
 }
 
-/// The host left while its traversal was under way.
+/// PROTOCOL 6.12: the host left while its traversal was under way.
 #[test]
 fn a_refusal_to_an_unknown_origin_is_dropped() {
     let mut scene = Scene::rack();

@@ -1,6 +1,6 @@
 //! Hostile bytes: random frames and valid ones with a few bytes changed, cut or added, from every port.
 //!
-//! Whatever comes in: no panic, one note per frame, every invariant kept, every emitted frame parses, and the tables change only by
+//! Whatever comes in (PROTOCOL 6.1): no panic, one note per frame, every invariant kept, every emitted frame parses, and the tables change only by
 //! an update that the control plane sent with the right key. `FARMEM_FUZZ_CASES` says how many frames (200,000 when it does not).
 
 extern crate std;

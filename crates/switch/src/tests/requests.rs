@@ -6,7 +6,7 @@ use crate::{REGION_BYTES_MAX, Reason};
 use farmem_wire::message::Kind;
 use farmem_wire::{Status, message};
 
-/// Asks over `session` from `host`'s port, and expects a refusal with `status` and this body at `host`.
+/// Asks over `session` from `host`'s port, and expects a refusal with `status` and this body at `host` (PROTOCOL 6.14).
 fn refused(
     scene: &mut Scene,
     session: Endpoint,
@@ -28,7 +28,7 @@ fn refused(
     assert_eq!(Message::parse(&answer), Ok(Message { header, body }));
 }
 
-/// Host 1 reads from node 1, writes to node 2 and sends a traversal: each goes to the owner of the address with domain and
+/// PROTOCOL 6.11. Host 1 reads from node 1, writes to node 2 and sends a traversal: each goes to the owner of the address with domain and
 /// origin of the session, one hop poorer, and nothing else changed.
 #[test]
 fn a_request_goes_to_the_owner_of_its_address() {
@@ -190,7 +190,7 @@ fn what_was_taken_back_is_gone() {
     assert_eq!(scene.silent(HOST_1.port, &request), Note::Dropped(Reason::UnknownQueuePair));
 }
 
-/// A refusal needs somebody to send it to.
+/// PROTOCOL 6.12: a refusal needs somebody to send it to.
 #[test]
 fn a_refusal_to_a_host_that_left_is_dropped() {
     let mut scene = Scene::rack();
@@ -199,7 +199,7 @@ fn a_refusal_to_a_host_that_left_is_dropped() {
     assert_eq!(note, Note::Dropped(Reason::UnknownOrigin));
 }
 
-/// Table updates are not a host's to make, not even with a good session.
+/// PROTOCOL 6.13: table updates are not a host's to make, not even with a good session.
 #[test]
 fn a_host_cannot_update_tables() {
     let mut scene = Scene::rack();
@@ -213,7 +213,7 @@ fn a_host_cannot_update_tables() {
     assert_eq!(*scene.switch.protection(), before);
 }
 
-/// Two switches answering each other's answers would never stop: a response is never answered.
+/// PROTOCOL 6.3: two switches answering each other's answers would never stop: a response is never answered.
 #[test]
 fn a_response_is_dropped() {
     let mut scene = Scene::rack();
@@ -261,7 +261,7 @@ fn an_unreadable_message_is_answered_by_its_envelope() {
     }
 }
 
-/// RC goes directly between host and node; datagrams with immediate data and bytes that are no frame mean nothing here.
+/// PROTOCOL 6.3: RC goes directly between host and node; datagrams with immediate data and bytes that are no frame mean nothing here.
 #[test]
 fn frames_that_are_not_for_a_switch() {
     let mut scene = Scene::rack();

@@ -26,7 +26,7 @@ fn used(scene: &Scene) -> [usize; 4] {
     [translation.used, protection.used, sessions.used, peers.used]
 }
 
-/// A batch is applied and answered; the driver learns of every peer, in order, before the answer leaves.
+/// PROTOCOL 6.18: a batch is applied and answered; the driver learns of every peer, in order, before the answer leaves.
 #[test]
 fn a_batch_is_applied_and_answered() {
     let mut scene = Scene::new(Budgets::default());
@@ -46,7 +46,7 @@ fn a_batch_is_applied_and_answered() {
     assert_eq!(used(&scene), [1, 0, 0, 1]);
 }
 
-/// The answer to batch 1 is lost and control repeats it; then an old one and one too early arrive.
+/// PROTOCOL 6.16: the answer to batch 1 is lost and control repeats it; then an old one and one too early arrive.
 #[test]
 fn a_batch_is_applied_once_and_in_order() {
     let mut scene = Scene::new(Budgets::default());
@@ -63,7 +63,7 @@ fn a_batch_is_applied_once_and_in_order() {
     assert_eq!(used(&scene), [0, 0, 0, 0]);
 }
 
-/// The third update of four does not fit: the two before it stand, it and the last one do not, and repeating the batch says so again.
+/// PROTOCOL 6.16: the third update of four does not fit: the two before it stand, it and the last one do not, and repeating the batch says so again.
 #[test]
 fn a_refused_update_ends_its_batch() {
     let mut scene = Scene::new(Budgets { protection_entries: 2, ..Budgets::default() });
@@ -84,7 +84,7 @@ fn a_refused_update_ends_its_batch() {
     assert_eq!(answered(&scene.update(&[translate(BASE_1, 40, 1)])), (Status::Ok, 2, 0), "and it goes on");
 }
 
-/// Each table says when it is full, and replacing or removing what is there still works then.
+/// PROTOCOL 6.17: each table says when it is full, and replacing or removing what is there still works then.
 #[test]
 fn every_budget_is_kept() {
     let tight = Budgets { translation_entries: 1, protection_entries: 1, sessions: 1, peers: 1 };
@@ -129,7 +129,7 @@ fn every_budget_is_kept() {
     assert_eq!(used(&scene), [0; 4]);
 }
 
-/// Numbers that nobody has: reserved domains, queue pairs and ports, our own queue pair, a node without a port.
+/// PROTOCOL 6.18 to 6.21: numbers that nobody has: reserved domains, queue pairs and ports, our own queue pair, a node without a port.
 #[test]
 fn an_update_that_makes_no_sense_is_malformed() {
     let mut scene = Scene::new(Budgets::default());
@@ -153,7 +153,7 @@ fn an_update_that_makes_no_sense_is_malformed() {
     }
 }
 
-/// The control plane started again elsewhere: the batch that says so is answered there, and so is what follows.
+/// PROTOCOL 6.18: the control plane started again elsewhere: the batch that says so is answered there, and so is what follows.
 #[test]
 fn the_control_plane_can_move() {
     let mut scene = Scene::new(Budgets { peers: 0, ..Budgets::default() });
@@ -168,7 +168,7 @@ fn the_control_plane_can_move() {
     assert_eq!(note, Note::UpdateRepeated { seq: 1 });
 }
 
-/// A node's updates are not a switch's.
+/// PROTOCOL 6.23: a node's updates are not a switch's.
 #[test]
 fn an_update_for_a_node_is_unsupported() {
     let mut scene = Scene::new(Budgets::default());
@@ -193,7 +193,7 @@ fn an_update_for_a_node_is_unsupported() {
     }
 }
 
-/// A batch is heard from the control plane's port and no other, with the home key and no other.
+/// PROTOCOL 6.2: a batch is heard from the control plane's port and no other, with the home key and no other.
 #[test]
 fn only_the_control_plane_updates() {
     let mut scene = Scene::new(Budgets::default());
@@ -217,7 +217,7 @@ fn only_the_control_plane_updates() {
     );
 }
 
-/// A control plane of another version, one that asks for something else, and one whose batch is cut off, get an answer.
+/// PROTOCOL 6.15: a control plane of another version, one that asks for something else, and one whose batch is cut off, get an answer.
 #[test]
 fn a_batch_that_cannot_be_read_is_answered() {
     let mut scene = Scene::new(Budgets::default());

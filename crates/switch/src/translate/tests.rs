@@ -28,7 +28,7 @@ fn one_entry_per_node_translates_its_whole_range() {
     assert_eq!(table.usage(), Usage { used: 4, budget: 4 });
 }
 
-/// A page of node 0 migrated to node 7, and one byte of that page to node 8: the longest prefix wins (MIND 4.1, outliers).
+/// PROTOCOL 6.20: a page of node 0 migrated to node 7, and one byte of that page to node 8: the longest prefix wins (MIND 4.1, outliers).
 #[test]
 fn an_outlier_wins_over_the_range_it_lies_in() {
     let mut table = table(&[(1 << 40, 40, 0), ((1 << 40) + 0x3000, 12, 7), ((1 << 40) + 0x3800, 0, 8)]);
