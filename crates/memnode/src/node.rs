@@ -103,7 +103,7 @@ impl<S: Store> MemNode<S> {
         }
     }
 
-    /// A packet of a reliable connection (PROTOCOL 7.20).
+    /// A packet of a reliable connection (PROTOCOL 7.17).
     fn on_verb(&mut self, port: Port, packet: &Packet<'_>, out: &mut Outbox) {
         let Some(responder) = self.queue_pairs.get_mut(&packet.bth.dest_qp) else {
             return self.drop_frame(DropReason::NoQueuePair, out);

@@ -53,7 +53,7 @@ impl Regions {
         }
     }
 
-    /// `base..base + len` is the store's bytes from `offset` on (PROTOCOL 7.10). The same range again is no error.
+    /// `base..base + len` is the store's bytes from `offset` on (PROTOCOL 7.8). The same range again is no error.
     pub(crate) fn add_range(&mut self, base: VirtAddr, len: u64, offset: u64) -> Result<(), Status> {
         let new = Range { base: base.0, len, offset };
         if self.ranges.contains(&new) {
@@ -80,7 +80,7 @@ impl Regions {
         Ok(())
     }
 
-    /// Takes a range back, as it was given (PROTOCOL 7.11). One that is not there at all is gone already.
+    /// Takes a range back, as it was given (PROTOCOL 7.9). One that is not there at all is gone already.
     pub(crate) fn remove_range(&mut self, base: VirtAddr, len: u64) -> Result<(), Status> {
         if let Some(at) = self.ranges.iter().position(|r| r.base == base.0 && r.len == len) {
             self.ranges.remove(at);
@@ -90,7 +90,7 @@ impl Regions {
         if partly_here { Err(Status::Malformed) } else { Ok(()) }
     }
 
-    /// From now on `domain` has exactly `perm` on `base..base + len`, whatever it had before (PROTOCOL 7.12).
+    /// From now on `domain` has exactly `perm` on `base..base + len`, whatever it had before (PROTOCOL 7.10).
     pub(crate) fn protect(
         &mut self,
         domain: Domain,
@@ -123,7 +123,7 @@ impl Regions {
         Ok(())
     }
 
-    /// Makes the bytes zero, wherever in the store they lie (PROTOCOL 7.13). Nothing happens unless every one is here.
+    /// Makes the bytes zero, wherever in the store they lie (PROTOCOL 7.11). Nothing happens unless every one is here.
     pub(crate) fn clear<S: Store>(&self, base: VirtAddr, len: u64, store: &mut S) -> Result<(), Status> {
         let Some(end) = base.checked_add(len) else { return Err(Status::Malformed) };
         self.locate(base).ok_or(Status::NotMapped)?;

@@ -7,17 +7,18 @@ use crate::node::{MemNode, Outbox};
 use crate::note::{DropReason, Note};
 use crate::regions::View;
 use crate::store::Store;
-use crate::traversals::{End, Learned, visit};
+use crate::traversals::{Learned, Stop, visit};
 use farmem_machine::Port;
 use farmem_transport::ud::{self, Seen};
 use farmem_transport::{Access, Memory, Refusal};
+use farmem_traversal::{End, Outcome};
 use farmem_wire::message::{REGION_LEN, Traverse};
 use farmem_wire::{Body, Header, Message, Perm, Pmtu, Status, VirtAddr};
 
 /// Hosts whose writes are remembered; beyond that the one silent longest is forgotten.
 pub const DEDUP_HOSTS_MAX: usize = 256;
 /// Writes remembered for each host. A host has fewer outstanding, so an answer is never forgotten while it may be asked for again.
-pub const DEDUP_DEPTH: usize = 64;
+pub const DEDUP_DEPTH: usize = 256;
 
 /// The most bytes one region read may ask for: its answer fits one datagram of `pmtu` bytes.
 #[must_use]
@@ -26,7 +27,7 @@ pub const fn region_read_len_max(pmtu: Pmtu) -> usize {
 }
 
 impl<S: Store> MemNode<S> {
-    /// Serves a request for the host that the switch named (PROTOCOL 7.22).
+    /// Serves a request for the host that the switch named (PROTOCOL 7.18).
     pub(crate) fn on_request(&mut self, message: &Message<'_>, out: &mut Outbox) {
         let header = &message.header;
         let Some(origin) = self.peers.get(Port::host(header.origin.0)) else {
@@ -66,7 +67,7 @@ impl<S: Store> MemNode<S> {
         self.peers.send(origin, &answer, out);
     }
 
-    /// Executes a write once, however often it comes (PROTOCOL 7.25).
+    /// Executes a write once, however often it comes (PROTOCOL 7.20).
     fn on_region_write(
         &mut self,
         origin: ud::Peer,
@@ -113,12 +114,15 @@ impl<S: Store> MemNode<S> {
         self.state.cur_ptr = request.cur_ptr;
         self.state.scratch.clear();
         self.state.scratch.extend_from_slice(request.scratch);
-        let mut iterations = request.iterations;
-        let status = match self.run(header, request, &mut iterations, out) {
-            Ok(End::Elsewhere) if header.hops > 0 => return self.leave(header, request, iterations, out),
-            Ok(end) => end.status(),
-            Err(status) => status,
+        let (end, done) = match self.run(header, request, out) {
+            Ok(Outcome { end, iterations }) => (Ok(end), iterations),
+            Err(status) => (Err(status), 0),
         };
+        let iterations = request.iterations.saturating_add(done);
+        if end == Ok(End::Fetch(Stop::Elsewhere)) && header.hops > 0 {
+            return self.leave(header, request, iterations, out);
+        }
+        let status = end.map_or_else(|status| status, status_at);
         let body = Traverse {
             cur_ptr: self.state.cur_ptr,
             iterations,
@@ -136,9 +140,8 @@ impl<S: Store> MemNode<S> {
         &mut self,
         header: &Header,
         request: &Traverse<'_>,
-        iterations: &mut u32,
         out: &mut Outbox,
-    ) -> Result<End, Status> {
+    ) -> Result<Outcome<Stop>, Status> {
         let (program, learned) = self.programs.find(request.program, request.code)?;
         match learned {
             Learned::Known => {}
@@ -152,13 +155,13 @@ impl<S: Store> MemNode<S> {
             return Err(Status::Malformed);
         }
         let view = View { regions: &self.regions, store: &mut self.store };
-        let end = visit(program, &mut self.state, iterations, request.limit, header.domain, &view);
-        let done = iterations.wrapping_sub(request.iterations);
-        self.stats.iterations = self.stats.iterations.wrapping_add(u64::from(done));
-        Ok(end)
+        let left = request.limit.saturating_sub(request.iterations);
+        let outcome = visit(program, &mut self.state, left, header.domain, &view);
+        self.stats.iterations = self.stats.iterations.wrapping_add(u64::from(outcome.iterations));
+        Ok(outcome)
     }
 
-    /// Sends the traversal back to the switch, which routes it by its next pointer (PROTOCOL 7.35).
+    /// Sends the traversal back to the switch, which routes it by its next pointer (PROTOCOL 7.26).
     fn leave(&mut self, header: &Header, request: &Traverse<'_>, iterations: u32, out: &mut Outbox) {
         let Some(switch) = self.peers.get(Port::SWITCH) else {
             return self.drop_frame(DropReason::UnknownPeer, out);
@@ -176,16 +179,14 @@ impl<S: Store> MemNode<S> {
     }
 }
 
-impl End {
-    /// What the host is told.
-    fn status(self) -> Status {
-        match self {
-            Self::Returned => Status::Ok,
-            Self::IterationLimit => Status::IterationLimit,
-            Self::Faulted => Status::ProgramFault,
-            Self::Elsewhere => Status::HopLimit,
-            Self::Refused(refusal) => status_of(refusal),
-        }
+/// What the host is told of a traversal that ends here.
+const fn status_at(end: End<Stop>) -> Status {
+    match end {
+        End::Return => Status::Ok,
+        End::IterationLimit => Status::IterationLimit,
+        End::Fault => Status::ProgramFault,
+        End::Fetch(Stop::Elsewhere) => Status::HopLimit,
+        End::Fetch(Stop::Refused(refusal)) => status_of(refusal),
     }
 }
 

@@ -2,13 +2,13 @@
 //!
 //! A visit runs to completion within the event that brought it (PULSE 4.2 has many in flight; the bound per visit keeps one from
 //! holding up the others for long, PULSE 3). What runs it is [`visit`]: a program, a state and a view of memory go in, an
-//! [`End`] comes out, and nothing here knows of frames.
+//! [`Outcome`] comes out, and nothing here knows of frames.
 
 use crate::regions::View;
 use crate::store::Store;
 use alloc::collections::BTreeMap;
 use farmem_transport::{Access, Memory, Refusal};
-use farmem_traversal::{Program, State, Step};
+use farmem_traversal::{Outcome, Program, State, run};
 use farmem_wire::{Domain, Perm, ProgramHash, Status, VirtAddr};
 
 /// Iterations a traversal may do at one node before it must go back to its host, whatever its own limit says.
@@ -18,9 +18,6 @@ pub const ITERATIONS_PER_VISIT_MAX: u32 = 4096;
 
 /// Programs a node knows by hash. The one that was not used for longest makes room for a new one.
 pub const PROGRAMS_MAX: usize = 64;
-
-/// Bytes of the largest load window (PULSE 4.1).
-const WINDOW_LEN_MAX: usize = 256;
 
 /// Verified programs by hash.
 #[derive(Debug, Default)]
@@ -48,7 +45,7 @@ pub(crate) enum Learned {
 }
 
 impl Programs {
-    /// The program named `hash`: from `code` when there is some, else from memory (PROTOCOL 7.31).
+    /// The program named `hash`: from `code` when there is some, else from memory (PROTOCOL 7.22, 7.23).
     pub(crate) fn find(&mut self, hash: ProgramHash, code: &[u8]) -> Result<(&Program, Learned), Status> {
         let mut learned = Learned::Known;
         if !self.known.contains_key(&hash) {
@@ -93,64 +90,39 @@ impl Programs {
     }
 }
 
-/// How a visit ended.
+/// Why the next pointer's window cannot be loaded here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum End {
-    /// RETURN: the scratch pad is the answer.
-    Returned,
-    /// The traversal's own limit or [`ITERATIONS_PER_VISIT_MAX`] was reached.
-    IterationLimit,
-    /// The program indexed outside its window or scratch pad.
-    Faulted,
-    /// The next pointer is in no range of this node.
+pub(crate) enum Stop {
+    /// No range of this node holds the pointer.
     Elsewhere,
-    /// The next pointer is here and may not be read so.
+    /// The pointer is here, and the window may not be read.
     Refused(Refusal),
 }
 
-/// Runs `program` from `state` on until it ends or leaves (PROTOCOL 7.33). `iterations` counts on, up to `limit`.
+/// Runs `program` from `state` on, for at most `left` iterations and [`ITERATIONS_PER_VISIT_MAX`] (PROTOCOL 7.25, 7.27).
 ///
 /// # Panics
 /// When the scratch pad does not have the program's length.
 pub(crate) fn visit<S: Store>(
     program: &Program,
     state: &mut State,
-    iterations: &mut u32,
-    limit: u32,
+    left: u32,
     domain: Domain,
     view: &View<'_, S>,
-) -> End {
-    let mut buffer = [0; WINDOW_LEN_MAX];
-    let window = &mut buffer[..program.window_len()];
-    let last = limit.min(iterations.saturating_add(ITERATIONS_PER_VISIT_MAX));
-    while *iterations < last {
-        if let Err(end) = load(state.cur_ptr, domain, view, window) {
-            return end;
-        }
-        match program.step(window, &mut state.cur_ptr, &mut state.scratch) {
-            Step::Next => *iterations += 1,
-            Step::Return => {
-                *iterations += 1;
-                return End::Returned;
-            }
-            Step::Fault => return End::Faulted,
-        }
-    }
-    End::IterationLimit
+) -> Outcome<Stop> {
+    let mut fetch = |addr: VirtAddr, window: &mut [u8]| load(addr, domain, view, window);
+    run(program, &mut fetch, state, left.min(ITERATIONS_PER_VISIT_MAX))
 }
 
 /// The one LOAD of an iteration: translation, protection, bytes (PULSE 4.2, memory pipeline).
-fn load<S: Store>(addr: VirtAddr, domain: Domain, view: &View<'_, S>, window: &mut [u8]) -> Result<(), End> {
+fn load<S: Store>(addr: VirtAddr, domain: Domain, view: &View<'_, S>, window: &mut [u8]) -> Result<(), Stop> {
     let len = u32::try_from(window.len()).expect("a window has at most 256 bytes");
     match view.check(&Access { domain, addr, len, perm: Perm::Read }) {
         Ok(()) => {
             view.load(addr, window);
             Ok(())
         }
-        Err(Refusal::NotMapped) if !view.regions.is_local(addr) => Err(End::Elsewhere),
-        Err(refusal) => Err(End::Refused(refusal)),
+        Err(Refusal::NotMapped) if !view.regions.is_local(addr) => Err(Stop::Elsewhere),
+        Err(refusal) => Err(Stop::Refused(refusal)),
     }
 }
-
-#[cfg(test)]
-mod tests;

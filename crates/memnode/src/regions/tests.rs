@@ -74,7 +74,7 @@ fn a_freed_vma_is_not_mapped_and_its_neighbours_are() {
 #[test]
 fn an_access_past_the_end_of_the_address_space_is_out_of_bounds() {
     let mut regions = Regions::new(0x1000, 4, 8);
-    let base = addr(u64::MAX - 0xfff & !7);
+    let base = addr((u64::MAX - 0xfff) & !7);
     let len = u64::MAX - base.0;
     regions.add_range(base, len, 0).unwrap();
     regions.protect(ALICE, base, len, Perm::ReadWrite).unwrap();
@@ -121,7 +121,7 @@ fn an_access_of_no_bytes_is_allowed_anywhere_and_does_nothing() {
     assert!(out.is_empty());
 }
 
-/// Each range that must not be is refused by name, and leaves the table as it was (PROTOCOL 7.10).
+/// Each range that must not be is refused by name, and leaves the table as it was (PROTOCOL 7.8).
 #[test]
 fn a_range_that_cannot_be_is_refused() {
     let mut regions = one_range();
@@ -146,7 +146,7 @@ fn a_range_that_cannot_be_is_refused() {
     assert_eq!(regions.ranges, before);
 }
 
-/// A range is taken back only as it was given; one that was never here is gone already (PROTOCOL 7.11).
+/// A range is taken back only as it was given; one that was never here is gone already (PROTOCOL 7.9).
 #[test]
 fn a_range_goes_as_it_came() {
     let mut regions = one_range();

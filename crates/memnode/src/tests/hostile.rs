@@ -1,0 +1,1 @@
+//! Hostile input: frames of every kind, whole and broken, from every port.
