@@ -1,56 +1,150 @@
-//! The iterator ISA of PULSE (sections 3 and 4.1): text form, verifier, cost, load window, interpreter.
+//! Traversal programs: the iterator ISA of PULSE (sections 3 and 4.1; PROTOCOL 10).
+//!
+//! A traversal is `cur_ptr`, a scratch pad and a [`Program`]. One iteration loads a window of memory at `cur_ptr`, computes
+//! on it without loops, and either names the next pointer or ends the traversal. Because that is all the state there is,
+//! whoever holds it can go on: another memory node, or the host.
+//!
+//! [`Program`] exists only verified: [`Program::step`] checks nothing that could be checked before. This crate knows no
+//! memory and no wire; loads come in as a closure of [`run`]. A compiler to machine code starts at
+//! [`Program::instructions`] and must give what [`Program::step`] gives.
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
-use alloc::{string::String, vec::Vec};
-use farmem_wire::{ProgramHash, VirtAddr};
+mod asm;
+mod cost;
+mod disasm;
+mod encode;
+mod interpret;
+mod isa;
+mod verify;
 
-/// A verified program. There is no other way to have one.
-#[derive(Clone, Debug)]
-pub struct Program {}
+pub use asm::AssembleError;
+pub use cost::{Accelerator, Cost, Eta};
+pub use encode::{ENCODED_LEN_MAX, HEADER_LEN, SLOT_LEN, VERSION};
+pub use interpret::{End, Outcome, State, Step, run};
+pub use isa::{
+    AluOp, Area, Cond, Insn, LINE_LEN, Operand, Place, Reg, SCRATCH_LEN_MAX, SLOTS_MAX, SPILL_LEN, Size,
+    UnaryOp, WINDOW_LEN_MAX, Width,
+};
+pub use verify::{Refusal, VerifyError};
 
-/// A text that is not a program: where and why.
-#[derive(Clone, Debug)]
-pub struct AssembleError { /// Line, from 1.
-    pub line: usize, /// Why.
-    pub reason: String }
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+use farmem_wire::ProgramHash;
+use sha2::{Digest, Sha256};
 
-/// Bytes that are not a program.
-#[derive(Clone, Debug)]
-pub struct VerifyError {}
+/// A verified program. There is no other way to have one. Clones share everything: cloning allocates nothing.
+#[derive(Clone)]
+pub struct Program {
+    encoded: Arc<[u8]>,
+    hash: ProgramHash,
+    window_len: usize,
+    scratch_len: usize,
+    longest_path: u16,
+    insns: Arc<[Insn]>,
+}
 
-/// A traversal's state beside its program.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct State { /// Next pointer.
-    pub cur_ptr: VirtAddr, /// Scratch pad, of the program's size.
-    pub scratch: Vec<u8> }
-
-/// How an iteration ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Step { /// NEXT_ITER: `cur_ptr` was updated.
-    Next, /// RETURN.
-    Return, /// An indexed access left its window or scratch pad.
-    Fault }
-
-#[expect(unused_variables, clippy::unimplemented, reason = "being written")]
 impl Program {
-    /// Assembles the text form and verifies.
-    pub fn assemble(text: &str) -> Result<Self, AssembleError> { unimplemented!() }
-    /// Decodes the wire form and verifies.
-    pub fn decode(bytes: &[u8]) -> Result<Self, VerifyError> { unimplemented!() }
-    /// The wire form.
-    pub fn encoded(&self) -> &[u8] { unimplemented!() }
-    /// Its name.
-    pub fn hash(&self) -> ProgramHash { unimplemented!() }
-    /// Bytes of the one LOAD at `cur_ptr`, 1 to 256.
-    pub fn window_len(&self) -> usize { unimplemented!() }
-    /// Bytes of the scratch pad.
-    pub fn scratch_len(&self) -> usize { unimplemented!() }
-    /// Runs one iteration over the loaded window.
+    /// Assembles the text form (PROTOCOL 10.18) and verifies.
     ///
-    /// # Panics
-    /// When `window` or `state.scratch` does not have the program's lengths.
-    pub fn step(&self, window: &[u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step { unimplemented!() }
+    /// # Errors
+    /// [`AssembleError`] with the place in the text and what was expected there.
+    pub fn assemble(text: &str) -> Result<Self, AssembleError> {
+        asm::assemble(text)
+    }
+
+    /// Decodes the encoded form (PROTOCOL 10.3) and verifies.
+    ///
+    /// # Errors
+    /// [`VerifyError`] with the first thing that is wrong.
+    pub fn decode(bytes: &[u8]) -> Result<Self, VerifyError> {
+        let (header, insns) = encode::decode(bytes)?;
+        Self::from_instructions(usize::from(header.window_len), usize::from(header.scratch_len), insns)
+    }
+
+    /// Verifies decoded instructions, for those who make them from something else than text or bytes.
+    ///
+    /// # Errors
+    /// [`VerifyError`] with the first thing that is wrong.
+    pub fn from_instructions(
+        window_len: usize,
+        scratch_len: usize,
+        insns: Vec<Insn>,
+    ) -> Result<Self, VerifyError> {
+        let longest_path = verify::verify(window_len, scratch_len, &insns)?;
+        let encoded = encode::encode(window_len, scratch_len, &insns);
+        let hash = name(&encoded);
+        Ok(Self { encoded: encoded.into(), hash, window_len, scratch_len, longest_path, insns: insns.into() })
+    }
+
+    /// The encoded form: what travels, and what [`Self::decode`] takes.
+    #[must_use]
+    pub fn encoded(&self) -> &[u8] {
+        &self.encoded
+    }
+
+    /// Its name: the first 16 bytes of the SHA-256 of the encoded form.
+    #[must_use]
+    pub const fn hash(&self) -> ProgramHash {
+        self.hash
+    }
+
+    /// Bytes of the one LOAD at `cur_ptr`, 1 to 256.
+    #[must_use]
+    pub const fn window_len(&self) -> usize {
+        self.window_len
+    }
+
+    /// Bytes of the scratch pad, 0 to 256.
+    #[must_use]
+    pub const fn scratch_len(&self) -> usize {
+        self.scratch_len
+    }
+
+    /// Memory lines of 64 bytes that the load window takes when `cur_ptr` is aligned to one.
+    #[must_use]
+    pub const fn lines(&self) -> usize {
+        self.window_len.div_ceil(LINE_LEN)
+    }
+
+    /// Instructions on the longest path of one iteration: PULSE's N.
+    #[must_use]
+    pub const fn longest_path(&self) -> u16 {
+        self.longest_path
+    }
+
+    /// The instructions, in order. Targets are positions in this order; all lie ahead and inside.
+    pub fn instructions(&self) -> impl ExactSizeIterator<Item = Insn> + '_ {
+        self.insns.iter().copied()
+    }
+}
+
+/// Programs are equal when their encoded forms are.
+impl PartialEq for Program {
+    fn eq(&self, other: &Self) -> bool {
+        self.encoded == other.encoded
+    }
+}
+
+impl Eq for Program {}
+
+impl fmt::Debug for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Program")
+            .field("hash", &self.hash)
+            .field("window_len", &self.window_len)
+            .field("scratch_len", &self.scratch_len)
+            .field("instructions", &self.insns.len())
+            .finish_non_exhaustive()
+    }
+}
+
+fn name(encoded: &[u8]) -> ProgramHash {
+    let digest = Sha256::digest(encoded);
+    let mut hash = ProgramHash::default();
+    hash.0.copy_from_slice(&digest[..16]);
+    hash
 }

@@ -1,0 +1,410 @@
+//! The assembler: text form to program (PROTOCOL 10.18).
+//!
+//! One pass over the lines collects instructions, names and labels; then jumps find their labels, the load window is
+//! inferred when the text does not declare it, and the verifier has the last word. Every error has a line and a column.
+
+use crate::isa::{AluOp, Area, Cond, Insn, Operand, Place, Reg, Size, UnaryOp, Width};
+use crate::isa::{SCRATCH_LEN_MAX, SLOTS_MAX, WINDOW_LEN_MAX};
+use crate::verify::{self, VerifyError};
+use crate::{Program, Refusal};
+use alloc::collections::BTreeMap;
+use alloc::collections::btree_map::Entry;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+use lexer::{Cursor, Token};
+
+mod lexer;
+
+/// A text that is not a program: where, and what was expected there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AssembleError {
+    /// Line, from 1.
+    pub line: usize,
+    /// Column, from 1, in characters.
+    pub column: usize,
+    /// What is wrong.
+    pub reason: String,
+}
+
+impl fmt::Display for AssembleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}, column {}: {}", self.line, self.column, self.reason)
+    }
+}
+
+impl core::error::Error for AssembleError {}
+
+/// A place in the text.
+#[derive(Clone, Copy)]
+struct Spot {
+    line: usize,
+    column: usize,
+}
+
+impl Spot {
+    fn error(self, reason: impl Into<String>) -> AssembleError {
+        AssembleError { line: self.line, column: self.column, reason: reason.into() }
+    }
+}
+
+pub(crate) fn assemble(text: &str) -> Result<Program, AssembleError> {
+    let mut assembler = Assembler::default();
+    let mut end = Spot { line: 1, column: 1 };
+    for (number, line) in text.lines().enumerate() {
+        let mut cursor = Cursor::read(number + 1, line)?;
+        assembler.line(&mut cursor)?;
+        end = cursor.spot();
+    }
+    assembler.finish(end)
+}
+
+#[derive(Default)]
+struct Assembler<'t> {
+    names: BTreeMap<&'t str, i128>,
+    labels: BTreeMap<&'t str, Label>,
+    window_len: Option<usize>,
+    scratch_len: Option<usize>,
+    slots: usize,
+    items: Vec<Item<'t>>,
+}
+
+struct Label {
+    line: usize,
+    number: usize,
+}
+
+/// An instruction as it stands in the text; a jump's target is still a name.
+struct Item<'t> {
+    insn: Insn,
+    spot: Spot,
+    label: Option<LabelUse<'t>>,
+}
+
+/// The label of a jump, where it is used.
+type LabelUse<'t> = (&'t str, Spot);
+
+impl<'t> Assembler<'t> {
+    fn line(&mut self, cursor: &mut Cursor<'t>) -> Result<(), AssembleError> {
+        while let Some((name, spot)) = cursor.label() {
+            self.define_label(name, spot)?;
+        }
+        let spot = cursor.spot();
+        match cursor.next() {
+            Token::End => return Ok(()),
+            Token::Directive(name) => self.directive(name, spot, cursor)?,
+            Token::Name(mnemonic) => {
+                let (insn, label) = self.instruction(mnemonic, spot, cursor)?;
+                self.slots += insn.slots();
+                if self.slots > SLOTS_MAX {
+                    return Err(spot.error(format!("a program has at most {SLOTS_MAX} slots")));
+                }
+                self.items.push(Item { insn, spot, label });
+            }
+            other => return Err(spot.error(format!("expected an instruction or a directive, found {other}"))),
+        }
+        cursor.expect_end()
+    }
+
+    fn define_label(&mut self, name: &'t str, spot: Spot) -> Result<(), AssembleError> {
+        match self.labels.entry(name) {
+            Entry::Vacant(entry) => {
+                entry.insert(Label { line: spot.line, number: self.items.len() });
+                Ok(())
+            }
+            Entry::Occupied(entry) => {
+                Err(spot.error(format!("label `{name}` is already on line {}", entry.get().line)))
+            }
+        }
+    }
+
+    fn directive(&mut self, name: &str, spot: Spot, cursor: &mut Cursor<'t>) -> Result<(), AssembleError> {
+        match name {
+            ".window" => {
+                let len = self.length(1, WINDOW_LEN_MAX, cursor)?;
+                declare(&mut self.window_len, len, name, spot)
+            }
+            ".scratch" => {
+                let len = self.length(0, SCRATCH_LEN_MAX, cursor)?;
+                declare(&mut self.scratch_len, len, name, spot)
+            }
+            ".def" => self.define_name(cursor),
+            _ => Err(spot.error(format!("expected `.window`, `.scratch` or `.def`, found `{name}`"))),
+        }
+    }
+
+    fn length(&self, least: usize, most: usize, cursor: &mut Cursor<'t>) -> Result<usize, AssembleError> {
+        let spot = cursor.spot();
+        let value = self.expression(cursor)?;
+        let len = usize::try_from(value).ok().filter(|len| (least..=most).contains(len));
+        len.ok_or_else(|| spot.error(format!("expected {least} to {most} bytes, found {value}")))
+    }
+
+    fn define_name(&mut self, cursor: &mut Cursor<'t>) -> Result<(), AssembleError> {
+        let spot = cursor.spot();
+        let name = match cursor.next() {
+            Token::Name(name) if register(name).is_none() && area(name).is_none() => name,
+            Token::Name(name) => {
+                return Err(spot.error(format!("`{name}` is a register or an area, not a new name")));
+            }
+            other => return Err(spot.error(format!("expected a name, found {other}"))),
+        };
+        let value = self.expression(cursor)?;
+        match self.names.entry(name) {
+            Entry::Vacant(entry) => {
+                entry.insert(value);
+                Ok(())
+            }
+            Entry::Occupied(_) => Err(spot.error(format!("`{name}` is already defined"))),
+        }
+    }
+
+    fn instruction(
+        &self,
+        mnemonic: &str,
+        spot: Spot,
+        cursor: &mut Cursor<'t>,
+    ) -> Result<(Insn, Option<LabelUse<'t>>), AssembleError> {
+        let insn = match mnemonic {
+            "ret" => Insn::Return,
+            "next" => Insn::Next { ptr: cursor.register()? },
+            "jmp" => return Ok((Insn::Jump { target: 0 }, Some(cursor.target()?))),
+            "lddw" => {
+                let dst = cursor.register()?;
+                cursor.expect(',')?;
+                Insn::Imm64 { dst, imm: self.constant64(cursor)? }
+            }
+            "store" => return Err(spot.error(Refusal::FarStore.to_string())),
+            _ => return self.computing(mnemonic, spot, cursor),
+        };
+        Ok((insn, None))
+    }
+
+    /// The instructions whose mnemonic is put together: operation and width, condition and width, access and size.
+    fn computing(
+        &self,
+        mnemonic: &str,
+        spot: Spot,
+        cursor: &mut Cursor<'t>,
+    ) -> Result<(Insn, Option<LabelUse<'t>>), AssembleError> {
+        let (stem, width) = match mnemonic.strip_suffix("32") {
+            Some(stem) => (stem, Width::W32),
+            None => (mnemonic, Width::W64),
+        };
+        if let Some(op) = named(&AluOp::NAMES, stem) {
+            let dst = cursor.register()?;
+            cursor.expect(',')?;
+            return Ok((Insn::Alu { width, op, dst, src: self.operand(width == Width::W32, cursor)? }, None));
+        }
+        if let Some(op) = named(&UnaryOp::NAMES, stem) {
+            return Ok((Insn::Unary { width, op, dst: cursor.register()? }, None));
+        }
+        if let Some(cond) = stem.strip_prefix('j').and_then(|name| named(&Cond::NAMES, name)) {
+            let left = cursor.register()?;
+            cursor.expect(',')?;
+            let right = self.operand(width == Width::W32, cursor)?;
+            cursor.expect(',')?;
+            return Ok((Insn::Branch { width, cond, left, right, target: 0 }, Some(cursor.target()?)));
+        }
+        if let Some(size) = mnemonic.strip_prefix("ld").and_then(access_size) {
+            let dst = cursor.register()?;
+            cursor.expect(',')?;
+            return Ok((Insn::Load { size, dst, from: self.place(cursor)? }, None));
+        }
+        if let Some(size) = mnemonic.strip_prefix("st").and_then(access_size) {
+            let to = self.place(cursor)?;
+            cursor.expect(',')?;
+            return Ok((Insn::Store { size, to, src: self.operand(size != Size::B8, cursor)? }, None));
+        }
+        Err(spot.error(format!("there is no instruction `{mnemonic}`")))
+    }
+
+    /// A register or an immediate of 32 bits. Where only 32 bits or fewer count, it may be written unsigned.
+    fn operand(&self, unsigned_too: bool, cursor: &mut Cursor<'t>) -> Result<Operand, AssembleError> {
+        if let Some(reg) = cursor.try_register() {
+            return Ok(Operand::Reg(reg));
+        }
+        let spot = cursor.spot();
+        let value = self.expression(cursor)?;
+        let signed = i32::try_from(value).ok();
+        let unsigned = u32::try_from(value).ok().filter(|_| unsigned_too).map(u32::cast_signed);
+        signed.or(unsigned).map(Operand::Imm).ok_or_else(|| {
+            spot.error(format!("{value} does not fit an immediate of 32 bits; load it with `lddw` first"))
+        })
+    }
+
+    fn constant64(&self, cursor: &mut Cursor<'t>) -> Result<u64, AssembleError> {
+        let spot = cursor.spot();
+        let value = self.expression(cursor)?;
+        let signed = || i64::try_from(value).ok().map(i64::cast_unsigned);
+        u64::try_from(value)
+            .ok()
+            .or_else(signed)
+            .ok_or_else(|| spot.error(format!("{value} does not fit 64 bits")))
+    }
+
+    fn place(&self, cursor: &mut Cursor<'t>) -> Result<Place, AssembleError> {
+        let spot = cursor.spot();
+        let area = match cursor.next() {
+            Token::Name(name) => area(name),
+            _ => None,
+        };
+        let area =
+            area.ok_or_else(|| spot.error("expected `window[...]`, `scratch[...]` or `spill[...]`"))?;
+        cursor.expect('[')?;
+        let index = cursor.try_register();
+        let spot = cursor.spot();
+        let value = match (index, cursor.peek()) {
+            (Some(_), Token::Mark(']')) => 0,
+            (Some(_), Token::Mark('+' | '-')) => self.sum(0, cursor)?,
+            (Some(_), other) => return Err(spot.error(format!("expected `+`, `-` or `]`, found {other}"))),
+            (None, _) => self.expression(cursor)?,
+        };
+        cursor.expect(']')?;
+        let offset = i16::try_from(value)
+            .map_err(|_| spot.error(format!("an offset of {value} does not fit 16 bits")))?;
+        Ok(Place { area, index, offset })
+    }
+
+    fn expression(&self, cursor: &mut Cursor<'t>) -> Result<i128, AssembleError> {
+        let first = self.product(cursor)?;
+        self.sum(first, cursor)
+    }
+
+    /// Adds and subtracts what follows.
+    fn sum(&self, first: i128, cursor: &mut Cursor<'t>) -> Result<i128, AssembleError> {
+        let mut value = first;
+        loop {
+            let spot = cursor.spot();
+            let combine = match cursor.peek() {
+                Token::Mark('+') => i128::checked_add,
+                Token::Mark('-') => i128::checked_sub,
+                _ => return Ok(value),
+            };
+            cursor.next();
+            value =
+                combine(value, self.product(cursor)?).ok_or_else(|| spot.error("the number is too large"))?;
+        }
+    }
+
+    fn product(&self, cursor: &mut Cursor<'t>) -> Result<i128, AssembleError> {
+        let mut value = self.atom(cursor)?;
+        while cursor.peek() == Token::Mark('*') {
+            let spot = cursor.spot();
+            cursor.next();
+            value =
+                value.checked_mul(self.atom(cursor)?).ok_or_else(|| spot.error("the number is too large"))?;
+        }
+        Ok(value)
+    }
+
+    fn atom(&self, cursor: &mut Cursor<'t>) -> Result<i128, AssembleError> {
+        let spot = cursor.spot();
+        if cursor.peek() != Token::Mark('-') {
+            return self.value(cursor);
+        }
+        cursor.next();
+        self.value(cursor)?.checked_neg().ok_or_else(|| spot.error("the number is too large"))
+    }
+
+    fn value(&self, cursor: &mut Cursor<'t>) -> Result<i128, AssembleError> {
+        let spot = cursor.spot();
+        match cursor.next() {
+            Token::Number(value) => Ok(value),
+            Token::Name(name) => self.names.get(name).copied().ok_or_else(|| {
+                spot.error(format!("`{name}` is not defined; `.def {name} VALUE` must stand above its use"))
+            }),
+            other => Err(spot.error(format!("expected a number or a name, found {other}"))),
+        }
+    }
+
+    fn finish(mut self, end: Spot) -> Result<Program, AssembleError> {
+        for number in 0..self.items.len() {
+            let target = self.resolve(number)?;
+            match &mut self.items[number].insn {
+                Insn::Jump { target: t } | Insn::Branch { target: t, .. } => *t = target,
+                _ => {}
+            }
+        }
+        let insns: Vec<_> = self.items.iter().map(|item| item.insn).collect();
+        let window_len = match self.window_len {
+            Some(len) => len,
+            None => self.infer_window(&insns)?,
+        };
+        Program::from_instructions(window_len, self.scratch_len.unwrap_or(0), insns)
+            .map_err(|error| self.locate(error, end))
+    }
+
+    /// The number of the instruction that a jump leads to; 0 when instruction `number` does not jump.
+    fn resolve(&self, number: usize) -> Result<u16, AssembleError> {
+        let Some((name, spot)) = self.items[number].label else { return Ok(0) };
+        let Some(label) = self.labels.get(name) else {
+            return Err(spot.error(format!("label `{name}` is not defined")));
+        };
+        if label.number <= number {
+            let line = label.line;
+            return Err(spot.error(format!("jumps go forward only, and label `{name}` is on line {line}")));
+        }
+        if label.number >= self.items.len() {
+            return Err(spot.error(format!("label `{name}` has no instruction behind it")));
+        }
+        Ok(u16::try_from(label.number).expect("at most 512 instructions"))
+    }
+
+    /// The load window of a text without `.window`: up to the last byte that its constant loads reach (PULSE 4.1).
+    fn infer_window(&self, insns: &[Insn]) -> Result<usize, AssembleError> {
+        let indexed = |insn: &Insn| {
+            insn.access().is_some_and(|(_, place)| place.area == Area::Window && place.index.is_some())
+        };
+        if let Some(item) = self.items.iter().find(|item| indexed(&item.insn)) {
+            return Err(item
+                .spot
+                .error("the reach of an indexed load is not known; declare it with `.window`"));
+        }
+        match verify::window_reach(insns) {
+            0 => Ok(1),
+            reach if reach <= WINDOW_LEN_MAX => Ok(reach),
+            _ => Ok(WINDOW_LEN_MAX),
+        }
+    }
+
+    /// The verifier's word, with the place in the text.
+    fn locate(&self, error: VerifyError, end: Spot) -> AssembleError {
+        let VerifyError::At { slot, why } = error else { return end.error(error.to_string()) };
+        let mut at = 0;
+        for item in &self.items {
+            if at == slot {
+                return item.spot.error(why.to_string());
+            }
+            at += item.insn.slots();
+        }
+        end.error(error.to_string())
+    }
+}
+
+fn declare(slot: &mut Option<usize>, len: usize, name: &str, spot: Spot) -> Result<(), AssembleError> {
+    match slot.replace(len) {
+        None => Ok(()),
+        Some(_) => Err(spot.error(format!("`{name}` is already declared"))),
+    }
+}
+
+fn register(name: &str) -> Option<Reg> {
+    Reg::ALL.into_iter().find(|reg| reg.to_string() == name)
+}
+
+fn area(name: &str) -> Option<Area> {
+    [Area::Window, Area::Scratch, Area::Spill].into_iter().find(|area| area.to_string() == name)
+}
+
+fn access_size(digits: &str) -> Option<Size> {
+    Size::ALL.into_iter().find(|size| size.bytes().to_string() == digits)
+}
+
+fn named<T: Copy>(names: &[(T, &str)], wanted: &str) -> Option<T> {
+    names.iter().find(|(_, name)| *name == wanted).map(|(value, _)| *value)
+}
+
+#[cfg(test)]
+mod tests;

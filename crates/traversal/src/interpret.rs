@@ -1,0 +1,277 @@
+//! The interpreter: one iteration over a loaded window, and the loop of load and iteration (PROTOCOL 10.1, 10.14).
+//!
+//! It is the reference: a compiled program must do what it does. It allocates nothing and cannot panic on a verified
+//! program, whatever the window and the scratch pad hold. That an iteration ends needs no counting: jumps go forward.
+
+use crate::Program;
+use crate::isa::{
+    AluOp, Area, Cond, Insn, Operand, Place, Reg, SPILL_LEN, Size, UnaryOp, WINDOW_LEN_MAX, Width,
+};
+use alloc::vec::Vec;
+use farmem_wire::VirtAddr;
+
+/// A traversal's state beside its program: all that another machine needs to go on.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct State {
+    /// The pointer whose window the next iteration loads; at the end, that of the last iteration.
+    pub cur_ptr: VirtAddr,
+    /// The scratch pad, of the program's length.
+    pub scratch: Vec<u8>,
+}
+
+/// How an iteration ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// NEXT_ITER: `cur_ptr` is the pointer to load next.
+    Next,
+    /// RETURN: the traversal is over, the scratch pad is its result.
+    Return,
+    /// An indexed access left its area. `cur_ptr` is as it was, the scratch pad as the program left it.
+    Fault,
+}
+
+/// Why [`run`] stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End<E> {
+    /// RETURN: the traversal is over.
+    Return,
+    /// The limit is used up; the state continues the traversal (PULSE 3).
+    IterationLimit,
+    /// An indexed access left its area: the traversal is over.
+    Fault,
+    /// The window at `cur_ptr` could not be loaded; the state continues the traversal elsewhere.
+    Fetch(E),
+}
+
+/// What [`run`] did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outcome<E> {
+    /// Iterations executed: every window that was loaded and computed on, the last one and a faulting one included.
+    pub iterations: u32,
+    /// Why it stopped.
+    pub end: End<E>,
+}
+
+/// Runs up to `limit` iterations, loading each window through `fetch(cur_ptr, window)`.
+///
+/// When a fetch fails, the state is as the iteration before left it, so that the traversal can go on where the memory is.
+///
+/// # Panics
+/// When the scratch pad in `state` does not have the program's length.
+pub fn run<E>(
+    program: &Program,
+    fetch: &mut impl FnMut(VirtAddr, &mut [u8]) -> Result<(), E>,
+    state: &mut State,
+    limit: u32,
+) -> Outcome<E> {
+    let mut buffer = [0; WINDOW_LEN_MAX];
+    let window = &mut buffer[..program.window_len()];
+    for iterations in 0..limit {
+        if let Err(why) = fetch(state.cur_ptr, window) {
+            return Outcome { iterations, end: End::Fetch(why) };
+        }
+        let end = match program.step(window, &mut state.cur_ptr, &mut state.scratch) {
+            Step::Next => continue,
+            Step::Return => End::Return,
+            Step::Fault => End::Fault,
+        };
+        return Outcome { iterations: iterations + 1, end };
+    }
+    Outcome { iterations: limit, end: End::IterationLimit }
+}
+
+impl Program {
+    /// Runs one iteration over the loaded window.
+    ///
+    /// # Panics
+    /// When `window` or `scratch` does not have the program's lengths.
+    pub fn step(&self, window: &[u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
+        assert_eq!(window.len(), self.window_len, "the window is the program's");
+        assert_eq!(scratch.len(), self.scratch_len, "the scratch pad is the program's");
+        let mut regs = [0; Reg::ALL.len()];
+        regs[Reg::ENTRY as usize] = cur_ptr.0;
+        let mut areas = Areas { window, scratch, spill: [0; SPILL_LEN] };
+        let mut number = 0;
+        loop {
+            let insn = &self.insns[number];
+            number += 1;
+            match *insn {
+                Insn::Alu { width, op, dst, src } => {
+                    let (a, b) = (regs[dst as usize], value(&regs, src));
+                    regs[dst as usize] = match width {
+                        Width::W64 => alu64(op, a, b),
+                        Width::W32 => u64::from(alu32(op, low(a), low(b))),
+                    };
+                }
+                Insn::Unary { width, op, dst } => {
+                    let a = match op {
+                        UnaryOp::Neg => regs[dst as usize].wrapping_neg(),
+                        UnaryOp::Not => !regs[dst as usize],
+                    };
+                    regs[dst as usize] = match width {
+                        Width::W64 => a,
+                        Width::W32 => u64::from(low(a)),
+                    };
+                }
+                Insn::Imm64 { dst, imm } => regs[dst as usize] = imm,
+                Insn::Load { size, dst, from } => match areas.load(size, from, &regs) {
+                    Some(loaded) => regs[dst as usize] = loaded,
+                    None => return Step::Fault,
+                },
+                Insn::Store { size, to, src } => {
+                    if areas.store(size, to, &regs, value(&regs, src)).is_none() {
+                        return Step::Fault;
+                    }
+                }
+                Insn::Jump { target } => number = usize::from(target),
+                Insn::Branch { width, cond, left, right, target } => {
+                    let (a, b) = (regs[left as usize], value(&regs, right));
+                    let taken = match width {
+                        Width::W64 => holds(cond, a, b, a.cast_signed(), b.cast_signed()),
+                        Width::W32 => {
+                            let (a, b) = (low(a), low(b));
+                            holds(cond, a, b, a.cast_signed(), b.cast_signed())
+                        }
+                    };
+                    if taken {
+                        number = usize::from(target);
+                    }
+                }
+                Insn::Next { ptr } => {
+                    *cur_ptr = VirtAddr(regs[ptr as usize]);
+                    return Step::Next;
+                }
+                Insn::Return => return Step::Return,
+            }
+        }
+    }
+}
+
+type Regs = [u64; Reg::ALL.len()];
+
+#[inline]
+fn value(regs: &Regs, operand: Operand) -> u64 {
+    match operand {
+        Operand::Reg(reg) => regs[reg as usize],
+        Operand::Imm(imm) => i64::from(imm).cast_unsigned(),
+    }
+}
+
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "the low half is what is meant")]
+const fn low(value: u64) -> u32 {
+    value as u32
+}
+
+#[inline]
+fn alu64(op: AluOp, a: u64, b: u64) -> u64 {
+    match op {
+        AluOp::Add => a.wrapping_add(b),
+        AluOp::Sub => a.wrapping_sub(b),
+        AluOp::Mul => a.wrapping_mul(b),
+        AluOp::Div => a.checked_div(b).unwrap_or(0),
+        AluOp::Mod => a.checked_rem(b).unwrap_or(a),
+        AluOp::And => a & b,
+        AluOp::Or => a | b,
+        AluOp::Xor => a ^ b,
+        AluOp::Shl => a << (b & 63),
+        AluOp::Shr => a >> (b & 63),
+        AluOp::Sar => (a.cast_signed() >> (b & 63)).cast_unsigned(),
+        AluOp::Mov => b,
+    }
+}
+
+#[inline]
+fn alu32(op: AluOp, a: u32, b: u32) -> u32 {
+    match op {
+        AluOp::Add => a.wrapping_add(b),
+        AluOp::Sub => a.wrapping_sub(b),
+        AluOp::Mul => a.wrapping_mul(b),
+        AluOp::Div => a.checked_div(b).unwrap_or(0),
+        AluOp::Mod => a.checked_rem(b).unwrap_or(a),
+        AluOp::And => a & b,
+        AluOp::Or => a | b,
+        AluOp::Xor => a ^ b,
+        AluOp::Shl => a << (b & 31),
+        AluOp::Shr => a >> (b & 31),
+        AluOp::Sar => (a.cast_signed() >> (b & 31)).cast_unsigned(),
+        AluOp::Mov => b,
+    }
+}
+
+/// Answers the condition on operands given both unsigned and signed.
+#[inline]
+fn holds<U, S>(cond: Cond, a: U, b: U, signed_a: S, signed_b: S) -> bool
+where
+    U: Copy + Ord + core::ops::BitAnd<Output = U> + Default,
+    S: Copy + Ord,
+{
+    match cond {
+        Cond::Eq => a == b,
+        Cond::Ne => a != b,
+        Cond::Lt => a < b,
+        Cond::Le => a <= b,
+        Cond::Gt => a > b,
+        Cond::Ge => a >= b,
+        Cond::Set => a & b != U::default(),
+        Cond::Slt => signed_a < signed_b,
+        Cond::Sle => signed_a <= signed_b,
+        Cond::Sgt => signed_a > signed_b,
+        Cond::Sge => signed_a >= signed_b,
+    }
+}
+
+/// The memory of one iteration.
+struct Areas<'a> {
+    window: &'a [u8],
+    scratch: &'a mut [u8],
+    spill: [u8; SPILL_LEN],
+}
+
+impl Areas<'_> {
+    /// `None` when an indexed access leaves its area; the verifier has proved the others inside.
+    #[inline]
+    fn load(&self, size: Size, from: Place, regs: &Regs) -> Option<u64> {
+        let area = match from.area {
+            Area::Window => self.window,
+            Area::Scratch => &*self.scratch,
+            Area::Spill => &self.spill,
+        };
+        let rest = area.get(start(from, regs)?..)?;
+        Some(match size {
+            Size::B1 => u64::from(*rest.first()?),
+            Size::B2 => u64::from(u16::from_le_bytes(*rest.first_chunk()?)),
+            Size::B4 => u64::from(u32::from_le_bytes(*rest.first_chunk()?)),
+            Size::B8 => u64::from_le_bytes(*rest.first_chunk()?),
+        })
+    }
+
+    /// As [`Self::load`], the other way. Nothing is written when it answers `None`.
+    #[inline]
+    fn store(&mut self, size: Size, to: Place, regs: &Regs, value: u64) -> Option<()> {
+        let area = match to.area {
+            Area::Window => return None,
+            Area::Scratch => &mut *self.scratch,
+            Area::Spill => &mut self.spill,
+        };
+        let rest = area.get_mut(start(to, regs)?..)?;
+        let bytes = value.to_le_bytes();
+        match size {
+            Size::B1 => *rest.first_mut()? = bytes[0],
+            Size::B2 => *rest.first_chunk_mut()? = [bytes[0], bytes[1]],
+            Size::B4 => *rest.first_chunk_mut()? = [bytes[0], bytes[1], bytes[2], bytes[3]],
+            Size::B8 => *rest.first_chunk_mut()? = bytes,
+        }
+        Some(())
+    }
+}
+
+/// Where an access starts, from the beginning of its area.
+#[inline]
+fn start(place: Place, regs: &Regs) -> Option<usize> {
+    let index = place.index.map_or(0, |reg| regs[reg as usize]);
+    usize::try_from(index.wrapping_add_signed(i64::from(place.offset))).ok()
+}
+
+#[cfg(test)]
+mod tests;

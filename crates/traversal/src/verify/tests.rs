@@ -1,0 +1,170 @@
+use super::*;
+use crate::Program;
+use crate::isa::{AluOp, Cond, Operand, Place, Reg, Size, Width};
+use alloc::format;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+
+const MOVE: Insn = Insn::Alu { width: Width::W64, op: AluOp::Mov, dst: Reg::R2, src: Operand::Imm(1) };
+
+fn place(area: Area, offset: i16) -> Place {
+    Place { area, index: None, offset }
+}
+
+fn load(size: Size, area: Area, offset: i16) -> Insn {
+    Insn::Load { size, dst: Reg::R0, from: place(area, offset) }
+}
+
+/// The verdict on these instructions and a `ret`, with a window of 24 bytes and a scratch pad of 16.
+fn verdict(insns: &[Insn]) -> Result<(), VerifyError> {
+    let mut insns = insns.to_vec();
+    insns.push(Insn::Return);
+    Program::from_instructions(24, 16, insns).map(|_| ())
+}
+
+fn at(slot: usize, why: Refusal) -> Result<(), VerifyError> {
+    Err(VerifyError::At { slot, why })
+}
+
+/// PROTOCOL 10.12: a constant access lies inside its area, to the last byte.
+#[test]
+fn constant_accesses_lie_inside() {
+    for (area, len) in [(Area::Window, 24), (Area::Scratch, 16), (Area::Spill, 128)] {
+        for size in Size::ALL {
+            let bytes = size.bytes();
+            let last = i16::try_from(len - bytes).expect("small");
+            assert_eq!(verdict(&[load(size, area, last)]), Ok(()), "{area} {size:?}");
+            for offset in [last + 1, i16::MAX, -1, i16::MIN] {
+                let why = Refusal::Outside { area, offset, size: bytes, len };
+                assert_eq!(verdict(&[load(size, area, offset)]), at(0, why), "{area} {size:?} {offset}");
+            }
+        }
+    }
+    let store =
+        |offset| Insn::Store { size: Size::B8, to: place(Area::Scratch, offset), src: Operand::Imm(0) };
+    assert_eq!(verdict(&[store(8)]), Ok(()));
+    let why = Refusal::Outside { area: Area::Scratch, offset: 9, size: 8, len: 16 };
+    assert_eq!(verdict(&[MOVE, store(9)]), at(1, why));
+}
+
+/// An indexed access is checked when it is made: no offset is refused here.
+#[test]
+fn indexed_accesses_are_left_to_the_run() {
+    for offset in [i16::MIN, -1, 0, 500, i16::MAX] {
+        let from = Place { area: Area::Window, index: Some(Reg::R3), offset };
+        assert_eq!(verdict(&[Insn::Load { size: Size::B8, dst: Reg::R0, from }]), Ok(()));
+    }
+}
+
+#[test]
+fn the_window_is_read_only() {
+    for index in [None, Some(Reg::R3)] {
+        let to = Place { area: Area::Window, index, offset: 0 };
+        let store = Insn::Store { size: Size::B1, to, src: Operand::Reg(Reg::R0) };
+        assert_eq!(verdict(&[store]), at(0, Refusal::WindowStore));
+    }
+}
+
+#[test]
+fn decoded_targets_are_checked_too() {
+    let branch = |target| Insn::Branch {
+        width: Width::W64,
+        cond: Cond::Eq,
+        left: Reg::R0,
+        right: Operand::Imm(0),
+        target,
+    };
+    assert_eq!(verdict(&[MOVE, branch(2)]), Ok(()));
+    assert_eq!(verdict(&[MOVE, branch(1)]), at(1, Refusal::Backward), "to itself");
+    assert_eq!(verdict(&[MOVE, Insn::Jump { target: 0 }]), at(1, Refusal::Backward));
+    assert_eq!(verdict(&[MOVE, branch(3)]), at(1, Refusal::TargetOutside));
+    assert_eq!(verdict(&[Insn::Jump { target: u16::MAX }]), at(0, Refusal::TargetOutside));
+}
+
+/// A refusal names the slot, not the instruction: a 64-bit constant before it counts twice.
+#[test]
+fn a_refusal_names_the_slot() {
+    let constant = Insn::Imm64 { dst: Reg::R0, imm: 0 };
+    assert_eq!(verdict(&[constant, constant, Insn::Jump { target: 9 }]), at(4, Refusal::TargetOutside));
+}
+
+#[test]
+fn a_program_ends_with_a_terminal_instruction() {
+    let falls = |insns: &[Insn]| Program::from_instructions(1, 0, insns.to_vec()).map(|_| ());
+    assert_eq!(falls(&[MOVE]), at(0, Refusal::FallsOff));
+    let constant = Insn::Imm64 { dst: Reg::R0, imm: 0 };
+    assert_eq!(falls(&[Insn::Return, constant]), at(1, Refusal::FallsOff));
+    assert_eq!(falls(&[Insn::Next { ptr: Reg::R1 }]), Ok(()));
+    assert_eq!(falls(&[]), Err(VerifyError::Empty));
+}
+
+#[test]
+fn sizes_are_bounded() {
+    let sizes =
+        |window, scratch| Program::from_instructions(window, scratch, Vec::from([Insn::Return])).map(|_| ());
+    assert_eq!(sizes(1, 0), Ok(()));
+    assert_eq!(sizes(256, 256), Ok(()));
+    assert_eq!(sizes(0, 0), Err(VerifyError::WindowLen(0)));
+    assert_eq!(sizes(257, 0), Err(VerifyError::WindowLen(257)));
+    assert_eq!(sizes(1, 257), Err(VerifyError::ScratchLen(257)));
+    assert_eq!(sizes(usize::MAX, usize::MAX), Err(VerifyError::WindowLen(usize::MAX)));
+}
+
+/// 512 slots, the last of them `ret`; a constant counts two.
+#[test]
+fn length_is_bounded_in_slots() {
+    assert_eq!(verdict(&[MOVE; 511]), Ok(()));
+    assert_eq!(verdict(&[MOVE; 512]), Err(VerifyError::TooLong { slots: 513 }));
+    let constant = Insn::Imm64 { dst: Reg::R0, imm: 0 };
+    let mut insns = Vec::from([constant; 255]);
+    insns.push(MOVE);
+    assert_eq!(verdict(&insns), Ok(()));
+    insns.push(MOVE);
+    assert_eq!(verdict(&insns), Err(VerifyError::TooLong { slots: 513 }));
+}
+
+/// N of PULSE 4.1 is the longest path, not the number of instructions and not the shortest way out.
+#[test]
+fn the_longest_path_is_counted() {
+    for (text, expected) in [
+        ("ret", 1),
+        ("lddw r2, 1\nret", 2),
+        ("jeq r2, 0, a\nadd r2, 1\nadd r2, 1\na: ret", 4),
+        ("jeq r2, 0, a\nret\na: add r2, 1\nadd r2, 1\nret", 4),
+        ("jmp a\nadd r2, 1\nadd r2, 1\nadd r2, 1\na: ret", 2),
+        ("jeq r2, 0, a\nadd r2, 1\njmp b\na: add r2, 2\nadd r2, 3\nadd r2, 4\nb: next r2", 5),
+    ] {
+        let program = Program::assemble(text).expect(text);
+        assert_eq!(program.longest_path(), expected, "{text}");
+    }
+}
+
+#[test]
+fn the_window_counts_in_lines() {
+    for (len, lines) in [(1, 1), (64, 1), (65, 2), (128, 2), (129, 3), (256, 4)] {
+        let program = Program::assemble(&format!(".window {len}\nret")).expect("assembles");
+        assert_eq!((program.window_len(), program.lines()), (len, lines));
+    }
+}
+
+/// What a refused program's owner reads.
+#[test]
+fn refusals_say_what_is_wrong() {
+    for (error, text) in [
+        (
+            VerifyError::At {
+                slot: 3,
+                why: Refusal::Outside { area: Area::Window, offset: 60, size: 8, len: 64 },
+            },
+            "slot 3: 8 bytes at 60 leave the load window, which has 64",
+        ),
+        (
+            VerifyError::At { slot: 0, why: Refusal::FarStore },
+            "slot 0: stores need a program that declares them: not in this version of the ISA",
+        ),
+        (VerifyError::TooLong { slots: 600 }, "the program has 600 slots, 512 are possible"),
+        (VerifyError::WindowLen(0), "a load window of 0 bytes is not possible, only 1 to 256"),
+    ] {
+        assert_eq!(error.to_string(), text);
+    }
+}
