@@ -6,12 +6,18 @@
 //!
 //! Which link is used is always the caller's choice; asking for one never silently gives another.
 
+mod address;
 pub mod affinity;
 mod clock;
 mod driver;
+mod error;
 mod link;
+mod peers;
+pub mod shm;
 
+pub use address::{gid_of, ip_of, parse_gid};
 pub use affinity::{current_cpu, pin_to_cpu};
 pub use clock::Clock;
 pub use driver::{Driver, Stop, run};
+pub use error::OpenError;
 pub use link::{FRAME_MAX, Link, LinkCounters, Wait, Waiting, Waker};

@@ -1,0 +1,74 @@
+//! What this machine can and cannot do for farmem, and the remedy for each: the probes behind `farmem doctor`.
+//!
+//! A probe looks; it changes nothing that outlives it. A machine that lacks something, or hides it, gives a finding, never an error.
+
+mod leftovers;
+mod probes;
+
+/// How well something works here.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum State {
+    /// As farmem wants it.
+    Ok,
+    /// It works, slower or with limits that `detail` names.
+    Degraded,
+    /// What needs it does not work here.
+    Missing,
+}
+
+/// What a probe found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    /// What was looked at.
+    pub name: String,
+    /// How well it works.
+    pub state: State,
+    /// What was seen.
+    pub detail: String,
+    /// What to do about it; empty when all is well or nothing can be done.
+    pub remedy: String,
+}
+
+impl Finding {
+    fn new(name: &str, state: State, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { name: name.into(), state, detail: detail.into(), remedy: remedy.into() }
+    }
+
+    fn ok(name: &str, detail: impl Into<String>) -> Self {
+        Self::new(name, State::Ok, detail, "")
+    }
+}
+
+/// Looks at everything.
+#[must_use]
+pub fn examine() -> Vec<Finding> {
+    let mut findings = vec![
+        probes::privileges(),
+        probes::cpus(),
+        probes::udp_port(),
+        probes::socket_buffers(),
+        probes::shared_memory(),
+        probes::huge_pages(),
+        probes::userfaultfd(),
+        probes::xdp(),
+        probes::rdma(),
+    ];
+    findings.extend(leftovers::examine());
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever the machine is like, each thing is looked at once, and what is not well says what to do or that nothing can be done.
+    #[test]
+    fn every_probe_answers() {
+        let findings = examine();
+        for name in ["privileges", "CPUs", "UDP port 4791", "userfaultfd", "huge pages", "XDP", "RDMA devices", "/dev/shm"] {
+            assert_eq!(findings.iter().filter(|f| f.name == name).count(), 1, "{name}");
+        }
+        assert!(findings.iter().all(|f| !f.detail.is_empty()));
+        assert!(findings.iter().all(|f| f.state != State::Ok || f.remedy.is_empty()));
+    }
+}

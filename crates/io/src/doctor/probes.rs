@@ -1,0 +1,188 @@
+//! What the kernel and the hardware offer.
+
+use super::{Finding, State};
+use farmem_wire::UDP_PORT;
+use std::fs::{read_dir, read_to_string};
+use std::io;
+use std::net::{Ipv4Addr, UdpSocket};
+
+const CAP_NET_ADMIN: u32 = 12;
+const CAP_SYS_PTRACE: u32 = 19;
+const CAP_SYS_ADMIN: u32 = 21;
+const CAP_BPF: u32 = 39;
+
+pub(super) fn privileges() -> Finding {
+    // SAFETY: geteuid reads a number and cannot fail.
+    let root = unsafe { libc::geteuid() } == 0;
+    let user = if root { "root" } else { "an ordinary user" };
+    let list = [(CAP_NET_ADMIN, "NET_ADMIN"), (CAP_BPF, "BPF"), (CAP_SYS_ADMIN, "SYS_ADMIN"), (CAP_SYS_PTRACE, "SYS_PTRACE")];
+    let held: Vec<&str> = list.into_iter().filter(|&(cap, _)| has_capability(cap)).map(|(_, name)| name).collect();
+    let held = if held.is_empty() { "none of the capabilities farmem can use".to_owned() } else { held.join(", ") };
+    Finding::ok("privileges", format!("{user}, {held}; racks over UDP and shared memory need none"))
+}
+
+fn has_capability(number: u32) -> bool {
+    let status = read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).map(str::trim);
+    effective.and_then(|hex| u64::from_str_radix(hex, 16).ok()).is_some_and(|bits| bits >> number & 1 == 1)
+}
+
+pub(super) fn cpus() -> Finding {
+    let usable = std::thread::available_parallelism().map_or(1, usize::from);
+    let detail = format!("{usable} usable by this process");
+    match usable {
+        1 => Finding::new("CPUs", State::Degraded, detail, "waiting = \"spin\" needs a second CPU; keep \"block\" and \"same-cpu\""),
+        _ => Finding::ok("CPUs", detail),
+    }
+}
+
+pub(super) fn udp_port() -> Finding {
+    let name = "UDP port 4791";
+    // An address in the loopback range that racks do not use by default.
+    match UdpSocket::bind((Ipv4Addr::new(127, 255, 47, 91), UDP_PORT)) {
+        Ok(_) => Finding::ok(name, "free on loopback addresses"),
+        Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
+            let remedy = "something holds 0.0.0.0:4791, the kernel's Soft-RoCE for one: `rdma link delete NAME`, or run racks in \
+                          another network namespace";
+            Finding::new(name, State::Missing, "taken on every address of this machine", remedy)
+        }
+        Err(e) => {
+            let remedy = "loopback must have 127.0.0.0/8: `ip address add 127.0.0.1/8 dev lo` and `ip link set lo up`";
+            Finding::new(name, State::Missing, format!("cannot be opened: {e}"), remedy)
+        }
+    }
+}
+
+/// Socket buffer that holds a burst of full windows from several nodes, in bytes.
+const SOCKET_BUFFER_WANTED: u64 = 4 << 20;
+
+pub(super) fn socket_buffers() -> Finding {
+    let name = "socket buffers";
+    let limit = |what: &str| number(&format!("/proc/sys/net/core/{what}"));
+    match (limit("rmem_max"), limit("wmem_max")) {
+        (Some(receive), Some(send)) => {
+            let detail = format!("at most {} KiB to receive, {} KiB to send", receive >> 10, send >> 10);
+            if receive >= SOCKET_BUFFER_WANTED && send >= SOCKET_BUFFER_WANTED {
+                Finding::ok(name, detail)
+            } else if has_capability(CAP_NET_ADMIN) {
+                Finding::ok(name, detail + "; this user may exceed that")
+            } else {
+                let remedy = "bursts may be lost and sent again: `sysctl net.core.rmem_max=4194304 net.core.wmem_max=4194304`";
+                Finding::new(name, State::Degraded, detail, remedy)
+            }
+        }
+        _ => Finding::new(name, State::Degraded, "their limits cannot be read", ""),
+    }
+}
+
+/// Room for the rings of a rack of a few roles, in bytes.
+const SHARED_MEMORY_WANTED: u64 = 64 << 20;
+
+pub(super) fn shared_memory() -> Finding {
+    let name = "/dev/shm";
+    match free_bytes(c"/dev/shm") {
+        Ok(free) if free >= SHARED_MEMORY_WANTED => Finding::ok(name, format!("{} MiB free", free >> 20)),
+        Ok(free) => {
+            let remedy = "transport = \"shm\" needs 64 MiB: `mount -o remount,size=1G /dev/shm`";
+            Finding::new(name, State::Degraded, format!("{} MiB free", free >> 20), remedy)
+        }
+        Err(e) => {
+            let remedy = "transport = \"shm\" needs it: `mount -t tmpfs tmpfs /dev/shm`";
+            Finding::new(name, State::Missing, format!("cannot be looked at: {e}"), remedy)
+        }
+    }
+}
+
+fn free_bytes(path: &std::ffi::CStr) -> io::Result<u64> {
+    let mut stat = std::mem::MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: the path ends with a NUL and `stat` has room for the answer; both outlive the call.
+    let result = unsafe { libc::statvfs(path.as_ptr(), stat.as_mut_ptr()) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: statvfs answered 0, so it filled the structure.
+    let stat = unsafe { stat.assume_init() };
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+pub(super) fn huge_pages() -> Finding {
+    let name = "huge pages";
+    let remedy = "memory nodes read random lines 1.3 to 2.3 times slower without: \
+                  `echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`";
+    match read_to_string("/sys/kernel/mm/transparent_hugepage/enabled") {
+        Ok(text) if text.contains("[never]") => Finding::new(name, State::Degraded, "transparent huge pages are off", remedy),
+        Ok(text) => Finding::ok(name, format!("transparent huge pages: {}", chosen(&text))),
+        Err(_) => Finding::new(name, State::Degraded, "this kernel has no transparent huge pages", ""),
+    }
+}
+
+/// The word in brackets of a kernel setting.
+fn chosen(text: &str) -> &str {
+    text.split(['[', ']']).nth(1).unwrap_or_else(|| text.trim())
+}
+
+/// Serves faults of user code only; allowed to everyone.
+const UFFD_USER_MODE_ONLY: libc::c_int = 1;
+
+pub(super) fn userfaultfd() -> Finding {
+    let name = "userfaultfd";
+    if opens_userfaultfd(0).is_ok() {
+        return Finding::ok(name, "full: faults of the kernel (read(2) into far memory) are served too");
+    }
+    match opens_userfaultfd(UFFD_USER_MODE_ONLY) {
+        Ok(()) => {
+            let detail = "user mode only: system calls cannot read or write far memory in place";
+            let remedy = "`sysctl vm.unprivileged_userfaultfd=1`, or give the program CAP_SYS_PTRACE";
+            Finding::new(name, State::Degraded, detail, remedy)
+        }
+        Err(e) => {
+            let remedy = "transparent far memory will not work; a kernel with CONFIG_USERFAULTFD and, in a container, a seccomp \
+                          profile that allows userfaultfd(2) are needed";
+            Finding::new(name, State::Missing, format!("refused: {e}"), remedy)
+        }
+    }
+}
+
+fn opens_userfaultfd(flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: the call takes a number and gives a file descriptor or an error.
+    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | flags) };
+    let fd = libc::c_int::try_from(fd).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor was opened a moment ago and nothing else knows it.
+    unsafe { libc::close(fd) };
+    Ok(())
+}
+
+pub(super) fn xdp() -> Finding {
+    let name = "XDP";
+    let loads = has_capability(CAP_SYS_ADMIN) || (has_capability(CAP_BPF) && has_capability(CAP_NET_ADMIN));
+    let compiled = number("/proc/sys/net/core/bpf_jit_enable");
+    match (loads, compiled) {
+        (true, Some(1..)) => Finding::ok(name, "programs may be loaded, and are compiled"),
+        (true, _) => {
+            let remedy = "`sysctl net.core.bpf_jit_enable=1`";
+            Finding::new(name, State::Degraded, "programs may be loaded, and are interpreted", remedy)
+        }
+        (false, _) => {
+            let remedy = "the switch runs in user space; for the fast path run it as root, or give it CAP_BPF and CAP_NET_ADMIN";
+            Finding::new(name, State::Missing, "this user may not load programs", remedy)
+        }
+    }
+}
+
+pub(super) fn rdma() -> Finding {
+    let name = "RDMA devices";
+    let devices: Vec<String> = read_dir("/sys/class/infiniband")
+        .map(|entries| entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect())
+        .unwrap_or_default();
+    if devices.is_empty() {
+        return Finding::ok(name, "none, and none is needed: farmem speaks RoCEv2 from user space");
+    }
+    Finding::ok(name, format!("{}: they can speak to farmem's memory nodes", devices.join(", ")))
+}
+
+fn number(path: &str) -> Option<u64> {
+    read_to_string(path).ok()?.trim().parse().ok()
+}

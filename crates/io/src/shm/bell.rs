@@ -1,0 +1,49 @@
+//! The doorbell of an endpoint: says whether it sleeps, and that somebody new writes to it.
+//!
+//! A sender must not make a system call for a receiver that is awake, and must never miss one that goes to sleep:
+//!
+//! ```text
+//!   receiver                         sender
+//!   sleeping = 1                     ring.head = ...
+//!   ------ fence ------              ------ fence ------
+//!   rings empty? -> futex wait       sleeping == 1? -> sleeping = 0, futex wake
+//! ```
+//!
+//! With both fences sequentially consistent, at least one of the two sees the other's store. The same file is compiled
+//! against loom's atomics by `tests/ring_loom.rs`.
+
+use super::atomic::{AtomicU64, Ordering, fence};
+
+/// Words of a bell.
+pub(crate) const BELL_WORDS: usize = 64;
+/// The word a receiver sleeps on: 1 while it sleeps or is about to.
+pub(crate) const SLEEPING: usize = 16;
+/// Rings to this endpoint that were made so far.
+const ARRIVALS: usize = 32;
+
+/// The receiver: from here on every sender rings. It must look at its rings once more before it sleeps.
+pub(crate) fn fall_asleep(bell: &[AtomicU64]) {
+    bell[SLEEPING].store(1, Ordering::Relaxed);
+    fence(Ordering::SeqCst);
+}
+
+/// The receiver: awake again, senders need not ring.
+pub(crate) fn wake_up(bell: &[AtomicU64]) {
+    bell[SLEEPING].store(0, Ordering::Relaxed);
+}
+
+/// A sender, after it published: true when it must wake the receiver. True for one sender only.
+pub(crate) fn must_wake(bell: &[AtomicU64]) -> bool {
+    fence(Ordering::SeqCst);
+    bell[SLEEPING].load(Ordering::Relaxed) == 1 && bell[SLEEPING].swap(0, Ordering::Relaxed) == 1
+}
+
+/// A sender made a ring to this endpoint.
+pub(crate) fn announce(bell: &[AtomicU64]) {
+    bell[ARRIVALS].fetch_add(1, Ordering::Release);
+}
+
+/// How many rings were announced.
+pub(crate) fn arrivals(bell: &[AtomicU64]) -> u64 {
+    bell[ARRIVALS].load(Ordering::Acquire)
+}

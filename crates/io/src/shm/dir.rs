@@ -1,0 +1,160 @@
+//! The directory of a rack's rings and bells.
+
+use super::bell::BELL_WORDS;
+use super::ends::{Bell, InRing, OutRing};
+use super::mapping::{self, Kind, Opened};
+use super::ring::{Broken, HEADER_WORDS, WORD};
+use super::{RING_BYTES_MAX, RING_BYTES_MIN};
+use crate::{OpenError, parse_gid};
+use farmem_machine::Port;
+use farmem_wire::Gid;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// An opened directory.
+#[derive(Debug)]
+pub(super) struct Dir {
+    path: PathBuf,
+    ring_words: usize,
+}
+
+impl Dir {
+    /// Makes the directory when it is not there, and checks that it is for this user alone.
+    pub(super) fn open(path: &Path, ring_bytes: usize) -> Result<Self, OpenError> {
+        if !ring_bytes.is_power_of_two() || !(RING_BYTES_MIN..=RING_BYTES_MAX).contains(&ring_bytes) {
+            return Err(OpenError::Setting {
+                setting: "ring_bytes",
+                value: ring_bytes.to_string(),
+                remedy: format!("it is a power of two from {RING_BYTES_MIN} to {RING_BYTES_MAX}"),
+            });
+        }
+        match fs::DirBuilder::new().mode(0o700).create(path) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(OpenError::System {
+                    doing: format!("make the directory {}", path.display()),
+                    source: e,
+                });
+            }
+            _ => {}
+        }
+        let doing = format!("look at {}", path.display());
+        let about = fs::symlink_metadata(path).map_err(OpenError::system(doing))?;
+        // SAFETY: geteuid takes nothing, touches no memory and cannot fail.
+        let us = unsafe { libc::geteuid() };
+        if !about.is_dir() || about.uid() != us || about.mode() & 0o077 != 0 {
+            let why = format!("is not a directory for user {us} alone (mode 0700)");
+            return Err(OpenError::Foreign { path: path.into(), why });
+        }
+        Ok(Self { path: path.into(), ring_words: HEADER_WORDS + ring_bytes / WORD })
+    }
+
+    /// The bell of this process's endpoint, locked for as long as it is held.
+    pub(super) fn own_bell(&self, gid: Gid) -> Result<Bell, OpenError> {
+        let path = self.bell_path(gid);
+        let Opened { mapping, file, .. } = mapping::open_or_create(&path, Kind::Bell, BELL_WORDS)?;
+        let doing = format!("lock {}", path.display());
+        if !lock(&file).map_err(OpenError::system(doing))? {
+            let address = format!("{gid:?} in {}", self.path.display());
+            return Err(OpenError::InUse { address });
+        }
+        Ok(Bell::new(mapping, Some(file)))
+    }
+
+    /// The writing end of the ring from `src` to `dst`. `dst` is told when the ring is new.
+    pub(super) fn out_ring(&self, src: Gid, dst: Gid) -> Result<OutRing, OpenError> {
+        let bell = mapping::open_or_create(&self.bell_path(dst), Kind::Bell, BELL_WORDS)?;
+        let bell = Arc::new(Bell::new(bell.mapping, None));
+        let (path, Opened { mapping, is_new, .. }) = self.ring(src, dst)?;
+        if is_new {
+            bell.announce();
+        }
+        OutRing::attach(src, dst, mapping, bell).map_err(|Broken| corrupt(path))
+    }
+
+    /// The reading end of the ring from `src`, who is at `port`, to `dst`.
+    pub(super) fn in_ring(&self, src: Gid, dst: Gid, port: Port) -> Result<InRing, OpenError> {
+        let (path, Opened { mapping, .. }) = self.ring(src, dst)?;
+        InRing::attach(src, dst, port, mapping).map_err(|Broken| corrupt(path))
+    }
+
+    /// Those who have a ring to `dst`.
+    pub(super) fn senders_to(&self, dst: Gid) -> Vec<Gid> {
+        let suffix = format!("-{dst:?}.ring");
+        let names = names(&self.path);
+        names.iter().filter_map(|name| name.strip_suffix(&suffix)).filter_map(parse_gid).collect()
+    }
+
+    fn ring(&self, src: Gid, dst: Gid) -> Result<(PathBuf, Opened), OpenError> {
+        let path = self.path.join(format!("{src:?}-{dst:?}.ring"));
+        let opened = mapping::open_or_create(&path, Kind::Ring, self.ring_words)?;
+        let data = opened.mapping.words().len().saturating_sub(HEADER_WORDS);
+        if !data.is_power_of_two() || data * WORD < RING_BYTES_MIN {
+            return Err(OpenError::Foreign {
+                path,
+                why: format!("has {data} words of data, no power of two"),
+            });
+        }
+        Ok((path, opened))
+    }
+
+    fn bell_path(&self, gid: Gid) -> PathBuf {
+        self.path.join(format!("{gid:?}.bell"))
+    }
+}
+
+fn corrupt(path: PathBuf) -> OpenError {
+    OpenError::Foreign { path, why: "has indices that do not belong together: corrupt".into() }
+}
+
+/// Locks the file; false when another process holds the lock.
+fn lock(file: &File) -> io::Result<bool> {
+    // SAFETY: a system call on a descriptor that `file` keeps open; it touches no memory.
+    let done = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
+    if done == 0 {
+        return Ok(true);
+    }
+    let e = io::Error::last_os_error();
+    if e.kind() == io::ErrorKind::WouldBlock { Ok(false) } else { Err(e) }
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}
+
+/// The addresses of the endpoints in `dir` that some process holds at this moment.
+#[must_use]
+pub fn live_endpoints(dir: &Path) -> Vec<String> {
+    let names = names(dir);
+    let bells = names.iter().filter_map(|name| Some((name, name.strip_suffix(".bell")?)));
+    let is_held = |name: &str| File::open(dir.join(name)).is_ok_and(|file| matches!(lock(&file), Ok(false)));
+    bells.filter(|(name, _)| is_held(name)).map(|(_, gid)| gid.to_owned()).collect()
+}
+
+/// Removes a rack's directory with the rings and bells in it, once nobody uses it. Other files are left, and so is the directory then.
+///
+/// # Errors
+/// `ResourceBusy` when an endpoint is alive; otherwise what the system says.
+pub fn remove_dir(dir: &Path) -> io::Result<()> {
+    let live = live_endpoints(dir);
+    if !live.is_empty() {
+        let text = format!("{} is in use by {}; stop them first", dir.display(), live.join(", "));
+        return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
+    }
+    for name in names(dir) {
+        if name.ends_with(".ring") || name.ends_with(".bell") {
+            fs::remove_file(dir.join(name))?;
+        }
+    }
+    fs::remove_dir(dir)
+}
+
+/// Maps a file of another endpoint, for the tests that write nonsense into it.
+#[cfg(test)]
+pub(super) fn map_ring(dir: &Path, src: Gid, dst: Gid) -> mapping::Mapping {
+    mapping::open(&dir.join(format!("{src:?}-{dst:?}.ring")), Kind::Ring).expect("the ring is there")
+}

@@ -1,0 +1,192 @@
+//! The two ends of a ring with what each needs beside it: port, route, doorbell.
+
+use super::atomic::AtomicU64;
+use super::mapping::Mapping;
+use super::ring::{Broken, Consumer, Producer};
+use super::{PUBLISH_EVERY, bell, futex};
+use farmem_machine::{Duration, Port};
+use farmem_wire::icrc::{self, Route};
+use farmem_wire::{Gid, UDP_PORT, WireError, bth};
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+/// The route of frames from `src` to `dst`: as a socket of ours would send them.
+const fn route(src: Gid, dst: Gid) -> Route {
+    Route { src, dst, src_port: UDP_PORT, ip_id: 0 }
+}
+
+/// An endpoint's doorbell, its own or a peer's.
+#[derive(Debug)]
+pub(super) struct Bell {
+    mapping: Mapping,
+    /// Keeps the lock that says the endpoint is alive; a peer's bell has none.
+    _lock: Option<File>,
+}
+
+impl Bell {
+    pub(super) const fn new(mapping: Mapping, lock: Option<File>) -> Self {
+        Self { mapping, _lock: lock }
+    }
+
+    fn words(&self) -> &[AtomicU64] {
+        self.mapping.words()
+    }
+
+    /// How many rings to this endpoint were announced.
+    pub(super) fn arrivals(&self) -> u64 {
+        bell::arrivals(self.words())
+    }
+
+    /// Announces one more.
+    pub(super) fn announce(&self) {
+        bell::announce(self.words());
+        self.ring();
+    }
+
+    /// Wakes the endpoint if it sleeps.
+    pub(super) fn ring(&self) {
+        if bell::must_wake(self.words()) {
+            futex::wake(&self.words()[bell::SLEEPING]);
+        }
+    }
+
+    /// Sleeps until somebody rings, at most `most`, unless `is_needed` after every sender knows that we sleep.
+    pub(super) fn sleep_unless(&self, most: Duration, is_needed: impl FnOnce() -> bool) -> io::Result<()> {
+        bell::fall_asleep(self.words());
+        let slept = if is_needed() { Ok(()) } else { futex::wait(&self.words()[bell::SLEEPING], 1, most) };
+        bell::wake_up(self.words());
+        slept
+    }
+}
+
+/// The writing end of a ring to a peer.
+#[derive(Debug)]
+pub(super) struct OutRing {
+    dst: Gid,
+    pub(super) route: Route,
+    mapping: Mapping,
+    producer: Producer,
+    bell: Arc<Bell>,
+    /// Written to since the last flush.
+    is_dirty: bool,
+    /// Records not published yet.
+    unpublished: u32,
+    is_broken: bool,
+}
+
+impl OutRing {
+    pub(super) fn attach(src: Gid, dst: Gid, mapping: Mapping, bell: Arc<Bell>) -> Result<Self, Broken> {
+        let producer = Producer::attach(mapping.words())?;
+        let route = route(src, dst);
+        Ok(Self { dst, route, mapping, producer, bell, is_dirty: false, unpublished: 0, is_broken: false })
+    }
+
+    pub(super) const fn dst(&self) -> Gid {
+        self.dst
+    }
+
+    pub(super) const fn is_broken(&self) -> bool {
+        self.is_broken
+    }
+
+    pub(super) const fn is_clean(&self) -> bool {
+        !self.is_dirty
+    }
+
+    /// Writes a packet; false when the ring is full.
+    pub(super) fn push(&mut self, packet: &[u8]) -> Result<bool, Broken> {
+        self.is_dirty = true;
+        if self.is_broken {
+            return Ok(false);
+        }
+        let words = self.mapping.words();
+        let is_in = self.producer.push(words, packet).inspect_err(|Broken| self.is_broken = true)?;
+        self.unpublished += u32::from(is_in);
+        if self.unpublished == PUBLISH_EVERY {
+            self.producer.publish(words);
+            self.unpublished = 0;
+        }
+        Ok(is_in)
+    }
+
+    /// Publishes what was written, and wakes the peer if it sleeps.
+    pub(super) fn flush(&mut self) {
+        self.producer.publish(self.mapping.words());
+        self.unpublished = 0;
+        self.is_dirty = false;
+        self.bell.ring();
+    }
+}
+
+/// The reading end of a ring from a peer.
+#[derive(Debug)]
+pub(super) struct InRing {
+    /// Who the peer is, as far as the link was told.
+    pub(super) port: Port,
+    route: Route,
+    mapping: Mapping,
+    consumer: Consumer,
+    is_broken: bool,
+}
+
+/// What came out of a ring.
+#[derive(Debug)]
+pub(super) enum Popped<'a> {
+    /// The ring is empty.
+    Nothing,
+    /// A frame whose ICRC was right.
+    Frame(&'a [u8]),
+    /// A frame whose ICRC was wrong.
+    BadIcrc,
+    /// Too few bytes for a frame.
+    Short,
+    /// The peer wrote nonsense; nothing more will come.
+    Broken,
+}
+
+impl InRing {
+    pub(super) fn attach(src: Gid, dst: Gid, port: Port, mapping: Mapping) -> Result<Self, Broken> {
+        let consumer = Consumer::attach(mapping.words())?;
+        Ok(Self { port, route: route(src, dst), mapping, consumer, is_broken: false })
+    }
+
+    pub(super) const fn src(&self) -> Gid {
+        self.route.src
+    }
+
+    pub(super) const fn is_broken(&self) -> bool {
+        self.is_broken
+    }
+
+    /// True when [`InRing::pop`] has something to say.
+    pub(super) fn has_more(&self) -> bool {
+        self.consumer.has_more(self.mapping.words())
+    }
+
+    /// Copies the next record into `buf`, then checks it there, where the peer cannot change it any more.
+    pub(super) fn pop<'a>(&mut self, buf: &'a mut [u8], has_icrc: bool) -> Popped<'a> {
+        let len = match self.consumer.pop(self.mapping.words(), buf) {
+            Ok(Some(len)) => len,
+            Ok(None) => return Popped::Nothing,
+            Err(Broken) => {
+                self.is_broken = true;
+                return Popped::Broken;
+            }
+        };
+        let packet = &buf[..len];
+        if !has_icrc {
+            return if len < bth::LEN { Popped::Short } else { Popped::Frame(packet) };
+        }
+        match icrc::check(&self.route, packet) {
+            Ok(frame) => Popped::Frame(frame),
+            Err(WireError::Short { .. }) => Popped::Short,
+            Err(_) => Popped::BadIcrc,
+        }
+    }
+
+    /// Gives the room of what was read back to the peer.
+    pub(super) fn release(&mut self) {
+        self.consumer.release(self.mapping.words());
+    }
+}

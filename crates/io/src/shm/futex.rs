@@ -1,0 +1,39 @@
+//! Sleeping on a shared word, and waking who sleeps there.
+
+use super::atomic::AtomicU64;
+use farmem_machine::Duration;
+use std::io;
+use std::ptr;
+
+/// Sleeps while the low half of `word` is `expected`, at most `most`. It may return early for no reason.
+pub(super) fn wait(word: &AtomicU64, expected: u32, most: Duration) -> io::Result<()> {
+    let nanos = most.as_nanos();
+    let span = libc::timespec {
+        tv_sec: libc::time_t::try_from(nanos / 1_000_000_000).unwrap_or(libc::time_t::MAX),
+        tv_nsec: libc::c_long::try_from(nanos % 1_000_000_000).expect("less than a second"),
+    };
+    let (op, address) = (libc::FUTEX_WAIT, low_half(word));
+    // SAFETY: `address` is 4-aligned and mapped while `word` is borrowed; `span` outlives the call. Not FUTEX_PRIVATE: the word is shared
+    // between processes.
+    let done = unsafe { libc::syscall(libc::SYS_futex, address, op, expected, &raw const span) };
+    if done == 0 {
+        return Ok(());
+    }
+    let e = io::Error::last_os_error();
+    match e.raw_os_error() {
+        Some(libc::EAGAIN | libc::EINTR | libc::ETIMEDOUT) => Ok(()),
+        _ => Err(e),
+    }
+}
+
+/// Wakes one sleeper of `word`, if there is one.
+pub(super) fn wake(word: &AtomicU64) {
+    // SAFETY: as in `wait`; FUTEX_WAKE reads no memory.
+    let _ = unsafe { libc::syscall(libc::SYS_futex, low_half(word), libc::FUTEX_WAKE, 1, ptr::null::<u8>()) };
+}
+
+/// A futex has 32 bits: the low half of a word lies first, on the little-endian machines farmem runs on.
+const fn low_half(word: &AtomicU64) -> *const u32 {
+    const { assert!(cfg!(target_endian = "little")) };
+    word.as_ptr().cast_const().cast()
+}

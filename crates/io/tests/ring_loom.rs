@@ -1,0 +1,88 @@
+//! The ring and the bell under loom: every order in which two threads can see each other's stores.
+//!
+//! Loom has its own atomics, so the two files are compiled a second time here, against those. What loom does not play: a load that is
+//! delayed past a later store of its own thread, which is what the consumer's releasing store of its index guards against.
+
+#[path = "../src/shm/bell.rs"]
+#[expect(dead_code, reason = "the announcements are not part of the protocol under test")]
+mod bell;
+#[path = "../src/shm/ring.rs"]
+mod ring;
+
+mod atomic {
+    pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
+}
+
+use atomic::AtomicU64;
+use loom::sync::Arc;
+use loom::thread;
+
+/// A ring of `data` words, or a bell.
+fn words(data: usize) -> Arc<Vec<AtomicU64>> {
+    Arc::new((0..data).map(|_| AtomicU64::new(0)).collect())
+}
+
+/// Bounded as crossbeam does it: two preemptions find nearly all races in seconds.
+fn explore(story: impl Fn() + Send + Sync + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(story);
+}
+
+/// Three records through a ring that holds one and a half of them: the producer waits for room, the records wrap, and what the consumer
+/// reads is what was written, whole and in order, whatever is seen when.
+#[test]
+fn records_arrive_whole_and_in_order() {
+    explore(|| {
+        let ring = words(ring::HEADER_WORDS + 4);
+        let theirs = Arc::clone(&ring);
+        let producer = thread::spawn(move || {
+            let mut end = ring::Producer::attach(&theirs).unwrap();
+            for n in 1..=3_u8 {
+                while !end.push(&theirs, &[n; 9]).unwrap() {
+                    thread::yield_now();
+                }
+                assert!(end.publish(&theirs));
+            }
+        });
+        let mut end = ring::Consumer::attach(&ring).unwrap();
+        let mut buf = [0; 16];
+        for n in 1..=3_u8 {
+            let len = loop {
+                match end.pop(&ring, &mut buf).unwrap() {
+                    Some(len) => break len,
+                    None => thread::yield_now(),
+                }
+            };
+            assert_eq!(buf[..len], [n; 9]);
+            end.release(&ring);
+        }
+        assert!(!end.has_more(&ring));
+        producer.join().unwrap();
+    });
+}
+
+/// The receiver finds its ring empty and goes to sleep just as the sender publishes: either it sees the record on its last look,
+/// or the sender sees that it must be woken. Never neither.
+#[test]
+fn nobody_sleeps_through_a_record() {
+    explore(|| {
+        let ring = words(ring::HEADER_WORDS + 4);
+        let bell = words(bell::BELL_WORDS);
+        let (their_ring, their_bell) = (Arc::clone(&ring), Arc::clone(&bell));
+        let sender = thread::spawn(move || {
+            let mut end = ring::Producer::attach(&their_ring).unwrap();
+            assert!(end.push(&their_ring, &[7]).unwrap());
+            end.publish(&their_ring);
+            bell::must_wake(&their_bell)
+        });
+        let end = ring::Consumer::attach(&ring).unwrap();
+        bell::fall_asleep(&bell);
+        let sees_it = end.has_more(&ring);
+        if sees_it {
+            bell::wake_up(&bell);
+        }
+        let is_woken = sender.join().unwrap();
+        assert!(sees_it || is_woken, "the receiver sleeps, and the record waits");
+    });
+}
