@@ -95,7 +95,10 @@ pub struct Network {
     ways: BTreeMap<Ticket, Parcel>,
     serial: u64,
     latest: BTreeMap<(Gid, Gid), u64>,
-    cuts: BTreeSet<(Gid, Gid)>,
+    /// Links that carry nothing, each until when.
+    cuts: BTreeMap<(Gid, Gid), Instant>,
+    /// From when on the plan cuts the next link that is used.
+    next_cut: Instant,
     slow: Option<Gid>,
     spare: Vec<Vec<u8>>,
     counters: Counters,
@@ -111,7 +114,8 @@ impl Network {
             ways: BTreeMap::new(),
             serial: 0,
             latest: BTreeMap::new(),
-            cuts: BTreeSet::new(),
+            cuts: BTreeMap::new(),
+            next_cut: Instant::ZERO + plan.partition_every,
             slow: None,
             spare: Vec::new(),
             counters: Counters::default(),
@@ -125,7 +129,7 @@ impl Network {
     pub fn send(&mut self, now: Instant, from: Gid, to: Gid, frame: &[u8]) {
         assert!(frame.len() <= FRAME_LEN_MAX, "a frame of {} bytes fits no link", frame.len());
         self.counters.sent += 1;
-        if self.cuts.contains(&(from, to)) {
+        if self.is_cut(now, from, to) {
             self.counters.cut += 1;
             return;
         }
@@ -233,7 +237,7 @@ impl Network {
 
     /// Cuts the link from one address to another, in that direction only. What is on its way still arrives.
     pub fn cut(&mut self, from: Gid, to: Gid) {
-        self.cuts.insert((from, to));
+        self.cuts.insert((from, to), Instant::from_nanos(u64::MAX));
     }
 
     /// Mends that link.
@@ -275,6 +279,23 @@ impl Network {
         }
         let due = now + self.delay(from, to);
         self.ways.insert((due, self.serial), parcel);
+    }
+
+    /// True when the link carries nothing now. Under a plan with partitions a used link may be cut here.
+    fn is_cut(&mut self, now: Instant, from: Gid, to: Gid) -> bool {
+        if self.plan.partition_every > Duration::ZERO && now >= self.next_cut {
+            self.cuts.insert((from, to), now + self.plan.partition_for);
+            // As long again whole, at the least: a link that is never whole is another fault.
+            self.next_cut = now + self.plan.partition_for.times(2) + self.up_to(self.plan.partition_every.times(2));
+        }
+        match self.cuts.get(&(from, to)) {
+            Some(&until) if now < until => true,
+            Some(_) => {
+                self.cuts.remove(&(from, to));
+                false
+            }
+            None => false,
+        }
     }
 
     fn delay(&mut self, from: Gid, to: Gid) -> Duration {

@@ -6,7 +6,9 @@ use crate::campaign::{Outcome, Verdict};
 use crate::{Digest, ModelMemory, Network, Plan};
 use farmem_machine::{Action, Duration, Instant, Outbox, Port, Rng};
 use farmem_transport::rc::{Note, RESPONDER_DEPTH, Requester, RequesterConfig, Responder, ResponderConfig};
-use farmem_wire::{Bth, Domain, Extension, Packet, Pmtu, Psn, Qpn, Rkey, VirtAddr};
+use farmem_wire::{
+    Aeth, Bth, Domain, Extension, Opcode, Packet, Pmtu, Psn, Qpn, Rkey, Syndrome, VirtAddr,
+};
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::fmt::Debug;
@@ -20,6 +22,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const TRACE_MAX: usize = 200;
 /// One world in so many ends with a request that must be refused.
 const BAD_END_EVERY: u32 = 8;
+/// One world in so many has a responder that is not ready for one request in [`NOT_READY_EVERY`]. Ours always is; hardware is not.
+const UNREADY_EVERY: u32 = 4;
+const NOT_READY_EVERY: u32 = 50;
 
 /// Runs one world.
 pub(super) fn world(seed: u64, operations: u64, plan: Plan, trace: bool) -> Outcome {
@@ -56,6 +61,10 @@ struct Pair {
     out: Outbox<Infallible, Note>,
     config: RequesterConfig,
     bad_end: bool,
+    /// The responder is not always ready.
+    unready: bool,
+    /// The PSN it expects.
+    expected: Psn,
     /// When the last operation ended.
     progress: Instant,
     /// The PSN behind the latest request packet sent.
@@ -97,6 +106,7 @@ impl Pair {
             pmtu,
         };
         let bad_end = rng.chance(1, BAD_END_EVERY);
+        let unready = rng.chance(1, UNREADY_EVERY);
         Self {
             now: Instant::ZERO,
             network: Network::new(plan, Rng::from_number(rng.next_u64())),
@@ -108,6 +118,8 @@ impl Pair {
             out: Outbox::new(),
             config,
             bad_end,
+            unready,
+            expected: first_psn,
             progress: Instant::ZERO,
             next_psn: first_psn,
             retransmissions: 0,
@@ -184,6 +196,13 @@ impl Pair {
         let packet = Packet::parse(frame).map_err(|e| (Verdict::Unsafe, format!("a half sent what is no packet: {e}")))?;
         self.tell(|| format!("{} {}", if to_responder { "->" } else { "<-" }, describe(&packet)));
         if to_responder {
+            if self.expected == packet.bth.psn {
+                if self.unready && self.rng.chance(1, NOT_READY_EVERY) {
+                    self.not_ready();
+                    return Ok(());
+                }
+                self.expected = self.expected.plus(psns(&packet, self.config.pmtu));
+            }
             self.responder.on_packet(REQUESTER, &packet, &mut self.memory, &mut self.out);
             self.drain_responder();
             Ok(())
@@ -191,6 +210,15 @@ impl Pair {
             self.requester.on_packet(self.now, RESPONDER, &packet, &mut self.out);
             self.drain_requester()
         }
+    }
+
+    /// The responder puts a request off for 10 to 240 us (IBA 9.7.5.2.8).
+    fn not_ready(&mut self) {
+        let code = 1 + u8::try_from(self.rng.below(9)).expect("small");
+        let bth = Bth::new(Opcode::Acknowledge, self.config.qpn, self.expected);
+        let ext = Extension::Aeth(Aeth { syndrome: Syndrome::Rnr(code), msn: Psn::new(0) });
+        Packet { bth, ext, payload: &[] }.emit(self.out.frame(REQUESTER).bytes());
+        self.drain_responder();
     }
 
     fn drain_requester(&mut self) -> Result<(), End> {
@@ -259,13 +287,7 @@ impl Pair {
     /// Counts request packets that were sent before.
     fn count_request(&mut self, frame: &[u8]) {
         let Ok(packet) = Packet::parse(frame) else { return };
-        let psns = match packet.ext {
-            Extension::Reth(reth) if packet.bth.opcode == farmem_wire::Opcode::ReadRequest => {
-                self.config.pmtu.packets(reth.dma_len)
-            }
-            _ => 1,
-        };
-        let behind = packet.bth.psn.plus(psns);
+        let behind = packet.bth.psn.plus(psns(&packet, self.config.pmtu));
         if behind.distance(self.next_psn) > 0 {
             self.next_psn = behind;
         } else {
@@ -290,6 +312,14 @@ impl Pair {
             }
             trace.push_back(format!("{:?} {}", self.now, line()));
         }
+    }
+}
+
+/// PSNs that a request packet takes.
+fn psns(request: &Packet<'_>, pmtu: Pmtu) -> u32 {
+    match (request.bth.opcode, request.ext) {
+        (Opcode::ReadRequest, Extension::Reth(reth)) => pmtu.packets(reth.dma_len),
+        _ => 1,
     }
 }
 
