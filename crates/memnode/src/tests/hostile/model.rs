@@ -1,0 +1,256 @@
+//! What the store must hold, said the slow way: every frame is judged byte by byte against lists of what the control plane said.
+
+use super::super::*;
+use alloc::collections::{BTreeMap, BTreeSet};
+use farmem_wire::AtomicEth;
+
+/// How often each kind of change happened, so that a run that changes nothing does not pass for a good one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    pub(super) updates: u32,
+    pub(super) clears: u32,
+    pub(super) region_writes: u32,
+    pub(super) region_reads: u32,
+    pub(super) writes: u32,
+    pub(super) write_rests: u32,
+    pub(super) atomics: u32,
+}
+
+impl Tally {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.updates += other.updates;
+        self.clears += other.clears;
+        self.region_writes += other.region_writes;
+        self.region_reads += other.region_reads;
+        self.writes += other.writes;
+        self.write_rests += other.write_rests;
+        self.atomics += other.atomics;
+    }
+
+    pub(super) fn counts(&self) -> [u32; 7] {
+        let Self { updates, clears, region_writes, region_reads, writes, write_rests, atomics } = *self;
+        [updates, clears, region_writes, region_reads, writes, write_rests, atomics]
+    }
+}
+
+/// A connection as the control plane set it up, and where the WRITEs go that were begun on it.
+struct Pair {
+    port: Port,
+    rkey: Rkey,
+    domain: Domain,
+    pmtu: u64,
+    begun: Vec<(VirtAddr, u64)>,
+}
+
+/// The model: the bytes, and everything the control plane said, in the order it was said.
+pub(super) struct Model {
+    bytes: Vec<u8>,
+    next_seq: u64,
+    ranges: Vec<(VirtAddr, u64, u64)>,
+    grants: Vec<(Domain, VirtAddr, u64, Perm)>,
+    hosts: BTreeSet<Port>,
+    pairs: BTreeMap<Qpn, Pair>,
+    executed: BTreeSet<RequestId>,
+    pub(super) tally: Tally,
+}
+
+impl Model {
+    pub(super) fn new() -> Self {
+        Self {
+            bytes: vec![0; STORE_LEN],
+            next_seq: 1,
+            ranges: vec![],
+            grants: vec![],
+            hosts: BTreeSet::new(),
+            pairs: BTreeMap::new(),
+            executed: BTreeSet::new(),
+            tally: Tally::default(),
+        }
+    }
+
+    /// The batch the control plane sends next.
+    pub(super) fn next_seq(&self) -> u64 {
+        self.next_seq
+    }
+
+    /// Judges what the node made of a frame: its store must be what this frame from this port allows, and nothing else.
+    pub(super) fn judge(&mut self, bench: &Bench, port: Port, frame: &[u8]) {
+        let now = bench.node.store().bytes();
+        match Packet::parse(frame) {
+            Ok(packet) if packet.bth.opcode.is_ud() => self.on_datagram(bench, port, &packet),
+            Ok(packet) if self.bytes != now => self.explain(port, &packet, now),
+            _ => {}
+        }
+        assert!(self.bytes == now, "the store changed, and nothing asked for it");
+        for (_, frame) in &bench.sent {
+            Packet::parse(frame).expect("what the node sends is a frame");
+        }
+    }
+
+    fn on_datagram(&mut self, bench: &Bench, port: Port, packet: &Packet<'_>) {
+        let Extension::Deth(deth) = packet.ext else { return };
+        let ud::Endpoint { qpn, qkey } = HOME.endpoint;
+        let Ok(message) = Message::parse(packet.payload) else { return };
+        if (packet.bth.dest_qp, deth.qkey) != (qpn, qkey) || message.header.response {
+            return;
+        }
+        match (port, message.body) {
+            (Port::CONTROL, Body::Update(updates)) if updates.seq == self.next_seq => {
+                self.next_seq += 1;
+                let (status, refused) = answer(bench, updates.seq);
+                let count = if status == Status::Ok { usize::MAX } else { usize::from(refused) };
+                updates.iter().take(count).for_each(|update| self.apply(&update));
+            }
+            (Port::SWITCH, Body::RegionWrite { addr, data, .. }) => {
+                let Header { origin, request, domain, .. } = message.header;
+                let heard = self.hosts.contains(&Port::host(origin.0)) && request.host() == origin;
+                let forgotten = bench.notes.contains(&Note::Dropped(DropReason::Forgotten));
+                let executed = heard && !forgotten && self.executed.insert(request);
+                if executed && !data.is_empty() && self.may(domain, addr, data.len() as u64, Perm::ReadWrite)
+                {
+                    self.tally.region_writes += 1;
+                    self.write(addr, data);
+                }
+            }
+            (Port::SWITCH, Body::RegionRead { addr, len, .. }) => {
+                for (_, frame) in &bench.sent {
+                    let answer = Message::parse(Packet::parse(frame).unwrap().payload).unwrap();
+                    let Body::RegionRead { data, .. } = answer.body else { panic!("an answer of its kind") };
+                    let may = len > 0 && self.may(message.header.domain, addr, u64::from(len), Perm::Read);
+                    assert!(may || data.is_empty(), "bytes that were not for this domain");
+                    assert!((0..).zip(data).all(|(i, byte)| self.bytes[self.place(addr, i)] == *byte));
+                    self.tally.region_reads += u32::from(!data.is_empty());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes over an update that the node says it applied.
+    fn apply(&mut self, update: &Update) {
+        self.tally.updates += 1;
+        match *update {
+            Update::Peer { port, .. } => _ = self.hosts.insert(Port(port)),
+            Update::PeerGone { port } => _ = self.hosts.remove(&Port(port)),
+            Update::Range { base, len, offset } => self.ranges.push((base, len, offset)),
+            Update::RangeGone { base, len } => self.ranges.retain(|r| (r.0, r.1) != (base, len)),
+            Update::Protect { domain, base, len, perm } => self.grants.push((domain, base, len, perm)),
+            Update::Clear { base, len } => {
+                self.tally.clears += 1;
+                for i in 0..len {
+                    let at = self.place(base, i);
+                    self.bytes[at] = 0;
+                }
+            }
+            Update::QueuePair { qpn, peer_port, rkey, domain, pmtu, .. } => {
+                let pmtu = pmtu.bytes() as u64;
+                self.pairs.insert(qpn, Pair { port: Port(peer_port), rkey, domain, pmtu, begun: vec![] });
+            }
+            Update::QueuePairGone { qpn } => _ = self.pairs.remove(&qpn),
+            _ => panic!("a node applies no {update:?}"),
+        }
+    }
+
+    /// The store changed at a packet of a connection: the packet must be allowed to, and the change must be all it asks for.
+    fn explain(&mut self, port: Port, packet: &Packet<'_>, now: &[u8]) {
+        let pair = self.pairs.get(&packet.bth.dest_qp).expect("a change comes over an open connection");
+        assert_eq!(port, pair.port, "a change comes from the connection's peer");
+        let domain = pair.domain;
+        match (packet.bth.opcode, packet.ext) {
+            (opcode @ (Opcode::WriteOnly | Opcode::WriteFirst), Extension::Reth(reth)) => {
+                assert_eq!(reth.rkey, pair.rkey);
+                assert!(self.may(domain, reth.va, u64::from(reth.dma_len), Perm::ReadWrite));
+                self.tally.writes += 1;
+                self.write(reth.va, packet.payload);
+                if opcode == Opcode::WriteFirst {
+                    let pair = self.pairs.get_mut(&packet.bth.dest_qp).unwrap();
+                    pair.begun.push((reth.va, u64::from(reth.dma_len)));
+                }
+            }
+            (Opcode::WriteMiddle | Opcode::WriteLast, _) => self.explain_rest(packet, now),
+            (opcode @ (Opcode::CmpSwap | Opcode::FetchAdd), Extension::AtomicEth(eth)) => {
+                assert_eq!(eth.rkey, pair.rkey);
+                assert!(eth.va.0.is_multiple_of(8) && self.may(domain, eth.va, 8, Perm::ReadWrite));
+                self.tally.atomics += 1;
+                self.atomic(opcode, &eth);
+            }
+            (opcode, _) => panic!("{opcode:?} changed the store"),
+        }
+    }
+
+    /// A packet that names no address: one of the WRITEs begun on its connection must go where the change is.
+    fn explain_rest(&mut self, packet: &Packet<'_>, now: &[u8]) {
+        let pair = &self.pairs[&packet.bth.dest_qp];
+        let (domain, pmtu, len) = (pair.domain, pair.pmtu, packet.payload.len() as u64);
+        let places: Vec<VirtAddr> = pair
+            .begun
+            .iter()
+            .flat_map(|&(va, all)| (1..all.div_ceil(pmtu)).map(move |i| (va.0 + i * pmtu, va.0 + all)))
+            .filter(|&(at, end)| at + len <= end)
+            .map(|(at, _)| VirtAddr(at))
+            .collect();
+        let fits = places.into_iter().find(|&at| {
+            let written = self.may(domain, at, len, Perm::ReadWrite)
+                && (0..).zip(packet.payload).all(|(i, byte)| now[self.place(at, i)] == *byte);
+            written && {
+                let here = self.place(at, 0)..self.place(at, 0) + packet.payload.len();
+                (0..now.len()).all(|i| here.contains(&i) || now[i] == self.bytes[i])
+            }
+        });
+        self.tally.write_rests += 1;
+        self.write(fits.expect("the rest of a WRITE goes on where it began"), packet.payload);
+    }
+
+    fn atomic(&mut self, opcode: Opcode, eth: &AtomicEth) {
+        let at = self.place(eth.va, 0);
+        let word: [u8; 8] = self.bytes[at..at + 8].try_into().unwrap();
+        let old = u64::from_le_bytes(word);
+        let new = match opcode {
+            Opcode::FetchAdd => old.wrapping_add(eth.swap_or_add),
+            _ if old == eth.compare => eth.swap_or_add,
+            _ => old,
+        };
+        self.bytes[at..at + 8].copy_from_slice(&new.to_le_bytes());
+    }
+
+    fn write(&mut self, addr: VirtAddr, data: &[u8]) {
+        for (i, &byte) in (0..).zip(data) {
+            let at = self.place(addr, i);
+            self.bytes[at] = byte;
+        }
+    }
+
+    /// Whether the domain may do this with every one of these bytes, all in one range.
+    fn may(&self, domain: Domain, addr: VirtAddr, len: u64, perm: Perm) -> bool {
+        let inside = |base: VirtAddr, all: u64, a: u64| a >= base.0 && a - base.0 < all;
+        let Some(end) = addr.0.checked_add(len) else { return false };
+        let one_range = self
+            .ranges
+            .iter()
+            .any(|&(base, all, _)| len == 0 || inside(base, all, addr.0) && inside(base, all, end - 1));
+        one_range
+            && (addr.0..end).all(|a| {
+                let last = self.grants.iter().rev().find(|g| g.0 == domain && inside(g.1, g.2, a));
+                last.is_some_and(|g| g.3.allows(perm))
+            })
+    }
+
+    /// Where in the store the byte `skip` behind `addr` is.
+    fn place(&self, addr: VirtAddr, skip: u64) -> usize {
+        let at = addr.0 + skip;
+        let (base, _, offset) =
+            self.ranges.iter().find(|r| at >= r.0.0 && at - r.0.0 < r.1).expect("a byte that is here");
+        usize::try_from(at - base.0 + offset).unwrap()
+    }
+}
+
+/// The node's answer to a batch.
+fn answer(bench: &Bench, seq: u64) -> (Status, u16) {
+    let [(Port::CONTROL, frame)] = &bench.sent[..] else {
+        panic!("one answer to control, not {:?}", bench.sent)
+    };
+    let message = Message::parse(Packet::parse(frame).unwrap().payload).unwrap();
+    let Body::Update(updates) = message.body else { panic!("an answer to updates") };
+    assert_eq!(updates.seq, seq);
+    (message.header.status, updates.refused)
+}
