@@ -1,7 +1,440 @@
 //! The control role: membership, allocation, domains, connection set-up, table updates (MIND 4.1, 4.2, 6).
+//!
+//! One logical controller that knows the whole rack. People, programs and roles ask it things ([`api`]); it decides, tells the
+//! switch and the memory nodes what they must know, keeps a log of all it decided ([`Record`]), and answers when the tables are in
+//! place. It is not on the data path: no READ, WRITE or traversal passes here.
+//!
+//! The state changes only by applying lines of the log, so that a restart rebuilds it exactly (docs/protocol.md, section 8).
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
+mod allocate;
 pub mod api;
+mod change;
+mod claims;
+mod errors;
+mod grants;
+mod invariants;
+mod link;
+mod members;
+mod record;
+mod replies;
+mod requests;
+mod state;
+mod tables;
+mod updates;
+
+pub use allocate::{PAGE, VA_END};
+pub use change::MISSED_MAX;
+pub use record::{Record, Role};
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::format;
+use alloc::vec::Vec;
+use api::{ApiError, ErrorCode, Request, Response};
+use core::fmt;
+use farmem_machine::{Duration, Event, Instant, Machine, Outbox, Rng};
+use farmem_transport::PeerChange;
+use farmem_wire::{Gid, Pmtu, Psn, Status};
+use link::Pace;
+use record::{Line, Why};
+use requests::Decision;
+use state::{Effect, State};
+
+/// Most characters of a name.
+pub const NAME_LEN_MAX: usize = 64;
+/// Times a request is begun anew because a role it needs joined meanwhile.
+pub const RESTARTS_MAX: u32 = 3;
+
+/// How the control plane is set up.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Its own address.
+    pub gid: Gid,
+    /// The first address of far memory; a multiple of [`PAGE`], not 0, below [`VA_END`].
+    pub va_base: u64,
+    /// The path MTU of the connections it sets up.
+    pub pmtu: Pmtu,
+    /// Time without an answer after which a batch of updates is sent again; doubles up to 8 times it.
+    pub timeout: Duration,
+    /// Times a batch is sent again before nobody waits for the role any more. It is then sent on at 8 times `timeout`.
+    pub retries_max: u32,
+    /// How much of everything.
+    pub bounds: Bounds,
+}
+
+impl Config {
+    /// The usual set-up of a rack whose control plane is at `gid`.
+    #[must_use]
+    pub fn new(gid: Gid) -> Self {
+        Self {
+            gid,
+            va_base: 0x1000_0000_0000,
+            pmtu: Pmtu::B1024,
+            timeout: Duration::from_millis(50),
+            retries_max: 10,
+            bounds: Bounds::default(),
+        }
+    }
+}
+
+/// How much of everything the control plane keeps.
+#[derive(Clone, Debug)]
+#[expect(missing_docs, reason = "each bounds what its name says")]
+pub struct Bounds {
+    pub nodes_max: u16,
+    pub hosts_max: u16,
+    pub domains_max: usize,
+    pub vmas_max: usize,
+    /// Spans of all grants of all vmas.
+    pub grants_max: usize,
+    pub sessions_max: usize,
+    pub connections_max: usize,
+    /// Requests that are not answered yet.
+    pub pending_max: usize,
+}
+
+/// Memory nodes of a rack.
+pub const NODES_MAX: u16 = 1024;
+/// Hosts of a rack, those that left included.
+pub const HOSTS_MAX: u16 = 4096;
+/// Protection domains of a rack.
+pub const DOMAINS_MAX: usize = 65_536;
+/// Vmas of a rack.
+pub const VMAS_MAX: usize = 65_536;
+/// Spans of all grants of a rack.
+pub const GRANTS_MAX: usize = 65_536;
+/// Sessions of a rack.
+pub const SESSIONS_MAX: usize = 65_536;
+/// RC connections of a rack.
+pub const CONNECTIONS_MAX: usize = 65_536;
+/// Requests that are not answered yet.
+pub const PENDING_MAX: usize = 1024;
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            nodes_max: NODES_MAX,
+            hosts_max: HOSTS_MAX,
+            domains_max: DOMAINS_MAX,
+            vmas_max: VMAS_MAX,
+            grants_max: GRANTS_MAX,
+            sessions_max: SESSIONS_MAX,
+            connections_max: CONNECTIONS_MAX,
+            pending_max: PENDING_MAX,
+        }
+    }
+}
+
+/// A request with the number its answer will have.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ask {
+    /// The driver's; comes back in [`Out::Reply`], exactly once.
+    pub ticket: u64,
+    /// What is asked.
+    pub request: Request,
+}
+
+/// What the control plane tells its driver.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Out {
+    /// A request was answered.
+    Reply {
+        /// The request's.
+        ticket: u64,
+        /// The answer.
+        result: Result<Response, ApiError>,
+    },
+    /// Keep this line before anything behind it is done. A driver that cannot must stop: nobody was told yet.
+    Persist(Record),
+    /// Where somebody is, before the first frame to them.
+    Peer(PeerChange),
+}
+
+/// What happened: trace line, metric and coverage mark in one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Note {
+    /// A frame was not an answer this waits for.
+    Dropped(DropReason),
+    /// A batch was sent again.
+    Retransmitted(Role),
+    /// A role did not answer for long; nobody waits for it any more.
+    Silent(Role),
+    /// A silent role answered.
+    Back(Role),
+    /// A role refused an update.
+    Refused(Role, Status),
+    /// A role refused what it must know, or missed too much: it must join again.
+    Gone(Role),
+    /// A change was taken back.
+    TakenBack,
+    /// A request is begun anew: a role it needs joined meanwhile.
+    BegunAnew,
+    /// A request waits for another that is about the same thing.
+    Waits,
+}
+
+/// Why a frame was dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum DropReason {
+    /// From a port that gets no updates.
+    Port,
+    /// Not a valid frame or message.
+    Malformed,
+    /// Not to this endpoint, or with another key.
+    Endpoint,
+    /// A message, but no answer to updates.
+    Kind,
+    /// An answer to a batch that is not outstanding: late, repeated, or of an earlier join.
+    Stale,
+}
+
+/// Why a log was not believed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RestoreError {
+    /// The line, from 0; the number of lines when all fit but lead to nonsense.
+    pub line: usize,
+    /// What does not hold.
+    pub what: &'static str,
+}
+
+impl fmt::Display for RestoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {} of the log: {}", self.line, self.what)
+    }
+}
+
+impl core::error::Error for RestoreError {}
+
+/// A request that is not answered yet.
+#[derive(Debug)]
+struct Pending {
+    ask: Ask,
+    restarts: u32,
+}
+
+/// The control plane.
+#[derive(Debug)]
+pub struct Control {
+    config: Config,
+    rng: Rng,
+    state: State,
+    /// False until the first event: what a start has to say waits for an outbox.
+    started: bool,
+    /// Requests whose change is in flight, by change.
+    asked: BTreeMap<u64, Pending>,
+    /// Requests that wait for another about the same thing, in order.
+    waiting: VecDeque<Pending>,
+    paces: BTreeMap<Role, Pace>,
+    /// Of the next frame; only for those who read traces.
+    psn: Psn,
+}
+
+/// Where this role writes.
+type Actions = Outbox<Out, Note>;
+
+impl Control {
+    /// The control plane of a new rack.
+    ///
+    /// # Panics
+    /// When `config` has values its fields rule out.
+    #[must_use]
+    pub fn new(config: Config, rng: Rng) -> Self {
+        let base_fits = config.va_base > 0 && config.va_base < VA_END && config.va_base.is_multiple_of(PAGE);
+        assert!(base_fits, "far memory begins at a page that is not null");
+        assert!(config.bounds.nodes_max < invariants::NODE_END, "every node has a port");
+        Self {
+            config,
+            rng,
+            state: State::default(),
+            started: false,
+            asked: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            paces: BTreeMap::new(),
+            psn: Psn::new(0),
+        }
+    }
+
+    /// The control plane as a log says it was; with no lines, a new one. What it has to say about that, it says at its first event.
+    ///
+    /// # Errors
+    /// [`RestoreError`] when a line does not fit those before it. A log cut off after any line fits, except inside what
+    /// [`Control::compact`] gave, which is to be kept as a whole.
+    ///
+    /// # Panics
+    /// As [`Control::new`].
+    pub fn restore(
+        config: Config,
+        rng: Rng,
+        records: impl IntoIterator<Item = Record>,
+    ) -> Result<Self, RestoreError> {
+        let mut control = Self::new(config, rng);
+        let mut effects = Vec::new();
+        let mut count = 0;
+        let mut rows = true;
+        for (line, Record(record)) in records.into_iter().enumerate() {
+            count = line + 1;
+            let event = record.is_event();
+            if rows && event {
+                control.state.sound().map_err(|misfit| RestoreError { line, what: misfit.0 })?;
+                rows = false;
+            }
+            if !rows && !event && !matches!(record, Line::Domain { .. }) {
+                return Err(RestoreError { line, what: "a row behind an event" });
+            }
+            control
+                .state
+                .apply(&record, &mut effects)
+                .map_err(|misfit| RestoreError { line, what: misfit.0 })?;
+            effects.clear();
+        }
+        control.state.sound().map_err(|misfit| RestoreError { line: count, what: misfit.0 })?;
+        Ok(control)
+    }
+
+    /// The shortest log that leads to the present state: one line for each thing there is. A driver may put it in the place of all
+    /// lines it kept so far, in one transaction.
+    #[must_use]
+    pub fn compact(&self) -> Vec<Record> {
+        self.state.rows()
+    }
+
+    /// What the first event after a start sets off.
+    fn start(&mut self, out: &mut Actions) {
+        self.started = true;
+        if self.state.home.is_none() {
+            let home = self.draw_key();
+            self.keep(Line::Home(home), out);
+        }
+        for change in self.state.peers() {
+            out.local(Out::Peer(change));
+        }
+        if !self.state.changes.is_empty() {
+            self.keep(Line::Restarted, out);
+        }
+    }
+
+    /// Takes a request.
+    fn ask(&mut self, ask: Ask, out: &mut Actions) {
+        let most = self.config.bounds.pending_max;
+        if self.waiting.len() + self.asked.len() >= most {
+            let message = format!("{most} requests wait already");
+            let result = Err(errors::error(ErrorCode::Unavailable, message, "ask again in a moment"));
+            out.local(Out::Reply { ticket: ask.ticket, result });
+            return;
+        }
+        self.waiting.push_back(Pending { ask, restarts: 0 });
+    }
+
+    /// Begins every waiting request that has nothing to wait for, in order.
+    fn admit(&mut self, out: &mut Actions) {
+        loop {
+            let mut blocked = self.state.claims();
+            let next = self.waiting.iter().position(|pending| {
+                let needs = self.state.needs(&pending.ask.request);
+                let free = needs.iter().all(|claim| !blocked.contains(claim));
+                blocked.extend(needs);
+                free
+            });
+            let Some(pending) = next.and_then(|index| self.waiting.remove(index)) else { return };
+            match self.decide(&pending.ask.request) {
+                Ok(Decision::Reply(response)) => reply(pending.ask.ticket, Ok(response), out),
+                Ok(Decision::Keep(line, response)) => {
+                    self.keep(line, out);
+                    reply(pending.ask.ticket, Ok(response), out);
+                }
+                Ok(Decision::Begin(what)) => {
+                    let change = self.state.next_change;
+                    self.asked.insert(change, pending);
+                    self.keep(Line::Began { change, what }, out);
+                }
+                Err(error) => reply(pending.ask.ticket, Err(error), out),
+            }
+        }
+    }
+
+    /// Writes a line, applies it, and does what follows. The only way the state changes.
+    fn keep(&mut self, line: Line, out: &mut Actions) {
+        let mut effects = Vec::new();
+        let fits = self.state.apply(&line, &mut effects);
+        assert_eq!(fits, Ok(()), "a line of our own fits our own state");
+        out.local(Out::Persist(Record(line)));
+        for effect in effects {
+            match effect {
+                Effect::Peer(change) => out.local(Out::Peer(change)),
+                Effect::Gone(role) => out.note(Note::Gone(role)),
+                Effect::Ended { change, what, result } => {
+                    if result.is_err() {
+                        out.note(Note::TakenBack);
+                    }
+                    let Some(pending) = self.asked.remove(&change) else { continue };
+                    match result {
+                        Ok(()) => reply(pending.ask.ticket, Ok(self.success(&what)), out),
+                        Err(Why::Joined { .. }) if pending.restarts < RESTARTS_MAX => {
+                            out.note(Note::BegunAnew);
+                            let restarts = pending.restarts + 1;
+                            self.waiting.push_front(Pending { restarts, ..pending });
+                        }
+                        Err(why) => reply(pending.ask.ticket, Err(self.state.explain(why)), out),
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn reply(ticket: u64, result: Result<Response, ApiError>, out: &mut Actions) {
+    out.local(Out::Reply { ticket, result });
+}
+
+impl Machine for Control {
+    type In = Ask;
+    type Out = Out;
+    type Note = Note;
+
+    fn handle(&mut self, now: Instant, event: Event<'_, Ask>, out: &mut Actions) {
+        if !self.started {
+            self.start(out);
+        }
+        let waiting = self.waiting.len();
+        match event {
+            Event::Frame { port, bytes } => self.on_frame(port, bytes, out),
+            Event::Wake => self.on_wake(now, out),
+            Event::Local(ask) => self.ask(ask, out),
+        }
+        self.admit(out);
+        if self.waiting.len() > waiting {
+            out.note(Note::Waits);
+        }
+        self.flush(now, out);
+    }
+
+    fn next_wake(&self) -> Option<Instant> {
+        if !self.started && self.state != State::default() {
+            return Some(Instant::ZERO);
+        }
+        self.paces.values().map(Pace::due).min()
+    }
+
+    fn check(&self) {
+        assert_eq!(self.state.sound(), Ok(()));
+        assert!(
+            self.asked.keys().all(|id| self.state.changes.contains_key(id)),
+            "a request's change is in flight"
+        );
+        assert!(self.waiting.len() + self.asked.len() <= self.config.bounds.pending_max);
+        assert!(
+            self.paces.keys().all(|role| self.state.queues.contains_key(role)),
+            "who is paced has a queue"
+        );
+        if self.started {
+            let outstanding =
+                self.state.queues.values().filter(|queue| queue.outstanding().is_some()).count();
+            assert_eq!(outstanding, self.paces.len(), "every batch that was sent has its timer");
+        }
+    }
+}

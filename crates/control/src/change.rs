@@ -1,0 +1,426 @@
+//! A change's life: it begins, its updates are answered, it is committed or taken back (PROTOCOL 8.4, 8.6).
+//!
+//! ```text
+//!            begin                all answered Ok
+//!   (decided) ----> applying -------------------------> committed
+//!                      | refused, silent, joined, left
+//!                      v            taken back everywhere
+//!                   failed ---------------------------> ended
+//! ```
+
+use crate::grants;
+use crate::record::{Change, HostRow, NodeRow, Refusal, Role, Span, SwitchRow, Told, VmaRow, What, Why};
+use crate::state::{Effect, Misfit, State};
+use crate::tables::{queue_pair_gone, session_gone};
+use crate::updates::{Entry, Queue, Reach};
+use alloc::vec::Vec;
+use farmem_machine::Port;
+use farmem_transport::PeerChange;
+use farmem_wire::Gid;
+use farmem_wire::message::Update;
+
+/// Updates a silent role may miss; one more, and it must join again.
+pub const MISSED_MAX: u32 = 4096;
+
+impl What {
+    /// True when the change does not fail because `role` is silent: the role will be told when it answers, before anything else.
+    ///
+    /// For `Free`: the addresses are not handed out again before that, so only those who could use them still can.
+    fn tolerates(&self, role: Role) -> bool {
+        match self {
+            Self::Free { .. } => matches!(role, Role::Node(_)),
+            _ => self.is_membership(),
+        }
+    }
+
+    /// True for what is so whether or not every role can be told now.
+    const fn is_membership(&self) -> bool {
+        match self {
+            Self::JoinSwitch { .. }
+            | Self::JoinNode { .. }
+            | Self::JoinHost { .. }
+            | Self::LeaveNode { .. }
+            | Self::LeaveHost { .. }
+            | Self::Disconnect(_) => true,
+            Self::OpenSession(_)
+            | Self::Connect(_)
+            | Self::Allocate { .. }
+            | Self::Free { .. }
+            | Self::Grant { .. } => false,
+        }
+    }
+
+    /// True when the change can be taken back.
+    const fn is_revocable(&self) -> bool {
+        !matches!(self, Self::LeaveNode { .. } | Self::LeaveHost { .. } | Self::Disconnect(_))
+    }
+}
+
+impl State {
+    pub(crate) fn begin(&mut self, id: u64, what: &What, effects: &mut Vec<Effect>) -> Result<(), Misfit> {
+        if id < self.next_change {
+            return Err(Misfit("a change with a number used before"));
+        }
+        self.next_change = id.saturating_add(1);
+        self.fits(what)?;
+        self.changes
+            .insert(id, Change { what: what.clone(), waits: Vec::new(), undo: Vec::new(), failed: None });
+        match what {
+            What::JoinSwitch { gid, home } => {
+                self.reset(Role::Switch, Why::Joined { role: Role::Switch }, effects);
+                self.switch_generation = self.switch_generation.wrapping_add(1);
+                self.switch = Some(SwitchRow { gid: *gid, home: *home, joining: Some(id) });
+                effects.push(Effect::Peer(PeerChange { port: Port::SWITCH, gid: Some(Gid(*gid)) }));
+                self.queues.insert(Role::Switch, Queue::held(self.tables(Role::Switch)));
+            }
+            What::JoinNode { .. } => self.begin_join_node(id, what, effects),
+            What::JoinHost { .. } => self.begin_join_host(id, what, effects),
+            What::LeaveHost { host } => {
+                self.cut_off(*host, effects);
+                let row = self.hosts.get_mut(host).ok_or(Misfit("an unknown host leaves"))?;
+                row.present = false;
+                effects.push(Effect::Peer(PeerChange { port: Port::host(*host), gid: None }));
+            }
+            What::LeaveNode { node, .. } => {
+                let port = Port::node(*node);
+                self.reset(Role::Node(*node), Why::Left { port: port.0 }, effects);
+                self.connections.retain(|_, row| row.node != *node);
+                self.nodes.remove(node).ok_or(Misfit("an unknown node leaves"))?;
+                effects.push(Effect::Peer(PeerChange { port, gid: None }));
+            }
+            What::Disconnect(row) => {
+                self.connections.remove(&row.qpn).ok_or(Misfit("an unknown connection ends"))?;
+            }
+            What::Allocate { base, size, node, domain } => {
+                let row = VmaRow {
+                    size: *size,
+                    node: *node,
+                    domain: *domain,
+                    pending: Some(id),
+                    grants: Vec::new(),
+                };
+                if self.vmas.insert(*base, row).is_some() {
+                    return Err(Misfit("a vma over another"));
+                }
+            }
+            What::OpenSession(_) | What::Connect(_) | What::Free { .. } | What::Grant { .. } => {}
+        }
+        for role in self.concerned(what) {
+            for (update, undo) in self.tell(what, role) {
+                self.enqueue(role, Some(id), Told(update), undo, effects);
+            }
+        }
+        Ok(())
+    }
+
+    fn begin_join_node(&mut self, id: u64, what: &What, effects: &mut Vec<Effect>) {
+        let What::JoinNode { node, name, gid, home, base, size_log2, capacity, .. } = what else { return };
+        let role = Role::Node(*node);
+        self.reset(role, Why::Joined { role }, effects);
+        // Its memory and its halves of the connections are gone; the hosts' halves will notice (PROTOCOL 8.2).
+        self.connections.retain(|_, row| row.node != *node);
+        let row = NodeRow {
+            name: name.clone(),
+            gid: *gid,
+            home: *home,
+            generation: self.generation(role).wrapping_add(1),
+            base: *base,
+            size_log2: *size_log2,
+            capacity: *capacity,
+            joining: Some(id),
+        };
+        self.nodes.insert(*node, row);
+        effects.push(Effect::Peer(PeerChange { port: Port::node(*node), gid: Some(Gid(*gid)) }));
+        self.queues.insert(role, Queue::held(self.tables(role)));
+    }
+
+    fn begin_join_host(&mut self, id: u64, what: &What, effects: &mut Vec<Effect>) {
+        let What::JoinHost { host, name, gid, home } = what else { return };
+        self.cut_off(*host, effects);
+        let generation = self.hosts.get(host).map_or(0, |row| row.generation) + 1;
+        let row = HostRow {
+            name: name.clone(),
+            gid: *gid,
+            home: *home,
+            generation,
+            present: true,
+            joining: Some(id),
+        };
+        self.hosts.insert(*host, row);
+        effects.push(Effect::Peer(PeerChange { port: Port::host(*host), gid: Some(Gid(*gid)) }));
+    }
+
+    /// Ends all that belongs to the host's present incarnation.
+    fn cut_off(&mut self, host: u16, effects: &mut Vec<Effect>) {
+        let its = |what: &What| match what {
+            What::OpenSession(row) => row.host == host,
+            What::Connect(row) => row.host == host,
+            _ => false,
+        };
+        for id in self.applying(its) {
+            self.fail(id, Why::Left { port: Port::host(host).0 }, effects);
+        }
+        let sessions: Vec<Update> =
+            self.sessions.values().filter(|row| row.host == host).map(session_gone).collect();
+        self.sessions.retain(|_, row| row.host != host);
+        for update in sessions {
+            self.enqueue(Role::Switch, None, Told(update), None, effects);
+        }
+        let ended = self.connections.values().filter(|row| row.host == host);
+        let ended: Vec<(Role, Update)> =
+            ended.map(|row| (Role::Node(row.node), queue_pair_gone(row))).collect();
+        self.connections.retain(|_, row| row.host != host);
+        for (role, update) in ended {
+            self.enqueue(role, None, Told(update), None, effects);
+        }
+    }
+
+    /// Takes the answer to the head of a role's queue.
+    pub(crate) fn answered(
+        &mut self,
+        role: Role,
+        seq: u64,
+        refusal: Option<Refusal>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Misfit> {
+        let queue = self.queues.get_mut(&role).filter(|queue| queue.seq == seq);
+        let queue = queue.ok_or(Misfit("an answer to no batch"))?;
+        let answer = queue.answer(refusal.map(|refusal| usize::from(refusal.index)));
+        let (applied, refused) = answer.ok_or(Misfit("an answer to no update"))?;
+        for entry in applied {
+            self.applied(role, entry, effects);
+        }
+        if let (Some(entry), Some(Refusal { status, .. })) = (refused, refusal) {
+            self.refused(role, &entry, status, effects);
+        }
+        Ok(())
+    }
+
+    fn applied(&mut self, role: Role, entry: Entry, effects: &mut Vec<Effect>) {
+        self.unwait(role, &entry);
+        let Some(undo) = entry.undo else { return };
+        if entry.withdrawn {
+            for told in undo {
+                self.enqueue(role, entry.change, told, None, effects);
+            }
+        } else if let Some(change) = entry.change.and_then(|id| self.changes.get_mut(&id)) {
+            change.undo.push((role, undo));
+        }
+    }
+
+    fn refused(&mut self, role: Role, entry: &Entry, status: u8, effects: &mut Vec<Effect>) {
+        self.unwait(role, entry);
+        if entry.withdrawn {
+            return;
+        }
+        let id = entry.change.filter(|id| entry.undo.is_some() && self.changes.contains_key(id));
+        match id {
+            Some(id) => self.fail(id, Why::Refused { role, status }, effects),
+            None => self.lose(role, effects),
+        }
+    }
+
+    /// The role did not answer for long.
+    pub(crate) fn silent(&mut self, role: Role, effects: &mut Vec<Effect>) -> Result<(), Misfit> {
+        let queue = self.queues.get_mut(&role).filter(|queue| queue.outstanding().is_some());
+        queue.ok_or(Misfit("silence of a role that was not asked"))?.fall_silent();
+        let waiting: Vec<u64> =
+            self.changes.iter().filter(|(_, c)| waits_on(c, role)).map(|(&id, _)| id).collect();
+        for id in waiting {
+            let Some(change) = self.changes.get_mut(&id) else { continue };
+            change.waits.retain(|(on, _)| *on != role);
+            if change.failed.is_none() && !change.what.tolerates(role) {
+                self.fail(id, Why::Silent { role }, effects);
+            }
+        }
+        Ok(())
+    }
+
+    /// The control plane started again: whoever asked is gone, so what can be taken back is.
+    pub(crate) fn abandon(&mut self, effects: &mut Vec<Effect>) {
+        for id in self.applying(What::is_revocable) {
+            self.fail(id, Why::Restarted, effects);
+        }
+    }
+
+    /// The role refused what it must know, or missed too much: it gets nothing more until it joins again.
+    fn lose(&mut self, role: Role, effects: &mut Vec<Effect>) {
+        self.reset(role, Why::Gone { role }, effects);
+        effects.push(Effect::Gone(role));
+    }
+
+    /// Forgets what the role was told and still to be told. Changes that count on it fail, except those that do not need it.
+    fn reset(&mut self, role: Role, why: Why, effects: &mut Vec<Effect>) {
+        self.queues.remove(&role);
+        for change in self.changes.values_mut() {
+            change.waits.retain(|(on, _)| *on != role);
+            change.undo.retain(|(on, _)| *on != role);
+        }
+        let gone = matches!(why, Why::Gone { .. });
+        let hit = |what: &What| !(what.is_membership() || (gone && what.tolerates(role)));
+        let hit: Vec<u64> = self.applying(hit);
+        for id in hit {
+            let concerned =
+                self.changes.get(&id).is_some_and(|change| self.concerned(&change.what).contains(&role));
+            if concerned {
+                self.fail(id, why, effects);
+            }
+        }
+    }
+
+    /// Starts to take a change back.
+    fn fail(&mut self, id: u64, why: Why, effects: &mut Vec<Effect>) {
+        let Some(change) = self.changes.get_mut(&id).filter(|change| change.failed.is_none()) else { return };
+        change.failed = Some(why);
+        let undo = core::mem::take(&mut change.undo);
+        let what = change.what.clone();
+        let roles: Vec<Role> = self.queues.keys().copied().collect();
+        for role in roles {
+            let removed = self.queues.get_mut(&role).map_or(0, |queue| queue.withdraw(id));
+            self.subtract(id, role, removed);
+        }
+        for (role, back) in undo.into_iter().rev() {
+            for told in back {
+                self.enqueue(role, Some(id), told, None, effects);
+            }
+        }
+        match what {
+            What::JoinSwitch { .. } => {
+                self.switch = None;
+                self.reset(Role::Switch, Why::Joined { role: Role::Switch }, effects);
+                effects.push(Effect::Peer(PeerChange { port: Port::SWITCH, gid: None }));
+            }
+            What::JoinNode { node, again, .. } => {
+                let role = Role::Node(node);
+                self.reset(role, Why::Joined { role }, effects);
+                if again {
+                    self.nodes.entry(node).and_modify(|row| row.joining = None);
+                } else {
+                    self.nodes.remove(&node);
+                    effects.push(Effect::Peer(PeerChange { port: Port::node(node), gid: None }));
+                }
+            }
+            What::JoinHost { host, .. } => {
+                self.hosts.entry(host).and_modify(|row| (row.present, row.joining) = (false, None));
+                effects.push(Effect::Peer(PeerChange { port: Port::host(host), gid: None }));
+            }
+            What::Allocate { base, .. } => {
+                self.vmas.remove(&base);
+            }
+            _ => {}
+        }
+    }
+
+    fn commit(&mut self, what: &What) {
+        match what {
+            What::JoinSwitch { .. } => {
+                if let Some(row) = &mut self.switch {
+                    row.joining = None;
+                }
+                self.queues.entry(Role::Switch).and_modify(Queue::release);
+            }
+            What::JoinNode { node, .. } => {
+                self.nodes.entry(*node).and_modify(|row| row.joining = None);
+                self.queues.entry(Role::Node(*node)).and_modify(Queue::release);
+            }
+            What::JoinHost { host, .. } => {
+                self.hosts.entry(*host).and_modify(|row| row.joining = None);
+            }
+            What::OpenSession(row) => {
+                self.sessions.insert(row.key.qpn, row.clone());
+            }
+            What::Connect(row) => {
+                self.connections.insert(row.qpn, row.clone());
+            }
+            What::Allocate { base, .. } => {
+                self.vmas.entry(*base).and_modify(|vma| vma.pending = None);
+            }
+            What::Free { base } => {
+                self.vmas.remove(base);
+            }
+            What::Grant { vma, base, len, to, perm } => {
+                let span = Span { base: *base, len: *len, perm: *perm };
+                let spans = grants::overlay(self.grants_of(*vma, *to), span);
+                if let Some(vma) = self.vmas.get_mut(vma) {
+                    vma.grants.retain(|(domain, _)| domain != to);
+                    if !spans.is_empty() {
+                        let at = vma.grants.partition_point(|(domain, _)| domain < to);
+                        vma.grants.insert(at, (*to, spans));
+                    }
+                }
+            }
+            What::LeaveNode { .. } | What::LeaveHost { .. } | What::Disconnect(_) => {}
+        }
+    }
+
+    /// Ends the changes that wait for nothing more, and lets every queue's head go.
+    pub(crate) fn settle(&mut self, effects: &mut Vec<Effect>) {
+        while let Some(id) =
+            self.changes.iter().find(|(_, change)| change.waits.is_empty()).map(|(&id, _)| id)
+        {
+            let Some(change) = self.changes.remove(&id) else { break };
+            let result = change.failed.map_or(Ok(()), Err);
+            if result.is_ok() {
+                self.commit(&change.what);
+            }
+            effects.push(Effect::Ended { change: id, what: change.what, result });
+        }
+        self.queues.values_mut().for_each(Queue::settle);
+    }
+
+    /// Adds an update to a role's queue, if the role has one. A change waits for its answer unless the role joins, or is silent
+    /// and the change can do without.
+    fn enqueue(
+        &mut self,
+        role: Role,
+        change: Option<u64>,
+        told: Told,
+        undo: Option<Vec<Told>>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(queue) = self.queues.get_mut(&role) else { return };
+        let change_row = change.and_then(|id| self.changes.get_mut(&id));
+        let waited = match (&change_row, queue.reach) {
+            (None, _) | (_, Reach::Silent) => false,
+            (Some(_), Reach::Ready) => true,
+            (Some(row), Reach::Held) => !row.what.tolerates(role),
+        };
+        queue.push(Entry { told, undo, change, waited, withdrawn: false });
+        let missed_too_much = queue.reach == Reach::Silent && queue.missed > MISSED_MAX;
+        if let Some(row) = change_row.filter(|_| waited) {
+            match row.waits.iter_mut().find(|(on, _)| *on == role) {
+                Some((_, count)) => *count += 1,
+                None => row.waits.push((role, 1)),
+            }
+        }
+        if missed_too_much {
+            self.lose(role, effects);
+        }
+    }
+
+    fn unwait(&mut self, role: Role, entry: &Entry) {
+        if let Some(id) = entry.change.filter(|_| entry.waited) {
+            self.subtract(id, role, 1);
+        }
+    }
+
+    fn subtract(&mut self, id: u64, role: Role, count: u32) {
+        let Some(change) = self.changes.get_mut(&id) else { return };
+        for (on, waits) in &mut change.waits {
+            if *on == role {
+                *waits = waits.saturating_sub(count);
+            }
+        }
+        change.waits.retain(|(_, waits)| *waits > 0);
+    }
+
+    /// The changes of this kind that have not failed.
+    fn applying(&self, kind: impl Fn(&What) -> bool) -> Vec<u64> {
+        let hit = self.changes.iter().filter(|(_, change)| change.failed.is_none() && kind(&change.what));
+        hit.map(|(&id, _)| id).collect()
+    }
+}
+
+fn waits_on(change: &Change, role: Role) -> bool {
+    change.waits.iter().any(|(on, _)| *on == role)
+}

@@ -1,0 +1,100 @@
+//! What the API says when it refuses: the values that were wrong, and what to do.
+
+use crate::api::{ApiError, ErrorCode};
+use crate::record::{Role, Why, status};
+use crate::state::State;
+use alloc::format;
+use alloc::string::String;
+use farmem_machine::Port;
+use farmem_wire::Status;
+
+pub(crate) fn error(code: ErrorCode, message: impl Into<String>, remedy: impl Into<String>) -> ApiError {
+    ApiError { code, message: message.into(), remedy: remedy.into() }
+}
+
+pub(crate) fn bad(message: impl Into<String>, remedy: impl Into<String>) -> ApiError {
+    error(ErrorCode::BadRequest, message, remedy)
+}
+
+pub(crate) fn not_found(message: impl Into<String>, remedy: impl Into<String>) -> ApiError {
+    error(ErrorCode::NotFound, message, remedy)
+}
+
+/// One of the control plane's own tables has no room.
+pub(crate) fn bound(what: &str, most: impl core::fmt::Display) -> ApiError {
+    error(
+        ErrorCode::TableFull,
+        format!("the control plane keeps at most {most} {what}, and has that many"),
+        format!("give back {what} no longer in use, or start the control plane with a higher bound"),
+    )
+}
+
+impl State {
+    /// How people call a role.
+    pub(crate) fn title(&self, role: Role) -> String {
+        match role {
+            Role::Switch => String::from("the switch"),
+            Role::Node(node) => match self.nodes.get(&node) {
+                Some(row) => format!("node {node} ({})", row.name),
+                None => format!("node {node}"),
+            },
+        }
+    }
+
+    /// Why a request whose change was taken back failed.
+    pub(crate) fn explain(&self, why: Why) -> ApiError {
+        match why {
+            Why::Refused { role, status: bits } => self.refused_by(role, status(bits)),
+            Why::Silent { role } => self.unavailable(role, "does not answer; the change was taken back"),
+            Why::Gone { role } => self.unavailable(role, "refused what it has to know and must join again"),
+            Why::Joined { role } => self.unavailable(role, "kept starting again while the change was made"),
+            Why::Left { port } => {
+                let who = match (Port(port).as_host(), Port(port).as_node()) {
+                    (Some(host), _) => format!("host {host}"),
+                    (_, Some(node)) => format!("node {node}"),
+                    _ => format!("port {port}"),
+                };
+                let remedy = "ask for its present number and state with `overview`, then ask again";
+                error(
+                    ErrorCode::NotFound,
+                    format!("{who} left or started again while the change was made"),
+                    remedy,
+                )
+            }
+            Why::Restarted => error(
+                ErrorCode::Unavailable,
+                "the control plane started again while the change was made",
+                "ask again",
+            ),
+        }
+    }
+
+    fn refused_by(&self, role: Role, status: Status) -> ApiError {
+        let title = self.title(role);
+        if status == Status::TableFull {
+            let remedy = format!("free vmas, sessions or connections, or start {title} with larger tables");
+            return error(
+                ErrorCode::TableFull,
+                format!("a table of {title} is full; nothing was changed"),
+                remedy,
+            );
+        }
+        let message = format!("{title} refused the change with status {status:?}; nothing was changed");
+        let remedy = format!("run {title} and the control plane in the same version");
+        error(ErrorCode::Unavailable, message, remedy)
+    }
+
+    /// A role is needed that cannot be told anything now.
+    pub(crate) fn unavailable(&self, role: Role, because: &str) -> ApiError {
+        let title = self.title(role);
+        let remedy = match role {
+            Role::Switch => {
+                "check that the switch runs and is reachable; started again, it joins and gets its tables"
+            }
+            Role::Node(_) => {
+                "check that the node runs and is reachable; started again, it joins with empty memory"
+            }
+        };
+        error(ErrorCode::Unavailable, format!("{title} {because}"), remedy)
+    }
+}

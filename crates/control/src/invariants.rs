@@ -1,0 +1,177 @@
+//! What must always hold of the state: asserted while it lives, and asked of a log before it is believed.
+
+use crate::allocate::{PAGE, VA_END};
+use crate::grants;
+use crate::record::{Role, VmaRow, What};
+use crate::state::{Misfit, State};
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+
+/// The first statement that is false, for whoever has to find out why.
+type Verdict = Result<(), &'static str>;
+
+fn must(holds: bool, statement: &'static str) -> Verdict {
+    if holds { Ok(()) } else { Err(statement) }
+}
+
+impl State {
+    /// Looks at every invariant.
+    pub(crate) fn sound(&self) -> Result<(), Misfit> {
+        self.nodes_sound()
+            .and_then(|()| self.vmas_sound())
+            .and_then(|()| self.names_sound())
+            .map_err(Misfit)?;
+        self.endpoints_sound().and_then(|()| self.changes_sound()).map_err(Misfit)
+    }
+
+    /// Whether a change in a log is about things that are there, and stays in their bounds.
+    pub(crate) fn fits(&self, what: &What) -> Result<(), Misfit> {
+        let holds = match what {
+            What::JoinSwitch { .. } => true,
+            What::JoinHost { host, .. } => self.hosts.get(host).is_none_or(|row| row.generation < u16::MAX),
+            What::JoinNode { node, again, .. } => *node < NODE_END && self.nodes.contains_key(node) == *again,
+            What::LeaveNode { node, base, size_log2 } => {
+                self.nodes.get(node).is_some_and(|row| (row.base, row.size_log2) == (*base, *size_log2))
+            }
+            What::LeaveHost { host } => self.hosts.contains_key(host),
+            What::OpenSession(row) => {
+                self.hosts.contains_key(&row.host) && self.domains.contains_key(&row.domain)
+            }
+            What::Connect(row) | What::Disconnect(row) => {
+                self.hosts.contains_key(&row.host) && self.nodes.contains_key(&row.node)
+            }
+            What::Allocate { base, size, node, .. } => self.vma_fits(*base, *size, *node),
+            What::Free { base } => self.vmas.contains_key(base),
+            What::Grant { vma, base, len, .. } => self.vmas.get(vma).is_some_and(|row| {
+                *len > 0 && base >= vma && base.checked_add(*len).is_some_and(|end| end <= vma + row.size)
+            }),
+        };
+        if holds { Ok(()) } else { Err(Misfit("a change to something that is not there")) }
+    }
+
+    fn vma_fits(&self, base: u64, size: u64, node: u16) -> bool {
+        let Some(row) = self.nodes.get(&node) else { return false };
+        let Some(end) = base.checked_add(size) else { return false };
+        let shaped = size.is_power_of_two() && size >= PAGE && base.is_multiple_of(size);
+        shaped && base >= row.base && end <= row.base.saturating_add(row.capacity)
+    }
+
+    fn nodes_sound(&self) -> Verdict {
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        for (&node, row) in &self.nodes {
+            must(node > 0 && node < NODE_END, "nodes are numbered from 1 to the last port")?;
+            must(row.size_log2 < 48, "a range is smaller than the address space")?;
+            let size = 1 << row.size_log2;
+            must(
+                row.base > 0 && row.base.is_multiple_of(size),
+                "a range is aligned to its size and not null",
+            )?;
+            must(row.base < VA_END && row.base + size <= VA_END, "a range is inside the address space")?;
+            must(row.capacity > 0 && row.capacity <= size, "a range has room for the node's memory")?;
+            must(row.capacity.is_multiple_of(PAGE), "memory is whole pages")?;
+            ranges.push((row.base, row.base + size));
+        }
+        ranges.sort_unstable();
+        must(ranges.windows(2).all(|pair| pair[0].1 <= pair[1].0), "ranges of nodes do not overlap")
+    }
+
+    fn vmas_sound(&self) -> Verdict {
+        let mut end = 0;
+        for (&base, vma) in &self.vmas {
+            must(self.vma_fits(base, vma.size, vma.node), "a vma is aligned and inside its node")?;
+            must(base >= end, "vmas do not overlap")?;
+            must(self.domains.contains_key(&vma.domain), "a vma's owner is a domain")?;
+            end = base + vma.size;
+            self.grants_sound(base, vma)?;
+            if let Some(id) = vma.pending {
+                let change = self.changes.get(&id).map(|change| &change.what);
+                let its = matches!(change, Some(What::Allocate { base: its, .. }) if *its == base);
+                must(its, "a pending vma has its change")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn grants_sound(&self, base: u64, vma: &VmaRow) -> Verdict {
+        must(
+            vma.grants.windows(2).all(|pair| pair[0].0 < pair[1].0),
+            "a domain has one list of grants in a vma",
+        )?;
+        for (domain, spans) in &vma.grants {
+            must(*domain != vma.domain, "an owner needs no grant")?;
+            must(self.domains.contains_key(domain), "a grantee is a domain")?;
+            must(grants::sound(spans, base, vma.size), "grants are disjoint and inside the vma")?;
+        }
+        Ok(())
+    }
+
+    fn names_sound(&self) -> Verdict {
+        let mut names = BTreeSet::new();
+        let mut gids = BTreeSet::new();
+        let nodes = self.nodes.values().map(|row| (&row.name, row.gid));
+        let hosts = self.hosts.values().filter(|row| row.present).map(|row| (&row.name, row.gid));
+        for (name, gid) in nodes.chain(hosts) {
+            must(names.insert(name), "names are unique in the rack")?;
+            must(gids.insert(gid), "addresses are unique in the rack")?;
+        }
+        must(self.switch.as_ref().is_none_or(|row| gids.insert(row.gid)), "the switch has its own address")?;
+        must(self.hosts.keys().all(|&host| host > 0), "hosts are numbered from 1")?;
+        let domains: BTreeSet<_> = self.domains.values().collect();
+        must(domains.len() == self.domains.len(), "names of domains are unique")?;
+        must(self.domains.keys().all(|&domain| domain > 0), "domains are numbered from 1")
+    }
+
+    fn endpoints_sound(&self) -> Verdict {
+        let mut qpns = BTreeSet::new();
+        let homes = self.home.iter().chain(self.switch.iter().map(|row| &row.home));
+        let homes = homes.chain(self.nodes.values().map(|row| &row.home));
+        let homes = homes.chain(self.hosts.values().filter(|row| row.present).map(|row| &row.home));
+        must(homes.map(|key| key.qpn).all(|qpn| qpns.insert(qpn)), "each endpoint has its own queue pair")?;
+        let present = |host: &u16| self.hosts.get(host).is_some_and(|row| row.present);
+        let mut pairs = BTreeSet::new();
+        for (qpn, row) in &self.sessions {
+            must(*qpn == row.key.qpn && qpns.insert(*qpn), "each session has its own queue pair")?;
+            must(
+                present(&row.host) && self.domains.contains_key(&row.domain),
+                "a session's host and domain exist",
+            )?;
+            must(pairs.insert((row.host, row.domain)), "a host has one session in a domain")?;
+        }
+        for (qpn, row) in &self.connections {
+            must(*qpn == row.qpn && qpns.insert(*qpn), "each connection has its own queue pair at the host")?;
+            must(qpns.insert(row.peer_qpn), "each connection has its own queue pair at the node")?;
+            must(present(&row.host) && self.nodes.contains_key(&row.node), "a connection's ends exist")?;
+            must(self.domains.contains_key(&row.domain), "a connection's domain exists")?;
+        }
+        Ok(())
+    }
+
+    fn changes_sound(&self) -> Verdict {
+        for (&role, queue) in &self.queues {
+            queue.fault().map_or(Ok(()), Err)?;
+            must(self.home_of(role).is_some(), "a queue's role has joined")?;
+            for (id, change) in &self.changes {
+                let waited =
+                    queue.entries().filter(|entry| entry.waited && entry.change == Some(*id)).count();
+                let said = change.waits.iter().find(|(on, _)| *on == role).map_or(0, |(_, count)| *count);
+                must(usize::try_from(said) == Ok(waited), "a change waits for exactly its updates")?;
+            }
+        }
+        for (&id, change) in &self.changes {
+            must(id < self.next_change, "changes are numbered in order")?;
+            must(!change.waits.is_empty(), "a change waits for something")?;
+            must(
+                change.waits.iter().all(|(on, _)| self.queues.contains_key(on)),
+                "it waits for roles that are there",
+            )?;
+        }
+        let joins =
+            self.nodes.values().map(|row| row.joining).chain(self.hosts.values().map(|row| row.joining));
+        let joins = joins.chain(self.switch.iter().map(|row| row.joining)).flatten();
+        must(joins.into_iter().all(|id| self.changes.contains_key(&id)), "who joins has its change")?;
+        must(self.queues.keys().all(|&role| role != Role::Node(0)), "no role is node 0")
+    }
+}
+
+/// The first number that is no node's (see [`farmem_machine::Port::node`]).
+pub(crate) const NODE_END: u16 = 0xf000;

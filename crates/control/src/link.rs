@@ -1,0 +1,154 @@
+//! The wire side: batches out, answers in, timers (PROTOCOL 8.5).
+
+use crate::record::{Line, Refusal, Role, status};
+use crate::updates::Reach;
+use crate::{Control, DropReason, Note, Out};
+use alloc::vec::Vec;
+use farmem_machine::{Duration, Instant, Outbox, Port};
+use farmem_transport::ud::{self, Peer};
+use farmem_wire::message::Updates;
+use farmem_wire::{Body, Extension, Header, HostId, Message, Packet, RequestId, Status};
+
+/// The longest time between two sends of a batch, in timeouts.
+const BACKOFF_MAX: u64 = 8;
+
+/// When the head of a role's queue is sent again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    request: RequestId,
+    /// Times it was sent again.
+    resent: u32,
+    due: Instant,
+}
+
+impl Pace {
+    pub(crate) fn due(&self) -> Instant {
+        self.due
+    }
+}
+
+impl Control {
+    /// Takes a frame: an answer to the batch outstanding at the role it comes from, or nothing.
+    pub(crate) fn on_frame(&mut self, port: Port, bytes: &[u8], out: &mut Outbox<Out, Note>) {
+        match self.read_answer(port, bytes) {
+            Ok((role, seq, refusal)) => {
+                if self.state.reach(role) == Some(Reach::Silent) {
+                    out.note(Note::Back(role));
+                }
+                if let Some(refusal) = refusal {
+                    out.note(Note::Refused(role, status(refusal.status)));
+                }
+                self.keep(Line::Answered { role, seq, refusal }, out);
+            }
+            Err(reason) => out.note(Note::Dropped(reason)),
+        }
+    }
+
+    fn read_answer(&self, port: Port, bytes: &[u8]) -> Result<(Role, u64, Option<Refusal>), DropReason> {
+        let role = Role::of(port).ok_or(DropReason::Port)?;
+        let packet = Packet::parse(bytes).map_err(|_| DropReason::Malformed)?;
+        let Extension::Deth(deth) = packet.ext else { return Err(DropReason::Kind) };
+        let ours = self.state.home.ok_or(DropReason::Endpoint)?.endpoint();
+        if packet.bth.dest_qp != ours.qpn || deth.qkey != ours.qkey {
+            return Err(DropReason::Endpoint);
+        }
+        let message = Message::parse(packet.payload).map_err(|_| DropReason::Malformed)?;
+        let Body::Update(updates) = message.body else { return Err(DropReason::Kind) };
+        if !message.header.response {
+            return Err(DropReason::Kind);
+        }
+        let queue = self.state.queues.get(&role).ok_or(DropReason::Stale)?;
+        let head = queue.outstanding().ok_or(DropReason::Stale)?;
+        if updates.seq != queue.seq || message.header.request != self.request_id(role, queue.seq) {
+            return Err(DropReason::Stale);
+        }
+        if message.header.status == Status::Ok {
+            return Ok((role, queue.seq, None));
+        }
+        if usize::from(updates.refused) >= head.entries.len() {
+            return Err(DropReason::Malformed);
+        }
+        let refusal = Refusal { status: message.header.status as u8, index: updates.refused };
+        Ok((role, queue.seq, Some(refusal)))
+    }
+
+    /// Sends again what is due.
+    pub(crate) fn on_wake(&mut self, now: Instant, out: &mut Outbox<Out, Note>) {
+        let due: Vec<Role> =
+            self.paces.iter().filter(|(_, pace)| pace.due <= now).map(|(&role, _)| role).collect();
+        for role in due {
+            let Some(pace) = self.paces.get(&role).copied() else { continue };
+            if pace.resent >= self.config.retries_max && self.state.reach(role) == Some(Reach::Ready) {
+                out.note(Note::Silent(role));
+                self.keep(Line::Silent { role }, out);
+            }
+            // What followed may have ended the queue, or even begun another.
+            if self.outstanding(role) != Some(pace.request) {
+                continue;
+            }
+            let resent = pace.resent.saturating_add(1);
+            out.note(Note::Retransmitted(role));
+            self.send_head(role, out);
+            self.paces.insert(role, Pace { resent, due: now + self.wait(resent), ..pace });
+        }
+    }
+
+    /// Sends every head that is new, and forgets the timers of those that are gone.
+    pub(crate) fn flush(&mut self, now: Instant, out: &mut Outbox<Out, Note>) {
+        let heads: Vec<(Role, Option<RequestId>)> =
+            self.state.queues.keys().map(|&role| (role, self.outstanding(role))).collect();
+        self.paces.retain(|role, _| self.state.queues.contains_key(role));
+        for (role, head) in heads {
+            match head {
+                None => {
+                    self.paces.remove(&role);
+                }
+                Some(request) if self.paces.get(&role).is_some_and(|pace| pace.request == request) => {}
+                Some(request) => {
+                    self.send_head(role, out);
+                    self.paces.insert(role, Pace { request, resent: 0, due: now + self.wait(0) });
+                }
+            }
+        }
+    }
+
+    fn wait(&self, resent: u32) -> Duration {
+        let times = 1u64.checked_shl(resent).map_or(BACKOFF_MAX, |times| times.min(BACKOFF_MAX));
+        self.config.timeout.times(times)
+    }
+
+    /// The id of the batch that is outstanding at `role`.
+    fn outstanding(&self, role: Role) -> Option<RequestId> {
+        let queue = self.state.queues.get(&role)?;
+        queue.outstanding().map(|_| self.request_id(role, queue.seq))
+    }
+
+    /// Host 0 is nobody; a generation of the role keeps answers of an earlier join apart (PROTOCOL 8.5.3).
+    fn request_id(&self, role: Role, seq: u64) -> RequestId {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the message has all of it; the id needs the low half"
+        )]
+        let low = seq as u32;
+        RequestId::new(HostId(0), self.state.generation(role), low)
+    }
+
+    fn send_head(&mut self, role: Role, out: &mut Outbox<Out, Note>) {
+        let Some(queue) = self.state.queues.get(&role) else { return };
+        let (Some(head), Some(key), Some(own)) =
+            (queue.outstanding(), self.state.home_of(role), self.state.home)
+        else {
+            return;
+        };
+        let mut bytes = Vec::with_capacity(head.len);
+        let count = head.emit(&mut bytes);
+        let Ok(updates) = Updates::request(queue.seq, count, &bytes) else {
+            unreachable!("a queue makes only batches that fit")
+        };
+        let header = Header::request(self.request_id(role, queue.seq), 0);
+        let peer = Peer { port: role.port(), endpoint: key.endpoint() };
+        let message = Message { header, body: Body::Update(updates) };
+        ud::send(out, peer, own.endpoint().qpn, self.psn, &message);
+        self.psn = self.psn.plus(1);
+    }
+}

@@ -1,0 +1,202 @@
+//! Joins and leaves: names, addresses, numbers and ranges (PROTOCOL 8.2).
+
+use crate::allocate::{PAGE, VA_END, first_fit};
+use crate::api::{ApiError, ErrorCode};
+use crate::errors::{bad, bound, error, not_found};
+use crate::record::{HostRow, NodeRow, What};
+use crate::requests::Decision;
+use crate::{Control, NAME_LEN_MAX};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+use farmem_machine::Port;
+use farmem_wire::Gid;
+
+impl Control {
+    pub(crate) fn join_switch(&mut self, gid: &str) -> Result<Decision, ApiError> {
+        let gid = self.free_gid(gid, Port::SWITCH)?;
+        Ok(Decision::Begin(What::JoinSwitch { gid, home: self.draw_key() }))
+    }
+
+    pub(crate) fn join_node(&mut self, name: &str, gid: &str, capacity: u64) -> Result<Decision, ApiError> {
+        name_allowed("node", name)?;
+        if capacity == 0 || !capacity.is_multiple_of(PAGE) {
+            return Err(bad(
+                format!("capacity is {capacity} bytes"),
+                format!("give a multiple of {PAGE} bytes, at least {PAGE}"),
+            ));
+        }
+        if self.host_named(name).is_some_and(|(_, row)| row.present) {
+            return Err(name_taken(name, "host"));
+        }
+        let known =
+            self.state.nodes.iter().find(|(_, row)| row.name == name).map(|(&node, row)| (node, row.clone()));
+        let again = known.is_some();
+        let (node, base, size_log2) = match known {
+            Some((node, row)) => {
+                self.capacity_fits(node, &row, capacity)?;
+                (node, row.base, row.size_log2)
+            }
+            None => self.new_node(capacity)?,
+        };
+        let gid = self.free_gid(gid, Port::node(node))?;
+        let (name, home) = (String::from(name), self.draw_key());
+        Ok(Decision::Begin(What::JoinNode { node, name, gid, home, base, size_log2, capacity, again }))
+    }
+
+    pub(crate) fn join_host(&mut self, name: &str, gid: &str) -> Result<Decision, ApiError> {
+        name_allowed("host", name)?;
+        if self.state.nodes.values().any(|row| row.name == name) {
+            return Err(name_taken(name, "memory node"));
+        }
+        let host = match self.host_named(name) {
+            Some((host, row)) if row.generation == u16::MAX => {
+                let message = format!(
+                    "host {host} ({name}) has started {} times, the last generation there is",
+                    u16::MAX
+                );
+                return Err(error(ErrorCode::Conflict, message, "join with another name"));
+            }
+            Some((host, _)) => host,
+            None => self.new_host()?,
+        };
+        let gid = self.free_gid(gid, Port::host(host))?;
+        Ok(Decision::Begin(What::JoinHost { host, name: String::from(name), gid, home: self.draw_key() }))
+    }
+
+    pub(crate) fn leave(&self, port: u32) -> Result<Decision, ApiError> {
+        if port <= Port::SWITCH.0 {
+            let message = format!("port {port} is the control plane's or the switch's, which do not leave");
+            return Err(bad(message, "stop the process; a switch that is started again joins again"));
+        }
+        let unknown = || {
+            not_found(format!("nobody has port {port}"), "see `overview` for the hosts and nodes there are")
+        };
+        if let Some(host) = Port(port).as_host() {
+            let row = self.state.hosts.get(&host).filter(|row| row.present);
+            return row.map(|_| Decision::Begin(What::LeaveHost { host })).ok_or_else(unknown);
+        }
+        let node = Port(port).as_node().ok_or_else(unknown)?;
+        let row = self.state.nodes.get(&node).ok_or_else(unknown)?;
+        let vmas = self.state.vmas.values().filter(|vma| vma.node == node).count();
+        if vmas > 0 {
+            let message = format!("node {node} ({}) has {vmas} vmas allocated", row.name);
+            return Err(error(ErrorCode::Conflict, message, "free them first; `overview` lists them"));
+        }
+        Ok(Decision::Begin(What::LeaveNode { node, base: row.base, size_log2: row.size_log2 }))
+    }
+
+    /// The address of this text, when nobody but `port` has it.
+    fn free_gid(&self, text: &str, port: Port) -> Result<[u8; 16], ApiError> {
+        let gid = parse_gid(text)?;
+        let own = (Port::CONTROL, self.config.gid.0);
+        let switch = self.state.switch.iter().map(|row| (Port::SWITCH, row.gid));
+        let nodes = self.state.nodes.iter().map(|(&node, row)| (Port::node(node), row.gid));
+        let hosts = self.state.hosts.iter().filter(|(_, row)| row.present);
+        let hosts = hosts.map(|(&host, row)| (Port::host(host), row.gid));
+        let mut all = core::iter::once(own).chain(switch).chain(nodes).chain(hosts);
+        match all.find(|&(other, taken)| taken == gid && other != port) {
+            None => Ok(gid),
+            Some((other, _)) => {
+                let remedy = format!("give another address, or have port {} leave first", other.0);
+                Err(error(
+                    ErrorCode::Conflict,
+                    format!("address {text} is in use by port {}", other.0),
+                    remedy,
+                ))
+            }
+        }
+    }
+
+    fn host_named(&self, name: &str) -> Option<(u16, &HostRow)> {
+        self.state.hosts.iter().find(|(_, row)| row.name == name).map(|(&host, row)| (host, row))
+    }
+
+    /// A number no host has, or that of a host that left: its generation goes on.
+    fn new_host(&self) -> Result<u16, ApiError> {
+        let most = self.config.bounds.hosts_max;
+        let unused = (1..=most).find(|host| !self.state.hosts.contains_key(host));
+        let left = || self.state.hosts.iter().find(|(_, row)| !row.present && row.generation < u16::MAX);
+        unused.or_else(|| left().map(|(&host, _)| host)).ok_or_else(|| bound("hosts", most))
+    }
+
+    /// A number and a range for a new node (PROTOCOL 8.2).
+    fn new_node(&self, capacity: u64) -> Result<(u16, u64, u8), ApiError> {
+        let most = self.config.bounds.nodes_max;
+        let node = (1..=most)
+            .find(|node| !self.state.nodes.contains_key(node))
+            .ok_or_else(|| bound("nodes", most))?;
+        let mut ranges: Vec<(u64, u64)> =
+            self.state.nodes.values().map(|row| (row.base, 1 << row.size_log2)).collect();
+        ranges.sort_unstable();
+        let size = capacity.checked_next_power_of_two().filter(|&size| size < VA_END);
+        let placed = size.and_then(|size| {
+            let base = first_fit(ranges.into_iter(), self.config.va_base, VA_END, size)?;
+            Some((base, u8::try_from(size.ilog2()).ok()?))
+        });
+        let (base, size_log2) = placed.ok_or_else(|| {
+            let message = format!(
+                "no free range of {capacity} bytes between {:#x} and {VA_END:#x}",
+                self.config.va_base
+            );
+            error(
+                ErrorCode::OutOfMemory,
+                message,
+                "join with less memory, or have nodes leave that are no longer used",
+            )
+        })?;
+        Ok((node, base, size_log2))
+    }
+
+    /// A node that joins again keeps its range, and its vmas must still fit.
+    fn capacity_fits(&self, node: u16, row: &NodeRow, capacity: u64) -> Result<(), ApiError> {
+        let on_node = self.state.vmas.iter().filter(|(_, vma)| vma.node == node);
+        let used = on_node.map(|(base, vma)| base + vma.size - row.base).max().unwrap_or(0);
+        let size = 1u64 << row.size_log2;
+        if capacity <= size && capacity >= used {
+            return Ok(());
+        }
+        let message = format!(
+            "node {node} ({}) joins again with {capacity} bytes; its range has {size}, its vmas need {used}",
+            row.name
+        );
+        let remedy = format!("join with {used} to {size} bytes, or under another name");
+        Err(error(ErrorCode::Conflict, message, remedy))
+    }
+}
+
+/// Refuses what is no name.
+pub(crate) fn name_allowed(of: &str, name: &str) -> Result<(), ApiError> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if (1..=NAME_LEN_MAX).contains(&name.len()) && name.chars().all(allowed) {
+        return Ok(());
+    }
+    let shown: String = name.chars().take(NAME_LEN_MAX).collect();
+    let message = format!("{shown:?} is no name for a {of}");
+    Err(bad(message, format!("use 1 to {NAME_LEN_MAX} of the characters A-Z a-z 0-9 . _ -")))
+}
+
+fn name_taken(name: &str, by: &str) -> ApiError {
+    error(ErrorCode::Conflict, format!("the name {name} is taken by a {by}"), "join with another name")
+}
+
+fn parse_gid(text: &str) -> Result<[u8; 16], ApiError> {
+    let shown: String = text.chars().take(NAME_LEN_MAX).collect();
+    let remedy = "give the IPv4 or IPv6 address others reach it at, without a port: 127.0.0.11, fd00::11";
+    let Ok(ip) = text.parse::<IpAddr>() else {
+        return Err(bad(format!("{shown:?} is no address"), remedy));
+    };
+    let gid = match ip {
+        IpAddr::V4(v4) => Gid::from_v4(v4.octets()),
+        IpAddr::V6(v6) => Gid(v6.octets()),
+    };
+    let v4 = gid.as_v4().map(core::net::Ipv4Addr::from);
+    if ip.is_unspecified()
+        || ip.is_multicast()
+        || v4.is_some_and(|v4| v4.is_unspecified() || v4.is_broadcast() || v4.is_multicast())
+    {
+        return Err(bad(format!("{shown} is not the address of one machine"), remedy));
+    }
+    Ok(gid.0)
+}

@@ -1,0 +1,318 @@
+//! The log: what the control plane decides, line by line, in the order it decides it (PROTOCOL 8.7).
+//!
+//! State changes only by applying a line, live as after a restart; that is why the log rebuilds the state exactly. Two kinds of
+//! lines: *events*, written as things happen, and *rows*, which [`Control::compact`](crate::Control::compact) writes instead of
+//! the events that led to them.
+
+use crate::api::PermName;
+use crate::updates::Queue;
+use alloc::string::String;
+use alloc::vec::Vec;
+use farmem_machine::Port;
+use farmem_transport::ud::Endpoint;
+use farmem_wire::message::{Update, Updates};
+use farmem_wire::{Gid, NodeId, Perm, Qkey, Qpn, Status};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// One line of the log. The driver keeps lines in the order it got them and gives them back at a restart; what is in one is ours.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Record(pub(crate) Line);
+
+/// What a line says.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Line {
+    /// Row, and the first line of every log: the control plane's own endpoint.
+    Home(Key),
+    /// Row and event: a domain. Nobody else needs to know.
+    Domain { domain: u32, name: String },
+    /// Event: a change begins; its updates join the queues.
+    Began { change: u64, what: What },
+    /// Event: a role answered the batch at the head of its queue.
+    Answered { role: Role, seq: u64, refusal: Option<Refusal> },
+    /// Event: a role did not answer for so long that nobody waits for it any more.
+    Silent { role: Role },
+    /// Event: the control plane started again; those who had asked for the changes in flight are gone.
+    Restarted,
+    /// Row: the counters that no other row shows.
+    Counters { next_change: u64, switch_generation: u16 },
+    /// Row: the switch.
+    Switch(SwitchRow),
+    /// Row: a memory node.
+    Node { node: u16, row: NodeRow },
+    /// Row: a host.
+    Host { host: u16, row: HostRow },
+    /// Row: a vma and who may use it.
+    Vma { base: u64, row: VmaRow },
+    /// Row: a session.
+    Session(SessionRow),
+    /// Row: a connection.
+    Connection(ConnectionRow),
+    /// Row: the updates a role has not answered.
+    Queue { role: Role, queue: Queue },
+    /// Row: a change that waits for answers.
+    InFlight { change: u64, row: Change },
+}
+
+impl Line {
+    /// True for what happened, as against a row that says how things are.
+    pub(crate) const fn is_event(&self) -> bool {
+        matches!(self, Self::Began { .. } | Self::Answered { .. } | Self::Silent { .. } | Self::Restarted)
+    }
+}
+
+/// A role that the control plane tells things.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum Role {
+    /// The switch.
+    Switch,
+    /// A memory node.
+    Node(u16),
+}
+
+impl Role {
+    /// Its port.
+    #[must_use]
+    pub const fn port(self) -> Port {
+        match self {
+            Self::Switch => Port::SWITCH,
+            Self::Node(node) => Port::node(node),
+        }
+    }
+
+    /// The role behind a port, if it is one that gets updates.
+    #[must_use]
+    pub const fn of(port: Port) -> Option<Self> {
+        if port.0 == Port::SWITCH.0 {
+            return Some(Self::Switch);
+        }
+        match port.as_node() {
+            Some(node) => Some(Self::Node(node)),
+            None => None,
+        }
+    }
+}
+
+/// A refused update: the status, and which of the batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Refusal {
+    /// A [`Status`] other than `Ok`.
+    pub(crate) status: u8,
+    /// Index in the batch.
+    pub(crate) index: u16,
+}
+
+/// A UD endpoint, as a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Key {
+    pub(crate) qpn: u32,
+    pub(crate) qkey: u32,
+}
+
+impl Key {
+    pub(crate) const fn endpoint(self) -> Endpoint {
+        Endpoint { qpn: Qpn::new(self.qpn), qkey: Qkey(self.qkey) }
+    }
+}
+
+/// A decided change, with every number and key it hands out.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum What {
+    JoinSwitch {
+        gid: [u8; 16],
+        home: Key,
+    },
+    JoinNode {
+        node: u16,
+        name: String,
+        gid: [u8; 16],
+        home: Key,
+        base: u64,
+        size_log2: u8,
+        capacity: u64,
+        again: bool,
+    },
+    JoinHost {
+        host: u16,
+        name: String,
+        gid: [u8; 16],
+        home: Key,
+    },
+    LeaveNode {
+        node: u16,
+        base: u64,
+        size_log2: u8,
+    },
+    LeaveHost {
+        host: u16,
+    },
+    OpenSession(SessionRow),
+    Connect(ConnectionRow),
+    Disconnect(ConnectionRow),
+    Allocate {
+        base: u64,
+        size: u64,
+        node: u16,
+        domain: u32,
+    },
+    Free {
+        base: u64,
+    },
+    Grant {
+        vma: u64,
+        base: u64,
+        len: u64,
+        to: u32,
+        perm: PermName,
+    },
+}
+
+/// The switch.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct SwitchRow {
+    pub(crate) gid: [u8; 16],
+    pub(crate) home: Key,
+    /// The change that brings it in, until everybody knows.
+    pub(crate) joining: Option<u64>,
+}
+
+/// A memory node. One without a queue is *gone*: it must join again before it is told anything.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct NodeRow {
+    pub(crate) name: String,
+    pub(crate) gid: [u8; 16],
+    pub(crate) home: Key,
+    pub(crate) generation: u16,
+    pub(crate) base: u64,
+    pub(crate) size_log2: u8,
+    pub(crate) capacity: u64,
+    pub(crate) joining: Option<u64>,
+}
+
+/// A host. The row stays when the host leaves, so that its number never names the same generation twice.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct HostRow {
+    pub(crate) name: String,
+    pub(crate) gid: [u8; 16],
+    pub(crate) home: Key,
+    pub(crate) generation: u16,
+    pub(crate) present: bool,
+    pub(crate) joining: Option<u64>,
+}
+
+/// A vma.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct VmaRow {
+    pub(crate) size: u64,
+    pub(crate) node: u16,
+    pub(crate) domain: u32,
+    /// The change that allocates it, until it is answered.
+    pub(crate) pending: Option<u64>,
+    /// What other domains may do, by domain.
+    pub(crate) grants: Vec<(u32, Vec<Span>)>,
+}
+
+/// A part of a vma that another domain may use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Span {
+    pub(crate) base: u64,
+    pub(crate) len: u64,
+    pub(crate) perm: PermName,
+}
+
+/// A session: the switch's endpoint for a host and a domain.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct SessionRow {
+    pub(crate) key: Key,
+    pub(crate) host: u16,
+    pub(crate) domain: u32,
+}
+
+/// An RC connection.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct ConnectionRow {
+    pub(crate) host: u16,
+    pub(crate) node: u16,
+    pub(crate) domain: u32,
+    /// The host's queue pair.
+    pub(crate) qpn: u32,
+    /// The node's queue pair.
+    pub(crate) peer_qpn: u32,
+    pub(crate) first_psn: u32,
+    pub(crate) rkey: u32,
+    pub(crate) pmtu: u16,
+}
+
+/// A change in flight.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Change {
+    pub(crate) what: What,
+    /// How many answers it waits for, by role. No zeros.
+    pub(crate) waits: Vec<(Role, u32)>,
+    /// What takes back the updates already applied, in the order they were applied.
+    pub(crate) undo: Vec<(Role, Vec<Told>)>,
+    /// Set when it is being taken back.
+    pub(crate) failed: Option<Why>,
+}
+
+/// Why a change was taken back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Why {
+    /// The role refused an update, with this status.
+    Refused { role: Role, status: u8 },
+    /// The role does not answer.
+    Silent { role: Role },
+    /// The role joined (again) meanwhile, or its join failed; asking again may succeed.
+    Joined { role: Role },
+    /// The role refused what it has to know; it must join again.
+    Gone { role: Role },
+    /// The host or node with this port left or started again.
+    Left { port: u32 },
+    /// The control plane started again.
+    Restarted,
+}
+
+/// An update, kept as its bytes on the wire.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Told(pub(crate) Update);
+
+impl Serialize for Told {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut bytes = Vec::new();
+        self.0.emit(&mut bytes);
+        bytes.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Told {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let bytes = Vec::<u8>::deserialize(deserializer)?;
+        let one = Updates::request(1, 1, &bytes).map_err(D::Error::custom)?;
+        one.iter().next().map(Self).ok_or_else(|| D::Error::custom("an update"))
+    }
+}
+
+/// The permission class of this name.
+pub(crate) const fn perm(name: PermName) -> Perm {
+    match name {
+        PermName::None => Perm::None,
+        PermName::Read => Perm::Read,
+        PermName::ReadWrite => Perm::ReadWrite,
+    }
+}
+
+/// The status with this number; one from a newer log counts as [`Status::Unsupported`].
+pub(crate) fn status(bits: u8) -> Status {
+    Status::from_bits(bits).unwrap_or(Status::Unsupported)
+}
+
+/// As it stands in an answer.
+pub(crate) fn gid_text(gid: [u8; 16]) -> String {
+    alloc::format!("{:?}", Gid(gid))
+}
+
+/// A node's number on the wire.
+pub(crate) const fn node_id(node: u16) -> NodeId {
+    NodeId(node)
+}

@@ -1,0 +1,102 @@
+//! Answers: what a change that was made gives the one who asked.
+
+use crate::Control;
+use crate::api::{Endpoint, HostInfo, NodeInfo, Response, VmaInfo};
+use crate::record::{Key, NodeRow, Role, SessionRow, What, gid_text};
+use crate::updates::Reach;
+use farmem_machine::Port;
+
+impl Control {
+    /// The answer to a change that was just committed.
+    pub(crate) fn success(&self, what: &What) -> Response {
+        match what {
+            What::JoinSwitch { gid, home } => {
+                Response::Joined { home: endpoint(Port::SWITCH, *gid, *home), control: self.own_endpoint() }
+            }
+            What::JoinNode { node, gid, home, base, capacity, .. } => Response::NodeJoined {
+                node: *node,
+                home: endpoint(Port::node(*node), *gid, *home),
+                control: self.own_endpoint(),
+                base: *base,
+                capacity: *capacity,
+            },
+            What::JoinHost { host, gid, home, .. } => Response::HostJoined {
+                host: *host,
+                generation: self.state.hosts.get(host).map_or(0, |row| row.generation),
+                home: endpoint(Port::host(*host), *gid, *home),
+                nodes: self.node_infos().collect(),
+            },
+            What::OpenSession(row) => self.session(row),
+            What::Connect(row) => match self.state.nodes.get(&row.node) {
+                Some(node) => Response::Connection {
+                    node: self.node_info(row.node, node),
+                    qpn: row.qpn,
+                    peer_qpn: row.peer_qpn,
+                    first_psn: row.first_psn,
+                    rkey: row.rkey,
+                    pmtu: row.pmtu,
+                },
+                None => unreachable!("a connection's node is there: its leaving ends the connection"),
+            },
+            What::Allocate { base, size, node, domain } => {
+                Response::Vma(VmaInfo { base: *base, size: *size, node: *node, domain: *domain })
+            }
+            What::LeaveNode { .. }
+            | What::LeaveHost { .. }
+            | What::Disconnect(_)
+            | What::Free { .. }
+            | What::Grant { .. } => Response::Done {},
+        }
+    }
+
+    pub(crate) fn session(&self, row: &SessionRow) -> Response {
+        let gid = self.state.switch.as_ref().map_or([0; 16], |row| row.gid);
+        Response::Session { switch: endpoint(Port::SWITCH, gid, row.key), domain: row.domain }
+    }
+
+    pub(crate) fn overview(&self) -> Response {
+        let hosts = self.state.hosts.iter().filter(|(_, row)| row.present && row.joining.is_none());
+        let hosts = hosts.map(|(&host, row)| HostInfo {
+            host,
+            name: row.name.clone(),
+            gid: gid_text(row.gid),
+            generation: row.generation,
+        });
+        let vmas = self.state.vmas.iter().filter(|(_, vma)| vma.pending.is_none());
+        let vmas =
+            vmas.map(|(&base, vma)| VmaInfo { base, size: vma.size, node: vma.node, domain: vma.domain });
+        Response::Overview {
+            nodes: self.node_infos().collect(),
+            hosts: hosts.collect(),
+            vmas: vmas.collect(),
+            domains: self.state.domains.iter().map(|(&domain, name)| (domain, name.clone())).collect(),
+            switch: self.state.reach(Role::Switch).is_some_and(|reach| reach != Reach::Held),
+        }
+    }
+
+    fn node_infos(&self) -> impl Iterator<Item = NodeInfo> + '_ {
+        let there = self.state.nodes.iter().filter(|(_, row)| row.joining.is_none());
+        there.map(|(&node, row)| self.node_info(node, row))
+    }
+
+    fn node_info(&self, node: u16, row: &NodeRow) -> NodeInfo {
+        NodeInfo {
+            node,
+            name: row.name.clone(),
+            port: Port::node(node).0,
+            gid: gid_text(row.gid),
+            base: row.base,
+            capacity: row.capacity,
+            allocated: self.state.allocated(node, false),
+        }
+    }
+
+    fn own_endpoint(&self) -> Endpoint {
+        let home = self.state.home.unwrap_or(Key { qpn: 0, qkey: 0 });
+        endpoint(Port::CONTROL, self.config.gid.0, home)
+    }
+}
+
+fn endpoint(port: Port, gid: [u8; 16], key: Key) -> Endpoint {
+    Endpoint { port: port.0, gid: gid_text(gid), qpn: key.qpn, qkey: key.qkey }
+}

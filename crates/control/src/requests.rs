@@ -1,0 +1,293 @@
+//! What a request means: an answer at once, or a change to begin (PROTOCOL 8.3, 8.4).
+
+use crate::Control;
+use crate::allocate::{VA_END, first_fit, vma_size};
+use crate::api::{ApiError, ErrorCode, PermName, Request, Response};
+use crate::errors::{bad, bound, error, not_found};
+use crate::grants;
+use crate::members::name_allowed;
+use crate::record::{ConnectionRow, Key, Line, Role, SessionRow, Span, VmaRow, What};
+use crate::updates::Reach;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use farmem_wire::{Psn, Qpn};
+
+/// What to do about a request.
+pub(crate) enum Decision {
+    /// Answer.
+    Reply(Response),
+    /// Keep this, then answer.
+    Keep(Line, Response),
+    /// Begin this change; the answer comes with its end.
+    Begin(What),
+}
+
+/// Draws before a free queue pair number must have come up: one in 2^24 is taken for each one in use.
+const DRAWS_MAX: u32 = 1 << 16;
+
+impl Control {
+    pub(crate) fn decide(&mut self, request: &Request) -> Result<Decision, ApiError> {
+        match request {
+            Request::JoinSwitch { gid } => self.join_switch(gid),
+            Request::JoinNode { name, gid, capacity } => self.join_node(name, gid, *capacity),
+            Request::JoinHost { name, gid } => self.join_host(name, gid),
+            Request::Leave { port } => self.leave(*port),
+            Request::CreateDomain { name } => self.create_domain(name),
+            Request::OpenSession { host, domain } => self.open_session(*host, *domain),
+            Request::Connect { host, node, domain } => self.connect(*host, *node, *domain),
+            Request::Disconnect { host, qpn } => self.disconnect(*host, *qpn),
+            Request::Allocate { domain, size, node } => self.allocate(*domain, *size, *node),
+            Request::Free { domain, base } => self.free(*domain, *base),
+            Request::Grant { domain, base, len, to, perm } => {
+                self.grant(*domain, Span { base: *base, len: *len, perm: *perm }, *to)
+            }
+            Request::Overview => Ok(Decision::Reply(self.overview())),
+        }
+    }
+
+    fn create_domain(&self, name: &str) -> Result<Decision, ApiError> {
+        name_allowed("domain", name)?;
+        if let Some((&domain, _)) = self.state.domains.iter().find(|(_, known)| *known == name) {
+            return Ok(Decision::Reply(Response::Domain { domain }));
+        }
+        let most = self.config.bounds.domains_max;
+        if self.state.domains.len() >= most {
+            return Err(bound("domains", most));
+        }
+        let domain = self.state.domains.last_key_value().map_or(1, |(&last, _)| last + 1);
+        Ok(Decision::Keep(Line::Domain { domain, name: String::from(name) }, Response::Domain { domain }))
+    }
+
+    fn open_session(&mut self, host: u16, domain: u32) -> Result<Decision, ApiError> {
+        self.host_present(host)?;
+        self.domain_known(domain)?;
+        if self.state.switch.is_none() {
+            return Err(self.state.unavailable(Role::Switch, "has not joined"));
+        }
+        self.switch_answers()?;
+        let open = self.state.sessions.values().find(|row| (row.host, row.domain) == (host, domain));
+        if let Some(row) = open {
+            return Ok(Decision::Reply(self.session(row)));
+        }
+        let most = self.config.bounds.sessions_max;
+        if self.state.sessions.len() + self.in_flight(|what| matches!(what, What::OpenSession(_))) >= most {
+            return Err(bound("sessions", most));
+        }
+        Ok(Decision::Begin(What::OpenSession(SessionRow { key: self.draw_key(), host, domain })))
+    }
+
+    fn connect(&mut self, host: u16, node: u16, domain: u32) -> Result<Decision, ApiError> {
+        self.host_present(host)?;
+        self.domain_known(domain)?;
+        self.node_answers(node)?;
+        let most = self.config.bounds.connections_max;
+        if self.state.connections.len() + self.in_flight(|what| matches!(what, What::Connect(_))) >= most {
+            return Err(bound("connections", most));
+        }
+        let qpn = self.draw_qpn(0);
+        let row = ConnectionRow {
+            host,
+            node,
+            domain,
+            qpn,
+            peer_qpn: self.draw_qpn(qpn),
+            first_psn: Psn::new(self.rng.next_u32()).get(),
+            rkey: self.draw_secret(),
+            pmtu: self.config.pmtu as u16,
+        };
+        Ok(Decision::Begin(What::Connect(row)))
+    }
+
+    fn disconnect(&self, host: u16, qpn: u32) -> Result<Decision, ApiError> {
+        self.host_present(host)?;
+        let row = self.state.connections.get(&qpn).filter(|row| row.host == host);
+        let unknown = || {
+            let message = format!("host {host} has no connection with queue pair {qpn}");
+            not_found(message, "connections end when the host or the node starts again: connect anew")
+        };
+        Ok(Decision::Begin(What::Disconnect(row.ok_or_else(unknown)?.clone())))
+    }
+
+    fn allocate(&self, domain: u32, size: u64, node: Option<u16>) -> Result<Decision, ApiError> {
+        self.domain_known(domain)?;
+        if size == 0 {
+            return Err(bad("size is 0", "ask for at least 1 byte"));
+        }
+        self.switch_answers()?;
+        let most = self.config.bounds.vmas_max;
+        if self.state.vmas.len() >= most {
+            return Err(bound("vmas", most));
+        }
+        let mut nodes: Vec<u16> = match node {
+            Some(node) => self.node_answers(node).map(|()| Vec::from([node]))?,
+            None => {
+                let ready = |node: &u16| self.state.reach(Role::Node(*node)) == Some(Reach::Ready);
+                self.state.nodes.keys().copied().filter(ready).collect()
+            }
+        };
+        if nodes.is_empty() {
+            let message = "no memory node has joined and answers";
+            return Err(error(ErrorCode::Unavailable, message, "start a memory node, then ask again"));
+        }
+        // MIND 4.1: the least allocated first. The sort is stable: of equals, the lowest number.
+        nodes.sort_by_cached_key(|&node| self.state.allocated(node, true));
+        let vma = vma_size(size).filter(|&size| size < VA_END);
+        let placed =
+            vma.and_then(|size| nodes.iter().find_map(|&node| Some((self.place(node, size)?, size, node))));
+        match placed {
+            Some((base, size, node)) => Ok(Decision::Begin(What::Allocate { base, size, node, domain })),
+            None => Err(self.out_of_memory(size, vma, &nodes)),
+        }
+    }
+
+    /// First fit inside the node's memory.
+    fn place(&self, node: u16, size: u64) -> Option<u64> {
+        let row = self.state.nodes.get(&node)?;
+        let end = row.base + row.capacity;
+        let taken = self.state.vmas.range(row.base..end).map(|(&base, vma)| (base, vma.size));
+        first_fit(taken, row.base, end, size)
+    }
+
+    fn out_of_memory(&self, size: u64, vma: Option<u64>, nodes: &[u16]) -> ApiError {
+        let free = |node: &u16| {
+            let capacity = self.state.nodes.get(node).map_or(0, |row| row.capacity);
+            capacity - self.state.allocated(*node, true)
+        };
+        let most = nodes.iter().map(free).max().unwrap_or(0);
+        let rounded = vma.map_or_else(|| String::from("more than there is"), |size| format!("{size}"));
+        let message = format!(
+            "{size} bytes take {rounded} aligned bytes in one piece; of {} nodes asked, none has that (most free: {most})",
+            nodes.len()
+        );
+        error(ErrorCode::OutOfMemory, message, "ask for less, free vmas, or add a memory node")
+    }
+
+    fn free(&self, domain: u32, base: u64) -> Result<Decision, ApiError> {
+        self.domain_known(domain)?;
+        let (first, vma) = self.owned(domain, base)?;
+        if first != base {
+            let message = format!(
+                "{base:#x} is inside the vma of {} bytes at {first:#x}, not its first byte",
+                vma.size
+            );
+            return Err(bad(message, format!("free {first:#x}")));
+        }
+        self.switch_answers()?;
+        Ok(Decision::Begin(What::Free { base }))
+    }
+
+    fn grant(&self, domain: u32, span: Span, to: u32) -> Result<Decision, ApiError> {
+        self.domain_known(domain)?;
+        self.domain_known(to)?;
+        let Span { base, len, perm } = span;
+        let (first, vma) = self.owned(domain, base)?;
+        let end = first + vma.size;
+        if len == 0 || base.checked_add(len).is_none_or(|last| last > end) {
+            let message =
+                format!("{len} bytes from {base:#x} are not a part of the vma {first:#x}..{end:#x}");
+            return Err(bad(message, format!("give 1 to {} bytes", end - base)));
+        }
+        if to == domain {
+            return Err(bad(
+                format!("domain {to} owns the vma"),
+                "an owner may read and write; grant it to another domain",
+            ));
+        }
+        let old = self.state.grants_of(first, to);
+        let new = grants::overlay(old, span);
+        if new == old {
+            return Ok(Decision::Reply(Response::Done {}));
+        }
+        let all =
+            self.state.vmas.values().flat_map(|vma| &vma.grants).map(|(_, spans)| spans.len()).sum::<usize>();
+        // A grant inside a span of another class makes two more.
+        let coming = 2 * self.in_flight(|what| matches!(what, What::Grant { .. }));
+        let most = self.config.bounds.grants_max;
+        if perm != PermName::None && all + coming + new.len() > most + old.len() {
+            return Err(bound("grants", most));
+        }
+        self.node_answers(vma.node)?;
+        self.switch_answers()?;
+        Ok(Decision::Begin(What::Grant { vma: first, base, len, to, perm }))
+    }
+
+    fn in_flight(&self, kind: impl Fn(&What) -> bool) -> usize {
+        self.state.changes.values().filter(|change| kind(&change.what)).count()
+    }
+
+    /// The vma that holds `addr`, when it is the domain's.
+    fn owned(&self, domain: u32, addr: u64) -> Result<(u64, &VmaRow), ApiError> {
+        let found = self.state.vma_at(addr).filter(|(_, vma)| vma.pending.is_none());
+        let Some((base, vma)) = found else {
+            return Err(not_found(
+                format!("no vma holds {addr:#x}"),
+                "it may have been freed; `overview` lists the vmas",
+            ));
+        };
+        if vma.domain != domain {
+            let message = format!("the vma at {base:#x} does not belong to domain {domain}");
+            return Err(error(ErrorCode::NotOwner, message, "ask as the domain that allocated it"));
+        }
+        Ok((base, vma))
+    }
+
+    fn domain_known(&self, domain: u32) -> Result<(), ApiError> {
+        if self.state.domains.contains_key(&domain) {
+            return Ok(());
+        }
+        Err(not_found(format!("there is no domain {domain}"), "make one with `create_domain`"))
+    }
+
+    fn host_present(&self, host: u16) -> Result<(), ApiError> {
+        if self.state.hosts.get(&host).is_some_and(|row| row.present) {
+            return Ok(());
+        }
+        Err(not_found(format!("there is no host {host}"), "join with `join_host`; its answer has the number"))
+    }
+
+    /// The switch has not joined, or can be told things.
+    fn switch_answers(&self) -> Result<(), ApiError> {
+        match (&self.state.switch, self.state.reach(Role::Switch)) {
+            (None, _) | (_, Some(Reach::Ready | Reach::Held)) => Ok(()),
+            (_, Some(Reach::Silent)) => Err(self.state.unavailable(Role::Switch, "does not answer")),
+            (_, None) => Err(self.state.unavailable(Role::Switch, "refused its tables and must join again")),
+        }
+    }
+
+    fn node_answers(&self, node: u16) -> Result<(), ApiError> {
+        if !self.state.nodes.contains_key(&node) {
+            return Err(not_found(
+                format!("there is no node {node}"),
+                "see `overview` for the nodes there are",
+            ));
+        }
+        let role = Role::Node(node);
+        match self.state.reach(role) {
+            Some(Reach::Ready | Reach::Held) => Ok(()),
+            Some(Reach::Silent) => Err(self.state.unavailable(role, "does not answer")),
+            None => Err(self.state.unavailable(role, "must join again")),
+        }
+    }
+
+    /// A new endpoint, unguessable.
+    pub(crate) fn draw_key(&mut self) -> Key {
+        Key { qpn: self.draw_qpn(0), qkey: self.draw_secret() }
+    }
+
+    /// A queue pair number nobody has, and not `other`.
+    fn draw_qpn(&mut self, other: u32) -> u32 {
+        for _ in 0..DRAWS_MAX {
+            let qpn = Qpn::FIRST_FREE + self.rng.below(Qpn::MAX + 1 - Qpn::FIRST_FREE);
+            if qpn != other && !self.state.uses_qpn(qpn) {
+                return qpn;
+            }
+        }
+        unreachable!("the bounds leave most queue pair numbers free")
+    }
+
+    /// A key that is not zero: zero means a keyed READ in an rkey, and nothing set up in a queue key.
+    fn draw_secret(&mut self) -> u32 {
+        self.rng.next_u32().max(1)
+    }
+}

@@ -1,0 +1,182 @@
+//! All that the control plane knows and would know again after a restart: rows, queues, changes in flight.
+//!
+//! [`State::apply`] is the only way in. It has no clock, no chance and no outbox; what follows for the outside it lists as
+//! [`Effect`]s, which a restart ignores.
+
+use crate::record::{
+    Change, ConnectionRow, HostRow, Key, Line, NodeRow, Record, Role, SessionRow, Span, SwitchRow, VmaRow,
+    What, Why,
+};
+use crate::updates::{Queue, Reach};
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+use farmem_machine::Port;
+use farmem_transport::PeerChange;
+use farmem_wire::Gid;
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct State {
+    pub(crate) home: Option<Key>,
+    pub(crate) next_change: u64,
+    pub(crate) switch_generation: u16,
+    pub(crate) switch: Option<SwitchRow>,
+    pub(crate) nodes: BTreeMap<u16, NodeRow>,
+    pub(crate) hosts: BTreeMap<u16, HostRow>,
+    pub(crate) domains: BTreeMap<u32, String>,
+    /// By first byte.
+    pub(crate) vmas: BTreeMap<u64, VmaRow>,
+    /// By the switch's queue pair.
+    pub(crate) sessions: BTreeMap<u32, SessionRow>,
+    /// By the host's queue pair.
+    pub(crate) connections: BTreeMap<u32, ConnectionRow>,
+    pub(crate) queues: BTreeMap<Role, Queue>,
+    /// By number, in the order they began.
+    pub(crate) changes: BTreeMap<u64, Change>,
+}
+
+/// What a line means for the outside.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Effect {
+    /// A port has an address, or none any more.
+    Peer(PeerChange),
+    /// A change ended.
+    Ended { change: u64, what: What, result: Result<(), Why> },
+    /// A role must join again before it is told anything.
+    Gone(Role),
+}
+
+/// A line that does not fit what came before it. Only a damaged or foreign log has one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Misfit(pub(crate) &'static str);
+
+impl State {
+    /// Takes one line. The state is of no use after an error.
+    pub(crate) fn apply(&mut self, line: &Line, effects: &mut Vec<Effect>) -> Result<(), Misfit> {
+        match line {
+            Line::Home(key) => self.home = Some(*key),
+            Line::Domain { domain, name } => {
+                self.domains.insert(*domain, name.clone());
+            }
+            Line::Began { change, what } => self.begin(*change, what, effects)?,
+            Line::Answered { role, seq, refusal } => self.answered(*role, *seq, *refusal, effects)?,
+            Line::Silent { role } => self.silent(*role, effects)?,
+            Line::Restarted => self.abandon(effects),
+            Line::Counters { next_change, switch_generation } => {
+                self.next_change = *next_change;
+                self.switch_generation = *switch_generation;
+            }
+            Line::Switch(row) => self.switch = Some(row.clone()),
+            Line::Node { node, row } => {
+                self.nodes.insert(*node, row.clone());
+            }
+            Line::Host { host, row } => {
+                self.hosts.insert(*host, row.clone());
+            }
+            Line::Vma { base, row } => {
+                self.vmas.insert(*base, row.clone());
+            }
+            Line::Session(row) => {
+                self.sessions.insert(row.key.qpn, row.clone());
+            }
+            Line::Connection(row) => {
+                self.connections.insert(row.qpn, row.clone());
+            }
+            Line::Queue { role, queue } => {
+                self.queues.insert(*role, queue.clone());
+            }
+            Line::InFlight { change, row } => {
+                self.changes.insert(*change, row.clone());
+            }
+        }
+        // Rows of a compacted log come one by one; only its events settle what they leave.
+        if matches!(line, Line::Began { .. } | Line::Answered { .. } | Line::Silent { .. } | Line::Restarted)
+        {
+            self.settle(effects);
+        }
+        Ok(())
+    }
+
+    /// The shortest log that leads here: one row for each thing that is.
+    pub(crate) fn rows(&self) -> Vec<Record> {
+        let mut lines = Vec::new();
+        lines.extend(self.home.map(Line::Home));
+        let (next_change, switch_generation) = (self.next_change, self.switch_generation);
+        if (next_change, switch_generation) != (0, 0) {
+            lines.push(Line::Counters { next_change, switch_generation });
+        }
+        lines.extend(self.domains.iter().map(|(&domain, name)| Line::Domain { domain, name: name.clone() }));
+        lines.extend(self.switch.clone().map(Line::Switch));
+        lines.extend(self.nodes.iter().map(|(&node, row)| Line::Node { node, row: row.clone() }));
+        lines.extend(self.hosts.iter().map(|(&host, row)| Line::Host { host, row: row.clone() }));
+        lines.extend(self.vmas.iter().map(|(&base, row)| Line::Vma { base, row: row.clone() }));
+        lines.extend(self.sessions.values().cloned().map(Line::Session));
+        lines.extend(self.connections.values().cloned().map(Line::Connection));
+        lines.extend(self.queues.iter().map(|(&role, queue)| Line::Queue { role, queue: queue.clone() }));
+        lines.extend(self.changes.iter().map(|(&change, row)| Line::InFlight { change, row: row.clone() }));
+        lines.into_iter().map(Record).collect()
+    }
+
+    /// What `domain` may do in the vma at `base` that it does not own.
+    pub(crate) fn grants_of(&self, base: u64, domain: u32) -> &[Span] {
+        let vma = self.vmas.get(&base);
+        let found = vma.and_then(|vma| vma.grants.iter().find(|(to, _)| *to == domain));
+        found.map_or(&[], |(_, spans)| spans)
+    }
+
+    /// The vma that holds `addr`.
+    pub(crate) fn vma_at(&self, addr: u64) -> Option<(u64, &VmaRow)> {
+        let (&base, vma) = self.vmas.range(..=addr).next_back()?;
+        (addr - base < vma.size).then_some((base, vma))
+    }
+
+    /// Bytes allocated on `node`; with `pending`, also what is being allocated.
+    pub(crate) fn allocated(&self, node: u16, pending: bool) -> u64 {
+        let on_node = self.vmas.values().filter(|vma| vma.node == node && (pending || vma.pending.is_none()));
+        on_node.map(|vma| vma.size).sum()
+    }
+
+    pub(crate) fn reach(&self, role: Role) -> Option<Reach> {
+        self.queues.get(&role).map(|queue| queue.reach)
+    }
+
+    pub(crate) fn generation(&self, role: Role) -> u16 {
+        match role {
+            Role::Switch => self.switch_generation,
+            Role::Node(node) => self.nodes.get(&node).map_or(0, |row| row.generation),
+        }
+    }
+
+    /// The endpoint of a role.
+    pub(crate) fn home_of(&self, role: Role) -> Option<Key> {
+        match role {
+            Role::Switch => self.switch.as_ref().map(|row| row.home),
+            Role::Node(node) => self.nodes.get(&node).map(|row| row.home),
+        }
+    }
+
+    /// True when some endpoint or connection has this queue pair number.
+    pub(crate) fn uses_qpn(&self, qpn: u32) -> bool {
+        let connection = |row: &ConnectionRow| row.qpn == qpn || row.peer_qpn == qpn;
+        self.home.is_some_and(|key| key.qpn == qpn)
+            || self.switch.as_ref().is_some_and(|row| row.home.qpn == qpn)
+            || self.nodes.values().any(|row| row.home.qpn == qpn)
+            || self.hosts.values().any(|row| row.home.qpn == qpn)
+            || self.sessions.contains_key(&qpn)
+            || self.connections.values().any(connection)
+            || self.changes.values().any(|change| match &change.what {
+                What::OpenSession(row) => row.key.qpn == qpn,
+                What::Connect(row) | What::Disconnect(row) => connection(row),
+                _ => false,
+            })
+    }
+
+    /// Where everybody is.
+    pub(crate) fn peers(&self) -> Vec<PeerChange> {
+        let switch = self.switch.iter().map(|row| (Port::SWITCH, row.gid));
+        let nodes = self.nodes.iter().map(|(&node, row)| (Port::node(node), row.gid));
+        let hosts =
+            self.hosts.iter().filter(|(_, row)| row.present).map(|(&host, row)| (Port::host(host), row.gid));
+        switch.chain(nodes).chain(hosts).map(|(port, gid)| PeerChange { port, gid: Some(Gid(gid)) }).collect()
+    }
+}

@@ -1,0 +1,225 @@
+//! Who must know what: the updates a change means for each role, and all that a role which joins must be told (PROTOCOL 8.4).
+
+use crate::api::PermName;
+use crate::grants;
+use crate::record::{
+    ConnectionRow, HostRow, Key, NodeRow, Role, SessionRow, Span, Told, VmaRow, What, node_id, perm,
+};
+use crate::state::State;
+use crate::updates::Entry;
+use alloc::vec::Vec;
+use farmem_machine::Port;
+use farmem_wire::message::Update;
+use farmem_wire::{Domain, Gid, HostId, Pmtu, Psn, Qkey, Qpn, Rkey, VirtAddr};
+
+/// An update and what takes it back; `None`: it must not be refused.
+pub(crate) type Step = (Update, Option<Vec<Told>>);
+
+impl State {
+    /// The roles a change concerns, told or not.
+    pub(crate) fn concerned(&self, what: &What) -> Vec<Role> {
+        let of_vma = |base: &u64| self.vmas.get(base).map(|vma| Role::Node(vma.node));
+        match what {
+            What::JoinSwitch { .. } => self.nodes.keys().map(|&node| Role::Node(node)).collect(),
+            What::JoinNode { .. } | What::LeaveNode { .. } | What::OpenSession(_) => {
+                Vec::from([Role::Switch])
+            }
+            What::JoinHost { .. } | What::LeaveHost { .. } => core::iter::once(Role::Switch)
+                .chain(self.nodes.keys().map(|&node| Role::Node(node)))
+                .collect(),
+            What::Connect(row) | What::Disconnect(row) => Vec::from([Role::Node(row.node)]),
+            What::Allocate { node, .. } => Vec::from([Role::Node(*node), Role::Switch]),
+            What::Free { base } | What::Grant { vma: base, .. } => {
+                of_vma(base).into_iter().chain([Role::Switch]).collect()
+            }
+        }
+    }
+
+    /// What `role`, one of those concerned, is told of a change.
+    pub(crate) fn tell(&self, what: &What, role: Role) -> Vec<Step> {
+        match what {
+            What::JoinSwitch { gid, home } => Vec::from([join(Port::SWITCH, *gid, *home)]),
+            What::JoinNode { node, gid, home, base, size_log2, again, .. } => {
+                let mut steps = Vec::from([join(Port::node(*node), *gid, *home)]);
+                if !again {
+                    let (base, size_log2) = (VirtAddr(*base), *size_log2);
+                    let back = Update::Untranslate { base, size_log2 };
+                    steps.push(step(Update::Translate { base, size_log2, node: node_id(*node) }, [back]));
+                }
+                steps
+            }
+            What::JoinHost { host, gid, home, .. } => Vec::from([join(Port::host(*host), *gid, *home)]),
+            What::LeaveNode { node, base, size_log2 } => Vec::from([
+                (Update::PeerGone { port: Port::node(*node).0 }, None),
+                (Update::Untranslate { base: VirtAddr(*base), size_log2: *size_log2 }, None),
+            ]),
+            What::LeaveHost { host } => Vec::from([(Update::PeerGone { port: Port::host(*host).0 }, None)]),
+            What::OpenSession(row) => Vec::from([step(session(row), [session_gone(row)])]),
+            What::Connect(row) => Vec::from([step(queue_pair(row), [queue_pair_gone(row)])]),
+            What::Disconnect(row) => Vec::from([(queue_pair_gone(row), None)]),
+            What::Allocate { base, size, domain, .. } => allocate(*base, *size, *domain, role),
+            What::Free { base } => self.vmas.get(base).map_or_else(Vec::new, |vma| free(*base, vma)),
+            What::Grant { vma, base, len, to, perm } => {
+                let back = grants::slice(self.grants_of(*vma, *to), *base, *len);
+                let back = back.into_iter().map(|span| protect(*to, span));
+                Vec::from([step(protect(*to, Span { base: *base, len: *len, perm: *perm }), back)])
+            }
+        }
+    }
+
+    /// All that `role` must know once it has empty tables, in the order it needs it: who is there, what is where, who may.
+    /// Joins in flight are in it, as part of their change.
+    pub(crate) fn tables(&self, role: Role) -> Vec<Entry> {
+        let plain = |update| Entry::plain(Told(update));
+        let mut entries: Vec<Entry> = match role {
+            Role::Switch => self.switch_tables().into_iter().map(plain).collect(),
+            Role::Node(node) => self.node_tables(node).into_iter().map(plain).collect(),
+        };
+        for (&id, change) in &self.changes {
+            let join = matches!(
+                change.what,
+                What::JoinSwitch { .. } | What::JoinNode { .. } | What::JoinHost { .. }
+            );
+            if !join || change.failed.is_some() || !self.concerned(&change.what).contains(&role) {
+                continue;
+            }
+            entries.extend(self.tell(&change.what, role).into_iter().map(|(update, undo)| Entry {
+                undo,
+                change: Some(id),
+                ..plain(update)
+            }));
+        }
+        entries
+    }
+
+    fn switch_tables(&self) -> Vec<Update> {
+        let mut updates = Vec::new();
+        for (&node, row) in &self.nodes {
+            if row.joining.is_none() && self.queues.contains_key(&Role::Node(node)) {
+                updates.push(peer(Port::node(node), row.gid, row.home));
+            }
+            if row.joining.is_none() || self.joins_again(row) {
+                let base = VirtAddr(row.base);
+                updates.push(Update::Translate { base, size_log2: row.size_log2, node: node_id(node) });
+            }
+        }
+        updates.extend(self.host_peers());
+        for (&base, vma) in &self.vmas {
+            updates.extend(protections(base, vma));
+        }
+        updates.extend(self.sessions.values().map(session));
+        updates
+    }
+
+    fn node_tables(&self, node: u16) -> Vec<Update> {
+        let mut updates = Vec::new();
+        let known = self
+            .switch
+            .as_ref()
+            .filter(|row| row.joining.is_none() && self.queues.contains_key(&Role::Switch));
+        updates.extend(known.map(|row| peer(Port::SWITCH, row.gid, row.home)));
+        updates.extend(self.host_peers());
+        if let Some(row) = self.nodes.get(&node) {
+            updates.push(Update::Range { base: VirtAddr(row.base), len: row.capacity, offset: 0 });
+        }
+        for (&base, vma) in self.vmas.iter().filter(|(_, vma)| vma.node == node) {
+            updates.extend(protections(base, vma));
+        }
+        updates
+    }
+
+    fn host_peers(&self) -> impl Iterator<Item = Update> + '_ {
+        let told = |row: &HostRow| row.present && row.joining.is_none();
+        let rows = self.hosts.iter().filter(move |(_, row)| told(row));
+        rows.map(|(&host, row)| peer(Port::host(host), row.gid, row.home))
+    }
+
+    /// True while a node that was there before joins: its translation never went away.
+    fn joins_again(&self, row: &NodeRow) -> bool {
+        let change = row.joining.and_then(|id| self.changes.get(&id));
+        change.is_some_and(|change| matches!(change.what, What::JoinNode { again: true, .. }))
+    }
+}
+
+/// Everything `domain` and the grantees may do with a vma that is theirs.
+fn protections(base: u64, vma: &VmaRow) -> Vec<Update> {
+    if vma.pending.is_some() {
+        return Vec::new();
+    }
+    let mut updates = Vec::from([protect(vma.domain, whole(base, vma.size, PermName::ReadWrite))]);
+    for (domain, spans) in &vma.grants {
+        updates.extend(spans.iter().map(|&span| protect(*domain, span)));
+    }
+    updates
+}
+
+fn allocate(base: u64, size: u64, domain: u32, role: Role) -> Vec<Step> {
+    let grant = protect(domain, whole(base, size, PermName::ReadWrite));
+    let grant = step(grant, [protect(domain, whole(base, size, PermName::None))]);
+    match role {
+        Role::Switch => Vec::from([grant]),
+        Role::Node(_) => Vec::from([step(Update::Clear { base: VirtAddr(base), len: size }, []), grant]),
+    }
+}
+
+fn free(base: u64, vma: &VmaRow) -> Vec<Step> {
+    let none = whole(base, vma.size, PermName::None);
+    let mut steps = Vec::from([step(
+        protect(vma.domain, none),
+        [protect(vma.domain, whole(base, vma.size, PermName::ReadWrite))],
+    )]);
+    for (domain, spans) in &vma.grants {
+        steps.push(step(protect(*domain, none), spans.iter().map(|&span| protect(*domain, span))));
+    }
+    steps
+}
+
+fn step(update: Update, undo: impl IntoIterator<Item = Update>) -> Step {
+    (update, Some(undo.into_iter().map(Told).collect()))
+}
+
+fn join(port: Port, gid: [u8; 16], home: Key) -> Step {
+    step(peer(port, gid, home), [Update::PeerGone { port: port.0 }])
+}
+
+fn peer(port: Port, gid: [u8; 16], home: Key) -> Update {
+    Update::Peer { port: port.0, gid: Gid(gid), qpn: Qpn::new(home.qpn), qkey: Qkey(home.qkey) }
+}
+
+const fn whole(base: u64, len: u64, perm: PermName) -> Span {
+    Span { base, len, perm }
+}
+
+fn protect(domain: u32, span: Span) -> Update {
+    Update::Protect {
+        domain: Domain(domain),
+        base: VirtAddr(span.base),
+        len: span.len,
+        perm: perm(span.perm),
+    }
+}
+
+fn session(row: &SessionRow) -> Update {
+    let (qpn, qkey) = (Qpn::new(row.key.qpn), Qkey(row.key.qkey));
+    Update::Session { qpn, qkey, host: HostId(row.host), domain: Domain(row.domain) }
+}
+
+pub(crate) fn session_gone(row: &SessionRow) -> Update {
+    Update::SessionGone { qpn: Qpn::new(row.key.qpn) }
+}
+
+fn queue_pair(row: &ConnectionRow) -> Update {
+    Update::QueuePair {
+        qpn: Qpn::new(row.peer_qpn),
+        peer_qpn: Qpn::new(row.qpn),
+        peer_port: Port::host(row.host).0,
+        expected_psn: Psn::new(row.first_psn),
+        rkey: Rkey(row.rkey),
+        domain: Domain(row.domain),
+        pmtu: Pmtu::from_bytes(usize::from(row.pmtu)).unwrap_or(Pmtu::B1024),
+    }
+}
+
+pub(crate) fn queue_pair_gone(row: &ConnectionRow) -> Update {
+    Update::QueuePairGone { qpn: Qpn::new(row.peer_qpn) }
+}
