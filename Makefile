@@ -1,0 +1,22 @@
+# The menu. Every target works alone from a fresh clone: what it needs, it sets up first.
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench
+
+help: ## what there is
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 16
+
+setup: ## install what is missing: Debian packages, .venv
+	@scripts/setup
+
+demo: ## a rack on this machine, a word list in far memory, READs against traversals
+	@scripts/demo $(ARGS)
+
+test: ## everything CI runs: format, lints, tidy, tests, documentation
+	@scripts/test
+
+lint: ## the part of it that runs nothing: format, lints, tidy, documentation
+	@scripts/lint
+
+bench: ## benchmarks; ARGS="net --json --quick" picks one
+	@scripts/bench $(ARGS)

@@ -1,0 +1,73 @@
+# The steps of scripts/lint and scripts/test, and how they are counted. Sourced, not run.
+#
+# A step that fails does not end the run: the last line says how many passed, failed and were skipped, and the run fails with it.
+
+passed=0
+failed=0
+skipped=0
+failures=()
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+# step NAME COMMAND...: one check that passes or fails as a whole.
+step() {
+    local name=$1
+    shift
+    printf '\n== %s\n' "$name"
+    if "$@"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        failures+=("$name")
+    fi
+}
+
+# tests NAME COMMAND...: a `cargo test`, whose own tests are counted.
+tests() {
+    local name=$1 status=0 ok bad ignored
+    shift
+    printf '\n== %s\n' "$name"
+    "$@" 2>&1 | tee "$log" || status=1
+    read -r ok bad ignored < <(sed -n 's/^test result: .* \([0-9]*\) passed; \([0-9]*\) failed; \([0-9]*\) ignored.*/\1 \2 \3/p' "$log" |
+        awk '{ ok += $1; bad += $2; ignored += $3 } END { print ok + 0, bad + 0, ignored + 0 }')
+    # A build that fails, or a test program that dies, counts no failed test of its own.
+    if [ "$status" -ne 0 ]; then
+        failures+=("$name")
+        [ "$bad" -gt 0 ] || bad=1
+    fi
+    passed=$((passed + ok))
+    failed=$((failed + bad))
+    skipped=$((skipped + ignored))
+    while IFS= read -r line; do
+        skip "$line"
+    done < <(sed -n 's/^skipped: //p' "$log" | sort -u)
+}
+
+skips=()
+
+# skip WHY: something was not run. Never silently.
+skip() {
+    skipped=$((skipped + 1))
+    skips+=("$1")
+}
+
+# The last lines of a run; the very last one is also left in target/summary.
+summary() {
+    local line="$passed passed, $failed failed, $skipped skipped" target=${CARGO_TARGET_DIR:-target}
+    printf '\n'
+    [ ${#skips[@]} -eq 0 ] || printf 'skipped: %s\n' "${skips[@]}"
+    [ ${#failures[@]} -eq 0 ] || printf 'failed: %s\n' "${failures[@]}"
+    mkdir -p "$target"
+    printf '%s\n' "$line" | tee "$target/summary"
+    [ "$failed" -eq 0 ]
+}
+
+lint_steps() {
+    step "format" cargo fmt --all --check
+    step "clippy" cargo clippy --workspace --all-targets --quiet -- -D warnings
+    tests "tidy" cargo test --package farmem-tidy --quiet
+}
+
+doc_steps() {
+    step "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --workspace --lib --no-deps --quiet
+}

@@ -1,0 +1,265 @@
+//! What prose and habit say about the tree, checked: file sizes, pure crates, where `unsafe` lives, citations of docs/protocol.md, the
+//! README's map and Rust version, ignored tests.
+
+mod source;
+
+use source::{File, code_only, files, read, root};
+use std::collections::BTreeSet;
+
+/// A file is read in an hour.
+const LINES_MAX: usize = 600;
+
+/// Ground, ISA, index and roles: nothing of the system to reach for.
+const PURE: &[&str] =
+    &["wire", "machine", "transport", "traversal", "index", "switch", "memnode", "host", "dpu", "control"];
+
+/// Where `unsafe` may live.
+const UNSAFE: &[&str] = &["crates/engine/", "crates/io/", "crates/capi/"];
+
+const PROTOCOL: &str = "docs/protocol.md";
+
+#[test]
+fn no_source_file_is_longer_than_an_hour() {
+    let long: Vec<String> = files()
+        .filter(File::is_source)
+        .map(|file| (file.text().lines().count(), file))
+        .filter(|(lines, _)| *lines > LINES_MAX)
+        .map(|(lines, file)| format!("{} has {lines} lines", file.path))
+        .collect();
+    assert_none(&long, "files of more than 600 lines");
+}
+
+/// Each pure crate that exists says so itself, so that the compiler keeps it.
+#[test]
+fn pure_crates_are_pure() {
+    let mut wrong = Vec::new();
+    let mut found = 0;
+    for name in PURE {
+        let path = format!("crates/{name}/src/lib.rs");
+        let Some(text) = read(&path) else { continue };
+        found += 1;
+        for attribute in ["#![no_std]", "#![forbid(unsafe_code)]"] {
+            if !text.lines().any(|line| line == attribute) {
+                wrong.push(format!("{path} has no {attribute}"));
+            }
+        }
+    }
+    assert!(found >= 8, "the ground, the parts and four roles are there");
+    assert_none(&wrong, "impure crates");
+}
+
+#[test]
+fn unsafe_lives_where_it_may() {
+    let wrong: Vec<String> = files()
+        .filter(|file| file.path.ends_with(".rs"))
+        .filter(|file| !UNSAFE.iter().any(|place| file.path.starts_with(place)))
+        .filter(|file| words(&code_only(&file.text())).any(|word| word == "unsafe"))
+        .map(|file| file.path)
+        .collect();
+    assert_none(&wrong, "unsafe outside of crates/engine, crates/io and crates/capi");
+}
+
+#[test]
+fn an_ignored_test_says_why() {
+    let wrong: Vec<String> = files()
+        .filter(|file| file.path.ends_with(".rs"))
+        .filter(|file| code_only(&file.text()).contains("#[ignore]"))
+        .map(|file| file.path)
+        .collect();
+    assert_none(&wrong, "#[ignore] without a reason");
+}
+
+#[test]
+fn every_citation_of_the_protocol_exists() {
+    let Some(protocol) = read(PROTOCOL) else {
+        panic!("{PROTOCOL} is missing, and the code cites it");
+    };
+    let paragraphs = paragraphs(&protocol);
+    let mut dangling = BTreeSet::new();
+    let mut cited = 0;
+    for file in files().filter(|file| file.path != PROTOCOL) {
+        for citation in citations(&file.text()) {
+            cited += 1;
+            if !paragraphs.contains(&citation) {
+                dangling.insert(format!("{} cites PROTOCOL {citation}", file.path));
+            }
+        }
+    }
+    assert!(cited > 0, "the code cites {PROTOCOL}");
+    assert_none(&dangling, "dangling citations");
+}
+
+/// A paragraph number names one paragraph.
+#[test]
+fn paragraphs_of_the_protocol_are_numbered_once() {
+    let Some(protocol) = read(PROTOCOL) else {
+        panic!("{PROTOCOL} is missing");
+    };
+    let mut seen = BTreeSet::new();
+    let twice: Vec<String> = numbers(&protocol).filter(|number| !seen.insert(number.clone())).collect();
+    assert_none(&twice, "paragraph numbers used twice");
+}
+
+#[test]
+fn the_readme_maps_every_folder() {
+    let readme = read("README.md").expect("README.md is there");
+    let crates = std::fs::read_dir(root().join("crates")).expect("crates/ is there");
+    let mut folders: Vec<String> = crates
+        .map(|entry| entry.expect("a readable folder").path())
+        .filter(|path| path.join("Cargo.toml").exists())
+        .map(|path| path.file_name().expect("a folder has a name").to_string_lossy().into_owned())
+        .collect();
+    folders.push("tidy".into());
+    folders.sort();
+    let unmapped: Vec<String> = folders.into_iter().filter(|name| !mentions(&readme, name)).collect();
+    assert_none(&unmapped, "folders that README.md does not name as `name/` or `crates/name`");
+}
+
+/// The lint table is the workspace's; a crate that does not take it has none.
+#[test]
+fn every_crate_keeps_the_lints() {
+    let manifests =
+        files().filter(|file| file.path.ends_with("/Cargo.toml") && !file.path.starts_with("fuzz/"));
+    let wrong: Vec<String> = manifests
+        .filter(|file| !file.text().contains("[lints]\nworkspace = true"))
+        .map(|file| file.path)
+        .collect();
+    assert_none(&wrong, "manifests without `[lints] workspace = true`");
+}
+
+/// One Rust version, in Cargo.toml; the toolchain file and the prose agree with it.
+#[test]
+fn one_rust_version() {
+    let manifest = read("Cargo.toml").expect("Cargo.toml is there");
+    let version = value(&manifest, "rust-version").expect("Cargo.toml says rust-version");
+    let toolchain = read("rust-toolchain.toml").expect("rust-toolchain.toml is there");
+    let channel = value(&toolchain, "channel").expect("rust-toolchain.toml says channel");
+    assert!(channel == version || channel.starts_with(&format!("{version}.")), "{channel} is not {version}");
+    let readme = read("README.md").expect("README.md is there");
+    assert!(rust_versions(&readme).next().is_some(), "README.md says which Rust it needs: Rust {version}");
+    for page in ["README.md", "CONTRIBUTING.md"] {
+        let text = read(page).unwrap_or_default();
+        let wrong: Vec<String> = rust_versions(&text).filter(|named| *named != version).collect();
+        assert_none(&wrong, &format!("Rust versions in {page} that are not {version}"));
+    }
+}
+
+fn assert_none<'a>(wrong: impl IntoIterator<Item = &'a String>, what: &str) {
+    let wrong: Vec<&str> = wrong.into_iter().map(String::as_str).collect();
+    assert!(wrong.is_empty(), "{what}:\n  {}", wrong.join("\n  "));
+}
+
+/// `name/` as a word of its own, or at the end of `crates/name`.
+fn mentions(readme: &str, name: &str) -> bool {
+    let folder = format!("{name}/");
+    let part_of_a_word = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
+    readme.split_whitespace().any(|word| {
+        let word = word.trim_matches(|c: char| !part_of_a_word(c) && c != '/');
+        word == folder || word.trim_end_matches('/') == format!("crates/{name}")
+    })
+}
+
+/// The value of `key = "value"`.
+fn value(toml: &str, key: &str) -> Option<String> {
+    let line = toml.lines().find(|line| line.split('=').next().is_some_and(|left| left.trim() == key))?;
+    line.split('"').nth(1).map(str::to_owned)
+}
+
+/// Each `1.x` that follows the word Rust.
+fn rust_versions(text: &str) -> impl Iterator<Item = String> {
+    text.split("Rust 1.").skip(1).map(|rest| format!("1.{}", digits(rest)))
+}
+
+fn digits(text: &str) -> &str {
+    &text[..text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len())]
+}
+
+fn words(code: &str) -> impl Iterator<Item = &str> {
+    code.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
+}
+
+fn paragraphs(protocol: &str) -> BTreeSet<String> {
+    numbers(protocol).collect()
+}
+
+/// The numbers `n.m` that lines begin with.
+fn numbers(protocol: &str) -> impl Iterator<Item = String> {
+    protocol.lines().filter_map(|line| {
+        let (number, rest) = number(line.trim_start_matches('*'))?;
+        rest.starts_with([' ', '*', '.']).then_some(number)
+    })
+}
+
+/// Every paragraph that `text` cites: `PROTOCOL 6.2`, `PROTOCOL 6.2, 6.10`, `PROTOCOL 6.6 to 6.8` (both ends).
+fn citations(text: &str) -> Vec<String> {
+    let mut cited = Vec::new();
+    for rest in text.split("PROTOCOL ").skip(1) {
+        let mut rest = rest;
+        while let Some((found, after)) = number(rest) {
+            cited.push(found);
+            let joined =
+                [", ", " and ", " to ", " or ", "-"].iter().find_map(|joint| after.strip_prefix(joint));
+            let Some(next) = joined else { break };
+            rest = next;
+        }
+    }
+    cited
+}
+
+/// The `n.m` at the start of `text`, and what follows.
+fn number(text: &str) -> Option<(String, &str)> {
+    let section = digits(text);
+    let rest = text[section.len()..].strip_prefix('.')?;
+    let paragraph = digits(rest);
+    let named = !section.is_empty() && !paragraph.is_empty();
+    named.then(|| (format!("{section}.{paragraph}"), &rest[paragraph.len()..]))
+}
+
+/// The tests above can fail: what they look for is found, and nothing else.
+mod finds {
+    use super::*;
+
+    #[test]
+    fn citations_in_every_form() {
+        let cite = "PROTOCOL ";
+        let text = format!("({cite}6.2, 6.10; MIND 4.1) {cite}3.1 to 3.4. {cite}paragraphs {cite}12.3-12.5");
+        assert_eq!(citations(&text), ["6.2", "6.10", "3.1", "3.4", "12.3", "12.5"]);
+    }
+
+    #[test]
+    fn paragraphs_at_the_start_of_a_line() {
+        let text = "## 6. The switch\n\n6.1 A\nsee 6.9\n**6.2** B\n6.3. C\n1.5x\n65536\n";
+        assert_eq!(paragraphs(text), BTreeSet::from(["6.1".into(), "6.2".into(), "6.3".into()]));
+    }
+
+    #[test]
+    fn unsafe_as_a_word_of_code() {
+        let is_unsafe = |code: &str| words(&code_only(code)).any(|word| word == "unsafe");
+        let block = format!("let a = {} {{ *p }};", "unsafe");
+        assert!(is_unsafe(&block));
+        assert!(is_unsafe(&format!("let q = '\"'; {block}")), "a quote in a character");
+        assert!(is_unsafe(&format!("let s = \"//\"; {block}")), "a comment in a text");
+        assert!(is_unsafe(&format!("let s = r#\"a\"b\"#; {block}")), "a raw text");
+        assert!(is_unsafe(&format!("fn f<'a>(x: &'a u8) {{ {block} }}")), "a lifetime");
+        assert!(!is_unsafe("#![forbid(unsafe_code)]"));
+        assert!(!is_unsafe(
+            "// unsafe\n/* unsafe /* unsafe */ unsafe */ \"unsafe \\\" unsafe\" r#\"unsafe\"#"
+        ));
+    }
+
+    #[test]
+    fn folders_in_a_map() {
+        let readme = "| `crates/wire` | frames |\n├── io/  drivers\n  tidy/\nfarm/memory machinery/";
+        assert!(mentions(readme, "wire") && mentions(readme, "io") && mentions(readme, "tidy"));
+        assert!(!mentions(readme, "machine") && !mentions(readme, "farm") && !mentions(readme, "frames"));
+    }
+
+    #[test]
+    fn versions_in_prose() {
+        assert_eq!(
+            rust_versions("needs Rust 1.95 or later, not Rust 1.8.").collect::<Vec<_>>(),
+            ["1.95", "1.8"]
+        );
+        assert_eq!(value("a = 1\nrust-version = \"1.95\"\n", "rust-version").as_deref(), Some("1.95"));
+    }
+}
