@@ -1,0 +1,330 @@
+//! Datagram requests: every rule of docs/protocol.md, section 5.
+
+use farmem_machine::{Action, Duration, Instant, Outbox, Port, Rng};
+use farmem_transport::ud::{Dedup, Endpoint, Inbox, Peer, Requester, Seen, Turn, send};
+use farmem_wire::{
+    Body, Domain, Extension, Header, HostId, Message, Opcode, Packet, Psn, Qkey, Qpn, RequestId, Status,
+    VirtAddr,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+const TIMEOUT: Duration = Duration::from_micros(10);
+
+fn id(counter: u32) -> RequestId {
+    RequestId::new(HostId(3), 1, counter)
+}
+
+fn at(micros: u64) -> Instant {
+    Instant::ZERO + Duration::from_micros(micros)
+}
+
+/// The frames an outbox held, with their receivers.
+fn frames(out: &mut Outbox<(), ()>) -> Vec<(Port, Vec<u8>)> {
+    let mut frames = Vec::new();
+    out.drain(|action| match action {
+        Action::Send { port, frame } => frames.push((port, frame.to_vec())),
+        other => panic!("only frames: {other:?}"),
+    });
+    frames
+}
+
+/// A message leaves as a UD SEND to the peer's queue pair, showing its key and naming ours, and can be read there.
+/// PROTOCOL 5.1.
+#[test]
+fn a_message_shows_the_peers_key() {
+    let endpoint = Endpoint { qpn: Qpn::new(0x44), qkey: Qkey(0xfeed) };
+    let body = Body::RegionRead { addr: VirtAddr(0x1000), len: 9, data: &[] };
+    let message = Message { header: Header { domain: Domain(0), ..Header::request(id(7), 4) }, body };
+    let mut out = Outbox::new();
+    send(&mut out, Peer { port: Port::SWITCH, endpoint }, Qpn::new(0x55), Psn::new(6), &message);
+    let frames = frames(&mut out);
+    let (port, frame) = &frames[0];
+    let packet = Packet::parse(frame).expect("readable");
+    assert_eq!((*port, frames.len()), (Port::SWITCH, 1));
+    assert_eq!(
+        (packet.bth.opcode, packet.bth.dest_qp, packet.bth.psn.get()),
+        (Opcode::UdSendOnly, endpoint.qpn, 6)
+    );
+    let Extension::Deth(deth) = packet.ext else { panic!("a datagram has a DETH") };
+    assert_eq!((deth.qkey, deth.src_qp.get()), (endpoint.qkey, 0x55));
+    assert_eq!(Message::parse(packet.payload), Ok(message));
+}
+
+/// Nobody answers. The same frame goes again after 1, 2, 4, 8 and 8 times the timeout; then the request is given up,
+/// once, and its context comes back. PROTOCOL 5.2, 5.3.
+#[test]
+fn a_silent_server_is_asked_ever_more_slowly() {
+    let mut requester = Requester::new(4, TIMEOUT, 5);
+    let mut out = Outbox::new();
+    assert_eq!(requester.start(at(0), id(1), Port::SWITCH, b"frame", "context", &mut out), Ok(()));
+    let mut sends = Vec::new();
+    loop {
+        for (port, frame) in frames(&mut out) {
+            assert_eq!((port, frame.as_slice()), (Port::SWITCH, b"frame".as_slice()));
+        }
+        let now = requester.next_wake().expect("a timer runs");
+        sends.push(now.as_nanos() / 10_000);
+        let early = Instant::from_nanos(now.as_nanos() - 1);
+        assert!(requester.on_wake(early, &mut out).is_none() && out.is_empty(), "not before its time");
+        if let Some(expired) = requester.on_wake(now, &mut out) {
+            assert_eq!((expired.request, expired.context), (id(1), "context"));
+            break;
+        }
+        requester.check();
+    }
+    assert_eq!(sends, [1, 3, 7, 15, 23, 31]);
+    assert!(out.is_empty() && requester.is_empty() && requester.next_wake().is_none());
+    assert_eq!(requester.finish(id(1)), None, "the answer comes now: late");
+}
+
+/// An answer ends its request; a second copy of it, and an answer nobody asked for, end nothing. PROTOCOL 5.1.
+#[test]
+fn an_answer_counts_once() {
+    let mut requester = Requester::new(4, TIMEOUT, 3);
+    let mut out = Outbox::<(), ()>::new();
+    for counter in 0..3 {
+        assert_eq!(requester.start(at(0), id(counter), Port::SWITCH, b"f", counter, &mut out), Ok(()));
+    }
+    *requester.get_mut(id(1)).expect("outstanding") = 77;
+    assert_eq!(requester.finish(id(1)), Some(77));
+    assert_eq!(requester.finish(id(1)), None);
+    assert_eq!(requester.get_mut(id(1)), None);
+    assert_eq!(requester.finish(id(99)), None);
+    assert_eq!(requester.len(), 2);
+    requester.check();
+}
+
+/// One request too many: its owner hears of it, and nothing is sent. An answer makes room. PROTOCOL 5.4.
+#[test]
+fn outstanding_requests_are_bounded() {
+    let mut requester = Requester::new(2, TIMEOUT, 3);
+    let mut out = Outbox::<(), ()>::new();
+    for counter in 0..2 {
+        assert_eq!(requester.start(at(0), id(counter), Port::SWITCH, b"f", (), &mut out), Ok(()));
+    }
+    frames(&mut out);
+    assert_eq!(requester.start(at(0), id(2), Port::SWITCH, b"f", (), &mut out), Err(()));
+    assert!(out.is_empty());
+    requester.finish(id(0));
+    assert_eq!(requester.start(at(0), id(2), Port::SWITCH, b"f", (), &mut out), Ok(()));
+}
+
+/// Several requests expire at one moment: each call hands out one, until there are none; those that are only due are
+/// sent on the way. PROTOCOL 5.3.
+#[test]
+fn expired_requests_come_one_by_one() {
+    let mut requester = Requester::new(8, TIMEOUT, 0);
+    let mut out = Outbox::<(), ()>::new();
+    for counter in 0..3 {
+        requester.start(at(0), id(counter), Port::SWITCH, b"f", counter, &mut out).expect("room");
+    }
+    let expired: Vec<_> =
+        std::iter::from_fn(|| requester.on_wake(at(10), &mut out)).map(|e| e.context).collect();
+    assert_eq!(expired, [0, 1, 2]);
+}
+
+/// One request is stuck while millions come and go behind it: the timers of the finished ones must not pile up.
+/// PROTOCOL 5.4.
+#[test]
+fn timers_of_finished_requests_do_not_pile_up() {
+    let mut requester = Requester::new(4, Duration::from_secs(1), 3);
+    let mut out = Outbox::<(), ()>::new();
+    requester.start(at(0), id(0), Port::SWITCH, b"stuck", (), &mut out).expect("room");
+    for counter in 1..1000 {
+        requester.start(at(u64::from(counter)), id(counter), Port::SWITCH, b"f", (), &mut out).expect("room");
+        requester.finish(id(counter)).expect("outstanding");
+        requester.check();
+        assert_eq!(requester.next_wake(), Some(Instant::ZERO + Duration::from_secs(1)), "the stuck one's");
+        frames(&mut out);
+    }
+}
+
+/// Random starts, answers and wakes beside a model that keeps a plain list of (id, next send, sends): the same frames at the
+/// same times, the same requests given up. PROTOCOL 5.1 to 5.4.
+#[test]
+fn the_requester_equals_its_model() {
+    let mut expirations = 0;
+    for seed in 0..300 {
+        let mut rng = Rng::from_number(seed);
+        let mut requester = Requester::new(16, TIMEOUT, 4);
+        let mut model: BTreeMap<RequestId, (Instant, u32)> = BTreeMap::new();
+        let mut out = Outbox::<(), ()>::new();
+        let mut now = Instant::ZERO;
+        for counter in 0..300 {
+            now += Duration::from_nanos(u64::from(rng.below(6_000)));
+            match rng.below(3) {
+                0 => {
+                    let frame = counter.to_string();
+                    let started =
+                        requester.start(now, id(counter), Port::SWITCH, frame.as_bytes(), counter, &mut out);
+                    assert_eq!(started.is_ok(), model.len() < 16);
+                    if started.is_ok() {
+                        model.insert(id(counter), (now + TIMEOUT, 0));
+                    }
+                }
+                1 => {
+                    let answered = id(rng.below(counter + 1));
+                    assert_eq!(requester.finish(answered).is_some(), model.remove(&answered).is_some());
+                }
+                _ => {
+                    frames(&mut out);
+                    let (mut again, mut given_up) = (BTreeSet::new(), BTreeSet::new());
+                    for (&request, (due, retries)) in &mut model {
+                        if *due <= now && *retries == 4 {
+                            given_up.insert(request);
+                        } else if *due <= now {
+                            *retries += 1;
+                            *due = now + TIMEOUT.times([1, 2, 4, 8, 8][*retries as usize]);
+                            again.insert(request.0 & 0xffff_ffff);
+                        }
+                    }
+                    model.retain(|request, _| !given_up.contains(request));
+                    let expired = std::iter::from_fn(|| requester.on_wake(now, &mut out)).map(|e| e.request);
+                    assert_eq!(expired.collect::<BTreeSet<_>>(), given_up, "seed {seed}");
+                    expirations += given_up.len();
+                    let sent = frames(&mut out);
+                    let sent = sent
+                        .iter()
+                        .map(|(_, f)| String::from_utf8_lossy(f).parse::<u64>().expect("a number"));
+                    assert_eq!(sent.collect::<BTreeSet<_>>(), again, "seed {seed}");
+                }
+            }
+            requester.check();
+            assert_eq!(requester.next_wake(), model.values().map(|&(due, _)| due).min(), "seed {seed}");
+            assert_eq!(requester.len(), model.len());
+        }
+    }
+    assert!(expirations > 100, "{expirations}");
+}
+
+/// The answer to a write was lost and the write comes again. It is not executed; the same answer goes out again. A
+/// request never seen is new, also one overtaken by its successors. PROTOCOL 5.5.
+#[test]
+fn a_repeated_write_gets_its_answer_again() {
+    let mut dedup = Dedup::new(4, 3);
+    assert_eq!(dedup.look(id(5)), Seen::New);
+    dedup.remember(id(5), b"five");
+    dedup.remember(id(7), b"seven");
+    assert_eq!(dedup.look(id(5)), Seen::Answered(b"five"));
+    assert_eq!(dedup.look(id(6)), Seen::New, "overtaken, not lost");
+    dedup.remember(id(6), b"six");
+    assert_eq!(dedup.look(id(6)), Seen::Answered(b"six"));
+    assert_eq!(dedup.look(id(7)), Seen::Answered(b"seven"));
+    let executed_twice = std::panic::catch_unwind(move || dedup.remember(id(6), b"again"));
+    assert!(executed_twice.is_err(), "a broken invariant of ours");
+}
+
+/// Three answers are remembered. An older write may have been executed, so it is dropped, not executed again; that
+/// holds for one that never came before, too: nobody can tell. PROTOCOL 5.6.
+#[test]
+fn what_is_forgotten_is_not_executed() {
+    let mut dedup = Dedup::new(4, 3);
+    for counter in [10, 20, 30, 40] {
+        dedup.remember(id(counter), b"a");
+    }
+    assert_eq!(dedup.look(id(10)), Seen::Forgotten);
+    assert_eq!(dedup.look(id(9)), Seen::Forgotten);
+    assert_eq!(dedup.look(id(11)), Seen::New);
+    // A straggler below all that are remembered is executed, answered, and forgotten at once.
+    dedup.remember(id(15), b"b");
+    assert_eq!(dedup.look(id(15)), Seen::Forgotten);
+    assert_eq!([20, 30, 40].map(|c| dedup.look(id(c))), [Seen::Answered(b"a"); 3]);
+}
+
+/// A host restarts and counts from the beginning. Its new requests are new; what its former life left in the network
+/// is dropped. Generations wrap. PROTOCOL 5.7.
+#[test]
+fn a_restarted_host_starts_afresh() {
+    let request = |generation, counter| RequestId::new(HostId(3), generation, counter);
+    let mut dedup = Dedup::new(4, 3);
+    dedup.remember(request(0xffff, 1000), b"old");
+    assert_eq!(dedup.look(request(0, 1)), Seen::New);
+    dedup.remember(request(0, 1), b"new");
+    assert_eq!(dedup.look(request(0, 1)), Seen::Answered(b"new"));
+    assert_eq!(dedup.look(request(0xffff, 1000)), Seen::Forgotten);
+    assert_eq!(dedup.look(request(0xffff, 1001)), Seen::Forgotten);
+}
+
+/// Two hosts fit. A third takes the place of the one that wrote longest ago; the other is remembered as before.
+/// PROTOCOL 5.8.
+#[test]
+fn the_host_silent_longest_is_forgotten() {
+    let of = |host, counter| RequestId::new(HostId(host), 1, counter);
+    let mut dedup = Dedup::new(2, 3);
+    dedup.remember(of(1, 1), b"1");
+    dedup.remember(of(2, 1), b"2");
+    dedup.remember(of(1, 2), b"1");
+    dedup.remember(of(3, 1), b"3");
+    assert_eq!(dedup.look(of(1, 1)), Seen::Answered(b"1"));
+    assert_eq!(dedup.look(of(3, 1)), Seen::Answered(b"3"));
+    assert_eq!(dedup.look(of(2, 1)), Seen::New);
+}
+
+/// Random writes of a few hosts, repeated and out of order, beside a model that remembers everything: nothing is
+/// executed twice, and a right answer comes from the last `depth` ids at least. PROTOCOL 5.5, 5.6.
+#[test]
+fn dedup_executes_nothing_twice() {
+    const DEPTH: usize = 8;
+    let mut counts = [0; 3];
+    for seed in 0..300 {
+        let mut rng = Rng::from_number(seed);
+        let mut dedup = Dedup::new(3, DEPTH);
+        let mut model: BTreeMap<RequestId, Vec<u8>> = BTreeMap::new();
+        for step in 0..400_u32 {
+            let host = HostId(1 + u16::from(rng.chance(1, 2)));
+            let request = RequestId::new(host, 1, (step / 4 + rng.below(12)).saturating_sub(rng.below(12)));
+            let executed = model.get(&request);
+            match dedup.look(request) {
+                Seen::New => {
+                    assert_eq!(executed, None, "seed {seed}: {request:?} twice");
+                    let answer = rng.next_u64().to_le_bytes()[..rng.below(8) as usize].to_vec();
+                    dedup.remember(request, &answer);
+                    model.insert(request, answer);
+                    counts[0] += 1;
+                }
+                Seen::Answered(answer) => {
+                    assert_eq!(executed.map(Vec::as_slice), Some(answer));
+                    counts[1] += 1;
+                }
+                Seen::Forgotten => {
+                    let later = model.keys().filter(|id| id.host() == host && **id > request).count();
+                    assert!(
+                        later >= DEPTH,
+                        "seed {seed}: {request:?} forgotten too early, {later} later ones"
+                    );
+                    counts[2] += 1;
+                }
+            }
+        }
+    }
+    assert!(counts.iter().all(|&n| n > 1000), "each outcome is reached: {counts:?}");
+}
+
+/// The control plane's batches: each is applied once and in order. The last one coming again gets the same answer;
+/// one from before or from the future gets none. PROTOCOL 5.9.
+#[test]
+fn batches_are_applied_in_order() {
+    let mut inbox = Inbox::default();
+    assert_eq!([0, 2, u64::MAX].map(|seq| inbox.turn(seq)), [Turn::Ignore; 3]);
+    assert_eq!(inbox.turn(1), Turn::Apply);
+    assert_eq!(inbox.turn(1), Turn::Apply, "asking changes nothing");
+    inbox.applied(1, Status::Ok, 0);
+    assert_eq!(inbox.turn(1), Turn::Again(Status::Ok, 0));
+    assert_eq!(inbox.turn(3), Turn::Ignore);
+    assert_eq!(inbox.turn(2), Turn::Apply);
+    inbox.applied(2, Status::Ok, 0);
+    assert_eq!(inbox.turn(1), Turn::Ignore);
+    let out_of_order = std::panic::catch_unwind(move || inbox.applied(4, Status::Ok, 0));
+    assert!(out_of_order.is_err(), "a broken invariant of ours");
+}
+
+/// A batch whose third update found a table full: the answer says so each time it is asked for, and the next batch has
+/// the next number. PROTOCOL 5.10.
+#[test]
+fn a_refused_batch_is_answered_alike_again() {
+    let mut inbox = Inbox::default();
+    inbox.applied(1, Status::TableFull, 2);
+    assert_eq!(inbox.turn(1), Turn::Again(Status::TableFull, 2));
+    assert_eq!(inbox.turn(1), Turn::Again(Status::TableFull, 2));
+    assert_eq!(inbox.turn(2), Turn::Apply);
+}
