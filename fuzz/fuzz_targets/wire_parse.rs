@@ -1,0 +1,4 @@
+//! `cargo fuzz run wire_parse --features libfuzzer`
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| farmem_fuzz::wire_parse(data));
