@@ -1,4 +1,5 @@
-//! What an iteration costs, and whether it is worth taking to the memory (PULSE 4.1, "Bounding complexity of offloaded code").
+//! What an iteration costs, and whether it is worth taking to the memory (PROTOCOL 10.16; PULSE 4.1,
+//! "Bounding complexity of offloaded code").
 //!
 //! Pure functions of the program and of numbers that the accelerator's owner measured. The times are picoseconds, because
 //! one instruction of a compiled program takes less than a nanosecond.

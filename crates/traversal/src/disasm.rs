@@ -1,4 +1,4 @@
-//! The text form of a program, written so that it assembles to the same bytes (PROTOCOL 10.18).
+//! The text form of a program, written so that it assembles to the same bytes (PROTOCOL 10.20).
 
 use crate::Program;
 use crate::isa::{AluOp, Area, Cond, Insn, Operand, Place, Reg, Size, UnaryOp, Width};

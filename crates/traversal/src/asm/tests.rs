@@ -5,7 +5,7 @@ fn error(text: &str) -> alloc::string::String {
     Program::assemble(text).expect_err(text).to_string()
 }
 
-/// Every error an author can make, with the place it is reported at and what is said.
+/// PROTOCOL 10.18. Every error an author can make, with the place it is reported at and what is said.
 #[test]
 fn errors_name_line_column_and_what_was_expected() {
     for (text, expected) in [
@@ -149,7 +149,7 @@ fn the_same_program_in_other_words() {
     }
 }
 
-/// PULSE 4.1: one LOAD, as far as the program reads.
+/// PROTOCOL 10.19: one LOAD, as far as the program reads (PULSE 4.1).
 #[test]
 fn the_window_is_inferred() {
     for (text, window_len) in [
