@@ -113,7 +113,7 @@ impl Kind {
     }
 }
 
-/// The first 24 bytes of every message (PROTOCOL 3.2), at the same places in every version.
+/// The first 24 bytes of every message (PROTOCOL 3.2); the first 16 stand at the same places in every version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
     /// How it ended; [`Status::Ok`] in a request.

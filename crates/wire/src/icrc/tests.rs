@@ -110,7 +110,8 @@ fn every_flipped_bit_but_the_congestion_byte_is_seen() {
     }
 }
 
-/// Soft-RoCE takes identifications from the kernel's counter, and a UDP socket does not show them. Here is each of them.
+/// Soft-RoCE takes identifications from the kernel's counter, and a UDP socket does not show them (PROTOCOL 2.10). Here is
+/// each of them.
 #[test]
 fn the_senders_ip_id_is_solved_for() {
     let frame = [0x5a; 64];
@@ -172,7 +173,7 @@ proptest! {
         prop_assert_eq!(check(&route, &packet), Ok(&frame[..]));
     }
 
-    /// What a switch does: it changes one stretch of a packet and patches the ICRC without looking at the rest.
+    /// What a switch does (PROTOCOL 2.8): it changes one stretch of a packet and patches the ICRC without looking at the rest.
     #[test]
     fn a_patched_icrc_equals_a_full_one(
         route in route(),

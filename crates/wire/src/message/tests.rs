@@ -117,6 +117,7 @@ fn every_form_comes_back_and_has_its_length() {
     }
 }
 
+/// PROTOCOL 3.3: nothing is missing, nothing stands behind.
 #[test]
 fn every_truncation_and_every_extra_byte_is_refused() {
     let bytes = encoded(&updates());
@@ -131,6 +132,7 @@ fn every_truncation_and_every_extra_byte_is_refused() {
     }
 }
 
+/// PROTOCOL 3.4, 3.5.
 #[test]
 fn numbers_are_frozen_and_all_others_are_refused() {
     let statuses = "Ok IterationLimit HopLimit UnknownProgram BadProgram NotMapped NoPermission OutOfBounds Misaligned \
@@ -162,6 +164,7 @@ fn version_kind_and_status_outside_the_tables_are_refused_by_name() {
     assert_eq!(Message::parse(&request), refused);
 }
 
+/// PROTOCOL 3.1, 3.3.
 #[test]
 fn each_reserved_bit_is_refused() {
     let good = emitted(&Message { header: REQUEST, body: Body::Traverse(TRAVERSE) });
@@ -185,7 +188,7 @@ fn each_reserved_bit_is_refused() {
     }
 }
 
-/// PROTOCOL 3.12: bounds hold before any byte is taken.
+/// PROTOCOL 3.8, 3.12: bounds hold before any byte is taken.
 #[test]
 fn a_scratch_pad_or_program_above_its_bound_is_refused() {
     let long = vec![0; CODE_LEN_MAX];
@@ -205,7 +208,7 @@ fn a_scratch_pad_or_program_above_its_bound_is_refused() {
     refused(32, "traverse.scratch", SCRATCH_LEN_MAX);
 }
 
-/// A message that contradicts itself is refused: data where none are due, code or updates in a response, a refused
+/// PROTOCOL 3.6 to 3.9: a message that contradicts itself is refused: data where none are due, code or updates in a response, a refused
 /// update where nothing was refused.
 #[test]
 fn a_body_that_contradicts_its_header_is_refused() {
@@ -255,7 +258,7 @@ fn each_update_has_its_tag_and_its_length() {
     }
 }
 
-/// An update that makes no sense is refused with its batch, by whoever puts it together and by whoever gets it.
+/// PROTOCOL 3.9, 3.10: an update that makes no sense is refused with its batch, by whoever puts it together and by whoever gets it.
 #[test]
 fn updates_that_make_no_sense_are_refused() {
     let (domain, base, perm) = (Domain(1), VirtAddr(0x1000), Perm::Read);

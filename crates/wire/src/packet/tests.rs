@@ -71,6 +71,7 @@ fn each_opcode_has_exactly_one_extension_of_the_right_length() {
     }
 }
 
+/// PROTOCOL 2.3.
 #[test]
 fn every_truncation_of_the_headers_is_refused() {
     for (opcode, ..) in every_opcode() {
@@ -97,6 +98,7 @@ fn each_payload_length_is_padded_and_comes_back() {
     }
 }
 
+/// PROTOCOL 2.3.
 #[test]
 fn a_payload_where_none_belongs_is_refused() {
     for (opcode, _, _) in every_opcode().filter(|&(_, _, has_payload)| !has_payload) {
@@ -110,6 +112,7 @@ fn a_payload_where_none_belongs_is_refused() {
     }
 }
 
+/// PROTOCOL 2.6.
 #[test]
 fn a_pad_that_does_not_fit_is_refused() {
     let frame = emitted(&packet(Opcode::SendOnly, &[1, 2, 3, 4]));
@@ -123,6 +126,7 @@ fn a_pad_that_does_not_fit_is_refused() {
     assert_eq!(Packet::parse(&no_room), Err(WireError::Short { what: "pad", need: 2, have: 0 }));
 }
 
+/// PROTOCOL 2.6.
 #[test]
 fn each_bit_of_the_pad_is_reserved() {
     let frame = emitted(&packet(Opcode::SendOnly, &[0xff]));

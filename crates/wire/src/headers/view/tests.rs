@@ -54,6 +54,7 @@ fn a_longer_dma_length_is_refused() {
     }
 }
 
+/// PROTOCOL 2.4.
 #[test]
 fn each_bit_of_the_reserved_byte_of_a_deth_is_refused() {
     for bit in 0..8 {
