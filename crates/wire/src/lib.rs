@@ -3,8 +3,8 @@
 //! A *frame* here is the bytes from the BTH to the end of the pad. The ICRC behind it covers the IP and UDP headers too,
 //! so the driver that knows those seals and checks it ([`icrc`]); roles never see it (docs/decisions, "ICRC at the edge").
 //!
-//! Each header has two faces. A *view* (`bth::View` and its kin) reads and rewrites fields in place, for drivers and the
-//! switch. A *value* (`Bth`, `Reth`, ...) is a small struct of valid fields with `parse` and `emit`. [`Packet`] puts the
+//! Each header has two faces. A *view* ([`bth::View`], [`headers::view`]) reads and rewrites fields in place, for drivers
+//! and the switch. A *value* (`Bth`, `Reth`, ...) is a small struct of valid fields with `parse` and `emit`. [`Packet`] puts the
 //! values of one frame together; [`Message`] does the same for the payload of a UD SEND.
 //!
 //! **Panic contract.** No `parse` and no `new_checked` panics on any bytes. After a view's `new_checked`, none of its getters or
