@@ -76,7 +76,7 @@ impl Protection {
     /// The [`Denial`] at the lowest address that has one.
     pub fn check(&self, domain: Domain, addr: VirtAddr, len: u32, perm: Perm) -> Result<(), Denial> {
         let mut entry = self.holding(domain, addr.0).ok_or(Denial::NotMapped)?;
-        let end = addr.0.checked_add(u64::from(len.max(1)));
+        let end = addr.0.checked_add(u64::from(len));
         loop {
             if !entry.perm.allows(perm) {
                 return Err(Denial::NoPermission);
@@ -175,8 +175,8 @@ impl Protection {
 
     /// Extends `run` over the entries on both sides that say the same. A run has at most 126 blocks, so few steps do.
     fn grow(&self, domain: Domain, run: &mut Range<u64>, perm: Perm) {
+        // What holds the byte below ends at the run: a longer entry would have been cut by it, or be part of it.
         while let Some(below) = run.start.checked_sub(1).and_then(|last| self.holding(domain, last))
-            && below.end == run.start
             && below.perm == perm
         {
             run.start = below.base;
