@@ -5,19 +5,27 @@
 //!
 //! - [`network`] carries sealed packets and loses, doubles, overtakes and damages them as a [`Plan`] says.
 //! - [`pair`] is one requester and one responder, for millions of operations.
+//! - [`world`] is a whole rack, with machines that crash and start again.
 //!
 //! Nothing here reads a clock, starts a thread or asks the system for chance.
 #![forbid(unsafe_code)]
 
 pub mod campaign;
+mod describe;
 mod digest;
+mod journal;
 mod memory;
 pub mod network;
 pub mod pair;
 mod plan;
+mod station;
+pub mod world;
 
 pub use campaign::{Campaign, Failure, Outcome, Report, Verdict};
 pub use digest::Digest;
+pub use journal::Journal;
 pub use memory::ModelMemory;
 pub use network::Network;
 pub use plan::Plan;
+pub use station::Who;
+pub use world::{Layout, World};

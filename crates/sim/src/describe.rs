@@ -1,0 +1,119 @@
+//! Frames in words, for traces: what a person needs to follow a protocol, and nothing that a seed makes up (keys, queue pairs).
+
+use farmem_wire::{Aeth, Body, Extension, Gid, Message, Opcode, Packet, Psn, Syndrome};
+use std::collections::BTreeMap;
+
+/// Turns frames into lines. PSNs are told from the first one seen between two addresses on, so that traces do not depend on
+/// where a connection happens to start.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Describer {
+    firsts: BTreeMap<(Gid, Gid), Vec<Psn>>,
+}
+
+/// PSNs this near belong to the same connection.
+const NEAR: u32 = 1 << 20;
+
+impl Describer {
+    /// The frame in a line.
+    pub(crate) fn frame(&mut self, from: Gid, to: Gid, bytes: &[u8]) -> String {
+        match Packet::parse(bytes) {
+            Ok(packet) if packet.bth.opcode.is_ud() => datagram(&packet),
+            Ok(packet) => self.verb(from, to, &packet),
+            Err(error) => format!("no packet: {error}"),
+        }
+    }
+
+    fn verb(&mut self, from: Gid, to: Gid, packet: &Packet<'_>) -> String {
+        let psn = self.relative(from, to, packet.bth.psn);
+        let what = match packet.ext {
+            Extension::Reth(reth) => format!(" {} len {}", reth.va, reth.dma_len),
+            Extension::AtomicEth(atomic) if packet.bth.opcode == Opcode::FetchAdd => {
+                format!(" {} add {}", atomic.va, atomic.swap_or_add)
+            }
+            Extension::AtomicEth(atomic) => format!(" {} {} -> {}", atomic.va, atomic.compare, atomic.swap_or_add),
+            Extension::Aeth(Aeth { syndrome, .. }) if packet.bth.opcode == Opcode::Acknowledge => match syndrome {
+                Syndrome::Ack => String::new(),
+                Syndrome::Rnr(_) => " not ready".to_owned(),
+                Syndrome::Nak(nak) => format!(" NAK {nak:?}"),
+            },
+            Extension::AtomicAck(_, original) => format!(" found {original}"),
+            _ => String::new(),
+        };
+        format!("{:?} psn {psn:+}{what}{}", packet.bth.opcode, payload(packet.payload))
+    }
+
+    fn relative(&mut self, from: Gid, to: Gid, psn: Psn) -> i32 {
+        let firsts = self.firsts.entry((from.min(to), from.max(to))).or_default();
+        let distance = firsts.iter().map(|&first| psn.distance(first)).find(|d| d.unsigned_abs() < NEAR);
+        distance.unwrap_or_else(|| {
+            firsts.push(psn);
+            0
+        })
+    }
+}
+
+fn datagram(packet: &Packet<'_>) -> String {
+    let message = match Message::parse(packet.payload) {
+        Ok(message) => message,
+        Err(error) => return format!("no message: {error}"),
+    };
+    let header = &message.header;
+    let end = if header.response { format!(" {:?}", header.status) } else { String::new() };
+    let whose = if header.domain.0 == 0 { String::new() } else { format!(" domain {}", header.domain.0) };
+    let id = header.request;
+    match message.body {
+        Body::RegionRead { addr, len, data } => {
+            format!("RegionRead {id:?}{end}{whose} {addr} len {len}{}", payload(data))
+        }
+        Body::RegionWrite { addr, len, data } => {
+            format!("RegionWrite {id:?}{end}{whose} {addr} len {len}{}", payload(data))
+        }
+        Body::Traverse(t) => {
+            let code = if t.code.is_empty() { String::new() } else { format!(" with {} bytes of code", t.code.len()) };
+            let (hops, done, limit) = (header.hops, t.iterations, t.limit);
+            format!("Traverse {id:?}{end}{whose} at {} hops {hops} done {done}/{limit}{code}", t.cur_ptr)
+        }
+        Body::Update(updates) if header.response => format!("Update {}{end}", updates.seq),
+        Body::Update(updates) => format!("Update {} of {}", updates.seq, updates.iter().count()),
+    }
+}
+
+/// The first bytes: as text when they are, else as hex.
+pub(crate) fn payload(bytes: &[u8]) -> String {
+    const SHOWN: usize = 16;
+    if bytes.is_empty() {
+        return String::new();
+    }
+    let head = &bytes[..bytes.len().min(SHOWN)];
+    let more = if bytes.len() > SHOWN { ".." } else { "" };
+    if head.iter().all(|b| (0x20..0x7f).contains(b)) {
+        return format!(" {:?}{more}", String::from_utf8_lossy(head));
+    }
+    let hex: String = head.iter().map(|b| format!("{b:02x}")).collect();
+    format!(" {hex}{more}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Describer;
+    use farmem_wire::{Bth, Extension, Gid, Opcode, Packet, Psn, Qpn, Reth, Rkey, VirtAddr};
+
+    /// The same exchange is told in the same words wherever its PSNs start, and across the wrap.
+    #[test]
+    fn psns_are_told_from_the_first() {
+        let (a, b) = (Gid::from_v4([10, 0, 0, 1]), Gid::from_v4([10, 0, 0, 2]));
+        for start in [0, 5, Psn::MAX] {
+            let mut describer = Describer::default();
+            let mut line = |n| {
+                let bth = Bth::new(Opcode::WriteOnly, Qpn::new(start % 99), Psn::new(start).plus(n));
+                let reth = Reth { va: VirtAddr(0x1000), rkey: Rkey(start), dma_len: 5 };
+                let mut bytes = Vec::new();
+                Packet { bth, ext: Extension::Reth(reth), payload: b"hello" }.emit(&mut bytes);
+                describer.frame(a, b, &bytes)
+            };
+            assert_eq!(line(0), "WriteOnly psn +0 0x1000 len 5 \"hello\"");
+            assert_eq!(line(3), "WriteOnly psn +3 0x1000 len 5 \"hello\"");
+        }
+        assert!(Describer::default().frame(a, b, &[1, 2, 3]).starts_with("no packet"));
+    }
+}

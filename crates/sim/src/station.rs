@@ -1,0 +1,207 @@
+//! One machine of the rack: a role, its address, and what a driver does around it.
+//!
+//! As over sockets, a driver knows who a port is only from what its role (or the control plane) told it; a frame from any other
+//! address comes from [`Port::UNKNOWN`], and a frame for a port without an address goes nowhere.
+
+use crate::describe::Describer;
+use crate::{Journal, Network};
+use farmem_machine::{Action, Event, Instant, Machine, Outbox, Port};
+use farmem_transport::PeerChange;
+use farmem_wire::Gid;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Who in the rack.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Who {
+    /// The control plane.
+    Control,
+    /// The switch.
+    Switch,
+    /// A memory node, by its number.
+    Node(u16),
+    /// A host, by its number.
+    Host(u16),
+}
+
+impl Who {
+    /// Where this machine is: every machine has an address of its own, and keeps it when it starts again.
+    #[must_use]
+    pub fn gid(self) -> Gid {
+        let (kind, number) = match self {
+            Self::Control => (0, 1),
+            Self::Switch => (0, 2),
+            Self::Node(n) => (1, n),
+            Self::Host(n) => (2, n),
+        };
+        let [high, low] = number.to_be_bytes();
+        Gid::from_v4([10, kind, high, low])
+    }
+
+    /// Who is at an address.
+    #[must_use]
+    pub fn at(gid: Gid) -> Option<Self> {
+        let [_, kind, high, low] = gid.as_v4()?;
+        let number = u16::from_be_bytes([high, low]);
+        match (kind, number) {
+            (0, 1) => Some(Self::Control),
+            (0, 2) => Some(Self::Switch),
+            (1, n) => Some(Self::Node(n)),
+            (2, n) => Some(Self::Host(n)),
+            _ => None,
+        }
+    }
+
+    /// The kind of role, as marks name it.
+    #[must_use]
+    pub const fn kind(self) -> &'static str {
+        match self {
+            Self::Control => "control",
+            Self::Switch => "switch",
+            Self::Node(_) => "node",
+            Self::Host(_) => "host",
+        }
+    }
+}
+
+impl fmt::Debug for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Control | Self::Switch => f.write_str(self.kind()),
+            Self::Node(n) | Self::Host(n) => write!(f, "{} {n}", self.kind()),
+        }
+    }
+}
+
+/// What the stations share.
+#[derive(Debug)]
+pub(crate) struct Around {
+    pub(crate) now: Instant,
+    pub(crate) network: Network,
+    pub(crate) journal: Journal,
+    pub(crate) describer: Describer,
+    /// Frames for ports without an address.
+    pub(crate) unroutable: u64,
+}
+
+/// A machine; its role is `None` while it is down.
+#[derive(Debug)]
+pub(crate) struct Station<M: Machine> {
+    pub(crate) who: Who,
+    pub(crate) role: Option<M>,
+    /// How often the role was started.
+    pub(crate) starts: u32,
+    peers: Peers,
+    /// What an output says to the driver itself.
+    peer_of: fn(&M::Out) -> Option<PeerChange>,
+    out: Outbox<M::Out, M::Note>,
+}
+
+/// What a driver knows of addresses.
+#[derive(Debug, Default)]
+struct Peers {
+    by_port: BTreeMap<Port, Gid>,
+    by_gid: BTreeMap<Gid, Port>,
+}
+
+impl Peers {
+    fn change(&mut self, change: PeerChange) {
+        if let Some(old) = self.by_port.remove(&change.port) {
+            self.by_gid.remove(&old);
+        }
+        if let Some(gid) = change.gid {
+            self.by_port.insert(change.port, gid);
+            self.by_gid.insert(gid, change.port);
+        }
+    }
+}
+
+impl<M: Machine> Station<M> {
+    /// A machine that is down.
+    pub(crate) fn new(who: Who, peer_of: fn(&M::Out) -> Option<PeerChange>) -> Self {
+        Self { who, role: None, starts: 0, peers: Peers::default(), peer_of, out: Outbox::new() }
+    }
+
+    /// Starts a role with nothing known but `peers`.
+    pub(crate) fn start(&mut self, role: M, peers: impl IntoIterator<Item = (Port, Gid)>) {
+        self.stop();
+        self.starts += 1;
+        self.role = Some(role);
+        peers.into_iter().for_each(|(port, gid)| self.peer(port, gid));
+    }
+
+    /// The role is gone, with all it knew.
+    pub(crate) fn stop(&mut self) {
+        self.role = None;
+        self.peers = Peers::default();
+    }
+
+    /// The driver learns where a port is.
+    pub(crate) fn peer(&mut self, port: Port, gid: Gid) {
+        self.peers.change(PeerChange { port, gid: Some(gid) });
+    }
+
+    pub(crate) fn next_wake(&self) -> Option<Instant> {
+        self.role.as_ref().and_then(Machine::next_wake)
+    }
+
+    /// A frame arrives from an address.
+    pub(crate) fn frame(&mut self, from: Gid, bytes: &[u8], around: &mut Around, each: impl FnMut(M::Out)) {
+        let port = self.peers.by_gid.get(&from).copied().unwrap_or(Port::UNKNOWN);
+        self.event(Event::Frame { port, bytes }, around, each);
+    }
+
+    /// Hands the role an event and carries out what it wants done; then every invariant of the role must hold.
+    pub(crate) fn event(&mut self, event: Event<'_, M::In>, around: &mut Around, mut each: impl FnMut(M::Out)) {
+        let Self { who, role: Some(role), peers, peer_of, out, .. } = self else { return };
+        role.handle(around.now, event, out);
+        out.drain(|action| match action {
+            Action::Send { port, frame } => match peers.by_port.get(&port) {
+                Some(&to) => around.send(*who, to, frame),
+                None => around.nowhere(*who, port),
+            },
+            Action::Note(note) => around.journal.note(who.kind(), who, &note),
+            Action::Local(local) => {
+                // In its place among the frames: the next one may be for this very port.
+                if let Some(change) = peer_of(&local) {
+                    peers.change(change);
+                }
+                each(local);
+            }
+        });
+        role.check();
+    }
+}
+
+impl Around {
+    fn send(&mut self, from: Who, to: Gid, frame: &[u8]) {
+        let describer = &mut self.describer;
+        self.journal.line(|| format!("  {from:?} -> {}: {}", name(to), describer.frame(from.gid(), to, frame)));
+        self.network.send(self.now, from.gid(), to, frame);
+    }
+
+    /// A frame for a port that the driver has no address for.
+    fn nowhere(&mut self, from: Who, port: Port) {
+        self.unroutable += 1;
+        self.journal.line(|| format!("  {from:?} has no address for {port:?}"));
+    }
+}
+
+/// Who is at an address, for people.
+pub(crate) fn name(gid: Gid) -> String {
+    Who::at(gid).map_or_else(|| format!("{gid:?}"), |who| format!("{who:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Who;
+
+    /// Every machine is found by its address.
+    #[test]
+    fn addresses_name_machines() {
+        for who in [Who::Control, Who::Switch, Who::Node(1), Who::Node(700), Who::Host(3)] {
+            assert_eq!(Who::at(who.gid()), Some(who));
+        }
+        assert_eq!(format!("{:?} {:?}", Who::Switch, Who::Node(7)), "switch node 7");
+    }
+}

@@ -1,0 +1,445 @@
+//! A whole rack: hosts, a switch, memory nodes and the control plane, in virtual time on a faulty network.
+//!
+//! The world is what stands around the roles in a real rack, made of one queue of events: their drivers ([`Station`]), the
+//! network, the control plane's log on its disk, and the hands that start a machine again after it crashed. The control API is the one
+//! thing without faults of its own, as over HTTP: a call is answered once, or fails because the control plane is down.
+
+use crate::describe::Describer;
+use crate::station::{Around, Station, Who};
+use crate::{Journal, Network, Plan};
+use farmem_control::api::{ApiError, ErrorCode, Request, Response};
+use farmem_control::{Control, Out, Record};
+use farmem_host::{Ask, Done, Host};
+use farmem_machine::{Duration, Event, Instant, Machine as _, Rng};
+use farmem_memnode::{MemNode, VecStore};
+use farmem_switch::{Budgets, Switch};
+use farmem_transport::PeerChange;
+use std::collections::{BTreeMap, VecDeque};
+
+mod joins;
+
+/// How a rack is laid out. Nodes and hosts are numbered from 1, as the control plane numbers them.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// Memory nodes.
+    pub nodes: u16,
+    /// Hosts.
+    pub hosts: u16,
+    /// Bytes of each memory node.
+    pub capacity: u64,
+    /// The switch's tables.
+    pub budgets: Budgets,
+}
+
+impl Layout {
+    /// Four nodes of 1 MiB and two hosts.
+    #[must_use]
+    pub fn small() -> Self {
+        Self { nodes: 4, hosts: 2, capacity: 1 << 20, budgets: Budgets::default() }
+    }
+}
+
+/// Time after which a machine that was refused its join asks again.
+const JOIN_AGAIN: Duration = Duration::from_millis(1);
+
+/// The rack and everything around it.
+#[derive(Debug)]
+pub struct World {
+    layout: Layout,
+    rng: Rng,
+    around: Around,
+    control: Station<Control>,
+    /// The control plane's disk.
+    log: Vec<Record>,
+    switch: Station<Switch>,
+    nodes: BTreeMap<u16, Station<MemNode<VecStore>>>,
+    hosts: BTreeMap<u16, Station<Host>>,
+    next_ticket: u64,
+    asked: BTreeMap<u64, Asked>,
+    replies: BTreeMap<u64, Result<Response, ApiError>>,
+    done: VecDeque<(u16, Done)>,
+    /// Machines to be started, each when.
+    starts: BTreeMap<(Instant, Who), ()>,
+    crashes: u64,
+}
+
+/// A call that the control plane has not answered.
+#[derive(Debug)]
+struct Asked {
+    request: Request,
+    by: Who,
+    /// Which start of `by` asked: the answer to an earlier one is for nobody.
+    start: u32,
+}
+
+impl World {
+    /// A rack in which nothing runs yet. Keeps the last `lines_max` lines of trace.
+    #[must_use]
+    pub fn new(layout: Layout, plan: Plan, seed: u64, lines_max: usize) -> Self {
+        let mut rng = Rng::from_number(seed);
+        let around = Around {
+            now: Instant::ZERO,
+            network: Network::new(plan, Rng::from_number(rng.next_u64())),
+            journal: Journal::new(lines_max),
+            describer: Describer::default(),
+            unroutable: 0,
+        };
+        let table = |change: &PeerChange| Some(*change);
+        let node = |n| (n, Station::new(Who::Node(n), table as fn(&PeerChange) -> _));
+        let host = |n| (n, Station::new(Who::Host(n), (|_| None) as fn(&Done) -> _));
+        let control = Station::new(Who::Control, |out| match out {
+            Out::Peer(change) => Some(*change),
+            Out::Reply { .. } | Out::Persist(_) => None,
+        });
+        Self {
+            layout,
+            rng,
+            around,
+            control,
+            log: Vec::new(),
+            switch: Station::new(Who::Switch, table),
+            nodes: (1..=layout.nodes).map(node).collect(),
+            hosts: (1..=layout.hosts).map(host).collect(),
+            next_ticket: 0,
+            asked: BTreeMap::new(),
+            replies: BTreeMap::new(),
+            done: VecDeque::new(),
+            starts: BTreeMap::new(),
+            crashes: 0,
+        }
+    }
+
+    /// Starts every machine, in the order of a real rack: control plane, switch, nodes, hosts.
+    pub fn start_all(&mut self) {
+        let all = self.everybody();
+        all.into_iter().for_each(|who| self.start(who));
+    }
+
+    /// Every machine, the control plane first.
+    #[must_use]
+    pub fn everybody(&self) -> Vec<Who> {
+        let nodes = self.nodes.keys().map(|&n| Who::Node(n));
+        let hosts = self.hosts.keys().map(|&n| Who::Host(n));
+        [Who::Control, Who::Switch].into_iter().chain(nodes).chain(hosts).collect()
+    }
+
+    /// Asks the control plane for something on behalf of `by`; the answer comes by [`World::take_reply`].
+    pub fn ask(&mut self, by: Who, request: Request) -> u64 {
+        self.next_ticket += 1;
+        let ticket = self.next_ticket;
+        if self.control.role.is_none() {
+            self.answer(ticket, Err(unreachable_control()));
+            return ticket;
+        }
+        let start = self.starts_of(by);
+        self.asked.insert(ticket, Asked { request: request.clone(), by, start });
+        let ask = farmem_control::Ask { ticket, request };
+        self.control_event(Event::Local(ask));
+        ticket
+    }
+
+    /// Takes the answer to a call, when it is there.
+    pub fn take_reply(&mut self, ticket: u64) -> Option<Result<Response, ApiError>> {
+        self.replies.remove(&ticket)
+    }
+
+    /// Hands a host something; false when it is down.
+    pub fn tell_host(&mut self, host: u16, ask: Ask) -> bool {
+        let Some(station) = self.hosts.get_mut(&host).filter(|station| station.role.is_some()) else { return false };
+        let done = &mut self.done;
+        station.event(Event::Local(ask), &mut self.around, |out| done.push_back((host, out)));
+        true
+    }
+
+    /// Takes the next ended operation, with its host.
+    pub fn take_done(&mut self) -> Option<(u16, Done)> {
+        let (host, done) = self.done.pop_front()?;
+        let now = self.around.now;
+        self.around.journal.event(now, done.ticket, &done.buf);
+        Some((host, done))
+    }
+
+    /// When the next event is due.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Instant> {
+        let start = self.starts.first_key_value().map(|(&(at, _), ())| at);
+        [start, self.around.network.next_due(), self.next_wake()].into_iter().flatten().min()
+    }
+
+    /// When the next role wants to be woken.
+    #[must_use]
+    pub fn next_wake(&self) -> Option<Instant> {
+        let nodes = self.nodes.values().filter_map(Station::next_wake);
+        let hosts = self.hosts.values().filter_map(Station::next_wake);
+        let rest = [self.control.next_wake(), self.switch.next_wake()].into_iter().flatten();
+        nodes.chain(hosts).chain(rest).min()
+    }
+
+    /// Takes the next event, whatever it is. False when there is none: the rack is at rest.
+    pub fn step(&mut self) -> bool {
+        let Some(due) = self.next_due() else { return false };
+        self.around.now = self.around.now.max(due);
+        let now = self.around.now;
+        if let Some((&(at, who), ())) = self.starts.first_key_value()
+            && at <= now
+        {
+            self.starts.remove(&(at, who));
+            self.start(who);
+        } else if let Some(parcel) = self.around.network.take_due(now) {
+            self.deliver(parcel);
+        } else {
+            self.wake();
+        }
+        true
+    }
+
+    /// Delivers one packet to its machine.
+    pub(crate) fn deliver(&mut self, parcel: crate::network::Parcel) {
+        let Around { now, network, journal, describer, .. } = &mut self.around;
+        if let Some(frame) = network.open(&parcel) {
+            let (from, to) = (parcel.from, parcel.to);
+            journal.event(*now, u64::from(to.0[13]) << 16 | u64::from(to.0[15]), frame);
+            journal.line(|| {
+                let (from_name, to_name) = (crate::station::name(from), crate::station::name(to));
+                format!("{from_name} => {to_name}: {}", describer.frame(from, to, frame))
+            });
+            self.hand_over(from, to, frame);
+        } else {
+            let to = crate::station::name(parcel.to);
+            journal.line(|| format!("{} => {to}: damaged, dropped for its ICRC", crate::station::name(parcel.from)));
+        }
+        self.around.network.recycle(parcel);
+    }
+
+    fn hand_over(&mut self, from: farmem_wire::Gid, to: farmem_wire::Gid, frame: &[u8]) {
+        let around = &mut self.around;
+        match Who::at(to) {
+            Some(Who::Control) => {
+                let mut outs = Vec::new();
+                self.control.frame(from, frame, around, |out| outs.push(out));
+                self.control_outs(outs);
+            }
+            Some(Who::Switch) => self.switch.frame(from, frame, around, |_| {}),
+            Some(Who::Node(n)) => {
+                if let Some(station) = self.nodes.get_mut(&n) {
+                    station.frame(from, frame, around, |_| {});
+                }
+            }
+            Some(Who::Host(n)) => {
+                if let Some(station) = self.hosts.get_mut(&n) {
+                    let done = &mut self.done;
+                    station.frame(from, frame, around, |out| done.push_back((n, out)));
+                }
+            }
+            None => around.journal.line(|| "nobody is there".to_owned()),
+        }
+    }
+
+    /// Wakes every role whose time has come.
+    pub(crate) fn wake(&mut self) {
+        let now = self.around.now;
+        let due = |wake: Option<Instant>| wake.is_some_and(|at| at <= now);
+        if due(self.control.next_wake()) {
+            self.control_event(Event::Wake);
+        }
+        let around = &mut self.around;
+        if due(self.switch.next_wake()) {
+            self.switch.event(Event::Wake, around, |_| {});
+        }
+        for station in self.nodes.values_mut().filter(|station| due(station.next_wake())) {
+            station.event(Event::Wake, around, |_| {});
+        }
+        for (&n, station) in self.hosts.iter_mut().filter(|(_, station)| due(station.next_wake())) {
+            let done = &mut self.done;
+            station.event(Event::Wake, around, |out| done.push_back((n, out)));
+        }
+    }
+
+    /// A role is gone at once, with all it knew; the frames it sent are still on their way. No effect on one that is down.
+    pub fn crash(&mut self, who: Who) {
+        if !self.is_up(who) {
+            return;
+        }
+        self.crashes += 1;
+        self.around.journal.line(|| format!("{who:?} crashes"));
+        match who {
+            Who::Control => {
+                self.control.stop();
+                // Whoever waits for an answer notices that the connection is gone.
+                let open: Vec<u64> = self.asked.keys().copied().collect();
+                open.into_iter().for_each(|ticket| self.answer(ticket, Err(unreachable_control())));
+            }
+            Who::Switch => self.switch.stop(),
+            Who::Node(n) => {
+                self.nodes.entry(n).and_modify(Station::stop);
+            }
+            Who::Host(n) => {
+                self.hosts.entry(n).and_modify(Station::stop);
+                self.done.retain(|(host, _)| *host != n);
+            }
+        }
+    }
+
+    /// Has a machine started `after` from now.
+    pub fn start_later(&mut self, who: Who, after: Duration) {
+        self.starts.insert((self.around.now + after, who), ());
+    }
+
+    /// True while the role runs.
+    #[must_use]
+    pub fn is_up(&self, who: Who) -> bool {
+        match who {
+            Who::Control => self.control.role.is_some(),
+            Who::Switch => self.switch.role.is_some(),
+            Who::Node(n) => self.nodes.get(&n).is_some_and(|station| station.role.is_some()),
+            Who::Host(n) => self.hosts.get(&n).is_some_and(|station| station.role.is_some()),
+        }
+    }
+
+    /// How often a machine was started.
+    #[must_use]
+    pub fn starts_of(&self, who: Who) -> u32 {
+        match who {
+            Who::Control => self.control.starts,
+            Who::Switch => self.switch.starts,
+            Who::Node(n) => self.nodes.get(&n).map_or(0, |station| station.starts),
+            Who::Host(n) => self.hosts.get(&n).map_or(0, |station| station.starts),
+        }
+    }
+
+    /// Crashes so far.
+    #[must_use]
+    pub const fn crashes(&self) -> u64 {
+        self.crashes
+    }
+
+    /// The time.
+    #[must_use]
+    pub const fn now(&self) -> Instant {
+        self.around.now
+    }
+
+    /// Moves the time on, without an event.
+    pub(crate) fn set_now(&mut self, now: Instant) {
+        assert!(now >= self.around.now, "time does not go back");
+        self.around.now = now;
+    }
+
+    /// The network.
+    #[must_use]
+    pub const fn network(&self) -> &Network {
+        &self.around.network
+    }
+
+    /// The network, to interfere with.
+    pub const fn network_mut(&mut self) -> &mut Network {
+        &mut self.around.network
+    }
+
+    /// What was written down.
+    #[must_use]
+    pub const fn journal(&self) -> &Journal {
+        &self.around.journal
+    }
+
+    /// What was written down, to add to it.
+    pub const fn journal_mut(&mut self) -> &mut Journal {
+        &mut self.around.journal
+    }
+
+    /// The bytes of a memory node, while it is up.
+    #[must_use]
+    pub fn store(&self, node: u16) -> Option<&VecStore> {
+        self.nodes.get(&node)?.role.as_ref().map(MemNode::store)
+    }
+
+    /// The switch, while it is up.
+    #[must_use]
+    pub const fn switch(&self) -> Option<&Switch> {
+        self.switch.role.as_ref()
+    }
+
+    /// Asserts every invariant of every role.
+    ///
+    /// # Panics
+    /// When one is broken.
+    pub fn check(&self) {
+        self.control.role.iter().for_each(|role| role.check());
+        self.switch.role.iter().for_each(|role| role.check());
+        self.nodes.values().filter_map(|station| station.role.as_ref()).for_each(|role| role.check());
+        self.hosts.values().filter_map(|station| station.role.as_ref()).for_each(|role| role.check());
+    }
+}
+
+/// What a caller sees when there is no control plane to connect to.
+fn unreachable_control() -> ApiError {
+    ApiError {
+        code: ErrorCode::Unavailable,
+        message: "the control plane does not answer".to_owned(),
+        remedy: "ask again when it is up".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Layout, Who, World};
+    use crate::Plan;
+    use farmem_control::api::{Request, Response};
+    use farmem_machine::Duration;
+
+    fn up(plan: Plan, seed: u64) -> World {
+        let mut world = World::new(Layout::small(), plan, seed, 300);
+        world.start_all();
+        run(&mut world, |world| world.everybody().into_iter().all(|who| world.is_up(who)));
+        world
+    }
+
+    fn run(world: &mut World, until: impl Fn(&World) -> bool) {
+        let end = world.now() + Duration::from_secs(2);
+        while !until(world) {
+            assert!(world.step() && world.now() < end, "{}", world.journal_mut().take_lines().join("\n"));
+        }
+    }
+
+    fn call(world: &mut World, by: Who, request: Request) -> Response {
+        let ticket = world.ask(by, request);
+        loop {
+            if let Some(result) = world.take_reply(ticket) {
+                return result.expect("granted");
+            }
+            assert!(world.step(), "no answer");
+        }
+    }
+
+    /// Every machine comes up under every plan, and the same seed brings them up in the same way.
+    #[test]
+    fn a_rack_comes_up() {
+        for plan in Plan::ALL {
+            let [one, again] = [up(plan, 3), up(plan, 3)];
+            assert_eq!(one.journal().digest(), again.journal().digest(), "{}", plan.name);
+        }
+    }
+
+    /// Machines that crash come back under their numbers; a vma outlives all of them.
+    #[test]
+    fn machines_come_back() {
+        let mut world = up(Plan::STORM, 5);
+        let Response::Domain { domain } = call(&mut world, Who::Host(1), Request::CreateDomain { name: "d".into() })
+        else {
+            panic!("a domain")
+        };
+        let allocate = Request::Allocate { domain, size: 4096, node: None };
+        let Response::Vma(vma) = call(&mut world, Who::Host(1), allocate) else { panic!("a vma") };
+        for who in world.everybody() {
+            world.crash(who);
+            assert!(!world.is_up(who));
+            world.start_later(who, Duration::from_millis(2));
+            run(&mut world, |world| world.is_up(who));
+        }
+        let Response::Overview { vmas, nodes, hosts, .. } = call(&mut world, Who::Host(1), Request::Overview) else {
+            panic!("an overview")
+        };
+        assert_eq!((vmas, nodes.len(), hosts.len()), (vec![vma], 4, 2));
+        assert!(hosts.iter().all(|host| host.generation == 2));
+    }
+}

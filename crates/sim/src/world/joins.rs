@@ -1,0 +1,175 @@
+//! How machines come into the rack: what their drivers do with the answers of the control plane.
+
+use super::{Asked, JOIN_AGAIN, World};
+use crate::station::Who;
+use farmem_control::api::{ApiError, Endpoint, NodeInfo, Request, Response};
+use farmem_control::{Ask as ControlAsk, Config as ControlConfig, Control, Out};
+use farmem_host::{Ask, Config as HostConfig, Connection, Host};
+use farmem_machine::{Duration, Event, Port, Rng};
+use farmem_memnode::{Budget, Config as NodeConfig, MemNode, VecStore};
+use farmem_switch::Switch;
+use farmem_transport::{rc, ud};
+use farmem_wire::{Domain, Gid, HostId, NodeId, Pmtu, Psn, Qkey, Qpn, Rkey, VirtAddr};
+
+/// Time without an answer after which anything is sent again. Long beside the network's delays, short beside a campaign.
+const TIMEOUT: Duration = Duration::from_millis(1);
+/// Times it is sent again.
+const RETRIES_MAX: u32 = 7;
+
+impl World {
+    /// Starts a machine: the control plane from its log, the others by asking to join. No effect on one that is up or joins.
+    ///
+    /// # Panics
+    /// When the control plane does not take its own log.
+    pub fn start(&mut self, who: Who) {
+        if self.is_up(who) || self.asked.values().any(|asked| asked.by == who && joins(&asked.request)) {
+            return;
+        }
+        self.around.journal.line(|| format!("{who:?} starts"));
+        let gid = format!("{:?}", who.gid());
+        let request = match who {
+            Who::Control => return self.start_control(),
+            Who::Switch => Request::JoinSwitch { gid },
+            Who::Node(n) => Request::JoinNode { name: format!("node{n}"), gid, capacity: self.layout.capacity },
+            Who::Host(n) => Request::JoinHost { name: format!("host{n}"), gid },
+        };
+        self.ask(who, request);
+    }
+
+    fn start_control(&mut self) {
+        let config = ControlConfig {
+            pmtu: Pmtu::B1024,
+            timeout: TIMEOUT,
+            retries_max: RETRIES_MAX,
+            ..ControlConfig::new(Who::Control.gid())
+        };
+        let rng = Rng::from_number(self.rng.next_u64());
+        let role = Control::restore(config, rng, self.log.iter().cloned());
+        self.control.start(role.expect("the log is the control plane's own"), []);
+    }
+
+    pub(super) fn control_event(&mut self, event: Event<'_, ControlAsk>) {
+        let mut outs = Vec::new();
+        self.control.event(event, &mut self.around, |out| outs.push(out));
+        self.control_outs(outs);
+    }
+
+    pub(super) fn control_outs(&mut self, outs: Vec<Out>) {
+        for out in outs {
+            match out {
+                Out::Persist(record) => self.log.push(record),
+                Out::Reply { ticket, result } => self.answer(ticket, result),
+                Out::Peer(_) => {}
+            }
+        }
+    }
+
+    /// A call ended: its driver acts on the answer, then the caller may take it.
+    pub(super) fn answer(&mut self, ticket: u64, result: Result<Response, ApiError>) {
+        let Some(asked) = self.asked.remove(&ticket) else {
+            self.replies.insert(ticket, result);
+            return;
+        };
+        if asked.start == self.starts_of(asked.by) {
+            match &result {
+                Ok(response) => self.act_on(&asked, response),
+                Err(_) if joins(&asked.request) => self.start_later(asked.by, JOIN_AGAIN),
+                Err(_) => {}
+            }
+        }
+        if !joins(&asked.request) {
+            self.replies.insert(ticket, result);
+        }
+    }
+
+    fn act_on(&mut self, asked: &Asked, response: &Response) {
+        match (asked.by, response) {
+            (Who::Switch, Response::Joined { home, control }) => {
+                let role = Switch::new(home_of(home, control), self.layout.budgets);
+                self.switch.start(role, [place(control)]);
+            }
+            (Who::Node(n), Response::NodeJoined { node, home, control, capacity, .. }) => {
+                assert_eq!(*node, n, "machines join in the order of their numbers, and keep them");
+                let bytes = usize::try_from(*capacity).expect("a small rack");
+                let config =
+                    NodeConfig { home: home_of(home, control), pmtu: Pmtu::B1024, budget: Budget::default() };
+                let role = MemNode::new(config, VecStore::new(bytes));
+                if let Some(station) = self.nodes.get_mut(&n) {
+                    station.start(role, [place(control)]);
+                }
+            }
+            (Who::Host(n), Response::HostJoined { host, generation, home, nodes }) => {
+                assert_eq!(*host, n, "machines join in the order of their numbers, and keep them");
+                let config = HostConfig {
+                    request_timeout: TIMEOUT,
+                    request_retries_max: RETRIES_MAX,
+                    ..HostConfig::new(HostId(*host), *generation, endpoint(home))
+                };
+                if let Some(station) = self.hosts.get_mut(&n) {
+                    station.start(Host::new(config), nodes.iter().map(node_place));
+                }
+            }
+            (Who::Host(n), Response::Session { switch, domain }) => {
+                let (port, gid) = place(switch);
+                self.host_knows(n, port, gid);
+                let switch = ud::Peer { port, endpoint: endpoint(switch) };
+                self.tell_host(n, Ask::Session { domain: Domain(*domain), switch });
+            }
+            (Who::Host(n), Response::Connection { node, qpn, peer_qpn, first_psn, rkey, pmtu }) => {
+                let (port, gid) = node_place(node);
+                self.host_knows(n, port, gid);
+                let Request::Connect { domain, .. } = asked.request else { return };
+                let rc = rc::RequesterConfig {
+                    qpn: Qpn::new(*qpn),
+                    peer_qpn: Qpn::new(*peer_qpn),
+                    port,
+                    first_psn: Psn::new(*first_psn),
+                    rkey: Rkey(*rkey),
+                    pmtu: Pmtu::from_bytes(usize::from(*pmtu)).expect("the control plane's own"),
+                    window_psns: 64,
+                    depth: rc::RESPONDER_DEPTH,
+                    queue_max: 256,
+                    timeout: TIMEOUT,
+                    retries_max: RETRIES_MAX,
+                    rnr_retries_max: RETRIES_MAX,
+                };
+                let (base, len) = (VirtAddr(node.base), node.capacity);
+                let connection = Connection { node: NodeId(node.node), domain: Domain(domain), base, len, rc };
+                self.tell_host(n, Ask::Connect(connection));
+            }
+            _ => {}
+        }
+    }
+
+    fn host_knows(&mut self, host: u16, port: Port, gid: Gid) {
+        if let Some(station) = self.hosts.get_mut(&host) {
+            station.peer(port, gid);
+        }
+    }
+}
+
+const fn joins(request: &Request) -> bool {
+    matches!(request, Request::JoinSwitch { .. } | Request::JoinNode { .. } | Request::JoinHost { .. })
+}
+
+fn gid(text: &str) -> Gid {
+    let octets: std::net::Ipv4Addr = text.parse().expect("addresses of a simulated rack are IPv4");
+    Gid::from_v4(octets.octets())
+}
+
+fn place(endpoint: &Endpoint) -> (Port, Gid) {
+    (Port(endpoint.port), gid(&endpoint.gid))
+}
+
+fn node_place(node: &NodeInfo) -> (Port, Gid) {
+    (Port(node.port), gid(&node.gid))
+}
+
+fn endpoint(endpoint: &Endpoint) -> ud::Endpoint {
+    ud::Endpoint { qpn: Qpn::new(endpoint.qpn), qkey: Qkey(endpoint.qkey) }
+}
+
+fn home_of(home: &Endpoint, control: &Endpoint) -> ud::Home {
+    let control = ud::Peer { port: Port(control.port), endpoint: endpoint(control) };
+    ud::Home { endpoint: endpoint(home), control }
+}
