@@ -59,7 +59,7 @@ impl Source {
 
     fn addr(&mut self) -> VirtAddr {
         let word =
-            addr(u64::from(self.rng.below(0x410)) * 8 & 0xfff | self.pick(&[0, 0x1000, 0x2000, 0x3ff0]));
+            addr((u64::from(self.rng.below(0x410)) * 8) & 0xfff | self.pick(&[0, 0x1000, 0x2000, 0x3ff0]));
         if self.rng.chance(1, 4) { VirtAddr(word.0 + u64::from(self.rng.below(8))) } else { word }
     }
 
@@ -282,7 +282,7 @@ fn no_frame_does_what_it_may_not() {
         seed += 1;
         left = left.saturating_sub(CASES_PER_NODE);
     }
-    std::println!("{cases} frames: {sum:?}");
+    std::eprintln!("{cases} frames: {sum:?}");
     let least = cases / 1_000;
     assert!(sum.counts().iter().all(|&count| count >= least), "a kind of change hardly happened: {sum:?}");
 }
