@@ -40,7 +40,7 @@ tests() {
     skipped=$((skipped + ignored))
     while IFS= read -r line; do
         skip "$line"
-    done < <(sed -n 's/^skipped: //p' "$log" | sort -u)
+    done < <(sed -n 's/^[^a-z]*skipped: //p' "$log" | sort -u)
 }
 
 skips=()

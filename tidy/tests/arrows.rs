@@ -29,6 +29,7 @@ fn picture() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         ("farmem", set(&[GROUND, PARTS, ROLES, &["engine", "io"]])),
         ("capi", set(&[&["farmem"]])),
         ("cli", set(&[&["farmem", "sim", "compiler"]])),
+        ("fuzz", set(&[GROUND, PARTS, ROLES])),
         ("tidy", set(&[])),
     ]);
     for role in ROLES {
