@@ -124,7 +124,7 @@ fn memory(len: usize) -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     /// PROTOCOL 10.3 to 10.9, back and forth.
     #[test]
