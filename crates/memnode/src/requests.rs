@@ -17,8 +17,9 @@ use farmem_wire::{Body, Header, Message, Perm, Pmtu, Status, VirtAddr};
 
 /// Hosts whose writes are remembered; beyond that the one silent longest is forgotten.
 pub const DEDUP_HOSTS_MAX: usize = 256;
-/// Writes remembered for each host. A host has fewer outstanding, so an answer is never forgotten while it may be asked for again.
-pub const DEDUP_DEPTH: usize = 256;
+/// Writes remembered for each host. One that this many later ones have overtaken is dropped when it comes (again): its host gives
+/// it up rather than have it executed twice.
+pub const DEDUP_DEPTH: usize = 1024;
 
 /// The most bytes one region read may ask for: its answer fits one datagram of `pmtu` bytes.
 #[must_use]

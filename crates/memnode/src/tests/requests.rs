@@ -1,7 +1,7 @@
 //! Region reads and writes, and what a datagram must be to be heard at all.
 
 use super::*;
-use crate::region_read_len_max;
+use crate::{DEDUP_DEPTH, region_read_len_max};
 
 fn read(at: u64, len: u32) -> Body<'static> {
     Body::RegionRead { addr: addr(at), len, data: &[] }
@@ -93,6 +93,21 @@ fn a_repeated_write_is_executed_once() {
     assert_eq!(bench.notes.last(), Some(&Note::DuplicateWrite));
     assert_eq!(bench.bytes(addr(0), 3), b"two");
     assert_eq!(bench.node.stats().region_writes, 2);
+}
+
+/// A copy of a write turns up after so many later ones that its answer is forgotten. Whether it was executed nobody knows any
+/// more, so it must not be (PROTOCOL 7.20).
+#[test]
+fn a_forgotten_write_is_dropped() {
+    let mut bench = Bench::ready();
+    for counter in 0..=u32::try_from(DEDUP_DEPTH).unwrap() {
+        let data = counter.to_le_bytes();
+        assert_eq!(bench.ask(header(ALICE, counter), write(0, &data)).header.status, Status::Ok);
+    }
+    let oldest = datagram(&Message { header: header(ALICE, 0), body: write(0, b"old!") });
+    bench.hear_nothing(Port::SWITCH, &oldest, DropReason::Forgotten);
+    bench.ask(header(ALICE, 1), write(0, b"old!"));
+    assert_eq!(bench.notes.last(), Some(&Note::DuplicateWrite), "the next one is still remembered");
 }
 
 /// A write is refused, then the domain is granted more, then a late copy of the write arrives: the host believes it refused, so
