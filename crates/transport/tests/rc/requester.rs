@@ -396,6 +396,35 @@ fn a_receiver_that_is_not_ready_is_given_time() {
     assert_eq!(host.results(), [(0, Ok(0)), (1, Ok(0))]);
 }
 
+/// The responder says "not ready" for a READ and answers it all the same: it contradicts itself, or the packets crossed.
+/// The answer counts, the wait is over, and nothing is counted twice. PROTOCOL 4.9, 4.13.
+#[test]
+fn an_answer_ends_the_wait() {
+    let mut host = Host::new(requester_config());
+    host.post([read(0, 3), write(512, 1)]);
+    host.ack(100, Syndrome::Rnr(14));
+    assert_eq!(host.read_response(Only, 100, b"yes").lines(), ["WriteOnly 101 A @512+1 [1]"]);
+    host.ack(101, Syndrome::Ack);
+    assert_eq!(host.results(), [(0, Ok(0)), (1, Ok(0))]);
+    assert_eq!(host.requester.next_wake(), None);
+}
+
+/// Silence, then "not ready": the peer is there, so that the count of silent times starts anew. PROTOCOL 4.13, 4.14.
+#[test]
+fn not_ready_is_a_sign_of_life() {
+    let mut host = Host::new(requester_config());
+    host.post([write(0, 1)]);
+    for _ in 0..3 {
+        assert_eq!(host.wake().notes, [Note::TimedOut]);
+    }
+    assert_eq!(host.ack(100, Syndrome::Rnr(1)).notes, [Note::RnrWait]);
+    assert_eq!(host.wake().frames.len(), 1);
+    for _ in 0..3 {
+        assert_eq!(host.wake().notes, [Note::TimedOut]);
+    }
+    assert_eq!(host.wake().notes, [Note::Broken(Failure::RetriesExceeded)]);
+}
+
 /// A receiver that is never ready: two waits are granted, the third "not ready" in a row ends the connection.
 /// Progress in between starts the count anew. PROTOCOL 4.13.
 #[test]

@@ -216,6 +216,27 @@ fn a_repeated_atomic_is_answered_from_memory() {
     assert_eq!(le(&node.memory.bytes[..8]), u64::from(RESPONDER_DEPTH) + 1, "each was executed once");
 }
 
+/// PSNs wrap all the way round: 2^24 packets later an atomic has the PSN of an old one that is still remembered, since
+/// there were only WRITEs in between. Its copy must get its own result, not the old one's. PROTOCOL 4.2, 4.22.
+#[test]
+fn a_result_from_the_last_round_is_not_mixed_up() {
+    let mut node = Node::new(responder_config(), ModelMemory::new(64));
+    node.fetch_add(100, 0, 1);
+    let mut out = farmem_machine::Outbox::<(), Note>::new();
+    for n in 1..1 << 24 {
+        let bth = Bth::new(WriteOnly, NODE_QPN, Psn::new(100).plus(n));
+        let packet = Packet { bth, ext: reth(0, 0), payload: &[] };
+        node.responder.on_packet(HOST, &packet, &mut node.memory, &mut out);
+    }
+    assert!(out.is_empty(), "nobody asked, nothing was wrong");
+    assert_eq!(node.fetch_add(100, 0, 1).lines(), ["AtomicAck 100 msn=1 was 0x1"]);
+    let again = node.fetch_add(100, 0, 1);
+    assert_eq!(
+        (again.lines(), again.notes),
+        (vec!["AtomicAck 100 msn=1 was 0x1".into()], vec![Note::DuplicateAtomic])
+    );
+}
+
 /// Packets in the wrong order: a message's middle without its start, something else in its middle. Each is refused
 /// with NAK 0x61 and changes nothing. PROTOCOL 4.18, IBA 9.7.4.1.2.
 #[test]
