@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 /// Folders with nothing of ours in them.
 const SKIPPED: &[&str] = &["target", ".git", ".venv", "__pycache__", "rack-state"];
 
-/// Endings of what is written by hand and read by people. Scripts have none.
-const SOURCES: &[&str] = &["rs", "py", "sh", "c", "h", "cpp", "hpp", ""];
+/// Endings of what is written by hand and read by people. Scripts have none, and begin with `#!`.
+const SOURCES: &[&str] = &["rs", "py", "sh", "c", "h", "cpp", "hpp"];
 const TEXTS: &[&str] = &["md", "toml", "txt"];
 
 /// A file of the tree.
@@ -21,7 +21,7 @@ impl File {
     }
 
     pub(super) fn is_source(&self) -> bool {
-        SOURCES.contains(&ending(&self.path)) && self.path != "LICENSE"
+        !TEXTS.contains(&ending(&self.path))
     }
 }
 
@@ -51,10 +51,16 @@ fn walk(folder: &Path, prefix: &str, paths: &mut Vec<String>) {
         let path = format!("{prefix}{name}");
         if kind.is_dir() && !SKIPPED.contains(&name.as_str()) {
             walk(&entry.path(), &format!("{path}/"), paths);
-        } else if kind.is_file() && (SOURCES.contains(&ending(&name)) || TEXTS.contains(&ending(&name))) {
+        } else if kind.is_file() && is_ours(&name, &entry.path()) {
             paths.push(path);
         }
     }
+}
+
+fn is_ours(name: &str, file: &Path) -> bool {
+    let ending = ending(name);
+    let is_script = || std::fs::read(file).is_ok_and(|bytes| bytes.starts_with(b"#!"));
+    SOURCES.contains(&ending) || TEXTS.contains(&ending) || (ending.is_empty() && is_script())
 }
 
 fn ending(path: &str) -> &str {
