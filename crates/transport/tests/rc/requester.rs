@@ -503,6 +503,18 @@ fn a_refusal_ends_the_connection() {
     }
 }
 
+/// The owner gives the connection up, to set up a new one: everything posted is flushed, once, sent or not, and no
+/// timer is left. Giving it up again does nothing. PROTOCOL 4.17.
+#[test]
+fn an_abandoned_connection_flushes_everything() {
+    let mut host = Host::new(RequesterConfig { window_psns: 1, ..requester_config() });
+    host.post([write(0, 1), read(512, 9)]);
+    assert_eq!(host.abandon().notes, [Note::Broken(Failure::Flushed)]);
+    assert_eq!(host.results(), [(0, Err(Failure::Flushed)), (1, Err(Failure::Flushed))]);
+    assert_eq!((host.requester.is_broken(), host.requester.next_wake()), (true, None));
+    assert!(host.abandon().notes.is_empty() && host.results().is_empty());
+}
+
 /// A WRITE is refused, but the response to the READ before it was lost. The READ did succeed and shall say so: it is
 /// asked for first, and the WRITE is refused again after it. PROTOCOL 4.10, 4.15, 4.27.
 #[test]

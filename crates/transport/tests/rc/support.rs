@@ -247,6 +247,12 @@ impl Host {
         self.sent()
     }
 
+    /// Gives the connection up.
+    pub(crate) fn abandon(&mut self) -> Sent {
+        self.requester.abandon(&mut self.out);
+        self.sent()
+    }
+
     fn sent(&mut self) -> Sent {
         self.requester.check();
         Sent::drain(&mut self.out, NODE)
