@@ -1,7 +1,7 @@
 //! The responder alone; the test plays the requester, packet by packet. Packets are written as in `support::line`.
 
 use crate::support::{
-    DOMAIN, HOST, HOST_QPN, ModelMemory, NODE_QPN, Node, RKEY, Sent, aeth, le, numbered, payloads,
+    DOMAIN, HOST, HOST_QPN, ModelMemory, NODE_QPN, Node, RKEY, Sent, aeth, dropped, le, numbered, payloads,
     responder_config, reth, va,
 };
 use farmem_machine::Port;
@@ -10,10 +10,6 @@ use farmem_transport::{Access, Memory, Refusal};
 use farmem_wire::{AtomicEth, Bth, Extension, Opcode, Packet, Perm, Psn, Reth, Rkey, Syndrome};
 
 use Opcode::{ReadRequest, WriteFirst, WriteLast, WriteMiddle, WriteOnly};
-
-fn dropped(reason: DropReason) -> Vec<Note> {
-    vec![Note::Dropped(reason)]
-}
 
 /// A packet of a WRITE of `total` bytes at 0.
 fn part(node: &mut Node, opcode: Opcode, psn: u32, total: u32, data: &[u8]) -> Sent {

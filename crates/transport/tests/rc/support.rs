@@ -1,7 +1,9 @@
 //! What the stories need: plain memory, two connected halves, and packets as lines to read.
 
 use farmem_machine::{Action, Duration, Instant, Outbox, Port};
-use farmem_transport::rc::{Completion, Note, Requester, RequesterConfig, Responder, ResponderConfig, Work};
+use farmem_transport::rc::{
+    Completion, DropReason, Note, Requester, RequesterConfig, Responder, ResponderConfig, Work,
+};
 use farmem_transport::{Access, Memory, Refusal};
 use farmem_wire::{
     Aeth, AtomicEth, Bth, Domain, Extension, Opcode, Packet, Perm, Pmtu, Psn, Qpn, Reth, Rkey, Syndrome,
@@ -334,4 +336,24 @@ pub(crate) fn aeth(syndrome: Syndrome) -> Extension {
 /// The payloads of frames, joined.
 pub(crate) fn payloads(frames: &[Vec<u8>]) -> Vec<u8> {
     frames.iter().flat_map(|frame| Packet::parse(frame).expect("readable").payload.to_vec()).collect()
+}
+
+/// A READ of `len` bytes.
+pub(crate) fn read(offset: u64, len: usize) -> Work {
+    Work::Read { addr: va(offset), buf: vec![0; len] }
+}
+
+/// A WRITE of `len` numbered bytes.
+pub(crate) fn write(offset: u64, len: usize) -> Work {
+    Work::Write { addr: va(offset), buf: numbered(0, len) }
+}
+
+/// Adds 5.
+pub(crate) fn fetch_add(offset: u64) -> Work {
+    Work::FetchAdd { addr: va(offset), add: 5 }
+}
+
+/// The note of a packet that was dropped.
+pub(crate) fn dropped(reason: DropReason) -> Vec<Note> {
+    vec![Note::Dropped(reason)]
 }
