@@ -1,1 +1,38 @@
-//! farmem
+//! Far memory for a rack of ordinary Linux machines.
+//!
+//! A [`Rack`] is one address space over many memory nodes. A [`Client`] reads, writes and runs traversals in it:
+//!
+//! ```
+//! use farmem::Rack;
+//!
+//! let rack = Rack::embedded()?; // every role in this process: no sockets, no privileges
+//! let mut client = rack.client("quickstart")?;
+//! let vma = client.allocate(1 << 20)?;
+//! client.write(vma.base, b"far away")?;
+//! let mut bytes = [0; 8];
+//! client.read(vma.base, &mut bytes)?;
+//! assert_eq!(&bytes, b"far away");
+//! # Ok::<(), farmem::Error>(())
+//! ```
+//!
+//! The same calls work on a rack of processes: [`Rack::open`] with the `rack.toml` that `farmem up` runs.
+
+mod client;
+pub mod config;
+mod embedded;
+mod error;
+pub mod hash_table;
+mod path;
+mod rack;
+pub mod serve;
+mod slots;
+
+pub use client::{Client, Completed, Ticket, Traversal, Vma};
+pub use config::{Placement, RackConfig, Transport, Waiting};
+pub use error::{Error, TraversalStop};
+pub use farmem_control::api;
+pub use farmem_host::{Answer, Op, REGION_DATA_MAX, Traversed};
+pub use farmem_traversal::Program;
+pub use farmem_wire::{NodeId, VirtAddr};
+pub use hash_table::HashTable;
+pub use rack::{Rack, home_of};

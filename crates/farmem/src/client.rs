@@ -1,0 +1,521 @@
+//! A client: far memory as a program on one machine uses it.
+
+use crate::path::Path;
+use crate::slots::{Meta, Slots, Touch};
+use crate::{Error, TraversalStop};
+use farmem_control::api::{NodeInfo, PermName, Request, Response};
+use farmem_host::{Answer, Ask, Connection, Done, Failure, Op, Traversed};
+use farmem_machine::{Duration, Port};
+use farmem_transport::{rc, ud};
+use farmem_traversal::Program;
+use farmem_wire::{Domain, Gid, NodeId, Pmtu, Psn, Qkey, Qpn, Rkey, Status, VirtAddr};
+use std::collections::VecDeque;
+
+/// The name of an operation under way.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Ticket(pub(crate) u64);
+
+/// An operation that ended.
+#[derive(Debug)]
+pub struct Completed {
+    /// Which one.
+    pub ticket: Ticket,
+    /// What came of it.
+    pub result: Result<Answer, Error>,
+    /// The buffer of a read or write, or the scratch pad of a traversal.
+    pub buf: Vec<u8>,
+}
+
+/// What came of a traversal.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Traversal {
+    /// Where it ended, and after how many iterations and requests.
+    pub end: Traversed,
+    /// The scratch pad.
+    pub scratch: Vec<u8>,
+}
+
+/// An allocation in far memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Vma {
+    /// First byte.
+    pub base: VirtAddr,
+    /// Bytes: what was asked for, rounded up to a power of two of at least 4096.
+    pub size: u64,
+    /// The memory node it is on.
+    pub node: NodeId,
+}
+
+/// Times and bounds of a client's connections.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    pub(crate) timeout: Duration,
+    pub(crate) retries_max: u32,
+    pub(crate) window_psns: u32,
+    pub(crate) depth: u32,
+    pub(crate) queue_max: usize,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_millis(67), // 4.096 us * 2^14, the usual local ACK timeout
+            retries_max: 7,
+            window_psns: 128,
+            depth: rc::RESPONDER_DEPTH,
+            queue_max: 4096,
+        }
+    }
+}
+
+/// A program's access to far memory, in one protection domain.
+///
+/// Every operation has two forms: one that waits (`read`, `write`, ...), and [`Client::submit`] with [`Client::poll`] for
+/// many at once. Work is done on the caller's thread, inside these calls; no thread runs behind it.
+pub struct Client {
+    path: Box<dyn Path>,
+    host: u16,
+    domain: Domain,
+    pace: Pace,
+    nodes: Vec<NodeInfo>,
+    slots: Slots,
+    /// Completions that came while another one was waited for.
+    ready: VecDeque<Completed>,
+    /// Buffers for reuse.
+    pool: Vec<Vec<u8>>,
+}
+
+impl core::fmt::Debug for Client {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Client")
+            .field("host", &self.host)
+            .field("domain", &self.domain)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Buffers kept for reuse.
+const POOL_MAX: usize = 64;
+/// Bytes of RoCEv2's largest message.
+const MESSAGE_MAX: usize = 1 << 31;
+
+impl Client {
+    /// Attaches host `host` to the rack: a domain, a session through the switch, a connection to every node.
+    pub(crate) fn attach(
+        mut path: Box<dyn Path>,
+        host: u16,
+        domain: &str,
+        nodes: Vec<NodeInfo>,
+    ) -> Result<Self, Error> {
+        let Response::Domain { domain } = path.ask(Request::CreateDomain { name: domain.into() })? else {
+            return Err(wrong_answer("create_domain"));
+        };
+        let pool = Vec::with_capacity(POOL_MAX);
+        let mut client = Self {
+            path,
+            host,
+            domain: Domain(domain),
+            pace: Pace::default(),
+            nodes,
+            slots: Slots::default(),
+            ready: VecDeque::new(),
+            pool,
+        };
+        let Response::Session { switch, .. } = client.path.ask(Request::OpenSession { host, domain })? else {
+            return Err(wrong_answer("open_session"));
+        };
+        let port = Port(switch.port);
+        client.path.set_peer(port, gid(&switch.gid)?)?;
+        let endpoint = ud::Endpoint { qpn: Qpn::new(switch.qpn), qkey: Qkey(switch.qkey) };
+        client.path.submit(Ask::Session { domain: Domain(domain), switch: ud::Peer { port, endpoint } })?;
+        for node in client.nodes.clone() {
+            client.connect(node.node)?;
+        }
+        Ok(client)
+    }
+
+    /// Allocates at least `size` bytes on the node with the least allocated; zeroed.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when no node has room.
+    pub fn allocate(&mut self, size: u64) -> Result<Vma, Error> {
+        self.allocate_at(size, None)
+    }
+
+    /// Allocates at least `size` bytes on `node`; zeroed.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when the node does not exist or has no room.
+    pub fn allocate_on(&mut self, size: u64, node: NodeId) -> Result<Vma, Error> {
+        self.allocate_at(size, Some(node.0))
+    }
+
+    fn allocate_at(&mut self, size: u64, node: Option<u16>) -> Result<Vma, Error> {
+        let request = Request::Allocate { domain: self.domain.0, size, node };
+        let Response::Vma(vma) = self.path.ask(request)? else { return Err(wrong_answer("allocate")) };
+        if !self.nodes.iter().any(|n| n.node == vma.node) {
+            self.connect(vma.node)?;
+        }
+        Ok(Vma { base: VirtAddr(vma.base), size: vma.size, node: NodeId(vma.node) })
+    }
+
+    /// Frees an allocation. Its addresses are refused from then on.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when this domain does not own an allocation that starts at `base`.
+    pub fn free(&mut self, base: VirtAddr) -> Result<(), Error> {
+        self.path.ask(Request::Free { domain: self.domain.0, base: base.0 }).map(|_| ())
+    }
+
+    /// Lets the domain called `to` use `len` bytes at `base`, which this domain owns.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when they are not in one allocation of this domain.
+    pub fn grant(&mut self, base: VirtAddr, len: u64, to: &str, perm: PermName) -> Result<(), Error> {
+        let Response::Domain { domain: to } = self.path.ask(Request::CreateDomain { name: to.into() })?
+        else {
+            return Err(wrong_answer("create_domain"));
+        };
+        self.path.ask(Request::Grant { domain: self.domain.0, base: base.0, len, to, perm }).map(|_| ())
+    }
+
+    /// Reads `into.len()` bytes at `addr`.
+    ///
+    /// # Errors
+    /// [`Error`] saying what was wrong with the address, or that the node does not answer.
+    pub fn read(&mut self, addr: VirtAddr, into: &mut [u8]) -> Result<(), Error> {
+        let buf = self.buffer(into.len());
+        let (_, buf) = self.carry_out(Op::Read { addr, buf })?;
+        into.copy_from_slice(&buf);
+        self.recycle(buf);
+        Ok(())
+    }
+
+    /// Writes `data` at `addr`.
+    ///
+    /// # Errors
+    /// [`Error`] saying what was wrong with the address, or that the node does not answer.
+    pub fn write(&mut self, addr: VirtAddr, data: &[u8]) -> Result<(), Error> {
+        let mut buf = self.buffer(0);
+        buf.extend_from_slice(data);
+        let (_, buf) = self.carry_out(Op::Write { addr, buf })?;
+        self.recycle(buf);
+        Ok(())
+    }
+
+    /// Atomically replaces the little-endian word at `addr` by `swap` if it equals `compare`; answers what was there.
+    ///
+    /// # Errors
+    /// [`Error`] saying what was wrong with the address, or that the node does not answer.
+    pub fn compare_swap(&mut self, addr: VirtAddr, compare: u64, swap: u64) -> Result<u64, Error> {
+        self.carry_out(Op::CompareSwap { addr, compare, swap }).map(|(answer, _)| old_value(answer))
+    }
+
+    /// Atomically adds to the little-endian word at `addr`, wrapping; answers what was there.
+    ///
+    /// # Errors
+    /// [`Error`] saying what was wrong with the address, or that the node does not answer.
+    pub fn fetch_add(&mut self, addr: VirtAddr, add: u64) -> Result<u64, Error> {
+        self.carry_out(Op::FetchAdd { addr, add }).map(|(answer, _)| old_value(answer))
+    }
+
+    /// Runs `program` at the memory nodes from `start` on, for at most `limit` iterations.
+    ///
+    /// # Errors
+    /// [`Error::Traversal`] with the pointer it stopped at, or [`Error::Unreachable`].
+    pub fn traverse(
+        &mut self,
+        program: &Program,
+        start: VirtAddr,
+        scratch: Vec<u8>,
+        limit: u32,
+    ) -> Result<Traversal, Error> {
+        let op = Op::Traverse { program: program.clone(), cur_ptr: start, scratch, limit };
+        match self.carry_out(op)? {
+            (Answer::Traversed(end), scratch) => Ok(Traversal { end, scratch }),
+            (other @ Answer::Done { .. }, _) => unreachable!("a traversal does not answer {other:?}"),
+        }
+    }
+
+    /// Reads up to [`farmem_host::REGION_DATA_MAX`] bytes through the switch instead of over a connection: for diagnosis.
+    ///
+    /// # Errors
+    /// [`Error`] saying what was wrong with the address.
+    pub fn region_read(&mut self, addr: VirtAddr, into: &mut [u8]) -> Result<(), Error> {
+        let buf = self.buffer(into.len());
+        let (_, buf) = self.carry_out(Op::RegionRead { addr, buf })?;
+        into.copy_from_slice(&buf);
+        self.recycle(buf);
+        Ok(())
+    }
+
+    /// Writes up to [`farmem_host::REGION_DATA_MAX`] bytes through the switch instead of over a connection: for diagnosis.
+    ///
+    /// # Errors
+    /// [`Error`] saying what was wrong with the address.
+    pub fn region_write(&mut self, addr: VirtAddr, data: &[u8]) -> Result<(), Error> {
+        let mut buf = self.buffer(0);
+        buf.extend_from_slice(data);
+        let (_, buf) = self.carry_out(Op::RegionWrite { addr, buf })?;
+        self.recycle(buf);
+        Ok(())
+    }
+
+    /// Starts an operation; [`Client::poll`] or [`Client::wait`] gives its end.
+    ///
+    /// # Errors
+    /// [`Error::TooLong`] for more than one message carries; [`Error::System`] when the link failed. What the rack says comes with the end.
+    pub fn submit(&mut self, op: Op) -> Result<Ticket, Error> {
+        let meta = Meta::of(&op);
+        if meta.len > MESSAGE_MAX as u64 {
+            return Err(Error::TooLong {
+                len: usize::try_from(meta.len).unwrap_or(usize::MAX),
+                max: MESSAGE_MAX,
+            });
+        }
+        let ticket = self.slots.take(meta);
+        self.path.submit(Ask::Submit { ticket, domain: self.domain, op })?;
+        Ok(Ticket(ticket))
+    }
+
+    /// The next operation that ended, if one has.
+    ///
+    /// # Errors
+    /// [`Error::System`] when the link failed.
+    pub fn poll(&mut self) -> Result<Option<Completed>, Error> {
+        self.next(false)
+    }
+
+    /// The next operation that ends; waits for it. `None` when nothing is outstanding.
+    ///
+    /// # Errors
+    /// [`Error::System`] when the link failed.
+    pub fn next_completed(&mut self) -> Result<Option<Completed>, Error> {
+        self.next(true)
+    }
+
+    /// Waits until `ticket` ends. Others that end meanwhile are kept for [`Client::poll`].
+    ///
+    /// # Errors
+    /// [`Error::System`] when the link failed.
+    ///
+    /// # Panics
+    /// When `ticket` is not outstanding: it was never given out, or its end was taken already.
+    pub fn wait(&mut self, ticket: Ticket) -> Result<Completed, Error> {
+        if let Some(at) = self.ready.iter().position(|c| c.ticket == ticket) {
+            return Ok(self.ready.remove(at).expect("the position was found a moment ago"));
+        }
+        assert!(self.slots.holds(ticket.0), "{ticket:?} is not outstanding");
+        loop {
+            let done = self.path.poll(true)?.expect("an outstanding operation ends");
+            let completed = self.completed(done);
+            if completed.ticket == ticket {
+                return Ok(completed);
+            }
+            self.ready.push_back(completed);
+        }
+    }
+
+    /// A buffer of `len` bytes, from an earlier operation when there is one; its content is arbitrary.
+    pub fn buffer(&mut self, len: usize) -> Vec<u8> {
+        let mut buf = self.pool.pop().unwrap_or_default();
+        buf.resize(len, 0);
+        buf
+    }
+
+    /// Gives a buffer back for reuse.
+    pub fn recycle(&mut self, buf: Vec<u8>) {
+        if self.pool.len() < POOL_MAX && buf.capacity() > 0 {
+            self.pool.push(buf);
+        }
+    }
+
+    /// The memory nodes this client knows.
+    #[must_use]
+    pub fn nodes(&self) -> &[NodeInfo] {
+        &self.nodes
+    }
+
+    /// Packets sent and received by this client so far; `None` in a rack in one process, which has no packets to count.
+    #[must_use]
+    pub fn packets(&self) -> Option<(u64, u64)> {
+        self.path.packets()
+    }
+
+    /// The control plane's view of the rack.
+    ///
+    /// # Errors
+    /// [`Error::Api`] when it cannot be reached.
+    pub fn overview(&mut self) -> Result<Response, Error> {
+        self.path.ask(Request::Overview)
+    }
+
+    fn next(&mut self, wait: bool) -> Result<Option<Completed>, Error> {
+        if let Some(completed) = self.ready.pop_front() {
+            return Ok(Some(completed));
+        }
+        let Some(done) = self.path.poll(wait)? else { return Ok(None) };
+        Ok(Some(self.completed(done)))
+    }
+
+    fn carry_out(&mut self, op: Op) -> Result<(Answer, Vec<u8>), Error> {
+        let ticket = self.submit(op)?;
+        let completed = self.wait(ticket)?;
+        completed.result.map(|answer| (answer, completed.buf))
+    }
+
+    fn completed(&mut self, done: Done) -> Completed {
+        let meta = self.slots.give_back(done.ticket);
+        let result = match done.result {
+            Ok(answer) => Ok(answer),
+            Err(failure) => Err(self.explain(failure, meta, done.buf.len())),
+        };
+        Completed { ticket: Ticket(done.ticket), result, buf: done.buf }
+    }
+
+    /// Turns the role's short failure into one that says what was wrong; mends the connection when it broke.
+    fn explain(&mut self, failure: Failure, meta: Meta, buf_len: usize) -> Error {
+        let Meta { addr, len, touch } = meta;
+        match failure {
+            Failure::NotConnected { addr } => Error::NotMapped { addr },
+            Failure::NoSession => {
+                Error::Unreachable { what: "the switch: this client has no session".into() }
+            }
+            Failure::OutOfBounds { addr } => Error::OutOfBounds { addr, len },
+            Failure::TooLong { max } => Error::TooLong { len: buf_len, max },
+            Failure::ScratchLen { need } => Error::ScratchLen { have: buf_len, need },
+            Failure::QueueFull => Error::QueueFull,
+            Failure::NoAnswer => {
+                Error::Unreachable { what: format!("the switch and the node that owns {addr}") }
+            }
+            Failure::Stalled { addr } => Error::Traversal { addr, reason: TraversalStop::Stalled },
+            Failure::Refused { status, addr } if touch == Touch::Traverse => traversal_error(status, addr),
+            Failure::Refused { status, addr } => refusal(status, addr, len),
+            Failure::Connection(failure) => self.explain_connection(failure, meta),
+        }
+    }
+
+    /// A broken connection is set up again; a NAK says little, so the switch is asked what was wrong.
+    fn explain_connection(&mut self, failure: rc::Failure, meta: Meta) -> Error {
+        if self.path.is_broken(self.domain, meta.addr)
+            && let Some(node) = self.node_of(meta.addr)
+            && let Err(error) = self.connect(node)
+        {
+            return error;
+        }
+        let Meta { addr, len, touch } = meta;
+        match failure {
+            rc::Failure::RemoteAccess => self.diagnose(meta),
+            rc::Failure::InvalidRequest if touch == Touch::Atomic && addr.0 % 8 != 0 => {
+                Error::Misaligned { addr }
+            }
+            rc::Failure::InvalidRequest => Error::OutOfBounds { addr, len },
+            rc::Failure::RetriesExceeded
+            | rc::Failure::RnrRetriesExceeded
+            | rc::Failure::RemoteOperational => {
+                Error::Unreachable { what: format!("the memory node that owns {addr}") }
+            }
+            rc::Failure::Flushed => Error::Interrupted,
+        }
+    }
+
+    fn diagnose(&mut self, meta: Meta) -> Error {
+        let Meta { addr, len, touch } = meta;
+        let mut byte = [0];
+        if let Err(error) = self.region_read(addr, &mut byte) {
+            return error;
+        }
+        let last = addr.checked_add(len.saturating_sub(1));
+        match last.map(|last| self.region_read(last, &mut byte)) {
+            Some(Ok(())) if touch == Touch::Read => Error::Interrupted,
+            Some(Ok(())) => Error::NoPermission { addr },
+            Some(Err(_)) | None => Error::OutOfBounds { addr, len },
+        }
+    }
+
+    fn node_of(&self, addr: VirtAddr) -> Option<u16> {
+        self.nodes.iter().find(|n| addr.0.wrapping_sub(n.base) < n.capacity).map(|n| n.node)
+    }
+
+    /// Sets up the connection to `node`, or sets it up again.
+    fn connect(&mut self, node: u16) -> Result<(), Error> {
+        let request = Request::Connect { host: self.host, node, domain: self.domain.0 };
+        let Response::Connection { node: info, qpn, peer_qpn, first_psn, rkey, pmtu } =
+            self.path.ask(request)?
+        else {
+            return Err(wrong_answer("connect"));
+        };
+        let Some(pmtu) = Pmtu::from_bytes(usize::from(pmtu)) else { return Err(wrong_answer("connect")) };
+        let port = Port(info.port);
+        self.path.set_peer(port, gid(&info.gid)?)?;
+        let connection = Connection {
+            node: NodeId(info.node),
+            domain: self.domain,
+            base: VirtAddr(info.base),
+            len: info.capacity,
+            rc: rc::RequesterConfig {
+                qpn: Qpn::new(qpn),
+                peer_qpn: Qpn::new(peer_qpn),
+                port,
+                first_psn: Psn::new(first_psn),
+                rkey: Rkey(rkey),
+                pmtu,
+                window_psns: self.pace.window_psns,
+                depth: self.pace.depth,
+                queue_max: self.pace.queue_max,
+                timeout: self.pace.timeout,
+                retries_max: self.pace.retries_max,
+                rnr_retries_max: self.pace.retries_max,
+            },
+        };
+        match self.nodes.iter_mut().find(|n| n.node == info.node) {
+            Some(known) => *known = info,
+            None => self.nodes.push(info),
+        }
+        self.path.submit(Ask::Connect(connection))
+    }
+}
+
+fn old_value(answer: Answer) -> u64 {
+    match answer {
+        Answer::Done { old } => old,
+        other @ Answer::Traversed(_) => unreachable!("an atomic does not answer {other:?}"),
+    }
+}
+
+fn refusal(status: Status, addr: VirtAddr, len: u64) -> Error {
+    match status {
+        Status::NotMapped => Error::NotMapped { addr },
+        Status::NoPermission => Error::NoPermission { addr },
+        Status::OutOfBounds => Error::OutOfBounds { addr, len },
+        Status::Misaligned => Error::Misaligned { addr },
+        Status::Busy => Error::QueueFull,
+        _ => Error::Unreachable {
+            what: format!("the owner of {addr} in a way this client understands ({status:?})"),
+        },
+    }
+}
+
+fn traversal_error(status: Status, addr: VirtAddr) -> Error {
+    let reason = match status {
+        Status::NotMapped => TraversalStop::NotMapped,
+        Status::NoPermission => TraversalStop::NoPermission,
+        Status::OutOfBounds => TraversalStop::OutOfBounds,
+        Status::ProgramFault => TraversalStop::ProgramFault,
+        Status::BadProgram | Status::UnknownProgram => TraversalStop::BadProgram,
+        Status::Busy => return Error::QueueFull,
+        other => TraversalStop::Other(other),
+    };
+    Error::Traversal { addr, reason }
+}
+
+pub(crate) fn wrong_answer(op: &str) -> Error {
+    Error::Api { message: format!("the control plane's answer to {op} is not one this version understands") }
+}
+
+pub(crate) fn gid(text: &str) -> Result<Gid, Error> {
+    let address: std::net::IpAddr = text
+        .parse()
+        .map_err(|_| Error::Api { message: format!("the control plane named {text:?} as an address") })?;
+    Ok(farmem_io::gid_of(address))
+}

@@ -1,0 +1,273 @@
+//! A whole rack in one process: every role, run to completion on the caller's thread. No sockets, no privileges, no ICRC.
+//!
+//! Frames go from one role's outbox into the next role's `handle` by port number. Nothing is lost, so time only moves when
+//! nothing else does: then it jumps to the next timer, as in a simulated world.
+
+use crate::Error;
+use farmem_control::api::{ApiError, Request, Response};
+use farmem_control::{Ask, Config, Control, Out as ControlOut};
+use farmem_host::{Ask as HostAsk, Done, Host};
+use farmem_io::MappedStore;
+use farmem_machine::{Action, Event, Instant, Machine, Outbox, Port, Rng};
+use farmem_memnode::MemNode;
+use farmem_switch::Switch;
+use std::collections::{BTreeMap, VecDeque};
+
+/// A role and what it wants done.
+struct Seat<M: Machine> {
+    machine: M,
+    outbox: Outbox<M::Out, M::Note>,
+    /// The other outbox, so that one can be emptied while the role fills the next.
+    spare: Outbox<M::Out, M::Note>,
+    queued: bool,
+}
+
+impl<M: Machine> Seat<M> {
+    fn new(machine: M) -> Self {
+        Self { machine, outbox: Outbox::new(), spare: Outbox::new(), queued: false }
+    }
+
+    /// Hands the role an event; true when it must be queued for emptying.
+    fn give(&mut self, now: Instant, event: Event<'_, M::In>) -> bool {
+        self.machine.handle(now, event, &mut self.outbox);
+        !self.outbox.is_empty() && !core::mem::replace(&mut self.queued, true)
+    }
+
+    /// What the role wants done; to be given back with [`Seat::put_back`].
+    fn take(&mut self) -> Outbox<M::Out, M::Note> {
+        self.queued = false;
+        core::mem::replace(&mut self.outbox, core::mem::take(&mut self.spare))
+    }
+
+    fn put_back(&mut self, emptied: Outbox<M::Out, M::Note>) {
+        self.spare = emptied;
+    }
+}
+
+/// The roles of a rack in one process.
+pub(crate) struct World {
+    now: Instant,
+    control: Seat<Control>,
+    switch: Option<Seat<Switch>>,
+    nodes: Vec<Option<Seat<MemNode<MappedStore>>>>,
+    hosts: Vec<Option<Seat<Host>>>,
+    done: Vec<VecDeque<Done>>,
+    replies: BTreeMap<u64, Result<Response, ApiError>>,
+    tickets: u64,
+    clients: u32,
+    /// Roles with something in their outbox, in order.
+    queue: VecDeque<Port>,
+}
+
+/// Timer jumps after which a request that got no reply is a broken invariant of ours: nothing is lost in here.
+const JUMPS_MAX: u32 = 1000;
+
+impl World {
+    pub(crate) fn new(config: Config, rng: Rng) -> Self {
+        Self {
+            now: Instant::ZERO,
+            control: Seat::new(Control::new(config, rng)),
+            switch: None,
+            nodes: Vec::new(),
+            hosts: Vec::new(),
+            done: Vec::new(),
+            replies: BTreeMap::new(),
+            tickets: 0,
+            clients: 0,
+            queue: VecDeque::new(),
+        }
+    }
+
+    /// Asks the control plane and runs until it answers.
+    pub(crate) fn ask(&mut self, request: Request) -> Result<Response, Error> {
+        self.tickets += 1;
+        let ticket = self.tickets;
+        let event = Event::Local(Ask { ticket, request });
+        if self.control.give(self.now, event) {
+            self.queue.push_back(Port::CONTROL);
+        }
+        for _ in 0..JUMPS_MAX {
+            self.run();
+            if let Some(reply) = self.replies.remove(&ticket) {
+                return reply.map_err(Error::from);
+            }
+            self.jump();
+        }
+        panic!("the control plane owes an answer to ticket {ticket}");
+    }
+
+    pub(crate) fn seat_switch(&mut self, switch: Switch) {
+        self.switch = Some(Seat::new(switch));
+    }
+
+    pub(crate) fn seat_node(&mut self, node: u16, role: MemNode<MappedStore>) {
+        put(&mut self.nodes, node, Seat::new(role));
+    }
+
+    pub(crate) fn seat_host(&mut self, host: u16, role: Host) {
+        put(&mut self.hosts, host, Seat::new(role));
+        self.done.resize_with(self.hosts.len(), VecDeque::new);
+    }
+
+    /// Hands a host's request over and runs until nothing moves.
+    pub(crate) fn submit(&mut self, host: u16, ask: HostAsk) {
+        self.now += farmem_machine::Duration::from_nanos(1);
+        let seat =
+            self.hosts[usize::from(host)].as_mut().expect("the host was seated when its client was made");
+        if seat.give(self.now, Event::Local(ask)) {
+            self.queue.push_back(Port::host(host));
+        }
+        self.run();
+    }
+
+    /// A number for the next client, from 1.
+    pub(crate) fn next_client(&mut self) -> u32 {
+        self.clients += 1;
+        self.clients
+    }
+
+    /// A host's role.
+    pub(crate) fn host(&self, host: u16) -> &Host {
+        &self.hosts[usize::from(host)].as_ref().expect("the host was seated when its client was made").machine
+    }
+
+    /// The next finished operation of a host.
+    pub(crate) fn pop(&mut self, host: u16) -> Option<Done> {
+        self.done[usize::from(host)].pop_front()
+    }
+
+    /// Lets time jump to the next timer and runs; false when no timer runs.
+    pub(crate) fn jump(&mut self) -> bool {
+        let timers =
+            [self.control.machine.next_wake(), self.switch.as_ref().and_then(|s| s.machine.next_wake())];
+        let nodes = self.nodes.iter().flatten().filter_map(|s| s.machine.next_wake());
+        let hosts = self.hosts.iter().flatten().filter_map(|s| s.machine.next_wake());
+        let Some(next) = timers.into_iter().flatten().chain(nodes).chain(hosts).min() else { return false };
+        self.now = self.now.max(next);
+        let now = self.now;
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if due(self.control.machine.next_wake()) && self.control.give(now, Event::Wake) {
+            self.queue.push_back(Port::CONTROL);
+        }
+        if let Some(seat) = &mut self.switch
+            && due(seat.machine.next_wake())
+            && seat.give(now, Event::Wake)
+        {
+            self.queue.push_back(Port::SWITCH);
+        }
+        for (node, seat) in seats(&mut self.nodes) {
+            if due(seat.machine.next_wake()) && seat.give(now, Event::Wake) {
+                self.queue.push_back(Port::node(node));
+            }
+        }
+        for (host, seat) in seats(&mut self.hosts) {
+            if due(seat.machine.next_wake()) && seat.give(now, Event::Wake) {
+                self.queue.push_back(Port::host(host));
+            }
+        }
+        self.run();
+        true
+    }
+
+    /// Empties outboxes until all are empty.
+    fn run(&mut self) {
+        while let Some(port) = self.queue.pop_front() {
+            if port == Port::CONTROL {
+                self.run_control();
+            } else if port == Port::SWITCH {
+                self.run_switch();
+            } else if let Some(node) = port.as_node() {
+                self.run_node(node);
+            } else if let Some(host) = port.as_host() {
+                self.run_host(host);
+            }
+        }
+    }
+
+    fn run_control(&mut self) {
+        let mut outbox = self.control.take();
+        outbox.drain(|action| match action {
+            Action::Send { port, frame } => self.deliver(Port::CONTROL, port, frame),
+            Action::Local(ControlOut::Reply { ticket, result }) => {
+                self.replies.insert(ticket, result);
+            }
+            // A rack in one process ends with it: there is nothing to keep, and ports need no addresses.
+            Action::Local(ControlOut::Persist(_) | ControlOut::Peer(_)) | Action::Note(_) => {}
+        });
+        self.control.put_back(outbox);
+    }
+
+    fn run_switch(&mut self) {
+        let Some(mut outbox) = self.switch.as_mut().map(Seat::take) else { return };
+        outbox.drain(|action| {
+            if let Action::Send { port, frame } = action {
+                self.deliver(Port::SWITCH, port, frame);
+            }
+        });
+        if let Some(seat) = &mut self.switch {
+            seat.put_back(outbox);
+        }
+    }
+
+    fn run_node(&mut self, node: u16) {
+        let place = usize::from(node);
+        let Some(mut outbox) = self.nodes[place].as_mut().map(Seat::take) else { return };
+        outbox.drain(|action| {
+            if let Action::Send { port, frame } = action {
+                self.deliver(Port::node(node), port, frame);
+            }
+        });
+        if let Some(seat) = &mut self.nodes[place] {
+            seat.put_back(outbox);
+        }
+    }
+
+    fn run_host(&mut self, host: u16) {
+        let place = usize::from(host);
+        let Some(mut outbox) = self.hosts[place].as_mut().map(Seat::take) else { return };
+        outbox.drain(|action| match action {
+            Action::Send { port, frame } => self.deliver(Port::host(host), port, frame),
+            Action::Local(done) => self.done[place].push_back(done),
+            Action::Note(_) => {}
+        });
+        if let Some(seat) = &mut self.hosts[place] {
+            seat.put_back(outbox);
+        }
+    }
+
+    /// A frame arrives. One for a role that has not taken its seat is lost, as on any network; its sender's timer repairs it.
+    fn deliver(&mut self, from: Port, to: Port, bytes: &[u8]) {
+        let queue = if to == Port::CONTROL {
+            self.control.give(self.now, Event::Frame { port: from, bytes })
+        } else if to == Port::SWITCH {
+            self.switch.as_mut().is_some_and(|seat| seat.give(self.now, Event::Frame { port: from, bytes }))
+        } else if let Some(node) = to.as_node() {
+            seat_mut(&mut self.nodes, node)
+                .is_some_and(|seat| seat.give(self.now, Event::Frame { port: from, bytes }))
+        } else if let Some(host) = to.as_host() {
+            seat_mut(&mut self.hosts, host)
+                .is_some_and(|seat| seat.give(self.now, Event::Frame { port: from, bytes }))
+        } else {
+            false
+        };
+        if queue {
+            self.queue.push_back(to);
+        }
+    }
+}
+
+fn seat_mut<M: Machine>(seats: &mut [Option<Seat<M>>], number: u16) -> Option<&mut Seat<M>> {
+    seats.get_mut(usize::from(number))?.as_mut()
+}
+
+fn put<M: Machine>(seats: &mut Vec<Option<Seat<M>>>, number: u16, seat: Seat<M>) {
+    let place = usize::from(number);
+    if seats.len() <= place {
+        seats.resize_with(place + 1, || None);
+    }
+    seats[place] = Some(seat);
+}
+
+fn seats<M: Machine>(seats: &mut [Option<Seat<M>>]) -> impl Iterator<Item = (u16, &mut Seat<M>)> {
+    (0..=u16::MAX).zip(seats.iter_mut()).filter_map(|(number, seat)| Some((number, seat.as_mut()?)))
+}

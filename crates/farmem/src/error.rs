@@ -1,0 +1,193 @@
+//! What can go wrong for a user of farmem: each error says what was wrong, and [`Error::remedy`] what to do.
+
+use farmem_control::api::{ApiError, ErrorCode};
+use farmem_wire::{Status, VirtAddr};
+use std::path::PathBuf;
+
+/// Why a call failed. After any of them the client goes on working.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The address lies in no allocation, or in one that was freed.
+    #[error("{addr} is not mapped: it lies in no allocation, or in one that was freed")]
+    NotMapped {
+        /// The address.
+        addr: VirtAddr,
+    },
+    /// The domain may not do this with the address.
+    #[error("no permission: this client's domain may not do this at {addr}")]
+    NoPermission {
+        /// The address.
+        addr: VirtAddr,
+    },
+    /// The access starts inside an allocation and leaves it.
+    #[error("{len} bytes at {addr} leave the allocation they start in")]
+    OutOfBounds {
+        /// First byte.
+        addr: VirtAddr,
+        /// Bytes.
+        len: u64,
+    },
+    /// An atomic's address is not a multiple of 8.
+    #[error("{addr} is not a multiple of 8, as an atomic's address must be")]
+    Misaligned {
+        /// The address.
+        addr: VirtAddr,
+    },
+    /// The operation carries at most `max` bytes.
+    #[error("{len} bytes are more than the {max} that this operation carries")]
+    TooLong {
+        /// Bytes asked for.
+        len: usize,
+        /// Bytes it carries.
+        max: usize,
+    },
+    /// The scratch pad does not fit the program.
+    #[error("the scratch pad has {have} bytes, the program's has {need}")]
+    ScratchLen {
+        /// Bytes given.
+        have: usize,
+        /// Bytes the program has.
+        need: usize,
+    },
+    /// Too many operations are outstanding.
+    #[error("too many operations are outstanding")]
+    QueueFull,
+    /// A structure in far memory has no room left.
+    #[error("{what} is full")]
+    Full {
+        /// What.
+        what: String,
+    },
+    /// Nobody answered.
+    #[error("no answer from {what}")]
+    Unreachable {
+        /// Who was asked.
+        what: String,
+    },
+    /// The connection broke while the operation was under way.
+    #[error("the connection broke; this operation may or may not have been carried out")]
+    Interrupted,
+    /// A traversal was refused.
+    #[error("the traversal stopped at {addr}: {reason}")]
+    Traversal {
+        /// The pointer it stopped at.
+        addr: VirtAddr,
+        /// Why.
+        reason: TraversalStop,
+    },
+    /// The control plane refused a request.
+    #[error("{}", .0.message)]
+    Refused(ApiError),
+    /// The rack's description is wrong.
+    #[error("{}: {message}", .file.display())]
+    Config {
+        /// The file.
+        file: PathBuf,
+        /// Where in it, what was found, what was expected.
+        message: String,
+    },
+    /// The system refused something.
+    #[error("{what}: {source}")]
+    System {
+        /// What farmem wanted.
+        what: String,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// An address, socket or ring could not be opened.
+    #[error(transparent)]
+    Open(#[from] farmem_io::OpenError),
+    /// The control plane could not be reached or did not speak its language.
+    #[error("{message}")]
+    Api {
+        /// What happened.
+        message: String,
+    },
+}
+
+/// Why a traversal stopped before its program returned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TraversalStop {
+    /// The pointer is null or lies in no allocation.
+    #[error("the pointer is not mapped")]
+    NotMapped,
+    /// The domain may not read there.
+    #[error("no permission to read there")]
+    NoPermission,
+    /// The load window leaves the allocation.
+    #[error("the load window leaves the allocation")]
+    OutOfBounds,
+    /// The program indexed outside its window or scratch pad.
+    #[error("the program indexed outside its window or scratch pad")]
+    ProgramFault,
+    /// The node refused the program.
+    #[error("the memory node refused the program")]
+    BadProgram,
+    /// The program and its state do not fit a datagram.
+    #[error("program and state do not fit a datagram")]
+    TooLarge,
+    /// It was continued again and again without getting on.
+    #[error("it made no progress between two continuations")]
+    Stalled,
+    /// Another status.
+    #[error("the rack answered {0:?}")]
+    Other(Status),
+}
+
+impl Error {
+    /// What to do about it, in a sentence.
+    #[must_use]
+    pub fn remedy(&self) -> String {
+        match self {
+            Self::NotMapped { .. } => {
+                "allocate before use, and drop addresses when their allocation is freed".into()
+            }
+            Self::NoPermission { .. } => "ask the owner of the allocation for a grant".into(),
+            Self::OutOfBounds { .. } => "keep address and length inside one allocation".into(),
+            Self::Misaligned { .. } => "place words for atomics at multiples of 8".into(),
+            Self::TooLong { .. } => "split it into smaller pieces".into(),
+            Self::ScratchLen { .. } => "make the scratch pad as long as Program::scratch_len says".into(),
+            Self::QueueFull => "wait for completions before submitting more".into(),
+            Self::Full { .. } => "create it with more room".into(),
+            Self::Unreachable { .. } => {
+                "look with `farmem doctor` and the logs of `farmem up` whether that role runs".into()
+            }
+            Self::Interrupted => "read back before doing it again, if doing it twice does harm".into(),
+            Self::Traversal { .. } => "check the structure's pointers and the program's window".into(),
+            Self::Refused(error) => error.remedy.clone(),
+            Self::Config { .. } => "correct the file; `farmem up --help` shows an example".into(),
+            Self::System { .. } => {
+                "`farmem doctor` says what this machine allows and how to change it".into()
+            }
+            Self::Open(_) => String::new(), // its text ends with the remedy
+            Self::Api { .. } => "start the rack with `farmem up`, and use its address and token".into(),
+        }
+    }
+
+    /// The control plane's code, when it refused a request.
+    #[must_use]
+    pub fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Refused(error) => Some(error.code),
+            _ => None,
+        }
+    }
+}
+
+impl From<farmem_io::ApiCallError> for Error {
+    fn from(error: farmem_io::ApiCallError) -> Self {
+        match error {
+            farmem_io::ApiCallError::Refused(error) => Self::Refused(error),
+            other => Self::Api { message: other.to_string() },
+        }
+    }
+}
+
+impl From<ApiError> for Error {
+    fn from(error: ApiError) -> Self {
+        Self::Refused(error)
+    }
+}

@@ -1,0 +1,136 @@
+//! How a client's requests reach the rack: inside this process, or over a link to other processes.
+
+use crate::Error;
+use crate::embedded::World;
+use farmem_control::api::{Request, Response};
+use farmem_host::{Ask, Done, Host};
+use farmem_io::{ApiClient, Driver, Link, Wait};
+use farmem_machine::{Duration, Port};
+use farmem_wire::{Domain, Gid, VirtAddr};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// One client's way to the rack. Two implementers: [`InProcess`] and [`OverLink`].
+pub(crate) trait Path {
+    /// Asks the control plane.
+    fn ask(&mut self, request: Request) -> Result<Response, Error>;
+    /// Tells the host role where `port` is.
+    fn set_peer(&mut self, port: Port, gid: Gid) -> Result<(), Error>;
+    /// Hands a request to the host role.
+    fn submit(&mut self, ask: Ask) -> Result<(), Error>;
+    /// The next finished operation; waits for it when `wait` is true and something is outstanding.
+    fn poll(&mut self, wait: bool) -> Result<Option<Done>, Error>;
+    /// True when the connection of `domain` to the owner of `addr` broke.
+    fn is_broken(&self, domain: Domain, addr: VirtAddr) -> bool;
+    /// Packets sent and received by this host so far, where a link counts them.
+    fn packets(&self) -> Option<(u64, u64)>;
+}
+
+/// A client of a rack in this process.
+pub(crate) struct InProcess {
+    world: Rc<RefCell<World>>,
+    host: u16,
+}
+
+impl InProcess {
+    pub(crate) fn new(world: Rc<RefCell<World>>, host: u16) -> Self {
+        Self { world, host }
+    }
+}
+
+impl Path for InProcess {
+    fn ask(&mut self, request: Request) -> Result<Response, Error> {
+        self.world.borrow_mut().ask(request)
+    }
+
+    fn set_peer(&mut self, _: Port, _: Gid) -> Result<(), Error> {
+        Ok(()) // ports are the addresses in here
+    }
+
+    fn submit(&mut self, ask: Ask) -> Result<(), Error> {
+        self.world.borrow_mut().submit(self.host, ask);
+        Ok(())
+    }
+
+    fn poll(&mut self, wait: bool) -> Result<Option<Done>, Error> {
+        let mut world = self.world.borrow_mut();
+        loop {
+            if let Some(done) = world.pop(self.host) {
+                return Ok(Some(done));
+            }
+            if !wait || !world.jump() {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn is_broken(&self, domain: Domain, addr: VirtAddr) -> bool {
+        self.world.borrow().host(self.host).is_broken(domain, addr)
+    }
+
+    fn packets(&self) -> Option<(u64, u64)> {
+        None
+    }
+}
+
+/// A client of a rack in other processes.
+pub(crate) struct OverLink<L: Link> {
+    driver: Driver<Host, L>,
+    api: ApiClient,
+    done: VecDeque<Done>,
+}
+
+/// The longest sleep between two looks at the timers.
+const TURN_MAX: Duration = Duration::from_millis(20);
+
+impl<L: Link> OverLink<L> {
+    pub(crate) fn new(driver: Driver<Host, L>, api: ApiClient) -> Self {
+        Self { driver, api, done: VecDeque::new() }
+    }
+
+    fn turn(&mut self, wait: Wait) -> Result<(), Error> {
+        let done = &mut self.done;
+        self.driver.turn(wait, &mut |out, _: &mut L| done.push_back(out)).map_err(lost_link)?;
+        Ok(())
+    }
+}
+
+fn lost_link(source: std::io::Error) -> Error {
+    Error::System { what: "the link to the rack failed".into(), source }
+}
+
+impl<L: Link> Path for OverLink<L> {
+    fn ask(&mut self, request: Request) -> Result<Response, Error> {
+        Ok(self.api.ask(&request)?)
+    }
+
+    fn set_peer(&mut self, port: Port, gid: Gid) -> Result<(), Error> {
+        self.driver.link_mut().set_peer(port, Some(gid)).map_err(lost_link)
+    }
+
+    fn submit(&mut self, ask: Ask) -> Result<(), Error> {
+        let done = &mut self.done;
+        self.driver.submit(ask, &mut |out, _: &mut L| done.push_back(out));
+        Ok(())
+    }
+
+    fn poll(&mut self, wait: bool) -> Result<Option<Done>, Error> {
+        if self.done.is_empty() && !wait {
+            self.turn(Wait::No)?;
+        }
+        while wait && self.done.is_empty() && self.driver.machine().outstanding() > 0 {
+            self.turn(Wait::AtMost(TURN_MAX))?;
+        }
+        Ok(self.done.pop_front())
+    }
+
+    fn is_broken(&self, domain: Domain, addr: VirtAddr) -> bool {
+        self.driver.machine().is_broken(domain, addr)
+    }
+
+    fn packets(&self) -> Option<(u64, u64)> {
+        let counters = self.driver.link().counters();
+        Some((counters.frames_out, counters.frames_in))
+    }
+}

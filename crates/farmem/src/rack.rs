@@ -1,0 +1,191 @@
+//! A rack: in this process, or running in others.
+
+use crate::client::wrong_answer;
+use crate::config::RackConfig;
+use crate::embedded::World;
+use crate::path::{InProcess, OverLink};
+use crate::serve::{WithLink, api_client, place, with_link};
+use crate::{Client, Error, Waiting};
+use farmem_control::Config as ControlConfig;
+use farmem_control::api::{Endpoint, Request, Response};
+use farmem_host::{Config as HostConfig, Host};
+use farmem_io::{Clock, Driver, Link, MappedStore, OpenError};
+use farmem_machine::{Port, Rng};
+use farmem_memnode::MemNode;
+use farmem_switch::{Budgets, Switch};
+use farmem_transport::ud;
+use farmem_wire::{HostId, Pmtu, Qkey, Qpn};
+use std::cell::RefCell;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path as FilePath;
+use std::rc::Rc;
+
+/// A rack to make clients of.
+pub struct Rack(Kind);
+
+enum Kind {
+    Embedded(Rc<RefCell<World>>),
+    Running(Box<RackConfig>),
+}
+
+impl core::fmt::Debug for Rack {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match &self.0 {
+            Kind::Embedded(_) => f.write_str("Rack(embedded)"),
+            Kind::Running(config) => write!(f, "Rack({}, {})", config.name, config.transport.name()),
+        }
+    }
+}
+
+/// Memory nodes of [`Rack::embedded`].
+const NODES: u16 = 4;
+/// Bytes of each.
+const NODE_MEMORY: u64 = 256 << 20;
+
+impl Rack {
+    /// A rack in this process: four memory nodes of 256 MiB, a switch and a control plane. No sockets, no privileges.
+    ///
+    /// # Errors
+    /// [`Error::System`] when the system has no memory for it.
+    pub fn embedded() -> Result<Self, Error> {
+        Self::embedded_with(NODES, NODE_MEMORY)
+    }
+
+    /// A rack in this process with `nodes` memory nodes of `memory` bytes each.
+    ///
+    /// # Errors
+    /// [`Error::System`] when the system has no memory for it; [`Error::Refused`] when `memory` is not a multiple of 4096.
+    pub fn embedded_with(nodes: u16, memory: u64) -> Result<Self, Error> {
+        let seed =
+            farmem_io::os_seed().map_err(|source| system("no random numbers from the system", source))?;
+        // Nothing in here has an address; these only fill the API's fields.
+        let address = |number: u16| IpAddr::V4(Ipv4Addr::from(0x7f00_0000 + u32::from(number)));
+        let control = ControlConfig::new(farmem_io::gid_of(address(1)));
+        let mut world = World::new(control, Rng::from_seed(seed));
+        let Response::Joined { home, control } =
+            world.ask(Request::JoinSwitch { gid: address(2).to_string() })?
+        else {
+            return Err(wrong_answer("join_switch"));
+        };
+        world.seat_switch(Switch::new(home_of(&home, &control), Budgets::default()));
+        for number in 0..nodes {
+            let (name, gid) = (format!("node{}", number + 1), address(16 + number).to_string());
+            let join = world.ask(Request::JoinNode { name, gid, capacity: memory })?;
+            let Response::NodeJoined { node, home, control, .. } = join else {
+                return Err(wrong_answer("join_node"));
+            };
+            let store =
+                MappedStore::new(memory).map_err(|source| system("no memory for a memory node", source))?;
+            world.seat_node(node, MemNode::new(node_settings(&home, &control), store));
+        }
+        Ok(Self(Kind::Embedded(Rc::new(RefCell::new(world)))))
+    }
+
+    /// A rack that runs in other processes, as `farmem up` started it from this `rack.toml`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when the file is wrong.
+    pub fn open(file: impl AsRef<FilePath>) -> Result<Self, Error> {
+        Ok(Self::running(RackConfig::load(file.as_ref())?))
+    }
+
+    /// A rack that runs in other processes, by its checked description.
+    #[must_use]
+    pub fn running(config: RackConfig) -> Self {
+        Self(Kind::Running(Box::new(config)))
+    }
+
+    /// A client in the protection domain called `domain`, which is made when it does not exist.
+    ///
+    /// # Errors
+    /// [`Error`] when the rack does not answer or the client finds no free address.
+    pub fn client(&self, domain: &str) -> Result<Client, Error> {
+        match &self.0 {
+            Kind::Embedded(world) => embedded_client(world, domain),
+            Kind::Running(config) => running_client(config, domain),
+        }
+    }
+}
+
+fn embedded_client(world: &Rc<RefCell<World>>, domain: &str) -> Result<Client, Error> {
+    let number = world.borrow_mut().next_client();
+    let (name, gid) =
+        (format!("client{number}"), IpAddr::V4(Ipv4Addr::from(0x7f01_0000 + number)).to_string());
+    let join = world.borrow_mut().ask(Request::JoinHost { name, gid })?;
+    let Response::HostJoined { host, generation, home, nodes, .. } = join else {
+        return Err(wrong_answer("join_host"));
+    };
+    world.borrow_mut().seat_host(host, Host::new(HostConfig::new(HostId(host), generation, endpoint(&home))));
+    Client::attach(Box::new(InProcess::new(Rc::clone(world), host)), host, domain, nodes)
+}
+
+fn running_client(config: &RackConfig, domain: &str) -> Result<Client, Error> {
+    place(config)?;
+    let mut last = None;
+    for &address in &config.hosts {
+        match with_link(config, address, Attach { config, address, domain }) {
+            Err(error @ Error::Open(OpenError::InUse { .. })) => last = Some(error),
+            other => return other,
+        }
+    }
+    Err(last.unwrap_or_else(|| Error::Api { message: "rack.toml sets aside no address for clients".into() }))
+}
+
+/// Joins and attaches over an open link.
+struct Attach<'a> {
+    config: &'a RackConfig,
+    address: IpAddr,
+    domain: &'a str,
+}
+
+impl WithLink for Attach<'_> {
+    type Output = Client;
+
+    fn with<L: Link + 'static>(self, link: L) -> Result<Client, Error> {
+        let mut api = api_client(self.config)?;
+        let gid_text = self.address.to_string();
+        // The same address again is the same host started again, with the next generation.
+        let name = format!("host-{gid_text}").replace(':', "-");
+        let join = api.ask(&Request::JoinHost { name, gid: gid_text })?;
+        let Response::HostJoined { host, generation, home, nodes } = join else {
+            return Err(wrong_answer("join_host"));
+        };
+        let role = Host::new(HostConfig::new(HostId(host), generation, endpoint(&home)));
+        let path = OverLink::new(Driver::new(role, link, Clock::start()), api);
+        Client::attach(Box::new(path), host, self.domain, nodes)
+    }
+}
+
+pub(crate) const fn link_waiting(waiting: Waiting) -> farmem_io::Waiting {
+    match waiting {
+        Waiting::Block => farmem_io::Waiting::Block,
+        Waiting::Spin => farmem_io::Waiting::Spin,
+    }
+}
+
+/// The endpoint of an API answer.
+pub(crate) fn endpoint(text: &Endpoint) -> ud::Endpoint {
+    ud::Endpoint { qpn: Qpn::new(text.qpn), qkey: Qkey(text.qkey) }
+}
+
+/// What a role knows after its join.
+#[must_use]
+pub fn home_of(home: &Endpoint, control: &Endpoint) -> ud::Home {
+    ud::Home {
+        endpoint: endpoint(home),
+        control: ud::Peer { port: Port(control.port), endpoint: endpoint(control) },
+    }
+}
+
+/// A memory node's settings after its join.
+pub(crate) fn node_settings(home: &Endpoint, control: &Endpoint) -> farmem_memnode::Config {
+    farmem_memnode::Config {
+        home: home_of(home, control),
+        pmtu: Pmtu::B4096,
+        budget: farmem_memnode::Budget::default(),
+    }
+}
+
+fn system(what: &str, source: std::io::Error) -> Error {
+    Error::System { what: what.into(), source }
+}

@@ -1,0 +1,82 @@
+//! What a client remembers of each operation under way, found by ticket in constant time.
+
+use farmem_host::Op;
+use farmem_wire::VirtAddr;
+
+/// How an operation touches memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Touch {
+    Read,
+    Write,
+    Atomic,
+    Traverse,
+}
+
+/// Enough of an operation to explain its failure.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Meta {
+    pub(crate) addr: VirtAddr,
+    pub(crate) len: u64,
+    pub(crate) touch: Touch,
+}
+
+impl Meta {
+    pub(crate) fn of(op: &Op) -> Self {
+        let (addr, len, touch) = match op {
+            Op::Read { addr, buf } | Op::RegionRead { addr, buf } => (*addr, buf.len(), Touch::Read),
+            Op::Write { addr, buf } | Op::RegionWrite { addr, buf } => (*addr, buf.len(), Touch::Write),
+            Op::CompareSwap { addr, .. } | Op::FetchAdd { addr, .. } => (*addr, 8, Touch::Atomic),
+            Op::Traverse { cur_ptr, .. } => (*cur_ptr, 0, Touch::Traverse),
+        };
+        Self { addr, len: len as u64, touch }
+    }
+}
+
+/// A slot's ticket and operation; the ticket is 0 while the slot is free.
+#[derive(Debug)]
+struct Slot {
+    ticket: u64,
+    meta: Meta,
+}
+
+/// The slots. A ticket is a counter above its slot's number, so that none is used twice.
+#[derive(Debug, Default)]
+pub(crate) struct Slots {
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    counter: u64,
+}
+
+const SLOT_BITS: u32 = 24;
+const SLOTS_MAX: usize = 1 << SLOT_BITS;
+
+impl Slots {
+    pub(crate) fn take(&mut self, meta: Meta) -> u64 {
+        self.counter += 1;
+        let place = self.free.pop().unwrap_or(self.slots.len());
+        assert!(place < SLOTS_MAX, "queues bound what is outstanding far below this");
+        let ticket = self.counter << SLOT_BITS | place as u64;
+        if place == self.slots.len() {
+            self.slots.push(Slot { ticket, meta });
+        } else {
+            self.slots[place] = Slot { ticket, meta };
+        }
+        ticket
+    }
+
+    pub(crate) fn holds(&self, ticket: u64) -> bool {
+        self.slots.get(place(ticket)).is_some_and(|slot| slot.ticket == ticket)
+    }
+
+    pub(crate) fn give_back(&mut self, ticket: u64) -> Meta {
+        assert!(self.holds(ticket), "an operation ends once");
+        let place = place(ticket);
+        self.slots[place].ticket = 0;
+        self.free.push(place);
+        self.slots[place].meta
+    }
+}
+
+fn place(ticket: u64) -> usize {
+    usize::try_from(ticket & (SLOTS_MAX as u64 - 1)).unwrap_or(usize::MAX)
+}
