@@ -181,7 +181,7 @@ fn full_tables_refuse_by_name() {
     assert_eq!(regions.protect(BOB, addr(0x1000), 0x80, Perm::Read), Ok(()));
 }
 
-/// Domain 0 is no domain, and can be granted nothing.
+/// Domain 0 is no domain, and can be granted nothing (PROTOCOL 7.10).
 #[test]
 fn domain_zero_is_granted_nothing() {
     let mut regions = one_range();

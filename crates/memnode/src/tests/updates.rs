@@ -3,6 +3,23 @@
 use super::*;
 use crate::Budget;
 
+/// A node has just started and the control plane has not spoken: it serves nobody (PROTOCOL 7.1).
+#[test]
+fn a_node_without_tables_refuses_everything() {
+    let mut bench = Bench::empty(Budget::default());
+    let body = Body::RegionWrite { addr: BASE, len: 1, data: b"x" };
+    let frame = datagram(&Message { header: header(ALICE, 1), body });
+    bench.hear_nothing(Port::SWITCH, &frame, DropReason::UnknownPeer);
+    assert_eq!(bench.update(&[peer(Port::host(HOST.0), 3)]), (Status::Ok, 0));
+    assert_eq!(bench.ask(header(ALICE, 1), body).header.status, Status::NotMapped);
+    assert_eq!(bench.update(&[Update::Range { base: BASE, len: LEN, offset: 0 }]), (Status::Ok, 0));
+    assert_eq!(
+        bench.ask(header(ALICE, 2), body).header.status,
+        Status::NotMapped,
+        "here, and granted to nobody"
+    );
+}
+
 /// A batch is lost and repeated, an old one comes late, a later one overtakes: each is applied once, in order, and only what
 /// can be waited for is answered (PROTOCOL 7.5).
 #[test]
