@@ -1,0 +1,265 @@
+//! RoCEv2 over UDP sockets: what a RoCE card would put on the wire, from user space.
+//!
+//! The socket is bound to one address, port 4791, and never connected: only then does the kernel send a known identification
+//! (0, don't-fragment), which the ICRC covers (RoCEv2, IBA A17; PROTOCOL 2.9). Answers go to port 4791 of the peer's address, whatever port it
+//! sent from.
+//!
+//! Runs of packets of one size to one peer go to the kernel as one segmented send (UDP_SEGMENT, identification `k` in the `k`-th
+//! segment), and arrive as one buffer where the receiver asks for that (UDP_GRO). Measured on loopback, one CPU, 64 requests outstanding: 527,000
+//! answers of 4 KiB a second with it, 142,000 without; a lone packet takes as long with it as without.
+
+mod inbound;
+mod outbound;
+mod sockaddr;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+pub use socket::{BUFFER_BYTES, Buffers};
+
+use crate::peers::Peers;
+use crate::{Clock, FRAME_MAX, Link, LinkCounters, OpenError, Wait, Waiting, Waker};
+use farmem_machine::{Duration, Port};
+use farmem_wire::icrc::{self, Route};
+use farmem_wire::{Gid, UDP_PORT, WireError, bth};
+use inbound::{Datagram, Inbound};
+use outbound::{Destination, Outbound};
+use sockaddr::SockAddr;
+use socket::Socket;
+use std::io;
+
+/// Most packets of one segmented send, in every kernel that has it.
+const SEGMENTS_MAX: u16 = 64;
+/// Looks at the socket before a spinning link begins to yield the CPU after each look.
+const SPINS_BEFORE_YIELD: u32 = 512;
+
+/// How a UDP link is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UdpConfig {
+    /// The local address; no wildcard.
+    pub gid: Gid,
+    /// What the link does while it waits.
+    pub waiting: Waiting,
+    /// Whether packets are taken whose sender puts an unpredictable IP identification into them, as Soft-RoCE does. It is solved for, and
+    /// what remains of the ICRC has the strength of 16 bits (PROTOCOL 2.10).
+    pub solve_unknown_ip_id: bool,
+    /// Bytes of the kernel's buffer in each direction that are asked for; it may give less ([`UdpLink::buffers`]).
+    pub buffer_bytes: usize,
+    /// Whether runs of packets are handed to the kernel and taken from it as one.
+    pub segmentation: bool,
+}
+
+impl UdpConfig {
+    /// Blocking, with segmentation and buffers of [`BUFFER_BYTES`], among peers with predictable identifications.
+    #[must_use]
+    pub const fn new(gid: Gid) -> Self {
+        Self {
+            gid,
+            waiting: Waiting::Block,
+            solve_unknown_ip_id: false,
+            buffer_bytes: BUFFER_BYTES,
+            segmentation: true,
+        }
+    }
+}
+
+/// A UDP socket that speaks RoCEv2.
+#[derive(Debug)]
+pub struct UdpLink {
+    socket: Socket,
+    gid: Gid,
+    waiting: Waiting,
+    must_solve: bool,
+    clock: Clock,
+    peers: Peers<Destination>,
+    /// The sender of the last packet; most packets come in runs.
+    last_source: (Gid, Port),
+    outbound: Outbound,
+    inbound: Inbound,
+    counters: LinkCounters,
+}
+
+impl UdpLink {
+    /// Binds the socket.
+    ///
+    /// # Errors
+    /// [`OpenError`]: the address is in use, not of this machine, not permitted, or a wildcard.
+    pub fn open(config: &UdpConfig) -> Result<Self, OpenError> {
+        let socket = Socket::open(config.gid, config.buffer_bytes)?;
+        let coalesces = config.segmentation && socket.coalesce();
+        Ok(Self {
+            socket,
+            gid: config.gid,
+            waiting: config.waiting,
+            must_solve: config.solve_unknown_ip_id,
+            clock: Clock::start(),
+            peers: Peers::default(),
+            last_source: (config.gid, Port::UNKNOWN),
+            outbound: Outbound::new(config.segmentation),
+            inbound: Inbound::new(coalesces),
+            counters: LinkCounters::default(),
+        })
+    }
+
+    /// What the kernel gave of the buffers asked for.
+    #[must_use]
+    pub const fn buffers(&self) -> Buffers {
+        self.socket.buffers()
+    }
+
+    /// Why the system refused the last frame it refused.
+    #[must_use]
+    pub const fn last_refusal(&self) -> Option<&io::Error> {
+        self.outbound.last_refusal()
+    }
+
+    /// One system call that takes what is there; waits as `flags` and the socket's timeout say.
+    fn take(&mut self, flags: libc::c_int, each: &mut dyn FnMut(Port, &[u8])) -> io::Result<Taken> {
+        let Some(datagrams) = self.inbound.receive(&self.socket, flags)? else { return Ok(Taken::Nothing) };
+        let mut handed = 0;
+        let mut was_woken = false;
+        for place in 0..datagrams {
+            let datagram = self.inbound.datagram(place);
+            if datagram.bytes.is_empty() && datagram.from.gid() == Some(self.gid) {
+                was_woken = true;
+                continue;
+            }
+            let Some((src, src_port)) = datagram.from.gid().zip(datagram.from.port()) else { continue };
+            if src != self.last_source.0 {
+                self.last_source = (src, self.peers.port_at(src));
+            }
+            let port = self.last_source.1;
+            let route = Route { src, dst: self.gid, src_port, ip_id: 0 };
+            handed +=
+                sort(&datagram, route, self.must_solve, &mut self.counters, &mut |frame| each(port, frame));
+            self.counters.unknown_source += u64::from(port == Port::UNKNOWN);
+        }
+        Ok(if handed == 0 && !was_woken { Taken::Rubbish } else { Taken::Frames(handed) })
+    }
+
+    fn spin(&mut self, most: Duration, each: &mut dyn FnMut(Port, &[u8])) -> io::Result<usize> {
+        let until = self.clock.after(most);
+        for spins in 0_u32.. {
+            if let Taken::Frames(handed) = self.take(libc::MSG_DONTWAIT, each)? {
+                return Ok(handed);
+            }
+            if self.clock.now() >= until {
+                break;
+            }
+            if spins > SPINS_BEFORE_YIELD {
+                std::thread::yield_now();
+            }
+        }
+        Ok(0)
+    }
+}
+
+/// What one system call brought.
+enum Taken {
+    /// Nothing was there.
+    Nothing,
+    /// Packets, none of which was good.
+    Rubbish,
+    /// So many frames; none when it was a wake-up.
+    Frames(usize),
+}
+
+/// Checks the packets of one buffer from the kernel and hands over the good ones.
+fn sort(
+    datagram: &Datagram<'_>,
+    route: Route,
+    must_solve: bool,
+    counters: &mut LinkCounters,
+    each: &mut dyn FnMut(&[u8]),
+) -> usize {
+    let mut handed = 0;
+    for (ip_id, packet) in (0..).zip(datagram.packets()) {
+        match check(&Route { ip_id, ..route }, packet, must_solve) {
+            _ if datagram.is_cut || packet.len() > FRAME_MAX + icrc::LEN => counters.long += 1,
+            Ok(frame) => {
+                counters.frames_in += 1;
+                counters.bytes_in += frame.len() as u64;
+                each(frame);
+                handed += 1;
+            }
+            Err(WireError::Short { .. }) => counters.short += 1,
+            Err(_) => counters.bad_icrc += 1,
+        }
+    }
+    handed
+}
+
+/// The frame in a packet whose ICRC is right. A socket does not see the identification: the place in a coalesced buffer is tried
+/// first, then the places a segmented send can give it, and any at all only when `must_solve`.
+fn check<'a>(route: &Route, packet: &'a [u8], must_solve: bool) -> Result<&'a [u8], WireError> {
+    let (frame, ip_id) = icrc::check_any_id(route, packet)?;
+    if must_solve || ip_id < SEGMENTS_MAX { Ok(frame) } else { Err(WireError::Icrc) }
+}
+
+impl Link for UdpLink {
+    fn set_peer(&mut self, port: Port, gid: Option<Gid>) -> io::Result<()> {
+        match gid {
+            Some(gid) if gid.as_v4().is_some() != self.gid.as_v4().is_some() => {
+                let text = format!("{:?} cannot reach {gid:?}: one is IPv4, the other IPv6", self.gid);
+                return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+            }
+            Some(gid) => {
+                let route = Route { src: self.gid, dst: gid, src_port: UDP_PORT, ip_id: 0 };
+                self.peers.set(port, gid, Destination { address: SockAddr::new(gid, UDP_PORT), route });
+            }
+            None => self.peers.forget(port),
+        }
+        self.last_source = (self.gid, self.peers.port_at(self.gid));
+        Ok(())
+    }
+
+    fn send(&mut self, port: Port, frame: &[u8]) {
+        let Some(destination) = self.peers.get(port) else {
+            self.counters.no_address += 1;
+            return;
+        };
+        if frame.len() < bth::LEN {
+            self.counters.short += 1;
+            return;
+        }
+        if frame.len() > FRAME_MAX {
+            self.counters.long += 1;
+            return;
+        }
+        if !self.outbound.push(destination, frame) {
+            self.outbound.flush(&self.socket, &mut self.counters);
+            let is_in = self.outbound.push(destination, frame);
+            assert!(is_in, "an empty batch takes a frame");
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.outbound.flush(&self.socket, &mut self.counters);
+        Ok(())
+    }
+
+    fn receive(&mut self, wait: Wait, each: &mut dyn FnMut(Port, &[u8])) -> io::Result<usize> {
+        let taken = match wait {
+            Wait::AtMost(most) if most > Duration::ZERO => match self.waiting {
+                Waiting::Spin => return self.spin(most, each),
+                Waiting::Block => {
+                    self.socket.set_patience(most)?;
+                    self.take(libc::MSG_WAITFORONE, each)?
+                }
+            },
+            _ => self.take(libc::MSG_DONTWAIT, each)?,
+        };
+        Ok(if let Taken::Frames(handed) = taken { handed } else { 0 })
+    }
+
+    fn counters(&self) -> LinkCounters {
+        self.counters
+    }
+
+    /// The waker sends an empty datagram from the socket to itself.
+    fn waker(&self) -> io::Result<Waker> {
+        let socket = self.socket.duplicate()?;
+        let to_self = SockAddr::new(self.gid, UDP_PORT);
+        Ok(Waker::new(move || socket.send_empty(&to_self)))
+    }
+}

@@ -1,0 +1,152 @@
+//! Packets from the kernel: fixed slots, one system call for what is there.
+
+use super::sockaddr::SockAddr;
+use super::socket::Socket;
+use crate::FRAME_MAX;
+use farmem_wire::icrc;
+use std::io;
+use std::mem;
+use std::ptr;
+use std::slice::Chunks;
+
+/// Datagrams of one system call.
+const SLOTS: usize = 16;
+/// Calls in a row that found one datagram before only one is asked for: looking for a second costs a tenth of a microsecond.
+const SINGLES_BEFORE_ONE: u32 = 2;
+/// Of so many calls that could ask for one, one asks for all: a burst is noticed at the latest then.
+const ONES_BEFORE_ALL: u32 = 8;
+/// Bytes of a slot for single packets: the longest, and one more byte to see that it was longer.
+const SLOT_BYTES: usize = FRAME_MAX + icrc::LEN + 60;
+/// Bytes of a slot for coalesced packets: what the kernel hands over at most.
+const COALESCED_SLOT_BYTES: usize = 1 << 16;
+
+/// Room for the control message that says how long the coalesced packets are.
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+struct Control([u8; CONTROL_LEN]);
+
+const CONTROL_LEN: usize = 64;
+
+/// The slots.
+pub(super) struct Inbound {
+    slot_bytes: usize,
+    bytes: Vec<u8>,
+    names: Vec<SockAddr>,
+    controls: Vec<Control>,
+    pieces: Vec<libc::iovec>,
+    headers: Vec<libc::mmsghdr>,
+    /// Headers that the last call filled.
+    used: usize,
+    /// Calls in a row that found one datagram.
+    singles: u32,
+}
+
+// SAFETY: the pointers in `pieces` and `headers` lead into the other vectors of the same value, whose memory moves with it to
+// another thread and is never given back before the value is dropped.
+unsafe impl Send for Inbound {}
+
+/// One buffer from the kernel.
+#[derive(Debug)]
+pub(super) struct Datagram<'a> {
+    pub(super) from: &'a SockAddr,
+    pub(super) bytes: &'a [u8],
+    /// Longer than its slot.
+    pub(super) is_cut: bool,
+    /// Bytes of each of its packets but the last.
+    packet_len: usize,
+}
+
+impl Datagram<'_> {
+    /// Its packets.
+    pub(super) fn packets(&self) -> Chunks<'_, u8> {
+        self.bytes.chunks(self.packet_len)
+    }
+}
+
+impl Inbound {
+    pub(super) fn new(coalesces: bool) -> Self {
+        let slot_bytes = if coalesces { COALESCED_SLOT_BYTES } else { SLOT_BYTES };
+        let mut slots = Self {
+            slot_bytes,
+            bytes: vec![0; slot_bytes * SLOTS],
+            names: vec![SockAddr::none(); SLOTS],
+            controls: vec![Control([0; CONTROL_LEN]); SLOTS],
+            pieces: vec![libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; SLOTS],
+            headers: Vec::new(),
+            used: SLOTS,
+            singles: 0,
+        };
+        // SAFETY: a mmsghdr is integers and pointers; all zero is an empty one.
+        slots.headers.resize_with(SLOTS, || unsafe { mem::zeroed() });
+        slots.prepare();
+        slots
+    }
+
+    /// Points the headers used last at their slots again, with the full sizes.
+    fn prepare(&mut self) {
+        let Self { slot_bytes, bytes, names, controls, pieces, headers, used, .. } = self;
+        let parts = bytes.chunks_exact_mut(*slot_bytes).zip(names).zip(controls).zip(pieces);
+        for ((((slot, name), control), piece), header) in parts.zip(headers).take(*used) {
+            *piece = libc::iovec { iov_base: slot.as_mut_ptr().cast(), iov_len: slot.len() };
+            let header = &mut header.msg_hdr;
+            header.msg_name = name.as_mut_ptr().cast();
+            header.msg_namelen = SockAddr::CAPACITY;
+            header.msg_iov = ptr::from_mut(piece);
+            header.msg_iovlen = 1;
+            header.msg_control = ptr::from_mut(control).cast();
+            header.msg_controllen = CONTROL_LEN;
+        }
+        *used = 0;
+    }
+
+    /// Datagrams to ask for: one, when they come one by one.
+    const fn ask(&self) -> usize {
+        let ones = self.singles.saturating_sub(SINGLES_BEFORE_ONE);
+        if ones.is_multiple_of(ONES_BEFORE_ALL) { SLOTS } else { 1 }
+    }
+
+    /// Takes what is there; `None` when nothing was, or the wait was over or interrupted.
+    pub(super) fn receive(&mut self, socket: &Socket, flags: libc::c_int) -> io::Result<Option<usize>> {
+        self.prepare();
+        let (headers, none) = (self.headers.as_mut_ptr(), ptr::null_mut());
+        let count = libc::c_uint::try_from(self.ask()).expect("few slots");
+        // SAFETY: there are at least `count` headers, and each points to a name, a control buffer and one piece in vectors that this value owns,
+        // with their true sizes; no reference into them has been used since `prepare`, and none is while `self` is borrowed mutably.
+        let got = unsafe { libc::recvmmsg(socket.fd(), headers, count, flags, none) };
+        let Ok(got) = usize::try_from(got) else {
+            let e = io::Error::last_os_error();
+            let is_nothing =
+                matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR | libc::ECONNREFUSED));
+            return if is_nothing { Ok(None) } else { Err(e) };
+        };
+        self.used = got;
+        self.singles = if got == 1 { self.singles.wrapping_add(1) } else { 0 };
+        Ok(Some(got))
+    }
+
+    /// What stands in a slot that the last call filled.
+    pub(super) fn datagram(&self, place: usize) -> Datagram<'_> {
+        let header = &self.headers[..self.used][place];
+        let slot = &self.bytes[place * self.slot_bytes..][..self.slot_bytes];
+        let bytes = &slot[..self.slot_bytes.min(header.msg_len as usize)];
+        let is_cut = header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
+        let control = &self.controls[place].0[..header.msg_hdr.msg_controllen.min(CONTROL_LEN)];
+        let packet_len = coalesced_len(control).filter(|&len| len > 0).unwrap_or_else(|| bytes.len().max(1));
+        Datagram { from: &self.names[place], bytes, is_cut, packet_len }
+    }
+}
+
+impl std::fmt::Debug for Inbound {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inbound").field("slots", &self.headers.len()).finish_non_exhaustive()
+    }
+}
+
+/// What the kernel's control message says of the packets' length: a cmsghdr (length, level, type), then an int.
+fn coalesced_len(control: &[u8]) -> Option<usize> {
+    let int = |at: usize| Some(i32::from_le_bytes(control.get(at..at + 4)?.try_into().ok()?));
+    if (int(8)?, int(12)?) != (libc::SOL_UDP, libc::UDP_GRO) {
+        return None;
+    }
+    usize::try_from(int(16)?).ok()
+}

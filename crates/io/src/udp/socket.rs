@@ -1,0 +1,155 @@
+//! The socket: opened as the ICRC needs it, with errors that say what to do.
+
+use super::sockaddr::SockAddr;
+use crate::{OpenError, ip_of};
+use farmem_machine::Duration;
+use farmem_wire::{Gid, UDP_PORT};
+use socket2::{Domain, Protocol, Type};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd as _, RawFd};
+
+/// Bytes of each of the kernel's buffers that are asked for unless the configuration says otherwise.
+pub const BUFFER_BYTES: usize = 4 << 20;
+
+/// What the kernel gave of the buffers asked for, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Buffers {
+    /// Asked for, in each direction.
+    pub asked: usize,
+    /// For received packets.
+    pub receive: usize,
+    /// For packets to be sent.
+    pub send: usize,
+}
+
+impl Buffers {
+    /// What to do when the kernel gave less than was asked for.
+    #[must_use]
+    pub fn advice(&self) -> Option<String> {
+        let Self { asked, receive, send } = *self;
+        (receive.min(send) < asked).then(|| {
+            format!(
+                "asked for socket buffers of {asked} bytes, got {receive} to receive and {send} to send: packets may be lost under \
+                 load; as root: sysctl -w net.core.rmem_max={asked} net.core.wmem_max={asked}"
+            )
+        })
+    }
+}
+
+/// A bound, unconnected UDP socket.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    socket: socket2::Socket,
+    buffers: Buffers,
+    /// Milliseconds a blocking receive waits, as the kernel was told last.
+    patience_ms: u64,
+}
+
+impl Socket {
+    pub(crate) fn open(gid: Gid, buffer_bytes: usize) -> Result<Self, OpenError> {
+        let ip = ip_of(gid);
+        let address = SocketAddr::new(ip, UDP_PORT);
+        if ip.is_unspecified() || ip.is_multicast() {
+            let remedy = "the ICRC covers it, so it must be one address of this machine".into();
+            return Err(OpenError::Setting { setting: "address", value: ip.to_string(), remedy });
+        }
+        let refused = |e| refusal(address, e);
+        let domain = Domain::for_address(address);
+        let socket = socket2::Socket::new(domain, Type::DGRAM, Some(Protocol::UDP)).map_err(refused)?;
+        let fd = socket.as_raw_fd();
+        match ip {
+            IpAddr::V4(_) => {
+                set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO).map_err(refused)?;
+            }
+            IpAddr::V6(_) => {
+                socket.set_only_v6(true).map_err(refused)?;
+                set(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)
+                    .map_err(refused)?;
+                // Soft-RoCE sends a UDP checksum of zero, which IPv6 drops unless told otherwise.
+                set(fd, libc::IPPROTO_UDP, UDP_NO_CHECK6_RX, 1).map_err(refused)?;
+            }
+        }
+        let buffers = ask_for_buffers(&socket, buffer_bytes).map_err(refused)?;
+        socket.bind(&address.into()).map_err(refused)?;
+        Ok(Self { socket, buffers, patience_ms: 0 })
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    pub(crate) const fn buffers(&self) -> Buffers {
+        self.buffers
+    }
+
+    /// Asks for runs of packets as one buffer; false when the kernel does not know that.
+    pub(crate) fn coalesce(&self) -> bool {
+        set(self.fd(), libc::IPPROTO_UDP, libc::UDP_GRO, 1).is_ok()
+    }
+
+    /// Lets a blocking receive wait for `most` at the longest, and at least a millisecond. It is rounded down to a power of two, so
+    /// that the kernel is told only when the order of magnitude changes: who waits for longer comes again.
+    pub(crate) fn set_patience(&mut self, most: Duration) -> io::Result<()> {
+        let ms = 1 << (most.as_nanos() / 1_000_000).clamp(1, PATIENCE_MS_MAX).ilog2();
+        if ms != self.patience_ms {
+            self.socket.set_read_timeout(Some(std::time::Duration::from_millis(ms)))?;
+            self.patience_ms = ms;
+        }
+        Ok(())
+    }
+
+    /// A second descriptor of the same socket.
+    pub(crate) fn duplicate(&self) -> io::Result<Self> {
+        Ok(Self { socket: self.socket.try_clone()?, buffers: self.buffers, patience_ms: 0 })
+    }
+
+    /// Sends an empty datagram. When the system refuses, so many packets wait that nobody sleeps.
+    pub(crate) fn send_empty(&self, to: &SockAddr) {
+        let flags = libc::MSG_DONTWAIT;
+        // SAFETY: no bytes are read for length 0; the address outlives the call and has the length given.
+        let _ = unsafe { libc::sendto(self.fd(), std::ptr::null(), 0, flags, to.as_ptr(), to.len()) };
+    }
+}
+
+/// Not in the `libc` crate: linux/udp.h.
+const UDP_NO_CHECK6_RX: libc::c_int = 102;
+
+/// The longest a blocking receive waits before the driver looks round.
+const PATIENCE_MS_MAX: u64 = 1024;
+
+/// Bytes of an option that is an int.
+const INT_LEN: libc::socklen_t = 4;
+const _: () = assert!(size_of::<libc::c_int>() == 4);
+
+fn set(fd: RawFd, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    // SAFETY: `value` is an int that outlives the call, as these options want, and its size is given.
+    let done = unsafe { libc::setsockopt(fd, level, option, (&raw const value).cast(), INT_LEN) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Asks past the system's limit first, which a privileged process may, then within it.
+fn ask_for_buffers(socket: &socket2::Socket, asked: usize) -> io::Result<Buffers> {
+    let fd = socket.as_raw_fd();
+    let value = libc::c_int::try_from(asked).unwrap_or(libc::c_int::MAX);
+    if set(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, value).is_err() {
+        socket.set_recv_buffer_size(asked)?;
+    }
+    if set(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, value).is_err() {
+        socket.set_send_buffer_size(asked)?;
+    }
+    // The kernel doubles what it is asked for, to account for its own overhead.
+    Ok(Buffers { asked, receive: socket.recv_buffer_size()? / 2, send: socket.send_buffer_size()? / 2 })
+}
+
+fn refusal(address: SocketAddr, e: io::Error) -> OpenError {
+    match e.raw_os_error() {
+        Some(libc::EADDRINUSE) => OpenError::InUse { address: address.to_string() },
+        Some(libc::EADDRNOTAVAIL) => OpenError::NotHere { address: address.ip().to_string() },
+        Some(libc::EACCES | libc::EPERM) => OpenError::NotPermitted {
+            doing: format!("open a UDP socket on {address}"),
+            remedy: "let the sandbox or security module of this process allow it".into(),
+        },
+        _ => OpenError::System { doing: format!("open a UDP socket on {address}"), source: e },
+    }
+}

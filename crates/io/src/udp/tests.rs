@@ -1,0 +1,287 @@
+//! Packets between addresses of 127.71/16, each test on its own: good, corrupt, foreign, in runs, too long.
+
+use super::*;
+use crate::ip_of;
+use std::net::UdpSocket;
+
+const PORT_A: Port = Port(10);
+const PORT_B: Port = Port(20);
+
+/// The address 127.71.`test`.`n`.
+fn gid(test: u8, n: u8) -> Gid {
+    Gid::from_v4([127, 71, test, n])
+}
+
+fn open(gid: Gid) -> UdpLink {
+    UdpLink::open(&UdpConfig::new(gid)).unwrap()
+}
+
+/// Two links that know each other, opened as `change` says.
+fn pair_with(test: u8, change: impl Fn(UdpConfig) -> UdpConfig) -> (UdpLink, UdpLink) {
+    let open = |n| UdpLink::open(&change(UdpConfig::new(gid(test, n)))).unwrap();
+    let (mut a, mut b) = (open(1), open(2));
+    a.set_peer(PORT_B, Some(gid(test, 2))).unwrap();
+    b.set_peer(PORT_A, Some(gid(test, 1))).unwrap();
+    (a, b)
+}
+
+fn pair(test: u8) -> (UdpLink, UdpLink) {
+    pair_with(test, |config| config)
+}
+
+fn frame(n: u32, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0x55; len];
+    bytes[..4].copy_from_slice(&n.to_be_bytes());
+    bytes
+}
+
+/// Receives until `count` frames came. Loopback delivers before the send returns, so none is waited for in vain.
+fn gather(link: &mut UdpLink, count: usize) -> Vec<(Port, Vec<u8>)> {
+    let mut got = Vec::new();
+    while got.len() < count {
+        let patience = Wait::AtMost(Duration::from_secs(60));
+        let handed = link.receive(patience, &mut |port, bytes| got.push((port, bytes.to_vec()))).unwrap();
+        assert!(handed > 0, "{} of {count} frames: {:?}", got.len(), link.counters());
+    }
+    got
+}
+
+/// All that waits.
+fn drain(link: &mut UdpLink) -> Vec<(Port, Vec<u8>)> {
+    let mut got = Vec::new();
+    while !matches!(
+        link.take(libc::MSG_DONTWAIT, &mut |port, bytes| got.push((port, bytes.to_vec()))).unwrap(),
+        Taken::Nothing
+    ) {}
+    got
+}
+
+/// A plain socket that can say anything.
+fn stranger(gid: Gid) -> UdpSocket {
+    UdpSocket::bind((ip_of(gid), UDP_PORT)).unwrap()
+}
+
+/// The bytes of `frame` sealed for the way from `src` to `dst`.
+fn sealed(src: Gid, dst: Gid, ip_id: u16, frame: &[u8]) -> Vec<u8> {
+    let mut packet = frame.to_vec();
+    icrc::seal(&Route { src, dst, src_port: UDP_PORT, ip_id }, &mut packet, 0);
+    packet
+}
+
+/// Frames of every length go both ways, with and without runs, blocking and spinning.
+#[test]
+fn frames_go_both_ways() {
+    let settings =
+        [(Waiting::Block, true), (Waiting::Block, false), (Waiting::Spin, true), (Waiting::Spin, false)];
+    for (test, (waiting, segmentation)) in (1..).zip(settings) {
+        let (mut a, mut b) = pair_with(test, |config| UdpConfig { waiting, segmentation, ..config });
+        for (n, len) in (0..).zip([12, 13, 64, 4096, FRAME_MAX]) {
+            a.send(PORT_B, &frame(n, len));
+            a.flush().unwrap();
+            assert_eq!(gather(&mut b, 1), [(PORT_A, frame(n, len))]);
+            b.send(PORT_A, &frame(n, len));
+            b.flush().unwrap();
+            assert_eq!(gather(&mut a, 1), [(PORT_B, frame(n, len))]);
+        }
+        assert_eq!((a.counters().lost(), a.counters().frames_in, a.counters().frames_out), (0, 5, 5));
+        assert_eq!(a.counters().bytes_in, b.counters().bytes_out);
+    }
+}
+
+/// Batches of mixed lengths and peers, with runs and without, sent to receivers that take runs and that do not: every frame arrives once, in
+/// order, its ICRC right for the identification its place in the run gave it.
+#[test]
+fn batches_arrive_whole_whatever_either_end_can_do() {
+    let cases = [(true, true), (true, false), (false, true), (false, false)];
+    for (test, (sends_runs, takes_runs)) in (10..).zip(cases) {
+        let config = |n, segmentation| UdpConfig { segmentation, ..UdpConfig::new(gid(test, n)) };
+        let mut a = UdpLink::open(&config(1, sends_runs)).unwrap();
+        let mut b = UdpLink::open(&config(2, takes_runs)).unwrap();
+        let mut c = UdpLink::open(&config(3, takes_runs)).unwrap();
+        a.set_peer(PORT_B, Some(gid(test, 2))).unwrap();
+        a.set_peer(Port(30), Some(gid(test, 3))).unwrap();
+        b.set_peer(PORT_A, Some(gid(test, 1))).unwrap();
+        let lens = [64, 64, 64, 40, 64, 4096, 4096, 4096, 4096, 12, 12, 2000, 64];
+        let mut to_b = Vec::new();
+        for n in 0..200 {
+            let len = lens[n as usize % lens.len()];
+            a.send(PORT_B, &frame(n, len));
+            to_b.push((PORT_A, frame(n, len)));
+            if n % 50 == 49 {
+                a.send(Port(30), &frame(n, 100));
+            }
+        }
+        a.flush().unwrap();
+        assert_eq!(gather(&mut b, 200), to_b);
+        let to_c: Vec<_> = [49, 99, 149, 199].map(|n| (Port::UNKNOWN, frame(n, 100))).into();
+        assert_eq!(gather(&mut c, 4), to_c);
+        let lost = [&a, &b, &c].map(|link| link.counters().lost());
+        assert_eq!(lost, [0; 3], "runs sent: {sends_runs}, taken: {takes_runs}");
+    }
+}
+
+/// Two processes' worth of sockets over IPv6.
+#[test]
+fn frames_go_over_ipv6() {
+    let here = Gid(std::net::Ipv6Addr::LOCALHOST.octets());
+    let Ok(mut link) = UdpLink::open(&UdpConfig::new(here)) else {
+        eprintln!("skipped: no IPv6 loopback, or [::1]:4791 is in use");
+        return;
+    };
+    link.set_peer(PORT_A, Some(here)).unwrap();
+    for n in 0..10 {
+        link.send(PORT_A, &frame(n, 1024));
+    }
+    link.flush().unwrap();
+    let wanted: Vec<_> = (0..10).map(|n| (PORT_A, frame(n, 1024))).collect();
+    assert_eq!(gather(&mut link, 10), wanted);
+    assert_eq!(link.counters().bad_icrc, 0);
+    let text = link.set_peer(PORT_B, Some(gid(0, 1))).unwrap_err().to_string();
+    assert!(text.contains("::1 cannot reach 127.71.0.1: one is IPv4, the other IPv6"), "{text}");
+}
+
+/// A switch on the way breaks a packet, and a stranger sends rubbish: each is dropped and counted in its place, and good
+/// packets around them arrive.
+#[test]
+fn bad_packets_are_counted_and_dropped() {
+    let mut b = open(gid(20, 2));
+    b.set_peer(PORT_A, Some(gid(20, 1))).unwrap();
+    let a = stranger(gid(20, 1));
+    let to_b = (ip_of(gid(20, 2)), UDP_PORT);
+    let good = sealed(gid(20, 1), gid(20, 2), 0, &frame(1, 64));
+    let mut flipped = good.clone();
+    flipped[30] ^= 4;
+    let too_long = sealed(gid(20, 1), gid(20, 2), 0, &frame(2, FRAME_MAX + 1));
+    for packet in [&good[..], &flipped, &good[..good.len() - 1], &[1, 2, 3], &too_long, &good] {
+        a.send_to(packet, to_b).unwrap();
+    }
+    assert_eq!(drain(&mut b), [(PORT_A, frame(1, 64)), (PORT_A, frame(1, 64))]);
+    let counters = b.counters();
+    assert_eq!((counters.short, counters.long, counters.bad_icrc), (1, 1, 2), "{counters:?}");
+}
+
+/// A Soft-RoCE card numbers its packets as it likes: they are taken when the link is told to solve for that, and not otherwise.
+#[test]
+fn an_unpredictable_identification_is_solved_for_when_asked() {
+    for (test, must_solve) in [(21, true), (22, false)] {
+        let config = UdpConfig { solve_unknown_ip_id: must_solve, ..UdpConfig::new(gid(test, 2)) };
+        let mut b = UdpLink::open(&config).unwrap();
+        let a = stranger(gid(test, 1));
+        for n in 0..4_u16 {
+            let ip_id = [0, 63, 64, 0xbeef][usize::from(n)];
+            let packet = sealed(gid(test, 1), gid(test, 2), ip_id, &frame(u32::from(n), 64));
+            a.send_to(&packet, (ip_of(gid(test, 2)), UDP_PORT)).unwrap();
+        }
+        let taken: Vec<u32> =
+            drain(&mut b).iter().map(|(_, f)| u32::from_be_bytes(f[..4].try_into().unwrap())).collect();
+        let wanted: &[u32] = if must_solve { &[0, 1, 2, 3] } else { &[0, 1] };
+        assert_eq!((taken, b.counters().bad_icrc), (wanted.to_vec(), 4 - wanted.len() as u64));
+    }
+}
+
+/// A node answers a host that has not been told of it: the frame comes from nobody known; once told, from its port; then the port moves.
+#[test]
+fn a_source_is_the_port_that_is_there_now() {
+    let mut b = open(gid(23, 2));
+    let mut a = open(gid(23, 1));
+    a.set_peer(PORT_B, Some(gid(23, 2))).unwrap();
+    let mut from = |known: Option<(Port, Option<Gid>)>| {
+        if let Some((port, gid)) = known {
+            b.set_peer(port, gid).unwrap();
+        }
+        a.send(PORT_B, &frame(0, 64));
+        a.flush().unwrap();
+        gather(&mut b, 1)[0].0
+    };
+    assert_eq!(from(None), Port::UNKNOWN);
+    assert_eq!(from(Some((PORT_A, Some(gid(23, 1))))), PORT_A);
+    assert_eq!(from(Some((Port(11), Some(gid(23, 1))))), Port(11));
+    assert_eq!(from(Some((Port(11), None))), PORT_A);
+    assert_eq!(from(Some((PORT_A, Some(gid(23, 9))))), Port::UNKNOWN);
+    assert_eq!(b.counters().unknown_source, 2);
+}
+
+/// What cannot be sent is counted, each kind in its place; the link goes on.
+#[test]
+fn what_cannot_be_sent_is_counted() {
+    let (mut a, mut b) = pair(24);
+    a.set_peer(Port(40), Some(Gid::from_v4([255, 255, 255, 255]))).unwrap();
+    a.send(Port(99), &frame(0, 64));
+    a.send(PORT_B, &frame(0, FRAME_MAX + 1));
+    a.send(PORT_B, &frame(0, bth::LEN - 1));
+    a.send(Port(40), &frame(0, 64));
+    a.send(PORT_B, &frame(1, 64));
+    a.flush().unwrap();
+    let counters = a.counters();
+    assert_eq!((counters.no_address, counters.long, counters.short, counters.send_refused), (1, 1, 1, 1));
+    assert!(a.last_refusal().is_some(), "broadcast needs a permission that is not asked for");
+    assert_eq!(gather(&mut b, 1), [(PORT_A, frame(1, 64))]);
+}
+
+/// More frames than a batch holds leave in several, without being asked.
+#[test]
+fn a_full_batch_leaves_by_itself() {
+    let (mut a, mut b) = pair(25);
+    for n in 0..150 {
+        a.send(PORT_B, &frame(n, 4096));
+    }
+    assert!(a.counters().frames_out > 0);
+    a.flush().unwrap();
+    assert_eq!(gather(&mut b, 150).len(), 150);
+}
+
+/// A second instance, somebody else's address, a wildcard: each says what to do.
+#[test]
+fn what_cannot_be_opened_says_why_and_what_to_do() {
+    let refusal = |gid| UdpLink::open(&UdpConfig::new(gid)).unwrap_err().to_string();
+    let first = open(gid(26, 1));
+    let text = refusal(gid(26, 1));
+    assert_eq!(text, "another instance is running on 127.71.26.1:4791; stop it or choose another address");
+    drop(first);
+    open(gid(26, 1));
+    let text = refusal(Gid::from_v4([192, 0, 2, 1]));
+    assert!(text.starts_with("192.0.2.1 is not an address of this machine; choose"), "{text}");
+    let text = refusal(Gid::from_v4([0, 0, 0, 0]));
+    assert!(text.starts_with("address cannot be 0.0.0.0; the ICRC covers it"), "{text}");
+}
+
+/// The kernel may give less than asked for, and then says so with the remedy.
+#[test]
+fn buffers_that_are_too_small_are_admitted() {
+    let buffers = Buffers { asked: 4 << 20, receive: 212_992, send: 4 << 20 };
+    let advice = buffers.advice().unwrap();
+    assert!(
+        advice.contains("got 212992 to receive") && advice.contains("net.core.rmem_max=4194304"),
+        "{advice}"
+    );
+    assert_eq!(Buffers { receive: 4 << 20, ..buffers }.advice(), None);
+    let given = open(gid(27, 1)).buffers();
+    assert!(given.asked == BUFFER_BYTES && given.receive > 0 && given.send > 0);
+}
+
+/// A waker ends a wait that would last for ever, also when it called before the wait began; nothing is counted for it.
+#[test]
+fn a_waker_ends_the_wait() {
+    for (test, waiting) in [(28, Waiting::Block), (29, Waiting::Spin)] {
+        let mut a = UdpLink::open(&UdpConfig { waiting, ..UdpConfig::new(gid(test, 1)) }).unwrap();
+        let waker = a.waker().unwrap();
+        let for_ever = Wait::AtMost(Duration::from_secs(1_000_000));
+        waker.wake();
+        assert_eq!(a.receive(for_ever, &mut |_, _| ()).unwrap(), 0);
+        let other = std::thread::spawn(move || waker.wake());
+        assert_eq!(a.receive(for_ever, &mut |_, _| ()).unwrap(), 0);
+        other.join().unwrap();
+        assert_eq!(a.counters(), LinkCounters::default());
+    }
+}
+
+/// A wait with nothing to wait for ends by itself.
+#[test]
+fn a_wait_ends_in_time() {
+    for (test, waiting) in [(30, Waiting::Block), (31, Waiting::Spin)] {
+        let mut a = UdpLink::open(&UdpConfig { waiting, ..UdpConfig::new(gid(test, 1)) }).unwrap();
+        for wait in [Wait::No, Wait::AtMost(Duration::ZERO), Wait::AtMost(Duration::from_micros(50))] {
+            assert_eq!(a.receive(wait, &mut |_, _| ()).unwrap(), 0);
+        }
+    }
+}
