@@ -68,6 +68,9 @@ impl State {
         match what {
             What::JoinSwitch { gid, home } => {
                 self.reset(Role::Switch, Why::Joined { role: Role::Switch }, effects);
+                if self.switch.is_some() {
+                    self.forget(Port::SWITCH, effects);
+                }
                 self.switch_generation = self.switch_generation.wrapping_add(1);
                 self.switch = Some(SwitchRow { gid: *gid, home: *home, joining: Some(id) });
                 effects.push(Effect::Peer(PeerChange { port: Port::SWITCH, gid: Some(Gid(*gid)) }));
@@ -119,6 +122,9 @@ impl State {
         self.reset(role, Why::Joined { role }, effects);
         // Its memory and its halves of the connections are gone; the hosts' halves will notice (PROTOCOL 8.2).
         self.connections.retain(|_, row| row.node != *node);
+        if self.nodes.contains_key(node) {
+            self.forget(Port::node(*node), effects);
+        }
         let row = NodeRow {
             name: name.clone(),
             gid: *gid,
@@ -137,6 +143,9 @@ impl State {
     fn begin_join_host(&mut self, id: u64, what: &What, effects: &mut Vec<Effect>) {
         let What::JoinHost { host, name, gid, home } = what else { return };
         self.cut_off(*host, effects);
+        if self.hosts.get(host).is_some_and(|row| row.present) {
+            self.forget(Port::host(*host), effects);
+        }
         let generation = self.hosts.get(host).map_or(0, |row| row.generation) + 1;
         let row = HostRow {
             name: name.clone(),
@@ -148,6 +157,14 @@ impl State {
         };
         self.hosts.insert(*host, row);
         effects.push(Effect::Peer(PeerChange { port: Port::host(*host), gid: Some(Gid(*gid)) }));
+    }
+
+    /// The incarnation that had this port is no more, whatever becomes of the next one's join. (Nodes are not told of nodes.)
+    fn forget(&mut self, port: Port, effects: &mut Vec<Effect>) {
+        let roles: Vec<Role> = self.queues.keys().copied().collect();
+        for role in roles.into_iter().filter(|&role| port.as_node().is_none() || role == Role::Switch) {
+            self.enqueue(role, None, Told(Update::PeerGone { port: port.0 }), None, effects);
+        }
     }
 
     /// Ends all that belongs to the host's present incarnation.
@@ -186,25 +203,34 @@ impl State {
         let queue = self.queues.get_mut(&role).filter(|queue| queue.seq == seq);
         let queue = queue.ok_or(Misfit("an answer to no batch"))?;
         let answer = queue.answer(refusal.map(|refusal| usize::from(refusal.index)));
-        let (applied, refused) = answer.ok_or(Misfit("an answer to no update"))?;
-        for entry in applied {
-            self.applied(role, entry, effects);
+        let answer = answer.ok_or(Misfit("an answer to no update"))?;
+        self.take_back(role, &answer.applied);
+        for entry in answer.applied {
+            self.unwait(role, &entry);
+            let applying = entry.change.filter(|_| !entry.withdrawn).and_then(|id| self.changes.get_mut(&id));
+            if let (Some(change), Some(undo)) = (applying, entry.undo) {
+                change.undo.push((role, undo));
+            }
         }
-        if let (Some(entry), Some(Refusal { status, .. })) = (refused, refusal) {
+        answer.dropped.iter().for_each(|entry| self.unwait(role, entry));
+        if let (Some(entry), Some(Refusal { status, .. })) = (answer.refused, refusal) {
             self.refused(role, &entry, status, effects);
         }
         Ok(())
     }
 
-    fn applied(&mut self, role: Role, entry: Entry, effects: &mut Vec<Effect>) {
-        self.unwait(role, &entry);
-        let Some(undo) = entry.undo else { return };
-        if entry.withdrawn {
-            for told in undo {
-                self.enqueue(role, entry.change, told, None, effects);
+    /// Takes back what was applied after its change was given up, before anything that was decided since: the addresses or the
+    /// vma may be another change's by now.
+    fn take_back(&mut self, role: Role, applied: &[Entry]) {
+        let mut back = Vec::new();
+        for entry in applied.iter().rev().filter(|entry| entry.withdrawn) {
+            for &told in entry.undo.iter().flatten() {
+                let waited = self.wait_for(entry.change, role);
+                back.push(Entry { change: entry.change, waited, ..Entry::plain(told) });
             }
-        } else if let Some(change) = entry.change.and_then(|id| self.changes.get_mut(&id)) {
-            change.undo.push((role, undo));
+        }
+        if let Some(queue) = self.queues.get_mut(&role) {
+            queue.push_front(back);
         }
     }
 
@@ -378,24 +404,29 @@ impl State {
         undo: Option<Vec<Told>>,
         effects: &mut Vec<Effect>,
     ) {
+        let waited = self.wait_for(change, role);
         let Some(queue) = self.queues.get_mut(&role) else { return };
-        let change_row = change.and_then(|id| self.changes.get_mut(&id));
-        let waited = match (&change_row, queue.reach) {
-            (None, _) | (_, Reach::Silent) => false,
-            (Some(_), Reach::Ready) => true,
-            (Some(row), Reach::Held) => !row.what.tolerates(role),
-        };
         queue.push(Entry { told, undo, change, waited, withdrawn: false });
-        let missed_too_much = queue.reach == Reach::Silent && queue.missed > MISSED_MAX;
-        if let Some(row) = change_row.filter(|_| waited) {
+        if queue.reach == Reach::Silent && queue.missed > MISSED_MAX {
+            self.lose(role, effects);
+        }
+    }
+
+    /// Has a change wait for one more answer of a role; false when it does without.
+    fn wait_for(&mut self, change: Option<u64>, role: Role) -> bool {
+        let Some(row) = change.and_then(|id| self.changes.get_mut(&id)) else { return false };
+        let waited = match self.queues.get(&role).map(|queue| queue.reach) {
+            None | Some(Reach::Silent) => false,
+            Some(Reach::Ready) => true,
+            Some(Reach::Held) => !row.what.tolerates(role),
+        };
+        if waited {
             match row.waits.iter_mut().find(|(on, _)| *on == role) {
                 Some((_, count)) => *count += 1,
                 None => row.waits.push((role, 1)),
             }
         }
-        if missed_too_much {
-            self.lose(role, effects);
-        }
+        waited
     }
 
     fn unwait(&mut self, role: Role, entry: &Entry) {

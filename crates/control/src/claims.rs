@@ -1,6 +1,7 @@
 //! Which requests must not overlap: each is about some things, and waits while an earlier one changes one of them.
 
 use crate::api::Request;
+use crate::invariants::NODE_END;
 use crate::record::What;
 use crate::state::State;
 use alloc::collections::BTreeSet;
@@ -18,6 +19,23 @@ pub(crate) enum Claim {
     Session(u16, u32),
 }
 
+/// How a request is about a thing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Need {
+    /// It changes the thing: whoever comes later and needs it waits.
+    Changes(Claim),
+    /// It needs the thing not to be changing.
+    Uses(Claim),
+}
+
+impl Need {
+    pub(crate) const fn claim(self) -> Claim {
+        match self {
+            Self::Changes(claim) | Self::Uses(claim) => claim,
+        }
+    }
+}
+
 impl State {
     /// What the changes in flight are about.
     pub(crate) fn claims(&self) -> BTreeSet<Claim> {
@@ -25,46 +43,42 @@ impl State {
     }
 
     /// What must be free before a request can begin.
-    pub(crate) fn needs(&self, request: &Request) -> Vec<Claim> {
-        let node =
-            |node: u16| (node < crate::invariants::NODE_END).then(|| Claim::Member(Port::node(node).0));
-        let host = |host: u16| Claim::Member(Port::host(host).0);
-        let vma = |addr: u64| {
-            let (base, vma) = self.vma_at(addr)?;
-            Some([Some(Claim::Vma(base)), node(vma.node)])
-        };
+    pub(crate) fn needs(&self, request: &Request) -> Vec<Need> {
+        let uses_node = |node: u16| (node < NODE_END).then(|| Need::Uses(Claim::Member(Port::node(node).0)));
+        let uses_host = |host: u16| Need::Uses(Claim::Member(Port::host(host).0));
+        let changes = |port: Port| Need::Changes(Claim::Member(port.0));
         match request {
-            Request::JoinSwitch { .. } => Vec::from([Claim::Member(Port::SWITCH.0)]),
-            Request::JoinNode { name, .. } => self
-                .nodes
-                .iter()
-                .filter(|(_, row)| row.name == *name)
-                .filter_map(|(&number, _)| node(number))
-                .collect(),
-            Request::JoinHost { name, .. } => self
-                .hosts
-                .iter()
-                .filter(|(_, row)| row.name == *name)
-                .map(|(&number, _)| host(number))
-                .collect(),
-            Request::Leave { port } => Vec::from([Claim::Member(*port)]),
-            Request::OpenSession { host: number, domain } => {
-                Vec::from([host(*number), Claim::Session(*number, *domain)])
+            Request::JoinSwitch { .. } => Vec::from([changes(Port::SWITCH)]),
+            Request::JoinNode { name, .. } => {
+                let known = self.nodes.iter().filter(|(_, row)| row.name == *name);
+                known.map(|(&node, _)| changes(Port::node(node))).collect()
             }
-            Request::Connect { host: number, node: to, .. } => {
-                node(*to).into_iter().chain([host(*number)]).collect()
+            Request::JoinHost { name, .. } => {
+                let known = self.hosts.iter().filter(|(_, row)| row.name == *name);
+                known.map(|(&host, _)| changes(Port::host(host))).collect()
             }
-            Request::Disconnect { host: number, .. } => Vec::from([host(*number)]),
-            Request::Allocate { node: on, .. } => on.and_then(node).into_iter().collect(),
+            Request::Leave { port } => Vec::from([changes(Port(*port))]),
+            Request::OpenSession { host, domain } => {
+                Vec::from([uses_host(*host), Need::Changes(Claim::Session(*host, *domain))])
+            }
+            Request::Connect { host, node, .. } => {
+                uses_node(*node).into_iter().chain([uses_host(*host)]).collect()
+            }
+            Request::Disconnect { host, .. } => Vec::from([uses_host(*host)]),
+            Request::Allocate { node, .. } => node.and_then(uses_node).into_iter().collect(),
             Request::Free { base, .. } | Request::Grant { base, .. } => {
-                vma(*base).into_iter().flatten().flatten().collect()
+                let found = self.vma_at(*base);
+                let needs =
+                    found.map(|(base, vma)| [Some(Need::Changes(Claim::Vma(base))), uses_node(vma.node)]);
+                needs.into_iter().flatten().flatten().collect()
             }
             Request::CreateDomain { .. } | Request::Overview => Vec::new(),
         }
     }
 }
 
-fn claim(what: &What) -> Option<Claim> {
+/// What a change in flight is about.
+pub(crate) fn claim(what: &What) -> Option<Claim> {
     match what {
         What::JoinSwitch { .. } => Some(Claim::Member(Port::SWITCH.0)),
         What::JoinNode { node, .. } | What::LeaveNode { node, .. } => {

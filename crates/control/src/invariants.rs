@@ -1,6 +1,7 @@
 //! What must always hold of the state: asserted while it lives, and asked of a log before it is believed.
 
 use crate::allocate::{PAGE, VA_END};
+use crate::claims::claim;
 use crate::grants;
 use crate::record::{Role, VmaRow, What};
 use crate::state::{Misfit, State};
@@ -49,6 +50,37 @@ impl State {
         if holds { Ok(()) } else { Err(Misfit("a change to something that is not there")) }
     }
 
+    /// Whether what a change that has begun is about is still there.
+    fn can_go_on(&self, what: &What) -> bool {
+        let domain = |domain: &u32| self.domains.contains_key(domain);
+        let vma = |base: &u64| self.vmas.get(base).filter(|row| row.pending.is_none());
+        match what {
+            What::OpenSession(row) => self.has_joined(row.host) && domain(&row.domain),
+            What::Connect(row) => {
+                self.has_joined(row.host) && self.node_joined(row.node) && domain(&row.domain)
+            }
+            What::Disconnect(row) => row.node < NODE_END,
+            What::Free { base } => vma(base).is_some(),
+            What::Grant { vma: first, base, len, to, .. } => vma(first).is_some_and(|row| {
+                let end = base.checked_add(*len).filter(|_| *len > 0 && base >= first);
+                end.is_some_and(|end| end <= first + row.size) && domain(to) && *to != row.domain
+            }),
+            What::Allocate { base, node, .. } => self.vmas.get(base).is_some_and(|row| row.node == *node),
+            What::JoinSwitch { .. } => self.switch.is_some(),
+            What::JoinNode { node, .. } => self.nodes.contains_key(node),
+            What::JoinHost { host, .. } => self.hosts.get(host).is_some_and(|row| row.present),
+            What::LeaveNode { .. } | What::LeaveHost { .. } => true,
+        }
+    }
+
+    fn has_joined(&self, host: u16) -> bool {
+        self.hosts.get(&host).is_some_and(|row| row.present && row.joining.is_none())
+    }
+
+    fn node_joined(&self, node: u16) -> bool {
+        self.nodes.get(&node).is_some_and(|row| row.joining.is_none() || self.joins_again(row))
+    }
+
     fn vma_fits(&self, base: u64, size: u64, node: u16) -> bool {
         let Some(row) = self.nodes.get(&node) else { return false };
         let Some(end) = base.checked_add(size) else { return false };
@@ -79,6 +111,7 @@ impl State {
         let mut end = 0;
         for (&base, vma) in &self.vmas {
             must(self.vma_fits(base, vma.size, vma.node), "a vma is aligned and inside its node")?;
+            must(self.node_joined(vma.node), "a vma's node has joined")?;
             must(base >= end, "vmas do not overlap")?;
             must(self.domains.contains_key(&vma.domain), "a vma's owner is a domain")?;
             end = base + vma.size;
@@ -127,12 +160,11 @@ impl State {
         let homes = homes.chain(self.nodes.values().map(|row| &row.home));
         let homes = homes.chain(self.hosts.values().filter(|row| row.present).map(|row| &row.home));
         must(homes.map(|key| key.qpn).all(|qpn| qpns.insert(qpn)), "each endpoint has its own queue pair")?;
-        let present = |host: &u16| self.hosts.get(host).is_some_and(|row| row.present);
         let mut pairs = BTreeSet::new();
         for (qpn, row) in &self.sessions {
             must(*qpn == row.key.qpn && qpns.insert(*qpn), "each session has its own queue pair")?;
             must(
-                present(&row.host) && self.domains.contains_key(&row.domain),
+                self.has_joined(row.host) && self.domains.contains_key(&row.domain),
                 "a session's host and domain exist",
             )?;
             must(pairs.insert((row.host, row.domain)), "a host has one session in a domain")?;
@@ -140,7 +172,7 @@ impl State {
         for (qpn, row) in &self.connections {
             must(*qpn == row.qpn && qpns.insert(*qpn), "each connection has its own queue pair at the host")?;
             must(qpns.insert(row.peer_qpn), "each connection has its own queue pair at the node")?;
-            must(present(&row.host) && self.nodes.contains_key(&row.node), "a connection's ends exist")?;
+            must(self.has_joined(row.host) && self.node_joined(row.node), "a connection's ends exist")?;
             must(self.domains.contains_key(&row.domain), "a connection's domain exists")?;
         }
         Ok(())
@@ -157,7 +189,13 @@ impl State {
                 must(usize::try_from(said) == Ok(waited), "a change waits for exactly its updates")?;
             }
         }
+        let mut claims = BTreeSet::new();
+        let mut made =
+            self.changes.values().filter(|change| change.failed.is_none()).filter_map(|c| claim(&c.what));
+        must(made.all(|claim| claims.insert(claim)), "changes in flight are about different things")?;
         for (&id, change) in &self.changes {
+            let goes_on = change.failed.is_some() || self.can_go_on(&change.what);
+            must(goes_on, "what a change is about is there while it is made")?;
             must(id < self.next_change, "changes are numbered in order")?;
             must(!change.waits.is_empty(), "a change waits for something")?;
             must(

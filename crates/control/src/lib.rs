@@ -36,6 +36,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::vec::Vec;
 use api::{ApiError, ErrorCode, Request, Response};
+use claims::Need;
 use core::fmt;
 use farmem_machine::{Duration, Event, Instant, Machine, Outbox, Rng};
 use farmem_transport::PeerChange;
@@ -336,8 +337,9 @@ impl Control {
             let mut blocked = self.state.claims();
             let next = self.waiting.iter().position(|pending| {
                 let needs = self.state.needs(&pending.ask.request);
-                let free = needs.iter().all(|claim| !blocked.contains(claim));
-                blocked.extend(needs);
+                let free = needs.iter().all(|need| !blocked.contains(&need.claim()));
+                let changes = |need: &Need| matches!(need, Need::Changes(_));
+                blocked.extend(needs.iter().filter(|need| changes(need)).map(|need| need.claim()));
                 free
             });
             let Some(pending) = next.and_then(|index| self.waiting.remove(index)) else { return };

@@ -2,6 +2,7 @@
 
 use crate::allocate::{PAGE, VA_END, first_fit};
 use crate::api::{ApiError, ErrorCode};
+use crate::claims::Claim;
 use crate::errors::{bad, bound, error, not_found};
 use crate::record::{HostRow, NodeRow, What};
 use crate::requests::Decision;
@@ -117,16 +118,23 @@ impl Control {
     fn new_host(&self) -> Result<u16, ApiError> {
         let most = self.config.bounds.hosts_max;
         let unused = (1..=most).find(|host| !self.state.hosts.contains_key(host));
-        let left = || self.state.hosts.iter().find(|(_, row)| !row.present && row.generation < u16::MAX);
+        let leaving = self.state.claims();
+        let idle = |host: u16, row: &HostRow| {
+            let settled = !leaving.contains(&Claim::Member(Port::host(host).0));
+            !row.present && row.generation < u16::MAX && settled
+        };
+        let left = || self.state.hosts.iter().find(|&(&host, row)| idle(host, row));
         unused.or_else(|| left().map(|(&host, _)| host)).ok_or_else(|| bound("hosts", most))
     }
 
     /// A number and a range for a new node (PROTOCOL 8.2).
     fn new_node(&self, capacity: u64) -> Result<(u16, u64, u8), ApiError> {
         let most = self.config.bounds.nodes_max;
-        let node = (1..=most)
-            .find(|node| !self.state.nodes.contains_key(node))
-            .ok_or_else(|| bound("nodes", most))?;
+        let leaving = self.state.claims();
+        let taken = |node: u16| {
+            self.state.nodes.contains_key(&node) || leaving.contains(&Claim::Member(Port::node(node).0))
+        };
+        let node = (1..=most).find(|&node| !taken(node)).ok_or_else(|| bound("nodes", most))?;
         let mut ranges: Vec<(u64, u64)> =
             self.state.nodes.values().map(|row| (row.base, 1 << row.size_log2)).collect();
         ranges.sort_unstable();

@@ -95,7 +95,7 @@ impl State {
     fn switch_tables(&self) -> Vec<Update> {
         let mut updates = Vec::new();
         for (&node, row) in &self.nodes {
-            if row.joining.is_none() && self.queues.contains_key(&Role::Node(node)) {
+            if row.joining.is_none() {
                 updates.push(peer(Port::node(node), row.gid, row.home));
             }
             if row.joining.is_none() || self.joins_again(row) {
@@ -135,7 +135,7 @@ impl State {
     }
 
     /// True while a node that was there before joins: its translation never went away.
-    fn joins_again(&self, row: &NodeRow) -> bool {
+    pub(crate) fn joins_again(&self, row: &NodeRow) -> bool {
         let change = row.joining.and_then(|id| self.changes.get(&id));
         change.is_some_and(|change| matches!(change.what, What::JoinNode { again: true, .. }))
     }

@@ -42,6 +42,15 @@ pub(crate) struct Batch {
     pub(crate) len: usize,
 }
 
+/// What became of a batch.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) applied: Vec<Entry>,
+    pub(crate) refused: Option<Entry>,
+    /// Behind the refused one, so not applied, and given up meanwhile.
+    pub(crate) dropped: Vec<Entry>,
+}
+
 /// One update and what hangs on it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Entry {
@@ -102,11 +111,11 @@ impl Queue {
         }
     }
 
-    /// Takes the head's answer: `refused` is the index of the update that was refused. Gives the applied ones and the refused one;
-    /// the rest of the head is the next head.
+    /// Takes the head's answer: `refused` is the index of the update that was refused. What was not applied and is still wanted is
+    /// the next head.
     ///
     /// Answers `None` when nothing is outstanding or there is no such index.
-    pub(crate) fn answer(&mut self, refused: Option<usize>) -> Option<(Vec<Entry>, Option<Entry>)> {
+    pub(crate) fn answer(&mut self, refused: Option<usize>) -> Option<Answer> {
         let count = self.outstanding()?.entries.len();
         if refused.is_some_and(|index| index >= count) {
             return None;
@@ -114,14 +123,22 @@ impl Queue {
         let mut applied = self.batches.pop_front()?.entries;
         let mut rest = refused.map_or_else(Vec::new, |index| applied.split_off(index)).into_iter();
         let refused = rest.next();
-        if rest.len() > 0 {
-            self.batches.push_front(Batch::of(rest.collect()));
-        }
+        let (dropped, rest): (Vec<Entry>, Vec<Entry>) = rest.partition(|entry| entry.withdrawn);
         self.seq += 1;
         self.missed = 0;
         self.fresh = true;
         self.reach = Reach::Ready;
-        Some((applied, refused))
+        self.push_front(rest);
+        Some(Answer { applied, refused, dropped })
+    }
+
+    /// Puts updates before all others: what was applied and is not wanted must be gone before anything that was decided since. Only
+    /// right behind [`Queue::answer`], when no head is on its way.
+    pub(crate) fn push_front(&mut self, entries: Vec<Entry>) {
+        assert!(!self.head_sent(), "nothing overtakes a batch that was sent");
+        let mut ahead = Self::held(entries).batches;
+        ahead.append(&mut self.batches);
+        self.batches = ahead;
     }
 
     /// Gives up the updates of `change` that can be taken back: those not sent are removed, those on their way marked. Answers
@@ -188,11 +205,6 @@ impl Queue {
 }
 
 impl Batch {
-    fn of(entries: Vec<Entry>) -> Self {
-        let len = entries.iter().map(|entry| encoded_len(&entry.told)).sum();
-        Self { entries, len }
-    }
-
     /// Appends the updates' bytes; answers how many updates.
     pub(crate) fn emit(&self, bytes: &mut Vec<u8>) -> u16 {
         let mut count = 0;

@@ -1,0 +1,136 @@
+//! Hostile frames and damaged logs: nothing makes the control plane panic, and nothing it does not believe changes it.
+
+use crate::rack::{Rack, grant, text};
+use farmem_control::api::{PermName, Request};
+use farmem_control::{Control, DropReason, Note, Record};
+use farmem_machine::{Event, Machine, Outbox, Port, Rng};
+use proptest::prelude::*;
+
+const MIB: u64 = 1 << 20;
+
+/// A rack with a bit of everything, and a request in flight.
+fn busy_rack(seed: u64) -> Rack {
+    let mut rack = Rack::new(seed);
+    rack.join_switch().unwrap();
+    rack.join_node(1, MIB);
+    rack.join_node(2, MIB);
+    rack.join_host(1);
+    let (one, two) = (rack.domain("one"), rack.domain("two"));
+    let vma = rack.allocate(one, 8192);
+    rack.call(grant(&vma, 1024, 2048, two, PermName::Read)).unwrap();
+    rack.call(Request::OpenSession { host: 1, domain: one }).unwrap();
+    rack.call(Request::Connect { host: 1, node: 1, domain: two }).unwrap();
+    rack.ask(Request::Allocate { domain: two, size: 100, node: Some(2) });
+    rack.ask(Request::JoinHost { name: "h2".into(), gid: text(102) });
+    rack
+}
+
+/// Only the role that was asked, at its port, to the control plane's endpoint, with its key, about the batch outstanding, is heard.
+#[test]
+fn a_good_answer_from_the_wrong_place_is_dropped() {
+    let mut rack = busy_rack(70);
+    let node = Port::node(2);
+    let (_, batch) = rack.take_wires().into_iter().find(|(port, _)| *port == node).expect("a batch");
+    let good = rack.peers.get_mut(&node).unwrap().hear(&batch).unwrap();
+    let flipped = |byte: usize| {
+        let mut frame = good.clone();
+        frame[byte] ^= 1;
+        frame
+    };
+    let cases = [
+        (Port::UNKNOWN, good.clone(), DropReason::Port),
+        (Port::host(1), good.clone(), DropReason::Port),
+        (Port::node(3), good.clone(), DropReason::Stale),
+        (Port::SWITCH, good.clone(), DropReason::Stale),
+        (node, flipped(7), DropReason::Endpoint),  // BTH.DestQP
+        (node, flipped(15), DropReason::Endpoint), // DETH.Q_Key
+        (node, batch, DropReason::Endpoint),
+        (node, flipped(20), DropReason::Malformed), // version
+        (node, flipped(23), DropReason::Kind),      // response flag
+        (node, flipped(29), DropReason::Stale),     // generation
+        (node, flipped(51), DropReason::Stale),     // seq
+        (node, good[..good.len() - 1].to_vec(), DropReason::Malformed),
+        (node, Vec::new(), DropReason::Malformed),
+    ];
+    let rows = rack.control.compact();
+    for (port, frame, reason) in cases {
+        let before = rack.noted(Note::Dropped(reason));
+        rack.event(Event::Frame { port, bytes: &frame });
+        assert_eq!(rack.noted(Note::Dropped(reason)), before + 1, "{port:?} {reason:?}");
+    }
+    assert_eq!(rack.control.compact(), rows);
+    rack.event(Event::Frame { port: node, bytes: &good });
+    assert_ne!(rack.control.compact(), rows, "the answer itself counts");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Random bytes and mutated answers: dropped or, when still a valid answer, taken; never a panic, every invariant holds.
+    #[test]
+    fn frames_do_not_kill(frames in prop::collection::vec((0usize..5, prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4), prop::collection::vec(any::<u8>(), 0..80), any::<bool>()), 1..40)) {
+        let mut rack = busy_rack(71);
+        let ports = [Port::SWITCH, Port::node(1), Port::node(2), Port::host(1), Port::UNKNOWN];
+        let batches = rack.take_wires();
+        let answers: Vec<Vec<u8>> = batches.iter().filter_map(|(port, batch)| rack.peers.get_mut(port)?.hear(batch)).collect();
+        for (port, flips, noise, random) in frames {
+            let mut bytes = if random { noise } else { answers[port % answers.len()].clone() };
+            for (at, value) in flips {
+                if !bytes.is_empty() {
+                    let at = at.index(bytes.len());
+                    bytes[at] = value;
+                }
+            }
+            rack.event(Event::Frame { port: ports[port], bytes: &bytes });
+        }
+        rack.check_log();
+    }
+
+    /// Lines of a log are lost, doubled, swapped, or have a number changed. It is refused with the line named, or leads to a sound state.
+    #[test]
+    fn a_damaged_log_does_not_kill(edits in prop::collection::vec((0u8..4, any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<prop::sample::Index>(), 0u64..70_000), 1..4), compact in any::<bool>()) {
+        let rack = busy_rack(72);
+        let mut lines = if compact {
+            rack.control.compact().iter().map(|record| serde_json::to_string(record).unwrap()).collect()
+        } else {
+            rack.log.clone()
+        };
+        for (kind, left, right, place, value) in edits {
+            let (left, right) = (left.index(lines.len()), right.index(lines.len()));
+            match kind {
+                0 => drop(lines.remove(left)),
+                1 => lines.insert(right, lines[left].clone()),
+                2 => lines.swap(left, right),
+                _ => lines[left] = with_number(&lines[left], place, value),
+            }
+            prop_assume!(!lines.is_empty());
+        }
+        let records: Vec<Record> = lines.iter().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let count = records.len();
+        match Control::restore(rack.config.clone(), Rng::from_number(1), records) {
+            Err(error) => prop_assert!(error.line <= count && !error.to_string().is_empty()),
+            Ok(mut control) => {
+                control.check();
+                control.handle(rack.now, Event::Wake, &mut Outbox::new());
+                control.check();
+            }
+        }
+    }
+}
+
+/// The line with one of its numbers replaced.
+fn with_number(line: &str, place: prop::sample::Index, value: u64) -> String {
+    let digits: Vec<(usize, usize)> = {
+        let bytes = line.as_bytes();
+        let starts = (0..bytes.len())
+            .filter(|&i| bytes[i].is_ascii_digit() && (i == 0 || !bytes[i - 1].is_ascii_digit()));
+        starts
+            .map(|start| (start, start + bytes[start..].iter().take_while(|b| b.is_ascii_digit()).count()))
+            .collect()
+    };
+    if digits.is_empty() {
+        return line.into();
+    }
+    let (start, end) = digits[place.index(digits.len())];
+    format!("{}{value}{}", &line[..start], &line[end..])
+}

@@ -1,0 +1,360 @@
+//! Loss, silence, refusals, restarts: what each leads to (PROTOCOL 8.5, 8.6, 8.7).
+
+use crate::rack::peer::Budget;
+use crate::rack::{Faults, Rack, grant, text};
+use farmem_control::api::{ErrorCode, PermName, Request, Response};
+use farmem_control::{DropReason, MISSED_MAX, Note, Role};
+use farmem_machine::{Duration, Port};
+use farmem_wire::{Perm, Status};
+
+const MIB: u64 = 1 << 20;
+const NODE: Port = Port::node(1);
+
+fn rack_of_one(seed: u64) -> (Rack, u32, u32) {
+    let mut rack = Rack::new(seed);
+    rack.join_switch().unwrap();
+    rack.join_node(1, MIB);
+    let (owner, other) = (rack.domain("owner"), rack.domain("other"));
+    (rack, owner, other)
+}
+
+fn tables_agree(rack: &Rack) {
+    rack.check_log();
+    for &port in rack.peers.keys() {
+        rack.check_tables(port);
+    }
+}
+
+/// Half of all frames are lost, many doubled and overtaken. Every request is answered once, each update applied once.
+#[test]
+fn lost_and_doubled_frames_do_no_harm() {
+    let (mut rack, owner, other) = rack_of_one(40);
+    rack.faults = Faults { lose: 50, double: 30, delay_us: 90_000 };
+    let mut live = Vec::new();
+    for _ in 0..30 {
+        let vma = rack.allocate(owner, 4096);
+        rack.call(grant(&vma, 0, 1024, other, PermName::Read)).unwrap();
+        live.push(vma);
+    }
+    for vma in live.drain(..20) {
+        rack.call(Request::Free { domain: owner, base: vma.base }).unwrap();
+    }
+    assert!(rack.noted(Note::Retransmitted(Role::Switch)) > 10);
+    assert!(rack.noted(Note::Dropped(DropReason::Stale)) > 10, "late and doubled answers came");
+    rack.faults = Faults::default();
+    tables_agree(&rack);
+}
+
+/// The switch's table is full. The node, which had agreed, takes it back; the caller hears which table, and nothing has changed.
+#[test]
+fn a_full_table_leaves_everything_as_it_was() {
+    let (mut rack, owner, other) = rack_of_one(41);
+    let vma = rack.allocate(owner, 4096);
+    let (rows, switch, node) =
+        (rack.control.compact().len(), rack.tables(Port::SWITCH).clone(), rack.tables(NODE).clone());
+    for (full, titled) in [(Port::SWITCH, "the switch"), (NODE, "node 1 (n1)")] {
+        for request in [
+            Request::Allocate { domain: owner, size: 1, node: None },
+            grant(&vma, 0, 1024, other, PermName::Read),
+        ] {
+            rack.peers.get_mut(&full).unwrap().budget = Budget { perms: 4, ..Budget::default() };
+            let error = rack.refused(request);
+            assert_eq!(error.code, ErrorCode::TableFull);
+            assert!(error.message.contains(titled), "{}", error.message);
+            assert_eq!((rack.tables(Port::SWITCH), rack.tables(NODE)), (&switch, &node));
+            assert_eq!(rack.control.compact().len(), rows);
+            rack.check_log();
+        }
+        rack.peers.get_mut(&full).unwrap().budget = Budget::default();
+    }
+    assert_eq!(rack.noted(Note::TakenBack), 4);
+    assert_eq!(rack.vmas(), [vma]);
+    rack.allocate(owner, 4096);
+    tables_agree(&rack);
+}
+
+/// The same for sessions, connections and members: what cannot be told is not so.
+#[test]
+fn full_tables_refuse_members_sessions_and_connections() {
+    let (mut rack, owner, _) = rack_of_one(42);
+    let (host, _) = rack.join_host(1);
+    let squeeze =
+        |rack: &mut Rack, port: Port, budget: Budget| rack.peers.get_mut(&port).unwrap().budget = budget;
+    squeeze(&mut rack, Port::SWITCH, Budget { sessions: 0, peers: 2, translations: 1, ..Budget::default() });
+    squeeze(&mut rack, NODE, Budget { queue_pairs: 0, ..Budget::default() });
+    let new_node = Request::JoinNode { name: "n2".into(), gid: text(12), capacity: MIB };
+    for request in [
+        Request::OpenSession { host, domain: owner },
+        Request::Connect { host, node: 1, domain: owner },
+        Request::JoinHost { name: "h2".into(), gid: text(102) },
+        new_node.clone(),
+    ] {
+        assert_eq!(rack.refused(request).code, ErrorCode::TableFull);
+    }
+    // The peer fits now, the translation still does not: the peer is taken back.
+    squeeze(&mut rack, Port::SWITCH, Budget { translations: 1, ..Budget::default() });
+    assert_eq!(rack.refused(new_node).code, ErrorCode::TableFull);
+    assert!(
+        !rack.tables(NODE).peers.contains_key(&Port::host(2).0),
+        "the node had agreed to the second host"
+    );
+    assert!(!rack.known.contains(&Port::node(2)) && !rack.known.contains(&Port::host(2)));
+    tables_agree(&rack);
+}
+
+/// A free can need more entries than it gives back. Refused by one, it is taken back at the other, content and all.
+#[test]
+fn a_refused_free_is_taken_back() {
+    let (mut rack, owner, other) = rack_of_one(43);
+    let vma = rack.allocate(owner, 4096);
+    rack.call(grant(&vma, 1024, 1024, other, PermName::Read)).unwrap();
+    rack.peers.get_mut(&Port::SWITCH).unwrap().refuse_next = Some(Status::TableFull);
+    assert_eq!(rack.refused(Request::Free { domain: owner, base: vma.base }).code, ErrorCode::TableFull);
+    for port in [Port::SWITCH, NODE] {
+        assert_eq!(rack.peers[&port].may(owner, vma.base), Perm::ReadWrite);
+        assert_eq!(rack.peers[&port].may(other, vma.base + 1024), Perm::Read);
+    }
+    tables_agree(&rack);
+    rack.call(Request::Free { domain: owner, base: vma.base }).unwrap();
+}
+
+/// A refusal that says versions differ is not taken for a full table.
+#[test]
+fn another_refusal_says_its_status() {
+    let (mut rack, owner, _) = rack_of_one(44);
+    rack.peers.get_mut(&NODE).unwrap().refuse_next = Some(Status::Unsupported);
+    let error = rack.refused(Request::Allocate { domain: owner, size: 1, node: None });
+    assert_eq!(error.code, ErrorCode::Unavailable);
+    assert!(error.message.contains("Unsupported"), "{}", error.message);
+    assert_eq!(rack.noted(Note::Refused(Role::Node(1), Status::Unsupported)), 1);
+    tables_agree(&rack);
+}
+
+/// The node is cut off in the middle of an allocation. The caller hears so; when the node is back it is told to forget, before anything
+/// else, and goes on with its memory as it was.
+#[test]
+fn a_silent_node_misses_nothing() {
+    let (mut rack, owner, other) = rack_of_one(45);
+    let kept = rack.allocate(owner, 4096);
+    rack.cut.insert(NODE);
+    let error = rack.refused(Request::Allocate { domain: owner, size: 1, node: None });
+    assert_eq!(error.code, ErrorCode::Unavailable);
+    assert!(error.message.contains("node 1 (n1)"), "{}", error.message);
+    assert_eq!(rack.noted(Note::Silent(Role::Node(1))), 1);
+    assert!(rack.peers[&Port::SWITCH].tables.perms.len() == 4, "the switch has taken it back");
+
+    // While it is silent: no change that needs it, at once; hosts come and go; what is freed stays unused.
+    let retransmitted = rack.noted(Note::Retransmitted(Role::Node(1)));
+    for request in [
+        grant(&kept, 0, 1024, other, PermName::Read),
+        Request::Allocate { domain: owner, size: 1, node: Some(1) },
+        Request::Allocate { domain: owner, size: 1, node: None },
+    ] {
+        assert_eq!(rack.refused(request).code, ErrorCode::Unavailable);
+    }
+    rack.join_host(1);
+    rack.call(Request::Free { domain: owner, base: kept.base }).unwrap();
+    assert_eq!(rack.noted(Note::Retransmitted(Role::Node(1))), retransmitted);
+    rack.check_log();
+
+    rack.cut.clear();
+    rack.settle();
+    assert_eq!(rack.noted(Note::Back(Role::Node(1))), 1);
+    assert!(rack.tables(NODE).perms.is_empty());
+    assert!(rack.tables(NODE).peers.contains_key(&Port::host(1).0));
+    assert_eq!(rack.allocate(other, 4096).base, kept.base);
+    tables_agree(&rack);
+}
+
+/// The switch falls silent: whatever it must agree to is Unavailable, at once after the first time. It comes back by itself.
+#[test]
+fn a_silent_switch_makes_requests_unavailable() {
+    let (mut rack, owner, _) = rack_of_one(46);
+    let vma = rack.allocate(owner, 4096);
+    rack.cut.insert(Port::SWITCH);
+    let free = Request::Free { domain: owner, base: vma.base };
+    assert_eq!(rack.refused(free.clone()).code, ErrorCode::Unavailable);
+    assert_eq!(rack.refused(free.clone()).code, ErrorCode::Unavailable);
+    assert_eq!(rack.noted(Note::Silent(Role::Switch)), 1);
+    assert_eq!(rack.peers[&NODE].may(owner, vma.base), Perm::ReadWrite, "the node has taken it back");
+    rack.cut.clear();
+    rack.settle();
+    rack.call(free).unwrap();
+    tables_agree(&rack);
+}
+
+/// A node that is silent while very much happens must join again: what it missed is not kept for ever.
+#[test]
+fn who_misses_too_much_must_join_again() {
+    let (mut rack, owner, _) = rack_of_one(47);
+    rack.cut.insert(NODE);
+    rack.refused(Request::Allocate { domain: owner, size: 1, node: None });
+    for _ in 0..=MISSED_MAX {
+        rack.join_host(1);
+        if rack.noted(Note::Gone(Role::Node(1))) > 0 {
+            break;
+        }
+    }
+    assert_eq!(rack.noted(Note::Gone(Role::Node(1))), 1);
+    rack.cut.clear();
+    rack.settle();
+    let error = rack.refused(Request::Connect { host: 1, node: 1, domain: owner });
+    assert!(error.message.contains("must join again"), "{}", error.message);
+    rack.check_log();
+    rack.join_node(1, MIB);
+    rack.call(Request::Connect { host: 1, node: 1, domain: owner }).unwrap();
+    rack.check_tables(Port::SWITCH);
+    rack.check_tables(NODE);
+}
+
+/// A switch too small for the rack refuses the tables of its join. It is not used half full: it must join again, larger.
+#[test]
+fn a_switch_that_refuses_its_tables_is_gone() {
+    let (mut rack, owner, _) = rack_of_one(48);
+    let vma = rack.allocate(owner, 8192);
+    rack.budget = Budget { perms: 3, ..Budget::default() };
+    rack.join_switch().unwrap();
+    assert_eq!(rack.noted(Note::Gone(Role::Switch)), 1);
+    let error = rack.refused(Request::Free { domain: owner, base: vma.base });
+    assert_eq!(error.code, ErrorCode::Unavailable);
+    assert!(error.message.contains("refused its tables"), "{}", error.message);
+    rack.check_log();
+    rack.budget = Budget::default();
+    rack.join_switch().unwrap();
+    rack.call(Request::Free { domain: owner, base: vma.base }).unwrap();
+    tables_agree(&rack);
+}
+
+/// The node joins again while it is asked to allocate. The request is begun anew and succeeds; the caller sees one answer.
+#[test]
+fn a_request_outlives_the_restart_of_a_role() {
+    let (mut rack, owner, _) = rack_of_one(49);
+    for (cut, join) in [
+        (NODE, Request::JoinNode { name: "n1".into(), gid: text(11), capacity: MIB }),
+        (Port::SWITCH, Request::JoinSwitch { gid: text(2) }),
+    ] {
+        rack.cut.insert(cut);
+        let ticket = rack.ask(Request::Allocate { domain: owner, size: 4096, node: None });
+        rack.pass(Duration::from_millis(20));
+        assert_eq!(rack.answer(ticket), None);
+        rack.cut.clear();
+        let join = rack.ask(join);
+        rack.wait(join).unwrap();
+        assert!(matches!(rack.wait(ticket), Ok(Response::Vma(_))));
+        rack.settle();
+        tables_agree(&rack);
+    }
+    assert_eq!(rack.noted(Note::BegunAnew), 2);
+    assert_eq!(rack.vmas().len(), 2);
+}
+
+/// A role that keeps starting again does not keep a request for ever.
+#[test]
+fn a_request_is_not_begun_anew_for_ever() {
+    let (mut rack, owner, _) = rack_of_one(50);
+    rack.cut.insert(NODE);
+    let ticket = rack.ask(Request::Allocate { domain: owner, size: 4096, node: Some(1) });
+    while rack.answer(ticket).is_none() {
+        rack.call(Request::JoinNode { name: "n1".into(), gid: text(11), capacity: MIB }).unwrap();
+    }
+    assert_eq!(rack.answer(ticket).unwrap().as_ref().unwrap_err().code, ErrorCode::Unavailable);
+    assert_eq!(rack.noted(Note::BegunAnew), 3);
+    rack.cut.clear();
+    rack.settle();
+    tables_agree(&rack);
+}
+
+/// An answer of the node's earlier life, to a batch with the same number, comes after it joined again. It must not count: what the
+/// number means now was never applied.
+#[test]
+fn an_answer_from_before_the_join_does_not_count() {
+    let (mut rack, owner, _) = rack_of_one(51);
+    // The old life's next batch, answered but held back.
+    rack.join_node(1, MIB);
+    let ticket = rack.ask(Request::Allocate { domain: owner, size: 4096, node: Some(1) });
+    let sent = rack.take_wires();
+    let (_, batch) = sent.into_iter().find(|(port, _)| *port == NODE).expect("a batch for the node");
+    let old_answer = rack.peers.get_mut(&NODE).unwrap().hear(&batch).expect("its answer");
+    rack.cut.insert(NODE);
+    rack.call(Request::JoinNode { name: "n1".into(), gid: text(11), capacity: MIB }).unwrap();
+    // Batch 1 of the new life is outstanding, then 2; give the old answer at each moment.
+    for _ in 0..3 {
+        let stale = rack.noted(Note::Dropped(DropReason::Stale));
+        rack.event(farmem_machine::Event::Frame { port: NODE, bytes: &old_answer });
+        assert_eq!(rack.noted(Note::Dropped(DropReason::Stale)), stale + 1);
+        rack.cut.clear();
+        rack.step();
+    }
+    rack.wait(ticket).unwrap();
+    rack.settle();
+    tables_agree(&rack);
+}
+
+/// The control plane dies while a batch is unanswered, and the role has applied it. After the restart the same batch goes out with
+/// the same number; the role answers without applying it twice; the request nobody waits for is taken back.
+#[test]
+fn a_restart_sends_the_same_batch_again() {
+    let (mut rack, owner, _) = rack_of_one(52);
+    let (switch, node) = (rack.tables(Port::SWITCH).clone(), rack.tables(NODE).clone());
+    let ticket = rack.ask(Request::Allocate { domain: owner, size: 4096, node: None });
+    for (port, batch) in rack.take_wires() {
+        rack.peers.get_mut(&port).unwrap().hear(&batch).expect("an answer, which is lost");
+    }
+    assert_ne!(*rack.tables(NODE), node);
+    rack.restart();
+    assert_eq!(rack.answer(ticket).unwrap().as_ref().unwrap_err().code, ErrorCode::Unavailable);
+    let applied = rack.peers[&NODE].applied.len();
+    rack.settle();
+    assert_eq!((rack.tables(Port::SWITCH), rack.tables(NODE)), (&switch, &node));
+    assert_eq!(rack.peers[&NODE].applied.len(), applied + 1, "one update more: the one that takes back");
+    assert_eq!(rack.vmas(), []);
+    tables_agree(&rack);
+}
+
+/// Every action of a busy afternoon is a moment to die at. Whatever the moment, the log reads back, and the tables come to agree.
+#[test]
+fn the_control_plane_may_die_at_every_action() {
+    let mut die_at = 1;
+    loop {
+        let mut rack = Rack::new(53);
+        rack.crash_in = Some(die_at);
+        let afternoon = |rack: &mut Rack| -> Result<(), farmem_control::api::ApiError> {
+            rack.call(Request::JoinSwitch { gid: text(2) })?;
+            rack.call(Request::JoinNode { name: "n1".into(), gid: text(11), capacity: MIB })?;
+            rack.call(Request::JoinHost { name: "h1".into(), gid: text(101) })?;
+            rack.call(Request::CreateDomain { name: "owner".into() })?;
+            rack.call(Request::CreateDomain { name: "other".into() })?;
+            let Response::Vma(vma) = rack.call(Request::Allocate { domain: 1, size: 4096, node: None })?
+            else {
+                panic!()
+            };
+            rack.call(grant(&vma, 0, 1024, 2, PermName::Read))?;
+            rack.call(Request::OpenSession { host: 1, domain: 1 })?;
+            let Response::Connection { qpn, .. } =
+                rack.call(Request::Connect { host: 1, node: 1, domain: 1 })?
+            else {
+                panic!()
+            };
+            rack.call(Request::Disconnect { host: 1, qpn })?;
+            rack.call(Request::Free { domain: 1, base: vma.base })?;
+            rack.call(Request::Leave { port: Port::node(1).0 })?;
+            rack.call(Request::Leave { port: Port::host(1).0 }).map(drop)
+        };
+        let done = afternoon(&mut rack);
+        rack.settle();
+        rack.check_log();
+        let survived = rack.crash_in.take().is_some();
+        assert!(done.is_ok() || !survived, "{done:?}");
+        // A role whose join was cut off has no process that listens: it asks again.
+        rack.call(Request::JoinSwitch { gid: text(2) }).unwrap();
+        rack.call(Request::JoinNode { name: "n1".into(), gid: text(11), capacity: MIB }).unwrap();
+        rack.settle();
+        rack.check_tables(Port::SWITCH);
+        rack.check_tables(NODE);
+        if survived {
+            break;
+        }
+        die_at += 1;
+    }
+    assert!(die_at > 60, "the afternoon was busy: {die_at} actions");
+}

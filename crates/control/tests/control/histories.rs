@@ -1,0 +1,379 @@
+//! Random histories: many requests in flight at once, frames lost, doubled and late, roles cut off and started again, tables full, and
+//! the control plane dying between any two actions. In the end everybody was answered once, the log leads to where the control plane
+//! is, and every role knows exactly what it must.
+
+use crate::rack::peer::Budget;
+use crate::rack::{Answer, Faults, Rack, restored, text};
+use farmem_control::api::{ErrorCode, PermName, Request, Response, VmaInfo};
+use farmem_control::{Config, Control};
+use farmem_machine::{Duration, Machine, Port, Rng};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+const PAGE: u64 = 4096;
+const NODES: u8 = 3;
+const HOSTS: u8 = 3;
+const DOMAINS: u32 = 3;
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    JoinSwitch,
+    JoinNode(u8),
+    JoinHost(u8),
+    LeaveNode(u8),
+    LeaveHost(u8),
+    Session {
+        host: u8,
+        domain: u32,
+    },
+    Connect {
+        host: u8,
+        node: u8,
+        domain: u32,
+    },
+    Disconnect(usize),
+    Allocate {
+        domain: u32,
+        pages: u64,
+        node: Option<u8>,
+    },
+    Free(usize),
+    Grant {
+        vma: usize,
+        from: u64,
+        blocks: u64,
+        to: u32,
+        perm: PermName,
+    },
+    /// Time passes, in milliseconds.
+    Pass(u64),
+    /// A port is cut off, or reached again.
+    Cut(u8, bool),
+    /// A role has so much room from now on.
+    Room(u8, Option<usize>),
+    /// The control plane dies after so many actions more.
+    Die(usize),
+    Restart,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (node, host, domain) = (1..=NODES, 1..=HOSTS, 1..=DOMAINS);
+    let perm = prop::sample::select(vec![PermName::None, PermName::Read, PermName::ReadWrite]);
+    prop_oneof![
+        2 => Just(Step::JoinSwitch),
+        2 => node.clone().prop_map(Step::JoinNode),
+        2 => host.clone().prop_map(Step::JoinHost),
+        1 => node.clone().prop_map(Step::LeaveNode),
+        1 => host.clone().prop_map(Step::LeaveHost),
+        4 => (host.clone(), domain.clone()).prop_map(|(host, domain)| Step::Session { host, domain }),
+        4 => (host, node.clone(), domain.clone()).prop_map(|(host, node, domain)| Step::Connect { host, node, domain }),
+        2 => any::<usize>().prop_map(Step::Disconnect),
+        8 => (domain.clone(), 1u64..9, prop::option::weighted(0.3, node)).prop_map(|(domain, pages, node)| Step::Allocate { domain, pages, node }),
+        6 => any::<usize>().prop_map(Step::Free),
+        8 => (any::<usize>(), 0u64..16, 1u64..16, domain, perm).prop_map(|(vma, from, blocks, to, perm)| Step::Grant { vma, from, blocks, to, perm }),
+        8 => (0u64..400).prop_map(Step::Pass),
+        2 => (0..=NODES, any::<bool>()).prop_map(|(role, cut)| Step::Cut(role, cut)),
+        1 => (0..=NODES, prop::option::of(0usize..60)).prop_map(|(role, room)| Step::Room(role, room)),
+        1 => (1usize..40).prop_map(Step::Die),
+        1 => Just(Step::Restart),
+    ]
+}
+
+fn faults() -> impl Strategy<Value = Faults> {
+    let lossy = (0u32..40, 0u32..40, 0u32..120_000).prop_map(|(lose, double, delay_us)| Faults {
+        lose,
+        double,
+        delay_us,
+    });
+    prop_oneof![1 => Just(Faults::default()), 3 => lossy]
+}
+
+fn role(number: u8) -> Port {
+    if number == 0 { Port::SWITCH } else { Port::node(u16::from(number)) }
+}
+
+/// What the caller knows from the answers alone.
+#[derive(Default)]
+struct Caller {
+    vmas: BTreeMap<u64, VmaInfo>,
+    connections: BTreeMap<u32, u16>,
+    /// Vmas that a free without a clear answer may have taken.
+    unsure: BTreeSet<u64>,
+    heard: BTreeSet<u64>,
+}
+
+impl Caller {
+    fn vma(&self, index: usize) -> Option<&VmaInfo> {
+        self.vmas.values().nth(index % self.vmas.len().max(1))
+    }
+
+    /// Reads the answers that came since.
+    fn listen(&mut self, rack: &Rack, tickets: &[u64]) {
+        for &ticket in tickets {
+            let Some(answer) = rack.answer(ticket).filter(|_| !self.heard.contains(&ticket)) else {
+                continue;
+            };
+            self.heard.insert(ticket);
+            self.hear(rack.request(ticket), answer);
+        }
+    }
+
+    fn hear(&mut self, request: &Request, answer: &Answer) {
+        match (request, answer) {
+            (_, Ok(Response::Vma(vma))) => {
+                assert_eq!(self.vmas.insert(vma.base, vma.clone()), None, "{vma:?} is handed out twice");
+                self.unsure.remove(&vma.base);
+            }
+            (Request::Free { base, .. }, Ok(_)) => {
+                self.vmas.remove(base);
+            }
+            (Request::Free { base, .. }, Err(error)) if error.message == "cut off" => {
+                self.vmas.remove(base);
+                self.unsure.insert(*base);
+            }
+            (Request::Connect { node, .. }, Ok(Response::Connection { qpn, .. })) => {
+                self.connections.insert(*qpn, *node);
+            }
+            (_, Err(error)) => {
+                assert!(!error.message.is_empty() && !error.remedy.is_empty());
+                assert_ne!(error.code, ErrorCode::Storage);
+            }
+            (_, Ok(_)) => {}
+        }
+    }
+}
+
+fn play(rack: &mut Rack, caller: &mut Caller, step: Step, tickets: &mut Vec<u64>) {
+    let port = |host: u8| Port::host(u16::from(host)).0;
+    let request = match step {
+        Step::JoinSwitch => Request::JoinSwitch { gid: text(2) },
+        Step::JoinNode(node) => join_node(node),
+        Step::JoinHost(host) => Request::JoinHost { name: format!("h{host}"), gid: text(100 + host) },
+        Step::LeaveNode(node) => Request::Leave { port: role(node).0 },
+        Step::LeaveHost(host) => Request::Leave { port: port(host) },
+        Step::Session { host, domain } => Request::OpenSession { host: host.into(), domain },
+        Step::Connect { host, node, domain } => {
+            Request::Connect { host: host.into(), node: node.into(), domain }
+        }
+        Step::Disconnect(index) => {
+            let Some((&qpn, &host)) = caller.connections.iter().nth(index % caller.connections.len().max(1))
+            else {
+                return;
+            };
+            Request::Disconnect { host, qpn }
+        }
+        Step::Allocate { domain, pages, node } => {
+            Request::Allocate { domain, size: pages * PAGE, node: node.map(u16::from) }
+        }
+        Step::Free(index) => {
+            let Some(vma) = caller.vma(index) else { return };
+            Request::Free { domain: vma.domain, base: vma.base }
+        }
+        Step::Grant { vma, from, blocks, to, perm } => {
+            let Some(vma) = caller.vma(vma) else { return };
+            let from = from * 1024 % vma.size;
+            let len = (blocks * 1024).min(vma.size - from);
+            Request::Grant { domain: vma.domain, base: vma.base + from, len, to, perm }
+        }
+        Step::Pass(millis) => return rack.pass(Duration::from_millis(millis)),
+        Step::Cut(number, true) => return drop(rack.cut.insert(role(number))),
+        Step::Cut(number, false) => return drop(rack.cut.remove(&role(number))),
+        Step::Room(number, room) => return give_room(rack, role(number), room),
+        Step::Die(actions) => return rack.crash_in = Some(actions),
+        Step::Restart => return rack.restart(),
+    };
+    tickets.push(rack.ask(request));
+}
+
+fn join_node(node: u8) -> Request {
+    Request::JoinNode { name: format!("n{node}"), gid: text(10 + node), capacity: 24 * PAGE }
+}
+
+fn give_room(rack: &mut Rack, port: Port, room: Option<usize>) {
+    let Some(peer) = rack.peers.get_mut(&port) else { return };
+    peer.budget = room.map_or_else(Budget::default, |room| Budget {
+        perms: 4 * room,
+        peers: 2 + room / 8,
+        sessions: room / 8,
+        queue_pairs: room / 8,
+        ..Budget::default()
+    });
+}
+
+/// The world heals: everybody can be reached, has room, and nothing is lost. Who has no process starts it again.
+fn heal(rack: &mut Rack) {
+    rack.faults = Faults::default();
+    rack.cut.clear();
+    rack.crash_in = None;
+    let ports: Vec<Port> = rack.peers.keys().copied().collect();
+    ports.into_iter().for_each(|port| give_room(rack, port, None));
+    rack.settle();
+    for number in 0..=NODES {
+        let request = if number == 0 { Request::JoinSwitch { gid: text(2) } } else { join_node(number) };
+        if !in_step(rack, number) {
+            rack.call(request).expect("a healed rack takes everybody back");
+        }
+    }
+    rack.settle();
+}
+
+/// True when the role's process is the one the control plane knows, and knows what it must.
+fn in_step(rack: &Rack, number: u8) -> bool {
+    let rows: Vec<serde_json::Value> =
+        rack.control.compact().iter().map(|row| serde_json::to_value(row).unwrap()).collect();
+    let queue = rows.iter().filter_map(|row| row.get("Queue")).find(|queue| match number {
+        0 => queue["role"] == "Switch",
+        _ => rows
+            .iter()
+            .filter_map(|row| row.get("Node"))
+            .any(|node| node["row"]["name"] == format!("n{number}") && queue["role"]["Node"] == node["node"]),
+    });
+    queue.is_some_and(|queue| {
+        let idle = queue["queue"]["batches"].as_array().is_some_and(Vec::is_empty);
+        queue["queue"]["reach"] == "Ready" && idle
+    })
+}
+
+fn history(faults: Faults, steps: &[Step], seed: u64) -> (Rack, Caller) {
+    let mut config = Config::new(crate::rack::gid(1));
+    config.retries_max = 4;
+    let mut rack = Rack::with(seed, config);
+    let mut caller = Caller::default();
+    let mut tickets = Vec::new();
+    for domain in 1..=DOMAINS {
+        rack.domain(&format!("d{domain}"));
+    }
+    for request in [Request::JoinSwitch { gid: text(2) }, join_node(1), join_node(2)] {
+        rack.call(request).unwrap();
+    }
+    rack.join_host(1);
+    rack.faults = faults;
+    for &step in steps {
+        play(&mut rack, &mut caller, step, &mut tickets);
+        caller.listen(&rack, &tickets);
+    }
+    heal(&mut rack);
+    caller.listen(&rack, &tickets);
+    assert_eq!(rack.open(), Vec::<u64>::new(), "every request has its answer");
+    (rack, caller)
+}
+
+fn check_end(rack: &mut Rack, caller: &Caller) -> Result<(), TestCaseError> {
+    rack.check_log();
+    let ports: Vec<Port> = rack.peers.keys().copied().collect();
+    let Ok(Response::Overview { nodes, vmas, .. }) = rack.call(Request::Overview) else { panic!() };
+    for port in ports {
+        if port == Port::SWITCH || nodes.iter().any(|node| node.port == port.0) {
+            rack.check_tables(port);
+        }
+    }
+    // What the caller was told it has, it has. What it has beyond that, nobody could have told it: its answer was cut off.
+    let there: BTreeMap<u64, VmaInfo> = vmas.into_iter().map(|vma| (vma.base, vma)).collect();
+    for (base, vma) in &caller.vmas {
+        prop_assert_eq!(there.get(base), Some(vma), "a vma is lost");
+    }
+    let allocated: u64 = nodes.iter().map(|node| node.allocated).sum();
+    prop_assert_eq!(allocated, there.values().map(|vma| vma.size).sum::<u64>());
+    Ok(())
+}
+
+/// The connections in the rows are those the nodes have, with the same numbers.
+fn check_connections(rack: &Rack) -> Result<(), TestCaseError> {
+    let mut expected: BTreeMap<Port, BTreeMap<u32, (u32, u32, u32, u32, u32)>> = BTreeMap::new();
+    for row in rack.control.compact() {
+        let row = serde_json::to_value(&row).unwrap();
+        let Some(row) = row.get("Connection") else { continue };
+        let number = |field: &str| u32::try_from(row[field].as_u64().unwrap()).unwrap();
+        let half = |field: &str| u16::try_from(number(field)).unwrap();
+        let told = (
+            number("qpn"),
+            Port::host(half("host")).0,
+            number("first_psn"),
+            number("rkey"),
+            number("domain"),
+        );
+        expected.entry(Port::node(half("node"))).or_default().insert(number("peer_qpn"), told);
+    }
+    for (port, peer) in rack.peers.iter().filter(|(port, _)| rack.known.contains(port)) {
+        prop_assert_eq!(&peer.tables.queue_pairs, &expected.remove(port).unwrap_or_default(), "{:?}", port);
+    }
+    prop_assert!(expected.is_empty());
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, max_shrink_iters: 2000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn everybody_agrees_in_the_end(faults in faults(), steps in prop::collection::vec(step(), 1..90), seed in any::<u64>()) {
+        let (mut rack, caller) = history(faults, &steps, seed);
+        check_connections(&rack)?;
+        check_end(&mut rack, &caller)?;
+    }
+
+    /// The log cut off after any line is the log of a rack: it reads back, holds together, and goes on.
+    #[test]
+    fn every_prefix_of_a_log_is_a_state(faults in faults(), steps in prop::collection::vec(step(), 1..60), seed in any::<u64>()) {
+        let (rack, _) = history(faults, &steps, seed);
+        for len in 0..=rack.log.len() {
+            let control = restored(&rack.config, seed, &rack.log[..len]);
+            let rows = control.compact();
+            let again = Control::restore(rack.config.clone(), Rng::from_number(seed), rows.clone()).unwrap();
+            again.check();
+            prop_assert_eq!(again.compact(), rows);
+        }
+    }
+
+    /// The same seed and the same steps give the same log, to the byte.
+    #[test]
+    fn the_same_seed_gives_the_same_log(faults in faults(), steps in prop::collection::vec(step(), 1..40), seed in any::<u64>()) {
+        let (one, _) = history(faults, &steps, seed);
+        let (two, _) = history(faults, &steps, seed);
+        prop_assert_eq!(one.log, two.log);
+        prop_assert_eq!(one.trace, two.trace);
+    }
+}
+
+/// The histories reach everything the control plane can note: a mark nobody reaches is a case nobody tests.
+#[test]
+fn every_note_is_reached() {
+    use farmem_control::{DropReason, Note, Role};
+    use proptest::strategy::ValueTree as _;
+    use proptest::test_runner::TestRunner;
+    let mut runner = TestRunner::deterministic();
+    let mut seen = BTreeSet::new();
+    for seed in 0..200 {
+        let steps = prop::collection::vec(step(), 60..90).new_tree(&mut runner).unwrap().current();
+        let (rack, _) = history(Faults { lose: 20, double: 20, delay_us: 60_000 }, &steps, seed);
+        let name = |note: &Note| match note {
+            Note::Dropped(DropReason::Stale) => "stale",
+            Note::Dropped(
+                DropReason::Endpoint | DropReason::Port | DropReason::Kind | DropReason::Malformed,
+            ) => "dropped",
+            Note::Retransmitted(_) => "retransmitted",
+            Note::Silent(Role::Switch) => "silent switch",
+            Note::Silent(Role::Node(_)) => "silent node",
+            Note::Back(_) => "back",
+            Note::Refused(..) => "refused",
+            Note::Gone(_) => "gone",
+            Note::TakenBack => "taken back",
+            Note::BegunAnew => "begun anew",
+            Note::Waits => "waits",
+        };
+        seen.extend(rack.notes.iter().map(name));
+    }
+    for wanted in [
+        "stale",
+        "retransmitted",
+        "silent switch",
+        "silent node",
+        "back",
+        "refused",
+        "gone",
+        "taken back",
+        "begun anew",
+        "waits",
+    ] {
+        assert!(seen.contains(wanted), "no history reaches {wanted}: {seen:?}");
+    }
+}

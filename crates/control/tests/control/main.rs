@@ -1,0 +1,9 @@
+//! The control plane from outside: requests and frames in, answers, frames and log lines out (docs/protocol.md, section 8).
+
+mod damage;
+mod failures;
+mod histories;
+mod membership;
+mod memory;
+mod rack;
+mod refusals;

@@ -1,0 +1,305 @@
+//! Who is there, what they are told, and when they are answered (PROTOCOL 8.2, 8.4).
+
+use crate::rack::{Rack, Step, text};
+use farmem_control::api::{ErrorCode, PermName, Request, Response};
+use farmem_machine::Port;
+use farmem_wire::message::Update;
+use farmem_wire::{Perm, VirtAddr};
+
+const MIB: u64 = 1 << 20;
+
+/// A rack comes up: switch, two nodes, two hosts. Each is answered when the others know it, and is then told all it must know.
+#[test]
+fn a_rack_comes_up() {
+    let mut rack = Rack::new(1);
+    let Ok(Response::Joined { home, control }) = rack.join_switch() else { panic!("the switch joins") };
+    assert_eq!((home.port, home.gid.as_str()), (1, "127.0.0.2"));
+    assert_eq!((control.port, control.gid.as_str()), (0, "127.0.0.1"));
+    assert!(rack.tables(Port::SWITCH).peers.is_empty(), "nobody is there yet");
+
+    assert_eq!((rack.join_node(1, 3 * MIB), rack.join_node(2, MIB)), (1, 2));
+    assert_eq!((rack.join_host(1), rack.join_host(2)), ((1, 1), (2, 1)));
+
+    let switch = rack.tables(Port::SWITCH);
+    let ports: Vec<u32> = switch.peers.keys().copied().collect();
+    assert_eq!(ports, [Port::node(1).0, Port::node(2).0, Port::host(1).0, Port::host(2).0]);
+    let (base1, base2) = (0x1000_0000_0000, 0x1000_0000_0000 + 4 * MIB);
+    let translations: Vec<_> = switch.translations.iter().map(|(&key, &node)| (key, node)).collect();
+    assert_eq!(
+        translations,
+        [((base1, 22), 1), ((base2, 20), 2)],
+        "powers of two, aligned, one after the other"
+    );
+
+    for (node, base, capacity) in [(1, base1, 3 * MIB), (2, base2, MIB)] {
+        let tables = rack.tables(Port::node(node));
+        let ports: Vec<u32> = tables.peers.keys().copied().collect();
+        assert_eq!(ports, [1, Port::host(1).0, Port::host(2).0]);
+        assert_eq!(tables.ranges.iter().collect::<Vec<_>>(), [(&(base, capacity), &0)]);
+        assert_eq!(tables.peers[&1], (home.qpn, home.qkey), "nodes answer to the switch's endpoint");
+    }
+    let Ok(Response::Overview { nodes, hosts, switch: true, .. }) = rack.call(Request::Overview) else {
+        panic!()
+    };
+    assert_eq!(
+        nodes.iter().map(|node| (node.name.as_str(), node.gid.as_str())).collect::<Vec<_>>(),
+        [("n1", "127.0.0.11"), ("n2", "127.0.0.12")]
+    );
+    assert_eq!(hosts.iter().map(|host| host.name.as_str()).collect::<Vec<_>>(), ["h1", "h2"]);
+    rack.check_log();
+}
+
+/// A host is answered only when the switch and every node know it: its first request may come at once.
+#[test]
+fn a_host_is_answered_when_all_know_it() {
+    let mut rack = Rack::new(2);
+    rack.join_switch().unwrap();
+    rack.join_node(1, MIB);
+    rack.join_node(2, MIB);
+    let ticket = rack.ask(Request::JoinHost { name: "h1".into(), gid: text(101) });
+    while rack.answer(ticket).is_none() {
+        assert!(rack.step());
+    }
+    for port in [Port::SWITCH, Port::node(1), Port::node(2)] {
+        assert!(rack.tables(port).peers.contains_key(&Port::host(1).0), "{port:?} knows the host");
+    }
+}
+
+/// A line is kept before the frame or the answer that depends on it; a joining role is answered before its first frame, since only
+/// the answer tells it where to listen.
+#[test]
+fn first_kept_then_answered_then_sent() {
+    let mut rack = Rack::new(3);
+    rack.join_switch().unwrap();
+    rack.trace.clear();
+    let ticket = rack.ask(Request::JoinNode { name: "n1".into(), gid: text(11), capacity: MIB });
+    rack.wait(ticket).unwrap();
+    rack.settle();
+    let sent = |port| move |step: &Step| *step == Step::Sent(port);
+    let at = |wanted: &dyn Fn(&Step) -> bool| rack.trace.iter().position(wanted).expect("it happened");
+    let (kept, told) = (at(&|step| *step == Step::Kept), at(&sent(Port::SWITCH)));
+    let (answered, first) = (at(&|step| *step == Step::Replied(ticket)), at(&sent(Port::node(1))));
+    assert!(kept < told && told < answered && answered < first, "{:?}", rack.trace);
+}
+
+/// The first line of a log is the control plane's own endpoint: without it no role's answer would reach a restarted one.
+#[test]
+fn the_own_endpoint_outlives_a_restart() {
+    let mut rack = Rack::new(4);
+    let Ok(Response::Joined { control, .. }) = rack.join_switch() else { panic!() };
+    rack.restart();
+    let Ok(Response::Joined { control: again, .. }) = rack.join_switch() else { panic!() };
+    assert_eq!(control, again);
+}
+
+/// A host starts again: its sessions end at the switch, its connections at the nodes, its generation goes on.
+#[test]
+fn a_host_that_joins_again_is_the_next_generation() {
+    let mut rack = Rack::new(5);
+    rack.join_switch().unwrap();
+    rack.join_node(1, MIB);
+    let (host, _) = rack.join_host(1);
+    let domain = rack.domain("web");
+    rack.call(Request::OpenSession { host, domain }).unwrap();
+    rack.call(Request::Connect { host, node: 1, domain }).unwrap();
+    assert_eq!(rack.tables(Port::SWITCH).sessions.len(), 1);
+    assert_eq!(rack.tables(Port::node(1)).queue_pairs.len(), 1);
+    let before = rack.tables(Port::node(1)).peers[&Port::host(1).0];
+
+    assert_eq!(rack.join_host(1), (host, 2));
+    assert!(rack.tables(Port::SWITCH).sessions.is_empty());
+    assert!(rack.tables(Port::node(1)).queue_pairs.is_empty());
+    assert_ne!(rack.tables(Port::node(1)).peers[&Port::host(1).0], before, "the endpoint is a new one");
+    rack.check_log();
+}
+
+/// A host leaves and its name comes back: the generation goes on, so that no request id is used twice.
+#[test]
+fn a_host_that_left_keeps_its_number_and_generation() {
+    let mut rack = Rack::new(6);
+    rack.join_switch().unwrap();
+    rack.join_node(1, MIB);
+    let (host, _) = rack.join_host(1);
+    rack.call(Request::Leave { port: Port::host(host).0 }).unwrap();
+    for port in [Port::SWITCH, Port::node(1)] {
+        assert!(!rack.tables(port).peers.contains_key(&Port::host(host).0));
+    }
+    assert_eq!(rack.refused(Request::Leave { port: Port::host(host).0 }).code, ErrorCode::NotFound);
+    rack.restart();
+    assert_eq!(rack.join_host(1), (host, 2));
+}
+
+/// With no number left, a new host gets that of one that left, as its next generation.
+#[test]
+fn numbers_of_hosts_that_left_are_used_again() {
+    let mut config = farmem_control::Config::new(crate::rack::gid(1));
+    config.bounds.hosts_max = 2;
+    let mut rack = Rack::with(7, config);
+    assert_eq!((rack.join_host(1), rack.join_host(2)), ((1, 1), (2, 1)));
+    let error = rack.refused(Request::JoinHost { name: "h3".into(), gid: text(103) });
+    assert_eq!(error.code, ErrorCode::TableFull);
+    rack.call(Request::Leave { port: Port::host(1).0 }).unwrap();
+    assert_eq!(rack.join_host(3), (1, 2));
+    rack.check_log();
+}
+
+/// A node starts again with empty memory: its vmas stay allocated and are granted anew, its connections are gone, its range is the
+/// same; hosts connect again.
+#[test]
+fn a_node_that_joins_again_keeps_its_vmas_and_loses_its_connections() {
+    let mut rack = Rack::new(8);
+    rack.join_switch().unwrap();
+    rack.join_node(1, MIB);
+    let (host, _) = rack.join_host(1);
+    let (owner, reader) = (rack.domain("web"), rack.domain("log"));
+    let vma = rack.allocate(owner, 8192);
+    rack.call(crate::rack::grant(&vma, 4096, 4096, reader, PermName::Read)).unwrap();
+    let Ok(Response::Connection { qpn, .. }) = rack.call(Request::Connect { host, node: 1, domain: owner })
+    else {
+        panic!()
+    };
+    let translations = rack.tables(Port::SWITCH).translations.clone();
+
+    rack.join_node(1, MIB);
+    let node = &rack.peers[&Port::node(1)];
+    assert_eq!((node.may(owner, vma.base), node.may(reader, vma.base)), (Perm::ReadWrite, Perm::None));
+    assert_eq!(node.may(reader, vma.base + 4096), Perm::Read);
+    assert!(node.tables.queue_pairs.is_empty());
+    assert_eq!(rack.tables(Port::SWITCH).translations, translations);
+    assert_eq!(rack.vmas(), [vma]);
+    assert_eq!(rack.refused(Request::Disconnect { host, qpn }).code, ErrorCode::NotFound);
+    rack.call(Request::Connect { host, node: 1, domain: owner }).unwrap();
+    rack.check_log();
+}
+
+/// A node with vmas does not leave; without, its range is free for another.
+#[test]
+fn a_node_leaves_when_nothing_is_allocated_on_it() {
+    let mut rack = Rack::new(9);
+    rack.join_switch().unwrap();
+    rack.join_node(1, MIB);
+    let domain = rack.domain("web");
+    let vma = rack.allocate(domain, 1);
+    let leave = Request::Leave { port: Port::node(1).0 };
+    let error = rack.refused(leave.clone());
+    assert_eq!(error.code, ErrorCode::Conflict);
+    assert!(error.message.contains("1 vmas") && error.message.contains("n1"), "{}", error.message);
+    rack.call(Request::Free { domain, base: vma.base }).unwrap();
+    rack.call(leave).unwrap();
+    let switch = rack.tables(Port::SWITCH);
+    assert!(switch.peers.is_empty() && switch.translations.is_empty());
+    assert_eq!(rack.join_node(2, MIB), 1, "the number is free again");
+    rack.check_tables(Port::SWITCH);
+    rack.check_log();
+}
+
+/// The switch starts again with empty tables: it gets all of them, sessions included, and nobody else notices but by its endpoint.
+#[test]
+fn a_switch_that_joins_again_gets_everything() {
+    let mut rack = Rack::new(10);
+    rack.join_switch().unwrap();
+    for number in 1..=3 {
+        rack.join_node(number, MIB);
+        rack.join_host(number);
+    }
+    let domain = rack.domain("web");
+    rack.call(Request::OpenSession { host: 2, domain }).unwrap();
+    for _ in 0..40 {
+        rack.allocate(domain, 4096);
+    }
+    let before = rack.tables(Port::SWITCH).clone();
+    let Ok(Response::Joined { home, .. }) = rack.join_switch() else { panic!() };
+    assert_eq!(*rack.tables(Port::SWITCH), before);
+    assert!(rack.peers[&Port::SWITCH].batches > 1, "so many updates take more than one batch");
+    for node in 1..=3 {
+        assert_eq!(rack.tables(Port::node(node)).peers[&1], (home.qpn, home.qkey));
+    }
+    rack.check_log();
+}
+
+/// Memory can be allocated before there is a switch; a session cannot. The switch learns of the memory when it joins.
+#[test]
+fn without_a_switch_there_is_memory_and_no_session() {
+    let mut rack = Rack::new(11);
+    rack.join_node(1, MIB);
+    let (host, _) = rack.join_host(1);
+    let domain = rack.domain("web");
+    let vma = rack.allocate(domain, 4096);
+    let error = rack.refused(Request::OpenSession { host, domain });
+    assert_eq!(error.code, ErrorCode::Unavailable);
+    assert!(error.message.contains("the switch has not joined"), "{}", error.message);
+    rack.join_switch().unwrap();
+    assert_eq!(rack.peers[&Port::SWITCH].may(domain, vma.base), Perm::ReadWrite);
+    rack.call(Request::OpenSession { host, domain }).unwrap();
+    rack.check_tables(Port::node(1));
+}
+
+/// The same session twice is one session; two hosts or two domains have their own.
+#[test]
+fn a_session_is_opened_once() {
+    let mut rack = Rack::new(12);
+    rack.join_switch().unwrap();
+    rack.join_host(1);
+    rack.join_host(2);
+    let (one, two) = (rack.domain("one"), rack.domain("two"));
+    let first = rack.call(Request::OpenSession { host: 1, domain: one });
+    assert_eq!(rack.call(Request::OpenSession { host: 1, domain: one }), first);
+    // Asked for twice at the same moment: the second waits and finds the first.
+    let pair = [1, 2].map(|_| rack.ask(Request::OpenSession { host: 2, domain: two }));
+    let [left, right] = pair.map(|ticket| rack.wait(ticket));
+    assert_eq!(left, right);
+    assert_ne!(left, first);
+    let Ok(Response::Session { switch, domain }) = left else { panic!() };
+    assert_eq!(rack.tables(Port::SWITCH).sessions[&switch.qpn], (switch.qkey, 2, domain));
+    assert_eq!(rack.tables(Port::SWITCH).sessions.len(), 2);
+}
+
+/// Both ends of a connection are told the same numbers, and no two connections share any.
+#[test]
+fn both_ends_of_a_connection_agree() {
+    let mut rack = Rack::new(13);
+    rack.join_node(1, MIB);
+    rack.join_host(1);
+    let domain = rack.domain("web");
+    let mut seen = Vec::new();
+    for _ in 0..50 {
+        let Ok(Response::Connection { node, qpn, peer_qpn, first_psn, rkey, pmtu }) =
+            rack.call(Request::Connect { host: 1, node: 1, domain })
+        else {
+            panic!()
+        };
+        assert_eq!((node.node, pmtu), (1, 1024));
+        assert!(qpn >= 16 && peer_qpn >= 16 && qpn < 1 << 24 && peer_qpn < 1 << 24 && rkey != 0);
+        let row = rack.tables(Port::node(1)).queue_pairs[&peer_qpn];
+        assert_eq!(row, (qpn, Port::host(1).0, first_psn, rkey, domain));
+        seen.extend([qpn, peer_qpn]);
+    }
+    let count = seen.len();
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), count);
+    assert_eq!(rack.tables(Port::node(1)).queue_pairs.len(), 50);
+    let Ok(Response::Connection { qpn, .. }) = rack.call(Request::Connect { host: 1, node: 1, domain })
+    else {
+        panic!()
+    };
+    rack.call(Request::Disconnect { host: 1, qpn }).unwrap();
+    assert_eq!(rack.tables(Port::node(1)).queue_pairs.len(), 50);
+    rack.check_log();
+}
+
+/// A vma is cleared at its node before its new owner may touch it (PROTOCOL 8.4).
+#[test]
+fn memory_is_cleared_before_it_is_handed_out() {
+    let mut rack = Rack::new(14);
+    rack.join_switch().unwrap();
+    rack.join_node(1, MIB);
+    let domain = rack.domain("web");
+    rack.peers.get_mut(&Port::node(1)).unwrap().applied.clear();
+    let vma = rack.allocate(domain, 5000);
+    assert_eq!((vma.size, vma.node), (8192, 1));
+    let told = &rack.peers[&Port::node(1)].applied;
+    assert_eq!(told[0], Update::Clear { base: VirtAddr(vma.base), len: 8192 });
+    assert!(matches!(told[1], Update::Protect { perm: Perm::ReadWrite, len: 8192, .. }));
+    assert_eq!(told.len(), 2);
+}

@@ -1,0 +1,413 @@
+//! A rack around the control plane: a network that can lose, double and delay, and peers that take updates as the protocol says.
+//!
+//! The peers are the protocol's other end, not copies of the roles: they keep plain tables, answer through the real
+//! [`Inbox`](farmem_transport::ud::Inbox), and check what a role could not (a vma is cleared before it is handed on).
+
+pub(crate) mod peer;
+
+use farmem_control::api::{ApiError, Endpoint, ErrorCode, PermName, Request, Response, VmaInfo};
+use farmem_control::{Ask, Config, Control, Note, Out, Record};
+use farmem_machine::{Action, Duration, Event, Instant, Machine, Outbox, Port, Rng};
+use farmem_wire::{Gid, Qkey, Qpn};
+use peer::{Budget, RolePeer, Tables};
+use std::collections::{BTreeMap, BTreeSet};
+
+pub(crate) type Answer = Result<Response, ApiError>;
+
+/// Far below any bound the tests need; a loop that gets there is stuck.
+const STEPS_MAX: u32 = 200_000;
+/// So long nobody is unlucky: who is not heard of in between does not live.
+const DEAD_AFTER: Duration = Duration::from_secs(30);
+
+/// What the network does to frames, in percent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Faults {
+    pub(crate) lose: u32,
+    pub(crate) double: u32,
+    /// Longest extra delay, which is also what makes frames overtake each other.
+    pub(crate) delay_us: u32,
+}
+
+#[derive(Clone, Debug)]
+struct InFlight {
+    due: Instant,
+    to_control: bool,
+    port: Port,
+    bytes: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Rack {
+    pub(crate) control: Control,
+    pub(crate) config: Config,
+    pub(crate) now: Instant,
+    pub(crate) faults: Faults,
+    /// Ports nothing reaches and nothing comes from.
+    pub(crate) cut: BTreeSet<Port>,
+    pub(crate) peers: BTreeMap<Port, RolePeer>,
+    pub(crate) budget: Budget,
+    /// Every line kept, as the text a driver would store.
+    pub(crate) log: Vec<String>,
+    pub(crate) notes: Vec<Note>,
+    /// In order, what happened: for tests that look at the order.
+    pub(crate) trace: Vec<Step>,
+    /// Addresses the control plane told its driver.
+    pub(crate) known: BTreeSet<Port>,
+    /// Dies after so many actions.
+    pub(crate) crash_in: Option<usize>,
+    wires: Vec<InFlight>,
+    /// When the last frame reached somebody.
+    heard: Instant,
+    answers: BTreeMap<u64, Answer>,
+    asked: BTreeMap<u64, Request>,
+    next_ticket: u64,
+    chance: Rng,
+    seed: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    Kept,
+    Sent(Port),
+    Replied(u64),
+}
+
+impl Rack {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self::with(seed, Config::new(gid(1)))
+    }
+
+    pub(crate) fn with(seed: u64, config: Config) -> Self {
+        Self {
+            control: Control::new(config.clone(), Rng::from_number(seed)),
+            config,
+            now: Instant::ZERO,
+            faults: Faults::default(),
+            cut: BTreeSet::new(),
+            peers: BTreeMap::new(),
+            budget: Budget::default(),
+            log: Vec::new(),
+            notes: Vec::new(),
+            trace: Vec::new(),
+            known: BTreeSet::new(),
+            crash_in: None,
+            wires: Vec::new(),
+            heard: Instant::ZERO,
+            answers: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            next_ticket: 1,
+            chance: Rng::from_number(seed ^ 0xfa17),
+            seed,
+        }
+    }
+
+    /// Asks without waiting for the answer.
+    pub(crate) fn ask(&mut self, request: Request) -> u64 {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.asked.insert(ticket, request.clone());
+        self.event(Event::Local(Ask { ticket, request }));
+        ticket
+    }
+
+    /// The answer, if it came.
+    pub(crate) fn answer(&self, ticket: u64) -> Option<&Answer> {
+        self.answers.get(&ticket)
+    }
+
+    /// Lets time pass until the answer is there.
+    pub(crate) fn wait(&mut self, ticket: u64) -> Answer {
+        for _ in 0..STEPS_MAX {
+            if let Some(answer) = self.answers.get(&ticket) {
+                return answer.clone();
+            }
+            assert!(self.step(), "nothing more will happen, and ticket {ticket} has no answer");
+        }
+        panic!("ticket {ticket} has no answer after {STEPS_MAX} steps");
+    }
+
+    /// Asks, waits, and lets the tables settle.
+    pub(crate) fn call(&mut self, request: Request) -> Answer {
+        let ticket = self.ask(request);
+        let answer = self.wait(ticket);
+        self.settle();
+        answer
+    }
+
+    pub(crate) fn refused(&mut self, request: Request) -> ApiError {
+        let error = self.call(request.clone()).expect_err("a refusal");
+        assert!(!error.message.is_empty() && !error.remedy.is_empty(), "{request:?}: {error:?}");
+        error
+    }
+
+    /// Requests without an answer.
+    pub(crate) fn open(&self) -> Vec<u64> {
+        self.asked.keys().filter(|ticket| !self.answers.contains_key(ticket)).copied().collect()
+    }
+
+    pub(crate) fn request(&self, ticket: u64) -> &Request {
+        &self.asked[&ticket]
+    }
+
+    /// Runs until no frame is under way and nothing is to be sent again, or only to those who are cut off or do not live.
+    pub(crate) fn settle(&mut self) {
+        self.heard = self.now;
+        for _ in 0..STEPS_MAX {
+            let dead = self.next_due().is_none_or(|due| due > self.heard + DEAD_AFTER);
+            if dead || self.wires.is_empty() && !self.cut.is_empty() {
+                return;
+            }
+            self.step();
+        }
+        panic!("the rack does not come to rest");
+    }
+
+    pub(crate) fn pass(&mut self, span: Duration) {
+        let end = self.now + span;
+        while self.next_due().is_some_and(|due| due <= end) {
+            assert!(self.step());
+        }
+        self.now = end;
+    }
+
+    /// The next thing that happens; false when nothing ever will.
+    pub(crate) fn step(&mut self) -> bool {
+        let Some(due) = self.next_due() else { return false };
+        self.now = self.now.max(due);
+        let Some(index) = self.wires.iter().position(|wire| wire.due <= self.now) else {
+            self.event(Event::Wake);
+            return true;
+        };
+        let wire = self.wires.remove(index);
+        if self.cut.contains(&wire.port) {
+            return true;
+        }
+        if wire.to_control {
+            self.heard = self.now;
+            self.event(Event::Frame { port: wire.port, bytes: &wire.bytes });
+        } else if let Some(answer) = self.peers.get_mut(&wire.port).and_then(|peer| peer.hear(&wire.bytes)) {
+            self.heard = self.now;
+            self.carry(true, wire.port, &answer);
+        }
+        true
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.wires.iter().map(|wire| wire.due).chain(self.control.next_wake()).min()
+    }
+
+    /// Gives the control plane an event and does what it wants done, in order.
+    pub(crate) fn event(&mut self, event: Event<'_, Ask>) {
+        let mut out = Outbox::new();
+        self.control.handle(self.now, event, &mut out);
+        self.control.check();
+        let mut frames = Vec::new();
+        let mut joined = Vec::new();
+        let mut died = false;
+        out.drain(|action| {
+            if died {
+                return;
+            }
+            match action {
+                Action::Send { port, frame } => {
+                    assert!(self.known.contains(&port), "a frame to {port:?}, whose address nobody was told");
+                    self.trace.push(Step::Sent(port));
+                    frames.push((port, frame.to_vec()));
+                }
+                Action::Local(Out::Persist(record)) => {
+                    self.trace.push(Step::Kept);
+                    self.log.push(serde_json::to_string(&record).unwrap());
+                }
+                Action::Local(Out::Peer(change)) => {
+                    let known = self.known.contains(&change.port);
+                    assert!(change.gid.is_some() || known, "{change:?} is gone and never came");
+                    if change.gid.is_some() {
+                        self.known.insert(change.port)
+                    } else {
+                        self.known.remove(&change.port)
+                    };
+                }
+                Action::Local(Out::Reply { ticket, result }) => {
+                    self.trace.push(Step::Replied(ticket));
+                    joined.extend(result.iter().cloned());
+                    assert!(self.asked.contains_key(&ticket), "an answer nobody asked for");
+                    assert_eq!(self.answers.insert(ticket, result), None, "ticket {ticket} is answered once");
+                }
+                Action::Note(note) => self.notes.push(note),
+            }
+            if let Some(left) = &mut self.crash_in {
+                *left = left.saturating_sub(1);
+                died = *left == 0;
+            }
+        });
+        for response in joined {
+            self.start_peer(&response);
+        }
+        for (port, frame) in frames {
+            self.carry(false, port, &frame);
+        }
+        if died {
+            self.crash_in = None;
+            self.restart();
+        }
+    }
+
+    /// The control plane dies and starts again from its log. Who had no answer sees a broken connection.
+    pub(crate) fn restart(&mut self) {
+        self.seed += 1;
+        self.control = restored(&self.config, self.seed, &self.log);
+        self.known.clear();
+        for ticket in self.open() {
+            let error =
+                ApiError { code: ErrorCode::Unavailable, message: "cut off".into(), remedy: "ask".into() };
+            self.answers.insert(ticket, Err(error));
+        }
+    }
+
+    /// The log and the rows both lead to where the control plane is.
+    pub(crate) fn check_log(&self) {
+        let rows = self.control.compact();
+        assert_eq!(restored(&self.config, 0, &self.log).compact(), rows, "the log leads here");
+        let again =
+            Control::restore(self.config.clone(), Rng::from_number(0), rows.clone()).expect("the rows fit");
+        assert_eq!(again.compact(), rows, "the rows lead here");
+    }
+
+    /// The tables of a role are what a role that joins now would be told.
+    pub(crate) fn check_tables(&self, port: Port) {
+        let mut twin = self.twin();
+        let request = if port == Port::SWITCH {
+            Request::JoinSwitch { gid: text(self.peers[&port].octet) }
+        } else {
+            twin.join_node_request(port)
+        };
+        twin.call(request).expect("a role may join again");
+        let without_connections = |tables: &Tables| Tables { queue_pairs: BTreeMap::new(), ..tables.clone() };
+        let (told, full) = (&self.peers[&port].tables, &twin.peers[&port].tables);
+        assert_eq!(without_connections(told), without_connections(full), "{port:?} knows what it must");
+    }
+
+    /// The same rack in a world without faults, its control plane restored from the rows.
+    fn twin(&self) -> Self {
+        let mut twin = Self::with(self.seed + 1000, self.config.clone());
+        twin.control =
+            Control::restore(self.config.clone(), Rng::from_number(self.seed + 1000), self.control.compact())
+                .unwrap();
+        twin.now = self.now;
+        twin.peers = self.peers.iter().map(|(&port, peer)| (port, peer.twin())).collect();
+        twin
+    }
+
+    fn join_node_request(&mut self, port: Port) -> Request {
+        let Ok(Response::Overview { nodes, .. }) = self.call(Request::Overview) else {
+            panic!("an overview")
+        };
+        let node = nodes.into_iter().find(|node| node.port == port.0).expect("the node is known");
+        Request::JoinNode { name: node.name, gid: node.gid, capacity: node.capacity }
+    }
+
+    /// A role's process reads the answer to its join, and starts with empty tables.
+    fn start_peer(&mut self, response: &Response) {
+        let (Response::Joined { home, control } | Response::NodeJoined { home, control, .. }) = response
+        else {
+            return;
+        };
+        let peer = RolePeer::new(Port(home.port), key(home), key(control), octet(&home.gid), self.budget);
+        self.peers.insert(Port(home.port), peer);
+    }
+
+    fn carry(&mut self, to_control: bool, port: Port, bytes: &[u8]) {
+        let Faults { lose, double, delay_us } = self.faults;
+        let copies = 1 + u32::from(self.chance.chance(double, 100));
+        for _ in 0..copies {
+            if self.chance.chance(lose, 100) {
+                continue;
+            }
+            let delay = 1 + u64::from(self.chance.below(delay_us + 1));
+            let due = self.now + Duration::from_micros(delay);
+            self.wires.push(InFlight { due, to_control, port, bytes: bytes.to_vec() });
+        }
+    }
+
+    /// Frames under way to or from the control plane, for tests that want to hold some back.
+    pub(crate) fn take_wires(&mut self) -> Vec<(Port, Vec<u8>)> {
+        self.wires.drain(..).map(|wire| (wire.port, wire.bytes)).collect()
+    }
+
+    // What tests ask all the time.
+
+    pub(crate) fn join_switch(&mut self) -> Answer {
+        self.call(Request::JoinSwitch { gid: text(2) })
+    }
+
+    pub(crate) fn join_node(&mut self, number: u8, capacity: u64) -> u16 {
+        let name = format!("n{number}");
+        match self.call(Request::JoinNode { name, gid: text(10 + number), capacity }) {
+            Ok(Response::NodeJoined { node, .. }) => node,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn join_host(&mut self, number: u8) -> (u16, u16) {
+        match self.call(Request::JoinHost { name: format!("h{number}"), gid: text(100 + number) }) {
+            Ok(Response::HostJoined { host, generation, .. }) => (host, generation),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn domain(&mut self, name: &str) -> u32 {
+        match self.call(Request::CreateDomain { name: name.into() }) {
+            Ok(Response::Domain { domain }) => domain,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn allocate(&mut self, domain: u32, size: u64) -> VmaInfo {
+        match self.call(Request::Allocate { domain, size, node: None }) {
+            Ok(Response::Vma(vma)) => vma,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn vmas(&mut self) -> Vec<VmaInfo> {
+        match self.call(Request::Overview) {
+            Ok(Response::Overview { vmas, .. }) => vmas,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn tables(&self, port: Port) -> &Tables {
+        &self.peers[&port].tables
+    }
+
+    pub(crate) fn noted(&self, note: Note) -> usize {
+        self.notes.iter().filter(|&&other| other == note).count()
+    }
+}
+
+pub(crate) fn restored(config: &Config, seed: u64, log: &[String]) -> Control {
+    let records = log.iter().map(|line| serde_json::from_str::<Record>(line).expect("a line reads back"));
+    let control = Control::restore(config.clone(), Rng::from_number(seed), records).expect("the log fits");
+    control.check();
+    control
+}
+
+pub(crate) fn grant(vma: &VmaInfo, offset: u64, len: u64, to: u32, perm: PermName) -> Request {
+    Request::Grant { domain: vma.domain, base: vma.base + offset, len, to, perm }
+}
+
+pub(crate) fn gid(octet: u8) -> Gid {
+    Gid::from_v4([127, 0, 0, octet])
+}
+
+pub(crate) fn text(octet: u8) -> String {
+    format!("127.0.0.{octet}")
+}
+
+fn octet(gid: &str) -> u8 {
+    gid.rsplit('.').next().unwrap().parse().unwrap()
+}
+
+fn key(endpoint: &Endpoint) -> farmem_transport::ud::Endpoint {
+    farmem_transport::ud::Endpoint { qpn: Qpn::new(endpoint.qpn), qkey: Qkey(endpoint.qkey) }
+}

@@ -1,0 +1,230 @@
+//! The other end of the control plane's updates: a switch or a memory node with plain tables.
+
+use farmem_machine::{Action, Outbox, Port};
+use farmem_transport::ud::{self, Endpoint, Inbox, Peer, Turn};
+use farmem_wire::message::{Update, Updates};
+use farmem_wire::{Body, Extension, Message, Packet, Perm, Psn, Status};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Permissions are kept by blocks of so many bytes; tests grant whole blocks.
+pub(crate) const BLOCK: u64 = 1024;
+
+/// What a role was told.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Tables {
+    /// Port to queue pair and key.
+    pub(crate) peers: BTreeMap<u32, (u32, u32)>,
+    pub(crate) translations: BTreeMap<(u64, u8), u16>,
+    /// Domain and block to class; no `None`.
+    pub(crate) perms: BTreeMap<(u32, u64), Perm>,
+    /// Queue pair to key, host, domain.
+    pub(crate) sessions: BTreeMap<u32, (u32, u16, u32)>,
+    pub(crate) ranges: BTreeMap<(u64, u64), u64>,
+    /// Queue pair to peer's queue pair, peer's port, first PSN, key, domain.
+    pub(crate) queue_pairs: BTreeMap<u32, (u32, u32, u32, u32, u32)>,
+}
+
+/// How much of each a role has room for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Budget {
+    pub(crate) peers: usize,
+    pub(crate) translations: usize,
+    pub(crate) perms: usize,
+    pub(crate) sessions: usize,
+    pub(crate) queue_pairs: usize,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        let most = usize::MAX;
+        Self { peers: most, translations: most, perms: most, sessions: most, queue_pairs: most }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct RolePeer {
+    pub(crate) port: Port,
+    pub(crate) home: Endpoint,
+    pub(crate) control: Endpoint,
+    pub(crate) octet: u8,
+    pub(crate) tables: Tables,
+    pub(crate) budget: Budget,
+    /// Updates applied, in order.
+    pub(crate) applied: Vec<Update>,
+    pub(crate) batches: u64,
+    /// Refuses the next update with this.
+    pub(crate) refuse_next: Option<Status>,
+    inbox: Inbox,
+    last: (u64, Status, u16),
+    /// Which domains could use a block since it was last cleared.
+    used: BTreeMap<u64, BTreeSet<u32>>,
+}
+
+impl RolePeer {
+    pub(crate) fn new(port: Port, home: Endpoint, control: Endpoint, octet: u8, budget: Budget) -> Self {
+        Self {
+            port,
+            home,
+            control,
+            octet,
+            tables: Tables::default(),
+            budget,
+            applied: Vec::new(),
+            batches: 0,
+            refuse_next: None,
+            inbox: Inbox::default(),
+            last: (0, Status::Ok, 0),
+            used: BTreeMap::new(),
+        }
+    }
+
+    /// Takes a frame; gives the answer, if there is one.
+    pub(crate) fn hear(&mut self, frame: &[u8]) -> Option<Vec<u8>> {
+        let packet = Packet::parse(frame).expect("the control plane sends valid frames");
+        assert!(frame.len() <= 1024 + 12, "a batch fits a PMTU of 1024");
+        let Extension::Deth(deth) = packet.ext else { panic!("updates travel in UD SENDs") };
+        if packet.bth.dest_qp != self.home.qpn || deth.qkey != self.home.qkey {
+            return None; // for an earlier join
+        }
+        let message = Message::parse(packet.payload).expect("the control plane sends valid messages");
+        let Body::Update(batch) = message.body else { panic!("the control plane sends updates only") };
+        let (status, refused) = match self.inbox.turn(batch.seq) {
+            Turn::Ignore => return None,
+            Turn::Again(status, refused) => (status, refused),
+            Turn::Apply => self.apply_batch(&batch),
+        };
+        let answer = Message {
+            header: message.header.answer(status),
+            body: Body::Update(Updates::response(batch.seq, refused)),
+        };
+        let mut out: Outbox<(), ()> = Outbox::new();
+        ud::send(
+            &mut out,
+            Peer { port: Port::CONTROL, endpoint: self.control },
+            self.home.qpn,
+            Psn::new(0),
+            &answer,
+        );
+        let mut bytes = Vec::new();
+        out.drain(|action| {
+            if let Action::Send { frame, .. } = action {
+                bytes = frame.to_vec();
+            }
+        });
+        Some(bytes)
+    }
+
+    /// The same peer in a rack that goes its own way from here, with room for everything.
+    pub(crate) fn twin(&self) -> Self {
+        let mut twin = Self::new(self.port, self.home, self.control, self.octet, Budget::default());
+        twin.tables = self.tables.clone();
+        twin.used = self.used.clone();
+        // An inbox is not copied, it is led there.
+        let (last, status, refused) = self.last;
+        (1..=last).for_each(|seq| twin.inbox.applied(seq, status, refused));
+        twin.last = self.last;
+        twin
+    }
+
+    fn apply_batch(&mut self, batch: &Updates<'_>) -> (Status, u16) {
+        let mut result = (Status::Ok, 0);
+        for (index, update) in (0..).zip(batch.iter()) {
+            if let Err(status) = self.apply(update) {
+                result = (status, index);
+                break;
+            }
+            self.applied.push(update);
+        }
+        self.batches += 1;
+        self.inbox.applied(batch.seq, result.0, result.1);
+        self.last = (batch.seq, result.0, result.1);
+        result
+    }
+
+    fn apply(&mut self, update: Update) -> Result<(), Status> {
+        if let Some(status) = self.refuse_next.take() {
+            return Err(status);
+        }
+        let node = self.port != Port::SWITCH;
+        let t = &mut self.tables;
+        match update {
+            Update::Peer { port, qpn, qkey, .. } => {
+                room(t.peers.len(), t.peers.contains_key(&port), self.budget.peers)?;
+                t.peers.insert(port, (qpn.get(), qkey.0));
+            }
+            Update::PeerGone { port } => {
+                t.peers.remove(&port);
+            }
+            Update::Translate { base, size_log2, node: to } if !node => {
+                room(
+                    t.translations.len(),
+                    t.translations.contains_key(&(base.0, size_log2)),
+                    self.budget.translations,
+                )?;
+                t.translations.insert((base.0, size_log2), to.0);
+            }
+            Update::Untranslate { base, size_log2 } if !node => {
+                t.translations.remove(&(base.0, size_log2));
+            }
+            Update::Protect { domain, base, len, perm } => self.protect(domain.0, base.0, len, perm)?,
+            Update::Session { qpn, qkey, host, domain } if !node => {
+                room(t.sessions.len(), t.sessions.contains_key(&qpn.get()), self.budget.sessions)?;
+                t.sessions.insert(qpn.get(), (qkey.0, host.0, domain.0));
+            }
+            Update::SessionGone { qpn } if !node => {
+                t.sessions.remove(&qpn.get());
+            }
+            Update::Range { base, len, offset } if node => {
+                t.ranges.insert((base.0, len), offset);
+            }
+            Update::Clear { base, len } if node => {
+                for block in base.0 / BLOCK..(base.0 + len) / BLOCK {
+                    self.used.remove(&block);
+                }
+            }
+            Update::QueuePair { qpn, peer_qpn, peer_port, expected_psn, rkey, domain, .. } if node => {
+                assert!(t.peers.contains_key(&peer_port), "a connection's host is a peer");
+                room(t.queue_pairs.len(), false, self.budget.queue_pairs)?;
+                let row = (peer_qpn.get(), peer_port, expected_psn.get(), rkey.0, domain.0);
+                assert_eq!(t.queue_pairs.insert(qpn.get(), row), None, "a queue pair is opened once");
+            }
+            Update::QueuePairGone { qpn } if node => {
+                t.queue_pairs.remove(&qpn.get());
+            }
+            other => panic!("{other:?} is not for {:?}", self.port),
+        }
+        Ok(())
+    }
+
+    fn protect(&mut self, domain: u32, base: u64, len: u64, perm: Perm) -> Result<(), Status> {
+        assert!(base.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK));
+        let blocks = base / BLOCK..(base + len) / BLOCK;
+        let perms = &mut self.tables.perms;
+        if perm == Perm::None {
+            blocks.for_each(|block| drop(perms.remove(&(domain, block))));
+            return Ok(());
+        }
+        let new = blocks.clone().filter(|&block| !perms.contains_key(&(domain, block))).count();
+        if perms.len() + new > self.budget.perms {
+            return Err(Status::TableFull);
+        }
+        for block in blocks {
+            let used = self.used.entry(block).or_default();
+            let owned = perms.iter().any(|(&(_, b), &p)| b == block && p == Perm::ReadWrite);
+            let clean = self.port == Port::SWITCH || used.is_empty() || used.contains(&domain) || owned;
+            assert!(clean, "domain {domain} gets block {block:#x} with what {used:?} left in it");
+            used.insert(domain);
+            perms.insert((domain, block), perm);
+        }
+        Ok(())
+    }
+
+    /// What `domain` may do at `addr`.
+    pub(crate) fn may(&self, domain: u32, addr: u64) -> Perm {
+        self.tables.perms.get(&(domain, addr / BLOCK)).copied().unwrap_or_default()
+    }
+}
+
+fn room(len: usize, there: bool, budget: usize) -> Result<(), Status> {
+    if there || len < budget { Ok(()) } else { Err(Status::TableFull) }
+}

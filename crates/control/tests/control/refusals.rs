@@ -1,0 +1,196 @@
+//! A bad request gets a code for programs, and for people what was wrong with which value and what to do.
+
+use crate::rack::{Rack, gid, grant, text};
+use farmem_control::Config;
+use farmem_control::api::{ErrorCode, PermName, Request, Response};
+use farmem_machine::Port;
+
+const MIB: u64 = 1 << 20;
+
+fn join_node(name: &str, gid: &str, capacity: u64) -> Request {
+    Request::JoinNode { name: name.into(), gid: gid.into(), capacity }
+}
+
+fn join_host(name: &str, gid: &str) -> Request {
+    Request::JoinHost { name: name.into(), gid: gid.into() }
+}
+
+/// Each request, the code, and the value that the message must name.
+#[test]
+fn every_refusal_names_what_was_wrong() {
+    let mut rack = Rack::new(60);
+    rack.join_switch().unwrap();
+    rack.join_node(1, MIB);
+    rack.join_host(1);
+    let (owner, other) = (rack.domain("owner"), rack.domain("other"));
+    let vma = rack.allocate(owner, 8192);
+    let inside = vma.base + 4096;
+    let long = "x".repeat(65);
+    use ErrorCode as E;
+    let cases: Vec<(Request, E, String)> = vec![
+        (join_node("", "127.0.0.9", MIB), E::BadRequest, "\"\"".into()),
+        (join_node("a b", "127.0.0.9", MIB), E::BadRequest, "a b".into()),
+        (join_host(&long, "127.0.0.9"), E::BadRequest, "xxx".into()),
+        (Request::CreateDomain { name: "ä".into() }, E::BadRequest, "domain".into()),
+        (join_node("n9", "127.0.0", MIB), E::BadRequest, "127.0.0".into()),
+        (join_node("n9", "127.0.0.9:4791", MIB), E::BadRequest, "127.0.0.9:4791".into()),
+        (join_host("h9", "0.0.0.0"), E::BadRequest, "0.0.0.0".into()),
+        (join_host("h9", "224.0.0.1"), E::BadRequest, "224.0.0.1".into()),
+        (join_host("h9", "::ffff:0.0.0.0"), E::BadRequest, "::ffff:0.0.0.0".into()),
+        (join_host("h9", "ff02::1"), E::BadRequest, "ff02::1".into()),
+        (join_node("n9", "127.0.0.9", 0), E::BadRequest, "0 bytes".into()),
+        (join_node("n9", "127.0.0.9", 5000), E::BadRequest, "5000".into()),
+        (join_node("n9", "127.0.0.9", 1 << 47), E::OutOfMemory, (1u64 << 47).to_string()),
+        (join_node("n9", "127.0.0.9", (1 << 63) + 4096), E::OutOfMemory, ((1u64 << 63) + 4096).to_string()),
+        (join_node("n9", &text(101), MIB), E::Conflict, Port::host(1).0.to_string()),
+        (join_host("h9", &text(1)), E::Conflict, "port 0".into()),
+        (join_host("h9", "::ffff:127.0.0.2"), E::Conflict, "port 1".into()),
+        (Request::JoinSwitch { gid: text(11) }, E::Conflict, Port::node(1).0.to_string()),
+        (join_host("n1", "127.0.0.9"), E::Conflict, "n1".into()),
+        (join_node("h1", "127.0.0.9", MIB), E::Conflict, "h1".into()),
+        (join_node("n1", &text(11), 2 * MIB), E::Conflict, (2 * MIB).to_string()),
+        (join_node("n1", &text(11), 4096), E::Conflict, "8192".into()),
+        (Request::Leave { port: 0 }, E::BadRequest, "port 0".into()),
+        (Request::Leave { port: 1 }, E::BadRequest, "port 1".into()),
+        (Request::Leave { port: 77 }, E::NotFound, "77".into()),
+        (Request::Leave { port: Port::node(9).0 }, E::NotFound, Port::node(9).0.to_string()),
+        (Request::Leave { port: u32::MAX }, E::NotFound, u32::MAX.to_string()),
+        (Request::OpenSession { host: 9, domain: owner }, E::NotFound, "host 9".into()),
+        (Request::OpenSession { host: 1, domain: 99 }, E::NotFound, "domain 99".into()),
+        (Request::Connect { host: 1, node: 9, domain: owner }, E::NotFound, "node 9".into()),
+        (Request::Connect { host: 1, node: u16::MAX, domain: owner }, E::NotFound, "node 65535".into()),
+        (Request::Disconnect { host: 1, qpn: 4711 }, E::NotFound, "4711".into()),
+        (Request::Allocate { domain: 99, size: 1, node: None }, E::NotFound, "domain 99".into()),
+        (Request::Allocate { domain: owner, size: 0, node: None }, E::BadRequest, "size is 0".into()),
+        (
+            Request::Allocate { domain: owner, size: MIB + 1, node: None },
+            E::OutOfMemory,
+            (2 * MIB).to_string(),
+        ),
+        (
+            Request::Allocate { domain: owner, size: u64::MAX, node: None },
+            E::OutOfMemory,
+            u64::MAX.to_string(),
+        ),
+        (Request::Allocate { domain: owner, size: 1, node: Some(9) }, E::NotFound, "node 9".into()),
+        (Request::Free { domain: owner, base: 0 }, E::NotFound, "0x0".into()),
+        (Request::Free { domain: owner, base: inside }, E::BadRequest, format!("{:#x}", vma.base)),
+        (Request::Free { domain: other, base: vma.base }, E::NotOwner, format!("domain {other}")),
+        (grant(&vma, 0, 0, other, PermName::Read), E::BadRequest, "0 bytes".into()),
+        (grant(&vma, 4096, 4097, other, PermName::Read), E::BadRequest, "4097".into()),
+        (grant(&vma, 1, u64::MAX, other, PermName::Read), E::BadRequest, u64::MAX.to_string()),
+        (grant(&vma, 8192, 1, other, PermName::Read), E::NotFound, format!("{:#x}", vma.base + 8192)),
+        (grant(&vma, 0, 1, owner, PermName::Read), E::BadRequest, format!("domain {owner}")),
+        (grant(&vma, 0, 1, 99, PermName::Read), E::NotFound, "domain 99".into()),
+    ];
+    let rows = rack.control.compact();
+    for (request, code, named) in cases {
+        let error = rack.refused(request.clone());
+        assert_eq!(error.code, code, "{request:?}: {error:?}");
+        assert!(error.message.contains(&named), "{request:?}: {:?} does not name {named:?}", error.message);
+    }
+    assert_eq!(rack.control.compact(), rows, "a refusal changes nothing");
+}
+
+/// Every bound of the control plane's own tables is refused by name, and holds also for what is in flight.
+#[test]
+fn every_bound_is_a_refusal() {
+    let mut config = Config::new(gid(1));
+    let bounds = &mut config.bounds;
+    (bounds.nodes_max, bounds.hosts_max, bounds.domains_max) = (1, 1, 2);
+    (bounds.vmas_max, bounds.grants_max, bounds.sessions_max, bounds.connections_max) = (2, 3, 1, 1);
+    let mut rack = Rack::with(61, config);
+    rack.join_switch().unwrap();
+    rack.join_node(1, MIB);
+    rack.join_host(1);
+    let (owner, other) = (rack.domain("owner"), rack.domain("other"));
+    let vma = rack.allocate(owner, 8192);
+    rack.call(grant(&vma, 0, 1024, other, PermName::Read)).unwrap();
+    rack.call(grant(&vma, 2048, 1024, other, PermName::Read)).unwrap();
+    let twice = [
+        Request::Allocate { domain: owner, size: 1, node: None },
+        Request::OpenSession { host: 1, domain: owner },
+        Request::Connect { host: 1, node: 1, domain: owner },
+        grant(&vma, 4096, 1024, other, PermName::Read),
+    ];
+    let first = twice.clone().map(|request| rack.ask(request));
+    let second = [
+        twice[0].clone(),
+        Request::OpenSession { host: 1, domain: other },
+        twice[2].clone(),
+        grant(&vma, 6144, 1024, other, PermName::Read),
+    ]
+    .map(|request| rack.ask(request));
+    for (first, second) in first.into_iter().zip(second) {
+        rack.wait(first).unwrap();
+        let error = rack.wait(second).unwrap_err();
+        assert_eq!(error.code, ErrorCode::TableFull, "{error:?}");
+    }
+    rack.settle();
+    for request in [
+        join_node("n2", "127.0.0.9", MIB),
+        join_host("h2", "127.0.0.9"),
+        Request::CreateDomain { name: "third".into() },
+    ] {
+        assert_eq!(rack.refused(request).code, ErrorCode::TableFull);
+    }
+    // What gives back is not refused for want of room.
+    rack.call(grant(&vma, 0, 8192, other, PermName::None)).unwrap();
+    rack.check_log();
+}
+
+/// Too many requests at once: the newest is refused, the others are answered.
+#[test]
+fn the_queue_of_requests_has_an_end() {
+    let mut config = Config::new(gid(1));
+    config.bounds.pending_max = 4;
+    let mut rack = Rack::with(62, config);
+    rack.join_switch().unwrap();
+    rack.join_node(1, MIB);
+    let domain = rack.domain("web");
+    let vma = rack.allocate(domain, 4096);
+    let other = rack.domain("other");
+    let tickets: Vec<u64> = (0..6)
+        .map(|i| {
+            let perm = if i % 2 == 0 { PermName::Read } else { PermName::ReadWrite };
+            rack.ask(grant(&vma, 0, 1024, other, perm))
+        })
+        .collect();
+    for late in &tickets[4..] {
+        assert_eq!(rack.answer(*late).unwrap().as_ref().unwrap_err().code, ErrorCode::Unavailable);
+    }
+    for ticket in &tickets[..4] {
+        assert_eq!(rack.wait(*ticket), Ok(Response::Done {}));
+    }
+}
+
+/// A host name that has used up its generations is refused, not started over.
+#[test]
+fn the_last_generation_is_the_last() {
+    let mut rack = Rack::new(63);
+    for generation in 1..=u16::MAX {
+        let ticket = rack.ask(join_host("h1", "127.0.0.9"));
+        assert!(
+            matches!(rack.answer(ticket), Some(Ok(Response::HostJoined { generation: g, .. })) if *g == generation)
+        );
+    }
+    let error = rack.refused(join_host("h1", "127.0.0.9"));
+    assert_eq!(error.code, ErrorCode::Conflict);
+    assert!(error.message.contains("65535"), "{}", error.message);
+}
+
+/// Requests and answers read back from JSON as they were.
+#[test]
+fn the_api_travels_as_json() {
+    let request: Request = serde_json::from_str(r#"{"op":"allocate","domain":1,"size":4096}"#).unwrap();
+    assert_eq!(request, Request::Allocate { domain: 1, size: 4096, node: None });
+    assert!(
+        serde_json::from_str::<Request>(r#"{"op":"allocate","domain":1,"size":4096,"sizee":1}"#).is_err()
+    );
+    let mut rack = Rack::new(64);
+    rack.join_switch().unwrap();
+    rack.join_node(1, MIB);
+    let overview = rack.call(Request::Overview).unwrap();
+    let text = serde_json::to_string(&overview).unwrap();
+    assert_eq!(serde_json::from_str::<Response>(&text).unwrap(), overview);
+}
