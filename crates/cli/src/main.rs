@@ -1,2 +1,91 @@
-//! The farmem command.
-fn main() {}
+//! The `farmem` command: a rack on this machine, a demonstration, benchmarks, simulations, a doctor.
+//!
+//! Raw arguments become a checked plan (`args`), each command is a module, every table and its `--json` come from one struct
+//! (`output`). Exit codes: 0 fine, 1 found a violation, 2 usage or environment; of `sim` also 3 unsafe, 4 stuck,
+//! 5 a role crashed.
+
+mod args;
+mod bench;
+mod demo;
+mod doctor;
+mod output;
+mod progress;
+mod rack_file;
+mod role;
+mod sim;
+mod supervisor;
+mod up;
+
+use args::{Bench, Cli, Command};
+use clap::Parser as _;
+use std::process::ExitCode;
+
+/// How a command ended, as an exit code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    /// All well.
+    Fine,
+    /// It ran, and found something wrong.
+    Violation,
+    /// A simulated world broke a promise.
+    Unsafe,
+    /// A simulated world did not get on although it could.
+    Stuck,
+    /// A role crashed in a simulated world.
+    Crash,
+}
+
+/// Why a command could not do its work.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// farmem refused or failed.
+    Farmem(farmem::Error),
+    /// The environment did: what, and what to do.
+    Environment {
+        /// What happened.
+        message: String,
+        /// What to do.
+        remedy: String,
+    },
+}
+
+impl From<farmem::Error> for Failure {
+    fn from(error: farmem::Error) -> Self {
+        Self::Farmem(error)
+    }
+}
+
+impl Failure {
+    /// An environment that does not allow what was asked.
+    pub(crate) fn environment(message: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::Environment { message: message.into(), remedy: remedy.into() }
+    }
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Up(args) => up::run(&args),
+        Command::Demo(args) => demo::run(&args),
+        Command::Bench { bench: Bench::Net(args) } => bench::net(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Sim(args) => sim::run(&args),
+        Command::Role(args) => role::run(&args),
+    };
+    match result {
+        Ok(End::Fine) => ExitCode::SUCCESS,
+        Ok(End::Violation) => ExitCode::from(1),
+        Ok(End::Unsafe) => ExitCode::from(3),
+        Ok(End::Stuck) => ExitCode::from(4),
+        Ok(End::Crash) => ExitCode::from(5),
+        Err(Failure::Farmem(error)) => complain(&error.to_string(), &error.remedy()),
+        Err(Failure::Environment { message, remedy }) => complain(&message, &remedy),
+    }
+}
+
+fn complain(message: &str, remedy: &str) -> ExitCode {
+    eprintln!("farmem: {message}");
+    if !remedy.is_empty() {
+        eprintln!("        {remedy}");
+    }
+    ExitCode::from(2)
+}

@@ -382,9 +382,15 @@ impl Client {
                 Error::Unreachable { what: "the switch: this client has no session".into() }
             }
             Failure::OutOfBounds { addr } => Error::OutOfBounds { addr, len },
+            Failure::TooLong { .. } if touch == Touch::Traverse => {
+                Error::Traversal { addr, reason: TraversalStop::TooLarge }
+            }
             Failure::TooLong { max } => Error::TooLong { len: buf_len, max },
             Failure::ScratchLen { need } => Error::ScratchLen { have: buf_len, need },
             Failure::QueueFull => Error::QueueFull,
+            Failure::IdsUsedUp => Error::Unreachable {
+                what: "the switch: this client has used up its request ids and must attach again".into(),
+            },
             Failure::NoAnswer => {
                 Error::Unreachable { what: format!("the switch and the node that owns {addr}") }
             }

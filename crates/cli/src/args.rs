@@ -1,0 +1,158 @@
+//! The command line, as typed. Help texts are here, on the flags they explain.
+
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// Far memory for a rack of ordinary Linux machines.
+#[derive(Debug, Parser)]
+#[command(name = "farmem", version, about, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Start the roles of a rack as processes and print where they listen.
+    Up(Up),
+    /// Load a dictionary into far memory and look every word up, by READs and by traversals.
+    Demo(Demo),
+    /// Measure, beside the raw operation in the same run.
+    Bench {
+        /// What to measure.
+        #[command(subcommand)]
+        bench: Bench,
+    },
+    /// Say what this machine can and cannot do, and the remedy for each.
+    Doctor(Doctor),
+    /// Play roles in a simulated world with faults, repeatable from a seed.
+    Sim(Sim),
+    /// Serve as one role of a rack (started by `farmem up`).
+    #[command(hide = true)]
+    Role(Role),
+}
+
+/// An example of a rack.toml; `farmem up --example` prints it.
+pub(crate) const EXAMPLE: &str = include_str!("example-rack.toml");
+
+/// `farmem up`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "farmem up --example > rack.toml   writes a rack of four memory nodes on this machine.\n\
+                        Ctrl-C stops the rack."
+)]
+pub(crate) struct Up {
+    /// The rack's description.
+    #[arg(required_unless_present = "example")]
+    pub(crate) rack: Option<PathBuf>,
+    /// Print an example description and end.
+    #[arg(long)]
+    pub(crate) example: bool,
+    /// Print where the roles listen as one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `farmem demo`
+#[derive(Debug, Args)]
+pub(crate) struct Demo {
+    /// Print the table as one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Words to load, one a line [default: Debian's wamerican-insane, or a generated list when it is absent].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) words: Option<PathBuf>,
+    /// Load only the first N words.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) limit: Option<u64>,
+    /// Use this running rack instead of starting one.
+    #[arg(long, value_name = "RACK.TOML")]
+    pub(crate) rack: Option<PathBuf>,
+}
+
+/// The benchmarks.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    /// READ, WRITE, atomics and traversals over every transport, beside a raw exchange of the same size, mode and path.
+    Net(BenchNet),
+}
+
+/// `farmem bench net`
+#[derive(Debug, Args)]
+pub(crate) struct BenchNet {
+    /// Print one JSON object instead of the table; progress and notes go to stderr.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Fewer repetitions: ends within 20 s.
+    #[arg(long)]
+    pub(crate) quick: bool,
+}
+
+/// `farmem doctor`
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    /// Print the findings as one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `farmem role`
+#[derive(Debug, Args)]
+pub(crate) struct Role {
+    /// Which role: control, switch, or a memory node's name with `--node`.
+    #[arg(value_enum)]
+    pub(crate) role: RoleName,
+    /// The memory node's name.
+    #[arg(long, required_if_eq("role", "node"))]
+    pub(crate) node: Option<String>,
+    /// The rack's description.
+    #[arg(long)]
+    pub(crate) rack: PathBuf,
+}
+
+/// The roles that run as processes of their own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(crate) enum RoleName {
+    /// The control plane.
+    Control,
+    /// The switch.
+    Switch,
+    /// A memory node.
+    Node,
+}
+
+/// `farmem sim`
+#[derive(Debug, Args)]
+pub(crate) struct Sim {
+    /// What to play.
+    #[arg(value_enum)]
+    pub(crate) run: SimRun,
+    /// Operations in all.
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub(crate) operations: u64,
+    /// Worlds to play them in.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub(crate) seeds: u64,
+    /// The first seed; with `--seeds 1` exactly this world is played again.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// What the network does to frames.
+    #[arg(long, default_value = "storm")]
+    pub(crate) plan: String,
+    /// Print the report as one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What the simulator plays.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(crate) enum SimRun {
+    /// One reliable connection.
+    Rc,
+    /// Datagram requests with retransmission and de-duplication.
+    Ud,
+    /// A whole rack.
+    Rack,
+}

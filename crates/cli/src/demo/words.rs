@@ -1,0 +1,106 @@
+//! The words of the demonstration and the values they are stored with.
+
+use crate::Failure;
+use farmem::hash_table::{Key, VALUE_LEN, Value};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Where Debian's wamerican-insane puts its list.
+const DICTIONARY: &str = "/usr/share/dict/american-english-insane";
+/// Words of the generated list: as many as the dictionary has.
+const GENERATED: u64 = 663_000;
+
+/// A word's key, and the value it must be found with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) key: Key,
+    pub(crate) value: Value,
+}
+
+/// The words, each once.
+#[derive(Debug)]
+pub(crate) struct Words {
+    source: String,
+    entries: Vec<Entry>,
+}
+
+impl Words {
+    /// Reads `file`, or the dictionary, or generates a list and says so.
+    pub(crate) fn read(file: Option<&Path>, limit: Option<u64>) -> Result<Self, Failure> {
+        let limit = limit.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
+        let path = file.unwrap_or(Path::new(DICTIONARY));
+        let (source, text) = match std::fs::read(path) {
+            Ok(bytes) => (path.display().to_string(), bytes),
+            Err(error) if file.is_some() => {
+                let message = format!("cannot read {}: {error}", path.display());
+                return Err(Failure::environment(message, "name a file with one word a line"));
+            }
+            Err(_) => {
+                eprintln!(
+                    "note: {DICTIONARY} is absent, words are generated; `make setup` installs wamerican-insane"
+                );
+                ("a generated list".to_owned(), generated())
+            }
+        };
+        let mut seen = BTreeSet::new();
+        let words = text.split(|&b| b == b'\n').filter(|w| !w.is_empty() && seen.insert(*w)).take(limit);
+        let entries: Vec<Entry> = words.zip(1..).map(|(word, line)| entry(word, line)).collect();
+        if entries.is_empty() {
+            return Err(Failure::environment(
+                format!("{source} holds no word"),
+                "name a file with one word a line",
+            ));
+        }
+        Ok(Self { source, entries })
+    }
+
+    pub(crate) fn source(&self) -> &str {
+        &self.source
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Keys and values, to load.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (Key, Value)> + '_ {
+        self.entries.iter().map(|e| (e.key, e.value))
+    }
+
+    /// Every `stride`-th word by number.
+    pub(crate) fn every(&self, stride: usize) -> impl Iterator<Item = usize> + use<> {
+        (0..self.entries.len()).step_by(stride.max(1))
+    }
+
+    pub(crate) fn get(&self, number: usize) -> &Entry {
+        &self.entries[number]
+    }
+}
+
+/// The value of a word: its line number, its length, and as much of it as fits.
+fn entry(word: &[u8], line: u64) -> Entry {
+    let mut value = [0; VALUE_LEN];
+    value[..8].copy_from_slice(&line.to_le_bytes());
+    let kept = word.len().min(VALUE_LEN - 8);
+    value[8..8 + kept].copy_from_slice(&word[..kept]);
+    Entry { key: Key::of(word), value }
+}
+
+/// Pronounceable words, the same each time: the digits of a counter as syllables.
+fn generated() -> Vec<u8> {
+    const SYLLABLES: [&str; 16] =
+        ["ba", "ce", "di", "fo", "gu", "ha", "je", "ki", "lo", "mu", "na", "pe", "ri", "so", "tu", "va"];
+    let mut text = Vec::new();
+    for number in 0..GENERATED {
+        let mut rest = number;
+        loop {
+            text.extend_from_slice(SYLLABLES[usize::try_from(rest % 16).unwrap_or_default()].as_bytes());
+            rest /= 16;
+            if rest == 0 {
+                break;
+            }
+        }
+        text.push(b'\n');
+    }
+    text
+}

@@ -1,0 +1,76 @@
+//! Printing: a table for people and one JSON object for programs, from the same struct. The only place that writes to stdout.
+
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+use serde::Serialize;
+use std::io::{self, Write as _};
+
+/// Something that is printed either way.
+pub(crate) trait Report: Serialize {
+    /// The table and the lines around it.
+    fn text(&self) -> String;
+}
+
+/// Prints a report. A reader that closed the pipe is fine.
+pub(crate) fn print<R: Report>(report: &R, json: bool) {
+    let text = if json {
+        serde_json::to_string(report).expect("a report has only strings for keys") + "\n"
+    } else {
+        report.text()
+    };
+    write_out(&text);
+}
+
+/// Writes text to stdout. A reader that closed the pipe is fine.
+pub(crate) fn write_out(text: &str) {
+    let mut out = io::stdout().lock();
+    if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
+        // Nobody reads any more; there is no one to tell.
+    }
+}
+
+/// A table with a heading; columns after the first are right-aligned.
+pub(crate) fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(heading.iter().map(|h| Cell::new(h)).collect::<Vec<_>>());
+    for row in rows {
+        let cells = row.iter().enumerate().map(|(n, text)| {
+            let alignment = if n == 0 { CellAlignment::Left } else { CellAlignment::Right };
+            Cell::new(text).set_alignment(alignment)
+        });
+        table.add_row(cells.collect::<Vec<_>>());
+    }
+    format!("{table}\n")
+}
+
+/// A time in the unit that reads best.
+pub(crate) fn time(nanos: f64) -> String {
+    match nanos {
+        n if n < 1e3 => format!("{n:.0} ns"),
+        n if n < 1e6 => format!("{:.2} us", n / 1e3),
+        n if n < 1e9 => format!("{:.2} ms", n / 1e6),
+        n => format!("{:.2} s", n / 1e9),
+    }
+}
+
+/// A rate in the unit that reads best.
+pub(crate) fn rate(per_second: f64) -> String {
+    match per_second {
+        r if r < 1e3 => format!("{r:.1} /s"),
+        r if r < 1e6 => format!("{:.1} k/s", r / 1e3),
+        r => format!("{:.2} M/s", r / 1e6),
+    }
+}
+
+/// A count with thousands apart.
+pub(crate) fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            text.push(' ');
+        }
+        text.push(digit);
+    }
+    text
+}

@@ -1,0 +1,13 @@
+//! Progress of long work, on stderr: a bar on a terminal, nothing in a log.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// A bar of `total` steps called `what`.
+pub(crate) fn bar(what: &'static str, total: u64) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(10));
+    let style = ProgressStyle::with_template("{msg:28} {wide_bar} {human_pos}/{human_len} {per_sec} {eta}")
+        .expect("the template is constant");
+    bar.set_style(style);
+    bar.set_message(what);
+    bar
+}

@@ -1,0 +1,39 @@
+//! `farmem role`: one role of a rack, until its standard input closes.
+//!
+//! The supervisor holds the other end of that pipe, so no role outlives it, however it ends.
+
+use crate::args::{Role, RoleName};
+use crate::{End, Failure};
+use farmem::RackConfig;
+use farmem::serve::{self, Stop};
+use std::io::{self, Read as _};
+
+pub(crate) fn run(args: &Role) -> Result<End, Failure> {
+    let config = RackConfig::load(&args.rack)?;
+    let stop = Stop::new();
+    stop_at_end_of_input(stop.clone());
+    match args.role {
+        RoleName::Control => serve::control(&config, &stop)?,
+        RoleName::Switch => serve::switch(&config, &stop)?,
+        RoleName::Node => {
+            let name = args.node.as_deref().unwrap_or_default();
+            let node = config.nodes.iter().find(|n| n.name == name).ok_or_else(|| unknown(&config, name))?;
+            serve::node(&config, node, &stop)?;
+        }
+    }
+    Ok(End::Fine)
+}
+
+fn unknown(config: &RackConfig, name: &str) -> Failure {
+    let names: Vec<&str> = config.nodes.iter().map(|n| n.name.as_str()).collect();
+    let message = format!("{} has no memory node {name:?}", config.file.display());
+    Failure::environment(message, format!("its nodes are: {}", names.join(", ")))
+}
+
+fn stop_at_end_of_input(stop: Stop) {
+    std::thread::spawn(move || {
+        let mut bytes = [0; 64];
+        while io::stdin().read(&mut bytes).is_ok_and(|n| n > 0) {}
+        stop.set();
+    });
+}

@@ -1,0 +1,148 @@
+//! `farmem sim`: a campaign in simulated worlds, repeatable from its seed.
+//!
+//! Exit codes beside the usual ones tell how a world ended badly: 3 unsafe, 4 stuck, 5 a role crashed.
+
+use crate::args::{Sim, SimRun};
+use crate::output;
+use crate::{End, Failure, progress};
+use farmem_sim::{Campaign, Plan, Report, Verdict, pair, rack};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+#[derive(Serialize)]
+struct Played {
+    run: &'static str,
+    plan: &'static str,
+    verdict: &'static str,
+    operations: u64,
+    seeds: u64,
+    first_seed: u64,
+    packets: u64,
+    lost: u64,
+    duplicated: u64,
+    reordered: u64,
+    flipped: u64,
+    dropped_by_icrc: u64,
+    retransmissions: u64,
+    naks: u64,
+    crashes: u64,
+    digest: String,
+    seconds: f64,
+    notes: BTreeMap<String, u64>,
+    failures: Vec<Failed>,
+}
+
+#[derive(Serialize)]
+struct Failed {
+    seed: u64,
+    verdict: &'static str,
+    why: String,
+    reproduce: String,
+    trace: Vec<String>,
+}
+
+impl output::Report for Played {
+    fn text(&self) -> String {
+        let line = |what: &str, n: u64| vec![what.to_owned(), output::count(n)];
+        let rows = [
+            line("operations", self.operations),
+            line("worlds", self.seeds),
+            line("packets", self.packets),
+            line("  lost", self.lost),
+            line("  duplicated", self.duplicated),
+            line("  reordered", self.reordered),
+            line("  with flipped bits", self.flipped),
+            line("  dropped for their ICRC", self.dropped_by_icrc),
+            line("retransmissions", self.retransmissions),
+            line("NAKs and refusals", self.naks),
+            line("crashes and restarts", self.crashes),
+        ];
+        let mut text = format!(
+            "sim {}, plan {}: {}\n{}digest {}, {:.1} s\n",
+            self.run,
+            self.plan,
+            self.verdict,
+            output::table(&["what", "count"], &rows),
+            self.digest,
+            self.seconds
+        );
+        for failed in &self.failures {
+            text += &format!(
+                "\nseed {} is {}: {}\n  {}\n",
+                failed.seed, failed.verdict, failed.why, failed.reproduce
+            );
+            for event in &failed.trace {
+                text += &format!("    {event}\n");
+            }
+        }
+        text
+    }
+}
+
+pub(crate) fn run(args: &Sim) -> Result<End, Failure> {
+    let Some(plan) = Plan::named(&args.plan) else {
+        let names: Vec<&str> = Plan::ALL.iter().map(|plan| plan.name).collect();
+        let message = format!("there is no plan {:?}", args.plan);
+        return Err(Failure::environment(message, format!("the plans are: {}", names.join(", "))));
+    };
+    let campaign = Campaign { operations: args.operations, seeds: args.seeds, first_seed: args.seed, plan };
+    let bar = progress::bar("worlds", args.seeds);
+    let begin = Instant::now();
+    let mut advance = |seeds: u64| bar.set_position(seeds);
+    let report = match args.run {
+        SimRun::Rc => pair::rc_campaign(&campaign, &mut advance),
+        SimRun::Ud => pair::ud_campaign(&campaign, &mut advance),
+        SimRun::Rack => rack::campaign(&campaign, &mut advance),
+    };
+    bar.finish_and_clear();
+    let end = match report.verdict {
+        Verdict::Fine => End::Fine,
+        Verdict::Unsafe => End::Unsafe,
+        Verdict::Stuck => End::Stuck,
+        Verdict::Crash => End::Crash,
+    };
+    output::print(&played(report, begin.elapsed().as_secs_f64()), args.json);
+    Ok(end)
+}
+
+fn played(report: Report, seconds: f64) -> Played {
+    let Report { run, campaign, verdict, total, failures } = report;
+    let failed = |f: farmem_sim::Failure| Failed {
+        seed: f.seed,
+        verdict: name(f.verdict),
+        why: f.why,
+        reproduce: f.reproduce,
+        trace: f.trace,
+    };
+    Played {
+        run,
+        plan: campaign.plan.name,
+        verdict: name(verdict),
+        operations: total.operations,
+        seeds: campaign.seeds,
+        first_seed: campaign.first_seed,
+        packets: total.network.sent,
+        lost: total.network.lost + total.network.cut,
+        duplicated: total.network.duplicated,
+        reordered: total.network.reordered,
+        flipped: total.network.flipped,
+        dropped_by_icrc: total.network.icrc_dropped,
+        retransmissions: total.retransmissions,
+        naks: total.naks,
+        crashes: total.crashes,
+        digest: format!("{:016x}", total.digest),
+        seconds,
+        notes: total.notes,
+        failures: failures.into_iter().map(failed).collect(),
+    }
+}
+
+const fn name(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Fine => "fine",
+        Verdict::Unsafe => "unsafe",
+        Verdict::Stuck => "stuck",
+        Verdict::Crash => "crash",
+    }
+}
