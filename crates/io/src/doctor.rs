@@ -65,7 +65,16 @@ mod tests {
     #[test]
     fn every_probe_answers() {
         let findings = examine();
-        for name in ["privileges", "CPUs", "UDP port 4791", "userfaultfd", "huge pages", "XDP", "RDMA devices", "/dev/shm"] {
+        for name in [
+            "privileges",
+            "CPUs",
+            "UDP port 4791",
+            "userfaultfd",
+            "huge pages",
+            "XDP",
+            "RDMA devices",
+            "/dev/shm",
+        ] {
             assert_eq!(findings.iter().filter(|f| f.name == name).count(), 1, "{name}");
         }
         assert!(findings.iter().all(|f| !f.detail.is_empty()));

@@ -42,7 +42,9 @@ fn rings(directory: &Path) -> Finding {
 fn is_mapped(directory: &Path) -> bool {
     let Ok(processes) = read_dir("/proc") else { return true };
     let needle = format!("{}/", directory.display());
-    processes.flatten().any(|p| read_to_string(p.path().join("maps")).is_ok_and(|maps| maps.contains(&needle)))
+    processes
+        .flatten()
+        .any(|p| read_to_string(p.path().join("maps")).is_ok_and(|maps| maps.contains(&needle)))
 }
 
 /// Addresses on which port 4791 is open, by the kernel's table of UDP sockets.

@@ -15,9 +15,16 @@ pub(super) fn privileges() -> Finding {
     // SAFETY: geteuid reads a number and cannot fail.
     let root = unsafe { libc::geteuid() } == 0;
     let user = if root { "root" } else { "an ordinary user" };
-    let list = [(CAP_NET_ADMIN, "NET_ADMIN"), (CAP_BPF, "BPF"), (CAP_SYS_ADMIN, "SYS_ADMIN"), (CAP_SYS_PTRACE, "SYS_PTRACE")];
-    let held: Vec<&str> = list.into_iter().filter(|&(cap, _)| has_capability(cap)).map(|(_, name)| name).collect();
-    let held = if held.is_empty() { "none of the capabilities farmem can use".to_owned() } else { held.join(", ") };
+    let list = [
+        (CAP_NET_ADMIN, "NET_ADMIN"),
+        (CAP_BPF, "BPF"),
+        (CAP_SYS_ADMIN, "SYS_ADMIN"),
+        (CAP_SYS_PTRACE, "SYS_PTRACE"),
+    ];
+    let held: Vec<&str> =
+        list.into_iter().filter(|&(cap, _)| has_capability(cap)).map(|(_, name)| name).collect();
+    let held =
+        if held.is_empty() { "none of the capabilities farmem can use".to_owned() } else { held.join(", ") };
     Finding::ok("privileges", format!("{user}, {held}; racks over UDP and shared memory need none"))
 }
 
@@ -31,7 +38,12 @@ pub(super) fn cpus() -> Finding {
     let usable = std::thread::available_parallelism().map_or(1, usize::from);
     let detail = format!("{usable} usable by this process");
     match usable {
-        1 => Finding::new("CPUs", State::Degraded, detail, "waiting = \"spin\" needs a second CPU; keep \"block\" and \"same-cpu\""),
+        1 => Finding::new(
+            "CPUs",
+            State::Degraded,
+            detail,
+            "waiting = \"spin\" needs a second CPU; keep \"block\" and \"same-cpu\"",
+        ),
         _ => Finding::ok("CPUs", detail),
     }
 }
@@ -47,7 +59,8 @@ pub(super) fn udp_port() -> Finding {
             Finding::new(name, State::Missing, "taken on every address of this machine", remedy)
         }
         Err(e) => {
-            let remedy = "loopback must have 127.0.0.0/8: `ip address add 127.0.0.1/8 dev lo` and `ip link set lo up`";
+            let remedy =
+                "loopback must have 127.0.0.0/8: `ip address add 127.0.0.1/8 dev lo` and `ip link set lo up`";
             Finding::new(name, State::Missing, format!("cannot be opened: {e}"), remedy)
         }
     }
@@ -110,7 +123,9 @@ pub(super) fn huge_pages() -> Finding {
     let remedy = "memory nodes read random lines 1.3 to 2.3 times slower without: \
                   `echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`";
     match read_to_string("/sys/kernel/mm/transparent_hugepage/enabled") {
-        Ok(text) if text.contains("[never]") => Finding::new(name, State::Degraded, "transparent huge pages are off", remedy),
+        Ok(text) if text.contains("[never]") => {
+            Finding::new(name, State::Degraded, "transparent huge pages are off", remedy)
+        }
         Ok(text) => Finding::ok(name, format!("transparent huge pages: {}", chosen(&text))),
         Err(_) => Finding::new(name, State::Degraded, "this kernel has no transparent huge pages", ""),
     }

@@ -1,0 +1,53 @@
+//! The control plane's HTTP/JSON API: the server that people and programs ask, and the client that farmem's own processes use.
+//!
+//! `POST /v1/NAME` with the fields of a request as a JSON object; `GET /v1/overview`; `GET /v1/health`. Everything but health wants
+//! `Authorization: Bearer TOKEN`. Every refusal is an [`ApiError`]: a code, a message, a remedy. The server only carries requests to the
+//! control plane's own thread and answers back; it decides nothing.
+
+mod client;
+mod server;
+
+pub use client::{ApiCallError, ApiClient};
+pub use server::{ApiCall, ApiServer};
+
+use farmem_control::api::{ApiError, ErrorCode};
+
+/// Largest body of a request, in bytes. The longest real one is far below a kilobyte.
+const BODY_MAX: usize = 64 << 10;
+
+/// The names that `POST /v1/NAME` knows.
+const NAMES: [&str; 12] = [
+    "join_switch",
+    "join_node",
+    "join_host",
+    "leave",
+    "create_domain",
+    "open_session",
+    "connect",
+    "disconnect",
+    "allocate",
+    "free",
+    "grant",
+    "overview",
+];
+
+/// The HTTP status of a refusal.
+const fn status_of(code: ErrorCode) -> u16 {
+    match code {
+        ErrorCode::BadRequest => 400,
+        ErrorCode::Unauthorized => 401,
+        ErrorCode::NotOwner => 403,
+        ErrorCode::UnknownRequest | ErrorCode::NotFound => 404,
+        ErrorCode::Conflict => 409,
+        ErrorCode::OutOfMemory | ErrorCode::TableFull => 507,
+        ErrorCode::Unavailable => 503,
+        ErrorCode::Storage => 500,
+    }
+}
+
+fn refusal(code: ErrorCode, message: impl Into<String>, remedy: impl Into<String>) -> ApiError {
+    ApiError { code, message: message.into(), remedy: remedy.into() }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+//! The client: one request, one answer, blocking.
+
+use farmem_control::api::{ApiError, Request, Response};
+use serde_json::Value;
+use std::time::Duration;
+
+/// Longest wait for an answer. A request may wait for table updates that are retransmitted for some seconds.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// Asks a control plane.
+#[derive(Debug)]
+pub struct ApiClient {
+    agent: ureq::Agent,
+    url: String,
+    token: String,
+}
+
+/// Why there is no good answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiCallError {
+    /// The control plane refused.
+    #[error("{}", .0.message)]
+    Refused(ApiError),
+    /// Nobody answers there.
+    #[error("no control plane answers at {url}: {why}")]
+    Unreachable {
+        /// Where it was asked.
+        url: String,
+        /// What the system said.
+        why: String,
+    },
+    /// Something answers that is not a control plane of this version.
+    #[error("what answers at {url} is not a control plane of this version: {why}")]
+    Foreign {
+        /// Where it was asked.
+        url: String,
+        /// What was wrong with the answer.
+        why: String,
+    },
+}
+
+impl ApiClient {
+    /// A client of the control plane at `url`, such as `http://127.0.0.1:7471`.
+    #[must_use]
+    pub fn new(url: &str, token: &str) -> Self {
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .proxy(None) // a rack is reached directly; a proxy in the environment is for the world outside
+            .timeout_global(Some(ANSWER_TIME_MAX))
+            .build();
+        Self { agent: config.into(), url: url.trim_end_matches('/').into(), token: token.into() }
+    }
+
+    /// Asks.
+    ///
+    /// # Errors
+    /// [`ApiCallError`].
+    pub fn ask(&mut self, request: &Request) -> Result<Response, ApiCallError> {
+        let (name, body) = split(request);
+        let url = format!("{}/v1/{name}", self.url);
+        let unreachable =
+            |e: ureq::Error| ApiCallError::Unreachable { url: self.url.clone(), why: e.to_string() };
+        let answer =
+            self.agent.post(&url).header("Authorization", format!("Bearer {}", self.token)).send_json(&body);
+        let mut answer = answer.map_err(unreachable)?;
+        let good = answer.status().is_success();
+        let text = answer.body_mut().read_to_string().map_err(unreachable)?;
+        let foreign =
+            |e: serde_json::Error| ApiCallError::Foreign { url: self.url.clone(), why: e.to_string() };
+        if good {
+            serde_json::from_str(&text).map_err(foreign)
+        } else {
+            Err(ApiCallError::Refused(serde_json::from_str(&text).map_err(foreign)?))
+        }
+    }
+}
+
+/// A request's name, and its fields without it.
+fn split(request: &Request) -> (String, Value) {
+    let mut value = serde_json::to_value(request).expect("the API's types have only strings for keys");
+    let fields = value.as_object_mut().expect("a request is an object");
+    let name = fields
+        .remove("op")
+        .and_then(|op| op.as_str().map(str::to_owned))
+        .expect("a request has its name in `op`");
+    (name, value)
+}

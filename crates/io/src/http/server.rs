@@ -1,0 +1,226 @@
+//! The server: a thread of its own, because the library is async and nothing else here is.
+
+use super::{BODY_MAX, NAMES, refusal, status_of};
+use crate::{OpenError, Waker};
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse as _, Response as HttpResponse};
+use axum::routing::{any, get, post};
+use farmem_control::api::{ApiError, ErrorCode, Request, Response};
+use serde_json::{Map, Value};
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use tokio::sync::oneshot;
+
+/// One request, waiting for the control plane's thread.
+#[derive(Debug)]
+pub struct ApiCall {
+    /// What is asked.
+    pub request: Request,
+    reply: oneshot::Sender<Result<Response, ApiError>>,
+}
+
+impl ApiCall {
+    /// Answers it. An asker that hung up meanwhile is fine.
+    pub fn answer(self, result: Result<Response, ApiError>) {
+        // The only failure is that nobody waits any more.
+        drop(self.reply.send(result));
+    }
+}
+
+/// A running server. Dropping it closes the port.
+pub struct ApiServer {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl fmt::Debug for ApiServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ApiServer").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl ApiServer {
+    /// Listens at `address`. Each request that shows `token` goes into the receiver, and `waker` is called.
+    ///
+    /// # Errors
+    /// [`OpenError`] when the port is taken or not ours.
+    pub fn start(
+        address: SocketAddr,
+        token: &str,
+        waker: Waker,
+    ) -> Result<(Self, Receiver<ApiCall>), OpenError> {
+        let listener = std::net::TcpListener::bind(address).map_err(|e| bind_error(address, e))?;
+        listener.set_nonblocking(true).map_err(OpenError::system("listen without blocking"))?;
+        let address = listener.local_addr().map_err(OpenError::system("read the listening address"))?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .build()
+            .map_err(OpenError::system("start the HTTP server"))?;
+        let (calls, receiver) = channel();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let app = router(Shared { token: token.into(), calls, waker });
+        let serve = move || {
+            runtime.block_on(async move {
+                // Inside the runtime, because registering a socket needs it.
+                let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
+                let until = async {
+                    // Set or dropped, both mean stop.
+                    drop(stopped.await);
+                };
+                tokio::select! {
+                    _ = axum::serve(listener, app) => {}
+                    () = until => {}
+                }
+            });
+        };
+        let thread = std::thread::Builder::new()
+            .name("farmem-http".into())
+            .spawn(serve)
+            .map_err(OpenError::system("start the HTTP server's thread"))?;
+        Ok((Self { address, stop: Some(stop), thread: Some(thread) }, receiver))
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for ApiServer {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A server that panicked has said so on stderr already.
+            drop(thread.join());
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Shared {
+    token: Arc<str>,
+    calls: Sender<ApiCall>,
+    waker: Waker,
+}
+
+fn router(shared: Shared) -> Router {
+    Router::new()
+        .route("/v1/health", get(|| async { "ok\n" }))
+        .route("/v1/overview", get(overview).post(overview))
+        .route("/v1/{name}", post(named))
+        .fallback(any(|| async { answer(Err(unknown("this path"))) }))
+        .method_not_allowed_fallback(|| async { answer(Err(unknown("this method"))) })
+        .layer(DefaultBodyLimit::max(BODY_MAX))
+        .with_state(shared)
+}
+
+async fn overview(State(shared): State<Shared>, headers: HeaderMap) -> HttpResponse {
+    if let Err(error) = authorise(&shared.token, &headers) {
+        return answer(Err(error));
+    }
+    answer(ask(&shared, Request::Overview).await)
+}
+
+async fn named(
+    State(shared): State<Shared>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    body: Result<Bytes, axum::extract::rejection::BytesRejection>,
+) -> HttpResponse {
+    if let Err(error) = authorise(&shared.token, &headers) {
+        return answer(Err(error));
+    }
+    let body = match body {
+        Ok(body) => body,
+        Err(why) => {
+            let remedy = format!("send at most {BODY_MAX} bytes");
+            return answer(Err(refusal(
+                ErrorCode::BadRequest,
+                format!("the body cannot be read: {why}"),
+                remedy,
+            )));
+        }
+    };
+    match parse(&name, &body) {
+        Ok(request) => answer(ask(&shared, request).await),
+        Err(error) => answer(Err(error)),
+    }
+}
+
+async fn ask(shared: &Shared, request: Request) -> Result<Response, ApiError> {
+    let (reply, answer) = oneshot::channel();
+    let gone = || refusal(ErrorCode::Unavailable, "the control plane is stopping", "ask again when it runs");
+    shared.calls.send(ApiCall { request, reply }).map_err(|_| gone())?;
+    shared.waker.wake();
+    answer.await.unwrap_or_else(|_| Err(gone()))
+}
+
+/// The fields of the body and the name of the path make the request.
+pub(super) fn parse(name: &str, body: &[u8]) -> Result<Request, ApiError> {
+    if !NAMES.contains(&name) {
+        return Err(unknown(name));
+    }
+    let remedy = format!("docs/protocol.md, section 8, lists the fields of {name}");
+    let bad = |message: String| refusal(ErrorCode::BadRequest, message, remedy.clone());
+    let mut fields: Map<String, Value> = if body.trim_ascii().is_empty() {
+        Map::new()
+    } else {
+        serde_json::from_slice(body).map_err(|e| bad(format!("the body is not a JSON object: {e}")))?
+    };
+    if fields.insert("op".into(), name.into()).is_some() {
+        return Err(bad("the field \"op\" is not for the body: the path names the request".into()));
+    }
+    serde_json::from_value(Value::Object(fields)).map_err(|e| bad(format!("{name}: {e}")))
+}
+
+fn unknown(what: &str) -> ApiError {
+    let remedy = format!("POST /v1/NAME with one of: {}; or GET /v1/overview, /v1/health", NAMES.join(", "));
+    refusal(ErrorCode::UnknownRequest, format!("there is no request {what}"), remedy)
+}
+
+fn authorise(token: &str, headers: &HeaderMap) -> Result<(), ApiError> {
+    let shown = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let shown = shown.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
+    if same_secret(token.as_bytes(), shown.as_bytes()) {
+        return Ok(());
+    }
+    let remedy = "send the header \"Authorization: Bearer TOKEN\"; the token is in the file `token` of the control plane's state directory";
+    Err(refusal(ErrorCode::Unauthorized, "the rack's token is missing or wrong", remedy))
+}
+
+/// Compares without telling by the time it takes where they differ.
+fn same_secret(a: &[u8], b: &[u8]) -> bool {
+    let differ = a.iter().zip(b).fold(0, |sum, (x, y)| sum | (x ^ y));
+    a.len() == b.len() && std::hint::black_box(differ) == 0
+}
+
+fn answer(result: Result<Response, ApiError>) -> HttpResponse {
+    let (status, body) = match &result {
+        Ok(response) => (200, serde_json::to_vec(response)),
+        Err(error) => (status_of(error.code), serde_json::to_vec(error)),
+    };
+    let body = body.expect("the API's types have only strings for keys");
+    let status = StatusCode::from_u16(status).expect("the table holds valid statuses");
+    (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+fn bind_error(address: SocketAddr, error: io::Error) -> OpenError {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => OpenError::InUse { address: address.to_string() },
+        io::ErrorKind::AddrNotAvailable => OpenError::NotHere { address: address.to_string() },
+        io::ErrorKind::PermissionDenied => OpenError::NotPermitted {
+            doing: format!("listen on {address}"),
+            remedy: "choose a port of 1024 or above".into(),
+        },
+        _ => OpenError::System { doing: format!("listen on {address}"), source: error },
+    }
+}

@@ -1,0 +1,105 @@
+//! The server with a client over loopback TCP, and a stand-in for the control plane's thread that answers what a test says.
+
+use super::{ApiCallError, ApiClient, ApiServer, server};
+use crate::{OpenError, Waker};
+use farmem_control::api::{ErrorCode, Request, Response};
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+
+const TOKEN: &str = "a token";
+
+fn start() -> (ApiServer, std::sync::mpsc::Receiver<super::ApiCall>) {
+    ApiServer::start(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), TOKEN, Waker::new(|| {})).unwrap()
+}
+
+/// A raw HTTP request, for what no good client sends. Answers status line and body.
+fn raw(server: &ApiServer, text: &str) -> String {
+    let mut stream = TcpStream::connect(server.address()).unwrap();
+    stream.write_all(text.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// A request goes to the control plane's thread as a value, and its answer comes back as one.
+#[test]
+fn a_request_and_its_answer_survive_the_way() {
+    let (server, calls) = start();
+    let control = std::thread::spawn(move || {
+        let call = calls.recv().unwrap();
+        assert_eq!(call.request, Request::Allocate { domain: 3, size: 4096, node: None });
+        call.answer(Ok(Response::Domain { domain: 7 }));
+    });
+    let mut client = ApiClient::new(&format!("http://{}", server.address()), TOKEN);
+    let answer = client.ask(&Request::Allocate { domain: 3, size: 4096, node: None }).unwrap();
+    assert_eq!(answer, Response::Domain { domain: 7 });
+    control.join().unwrap();
+}
+
+/// Without the token nothing reaches the control plane.
+#[test]
+fn the_token_is_wanted() {
+    let (server, calls) = start();
+    let mut client = ApiClient::new(&format!("http://{}", server.address()), "a guess");
+    let Err(ApiCallError::Refused(error)) = client.ask(&Request::Overview) else { panic!("let in") };
+    assert_eq!(error.code, ErrorCode::Unauthorized);
+    assert!(calls.try_recv().is_err());
+}
+
+/// Health needs no token; other paths and methods are refused with the list of what there is.
+#[test]
+fn paths_and_methods() {
+    let (server, _calls) = start();
+    let get =
+        |path: &str| raw(&server, &format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
+    assert!(get("/v1/health").starts_with("HTTP/1.1 200"));
+    for path in ["/", "/v1/allocate", "/v2/overview"] {
+        let answer = get(path);
+        assert!(answer.starts_with("HTTP/1.1 404"), "{path}: {answer}");
+        assert!(answer.contains("join_node"), "{path}: {answer}");
+    }
+}
+
+/// Each wrong body is refused with what was wrong with it.
+#[test]
+fn wrong_bodies_are_named() {
+    let cases: [(&str, &[u8], &str); 6] = [
+        ("allocate", b"{", "EOF"),
+        ("allocate", b"[1]", "JSON object"),
+        ("allocate", b"{\"domain\": 1}", "size"),
+        ("allocate", b"{\"domain\": -1, \"size\": 1}", "-1"),
+        ("allocate", b"{\"domain\": 1, \"size\": 1, \"colour\": 2}", "colour"),
+        ("free", b"{\"op\": \"leave\", \"port\": 1}", "op"),
+    ];
+    for (name, body, expected) in cases {
+        let error = server::parse(name, body).unwrap_err();
+        assert_eq!(error.code, ErrorCode::BadRequest);
+        assert!(error.message.contains(expected), "{:?} does not name {expected:?}", error.message);
+    }
+    let error = server::parse("fly", b"{}").unwrap_err();
+    assert_eq!(error.code, ErrorCode::UnknownRequest);
+    assert!(server::parse("overview", b"").is_ok());
+}
+
+/// A body over the bound is refused before it is read whole.
+#[test]
+fn an_oversized_body_is_refused() {
+    let (server, _calls) = start();
+    let head = format!(
+        "Host: x\r\nConnection: close\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 70000\r\n\r\n"
+    );
+    let answer = raw(&server, &format!("POST /v1/allocate HTTP/1.1\r\n{head}"));
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+}
+
+/// A second server on the same port says who has it; nobody listening says so too.
+#[test]
+fn a_taken_port_and_an_empty_one() {
+    let (server, _calls) = start();
+    let taken = ApiServer::start(server.address(), TOKEN, Waker::new(|| {}));
+    assert!(matches!(taken, Err(OpenError::InUse { .. })));
+    let address = server.address();
+    drop(server);
+    let mut client = ApiClient::new(&format!("http://{address}"), TOKEN);
+    assert!(matches!(client.ask(&Request::Overview), Err(ApiCallError::Unreachable { .. })));
+}

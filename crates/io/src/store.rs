@@ -1,0 +1,331 @@
+//! A memory node's bytes in mapped memory: huge pages when the system gives them, and real atomics.
+//!
+//! Every access goes through atomic words (and atomic bytes at unaligned edges), so threads of this process that read beside the
+//! memory node ([`MappedStore::reader`]) never see a torn aligned word, and an atomic from the network is atomic to them too. Longer
+//! accesses are not: a reader may see the first words of a WRITE and not yet the last.
+
+use farmem_memnode::Store;
+use std::fmt;
+use std::io;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+/// Bytes of a huge page; the mapping begins at a multiple of it.
+const HUGE: usize = 2 << 20;
+/// Bytes of a page that can be given back.
+const PAGE: usize = 4096;
+/// Bytes of a word.
+const WORD: usize = 8;
+
+/// A mapping of zero bytes. Shared by the store and its readers; unmapped with the last of them.
+struct Mapping {
+    /// What mmap gave, and how much, with slack for alignment.
+    whole: NonNull<u8>,
+    whole_len: usize,
+    /// The first aligned byte.
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the memory is only touched through atomics of static storage (`words`, `bytes`), or given back by the one store that
+// owns the right to write.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; atomics may be shared between threads.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(len: usize) -> io::Result<Self> {
+        let too_large = || io::Error::from(io::ErrorKind::OutOfMemory);
+        let whole_len =
+            len.checked_next_multiple_of(HUGE).and_then(|n| n.checked_add(HUGE)).ok_or_else(too_large)?;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that exists.
+        let whole = unsafe { libc::mmap(ptr::null_mut(), whole_len, protection, flags, -1, 0) };
+        if whole == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let whole = NonNull::new(whole.cast::<u8>()).ok_or_else(too_large)?;
+        let slack = whole.as_ptr().align_offset(HUGE);
+        // SAFETY: the slack is less than HUGE, by which the mapping is longer than its rounded length.
+        let start = unsafe { whole.add(slack) };
+        let mapping = Self { whole, whole_len, start, len };
+        // Before the first touch, or the pages are small for good. A kernel without huge pages refuses, and small ones serve.
+        // SAFETY: the range lies inside the mapping made above.
+        let _small_pages_serve_too =
+            unsafe { libc::madvise(start.as_ptr().cast(), whole_len - HUGE, libc::MADV_HUGEPAGE) };
+        Ok(mapping)
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(
+            offset.is_multiple_of(WORD) && offset <= self.len.saturating_sub(WORD),
+            "a word inside the store"
+        );
+        // SAFETY: the assertion keeps the word inside the mapping.
+        let place = unsafe { self.start.add(offset) };
+        // SAFETY: aligned, inside, mapped as long as `self`, and only ever touched through atomics.
+        unsafe { AtomicU64::from_ptr(place.as_ptr().cast()) }
+    }
+
+    fn byte(&self, offset: usize) -> &AtomicU8 {
+        assert!(offset < self.len, "a byte inside the store");
+        // SAFETY: the assertion keeps the byte inside the mapping.
+        let place = unsafe { self.start.add(offset) };
+        // SAFETY: inside, mapped as long as `self`, and only ever touched through atomics.
+        unsafe { AtomicU8::from_ptr(place.as_ptr()) }
+    }
+
+    fn load(&self, offset: usize, into: &mut [u8]) {
+        assert!(
+            offset.checked_add(into.len()).is_some_and(|end| end <= self.len),
+            "a range inside the store"
+        );
+        let head = head_len(offset, into.len());
+        let (edge, rest) = into.split_at_mut(head);
+        let (words, tail) = rest.as_chunks_mut::<WORD>();
+        for (at, byte) in (offset..).zip(edge) {
+            *byte = self.byte(at).load(Ordering::Relaxed);
+        }
+        let first = offset + head;
+        for (n, word) in words.iter_mut().enumerate() {
+            *word = self.word(first + n * WORD).load(Ordering::Relaxed).to_le_bytes();
+        }
+        let last = first + words.len() * WORD;
+        for (at, byte) in (last..).zip(tail) {
+            *byte = self.byte(at).load(Ordering::Relaxed);
+        }
+    }
+
+    fn store(&self, offset: usize, from: &[u8]) {
+        assert!(
+            offset.checked_add(from.len()).is_some_and(|end| end <= self.len),
+            "a range inside the store"
+        );
+        let head = head_len(offset, from.len());
+        let (edge, rest) = from.split_at(head);
+        let (words, tail) = rest.as_chunks::<WORD>();
+        for (at, byte) in (offset..).zip(edge) {
+            self.byte(at).store(*byte, Ordering::Relaxed);
+        }
+        let first = offset + head;
+        for (n, word) in words.iter().enumerate() {
+            // Release: a reader that acquires a pointer sees what was written before it.
+            self.word(first + n * WORD).store(u64::from_le_bytes(*word), Ordering::Release);
+        }
+        let last = first + words.len() * WORD;
+        for (at, byte) in (last..).zip(tail) {
+            self.byte(at).store(*byte, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Bytes before the first aligned word, at most all.
+fn head_len(offset: usize, len: usize) -> usize {
+    (offset.next_multiple_of(WORD) - offset).min(len)
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is what mmap gave, and nobody holds a reference into it any more: the last owner is being dropped.
+        let result = unsafe { libc::munmap(self.whole.as_ptr().cast(), self.whole_len) };
+        assert_eq!(result, 0, "a mapping of our own is unmapped");
+    }
+}
+
+/// A [`Store`] in mapped memory.
+pub struct MappedStore(Arc<Mapping>);
+
+impl fmt::Debug for MappedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MappedStore({} bytes)", self.0.len)
+    }
+}
+
+impl MappedStore {
+    /// A store of `len` zero bytes. Memory is taken from the system when it is first written.
+    ///
+    /// # Errors
+    /// When the system has no address space for it.
+    pub fn new(len: u64) -> io::Result<Self> {
+        let len = usize::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        Ok(Self(Arc::new(Mapping::new(len)?)))
+    }
+
+    /// A way for other threads of this process to read beside the memory node.
+    #[must_use]
+    pub fn reader(&self) -> StoreReader {
+        StoreReader(Arc::clone(&self.0))
+    }
+}
+
+/// Reads a [`MappedStore`] from another thread.
+#[derive(Clone)]
+pub struct StoreReader(Arc<Mapping>);
+
+impl fmt::Debug for StoreReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StoreReader({} bytes)", self.0.len)
+    }
+}
+
+impl StoreReader {
+    /// The word at `offset`, never torn. What was written before it is visible after it.
+    ///
+    /// # Panics
+    /// When the word leaves the store or is not aligned.
+    #[must_use]
+    pub fn word(&self, offset: u64) -> u64 {
+        self.0.word(place(offset)).load(Ordering::Acquire)
+    }
+}
+
+fn place(offset: u64) -> usize {
+    usize::try_from(offset).expect("an offset inside the store fits the address space")
+}
+
+impl Store for MappedStore {
+    fn len(&self) -> u64 {
+        self.0.len as u64
+    }
+
+    fn read(&self, offset: u64, len: u32, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.resize(start + len as usize, 0);
+        self.0.load(place(offset), &mut out[start..]);
+    }
+
+    fn load(&self, offset: u64, window: &mut [u8]) {
+        self.0.load(place(offset), window);
+    }
+
+    fn write(&mut self, offset: u64, data: &[u8]) {
+        self.0.store(place(offset), data);
+    }
+
+    fn cmp_swap(&mut self, offset: u64, compare: u64, swap: u64) -> u64 {
+        let word = self.0.word(place(offset));
+        let exchanged = word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire);
+        exchanged.unwrap_or_else(|found| found)
+    }
+
+    fn fetch_add(&mut self, offset: u64, add: u64) -> u64 {
+        self.0.word(place(offset)).fetch_add(add, Ordering::AcqRel)
+    }
+
+    fn discard(&mut self, offset: u64, len: u64) {
+        let (start, len) = (place(offset), place(len));
+        assert!(start.checked_add(len).is_some_and(|end| end <= self.0.len), "a range inside the store");
+        let end = start + len;
+        let (first, last) = (start.next_multiple_of(PAGE), end / PAGE * PAGE);
+        if first >= last {
+            return self.zero(start, end);
+        }
+        self.zero(start, first);
+        // SAFETY: whole pages inside the mapping; readers that race see old bytes or zeros, as with any write.
+        let begin = unsafe { self.0.start.add(first) };
+        // SAFETY: as above.
+        let result = unsafe { libc::madvise(begin.as_ptr().cast(), last - first, libc::MADV_DONTNEED) };
+        if result != 0 {
+            self.zero(first, last);
+        }
+        self.zero(last, end);
+    }
+}
+
+impl MappedStore {
+    fn zero(&self, start: usize, end: usize) {
+        const ZEROS: [u8; PAGE] = [0; PAGE];
+        let mut at = start;
+        while at < end {
+            let n = (end - at).min(PAGE);
+            self.0.store(at, &ZEROS[..n]);
+            at += n;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farmem_memnode::VecStore;
+    use proptest::prelude::*;
+
+    const LEN: u64 = 5 * PAGE as u64 + 24;
+
+    #[derive(Clone, Debug)]
+    enum Act {
+        Write(u64, Vec<u8>),
+        CmpSwap(u64, u64, u64),
+        FetchAdd(u64, u64),
+        Discard(u64, u64),
+    }
+
+    fn act() -> impl Strategy<Value = Act> {
+        let word = (0..LEN / 8).prop_map(|n| n * 8);
+        prop_oneof![
+            (0..LEN, proptest::collection::vec(any::<u8>(), 0..300)).prop_map(|(at, mut data)| {
+                data.truncate(usize::try_from(LEN - at).unwrap());
+                Act::Write(at, data)
+            }),
+            (word.clone(), 0..3_u64, any::<u64>())
+                .prop_map(|(at, compare, swap)| Act::CmpSwap(at, compare, swap)),
+            (word, any::<u64>()).prop_map(|(at, add)| Act::FetchAdd(at, add)),
+            (0..LEN, 0..LEN).prop_map(|(at, len)| Act::Discard(at, len.min(LEN - at))),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        /// The mapped store and the plain one agree on every answer and every byte, whatever is done to them.
+        #[test]
+        fn mapped_and_plain_agree(acts in proptest::collection::vec(act(), 1..60)) {
+            let mut mapped = MappedStore::new(LEN).unwrap();
+            let mut plain = VecStore::new(usize::try_from(LEN).unwrap());
+            for act in acts {
+                match act {
+                    Act::Write(at, data) => {
+                        mapped.write(at, &data);
+                        plain.write(at, &data);
+                    }
+                    Act::CmpSwap(at, compare, swap) => {
+                        prop_assert_eq!(mapped.cmp_swap(at, compare, swap), plain.cmp_swap(at, compare, swap));
+                    }
+                    Act::FetchAdd(at, add) => prop_assert_eq!(mapped.fetch_add(at, add), plain.fetch_add(at, add)),
+                    Act::Discard(at, len) => {
+                        mapped.discard(at, len);
+                        plain.discard(at, len);
+                    }
+                }
+            }
+            let mut bytes = Vec::new();
+            mapped.read(0, u32::try_from(LEN).unwrap(), &mut bytes);
+            prop_assert_eq!(&bytes[..], plain.bytes());
+            let mut window = [0; 61];
+            mapped.load(3, &mut window);
+            prop_assert_eq!(&window[..], &plain.bytes()[3..64]);
+        }
+    }
+
+    /// A local reader beside the node: the node adds 2^32 + 1 to a word again and again, and the two halves never differ.
+    #[test]
+    fn a_local_reader_sees_whole_words() {
+        const ADDS: u64 = 20_000;
+        let mut store = MappedStore::new(4096).unwrap();
+        let reader = store.reader();
+        let watcher = std::thread::spawn(move || {
+            let mut last = 0;
+            while last < ADDS {
+                let word = reader.word(8);
+                assert_eq!(word >> 32, word & 0xffff_ffff, "a torn word");
+                assert!(word >> 32 >= last, "a word that went back");
+                last = word >> 32;
+            }
+        });
+        for _ in 0..ADDS {
+            store.fetch_add(8, (1 << 32) + 1);
+        }
+        watcher.join().unwrap();
+    }
+}
