@@ -1,4 +1,4 @@
-//! A change's life: it begins, its updates are answered, it is committed or taken back (PROTOCOL 8.4, 8.6).
+//! A change's life: it begins, its updates are answered, it is committed or taken back (PROTOCOL 8.14 to 8.17).
 //!
 //! ```text
 //!            begin                all answered Ok
@@ -19,7 +19,7 @@ use farmem_transport::PeerChange;
 use farmem_wire::Gid;
 use farmem_wire::message::Update;
 
-/// Updates a silent role may miss; one more, and it must join again.
+/// Updates a silent role may miss; one more, and it must join again (PROTOCOL 8.22).
 pub const MISSED_MAX: u32 = 4096;
 
 impl What {
@@ -120,7 +120,7 @@ impl State {
         let What::JoinNode { node, name, gid, home, base, size_log2, capacity, .. } = what else { return };
         let role = Role::Node(*node);
         self.reset(role, Why::Joined { role }, effects);
-        // Its memory and its halves of the connections are gone; the hosts' halves will notice (PROTOCOL 8.2).
+        // Its memory and its halves of the connections are gone; the hosts' halves will notice (PROTOCOL 8.6).
         self.connections.retain(|_, row| row.node != *node);
         if self.nodes.contains_key(node) {
             self.forget(Port::node(*node), effects);
@@ -219,7 +219,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes back what was applied after its change was given up, before anything that was decided since: the addresses or the
+    /// Takes back what was applied after its change was given up, before anything that was decided since (PROTOCOL 8.16): the addresses or the
     /// vma may be another change's by now.
     fn take_back(&mut self, role: Role, applied: &[Entry]) {
         let mut back = Vec::new();

@@ -1,4 +1,5 @@
-//! Which requests must not overlap: each is about some things, and waits while an earlier one changes one of them.
+//! Which requests must not overlap: each is about some things, and waits while an earlier one changes one of them
+//! (PROTOCOL 8.18).
 
 use crate::api::Request;
 use crate::invariants::NODE_END;

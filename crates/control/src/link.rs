@@ -1,4 +1,4 @@
-//! The wire side: batches out, answers in, timers (PROTOCOL 8.5).
+//! The wire side: batches out, answers in, timers (PROTOCOL 8.19 to 8.21).
 
 use crate::record::{Line, Refusal, Role, status};
 use crate::updates::Reach;
@@ -123,7 +123,7 @@ impl Control {
         queue.outstanding().map(|_| self.request_id(role, queue.seq))
     }
 
-    /// Host 0 is nobody; a generation of the role keeps answers of an earlier join apart (PROTOCOL 8.5.3).
+    /// Host 0 is nobody; a generation of the role keeps answers of an earlier join apart (PROTOCOL 8.20).
     fn request_id(&self, role: Role, seq: u64) -> RequestId {
         #[expect(
             clippy::cast_possible_truncation,

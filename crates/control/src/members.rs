@@ -1,4 +1,4 @@
-//! Joins and leaves: names, addresses, numbers and ranges (PROTOCOL 8.2).
+//! Joins and leaves: names, addresses, numbers and ranges (PROTOCOL 8.2 to 8.9).
 
 use crate::allocate::{PAGE, VA_END, first_fit};
 use crate::api::{ApiError, ErrorCode};
@@ -114,7 +114,7 @@ impl Control {
         self.state.hosts.iter().find(|(_, row)| row.name == name).map(|(&host, row)| (host, row))
     }
 
-    /// A number no host has, or that of a host that left: its generation goes on.
+    /// A number no host has, or that of a host that left: its generation goes on (PROTOCOL 8.8).
     fn new_host(&self) -> Result<u16, ApiError> {
         let most = self.config.bounds.hosts_max;
         let unused = (1..=most).find(|host| !self.state.hosts.contains_key(host));
@@ -127,7 +127,7 @@ impl Control {
         unused.or_else(|| left().map(|(&host, _)| host)).ok_or_else(|| bound("hosts", most))
     }
 
-    /// A number and a range for a new node (PROTOCOL 8.2).
+    /// A number and a range for a new node (PROTOCOL 8.4).
     fn new_node(&self, capacity: u64) -> Result<(u16, u64, u8), ApiError> {
         let most = self.config.bounds.nodes_max;
         let leaving = self.state.claims();
@@ -157,7 +157,7 @@ impl Control {
         Ok((node, base, size_log2))
     }
 
-    /// A node that joins again keeps its range, and its vmas must still fit.
+    /// A node that joins again keeps its range, and its vmas must still fit (PROTOCOL 8.6).
     fn capacity_fits(&self, node: u16, row: &NodeRow, capacity: u64) -> Result<(), ApiError> {
         let on_node = self.state.vmas.iter().filter(|(_, vma)| vma.node == node);
         let used = on_node.map(|(base, vma)| base + vma.size - row.base).max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! The log: what the control plane decides, line by line, in the order it decides it (PROTOCOL 8.7).
+//! The log: what the control plane decides, line by line, in the order it decides it (PROTOCOL 8.23).
 //!
 //! State changes only by applying a line, live as after a restart; that is why the log rebuilds the state exactly. Two kinds of
 //! lines: *events*, written as things happen, and *rows*, which [`Control::compact`](crate::Control::compact) writes instead of

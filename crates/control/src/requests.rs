@@ -1,4 +1,4 @@
-//! What a request means: an answer at once, or a change to begin (PROTOCOL 8.3, 8.4).
+//! What a request means: an answer at once, or a change to begin (PROTOCOL 8.10 to 8.14).
 
 use crate::Control;
 use crate::allocate::{VA_END, first_fit, vma_size};

@@ -132,8 +132,9 @@ impl State {
 
     /// Bytes allocated on `node`; with `pending`, also what is being allocated.
     pub(crate) fn allocated(&self, node: u16, pending: bool) -> u64 {
-        let on_node = self.vmas.values().filter(|vma| vma.node == node && (pending || vma.pending.is_none()));
-        on_node.map(|vma| vma.size).sum()
+        let Some(row) = self.nodes.get(&node) else { return 0 };
+        let on_node = self.vmas.range(row.base..row.base.saturating_add(row.capacity)).map(|(_, vma)| vma);
+        on_node.filter(|vma| pending || vma.pending.is_none()).map(|vma| vma.size).sum()
     }
 
     pub(crate) fn reach(&self, role: Role) -> Option<Reach> {

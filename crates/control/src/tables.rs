@@ -1,4 +1,4 @@
-//! Who must know what: the updates a change means for each role, and all that a role which joins must be told (PROTOCOL 8.4).
+//! Who must know what: the updates a change means for each role, and all that a role which joins must be told (PROTOCOL 8.3, 8.14).
 
 use crate::api::PermName;
 use crate::grants;

@@ -1,4 +1,4 @@
-//! What a role has still to be told: a queue of numbered batches, one outstanding at a time (PROTOCOL 8.5).
+//! What a role has still to be told: a queue of numbered batches, one outstanding at a time (PROTOCOL 8.19).
 //!
 //! The head of a queue that is not held is *sent*: its bytes never change until it is answered, also across a restart of the
 //! control plane, because a role that already applied it answers by number alone.

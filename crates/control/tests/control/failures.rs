@@ -1,4 +1,4 @@
-//! Loss, silence, refusals, restarts: what each leads to (PROTOCOL 8.5, 8.6, 8.7).
+//! Loss, silence, refusals, restarts: what each leads to (PROTOCOL 8.15 to 8.25).
 
 use crate::rack::peer::Budget;
 use crate::rack::{Faults, Rack, grant, text};
@@ -45,7 +45,8 @@ fn lost_and_doubled_frames_do_no_harm() {
     tables_agree(&rack);
 }
 
-/// The switch's table is full. The node, which had agreed, takes it back; the caller hears which table, and nothing has changed.
+/// The switch's table is full. The node, which had agreed, takes it back; the caller hears which table, and nothing has changed
+/// (PROTOCOL 8.15).
 #[test]
 fn a_full_table_leaves_everything_as_it_was() {
     let (mut rack, owner, other) = rack_of_one(41);
@@ -264,7 +265,7 @@ fn a_request_is_not_begun_anew_for_ever() {
     tables_agree(&rack);
 }
 
-/// An answer of the node's earlier life, to a batch with the same number, comes after it joined again. It must not count: what the
+/// An answer of the node's earlier life, to a batch with the same number, comes after it joined again. It must not count (PROTOCOL 8.20): what the
 /// number means now was never applied.
 #[test]
 fn an_answer_from_before_the_join_does_not_count() {
@@ -291,7 +292,7 @@ fn an_answer_from_before_the_join_does_not_count() {
 }
 
 /// The control plane dies while a batch is unanswered, and the role has applied it. After the restart the same batch goes out with
-/// the same number; the role answers without applying it twice; the request nobody waits for is taken back.
+/// the same number; the role answers without applying it twice; the request nobody waits for is taken back (PROTOCOL 8.19, 8.25).
 #[test]
 fn a_restart_sends_the_same_batch_again() {
     let (mut rack, owner, _) = rack_of_one(52);
@@ -308,6 +309,21 @@ fn a_restart_sends_the_same_batch_again() {
     assert_eq!((rack.tables(Port::SWITCH), rack.tables(NODE)), (&switch, &node));
     assert_eq!(rack.peers[&NODE].applied.len(), applied + 1, "one update more: the one that takes back");
     assert_eq!(rack.vmas(), []);
+    tables_agree(&rack);
+}
+
+/// An allocation is on its way to the node when the control plane dies. After the restart its place is handed out anew at once, while
+/// nobody knows yet whether the first one was applied. It was; it is undone before the second is told, not after (PROTOCOL 8.16).
+#[test]
+fn what_is_taken_back_late_does_not_hit_who_came_since() {
+    let (mut rack, owner, _) = rack_of_one(54);
+    rack.ask(Request::Allocate { domain: owner, size: 16384, node: None });
+    rack.restart();
+    let vma = rack.allocate(owner, 4096);
+    for port in [Port::SWITCH, NODE] {
+        assert_eq!(rack.peers[&port].may(owner, vma.base), Perm::ReadWrite, "{port:?}");
+        assert_eq!(rack.peers[&port].may(owner, vma.base + 4096), Perm::None, "{port:?}");
+    }
     tables_agree(&rack);
 }
 

@@ -1,4 +1,4 @@
-//! Who is there, what they are told, and when they are answered (PROTOCOL 8.2, 8.4).
+//! Who is there, what they are told, and when they are answered (PROTOCOL 8.2 to 8.9).
 
 use crate::rack::{Rack, Step, text};
 use farmem_control::api::{ErrorCode, PermName, Request, Response};
@@ -65,7 +65,7 @@ fn a_host_is_answered_when_all_know_it() {
     }
 }
 
-/// A line is kept before the frame or the answer that depends on it; a joining role is answered before its first frame, since only
+/// A line is kept before the frame or the answer that depends on it (PROTOCOL 8.23); a joining role is answered before its first frame, since only
 /// the answer tells it where to listen.
 #[test]
 fn first_kept_then_answered_then_sent() {
@@ -92,7 +92,8 @@ fn the_own_endpoint_outlives_a_restart() {
     assert_eq!(control, again);
 }
 
-/// A host starts again: its sessions end at the switch, its connections at the nodes, its generation goes on.
+/// A host starts again: its sessions end at the switch, its connections at the nodes, its generation goes on
+/// (PROTOCOL 8.8).
 #[test]
 fn a_host_that_joins_again_is_the_next_generation() {
     let mut rack = Rack::new(5);
@@ -144,7 +145,7 @@ fn numbers_of_hosts_that_left_are_used_again() {
 }
 
 /// A node starts again with empty memory: its vmas stay allocated and are granted anew, its connections are gone, its range is the
-/// same; hosts connect again.
+/// same; hosts connect again (PROTOCOL 8.6).
 #[test]
 fn a_node_that_joins_again_keeps_its_vmas_and_loses_its_connections() {
     let mut rack = Rack::new(8);
@@ -172,6 +173,45 @@ fn a_node_that_joins_again_keeps_its_vmas_and_loses_its_connections() {
     rack.check_log();
 }
 
+/// A node may come back with more or less memory, as long as its range and its vmas allow it.
+#[test]
+fn a_node_may_come_back_with_another_capacity() {
+    let mut rack = Rack::new(15);
+    rack.join_node(1, 3 * 4096);
+    let domain = rack.domain("web");
+    let vma = rack.allocate(domain, 4096);
+    for (pages, fits) in [(4, true), (5, false), (1, true)] {
+        let join = Request::JoinNode { name: "n1".into(), gid: text(11), capacity: pages * 4096 };
+        match rack.call(join) {
+            Ok(Response::NodeJoined { base, capacity, .. }) => {
+                assert!(fits && base == vma.base && capacity == pages * 4096)
+            }
+            Err(error) => assert!(!fits && error.code == ErrorCode::Conflict),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(rack.tables(Port::node(1)).ranges.keys().next(), Some(&(vma.base, 4096)));
+    assert_eq!(rack.refused(Request::Allocate { domain, size: 1, node: None }).code, ErrorCode::OutOfMemory);
+}
+
+/// The switch moves to another address: sessions stay, and opening one again tells where it is now (PROTOCOL 8.7).
+#[test]
+fn a_switch_may_move() {
+    let mut rack = Rack::new(16);
+    rack.join_switch().unwrap();
+    rack.join_host(1);
+    let domain = rack.domain("web");
+    let session = |rack: &mut Rack| match rack.call(Request::OpenSession { host: 1, domain }) {
+        Ok(Response::Session { switch, .. }) => switch,
+        other => panic!("{other:?}"),
+    };
+    let before = session(&mut rack);
+    rack.call(Request::JoinSwitch { gid: text(3) }).unwrap();
+    let after = session(&mut rack);
+    assert_eq!((before.gid.as_str(), after.gid.as_str()), ("127.0.0.2", "127.0.0.3"));
+    assert_eq!((before.qpn, before.qkey), (after.qpn, after.qkey));
+}
+
 /// A node with vmas does not leave; without, its range is free for another.
 #[test]
 fn a_node_leaves_when_nothing_is_allocated_on_it() {
@@ -193,7 +233,8 @@ fn a_node_leaves_when_nothing_is_allocated_on_it() {
     rack.check_log();
 }
 
-/// The switch starts again with empty tables: it gets all of them, sessions included, and nobody else notices but by its endpoint.
+/// The switch starts again with empty tables: it gets all of them, sessions included, and nobody else notices but by its endpoint
+/// (PROTOCOL 8.7).
 #[test]
 fn a_switch_that_joins_again_gets_everything() {
     let mut rack = Rack::new(10);
@@ -254,7 +295,7 @@ fn a_session_is_opened_once() {
     assert_eq!(rack.tables(Port::SWITCH).sessions.len(), 2);
 }
 
-/// Both ends of a connection are told the same numbers, and no two connections share any.
+/// Both ends of a connection are told the same numbers, and no two connections share any (PROTOCOL 8.2).
 #[test]
 fn both_ends_of_a_connection_agree() {
     let mut rack = Rack::new(13);
@@ -288,7 +329,7 @@ fn both_ends_of_a_connection_agree() {
     rack.check_log();
 }
 
-/// A vma is cleared at its node before its new owner may touch it (PROTOCOL 8.4).
+/// A vma is cleared at its node before its new owner may touch it (PROTOCOL 8.11).
 #[test]
 fn memory_is_cleared_before_it_is_handed_out() {
     let mut rack = Rack::new(14);

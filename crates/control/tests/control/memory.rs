@@ -1,4 +1,4 @@
-//! Allocation, free and grants (MIND 4.1, 4.2; PROTOCOL 8.3).
+//! Allocation, free and grants (MIND 4.1, 4.2; PROTOCOL 8.10 to 8.13).
 
 use crate::rack::{Rack, grant};
 use farmem_control::api::{ErrorCode, PermName, Request, Response, VmaInfo};
@@ -124,7 +124,11 @@ struct Bitmap(std::collections::BTreeMap<u64, u32>);
 
 impl Bitmap {
     fn take(&mut self, vma: &VmaInfo) -> Result<(), TestCaseError> {
-        prop_assert!(vma.size.is_power_of_two() && vma.size >= 4096 && vma.base % vma.size == 0, "{:?}", vma);
+        prop_assert!(
+            vma.size.is_power_of_two() && vma.size >= 4096 && vma.base.is_multiple_of(vma.size),
+            "{:?}",
+            vma
+        );
         for page in (vma.base..vma.base + vma.size).step_by(4096) {
             prop_assert_eq!(self.0.insert(page, vma.domain), None, "page {:#x} is handed out twice", page);
         }
@@ -132,7 +136,7 @@ impl Bitmap {
     }
 
     fn give(&mut self, vma: &VmaInfo) {
-        (vma.base..vma.base + vma.size).step_by(4096).for_each(|page| drop(self.0.remove(&page)));
+        self.0.retain(|page, _| !(vma.base..vma.base + vma.size).contains(page));
     }
 
     /// True when some node has `size` aligned bytes with no page taken.
@@ -145,7 +149,8 @@ impl Bitmap {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Domains never share a page, every vma is inside its node, and memory is refused only when no node has it in one piece.
+    /// Domains never share a page, every vma is inside its node, and memory is refused only when no node has it in one piece
+    /// (PROTOCOL 8.10).
     #[test]
     fn a_bitmap_agrees(steps in prop::collection::vec((1u64..40_000, 0u32..3, any::<prop::sample::Index>(), prop::bool::weighted(0.4)), 1..120)) {
         let mut rack = Rack::new(22);
@@ -188,7 +193,9 @@ proptest! {
     #[test]
     fn allocation_is_balanced(sizes in prop::collection::vec(1u64..65_536, 64..160), nodes in 2u8..7) {
         let mut rack = Rack::new(23);
-        (1..=nodes).for_each(|number| drop(rack.join_node(number, 64 * MIB)));
+        for number in 1..=nodes {
+            rack.join_node(number, 64 * MIB);
+        }
         let domain = rack.domain("web");
         let mut bytes = vec![0u64; usize::from(nodes)];
         let mut largest = 0;

@@ -15,7 +15,8 @@ fn join_host(name: &str, gid: &str) -> Request {
     Request::JoinHost { name: name.into(), gid: gid.into() }
 }
 
-/// Each request, the code, and the value that the message must name.
+/// Each request, the code, and the value that the message must name. Among them: another domain's vma is not freed or granted
+/// (PROTOCOL 8.12).
 #[test]
 fn every_refusal_names_what_was_wrong() {
     let mut rack = Rack::new(60);
@@ -76,6 +77,11 @@ fn every_refusal_names_what_was_wrong() {
         (Request::Free { domain: owner, base: 0 }, E::NotFound, "0x0".into()),
         (Request::Free { domain: owner, base: inside }, E::BadRequest, format!("{:#x}", vma.base)),
         (Request::Free { domain: other, base: vma.base }, E::NotOwner, format!("domain {other}")),
+        (
+            Request::Grant { domain: other, base: vma.base, len: 1, to: other, perm: PermName::Read },
+            E::NotOwner,
+            format!("domain {other}"),
+        ),
         (grant(&vma, 0, 0, other, PermName::Read), E::BadRequest, "0 bytes".into()),
         (grant(&vma, 4096, 4097, other, PermName::Read), E::BadRequest, "4097".into()),
         (grant(&vma, 1, u64::MAX, other, PermName::Read), E::BadRequest, u64::MAX.to_string()),

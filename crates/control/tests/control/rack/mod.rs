@@ -53,12 +53,16 @@ pub(crate) struct Rack {
     pub(crate) trace: Vec<Step>,
     /// Addresses the control plane told its driver.
     pub(crate) known: BTreeSet<Port>,
+    /// How often the control plane died.
+    pub(crate) restarts: u32,
     /// Dies after so many actions.
     pub(crate) crash_in: Option<usize>,
     wires: Vec<InFlight>,
     /// When the last frame reached somebody.
     heard: Instant,
     answers: BTreeMap<u64, Answer>,
+    /// Tickets in the order of their answers.
+    pub(crate) answered: Vec<u64>,
     asked: BTreeMap<u64, Request>,
     next_ticket: u64,
     chance: Rng,
@@ -90,10 +94,12 @@ impl Rack {
             notes: Vec::new(),
             trace: Vec::new(),
             known: BTreeSet::new(),
+            restarts: 0,
             crash_in: None,
             wires: Vec::new(),
             heard: Instant::ZERO,
             answers: BTreeMap::new(),
+            answered: Vec::new(),
             asked: BTreeMap::new(),
             next_ticket: 1,
             chance: Rng::from_number(seed ^ 0xfa17),
@@ -229,6 +235,7 @@ impl Rack {
                 }
                 Action::Local(Out::Reply { ticket, result }) => {
                     self.trace.push(Step::Replied(ticket));
+                    self.answered.push(ticket);
                     joined.extend(result.iter().cloned());
                     assert!(self.asked.contains_key(&ticket), "an answer nobody asked for");
                     assert_eq!(self.answers.insert(ticket, result), None, "ticket {ticket} is answered once");
@@ -255,12 +262,14 @@ impl Rack {
     /// The control plane dies and starts again from its log. Who had no answer sees a broken connection.
     pub(crate) fn restart(&mut self) {
         self.seed += 1;
+        self.restarts += 1;
         self.control = restored(&self.config, self.seed, &self.log);
         self.known.clear();
         for ticket in self.open() {
             let error =
                 ApiError { code: ErrorCode::Unavailable, message: "cut off".into(), remedy: "ask".into() };
             self.answers.insert(ticket, Err(error));
+            self.answered.push(ticket);
         }
     }
 

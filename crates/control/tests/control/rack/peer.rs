@@ -9,6 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Permissions are kept by blocks of so many bytes; tests grant whole blocks.
 pub(crate) const BLOCK: u64 = 1024;
 
+/// A connection at its node: peer's queue pair, peer's port, first PSN, key, domain.
+pub(crate) type QueuePairRow = (u32, u32, u32, u32, u32);
+
 /// What a role was told.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Tables {
@@ -20,8 +23,8 @@ pub(crate) struct Tables {
     /// Queue pair to key, host, domain.
     pub(crate) sessions: BTreeMap<u32, (u32, u16, u32)>,
     pub(crate) ranges: BTreeMap<(u64, u64), u64>,
-    /// Queue pair to peer's queue pair, peer's port, first PSN, key, domain.
-    pub(crate) queue_pairs: BTreeMap<u32, (u32, u32, u32, u32, u32)>,
+    /// By queue pair.
+    pub(crate) queue_pairs: BTreeMap<u32, QueuePairRow>,
 }
 
 /// How much of each a role has room for.
@@ -201,7 +204,7 @@ impl RolePeer {
         let blocks = base / BLOCK..(base + len) / BLOCK;
         let perms = &mut self.tables.perms;
         if perm == Perm::None {
-            blocks.for_each(|block| drop(perms.remove(&(domain, block))));
+            perms.retain(|&(of, block), _| of != domain || !blocks.contains(&block));
             return Ok(());
         }
         let new = blocks.clone().filter(|&block| !perms.contains_key(&(domain, block))).count();
