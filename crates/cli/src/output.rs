@@ -32,7 +32,7 @@ pub(crate) fn write_out(text: &str) {
 pub(crate) fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(heading.iter().map(|h| Cell::new(h)).collect::<Vec<_>>());
+    table.set_header(heading.iter().map(Cell::new).collect::<Vec<_>>());
     for row in rows {
         let cells = row.iter().enumerate().map(|(n, text)| {
             let alignment = if n == 0 { CellAlignment::Left } else { CellAlignment::Right };
@@ -67,7 +67,7 @@ pub(crate) fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at) % 3 == 0 {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
             text.push(' ');
         }
         text.push(digit);

@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Up) -> Result<End, Failure> {
     let (ask_to_stop, stop) = channel();
     ctrlc::set_handler(move || {
         // A second Ctrl-C while stopping finds nobody listening, which is fine.
-        drop(ask_to_stop.send(()));
+        let _nobody_listens = ask_to_stop.send(());
     })
     .map_err(|e| Failure::environment(format!("cannot catch Ctrl-C: {e}"), ""))?;
     let mut rack = Supervisor::start(RackConfig::load(file)?)?;

@@ -286,6 +286,15 @@ impl Client {
         self.next(false)
     }
 
+    /// The next operation that has ended already, without a look at the network: for taking a whole batch of ends before submitting more.
+    pub fn poll_ended(&mut self) -> Option<Completed> {
+        if let Some(completed) = self.ready.pop_front() {
+            return Some(completed);
+        }
+        let done = self.path.pop()?;
+        Some(self.completed(done))
+    }
+
     /// The next operation that ends; waits for it. `None` when nothing is outstanding.
     ///
     /// # Errors

@@ -216,7 +216,7 @@ impl RackConfig {
                 format!("the clients' addresses include {taken}, which a role has"),
             ));
         }
-        let directory = file.parent().unwrap_or(Path::new("."));
+        let directory = file.parent().unwrap_or_else(|| Path::new("."));
         Ok(Self {
             name: raw.name,
             transport: raw.transport,

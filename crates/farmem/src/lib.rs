@@ -32,7 +32,7 @@ pub use config::{Placement, RackConfig, Transport, Waiting};
 pub use error::{Error, TraversalStop};
 pub use farmem_control::api;
 pub use farmem_host::{Answer, Op, REGION_DATA_MAX, Traversed};
-pub use farmem_io::doctor;
+pub use farmem_io::{doctor, raw};
 pub use farmem_traversal::Program;
 pub use farmem_wire::{NodeId, UDP_PORT, VirtAddr};
 pub use hash_table::HashTable;

@@ -21,6 +21,8 @@ pub(crate) trait Path {
     fn submit(&mut self, ask: Ask) -> Result<(), Error>;
     /// The next finished operation; waits for it when `wait` is true and something is outstanding.
     fn poll(&mut self, wait: bool) -> Result<Option<Done>, Error>;
+    /// The next finished operation that is at hand.
+    fn pop(&mut self) -> Option<Done>;
     /// True when the connection of `domain` to the owner of `addr` broke.
     fn is_broken(&self, domain: Domain, addr: VirtAddr) -> bool;
     /// Packets sent and received by this host so far, where a link counts them.
@@ -63,6 +65,10 @@ impl Path for InProcess {
                 return Ok(None);
             }
         }
+    }
+
+    fn pop(&mut self) -> Option<Done> {
+        self.world.borrow_mut().pop(self.host)
     }
 
     fn is_broken(&self, domain: Domain, addr: VirtAddr) -> bool {
@@ -123,6 +129,10 @@ impl<L: Link> Path for OverLink<L> {
             self.turn(Wait::AtMost(TURN_MAX))?;
         }
         Ok(self.done.pop_front())
+    }
+
+    fn pop(&mut self) -> Option<Done> {
+        self.done.pop_front()
     }
 
     fn is_broken(&self, domain: Domain, addr: VirtAddr) -> bool {

@@ -9,11 +9,11 @@ use crate::rack::{home_of, link_waiting, node_settings};
 use crate::{Error, Placement};
 use farmem_control::api::{Endpoint, Request, Response};
 use farmem_control::{Config as ControlSettings, Control};
-pub use farmem_io::Stop;
 use farmem_io::{
     ApiClient, ApiServer, Clock, ControlStore, Driver, Link, MappedStore, ShmConfig, ShmLink, UdpConfig,
     UdpLink, os_seed, run, run_control,
 };
+pub use farmem_io::{Stop, pin_to_cpu};
 use farmem_machine::{Machine, Port, Rng};
 use farmem_memnode::MemNode;
 use farmem_switch::{Budgets, Switch};
@@ -50,7 +50,7 @@ pub(crate) fn with_link<W: WithLink>(
 /// Puts the calling thread where the rack's description wants its roles.
 pub(crate) fn place(config: &RackConfig) -> Result<(), Error> {
     match config.placement {
-        Placement::SameCpu => farmem_io::pin_to_cpu(config.cpu)
+        Placement::SameCpu => pin_to_cpu(config.cpu)
             .map_err(|source| Error::System { what: format!("cannot run on CPU {}", config.cpu), source }),
         Placement::Free => Ok(()),
     }

@@ -18,6 +18,7 @@ mod http;
 mod link;
 mod peers;
 mod seed;
+pub mod raw;
 pub mod shm;
 mod store;
 pub mod udp;

@@ -20,6 +20,15 @@ impl Samples {
         Ok(())
     }
 
+    /// Times one operation and records it when it answers true.
+    pub(crate) fn time_if<E>(&mut self, operation: impl FnOnce() -> Result<bool, E>) -> Result<(), E> {
+        let begin = Instant::now();
+        if operation()? {
+            self.record(begin);
+        }
+        Ok(())
+    }
+
     /// Times `batch` operations together and records their mean: for operations too short for the clock.
     pub(crate) fn time_batch<E>(
         &mut self,

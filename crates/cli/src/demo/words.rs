@@ -28,7 +28,7 @@ impl Words {
     /// Reads `file`, or the dictionary, or generates a list and says so.
     pub(crate) fn read(file: Option<&Path>, limit: Option<u64>) -> Result<Self, Failure> {
         let limit = limit.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
-        let path = file.unwrap_or(Path::new(DICTIONARY));
+        let path = file.unwrap_or_else(|| Path::new(DICTIONARY));
         let (source, text) = match std::fs::read(path) {
             Ok(bytes) => (path.display().to_string(), bytes),
             Err(error) if file.is_some() => {

@@ -1,0 +1,95 @@
+//! Rates: pages per second with many under way, beside raw datagrams of a page's size in bursts.
+
+use super::Effort;
+use super::remote::{Ends, RawConfig, address};
+use crate::Failure;
+use crate::bench::Row;
+use crate::bench::samples::{rate_row, to_f64};
+use farmem::serve::Stop;
+use farmem::{Client, Op, Transport, VirtAddr};
+use std::thread::scope;
+use std::time::Instant;
+
+/// Pages under way at once: what an RC connection allows for READs.
+const DEPTH: usize = 16;
+/// Bytes of a page.
+const PAGE: usize = 4096;
+/// A page's datagram: BTH, AETH, page, ICRC.
+const DATAGRAM: usize = 12 + 4 + PAGE + 4;
+/// Pages of one round for each operation of a round trip's round.
+const PAGES_PER_OPERATION: u32 = 10;
+
+#[derive(Clone, Copy)]
+enum Direction {
+    Read,
+    Write,
+}
+
+/// READ and WRITE rates; over UDP beside the raw rate.
+pub(super) fn measure(
+    raw: &RawConfig<'_>,
+    client: &mut Client,
+    base: VirtAddr,
+    effort: Effort,
+) -> Result<Vec<Row>, Failure> {
+    let pages = effort.per_round * PAGES_PER_OPERATION;
+    let (mut reads, mut writes, mut datagrams) = (Vec::new(), Vec::new(), Vec::new());
+    let stop = Stop::new();
+    let (mut sink, mut source) = (raw.socket()?, raw.socket()?);
+    let source_at = address(&source)?;
+    scope(|threads| {
+        let _ends = Ends(&stop);
+        raw.serve(threads, move |stop| source.stream(DEPTH, DATAGRAM, stop), &stop);
+        for _ in 0..effort.rounds {
+            if raw.transport == Transport::Udp {
+                let begin = Instant::now();
+                let came = sink.drain(source_at, DEPTH, pages as usize);
+                let came =
+                    came.map_err(|e| Failure::environment(format!("the raw stream failed: {e}"), ""))?;
+                datagrams.push(to_f64(came as u64) / begin.elapsed().as_secs_f64());
+            }
+            reads.push(pages_per_second(client, base, pages, Direction::Read)?);
+            writes.push(pages_per_second(client, base, pages, Direction::Write)?);
+        }
+        Ok::<(), Failure>(())
+    })?;
+    let n = u64::from(pages) * u64::from(effort.rounds);
+    let row = |name: &str, rounds: &mut [f64], baseline: &mut [f64]| {
+        rate_row(&format!("net.{}.{name}.rate", raw.transport.name()), rounds, baseline, n)
+    };
+    Ok(vec![row("read4k", &mut reads, &mut datagrams), row("write4k", &mut writes, &mut datagrams)])
+}
+
+fn pages_per_second(
+    client: &mut Client,
+    base: VirtAddr,
+    pages: u32,
+    direction: Direction,
+) -> Result<f64, Failure> {
+    let begin = Instant::now();
+    let (mut submitted, mut ended, mut under_way) = (0, 0, 0);
+    while ended < pages {
+        while submitted < pages && under_way < DEPTH {
+            let buf = client.buffer(PAGE);
+            client.submit(match direction {
+                Direction::Read => Op::Read { addr: base, buf },
+                Direction::Write => Op::Write { addr: base, buf },
+            })?;
+            submitted += 1;
+            under_way += 1;
+        }
+        let Some(completed) = client.next_completed()? else { continue };
+        completed.result?;
+        client.recycle(completed.buf);
+        under_way -= 1;
+        ended += 1;
+        // Those that have ended already are taken before more are sent, so that requests leave in batches.
+        while let Some(completed) = client.poll_ended() {
+            completed.result?;
+            client.recycle(completed.buf);
+            under_way -= 1;
+            ended += 1;
+        }
+    }
+    Ok(f64::from(pages) / begin.elapsed().as_secs_f64())
+}

@@ -1,0 +1,225 @@
+//! Round trips over a link, beside raw exchanges of the same sizes over the same kind of link.
+
+use super::operations::{ALL, Bed, Operation};
+use super::roles::Roles;
+use super::{Effort, rates};
+use crate::Failure;
+use crate::bench::Row;
+use crate::bench::samples::Samples;
+use crate::rack_file::{RackFile, Shape};
+use farmem::raw::{Onward, RawRing, RawSocket};
+use farmem::serve::{Stop, pin_to_cpu};
+use farmem::{Client, Placement, Rack, RackConfig, Transport, Waiting};
+use std::net::{IpAddr, SocketAddr};
+use std::thread::{Scope, scope};
+
+/// The CPU of the client, and of everything else when all block.
+const HOME_CPU: usize = 0;
+/// The CPU of the other party when both spin.
+const AWAY_CPU: usize = 1;
+/// Memory of the one node.
+const NODE_MEMORY: u64 = 64 << 20;
+
+/// The id of a round trip.
+pub(super) fn id(transport: Transport, operation: Operation, suffix: &str) -> String {
+    format!("net.{}.{}.rtt{suffix}", transport.name(), operation.name())
+}
+
+pub(super) fn measure(
+    transport: Transport,
+    waiting: Waiting,
+    suffix: &str,
+    effort: Effort,
+) -> Result<Vec<Row>, Failure> {
+    let node_cpu = if waiting == Waiting::Spin { AWAY_CPU } else { HOME_CPU };
+    pin(HOME_CPU)?;
+    // Roles are placed here, thread by thread, and not by the rack's description.
+    let shape = Shape { nodes: 1, memory: NODE_MEMORY, transport, waiting, placement: Placement::Free };
+    let file = RackFile::new("bench", shape)?;
+    let mut roles = Roles::start(file.config(), HOME_CPU, node_cpu)?;
+    let mut client = Rack::running(file.config().clone()).client("bench")?;
+    let mut bed = Bed::new(&mut client)?;
+    roles.end_control()?;
+    let away = RawConfig { config: file.config(), transport, waiting, node_cpu };
+    let mut rows = Vec::new();
+    let (triangles, direct): (Vec<Operation>, Vec<Operation>) =
+        ALL.into_iter().partition(|op| op.is_triangle());
+    for operation in triangles {
+        let id = id(transport, operation, suffix);
+        rows.push(match waiting {
+            Waiting::Spin => Row::absent(id, "ns", "host, switch and node, all spinning, need three CPUs"),
+            Waiting::Block => away.round_trips(&mut client, &mut bed, operation, &id, effort)?,
+        });
+    }
+    roles.end_switch()?;
+    for operation in direct {
+        let id = id(transport, operation, suffix);
+        rows.insert(rows.len() - 1, away.round_trips(&mut client, &mut bed, operation, &id, effort)?);
+    }
+    if waiting == Waiting::Block {
+        rows.extend(rates::measure(&away, &mut client, bed.vma().base, effort)?);
+    }
+    drop(client);
+    drop(roles);
+    if transport == Transport::Shm {
+        let rings = file.config().rings();
+        std::fs::remove_dir_all(&rings).map_err(|e| {
+            Failure::environment(format!("cannot remove {}: {e}", rings.display()), "remove it by hand")
+        })?;
+    }
+    Ok(rows)
+}
+
+/// Where the raw exchange happens.
+#[derive(Clone, Copy)]
+pub(super) struct RawConfig<'a> {
+    pub(super) config: &'a RackConfig,
+    pub(super) transport: Transport,
+    waiting: Waiting,
+    pub(super) node_cpu: usize,
+}
+
+impl RawConfig<'_> {
+    fn round_trips(
+        &self,
+        client: &mut Client,
+        bed: &mut Bed,
+        operation: Operation,
+        id: &str,
+        effort: Effort,
+    ) -> Result<Row, Failure> {
+        let mut work = || Ok::<(), Failure>(bed.once(client, operation)?);
+        let (samples, baseline) = match (self.transport, operation.is_triangle()) {
+            (Transport::Udp, triangle) => self.beside_datagrams(operation, triangle, effort, &mut work)?,
+            (Transport::Shm, false) => self.beside_rings(operation, effort, &mut work)?,
+            // A triangle over rings has no raw form here: its baseline would be two exchanges glued together.
+            (Transport::Shm, true) => return alone(id, effort, &mut work),
+        };
+        Ok(samples.row(id, Some(&baseline)))
+    }
+
+    fn beside_datagrams(
+        &self,
+        operation: Operation,
+        triangle: bool,
+        effort: Effort,
+        work: &mut dyn FnMut() -> Result<(), Failure>,
+    ) -> Result<(Samples, Samples), Failure> {
+        let (request, answer) = operation.sizes();
+        let mut pinger = self.socket()?;
+        let home = address(&pinger)?;
+        let mut node = self.socket()?;
+        let mut switch = self.socket()?;
+        let (node_at, switch_at) = (address(&node)?, address(&switch)?);
+        let stop = Stop::new();
+        scope(|threads| {
+            let _ends = Ends(&stop);
+            self.serve(threads, move |stop| node.serve(Onward::To(home), answer, stop), &stop);
+            if triangle {
+                self.serve(threads, move |stop| switch.serve(Onward::To(node_at), request, stop), &stop);
+            }
+            let first = if triangle { switch_at } else { node_at };
+            interleave(effort, work, &mut || pinger.exchange(first, request))
+        })
+    }
+
+    fn beside_rings(
+        &self,
+        operation: Operation,
+        effort: Effort,
+        work: &mut dyn FnMut() -> Result<(), Failure>,
+    ) -> Result<(Samples, Samples), Failure> {
+        let (request, answer) = operation.sizes();
+        let dir = self.config.rings().with_extension("raw");
+        let (own, peer) = (self.config.control.address, self.config.switch);
+        let mut pinger = RawRing::open(&dir, own, peer, self.link_waiting()).map_err(farmem::Error::from)?;
+        let mut node = RawRing::open(&dir, peer, own, self.link_waiting()).map_err(farmem::Error::from)?;
+        let stop = Stop::new();
+        let result = scope(|threads| {
+            let _ends = Ends(&stop);
+            // Frames over rings carry no ICRC here: 4 bytes less each way.
+            self.serve(threads, move |stop| node.serve(answer, stop), &stop);
+            interleave(effort, work, &mut || pinger.exchange(request))
+        });
+        std::fs::remove_dir_all(&dir).map_err(|e| {
+            Failure::environment(format!("cannot remove {}: {e}", dir.display()), "remove it by hand")
+        })?;
+        result
+    }
+
+    pub(super) fn socket(&self) -> Result<RawSocket, Failure> {
+        let ip: IpAddr = self.config.control.address;
+        Ok(RawSocket::open(ip, self.link_waiting()).map_err(farmem::Error::from)?)
+    }
+
+    /// Starts a raw server where the node is.
+    pub(super) fn serve<'scope>(
+        &self,
+        threads: &'scope Scope<'scope, '_>,
+        serve: impl FnOnce(&Stop) -> std::io::Result<()> + Send + 'scope,
+        stop: &'scope Stop,
+    ) {
+        let cpu = self.node_cpu;
+        threads.spawn(move || {
+            if let Err(error) = pin_to_cpu(cpu).and_then(|()| serve(stop)) {
+                eprintln!("farmem: a raw server ended: {error}");
+            }
+        });
+    }
+
+    const fn link_waiting(&self) -> farmem::raw::Waiting {
+        match self.waiting {
+            Waiting::Block => farmem::raw::Waiting::Block,
+            Waiting::Spin => farmem::raw::Waiting::Spin,
+        }
+    }
+}
+
+/// Sets the flag when a measurement ends, also when it fails: a scope waits for its threads.
+pub(super) struct Ends<'a>(pub(super) &'a Stop);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.set();
+    }
+}
+
+fn pin(cpu: usize) -> Result<(), Failure> {
+    pin_to_cpu(cpu)
+        .map_err(|e| Failure::environment(format!("cannot run on CPU {cpu}: {e}"), "run without taskset"))
+}
+
+pub(super) fn address(socket: &RawSocket) -> Result<SocketAddr, Failure> {
+    socket.address().map_err(|e| Failure::environment(format!("a raw socket has no address: {e}"), ""))
+}
+
+/// Rounds of both in turn. A raw exchange that was lost is not counted, and tried again.
+fn interleave(
+    effort: Effort,
+    work: &mut dyn FnMut() -> Result<(), Failure>,
+    raw: &mut dyn FnMut() -> std::io::Result<bool>,
+) -> Result<(Samples, Samples), Failure> {
+    let lost = |e: std::io::Error| Failure::environment(format!("the raw exchange failed: {e}"), "");
+    let (mut samples, mut baseline) = (Samples::new(), Samples::new());
+    for _ in 0..effort.per_round / 10 {
+        raw().map_err(lost)?; // warms caches and neighbours
+        work()?;
+    }
+    for _ in 0..effort.rounds {
+        for _ in 0..effort.per_round {
+            baseline.time_if(|| raw().map_err(lost))?;
+        }
+        for _ in 0..effort.per_round {
+            samples.time(&mut *work)?;
+        }
+    }
+    Ok((samples, baseline))
+}
+
+fn alone(id: &str, effort: Effort, work: &mut dyn FnMut() -> Result<(), Failure>) -> Result<Row, Failure> {
+    let mut samples = Samples::new();
+    for _ in 0..effort.rounds * effort.per_round {
+        samples.time(&mut *work)?;
+    }
+    Ok(samples.row(id, None))
+}
