@@ -1,6 +1,6 @@
 //! The host's reliable connections: which one leads to an address, and what comes back over it.
 
-use crate::{Answer, Connection, Done, Failure, Note, Out};
+use crate::{Answer, Connection, Done, Failure, Note, Out, SetupFault};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use farmem_machine::{Instant, Port};
@@ -15,9 +15,19 @@ struct Line {
 
 impl Line {
     fn covers(&self, domain: Domain, addr: VirtAddr) -> bool {
-        let offset = addr.0.wrapping_sub(self.setup.base.0);
-        self.setup.domain == domain && offset < self.setup.len
+        self.setup.domain == domain && holds(&self.setup, addr)
     }
+
+    /// True when `new` says something else of the same: of its node, or of an address.
+    fn gives_way_to(&self, new: &Connection) -> bool {
+        let old = &self.setup;
+        let shared = old.len > 0 && new.len > 0 && (holds(old, new.base) || holds(new, old.base));
+        old.domain == new.domain && (old.node == new.node || shared)
+    }
+}
+
+fn holds(setup: &Connection, addr: VirtAddr) -> bool {
+    addr.0.wrapping_sub(setup.base.0) < setup.len
 }
 
 /// Connections of all domains. A rack has few nodes, so the owner of an address is found by a scan from the last hit.
@@ -34,26 +44,22 @@ impl Connections {
         Self { lines: Vec::new(), by_qpn: BTreeMap::new(), last: 0, lines_max }
     }
 
-    /// Takes a connection in; one to the same node in the same domain makes room, with its requests flushed.
+    /// Takes a connection in. Those of its domain to its node, or to one of its addresses, make room, with their requests flushed:
+    /// what the control plane said last is so.
     pub(crate) fn add(&mut self, setup: Connection, out: &mut Out) {
-        let line = Line { setup, requester: Requester::new(setup.rc) };
-        let old =
-            self.lines.iter().position(|l| l.setup.domain == setup.domain && l.setup.node == setup.node);
-        let place = match old {
-            Some(place) => {
-                let mut old = core::mem::replace(&mut self.lines[place], line);
-                old.requester.abandon(out);
-                finish(&mut old.requester, out);
-                self.by_qpn.remove(&old.setup.rc.qpn);
-                place
-            }
-            None => {
-                assert!(self.lines.len() < self.lines_max, "the control plane bounds a host's connections");
-                self.lines.push(line);
-                self.lines.len() - 1
-            }
-        };
-        self.by_qpn.insert(setup.rc.qpn, place);
+        let taken = self.by_qpn.get(&setup.rc.qpn).is_some_and(|&at| !self.lines[at].gives_way_to(&setup));
+        let staying = self.lines.iter().filter(|line| !line.gives_way_to(&setup)).count();
+        if taken || staying >= self.lines_max {
+            let fault = if taken { SetupFault::QueuePairTaken } else { SetupFault::Full };
+            return out.note(Note::NotTaken(fault));
+        }
+        for mut old in self.lines.extract_if(.., |line| line.gives_way_to(&setup)) {
+            old.requester.abandon(out);
+            finish(&mut old.requester, out);
+        }
+        self.lines.push(Line { setup, requester: Requester::new(setup.rc) });
+        self.by_qpn = self.lines.iter().enumerate().map(|(at, line)| (line.setup.rc.qpn, at)).collect();
+        self.last = self.lines.len() - 1;
     }
 
     pub(crate) fn post(
@@ -69,7 +75,7 @@ impl Connections {
             return refuse(ticket, work, Failure::NotConnected { addr }, out);
         };
         let line = &mut self.lines[place];
-        let room = line.setup.len - (addr.0 - line.setup.base.0);
+        let room = line.setup.len - addr.0.wrapping_sub(line.setup.base.0);
         if length(&work) > room {
             return refuse(ticket, work, Failure::OutOfBounds { addr }, out);
         }
@@ -111,8 +117,11 @@ impl Connections {
     }
 
     pub(crate) fn check(&self) {
+        assert!(self.lines.len() <= self.lines_max, "more connections than the bound");
         for line in &self.lines {
             line.requester.check();
+            let same = self.lines.iter().filter(|other| other.gives_way_to(&line.setup)).count();
+            assert_eq!(same, 1, "one connection for each address of a domain");
         }
         assert_eq!(self.by_qpn.len(), self.lines.len(), "each connection is found by its own queue pair");
         for (qpn, &place) in &self.by_qpn {

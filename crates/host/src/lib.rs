@@ -8,19 +8,25 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
 mod connections;
 mod requests;
+#[cfg(test)]
+mod tests;
+mod writes;
 
 use alloc::vec::Vec;
 use connections::Connections;
 use farmem_machine::{Duration, Event, Instant, Machine, Outbox, Port};
 use farmem_transport::{rc, ud};
 use farmem_traversal::Program;
-use farmem_wire::{Domain, Extension, HostId, NodeId, Packet, Status, VirtAddr, WireError};
+use farmem_wire::{Domain, Extension, HostId, NodeId, Packet, Pmtu, Status, VirtAddr, WireError};
 use requests::Requests;
 
 pub use requests::{REGION_DATA_MAX, TRAVERSALS_CONTINUED_MAX};
+pub use writes::REGION_WRITES_MAX;
 
 /// Bounds and times of a host.
 #[derive(Clone, Copy, Debug)]
@@ -31,9 +37,11 @@ pub struct Config {
     pub generation: u16,
     /// The host's own UD endpoint, where answers come.
     pub home: ud::Endpoint,
+    /// Path MTU of its datagrams: no request it sends is longer.
+    pub pmtu: Pmtu,
     /// UD requests outstanding at once.
     pub requests_max: usize,
-    /// Time without an answer after which a UD request is sent again.
+    /// Time without an answer after which a UD request is sent again; more than zero.
     pub request_timeout: Duration,
     /// Times a UD request is sent again before it is given up.
     pub request_retries_max: u32,
@@ -44,13 +52,14 @@ pub struct Config {
 }
 
 impl Config {
-    /// A host with the usual bounds.
+    /// A host with the usual bounds, on links that carry the largest datagrams (loopback, shared memory, jumbo frames).
     #[must_use]
     pub const fn new(id: HostId, generation: u16, home: ud::Endpoint) -> Self {
         Self {
             id,
             generation,
             home,
+            pmtu: Pmtu::B4096,
             requests_max: 1024,
             request_timeout: Duration::from_millis(40),
             request_retries_max: 7,
@@ -71,21 +80,23 @@ pub struct Connection {
     pub base: VirtAddr,
     /// Bytes of the node's range.
     pub len: u64,
-    /// The queue pair.
+    /// The queue pair. Values that [`rc::RequesterConfig`] rules out are the driver's broken invariant and panic.
     pub rc: rc::RequesterConfig,
 }
 
 /// What the host's user asks.
 #[derive(Debug)]
 pub enum Ask {
-    /// Requests of `domain` that go through the switch use this session. Replaces the one before.
+    /// Requests of `domain` that go through the switch use this session. Replaces the one before; what was sent over that stays with
+    /// it.
     Session {
         /// The domain.
         domain: Domain,
         /// The switch's endpoint.
         switch: ud::Peer,
     },
-    /// Requests of its domain to its node use this connection. Replaces the one before, whose requests are flushed.
+    /// Requests of its domain to its addresses use this connection. Replaces those before to its node or to one of these addresses,
+    /// whose requests are flushed.
     Connect(Connection),
     /// Carries out an operation.
     Submit {
@@ -209,7 +220,7 @@ pub enum Failure {
         /// First byte.
         addr: VirtAddr,
     },
-    /// The buffer is longer than this kind of operation carries.
+    /// The buffer, or scratch pad and program together, are longer than this kind of operation carries.
     TooLong {
         /// Bytes it carries.
         max: usize,
@@ -219,8 +230,10 @@ pub enum Failure {
         /// The program's length.
         need: usize,
     },
-    /// Too much is outstanding; wait for completions.
+    /// Too much is outstanding ([`Config::requests_max`], [`REGION_WRITES_MAX`], the connection's queue); wait for completions.
     QueueFull,
+    /// All 2^32 - 1 request ids of this generation are used up; joining again gives the next one.
+    IdsUsedUp,
     /// The connection refused or lost it.
     Connection(rc::Failure),
     /// Switch or node refused it.
@@ -246,8 +259,10 @@ pub enum Note {
     Rc(rc::Note),
     /// Bytes that are no frame.
     Malformed(WireError),
-    /// A frame for a queue pair that is not here, or with a wrong key.
+    /// A frame for a queue pair that is not here, with a wrong key, or from a port that has nothing to answer.
     NotForUs,
+    /// A session or connection was not taken; nothing changed.
+    NotTaken(SetupFault),
     /// An answer to a request that is not outstanding: late, repeated or forged.
     LateAnswer,
     /// An answer that does not fit its request.
@@ -258,6 +273,15 @@ pub enum Note {
     Continued(Status),
     /// A request was given up.
     GivenUp,
+}
+
+/// Why a session or connection was not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum SetupFault {
+    /// There are [`Config::connections_max`] already.
+    Full,
+    /// Its queue pair number is that of another connection, or of the host's datagrams.
+    QueuePairTaken,
 }
 
 impl From<rc::Note> for Note {
@@ -278,6 +302,9 @@ type Out = Outbox<Done, Note>;
 
 impl Host {
     /// A host with no session and no connection.
+    ///
+    /// # Panics
+    /// When [`Config::request_timeout`] is zero.
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self {
@@ -337,9 +364,10 @@ impl Host {
             Ok(packet) => packet,
             Err(error) => return out.note(Note::Malformed(error)),
         };
+        let home = self.config.home;
         match packet.ext {
-            Extension::Deth(deth) if packet.bth.dest_qp == self.config.home.qpn => {
-                if deth.qkey == self.config.home.qkey {
+            Extension::Deth(deth) if packet.bth.dest_qp == home.qpn => {
+                if deth.qkey == home.qkey && answers_hosts(port) {
                     self.requests.answer(now, packet.payload, out);
                 } else {
                     out.note(Note::NotForUs);
@@ -348,6 +376,19 @@ impl Host {
             _ => self.connections.packet(now, port, &packet, out),
         }
     }
+
+    fn connect(&mut self, connection: Connection, out: &mut Out) {
+        if connection.rc.qpn == self.config.home.qpn {
+            return out.note(Note::NotTaken(SetupFault::QueuePairTaken));
+        }
+        self.connections.add(connection, out);
+    }
+}
+
+/// The switch and the memory nodes answer hosts. A node that the driver has no address for yet is [`Port::UNKNOWN`]: then key and id
+/// alone must do.
+fn answers_hosts(port: Port) -> bool {
+    port == Port::SWITCH || port == Port::UNKNOWN || port.as_node().is_some()
 }
 
 impl Machine for Host {
@@ -362,8 +403,8 @@ impl Machine for Host {
                 self.connections.wake(now, out);
                 self.requests.wake(now, out);
             }
-            Event::Local(Ask::Session { domain, switch }) => self.requests.session(domain, switch),
-            Event::Local(Ask::Connect(connection)) => self.connections.add(connection, out),
+            Event::Local(Ask::Session { domain, switch }) => self.requests.session(domain, switch, out),
+            Event::Local(Ask::Connect(connection)) => self.connect(connection, out),
             Event::Local(Ask::Submit { ticket, domain, op }) => self.submit(now, ticket, domain, op, out),
         }
     }

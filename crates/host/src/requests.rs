@@ -1,17 +1,23 @@
 //! The host's requests through the switch: region reads and writes, traversals and their continuations.
+//!
+//! Key type: [`Requests`]. An answer counts when it fits the outstanding request it names (PROTOCOL 5.1): kind, place, lengths,
+//! program. Retransmission and giving up are [`ud::Requester`]'s.
 
-use crate::{Answer, Config, Done, Failure, Note, Op, Out, Traversed};
+use crate::writes::Writes;
+use crate::{Answer, Config, Done, Failure, Note, Op, Out, SetupFault, Traversed};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use core::mem;
 use farmem_machine::Instant;
 use farmem_transport::ud::{self, Expired};
 use farmem_traversal::Program;
 use farmem_wire::{
-    Body, Bth, Deth, Domain, Extension, Header, HostId, Message, Opcode, Packet, Psn, Qpn, RequestId, Status,
-    VirtAddr, message,
+    Body, Bth, Deth, Domain, Extension, Header, HostId, Message, Opcode, Packet, ProgramHash, Psn, Qpn,
+    RequestId, Status, VirtAddr, message,
 };
+use message::Traverse;
 
-/// The most bytes of a region read or write: what fits one datagram at a PMTU of 1024.
+/// The most bytes of a region read or write, at a PMTU of 1024 or more. (PROTOCOL 7.19 would allow a few more.)
 pub const REGION_DATA_MAX: usize = 1024 - message::OVERHEAD - message::REGION_LEN;
 
 /// How often one traversal is continued after a hop or visit limit before it is given up.
@@ -27,8 +33,16 @@ struct Pending {
 
 #[derive(Debug)]
 enum Kind {
-    Read { addr: VirtAddr, buf: Vec<u8> },
-    Write { addr: VirtAddr, buf: Vec<u8> },
+    Read {
+        addr: VirtAddr,
+        buf: Vec<u8>,
+    },
+    /// With its place among the writes under way, once it is under way.
+    Write {
+        addr: VirtAddr,
+        buf: Vec<u8>,
+        number: Option<u64>,
+    },
     Traverse(Walk),
 }
 
@@ -50,10 +64,16 @@ struct Walk {
 pub(crate) struct Requests {
     id: HostId,
     generation: u16,
+    /// Of the last id; the first is 1, and after the last possible one there is none (PROTOCOL 5.1).
     counter: u32,
     home: Qpn,
     hops_max: u8,
+    /// Bytes of the longest message.
+    message_max: usize,
+    requests_max: usize,
+    sessions_max: usize,
     sessions: BTreeMap<Domain, ud::Peer>,
+    writes: Writes,
     ud: ud::Requester<Pending>,
     /// The frame being built; kept for its memory.
     frame: Vec<u8>,
@@ -67,20 +87,27 @@ impl Requests {
             counter: 0,
             home: config.home.qpn,
             hops_max: config.hops_max,
+            message_max: config.pmtu.bytes(),
+            requests_max: config.requests_max,
+            sessions_max: config.connections_max,
             sessions: BTreeMap::new(),
+            writes: Writes::default(),
             ud: ud::Requester::new(config.requests_max, config.request_timeout, config.request_retries_max),
             frame: Vec::new(),
         }
     }
 
-    pub(crate) fn session(&mut self, domain: Domain, switch: ud::Peer) {
+    pub(crate) fn session(&mut self, domain: Domain, switch: ud::Peer, out: &mut Out) {
+        if !self.sessions.contains_key(&domain) && self.sessions.len() >= self.sessions_max {
+            return out.note(Note::NotTaken(SetupFault::Full));
+        }
         self.sessions.insert(domain, switch);
     }
 
     pub(crate) fn submit(&mut self, now: Instant, ticket: u64, domain: Domain, op: Op, out: &mut Out) {
         let kind = match op {
             Op::RegionRead { addr, buf } => Kind::Read { addr, buf },
-            Op::RegionWrite { addr, buf } => Kind::Write { addr, buf },
+            Op::RegionWrite { addr, buf } => Kind::Write { addr, buf, number: None },
             Op::Traverse { program, cur_ptr, scratch, limit } => Kind::Traverse(Walk {
                 program,
                 cur_ptr,
@@ -94,45 +121,65 @@ impl Requests {
                 unreachable!("one-sided verbs go over connections")
             }
         };
-        let refusal = match &kind {
-            Kind::Read { buf, .. } | Kind::Write { buf, .. } if buf.len() > REGION_DATA_MAX => {
-                Some(Failure::TooLong { max: REGION_DATA_MAX })
+        let pending = Pending { ticket, domain, kind };
+        match self.refusal(&pending.kind) {
+            Some(failure) => self.end(pending, Err(failure), out),
+            None => self.start(now, pending, out),
+        }
+    }
+
+    /// Why no datagram of ours could carry this, if none could. A program counts with its code: some node does not know it yet.
+    fn refusal(&self, kind: &Kind) -> Option<Failure> {
+        match kind {
+            Kind::Read { buf, .. } | Kind::Write { buf, .. } => {
+                let max = REGION_DATA_MAX.min(self.message_max - Header::LEN - message::REGION_LEN);
+                (buf.len() > max).then_some(Failure::TooLong { max })
             }
             Kind::Traverse(walk) if walk.scratch.len() != walk.program.scratch_len() => {
                 Some(Failure::ScratchLen { need: walk.program.scratch_len() })
             }
-            Kind::Read { .. } | Kind::Write { .. } | Kind::Traverse(_) => None,
-        };
-        let pending = Pending { ticket, domain, kind };
-        match refusal {
-            Some(failure) => end(pending, Err(failure), out),
-            None => self.start(now, pending, out),
+            Kind::Traverse(walk) => {
+                let max = self.message_max - Header::LEN - Traverse::FIXED_LEN;
+                let need = walk.scratch.len() + walk.program.encoded().len();
+                (need > max).then_some(Failure::TooLong { max })
+            }
         }
     }
 
     /// Sends a request under a new id.
     fn start(&mut self, now: Instant, mut pending: Pending, out: &mut Out) {
-        let Some(&switch) = self.sessions.get(&pending.domain) else {
-            return end(pending, Err(Failure::NoSession), out);
+        let (request, switch) = match self.admit(&mut pending) {
+            Ok(admitted) => admitted,
+            Err(failure) => return self.end(pending, Err(failure), out),
         };
-        self.counter = self.counter.wrapping_add(1);
-        let request = RequestId::new(self.id, self.generation, self.counter);
-        if let Kind::Traverse(walk) = &mut pending.kind {
-            walk.requests += 1;
-        }
         self.build(&switch, request, &pending);
-        let frame = core::mem::take(&mut self.frame);
-        if let Err(pending) = self.ud.start(now, request, switch.port, &frame, pending, out) {
-            end(pending, Err(Failure::QueueFull), out);
-        }
+        let frame = mem::take(&mut self.frame);
+        let started = self.ud.start(now, request, switch.port, &frame, pending, out);
+        assert!(started.is_ok(), "an admitted request finds room");
         self.frame = frame;
+    }
+
+    /// Gives a request its id and, when it writes, its place among the writes. One that is refused uses up neither.
+    fn admit(&mut self, pending: &mut Pending) -> Result<(RequestId, ud::Peer), Failure> {
+        let switch = *self.sessions.get(&pending.domain).ok_or(Failure::NoSession)?;
+        if self.ud.len() >= self.requests_max {
+            return Err(Failure::QueueFull);
+        }
+        let counter = self.counter.checked_add(1).ok_or(Failure::IdsUsedUp)?;
+        match &mut pending.kind {
+            Kind::Read { .. } => {}
+            Kind::Write { number, .. } => *number = Some(self.writes.begin().ok_or(Failure::QueueFull)?),
+            Kind::Traverse(walk) => walk.requests += 1,
+        }
+        self.counter = counter;
+        Ok((RequestId::new(self.id, self.generation, counter), switch))
     }
 
     fn build(&mut self, switch: &ud::Peer, request: RequestId, pending: &Pending) {
         let body = match &pending.kind {
             Kind::Read { addr, buf } => Body::RegionRead { addr: *addr, len: len32(buf), data: &[] },
-            Kind::Write { addr, buf } => Body::RegionWrite { addr: *addr, len: len32(buf), data: buf },
-            Kind::Traverse(walk) => Body::Traverse(message::Traverse {
+            Kind::Write { addr, buf, .. } => Body::RegionWrite { addr: *addr, len: len32(buf), data: buf },
+            Kind::Traverse(walk) => Body::Traverse(Traverse {
                 program: walk.program.hash(),
                 cur_ptr: walk.cur_ptr,
                 iterations: walk.iterations,
@@ -157,7 +204,8 @@ impl Requests {
         let Some(pending) = self.ud.get_mut(message.header.request) else {
             return out.note(Note::LateAnswer);
         };
-        if !message.header.response || !fits(&pending.kind, &message) {
+        let unread = is_of_unread(&message);
+        if !message.header.response || !(unread || fits(&pending.kind, &message)) {
             return out.note(Note::WrongAnswer);
         }
         let Some(mut pending) = self.ud.finish(message.header.request) else {
@@ -165,23 +213,24 @@ impl Requests {
         };
         let status = message.header.status;
         match (&mut pending.kind, message.body) {
-            (Kind::Read { buf, .. }, Body::RegionRead { addr, data, .. }) => {
-                if status == Status::Ok {
-                    buf.copy_from_slice(data);
-                }
-                end(pending, region_result(status, addr), out);
+            _ if unread => self.refused(pending, status, out),
+            (Kind::Read { buf, .. }, Body::RegionRead { data, .. }) if status == Status::Ok => {
+                buf.copy_from_slice(data);
+                self.end(pending, Ok(Answer::Done { old: 0 }), out);
             }
-            (Kind::Write { .. }, Body::RegionWrite { addr, .. }) => {
-                end(pending, region_result(status, addr), out)
+            (Kind::Write { .. }, Body::RegionWrite { .. }) if status == Status::Ok => {
+                self.end(pending, Ok(Answer::Done { old: 0 }), out);
             }
+            (Kind::Read { .. } | Kind::Write { .. }, _) => self.refused(pending, status, out),
             (Kind::Traverse(walk), Body::Traverse(state)) => {
-                let progress = state.iterations > walk.iterations || state.cur_ptr != walk.cur_ptr;
+                // Each continuation costs an iteration of the limit, so that nobody can have us ask for ever.
+                let progress = state.iterations > walk.iterations;
                 walk.cur_ptr = state.cur_ptr;
                 walk.iterations = state.iterations;
                 walk.scratch.copy_from_slice(state.scratch);
                 self.walk_on(now, pending, status, progress, out);
             }
-            _ => unreachable!("fits() compared the kinds"),
+            (Kind::Traverse(_), _) => unreachable!("fits() compared the kinds"),
         }
     }
 
@@ -191,9 +240,9 @@ impl Requests {
         let (cur_ptr, iterations, requests) = (walk.cur_ptr, walk.iterations, walk.requests);
         let over = Traversed { returned: status == Status::Ok, cur_ptr, iterations, requests };
         match status {
-            Status::Ok => end(pending, Ok(Answer::Traversed(over)), out),
+            Status::Ok => self.end(pending, Ok(Answer::Traversed(over)), out),
             Status::IterationLimit if iterations >= walk.limit => {
-                end(pending, Ok(Answer::Traversed(over)), out)
+                self.end(pending, Ok(Answer::Traversed(over)), out);
             }
             Status::IterationLimit | Status::HopLimit if progress && requests < TRAVERSALS_CONTINUED_MAX => {
                 walk.with_code = false;
@@ -201,21 +250,21 @@ impl Requests {
                 self.start(now, pending, out);
             }
             Status::IterationLimit | Status::HopLimit => {
-                end(pending, Err(Failure::Stalled { addr: cur_ptr }), out)
+                self.end(pending, Err(Failure::Stalled { addr: cur_ptr }), out);
             }
             Status::UnknownProgram if !walk.with_code => {
                 walk.with_code = true;
                 out.note(Note::SentCode);
                 self.start(now, pending, out);
             }
-            _ => end(pending, Err(Failure::Refused { status, addr: cur_ptr }), out),
+            _ => self.refused(pending, status, out),
         }
     }
 
     pub(crate) fn wake(&mut self, now: Instant, out: &mut Out) {
         while let Some(Expired { context, .. }) = self.ud.on_wake(now, out) {
             out.note(Note::GivenUp);
-            end(context, Err(Failure::NoAnswer), out);
+            self.end(context, Err(Failure::NoAnswer), out);
         }
     }
 
@@ -227,42 +276,70 @@ impl Requests {
         self.ud.len()
     }
 
+    /// As if so many ids were used up, for tests that have not the time.
+    #[cfg(test)]
+    pub(crate) fn skip_ids_to(&mut self, counter: u32) {
+        self.counter = counter;
+    }
+
     pub(crate) fn check(&self) {
         self.ud.check();
+        self.writes.check();
+        assert!(self.writes.outstanding() <= self.ud.len(), "a write under way is a request outstanding");
+        assert!(self.sessions.len() <= self.sessions_max, "more sessions than the bound");
+    }
+
+    fn refused(&mut self, pending: Pending, status: Status, out: &mut Out) {
+        let addr = match &pending.kind {
+            Kind::Read { addr, .. } | Kind::Write { addr, .. } => *addr,
+            Kind::Traverse(walk) => walk.cur_ptr,
+        };
+        self.end(pending, Err(Failure::Refused { status, addr }), out);
+    }
+
+    fn end(&mut self, pending: Pending, result: Result<Answer, Failure>, out: &mut Out) {
+        let buf = match pending.kind {
+            Kind::Read { buf, .. } => buf,
+            Kind::Write { buf, number, .. } => {
+                number.into_iter().for_each(|number| self.writes.end(number));
+                buf
+            }
+            Kind::Traverse(walk) => walk.scratch,
+        };
+        out.local(Done { ticket: pending.ticket, result, buf });
     }
 }
 
-/// True when the answer has the kind and the lengths that its request asked for.
+/// True when the answer has the kind, the place and the lengths that its request asked for.
 fn fits(kind: &Kind, message: &Message<'_>) -> bool {
     match (kind, &message.body) {
-        (Kind::Read { buf, .. }, Body::RegionRead { data, .. }) => {
-            message.header.status != Status::Ok || data.len() == buf.len()
+        (Kind::Read { addr, buf }, Body::RegionRead { addr: at, len, .. })
+        | (Kind::Write { addr, buf, .. }, Body::RegionWrite { addr: at, len, .. }) => {
+            at == addr && *len == len32(buf)
         }
-        (Kind::Write { .. }, Body::RegionWrite { .. }) => true,
         (Kind::Traverse(walk), Body::Traverse(state)) => {
             state.program == walk.program.hash()
                 && state.scratch.len() == walk.scratch.len()
-                && state.iterations >= walk.iterations
+                && state.limit == walk.limit
+                && (walk.iterations..=walk.limit).contains(&state.iterations)
         }
         _ => false,
     }
 }
 
-fn region_result(status: Status, addr: VirtAddr) -> Result<Answer, Failure> {
-    match status {
-        Status::Ok => Ok(Answer::Done { old: 0 }),
-        _ => Err(Failure::Refused { status, addr }),
-    }
-}
-
-fn end(pending: Pending, result: Result<Answer, Failure>, out: &mut Out) {
-    let buf = match pending.kind {
-        Kind::Read { buf, .. } | Kind::Write { buf, .. } => buf,
-        Kind::Traverse(walk) => walk.scratch,
+/// True for the answer to a request that could not be read: of its body nothing is left, and its kind may be lost (PROTOCOL 6.15).
+fn is_of_unread(message: &Message<'_>) -> bool {
+    let nothing = match &message.body {
+        Body::RegionRead { addr, len, .. } | Body::RegionWrite { addr, len, .. } => {
+            addr.is_null() && *len == 0
+        }
+        Body::Traverse(state) => state.program == ProgramHash::default() && state.scratch.is_empty(),
+        Body::Update(_) => false,
     };
-    out.local(Done { ticket: pending.ticket, result, buf });
+    nothing && matches!(message.header.status, Status::Malformed | Status::Version | Status::Unsupported)
 }
 
+/// The length of what [`Requests::refusal`] let through.
 fn len32(buf: &[u8]) -> u32 {
-    u32::try_from(buf.len()).unwrap_or(u32::MAX)
+    u32::try_from(buf.len()).expect("a region of one datagram")
 }

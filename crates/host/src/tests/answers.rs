@@ -1,0 +1,213 @@
+//! Answers that are late, repeated, forged, misshapen or from a place that answers nobody. None of them ends an operation, and the
+//! right one still does.
+
+use super::*;
+use farmem_wire::{ProgramHash, WireError};
+
+/// Three requests under way: one of each kind.
+struct Waiting {
+    bench: Bench,
+    read: Request,
+    write: Request,
+    walk: Request,
+}
+
+impl Waiting {
+    fn new() -> Self {
+        let mut bench = Bench::with_sessions();
+        bench.submit(region_read(BASE_1, 4));
+        let read = bench.request();
+        bench.submit(region_write(BASE_1, b"1234"));
+        let write = bench.request();
+        bench.submit(traversals::list_sum(BASE_1, 9));
+        let walk = bench.request();
+        Self { bench, read, write, walk }
+    }
+
+    /// The host drops the frame for this reason, and all three wait on.
+    fn drops(&mut self, port: Port, frame: &[u8], note: Note) {
+        self.bench.hear(port, frame);
+        assert_eq!(self.bench.took_notes(), [note], "{frame:02x?}");
+        assert_eq!((self.bench.done.len(), self.bench.sent.len(), self.bench.host.outstanding()), (0, 0, 3));
+    }
+
+    /// The right answers still do.
+    fn end_well(mut self) {
+        self.bench.hear(Port::node(1), &self.read.answer(Status::Ok, b"data"));
+        self.bench.hear(Port::node(1), &self.write.answer(Status::Ok, &[]));
+        self.bench.hear(Port::node(1), &self.walk.state(Status::Ok, |s| Traverse { iterations: 1, ..s }));
+        assert!(take(&mut self.bench.done).iter().map(|done| done.ticket).eq(1..=3));
+        assert_eq!((self.bench.took_notes(), self.bench.host.outstanding()), (vec![], 0));
+    }
+}
+
+/// The same answer twice, as a network may bring it: the second is late. So is one to a request that nobody made.
+#[test]
+fn a_repeated_answer_is_late() {
+    let Waiting { mut bench, read, .. } = Waiting::new();
+    let answer = read.answer(Status::Ok, b"data");
+    bench.hear(Port::node(1), &answer);
+    assert_eq!(bench.ended().buf, b"data");
+    bench.hear(Port::node(1), &answer);
+    bench.hear(Port::node(2), &read.answer(Status::Ok, b"fake"));
+    assert_eq!(bench.took_notes(), [Note::LateAnswer; 2]);
+    assert_eq!((bench.done.len(), bench.host.outstanding()), (0, 2));
+}
+
+/// Whoever does not know the keys of the host's endpoint is not heard.
+#[test]
+fn without_the_keys_nobody_answers() {
+    let mut waiting = Waiting::new();
+    let header = waiting.read.message().header.answer(Status::Ok);
+    let body = Body::RegionRead { addr: VirtAddr(BASE_1), len: 4, data: b"fake" };
+    let to = |qpn: u32, qkey: u32| {
+        datagram(ud::Endpoint { qpn: Qpn::new(qpn), qkey: Qkey(qkey) }, &Message { header, body })
+    };
+    let (qpn, qkey) = (HOME.qpn.get(), HOME.qkey.0);
+    for port in [Port::node(1), Port::SWITCH, Port::UNKNOWN] {
+        waiting.drops(port, &to(qpn, qkey ^ 1), Note::NotForUs);
+        waiting.drops(port, &to(qpn, 0), Note::NotForUs);
+        waiting.drops(port, &to(qpn ^ 1, qkey), Note::NotForUs);
+        waiting.drops(port, &to(ALICES.qpn.get(), ALICES.qkey.0), Note::NotForUs);
+    }
+    waiting.end_well();
+}
+
+/// An id is a secret only among friends: other hosts, other generations and other counters have none of ours under way.
+#[test]
+fn an_answer_to_another_request_is_late() {
+    let mut waiting = Waiting::new();
+    let header = waiting.read.message().header.answer(Status::Ok);
+    let body = Body::RegionRead { addr: VirtAddr(BASE_1), len: 4, data: b"fake" };
+    let ids = [
+        RequestId::new(HostId(4), GENERATION, 1),
+        RequestId::new(HOST, GENERATION - 1, 1),
+        RequestId::new(HOST, GENERATION, 0),
+        RequestId::new(HOST, GENERATION, 4),
+        RequestId(u64::MAX),
+    ];
+    for request in ids {
+        let header = farmem_wire::Header { request, ..header };
+        waiting.drops(Port::node(1), &datagram(HOME, &Message { header, body }), Note::LateAnswer);
+    }
+    waiting.end_well();
+}
+
+/// With keys and id right, an answer must still be an answer to what was asked: kind, place, lengths, program, progress.
+#[test]
+pub(super) fn an_answer_must_fit_its_request() {
+    let mut waiting = Waiting::new();
+    let Waiting { read, write, walk, .. } = &waiting;
+    let region = |addr: u64, data: &'static [u8]| {
+        let len = u32::try_from(data.len()).unwrap();
+        move |_: Body<'_>| Body::RegionRead { addr: VirtAddr(addr), len, data }
+    };
+    let written =
+        |addr: u64, len| move |_: Body<'_>| Body::RegionWrite { addr: VirtAddr(addr), len, data: &[] };
+    let state = |change: fn(Traverse<'_>) -> Traverse<'_>| walk.state(Status::IterationLimit, change);
+    let batch = |_: Body<'_>| Body::Update(Updates::response(1, 0));
+    let wrong = [
+        datagram(HOME, &read.message()),
+        datagram(HOME, &write.message()),
+        datagram(HOME, &walk.message()),
+        read.answer_with(Status::Ok, written(BASE_1, 4)),
+        read.answer_with(Status::Ok, batch),
+        read.answer_with(Status::Ok, region(BASE_1, b"four+")),
+        read.answer_with(Status::Ok, region(BASE_1, b"thr")),
+        read.answer_with(Status::Ok, region(BASE_1, b"")),
+        read.answer_with(Status::Ok, region(BASE_1 + 1, b"four")),
+        read.answer_with(Status::NotMapped, |_| Body::RegionRead {
+            addr: VirtAddr(BASE_2),
+            len: 4,
+            data: &[],
+        }),
+        write.answer_with(Status::Ok, region(BASE_1, b"four")),
+        write.answer_with(Status::Ok, written(BASE_1, 3)),
+        write.answer_with(Status::Ok, written(BASE_2, 4)),
+        walk.answer_with(Status::Ok, region(BASE_1, b"four")),
+        walk.answer_with(Status::Ok, batch),
+        state(|s| Traverse { program: ProgramHash([1; 16]), iterations: 1, ..s }),
+        state(|s| Traverse { scratch: &[0; 15], iterations: 1, ..s }),
+        state(|s| Traverse { scratch: &[], iterations: 1, ..s }),
+        state(|s| Traverse { limit: 10, iterations: 1, ..s }),
+        state(|s| Traverse { iterations: 10, ..s }),
+    ];
+    for frame in wrong {
+        waiting.drops(Port::node(1), &frame, Note::WrongAnswer);
+    }
+    waiting.end_well();
+}
+
+/// A traversal does not go back: an answer with fewer iterations than it has already done is not to this request.
+#[test]
+fn an_answer_does_not_take_iterations_back() {
+    let mut waiting = Waiting::new();
+    waiting
+        .bench
+        .hear(Port::node(1), &waiting.walk.state(Status::HopLimit, |s| Traverse { iterations: 5, ..s }));
+    waiting.walk = waiting.bench.request();
+    assert_eq!(waiting.bench.took_notes(), [Note::Continued(Status::HopLimit)]);
+    let back = waiting.walk.state(Status::HopLimit, |s| Traverse { iterations: 4, ..s });
+    waiting.drops(Port::node(1), &back, Note::WrongAnswer);
+}
+
+/// Nodes answer hosts directly, and a host may not know the address of the node yet: then keys and id must do. Control plane and
+/// other hosts have nothing to answer.
+#[test]
+fn only_who_serves_requests_answers() {
+    for port in [Port::SWITCH, Port::node(0), Port::node(77), Port::UNKNOWN] {
+        let Waiting { mut bench, read, .. } = Waiting::new();
+        bench.hear(port, &read.answer(Status::Ok, b"data"));
+        assert_eq!((bench.ended().buf, bench.took_notes()), (b"data".to_vec(), vec![]), "{port:?}");
+    }
+    let mut waiting = Waiting::new();
+    let answer = waiting.read.answer(Status::Ok, b"fake");
+    for port in [Port::CONTROL, Port::host(HOST.0), Port::host(4), Port(0x500), Port(0x2_0000)] {
+        waiting.drops(port, &answer, Note::NotForUs);
+    }
+    waiting.end_well();
+}
+
+/// Bytes that are no frame, frames that are no datagram, datagrams that are no message.
+#[test]
+pub(super) fn what_is_no_answer_at_all_is_counted() {
+    let mut waiting = Waiting::new();
+    let whole = waiting.read.answer(Status::Ok, b"data");
+    for cut in [0, 11, 19, whole.len() - 1] {
+        waiting.bench.hear(Port::node(1), &whole[..cut]);
+        let [Note::Malformed(_)] = waiting.bench.took_notes()[..] else { panic!("cut at {cut}") };
+    }
+    waiting.drops(
+        Port::node(1),
+        &sealed(HOME, &[]),
+        Note::Malformed(WireError::Short { what: "message", need: 4, have: 0 }),
+    );
+    let mut payload = Packet::parse(&whole).unwrap().payload.to_vec();
+    payload[0] = 2;
+    let version = WireError::Unknown { what: "message.version", value: 2 };
+    waiting.drops(Port::node(1), &sealed(HOME, &payload), Note::Malformed(version));
+
+    payload[0] = 1;
+    let bth = Bth::new(Opcode::UdSendOnlyImm, HOME.qpn, Psn::new(0));
+    let ext = Extension::DethImm(Deth { qkey: HOME.qkey, src_qp: Qpn::new(1) }, 5);
+    let mut frame = vec![];
+    Packet { bth, ext, payload: &payload }.emit(&mut frame);
+    waiting.drops(Port::node(1), &frame, Note::NotForUs);
+    let mut frame = vec![];
+    let bth = Bth::new(Opcode::SendOnly, HOME.qpn, Psn::new(0));
+    Packet { bth, ext: Extension::None, payload: &payload }.emit(&mut frame);
+    waiting.drops(Port::node(1), &frame, Note::NotForUs);
+    waiting.end_well();
+}
+
+/// An answer for one session's request says nothing about those of another: ids are the host's, not the session's.
+#[test]
+fn sessions_do_not_share_requests() {
+    let mut bench = Bench::with_sessions();
+    bench.submit_as(BOB, region_read(BASE_1, 4));
+    bench.sent.clear();
+    bench.submit(region_read(BASE_1, 4));
+    let request = bench.request();
+    bench.hear(Port::node(1), &request.answer(Status::Ok, b"mine"));
+    assert_eq!((bench.ended().ticket, bench.host.outstanding()), (2, 1));
+}

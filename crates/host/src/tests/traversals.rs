@@ -1,0 +1,220 @@
+//! Traversals: sent, continued, sent again with the code, ended (PULSE 3, 4.1).
+
+use super::*;
+use crate::Traversed;
+use farmem_traversal::Program;
+
+const PROGRAM: &str = include_str!("../../../../testdata/programs/list_sum.pulse");
+
+fn program() -> Program {
+    Program::assemble(PROGRAM).unwrap()
+}
+
+/// Sums up the list that starts at `start`, in at most `limit` iterations.
+pub(super) fn list_sum(start: u64, limit: u32) -> Op {
+    Op::Traverse { program: program(), cur_ptr: VirtAddr(start), scratch: vec![0; 16], limit }
+}
+
+/// A state that is `done` iterations further, at `at`, with the scratch pad telling so.
+fn further<'a>(state: Traverse<'a>, done: u32, at: u64, scratch: &'a [u8]) -> Traverse<'a> {
+    Traverse { iterations: state.iterations + done, cur_ptr: VirtAddr(at), scratch, ..state }
+}
+
+fn traversed(done: &Done) -> Traversed {
+    match done.result {
+        Ok(Answer::Traversed(traversed)) => traversed,
+        ref other => panic!("a traversal that ended, not {other:?}"),
+    }
+}
+
+/// The request names the program and carries the state; the answer's state is the caller's.
+#[test]
+fn a_traversal_returns_its_scratch_pad() {
+    let mut bench = Bench::with_sessions();
+    let ticket = bench.submit(list_sum(BASE_1, 9));
+    let request = bench.request();
+    let state = Traverse {
+        program: program().hash(),
+        cur_ptr: VirtAddr(BASE_1),
+        iterations: 0,
+        limit: 9,
+        scratch: &[0; 16],
+        code: &[],
+    };
+    assert_eq!(request.traverse(), state);
+    bench.hear(Port::node(2), &request.state(Status::Ok, |s| further(s, 3, BASE_2, &[7; 16])));
+    let done = bench.ended();
+    assert_eq!((done.ticket, &done.buf[..]), (ticket, &[7; 16][..]));
+    let expected = Traversed { returned: true, cur_ptr: VirtAddr(BASE_2), iterations: 3, requests: 1 };
+    assert_eq!(traversed(&done), expected);
+}
+
+/// A node does not know the program: the host sends the state, as far as it got, with the code. Once: a node that does not know it
+/// then either is given up (PROTOCOL 7.22).
+#[test]
+fn code_is_sent_when_a_node_asks_for_it() {
+    let mut bench = Bench::with_sessions();
+    bench.submit(list_sum(BASE_1, 9));
+    let request = bench.request();
+    // It ran at one node before it came to the one that does not know the program.
+    bench.hear(Port::node(2), &request.state(Status::UnknownProgram, |s| further(s, 2, BASE_2, &[1; 16])));
+    assert_eq!(bench.took_notes(), [Note::SentCode]);
+    let again = bench.request();
+    assert_ne!(again.id(), request.id());
+    let state = Traverse { code: &[], ..again.traverse() };
+    assert_eq!(state, further(request.traverse(), 2, BASE_2, &[1; 16]));
+    assert_eq!(Program::decode(again.traverse().code).unwrap(), program());
+
+    bench.hear(Port::node(2), &again.answer(Status::UnknownProgram, &[]));
+    let done = bench.ended();
+    let refused = Failure::Refused { status: Status::UnknownProgram, addr: VirtAddr(BASE_2) };
+    assert_eq!((done.result, &done.buf[..]), (Err(refused), &[1; 16][..]), "the last state comes back");
+    assert_eq!((bench.host.outstanding(), bench.sent.len()), (0, 0));
+}
+
+/// A node stops a traversal after its share of iterations, the switch after so many hops. The host goes on from the state, as often
+/// as it takes, without the code: the nodes know it by now, and the next one asks if it does not.
+#[test]
+fn limits_of_others_are_continued() {
+    let mut bench = Bench::with_sessions();
+    bench.submit(list_sum(BASE_1, 10_000));
+    let mut request = bench.request();
+    bench.hear(Port::node(1), &request.answer(Status::UnknownProgram, &[]));
+    request = bench.request();
+    assert!(!request.traverse().code.is_empty());
+    bench.took_notes();
+    for (round, status) in (1..).zip([Status::IterationLimit, Status::HopLimit, Status::IterationLimit]) {
+        let scratch = [round; 16];
+        let at = BASE_1 + 16 * u64::from(round);
+        bench.hear(Port::node(1), &request.state(status, |s| further(s, 2_000, at, &scratch)));
+        assert_eq!(bench.took_notes(), [Note::Continued(status)]);
+        request = bench.request();
+        let state = request.traverse();
+        assert_eq!((state.iterations, state.limit), (2_000 * u32::from(round), 10_000));
+        assert_eq!((state.cur_ptr, state.scratch), (VirtAddr(at), &scratch[..]));
+        assert_eq!((state.code, request.message().header.hops), (&[][..], config().hops_max), "hops anew");
+    }
+    bench.hear(Port::node(1), &request.state(Status::Ok, |s| further(s, 1, BASE_1, &[9; 16])));
+    let expected = Traversed { returned: true, cur_ptr: VirtAddr(BASE_1), iterations: 6_001, requests: 5 };
+    assert_eq!(traversed(&bench.ended()), expected);
+}
+
+/// The caller's own limit ends a traversal, and that is no failure: the state continues it whenever the caller likes.
+#[test]
+fn the_callers_limit_ends_it() {
+    let mut bench = Bench::with_sessions();
+    for (limit, done) in [(3, 3), (0, 0)] {
+        bench.submit(list_sum(BASE_1, limit));
+        let request = bench.request();
+        bench.hear(
+            Port::node(1),
+            &request.state(Status::IterationLimit, |s| further(s, done, BASE_2, &[4; 16])),
+        );
+        let ended = bench.ended();
+        let expected =
+            Traversed { returned: false, cur_ptr: VirtAddr(BASE_2), iterations: done, requests: 1 };
+        assert_eq!((traversed(&ended), &ended.buf[..]), (expected, &[4; 16][..]));
+    }
+}
+
+/// Whoever stops a traversal before its first iteration would do so for ever: the host does not ask again.
+#[test]
+pub(super) fn a_traversal_that_gets_nowhere_is_stalled() {
+    let mut bench = Bench::with_sessions();
+    for status in [Status::IterationLimit, Status::HopLimit] {
+        bench.submit(list_sum(BASE_1, 9));
+        let request = bench.request();
+        bench.hear(Port::SWITCH, &request.state(status, |s| further(s, 1, BASE_2, &[2; 16])));
+        let next = bench.request();
+        // Another pointer and another scratch pad are no progress: only iterations are counted towards the limit.
+        bench.hear(Port::SWITCH, &next.state(status, |s| further(s, 0, BASE_1, &[3; 16])));
+        let done = bench.ended();
+        assert_eq!(done.result, Err(Failure::Stalled { addr: VirtAddr(BASE_1) }));
+        assert_eq!(done.buf, [3; 16], "with the state as it stands");
+    }
+}
+
+/// A node that does one iteration per request cannot keep a host busy for longer than the limit says.
+#[test]
+fn continuations_are_bounded_by_the_limit() {
+    let mut bench = Bench::with_sessions();
+    bench.submit(list_sum(BASE_1, 100));
+    let mut requests = 0;
+    while bench.host.outstanding() > 0 {
+        let request = bench.request();
+        requests += 1;
+        bench.hear(Port::node(1), &request.state(Status::HopLimit, |s| further(s, 1, BASE_1, &[0; 16])));
+        assert!(requests <= 101, "for ever");
+        if requests == 100 {
+            // All iterations are used up, and the next answer cannot have done one more.
+            let last = bench.request();
+            bench.hear(Port::node(1), &last.state(Status::HopLimit, |s| further(s, 1, BASE_1, &[0; 16])));
+            assert_eq!(bench.took_notes().last(), Some(&Note::WrongAnswer));
+            bench.hear(Port::node(1), &last.state(Status::HopLimit, |s| further(s, 0, BASE_1, &[0; 16])));
+        }
+    }
+    assert_eq!(bench.ended().result, Err(Failure::Stalled { addr: VirtAddr(BASE_1) }));
+}
+
+/// What a node refuses ends the traversal with the pointer at fault and the state up to there.
+#[test]
+pub(super) fn a_refused_traversal_says_where_it_stands() {
+    let mut bench = Bench::with_sessions();
+    let statuses = [
+        Status::BadProgram,
+        Status::NotMapped,
+        Status::NoPermission,
+        Status::OutOfBounds,
+        Status::Malformed,
+        Status::Busy,
+        Status::ProgramFault,
+        Status::Unsupported,
+    ];
+    for status in statuses {
+        bench.submit(list_sum(BASE_1, 9));
+        let request = bench.request();
+        bench.hear(Port::node(1), &request.state(status, |s| further(s, 5, 0xbad0, &[6; 16])));
+        let done = bench.ended();
+        assert_eq!(done.result, Err(Failure::Refused { status, addr: VirtAddr(0xbad0) }));
+        assert_eq!(done.buf, [6; 16]);
+    }
+}
+
+/// The scratch pad must have the length that the program declares.
+#[test]
+pub(super) fn a_scratch_pad_of_another_length_is_refused_at_home() {
+    let mut bench = Bench::with_sessions();
+    for len in [0, 15, 17] {
+        let (program, scratch) = (program(), vec![5; len]);
+        bench.submit(Op::Traverse { program, cur_ptr: VirtAddr(BASE_1), scratch, limit: 9 });
+        assert_eq!(bench.done[0].buf, vec![5; len], "the scratch pad is back");
+        assert_eq!(bench.refused(), Failure::ScratchLen { need: 16 });
+    }
+}
+
+/// Sooner or later a node asks for the code. A program that no datagram of ours could carry would end there, so it does not start.
+#[test]
+fn a_program_beyond_one_datagram_is_refused_at_home() {
+    let nops = "add r3, 1\n".repeat(100);
+    let long = Program::assemble(&std::format!(".scratch 16\n{nops} ret")).unwrap();
+    let need = long.encoded().len() + 16;
+    let op = |program: &Program| Op::Traverse {
+        program: program.clone(),
+        cur_ptr: VirtAddr(BASE_1),
+        scratch: vec![0; 16],
+        limit: 9,
+    };
+    let mut bench = Bench::new(Config { pmtu: Pmtu::B512, ..config() });
+    bench.open(ALICE, ALICES);
+    bench.submit(op(&long));
+    let max = 512 - 64;
+    assert!(need > max);
+    assert_eq!(bench.refused(), Failure::TooLong { max });
+
+    let mut bench = Bench::new(Config { pmtu: Pmtu::B1024, ..config() });
+    bench.open(ALICE, ALICES);
+    bench.submit(op(&long));
+    let request = bench.request();
+    bench.hear(Port::node(1), &request.answer(Status::UnknownProgram, &[]));
+    assert_eq!(bench.request().traverse().code, long.encoded());
+}

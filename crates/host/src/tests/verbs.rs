@@ -1,0 +1,351 @@
+//! One-sided verbs against real responders, and the connections they go over.
+
+use super::*;
+use crate::SetupFault;
+use farmem_transport::{Access, Memory, Refusal};
+use farmem_wire::Perm;
+
+/// A memory node as plain bytes from its base on, all of it Alice's.
+struct Bytes {
+    base: u64,
+    bytes: Vec<u8>,
+}
+
+impl Bytes {
+    fn at(&self, addr: VirtAddr, len: usize) -> core::ops::Range<usize> {
+        let start = usize::try_from(addr.0 - self.base).unwrap();
+        start..start + len
+    }
+
+    fn exchange(&mut self, addr: VirtAddr, change: impl FnOnce(u64) -> u64) -> u64 {
+        let at = self.at(addr, 8);
+        let word = &mut self.bytes[at];
+        let old = u64::from_le_bytes(word.try_into().unwrap());
+        word.copy_from_slice(&change(old).to_le_bytes());
+        old
+    }
+}
+
+impl Memory for Bytes {
+    fn check(&self, access: &Access) -> Result<(), Refusal> {
+        let start = access.addr.0.checked_sub(self.base).ok_or(Refusal::NotMapped)?;
+        let inside = start + u64::from(access.len) <= self.bytes.len() as u64;
+        let read_only = access.perm == Perm::ReadWrite && start >= RANGE_LEN / 2;
+        match (inside, read_only) {
+            (false, _) => Err(Refusal::OutOfBounds),
+            (true, true) => Err(Refusal::NoPermission),
+            (true, false) => Ok(()),
+        }
+    }
+
+    fn read(&self, addr: VirtAddr, len: u32, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.bytes[self.at(addr, len as usize)]);
+    }
+
+    fn load(&self, addr: VirtAddr, window: &mut [u8]) {
+        window.copy_from_slice(&self.bytes[self.at(addr, window.len())]);
+    }
+
+    fn write(&mut self, addr: VirtAddr, data: &[u8]) {
+        let at = self.at(addr, data.len());
+        self.bytes[at].copy_from_slice(data);
+    }
+
+    fn cmp_swap(&mut self, addr: VirtAddr, compare: u64, swap: u64) -> u64 {
+        self.exchange(addr, |old| if old == compare { swap } else { old })
+    }
+
+    fn fetch_add(&mut self, addr: VirtAddr, add: u64) -> u64 {
+        self.exchange(addr, |old| old.wrapping_add(add))
+    }
+}
+
+/// A memory node: its bytes and the responder half of one connection.
+struct Node {
+    port: Port,
+    responder: rc::Responder,
+    memory: Bytes,
+    out: Outbox<(), rc::Note>,
+}
+
+impl Node {
+    fn behind(connection: &Connection) -> Self {
+        let rc = connection.rc;
+        let config = rc::ResponderConfig {
+            qpn: rc.peer_qpn,
+            peer_qpn: rc.qpn,
+            port: Port::host(HOST.0),
+            expected_psn: rc.first_psn,
+            rkey: rc.rkey,
+            domain: connection.domain,
+            pmtu: rc.pmtu,
+        };
+        let len = usize::try_from(RANGE_LEN).unwrap();
+        let memory = Bytes { base: connection.base.0, bytes: vec![0; len] };
+        Self { port: rc.port, responder: rc::Responder::new(config), memory, out: Outbox::new() }
+    }
+}
+
+impl Bench {
+    /// A host with a connection of Alice to node 1.
+    fn connected() -> (Self, Node) {
+        let (mut bench, connection) = (Self::new(config()), connection(ALICE, 1, 1));
+        bench.ask(Ask::Connect(connection));
+        (bench, Node::behind(&connection))
+    }
+
+    /// Carries frames between host and node until neither has any.
+    fn talk(&mut self, node: &mut Node) {
+        while !self.sent.is_empty() {
+            for (port, frame) in take(&mut self.sent) {
+                assert_eq!(port, node.port, "verbs go straight to the node");
+                let packet = Packet::parse(&frame).unwrap();
+                node.responder.on_packet(Port::host(HOST.0), &packet, &mut node.memory, &mut node.out);
+                node.responder.flush(&mut node.out);
+            }
+            let mut answers = vec![];
+            node.out.drain(|action| {
+                if let Action::Send { frame, .. } = action {
+                    answers.push(frame.to_vec());
+                }
+            });
+            answers.iter().for_each(|answer| self.hear(node.port, answer));
+        }
+    }
+
+    /// Submits an operation of Alice and sees it through.
+    fn carry_out(&mut self, op: Op, node: &mut Node) -> Done {
+        let ticket = self.submit(op);
+        self.talk(node);
+        let done = self.ended();
+        assert_eq!(done.ticket, ticket);
+        done
+    }
+}
+
+fn old(done: &Done) -> u64 {
+    match done.result {
+        Ok(Answer::Done { old }) => old,
+        ref other => panic!("a verb that was carried out, not {other:?}"),
+    }
+}
+
+/// What is written is read back, across packets and the PSN's wrap; words change as atomics say; buffers come back.
+#[test]
+fn reads_writes_and_atomics_reach_memory() {
+    let (mut bench, mut node) = Bench::connected();
+    let data: Vec<u8> = (0..3000_u32).map(|i| (i % 251).to_le_bytes()[0]).collect();
+    let done = bench.carry_out(write(BASE_1 + 5, &data), &mut node);
+    assert_eq!((old(&done), &done.buf), (0, &data), "the buffer is back for reuse");
+    assert_eq!(node.memory.bytes[5..3005], data);
+    assert_eq!(bench.carry_out(read(BASE_1 + 5, 3000), &mut node).buf, data);
+
+    let addr = VirtAddr(BASE_1 + 0x1000);
+    let add = |add| Op::FetchAdd { addr, add };
+    assert_eq!(old(&bench.carry_out(add(41), &mut node)), 0);
+    assert_eq!(old(&bench.carry_out(add(1), &mut node)), 41);
+    let swap = |compare| Op::CompareSwap { addr, compare, swap: 7 };
+    assert_eq!(old(&bench.carry_out(swap(9), &mut node)), 42, "no match, no swap");
+    assert_eq!(old(&bench.carry_out(swap(42), &mut node)), 42);
+    assert_eq!(node.memory.bytes[0x1000..0x1008], 7_u64.to_le_bytes());
+    assert_eq!((bench.host.outstanding(), bench.took_notes()), (0, vec![]));
+}
+
+/// Two nodes, two domains: each operation goes over the connection of its domain to the owner of its address, and over no other.
+#[test]
+pub(super) fn an_address_finds_its_connection() {
+    let mut bench = Bench::new(config());
+    let lines = [connection(ALICE, 1, 1), connection(ALICE, 2, 2), connection(BOB, 1, 3)];
+    lines.iter().for_each(|line| bench.ask(Ask::Connect(*line)));
+    let cases =
+        [(ALICE, BASE_1, 0), (ALICE, BASE_2, 1), (BOB, BASE_1, 2), (ALICE, BASE_1 + RANGE_LEN - 8, 0)];
+    for (domain, addr, line) in cases {
+        bench.submit_as(domain, read(addr, 8));
+        let [(port, frame)] = &take(&mut bench.sent)[..] else { panic!("one request") };
+        let packet = Packet::parse(frame).unwrap();
+        assert_eq!((*port, packet.bth.dest_qp), (lines[line].rc.port, lines[line].rc.peer_qpn));
+    }
+    assert_eq!(bench.host.outstanding(), 4);
+    for (domain, addr) in
+        [(BOB, BASE_2), (Domain(9), BASE_1), (ALICE, BASE_1 - 1), (ALICE, BASE_1 + RANGE_LEN)]
+    {
+        bench.submit_as(domain, read(addr, 8));
+        assert_eq!(bench.refused(), Failure::NotConnected { addr: VirtAddr(addr) });
+    }
+}
+
+/// The end of a node's range is no way into what lies behind it: the host says so itself.
+#[test]
+pub(super) fn a_range_that_leaves_its_node_is_refused_at_home() {
+    let (mut bench, mut node) = Bench::connected();
+    let last = BASE_1 + RANGE_LEN - 4;
+    let addr = VirtAddr(last);
+    let ops = [
+        read(last, 5),
+        write(last, &[1; 5]),
+        Op::FetchAdd { addr, add: 1 },
+        Op::CompareSwap { addr, compare: 0, swap: 1 },
+    ];
+    for op in ops {
+        bench.submit(op);
+        assert_eq!(bench.refused(), Failure::OutOfBounds { addr });
+    }
+    assert_eq!(bench.carry_out(read(last, 4), &mut node).buf, [0; 4], "up to the last byte all is well");
+}
+
+/// A range at the very end of the address space: nothing overflows on the way to the answer.
+#[test]
+fn a_range_that_wraps_holds_no_surprise() {
+    let mut bench = Bench::new(config());
+    let line = Connection { base: VirtAddr(u64::MAX - 7), len: 16, ..connection(ALICE, 1, 1) };
+    bench.ask(Ask::Connect(line));
+    for (addr, len) in [(u64::MAX - 7, 17), (4, 5), (7, 2)] {
+        bench.submit(read(addr, len));
+        assert_eq!(bench.refused(), Failure::OutOfBounds { addr: VirtAddr(addr) });
+    }
+}
+
+/// A connection takes what its window and queue hold; beyond that the caller is told, gets its buffer back, and nothing is lost.
+#[test]
+pub(super) fn a_full_queue_gives_the_operation_back() {
+    let (mut bench, mut node) = Bench::connected();
+    // Four READs are under way (the depth), four wait (the queue).
+    for i in 0..8 {
+        bench.submit(read(BASE_1 + i, 1));
+    }
+    assert_eq!((bench.done.len(), bench.host.outstanding()), (0, 8));
+    bench.submit(write(BASE_1, b"no room"));
+    let done = bench.ended();
+    assert_eq!((done.result, &done.buf[..]), (Err(Failure::QueueFull), &b"no room"[..]));
+    bench.talk(&mut node);
+    let tickets: Vec<u64> = take(&mut bench.done).iter().map(|done| done.ticket).collect();
+    assert_eq!(tickets, [1, 2, 3, 4, 5, 6, 7, 8], "each ends once, in order");
+}
+
+/// A node's refusal costs the connection: what is posted later is flushed, until a new connection takes its place.
+#[test]
+fn a_refusal_breaks_the_connection_and_a_new_one_mends_it() {
+    let (mut bench, mut node) = Bench::connected();
+    let read_only = BASE_1 + RANGE_LEN / 2;
+    let done = bench.carry_out(write(read_only, b"x"), &mut node);
+    assert_eq!(done.result, Err(Failure::Connection(rc::Failure::RemoteAccess)));
+    assert_eq!(bench.took_notes(), [Note::Rc(rc::Note::Broken(rc::Failure::RemoteAccess))]);
+    assert!(bench.host.is_broken(ALICE, VirtAddr(BASE_1)) && !bench.host.is_broken(BOB, VirtAddr(BASE_1)));
+    bench.submit(read(BASE_1, 8));
+    assert_eq!(bench.refused(), Failure::Connection(rc::Failure::Flushed));
+
+    let anew = connection(ALICE, 1, 2);
+    bench.ask(Ask::Connect(anew));
+    assert!(!bench.host.is_broken(ALICE, VirtAddr(BASE_1)));
+    assert_eq!(bench.carry_out(read(BASE_1, 8), &mut Node::behind(&anew)).buf, [0; 8]);
+}
+
+/// The node was started again while operations were under way. They are flushed, each once; what the old connection still says is
+/// not for us; the new one works.
+#[test]
+pub(super) fn a_new_connection_flushes_what_the_old_one_had() {
+    let (mut bench, mut node) = Bench::connected();
+    let tickets: Vec<u64> = (0..6).map(|i| bench.submit(read(BASE_1 + i, 1))).collect();
+    let late = bench.sent[0].clone();
+    let anew = connection(ALICE, 1, 2);
+    bench.ask(Ask::Connect(anew));
+    let flushed = take(&mut bench.done);
+    assert_eq!(flushed.iter().map(|done| done.ticket).collect::<Vec<_>>(), tickets);
+    assert!(
+        flushed
+            .iter()
+            .all(|d| d.result == Err(Failure::Connection(rc::Failure::Flushed)) && d.buf.len() == 1)
+    );
+    assert_eq!(bench.took_notes(), [Note::Rc(rc::Note::Broken(rc::Failure::Flushed))]);
+
+    bench.sent = vec![late];
+    bench.talk(&mut node);
+    assert_eq!((bench.took_notes(), bench.done.len()), (vec![Note::NotForUs], 0));
+    assert_eq!(bench.carry_out(read(BASE_1, 8), &mut Node::behind(&anew)).buf, [0; 8]);
+}
+
+/// Node 1 left and its addresses came to node 2. The newer connection has them, whichever was used last.
+#[test]
+fn addresses_move_to_another_node() {
+    let (mut bench, mut node) = Bench::connected();
+    bench.carry_out(read(BASE_1, 8), &mut node);
+    bench.submit(read(BASE_1, 8));
+    let moved =
+        Connection { base: VirtAddr(BASE_1 - RANGE_LEN), len: 2 * RANGE_LEN, ..connection(ALICE, 2, 2) };
+    bench.ask(Ask::Connect(connection(BOB, 1, 3)));
+    assert_eq!(bench.done.len(), 0, "another domain's connection is another matter");
+    bench.ask(Ask::Connect(moved));
+    assert_eq!(bench.ended().result, Err(Failure::Connection(rc::Failure::Flushed)));
+    bench.sent.clear();
+    bench.submit(read(BASE_1, 8));
+    assert_eq!(bench.sent[0].0, Port::node(2));
+}
+
+/// The control plane hands out each queue pair number once and bounds what a host has. If it ever does not, nothing changes here.
+#[test]
+pub(super) fn what_cannot_be_set_up_changes_nothing() {
+    let mut bench = Bench::new(Config { connections_max: 2, ..config() });
+    let (first, second) = (connection(ALICE, 1, 1), connection(BOB, 1, 2));
+    bench.ask(Ask::Connect(first));
+    bench.ask(Ask::Connect(second));
+    bench.submit(read(BASE_1, 8));
+    let mut own = connection(ALICE, 2, 3);
+    own.rc.qpn = HOME.qpn;
+    let cases = [
+        (connection(ALICE, 2, 3), SetupFault::Full),
+        (connection(ALICE, 2, 2), SetupFault::QueuePairTaken),
+        (connection(ALICE, 1, 2), SetupFault::QueuePairTaken),
+        (own, SetupFault::QueuePairTaken),
+    ];
+    for (connection, fault) in cases {
+        bench.ask(Ask::Connect(connection));
+        assert_eq!(bench.took_notes(), [Note::NotTaken(fault)]);
+    }
+    assert_eq!((bench.done.len(), bench.host.outstanding()), (0, 1));
+    let mut node = Node::behind(&first);
+    bench.talk(&mut node);
+    assert_eq!(bench.ended().buf, [0; 8]);
+    // In the place of one that makes room there is room, and its number is free.
+    bench.ask(Ask::Connect(first));
+    assert_eq!(bench.took_notes(), [Note::Rc(rc::Note::Broken(rc::Failure::Flushed))]);
+
+    bench.open(ALICE, ALICES);
+    bench.open(BOB, BOBS);
+    bench.open(Domain(9), ALICES);
+    assert_eq!(bench.took_notes(), [Note::NotTaken(SetupFault::Full)]);
+    bench.open(ALICE, ALICES);
+    assert_eq!(bench.took_notes(), [], "a session again is no further one");
+    bench.submit_as(Domain(9), region_read(BASE_1, 8));
+    assert_eq!(bench.refused(), Failure::NoSession);
+}
+
+/// The node is gone: the request is sent three times in all, then the connection is given up with everything on it.
+#[test]
+fn a_node_that_is_gone_costs_its_connection() {
+    let (mut bench, _) = Bench::connected();
+    bench.submit(read(BASE_1, 8));
+    bench.submit(write(BASE_1 + 8, b"more"));
+    let first = take(&mut bench.sent);
+    for _ in 0..2 {
+        bench.wake();
+        assert_eq!(take(&mut bench.sent), first, "the same again");
+        assert_eq!(bench.took_notes(), [Note::Rc(rc::Note::TimedOut)]);
+    }
+    bench.wake();
+    let results: Vec<_> = take(&mut bench.done).into_iter().map(|done| (done.ticket, done.result)).collect();
+    let failed = |failure| Err(Failure::Connection(failure));
+    assert_eq!(results, [(1, failed(rc::Failure::RetriesExceeded)), (2, failed(rc::Failure::Flushed))]);
+    assert_eq!(bench.host.next_wake(), None);
+}
+
+/// An answer over a connection counts from the node it is with, and from nobody else (PROTOCOL 4.1).
+#[test]
+fn a_stranger_cannot_answer_for_a_node() {
+    let (mut bench, mut node) = Bench::connected();
+    bench.submit(read(BASE_1, 8));
+    node.port = Port::UNKNOWN;
+    bench.sent.iter_mut().for_each(|(port, _)| *port = Port::UNKNOWN);
+    bench.talk(&mut node);
+    assert_eq!(bench.took_notes(), [Note::Rc(rc::Note::Dropped(rc::DropReason::WrongPort))]);
+    assert_eq!((bench.done.len(), bench.host.outstanding()), (0, 1));
+}
