@@ -51,8 +51,9 @@ impl Journal {
         // Writing to a String cannot fail.
         let _ = write!(self.name, "{note:?}");
         self.digest.bytes(self.name.as_bytes());
-        if let Some(lines) = &mut self.lines {
-            lines.push_back(format!("  {who:?} notes {}", self.name));
+        if self.is_tracing() {
+            let line = format!("  {who:?} notes {}", self.name);
+            self.line(|| line);
         }
         let mark = mark(kind, &self.name);
         match self.notes.get_mut(&mark) {

@@ -5,12 +5,13 @@
 //!
 //! - [`network`] carries sealed packets and loses, doubles, overtakes and damages them as a [`Plan`] says.
 //! - [`pair`] is one requester and one responder, for millions of operations.
-//! - [`world`] is a whole rack, with machines that crash and start again.
+//! - [`world`] is a whole rack, with machines that crash and start again; [`rack`] has random programs work on it.
 //!
 //! Nothing here reads a clock, starts a thread or asks the system for chance.
 #![forbid(unsafe_code)]
 
 pub mod campaign;
+mod checker;
 mod describe;
 mod digest;
 mod journal;
@@ -18,6 +19,7 @@ mod memory;
 pub mod network;
 pub mod pair;
 mod plan;
+pub mod rack;
 mod station;
 pub mod world;
 

@@ -68,6 +68,12 @@ pub struct Parcel {
 }
 
 impl Parcel {
+    /// The frame in it as it stands, ICRC left out and not checked.
+    #[must_use]
+    pub fn frame(&self) -> &[u8] {
+        &self.packet[..self.packet.len() - icrc::LEN]
+    }
+
     /// Flips a bit; 0 is the most significant bit of the first byte. Flipped twice it is whole again.
     fn flip(&mut self, bit: usize) {
         let bit = bit % (self.packet.len() * 8);

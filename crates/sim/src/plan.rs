@@ -25,8 +25,10 @@ pub struct Plan {
     pub partition_every: Duration,
     /// How long a partition lasts.
     pub partition_for: Duration,
-    /// Mean time between crashes of a role; zero for none.
+    /// Mean time from all machines being up to the next crash; zero for none.
     pub crash_every: Duration,
+    /// How often a stranger sends something, in parts per million of the steps of a rack.
+    pub stranger_ppm: u32,
     /// Added to every packet that one memory node, chosen by the seed, sends or receives.
     pub slow_node: Duration,
 }
@@ -48,6 +50,7 @@ impl Plan {
         partition_every: Duration::ZERO,
         partition_for: Duration::ZERO,
         crash_every: Duration::ZERO,
+        stranger_ppm: 0,
         slow_node: Duration::ZERO,
     };
 
@@ -93,15 +96,19 @@ impl Plan {
         loss_ppm: 10_000,
         duplicate_ppm: 10_000,
         flip_ppm: 2_000,
-        crash_every: Duration::from_millis(20),
+        crash_every: Duration::from_millis(3),
         ..Self::REORDER
     };
 
     /// One memory node is a hundred times slower than its peers.
     pub const SLOW: Self = Self { name: "slow", slow_node: Duration::from_micros(500), ..Self::LOSS };
 
+    /// A light storm, and a stranger who repeats and forges packets.
+    pub const STRANGER: Self =
+        Self { name: "stranger", stranger_ppm: 200_000, crash_every: Duration::ZERO, ..Self::CRASH };
+
     /// Every plan there is.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::CALM,
         Self::LOSS,
         Self::DUPLICATE,
@@ -111,6 +118,7 @@ impl Plan {
         Self::PARTITION,
         Self::CRASH,
         Self::SLOW,
+        Self::STRANGER,
     ];
 
     /// The plan of this name.

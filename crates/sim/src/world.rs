@@ -14,7 +14,7 @@ use farmem_machine::{Duration, Event, Instant, Machine as _, Rng};
 use farmem_memnode::{MemNode, VecStore};
 use farmem_switch::{Budgets, Switch};
 use farmem_transport::PeerChange;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 mod joins;
 
@@ -29,13 +29,15 @@ pub struct Layout {
     pub capacity: u64,
     /// The switch's tables.
     pub budgets: Budgets,
+    /// Memory nodes that one request may cross.
+    pub hops_max: u8,
 }
 
 impl Layout {
     /// Four nodes of 1 MiB and two hosts.
     #[must_use]
     pub fn small() -> Self {
-        Self { nodes: 4, hosts: 2, capacity: 1 << 20, budgets: Budgets::default() }
+        Self { nodes: 4, hosts: 2, capacity: 1 << 20, budgets: Budgets::default(), hops_max: 64 }
     }
 }
 
@@ -59,7 +61,9 @@ pub struct World {
     replies: BTreeMap<u64, Result<Response, ApiError>>,
     done: VecDeque<(u16, Done)>,
     /// Machines to be started, each when.
-    starts: BTreeMap<(Instant, Who), ()>,
+    starts: BTreeSet<(Instant, Who)>,
+    /// Moments at which somebody outside wants to look again.
+    alarms: BTreeSet<Instant>,
     crashes: u64,
 }
 
@@ -104,7 +108,8 @@ impl World {
             asked: BTreeMap::new(),
             replies: BTreeMap::new(),
             done: VecDeque::new(),
-            starts: BTreeMap::new(),
+            starts: BTreeSet::new(),
+            alarms: BTreeSet::new(),
             crashes: 0,
         }
     }
@@ -127,6 +132,7 @@ impl World {
     pub fn ask(&mut self, by: Who, request: Request) -> u64 {
         self.next_ticket += 1;
         let ticket = self.next_ticket;
+        self.around.journal.line(|| format!("{by:?} asks {ticket}: {request:?}"));
         if self.control.role.is_none() {
             self.answer(ticket, Err(unreachable_control()));
             return ticket;
@@ -162,8 +168,8 @@ impl World {
     /// When the next event is due.
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
-        let start = self.starts.first_key_value().map(|(&(at, _), ())| at);
-        [start, self.around.network.next_due(), self.next_wake()].into_iter().flatten().min()
+        let start = self.starts.first().map(|&(at, _)| at);
+        [start, self.alarms.first().copied(), self.around.network.next_due(), self.next_wake()].into_iter().flatten().min()
     }
 
     /// When the next role wants to be woken.
@@ -180,7 +186,8 @@ impl World {
         let Some(due) = self.next_due() else { return false };
         self.around.now = self.around.now.max(due);
         let now = self.around.now;
-        if let Some((&(at, who), ())) = self.starts.first_key_value()
+        self.alarms = self.alarms.split_off(&(now + Duration::from_nanos(1)));
+        if let Some(&(at, who)) = self.starts.first()
             && at <= now
         {
             self.starts.remove(&(at, who));
@@ -282,7 +289,12 @@ impl World {
 
     /// Has a machine started `after` from now.
     pub fn start_later(&mut self, who: Who, after: Duration) {
-        self.starts.insert((self.around.now + after, who), ());
+        self.starts.insert((self.around.now + after, who));
+    }
+
+    /// Lets time come to a halt at `at`, if it would pass it by.
+    pub fn alarm(&mut self, at: Instant) {
+        self.alarms.insert(at);
     }
 
     /// True while the role runs.

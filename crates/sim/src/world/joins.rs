@@ -66,6 +66,10 @@ impl World {
 
     /// A call ended: its driver acts on the answer, then the caller may take it.
     pub(super) fn answer(&mut self, ticket: u64, result: Result<Response, ApiError>) {
+        self.around.journal.line(|| match &result {
+            Ok(response) => format!("answer {ticket}: {response:?}"),
+            Err(error) => format!("answer {ticket}: {:?}: {}", error.code, error.message),
+        });
         let Some(asked) = self.asked.remove(&ticket) else {
             self.replies.insert(ticket, result);
             return;
@@ -103,6 +107,7 @@ impl World {
                 let config = HostConfig {
                     request_timeout: TIMEOUT,
                     request_retries_max: RETRIES_MAX,
+                    hops_max: self.layout.hops_max,
                     ..HostConfig::new(HostId(*host), *generation, endpoint(home))
                 };
                 if let Some(station) = self.hosts.get_mut(&n) {

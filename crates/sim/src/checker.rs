@@ -1,0 +1,302 @@
+//! What far memory must hold, by the word: the model that every answer of a rack is compared with.
+//!
+//! Memory is cut into *slots* that only one operation touches at a time, so most words have one right value. Where an operation
+//! failed without saying whether it was executed, a word has several, until a later write settles it. A node that crashes loses
+//! what it held: its words are zero, and what was under way there may come on top.
+
+use farmem_wire::NodeId;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a slot was filled with; 0 is all zeros.
+pub(crate) type Version = u64;
+
+/// A slot: consecutive bytes of one vma.
+#[derive(Clone, Debug)]
+struct Slot {
+    /// What may be there, word by word.
+    allowed: BTreeSet<Version>,
+    /// An operation is under way.
+    busy: bool,
+    /// Part of a list: not to be written.
+    pinned: bool,
+}
+
+/// One allocation.
+#[derive(Clone, Debug)]
+pub(crate) struct Vma {
+    pub(crate) size: u64,
+    pub(crate) node: NodeId,
+    pub(crate) domain: u32,
+    /// The client that asked for it.
+    pub(crate) owner: usize,
+    pub(crate) slot_len: usize,
+    /// May be read by the other domain: the answer to the grant is there, and nobody takes it back.
+    pub(crate) lent: bool,
+    /// Is being freed, lent or taken back.
+    pub(crate) changing: bool,
+    slots: Vec<Slot>,
+}
+
+impl Vma {
+    /// True when nothing is under way in it and no list is in it.
+    pub(crate) fn is_idle(&self) -> bool {
+        !self.changing && self.slots.iter().all(|slot| !slot.busy && !slot.pinned)
+    }
+
+    pub(crate) const fn slots(&self) -> usize {
+        self.slots.len()
+    }
+}
+
+/// A place in the model: the first byte of a vma, and which of its slots.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Place {
+    pub(crate) base: u64,
+    pub(crate) slot: usize,
+}
+
+/// All of far memory.
+#[derive(Debug, Default)]
+pub(crate) struct Model {
+    pub(crate) vmas: BTreeMap<u64, Vma>,
+    /// Contents that are not made from their version: nodes of lists.
+    special: BTreeMap<Version, Vec<u64>>,
+    last_version: Version,
+}
+
+impl Model {
+    /// A vma was allocated: zeroed.
+    pub(crate) fn add(&mut self, base: u64, size: u64, node: u16, domain: u32, owner: usize, slot_len: usize) {
+        assert!(
+            self.vmas.range(..base + size).next_back().is_none_or(|(&other, vma)| other + vma.size <= base),
+            "vma {base:#x} lies over another"
+        );
+        let slot = Slot { allowed: BTreeSet::from([0]), busy: false, pinned: false };
+        let slots = vec![slot; usize::try_from(size).expect("a small rack") / slot_len];
+        let node = NodeId(node);
+        self.vmas.insert(base, Vma { size, node, domain, owner, slot_len, lent: false, changing: false, slots });
+    }
+
+    /// A version nobody used, and the bytes it stands for.
+    pub(crate) fn fresh(&mut self, len: usize) -> (Version, Vec<u8>) {
+        self.last_version += 1;
+        (self.last_version, self.bytes(self.last_version, len))
+    }
+
+    /// A version whose first words are these, the rest zero.
+    pub(crate) fn fresh_special(&mut self, words: Vec<u64>) -> Version {
+        self.last_version += 1;
+        self.special.insert(self.last_version, words);
+        self.last_version
+    }
+
+    /// The bytes of a version.
+    pub(crate) fn bytes(&self, version: Version, len: usize) -> Vec<u8> {
+        (0..len / 8).flat_map(|i| self.word(version, i).to_le_bytes()).collect()
+    }
+
+    /// Address and length of a slot.
+    pub(crate) fn span(&self, place: Place) -> (u64, usize) {
+        let slot_len = self.vmas[&place.base].slot_len;
+        (place.base + (place.slot * slot_len) as u64, slot_len)
+    }
+
+    pub(crate) fn node(&self, place: Place) -> u16 {
+        self.vmas[&place.base].node.0
+    }
+
+    pub(crate) fn is_free(&self, place: Place) -> bool {
+        let vma = &self.vmas[&place.base];
+        !vma.changing && !vma.slots[place.slot].busy
+    }
+
+    pub(crate) fn is_pinned(&self, place: Place) -> bool {
+        self.vmas[&place.base].slots[place.slot].pinned
+    }
+
+    pub(crate) fn pin(&mut self, place: Place, pinned: bool) {
+        self.slot(place).pinned = pinned;
+    }
+
+    /// An operation on the slot begins.
+    pub(crate) fn take(&mut self, place: Place) {
+        let slot = self.slot(place);
+        assert!(!slot.busy, "one operation at a time");
+        slot.busy = true;
+    }
+
+    /// It ended without a write.
+    pub(crate) fn release(&mut self, place: Place) {
+        self.slot(place).busy = false;
+    }
+
+    /// From here on the slot may hold `version` too.
+    pub(crate) fn may_hold(&mut self, place: Place, version: Version) {
+        self.slot(place).allowed.insert(version);
+    }
+
+    /// A write ended well, and nothing was lost meanwhile: the slot holds `version` and nothing else.
+    pub(crate) fn holds(&mut self, place: Place, version: Version) {
+        self.slot(place).allowed = BTreeSet::from([version]);
+    }
+
+    /// The node lost its memory. `still` are the versions whose write may yet come.
+    pub(crate) fn node_lost(&mut self, node: u16, still: &BTreeMap<Place, Version>) {
+        for (&base, vma) in self.vmas.iter_mut().filter(|(_, vma)| vma.node.0 == node) {
+            for (slot, state) in vma.slots.iter_mut().enumerate() {
+                state.allowed = BTreeSet::from([0]);
+                state.allowed.extend(still.get(&Place { base, slot }));
+            }
+        }
+    }
+
+    /// Checks what was read from a slot.
+    pub(crate) fn check(&self, place: Place, bytes: &[u8]) -> Result<(), String> {
+        let slot = &self.vmas[&place.base].slots[place.slot];
+        for (i, word) in bytes.chunks_exact(8).enumerate() {
+            let word = u64::from_le_bytes(word.try_into().expect("eight bytes"));
+            if !slot.allowed.iter().any(|&version| self.word(version, i) == word) {
+                let addr = self.span(place).0 + i as u64 * 8;
+                return Err(format!("{addr:#x} holds {word:#x}, but no version of {:?} does", slot.allowed));
+            }
+        }
+        Ok(())
+    }
+
+    fn word(&self, version: Version, i: usize) -> u64 {
+        match (version, self.special.get(&version)) {
+            (0, _) => 0,
+            (_, Some(words)) => words.get(i).copied().unwrap_or(0),
+            _ => mix(version.wrapping_mul(0x1_0000).wrapping_add(i as u64)),
+        }
+    }
+
+    fn slot(&mut self, place: Place) -> &mut Slot {
+        let vma = self.vmas.get_mut(&place.base).expect("a vma in use is not freed");
+        &mut vma.slots[place.slot]
+    }
+}
+
+/// A word that everybody counts up: atomics must linearise.
+///
+/// All additions are of one, so no two may find the same value; one that began after `n` had ended finds at least `n`; and none
+/// finds as much as had begun.
+#[derive(Debug)]
+pub(crate) struct Counter {
+    pub(crate) addr: u64,
+    pub(crate) node: u16,
+    /// Additions that ended well.
+    ended: u64,
+    /// Additions that began.
+    begun: u64,
+    found: BTreeSet<u64>,
+}
+
+impl Counter {
+    pub(crate) const fn new(addr: u64, node: u16) -> Self {
+        Self { addr, node, ended: 0, begun: 0, found: BTreeSet::new() }
+    }
+
+    /// Additions that ended well so far: what a later one must find at the least.
+    pub(crate) const fn floor(&self) -> u64 {
+        self.ended
+    }
+
+    /// An addition begins, or a swap that may become one.
+    pub(crate) const fn begin(&mut self) {
+        self.begun += 1;
+    }
+
+    /// A swap found something else and added nothing.
+    pub(crate) const fn missed(&mut self) {
+        self.begun -= 1;
+    }
+
+    /// An addition found `old`.
+    pub(crate) fn added(&mut self, old: u64, floor: u64) -> Result<(), String> {
+        self.ended += 1;
+        if !self.found.insert(old) {
+            return Err(format!("two additions to {:#x} found {old}", self.addr));
+        }
+        self.seen(old, floor, self.begun - 1)
+    }
+
+    /// Something read `value` that began when `floor` had ended, and `begun` others could have been before it.
+    pub(crate) fn seen(&self, value: u64, floor: u64, begun: u64) -> Result<(), String> {
+        if (floor..=begun).contains(&value) {
+            return Ok(());
+        }
+        Err(format!("{:#x} held {value}, but {floor} had ended and {begun} had begun", self.addr))
+    }
+
+    /// The value at the end: at least what ended, at most what began.
+    pub(crate) fn check_end(&self, value: u64) -> Result<(), String> {
+        self.seen(value, self.ended, self.begun)
+    }
+
+    /// The node lost its memory, and every addition under way with it.
+    pub(crate) fn lost(&mut self) {
+        *self = Self::new(self.addr, self.node);
+    }
+}
+
+/// Spreads a number over 64 bits (splitmix64).
+const fn mix(n: u64) -> u64 {
+    let n = n.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    n ^ (n >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Counter, Model, Place};
+    use std::collections::BTreeMap;
+
+    const PLACE: Place = Place { base: 0x1000, slot: 1 };
+
+    fn model() -> Model {
+        let mut model = Model::default();
+        model.add(0x1000, 4096, 1, 1, 0, 64);
+        model
+    }
+
+    /// A write of unknown end leaves two right values for each word, a good one only its own.
+    #[test]
+    fn an_unsure_write_leaves_two_values() {
+        let mut model = model();
+        assert_eq!(model.span(PLACE), (0x1040, 64));
+        let (one, bytes) = model.fresh(64);
+        assert!(model.check(PLACE, &bytes).is_err());
+        model.may_hold(PLACE, one);
+        let half = [&bytes[..32], &[0; 32]].concat();
+        assert_eq!((model.check(PLACE, &bytes), model.check(PLACE, &half)), (Ok(()), Ok(())));
+        model.holds(PLACE, one);
+        assert!(model.check(PLACE, &half).is_err() && model.check(PLACE, &[0; 64]).is_err());
+        let (two, _) = model.fresh(64);
+        model.node_lost(1, &BTreeMap::from([(PLACE, two)]));
+        assert!(model.check(PLACE, &bytes).is_err());
+        assert_eq!(model.check(PLACE, &[0; 64]), Ok(()));
+    }
+
+    /// A doubled addition, a lost one and one that goes back in time are found.
+    #[test]
+    fn additions_linearise() {
+        let mut counter = Counter::new(0x1000, 1);
+        (0..3).for_each(|_| counter.begin());
+        assert_eq!(counter.added(0, 0), Ok(()));
+        assert!(counter.added(0, 0).is_err(), "found twice");
+        assert!(counter.added(3, 0).is_err(), "one more than had begun before it");
+        counter.begin();
+        assert!(counter.added(1, 2).is_err(), "two had ended before it began");
+        assert!(counter.check_end(2).is_err() && counter.check_end(5).is_err());
+        assert_eq!(counter.check_end(4), Ok(()));
+    }
+
+    /// Two vmas never share a byte.
+    #[test]
+    #[should_panic(expected = "lies over another")]
+    fn overlapping_vmas_are_found() {
+        model().add(0x1800, 4096, 1, 2, 0, 64);
+    }
+}

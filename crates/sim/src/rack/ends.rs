@@ -1,0 +1,266 @@
+//! How operations ended, and whether they may end so.
+
+use super::lists::{Found, NOWHERE};
+use super::tasks::{Must, Path, Task, What};
+use super::{End, Rack};
+use crate::campaign::Verdict;
+use crate::checker::Place;
+use farmem_control::api::{Request, Response};
+use farmem_host::{Answer, Done, Failure};
+use farmem_transport::rc;
+use farmem_wire::{Status, VirtAddr};
+use std::collections::BTreeSet;
+
+/// Rounds of last reads, and reads in one: enough for every slot there can be, several times.
+const LOOKS_MAX: u32 = 200;
+const LOOKS_AT_ONCE: usize = 128;
+
+impl Rack {
+    /// Takes the operations that ended.
+    pub(super) fn take_ends(&mut self) -> Result<(), End> {
+        while let Some((host, done)) = self.world.take_done() {
+            let Some(task) = self.tasks.remove(&done.ticket) else {
+                return Err((Verdict::Unsafe, format!("operation {} ended at host {host}, again", done.ticket)));
+            };
+            self.ended += 1;
+            self.progress = self.world.now();
+            let (ticket, result) = (done.ticket, done.result);
+            self.world.journal_mut().line(|| format!("host {host} ends {ticket}: {result:?}"));
+            self.judge(&task, &done)
+                .map_err(|why| (Verdict::Unsafe, format!("operation {ticket}, {:?}: {result:?}: {why}", task.what)))?;
+        }
+        Ok(())
+    }
+
+    fn judge(&mut self, task: &Task, done: &Done) -> Result<(), String> {
+        match task.what {
+            What::Write { place, version, path, losses, list } => {
+                let well = done.result.is_ok();
+                if well && losses == self.losses_of(self.model.node(place)) {
+                    self.model.holds(place, version);
+                }
+                list.into_iter().for_each(|list| self.list_written(list, well));
+                self.conclude(task, place, path, done.result)
+            }
+            What::Read { place, path, losses, last } => {
+                // An answer may still tell of a memory that was lost meanwhile.
+                let same = losses == self.losses_of(self.model.node(place));
+                if done.result.is_ok() && same {
+                    self.model.check(place, &done.buf)?;
+                } else if last {
+                    self.unread.insert((task.client, place));
+                }
+                self.conclude(task, place, path, done.result)
+            }
+            What::Count { counter, floor, compare, path, losses } => {
+                self.counted(task, counter, floor, compare, path, losses, done.result)
+            }
+            What::ReadCounter { counter, path } => match done.result {
+                Ok(_) => {
+                    let bytes: [u8; 8] = done.buf.as_slice().try_into().map_err(|_| "no word")?;
+                    self.counters[counter].check_end(u64::from_le_bytes(bytes))
+                }
+                Err(failure) => {
+                    self.uncounted.insert(counter);
+                    self.may_fail(task, path, failure)
+                }
+            },
+            What::Find { list, expected } => self.found(task, list, expected, done),
+            What::Forbidden { place, must } => {
+                place.into_iter().for_each(|place| self.model.release(place));
+                self.refused_rightly(task, must, done.result)
+            }
+        }
+    }
+
+    /// An operation on a slot ended: the slot is free, unless a write of it may still come.
+    fn conclude(&mut self, task: &Task, place: Place, path: Path, result: Result<Answer, Failure>) -> Result<(), String> {
+        let writes = matches!(task.what, What::Write { .. });
+        match (result, path) {
+            (Err(Failure::Connection(_)), Path::Line { node, .. }) if writes => self.clients[task.client].hold(node, place),
+            _ => self.model.release(place),
+        }
+        result.map_or_else(|failure| self.may_fail(task, path, failure), |_| Ok(()))
+    }
+
+    /// Judges the failure of something allowed.
+    fn may_fail(&mut self, task: &Task, path: Path, failure: Failure) -> Result<(), String> {
+        if let Path::Line { node, generation } = path {
+            let lost_since = self.clients[task.client].line(node).losses != self.losses_of(node);
+            let current = self.clients[task.client].line(node).generation == generation;
+            if matches!(failure, Failure::Connection(_)) {
+                self.clients[task.client].broke(node, generation);
+            }
+            return match failure {
+                Failure::Connection(rc::Failure::Flushed) | Failure::QueueFull => Ok(()),
+                Failure::Connection(rc::Failure::RetriesExceeded)
+                    if self.may_go_unanswered(task.since) || lost_since || !current =>
+                {
+                    Ok(())
+                }
+                _ => Err("nothing explains this".to_owned()),
+            };
+        }
+        match failure {
+            Failure::NoAnswer if self.may_go_unanswered(task.since) => Ok(()),
+            Failure::Refused { status: Status::Busy, .. } | Failure::QueueFull => Ok(()),
+            // The tables of a machine that just came up were not full yet.
+            Failure::Refused { status: Status::NotMapped | Status::NoPermission, .. } if self.was_disturbed(task.since) => Ok(()),
+            _ => Err("nothing explains this".to_owned()),
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the fields of one variant")]
+    fn counted(
+        &mut self,
+        task: &Task,
+        counter: usize,
+        floor: u64,
+        compare: Option<u64>,
+        path: Path,
+        losses: u32,
+        result: Result<Answer, Failure>,
+    ) -> Result<(), String> {
+        let same = losses == self.losses_of(self.counters[counter].node);
+        match result {
+            // What a memory that is lost meanwhile said says nothing about the new one.
+            Ok(_) if !same => Ok(()),
+            Ok(Answer::Done { old }) => match compare {
+                Some(compare) if compare != old => {
+                    self.counters[counter].missed();
+                    Ok(())
+                }
+                _ => self.counters[counter].added(old, floor),
+            },
+            Ok(other) => Err(format!("an atomic answers {other:?}")),
+            Err(failure) => {
+                if failure == Failure::QueueFull && same {
+                    self.counters[counter].missed();
+                }
+                self.may_fail(task, path, failure)
+            }
+        }
+    }
+
+    fn found(&mut self, task: &Task, list: usize, expected: Found, done: &Done) -> Result<(), String> {
+        self.release_list(list);
+        let value = |from: usize| done.buf.get(from..from + 8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
+        let right = match (done.result, expected) {
+            // Whoever looks through memory that was lost may find anything of zeros.
+            _ if self.is_dead(list) => true,
+            (Ok(Answer::Traversed(t)), Found::Value(v, n)) => {
+                t.returned && t.iterations == n && (value(8), value(16)) == (Some(1), Some(v))
+            }
+            (Ok(Answer::Traversed(t)), Found::Nothing(n)) => t.returned && t.iterations == n && value(8) == Some(0),
+            (Ok(Answer::Traversed(t)), Found::Limit(at)) => !t.returned && t.cur_ptr == VirtAddr(at),
+            (Err(Failure::Refused { status, addr }), Found::Dangling) => {
+                (status, addr) == (Status::NotMapped, VirtAddr(NOWHERE)) || self.was_disturbed(task.since)
+            }
+            (Err(failure), _) => return self.may_fail(task, Path::Switch, failure),
+            (Ok(_), _) => false,
+        };
+        if right { Ok(()) } else { Err("the list says otherwise".to_owned()) }
+    }
+
+    fn refused_rightly(&mut self, task: &Task, must: Must, result: Result<Answer, Failure>) -> Result<(), String> {
+        let Err(failure) = result else {
+            return match must {
+                Must::BeGone { base, allocations }
+                    if self.unsure_allocation || allocations != self.allocations || !self.freed.contains(&base) =>
+                {
+                    Ok(())
+                }
+                _ => Err("it was allowed".to_owned()),
+            };
+        };
+        match (must, failure) {
+            (Must::BeRefused(status), Failure::Refused { status: got, .. }) if got == status => Ok(()),
+            (Must::BeGone { .. }, Failure::Refused { status: Status::NotMapped | Status::NoPermission, .. })
+            | (Must::StayHome, Failure::TooLong { .. } | Failure::NotConnected { .. }) => Ok(()),
+            (Must::BreakAccess { node, generation }, Failure::Connection(rc::Failure::RemoteAccess))
+            | (Must::BreakRequest { node, generation }, Failure::Connection(rc::Failure::InvalidRequest)) => {
+                self.clients[task.client].broke(node, generation);
+                Ok(())
+            }
+            (Must::BreakAccess { node, generation } | Must::BreakRequest { node, generation }, failure) => {
+                self.may_fail(task, Path::Line { node, generation }, failure)
+            }
+            (Must::BeRefused(_) | Must::BeGone { .. }, failure) => self.may_fail(task, Path::Switch, failure),
+            (Must::StayHome, _) => Err("the host should have known".to_owned()),
+        }
+    }
+
+    /// An operation whose host crashed: nobody will ever know how it ended.
+    pub(super) fn abandon(&mut self, task: &Task) {
+        self.ended += 1;
+        match task.what {
+            What::Write { place, path, list, .. } => {
+                list.into_iter().for_each(|list| self.list_written(list, false));
+                match path {
+                    Path::Line { node, .. } => self.clients[task.client].hold(node, place),
+                    Path::Switch => self.model.release(place),
+                }
+            }
+            What::Read { place, .. } | What::Forbidden { place: Some(place), .. } => self.model.release(place),
+            What::Find { list, .. } => self.release_list(list),
+            What::Count { .. } | What::ReadCounter { .. } | What::Forbidden { place: None, .. } => {}
+        }
+    }
+
+    fn release_list(&mut self, list: usize) {
+        self.lists[list].readers -= 1;
+    }
+
+    /// The last look: every slot and every counter, read by its owner over the connection. A connection that died unnoticed is
+    /// found by using it, so a look may fail and is repeated.
+    pub(super) fn read_everything(&mut self) -> Result<(), End> {
+        for (&base, vma) in &self.model.vmas {
+            self.unread.extend((0..vma.slots()).map(|slot| (vma.owner, Place { base, slot })));
+        }
+        self.uncounted.extend(0..self.counters.len());
+        let mut looks = 0;
+        while !(self.unread.is_empty() && self.uncounted.is_empty()) {
+            looks += 1;
+            if looks > LOOKS_MAX {
+                return Err((Verdict::Stuck, format!("{} slots cannot be read at the end", self.unread.len())));
+            }
+            self.look();
+            while !self.is_at_rest() {
+                self.step()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts as many last reads as fit.
+    fn look(&mut self) {
+        let batch: Vec<(usize, Place)> = self.unread.iter().take(LOOKS_AT_ONCE).copied().collect();
+        for (owner, place) in batch {
+            if self.start_read(owner, place, false, true) {
+                self.unread.remove(&(owner, place));
+            }
+        }
+        for counter in std::mem::take(&mut self.uncounted) {
+            let domain = counter / (self.counters.len() / super::DOMAINS);
+            if !self.start_read_counter(domain, counter) {
+                self.uncounted.insert(counter);
+            }
+        }
+    }
+
+    /// The control plane lists exactly the vmas that programs were given.
+    pub(super) fn compare_vmas(&mut self) -> Result<(), End> {
+        let response = self.call(Request::Overview)?;
+        let Response::Overview { vmas, .. } = response else {
+            return Err((Verdict::Unsafe, format!("the answer to something else: {response:?}")));
+        };
+        let listed: BTreeSet<u64> = vmas.iter().map(|vma| vma.base).collect();
+        let mut held: BTreeSet<u64> = self.model.vmas.keys().copied().collect();
+        held.extend(self.counters.iter().map(|counter| counter.addr));
+        if listed == held {
+            return Ok(());
+        }
+        let difference: Vec<_> = listed.symmetric_difference(&held).map(|base| format!("{base:#x}")).collect();
+        Err((Verdict::Unsafe, format!("the control plane and the programs disagree about {difference:?}")))
+    }
+}

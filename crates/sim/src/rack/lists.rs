@@ -1,0 +1,201 @@
+//! Linked lists over several nodes, and the program that looks a key up in one.
+
+use super::Rack;
+use super::tasks::{Task, What};
+use crate::checker::Place;
+use farmem_host::Op;
+use farmem_traversal::Program;
+use farmem_wire::VirtAddr;
+
+/// Nodes of a list.
+const LEN_MIN: u32 = 2;
+const LEN_MAX: u32 = 10;
+/// Lists of all programs at once.
+const LISTS_MAX: usize = 6;
+/// A page that nobody owns.
+pub(super) const NOWHERE: u64 = 0x00de_ad00_0000;
+
+/// A node is key, value and the address of the next node; the scratch pad is the wanted key, 1 when found, the value.
+const FIND: &str = "
+.window 24
+.scratch 24
+    ld8 r2, window[0]
+    ld8 r3, scratch[0]
+    jne r2, r3, other
+    ld8 r4, window[8]
+    st8 scratch[16], r4
+    st8 scratch[8], 1
+    ret
+other:
+    ld8 r5, window[16]
+    jne r5, 0, on
+    ret
+on:
+    next r5
+";
+
+/// Variants of the same program, each with its own name, so that nodes learn and forget.
+#[derive(Debug)]
+pub(super) struct Programs(Vec<Program>);
+
+impl Programs {
+    pub(super) fn new(count: u32) -> Self {
+        let variant = |n| Program::assemble(&FIND.replace("st8 scratch[8], 1", &format!("mov r6, {n}\n st8 scratch[8], 1")));
+        Self((0..count).map(|n| variant(n).expect("a program")).collect())
+    }
+}
+
+/// A list that was built, or is being built.
+#[derive(Debug)]
+pub(super) struct List {
+    pub(super) owner: usize,
+    domain: usize,
+    nodes: Vec<Node>,
+    /// Writes that have not ended.
+    open: usize,
+    /// A node is lost, or was never written.
+    dead: bool,
+    /// Lookups under way.
+    pub(super) readers: usize,
+    /// The last node points nowhere instead of ending the list.
+    dangling: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    place: Place,
+    addr: u64,
+    key: u64,
+    value: u64,
+}
+
+/// What a lookup must bring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Found {
+    /// It returns after so many iterations, with this value.
+    Value(u64, u32),
+    /// It returns after so many iterations, with nothing.
+    Nothing(u32),
+    /// It stops at its limit, here.
+    Limit(u64),
+    /// It meets a pointer that leads nowhere.
+    Dangling,
+}
+
+impl Rack {
+    /// Writes a new list over the free short slots of a program, or gives an old one up.
+    pub(super) fn build_list(&mut self, index: usize) {
+        if self.lists.iter().any(|list| list.owner == index && !list.dead) || self.lists.len() >= LISTS_MAX {
+            return self.retire_list(index);
+        }
+        let len = (LEN_MIN + self.rng.below(LEN_MAX - LEN_MIN)) as usize;
+        let Some(places) = self.places_for(index, len) else { return };
+        let dangling = self.rng.chance(1, 5);
+        let nodes: Vec<Node> = places
+            .into_iter()
+            .map(|place| {
+                let addr = self.model.span(place).0;
+                Node { place, addr, key: self.rng.next_u64() | 1, value: self.rng.next_u64() }
+            })
+            .collect();
+        let list = self.lists.len();
+        let domain = self.clients[index].domain;
+        self.lists.push(List { owner: index, domain, nodes: nodes.clone(), open: len, dead: false, readers: 0, dangling });
+        for (i, node) in nodes.iter().enumerate() {
+            let last = if dangling { NOWHERE } else { 0 };
+            let next = nodes.get(i + 1).map_or(last, |next| next.addr);
+            let version = self.model.fresh_special(vec![node.key, node.value, next]);
+            self.model.pin(node.place, true);
+            self.start_write(index, node.place, version, false, Some(list));
+        }
+    }
+
+    /// Slots for the nodes, spread over vmas and so over memory nodes.
+    fn places_for(&mut self, index: usize, len: usize) -> Option<Vec<Place>> {
+        let mut places = Vec::new();
+        for _ in 0..4 * len {
+            let place = self.place_of(index, |vma| vma.slot_len == 64)?;
+            let connected = self.clients[index].is_connected(self.model.node(place));
+            if connected && self.is_writable(place) && !places.contains(&place) {
+                places.push(place);
+            }
+            if places.len() == len {
+                return Some(places);
+            }
+        }
+        None
+    }
+
+    fn retire_list(&mut self, index: usize) {
+        let list = self.lists.iter().position(|list| list.owner == index && list.open == 0 && list.readers == 0);
+        if let Some(list) = list
+            && self.rng.chance(1, 4)
+        {
+            self.remove_list(list);
+        }
+    }
+
+    /// Gives a list up; its slots can be written again.
+    fn remove_list(&mut self, list: usize) {
+        // Tasks name lists by their index, so the last one must not be in use when it moves.
+        let last = self.lists.len() - 1;
+        if self.lists[last].open > 0 || self.lists[last].readers > 0 {
+            return;
+        }
+        let list = self.lists.swap_remove(list);
+        list.nodes.iter().for_each(|node| self.model.pin(node.place, false));
+    }
+
+    /// A write of the list ended.
+    pub(super) fn list_written(&mut self, list: usize, well: bool) {
+        let list = &mut self.lists[list];
+        list.open -= 1;
+        list.dead |= !well;
+    }
+
+    /// A memory node lost what it held: lists over it are no lists any more.
+    pub(super) fn lists_lost(&mut self, node: u16) {
+        for list in &mut self.lists {
+            list.dead |= list.nodes.iter().any(|part| self.model.node(part.place) == node);
+        }
+    }
+
+    pub(super) fn is_dead(&self, list: usize) -> bool {
+        self.lists[list].dead
+    }
+
+    /// Looks a key up in a list of the program's domain.
+    pub(super) fn start_find(&mut self, index: usize) {
+        if !self.clients[index].has_session() {
+            return;
+        }
+        let domain = self.clients[index].domain;
+        let whole = |list: &&(usize, &List)| list.1.domain == domain && list.1.open == 0 && !list.1.dead;
+        let lists: Vec<usize> = self.lists.iter().enumerate().collect::<Vec<_>>().iter().filter(whole).map(|l| l.0).collect();
+        let Some(&list) = lists.get(self.rng.below(u32::try_from(lists.len().max(1)).expect("few")) as usize) else {
+            return self.build_list(index);
+        };
+        let nodes = &self.lists[list].nodes;
+        let len = u32::try_from(nodes.len()).expect("few");
+        // One position too many stands for a key that is not there.
+        let position = self.rng.below(len + 1);
+        let wanted = nodes.get(position as usize).map_or(2, |node| node.key);
+        let limit = if self.rng.chance(1, 4) { 1 + self.rng.below(len) } else { 1000 };
+        let needed = (position + 1).min(len);
+        let expected = match nodes.get(position as usize) {
+            _ if limit < needed => Found::Limit(nodes[limit as usize].addr),
+            Some(node) => Found::Value(node.value, needed),
+            // At the limit nobody follows the pointer any more.
+            None if self.lists[list].dangling && limit == needed => Found::Limit(NOWHERE),
+            None if self.lists[list].dangling => Found::Dangling,
+            None => Found::Nothing(needed),
+        };
+        let program = self.programs.0[self.rng.below(u32::try_from(self.programs.0.len()).expect("few")) as usize].clone();
+        let mut scratch = vec![0; program.scratch_len()];
+        scratch[..8].copy_from_slice(&wanted.to_le_bytes());
+        let cur_ptr = VirtAddr(nodes[0].addr);
+        self.lists[list].readers += 1;
+        let task = Task::new(index, self.world.now(), What::Find { list, expected });
+        self.submit(task, Op::Traverse { program, cur_ptr, scratch, limit });
+    }
+}

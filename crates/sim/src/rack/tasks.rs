@@ -1,0 +1,317 @@
+//! What programs do: one operation at a time is begun by one program, chosen by the seed.
+
+use super::Rack;
+use super::calls::VMAS_MAX;
+use super::lists::{Found, NOWHERE};
+use crate::checker::{Place, Version, Vma};
+use crate::station::Who;
+use farmem_control::api::PermName;
+use farmem_host::{Ask, Op, REGION_DATA_MAX};
+use farmem_machine::Instant;
+use farmem_wire::{Domain, Status, VirtAddr};
+
+/// Operations of one program under way at once.
+const TASKS_MAX: usize = 8;
+
+/// An operation under way.
+#[derive(Clone, Debug)]
+pub(super) struct Task {
+    pub(super) client: usize,
+    pub(super) since: Instant,
+    pub(super) what: What,
+}
+
+/// What it does, and what the checker needs to judge its end.
+#[derive(Clone, Debug)]
+pub(super) enum What {
+    /// Fills a slot; `list` when it is a node of one.
+    Write { place: Place, version: Version, path: Path, losses: u32, list: Option<usize> },
+    /// Reads a slot.
+    Read { place: Place, path: Path, losses: u32, last: bool },
+    /// Counts up; `compare` when by CMP_SWAP.
+    Count { counter: usize, floor: u64, compare: Option<u64>, path: Path, losses: u32 },
+    /// Reads a counter at the end.
+    ReadCounter { counter: usize, path: Path },
+    /// Looks a key up in a list.
+    Find { list: usize, expected: Found },
+    /// Does what it may not.
+    Forbidden { place: Option<Place>, must: Must },
+}
+
+/// Which way an operation goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Path {
+    /// Through the switch.
+    Switch,
+    /// Over the connection to a node, in that connection's generation.
+    Line { node: u16, generation: u32 },
+}
+
+/// How something forbidden must end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Must {
+    /// Refused by switch or node.
+    BeRefused(Status),
+    /// Refused, unless the freed memory was allocated again since so many allocations.
+    BeGone { base: u64, allocations: u64 },
+    /// NAK 0x62, and the connection is over.
+    BreakAccess { node: u16, generation: u32 },
+    /// NAK 0x61, and the connection is over.
+    BreakRequest { node: u16, generation: u32 },
+    /// Refused by the host itself, which sends nothing.
+    StayHome,
+}
+
+impl Task {
+    pub(super) const fn new(client: usize, since: Instant, what: What) -> Self {
+        Self { client, since, what }
+    }
+
+    /// A write that may be executed after its node started again: it goes through the switch, which finds the node anew.
+    pub(super) fn still_to_come(&self) -> Option<(Place, Version)> {
+        match self.what {
+            What::Write { place, version, path: Path::Switch, .. } => Some((place, version)),
+            _ => None,
+        }
+    }
+}
+
+impl Rack {
+    /// Has a program begin something, if it can.
+    pub(super) fn start_task(&mut self) {
+        if self.rng.chance(1, 2) {
+            return;
+        }
+        let index = self.rng.below(u32::try_from(self.clients.len()).expect("few")) as usize;
+        let open = self.tasks.values().filter(|task| task.client == index).count();
+        if open >= TASKS_MAX || !self.world.is_up(Who::Host(self.clients[index].host)) {
+            return;
+        }
+        match self.rng.below(100) {
+            0..=3 => self.more_memory(index),
+            4..=5 => self.less_memory(index),
+            6..=30 => self.start_random_write(index),
+            31..=55 => self.start_random_read(index),
+            56..=70 => self.start_count(index),
+            71..=84 => self.start_find(index),
+            85..=87 => self.build_list(index),
+            88..=90 => self.start_lending(index),
+            91..=94 => self.start_foreign_read(index),
+            _ => self.start_forbidden(index),
+        }
+    }
+
+    /// Hands an operation to its host.
+    pub(super) fn submit(&mut self, task: Task, op: Op) {
+        self.next_ticket += 1;
+        let ticket = self.next_ticket;
+        let client = &self.clients[task.client];
+        let (host, domain) = (client.host, Domain(self.domains[client.domain]));
+        self.world.journal_mut().line(|| format!("host {host} begins {ticket}: {:?}", task.what));
+        self.tasks.insert(ticket, task);
+        self.started += 1;
+        assert!(self.world.tell_host(host, Ask::Submit { ticket, domain, op }), "only hosts that are up begin anything");
+    }
+
+    fn more_memory(&mut self, index: usize) {
+        let asking = self.calls.values().any(|(by, call)| *by == index && matches!(call, super::Call::Allocate { .. }));
+        if !asking && self.model.vmas.values().filter(|vma| vma.owner == index).count() < VMAS_MAX {
+            self.started += 1;
+            self.allocate(index);
+        }
+    }
+
+    fn less_memory(&mut self, index: usize) {
+        let idle = self.model.vmas.iter().find(|(_, vma)| vma.owner == index && vma.is_idle());
+        if let Some((&base, _)) = idle {
+            self.started += 1;
+            self.free(index, base);
+        }
+    }
+
+    fn start_lending(&mut self, index: usize) {
+        let idle = self.model.vmas.iter().find(|(_, vma)| vma.owner == index && vma.is_idle());
+        if let Some((&base, vma)) = idle {
+            let perm = if vma.lent { PermName::None } else { PermName::Read };
+            self.started += 1;
+            self.lend(index, base, perm);
+        }
+    }
+
+    fn start_random_write(&mut self, index: usize) {
+        let Some(place) = self.place_of(index, |_| true) else { return self.more_memory(index) };
+        let (_, len) = self.model.span(place);
+        if self.is_writable(place) {
+            let (version, _) = self.model.fresh(len);
+            let region = self.rng.chance(1, 2);
+            self.start_write(index, place, version, region, None);
+        }
+    }
+
+    /// Writes a version into a slot: through the switch if `region` and it fits, else over the connection.
+    pub(super) fn start_write(&mut self, index: usize, place: Place, version: Version, region: bool, list: Option<usize>) {
+        let (addr, len) = self.model.span(place);
+        let Some(path) = self.path(index, place, region) else {
+            list.into_iter().for_each(|list| self.list_written(list, false));
+            return;
+        };
+        self.model.take(place);
+        self.model.may_hold(place, version);
+        let buf = self.model.bytes(version, len);
+        let losses = self.losses_of(self.model.node(place));
+        let task = Task::new(index, self.world.now(), What::Write { place, version, path, losses, list });
+        let addr = VirtAddr(addr);
+        self.submit(task, if path == Path::Switch { Op::RegionWrite { addr, buf } } else { Op::Write { addr, buf } });
+    }
+
+    fn start_random_read(&mut self, index: usize) {
+        let Some(place) = self.place_of(index, |_| true) else { return self.more_memory(index) };
+        let region = self.rng.chance(1, 3);
+        if self.model.is_free(place) {
+            self.start_read(index, place, region, false);
+        }
+    }
+
+    /// Reads a whole slot. False when there is no way to it now.
+    pub(super) fn start_read(&mut self, index: usize, place: Place, region: bool, last: bool) -> bool {
+        let (addr, len) = self.model.span(place);
+        let Some(path) = self.path(index, place, region) else { return false };
+        self.model.take(place);
+        let (addr, buf) = (VirtAddr(addr), vec![0xa5; len]);
+        let losses = self.losses_of(self.model.node(place));
+        let task = Task::new(index, self.world.now(), What::Read { place, path, losses, last });
+        self.submit(task, if path == Path::Switch { Op::RegionRead { addr, buf } } else { Op::Read { addr, buf } });
+        true
+    }
+
+    /// Reads what another domain lends.
+    fn start_foreign_read(&mut self, index: usize) {
+        let domain = self.domains[self.clients[index].domain];
+        let Some(place) = self.place_where(|vma| vma.lent && vma.domain != domain) else { return };
+        let region = self.rng.chance(1, 2);
+        if self.model.is_free(place) {
+            self.start_read(index, place, region, false);
+        }
+    }
+
+    fn start_count(&mut self, index: usize) {
+        let domain = self.clients[index].domain;
+        let each = self.counters.len() / super::DOMAINS;
+        let counter = domain * each + self.rng.below(u32::try_from(each).expect("few")) as usize;
+        let (addr, node) = (VirtAddr(self.counters[counter].addr), self.counters[counter].node);
+        let Some(path) = self.line_path(index, node) else { return };
+        let floor = self.counters[counter].floor();
+        let compare = self.rng.chance(1, 3).then_some(floor);
+        self.counters[counter].begin();
+        let losses = self.losses_of(node);
+        let task = Task::new(index, self.world.now(), What::Count { counter, floor, compare, path, losses });
+        let op = match compare {
+            Some(compare) => Op::CompareSwap { addr, compare, swap: compare + 1 },
+            None => Op::FetchAdd { addr, add: 1 },
+        };
+        self.submit(task, op);
+    }
+
+    /// Reads a counter for the last time.
+    pub(super) fn start_read_counter(&mut self, index: usize, counter: usize) -> bool {
+        let (addr, node) = (self.counters[counter].addr, self.counters[counter].node);
+        let Some(path) = self.line_path(index, node) else { return false };
+        let task = Task::new(index, self.world.now(), What::ReadCounter { counter, path });
+        self.submit(task, Op::Read { addr: VirtAddr(addr), buf: vec![0xa5; 8] });
+        true
+    }
+
+    /// Something the program may not do.
+    fn start_forbidden(&mut self, index: usize) {
+        let domain = self.domains[self.clients[index].domain];
+        let short = |buf_len: usize| buf_len <= REGION_DATA_MAX;
+        match self.rng.below(8) {
+            0..=2 => {
+                let found = self.place_where(|vma| vma.domain != domain && !vma.changing && short(vma.slot_len));
+                let Some(place) = found.filter(|&place| self.model.is_free(place)) else { return };
+                let lent = self.model.vmas[&place.base].lent;
+                let status = if lent { Status::NoPermission } else { Status::NotMapped };
+                let (addr, len) = self.model.span(place);
+                let op = Op::RegionWrite { addr: VirtAddr(addr), buf: vec![0xbb; len] };
+                self.forbid(index, Some(place), Must::BeRefused(status), op);
+            }
+            3 => {
+                let addr = VirtAddr(NOWHERE);
+                self.forbid(index, None, Must::BeRefused(Status::NotMapped), Op::RegionRead { addr, buf: vec![0; 8] });
+            }
+            4 => {
+                let asking = self.calls.values().any(|(_, call)| matches!(call, super::Call::Allocate { .. }));
+                let Some(&base) = self.freed.last().filter(|_| !asking) else { return };
+                let must = Must::BeGone { base, allocations: self.allocations };
+                self.forbid(index, None, must, Op::RegionRead { addr: VirtAddr(base), buf: vec![0; 8] });
+            }
+            5 => {
+                let buf = vec![0; REGION_DATA_MAX + 1];
+                self.forbid(index, None, Must::StayHome, Op::RegionRead { addr: VirtAddr(NOWHERE), buf });
+            }
+            6 => self.forbid(index, None, Must::StayHome, Op::Read { addr: VirtAddr(NOWHERE), buf: vec![0; 8] }),
+            _ => self.start_breaking(index, domain),
+        }
+    }
+
+    /// What costs the program its connection; not often, since everything else on it goes with it.
+    fn start_breaking(&mut self, index: usize, domain: u32) {
+        if !self.rng.chance(1, 4) {
+            return;
+        }
+        let found = self.place_where(|vma| vma.domain != domain && !vma.changing && !vma.lent);
+        let Some(place) = found.filter(|&place| self.model.is_free(place)) else { return };
+        let node = self.model.node(place);
+        let Some(Path::Line { generation, .. }) = self.line_path(index, node) else { return };
+        let addr = self.model.span(place).0;
+        if self.rng.chance(1, 2) {
+            let op = Op::Write { addr: VirtAddr(addr), buf: vec![0xbb; 8] };
+            self.forbid(index, Some(place), Must::BreakAccess { node, generation }, op);
+        } else {
+            let op = Op::FetchAdd { addr: VirtAddr(addr + 4), add: 1 };
+            self.forbid(index, Some(place), Must::BreakRequest { node, generation }, op);
+        }
+    }
+
+    fn forbid(&mut self, index: usize, place: Option<Place>, must: Must, op: Op) {
+        let through_switch = matches!(op, Op::RegionRead { .. } | Op::RegionWrite { .. });
+        if through_switch && !self.clients[index].has_session() {
+            return;
+        }
+        place.into_iter().for_each(|place| self.model.take(place));
+        self.submit(Task::new(index, self.world.now(), What::Forbidden { place, must }), op);
+    }
+
+    /// The way to a slot, if there is one now.
+    fn path(&self, index: usize, place: Place, region: bool) -> Option<Path> {
+        if region && self.clients[index].has_session() && self.model.span(place).1 <= REGION_DATA_MAX {
+            return Some(Path::Switch);
+        }
+        self.line_path(index, self.model.node(place))
+    }
+
+    fn line_path(&self, index: usize, node: u16) -> Option<Path> {
+        let client = &self.clients[index];
+        let generation = client.line(node).generation;
+        client.is_connected(node).then_some(Path::Line { node, generation })
+    }
+
+    pub(super) fn is_writable(&self, place: Place) -> bool {
+        self.model.is_free(place) && !self.model.is_pinned(place)
+    }
+
+    /// A random slot of a program.
+    pub(super) fn place_of(&mut self, index: usize, kind: impl Fn(&Vma) -> bool) -> Option<Place> {
+        self.place_where(|vma| vma.owner == index && !vma.changing && kind(vma))
+    }
+
+    fn place_where(&mut self, kind: impl Fn(&Vma) -> bool) -> Option<Place> {
+        let fit: Vec<(u64, usize)> =
+            self.model.vmas.iter().filter(|(_, vma)| kind(vma)).map(|(&base, vma)| (base, vma.slots())).collect();
+        if fit.is_empty() {
+            return None;
+        }
+        let (base, slots) = fit[self.rng.below(u32::try_from(fit.len()).expect("few")) as usize];
+        Some(Place { base, slot: self.rng.below(u32::try_from(slots).expect("few")) as usize })
+    }
+}
