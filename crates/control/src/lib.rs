@@ -101,8 +101,8 @@ pub struct Bounds {
 
 /// Memory nodes of a rack.
 pub const NODES_MAX: u16 = 1024;
-/// Hosts of a rack, those that left included.
-pub const HOSTS_MAX: u16 = 4096;
+/// Most hosts: memory nodes remember the answers to writing requests of so many (PROTOCOL 5.8).
+pub const HOSTS_MAX: u16 = 256;
 /// Protection domains of a rack.
 pub const DOMAINS_MAX: usize = 65_536;
 /// Vmas of a rack.
