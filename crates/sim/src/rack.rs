@@ -97,6 +97,8 @@ struct Rack {
     progress: Instant,
     /// How often each node lost its memory.
     losses: BTreeMap<u16, u32>,
+    /// How often each role was noted to be gone.
+    gone: BTreeMap<Who, u64>,
     /// Since when the switch and all nodes have been up.
     settled: Instant,
     next_crash: Instant,
@@ -140,6 +142,7 @@ impl Rack {
             ended: 0,
             progress: Instant::ZERO,
             losses: BTreeMap::new(),
+            gone: BTreeMap::new(),
             settled: Instant::ZERO,
             next_crash: Instant::ZERO,
         }
@@ -219,6 +222,23 @@ impl Rack {
         } else if now >= self.next_crash {
             for _ in 0..=u32::from(self.rng.chance(1, 3)) {
                 let who = all[self.rng.below(u32::try_from(all.len()).expect("few")) as usize];
+                self.crash(who);
+            }
+        }
+    }
+
+    /// The operator's part: a role that is gone must join again (PROTOCOL 8.17), a switch with larger tables.
+    fn replace_gone(&mut self) {
+        for who in self.world.everybody() {
+            let mark = match who {
+                Who::Switch => "control.Gone(Switch)".to_owned(),
+                Who::Node(node) => format!("control.Gone(Node({node}))"),
+                Who::Control | Who::Host(_) => continue,
+            };
+            let noted = self.world.journal().notes().get(&mark).copied().unwrap_or(0);
+            let known = self.gone.insert(who, noted).unwrap_or(0);
+            if noted > known {
+                self.world.enlarge_switch();
                 self.crash(who);
             }
         }

@@ -292,6 +292,11 @@ impl World {
         self.starts.insert((self.around.now + after, who));
     }
 
+    /// From its next start on the switch has twice the tables.
+    pub fn enlarge_switch(&mut self) {
+        self.layout.budgets.protection_entries *= 2;
+    }
+
     /// Lets time come to a halt at `at`, if it would pass it by.
     pub fn alarm(&mut self, at: Instant) {
         self.alarms.insert(at);

@@ -137,7 +137,8 @@ impl Rack {
 
     /// Makes one call and waits; only while nothing else happens.
     pub(super) fn call(&mut self, request: Request) -> Result<Response, End> {
-        loop {
+        let end = self.world.now() + super::PATIENCE;
+        while self.world.now() < end {
             let ticket = self.world.ask(Who::Host(1), request.clone());
             let result = loop {
                 if let Some(result) = self.world.take_reply(ticket) {
@@ -149,10 +150,17 @@ impl Rack {
             };
             match result {
                 Ok(response) => return Ok(response),
-                Err(error) if error.code == ErrorCode::Unavailable => {}
+                Err(error) if error.code == ErrorCode::Unavailable => self.wait(AGAIN),
                 Err(error) => return Err((Verdict::Unsafe, format!("{request:?}: {error:?}"))),
             }
         }
+        Err((Verdict::Stuck, format!("{request:?} is refused for {:?}", super::PATIENCE)))
+    }
+
+    fn wait(&mut self, span: Duration) {
+        let until = self.world.now() + span;
+        self.world.alarm(until);
+        while self.world.now() < until && self.world.step() {}
     }
 
     /// Asks for whatever a program needs and does not have.
@@ -286,6 +294,10 @@ impl Rack {
         let client = &mut self.clients[index];
         client.not_before = self.world.now() + AGAIN;
         self.world.alarm(client.not_before);
+        if error.code == ErrorCode::Unavailable {
+            self.replace_gone();
+        }
+        let client = &mut self.clients[index];
         match (call, error.code) {
             (Call::Session, ErrorCode::Unavailable | ErrorCode::NotFound) => client.session = Link::Down,
             (Call::Connect { node, .. }, ErrorCode::Unavailable | ErrorCode::NotFound) => {
