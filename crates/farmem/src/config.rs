@@ -7,7 +7,9 @@ use bytesize::ByteSize;
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use toml::{Spanned, Value};
 
 /// How frames travel between the roles. Always as written: asking for one never gives another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
@@ -63,8 +65,8 @@ pub struct RackConfig {
     pub waiting: Waiting,
     /// Where they run.
     pub placement: Placement,
-    /// The CPU of [`Placement::SameCpu`].
-    pub cpu: usize,
+    /// The CPU of [`Placement::SameCpu`]; the first that a process may use when none is named.
+    pub cpu: Option<usize>,
     /// The control plane.
     pub control: ControlConfig,
     /// The switch's address.
@@ -102,47 +104,46 @@ pub struct NodeConfig {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawRack {
-    name: String,
+    name: Spanned<String>,
     transport: Transport,
     #[serde(default)]
     waiting: Waiting,
     #[serde(default)]
     placement: Placement,
-    #[serde(default)]
-    cpu: usize,
+    cpu: Option<usize>,
     control: RawControl,
     switch: RawSwitch,
-    node: Vec<RawNode>,
+    node: Spanned<Vec<RawNode>>,
     hosts: RawHosts,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawControl {
-    address: IpAddr,
-    http: SocketAddr,
-    state: PathBuf,
+    address: Spanned<String>,
+    http: Spanned<String>,
+    state: Spanned<PathBuf>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawSwitch {
-    address: IpAddr,
+    address: Spanned<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawNode {
-    name: String,
-    address: IpAddr,
-    memory: ByteSize,
+    name: Spanned<String>,
+    address: Spanned<String>,
+    memory: Spanned<Value>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawHosts {
-    first: IpAddr,
-    count: u32,
+    first: Spanned<String>,
+    count: Spanned<u32>,
 }
 
 /// Most addresses a rack sets aside for clients.
@@ -155,11 +156,10 @@ impl RackConfig {
     /// Reads and checks a file.
     ///
     /// # Errors
-    /// [`Error::Config`] with the line and what was expected; [`Error::System`] when it cannot be read.
+    /// [`Error::Config`] with the line and what was expected, or with why the file cannot be read.
     pub fn load(file: &Path) -> Result<Self, Error> {
-        let text = std::fs::read_to_string(file)
-            .map_err(|source| Error::System { what: format!("cannot read {}", file.display()), source })?;
-        Self::parse(&text, file)
+        let unreadable = |e| Error::Config { file: file.to_owned(), message: format!("cannot be read: {e}") };
+        Self::parse(&std::fs::read_to_string(file).map_err(unreadable)?, file)
     }
 
     /// Checks a text as if it had been read from `file`.
@@ -167,76 +167,37 @@ impl RackConfig {
     /// # Errors
     /// [`Error::Config`] with the line and what was expected.
     pub fn parse(text: &str, file: &Path) -> Result<Self, Error> {
-        let fault = |message: String| Error::Config { file: file.to_owned(), message };
-        let raw: RawRack = toml::from_str(text).map_err(|e| fault(located(text, &e)))?;
-        let fault_at =
-            |needle: &str, message: String| fault(format!("line {}: {message}", line_of(text, needle)));
-
-        if !is_name(&raw.name) {
-            return Err(fault_at(
-                "name",
-                format!("rack name {:?}: expected 1 to 64 of A-Z a-z 0-9 . _ -", raw.name),
-            ));
+        let page = Page { text, file };
+        let raw: RawRack = toml::from_str(text)
+            .map_err(|e| page.fault(&e.span().unwrap_or_default(), e.message().to_owned()))?;
+        page.check_name("the rack", &raw.name)?;
+        if raw.node.as_ref().is_empty() {
+            return Err(page.fault(&raw.node.span(), "expected at least one [[node]]".into()));
         }
-        if raw.node.is_empty() {
-            return Err(fault("expected at least one [[node]]".into()));
-        }
-        let mut names = BTreeSet::new();
-        let mut addresses = BTreeSet::from([raw.control.address]);
-        let mut take = |what: &str, address: IpAddr| {
-            if addresses.insert(address) {
-                return Ok(());
-            }
-            let text_form = address.to_string();
-            Err(fault_at(
-                &text_form,
-                format!("{what} has the address {address}, which is taken: each role needs its own"),
-            ))
+        let mut taken = Taken::default();
+        let control = ControlConfig {
+            address: taken.take(&page, "the control plane", &raw.control.address)?,
+            http: page.listening(&raw.control.http)?,
+            state: page.state(&raw.control.state)?,
         };
-        take("the switch", raw.switch.address)?;
-        for node in &raw.node {
-            if !is_name(&node.name) || !names.insert(node.name.as_str()) {
-                let expected = "expected a name of its own, 1 to 64 of A-Z a-z 0-9 . _ -";
-                return Err(fault_at(&node.name, format!("node name {:?}: {expected}", node.name)));
+        let switch = taken.take(&page, "the switch", &raw.switch.address)?;
+        let mut names = BTreeSet::new();
+        let mut nodes = Vec::with_capacity(raw.node.as_ref().len());
+        for node in raw.node.as_ref() {
+            page.check_name("a node", &node.name)?;
+            let name = node.name.as_ref();
+            if !names.insert(name) {
+                let message = format!("another node is called {name:?}: expected a name of its own");
+                return Err(page.fault(&node.name.span(), message));
             }
-            take(&format!("node {:?}", node.name), node.address)?;
-            let memory = node.memory.as_u64();
-            if memory == 0 || memory % MEMORY_UNIT != 0 {
-                let expected = "expected a multiple of 4096 bytes, at least 4096";
-                return Err(fault_at(
-                    "memory",
-                    format!("node {:?} has memory {memory}: {expected}", node.name),
-                ));
-            }
+            let address = taken.take(&page, &format!("node {name:?}"), &node.address)?;
+            let memory = page.memory(name, &node.memory)?;
+            nodes.push(NodeConfig { name: name.clone(), address, memory });
         }
-        let hosts = host_addresses(&raw.hosts).map_err(|message| fault_at("[hosts]", message))?;
-        if let Some(taken) = hosts.iter().find(|a| addresses.contains(a)) {
-            return Err(fault_at(
-                "[hosts]",
-                format!("the clients' addresses include {taken}, which a role has"),
-            ));
-        }
-        let directory = file.parent().unwrap_or_else(|| Path::new("."));
-        Ok(Self {
-            name: raw.name,
-            transport: raw.transport,
-            waiting: raw.waiting,
-            placement: raw.placement,
-            cpu: raw.cpu,
-            control: ControlConfig {
-                address: raw.control.address,
-                http: raw.control.http,
-                state: directory.join(raw.control.state),
-            },
-            switch: raw.switch.address,
-            nodes: raw
-                .node
-                .into_iter()
-                .map(|n| NodeConfig { name: n.name, address: n.address, memory: n.memory.as_u64() })
-                .collect(),
-            hosts,
-            file: file.to_owned(),
-        })
+        let hosts = taken.hosts(&page, &raw.hosts)?;
+        let RawRack { name, transport, waiting, placement, cpu, .. } = raw;
+        let (name, file) = (name.into_inner(), file.to_owned());
+        Ok(Self { name, transport, waiting, placement, cpu, control, switch, nodes, hosts, file })
     }
 
     /// Where the control plane's token is kept: who can read it can use the API.
@@ -252,30 +213,128 @@ impl RackConfig {
     }
 }
 
-fn is_name(name: &str) -> bool {
-    (1..=64).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
+/// The text being checked, to say where in it something is wrong.
+struct Page<'a> {
+    text: &'a str,
+    file: &'a Path,
 }
 
-fn host_addresses(raw: &RawHosts) -> Result<Vec<IpAddr>, String> {
-    if raw.count == 0 || raw.count > HOSTS_MAX {
-        return Err(format!("count is {}, expected 1 to {HOSTS_MAX}", raw.count));
+impl Page<'_> {
+    fn fault(&self, at: &Range<usize>, message: String) -> Error {
+        let before = &self.text.as_bytes()[..at.start.min(self.text.len())];
+        let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
+        Error::Config { file: self.file.to_owned(), message: format!("line {line}: {message}") }
     }
-    (0..raw.count)
-        .map(|n| match raw.first {
-            IpAddr::V4(a) => u32::from(a).checked_add(n).map(|bits| IpAddr::V4(bits.into())),
-            IpAddr::V6(a) => u128::from(a).checked_add(n.into()).map(|bits| IpAddr::V6(bits.into())),
+
+    fn check_name(&self, of: &str, name: &Spanned<String>) -> Result<(), Error> {
+        let text = name.as_ref();
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        if (1..=64).contains(&text.len()) && text.bytes().all(allowed) {
+            return Ok(());
+        }
+        let message = format!("{text:?} is no name for {of}: expected 1 to 64 of A-Z a-z 0-9 . _ -");
+        Err(self.fault(&name.span(), message))
+    }
+
+    fn address(&self, of: &str, raw: &Spanned<String>) -> Result<IpAddr, Error> {
+        let parsed: Option<IpAddr> = raw.as_ref().parse().ok();
+        parsed.map(|address| address.to_canonical()).filter(is_of_one_machine).ok_or_else(|| {
+            let expected = "expected the IP address of one machine, such as 127.71.0.11";
+            self.fault(&raw.span(), format!("{of} has the address {:?}: {expected}", raw.as_ref()))
         })
-        .collect::<Option<Vec<_>>>()
-        .ok_or_else(|| format!("{} and {} more leave the address space", raw.first, raw.count))
+    }
+
+    fn listening(&self, raw: &Spanned<String>) -> Result<SocketAddr, Error> {
+        let parsed: Option<SocketAddr> = raw.as_ref().parse().ok();
+        parsed.filter(|address| address.port() != 0).ok_or_else(|| {
+            let expected = "expected an address and a port of 1 to 65535, such as 127.0.0.1:7471";
+            self.fault(&raw.span(), format!("http is {:?}: {expected}", raw.as_ref()))
+        })
+    }
+
+    /// A path in the file counts from the file's directory.
+    fn state(&self, raw: &Spanned<PathBuf>) -> Result<PathBuf, Error> {
+        if raw.as_ref().as_os_str().is_empty() {
+            return Err(self.fault(&raw.span(), "state is empty: expected a directory".into()));
+        }
+        Ok(self.file.parent().unwrap_or_else(|| Path::new(".")).join(raw.as_ref()))
+    }
+
+    /// A number of bytes, or a text with a unit.
+    fn memory(&self, node: &str, raw: &Spanned<Value>) -> Result<u64, Error> {
+        let bytes = match raw.as_ref() {
+            Value::Integer(number) => u64::try_from(*number).ok(),
+            Value::String(text) => text.parse().ok().map(|size: ByteSize| size.as_u64()),
+            _ => None,
+        };
+        bytes.filter(|&bytes| bytes != 0 && bytes % MEMORY_UNIT == 0).ok_or_else(|| {
+            let expected = "expected a multiple of 4096 bytes, at least 4096, such as \"256 MiB\"";
+            self.fault(&raw.span(), format!("node {node:?} has memory = {}: {expected}", raw.as_ref()))
+        })
+    }
 }
 
-/// The TOML reader's complaint with a line number in front and its own picture of the place behind.
-fn located(text: &str, error: &toml::de::Error) -> String {
-    let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
-    format!("line {line}: {}", error.message())
+/// The addresses given to roles so far: each has its own, all of one family, since they send to each other.
+#[derive(Default)]
+struct Taken(BTreeSet<IpAddr>);
+
+impl Taken {
+    fn take(&mut self, page: &Page<'_>, of: &str, raw: &Spanned<String>) -> Result<IpAddr, Error> {
+        let address = page.address(of, raw)?;
+        self.same_family(page, of, address, &raw.span())?;
+        if self.0.insert(address) {
+            return Ok(address);
+        }
+        let message = format!("{of} has the address {address}, which is taken: each role needs its own");
+        Err(page.fault(&raw.span(), message))
+    }
+
+    fn same_family(
+        &self,
+        page: &Page<'_>,
+        of: &str,
+        address: IpAddr,
+        at: &Range<usize>,
+    ) -> Result<(), Error> {
+        match self.0.first() {
+            Some(other) if other.is_ipv4() != address.is_ipv4() => {
+                let expected = "expected all addresses of a rack to be IPv4, or all IPv6";
+                Err(page.fault(at, format!("{of} has the address {address}, another {other}: {expected}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The clients' addresses, none of which a role has.
+    fn hosts(&self, page: &Page<'_>, raw: &RawHosts) -> Result<Vec<IpAddr>, Error> {
+        let (first, count) = (page.address("the first client", &raw.first)?, *raw.count.as_ref());
+        self.same_family(page, "the first client", first, &raw.first.span())?;
+        if count == 0 || count > HOSTS_MAX {
+            return Err(page.fault(&raw.count.span(), format!("count is {count}: expected 1 to {HOSTS_MAX}")));
+        }
+        let hosts: Option<Vec<IpAddr>> = (0..count).map(|n| nth_after(first, n)).collect();
+        let hosts = hosts.filter(|all| all.iter().all(is_of_one_machine)).ok_or_else(|| {
+            let expected = "expected so many addresses of machines, one after the other";
+            page.fault(&raw.count.span(), format!("{count} clients' addresses from {first} on: {expected}"))
+        })?;
+        match hosts.iter().find(|host| self.0.contains(host)) {
+            None => Ok(hosts),
+            Some(role) => {
+                let message = format!("the clients' addresses include {role}: expected none that a role has");
+                Err(page.fault(&raw.first.span(), message))
+            }
+        }
+    }
 }
 
-/// The first line that holds `needle`, from 1.
-fn line_of(text: &str, needle: &str) -> usize {
-    text.lines().position(|line| line.contains(needle)).map_or(1, |at| at + 1)
+fn is_of_one_machine(address: &IpAddr) -> bool {
+    let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
+    !address.is_unspecified() && !address.is_multicast() && !broadcast
+}
+
+fn nth_after(first: IpAddr, n: u32) -> Option<IpAddr> {
+    match first {
+        IpAddr::V4(a) => u32::from(a).checked_add(n).map(|bits| IpAddr::V4(bits.into())),
+        IpAddr::V6(a) => u128::from(a).checked_add(n.into()).map(|bits| IpAddr::V6(bits.into())),
+    }
 }

@@ -151,14 +151,14 @@ impl Error {
             Self::TooLong { .. } => "split it into smaller pieces".into(),
             Self::ScratchLen { .. } => "make the scratch pad as long as Program::scratch_len says".into(),
             Self::QueueFull => "wait for completions before submitting more".into(),
-            Self::Full { .. } => "create it with more room".into(),
+            Self::Full { .. } => "make it with more room, or give back what is no longer used".into(),
             Self::Unreachable { .. } => {
                 "look with `farmem doctor` and the logs of `farmem up` whether that role runs".into()
             }
             Self::Interrupted => "read back before doing it again, if doing it twice does harm".into(),
             Self::Traversal { .. } => "check the structure's pointers and the program's window".into(),
             Self::Refused(error) => error.remedy.clone(),
-            Self::Config { .. } => "correct the file; `farmem up --help` shows an example".into(),
+            Self::Config { .. } => "correct the file; `farmem up --example` prints one that is right".into(),
             Self::System { .. } => {
                 "`farmem doctor` says what this machine allows and how to change it".into()
             }

@@ -97,8 +97,10 @@ impl Rack {
 
     /// A client in the protection domain called `domain`, which is made when it does not exist.
     ///
+    /// On a running rack with [`Placement::SameCpu`](crate::Placement::SameCpu) it binds the calling thread to that CPU.
+    ///
     /// # Errors
-    /// [`Error`] when the rack does not answer or the client finds no free address.
+    /// [`Error`] when the rack does not answer, or [`Error::Full`] when all addresses for clients are in use.
     pub fn client(&self, domain: &str) -> Result<Client, Error> {
         match &self.0 {
             Kind::Embedded(world) => embedded_client(world, domain),
@@ -121,14 +123,14 @@ fn embedded_client(world: &Rc<RefCell<World>>, domain: &str) -> Result<Client, E
 
 fn running_client(config: &RackConfig, domain: &str) -> Result<Client, Error> {
     place(config)?;
-    let mut last = None;
     for &address in &config.hosts {
         match with_link(config, address, Attach { config, address, domain }) {
-            Err(error @ Error::Open(OpenError::InUse { .. })) => last = Some(error),
+            Err(Error::Open(OpenError::InUse { .. })) => {}
             other => return other,
         }
     }
-    Err(last.unwrap_or_else(|| Error::Api { message: "rack.toml sets aside no address for clients".into() }))
+    let (file, count) = (config.file.display(), config.hosts.len());
+    Err(Error::Full { what: format!("the list of client addresses, {count} by [hosts] of {file},") })
 }
 
 /// Joins and attaches over an open link.

@@ -1,7 +1,7 @@
 //! The roles of a rack as they run in processes or threads: open the link, join, serve until told to stop.
 //!
-//! `farmem up` starts one process for each; a benchmark may start threads. Each function returns when `stop` is set, or
-//! with the error that kept it from serving.
+//! `farmem up` starts one process for each; a benchmark may start threads. Each function returns when its
+//! [`Stop`] is set, or with the error that kept it from serving.
 
 use crate::client::{gid, wrong_answer};
 use crate::config::{NodeConfig, RackConfig, Transport};
@@ -23,6 +23,37 @@ use std::io::{self, Write as _};
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+
+/// How long to serve, and whom to tell that it has begun. A [`Stop`] alone will do.
+pub struct Serving<'a> {
+    stop: &'a Stop,
+    begun: Option<&'a mut dyn FnMut()>,
+}
+
+impl<'a> Serving<'a> {
+    /// Serves until `stop` is set; calls `begun` once the role has its address, has joined, and answers.
+    pub fn new(stop: &'a Stop, begun: &'a mut dyn FnMut()) -> Self {
+        Self { stop, begun: Some(begun) }
+    }
+
+    fn begun(&mut self) {
+        if let Some(begun) = self.begun.take() {
+            begun();
+        }
+    }
+}
+
+impl<'a> From<&'a Stop> for Serving<'a> {
+    fn from(stop: &'a Stop) -> Self {
+        Self { stop, begun: None }
+    }
+}
+
+impl core::fmt::Debug for Serving<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Serving").field("stop", self.stop).finish_non_exhaustive()
+    }
+}
 
 /// Something to do with whatever link the rack uses.
 pub(crate) trait WithLink {
@@ -50,18 +81,30 @@ pub(crate) fn with_link<W: WithLink>(
 /// Puts the calling thread where the rack's description wants its roles.
 pub(crate) fn place(config: &RackConfig) -> Result<(), Error> {
     match config.placement {
-        Placement::SameCpu => pin_to_cpu(config.cpu)
-            .map_err(|source| Error::System { what: format!("cannot run on CPU {}", config.cpu), source }),
         Placement::Free => Ok(()),
+        Placement::SameCpu => match config.cpu {
+            Some(cpu) => pin_to_cpu(cpu).map_err(|e| {
+                let expected = "expected a CPU that this process may use, or placement = \"free\"";
+                let message = format!("cannot run on cpu = {cpu}: {e}; {expected}");
+                Error::Config { file: config.file.clone(), message }
+            }),
+            None => pin_to_first_cpu()
+                .map_err(|source| Error::System { what: "cannot stay on one CPU".into(), source }),
+        },
     }
+}
+
+/// The first CPU that this process may use is the same for all that are started alike: CPU 0 may be somebody else's.
+fn pin_to_first_cpu() -> io::Result<()> {
+    let cpus = farmem_io::affinity::allowed_cpus()?;
+    cpus.first().map_or(Ok(()), |&cpu| pin_to_cpu(cpu))
 }
 
 /// A client of the rack's HTTP API, with the token from its state directory.
 pub(crate) fn api_client(config: &RackConfig) -> Result<ApiClient, Error> {
     let file = config.token_file();
-    let token = fs::read_to_string(&file).map_err(|source| Error::System {
-        what: format!("cannot read the rack's token {}", file.display()),
-        source,
+    let token = fs::read_to_string(&file).map_err(|e| Error::Api {
+        message: format!("cannot read the rack's token {}: {e}", file.display()),
     })?;
     Ok(ApiClient::new(&format!("http://{}", config.control.http), token.trim()))
 }
@@ -70,12 +113,12 @@ pub(crate) fn api_client(config: &RackConfig) -> Result<ApiClient, Error> {
 ///
 /// # Errors
 /// [`Error`] when its address, port or state is taken, its log is damaged, or link or disk fail.
-pub fn control(config: &RackConfig, stop: &Stop) -> Result<(), Error> {
-    struct Serve<'a>(&'a RackConfig, &'a Stop);
+pub fn control<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> Result<(), Error> {
+    struct Serve<'a>(&'a RackConfig, Serving<'a>);
     impl WithLink for Serve<'_> {
         type Output = ();
         fn with<L: Link + 'static>(self, link: L) -> Result<(), Error> {
-            let Self(config, stop) = self;
+            let Self(config, mut serving) = self;
             let state = &config.control.state;
             let (mut store, records) = ControlStore::open(state)?;
             let token = keep_token(&config.token_file())?;
@@ -97,12 +140,13 @@ pub fn control(config: &RackConfig, stop: &Stop) -> Result<(), Error> {
                 .map_err(|source| Error::System { what: "no waker for the link".into(), source })?;
             let (server, calls) = ApiServer::start(config.control.http, &token, waker)?;
             let mut driver = Driver::new(role, link, Clock::start());
-            let result = run_control(&mut driver, &calls, store, stop).map_err(failed);
+            serving.begun();
+            let result = run_control(&mut driver, &calls, store, serving.stop).map_err(failed);
             drop(server);
             result
         }
     }
-    with_link(config, config.control.address, Serve(config, stop))
+    with_link(config, config.control.address, Serve(config, serving.into()))
 }
 
 /// A log this many times as long as it could be is written anew at a start.
@@ -132,6 +176,18 @@ fn keep_token(file: &Path) -> Result<String, Error> {
     Ok(token)
 }
 
+/// Removes the shared-memory rings of a rack that has ended. A rack over UDP has none.
+///
+/// # Errors
+/// `ResourceBusy` when a role or client still uses them; otherwise what the system says.
+pub fn remove_rings(config: &RackConfig) -> io::Result<()> {
+    let rings = config.rings();
+    match config.transport {
+        Transport::Shm if rings.exists() => farmem_io::shm::remove_dir(&rings),
+        _ => Ok(()),
+    }
+}
+
 /// What the control plane of a running rack sees.
 ///
 /// # Errors
@@ -144,12 +200,12 @@ pub fn overview(config: &RackConfig) -> Result<Response, Error> {
 ///
 /// # Errors
 /// [`Error`] when its address is taken, the control plane does not let it join, or the link fails.
-pub fn switch(config: &RackConfig, stop: &Stop) -> Result<(), Error> {
-    struct Serve<'a>(&'a RackConfig, &'a Stop);
+pub fn switch<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> Result<(), Error> {
+    struct Serve<'a>(&'a RackConfig, Serving<'a>);
     impl WithLink for Serve<'_> {
         type Output = ();
         fn with<L: Link + 'static>(self, link: L) -> Result<(), Error> {
-            let Self(config, stop) = self;
+            let Self(config, serving) = self;
             let mut api = api_client(config)?;
             let Response::Joined { home, control } =
                 api.ask(&Request::JoinSwitch { gid: config.switch.to_string() })?
@@ -157,23 +213,27 @@ pub fn switch(config: &RackConfig, stop: &Stop) -> Result<(), Error> {
                 return Err(wrong_answer("join_switch"));
             };
             let role = Switch::new(home_of(&home, &control), Budgets::default());
-            serve(role, link, &control, stop)
+            serve(role, link, &control, serving)
         }
     }
     place(config)?;
-    with_link(config, config.switch, Serve(config, stop))
+    with_link(config, config.switch, Serve(config, serving.into()))
 }
 
 /// Serves as memory node `node`.
 ///
 /// # Errors
 /// [`Error`] when its address is taken, there is no memory, the control plane does not let it join, or the link fails.
-pub fn node(config: &RackConfig, node: &NodeConfig, stop: &Stop) -> Result<(), Error> {
-    struct Serve<'a>(&'a RackConfig, &'a NodeConfig, &'a Stop);
+pub fn node<'a>(
+    config: &'a RackConfig,
+    node: &'a NodeConfig,
+    serving: impl Into<Serving<'a>>,
+) -> Result<(), Error> {
+    struct Serve<'a>(&'a RackConfig, &'a NodeConfig, Serving<'a>);
     impl WithLink for Serve<'_> {
         type Output = ();
         fn with<L: Link + 'static>(self, link: L) -> Result<(), Error> {
-            let Self(config, node, stop) = self;
+            let Self(config, node, serving) = self;
             let what = || format!("no {} bytes of memory for node {}", node.memory, node.name);
             let store =
                 MappedStore::new(node.memory).map_err(|source| Error::System { what: what(), source })?;
@@ -183,14 +243,14 @@ pub fn node(config: &RackConfig, node: &NodeConfig, stop: &Stop) -> Result<(), E
             let Response::NodeJoined { home, control, .. } = join else {
                 return Err(wrong_answer("join_node"));
             };
-            serve(MemNode::new(node_settings(&home, &control), store), link, &control, stop)
+            serve(MemNode::new(node_settings(&home, &control), store), link, &control, serving)
         }
     }
     place(config)?;
-    with_link(config, node.address, Serve(config, node, stop))
+    with_link(config, node.address, Serve(config, node, serving.into()))
 }
 
-fn serve<M, L>(role: M, mut link: L, control: &Endpoint, stop: &Stop) -> Result<(), Error>
+fn serve<M, L>(role: M, mut link: L, control: &Endpoint, mut serving: Serving<'_>) -> Result<(), Error>
 where
     M: Machine<Out = PeerChange>,
     L: Link,
@@ -198,7 +258,8 @@ where
     let lost = |source| Error::System { what: "the link of this role failed".into(), source };
     link.set_peer(Port(control.port), Some(gid(&control.gid)?)).map_err(lost)?;
     let mut driver = Driver::new(role, link, Clock::start());
-    run(&mut driver, stop, &mut |change: PeerChange, link: &mut L| {
+    serving.begun();
+    run(&mut driver, serving.stop, &mut |change: PeerChange, link: &mut L| {
         // A peer this link cannot reach stays without an address: what is sent to it is counted as lost, and its requests time out.
         drop(link.set_peer(change.port, change.gid));
     })

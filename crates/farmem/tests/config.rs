@@ -1,0 +1,207 @@
+//! `rack.toml`: what is right gives the rack it describes; each rule, broken, is named with file, line and what was expected.
+
+use farmem::{Error, Placement, RackConfig, Transport, Waiting};
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+
+/// A right description; the cases below change one line of it.
+const RIGHT: &str = r#"# name = "a comment with a key in it, on line 1"
+name = "rack-1"
+transport = "udp"
+waiting = "block"
+placement = "same-cpu"
+cpu = 0
+
+[control]
+address = "127.71.0.1"
+http = "127.0.0.1:7471"
+state = "rack-state"
+
+[switch]
+address = "127.71.0.2"
+
+[[node]]
+name = "node1"
+address = "127.71.0.11"
+memory = "256 MiB"
+
+[[node]]
+name = "node2"
+address = "127.71.0.12"
+memory = 8192
+
+[hosts]
+first = "127.71.1.1"
+count = 3
+"#;
+
+const FILE: &str = "somewhere/rack.toml";
+
+fn parse(text: &str) -> Result<RackConfig, Error> {
+    RackConfig::parse(text, Path::new(FILE))
+}
+
+/// What is complained about, after checking that it is about this file and comes with a remedy.
+fn complaint(text: &str) -> String {
+    let error = parse(text).expect_err("it is wrong");
+    assert!(matches!(error, Error::Config { .. }), "{error:?}");
+    assert!(error.remedy().contains("farmem up --example"), "{}", error.remedy());
+    let said = error.to_string();
+    said.strip_prefix(&format!("{FILE}: ")).unwrap_or_else(|| panic!("{said:?} does not name the file")).to_owned()
+}
+
+#[test]
+fn a_description_becomes_a_rack() {
+    let rack = parse(RIGHT).unwrap();
+    let address = |third, fourth| IpAddr::V4(Ipv4Addr::new(127, 71, third, fourth));
+    assert_eq!((rack.name.as_str(), rack.transport, rack.waiting), ("rack-1", Transport::Udp, Waiting::Block));
+    assert_eq!((rack.placement, rack.cpu), (Placement::SameCpu, Some(0)));
+    assert_eq!((rack.control.address, rack.switch), (address(0, 1), address(0, 2)));
+    assert_eq!(rack.control.http, "127.0.0.1:7471".parse().unwrap());
+    let nodes: Vec<_> = rack.nodes.iter().map(|n| (n.name.as_str(), n.address, n.memory)).collect();
+    assert_eq!(nodes, [("node1", address(0, 11), 256 << 20), ("node2", address(0, 12), 8192)]);
+    assert_eq!(rack.hosts, [address(1, 1), address(1, 2), address(1, 3)]);
+    assert_eq!(rack.control.state, Path::new("somewhere/rack-state"), "paths count from the file");
+    assert_eq!(rack.token_file(), Path::new("somewhere/rack-state/token"));
+    assert_eq!(rack.rings(), Path::new("/dev/shm/farmem-rack-1"));
+    assert_eq!(rack.file, Path::new(FILE));
+}
+
+/// What may be left out is left out: sleeping, on one CPU, the first there is.
+#[test]
+fn the_defaults() {
+    let lines = RIGHT.lines().filter(|line| !["waiting", "placement", "cpu"].iter().any(|k| line.starts_with(k)));
+    let rack = parse(&lines.collect::<Vec<_>>().join("\n")).unwrap();
+    assert_eq!((rack.waiting, rack.placement, rack.cpu), (Waiting::Block, Placement::SameCpu, None));
+    let absolute = parse(&RIGHT.replace("rack-state", "/var/lib/rack")).unwrap();
+    assert_eq!(absolute.control.state, Path::new("/var/lib/rack"));
+    let v6 = RIGHT.replace("\"127.71.", "\"fd00::").replace("::0.", "::0:").replace("::1.1", "::1:1");
+    assert!(parse(&v6).unwrap().hosts.iter().all(IpAddr::is_ipv6), "a rack may be all IPv6");
+}
+
+/// (the line's number, what it says instead, words of the complaint): every rule, and the line that breaks it, not one that looks
+/// like it.
+const BROKEN: &[(usize, &str, &[&str])] = &[
+    (2, r#"name = """#, &["\"\" is no name for the rack", "1 to 64 of A-Z"]),
+    (2, r#"name = "a/b""#, &["\"a/b\" is no name", "expected"]),
+    (2, r#"name = "räck""#, &["is no name", "expected"]),
+    (2, "name = 7", &["integer `7`", "expected a string"]),
+    (3, r#"transport = "tcp""#, &["`tcp`", "expected `udp` or `shm`"]),
+    (4, r#"waiting = "nap""#, &["`nap`", "expected `block` or `spin`"]),
+    (5, r#"placement = "there""#, &["`there`", "expected `same-cpu` or `free`"]),
+    (6, "cpu = -1", &["-1", "expected"]),
+    (6, "colour = 1", &["unknown field `colour`", "expected one of"]),
+    (6, "cpu = ", &["string values must be quoted"]),
+    (9, r#"address = "localhost""#, &["the control plane", "\"localhost\"", "expected the IP address"]),
+    (9, r#"address = "127.71.0.1:4791""#, &["the control plane", "expected the IP address"]),
+    (9, r#"address = "0.0.0.0""#, &["0.0.0.0", "of one machine"]),
+    (9, r#"address = "224.0.0.1""#, &["224.0.0.1", "of one machine"]),
+    (9, r#"address = "255.255.255.255""#, &["255.255.255.255", "of one machine"]),
+    (9, r#"address = "::""#, &["of one machine"]),
+    (9, r#"adress = "127.71.0.1""#, &["unknown field `adress`", "expected one of `address`, `http`, `state`"]),
+    (10, r#"http = "127.0.0.1""#, &["\"127.0.0.1\"", "expected an address and a port"]),
+    (10, r#"http = "127.0.0.1:0""#, &["\"127.0.0.1:0\"", "1 to 65535"]),
+    (10, r#"http = "127.0.0.1:70000""#, &["70000", "1 to 65535"]),
+    (11, r#"state = """#, &["state is empty", "expected a directory"]),
+    (14, r#"address = "127.71.0.1""#, &["the switch", "127.71.0.1", "taken", "its own"]),
+    (14, r#"address = "::ffff:127.71.0.1""#, &["the switch", "127.71.0.1", "taken"]),
+    (14, r#"address = "fd00::2""#, &["the switch", "fd00::2", "127.71.0.1", "all IPv6"]),
+    (17, r#"name = "no de""#, &["\"no de\" is no name for a node", "expected"]),
+    (19, r#"memory = "0 B""#, &["node \"node1\"", r#"memory = "0 B""#, "multiple of 4096"]),
+    (19, r#"memory = "5000 B""#, &[r#"memory = "5000 B""#, "multiple of 4096"]),
+    (19, r#"memory = "a lot""#, &["\"a lot\"", "expected a multiple of 4096"]),
+    (19, "memory = 4096.5", &["4096.5", "expected a multiple of 4096"]),
+    (19, r#"memory = "1 XiB""#, &["1 XiB", "such as \"256 MiB\""]),
+    (19, "memory = -4096", &["-4096", "expected"]),
+    (22, r#"name = "node1""#, &["\"node1\"", "a name of its own"]),
+    (23, r#"address = "127.71.0.11""#, &["node \"node2\"", "127.71.0.11", "taken"]),
+    (23, r#"address = "127.71.0.1""#, &["node \"node2\"", "127.71.0.1,", "taken"]),
+    (24, r#"memory = "1000 B""#, &["node \"node2\"", "1000 B"]),
+    (27, r#"first = "127.71.0""#, &["the first client", "\"127.71.0\"", "expected the IP address"]),
+    (27, r#"first = "fd00::1""#, &["the first client", "all IPv6"]),
+    (27, r#"first = "127.71.0.10""#, &["127.71.0.11", "none that a role has"]),
+    (27, r#"first = "127.71.0.2""#, &["127.71.0.2", "none that a role has"]),
+    (28, "count = 0", &["count is 0", "expected 1 to 4096"]),
+    (28, "count = 4097", &["count is 4097", "expected 1 to 4096"]),
+    (28, "count = -1", &["-1", "expected"]),
+];
+
+#[test]
+fn each_broken_rule_is_named_with_its_line() {
+    for (number, line, expected) in BROKEN {
+        let mut lines: Vec<&str> = RIGHT.lines().collect();
+        lines[number - 1] = line;
+        let said = complaint(&lines.join("\n"));
+        assert!(said.starts_with(&format!("line {number}: ")), "{line}: {said}");
+        for words in *expected {
+            assert!(said.contains(words), "{line}: {said:?} does not say {words:?}");
+        }
+    }
+}
+
+/// A list of clients' addresses that ends behind the last one there is.
+#[test]
+fn clients_stay_inside_the_address_space() {
+    for first in ["255.255.255.253", "223.255.255.254"] {
+        let said = complaint(&RIGHT.replace("127.71.1.1", first));
+        assert!(said.starts_with("line 28: 3 clients' addresses"), "{said}");
+    }
+}
+
+/// Each line that must be there, left out: it is named, in the table where it belongs.
+#[test]
+fn what_is_missing_is_named() {
+    let cases = [
+        ("name", 2, 1),
+        ("transport", 3, 1),
+        ("address", 9, 8),
+        ("http", 10, 8),
+        ("state", 11, 8),
+        ("address", 14, 13),
+        ("name", 17, 16),
+        ("address", 18, 16),
+        ("memory", 19, 16),
+        ("memory", 24, 21),
+        ("first", 27, 26),
+        ("count", 28, 26),
+    ];
+    for (key, number, table) in cases {
+        let lines = RIGHT.lines().enumerate().filter(|(n, _)| n + 1 != number);
+        let said = complaint(&lines.map(|(_, line)| line).collect::<Vec<_>>().join("\n"));
+        assert_eq!(said, format!("line {table}: missing field `{key}`"));
+    }
+    let without_nodes = RIGHT.split("[[node]]").next().unwrap();
+    let said = complaint(&format!("{without_nodes}[hosts]\nfirst = \"127.71.1.1\"\ncount = 1\n"));
+    assert!(said.contains("missing field `node`"), "{said}");
+    let empty = without_nodes.replace("cpu = 0", "node = []");
+    let said = complaint(&format!("{empty}[hosts]\nfirst = \"127.71.1.1\"\ncount = 1\n"));
+    assert_eq!(said, "line 6: expected at least one [[node]]");
+    assert!(complaint("").contains("missing field"));
+}
+
+/// A file that is not there, a directory, and bytes that are no text.
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let missing = RackConfig::load(Path::new("/no/such/rack.toml")).unwrap_err();
+    assert!(missing.to_string().starts_with("/no/such/rack.toml: cannot be read: No such file"), "{missing}");
+    assert!(missing.remedy().contains("farmem up --example"));
+    let directory = RackConfig::load(Path::new("/tmp")).unwrap_err().to_string();
+    assert!(directory.contains("/tmp: cannot be read") && directory.contains("directory"), "{directory}");
+    let file: PathBuf = std::env::temp_dir().join(format!("farmem-config-{}", std::process::id()));
+    std::fs::write(&file, [0xff; 64]).unwrap();
+    let binary = RackConfig::load(&file).unwrap_err().to_string();
+    std::fs::remove_file(&file).unwrap();
+    assert!(binary.contains("cannot be read") && binary.contains("UTF-8"), "{binary}");
+}
+
+/// Cut anywhere, or with any byte replaced, a description is a rack or a complaint, never a panic.
+#[test]
+fn no_text_panics() {
+    for cut in 0..RIGHT.len() {
+        let text = &RIGHT[..cut];
+        drop(parse(text));
+        for strange in ["\0", "\"", "[", "9", "\n", "="] {
+            drop(parse(&format!("{text}{strange}{}", &RIGHT[cut + 1..])));
+        }
+    }
+}
