@@ -117,15 +117,25 @@ impl HashTable {
     pub fn create(client: &mut Client, entries: u64, buckets: u64, spread: Spread) -> Result<Self, Error> {
         let nodes: Vec<NodeId> = client.nodes().iter().map(|n| NodeId(n.node)).collect();
         let count = nodes.len() as u64;
-        let buckets = buckets.max(count).next_power_of_two();
+        if count == 0 {
+            return Err(Error::Full { what: "a rack without memory nodes".into() });
+        }
+        // What is too much for these numbers is far too much for any node, which then says so.
+        let buckets = buckets.max(count).checked_next_power_of_two().unwrap_or(1 << 63);
         let per_shard = buckets.div_ceil(count);
         // Partitioned chains fill shards unevenly: room for a quarter more, and for small tables.
-        let chain_nodes = entries.div_ceil(count) + entries.div_ceil(count) / 4 + 1024;
-        let bytes = (per_shard + chain_nodes) * NODE_LEN as u64;
+        let share = entries.div_ceil(count);
+        let chain_nodes = share.saturating_add(share / 4).saturating_add(1024);
+        let bytes = per_shard.saturating_add(chain_nodes).saturating_mul(NODE_LEN as u64);
         let mut shards = Vec::with_capacity(nodes.len());
         for node in nodes {
-            let vma = client.allocate_on(bytes, node)?;
-            shards.push(Shard { node, vma, next: vma.base.0 + per_shard * NODE_LEN as u64 });
+            match client.allocate_on(bytes, node) {
+                Ok(vma) => shards.push(Shard { node, vma, next: vma.base.0 + per_shard * NODE_LEN as u64 }),
+                Err(error) => {
+                    let given_back = shards.iter().try_for_each(|shard: &Shard| client.free(shard.vma.base));
+                    return Err(given_back.err().unwrap_or(error));
+                }
+            }
         }
         let program = Program::assemble(FIND_PROGRAM)
             .expect("the program is part of the crate, and a test assembles it");
@@ -145,17 +155,10 @@ impl HashTable {
     /// # Errors
     /// [`Error`] when far memory does not answer; [`Error::Full`] when the table has no room for another node.
     pub fn insert(&mut self, client: &mut Client, key: Key, value: &Value) -> Result<(), Error> {
-        let bucket = self.bucket(key);
-        let mut node = [0; NODE_LEN];
-        let mut addr = bucket;
-        loop {
-            client.read(addr, &mut node)?;
-            match Self::step(key, &node) {
-                Step::Found(_) => return client.write(at(addr, field::VALUE.start), value),
-                Step::Next(next) => addr = next,
-                Step::Missing => break,
-            }
+        if let Some((addr, _)) = self.walk(client, key)? {
+            return client.write(at(addr, field::VALUE.start), value);
         }
+        let (bucket, mut node) = (self.bucket(key), [0; NODE_LEN]);
         client.read(bucket, &mut node)?;
         if key_of(&node) == (Key { lo: 0, hi: 0 }) {
             // The key comes last: until then a reader passes the node by.
@@ -187,12 +190,17 @@ impl HashTable {
     /// # Errors
     /// [`Error`] when far memory does not answer or a pointer is broken.
     pub fn find_by_reads(&self, client: &mut Client, key: Key) -> Result<Option<Value>, Error> {
+        Ok(self.walk(client, key)?.map(|(_, value)| value))
+    }
+
+    /// Follows the chain of `key` by READs, to its node and value.
+    fn walk(&self, client: &mut Client, key: Key) -> Result<Option<(VirtAddr, Value)>, Error> {
         let mut node = [0; NODE_LEN];
         let mut addr = self.bucket(key);
         for _ in 0..CHAIN_MAX {
             client.read(addr, &mut node)?;
             match Self::step(key, &node) {
-                Step::Found(value) => return Ok(Some(value)),
+                Step::Found(value) => return Ok(Some((addr, value))),
                 Step::Next(next) => addr = next,
                 Step::Missing => return Ok(None),
             }
