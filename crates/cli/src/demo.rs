@@ -116,9 +116,9 @@ pub(crate) fn run(args: &Demo) -> Result<End, Failure> {
             };
             let file = RackFile::new("demo", shape)?;
             let rack = Supervisor::start(file.config().clone())?;
-            eprintln!(
+            output::note(&format!(
                 "a rack of {NODES} memory nodes, a switch and a control plane is up, over UDP on this machine"
-            );
+            ));
             let shown = on_rack(file.config().clone(), words, start)?;
             drop(rack); // the processes end before their directory goes
             shown
@@ -137,20 +137,11 @@ fn on_rack(config: RackConfig, words: Words, start: Instant) -> Result<Shown, Fa
         let entries = words.len() as u64;
         let mut table = HashTable::create(&mut client, entries, entries / CHAIN_LEN, spread)?;
         buckets = table.buckets();
-        let bar = progress::bar(load_title(spread), 0);
-        table.load(&mut client, words.entries(), &mut |done, total| {
-            bar.set_length(total);
-            bar.set_position(done);
-        })?;
-        bar.finish_and_clear();
-        let mut reads_per_second = 0.0;
-        for method in [Method::Reads, Method::Traversals] {
-            let (row, wrong_here) =
-                measure(&mut client, &table, &words, spread, method, &mut reads_per_second)?;
-            wrong += wrong_here;
-            rows.push(row);
-        }
-        table.destroy(&mut client)?;
+        let worked = on_table(&mut client, &mut table, &words, spread, &mut rows);
+        // Also when that failed: the rack may be somebody's who goes on using it.
+        let destroyed = table.destroy(&mut client);
+        wrong += worked?;
+        destroyed?;
     }
     Ok(Shown {
         words: words.len() as u64,
@@ -162,6 +153,29 @@ fn on_rack(config: RackConfig, words: Words, start: Instant) -> Result<Shown, Fa
         wrong_answers: wrong,
         seconds: start.elapsed().as_secs_f64(),
     })
+}
+
+/// Loads the table and looks up by both methods; answers how many answers were wrong.
+fn on_table(
+    client: &mut Client,
+    table: &mut HashTable,
+    words: &Words,
+    spread: Spread,
+    rows: &mut Vec<Row>,
+) -> Result<u64, Failure> {
+    let bar = progress::bar(load_title(spread), 0);
+    table.load(client, words.entries(), &mut |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+    })?;
+    bar.finish_and_clear();
+    let (mut wrong, mut reads_per_second) = (0, 0.0);
+    for method in [Method::Reads, Method::Traversals] {
+        let (row, wrong_here) = measure(client, table, words, spread, method, &mut reads_per_second)?;
+        wrong += wrong_here;
+        rows.push(row);
+    }
+    Ok(wrong)
 }
 
 fn measure(

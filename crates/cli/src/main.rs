@@ -83,9 +83,9 @@ fn main() -> ExitCode {
 }
 
 fn complain(message: &str, remedy: &str) -> ExitCode {
-    eprintln!("farmem: {message}");
+    output::note(&format!("farmem: {message}"));
     if !remedy.is_empty() {
-        eprintln!("        {remedy}");
+        output::note(&format!("        {remedy}"));
     }
     ExitCode::from(2)
 }

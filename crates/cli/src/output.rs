@@ -1,4 +1,5 @@
-//! Printing: a table for people and one JSON object for programs, from the same struct. The only place that writes to stdout.
+//! Printing: a table for people and one JSON object for programs, from the same struct; notes beside them. A reader that closed
+//! its pipe is fine. The only place that writes to stdout.
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
@@ -10,7 +11,7 @@ pub(crate) trait Report: Serialize {
     fn text(&self) -> String;
 }
 
-/// Prints a report. A reader that closed the pipe is fine.
+/// Prints a report.
 pub(crate) fn print<R: Report>(report: &R, json: bool) {
     let text = if json {
         serde_json::to_string(report).expect("a report has only strings for keys") + "\n"
@@ -20,10 +21,17 @@ pub(crate) fn print<R: Report>(report: &R, json: bool) {
     write_out(&text);
 }
 
-/// Writes text to stdout. A reader that closed the pipe is fine.
+/// Writes text to stdout.
 pub(crate) fn write_out(text: &str) {
     let mut out = io::stdout().lock();
     if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
+        // Nobody reads any more; there is no one to tell.
+    }
+}
+
+/// Writes a line to stderr, where `eprintln!` would panic once nobody reads there.
+pub(crate) fn note(line: &str) {
+    if writeln!(io::stderr().lock(), "{line}").is_err() {
         // Nobody reads any more; there is no one to tell.
     }
 }

@@ -1,10 +1,14 @@
-//! A rack of one's own for a demonstration or a benchmark: free addresses, a state directory that goes when it is done.
+//! A rack of one's own for a demonstration or a benchmark: free addresses, a state directory that goes when it is done or
+//! interrupted.
 
-use crate::Failure;
+use crate::{Failure, output};
 use farmem::{Placement, RackConfig, Transport, Waiting};
-use std::fs;
-use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, Once, PoisonError};
 
 /// What a temporary rack is like.
 #[derive(Clone, Copy, Debug)]
@@ -30,22 +34,17 @@ pub(crate) struct RackFile {
 impl RackFile {
     /// Finds free addresses and writes the file.
     pub(crate) fn new(what: &str, shape: Shape) -> Result<Self, Failure> {
-        let id = std::process::id();
-        let name = format!("{what}-{id}");
-        let directory = std::env::temp_dir().join(format!("farmem-{name}"));
-        fs::create_dir_all(&directory).map_err(|e| {
-            Failure::environment(
-                format!("cannot make {}: {e}", directory.display()),
-                "set TMPDIR to a writable directory",
-            )
-        })?;
-        let text = describe(&name, shape, free_subnet()?, free_port()?);
+        let subnet = free_subnet()?;
+        let (name, directory) = own_directory(what)?;
+        let text = describe(&name, shape, subnet);
         let file = directory.join("rack.toml");
+        let config = RackConfig::parse(&text, &file)?;
+        go_when_interrupted([directory.clone(), config.rings()]);
+        let rack = Self { directory, config };
         fs::write(&file, &text).map_err(|e| {
             Failure::environment(format!("cannot write {}: {e}", file.display()), "is the disk full?")
         })?;
-        let config = RackConfig::parse(&text, &file)?;
-        Ok(Self { directory, config })
+        Ok(rack)
     }
 
     /// The checked description.
@@ -57,16 +56,71 @@ impl RackFile {
 impl Drop for RackFile {
     fn drop(&mut self) {
         remove(&self.directory);
+        temporary().retain(|path| *path != self.directory && *path != self.config.rings());
     }
 }
 
 fn remove(directory: &Path) {
-    if let Err(error) = fs::remove_dir_all(directory) {
-        eprintln!("farmem: cannot remove {}: {error}", directory.display());
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            output::note(&format!("farmem: cannot remove {}: {error}", directory.display()));
+        }
+        _ => {}
     }
 }
 
-fn describe(name: &str, shape: Shape, [_, b, c, _]: [u8; 4], http: u16) -> String {
+/// Directories that an interrupted command would leave behind.
+static TEMPORARY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+fn temporary() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {
+    TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The exit code of a command that was interrupted, as shells have it.
+const INTERRUPTED: i32 = 130;
+
+/// From now on Ctrl-C removes these directories. The roles need no word: they end with the pipes to this process.
+fn go_when_interrupted(directories: [PathBuf; 2]) {
+    static HANDLER: Once = Once::new();
+    temporary().extend(directories);
+    HANDLER.call_once(|| {
+        let set = ctrlc::set_handler(|| {
+            temporary().drain(..).for_each(|directory| remove(&directory));
+            #[expect(clippy::exit, reason = "the main thread is in the middle of something")]
+            std::process::exit(INTERRUPTED);
+        });
+        if let Err(error) = set {
+            output::note(&format!(
+                "farmem: Ctrl-C will leave files in {}: {error}",
+                std::env::temp_dir().display()
+            ));
+        }
+    });
+}
+
+/// A new directory for this user alone: nobody else can put a rack's state there, or read its token.
+fn own_directory(what: &str) -> Result<(String, PathBuf), Failure> {
+    let id = std::process::id();
+    let mut number = 0;
+    loop {
+        // An earlier process of this number may have been killed and left its directory.
+        let name = if number == 0 { format!("{what}-{id}") } else { format!("{what}-{id}-{number}") };
+        let directory = std::env::temp_dir().join(format!("farmem-{name}"));
+        match DirBuilder::new().mode(0o700).create(&directory) {
+            Ok(()) => return Ok((name, directory)),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists && number < LEFT_BEHIND_MAX => number += 1,
+            Err(e) => {
+                let message = format!("cannot make {}: {e}", directory.display());
+                return Err(Failure::environment(message, "set TMPDIR to a writable directory"));
+            }
+        }
+    }
+}
+
+/// Directories of one name that may have been left behind.
+const LEFT_BEHIND_MAX: u32 = 100;
+
+fn describe(name: &str, shape: Shape, [_, b, c, _]: [u8; 4]) -> String {
     let Shape { nodes, memory, transport, waiting, placement } = shape;
     let transport = transport.name();
     let waiting = match waiting {
@@ -79,7 +133,7 @@ fn describe(name: &str, shape: Shape, [_, b, c, _]: [u8; 4], http: u16) -> Strin
     };
     let mut text = format!(
         "name = \"{name}\"\ntransport = \"{transport}\"\nwaiting = \"{waiting}\"\nplacement = \"{placement}\"\n\
-         [control]\naddress = \"127.{b}.{c}.1\"\nhttp = \"127.0.0.1:{http}\"\nstate = \"state\"\n\
+         [control]\naddress = \"127.{b}.{c}.1\"\nhttp = \"127.{b}.{c}.1:{HTTP_PORT}\"\nstate = \"state\"\n\
          [switch]\naddress = \"127.{b}.{c}.2\"\n\
          [hosts]\nfirst = \"127.{b}.{c}.200\"\ncount = 50\n"
     );
@@ -91,6 +145,9 @@ fn describe(name: &str, shape: Shape, [_, b, c, _]: [u8; 4], http: u16) -> Strin
     }
     text
 }
+
+/// Where the HTTP API listens on the control plane's address, which is the rack's own: no other rack can want the same port.
+const HTTP_PORT: u16 = 7471;
 
 /// A loopback subnet 127.b.c.0/24 in which nobody holds the first role's address.
 fn free_subnet() -> Result<[u8; 4], Failure> {
@@ -104,10 +161,4 @@ fn free_subnet() -> Result<[u8; 4], Failure> {
     }
     let remedy = "stop the other racks, or see `farmem doctor`: is UDP port 4791 usable on 127.0.0.0/8?";
     Err(Failure::environment("no free loopback addresses for a rack", remedy))
-}
-
-fn free_port() -> Result<u16, Failure> {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|l| l.local_addr()).map(|a| a.port()).map_err(|e| {
-        Failure::environment(format!("no free TCP port on 127.0.0.1: {e}"), "close something that listens")
-    })
 }

@@ -1,24 +1,30 @@
 //! `farmem role`: one role of a rack, until its standard input closes.
 //!
-//! The supervisor holds the other end of that pipe, so no role outlives it, however it ends.
+//! The supervisor holds the other end of that pipe, so no role outlives it, however it ends. A role says [`READY`] on its
+//! standard output once it serves.
 
 use crate::args::{Role, RoleName};
-use crate::{End, Failure};
+use crate::{End, Failure, output};
 use farmem::RackConfig;
-use farmem::serve::{self, Stop};
+use farmem::serve::{self, Serving, Stop};
 use std::io::{self, Read as _};
+
+/// The line that tells the supervisor.
+pub(crate) const READY: &str = "ready\n";
 
 pub(crate) fn run(args: &Role) -> Result<End, Failure> {
     let config = RackConfig::load(&args.rack)?;
     let stop = Stop::new();
     stop_at_end_of_input(stop.clone());
+    let mut say_ready = || output::write_out(READY);
+    let serving = Serving::new(&stop, &mut say_ready);
     match args.role {
-        RoleName::Control => serve::control(&config, &stop)?,
-        RoleName::Switch => serve::switch(&config, &stop)?,
+        RoleName::Control => serve::control(&config, serving)?,
+        RoleName::Switch => serve::switch(&config, serving)?,
         RoleName::Node => {
             let name = args.node.as_deref().unwrap_or_default();
             let node = config.nodes.iter().find(|n| n.name == name).ok_or_else(|| unknown(&config, name))?;
-            serve::node(&config, node, &stop)?;
+            serve::node(&config, node, serving)?;
         }
     }
     Ok(End::Fine)

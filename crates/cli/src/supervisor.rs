@@ -1,16 +1,17 @@
 //! The processes of a rack: started in order, watched, stopped together.
 
-use crate::Failure;
-use farmem::api::Response;
-use farmem::{RackConfig, Transport};
+use crate::role::READY;
+use crate::{Failure, output};
+use farmem::{RackConfig, serve};
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
-/// Time a role may take to join.
+/// Time the roles may take until they serve.
 const JOIN_TIME_MAX: Duration = Duration::from_secs(20);
 /// Time between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -20,6 +21,8 @@ const END_TIME_MAX: Duration = Duration::from_secs(3);
 struct Process {
     what: String,
     child: Child,
+    /// Hears once when the process serves; `None` afterwards.
+    ready: Option<Receiver<()>>,
 }
 
 /// A running rack. Dropping it stops every process.
@@ -29,7 +32,7 @@ pub(crate) struct Supervisor {
 }
 
 impl Supervisor {
-    /// Starts control plane, switch and memory nodes, and waits until all have joined.
+    /// Starts control plane, switch and memory nodes, and waits until all serve.
     pub(crate) fn start(config: RackConfig) -> Result<Self, Failure> {
         fs::create_dir_all(&config.control.state).map_err(|e| {
             let state = config.control.state.display();
@@ -40,18 +43,12 @@ impl Supervisor {
         })?;
         let mut rack = Self { config, processes: Vec::new() };
         rack.spawn("control", None)?;
-        rack.await_joined("the control plane", |_| true)?;
+        rack.await_ready()?;
         rack.spawn("switch", None)?;
         for node in rack.config.nodes.clone() {
             rack.spawn("node", Some(&node.name))?;
         }
-        let wanted: Vec<String> = rack.config.nodes.iter().map(|n| n.name.clone()).collect();
-        rack.await_joined("the switch and the memory nodes", |overview| match overview {
-            Response::Overview { nodes, switch, .. } => {
-                *switch && wanted.iter().all(|name| nodes.iter().any(|n| n.name == *name))
-            }
-            _ => false,
-        })?;
+        rack.await_ready()?;
         Ok(rack)
     }
 
@@ -84,32 +81,45 @@ impl Supervisor {
             command.arg("--node").arg(node);
         }
         // Its own process group: Ctrl-C reaches the supervisor alone, which then closes the pipes.
-        command.stdin(Stdio::piped()).process_group(0);
-        let child = command.spawn().map_err(|e| {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        let mut child = command.spawn().map_err(|e| {
             Failure::environment(format!("cannot start {what}: {e}"), "`farmem doctor` may know why")
         })?;
-        self.processes.push(Process { what, child });
+        let (say, ready) = channel();
+        let stdout = child.stdout.take();
+        spawn(move || {
+            let mut line = String::new();
+            let read = stdout.map(|out| BufReader::new(out).read_line(&mut line));
+            if matches!(read, Some(Ok(_))) && line == READY {
+                // The supervisor may have given up meanwhile.
+                let _given_up = say.send(());
+            }
+        });
+        self.processes.push(Process { what, child, ready: Some(ready) });
         Ok(())
     }
 
-    fn await_joined(&mut self, what: &str, joined: impl Fn(&Response) -> bool) -> Result<(), Failure> {
+    /// Waits until all processes have said that they serve. Nothing else counts: an API that answers may be another rack's, and
+    /// a control plane that was started again lists roles which have not joined yet.
+    fn await_ready(&mut self) -> Result<(), Failure> {
         let deadline = Instant::now() + JOIN_TIME_MAX;
-        let mut last = String::new();
-        loop {
+        while let Some(process) = self.processes.iter_mut().find(|p| p.ready.is_some()) {
+            match process.ready.as_ref().map(|ready| ready.recv_timeout(LOOK_EVERY)) {
+                Some(Ok(())) => process.ready = None,
+                // Its standard output is closed, so it is about to end, if it has not ended.
+                Some(Err(RecvTimeoutError::Disconnected)) => drop(process.child.wait()),
+                Some(Err(RecvTimeoutError::Timeout)) | None => {}
+            }
+            if Instant::now() > deadline {
+                let seconds = JOIN_TIME_MAX.as_secs();
+                let message = format!("{} did not come up within {seconds} s", process.what);
+                return Err(Failure::environment(message, "is the machine overloaded? see `farmem doctor`"));
+            }
             if let Some(ended) = self.ended() {
                 return Err(Failure::environment(ended, "the line above says why"));
             }
-            match farmem::serve::overview(&self.config) {
-                Ok(overview) if joined(&overview) => return Ok(()),
-                Ok(_) => "it answers, and not all roles have joined".clone_into(&mut last),
-                Err(error) => last = error.to_string(),
-            }
-            if Instant::now() > deadline {
-                let message = format!("{what} did not come up within {} s: {last}", JOIN_TIME_MAX.as_secs());
-                return Err(Failure::environment(message, "`farmem doctor` may know why"));
-            }
-            sleep(LOOK_EVERY);
         }
+        Ok(())
     }
 }
 
@@ -127,16 +137,9 @@ impl Drop for Supervisor {
             drop(process.child.kill());
             drop(process.child.wait());
         }
-        if self.config.transport == Transport::Shm {
-            remove_rings(&self.config.rings());
+        // Another rack's roles or a client may be using them: then they stay.
+        if let Err(error) = serve::remove_rings(&self.config) {
+            output::note(&format!("farmem: the rings stay: {error}"));
         }
-    }
-}
-
-fn remove_rings(rings: &Path) {
-    if let Err(error) = fs::remove_dir_all(rings)
-        && error.kind() != std::io::ErrorKind::NotFound
-    {
-        eprintln!("farmem: cannot remove {}: {error}", rings.display());
     }
 }

@@ -1,6 +1,6 @@
 //! The words of the demonstration and the values they are stored with.
 
-use crate::Failure;
+use crate::{Failure, output};
 use farmem::hash_table::{Key, VALUE_LEN, Value};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -36,9 +36,9 @@ impl Words {
                 return Err(Failure::environment(message, "name a file with one word a line"));
             }
             Err(_) => {
-                eprintln!(
+                output::note(&format!(
                     "note: {DICTIONARY} is absent, words are generated; `make setup` installs wamerican-insane"
-                );
+                ));
                 ("a generated list".to_owned(), generated())
             }
         };
