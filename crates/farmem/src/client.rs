@@ -1,5 +1,6 @@
 //! A client: far memory as a program on one machine uses it.
 
+use crate::dispatch::{Dispatched, Tally};
 use crate::path::Path;
 use crate::slots::{Meta, Slots, Touch};
 use crate::{Error, TraversalStop};
@@ -83,6 +84,7 @@ pub struct Client {
     ready: VecDeque<Completed>,
     /// Buffers for reuse.
     pool: Vec<Vec<u8>>,
+    tally: Tally,
 }
 
 impl core::fmt::Debug for Client {
@@ -120,6 +122,7 @@ impl Client {
             slots: Slots::default(),
             ready: VecDeque::new(),
             pool,
+            tally: Tally::default(),
         };
         let Response::Session { switch, .. } = client.path.ask(Request::OpenSession { host, domain })? else {
             return Err(wrong_answer("open_session"));
@@ -349,6 +352,16 @@ impl Client {
     #[must_use]
     pub fn packets(&self) -> Option<(u64, u64)> {
         self.path.packets()
+    }
+
+    /// What the traversals of [`Client::dispatch`] took so far.
+    #[must_use]
+    pub const fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    pub(crate) fn count(&mut self, dispatched: &Dispatched) {
+        self.tally.count(dispatched);
     }
 
     /// The control plane's view of the rack.

@@ -59,6 +59,22 @@ pub enum Error {
         /// What.
         what: String,
     },
+    /// A key that the structure cannot take.
+    #[error("key {key}: {reason}")]
+    Key {
+        /// The key.
+        key: u64,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The bytes in far memory are not the structure that was looked for.
+    #[error("the bytes at {addr} are not {what}")]
+    Broken {
+        /// Where.
+        addr: VirtAddr,
+        /// What was looked for.
+        what: &'static str,
+    },
     /// Nobody answered.
     #[error("no answer from {what}")]
     Unreachable {
@@ -152,6 +168,10 @@ impl Error {
             Self::ScratchLen { .. } => "make the scratch pad as long as Program::scratch_len says".into(),
             Self::QueueFull => "wait for completions before submitting more".into(),
             Self::Full { .. } => "make it with more room, or give back what is no longer used".into(),
+            Self::Key { .. } => "use a key the structure's documentation allows".into(),
+            Self::Broken { .. } => {
+                "open it at the address it was made at, and have one writer at a time".into()
+            }
             Self::Unreachable { .. } => {
                 "look with `farmem doctor` and the logs of `farmem up` whether that role runs".into()
             }

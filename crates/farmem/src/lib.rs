@@ -19,6 +19,7 @@
 
 mod client;
 pub mod config;
+pub mod dispatch;
 mod embedded;
 mod error;
 pub mod hash_table;
@@ -29,6 +30,7 @@ mod slots;
 
 pub use client::{Client, Completed, Ticket, Traversal, Vma};
 pub use config::{Placement, RackConfig, Transport, Waiting};
+pub use dispatch::{Dispatched, Policy, Profile, Way};
 pub use error::{Error, TraversalStop};
 pub use farmem_control::api;
 pub use farmem_host::{Answer, Op, REGION_DATA_MAX, Traversed};
@@ -36,4 +38,4 @@ pub use farmem_io::{doctor, raw};
 pub use farmem_traversal::Program;
 pub use farmem_wire::{NodeId, UDP_PORT, VirtAddr};
 pub use hash_table::HashTable;
-pub use rack::{Rack, home_of};
+pub use rack::{ClientOptions, Rack, home_of};

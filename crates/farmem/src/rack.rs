@@ -17,6 +17,7 @@ use farmem_transport::ud;
 use farmem_wire::{HostId, Pmtu, Qkey, Qpn};
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr};
+use std::num::NonZero;
 use std::path::Path as FilePath;
 use std::rc::Rc;
 
@@ -34,6 +35,22 @@ impl core::fmt::Debug for Rack {
             Kind::Embedded(_) => f.write_str("Rack(embedded)"),
             Kind::Running(config) => write!(f, "Rack({}, {})", config.name, config.transport.name()),
         }
+    }
+}
+
+/// What a client may set beside its domain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClientOptions {
+    /// Times the switch may hand one of its requests to a memory node before the request comes back here.
+    ///
+    /// 1 makes every crossing from one memory node to the next come back to the host, which sends the traversal on: PULSE-ACC,
+    /// the variant without the switch's help that the paper compares with (PULSE 6.1). Results are the same; only the way differs.
+    pub hops_max: NonZero<u8>,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self { hops_max: const { NonZero::new(64).expect("64 is not zero") } }
     }
 }
 
@@ -102,14 +119,31 @@ impl Rack {
     /// # Errors
     /// [`Error`] when the rack does not answer, or [`Error::Full`] when all addresses for clients are in use.
     pub fn client(&self, domain: &str) -> Result<Client, Error> {
+        self.client_with(domain, ClientOptions::default())
+    }
+
+    /// As [`Rack::client`], with options.
+    ///
+    /// # Errors
+    /// As [`Rack::client`].
+    pub fn client_with(&self, domain: &str, options: ClientOptions) -> Result<Client, Error> {
         match &self.0 {
-            Kind::Embedded(world) => embedded_client(world, domain),
-            Kind::Running(config) => running_client(config, domain),
+            Kind::Embedded(world) => embedded_client(world, domain, options),
+            Kind::Running(config) => running_client(config, domain, options),
         }
     }
 }
 
-fn embedded_client(world: &Rc<RefCell<World>>, domain: &str) -> Result<Client, Error> {
+fn host_settings(host: u16, generation: u16, home: &Endpoint, options: ClientOptions) -> HostConfig {
+    let hops_max = options.hops_max.get();
+    HostConfig { hops_max, ..HostConfig::new(HostId(host), generation, endpoint(home)) }
+}
+
+fn embedded_client(
+    world: &Rc<RefCell<World>>,
+    domain: &str,
+    options: ClientOptions,
+) -> Result<Client, Error> {
     let number = world.borrow_mut().next_client();
     let (name, gid) =
         (format!("client{number}"), IpAddr::V4(Ipv4Addr::from(0x7f01_0000 + number)).to_string());
@@ -117,14 +151,14 @@ fn embedded_client(world: &Rc<RefCell<World>>, domain: &str) -> Result<Client, E
     let Response::HostJoined { host, generation, home, nodes, .. } = join else {
         return Err(wrong_answer("join_host"));
     };
-    world.borrow_mut().seat_host(host, Host::new(HostConfig::new(HostId(host), generation, endpoint(&home))));
+    world.borrow_mut().seat_host(host, Host::new(host_settings(host, generation, &home, options)));
     Client::attach(Box::new(InProcess::new(Rc::clone(world), host)), host, domain, nodes)
 }
 
-fn running_client(config: &RackConfig, domain: &str) -> Result<Client, Error> {
+fn running_client(config: &RackConfig, domain: &str, options: ClientOptions) -> Result<Client, Error> {
     place(config)?;
     for &address in &config.hosts {
-        match with_link(config, address, Attach { config, address, domain }) {
+        match with_link(config, address, Attach { config, address, domain, options }) {
             Err(Error::Open(OpenError::InUse { .. })) => {}
             other => return other,
         }
@@ -138,6 +172,7 @@ struct Attach<'a> {
     config: &'a RackConfig,
     address: IpAddr,
     domain: &'a str,
+    options: ClientOptions,
 }
 
 impl WithLink for Attach<'_> {
@@ -152,7 +187,7 @@ impl WithLink for Attach<'_> {
         let Response::HostJoined { host, generation, home, nodes } = join else {
             return Err(wrong_answer("join_host"));
         };
-        let role = Host::new(HostConfig::new(HostId(host), generation, endpoint(&home)));
+        let role = Host::new(host_settings(host, generation, &home, self.options));
         let path = OverLink::new(Driver::new(role, link, Clock::start()), api);
         Client::attach(Box::new(path), host, self.domain, nodes)
     }

@@ -1,0 +1,198 @@
+//! The dispatch engine: where a traversal runs (PULSE 4.1).
+//!
+//! [`Client::dispatch`] takes a program to the memory when one iteration computes for at most eta times as long as its load
+//! takes, and otherwise runs the same program here, over one-sided READs. Results are the same either way; [`Dispatched`] says
+//! which way it went, and what it took. Request ids, timers and sending again are the host role's.
+
+use crate::{Client, Error, Op, TraversalStop};
+use farmem_host::{Answer, Traversed};
+use farmem_traversal::{Accelerator, End, Eta, Program, State, run};
+use farmem_wire::VirtAddr;
+
+/// What executes traversals at the memory, as far as the verdict needs to know it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Profile {
+    /// What people call it.
+    pub name: &'static str,
+    /// Its times.
+    pub accelerator: Accelerator,
+    /// How much of a load's time the logic may take.
+    pub eta: Eta,
+}
+
+impl Profile {
+    /// One core of a memory node with compiled programs: about 0.3 ns an instruction, 274 ns for the first line, 19 ns for each
+    /// further one. The same core loads and computes, so logic may take as long as the load.
+    pub const CORE: Self = Self {
+        name: "core",
+        accelerator: Accelerator { instruction_ps: 300, load_ps: 274_000, line_ps: 19_000 },
+        eta: Eta::new(1, 1).expect("one is a fraction of at most one"),
+    };
+
+    /// The paper's board: an instruction per cycle of 250 MHz (PULSE 4.2), 132 ns for translation and load (PULSE, figure 10), a
+    /// further line at 6.25 GB/s of a memory channel, three logic and four memory pipelines.
+    pub const PULSE_BOARD: Self = Self {
+        name: "pulse-board",
+        accelerator: Accelerator { instruction_ps: 4_000, load_ps: 132_000, line_ps: 10_000 },
+        eta: Eta::PULSE,
+    };
+}
+
+/// Who decides where a traversal runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Policy {
+    /// The cost on this profile. A program too large for a datagram runs at the host.
+    Auto(Profile),
+    /// The caller: at the memory nodes.
+    Offload,
+    /// The caller: at this host.
+    Host,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self::Auto(Profile::CORE)
+    }
+}
+
+impl Policy {
+    /// Where `program` is to run.
+    #[must_use]
+    pub const fn verdict(&self, program: &Program) -> Way {
+        match self {
+            Self::Auto(profile) if program.cost(&profile.accelerator).offload(profile.eta) => Way::Offloaded,
+            Self::Offload => Way::Offloaded,
+            Self::Auto(_) | Self::Host => Way::AtHost,
+        }
+    }
+}
+
+/// Where a traversal ran.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Way {
+    /// At the memory nodes.
+    Offloaded,
+    /// At this host, over READs.
+    AtHost,
+}
+
+/// What came of a dispatched traversal.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Dispatched {
+    /// Where it ran.
+    pub way: Way,
+    /// Where it ended and what it took. At the host, `requests` counts READs.
+    pub end: Traversed,
+    /// The scratch pad.
+    pub scratch: Vec<u8>,
+}
+
+/// What the traversals that one client dispatched took in all, failed ones not counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Tally {
+    /// Traversals that ran at the memory nodes.
+    pub offloaded: u64,
+    /// Traversals that ran at the host.
+    pub at_host: u64,
+    /// Requests they took, READs of those at the host included.
+    pub requests: u64,
+    /// Their iterations.
+    pub iterations: u64,
+}
+
+impl Client {
+    /// Runs `program` from `start` on for at most `limit` iterations, where `policy` says.
+    ///
+    /// # Errors
+    /// Either way: [`Error::Traversal`] with the pointer it stopped at, [`Error::ScratchLen`], or [`Error::Unreachable`]. At the
+    /// host, a window that leaves its allocation is [`TraversalStop::OutOfBounds`] as it is at a memory node.
+    pub fn dispatch(
+        &mut self,
+        program: &Program,
+        start: VirtAddr,
+        scratch: Vec<u8>,
+        limit: u32,
+        policy: &Policy,
+    ) -> Result<Dispatched, Error> {
+        let dispatched = match policy.verdict(program) {
+            Way::Offloaded => self.offload(program, start, scratch, limit, policy)?,
+            Way::AtHost => self.run_at_host(program, start, scratch, limit)?,
+        };
+        self.count(&dispatched);
+        Ok(dispatched)
+    }
+
+    fn offload(
+        &mut self,
+        program: &Program,
+        start: VirtAddr,
+        scratch: Vec<u8>,
+        limit: u32,
+        policy: &Policy,
+    ) -> Result<Dispatched, Error> {
+        let op = Op::Traverse { program: program.clone(), cur_ptr: start, scratch, limit };
+        let ticket = self.submit(op)?;
+        let completed = self.wait(ticket)?;
+        match (completed.result, policy) {
+            (Ok(Answer::Traversed(end)), _) => {
+                Ok(Dispatched { way: Way::Offloaded, end, scratch: completed.buf })
+            }
+            (Ok(other @ Answer::Done { .. }), _) => unreachable!("a traversal does not answer {other:?}"),
+            (Err(Error::Traversal { reason: TraversalStop::TooLarge, .. }), Policy::Auto(_)) => {
+                self.run_at_host(program, start, completed.buf, limit)
+            }
+            (Err(error), _) => Err(error),
+        }
+    }
+
+    fn run_at_host(
+        &mut self,
+        program: &Program,
+        start: VirtAddr,
+        scratch: Vec<u8>,
+        limit: u32,
+    ) -> Result<Dispatched, Error> {
+        let (have, need) = (scratch.len(), program.scratch_len());
+        if have != need {
+            return Err(Error::ScratchLen { have, need });
+        }
+        let mut state = State { cur_ptr: start, scratch };
+        let mut requests = 0_u32;
+        let mut fetch = |addr, window: &mut [u8]| {
+            requests += 1; // one for each iteration, of which there are at most 2^32 - 1
+            self.read(addr, window)
+        };
+        let outcome = run(program, &mut fetch, &mut state, limit);
+        let addr = state.cur_ptr;
+        let returned = match outcome.end {
+            End::Return => true,
+            End::IterationLimit => false,
+            End::Fault => return Err(Error::Traversal { addr, reason: TraversalStop::ProgramFault }),
+            End::Fetch(error) => return Err(stopped(error, addr)),
+        };
+        let end = Traversed { returned, cur_ptr: addr, iterations: outcome.iterations, requests };
+        Ok(Dispatched { way: Way::AtHost, end, scratch: state.scratch })
+    }
+}
+
+/// A READ's refusal in the words of a traversal.
+fn stopped(error: Error, addr: VirtAddr) -> Error {
+    let reason = match error {
+        Error::NotMapped { .. } => TraversalStop::NotMapped,
+        Error::NoPermission { .. } => TraversalStop::NoPermission,
+        Error::OutOfBounds { .. } => TraversalStop::OutOfBounds,
+        other => return other,
+    };
+    Error::Traversal { addr, reason }
+}
+
+impl Tally {
+    pub(crate) fn count(&mut self, dispatched: &Dispatched) {
+        match dispatched.way {
+            Way::Offloaded => self.offloaded += 1,
+            Way::AtHost => self.at_host += 1,
+        }
+        self.requests += u64::from(dispatched.end.requests);
+        self.iterations += u64::from(dispatched.end.iterations);
+    }
+}

@@ -1,0 +1,180 @@
+//! Where traversals run, and what each way takes: PULSE, PULSE-ACC (back to the host at every crossing) and the host itself.
+
+use farmem::dispatch::Tally;
+use farmem::{
+    Client, ClientOptions, Error, NodeId, Policy, Profile, Program, Rack, TraversalStop, VirtAddr, Way, api,
+};
+use std::num::NonZero;
+
+const LIST_SUM: &str = include_str!("../../../testdata/programs/list_sum.pulse");
+const LIMIT: u32 = 10_000;
+
+/// Long computation over one word: 60 instructions, worth it on a core, not on the board.
+fn heavy() -> Program {
+    let text =
+        format!(".scratch 8\n ld8 r2, window[0]\n{} st8 scratch[0], r2\n ret\n", " add r2, 1\n".repeat(57));
+    Program::assemble(&text).unwrap()
+}
+
+/// A list in which node n of the list lies on memory node `homes[n]`; its values are 1, 2, 3...
+fn list(client: &mut Client, homes: &[u16]) -> VirtAddr {
+    let room: Vec<u64> = (1..=4).map(|node| client.allocate_on(4096, NodeId(node)).unwrap().base.0).collect();
+    let at = |n: usize| room[usize::from(homes[n] - 1)] + 16 * n as u64;
+    for n in 0..homes.len() {
+        let next = if n + 1 < homes.len() { at(n + 1) } else { 0 };
+        client.write(VirtAddr(at(n)), &[(n as u64 + 1).to_le_bytes(), next.to_le_bytes()].concat()).unwrap();
+    }
+    VirtAddr(at(0))
+}
+
+/// A list of eight on as many memory nodes as it takes to cross `crossings` times.
+fn crossing(crossings: usize) -> Vec<u16> {
+    (0..8).map(|n: usize| u16::try_from(n.min(crossings) % 4 + 1).unwrap()).collect()
+}
+
+/// The golden table: requests of the host for a list of eight that crosses memory nodes k times. Programs are known to the nodes.
+///
+/// PULSE takes one whatever k is, since the switch sends the traversal on; PULSE-ACC takes one more for each crossing; the host
+/// takes a READ for each element.
+#[test]
+fn requests_of_each_way() {
+    let rack = Rack::embedded_with(4, 16 << 20).unwrap();
+    let program = Program::assemble(LIST_SUM).unwrap();
+    let mut pulse = rack.client("way").unwrap();
+    let mut acc = rack.client_with("way", ClientOptions { hops_max: NonZero::new(1).unwrap() }).unwrap();
+    let mut host = rack.client("way").unwrap();
+    let warm = list(&mut pulse, &[1, 2, 3, 4]);
+    for _ in 0..4 {
+        acc.dispatch(&program, warm, vec![0; 16], LIMIT, &Policy::Offload).unwrap();
+    }
+    let mut table = String::from("crossings  PULSE  PULSE-ACC  host\n");
+    for crossings in 0..8 {
+        let start = list(&mut pulse, &crossing(crossings));
+        let requests = |client: &mut Client, policy| {
+            let done = client.dispatch(&program, start, vec![0; 16], LIMIT, &policy).unwrap();
+            assert!(done.end.returned);
+            assert_eq!((done.end.iterations, words(&done.scratch)), (8, vec![36, 8]), "the same result");
+            done.end.requests
+        };
+        let row = [
+            requests(&mut pulse, Policy::Offload),
+            requests(&mut acc, Policy::Offload),
+            requests(&mut host, Policy::Host),
+        ];
+        table += &format!("{crossings:9}  {:5}  {:9}  {:4}\n", row[0], row[1], row[2]);
+    }
+    let golden = "\
+crossings  PULSE  PULSE-ACC  host
+        0      1          1     8
+        1      1          2     8
+        2      1          3     8
+        3      1          4     8
+        4      1          5     8
+        5      1          6     8
+        6      1          7     8
+        7      1          8     8
+";
+    assert_eq!(table, golden);
+    let tally = Tally { offloaded: 0, at_host: 8, requests: 64, iterations: 64 };
+    assert_eq!(host.tally(), tally);
+    assert_eq!((pulse.tally().offloaded, pulse.tally().requests), (8, 8));
+}
+
+/// A memory node that does not know the program costs one request more, wherever the traversal meets it.
+#[test]
+fn unknown_programs_cost_a_request_each() {
+    let rack = Rack::embedded_with(4, 16 << 20).unwrap();
+    let program = Program::assemble(LIST_SUM).unwrap();
+    let mut client = rack.client("cold").unwrap();
+    let start = list(&mut client, &[1, 1, 2, 2, 3, 3, 4, 4]);
+    let mut requests = || {
+        let done = client.dispatch(&program, start, vec![0; 16], LIMIT, &Policy::Offload).unwrap();
+        assert_eq!(words(&done.scratch), [36, 8]);
+        done.end.requests
+    };
+    // The code that the first node lacked travels on with the traversal (PROTOCOL 7.26).
+    assert_eq!((requests(), requests()), (2, 1));
+}
+
+/// The verdict follows t_c <= eta * t_d, and the outcome says which way it went.
+#[test]
+fn cost_decides() {
+    let mut client = Rack::embedded_with(1, 16 << 20).unwrap().client("cost").unwrap();
+    let word = client.allocate(4096).unwrap().base;
+    client.write(word, &5_u64.to_le_bytes()).unwrap();
+    let light = Program::assemble(LIST_SUM).unwrap();
+    for (program, profile, way) in [
+        (&light, Profile::CORE, Way::Offloaded),
+        (&light, Profile::PULSE_BOARD, Way::Offloaded),
+        (&heavy(), Profile::CORE, Way::Offloaded),
+        (&heavy(), Profile::PULSE_BOARD, Way::AtHost),
+    ] {
+        let scratch = vec![0; program.scratch_len()];
+        let done = client.dispatch(program, word, scratch, LIMIT, &Policy::Auto(profile)).unwrap();
+        assert_eq!(done.way, way, "{program:?} on {}", profile.name);
+        let expected = if program == &light { 5 } else { 62 };
+        assert_eq!(words(&done.scratch)[0], expected);
+    }
+}
+
+/// A program that fits no datagram beside its pad runs at the host when the cost decides; who insists on the memory is told.
+#[test]
+fn what_no_datagram_carries_runs_at_the_host() {
+    let mut client = Rack::embedded_with(1, 16 << 20).unwrap().client("long").unwrap();
+    let word = client.allocate(4096).unwrap().base;
+    let text = format!(
+        ".scratch 256\n ld8 r2, window[0]\n{} st8 scratch[0], r2\n ret\n",
+        " add r2, 1\n".repeat(509)
+    );
+    let long = Program::assemble(&text).unwrap();
+    let done = client.dispatch(&long, word, vec![0; 256], LIMIT, &Policy::default()).unwrap();
+    assert_eq!((done.way, done.end.requests, words(&done.scratch)[0]), (Way::AtHost, 1, 509));
+    let refused = client.dispatch(&long, word, vec![0; 256], LIMIT, &Policy::Offload).unwrap_err();
+    assert!(matches!(refused, Error::Traversal { reason: TraversalStop::TooLarge, .. }), "{refused}");
+}
+
+/// Both ways stop at the same place for the same reason, and an iteration limit leaves a state that continues the traversal.
+#[test]
+fn both_ways_end_alike() {
+    let rack = Rack::embedded_with(4, 16 << 20).unwrap();
+    let mut client = rack.client("alike").unwrap();
+    let program = Program::assemble(LIST_SUM).unwrap();
+    let start = list(&mut client, &[1, 2, 3]);
+    let edge = client.allocate_on(4096, NodeId(2)).unwrap();
+    let foreign = rack.client("other").unwrap().allocate_on(4096, NodeId(3)).unwrap();
+    let mut owner = rack.client("lender").unwrap();
+    let unreadable = owner.allocate_on(4096, NodeId(4)).unwrap();
+    owner.grant(unreadable.base, 4096, "alike", api::PermName::Read).unwrap();
+    let fault =
+        Program::assemble(".window 8\n.scratch 16\n mov r2, 100\n ld8 r3, window[r2]\n ret\n").unwrap();
+    for policy in [Policy::Offload, Policy::Host] {
+        let mut stop = |program: &Program, at: u64| match client
+            .dispatch(program, VirtAddr(at), vec![0; 16], LIMIT, &policy)
+            .unwrap_err()
+        {
+            Error::Traversal { addr, reason } => {
+                assert_eq!(addr, VirtAddr(at), "{policy:?}");
+                reason
+            }
+            other => panic!("{policy:?}: {other}"),
+        };
+        assert_eq!(stop(&program, 0), TraversalStop::NotMapped);
+        assert_eq!(stop(&program, 0xdead_0000), TraversalStop::NotMapped);
+        assert_eq!(stop(&program, foreign.base.0), TraversalStop::NotMapped);
+        assert_eq!(stop(&program, edge.base.0 + 4096 - 8), TraversalStop::OutOfBounds);
+        assert_eq!(stop(&fault, edge.base.0), TraversalStop::ProgramFault);
+        let short = client.dispatch(&program, start, vec![0; 15], LIMIT, &policy).unwrap_err();
+        assert!(matches!(short, Error::ScratchLen { have: 15, need: 16 }), "{short}");
+
+        let cut = client.dispatch(&program, start, vec![0; 16], 2, &policy).unwrap();
+        assert_eq!((cut.end.returned, cut.end.iterations), (false, 2));
+        let rest = client.dispatch(&program, cut.end.cur_ptr, cut.scratch, LIMIT, &policy).unwrap();
+        assert_eq!((rest.end.returned, rest.end.iterations, words(&rest.scratch)), (true, 1, vec![6, 3]));
+        let none = client.dispatch(&program, start, vec![0; 16], 0, &policy).unwrap();
+        assert_eq!((none.end.returned, none.end.iterations, none.end.cur_ptr), (false, 0, start));
+    }
+}
+
+fn words(scratch: &[u8]) -> Vec<u64> {
+    scratch.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect()
+}
