@@ -167,7 +167,8 @@ impl RawSocket {
     fn receive_burst(&mut self) -> io::Result<usize> {
         let mut looks = 0;
         loop {
-            let mut bytes = libc::iovec { iov_base: self.buffer.as_mut_ptr().cast(), iov_len: self.buffer.len() };
+            let mut bytes =
+                libc::iovec { iov_base: self.buffer.as_mut_ptr().cast(), iov_len: self.buffer.len() };
             let mut messages = [empty_message(); BURST_MAX];
             for message in &mut messages {
                 // All into one buffer: nobody looks at the bytes, but the kernel must copy them.
@@ -177,8 +178,9 @@ impl RawSocket {
             let count = libc::c_uint::try_from(BURST_MAX).unwrap_or(0);
             let socket = self.socket.as_raw_fd();
             // SAFETY: every message points to the one buffer, which outlives the call; the timeout is absent.
-            let got =
-                unsafe { libc::recvmmsg(socket, messages.as_mut_ptr(), count, libc::MSG_WAITFORONE, ptr::null_mut()) };
+            let got = unsafe {
+                libc::recvmmsg(socket, messages.as_mut_ptr(), count, libc::MSG_WAITFORONE, ptr::null_mut())
+            };
             if let Ok(got) = usize::try_from(got) {
                 return Ok(got);
             }

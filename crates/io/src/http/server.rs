@@ -3,8 +3,8 @@
 use super::{BODY_MAX, NAMES, refusal, status_of};
 use crate::{OpenError, Waker};
 use axum::Router;
-use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::body::{Body, to_bytes};
+use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response as HttpResponse};
 use axum::routing::{any, get, post};
@@ -119,7 +119,6 @@ fn router(shared: Shared) -> Router {
         .route("/v1/{name}", post(named))
         .fallback(any(|| async { answer(Err(unknown("this path"))) }))
         .method_not_allowed_fallback(|| async { answer(Err(unknown("this method"))) })
-        .layer(DefaultBodyLimit::max(BODY_MAX))
         .with_state(shared)
 }
 
@@ -134,21 +133,24 @@ async fn named(
     State(shared): State<Shared>,
     Path(name): Path<String>,
     headers: HeaderMap,
-    body: Result<Bytes, axum::extract::rejection::BytesRejection>,
+    body: Body,
 ) -> HttpResponse {
     if let Err(error) = authorise(&shared.token, &headers) {
         return answer(Err(error));
     }
-    let body = match body {
+    let too_long = |why: String| {
+        let message = format!("the body cannot be read: {why}");
+        answer(Err(refusal(ErrorCode::BadRequest, message, format!("send at most {BODY_MAX} bytes"))))
+    };
+    // Before the first byte of it is read: a caller that announces too much may never send it, and would be waited for.
+    let announced =
+        headers.get(header::CONTENT_LENGTH).and_then(|len| len.to_str().ok()?.parse::<u64>().ok());
+    if let Some(len) = announced.filter(|&len| len > BODY_MAX as u64) {
+        return too_long(format!("{len} bytes are announced"));
+    }
+    let body = match to_bytes(body, BODY_MAX).await {
         Ok(body) => body,
-        Err(why) => {
-            let remedy = format!("send at most {BODY_MAX} bytes");
-            return answer(Err(refusal(
-                ErrorCode::BadRequest,
-                format!("the body cannot be read: {why}"),
-                remedy,
-            )));
-        }
+        Err(why) => return too_long(why.to_string()),
     };
     match parse(&name, &body) {
         Ok(request) => answer(ask(&shared, request).await),

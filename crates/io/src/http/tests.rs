@@ -1,6 +1,6 @@
 //! The server with a client over loopback TCP, and a stand-in for the control plane's thread that answers what a test says.
 
-use super::{ApiCallError, ApiClient, ApiServer, server};
+use super::{ApiCallError, ApiClient, ApiServer, BODY_MAX, server};
 use crate::{OpenError, Waker};
 use farmem_control::api::{ErrorCode, Request, Response};
 use std::io::{Read as _, Write as _};
@@ -81,15 +81,23 @@ fn wrong_bodies_are_named() {
     assert!(server::parse("overview", b"").is_ok());
 }
 
-/// A body over the bound is refused before it is read whole.
+/// A body over the bound is refused: at its announcement, though none of it comes; and where nothing is announced, once too much came.
 #[test]
 fn an_oversized_body_is_refused() {
-    let (server, _calls) = start();
-    let head = format!(
-        "Host: x\r\nConnection: close\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 70000\r\n\r\n"
+    let (server, calls) = start();
+    let post = |more: &str| {
+        let head = format!("Host: x\r\nConnection: close\r\nAuthorization: Bearer {TOKEN}\r\n");
+        raw(&server, &format!("POST /v1/allocate HTTP/1.1\r\n{head}{more}"))
+    };
+    let announced = post("Content-Length: 70000\r\n\r\n");
+    assert!(
+        announced.starts_with("HTTP/1.1 400") && announced.contains("70000 bytes are announced"),
+        "{announced}"
     );
-    let answer = raw(&server, &format!("POST /v1/allocate HTTP/1.1\r\n{head}"));
-    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    let chunk = format!("{:x}\r\n{}\r\n", BODY_MAX + 1, " ".repeat(BODY_MAX + 1));
+    let chunked = post(&format!("Transfer-Encoding: chunked\r\n\r\n{chunk}0\r\n\r\n"));
+    assert!(chunked.starts_with("HTTP/1.1 400") && chunked.contains("send at most 65536 bytes"), "{chunked}");
+    assert!(calls.try_recv().is_err(), "nothing reached the control plane");
 }
 
 /// A second server on the same port says who has it; nobody listening says so too.
