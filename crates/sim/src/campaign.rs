@@ -167,7 +167,10 @@ fn shrink(
         seed,
         verdict: shortest.verdict,
         why: shortest.why,
-        reproduce: format!("farmem sim {name} --seed {seed} --seeds 1 --operations {bad} --plan {}", plan.name),
+        reproduce: format!(
+            "farmem sim {name} --seed {seed} --seeds 1 --operations {bad} --plan {}",
+            plan.name
+        ),
         trace: shortest.trace,
     }
 }
@@ -191,8 +194,16 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (t, n) = (&self.total, &self.total.network);
         writeln!(f, "{} under plan {}: {:?}", self.run, self.campaign.plan.name, self.verdict)?;
-        writeln!(f, "  {} operations, {} seeds, digest {:016x}", t.operations, self.campaign.seeds, t.digest)?;
-        writeln!(f, "  {} frames sent, {} delivered, {} lost, {} cut off", n.sent, n.delivered, n.lost, n.cut)?;
+        writeln!(
+            f,
+            "  {} operations, {} seeds, digest {:016x}",
+            t.operations, self.campaign.seeds, t.digest
+        )?;
+        writeln!(
+            f,
+            "  {} frames sent, {} delivered, {} lost, {} cut off",
+            n.sent, n.delivered, n.lost, n.cut
+        )?;
         writeln!(f, "  {} doubled, {} overtaken, {} damaged", n.duplicated, n.reordered, n.flipped)?;
         writeln!(f, "  {} dropped for their ICRC, {} damaged and accepted", n.icrc_dropped, n.undetected)?;
         writeln!(f, "  {} sent again, {} refused, {} crashes", t.retransmissions, t.naks, t.crashes)?;

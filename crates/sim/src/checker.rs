@@ -66,7 +66,15 @@ pub(crate) struct Model {
 
 impl Model {
     /// A vma was allocated: zeroed.
-    pub(crate) fn add(&mut self, base: u64, size: u64, node: u16, domain: u32, owner: usize, slot_len: usize) {
+    pub(crate) fn add(
+        &mut self,
+        base: u64,
+        size: u64,
+        node: u16,
+        domain: u32,
+        owner: usize,
+        slot_len: usize,
+    ) {
         assert!(
             self.vmas.range(..base + size).next_back().is_none_or(|(&other, vma)| other + vma.size <= base),
             "vma {base:#x} lies over another"
@@ -74,7 +82,8 @@ impl Model {
         let slot = Slot { allowed: BTreeSet::from([0]), busy: false, pinned: false };
         let slots = vec![slot; usize::try_from(size).expect("a small rack") / slot_len];
         let node = NodeId(node);
-        self.vmas.insert(base, Vma { size, node, domain, owner, slot_len, lent: false, changing: false, slots });
+        self.vmas
+            .insert(base, Vma { size, node, domain, owner, slot_len, lent: false, changing: false, slots });
     }
 
     /// A version nobody used, and the bytes it stands for.

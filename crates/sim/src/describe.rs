@@ -30,12 +30,16 @@ impl Describer {
             Extension::AtomicEth(atomic) if packet.bth.opcode == Opcode::FetchAdd => {
                 format!(" {} add {}", atomic.va, atomic.swap_or_add)
             }
-            Extension::AtomicEth(atomic) => format!(" {} {} -> {}", atomic.va, atomic.compare, atomic.swap_or_add),
-            Extension::Aeth(Aeth { syndrome, .. }) if packet.bth.opcode == Opcode::Acknowledge => match syndrome {
-                Syndrome::Ack => String::new(),
-                Syndrome::Rnr(_) => " not ready".to_owned(),
-                Syndrome::Nak(nak) => format!(" NAK {nak:?}"),
-            },
+            Extension::AtomicEth(atomic) => {
+                format!(" {} {} -> {}", atomic.va, atomic.compare, atomic.swap_or_add)
+            }
+            Extension::Aeth(Aeth { syndrome, .. }) if packet.bth.opcode == Opcode::Acknowledge => {
+                match syndrome {
+                    Syndrome::Ack => String::new(),
+                    Syndrome::Rnr(_) => " not ready".to_owned(),
+                    Syndrome::Nak(nak) => format!(" NAK {nak:?}"),
+                }
+            }
             Extension::AtomicAck(_, original) => format!(" found {original}"),
             _ => String::new(),
         };
@@ -69,7 +73,11 @@ fn datagram(packet: &Packet<'_>) -> String {
             format!("RegionWrite {id:?}{end}{whose} {addr} len {len}{}", payload(data))
         }
         Body::Traverse(t) => {
-            let code = if t.code.is_empty() { String::new() } else { format!(" with {} bytes of code", t.code.len()) };
+            let code = if t.code.is_empty() {
+                String::new()
+            } else {
+                format!(" with {} bytes of code", t.code.len())
+            };
             let (hops, done, limit) = (header.hops, t.iterations, t.limit);
             format!("Traverse {id:?}{end}{whose} at {} hops {hops} done {done}/{limit}{code}", t.cur_ptr)
         }
@@ -80,7 +88,7 @@ fn datagram(packet: &Packet<'_>) -> String {
 
 /// The first bytes: as text when they are, else as hex.
 pub(crate) fn payload(bytes: &[u8]) -> String {
-    const SHOWN: usize = 16;
+    const SHOWN: usize = 20;
     if bytes.is_empty() {
         return String::new();
     }

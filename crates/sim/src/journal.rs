@@ -3,7 +3,7 @@
 use crate::Digest;
 use farmem_machine::Instant;
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt::{self, Debug, Write as _};
+use std::fmt::{Debug, Write as _};
 
 /// The book of one world.
 #[derive(Debug)]
@@ -91,16 +91,6 @@ fn mark(kind: &str, name: &str) -> String {
     format!("{kind}.{plain}{}", ")".repeat(open))
 }
 
-/// A time for people: microseconds.
-pub(crate) struct Micros(pub(crate) Instant);
-
-impl fmt::Display for Micros {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let nanos = self.0.as_nanos();
-        write!(f, "{}.{:03} us", nanos / 1000, nanos % 1000)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::{Journal, mark};
@@ -110,7 +100,10 @@ mod tests {
     fn fields_are_left_out_of_marks() {
         assert_eq!(mark("switch", "Forwarded { node: NodeId(2) }"), "switch.Forwarded");
         assert_eq!(mark("host", "Rc(Dropped(AfterGap))"), "host.Rc(Dropped(AfterGap))");
-        assert_eq!(mark("host", "Malformed(Short { what: \"BTH\", need: 12, have: 3 })"), "host.Malformed(Short)");
+        assert_eq!(
+            mark("host", "Malformed(Short { what: \"BTH\", need: 12, have: 3 })"),
+            "host.Malformed(Short)"
+        );
     }
 
     /// Only the last lines are kept, and none when nobody wants them.

@@ -6,6 +6,7 @@
 //! - [`network`] carries sealed packets and loses, doubles, overtakes and damages them as a [`Plan`] says.
 //! - [`pair`] is one requester and one responder, for millions of operations.
 //! - [`world`] is a whole rack, with machines that crash and start again; [`rack`] has random programs work on it.
+//! - [`script`] plays a rack by hand, one packet at a time, from a file that tells a story.
 //!
 //! Nothing here reads a clock, starts a thread or asks the system for chance.
 #![forbid(unsafe_code)]
@@ -20,6 +21,7 @@ pub mod network;
 pub mod pair;
 mod plan;
 pub mod rack;
+pub mod script;
 mod station;
 pub mod world;
 

@@ -44,13 +44,16 @@ impl ModelMemory {
 
 impl Memory for ModelMemory {
     fn check(&self, access: &Access) -> Result<(), Refusal> {
-        let Some(start) = access.addr.0.checked_sub(self.base.0).filter(|&at| at < self.bytes.len() as u64) else {
+        let Some(start) = access.addr.0.checked_sub(self.base.0).filter(|&at| at < self.bytes.len() as u64)
+        else {
             return Err(Refusal::NotMapped);
         };
         if access.domain != self.domain {
             return Err(Refusal::NoPermission);
         }
-        let Some(end) = start.checked_add(u64::from(access.len)).filter(|&end| end <= self.bytes.len() as u64) else {
+        let Some(end) =
+            start.checked_add(u64::from(access.len)).filter(|&end| end <= self.bytes.len() as u64)
+        else {
             return Err(Refusal::OutOfBounds);
         };
         if access.perm == Perm::ReadWrite && end > self.writable as u64 {
@@ -99,7 +102,9 @@ mod tests {
     #[test]
     fn refusals_are_typed() {
         let memory = ModelMemory::new(Domain(7), VirtAddr(BASE), 64, 32);
-        let ask = |domain, addr, len, perm| memory.check(&Access { domain: Domain(domain), addr: VirtAddr(addr), len, perm });
+        let ask = |domain, addr, len, perm| {
+            memory.check(&Access { domain: Domain(domain), addr: VirtAddr(addr), len, perm })
+        };
         assert_eq!(ask(7, BASE, 64, Perm::Read), Ok(()));
         assert_eq!(ask(7, BASE, 32, Perm::ReadWrite), Ok(()));
         assert_eq!(ask(7, BASE, 33, Perm::ReadWrite), Err(Refusal::NoPermission));

@@ -234,6 +234,15 @@ impl Network {
         }
     }
 
+    /// Changes a packet and seals it again, as its sender could have: a script's hand.
+    pub fn rewrite(&mut self, ticket: Ticket, change: impl FnOnce(&mut [u8])) {
+        if let Some(parcel) = self.ways.get_mut(&ticket) {
+            parcel.packet.truncate(parcel.packet.len() - icrc::LEN);
+            change(&mut parcel.packet);
+            icrc::seal(&route(parcel.from, parcel.to), &mut parcel.packet, 0);
+        }
+    }
+
     /// Loses a packet: a script's hand.
     pub fn lose(&mut self, ticket: Ticket) -> Option<Parcel> {
         let parcel = self.ways.remove(&ticket)?;
@@ -292,7 +301,8 @@ impl Network {
         if self.plan.partition_every > Duration::ZERO && now >= self.next_cut {
             self.cuts.insert((from, to), now + self.plan.partition_for);
             // As long again whole, at the least: a link that is never whole is another fault.
-            self.next_cut = now + self.plan.partition_for.times(2) + self.up_to(self.plan.partition_every.times(2));
+            self.next_cut =
+                now + self.plan.partition_for.times(2) + self.up_to(self.plan.partition_every.times(2));
         }
         match self.cuts.get(&(from, to)) {
             Some(&until) if now < until => true,

@@ -152,7 +152,12 @@ impl<M: Machine> Station<M> {
     }
 
     /// Hands the role an event and carries out what it wants done; then every invariant of the role must hold.
-    pub(crate) fn event(&mut self, event: Event<'_, M::In>, around: &mut Around, mut each: impl FnMut(M::Out)) {
+    pub(crate) fn event(
+        &mut self,
+        event: Event<'_, M::In>,
+        around: &mut Around,
+        mut each: impl FnMut(M::Out),
+    ) {
         let Self { who, role: Some(role), peers, peer_of, out, .. } = self else { return };
         role.handle(around.now, event, out);
         out.drain(|action| match action {
@@ -176,7 +181,8 @@ impl<M: Machine> Station<M> {
 impl Around {
     fn send(&mut self, from: Who, to: Gid, frame: &[u8]) {
         let describer = &mut self.describer;
-        self.journal.line(|| format!("  {from:?} -> {}: {}", name(to), describer.frame(from.gid(), to, frame)));
+        self.journal
+            .line(|| format!("  {from:?} -> {}: {}", name(to), describer.frame(from.gid(), to, frame)));
         self.network.send(self.now, from.gid(), to, frame);
     }
 

@@ -56,6 +56,8 @@ pub struct World {
     switch: Station<Switch>,
     nodes: BTreeMap<u16, Station<MemNode<VecStore>>>,
     hosts: BTreeMap<u16, Station<Host>>,
+    /// Where each node's memory begins.
+    bases: BTreeMap<u16, u64>,
     next_ticket: u64,
     asked: BTreeMap<u64, Asked>,
     replies: BTreeMap<u64, Result<Response, ApiError>>,
@@ -104,6 +106,7 @@ impl World {
             switch: Station::new(Who::Switch, table),
             nodes: (1..=layout.nodes).map(node).collect(),
             hosts: (1..=layout.hosts).map(host).collect(),
+            bases: BTreeMap::new(),
             next_ticket: 0,
             asked: BTreeMap::new(),
             replies: BTreeMap::new(),
@@ -151,7 +154,9 @@ impl World {
 
     /// Hands a host something; false when it is down.
     pub fn tell_host(&mut self, host: u16, ask: Ask) -> bool {
-        let Some(station) = self.hosts.get_mut(&host).filter(|station| station.role.is_some()) else { return false };
+        let Some(station) = self.hosts.get_mut(&host).filter(|station| station.role.is_some()) else {
+            return false;
+        };
         let done = &mut self.done;
         station.event(Event::Local(ask), &mut self.around, |out| done.push_back((host, out)));
         true
@@ -169,7 +174,10 @@ impl World {
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
         let start = self.starts.first().map(|&(at, _)| at);
-        [start, self.alarms.first().copied(), self.around.network.next_due(), self.next_wake()].into_iter().flatten().min()
+        [start, self.alarms.first().copied(), self.around.network.next_due(), self.next_wake()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// When the next role wants to be woken.
@@ -213,14 +221,20 @@ impl World {
             self.hand_over(from, to, frame);
         } else {
             let to = crate::station::name(parcel.to);
-            journal.line(|| format!("{} => {to}: damaged, dropped for its ICRC", crate::station::name(parcel.from)));
+            journal.line(|| {
+                format!("{} => {to}: damaged, dropped for its ICRC", crate::station::name(parcel.from))
+            });
         }
         self.around.network.recycle(parcel);
     }
 
     fn hand_over(&mut self, from: farmem_wire::Gid, to: farmem_wire::Gid, frame: &[u8]) {
+        let who = Who::at(to);
+        if let Some(down) = who.filter(|&who| !self.is_up(who)) {
+            self.around.journal.line(|| format!("  {down:?} is down"));
+        }
         let around = &mut self.around;
-        match Who::at(to) {
+        match who {
             Some(Who::Control) => {
                 let mut outs = Vec::new();
                 self.control.frame(from, frame, around, |out| outs.push(out));
@@ -364,6 +378,24 @@ impl World {
         &mut self.around.journal
     }
 
+    /// What is on its way, a line for each packet, in the order it is due.
+    #[must_use]
+    pub fn describe_network(&mut self) -> Vec<String> {
+        let Around { network, describer, .. } = &mut self.around;
+        let name = crate::station::name;
+        let line = |(_, parcel): (_, &crate::network::Parcel)| {
+            let what = describer.frame(parcel.from, parcel.to, parcel.frame());
+            format!("{} -> {}: {what}", name(parcel.from), name(parcel.to))
+        };
+        network.on_the_way().map(line).collect()
+    }
+
+    /// The first address of a memory node.
+    #[must_use]
+    pub fn node_base(&self, node: u16) -> Option<u64> {
+        self.bases.get(&node).copied()
+    }
+
     /// The bytes of a memory node, while it is up.
     #[must_use]
     pub fn store(&self, node: u16) -> Option<&VecStore> {
@@ -441,7 +473,8 @@ mod tests {
     #[test]
     fn machines_come_back() {
         let mut world = up(Plan::STORM, 5);
-        let Response::Domain { domain } = call(&mut world, Who::Host(1), Request::CreateDomain { name: "d".into() })
+        let Response::Domain { domain } =
+            call(&mut world, Who::Host(1), Request::CreateDomain { name: "d".into() })
         else {
             panic!("a domain")
         };
@@ -453,7 +486,8 @@ mod tests {
             world.start_later(who, Duration::from_millis(2));
             run(&mut world, |world| world.is_up(who));
         }
-        let Response::Overview { vmas, nodes, hosts, .. } = call(&mut world, Who::Host(1), Request::Overview) else {
+        let Response::Overview { vmas, nodes, hosts, .. } = call(&mut world, Who::Host(1), Request::Overview)
+        else {
             panic!("an overview")
         };
         assert_eq!((vmas, nodes.len(), hosts.len()), (vec![vma], 4, 2));

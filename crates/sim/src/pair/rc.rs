@@ -6,9 +6,7 @@ use crate::campaign::{Outcome, Verdict};
 use crate::{Digest, ModelMemory, Network, Plan};
 use farmem_machine::{Action, Duration, Instant, Outbox, Port, Rng};
 use farmem_transport::rc::{Note, RESPONDER_DEPTH, Requester, RequesterConfig, Responder, ResponderConfig};
-use farmem_wire::{
-    Aeth, Bth, Domain, Extension, Opcode, Packet, Pmtu, Psn, Qpn, Rkey, Syndrome, VirtAddr,
-};
+use farmem_wire::{Aeth, Bth, Domain, Extension, Opcode, Packet, Pmtu, Psn, Qpn, Rkey, Syndrome, VirtAddr};
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::fmt::Debug;
@@ -149,7 +147,10 @@ impl Pair {
             let (id, work) = self.client.next();
             self.tell(|| format!("post {id}: {}", brief(&work)));
             if self.requester.post(id, work).is_err() {
-                return Err((Verdict::Unsafe, format!("operation {id} was refused though the queue had room")));
+                return Err((
+                    Verdict::Unsafe,
+                    format!("operation {id} was refused though the queue had room"),
+                ));
             }
         }
         self.requester.pump(self.now, &mut self.out);
@@ -162,7 +163,11 @@ impl Pair {
         let Some(due) = due else {
             // Nothing under way and no timer: fine only if nothing is outstanding; then the next post goes on.
             let left = self.client.outstanding();
-            return if left == 0 { Ok(()) } else { Err((Verdict::Stuck, format!("{left} operations, no timer"))) };
+            return if left == 0 {
+                Ok(())
+            } else {
+                Err((Verdict::Stuck, format!("{left} operations, no timer")))
+            };
         };
         self.now = self.now.max(due);
         if self.now.since(self.progress) > PATIENCE {
@@ -193,7 +198,8 @@ impl Pair {
     }
 
     fn deliver(&mut self, to_responder: bool, frame: &[u8]) -> Result<(), End> {
-        let packet = Packet::parse(frame).map_err(|e| (Verdict::Unsafe, format!("a half sent what is no packet: {e}")))?;
+        let packet = Packet::parse(frame)
+            .map_err(|e| (Verdict::Unsafe, format!("a half sent what is no packet: {e}")))?;
         self.tell(|| format!("{} {}", if to_responder { "->" } else { "<-" }, describe(&packet)));
         if to_responder {
             if self.expected == packet.bth.psn {
@@ -244,7 +250,9 @@ impl Pair {
     fn drain_responder(&mut self) {
         let mut out = std::mem::take(&mut self.out);
         out.drain(|action| match action {
-            Action::Send { frame, .. } => self.network.send(self.now, responder_gid(), requester_gid(), frame),
+            Action::Send { frame, .. } => {
+                self.network.send(self.now, responder_gid(), requester_gid(), frame)
+            }
             Action::Note(note) => self.note(note),
             Action::Local(never) => match never {},
         });
@@ -267,7 +275,11 @@ impl Pair {
         while self.client.outstanding() > 0 {
             self.step()?;
         }
-        if self.requester.is_broken() { Ok(()) } else { Err((Verdict::Unsafe, "refused, but not broken".to_owned())) }
+        if self.requester.is_broken() {
+            Ok(())
+        } else {
+            Err((Verdict::Unsafe, "refused, but not broken".to_owned()))
+        }
     }
 
     /// Lets everything that is still on its way arrive, then compares memory.
@@ -279,7 +291,9 @@ impl Pair {
             return Err((Verdict::Unsafe, "a damaged packet was accepted".to_owned()));
         }
         match self.memory.bytes().iter().zip(self.client.model()).position(|(a, b)| a != b) {
-            Some(at) => Err((Verdict::Unsafe, format!("memory differs from the model at {:#x}", BASE + at as u64))),
+            Some(at) => {
+                Err((Verdict::Unsafe, format!("memory differs from the model at {:#x}", BASE + at as u64)))
+            }
             None => Ok(()),
         }
     }
@@ -360,7 +374,12 @@ mod tests {
     fn a_calm_link_repeats_nothing() {
         for seed in 0..20 {
             let outcome = world(seed, 200, Plan::CALM, false);
-            assert_eq!((outcome.verdict, outcome.retransmissions), (Verdict::Fine, 0), "seed {seed}: {}", outcome.why);
+            assert_eq!(
+                (outcome.verdict, outcome.retransmissions),
+                (Verdict::Fine, 0),
+                "seed {seed}: {}",
+                outcome.why
+            );
             assert!(outcome.naks <= 1);
         }
     }

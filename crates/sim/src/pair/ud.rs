@@ -7,7 +7,8 @@ use crate::{Digest, Network, Plan};
 use farmem_machine::{Action, Duration, Instant, Outbox, Port, Rng};
 use farmem_transport::ud::{Dedup, Requester, Seen};
 use farmem_wire::{
-    Body, Bth, Deth, Extension, Gid, Header, HostId, Message, Opcode, Packet, Psn, Qkey, Qpn, RequestId, Status, VirtAddr,
+    Body, Bth, Deth, Extension, Gid, Header, HostId, Message, Opcode, Packet, Psn, Qkey, Qpn, RequestId,
+    Status, VirtAddr,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -162,7 +163,10 @@ impl World {
             client.model[slot * SLOT_BYTES..][..data.len()].copy_from_slice(&data);
             client.writing.insert(client.writes);
             client.writes += 1;
-            (Asked::Write { slot, nth: client.writes - 1 }, Body::RegionWrite { addr: place, len, data: &data })
+            (
+                Asked::Write { slot, nth: client.writes - 1 },
+                Body::RegionWrite { addr: place, len, data: &data },
+            )
         } else {
             (Asked::Read { slot }, Body::RegionRead { addr: place, len: SLOT_LEN, data: &[] })
         };
@@ -180,7 +184,11 @@ impl World {
         let wakes = self.clients.iter().filter_map(|client| client.requester.next_wake());
         let Some(due) = wakes.chain(self.network.next_due()).min() else {
             let left = self.posted - self.ended;
-            return if left == 0 { Ok(()) } else { Err((Verdict::Stuck, format!("{left} requests, no timer"))) };
+            return if left == 0 {
+                Ok(())
+            } else {
+                Err((Verdict::Stuck, format!("{left} requests, no timer")))
+            };
         };
         self.now = self.now.max(due);
         if self.now.since(self.progress) > PATIENCE {
@@ -248,7 +256,9 @@ impl World {
                     return Ok(());
                 }
             },
-            Body::Traverse(_) | Body::Update(_) => return Err((Verdict::Unsafe, "a kind nobody sent".to_owned())),
+            Body::Traverse(_) | Body::Update(_) => {
+                return Err((Verdict::Unsafe, "a kind nobody sent".to_owned()));
+            }
         }
         self.network.send(self.now, responder_gid(), from, &answer);
         Ok(())

@@ -167,7 +167,8 @@ impl Rack {
     pub(super) fn keep_connected(&mut self) {
         let now = self.world.now();
         let clients = &self.clients;
-        let due: Vec<(usize, Call)> = self.again.extract_if(.., |(index, _)| now >= clients[*index].not_before).collect();
+        let due: Vec<(usize, Call)> =
+            self.again.extract_if(.., |(index, _)| now >= clients[*index].not_before).collect();
         for (index, call) in due {
             match call {
                 Call::Free { base } => self.free(index, base),
@@ -214,7 +215,8 @@ impl Rack {
 
     /// Asks for memory; more often for many short slots than for a few long ones.
     pub(super) fn allocate(&mut self, index: usize) {
-        let (size, slot_len) = [(4096, 64), (4096, 64), (4096, 512), (16_384, 4096)][self.rng.below(4) as usize];
+        let (size, slot_len) =
+            [(4096, 64), (4096, 64), (4096, 512), (16_384, 4096)][self.rng.below(4) as usize];
         self.allocations += 1;
         let domain = self.domains[self.clients[index].domain];
         self.ask(index, Request::Allocate { domain, size, node: None }, Call::Allocate { slot_len });
@@ -259,7 +261,9 @@ impl Rack {
         // The host may have crashed since: then nobody has what was granted.
         let up = self.world.is_up(Who::Host(client.host));
         match (call, response) {
-            (Call::Session, Response::Session { .. }) => client.session = if up { Link::Up } else { Link::Down },
+            (Call::Session, Response::Session { .. }) => {
+                client.session = if up { Link::Up } else { Link::Down }
+            }
             (Call::Connect { node, losses }, Response::Connection { qpn, .. }) => {
                 let line = client.line_mut(*node);
                 line.link = if up { Link::Up } else { Link::Down };
@@ -309,7 +313,9 @@ impl Rack {
             (Call::Allocate { .. }, ErrorCode::Unavailable) => self.unsure_allocation = true,
             (Call::Allocate { .. }, ErrorCode::TableFull | ErrorCode::OutOfMemory) => {}
             // What was begun must be brought to its end: until then nobody knows whether the vma may be used.
-            (Call::Free { .. } | Call::Lend { .. }, ErrorCode::Unavailable) => self.again.push((index, call.clone())),
+            (Call::Free { .. } | Call::Lend { .. }, ErrorCode::Unavailable) => {
+                self.again.push((index, call.clone()))
+            }
             // Taking a part of a table's entry away can need more entries (PROTOCOL 6.22): then nothing is changed.
             (Call::Lend { base, .. } | Call::Free { base }, ErrorCode::TableFull) => {
                 self.model.vmas.entry(*base).and_modify(|vma| vma.changing = false);

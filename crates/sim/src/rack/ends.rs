@@ -20,14 +20,18 @@ impl Rack {
     pub(super) fn take_ends(&mut self) -> Result<(), End> {
         while let Some((host, done)) = self.world.take_done() {
             let Some(task) = self.tasks.remove(&done.ticket) else {
-                return Err((Verdict::Unsafe, format!("operation {} ended at host {host}, again", done.ticket)));
+                return Err((
+                    Verdict::Unsafe,
+                    format!("operation {} ended at host {host}, again", done.ticket),
+                ));
             };
             self.ended += 1;
             self.progress = self.world.now();
             let (ticket, result) = (done.ticket, done.result);
             self.world.journal_mut().line(|| format!("host {host} ends {ticket}: {result:?}"));
-            self.judge(&task, &done)
-                .map_err(|why| (Verdict::Unsafe, format!("operation {ticket}, {:?}: {result:?}: {why}", task.what)))?;
+            self.judge(&task, &done).map_err(|why| {
+                (Verdict::Unsafe, format!("operation {ticket}, {:?}: {result:?}: {why}", task.what))
+            })?;
         }
         Ok(())
     }
@@ -74,10 +78,18 @@ impl Rack {
     }
 
     /// An operation on a slot ended: the slot is free, unless a write of it may still come.
-    fn conclude(&mut self, task: &Task, place: Place, path: Path, result: Result<Answer, Failure>) -> Result<(), String> {
+    fn conclude(
+        &mut self,
+        task: &Task,
+        place: Place,
+        path: Path,
+        result: Result<Answer, Failure>,
+    ) -> Result<(), String> {
         let writes = matches!(task.what, What::Write { .. });
         match (result, path) {
-            (Err(Failure::Connection(_)), Path::Line { node, .. }) if writes => self.clients[task.client].hold(node, place),
+            (Err(Failure::Connection(_)), Path::Line { node, .. }) if writes => {
+                self.clients[task.client].hold(node, place)
+            }
             _ => self.model.release(place),
         }
         result.map_or_else(|failure| self.may_fail(task, path, failure), |_| Ok(()))
@@ -105,7 +117,11 @@ impl Rack {
             Failure::NoAnswer if self.may_go_unanswered(task.since) => Ok(()),
             Failure::Refused { status: Status::Busy, .. } | Failure::QueueFull => Ok(()),
             // The tables of a machine that just came up were not full yet.
-            Failure::Refused { status: Status::NotMapped | Status::NoPermission, .. } if self.was_disturbed(task.since) => Ok(()),
+            Failure::Refused { status: Status::NotMapped | Status::NoPermission, .. }
+                if self.was_disturbed(task.since) =>
+            {
+                Ok(())
+            }
             _ => Err("nothing explains this".to_owned()),
         }
     }
@@ -144,14 +160,18 @@ impl Rack {
 
     fn found(&mut self, task: &Task, list: usize, expected: Found, done: &Done) -> Result<(), String> {
         self.release_list(list);
-        let value = |from: usize| done.buf.get(from..from + 8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
+        let value = |from: usize| {
+            done.buf.get(from..from + 8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes)
+        };
         let right = match (done.result, expected) {
             // Whoever looks through memory that was lost may find anything of zeros.
             _ if self.is_dead(list) => true,
             (Ok(Answer::Traversed(t)), Found::Value(v, n)) => {
                 t.returned && t.iterations == n && (value(8), value(16)) == (Some(1), Some(v))
             }
-            (Ok(Answer::Traversed(t)), Found::Nothing(n)) => t.returned && t.iterations == n && value(8) == Some(0),
+            (Ok(Answer::Traversed(t)), Found::Nothing(n)) => {
+                t.returned && t.iterations == n && value(8) == Some(0)
+            }
             (Ok(Answer::Traversed(t)), Found::Limit(at)) => !t.returned && t.cur_ptr == VirtAddr(at),
             (Err(Failure::Refused { status, addr }), Found::Dangling) => {
                 (status, addr) == (Status::NotMapped, VirtAddr(NOWHERE)) || self.was_disturbed(task.since)
@@ -162,11 +182,18 @@ impl Rack {
         if right { Ok(()) } else { Err("the list says otherwise".to_owned()) }
     }
 
-    fn refused_rightly(&mut self, task: &Task, must: Must, result: Result<Answer, Failure>) -> Result<(), String> {
+    fn refused_rightly(
+        &mut self,
+        task: &Task,
+        must: Must,
+        result: Result<Answer, Failure>,
+    ) -> Result<(), String> {
         let Err(failure) = result else {
             return match must {
                 Must::BeGone { base, allocations }
-                    if self.unsure_allocation || allocations != self.allocations || !self.freed.contains(&base) =>
+                    if self.unsure_allocation
+                        || allocations != self.allocations
+                        || !self.freed.contains(&base) =>
                 {
                     Ok(())
                 }
@@ -175,7 +202,10 @@ impl Rack {
         };
         match (must, failure) {
             (Must::BeRefused(status), Failure::Refused { status: got, .. }) if got == status => Ok(()),
-            (Must::BeGone { .. }, Failure::Refused { status: Status::NotMapped | Status::NoPermission, .. })
+            (
+                Must::BeGone { .. },
+                Failure::Refused { status: Status::NotMapped | Status::NoPermission, .. },
+            )
             | (Must::StayHome, Failure::TooLong { .. } | Failure::NotConnected { .. }) => Ok(()),
             (Must::BreakAccess { node, generation }, Failure::Connection(rc::Failure::RemoteAccess))
             | (Must::BreakRequest { node, generation }, Failure::Connection(rc::Failure::InvalidRequest)) => {
@@ -201,7 +231,9 @@ impl Rack {
                     Path::Switch => self.model.release(place),
                 }
             }
-            What::Read { place, .. } | What::Forbidden { place: Some(place), .. } => self.model.release(place),
+            What::Read { place, .. } | What::Forbidden { place: Some(place), .. } => {
+                self.model.release(place)
+            }
             What::Find { list, .. } => self.release_list(list),
             What::Count { .. } | What::ReadCounter { .. } | What::Forbidden { place: None, .. } => {}
         }
@@ -222,7 +254,10 @@ impl Rack {
         while !(self.unread.is_empty() && self.uncounted.is_empty()) {
             looks += 1;
             if looks > LOOKS_MAX {
-                return Err((Verdict::Stuck, format!("{} slots cannot be read at the end", self.unread.len())));
+                return Err((
+                    Verdict::Stuck,
+                    format!("{} slots cannot be read at the end", self.unread.len()),
+                ));
             }
             self.look();
             while !self.is_at_rest() {
@@ -260,7 +295,8 @@ impl Rack {
         if listed == held {
             return Ok(());
         }
-        let difference: Vec<_> = listed.symmetric_difference(&held).map(|base| format!("{base:#x}")).collect();
+        let difference: Vec<_> =
+            listed.symmetric_difference(&held).map(|base| format!("{base:#x}")).collect();
         Err((Verdict::Unsafe, format!("the control plane and the programs disagree about {difference:?}")))
     }
 }

@@ -40,7 +40,9 @@ pub(super) struct Programs(Vec<Program>);
 
 impl Programs {
     pub(super) fn new(count: u32) -> Self {
-        let variant = |n| Program::assemble(&FIND.replace("st8 scratch[8], 1", &format!("mov r6, {n}\n st8 scratch[8], 1")));
+        let variant = |n| {
+            Program::assemble(&FIND.replace("st8 scratch[8], 1", &format!("mov r6, {n}\n st8 scratch[8], 1")))
+        };
         Self((0..count).map(|n| variant(n).expect("a program")).collect())
     }
 }
@@ -100,7 +102,15 @@ impl Rack {
             .collect();
         let list = self.lists.len();
         let domain = self.clients[index].domain;
-        self.lists.push(List { owner: index, domain, nodes: nodes.clone(), open: len, dead: false, readers: 0, dangling });
+        self.lists.push(List {
+            owner: index,
+            domain,
+            nodes: nodes.clone(),
+            open: len,
+            dead: false,
+            readers: 0,
+            dangling,
+        });
         for (i, node) in nodes.iter().enumerate() {
             let last = if dangling { NOWHERE } else { 0 };
             let next = nodes.get(i + 1).map_or(last, |next| next.addr);
@@ -127,7 +137,8 @@ impl Rack {
     }
 
     fn retire_list(&mut self, index: usize) {
-        let list = self.lists.iter().position(|list| list.owner == index && list.open == 0 && list.readers == 0);
+        let list =
+            self.lists.iter().position(|list| list.owner == index && list.open == 0 && list.readers == 0);
         if let Some(list) = list
             && self.rng.chance(1, 4)
         {
@@ -171,8 +182,10 @@ impl Rack {
         }
         let domain = self.clients[index].domain;
         let whole = |list: &&(usize, &List)| list.1.domain == domain && list.1.open == 0 && !list.1.dead;
-        let lists: Vec<usize> = self.lists.iter().enumerate().collect::<Vec<_>>().iter().filter(whole).map(|l| l.0).collect();
-        let Some(&list) = lists.get(self.rng.below(u32::try_from(lists.len().max(1)).expect("few")) as usize) else {
+        let lists: Vec<usize> =
+            self.lists.iter().enumerate().collect::<Vec<_>>().iter().filter(whole).map(|l| l.0).collect();
+        let Some(&list) = lists.get(self.rng.below(u32::try_from(lists.len().max(1)).expect("few")) as usize)
+        else {
             return self.build_list(index);
         };
         let nodes = &self.lists[list].nodes;
@@ -190,7 +203,9 @@ impl Rack {
             None if self.lists[list].dangling => Found::Dangling,
             None => Found::Nothing(needed),
         };
-        let program = self.programs.0[self.rng.below(u32::try_from(self.programs.0.len()).expect("few")) as usize].clone();
+        let program = self.programs.0
+            [self.rng.below(u32::try_from(self.programs.0.len()).expect("few")) as usize]
+            .clone();
         let mut scratch = vec![0; program.scratch_len()];
         scratch[..8].copy_from_slice(&wanted.to_le_bytes());
         let cur_ptr = VirtAddr(nodes[0].addr);

@@ -24,7 +24,9 @@ impl Rack {
             return;
         }
         let nth = self.rng.below(count) as usize;
-        let Some((to, mut frame)) = self.world.network().on_the_way().nth(nth).map(|(_, p)| (p.to, p.frame().to_vec())) else {
+        let Some((to, mut frame)) =
+            self.world.network().on_the_way().nth(nth).map(|(_, p)| (p.to, p.frame().to_vec()))
+        else {
             return;
         };
         match self.rng.below(4) {

@@ -110,11 +110,17 @@ impl Rack {
         self.world.journal_mut().line(|| format!("host {host} begins {ticket}: {:?}", task.what));
         self.tasks.insert(ticket, task);
         self.started += 1;
-        assert!(self.world.tell_host(host, Ask::Submit { ticket, domain, op }), "only hosts that are up begin anything");
+        assert!(
+            self.world.tell_host(host, Ask::Submit { ticket, domain, op }),
+            "only hosts that are up begin anything"
+        );
     }
 
     fn more_memory(&mut self, index: usize) {
-        let asking = self.calls.values().any(|(by, call)| *by == index && matches!(call, super::Call::Allocate { .. }));
+        let asking = self
+            .calls
+            .values()
+            .any(|(by, call)| *by == index && matches!(call, super::Call::Allocate { .. }));
         if !asking && self.model.vmas.values().filter(|vma| vma.owner == index).count() < VMAS_MAX {
             self.started += 1;
             self.allocate(index);
@@ -149,7 +155,14 @@ impl Rack {
     }
 
     /// Writes a version into a slot: through the switch if `region` and it fits, else over the connection.
-    pub(super) fn start_write(&mut self, index: usize, place: Place, version: Version, region: bool, list: Option<usize>) {
+    pub(super) fn start_write(
+        &mut self,
+        index: usize,
+        place: Place,
+        version: Version,
+        region: bool,
+        list: Option<usize>,
+    ) {
         let (addr, len) = self.model.span(place);
         let Some(path) = self.path(index, place, region) else {
             list.into_iter().for_each(|list| self.list_written(list, false));
@@ -161,7 +174,10 @@ impl Rack {
         let losses = self.losses_of(self.model.node(place));
         let task = Task::new(index, self.world.now(), What::Write { place, version, path, losses, list });
         let addr = VirtAddr(addr);
-        self.submit(task, if path == Path::Switch { Op::RegionWrite { addr, buf } } else { Op::Write { addr, buf } });
+        self.submit(
+            task,
+            if path == Path::Switch { Op::RegionWrite { addr, buf } } else { Op::Write { addr, buf } },
+        );
     }
 
     fn start_random_read(&mut self, index: usize) {
@@ -180,7 +196,10 @@ impl Rack {
         let (addr, buf) = (VirtAddr(addr), vec![0xa5; len]);
         let losses = self.losses_of(self.model.node(place));
         let task = Task::new(index, self.world.now(), What::Read { place, path, losses, last });
-        self.submit(task, if path == Path::Switch { Op::RegionRead { addr, buf } } else { Op::Read { addr, buf } });
+        self.submit(
+            task,
+            if path == Path::Switch { Op::RegionRead { addr, buf } } else { Op::Read { addr, buf } },
+        );
         true
     }
 
@@ -227,7 +246,8 @@ impl Rack {
         let short = |buf_len: usize| buf_len <= REGION_DATA_MAX;
         match self.rng.below(8) {
             0..=2 => {
-                let found = self.place_where(|vma| vma.domain != domain && !vma.changing && short(vma.slot_len));
+                let found =
+                    self.place_where(|vma| vma.domain != domain && !vma.changing && short(vma.slot_len));
                 let Some(place) = found.filter(|&place| self.model.is_free(place)) else { return };
                 let lent = self.model.vmas[&place.base].lent;
                 let status = if lent { Status::NoPermission } else { Status::NotMapped };
@@ -237,10 +257,16 @@ impl Rack {
             }
             3 => {
                 let addr = VirtAddr(NOWHERE);
-                self.forbid(index, None, Must::BeRefused(Status::NotMapped), Op::RegionRead { addr, buf: vec![0; 8] });
+                self.forbid(
+                    index,
+                    None,
+                    Must::BeRefused(Status::NotMapped),
+                    Op::RegionRead { addr, buf: vec![0; 8] },
+                );
             }
             4 => {
-                let asking = self.calls.values().any(|(_, call)| matches!(call, super::Call::Allocate { .. }));
+                let asking =
+                    self.calls.values().any(|(_, call)| matches!(call, super::Call::Allocate { .. }));
                 let Some(&base) = self.freed.last().filter(|_| !asking) else { return };
                 let must = Must::BeGone { base, allocations: self.allocations };
                 self.forbid(index, None, must, Op::RegionRead { addr: VirtAddr(base), buf: vec![0; 8] });
@@ -249,7 +275,12 @@ impl Rack {
                 let buf = vec![0; REGION_DATA_MAX + 1];
                 self.forbid(index, None, Must::StayHome, Op::RegionRead { addr: VirtAddr(NOWHERE), buf });
             }
-            6 => self.forbid(index, None, Must::StayHome, Op::Read { addr: VirtAddr(NOWHERE), buf: vec![0; 8] }),
+            6 => self.forbid(
+                index,
+                None,
+                Must::StayHome,
+                Op::Read { addr: VirtAddr(NOWHERE), buf: vec![0; 8] },
+            ),
             _ => self.start_breaking(index, domain),
         }
     }
@@ -306,8 +337,13 @@ impl Rack {
     }
 
     fn place_where(&mut self, kind: impl Fn(&Vma) -> bool) -> Option<Place> {
-        let fit: Vec<(u64, usize)> =
-            self.model.vmas.iter().filter(|(_, vma)| kind(vma)).map(|(&base, vma)| (base, vma.slots())).collect();
+        let fit: Vec<(u64, usize)> = self
+            .model
+            .vmas
+            .iter()
+            .filter(|(_, vma)| kind(vma))
+            .map(|(&base, vma)| (base, vma.slots()))
+            .collect();
         if fit.is_empty() {
             return None;
         }

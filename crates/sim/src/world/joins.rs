@@ -30,7 +30,9 @@ impl World {
         let request = match who {
             Who::Control => return self.start_control(),
             Who::Switch => Request::JoinSwitch { gid },
-            Who::Node(n) => Request::JoinNode { name: format!("node{n}"), gid, capacity: self.layout.capacity },
+            Who::Node(n) => {
+                Request::JoinNode { name: format!("node{n}"), gid, capacity: self.layout.capacity }
+            }
             Who::Host(n) => Request::JoinHost { name: format!("host{n}"), gid },
         };
         self.ask(who, request);
@@ -92,7 +94,8 @@ impl World {
                 let role = Switch::new(home_of(home, control), self.layout.budgets);
                 self.switch.start(role, [place(control)]);
             }
-            (Who::Node(n), Response::NodeJoined { node, home, control, capacity, .. }) => {
+            (Who::Node(n), Response::NodeJoined { node, home, control, base, capacity }) => {
+                self.bases.insert(n, *base);
                 assert_eq!(*node, n, "machines join in the order of their numbers, and keep them");
                 let bytes = usize::try_from(*capacity).expect("a small rack");
                 let config =
@@ -139,7 +142,8 @@ impl World {
                     rnr_retries_max: RETRIES_MAX,
                 };
                 let (base, len) = (VirtAddr(node.base), node.capacity);
-                let connection = Connection { node: NodeId(node.node), domain: Domain(domain), base, len, rc };
+                let connection =
+                    Connection { node: NodeId(node.node), domain: Domain(domain), base, len, rc };
                 self.tell_host(n, Ask::Connect(connection));
             }
             _ => {}

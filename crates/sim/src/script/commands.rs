@@ -1,0 +1,440 @@
+//! What each command does.
+
+use super::LINES_MAX;
+use super::words::{Words, number};
+use crate::describe::payload;
+use crate::network::{Parcel, Ticket};
+use crate::station::Who;
+use crate::{Layout, Plan, World};
+use farmem_control::api::{PermName, Request, Response};
+use farmem_host::{Answer, Ask, Done, Failure, Op};
+use farmem_machine::{Duration, Instant};
+use farmem_memnode::Store as _;
+use farmem_traversal::Program;
+use farmem_wire::{Domain, VirtAddr};
+use std::collections::BTreeMap;
+
+/// The longest that a call may take in virtual time: longer than the control plane waits for a silent role.
+const CALL_MAX: Duration = Duration::from_millis(500);
+
+/// The rack of a script, and the names it gave to things.
+#[derive(Default)]
+pub(super) struct Stage {
+    pub(super) world: Option<World>,
+    lines: Vec<String>,
+    domains: BTreeMap<String, u32>,
+    names: BTreeMap<String, u64>,
+    programs: BTreeMap<String, Program>,
+    operations: u64,
+}
+
+type Outcome = Result<(), String>;
+
+impl Stage {
+    /// Carries out one command.
+    pub(super) fn command(&mut self, command: &str) -> Outcome {
+        let mut words = Words::of(command)?;
+        let verb = words.word("a command")?;
+        match verb {
+            "nodes" => self.build(&mut words)?,
+            "program" => self.program(command, &mut words)?,
+            "host" => self.host(&mut words)?,
+            "deliver" => self.deliver(&mut words)?,
+            "drop" | "dup" | "flip" | "forge" => self.interfere(verb, &mut words)?,
+            "tick" => self.tick(&mut words)?,
+            "crash" => {
+                let who = who(&mut words)?;
+                self.world()?.crash(who);
+            }
+            "start" => self.start(&mut words)?,
+            "show" => self.show()?,
+            "memory" => self.memory(&mut words)?,
+            _ => return Err(format!("no command `{verb}`")),
+        }
+        words.end()?;
+        self.collect();
+        Ok(())
+    }
+
+    pub(super) fn take_lines(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.lines)
+    }
+
+    fn world(&mut self) -> Result<&mut World, String> {
+        self.world.as_mut().ok_or_else(|| "build a rack first: nodes N hosts M".to_owned())
+    }
+
+    fn build(&mut self, words: &mut Words<'_>) -> Outcome {
+        let nodes = words.number()?;
+        words.expect("hosts")?;
+        let mut layout = Layout { nodes, hosts: words.number()?, ..Layout::small() };
+        if words.take_if("table") {
+            layout.budgets.protection_entries = words.number()?;
+        }
+        let mut world = World::new(layout, Plan::CALM, 1, LINES_MAX);
+        world.start_all();
+        while !world.everybody().into_iter().all(|who| world.is_up(who)) {
+            if !world.step() {
+                return Err("the rack does not come up".to_owned());
+            }
+        }
+        while !world.network().is_empty() {
+            world.step();
+        }
+        world.journal_mut().take_lines();
+        self.world = Some(world);
+        Ok(())
+    }
+
+    fn program(&mut self, command: &str, words: &mut Words<'_>) -> Outcome {
+        let name = words.word("the program's name")?;
+        let text: String = command.lines().skip(1).flat_map(|line| [line, "\n"]).collect();
+        let program = Program::assemble(&text).map_err(|error| error.to_string())?;
+        self.programs.insert(name.to_owned(), program);
+        Ok(())
+    }
+
+    fn host(&mut self, words: &mut Words<'_>) -> Outcome {
+        let host: u16 = words.number()?;
+        let verb = words.word("what the host does")?;
+        let name = words.word("a domain")?;
+        if verb == "joins" {
+            return self.join(host, name);
+        }
+        let unknown = || format!("no domain `{name}`");
+        let domain = *self.domains.get(name).ok_or_else(unknown)?;
+        match verb {
+            "alloc" => {
+                let size = words.number()?;
+                let node = if words.take_if("on") { Some(words.number()?) } else { None };
+                words.expect("as")?;
+                let name = words.word("a name for the address")?;
+                match self.call(host, Request::Allocate { domain, size, node })? {
+                    Some(Response::Vma(vma)) => {
+                        self.names.insert(name.to_owned(), vma.base);
+                        self.lines.push(format!(
+                            "{name} is {:#x}, {} bytes on node {}",
+                            vma.base, vma.size, vma.node
+                        ));
+                    }
+                    other => self.unexpected(other.as_ref()),
+                }
+                Ok(())
+            }
+            "free" => {
+                let base = self.address(words)?;
+                self.call(host, Request::Free { domain, base }).map(|response| self.done(response.as_ref()))
+            }
+            "grant" => {
+                let (base, len) = (self.address(words)?, words.number()?);
+                words.expect("to")?;
+                let to = words.word("a domain")?;
+                let to = *self.domains.get(to).ok_or_else(|| format!("no domain `{to}`"))?;
+                let perm = match words.word("none, read or read_write")? {
+                    "none" => PermName::None,
+                    "read" => PermName::Read,
+                    "read_write" => PermName::ReadWrite,
+                    other => return Err(format!("expected none, read or read_write, found `{other}`")),
+                };
+                let request = Request::Grant { domain, base, len, to, perm };
+                self.call(host, request).map(|response| self.done(response.as_ref()))
+            }
+            _ => self.submit(host, Domain(domain), verb, words),
+        }
+    }
+
+    /// A session, and a connection to each node.
+    fn join(&mut self, host: u16, name: &str) -> Outcome {
+        let created = self.call(host, Request::CreateDomain { name: name.to_owned() })?;
+        let Some(Response::Domain { domain }) = created else { return Err(format!("{created:?}")) };
+        self.domains.insert(name.to_owned(), domain);
+        self.call(host, Request::OpenSession { host, domain })?;
+        let everybody = self.world()?.everybody();
+        for who in everybody {
+            if let Who::Node(node) = who {
+                self.call(host, Request::Connect { host, node, domain })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn submit(&mut self, host: u16, domain: Domain, verb: &str, words: &mut Words<'_>) -> Outcome {
+        let op = match verb {
+            "read" | "region-read" => {
+                let (addr, len) = (VirtAddr(self.address(words)?), words.number::<usize>()?);
+                let buf = vec![0; len];
+                if verb == "read" { Op::Read { addr, buf } } else { Op::RegionRead { addr, buf } }
+            }
+            "write" | "region-write" => {
+                let addr = VirtAddr(self.address(words)?);
+                let buf = self.bytes(words)?;
+                if verb == "write" { Op::Write { addr, buf } } else { Op::RegionWrite { addr, buf } }
+            }
+            "add" => Op::FetchAdd { addr: VirtAddr(self.address(words)?), add: words.number()? },
+            "swap" => {
+                let addr = VirtAddr(self.address(words)?);
+                Op::CompareSwap { addr, compare: words.number()?, swap: words.number()? }
+            }
+            "traverse" => {
+                let name = words.word("a program")?;
+                let program =
+                    self.programs.get(name).cloned().ok_or_else(|| format!("no program `{name}`"))?;
+                let cur_ptr = VirtAddr(self.address(words)?);
+                let limit = words.number()?;
+                let mut scratch = self.bytes(words)?;
+                scratch.resize(program.scratch_len(), 0);
+                Op::Traverse { program, cur_ptr, scratch, limit }
+            }
+            _ => return Err(format!("a host does not `{verb}`")),
+        };
+        self.operations += 1;
+        let ticket = self.operations;
+        if self.world()?.tell_host(host, Ask::Submit { ticket, domain, op }) {
+            Ok(())
+        } else {
+            Err(format!("host {host} is down"))
+        }
+    }
+
+    /// Makes a call and waits for it; only the control plane's packets move. `None`: refused, and the refusal is in the trace.
+    fn call(&mut self, host: u16, request: Request) -> Result<Option<Response>, String> {
+        self.collect();
+        let world = self.world()?;
+        let ticket = world.ask(Who::Host(host), request);
+        let end = world.now() + CALL_MAX;
+        let result = loop {
+            if let Some(result) = world.take_reply(ticket) {
+                break result;
+            }
+            if !move_control(world) && !pass_time(world, end) {
+                return Err("the control plane does not answer".to_owned());
+            }
+        };
+        while move_control(world) {}
+        world.journal_mut().take_lines();
+        match result {
+            Ok(response) => Ok(Some(response)),
+            Err(error) => {
+                self.lines.push(format!("refused: {:?}: {}", error.code, error.message));
+                Ok(None)
+            }
+        }
+    }
+
+    fn done(&mut self, response: Option<&Response>) {
+        match response {
+            Some(Response::Done {}) => self.lines.push("done".to_owned()),
+            other => self.unexpected(other),
+        }
+    }
+
+    fn unexpected(&mut self, response: Option<&Response>) {
+        if let Some(response) = response {
+            self.lines.push(format!("unexpected: {response:?}"));
+        }
+    }
+
+    fn start(&mut self, words: &mut Words<'_>) -> Outcome {
+        let who = who(words)?;
+        self.collect();
+        let world = self.world()?;
+        world.start(who);
+        let end = world.now() + CALL_MAX;
+        while !world.is_up(who) {
+            if !move_control(world) && !pass_time(world, end) {
+                return Err(format!("{who:?} does not come up"));
+            }
+        }
+        while move_control(world) {}
+        world.journal_mut().take_lines();
+        self.lines.push(format!("{who:?} is up"));
+        Ok(())
+    }
+
+    fn deliver(&mut self, words: &mut Words<'_>) -> Outcome {
+        const ALL_MAX: usize = 10_000;
+        if words.take_if("all") {
+            let world = self.world()?;
+            for _ in 0..ALL_MAX {
+                let Some(next) = world.network().on_the_way().next().map(|(ticket, _)| ticket) else {
+                    return Ok(());
+                };
+                take_and_deliver(world, next);
+            }
+            return Err(format!("{ALL_MAX} packets, and more are on their way"));
+        }
+        let next = self.next_packet(words)?;
+        take_and_deliver(self.world()?, next);
+        Ok(())
+    }
+
+    fn interfere(&mut self, verb: &str, words: &mut Words<'_>) -> Outcome {
+        let what = match verb {
+            "flip" => Some(words.number::<usize>()?),
+            _ => None,
+        };
+        let forged = if verb == "forge" { Some(words.word("domain or key")?) } else { None };
+        let claim: u32 = if forged == Some("domain") { words.number()? } else { 0 };
+        let next = self.next_packet(words)?;
+        let network = self.world()?.network_mut();
+        match (verb, forged) {
+            ("drop", _) => drop(network.lose(next)),
+            ("dup", _) => network.duplicate(next),
+            ("flip", _) => network.flip(next, what.unwrap_or(0)),
+            (_, Some("domain")) => network.rewrite(next, |frame| claim_domain(frame, claim)),
+            (_, Some("key")) => network.rewrite(next, wrong_key),
+            _ => return Err("a packet is forged in its domain or its key".to_owned()),
+        }
+        Ok(())
+    }
+
+    fn next_packet(&mut self, words: &mut Words<'_>) -> Result<Ticket, String> {
+        let to = if words.peek().is_some() { Some(who(words)?) } else { None };
+        let fits = |parcel: &Parcel| to.is_none_or(|to| parcel.to == to.gid());
+        let network = self.world()?.network();
+        let found = network.on_the_way().find(|(_, parcel)| fits(parcel)).map(|(ticket, _)| ticket);
+        found.ok_or_else(|| "no such packet is on its way".to_owned())
+    }
+
+    fn tick(&mut self, words: &mut Words<'_>) -> Outcome {
+        let world = self.world.as_mut().ok_or("build a rack first: nodes N hosts M")?;
+        let end = world.now() + words.span()?;
+        while let Some(wake) = world.next_wake().filter(|&wake| wake <= end) {
+            world.set_now(wake.max(world.now()));
+            world.wake();
+        }
+        world.set_now(end);
+        Ok(())
+    }
+
+    fn show(&mut self) -> Outcome {
+        let world = self.world()?;
+        let lines = world.describe_network();
+        self.lines.extend(lines);
+        Ok(())
+    }
+
+    fn memory(&mut self, words: &mut Words<'_>) -> Outcome {
+        let node = words.number()?;
+        let (addr, len) = (self.address(words)?, words.number()?);
+        let world = self.world()?;
+        let base = world.node_base(node).ok_or_else(|| format!("no node {node}"))?;
+        let store = world.store(node).ok_or_else(|| format!("node {node} is down"))?;
+        let offset = addr.checked_sub(base).filter(|at| at + u64::from(len) <= store.len());
+        let mut bytes = Vec::new();
+        store.read(offset.ok_or("that is not on this node")?, len, &mut bytes);
+        self.lines.push(format!("{addr:#x} holds{}", payload(&bytes)));
+        Ok(())
+    }
+
+    /// Moves the trace and the ended operations into the block's lines.
+    fn collect(&mut self) {
+        let Some(world) = &mut self.world else { return };
+        self.lines.extend(world.journal_mut().take_lines());
+        while let Some((host, done)) = world.take_done() {
+            self.lines.push(format!("host {host} operation {}: {}", done.ticket, told(&done)));
+        }
+    }
+
+    /// A number, or a name and what is added to it.
+    fn address(&self, words: &mut Words<'_>) -> Result<u64, String> {
+        let word = words.word("an address")?;
+        self.value(word).ok_or_else(|| format!("no address `{word}`"))
+    }
+
+    fn value(&self, word: &str) -> Option<u64> {
+        let (name, more) = word.split_once('+').unwrap_or((word, "0"));
+        let base = number(name).or_else(|| self.names.get(name).copied())?;
+        base.checked_add(number(more)?)
+    }
+
+    /// Texts as they are, numbers and addresses as words of eight bytes.
+    fn bytes(&self, words: &mut Words<'_>) -> Result<Vec<u8>, String> {
+        let mut bytes = Vec::new();
+        while let Some(word) = words.next() {
+            match word.strip_prefix('"').and_then(|text| text.strip_suffix('"')) {
+                Some(text) => bytes.extend_from_slice(text.as_bytes()),
+                None => {
+                    let value = self
+                        .value(word)
+                        .ok_or_else(|| format!("expected text or a number, found `{word}`"))?;
+                    bytes.extend_from_slice(&value.to_le_bytes());
+                }
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+/// Delivers the next packet from or to the control plane. False when there is none.
+fn move_control(world: &mut World) -> bool {
+    let control = Who::Control.gid();
+    let ours = |parcel: &Parcel| parcel.from == control || parcel.to == control;
+    let next = world.network().on_the_way().find(|(_, parcel)| ours(parcel)).map(|(ticket, _)| ticket);
+    if let Some(next) = next {
+        take_and_deliver(world, next);
+    }
+    next.is_some()
+}
+
+/// Moves the time to the next timer. False when there is none before `end`.
+fn pass_time(world: &mut World, end: Instant) -> bool {
+    let Some(wake) = world.next_wake().filter(|&wake| wake <= end) else { return false };
+    world.set_now(wake.max(world.now()));
+    world.wake();
+    true
+}
+
+fn take_and_deliver(world: &mut World, ticket: Ticket) {
+    if let Some(parcel) = world.network_mut().take(ticket) {
+        world.deliver(parcel);
+    }
+}
+
+fn who(words: &mut Words<'_>) -> Result<Who, String> {
+    match words.word("control, switch, node N or host H")? {
+        "control" => Ok(Who::Control),
+        "switch" => Ok(Who::Switch),
+        "node" => Ok(Who::Node(words.number()?)),
+        "host" => Ok(Who::Host(words.number()?)),
+        other => Err(format!("expected control, switch, node N or host H, found `{other}`")),
+    }
+}
+
+/// Writes a domain into the header of a message: bytes 4 to 8 behind BTH and DETH.
+fn claim_domain(frame: &mut [u8], domain: u32) {
+    const DOMAIN: std::ops::Range<usize> = 24..28;
+    if let Some(field) = frame.get_mut(DOMAIN) {
+        field.copy_from_slice(&domain.to_be_bytes());
+    }
+}
+
+/// Spoils the Q_Key of a datagram.
+fn wrong_key(frame: &mut [u8]) {
+    const QKEY: usize = 12;
+    if let Some(byte) = frame.get_mut(QKEY) {
+        *byte ^= 0xff;
+    }
+}
+
+/// How an operation ended, for people.
+fn told(done: &Done) -> String {
+    match done.result {
+        Ok(Answer::Done { old }) if done.buf.is_empty() => format!("old value {old}"),
+        Ok(Answer::Done { .. }) => format!("done{}", payload(&done.buf)),
+        Ok(Answer::Traversed(t)) => {
+            let how = if t.returned { "returned" } else { "stopped at its limit" };
+            let words: Vec<u64> = done
+                .buf
+                .chunks_exact(8)
+                .map(|w| u64::from_le_bytes(w.try_into().expect("eight bytes")))
+                .collect();
+            format!(
+                "{how} at {} after {} iterations, {} requests, scratch {words:?}",
+                t.cur_ptr, t.iterations, t.requests
+            )
+        }
+        Err(Failure::Refused { status, addr }) => format!("refused: {status:?} at {addr}"),
+        Err(failure) => format!("failed: {failure:?}"),
+    }
+}
