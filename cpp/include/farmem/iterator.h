@@ -1,0 +1,163 @@
+/*
+ * farmem/iterator.h: what the author of a traversal needs, in C and C++ (PULSE 3). docs/iterators.md shows how to use it.
+ *
+ * An iterator is a function over one node. The memory that holds the node runs it, once for each node on the way:
+ *
+ *     struct node { uint64_t key, value; struct node *next; };
+ *     struct find { uint64_t key, value, found; };
+ *
+ *     FARMEM_ITERATOR(list_find, struct node, struct find) {
+ *         if (win->key == sp->key) {
+ *             sp->value = win->value;
+ *             sp->found = 1;
+ *             return FARMEM_RETURN;
+ *         }
+ *         return FARMEM_NEXT(win->next);
+ *     }
+ *
+ * Three names are given to its body:
+ *   win      the node, read-only: a copy of the bytes at cur_ptr, loaded before the body runs. It is gone afterwards.
+ *   sp       the scratch pad: the only state that outlives a node. Who starts the traversal fills it, and gets it back.
+ *   cur_ptr  the node's address in far memory. (win is no such address, and must not be stored or returned.)
+ *
+ * The rules, each checked by this header, by clang or by `farmem compile`, which names the line:
+ *   - Nothing but *win, *sp and local variables is in reach: what a pointer in the node leads to is read by the next iteration.
+ *   - Loops have a constant number of rounds and FARMEM_UNROLL before them. What ends early does so by `break` or `return`.
+ *   - No calls but to `static inline` functions, no library, no tables (`static const`), no floating point, no signed division.
+ *   - Locals that find no register take at most 128 bytes; node and scratch pad at most 256 bytes each.
+ *   - Division is unsigned: x / 0 is 0 and x % 0 is x, in the node's memory as in BPF.
+ *
+ * Everything is little-endian. The same file compiles for the host too: there an iterator is an ordinary function.
+ */
+#ifndef FARMEM_ITERATOR_H
+#define FARMEM_ITERATOR_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Bytes that one iteration loads at most (PROTOCOL 10.3). */
+#define FARMEM_WINDOW_MAX 256
+/* Bytes of the largest scratch pad (PROTOCOL 10.3). */
+#define FARMEM_SCRATCH_MAX 256
+
+#ifdef __cplusplus
+#define FARMEM_EXTERN_C extern "C"
+#define FARMEM_STATIC_ASSERT(condition, text) static_assert(condition, text)
+#else
+#define FARMEM_EXTERN_C extern
+#define FARMEM_STATIC_ASSERT(condition, text) _Static_assert(condition, text)
+#endif
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "farmem: far memory is little-endian; compile with -target bpfel"
+#endif
+
+/*
+ * Begins the definition of an iterator; its body in braces follows. `node` and `scratch` are types without a comma in them (give a
+ * template's instance a name first).
+ */
+#define FARMEM_ITERATOR(name, node, scratch)                                                                          \
+    FARMEM_STATIC_ASSERT(sizeof(node) <= FARMEM_WINDOW_MAX,                                                           \
+                         "farmem: the node of " #name " is larger than the load window of 256 bytes");                \
+    FARMEM_STATIC_ASSERT(sizeof(scratch) <= FARMEM_SCRATCH_MAX,                                                       \
+                         "farmem: the scratch pad of " #name " is larger than 256 bytes");                            \
+    FARMEM_ITERATOR_NOTE(name, node, scratch)                                                                         \
+    FARMEM_EXTERN_C FARMEM_ITERATOR_SECTION(name)                                                                     \
+    uint64_t name(const node *win __attribute__((unused)), scratch *sp __attribute__((unused)),                       \
+                  uint64_t cur_ptr __attribute__((unused)))
+
+/* NEXT_ITER: the traversal goes on at this far address, a pointer or a number. NULL ends it, as FARMEM_RETURN does. */
+#define FARMEM_NEXT(pointer) ((uint64_t)(pointer))
+/* RETURN: the traversal ends, and the scratch pad is its result. */
+#define FARMEM_RETURN ((uint64_t)0)
+
+/* Stands before each loop. The number of rounds must be a constant. */
+#if defined(__clang__)
+#define FARMEM_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define FARMEM_UNROLL _Pragma("GCC unroll 256")
+#endif
+
+/* True when two objects have the same bytes; their sizes are equal and a multiple of 8. Takes the place of memcmp. */
+#define FARMEM_EQUAL(a, b)                                                                                            \
+    __extension__({                                                                                                   \
+        FARMEM_STATIC_ASSERT(sizeof(*(a)) == sizeof(*(b)), "farmem: FARMEM_EQUAL needs two objects of one size");     \
+        FARMEM_STATIC_ASSERT(sizeof(*(a)) % 8 == 0, "farmem: FARMEM_EQUAL compares words of 8 bytes");                \
+        farmem_equal_words((const farmem_word *)(a), (const farmem_word *)(b), sizeof(*(a)) / 8);                     \
+    })
+
+/* Copies an object over another one; their sizes are equal and a multiple of 8. Takes the place of memcpy. */
+#define FARMEM_COPY(to, from)                                                                                         \
+    __extension__({                                                                                                   \
+        FARMEM_STATIC_ASSERT(sizeof(*(to)) == sizeof(*(from)), "farmem: FARMEM_COPY needs two objects of one size");  \
+        FARMEM_STATIC_ASSERT(sizeof(*(to)) % 8 == 0, "farmem: FARMEM_COPY copies words of 8 bytes");                  \
+        farmem_copy_words((farmem_word *)(to), (const farmem_word *)(from), sizeof(*(to)) / 8);                       \
+    })
+
+/*
+ * How many of an array's words are at most `key`: the child to take in a node. The array is of 1, 3, 7, 15 or 31 uint64_t in ascending
+ * order, filled up with the largest number. A binary search: one comparison for each halving.
+ */
+#define FARMEM_RANK(keys, key)                                                                                        \
+    __extension__({                                                                                                   \
+        FARMEM_STATIC_ASSERT(((sizeof(keys) / 8) & (sizeof(keys) / 8 + 1)) == 0 && sizeof((keys)[0]) == 8,            \
+                             "farmem: FARMEM_RANK needs an array of 1, 3, 7, 15 or 31 uint64_t");                     \
+        farmem_rank_words((keys), sizeof(keys) / 8, (key));                                                           \
+    })
+
+/* A word of any object. */
+typedef uint64_t __attribute__((may_alias)) farmem_word;
+
+#define FARMEM_INLINE static inline __attribute__((always_inline, unused))
+
+FARMEM_INLINE int farmem_equal_words(const farmem_word *a, const farmem_word *b, size_t words) {
+    uint64_t difference = 0;
+    FARMEM_UNROLL
+    for (size_t i = 0; i < words; i++)
+        difference |= a[i] ^ b[i];
+    return difference == 0;
+}
+
+FARMEM_INLINE void farmem_copy_words(farmem_word *to, const farmem_word *from, size_t words) {
+    FARMEM_UNROLL
+    for (size_t i = 0; i < words; i++)
+        to[i] = from[i];
+}
+
+FARMEM_INLINE uint64_t farmem_rank_words(const uint64_t *keys, size_t count, uint64_t key) {
+    /* In bytes, which is what an access takes: no shift for each comparison. */
+    uint64_t at = 0;
+    FARMEM_UNROLL
+    for (size_t half = (count + 1) / 2; half > 0; half /= 2)
+        if (*(const farmem_word *)((const char *)keys + at + (half - 1) * 8) <= key)
+            at += half * 8;
+    return at / 8;
+}
+
+#if defined(__bpf__)
+
+/* What the object says of an iterator beside its code: the bytes that it may index into. Little-endian, in `.farmem/NAME`. */
+struct farmem_iterator_note {
+    uint32_t version; /* 1 */
+    uint32_t window;  /* bytes of the node */
+    uint32_t scratch; /* bytes of the scratch pad */
+};
+
+#define FARMEM_ITERATOR_NOTE(name, node, scratch)                                                                     \
+    static const struct farmem_iterator_note farmem_note_of_##name                                                    \
+        __attribute__((section(".farmem/" #name), used)) = {1, sizeof(node), sizeof(scratch)};
+#define FARMEM_ITERATOR_SECTION(name) __attribute__((section("farmem/" #name), used, nonnull(1, 2)))
+
+/* What an iterator cannot have. The words for what it has instead: FARMEM_EQUAL, FARMEM_COPY; fixed-point numbers; nothing. */
+#pragma GCC poison memcmp __builtin_memcmp bcmp __builtin_bcmp strcmp __builtin_strcmp strncmp strlen __builtin_strlen
+#pragma GCC poison malloc calloc realloc free alloca __builtin_alloca printf fprintf puts
+#pragma GCC poison float double
+
+#else
+
+#define FARMEM_ITERATOR_NOTE(name, node, scratch)
+#define FARMEM_ITERATOR_SECTION(name) __attribute__((used, nonnull(1, 2)))
+
+#endif
+
+#endif

@@ -1,0 +1,302 @@
+//! BPF instructions (RFC 9669), read slot by slot into operations over the registers of the iterator ISA.
+//!
+//! Most operations mean the same on both sides, bit for bit: arithmetic, shifts modulo the width, x / 0 = 0, zero-extension. What
+//! differs is who holds what: a BPF function gets the node in r1, the scratch pad in r2, `cur_ptr` in r3 and a stack in r10, an
+//! iteration of the ISA starts with `cur_ptr` in r1 and zeros elsewhere (PROTOCOL 10.2). So r1 and r3 change places.
+
+use crate::error::Refusal;
+use farmem_traversal::{AluOp, Cond, Operand, Reg, Size, Width};
+use std::collections::BTreeMap;
+
+/// The registers of the ISA in which a function finds its arguments, and the top of its stack.
+pub(crate) const WINDOW: Reg = Reg::R3;
+pub(crate) const SCRATCH: Reg = Reg::R2;
+pub(crate) const CUR_PTR: Reg = Reg::ENTRY;
+pub(crate) const STACK: Reg = Reg::R10;
+/// What a function returns: 0 for RETURN, else the pointer of NEXT_ITER.
+pub(crate) const RESULT: Reg = Reg::R0;
+
+/// One operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Op {
+    Alu {
+        width: Width,
+        op: AluOp,
+        dst: Reg,
+        src: Operand,
+    },
+    Neg {
+        width: Width,
+        dst: Reg,
+    },
+    Constant {
+        dst: Reg,
+        value: u64,
+    },
+    /// `dst` = the low bits of `src`, sign-extended to `width`.
+    Extend {
+        width: Width,
+        bits: u8,
+        dst: Reg,
+        src: Reg,
+    },
+    Load {
+        size: Size,
+        signed: bool,
+        dst: Reg,
+        base: Reg,
+        offset: i16,
+    },
+    Store {
+        size: Size,
+        base: Reg,
+        offset: i16,
+        src: Operand,
+    },
+    /// Targets are positions in the list of operations.
+    Goto {
+        target: usize,
+    },
+    Branch {
+        width: Width,
+        cond: Cond,
+        left: Reg,
+        right: Operand,
+        target: usize,
+    },
+    Exit,
+}
+
+/// An operation and the number of the slot it came from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Numbered {
+    pub(crate) op: Op,
+    pub(crate) slot: usize,
+}
+
+/// A refusal and the number of the slot.
+pub(crate) type Refused = (usize, Refusal);
+
+struct Slot {
+    opcode: u8,
+    dst: u8,
+    src: u8,
+    offset: i16,
+    imm: i32,
+}
+
+impl Slot {
+    fn read(bytes: &[u8; 8]) -> Self {
+        let [opcode, registers, o0, o1, i0, i1, i2, i3] = *bytes;
+        Self {
+            opcode,
+            dst: registers & 0x0f,
+            src: registers >> 4,
+            offset: i16::from_le_bytes([o0, o1]),
+            imm: i32::from_le_bytes([i0, i1, i2, i3]),
+        }
+    }
+
+    fn dst(&self) -> Result<Reg, Refusal> {
+        register(self.dst)
+    }
+
+    fn src(&self) -> Result<Reg, Refusal> {
+        register(self.src)
+    }
+
+    fn operand(&self) -> Result<Operand, Refusal> {
+        if self.opcode & BY_REG == 0 { Ok(Operand::Imm(self.imm)) } else { Ok(Operand::Reg(self.src()?)) }
+    }
+
+    fn size(&self) -> Size {
+        match self.opcode & 0x18 {
+            0x00 => Size::B4,
+            0x08 => Size::B2,
+            0x10 => Size::B1,
+            _ => Size::B8,
+        }
+    }
+}
+
+const BY_REG: u8 = 0x08;
+const LDDW: u8 = 0x18;
+const CALL: u8 = 0x85;
+const CALL_REG: u8 = 0x8d;
+const EXIT: u8 = 0x95;
+const GOTO: u8 = 0x05;
+const GOTO_LONG: u8 = 0x06;
+
+fn register(number: u8) -> Result<Reg, Refusal> {
+    let reg = Reg::from_number(number).ok_or(Refusal::Malformed("a register above r10"))?;
+    Ok(match reg {
+        Reg::R1 => WINDOW,
+        Reg::R3 => CUR_PTR,
+        other => other,
+    })
+}
+
+/// Reads a function. `references` has the names of what slots refer to.
+pub(crate) fn decode(
+    code: &[[u8; 8]],
+    references: &BTreeMap<usize, String>,
+) -> Result<Vec<Numbered>, Refused> {
+    let positions = positions(code);
+    let mut ops = Vec::with_capacity(code.len());
+    let mut slots = code.iter().map(Slot::read).enumerate();
+    while let Some((at, slot)) = slots.next() {
+        let refuse = |why| (at, why);
+        let op = if slot.opcode == LDDW {
+            let (_, second) = slots.next().ok_or_else(|| refuse(Refusal::Malformed("half a constant")))?;
+            constant(&slot, &second, references.get(&at)).map_err(refuse)?
+        } else {
+            operation(&slot, at, &positions, references.get(&at)).map_err(refuse)?
+        };
+        ops.push(Numbered { op, slot: at });
+    }
+    Ok(ops)
+}
+
+/// The position of the operation that begins at each slot; `None` for the second half of a constant.
+fn positions(code: &[[u8; 8]]) -> Vec<Option<usize>> {
+    let mut positions = vec![None; code.len()];
+    let (mut at, mut position) = (0, 0);
+    while let Some(entry) = positions.get_mut(at) {
+        *entry = Some(position);
+        position += 1;
+        at += if code[at][0] == LDDW { 2 } else { 1 };
+    }
+    positions
+}
+
+fn constant(first: &Slot, second: &Slot, reference: Option<&String>) -> Result<Op, Refusal> {
+    if let Some(name) = reference {
+        return Err(Refusal::Global(name.clone()));
+    }
+    if first.src != 0 {
+        return Err(Refusal::Global("of a BPF map".into()));
+    }
+    if second.opcode != 0 {
+        return Err(Refusal::Malformed("half a constant"));
+    }
+    let value = u64::from(first.imm.cast_unsigned()) | u64::from(second.imm.cast_unsigned()) << 32;
+    Ok(Op::Constant { dst: first.dst()?, value })
+}
+
+fn operation(
+    slot: &Slot,
+    at: usize,
+    positions: &[Option<usize>],
+    reference: Option<&String>,
+) -> Result<Op, Refusal> {
+    let goto = |distance: i64| {
+        let target = i64::try_from(at).ok().and_then(|at| usize::try_from(at + 1 + distance).ok());
+        let position = target.and_then(|target| positions.get(target).copied());
+        position.ok_or(Refusal::FallsOff)?.ok_or(Refusal::Malformed("a jump into a constant"))
+    };
+    match (slot.opcode, slot.opcode & 0x07) {
+        (CALL, _) => Err(Refusal::Call(callee(slot, reference))),
+        (CALL_REG, _) => Err(Refusal::Call("a function through a pointer".into())),
+        (EXIT, _) => Ok(Op::Exit),
+        (GOTO, _) => Ok(Op::Goto { target: goto(i64::from(slot.offset))? }),
+        (GOTO_LONG, _) => Ok(Op::Goto { target: goto(i64::from(slot.imm))? }),
+        (_, 1) => load(slot),
+        (_, 2 | 3) => store(slot),
+        (_, 4) => alu(slot, Width::W32),
+        (_, 7) => alu(slot, Width::W64),
+        (_, class @ (5 | 6)) => {
+            let width = if class == 5 { Width::W64 } else { Width::W32 };
+            let cond = condition(slot.opcode).ok_or(Refusal::Opcode(slot.opcode))?;
+            let target = goto(i64::from(slot.offset))?;
+            Ok(Op::Branch { width, cond, left: slot.dst()?, right: slot.operand()?, target })
+        }
+        _ => Err(Refusal::Opcode(slot.opcode)),
+    }
+}
+
+fn callee(slot: &Slot, reference: Option<&String>) -> String {
+    match reference {
+        Some(name) if name != "in section .text" => name.clone(),
+        _ if slot.src == 0 && slot.imm >= 0 => format!("the kernel's function {}", slot.imm),
+        _ => "a function that was not inlined".into(),
+    }
+}
+
+fn load(slot: &Slot) -> Result<Op, Refusal> {
+    let signed = match slot.opcode & 0xe0 {
+        0x60 => false,
+        0x80 if slot.size() != Size::B8 => true,
+        _ => return Err(Refusal::Opcode(slot.opcode)),
+    };
+    Ok(Op::Load { size: slot.size(), signed, dst: slot.dst()?, base: slot.src()?, offset: slot.offset })
+}
+
+fn store(slot: &Slot) -> Result<Op, Refusal> {
+    let src = match (slot.opcode & 0xe0, slot.opcode & 0x07) {
+        (0x60, 2) => Operand::Imm(slot.imm),
+        (0x60, _) => Operand::Reg(slot.src()?),
+        (0xc0, 3) => return Err(Refusal::Atomic),
+        _ => return Err(Refusal::Opcode(slot.opcode)),
+    };
+    Ok(Op::Store { size: slot.size(), base: slot.dst()?, offset: slot.offset, src })
+}
+
+fn alu(slot: &Slot, width: Width) -> Result<Op, Refusal> {
+    let dst = slot.dst()?;
+    let op = match slot.opcode & 0xf0 {
+        0x00 => AluOp::Add,
+        0x10 => AluOp::Sub,
+        0x20 => AluOp::Mul,
+        0x30 => AluOp::Div,
+        0x40 => AluOp::Or,
+        0x50 => AluOp::And,
+        0x60 => AluOp::Shl,
+        0x70 => AluOp::Shr,
+        0x80 if slot.opcode & BY_REG == 0 => return Ok(Op::Neg { width, dst }),
+        0x90 => AluOp::Mod,
+        0xa0 => AluOp::Xor,
+        0xb0 => AluOp::Mov,
+        0xc0 => AluOp::Sar,
+        0xd0 => return byte_order(slot, width, dst),
+        _ => return Err(Refusal::Opcode(slot.opcode)),
+    };
+    match (op, slot.offset) {
+        (_, 0) => Ok(Op::Alu { width, op, dst, src: slot.operand()? }),
+        (AluOp::Div | AluOp::Mod, 1) => Err(Refusal::SignedDivision),
+        (AluOp::Mov, bits @ (8 | 16 | 32)) if slot.opcode & BY_REG != 0 => {
+            let bits = u8::try_from(bits).expect("8, 16 or 32");
+            Ok(Op::Extend { width, bits, dst, src: slot.src()? })
+        }
+        _ => Err(Refusal::Malformed("an offset in an operation that has none")),
+    }
+}
+
+/// `le` keeps the low bits; everything else turns bytes around.
+fn byte_order(slot: &Slot, width: Width, dst: Reg) -> Result<Op, Refusal> {
+    if width == Width::W64 || slot.opcode & BY_REG != 0 {
+        return Err(Refusal::ByteSwap);
+    }
+    match slot.imm {
+        16 => Ok(Op::Alu { width: Width::W64, op: AluOp::And, dst, src: Operand::Imm(0xffff) }),
+        32 => Ok(Op::Alu { width: Width::W32, op: AluOp::Mov, dst, src: Operand::Reg(dst) }),
+        64 => Ok(Op::Alu { width: Width::W64, op: AluOp::Mov, dst, src: Operand::Reg(dst) }),
+        _ => Err(Refusal::Malformed("a byte order of no width")),
+    }
+}
+
+fn condition(opcode: u8) -> Option<Cond> {
+    Some(match opcode & 0xf0 {
+        0x10 => Cond::Eq,
+        0x20 => Cond::Gt,
+        0x30 => Cond::Ge,
+        0x40 => Cond::Set,
+        0x50 => Cond::Ne,
+        0x60 => Cond::Sgt,
+        0x70 => Cond::Sge,
+        0xa0 => Cond::Lt,
+        0xb0 => Cond::Le,
+        0xc0 => Cond::Slt,
+        0xd0 => Cond::Sle,
+        _ => return None,
+    })
+}

@@ -1,0 +1,219 @@
+//! Running clang: which one, with which flags, and what of its complaints a reader needs.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use thiserror::Error;
+
+/// The header for authors, which every compilation finds as `farmem/iterator.h`.
+pub const HEADER: &str = include_str!("../../../cpp/include/farmem/iterator.h");
+
+/// The commands looked for, the best first.
+pub const NAMES: [&str; 4] = ["clang-19", "clang-16", "clang-14", "clang"];
+
+/// Why there is no object.
+#[derive(Debug, Error)]
+pub enum ClangError {
+    /// There is no clang, or the one that was named cannot be started.
+    #[error("no clang: {} {} not found. Install one: apt-get install clang-19 (Debian), or any clang from 14 on with the BPF target", .0.join(", "), if .0.len() == 1 { "was" } else { "were" })]
+    Absent(Vec<String>),
+    /// clang refused the source. The text is what it said, without repetitions and without the dump of its internals, and what to do.
+    #[error("{0}")]
+    Refused(String),
+    /// The source is neither C nor C++ by its name.
+    #[error("{}: neither .c nor .cpp, .cc or .cxx", .0.display())]
+    Language(PathBuf),
+    /// A temporary file could not be written or read.
+    #[error("temporary files of the compilation: {0}")]
+    Temporary(#[from] io::Error),
+}
+
+/// A clang that is there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Clang {
+    /// The command.
+    pub command: String,
+}
+
+/// What clang made of a source.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Object {
+    /// The BPF object.
+    pub bytes: Vec<u8>,
+    /// Its warnings, with what to do; empty when there are none.
+    pub warnings: String,
+}
+
+/// Compiles a source with the best clang there is.
+///
+/// # Errors
+/// [`ClangError`]
+pub fn compile(source: &Path) -> Result<Object, ClangError> {
+    Clang::find()?.compile(source)
+}
+
+impl Clang {
+    /// The best clang there is.
+    ///
+    /// # Errors
+    /// [`ClangError::Absent`]
+    pub fn find() -> Result<Self, ClangError> {
+        let found = Self::all().into_iter().next();
+        found.ok_or_else(|| ClangError::Absent(NAMES.map(str::to_owned).into()))
+    }
+
+    /// Every clang there is, the best first.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        NAMES.iter().map(|&name| Self { command: name.to_owned() }).filter(Self::starts).collect()
+    }
+
+    fn starts(&self) -> bool {
+        Command::new(&self.command).arg("--version").output().is_ok_and(|output| output.status.success())
+    }
+
+    /// Compiles a C or C++ source to a BPF object.
+    ///
+    /// # Errors
+    /// [`ClangError`]
+    pub fn compile(&self, source: &Path) -> Result<Object, ClangError> {
+        let language: &[&str] = match source.extension().and_then(OsStr::to_str) {
+            Some("c") => &["-x", "c", "-std=gnu11"],
+            Some("cpp" | "cc" | "cxx") => &["-x", "c++", "-std=c++17", "-fno-exceptions", "-fno-rtti"],
+            _ => return Err(ClangError::Language(source.to_owned())),
+        };
+        let folder = tempfile::tempdir()?;
+        let include = folder.path().join("include");
+        std::fs::create_dir_all(include.join("farmem"))?;
+        std::fs::write(include.join("farmem/iterator.h"), HEADER)?;
+        let object = folder.path().join("iterator.o");
+        let output = Command::new(&self.command)
+            .args(FLAGS)
+            .arg("-I")
+            .arg(&include)
+            .args(language)
+            .arg("-c")
+            .arg(source)
+            .arg("-o")
+            .arg(&object)
+            .output()
+            .map_err(|_| ClangError::Absent(vec![self.command.clone()]))?;
+        let folder = format!("{}/", include.display());
+        let said = readable(&String::from_utf8_lossy(&output.stderr).replace(&folder, ""));
+        if !output.status.success() {
+            return Err(ClangError::Refused(said));
+        }
+        Ok(Object { bytes: std::fs::read(&object)?, warnings: said })
+    }
+}
+
+/// BPF v3: comparisons and arithmetic of 32 bits, no signed division. Line tables are for the compiler's messages; no path of this
+/// machine gets into them.
+const FLAGS: [&str; 12] = [
+    "-target",
+    "bpfel",
+    "-mcpu=v3",
+    "-O2",
+    "-ffreestanding",
+    "-gline-tables-only",
+    "-fdebug-compilation-dir=.",
+    "-fno-crash-diagnostics",
+    "-fno-color-diagnostics",
+    "-Wall",
+    "-Wextra",
+    "-Wno-unused-function",
+];
+
+/// What clang says in its words, and what to do about it in an iterator.
+const HINTS: [(&str, &str); 5] = [
+    (
+        "poisoned identifier",
+        "an iterator has no library and no floating point; use FARMEM_EQUAL for memcmp, FARMEM_COPY for large copies",
+    ),
+    ("signed division", "signed division: divide uint64_t or uint32_t, or shift"),
+    (
+        "stack limit",
+        "local variables take more than the stack: 128 bytes are there; keep large arrays in the scratch pad",
+    ),
+    ("loop not unrolled", "give the loop a constant number of rounds; leave it early by `break` or `return`"),
+    (
+        "file not found",
+        "there are no standard headers but <stdint.h> and <stddef.h>; declare the node's layout yourself",
+    ),
+];
+
+/// clang's complaints, each once, without the dump of a backend that gave up; then what to do about them.
+fn readable(stderr: &str) -> String {
+    let mut seen = BTreeSet::new();
+    let mut text = String::new();
+    // A complaint begins with `file:line:column: error:` and goes on with the source line and a marker.
+    let mut shown = true;
+    for line in stderr.lines() {
+        if let Some(place) = line.strip_prefix("Error at line ") {
+            // The backend of clang 14 and 16, before it prints its selection graph.
+            text += &format!(
+                "line {}: error: unsupported signed division\n",
+                place.split(':').next().unwrap_or_default()
+            );
+            break;
+        }
+        if line.contains("error: ") || line.contains("warning: ") || line.contains("note: ") {
+            shown = seen.insert(line.to_owned());
+        }
+        if shown && !line.trim().is_empty() && !is_noise(line) {
+            text += line;
+            text.push('\n');
+        }
+    }
+    let hints = HINTS.iter().filter(|(said, _)| text.contains(said));
+    let hints: String = hints.map(|(_, hint)| format!("farmem: {hint}\n")).collect();
+    text + &hints
+}
+
+fn is_noise(line: &str) -> bool {
+    line.ends_with("generated.") || line.contains("too many errors emitted")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_complaint_is_shown_once_with_what_to_do() {
+        let complaint = "a.c:6:31: error: Looks like the BPF stack limit is exceeded.\n\n    6 |  t[i] = 1;\n      |  ^\n";
+        let said = readable(&format!(
+            "{}fatal error: too many errors emitted, stopping now\n20 errors generated.\n",
+            complaint.repeat(20)
+        ));
+        let expected = "a.c:6:31: error: Looks like the BPF stack limit is exceeded.\n    6 |  t[i] = 1;\n      |  ^\n\
+            farmem: local variables take more than the stack: 128 bytes are there; keep large arrays in the scratch pad\n";
+        assert_eq!(said, expected);
+    }
+
+    #[test]
+    fn a_backend_that_gives_up_is_put_in_one_line() {
+        let dump = "Error at line 4: Unsupport signed division for DAG: 0x1: i64 = sdiv 0x2, 0x3\n\
+            fatal error: error in backend: Cannot select: 0x1\nPLEASE submit a bug report\nStack dump:\n";
+        let expected = "line 4: error: unsupported signed division\n\
+            farmem: signed division: divide uint64_t or uint32_t, or shift\n";
+        assert_eq!(readable(dump), expected);
+    }
+
+    #[test]
+    fn who_has_no_clang_is_told_which_package_to_install() {
+        let clang = Clang { command: "clang-of-nowhere".into() };
+        let error = clang.compile(Path::new("a.c")).expect_err("it is not there").to_string();
+        assert!(
+            error.contains("clang-of-nowhere was not found") && error.contains("apt-get install clang-19"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_source_says_its_language_by_its_name() {
+        let clang = Clang { command: "clang".into() };
+        assert!(matches!(clang.compile(Path::new("a.rs")), Err(ClangError::Language(_))));
+    }
+}

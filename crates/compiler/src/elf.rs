@@ -1,0 +1,132 @@
+//! The object that clang wrote: its iterators, what they refer to, how large their structures are.
+//!
+//! An iterator is a function in a section `farmem/NAME`; cpp/include/farmem/iterator.h puts it there, and the sizes of its
+//! node and scratch pad in `.farmem/NAME`. Nothing in the file is trusted: whatever does not fit is an error.
+
+use crate::CompileError;
+use object::read::elf::ElfFile64;
+use object::{
+    Architecture, LittleEndian, Object as _, ObjectSection as _, ObjectSymbol as _, RelocationTarget,
+};
+use std::collections::BTreeMap;
+
+pub(crate) type Elf<'a> = ElfFile64<'a, LittleEndian>;
+
+/// What the sections of iterators begin with.
+const CODE: &str = "farmem/";
+/// What the sections with their sizes begin with.
+const NOTE: &str = ".farmem/";
+/// The version of the note that this compiler reads.
+const NOTE_VERSION: u32 = 1;
+
+/// One iterator of an object.
+pub(crate) struct Iterator<'a> {
+    pub(crate) name: String,
+    /// Its instructions, 8 bytes each.
+    pub(crate) code: &'a [[u8; 8]],
+    /// What the instructions refer to, by their number.
+    pub(crate) references: BTreeMap<usize, String>,
+    pub(crate) sizes: Option<Sizes>,
+    /// The section, and where in it the code begins.
+    pub(crate) section: object::SectionIndex,
+    pub(crate) start: u64,
+}
+
+/// Bytes of the structures, as declared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Sizes {
+    pub(crate) window: usize,
+    pub(crate) scratch: usize,
+}
+
+/// Reads the file as a BPF object.
+pub(crate) fn parse(bytes: &[u8]) -> Result<Elf<'_>, CompileError> {
+    let elf = Elf::parse(bytes).map_err(refuse)?;
+    if elf.architecture() != Architecture::Bpf {
+        return Err(CompileError::Object(format!("it is for {:?}", elf.architecture())));
+    }
+    Ok(elf)
+}
+
+fn refuse(why: object::Error) -> CompileError {
+    CompileError::Object(why.to_string())
+}
+
+/// The names of all iterators, in the order of the symbol table.
+pub(crate) fn names(elf: &Elf<'_>) -> Vec<String> {
+    symbols(elf).filter_map(|symbol| symbol.name().ok().map(str::to_owned)).collect()
+}
+
+/// The functions in sections of iterators.
+fn symbols<'e>(
+    elf: &'e Elf<'_>,
+) -> impl core::iter::Iterator<Item = object::read::elf::ElfSymbol64<'e, 'e, LittleEndian>> {
+    elf.symbols().filter(|symbol| {
+        let section = symbol.section_index().and_then(|index| elf.section_by_index(index).ok());
+        symbol.kind() == object::SymbolKind::Text
+            && section.is_some_and(|section| section.name().is_ok_and(|name| name.starts_with(CODE)))
+    })
+}
+
+/// The iterator of this name, or the only one.
+pub(crate) fn iterator<'a>(elf: &Elf<'a>, wanted: Option<&str>) -> Result<Iterator<'a>, CompileError> {
+    let have = names(elf);
+    let name = match (wanted, have.as_slice()) {
+        (_, []) => return Err(CompileError::NoIterator),
+        (None, [only]) => only.clone(),
+        (None, _) => return Err(CompileError::Several(have)),
+        (Some(wanted), _) if have.iter().any(|name| name == wanted) => wanted.to_owned(),
+        (Some(wanted), _) => return Err(CompileError::Unknown { wanted: wanted.to_owned(), have }),
+    };
+    let symbol = symbols(elf).find(|symbol| symbol.name() == Ok(&name)).expect("its name was just listed");
+    let index = symbol.section_index().expect("symbols of iterators have a section");
+    let section = elf.section_by_index(index).map_err(refuse)?;
+    let (start, size) = (symbol.address(), symbol.size());
+    let inside = |data: &'a [u8]| {
+        let from = usize::try_from(start).ok()?;
+        data.get(from..from.checked_add(usize::try_from(size).ok()?)?)
+    };
+    let code = inside(section.data().map_err(refuse)?)
+        .ok_or_else(|| CompileError::Object(format!("{name} leaves its section")))?;
+    let (code, rest) = code.as_chunks::<8>();
+    if code.is_empty() || !rest.is_empty() || start % 8 != 0 {
+        return Err(CompileError::Object(format!("{name} is not made of instructions of 8 bytes")));
+    }
+    let mut references = BTreeMap::new();
+    for (at, relocation) in section.relocations() {
+        let Some(at) = at.checked_sub(start).and_then(|at| usize::try_from(at / 8).ok()) else { continue };
+        references.insert(at, target(elf, &relocation));
+    }
+    let sizes = sizes(elf, &name)?;
+    Ok(Iterator { name, code, references, sizes, section: index, start })
+}
+
+/// The name of what a relocation refers to.
+fn target(elf: &Elf<'_>, relocation: &object::Relocation) -> String {
+    let RelocationTarget::Symbol(index) = relocation.target() else { return "something unnamed".into() };
+    let symbol = elf.symbol_by_index(index).ok();
+    let own = symbol.as_ref().and_then(|symbol| symbol.name().ok()).filter(|name| !name.is_empty());
+    let section = || {
+        let section = elf.section_by_index(symbol.as_ref()?.section_index()?).ok()?;
+        section.name().ok().map(|name| format!("in section {name}"))
+    };
+    own.map(str::to_owned).or_else(section).unwrap_or_else(|| "something unnamed".into())
+}
+
+/// The sizes that the header noted down.
+fn sizes(elf: &Elf<'_>, name: &str) -> Result<Option<Sizes>, CompileError> {
+    let Some(section) = elf.section_by_name(&format!("{NOTE}{name}")) else { return Ok(None) };
+    let data = section.data().map_err(refuse)?;
+    let word = |at: usize| {
+        let bytes = data.get(at..)?.first_chunk()?;
+        Some(u32::from_le_bytes(*bytes))
+    };
+    let note = word(0).zip(word(4)).zip(word(8));
+    let Some(((NOTE_VERSION, window), scratch)) = note else {
+        return Err(CompileError::Object(format!(
+            "{name} was declared by another version of farmem/iterator.h: compile it again"
+        )));
+    };
+    let bytes = |size| usize::try_from(size).unwrap_or(usize::MAX);
+    Ok(Some(Sizes { window: bytes(window), scratch: bytes(scratch) }))
+}

@@ -1,0 +1,182 @@
+//! Why there is no program: each refusal with its place in the source and with what to do about it.
+
+use farmem_traversal::{Area, SPILL_LEN, VerifyError, WINDOW_LEN_MAX};
+use std::fmt;
+use thiserror::Error;
+
+/// Why an object gives no program.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum CompileError {
+    /// The bytes are no BPF object, or one that contradicts itself.
+    #[error("not a little-endian BPF object: {0}")]
+    Object(String),
+    /// The object has no function that was declared with `FARMEM_ITERATOR`.
+    #[error("no iterator in this object: declare one with FARMEM_ITERATOR of farmem/iterator.h")]
+    NoIterator,
+    /// There are several iterators and none was asked for.
+    #[error("several iterators in this object, choose one: {}", .0.join(", "))]
+    Several(Vec<String>),
+    /// There is no iterator of the name that was asked for.
+    #[error("no iterator {wanted} in this object, only {}", .have.join(", "))]
+    Unknown {
+        /// What was asked for.
+        wanted: String,
+        /// What there is.
+        have: Vec<String>,
+    },
+    /// An instruction has no counterpart in the instruction set.
+    #[error("{place}: {why}")]
+    At {
+        /// Where.
+        place: Place,
+        /// What is wrong, and what to do.
+        why: Refusal,
+    },
+    /// The whole is refused by the verifier, most often because it is too long.
+    #[error("{name}: {why}{}", hint(.why))]
+    Program {
+        /// The iterator.
+        name: String,
+        /// What the verifier says.
+        why: VerifyError,
+    },
+}
+
+fn hint(why: &VerifyError) -> &'static str {
+    match why {
+        VerifyError::TooLong { .. } => ": unroll fewer rounds, or take the node in two iterations",
+        _ => "",
+    }
+}
+
+/// A place in the source, as well as it is known.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// The iterator.
+    pub iterator: String,
+    /// The BPF instruction, as a disassembler numbers it.
+    pub instruction: usize,
+    /// Source file and line, when the object says so (`clang -g`).
+    pub line: Option<Line>,
+}
+
+/// A line of source.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Line {
+    /// As the object names it.
+    pub file: String,
+    /// From 1.
+    pub number: u32,
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.number)
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.line {
+            Some(line) => write!(f, "{line}: {}", self.iterator),
+            None => {
+                write!(f, "{}: instruction {} (no line: compile with -g)", self.iterator, self.instruction)
+            }
+        }
+    }
+}
+
+/// Why one instruction is refused.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum Refusal {
+    /// The control flow has a cycle.
+    #[error("the loop is not unrolled: put FARMEM_UNROLL before it, and give it a constant number of rounds")]
+    Loop,
+    /// A call to a function that was not inlined, or to a library.
+    #[error(
+        "calls {0}: an iterator calls nothing; make it `static inline` (FARMEM_INLINE), or use FARMEM_EQUAL and FARMEM_COPY"
+    )]
+    Call(String),
+    /// A constant table or a global variable.
+    #[error(
+        "uses the table or variable {0}: only the node, the scratch pad and local variables are in reach; write constants out, or carry them in the scratch pad"
+    )]
+    Global(String),
+    /// Division of signed numbers.
+    #[error("signed division: divide uint64_t or uint32_t, or shift")]
+    SignedDivision,
+    /// A read-modify-write of memory.
+    #[error("an atomic operation: an iterator only reads far memory, and its scratch pad is its own")]
+    Atomic,
+    /// A reversal of bytes.
+    #[error("reverses bytes: store numbers little-endian in far memory")]
+    ByteSwap,
+    /// An instruction that the compiler of C has no reason to emit.
+    #[error("the BPF opcode {0:#04x} is not supported: compile with -mcpu=v3")]
+    Opcode(u8),
+    /// A register number, a jump or a constant that cannot be.
+    #[error("malformed BPF: {0}")]
+    Malformed(&'static str),
+    /// The end of the code can be reached.
+    #[error("runs off the end of the function: return FARMEM_NEXT(pointer) or FARMEM_RETURN on every path")]
+    FallsOff,
+    /// A load or store at a number instead of at one of the three areas.
+    #[error(
+        "follows a pointer within an iteration: only the node at cur_ptr is loaded; return FARMEM_NEXT(pointer) and read there"
+    )]
+    FarAccess,
+    /// A store to the load window.
+    #[error(
+        "stores to the node: the window is read-only, and stores to far memory are not in this version of the ISA"
+    )]
+    WindowStore,
+    /// The pointer leads to different areas on different paths.
+    #[error(
+        "the same access reaches the node on one path and the scratch pad or a local variable on another: write it once for each"
+    )]
+    MixedPointer,
+    /// The address of the window, the scratch pad or a local variable would become data.
+    #[error("takes the address of {} as a value: these are copies without an address in far memory; the node's is cur_ptr", name(*.0))]
+    PointerEscapes(Area),
+    /// Arithmetic that is not adding an offset, or a comparison of pointers.
+    #[error("calculates with the address of {}: index into it instead", name(*.0))]
+    PointerArithmetic(Area),
+    /// A value that nothing was written to.
+    #[error("uses a variable that nothing was written to on some path: give it a value where it is declared")]
+    Unset,
+    /// A constant access behind the largest window.
+    #[error("reads byte {last} of the node: the load window has at most {WINDOW_LEN_MAX} bytes")]
+    WindowTooLarge {
+        /// The last byte of the access.
+        last: i64,
+    },
+    /// A constant access outside of the node as it was declared, or before it.
+    #[error("accesses byte {offset} of {}, which has {len}", name(*.area))]
+    Outside {
+        /// The area.
+        area: Area,
+        /// First byte of the access.
+        offset: i64,
+        /// Bytes of the area.
+        len: usize,
+    },
+    /// More local variables than fit the spill area.
+    #[error(
+        "local variables take {bytes} bytes of the stack, {SPILL_LEN} are there: keep large arrays in the scratch pad, or fewer values at once"
+    )]
+    Stack {
+        /// Bytes from the top of the stack that are touched.
+        bytes: i64,
+    },
+    /// An access by index in an object that does not say how large the structures are.
+    #[error("indexes {} of unknown size: declare the iterator with FARMEM_ITERATOR", name(*.0))]
+    UnknownSize(Area),
+}
+
+fn name(area: Area) -> &'static str {
+    match area {
+        Area::Window => "the node",
+        Area::Scratch => "the scratch pad",
+        Area::Spill => "a local variable",
+    }
+}

@@ -1,0 +1,68 @@
+//! What an iteration costs and whether it is worth taking to the memory, as a table or as JSON (PULSE 4.1; PROTOCOL 10.16).
+
+use crate::Compiled;
+use farmem_traversal::{Accelerator, Eta};
+use serde::Serialize;
+
+/// The account of one program on one accelerator.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Explanation {
+    /// The iterator.
+    pub name: String,
+    /// The program's name: the first 16 bytes of the SHA-256 of its encoding, in hex.
+    pub hash: String,
+    /// Bytes of the one LOAD.
+    pub window_bytes: usize,
+    /// Memory lines of 64 bytes in it.
+    pub window_lines: usize,
+    /// Bytes of the scratch pad.
+    pub scratch_bytes: usize,
+    /// Instructions.
+    pub instructions: usize,
+    /// Instructions on the longest path: PULSE's N.
+    pub longest_path: usize,
+    /// Accesses by index, which the engine checks when it runs them.
+    pub indexed_accesses: usize,
+    /// Bytes of the encoded program.
+    pub code_bytes: usize,
+    /// BPF instructions it was made from.
+    pub bpf_instructions: usize,
+    /// t_c: the logic of the longest path, in picoseconds.
+    pub logic_ps: u64,
+    /// t_d: the load, in picoseconds.
+    pub load_ps: u64,
+    /// t_c / t_d.
+    pub ratio: f64,
+    /// The verdict: t_c <= eta * t_d.
+    pub offload: bool,
+}
+
+/// Accounts for a program on an accelerator with this eta.
+#[must_use]
+pub fn explain(compiled: &Compiled, accelerator: &Accelerator, eta: Eta) -> Explanation {
+    let program = &compiled.program;
+    let cost = program.cost(accelerator);
+    let places = program.instructions().filter_map(|insn| insn.access());
+    let indexed = places.filter(|(_, place)| place.index.is_some());
+    Explanation {
+        name: compiled.name.clone(),
+        hash: program.hash().0.iter().map(|byte| format!("{byte:02x}")).collect(),
+        window_bytes: program.window_len(),
+        window_lines: program.lines(),
+        scratch_bytes: program.scratch_len(),
+        instructions: program.instructions().len(),
+        longest_path: usize::from(program.longest_path()),
+        indexed_accesses: indexed.count(),
+        code_bytes: program.encoded().len(),
+        bpf_instructions: compiled.bpf_instructions,
+        logic_ps: cost.logic_ps,
+        load_ps: cost.load_ps,
+        ratio: ratio(cost.logic_ps, cost.load_ps),
+        offload: cost.offload(eta),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for people's eyes; the verdict is computed exactly")]
+fn ratio(logic_ps: u64, load_ps: u64) -> f64 {
+    logic_ps as f64 / (load_ps as f64).max(1.0)
+}

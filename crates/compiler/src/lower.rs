@@ -1,0 +1,413 @@
+//! From BPF operations to instructions of the ISA: one pass over the blocks in their order, with what is known at each point.
+//!
+//! Memory operands become accesses to window, scratch pad and spill area: at a constant place when every path agrees on it, by index
+//! otherwise; the engine guards those when it runs (PROTOCOL 10.13). What a function returns becomes RETURN and NEXT_ITER, on
+//! each edge by what is known of r0 there.
+
+use crate::bpf::{Numbered, Op, RESULT, Refused, STACK};
+use crate::elf::Sizes;
+use crate::error::Refusal;
+use crate::graph::{Block, End};
+use crate::value::{At, Fact, State, Value};
+use farmem_traversal::{
+    AluOp, Area, Cond, Insn, Operand, Place, Reg, SCRATCH_LEN_MAX, SPILL_LEN, Size, UnaryOp, WINDOW_LEN_MAX,
+    Width,
+};
+
+/// Where control goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Target {
+    Block(usize),
+    /// RETURN.
+    Return,
+    /// NEXT_ITER at r0.
+    Next,
+}
+
+/// How a block ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Leave {
+    Goto(Target),
+    Branch { width: Width, cond: Cond, left: Reg, right: Operand, taken: Target, fall: Target },
+}
+
+/// A block of the program, with the slots that its instructions come from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Code {
+    pub(crate) insns: Vec<(Insn, usize)>,
+    pub(crate) leave: Leave,
+    /// The slot that its end comes from.
+    pub(crate) last: usize,
+}
+
+/// How far the accesses reach.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Reach {
+    /// Bytes of the node up to the last one that a constant access touches.
+    window: usize,
+    /// The same of the scratch pad.
+    scratch: usize,
+    /// Loads of the node by index.
+    window_indexed: bool,
+}
+
+impl Reach {
+    /// The load window (PULSE 4.1): what constant loads reach, all of the node when it is indexed; one byte at least.
+    pub(crate) fn window_len(&self, sizes: Option<Sizes>) -> usize {
+        let declared = sizes.filter(|_| self.window_indexed).map_or(1, |sizes| sizes.window);
+        self.window.max(declared)
+    }
+
+    /// The scratch pad: as declared; what is reached when nothing is.
+    pub(crate) fn scratch_len(&self, sizes: Option<Sizes>) -> usize {
+        sizes.map_or(self.scratch, |sizes| sizes.scratch)
+    }
+}
+
+/// Lowers the blocks of `order`, in which all edges lead ahead. Blocks that are not in it stay empty.
+pub(crate) fn lower(
+    ops: &[Numbered],
+    blocks: &[Block],
+    order: &[usize],
+    sizes: Option<Sizes>,
+) -> Result<(Vec<Code>, Reach), Refused> {
+    let mut pass = Pass { blocks, sizes, reach: Reach::default(), states: vec![None; blocks.len()] };
+    pass.states[0] = Some(State::at_entry());
+    let empty = Code { insns: Vec::new(), leave: Leave::Goto(Target::Return), last: 0 };
+    let mut codes = vec![empty; blocks.len()];
+    for &number in order {
+        // A block that is only entered to leave at once was resolved on its edges.
+        let Some(mut state) = pass.states[number].take() else { continue };
+        let block = &blocks[number];
+        let mut insns = Vec::new();
+        for numbered in &ops[block.body.clone()] {
+            pass.operation(numbered.op, &mut state, |insn| insns.push((insn, numbered.slot)))
+                .map_err(|why| (numbered.slot, why))?;
+        }
+        let leave = pass.leave(block.end, state).map_err(|why| (block.last, why))?;
+        codes[number] = Code { insns, leave, last: block.last };
+    }
+    Ok((codes, pass.reach))
+}
+
+struct Pass<'a> {
+    blocks: &'a [Block],
+    sizes: Option<Sizes>,
+    reach: Reach,
+    /// What is known at the start of each block, joined from the edges seen so far.
+    states: Vec<Option<State>>,
+}
+
+impl Pass<'_> {
+    fn operation(&mut self, op: Op, state: &mut State, mut emit: impl FnMut(Insn)) -> Result<(), Refusal> {
+        if written(op) == Some(STACK) {
+            return Err(Refusal::Malformed("r10 is written to"));
+        }
+        match op {
+            Op::Alu { width, op, dst, src } => {
+                let value = alu(state, width, op, dst, src)?;
+                state.set(dst, value);
+                let is_nothing = width == Width::W64 && op == AluOp::Mov && src == Operand::Reg(dst);
+                if !is_nothing {
+                    emit(Insn::Alu { width, op, dst, src });
+                }
+            }
+            Op::Neg { width, dst } => {
+                state.get(dst).number()?;
+                state.set(dst, Value::ANY);
+                emit(Insn::Unary { width, op: UnaryOp::Neg, dst });
+            }
+            Op::Constant { dst, value } => {
+                state.set(dst, Value::Number(Fact::Is(value)));
+                emit(Insn::Imm64 { dst, imm: value });
+            }
+            Op::Extend { width, bits, dst, src } => {
+                state.get(src).number()?;
+                state.set(dst, Value::ANY);
+                emit(Insn::Alu { width, op: AluOp::Mov, dst, src: Operand::Reg(src) });
+                extend(width, bits, dst, emit);
+            }
+            Op::Load { size, signed, dst, base, offset } => {
+                let from = self.place(state.get(base), base, offset, size)?;
+                let value = match from {
+                    Place { area: Area::Spill, index: None, offset } => {
+                        state.load(usize::try_from(offset).expect("inside the area"), size)?
+                    }
+                    _ => Value::ANY,
+                };
+                state.set(dst, value);
+                emit(Insn::Load { size, dst, from });
+                if signed {
+                    extend(Width::W64, u8::try_from(size.bytes() * 8).expect("at most 32"), dst, emit);
+                }
+            }
+            Op::Store { size, base, offset, src } => {
+                let to = self.store(state, size, base, offset, src)?;
+                emit(Insn::Store { size, to, src: constant_operand(state, src) });
+            }
+            Op::Goto { .. } | Op::Branch { .. } | Op::Exit => unreachable!("these end blocks"),
+        }
+        Ok(())
+    }
+
+    fn store(
+        &mut self,
+        state: &mut State,
+        size: Size,
+        base: Reg,
+        offset: i16,
+        src: Operand,
+    ) -> Result<Place, Refusal> {
+        let value = operand(state, src);
+        let to = self.place(state.get(base), base, offset, size)?;
+        match to {
+            Place { area: Area::Window, .. } => return Err(Refusal::WindowStore),
+            Place { area: Area::Spill, index: None, offset } => {
+                state.store(usize::try_from(offset).expect("inside the area"), size, value)?;
+            }
+            Place { area: Area::Spill, .. } => {
+                value.data()?;
+                state.store_anywhere();
+            }
+            Place { area: Area::Scratch, .. } => {
+                value.data()?;
+            }
+        }
+        Ok(to)
+    }
+
+    /// Where an access lies in the ISA.
+    fn place(&mut self, base: Value, reg: Reg, offset: i16, size: Size) -> Result<Place, Refusal> {
+        let (area, at) = match base {
+            Value::Pointer { area, at } => (area, at),
+            Value::Number(_) => return Err(Refusal::FarAccess),
+            Value::Mixed => return Err(Refusal::MixedPointer),
+            Value::Unset => return Err(Refusal::Unset),
+        };
+        let (index, offset) = match at {
+            At::Is(at) => {
+                let start = at.saturating_add(i64::from(offset));
+                (None, self.constant(area, start, size)?)
+            }
+            At::Sum(index, more) => {
+                match more.checked_add(i64::from(offset)).and_then(|sum| i16::try_from(sum).ok()) {
+                    Some(sum) => (Some(index), self.indexed(area, sum)?),
+                    None => (Some(reg), self.indexed(area, offset)?),
+                }
+            }
+            At::Any => (Some(reg), self.indexed(area, offset)?),
+        };
+        Ok(Place { area, index, offset })
+    }
+
+    /// An access at a constant place: inside, and remembered.
+    fn constant(&mut self, area: Area, start: i64, size: Size) -> Result<i16, Refusal> {
+        let bytes = i64::try_from(size.bytes()).expect("at most 8");
+        let outside = |len| Refusal::Outside { area, offset: start, len };
+        let offset = match area {
+            Area::Spill => {
+                let spill = i64::try_from(SPILL_LEN).expect("128");
+                if start.saturating_add(bytes) > 0 {
+                    return Err(Refusal::Malformed("an access above the stack"));
+                }
+                if start < -spill {
+                    return Err(Refusal::Stack { bytes: start.saturating_neg() });
+                }
+                start + spill
+            }
+            Area::Window | Area::Scratch => start,
+        };
+        let from = usize::try_from(offset).map_err(|_| outside(self.len(area)))?;
+        let end = from.saturating_add(size.bytes());
+        match area {
+            Area::Window if end > WINDOW_LEN_MAX => {
+                return Err(Refusal::WindowTooLarge { last: start.saturating_add(bytes - 1) });
+            }
+            Area::Window => self.reach.window = self.reach.window.max(end),
+            Area::Scratch if end > self.len(area) => return Err(outside(self.len(area))),
+            Area::Scratch => self.reach.scratch = self.reach.scratch.max(end),
+            Area::Spill => {}
+        }
+        Ok(i16::try_from(offset).expect("at most 256"))
+    }
+
+    /// Bytes of an area, as declared; of the scratch pad at most what is possible.
+    fn len(&self, area: Area) -> usize {
+        match area {
+            Area::Window => self.sizes.map_or(WINDOW_LEN_MAX, |sizes| sizes.window),
+            Area::Scratch => self.sizes.map_or(SCRATCH_LEN_MAX, |sizes| sizes.scratch),
+            Area::Spill => SPILL_LEN,
+        }
+    }
+
+    /// An access by index: the register counts from the beginning of the area, of the stack from its top.
+    fn indexed(&mut self, area: Area, offset: i16) -> Result<i16, Refusal> {
+        match area {
+            Area::Spill => {
+                let top = i16::try_from(SPILL_LEN).expect("128");
+                offset.checked_add(top).ok_or(Refusal::Malformed("an access above the stack"))
+            }
+            Area::Window | Area::Scratch if self.sizes.is_none() => Err(Refusal::UnknownSize(area)),
+            Area::Window => {
+                self.reach.window_indexed = true;
+                Ok(offset)
+            }
+            Area::Scratch => Ok(offset),
+        }
+    }
+
+    fn leave(&mut self, end: End, mut state: State) -> Result<Leave, Refusal> {
+        match end {
+            End::Goto(to) => Ok(Leave::Goto(self.edge(to, state)?)),
+            End::Branch { width, cond, left, right, taken, fall } => {
+                compare(&state, width, cond, left, right)?;
+                let mut jumped = state.clone();
+                learn(&mut jumped, &mut state, width, cond, left, right);
+                let (taken, fall) = (self.edge(taken, jumped)?, self.edge(fall, state)?);
+                Ok(Leave::Branch { width, cond, left, right, taken, fall })
+            }
+            End::Exit => match state.get(RESULT).data()? {
+                Fact::Is(0) => Ok(Leave::Goto(Target::Return)),
+                fact if fact.is_not_zero() => Ok(Leave::Goto(Target::Next)),
+                _ => Ok(Leave::Branch {
+                    width: Width::W64,
+                    cond: Cond::Eq,
+                    left: RESULT,
+                    right: Operand::Imm(0),
+                    taken: Target::Return,
+                    fall: Target::Next,
+                }),
+            },
+            End::Nowhere => Err(Refusal::FallsOff),
+        }
+    }
+
+    /// Goes to a block, or ends right here when that is all the block does and r0 is known.
+    fn edge(&mut self, to: usize, state: State) -> Result<Target, Refusal> {
+        let block = &self.blocks[to];
+        if block.body.is_empty()
+            && block.end == End::Exit
+            && let Leave::Goto(target) = self.leave(End::Exit, state.clone())?
+        {
+            return Ok(target);
+        }
+        match &mut self.states[to] {
+            Some(known) => known.join(&state),
+            none => *none = Some(state),
+        }
+        Ok(Target::Block(to))
+    }
+}
+
+/// The register that an operation writes.
+const fn written(op: Op) -> Option<Reg> {
+    match op {
+        Op::Alu { dst, .. }
+        | Op::Neg { dst, .. }
+        | Op::Constant { dst, .. }
+        | Op::Extend { dst, .. }
+        | Op::Load { dst, .. } => Some(dst),
+        Op::Store { .. } | Op::Goto { .. } | Op::Branch { .. } | Op::Exit => None,
+    }
+}
+
+fn operand(state: &State, operand: Operand) -> Value {
+    match operand {
+        Operand::Reg(reg) => state.get(reg),
+        Operand::Imm(imm) => Value::Number(Fact::Is(i64::from(imm).cast_unsigned())),
+    }
+}
+
+/// What an operation leaves in `dst`.
+fn alu(state: &State, width: Width, op: AluOp, dst: Reg, src: Operand) -> Result<Value, Refusal> {
+    let right = operand(state, src);
+    match (op, width) {
+        (AluOp::Mov, Width::W64) => return Ok(right),
+        (AluOp::Mov, Width::W32) => return Ok(Value::Number(right.number()?.low())),
+        _ => {}
+    }
+    let left = state.get(dst);
+    match (op, width, left, right) {
+        (AluOp::Add, Width::W64, Value::Pointer { area, at }, Value::Number(by)) => {
+            let at = match (at, by, src) {
+                (At::Is(at), Fact::Any | Fact::NotZero, Operand::Reg(index)) => At::Sum(index, at),
+                _ => moved(at, by, i64::checked_add),
+            };
+            Ok(Value::Pointer { area, at })
+        }
+        (AluOp::Add, Width::W64, Value::Number(by), Value::Pointer { area, at }) => {
+            Ok(Value::Pointer { area, at: moved(at, by, i64::checked_add) })
+        }
+        (AluOp::Sub, Width::W64, Value::Pointer { area, at }, Value::Number(by)) => {
+            Ok(Value::Pointer { area, at: moved(at, by, i64::checked_sub) })
+        }
+        (AluOp::Sub, Width::W64, Value::Pointer { area, .. }, Value::Pointer { area: other, .. })
+            if area == other =>
+        {
+            Ok(Value::ANY)
+        }
+        _ => {
+            left.number()?;
+            right.number()?;
+            Ok(Value::ANY)
+        }
+    }
+}
+
+fn moved(at: At, by: Fact, how: fn(i64, i64) -> Option<i64>) -> At {
+    let Fact::Is(by) = by else { return At::Any };
+    let moved = |at| how(at, by.cast_signed());
+    match at {
+        At::Is(at) => moved(at).map_or(At::Any, At::Is),
+        At::Sum(index, more) => moved(more).map_or(At::Any, |more| At::Sum(index, more)),
+        At::Any => At::Any,
+    }
+}
+
+/// The constant that a register is known to hold, where a store can have it in itself.
+fn constant_operand(state: &State, src: Operand) -> Operand {
+    match operand(state, src) {
+        Value::Number(Fact::Is(value)) => i32::try_from(value.cast_signed()).map_or(src, Operand::Imm),
+        _ => src,
+    }
+}
+
+/// Sign-extends the low bits of `dst`.
+fn extend(width: Width, bits: u8, dst: Reg, mut emit: impl FnMut(Insn)) {
+    let all = match width {
+        Width::W64 => 64,
+        Width::W32 => 32,
+    };
+    let src = Operand::Imm(all - i32::from(bits));
+    emit(Insn::Alu { width, op: AluOp::Shl, dst, src });
+    emit(Insn::Alu { width, op: AluOp::Sar, dst, src });
+}
+
+/// Numbers compare with numbers. Pointers into one area are equal or not; their order means nothing to an author.
+fn compare(state: &State, width: Width, cond: Cond, left: Reg, right: Operand) -> Result<(), Refusal> {
+    let (left, right) = (state.get(left), operand(state, right));
+    if let (Value::Pointer { area: a, .. }, Value::Pointer { area: b, .. }) = (left, right)
+        && a == b
+        && width == Width::W64
+        && matches!(cond, Cond::Eq | Cond::Ne)
+    {
+        return Ok(());
+    }
+    left.number()?;
+    right.number()?;
+    Ok(())
+}
+
+/// What a comparison with a constant says about the register on either side.
+fn learn(jumped: &mut State, fallen: &mut State, width: Width, cond: Cond, left: Reg, right: Operand) {
+    let (Operand::Imm(imm), Width::W64) = (right, width) else { return };
+    let (equal, other) = match cond {
+        Cond::Eq => (jumped, fallen),
+        Cond::Ne => (fallen, jumped),
+        _ => return,
+    };
+    equal.set(left, Value::Number(Fact::Is(i64::from(imm).cast_unsigned())));
+    if imm == 0 {
+        other.set(left, Value::Number(Fact::NotZero));
+    }
+}
