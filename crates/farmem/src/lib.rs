@@ -17,17 +17,22 @@
 //!
 //! The same calls work on a rack of processes: [`Rack::open`] with the `rack.toml` that `farmem up` runs.
 
+pub mod arena;
+pub mod btree;
 mod client;
 pub mod config;
 pub mod dispatch;
 mod embedded;
 mod error;
 pub mod hash_table;
+pub mod list;
 mod path;
 mod rack;
 pub mod serve;
 mod slots;
 
+pub use arena::Layout;
+pub use btree::BTree;
 pub use client::{Client, Completed, Ticket, Traversal, Vma};
 pub use config::{Placement, RackConfig, Transport, Waiting};
 pub use dispatch::{Dispatched, Policy, Profile, Way};
@@ -38,4 +43,5 @@ pub use farmem_io::{doctor, raw};
 pub use farmem_traversal::Program;
 pub use farmem_wire::{NodeId, UDP_PORT, VirtAddr};
 pub use hash_table::HashTable;
+pub use list::List;
 pub use rack::{ClientOptions, Rack, home_of};

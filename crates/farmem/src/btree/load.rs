@@ -1,0 +1,167 @@
+//! Bulk load: leaves and inner nodes are made from left to right, level by level, and written in large pieces.
+
+use super::node::{NODE_LEN, Node, UNUSED};
+use super::{BTree, KEYS_MAX};
+use crate::{Client, Error, Op, Ticket};
+use farmem_wire::VirtAddr;
+use std::collections::VecDeque;
+
+/// Bytes of one WRITE of a bulk load.
+const WRITE_LEN: usize = 64 << 10;
+/// WRITEs of a bulk load under way at once.
+const WRITES_MAX: usize = 8;
+/// Children of an inner node.
+const CHILDREN_MAX: usize = KEYS_MAX + 1;
+
+/// A key and its value.
+type Pair = (u64, u64);
+
+/// A node of the level below: its smallest key, and where it is.
+type Child = (u64, u64);
+
+impl BTree {
+    /// Fills an empty tree from pairs in ascending order of keys, `fill` to a leaf: the tree's most at most, and at least one.
+    ///
+    /// A partitioned tree gives each memory node an equal share of the leaves; an inner node lies where its first child does.
+    ///
+    /// # Errors
+    /// [`Error::Key`] for the first key that does not ascend; [`Error`] when far memory has no room or does not answer. The tree
+    /// is then empty as before. [`Error::Broken`] when it is not empty.
+    ///
+    /// # Panics
+    /// When `pairs` has not as many items as it says.
+    pub fn load(
+        &mut self,
+        client: &mut Client,
+        pairs: impl ExactSizeIterator<Item = (u64, u64)>,
+        fill: usize,
+    ) -> Result<(), Error> {
+        if self.read_node(client, self.header.root)? != Node::leaf(&[], 0) {
+            return Err(Error::Broken { addr: self.header.root, what: "an empty tree" });
+        }
+        let mut pieces = Pieces::default();
+        let built = self.build(client, pairs, fill.clamp(1, self.header.leaf_max), &mut pieces);
+        let finished = pieces.finish(client);
+        let root = built?;
+        finished?;
+        // The tree below stands: one write makes it the tree.
+        client.write(self.header.root, &root.emit())
+    }
+
+    /// Makes everything below the root; answers the root.
+    fn build(
+        &mut self,
+        client: &mut Client,
+        pairs: impl ExactSizeIterator<Item = (u64, u64)>,
+        fill: usize,
+        pieces: &mut Pieces,
+    ) -> Result<Node, Error> {
+        let leaves = pairs.len().div_ceil(fill);
+        let mut pairs = ascending(pairs);
+        if leaves <= 1 {
+            let all: Vec<Pair> = pairs.collect::<Result<_, _>>()?;
+            assert!(all.len() <= fill, "an ExactSizeIterator has as many items as it says");
+            return Ok(Node::leaf(&all, 0));
+        }
+        let mut level: Vec<Child> = Vec::with_capacity(leaves);
+        let mut next = self.arena.take(client, 0)?;
+        for number in 0..leaves {
+            let leaf: Vec<Pair> = pairs.by_ref().take(fill).collect::<Result<_, _>>()?;
+            let (addr, mut link) = (next, 0);
+            if number + 1 < leaves {
+                next = self.arena.take(client, (number + 1) * self.arena.homes() / leaves)?;
+                link = next.0;
+            }
+            let first = leaf.first().expect("an ExactSizeIterator has as many items as it says");
+            level.push((first.0, addr.0));
+            pieces.put(client, addr, &Node::leaf(&leaf, link).emit())?;
+        }
+        while level.len() > CHILDREN_MAX {
+            level = self.level_above(client, &level, pieces)?;
+        }
+        Ok(inner(&level))
+    }
+
+    fn level_above(
+        &mut self,
+        client: &mut Client,
+        level: &[Child],
+        pieces: &mut Pieces,
+    ) -> Result<Vec<Child>, Error> {
+        let mut above = Vec::with_capacity(level.len().div_ceil(CHILDREN_MAX));
+        for children in level.chunks(CHILDREN_MAX) {
+            let home = self.arena.home_of(client, VirtAddr(children[0].1));
+            let addr = self.arena.take(client, home)?;
+            above.push((children[0].0, addr.0));
+            pieces.put(client, addr, &inner(children).emit())?;
+        }
+        Ok(above)
+    }
+}
+
+fn inner(children: &[Child]) -> Node {
+    let keys = children[1..].iter().map(|child| child.0).collect();
+    Node::inner(keys, children.iter().map(|child| child.1).collect())
+}
+
+fn ascending(pairs: impl Iterator<Item = (u64, u64)>) -> impl Iterator<Item = Result<(u64, u64), Error>> {
+    let mut last = None;
+    pairs.map(move |(key, value)| {
+        let ascends = last.is_none_or(|last| last < key);
+        last = Some(key);
+        match (ascends, key) {
+            (_, UNUSED) => Err(Error::Key { key, reason: super::UNUSED_REASON }),
+            (false, _) => {
+                Err(Error::Key { key, reason: "the keys of a bulk load ascend, each is there once" })
+            }
+            (true, _) => Ok((key, value)),
+        }
+    })
+}
+
+/// Nodes on their way: those that follow each other in memory go in one WRITE.
+#[derive(Default)]
+struct Pieces {
+    start: u64,
+    bytes: Vec<u8>,
+    under_way: VecDeque<Ticket>,
+}
+
+impl Pieces {
+    fn put(&mut self, client: &mut Client, addr: VirtAddr, node: &[u8; NODE_LEN]) -> Result<(), Error> {
+        if self.start + self.bytes.len() as u64 != addr.0 || self.bytes.len() >= WRITE_LEN {
+            self.send(client)?;
+            self.start = addr.0;
+        }
+        self.bytes.extend_from_slice(node);
+        Ok(())
+    }
+
+    fn finish(&mut self, client: &mut Client) -> Result<(), Error> {
+        self.send(client)?;
+        while !self.under_way.is_empty() {
+            self.await_one(client)?;
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, client: &mut Client) -> Result<(), Error> {
+        if self.bytes.is_empty() {
+            return Ok(());
+        }
+        if self.under_way.len() == WRITES_MAX {
+            self.await_one(client)?;
+        }
+        let fresh = client.buffer(0);
+        let buf = core::mem::replace(&mut self.bytes, fresh);
+        self.under_way.push_back(client.submit(Op::Write { addr: VirtAddr(self.start), buf })?);
+        Ok(())
+    }
+
+    fn await_one(&mut self, client: &mut Client) -> Result<(), Error> {
+        let Some(ticket) = self.under_way.pop_front() else { return Ok(()) };
+        let completed = client.wait(ticket)?;
+        client.recycle(completed.buf);
+        completed.result.map(|_| ())
+    }
+}
