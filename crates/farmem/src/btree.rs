@@ -179,6 +179,11 @@ impl BTree {
         self.header.root
     }
 
+    /// Keys of a leaf at most.
+    pub(crate) const fn leaf_max(&self) -> usize {
+        self.header.leaf_max
+    }
+
     /// Where this handle's traversals run.
     #[must_use]
     pub const fn policy(&self) -> Policy {

@@ -28,6 +28,7 @@ pub mod hash_table;
 pub mod list;
 mod path;
 mod rack;
+pub mod series;
 pub mod serve;
 mod slots;
 
@@ -45,3 +46,4 @@ pub use farmem_wire::{NodeId, UDP_PORT, VirtAddr};
 pub use hash_table::HashTable;
 pub use list::List;
 pub use rack::{ClientOptions, Rack, home_of};
+pub use series::Series;
