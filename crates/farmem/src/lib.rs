@@ -31,6 +31,7 @@ mod rack;
 pub mod series;
 pub mod serve;
 mod slots;
+pub mod ycsb;
 
 pub use arena::Layout;
 pub use btree::BTree;
