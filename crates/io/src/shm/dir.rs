@@ -8,9 +8,8 @@ use super::{RING_BYTES_MAX, RING_BYTES_MIN};
 use crate::{OpenError, parse_gid};
 use farmem_machine::Port;
 use farmem_wire::Gid;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io;
-use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -110,15 +109,28 @@ fn corrupt(path: PathBuf) -> OpenError {
     OpenError::Foreign { path, why: "has indices that do not belong together: corrupt".into() }
 }
 
+/// Times a lock is tried: one who only looks whether it is held ([`live_endpoints`]) holds it for a moment.
+const LOCK_TRIES_MAX: u32 = 100;
+
 /// Locks the file; false when another process holds the lock.
 fn lock(file: &File) -> io::Result<bool> {
-    // SAFETY: a system call on a descriptor that `file` keeps open; it touches no memory.
-    let done = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
-    if done == 0 {
-        return Ok(true);
+    for _ in 0..LOCK_TRIES_MAX {
+        match file.try_lock() {
+            Ok(()) => return Ok(true),
+            Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+            Err(TryLockError::Error(e)) => return Err(e),
+        }
     }
-    let e = io::Error::last_os_error();
-    if e.kind() == io::ErrorKind::WouldBlock { Ok(false) } else { Err(e) }
+    Ok(false)
+}
+
+/// True when some process holds the lock.
+fn is_locked(file: &File) -> bool {
+    let taken = file.try_lock_shared();
+    if taken.is_ok() {
+        drop(file.unlock());
+    }
+    matches!(taken, Err(TryLockError::WouldBlock))
 }
 
 fn names(dir: &Path) -> Vec<String> {
@@ -131,7 +143,7 @@ fn names(dir: &Path) -> Vec<String> {
 pub fn live_endpoints(dir: &Path) -> Vec<String> {
     let names = names(dir);
     let bells = names.iter().filter_map(|name| Some((name, name.strip_suffix(".bell")?)));
-    let is_held = |name: &str| File::open(dir.join(name)).is_ok_and(|file| matches!(lock(&file), Ok(false)));
+    let is_held = |name: &str| File::open(dir.join(name)).is_ok_and(|file| is_locked(&file));
     bells.filter(|(name, _)| is_held(name)).map(|(_, gid)| gid.to_owned()).collect()
 }
 

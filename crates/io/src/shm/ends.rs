@@ -20,13 +20,23 @@ const fn route(src: Gid, dst: Gid) -> Route {
 #[derive(Debug)]
 pub(super) struct Bell {
     mapping: Mapping,
-    /// Keeps the lock that says the endpoint is alive; a peer's bell has none.
-    _lock: Option<File>,
+    /// Holds the lock that says the endpoint is alive; a peer's bell has none.
+    lock: Option<File>,
+}
+
+impl Drop for Bell {
+    /// Closing the file is not enough: a child that another thread is just forking has it open too, until it runs its program.
+    fn drop(&mut self) {
+        if let Some(file) = &self.lock {
+            // Closing it follows; that releases the lock as well, if a moment later.
+            drop(file.unlock());
+        }
+    }
 }
 
 impl Bell {
     pub(super) const fn new(mapping: Mapping, lock: Option<File>) -> Self {
-        Self { mapping, _lock: lock }
+        Self { mapping, lock }
     }
 
     fn words(&self) -> &[AtomicU64] {
