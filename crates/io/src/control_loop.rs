@@ -10,21 +10,17 @@ use std::sync::mpsc::Receiver;
 /// Longest time without a look at the stop flag.
 const TURN_MAX: Duration = Duration::from_millis(20);
 
-/// Requests under way, and the lines to keep.
+/// Requests under way, and where the log is kept.
 struct Desk {
     store: ControlStore,
     asked: BTreeMap<u64, ApiCall>,
-    /// The first failure of the store; the control plane stops before anything that depends on it leaves.
-    failure: Option<io::Error>,
 }
 
 impl Desk {
-    fn take<L: Link>(&mut self, out: Out, link: &mut L) {
-        if self.failure.is_some() {
-            return;
-        }
+    /// Does what the control plane says. When a line cannot be kept, nothing behind it is done.
+    fn take<L: Link>(&mut self, out: Out, link: &mut L) -> io::Result<()> {
         match out {
-            Out::Persist(record) => self.failure = self.store.append(&record).err(),
+            Out::Persist(record) => self.store.append(&record)?,
             Out::Peer(change) => {
                 // A peer this link cannot reach gets no updates; the control plane finds it silent.
                 drop(link.set_peer(change.port, change.gid));
@@ -35,10 +31,7 @@ impl Desk {
                 }
             }
         }
-    }
-
-    fn sound(&mut self) -> io::Result<()> {
-        self.failure.take().map_or(Ok(()), Err)
+        Ok(())
     }
 }
 
@@ -52,18 +45,16 @@ pub fn run_control<L: Link>(
     store: ControlStore,
     stop: &Stop,
 ) -> io::Result<()> {
-    let mut desk = Desk { store, asked: BTreeMap::new(), failure: None };
+    let mut desk = Desk { store, asked: BTreeMap::new() };
     let mut tickets = 0;
     while !stop.is_set() {
         while let Ok(call) = calls.try_recv() {
             tickets += 1;
             let request = call.request.clone();
             desk.asked.insert(tickets, call);
-            driver.submit(Ask { ticket: tickets, request }, &mut |out, link| desk.take(out, link));
-            desk.sound()?;
+            driver.try_submit(Ask { ticket: tickets, request }, &mut |out, link| desk.take(out, link))?;
         }
-        driver.turn(Wait::AtMost(TURN_MAX), &mut |out, link| desk.take(out, link))?;
-        desk.sound()?;
+        driver.try_turn(Wait::AtMost(TURN_MAX), &mut |out, link| desk.take(out, link))?;
     }
     Ok(())
 }

@@ -36,6 +36,15 @@ impl<M: Machine, L: Link> Driver<M, L> {
     /// # Errors
     /// When the link no longer works.
     pub fn turn(&mut self, wait: Wait, each_out: &mut dyn FnMut(M::Out, &mut L)) -> io::Result<usize> {
+        self.try_turn(wait, &mut infallible(each_out))
+    }
+
+    /// As [`Driver::turn`], for a caller that can fail at what the role tells it: nothing the role wanted done after that is done, and no
+    /// frame of this turn is flushed. The role believes it was; so the driver must not be used any more.
+    ///
+    /// # Errors
+    /// What `each_out` failed with, or when the link no longer works.
+    pub fn try_turn(&mut self, wait: Wait, each_out: &mut EachOut<'_, M, L>) -> io::Result<usize> {
         self.link.flush()?;
         let wait = self.until_next_wake(wait);
         let Self { machine, link, clock, outbox, .. } = self;
@@ -49,7 +58,7 @@ impl<M: Machine, L: Link> Driver<M, L> {
         if machine.next_wake().is_some_and(|at| at <= now) {
             machine.handle(now, Event::Wake, outbox);
         }
-        self.act(each_out);
+        self.act(each_out)?;
         self.link.flush()?;
         received
     }
@@ -57,8 +66,16 @@ impl<M: Machine, L: Link> Driver<M, L> {
     /// Hands the role a request of its own user. What it sends is queued: the next [`Driver::turn`] or [`Driver::flush`] sends it,
     /// so that several requests in a row share one batch.
     pub fn submit(&mut self, input: M::In, each_out: &mut dyn FnMut(M::Out, &mut L)) {
+        self.try_submit(input, &mut infallible(each_out)).expect("it cannot fail");
+    }
+
+    /// As [`Driver::submit`], for a caller that can fail; see [`Driver::try_turn`].
+    ///
+    /// # Errors
+    /// What `each_out` failed with.
+    pub fn try_submit(&mut self, input: M::In, each_out: &mut EachOut<'_, M, L>) -> io::Result<()> {
         self.machine.handle(self.clock.now(), Event::Local(input), &mut self.outbox);
-        self.act(each_out);
+        self.act(each_out)
     }
 
     /// Sends what [`Driver::submit`] queued.
@@ -101,13 +118,27 @@ impl<M: Machine, L: Link> Driver<M, L> {
         }
     }
 
-    fn act(&mut self, each_out: &mut dyn FnMut(M::Out, &mut L)) {
+    /// Does what the role wants done, in order, up to the first failure.
+    fn act(&mut self, each_out: &mut EachOut<'_, M, L>) -> io::Result<()> {
         let Self { link, outbox, watch, .. } = self;
+        let mut result = Ok(());
         outbox.drain(|action| match action {
+            _ if result.is_err() => {}
             Action::Send { port, frame } => link.send(port, frame),
-            Action::Local(out) => each_out(out, link),
+            Action::Local(out) => result = each_out(out, link),
             Action::Note(note) => watch(note),
         });
+        result
+    }
+}
+
+/// What takes the answers of a role, and may fail at it.
+pub type EachOut<'a, M, L> = dyn FnMut(<M as Machine>::Out, &mut L) -> io::Result<()> + 'a;
+
+fn infallible<O, L>(each_out: &mut dyn FnMut(O, &mut L)) -> impl FnMut(O, &mut L) -> io::Result<()> {
+    |out, link| {
+        each_out(out, link);
+        Ok(())
     }
 }
 
@@ -160,3 +191,6 @@ pub fn run<M: Machine, L: Link>(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -28,7 +28,7 @@ pub use affinity::{current_cpu, pin_to_cpu};
 pub use clock::Clock;
 pub use control_loop::run_control;
 pub use control_store::ControlStore;
-pub use driver::{Driver, Stop, run};
+pub use driver::{Driver, EachOut, Stop, run};
 pub use error::OpenError;
 pub use http::{ApiCall, ApiCallError, ApiClient, ApiServer};
 pub use link::{FRAME_MAX, Link, LinkCounters, Wait, Waiting, Waker};
