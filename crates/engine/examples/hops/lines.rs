@@ -1,0 +1,61 @@
+//! The line-read limit: how many random lines of 64 bytes this core reads in a second, with nothing to compute.
+
+use crate::memory::cpu_time;
+use crate::memory::{LINE, Table, prefetch};
+use crate::{Chance, Measured};
+use std::hint::black_box;
+
+/// Lines per measurement.
+const READS: usize = 2_000_000;
+
+/// Independent loads.
+pub(crate) fn loads(table: &Table, chance: &mut Chance) -> Measured {
+    let words = table.words();
+    let lines = words.len() / (LINE / 8);
+    let mut sum = 0_u64;
+    let start = cpu_time();
+    for _ in 0..READS {
+        sum = sum.wrapping_add(words[chance.below(lines) * (LINE / 8)]);
+    }
+    let time = cpu_time() - start;
+    black_box(sum);
+    Measured { units: READS as u64, time }
+}
+
+/// Loads of lines that were asked for `distance` reads before.
+pub(crate) fn prefetched<const HINT: u8>(table: &Table, chance: &mut Chance, distance: usize) -> Measured {
+    let words = table.words();
+    let lines = words.len() / (LINE / 8);
+    let mut ring = [0_usize; 64];
+    assert!(distance <= ring.len() && distance.is_power_of_two());
+    let mut sum = 0_u64;
+    let start = cpu_time();
+    for n in 0..READS {
+        let next = chance.below(lines) * (LINE / 8);
+        prefetch::<HINT>(&raw const words[next]);
+        let place = &mut ring[n % distance % 64];
+        sum = sum.wrapping_add(words[*place]);
+        *place = next;
+    }
+    let time = cpu_time() - start;
+    black_box(sum);
+    Measured { units: READS as u64, time }
+}
+
+/// The time of one read that waits for the one before, for the report: every address comes out of the line before.
+pub(crate) fn dependent(table: &Table, chance: &mut Chance) -> Measured {
+    const CHASED: usize = 100_000;
+    let words = table.words();
+    let lines = words.len() / (LINE / 8);
+    let salt = chance.below(lines);
+    let mut at = salt;
+    let start = cpu_time();
+    for n in 0..CHASED {
+        // The word decides nothing, but the processor cannot know.
+        let word = black_box(words[at * (LINE / 8)]) as usize;
+        at = (at.wrapping_mul(0x9e37_79b9) ^ salt ^ n ^ (word & word.wrapping_sub(1) & !word)) % lines;
+    }
+    let time = cpu_time() - start;
+    black_box(at);
+    Measured { units: CHASED as u64, time }
+}

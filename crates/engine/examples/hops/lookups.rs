@@ -1,0 +1,220 @@
+//! Lookups in batches, in every way there is to run them.
+
+use crate::memory::{Copied, Lent, NTA, T0, T2, Table, cpu_time};
+use crate::tables::{Btree, Hash, Query};
+use crate::{Chance, Measured, Variant};
+use farmem_engine::{Compiled, Executor, Jit, Memory, Miss, Ranges, Search, Visit};
+use farmem_traversal::{End, Outcome, Program, State, run};
+use farmem_wire::VirtAddr;
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Lookups that come in at once.
+const BATCH: usize = 4096;
+
+/// A way to run lookups.
+pub(crate) struct Way {
+    /// Behind the name of the structure; the reported one has none.
+    name: &'static str,
+    /// `None`: the interpreter, one at a time.
+    in_flight: Option<usize>,
+    windows: Windows,
+    /// Batches per measurement, so that each takes about a tenth of a second.
+    batches: usize,
+}
+
+#[derive(Clone, Copy)]
+enum Windows {
+    Copied(u8),
+    Lent,
+    /// Copied, and ranges searched one after the other.
+    Portable,
+}
+
+const fn way(name: &'static str, in_flight: usize, windows: Windows, batches: usize) -> Way {
+    Way { name, in_flight: Some(in_flight), windows, batches }
+}
+
+impl Way {
+    pub(crate) const HASH: [Self; 12] = [
+        way("", 32, Windows::Copied(T0), 400),
+        way(".lent", 32, Windows::Lent, 400),
+        way(".nta", 32, Windows::Copied(NTA), 400),
+        way(".t2", 32, Windows::Copied(T2), 400),
+        way(".portable_ranges", 32, Windows::Portable, 400),
+        way(".k8", 8, Windows::Copied(T0), 300),
+        way(".k16", 16, Windows::Copied(T0), 400),
+        way(".k24", 24, Windows::Copied(T0), 400),
+        way(".k48", 48, Windows::Copied(T0), 400),
+        way(".k64", 64, Windows::Copied(T0), 400),
+        way(".one_at_a_time", 1, Windows::Copied(T0), 30),
+        Self { name: ".interpreter", in_flight: None, windows: Windows::Copied(T0), batches: 30 },
+    ];
+    pub(crate) const BTREE: [Self; 8] = [
+        way("", 32, Windows::Copied(T0), 100),
+        way(".lent", 32, Windows::Lent, 100),
+        way(".nta", 32, Windows::Copied(NTA), 100),
+        way(".portable_ranges", 32, Windows::Portable, 100),
+        way(".k8", 8, Windows::Copied(T0), 100),
+        way(".k16", 16, Windows::Copied(T0), 100),
+        way(".one_at_a_time", 1, Windows::Copied(T0), 20),
+        Self { name: ".interpreter", in_flight: None, windows: Windows::Copied(T0), batches: 15 },
+    ];
+}
+
+/// A structure and its program.
+pub(crate) struct Lookups<'t> {
+    table: &'t Table,
+    ranges: Ranges,
+    program: Program,
+    compiled: Arc<Compiled>,
+    make: Box<dyn Fn(&mut Chance) -> Query + 't>,
+    /// Words of the scratch pad: the wanted key, whether it was found, its value.
+    found: usize,
+    value: usize,
+    /// Hops are counted, or lookups.
+    hops: bool,
+    batch: RefCell<Batch>,
+}
+
+struct Batch {
+    queries: Vec<Query>,
+    pads: Vec<Pad>,
+    outcomes: Vec<Outcome<Miss>>,
+}
+
+/// What a request brings: a pointer and a scratch pad, one line.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Pad {
+    cur_ptr: VirtAddr,
+    scratch: [u8; 56],
+}
+
+impl<'t> Lookups<'t> {
+    pub(crate) fn hash(table: &'t Table, hash: &'t Hash) -> Self {
+        let text = include_str!("../../../../testdata/programs/hash_find.pulse");
+        let make = |chance: &mut Chance| hash.query(chance);
+        Self::new(table, hash.0.ranges(), text, Box::new(make), [0, 2], true)
+    }
+
+    pub(crate) fn btree(table: &'t Table, btree: &'t Btree) -> Self {
+        let text = include_str!("../../../../testdata/programs/btree_find.pulse");
+        let make = |chance: &mut Chance| btree.query(chance);
+        Self::new(table, btree.layout.ranges(), text, Box::new(make), [1, 2], false)
+    }
+
+    fn new(
+        table: &'t Table,
+        ranges: Ranges,
+        text: &str,
+        make: Box<dyn Fn(&mut Chance) -> Query + 't>,
+        [found, value]: [usize; 2],
+        hops: bool,
+    ) -> Self {
+        let program = Program::assemble(text).expect("assembles");
+        let compiled = Jit::new(1).expect("a compiler").compile(&program).expect("compiles");
+        let outcome = Outcome { iterations: 0, end: End::Fault };
+        let pad = Pad { cur_ptr: VirtAddr(0), scratch: [0; 56] };
+        let batch = Batch { queries: Vec::new(), pads: vec![pad; BATCH], outcomes: vec![outcome; BATCH] };
+        let batch = RefCell::new(batch);
+        Self { table, ranges, program, compiled, make, found, value, hops, batch }
+    }
+
+    pub(crate) fn variants<'a>(
+        &'a self,
+        name: &'a str,
+        ways: &'a [Way],
+    ) -> impl Iterator<Item = Variant<'a>> + 'a {
+        ways.iter().map(move |way| {
+            Variant::new(format!("{name}{}", way.name), move |chance| self.measure(way, chance))
+        })
+    }
+
+    fn measure(&self, way: &Way, chance: &mut Chance) -> Measured {
+        let mut batch = self.batch.borrow_mut();
+        let mut measured = Measured { units: 0, time: Duration::ZERO };
+        for _ in 0..way.batches {
+            self.refill(&mut batch, chance);
+            let start = cpu_time();
+            self.run(way, &mut batch);
+            measured.time += cpu_time() - start;
+            measured.units += self.check(&batch);
+        }
+        measured
+    }
+
+    fn refill(&self, batch: &mut Batch, chance: &mut Chance) {
+        batch.queries.clear();
+        for pad in &mut batch.pads {
+            let query = (self.make)(chance);
+            *pad = Pad { cur_ptr: VirtAddr(query.cur_ptr), scratch: [0; 56] };
+            pad.scratch[..8].copy_from_slice(&query.wanted[0].to_le_bytes());
+            pad.scratch[8..16].copy_from_slice(&query.wanted[1].to_le_bytes());
+            batch.queries.push(query);
+        }
+    }
+
+    fn run(&self, way: &Way, batch: &mut Batch) {
+        let Some(in_flight) = way.in_flight else { return self.interpret(batch) };
+        let executor = Executor::new(in_flight);
+        match way.windows {
+            Windows::Copied(NTA) => self.execute(&executor, &Copied::<NTA>(self.table), batch),
+            Windows::Copied(T2) => self.execute(&executor, &Copied::<T2>(self.table), batch),
+            Windows::Copied(_) => self.execute(&executor, &Copied::<T0>(self.table), batch),
+            Windows::Lent => self.execute(&executor, &Lent::<T0>(self.table), batch),
+            Windows::Portable => {
+                let executor = Executor::with_search(in_flight, Search::all()[0]);
+                self.execute(&executor, &Copied::<T0>(self.table), batch);
+            }
+        }
+    }
+
+    fn execute(&self, executor: &Executor, memory: &impl Memory, batch: &mut Batch) {
+        let scratch_len = self.program.scratch_len();
+        let visits = batch.pads.iter_mut().map(|pad| Visit {
+            program: &self.compiled,
+            ranges: &self.ranges,
+            cur_ptr: &mut pad.cur_ptr,
+            scratch: &mut pad.scratch[..scratch_len],
+            limit: 4096,
+        });
+        let outcomes = &mut batch.outcomes;
+        executor.run(memory, visits, |number, outcome| outcomes[number] = outcome);
+    }
+
+    fn interpret(&self, batch: &mut Batch) {
+        let memory = Copied::<T0>(self.table);
+        let mut state = State::default();
+        for (pad, outcome) in batch.pads.iter_mut().zip(&mut batch.outcomes) {
+            let scratch = &mut pad.scratch[..self.program.scratch_len()];
+            state.cur_ptr = pad.cur_ptr;
+            state.scratch.clear();
+            state.scratch.extend_from_slice(scratch);
+            let mut fetch = |addr: VirtAddr, window: &mut [u8]| {
+                let offset = self.ranges.translate(addr.0, window.len())?;
+                memory.load(offset, window);
+                Ok(())
+            };
+            *outcome = run(&self.program, &mut fetch, &mut state, 4096);
+            scratch.copy_from_slice(&state.scratch);
+        }
+    }
+
+    /// Every answer is checked; answers what to count.
+    fn check(&self, batch: &Batch) -> u64 {
+        let word = |pad: &Pad, n: usize| u64::from_le_bytes(pad.scratch.as_chunks().0[n]);
+        let mut hops = 0;
+        for ((query, pad), outcome) in batch.queries.iter().zip(&batch.pads).zip(&batch.outcomes) {
+            assert_eq!(
+                *outcome,
+                Outcome { iterations: query.iterations, end: End::Return },
+                "a lookup ended"
+            );
+            assert_eq!((word(pad, self.found), word(pad, self.value)), (1, query.value), "and found its key");
+            hops += u64::from(outcome.iterations);
+        }
+        if self.hops { hops } else { batch.queries.len() as u64 }
+    }
+}

@@ -1,0 +1,276 @@
+//! Verified programs as machine code, made by Cranelift and kept by name.
+//!
+//! The code of one iteration gets a window, a scratch pad and `cur_ptr`, and does with them what the interpreter does. It sees no
+//! other memory: constant accesses were proved inside by the verifier, indexed ones are checked by the code. Pages are writable while
+//! they are filled and executable afterwards, never both. They are freed with the last [`Compiled`] that runs them, so a program can
+//! be forgotten while it is in flight.
+
+mod translate;
+
+use cranelift_codegen::ir::{AbiParam, Signature, types};
+use cranelift_codegen::isa::OwnedTargetIsa;
+use cranelift_codegen::settings::{self, Configurable};
+use cranelift_codegen::{CodegenError, Context};
+use cranelift_frontend::FunctionBuilderContext;
+use cranelift_jit::{JITBuilder, JITModule};
+use cranelift_module::{Linkage, Module, ModuleError, default_libcall_names};
+use farmem_traversal::{Program, Step};
+use farmem_wire::{ProgramHash, VirtAddr};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::mem::{self, ManuallyDrop};
+use std::sync::Arc;
+
+/// How the code of an iteration ends: two words, in two registers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub(crate) struct Exit {
+    /// After [`Exit::NEXT`] the pointer to load next, else `cur_ptr` as it came.
+    pub(crate) cur_ptr: u64,
+    /// [`Exit::NEXT`], [`Exit::RETURN`] or [`Exit::FAULT`].
+    pub(crate) how: u64,
+}
+
+impl Exit {
+    pub(crate) const NEXT: u64 = 0;
+    pub(crate) const RETURN: u64 = 1;
+    pub(crate) const FAULT: u64 = 2;
+}
+
+/// The code of one iteration: window, scratch pad, `cur_ptr`.
+///
+/// # Safety
+/// The first points to as many readable bytes as the program's window has, the second to as many bytes as its scratch pad has that
+/// nobody else uses, and the [`Compiled`] that the function is from is alive.
+pub(crate) type Code = unsafe extern "C" fn(*const u8, *mut u8, u64) -> Exit;
+
+/// Why a program was not compiled. The interpreter still runs it.
+#[derive(Debug)]
+pub enum JitError {
+    /// Cranelift has no code for this machine.
+    Machine(&'static str),
+    /// Cranelift refused the program, or the system gave no memory for it.
+    Program(Box<ModuleError>),
+}
+
+impl fmt::Display for JitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Machine(why) => write!(f, "programs cannot be compiled for this machine: {why}"),
+            Self::Program(why) => write!(f, "the program could not be compiled: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for JitError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Machine(_) => None,
+            Self::Program(why) => Some(why),
+        }
+    }
+}
+
+impl From<ModuleError> for JitError {
+    fn from(why: ModuleError) -> Self {
+        Self::Program(Box::new(why))
+    }
+}
+
+/// The compiler, and the compiled programs by name.
+pub struct Jit {
+    isa: OwnedTargetIsa,
+    context: Context,
+    builder: FunctionBuilderContext,
+    programs_max: usize,
+    kept: BTreeMap<ProgramHash, Kept>,
+    /// Counts uses; the order of the last ones.
+    clock: u64,
+}
+
+struct Kept {
+    compiled: Arc<Compiled>,
+    used: u64,
+}
+
+impl fmt::Debug for Jit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Jit")
+            .field("programs", &self.kept.len())
+            .field("programs_max", &self.programs_max)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Jit {
+    /// A compiler for this machine that keeps up to `programs_max` programs.
+    ///
+    /// # Errors
+    /// [`JitError::Machine`] when there is none.
+    ///
+    /// # Panics
+    /// When `programs_max` is 0.
+    pub fn new(programs_max: usize) -> Result<Self, JitError> {
+        assert!(programs_max > 0, "a cache has room for a program");
+        let mut flags = settings::builder();
+        // cranelift-jit asks for the first two. The IR is checked where assertions are; a frame needs no probing of 128 bytes.
+        for (name, value) in [
+            ("is_pic", "false"),
+            ("use_colocated_libcalls", "false"),
+            ("opt_level", "speed"),
+            ("unwind_info", "false"),
+            ("enable_probestack", "false"),
+            ("enable_verifier", if cfg!(debug_assertions) { "true" } else { "false" }),
+        ] {
+            flags.set(name, value).expect("a setting of the pinned version");
+        }
+        let machine = cranelift_native::builder().map_err(JitError::Machine)?;
+        let isa = machine
+            .finish(settings::Flags::new(flags))
+            .map_err(|why| JitError::from(ModuleError::Compilation(why)))?;
+        let context = Context::new();
+        let builder = FunctionBuilderContext::new();
+        Ok(Self { isa, context, builder, programs_max, kept: BTreeMap::new(), clock: 0 })
+    }
+
+    /// The compiled program: kept from before, else compiled now, for which the one that was not asked for longest is forgotten.
+    ///
+    /// # Errors
+    /// [`JitError::Program`]; nothing is forgotten then.
+    pub fn compile(&mut self, program: &Program) -> Result<Arc<Compiled>, JitError> {
+        self.clock += 1;
+        if let Some(kept) = self.kept.get_mut(&program.hash())
+            // The name is half a SHA-256: whoever finds two programs of one name must not get the one for the other.
+            && kept.compiled.program == *program
+        {
+            kept.used = self.clock;
+            return Ok(Arc::clone(&kept.compiled));
+        }
+        let compiled = Arc::new(self.make(program)?);
+        let kept = Kept { compiled: Arc::clone(&compiled), used: self.clock };
+        self.kept.insert(program.hash(), kept);
+        if self.kept.len() > self.programs_max {
+            let oldest = self.kept.iter().min_by_key(|(_, kept)| kept.used).map(|(hash, _)| *hash);
+            self.kept.remove(&oldest.expect("there are more than none"));
+        }
+        Ok(compiled)
+    }
+
+    /// Programs that are kept.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// True when no program is kept.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.kept.is_empty()
+    }
+
+    fn make(&mut self, program: &Program) -> Result<Compiled, JitError> {
+        let mut module =
+            Pages::new(JITModule::new(JITBuilder::with_isa(self.isa.clone(), default_libcall_names())));
+        let mut signature = Signature::new(self.isa.default_call_conv());
+        let pointer = self.isa.pointer_type();
+        signature.params.extend([pointer, pointer, types::I64].map(AbiParam::new));
+        signature.returns.extend([types::I64; 2].map(AbiParam::new));
+        let iteration = module.0.declare_function("iteration", Linkage::Export, &signature)?;
+        self.context.clear();
+        self.context.func.signature = signature;
+        translate::translate(program, &mut self.context.func, &mut self.builder, self.isa.frontend_config());
+        module.0.define_function(iteration, &mut self.context)?;
+        module.0.finalize_definitions()?;
+        let code_len = self
+            .context
+            .compiled_code()
+            .ok_or(ModuleError::Compilation(CodegenError::CodeTooLarge))?
+            .code_buffer()
+            .len();
+        let start = module.0.get_finalized_function(iteration);
+        // SAFETY: it is the start of a function that was compiled with the signature of `Code` and the calling convention of C.
+        let code = unsafe { mem::transmute::<*const u8, Code>(start) };
+        Ok(Compiled { program: program.clone(), code, code_len, _pages: module })
+    }
+}
+
+/// The pages of one program. Cranelift leaks them unless they are freed by hand, as it cannot know who still runs them.
+struct Pages(ManuallyDrop<JITModule>);
+
+impl Pages {
+    fn new(module: JITModule) -> Self {
+        Self(ManuallyDrop::new(module))
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: taken once, here; the field is not touched afterwards.
+        let module = unsafe { ManuallyDrop::take(&mut self.0) };
+        // SAFETY: the code is called only through a borrow of the `Compiled` that owns these pages, and that is being dropped.
+        unsafe { module.free_memory() };
+    }
+}
+
+/// A program as machine code.
+pub struct Compiled {
+    program: Program,
+    code: Code,
+    code_len: usize,
+    _pages: Pages,
+}
+
+// SAFETY: what is not `Sync` in it is the module in `_pages`, which nothing touches between the end of `Jit::make` and its drop, and
+// which is `Send`. The code itself is read-only.
+unsafe impl Sync for Compiled {}
+
+impl fmt::Debug for Compiled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Compiled")
+            .field("program", &self.program)
+            .field("code_len", &self.code_len)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Compiled {
+    /// The program it was compiled from.
+    #[must_use]
+    pub const fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Bytes of machine code.
+    #[must_use]
+    pub const fn code_len(&self) -> usize {
+        self.code_len
+    }
+
+    /// Runs one iteration over the loaded window, as [`Program::step`] does.
+    ///
+    /// # Panics
+    /// When `window` or `scratch` does not have the program's lengths.
+    pub fn step(&self, window: &[u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
+        assert_eq!(window.len(), self.program.window_len(), "the window is the program's");
+        assert_eq!(scratch.len(), self.program.scratch_len(), "the scratch pad is the program's");
+        // SAFETY: both have the program's lengths, by the assertions, and the code lives as long as `self`.
+        let exit = unsafe { (self.code)(window.as_ptr(), scratch.as_mut_ptr(), cur_ptr.0) };
+        cur_ptr.0 = exit.cur_ptr;
+        match exit.how {
+            Exit::NEXT => Step::Next,
+            Exit::RETURN => Step::Return,
+            how => {
+                assert_eq!(how, Exit::FAULT, "an iteration ends in one of three ways");
+                Step::Fault
+            }
+        }
+    }
+
+    /// The code of one iteration.
+    pub(crate) const fn code(&self) -> Code {
+        self.code
+    }
+}
+
+#[cfg(test)]
+mod tests;

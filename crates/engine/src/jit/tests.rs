@@ -1,0 +1,106 @@
+//! The cache: one compile per program, a bound, and code that lives as long as someone runs it. What the code does is held to the
+//! interpreter in `tests/differential.rs`.
+
+use super::*;
+
+/// A program whose number is its result.
+fn numbered(number: u64) -> Program {
+    Program::assemble(&format!(".scratch 8\n lddw r2, {number}\n st8 scratch[0], r2\n ret")).unwrap()
+}
+
+fn result(compiled: &Compiled) -> u64 {
+    let mut scratch = [0; 8];
+    assert_eq!(compiled.step(&[0], &mut VirtAddr(7), &mut scratch), Step::Return);
+    u64::from_le_bytes(scratch)
+}
+
+#[test]
+fn a_program_is_compiled_once() {
+    let mut jit = Jit::new(4).unwrap();
+    assert!(jit.is_empty());
+    let first = jit.compile(&numbered(1)).unwrap();
+    let again = jit.compile(&Program::decode(numbered(1).encoded()).unwrap()).unwrap();
+    assert!(Arc::ptr_eq(&first, &again));
+    assert_eq!(jit.len(), 1);
+    assert_eq!(result(&first), 1);
+    assert!(first.code_len() > 0 && first.code_len() < 200, "{} bytes", first.code_len());
+}
+
+/// Two programs fit. The third drives out the one that was asked for longest ago, which a traversal in flight still runs: its code
+/// stays until that has ended. The other of the first two was asked for since, and stays in the cache.
+#[test]
+fn a_forgotten_program_lives_as_long_as_it_is_run() {
+    let mut jit = Jit::new(2).unwrap();
+    let (one, two) = (jit.compile(&numbered(1)).unwrap(), jit.compile(&numbered(2)).unwrap());
+    let one_in_cache = jit.compile(&numbered(1)).unwrap();
+    jit.compile(&numbered(3)).unwrap();
+    assert_eq!(jit.len(), 2);
+    assert_eq!(Arc::strong_count(&two), 1, "only this test has it");
+    assert_eq!(result(&two), 2);
+    assert!(Arc::ptr_eq(&one, &jit.compile(&numbered(1)).unwrap()), "it was used since");
+    drop((one, one_in_cache));
+    let two_again = jit.compile(&numbered(2)).unwrap();
+    assert!(!Arc::ptr_eq(&two, &two_again), "it was forgotten");
+    drop(jit);
+    assert_eq!((result(&two), result(&two_again)), (2, 2), "code outlives the compiler");
+}
+
+/// Many more programs than fit: what is forgotten is freed. Without that this would map a page and more for each.
+#[test]
+fn the_pages_of_forgotten_programs_are_given_back() {
+    let executable = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().filter(|line| line.contains("r-xp") && line.split_whitespace().count() < 6).count()
+    };
+    let mut jit = Jit::new(2).unwrap();
+    let before = executable();
+    for number in 0..50 {
+        assert_eq!(result(&jit.compile(&numbered(number)).unwrap()), number);
+        let mapped = executable().saturating_sub(before);
+        // Tests of the same process compile too, a few at a time.
+        assert!(mapped <= 20, "{mapped} mappings after {number} programs");
+    }
+}
+
+/// Code is never in a page that can be written.
+#[test]
+fn no_page_is_writable_and_executable() {
+    let mut jit = Jit::new(1).unwrap();
+    let compiled = jit.compile(&numbered(1)).unwrap();
+    let at = compiled.code() as usize;
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let line = maps
+        .lines()
+        .find(|line| {
+            let (start, end) = line.split_whitespace().next().unwrap().split_once('-').unwrap();
+            (usize::from_str_radix(start, 16).unwrap()..usize::from_str_radix(end, 16).unwrap()).contains(&at)
+        })
+        .expect("the code is mapped");
+    assert_eq!(line.split_whitespace().nth(1), Some("r-xp"), "{line}");
+    assert!(!maps.contains("rwxp"), "{maps}");
+}
+
+/// Programs of the same name cannot be made to order, so the cache is told a lie instead: it must look at the bytes as well.
+#[test]
+fn a_name_is_not_enough() {
+    let mut jit = Jit::new(4).unwrap();
+    let (one, two) = (jit.compile(&numbered(1)).unwrap(), jit.compile(&numbered(2)).unwrap());
+    drop(one);
+    let kept = jit.kept.get_mut(&numbered(1).hash()).unwrap();
+    kept.compiled = Arc::clone(&two);
+    assert_eq!(result(&jit.compile(&numbered(1)).unwrap()), 1);
+}
+
+#[test]
+#[should_panic(expected = "the window is the program's")]
+fn a_window_of_another_length_is_a_broken_promise() {
+    let compiled = Jit::new(1).unwrap().compile(&numbered(1)).unwrap();
+    compiled.step(&[0; 2], &mut VirtAddr(0), &mut [0; 8]);
+}
+
+#[test]
+#[should_panic(expected = "the scratch pad is the program's")]
+fn a_scratch_pad_of_another_length_is_a_broken_promise() {
+    let compiled = Jit::new(1).unwrap().compile(&numbered(1)).unwrap();
+    compiled.step(&[0; 1], &mut VirtAddr(0), &mut [0; 7]);
+}

@@ -1,0 +1,193 @@
+//! The range table (PULSE 4.2, memory pipeline): from an address to the byte of the store that holds it, eight ranges at a time.
+//!
+//! A table is built whole and not changed. It says yes or no and where; who asks why it was no looks into tables of his own.
+
+mod lanes;
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use lanes::{Avx2, Avx512};
+pub(crate) use lanes::{Lanes, Portable};
+use std::fmt;
+
+/// Ranges that are compared at once.
+const LANES: usize = 8;
+
+/// Addresses `base..base + len`, whose bytes lie in the store from `offset` on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Range {
+    /// First address.
+    pub base: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Where the first byte lies in the store.
+    pub offset: u64,
+}
+
+/// Why ranges are not a table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RangeError {
+    /// The range leaves the address space or the offsets, or has no bytes.
+    Bounds(Range),
+    /// Two ranges hold an address, or the first begins behind the second.
+    Order(Range, Range),
+}
+
+impl fmt::Display for RangeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bounds(range) => write!(f, "{range:?} is empty or leaves the 64 bits of an address"),
+            Self::Order(a, b) => write!(f, "{a:?} does not lie before {b:?}"),
+        }
+    }
+}
+
+impl std::error::Error for RangeError {}
+
+/// Why a window has no place in the store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Miss {
+    /// No range holds its first byte.
+    Elsewhere,
+    /// A range holds its first byte, but not all the others.
+    Straddles,
+}
+
+/// Eight ranges as columns. A lane without a range has length 0, which no distance is below.
+#[derive(Clone, Copy, Default, Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Chunk {
+    bases: [u64; LANES],
+    lens: [u64; LANES],
+    /// What is added to an address to give its offset, modulo 2^64.
+    deltas: [u64; LANES],
+}
+
+/// A range table, in order of addresses.
+#[derive(Clone, Debug, Default)]
+pub struct Ranges {
+    chunks: Vec<Chunk>,
+    /// The first address of each chunk.
+    firsts: Vec<u64>,
+}
+
+impl Ranges {
+    /// A table of ranges that are given in order of their addresses and hold none twice.
+    ///
+    /// # Errors
+    /// [`RangeError`] with the first that is wrong.
+    pub fn new(ranges: &[Range]) -> Result<Self, RangeError> {
+        for range in ranges {
+            let fits = |start: u64| start.checked_add(range.len).is_some();
+            if range.len == 0 || !fits(range.base) || !fits(range.offset) {
+                return Err(RangeError::Bounds(*range));
+            }
+        }
+        for pair in ranges.windows(2) {
+            if pair[0].base + pair[0].len > pair[1].base {
+                return Err(RangeError::Order(pair[0], pair[1]));
+            }
+        }
+        let chunk = |part: &[Range]| {
+            let mut chunk = Chunk::default();
+            for (lane, range) in part.iter().enumerate() {
+                chunk.bases[lane] = range.base;
+                chunk.lens[lane] = range.len;
+                chunk.deltas[lane] = range.offset.wrapping_sub(range.base);
+            }
+            chunk
+        };
+        let chunks: Vec<_> = ranges.chunks(LANES).map(chunk).collect();
+        let firsts = chunks.iter().map(|chunk| chunk.bases[0]).collect();
+        Ok(Self { chunks, firsts })
+    }
+
+    /// Where in the store the window of `len` bytes at `addr` begins.
+    ///
+    /// # Errors
+    /// [`Miss`] when not all of it is in one range.
+    pub fn translate(&self, addr: u64, len: usize) -> Result<u64, Miss> {
+        Search::best().translate(self, addr, len)
+    }
+
+    /// As [`Self::translate`], with the comparison in `lanes`.
+    #[inline(always)]
+    pub(crate) fn find(&self, lanes: impl Lanes, addr: u64, len: usize) -> Result<u64, Miss> {
+        let chunk = match self.chunks.as_slice() {
+            [only] => only,
+            chunks => {
+                let behind = self.firsts.partition_point(|first| *first <= addr);
+                chunks.get(behind.wrapping_sub(1)).ok_or(Miss::Elsewhere)?
+            }
+        };
+        // Of a sorted table without overlaps at most one lane answers. The mask keeps a lane's number below eight for the compiler.
+        let holding = lanes.holding(chunk, addr);
+        if holding == 0 {
+            return Err(Miss::Elsewhere);
+        }
+        let lane = holding.trailing_zeros() as usize % LANES;
+        let rest = chunk.lens[lane] - (addr - chunk.bases[lane]);
+        if rest < len as u64 {
+            return Err(Miss::Straddles);
+        }
+        Ok(addr.wrapping_add(chunk.deltas[lane]))
+    }
+}
+
+/// How eight ranges are compared: what this machine can do is found out when the program runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Search(pub(crate) Way);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    Portable(Portable),
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
+}
+
+impl Search {
+    /// The widest that this machine has.
+    #[must_use]
+    pub fn best() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        {
+            if let Some(lanes) = Avx512::new() {
+                return Self(Way::Avx512(lanes));
+            }
+            if let Some(lanes) = Avx2::new() {
+                return Self(Way::Avx2(lanes));
+            }
+        }
+        Self(Way::Portable(Portable))
+    }
+
+    /// All that this machine has, the plain one first: for tests and measurements.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let mut all = vec![Self(Way::Portable(Portable))];
+        #[cfg(target_arch = "x86_64")]
+        {
+            all.extend(Avx2::new().map(|lanes| Self(Way::Avx2(lanes))));
+            all.extend(Avx512::new().map(|lanes| Self(Way::Avx512(lanes))));
+        }
+        all
+    }
+
+    /// As [`Ranges::translate`], compared this way.
+    ///
+    /// # Errors
+    /// [`Miss`] when not all of the window is in one range.
+    pub fn translate(self, ranges: &Ranges, addr: u64, len: usize) -> Result<u64, Miss> {
+        match self.0 {
+            Way::Portable(lanes) => ranges.find(lanes, addr, len),
+            #[cfg(target_arch = "x86_64")]
+            Way::Avx2(lanes) => ranges.find(lanes, addr, len),
+            #[cfg(target_arch = "x86_64")]
+            Way::Avx512(lanes) => ranges.find(lanes, addr, len),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
