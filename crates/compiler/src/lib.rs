@@ -22,6 +22,7 @@ mod value;
 
 pub use error::{CompileError, Line, Place, Refusal};
 pub use explain::{Explanation, explain};
+pub use farmem_traversal::{Accelerator, Cost, Eta};
 
 use farmem_traversal::{Program, SCRATCH_LEN_MAX, VerifyError, WINDOW_LEN_MAX};
 use lines::{Lines, Sections};

@@ -1,0 +1,298 @@
+//! The iterators of testdata against plain Rust: random structures in far memory, every query answered by the compiled program and by a
+//! `BTreeMap` or a loop. Where a hand-written program does the same, the two agree to the last byte of the scratch pad.
+
+mod memory;
+mod objects;
+
+use farmem_compiler::clang::Clang;
+use farmem_compiler::{Accelerator, Compiled, Eta, explain};
+use farmem_traversal::Program;
+use memory::{Memory, traverse, words};
+use objects::{folder, skip_without_clang};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Command;
+
+fn cases(count: u32) -> ProptestConfig {
+    ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(count) }
+}
+
+/// Small numbers, so that there are both hits and misses, and some large ones.
+fn keys() -> impl Strategy<Value = Vec<u64>> {
+    prop::collection::vec(prop_oneof![9 => 0..200_u64, 1 => any::<u64>()], 0..120)
+}
+
+/// Every key, its neighbours, and the ends of the number range.
+fn queries(keys: &[u64]) -> Vec<u64> {
+    let near = keys.iter().flat_map(|key| [key.wrapping_sub(1), *key, key.wrapping_add(1)]);
+    near.chain([0, 1, u64::MAX - 1, u64::MAX]).collect()
+}
+
+fn hand_written(name: &str) -> Program {
+    let path = folder().join("../programs").join(name);
+    Program::assemble(&fs::read_to_string(path).expect("testdata is there")).expect("it assembles")
+}
+
+/// An iterator in every form there is, each with who made it.
+fn compiled(source: &str) -> Vec<(String, Compiled)> {
+    let source = folder().join(source);
+    let object = fs::read(source.with_extension("o")).expect("each source has its object");
+    let mut all = vec![("the object in testdata".to_owned(), translate(&object))];
+    let clangs = Clang::all();
+    skip_without_clang(&clangs);
+    for clang in clangs {
+        let object = clang.compile(&source).unwrap_or_else(|error| panic!("{}: {error}", clang.command));
+        assert_eq!(object.warnings, "", "{}", clang.command);
+        all.push((clang.command, translate(&object.bytes)));
+    }
+    all
+}
+
+fn translate(object: &[u8]) -> Compiled {
+    farmem_compiler::compile(object, None).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn a_chained_hash_table() {
+    let programs = compiled("hash_find.c");
+    let by_hand = hand_written("hash_find.pulse");
+    proptest!(cases(32), |(keys in keys(), buckets in 1..8_u64)| {
+        let key = |low: u64| [low, low % 3];
+        let mut memory = Memory::new();
+        let heads: Vec<u64> = (0..buckets).map(|_| memory.put(&[0; 8])).collect();
+        let mut model = BTreeMap::new();
+        for (n, &low) in (0_u64..).zip(&keys) {
+            let head = heads[usize::try_from(low % buckets).expect("few buckets")];
+            let value: [u64; 5] = std::array::from_fn(|word| n * 10 + word as u64);
+            let [k0, k1] = key(low);
+            if key(low) == [0, 0] || model.contains_key(&key(low)) {
+                continue;
+            }
+            model.insert(key(low), value);
+            let next = memory.word(head + 16);
+            let node = memory.put(&[k0, k1, next, value[0], value[1], value[2], value[3], value[4]]);
+            memory.set(head + 16, node);
+        }
+        for query in queries(&keys) {
+            let [low, high] = key(query);
+            let head = heads[usize::try_from(low % buckets).expect("few buckets")];
+            let scratch = words(&[low, high, 7, 7, 7, 7, 7]);
+            let expected = traverse(&by_hand, &memory, head, &scratch);
+            let answer = model.get(&[low, high]).map_or([0, high, 7, 7, 7, 7, 7], |v| [1, high, v[0], v[1], v[2], v[3], v[4]]);
+            prop_assert_eq!(&expected.scratch, &words(&answer));
+            for (by, compiled) in &programs {
+                prop_assert_eq!(&traverse(&compiled.program, &memory, head, &scratch), &expected, "{} {}", by, query);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_linked_list() {
+    let programs = compiled("list_find.c");
+    proptest!(cases(32), |(keys in keys())| {
+        let mut memory = Memory::new();
+        let mut head = 0;
+        for (n, &key) in keys.iter().enumerate().rev() {
+            head = memory.put(&[key, head, n as u64]);
+        }
+        for query in queries(&keys) {
+            // The first of equal keys.
+            let expected = keys.iter().position(|&key| key == query);
+            let answer = expected.map_or([query, 0, 0], |at| [query, 1, at as u64]);
+            for (by, compiled) in programs.iter().filter(|_| head != 0) {
+                let end = traverse(&compiled.program, &memory, head, &words(&[query, 0, 0]));
+                prop_assert_eq!(end.scratch, words(&answer), "{} {}", by, query);
+            }
+        }
+    });
+}
+
+/// A node of libstdc++: colour, parent, left, right, key, value.
+fn insert(memory: &mut Memory, root: &mut u64, key: u64, value: u64) {
+    let (mut parent, mut link) = (0, None);
+    let mut at = *root;
+    while at != 0 {
+        let side = if key < memory.word(at + 32) { 16 } else { 24 };
+        (parent, link) = (at, Some(at + side));
+        at = memory.word(at + side);
+    }
+    let node = memory.put(&[1, parent, 0, 0, key, value]);
+    match link {
+        Some(link) => memory.set(link, node),
+        None => *root = node,
+    }
+}
+
+#[test]
+fn a_std_map() {
+    let programs = compiled("map_lower_bound.cpp");
+    proptest!(cases(32), |(keys in keys())| {
+        let mut memory = Memory::new();
+        let (mut root, mut model) = (0, BTreeMap::new());
+        for (n, &key) in (0_u64..).zip(&keys) {
+            if model.insert(key, n).is_none() {
+                insert(&mut memory, &mut root, key, n);
+            }
+        }
+        for query in queries(&keys) {
+            let expected = model.range(query..).next();
+            for (by, compiled) in programs.iter().filter(|_| root != 0) {
+                let end = traverse(&compiled.program, &memory, root, &words(&[query, 0, 0, 0]));
+                let [_, node, key, value] = memory::as_words(&end.scratch);
+                let found = (node != 0).then_some(key);
+                prop_assert_eq!(found, expected.map(|(key, _)| *key), "{} {}", by, query);
+                if node != 0 {
+                    prop_assert_eq!((memory.word(node + 32), memory.word(node + 40)), (key, value));
+                }
+            }
+        }
+    });
+}
+
+/// The same function over real `std::map` nodes, compiled for this machine: the layout is libstdc++'s.
+#[test]
+fn a_std_map_of_the_host() {
+    if Command::new("c++").arg("--version").output().is_err() {
+        eprintln!("skipped: c++ absent: the layout of std::map's nodes is not compared with libstdc++");
+        return;
+    }
+    let build = tempfile::tempdir().expect("a folder");
+    let program = build.path().join("std_map");
+    let built = Command::new("c++")
+        .args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-I"])
+        .arg(folder().join("../../cpp/include"))
+        .arg(folder().join("host/std_map.cpp"))
+        .arg("-o")
+        .arg(&program)
+        .output()
+        .expect("c++ starts");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let ran = Command::new(&program).output().expect("it starts");
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stdout));
+}
+
+/// Builds a B+tree of 15 keys a node; the root, and whether there is one. Values are the keys' squares.
+fn btree(memory: &mut Memory, keys: &BTreeMap<u64, u64>) -> u64 {
+    // Each entry: the smallest key below it, and its address.
+    let entries: Vec<_> = keys.iter().collect();
+    let mut level: Vec<(u64, u64)> = Vec::new();
+    for leaf in entries.chunks(15) {
+        let mut node = [u64::MAX; 32];
+        node[0] = 1;
+        node[16..].fill(0);
+        for (n, (key, value)) in leaf.iter().enumerate() {
+            (node[1 + n], node[16 + n]) = (**key, **value);
+        }
+        level.push((*leaf[0].0, memory.put(&node)));
+    }
+    while level.len() > 1 {
+        let above = level.chunks(16).map(|children| {
+            let mut node = [u64::MAX; 32];
+            node[0] = 0;
+            node[16..].fill(0);
+            for (n, (smallest, child)) in children.iter().enumerate() {
+                node[16 + n] = *child;
+                if n > 0 {
+                    node[n] = *smallest;
+                }
+            }
+            (children[0].0, memory.put(&node))
+        });
+        level = above.collect();
+    }
+    level.first().map_or(0, |(_, root)| *root)
+}
+
+#[test]
+fn a_btree() {
+    // Searched, and counted key by key with spilled pointers: the same node, the same answers.
+    let mut programs = compiled("btree_find.c");
+    programs.extend(compiled("btree_count.c"));
+    let by_hand = hand_written("btree_find.pulse");
+    let keys = prop::collection::vec(prop_oneof![9 => 0..2_000_u64, 1 => 0..u64::MAX], 1..700);
+    proptest!(cases(12), |(keys in keys)| {
+        let mut memory = Memory::new();
+        let model: BTreeMap<u64, u64> = keys.iter().map(|&key| (key, key.wrapping_mul(key))).collect();
+        let root = btree(&mut memory, &model);
+        for query in queries(&keys) {
+            let answer = model.get(&query).map_or([query, 0, 9], |value| [query, 1, *value]);
+            let expected = traverse(&by_hand, &memory, root, &words(&[query, 8, 9]));
+            prop_assert_eq!(&expected.scratch, &words(&answer));
+            for (by, compiled) in &programs {
+                let end = traverse(&compiled.program, &memory, root, &words(&[query, 8, 9]));
+                prop_assert_eq!(&end, &expected, "{} {}", by, query);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_time_window() {
+    let programs = compiled("window_aggregate.c");
+    let points = prop::collection::vec((0..500_u64, any::<u64>()), 1..150);
+    proptest!(cases(24), |(mut points in points, fill in 1..15_usize, windows in prop::collection::vec((0..520_u64, 0..520_u64), 20))| {
+        points.sort_unstable();
+        let mut memory = Memory::new();
+        let mut leaves = Vec::new();
+        let mut next = 0;
+        for leaf in points.chunks(fill).rev() {
+            let mut node = vec![leaf.last().expect("chunks are not empty").0, next];
+            node.extend(leaf.iter().flat_map(|&(time, value)| [time, value]));
+            node.extend([u64::MAX, 0].repeat(14 - leaf.len()));
+            next = memory.put(&node);
+            leaves.push(next);
+        }
+        for (from, until) in windows {
+            let inside = || points.iter().filter(|(time, _)| (from..until).contains(time)).map(|(_, value)| *value);
+            let expected = [
+                from,
+                until,
+                inside().fold(0, u64::wrapping_add),
+                inside().min().unwrap_or(u64::MAX),
+                inside().max().unwrap_or(0),
+                inside().count() as u64,
+            ];
+            for (by, compiled) in &programs {
+                let start = words(&[from, until, 0, u64::MAX, 0, 0]);
+                let end = traverse(&compiled.program, &memory, next, &start);
+                prop_assert_eq!(memory::as_words::<6>(&end.scratch), expected, "{} {}..{}", by, from, until);
+            }
+        }
+    });
+}
+
+/// What an author is shown. The objects are fixed, so the numbers are; a better compiler lowers them.
+#[test]
+fn what_iterations_cost() {
+    let board = Accelerator { instruction_ps: 4_000, load_ps: 132_000, line_ps: 4_000 };
+    let of = |source: &str| {
+        let (_, compiled) = compiled(source).swap_remove(0);
+        let account = explain(&compiled, &board, Eta::PULSE);
+        (
+            account.window_bytes,
+            account.scratch_bytes,
+            account.longest_path,
+            account.code_bytes,
+            account.offload,
+        )
+    };
+    assert_eq!(of("hash_find.c"), (64, 56, 20, 208, true));
+    assert_eq!(of("list_find.c"), (24, 24, 7, 96, true));
+    assert_eq!(of("map_lower_bound.cpp"), (48, 32, 12, 112, true));
+    assert_eq!(of("btree_find.c"), (256, 24, 38, 360, false));
+    assert_eq!(of("btree_count.c"), (256, 24, 103, 896, false));
+    assert_eq!(of("window_aggregate.c"), (240, 48, 231, 1864, false));
+}
+
+/// The text with its comments is the program.
+#[test]
+fn the_text_assembles_to_the_same_program() {
+    for source in ["hash_find.c", "map_lower_bound.cpp", "btree_find.c", "window_aggregate.c"] {
+        let (_, compiled) = compiled(source).swap_remove(0);
+        assert_eq!(Program::assemble(&compiled.text()).as_ref(), Ok(&compiled.program), "{source}");
+        let line = compiled.lines[0].as_ref().expect("the object has lines");
+        assert!(line.file.ends_with(source), "{line}");
+    }
+}

@@ -1,0 +1,17 @@
+// refused: window_store.c:15: visit: stores to the node: the window is read-only, and stores to far memory are not in this version of the ISA
+#include <farmem/iterator.h>
+
+struct node {
+    uint64_t visits;
+    struct node *next;
+};
+
+struct scratch {
+    uint64_t unused;
+};
+
+// C lets a cast take the const away.
+FARMEM_ITERATOR(visit, struct node, struct scratch) {
+    ((struct node *)win)->visits++;
+    return FARMEM_NEXT(win->next);
+}
