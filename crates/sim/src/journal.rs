@@ -86,7 +86,13 @@ impl Journal {
 
 /// A note's name without its fields: `Forwarded { node: NodeId(2) }` is `switch.Forwarded`, `Rc(Dropped(AfterGap))` stays whole.
 fn mark(kind: &str, name: &str) -> String {
-    let plain = name.split(['{']).next().unwrap_or(name).trim_end();
+    let plain = name
+        .split('{')
+        .next()
+        .unwrap_or(name)
+        .trim_end()
+        .trim_end_matches(|c: char| c.is_ascii_digit() || c == ')');
+    let plain = plain.trim_end_matches('(');
     let open = plain.matches('(').count() - plain.matches(')').count();
     format!("{kind}.{plain}{}", ")".repeat(open))
 }

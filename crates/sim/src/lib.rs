@@ -13,6 +13,7 @@
 
 pub mod campaign;
 mod checker;
+pub mod coverage;
 mod describe;
 mod digest;
 mod journal;

@@ -6,7 +6,7 @@
 
 use crate::Plan;
 use farmem_machine::{Duration, Instant, Rng};
-use farmem_wire::{Gid, UDP_PORT, icrc};
+use farmem_wire::{Gid, UDP_PORT, bth, icrc};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The largest frame any role may send: a full payload of the largest PMTU behind the longest headers.
@@ -84,7 +84,7 @@ impl Parcel {
     }
 
     /// True when the ICRC covers one of the flipped bits: all but FECN, BECN and the six bits beside them.
-    fn is_damaged(&self) -> bool {
+    pub(crate) fn is_damaged(&self) -> bool {
         const UNSEEN_BYTE: usize = 4;
         self.flips.iter().any(|bit| bit / 8 != UNSEEN_BYTE)
     }
@@ -106,6 +106,7 @@ pub struct Network {
     /// From when on the plan cuts the next link that is used.
     next_cut: Instant,
     slow: Option<Gid>,
+    rogue: Option<Gid>,
     spare: Vec<Vec<u8>>,
     counters: Counters,
 }
@@ -123,6 +124,7 @@ impl Network {
             cuts: BTreeMap::new(),
             next_cut: Instant::ZERO + plan.partition_every,
             slow: None,
+            rogue: None,
             spare: Vec::new(),
             counters: Counters::default(),
         }
@@ -146,6 +148,9 @@ impl Network {
         let mut packet = self.spare.pop().unwrap_or_default();
         packet.clear();
         packet.extend_from_slice(frame);
+        if self.rogue == Some(from) && self.chance(self.plan.rogue_ppm) {
+            self.spoil(&mut packet);
+        }
         icrc::seal(&route(from, to), &mut packet, 0);
         if self.chance(self.plan.duplicate_ppm) {
             self.counters.duplicated += 1;
@@ -265,6 +270,11 @@ impl Network {
         self.slow = Some(gid);
     }
 
+    /// Makes the machine at `gid` the plan's rogue.
+    pub fn set_rogue(&mut self, gid: Gid) {
+        self.rogue = Some(gid);
+    }
+
     /// Ends all faults: from here on the links are calm and whole. What is on its way still arrives as it is.
     pub fn heal(&mut self) {
         self.plan = self.plan.healed();
@@ -294,6 +304,31 @@ impl Network {
         }
         let due = now + self.delay(from, to);
         self.ways.insert((due, self.serial), parcel);
+    }
+
+    /// Changes a frame as broken software would: some bits, a byte, a word, or its length.
+    fn spoil(&mut self, frame: &mut Vec<u8>) {
+        let len = u32::try_from(frame.len()).unwrap_or(u32::MAX);
+        match self.rng.below(5) {
+            0 | 1 => {
+                for _ in 0..=self.rng.below(3) {
+                    let bit = self.rng.below(len * 8) as usize;
+                    frame[bit / 8] ^= 0x80 >> (bit % 8);
+                }
+            }
+            2 => {
+                let value = [0, 1, 0x7f, 0xff][self.rng.below(4) as usize];
+                frame[self.rng.below(len) as usize] = value;
+            }
+            3 => {
+                let at = self.rng.below(len) as usize & !3;
+                let word = self.rng.next_u32().to_be_bytes();
+                frame.iter_mut().skip(at).zip(word).for_each(|(byte, new)| *byte = new);
+            }
+            // Still long enough for a BTH, as every sealed frame is.
+            _ if self.rng.chance(1, 2) => frame.truncate(bth::LEN.max(self.rng.below(len) as usize)),
+            _ => frame.extend_from_slice(&[0; 8]),
+        }
     }
 
     /// True when the link carries nothing now. Under a plan with partitions a used link may be cut here.

@@ -6,6 +6,8 @@ mod rc;
 mod ud;
 mod work;
 
+pub(crate) use work::noise;
+
 use crate::campaign::{self, Campaign, Report};
 use farmem_wire::Gid;
 

@@ -29,6 +29,8 @@ pub struct Plan {
     pub crash_every: Duration,
     /// How often a stranger sends something, in parts per million of the steps of a rack.
     pub stranger_ppm: u32,
+    /// Frames of the last host of a rack that its broken network stack changes before it seals them.
+    pub rogue_ppm: u32,
     /// Added to every packet that one memory node, chosen by the seed, sends or receives.
     pub slow_node: Duration,
 }
@@ -51,6 +53,7 @@ impl Plan {
         partition_for: Duration::ZERO,
         crash_every: Duration::ZERO,
         stranger_ppm: 0,
+        rogue_ppm: 0,
         slow_node: Duration::ZERO,
     };
 
@@ -107,8 +110,11 @@ impl Plan {
     pub const STRANGER: Self =
         Self { name: "stranger", stranger_ppm: 200_000, crash_every: Duration::ZERO, ..Self::CRASH };
 
+    /// A stranger, and a host whose every third frame says something else than it should, with good keys.
+    pub const ROGUE: Self = Self { name: "rogue", rogue_ppm: 300_000, ..Self::STRANGER };
+
     /// Every plan there is.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::CALM,
         Self::LOSS,
         Self::DUPLICATE,
@@ -119,6 +125,7 @@ impl Plan {
         Self::CRASH,
         Self::SLOW,
         Self::STRANGER,
+        Self::ROGUE,
     ];
 
     /// The plan of this name.

@@ -8,6 +8,7 @@
 mod calls;
 mod ends;
 mod lists;
+mod rogue;
 mod stranger;
 mod tasks;
 
@@ -29,6 +30,8 @@ pub fn campaign(campaign: &Campaign, progress: &mut dyn FnMut(u64)) -> Report {
 
 /// Domains, and so programs on each host.
 const DOMAINS: usize = 2;
+/// Hosts with programs that behave. A rogue is one more, with a domain of its own.
+const HOSTS: u16 = 2;
 /// Bytes of the vma that a counter is in.
 const COUNTER_VMA_LEN: u32 = 4096;
 /// Virtual time without an ended operation after which a rack is stuck.
@@ -76,6 +79,8 @@ struct Rack {
     domains: Vec<u32>,
     model: Model,
     counters: Vec<Counter>,
+    /// The rogue's own memory.
+    rogue_vma: Option<u64>,
     lists: Vec<List>,
     programs: Programs,
     /// Freed, and not handed out again.
@@ -113,14 +118,22 @@ impl Rack {
             layout.budgets =
                 Budgets { protection_entries: 12 + rng.below(12) as usize, ..Budgets::default() };
         }
+        if plan.rogue_ppm > 0 {
+            layout.hosts = HOSTS + 1;
+        }
         layout.hops_max = [1, 2, 64][rng.below(3) as usize];
         let slow = Who::Node(1 + u16::try_from(rng.below(u32::from(layout.nodes))).expect("few"));
         let mut world = World::new(layout, plan, seed, if trace { TRACE_MAX } else { 0 });
         world.network_mut().set_slow(slow.gid());
-        let programs = Programs::new(if rng.chance(1, 8) { 80 } else { 3 });
-        let clients = (0..layout.hosts).flat_map(|host| (0..DOMAINS).map(move |domain| (host + 1, domain)));
+        world.network_mut().set_rogue(Who::Host(HOSTS + 1).gid());
+        let programs = Programs::new(if rng.chance(1, 8) { 200 } else { 3 });
+        let clients = (0..HOSTS).flat_map(|host| (0..DOMAINS).map(move |domain| (host + 1, domain)));
+        let rogue = (plan.rogue_ppm > 0).then_some((HOSTS + 1, DOMAINS));
         Self {
-            clients: clients.map(|(host, domain)| Client::new(host, domain, layout.nodes)).collect(),
+            clients: clients
+                .chain(rogue)
+                .map(|(host, domain)| Client::new(host, domain, layout.nodes))
+                .collect(),
             world,
             rng,
             plan,
@@ -128,6 +141,7 @@ impl Rack {
             domains: Vec::new(),
             model: Model::default(),
             counters: Vec::new(),
+            rogue_vma: None,
             lists: Vec::new(),
             programs,
             freed: Vec::new(),
@@ -156,6 +170,7 @@ impl Rack {
         while self.started < operations {
             self.crash_somebody();
             self.disturb();
+            self.start_rogue();
             self.start_task();
             self.step()?;
         }
@@ -253,8 +268,9 @@ impl Rack {
             return;
         }
         self.world.crash(who);
-        // Longer than any packet is held, as an address is not used again before old packets are gone (PROTOCOL 9).
-        let down = Duration::from_millis(2) + Duration::from_micros(u64::from(self.rng.below(20_000)));
+        // Longer than any packet is held (PROTOCOL 9.2); now and then so long that nobody waits any more.
+        let most = if self.rng.chance(1, 6) { 150_000 } else { 20_000 };
+        let down = Duration::from_millis(2) + Duration::from_micros(u64::from(self.rng.below(most)));
         self.world.start_later(who, down);
         match who {
             Who::Node(node) => self.node_lost(node),

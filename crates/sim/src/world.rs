@@ -14,6 +14,7 @@ use farmem_machine::{Duration, Event, Instant, Machine as _, Rng};
 use farmem_memnode::{MemNode, VecStore};
 use farmem_switch::{Budgets, Switch};
 use farmem_transport::PeerChange;
+use farmem_wire::{Domain, VirtAddr};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 mod joins;
@@ -394,6 +395,14 @@ impl World {
     #[must_use]
     pub fn node_base(&self, node: u16) -> Option<u64> {
         self.bases.get(&node).copied()
+    }
+
+    /// True when the host's connection in `domain` to the node is in error.
+    #[must_use]
+    pub fn is_broken(&self, host: u16, domain: u32, node: u16) -> bool {
+        let role = self.hosts.get(&host).and_then(|station| station.role.as_ref());
+        let base = self.bases.get(&node).copied().map(VirtAddr);
+        role.zip(base).is_some_and(|(role, base)| role.is_broken(Domain(domain), base))
     }
 
     /// The bytes of a memory node, while it is up.

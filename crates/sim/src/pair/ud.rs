@@ -321,7 +321,7 @@ impl World {
 
     fn note(&mut self, name: &str) {
         self.digest.bytes(name.as_bytes());
-        *self.notes.entry(name.to_owned()).or_default() += 1;
+        *self.notes.entry(format!("ud.{name}")).or_default() += 1;
         self.tell(|| format!("note {name}"));
     }
 
@@ -373,7 +373,7 @@ mod tests {
     fn duplicates_are_answered_not_executed() {
         let outcome = world(1, 2000, Plan::STORM, false);
         assert_eq!(outcome.verdict, Verdict::Fine, "{}", outcome.why);
-        assert!(outcome.notes["AnsweredAgain"] > 10, "{:?}", outcome.notes);
+        assert!(outcome.notes["ud.AnsweredAgain"] > 10, "{:?}", outcome.notes);
         assert_eq!(outcome.operations, 2000);
     }
 

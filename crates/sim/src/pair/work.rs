@@ -184,7 +184,7 @@ impl Client {
 }
 
 /// `len` random bytes.
-pub(super) fn noise(rng: &mut Rng, len: usize) -> Vec<u8> {
+pub(crate) fn noise(rng: &mut Rng, len: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..len.div_ceil(8)).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
     bytes.truncate(len);
     bytes

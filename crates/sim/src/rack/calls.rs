@@ -79,6 +79,11 @@ impl Client {
         self.line(node).link == Link::Up
     }
 
+    /// Memory nodes, and so connections.
+    pub(super) fn nodes(&self) -> u16 {
+        u16::try_from(self.lines.len()).expect("few")
+    }
+
     pub(super) fn line(&self, node: u16) -> &Line {
         &self.lines[usize::from(node) - 1]
     }
@@ -114,13 +119,18 @@ impl Rack {
         while !self.world.everybody().into_iter().all(|who| self.world.is_up(who)) {
             self.world.step();
         }
-        for domain in 0..DOMAINS {
+        for domain in 0..DOMAINS + usize::from(self.plan.rogue_ppm > 0) {
             let name = format!("domain{domain}");
             let response = self.call(Request::CreateDomain { name })?;
             let Response::Domain { domain } = response else { return Err(unexpected(&response)) };
             self.domains.push(domain);
         }
-        for domain in self.domains.clone() {
+        if let Some(&domain) = self.domains.get(DOMAINS) {
+            let response = self.call(Request::Allocate { domain, size: 4096, node: None })?;
+            let Response::Vma(vma) = response else { return Err(unexpected(&response)) };
+            self.rogue_vma = Some(vma.base);
+        }
+        for domain in self.domains[..DOMAINS].to_vec() {
             for node in 1..=COUNTERS {
                 let size = u64::from(super::COUNTER_VMA_LEN);
                 let response = self.call(Request::Allocate { domain, size, node: Some(node) })?;
@@ -186,7 +196,7 @@ impl Rack {
                 self.clients[index].session = Link::Asked;
                 self.ask(index, Request::OpenSession { host, domain }, Call::Session);
             }
-            for node in 1..=u16::try_from(self.clients[index].lines.len()).expect("few") {
+            for node in 1..=self.clients[index].nodes() {
                 if self.clients[index].line(node).link == Link::Down {
                     self.reconnect(index, node);
                 }

@@ -69,6 +69,7 @@ impl Rack {
                     self.may_fail(task, path, failure)
                 }
             },
+            What::Rogue { place } => self.rogue_ended(task, place, done),
             What::Find { list, expected } => self.found(task, list, expected, done),
             What::Forbidden { place, must } => {
                 place.into_iter().for_each(|place| self.model.release(place));
@@ -235,7 +236,8 @@ impl Rack {
                 self.model.release(place)
             }
             What::Find { list, .. } => self.release_list(list),
-            What::Count { .. } | What::ReadCounter { .. } | What::Forbidden { place: None, .. } => {}
+            What::Count { .. } | What::ReadCounter { .. } => {}
+            What::Rogue { .. } | What::Forbidden { place: None, .. } => {}
         }
     }
 
@@ -291,6 +293,7 @@ impl Rack {
         };
         let listed: BTreeSet<u64> = vmas.iter().map(|vma| vma.base).collect();
         let mut held: BTreeSet<u64> = self.model.vmas.keys().copied().collect();
+        held.extend(self.rogue_vma);
         held.extend(self.counters.iter().map(|counter| counter.addr));
         if listed == held {
             return Ok(());

@@ -4,6 +4,7 @@ use super::Rack;
 use super::tasks::{Task, What};
 use crate::checker::Place;
 use farmem_host::Op;
+use farmem_machine::Rng;
 use farmem_traversal::Program;
 use farmem_wire::VirtAddr;
 
@@ -44,6 +45,11 @@ impl Programs {
             Program::assemble(&FIND.replace("st8 scratch[8], 1", &format!("mov r6, {n}\n st8 scratch[8], 1")))
         };
         Self((0..count).map(|n| variant(n).expect("a program")).collect())
+    }
+
+    /// One of them.
+    pub(super) fn any(&self, rng: &mut Rng) -> Program {
+        self.0[rng.below(u32::try_from(self.0.len()).expect("few")) as usize].clone()
     }
 }
 

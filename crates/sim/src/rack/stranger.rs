@@ -24,11 +24,15 @@ impl Rack {
             return;
         }
         let nth = self.rng.below(count) as usize;
-        let Some((to, mut frame)) =
-            self.world.network().on_the_way().nth(nth).map(|(_, p)| (p.to, p.frame().to_vec()))
-        else {
+        // It repeats what it heard whole: a damaged packet with a good ICRC would be a forgery with a good key.
+        let heard = self.world.network().on_the_way().nth(nth).filter(|(_, parcel)| !parcel.is_damaged());
+        let Some((to, mut frame)) = heard.map(|(_, parcel)| (parcel.to, parcel.frame().to_vec())) else {
             return;
         };
+        // Now and then it is sent to somebody it is not for.
+        let all = self.world.everybody();
+        let wrong = all[self.rng.below(u32::try_from(all.len()).expect("few")) as usize];
+        let to = if self.rng.chance(1, 4) { wrong.gid() } else { to };
         match self.rng.below(4) {
             // Again, as it is.
             0 => {}

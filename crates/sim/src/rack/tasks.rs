@@ -34,6 +34,8 @@ pub(super) enum What {
     ReadCounter { counter: usize, path: Path },
     /// Looks a key up in a list.
     Find { list: usize, expected: Found },
+    /// What a rogue does; `place` when it is aimed at somebody else's memory.
+    Rogue { place: Option<Place> },
     /// Does what it may not.
     Forbidden { place: Option<Place>, must: Must },
 }
@@ -82,7 +84,8 @@ impl Rack {
         if self.rng.chance(1, 2) {
             return;
         }
-        let index = self.rng.below(u32::try_from(self.clients.len()).expect("few")) as usize;
+        let programs = u32::from(super::HOSTS) * u32::try_from(super::DOMAINS).expect("few");
+        let index = self.rng.below(programs) as usize;
         let open = self.tasks.values().filter(|task| task.client == index).count();
         if open >= TASKS_MAX || !self.world.is_up(Who::Host(self.clients[index].host)) {
             return;
@@ -336,7 +339,7 @@ impl Rack {
         self.place_where(|vma| vma.owner == index && !vma.changing && kind(vma))
     }
 
-    fn place_where(&mut self, kind: impl Fn(&Vma) -> bool) -> Option<Place> {
+    pub(super) fn place_where(&mut self, kind: impl Fn(&Vma) -> bool) -> Option<Place> {
         let fit: Vec<(u64, usize)> = self
             .model
             .vmas

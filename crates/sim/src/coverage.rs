@@ -1,0 +1,230 @@
+//! Which notes some world must bring about: a rule that no seed ever exercises is a rule that is not tested here.
+//!
+//! A note is named as a [`Journal`](crate::Journal) counts it. A mark stands for every note that begins with it. When a role gets a new note,
+//! the matches in the tests below stop compiling until it has its place in one of the two lists.
+
+use crate::{Campaign, Plan, Report, Verdict, pair, rack};
+use std::collections::BTreeMap;
+
+/// Marks that the worlds of [`run`] must reach.
+pub const REACHED: &[&str] = &[
+    "control.BegunAnew",
+    "control.Dropped(Port)",
+    "control.Dropped(Stale)",
+    "control.Refused",
+    "control.Retransmitted",
+    "control.Silent",
+    "control.TakenBack",
+    "control.Waits",
+    "host.Continued",
+    "host.GivenUp",
+    "host.LateAnswer",
+    "host.Malformed",
+    "host.NotForUs",
+    "host.Rc(Broken(InvalidRequest))",
+    "host.Rc(Broken(RemoteAccess))",
+    "host.Rc(Broken(RetriesExceeded))",
+    "host.SentCode",
+    "host.WrongAnswer",
+    "node.Answered(RegionRead",
+    "node.Answered(RegionWrite",
+    "node.Answered(Traverse",
+    "node.Connection(InvalidRequest)",
+    "node.Connection(Dropped(WrongPort))",
+    "node.Connection(Refused(Misaligned",
+    "node.Connection(Refused(NotMapped",
+    "node.Connection(Refused(OutOfBounds",
+    "node.Connection(Refused(WrongKey",
+    "node.Continued",
+    "node.Dropped(Forgotten)",
+    "node.Dropped(Malformed)",
+    "node.Dropped(NoQueuePair)",
+    "node.Dropped(OutOfTurn)",
+    "node.Dropped(WrongKey)",
+    "node.Dropped(WrongPort)",
+    "node.DuplicateWrite",
+    "node.ProgramForgotten",
+    "node.ProgramLearned",
+    "node.UpdateRepeated",
+    "node.Updated",
+    "rc.Broken",
+    "rc.Dropped(AfterGap)",
+    "rc.Dropped(Broken)",
+    "rc.Dropped(Unexpected)",
+    "rc.DuplicateAtomic",
+    "rc.DuplicateForgotten",
+    "rc.DuplicateRead",
+    "rc.DuplicateWrite",
+    "rc.ImpliedNak",
+    "rc.NakSequence",
+    "rc.Refused",
+    "rc.RnrWait",
+    "rc.TimedOut",
+    "rc.WentBack",
+    "switch.Continued",
+    "switch.Dropped(Connected)",
+    "switch.Dropped(Frame)",
+    "switch.Dropped(Immediate)",
+    "switch.Dropped(Message)",
+    "switch.Dropped(Sequence)",
+    "switch.Dropped(UnknownQueuePair)",
+    "switch.Dropped(WrongKey)",
+    "switch.Dropped(WrongPort)",
+    "switch.Forwarded",
+    "switch.Refused",
+    "switch.UpdateRefused",
+    "switch.UpdateRepeated",
+    "switch.Updated",
+];
+
+/// Marks that they need not reach, each with the reason and the test that does.
+pub const ELSEWHERE: &[(&str, &str)] = &[
+    ("control.Back", "needs a role that is cut off for long and does not crash: one seed in a hundred"),
+    ("control.Dropped(Endpoint)", "needs a switch or node with a wrong key: tests of control"),
+    ("control.Dropped(Kind)", "needs a switch or node that sends something else: tests of control"),
+    ("control.Dropped(Malformed)", "needs a switch or node that sends no messages: tests of control"),
+    (
+        "control.Gone",
+        "needs tables that outgrow the switch while a change is taken back: one seed in hundreds",
+    ),
+    ("host.NotTaken", "the control plane of these worlds hands out no queue pair twice: tests of host"),
+    ("host.Rc(Dropped(Misshapen))", "needs a node that answers wrongly: tests of transport"),
+    ("host.Rc(Dropped(Opcode))", "needs a node that sends requests: tests of transport"),
+    ("node.Dropped(Opcode)", "one rogue frame in thousands: tests of memnode"),
+    ("node.Dropped(Response)", "needs a switch that sends answers to nodes: tests of memnode"),
+    ("node.Dropped(UnknownPeer)", "a node hears of its hosts before it is heard of: tests of memnode"),
+    ("node.UpdateRefused", "the tables of these nodes are large: tests of memnode"),
+    ("switch.Dropped(NotContinuation)", "needs a node that sends something else: tests of switch"),
+    ("switch.Dropped(Response)", "one rogue frame in thousands: tests of switch"),
+    ("switch.Dropped(UnknownOrigin)", "needs a node that makes a host up: tests of switch"),
+];
+
+/// Operations of each world of [`run`].
+const OPERATIONS: u64 = 800;
+
+/// Runs every plan on whole racks and on pairs, `seeds` worlds each. Answers the reports and the marks that nobody reached.
+pub fn run(seeds: u64, progress: &mut dyn FnMut(u64)) -> (Vec<Report>, Vec<&'static str>) {
+    let mut reports = Vec::new();
+    let mut notes = BTreeMap::new();
+    let mut done = 0;
+    for plan in Plan::ALL {
+        let campaign = Campaign { operations: seeds * OPERATIONS, seeds, first_seed: 0, plan };
+        for report in [rack::campaign(&campaign, &mut |_| {}), pair::rc_campaign(&campaign, &mut |_| {})] {
+            for (note, count) in &report.total.notes {
+                *notes.entry(note.clone()).or_default() += count;
+            }
+            reports.push(report);
+        }
+        done += 1;
+        progress(done);
+    }
+    let missing = missing(&notes);
+    (reports, missing)
+}
+
+/// The marks that none of these notes reaches.
+#[must_use]
+pub fn missing(notes: &BTreeMap<String, u64>) -> Vec<&'static str> {
+    let reached = |mark: &&&str| notes.keys().any(|note| note.starts_with(**mark));
+    REACHED.iter().filter(|mark| !reached(mark)).copied().collect()
+}
+
+/// True when every report is fine.
+#[must_use]
+pub fn all_fine(reports: &[Report]) -> bool {
+    reports.iter().all(|report| report.verdict == Verdict::Fine)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ELSEWHERE, REACHED, missing};
+    use farmem_transport::rc;
+    use farmem_wire::{NodeId, Status, WireError};
+    use std::collections::BTreeMap;
+
+    fn is_listed(mark: &str) -> bool {
+        let begins = |with: &str| mark.starts_with(with);
+        REACHED.iter().any(|with| begins(with)) || ELSEWHERE.iter().any(|(with, _)| begins(with))
+    }
+
+    /// No mark is in both lists, or twice in one.
+    #[test]
+    fn each_mark_has_one_place() {
+        let mut all: Vec<&str> =
+            REACHED.iter().chain(ELSEWHERE.iter().map(|(mark, _)| mark)).copied().collect();
+        let count = all.len();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), count);
+    }
+
+    /// What is missing is told.
+    #[test]
+    fn a_mark_nobody_reaches_is_told() {
+        let mut notes: BTreeMap<String, u64> = REACHED.iter().map(|mark| ((*mark).to_owned(), 1)).collect();
+        assert_eq!(missing(&notes), Vec::<&str>::new());
+        notes.remove("switch.Forwarded");
+        assert_eq!(missing(&notes), ["switch.Forwarded"]);
+    }
+
+    /// A note without a place does not compile here; one with a place that is in no list fails.
+    #[test]
+    fn every_note_has_its_place() {
+        let (node, status, seq) = (NodeId(1), Status::Ok, 1);
+        use farmem_switch::Note as Switch;
+        let all = [
+            Switch::Forwarded { node },
+            Switch::Continued { node },
+            Switch::Refused(status),
+            Switch::Updated { seq },
+            Switch::UpdateRefused { seq, status },
+            Switch::UpdateRepeated { seq },
+        ];
+        for note in all {
+            let name = match note {
+                Switch::Forwarded { .. } => "Forwarded",
+                Switch::Continued { .. } => "Continued",
+                Switch::Refused(_) => "Refused",
+                Switch::Updated { .. } => "Updated",
+                Switch::UpdateRefused { .. } => "UpdateRefused",
+                Switch::UpdateRepeated { .. } => "UpdateRepeated",
+                Switch::Dropped(_) => "Dropped",
+            };
+            assert!(is_listed(&format!("switch.{name}")), "{name}");
+        }
+        use farmem_host::Note as Host;
+        for note in [Host::NotForUs, Host::LateAnswer, Host::Malformed(WireError::Icrc)] {
+            let name = match note {
+                Host::Rc(_) => "Rc",
+                Host::Malformed(_) => "Malformed",
+                Host::NotForUs => "NotForUs",
+                Host::NotTaken(_) => "NotTaken",
+                Host::LateAnswer => "LateAnswer",
+                Host::WrongAnswer => "WrongAnswer",
+                Host::SentCode => "SentCode",
+                Host::Continued(_) => "Continued",
+                Host::GivenUp => "GivenUp",
+            };
+            assert!(is_listed(&format!("host.{name}")), "{name}");
+        }
+        use rc::Note as Rc;
+        for note in [Rc::TimedOut, Rc::WentBack, Rc::ImpliedNak, Rc::RnrWait, Rc::NakSequence] {
+            let name = match note {
+                Rc::Dropped(_) => "Dropped",
+                Rc::TimedOut => "TimedOut",
+                Rc::WentBack => "WentBack",
+                Rc::ImpliedNak => "ImpliedNak",
+                Rc::RnrWait => "RnrWait",
+                Rc::Broken(_) => "Broken",
+                Rc::NakSequence => "NakSequence",
+                Rc::Refused(_) => "Refused",
+                Rc::InvalidRequest => "InvalidRequest",
+                Rc::DuplicateWrite => "DuplicateWrite",
+                Rc::DuplicateRead => "DuplicateRead",
+                Rc::DuplicateAtomic => "DuplicateAtomic",
+                Rc::DuplicateForgotten => "DuplicateForgotten",
+            };
+            assert!(is_listed(&format!("rc.{name}")), "{name}");
+        }
+    }
+}

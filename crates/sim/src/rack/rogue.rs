@@ -1,0 +1,81 @@
+//! A rogue: a host of the rack, with sessions, connections and keys of its own, whose frames say what they like.
+//!
+//! Its network stack spoils frames before it seals them ([`Network`](crate::Network)), and its program reaches for everybody's
+//! memory. Whatever it does, it can only do in its own domain: nobody else's bytes may change, and none may come back to it.
+
+use super::tasks::{Task, What};
+use super::{DOMAINS, HOSTS, Rack};
+use crate::checker::Place;
+use crate::pair::noise;
+use crate::station::Who;
+use farmem_host::{Done, Failure, Op};
+use farmem_wire::VirtAddr;
+
+/// Operations of it under way at once.
+const TASKS_MAX: usize = 16;
+
+impl Rack {
+    /// Has the rogue do something now and then.
+    pub(super) fn start_rogue(&mut self) {
+        let Some(own) = self.rogue_vma else { return };
+        let index = usize::from(HOSTS) * DOMAINS;
+        let open = self.tasks.values().filter(|task| task.client == index).count();
+        if open >= TASKS_MAX || !self.world.is_up(Who::Host(HOSTS + 1)) || !self.rng.chance(1, 6) {
+            return;
+        }
+        let foreign =
+            if self.rng.chance(1, 2) { self.place_where(|vma| !vma.lent && !vma.changing) } else { None };
+        let addr = VirtAddr(match foreign {
+            Some(place) => self.model.span(place).0,
+            None => own + u64::from(self.rng.below(4096)),
+        });
+        let len = 1 + self.rng.below(2000) as usize;
+        let data = noise(&mut self.rng, len);
+        let aligned = VirtAddr(addr.0 & !7);
+        let (op, reads) = match self.rng.below(7) {
+            0 => (Op::Read { addr, buf: vec![0; len] }, true),
+            1 => (Op::Write { addr, buf: data }, false),
+            2 => (Op::FetchAdd { addr: aligned, add: 1 }, false),
+            3 => (Op::RegionRead { addr, buf: vec![0; len % 900 + 1] }, true),
+            4 => (Op::RegionWrite { addr, buf: data[..len % 900].to_vec() }, false),
+            5 => (Op::CompareSwap { addr, compare: 0, swap: 1 }, false),
+            _ => {
+                let program = self.programs.any(&mut self.rng);
+                let scratch = vec![0xff; program.scratch_len()];
+                (Op::Traverse { program, cur_ptr: addr, scratch, limit: 10 }, false)
+            }
+        };
+        let place = foreign.filter(|_| reads);
+        self.submit(Task::new(index, self.world.now(), What::Rogue { place }), op);
+        // It is not what was asked for.
+        self.started -= 1;
+    }
+
+    /// However it ended: it must not have brought somebody else's bytes.
+    pub(super) fn rogue_ended(
+        &mut self,
+        task: &Task,
+        place: Option<Place>,
+        done: &Done,
+    ) -> Result<(), String> {
+        if let Err(Failure::Connection(_)) = done.result {
+            let client = &self.clients[task.client];
+            let (host, domain) = (client.host, self.domains[client.domain]);
+            for node in 1..=client.nodes() {
+                if self.world.is_broken(host, domain, node) {
+                    let generation = self.clients[task.client].line(node).generation;
+                    self.clients[task.client].broke(node, generation);
+                }
+            }
+        }
+        let Some(place) =
+            place.filter(|place| done.result.is_ok() && self.model.vmas.contains_key(&place.base))
+        else {
+            return Ok(());
+        };
+        let (_, len) = self.model.span(place);
+        let seen = &done.buf[..done.buf.len().min(len) & !7];
+        let leaked = seen.iter().any(|&byte| byte != 0) && self.model.check(place, seen).is_ok();
+        if leaked { Err("it saw what is not its own".to_owned()) } else { Ok(()) }
+    }
+}
