@@ -1,6 +1,6 @@
 //! The B+tree against `BTreeMap`, over racks of 1, 2 and 4 memory nodes, with traversals at the memory and at the host.
 
-use farmem::arena::Layout;
+use farmem::Layout;
 use farmem::btree::{Aggregate, BTree, KEY_MAX, SCAN_PAIRS_MAX};
 use farmem::{Client, ClientOptions, Error, Policy, Program, Rack};
 use proptest::collection::vec;

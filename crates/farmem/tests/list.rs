@@ -1,6 +1,6 @@
 //! The linked list against `VecDeque`, with traversals at the memory, over the host at each crossing, and at the host.
 
-use farmem::arena::Layout;
+use farmem::Layout;
 use farmem::list::{List, Sum};
 use farmem::{ClientOptions, Policy, Rack};
 use proptest::collection::vec;

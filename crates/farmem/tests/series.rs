@@ -1,6 +1,6 @@
 //! The time series against a plain vector, on racks of 1, 2 and 4 memory nodes.
 
-use farmem::arena::Layout;
+use farmem::Layout;
 use farmem::series::{Columns, LEAF_POINTS_MAX, Point, Series, VALUE_MAX, Window, load_csv};
 use farmem::{Error, Policy, Rack};
 use proptest::collection::vec;
