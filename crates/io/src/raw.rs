@@ -48,6 +48,13 @@ impl RawSocket {
     pub fn open(ip: IpAddr, waiting: Waiting) -> Result<Self, OpenError> {
         let cannot = || OpenError::system(format!("open a raw socket at {ip}"));
         let socket = UdpSocket::bind((ip, 0)).map_err(cannot())?;
+        // As a link's socket: its own identifications, nothing fragmented, room for a burst.
+        let reference = socket2::SockRef::from(&socket);
+        reference.set_recv_buffer_size(BUFFER_BYTES).map_err(cannot())?;
+        reference.set_send_buffer_size(BUFFER_BYTES).map_err(cannot())?;
+        if ip.is_ipv4() {
+            forbid_fragments(&socket).map_err(cannot())?;
+        }
         match waiting {
             Waiting::Block => socket.set_read_timeout(Some(LOOK_EVERY)).map_err(cannot())?,
             Waiting::Spin => socket.set_nonblocking(true).map_err(cannot())?,
@@ -258,6 +265,20 @@ const RING_TURNS_MAX: u32 = 50;
 
 /// Looks after which a spinning receiver gives a datagram up: some hundred milliseconds.
 const SPINS_MAX: u32 = 500_000;
+
+/// Kernel buffer asked for in each direction, as a link asks for.
+const BUFFER_BYTES: usize = 4 << 20;
+
+fn forbid_fragments(socket: &UdpSocket) -> io::Result<()> {
+    let value = libc::IP_PMTUDISC_DO;
+    let len = libc::socklen_t::try_from(size_of_val(&value)).unwrap_or(0);
+    let fd = socket.as_raw_fd();
+    // SAFETY: the option's value is the one integer given, which outlives the call, with its length.
+    let done = unsafe {
+        libc::setsockopt(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, (&raw const value).cast(), len)
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
 
 fn rest(looks: u32) {
     if looks < SPINS_BEFORE_YIELD { std::hint::spin_loop() } else { std::thread::yield_now() }
