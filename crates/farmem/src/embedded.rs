@@ -33,6 +33,24 @@ impl<M: Machine> Seat<M> {
         !self.outbox.is_empty() && !core::mem::replace(&mut self.queued, true)
     }
 
+    /// As [`Seat::give`] for a frame to a role that gathers frames and acts on them when it is woken: true also when it wants that now.
+    fn gather(&mut self, now: Instant, event: Event<'_, M::In>) -> bool {
+        self.machine.handle(now, event, &mut self.outbox);
+        let acts = !self.outbox.is_empty() || self.is_due(now);
+        acts && !core::mem::replace(&mut self.queued, true)
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        self.machine.next_wake().is_some_and(|at| at <= now)
+    }
+
+    /// Lets the role act on all that it gathered.
+    fn wake_while_due(&mut self, now: Instant) {
+        while self.is_due(now) {
+            self.machine.handle(now, Event::Wake, &mut self.outbox);
+        }
+    }
+
     /// What the role wants done; to be given back with [`Seat::put_back`].
     fn take(&mut self) -> Outbox<M::Out, M::Note> {
         self.queued = false;
@@ -211,7 +229,9 @@ impl World {
 
     fn run_node(&mut self, node: u16) {
         let place = usize::from(node);
-        let Some(mut outbox) = self.nodes[place].as_mut().map(Seat::take) else { return };
+        let Some(seat) = &mut self.nodes[place] else { return };
+        seat.wake_while_due(self.now);
+        let mut outbox = seat.take();
         outbox.drain(|action| {
             if let Action::Send { port, frame } = action {
                 self.deliver(Port::node(node), port, frame);
@@ -243,7 +263,7 @@ impl World {
             self.switch.as_mut().is_some_and(|seat| seat.give(self.now, Event::Frame { port: from, bytes }))
         } else if let Some(node) = to.as_node() {
             seat_mut(&mut self.nodes, node)
-                .is_some_and(|seat| seat.give(self.now, Event::Frame { port: from, bytes }))
+                .is_some_and(|seat| seat.gather(self.now, Event::Frame { port: from, bytes }))
         } else if let Some(host) = to.as_host() {
             seat_mut(&mut self.hosts, host)
                 .is_some_and(|seat| seat.give(self.now, Event::Frame { port: from, bytes }))

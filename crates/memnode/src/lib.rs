@@ -17,17 +17,19 @@ extern crate alloc;
 mod node;
 mod note;
 mod peers;
+mod programs;
 mod regions;
 mod requests;
 mod store;
-mod traversals;
 mod updates;
+mod workspaces;
 
 pub use node::{Budget, Config, MemNode};
 pub use note::{DropReason, Note, Stats};
+pub use programs::{Compile, Interpreted, Logic, PROGRAMS_MAX};
 pub use requests::{DEDUP_DEPTH, DEDUP_HOSTS_MAX, region_read_len_max};
 pub use store::{Store, VecStore, WORD_LEN};
-pub use traversals::{ITERATIONS_PER_VISIT_MAX, PROGRAMS_MAX};
+pub use workspaces::{ITERATIONS_PER_TURN, ITERATIONS_PER_VISIT_MAX, WAITING_MAX, WORKSPACES};
 
 #[cfg(test)]
 mod tests;

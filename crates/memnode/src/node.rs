@@ -2,17 +2,17 @@
 
 use crate::note::{DropReason, Note, Stats};
 use crate::peers::Peers;
+use crate::programs::{Compile, Interpreted, Programs};
 use crate::regions::{Regions, View};
 use crate::requests::{DEDUP_DEPTH, DEDUP_HOSTS_MAX};
 use crate::store::Store;
-use crate::traversals::Programs;
+use crate::workspaces::Workspaces;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::convert::Infallible;
 use farmem_machine::{Event, Instant, Machine, Port};
 use farmem_transport::{PeerChange, rc, ud};
-use farmem_traversal::State;
-use farmem_wire::{Body, Extension, Message, Packet, Pmtu, Qpn, VirtAddr};
+use farmem_wire::{Body, Extension, Message, Packet, Pmtu, Qpn};
 
 /// What a node knows before the control plane tells it more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,9 +48,12 @@ impl Default for Budget {
 /// What the role's outbox holds.
 pub(crate) type Outbox = farmem_machine::Outbox<PeerChange, Note>;
 
-/// A memory node over the bytes of `S`.
+/// A memory node over the bytes of `S`, which runs programs as `C` compiles them.
+///
+/// A traversal is not run in the event that brings it: the node asks to be woken at once, and one [`Event::Wake`] runs all that have
+/// come, interleaved. A driver that hands over frames in batches and wakes behind each has them wait for memory together.
 #[derive(Debug)]
-pub struct MemNode<S> {
+pub struct MemNode<S, C: Compile = Interpreted> {
     pub(crate) config: Config,
     pub(crate) store: S,
     pub(crate) regions: Regions,
@@ -58,17 +61,25 @@ pub struct MemNode<S> {
     pub(crate) peers: Peers,
     pub(crate) inbox: ud::Inbox,
     pub(crate) dedup: ud::Dedup,
-    pub(crate) programs: Programs,
-    /// The state of the traversal that is visiting; kept for its memory.
-    pub(crate) state: State,
+    pub(crate) programs: Programs<C>,
+    pub(crate) workspaces: Workspaces<C::Logic>,
+    /// When the traversals that are under way want their turn.
+    pub(crate) turn_due: Instant,
     /// Bytes on their way into an answer, or an answer on its way out; kept for its memory.
     pub(crate) buffer: Vec<u8>,
     pub(crate) stats: Stats,
 }
 
 impl<S: Store> MemNode<S> {
-    /// A node with empty tables: until the control plane speaks, it refuses everything.
+    /// A node with empty tables that interprets programs: until the control plane speaks, it refuses everything.
     pub fn new(config: Config, store: S) -> Self {
+        Self::compiling(config, store, Interpreted)
+    }
+}
+
+impl<S: Store, C: Compile> MemNode<S, C> {
+    /// A node with empty tables that runs what `compile` makes of programs.
+    pub fn compiling(config: Config, store: S, compile: C) -> Self {
         Self {
             config,
             regions: Regions::new(store.len(), config.budget.ranges, config.budget.grants),
@@ -77,8 +88,9 @@ impl<S: Store> MemNode<S> {
             peers: Peers::new(&config.home, config.budget.peers),
             inbox: ud::Inbox::default(),
             dedup: ud::Dedup::new(DEDUP_HOSTS_MAX, DEDUP_DEPTH),
-            programs: Programs::default(),
-            state: State { cur_ptr: VirtAddr::NULL, scratch: Vec::new() },
+            programs: Programs::new(compile),
+            workspaces: Workspaces::new(),
+            turn_due: Instant::ZERO,
             buffer: Vec::new(),
             stats: Stats::default(),
         }
@@ -94,10 +106,10 @@ impl<S: Store> MemNode<S> {
         self.stats
     }
 
-    fn on_frame(&mut self, port: Port, bytes: &[u8], out: &mut Outbox) {
+    fn on_frame(&mut self, now: Instant, port: Port, bytes: &[u8], out: &mut Outbox) {
         self.stats.frames = self.stats.frames.wrapping_add(1);
         match Packet::parse(bytes) {
-            Ok(packet) if packet.bth.opcode.is_ud() => self.on_datagram(port, &packet, out),
+            Ok(packet) if packet.bth.opcode.is_ud() => self.on_datagram(now, port, &packet, out),
             Ok(packet) => self.on_verb(port, &packet, out),
             Err(_) => self.drop_frame(DropReason::Malformed, out),
         }
@@ -115,7 +127,7 @@ impl<S: Store> MemNode<S> {
     }
 
     /// A datagram: heard only with the right key, believed only from the right port (PROTOCOL 7.2, 7.3).
-    fn on_datagram(&mut self, port: Port, packet: &Packet<'_>, out: &mut Outbox) {
+    fn on_datagram(&mut self, now: Instant, port: Port, packet: &Packet<'_>, out: &mut Outbox) {
         let Extension::Deth(deth) = packet.ext else { return self.drop_frame(DropReason::Opcode, out) };
         let home = self.config.home.endpoint;
         if packet.bth.dest_qp != home.qpn {
@@ -133,7 +145,7 @@ impl<S: Store> MemNode<S> {
         match (port, message.body) {
             (Port::CONTROL, Body::Update(updates)) => self.on_updates(&message.header, &updates, out),
             (Port::SWITCH, Body::RegionRead { .. } | Body::RegionWrite { .. } | Body::Traverse(_)) => {
-                self.on_request(&message, out);
+                self.on_request(now, &message, out);
             }
             _ => self.drop_frame(DropReason::WrongPort, out),
         }
@@ -145,28 +157,29 @@ impl<S: Store> MemNode<S> {
     }
 }
 
-impl<S: Store> Machine for MemNode<S> {
+impl<S: Store, C: Compile> Machine for MemNode<S, C> {
     type In = Infallible;
     type Out = PeerChange;
     type Note = Note;
 
-    fn handle(&mut self, _now: Instant, event: Event<'_, Infallible>, out: &mut Outbox) {
+    fn handle(&mut self, now: Instant, event: Event<'_, Infallible>, out: &mut Outbox) {
         match event {
-            Event::Frame { port, bytes } => self.on_frame(port, bytes, out),
-            // A node asks nothing of anybody, so it waits for nothing.
-            Event::Wake => {}
+            Event::Frame { port, bytes } => self.on_frame(now, port, bytes, out),
+            Event::Wake => self.turn(out),
             Event::Local(never) => match never {},
         }
     }
 
+    /// A node asks nothing of anybody, so it waits for nothing: a turn of traversals is due or nothing is.
     fn next_wake(&self) -> Option<Instant> {
-        None
+        (!self.workspaces.is_empty()).then_some(self.turn_due)
     }
 
     fn check(&self) {
         self.regions.check();
         self.peers.check();
         self.programs.check();
+        self.workspaces.check();
         assert!(self.queue_pairs.len() <= self.config.budget.queue_pairs, "more connections than the budget");
         assert!(
             !self.queue_pairs.contains_key(&self.config.home.endpoint.qpn),

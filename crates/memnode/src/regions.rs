@@ -26,6 +26,23 @@ struct Grant {
     perm: Perm,
 }
 
+/// Bytes that one domain may read, one after the other in one range and one grant: where the next window is likely to lie too.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Span {
+    base: u64,
+    len: u64,
+    offset: u64,
+}
+
+impl Span {
+    /// Where in the store `len` bytes at `addr` lie, when all of them are in the span.
+    pub(crate) const fn place(&self, addr: VirtAddr, len: u32) -> Option<u64> {
+        // Below the base it wraps to more than any length.
+        let skip = addr.0.wrapping_sub(self.base);
+        if skip < self.len && self.len - skip >= len as u64 { Some(self.offset + skip) } else { None }
+    }
+}
+
 /// The range table and the grants of a node.
 #[derive(Debug)]
 pub(crate) struct Regions {
@@ -178,6 +195,17 @@ impl Regions {
         Ok(())
     }
 
+    /// The bytes around `addr` that `domain` may read, as far as one range and one grant go; none when it may not read that one.
+    pub(crate) fn readable(&self, domain: Domain, addr: VirtAddr) -> Span {
+        let grants = self.grants.get(&domain).map_or(&[][..], Vec::as_slice);
+        let grant = grants[grants.partition_point(|g| g.end <= addr.0)..].first();
+        let grant = grant.filter(|g| g.base <= addr.0 && g.perm.allows(Perm::Read));
+        let (Some(range), Some(grant)) = (self.locate(addr), grant) else { return Span::default() };
+        let base = range.base.max(grant.base);
+        let end = (range.base + range.len).min(grant.end);
+        Span { base, len: end - base, offset: range.offset + (base - range.base) }
+    }
+
     /// Asserts that both tables are in order and within their budgets.
     pub(crate) fn check(&self) {
         assert!(self.ranges.len() <= self.ranges_max, "more ranges than the budget");
@@ -220,7 +248,7 @@ impl Regions {
     }
 
     /// Where a checked access lies in the store.
-    fn offset(&self, addr: VirtAddr, len: usize) -> u64 {
+    pub(crate) fn offset(&self, addr: VirtAddr, len: usize) -> u64 {
         let range = self.locate(addr).expect("an access that was checked is in a range");
         let skip = addr.0 - range.base;
         assert!(len as u64 <= range.len - skip, "an access that was checked stays in its range");

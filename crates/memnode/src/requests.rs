@@ -5,13 +5,15 @@
 
 use crate::node::{MemNode, Outbox};
 use crate::note::{DropReason, Note};
+use crate::peers::Peers;
+use crate::programs::{Compile, Learned, Logic};
 use crate::regions::View;
 use crate::store::Store;
-use crate::traversals::{Learned, Stop, visit};
-use farmem_machine::Port;
+use crate::workspaces::{Stop, Workspace};
+use farmem_machine::{Instant, Port};
 use farmem_transport::ud::{self, Seen};
 use farmem_transport::{Access, Memory, Refusal};
-use farmem_traversal::{End, Outcome};
+use farmem_traversal::End;
 use farmem_wire::message::{REGION_LEN, Traverse};
 use farmem_wire::{Body, Header, Message, Perm, Pmtu, Status, VirtAddr};
 
@@ -27,9 +29,9 @@ pub const fn region_read_len_max(pmtu: Pmtu) -> usize {
     pmtu.bytes() - Header::LEN - REGION_LEN
 }
 
-impl<S: Store> MemNode<S> {
+impl<S: Store, C: Compile> MemNode<S, C> {
     /// Serves a request for the host that the switch named (PROTOCOL 7.18).
-    pub(crate) fn on_request(&mut self, message: &Message<'_>, out: &mut Outbox) {
+    pub(crate) fn on_request(&mut self, now: Instant, message: &Message<'_>, out: &mut Outbox) {
         let header = &message.header;
         let Some(origin) = self.peers.get(Port::host(header.origin.0)) else {
             return self.drop_frame(DropReason::UnknownPeer, out);
@@ -37,7 +39,7 @@ impl<S: Store> MemNode<S> {
         match message.body {
             Body::RegionRead { addr, len, .. } => self.on_region_read(origin, header, addr, len, out),
             Body::RegionWrite { addr, data, .. } => self.on_region_write(origin, header, addr, data, out),
-            Body::Traverse(traverse) => self.on_traverse(origin, header, &traverse, out),
+            Body::Traverse(traverse) => self.on_traverse(now, origin, header, &traverse, out),
             Body::Update(_) => self.drop_frame(DropReason::WrongPort, out),
         }
     }
@@ -109,41 +111,35 @@ impl<S: Store> MemNode<S> {
         out.send(origin.port, &self.buffer);
     }
 
-    /// One visit of a traversal: it ends here with an answer, or goes on elsewhere by way of the switch.
-    fn on_traverse(&mut self, origin: ud::Peer, header: &Header, request: &Traverse<'_>, out: &mut Outbox) {
-        self.stats.visits = self.stats.visits.wrapping_add(1);
-        self.state.cur_ptr = request.cur_ptr;
-        self.state.scratch.clear();
-        self.state.scratch.extend_from_slice(request.scratch);
-        let (end, done) = match self.run(header, request, out) {
-            Ok(Outcome { end, iterations }) => (Ok(end), iterations),
-            Err(status) => (Err(status), 0),
-        };
-        let iterations = request.iterations.saturating_add(done);
-        if end == Ok(End::Fetch(Stop::Elsewhere)) && header.hops > 0 {
-            return self.leave(header, request, iterations, out);
-        }
-        let status = end.map_or_else(|status| status, status_at);
-        let body = Traverse {
-            cur_ptr: self.state.cur_ptr,
-            iterations,
-            scratch: &self.state.scratch,
-            code: &[],
-            ..*request
-        };
-        let answer = Message { header: header.answer(status), body: Body::Traverse(body) };
-        out.note(Note::Answered(answer.body.kind(), status));
-        self.peers.send(origin, &answer, out);
-    }
-
-    /// Finds the program and lets it run on `self.state`.
-    fn run(
+    /// Takes a traversal in: the next turn runs it. One that cannot be run is answered as it came.
+    fn on_traverse(
         &mut self,
+        now: Instant,
+        origin: ud::Peer,
         header: &Header,
         request: &Traverse<'_>,
         out: &mut Outbox,
-    ) -> Result<Outcome<Stop>, Status> {
-        let (program, learned) = self.programs.find(request.program, request.code)?;
+    ) {
+        self.stats.visits = self.stats.visits.wrapping_add(1);
+        let was_empty = self.workspaces.is_empty();
+        match self.admit(header, request, out) {
+            // The turn that is due already takes this one along.
+            Ok(()) if was_empty => self.turn_due = now,
+            Ok(()) => {}
+            Err(status) => {
+                let body = Body::Traverse(Traverse { code: &[], ..*request });
+                out.note(Note::Answered(body.kind(), status));
+                self.peers.send(origin, &Message { header: header.answer(status), body }, out);
+            }
+        }
+    }
+
+    /// Finds the program and a workspace, or a place to wait for one (PULSE 4.2, scheduler, rule 1).
+    fn admit(&mut self, header: &Header, request: &Traverse<'_>, out: &mut Outbox) -> Result<(), Status> {
+        if self.workspaces.is_full() {
+            return Err(Status::Busy);
+        }
+        let (known, learned) = self.programs.find(request.program, request.code)?;
         match learned {
             Learned::Known => {}
             Learned::Added => out.note(Note::ProgramLearned),
@@ -152,31 +148,62 @@ impl<S: Store> MemNode<S> {
                 out.note(Note::ProgramLearned);
             }
         }
-        if request.scratch.len() != program.scratch_len() {
-            return Err(Status::Malformed);
+        self.workspaces.take(Workspace::new(known, header, request).ok_or(Status::Malformed)?);
+        Ok(())
+    }
+
+    /// Gives the traversals that are under way a turn. Each that ends is answered, or goes on elsewhere by way of the switch.
+    pub(crate) fn turn(&mut self, out: &mut Outbox) {
+        let Self { config, regions, store, peers, workspaces, stats, .. } = self;
+        let mut exit = Exit { pmtu: config.pmtu, peers, out, continued: 0, dropped: 0 };
+        let iterations = workspaces.turn(regions, store, |workspace, end| exit.ended(workspace, end));
+        stats.iterations = stats.iterations.wrapping_add(iterations);
+        stats.continued = stats.continued.wrapping_add(exit.continued);
+        stats.dropped = stats.dropped.wrapping_add(exit.dropped);
+    }
+}
+
+/// The way out for the traversals that end in one turn.
+struct Exit<'a> {
+    pmtu: Pmtu,
+    peers: &'a mut Peers,
+    out: &'a mut Outbox,
+    continued: u64,
+    dropped: u64,
+}
+
+impl Exit<'_> {
+    fn ended<L: Logic>(&mut self, workspace: &Workspace<L>, end: End<Stop>) {
+        let header = workspace.header();
+        if end == End::Fetch(Stop::Elsewhere) && header.hops > 0 {
+            return self.leave(workspace);
         }
-        let view = View { regions: &self.regions, store: &mut self.store };
-        let left = request.limit.saturating_sub(request.iterations);
-        let outcome = visit(program, &mut self.state, left, header.domain, &view);
-        self.stats.iterations = self.stats.iterations.wrapping_add(u64::from(outcome.iterations));
-        Ok(outcome)
+        let Some(origin) = self.peers.get(Port::host(header.origin.0)) else { return self.drop_traversal() };
+        let status = status_at(end);
+        let answer = Message { header: header.answer(status), body: Body::Traverse(workspace.traverse()) };
+        self.out.note(Note::Answered(answer.body.kind(), status));
+        self.peers.send(origin, &answer, self.out);
     }
 
     /// Sends the traversal back to the switch, which routes it by its next pointer (PROTOCOL 7.26).
-    fn leave(&mut self, header: &Header, request: &Traverse<'_>, iterations: u32, out: &mut Outbox) {
-        let Some(switch) = self.peers.get(Port::SWITCH) else {
-            return self.drop_frame(DropReason::UnknownPeer, out);
-        };
-        let state =
-            Traverse { cur_ptr: self.state.cur_ptr, iterations, scratch: &self.state.scratch, ..*request };
-        let mut message = Message { header: *header, body: Body::Traverse(state) };
-        if message.len() > self.config.pmtu.bytes() {
+    fn leave<L: Logic>(&mut self, workspace: &Workspace<L>) {
+        let Some(switch) = self.peers.get(Port::SWITCH) else { return self.drop_traversal() };
+        let state = workspace.traverse();
+        let body = Body::Traverse(Traverse { code: workspace.code(), ..state });
+        let mut message = Message { header: *workspace.header(), body };
+        if message.len() > self.pmtu.bytes() {
             // The next node may know the program; if it does not, the host sends the code there.
-            message.body = Body::Traverse(Traverse { code: &[], ..state });
+            message.body = Body::Traverse(state);
         }
-        self.stats.continued = self.stats.continued.wrapping_add(1);
-        out.note(Note::Continued);
-        self.peers.send(switch, &message, out);
+        self.continued += 1;
+        self.out.note(Note::Continued);
+        self.peers.send(switch, &message, self.out);
+    }
+
+    /// Whom to answer, or where to go on, was known when the traversal came or never was; now it is in no table.
+    fn drop_traversal(&mut self) {
+        self.dropped += 1;
+        self.out.note(Note::Dropped(DropReason::UnknownPeer));
     }
 }
 

@@ -35,6 +35,11 @@ pub trait Store {
     /// When they leave the store.
     fn load(&self, offset: u64, window: &mut [u8]);
 
+    /// The `len` bytes from `offset` will be loaded soon: they may be brought near meanwhile. Changes nothing that anybody can see.
+    fn prefetch(&self, offset: u64, len: u32) {
+        let _ = (offset, len);
+    }
+
     /// Replaces the bytes from `offset` by `data`.
     ///
     /// # Panics

@@ -1,6 +1,7 @@
 //! The node as its peers see it: frames in, frames out, and what is in the store afterwards.
 
 mod hostile;
+mod interleaving;
 mod requests;
 mod traversals;
 mod updates;
@@ -83,6 +84,20 @@ impl Bench {
     fn hear(&mut self, port: Port, bytes: &[u8]) {
         self.node.handle(Instant::ZERO, Event::Frame { port, bytes }, &mut self.out);
         self.node.check();
+        self.collect();
+    }
+
+    /// Wakes the node as long as it wants to be, and collects what comes of that and of the frames before.
+    fn collect(&mut self) {
+        while self.node.next_wake().is_some() {
+            self.node.handle(Instant::ZERO, Event::Wake, &mut self.out);
+            self.node.check();
+        }
+        self.drain();
+    }
+
+    /// Takes out what the node wants done.
+    fn drain(&mut self) {
         self.sent.clear();
         let (sent, peers, notes) = (&mut self.sent, &mut self.peers, &mut self.notes);
         self.out.drain(|action| match action {

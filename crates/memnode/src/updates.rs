@@ -2,13 +2,14 @@
 
 use crate::node::{MemNode, Outbox};
 use crate::note::{DropReason, Note};
+use crate::programs::Compile;
 use crate::store::Store;
 use farmem_machine::Port;
 use farmem_transport::{PeerChange, rc, ud};
 use farmem_wire::message::{Update, Updates};
 use farmem_wire::{Body, Domain, Header, Message, Qpn, Status};
 
-impl<S: Store> MemNode<S> {
+impl<S: Store, C: Compile> MemNode<S, C> {
     /// Applies a batch in its turn and answers it (PROTOCOL 7.5).
     pub(crate) fn on_updates(&mut self, header: &Header, updates: &Updates<'_>, out: &mut Outbox) {
         let (status, refused) = match self.inbox.turn(updates.seq) {

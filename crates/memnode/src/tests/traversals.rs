@@ -8,7 +8,7 @@ use farmem_wire::ProgramHash;
 use farmem_wire::message::Traverse;
 
 /// `find` in a list of nodes {key, value, next}: the scratch pad holds the key, and gets the value.
-const FIND: &str = "
+pub(super) const FIND: &str = "
     .scratch 16
         ld8 r2, window[0]
         ld8 r3, scratch[0]
@@ -21,30 +21,30 @@ const FIND: &str = "
         ret
 ";
 
-fn find() -> Program {
+pub(super) fn find() -> Program {
     Program::assemble(FIND).unwrap()
 }
 
 /// Puts a list node at `at`; `next` is an address.
-fn node(bench: &mut Bench, at: u64, key: u64, value: u64, next: VirtAddr) {
+pub(super) fn node(bench: &mut Bench, at: u64, key: u64, value: u64, next: VirtAddr) {
     for (i, word) in (0..).zip([key, value, next.0]) {
         bench.put(addr(at + i * 8), &word.to_le_bytes());
     }
 }
 
 /// Three nodes of Alice's: keys 1, 2, 3 with values 10, 20, 30. The last one's next pointer is `end`.
-fn list(bench: &mut Bench, end: VirtAddr) {
+pub(super) fn list(bench: &mut Bench, end: VirtAddr) {
     node(bench, 0x000, 1, 10, addr(0x800));
     node(bench, 0x800, 2, 20, addr(0x400));
     node(bench, 0x400, 3, 30, end);
 }
 
-fn pad(key: u64, value: u64) -> Vec<u8> {
+pub(super) fn pad(key: u64, value: u64) -> Vec<u8> {
     [key.to_le_bytes(), value.to_le_bytes()].concat()
 }
 
 /// A request to find `scratch`'s key from the list's head on, with the code.
-fn request<'a>(program: &'a Program, scratch: &'a [u8]) -> Traverse<'a> {
+pub(super) fn request<'a>(program: &'a Program, scratch: &'a [u8]) -> Traverse<'a> {
     let cur_ptr = addr(0);
     let (program, code) = (program.hash(), program.encoded());
     Traverse { program, cur_ptr, iterations: 0, limit: 100, scratch, code }

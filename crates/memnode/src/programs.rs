@@ -1,0 +1,141 @@
+//! The programs a node knows, and what runs them: the seam between the node and a compiler.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use core::fmt;
+use farmem_traversal::{Program, Step};
+use farmem_wire::{ProgramHash, Status, VirtAddr};
+
+/// Programs a node knows by hash. The one that was not used for longest makes room for a new one.
+pub const PROGRAMS_MAX: usize = 64;
+
+/// Makes something that runs out of a verified program, once for each program that the node learns.
+///
+/// Two implementers: [`Interpreted`] here, pure, and the compiler to machine code of the engine. One that cannot compile a program
+/// gives a logic that interprets it: a verified program is never refused for want of a compiler.
+pub trait Compile {
+    /// What runs one program.
+    type Logic: Logic;
+
+    /// The logic of `program`. It must do what [`Program::step`] does, to the byte.
+    fn compile(&mut self, program: &Program) -> Self::Logic;
+}
+
+/// Runs the iterations of one program.
+pub trait Logic: fmt::Debug {
+    /// One iteration over the loaded window, as [`Program::step`].
+    ///
+    /// # Panics
+    /// When `window` or `scratch` does not have the program's lengths.
+    fn step(&self, window: &[u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step;
+}
+
+/// Programs run as they are: the reference, and all there is where no machine code can be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Interpreted;
+
+impl Compile for Interpreted {
+    type Logic = Program;
+
+    fn compile(&mut self, program: &Program) -> Program {
+        program.clone()
+    }
+}
+
+impl Logic for Program {
+    fn step(&self, window: &[u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
+        Self::step(self, window, cur_ptr, scratch)
+    }
+}
+
+/// A program and what runs it. Traversals under way share it with the cache, which may forget it meanwhile.
+#[derive(Debug)]
+pub(crate) struct Known<L> {
+    pub(crate) program: Program,
+    pub(crate) logic: L,
+}
+
+/// As the cache and the traversals under way share it.
+pub(crate) type Shared<L> = Arc<Known<L>>;
+
+/// Verified programs by hash.
+#[derive(Debug)]
+pub(crate) struct Programs<C: Compile> {
+    compile: C,
+    rows: BTreeMap<ProgramHash, Row<C::Logic>>,
+    /// Counts uses; the order of the last ones.
+    clock: u64,
+}
+
+#[derive(Debug)]
+struct Row<L> {
+    known: Shared<L>,
+    used: u64,
+}
+
+/// What happened to the cache when a program was looked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Learned {
+    /// It was there.
+    Known,
+    /// It came with the request and was added.
+    Added,
+    /// It was added, and another one forgotten for it.
+    Replaced,
+}
+
+impl<C: Compile> Programs<C> {
+    /// Knows none.
+    pub(crate) fn new(compile: C) -> Self {
+        Self { compile, rows: BTreeMap::new(), clock: 0 }
+    }
+
+    /// The program named `hash`: from `code` when there is some, else from memory (PROTOCOL 7.22, 7.23).
+    pub(crate) fn find(
+        &mut self,
+        hash: ProgramHash,
+        code: &[u8],
+    ) -> Result<(&Shared<C::Logic>, Learned), Status> {
+        let mut learned = Learned::Known;
+        if !self.rows.contains_key(&hash) {
+            learned = self.learn(hash, code)?;
+        }
+        self.clock += 1;
+        let row = self.rows.get_mut(&hash).ok_or(Status::UnknownProgram)?;
+        if !code.is_empty() && row.known.program.encoded() != code {
+            return Err(Status::BadProgram);
+        }
+        row.used = self.clock;
+        Ok((&row.known, learned))
+    }
+
+    /// Asserts that the cache is within its bound and every program has the name it is kept under.
+    pub(crate) fn check(&self) {
+        assert!(self.rows.len() <= PROGRAMS_MAX, "more programs than the bound");
+        for (hash, row) in &self.rows {
+            assert_eq!(*hash, row.known.program.hash(), "a program is kept under its own name");
+            assert!(row.used <= self.clock, "a program was used in the future");
+        }
+    }
+
+    fn learn(&mut self, hash: ProgramHash, code: &[u8]) -> Result<Learned, Status> {
+        if code.is_empty() {
+            return Err(Status::UnknownProgram);
+        }
+        let program = Program::decode(code).map_err(|_| Status::BadProgram)?;
+        if program.hash() != hash {
+            return Err(Status::BadProgram);
+        }
+        let mut learned = Learned::Added;
+        if self.rows.len() >= PROGRAMS_MAX {
+            let oldest = self.rows.iter().min_by_key(|(_, row)| row.used).map(|(hash, _)| *hash);
+            if let Some(oldest) = oldest {
+                self.rows.remove(&oldest);
+                learned = Learned::Replaced;
+            }
+        }
+        let logic = self.compile.compile(&program);
+        self.rows.insert(hash, Row { known: Arc::new(Known { program, logic }), used: self.clock });
+        Ok(learned)
+    }
+}

@@ -1,0 +1,312 @@
+//! Many traversals at once: each ends as it would alone, none waits for a long one, and there is a bound.
+
+use super::traversals::{FIND, find, list, node, pad, request};
+use super::*;
+use crate::workspaces::Stop;
+use crate::{ITERATIONS_PER_TURN, ITERATIONS_PER_VISIT_MAX, PROGRAMS_MAX, WAITING_MAX, WORKSPACES};
+use alloc::collections::BTreeMap;
+use alloc::format;
+use farmem_transport::{Access, Refusal};
+use farmem_traversal::{End, Program, State, run};
+use farmem_wire::message::Traverse;
+use proptest::prelude::*;
+
+impl Bench {
+    /// Gives the node a traversal of Alice's and does not wake it.
+    fn bring(&mut self, counter: u32, traverse: &Traverse<'_>) {
+        let message = Message { header: header(ALICE, counter), body: Body::Traverse(*traverse) };
+        let frame = datagram(&message);
+        self.node.handle(Instant::ZERO, Event::Frame { port: Port::SWITCH, bytes: &frame }, &mut self.out);
+        self.node.check();
+    }
+
+    /// Wakes the node once; answers which requests were answered, in order, and how.
+    fn turn(&mut self) -> Vec<(u32, Status)> {
+        assert!(self.node.next_wake().is_some(), "a turn is due");
+        self.node.handle(Instant::ZERO, Event::Wake, &mut self.out);
+        self.node.check();
+        self.drain();
+        self.sent.iter().map(|(_, frame)| counter_and_status(frame)).collect()
+    }
+}
+
+fn number(message: &Message<'_>) -> u32 {
+    u32::try_from(message.header.request.0 & 0xffff_ffff).unwrap()
+}
+
+fn counter_and_status(frame: &[u8]) -> (u32, Status) {
+    let message = Message::parse(Packet::parse(frame).unwrap().payload).unwrap();
+    (number(&message), message.header.status)
+}
+
+/// A request that goes round in the ring until its visit is over.
+fn endless<'a>(program: &'a Program, scratch: &'a [u8]) -> Traverse<'a> {
+    Traverse { limit: u32::MAX, ..request(program, scratch) }
+}
+
+/// A long traversal comes first and short ones behind it, in one batch. Nothing is done in the events that bring them; in the turn
+/// the short ones are answered first, though they came later (PROTOCOL 7.31, 7.32).
+#[test]
+fn short_traversals_overtake_a_long_one() {
+    let mut bench = Bench::ready();
+    list(&mut bench, addr(0));
+    let program = find();
+    let (nowhere, third, first) = (pad(9, 0), pad(3, 0), pad(1, 0));
+    bench.bring(0, &Traverse { limit: 1000, ..request(&program, &nowhere) });
+    bench.bring(1, &request(&program, &third));
+    bench.bring(2, &request(&program, &first));
+    assert_eq!(bench.out.len(), 1, "the program was learned, and nothing was answered");
+    assert_eq!(bench.turn(), [(2, Status::Ok), (1, Status::Ok), (0, Status::IterationLimit)]);
+    assert_eq!(bench.node.next_wake(), None);
+    assert_eq!(bench.node.stats().iterations, 1000 + 3 + 1);
+}
+
+/// All workspaces are taken by long traversals when a short one comes. It waits for one turn of theirs, not for their end
+/// (PROTOCOL 7.33).
+#[test]
+fn one_that_waits_gets_its_turn_before_the_others_end() {
+    let mut bench = Bench::ready();
+    list(&mut bench, addr(0));
+    let program = find();
+    let (nowhere, third) = (pad(9, 0), pad(3, 0));
+    let long = u32::try_from(WORKSPACES).unwrap();
+    (0..long).for_each(|n| bench.bring(n, &endless(&program, &nowhere)));
+    bench.bring(long, &request(&program, &third));
+    assert_eq!(bench.turn(), []);
+    assert_eq!(bench.node.stats().iterations, (WORKSPACES * ITERATIONS_PER_TURN) as u64);
+    assert_eq!(bench.turn(), [(long, Status::Ok)]);
+    let mut ended = vec![];
+    while bench.node.next_wake().is_some() {
+        ended.extend(bench.turn());
+    }
+    let all: Vec<_> = (0..long).map(|n| (n, Status::IterationLimit)).collect();
+    ended.sort_unstable_by_key(|&(n, _)| n);
+    assert_eq!(ended, all);
+}
+
+/// A host sends more than the node has places for. What does not fit is answered with `Busy` and its state, at once, and everything
+/// else as ever (PROTOCOL 7.33).
+#[test]
+fn the_queue_has_a_bound() {
+    let mut bench = Bench::ready();
+    list(&mut bench, addr(0));
+    let (program, scratch) = (find(), pad(3, 0));
+    let places = u32::try_from(WORKSPACES + WAITING_MAX).unwrap();
+    let asked = request(&program, &scratch);
+    (0..places).for_each(|n| bench.bring(n, &asked));
+    bench.drain();
+    assert_eq!(bench.sent, [], "they wait");
+
+    bench.bring(places, &Traverse { iterations: 5, ..asked });
+    bench.drain();
+    let [(_, frame)] = &bench.sent[..] else { panic!("one answer, not {:?}", bench.sent) };
+    let message = parse(frame, endpoint(3));
+    assert_eq!(message.header.status, Status::Busy);
+    assert_eq!(message.body, Body::Traverse(Traverse { iterations: 5, code: &[], ..asked }), "as it came");
+
+    let mut answered = 0;
+    while bench.node.next_wake().is_some() {
+        let turn = bench.turn();
+        assert!(turn.iter().all(|&(_, status)| status == Status::Ok));
+        answered += turn.len();
+    }
+    assert_eq!(answered, WORKSPACES + WAITING_MAX);
+    assert_eq!(bench.node.stats().iterations, 3 * u64::from(places));
+    bench.bring(places + 1, &asked);
+    assert_eq!(bench.turn(), [(places + 1, Status::Ok)], "there is room again");
+}
+
+/// Between two turns the control plane takes the memory away, the switch or the host. The traversals under way stop where they
+/// are; not one more window is read (PROTOCOL 7.15, 7.34).
+#[test]
+fn what_is_taken_back_between_turns_is_gone() {
+    let cases = [
+        (
+            Update::Protect { domain: ALICE, base: addr(0), len: 0x1000, perm: Perm::None },
+            Some(Status::NotMapped),
+        ),
+        (
+            Update::Protect { domain: ALICE, base: addr(0x800), len: 1, perm: Perm::None },
+            Some(Status::NotMapped),
+        ),
+        (
+            Update::Protect { domain: ALICE, base: addr(0x817), len: 1, perm: Perm::None },
+            Some(Status::OutOfBounds),
+        ),
+        (Update::RangeGone { base: BASE, len: LEN }, None),
+        (Update::PeerGone { port: Port::host(HOST.0).0 }, None),
+    ];
+    for (update, expected) in cases {
+        let mut bench = Bench::ready();
+        list(&mut bench, addr(0));
+        let (program, nowhere) = (find(), pad(9, 0));
+        let long = u32::try_from(WORKSPACES).unwrap();
+        (0..=long).for_each(|n| bench.bring(n, &endless(&program, &nowhere)));
+        assert_eq!(bench.turn(), []);
+        let before = bench.node.stats();
+        bench.seq += 1;
+        let frame = batch(bench.seq, &[update]);
+        bench.node.handle(Instant::ZERO, Event::Frame { port: Port::CONTROL, bytes: &frame }, &mut bench.out);
+        bench.drain();
+        assert_eq!(bench.response(), (Status::Ok, 0));
+        let mut ended = vec![];
+        while bench.node.next_wake().is_some() {
+            ended.extend(bench.turn());
+        }
+        let after = bench.node.stats();
+        match (update, expected) {
+            (Update::PeerGone { .. }, _) => {
+                assert_eq!((ended.len(), after.dropped - before.dropped), (0, u64::from(long) + 1));
+            }
+            (Update::RangeGone { .. }, _) => {
+                assert_eq!((ended.len() as u64, after.continued), (u64::from(long) + 1, u64::from(long) + 1));
+                assert_eq!(after.iterations, before.iterations);
+            }
+            (_, Some(status)) => {
+                assert_eq!(ended.len() as u64, u64::from(long) + 1);
+                assert!(ended.iter().all(|end| end.1 == status), "{update:?}: {ended:?}");
+                assert!(
+                    after.iterations <= before.iterations + 2 * (u64::from(long) + 1),
+                    "to the gap at most"
+                );
+            }
+            other => panic!("no expectation for {other:?}"),
+        }
+    }
+}
+
+/// A program is forgotten for others while traversals of it are under way: they go on.
+#[test]
+fn a_program_that_is_forgotten_still_ends_what_it_began() {
+    let mut bench = Bench::ready();
+    list(&mut bench, addr(0));
+    let (program, third) = (find(), pad(3, 0));
+    bench.bring(0, &request(&program, &third));
+    for window in 1..=PROGRAMS_MAX {
+        let other = Program::assemble(&format!(".window {window}\n ret")).unwrap();
+        bench.bring(u32::try_from(window).unwrap(), &request(&other, &[]));
+    }
+    bench.bring(99, &Traverse { code: &[], ..request(&program, &third) });
+    bench.drain();
+    assert_eq!(
+        bench.sent.iter().map(|(_, f)| counter_and_status(f)).collect::<Vec<_>>(),
+        [(99, Status::UnknownProgram)]
+    );
+    let mut ended = vec![];
+    while bench.node.next_wake().is_some() {
+        ended.extend(bench.turn());
+    }
+    ended.sort_unstable_by_key(|&(n, _)| n);
+    assert_eq!(ended, (0..=64).map(|n| (n, Status::Ok)).collect::<Vec<_>>());
+}
+
+/// Places of list nodes: three quarters of them Alice's to read, some of Bob's, and some nobody's.
+const PLACES: u64 = 0x2800 / 0x40;
+
+/// A request of the property: where from, which program, how far, and whether it may leave the node.
+#[derive(Clone, Debug)]
+struct Asked {
+    place: u64,
+    program: usize,
+    key: u64,
+    limit: u32,
+    hops: u8,
+    bob: bool,
+}
+
+fn asked() -> impl Strategy<Value = Asked> {
+    let limit = prop_oneof![0..8_u32, 8..200_u32, Just(u32::MAX)];
+    (0..PLACES + 2, 0..3_usize, 0..PLACES * 2, limit, 0..2_u8, prop::bool::weighted(0.2))
+        .prop_map(|(place, program, key, limit, hops, bob)| Asked { place, program, key, limit, hops, bob })
+}
+
+/// Where a node's next pointer leads: to a place, a little beside one, or away.
+fn pointers() -> impl Strategy<Value = Vec<(u64, u64)>> {
+    let skip = prop_oneof![20 => Just(0_u64), 1 => 0..0x40_u64];
+    prop::collection::vec((0..PLACES + 1, skip), usize::try_from(PLACES).unwrap())
+}
+
+fn programs() -> [Program; 3] {
+    // The second sums keys and faults where it finds one it cannot index with; the third takes the whole 256 bytes.
+    let sum = ".window 24\n .scratch 16\n ld8 r2, window[0]\n ld8 r3, window[16]\n ld8 r4, scratch[0]\n add r4, r2\n \
+               st8 scratch[0], r4\n and r2, 31\n ld8 r5, window[r2]\n next r3";
+    let wide = FIND.replace(".scratch", ".window 256\n    .scratch");
+    [find(), Program::assemble(sum).unwrap(), Program::assemble(&wide).unwrap()]
+}
+
+/// What a traversal comes to when it has the node for itself, by the reference interpreter and the tables' own answer for each window.
+fn alone(
+    bench: &Bench,
+    header: &Header,
+    asked: &Traverse<'_>,
+    program: &Program,
+) -> (Port, Status, State, u32) {
+    let mut state = State { cur_ptr: asked.cur_ptr, scratch: asked.scratch.to_vec() };
+    let mut fetch = |addr: VirtAddr, window: &mut [u8]| {
+        let len = u32::try_from(window.len()).unwrap();
+        let access = Access { domain: header.domain, addr, len, perm: Perm::Read };
+        match bench.node.regions.check_access(&access) {
+            Ok(()) => {
+                window.copy_from_slice(&bench.bytes(addr, len));
+                Ok(())
+            }
+            Err(_) if !bench.node.regions.is_local(addr) => Err(Stop::Elsewhere),
+            Err(refusal) => Err(Stop::Refused(refusal)),
+        }
+    };
+    let outcome = run(program, &mut fetch, &mut state, asked.limit.min(ITERATIONS_PER_VISIT_MAX));
+    let (port, status) = match outcome.end {
+        End::Fetch(Stop::Elsewhere) if header.hops > 0 => (Port::SWITCH, Status::Ok),
+        End::Fetch(Stop::Elsewhere) => (Port::host(HOST.0), Status::HopLimit),
+        End::Fetch(Stop::Refused(Refusal::NotMapped)) => (Port::host(HOST.0), Status::NotMapped),
+        End::Fetch(Stop::Refused(Refusal::OutOfBounds)) => (Port::host(HOST.0), Status::OutOfBounds),
+        End::Fetch(Stop::Refused(refusal)) => panic!("no reason to refuse a load: {refusal:?}"),
+        End::Return => (Port::host(HOST.0), Status::Ok),
+        End::IterationLimit => (Port::host(HOST.0), Status::IterationLimit),
+        End::Fault => (Port::host(HOST.0), Status::ProgramFault),
+    };
+    (port, status, state, outcome.iterations)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    /// Random lists, random batches: interleaved, every traversal comes to what it comes to alone, and each is answered once.
+    #[test]
+    fn interleaved_is_one_at_a_time(
+        pointers in pointers(),
+        batches in prop::collection::vec(prop::collection::vec(asked(), 1..90), 1..4),
+    ) {
+        let mut bench = Bench::ready();
+        let grant = Update::Protect { domain: BOB, base: addr(0x1c00), len: 0x400, perm: Perm::Read };
+        prop_assert_eq!(bench.update(&[grant]), (Status::Ok, 0));
+        for (at, &(to, skip)) in (0..).zip(&pointers) {
+            node(&mut bench, at * 0x40, at + 1, at * 10, VirtAddr(addr(to * 0x40).0 + skip));
+        }
+        let programs = programs();
+        let mut counter = 0;
+        for batch in &batches {
+            let mut expected = BTreeMap::new();
+            for one in batch {
+                counter += 1;
+                let (program, scratch) = (&programs[one.program], pad(one.key, 0));
+                let request = Traverse { cur_ptr: addr(one.place * 0x40), limit: one.limit, ..request(program, &scratch) };
+                let domain = if one.bob { BOB } else { ALICE };
+                let header = Header { hops: one.hops, ..header(domain, counter) };
+                expected.insert(counter, alone(&bench, &header, &request, program));
+                let frame = datagram(&Message { header, body: Body::Traverse(request) });
+                bench.node.handle(Instant::ZERO, Event::Frame { port: Port::SWITCH, bytes: &frame }, &mut bench.out);
+            }
+            bench.collect();
+            prop_assert_eq!(bench.sent.len(), expected.len(), "each is answered once");
+            for (port, frame) in &bench.sent {
+                let message = Message::parse(Packet::parse(frame).unwrap().payload).unwrap();
+                let Body::Traverse(got) = message.body else { panic!("a traversal") };
+                let (to, status, state, iterations) = expected.remove(&number(&message)).unwrap();
+                prop_assert_eq!((*port, message.header.status, got.cur_ptr), (to, status, state.cur_ptr));
+                prop_assert_eq!((got.iterations, got.scratch), (iterations, &state.scratch[..]));
+                prop_assert_eq!(message.header.response, to != Port::SWITCH);
+            }
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Traversals under way: a workspace for each, and the turn in which they wait for memory together (PULSE 4.2).
+//!
+//! A memory pipeline and a logic pipeline are, on one core, the two halves of a hop: [`Workspace::fetch`] translates, checks and asks
+//! the caches for the window; [`Workspace::compute`] copies the window and runs the program on it. Between the two halves of one
+//! traversal stand the hops of all the others, so that up to [`WORKSPACES`] lines of memory are on their way at once. A workspace
+//! holds no window: until it is computed on, it is in the cache.
+//!
+//! Nothing here knows of frames; [`Workspaces::turn`] hands out what ended, and how.
+
+use crate::programs::{Logic, Shared};
+use crate::regions::{Regions, Span};
+use crate::store::Store;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use farmem_transport::{Access, Refusal};
+use farmem_traversal::{End, SCRATCH_LEN_MAX, Step, WINDOW_LEN_MAX};
+use farmem_wire::message::Traverse;
+use farmem_wire::{Header, Perm, VirtAddr};
+
+/// Iterations a traversal may do at one node before it must go back to its host, whatever its own limit says.
+///
+/// At about 100 ns an iteration this is less than half a millisecond. PULSE's workloads need 25 to 227 in all (PULSE 6, table 3).
+pub const ITERATIONS_PER_VISIT_MAX: u32 = 4096;
+
+/// Traversals whose hops are interleaved.
+///
+/// A core of today has about 16 lines of memory on their way at once: twice as many keep it busy, more bring nothing.
+pub const WORKSPACES: usize = 32;
+
+/// Traversals that wait for a workspace. One more is answered with `Busy`.
+pub const WAITING_MAX: usize = 1024;
+
+/// Iterations that a traversal does before those that wait for a workspace get their turn.
+pub const ITERATIONS_PER_TURN: usize = 128;
+
+/// Iterations of all traversals in one turn, after which the node listens again.
+const TURN_ITERATIONS_MAX: usize = WORKSPACES * ITERATIONS_PER_TURN;
+
+/// Why the next pointer's window cannot be loaded here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stop {
+    /// No range of this node holds the pointer.
+    Elsewhere,
+    /// The pointer is here, and the window may not be read.
+    Refused(Refusal),
+}
+
+/// One traversal at this node: its state, the request it came in, and where its next window lies.
+#[derive(Debug)]
+pub(crate) struct Workspace<L> {
+    known: Shared<L>,
+    header: Header,
+    cur_ptr: VirtAddr,
+    /// On all nodes so far.
+    iterations: u32,
+    limit: u32,
+    /// Iterations it may still do in this visit.
+    left: u32,
+    /// The code came with the request, so it goes along.
+    with_code: bool,
+    scratch: [u8; SCRATCH_LEN_MAX],
+    /// Where the last window was allowed. Good for one turn: the tables do not change in it.
+    span: Span,
+    /// Where in the store the window lies that was fetched.
+    offset: u64,
+}
+
+impl<L: Logic> Workspace<L> {
+    /// A traversal as it arrived; `None` when its scratch pad does not have the program's length (PROTOCOL 7.24).
+    pub(crate) fn new(known: &Shared<L>, header: &Header, request: &Traverse<'_>) -> Option<Self> {
+        let len = known.program.scratch_len();
+        if request.scratch.len() != len {
+            return None;
+        }
+        let mut scratch = [0; SCRATCH_LEN_MAX];
+        scratch[..len].copy_from_slice(request.scratch);
+        let left = request.limit.saturating_sub(request.iterations).min(ITERATIONS_PER_VISIT_MAX);
+        Some(Self {
+            known: Shared::clone(known),
+            header: *header,
+            cur_ptr: request.cur_ptr,
+            iterations: request.iterations,
+            limit: request.limit,
+            left,
+            with_code: !request.code.is_empty(),
+            scratch,
+            span: Span::default(),
+            offset: 0,
+        })
+    }
+
+    /// The request's header.
+    pub(crate) const fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The traversal as it stands, without code.
+    pub(crate) fn traverse(&self) -> Traverse<'_> {
+        let program = &self.known.program;
+        Traverse {
+            program: program.hash(),
+            cur_ptr: self.cur_ptr,
+            iterations: self.iterations,
+            limit: self.limit,
+            scratch: &self.scratch[..program.scratch_len()],
+            code: &[],
+        }
+    }
+
+    /// The code that came with the request.
+    pub(crate) fn code(&self) -> &[u8] {
+        if self.with_code { self.known.program.encoded() } else { &[] }
+    }
+
+    /// The memory pipeline's half of a hop: translation, protection, and a word to the caches. Answers why there is no next hop.
+    fn fetch<S: Store>(&mut self, regions: &Regions, store: &S) -> Option<End<Stop>> {
+        if self.left == 0 {
+            return Some(End::IterationLimit);
+        }
+        let len = self.window_len();
+        self.offset = match self.span.place(self.cur_ptr, len) {
+            Some(offset) => offset,
+            None => match self.locate(regions, len) {
+                Ok(offset) => offset,
+                Err(stop) => return Some(End::Fetch(stop)),
+            },
+        };
+        store.prefetch(self.offset, len);
+        None
+    }
+
+    /// The slow way to a place: both tables are asked, and what they say of the bytes around is kept.
+    fn locate(&mut self, regions: &Regions, len: u32) -> Result<u64, Stop> {
+        let (domain, addr) = (self.header.domain, self.cur_ptr);
+        match regions.check_access(&Access { domain, addr, len, perm: Perm::Read }) {
+            Ok(()) => {
+                self.span = regions.readable(domain, addr);
+                Ok(regions.offset(addr, len as usize))
+            }
+            Err(Refusal::NotMapped) if !regions.is_local(addr) => Err(Stop::Elsewhere),
+            Err(refusal) => Err(Stop::Refused(refusal)),
+        }
+    }
+
+    /// The logic pipeline's half: the window is copied, so that the iteration sees one state of it, and the program runs.
+    fn compute<S: Store>(&mut self, store: &S, window: &mut [u8; WINDOW_LEN_MAX]) -> Option<End<Stop>> {
+        let program = &self.known.program;
+        let (window, scratch) =
+            (&mut window[..program.window_len()], &mut self.scratch[..program.scratch_len()]);
+        store.load(self.offset, window);
+        let step = self.known.logic.step(window, &mut self.cur_ptr, scratch);
+        self.iterations = self.iterations.saturating_add(1);
+        self.left -= 1;
+        match step {
+            Step::Next => None,
+            Step::Return => Some(End::Return),
+            Step::Fault => Some(End::Fault),
+        }
+    }
+
+    fn window_len(&self) -> u32 {
+        u32::try_from(self.known.program.window_len()).expect("a window has at most 256 bytes")
+    }
+}
+
+/// The traversals that are under way at a node.
+#[derive(Debug)]
+pub(crate) struct Workspaces<L> {
+    /// Those whose hops are interleaved; all of them when none waits.
+    busy: Vec<Workspace<L>>,
+    /// Those that wait for one of them to end or to have had its turn.
+    waiting: VecDeque<Workspace<L>>,
+}
+
+impl<L: Logic> Workspaces<L> {
+    /// None is under way.
+    pub(crate) fn new() -> Self {
+        Self { busy: Vec::with_capacity(WORKSPACES), waiting: VecDeque::new() }
+    }
+
+    /// True when there is nothing to do.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.busy.is_empty()
+    }
+
+    /// True when not one more can be taken.
+    pub(crate) fn is_full(&self) -> bool {
+        self.waiting.len() >= WAITING_MAX
+    }
+
+    /// Takes a traversal; the next turn runs it.
+    ///
+    /// # Panics
+    /// When [`Workspaces::is_full`].
+    pub(crate) fn take(&mut self, workspace: Workspace<L>) {
+        assert!(!self.is_full(), "a traversal that is taken has a place to wait");
+        if self.busy.len() < WORKSPACES {
+            self.busy.push(workspace);
+        } else {
+            self.waiting.push_back(workspace);
+        }
+    }
+
+    /// Runs all traversals, one hop each after the other, until they have ended or the turn is over. `ended` gets each one that ends
+    /// and why. Answers the iterations done.
+    pub(crate) fn turn<S: Store>(
+        &mut self,
+        regions: &Regions,
+        store: &S,
+        mut ended: impl FnMut(&Workspace<L>, End<Stop>),
+    ) -> u64 {
+        let (mut iterations, mut at) = (0, 0);
+        while let Some(workspace) = self.busy.get_mut(at) {
+            // An update may have come since the last turn: what was allowed then is asked for again (PROTOCOL 7.15).
+            workspace.span = Span::default();
+            at += match workspace.fetch(regions, store) {
+                None => 1,
+                Some(end) => self.end(at, end, regions, store, &mut ended),
+            };
+        }
+        let mut window = [0; WINDOW_LEN_MAX];
+        while !self.busy.is_empty() && iterations < TURN_ITERATIONS_MAX {
+            at = 0;
+            while let Some(workspace) = self.busy.get_mut(at) {
+                iterations += 1;
+                let end = workspace.compute(store, &mut window).or_else(|| workspace.fetch(regions, store));
+                at += match end {
+                    None => 1,
+                    Some(end) => self.end(at, end, regions, store, &mut ended),
+                };
+            }
+        }
+        self.rotate();
+        iterations as u64
+    }
+
+    /// Asserts the bounds.
+    pub(crate) fn check(&self) {
+        assert!(self.busy.len() <= WORKSPACES, "more traversals than workspaces");
+        assert!(self.waiting.len() <= WAITING_MAX, "more traversals wait than the bound");
+        assert!(
+            self.waiting.is_empty() || self.busy.len() == WORKSPACES,
+            "one waits beside a free workspace"
+        );
+    }
+
+    /// The traversal in this workspace is over. Its place goes to the first that waits and can be fetched for; answers how far the
+    /// round goes on: 1 behind it, 0 when another one of this round stands there now.
+    fn end<S: Store>(
+        &mut self,
+        at: usize,
+        end: End<Stop>,
+        regions: &Regions,
+        store: &S,
+        ended: &mut impl FnMut(&Workspace<L>, End<Stop>),
+    ) -> usize {
+        ended(&self.busy[at], end);
+        while let Some(mut next) = self.waiting.pop_front() {
+            next.span = Span::default();
+            match next.fetch(regions, store) {
+                None => {
+                    self.busy[at] = next;
+                    return 1;
+                }
+                Some(end) => ended(&next, end),
+            }
+        }
+        self.busy.swap_remove(at);
+        0
+    }
+
+    /// The turn is over: those that have had it make room for those that wait, and wait behind them.
+    fn rotate(&mut self) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        self.waiting.extend(self.busy.drain(..));
+        let next = self.waiting.len().min(WORKSPACES);
+        self.busy.extend(self.waiting.drain(..next));
+    }
+}
