@@ -25,6 +25,8 @@ pub(crate) enum Command {
         #[command(subcommand)]
         bench: Bench,
     },
+    /// Compile an iterator, in C or C++, to a traversal program (docs/iterators.md).
+    Compile(Compile),
     /// Say what this machine can and cannot do, and the remedy for each.
     Doctor(Doctor),
     /// Play roles in a simulated world with faults, repeatable from a seed.
@@ -88,6 +90,37 @@ pub(crate) struct BenchNet {
     /// Fewer repetitions: ends within 20 s.
     #[arg(long)]
     pub(crate) quick: bool,
+}
+
+/// `farmem compile`
+#[derive(Debug, Args)]
+pub(crate) struct Compile {
+    /// A C or C++ source, or a BPF object that clang made of one.
+    pub(crate) file: PathBuf,
+    /// Which iterator, when the file has several.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) iterator: Option<String>,
+    /// Account for its cost instead of printing the program.
+    #[arg(long)]
+    pub(crate) explain: bool,
+    /// Write the program to this file: as text when its name ends in .pulse, else the bytes that travel.
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Print program and account as one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Offload when the logic takes at most this share of the load: a fraction as 3/4, or a decimal, at most 1.
+    #[arg(long, value_name = "ETA", default_value = "3/4", value_parser = crate::compile::parse_eta)]
+    pub(crate) eta: farmem_compiler::Eta,
+    /// The accelerator's time for an instruction, in picoseconds.
+    #[arg(long, value_name = "PS", default_value_t = 4_000)]
+    pub(crate) instruction_ps: u64,
+    /// Its time for a load of one line, in picoseconds.
+    #[arg(long, value_name = "PS", default_value_t = 132_000)]
+    pub(crate) load_ps: u64,
+    /// Its time for each further line, in picoseconds.
+    #[arg(long, value_name = "PS", default_value_t = 4_000)]
+    pub(crate) line_ps: u64,
 }
 
 /// `farmem doctor`

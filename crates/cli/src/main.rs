@@ -6,6 +6,7 @@
 
 mod args;
 mod bench;
+mod compile;
 mod demo;
 mod doctor;
 mod output;
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
         Command::Up(args) => up::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Bench { bench: Bench::Net(args) } => bench::net(&args),
+        Command::Compile(args) => compile::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Role(args) => role::run(&args),

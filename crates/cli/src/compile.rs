@@ -1,0 +1,159 @@
+//! `farmem compile`: an iterator in C or C++ to a traversal program, and what it costs.
+
+use crate::args::Compile;
+use crate::output::{self, Report};
+use crate::{End, Failure};
+use farmem_compiler::clang::{self, ClangError};
+use farmem_compiler::{Accelerator, Compiled, Eta, Explanation, explain};
+use serde::Serialize;
+use std::fs;
+use std::path::Path;
+
+/// A program and its account.
+#[derive(Serialize)]
+struct Account {
+    #[serde(flatten)]
+    explanation: Explanation,
+    /// The text form.
+    text: String,
+    /// The encoded form, in hex.
+    code: String,
+}
+
+impl Report for Account {
+    fn text(&self) -> String {
+        let Explanation { name, hash, logic_ps, load_ps, ratio, offload, .. } = &self.explanation;
+        let row = |name: &str, value: String| vec![name.to_owned(), value];
+        let count = |n: usize| output::count(u64::try_from(n).unwrap_or(u64::MAX));
+        let e = &self.explanation;
+        let rows = [
+            row("load window", format!("{} B", e.window_bytes)),
+            row("lines of 64 B", count(e.window_lines)),
+            row("scratch pad", format!("{} B", e.scratch_bytes)),
+            row("instructions", count(e.instructions)),
+            row("on the longest path (N)", count(e.longest_path)),
+            row("checked when they run", count(e.indexed_accesses)),
+            row("code size", format!("{} B", count(e.code_bytes))),
+            row("logic, t_c", picoseconds(*logic_ps)),
+            row("load, t_d", picoseconds(*load_ps)),
+            row("t_c / t_d", format!("{ratio:.2}")),
+            row("offload", if *offload { "yes" } else { "no: run it at the host" }.to_owned()),
+        ];
+        output::table(&[name, ""], &rows) + &format!("program {hash}\n")
+    }
+}
+
+/// Compiles; says why not, and ends with 1, when the iterator is refused.
+pub(crate) fn run(args: &Compile) -> Result<End, Failure> {
+    let compiled = match translate(args)? {
+        Ok(compiled) => compiled,
+        Err(why) => {
+            output::note(why.trim_end());
+            return Ok(End::Violation);
+        }
+    };
+    if let Some(file) = &args.output {
+        write(file, &compiled)?;
+    }
+    let accelerator =
+        Accelerator { instruction_ps: args.instruction_ps, load_ps: args.load_ps, line_ps: args.line_ps };
+    let account = Account {
+        explanation: explain(&compiled, &accelerator, args.eta),
+        text: compiled.text(),
+        code: compiled.program.encoded().iter().map(|byte| format!("{byte:02x}")).collect(),
+    };
+    if args.json || args.explain {
+        output::print(&account, args.json);
+    } else if args.output.is_none() {
+        output::write_out(&account.text);
+    }
+    Ok(End::Fine)
+}
+
+/// The compiled iterator, or what its author is told.
+fn translate(args: &Compile) -> Result<Result<Compiled, String>, Failure> {
+    let object = if args.file.extension().is_some_and(|ending| ending == "o") {
+        fs::read(&args.file).map_err(|why| unreadable(&args.file, &why))?
+    } else {
+        // clang would say so too, at more length.
+        fs::metadata(&args.file).map_err(|why| unreadable(&args.file, &why))?;
+        match clang::compile(&args.file) {
+            Ok(object) => {
+                if !object.warnings.is_empty() {
+                    output::note(object.warnings.trim_end());
+                }
+                object.bytes
+            }
+            Err(ClangError::Refused(said)) => return Ok(Err(said)),
+            Err(error @ ClangError::Absent(_)) => {
+                return Err(Failure::environment(
+                    error.to_string(),
+                    "a BPF object (.o) is taken without clang",
+                ));
+            }
+            Err(error @ (ClangError::Language(_) | ClangError::Temporary(_))) => {
+                return Err(Failure::environment(error.to_string(), ""));
+            }
+        }
+    };
+    let compiled = farmem_compiler::compile(&object, args.iterator.as_deref());
+    Ok(compiled.map_err(|error| error.to_string()))
+}
+
+fn unreadable(file: &Path, why: &std::io::Error) -> Failure {
+    Failure::environment(format!("{}: {why}", file.display()), "")
+}
+
+fn write(file: &Path, compiled: &Compiled) -> Result<(), Failure> {
+    let text = file.extension().is_some_and(|ending| ending == "pulse");
+    let bytes = if text { compiled.text().into_bytes() } else { compiled.program.encoded().to_owned() };
+    fs::write(file, bytes).map_err(|why| unreadable(file, &why))
+}
+
+fn picoseconds(ps: u64) -> String {
+    format!("{}.{} ns", ps / 1000, ps % 1000 / 100)
+}
+
+/// `3/4`, `0.75` or `1`.
+pub(crate) fn parse_eta(text: &str) -> Result<Eta, String> {
+    let fraction = match text.split_once('/') {
+        Some((logic, memory)) => logic.trim().parse().ok().zip(memory.trim().parse().ok()),
+        None => decimal(text),
+    };
+    let eta = fraction.and_then(|(logic, memory)| Eta::new(logic, memory));
+    eta.ok_or_else(|| "a fraction as 3/4 or a decimal as 0.75, more than 0 and at most 1".to_owned())
+}
+
+/// A decimal as a fraction, exactly.
+fn decimal(text: &str) -> Option<(u32, u32)> {
+    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+    let digits = part.len();
+    if digits > 6 || part.bytes().any(|byte| !byte.is_ascii_digit()) {
+        return None;
+    }
+    let scale = 10_u32.pow(u32::try_from(digits).ok()?);
+    let part = if part.is_empty() { 0 } else { part.parse().ok()? };
+    Some((whole.parse::<u32>().ok()?.checked_mul(scale)?.checked_add(part)?, scale))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn eta_is_a_fraction_or_a_decimal() {
+        for text in ["3/4", "0.75", "6/8"] {
+            let eta = parse_eta(text).expect("an eta");
+            // 75 against 100 is just worth it, 76 is not.
+            let cost = |logic| {
+                let on = Accelerator { instruction_ps: logic, load_ps: 100, line_ps: 0 };
+                farmem_compiler::Cost::new(1, 1, &on)
+            };
+            assert!(cost(75).offload(eta) && !cost(76).offload(eta), "{text}");
+        }
+        assert!(parse_eta("1").is_ok());
+        for text in ["", "0", "1.1", "5/4", "3/0", "-1", "1e-3", "0.0000001", "a", ".5.5", "0.+1"] {
+            assert!(parse_eta(text).is_err(), "{text}");
+        }
+    }
+}
