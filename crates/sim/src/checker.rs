@@ -1,7 +1,7 @@
 //! What far memory must hold, by the word: the model that every answer of a rack is compared with.
 //!
 //! Memory is cut into *slots* that only one operation touches at a time, so most words have one right value. Where an operation
-//! failed without saying whether it was executed, a word has several, until a later write settles it. A node that crashes loses
+//! failed without saying whether it was executed (PROTOCOL 9.5), a word has several, until a later write settles it. A node that crashes loses
 //! what it held: its words are zero, and what was under way there may come on top.
 
 use farmem_wire::NodeId;

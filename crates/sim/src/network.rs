@@ -83,7 +83,7 @@ impl Parcel {
         }
     }
 
-    /// True when the ICRC covers one of the flipped bits: all but FECN, BECN and the six bits beside them.
+    /// True when the ICRC covers one of the flipped bits: all but FECN, BECN and the six bits beside them (PROTOCOL 9.3).
     pub(crate) fn is_damaged(&self) -> bool {
         const UNSEEN_BYTE: usize = 4;
         self.flips.iter().any(|bit| bit / 8 != UNSEEN_BYTE)
@@ -245,6 +245,15 @@ impl Network {
             parcel.packet.truncate(parcel.packet.len() - icrc::LEN);
             change(&mut parcel.packet);
             icrc::seal(&route(parcel.from, parcel.to), &mut parcel.packet, 0);
+        }
+    }
+
+    /// Puts a packet behind all others on their way: a script's hand.
+    pub fn hold(&mut self, ticket: Ticket) {
+        let last = self.ways.last_key_value().map(|(&(due, _), _)| due);
+        if let Some((parcel, last)) = self.ways.remove(&ticket).zip(last) {
+            self.serial += 1;
+            self.ways.insert((last, self.serial), parcel);
         }
     }
 

@@ -93,6 +93,15 @@ impl Plan {
         ..Self::STORM
     };
 
+    /// Reordering, and now and then one machine no longer hears another for longer than a connection's retries last.
+    pub const OUTAGE: Self = Self {
+        name: "outage",
+        partition_every: Duration::from_millis(20),
+        partition_for: Duration::from_millis(30),
+        held_max: Duration::from_micros(500),
+        ..Self::REORDER
+    };
+
     /// A light storm in which roles crash and start again with nothing.
     pub const CRASH: Self = Self {
         name: "crash",
@@ -114,7 +123,7 @@ impl Plan {
     pub const ROGUE: Self = Self { name: "rogue", rogue_ppm: 300_000, ..Self::STRANGER };
 
     /// Every plan there is.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::CALM,
         Self::LOSS,
         Self::DUPLICATE,
@@ -122,6 +131,7 @@ impl Plan {
         Self::FLIP,
         Self::STORM,
         Self::PARTITION,
+        Self::OUTAGE,
         Self::CRASH,
         Self::SLOW,
         Self::STRANGER,
@@ -132,6 +142,12 @@ impl Plan {
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|plan| plan.name == name)
+    }
+
+    /// The same plan with no partition longer than `most`: for worlds in which nobody sets a broken connection up again.
+    #[must_use]
+    pub fn with_short_partitions(self, most: Duration) -> Self {
+        Self { partition_for: self.partition_for.min(most), ..self }
     }
 
     /// The same machines at the same distances, with nothing going wrong any more.

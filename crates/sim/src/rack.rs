@@ -2,7 +2,7 @@
 //! what they may not, while the network loses packets and machines crash.
 //!
 //! Phases, as in TigerBeetle's VOPR: first *safety*, with faults; then the faults end, every machine comes up again, and everything under
-//! way must end (*liveness*); then every byte is read once more and compared with the [`Model`], and the control
+//! way must end (*liveness*); then every byte is read once more and compared with the model, and the control
 //! plane's list of vmas with the clients'.
 
 mod calls;
@@ -246,7 +246,7 @@ impl Rack {
         }
     }
 
-    /// The operator's part: a role that is gone must join again (PROTOCOL 8.17), a switch with larger tables.
+    /// The operator's part: a role that is gone must join again (PROTOCOL 8.17), a switch with larger tables (PROTOCOL 9.11).
     fn replace_gone(&mut self) {
         for who in self.world.everybody() {
             let mark = match who {
@@ -279,7 +279,7 @@ impl Rack {
         }
     }
 
-    /// The node's memory is gone. What was under way there may still be executed when it is back, if it goes through the switch.
+    /// The node's memory is gone (PROTOCOL 9.8). What was under way there may still be executed when it is back, if it goes through the switch.
     fn node_lost(&mut self, node: u16) {
         *self.losses.entry(node).or_default() += 1;
         let still: BTreeMap<Place, u64> = self.tasks.values().filter_map(Task::still_to_come).collect();

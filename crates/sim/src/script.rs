@@ -7,7 +7,7 @@
 //! | command | what it does |
 //! |---|---|
 //! | `nodes N hosts M [table T]` | builds a rack and brings it up; T entries of protection at the switch |
-//! | `host H joins DOMAIN` | opens a session and a connection to each node |
+//! | `host H joins DOMAIN` | opens a session and a connection to each node, the old ones taken down first |
 //! | `host H alloc DOMAIN BYTES [on N] as NAME` | allocates; the address is NAME from here on |
 //! | `host H free DOMAIN NAME` | frees |
 //! | `host H grant DOMAIN NAME BYTES to DOMAIN none, read or read_write` | lends |
@@ -17,7 +17,7 @@
 //! | `program NAME` and its text | assembles a program |
 //! | `host H traverse DOMAIN PROGRAM ADDR LIMIT WORD..` | begins a traversal with these words of scratch pad |
 //! | `deliver [TO]`, `deliver all` | delivers the next packet (to a machine), or until nothing is on its way |
-//! | `drop [TO]`, `dup [TO]`, `flip BIT [TO]` | loses, doubles, damages the next packet |
+//! | `drop [TO]`, `dup [TO]`, `flip BIT [TO]`, `hold [TO]` | loses, doubles, damages the next packet, or lets all others overtake it |
 //! | `forge domain N [TO]`, `forge key [TO]` | makes the next packet claim a domain, or show a wrong key, with a good ICRC |
 //! | `tick 3ms` | lets time pass, and timers with it |
 //! | `crash WHO`, `start WHO` | takes a machine down, brings it up again |

@@ -1,6 +1,6 @@
 //! A whole rack: hosts, a switch, memory nodes and the control plane, in virtual time on a faulty network.
 //!
-//! The world is what stands around the roles in a real rack, made of one queue of events: their drivers ([`Station`]), the
+//! The world is what stands around the roles in a real rack, made of one queue of events: their drivers, the
 //! network, the control plane's log on its disk, and the hands that start a machine again after it crashed. The control API is the one
 //! thing without faults of its own, as over HTTP: a call is answered once, or fails because the control plane is down.
 

@@ -38,7 +38,10 @@ fn pairs_under_every_plan() {
     }
 }
 
-/// Whole racks under every plan, machines that crash included: memory equals the model, and every note is reached.
+/// Whole racks under every plan, machines that crash included: memory equals the model, and every note is reached. No packet
+/// ends a role (PROTOCOL 9.18): a panic would be the verdict `Crash`. Packets' faults change no result (PROTOCOL 9.1), links
+/// that carry in one direction only are survived (PROTOCOL 9.4), and so are machines that stop and start again: memory nodes
+/// (PROTOCOL 9.7), the switch (PROTOCOL 9.9, 9.10), the control plane (PROTOCOL 9.12), hosts (PROTOCOL 9.14, 9.15).
 #[test]
 fn racks_under_every_plan_reach_every_note() {
     let (reports, missing) = coverage::run(20, &mut |_| {});

@@ -16,6 +16,8 @@ const REQUESTER: Port = Port::host(0);
 const RESPONDER: Port = Port::node(0);
 /// Virtual time without an ended operation after which a world is stuck.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// No partition lasts longer: the shortest timeout of a requester, as often as it is tried, is more than twice as long.
+const PARTITION_MAX: Duration = Duration::from_millis(2);
 /// Lines of trace kept.
 const TRACE_MAX: usize = 200;
 /// One world in so many ends with a request that must be refused.
@@ -26,7 +28,7 @@ const NOT_READY_EVERY: u32 = 50;
 
 /// Runs one world.
 pub(super) fn world(seed: u64, operations: u64, plan: Plan, trace: bool) -> Outcome {
-    let mut pair = Pair::new(seed, plan, trace);
+    let mut pair = Pair::new(seed, plan.with_short_partitions(PARTITION_MAX), trace);
     let result = pair.run(operations);
     let mut outcome = Outcome {
         operations: pair.client.ended(),

@@ -130,7 +130,8 @@ impl Rack {
             let Response::Vma(vma) = response else { return Err(unexpected(&response)) };
             self.rogue_vma = Some(vma.base);
         }
-        for domain in self.domains[..DOMAINS].to_vec() {
+        for index in 0..DOMAINS {
+            let domain = self.domains[index];
             for node in 1..=COUNTERS {
                 let size = u64::from(super::COUNTER_VMA_LEN);
                 let response = self.call(Request::Allocate { domain, size, node: Some(node) })?;
@@ -204,7 +205,7 @@ impl Rack {
         }
     }
 
-    /// Has the old connection taken down first, if there is one: its late packets must not meet the new one's.
+    /// Has the old connection taken down first, if there is one: its late packets must not meet the new one's (PROTOCOL 9.6).
     fn reconnect(&mut self, index: usize, node: u16) {
         let (host, domain) = (self.clients[index].host, self.domains[self.clients[index].domain]);
         let line = self.clients[index].line_mut(node);

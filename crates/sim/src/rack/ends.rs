@@ -285,7 +285,7 @@ impl Rack {
         }
     }
 
-    /// The control plane lists exactly the vmas that programs were given.
+    /// The control plane lists exactly the vmas that programs were given (PROTOCOL 9.13).
     pub(super) fn compare_vmas(&mut self) -> Result<(), End> {
         let response = self.call(Request::Overview)?;
         let Response::Overview { vmas, .. } = response else {

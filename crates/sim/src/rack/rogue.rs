@@ -1,7 +1,8 @@
 //! A rogue: a host of the rack, with sessions, connections and keys of its own, whose frames say what they like.
 //!
 //! Its network stack spoils frames before it seals them ([`Network`](crate::Network)), and its program reaches for everybody's
-//! memory. Whatever it does, it can only do in its own domain: nobody else's bytes may change, and none may come back to it.
+//! memory. Whatever it does, it can only do in its own domain: nobody else's bytes may change, and none may come back to it
+//! (PROTOCOL 9.17).
 
 use super::tasks::{Task, What};
 use super::{DOMAINS, HOSTS, Rack};

@@ -14,7 +14,7 @@ const QKEY: std::ops::Range<usize> = 12..16;
 impl Rack {
     /// Under a plan with a stranger: has it send something now and then.
     ///
-    /// It may know everything but keys: what it repeats or makes up must change nothing.
+    /// It may know everything but keys: what it repeats or makes up must change nothing (PROTOCOL 9.16).
     pub(super) fn disturb(&mut self) {
         if self.plan.stranger_ppm == 0 || !self.rng.chance(self.plan.stranger_ppm, 1_000_000) {
             return;

@@ -25,6 +25,8 @@ pub(super) struct Stage {
     domains: BTreeMap<String, u32>,
     names: BTreeMap<String, u64>,
     programs: BTreeMap<String, Program>,
+    /// The host's queue pair of each connection, by host, domain and node.
+    connections: BTreeMap<(u16, u32, u16), u32>,
     operations: u64,
 }
 
@@ -40,7 +42,7 @@ impl Stage {
             "program" => self.program(command, &mut words)?,
             "host" => self.host(&mut words)?,
             "deliver" => self.deliver(&mut words)?,
-            "drop" | "dup" | "flip" | "forge" => self.interfere(verb, &mut words)?,
+            "drop" | "dup" | "flip" | "hold" | "forge" => self.interfere(verb, &mut words)?,
             "tick" => self.tick(&mut words)?,
             "crash" => {
                 let who = who(&mut words)?;
@@ -152,7 +154,19 @@ impl Stage {
         let everybody = self.world()?.everybody();
         for who in everybody {
             if let Who::Node(node) = who {
-                self.call(host, Request::Connect { host, node, domain })?;
+                // PROTOCOL 9.6: the old connection's late packets must not meet the new one's.
+                if let Some(qpn) = self.connections.remove(&(host, domain, node)) {
+                    let gone = self.call(host, Request::Disconnect { host, qpn })?;
+                    if gone.is_none() {
+                        // It went with its node; that it is not found is as good.
+                        self.lines.pop();
+                    }
+                }
+                if let Some(Response::Connection { qpn, .. }) =
+                    self.call(host, Request::Connect { host, node, domain })?
+                {
+                    self.connections.insert((host, domain, node), qpn);
+                }
             }
         }
         Ok(())
@@ -280,6 +294,7 @@ impl Stage {
         match (verb, forged) {
             ("drop", _) => drop(network.lose(next)),
             ("dup", _) => network.duplicate(next),
+            ("hold", _) => network.hold(next),
             ("flip", _) => network.flip(next, what.unwrap_or(0)),
             (_, Some("domain")) => network.rewrite(next, |frame| claim_domain(frame, claim)),
             (_, Some("key")) => network.rewrite(next, wrong_key),
