@@ -20,6 +20,7 @@ mod peers;
 mod programs;
 mod regions;
 mod requests;
+pub mod scheduler;
 mod store;
 mod updates;
 mod workspaces;

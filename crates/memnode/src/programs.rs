@@ -139,3 +139,49 @@ impl<C: Compile> Programs<C> {
         Ok(learned)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::format;
+    use alloc::vec::Vec;
+
+    /// An interpreter that remembers what it was asked to compile.
+    #[derive(Debug, Default)]
+    struct Counting(Vec<ProgramHash>);
+
+    impl Compile for Counting {
+        type Logic = Program;
+
+        fn compile(&mut self, program: &Program) -> Program {
+            self.0.push(program.hash());
+            Interpreted.compile(program)
+        }
+    }
+
+    /// Compiling takes up to a millisecond, so it is done once for each program that is learned: not for one that is known, not for one
+    /// that is refused, and again only for one that was forgotten.
+    #[test]
+    fn a_program_is_compiled_when_it_is_learned() {
+        let mut programs = Programs::new(Counting::default());
+        let all: Vec<Program> = (1..=PROGRAMS_MAX + 1)
+            .map(|window| Program::assemble(&format!(".window {window}\n ret")).unwrap())
+            .collect();
+        let (first, last) = (&all[0], &all[PROGRAMS_MAX]);
+        assert_eq!(programs.find(first.hash(), &[]).unwrap_err(), Status::UnknownProgram);
+        assert_eq!(programs.find(first.hash(), last.encoded()).unwrap_err(), Status::BadProgram);
+        assert_eq!(programs.compile.0, []);
+
+        for program in &all {
+            let (known, learned) = programs.find(program.hash(), program.encoded()).unwrap();
+            assert_eq!(&known.program, program);
+            assert_eq!(learned == Learned::Replaced, program == last);
+            assert_eq!(programs.find(program.hash(), &[]).unwrap().1, Learned::Known);
+            programs.check();
+        }
+        assert_eq!(programs.compile.0, all.iter().map(Program::hash).collect::<Vec<_>>(), "each once");
+
+        assert_eq!(programs.find(first.hash(), first.encoded()).unwrap().1, Learned::Replaced);
+        assert_eq!(programs.compile.0.len(), PROGRAMS_MAX + 2);
+    }
+}

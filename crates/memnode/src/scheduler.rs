@@ -1,0 +1,366 @@
+//! PULSE's accelerator as a model: pipelines, workspaces, and the scheduler between them (PULSE 4.2), with an account of time.
+//!
+//! [`Design::run`] executes real programs over real memory and says when each pipeline would have been busy: what to expect of *m*
+//! logic and *n* memory pipelines beside as many cores that hold one of each (PULSE 6.2, table 4). It is for simulations and
+//! decisions; a node itself has one core and [`crate::WORKSPACES`]. Time is counted in picoseconds and never read.
+//!
+//! Not modelled: the network stack, and memory channels that slow each other down.
+
+use alloc::collections::{BinaryHeap, VecDeque};
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+use farmem_traversal::{Accelerator, Cost, End, LINE_LEN, Outcome, Program, State, Step, WINDOW_LEN_MAX};
+use farmem_wire::VirtAddr;
+
+/// How many pipelines of each kind, and how they belong together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Design {
+    /// Cores of one memory and one logic pipeline, each with one traversal at a time (PULSE figure 4, top).
+    Coupled {
+        /// Cores.
+        cores: usize,
+    },
+    /// Pipelines apart, with one workspace for each of them (PULSE figure 4, bottom).
+    Disaggregated {
+        /// m: logic pipelines. Each has its share of the workspaces.
+        logic: usize,
+        /// n: memory pipelines, for any workspace.
+        memory: usize,
+    },
+}
+
+/// What takes how long.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Costs {
+    /// The pipelines: t_d by lines, t_c by the instructions on the program's longest path.
+    pub pipelines: Accelerator,
+    /// One signal of the scheduler of a disaggregated design, in picoseconds. Signals hold up nobody but their own traversal.
+    pub dispatch_ps: u64,
+}
+
+/// A traversal to run.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// When it arrives.
+    pub arrives_ps: u64,
+    /// What it runs.
+    pub program: Program,
+    /// Where it starts.
+    pub state: State,
+    /// Iterations at most.
+    pub limit: u32,
+}
+
+/// A traversal that was run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ended<E> {
+    /// Its state at the end.
+    pub state: State,
+    /// What came of it: the same as from [`farmem_traversal::run`].
+    pub outcome: Outcome<E>,
+    /// From its arrival to its end: waiting for a workspace included.
+    pub latency_ps: u64,
+}
+
+/// What a run came to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Account<E> {
+    /// The jobs, in the order they were given.
+    pub ended: Vec<Ended<E>>,
+    /// From time 0 to the end of the last job.
+    pub span_ps: u64,
+    /// Time that logic pipelines worked, all together.
+    pub logic_ps: u64,
+    /// Time that memory pipelines worked, all together.
+    pub memory_ps: u64,
+    /// Lines of memory loaded.
+    pub lines: u64,
+    /// Signals of the scheduler.
+    pub dispatches: u64,
+}
+
+impl Design {
+    /// Traversals in flight at most: m + n, or one for each core.
+    #[must_use]
+    pub const fn workspaces(self) -> usize {
+        match self {
+            Self::Coupled { cores } => cores,
+            Self::Disaggregated { logic, memory } => logic + memory,
+        }
+    }
+
+    /// Runs all jobs to their ends, loading each window through `fetch(cur_ptr, window)`.
+    ///
+    /// # Panics
+    /// When the design lacks a kind of pipeline, or a scratch pad does not have its program's length.
+    pub fn run<E>(
+        self,
+        costs: &Costs,
+        jobs: Vec<Job>,
+        fetch: &mut impl FnMut(VirtAddr, &mut [u8]) -> Result<(), E>,
+    ) -> Account<E> {
+        let mut scheduler = Scheduler::new(self, *costs, jobs);
+        while let Some(Reverse(event)) = scheduler.events.pop() {
+            scheduler.now = event.at_ps;
+            match event.what {
+                What::Arrived(job) => scheduler.on_request(job),
+                What::Fetch(workspace) => scheduler.start_fetch(workspace),
+                What::Fetched(workspace, pipeline) => scheduler.on_fetched(workspace, pipeline, fetch),
+                What::Compute(workspace) => scheduler.start_logic(workspace),
+                What::Computed(workspace) => scheduler.on_computed(workspace),
+            }
+        }
+        scheduler.account()
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Event {
+    at_ps: u64,
+    /// Of two at the same time the first made is the first.
+    number: u64,
+    what: What,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum What {
+    /// The network stack has a job.
+    Arrived(usize),
+    /// The memory pipelines are told of a workspace.
+    Fetch(usize),
+    /// A memory pipeline signals that a workspace's load is over.
+    Fetched(usize, usize),
+    /// A workspace's logic pipeline is told of it.
+    Compute(usize),
+    /// A logic pipeline signals that a workspace's iteration is over.
+    Computed(usize),
+}
+
+/// cur_ptr, scratch pad and data of one traversal (PULSE 4.2).
+struct Workspace {
+    /// Whose it is; the state is the job's.
+    job: Option<usize>,
+    data: [u8; WINDOW_LEN_MAX],
+    iterations: u32,
+}
+
+/// A logic pipeline, and those of its workspaces that wait for it.
+#[derive(Default)]
+struct Logic {
+    busy: bool,
+    waiting: VecDeque<usize>,
+}
+
+struct Scheduler<E> {
+    design: Design,
+    costs: Costs,
+    now: u64,
+    events: BinaryHeap<Reverse<Event>>,
+    events_made: u64,
+    jobs: Vec<Job>,
+    /// Jobs without a workspace.
+    arrived: VecDeque<usize>,
+    workspaces: Vec<Workspace>,
+    logic: Vec<Logic>,
+    /// Which memory pipelines are busy.
+    memory: Vec<bool>,
+    /// Workspaces whose load no memory pipeline is free for.
+    loads: VecDeque<usize>,
+    ended: Vec<Option<Ended<E>>>,
+    logic_ps: u64,
+    memory_ps: u64,
+    lines: u64,
+    dispatches: u64,
+}
+
+impl<E> Scheduler<E> {
+    fn new(design: Design, costs: Costs, jobs: Vec<Job>) -> Self {
+        let (logic, memory) = match design {
+            Design::Coupled { cores } => (cores, cores),
+            Design::Disaggregated { logic, memory } => (logic, memory),
+        };
+        assert!(logic > 0 && memory > 0, "{design:?} lacks a kind of pipeline");
+        let workspace = |_| Workspace { job: None, data: [0; WINDOW_LEN_MAX], iterations: 0 };
+        let mut scheduler = Self {
+            design,
+            costs,
+            now: 0,
+            events: BinaryHeap::new(),
+            events_made: 0,
+            arrived: VecDeque::new(),
+            workspaces: (0..design.workspaces()).map(workspace).collect(),
+            logic: (0..logic).map(|_| Logic::default()).collect(),
+            memory: vec![false; memory],
+            loads: VecDeque::new(),
+            ended: jobs.iter().map(|_| None).collect(),
+            logic_ps: 0,
+            memory_ps: 0,
+            lines: 0,
+            dispatches: 0,
+            jobs,
+        };
+        for job in 0..scheduler.jobs.len() {
+            scheduler.at(scheduler.jobs[job].arrives_ps, What::Arrived(job));
+        }
+        scheduler
+    }
+
+    fn at(&mut self, at_ps: u64, what: What) {
+        self.events_made += 1;
+        self.events.push(Reverse(Event { at_ps, number: self.events_made, what }));
+    }
+
+    /// A signal of the scheduler. A core needs none from its memory pipeline to its logic pipeline and back.
+    fn signal(&mut self, what: What) {
+        let delay = match self.design {
+            Design::Coupled { .. } => 0,
+            Design::Disaggregated { .. } => {
+                self.dispatches += 1;
+                self.costs.dispatch_ps
+            }
+        };
+        self.at(self.now + delay, what);
+    }
+
+    /// Rule 1: a new request gets an empty workspace, and a memory pipeline is told of it; without one it waits.
+    fn on_request(&mut self, job: usize) {
+        self.arrived.push_back(job);
+        self.assign();
+    }
+
+    fn assign(&mut self) {
+        while let Some(empty) = self.workspaces.iter().position(|w| w.job.is_none()) {
+            let Some(job) = self.arrived.pop_front() else { return };
+            let workspace = &mut self.workspaces[empty];
+            workspace.job = Some(job);
+            workspace.iterations = 0;
+            self.next_iteration(empty, job);
+        }
+    }
+
+    /// Rules 1 and 3: the next iteration begins with a load, if there is to be one.
+    fn next_iteration(&mut self, workspace: usize, job: usize) {
+        if self.workspaces[workspace].iterations == self.jobs[job].limit {
+            return self.end(workspace, End::IterationLimit);
+        }
+        self.signal(What::Fetch(workspace));
+    }
+
+    fn start_fetch(&mut self, workspace: usize) {
+        let free = match self.design {
+            Design::Coupled { .. } => Some(workspace),
+            Design::Disaggregated { .. } => self.memory.iter().position(|busy| !busy),
+        };
+        let Some(pipeline) = free else { return self.loads.push_back(workspace) };
+        assert!(!self.memory[pipeline], "a core has one traversal at a time");
+        self.memory[pipeline] = true;
+        let job = &self.jobs[self.job(workspace)];
+        let lines = lines(job.state.cur_ptr, job.program.window_len());
+        let load_ps = Cost::new(0, lines, &self.costs.pipelines).load_ps;
+        self.lines += lines;
+        self.memory_ps += load_ps;
+        self.at(self.now + load_ps, What::Fetched(workspace, pipeline));
+    }
+
+    /// Rule 2: after a load the workspace's logic pipeline goes on with it. Rule 4: after one that was refused the traversal is over.
+    fn on_fetched(
+        &mut self,
+        workspace: usize,
+        pipeline: usize,
+        fetch: &mut impl FnMut(VirtAddr, &mut [u8]) -> Result<(), E>,
+    ) {
+        self.memory[pipeline] = false;
+        if let Some(next) = self.loads.pop_front() {
+            self.start_fetch(next);
+        }
+        let job = &self.jobs[self.job(workspace)];
+        let window = &mut self.workspaces[workspace].data[..job.program.window_len()];
+        match fetch(job.state.cur_ptr, window) {
+            Ok(()) => self.signal(What::Compute(workspace)),
+            Err(why) => self.end(workspace, End::Fetch(why)),
+        }
+    }
+
+    fn start_logic(&mut self, workspace: usize) {
+        let home = workspace % self.logic.len();
+        let pipeline = &mut self.logic[home];
+        if pipeline.busy {
+            return pipeline.waiting.push_back(workspace);
+        }
+        pipeline.busy = true;
+        let logic_ps = self.jobs[self.job(workspace)].program.cost(&self.costs.pipelines).logic_ps;
+        self.logic_ps += logic_ps;
+        self.at(self.now + logic_ps, What::Computed(workspace));
+    }
+
+    /// Rule 3: after NEXT_ITER a memory pipeline is told of the workspace. Rule 4: after RETURN the traversal is over.
+    fn on_computed(&mut self, workspace: usize) {
+        let home = workspace % self.logic.len();
+        self.logic[home].busy = false;
+        if let Some(next) = self.logic[home].waiting.pop_front() {
+            self.start_logic(next);
+        }
+        let number = self.job(workspace);
+        let Job { program, state, .. } = &mut self.jobs[number];
+        let place = &mut self.workspaces[workspace];
+        place.iterations += 1;
+        match program.step(&place.data[..program.window_len()], &mut state.cur_ptr, &mut state.scratch) {
+            Step::Next => self.next_iteration(workspace, number),
+            Step::Return => self.end(workspace, End::Return),
+            Step::Fault => self.end(workspace, End::Fault),
+        }
+    }
+
+    /// Rule 4: the network stack gets the traversal, and its workspace is empty.
+    fn end(&mut self, workspace: usize, end: End<E>) {
+        let number = self.job(workspace);
+        let place = &mut self.workspaces[workspace];
+        place.job = None;
+        let job = &self.jobs[number];
+        self.ended[number] = Some(Ended {
+            state: job.state.clone(),
+            outcome: Outcome { iterations: place.iterations, end },
+            latency_ps: self.now - job.arrives_ps,
+        });
+        self.assign();
+    }
+
+    fn job(&self, workspace: usize) -> usize {
+        self.workspaces[workspace].job.expect("a workspace that is signalled of is somebody's")
+    }
+
+    fn account(self) -> Account<E> {
+        let ended = self.ended.into_iter().map(|ended| ended.expect("every job ends")).collect();
+        assert!(self.logic.iter().all(|pipeline| !pipeline.busy), "a logic pipeline works for nobody");
+        assert!(self.memory.iter().all(|busy| !busy), "a memory pipeline works for nobody");
+        assert!(self.memory_ps <= self.now * self.memory.len() as u64, "more work than time");
+        let Self { now, logic_ps, memory_ps, lines, dispatches, .. } = self;
+        Account { ended, span_ps: now, logic_ps, memory_ps, lines, dispatches }
+    }
+}
+
+impl<E> Account<E> {
+    /// Jobs in a second, in the middle of the run as at its edges.
+    #[must_use]
+    pub fn jobs_per_s(&self) -> f64 {
+        const PS: f64 = 1e12;
+        self.ended.len() as f64 * PS / self.span_ps.max(1) as f64
+    }
+
+    /// The mean of the latencies, in picoseconds; 0 without jobs.
+    #[must_use]
+    pub fn latency_ps(&self) -> u64 {
+        let sum: u64 = self.ended.iter().map(|ended| ended.latency_ps).sum();
+        sum.checked_div(self.ended.len() as u64).unwrap_or(0)
+    }
+}
+
+/// Lines that `len` bytes at `addr` lie in.
+fn lines(addr: VirtAddr, len: usize) -> u64 {
+    let line = LINE_LEN as u64;
+    (addr.0 % line + len as u64).div_ceil(line)
+}
+
+#[cfg(test)]
+mod tests;
