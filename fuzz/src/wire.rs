@@ -1,5 +1,6 @@
 //! The wire's promises: no bytes make a parser panic, and what is understood is written again as it came.
 
+use crate::Run;
 use farmem_wire::headers::view;
 use farmem_wire::message::Updates;
 use farmem_wire::{Body, Extension, Gid, Message, Packet, Psn, Qkey, Qpn, Reth, Rkey, VirtAddr, bth, icrc};
@@ -8,7 +9,8 @@ use farmem_wire::{Body, Extension, Gid, Message, Packet, Psn, Qkey, Qpn, Reth, R
 ///
 /// # Panics
 /// When parse and emit, view and value, or seal and check disagree about it.
-pub fn wire_parse(data: &[u8]) {
+pub fn wire_parse(data: &[u8], run: &mut Run) {
+    run.cases += 1;
     if let Ok(packet) = Packet::parse(data) {
         emits_what_it_read(&packet, data);
         views_agree(&packet, data);

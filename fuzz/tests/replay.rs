@@ -1,38 +1,63 @@
 //! Every fuzz target under plain `cargo test`: its committed corpus, then seeded mutations of it.
 //!
-//! `FARMEM_FUZZ_CASES` mutations per target (200,000), from `FARMEM_FUZZ_SEED` (4791). Same seed, same inputs. An input
-//! that breaks a promise is written to a file; it belongs into the corpus, with the fix.
+//! `FARMEM_FUZZ_CASES` cases per target (each target has its own small number), `FARMEM_FUZZ_TARGET` for one of them alone, from
+//! `FARMEM_FUZZ_SEED` (4791). A case is a frame given to a role, or an input given to a parser. Same seed, same inputs. An input that
+//! breaks a promise is written to a file; it belongs into the corpus, with the fix.
+//!
+//! A campaign, whose cases and seconds are printed:
+//! `FARMEM_FUZZ_CASES=10000000 cargo test --release -p farmem-fuzz --test replay -- --nocapture`
 
 mod mutate;
 
-use farmem_fuzz::{TARGETS, Target};
+use farmem_fuzz::{Run, TARGETS, Target};
 use farmem_machine::Rng;
 use mutate::Mutator;
-use std::panic::catch_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
-const CASES: u64 = 200_000;
 const SEED: u64 = 4791;
 
 #[test]
 fn no_corpus_file_and_no_mutation_of_one_breaks_a_promise() {
-    let (cases, seed) = (number("FARMEM_FUZZ_CASES", CASES), number("FARMEM_FUZZ_SEED", SEED));
-    let broken: Vec<String> = std::thread::scope(|scope| {
-        let runs: Vec<_> =
-            TARGETS.iter().map(|target| scope.spawn(move || run(target, cases, seed))).collect();
-        runs.into_iter()
-            .filter_map(|run| run.join().expect("the harness itself does not panic").err())
-            .collect()
+    let cases = number("FARMEM_FUZZ_CASES");
+    let seed = number("FARMEM_FUZZ_SEED").unwrap_or(SEED);
+    let only = std::env::var("FARMEM_FUZZ_TARGET").ok();
+    let chosen: Vec<&Target> =
+        TARGETS.iter().filter(|target| only.as_ref().is_none_or(|name| name == target.name)).collect();
+    assert!(!chosen.is_empty(), "no target is called {only:?}");
+    let told: Vec<Result<String, String>> = std::thread::scope(|scope| {
+        let runs: Vec<_> = chosen
+            .into_iter()
+            .map(|target| scope.spawn(move || replay(target, cases.unwrap_or(target.cases), seed)))
+            .collect();
+        runs.into_iter().map(|run| run.join().expect("the harness itself does not panic")).collect()
     });
+    told.iter().flatten().for_each(|line| eprintln!("{line}"));
+    let broken: Vec<String> = told.into_iter().filter_map(Result::err).collect();
     assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+/// A corpus whose frames all end at the first check finds nothing: it must reach most of what a role can note.
+#[test]
+fn each_corpus_reaches_far() {
+    for target in TARGETS {
+        let mut run = Run::marking();
+        corpus(target.name).unwrap().iter().for_each(|input| (target.feed)(input, &mut run));
+        let marks = run.marks();
+        assert!(marks.len() >= target.marks, "{} reaches only {}: {marks:?}", target.name, marks.len());
+    }
 }
 
 /// A target that no one wrapped for cargo-fuzz is only half a target.
 #[test]
 fn each_target_has_its_wrapper() {
-    for (name, _) in TARGETS {
-        let wrapper = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("fuzz_targets/{name}.rs"));
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let bins = std::fs::read_to_string(manifest.join("Cargo.toml")).unwrap();
+    for Target { name, .. } in TARGETS {
+        let wrapper = manifest.join(format!("fuzz_targets/{name}.rs"));
         assert!(wrapper.exists(), "{} is missing", wrapper.display());
+        assert!(bins.contains(&format!("[[bin]]\nname = \"{name}\"\n")), "{name} has no [[bin]]");
     }
 }
 
@@ -50,33 +75,50 @@ fn the_same_seed_gives_the_same_inputs() {
 /// A harness that cannot fail proves nothing: this target breaks its promise on one byte value at one place.
 #[test]
 fn a_broken_promise_is_found_and_written_down() {
-    let fragile: Target = ("fragile", |data| assert_ne!(data.get(3), Some(&0x80), "the promise"));
-    let told = feed(&fragile, &[vec![0; 8]], CASES, SEED).expect_err("the byte comes up");
+    fn fragile(data: &[u8], _: &mut Run) {
+        assert_ne!(data.get(3), Some(&0x80), "the promise");
+    }
+    let target = Target { name: "fragile", feed: fragile, cases: 200_000, marks: 0 };
+    let told = feed(&target, &[vec![0; 8]], target.cases, SEED).expect_err("the byte comes up");
     let path = told.split('`').nth(1).expect("the file's name");
     let input = std::fs::read(path).unwrap();
     assert_eq!(input[3], 0x80);
 }
 
-fn run(target: &Target, cases: u64, seed: u64) -> Result<(), String> {
-    let corpus = corpus(target.0)?;
+fn replay(target: &Target, cases: u64, seed: u64) -> Result<String, String> {
+    let corpus = corpus(target.name)?;
     feed(target, &corpus, cases, seed)
 }
 
-fn feed(target: &Target, corpus: &[Vec<u8>], cases: u64, seed: u64) -> Result<(), String> {
+/// Feeds the corpus and so many cases made of it; answers what was done, in a line.
+fn feed(target: &Target, corpus: &[Vec<u8>], cases: u64, seed: u64) -> Result<String, String> {
+    let start = Instant::now();
+    let mut run = Run::new();
     for input in corpus {
-        one(target, input, "the corpus")?;
+        one(target, input, &mut run, "the corpus")?;
     }
+    let (replayed, mut inputs) = (run.cases, 0);
     let mut mutator = Mutator::new(corpus, Rng::from_number(seed));
-    for case in 0..cases {
-        one(target, mutator.next_input(), &format!("seed {seed}, case {case}"))?;
+    while run.cases - replayed < cases {
+        let before = run.cases;
+        one(target, mutator.next_input(), &mut run, &format!("seed {seed}, input {inputs}"))?;
+        inputs += 1;
+        // A story without a frame is a case all the same: the count goes on.
+        run.cases = run.cases.max(before + 1);
     }
-    Ok(())
+    let (made, seconds) = (run.cases - replayed, start.elapsed().as_secs_f64());
+    Ok(format!(
+        "{}: {} inputs of the corpus with {replayed} cases, {inputs} made with {made} cases, {seconds:.1} s",
+        target.name,
+        corpus.len()
+    ))
 }
 
-fn one(&(name, target): &Target, input: &[u8], origin: &str) -> Result<(), String> {
-    if catch_unwind(|| target(input)).is_ok() {
+fn one(target: &Target, input: &[u8], run: &mut Run, origin: &str) -> Result<(), String> {
+    if catch_unwind(AssertUnwindSafe(|| (target.feed)(input, run))).is_ok() {
         return Ok(());
     }
+    let name = target.name;
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.broken"));
     std::fs::write(&path, input).expect("the target directory is writable");
     Err(format!("{name} broke on {origin}: copy `{}` to fuzz/corpus/{name}/ with the fix", path.display()))
@@ -95,6 +137,6 @@ fn corpus(name: &str) -> Result<Vec<Vec<u8>>, String> {
     Ok(files.iter().map(|file| std::fs::read(file).expect("a readable file")).collect())
 }
 
-fn number(variable: &str, default: u64) -> u64 {
-    std::env::var(variable).map_or(default, |text| text.parse().expect("the variable holds a number"))
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|text| text.parse().expect("the variable holds a number"))
 }

@@ -45,7 +45,7 @@ impl Connections {
     }
 
     /// Takes a connection in. Those of its domain to its node, or to one of its addresses, make room, with their requests flushed:
-    /// what the control plane said last is so.
+    /// what the control plane said last is so (PROTOCOL 11.3, 11.9).
     pub(crate) fn add(&mut self, setup: Connection, out: &mut Out) {
         let taken = self.by_qpn.get(&setup.rc.qpn).is_some_and(|&at| !self.lines[at].gives_way_to(&setup));
         let staying = self.lines.iter().filter(|line| !line.gives_way_to(&setup)).count();

@@ -385,7 +385,7 @@ impl Host {
     }
 }
 
-/// The switch and the memory nodes answer hosts. A node that the driver has no address for yet is [`Port::UNKNOWN`]: then key and id
+/// The switch and the memory nodes answer hosts (PROTOCOL 11.1). A node that the driver has no address for yet is [`Port::UNKNOWN`]: then key and id
 /// alone must do.
 fn answers_hosts(port: Port) -> bool {
     port == Port::SWITCH || port == Port::UNKNOWN || port.as_node().is_some()

@@ -1,7 +1,7 @@
 //! The host's requests through the switch: region reads and writes, traversals and their continuations.
 //!
-//! Key type: [`Requests`]. An answer counts when it fits the outstanding request it names (PROTOCOL 5.1): kind, place, lengths,
-//! program. Retransmission and giving up are [`ud::Requester`]'s.
+//! Key type: [`Requests`]. An answer counts when it fits the outstanding request it names (PROTOCOL 5.1, 11.6): kind, place,
+//! lengths, program. Retransmission and giving up are [`ud::Requester`]'s.
 
 use crate::writes::Writes;
 use crate::{Answer, Config, Done, Failure, Note, Op, Out, SetupFault, Traversed};
@@ -64,7 +64,7 @@ struct Walk {
 pub(crate) struct Requests {
     id: HostId,
     generation: u16,
-    /// Of the last id; the first is 1, and after the last possible one there is none (PROTOCOL 5.1).
+    /// Of the last id; the first is 1, and after the last possible one there is none (PROTOCOL 11.8).
     counter: u32,
     home: Qpn,
     hops_max: u8,
@@ -128,7 +128,7 @@ impl Requests {
         }
     }
 
-    /// Why no datagram of ours could carry this, if none could. A program counts with its code: some node does not know it yet.
+    /// Why no datagram of ours could carry this, if none could (PROTOCOL 11.4). A program counts with its code: some node does not know it yet.
     fn refusal(&self, kind: &Kind) -> Option<Failure> {
         match kind {
             Kind::Read { buf, .. } | Kind::Write { buf, .. } => {
@@ -234,7 +234,7 @@ impl Requests {
         }
     }
 
-    /// A traversal came back: it ended, goes on, or failed.
+    /// A traversal came back: it ended, goes on, or failed (PROTOCOL 11.4, 11.5).
     fn walk_on(&mut self, now: Instant, mut pending: Pending, status: Status, progress: bool, out: &mut Out) {
         let Kind::Traverse(walk) = &mut pending.kind else { unreachable!("called for traversals") };
         let (cur_ptr, iterations, requests) = (walk.cur_ptr, walk.iterations, walk.requests);

@@ -5,7 +5,7 @@ use alloc::collections::VecDeque;
 /// Region writes from the oldest outstanding one on, those that have ended meanwhile included.
 ///
 /// A memory node remembers the answers of as many writes of a host, so each that is still outstanding can come again and be
-/// answered. One further behind would be dropped there, since it may have been executed (PROTOCOL 5.6).
+/// answered. One further behind would be dropped there, since it may have been executed (PROTOCOL 5.6, 11.7).
 pub const REGION_WRITES_MAX: usize = 1024;
 
 /// The writes from the oldest outstanding one on, in the order of their ids.

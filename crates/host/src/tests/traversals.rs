@@ -1,7 +1,7 @@
 //! Traversals: sent, continued, sent again with the code, ended (PULSE 3, 4.1).
 
 use super::*;
-use crate::Traversed;
+use crate::{TRAVERSALS_CONTINUED_MAX, Traversed};
 use farmem_traversal::Program;
 
 const PROGRAM: &str = include_str!("../../../../testdata/programs/list_sum.pulse");
@@ -156,6 +156,22 @@ fn continuations_are_bounded_by_the_limit() {
     assert_eq!(bench.ended().result, Err(Failure::Stalled { addr: VirtAddr(BASE_1) }));
 }
 
+/// Whatever the limit, a traversal is continued only so often: a caller who waits hears of it in the end.
+#[test]
+fn continuations_are_bounded_in_number() {
+    let mut bench = Bench::with_sessions();
+    bench.submit(list_sum(BASE_1, u32::MAX));
+    for _ in 1..TRAVERSALS_CONTINUED_MAX {
+        let request = bench.request();
+        bench.hear(Port::node(1), &request.state(Status::HopLimit, |s| further(s, 1, BASE_1, &[0; 16])));
+        bench.took_notes();
+    }
+    let last = bench.request();
+    assert_eq!(bench.done.len(), 0, "up to the bound it goes on");
+    bench.hear(Port::node(1), &last.state(Status::HopLimit, |s| further(s, 1, BASE_1, &[0; 16])));
+    assert_eq!(bench.ended().result, Err(Failure::Stalled { addr: VirtAddr(BASE_1) }));
+}
+
 /// What a node refuses ends the traversal with the pointer at fault and the state up to there.
 #[test]
 pub(super) fn a_refused_traversal_says_where_it_stands() {
@@ -195,26 +211,23 @@ pub(super) fn a_scratch_pad_of_another_length_is_refused_at_home() {
 /// Sooner or later a node asks for the code. A program that no datagram of ours could carry would end there, so it does not start.
 #[test]
 fn a_program_beyond_one_datagram_is_refused_at_home() {
-    let nops = "add r3, 1\n".repeat(100);
-    let long = Program::assemble(&std::format!(".scratch 16\n{nops} ret")).unwrap();
-    let need = long.encoded().len() + 16;
-    let op = |program: &Program| Op::Traverse {
-        program: program.clone(),
-        cur_ptr: VirtAddr(BASE_1),
-        scratch: vec![0; 16],
-        limit: 9,
+    // Eight bytes of header, eight for each instruction, the scratch pad of 16: the first fills the datagram to the last byte.
+    let program = |adds| {
+        let text = std::format!(".scratch 16\n{} ret", "add r3, 1\n".repeat(adds));
+        Program::assemble(&text).unwrap()
     };
+    let (fits, long) = (program(52), program(53));
     let mut bench = Bench::new(Config { pmtu: Pmtu::B512, ..config() });
     bench.open(ALICE, ALICES);
-    bench.submit(op(&long));
-    let max = 512 - 64;
-    assert!(need > max);
-    assert_eq!(bench.refused(), Failure::TooLong { max });
-
-    let mut bench = Bench::new(Config { pmtu: Pmtu::B1024, ..config() });
-    bench.open(ALICE, ALICES);
-    bench.submit(op(&long));
-    let request = bench.request();
-    bench.hear(Port::node(1), &request.answer(Status::UnknownProgram, &[]));
-    assert_eq!(bench.request().traverse().code, long.encoded());
+    for (program, fits) in [(&fits, true), (&long, false)] {
+        let (program, scratch) = (program.clone(), vec![0; 16]);
+        bench.submit(Op::Traverse { program, cur_ptr: VirtAddr(BASE_1), scratch, limit: 9 });
+        if fits {
+            let request = bench.request();
+            bench.hear(Port::node(1), &request.answer(Status::UnknownProgram, &[]));
+            assert_eq!(bench.request().message().len(), Pmtu::B512.bytes());
+        } else {
+            assert_eq!(bench.refused(), Failure::TooLong { max: 512 - 64 });
+        }
+    }
 }

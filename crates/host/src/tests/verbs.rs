@@ -279,6 +279,13 @@ fn addresses_move_to_another_node() {
     bench.sent.clear();
     bench.submit(read(BASE_1, 8));
     assert_eq!(bench.sent[0].0, Port::node(2));
+
+    // Node 2 in its turn has other addresses now, and these no longer.
+    bench.ask(Ask::Connect(Connection { base: VirtAddr(BASE_2), ..connection(ALICE, 2, 4) }));
+    assert_eq!(bench.ended().result, Err(Failure::Connection(rc::Failure::Flushed)));
+    bench.sent.clear();
+    bench.submit(read(BASE_1, 8));
+    assert_eq!(bench.refused(), Failure::NotConnected { addr: VirtAddr(BASE_1) });
 }
 
 /// The control plane hands out each queue pair number once and bounds what a host has. If it ever does not, nothing changes here.

@@ -1,0 +1,96 @@
+//! The control plane: a switch, two memory nodes, a host, and everybody sends it whatever they like, also while it starts again.
+//!
+//! Beside it stand the batches of updates it sent and the requests it was asked. A frame that is no answer to one of these batches
+//! changes nothing; every request is answered once; the log leads to where the control plane is.
+
+mod rack;
+
+use crate::Run;
+use crate::frames::{Way, noise};
+use crate::input::Input;
+use farmem_control::api::{PermName, Request};
+use farmem_machine::{Duration, Port};
+use rack::Rack;
+
+/// Reads `data` as a story of what the control plane is asked and told.
+///
+/// # Panics
+/// When a frame changes what it may not, a request is answered twice or never, or the log leads elsewhere.
+pub fn control_events(data: &[u8], run: &mut Run) {
+    let mut rack = Rack::joined();
+    let mut way = Way::default();
+    let mut input = Input::new(data);
+    while let Some(event) = input.event(16) {
+        match event {
+            0 => rack.pass(Duration::from_millis(u64::from(input.u16() % 1_000)), run),
+            1 => rack.hear(&noise(&mut input), run),
+            2 => rack.hear(&way.again(&mut input), run),
+            3 if input.one_in(4) => rack.restart(input.one_in(2)),
+            3..=7 => {
+                let request = request(&rack, &mut input);
+                rack.ask(request, run);
+            }
+            _ => {
+                if let Some(answer) = rack.answer(&mut input) {
+                    rack.hear(&way.arrival(answer, &mut input), run);
+                }
+            }
+        }
+    }
+    rack.end(run);
+}
+
+/// Something people, programs and roles ask, sensible or not.
+fn request(rack: &Rack, input: &mut Input<'_>) -> Request {
+    let (node, host) = (u16::from(1 + input.below(3)), u16::from(1 + input.below(2)));
+    let domain = u32::from(1 + input.below(3));
+    match input.below(16) {
+        0 => Request::JoinSwitch { gid: gid(2, input) },
+        1 => Request::JoinNode {
+            name: name('n', node, input),
+            gid: gid(10 + node, input),
+            capacity: 4096 * u64::from(1 + input.below(32)),
+        },
+        2 => Request::JoinHost { name: name('h', host, input), gid: gid(100 + host, input) },
+        3 => Request::Leave {
+            port: if input.one_in(2) {
+                Port::host(host).0
+            } else {
+                input.pick(&[Port::node(node).0, 0, 1, 7])
+            },
+        },
+        4 => Request::CreateDomain { name: name('d', u16::from(input.below(4)), input) },
+        5..=6 => Request::OpenSession { host, domain },
+        7..=8 => Request::Connect { host, node, domain },
+        9 => Request::Disconnect { host, qpn: input.pick(rack.queue_pairs()) },
+        10..=11 => {
+            let size = u64::from(input.u16()) * if input.one_in(16) { 1 << 48 } else { 1 };
+            Request::Allocate { domain, size, node: input.one_in(4).then_some(node) }
+        }
+        12 => Request::Free { domain, base: input.pick(rack.vmas()).wrapping_add(u64::from(input.below(2))) },
+        13..=14 => Request::Grant {
+            domain,
+            base: input.pick(rack.vmas()) + 256 * u64::from(input.below(20)),
+            len: if input.one_in(16) { input.u64() } else { 256 * u64::from(input.below(20)) },
+            to: u32::from(1 + input.below(4)),
+            perm: input.pick(&[PermName::Read, PermName::ReadWrite, PermName::None]),
+        },
+        _ => Request::Overview,
+    }
+}
+
+fn name(kind: char, number: u16, input: &mut Input<'_>) -> String {
+    if input.one_in(16) {
+        String::from_utf8_lossy(input.bytes()).into_owned()
+    } else {
+        format!("{kind}{number}")
+    }
+}
+
+fn gid(octet: u16, input: &mut Input<'_>) -> String {
+    if input.one_in(16) {
+        String::from_utf8_lossy(input.bytes()).into_owned()
+    } else {
+        format!("127.0.0.{octet}")
+    }
+}

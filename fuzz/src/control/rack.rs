@@ -1,0 +1,280 @@
+//! What is around the control plane: its driver, those who ask, and the roles it updates.
+
+use crate::Run;
+use crate::frames::{Arrival, datagram, heard, sent};
+use crate::input::Input;
+use farmem_control::api::{Endpoint, Request, Response};
+use farmem_control::{Ask, Config, Control, Note, Out, Record};
+use farmem_machine::{Action, Duration, Event, Instant, Machine as _, Outbox, Port, Rng};
+use farmem_transport::ud;
+use farmem_wire::message::Updates;
+use farmem_wire::{Body, Gid, Header, Message, Qkey, Qpn, Status};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
+
+const SEED: u64 = 0xc0_117201;
+/// Rounds of answers after which everything that was asked is answered.
+const ROUNDS_MAX: u32 = 1_000;
+
+/// A batch of updates that is under way to a role.
+#[derive(Clone, Copy, Debug)]
+struct Batch {
+    header: Header,
+    seq: u64,
+    count: u16,
+}
+
+/// The rack as it is when the story begins; made once, since making it takes longer than a story.
+struct Joined {
+    rows: Vec<Record>,
+    own: ud::Endpoint,
+    vmas: Vec<u64>,
+    queue_pairs: Vec<u32>,
+}
+
+static JOINED: LazyLock<Joined> = LazyLock::new(|| {
+    let mut rack = Rack::new(Control::new(config(), Rng::from_number(SEED)), Vec::new());
+    let gid = |octet: u8| format!("127.0.0.{octet}");
+    let requests = [
+        Request::JoinSwitch { gid: gid(2) },
+        Request::JoinNode { name: "n1".into(), gid: gid(11), capacity: 16 * 4096 },
+        Request::JoinNode { name: "n2".into(), gid: gid(12), capacity: 16 * 4096 },
+        Request::JoinHost { name: "h1".into(), gid: gid(101) },
+        Request::CreateDomain { name: "d1".into() },
+        Request::CreateDomain { name: "d2".into() },
+        Request::Allocate { domain: 1, size: 8192, node: Some(1) },
+        Request::OpenSession { host: 1, domain: 1 },
+        Request::Connect { host: 1, node: 1, domain: 2 },
+    ];
+    let run = &mut Run::new();
+    for request in requests {
+        rack.ask(request, run);
+        rack.settle(run);
+    }
+    assert!(rack.vmas.len() == 2 && rack.queue_pairs.len() == 2, "the rack is set up");
+    Joined { rows: rack.control.compact(), own: rack.own, vmas: rack.vmas, queue_pairs: rack.queue_pairs }
+});
+
+fn config() -> Config {
+    let mut config = Config::new(Gid::from_v4([127, 0, 0, 1]));
+    config.retries_max = 2;
+    config.bounds.vmas_max = 6;
+    config.bounds.grants_max = 8;
+    config.bounds.sessions_max = 3;
+    config.bounds.connections_max = 4;
+    config.bounds.domains_max = 4;
+    config.bounds.pending_max = 6;
+    config
+}
+
+pub(super) struct Rack {
+    control: Control,
+    now: Instant,
+    out: Outbox<Out, Note>,
+    log: Vec<Record>,
+    /// The control plane's own endpoint.
+    own: ud::Endpoint,
+    /// The newest batch to each role that was not answered, as far as the control plane believed answers.
+    batches: BTreeMap<Port, Batch>,
+    /// Requests without an answer.
+    asked: BTreeSet<u64>,
+    tickets: u64,
+    restarts: u64,
+    /// Nothing happened since the last start: whatever is first, the control plane says then what a start makes it say.
+    started: bool,
+    /// Addresses to ask about; the first one is nobody's.
+    vmas: Vec<u64>,
+    queue_pairs: Vec<u32>,
+}
+
+impl Rack {
+    fn new(control: Control, log: Vec<Record>) -> Self {
+        Self {
+            control,
+            now: Instant::ZERO,
+            out: Outbox::new(),
+            log,
+            own: ud::Endpoint { qpn: Qpn::new(0), qkey: Qkey(0) },
+            batches: BTreeMap::new(),
+            asked: BTreeSet::new(),
+            tickets: 0,
+            restarts: 0,
+            started: false,
+            vmas: vec![0x1000],
+            queue_pairs: vec![0],
+        }
+    }
+
+    pub(super) fn joined() -> Self {
+        let Joined { rows, own, vmas, queue_pairs } = &*JOINED;
+        let control = restored(rows, SEED);
+        let (vmas, queue_pairs) = (vmas.clone(), queue_pairs.clone());
+        Self { own: *own, vmas, queue_pairs, ..Self::new(control, rows.clone()) }
+    }
+
+    pub(super) fn vmas(&self) -> &[u64] {
+        let newest = self.vmas.len().saturating_sub(200);
+        &self.vmas[newest..]
+    }
+
+    pub(super) fn queue_pairs(&self) -> &[u32] {
+        &self.queue_pairs
+    }
+
+    pub(super) fn ask(&mut self, request: Request, run: &mut Run) {
+        self.tickets += 1;
+        self.asked.insert(self.tickets);
+        let ask = Ask { ticket: self.tickets, request };
+        self.control.handle(self.now, Event::Local(ask), &mut self.out);
+        self.look(true, run);
+    }
+
+    /// Time passes; the control plane is woken whether or not it asked for it.
+    pub(super) fn pass(&mut self, span: Duration, run: &mut Run) {
+        self.now += span;
+        self.control.handle(self.now, Event::Wake, &mut self.out);
+        self.look(true, run);
+        assert!(self.control.next_wake().is_none_or(|at| at > self.now), "what was due is done");
+    }
+
+    /// The control plane hears a frame. One that is no answer to a batch under way must change nothing.
+    pub(super) fn hear(&mut self, (port, frame): &Arrival, run: &mut Run) {
+        run.cases += 1;
+        let answered = self.batches.get(port).is_some_and(|batch| self.is_answer(batch, frame));
+        if answered {
+            self.batches.remove(port);
+        }
+        self.control.handle(self.now, Event::Frame { port: *port, bytes: frame }, &mut self.out);
+        self.look(answered, run);
+    }
+
+    fn is_answer(&self, batch: &Batch, frame: &[u8]) -> bool {
+        let Some((to, message)) = heard(frame) else { return false };
+        let Body::Update(updates) = message.body else { return false };
+        let Header { request, response, status, .. } = message.header;
+        let sound = status == Status::Ok || updates.refused < batch.count;
+        to == self.own && response && (request, updates.seq) == (batch.header.request, batch.seq) && sound
+    }
+
+    /// The answer of some role to the batch it has: mostly a good one.
+    pub(super) fn answer(&self, input: &mut Input<'_>) -> Option<Arrival> {
+        let skip = usize::from(input.u8()) % self.batches.len().max(1);
+        let (&port, &batch) = self.batches.iter().nth(skip)?;
+        let status = match input.below(16) {
+            15 => Status::TableFull,
+            14 => input.pick(&[Status::Malformed, Status::Unsupported, Status::OutOfBounds, Status::Busy]),
+            _ => Status::Ok,
+        };
+        if input.one_in(32) {
+            let body = Body::Update(Updates::request(batch.seq, 0, &[]).expect("an empty batch"));
+            return Some((port, datagram(self.own, &Message { header: batch.header, body })));
+        }
+        // Now and then one that the batch does not have.
+        let bound = batch.count + u16::from(input.below(8) / 7);
+        let refused = if status == Status::Ok { 0 } else { u16::from(input.u8()) % bound };
+        Some((port, self.answered(&batch, status, refused)))
+    }
+
+    fn answered(&self, batch: &Batch, status: Status, refused: u16) -> Vec<u8> {
+        let body = Body::Update(Updates::response(batch.seq, refused));
+        datagram(self.own, &Message { header: batch.header.answer(status), body })
+    }
+
+    /// The process ends and starts again from its log, or from the shortest one that leads there. Who had asked is gone.
+    pub(super) fn restart(&mut self, compact: bool) {
+        if compact {
+            self.log = self.control.compact();
+        }
+        self.restarts += 1;
+        self.control = restored(&self.log, SEED + self.restarts);
+        self.started = false;
+        self.asked.clear();
+        self.batches.clear();
+    }
+
+    /// Everybody answers well until nobody has anything more to say.
+    fn settle(&mut self, run: &mut Run) {
+        for _ in 0..ROUNDS_MAX {
+            let answers: Vec<Arrival> = self
+                .batches
+                .iter()
+                .map(|(port, batch)| (*port, self.answered(batch, Status::Ok, 0)))
+                .collect();
+            if answers.is_empty() && self.control.next_wake().is_none() {
+                return;
+            }
+            answers.iter().for_each(|answer| self.hear(answer, run));
+            if let Some(at) = self.control.next_wake() {
+                self.now = self.now.max(at);
+                self.pass(Duration::ZERO, run);
+            }
+        }
+        panic!("the control plane never comes to rest");
+    }
+
+    /// The rack heals: everybody who asked is answered, and the log leads here.
+    pub(super) fn end(mut self, run: &mut Run) {
+        let cases = run.cases;
+        self.settle(run);
+        run.cases = cases;
+        assert!(self.asked.is_empty(), "never answered: {:?}", self.asked);
+        let rows = self.control.compact();
+        assert!(restored(&self.log, 1).compact() == rows, "the log leads elsewhere");
+        assert!(restored(&rows, 1).compact() == rows, "the short log leads elsewhere");
+    }
+
+    /// Looks at what came out; nothing may be decided or answered, unless there was reason to.
+    fn look(&mut self, reason: bool, run: &mut Run) {
+        self.control.check();
+        let reason = reason || !self.started;
+        self.started = true;
+        let mut out = core::mem::take(&mut self.out);
+        out.drain(|action| match action {
+            Action::Send { port, frame } => self.sent(port, frame),
+            Action::Local(Out::Persist(record)) => {
+                assert!(reason, "no reason to decide {record:?}");
+                self.log.push(record);
+            }
+            Action::Local(Out::Reply { ticket, result }) => {
+                assert!(reason, "no reason to answer {result:?}");
+                assert!(self.asked.remove(&ticket), "request {ticket} was answered before");
+                if let Ok(response) = result {
+                    self.learn(response);
+                }
+            }
+            Action::Local(Out::Peer(_)) => {}
+            Action::Note(note) => run.mark(note),
+        });
+        self.out = out;
+    }
+
+    fn learn(&mut self, response: Response) {
+        match response {
+            Response::Joined { control, .. } | Response::NodeJoined { control, .. } => {
+                self.own = endpoint(&control)
+            }
+            Response::Vma(vma) => self.vmas.push(vma.base),
+            Response::Connection { qpn, .. } => self.queue_pairs.push(qpn),
+            _ => {}
+        }
+    }
+
+    fn sent(&mut self, port: Port, frame: &[u8]) {
+        assert!(port == Port::SWITCH || port.as_node().is_some(), "only roles with tables are updated");
+        let (_, message) = sent(frame);
+        let Body::Update(updates) = message.body else { panic!("updates, not {message:?}") };
+        assert!(!message.header.response, "the control plane answers nobody");
+        let count = u16::try_from(updates.iter().count()).expect("few updates");
+        assert!(count > 0, "a batch of nothing");
+        self.batches.insert(port, Batch { header: message.header, seq: updates.seq, count });
+    }
+}
+
+fn restored(log: &[Record], seed: u64) -> Control {
+    let control = Control::restore(config(), Rng::from_number(seed), log.iter().cloned());
+    control.expect("a log that was written is believed")
+}
+
+fn endpoint(endpoint: &Endpoint) -> ud::Endpoint {
+    ud::Endpoint { qpn: Qpn::new(endpoint.qpn), qkey: Qkey(endpoint.qkey) }
+}

@@ -1,0 +1,137 @@
+//! Frames of those around a role, and what happens to them on the way.
+
+use crate::input::Input;
+use farmem_machine::Port;
+use farmem_transport::ud;
+use farmem_wire::message::{Update, Updates};
+use farmem_wire::{Body, Bth, Deth, Extension, Header, Message, Opcode, Packet, Psn, Qkey, Qpn, RequestId};
+
+/// A frame and where it comes from.
+pub(crate) type Arrival = (Port, Vec<u8>);
+
+/// Who may send something: everybody a rack has, and strangers.
+const PORTS: [Port; 10] = [
+    Port::CONTROL,
+    Port::SWITCH,
+    Port::node(1),
+    Port::node(2),
+    Port::host(1),
+    Port::host(2),
+    Port::node(9),
+    Port::host(9),
+    Port::UNKNOWN,
+    Port(0x0fff),
+];
+
+/// Where formats have their seams.
+const SEAMS: [u8; 6] = [0, 1, 0x7f, 0x80, 0xfe, 0xff];
+
+/// Frames kept for repetition.
+const KEPT_MAX: usize = 8;
+
+/// A UD endpoint made of one number.
+pub(crate) const fn endpoint(number: u32) -> ud::Endpoint {
+    ud::Endpoint { qpn: Qpn::new(number.wrapping_add(0x1000)), qkey: Qkey(number.wrapping_add(0xbeef_0000)) }
+}
+
+/// A datagram with this message.
+pub(crate) fn datagram(to: ud::Endpoint, message: &Message<'_>) -> Vec<u8> {
+    let mut frame = Vec::new();
+    let bth = Bth::new(Opcode::UdSendOnly, to.qpn, Psn::new(0));
+    let ext = Extension::Deth(Deth { qkey: to.qkey, src_qp: Qpn::new(0x77) });
+    Packet::emit_with(&bth, &ext, message.len(), &mut frame, |bytes| message.emit(bytes));
+    frame
+}
+
+/// A packet of a reliable connection.
+pub(crate) fn packet(bth: Bth, ext: Extension, payload: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::new();
+    Packet { bth, ext, payload }.emit(&mut frame);
+    frame
+}
+
+/// A batch of updates. One that no control plane could send is sent empty.
+pub(crate) fn batch(to: ud::Endpoint, seq: u64, updates: &[Update]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    updates.iter().for_each(|update| update.emit(&mut bytes));
+    let count = u16::try_from(updates.len()).expect("few updates");
+    let updates = Updates::request(seq, count, &bytes).or_else(|_| Updates::request(seq, 0, &[]));
+    let body = Body::Update(updates.expect("an empty batch fits"));
+    datagram(to, &Message { header: Header::request(RequestId(seq), 0), body })
+}
+
+/// The message and the receiver of a datagram that a role sent.
+///
+/// # Panics
+/// When it is none: what a role sends can be read.
+pub(crate) fn sent(frame: &[u8]) -> (ud::Endpoint, Message<'_>) {
+    let packet = Packet::parse(frame).expect("a role sends frames");
+    let Extension::Deth(deth) = packet.ext else { panic!("a datagram, not {:?}", packet.ext) };
+    let message = Message::parse(packet.payload).expect("a role sends messages");
+    (ud::Endpoint { qpn: packet.bth.dest_qp, qkey: deth.qkey }, message)
+}
+
+/// What a role hears of a datagram: its receiver and its message, when it is one at all.
+pub(crate) fn heard(frame: &[u8]) -> Option<(ud::Endpoint, Message<'_>)> {
+    let packet = Packet::parse(frame).ok()?;
+    let Extension::Deth(deth) = packet.ext else { return None };
+    let message = Message::parse(packet.payload).ok()?;
+    Some((ud::Endpoint { qpn: packet.bth.dest_qp, qkey: deth.qkey }, message))
+}
+
+/// The way to the role: frames are damaged, repeated, or come from somewhere else.
+#[derive(Debug, Default)]
+pub(crate) struct Way {
+    kept: Vec<Arrival>,
+    next: usize,
+}
+
+impl Way {
+    /// What arrives of a frame that was sent.
+    pub(crate) fn arrival(&mut self, (port, mut frame): Arrival, input: &mut Input<'_>) -> Arrival {
+        let fate = input.u8();
+        let port = if fate & 0x0f == 0x0f { input.pick(&PORTS) } else { port };
+        if fate & 0xc0 == 0xc0 {
+            for _ in 0..=input.below(3) {
+                damage(&mut frame, input);
+            }
+        }
+        let arrival = (port, frame);
+        if self.kept.len() < KEPT_MAX {
+            self.kept.push(arrival.clone());
+        } else {
+            self.kept[self.next].clone_from(&arrival);
+            self.next = (self.next + 1) % KEPT_MAX;
+        }
+        arrival
+    }
+
+    /// A frame that came before: the newest or any; noise when there is none.
+    pub(crate) fn again(&self, input: &mut Input<'_>) -> Arrival {
+        let newest = (self.next + KEPT_MAX - 1) % KEPT_MAX;
+        let chosen = if input.one_in(2) { usize::from(input.u8()) % KEPT_MAX } else { newest };
+        self.kept.get(chosen).or_else(|| self.kept.last()).cloned().unwrap_or_else(|| noise(input))
+    }
+}
+
+/// Bytes of no order, from anywhere.
+pub(crate) fn noise(input: &mut Input<'_>) -> Arrival {
+    (input.pick(&PORTS), input.bytes().to_vec())
+}
+
+fn damage(frame: &mut Vec<u8>, input: &mut Input<'_>) {
+    let kind = input.below(8);
+    let at = usize::from(input.u16()) % frame.len().max(1);
+    let Some(byte) = frame.get_mut(at) else { return };
+    match kind {
+        0..=2 => *byte ^= 1 << input.below(8),
+        3 => *byte = input.pick(&SEAMS),
+        4 => *byte = input.u8(),
+        5 => {
+            let number = input.u32().to_be_bytes();
+            frame.iter_mut().skip(at).zip(number).for_each(|(old, new)| *old = new);
+        }
+        6 => frame.truncate(at),
+        _ => frame.extend_from_slice(input.bytes()),
+    }
+}

@@ -1,0 +1,375 @@
+//! What is around the host, and the list of what it was asked.
+
+use super::NOBODY;
+use crate::Run;
+use crate::frames::{Arrival, datagram, endpoint, heard};
+use crate::input::Input;
+use farmem_host::{Answer, Ask, Config, Connection, Done, Host, Note, Op};
+use farmem_machine::{Action, Duration, Event, Instant, Machine as _, Outbox, Port};
+use farmem_transport::{Access, Memory, Refusal, rc, ud};
+use farmem_wire::message::Traverse;
+use farmem_wire::{
+    Body, Domain, HostId, Message, NodeId, Packet, Perm, Pmtu, Psn, Qpn, RequestId, Rkey, Status, VirtAddr,
+};
+use std::collections::{BTreeMap, VecDeque};
+
+pub(super) const DOMAINS: [Domain; 5] = [Domain(7), Domain(7), Domain(7), Domain(8), NOBODY];
+/// First addresses of the nodes' ranges.
+pub(super) const RANGES: [u64; 2] = [0x1000_0000, 0x2000_0000];
+const RANGE_LEN: u64 = 0x1000;
+const HOST: HostId = HostId(1);
+const HOME: ud::Endpoint = endpoint(1);
+/// The switch's endpoints for the domains' sessions.
+const SESSIONS: [(Domain, ud::Endpoint); 2] = [(Domain(7), endpoint(7)), (Domain(8), endpoint(8))];
+/// Connections from the host's queue pairs 0x100 on to the nodes' from 0x900 on.
+const QPNS: u32 = 0x100;
+const PEER: u32 = 0x800;
+/// Answers under way at once; older ones are lost.
+const UNDER_WAY_MAX: usize = 64;
+/// Timers the host may ask for before everything it was asked has ended.
+const WAKES_MAX: u32 = 1_000;
+
+/// Bytes of a node: the second half is read-only.
+#[derive(Debug)]
+struct Bytes {
+    base: u64,
+    bytes: Vec<u8>,
+}
+
+impl Bytes {
+    fn at(&self, addr: VirtAddr) -> usize {
+        usize::try_from(addr.0 - self.base).expect("checked")
+    }
+
+    fn exchange(&mut self, addr: VirtAddr, change: impl FnOnce(u64) -> u64) -> u64 {
+        let at = self.at(addr);
+        let word = &mut self.bytes[at..at + 8];
+        let old = u64::from_le_bytes((&*word).try_into().expect("8 bytes"));
+        word.copy_from_slice(&change(old).to_le_bytes());
+        old
+    }
+}
+
+impl Memory for Bytes {
+    fn check(&self, access: &Access) -> Result<(), Refusal> {
+        let start = access.addr.0.checked_sub(self.base).ok_or(Refusal::NotMapped)?;
+        let end = start.checked_add(access.len.into()).ok_or(Refusal::OutOfBounds)?;
+        if end > self.bytes.len() as u64 {
+            return Err(Refusal::OutOfBounds);
+        }
+        let read_only = access.perm == Perm::ReadWrite && end > RANGE_LEN / 2;
+        if read_only { Err(Refusal::NoPermission) } else { Ok(()) }
+    }
+
+    fn read(&self, addr: VirtAddr, len: u32, out: &mut Vec<u8>) {
+        let at = self.at(addr);
+        out.extend_from_slice(&self.bytes[at..at + len as usize]);
+    }
+
+    fn load(&self, addr: VirtAddr, window: &mut [u8]) {
+        let at = self.at(addr);
+        window.copy_from_slice(&self.bytes[at..at + window.len()]);
+    }
+
+    fn write(&mut self, addr: VirtAddr, data: &[u8]) {
+        let at = self.at(addr);
+        self.bytes[at..at + data.len()].copy_from_slice(data);
+    }
+
+    fn cmp_swap(&mut self, addr: VirtAddr, compare: u64, swap: u64) -> u64 {
+        self.exchange(addr, |old| if old == compare { swap } else { old })
+    }
+
+    fn fetch_add(&mut self, addr: VirtAddr, add: u64) -> u64 {
+        self.exchange(addr, |old| old.wrapping_add(add))
+    }
+}
+
+/// What a buffer has to come back as.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    len: usize,
+    traversal: bool,
+}
+
+pub(super) struct World {
+    host: Host,
+    now: Instant,
+    out: Outbox<Done, Note>,
+    /// Operations that have not ended.
+    asked: BTreeMap<u64, Asked>,
+    tickets: u64,
+    /// Every datagram the host sent, by id.
+    requests: BTreeMap<RequestId, Vec<u8>>,
+    /// Ids whose request may still be under way.
+    open: Vec<RequestId>,
+    /// Where the other ends of the host's connections are.
+    lines: BTreeMap<Qpn, Port>,
+    /// The nodes' halves of the connections, by the nodes' queue pairs.
+    responders: BTreeMap<Qpn, rc::Responder>,
+    nodes: [Bytes; 2],
+    node_out: Outbox<(), rc::Note>,
+    /// What the nodes answered and was not delivered yet.
+    answers: VecDeque<Arrival>,
+    connections: u32,
+    /// The host did not take what it was given last.
+    refused: bool,
+}
+
+impl World {
+    pub(super) fn new() -> Self {
+        let config = Config {
+            requests_max: 4,
+            connections_max: 3,
+            request_timeout: Duration::from_millis(1),
+            request_retries_max: 3,
+            pmtu: Pmtu::B1024,
+            ..Config::new(HOST, 1, HOME)
+        };
+        let bytes = |base| Bytes { base, bytes: vec![0x5a; 0x1000] };
+        let mut world = Self {
+            host: Host::new(config),
+            now: Instant::ZERO,
+            out: Outbox::new(),
+            asked: BTreeMap::new(),
+            tickets: 0,
+            requests: BTreeMap::new(),
+            open: Vec::new(),
+            lines: BTreeMap::new(),
+            responders: BTreeMap::new(),
+            nodes: RANGES.map(bytes),
+            node_out: Outbox::new(),
+            answers: VecDeque::new(),
+            connections: 0,
+            refused: false,
+        };
+        let run = &mut Run::new();
+        for (domain, endpoint) in SESSIONS {
+            world.ask(Ask::Session { domain, switch: ud::Peer { port: Port::SWITCH, endpoint } }, run);
+        }
+        world.connect(Domain(7), 0, 0, run);
+        world.connect(Domain(7), 1, 0, run);
+        world
+    }
+
+    fn ask(&mut self, ask: Ask, run: &mut Run) {
+        self.host.handle(self.now, Event::Local(ask), &mut self.out);
+        self.look(true, run);
+    }
+
+    /// The control plane sets something up, now and then what it must not.
+    pub(super) fn set_up(&mut self, input: &mut Input<'_>, run: &mut Run) {
+        match input.below(4) {
+            0 => {
+                let (domain, endpoint) = input.pick(&SESSIONS);
+                let domain = if input.one_in(4) { Domain(u32::from(input.u8())) } else { domain };
+                self.ask(Ask::Session { domain, switch: ud::Peer { port: Port::SWITCH, endpoint } }, run);
+            }
+            kind => {
+                let domain = input.pick(&[Domain(7), Domain(8), Domain(10)]);
+                let taken = if kind == 3 { u32::from(input.u8()) } else { 0 };
+                self.connect(domain, usize::from(input.below(2)), taken, run);
+            }
+        }
+    }
+
+    /// A new connection to a node; its queue pair lies `back` behind the next free one.
+    fn connect(&mut self, domain: Domain, node: usize, back: u32, run: &mut Run) {
+        let qpn = QPNS + self.connections.saturating_sub(back);
+        self.connections += 1;
+        let number = u16::try_from(node + 1).expect("few nodes");
+        let (qpn, peer_qpn, first_psn) = (Qpn::new(qpn), Qpn::new(qpn + PEER), Psn::new(Psn::MAX - 2));
+        let (port, rkey, pmtu) = (Port::node(number), Rkey(qpn.get()), Pmtu::B256);
+        let rc = rc::RequesterConfig {
+            qpn,
+            peer_qpn,
+            port,
+            first_psn,
+            rkey,
+            pmtu,
+            window_psns: 16,
+            depth: 4,
+            queue_max: 4,
+            timeout: Duration::from_micros(700),
+            retries_max: 3,
+            rnr_retries_max: 2,
+        };
+        let config = rc::ResponderConfig {
+            qpn: peer_qpn,
+            peer_qpn: qpn,
+            port: Port::host(HOST.0),
+            expected_psn: first_psn,
+            rkey,
+            domain,
+            pmtu,
+        };
+        let base = VirtAddr(RANGES[node]);
+        self.refused = false;
+        self.ask(Ask::Connect(Connection { node: NodeId(number), domain, base, len: RANGE_LEN, rc }), run);
+        if !self.refused {
+            self.lines.insert(qpn, port);
+            self.responders.insert(peer_qpn, rc::Responder::new(config));
+        }
+    }
+
+    pub(super) fn submit(&mut self, domain: Domain, op: Op, run: &mut Run) {
+        self.tickets += 1;
+        let (len, traversal) = match &op {
+            Op::Read { buf, .. } | Op::Write { buf, .. } => (buf.len(), false),
+            Op::RegionRead { buf, .. } | Op::RegionWrite { buf, .. } => (buf.len(), false),
+            Op::CompareSwap { .. } | Op::FetchAdd { .. } => (0, false),
+            Op::Traverse { scratch, .. } => (scratch.len(), true),
+        };
+        self.asked.insert(self.tickets, Asked { len, traversal });
+        self.ask(Ask::Submit { ticket: self.tickets, domain, op }, run);
+    }
+
+    /// Time passes; the host is woken whether or not it asked for it.
+    pub(super) fn pass(&mut self, span: Duration, run: &mut Run) {
+        self.now += span;
+        self.host.handle(self.now, Event::Wake, &mut self.out);
+        self.look(true, run);
+        assert!(self.host.next_wake().is_none_or(|at| at > self.now), "what was due is done");
+    }
+
+    /// The host hears a frame. One that answers no request under way must change nothing, and neither must a packet of a connection
+    /// that does not come from its other end.
+    pub(super) fn hear(&mut self, (port, frame): &Arrival, run: &mut Run) {
+        run.cases += 1;
+        let line =
+            Packet::parse(frame).ok().and_then(|packet| self.lines.get(&packet.bth.dest_qp)) == Some(port);
+        let answers = heard(frame).is_some_and(|(to, message)| {
+            let serves = matches!(*port, Port::SWITCH | Port::UNKNOWN) || port.as_node().is_some();
+            to == HOME && serves && message.header.response && self.open.contains(&message.header.request)
+        });
+        self.host.handle(self.now, Event::Frame { port: *port, bytes: frame }, &mut self.out);
+        self.look(answers || line, run);
+    }
+
+    /// What an honest rack has to say to the host: the oldest answer of the nodes, or one to a datagram, as the input likes it.
+    pub(super) fn answer(&mut self, input: &mut Input<'_>) -> Option<Arrival> {
+        let request = match input.below(4) {
+            0..=1 if !self.answers.is_empty() => return self.answers.pop_front(),
+            // The newest request, or any.
+            2 => self.requests.values().nth(usize::from(input.u8()) % self.requests.len().max(1)),
+            _ => self.open.last().and_then(|id| self.requests.get(id)),
+        };
+        let Some(frame) = request else { return self.answers.pop_front() };
+        let (_, message) = heard(frame).expect("what the host sends can be read");
+        if input.one_in(16) {
+            // Its own words.
+            return Some((Port::SWITCH, datagram(HOME, &message)));
+        }
+        let status = input.pick(&[
+            Status::Ok,
+            Status::HopLimit,
+            Status::IterationLimit,
+            Status::UnknownProgram,
+            Status::NotMapped,
+            Status::NoPermission,
+            Status::Malformed,
+            Status::Busy,
+        ]);
+        let state;
+        let body = match message.body {
+            Body::RegionRead { addr, len, .. } => Body::RegionRead {
+                addr,
+                len,
+                data: if status == Status::Ok { &[7; 1024][..len as usize] } else { &[] },
+            },
+            Body::RegionWrite { addr, len, .. } => Body::RegionWrite { addr, len, data: &[] },
+            Body::Traverse(traverse) => {
+                let len = traverse.scratch.len() + usize::from(input.one_in(16));
+                state = vec![input.u8(); len];
+                let iterations = traverse.iterations + u32::from(input.below(4));
+                let cur_ptr = VirtAddr(input.pick(&RANGES));
+                Body::Traverse(Traverse { iterations, cur_ptr, scratch: &state, code: &[], ..traverse })
+            }
+            Body::Update(_) => panic!("a host updates nobody"),
+        };
+        let answer = datagram(HOME, &Message { header: message.header.answer(status), body });
+        Some((input.pick(&[Port::node(1), Port::SWITCH, Port::UNKNOWN]), answer))
+    }
+
+    /// Nobody answers any more: whatever is left is given up, each operation once.
+    pub(super) fn end(mut self, run: &mut Run) {
+        let mut wakes = 0;
+        while let Some(at) = self.host.next_wake() {
+            wakes += 1;
+            assert!(wakes < WAKES_MAX, "the host never gives up");
+            self.now = self.now.max(at);
+            self.pass(Duration::ZERO, run);
+        }
+        assert!(self.asked.is_empty(), "never ended: {:?}", self.asked);
+        assert_eq!(self.host.outstanding(), 0);
+    }
+
+    /// Looks at what came out; nothing may, unless there was reason to.
+    fn look(&mut self, reason: bool, run: &mut Run) {
+        self.host.check();
+        let mut out = core::mem::take(&mut self.out);
+        out.drain(|action| match action {
+            Action::Send { port, frame } => {
+                assert!(reason, "no reason to send anything");
+                self.sent(port, frame);
+            }
+            Action::Local(done) => {
+                assert!(reason, "no reason to end anything");
+                self.ended(&done);
+            }
+            Action::Note(note) => {
+                run.mark(note);
+                self.refused |= matches!(note, Note::NotTaken(_));
+            }
+        });
+        self.out = out;
+        assert!(self.host.outstanding() <= self.asked.len(), "an operation under way has not ended");
+    }
+
+    fn ended(&mut self, done: &Done) {
+        let asked = self.asked.remove(&done.ticket);
+        let Some(asked) = asked else { panic!("{done:?} ended, and was not under way") };
+        assert_eq!(done.buf.len(), asked.len, "the buffer comes back");
+        if let Ok(answer) = done.result {
+            assert_eq!(matches!(answer, Answer::Traversed(_)), asked.traversal);
+        }
+    }
+
+    fn sent(&mut self, port: Port, frame: &[u8]) {
+        let packet = Packet::parse(frame).expect("a host sends frames");
+        if packet.bth.opcode.is_ud() {
+            return self.sent_request(port, frame);
+        }
+        let responder = self.responders.get_mut(&packet.bth.dest_qp).expect("a connection that was set up");
+        let node = usize::from(port.as_node().expect("verbs go to nodes") - 1);
+        responder.on_packet(Port::host(HOST.0), &packet, &mut self.nodes[node], &mut self.node_out);
+        responder.flush(&mut self.node_out);
+        let answers = &mut self.answers;
+        self.node_out.drain(|action| {
+            if let Action::Send { frame, .. } = action {
+                answers.push_back((port, frame.to_vec()));
+            }
+        });
+        while answers.len() > UNDER_WAY_MAX {
+            answers.pop_front();
+        }
+    }
+
+    /// A datagram goes to the switch over a session, under a new id, or is the same again.
+    fn sent_request(&mut self, port: Port, frame: &[u8]) {
+        let (to, message) = heard(frame).expect("a host sends messages");
+        assert!(port == Port::SWITCH && SESSIONS.iter().any(|session| session.1 == to));
+        assert!(!message.header.response && message.len() <= Pmtu::B1024.bytes());
+        let id = message.header.request;
+        match self.requests.get(&id) {
+            Some(first) => assert!(first == frame, "{id:?} is used again for something else"),
+            None => {
+                assert_eq!(id.host(), HOST);
+                let newest = self.requests.last_key_value().map(|(id, _)| *id);
+                assert!(newest < Some(id), "ids go up");
+                self.requests.insert(id, frame.to_vec());
+                self.open.push(id);
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Traversals at the node: each is walked again on the model's bytes and by the model's rules, and must have come to the same end.
+//!
+//! A node may run a traversal later than the frame that brought it. It counts what the tables and the bytes are when it runs.
+
+use super::model::Model;
+use crate::frames::{Arrival, sent};
+use farmem_machine::Port;
+use farmem_memnode::ITERATIONS_PER_VISIT_MAX;
+use farmem_transport::ud;
+use farmem_traversal::{End, Outcome, Program, State, run};
+use farmem_wire::message::Traverse;
+use farmem_wire::{Body, Header, Message, Perm, ProgramHash, Status, VirtAddr};
+
+/// A traversal as it came.
+#[derive(Debug)]
+pub(super) struct Walk {
+    header: Header,
+    program: ProgramHash,
+    cur_ptr: VirtAddr,
+    iterations: u32,
+    limit: u32,
+    scratch: Vec<u8>,
+    code: Vec<u8>,
+    /// Where its host was then.
+    origin: Option<ud::Endpoint>,
+}
+
+impl Walk {
+    fn state(&self) -> Traverse<'_> {
+        let Self { program, cur_ptr, iterations, limit, .. } = *self;
+        Traverse { program, cur_ptr, iterations, limit, scratch: &self.scratch, code: &[] }
+    }
+}
+
+impl Model {
+    pub(super) fn begin_walk(&mut self, header: &Header, state: &Traverse<'_>) {
+        if let Ok(program) = Program::decode(state.code) {
+            self.programs.insert(program.hash(), program);
+        }
+        let Traverse { program, cur_ptr, iterations, limit, .. } = *state;
+        let (scratch, code) = (state.scratch.to_vec(), state.code.to_vec());
+        let origin = self.peers.get(&Port::host(header.origin.0)).copied();
+        self.walks.push(Walk { header: *header, program, cur_ptr, iterations, limit, scratch, code, origin });
+    }
+
+    /// Traversals ended here or went on: each as the model's, and each once.
+    pub(super) fn walked(&mut self, ends: &[Arrival]) {
+        for (port, frame) in ends {
+            let (endpoint, message) = sent(frame);
+            let to = ud::Peer { port: *port, endpoint };
+            let same = |walk: &Walk| {
+                walk.header.request == message.header.request && self.ends_so(walk, to, &message)
+            };
+            let Some(at) = self.walks.iter().position(same) else {
+                panic!("{message:?} to {port:?} is no end of {:?}", self.walks)
+            };
+            self.walks.remove(at);
+        }
+    }
+
+    /// The node has nothing more to run: what did not end could not even be sent on.
+    pub(super) fn all_walked(&mut self) {
+        let gone = |port| !self.peers.contains_key(&port);
+        for walk in &self.walks {
+            let lost = gone(Port::SWITCH) || gone(Port::host(walk.header.origin.0));
+            assert!(lost, "{walk:?} is answered or goes on");
+        }
+        self.walks.clear();
+    }
+
+    /// Whether the node may tell `to` this about the walk.
+    fn ends_so(&self, walk: &Walk, to: ud::Peer, message: &Message<'_>) -> bool {
+        let Body::Traverse(state) = message.body else { return false };
+        let Header { status, response, .. } = message.header;
+        let knows = |port: Port| self.peers.get(&port) == Some(&to.endpoint);
+        let host = Port::host(walk.header.origin.0);
+        let answered = response && to.port == host && (knows(host) || walk.origin == Some(to.endpoint));
+        let went_on = message.header == walk.header && to.port == Port::SWITCH && knows(Port::SWITCH);
+        if matches!(status, Status::UnknownProgram | Status::BadProgram | Status::Malformed | Status::Busy) {
+            return answered && state == walk.state();
+        }
+        let Some(program) = self.programs.get(&walk.program) else { return false };
+        if program.scratch_len() != walk.scratch.len() {
+            return false;
+        }
+        let (Outcome { iterations, end }, reached) = self.walk_again(walk, program);
+        let iterations = walk.iterations.saturating_add(iterations);
+        let there =
+            Traverse { cur_ptr: reached.cur_ptr, iterations, scratch: &reached.scratch, ..walk.state() };
+        let in_place = Traverse { code: &[], ..state } == there;
+        let right = match end {
+            End::Return => status == Status::Ok,
+            End::IterationLimit => status == Status::IterationLimit,
+            End::Fault => status == Status::ProgramFault,
+            End::Fetch(true) => {
+                matches!(status, Status::NotMapped | Status::NoPermission | Status::OutOfBounds)
+            }
+            End::Fetch(false) if walk.header.hops == 0 => status == Status::HopLimit,
+            End::Fetch(false) => {
+                let with_code = state.code.is_empty() || state.code == walk.code;
+                return went_on && in_place && with_code;
+            }
+        };
+        answered && right && in_place
+    }
+
+    /// The walk on the model's bytes. A window that may not be loaded ends it; the answer is then whether its pointer is here.
+    fn walk_again(&self, walk: &Walk, program: &Program) -> (Outcome<bool>, State) {
+        let mut state = State { cur_ptr: walk.cur_ptr, scratch: walk.scratch.clone() };
+        let left = walk.limit.saturating_sub(walk.iterations).min(ITERATIONS_PER_VISIT_MAX);
+        let mut fetch = |addr: VirtAddr, window: &mut [u8]| {
+            let len = window.len() as u64;
+            if !self.may(walk.header.domain, addr, len, Perm::Read) {
+                return Err(self.is_local(addr));
+            }
+            window.copy_from_slice(self.slice(addr, len));
+            Ok(())
+        };
+        let outcome = run(program, &mut fetch, &mut state, left);
+        (outcome, state)
+    }
+}

@@ -1,0 +1,261 @@
+//! What a switch must make of a frame, said the slow way: the tables are lists of what the control plane said.
+
+use super::{CONTROL, HOME, Outcome, only};
+use crate::frames::heard;
+use farmem_machine::Port;
+use farmem_switch::{Note, Protection, REGION_BYTES_MAX, Switch, Translation};
+use farmem_transport::PeerChange;
+use farmem_transport::ud::{Endpoint, Peer};
+use farmem_wire::message::{Update, Updates};
+use farmem_wire::{Body, Domain, Header, HostId, Message, NodeId, Perm, Qkey, Qpn, Status, VirtAddr};
+use std::collections::BTreeMap;
+
+/// What must come of a frame.
+#[derive(Debug)]
+pub(super) enum Expected {
+    /// It goes on to this node, saying this.
+    Forwarded(NodeId, Peer, Vec<u8>),
+    /// The next batch: the tables change as its answer says.
+    Updates(u64, Vec<Update>),
+    /// Nothing changes, and nobody but the one who asked hears of it.
+    Nothing,
+}
+
+struct Session {
+    qkey: Qkey,
+    host: HostId,
+    domain: Domain,
+}
+
+struct Grant {
+    domain: Domain,
+    base: u64,
+    end: u64,
+    perm: Perm,
+}
+
+impl Grant {
+    fn holds(&self, domain: Domain, addr: u64) -> bool {
+        self.domain == domain && (self.base..self.end).contains(&addr)
+    }
+}
+
+/// The model, and the switch's tables as they were when it last changed.
+pub(super) struct Model {
+    pub(super) next_seq: u64,
+    peers: BTreeMap<Port, Endpoint>,
+    control: Endpoint,
+    sessions: BTreeMap<Qpn, Session>,
+    prefixes: BTreeMap<(u8, u64), NodeId>,
+    /// The last one that holds a byte counts.
+    grants: Vec<Grant>,
+    translation: Translation,
+    protection: Protection,
+}
+
+impl Model {
+    pub(super) fn new() -> Self {
+        Self {
+            next_seq: 1,
+            peers: BTreeMap::new(),
+            control: CONTROL.endpoint,
+            sessions: BTreeMap::new(),
+            prefixes: BTreeMap::new(),
+            grants: Vec::new(),
+            translation: Translation::new(super::BUDGETS.translation_entries),
+            protection: Protection::new(super::BUDGETS.protection_entries),
+        }
+    }
+
+    /// What must come of this frame from this port.
+    pub(super) fn expect(&self, port: Port, frame: &[u8]) -> Expected {
+        let Some((to, message)) = heard(frame) else { return Expected::Nothing };
+        if message.header.response {
+            return Expected::Nothing;
+        }
+        let routed = match (to == HOME, port.as_node(), &message.body) {
+            (true, None, Body::Update(updates)) if port == Port::CONTROL && updates.seq == self.next_seq => {
+                return Expected::Updates(updates.seq, updates.iter().collect());
+            }
+            (true, Some(node), Body::Traverse(_)) => self.route(message, Some(NodeId(node))),
+            (true, ..) => None,
+            (false, ..) => self.sessions.get(&to.qpn).and_then(|session| {
+                let known = session.qkey == to.qkey && port == Port::host(session.host.0);
+                let own = message.header.request.host() == session.host;
+                let header = Header { domain: session.domain, origin: session.host, ..message.header };
+                (known && own).then(|| self.route(Message { header, ..message }, None)).flatten()
+            }),
+        };
+        routed.map_or(Expected::Nothing, |(node, peer, bytes)| Expected::Forwarded(node, peer, bytes))
+    }
+
+    fn route(&self, mut message: Message<'_>, from: Option<NodeId>) -> Option<(NodeId, Peer, Vec<u8>)> {
+        let (addr, len, perm) = match message.body {
+            Body::RegionRead { addr, len, .. } => (addr.0, len, Perm::Read),
+            Body::RegionWrite { addr, len, .. } => (addr.0, len, Perm::ReadWrite),
+            Body::Traverse(state) => (state.cur_ptr.0, 1, Perm::Read),
+            Body::Update(_) => return None,
+        };
+        let fits = (1..=REGION_BYTES_MAX).contains(&len);
+        if !fits || message.header.hops == 0 || !self.may(message.header.domain, addr, len.into(), perm) {
+            return None;
+        }
+        let node = self.owner(addr).filter(|node| from != Some(*node))?;
+        let port = Port::node(node.0);
+        let endpoint = *self.peers.get(&port)?;
+        message.header.hops -= 1;
+        let mut bytes = Vec::new();
+        message.emit(&mut bytes);
+        Some((node, Peer { port, endpoint }, bytes))
+    }
+
+    /// Judges what the switch made of a frame.
+    pub(super) fn judge(&mut self, expected: Expected, switch: &Switch, outcome: &Outcome) {
+        let [note] = outcome.notes[..] else { panic!("one note for each frame: {outcome:?}") };
+        match expected {
+            Expected::Forwarded(node, peer, bytes) => {
+                let (to, message) = only(outcome);
+                assert_eq!(to, peer, "it goes to the owner of its address");
+                let mut sent = Vec::new();
+                message.emit(&mut sent);
+                assert_eq!(sent, bytes, "only domain, origin and hops change");
+                assert!(
+                    matches!(note, Note::Forwarded { node: n } | Note::Continued { node: n } if n == node)
+                );
+                self.unchanged(switch, outcome);
+            }
+            Expected::Updates(seq, updates) => self.updated(seq, &updates, switch, outcome),
+            Expected::Nothing => {
+                assert!(!matches!(note, Note::Forwarded { .. } | Note::Continued { .. }), "{note:?}");
+                assert!(!matches!(note, Note::Updated { .. } | Note::UpdateRefused { .. }), "{note:?}");
+                assert_eq!(outcome.sent.is_empty(), matches!(note, Note::Dropped(_)), "answered or dropped");
+                if !outcome.sent.is_empty() {
+                    let (to, message) = only(outcome);
+                    assert!(message.header.response, "a refusal asks nobody anything");
+                    let host = to.port.as_host().and_then(|_| self.peers.get(&to.port));
+                    let known = if to.port == Port::CONTROL { Some(&self.control) } else { host };
+                    assert_eq!(known, Some(&to.endpoint), "refusals go to hosts and the control plane");
+                }
+                self.unchanged(switch, outcome);
+            }
+        }
+    }
+
+    fn unchanged(&self, switch: &Switch, outcome: &Outcome) {
+        assert!(outcome.peers.is_empty(), "nobody moved");
+        assert!(*switch.translation() == self.translation, "the translation changed by itself");
+        assert!(*switch.protection() == self.protection, "the protection changed by itself");
+        self.counts(switch);
+    }
+
+    fn counts(&self, switch: &Switch) {
+        let occupancy = switch.occupancy();
+        assert_eq!(occupancy.sessions.used, self.sessions.len());
+        assert_eq!(occupancy.peers.used, self.peers.len());
+        assert_eq!(occupancy.translation.used, self.prefixes.len());
+    }
+
+    /// Takes over what the answer says was applied, and compares.
+    fn updated(&mut self, seq: u64, updates: &[Update], switch: &Switch, outcome: &Outcome) {
+        let (to, message) = only(outcome);
+        assert_eq!(to.port, Port::CONTROL);
+        let Body::Update(answer) = message.body else { panic!("an answer to updates") };
+        assert_eq!(Updates::response(seq, answer.refused), answer);
+        let well = message.header.status == Status::Ok;
+        let applied = if well { updates.len() } else { usize::from(answer.refused) };
+        assert!(well || applied < updates.len(), "one of them is refused");
+        let mut moved = outcome.peers.iter();
+        for update in &updates[..applied] {
+            self.apply(update, &mut moved);
+        }
+        assert_eq!(moved.next(), None, "the driver hears of those that moved, and of no others");
+        assert_eq!(to.endpoint, self.control, "where control says it is now");
+        self.next_seq += 1;
+        let prefixes: BTreeMap<_, _> =
+            switch.translation().iter().map(|(base, size, node)| ((size, base.0), node)).collect();
+        assert_eq!(prefixes, self.prefixes);
+        self.compare_protection(switch.protection());
+        self.counts(switch);
+        self.translation.clone_from(switch.translation());
+        self.protection.clone_from(switch.protection());
+    }
+
+    /// At every seam of every grant the table says what the list says.
+    fn compare_protection(&self, table: &Protection) {
+        for grant in &self.grants {
+            for addr in [grant.base.wrapping_sub(1), grant.base, grant.end - 1, grant.end] {
+                for len in [1, 0x1000] {
+                    for perm in [Perm::Read, Perm::ReadWrite] {
+                        let allowed = table.check(grant.domain, VirtAddr(addr), len, perm).is_ok();
+                        assert_eq!(
+                            allowed,
+                            self.may(grant.domain, addr, len.into(), perm),
+                            "{addr:#x}+{len}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    fn apply<'a>(&mut self, update: &Update, moved: &mut impl Iterator<Item = &'a PeerChange>) {
+        match *update {
+            Update::Peer { port, gid, qpn, qkey } => {
+                let (port, endpoint) = (Port(port), Endpoint { qpn, qkey });
+                assert_eq!(moved.next(), Some(&PeerChange { port, gid: Some(gid) }));
+                if port == Port::CONTROL {
+                    self.control = endpoint;
+                } else {
+                    self.peers.insert(port, endpoint);
+                }
+            }
+            Update::PeerGone { port } => {
+                let port = Port(port);
+                if self.peers.remove(&port).is_some() {
+                    assert_eq!(moved.next(), Some(&PeerChange { port, gid: None }));
+                }
+            }
+            Update::Translate { base, size_log2, node } => {
+                self.prefixes.insert((size_log2, base.0), node);
+            }
+            Update::Untranslate { base, size_log2 } => {
+                self.prefixes.remove(&(size_log2, base.0));
+            }
+            Update::Session { qpn, qkey, host, domain } => {
+                assert!(domain != Domain(0) && qpn != HOME.qpn && qpn.get() >= Qpn::FIRST_FREE);
+                self.sessions.insert(qpn, Session { qkey, host, domain });
+            }
+            Update::SessionGone { qpn } => {
+                self.sessions.remove(&qpn);
+            }
+            Update::Protect { domain, base, len, perm } => {
+                assert!(domain != Domain(0), "domain 0 is granted nothing");
+                let end = base.0 + len;
+                // What lies wholly under the new one says nothing any more.
+                self.grants.retain(|g| g.domain != domain || g.base < base.0 || g.end > end);
+                self.grants.push(Grant { domain, base: base.0, end, perm });
+            }
+            Update::Range { .. }
+            | Update::RangeGone { .. }
+            | Update::Clear { .. }
+            | Update::QueuePair { .. }
+            | Update::QueuePairGone { .. } => panic!("a switch applies no {update:?}"),
+        }
+    }
+
+    /// Whether the domain may do this with every one of these bytes: asked wherever a grant begins or ends.
+    fn may(&self, domain: Domain, addr: u64, len: u64, perm: Perm) -> bool {
+        let Some(end) = addr.checked_add(len) else { return false };
+        let seams =
+            self.grants.iter().flat_map(|g| [g.base, g.end]).filter(|seam| (addr..end).contains(seam));
+        seams.chain([addr]).all(|at| {
+            let last = self.grants.iter().rev().find(|g| g.holds(domain, at));
+            last.is_some_and(|g| g.perm.allows(perm))
+        })
+    }
+
+    /// The node with the longest prefix.
+    fn owner(&self, addr: u64) -> Option<NodeId> {
+        self.prefixes.iter().find(|((size, base), _)| addr >> size == base >> size).map(|(_, node)| *node)
+    }
+}
