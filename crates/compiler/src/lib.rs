@@ -125,3 +125,6 @@ fn translate(iterator: &elf::Iterator<'_>) -> Result<Translated, bpf::Refused> {
         insns: layout::lay_out(codes, &order),
     })
 }
+
+#[cfg(test)]
+mod tests;

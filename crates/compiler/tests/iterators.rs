@@ -1,14 +1,14 @@
 //! The iterators of testdata against plain Rust: random structures in far memory, every query answered by the compiled program and by a
 //! `BTreeMap` or a loop. Where a hand-written program does the same, the two agree to the last byte of the scratch pad.
 
+mod clangs;
 mod memory;
 mod objects;
 
-use farmem_compiler::clang::Clang;
 use farmem_compiler::{Accelerator, Compiled, Eta, explain};
 use farmem_traversal::Program;
 use memory::{Memory, traverse, words};
-use objects::{folder, skip_without_clang};
+use objects::folder;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::fs;
@@ -36,17 +36,20 @@ fn hand_written(name: &str) -> Program {
 
 /// An iterator in every form there is, each with who made it.
 fn compiled(source: &str) -> Vec<(String, Compiled)> {
-    let source = folder().join(source);
-    let object = fs::read(source.with_extension("o")).expect("each source has its object");
-    let mut all = vec![("the object in testdata".to_owned(), translate(&object))];
-    let clangs = Clang::all();
-    skip_without_clang(&clangs);
-    for clang in clangs {
-        let object = clang.compile(&source).unwrap_or_else(|error| panic!("{}: {error}", clang.command));
+    let mut all = vec![("the object in testdata".to_owned(), from_object(source))];
+    for clang in clangs::all() {
+        let object = clang
+            .compile(&folder().join(source))
+            .unwrap_or_else(|error| panic!("{}: {error}", clang.command));
         assert_eq!(object.warnings, "", "{}", clang.command);
         all.push((clang.command, translate(&object.bytes)));
     }
     all
+}
+
+/// What the object beside a source becomes.
+fn from_object(source: &str) -> Compiled {
+    translate(&fs::read(folder().join(source).with_extension("o")).expect("each source has its object"))
 }
 
 fn translate(object: &[u8]) -> Compiled {
@@ -268,7 +271,7 @@ fn a_time_window() {
 fn what_iterations_cost() {
     let board = Accelerator { instruction_ps: 4_000, load_ps: 132_000, line_ps: 4_000 };
     let of = |source: &str| {
-        let (_, compiled) = compiled(source).swap_remove(0);
+        let compiled = from_object(source);
         let account = explain(&compiled, &board, Eta::PULSE);
         (
             account.window_bytes,
@@ -290,7 +293,7 @@ fn what_iterations_cost() {
 #[test]
 fn the_text_assembles_to_the_same_program() {
     for source in ["hash_find.c", "map_lower_bound.cpp", "btree_find.c", "window_aggregate.c"] {
-        let (_, compiled) = compiled(source).swap_remove(0);
+        let compiled = from_object(source);
         assert_eq!(Program::assemble(&compiled.text()).as_ref(), Ok(&compiled.program), "{source}");
         let line = compiled.lines[0].as_ref().expect("the object has lines");
         assert!(line.file.ends_with(source), "{line}");

@@ -4,10 +4,11 @@
 //! With clang the sources are compiled, by each clang there is. The objects beside them are what clang-19 made of those that clang lets
 //! pass, so that the compiler's own refusals are tested everywhere.
 
+mod clangs;
 mod objects;
 
-use farmem_compiler::clang::{Clang, ClangError};
-use objects::{folder, skip_without_clang};
+use farmem_compiler::clang::ClangError;
+use objects::folder;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -60,9 +61,7 @@ fn compiles_to(object: &[u8]) -> String {
 
 #[test]
 fn every_clang_and_the_compiler_refuse_them_with_the_reason() {
-    let clangs = Clang::all();
-    skip_without_clang(&clangs);
-    for clang in clangs {
+    for clang in clangs::all() {
         for source in sources() {
             let (by_clang, told) = match clang.compile(&source) {
                 Ok(object) => (false, compiles_to(&object.bytes)),
