@@ -143,6 +143,36 @@ fn sign_extension_and_long_jumps_of_v4() {
     assert_eq!((word(0), word(8), word(16)), (-2, -128, 0xffff_ff80));
 }
 
+/// A comparison of 32 bits says nothing about the other 32: a pointer whose low half is zero is one.
+#[test]
+fn half_a_pointer_is_not_the_pointer() {
+    let code = [
+        [0x79, 0x10, 0, 0, 0, 0, 0, 0], // r0 = *(u64 *)(r1 + 0)
+        [0x16, 0, 1, 0, 0, 0, 0, 0],    // if w0 == 0 goto +1
+        [0xb7, 0, 0, 0, 8, 0, 0, 0],    // r0 = 8
+        [0x95, 0, 0, 0, 0, 0, 0, 0],    // exit
+    ];
+    for (pointer, step, next) in
+        [(0, Step::Return, 1), (5_u64 << 32, Step::Next, 5 << 32), (7, Step::Next, 8)]
+    {
+        let mut ptr = VirtAddr(1);
+        assert_eq!(program(&code).step(&pointer.to_le_bytes(), &mut ptr, &mut [0; 64]), step);
+        assert_eq!(ptr.0, next);
+    }
+}
+
+/// A move of 32 bits takes the low half of a constant: here nothing, and so RETURN.
+#[test]
+fn half_a_constant_is_not_the_constant() {
+    let code = [
+        [0x18, 0x04, 0, 0, 0, 0, 0, 0], // r4 = 1 << 32
+        [0, 0, 0, 0, 1, 0, 0, 0],
+        [0xbc, 0x40, 0, 0, 0, 0, 0, 0], // w0 = w4
+        [0x95, 0, 0, 0, 0, 0, 0, 0],
+    ];
+    assert_eq!(program(&code).step(&[0], &mut VirtAddr(1), &mut [0; 64]), Step::Return);
+}
+
 /// A register-indexed load of the node, with and without a bound in the object.
 #[test]
 fn an_index_needs_a_size() {

@@ -210,6 +210,22 @@ mod tests {
         }
     }
 
+    /// A number known in 64 bits may be zero in its low 32.
+    #[test]
+    fn the_low_half_of_a_number() {
+        assert_eq!(Fact::Is(0x5_0000_0007).low(), Fact::Is(7));
+        assert_eq!(Fact::NotZero.low(), Fact::Any);
+    }
+
+    /// What was known of a slot ends with a store by index, which may have hit it.
+    #[test]
+    fn a_store_by_index_may_hit_any_number() {
+        let mut state = State::at_entry();
+        state.store(8, Size::B8, Value::Number(Fact::Is(4))).expect("a number");
+        state.store_anywhere();
+        assert_eq!((state.load(8, Size::B8), state.load(24, Size::B8)), (Ok(Value::ANY), Ok(Value::ANY)));
+    }
+
     /// A pointer that is another register plus 8 stops being so when that register is written, also where it was spilled to.
     #[test]
     fn a_sum_ends_with_its_register() {
