@@ -11,8 +11,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
-/// Time the roles may take until they serve.
-const JOIN_TIME_MAX: Duration = Duration::from_secs(20);
+/// Time a role may take until it serves.
+const READY_TIME_MAX: Duration = Duration::from_secs(20);
 /// Time between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Time a role may take to end by itself.
@@ -21,8 +21,6 @@ const END_TIME_MAX: Duration = Duration::from_secs(3);
 struct Process {
     what: String,
     child: Child,
-    /// Hears once when the process serves; `None` afterwards.
-    ready: Option<Receiver<()>>,
 }
 
 /// A running rack. Dropping it stops every process.
@@ -42,13 +40,12 @@ impl Supervisor {
             )
         })?;
         let mut rack = Self { config, processes: Vec::new() };
-        rack.spawn("control", None)?;
-        rack.await_ready()?;
-        rack.spawn("switch", None)?;
+        rack.begin("control", None)?;
+        rack.begin("switch", None)?;
+        // One after the other, so that they are numbered as they are listed.
         for node in rack.config.nodes.clone() {
-            rack.spawn("node", Some(&node.name))?;
+            rack.begin("node", Some(&node.name))?;
         }
-        rack.await_ready()?;
         Ok(rack)
     }
 
@@ -71,7 +68,8 @@ impl Supervisor {
         })
     }
 
-    fn spawn(&mut self, role: &str, node: Option<&str>) -> Result<(), Failure> {
+    /// Starts a role and waits until it serves.
+    fn begin(&mut self, role: &str, node: Option<&str>) -> Result<(), Failure> {
         let what = node.map_or_else(|| role.to_owned(), |name| format!("{role} {name}"));
         let itself = std::env::current_exe()
             .map_err(|e| Failure::environment(format!("cannot find the farmem command itself: {e}"), ""))?;
@@ -95,31 +93,30 @@ impl Supervisor {
                 let _given_up = say.send(());
             }
         });
-        self.processes.push(Process { what, child, ready: Some(ready) });
-        Ok(())
+        self.processes.push(Process { what, child });
+        self.await_ready(&ready)
     }
 
-    /// Waits until all processes have said that they serve. Nothing else counts: an API that answers may be another rack's, and
-    /// a control plane that was started again lists roles which have not joined yet.
-    fn await_ready(&mut self) -> Result<(), Failure> {
-        let deadline = Instant::now() + JOIN_TIME_MAX;
-        while let Some(process) = self.processes.iter_mut().find(|p| p.ready.is_some()) {
-            match process.ready.as_ref().map(|ready| ready.recv_timeout(LOOK_EVERY)) {
-                Some(Ok(())) => process.ready = None,
+    /// Waits until the last process has said that it serves. Nothing else counts: an API that answers may be another rack's, and a
+    /// control plane that was started again lists roles which have not joined yet.
+    fn await_ready(&mut self, ready: &Receiver<()>) -> Result<(), Failure> {
+        let deadline = Instant::now() + READY_TIME_MAX;
+        loop {
+            match (ready.recv_timeout(LOOK_EVERY), self.processes.last_mut()) {
+                (Ok(()), _) => return Ok(()),
                 // Its standard output is closed, so it is about to end, if it has not ended.
-                Some(Err(RecvTimeoutError::Disconnected)) => drop(process.child.wait()),
-                Some(Err(RecvTimeoutError::Timeout)) | None => {}
-            }
-            if Instant::now() > deadline {
-                let seconds = JOIN_TIME_MAX.as_secs();
-                let message = format!("{} did not come up within {seconds} s", process.what);
-                return Err(Failure::environment(message, "is the machine overloaded? see `farmem doctor`"));
+                (Err(RecvTimeoutError::Disconnected), Some(process)) => drop(process.child.wait()),
+                _ => {}
             }
             if let Some(ended) = self.ended() {
                 return Err(Failure::environment(ended, "the line above says why"));
             }
+            if Instant::now() > deadline {
+                let what = self.processes.last().map_or("nothing", |process| process.what.as_str());
+                let message = format!("{what} did not come up within {} s", READY_TIME_MAX.as_secs());
+                return Err(Failure::environment(message, "is the machine overloaded? see `farmem doctor`"));
+            }
         }
-        Ok(())
     }
 }
 

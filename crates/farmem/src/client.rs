@@ -2,6 +2,7 @@
 
 use crate::dispatch::{Dispatched, Tally};
 use crate::path::Path;
+use crate::rack::{SILENCE_MAX, retries_in};
 use crate::slots::{Meta, Slots, Touch};
 use crate::{Error, TraversalStop};
 use farmem_control::api::{NodeInfo, PermName, Request, Response};
@@ -59,9 +60,10 @@ pub(crate) struct Pace {
 
 impl Default for Pace {
     fn default() -> Self {
+        let timeout = Duration::from_millis(67); // 4.096 us * 2^14, the usual local ACK timeout
         Self {
-            timeout: Duration::from_millis(67), // 4.096 us * 2^14, the usual local ACK timeout
-            retries_max: 7,
+            timeout,
+            retries_max: retries_in(SILENCE_MAX, timeout),
             window_psns: 128,
             depth: rc::RESPONDER_DEPTH,
             queue_max: 4096,

@@ -1,7 +1,7 @@
 //! A rack: in this process, or running in others.
 
 use crate::client::wrong_answer;
-use crate::config::RackConfig;
+use crate::config::{RackConfig, Transport};
 use crate::embedded::World;
 use crate::path::{InProcess, OverLink};
 use crate::serve::{WithLink, api_client, place, with_link};
@@ -10,7 +10,7 @@ use farmem_control::Config as ControlConfig;
 use farmem_control::api::{Endpoint, Request, Response};
 use farmem_host::{Config as HostConfig, Host};
 use farmem_io::{Clock, Driver, Link, MappedStore, OpenError};
-use farmem_machine::{Port, Rng};
+use farmem_machine::{Duration, Port, Rng};
 use farmem_memnode::MemNode;
 use farmem_switch::{Budgets, Switch};
 use farmem_transport::ud;
@@ -134,9 +134,18 @@ impl Rack {
     }
 }
 
+/// Silence after which a client takes a peer for gone. A process of a busy machine may have to wait for a second until it runs.
+pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(4);
+
 fn host_settings(host: u16, generation: u16, home: &Endpoint, options: ClientOptions) -> HostConfig {
-    let hops_max = options.hops_max.get();
-    HostConfig { hops_max, ..HostConfig::new(HostId(host), generation, endpoint(home)) }
+    let usual = HostConfig::new(HostId(host), generation, endpoint(home));
+    let request_retries_max = retries_in(SILENCE_MAX, usual.request_timeout);
+    HostConfig { hops_max: options.hops_max.get(), request_retries_max, ..usual }
+}
+
+/// How often something is sent again in `silence` when that happens every `timeout`.
+pub(crate) fn retries_in(silence: Duration, timeout: Duration) -> u32 {
+    u32::try_from(silence.as_nanos() / timeout.as_nanos()).unwrap_or(u32::MAX)
 }
 
 fn embedded_client(
@@ -157,6 +166,13 @@ fn embedded_client(
 
 fn running_client(config: &RackConfig, domain: &str, options: ClientOptions) -> Result<Client, Error> {
     place(config)?;
+    if config.transport == Transport::Shm && !config.rings().exists() {
+        // Opening a link would make them, and nobody would remove them.
+        let (name, rings) = (&config.name, config.rings());
+        return Err(Error::Api {
+            message: format!("rack {name:?} does not run: {} is not there", rings.display()),
+        });
+    }
     for &address in &config.hosts {
         match with_link(config, address, Attach { config, address, domain, options }) {
             Err(Error::Open(OpenError::InUse { .. })) => {}

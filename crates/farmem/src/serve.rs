@@ -176,15 +176,25 @@ fn keep_token(file: &Path) -> Result<String, Error> {
     Ok(token)
 }
 
-/// Removes the shared-memory rings of a rack that has ended. A rack over UDP has none.
+/// Removes the shared-memory rings of a rack whose roles have ended; its clients may still hold theirs. A rack over UDP has none.
 ///
 /// # Errors
-/// `ResourceBusy` when a role or client still uses them; otherwise what the system says.
+/// `ResourceBusy` when a role of another rack of this name uses them; otherwise what the system says.
 pub fn remove_rings(config: &RackConfig) -> io::Result<()> {
     let rings = config.rings();
-    match config.transport {
-        Transport::Shm if rings.exists() => farmem_io::shm::remove_dir(&rings),
-        _ => Ok(()),
+    if config.transport == Transport::Udp || !rings.exists() {
+        return Ok(());
+    }
+    let of_client = |name: &String| {
+        let is = |&host: &IpAddr| format!("{:?}", farmem_io::gid_of(host)) == *name;
+        config.hosts.iter().any(is)
+    };
+    match farmem_io::shm::live_endpoints(&rings).iter().find(|name| !of_client(name)) {
+        None => fs::remove_dir_all(&rings),
+        Some(role) => {
+            let text = format!("{} is in use by {role}", rings.display());
+            Err(io::Error::new(io::ErrorKind::ResourceBusy, text))
+        }
     }
 }
 

@@ -47,14 +47,19 @@ fn complaint(text: &str) -> String {
     assert!(matches!(error, Error::Config { .. }), "{error:?}");
     assert!(error.remedy().contains("farmem up --example"), "{}", error.remedy());
     let said = error.to_string();
-    said.strip_prefix(&format!("{FILE}: ")).unwrap_or_else(|| panic!("{said:?} does not name the file")).to_owned()
+    said.strip_prefix(&format!("{FILE}: "))
+        .unwrap_or_else(|| panic!("{said:?} does not name the file"))
+        .to_owned()
 }
 
 #[test]
 fn a_description_becomes_a_rack() {
     let rack = parse(RIGHT).unwrap();
     let address = |third, fourth| IpAddr::V4(Ipv4Addr::new(127, 71, third, fourth));
-    assert_eq!((rack.name.as_str(), rack.transport, rack.waiting), ("rack-1", Transport::Udp, Waiting::Block));
+    assert_eq!(
+        (rack.name.as_str(), rack.transport, rack.waiting),
+        ("rack-1", Transport::Udp, Waiting::Block)
+    );
     assert_eq!((rack.placement, rack.cpu), (Placement::SameCpu, Some(0)));
     assert_eq!((rack.control.address, rack.switch), (address(0, 1), address(0, 2)));
     assert_eq!(rack.control.http, "127.0.0.1:7471".parse().unwrap());
@@ -70,7 +75,8 @@ fn a_description_becomes_a_rack() {
 /// What may be left out is left out: sleeping, on one CPU, the first there is.
 #[test]
 fn the_defaults() {
-    let lines = RIGHT.lines().filter(|line| !["waiting", "placement", "cpu"].iter().any(|k| line.starts_with(k)));
+    let lines =
+        RIGHT.lines().filter(|line| !["waiting", "placement", "cpu"].iter().any(|k| line.starts_with(k)));
     let rack = parse(&lines.collect::<Vec<_>>().join("\n")).unwrap();
     assert_eq!((rack.waiting, rack.placement, rack.cpu), (Waiting::Block, Placement::SameCpu, None));
     let absolute = parse(&RIGHT.replace("rack-state", "/var/lib/rack")).unwrap();
@@ -98,7 +104,11 @@ const BROKEN: &[(usize, &str, &[&str])] = &[
     (9, r#"address = "224.0.0.1""#, &["224.0.0.1", "of one machine"]),
     (9, r#"address = "255.255.255.255""#, &["255.255.255.255", "of one machine"]),
     (9, r#"address = "::""#, &["of one machine"]),
-    (9, r#"adress = "127.71.0.1""#, &["unknown field `adress`", "expected one of `address`, `http`, `state`"]),
+    (
+        9,
+        r#"adress = "127.71.0.1""#,
+        &["unknown field `adress`", "expected one of `address`, `http`, `state`"],
+    ),
     (10, r#"http = "127.0.0.1""#, &["\"127.0.0.1\"", "expected an address and a port"]),
     (10, r#"http = "127.0.0.1:0""#, &["\"127.0.0.1:0\"", "1 to 65535"]),
     (10, r#"http = "127.0.0.1:70000""#, &["70000", "1 to 65535"]),
