@@ -1,0 +1,15 @@
+//! The command as people run it: real processes, real sockets, real signals, real files.
+//!
+//! Every test has a directory and loopback addresses of its own, so they run beside each other and beside a rack of yours.
+
+mod arguments;
+mod clients;
+mod demo;
+mod doctor;
+mod frames;
+mod hostile;
+mod lifecycle;
+mod process;
+mod rack;
+mod refusals;
+mod sim;

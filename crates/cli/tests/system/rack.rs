@@ -1,0 +1,226 @@
+//! A rack that `farmem up` runs for a test.
+
+use crate::process::{Dir, Ended, Running, eventually, farmem, runs, signal};
+use farmem::{Client, Rack};
+use serde_json::Value;
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpStream, UdpSocket};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::{fs, process};
+
+/// A description of a rack: its own directory, name and loopback subnet.
+pub(crate) struct Description {
+    dir: Dir,
+    subnet: [u8; 2],
+    _claim: UdpSocket,
+    name: String,
+    transport: &'static str,
+    nodes: u8,
+    hosts: u32,
+    more: &'static str,
+}
+
+impl Description {
+    /// Two memory nodes of 16 MiB and ten addresses for clients.
+    pub(crate) fn new(test: &str, transport: &'static str) -> Self {
+        let (subnet, claim) = free_subnet();
+        let [b, c] = subnet;
+        let name = format!("test-{b}-{c}-{}", process::id());
+        Self { dir: Dir::new(test), subnet, _claim: claim, name, transport, nodes: 2, hosts: 10, more: "" }
+    }
+
+    pub(crate) fn with_nodes(self, nodes: u8) -> Self {
+        Self { nodes, ..self }
+    }
+
+    pub(crate) fn with_hosts(self, hosts: u32) -> Self {
+        Self { hosts, ..self }
+    }
+
+    /// Lines for the head of the file.
+    pub(crate) fn with(self, more: &'static str) -> Self {
+        Self { more, ..self }
+    }
+
+    /// The address that ends with `last`.
+    pub(crate) fn address(&self, last: u8) -> Ipv4Addr {
+        let [b, c] = self.subnet;
+        Ipv4Addr::new(127, b, c, last)
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let Self { name, transport, more, hosts, .. } = self;
+        let [control, switch, host] = [1, 2, 100].map(|last| self.address(last));
+        let mut text = format!(
+            "name = \"{name}\"\ntransport = \"{transport}\"\n{more}\n\
+             [control]\naddress = \"{control}\"\nhttp = \"{control}:{HTTP_PORT}\"\nstate = \"state\"\n\
+             [switch]\naddress = \"{switch}\"\n\
+             [hosts]\nfirst = \"{host}\"\ncount = {hosts}\n"
+        );
+        for n in 1..=self.nodes {
+            let address = self.address(10 + n);
+            text += &format!("[[node]]\nname = \"node{n}\"\naddress = \"{address}\"\nmemory = \"16 MiB\"\n");
+        }
+        text
+    }
+
+    /// The path of the file, which is written once: roles may be reading it.
+    pub(crate) fn file(&self) -> String {
+        let path = self.dir.path().join("rack.toml");
+        if path.exists() { path.display().to_string() } else { self.dir.file("rack.toml", &self.text()) }
+    }
+
+    pub(crate) fn dir(&self) -> &Dir {
+        &self.dir
+    }
+
+    pub(crate) fn rings(&self) -> PathBuf {
+        PathBuf::from(format!("/dev/shm/farmem-{}", self.name))
+    }
+
+    /// Starts it and waits until it is up.
+    pub(crate) fn up(&self) -> Up<'_> {
+        let file = self.file();
+        let mut supervisor = Running::start(farmem(&["up", &file, "--json"]));
+        let line = supervisor.line();
+        if line.is_empty() {
+            panic!("the rack did not come up: {:?}", supervisor.ended());
+        }
+        let listening = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"));
+        Up { description: self, supervisor, listening }
+    }
+
+    pub(crate) fn client(&self, domain: &str) -> Client {
+        self.rack().client(domain).unwrap_or_else(|e| panic!("{e}\n{}", e.remedy()))
+    }
+
+    pub(crate) fn rack(&self) -> Rack {
+        Rack::open(self.dir.path().join("rack.toml")).expect("the description is right")
+    }
+
+    pub(crate) fn token(&self) -> String {
+        fs::read_to_string(self.dir.path().join("state/token")).expect("the rack has a token")
+    }
+
+    /// Sends bytes to the HTTP API and answers all that comes back.
+    pub(crate) fn http(&self, request: &[u8]) -> String {
+        let mut stream = TcpStream::connect((self.address(1), HTTP_PORT)).expect("the API listens");
+        // The server may refuse before it has read everything.
+        drop(stream.write_all(request));
+        let mut answer = Vec::new();
+        drop(stream.read_to_end(&mut answer));
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    /// A request with the token; answers status and body.
+    pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
+        let (token, len) = (self.token(), body.len());
+        let answer = self.http(
+            format!(
+                "{method} {path} HTTP/1.1\r\nHost: rack\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n\
+                 Content-Length: {len}\r\n\r\n{body}"
+            )
+            .as_bytes(),
+        );
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no HTTP: {answer:?}"));
+        let status = head.split(' ').nth(1).and_then(|s| s.parse().ok());
+        (status.expect("a status"), serde_json::from_str(body).unwrap_or_else(|e| panic!("{e}: {body}")))
+    }
+
+    pub(crate) fn overview(&self) -> Value {
+        let (status, body) = self.ask("GET", "/v1/overview", "");
+        assert_eq!(status, 200, "{body}");
+        body
+    }
+}
+
+/// Where the HTTP API listens on the control plane's address.
+pub(crate) const HTTP_PORT: u16 = 7471;
+
+/// A rack that runs. Ended by Ctrl-C in [`Up::stop`], or killed with the test.
+pub(crate) struct Up<'a> {
+    description: &'a Description,
+    supervisor: Running,
+    listening: Value,
+}
+
+impl Up<'_> {
+    /// What it said when it was up.
+    pub(crate) fn listening(&self) -> &Value {
+        &self.listening
+    }
+
+    /// Names and processes of the roles.
+    pub(crate) fn roles(&self) -> Vec<(String, u32)> {
+        let roles = self.listening["roles"].as_array().expect("a list");
+        let role = |r: &Value| {
+            (text(&r["role"]), u32::try_from(r["pid"].as_u64().expect("a number")).expect("a pid"))
+        };
+        roles.iter().map(role).collect()
+    }
+
+    pub(crate) fn supervisor(&mut self) -> &mut Running {
+        &mut self.supervisor
+    }
+
+    /// Every process of it runs.
+    pub(crate) fn is_whole(&mut self) -> bool {
+        self.supervisor.is_alive() && self.roles().iter().all(|&(_, pid)| runs(pid))
+    }
+
+    /// Ctrl-C, as a terminal sends it; waits for the end and that nothing is left.
+    pub(crate) fn stop(mut self) -> Ended {
+        signal(self.supervisor.pid(), "INT");
+        let ended = self.supervisor.ended();
+        self.assert_gone();
+        ended
+    }
+
+    /// No process of it is left, its addresses are free, its rings are removed.
+    pub(crate) fn assert_gone(&self) {
+        for (role, pid) in self.roles() {
+            assert!(!runs(pid), "{role} outlived its supervisor");
+        }
+        for role in self.listening["roles"].as_array().expect("a list") {
+            let address: Ipv4Addr = text(&role["address"]).parse().expect("an address");
+            assert!(UdpSocket::bind((address, farmem::UDP_PORT)).is_ok(), "{address} is still held");
+        }
+        assert!(!self.description.rings().exists(), "its rings are still there");
+    }
+
+    /// Waits until no role runs any more, without anybody to end them.
+    pub(crate) fn await_roles_gone(&self) {
+        eventually("the roles end", || self.roles().iter().all(|&(_, pid)| !runs(pid)));
+    }
+}
+
+impl Drop for Up<'_> {
+    /// After a test that failed, too, nothing stays.
+    fn drop(&mut self) {
+        self.supervisor.kill();
+        if !std::thread::panicking() {
+            self.await_roles_gone();
+        }
+        drop(fs::remove_dir_all(self.description.rings()));
+    }
+}
+
+pub(crate) fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_else(|| panic!("{value} is no text")).to_owned()
+}
+
+/// A loopback subnet 127.b.c.0/24 that no other test has, away from those of `farmem demo`. It is ours while the socket lives.
+fn free_subnet() -> ([u8; 2], UdpSocket) {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    for _ in 0..64 * 256 {
+        let number = process::id() * 31 + NEXT.fetch_add(1, Ordering::Relaxed);
+        let [_, _, high, low] = number.to_be_bytes();
+        let subnet = [128 + high % 64, low];
+        if let Ok(claim) = UdpSocket::bind((Ipv4Addr::new(127, subnet[0], subnet[1], 254), farmem::UDP_PORT))
+        {
+            return (subnet, claim);
+        }
+    }
+    panic!("no free loopback subnet");
+}

@@ -1,0 +1,47 @@
+//! `farmem sim`: repeatable from its seed, and refused when there is nothing to play.
+
+use crate::process::run;
+use serde_json::Value;
+
+fn play(what: &str, seed: &str, plan: &str) -> Value {
+    run(&["sim", what, "--operations", "2000", "--seeds", "5", "--seed", seed, "--plan", plan, "--json"])
+        .json()
+}
+
+#[test]
+fn the_same_seed_is_the_same_world() {
+    for what in ["rc", "ud"] {
+        let report = play(what, "1", "storm");
+        assert_eq!(
+            (&report["run"], &report["plan"], &report["verdict"]),
+            (&what.into(), &"storm".into(), &"fine".into())
+        );
+        assert!(report["operations"].as_u64() >= Some(2000), "all were played: {report}");
+        assert_eq!((&report["seeds"], &report["failures"]), (&5.into(), &Value::Array(vec![])));
+        assert!(
+            report["lost"].as_u64() > Some(0) && report["retransmissions"].as_u64() > Some(0),
+            "a storm loses frames: {report}"
+        );
+        let digest = report["digest"].as_str().unwrap();
+        assert_eq!(digest.len(), 16);
+        assert_eq!(play(what, "1", "storm")["digest"], digest, "{what}: the same again");
+        assert_ne!(play(what, "2", "storm")["digest"], digest, "{what}: another world");
+    }
+}
+
+#[test]
+fn the_report_is_a_table_for_people() {
+    let ended = run(&["sim", "rc", "--operations", "500", "--seeds", "2"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    for words in ["sim rc, plan storm: fine", "| operations ", "digest "] {
+        assert!(ended.stdout.contains(words), "{words:?} is not in {}", ended.stdout);
+    }
+}
+
+#[test]
+fn what_cannot_be_played_is_refused() {
+    run(&["sim", "rc", "--plan", "sunshine"]).refuses(&["no plan \"sunshine\"", "the plans are: ", "storm"]);
+    for args in [["--operations", "0"], ["--seeds", "0"], ["--seed", "-1"]] {
+        assert_eq!(run(&[&["sim", "rc"][..], &args].concat()).code, Some(2), "{args:?}");
+    }
+}
