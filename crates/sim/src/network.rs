@@ -318,7 +318,8 @@ impl Network {
     /// Changes a frame as broken software would: some bits, a byte, a word, or its length.
     fn spoil(&mut self, frame: &mut Vec<u8>) {
         let len = u32::try_from(frame.len()).unwrap_or(u32::MAX);
-        match self.rng.below(5) {
+        match self.rng.below(6) {
+            5 => claim_domain(frame, 1 + self.rng.below(3)),
             0 | 1 => {
                 for _ in 0..=self.rng.below(3) {
                     let bit = self.rng.below(len * 8) as usize;
@@ -376,6 +377,14 @@ impl Network {
 
     fn chance(&mut self, ppm: u32) -> bool {
         ppm > 0 && self.rng.chance(ppm, 1_000_000)
+    }
+}
+
+/// Writes a domain into the header of the message that a datagram holds, if it holds one.
+pub(crate) fn claim_domain(frame: &mut [u8], domain: u32) {
+    const START: usize = bth::LEN + farmem_wire::Deth::LEN + 4;
+    if let Some(field) = frame.get_mut(START..START + 4) {
+        field.copy_from_slice(&domain.to_be_bytes());
     }
 }
 

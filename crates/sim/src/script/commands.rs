@@ -3,7 +3,7 @@
 use super::LINES_MAX;
 use super::words::{Words, number};
 use crate::describe::payload;
-use crate::network::{Parcel, Ticket};
+use crate::network::{Parcel, Ticket, claim_domain};
 use crate::station::Who;
 use crate::{Layout, Plan, World};
 use farmem_control::api::{PermName, Request, Response};
@@ -413,14 +413,6 @@ fn who(words: &mut Words<'_>) -> Result<Who, String> {
         "node" => Ok(Who::Node(words.number()?)),
         "host" => Ok(Who::Host(words.number()?)),
         other => Err(format!("expected control, switch, node N or host H, found `{other}`")),
-    }
-}
-
-/// Writes a domain into the header of a message: bytes 4 to 8 behind BTH and DETH.
-fn claim_domain(frame: &mut [u8], domain: u32) {
-    const DOMAIN: std::ops::Range<usize> = 24..28;
-    if let Some(field) = frame.get_mut(DOMAIN) {
-        field.copy_from_slice(&domain.to_be_bytes());
     }
 }
 
