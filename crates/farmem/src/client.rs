@@ -506,6 +506,14 @@ impl Client {
     }
 }
 
+/// A client that goes leaves the rack: its sessions and connections end. What its domain allocated stays.
+impl Drop for Client {
+    fn drop(&mut self) {
+        // A rack that is gone has forgotten this host too.
+        let _gone = self.path.ask(Request::Leave { port: Port::host(self.host).0 });
+    }
+}
+
 fn old_value(answer: Answer) -> u64 {
     match answer {
         Answer::Done { old } => old,
