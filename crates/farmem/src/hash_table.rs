@@ -7,7 +7,7 @@
 //! One writer at a time, as PULSE leaves synchronisation to the host. A reader beside the writer sees each chain with or
 //! without a new node, never a broken pointer: a node is complete before the one 8-byte word that links it is written.
 
-use crate::{Client, Completed, Error, Op, Vma};
+use crate::{Answer, Client, Completed, Error, Op, TraversalStop, Traversed, Vma};
 use farmem_traversal::Program;
 use farmem_wire::{NodeId, VirtAddr};
 use siphasher::sip128::{Hasher128, SipHasher13};
@@ -180,7 +180,9 @@ impl HashTable {
         let ticket = client.submit(self.find_op(key, scratch))?;
         let completed = client.wait(ticket)?;
         let found = Self::found(&completed);
-        completed.result?;
+        if let Answer::Traversed(Traversed { returned: false, cur_ptr: addr, .. }) = completed.result? {
+            return Err(Error::Traversal { addr, reason: TraversalStop::Stalled });
+        }
         client.recycle(completed.buf);
         Ok(found)
     }
@@ -205,7 +207,7 @@ impl HashTable {
                 Step::Missing => return Ok(None),
             }
         }
-        Err(Error::Traversal { addr, reason: crate::TraversalStop::Stalled })
+        Err(Error::Traversal { addr, reason: TraversalStop::Stalled })
     }
 
     /// The traversal that looks `key` up; `scratch` is any buffer, its content is replaced.

@@ -158,3 +158,39 @@ fn the_hash_table_is_a_map() {
         table.destroy(&mut client).unwrap();
     }
 }
+
+/// A table that a later memory node has no room for gives back what the earlier ones gave; what no rack could hold is refused, too.
+#[test]
+fn a_table_without_room_keeps_nothing() {
+    let mut client = rack().client("table").unwrap();
+    let fill = client.allocate_on(16 << 20, NodeId(3)).unwrap();
+    for (entries, buckets) in [(10, 10), (u64::MAX, 1), (1, u64::MAX), (u64::MAX, u64::MAX)] {
+        let error = HashTable::create(&mut client, entries, buckets, Spread::Partitioned).unwrap_err();
+        assert_eq!(error.code(), Some(api::ErrorCode::OutOfMemory), "{error}");
+        let api::Response::Overview { vmas, .. } = client.overview().unwrap() else { panic!() };
+        assert_eq!(vmas.len(), 1, "{vmas:?}");
+    }
+    client.free(fill.base).unwrap();
+    HashTable::create(&mut client, 10, 10, Spread::Partitioned).unwrap();
+    let mut empty = Rack::embedded_with(0, 4096).unwrap().client("nobody").unwrap();
+    let error = HashTable::create(&mut empty, 10, 10, Spread::Partitioned).unwrap_err();
+    assert!(matches!(error, Error::Full { .. }), "{error}");
+    assert_eq!(empty.allocate(1).unwrap_err().code(), Some(api::ErrorCode::Unavailable));
+}
+
+/// A chain that somebody bent into a circle ends every look-up and every insert, instead of none.
+#[test]
+fn a_circle_in_a_chain_is_noticed() {
+    let mut client = rack().client("circle").unwrap();
+    let mut table = HashTable::create(&mut client, 10, 1, Spread::Partitioned).unwrap();
+    let key = |n: u8| Key::of(&[n]);
+    table.insert(&mut client, key(0), &[0; VALUE_LEN]).unwrap();
+    let bucket = table.bucket(key(0));
+    client.write(VirtAddr(bucket.0 + 16), &bucket.0.to_le_bytes()).unwrap();
+    let other = (1..=255).find(|&n| table.bucket(key(n)) == bucket).unwrap();
+    let stalled = |error: Error| matches!(error, Error::Traversal { reason: TraversalStop::Stalled, .. });
+    assert!(stalled(table.find_by_reads(&mut client, key(other)).unwrap_err()));
+    assert!(stalled(table.insert(&mut client, key(other), &[1; VALUE_LEN]).unwrap_err()));
+    assert!(stalled(table.find(&mut client, key(other)).unwrap_err()), "not as a key that is missing");
+    assert_eq!(table.find(&mut client, key(0)).unwrap(), Some([0; VALUE_LEN]), "what comes before is found");
+}

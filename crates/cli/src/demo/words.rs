@@ -104,3 +104,31 @@ fn generated() -> Vec<u8> {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The generated list has as many words as the dictionary, all different, and the same ones each time.
+    #[test]
+    fn generated_words_are_words() {
+        let text = generated();
+        assert_eq!(text, generated());
+        let words: BTreeSet<&[u8]> = text.split(|&b| b == b'\n').filter(|word| !word.is_empty()).collect();
+        assert_eq!(words.len() as u64, GENERATED);
+        assert!(words.iter().all(|word| word.len() % 2 == 0 && word.iter().all(u8::is_ascii_lowercase)));
+    }
+
+    /// A value says which line, and as much of the word as fits behind that.
+    #[test]
+    fn a_value_knows_its_word() {
+        let long = [b'x'; 100];
+        for (word, kept) in [(&b"far"[..], &b"far"[..]), (&long, &long[..VALUE_LEN - 8]), (b"", b"")] {
+            let Entry { key, value } = entry(word, 7);
+            assert_eq!(key, Key::of(word));
+            assert_eq!(value[..8], 7_u64.to_le_bytes());
+            assert_eq!(&value[8..8 + kept.len()], kept);
+            assert!(value[8 + kept.len()..].iter().all(|&byte| byte == 0));
+        }
+    }
+}
