@@ -403,6 +403,10 @@ fn pass_time(world: &mut World, end: Instant) -> bool {
 fn take_and_deliver(world: &mut World, ticket: Ticket) {
     if let Some(parcel) = world.network_mut().take(ticket) {
         world.deliver(parcel);
+        // A driver wakes its role in the turn that brought frames: a node's traversals run then (PROTOCOL 7.31).
+        if world.next_wake().is_some_and(|at| at <= world.now()) {
+            world.wake();
+        }
     }
 }
 
