@@ -269,7 +269,7 @@ impl Rack {
         }
         self.world.crash(who);
         // Longer than any packet is held (PROTOCOL 9.2); now and then so long that nobody waits any more.
-        let most = if self.rng.chance(1, 6) { 150_000 } else { 20_000 };
+        let most = if self.rng.chance(1, 3) { 150_000 } else { 20_000 };
         let down = Duration::from_millis(2) + Duration::from_micros(u64::from(self.rng.below(most)));
         self.world.start_later(who, down);
         match who {
