@@ -11,7 +11,7 @@ use farmem_machine::{Duration, Port};
 use farmem_transport::{rc, ud};
 use farmem_traversal::Program;
 use farmem_wire::{Domain, Gid, NodeId, Pmtu, Psn, Qkey, Qpn, Rkey, Status, VirtAddr};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// The name of an operation under way.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -81,6 +81,8 @@ pub struct Client {
     domain: Domain,
     pace: Pace,
     nodes: Vec<NodeInfo>,
+    /// This host's queue pair to each node.
+    qpns: BTreeMap<u16, u32>,
     slots: Slots,
     /// Completions that came while another one was waited for.
     ready: VecDeque<Completed>,
@@ -121,6 +123,7 @@ impl Client {
             domain: Domain(domain),
             pace: Pace::default(),
             nodes,
+            qpns: BTreeMap::new(),
             slots: Slots::default(),
             ready: VecDeque::new(),
             pool,
@@ -469,6 +472,11 @@ impl Client {
 
     /// Sets up the connection to `node`, or sets it up again.
     fn connect(&mut self, node: u16) -> Result<(), Error> {
+        if let Some(qpn) = self.qpns.remove(&node) {
+            // A late WRITE of the old connection must find no responder, or it would be carried out after newer ones (PROTOCOL 9.6).
+            // A node that joined again has dropped it already; then there is nothing to take down.
+            let _gone = self.path.ask(Request::Disconnect { host: self.host, qpn });
+        }
         let request = Request::Connect { host: self.host, node, domain: self.domain.0 };
         let Response::Connection { node: info, qpn, peer_qpn, first_psn, rkey, pmtu } =
             self.path.ask(request)?
@@ -498,6 +506,7 @@ impl Client {
                 rnr_retries_max: self.pace.retries_max,
             },
         };
+        self.qpns.insert(node, qpn);
         match self.nodes.iter_mut().find(|n| n.node == info.node) {
             Some(known) => *known = info,
             None => self.nodes.push(info),
