@@ -8,9 +8,11 @@ use crate::reader::{Put, Reader};
 use crate::{Domain, HostId, RequestId, VirtAddr, WireError};
 use alloc::vec::Vec;
 
+mod page;
 mod traverse;
 mod update;
 
+pub use page::{Access, PAGE_LEN, PAGE_SHIFT, Page};
 pub use traverse::{CODE_LEN_MAX, SCRATCH_LEN_MAX, Traverse};
 pub use update::{Update, Updates};
 

@@ -1,0 +1,56 @@
+//! The memory under the pages a host caches, as the agent uses it.
+//!
+//! Key type: [`Pages`], with two implementers: mapped memory under userfaultfd, and plain maps in simulated worlds. The agent
+//! alone decides which page is in which state; an implementer does as it is told, in order, and keeps no protocol state.
+//!
+//! ```text
+//!            install Shared             freeze
+//!   Invalid ---------------> Shared <------------ Modified
+//!      ^                       |  \                 ^
+//!      |  discard, or          |   `----------------'   install Modified: the bytes are
+//!      `--- zap ... release ---'                        the same, only the access grows
+//! ```
+
+use alloc::vec::Vec;
+use core::ops::Range;
+use farmem_wire::message::{Access, PAGE_LEN, Page};
+
+/// Pages that a program reaches by plain loads and stores, and this host's agent by calls.
+///
+/// No call fails: what the system refuses is the implementer's broken invariant. A call returns when what it says is true for every
+/// thread of the program.
+pub trait Pages {
+    /// Gives the page these bytes, lets the program reach it with `access`, and wakes the threads that wait for it.
+    ///
+    /// A page that is Shared already is only ever installed Modified, and its bytes are those that it has: they need not be
+    /// written again. A page whose bytes are still kept after a [`Pages::zap`] is never installed. The access is always to be
+    /// set as given, whatever marks the kernel kept from before.
+    fn install(&mut self, page: Page, bytes: &[u8; PAGE_LEN], access: Access);
+
+    /// Takes write access from a Modified page; the program may go on reading it. From here on its bytes do not change: no
+    /// store is on its way, not even in a store buffer, and a thread that writes faults.
+    fn freeze(&mut self, page: Page);
+
+    /// Appends the bytes at `range` of a page that is Shared, or frozen, or zapped and not yet released.
+    ///
+    /// # Panics
+    /// When the range leaves the page.
+    fn read(&self, page: Page, range: Range<usize>, out: &mut Vec<u8>);
+
+    /// Takes the page from the program: the next access of any thread faults. Its bytes are kept until [`Pages::release`]. A
+    /// Modified page is always frozen first.
+    fn zap(&mut self, page: Page);
+
+    /// Frees the bytes of a zapped page.
+    fn release(&mut self, page: Page);
+
+    /// Zaps and releases a page that need not be written back; cheaper at once where the system offers it.
+    fn discard(&mut self, page: Page) {
+        self.zap(page);
+        self.release(page);
+    }
+
+    /// The latest bytes of an Invalid page died with the host that had it Modified: from here on an access ends in an
+    /// error (SIGBUS), and so do those that wait now. [`Pages::install`] makes the page good again.
+    fn poison(&mut self, page: Page);
+}
