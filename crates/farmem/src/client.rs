@@ -1,6 +1,6 @@
 //! A client: far memory as a program on one machine uses it.
 
-use crate::dispatch::{Dispatched, Tally};
+use crate::dispatch::{Tally, Way};
 use crate::path::Path;
 use crate::rack::{SILENCE_MAX, retries_in};
 use crate::slots::{Meta, Slots, Touch};
@@ -16,6 +16,11 @@ use std::collections::{BTreeMap, VecDeque};
 /// The name of an operation under way.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ticket(pub(crate) u64);
+
+impl Ticket {
+    /// Of an operation that was carried out at once and never under way.
+    pub const AT_ONCE: Self = Self(0);
+}
 
 /// An operation that ended.
 #[derive(Debug)]
@@ -365,8 +370,18 @@ impl Client {
         self.tally
     }
 
-    pub(crate) fn count(&mut self, dispatched: &Dispatched) {
-        self.tally.count(dispatched);
+    pub(crate) fn count(&mut self, way: Way, end: &Traversed) {
+        self.tally.count(way, end);
+    }
+
+    /// The completions that were put aside, for who takes the next ones.
+    pub(crate) fn take_ready(&mut self) -> VecDeque<Completed> {
+        core::mem::take(&mut self.ready)
+    }
+
+    /// Puts completions aside again.
+    pub(crate) fn put_ready(&mut self, ready: VecDeque<Completed>) {
+        self.ready.extend(ready);
     }
 
     /// The control plane's view of the rack.

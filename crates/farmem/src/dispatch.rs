@@ -4,7 +4,7 @@
 //! takes, and otherwise runs the same program here, over one-sided READs. Results are the same either way; [`Dispatched`] says
 //! which way it went, and what it took. Request ids, timers and sending again are the host role's.
 
-use crate::{Client, Error, Op, TraversalStop};
+use crate::{Client, Error, FarMemory, Op, TraversalStop};
 use farmem_host::{Answer, Traversed};
 use farmem_traversal::{Accelerator, End, Eta, Program, State, run};
 use farmem_wire::VirtAddr;
@@ -116,9 +116,9 @@ impl Client {
     ) -> Result<Dispatched, Error> {
         let dispatched = match policy.verdict(program) {
             Way::Offloaded => self.offload(program, start, scratch, limit, policy)?,
-            Way::AtHost => self.run_at_host(program, start, scratch, limit)?,
+            Way::AtHost => run_over_reads(self, program, start, scratch, limit)?,
         };
-        self.count(&dispatched);
+        self.count(dispatched.way, &dispatched.end);
         Ok(dispatched)
     }
 
@@ -139,44 +139,49 @@ impl Client {
             }
             (Ok(other @ Answer::Done { .. }), _) => unreachable!("a traversal does not answer {other:?}"),
             (Err(Error::Traversal { reason: TraversalStop::TooLarge, .. }), Policy::Auto(_)) => {
-                self.run_at_host(program, start, completed.buf, limit)
+                run_over_reads(self, program, start, completed.buf, limit)
             }
             (Err(error), _) => Err(error),
         }
     }
+}
 
-    fn run_at_host(
-        &mut self,
-        program: &Program,
-        start: VirtAddr,
-        scratch: Vec<u8>,
-        limit: u32,
-    ) -> Result<Dispatched, Error> {
-        let (have, need) = (scratch.len(), program.scratch_len());
-        if have != need {
-            return Err(Error::ScratchLen { have, need });
-        }
-        let mut state = State { cur_ptr: start, scratch };
-        let mut requests = 0_u32;
-        let mut fetch = |addr, window: &mut [u8]| {
-            requests += 1; // one for each iteration, of which there are at most 2^32 - 1
-            self.read(addr, window)
-        };
-        let outcome = run(program, &mut fetch, &mut state, limit);
-        let addr = state.cur_ptr;
-        let returned = match outcome.end {
-            End::Return => true,
-            End::IterationLimit => false,
-            End::Fault => return Err(Error::Traversal { addr, reason: TraversalStop::ProgramFault }),
-            End::Fetch(error) => return Err(stopped(error, addr)),
-        };
-        let end = Traversed { returned, cur_ptr: addr, iterations: outcome.iterations, requests };
-        Ok(Dispatched { way: Way::AtHost, end, scratch: state.scratch })
+/// Runs `program` here, with a [`FarMemory::read`] of its window for each iteration: the other half of [`Client::dispatch`], and all of it
+/// for far memory that runs no programs.
+///
+/// # Errors
+/// As [`Client::dispatch`].
+pub fn run_over_reads(
+    memory: &mut (impl FarMemory + ?Sized),
+    program: &Program,
+    start: VirtAddr,
+    scratch: Vec<u8>,
+    limit: u32,
+) -> Result<Dispatched, Error> {
+    let (have, need) = (scratch.len(), program.scratch_len());
+    if have != need {
+        return Err(Error::ScratchLen { have, need });
     }
+    let mut state = State { cur_ptr: start, scratch };
+    let mut requests = 0_u32;
+    let mut fetch = |addr, window: &mut [u8]| {
+        requests += 1; // one for each iteration, of which there are at most 2^32 - 1
+        memory.read(addr, window)
+    };
+    let outcome = run(program, &mut fetch, &mut state, limit);
+    let addr = state.cur_ptr;
+    let returned = match outcome.end {
+        End::Return => true,
+        End::IterationLimit => false,
+        End::Fault => return Err(Error::Traversal { addr, reason: TraversalStop::ProgramFault }),
+        End::Fetch(error) => return Err(stopped(error, addr)),
+    };
+    let end = Traversed { returned, cur_ptr: addr, iterations: outcome.iterations, requests };
+    Ok(Dispatched { way: Way::AtHost, end, scratch: state.scratch })
 }
 
 /// A READ's refusal in the words of a traversal.
-fn stopped(error: Error, addr: VirtAddr) -> Error {
+pub(crate) fn stopped(error: Error, addr: VirtAddr) -> Error {
     let reason = match error {
         Error::NotMapped { .. } => TraversalStop::NotMapped,
         Error::NoPermission { .. } => TraversalStop::NoPermission,
@@ -187,12 +192,12 @@ fn stopped(error: Error, addr: VirtAddr) -> Error {
 }
 
 impl Tally {
-    pub(crate) fn count(&mut self, dispatched: &Dispatched) {
-        match dispatched.way {
+    pub(crate) fn count(&mut self, way: Way, end: &Traversed) {
+        match way {
             Way::Offloaded => self.offloaded += 1,
             Way::AtHost => self.at_host += 1,
         }
-        self.requests += u64::from(dispatched.end.requests);
-        self.iterations += u64::from(dispatched.end.iterations);
+        self.requests += u64::from(end.requests);
+        self.iterations += u64::from(end.iterations);
     }
 }

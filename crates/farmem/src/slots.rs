@@ -77,6 +77,7 @@ impl Slots {
     }
 }
 
-fn place(ticket: u64) -> usize {
+/// The number of the slot of a ticket.
+pub(crate) fn place(ticket: u64) -> usize {
     usize::try_from(ticket & (SLOTS_MAX as u64 - 1)).unwrap_or(usize::MAX)
 }

@@ -1,0 +1,448 @@
+//! Many tasks under way on one core.
+//!
+//! A task has a seat. Each operation that it needs is a flight, found by its ticket in constant time; a traversal that runs at this
+//! host is one flight after another, each a READ of a load window. Seats, exchanges and flights are used again, so that a run allocates
+//! nothing once it is warm.
+
+use super::alone::alone;
+use super::{Exchange, Next, Task, Took};
+use crate::dispatch::{Policy, Way, stopped};
+use crate::slots::place;
+use crate::{Answer, Client, Completed, Error, Op, Program, Ticket, TraversalStop, Traversed, VirtAddr};
+use farmem_traversal::Step;
+use std::collections::VecDeque;
+use std::time::Instant;
+
+impl Client {
+    /// Carries out `tasks` with up to `in_flight` of them under way; `done` gets each with what it took. Tasks start in the order in which
+    /// they come, and end in any.
+    ///
+    /// Operations that this client had outstanding before stay so; their ends are kept for [`Client::poll`].
+    ///
+    /// # Errors
+    /// The first error of a task's own methods, when all that was under way has ended; [`Error::System`] when the link failed.
+    ///
+    /// # Panics
+    /// When `in_flight` is zero, or a task breaks the rules of [`Task::next`].
+    pub fn run_tasks<T: Task>(
+        &mut self,
+        tasks: impl Iterator<Item = T>,
+        in_flight: usize,
+        policy: &Policy,
+        done: impl FnMut(T, Took),
+    ) -> Result<(), Error> {
+        assert!(in_flight > 0, "a run of tasks keeps at least one under way");
+        let others = self.take_ready();
+        let mut run = Run::new(in_flight, *policy, done, others);
+        let ended = run.carry_out(self, tasks);
+        self.put_ready(run.others);
+        ended
+    }
+}
+
+/// Where a task stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stand {
+    /// Nobody sits here.
+    Empty,
+    /// It can go on, or waits for this many operations.
+    UnderWay { flights: usize },
+    /// It waits for the turn of this name, since this moment of the run.
+    ForTurn { name: u64, since: u64 },
+    /// It waits to be alone, since this moment of the run.
+    ForAlone { since: u64 },
+}
+
+struct Seat<T> {
+    stand: Stand,
+    task: Option<T>,
+    exchange: Exchange,
+    /// The ends that came, in the order in which the operations were asked for.
+    ends: Vec<Option<Completed>>,
+    /// The turn it has.
+    turn: Option<u64>,
+    started: Instant,
+    took: Took,
+    /// Requests of the longest operation of this exchange.
+    longest: u64,
+}
+
+/// A traversal under way.
+struct Walk {
+    program: Program,
+    limit: u32,
+    /// At this host: the scratch pad, while its window is read.
+    scratch: Vec<u8>,
+    cur_ptr: VirtAddr,
+    iterations: u32,
+    way: Way,
+}
+
+/// An operation under way.
+struct Flight {
+    ticket: Ticket,
+    seat: usize,
+    /// Which of the seat's operations.
+    number: usize,
+    walk: Option<Walk>,
+}
+
+struct Run<T, D> {
+    policy: Policy,
+    done: D,
+    seats: Vec<Seat<T>>,
+    empty: Vec<usize>,
+    /// Seats whose tasks can go on.
+    ready: VecDeque<usize>,
+    /// By the place of their tickets.
+    flights: Vec<Option<Flight>>,
+    flying: usize,
+    /// Ends of operations that are not of this run.
+    others: VecDeque<Completed>,
+    /// Tasks that wait to be alone.
+    for_alone: usize,
+    /// Counts what happens, to say who waits longest.
+    moment: u64,
+    failed: Option<Error>,
+}
+
+impl<T: Task, D: FnMut(T, Took)> Run<T, D> {
+    fn new(in_flight: usize, policy: Policy, done: D, others: VecDeque<Completed>) -> Self {
+        let seat = |_| Seat {
+            stand: Stand::Empty,
+            task: None,
+            exchange: Exchange::default(),
+            ends: Vec::new(),
+            turn: None,
+            started: Instant::now(),
+            took: Took::default(),
+            longest: 0,
+        };
+        Self {
+            policy,
+            done,
+            seats: (0..in_flight).map(seat).collect(),
+            empty: (0..in_flight).rev().collect(),
+            ready: VecDeque::with_capacity(in_flight),
+            flights: Vec::new(),
+            flying: 0,
+            others,
+            for_alone: 0,
+            moment: 0,
+            failed: None,
+        }
+    }
+
+    fn carry_out(&mut self, client: &mut Client, mut tasks: impl Iterator<Item = T>) -> Result<(), Error> {
+        loop {
+            while let Some(seat) = self.ready.pop_front() {
+                self.go_on(client, seat)?;
+            }
+            // Who wants to be alone is not kept waiting by tasks that come later.
+            while self.for_alone == 0
+                && self.failed.is_none()
+                && let Some(seat) = self.empty.pop()
+            {
+                let Some(task) = tasks.next() else {
+                    self.empty.push(seat);
+                    break;
+                };
+                self.sit_down(seat, task);
+                self.go_on(client, seat)?;
+            }
+            if !self.ready.is_empty() {
+                continue;
+            }
+            if self.flying > 0 {
+                let completed = client.next_completed()?.expect("an operation under way ends");
+                self.ended(client, completed)?;
+                while let Some(completed) = client.poll_ended() {
+                    self.ended(client, completed)?;
+                }
+            } else if let Some(error) = self.failed.take() {
+                return Err(error);
+            } else if self.for_alone > 0 {
+                self.let_alone(client);
+            } else if self.empty.len() == self.seats.len() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn sit_down(&mut self, seat: usize, task: T) {
+        let seat = &mut self.seats[seat];
+        seat.exchange.clear();
+        seat.task = Some(task);
+        seat.stand = Stand::UnderWay { flights: 0 };
+        seat.started = Instant::now();
+        seat.took = Took::default();
+    }
+
+    /// Lets the task of a seat go on until it waits or ends.
+    fn go_on(&mut self, client: &mut Client, number: usize) -> Result<(), Error> {
+        if self.failed.is_some() {
+            self.leave(number);
+            return Ok(());
+        }
+        let seat = &mut self.seats[number];
+        let task = seat.task.as_mut().expect("who goes on sits here");
+        match task.next(&mut seat.exchange) {
+            Ok(Next::Need) => self.take_off(client, number)?,
+            Ok(Next::Turn(name)) => self.ask_for_turn(number, name),
+            Ok(Next::Alone) => {
+                self.moment += 1;
+                self.for_alone += 1;
+                self.seats[number].stand = Stand::ForAlone { since: self.moment };
+            }
+            Ok(Next::Done) => {
+                let mut took = seat.took;
+                took.latency = seat.started.elapsed();
+                let task = seat.task.take().expect("it is there, it has just said that it is done");
+                (self.done)(task, took);
+                self.leave(number);
+            }
+            Err(error) => self.fail(number, error),
+        }
+        Ok(())
+    }
+
+    /// A task failed: nothing new is begun, and what is under way ends.
+    fn fail(&mut self, number: usize, error: Error) {
+        self.failed.get_or_insert(error);
+        self.leave(number);
+    }
+
+    fn leave(&mut self, number: usize) {
+        self.give_turn_back(number);
+        self.seats[number].task = None;
+        self.seats[number].stand = Stand::Empty;
+        self.empty.push(number);
+    }
+
+    fn ask_for_turn(&mut self, number: usize, name: u64) {
+        self.give_turn_back(number);
+        let taken = self.seats.iter().any(|seat| seat.turn == Some(name));
+        self.moment += 1;
+        if taken {
+            self.seats[number].stand = Stand::ForTurn { name, since: self.moment };
+        } else {
+            self.seats[number].turn = Some(name);
+            self.ready.push_back(number);
+        }
+    }
+
+    /// Gives the seat's turn to whoever waited longest for it.
+    fn give_turn_back(&mut self, number: usize) {
+        let Some(name) = self.seats[number].turn.take() else { return };
+        let waiting = self.seats.iter().enumerate().filter_map(|(number, seat)| match seat.stand {
+            Stand::ForTurn { name: wanted, since } if wanted == name => Some((since, number)),
+            _ => None,
+        });
+        if let Some((_, next)) = waiting.min() {
+            self.seats[next].turn = Some(name);
+            self.seats[next].stand = Stand::UnderWay { flights: 0 };
+            self.ready.push_back(next);
+        }
+    }
+
+    /// Nothing is under way: the one that waited longest to be alone is.
+    fn let_alone(&mut self, client: &mut Client) {
+        let waiting = self.seats.iter().enumerate().filter_map(|(number, seat)| match seat.stand {
+            Stand::ForAlone { since } => Some((since, number)),
+            _ => None,
+        });
+        let (_, number) = waiting.min().expect("somebody waits to be alone");
+        self.for_alone -= 1;
+        let seat = &mut self.seats[number];
+        seat.stand = Stand::UnderWay { flights: 0 };
+        let task = seat.task.as_mut().expect("who waits sits here");
+        match alone(client, task, &mut seat.took) {
+            Ok(()) => self.ready.push_back(number),
+            Err(error) => self.fail(number, error),
+        }
+    }
+
+    /// Submits what the task of a seat needs.
+    fn take_off(&mut self, client: &mut Client, number: usize) -> Result<(), Error> {
+        let seat = &mut self.seats[number];
+        let mut need = core::mem::take(&mut seat.exchange.need);
+        assert!(!need.is_empty(), "who waits for operations has asked for some");
+        seat.stand = Stand::UnderWay { flights: need.len() };
+        seat.longest = 0;
+        seat.ends.clear();
+        seat.ends.resize_with(need.len(), || None);
+        for (which, op) in need.drain(..).enumerate() {
+            self.submit(client, number, which, op)?;
+        }
+        self.seats[number].exchange.need = need;
+        Ok(())
+    }
+
+    fn submit(&mut self, client: &mut Client, seat: usize, number: usize, op: Op) -> Result<(), Error> {
+        let Op::Traverse { program, cur_ptr, scratch, limit } = op else {
+            return self.fly(client, Flight { ticket: Ticket::AT_ONCE, seat, number, walk: None }, op);
+        };
+        let way = self.policy.verdict(&program);
+        let mut walk = Walk { program, limit, scratch: Vec::new(), cur_ptr, iterations: 0, way };
+        if way == Way::Offloaded {
+            let op = Op::Traverse { program: walk.program.clone(), cur_ptr, scratch, limit };
+            return self.fly(client, Flight { ticket: Ticket::AT_ONCE, seat, number, walk: Some(walk) }, op);
+        }
+        walk.scratch = scratch;
+        self.walk_here(client, seat, number, walk)
+    }
+
+    fn fly(&mut self, client: &mut Client, flight: Flight, op: Op) -> Result<(), Error> {
+        let ticket = client.submit(op)?;
+        let at = place(ticket.0);
+        if self.flights.len() <= at {
+            self.flights.resize_with(at + 1, || None);
+        }
+        self.flights[at] = Some(Flight { ticket, ..flight });
+        self.flying += 1;
+        Ok(())
+    }
+
+    /// Begins the first iteration of a traversal at this host.
+    fn walk_here(
+        &mut self,
+        client: &mut Client,
+        seat: usize,
+        number: usize,
+        walk: Walk,
+    ) -> Result<(), Error> {
+        let (have, need) = (walk.scratch.len(), walk.program.scratch_len());
+        if have != need {
+            self.landed(seat, number, Err(Error::ScratchLen { have, need }), walk.scratch, 0);
+            return Ok(());
+        }
+        self.iterate(client, seat, number, walk)
+    }
+
+    /// Reads the window of the next iteration, if there may be one.
+    fn iterate(&mut self, client: &mut Client, seat: usize, number: usize, walk: Walk) -> Result<(), Error> {
+        if walk.iterations == walk.limit {
+            self.walked(client, seat, number, walk, false);
+            return Ok(());
+        }
+        let buf = client.buffer(walk.program.window_len());
+        let op = Op::Read { addr: walk.cur_ptr, buf };
+        self.fly(client, Flight { ticket: Ticket::AT_ONCE, seat, number, walk: Some(walk) }, op)
+    }
+
+    /// An operation ended: of this run, or of somebody else.
+    fn ended(&mut self, client: &mut Client, completed: Completed) -> Result<(), Error> {
+        let at = place(completed.ticket.0);
+        let mine = self
+            .flights
+            .get_mut(at)
+            .and_then(|flight| flight.take_if(|flight| flight.ticket == completed.ticket));
+        let Some(Flight { seat, number, walk, .. }) = mine else {
+            self.others.push_back(completed);
+            return Ok(());
+        };
+        self.flying -= 1;
+        match walk {
+            None => self.landed(seat, number, completed.result, completed.buf, 1),
+            Some(walk) if walk.way == Way::AtHost => self.step(client, seat, number, walk, completed)?,
+            Some(walk) => self.returned(client, seat, number, walk, completed)?,
+        }
+        Ok(())
+    }
+
+    /// A traversal came back from the memory nodes.
+    fn returned(
+        &mut self,
+        client: &mut Client,
+        seat: usize,
+        number: usize,
+        walk: Walk,
+        completed: Completed,
+    ) -> Result<(), Error> {
+        match (completed.result, self.policy) {
+            (Ok(Answer::Traversed(end)), _) => {
+                client.count(Way::Offloaded, &end);
+                let requests = self.seats[seat].took.traversal(Way::Offloaded, &end);
+                self.landed(seat, number, Ok(Answer::Traversed(end)), completed.buf, requests);
+                Ok(())
+            }
+            // It does not fit a datagram: as in Client::dispatch.
+            (Err(Error::Traversal { reason: TraversalStop::TooLarge, .. }), Policy::Auto(_)) => {
+                let walk = Walk { way: Way::AtHost, scratch: completed.buf, ..walk };
+                self.walk_here(client, seat, number, walk)
+            }
+            (result, _) => {
+                self.landed(seat, number, result, completed.buf, 0);
+                Ok(())
+            }
+        }
+    }
+
+    /// The window of a traversal at this host is here.
+    fn step(
+        &mut self,
+        client: &mut Client,
+        seat: usize,
+        number: usize,
+        mut walk: Walk,
+        completed: Completed,
+    ) -> Result<(), Error> {
+        if let Err(error) = completed.result {
+            client.recycle(completed.buf);
+            self.landed(seat, number, Err(stopped(error, walk.cur_ptr)), walk.scratch, 0);
+            return Ok(());
+        }
+        let step = walk.program.step(&completed.buf, &mut walk.cur_ptr, &mut walk.scratch);
+        client.recycle(completed.buf);
+        walk.iterations += 1;
+        match step {
+            Step::Next => self.iterate(client, seat, number, walk),
+            Step::Return => {
+                self.walked(client, seat, number, walk, true);
+                Ok(())
+            }
+            Step::Fault => {
+                let error = Error::Traversal { addr: walk.cur_ptr, reason: TraversalStop::ProgramFault };
+                self.landed(seat, number, Err(error), walk.scratch, 0);
+                Ok(())
+            }
+        }
+    }
+
+    /// A traversal at this host is over.
+    fn walked(&mut self, client: &mut Client, seat: usize, number: usize, walk: Walk, returned: bool) {
+        let Walk { cur_ptr, iterations, scratch, .. } = walk;
+        let end = Traversed { returned, cur_ptr, iterations, requests: iterations };
+        client.count(Way::AtHost, &end);
+        let requests = self.seats[seat].took.traversal(Way::AtHost, &end);
+        self.landed(seat, number, Ok(Answer::Traversed(end)), scratch, requests);
+    }
+
+    /// An operation that a task needs is over. With the last of them the task can go on.
+    fn landed(
+        &mut self,
+        seat_number: usize,
+        number: usize,
+        result: Result<Answer, Error>,
+        buf: Vec<u8>,
+        requests: u64,
+    ) {
+        let seat = &mut self.seats[seat_number];
+        seat.took.requests += requests;
+        seat.longest = seat.longest.max(requests);
+        seat.ends[number] = Some(Completed { ticket: Ticket::AT_ONCE, result, buf });
+        let Stand::UnderWay { flights } = &mut seat.stand else {
+            unreachable!("a task that waits for something else needs no operations")
+        };
+        *flights -= 1;
+        if *flights == 0 {
+            seat.took.round_trips += seat.longest;
+            let Seat { exchange, ends, .. } = seat;
+            for completed in exchange.got.drain(..) {
+                drop(completed); // what the task did not take
+            }
+            exchange.got.extend(ends.drain(..).map(|end| end.expect("all of them have ended")));
+            self.ready.push_back(seat_number);
+        }
+    }
+}
