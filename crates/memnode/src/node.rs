@@ -6,7 +6,7 @@ use crate::programs::{Compile, Interpreted, Programs};
 use crate::regions::{Regions, View};
 use crate::requests::{DEDUP_DEPTH, DEDUP_HOSTS_MAX};
 use crate::store::Store;
-use crate::workspaces::Workspaces;
+use crate::workspaces::{WORKSPACES, Workspaces};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::convert::Infallible;
@@ -36,12 +36,15 @@ pub struct Budget {
     pub queue_pairs: usize,
     /// Peers beside the control plane.
     pub peers: usize,
+    /// Traversals whose hops are interleaved, at least one; what more comes waits. With one, each runs to its end or the end of its turn
+    /// before the next begins: a node for comparison.
+    pub workspaces: usize,
 }
 
 impl Default for Budget {
-    /// Enough for a rack: 64 ranges, 65,536 grants, 4,096 connections, 1,024 peers.
+    /// Enough for a rack: 64 ranges, 65,536 grants, 4,096 connections, 1,024 peers, [`WORKSPACES`].
     fn default() -> Self {
-        Self { ranges: 64, grants: 65_536, queue_pairs: 4_096, peers: 1_024 }
+        Self { ranges: 64, grants: 65_536, queue_pairs: 4_096, peers: 1_024, workspaces: WORKSPACES }
     }
 }
 
@@ -89,7 +92,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             inbox: ud::Inbox::default(),
             dedup: ud::Dedup::new(DEDUP_HOSTS_MAX, DEDUP_DEPTH),
             programs: Programs::new(compile),
-            workspaces: Workspaces::new(),
+            workspaces: Workspaces::new(config.budget.workspaces),
             turn_due: Instant::ZERO,
             buffer: Vec::new(),
             stats: Stats::default(),

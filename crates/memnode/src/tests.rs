@@ -66,7 +66,11 @@ impl Bench {
 
     /// A node with the switch, two hosts, one range, and grants for two domains.
     fn ready() -> Self {
-        let mut bench = Self::empty(Budget::default());
+        Self::ready_with(Budget::default())
+    }
+
+    fn ready_with(budget: Budget) -> Self {
+        let mut bench = Self::empty(budget);
         let updates = [
             peer(Port::SWITCH, 1),
             peer(Port::host(HOST.0), 3),

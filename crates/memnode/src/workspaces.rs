@@ -22,7 +22,7 @@ use farmem_wire::{Header, Perm, VirtAddr};
 /// At about 100 ns an iteration this is less than half a millisecond. PULSE's workloads need 25 to 227 in all (PULSE 6, table 3).
 pub const ITERATIONS_PER_VISIT_MAX: u32 = 4096;
 
-/// Traversals whose hops are interleaved.
+/// Traversals whose hops are interleaved, unless [`crate::Budget::workspaces`] says otherwise.
 ///
 /// A core of today has about 16 lines of memory on their way at once: twice as many keep it busy, more bring nothing.
 pub const WORKSPACES: usize = 32;
@@ -32,9 +32,6 @@ pub const WAITING_MAX: usize = 1024;
 
 /// Iterations that a traversal does before those that wait for a workspace get their turn.
 pub const ITERATIONS_PER_TURN: usize = 128;
-
-/// Iterations of all traversals in one turn, after which the node listens again.
-const TURN_ITERATIONS_MAX: usize = WORKSPACES * ITERATIONS_PER_TURN;
 
 /// Why the next pointer's window cannot be loaded here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -170,12 +167,15 @@ pub(crate) struct Workspaces<L> {
     busy: Vec<Workspace<L>>,
     /// Those that wait for one of them to end or to have had its turn.
     waiting: VecDeque<Workspace<L>>,
+    /// Busy ones at most.
+    count: usize,
 }
 
 impl<L: Logic> Workspaces<L> {
-    /// None is under way.
-    pub(crate) fn new() -> Self {
-        Self { busy: Vec::with_capacity(WORKSPACES), waiting: VecDeque::new() }
+    /// `count` of them; no traversal is under way.
+    pub(crate) fn new(count: usize) -> Self {
+        assert!(count > 0, "a node without workspaces runs nothing");
+        Self { busy: Vec::with_capacity(count), waiting: VecDeque::new(), count }
     }
 
     /// True when there is nothing to do.
@@ -194,7 +194,7 @@ impl<L: Logic> Workspaces<L> {
     /// When [`Workspaces::is_full`].
     pub(crate) fn take(&mut self, workspace: Workspace<L>) {
         assert!(!self.is_full(), "a traversal that is taken has a place to wait");
-        if self.busy.len() < WORKSPACES {
+        if self.busy.len() < self.count {
             self.busy.push(workspace);
         } else {
             self.waiting.push_back(workspace);
@@ -219,7 +219,8 @@ impl<L: Logic> Workspaces<L> {
             };
         }
         let mut window = [0; WINDOW_LEN_MAX];
-        while !self.busy.is_empty() && iterations < TURN_ITERATIONS_MAX {
+        // After so many iterations of all traversals the node listens again.
+        while !self.busy.is_empty() && iterations < self.count * ITERATIONS_PER_TURN {
             at = 0;
             while let Some(workspace) = self.busy.get_mut(at) {
                 iterations += 1;
@@ -236,10 +237,10 @@ impl<L: Logic> Workspaces<L> {
 
     /// Asserts the bounds.
     pub(crate) fn check(&self) {
-        assert!(self.busy.len() <= WORKSPACES, "more traversals than workspaces");
+        assert!(self.busy.len() <= self.count, "more traversals than workspaces");
         assert!(self.waiting.len() <= WAITING_MAX, "more traversals wait than the bound");
         assert!(
-            self.waiting.is_empty() || self.busy.len() == WORKSPACES,
+            self.waiting.is_empty() || self.busy.len() == self.count,
             "one waits beside a free workspace"
         );
     }
@@ -275,7 +276,7 @@ impl<L: Logic> Workspaces<L> {
             return;
         }
         self.waiting.extend(self.busy.drain(..));
-        let next = self.waiting.len().min(WORKSPACES);
+        let next = self.waiting.len().min(self.count);
         self.busy.extend(self.waiting.drain(..next));
     }
 }

@@ -61,6 +61,22 @@ fn short_traversals_overtake_a_long_one() {
     assert_eq!(bench.node.stats().iterations, 1000 + 3 + 1);
 }
 
+/// The same on a node with one workspace: each runs to its end before the next begins, so they are answered in the order in which they
+/// came. A turn is as long as one traversal's part of a turn of many.
+#[test]
+fn with_one_workspace_they_run_one_after_the_other() {
+    let mut bench = Bench::ready_with(Budget { workspaces: 1, ..Budget::default() });
+    list(&mut bench, addr(0));
+    let program = find();
+    let (nowhere, third, first) = (pad(9, 0), pad(3, 0), pad(1, 0));
+    bench.bring(0, &request(&program, &third));
+    bench.bring(1, &request(&program, &first));
+    bench.bring(2, &endless(&program, &nowhere));
+    assert_eq!(bench.turn(), [(0, Status::Ok), (1, Status::Ok)]);
+    assert_eq!(bench.node.stats().iterations, ITERATIONS_PER_TURN as u64);
+    assert!(bench.node.next_wake().is_some(), "the endless one goes on");
+}
+
 /// All workspaces are taken by long traversals when a short one comes. It waits for one turn of theirs, not for their end
 /// (PROTOCOL 7.33).
 #[test]

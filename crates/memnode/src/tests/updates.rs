@@ -102,7 +102,7 @@ fn peers_come_move_and_go() {
 /// Each table has a size; the update that does not fit is refused by name and everything before it is kept (PROTOCOL 7.1).
 #[test]
 fn full_tables_refuse() {
-    let budget = Budget { ranges: 1, grants: 1, queue_pairs: 1, peers: 1 };
+    let budget = Budget { ranges: 1, grants: 1, queue_pairs: 1, peers: 1, ..Budget::default() };
     let mut bench = Bench::empty(budget);
     let pairs = [
         (peer(Port::SWITCH, 1), peer(Port::host(3), 3)),
