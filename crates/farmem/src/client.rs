@@ -3,7 +3,7 @@
 use crate::dispatch::{Tally, Way};
 use crate::path::Path;
 use crate::rack::{SILENCE_MAX, retries_in};
-use crate::slots::{Meta, Slots, Touch};
+use crate::slots::{self, Meta, Slots, Touch};
 use crate::{Error, TraversalStop};
 use farmem_control::api::{NodeInfo, PermName, Request, Response};
 use farmem_host::{Answer, Ask, Connection, Done, Failure, Op, Traversed};
@@ -20,6 +20,16 @@ pub struct Ticket(pub(crate) u64);
 impl Ticket {
     /// Of an operation that was carried out at once and never under way.
     pub const AT_ONCE: Self = Self(0);
+
+    /// The ticket of the operation number `count`, from 1, of far memory that is not a client's ([`crate::task::Concurrent`]). While it is
+    /// under way no other one has its `place`; places are small numbers.
+    ///
+    /// # Panics
+    /// When `place` is 2^24 or more.
+    #[must_use]
+    pub fn at(count: u64, place: usize) -> Self {
+        Self(slots::ticket(count, place))
+    }
 }
 
 /// An operation that ended.

@@ -54,8 +54,7 @@ impl Slots {
     pub(crate) fn take(&mut self, meta: Meta) -> u64 {
         self.counter += 1;
         let place = self.free.pop().unwrap_or(self.slots.len());
-        assert!(place < SLOTS_MAX, "queues bound what is outstanding far below this");
-        let ticket = self.counter << SLOT_BITS | place as u64;
+        let ticket = ticket(self.counter, place);
         if place == self.slots.len() {
             self.slots.push(Slot { ticket, meta });
         } else {
@@ -75,6 +74,12 @@ impl Slots {
         self.free.push(place);
         self.slots[place].meta
     }
+}
+
+/// The ticket of the operation number `count` in slot `place`.
+pub(crate) fn ticket(count: u64, place: usize) -> u64 {
+    assert!(place < SLOTS_MAX, "queues bound what is outstanding far below this");
+    count << SLOT_BITS | place as u64
 }
 
 /// The number of the slot of a ticket.

@@ -1,6 +1,7 @@
 //! An application's operations as tasks: one exchange with far memory after another, so that many can be under way on one core.
 //!
-//! Key types: [`Task`] is an operation; [`crate::Client::run_tasks`] keeps many under way; [`run_one`] carries one out on any
+//! Key types: [`Task`] is an operation; [`crate::Client::run_tasks`] keeps many under way, [`run_tasks`] on any
+//! [`Concurrent`] far memory; [`run_one`] carries one out on any
 //! [`FarMemory`]. A task has no thread and no stack of its own: between two exchanges it is a value, as a role is.
 //!
 //! A traversal that a task needs runs at the memory nodes or at this host, as the policy says (PULSE 4.1). At the host its iterations are
@@ -17,9 +18,12 @@ use crate::{Completed, Error, FarMemory, Op, Traversed};
 use std::time::Duration;
 
 mod alone;
+mod concurrent;
 mod run;
 
 pub use alone::{carry_out, run_one};
+pub use concurrent::Concurrent;
+pub use run::run_tasks;
 
 /// An operation of an application.
 pub trait Task {

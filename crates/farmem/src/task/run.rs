@@ -5,7 +5,7 @@
 //! nothing once it is warm.
 
 use super::alone::alone;
-use super::{Exchange, Next, Task, Took};
+use super::{Concurrent, Exchange, Next, Task, Took};
 use crate::dispatch::{Policy, Way, stopped};
 use crate::slots::place;
 use crate::{Answer, Client, Completed, Error, Op, Program, Ticket, TraversalStop, Traversed, VirtAddr};
@@ -31,13 +31,30 @@ impl Client {
         policy: &Policy,
         done: impl FnMut(T, Took),
     ) -> Result<(), Error> {
-        assert!(in_flight > 0, "a run of tasks keeps at least one under way");
-        let others = self.take_ready();
-        let mut run = Run::new(in_flight, *policy, done, others);
-        let ended = run.carry_out(self, tasks);
-        self.put_ready(run.others);
-        ended
+        run_tasks(self, tasks, in_flight, policy, done)
     }
+}
+
+/// Carries out `tasks` on any far memory that keeps many operations under way, as [`Client::run_tasks`] does on a client.
+///
+/// # Errors
+/// As [`Client::run_tasks`].
+///
+/// # Panics
+/// As [`Client::run_tasks`].
+pub fn run_tasks<T: Task>(
+    memory: &mut impl Concurrent,
+    tasks: impl Iterator<Item = T>,
+    in_flight: usize,
+    policy: &Policy,
+    done: impl FnMut(T, Took),
+) -> Result<(), Error> {
+    assert!(in_flight > 0, "a run of tasks keeps at least one under way");
+    let others = memory.take_ready();
+    let mut run = Run::new(in_flight, *policy, done, others);
+    let ended = run.carry_out(memory, tasks);
+    memory.put_ready(run.others);
+    ended
 }
 
 /// Where a task stands.
@@ -133,7 +150,11 @@ impl<T: Task, D: FnMut(T, Took)> Run<T, D> {
         }
     }
 
-    fn carry_out(&mut self, client: &mut Client, mut tasks: impl Iterator<Item = T>) -> Result<(), Error> {
+    fn carry_out(
+        &mut self,
+        client: &mut impl Concurrent,
+        mut tasks: impl Iterator<Item = T>,
+    ) -> Result<(), Error> {
         loop {
             while let Some(seat) = self.ready.pop_front() {
                 self.go_on(client, seat)?;
@@ -179,7 +200,7 @@ impl<T: Task, D: FnMut(T, Took)> Run<T, D> {
     }
 
     /// Lets the task of a seat go on until it waits or ends.
-    fn go_on(&mut self, client: &mut Client, number: usize) -> Result<(), Error> {
+    fn go_on(&mut self, client: &mut impl Concurrent, number: usize) -> Result<(), Error> {
         if self.failed.is_some() {
             self.leave(number);
             return Ok(());
@@ -246,7 +267,7 @@ impl<T: Task, D: FnMut(T, Took)> Run<T, D> {
     }
 
     /// Nothing is under way: the one that waited longest to be alone is.
-    fn let_alone(&mut self, client: &mut Client) {
+    fn let_alone(&mut self, client: &mut impl Concurrent) {
         let waiting = self.seats.iter().enumerate().filter_map(|(number, seat)| match seat.stand {
             Stand::ForAlone { since } => Some((since, number)),
             _ => None,
@@ -263,7 +284,7 @@ impl<T: Task, D: FnMut(T, Took)> Run<T, D> {
     }
 
     /// Submits what the task of a seat needs.
-    fn take_off(&mut self, client: &mut Client, number: usize) -> Result<(), Error> {
+    fn take_off(&mut self, client: &mut impl Concurrent, number: usize) -> Result<(), Error> {
         let seat = &mut self.seats[number];
         let mut need = core::mem::take(&mut seat.exchange.need);
         assert!(!need.is_empty(), "who waits for operations has asked for some");
@@ -278,7 +299,13 @@ impl<T: Task, D: FnMut(T, Took)> Run<T, D> {
         Ok(())
     }
 
-    fn submit(&mut self, client: &mut Client, seat: usize, number: usize, op: Op) -> Result<(), Error> {
+    fn submit(
+        &mut self,
+        client: &mut impl Concurrent,
+        seat: usize,
+        number: usize,
+        op: Op,
+    ) -> Result<(), Error> {
         let Op::Traverse { program, cur_ptr, scratch, limit } = op else {
             return self.fly(client, Flight { ticket: Ticket::AT_ONCE, seat, number, walk: None }, op);
         };
@@ -292,7 +319,7 @@ impl<T: Task, D: FnMut(T, Took)> Run<T, D> {
         self.walk_here(client, seat, number, walk)
     }
 
-    fn fly(&mut self, client: &mut Client, flight: Flight, op: Op) -> Result<(), Error> {
+    fn fly(&mut self, client: &mut impl Concurrent, flight: Flight, op: Op) -> Result<(), Error> {
         let ticket = client.submit(op)?;
         let at = place(ticket.0);
         if self.flights.len() <= at {
@@ -306,7 +333,7 @@ impl<T: Task, D: FnMut(T, Took)> Run<T, D> {
     /// Begins the first iteration of a traversal at this host.
     fn walk_here(
         &mut self,
-        client: &mut Client,
+        client: &mut impl Concurrent,
         seat: usize,
         number: usize,
         walk: Walk,
@@ -320,7 +347,13 @@ impl<T: Task, D: FnMut(T, Took)> Run<T, D> {
     }
 
     /// Reads the window of the next iteration, if there may be one.
-    fn iterate(&mut self, client: &mut Client, seat: usize, number: usize, walk: Walk) -> Result<(), Error> {
+    fn iterate(
+        &mut self,
+        client: &mut impl Concurrent,
+        seat: usize,
+        number: usize,
+        walk: Walk,
+    ) -> Result<(), Error> {
         if walk.iterations == walk.limit {
             self.walked(client, seat, number, walk, false);
             return Ok(());
@@ -331,7 +364,7 @@ impl<T: Task, D: FnMut(T, Took)> Run<T, D> {
     }
 
     /// An operation ended: of this run, or of somebody else.
-    fn ended(&mut self, client: &mut Client, completed: Completed) -> Result<(), Error> {
+    fn ended(&mut self, client: &mut impl Concurrent, completed: Completed) -> Result<(), Error> {
         let at = place(completed.ticket.0);
         let mine = self
             .flights
@@ -353,7 +386,7 @@ impl<T: Task, D: FnMut(T, Took)> Run<T, D> {
     /// A traversal came back from the memory nodes.
     fn returned(
         &mut self,
-        client: &mut Client,
+        client: &mut impl Concurrent,
         seat: usize,
         number: usize,
         walk: Walk,
@@ -381,7 +414,7 @@ impl<T: Task, D: FnMut(T, Took)> Run<T, D> {
     /// The window of a traversal at this host is here.
     fn step(
         &mut self,
-        client: &mut Client,
+        client: &mut impl Concurrent,
         seat: usize,
         number: usize,
         mut walk: Walk,
@@ -410,7 +443,14 @@ impl<T: Task, D: FnMut(T, Took)> Run<T, D> {
     }
 
     /// A traversal at this host is over.
-    fn walked(&mut self, client: &mut Client, seat: usize, number: usize, walk: Walk, returned: bool) {
+    fn walked(
+        &mut self,
+        client: &mut impl Concurrent,
+        seat: usize,
+        number: usize,
+        walk: Walk,
+        returned: bool,
+    ) {
         let Walk { cur_ptr, iterations, scratch, .. } = walk;
         let end = Traversed { returned, cur_ptr, iterations, requests: iterations };
         client.count(Way::AtHost, &end);
