@@ -7,6 +7,7 @@
 //! - [`pair`] is one requester and one responder, for millions of operations.
 //! - [`world`] is a whole rack, with machines that crash and start again; [`rack`] has random programs work on it.
 //! - [`script`] plays a rack by hand, one packet at a time, from a file that tells a story.
+//! - [`trace`] holds what real programs did with their memory.
 //!
 //! Nothing here reads a clock, starts a thread or asks the system for chance.
 #![forbid(unsafe_code)]
@@ -24,6 +25,7 @@ mod plan;
 pub mod rack;
 pub mod script;
 mod station;
+pub mod trace;
 pub mod world;
 
 pub use campaign::{Campaign, Failure, Outcome, Report, Verdict};
