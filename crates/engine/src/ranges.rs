@@ -53,7 +53,7 @@ pub enum Miss {
 }
 
 /// Eight ranges as columns. A lane without a range has length 0, which no distance is below.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Chunk {
     bases: [u64; LANES],
@@ -62,15 +62,31 @@ pub(crate) struct Chunk {
     deltas: [u64; LANES],
 }
 
+impl Chunk {
+    const EMPTY: Self = Self { bases: [0; LANES], lens: [0; LANES], deltas: [0; LANES] };
+}
+
 /// A range table, in order of addresses.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Ranges {
-    chunks: Vec<Chunk>,
-    /// The first address of each chunk.
+    /// The first eight ranges: all there are, for most.
+    first: Chunk,
+    /// The others.
+    more: Vec<Chunk>,
+    /// The first address of each chunk of `more`.
     firsts: Vec<u64>,
 }
 
+impl Default for Ranges {
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+
 impl Ranges {
+    /// The table that holds nothing.
+    pub const EMPTY: Self = Self { first: Chunk::EMPTY, more: Vec::new(), firsts: Vec::new() };
+
     /// A table of ranges that are given in order of their addresses and hold none twice.
     ///
     /// # Errors
@@ -88,7 +104,7 @@ impl Ranges {
             }
         }
         let chunk = |part: &[Range]| {
-            let mut chunk = Chunk::default();
+            let mut chunk = Chunk::EMPTY;
             for (lane, range) in part.iter().enumerate() {
                 chunk.bases[lane] = range.base;
                 chunk.lens[lane] = range.len;
@@ -96,9 +112,11 @@ impl Ranges {
             }
             chunk
         };
-        let chunks: Vec<_> = ranges.chunks(LANES).map(chunk).collect();
-        let firsts = chunks.iter().map(|chunk| chunk.bases[0]).collect();
-        Ok(Self { chunks, firsts })
+        let mut chunks = ranges.chunks(LANES).map(chunk);
+        let first = chunks.next().unwrap_or(Chunk::EMPTY);
+        let more: Vec<_> = chunks.collect();
+        let firsts = more.iter().map(|chunk| chunk.bases[0]).collect();
+        Ok(Self { first, more, firsts })
     }
 
     /// Where in the store the window of `len` bytes at `addr` begins.
@@ -112,13 +130,11 @@ impl Ranges {
     /// As [`Self::translate`], with the comparison in `lanes`.
     #[inline(always)]
     pub(crate) fn find(&self, lanes: impl Lanes, addr: u64, len: usize) -> Result<u64, Miss> {
-        let chunk = match self.chunks.as_slice() {
-            [only] => only,
-            chunks => {
-                let behind = self.firsts.partition_point(|first| *first <= addr);
-                chunks.get(behind.wrapping_sub(1)).ok_or(Miss::Elsewhere)?
-            }
-        };
+        let mut chunk = &self.first;
+        if !self.more.is_empty() {
+            let behind = self.firsts.partition_point(|first| *first <= addr);
+            chunk = behind.checked_sub(1).and_then(|at| self.more.get(at)).unwrap_or(chunk);
+        }
         // Of a sorted table without overlaps at most one lane answers. The mask keeps a lane's number below eight for the compiler.
         let holding = lanes.holding(chunk, addr);
         if holding == 0 {

@@ -183,14 +183,9 @@ fn the_spill_area_starts_at_zero() {
 struct Bytes(Vec<u8>);
 
 impl Memory for Bytes {
-    fn prefetch(&self, offset: u64, len: usize) {
-        assert!(usize::try_from(offset).unwrap() + len <= self.0.len(), "inside");
-    }
-
-    fn load<'a>(&'a self, offset: u64, window: &'a mut [u8]) -> &'a [u8] {
-        let start = usize::try_from(offset).unwrap();
-        window.copy_from_slice(&self.0[start..start + window.len()]);
-        window
+    fn window(&self, offset: u64, len: usize) -> &[u8] {
+        let start = usize::try_from(offset).expect("small");
+        &self.0[start..start + len]
     }
 }
 
@@ -203,7 +198,7 @@ fn interpret(
 ) -> Outcome<Miss> {
     let mut fetch = |addr: VirtAddr, window: &mut [u8]| {
         let offset = ranges.translate(addr.0, window.len())?;
-        memory.load(offset, window);
+        window.copy_from_slice(memory.window(offset, window.len()));
         Ok(())
     };
     run(program, &mut fetch, state, limit)

@@ -42,20 +42,18 @@ pub(crate) fn prefetched<const HINT: u8>(table: &Table, chance: &mut Chance, dis
     Measured { units: READS as u64, time }
 }
 
-/// The time of one read that waits for the one before, for the report: every address comes out of the line before.
+/// Reads of which each waits for the one before: its address is made of the line before, whose words the table's layout decides.
 pub(crate) fn dependent(table: &Table, chance: &mut Chance) -> Measured {
-    const CHASED: usize = 100_000;
+    const CHASED: usize = 200_000;
     let words = table.words();
     let lines = words.len() / (LINE / 8);
-    let salt = chance.below(lines);
-    let mut at = salt;
+    let mut next = Chance(chance.0);
     let start = cpu_time();
-    for n in 0..CHASED {
-        // The word decides nothing, but the processor cannot know.
-        let word = black_box(words[at * (LINE / 8)]) as usize;
-        at = (at.wrapping_mul(0x9e37_79b9) ^ salt ^ n ^ (word & word.wrapping_sub(1) & !word)) % lines;
+    for _ in 0..CHASED {
+        next.0 ^= words[next.below(lines) * (LINE / 8)];
     }
     let time = cpu_time() - start;
-    black_box(at);
+    black_box(next.0);
+    chance.below(lines);
     Measured { units: CHASED as u64, time }
 }

@@ -1,6 +1,6 @@
 //! How fast one core traverses: hops per second beside the line-read limit of the same core in the same run.
 //!
-//! `cargo run --release -p farmem-engine --example hops -- [--gib N] [--rounds N] [--json]`
+//! `cargo run --release -p farmem-engine --example hops -- [--gib N] [--rounds N] [--only TEXT] [--json]`
 //!
 //! Everything is counted against CPU time of the thread. Rounds of all variants take turns, so that what disturbs one disturbs all;
 //! medians are reported. Queries are made and answers checked outside of the clock.
@@ -66,16 +66,19 @@ struct Options {
     gib: Option<f64>,
     rounds: usize,
     json: bool,
+    /// Variants whose name does not contain it are left out.
+    only: String,
 }
 
 fn options() -> Options {
-    let mut options = Options { gib: None, rounds: 9, json: false };
+    let mut options = Options { gib: None, rounds: 9, json: false, only: String::new() };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let mut number = || args.next().and_then(|n| n.parse::<f64>().ok());
         match arg.as_str() {
             "--json" => options.json = true,
             "--gib" => options.gib = number(),
+            "--only" => options.only = args.next().unwrap_or_default(),
             "--rounds" => options.rounds = number().map_or(1, |n| n as usize).max(1),
             // What `cargo bench` and `cargo test` add.
             _ => {}
@@ -88,7 +91,7 @@ fn options() -> Options {
 fn table_len(gib: Option<f64>) -> usize {
     let wanted = (gib.unwrap_or(4.0) * f64::from(1 << 30)) as u64;
     let free = memory::kernel_says("/proc/meminfo", "MemAvailable:").unwrap_or(u64::MAX);
-    1 << wanted.min(free / 2).max(1 << 24).ilog2()
+    1 << wanted.min(free / 2).max(1 << 18).ilog2()
 }
 
 fn main() -> io::Result<()> {
@@ -98,10 +101,10 @@ fn main() -> io::Result<()> {
     let mut report = Report { json: options.json, lines: Map::new() };
     report.say("table.gib", len as f64 / f64::from(1 << 30));
     report.say("load.before", load());
-    hash(&mut table, options.rounds, &mut report);
+    hash(&mut table, &options, &mut report);
     let huge = memory::kernel_says("/proc/self/smaps_rollup", "AnonHugePages:").unwrap_or(0);
     report.say("table.huge_share", huge as f64 / len as f64);
-    btree(&mut table, options.rounds, &mut report);
+    btree(&mut table, &options, &mut report);
     report.say("load.after", load());
     if options.json {
         println!("{:#}", serde_json::Value::Object(report.lines));
@@ -134,15 +137,15 @@ fn rate(variants: &[Variant<'_>], name: &str) -> f64 {
     variants.iter().find(|v| v.name == name).map_or(f64::NAN, Variant::median)
 }
 
-fn hash(table: &mut Table, rounds: usize, report: &mut Report) {
+fn hash(table: &mut Table, options: &Options, report: &mut Report) {
     let hash = Hash::fill(table);
     let lookups = Lookups::hash(table, &hash);
     let mut variants = limits(table);
-    let lines = variants.len();
     variants.extend(lookups.variants("hash.hops", &Way::HASH));
-    measure(&mut variants, rounds);
+    measure(&mut variants, options);
     report.rates(&variants);
-    let best = variants[..lines].iter().map(Variant::median).fold(0.0, f64::max);
+    let best =
+        variants.iter().filter(|v| v.name.starts_with("lines")).map(Variant::median).fold(0.0, f64::max);
     let hops = rate(&variants, "hash.hops");
     report.say("lines.best", best);
     report.say("hash.hops / lines.best", hops / best);
@@ -151,13 +154,13 @@ fn hash(table: &mut Table, rounds: usize, report: &mut Report) {
     report.say("hash.hops / interpreter", hops / rate(&variants, "hash.hops.interpreter"));
 }
 
-fn btree(table: &mut Table, rounds: usize, report: &mut Report) {
+fn btree(table: &mut Table, options: &Options, report: &mut Report) {
     let btree = Btree::fill(table);
     report.say("btree.keys_millions", btree.keys() as f64 / 1e6);
     report.say("btree.depth", btree.depth() as f64);
     let lookups = Lookups::btree(table, &btree);
     let mut variants: Vec<_> = lookups.variants("btree.lookups", &Way::BTREE).collect();
-    measure(&mut variants, rounds);
+    measure(&mut variants, options);
     report.rates(&variants);
     let best = rate(&variants, "btree.lookups");
     report.say("btree.lookups / one_at_a_time", best / rate(&variants, "btree.lookups.one_at_a_time"));
@@ -183,10 +186,11 @@ fn limits(table: &Table) -> Vec<Variant<'_>> {
     variants
 }
 
-fn measure(variants: &mut [Variant<'_>], rounds: usize) {
+fn measure(variants: &mut Vec<Variant<'_>>, options: &Options) {
+    variants.retain(|variant| variant.name.contains(&options.only));
     let mut chance = Chance(0x5eed);
-    for round in 0..=rounds {
-        for variant in &mut *variants {
+    for round in 0..=options.rounds {
+        for variant in variants.iter_mut() {
             let Measured { units, time } = (variant.measure)(&mut chance);
             // The first round warms up.
             if round > 0 {

@@ -3,7 +3,6 @@
 use farmem_engine::Memory;
 use std::io;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 const HUGE: usize = 2 << 20;
@@ -45,12 +44,6 @@ impl Table {
         // SAFETY: as above, and borrowed alone.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.words) }
     }
-
-    /// The same words as atomics, as a store has them that other threads read.
-    fn atomics(&self) -> &[AtomicU64] {
-        // SAFETY: as for `words`; the layout is the same, and while `self` is borrowed nobody writes.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.words) }
-    }
 }
 
 impl Drop for Table {
@@ -84,45 +77,30 @@ pub(crate) fn prefetch<const HINT: u8>(at: *const u64) {
     let _no_hint_here = at;
 }
 
-#[inline(always)]
-fn prefetch_lines<const HINT: u8>(words: &[u64], offset: u64, len: usize) {
-    let (first, behind) = (offset as usize / LINE, (offset as usize + len).div_ceil(LINE));
-    for line in first..behind {
-        prefetch::<HINT>(words.as_ptr().wrapping_add(line * (LINE / 8)));
-    }
-}
+/// The table as a memory, with a hint of choice.
+pub(crate) struct Hinted<'t, const HINT: u8>(pub(crate) &'t Table);
 
-/// Windows are copied word by word through atomics.
-pub(crate) struct Copied<'t, const HINT: u8>(pub(crate) &'t Table);
-
-impl<const HINT: u8> Memory for Copied<'_, HINT> {
+impl<const HINT: u8> Memory for Hinted<'_, HINT> {
     #[inline(always)]
-    fn prefetch(&self, offset: u64, len: usize) {
-        prefetch_lines::<HINT>(self.0.words(), offset, len);
+    fn window(&self, offset: u64, len: usize) -> &[u8] {
+        let words = &self.0.words()[offset as usize / 8..][..len / 8];
+        // SAFETY: the bytes of words that are borrowed.
+        unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
     }
 
     #[inline(always)]
-    fn load<'a>(&'a self, offset: u64, window: &'a mut [u8]) -> &'a [u8] {
-        let from = &self.0.atomics()[offset as usize / 8..][..window.len() / 8];
-        for (to, word) in window.as_chunks_mut().0.iter_mut().zip(from) {
-            *to = word.load(Ordering::Relaxed).to_le_bytes();
+    fn prefetch(&self, window: &[u8]) {
+        for line in (0..window.len()).step_by(LINE) {
+            prefetch::<HINT>(window.as_ptr().wrapping_add(line).cast());
         }
-        window
     }
 }
 
-/// Windows are lent from where they lie.
-pub(crate) struct Lent<'t, const HINT: u8>(pub(crate) &'t Table);
-
-impl<const HINT: u8> Memory for Lent<'_, HINT> {
+/// The table as a memory, asked for as the engine does it.
+impl Memory for &Table {
     #[inline(always)]
-    fn prefetch(&self, offset: u64, len: usize) {
-        prefetch_lines::<HINT>(self.0.words(), offset, len);
-    }
-
-    #[inline(always)]
-    fn load<'a>(&'a self, offset: u64, window: &'a mut [u8]) -> &'a [u8] {
-        let words = &self.0.words()[offset as usize / 8..][..window.len() / 8];
+    fn window(&self, offset: u64, len: usize) -> &[u8] {
+        let words = &self.words()[offset as usize / 8..][..len / 8];
         // SAFETY: the bytes of words that are borrowed.
         unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
     }

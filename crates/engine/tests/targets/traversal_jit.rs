@@ -40,7 +40,7 @@ pub(crate) fn traversal_jit(data: &[u8]) -> bool {
     let ranges = Ranges::new(&[Range { base: 0, len: data.len() as u64, offset: 0 }]).expect("one range");
     let mut fetch = |addr: VirtAddr, window: &mut [u8]| {
         let offset = ranges.translate(addr.0, window.len())?;
-        memory.load(offset, window);
+        window.copy_from_slice(memory.window(offset, window.len()));
         Ok(())
     };
     let mut state = State { cur_ptr: VirtAddr(0), scratch: scratch.clone() };
@@ -64,14 +64,8 @@ pub(crate) fn traversal_jit(data: &[u8]) -> bool {
 struct Bytes<'a>(&'a [u8]);
 
 impl Memory for Bytes<'_> {
-    fn prefetch(&self, offset: u64, len: usize) {
-        let end = usize::try_from(offset).expect("small") + len;
-        assert!(end <= self.0.len(), "only what the range table holds is asked for");
-    }
-
-    fn load<'a>(&'a self, offset: u64, window: &'a mut [u8]) -> &'a [u8] {
+    fn window(&self, offset: u64, len: usize) -> &[u8] {
         let start = usize::try_from(offset).expect("small");
-        window.copy_from_slice(&self.0[start..start + window.len()]);
-        window
+        &self.0[start..start + len]
     }
 }
