@@ -1,70 +1,22 @@
-//! `farmem bench`: the form every benchmark has, and the list of benchmarks.
+//! `farmem bench`: the list of benchmarks, and how their tables look. The form itself is farmem-bench's.
 
-mod machine;
 mod net;
-mod samples;
 
 pub(crate) use net::run as net;
 
 use crate::output::{self, Report};
-use machine::Machine;
-use serde::Serialize;
+use farmem_bench::{Results, Row};
 
-/// What a benchmark prints.
-#[derive(Serialize)]
-pub(crate) struct Results {
-    bench: &'static str,
-    machine: Machine,
-    rows: Vec<Row>,
-}
-
-/// One figure. Ids are stable and listed in docs/results.md.
-#[derive(Serialize)]
-pub(crate) struct Row {
-    id: String,
-    /// The figure; `None` when it could not be measured here, and then `why` says why.
-    value: Option<f64>,
-    unit: &'static str,
-    /// What it is compared with, measured in the same run.
-    baseline: Option<f64>,
-    /// `value / baseline`.
-    ratio: Option<f64>,
-    p50: Option<f64>,
-    p99: Option<f64>,
-    /// Measurements behind it.
-    n: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    why: Option<String>,
-}
-
-impl Row {
-    /// A figure that could not be measured here.
-    pub(crate) fn absent(id: impl Into<String>, unit: &'static str, why: impl Into<String>) -> Self {
-        let none = None;
-        Self {
-            id: id.into(),
-            value: none,
-            unit,
-            baseline: none,
-            ratio: none,
-            p50: none,
-            p99: none,
-            n: 0,
-            why: Some(why.into()),
-        }
-    }
-
-    fn cells(&self) -> Vec<String> {
-        let show = |figure: Option<f64>| figure.map_or_else(|| "-".to_owned(), |f| in_unit(f, self.unit));
-        vec![
-            self.id.clone(),
-            show(self.value),
-            show(self.baseline),
-            self.ratio.map_or_else(|| "-".to_owned(), |r| format!("{r:.2}")),
-            show(self.p99),
-            output::count(self.n),
-        ]
-    }
+fn cells(row: &Row) -> Vec<String> {
+    let show = |figure: Option<f64>| figure.map_or_else(|| "-".to_owned(), |f| in_unit(f, row.unit));
+    vec![
+        row.id.clone(),
+        show(row.value),
+        show(row.baseline),
+        row.ratio.map_or_else(|| "-".to_owned(), |r| format!("{r:.2}")),
+        show(row.p99),
+        output::count(row.n),
+    ]
 }
 
 fn in_unit(figure: f64, unit: &str) -> String {
@@ -77,7 +29,7 @@ fn in_unit(figure: f64, unit: &str) -> String {
 
 impl Report for Results {
     fn text(&self) -> String {
-        let rows: Vec<_> = self.rows.iter().map(Row::cells).collect();
+        let rows: Vec<_> = self.rows.iter().map(cells).collect();
         let mut text = format!(
             "bench {}: {}\n{}value: median; ratio: value / baseline, both from this run\n",
             self.bench,
@@ -85,8 +37,10 @@ impl Report for Results {
             output::table(&["id", "value", "baseline", "ratio", "p99", "n"], &rows)
         );
         for row in &self.rows {
-            if let Some(why) = &row.why {
-                text += &format!("{} was not measured: {why}\n", row.id);
+            match (&row.why, row.value) {
+                (Some(why), None) => text += &format!("{} was not measured: {why}\n", row.id),
+                (Some(why), Some(_)) => text += &format!("{}: {why}\n", row.id),
+                (None, _) => {}
             }
         }
         text

@@ -15,7 +15,8 @@ use farmem_io::{
 };
 pub use farmem_io::{Stop, pin_to_cpu};
 use farmem_machine::{Machine, Port, Rng};
-use farmem_memnode::MemNode;
+use farmem_memnode::{Budget, Config as NodeSettings, Interpreted, MemNode, WORKSPACES};
+pub use farmem_memnode::{Compile, Logic};
 use farmem_switch::{Budgets, Switch};
 use farmem_transport::PeerChange;
 use std::fs;
@@ -239,11 +240,33 @@ pub fn node<'a>(
     node: &'a NodeConfig,
     serving: impl Into<Serving<'a>>,
 ) -> Result<(), Error> {
-    struct Serve<'a>(&'a RackConfig, &'a NodeConfig, Serving<'a>);
-    impl WithLink for Serve<'_> {
+    node_running(config, node, Runner { compile: Interpreted, workspaces: WORKSPACES }, serving)
+}
+
+/// What a memory node runs traversals with.
+#[derive(Clone, Copy, Debug)]
+pub struct Runner<C> {
+    /// What it makes of programs.
+    pub compile: C,
+    /// Traversals whose hops are interleaved, at least one.
+    pub workspaces: usize,
+}
+
+/// As [`node`], with another runner: for comparing them.
+///
+/// # Errors
+/// As [`node`].
+pub fn node_running<'a, C: Compile>(
+    config: &'a RackConfig,
+    node: &'a NodeConfig,
+    runner: Runner<C>,
+    serving: impl Into<Serving<'a>>,
+) -> Result<(), Error> {
+    struct Serve<'a, C>(&'a RackConfig, &'a NodeConfig, Runner<C>, Serving<'a>);
+    impl<C: Compile> WithLink for Serve<'_, C> {
         type Output = ();
         fn with<L: Link + 'static>(self, link: L) -> Result<(), Error> {
-            let Self(config, node, serving) = self;
+            let Self(config, node, runner, serving) = self;
             let what = || format!("no {} bytes of memory for node {}", node.memory, node.name);
             let store =
                 MappedStore::new(node.memory).map_err(|source| Error::System { what: what(), source })?;
@@ -253,11 +276,14 @@ pub fn node<'a>(
             let Response::NodeJoined { home, control, .. } = join else {
                 return Err(wrong_answer("join_node"));
             };
-            serve(MemNode::new(node_settings(&home, &control), store), link, &control, serving)
+            let usual = node_settings(&home, &control);
+            let budget = Budget { workspaces: runner.workspaces, ..usual.budget };
+            let role = MemNode::compiling(NodeSettings { budget, ..usual }, store, runner.compile);
+            serve(role, link, &control, serving)
         }
     }
     place(config)?;
-    with_link(config, node.address, Serve(config, node, serving.into()))
+    with_link(config, node.address, Serve(config, node, runner, serving.into()))
 }
 
 fn serve<M, L>(role: M, mut link: L, control: &Endpoint, mut serving: Serving<'_>) -> Result<(), Error>

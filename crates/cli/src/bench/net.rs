@@ -9,12 +9,11 @@ mod rates;
 mod remote;
 mod roles;
 
-use super::machine::Machine;
-use super::{Results, Row};
 use crate::args::BenchNet;
 use crate::output;
 use crate::{End, Failure, progress};
 use farmem::{Transport, Waiting};
+use farmem_bench::{Machine, Results, Row};
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]

@@ -3,9 +3,9 @@
 use super::Effort;
 use super::operations::{ALL, Bed, Operation};
 use crate::Failure;
-use crate::bench::Row;
-use crate::bench::samples::Samples;
 use farmem::{Error, Rack};
+use farmem_bench::Row;
+use farmem_bench::Samples;
 use std::convert::Infallible;
 use std::hint::black_box;
 

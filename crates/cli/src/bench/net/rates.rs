@@ -3,10 +3,10 @@
 use super::Effort;
 use super::remote::{Ends, RawConfig, address};
 use crate::Failure;
-use crate::bench::Row;
-use crate::bench::samples::{rate_row, to_f64};
 use farmem::serve::Stop;
 use farmem::{Client, Op, Transport, VirtAddr};
+use farmem_bench::Row;
+use farmem_bench::{rate_row, to_f64};
 use std::thread::scope;
 use std::time::Instant;
 

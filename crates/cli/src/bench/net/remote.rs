@@ -4,12 +4,12 @@ use super::operations::{ALL, Bed, Operation};
 use super::roles::Roles;
 use super::{Effort, rates};
 use crate::Failure;
-use crate::bench::Row;
-use crate::bench::samples::Samples;
 use crate::rack_file::{RackFile, Shape};
 use farmem::raw::{Onward, RawRing, RawSocket};
 use farmem::serve::{Stop, pin_to_cpu};
 use farmem::{Client, Placement, Rack, RackConfig, Transport, Waiting};
+use farmem_bench::Row;
+use farmem_bench::Samples;
 use std::net::{IpAddr, SocketAddr};
 use std::thread::{Scope, scope};
 

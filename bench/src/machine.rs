@@ -5,8 +5,8 @@ use std::fmt;
 use std::fs::read_to_string;
 
 /// What matters of it.
-#[derive(Serialize)]
-pub(crate) struct Machine {
+#[derive(Clone, Debug, Serialize)]
+pub struct Machine {
     cpu: String,
     cpus: usize,
     kernel: String,
@@ -16,7 +16,8 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// Looks at the machine; call [`Machine::end`] when the work is done.
-    pub(crate) fn begin() -> Self {
+    #[must_use]
+    pub fn begin() -> Self {
         let info = read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or(": unknown");
         let kernel = read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -29,7 +30,7 @@ impl Machine {
     }
 
     /// Notes the load at the end.
-    pub(crate) fn end(&mut self) {
+    pub fn end(&mut self) {
         self.load[1] = load();
     }
 }

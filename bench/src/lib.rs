@@ -1,0 +1,18 @@
+//! Measurements that stand beside what they are compared with, from the same run.
+//!
+//! Every benchmark is a list of [`Row`]s in the same form ([`Results`]): `farmem bench NAME` prints it as a table or as JSON. Ids are
+//! stable and listed in docs/results.md. [`Samples`] are times of one kind of operation; [`Machine`] is where they were taken.
+
+mod machine;
+mod native;
+mod page_cache;
+mod paged;
+mod row;
+mod samples;
+
+pub use machine::Machine;
+pub use native::{Native, NativeLogic};
+pub use page_cache::{Evicted, PAGE_LEN, Page, Pages};
+pub use paged::{PageCounts, Paged};
+pub use row::{Results, Row};
+pub use samples::{Samples, rate_row, to_f64};

@@ -1,0 +1,228 @@
+//! Pages of far memory at the host, 4 KiB each; the one that was not used for longest makes room (PULSE 6: the cache-based system).
+//!
+//! Key type: [`Pages`]. It holds bytes and an order, and never more bytes than it was given. It fetches nothing and writes nothing
+//! back: whoever has it does.
+
+use farmem::VirtAddr;
+use std::collections::BTreeMap;
+
+/// Bytes of a page.
+pub const PAGE_LEN: usize = 4096;
+
+/// The number of a page: its address divided by its length.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Page(pub u64);
+
+impl Page {
+    /// The page of `addr`, and where in it.
+    #[must_use]
+    pub const fn of(addr: VirtAddr) -> (Self, usize) {
+        let len = PAGE_LEN as u64;
+        // Less than a page.
+        (Self(addr.0 / len), (addr.0 % len) as usize)
+    }
+
+    /// Its first byte.
+    #[must_use]
+    pub const fn addr(self) -> VirtAddr {
+        VirtAddr(self.0 * PAGE_LEN as u64)
+    }
+}
+
+/// The index of no slot.
+const NONE: u32 = u32::MAX;
+/// Pages of one table of the index.
+const TABLE: u64 = 512;
+
+/// A page that is here, and its neighbours in order of use.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    page: Page,
+    dirty: bool,
+    newer: u32,
+    older: u32,
+}
+
+/// A page that made room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Evicted<'a> {
+    /// Which.
+    pub page: Page,
+    /// Its bytes, when they were changed here and must be written back.
+    pub dirty: Option<&'a [u8]>,
+}
+
+/// The pages.
+#[derive(Debug)]
+pub struct Pages {
+    bytes: Vec<u8>,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    newest: u32,
+    oldest: u32,
+    /// Slots by page, in tables as a processor has them: looking one up is the price of every access.
+    index: BTreeMap<u64, Box<[u32; TABLE as usize]>>,
+    /// The table used last.
+    near: Option<(u64, Box<[u32; TABLE as usize]>)>,
+}
+
+impl Pages {
+    /// Room for as many whole pages as `bytes` holds.
+    ///
+    /// # Panics
+    /// When that is not one page, or 16 TiB and more.
+    #[must_use]
+    pub fn new(bytes: u64) -> Self {
+        let capacity = bytes / PAGE_LEN as u64;
+        assert!(capacity > 0, "{bytes} bytes hold no page");
+        let capacity =
+            u32::try_from(capacity).ok().filter(|&n| n < NONE).expect("a cache of less than 16 TiB");
+        let slot = Slot { page: Page(0), dirty: false, newer: NONE, older: NONE };
+        Self {
+            bytes: vec![0; capacity as usize * PAGE_LEN],
+            slots: vec![slot; capacity as usize],
+            free: (0..capacity).rev().collect(),
+            newest: NONE,
+            oldest: NONE,
+            index: BTreeMap::new(),
+            near: None,
+        }
+    }
+
+    /// Pages it has room for.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Pages it holds.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// True when it holds none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The page's bytes, when it is here; it is the one used last then.
+    pub fn get(&mut self, page: Page) -> Option<&[u8]> {
+        let slot = self.touch(page)?;
+        Some(&self.bytes[place(slot)..][..PAGE_LEN])
+    }
+
+    /// The page's bytes to change, when it is here; it is the one used last then, and dirty.
+    pub fn get_mut(&mut self, page: Page) -> Option<&mut [u8]> {
+        let slot = self.touch(page)?;
+        self.slots[slot as usize].dirty = true;
+        Some(&mut self.bytes[place(slot)..][..PAGE_LEN])
+    }
+
+    /// Takes a page in; it is clean, and the one used last.
+    ///
+    /// # Panics
+    /// When there is no room, the page is here already, or `bytes` are not a page.
+    pub fn fill(&mut self, page: Page, bytes: &[u8]) {
+        assert!(self.slot_of(page).is_none(), "{page:?} is here already");
+        let slot = self.free.pop().expect("room was made for it");
+        self.bytes[place(slot)..][..PAGE_LEN].copy_from_slice(bytes);
+        self.slots[slot as usize] = Slot { page, dirty: false, newer: NONE, older: NONE };
+        self.set(page, slot);
+        self.link_newest(slot);
+    }
+
+    /// Lets the page go that was not used for longest; `None` when there is none.
+    pub fn evict(&mut self) -> Option<Evicted<'_>> {
+        let slot = self.oldest;
+        if slot == NONE {
+            return None;
+        }
+        let Slot { page, dirty, .. } = self.slots[slot as usize];
+        self.unlink(slot);
+        self.set(page, NONE);
+        self.free.push(slot);
+        Some(Evicted { page, dirty: dirty.then(|| &self.bytes[place(slot)..][..PAGE_LEN]) })
+    }
+
+    /// Gives `write` the dirty ones among the `most` pages that were not used for longest; they stay, and are clean then.
+    pub fn clean_oldest(&mut self, most: usize, mut write: impl FnMut(Page, &[u8])) {
+        let mut slot = self.oldest;
+        for _ in 0..most {
+            let Some(this) = self.slots.get_mut(slot as usize) else { return };
+            if core::mem::take(&mut this.dirty) {
+                write(this.page, &self.bytes[place(slot)..][..PAGE_LEN]);
+            }
+            slot = this.newer;
+        }
+    }
+
+    fn touch(&mut self, page: Page) -> Option<u32> {
+        let slot = self.slot_of(page)?;
+        if slot != self.newest {
+            self.unlink(slot);
+            self.link_newest(slot);
+        }
+        Some(slot)
+    }
+
+    fn slot_of(&mut self, page: Page) -> Option<u32> {
+        let (number, entry) = split(page);
+        self.table(number, false).map(|table| table[entry]).filter(|&slot| slot != NONE)
+    }
+
+    fn set(&mut self, page: Page, slot: u32) {
+        let (number, entry) = split(page);
+        self.table(number, true).expect("a table is made where there is none")[entry] = slot;
+    }
+
+    /// The table with this number; it is the near one afterwards.
+    fn table(&mut self, number: u64, make: bool) -> Option<&mut [u32; TABLE as usize]> {
+        if self.near.as_ref().is_none_or(|(near, _)| *near != number) {
+            let found = self.index.remove(&number);
+            let table = found.or_else(|| make.then(|| Box::new([NONE; TABLE as usize])))?;
+            if let Some((number, table)) = self.near.replace((number, table)) {
+                self.index.insert(number, table);
+            }
+        }
+        self.near.as_mut().map(|(_, table)| &mut **table)
+    }
+
+    fn link_newest(&mut self, slot: u32) {
+        let behind = self.newest;
+        let this = &mut self.slots[slot as usize];
+        (this.newer, this.older) = (NONE, behind);
+        match self.slots.get_mut(behind as usize) {
+            Some(behind) => behind.newer = slot,
+            None => self.oldest = slot,
+        }
+        self.newest = slot;
+    }
+
+    fn unlink(&mut self, slot: u32) {
+        let Slot { newer, older, .. } = self.slots[slot as usize];
+        match self.slots.get_mut(newer as usize) {
+            Some(newer) => newer.older = older,
+            None => self.newest = older,
+        }
+        match self.slots.get_mut(older as usize) {
+            Some(older) => older.newer = newer,
+            None => self.oldest = newer,
+        }
+    }
+}
+
+/// The first byte of a slot.
+const fn place(slot: u32) -> usize {
+    slot as usize * PAGE_LEN
+}
+
+/// The number of a page's table, and its entry there.
+const fn split(page: Page) -> (u64, usize) {
+    // Less than a table.
+    (page.0 / TABLE, (page.0 % TABLE) as usize)
+}
+
+#[cfg(test)]
+mod tests;

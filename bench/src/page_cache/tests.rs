@@ -1,0 +1,122 @@
+use super::*;
+use proptest::prelude::*;
+
+/// What a cache may be asked for.
+#[derive(Clone, Copy, Debug)]
+enum Ask {
+    Read(u64),
+    Write(u64, u8),
+    /// Use it if it is here, fetch it if it is not.
+    Need(u64),
+    Evict,
+    /// Write dirty ones back among so many of the oldest.
+    Clean(usize),
+}
+
+fn ask() -> impl Strategy<Value = Ask> {
+    // Few pages in few tables, so that they meet; some far away, as those of other memory nodes are.
+    let page = prop_oneof![0..12_u64, 508..516_u64, Just(1 << 40), Just((1 << 52) - 1)];
+    prop_oneof![
+        page.clone().prop_map(Ask::Read),
+        (page.clone(), any::<u8>()).prop_map(|(page, byte)| Ask::Write(page, byte)),
+        page.prop_map(Ask::Need),
+        Just(Ask::Evict),
+        (0..12_usize).prop_map(Ask::Clean),
+    ]
+}
+
+/// The plain model: pages in order of use, the one used last at the end.
+#[derive(Default)]
+struct Model(Vec<(u64, u8, bool)>);
+
+impl Model {
+    fn touch(&mut self, page: u64) -> Option<&mut (u64, u8, bool)> {
+        let at = self.0.iter().position(|entry| entry.0 == page)?;
+        let entry = self.0.remove(at);
+        self.0.push(entry);
+        self.0.last_mut()
+    }
+
+    fn evict(&mut self) -> Option<(u64, Option<u8>)> {
+        (!self.0.is_empty())
+            .then(|| self.0.remove(0))
+            .map(|(page, byte, dirty)| (page, dirty.then_some(byte)))
+    }
+}
+
+fn evict(pages: &mut Pages) -> Option<(u64, Option<u8>)> {
+    pages.evict().map(|evicted| (evicted.page.0, evicted.dirty.map(|bytes| bytes[17])))
+}
+
+proptest! {
+    /// Beside a list that is kept in order of use: the same pages are here, the same one makes room, the same bytes are to be written
+    /// back, whatever happens in whatever order.
+    #[test]
+    fn it_does_what_a_list_in_order_of_use_does(capacity in 1..9_usize, asks in prop::collection::vec(ask(), 0..200)) {
+        let mut pages = Pages::new((capacity * PAGE_LEN) as u64 + 4095);
+        let mut model = Model::default();
+        for ask in asks {
+            match ask {
+                Ask::Read(page) => {
+                    let expected = model.touch(page).map(|entry| entry.1);
+                    prop_assert_eq!(pages.get(Page(page)).map(|bytes| bytes[17]), expected);
+                }
+                Ask::Write(page, byte) => {
+                    let here = model.touch(page).map(|entry| (entry.1, entry.2) = (byte, true)).is_some();
+                    let got = pages.get_mut(Page(page)).map(|bytes| bytes[17] = byte).is_some();
+                    prop_assert_eq!(got, here);
+                }
+                Ask::Need(page) => {
+                    if model.touch(page).is_none() {
+                        if model.0.len() == capacity {
+                            prop_assert_eq!(evict(&mut pages), model.evict());
+                        }
+                        model.0.push((page, page as u8, false));
+                        pages.fill(Page(page), &[page as u8; PAGE_LEN]);
+                    } else {
+                        prop_assert!(pages.get(Page(page)).is_some());
+                    }
+                }
+                Ask::Clean(most) => {
+                    let oldest = model.0.iter_mut().take(most).filter(|entry| entry.2);
+                    let expected: Vec<_> = oldest.map(|entry| {
+                        entry.2 = false;
+                        (entry.0, entry.1)
+                    }).collect();
+                    let mut got = Vec::new();
+                    pages.clean_oldest(most, |page, bytes| got.push((page.0, bytes[17])));
+                    prop_assert_eq!(got, expected);
+                }
+                Ask::Evict => prop_assert_eq!(evict(&mut pages), model.evict()),
+            }
+            prop_assert_eq!(pages.len(), model.0.len());
+            prop_assert!(pages.len() <= pages.capacity());
+        }
+    }
+}
+
+/// A cache of so many bytes holds what fits into them whole, to the byte, and asks for no more.
+#[test]
+fn its_limit_is_in_bytes() {
+    for (bytes, capacity) in [(4096, 1), (8191, 1), (8192, 2), (40_959, 9)] {
+        let pages = Pages::new(bytes);
+        assert_eq!((pages.capacity(), pages.bytes.len()), (capacity, capacity * PAGE_LEN));
+        assert!(pages.bytes.len() as u64 <= bytes);
+    }
+}
+
+/// A page beyond the room is a mistake of the one who fills.
+#[test]
+#[should_panic(expected = "room was made for it")]
+fn it_takes_no_page_without_room() {
+    let mut pages = Pages::new(4096);
+    pages.fill(Page(1), &[0; PAGE_LEN]);
+    pages.fill(Page(2), &[0; PAGE_LEN]);
+}
+
+/// The last page of the address space has an address.
+#[test]
+fn pages_and_addresses() {
+    assert_eq!(Page::of(VirtAddr(u64::MAX)), (Page((1 << 52) - 1), 4095));
+    assert_eq!(Page((1 << 52) - 1).addr(), VirtAddr(u64::MAX - 4095));
+}

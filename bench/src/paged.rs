@@ -1,0 +1,367 @@
+//! A host that caches pages of far memory and runs everything itself: the cache-based system that PULSE compares with (PULSE 6).
+//!
+//! Key type: [`Paged`], far memory like any other, so that the same structures and programs run on it. A page that is missing is fetched
+//! by one READ; one that was changed is written back when it makes room, by a WRITE that nobody waits for, together with other old
+//! ones, as a kernel's reclaim does. Fetches of pages that an access spans go out together. Calls of [`FarMemory`] wait for each fetch, as a
+//! thread does that faults; [`Concurrent`] ones overlap theirs.
+//!
+//! One host at a time: nobody is told of changes until they are written back ([`Paged::flush`]).
+
+use crate::native::Native;
+use crate::page_cache::{Evicted, PAGE_LEN, Page, Pages};
+use farmem::api::NodeInfo;
+use farmem::task::Concurrent;
+use farmem::{
+    Answer, Client, Completed, Dispatched, Error, FarMemory, NodeId, Op, Policy, Program, Ticket, VirtAddr,
+    Vma, Way,
+};
+use std::collections::{BTreeMap, VecDeque};
+
+mod access;
+
+use access::{Access, Missing};
+
+/// Old dirty pages that are written back together with one that makes room.
+const WRITE_BACK_BATCH: usize = 16;
+/// Write-backs under way at once; one more waits for the first of them.
+const WRITE_BACKS_MAX: usize = 64;
+
+/// What a cache did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PageCounts {
+    /// Pages fetched.
+    pub fetched: u64,
+    /// Pages written back.
+    pub written_back: u64,
+}
+
+/// An operation that waits for pages.
+#[derive(Debug)]
+struct Job {
+    ticket: Ticket,
+    access: Access,
+}
+
+/// Far memory through a cache of pages.
+pub struct Paged<'c> {
+    client: &'c mut Client,
+    pages: Pages,
+    native: Native,
+    /// Fetches under way.
+    fetches: BTreeMap<Ticket, Page>,
+    /// Pages that were asked for, and the places of the jobs that wait for them.
+    wanted: BTreeMap<Page, Vec<usize>>,
+    /// Wanted pages that there was no room for: all of it is for pages that are under way.
+    without_room: VecDeque<Page>,
+    write_backs: usize,
+    jobs: Vec<Option<Job>>,
+    free: Vec<usize>,
+    submitted: u64,
+    ended: VecDeque<Completed>,
+    counts: PageCounts,
+    failed: Option<Error>,
+}
+
+impl core::fmt::Debug for Paged<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Paged").field("counts", &self.counts).finish_non_exhaustive()
+    }
+}
+
+impl<'c> Paged<'c> {
+    /// An empty cache of `bytes` in front of the far memory of `client`, which has nothing outstanding.
+    ///
+    /// # Panics
+    /// When `bytes` hold no page.
+    #[must_use]
+    pub fn new(client: &'c mut Client, bytes: u64) -> Self {
+        Self {
+            client,
+            pages: Pages::new(bytes),
+            native: Native::new(),
+            fetches: BTreeMap::new(),
+            wanted: BTreeMap::new(),
+            without_room: VecDeque::new(),
+            write_backs: 0,
+            jobs: Vec::new(),
+            free: Vec::new(),
+            submitted: 0,
+            ended: VecDeque::new(),
+            counts: PageCounts::default(),
+            failed: None,
+        }
+    }
+
+    /// What it did so far.
+    #[must_use]
+    pub const fn counts(&self) -> PageCounts {
+        self.counts
+    }
+
+    /// Writes everything back that was changed, so that others see it. The pages stay.
+    ///
+    /// # Errors
+    /// [`Error`] when far memory does not take it.
+    pub fn flush(&mut self) -> Result<(), Error> {
+        self.write_back_oldest(usize::MAX)?;
+        while self.write_backs > 0 {
+            self.turn()?;
+        }
+        self.failed.take().map_or(Ok(()), Err)
+    }
+
+    /// Carries an access out to its end, waiting for each page that is missing.
+    fn carry_out(&mut self, op: Op) -> Result<Access, Error> {
+        let mut access = Access::of(op, &self.native);
+        loop {
+            match access.advance(&mut self.pages) {
+                Ok(()) => return Ok(access),
+                Err(Missing::Pages { first, last: _ }) => self.fetch_now(first)?,
+                Err(Missing::Never(error)) => return Err(error),
+            }
+        }
+    }
+
+    fn fetch_now(&mut self, page: Page) -> Result<(), Error> {
+        self.want(page, None)?;
+        while self.wanted.contains_key(&page) {
+            self.turn()?;
+        }
+        self.failed.take().map_or(Ok(()), Err)
+    }
+
+    /// Goes on with a job as far as it can.
+    fn go_on(&mut self, place: usize) -> Result<(), Error> {
+        let job = self.jobs[place].as_mut().expect("a job that waits for a page is there");
+        match job.access.advance(&mut self.pages) {
+            Ok(()) => self.end(place, None),
+            Err(Missing::Never(error)) => self.end(place, Some(error)),
+            Err(Missing::Pages { first, last }) => {
+                self.want(first, Some(place))?;
+                // What the access needs behind it is fetched along with it.
+                for number in first.0 + 1..=last.0 {
+                    if self.pages.get(Page(number)).is_none() {
+                        self.want(Page(number), None)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, place: usize, error: Option<Error>) {
+        let Job { ticket, access } = self.jobs[place].take().expect("a job ends once");
+        self.free.push(place);
+        let (answer, buf) = access.into_answer();
+        let result = error.map_or(Ok(answer), Err);
+        self.ended.push_back(Completed { ticket, result, buf });
+    }
+
+    /// Has a page fetched, for a job or for nobody in particular.
+    fn want(&mut self, page: Page, job: Option<usize>) -> Result<(), Error> {
+        let asked = self.wanted.contains_key(&page);
+        self.wanted.entry(page).or_default().extend(job);
+        if asked { Ok(()) } else { self.fetch(page) }
+    }
+
+    /// Asks for a page, when there is room for it.
+    fn fetch(&mut self, page: Page) -> Result<(), Error> {
+        if self.pages.len() + self.fetches.len() >= self.pages.capacity() && !self.make_room()? {
+            self.without_room.push_back(page);
+            return Ok(());
+        }
+        let buf = self.client.buffer(PAGE_LEN);
+        let ticket = self.client.submit(Op::Read { addr: page.addr(), buf })?;
+        self.fetches.insert(ticket, page);
+        Ok(())
+    }
+
+    /// Lets the oldest page go; false when there is none.
+    fn make_room(&mut self) -> Result<bool, Error> {
+        let Some(Evicted { page, dirty }) = self.pages.evict() else { return Ok(false) };
+        if let Some(bytes) = dirty {
+            // On one connection a READ of the page sees the WRITE before it.
+            write_back(self.client, page, bytes)?;
+            self.counts.written_back += 1;
+            self.write_backs += 1;
+            self.write_back_oldest(WRITE_BACK_BATCH)?;
+        }
+        while self.write_backs > WRITE_BACKS_MAX {
+            self.turn()?;
+        }
+        Ok(true)
+    }
+
+    /// Writes back the dirty ones among the `most` oldest pages.
+    fn write_back_oldest(&mut self, most: usize) -> Result<(), Error> {
+        let mut failed = Ok(());
+        let (client, mut written) = (&mut *self.client, 0);
+        self.pages.clean_oldest(most, |page, bytes| {
+            if failed.is_ok() {
+                failed = write_back(client, page, bytes);
+                written += 1;
+            }
+        });
+        self.counts.written_back += written as u64;
+        self.write_backs += written;
+        failed
+    }
+
+    /// Waits until a fetch or write-back ends, and deals with it.
+    fn turn(&mut self) -> Result<(), Error> {
+        let completed = self.client.next_completed()?.expect("who waits for a page has asked for it");
+        self.landed(completed)?;
+        while let Some(completed) = self.client.poll_ended() {
+            self.landed(completed)?;
+        }
+        Ok(())
+    }
+
+    fn landed(&mut self, completed: Completed) -> Result<(), Error> {
+        let Some(page) = self.fetches.remove(&completed.ticket) else {
+            self.write_backs -= 1;
+            self.client.recycle(completed.buf);
+            if let Err(error) = completed.result {
+                // Whose change it was is not known any more: the next call says that it was lost.
+                self.failed.get_or_insert(error);
+            }
+            return Ok(());
+        };
+        let jobs = self.wanted.remove(&page).unwrap_or_default();
+        match completed.result {
+            Ok(_) => {
+                self.counts.fetched += 1;
+                self.pages.fill(page, &completed.buf);
+            }
+            Err(error) if jobs.is_empty() => drop(self.failed.get_or_insert(error)),
+            Err(error) => {
+                // All who wait need this page, so none of them can go on; one can say why.
+                let mut error = Some(error);
+                for &place in &jobs {
+                    let why = error.take().unwrap_or(Error::Interrupted);
+                    self.end(place, Some(why));
+                }
+            }
+        }
+        self.client.recycle(completed.buf);
+        for place in jobs {
+            if self.jobs[place].is_some() {
+                self.go_on(place)?;
+            }
+        }
+        // The page that landed was used, so it can make room.
+        match self.without_room.pop_front() {
+            Some(page) => self.fetch(page),
+            None => Ok(()),
+        }
+    }
+}
+
+fn write_back(client: &mut Client, page: Page, bytes: &[u8]) -> Result<(), Error> {
+    let mut buf = client.buffer(0);
+    buf.extend_from_slice(bytes);
+    client.submit(Op::Write { addr: page.addr(), buf }).map(drop)
+}
+
+impl FarMemory for Paged<'_> {
+    fn read(&mut self, addr: VirtAddr, into: &mut [u8]) -> Result<(), Error> {
+        // Nearly always all of it is in one page that is here: then nothing is made for it.
+        let (page, at) = Page::of(addr);
+        if let Some(bytes) = self.pages.get(page).and_then(|bytes| bytes.get(at..at + into.len())) {
+            into.copy_from_slice(bytes);
+            return Ok(());
+        }
+        let buf = self.client.buffer(into.len());
+        let (_, buf) = self.carry_out(Op::Read { addr, buf })?.into_answer();
+        into.copy_from_slice(&buf);
+        self.client.recycle(buf);
+        Ok(())
+    }
+
+    fn write(&mut self, addr: VirtAddr, data: &[u8]) -> Result<(), Error> {
+        let mut buf = self.client.buffer(0);
+        buf.extend_from_slice(data);
+        let (_, buf) = self.carry_out(Op::Write { addr, buf })?.into_answer();
+        self.client.recycle(buf);
+        Ok(())
+    }
+
+    fn compare_swap(&mut self, addr: VirtAddr, compare: u64, swap: u64) -> Result<u64, Error> {
+        Ok(self.carry_out(Op::CompareSwap { addr, compare, swap })?.old())
+    }
+
+    fn fetch_add(&mut self, addr: VirtAddr, add: u64) -> Result<u64, Error> {
+        Ok(self.carry_out(Op::FetchAdd { addr, add })?.old())
+    }
+
+    fn dispatch(
+        &mut self,
+        program: &Program,
+        start: VirtAddr,
+        scratch: Vec<u8>,
+        limit: u32,
+        _everything_runs_here: &Policy,
+    ) -> Result<Dispatched, Error> {
+        let op = Op::Traverse { program: program.clone(), cur_ptr: start, scratch, limit };
+        match self.carry_out(op)?.into_answer() {
+            (Answer::Traversed(end), scratch) => Ok(Dispatched { way: Way::AtHost, end, scratch }),
+            (other @ Answer::Done { .. }, _) => unreachable!("a traversal does not answer {other:?}"),
+        }
+    }
+
+    fn allocate(&mut self, size: u64) -> Result<Vma, Error> {
+        self.client.allocate(size)
+    }
+
+    fn allocate_on(&mut self, size: u64, node: NodeId) -> Result<Vma, Error> {
+        self.client.allocate_on(size, node)
+    }
+
+    /// Also empties the cache: what is allocated there next has other bytes.
+    fn free(&mut self, base: VirtAddr) -> Result<(), Error> {
+        self.flush()?;
+        while self.pages.evict().is_some() {}
+        self.client.free(base)
+    }
+
+    fn nodes(&self) -> &[NodeInfo] {
+        self.client.nodes()
+    }
+
+    fn buffer(&mut self, len: usize) -> Vec<u8> {
+        self.client.buffer(len)
+    }
+
+    fn recycle(&mut self, buf: Vec<u8>) {
+        self.client.recycle(buf);
+    }
+}
+
+impl Concurrent for Paged<'_> {
+    /// A traversal runs here whatever its policy: as far as its pages go, without a way back to who submitted it.
+    fn submit(&mut self, op: Op) -> Result<Ticket, Error> {
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.jobs.push(None);
+            self.jobs.len() - 1
+        });
+        self.submitted += 1;
+        let ticket = Ticket::at(self.submitted, place);
+        self.jobs[place] = Some(Job { ticket, access: Access::of(op, &self.native) });
+        self.go_on(place)?;
+        Ok(ticket)
+    }
+
+    fn next_completed(&mut self) -> Result<Option<Completed>, Error> {
+        while self.ended.is_empty() && self.free.len() < self.jobs.len() {
+            self.turn()?;
+        }
+        match self.failed.take() {
+            Some(error) => Err(error),
+            None => Ok(self.ended.pop_front()),
+        }
+    }
+
+    fn poll_ended(&mut self) -> Option<Completed> {
+        self.ended.pop_front()
+    }
+}

@@ -1,0 +1,197 @@
+//! One access through the cache, as far as the pages that are here let it go.
+
+use crate::native::{Native, NativeLogic};
+use crate::page_cache::{PAGE_LEN, Page, Pages};
+use farmem::serve::Logic as _;
+use farmem::{Answer, Error, Op, TraversalStop, Traversed, VirtAddr};
+use farmem_traversal::{Step, WINDOW_LEN_MAX};
+
+/// Bytes of the word of an atomic.
+const WORD_LEN: usize = 8;
+
+/// Why an access cannot go on.
+#[derive(Debug)]
+pub(super) enum Missing {
+    /// Not without `first`; it will need the pages up to `last` as well.
+    Pages { first: Page, last: Page },
+    /// Not at all.
+    Never(Error),
+}
+
+/// An access, and how far it is.
+#[derive(Debug)]
+pub(super) struct Access {
+    what: What,
+    /// Bytes that were copied so far; of a traversal, of this iteration's window.
+    done: usize,
+}
+
+#[derive(Debug)]
+enum What {
+    Read { addr: VirtAddr, buf: Vec<u8> },
+    Write { addr: VirtAddr, buf: Vec<u8> },
+    Swap { addr: VirtAddr, compare: u64, swap: u64, old: u64 },
+    Add { addr: VirtAddr, add: u64, old: u64 },
+    Traverse(Box<Walk>),
+}
+
+/// A traversal that runs at this host.
+#[derive(Debug)]
+struct Walk {
+    logic: NativeLogic,
+    window_len: usize,
+    scratch_len: usize,
+    cur_ptr: VirtAddr,
+    scratch: Vec<u8>,
+    limit: u32,
+    iterations: u32,
+    returned: bool,
+    window: [u8; WINDOW_LEN_MAX],
+}
+
+impl Access {
+    /// An access that runs traversals as `native` code.
+    pub(super) fn of(op: Op, native: &Native) -> Self {
+        let what = match op {
+            Op::Read { addr, buf } | Op::RegionRead { addr, buf } => What::Read { addr, buf },
+            Op::Write { addr, buf } | Op::RegionWrite { addr, buf } => What::Write { addr, buf },
+            Op::CompareSwap { addr, compare, swap } => What::Swap { addr, compare, swap, old: 0 },
+            Op::FetchAdd { addr, add } => What::Add { addr, add, old: 0 },
+            Op::Traverse { program, cur_ptr, scratch, limit } => {
+                let window = [0; WINDOW_LEN_MAX];
+                What::Traverse(Box::new(Walk {
+                    logic: native.logic(&program),
+                    window_len: program.window_len(),
+                    scratch_len: program.scratch_len(),
+                    cur_ptr,
+                    scratch,
+                    limit,
+                    iterations: 0,
+                    returned: false,
+                    window,
+                }))
+            }
+        };
+        Self { what, done: 0 }
+    }
+
+    /// Goes on to the end, or to the first page that is missing.
+    pub(super) fn advance(&mut self, pages: &mut Pages) -> Result<(), Missing> {
+        let done = &mut self.done;
+        match &mut self.what {
+            What::Read { addr, buf } => copy(pages, *addr, buf, done, read),
+            What::Write { addr, buf } => copy(pages, *addr, buf, done, write),
+            What::Swap { addr, compare, swap, old } => {
+                *old = exchange(pages, *addr, |word| if word == *compare { *swap } else { word })?;
+                Ok(())
+            }
+            What::Add { addr, add, old } => {
+                *old = exchange(pages, *addr, |word| word.wrapping_add(*add))?;
+                Ok(())
+            }
+            What::Traverse(walk) => walk.advance(pages, done),
+        }
+    }
+
+    /// What an atomic found.
+    pub(super) const fn old(&self) -> u64 {
+        match self.what {
+            What::Swap { old, .. } | What::Add { old, .. } => old,
+            _ => 0,
+        }
+    }
+
+    /// Its answer, and its buffer or scratch pad.
+    pub(super) fn into_answer(self) -> (Answer, Vec<u8>) {
+        let old = self.old();
+        match self.what {
+            What::Read { buf, .. } | What::Write { buf, .. } => (Answer::Done { old }, buf),
+            What::Swap { .. } | What::Add { .. } => (Answer::Done { old }, Vec::new()),
+            What::Traverse(walk) => {
+                let Walk { returned, cur_ptr, iterations, scratch, .. } = *walk;
+                (
+                    Answer::Traversed(Traversed { returned, cur_ptr, iterations, requests: iterations }),
+                    scratch,
+                )
+            }
+        }
+    }
+}
+
+impl Walk {
+    fn advance(&mut self, pages: &mut Pages, done: &mut usize) -> Result<(), Missing> {
+        let (have, need) = (self.scratch.len(), self.scratch_len);
+        if have != need {
+            return Err(Missing::Never(Error::ScratchLen { have, need }));
+        }
+        while self.iterations < self.limit {
+            let window = &mut self.window[..self.window_len];
+            copy(pages, self.cur_ptr, window, done, read)?;
+            *done = 0;
+            self.iterations += 1;
+            match self.logic.step(window, &mut self.cur_ptr, &mut self.scratch) {
+                Step::Next => {}
+                Step::Return => {
+                    self.returned = true;
+                    return Ok(());
+                }
+                Step::Fault => {
+                    let (addr, reason) = (self.cur_ptr, TraversalStop::ProgramFault);
+                    return Err(Missing::Never(Error::Traversal { addr, reason }));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Copies between `buf` and the pages at `addr`, `done` bytes of which are done, page by page.
+fn copy(
+    pages: &mut Pages,
+    addr: VirtAddr,
+    buf: &mut [u8],
+    done: &mut usize,
+    piece: impl Fn(&mut Pages, Page, usize, &mut [u8]) -> Option<()>,
+) -> Result<(), Missing> {
+    let len = buf.len();
+    while *done < len {
+        let at = checked(addr, *done, 1)?;
+        let (page, offset) = Page::of(at);
+        let end = len.min(*done + PAGE_LEN - offset);
+        if piece(pages, page, offset, &mut buf[*done..end]).is_none() {
+            let (last, _) = Page::of(checked(addr, len - 1, 1)?);
+            return Err(Missing::Pages { first: page, last });
+        }
+        *done = end;
+    }
+    Ok(())
+}
+
+fn read(pages: &mut Pages, page: Page, offset: usize, into: &mut [u8]) -> Option<()> {
+    into.copy_from_slice(&pages.get(page)?[offset..offset + into.len()]);
+    Some(())
+}
+
+fn write(pages: &mut Pages, page: Page, offset: usize, from: &mut [u8]) -> Option<()> {
+    pages.get_mut(page)?[offset..offset + from.len()].copy_from_slice(from);
+    Some(())
+}
+
+/// Replaces the word at `addr` by what `change` makes of it; answers what was there.
+fn exchange(pages: &mut Pages, addr: VirtAddr, change: impl FnOnce(u64) -> u64) -> Result<u64, Missing> {
+    if !addr.0.is_multiple_of(WORD_LEN as u64) {
+        return Err(Missing::Never(Error::Misaligned { addr }));
+    }
+    let (page, offset) = Page::of(addr);
+    let bytes = pages.get_mut(page).ok_or(Missing::Pages { first: page, last: page })?;
+    let word: &mut [u8; WORD_LEN] =
+        bytes[offset..].first_chunk_mut().expect("a page is a whole number of words");
+    let old = u64::from_le_bytes(*word);
+    *word = change(old).to_le_bytes();
+    Ok(old)
+}
+
+/// `addr` plus `by`, which must be an address of `len` bytes.
+fn checked(addr: VirtAddr, by: usize, len: u64) -> Result<VirtAddr, Missing> {
+    addr.checked_add(by as u64).ok_or(Missing::Never(Error::OutOfBounds { addr, len }))
+}

@@ -1,0 +1,121 @@
+//! Measurements: times in interleaved rounds, so that a machine that changes speed changes both sides.
+
+use crate::Row;
+use hdrhistogram::Histogram;
+use std::time::{Duration, Instant};
+
+/// Times of one kind of operation, in nanoseconds.
+#[derive(Clone, Debug)]
+pub struct Samples(Histogram<u64>);
+
+impl Default for Samples {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Samples {
+    /// None yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Histogram::new_with_max(60_000_000_000, 3).expect("a minute with three digits is in range"))
+    }
+
+    /// Times one operation and records it.
+    ///
+    /// # Errors
+    /// The operation's; it is not recorded then.
+    pub fn time<E>(&mut self, operation: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        let begin = Instant::now();
+        operation()?;
+        self.record(begin.elapsed());
+        Ok(())
+    }
+
+    /// Times one operation and records it when it answers true.
+    ///
+    /// # Errors
+    /// The operation's; it is not recorded then.
+    pub fn time_if<E>(&mut self, operation: impl FnOnce() -> Result<bool, E>) -> Result<(), E> {
+        let begin = Instant::now();
+        if operation()? {
+            self.record(begin.elapsed());
+        }
+        Ok(())
+    }
+
+    /// Times `batch` operations together and records their mean: for operations too short for the clock.
+    ///
+    /// # Errors
+    /// The operations'; they are not recorded then.
+    pub fn time_batch<E>(&mut self, batch: u32, operation: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        let begin = Instant::now();
+        operation()?;
+        // Tenths of a nanosecond are lost; the operations take tens of nanoseconds and more.
+        self.record(begin.elapsed() / batch.max(1));
+        Ok(())
+    }
+
+    /// Records a time that was taken elsewhere.
+    pub fn record(&mut self, time: Duration) {
+        self.0.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// Adds another's times.
+    pub fn add(&mut self, other: &Self) {
+        self.0.add(&other.0).expect("both have the same range");
+    }
+
+    /// Times recorded.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// True when there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The time that a share `q` of all does not exceed.
+    #[must_use]
+    pub fn quantile(&self, q: f64) -> f64 {
+        to_f64(self.0.value_at_quantile(q))
+    }
+
+    /// The row of these times beside those of the baseline.
+    #[must_use]
+    pub fn row(&self, id: &str, baseline: Option<&Self>) -> Row {
+        let median = self.quantile(0.5);
+        let row = Row {
+            p50: Some(median),
+            p99: Some(self.quantile(0.99)),
+            ..Row::figure(id, "ns", median, self.0.len())
+        };
+        row.beside(baseline.map(|b| b.quantile(0.5)))
+    }
+}
+
+/// The row of a rate, measured in rounds: the median round beside the median round of the baseline. Sorts both.
+#[must_use]
+pub fn rate_row(id: &str, rounds: &mut [f64], baseline: &mut [f64], n: u64) -> Row {
+    let value = median(rounds);
+    let baseline = (!baseline.is_empty()).then(|| median(baseline));
+    // The 99th percentile of a rate is its slow end: with few rounds, the slowest.
+    let slowest = rounds.first().copied();
+    Row { p50: Some(value), p99: slowest, ..Row::figure(id, "1/s", value, n) }.beside(baseline)
+}
+
+/// The median; sorts.
+pub(crate) fn median(figures: &mut [f64]) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// A count as a figure.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "times and counts for people, far below 2^52")]
+pub fn to_f64(n: u64) -> f64 {
+    n as f64
+}
