@@ -16,6 +16,7 @@ mod driver;
 mod error;
 mod http;
 mod link;
+pub mod pages;
 mod peers;
 pub mod raw;
 mod seed;

@@ -1,0 +1,26 @@
+//! The page cache's mechanism: far memory under plain loads and stores, by userfaultfd.
+//!
+//! Key types: [`Window`], the addresses and the frames under them; [`serve`], the loop that hands faults to [`Faults`];
+//! [`Memory`], the program's side. Policies stand beside and are pure: [`Recency`] says which page goes first, [`ReadAhead`] what
+//! is fetched beside a page that faulted. Below all lies [`Userfaultfd`], the system's calls with their results.
+//!
+//! Nothing here knows the network or who may hold a page: the host's agent does
+//! ([`farmem_host::agent::Pages`] is implemented by `&Window`).
+
+mod bell;
+mod memory;
+mod message;
+mod readahead;
+mod recency;
+mod serve;
+mod uffd;
+mod views;
+mod window;
+
+pub use memory::Memory;
+pub use message::{BATCH, Cause, Fault, Message, Messages, Patience};
+pub use readahead::{Groups, ReadAhead, STREAMS, Streams};
+pub use recency::{Frame, Recency};
+pub use serve::{Faults, Handler, HandlerCpu, Next, Ring, serve};
+pub use uffd::{Faulting, Features, Mapping, Reach, Stopped, Userfaultfd};
+pub use window::{Place, Window, WindowConfig};

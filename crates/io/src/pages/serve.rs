@@ -1,0 +1,231 @@
+//! Serving a window: the loop that reads faults and hands them to whoever resolves them.
+//!
+//! Key items: [`serve`], [`Faults`]. A hand-over costs three to four times less on one CPU than across two (docs/decisions,
+//! "same-CPU placement"), so the loop goes where the faulting threads run unless told otherwise.
+
+use super::{Fault, Message, Patience, Window};
+use crate::{Stop, Waiting};
+use farmem_wire::message::Page;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity, sched_yield};
+use std::fs::read_to_string;
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr;
+
+/// What resolves faults.
+pub trait Faults {
+    /// A thread waits for `page` until it is installed, mended, poisoned or woken: in this call, or in a later [`Faults::turn`]. The same
+    /// page may be reported many times: by several threads, by one that a signal interrupted, and late, when it is there already.
+    fn fault(&mut self, page: Page, fault: Fault);
+
+    /// All that was reported is handed over: do what takes time.
+    fn turn(&mut self) -> Next;
+}
+
+/// What the loop does after a [`Faults::turn`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Next {
+    /// Nothing is under way: sleep until somebody faults.
+    Sleep,
+    /// Something is: look what was reported meanwhile, and come back at once.
+    Look,
+}
+
+/// Where the loop runs.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum HandlerCpu {
+    /// Where the faulting thread runs; looked up now and then. The cheapest hand-over.
+    #[default]
+    Follow,
+    /// On this CPU.
+    Fixed(usize),
+    /// Wherever the system puts it.
+    Any,
+}
+
+/// Where a window is served, and how.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Handler {
+    /// Where the loop runs.
+    pub cpu: HandlerCpu,
+    /// What it does when nobody faults.
+    pub waiting: Waiting,
+}
+
+/// Ends a [`serve`], from any thread.
+#[derive(Clone, Debug)]
+pub struct Ring<'w> {
+    window: &'w Window,
+    stop: Stop,
+}
+
+impl<'w> Ring<'w> {
+    /// What ends the service of `window` that is given `stop`.
+    #[must_use]
+    pub const fn new(window: &'w Window, stop: Stop) -> Self {
+        Self { window, stop }
+    }
+
+    /// Ends it: returns when the loop has heard, or when there is none.
+    pub fn end(&self) {
+        self.stop.set();
+        self.window.bell().ring();
+    }
+}
+
+/// Serves the window on this thread until `stop` is set and rung for ([`Ring::end`]). One thread at a time serves a window.
+///
+/// The thread takes no signals meanwhile, and its CPUs are its own again afterwards.
+///
+/// # Errors
+/// When the system takes no more calls. Threads that wait then wait on.
+pub fn serve(window: &Window, handler: Handler, stop: &Stop, faults: &mut impl Faults) -> io::Result<()> {
+    window.bell().listen(window.uffd())?;
+    let _no_signals = SignalsBlocked::new();
+    let _cpus = CpusKept::new()?;
+    if let HandlerCpu::Fixed(cpu) = handler.cpu {
+        crate::pin_to_cpu(cpu)?;
+    }
+    let mut follower = (handler.cpu == HandlerCpu::Follow).then(Follower::default);
+    let result = turns(window, handler.waiting, stop, &mut follower, faults);
+    window.bell().leave(window.uffd());
+    result
+}
+
+fn turns(
+    window: &Window,
+    waiting: Waiting,
+    stop: &Stop,
+    follower: &mut Option<Follower>,
+    faults: &mut impl Faults,
+) -> io::Result<()> {
+    let mut messages = window.uffd().messages();
+    let (mut next, mut idle) = (Next::Sleep, 0_u32);
+    while !(stop.is_set() && next == Next::Sleep) {
+        let patience = match (next, waiting) {
+            (Next::Sleep, Waiting::Block) => Patience::Endless,
+            _ => Patience::None,
+        };
+        let count = messages.read(patience, &mut |message| match message {
+            Message::Fault(fault) if window.bell().hears(&fault, window.uffd()) => {}
+            Message::Fault(fault) => {
+                let page = window.page_of(&fault).expect("only the window and the bell are registered");
+                if let Some(follower) = follower {
+                    follower.saw(fault.thread);
+                }
+                faults.fault(page, fault);
+            }
+            other => unreachable!("{other:?} was not asked for"),
+        })?;
+        if count > 0 || next == Next::Look {
+            next = faults.turn();
+            idle = 0;
+        } else {
+            idle += 1;
+            if idle.is_multiple_of(SPINS_TO_YIELD) {
+                sched_yield();
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Looks in vain after which a spinning loop lets others run.
+const SPINS_TO_YIELD: u32 = 256;
+
+/// Keeps the loop where the threads that fault run.
+#[derive(Default)]
+struct Follower {
+    faults: u32,
+    cpu: Option<usize>,
+}
+
+/// Faults between two looks at where a faulting thread runs: a look costs as much as several faults.
+const FOLLOW_EVERY: u32 = 1024;
+
+impl Follower {
+    fn saw(&mut self, thread: u32) {
+        let due = self.faults.is_multiple_of(FOLLOW_EVERY);
+        self.faults = self.faults.wrapping_add(1);
+        if !due {
+            return;
+        }
+        let cpu = cpu_of(thread);
+        if cpu.is_some() && cpu != self.cpu {
+            // A CPU that this thread may not run on, or a thread that is gone: where the loop is serves too.
+            self.cpu = cpu.filter(|&cpu| crate::pin_to_cpu(cpu).is_ok());
+        }
+    }
+}
+
+/// Where a thread of this process ran last.
+fn cpu_of(thread: u32) -> Option<usize> {
+    processor(&read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?)
+}
+
+/// The CPU in a line of `/proc/PID/stat`: field 39, where the name, field 2, may have spaces and brackets in it.
+fn processor(stat: &str) -> Option<usize> {
+    let (_, behind_name) = stat.rsplit_once(')')?;
+    behind_name.split_ascii_whitespace().nth(39 - 3)?.parse().ok()
+}
+
+/// A thread that resolves faults must not run a signal handler that may fault.
+struct SignalsBlocked(libc::sigset_t);
+
+impl SignalsBlocked {
+    fn new() -> Self {
+        let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+        let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: `all` has room for the set, which the call fills.
+        let _ = unsafe { libc::sigfillset(all.as_mut_ptr()) };
+        // SAFETY: a set that was filled, and room for the one before.
+        let result = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
+        assert_eq!(result, 0, "a mask of all signals is one");
+        // SAFETY: the call succeeded, so it filled the set.
+        Self(unsafe { before.assume_init() })
+    }
+}
+
+impl Drop for SignalsBlocked {
+    fn drop(&mut self) {
+        // SAFETY: the set of before, whole.
+        let _ = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, ptr::null_mut()) };
+    }
+}
+
+/// Gives the thread its CPUs back.
+struct CpusKept(CpuSet);
+
+impl CpusKept {
+    fn new() -> io::Result<Self> {
+        Ok(Self(sched_getaffinity(None)?))
+    }
+}
+
+impl Drop for CpusKept {
+    fn drop(&mut self) {
+        // Refused only when the machine lost those CPUs meanwhile.
+        let _ = sched_setaffinity(None, &self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cpu_stands_behind_any_name() {
+        let numbers: Vec<String> = (4..=52).map(|n| n.to_string()).collect();
+        let rest = numbers.join(" ");
+        assert_eq!(processor(&format!("12 (a) b) 3) S {rest}")), Some(39));
+        assert_eq!(processor("12 (short) S 1 2"), None);
+        assert_eq!(processor(""), None);
+    }
+
+    #[test]
+    fn a_thread_of_ours_runs_somewhere() {
+        let here = u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+        assert!(cpu_of(here).is_some());
+        assert_eq!(cpu_of(u32::MAX), None);
+    }
+}

@@ -1,0 +1,148 @@
+//! The memory of a window: a memfd, and its two mappings.
+
+use super::window::Place;
+use crate::OpenError;
+use farmem_wire::VirtAddr;
+use farmem_wire::message::PAGE_LEN;
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, fstat, ftruncate, memfd_create};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use std::ffi::c_void;
+use std::os::fd::OwnedFd;
+use std::ptr::{self, NonNull};
+use std::slice;
+
+/// A memfd in two views: the program's, and ours.
+#[derive(Debug)]
+pub(super) struct Views {
+    program: View,
+    own: View,
+    file: OwnedFd,
+}
+
+/// A mapping of the whole file.
+#[derive(Debug)]
+struct View {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a view is an address range; what is done in it is done by atomics, by copies of frames that nobody writes, or by the
+// system, and it is unmapped by its one owner.
+unsafe impl Send for View {}
+// SAFETY: as above.
+unsafe impl Sync for View {}
+
+/// What the system counts blocks of a file in, in bytes.
+const BLOCK: u64 = 512;
+
+impl Views {
+    /// A file of `len` bytes without any memory, and its views.
+    pub(super) fn open(base: VirtAddr, len: usize, place: Place) -> Result<Self, OpenError> {
+        let system =
+            |e: Errno| OpenError::System { doing: format!("make a window of {len} bytes"), source: e.into() };
+        let file = memfd_create("farmem-window", MemfdFlags::CLOEXEC).map_err(system)?;
+        ftruncate(&file, len as u64).map_err(system)?;
+        let program = match place {
+            Place::Anywhere => View::map(&file, len, None).map_err(system)?,
+            Place::Same => at_base(&file, len, base)?,
+        };
+        let own = View::map(&file, len, None).map_err(system)?;
+        Ok(Self { program, own, file })
+    }
+
+    /// Where the program's view begins.
+    pub(super) fn program(&self) -> usize {
+        self.program.start.as_ptr().expose_provenance()
+    }
+
+    /// The program's view.
+    pub(super) const fn program_start(&self) -> NonNull<u8> {
+        self.program.start
+    }
+
+    /// Bytes of each view.
+    pub(super) const fn len(&self) -> usize {
+        self.program.len
+    }
+
+    /// Appends bytes of a frame that nobody writes now.
+    pub(super) fn read(&self, offset: usize, len: usize, out: &mut Vec<u8>) {
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.own.len), "inside the window");
+        // SAFETY: inside the view, by the assertion.
+        let start = unsafe { self.own.start.add(offset) };
+        // SAFETY: mapped, and written by nobody while the slice lives: the caller's page is frozen, and only its owner thaws it.
+        out.extend_from_slice(unsafe { slice::from_raw_parts(start.as_ptr(), len) });
+    }
+
+    /// Takes a page's mapping from the program; the frame stays.
+    pub(super) fn unmap_from_program(&self, offset: usize) {
+        assert!(offset < self.program.len, "inside the window");
+        // SAFETY: inside the view, by the assertion.
+        let start = unsafe { self.program.start.add(offset) };
+        // SAFETY: a page of the program's view of a shared file: its bytes stay in the file, and the next touch faults.
+        let result = unsafe { madvise(start.as_ptr().cast(), PAGE_LEN, Advice::LinuxDontNeed) };
+        result.expect("a page of our own mapping");
+    }
+
+    /// Gives a page's frame back to the system, and takes it out of every view.
+    pub(super) fn punch(&self, offset: usize) {
+        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let result =
+            rustix::io::retry_on_intr(|| fallocate(&self.file, mode, offset as u64, PAGE_LEN as u64));
+        result.expect("a hole in a file of our own");
+    }
+
+    pub(super) fn bytes_taken(&self) -> u64 {
+        let blocks = fstat(&self.file).expect("a file of our own").st_blocks;
+        u64::try_from(blocks).expect("a count") * BLOCK
+    }
+}
+
+/// The program's view where far memory has it.
+fn at_base(file: &OwnedFd, len: usize, base: VirtAddr) -> Result<View, OpenError> {
+    let taken = |why: &str| OpenError::Setting {
+        setting: "window's place",
+        value: format!("{base}"),
+        remedy: format!("{why}; choose a place anywhere, or another va_base for the rack"),
+    };
+    let place = usize::try_from(base.0).map_err(|_| taken("this machine has no such address"))?;
+    match View::map(file, len, Some(place)) {
+        Ok(view) if view.start.addr().get() == place => Ok(view),
+        Ok(_elsewhere) => Err(taken("this kernel ignores fixed addresses")),
+        Err(Errno::EXIST) => Err(taken("something of this process is mapped there")),
+        Err(e) => Err(taken(&format!("the system refuses ({e})"))),
+    }
+}
+
+impl View {
+    fn map(file: &OwnedFd, len: usize, at: Option<usize>) -> Result<Self, Errno> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        let (hint, flags): (*mut c_void, _) = match at {
+            Some(place) => (ptr::with_exposed_provenance_mut(place), flags | MapFlags::FIXED_NOREPLACE),
+            None => (ptr::null_mut(), flags),
+        };
+        // SAFETY: a new mapping; with an address, one that replaces nothing.
+        let start = unsafe { mmap(hint, len, protection, flags, file, 0) }?;
+        let start = NonNull::new(start.cast::<u8>()).ok_or(Errno::NOMEM)?;
+        let view = Self { start, len };
+        // A child would have the addresses without the userfaultfd, and read zeros where pages are missing.
+        view.advise(Advice::LinuxDontFork)?;
+        // Pages are fetched and given back by 4 KiB. A kernel without huge pages refuses, and need not be told.
+        let _small_pages_only = view.advise(Advice::LinuxNoHugepage);
+        Ok(view)
+    }
+
+    fn advise(&self, advice: Advice) -> Result<(), Errno> {
+        // SAFETY: the whole of a mapping of our own; neither advice touches its bytes.
+        unsafe { madvise(self.start.as_ptr().cast(), self.len, advice) }
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        // SAFETY: exactly what `map` mapped, and the last owner goes.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}

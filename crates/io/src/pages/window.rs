@@ -1,0 +1,394 @@
+//! A window: addresses of far memory that a program reaches by plain loads and stores.
+//!
+//! Key type: [`Window`]. A memfd is mapped twice: once for the program, at the addresses of far memory, where each touch of a page
+//! that is not there waits for whoever serves the window; and once for ourselves, to read what the program wrote. The file's
+//! offsets are the window's, and a page's memory is given back by punching a hole, so what the file takes is what is cached: the
+//! limit is exact (docs/decisions, "page cache").
+//!
+//! ```text
+//!   Gone --install--> ReadOnly --install--> Writable        what a page's frame and the program's mapping are; who may hold
+//!    ^  ^                |  ^------freeze------'  |         which page is the business of whoever calls
+//!    |  '----discard-----+-------------+----------'
+//!    |                  zap           zap
+//!    '-----release--- Kept <-----------'                    Kept: the bytes are there, the program's next touch waits
+//! ```
+//!
+//! What it does not do: decide. It fetches nothing, evicts nothing and keeps no protocol state.
+
+use super::bell::Bell;
+use super::uffd::{Faulting, Features, Mapping, Reach, Stopped, Userfaultfd};
+use super::{Fault, Memory, views::Views};
+use crate::OpenError;
+use farmem_host::agent::Pages;
+use farmem_wire::VirtAddr;
+use farmem_wire::message::{Access, PAGE_LEN, Page};
+use rustix::io::Errno;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+/// Where in this process a window appears.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Place {
+    /// At its addresses in far memory, so that a pointer stored there means the same to every process and every memory node.
+    #[default]
+    Same,
+    /// Wherever there is room: for bytes without pointers, and for several racks in one process.
+    Anywhere,
+}
+
+/// What a window is.
+#[derive(Clone, Copy, Debug)]
+pub struct WindowConfig {
+    /// Its first byte in far memory; a multiple of the page.
+    pub base: VirtAddr,
+    /// Bytes; a multiple of the page.
+    pub len: u64,
+    /// Pages it may cache at once; at least one.
+    pub frames_max: u64,
+    /// Where the program finds it.
+    pub place: Place,
+    /// How far faults are served. [`Reach::Full`] unless the program is known not to hand its addresses to the kernel.
+    pub reach: Reach,
+}
+
+/// Far memory as addresses of this process. Any thread may call it; one at a time acts on a page.
+#[derive(Debug)]
+pub struct Window {
+    base: VirtAddr,
+    frames_max: u64,
+    // Dropped in this order: no thread of the program may find the addresses unserved, or it would read zeros.
+    views: Views,
+    bell: Bell,
+    uffd: Userfaultfd,
+    states: Box<[AtomicU8]>,
+    frames: AtomicU64,
+}
+
+/// A page's frame, and the program's way to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+enum State {
+    /// No frame; a touch waits.
+    Gone = 0,
+    /// A frame that the program may read.
+    ReadOnly = 1,
+    /// A frame that the program may write.
+    Writable = 2,
+    /// A frame; a touch waits.
+    Kept = 3,
+    /// No frame; a touch ends in SIGBUS.
+    Poisoned = 4,
+}
+
+impl State {
+    const fn has_frame(self) -> bool {
+        matches!(self, Self::ReadOnly | Self::Writable | Self::Kept)
+    }
+}
+
+impl Window {
+    /// Opens a window in which no page is cached.
+    ///
+    /// A forked child does not have it: there the addresses are not mapped, and a touch is a SIGSEGV rather than wrong bytes.
+    ///
+    /// # Errors
+    /// [`OpenError::NotPermitted`] when this process may not serve faults as far as asked, [`OpenError::Setting`] for addresses
+    /// that are no window or are taken, [`OpenError::System`] when the kernel lacks something.
+    pub fn open(config: &WindowConfig) -> Result<Self, OpenError> {
+        let WindowConfig { base, len, frames_max, place, reach } = *config;
+        let len = usize::try_from(len).ok().filter(|&len| len > 0 && len.is_multiple_of(PAGE_LEN));
+        let Some(len) = len.filter(|_| base.0.is_multiple_of(PAGE_LEN as u64)) else {
+            return Err(setting("window", format!("{} bytes at {base}", config.len), "use whole pages"));
+        };
+        if frames_max == 0 {
+            return Err(setting("local limit", "0".into(), "give it room for one page at least"));
+        }
+        let uffd = Userfaultfd::open(reach, Features::WINDOW)?;
+        let views = Views::open(base, len, place)?;
+        let faulting = Faulting::MISSING.and(Faulting::MINOR).and(Faulting::WRITE_PROTECTED);
+        // SAFETY: the program's view is ours and new; whoever reaches into it knows that the window is to be served.
+        unsafe { uffd.register(views.program(), len, faulting) }.map_err(|e| OpenError::System {
+            doing: "serve faults of the window".into(),
+            source: e.into(),
+        })?;
+        let bell = Bell::open()?;
+        let states = Box::<[AtomicU8]>::new_zeroed_slice(len / PAGE_LEN);
+        // SAFETY: an AtomicU8 of zero bits is one of value 0.
+        let states = unsafe { states.assume_init() };
+        Ok(Self { base, frames_max, views, bell, uffd, states, frames: AtomicU64::new(0) })
+    }
+
+    /// Its first byte in far memory.
+    #[must_use]
+    pub const fn base(&self) -> VirtAddr {
+        self.base
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.views.len() as u64
+    }
+
+    /// False: a window has a page at least.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Pages it may cache at once.
+    #[must_use]
+    pub const fn frames_max(&self) -> u64 {
+        self.frames_max
+    }
+
+    /// Pages it caches now.
+    #[must_use]
+    pub fn frames(&self) -> u64 {
+        self.frames.load(Ordering::Acquire)
+    }
+
+    /// Bytes of memory the cached pages take, as the system counts them.
+    ///
+    /// # Panics
+    /// When the system cannot look at a file of ours.
+    #[must_use]
+    pub fn bytes_taken(&self) -> u64 {
+        self.views.bytes_taken()
+    }
+
+    /// How far faults are served.
+    #[must_use]
+    pub const fn reach(&self) -> Reach {
+        self.uffd.reach()
+    }
+
+    /// The program's side. Its accesses wait while nobody serves the window.
+    #[must_use]
+    pub const fn memory(&self) -> Memory<'_> {
+        Memory::new(&self.views)
+    }
+
+    /// The page a thread waits for; `None` for an address outside of the window.
+    #[must_use]
+    pub fn page_of(&self, fault: &Fault) -> Option<Page> {
+        let offset = fault.addr.checked_sub(self.views.program())?;
+        (offset < self.views.len()).then(|| Page::of(VirtAddr(self.base.0 + offset as u64)))
+    }
+
+    /// True when a page's bytes are here.
+    ///
+    /// # Panics
+    /// When the page is not in the window.
+    #[must_use]
+    pub fn has(&self, page: Page) -> bool {
+        self.state(self.index(page)).has_frame()
+    }
+
+    pub(super) const fn uffd(&self) -> &Userfaultfd {
+        &self.uffd
+    }
+
+    pub(super) const fn bell(&self) -> &Bell {
+        &self.bell
+    }
+
+    /// Puts pages in place that are not cached, from `first` on, and wakes who waits for them: one call of the system for all.
+    ///
+    /// # Panics
+    /// When `bytes` are not whole pages of the window, one of them is cached, or they are more than the limit allows.
+    pub fn install_run(&self, first: Page, bytes: &[u8], access: Access) {
+        assert!(bytes.len().is_multiple_of(PAGE_LEN), "whole pages");
+        let pages = self.run(first, bytes.len() / PAGE_LEN);
+        let count = pages.len() as u64;
+        let before = self.frames.fetch_add(count, Ordering::AcqRel);
+        assert!(before + count <= self.frames_max, "room was made for a page before it came");
+        for page in pages.clone() {
+            let was = self.swap(page, shown(access));
+            assert!(!was.has_frame(), "{:?} is cached already", self.page(page));
+        }
+        let (start, mut done, mut tries) = (self.place(pages.start), 0, 0);
+        while done < bytes.len() {
+            // SAFETY: pages of the registered view that nobody has yet; what they are to hold was fetched for them.
+            match unsafe { self.uffd.copy(start + done, &bytes[done..], mapping(access)) } {
+                Ok(()) => return,
+                Err(Stopped { done: 0, errno }) => {
+                    // AGAIN without progress: the program changes its mappings at this moment.
+                    assert!(errno == Errno::AGAIN && tries < TRIES_MAX, "a page that was missing: {errno}");
+                    tries += 1;
+                    std::thread::yield_now();
+                }
+                Err(stopped) => done += stopped.done,
+            }
+        }
+    }
+
+    /// A thread faulted at a page that is cached, and whose access is `access`: maps it again if need be, and lets the thread try again. So
+    /// do faults that were answered before they were read, and pages that were zapped and are wanted again.
+    ///
+    /// # Panics
+    /// When the page is not cached.
+    pub fn mend(&self, page: Page, access: Access) {
+        let index = self.index(page);
+        let was = self.swap(index, shown(access));
+        assert!(was.has_frame(), "{page:?} is cached");
+        let start = self.place(index);
+        // SAFETY: a page of the registered view; its frame holds its bytes.
+        match unsafe { self.uffd.map(start, PAGE_LEN, mapping(access)) } {
+            Ok(()) => {}
+            // It is mapped, and the marks of the mapping may be those of before.
+            Err(Stopped { errno: Errno::EXIST, .. }) => match access {
+                Access::Modified => self.protect(index, Mapping::Writable),
+                Access::Shared => self.wake(page),
+            },
+            Err(Stopped { errno, .. }) => panic!("{page:?} cannot be mapped: {errno}"),
+        }
+    }
+
+    /// Lets the threads that wait for a page try again.
+    ///
+    /// # Panics
+    /// When the page is not in the window.
+    pub fn wake(&self, page: Page) {
+        self.uffd.wake(self.place(self.index(page)), PAGE_LEN).expect("a page of our own range");
+    }
+
+    fn protect(&self, index: usize, mapping: Mapping) {
+        // SAFETY: a page of the registered view, by its owner's wish.
+        let result = unsafe { self.uffd.protect(self.place(index), PAGE_LEN, mapping) };
+        result.expect("a page of our own range");
+    }
+
+    fn punch(&self, index: usize) {
+        self.views.punch(index * PAGE_LEN);
+        self.frames.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    fn run(&self, first: Page, count: usize) -> Range<usize> {
+        let start = self.index(first);
+        assert!(count <= self.states.len() - start, "{count} pages from {first:?} leave the window");
+        start..start + count
+    }
+
+    /// A page's number in the window.
+    fn index(&self, page: Page) -> usize {
+        let offset = page.addr().0.checked_sub(self.base.0);
+        let index = offset.and_then(|n| usize::try_from(n).ok()).map(|n| n / PAGE_LEN);
+        index.filter(|&n| n < self.states.len()).unwrap_or_else(|| panic!("{page:?} is in the window"))
+    }
+
+    fn page(&self, index: usize) -> Page {
+        Page::of(VirtAddr(self.base.0 + (index * PAGE_LEN) as u64))
+    }
+
+    /// Where the program finds a page.
+    fn place(&self, index: usize) -> usize {
+        self.views.program() + index * PAGE_LEN
+    }
+
+    fn state(&self, index: usize) -> State {
+        decode(self.states[index].load(Ordering::Acquire))
+    }
+
+    fn swap(&self, index: usize, to: State) -> State {
+        decode(self.states[index].swap(to as u8, Ordering::AcqRel))
+    }
+}
+
+/// By whoever owns the window's pages: threads may share it, and one of them is the agent.
+impl Pages for &Window {
+    fn install(&mut self, page: Page, bytes: &[u8; PAGE_LEN], access: Access) {
+        let index = self.index(page);
+        if self.state(index) != State::ReadOnly {
+            return self.install_run(page, bytes, access);
+        }
+        assert_eq!(access, Access::Modified, "{page:?} is Shared already");
+        self.swap(index, State::Writable);
+        self.protect(index, Mapping::Writable);
+    }
+
+    fn freeze(&mut self, page: Page) {
+        let index = self.index(page);
+        match self.state(index) {
+            State::Writable => {
+                self.protect(index, Mapping::ReadOnly);
+                self.swap(index, State::ReadOnly);
+            }
+            State::Kept => {} // no thread reaches it
+            other => panic!("{page:?} is Modified, not {other:?}"),
+        }
+    }
+
+    fn read(&self, page: Page, range: Range<usize>, out: &mut Vec<u8>) {
+        let index = self.index(page);
+        assert!(range.start <= range.end && range.end <= PAGE_LEN, "a range of a page");
+        assert!(matches!(self.state(index), State::ReadOnly | State::Kept), "{page:?} is here, and frozen");
+        self.views.read(index * PAGE_LEN + range.start, range.len(), out);
+    }
+
+    fn zap(&mut self, page: Page) {
+        let index = self.index(page);
+        let was = self.swap(index, State::Kept);
+        assert!(was.has_frame(), "{page:?} is cached");
+        if was != State::Kept {
+            self.views.unmap_from_program(index * PAGE_LEN);
+        }
+    }
+
+    fn release(&mut self, page: Page) {
+        let index = self.index(page);
+        assert_eq!(self.swap(index, State::Gone), State::Kept, "{page:?} was zapped");
+        self.punch(index);
+    }
+
+    fn discard(&mut self, page: Page) {
+        let index = self.index(page);
+        assert!(self.swap(index, State::Gone).has_frame(), "{page:?} is cached");
+        self.punch(index); // takes the frame out of every view as well
+    }
+
+    fn poison(&mut self, page: Page) {
+        let index = self.index(page);
+        let was = self.swap(index, State::Poisoned);
+        assert!(!was.has_frame(), "{page:?} is Invalid");
+        // SAFETY: a page of the registered view that has no frame.
+        match unsafe { self.uffd.poison(self.place(index), PAGE_LEN) } {
+            Ok(()) => {}
+            Err(Stopped { errno: Errno::EXIST, .. }) if was == State::Poisoned => self.wake(page),
+            Err(Stopped { errno, .. }) => panic!("{page:?} cannot be poisoned: {errno}"),
+        }
+    }
+}
+
+/// Times an ioctl is tried again that met a change of the mappings.
+const TRIES_MAX: u32 = 1 << 20;
+
+const fn shown(access: Access) -> State {
+    match access {
+        Access::Shared => State::ReadOnly,
+        Access::Modified => State::Writable,
+    }
+}
+
+/// The mode is chosen by the page's state each time, never left to marks that the kernel may have dropped.
+const fn mapping(access: Access) -> Mapping {
+    match access {
+        Access::Shared => Mapping::ReadOnly,
+        Access::Modified => Mapping::Writable,
+    }
+}
+
+fn decode(state: u8) -> State {
+    match state {
+        0 => State::Gone,
+        1 => State::ReadOnly,
+        2 => State::Writable,
+        3 => State::Kept,
+        4 => State::Poisoned,
+        other => unreachable!("{other} is no state of a page"),
+    }
+}
+
+fn setting(setting: &'static str, value: String, remedy: &str) -> OpenError {
+    OpenError::Setting { setting, value, remedy: remedy.into() }
+}
