@@ -24,6 +24,7 @@ mod members;
 mod record;
 mod replies;
 mod requests;
+pub mod reset;
 pub mod splitting;
 mod state;
 mod tables;

@@ -16,6 +16,7 @@ extern crate alloc;
 
 mod node;
 mod note;
+pub mod page_gate;
 mod peers;
 mod programs;
 mod regions;

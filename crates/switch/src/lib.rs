@@ -14,6 +14,7 @@ extern crate alloc;
 
 mod answer;
 mod budgets;
+pub mod directory;
 mod note;
 pub mod protect;
 mod switch;

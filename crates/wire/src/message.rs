@@ -8,11 +8,15 @@ use crate::reader::{Put, Reader};
 use crate::{Domain, HostId, RequestId, VirtAddr, WireError};
 use alloc::vec::Vec;
 
+mod coherence;
 mod page;
 mod traverse;
 mod update;
 
-pub use page::{Access, PAGE_LEN, PAGE_SHIFT, Page};
+pub use coherence::{Busy, Data, Done, Get, Grant, Part, Read, Recall, RecallAck, WriteBack, WriteBackAck};
+pub use page::{
+    Access, CACHING_HOSTS_MAX, FetchId, HostSet, PAGE_LEN, PAGE_SHIFT, Page, REGION_ORDER_MAX, Region, Seq,
+};
 pub use traverse::{CODE_LEN_MAX, SCRATCH_LEN_MAX, Traverse};
 pub use update::{Update, Updates};
 

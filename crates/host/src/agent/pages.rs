@@ -50,6 +50,9 @@ pub trait Pages {
         self.release(page);
     }
 
+    /// Has threads that wait for the page look again: what they wanted of it they may have.
+    fn wake(&mut self, page: Page);
+
     /// The latest bytes of an Invalid page died with the host that had it Modified: from here on an access ends in an
     /// error (SIGBUS), and so do those that wait now. [`Pages::install`] makes the page good again.
     fn poison(&mut self, page: Page);

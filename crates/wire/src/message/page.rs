@@ -1,6 +1,6 @@
-//! Pages, as the coherence messages name them (PROTOCOL 12.1).
+//! Pages, the regions a directory keeps of them, and the numbers that order what happens to them (PROTOCOL 12.1 to 12.4).
 
-use crate::VirtAddr;
+use crate::{HostId, VirtAddr};
 use core::fmt;
 
 /// Bytes of a page: what is cached, fetched and written back at once (MIND 4.3.1).
@@ -8,6 +8,12 @@ pub const PAGE_LEN: usize = 1 << PAGE_SHIFT;
 
 /// Bits of an address below its page's number.
 pub const PAGE_SHIFT: u32 = 12;
+
+/// The largest region has 2^`REGION_ORDER_MAX` pages: 2 MiB (MIND 4.3.1).
+pub const REGION_ORDER_MAX: u8 = 9;
+
+/// Hosts that can take part: those with numbers below this.
+pub const CACHING_HOSTS_MAX: u16 = 64;
 
 /// A page of far memory: its address divided by [`PAGE_LEN`]. Below 2^52.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -47,4 +53,270 @@ pub enum Access {
     Shared = 1,
     /// Read and write it; nobody else may do either.
     Modified = 2,
+}
+
+/// A number in the history of a region. It grows when the right to write changes hands and when a page is handed out to be written
+/// (PROTOCOL 12.4), and stamps what was decided then; the larger is the later. Never wraps.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Seq(pub u64);
+
+impl Seq {
+    /// The number after this one.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+/// The name of one page request among those of its host: 16 bits of the host's generation, 48 of a counter. Never used again.
+///
+/// A [`crate::RequestId`] has 32 bits of counter, which a host that faults 100,000 times a second uses up in half a day.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct FetchId(pub u64);
+
+impl FetchId {
+    const COUNTER_BITS: u32 = 48;
+
+    /// The first id of this generation of a host.
+    #[must_use]
+    pub const fn first(generation: u16) -> Self {
+        Self((generation as u64) << Self::COUNTER_BITS)
+    }
+
+    /// The id after this one; none after the last of its generation.
+    #[must_use]
+    pub const fn next(self) -> Option<Self> {
+        let next = Self(self.0.wrapping_add(1));
+        if next.0 & ((1 << Self::COUNTER_BITS) - 1) == 0 { None } else { Some(next) }
+    }
+
+    /// The host's generation.
+    #[must_use]
+    pub const fn generation(self) -> u16 {
+        (self.0 >> Self::COUNTER_BITS) as u16
+    }
+}
+
+/// What one directory entry is about (MIND 4.3.1): 2^order pages, at a multiple of as many.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Region {
+    base: Page,
+    order: u8,
+}
+
+impl Region {
+    /// The region of 2^`order` pages from `base` on; none when the order is above [`REGION_ORDER_MAX`] or the base is not aligned.
+    #[must_use]
+    pub const fn new(base: Page, order: u8) -> Option<Self> {
+        if order > REGION_ORDER_MAX || base.0 & ((1 << order) - 1) != 0 {
+            return None;
+        }
+        Some(Self { base, order })
+    }
+
+    /// The region of 2^`order` pages that holds `page`.
+    ///
+    /// # Panics
+    /// When the order is above [`REGION_ORDER_MAX`].
+    #[must_use]
+    pub const fn around(page: Page, order: u8) -> Self {
+        assert!(order <= REGION_ORDER_MAX, "a region has at most 2 MiB");
+        Self { base: Page(page.0 >> order << order), order }
+    }
+
+    /// The first page.
+    #[must_use]
+    pub const fn base(self) -> Page {
+        self.base
+    }
+
+    /// Log2 of its pages.
+    #[must_use]
+    pub const fn order(self) -> u8 {
+        self.order
+    }
+
+    /// How many pages it has.
+    #[must_use]
+    pub const fn len(self) -> u64 {
+        1 << self.order
+    }
+
+    /// A region is never empty.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        false
+    }
+
+    /// The last page.
+    #[must_use]
+    pub const fn last(self) -> Page {
+        Page(self.base.0 + self.len() - 1)
+    }
+
+    /// True when the page is in it.
+    #[must_use]
+    pub const fn contains(self, page: Page) -> bool {
+        page.0 >> self.order == self.base.0 >> self.order
+    }
+
+    /// The page this many pages behind the first.
+    ///
+    /// # Panics
+    /// When the region has no such page.
+    #[must_use]
+    pub const fn page(self, index: u16) -> Page {
+        assert!((index as u64) < self.len(), "a region has a page of that index");
+        Page(self.base.0 + index as u64)
+    }
+
+    /// How many pages behind the first the page is.
+    ///
+    /// # Panics
+    /// When it is not in the region.
+    #[must_use]
+    pub const fn index(self, page: Page) -> u16 {
+        assert!(self.contains(page), "the page is in the region");
+        #[expect(clippy::cast_possible_truncation, reason = "below 2^9")]
+        let index = (page.0 - self.base.0) as u16;
+        index
+    }
+
+    /// The lower and the upper half; none when it is a single page.
+    #[must_use]
+    pub const fn halves(self) -> Option<(Self, Self)> {
+        let Some(order) = self.order.checked_sub(1) else { return None };
+        let upper = Page(self.base.0 + (1 << order));
+        Some((Self { base: self.base, order }, Self { base: upper, order }))
+    }
+
+    /// The region that this one is half of; none for the largest.
+    #[must_use]
+    pub const fn parent(self) -> Option<Self> {
+        if self.order == REGION_ORDER_MAX { None } else { Some(Self::around(self.base, self.order + 1)) }
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "region {:#x}+{:#x}", self.base.addr().0, self.len() << PAGE_SHIFT)
+    }
+}
+
+/// A set of hosts with numbers below [`CACHING_HOSTS_MAX`]: who shares a region, who has still to answer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct HostSet(pub u64);
+
+impl HostSet {
+    /// Nobody.
+    pub const EMPTY: Self = Self(0);
+
+    /// This host alone.
+    ///
+    /// # Panics
+    /// When its number is [`CACHING_HOSTS_MAX`] or more.
+    #[must_use]
+    pub const fn only(host: HostId) -> Self {
+        assert!(host.0 < CACHING_HOSTS_MAX, "a host that takes part has a small number");
+        Self(1 << host.0)
+    }
+
+    /// These hosts and one more.
+    #[must_use]
+    pub const fn with(self, host: HostId) -> Self {
+        Self(self.0 | Self::only(host).0)
+    }
+
+    /// These hosts less one.
+    #[must_use]
+    pub const fn without(self, host: HostId) -> Self {
+        Self(self.0 & !Self::only(host).0)
+    }
+
+    /// These hosts and those.
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// True when the host is among them.
+    #[must_use]
+    pub const fn contains(self, host: HostId) -> bool {
+        host.0 < CACHING_HOSTS_MAX && self.0 >> host.0 & 1 == 1
+    }
+
+    /// True when nobody is.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// How many they are.
+    #[must_use]
+    pub const fn len(self) -> u32 {
+        self.0.count_ones()
+    }
+
+    /// The hosts, by number.
+    pub fn iter(self) -> impl Iterator<Item = HostId> {
+        (0..CACHING_HOSTS_MAX).map(HostId).filter(move |&host| self.contains(host))
+    }
+}
+
+impl fmt::Debug for HostSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter().map(|host| host.0)).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(number: u64) -> Page {
+        Page::of(VirtAddr(number << PAGE_SHIFT))
+    }
+
+    #[test]
+    fn a_region_is_aligned_and_bounded() {
+        assert!(Region::new(page(8), 3).is_some());
+        assert!(Region::new(page(4), 3).is_none(), "not at a multiple of its length");
+        assert!(Region::new(page(0), REGION_ORDER_MAX).is_some());
+        assert!(Region::new(page(0), REGION_ORDER_MAX + 1).is_none(), "longer than 2 MiB");
+        let top = Region::around(page((1 << 52) - 1), REGION_ORDER_MAX);
+        assert_eq!(top.last(), page((1 << 52) - 1), "the last region ends with the address space");
+    }
+
+    #[test]
+    fn halves_make_the_region_again() {
+        let region = Region::new(page(8), 2).unwrap();
+        let (low, high) = region.halves().unwrap();
+        assert_eq!((low.base(), low.last()), (page(8), page(9)));
+        assert_eq!((high.base(), high.last()), (page(10), page(11)));
+        assert_eq!((low.parent(), high.parent()), (Some(region), Some(region)));
+        for index in 0..4 {
+            assert_eq!(region.index(region.page(index)), index);
+            assert_eq!(low.contains(region.page(index)), index < 2);
+        }
+        assert!(!region.contains(page(7)) && !region.contains(page(12)));
+        assert_eq!(Region::new(page(8), 0).unwrap().halves(), None);
+        assert_eq!(Region::new(page(0), REGION_ORDER_MAX).unwrap().parent(), None);
+    }
+
+    #[test]
+    fn a_set_holds_exactly_what_was_put_in() {
+        let set = HostSet::only(HostId(1)).with(HostId(63)).with(HostId(4)).without(HostId(1));
+        assert_eq!(set.iter().collect::<alloc::vec::Vec<_>>(), [HostId(4), HostId(63)]);
+        assert_eq!(set.len(), 2);
+        assert!(!set.contains(HostId(64)), "too large a number is in no set");
+        assert!(set.without(HostId(4)).without(HostId(63)).is_empty());
+    }
+
+    #[test]
+    fn ids_of_a_generation_end() {
+        let first = FetchId::first(7);
+        assert_eq!(first.next(), Some(FetchId(first.0 + 1)));
+        let last = FetchId(FetchId::first(8).0 - 1);
+        assert_eq!((last.generation(), last.next()), (7, None));
+    }
 }

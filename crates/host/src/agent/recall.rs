@@ -1,0 +1,130 @@
+//! Recalls: giving pages up, and saying so when the memory node has what was written (PROTOCOL 12.20, 12.21).
+//!
+//! ```text
+//!   owner                switch                 node
+//!     |  <--- recall s ----|                      |
+//!   freeze, zap            |                      |
+//!     |---- write-back g, ack s ----------------->|  the bytes are there, and only now
+//!     |                    |<------ ack s --------|  the switch learns that the owner is done
+//!     |  <--- ack g ------------------------------|
+//! ```
+//!
+//! An acknowledgement that overtook a write-back would have the next host fetch old bytes.
+
+use super::{Action, Agent, Cached, Outcome, Writing, give_up_shared};
+use alloc::vec::Vec;
+use farmem_wire::message::{Access, Page, Recall, RecallAck, Region, Seq, WriteBack, WriteBackAck};
+
+impl Agent {
+    /// The switch wants the region's pages from before `recall.seq`. What to do is decided by each page as it is here, never by what
+    /// the switch may believe of it.
+    pub(super) fn recall(&mut self, recall: &Recall, out: &mut Vec<Action>) -> Outcome {
+        let &Recall { region, seq, .. } = recall;
+        let known = self.owed.iter().any(|owed| owed.region == region);
+        if !known && self.owed.len() == self.bounds.owed {
+            return Outcome::Full;
+        }
+        self.raise_floors(region, seq);
+        let first = out.len();
+        let needless = self.give_up(recall, out);
+        let ack = RecallAck { region, seq, needless };
+        if !self.is_writing_in(&ack) {
+            out.push(Action::RecallAck(ack));
+            return Outcome::Done;
+        }
+        self.owe(ack);
+        for index in first..out.len() {
+            if let Action::Freeze(page) = out[index] {
+                let grant = self.writing[&page].grant;
+                out.push(self.write_back(page, grant));
+            }
+        }
+        Outcome::Done
+    }
+
+    /// What was sent to requests in the region before `seq` is void.
+    fn raise_floors(&mut self, region: Region, seq: Seq) {
+        for (_, request) in self.requests.range_mut(region.base()..=region.last()) {
+            request.floor = request.floor.max(seq);
+            request.held = request.held.filter(|held| held.seq >= seq);
+            request.granted = request.granted.filter(|&granted| granted >= seq);
+        }
+    }
+
+    /// Takes the pages from the program, or the right to write them; answers how many that nobody had asked for.
+    fn give_up(&mut self, recall: &Recall, out: &mut Vec<Action>) -> u16 {
+        let &Recall { region, seq, keep, wanted } = recall;
+        let Self { cached, requests, writing, frames, .. } = self;
+        let mut needless: u16 = 0;
+        let mut give_up = |page: Page, cached: &mut Cached| {
+            let shared = cached.access == Access::Shared;
+            if cached.grant >= seq || shared && keep {
+                return false;
+            }
+            if wanted.is_some_and(|wanted| wanted != region.index(page)) {
+                needless = needless.saturating_add(1);
+            }
+            if shared {
+                let freed = give_up_shared(writing, page, out);
+                // A thread that waits to write it keeps its place.
+                *frames -= if requests.contains_key(&page) { 0 } else { freed };
+                return true;
+            }
+            writing.insert(page, Writing { grant: cached.grant, wanted: None });
+            out.push(Action::Freeze(page));
+            if !keep {
+                out.push(Action::Zap(page));
+            }
+            cached.access = Access::Shared;
+            !keep
+        };
+        cached
+            .extract_if(region.base()..=region.last(), |&page, cached| give_up(page, cached))
+            .for_each(drop);
+        needless
+    }
+
+    /// Remembers to acknowledge; a later recall of the same region takes the place of an earlier one.
+    fn owe(&mut self, ack: RecallAck) {
+        match self.owed.iter_mut().find(|owed| owed.region == ack.region) {
+            Some(owed) => {
+                owed.seq = owed.seq.max(ack.seq);
+                owed.needless = owed.needless.saturating_add(ack.needless);
+            }
+            None => self.owed.push(ack),
+        }
+    }
+
+    /// A write-back ended: acknowledges what waited for it, unless the node did.
+    pub(super) fn settle_owed(&mut self, ended: &WriteBackAck, out: &mut Vec<Action>) {
+        if let Some(ack) = ended.ack {
+            self.owed.retain(|owed| (owed.region, owed.seq) != (ack.region, ack.seq));
+        }
+        let writing = &self.writing;
+        self.owed.retain(|owed| {
+            let waits = is_writing_in(writing, owed.region);
+            if !waits {
+                out.push(Action::RecallAck(*owed));
+            }
+            waits
+        });
+    }
+
+    /// A page's write-back, with the acknowledgement that is due when nothing else of its region is under way.
+    pub(super) fn write_back(&self, page: Page, grant: Seq) -> Action {
+        let alone = |owed: &&RecallAck| {
+            let mut writing = self.writing.range(owed.region.base()..=owed.region.last());
+            writing.next().is_some_and(|(&first, _)| first == page) && writing.next().is_none()
+        };
+        let ack = self.owed.iter().filter(alone).max_by_key(|owed| owed.seq).copied();
+        Action::WriteBack(WriteBack { page, grant, ack })
+    }
+
+    pub(super) fn is_writing_in(&self, owed: &RecallAck) -> bool {
+        is_writing_in(&self.writing, owed.region)
+    }
+}
+
+fn is_writing_in(writing: &alloc::collections::BTreeMap<Page, Writing>, region: Region) -> bool {
+    writing.range(region.base()..=region.last()).next().is_some()
+}

@@ -1,0 +1,146 @@
+//! What a memory node knows of pages that hosts cache: which write-backs are late, and which bytes here are not the latest.
+//!
+//! Key type: [`PageGate`], asked by all that reads or writes the node's pages: page requests, traversals and one-sided verbs alike. It
+//! keeps two numbers of a page. Its *floor* is the smallest grant whose write-back still counts; *lent* is the largest number
+//! under which it was handed out to be written. The page is lent, its bytes here perhaps old, while lent is not below the floor.
+//!
+//! Rules: PROTOCOL 12.26 to 12.31.
+
+use alloc::collections::BTreeMap;
+use farmem_wire::HostId;
+use farmem_wire::message::{Access, HostSet, Page, Read, Region, Seq};
+
+/// What a page may be read for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Verdict {
+    /// The bytes here are the latest.
+    Latest,
+    /// A host may have later ones: it must write them back first.
+    Lent,
+    /// The latest bytes died with a host.
+    Lost,
+}
+
+/// What is known of one page.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Gate {
+    floor: Seq,
+    lent: Seq,
+    holder: HostId,
+    lost: bool,
+}
+
+impl Default for Gate {
+    /// A page that was never handed out. No grant has the number 0, so it is not lent.
+    fn default() -> Self {
+        Self { floor: Seq(1), lent: Seq(0), holder: HostId(0), lost: false }
+    }
+}
+
+impl Gate {
+    /// Write-backs of smaller grants are late.
+    #[must_use]
+    pub const fn floor(&self) -> Seq {
+        self.floor
+    }
+
+    /// The largest number under which it was handed out to be written, and to whom, when a host may have later bytes.
+    #[must_use]
+    pub fn lent(&self) -> Option<(Seq, HostId)> {
+        (self.lent >= self.floor).then_some((self.lent, self.holder))
+    }
+
+    /// What the page may be read for.
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        match (self.lost, self.lent()) {
+            (true, _) => Verdict::Lost,
+            (_, Some(_)) => Verdict::Lent,
+            _ => Verdict::Latest,
+        }
+    }
+
+    fn raise_floor(&mut self, seq: Seq) {
+        self.floor = self.floor.max(seq);
+    }
+}
+
+/// The gates of a node's pages. Those that no host ever had take no room; there are never more than the node has pages.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PageGate {
+    gates: BTreeMap<Page, Gate>,
+}
+
+impl PageGate {
+    /// What is known of the page.
+    #[must_use]
+    pub fn gate(&self, page: Page) -> Gate {
+        self.gates.get(&page).copied().unwrap_or_default()
+    }
+
+    /// All that a host ever had, by number.
+    pub fn iter(&self) -> impl Iterator<Item = (Page, &Gate)> {
+        self.gates.iter().map(|(&page, gate)| (page, gate))
+    }
+
+    /// The switch has the page sent to a host (PROTOCOL 12.26). True when its bytes are to be sent, false when they are lost. It is lent
+    /// before the bytes leave.
+    #[must_use]
+    pub fn read(&mut self, read: &Read) -> bool {
+        let gate = self.gates.entry(read.page).or_default();
+        if read.clean {
+            gate.raise_floor(read.seq);
+        }
+        if gate.lost {
+            return false;
+        }
+        if read.access == Access::Modified && read.seq > gate.lent {
+            (gate.lent, gate.holder) = (read.seq, read.host);
+        }
+        true
+    }
+
+    /// A host writes the page back (PROTOCOL 12.27). True when the bytes count; it is acknowledged either way.
+    #[must_use]
+    pub fn write_back(&mut self, page: Page, grant: Seq) -> bool {
+        let gate = self.gates.entry(page).or_default();
+        let counts = grant >= gate.floor;
+        if counts {
+            // Only a write-back of the latest grant takes the mark away: floor is above lent then, and not before.
+            gate.floor = grant.next();
+        }
+        counts
+    }
+
+    /// The switch says that no host has, or will write back, the page from before `seq` (PROTOCOL 12.29).
+    pub fn clean(&mut self, page: Page, seq: Seq) {
+        self.gates.entry(page).or_default().raise_floor(seq);
+    }
+
+    /// What the page may be read for by those who do not cache it (PROTOCOL 12.28).
+    #[must_use]
+    pub fn verdict(&self, page: Page) -> Verdict {
+        self.gates.get(&page).map_or(Verdict::Latest, Gate::verdict)
+    }
+
+    /// No live host has anything of the region from before `seq`: what a fenced one still had is lost, and what it sent comes too late
+    /// (PROTOCOL 12.30). Answers how many pages were lost.
+    pub fn sweep(&mut self, region: Region, seq: Seq, fenced: HostSet) -> usize {
+        let mut lost = 0;
+        for (_, gate) in self.gates.range_mut(region.base()..=region.last()) {
+            if gate.lent().is_some_and(|(_, holder)| fenced.contains(holder)) && !gate.lost {
+                gate.lost = true;
+                lost += 1;
+            }
+            gate.raise_floor(seq);
+        }
+        lost
+    }
+
+    /// Somebody takes the old bytes of a lost page for good (PROTOCOL 12.31).
+    pub fn accept_loss(&mut self, page: Page) {
+        if let Some(gate) = self.gates.get_mut(&page) {
+            gate.lost = false;
+        }
+    }
+}
