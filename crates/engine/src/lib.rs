@@ -5,11 +5,14 @@
 //! of them in flight: while one waits for its line of memory, others compute. It translates pointers with [`Ranges`] and reaches
 //! memory through [`Memory`], which whoever owns the bytes implements.
 //!
+//! [`yardstick`] measures all of this, beside the rate at which the same core reads lines.
+//!
 //! The crate knows no node, no message and no permission: what a domain may read here is what its `Ranges` hold.
 
 mod executor;
 mod jit;
 mod ranges;
+pub mod yardstick;
 
 pub use executor::{Executor, IN_FLIGHT_DEFAULT, IN_FLIGHT_MAX, Memory, Visit};
 pub use jit::{Compiled, Jit, JitError};

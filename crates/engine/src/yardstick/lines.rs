@@ -1,15 +1,14 @@
 //! The line-read limit: how many random lines of 64 bytes this core reads in a second, with nothing to compute.
 
-use crate::memory::cpu_time;
-use crate::memory::{LINE, Table, prefetch};
-use crate::{Chance, Measured};
+use super::table::{LINE, Table, cpu_time, prefetch};
+use super::{Chance, Measured};
 use std::hint::black_box;
 
 /// Lines per measurement.
 const READS: usize = 2_000_000;
 
 /// Independent loads.
-pub(crate) fn loads(table: &Table, chance: &mut Chance) -> Measured {
+pub(super) fn loads(table: &Table, chance: &mut Chance) -> Measured {
     let words = table.words();
     let lines = words.len() / (LINE / 8);
     let mut sum = 0_u64;
@@ -23,7 +22,7 @@ pub(crate) fn loads(table: &Table, chance: &mut Chance) -> Measured {
 }
 
 /// Loads of lines that were asked for `distance` reads before.
-pub(crate) fn prefetched<const HINT: u8>(table: &Table, chance: &mut Chance, distance: usize) -> Measured {
+pub(super) fn prefetched<const HINT: u8>(table: &Table, chance: &mut Chance, distance: usize) -> Measured {
     let words = table.words();
     let lines = words.len() / (LINE / 8);
     let mut ring = [0_usize; 64];
@@ -43,7 +42,7 @@ pub(crate) fn prefetched<const HINT: u8>(table: &Table, chance: &mut Chance, dis
 }
 
 /// Reads of which each waits for the one before: its address is made of the line before, whose words the table's layout decides.
-pub(crate) fn dependent(table: &Table, chance: &mut Chance) -> Measured {
+pub(super) fn dependent(table: &Table, chance: &mut Chance) -> Measured {
     const CHASED: usize = 200_000;
     let words = table.words();
     let lines = words.len() / (LINE / 8);

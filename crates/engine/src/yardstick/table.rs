@@ -1,15 +1,17 @@
-//! Huge pages, prefetch hints, ways to give a window, and the clock.
+//! Memory in huge pages, prefetch hints, and the clock.
 
-use farmem_engine::Memory;
+use crate::Memory;
 use std::io;
 use std::ptr::{self, NonNull};
 use std::time::Duration;
 
 const HUGE: usize = 2 << 20;
-pub(crate) const LINE: usize = 64;
+pub(super) const LINE: usize = 64;
 
-/// Words in huge pages, zero at first.
-pub(crate) struct Table {
+/// Memory to measure in: zero at first, in huge pages where the system has them. Without them a core's own table of translations
+/// covers a few megabytes, and every line costs a walk through the system's tables as well.
+#[derive(Debug)]
+pub struct Table {
     whole: NonNull<u8>,
     whole_len: usize,
     start: NonNull<u64>,
@@ -17,7 +19,15 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn new(len: usize) -> io::Result<Self> {
+    /// A table of `len` bytes, at least one structure's worth: 16 KiB.
+    ///
+    /// # Errors
+    /// When the system has no memory for it.
+    ///
+    /// # Panics
+    /// When `len` is not a power of two, or less than 16 KiB.
+    pub fn new(len: usize) -> io::Result<Self> {
+        assert!(len.is_power_of_two() && len >= 1 << 14, "a table has 2^14, 2^15 ... bytes, not {len}");
         let whole_len = len.next_multiple_of(HUGE) + HUGE;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -30,17 +40,25 @@ impl Table {
         let slack = whole.as_ptr().align_offset(HUGE);
         // SAFETY: the slack is less than HUGE, by which the mapping is longer than the table.
         let start = unsafe { whole.add(slack) };
-        // SAFETY: the range lies inside the mapping. A kernel without huge pages refuses; the report says how many there are.
+        // Before the first byte is touched, or it would come in small pages.
+        // SAFETY: the range lies inside the mapping. A kernel without huge pages refuses; `huge_share` says what came of it.
         let _advice = unsafe { libc::madvise(start.as_ptr().cast(), whole_len - HUGE, libc::MADV_HUGEPAGE) };
         Ok(Self { whole, whole_len, start: start.cast(), words: len / 8 })
     }
 
-    pub(crate) fn words(&self) -> &[u64] {
+    /// The share of this process's memory that lies in huge pages, by what the kernel says; 0 where it says nothing.
+    #[must_use]
+    pub fn huge_share(&self) -> f64 {
+        let says = |field| kernel_says("/proc/self/smaps_rollup", field).unwrap_or(0) as f64;
+        says("AnonHugePages:") / says("Anonymous:").max(1.0)
+    }
+
+    pub(super) fn words(&self) -> &[u64] {
         // SAFETY: mapped as long as `self`, aligned, zeroed by the kernel.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.words) }
     }
 
-    pub(crate) fn words_mut(&mut self) -> &mut [u64] {
+    pub(super) fn words_mut(&mut self) -> &mut [u64] {
         // SAFETY: as above, and borrowed alone.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.words) }
     }
@@ -55,12 +73,12 @@ impl Drop for Table {
 }
 
 /// Prefetch hints: to all caches, to all but the nearest, past them.
-pub(crate) const T0: u8 = 0;
-pub(crate) const T2: u8 = 2;
-pub(crate) const NTA: u8 = 3;
+pub(super) const T0: u8 = 0;
+pub(super) const T2: u8 = 2;
+pub(super) const NTA: u8 = 3;
 
 #[inline(always)]
-pub(crate) fn prefetch<const HINT: u8>(at: *const u64) {
+pub(super) fn prefetch<const HINT: u8>(at: *const u64) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_NTA, _MM_HINT_T0, _MM_HINT_T2, _mm_prefetch};
@@ -78,7 +96,7 @@ pub(crate) fn prefetch<const HINT: u8>(at: *const u64) {
 }
 
 /// The table as a memory, with a hint of choice.
-pub(crate) struct Hinted<'t, const HINT: u8>(pub(crate) &'t Table);
+pub(super) struct Hinted<'t, const HINT: u8>(pub(super) &'t Table);
 
 impl<const HINT: u8> Memory for Hinted<'_, HINT> {
     #[inline(always)]
@@ -107,16 +125,16 @@ impl Memory for &Table {
 }
 
 /// CPU time of this thread: what others of this machine take does not count.
-pub(crate) fn cpu_time() -> Duration {
+pub(super) fn cpu_time() -> Duration {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` is a timespec of our own.
     let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut now) };
     assert_eq!(result, 0, "Linux has this clock");
-    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+    Duration::new(now.tv_sec.cast_unsigned(), u32::try_from(now.tv_nsec).expect("less than a second"))
 }
 
-/// A line of /proc/meminfo or /proc/self/smaps_rollup, in bytes.
-pub(crate) fn kernel_says(file: &str, field: &str) -> Option<u64> {
+/// A line of a file that is written like /proc/meminfo, in bytes.
+fn kernel_says(file: &str, field: &str) -> Option<u64> {
     let text = std::fs::read_to_string(file).ok()?;
     let line = text.lines().find(|line| line.starts_with(field))?;
     Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? * 1024)

@@ -1,9 +1,9 @@
 //! Lookups in batches, in every way there is to run them.
 
-use crate::memory::{Hinted, NTA, T0, T2, Table, cpu_time};
-use crate::tables::{Btree, Hash, Query};
-use crate::{Chance, Measured, Variant};
-use farmem_engine::{Compiled, Executor, Jit, Memory, Miss, Ranges, Search, Visit};
+use super::structures::{Btree, Hash, Query};
+use super::table::{Hinted, NTA, T0, T2, Table, cpu_time};
+use super::{Chance, Measured, Variant};
+use crate::{Compiled, Executor, Jit, Memory, Miss, Ranges, Search, Visit};
 use farmem_traversal::{End, Outcome, Program, State, run};
 use farmem_wire::VirtAddr;
 use std::cell::RefCell;
@@ -14,7 +14,7 @@ use std::time::Duration;
 const BATCH: usize = 512;
 
 /// A way to run lookups.
-pub(crate) struct Way {
+pub(super) struct Way {
     /// Behind the name of the structure; the reported one has none.
     name: &'static str,
     /// `None`: the interpreter, one at a time.
@@ -38,7 +38,7 @@ const fn way(name: &'static str, in_flight: usize, windows: Windows, lookups: us
 }
 
 impl Way {
-    pub(crate) const HASH: [Self; 12] = [
+    pub(super) const HASH: [Self; 12] = [
         way("", 32, Windows::Plain, 400_000),
         way(".nta", 32, Windows::Hint(NTA), 400_000),
         way(".t0", 32, Windows::Hint(T0), 400_000),
@@ -52,7 +52,7 @@ impl Way {
         way(".one_at_a_time", 1, Windows::Plain, 120_000),
         Self { name: ".interpreter", in_flight: None, windows: Windows::Plain, lookups: 120_000 },
     ];
-    pub(crate) const BTREE: [Self; 7] = [
+    pub(super) const BTREE: [Self; 7] = [
         way("", 32, Windows::Plain, 400_000),
         way(".nta", 32, Windows::Hint(NTA), 400_000),
         way(".portable_ranges", 32, Windows::Portable, 400_000),
@@ -64,7 +64,7 @@ impl Way {
 }
 
 /// A structure and its program.
-pub(crate) struct Lookups<'t> {
+pub(super) struct Lookups<'t> {
     table: &'t Table,
     ranges: Ranges,
     program: Program,
@@ -93,13 +93,13 @@ struct Pad {
 }
 
 impl<'t> Lookups<'t> {
-    pub(crate) fn hash(table: &'t Table, hash: &'t Hash) -> Self {
+    pub(super) fn hash(table: &'t Table, hash: &'t Hash) -> Self {
         let text = include_str!("../../../../testdata/programs/hash_find.pulse");
         let make = |chance: &mut Chance| hash.query(chance);
         Self::new(table, hash.0.ranges(), text, Box::new(make), [0, 2], true)
     }
 
-    pub(crate) fn btree(table: &'t Table, btree: &'t Btree) -> Self {
+    pub(super) fn btree(table: &'t Table, btree: &'t Btree) -> Self {
         let text = include_str!("../../../../testdata/programs/btree_find.pulse");
         let make = |chance: &mut Chance| btree.query(chance);
         Self::new(table, btree.layout.ranges(), text, Box::new(make), [1, 2], false)
@@ -122,7 +122,7 @@ impl<'t> Lookups<'t> {
         Self { table, ranges, program, compiled, make, found, value, hops, batch }
     }
 
-    pub(crate) fn variants<'a>(
+    pub(super) fn variants<'a>(
         &'a self,
         name: &'a str,
         ways: &'a [Way],

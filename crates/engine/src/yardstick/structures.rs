@@ -1,8 +1,8 @@
 //! The two structures: a chained hash table and a B+tree, every node at a place of its own choice, in eight ranges.
 
-use crate::Chance;
-use crate::memory::Table;
-use farmem_engine::{Range, Ranges};
+use super::Chance;
+use super::table::Table;
+use crate::{Range, Ranges};
 
 /// Ranges that the table is mapped as: addresses and store are in different orders, so that every lookup crosses them.
 const RANGES: usize = 8;
@@ -10,18 +10,18 @@ const RANGES: usize = 8;
 const STRIDE: u64 = 1 << 40;
 
 /// Where nodes lie: a bijection from numbers to places that look like chance, and from places to addresses.
-pub(crate) struct Layout {
+pub(super) struct Layout {
     node_len: u64,
     /// The number of nodes is 2^bits.
     bits: u32,
 }
 
 impl Layout {
-    pub(crate) fn new(table_len: usize, node_len: u64) -> Self {
+    pub(super) fn new(table_len: usize, node_len: u64) -> Self {
         Self { node_len, bits: (table_len as u64 / node_len).ilog2() }
     }
 
-    pub(crate) fn nodes(&self) -> u64 {
+    pub(super) fn nodes(&self) -> u64 {
         1 << self.bits
     }
 
@@ -38,14 +38,14 @@ impl Layout {
     }
 
     /// The node's address.
-    pub(crate) fn addr(&self, number: u64) -> u64 {
+    pub(super) fn addr(&self, number: u64) -> u64 {
         let (per_range, place) = (self.nodes() / RANGES as u64, self.place(number));
         let of_store = place / per_range;
         let of_addresses = (of_store * 5 + 3) % RANGES as u64;
         (of_addresses + 1) * STRIDE + place % per_range * self.node_len
     }
 
-    pub(crate) fn ranges(&self) -> Ranges {
+    pub(super) fn ranges(&self) -> Ranges {
         let len = self.nodes() / RANGES as u64 * self.node_len;
         let mut ranges: Vec<_> = (0..RANGES as u64)
             .map(|n| Range { base: ((n * 5 + 3) % RANGES as u64 + 1) * STRIDE, len, offset: n * len })
@@ -57,15 +57,15 @@ impl Layout {
 
 /// What a lookup asks for, and what its answer must be.
 #[derive(Clone, Copy)]
-pub(crate) struct Query {
-    pub(crate) cur_ptr: u64,
-    pub(crate) wanted: [u64; 2],
-    pub(crate) value: u64,
-    pub(crate) iterations: u32,
+pub(super) struct Query {
+    pub(super) cur_ptr: u64,
+    pub(super) wanted: [u64; 2],
+    pub(super) value: u64,
+    pub(super) iterations: u32,
 }
 
 /// `testdata/programs/hash_find.pulse`: chains of four nodes of 64 bytes.
-pub(crate) struct Hash(pub(crate) Layout);
+pub(super) struct Hash(pub(super) Layout);
 
 const CHAIN: u64 = 4;
 
@@ -74,7 +74,7 @@ impl Hash {
         [number.wrapping_mul(0x94d0_49bb_1331_11eb), number + 1]
     }
 
-    pub(crate) fn fill(table: &mut Table) -> Self {
+    pub(super) fn fill(table: &mut Table) -> Self {
         let words = table.words_mut();
         let layout = Layout::new(size_of_val(words), 64);
         for number in 0..layout.nodes() {
@@ -86,7 +86,7 @@ impl Hash {
         Self(layout)
     }
 
-    pub(crate) fn query(&self, chance: &mut Chance) -> Query {
+    pub(super) fn query(&self, chance: &mut Chance) -> Query {
         let number = chance.below(self.0.nodes() as usize) as u64;
         let hops = number % CHAIN;
         Query {
@@ -99,8 +99,8 @@ impl Hash {
 }
 
 /// `testdata/programs/btree_find.pulse`: 15 keys and 16 children in nodes of 256 bytes.
-pub(crate) struct Btree {
-    pub(crate) layout: Layout,
+pub(super) struct Btree {
+    pub(super) layout: Layout,
     /// Nodes by level, leaves first.
     levels: Vec<u64>,
     root: u64,
@@ -114,7 +114,7 @@ impl Btree {
         (number + 1) << 20
     }
 
-    pub(crate) fn fill(table: &mut Table) -> Self {
+    pub(super) fn fill(table: &mut Table) -> Self {
         let words = table.words_mut();
         let layout = Layout::new(size_of_val(words), 256);
         let mut levels = vec![layout.nodes() / 16 * 15 - 64];
@@ -156,15 +156,15 @@ impl Btree {
         Self { layout, levels, root }
     }
 
-    pub(crate) fn keys(&self) -> u64 {
+    pub(super) fn keys(&self) -> u64 {
         self.levels[0] * KEYS
     }
 
-    pub(crate) fn depth(&self) -> usize {
+    pub(super) fn depth(&self) -> usize {
         self.levels.len()
     }
 
-    pub(crate) fn query(&self, chance: &mut Chance) -> Query {
+    pub(super) fn query(&self, chance: &mut Chance) -> Query {
         let number = chance.below(self.keys() as usize) as u64;
         let wanted = [Self::key(number), 0];
         Query { cur_ptr: self.root, wanted, value: !number, iterations: self.depth() as u32 }
