@@ -4,6 +4,7 @@
 
 use crate::Error;
 use bytesize::ByteSize;
+use farmem_wire::Pmtu;
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -67,6 +68,9 @@ pub struct RackConfig {
     pub placement: Placement,
     /// The CPU of [`Placement::SameCpu`]; the first that a process may use when none is named.
     pub cpu: Option<usize>,
+    /// Path MTU of its connections and datagrams: as written; without a word the largest where no Ethernet can be on the path (rings, or
+    /// loopback addresses alone), and else what a link of 1500 bytes carries.
+    pub pmtu: Pmtu,
     /// The control plane.
     pub control: ControlConfig,
     /// The switch's address.
@@ -111,6 +115,7 @@ struct RawRack {
     #[serde(default)]
     placement: Placement,
     cpu: Option<usize>,
+    pmtu: Option<Spanned<usize>>,
     control: RawControl,
     switch: RawSwitch,
     node: Spanned<Vec<RawNode>>,
@@ -195,9 +200,16 @@ impl RackConfig {
             nodes.push(NodeConfig { name: name.clone(), address, memory });
         }
         let hosts = taken.hosts(&page, &raw.hosts)?;
-        let RawRack { name, transport, waiting, placement, cpu, .. } = raw;
+        let RawRack { name, transport, waiting, placement, cpu, pmtu, .. } = raw;
+        let pmtu = match pmtu {
+            Some(written) => page.pmtu(&written)?,
+            None if transport == Transport::Shm || taken.0.iter().chain(&hosts).all(IpAddr::is_loopback) => {
+                Pmtu::B4096
+            }
+            None => Pmtu::B1024,
+        };
         let (name, file) = (name.into_inner(), file.to_owned());
-        Ok(Self { name, transport, waiting, placement, cpu, control, switch, nodes, hosts, file })
+        Ok(Self { name, transport, waiting, placement, cpu, pmtu, control, switch, nodes, hosts, file })
     }
 
     /// Where the control plane's token is kept: who can read it can use the API.
@@ -249,6 +261,14 @@ impl Page<'_> {
         parsed.filter(|address| address.port() != 0).ok_or_else(|| {
             let expected = "expected an address and a port of 1 to 65535, such as 127.0.0.1:7471";
             self.fault(&raw.span(), format!("http is {:?}: {expected}", raw.as_ref()))
+        })
+    }
+
+    fn pmtu(&self, raw: &Spanned<usize>) -> Result<Pmtu, Error> {
+        Pmtu::from_bytes(*raw.as_ref()).ok_or_else(|| {
+            let expected =
+                "expected 256, 512, 1024 (what links of 1500 bytes carry), 2048 or 4096 (jumbo links)";
+            self.fault(&raw.span(), format!("pmtu is {}: {expected}", raw.as_ref()))
         })
     }
 

@@ -58,6 +58,8 @@ impl Default for ClientOptions {
 const NODES: u16 = 4;
 /// Bytes of each.
 const NODE_MEMORY: u64 = 256 << 20;
+/// Path MTU in a rack of one process, where no link bounds it.
+const EMBEDDED_PMTU: Pmtu = Pmtu::B4096;
 
 impl Rack {
     /// A rack in this process: four memory nodes of 256 MiB, a switch and a control plane. No sockets, no privileges.
@@ -77,7 +79,8 @@ impl Rack {
             farmem_io::os_seed().map_err(|source| system("no random numbers from the system", source))?;
         // Nothing in here has an address; these only fill the API's fields.
         let address = |number: u16| IpAddr::V4(Ipv4Addr::from(0x7f00_0000 + u32::from(number)));
-        let control = ControlConfig::new(farmem_io::gid_of(address(1)));
+        let usual = ControlConfig::new(farmem_io::gid_of(address(1)));
+        let control = ControlConfig { pmtu: EMBEDDED_PMTU, ..usual };
         let mut world = World::new(control, Rng::from_seed(seed));
         let Response::Joined { home, control } =
             world.ask(Request::JoinSwitch { gid: address(2).to_string() })?
@@ -93,7 +96,7 @@ impl Rack {
             };
             let store =
                 MappedStore::new(memory).map_err(|source| system("no memory for a memory node", source))?;
-            world.seat_node(node, MemNode::new(node_settings(&home, &control), store));
+            world.seat_node(node, MemNode::new(node_settings(&home, &control, EMBEDDED_PMTU), store));
         }
         Ok(Self(Kind::Embedded(Rc::new(RefCell::new(world)))))
     }
@@ -137,10 +140,16 @@ impl Rack {
 /// Silence after which a client takes a peer for gone. A process of a busy machine may have to wait for a second until it runs.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(4);
 
-fn host_settings(host: u16, generation: u16, home: &Endpoint, options: ClientOptions) -> HostConfig {
+fn host_settings(
+    host: u16,
+    generation: u16,
+    home: &Endpoint,
+    pmtu: Pmtu,
+    options: ClientOptions,
+) -> HostConfig {
     let usual = HostConfig::new(HostId(host), generation, endpoint(home));
     let request_retries_max = retries_in(SILENCE_MAX, usual.request_timeout);
-    HostConfig { hops_max: options.hops_max.get(), request_retries_max, ..usual }
+    HostConfig { pmtu, hops_max: options.hops_max.get(), request_retries_max, ..usual }
 }
 
 /// How often something is sent again in `silence` when that happens every `timeout`.
@@ -160,7 +169,8 @@ fn embedded_client(
     let Response::HostJoined { host, generation, home, nodes, .. } = join else {
         return Err(wrong_answer("join_host"));
     };
-    world.borrow_mut().seat_host(host, Host::new(host_settings(host, generation, &home, options)));
+    let settings = host_settings(host, generation, &home, EMBEDDED_PMTU, options);
+    world.borrow_mut().seat_host(host, Host::new(settings));
     Client::attach(Box::new(InProcess::new(Rc::clone(world), host)), host, domain, nodes)
 }
 
@@ -203,7 +213,8 @@ impl WithLink for Attach<'_> {
         let Response::HostJoined { host, generation, home, nodes } = join else {
             return Err(wrong_answer("join_host"));
         };
-        let role = Host::new(host_settings(host, generation, &home, self.options));
+        let settings = host_settings(host, generation, &home, self.config.pmtu, self.options);
+        let role = Host::new(settings);
         let path = OverLink::new(Driver::new(role, link, Clock::start()), api);
         Client::attach(Box::new(path), host, self.domain, nodes)
     }
@@ -231,12 +242,8 @@ pub fn home_of(home: &Endpoint, control: &Endpoint) -> ud::Home {
 }
 
 /// A memory node's settings after its join.
-pub(crate) fn node_settings(home: &Endpoint, control: &Endpoint) -> farmem_memnode::Config {
-    farmem_memnode::Config {
-        home: home_of(home, control),
-        pmtu: Pmtu::B4096,
-        budget: farmem_memnode::Budget::default(),
-    }
+pub(crate) fn node_settings(home: &Endpoint, control: &Endpoint, pmtu: Pmtu) -> farmem_memnode::Config {
+    farmem_memnode::Config { home: home_of(home, control), pmtu, budget: farmem_memnode::Budget::default() }
 }
 
 fn system(what: &str, source: std::io::Error) -> Error {

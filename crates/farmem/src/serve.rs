@@ -125,7 +125,8 @@ pub fn control<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> R
             let token = keep_token(&config.token_file())?;
             let seed =
                 os_seed().map_err(|source| Error::System { what: "no random numbers".into(), source })?;
-            let settings = ControlSettings::new(farmem_io::gid_of(config.control.address));
+            let usual = ControlSettings::new(farmem_io::gid_of(config.control.address));
+            let settings = ControlSettings { pmtu: config.pmtu, ..usual };
             let role = Control::restore(settings, Rng::from_seed(seed), records).map_err(|e| Error::Config {
                 file: state.clone(),
                 message: format!("{e}; the log is damaged: restore the directory from a copy, or remove it to begin anew"),
@@ -276,7 +277,7 @@ pub fn node_running<'a, C: Compile>(
             let Response::NodeJoined { home, control, .. } = join else {
                 return Err(wrong_answer("join_node"));
             };
-            let usual = node_settings(&home, &control);
+            let usual = node_settings(&home, &control, config.pmtu);
             let budget = Budget { workspaces: runner.workspaces, ..usual.budget };
             let role = MemNode::compiling(NodeSettings { budget, ..usual }, store, runner.compile);
             serve(role, link, &control, serving)

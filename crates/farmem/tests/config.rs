@@ -85,6 +85,23 @@ fn the_defaults() {
     assert!(parse(&v6).unwrap().hosts.iter().all(IpAddr::is_ipv6), "a rack may be all IPv6");
 }
 
+/// Datagrams are as long as the path carries: as written, or the largest where no Ethernet can be on it.
+#[test]
+fn the_path_mtu() {
+    let pmtu = |text: &str| parse(text).unwrap().pmtu.bytes();
+    assert_eq!(pmtu(RIGHT), 4096, "loopback alone");
+    let rings = RIGHT.replace("\"udp\"", "\"shm\"");
+    assert_eq!(pmtu(&rings), 4096, "rings");
+    for (role, address) in [("switch", "127.71.0.2"), ("node", "127.71.0.12"), ("client", "127.71.1.1")] {
+        let elsewhere = RIGHT.replace(address, "192.0.2.7");
+        assert_eq!(pmtu(&elsewhere), 1024, "a {role} that a link of 1500 bytes may lead to");
+    }
+    assert_eq!(pmtu(&rings.replace("127.71.0.2", "192.0.2.7")), 4096, "rings, whatever the addresses");
+    for bytes in [256, 512, 1024, 2048, 4096] {
+        assert_eq!(pmtu(&RIGHT.replace("cpu = 0", &format!("pmtu = {bytes}"))), bytes, "as written");
+    }
+}
+
 /// (the line's number, what it says instead, words of the complaint): every rule, and the line that breaks it, not one that looks
 /// like it.
 const BROKEN: &[(usize, &str, &[&str])] = &[
@@ -96,6 +113,8 @@ const BROKEN: &[(usize, &str, &[&str])] = &[
     (4, r#"waiting = "nap""#, &["`nap`", "expected `block` or `spin`"]),
     (5, r#"placement = "there""#, &["`there`", "expected `same-cpu` or `free`"]),
     (6, "cpu = -1", &["-1", "expected"]),
+    (6, "pmtu = 1500", &["pmtu is 1500", "expected 256, 512, 1024", "4096 (jumbo links)"]),
+    (6, "pmtu = -1", &["-1", "expected"]),
     (6, "colour = 1", &["unknown field `colour`", "expected one of"]),
     (6, "cpu = ", &["string values must be quoted"]),
     (9, r#"address = "localhost""#, &["the control plane", "\"localhost\"", "expected the IP address"]),
