@@ -50,9 +50,27 @@ impl What {
         }
     }
 
-    /// True when the change can be taken back.
+    /// True for what is about the protection of a vma. When a role joins meanwhile it is told again, behind that role's tables: taking it
+    /// back elsewhere could need entries that somebody else got since (PROTOCOL 8.5).
+    const fn is_protection(&self) -> bool {
+        matches!(self, Self::Allocate { .. } | Self::Free { .. } | Self::Grant { .. })
+    }
+
+    /// True when a restart of the control plane takes the change back: nobody could have been told of it. What was to go, goes.
     const fn is_revocable(&self) -> bool {
-        !matches!(self, Self::LeaveNode { .. } | Self::LeaveHost { .. } | Self::Disconnect(_))
+        match self {
+            Self::LeaveNode { .. }
+            | Self::LeaveHost { .. }
+            | Self::Disconnect(_)
+            | Self::Free { .. }
+            | Self::Grant { .. } => false,
+            Self::JoinSwitch { .. }
+            | Self::JoinNode { .. }
+            | Self::JoinHost { .. }
+            | Self::OpenSession(_)
+            | Self::Connect(_)
+            | Self::Allocate { .. } => true,
+        }
     }
 }
 
@@ -67,14 +85,14 @@ impl State {
             .insert(id, Change { what: what.clone(), waits: Vec::new(), undo: Vec::new(), failed: None });
         match what {
             What::JoinSwitch { gid, home } => {
-                self.reset(Role::Switch, Why::Joined { role: Role::Switch }, effects);
+                self.reset(Role::Switch, Why::Joined { role: Role::Switch }, What::is_protection, effects);
                 if self.switch.is_some() {
                     self.forget(Port::SWITCH, effects);
                 }
                 self.switch_generation = self.switch_generation.wrapping_add(1);
                 self.switch = Some(SwitchRow { gid: *gid, home: *home, joining: Some(id) });
                 effects.push(Effect::Peer(PeerChange { port: Port::SWITCH, gid: Some(Gid(*gid)) }));
-                self.queues.insert(Role::Switch, Queue::held(self.tables(Role::Switch)));
+                self.fill(Role::Switch, effects);
             }
             What::JoinNode { .. } => self.begin_join_node(id, what, effects),
             What::JoinHost { .. } => self.begin_join_host(id, what, effects),
@@ -86,7 +104,7 @@ impl State {
             }
             What::LeaveNode { node, .. } => {
                 let port = Port::node(*node);
-                self.reset(Role::Node(*node), Why::Left { port: port.0 }, effects);
+                self.reset(Role::Node(*node), Why::Left { port: port.0 }, |_| false, effects);
                 self.connections.retain(|_, row| row.node != *node);
                 self.nodes.remove(node).ok_or(Misfit("an unknown node leaves"))?;
                 effects.push(Effect::Peer(PeerChange { port, gid: None }));
@@ -119,7 +137,7 @@ impl State {
     fn begin_join_node(&mut self, id: u64, what: &What, effects: &mut Vec<Effect>) {
         let What::JoinNode { node, name, gid, home, base, size_log2, capacity, .. } = what else { return };
         let role = Role::Node(*node);
-        self.reset(role, Why::Joined { role }, effects);
+        self.reset(role, Why::Joined { role }, What::is_protection, effects);
         // Its memory and its halves of the connections are gone; the hosts' halves will notice (PROTOCOL 8.6).
         self.connections.retain(|_, row| row.node != *node);
         if self.nodes.contains_key(node) {
@@ -137,7 +155,21 @@ impl State {
         };
         self.nodes.insert(*node, row);
         effects.push(Effect::Peer(PeerChange { port: Port::node(*node), gid: Some(Gid(*gid)) }));
+        self.fill(role, effects);
+    }
+
+    /// Gives a role that joins its queue: all it must know, then the changes of protections that are being made.
+    fn fill(&mut self, role: Role, effects: &mut Vec<Effect>) {
         self.queues.insert(role, Queue::held(self.tables(role)));
+        for id in self.applying(What::is_protection) {
+            let Some(what) = self.changes.get(&id).map(|change| change.what.clone()) else { continue };
+            if !self.concerned(&what).contains(&role) {
+                continue;
+            }
+            for (update, undo) in self.tell(&what, role) {
+                self.enqueue(role, Some(id), Told(update), undo, effects);
+            }
+        }
     }
 
     fn begin_join_host(&mut self, id: u64, what: &What, effects: &mut Vec<Effect>) {
@@ -271,20 +303,18 @@ impl State {
 
     /// The role refused what it must know, or missed too much: it gets nothing more until it joins again.
     fn lose(&mut self, role: Role, effects: &mut Vec<Effect>) {
-        self.reset(role, Why::Gone { role }, effects);
+        self.reset(role, Why::Gone { role }, |what| what.tolerates(role), effects);
         effects.push(Effect::Gone(role));
     }
 
-    /// Forgets what the role was told and still to be told. Changes that count on it fail, except those that do not need it.
-    fn reset(&mut self, role: Role, why: Why, effects: &mut Vec<Effect>) {
+    /// Forgets what the role was told and still to be told. Changes that count on it fail, except those `spared`.
+    fn reset(&mut self, role: Role, why: Why, spared: impl Fn(&What) -> bool, effects: &mut Vec<Effect>) {
         self.queues.remove(&role);
         for change in self.changes.values_mut() {
             change.waits.retain(|(on, _)| *on != role);
             change.undo.retain(|(on, _)| *on != role);
         }
-        let gone = matches!(why, Why::Gone { .. });
-        let hit = |what: &What| !(what.is_membership() || (gone && what.tolerates(role)));
-        let hit: Vec<u64> = self.applying(hit);
+        let hit: Vec<u64> = self.applying(|what| !what.is_membership() && !spared(what));
         for id in hit {
             let concerned =
                 self.changes.get(&id).is_some_and(|change| self.concerned(&change.what).contains(&role));
@@ -313,12 +343,12 @@ impl State {
         match what {
             What::JoinSwitch { .. } => {
                 self.switch = None;
-                self.reset(Role::Switch, Why::Joined { role: Role::Switch }, effects);
+                self.reset(Role::Switch, Why::Joined { role: Role::Switch }, |_| false, effects);
                 effects.push(Effect::Peer(PeerChange { port: Port::SWITCH, gid: None }));
             }
             What::JoinNode { node, again, .. } => {
                 let role = Role::Node(node);
-                self.reset(role, Why::Joined { role }, effects);
+                self.reset(role, Why::Joined { role }, |what| what.tolerates(role), effects);
                 if again {
                     self.nodes.entry(node).and_modify(|row| row.joining = None);
                 } else {
@@ -418,7 +448,7 @@ impl State {
         let waited = match self.queues.get(&role).map(|queue| queue.reach) {
             None | Some(Reach::Silent) => false,
             Some(Reach::Ready) => true,
-            Some(Reach::Held) => !row.what.tolerates(role),
+            Some(Reach::Held) => !row.what.is_membership(),
         };
         if waited {
             match row.waits.iter_mut().find(|(on, _)| *on == role) {

@@ -67,7 +67,7 @@ impl State {
         }
     }
 
-    /// All that `role` must know once it has empty tables, in the order it needs it: who is there, what is where, who may.
+    /// All that `role` must know once it has empty tables, in the order it needs it: it serves nobody before its tables are whole.
     /// Joins in flight are in it, as part of their change.
     pub(crate) fn tables(&self, role: Role) -> Vec<Entry> {
         let plain = |update| Entry::plain(Told(update));
@@ -111,20 +111,21 @@ impl State {
         updates
     }
 
+    /// Peers last, the switch behind the hosts: a node hears requests once it knows the switch, and then its tables are whole.
     fn node_tables(&self, node: u16) -> Vec<Update> {
         let mut updates = Vec::new();
-        let known = self
-            .switch
-            .as_ref()
-            .filter(|row| row.joining.is_none() && self.queues.contains_key(&Role::Switch));
-        updates.extend(known.map(|row| peer(Port::SWITCH, row.gid, row.home)));
-        updates.extend(self.host_peers());
         if let Some(row) = self.nodes.get(&node) {
             updates.push(Update::Range { base: VirtAddr(row.base), len: row.capacity, offset: 0 });
         }
         for (&base, vma) in self.vmas.iter().filter(|(_, vma)| vma.node == node) {
             updates.extend(protections(base, vma));
         }
+        updates.extend(self.host_peers());
+        let known = self
+            .switch
+            .as_ref()
+            .filter(|row| row.joining.is_none() && self.queues.contains_key(&Role::Switch));
+        updates.extend(known.map(|row| peer(Port::SWITCH, row.gid, row.home)));
         updates
     }
 

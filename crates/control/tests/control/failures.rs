@@ -226,22 +226,29 @@ fn a_switch_that_refuses_its_tables_is_gone() {
     tables_agree(&rack);
 }
 
-/// The node joins again while it is asked to allocate. The request is begun anew and succeeds; the caller sees one answer.
+/// A role joins again while a request waits for it. The request goes on and the caller sees one answer: what is about memory is told again behind
+/// the role's tables, sessions and connections are begun anew with new numbers.
 #[test]
 fn a_request_outlives_the_restart_of_a_role() {
     let (mut rack, owner, _) = rack_of_one(49);
-    for (cut, join) in [
-        (NODE, Request::JoinNode { name: "n1".into(), gid: text(11), capacity: MIB }),
-        (Port::SWITCH, Request::JoinSwitch { gid: text(2) }),
+    let (host, _) = rack.join_host(1);
+    let node = || Request::JoinNode { name: "n1".into(), gid: text(11), capacity: MIB };
+    let switch = || Request::JoinSwitch { gid: text(2) };
+    let allocate = Request::Allocate { domain: owner, size: 4096, node: None };
+    for (cut, join, request) in [
+        (NODE, node(), allocate.clone()),
+        (Port::SWITCH, switch(), allocate),
+        (NODE, node(), Request::Connect { host, node: 1, domain: owner }),
+        (Port::SWITCH, switch(), Request::OpenSession { host, domain: owner }),
     ] {
         rack.cut.insert(cut);
-        let ticket = rack.ask(Request::Allocate { domain: owner, size: 4096, node: None });
+        let ticket = rack.ask(request);
         rack.pass(Duration::from_millis(20));
         assert_eq!(rack.answer(ticket), None);
         rack.cut.clear();
         let join = rack.ask(join);
         rack.wait(join).unwrap();
-        assert!(matches!(rack.wait(ticket), Ok(Response::Vma(_))));
+        rack.wait(ticket).unwrap();
         rack.settle();
         tables_agree(&rack);
     }
@@ -249,12 +256,67 @@ fn a_request_outlives_the_restart_of_a_role() {
     assert_eq!(rack.vmas().len(), 2);
 }
 
+/// A free is on its way, and who was told first has given the room to somebody else, when the other one joins again. The free goes on: to take it
+/// back would need the room again, and a role without room for what it must know is lost (PROTOCOL 8.5, 8.17).
+#[test]
+fn a_free_outlives_the_join_of_a_role_though_its_room_is_taken() {
+    for (late, first) in [(NODE, Port::SWITCH), (Port::SWITCH, NODE)] {
+        let (mut rack, owner, other) = rack_of_one(55);
+        let vma = rack.allocate(owner, 4096);
+        let kept = rack.allocate(owner, 4096);
+        rack.peers.get_mut(&first).unwrap().budget = Budget { perms: 8, ..Budget::default() };
+        rack.cut.insert(late);
+        let free = rack.ask(Request::Free { domain: owner, base: vma.base });
+        rack.pass(Duration::from_millis(20));
+        assert_eq!(rack.peers[&first].may(owner, vma.base), Perm::None, "{first:?} has done it");
+        let taker = rack.ask(grant(&kept, 0, 4096, other, PermName::Read));
+        rack.pass(Duration::from_millis(20));
+        assert_eq!(rack.peers[&first].may(other, kept.base), Perm::Read, "the room is somebody else's");
+        rack.cut.clear();
+        let join = rack.ask(match late {
+            Port::SWITCH => Request::JoinSwitch { gid: text(2) },
+            _ => Request::JoinNode { name: "n1".into(), gid: text(11), capacity: MIB },
+        });
+        for ticket in [join, free, taker] {
+            rack.wait(ticket).unwrap();
+        }
+        rack.settle();
+        for lost in [Role::Switch, Role::Node(1)] {
+            assert_eq!(rack.noted(Note::Gone(lost)), 0);
+        }
+        assert_eq!(rack.vmas(), [kept]);
+        tables_agree(&rack);
+    }
+}
+
+/// The same when the control plane starts again: what was to be freed is freed, what was to be granted is granted (PROTOCOL 8.25).
+#[test]
+fn a_restart_completes_what_was_being_freed() {
+    let (mut rack, owner, other) = rack_of_one(56);
+    let vma = rack.allocate(owner, 4096);
+    let kept = rack.allocate(owner, 4096);
+    rack.peers.get_mut(&Port::SWITCH).unwrap().budget = Budget { perms: 8, ..Budget::default() };
+    rack.cut.insert(NODE);
+    rack.ask(Request::Free { domain: owner, base: vma.base });
+    rack.pass(Duration::from_millis(20));
+    rack.ask(grant(&kept, 0, 4096, other, PermName::Read));
+    rack.pass(Duration::from_millis(20));
+    rack.restart();
+    rack.cut.clear();
+    rack.settle();
+    assert_eq!(rack.noted(Note::Gone(Role::Switch)), 0);
+    assert_eq!(rack.vmas(), [kept.clone()]);
+    assert_eq!(rack.peers[&NODE].may(other, kept.base), Perm::Read);
+    tables_agree(&rack);
+}
+
 /// A role that keeps starting again does not keep a request for ever.
 #[test]
 fn a_request_is_not_begun_anew_for_ever() {
     let (mut rack, owner, _) = rack_of_one(50);
+    let (host, _) = rack.join_host(1);
     rack.cut.insert(NODE);
-    let ticket = rack.ask(Request::Allocate { domain: owner, size: 4096, node: Some(1) });
+    let ticket = rack.ask(Request::Connect { host, node: 1, domain: owner });
     while rack.answer(ticket).is_none() {
         rack.call(Request::JoinNode { name: "n1".into(), gid: text(11), capacity: MIB }).unwrap();
     }

@@ -65,6 +65,28 @@ fn a_host_is_answered_when_all_know_it() {
     }
 }
 
+/// A node that joins again is told who may ask it last of all: it answers no request before its tables are whole (PROTOCOL 8.3).
+#[test]
+fn a_node_hears_of_the_switch_last() {
+    let mut rack = Rack::new(8);
+    rack.join_switch().unwrap();
+    rack.join_node(1, MIB);
+    rack.join_host(1);
+    let (owner, other) = (rack.domain("owner"), rack.domain("other"));
+    // More than one batch: between two of them requests come.
+    for _ in 0..60 {
+        let vma = rack.allocate(owner, 4096);
+        rack.call(crate::rack::grant(&vma, 0, 1024, other, PermName::Read)).unwrap();
+    }
+    rack.join_node(1, MIB);
+    let peer = &rack.peers[&Port::node(1)];
+    assert!(peer.batches > 1, "{} batches", peer.batches);
+    let is_peer = |update: &Update| matches!(update, Update::Peer { .. });
+    let first = peer.applied.iter().position(is_peer).expect("it knows somebody");
+    assert!(peer.applied[first..].iter().all(is_peer), "tables come behind peers");
+    assert!(matches!(peer.applied.last(), Some(Update::Peer { port: 1, .. })), "the switch is not the last");
+}
+
 /// A line is kept before the frame or the answer that depends on it (PROTOCOL 8.23); a joining role is answered before its first frame, since only
 /// the answer tells it where to listen.
 #[test]
