@@ -1,8 +1,9 @@
 //! A memory node's bytes in mapped memory: huge pages when the system gives them, and real atomics.
 //!
-//! Every access goes through atomic words (and atomic bytes at unaligned edges), so threads of this process that read beside the
+//! Every write goes through atomic words (and atomic bytes at unaligned edges), so threads of this process that read beside the
 //! memory node ([`MappedStore::reader`]) never see a torn aligned word, and an atomic from the network is atomic to them too. Longer
-//! accesses are not: a reader may see the first words of a WRITE and not yet the last.
+//! accesses are not: a reader may see the first words of a WRITE and not yet the last. The node's own reads are plain copies, since
+//! nobody but the node writes.
 
 use farmem_memnode::Store;
 use std::fmt;
@@ -30,10 +31,10 @@ struct Mapping {
     len: usize,
 }
 
-// SAFETY: the memory is only touched through atomics of static storage (`words`, `bytes`), or given back by the one store that
-// owns the right to write.
+// SAFETY: the memory is only touched through atomics of static storage (`words`, `bytes`), or read and given back by the one store
+// that owns the right to write.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; atomics may be shared between threads.
+// SAFETY: as above; atomics may be shared between threads, and `slice` says who may use it.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -67,7 +68,7 @@ impl Mapping {
         );
         // SAFETY: the assertion keeps the word inside the mapping.
         let place = unsafe { self.start.add(offset) };
-        // SAFETY: aligned, inside, mapped as long as `self`, and only ever touched through atomics.
+        // SAFETY: aligned, inside, mapped as long as `self`, and touched through atomics alone wherever a write may race.
         unsafe { AtomicU64::from_ptr(place.as_ptr().cast()) }
     }
 
@@ -75,29 +76,20 @@ impl Mapping {
         assert!(offset < self.len, "a byte inside the store");
         // SAFETY: the assertion keeps the byte inside the mapping.
         let place = unsafe { self.start.add(offset) };
-        // SAFETY: inside, mapped as long as `self`, and only ever touched through atomics.
+        // SAFETY: inside, mapped as long as `self`, and touched through atomics alone wherever a write may race.
         unsafe { AtomicU8::from_ptr(place.as_ptr()) }
     }
 
-    fn load(&self, offset: usize, into: &mut [u8]) {
-        assert!(
-            offset.checked_add(into.len()).is_some_and(|end| end <= self.len),
-            "a range inside the store"
-        );
-        let head = head_len(offset, into.len());
-        let (edge, rest) = into.split_at_mut(head);
-        let (words, tail) = rest.as_chunks_mut::<WORD>();
-        for (at, byte) in (offset..).zip(edge) {
-            *byte = self.byte(at).load(Ordering::Relaxed);
-        }
-        let first = offset + head;
-        for (n, word) in words.iter_mut().enumerate() {
-            *word = self.word(first + n * WORD).load(Ordering::Relaxed).to_le_bytes();
-        }
-        let last = first + words.len() * WORD;
-        for (at, byte) in (last..).zip(tail) {
-            *byte = self.byte(at).load(Ordering::Relaxed);
-        }
+    /// The bytes themselves.
+    ///
+    /// # Safety
+    /// Nobody may write to them while the slice lives.
+    unsafe fn slice(&self, offset: usize, len: usize) -> &[u8] {
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.len), "a range inside the store");
+        // SAFETY: the assertion keeps the range inside the mapping.
+        let place = unsafe { self.start.add(offset) };
+        // SAFETY: inside, mapped as long as `self`, initialised by the kernel; the caller keeps writers away.
+        unsafe { std::slice::from_raw_parts(place.as_ptr(), len) }
     }
 
     fn store(&self, offset: usize, from: &[u8]) {
@@ -209,13 +201,11 @@ impl Store for MappedStore {
     }
 
     fn read(&self, offset: u64, len: u32, out: &mut Vec<u8>) {
-        let start = out.len();
-        out.resize(start + len as usize, 0);
-        self.0.load(place(offset), &mut out[start..]);
+        out.extend_from_slice(self.bytes(offset, len as usize));
     }
 
     fn load(&self, offset: u64, window: &mut [u8]) {
-        self.0.load(place(offset), window);
+        window.copy_from_slice(self.bytes(offset, window.len()));
     }
 
     fn prefetch(&self, offset: u64, len: u32) {
@@ -260,6 +250,11 @@ impl Store for MappedStore {
 }
 
 impl MappedStore {
+    fn bytes(&self, offset: u64, len: usize) -> &[u8] {
+        // SAFETY: only the one store writes, and only through `&mut self`; its readers do not.
+        unsafe { self.0.slice(place(offset), len) }
+    }
+
     fn zero(&self, start: usize, end: usize) {
         const ZEROS: [u8; PAGE] = [0; PAGE];
         let mut at = start;
@@ -285,6 +280,7 @@ mod tests {
         CmpSwap(u64, u64, u64),
         FetchAdd(u64, u64),
         Discard(u64, u64),
+        Read(u64, u32),
     }
 
     fn act() -> impl Strategy<Value = Act> {
@@ -298,6 +294,7 @@ mod tests {
                 .prop_map(|(at, compare, swap)| Act::CmpSwap(at, compare, swap)),
             (word, any::<u64>()).prop_map(|(at, add)| Act::FetchAdd(at, add)),
             (0..LEN, 0..LEN).prop_map(|(at, len)| Act::Discard(at, len.min(LEN - at))),
+            (0..=LEN, 0..LEN).prop_map(|(at, len)| Act::Read(at, u32::try_from(len.min(LEN - at)).unwrap())),
         ]
     }
 
@@ -322,6 +319,16 @@ mod tests {
                         mapped.discard(at, len);
                         plain.discard(at, len);
                     }
+                    Act::Read(at, len) => {
+                        // Behind what is there already.
+                        let (mut ours, mut theirs) = (vec![7; 3], vec![7; 3]);
+                        mapped.read(at, len, &mut ours);
+                        plain.read(at, len, &mut theirs);
+                        prop_assert_eq!(&ours, &theirs);
+                        let mut window = vec![0; len as usize];
+                        mapped.load(at, &mut window);
+                        prop_assert_eq!(&window[..], &ours[3..]);
+                    }
                 }
             }
             let mut bytes = Vec::new();
@@ -330,9 +337,24 @@ mod tests {
             for (offset, len) in [(3, 61), (0, 0), (LEN - 1, 1), (LEN, 256)] {
                 mapped.prefetch(offset, len);
             }
-            let mut window = [0; 61];
-            mapped.load(3, &mut window);
-            prop_assert_eq!(&window[..], &plain.bytes()[3..64]);
+        }
+    }
+
+    /// A range that leaves the store, or the address space, is a broken invariant of the caller, however it is touched.
+    #[test]
+    fn nothing_beyond_the_end_is_touched() {
+        let touches: [fn(&mut MappedStore, u64); 5] = [
+            |store, at| store.read(at, 9, &mut Vec::new()),
+            |store, at| store.load(at, &mut [0; 9]),
+            |store, at| store.write(at, &[1; 9]),
+            |store, at| assert_eq!(store.fetch_add(at.next_multiple_of(8), 1), 0),
+            |store, at| store.discard(at, 9),
+        ];
+        for (touch, at) in touches.iter().flat_map(|touch| [LEN - 7, LEN, u64::MAX - 7].map(|at| (touch, at)))
+        {
+            let mut store = MappedStore::new(LEN).unwrap();
+            let touched = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| touch(&mut store, at)));
+            assert!(touched.is_err(), "9 bytes at {at:#x} of {LEN:#x}");
         }
     }
 
