@@ -191,13 +191,13 @@ fn measure(
     let bar = progress::bar(sweep_title(spread, method), words.len() as u64);
     let sample = words.every(words.len().div_ceil(LATENCY_SAMPLES));
     let single = sweep(client, table, words, sample, method, 1, Some(&mut latency), &mut |_| {})?;
-    let before = client.packets().unwrap_or_default();
+    let before = client.packets();
     let begin = Instant::now();
     let tally =
         sweep(client, table, words, words.every(1), method, DEPTH, None, &mut |n| bar.set_position(n))?;
     let seconds = begin.elapsed().as_secs_f64();
     bar.finish_and_clear();
-    let after = client.packets().unwrap_or_default();
+    let after = client.packets();
     let per_second = to_f64(tally.lookups) / seconds;
     if method == Method::Reads {
         *reads_per_second = per_second;

@@ -368,9 +368,9 @@ impl Client {
         &self.nodes
     }
 
-    /// Packets sent and received by this client so far; `None` in a rack in one process, which has no packets to count.
+    /// Packets sent and received by this client so far; in a rack in one process, the frames that would be packets.
     #[must_use]
-    pub fn packets(&self) -> Option<(u64, u64)> {
+    pub fn packets(&self) -> (u64, u64) {
         self.path.packets()
     }
 

@@ -75,6 +75,10 @@ pub(crate) struct World {
     clients: u32,
     /// Roles with something in their outbox, in order.
     queue: VecDeque<Port>,
+    /// Frames that roles have sent each other.
+    frames: u64,
+    /// Of those, what each host sent and received.
+    host_frames: Vec<(u64, u64)>,
 }
 
 /// Timer jumps after which a request that got no reply is a broken invariant of ours: nothing is lost in here.
@@ -93,6 +97,8 @@ impl World {
             tickets: 0,
             clients: 0,
             queue: VecDeque::new(),
+            frames: 0,
+            host_frames: Vec::new(),
         }
     }
 
@@ -125,6 +131,7 @@ impl World {
     pub(crate) fn seat_host(&mut self, host: u16, role: Host) {
         put(&mut self.hosts, host, Seat::new(role));
         self.done.resize_with(self.hosts.len(), VecDeque::new);
+        self.host_frames.resize(self.hosts.len(), (0, 0));
     }
 
     /// Hands a host's request over and runs until nothing moves.
@@ -152,6 +159,16 @@ impl World {
     /// The next finished operation of a host.
     pub(crate) fn pop(&mut self, host: u16) -> Option<Done> {
         self.done[usize::from(host)].pop_front()
+    }
+
+    /// Frames that roles have sent each other so far.
+    pub(crate) const fn frames(&self) -> u64 {
+        self.frames
+    }
+
+    /// Frames that a host has sent and received so far.
+    pub(crate) fn host_frames(&self, host: u16) -> (u64, u64) {
+        self.host_frames[usize::from(host)]
     }
 
     /// Lets time jump to the next timer and runs; false when no timer runs.
@@ -255,8 +272,20 @@ impl World {
         }
     }
 
+    fn count(&mut self, from: Port, to: Port) {
+        self.frames += 1;
+        let of = |port: Port| port.as_host().map(usize::from);
+        if let Some(host) = of(from).and_then(|host| self.host_frames.get_mut(host)) {
+            host.0 += 1;
+        }
+        if let Some(host) = of(to).and_then(|host| self.host_frames.get_mut(host)) {
+            host.1 += 1;
+        }
+    }
+
     /// A frame arrives. One for a role that has not taken its seat is lost, as on any network; its sender's timer repairs it.
     fn deliver(&mut self, from: Port, to: Port, bytes: &[u8]) {
+        self.count(from, to);
         let queue = if to == Port::CONTROL {
             self.control.give(self.now, Event::Frame { port: from, bytes })
         } else if to == Port::SWITCH {

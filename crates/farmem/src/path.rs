@@ -25,8 +25,8 @@ pub(crate) trait Path {
     fn pop(&mut self) -> Option<Done>;
     /// True when the connection of `domain` to the owner of `addr` broke.
     fn is_broken(&self, domain: Domain, addr: VirtAddr) -> bool;
-    /// Packets sent and received by this host so far, where a link counts them.
-    fn packets(&self) -> Option<(u64, u64)>;
+    /// Packets sent and received by this host so far.
+    fn packets(&self) -> (u64, u64);
 }
 
 /// A client of a rack in this process.
@@ -75,8 +75,8 @@ impl Path for InProcess {
         self.world.borrow().host(self.host).is_broken(domain, addr)
     }
 
-    fn packets(&self) -> Option<(u64, u64)> {
-        None
+    fn packets(&self) -> (u64, u64) {
+        self.world.borrow().host_frames(self.host)
     }
 }
 
@@ -139,8 +139,8 @@ impl<L: Link> Path for OverLink<L> {
         self.driver.machine().is_broken(domain, addr)
     }
 
-    fn packets(&self) -> Option<(u64, u64)> {
+    fn packets(&self) -> (u64, u64) {
         let counters = self.driver.link().counters();
-        Some((counters.frames_out, counters.frames_in))
+        (counters.frames_out, counters.frames_in)
     }
 }

@@ -101,6 +101,16 @@ impl Rack {
         Ok(Self(Kind::Embedded(Rc::new(RefCell::new(world)))))
     }
 
+    /// Frames that the roles of a rack in this process have sent each other so far, the control plane's included. `None` of a rack of
+    /// processes, which nobody sees the whole of.
+    #[must_use]
+    pub fn frames(&self) -> Option<u64> {
+        match &self.0 {
+            Kind::Embedded(world) => Some(world.borrow().frames()),
+            Kind::Running(_) => None,
+        }
+    }
+
     /// A rack that runs in other processes, as `farmem up` started it from this `rack.toml`.
     ///
     /// # Errors

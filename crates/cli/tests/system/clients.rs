@@ -52,7 +52,7 @@ over_either_transport! {
             assert_eq!(client.fetch_add(word, 2).unwrap(), u64::MAX);
             assert_eq!(client.fetch_add(word, 0).unwrap(), 1, "it wraps");
         }
-        let (sent, received) = client.packets().expect("a link counts packets");
+        let (sent, received) = client.packets();
         assert!(sent > 0 && received > 0);
     }
 
