@@ -208,6 +208,10 @@ impl Store for MappedStore {
         window.copy_from_slice(self.bytes(offset, window.len()));
     }
 
+    fn window(&self, offset: u64, len: u32) -> &[u8] {
+        self.bytes(offset, len as usize)
+    }
+
     fn prefetch(&self, offset: u64, len: u32) {
         let (start, end) = (place(offset), place(offset).saturating_add(len as usize));
         for line in (start / LINE * LINE..end).step_by(LINE) {
@@ -328,6 +332,7 @@ mod tests {
                         let mut window = vec![0; len as usize];
                         mapped.load(at, &mut window);
                         prop_assert_eq!(&window[..], &ours[3..]);
+                        prop_assert_eq!(mapped.window(at, len), &window[..]);
                     }
                 }
             }

@@ -35,6 +35,12 @@ pub trait Store {
     /// When they leave the store.
     fn load(&self, offset: u64, window: &mut [u8]);
 
+    /// The `len` bytes from `offset`, lent where they lie: nobody writes while the store is borrowed.
+    ///
+    /// # Panics
+    /// When they leave the store.
+    fn window(&self, offset: u64, len: u32) -> &[u8];
+
     /// The `len` bytes from `offset` will be loaded soon: they may be brought near meanwhile. Changes nothing that anybody can see.
     fn prefetch(&self, offset: u64, len: u32) {
         let _ = (offset, len);
@@ -119,6 +125,10 @@ impl Store for VecStore {
         window.copy_from_slice(&self.bytes[self.span(offset, window.len() as u64)]);
     }
 
+    fn window(&self, offset: u64, len: u32) -> &[u8] {
+        &self.bytes[self.span(offset, u64::from(len))]
+    }
+
     fn write(&mut self, offset: u64, data: &[u8]) {
         let span = self.span(offset, data.len() as u64);
         self.bytes[span].copy_from_slice(data);
@@ -142,7 +152,7 @@ impl Store for VecStore {
 mod tests {
     use super::*;
 
-    /// What is written is read back, by both ways of reading, and the bytes around it stay zero.
+    /// What is written is read back, by all ways of reading, and the bytes around it stay zero.
     #[test]
     fn a_write_is_read_back_and_touches_nothing_else() {
         let mut store = VecStore::new(32);
@@ -153,6 +163,7 @@ mod tests {
         let mut window = [0xff; 5];
         store.load(7, &mut window);
         assert_eq!(window, [0, 1, 2, 3, 0]);
+        assert_eq!(store.window(7, 5), window);
         assert_eq!(store.bytes().iter().filter(|&&b| b != 0).count(), 3);
     }
 
