@@ -40,7 +40,8 @@ impl Exit {
 /// The code of one iteration: window, scratch pad, `cur_ptr`.
 ///
 /// # Safety
-/// The first points to as many readable bytes as the program's window has, the second to as many bytes as its scratch pad has that
+/// The first points to as many readable bytes as the program's window has, which nobody else uses when the program stores and which may be
+/// written then; the second to as many bytes as its scratch pad has that
 /// nobody else uses, and the [`Compiled`] that the function is from is alive.
 pub(crate) type Code = unsafe extern "C" fn(*const u8, *mut u8, u64) -> Exit;
 
@@ -249,12 +250,32 @@ impl Compiled {
     /// Runs one iteration over the loaded window, as [`Program::step`] does.
     ///
     /// # Panics
-    /// When `window` or `scratch` does not have the program's lengths.
+    /// When `window` or `scratch` does not have the program's lengths, or the program stores.
     pub fn step(&self, window: &[u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
+        assert!(!self.program.stores(), "a program that stores needs a window of its own");
         assert_eq!(window.len(), self.program.window_len(), "the window is the program's");
+        // SAFETY: the window has the program's length, by the assertion, and the program does not store to it.
+        unsafe { self.iterate(window.as_ptr(), cur_ptr, scratch) }
+    }
+
+    /// Runs one iteration over a copy of the window that it may store to, as [`Program::step_storing`] does.
+    ///
+    /// # Panics
+    /// When `window` or `scratch` does not have the program's lengths.
+    pub fn step_storing(&self, window: &mut [u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
+        assert_eq!(window.len(), self.program.window_len(), "the window is the program's");
+        // SAFETY: the window has the program's length, by the assertion, and is borrowed alone.
+        unsafe { self.iterate(window.as_mut_ptr(), cur_ptr, scratch) }
+    }
+
+    /// # Safety
+    /// `window` is what [`Code`] asks for.
+    #[inline]
+    unsafe fn iterate(&self, window: *const u8, cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
         assert_eq!(scratch.len(), self.program.scratch_len(), "the scratch pad is the program's");
-        // SAFETY: both have the program's lengths, by the assertions, and the code lives as long as `self`.
-        let exit = unsafe { (self.code)(window.as_ptr(), scratch.as_mut_ptr(), cur_ptr.0) };
+        // SAFETY: of the window the caller knows; the scratch pad has the program's length, by the assertion, and is borrowed alone; the
+        // code lives as long as `self`.
+        let exit = unsafe { (self.code)(window, scratch.as_mut_ptr(), cur_ptr.0) };
         cur_ptr.0 = exit.cur_ptr;
         match exit.how {
             Exit::NEXT => Step::Next,

@@ -43,7 +43,8 @@ enum Kind {
         buf: Vec<u8>,
         number: Option<u64>,
     },
-    Traverse(Walk),
+    /// With its request's place among the writes under way, when the program stores.
+    Traverse(Walk, Option<u64>),
 }
 
 /// A traversal between requests.
@@ -108,15 +109,11 @@ impl Requests {
         let kind = match op {
             Op::RegionRead { addr, buf } => Kind::Read { addr, buf },
             Op::RegionWrite { addr, buf } => Kind::Write { addr, buf, number: None },
-            Op::Traverse { program, cur_ptr, scratch, limit } => Kind::Traverse(Walk {
-                program,
-                cur_ptr,
-                scratch,
-                iterations: 0,
-                limit,
-                requests: 0,
-                with_code: false,
-            }),
+            Op::Traverse { program, cur_ptr, scratch, limit } => {
+                let (iterations, requests, with_code) = (0, 0, false);
+                let walk = Walk { program, cur_ptr, scratch, iterations, limit, requests, with_code };
+                Kind::Traverse(walk, None)
+            }
             Op::Read { .. } | Op::Write { .. } | Op::CompareSwap { .. } | Op::FetchAdd { .. } => {
                 unreachable!("one-sided verbs go over connections")
             }
@@ -135,10 +132,10 @@ impl Requests {
                 let max = REGION_DATA_MAX.min(self.message_max - Header::LEN - message::REGION_LEN);
                 (buf.len() > max).then_some(Failure::TooLong { max })
             }
-            Kind::Traverse(walk) if walk.scratch.len() != walk.program.scratch_len() => {
+            Kind::Traverse(walk, _) if walk.scratch.len() != walk.program.scratch_len() => {
                 Some(Failure::ScratchLen { need: walk.program.scratch_len() })
             }
-            Kind::Traverse(walk) => {
+            Kind::Traverse(walk, _) => {
                 let max = self.message_max - Header::LEN - Traverse::FIXED_LEN;
                 let need = walk.scratch.len() + walk.program.encoded().len();
                 (need > max).then_some(Failure::TooLong { max })
@@ -150,7 +147,16 @@ impl Requests {
     fn start(&mut self, now: Instant, mut pending: Pending, out: &mut Out) {
         let (request, switch) = match self.admit(&mut pending) {
             Ok(admitted) => admitted,
-            Err(failure) => return self.end(pending, Err(failure), out),
+            Err(failure) => {
+                let failure = match &pending.kind {
+                    // Something was done already, and how far it got is all that can be said.
+                    Kind::Traverse(walk, _) if walk.requests > 0 && failure == Failure::QueueFull => {
+                        Failure::Stalled { addr: walk.cur_ptr }
+                    }
+                    _ => failure,
+                };
+                return self.end(pending, Err(failure), out);
+            }
         };
         self.build(&switch, request, &pending);
         let frame = mem::take(&mut self.frame);
@@ -169,7 +175,12 @@ impl Requests {
         match &mut pending.kind {
             Kind::Read { .. } => {}
             Kind::Write { number, .. } => *number = Some(self.writes.begin().ok_or(Failure::QueueFull)?),
-            Kind::Traverse(walk) => walk.requests += 1,
+            Kind::Traverse(walk, number) => {
+                if walk.program.stores() {
+                    *number = Some(self.writes.begin().ok_or(Failure::QueueFull)?);
+                }
+                walk.requests += 1;
+            }
         }
         self.counter = counter;
         Ok((RequestId::new(self.id, self.generation, counter), switch))
@@ -179,7 +190,7 @@ impl Requests {
         let body = match &pending.kind {
             Kind::Read { addr, buf } => Body::RegionRead { addr: *addr, len: len32(buf), data: &[] },
             Kind::Write { addr, buf, .. } => Body::RegionWrite { addr: *addr, len: len32(buf), data: buf },
-            Kind::Traverse(walk) => Body::Traverse(Traverse {
+            Kind::Traverse(walk, _) => Body::Traverse(Traverse {
                 program: walk.program.hash(),
                 cur_ptr: walk.cur_ptr,
                 iterations: walk.iterations,
@@ -222,7 +233,9 @@ impl Requests {
                 self.end(pending, Ok(Answer::Done { old: 0 }), out);
             }
             (Kind::Read { .. } | Kind::Write { .. }, _) => self.refused(pending, status, out),
-            (Kind::Traverse(walk), Body::Traverse(state)) => {
+            (Kind::Traverse(walk, number), Body::Traverse(state)) => {
+                // What goes on does so under a new id, and is a new write.
+                number.take().into_iter().for_each(|number| self.writes.end(number));
                 // Each continuation costs an iteration of the limit, so that nobody can have us ask for ever.
                 let progress = state.iterations > walk.iterations;
                 walk.cur_ptr = state.cur_ptr;
@@ -230,13 +243,13 @@ impl Requests {
                 walk.scratch.copy_from_slice(state.scratch);
                 self.walk_on(now, pending, status, progress, out);
             }
-            (Kind::Traverse(_), _) => unreachable!("fits() compared the kinds"),
+            (Kind::Traverse(..), _) => unreachable!("fits() compared the kinds"),
         }
     }
 
     /// A traversal came back: it ended, goes on, or failed (PROTOCOL 11.4, 11.5).
     fn walk_on(&mut self, now: Instant, mut pending: Pending, status: Status, progress: bool, out: &mut Out) {
-        let Kind::Traverse(walk) = &mut pending.kind else { unreachable!("called for traversals") };
+        let Kind::Traverse(walk, _) = &mut pending.kind else { unreachable!("called for traversals") };
         let (cur_ptr, iterations, requests) = (walk.cur_ptr, walk.iterations, walk.requests);
         let over = Traversed { returned: status == Status::Ok, cur_ptr, iterations, requests };
         match status {
@@ -292,7 +305,7 @@ impl Requests {
     fn refused(&mut self, pending: Pending, status: Status, out: &mut Out) {
         let addr = match &pending.kind {
             Kind::Read { addr, .. } | Kind::Write { addr, .. } => *addr,
-            Kind::Traverse(walk) => walk.cur_ptr,
+            Kind::Traverse(walk, _) => walk.cur_ptr,
         };
         self.end(pending, Err(Failure::Refused { status, addr }), out);
     }
@@ -304,7 +317,10 @@ impl Requests {
                 number.into_iter().for_each(|number| self.writes.end(number));
                 buf
             }
-            Kind::Traverse(walk) => walk.scratch,
+            Kind::Traverse(walk, number) => {
+                number.into_iter().for_each(|number| self.writes.end(number));
+                walk.scratch
+            }
         };
         out.local(Done { ticket: pending.ticket, result, buf });
     }
@@ -317,7 +333,7 @@ fn fits(kind: &Kind, message: &Message<'_>) -> bool {
         | (Kind::Write { addr, buf, .. }, Body::RegionWrite { addr: at, len, .. }) => {
             at == addr && *len == len32(buf)
         }
-        (Kind::Traverse(walk), Body::Traverse(state)) => {
+        (Kind::Traverse(walk, _), Body::Traverse(state)) => {
             state.program == walk.program.hash()
                 && state.scratch.len() == walk.scratch.len()
                 && state.limit == walk.limit

@@ -1,8 +1,8 @@
-//! The region writes under way: none falls further behind the newest one than memory nodes remember.
+//! The requests under way that write: none falls further behind the newest one than memory nodes remember.
 
 use alloc::collections::VecDeque;
 
-/// Region writes from the oldest outstanding one on, those that have ended meanwhile included.
+/// Region writes, and requests of traversals that store, from the oldest outstanding one on, those that have ended meanwhile included.
 ///
 /// A memory node remembers the answers of as many writes of a host, so each that is still outstanding can come again and be
 /// answered. One further behind would be dropped there, since it may have been executed (PROTOCOL 5.6, 11.7).

@@ -20,10 +20,14 @@ pub enum Note {
     Answered(Kind, Status),
     /// A write came again and was answered again, not executed.
     DuplicateWrite,
+    /// A traversal that stores came again and was answered or sent on again, not run.
+    DuplicateTraversal,
     /// A traversal's next pointer is elsewhere: it went back to the switch.
     Continued,
     /// A program was learned from a request.
     ProgramLearned,
+    /// The program that was learned could not be compiled: it is interpreted.
+    ProgramInterpreted,
     /// A program was forgotten to make room.
     ProgramForgotten,
 }
@@ -51,8 +55,10 @@ pub enum DropReason {
     Response,
     /// The host to answer, or the switch to continue at, is in no table.
     UnknownPeer,
-    /// A write so old that its answer is forgotten.
+    /// A request that writes, so old that its answer is forgotten.
     Forgotten,
+    /// A traversal that stores came again while it is under way here.
+    UnderWay,
     /// A batch of updates older than the last one or ahead of the next one.
     OutOfTurn,
 }

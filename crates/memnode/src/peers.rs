@@ -52,15 +52,25 @@ impl Peers {
 
     /// Sends `message` to `peer`.
     pub(crate) fn send<O, N>(&mut self, peer: ud::Peer, message: &Message<'_>, out: &mut Outbox<O, N>) {
-        self.emit(peer, message, out.frame(peer.port).bytes());
+        self.emit(peer, message.len(), out, |bytes| message.emit(bytes));
     }
 
-    /// Appends the frame that [`Peers::send`] would send, for one that must be kept.
-    pub(crate) fn emit(&mut self, peer: ud::Peer, message: &Message<'_>, frame: &mut Vec<u8>) {
+    /// Sends a message that was kept as its bytes.
+    pub(crate) fn send_kept<O, N>(&mut self, peer: ud::Peer, message: &[u8], out: &mut Outbox<O, N>) {
+        self.emit(peer, message.len(), out, |bytes| bytes.extend_from_slice(message));
+    }
+
+    fn emit<O, N>(
+        &mut self,
+        peer: ud::Peer,
+        len: usize,
+        out: &mut Outbox<O, N>,
+        payload: impl FnOnce(&mut Vec<u8>),
+    ) {
         let bth = Bth::new(Opcode::UdSendOnly, peer.endpoint.qpn, self.psn);
         let ext = Extension::Deth(Deth { qkey: peer.endpoint.qkey, src_qp: self.home.qpn });
         self.psn = self.psn.plus(1);
-        Packet::emit_with(&bth, &ext, message.len(), frame, |bytes| message.emit(bytes));
+        Packet::emit_with(&bth, &ext, len, out.frame(peer.port).bytes(), payload);
     }
 
     /// Asserts that the table is within its bound and the control plane in it.

@@ -26,8 +26,19 @@ pub trait Logic: fmt::Debug {
     /// One iteration over the loaded window, as [`Program::step`].
     ///
     /// # Panics
-    /// When `window` or `scratch` does not have the program's lengths.
+    /// When `window` or `scratch` does not have the program's lengths, or the program stores.
     fn step(&self, window: &[u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step;
+
+    /// True when the program was to be compiled, could not be, and is interpreted instead: right, but several times slower.
+    fn fell_back(&self) -> bool {
+        false
+    }
+
+    /// One iteration over a copy of the window that it may store to, as [`Program::step_storing`].
+    ///
+    /// # Panics
+    /// When `window` or `scratch` does not have the program's lengths.
+    fn step_storing(&self, window: &mut [u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step;
 }
 
 /// Programs run as they are: the reference, and all there is where no machine code can be made.
@@ -45,6 +56,10 @@ impl Compile for Interpreted {
 impl Logic for Program {
     fn step(&self, window: &[u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
         Self::step(self, window, cur_ptr, scratch)
+    }
+
+    fn step_storing(&self, window: &mut [u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
+        Self::step_storing(self, window, cur_ptr, scratch)
     }
 }
 

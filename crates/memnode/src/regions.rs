@@ -26,7 +26,8 @@ struct Grant {
     perm: Perm,
 }
 
-/// Bytes that one domain may read, one after the other in one range and one grant: where the next window is likely to lie too.
+/// Bytes that one domain may read, or read and write, one after the other in one range and one grant: where the next window is likely to
+/// lie too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Span {
     base: u64,
@@ -195,11 +196,11 @@ impl Regions {
         Ok(())
     }
 
-    /// The bytes around `addr` that `domain` may read, as far as one range and one grant go; none when it may not read that one.
-    pub(crate) fn readable(&self, domain: Domain, addr: VirtAddr) -> Span {
+    /// The bytes around `addr` where `domain` may do this, as far as one range and one grant go; none when it may not at that one.
+    pub(crate) fn span(&self, domain: Domain, addr: VirtAddr, perm: Perm) -> Span {
         let grants = self.grants.get(&domain).map_or(&[][..], Vec::as_slice);
         let grant = grants[grants.partition_point(|g| g.end <= addr.0)..].first();
-        let grant = grant.filter(|g| g.base <= addr.0 && g.perm.allows(Perm::Read));
+        let grant = grant.filter(|g| g.base <= addr.0 && g.perm.allows(perm));
         let (Some(range), Some(grant)) = (self.locate(addr), grant) else { return Span::default() };
         let base = range.base.max(grant.base);
         let end = (range.base + range.len).min(grant.end);

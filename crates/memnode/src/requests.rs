@@ -10,6 +10,7 @@ use crate::programs::{Compile, Learned, Logic};
 use crate::regions::View;
 use crate::store::Store;
 use crate::workspaces::{Stop, Workspace};
+use alloc::vec::Vec;
 use farmem_machine::{Instant, Port};
 use farmem_transport::ud::{self, Seen};
 use farmem_transport::{Access, Memory, Refusal};
@@ -17,10 +18,10 @@ use farmem_traversal::End;
 use farmem_wire::message::{REGION_LEN, Traverse};
 use farmem_wire::{Body, Header, Message, Perm, Pmtu, Status, VirtAddr};
 
-/// Hosts whose writes are remembered; beyond that the one silent longest is forgotten.
+/// Hosts whose requests that write are remembered; beyond that the one silent longest is forgotten.
 pub const DEDUP_HOSTS_MAX: usize = 256;
-/// Writes remembered for each host. One that this many later ones have overtaken is dropped when it comes (again): its host gives
-/// it up rather than have it executed twice.
+/// Requests that write (region writes, and traversals of programs that store) remembered for each host. One that this many later ones
+/// have overtaken is dropped when it comes (again): its host gives it up rather than have it executed twice.
 pub const DEDUP_DEPTH: usize = 1024;
 
 /// The most bytes one region read may ask for: its answer fits one datagram of `pmtu` bytes.
@@ -86,8 +87,9 @@ impl<S: Store, C: Compile> MemNode<S, C> {
                 Seen::New => {}
                 Seen::Answered(answer) => {
                     out.note(Note::DuplicateWrite);
-                    return out.send(origin.port, answer);
+                    return self.peers.send_kept(origin, answer, out);
                 }
+                Seen::UnderWay => return self.drop_frame(DropReason::UnderWay, out),
                 Seen::Forgotten => return self.drop_frame(DropReason::Forgotten, out),
             }
         }
@@ -102,13 +104,13 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         let status = allowed.err().unwrap_or(Status::Ok);
         let body = Body::RegionWrite { addr, len, data: &[] };
         self.buffer.clear();
-        self.peers.emit(origin, &Message { header: header.answer(status), body }, &mut self.buffer);
+        Message { header: header.answer(status), body }.emit(&mut self.buffer);
         if !foreign {
             // A refusal too: a copy of it that comes late, after a grant, must not write what the host believes refused.
             self.dedup.remember(header.request, &self.buffer);
         }
         out.note(Note::Answered(body.kind(), status));
-        out.send(origin.port, &self.buffer);
+        self.peers.send_kept(origin, &self.buffer, out);
     }
 
     /// Takes a traversal in: the next turn runs it. One that cannot be run is answered as it came.
@@ -120,18 +122,55 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         request: &Traverse<'_>,
         out: &mut Outbox,
     ) {
+        let stores = request.program.stores();
+        // As for region writes: one host must not answer or use up the ids of another.
+        let foreign = stores && header.request.host() != header.origin;
+        if stores && !foreign && self.came_before(origin, header, out) {
+            return;
+        }
         self.stats.visits = self.stats.visits.wrapping_add(1);
         let was_empty = self.workspaces.is_empty();
-        match self.admit(header, request, out) {
+        let admitted = if foreign { Err(Status::Malformed) } else { self.admit(header, request, out) };
+        match admitted {
             // The turn that is due already takes this one along.
             Ok(()) if was_empty => self.turn_due = now,
             Ok(()) => {}
             Err(status) => {
                 let body = Body::Traverse(Traverse { code: &[], ..*request });
+                let answer = Message { header: header.answer(status), body };
+                if stores && !foreign {
+                    // A copy that comes when the program is known, or there is room, must not run what the host goes on with.
+                    keep(&mut self.dedup, &mut self.buffer, header, &answer);
+                }
                 out.note(Note::Answered(body.kind(), status));
-                self.peers.send(origin, &Message { header: header.answer(status), body }, out);
+                self.peers.send(origin, &answer, out);
             }
         }
+    }
+
+    /// True for a traversal that stores and was here before, in this visit or, as a copy, before a later one: what came of the last visit is
+    /// sent again, to whom it was sent (PROTOCOL 7.36). One that was not is remembered as under way.
+    fn came_before(&mut self, origin: ud::Peer, header: &Header, out: &mut Outbox) -> bool {
+        match self.dedup.look_visit(header.request, header.hops) {
+            Seen::New => {
+                self.dedup.begin(header.request, header.hops);
+                return false;
+            }
+            Seen::Answered(kept) => {
+                let message = Message::parse(kept).expect("what the node sent is a message");
+                let to = if message.header.response { Some(origin) } else { self.peers.get(Port::SWITCH) };
+                match to {
+                    Some(to) => {
+                        out.note(Note::DuplicateTraversal);
+                        self.peers.send_kept(to, kept, out);
+                    }
+                    None => self.drop_frame(DropReason::UnknownPeer, out),
+                }
+            }
+            Seen::UnderWay => self.drop_frame(DropReason::UnderWay, out),
+            Seen::Forgotten => self.drop_frame(DropReason::Forgotten, out),
+        }
+        true
     }
 
     /// Finds the program and a workspace, or a place to wait for one (PULSE 4.2, scheduler, rule 1).
@@ -148,14 +187,17 @@ impl<S: Store, C: Compile> MemNode<S, C> {
                 out.note(Note::ProgramLearned);
             }
         }
+        if learned != Learned::Known && known.logic.fell_back() {
+            out.note(Note::ProgramInterpreted);
+        }
         self.workspaces.take(Workspace::new(known, header, request).ok_or(Status::Malformed)?);
         Ok(())
     }
 
     /// Gives the traversals that are under way a turn. Each that ends is answered, or goes on elsewhere by way of the switch.
     pub(crate) fn turn(&mut self, out: &mut Outbox) {
-        let Self { config, regions, store, peers, workspaces, stats, .. } = self;
-        let mut exit = Exit { pmtu: config.pmtu, peers, out, continued: 0, dropped: 0 };
+        let Self { config, regions, store, peers, dedup, buffer, workspaces, stats, .. } = self;
+        let mut exit = Exit { pmtu: config.pmtu, peers, dedup, buffer, out, continued: 0, dropped: 0 };
         let iterations = workspaces.turn(regions, store, |workspace, end| exit.ended(workspace, end));
         stats.iterations = stats.iterations.wrapping_add(iterations);
         stats.continued = stats.continued.wrapping_add(exit.continued);
@@ -167,6 +209,8 @@ impl<S: Store, C: Compile> MemNode<S, C> {
 struct Exit<'a> {
     pmtu: Pmtu,
     peers: &'a mut Peers,
+    dedup: &'a mut ud::Dedup,
+    buffer: &'a mut Vec<u8>,
     out: &'a mut Outbox,
     continued: u64,
     dropped: u64,
@@ -181,6 +225,7 @@ impl Exit<'_> {
         let Some(origin) = self.peers.get(Port::host(header.origin.0)) else { return self.drop_traversal() };
         let status = status_at(end);
         let answer = Message { header: header.answer(status), body: Body::Traverse(workspace.traverse()) };
+        self.remember(workspace, &answer);
         self.out.note(Note::Answered(answer.body.kind(), status));
         self.peers.send(origin, &answer, self.out);
     }
@@ -189,6 +234,8 @@ impl Exit<'_> {
     fn leave<L: Logic>(&mut self, workspace: &Workspace<L>) {
         let Some(switch) = self.peers.get(Port::SWITCH) else { return self.drop_traversal() };
         let state = workspace.traverse();
+        // Without the code: a copy that meets a node that does not know the program is answered so.
+        self.remember(workspace, &Message { header: *workspace.header(), body: Body::Traverse(state) });
         let body = Body::Traverse(Traverse { code: workspace.code(), ..state });
         let mut message = Message { header: *workspace.header(), body };
         if message.len() > self.pmtu.bytes() {
@@ -200,11 +247,25 @@ impl Exit<'_> {
         self.peers.send(switch, &message, self.out);
     }
 
+    /// What came of a visit that stores is kept for its copies.
+    fn remember<L: Logic>(&mut self, workspace: &Workspace<L>, message: &Message<'_>) {
+        if workspace.stores() {
+            keep(self.dedup, self.buffer, workspace.header(), message);
+        }
+    }
+
     /// Whom to answer, or where to go on, was known when the traversal came or never was; now it is in no table.
     fn drop_traversal(&mut self) {
         self.dropped += 1;
         self.out.note(Note::Dropped(DropReason::UnknownPeer));
     }
+}
+
+/// Remembers what came of a visit.
+fn keep(dedup: &mut ud::Dedup, buffer: &mut Vec<u8>, visit: &Header, message: &Message<'_>) {
+    buffer.clear();
+    message.emit(buffer);
+    dedup.finish(visit.request, visit.hops, buffer);
 }
 
 /// What the host is told of a traversal that ends here.

@@ -3,6 +3,7 @@
 mod hostile;
 mod interleaving;
 mod requests;
+mod stores;
 mod traversals;
 mod updates;
 mod verbs;

@@ -1,13 +1,14 @@
 //! Traversals under way: a workspace for each, and the turn in which they wait for memory together (PULSE 4.2).
 //!
 //! A memory pipeline and a logic pipeline are, on one core, the two halves of a hop: [`Workspace::fetch`] translates, checks and asks
-//! the caches for the window; [`Workspace::compute`] copies the window and runs the program on it. Between the two halves of one
-//! traversal stand the hops of all the others, so that up to [`WORKSPACES`] lines of memory are on their way at once. A workspace
-//! holds no window: until it is computed on, it is in the cache.
+//! the caches for the window; [`Workspace::compute`] runs the program on it. Between the two halves of one traversal stand the hops of
+//! all the others, so that up to [`WORKSPACES`] lines of memory are on their way at once. The caches are asked for the windows of a
+//! [`GROUP`] together: a core follows many requests at once when little stands between them. A workspace holds no window: until it is
+//! computed on, it is in the cache, and the program reads it where it lies. A program that stores gets a copy.
 //!
 //! Nothing here knows of frames; [`Workspaces::turn`] hands out what ended, and how.
 
-use crate::programs::{Logic, Shared};
+use crate::programs::{Known, Logic, Shared};
 use crate::regions::{Regions, Span};
 use crate::store::Store;
 use alloc::collections::VecDeque;
@@ -27,6 +28,9 @@ pub const ITERATIONS_PER_VISIT_MAX: u32 = 4096;
 /// A core of today has about 16 lines of memory on their way at once: twice as many keep it busy, more bring nothing.
 pub const WORKSPACES: usize = 32;
 
+/// Workspaces whose windows are asked for together: half of them, so that the lines of one half travel while the other half computes.
+const GROUP: usize = WORKSPACES / 2;
+
 /// Traversals that wait for a workspace. One more is answered with `Busy`.
 pub const WAITING_MAX: usize = 1024;
 
@@ -38,7 +42,7 @@ pub const ITERATIONS_PER_TURN: usize = 128;
 pub(crate) enum Stop {
     /// No range of this node holds the pointer.
     Elsewhere,
-    /// The pointer is here, and the window may not be read.
+    /// The pointer is here, and the window may not be read, or not be stored to by a program that stores.
     Refused(Refusal),
 }
 
@@ -86,6 +90,11 @@ impl<L: Logic> Workspace<L> {
         })
     }
 
+    /// True when the program stores.
+    pub(crate) fn stores(&self) -> bool {
+        self.known.program.stores()
+    }
+
     /// The request's header.
     pub(crate) const fn header(&self) -> &Header {
         &self.header
@@ -109,8 +118,8 @@ impl<L: Logic> Workspace<L> {
         if self.with_code { self.known.program.encoded() } else { &[] }
     }
 
-    /// The memory pipeline's half of a hop: translation, protection, and a word to the caches. Answers why there is no next hop.
-    fn fetch<S: Store>(&mut self, regions: &Regions, store: &S) -> Option<End<Stop>> {
+    /// The memory pipeline's half of a hop: translation and protection. Answers why there is no next hop.
+    fn fetch(&mut self, regions: &Regions) -> Option<End<Stop>> {
         if self.left == 0 {
             return Some(End::IterationLimit);
         }
@@ -122,16 +131,21 @@ impl<L: Logic> Workspace<L> {
                 Err(stop) => return Some(End::Fetch(stop)),
             },
         };
-        store.prefetch(self.offset, len);
         None
+    }
+
+    /// A word to the caches: the window that was fetched will be computed on soon.
+    fn ask<S: Store>(&self, store: &S) {
+        store.prefetch(self.offset, self.window_len());
     }
 
     /// The slow way to a place: both tables are asked, and what they say of the bytes around is kept.
     fn locate(&mut self, regions: &Regions, len: u32) -> Result<u64, Stop> {
         let (domain, addr) = (self.header.domain, self.cur_ptr);
-        match regions.check_access(&Access { domain, addr, len, perm: Perm::Read }) {
+        let perm = if self.known.program.stores() { Perm::ReadWrite } else { Perm::Read };
+        match regions.check_access(&Access { domain, addr, len, perm }) {
             Ok(()) => {
-                self.span = regions.readable(domain, addr);
+                self.span = regions.span(domain, addr, perm);
                 Ok(regions.offset(addr, len as usize))
             }
             Err(Refusal::NotMapped) if !regions.is_local(addr) => Err(Stop::Elsewhere),
@@ -139,13 +153,16 @@ impl<L: Logic> Workspace<L> {
         }
     }
 
-    /// The logic pipeline's half: the window is copied, so that the iteration sees one state of it, and the program runs.
-    fn compute<S: Store>(&mut self, store: &S, window: &mut [u8; WINDOW_LEN_MAX]) -> Option<End<Stop>> {
-        let program = &self.known.program;
-        let (window, scratch) =
-            (&mut window[..program.window_len()], &mut self.scratch[..program.scratch_len()]);
-        store.load(self.offset, window);
-        let step = self.known.logic.step(window, &mut self.cur_ptr, scratch);
+    /// The logic pipeline's half: the program runs.
+    fn compute<S: Store>(&mut self, store: &mut S) -> Option<End<Stop>> {
+        let len = self.window_len();
+        let Known { program, logic } = &*self.known;
+        let scratch = &mut self.scratch[..program.scratch_len()];
+        let step = if program.stores() {
+            compute_storing(logic, store, self.offset, len, &mut self.cur_ptr, scratch)
+        } else {
+            logic.step(store.window(self.offset, len), &mut self.cur_ptr, scratch)
+        };
         self.iterations = self.iterations.saturating_add(1);
         self.left -= 1;
         match step {
@@ -158,6 +175,37 @@ impl<L: Logic> Workspace<L> {
     fn window_len(&self) -> u32 {
         u32::try_from(self.known.program.window_len()).expect("a window has at most 256 bytes")
     }
+}
+
+/// An iteration that may store: on a copy of the window, of which the store gets what was changed.
+fn compute_storing<L: Logic, S: Store>(
+    logic: &L,
+    store: &mut S,
+    offset: u64,
+    len: u32,
+    cur_ptr: &mut VirtAddr,
+    scratch: &mut [u8],
+) -> Step {
+    let mut before = [0; WINDOW_LEN_MAX];
+    let before = &mut before[..len as usize];
+    before.copy_from_slice(store.window(offset, len));
+    let mut after = [0; WINDOW_LEN_MAX];
+    let after = &mut after[..len as usize];
+    after.copy_from_slice(before);
+    let step = logic.step_storing(after, cur_ptr, scratch);
+    if step != Step::Fault {
+        write_back(store, offset, before, after);
+    }
+    step
+}
+
+/// STORE: what an iteration changed becomes part of the store, from the first byte to the last one in one write, so that a local reader
+/// sees each word as it was before or as it is afterwards. What others wrote it does not touch: nobody writes within an iteration.
+fn write_back<S: Store>(store: &mut S, offset: u64, before: &[u8], after: &[u8]) {
+    let differ = |(a, b): (&u8, &u8)| a != b;
+    let Some(first) = before.iter().zip(after).position(differ) else { return };
+    let last = before.iter().zip(after).rposition(differ).expect("one differs");
+    store.write(offset + first as u64, &after[first..=last]);
 }
 
 /// The traversals that are under way at a node.
@@ -206,29 +254,35 @@ impl<L: Logic> Workspaces<L> {
     pub(crate) fn turn<S: Store>(
         &mut self,
         regions: &Regions,
-        store: &S,
+        store: &mut S,
         mut ended: impl FnMut(&Workspace<L>, End<Stop>),
     ) -> u64 {
         let (mut iterations, mut at) = (0, 0);
         while let Some(workspace) = self.busy.get_mut(at) {
             // An update may have come since the last turn: what was allowed then is asked for again (PROTOCOL 7.15).
             workspace.span = Span::default();
-            at += match workspace.fetch(regions, store) {
+            at += match workspace.fetch(regions) {
                 None => 1,
-                Some(end) => self.end(at, end, regions, store, &mut ended),
+                Some(end) => self.end(at, end, regions, &mut ended),
             };
         }
-        let mut window = [0; WINDOW_LEN_MAX];
+        self.busy.iter().for_each(|workspace| workspace.ask(store));
         // After so many iterations of all traversals the node listens again.
         while !self.busy.is_empty() && iterations < self.count * ITERATIONS_PER_TURN {
             at = 0;
-            while let Some(workspace) = self.busy.get_mut(at) {
-                iterations += 1;
-                let end = workspace.compute(store, &mut window).or_else(|| workspace.fetch(regions, store));
-                at += match end {
-                    None => 1,
-                    Some(end) => self.end(at, end, regions, store, &mut ended),
-                };
+            while at < self.busy.len() {
+                let first = at;
+                while at < first + GROUP
+                    && let Some(workspace) = self.busy.get_mut(at)
+                {
+                    iterations += 1;
+                    let end = workspace.compute(store).or_else(|| workspace.fetch(regions));
+                    at += match end {
+                        None => 1,
+                        Some(end) => self.end(at, end, regions, &mut ended),
+                    };
+                }
+                self.busy[first..at].iter().for_each(|workspace| workspace.ask(store));
             }
         }
         self.rotate();
@@ -247,18 +301,17 @@ impl<L: Logic> Workspaces<L> {
 
     /// The traversal in this workspace is over. Its place goes to the first that waits and can be fetched for; answers how far the
     /// round goes on: 1 behind it, 0 when another one of this round stands there now.
-    fn end<S: Store>(
+    fn end(
         &mut self,
         at: usize,
         end: End<Stop>,
         regions: &Regions,
-        store: &S,
         ended: &mut impl FnMut(&Workspace<L>, End<Stop>),
     ) -> usize {
         ended(&self.busy[at], end);
         while let Some(mut next) = self.waiting.pop_front() {
             next.span = Span::default();
-            match next.fetch(regions, store) {
+            match next.fetch(regions) {
                 None => {
                     self.busy[at] = next;
                     return 1;

@@ -311,7 +311,10 @@ impl Wanted {
             Body::RegionRead { addr, len, .. } => Ok(Self { addr, len, perm: Perm::Read }),
             Body::RegionWrite { addr, len, .. } => Ok(Self { addr, len, perm: Perm::ReadWrite }),
             // How much the program loads there only the node knows; it checks the whole window (PROTOCOL 6.7).
-            Body::Traverse(traverse) => Ok(Self { addr: traverse.cur_ptr, len: 1, perm: Perm::Read }),
+            Body::Traverse(traverse) => {
+                let perm = if traverse.program.stores() { Perm::ReadWrite } else { Perm::Read };
+                Ok(Self { addr: traverse.cur_ptr, len: 1, perm })
+            }
             Body::Update(_) => Err(Status::Unsupported),
         }
     }

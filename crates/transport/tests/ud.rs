@@ -260,6 +260,45 @@ fn the_host_silent_longest_is_forgotten() {
     assert_eq!(dedup.look(of(2, 1)), Seen::New);
 }
 
+/// A request comes to a server, leaves it, and comes again with fewer hops left. Copies of it come at any moment: none is executed, and
+/// each gets what came of the last visit, for that one proves that the others were answered. PROTOCOL 5.5, 7.36.
+#[test]
+fn visits_of_a_request_are_remembered_by_the_last() {
+    let mut dedup = Dedup::new(4, 3);
+    dedup.begin(id(5), 9);
+    assert_eq!([9, 10].map(|hops| dedup.look_visit(id(5), hops)), [Seen::UnderWay; 2]);
+    assert_eq!(dedup.look_visit(id(5), 8), Seen::New);
+    dedup.finish(id(5), 9, b"went on");
+    assert_eq!([9, 10].map(|hops| dedup.look_visit(id(5), hops)), [Seen::Answered(b"went on"); 2]);
+    dedup.begin(id(5), 7);
+    assert_eq!([7, 8, 9].map(|hops| dedup.look_visit(id(5), hops)), [Seen::UnderWay; 3]);
+    dedup.finish(id(5), 9, b"late");
+    assert_eq!(dedup.look_visit(id(5), 7), Seen::UnderWay, "that was another visit");
+    dedup.finish(id(5), 7, b"ended");
+    dedup.finish(id(5), 7, b"again");
+    assert_eq!([7, 9].map(|hops| dedup.look_visit(id(5), hops)), [Seen::Answered(b"ended"); 2]);
+    assert_eq!(dedup.look_visit(id(5), 6), Seen::New);
+    let executed_twice = std::panic::catch_unwind(move || dedup.begin(id(5), 7));
+    assert!(executed_twice.is_err(), "a broken invariant of ours");
+}
+
+/// Three visits are remembered, and a fourth request comes while they are under way: the oldest is not executed again, whatever comes of it,
+/// and one that ends when nobody remembers it is no harm. PROTOCOL 5.6.
+#[test]
+fn a_visit_may_be_forgotten_while_it_is_under_way() {
+    let mut dedup = Dedup::new(4, 3);
+    for counter in [10, 20, 30, 40] {
+        dedup.begin(id(counter), 9);
+    }
+    assert_eq!(dedup.look_visit(id(10), 9), Seen::Forgotten);
+    assert_eq!(dedup.look_visit(id(10), 3), Seen::Forgotten, "so is a later visit");
+    dedup.finish(id(10), 9, b"x");
+    assert_eq!(dedup.look_visit(id(10), 9), Seen::Forgotten);
+    dedup.finish(RequestId::new(HostId(77), 1, 1), 9, b"of nobody");
+    dedup.finish(id(20), 9, b"twenty");
+    assert_eq!(dedup.look_visit(id(20), 9), Seen::Answered(b"twenty"));
+}
+
 /// Random writes of a few hosts, repeated and out of order, beside a model that remembers everything: nothing is
 /// executed twice, and a right answer comes from the last `depth` ids at least. PROTOCOL 5.5, 5.6.
 #[test]
@@ -286,6 +325,7 @@ fn dedup_executes_nothing_twice() {
                     assert_eq!(executed.map(Vec::as_slice), Some(answer));
                     counts[1] += 1;
                 }
+                Seen::UnderWay => unreachable!("each is finished at once"),
                 Seen::Forgotten => {
                     let later = model.keys().filter(|id| id.host() == host && **id > request).count();
                     assert!(

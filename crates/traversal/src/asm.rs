@@ -3,10 +3,10 @@
 //! One pass over the lines collects instructions, names and labels; then jumps find their labels, the load window is
 //! inferred when the text does not declare it, and the verifier has the last word. Every error has a line and a column.
 
-use crate::isa::{AluOp, Area, Cond, Insn, Operand, Place, Reg, Size, UnaryOp, Width};
-use crate::isa::{SCRATCH_LEN_MAX, SLOTS_MAX, WINDOW_LEN_MAX};
+use crate::Program;
+use crate::isa::{AluOp, Area, Cond, Insn, Operand, Place, Reg, Search, SearchOp, Size, UnaryOp, Width};
+use crate::isa::{SCRATCH_LEN_MAX, SEARCH_COUNT_MAX, SLOTS_MAX, WINDOW_LEN_MAX};
 use crate::verify::{self, VerifyError};
-use crate::{Program, Refusal};
 use alloc::collections::BTreeMap;
 use alloc::collections::btree_map::Entry;
 use alloc::format;
@@ -66,6 +66,7 @@ struct Assembler<'t> {
     labels: BTreeMap<&'t str, Label>,
     window_len: Option<usize>,
     scratch_len: Option<usize>,
+    stores: bool,
     slots: usize,
     items: Vec<Item<'t>>,
 }
@@ -129,8 +130,16 @@ impl<'t> Assembler<'t> {
                 let len = self.length(0, SCRATCH_LEN_MAX, cursor)?;
                 declare(&mut self.scratch_len, len, name, spot)
             }
+            ".stores" if self.stores => Err(spot.error("`.stores` is already declared")),
+            ".stores" => {
+                self.stores = true;
+                Ok(())
+            }
             ".def" => self.define_name(cursor),
-            _ => Err(spot.error(format!("expected `.window`, `.scratch` or `.def`, found `{name}`"))),
+            _ => {
+                Err(spot
+                    .error(format!("expected `.window`, `.scratch`, `.stores` or `.def`, found `{name}`")))
+            }
         }
     }
 
@@ -175,7 +184,6 @@ impl<'t> Assembler<'t> {
                 cursor.expect(',')?;
                 Insn::Imm64 { dst, imm: self.constant64(cursor)? }
             }
-            "store" => return Err(spot.error(Refusal::FarStore.to_string())),
             _ => return self.computing(mnemonic, spot, cursor),
         };
         Ok((insn, None))
@@ -207,6 +215,9 @@ impl<'t> Assembler<'t> {
             cursor.expect(',')?;
             return Ok((Insn::Branch { width, cond, left, right, target: 0 }, Some(cursor.target()?)));
         }
+        if let Some((op, size)) = search(mnemonic) {
+            return Ok((self.search(op, size, cursor)?, None));
+        }
         if let Some(size) = mnemonic.strip_prefix("ld").and_then(access_size) {
             let dst = cursor.register()?;
             cursor.expect(',')?;
@@ -218,6 +229,25 @@ impl<'t> Assembler<'t> {
             return Ok((Insn::Store { size, to, src: self.operand(size != Size::B8, cursor)? }, None));
         }
         Err(spot.error(format!("there is no instruction `{mnemonic}`")))
+    }
+
+    /// The rest of a search: result, first element, number of elements, key.
+    fn search(&self, op: SearchOp, size: Size, cursor: &mut Cursor<'t>) -> Result<Insn, AssembleError> {
+        let dst = cursor.register()?;
+        cursor.expect(',')?;
+        let spot = cursor.spot();
+        let Place { area: Area::Window, index: None, offset } = self.place(cursor)? else {
+            return Err(spot.error("an array that is searched lies at a constant place in the window"));
+        };
+        cursor.expect(',')?;
+        let spot = cursor.spot();
+        let value = self.expression(cursor)?;
+        let count = u8::try_from(value).ok().filter(|n| (1..=SEARCH_COUNT_MAX).contains(&usize::from(*n)));
+        let count = count
+            .ok_or_else(|| spot.error(format!("expected 1 to {SEARCH_COUNT_MAX} elements, found {value}")))?;
+        cursor.expect(',')?;
+        let key = cursor.register()?;
+        Ok(Insn::Search { dst, search: Search { op, size, offset, count, key } })
     }
 
     /// A register or an immediate of 32 bits. Where only 32 bits or fewer count, it may be written unsigned.
@@ -332,8 +362,8 @@ impl<'t> Assembler<'t> {
             Some(len) => len,
             None => self.infer_window(&insns)?,
         };
-        Program::from_instructions(window_len, self.scratch_len.unwrap_or(0), insns)
-            .map_err(|error| self.locate(error, end))
+        let make = if self.stores { Program::storing_from_instructions } else { Program::from_instructions };
+        make(window_len, self.scratch_len.unwrap_or(0), insns).map_err(|error| self.locate(error, end))
     }
 
     /// The number of the instruction that a jump leads to; 0 when instruction `number` does not jump.
@@ -352,7 +382,7 @@ impl<'t> Assembler<'t> {
         Ok(u16::try_from(label.number).expect("at most 512 instructions"))
     }
 
-    /// The load window of a text without `.window`: up to the last byte that its constant loads reach (PULSE 4.1).
+    /// The load window of a text without `.window`: up to the last byte that its constant accesses reach (PULSE 4.1).
     fn infer_window(&self, insns: &[Insn]) -> Result<usize, AssembleError> {
         let indexed = |insn: &Insn| {
             insn.access().is_some_and(|(_, place)| place.area == Area::Window && place.index.is_some())
@@ -360,7 +390,7 @@ impl<'t> Assembler<'t> {
         if let Some(item) = self.items.iter().find(|item| indexed(&item.insn)) {
             return Err(item
                 .spot
-                .error("the reach of an indexed load is not known; declare it with `.window`"));
+                .error("the reach of an indexed access is not known; declare it with `.window`"));
         }
         match verify::window_reach(insns) {
             0 => Ok(1),
@@ -400,6 +430,14 @@ fn area(name: &str) -> Option<Area> {
 
 fn access_size(digits: &str) -> Option<Size> {
     Size::ALL.into_iter().find(|size| size.bytes().to_string() == digits)
+}
+
+/// The question and the size of the elements in the mnemonic of a search.
+fn search(mnemonic: &str) -> Option<(SearchOp, Size)> {
+    SearchOp::NAMES.iter().find_map(|(op, name)| {
+        let size = mnemonic.strip_prefix(name).and_then(access_size)?;
+        Some((*op, size))
+    })
 }
 
 fn named<T: Copy>(names: &[(T, &str)], wanted: &str) -> Option<T> {

@@ -1,7 +1,7 @@
 //! The text form of a program, written so that it assembles to the same bytes (PROTOCOL 10.20).
 
 use crate::Program;
-use crate::isa::{AluOp, Area, Cond, Insn, Operand, Place, Reg, Size, UnaryOp, Width};
+use crate::isa::{AluOp, Area, Cond, Insn, Operand, Place, Reg, Search, SearchOp, Size, UnaryOp, Width};
 use alloc::collections::BTreeSet;
 use alloc::string::String;
 use core::fmt::{self, Write};
@@ -20,6 +20,9 @@ impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, ".window {}", self.window_len())?;
         writeln!(f, ".scratch {}", self.scratch_len())?;
+        if self.stores() {
+            writeln!(f, ".stores")?;
+        }
         let targets: BTreeSet<_> =
             self.instructions().filter_map(|insn| insn.target()).map(usize::from).collect();
         for (number, insn) in self.instructions().enumerate() {
@@ -40,6 +43,9 @@ impl fmt::Display for Insn {
             Self::Imm64 { dst, imm } => write!(f, "lddw {dst}, {imm:#x}"),
             Self::Load { size, dst, from } => write!(f, "ld{} {dst}, {from}", size.bytes()),
             Self::Store { size, to, src } => write!(f, "st{} {to}, {src}", size.bytes()),
+            Self::Search { dst, search: Search { op, size, offset, count, key } } => {
+                write!(f, "{op}{} {dst}, window[{offset}], {count}, {key}", size.bytes())
+            }
             Self::Jump { target } => write!(f, "jmp L{target}"),
             Self::Branch { width, cond, left, right, target } => {
                 write!(f, "j{cond}{width} {left}, {right}, L{target}")
@@ -137,6 +143,11 @@ impl Cond {
     ];
 }
 
+impl SearchOp {
+    /// Every question with its mnemonic, which the size of an element follows.
+    pub(crate) const NAMES: [(Self, &'static str); 2] = [(Self::Rank, "rank"), (Self::Match, "match")];
+}
+
 impl Size {
     /// Every size.
     pub(crate) const ALL: [Self; 4] = [Self::B1, Self::B2, Self::B4, Self::B8];
@@ -149,6 +160,12 @@ impl fmt::Display for AluOp {
 }
 
 impl fmt::Display for UnaryOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_name(f, *self, &Self::NAMES)
+    }
+}
+
+impl fmt::Display for SearchOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_name(f, *self, &Self::NAMES)
     }

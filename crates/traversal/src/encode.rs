@@ -4,7 +4,7 @@
 //! can say wrong, so that each program has exactly one encoding; what instructions mean together is the verifier's.
 
 use crate::SLOTS_MAX;
-use crate::isa::{AluOp, Area, Cond, Insn, Operand, Place, Reg, Size, UnaryOp, Width};
+use crate::isa::{AluOp, Area, Cond, Insn, Operand, Place, Reg, Search, SearchOp, Size, UnaryOp, Width};
 use crate::verify::{Refusal, VerifyError};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -43,6 +43,10 @@ mod field {
     pub(super) const AREA: u8 = 0x60;
     /// Loads and stores: a register is added to the offset.
     pub(super) const INDEXED: u8 = 0x80;
+    /// Of class [`LDX`]: the area that is none, but says that an array of the window is searched.
+    pub(super) const SEARCH: u8 = 0x60;
+    /// Of a search: MATCH, else RANK.
+    pub(super) const MATCH: u8 = 0x80;
 
     pub(super) const LDDW: u8 = 0x18;
     pub(super) const JA: u8 = 0x05;
@@ -51,6 +55,9 @@ mod field {
 
     pub(super) const NEG: u8 = 0x80;
     pub(super) const NOT: u8 = 0xe0;
+
+    /// Header: the program stores to the window.
+    pub(super) const STORES: u8 = 1;
 }
 
 /// What the header says.
@@ -58,6 +65,19 @@ mod field {
 pub(crate) struct Header {
     pub(crate) window_len: u16,
     pub(crate) scratch_len: u16,
+    /// The program stores to the window.
+    pub(crate) stores: bool,
+}
+
+impl Header {
+    /// Refuses what fits no field; the verifier refuses the rest.
+    pub(crate) fn new(window_len: usize, scratch_len: usize, stores: bool) -> Result<Self, VerifyError> {
+        Ok(Self {
+            window_len: u16::try_from(window_len).map_err(|_| VerifyError::WindowLen(window_len))?,
+            scratch_len: u16::try_from(scratch_len).map_err(|_| VerifyError::ScratchLen(scratch_len))?,
+            stores,
+        })
+    }
 }
 
 /// One slot, taken apart.
@@ -128,14 +148,14 @@ impl Slot {
 /// Writes the encoded form of verified instructions.
 ///
 /// # Panics
-/// When a length, target or count does not fit its field, which the verifier excludes.
-pub(crate) fn encode(window_len: usize, scratch_len: usize, insns: &[Insn]) -> Vec<u8> {
+/// When a target or count does not fit its field, which the verifier excludes.
+pub(crate) fn encode(header: &Header, insns: &[Insn]) -> Vec<u8> {
     let starts = slot_starts(insns);
     let slots = starts[insns.len()];
     let mut out = Vec::with_capacity(HEADER_LEN + usize::from(slots) * SLOT_LEN);
     out.push(VERSION);
-    out.push(0);
-    for field in [field_u16(window_len), field_u16(scratch_len), slots] {
+    out.push(if header.stores { field::STORES } else { 0 });
+    for field in [header.window_len, header.scratch_len, slots] {
         out.extend_from_slice(&field.to_le_bytes());
     }
     for (number, insn) in insns.iter().enumerate() {
@@ -161,7 +181,7 @@ fn slot_starts(insns: &[Insn]) -> Vec<u16> {
 }
 
 fn field_u16(value: usize) -> u16 {
-    u16::try_from(value).expect("verified: lengths up to 256, slots up to 512")
+    u16::try_from(value).expect("verified: slots up to 512")
 }
 
 fn encode_insn(insn: &Insn, jump: i16, out: &mut Vec<u8>) {
@@ -194,6 +214,19 @@ fn encode_insn(insn: &Insn, jump: i16, out: &mut Vec<u8>) {
             let opcode = class | access_bits(size, to);
             Slot { opcode, dst: to.index.map_or(0, Reg::number), src, offset: to.offset, imm }
         }
+        Insn::Search { dst, search } => {
+            let bits = match search.op {
+                SearchOp::Rank => 0,
+                SearchOp::Match => field::MATCH,
+            };
+            Slot {
+                opcode: field::LDX | field::SEARCH | bits | size_bits(search.size),
+                dst: dst.number(),
+                src: search.key.number(),
+                offset: search.offset,
+                imm: i32::from(search.count),
+            }
+        }
         Insn::Jump { .. } => Slot { opcode: field::JA, offset: jump, ..Slot::default() },
         Insn::Branch { width, cond, left, right, .. } => {
             let class = match width {
@@ -225,7 +258,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<(Header, Vec<Insn>), VerifyError> {
     if version != VERSION {
         return Err(VerifyError::Version(version));
     }
-    if flags != 0 {
+    if flags & !field::STORES != 0 {
         return Err(VerifyError::Flags(flags));
     }
     let slots = usize::from(u16::from_le_bytes([n0, n1]));
@@ -236,8 +269,11 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<(Header, Vec<Insn>), VerifyError> {
     if code.len() != slots || !rest.is_empty() {
         return Err(VerifyError::Length { expected: HEADER_LEN + slots * SLOT_LEN, have: bytes.len() });
     }
-    let header =
-        Header { window_len: u16::from_le_bytes([w0, w1]), scratch_len: u16::from_le_bytes([s0, s1]) };
+    let header = Header {
+        window_len: u16::from_le_bytes([w0, w1]),
+        scratch_len: u16::from_le_bytes([s0, s1]),
+        stores: flags & field::STORES != 0,
+    };
     Ok((header, decode_slots(code)?))
 }
 
@@ -284,6 +320,7 @@ fn decode_constant(first: Slot, second: Slot) -> Result<Insn, Refusal> {
 
 fn decode_slot(slot: Slot, at: usize, numbers: &[Option<u16>]) -> Result<Insn, Refusal> {
     match slot.opcode & field::CLASS {
+        field::LDX if slot.opcode & field::AREA == field::SEARCH => decode_search(slot),
         field::LDX => decode_load(slot),
         field::ST | field::STX => decode_store(slot),
         field::ALU64 => decode_alu(slot, Width::W64),
@@ -352,8 +389,16 @@ fn decode_load(slot: Slot) -> Result<Insn, Refusal> {
     Ok(Insn::Load { size: size_from_bits(slot.opcode), dst: slot.dst()?, from })
 }
 
+fn decode_search(slot: Slot) -> Result<Insn, Refusal> {
+    let op = if slot.opcode & field::MATCH == 0 { SearchOp::Rank } else { SearchOp::Match };
+    let count = u8::try_from(slot.imm).map_err(|_| Refusal::SearchCount(slot.imm.cast_unsigned()))?;
+    let search =
+        Search { op, size: size_from_bits(slot.opcode), offset: slot.offset, count, key: slot.src()? };
+    Ok(Insn::Search { dst: slot.dst()?, search })
+}
+
 fn decode_store(slot: Slot) -> Result<Insn, Refusal> {
-    let area = area_from_bits(slot.opcode).ok_or(Refusal::FarStore)?;
+    let area = area_from_bits(slot.opcode).ok_or(Refusal::Opcode(slot.opcode))?;
     let index = if slot.opcode & field::INDEXED == 0 {
         slot.no_dst()?;
         None
@@ -429,19 +474,22 @@ fn cond_from_bits(bits: u8) -> Option<Cond> {
     CONDS.iter().find(|(known, _)| *known == bits).map(|(_, cond)| *cond)
 }
 
-fn access_bits(size: Size, place: Place) -> u8 {
-    let size = match size {
+const fn size_bits(size: Size) -> u8 {
+    match size {
         Size::B4 => 0x00,
         Size::B2 => 0x08,
         Size::B1 => 0x10,
         Size::B8 => 0x18,
-    };
+    }
+}
+
+const fn access_bits(size: Size, place: Place) -> u8 {
     let area = match place.area {
         Area::Window => 0x00,
         Area::Scratch => 0x20,
         Area::Spill => 0x40,
     };
-    size | area | if place.index.is_some() { field::INDEXED } else { 0 }
+    size_bits(size) | area | if place.index.is_some() { field::INDEXED } else { 0 }
 }
 
 const fn size_from_bits(opcode: u8) -> Size {

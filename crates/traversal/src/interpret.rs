@@ -5,7 +5,8 @@
 
 use crate::Program;
 use crate::isa::{
-    AluOp, Area, Cond, Insn, Operand, Place, Reg, SPILL_LEN, Size, UnaryOp, WINDOW_LEN_MAX, Width,
+    AluOp, Area, Cond, Insn, Operand, Place, Reg, SPILL_LEN, Search, SearchOp, Size, UnaryOp, WINDOW_LEN_MAX,
+    Width,
 };
 use alloc::vec::Vec;
 use farmem_wire::VirtAddr;
@@ -26,7 +27,8 @@ pub enum Step {
     Next,
     /// RETURN: the traversal is over, the scratch pad is its result.
     Return,
-    /// An indexed access left its area. `cur_ptr` is as it was, the scratch pad as the program left it.
+    /// An indexed access left its area. `cur_ptr` is as it was, the scratch pad as the program left it. What the iteration stored to the
+    /// window counts for nothing.
     Fault,
 }
 
@@ -57,20 +59,59 @@ pub struct Outcome<E> {
 /// When a fetch fails, the state is as the iteration before left it, so that the traversal can go on where the memory is.
 ///
 /// # Panics
-/// When the scratch pad in `state` does not have the program's length.
+/// When the scratch pad in `state` does not have the program's length, or the program stores: [`run_storing`] runs those.
 pub fn run<E>(
     program: &Program,
     fetch: &mut impl FnMut(VirtAddr, &mut [u8]) -> Result<(), E>,
     state: &mut State,
     limit: u32,
 ) -> Outcome<E> {
+    assert!(!program.stores(), "a program that stores needs somewhere to store");
+    let mut memory = |addr: VirtAddr, access: Access<'_>| match access {
+        Access::Load(window) => fetch(addr, window),
+        Access::Store(_) => unreachable!("the program does not store"),
+    };
+    run_storing(program, &mut memory, state, limit)
+}
+
+/// One of the two things that an iteration wants of the memory.
+#[derive(PartialEq, Eq, Debug)]
+pub enum Access<'a> {
+    /// LOAD: fill the window. The window of a program that stores must be writable, too.
+    Load(&'a mut [u8]),
+    /// STORE: the window as the iteration leaves it, which changed some of its bytes. It was loaded from the same place, and what is
+    /// stored must not be refused any more.
+    Store(&'a [u8]),
+}
+
+/// As [`run`], for programs that may store: `memory` loads the window at an address, and takes it back when the iteration changed it.
+///
+/// # Panics
+/// When the scratch pad in `state` does not have the program's length.
+pub fn run_storing<E>(
+    program: &Program,
+    memory: &mut impl FnMut(VirtAddr, Access<'_>) -> Result<(), E>,
+    state: &mut State,
+    limit: u32,
+) -> Outcome<E> {
+    let mut before = [0; WINDOW_LEN_MAX];
     let mut buffer = [0; WINDOW_LEN_MAX];
     let window = &mut buffer[..program.window_len()];
     for iterations in 0..limit {
-        if let Err(why) = fetch(state.cur_ptr, window) {
+        let at = state.cur_ptr;
+        if let Err(why) = memory(at, Access::Load(window)) {
             return Outcome { iterations, end: End::Fetch(why) };
         }
-        let end = match program.step(window, &mut state.cur_ptr, &mut state.scratch) {
+        let before = &mut before[..if program.stores() { window.len() } else { 0 }];
+        before.copy_from_slice(&window[..before.len()]);
+        let step = program.step_storing(window, &mut state.cur_ptr, &mut state.scratch);
+        if step != Step::Fault
+            && *before != window[..before.len()]
+            && let Err(why) = memory(at, Access::Store(window))
+        {
+            return Outcome { iterations: iterations + 1, end: End::Fetch(why) };
+        }
+        let end = match step {
             Step::Next => continue,
             Step::Return => End::Return,
             Step::Fault => End::Fault,
@@ -84,9 +125,24 @@ impl Program {
     /// Runs one iteration over the loaded window.
     ///
     /// # Panics
-    /// When `window` or `scratch` does not have the program's lengths.
+    /// When `window` or `scratch` does not have the program's lengths, or the program stores.
     pub fn step(&self, window: &[u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
-        assert_eq!(window.len(), self.window_len, "the window is the program's");
+        assert!(!self.stores, "a program that stores needs a window of its own");
+        self.iterate(Window::Lent(window), cur_ptr, scratch)
+    }
+
+    /// As [`Self::step`], for a program that may store: `window` is a copy, and what the iteration leaves there is to be written back,
+    /// as a whole, unless the iteration faulted (PROTOCOL 10.10).
+    ///
+    /// # Panics
+    /// When `window` or `scratch` does not have the program's lengths.
+    pub fn step_storing(&self, window: &mut [u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
+        self.iterate(Window::Own(window), cur_ptr, scratch)
+    }
+
+    #[inline]
+    fn iterate(&self, window: Window<'_>, cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
+        assert_eq!(window.bytes().len(), self.window_len, "the window is the program's");
         assert_eq!(scratch.len(), self.scratch_len, "the scratch pad is the program's");
         let mut regs = [0; Reg::ALL.len()];
         regs[Reg::ENTRY as usize] = cur_ptr.0;
@@ -122,6 +178,9 @@ impl Program {
                     if areas.store(size, to, &regs, value(&regs, src)).is_none() {
                         return Step::Fault;
                     }
+                }
+                Insn::Search { dst, search } => {
+                    regs[dst as usize] = areas.search(search, regs[search.key as usize]);
                 }
                 Insn::Jump { target } => number = usize::from(target),
                 Insn::Branch { width, cond, left, right, target } => {
@@ -221,9 +280,25 @@ where
     }
 }
 
+/// The window: lent from wherever it lies, or a copy that may be stored to.
+enum Window<'a> {
+    Lent(&'a [u8]),
+    Own(&'a mut [u8]),
+}
+
+impl Window<'_> {
+    #[inline]
+    const fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Lent(bytes) => bytes,
+            Self::Own(bytes) => bytes,
+        }
+    }
+}
+
 /// The memory of one iteration.
 struct Areas<'a> {
-    window: &'a [u8],
+    window: Window<'a>,
     scratch: &'a mut [u8],
     spill: [u8; SPILL_LEN],
 }
@@ -233,7 +308,7 @@ impl Areas<'_> {
     #[inline]
     fn load(&self, size: Size, from: Place, regs: &Regs) -> Option<u64> {
         let area = match from.area {
-            Area::Window => self.window,
+            Area::Window => self.window.bytes(),
             Area::Scratch => &*self.scratch,
             Area::Spill => &self.spill,
         };
@@ -250,7 +325,10 @@ impl Areas<'_> {
     #[inline]
     fn store(&mut self, size: Size, to: Place, regs: &Regs, value: u64) -> Option<()> {
         let area = match to.area {
-            Area::Window => return None,
+            Area::Window => match &mut self.window {
+                Window::Own(bytes) => &mut **bytes,
+                Window::Lent(_) => unreachable!("verified: only a program that declares it stores here"),
+            },
             Area::Scratch => &mut *self.scratch,
             Area::Spill => &mut self.spill,
         };
@@ -263,6 +341,19 @@ impl Areas<'_> {
             Size::B8 => *rest.first_chunk_mut()? = bytes,
         }
         Some(())
+    }
+
+    /// The verifier has proved the array inside.
+    fn search(&self, search: Search, key: u64) -> u64 {
+        let start = usize::try_from(search.offset).expect("verified: inside the window");
+        let array = &self.window.bytes()[start..start + search.len()];
+        let elements = array.chunks_exact(search.size.bytes());
+        let mut elements = elements.map(|bytes| bytes.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b)));
+        let found = match search.op {
+            SearchOp::Rank => elements.filter(|&element| element <= key).count(),
+            SearchOp::Match => elements.position(|element| element == key).unwrap_or(search.count.into()),
+        };
+        found as u64
     }
 }
 

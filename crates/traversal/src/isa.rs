@@ -12,6 +12,8 @@ pub const WINDOW_LEN_MAX: usize = 256;
 pub const SCRATCH_LEN_MAX: usize = farmem_wire::message::SCRATCH_LEN_MAX;
 /// Bytes of the spill area, zero at the start of each iteration.
 pub const SPILL_LEN: usize = 128;
+/// Elements of the longest array that RANK and MATCH search: the comparisons of one make a mask of 64 bits.
+pub const SEARCH_COUNT_MAX: usize = 64;
 /// Bytes of a memory line: what the load window is counted in for prefetch and cost.
 pub const LINE_LEN: usize = 64;
 
@@ -102,7 +104,8 @@ impl Size {
 /// The memory a program sees. There is no other.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Area {
-    /// What the LOAD at `cur_ptr` brought; read-only.
+    /// What the LOAD at `cur_ptr` brought. Only a program that declares it may store here; what it stores becomes part of far memory
+    /// when the iteration ends.
     Window,
     /// The traversal's state: kept over iterations, carried between nodes, given back at the end.
     Scratch,
@@ -169,6 +172,44 @@ pub enum UnaryOp {
     Neg,
     /// Bitwise complement.
     Not,
+}
+
+/// What is asked of an array in the window.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum SearchOp {
+    /// RANK: how many elements are not greater than the key.
+    Rank,
+    /// MATCH: the number of the first element that equals the key, from 0; the number of elements when there is none.
+    Match,
+}
+
+/// An array in the window, and what is asked of it. Elements are unsigned, and the key is compared with all its 64 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Search {
+    /// The question.
+    pub op: SearchOp,
+    /// Bytes of an element.
+    pub size: Size,
+    /// Where in the window the first element lies; the verifier proves all of them inside.
+    pub offset: i16,
+    /// Elements, 1 to [`SEARCH_COUNT_MAX`].
+    pub count: u8,
+    /// What is looked for.
+    pub key: Reg,
+}
+
+impl Search {
+    /// Bytes of all elements.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.size.bytes() * self.count as usize
+    }
+
+    /// True when there is no element, which the verifier refuses.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
 }
 
 /// What a branch asks of its two operands.
@@ -241,10 +282,17 @@ pub enum Insn {
     Store {
         /// Bytes written.
         size: Size,
-        /// Where; never in the window.
+        /// Where; in the window only when the program declares that it stores.
         to: Place,
         /// What.
         src: Operand,
+    },
+    /// `dst = search`: an array of the window at one stroke. Optional: an accelerator may refuse programs that have it.
+    Search {
+        /// Result.
+        dst: Reg,
+        /// The array and the question.
+        search: Search,
     },
     /// Goes on at `target`.
     Jump {
@@ -279,6 +327,15 @@ impl Insn {
     pub const fn slots(&self) -> usize {
         match self {
             Self::Imm64 { .. } => 2,
+            _ => 1,
+        }
+    }
+
+    /// How many instructions it counts as, where time is estimated: a search is one for each 16 bytes.
+    #[must_use]
+    pub fn weight(&self) -> u16 {
+        match self {
+            Self::Search { search, .. } => search.len().div_ceil(16).try_into().unwrap_or(u16::MAX),
             _ => 1,
         }
     }

@@ -23,16 +23,17 @@ mod verify;
 pub use asm::AssembleError;
 pub use cost::{Accelerator, Cost, Eta};
 pub use encode::{ENCODED_LEN_MAX, HEADER_LEN, SLOT_LEN, VERSION};
-pub use interpret::{End, Outcome, State, Step, run};
+pub use interpret::{Access, End, Outcome, State, Step, run, run_storing};
 pub use isa::{
-    AluOp, Area, Cond, Insn, LINE_LEN, Operand, Place, Reg, SCRATCH_LEN_MAX, SLOTS_MAX, SPILL_LEN, Size,
-    UnaryOp, WINDOW_LEN_MAX, Width,
+    AluOp, Area, Cond, Insn, LINE_LEN, Operand, Place, Reg, SCRATCH_LEN_MAX, SEARCH_COUNT_MAX, SLOTS_MAX,
+    SPILL_LEN, Search, SearchOp, Size, UnaryOp, WINDOW_LEN_MAX, Width,
 };
 pub use verify::{Refusal, VerifyError};
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
+use encode::Header;
 use farmem_wire::ProgramHash;
 use sha2::{Digest, Sha256};
 
@@ -43,6 +44,7 @@ pub struct Program {
     hash: ProgramHash,
     window_len: usize,
     scratch_len: usize,
+    stores: bool,
     longest_path: u16,
     insns: Arc<[Insn]>,
 }
@@ -62,22 +64,40 @@ impl Program {
     /// [`VerifyError`] with the first thing that is wrong.
     pub fn decode(bytes: &[u8]) -> Result<Self, VerifyError> {
         let (header, insns) = encode::decode(bytes)?;
-        Self::from_instructions(usize::from(header.window_len), usize::from(header.scratch_len), insns)
+        Self::verify(header, insns)
     }
 
     /// Verifies decoded instructions, for those who make them from something else than text or bytes.
     ///
     /// # Errors
-    /// [`VerifyError`] with the first thing that is wrong.
+    /// [`VerifyError`] with the first thing that is wrong; a store to the window is wrong here.
     pub fn from_instructions(
         window_len: usize,
         scratch_len: usize,
         insns: Vec<Insn>,
     ) -> Result<Self, VerifyError> {
-        let longest_path = verify::verify(window_len, scratch_len, &insns)?;
-        let encoded = encode::encode(window_len, scratch_len, &insns);
-        let hash = name(&encoded);
-        Ok(Self { encoded: encoded.into(), hash, window_len, scratch_len, longest_path, insns: insns.into() })
+        Self::verify(Header::new(window_len, scratch_len, false)?, insns)
+    }
+
+    /// As [`Self::from_instructions`], for a program that declares that it stores to the window (PROTOCOL 10.10).
+    ///
+    /// # Errors
+    /// [`VerifyError`] with the first thing that is wrong.
+    pub fn storing_from_instructions(
+        window_len: usize,
+        scratch_len: usize,
+        insns: Vec<Insn>,
+    ) -> Result<Self, VerifyError> {
+        Self::verify(Header::new(window_len, scratch_len, true)?, insns)
+    }
+
+    fn verify(header: Header, insns: Vec<Insn>) -> Result<Self, VerifyError> {
+        let longest_path = verify::verify(&header, &insns)?;
+        let encoded = encode::encode(&header, &insns);
+        let hash = name(&encoded, header.stores);
+        let (window_len, scratch_len) = (usize::from(header.window_len), usize::from(header.scratch_len));
+        let (encoded, insns) = (encoded.into(), insns.into());
+        Ok(Self { encoded, hash, window_len, scratch_len, stores: header.stores, longest_path, insns })
     }
 
     /// The encoded form: what travels, and what [`Self::decode`] takes.
@@ -86,7 +106,7 @@ impl Program {
         &self.encoded
     }
 
-    /// Its name: the first 16 bytes of the SHA-256 of the encoded form.
+    /// Its name: the first 16 bytes of the SHA-256 of the encoded form, but for the last bit, which says whether it stores.
     #[must_use]
     pub const fn hash(&self) -> ProgramHash {
         self.hash
@@ -104,13 +124,19 @@ impl Program {
         self.scratch_len
     }
 
+    /// True when it declares that it stores to the window: what it stores becomes part of far memory when the iteration ends.
+    #[must_use]
+    pub const fn stores(&self) -> bool {
+        self.stores
+    }
+
     /// Memory lines of 64 bytes that the load window takes when `cur_ptr` is aligned to one.
     #[must_use]
     pub const fn lines(&self) -> usize {
         self.window_len.div_ceil(LINE_LEN)
     }
 
-    /// Instructions on the longest path of one iteration: PULSE's N.
+    /// Instructions on the longest path of one iteration: PULSE's N. RANK and MATCH count as one for each 16 bytes that they search.
     #[must_use]
     pub const fn longest_path(&self) -> u16 {
         self.longest_path
@@ -137,14 +163,16 @@ impl fmt::Debug for Program {
             .field("hash", &self.hash)
             .field("window_len", &self.window_len)
             .field("scratch_len", &self.scratch_len)
+            .field("stores", &self.stores)
             .field("instructions", &self.insns.len())
             .finish_non_exhaustive()
     }
 }
 
-fn name(encoded: &[u8]) -> ProgramHash {
+fn name(encoded: &[u8], stores: bool) -> ProgramHash {
     let digest = Sha256::digest(encoded);
     let mut hash = ProgramHash::default();
     hash.0.copy_from_slice(&digest[..16]);
+    hash.0[15] = hash.0[15] & !1 | u8::from(stores);
     hash
 }

@@ -4,7 +4,10 @@
 //! found once, from the end. Reading a register or a spill byte that nothing was written to is allowed: both start at
 //! zero in every iteration, so there is nothing to leak.
 
-use crate::isa::{Area, Insn, SCRATCH_LEN_MAX, SLOTS_MAX, SPILL_LEN, WINDOW_LEN_MAX};
+use crate::encode::Header;
+use crate::isa::{
+    Area, Insn, SCRATCH_LEN_MAX, SEARCH_COUNT_MAX, SLOTS_MAX, SPILL_LEN, Search, WINDOW_LEN_MAX,
+};
 use alloc::vec;
 use core::fmt;
 
@@ -72,14 +75,15 @@ pub enum Refusal {
         /// Bytes of the area.
         len: usize,
     },
-    /// It stores to the load window.
+    /// It stores to the load window, and the program does not declare that it stores.
     WindowStore,
-    /// It stores to far memory: the opcodes are reserved.
-    FarStore,
+    /// It searches no element, or more than 64.
+    SearchCount(u32),
 }
 
 /// Checks instructions against the areas' lengths; answers the instructions on the longest path.
-pub(crate) fn verify(window_len: usize, scratch_len: usize, insns: &[Insn]) -> Result<u16, VerifyError> {
+pub(crate) fn verify(header: &Header, insns: &[Insn]) -> Result<u16, VerifyError> {
+    let (window_len, scratch_len) = (usize::from(header.window_len), usize::from(header.scratch_len));
     if !(1..=WINDOW_LEN_MAX).contains(&window_len) {
         return Err(VerifyError::WindowLen(window_len));
     }
@@ -100,7 +104,8 @@ pub(crate) fn verify(window_len: usize, scratch_len: usize, insns: &[Insn]) -> R
     };
     let mut slot = 0;
     for (number, insn) in insns.iter().enumerate() {
-        check(insn, number, insns.len(), len_of).map_err(|why| VerifyError::At { slot, why })?;
+        check(insn, number, insns.len(), header.stores, len_of)
+            .map_err(|why| VerifyError::At { slot, why })?;
         slot += insn.slots();
     }
     if !last.is_terminal() {
@@ -109,7 +114,13 @@ pub(crate) fn verify(window_len: usize, scratch_len: usize, insns: &[Insn]) -> R
     Ok(longest_path(insns))
 }
 
-fn check(insn: &Insn, number: usize, count: usize, len_of: impl Fn(Area) -> usize) -> Result<(), Refusal> {
+fn check(
+    insn: &Insn,
+    number: usize,
+    count: usize,
+    stores: bool,
+    len_of: impl Fn(Area) -> usize,
+) -> Result<(), Refusal> {
     if let Some(target) = insn.target() {
         let target = usize::from(target);
         if target <= number {
@@ -119,19 +130,29 @@ fn check(insn: &Insn, number: usize, count: usize, len_of: impl Fn(Area) -> usiz
             return Err(Refusal::TargetOutside);
         }
     }
+    if let Insn::Search { search, .. } = insn {
+        return check_search(search, len_of(Area::Window));
+    }
     let Some((size, place)) = insn.access() else { return Ok(()) };
-    if place.area == Area::Window && matches!(insn, Insn::Store { .. }) {
+    if place.area == Area::Window && matches!(insn, Insn::Store { .. }) && !stores {
         return Err(Refusal::WindowStore);
     }
-    let (size, len) = (size.bytes(), len_of(place.area));
-    let inside = match usize::try_from(place.offset) {
-        Ok(offset) => offset + size <= len,
-        Err(_) => false,
-    };
-    if place.index.is_none() && !inside {
-        return Err(Refusal::Outside { area: place.area, offset: place.offset, size, len });
+    if place.index.is_some() {
+        return Ok(());
     }
-    Ok(())
+    lies_inside(place.area, place.offset, size.bytes(), len_of(place.area))
+}
+
+fn check_search(search: &Search, window_len: usize) -> Result<(), Refusal> {
+    if !(1..=SEARCH_COUNT_MAX).contains(&usize::from(search.count)) {
+        return Err(Refusal::SearchCount(u32::from(search.count)));
+    }
+    lies_inside(Area::Window, search.offset, search.len(), window_len)
+}
+
+fn lies_inside(area: Area, offset: i16, size: usize, len: usize) -> Result<(), Refusal> {
+    let inside = usize::try_from(offset).is_ok_and(|offset| offset + size <= len);
+    if inside { Ok(()) } else { Err(Refusal::Outside { area, offset, size, len }) }
 }
 
 /// Instructions on the longest path from the first to a terminal one. Targets lie ahead, so one pass from the end does.
@@ -141,16 +162,23 @@ fn longest_path(insns: &[Insn]) -> u16 {
         let behind =
             if insn.is_terminal() || matches!(insn, Insn::Jump { .. }) { 0 } else { from[number + 1] };
         let jumped = insn.target().map_or(0, |target| from[usize::from(target)]);
-        from[number] = 1 + behind.max(jumped);
+        from[number] = insn.weight().saturating_add(behind.max(jumped));
     }
     from[0]
 }
 
-/// The bytes of the window that constant loads reach: what the one LOAD must bring (PULSE 4.1).
+/// The bytes of the window that constant accesses reach: what the one LOAD must bring (PULSE 4.1).
 pub(crate) fn window_reach(insns: &[Insn]) -> usize {
-    let loads = insns.iter().filter_map(Insn::access);
-    let constant = loads.filter(|(_, place)| place.area == Area::Window && place.index.is_none());
-    constant.map(|(size, place)| usize::try_from(place.offset).unwrap_or(0) + size.bytes()).max().unwrap_or(0)
+    let reach = |insn: &Insn| match insn {
+        Insn::Search { search, .. } => usize::try_from(search.offset).unwrap_or(0) + search.len(),
+        _ => match insn.access() {
+            Some((size, place)) if place.area == Area::Window && place.index.is_none() => {
+                usize::try_from(place.offset).unwrap_or(0) + size.bytes()
+            }
+            _ => 0,
+        },
+    };
+    insns.iter().map(reach).max().unwrap_or(0)
 }
 
 impl fmt::Display for VerifyError {
@@ -190,9 +218,11 @@ impl fmt::Display for Refusal {
             Self::Outside { area, offset, size, len } => {
                 write!(f, "{size} bytes at {offset} leave the {}, which has {len}", area.describe())
             }
-            Self::WindowStore => f.write_str("the window is read-only"),
-            Self::FarStore => {
-                f.write_str("stores need a program that declares them: not in this version of the ISA")
+            Self::WindowStore => {
+                f.write_str("the window is read-only in a program that does not declare `.stores`")
+            }
+            Self::SearchCount(count) => {
+                write!(f, "{count} elements cannot be searched, only 1 to {SEARCH_COUNT_MAX}")
             }
         }
     }

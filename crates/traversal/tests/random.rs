@@ -5,7 +5,7 @@ mod model;
 
 use farmem_traversal::{Program, Step};
 use farmem_wire::VirtAddr;
-use generator::{memory, program};
+use generator::{memory, program, storing_program};
 use model::{Ending, Model};
 use proptest::prelude::*;
 
@@ -14,18 +14,20 @@ proptest! {
 
     /// PROTOCOL 10.3 to 10.9, back and forth.
     #[test]
-    fn bytes_give_the_program_back(program in program()) {
+    fn bytes_give_the_program_back(program in prop_oneof![program(), storing_program()]) {
         let decoded = Program::decode(program.encoded());
         prop_assert_eq!(decoded.as_ref(), Ok(&program));
         let decoded = decoded.expect("checked");
         prop_assert_eq!(decoded.hash(), program.hash());
         prop_assert_eq!(decoded.longest_path(), program.longest_path());
+        prop_assert_eq!(decoded.stores(), program.stores());
+        prop_assert_eq!(program.hash().stores(), program.stores(), "the name says so");
         prop_assert!(decoded.instructions().eq(program.instructions()));
     }
 
     /// PROTOCOL 10.20.
     #[test]
-    fn text_gives_the_program_back(program in program()) {
+    fn text_gives_the_program_back(program in prop_oneof![program(), storing_program()]) {
         let text = program.disassemble();
         let assembled = Program::assemble(&text);
         prop_assert_eq!(assembled.as_ref(), Ok(&program), "{}", text);
@@ -34,7 +36,7 @@ proptest! {
     /// PROTOCOL 10.1 to 10.13. Three iterations, so that what one leaves behind would be seen by the next.
     #[test]
     fn the_interpreter_does_what_the_document_says(
-        (program, windows, scratch) in program().prop_flat_map(|program| {
+        (program, windows, scratch) in prop_oneof![program(), storing_program()].prop_flat_map(|program| {
             let windows = proptest::collection::vec(memory(program.window_len()), 3);
             let scratch = memory(program.scratch_len());
             (Just(program), windows, scratch)
@@ -43,13 +45,18 @@ proptest! {
     ) {
         let (mut cur_ptr, mut scratch) = (VirtAddr(start), scratch);
         let mut expected_scratch = scratch.clone();
-        for window in windows {
+        for mut window in windows {
             let before = cur_ptr;
             let mut model = Model::new(program.encoded(), &window, &mut expected_scratch, before.0);
             let ending = model.run();
             prop_assert!(model.executed <= u32::from(program.longest_path()), "longer than the longest path");
 
-            let step = program.step(&window, &mut cur_ptr, &mut scratch);
+            let stored = model.window.clone();
+
+            let lent = window.clone();
+            let step = program.step_storing(&mut window, &mut cur_ptr, &mut scratch);
+            prop_assert_eq!(&window, &stored, "{}", program);
+            prop_assert!(program.stores() || window == lent, "nobody else stores");
             let (expected, expected_ptr) = match ending {
                 Ending::Next(next) => (Step::Next, VirtAddr(next)),
                 Ending::Return => (Step::Return, before),

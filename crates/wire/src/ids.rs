@@ -216,6 +216,14 @@ impl fmt::Debug for Gid {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ProgramHash(pub [u8; 16]);
 
+impl ProgramHash {
+    /// True when the program stores to far memory: its name says so in its last bit (PROTOCOL 10.17).
+    #[must_use]
+    pub const fn stores(&self) -> bool {
+        self.0[15] & 1 == 1
+    }
+}
+
 impl fmt::Debug for ProgramHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for byte in &self.0[..4] {

@@ -13,7 +13,7 @@ use cranelift_codegen::ir::{
 use cranelift_codegen::isa::TargetFrontendConfig;
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
 use farmem_traversal::{
-    AluOp, Area, Cond, Insn, Operand, Place, Program, Reg, SPILL_LEN, Size, UnaryOp, Width,
+    AluOp, Area, Cond, Insn, Operand, Place, Program, Reg, SPILL_LEN, Search, SearchOp, Size, UnaryOp, Width,
 };
 
 /// Fills `function`, which has the signature of [`super::Code`].
@@ -166,6 +166,10 @@ impl Body<'_> {
                 Some((base, offset)) => self.store(size, src, base, offset, self.flags[to.area as usize]),
                 None => return false,
             },
+            Insn::Search { dst, search } => {
+                let found = self.search(&search);
+                self.set(dst, found, Width::W64);
+            }
             Insn::Jump { target } => {
                 let block = self.block(target);
                 self.builder.ins().jump(block, &[]);
@@ -300,6 +304,111 @@ impl Body<'_> {
             Size::B4 => builder.istore32(flags, value, base, offset),
             Size::B8 => builder.store(flags, value, base, offset),
         };
+    }
+
+    /// All elements are compared at once, and the answer is read from the mask of their comparisons: no branch depends on them.
+    fn search(&mut self, search: &Search) -> Value {
+        let key = self.reg(search.key, Width::W64);
+        // Above the largest element a key is as good as that one for RANK, and equals none for MATCH.
+        let most = u64::MAX >> (64 - 8 * search.size.bytes());
+        let most = self.builder.ins().iconst(types::I64, most.cast_signed());
+        let fits = match search.size {
+            Size::B8 => None,
+            _ => Some(self.builder.ins().icmp(IntCC::UnsignedLessThanOrEqual, key, most)),
+        };
+        let key = fits.map_or(key, |fits| self.builder.ins().select(fits, key, most));
+        let mask = self.comparisons(search, key);
+        match (search.op, fits) {
+            (SearchOp::Rank, _) => self.builder.ins().popcnt(mask),
+            (SearchOp::Match, None) => self.first(mask, search.count),
+            (SearchOp::Match, Some(fits)) => {
+                let none = self.builder.ins().iconst(types::I64, 0);
+                let mask = self.builder.ins().select(fits, mask, none);
+                self.first(mask, search.count)
+            }
+        }
+    }
+
+    /// The number of the first set bit; `count` when there is none.
+    fn first(&mut self, mask: Value, count: u8) -> Value {
+        let behind = 1_u64.checked_shl(u32::from(count)).unwrap_or(0);
+        let mask = self.builder.ins().bor_imm_u(mask, behind.cast_signed());
+        self.builder.ins().ctz(mask)
+    }
+
+    /// A bit for each element, the first lowest: whether RANK counts it, or MATCH finds it.
+    fn comparisons(&mut self, search: &Search, key: Value) -> Value {
+        let size = search.size.bytes();
+        let lane = Type::int(8 * u16::try_from(size).expect("at most 8")).expect("a size has a type");
+        let lanes = 16 / size;
+        let count = usize::from(search.count);
+        if count < lanes {
+            return self.comparisons_one_by_one(search, lane, key);
+        }
+        let vector = lane.by(16 / u32::try_from(size).expect("at most 8")).expect("16 bytes of lanes");
+        let key = if lane == types::I64 { key } else { self.builder.ins().ireduce(lane, key) };
+        let keys = self.builder.ins().splat(vector, key);
+        let bias = (search.op == SearchOp::Rank).then(|| {
+            // Vectors compare signed; with the top bits turned over that is an unsigned comparison.
+            let top = self.builder.ins().iconst(lane, (1_u64 << (8 * size - 1)).cast_signed());
+            self.builder.ins().splat(vector, top)
+        });
+        let keys = bias.map_or(keys, |bias| self.builder.ins().bxor(keys, bias));
+        let mut mask = None;
+        for first in (0..count).step_by(lanes) {
+            // The last ones overlap those before: an element that is compared twice has the same bit twice.
+            let first = first.min(count - lanes);
+            let bits = self.compare_lanes(search, vector, first, keys, bias);
+            let bits = self.builder.ins().ishl_imm_u(bits, i64::try_from(first).expect("at most 64"));
+            mask = Some(mask.map_or(bits, |mask| self.builder.ins().bor(mask, bits)));
+        }
+        mask.expect("verified: there is an element")
+    }
+
+    fn compare_lanes(
+        &mut self,
+        search: &Search,
+        vector: Type,
+        first: usize,
+        keys: Value,
+        bias: Option<Value>,
+    ) -> Value {
+        let loaded = self.element(search, vector, first);
+        let holds = match bias {
+            Some(bias) => {
+                let elements = self.builder.ins().bxor(loaded, bias);
+                self.builder.ins().icmp(IntCC::SignedLessThanOrEqual, elements, keys)
+            }
+            None => self.builder.ins().icmp(IntCC::Equal, loaded, keys),
+        };
+        self.builder.ins().vhigh_bits(types::I64, holds)
+    }
+
+    /// As [`Self::comparisons`], for fewer elements than a vector has.
+    fn comparisons_one_by_one(&mut self, search: &Search, lane: Type, key: Value) -> Value {
+        let mut mask = self.builder.ins().iconst(types::I64, 0);
+        for number in 0..search.count {
+            let element = self.element(search, lane, usize::from(number));
+            let element =
+                if lane == types::I64 { element } else { self.builder.ins().uextend(types::I64, element) };
+            let how = match search.op {
+                SearchOp::Rank => IntCC::UnsignedLessThanOrEqual,
+                SearchOp::Match => IntCC::Equal,
+            };
+            let holds = self.builder.ins().icmp(how, element, key);
+            let bit = self.builder.ins().uextend(types::I64, holds);
+            let bit = self.builder.ins().ishl_imm_u(bit, i64::from(number));
+            mask = self.builder.ins().bor(mask, bit);
+        }
+        mask
+    }
+
+    /// Loads one element, or a vector of them.
+    fn element(&mut self, search: &Search, ty: Type, number: usize) -> Value {
+        let base = self.bases[Area::Window as usize].expect("there is always a window");
+        let skip = i32::try_from(number * search.size.bytes()).expect("at most 256");
+        let flags = self.flags[Area::Window as usize];
+        self.builder.ins().load(ty, flags, base, i32::from(search.offset) + skip)
     }
 
     fn branch(&mut self, width: Width, cond: Cond, left: Reg, right: Operand, target: u16) {

@@ -51,7 +51,11 @@ pub(super) fn request<'a>(program: &'a Program, scratch: &'a [u8]) -> Traverse<'
 }
 
 /// Asks, and answers status and traversal of the response, which must be in its one form (PROTOCOL 7.29).
-fn ask<'a>(bench: &'a mut Bench, header: Header, request: &Traverse<'_>) -> (Status, Traverse<'a>) {
+pub(super) fn ask<'a>(
+    bench: &'a mut Bench,
+    header: Header,
+    request: &Traverse<'_>,
+) -> (Status, Traverse<'a>) {
     let message = bench.ask(header, Body::Traverse(*request));
     let Body::Traverse(traverse) = message.body else { panic!("a traversal's answer") };
     assert_eq!((traverse.program, traverse.limit), (request.program, request.limit));
@@ -214,11 +218,11 @@ fn code_must_be_the_program_it_is_named_for() {
     assert_eq!(ask(&mut bench, header(ALICE, 4), &good).1.scratch, pad(2, 20), "which stays what it was");
 
     let mut broken = program.encoded().to_vec();
-    for at in 0..broken.len() {
+    for (at, counter) in (0..broken.len()).zip(5..) {
         broken[at] ^= 0x40;
         let name = ProgramHash(core::array::from_fn(|i| u8::try_from(i + at % 8).unwrap()));
         let request = Traverse { program: name, code: &broken, ..good };
-        assert_eq!(ask(&mut bench, header(ALICE, 5), &request).0, Status::BadProgram, "byte {at}");
+        assert_eq!(ask(&mut bench, header(ALICE, counter), &request).0, Status::BadProgram, "byte {at}");
         broken[at] ^= 0x40;
     }
 }

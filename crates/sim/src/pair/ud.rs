@@ -251,6 +251,7 @@ impl World {
                     answer.extend_from_slice(frame);
                     self.note("AnsweredAgain");
                 }
+                Seen::UnderWay => unreachable!("these requests are answered at once"),
                 Seen::Forgotten => {
                     self.note("Forgotten");
                     return Ok(());

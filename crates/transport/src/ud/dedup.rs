@@ -1,7 +1,10 @@
 //! De-duplication at the server: a request that writes is executed at most once.
 //!
-//! Key type: [`Dedup`]. It remembers answers as frames and does not know what they say. Requests that only read need
+//! Key type: [`Dedup`]. It remembers answers as bytes and does not know what they say. Requests that only read need
 //! none of this: they are executed again.
+//!
+//! A request may visit a server more than once, as a traversal does that crosses memory nodes: each visit has fewer hops left than the
+//! one before. Only what came of the last visit is remembered: a later visit proves that the ones before were answered.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -31,16 +34,22 @@ struct Host {
 #[derive(Debug)]
 struct Answer {
     counter: u32,
-    frame: Vec<u8>,
+    /// Hops left in the last visit.
+    hops: u8,
+    /// That visit is not over.
+    under_way: bool,
+    bytes: Vec<u8>,
 }
 
 /// What the server knows of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seen<'a> {
-    /// Never seen: execute it, then [`Dedup::remember`].
+    /// Never seen: execute it, then [`Dedup::remember`]; or [`Dedup::begin`], execute it, [`Dedup::finish`].
     New,
     /// Executed before: send this answer again.
     Answered(&'a [u8]),
+    /// Begun and not finished: drop it, an answer will come.
+    UnderWay,
     /// So old that its answer is forgotten: drop it.
     Forgotten,
 }
@@ -57,15 +66,21 @@ impl Dedup {
         Self { hosts_max, depth, hosts: BTreeMap::new(), remembered: 0 }
     }
 
-    /// What is known of `request`.
+    /// What is known of `request`, which visits a server once.
     #[must_use]
     pub fn look(&self, request: RequestId) -> Seen<'_> {
+        self.look_visit(request, 0)
+    }
+
+    /// What is known of the visit of `request` with so many hops left, or of a later one.
+    #[must_use]
+    pub fn look_visit(&self, request: RequestId, hops: u8) -> Seen<'_> {
         let Some(host) = self.hosts.get(&request.host()) else { return Seen::New };
         match age(host.generation, request) {
             Age::Earlier => Seen::Forgotten,
             Age::Later => Seen::New,
             Age::Current(counter) => match host.find(counter) {
-                Ok(at) => Seen::Answered(&host.answers[at].frame),
+                Ok(at) => host.answers[at].seen(hops),
                 Err(_) if host.floor.is_some_and(|floor| counter <= floor) => Seen::Forgotten,
                 Err(_) => Seen::New,
             },
@@ -77,7 +92,16 @@ impl Dedup {
     /// # Panics
     /// When [`Dedup::look`] does not call it [`Seen::New`]: it would have been executed twice.
     pub fn remember(&mut self, request: RequestId, answer: &[u8]) {
-        assert_eq!(self.look(request), Seen::New, "a request that writes is executed once");
+        self.begin(request, 0);
+        self.finish(request, 0, answer);
+    }
+
+    /// Remembers that the visit of `request` with so many hops left is under way.
+    ///
+    /// # Panics
+    /// When [`Dedup::look_visit`] does not call it [`Seen::New`]: it would be executed twice.
+    pub fn begin(&mut self, request: RequestId, hops: u8) {
+        assert_eq!(self.look_visit(request, hops), Seen::New, "a request that writes is executed once");
         self.remembered += 1;
         let id = request.host();
         if !self.hosts.contains_key(&id) && self.hosts.len() == self.hosts_max {
@@ -90,7 +114,34 @@ impl Dedup {
             *host = Host::new(generation);
         }
         host.heard = self.remembered;
-        host.insert(counter_of(request), answer, self.depth);
+        host.insert(counter_of(request), hops, self.depth);
+    }
+
+    /// Remembers what came of a visit that was begun. One that others have overtaken meanwhile, so that it would not be remembered any
+    /// more, stays forgotten.
+    pub fn finish(&mut self, request: RequestId, hops: u8, answer: &[u8]) {
+        let Some(host) = self.hosts.get_mut(&request.host()) else { return };
+        if host.generation != generation_of(request) {
+            return;
+        }
+        let Ok(at) = host.find(counter_of(request)) else { return };
+        let entry = &mut host.answers[at];
+        if entry.hops == hops && entry.under_way {
+            entry.under_way = false;
+            entry.bytes.extend_from_slice(answer);
+        }
+    }
+}
+
+impl Answer {
+    fn seen(&self, hops: u8) -> Seen<'_> {
+        if hops < self.hops {
+            Seen::New
+        } else if self.under_way {
+            Seen::UnderWay
+        } else {
+            Seen::Answered(&self.bytes)
+        }
     }
 }
 
@@ -103,8 +154,15 @@ impl Host {
         self.answers.binary_search_by_key(&counter, |answer| answer.counter)
     }
 
-    /// Makes room by giving up the lowest counter, whose memory is used again.
-    fn insert(&mut self, counter: u32, frame: &[u8], depth: usize) {
+    /// Takes in a visit that begins: in the place of the request's visit before, or making room by giving up the lowest counter, whose
+    /// memory is used again.
+    fn insert(&mut self, counter: u32, hops: u8, depth: usize) {
+        if let Ok(at) = self.find(counter) {
+            let entry = &mut self.answers[at];
+            entry.bytes.clear();
+            (entry.hops, entry.under_way) = (hops, true);
+            return;
+        }
         let mut bytes = Vec::new();
         if self.answers.len() == depth {
             if self.answers.front().is_some_and(|lowest| counter < lowest.counter) {
@@ -113,13 +171,12 @@ impl Host {
             }
             if let Some(lowest) = self.answers.pop_front() {
                 self.floor = self.floor.max(Some(lowest.counter));
-                bytes = lowest.frame;
+                bytes = lowest.bytes;
             }
         }
         bytes.clear();
-        bytes.extend_from_slice(frame);
         if let Err(at) = self.find(counter) {
-            self.answers.insert(at, Answer { counter, frame: bytes });
+            self.answers.insert(at, Answer { counter, hops, under_way: true, bytes });
         }
     }
 }

@@ -74,14 +74,34 @@ fn errors_name_line_column_and_what_was_expected() {
         ("ld8 r1, window[-1]\nret", "line 1, column 1: 8 bytes at -1 leave the load window, which has 8"),
         ("st8 scratch[0], r1\nret", "line 1, column 1: 8 bytes at 0 leave the scratch pad, which has 0"),
         ("ld8 r1, spill[121]\nret", "line 1, column 1: 8 bytes at 121 leave the spill area, which has 128"),
-        ("st8 window[0], r1\nret", "line 1, column 1: the window is read-only"),
         (
-            "store r1, r2\nret",
-            "line 1, column 1: stores need a program that declares them: not in this version of the ISA",
+            "mov r1, 1\n  st8 window[0], r1\nret",
+            "line 2, column 3: the window is read-only in a program that does not declare `.stores`",
         ),
         (
+            ".stores\n.window 64\nst8 window[60], r1\nret",
+            "line 3, column 1: 8 bytes at 60 leave the load window, which has 64",
+        ),
+        (".stores\n.stores\nret", "line 2, column 1: `.stores` is already declared"),
+        (".stores 8\nret", "line 1, column 9: expected the end of the line, found 8"),
+        (
             "ld8 r1, window[r2]\nret",
-            "line 1, column 1: the reach of an indexed load is not known; declare it with `.window`",
+            "line 1, column 1: the reach of an indexed access is not known; declare it with `.window`",
+        ),
+        ("rank3 r1, window[0], 4, r2\nret", "line 1, column 1: there is no instruction `rank3`"),
+        (
+            "rank8 r1, scratch[0], 4, r2\nret",
+            "line 1, column 11: an array that is searched lies at a constant place in the window",
+        ),
+        (
+            "match8 r1, window[r3], 4, r2\nret",
+            "line 1, column 12: an array that is searched lies at a constant place in the window",
+        ),
+        ("rank8 r1, window[0], 65, r2\nret", "line 1, column 22: expected 1 to 64 elements, found 65"),
+        ("rank8 r1, window[0], 4, 7\nret", "line 1, column 25: expected a register, r0 to r10, found 7"),
+        (
+            "rank8 r1, window[8], 32, r2\nret",
+            "line 1, column 1: 256 bytes at 8 leave the load window, which has 256",
         ),
         ("jmp nowhere\nret", "line 1, column 5: label `nowhere` is not defined"),
         ("jmp 5\nret", "line 1, column 5: expected a label, found 5"),
@@ -101,7 +121,10 @@ fn errors_name_line_column_and_what_was_expected() {
         (".window\nret", "line 1, column 8: expected a number or a name, found the end of the line"),
         (".window 8\n.window 8\nret", "line 2, column 1: `.window` is already declared"),
         (".scratch 8\n.scratch 8\nret", "line 2, column 1: `.scratch` is already declared"),
-        (".size 8\nret", "line 1, column 1: expected `.window`, `.scratch` or `.def`, found `.size`"),
+        (
+            ".size 8\nret",
+            "line 1, column 1: expected `.window`, `.scratch`, `.stores` or `.def`, found `.size`",
+        ),
         (".def r1 5\nret", "line 1, column 6: `r1` is a register or an area, not a new name"),
         (".def spill 5\nret", "line 1, column 6: `spill` is a register or an area, not a new name"),
         (".def 5 5\nret", "line 1, column 6: expected a name, found 5"),
@@ -159,6 +182,8 @@ fn the_window_is_inferred() {
         ("ld8 r1, window[248]\nret", 256),
         (".window 64\nld8 r1, window[16]\nret", 64),
         (".scratch 256\nld8 r1, scratch[248]\nret", 1),
+        ("ld1 r1, window[0]\nrank4 r1, window[4], 15, r1\nret", 64),
+        (".stores\nst8 window[40], 1\nret", 48),
     ] {
         assert_eq!(Program::assemble(text).expect(text).window_len(), window_len, "{text}");
     }
@@ -169,6 +194,7 @@ fn the_disassembly_reads_like_the_text() {
     let text = "\
 .window 24
 .scratch 16
+.stores
     ld8 r2, window[16]
     ld4 r3, window[r2 - 4]
     lddw r4, 0x1ffffffff
@@ -177,8 +203,9 @@ fn the_disassembly_reads_like_the_text() {
     st8 spill[0], 7
 L6:
     not32 r2
-    jmp L8
-L8:
+    match2 r4, window[3], 7, r2
+    jmp L9
+L9:
     next r2
 ";
     let program = Program::assemble(text).expect("assembles");

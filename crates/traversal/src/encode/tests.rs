@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 /// Every form of instruction and its slot (PROTOCOL 10.5 to 10.9), written down by hand: whoever changes a number breaks
 /// every program that was ever stored.
-const SLOTS: [(&str, &[u8]); 78] = [
+const SLOTS: [(&str, &[u8]); 86] = [
     ("add r1, r2", &[0x0f, 0x21, 0, 0, 0, 0, 0, 0]),
     ("add r10, 7", &[0x07, 0x0a, 0, 0, 7, 0, 0, 0]),
     ("add32 r1, r2", &[0x0c, 0x21, 0, 0, 0, 0, 0, 0]),
@@ -55,6 +55,14 @@ const SLOTS: [(&str, &[u8]); 78] = [
     ("st8 scratch[r3 + 8], 5", &[0xba, 0x03, 8, 0, 5, 0, 0, 0]),
     ("st4 scratch[8], r9", &[0x23, 0x90, 8, 0, 0, 0, 0, 0]),
     ("st8 spill[r3 - 1], r9", &[0xdb, 0x93, 0xff, 0xff, 0, 0, 0, 0]),
+    ("st4 window[8], -1", &[0x02, 0, 8, 0, 0xff, 0xff, 0xff, 0xff]),
+    ("st8 window[r3 - 1], r9", &[0x9b, 0x93, 0xff, 0xff, 0, 0, 0, 0]),
+    ("rank8 r2, window[8], 15, r3", &[0x79, 0x32, 8, 0, 15, 0, 0, 0]),
+    ("rank4 r2, window[8], 1, r3", &[0x61, 0x32, 8, 0, 1, 0, 0, 0]),
+    ("rank2 r2, window[8], 1, r3", &[0x69, 0x32, 8, 0, 1, 0, 0, 0]),
+    ("rank1 r2, window[8], 64, r3", &[0x71, 0x32, 8, 0, 64, 0, 0, 0]),
+    ("match8 r0, window[0], 32, r10", &[0xf9, 0xa0, 0, 0, 32, 0, 0, 0]),
+    ("match1 r0, window[0], 32, r10", &[0xf1, 0xa0, 0, 0, 32, 0, 0, 0]),
     ("jmp end", &[0x05, 0, 1, 0, 0, 0, 0, 0]),
     ("jeq r1, r2, end", &[0x1d, 0x21, 1, 0, 0, 0, 0, 0]),
     ("jeq r1, 3, end", &[0x15, 0x01, 1, 0, 3, 0, 0, 0]),
@@ -91,7 +99,7 @@ const SLOTS: [(&str, &[u8]); 78] = [
 #[test]
 fn every_instruction_has_its_slot() {
     for (line, expected) in SLOTS {
-        let text = format!(".window 256\n.scratch 256\n{line}\nmov r0, 0\nend: ret\n");
+        let text = format!(".window 256\n.scratch 256\n.stores\n{line}\nmov r0, 0\nend: ret\n");
         let program = Program::assemble(&text).expect(line);
         let slots = &program.encoded()[super::HEADER_LEN..];
         assert_eq!(&slots[..expected.len()], expected, "{line}");
@@ -107,7 +115,7 @@ fn the_header_has_its_bytes() {
     assert_eq!(program.encoded().len(), 8 + 3 * 8);
 }
 
-/// PROTOCOL 10.17. The digest is what Python's hashlib says of the same bytes.
+/// PROTOCOL 10.17. The digest is what Python's hashlib says of the same bytes; its last bit is the flag's.
 #[test]
 fn the_name_is_the_first_half_of_the_digest() {
     let program = Program::assemble("ret").expect("assembles");
@@ -116,7 +124,7 @@ fn the_name_is_the_first_half_of_the_digest() {
 }
 
 const DIGEST: [u8; 16] =
-    [0xac, 0x32, 0xa4, 0x57, 0x2b, 0x0a, 0xa9, 0x5c, 0x12, 0xde, 0x38, 0x9e, 0xb9, 0x62, 0xfa, 0x71];
+    [0xac, 0x32, 0xa4, 0x57, 0x2b, 0x0a, 0xa9, 0x5c, 0x12, 0xde, 0x38, 0x9e, 0xb9, 0x62, 0xfa, 0x70];
 
 const RETURN: [u8; 8] = [0x95, 0, 0, 0, 0, 0, 0, 0];
 
@@ -205,8 +213,8 @@ fn opcodes_that_mean_nothing_are_refused() {
             Err(VerifyError::At { slot: 0, why: Refusal::WindowStore }) => {
                 assert!(matches!(opcode & 0x67, 2 | 3))
             }
-            Err(VerifyError::At { slot: 0, why: Refusal::FarStore }) => {
-                assert!(matches!(opcode & 0x67, 0x62 | 0x63))
+            Err(VerifyError::At { slot: 0, why: Refusal::SearchCount(0) }) => {
+                assert!(matches!(opcode & 0x67, 0x61))
             }
             Err(error) => {
                 assert_eq!(error, VerifyError::At { slot: 0, why: Refusal::Opcode(opcode) });
@@ -218,12 +226,32 @@ fn opcodes_that_mean_nothing_are_refused() {
     assert_eq!(known, 2 * 26 + 44 + 24 + 32 + 4);
 }
 
-/// PROTOCOL 10.10: the opcodes of STORE to far memory are kept free, and refused with their own reason.
+/// PROTOCOL 10.10, 10.17: the flag is in the header and in the last bit of the name, and without it a store is none.
 #[test]
-fn stores_to_far_memory_are_refused_as_such() {
-    for opcode in [0x62, 0x6a, 0x72, 0x7a, 0x63, 0x6b, 0x73, 0x7b, 0xe2, 0xfb] {
-        let refused = refusal(&[[opcode, 0x21, 0, 0, 0, 0, 0, 0]]);
-        assert_eq!(refused, Err(VerifyError::At { slot: 0, why: Refusal::FarStore }), "{opcode:#x}");
+fn stores_to_the_window_are_declared() {
+    let store = [0x1b, 0x20, 0, 0, 0, 0, 0, 0];
+    assert_eq!(refusal(&[store]), Err(VerifyError::At { slot: 0, why: Refusal::WindowStore }));
+    let mut bytes = program(&[store]);
+    bytes[1] = 1;
+    let storing = Program::decode(&bytes).expect("declared");
+    assert!(storing.stores() && storing.hash().stores());
+    assert_eq!(storing.encoded(), bytes);
+    for text in ["ret", "mov r1, 1\nret", "mov r1, 2\nret", "mov r1, 3\nret"] {
+        let (plain, storing) = (Program::assemble(text), Program::assemble(&format!(".stores\n{text}")));
+        let (plain, storing) = (plain.expect(text), storing.expect(text));
+        assert_ne!(plain, storing);
+        assert_eq!((plain.hash().stores(), storing.hash().stores()), (false, true), "{text}");
+    }
+}
+
+/// The number of elements is a byte's worth at most, and is not taken modulo anything.
+#[test]
+fn an_array_has_no_more_elements_than_its_slot_says() {
+    for imm in [0_i32, 65, 256, 257, -1, i32::MAX, i32::MIN] {
+        let [a, b, c, d] = imm.to_le_bytes();
+        let refused = refusal(&[[0x79, 0x21, 0, 0, a, b, c, d]]);
+        let why = Refusal::SearchCount(imm.cast_unsigned());
+        assert_eq!(refused, Err(VerifyError::At { slot: 0, why }), "{imm}");
     }
 }
 
@@ -269,7 +297,9 @@ fn the_header_is_checked() {
     };
     assert_eq!(with(0, 0), Err(VerifyError::Version(0)));
     assert_eq!(with(0, 2), Err(VerifyError::Version(2)));
-    assert_eq!(with(1, 1), Err(VerifyError::Flags(1)));
+    assert_eq!(with(1, 1), Ok(()), "it may store and does not");
+    assert_eq!(with(1, 2), Err(VerifyError::Flags(2)));
+    assert_eq!(with(1, 0x81), Err(VerifyError::Flags(0x81)));
     assert_eq!(with(2, 1), Err(VerifyError::WindowLen(257)));
     assert_eq!(with(3, 0), Err(VerifyError::WindowLen(0)));
     assert_eq!(with(4, 1), Err(VerifyError::ScratchLen(257)));

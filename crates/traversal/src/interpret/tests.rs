@@ -317,3 +317,92 @@ fn a_wrong_scratch_pad_is_the_callers_mistake() {
 fn a_wrong_window_is_the_callers_mistake() {
     counter().step(&[0; 9], &mut VirtAddr(0), &mut [0; 8]);
 }
+
+/// PROTOCOL 10.22: unsigned, of every size, with all 64 bits of the key; the first of equal elements is found.
+#[test]
+fn arrays_are_searched() {
+    let words = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    let search = |line: &str, window: &[u8], key: u64| {
+        let text = format!(".window {}\n.scratch 8\n{line}\nst8 scratch[0], r2\nret", window.len());
+        let program = Program::assemble(&text).unwrap_or_else(|error| panic!("{line}: {error}"));
+        let mut scratch = [0; 8];
+        assert_eq!(program.step(window, &mut VirtAddr(key), &mut scratch), Step::Return);
+        u64::from_le_bytes(scratch)
+    };
+    let keys = words(&[3, 5, 5, MIN, MAX]);
+    for (key, rank, found) in
+        [(0, 0, 5), (3, 1, 0), (4, 1, 5), (5, 3, 1), (MIN - 1, 3, 5), (MIN, 4, 3), (MAX, 5, 4)]
+    {
+        assert_eq!(search("rank8 r2, window[0], 5, r1", &keys, key), rank, "{key:#x}");
+        assert_eq!(search("match8 r2, window[0], 5, r1", &keys, key), found, "{key:#x}");
+    }
+    assert_eq!(search("match8 r2, window[8], 1, r1", &keys, 3), 1, "not in this part");
+    let bytes = [9, 0xff, 1, 0xff, 0x80];
+    assert_eq!(search("rank1 r2, window[0], 5, r1", &bytes, 0x80), 3, "elements are unsigned");
+    assert_eq!(search("rank1 r2, window[1], 3, r1", &bytes, 0x1_0000_0000), 3, "the key is not cut");
+    assert_eq!(search("match1 r2, window[0], 5, r1", &bytes, 0xff), 1);
+    assert_eq!(search("match1 r2, window[0], 5, r1", &bytes, 0x1ff), 5, "the key is not cut");
+    assert_eq!(search("match2 r2, window[1], 2, r1", &bytes, 0x80ff), 1, "no alignment is needed");
+    assert_eq!(search("rank4 r2, window[1], 1, r1", &bytes, 0x80ff_01ff), 1);
+}
+
+const COUNT_UP: &str = ".stores\n.window 16\nld8 r2, window[0]\nadd r2, 1\nst8 window[0], r2\n\
+                        ld8 r3, window[0]\njne r3, r2, bad\nld8 r2, window[8]\njeq r2, 0, end\nnext r2\n\
+                        bad: st1 scratch[r2], 0\nend: ret";
+
+/// PROTOCOL 10.10: an iteration sees what it stored; the memory gets the window when it ends, and only when it changed it.
+#[test]
+fn a_window_that_was_stored_to_is_taken_back() {
+    let program = Program::assemble(COUNT_UP).expect("assembles");
+    let mut memory = [[7_u64, 1], [8, 2], [9, 0]];
+    let mut log = vec![];
+    let mut serve = |addr: VirtAddr, access: Access<'_>| {
+        let node = &mut memory[usize::try_from(addr.0).expect("small")];
+        match access {
+            Access::Load(window) => {
+                window[..8].copy_from_slice(&node[0].to_le_bytes());
+                window[8..].copy_from_slice(&node[1].to_le_bytes());
+            }
+            Access::Store(window) => {
+                log.push(addr.0);
+                node[0] = u64::from_le_bytes(*window.first_chunk().expect("16 bytes"));
+            }
+        }
+        Ok::<(), ()>(())
+    };
+    let mut state = State { cur_ptr: VirtAddr(0), scratch: vec![] };
+    let outcome = run_storing(&program, &mut serve, &mut state, 9);
+    assert_eq!((outcome.end, outcome.iterations), (End::Return, 3));
+    assert_eq!((memory, log), ([[8, 1], [9, 2], [10, 0]], vec![0, 1, 2]));
+}
+
+/// PROTOCOL 10.13: what a faulting iteration stored is not taken; a window that is as before is not taken back either.
+#[test]
+fn a_fault_stores_nothing() {
+    let program =
+        Program::assemble(".stores\n.window 8\nst1 window[0], 1\nld1 r2, window[r1]\nret").expect("good");
+    for (at, end, stored) in [(7, End::Return, 1), (8, End::Fault, 0)] {
+        let mut stores = 0;
+        let mut serve = |_: VirtAddr, access: Access<'_>| {
+            stores += u32::from(matches!(access, Access::Store([1, 0, 0, 0, 0, 0, 0, 0])));
+            Ok::<(), ()>(())
+        };
+        let mut state = State { cur_ptr: VirtAddr(at), scratch: vec![] };
+        assert_eq!(run_storing(&program, &mut serve, &mut state, 1).end, end);
+        assert_eq!(stores, stored);
+    }
+    let same = Program::assemble(".stores\n.window 8\nst1 window[0], 0\nret").expect("good");
+    let mut serve = |_: VirtAddr, access: Access<'_>| {
+        assert!(matches!(access, Access::Load(_)), "nothing changed");
+        Ok::<(), ()>(())
+    };
+    assert_eq!(run_storing(&same, &mut serve, &mut State::default(), 1).end, End::Return);
+}
+
+/// There would be nowhere to store.
+#[test]
+#[should_panic(expected = "needs a window of its own")]
+fn a_storing_program_does_not_run_on_a_lent_window() {
+    let program = Program::assemble(".stores\n.window 8\nret").expect("good");
+    program.step(&[0; 8], &mut VirtAddr(0), &mut []);
+}

@@ -1,6 +1,6 @@
 use super::*;
 use crate::Program;
-use crate::isa::{AluOp, Cond, Operand, Place, Reg, Size, Width};
+use crate::isa::{AluOp, Cond, Operand, Place, Reg, SearchOp, Size, Width};
 use alloc::format;
 use alloc::string::ToString;
 use alloc::vec::Vec;
@@ -56,12 +56,39 @@ fn indexed_accesses_are_left_to_the_run() {
     }
 }
 
+/// PROTOCOL 10.10: only a program that declares it stores to the window, and a constant store lies inside as a load does.
 #[test]
-fn the_window_is_read_only() {
-    for index in [None, Some(Reg::R3)] {
-        let to = Place { area: Area::Window, index, offset: 0 };
+fn the_window_is_read_only_unless_declared() {
+    let storing =
+        |insn| Program::storing_from_instructions(24, 16, Vec::from([insn, Insn::Return])).map(|_| ());
+    for (index, offset) in [(None, 0), (None, 23), (Some(Reg::R3), 0), (Some(Reg::R3), -9)] {
+        let to = Place { area: Area::Window, index, offset };
         let store = Insn::Store { size: Size::B1, to, src: Operand::Reg(Reg::R0) };
-        assert_eq!(verdict(&[store]), at(0, Refusal::WindowStore));
+        assert_eq!(verdict(&[MOVE, store]), at(1, Refusal::WindowStore));
+        assert_eq!(storing(store), Ok(()));
+    }
+    let outside = Insn::Store { size: Size::B2, to: place(Area::Window, 23), src: Operand::Imm(0) };
+    let why = Refusal::Outside { area: Area::Window, offset: 23, size: 2, len: 24 };
+    assert_eq!(storing(outside), at(0, why));
+}
+
+/// PROTOCOL 10.22: an array that is searched has 1 to 64 elements, all in the window.
+#[test]
+fn arrays_lie_in_the_window() {
+    let search = |size, offset, count| {
+        let search = Search { op: SearchOp::Rank, size, offset, count, key: Reg::R1 };
+        verdict(&[Insn::Search { dst: Reg::R0, search }])
+    };
+    for (size, offset, count) in [(Size::B8, 0, 3), (Size::B8, 16, 1), (Size::B1, 0, 24), (Size::B4, 3, 5)] {
+        assert_eq!(search(size, offset, count), Ok(()), "{size:?} {offset} {count}");
+    }
+    let outside = |offset, size| at(0, Refusal::Outside { area: Area::Window, offset, size, len: 24 });
+    assert_eq!(search(Size::B8, 1, 3), outside(1, 24));
+    assert_eq!(search(Size::B8, -8, 1), outside(-8, 8));
+    assert_eq!(search(Size::B1, 0, 25), outside(0, 25));
+    assert_eq!(search(Size::B8, i16::MAX, 64), outside(i16::MAX, 512));
+    for count in [0, 65, 255] {
+        assert_eq!(search(Size::B1, 0, count), at(0, Refusal::SearchCount(count.into())));
     }
 }
 
@@ -131,6 +158,8 @@ fn the_longest_path_is_counted() {
         ("lddw r2, 1\nret", 2),
         ("jeq r2, 0, a\nadd r2, 1\nadd r2, 1\na: ret", 4),
         ("jeq r2, 0, a\nret\na: add r2, 1\nadd r2, 1\nret", 4),
+        (".window 256\nrank8 r2, window[8], 15, r1\nret", 9),
+        (".window 256\nmatch1 r2, window[8], 15, r1\nret", 2),
         ("jmp a\nadd r2, 1\nadd r2, 1\nadd r2, 1\na: ret", 2),
         ("jeq r2, 0, a\nadd r2, 1\njmp b\na: add r2, 2\nadd r2, 3\nadd r2, 4\nb: next r2", 5),
     ] {
@@ -159,8 +188,12 @@ fn refusals_say_what_is_wrong() {
             "slot 3: 8 bytes at 60 leave the load window, which has 64",
         ),
         (
-            VerifyError::At { slot: 0, why: Refusal::FarStore },
-            "slot 0: stores need a program that declares them: not in this version of the ISA",
+            VerifyError::At { slot: 0, why: Refusal::WindowStore },
+            "slot 0: the window is read-only in a program that does not declare `.stores`",
+        ),
+        (
+            VerifyError::At { slot: 0, why: Refusal::SearchCount(65) },
+            "slot 0: 65 elements cannot be searched, only 1 to 64",
         ),
         (VerifyError::TooLong { slots: 600 }, "the program has 600 slots, 512 are possible"),
         (VerifyError::WindowLen(0), "a load window of 0 bytes is not possible, only 1 to 256"),

@@ -1,7 +1,7 @@
 //! Random valid programs and memory for them: what every way to run programs is held to. Included by the tests of other crates.
 
 use farmem_traversal::{
-    AluOp, Area, Cond, Insn, Operand, Place, Program, Reg, SPILL_LEN, Size, UnaryOp, Width,
+    AluOp, Area, Cond, Insn, Operand, Place, Program, Reg, SPILL_LEN, Search, SearchOp, Size, UnaryOp, Width,
 };
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -44,6 +44,17 @@ fn place() -> impl Strategy<Value = Place> {
     })
 }
 
+fn search() -> impl Strategy<Value = Search> {
+    let op = select(&[SearchOp::Rank, SearchOp::Match][..]);
+    (op, size(), 0..256_i16, 1..=64_u8, reg()).prop_map(|(op, size, offset, count, key)| Search {
+        op,
+        size,
+        offset,
+        count,
+        key,
+    })
+}
+
 fn draft() -> impl Strategy<Value = Draft> {
     use AluOp::{Add, And, Div, Mod, Mov, Mul, Or, Sar, Shl, Shr, Sub, Xor};
     use Cond::{Eq, Ge, Gt, Le, Lt, Ne, Set, Sge, Sgt, Sle, Slt};
@@ -56,6 +67,7 @@ fn draft() -> impl Strategy<Value = Draft> {
         1 => (reg(), any::<u64>()).prop_map(|(dst, imm)| Insn::Imm64 { dst, imm }),
         4 => (size(), reg(), place()).prop_map(|(size, dst, from)| Insn::Load { size, dst, from }),
         3 => (size(), place(), operand()).prop_map(|(size, to, src)| Insn::Store { size, to, src }),
+        1 => (reg(), search()).prop_map(|(dst, search)| Insn::Search { dst, search }),
         1 => Just(Insn::Jump { target: 0 }),
         4 => (width(), cond, reg(), operand())
             .prop_map(|(width, cond, left, right)| Insn::Branch { width, cond, left, right, target: 0 }),
@@ -66,13 +78,20 @@ fn draft() -> impl Strategy<Value = Draft> {
     (insn, ahead).prop_map(|(insn, ahead)| Draft { insn, ahead })
 }
 
-/// Makes a draft good at its place: jumps ahead and inside, constant accesses inside, no store to the window.
-fn fit(draft: &Draft, number: usize, count: usize, window_len: usize, scratch_len: usize) -> Insn {
+/// Makes a draft good at its place: jumps ahead and inside, constant accesses and arrays inside, stores to the window only when the
+/// program may.
+fn fit(
+    draft: &Draft,
+    number: usize,
+    count: usize,
+    (window_len, scratch_len): (usize, usize),
+    stores: bool,
+) -> Insn {
     let left = count - number - 1;
     let ahead = number + 1 + usize::from(draft.ahead) % left;
     let target = u16::try_from(ahead).expect("few instructions");
     let fit_place = |size: Size, place: Place, store: bool| {
-        let area = if store && place.area == Area::Window { Area::Spill } else { place.area };
+        let area = if store && !stores && place.area == Area::Window { Area::Spill } else { place.area };
         let len = match area {
             Area::Window => window_len,
             Area::Scratch => scratch_len,
@@ -92,24 +111,49 @@ fn fit(draft: &Draft, number: usize, count: usize, window_len: usize, scratch_le
         Insn::Branch { width, cond, left, right, .. } => Insn::Branch { width, cond, left, right, target },
         Insn::Load { size, dst, from } => Insn::Load { size, dst, from: fit_place(size, from, false) },
         Insn::Store { size, to, src } => Insn::Store { size, to: fit_place(size, to, true), src },
+        Insn::Search { dst, search } => match fit_search(search, window_len) {
+            Some(search) => Insn::Search { dst, search },
+            None => Insn::Unary { width: Width::W64, op: UnaryOp::Not, dst },
+        },
         insn => insn,
     }
 }
 
-/// Any valid program of up to 255 instructions.
+/// As many elements as the window has room for, from a place where they all lie inside; `None` when there is room for none.
+fn fit_search(search: Search, window_len: usize) -> Option<Search> {
+    let room = window_len / search.size.bytes();
+    let count = usize::from(search.count).min(room).max(usize::from(room > 0));
+    let last = window_len - count * search.size.bytes();
+    let offset = usize::from(search.offset.unsigned_abs()) % (last + 1);
+    let (count, offset) = (u8::try_from(count).expect("at most 64"), i16::try_from(offset).expect("small"));
+    (count > 0).then_some(Search { count, offset, ..search })
+}
+
+/// Any valid program of up to 255 instructions that does not store.
 pub(crate) fn program() -> impl Strategy<Value = Program> {
+    drafted(false)
+}
+
+/// As [`program`], with stores to the window among the instructions.
+pub(crate) fn storing_program() -> impl Strategy<Value = Program> {
+    drafted(true)
+}
+
+fn drafted(stores: bool) -> impl Strategy<Value = Program> {
     let last = prop_oneof![reg().prop_map(|ptr| Insn::Next { ptr }), Just(Insn::Return)];
     let drafts = prop_oneof![
         9 => proptest::collection::vec(draft(), 0..40),
         1 => proptest::collection::vec(draft(), 200..255),
     ];
-    (1..=256_usize, 0..=256_usize, drafts, last).prop_map(|(window_len, scratch_len, drafts, last)| {
+    (1..=256_usize, 0..=256_usize, drafts, last).prop_map(move |(window_len, scratch_len, drafts, last)| {
+        let lens = (window_len, scratch_len);
         let count = drafts.len() + 1;
         let fitted = drafts.iter().enumerate();
         let mut insns: Vec<_> =
-            fitted.map(|(number, draft)| fit(draft, number, count, window_len, scratch_len)).collect();
+            fitted.map(|(number, draft)| fit(draft, number, count, lens, stores)).collect();
         insns.push(last);
-        Program::from_instructions(window_len, scratch_len, insns).expect("valid by construction")
+        let make = if stores { Program::storing_from_instructions } else { Program::from_instructions };
+        make(window_len, scratch_len, insns).expect("valid by construction")
     })
 }
 

@@ -13,8 +13,8 @@ pub(crate) enum Ending {
 /// One iteration of a program that was verified.
 pub(crate) struct Model<'a> {
     encoded: &'a [u8],
-    /// A copy: nothing may be stored in it, and all areas are of one kind.
-    window: Vec<u8>,
+    /// A copy.
+    pub(crate) window: Vec<u8>,
     scratch: &'a mut [u8],
     spill: [u8; 128],
     regs: [u64; 11],
@@ -44,6 +44,23 @@ impl<'a> Model<'a> {
                     let high = u32::from_le_bytes(self.encoded[at + 12..at + 16].try_into().expect("inside"));
                     self.regs[dst] = u64::from(high) << 32 | imm & 0xffff_ffff;
                     slot += 1;
+                }
+                1 if opcode & 0x60 == 0x60 => {
+                    let size = [4, 2, 1, 8][usize::from(opcode >> 3 & 3)];
+                    let start = usize::try_from(offset).expect("verified");
+                    let count = usize::try_from(imm).expect("verified");
+                    let key = self.regs[src];
+                    let elements = (0..count).map(|n| {
+                        let bytes = &self.window[start + n * size..][..size];
+                        (0..size).map(|byte| u64::from(bytes[byte]) << (8 * byte)).sum::<u64>()
+                    });
+                    let mut elements = elements.enumerate();
+                    self.regs[dst] = if opcode & 0x80 == 0 {
+                        u64::try_from(elements.filter(|(_, e)| *e <= key).count()).expect("few")
+                    } else {
+                        let found = elements.find(|(_, e)| *e == key);
+                        found.map_or(imm, |(n, _)| u64::try_from(n).expect("few"))
+                    };
                 }
                 1 => {
                     let index = if opcode >= 0x80 { self.regs[src] } else { 0 };

@@ -1,0 +1,246 @@
+//! Traversals whose programs store: what becomes of memory, and that it becomes so once (PROTOCOL 7.35, 7.36).
+
+use super::traversals::{ask, request};
+use super::*;
+use crate::DEDUP_DEPTH;
+use farmem_traversal::Program;
+use farmem_wire::message::Traverse;
+
+/// Adds one to the first word of each node of {count, next}, and counts the nodes in the scratch pad.
+const COUNT: &str = "
+    .stores
+    .scratch 8
+        ld8 r2, window[0]
+        add r2, 1
+        st8 window[0], r2
+        ld8 r3, scratch[0]
+        add r3, 1
+        st8 scratch[0], r3
+        ld8 r4, window[8]
+        jeq r4, 0, end
+        next r4
+    end:
+        ret
+";
+
+fn count() -> Program {
+    Program::assemble(COUNT).unwrap()
+}
+
+/// Puts nodes of {0, next} at these places, each leading to the one behind it, and the last one to `end`.
+fn chain(bench: &mut Bench, places: &[u64], end: VirtAddr) {
+    for (number, at) in places.iter().enumerate() {
+        let next = places.get(number + 1).map_or(end, |next| addr(*next));
+        bench.put(addr(*at), &[0_u64.to_le_bytes(), next.0.to_le_bytes()].concat());
+    }
+}
+
+fn counts(bench: &Bench, places: &[u64]) -> Vec<u8> {
+    places.iter().map(|at| bench.bytes(addr(*at), 1)[0]).collect()
+}
+
+fn visit(header: Header, state: Traverse<'_>) -> Vec<u8> {
+    datagram(&Message { header, body: Body::Traverse(state) })
+}
+
+const PLACES: [u64; 3] = [0, 0x800, 0x7c0];
+
+/// A traversal counts every node of a chain up, once. Its copies are answered and count nothing, also when they come much later and the code
+/// with them; a new request counts again. The second time the node knows the program.
+#[test]
+fn a_storing_traversal_runs_once() {
+    let mut bench = Bench::ready();
+    chain(&mut bench, &PLACES, VirtAddr::NULL);
+    let (program, pad) = (count(), [0; 8]);
+    let with_code = request(&program, &pad);
+    for copy in 0..3 {
+        let (status, answer) = ask(&mut bench, header(ALICE, 1), &with_code);
+        assert_eq!((status, answer.iterations, answer.scratch[0]), (Status::Ok, 3, 3), "copy {copy}");
+        assert_eq!((answer.cur_ptr, counts(&bench, &PLACES)), (addr(0x7c0), vec![1; 3]), "copy {copy}");
+    }
+    let by_name = Traverse { code: &[], ..with_code };
+    assert_eq!(ask(&mut bench, header(ALICE, 2), &by_name).0, Status::Ok);
+    assert_eq!(ask(&mut bench, header(ALICE, 1), &by_name).0, Status::Ok);
+    assert_eq!(counts(&bench, &PLACES), [2; 3]);
+    let copies = bench.notes.iter().filter(|note| **note == Note::DuplicateTraversal).count();
+    assert_eq!((copies, bench.node.stats().visits, bench.node.stats().iterations), (3, 2, 6));
+}
+
+/// What an iteration changes it changes as a whole or not at all: a fault takes its stores back, and not those of the iterations before.
+#[test]
+fn a_fault_stores_nothing() {
+    let text = ".stores\n.scratch 8\n st8 window[0], 7\n ld8 r2, window[8]\n jne r2, 0, on\n mov r3, 99\n\
+                ld8 r4, scratch[r3]\n on: next r2";
+    let mut bench = Bench::ready();
+    chain(&mut bench, &PLACES, VirtAddr::NULL);
+    let (program, pad) = (Program::assemble(text).unwrap(), [0; 8]);
+    let (status, answer) = ask(&mut bench, header(ALICE, 1), &request(&program, &pad));
+    assert_eq!((status, answer.cur_ptr, answer.iterations), (Status::ProgramFault, addr(0x7c0), 3));
+    assert_eq!(counts(&bench, &PLACES), [7, 7, 0]);
+}
+
+/// Only bytes of the window that the program stored to change, wherever the window lies.
+#[test]
+fn other_bytes_stay() {
+    let text = ".stores\n.window 16\n st1 window[3], 1\n st2 window[9], 0x0202\n ret";
+    let program = Program::assemble(text).unwrap();
+    let mut bench = Bench::ready();
+    bench.put(addr(0), &[0xaa; 64]);
+    let asked = Traverse { cur_ptr: addr(5), ..request(&program, &[]) };
+    assert_eq!(ask(&mut bench, header(ALICE, 1), &asked).0, Status::Ok);
+    let mut expected = vec![0xaa; 64];
+    (expected[8], expected[14], expected[15]) = (1, 2, 2);
+    assert_eq!(bench.bytes(addr(0), 64), expected);
+}
+
+/// Alice may read the next 0x1000 bytes, and not write them: a program that stores ends there, before the iteration, with the pointer. One
+/// that does not store goes on. A window that begins where she may write and ends where she may not is refused as well.
+#[test]
+fn storing_needs_leave_to_write() {
+    let mut bench = Bench::ready();
+    chain(&mut bench, &[0, 0x800, 0x1100], VirtAddr::NULL);
+    let (program, pad) = (count(), [0; 8]);
+    let (status, answer) = ask(&mut bench, header(ALICE, 1), &request(&program, &pad));
+    assert_eq!((status, answer.cur_ptr, answer.iterations), (Status::NoPermission, addr(0x1100), 2));
+    assert_eq!(counts(&bench, &[0, 0x800, 0x1100]), [1, 1, 0]);
+    let across = Traverse { cur_ptr: addr(0xff8), ..request(&program, &pad) };
+    let (status, answer) = ask(&mut bench, header(ALICE, 2), &across);
+    assert_eq!((status, answer.cur_ptr, answer.iterations), (Status::NoPermission, addr(0xff8), 0));
+
+    let read_only =
+        Program::assemble(&COUNT.replace(".stores", "").replace("st8 window", "st8 spill")).unwrap();
+    let (status, answer) = ask(&mut bench, header(ALICE, 3), &request(&read_only, &pad));
+    assert_eq!((status, answer.iterations), (Status::Ok, 3));
+}
+
+/// A traversal leaves for another node, comes back, and leaves again: two visits at this one. Copies of either get what came of the last one:
+/// the state goes to the switch again, and nothing is counted twice. When the traversal ends here, copies get the answer.
+#[test]
+fn each_visit_runs_once() {
+    let mut bench = Bench::ready();
+    let far = VirtAddr(0x2000_0000);
+    chain(&mut bench, &[0x000, 0x040], far);
+    chain(&mut bench, &[0x100, 0x140], far);
+    chain(&mut bench, &[0x200], VirtAddr::NULL);
+    let all = [0x000, 0x040, 0x100, 0x140, 0x200];
+    let (program, pad) = (count(), [0; 8]);
+    let begin = request(&program, &pad);
+    let at = |hops, start: u64, iterations| {
+        let state = Traverse { cur_ptr: addr(start), iterations, ..begin };
+        visit(Header { hops, ..header(ALICE, 1) }, state)
+    };
+    let mut went_on = |bench: &mut Bench, frame: &[u8], iterations: u32| {
+        bench.hear(Port::SWITCH, frame);
+        let [(Port::SWITCH, sent)] = &bench.sent[..] else { panic!("to the switch, not {:?}", bench.sent) };
+        let Body::Traverse(state) = parse(sent, endpoint(1)).body else { panic!("a traversal") };
+        assert_eq!((state.cur_ptr, state.iterations), (far, iterations));
+        state.code.len()
+    };
+    assert!(went_on(&mut bench, &at(4, 0, 0), 2) > 0, "the code goes along");
+    assert_eq!(went_on(&mut bench, &at(4, 0, 0), 2), 0, "a copy goes without");
+    went_on(&mut bench, &at(2, 0x100, 3), 5);
+    for (hops, start, iterations) in [(2, 0x100, 3), (4, 0, 0), (3, 0x77, 9)] {
+        went_on(&mut bench, &at(hops, start, iterations), 5);
+    }
+    assert_eq!(counts(&bench, &all), [1, 1, 1, 1, 0]);
+    for (hops, start) in [(0, 0x200), (0, 0x200), (2, 0x100), (4, 0)] {
+        bench.hear(Port::SWITCH, &at(hops, start, 6));
+        let [(port, sent)] = &bench.sent[..] else { panic!("one answer, not {:?}", bench.sent) };
+        assert_eq!(*port, Port::host(HOST.0));
+        let message = parse(sent, endpoint(3));
+        assert_eq!((message.header.status, message.header.hops), (Status::Ok, 0));
+    }
+    assert_eq!(counts(&bench, &all), [1; 5]);
+}
+
+/// Copies that come while the first one has not had its turn, or is in the middle of it, are dropped: there is one answer.
+#[test]
+fn a_copy_of_what_is_under_way_is_dropped() {
+    let mut bench = Bench::ready();
+    chain(&mut bench, &PLACES, VirtAddr::NULL);
+    let (program, pad) = (count(), [0; 8]);
+    let frame = visit(header(ALICE, 1), request(&program, &pad));
+    for _ in 0..3 {
+        bench.node.handle(Instant::ZERO, Event::Frame { port: Port::SWITCH, bytes: &frame }, &mut bench.out);
+    }
+    bench.collect();
+    assert_eq!(bench.sent.len(), 1, "{:?}", bench.sent);
+    assert_eq!(counts(&bench, &PLACES), [1; 3]);
+    let dropped = Note::Dropped(DropReason::UnderWay);
+    assert_eq!(bench.notes.iter().filter(|note| **note == dropped).count(), 2);
+}
+
+/// What was refused stays refused: the host goes on under another id, and a late copy must not run beside that. Unknown programs, bad scratch
+/// pads, missing leave.
+#[test]
+fn a_refusal_is_remembered() {
+    let mut bench = Bench::ready();
+    chain(&mut bench, &PLACES, VirtAddr::NULL);
+    let (program, pad) = (count(), [0; 8]);
+    let with_code = request(&program, &pad);
+    let by_name = Traverse { code: &[], ..with_code };
+    let short = Traverse { scratch: &[], ..with_code };
+    assert_eq!(ask(&mut bench, header(ALICE, 1), &by_name).0, Status::UnknownProgram);
+    assert_eq!(ask(&mut bench, header(ALICE, 2), &short).0, Status::Malformed);
+    assert_eq!(ask(&mut bench, header(BOB, 3), &with_code).0, Status::NotMapped);
+    bench.update(&[Update::Protect { domain: BOB, base: addr(0), len: 0x1000, perm: Perm::ReadWrite }]);
+    assert_eq!(ask(&mut bench, header(ALICE, 1), &with_code).0, Status::UnknownProgram, "it is known by now");
+    assert_eq!(ask(&mut bench, header(ALICE, 2), &with_code).0, Status::Malformed);
+    assert_eq!(ask(&mut bench, header(BOB, 3), &with_code).0, Status::NotMapped, "it is allowed by now");
+    assert_eq!(counts(&bench, &PLACES), [0; 3]);
+    let foreign = Header { request: RequestId::new(OTHER_HOST, 1, 1), ..header(ALICE, 4) };
+    assert_eq!(ask(&mut bench, foreign, &with_code).0, Status::Malformed, "another host's id");
+    let own = Header { origin: OTHER_HOST, ..foreign };
+    assert_eq!(ask(&mut bench, own, &with_code).0, Status::Ok, "which is not used up");
+    assert_eq!(counts(&bench, &PLACES), [1; 3]);
+}
+
+/// A host has more requests behind one than a node remembers: that one is not run any more, and nobody is told, for it may have been
+/// (PROTOCOL 5.6). Region writes are counted with them.
+#[test]
+fn what_is_older_than_memory_is_dropped() {
+    let mut bench = Bench::ready();
+    chain(&mut bench, &PLACES, VirtAddr::NULL);
+    let (program, pad) = (count(), [0; 8]);
+    let state = request(&program, &pad);
+    assert_eq!(ask(&mut bench, header(ALICE, 1), &state).0, Status::Ok);
+    for counter in (2..).take(DEDUP_DEPTH) {
+        let status = if counter % 2 == 0 {
+            let body = Body::RegionWrite { addr: addr(0x900), len: 1, data: &[1] };
+            bench.ask(header(ALICE, counter), body).header.status
+        } else {
+            let empty = Traverse { cur_ptr: addr(0xa00), ..state };
+            ask(&mut bench, header(ALICE, counter), &empty).0
+        };
+        assert_eq!(status, Status::Ok);
+    }
+    bench.hear_nothing(Port::SWITCH, &visit(header(ALICE, 1), state), DropReason::Forgotten);
+    assert_eq!(counts(&bench, &PLACES), [1; 3]);
+}
+
+/// Traversals and atomics that add to one word, all at once: nothing is lost, for an iteration is one step (PROTOCOL 7.35).
+#[test]
+fn additions_of_traversals_and_atomics_add_up() {
+    let mut bench = Bench::ready();
+    bench.update(&[queue_pair(0x200, 0)]);
+    let (program, pad) = (count(), [0; 8]);
+    // A ring of two nodes: each traversal comes by 50 times.
+    chain(&mut bench, &[0, 0x40], addr(0));
+    for counter in 1..=40 {
+        let state = Traverse { limit: 100, ..request(&program, &pad) };
+        let frame = visit(header(ALICE, counter), state);
+        bench.node.handle(Instant::ZERO, Event::Frame { port: Port::SWITCH, bytes: &frame }, &mut bench.out);
+        let add = farmem_wire::AtomicEth { va: addr(0), rkey: RKEY, swap_or_add: 1000, compare: 0 };
+        let bth = Bth::new(Opcode::FetchAdd, Qpn::new(0x200), Psn::new(counter - 1));
+        let mut frame = vec![];
+        Packet { bth, ext: Extension::AtomicEth(add), payload: &[] }.emit(&mut frame);
+        let port = Port::host(HOST.0);
+        bench.node.handle(Instant::ZERO, Event::Frame { port, bytes: &frame }, &mut bench.out);
+        if counter % 7 == 0 {
+            bench.node.handle(Instant::ZERO, Event::Wake, &mut bench.out);
+        }
+    }
+    bench.collect();
+    let word = |at| u64::from_le_bytes(bench.bytes(addr(at), 8).try_into().unwrap());
+    assert_eq!((word(0), word(0x40)), (40 * 50 + 40 * 1000, 40 * 50));
+}
