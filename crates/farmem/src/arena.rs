@@ -3,7 +3,7 @@
 //! Key type: [`Arena`]. It takes far memory in pieces and hands out nodes of one length; it never gives a piece back before the
 //! structure is destroyed. It lives with the program that writes the structure, as a heap's free lists do.
 
-use crate::{Client, Error, Vma};
+use crate::{Error, FarMemory, Vma};
 use farmem_wire::{NodeId, VirtAddr};
 
 /// How a structure's nodes are laid out over the memory nodes.
@@ -43,16 +43,18 @@ pub(crate) struct Arena {
     /// The memory node whose turn it is.
     turn: usize,
     pieces: Vec<Vma>,
-    /// Nodes given back.
+    /// Nodes that nothing links to any more, where a reader may still stand.
+    retired: Vec<VirtAddr>,
+    /// Nodes to be handed out again.
     free: Vec<VirtAddr>,
 }
 
 impl Arena {
-    /// An arena for nodes of `node_len` bytes, a divisor of 4096, over the memory nodes that the client knows.
-    pub(crate) fn new(client: &Client, layout: Layout, node_len: usize) -> Self {
+    /// An arena for nodes of `node_len` bytes, a divisor of 4096, over the memory nodes that there are.
+    pub(crate) fn new(memory: &(impl FarMemory + ?Sized), layout: Layout, node_len: usize) -> Self {
         assert!(node_len > 0 && 4096 % node_len == 0, "nodes of {node_len} bytes tile no page");
-        let nodes: Vec<NodeId> = client.nodes().iter().map(|n| NodeId(n.node)).collect();
-        assert!(!nodes.is_empty(), "a client is made of a rack with a memory node");
+        let nodes: Vec<NodeId> = memory.nodes().iter().map(|n| NodeId(n.node)).collect();
+        assert!(!nodes.is_empty(), "a memory is made of a rack with a memory node");
         let (rooms, grow) = match layout {
             Layout::Partitioned => (nodes.len(), PIECE_MIN),
             Layout::Scattered { granularity } => (1, granularity.max(4096)),
@@ -65,6 +67,7 @@ impl Arena {
             rooms,
             turn: 0,
             pieces: Vec::new(),
+            retired: Vec::new(),
             free: Vec::new(),
         }
     }
@@ -75,7 +78,11 @@ impl Arena {
     }
 
     /// A node; of a partitioned structure on the memory node number `home`.
-    pub(crate) fn take(&mut self, client: &mut Client, home: usize) -> Result<VirtAddr, Error> {
+    pub(crate) fn take(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        home: usize,
+    ) -> Result<VirtAddr, Error> {
         if let Some(addr) = self.free.pop() {
             return Ok(addr);
         }
@@ -84,7 +91,7 @@ impl Arena {
             Layout::Scattered { .. } => 0,
         };
         if self.rooms[place].end - self.rooms[place].next < self.node_len {
-            self.grow(client, place)?;
+            self.grow(memory, place)?;
         }
         let room = &mut self.rooms[place];
         let addr = VirtAddr(room.next);
@@ -92,33 +99,38 @@ impl Arena {
         Ok(addr)
     }
 
-    /// A node that nothing links to any more is handed out again.
-    pub(crate) fn give_back(&mut self, addr: VirtAddr) {
-        self.free.push(addr);
+    /// Nothing links to this node any more; a reader may still stand on it.
+    pub(crate) fn retire(&mut self, addr: VirtAddr) {
+        self.retired.push(addr);
+    }
+
+    /// No reader stands on a retired node any more: they are handed out again.
+    pub(crate) fn reclaim(&mut self) {
+        self.free.append(&mut self.retired);
     }
 
     /// The number of the memory node that `addr` is on, as [`Arena::take`] counts them.
-    pub(crate) fn home_of(&self, client: &Client, addr: VirtAddr) -> usize {
-        let owner = client.nodes().iter().find(|n| addr.0.wrapping_sub(n.base) < n.capacity);
+    pub(crate) fn home_of(&self, memory: &(impl FarMemory + ?Sized), addr: VirtAddr) -> usize {
+        let owner = memory.nodes().iter().find(|n| addr.0.wrapping_sub(n.base) < n.capacity);
         owner.and_then(|owner| self.nodes.iter().position(|node| node.0 == owner.node)).unwrap_or(0)
     }
 
     /// Frees all pieces.
-    pub(crate) fn destroy(self, client: &mut Client) -> Result<(), Error> {
-        self.pieces.iter().try_for_each(|piece| client.free(piece.base))
+    pub(crate) fn destroy(self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
+        self.pieces.iter().try_for_each(|piece| memory.free(piece.base))
     }
 
-    fn grow(&mut self, client: &mut Client, place: usize) -> Result<(), Error> {
+    fn grow(&mut self, memory: &mut (impl FarMemory + ?Sized), place: usize) -> Result<(), Error> {
         let grow = self.rooms[place].grow;
         let (vma, next) = match self.layout {
             Layout::Partitioned => {
-                let vma = largest(client, self.nodes[place], grow)?;
+                let vma = largest(memory, self.nodes[place], grow)?;
                 (vma, (vma.size * 2).min(PIECE_MAX))
             }
             Layout::Scattered { .. } => {
                 let node = self.nodes[self.turn];
                 self.turn = (self.turn + 1) % self.nodes.len();
-                (client.allocate_on(grow, node)?, grow)
+                (memory.allocate_on(grow, node)?, grow)
             }
         };
         self.rooms[place] = Room { next: vma.base.0, end: vma.base.0 + vma.size, grow: next };
@@ -128,9 +140,9 @@ impl Arena {
 }
 
 /// A piece of `size` bytes on `node`, or the largest half, quarter... of it that there is room for.
-fn largest(client: &mut Client, node: NodeId, mut size: u64) -> Result<Vma, Error> {
+fn largest(memory: &mut (impl FarMemory + ?Sized), node: NodeId, mut size: u64) -> Result<Vma, Error> {
     loop {
-        match client.allocate_on(size, node) {
+        match memory.allocate_on(size, node) {
             Err(Error::Refused(_)) if size > 4096 => size /= 2,
             other => return other,
         }

@@ -8,7 +8,7 @@
 //! # Beside a writer
 //!
 //! PULSE leaves synchronisation to the host (PULSE 2.3), and so does this tree: one writer at a time, by agreement or with
-//! [`BTree::try_lock`]. A node is written by one WRITE of one packet, which a memory node carries out between two loads; a value
+//! [`BTree::lock`]. A node is written by one WRITE of one packet, which a memory node carries out between two loads; a value
 //! that is replaced, by one of eight bytes. A split writes the new nodes first, then the node above that links them, then what
 //! stays of the nodes that were cut, from the top down. The root never moves. So a reader beside a writer
 //!
@@ -18,17 +18,16 @@
 //!   answers "missing", a scan or aggregate lacks keys. It never sees one twice;
 //! - sees of several keys written one after the other any part, not always the older part.
 //!
-//! Who cannot bear the last two looks between two equal even [`BTree::version`]s, when all writers take the lock.
+//! Who cannot bear the last two looks between two equal even [`LockWord::version`]s, when all writers take the lock.
 
 use crate::arena::{Arena, Layout};
-use crate::{Client, Completed, Dispatched, Error, Op, Policy, TraversalStop, Vma};
+use crate::{Completed, Dispatched, Error, FarMemory, LockWord, Op, Policy, TraversalStop, Vma};
 use farmem_traversal::Program;
 use farmem_wire::VirtAddr;
 use node::{Node, SLOTS, UNUSED};
 use std::ops::{Bound, RangeBounds};
 
 mod load;
-mod lock;
 mod node;
 
 pub use node::{KEYS_MAX, NODE_LEN};
@@ -48,6 +47,8 @@ pub const AGGREGATE_PROGRAM: &str = include_str!("../../../testdata/programs/btr
 const UNUSED_REASON: &str = "2^64 - 1 is no key, it marks unused places";
 /// "farmemBT": the first word of a tree's header.
 const MAGIC: u64 = u64::from_le_bytes(*b"farmemBT");
+/// Of the lock word in the header.
+const LOCK: u64 = 16;
 /// Bytes from the header to the root; both are in one allocation of their own.
 const ROOT: u64 = NODE_LEN as u64;
 /// Levels after which a descent is in a cycle: 16^16 leaves.
@@ -104,8 +105,7 @@ pub struct BTree {
     scan: Program,
     aggregate: Program,
     policy: Policy,
-    /// The lock word while this handle holds the lock.
-    held: Option<u64>,
+    lock: LockWord,
 }
 
 impl BTree {
@@ -113,48 +113,56 @@ impl BTree {
     ///
     /// # Errors
     /// [`Error`] when the rack has no room for it.
-    pub fn create(client: &mut Client, layout: Layout) -> Result<Self, Error> {
-        Self::create_with(client, layout, KEYS_MAX)
+    pub fn create(memory: &mut (impl FarMemory + ?Sized), layout: Layout) -> Result<Self, Error> {
+        Self::create_with(memory, layout, KEYS_MAX)
     }
 
-    pub(crate) fn create_with(client: &mut Client, layout: Layout, leaf_max: usize) -> Result<Self, Error> {
-        let Vma { base, .. } = client.allocate(ROOT + NODE_LEN as u64)?;
+    pub(crate) fn create_with(
+        memory: &mut (impl FarMemory + ?Sized),
+        layout: Layout,
+        leaf_max: usize,
+    ) -> Result<Self, Error> {
+        let Vma { base, .. } = memory.allocate(ROOT + NODE_LEN as u64)?;
         let header = Header { at: base, root: VirtAddr(base.0 + ROOT), leaf_max };
-        client.write(header.root, &Node::leaf(&[], 0).emit())?;
+        memory.write(header.root, &Node::leaf(&[], 0).emit())?;
         // The first word comes last: who finds it finds a tree.
         let rest = [header.root.0, 0, leaf_max as u64].map(u64::to_le_bytes).concat();
-        client.write(VirtAddr(base.0 + 8), &rest)?;
-        client.write(base, &MAGIC.to_le_bytes())?;
-        Ok(Self::at(client, header, layout))
+        memory.write(VirtAddr(base.0 + 8), &rest)?;
+        memory.write(base, &MAGIC.to_le_bytes())?;
+        Ok(Self::at(memory, header, layout))
     }
 
     /// The tree at `address`. New nodes that this handle makes are laid out as `layout` says.
     ///
     /// # Errors
     /// [`Error::Broken`] when there is no tree at `address`; [`Error`] when far memory does not answer.
-    pub fn open(client: &mut Client, address: VirtAddr, layout: Layout) -> Result<Self, Error> {
+    pub fn open(
+        memory: &mut (impl FarMemory + ?Sized),
+        address: VirtAddr,
+        layout: Layout,
+    ) -> Result<Self, Error> {
         let mut bytes = [0; 32];
-        client.read(address, &mut bytes)?;
+        memory.read(address, &mut bytes)?;
         let words = words(&bytes);
         let leaf_max = usize::try_from(words[3]).unwrap_or(usize::MAX);
         if words[0] != MAGIC || !(2..=KEYS_MAX).contains(&leaf_max) {
             return Err(Error::Broken { addr: address, what: "a B+tree's header" });
         }
-        Ok(Self::at(client, Header { at: address, root: VirtAddr(words[1]), leaf_max }, layout))
+        Ok(Self::at(memory, Header { at: address, root: VirtAddr(words[1]), leaf_max }, layout))
     }
 
-    fn at(client: &Client, header: Header, layout: Layout) -> Self {
+    fn at(memory: &(impl FarMemory + ?Sized), header: Header, layout: Layout) -> Self {
         let assemble = |text| {
             Program::assemble(text).expect("the program is part of the crate, and a test assembles it")
         };
         Self {
             header,
-            arena: Arena::new(client, layout, NODE_LEN),
+            arena: Arena::new(memory, layout, NODE_LEN),
             find: assemble(FIND_PROGRAM),
             scan: assemble(SCAN_PROGRAM),
             aggregate: assemble(AGGREGATE_PROGRAM),
             policy: Policy::default(),
-            held: None,
+            lock: LockWord::new(VirtAddr(header.at.0 + LOCK)),
         }
     }
 
@@ -162,9 +170,9 @@ impl BTree {
     ///
     /// # Errors
     /// [`Error`] when the control plane does not answer.
-    pub fn destroy(self, client: &mut Client) -> Result<(), Error> {
-        client.free(self.header.at)?;
-        self.arena.destroy(client)
+    pub fn destroy(self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
+        memory.free(self.header.at)?;
+        self.arena.destroy(memory)
     }
 
     /// Where others open it.
@@ -184,6 +192,11 @@ impl BTree {
         self.header.leaf_max
     }
 
+    /// The lock of all who write.
+    pub const fn lock(&mut self) -> &mut LockWord {
+        &mut self.lock
+    }
+
     /// Where this handle's traversals run.
     #[must_use]
     pub const fn policy(&self) -> Policy {
@@ -199,11 +212,11 @@ impl BTree {
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer or a pointer is broken.
-    pub fn find(&self, client: &mut Client, key: u64) -> Result<Option<u64>, Error> {
-        let scratch = client.buffer(0);
-        let done = self.dispatch(client, self.find_op(key, scratch))?;
+    pub fn find(&self, memory: &mut (impl FarMemory + ?Sized), key: u64) -> Result<Option<u64>, Error> {
+        let scratch = memory.buffer(0);
+        let done = self.dispatch(memory, self.find_op(key, scratch))?;
         let found = found_in(&done.scratch);
-        client.recycle(done.scratch);
+        memory.recycle(done.scratch);
         Ok(found)
     }
 
@@ -224,8 +237,12 @@ impl BTree {
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer or a pointer is broken.
-    pub fn lower_bound(&self, client: &mut Client, key: u64) -> Result<Option<(u64, u64)>, Error> {
-        Ok(self.scan(client, key.., 1)?.pop())
+    pub fn lower_bound(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        key: u64,
+    ) -> Result<Option<(u64, u64)>, Error> {
+        Ok(self.scan(memory, key.., 1)?.pop())
     }
 
     /// The first `most` pairs of `range`, in ascending order, with a request for every [`SCAN_PAIRS_MAX`] of them.
@@ -234,7 +251,7 @@ impl BTree {
     /// [`Error`] when far memory does not answer or a pointer is broken.
     pub fn scan(
         &self,
-        client: &mut Client,
+        memory: &mut (impl FarMemory + ?Sized),
         range: impl RangeBounds<u64>,
         most: usize,
     ) -> Result<Vec<(u64, u64)>, Error> {
@@ -242,10 +259,10 @@ impl BTree {
         let mut pairs = Vec::new();
         let mut cursor = (from < to && most > 0).then(|| self.cursor(from));
         while let Some(at) = cursor {
-            let scratch = client.buffer(0);
-            let done = self.dispatch(client, self.scan_op(at, to, most - pairs.len(), scratch))?;
+            let scratch = memory.buffer(0);
+            let done = self.dispatch(memory, self.scan_op(at, to, most - pairs.len(), scratch))?;
             let mut scanned = scanned_in(&done.scratch, done.end.cur_ptr);
-            client.recycle(done.scratch);
+            memory.recycle(done.scratch);
             pairs.append(&mut scanned.pairs);
             cursor = scanned.next.filter(|_| pairs.len() < most);
         }
@@ -283,7 +300,7 @@ impl BTree {
     /// [`Error`] when far memory does not answer or a pointer is broken.
     pub fn aggregate(
         &self,
-        client: &mut Client,
+        memory: &mut (impl FarMemory + ?Sized),
         range: impl RangeBounds<u64>,
     ) -> Result<Option<Aggregate>, Error> {
         let (from, to) = half_open(&range);
@@ -291,7 +308,7 @@ impl BTree {
             return Ok(None);
         }
         let pad = [from, to, 0, 0, u64::MAX, 0, 0];
-        let w = self.aggregate_by(client, &self.aggregate, &pad)?;
+        let w = self.aggregate_by(memory, &self.aggregate, &pad)?;
         let sum = u128::from(w[3]) << 64 | u128::from(w[2]);
         Ok((w[6] > 0).then_some(Aggregate { sum, min: w[4], max: w[5], count: w[6] }))
     }
@@ -299,16 +316,16 @@ impl BTree {
     /// Runs another program along the leaves; answers the words of its scratch pad.
     pub(crate) fn aggregate_by(
         &self,
-        client: &mut Client,
+        memory: &mut (impl FarMemory + ?Sized),
         program: &Program,
         start: &[u64],
     ) -> Result<Vec<u64>, Error> {
-        let scratch = pad(client.buffer(0), start, program.scratch_len());
+        let scratch = pad(memory.buffer(0), start, program.scratch_len());
         let cur_ptr = self.header.root;
         let op = Op::Traverse { program: program.clone(), cur_ptr, scratch, limit: LEAVES_MAX };
-        let done = self.dispatch(client, op)?;
+        let done = self.dispatch(memory, op)?;
         let words = words(&done.scratch);
-        client.recycle(done.scratch);
+        memory.recycle(done.scratch);
         Ok(words)
     }
 
@@ -317,20 +334,25 @@ impl BTree {
     /// # Errors
     /// [`Error::Key`] for 2^64 - 1; [`Error`] when far memory has no room or does not answer. The tree is whole in any case; whether
     /// the key is in it is open when a write was not answered.
-    pub fn insert(&mut self, client: &mut Client, key: u64, value: u64) -> Result<Option<u64>, Error> {
+    pub fn insert(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        key: u64,
+        value: u64,
+    ) -> Result<Option<u64>, Error> {
         if key == UNUSED {
             return Err(Error::Key { key, reason: UNUSED_REASON });
         }
-        let mut path = self.descend(client, key)?;
+        let mut path = self.descend(memory, key)?;
         let (addr, mut leaf) = path.pop().expect("a path ends at a leaf");
         if let Ok(place) = leaf.keys.binary_search(&key) {
-            client.write(VirtAddr(addr.0 + (SLOTS + 8 * place) as u64), &value.to_le_bytes())?;
+            memory.write(VirtAddr(addr.0 + (SLOTS + 8 * place) as u64), &value.to_le_bytes())?;
             return Ok(Some(leaf.slots[place]));
         }
         let ordered = leaf.rank(key) == leaf.keys.len();
         leaf.insert(key, value);
-        for (addr, node) in self.writes(client, path, (addr, leaf), ordered)? {
-            client.write(addr, &node.emit())?;
+        for (addr, node) in self.writes(memory, path, (addr, leaf), ordered)? {
+            memory.write(addr, &node.emit())?;
         }
         Ok(None)
     }
@@ -340,10 +362,15 @@ impl BTree {
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer.
-    pub fn update(&mut self, client: &mut Client, key: u64, value: u64) -> Result<Option<u64>, Error> {
-        let (addr, leaf) = self.leaf_of(client, key)?;
+    pub fn update(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        key: u64,
+        value: u64,
+    ) -> Result<Option<u64>, Error> {
+        let (addr, leaf) = self.leaf_of(memory, key)?;
         let Ok(place) = leaf.keys.binary_search(&key) else { return Ok(None) };
-        client.write(VirtAddr(addr.0 + (SLOTS + 8 * place) as u64), &value.to_le_bytes())?;
+        memory.write(VirtAddr(addr.0 + (SLOTS + 8 * place) as u64), &value.to_le_bytes())?;
         Ok(Some(leaf.slots[place]))
     }
 
@@ -351,19 +378,19 @@ impl BTree {
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer.
-    pub fn remove(&mut self, client: &mut Client, key: u64) -> Result<Option<u64>, Error> {
-        let (addr, mut leaf) = self.leaf_of(client, key)?;
+    pub fn remove(&mut self, memory: &mut (impl FarMemory + ?Sized), key: u64) -> Result<Option<u64>, Error> {
+        let (addr, mut leaf) = self.leaf_of(memory, key)?;
         let Ok(place) = leaf.keys.binary_search(&key) else { return Ok(None) };
         leaf.keys.remove(place);
         let value = leaf.slots.remove(place);
-        client.write(addr, &leaf.emit())?;
+        memory.write(addr, &leaf.emit())?;
         Ok(Some(value))
     }
 
     /// What to write, in this order, for a node to which a key was added: it, and those above as far as they are too full.
     fn writes(
         &mut self,
-        client: &mut Client,
+        memory: &mut (impl FarMemory + ?Sized),
         mut path: Vec<(VirtAddr, Node)>,
         (mut addr, mut node): (VirtAddr, Node),
         ordered: bool,
@@ -371,16 +398,16 @@ impl BTree {
         let mut fresh = Vec::new();
         let mut cut = Vec::new();
         while node.keys.len() > if node.leaf { self.header.leaf_max } else { KEYS_MAX } {
-            let home = self.arena.home_of(client, addr);
+            let home = self.arena.home_of(memory, addr);
             let (between, right) = node.split(ordered && (node.link == 0));
-            let right_addr = self.arena.take(client, home)?;
+            let right_addr = self.arena.take(memory, home)?;
             if node.leaf {
                 node.link = right_addr.0;
             }
             fresh.push((right_addr, right));
             let Some((above, mut parent)) = path.pop() else {
                 // The root stays where it is, and gets the two halves as its children.
-                let left_addr = self.arena.take(client, home)?;
+                let left_addr = self.arena.take(memory, home)?;
                 fresh.push((left_addr, node));
                 node = Node::inner(vec![between], vec![left_addr.0, right_addr.0]);
                 break;
@@ -394,11 +421,15 @@ impl BTree {
     }
 
     /// The nodes from the root to the leaf of `key`.
-    fn descend(&self, client: &mut Client, key: u64) -> Result<Vec<(VirtAddr, Node)>, Error> {
+    fn descend(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        key: u64,
+    ) -> Result<Vec<(VirtAddr, Node)>, Error> {
         let mut addr = self.header.root;
         let mut path = Vec::new();
         for _ in 0..DEPTH_MAX {
-            let node = self.read_node(client, addr)?;
+            let node = self.read_node(memory, addr)?;
             let child = if node.leaf { None } else { Some(VirtAddr(node.slots[node.rank(key)])) };
             path.push((addr, node));
             match child {
@@ -409,21 +440,21 @@ impl BTree {
         Err(Error::Traversal { addr, reason: TraversalStop::Stalled })
     }
 
-    fn leaf_of(&self, client: &mut Client, key: u64) -> Result<(VirtAddr, Node), Error> {
-        Ok(self.descend(client, key)?.pop().expect("a path ends at a leaf"))
+    fn leaf_of(&self, memory: &mut (impl FarMemory + ?Sized), key: u64) -> Result<(VirtAddr, Node), Error> {
+        Ok(self.descend(memory, key)?.pop().expect("a path ends at a leaf"))
     }
 
-    fn read_node(&self, client: &mut Client, addr: VirtAddr) -> Result<Node, Error> {
+    fn read_node(&self, memory: &mut (impl FarMemory + ?Sized), addr: VirtAddr) -> Result<Node, Error> {
         let mut bytes = [0; NODE_LEN];
-        client.read(addr, &mut bytes)?;
+        memory.read(addr, &mut bytes)?;
         Node::parse(&bytes, addr)
     }
 
-    fn dispatch(&self, client: &mut Client, op: Op) -> Result<Dispatched, Error> {
+    fn dispatch(&self, memory: &mut (impl FarMemory + ?Sized), op: Op) -> Result<Dispatched, Error> {
         let Op::Traverse { program, cur_ptr, scratch, limit } = op else {
             unreachable!("made by one of the functions above");
         };
-        let done = client.dispatch(&program, cur_ptr, scratch, limit, &self.policy)?;
+        let done = memory.dispatch(&program, cur_ptr, scratch, limit, &self.policy)?;
         if !done.end.returned {
             return Err(Error::Traversal { addr: done.end.cur_ptr, reason: TraversalStop::Stalled });
         }

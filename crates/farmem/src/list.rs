@@ -2,12 +2,18 @@
 //!
 //! [`List::find`] and [`List::sum`] are one traversal each, run where [`List::set_policy`] says. Pushing and popping are the host's.
 //!
-//! One writer at a time. A reader beside it sees the list with or without a pushed element, since the element is complete before
-//! the one word that links it is written. A popped element's memory is used again: a traversal that stands on it at that time may
-//! go on from the new front, and so see elements twice; readers that must not do that take turns with the writer.
+//! # Beside a writer
+//!
+//! PULSE leaves synchronisation to the host (PULSE 2.3): one writer at a time, by agreement or with [`List::lock`]. An element is complete
+//! before the one word that links it is written, and a popped one stays as it was until [`List::reclaim`]. So a reader beside a writer
+//!
+//! - never meets a broken pointer or half an element, and never sees an element twice or a value that was not in the list;
+//! - sees each element that stands still while it looks;
+//! - sees an element that was pushed or popped meanwhile, or does not; which one is settled when the traversal starts: it sees the list
+//!   as it was at one moment, since lists change only in front, where it begins.
 
 use crate::arena::{Arena, Layout};
-use crate::{Client, Dispatched, Error, Policy, TraversalStop, Vma};
+use crate::{Dispatched, Error, FarMemory, LockWord, Policy, TraversalStop, Vma};
 use farmem_traversal::Program;
 use farmem_wire::VirtAddr;
 
@@ -22,6 +28,8 @@ pub const FIND_PROGRAM: &str = include_str!("../../../testdata/programs/list_fin
 const ELEMENTS_MAX: u32 = 1 << 28;
 /// Of the link in an element.
 const NEXT: u64 = 8;
+/// Of the lock word, behind the head.
+const LOCK: u64 = NODE_LEN as u64;
 
 /// Sum and number of a list's values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,6 +51,7 @@ pub struct List {
     sum: Program,
     find: Program,
     policy: Policy,
+    lock: LockWord,
 }
 
 impl List {
@@ -50,25 +59,26 @@ impl List {
     ///
     /// # Errors
     /// [`Error`] when the rack has no room for it.
-    pub fn create(client: &mut Client, layout: Layout) -> Result<Self, Error> {
-        let Vma { base, .. } = client.allocate(NODE_LEN as u64)?; // zeroed: an empty list
-        Ok(Self::open(client, base, layout))
+    pub fn create(memory: &mut (impl FarMemory + ?Sized), layout: Layout) -> Result<Self, Error> {
+        let Vma { base, .. } = memory.allocate(LOCK + 8)?; // zeroed: an empty list, free
+        Ok(Self::open(memory, base, layout))
     }
 
     /// The list at `address`. Elements that this handle pushes are laid out as `layout` says.
     #[must_use]
-    pub fn open(client: &Client, address: VirtAddr, layout: Layout) -> Self {
+    pub fn open(memory: &(impl FarMemory + ?Sized), address: VirtAddr, layout: Layout) -> Self {
         let assemble = |text| {
             Program::assemble(text).expect("the program is part of the crate, and a test assembles it")
         };
-        let arena = Arena::new(client, layout, NODE_LEN);
+        let arena = Arena::new(memory, layout, NODE_LEN);
         Self {
-            home: arena.home_of(client, address),
+            home: arena.home_of(memory, address),
             head: address,
             arena,
             sum: assemble(SUM_PROGRAM),
             find: assemble(FIND_PROGRAM),
             policy: Policy::default(),
+            lock: LockWord::new(VirtAddr(address.0 + LOCK)),
         }
     }
 
@@ -76,9 +86,9 @@ impl List {
     ///
     /// # Errors
     /// [`Error`] when the control plane does not answer.
-    pub fn destroy(self, client: &mut Client) -> Result<(), Error> {
-        client.free(self.head)?;
-        self.arena.destroy(client)
+    pub fn destroy(self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
+        memory.free(self.head)?;
+        self.arena.destroy(memory)
     }
 
     /// Where others open it, and where traversals start.
@@ -96,35 +106,46 @@ impl List {
     ///
     /// # Errors
     /// [`Error`] when far memory has no room or does not answer.
-    pub fn push_front(&mut self, client: &mut Client, value: u64) -> Result<(), Error> {
-        let (_, first) = read_node(client, self.head)?;
-        let fresh = self.arena.take(client, self.home)?;
-        client.write(fresh, &[value.to_le_bytes(), first.to_le_bytes()].concat())?;
-        client.write(self.link(), &fresh.0.to_le_bytes())
+    pub fn push_front(&mut self, memory: &mut (impl FarMemory + ?Sized), value: u64) -> Result<(), Error> {
+        let (_, first) = read_node(memory, self.head)?;
+        let fresh = self.arena.take(memory, self.home)?;
+        memory.write(fresh, &[value.to_le_bytes(), first.to_le_bytes()].concat())?;
+        memory.write(self.link(), &fresh.0.to_le_bytes())
     }
 
     /// Takes the front value off; `None` when the list is empty.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer.
-    pub fn pop_front(&mut self, client: &mut Client) -> Result<Option<u64>, Error> {
-        let (_, first) = read_node(client, self.head)?;
+    pub fn pop_front(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<Option<u64>, Error> {
+        let (_, first) = read_node(memory, self.head)?;
         if first == 0 {
             return Ok(None);
         }
-        let (value, second) = read_node(client, VirtAddr(first))?;
-        client.write(self.link(), &second.to_le_bytes())?;
-        self.arena.give_back(VirtAddr(first));
+        let (value, second) = read_node(memory, VirtAddr(first))?;
+        memory.write(self.link(), &second.to_le_bytes())?;
+        self.arena.retire(VirtAddr(first));
         Ok(Some(value))
+    }
+
+    /// Lets the memory of popped elements be used again. For when no traversal that began before the last [`List::pop_front`] is under way
+    /// any more, anywhere: one that stands on such an element would go on from whatever it becomes.
+    pub fn reclaim(&mut self) {
+        self.arena.reclaim();
+    }
+
+    /// The lock of all who write.
+    pub const fn lock(&mut self) -> &mut LockWord {
+        &mut self.lock
     }
 
     /// The place of the first element that has `value`, from 0.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer or a pointer is broken.
-    pub fn find(&self, client: &mut Client, value: u64) -> Result<Option<u64>, Error> {
+    pub fn find(&self, memory: &mut (impl FarMemory + ?Sized), value: u64) -> Result<Option<u64>, Error> {
         let scratch = [self.head.0, value, 0].map(u64::to_le_bytes).concat();
-        let done = self.dispatch(client, &self.find, scratch)?;
+        let done = self.dispatch(memory, &self.find, scratch)?;
         // The first iteration is at the head, which is no element.
         let place = u64::from(done.end.iterations).saturating_sub(2);
         Ok((word(&done.scratch, 16) == 1).then_some(place))
@@ -134,18 +155,18 @@ impl List {
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer or a pointer is broken.
-    pub fn sum(&self, client: &mut Client) -> Result<Sum, Error> {
-        let done = self.dispatch(client, &self.sum, vec![0; self.sum.scratch_len()])?;
+    pub fn sum(&self, memory: &mut (impl FarMemory + ?Sized)) -> Result<Sum, Error> {
+        let done = self.dispatch(memory, &self.sum, vec![0; self.sum.scratch_len()])?;
         Ok(Sum { sum: word(&done.scratch, 0), count: word(&done.scratch, 8).saturating_sub(1) })
     }
 
     fn dispatch(
         &self,
-        client: &mut Client,
+        memory: &mut (impl FarMemory + ?Sized),
         program: &Program,
         scratch: Vec<u8>,
     ) -> Result<Dispatched, Error> {
-        let done = client.dispatch(program, self.head, scratch, ELEMENTS_MAX, &self.policy)?;
+        let done = memory.dispatch(program, self.head, scratch, ELEMENTS_MAX, &self.policy)?;
         if !done.end.returned {
             return Err(Error::Traversal { addr: done.end.cur_ptr, reason: TraversalStop::Stalled });
         }
@@ -158,9 +179,9 @@ impl List {
 }
 
 /// Value and link.
-fn read_node(client: &mut Client, addr: VirtAddr) -> Result<(u64, u64), Error> {
+fn read_node(memory: &mut (impl FarMemory + ?Sized), addr: VirtAddr) -> Result<(u64, u64), Error> {
     let mut bytes = [0; NODE_LEN];
-    client.read(addr, &mut bytes)?;
+    memory.read(addr, &mut bytes)?;
     Ok((word(&bytes, 0), word(&bytes, 8)))
 }
 

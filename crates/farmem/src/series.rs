@@ -7,7 +7,7 @@
 
 use crate::arena::Layout;
 use crate::btree::{BTree, half_open};
-use crate::{Client, Error, Policy};
+use crate::{Error, FarMemory, LockWord, Policy};
 use farmem_traversal::Program;
 use farmem_wire::VirtAddr;
 use std::ops::RangeBounds;
@@ -71,16 +71,20 @@ impl Series {
     ///
     /// # Errors
     /// [`Error`] when the rack has no room for it.
-    pub fn create(client: &mut Client, layout: Layout) -> Result<Self, Error> {
-        BTree::create_with(client, layout, LEAF_POINTS_MAX).map(Self::of)
+    pub fn create(memory: &mut (impl FarMemory + ?Sized), layout: Layout) -> Result<Self, Error> {
+        BTree::create_with(memory, layout, LEAF_POINTS_MAX).map(Self::of)
     }
 
     /// The series at `address`. New nodes that this handle makes are laid out as `layout` says.
     ///
     /// # Errors
     /// [`Error::Broken`] when there is none at `address`; [`Error`] when far memory does not answer.
-    pub fn open(client: &mut Client, address: VirtAddr, layout: Layout) -> Result<Self, Error> {
-        let tree = BTree::open(client, address, layout)?;
+    pub fn open(
+        memory: &mut (impl FarMemory + ?Sized),
+        address: VirtAddr,
+        layout: Layout,
+    ) -> Result<Self, Error> {
+        let tree = BTree::open(memory, address, layout)?;
         if tree.leaf_max() != LEAF_POINTS_MAX {
             return Err(Error::Broken { addr: address, what: "a time series' header" });
         }
@@ -97,14 +101,19 @@ impl Series {
     ///
     /// # Errors
     /// [`Error`] when the control plane does not answer.
-    pub fn destroy(self, client: &mut Client) -> Result<(), Error> {
-        self.tree.destroy(client)
+    pub fn destroy(self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
+        self.tree.destroy(memory)
     }
 
     /// Where others open it.
     #[must_use]
     pub const fn address(&self) -> VirtAddr {
         self.tree.address()
+    }
+
+    /// The lock of all who write.
+    pub const fn lock(&mut self) -> &mut LockWord {
+        self.tree.lock()
     }
 
     /// Says where this handle's traversals run.
@@ -117,19 +126,23 @@ impl Series {
     /// # Errors
     /// [`Error::Key`] for the first point that does not ascend or whose value is too large; [`Error`] when far memory has no room or
     /// does not answer. The series is then empty as before.
-    pub fn load(&mut self, client: &mut Client, points: &[Point]) -> Result<(), Error> {
+    pub fn load(&mut self, memory: &mut (impl FarMemory + ?Sized), points: &[Point]) -> Result<(), Error> {
         points.iter().try_for_each(|point| check(*point))?;
         let pairs = points.iter().map(|point| (point.time, point.value.cast_unsigned()));
-        self.tree.load(client, pairs, LEAF_POINTS_MAX)
+        self.tree.load(memory, pairs, LEAF_POINTS_MAX)
     }
 
     /// Adds a point, or replaces the value of its instant; answers the one there was. Points that come in order fill their leaves.
     ///
     /// # Errors
     /// [`Error::Key`] for an instant or value that is too large; [`Error`] when far memory has no room or does not answer.
-    pub fn append(&mut self, client: &mut Client, point: Point) -> Result<Option<i64>, Error> {
+    pub fn append(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        point: Point,
+    ) -> Result<Option<i64>, Error> {
         check(point)?;
-        let old = self.tree.insert(client, point.time, point.value.cast_unsigned())?;
+        let old = self.tree.insert(memory, point.time, point.value.cast_unsigned())?;
         Ok(old.map(u64::cast_signed))
     }
 
@@ -137,13 +150,17 @@ impl Series {
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer or a pointer is broken.
-    pub fn window(&self, client: &mut Client, span: impl RangeBounds<u64>) -> Result<Option<Window>, Error> {
+    pub fn window(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        span: impl RangeBounds<u64>,
+    ) -> Result<Option<Window>, Error> {
         let (from, to) = half_open(&span);
         if from >= to {
             return Ok(None);
         }
         let pad = [from, to, 0, 0, i64::MAX.cast_unsigned(), i64::MIN.cast_unsigned(), 0];
-        let w = self.tree.aggregate_by(client, &self.window, &pad)?;
+        let w = self.tree.aggregate_by(memory, &self.window, &pad)?;
         let sum = i128::from(w[3].cast_signed()) << 64 | i128::from(w[2]);
         let (min, max) = (w[4].cast_signed(), w[5].cast_signed());
         Ok((w[6] > 0).then_some(Window { sum, min, max, count: w[6] }))
@@ -158,7 +175,7 @@ impl Series {
     /// When `width` is zero.
     pub fn windows(
         &self,
-        client: &mut Client,
+        memory: &mut (impl FarMemory + ?Sized),
         from: u64,
         to: u64,
         width: u64,
@@ -168,7 +185,7 @@ impl Series {
         let mut at = from;
         while at < to {
             let end = at.saturating_add(width).min(to);
-            windows.push(self.window(client, at..end)?);
+            windows.push(self.window(memory, at..end)?);
             at = end;
         }
         Ok(windows)
@@ -180,11 +197,11 @@ impl Series {
     /// [`Error`] when far memory does not answer or a pointer is broken.
     pub fn points(
         &self,
-        client: &mut Client,
+        memory: &mut (impl FarMemory + ?Sized),
         span: impl RangeBounds<u64>,
         most: usize,
     ) -> Result<Vec<Point>, Error> {
-        let pairs = self.tree.scan(client, span, most)?;
+        let pairs = self.tree.scan(memory, span, most)?;
         Ok(pairs.into_iter().map(|(time, bits)| Point { time, value: bits.cast_signed() }).collect())
     }
 }

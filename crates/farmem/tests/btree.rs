@@ -212,20 +212,20 @@ fn the_lock_is_a_version() {
     let (mut one, mut two) = (rack.client("lock").unwrap(), rack.client("lock").unwrap());
     let mut mine = BTree::create(&mut one, Layout::Partitioned).unwrap();
     let mut yours = BTree::open(&mut two, mine.address(), Layout::Partitioned).unwrap();
-    assert_eq!(mine.version(&mut one).unwrap(), 0);
-    assert!(mine.try_lock(&mut one).unwrap());
-    assert!(!yours.try_lock(&mut two).unwrap(), "held");
+    assert_eq!(mine.lock().version(&mut one).unwrap(), 0);
+    assert!(mine.lock().try_lock(&mut one).unwrap());
+    assert!(!yours.lock().try_lock(&mut two).unwrap(), "held");
     for key in 0..100 {
         mine.insert(&mut one, key, key).unwrap();
     }
-    assert!(mine.unlock(&mut one).unwrap());
-    assert_eq!(yours.version(&mut two).unwrap(), 2, "a reader sees that somebody wrote");
-    assert!(yours.try_lock(&mut two).unwrap());
+    assert!(mine.lock().unlock(&mut one).unwrap());
+    assert_eq!(yours.lock().version(&mut two).unwrap(), 2, "a reader sees that somebody wrote");
+    assert!(yours.lock().try_lock(&mut two).unwrap());
     yours.insert(&mut two, 1000, 7).unwrap();
-    assert!(!mine.break_lock(&mut one, 2).unwrap(), "an even word is no lock");
-    assert!(mine.break_lock(&mut one, 3).unwrap());
-    assert!(mine.try_lock(&mut one).unwrap());
-    assert!(!yours.unlock(&mut two).unwrap(), "it was broken");
+    assert!(!mine.lock().break_lock(&mut one, 2).unwrap(), "an even word is no lock");
+    assert!(mine.lock().break_lock(&mut one, 3).unwrap());
+    assert!(mine.lock().try_lock(&mut one).unwrap());
+    assert!(!yours.lock().unlock(&mut two).unwrap(), "it was broken");
     assert_eq!(mine.find(&mut one, 1000).unwrap(), Some(7));
     assert_eq!(mine.scan(&mut one, .., 200).unwrap().len(), 101);
 }

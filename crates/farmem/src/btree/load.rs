@@ -2,14 +2,13 @@
 
 use super::node::{NODE_LEN, Node, UNUSED};
 use super::{BTree, KEYS_MAX};
-use crate::{Client, Error, Op, Ticket};
+use crate::{Error, FarMemory};
 use farmem_wire::VirtAddr;
-use std::collections::VecDeque;
 
 /// Bytes of one WRITE of a bulk load.
 const WRITE_LEN: usize = 64 << 10;
-/// WRITEs of a bulk load under way at once.
-const WRITES_MAX: usize = 8;
+/// WRITEs that go together.
+const PIECES_MAX: usize = 32;
 /// Children of an inner node.
 const CHILDREN_MAX: usize = KEYS_MAX + 1;
 
@@ -32,26 +31,26 @@ impl BTree {
     /// When `pairs` has not as many items as it says.
     pub fn load(
         &mut self,
-        client: &mut Client,
+        memory: &mut (impl FarMemory + ?Sized),
         pairs: impl ExactSizeIterator<Item = (u64, u64)>,
         fill: usize,
     ) -> Result<(), Error> {
-        if self.read_node(client, self.header.root)? != Node::leaf(&[], 0) {
+        if self.read_node(memory, self.header.root)? != Node::leaf(&[], 0) {
             return Err(Error::Broken { addr: self.header.root, what: "an empty tree" });
         }
         let mut pieces = Pieces::default();
-        let built = self.build(client, pairs, fill.clamp(1, self.header.leaf_max), &mut pieces);
-        let finished = pieces.finish(client);
+        let built = self.build(memory, pairs, fill.clamp(1, self.header.leaf_max), &mut pieces);
+        let finished = pieces.send(memory);
         let root = built?;
         finished?;
         // The tree below stands: one write makes it the tree.
-        client.write(self.header.root, &root.emit())
+        memory.write(self.header.root, &root.emit())
     }
 
     /// Makes everything below the root; answers the root.
     fn build(
         &mut self,
-        client: &mut Client,
+        memory: &mut (impl FarMemory + ?Sized),
         pairs: impl ExactSizeIterator<Item = (u64, u64)>,
         fill: usize,
         pieces: &mut Pieces,
@@ -64,36 +63,36 @@ impl BTree {
             return Ok(Node::leaf(&all, 0));
         }
         let mut level: Vec<Child> = Vec::with_capacity(leaves);
-        let mut next = self.arena.take(client, 0)?;
+        let mut next = self.arena.take(memory, 0)?;
         for number in 0..leaves {
             let leaf: Vec<Pair> = pairs.by_ref().take(fill).collect::<Result<_, _>>()?;
             let (addr, mut link) = (next, 0);
             if number + 1 < leaves {
-                next = self.arena.take(client, (number + 1) * self.arena.homes() / leaves)?;
+                next = self.arena.take(memory, (number + 1) * self.arena.homes() / leaves)?;
                 link = next.0;
             }
             let first = leaf.first().expect("an ExactSizeIterator has as many items as it says");
             level.push((first.0, addr.0));
-            pieces.put(client, addr, &Node::leaf(&leaf, link).emit())?;
+            pieces.put(memory, addr, &Node::leaf(&leaf, link).emit())?;
         }
         while level.len() > CHILDREN_MAX {
-            level = self.level_above(client, &level, pieces)?;
+            level = self.level_above(memory, &level, pieces)?;
         }
         Ok(inner(&level))
     }
 
     fn level_above(
         &mut self,
-        client: &mut Client,
+        memory: &mut (impl FarMemory + ?Sized),
         level: &[Child],
         pieces: &mut Pieces,
     ) -> Result<Vec<Child>, Error> {
         let mut above = Vec::with_capacity(level.len().div_ceil(CHILDREN_MAX));
         for children in level.chunks(CHILDREN_MAX) {
-            let home = self.arena.home_of(client, VirtAddr(children[0].1));
-            let addr = self.arena.take(client, home)?;
+            let home = self.arena.home_of(memory, VirtAddr(children[0].1));
+            let addr = self.arena.take(memory, home)?;
             above.push((children[0].0, addr.0));
-            pieces.put(client, addr, &inner(children).emit())?;
+            pieces.put(memory, addr, &inner(children).emit())?;
         }
         Ok(above)
     }
@@ -119,49 +118,47 @@ fn ascending(pairs: impl Iterator<Item = (u64, u64)>) -> impl Iterator<Item = Re
     })
 }
 
-/// Nodes on their way: those that follow each other in memory go in one WRITE.
+/// Nodes on their way: those that follow each other in memory go in one WRITE, and several WRITEs together.
 #[derive(Default)]
 struct Pieces {
-    start: u64,
+    pieces: Vec<Piece>,
+}
+
+struct Piece {
+    start: VirtAddr,
     bytes: Vec<u8>,
-    under_way: VecDeque<Ticket>,
 }
 
 impl Pieces {
-    fn put(&mut self, client: &mut Client, addr: VirtAddr, node: &[u8; NODE_LEN]) -> Result<(), Error> {
-        if self.start + self.bytes.len() as u64 != addr.0 || self.bytes.len() >= WRITE_LEN {
-            self.send(client)?;
-            self.start = addr.0;
-        }
-        self.bytes.extend_from_slice(node);
-        Ok(())
-    }
-
-    fn finish(&mut self, client: &mut Client) -> Result<(), Error> {
-        self.send(client)?;
-        while !self.under_way.is_empty() {
-            self.await_one(client)?;
-        }
-        Ok(())
-    }
-
-    fn send(&mut self, client: &mut Client) -> Result<(), Error> {
-        if self.bytes.is_empty() {
+    fn put(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        addr: VirtAddr,
+        node: &[u8; NODE_LEN],
+    ) -> Result<(), Error> {
+        if let Some(last) = self.pieces.last_mut()
+            && last.start.0 + last.bytes.len() as u64 == addr.0
+            && last.bytes.len() < WRITE_LEN
+        {
+            last.bytes.extend_from_slice(node);
             return Ok(());
         }
-        if self.under_way.len() == WRITES_MAX {
-            self.await_one(client)?;
+        if self.pieces.len() == PIECES_MAX {
+            self.send(memory)?;
         }
-        let fresh = client.buffer(0);
-        let buf = core::mem::replace(&mut self.bytes, fresh);
-        self.under_way.push_back(client.submit(Op::Write { addr: VirtAddr(self.start), buf })?);
+        let mut bytes = memory.buffer(0);
+        bytes.extend_from_slice(node);
+        self.pieces.push(Piece { start: addr, bytes });
         Ok(())
     }
 
-    fn await_one(&mut self, client: &mut Client) -> Result<(), Error> {
-        let Some(ticket) = self.under_way.pop_front() else { return Ok(()) };
-        let completed = client.wait(ticket)?;
-        client.recycle(completed.buf);
-        completed.result.map(|_| ())
+    fn send(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
+        let writes: Vec<(VirtAddr, &[u8])> =
+            self.pieces.iter().map(|piece| (piece.start, piece.bytes.as_slice())).collect();
+        let written = memory.write_many(&writes);
+        for piece in self.pieces.drain(..) {
+            memory.recycle(piece.bytes);
+        }
+        written
     }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::Rack;
+use crate::{Client, Rack};
 
 /// A tree of even keys, full from root to leaves: three levels.
 fn full(client: &mut Client) -> (BTree, Vec<(u64, u64)>) {
