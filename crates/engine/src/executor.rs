@@ -95,7 +95,7 @@ impl Executor {
     /// allocated.
     ///
     /// # Panics
-    /// When a scratch pad does not have its program's length.
+    /// When a scratch pad does not have its program's length, or a program stores: the executor lends windows where they lie.
     pub fn run<'a, M: Memory>(
         &self,
         memory: &M,
@@ -281,6 +281,7 @@ where
     fn admit(&mut self, workspace: &mut Workspace<'a>, owner: &mut Owner<'a>) -> bool {
         while let Some((number, visit)) = self.visits.next() {
             let program = visit.program.program();
+            assert!(!program.stores(), "a window that is lent is not stored to");
             assert_eq!(visit.scratch.len(), program.scratch_len(), "the scratch pad is the program's");
             let (cur_ptr, window) = (visit.cur_ptr.0, ptr::null());
             let window_len = u32::try_from(program.window_len()).expect("at most 256");
