@@ -5,11 +5,11 @@ mod generator;
 
 use farmem_engine::{Compiled, Executor, IN_FLIGHT_MAX, Jit, Memory, Miss, Range, Ranges, Search, Visit};
 use farmem_traversal::{
-    AluOp, Area, Cond, End, Insn, Operand, Outcome, Place, Program, Reg, Size, State, Step, UnaryOp, Width,
-    run,
+    AluOp, Area, Cond, End, Insn, Operand, Outcome, Place, Program, Reg, SearchOp, Size, State, Step,
+    UnaryOp, Width, run,
 };
 use farmem_wire::VirtAddr;
-use generator::{memory, program};
+use generator::{memory, program, storing_program};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -25,6 +25,17 @@ fn agree(compiled: &Compiled, window: &[u8], cur_ptr: &mut VirtAddr, scratch: &m
     let step = compiled.step(window, &mut our_ptr, &mut ours);
     assert_eq!((step, our_ptr), (expected, *cur_ptr), "{program}");
     assert_eq!(ours, scratch, "{program}");
+    step
+}
+
+/// As [`agree`], with a window of its own for each.
+fn agree_storing(compiled: &Compiled, window: &mut [u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
+    let program = compiled.program();
+    let (mut our_ptr, mut ours, mut our_window) = (*cur_ptr, scratch.to_vec(), window.to_vec());
+    let expected = program.step_storing(window, cur_ptr, scratch);
+    let step = compiled.step_storing(&mut our_window, &mut our_ptr, &mut ours);
+    assert_eq!((step, our_ptr), (expected, *cur_ptr), "{program}");
+    assert_eq!((ours, our_window), (scratch.to_vec(), window.to_vec()), "{program}");
     step
 }
 
@@ -151,6 +162,82 @@ fn every_access() {
         }
     }
     assert!(inside > 1_000 && faults > 1_000, "{inside} inside, {faults} faults");
+}
+
+/// PROTOCOL 10.10: every size, constant and indexed, inside, at the edges and far outside; what was stored is there for the next load.
+#[test]
+fn every_store_to_the_window() {
+    let mut jit = Jit::new(1).unwrap();
+    let (mut inside, mut faults) = (0, 0);
+    for (size, number) in [(Size::B1, 1), (Size::B2, 2), (Size::B4, 4), (Size::B8, 8)] {
+        for (index, offset) in
+            [(None, 0), (None, 13), (Some(Reg::R1), 0), (Some(Reg::R1), -9), (Some(Reg::R1), 21)]
+        {
+            let to = Place { area: Area::Window, index, offset };
+            let whole = Place { area: Area::Scratch, index: None, offset: 0 };
+            let insns = vec![
+                Insn::Store { size, to, src: Operand::Imm(-0x1234_5678) },
+                Insn::Load { size, dst: Reg::R4, from: to },
+                Insn::Store { size: Size::B8, to: whole, src: Operand::Reg(Reg::R4) },
+                Insn::Store { size, to, src: Operand::Reg(Reg::R1) },
+                Insn::Next { ptr: Reg::R4 },
+            ];
+            let program = Program::storing_from_instructions(29, 8, insns).unwrap();
+            let compiled = jit.compile(&program).unwrap();
+            for start in (0..40).chain(EDGES).chain((1..12).map(|n: u64| n.wrapping_neg())) {
+                let (mut window, mut scratch) = ((100..129).collect::<Vec<u8>>(), [0; 8]);
+                match agree_storing(&compiled, &mut window, &mut VirtAddr(start), &mut scratch) {
+                    Step::Fault => faults += 1,
+                    _ => inside += 1,
+                }
+                let changed = window.iter().zip(100..).filter(|(a, b)| **a != *b).count();
+                assert!(changed <= number, "{changed} bytes changed by a store of {number}");
+            }
+        }
+    }
+    assert!(inside > 100 && faults > 100, "{inside} inside, {faults} faults");
+}
+
+/// PROTOCOL 10.22: RANK and MATCH over elements of every size, as many as there may be, for keys that are there, beside them, and larger than
+/// any element. The array lies anywhere, also unaligned.
+#[test]
+fn every_search() {
+    let mut jit = Jit::new(1).unwrap();
+    let mut chance = 5_u64;
+    let mut found = 0;
+    for (size, bytes) in [(Size::B1, 1), (Size::B2, 2), (Size::B4, 4), (Size::B8, 8)] {
+        for (op, count) in
+            [SearchOp::Rank, SearchOp::Match].into_iter().flat_map(|op| (1..=64_u8).map(move |n| (op, n)))
+        {
+            let len = usize::from(count) * bytes;
+            if len > 253 {
+                continue;
+            }
+            let search = farmem_traversal::Search { op, size, offset: 3, count, key: Reg::R1 };
+            let insns = vec![Insn::Search { dst: Reg::R2, search }, Insn::Next { ptr: Reg::R2 }];
+            let program = Program::from_instructions(3 + len, 0, insns).unwrap();
+            let compiled = jit.compile(&program).unwrap();
+            for _ in 0..40 {
+                let mut next = || {
+                    chance = chance.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+                    (chance >> 33) as u8
+                };
+                // Few different bytes, so that keys are met; among them those with the top bit set.
+                let window: Vec<u8> =
+                    (0..3 + len).map(|_| [0, 1, 0x7f, 0x80, 0xff][usize::from(next() % 5)]).collect();
+                let element = usize::from(next() % count);
+                let mut key = [0; 8];
+                key[..bytes].copy_from_slice(&window[3 + element * bytes..][..bytes]);
+                let key = u64::from_le_bytes(key);
+                for key in [key, key.wrapping_sub(1), key.wrapping_add(1), key | 1 << 63, !key, 0, u64::MAX] {
+                    let mut at = VirtAddr(key);
+                    assert_eq!(agree(&compiled, &window, &mut at, &mut []), Step::Next);
+                    found += u64::from(op == SearchOp::Match && at.0 < u64::from(count));
+                }
+            }
+        }
+    }
+    assert!(found > 1_000, "only {found} were found");
 }
 
 /// An area too short for any access of that size: the check can only fail, and what stands behind it is never reached.
@@ -291,6 +378,25 @@ proptest! {
             let (mut cur_ptr, mut scratch) = (VirtAddr(start), scratch.clone());
             for window in &windows {
                 agree(&compiled, window, &mut cur_ptr, &mut scratch);
+            }
+        }
+    }
+
+    /// The same with programs that store, and the windows they leave.
+    #[test]
+    fn random_storing_programs(
+        (program, windows, scratch) in storing_program().prop_flat_map(|program| {
+            let windows = proptest::collection::vec(memory(program.window_len()), 3);
+            let scratch = memory(program.scratch_len());
+            (Just(program), windows, scratch)
+        }),
+        starts in proptest::collection::vec(prop_oneof![any::<u64>(), 0..300_u64], 4),
+    ) {
+        let compiled = compiled(&program);
+        for start in starts {
+            let (mut cur_ptr, mut scratch) = (VirtAddr(start), scratch.clone());
+            for window in &windows {
+                agree_storing(&compiled, &mut window.clone(), &mut cur_ptr, &mut scratch);
             }
         }
     }

@@ -4,7 +4,7 @@
 //! runs cut into pieces of random length, as a traversal does that meets its iteration limit or crosses memory nodes: it
 //! must end with the same state (PROTOCOL 10.1; PULSE 3, 5).
 
-use farmem_traversal::{End, Outcome, Program, State, run};
+use farmem_traversal::{Access, End, Outcome, Program, State, run, run_storing};
 use farmem_wire::VirtAddr;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,6 +51,17 @@ impl Memory {
         let bytes = self.bytes.get(start..).and_then(|rest| rest.get(..window.len())).ok_or(addr)?;
         window.copy_from_slice(bytes);
         Ok(())
+    }
+
+    fn serve(&mut self, addr: VirtAddr, access: Access<'_>) -> Result<(), VirtAddr> {
+        match access {
+            Access::Load(window) => self.load(addr, window),
+            Access::Store(window) => {
+                let start = usize::try_from(addr.0 - BASE).expect("it was loaded from there");
+                self.bytes[start..start + window.len()].copy_from_slice(window);
+                Ok(())
+            }
+        }
     }
 
     /// Runs to the end in one piece, and again in pieces; both must agree.
@@ -226,6 +237,113 @@ proptest! {
         }
     }
 
+    /// Every node once, whole or in pieces: a piece goes on where the one before stopped. Memory beside the values stays.
+    #[test]
+    fn list_add(values in proptest::collection::vec(any::<u64>(), 1..60), add in any::<u64>(), seed in any::<u64>(), pieces in pieces()) {
+        let program = program(include_str!("../../../testdata/programs/list_add.pulse"));
+        prop_assert!(program.stores());
+        let mut memory = Memory::new(values.len(), 16, seed);
+        let addrs: Vec<_> = values.iter().map(|_| memory.node()).collect();
+        let lay_out = |memory: &mut Memory, add: u64| {
+            for (number, value) in values.iter().enumerate() {
+                let next = addrs.get(number + 1).copied().unwrap_or(0);
+                memory.put(addrs[number], 0, &[value.wrapping_add(add), next]);
+            }
+        };
+        lay_out(&mut memory, add);
+        let expected = memory.bytes.clone();
+        lay_out(&mut memory, 0);
+        let scratch = [add, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
+        let mut state = State { cur_ptr: VirtAddr(addrs[0]), scratch };
+        let mut serve = |addr, access: Access<'_>| memory.serve(addr, access);
+        let end = pieces.iter().cycle().map(|piece| run_storing(&program, &mut serve, &mut state, *piece).end);
+        prop_assert_eq!(end.skip_while(|end| *end == End::IterationLimit).next(), Some(End::Return));
+        prop_assert_eq!((words(&state)[1], state.cur_ptr.0), (values.len() as u64, *addrs.last().expect("one")));
+        prop_assert_eq!(&memory.bytes, &expected);
+    }
+
+    /// The head, then a node for each value; `cur_ptr` ends at the first that has the wanted one.
+    #[test]
+    fn list_find(values in proptest::collection::vec(0..20_u64, 0..40), seed in any::<u64>(), pieces in pieces()) {
+        let program = program(include_str!("../../../testdata/programs/list_find.pulse"));
+        let mut memory = Memory::new(values.len() + 1, 16, seed);
+        let addrs: Vec<_> = (0..=values.len()).map(|_| memory.node()).collect();
+        for (number, addr) in addrs.iter().enumerate() {
+            let value = if number == 0 { 7 } else { values[number - 1] };
+            memory.put(*addr, 0, &[value, addrs.get(number + 1).copied().unwrap_or(0)]);
+        }
+        for wanted in 0..21 {
+            let (outcome, state) = memory.traverse(&program, addrs[0], &[addrs[0], wanted, 0], &pieces);
+            prop_assert_eq!(outcome.end, End::Return);
+            let place = values.iter().position(|value| *value == wanted);
+            prop_assert_eq!(words(&state)[2], u64::from(place.is_some()));
+            let end = place.map_or(addrs[values.len()], |place| addrs[place + 1]);
+            prop_assert_eq!(state.cur_ptr, VirtAddr(end), "{}", wanted);
+        }
+    }
+
+    /// The pairs of a key range in order, as many as fit, and on from there.
+    #[test]
+    fn btree_scan(
+        keys in proptest::collection::btree_set(prop_oneof![0..300_u64, 0..u64::MAX], 1..200),
+        fill in proptest::collection::vec(1..=15_usize, 1..8),
+        ranges in proptest::collection::vec((0..320_u64, 0..320_u64, 0..=14_u64), 1..8),
+        seed in any::<u64>(),
+        pieces in pieces(),
+    ) {
+        let program = program(include_str!("../../../testdata/programs/btree_scan.pulse"));
+        let mut memory = Memory::new(2 * keys.len() + 8, 256, seed);
+        let (root, _) = lay_out_btree(&mut memory, &keys, &fill);
+        for (from, to, pairs) in ranges.into_iter().chain([(0, u64::MAX, 14), (u64::MAX, u64::MAX, 14)]) {
+            let mut scratch = vec![0; 32];
+            scratch[..3].copy_from_slice(&[from, to, pairs * 16]);
+            let (outcome, state) = memory.traverse(&program, root, &scratch, &pieces);
+            prop_assert_eq!(outcome.end, End::Return);
+            let in_range = keys.iter().filter(|key| **key >= from && **key < to).take(usize::try_from(pairs).expect("few"));
+            let expected: Vec<u64> = in_range.flat_map(|key| [*key, !*key]).collect();
+            let got = words(&state);
+            prop_assert_eq!(got[3], expected.len() as u64 * 8, "{}..{}", from, to);
+            prop_assert_eq!(&got[4..4 + expected.len()], &expected[..]);
+        }
+    }
+
+    /// Sum, smallest, largest and number of the values in a key range, and of points with signed values.
+    #[test]
+    fn btree_aggregate_and_series_window(
+        keys in proptest::collection::btree_set(prop_oneof![0..300_u64, 0..1_u64 << 50], 1..200),
+        fill in proptest::collection::vec(1..=14_usize, 1..8),
+        ranges in proptest::collection::vec((0..320_u64, 0..320_u64), 1..8),
+        seed in any::<u64>(),
+        pieces in pieces(),
+    ) {
+        let aggregate = program(include_str!("../../../testdata/programs/btree_aggregate.pulse"));
+        let series = program(include_str!("../../../testdata/programs/series_window.pulse"));
+        let mut memory = Memory::new(2 * keys.len() + 8, 256, seed);
+        let (root, _) = lay_out_btree(&mut memory, &keys, &fill);
+        for (from, to) in ranges.into_iter().chain([(0, u64::MAX), (5, 5)]) {
+            let values = || keys.iter().filter(|key| **key >= from && **key < to).map(|key| !*key);
+            let count = values().count() as u64;
+            let sum = values().map(u128::from).sum::<u128>();
+            let (outcome, state) = memory.traverse(&aggregate, root, &[from, to, 0, 0, u64::MAX, 0, 0], &pieces);
+            prop_assert_eq!(outcome.end, End::Return);
+            let (least, most) = (values().min().unwrap_or(u64::MAX), values().max().unwrap_or(0));
+            let halves = [u64::try_from(sum & u128::from(u64::MAX)).expect("cut"), u64::try_from(sum >> 64).expect("cut")];
+            prop_assert_eq!(&words(&state)[2..], &[halves[0], halves[1], least, most, count]);
+
+            // Keys below 2^50 have complements that are small negative numbers, as points may.
+            let points = || values().map(u64::cast_signed);
+            let begin = [from, to, 0, 0, i64::MAX.cast_unsigned(), i64::MIN.cast_unsigned(), 0];
+            let (outcome, state) = memory.traverse(&series, root, &begin, &pieces);
+            prop_assert_eq!(outcome.end, End::Return);
+            let sum = points().map(i128::from).sum::<i128>().cast_unsigned();
+            let (least, most) = (points().min().unwrap_or(i64::MAX), points().max().unwrap_or(i64::MIN));
+            let halves = [u64::try_from(sum & u128::from(u64::MAX)).expect("cut"), u64::try_from(sum >> 64).expect("cut")];
+            let expected = [halves[0], halves[1], least.cast_unsigned(), most.cast_unsigned(), count];
+            prop_assert_eq!(&words(&state)[2..], &expected);
+        }
+    }
+
+    /// The two programs that find a key, one by halvings and one by RANK, come to the same in as many iterations.
     #[test]
     fn btree_find(
         keys in proptest::collection::btree_set(prop_oneof![0..2_000_u64, 0..u64::MAX, Just(u64::MAX - 1)], 1..600),
@@ -234,12 +352,16 @@ proptest! {
         seed in any::<u64>(),
         pieces in pieces(),
     ) {
-        let program = program(include_str!("../../../testdata/programs/btree_find.pulse"));
-        prop_assert_eq!((program.window_len(), program.scratch_len()), (256, 24));
+        let programs = [
+            program(include_str!("../../../testdata/programs/btree_find.pulse")),
+            program(include_str!("../../../testdata/programs/btree_find_rank.pulse")),
+        ];
         let mut memory = Memory::new(2 * keys.len() + 8, 256, seed);
         let (root, depth) = lay_out_btree(&mut memory, &keys, &fill);
-        for key in keys.iter().copied().chain(wanted).chain([0, u64::MAX]) {
-            let (outcome, state) = memory.traverse(&program, root, &[key, 9, 9], &pieces);
+        let keys_to_find = || keys.iter().copied().chain(wanted.iter().copied()).chain([0, u64::MAX]);
+        for (key, program) in keys_to_find().flat_map(|key| programs.iter().map(move |program| (key, program))) {
+            prop_assert_eq!((program.window_len(), program.scratch_len()), (256, 24));
+            let (outcome, state) = memory.traverse(program, root, &[key, 9, 9], &pieces);
             prop_assert_eq!(outcome.end, End::Return);
             prop_assert!(outcome.iterations == depth || key == u64::MAX, "one iteration a level");
             let expected = if keys.contains(&key) { [key, 1, !key] } else { [key, 0, 9] };
@@ -248,13 +370,14 @@ proptest! {
     }
 }
 
-/// A B+tree of `keys`, each with its complement as the value, `fill` entries to a node; answers its root and its levels.
+/// A B+tree of `keys`, its leaves in a chain, each with its complement as the value, `fill` entries to a node; answers its root and its levels.
 fn lay_out_btree(memory: &mut Memory, keys: &BTreeSet<u64>, fill: &[usize]) -> (u64, u32) {
     let mut fill = fill.iter().cycle();
     // A level: the least key below each node, and the node.
     let mut level: Vec<(u64, u64)> = Vec::new();
     let keys: Vec<_> = keys.iter().copied().collect();
     let mut rest = &keys[..];
+    let mut last_leaf = None;
     while !rest.is_empty() {
         let (taken, behind) = rest.split_at((*fill.next().expect("cycles")).min(rest.len()));
         let mut padded = [u64::MAX; 15];
@@ -263,6 +386,11 @@ fn lay_out_btree(memory: &mut Memory, keys: &BTreeSet<u64>, fill: &[usize]) -> (
         memory.put(addr, 0, &[1]);
         memory.put(addr, 8, &padded);
         memory.put(addr, 128, &taken.iter().map(|key| !key).collect::<Vec<_>>());
+        // The last slot of a leaf leads to the next one.
+        memory.put(addr, 248, &[0]);
+        if let Some(before) = last_leaf.replace(addr) {
+            memory.put(before, 248, &[addr]);
+        }
         level.push((taken[0], addr));
         rest = behind;
     }
@@ -318,14 +446,21 @@ fn a_cycle_ends_at_the_limit() {
 /// What the programs weigh: a change here changes their cost, their name, and what is written about them.
 #[test]
 fn the_programs_have_these_sizes() {
-    for (name, text, expected) in [
+    let programs = [
         ("hash_find", include_str!("../../../testdata/programs/hash_find.pulse"), (25, 20, 1)),
         ("list_sum", include_str!("../../../testdata/programs/list_sum.pulse"), (11, 10, 1)),
         ("lower_bound", include_str!("../../../testdata/programs/lower_bound.pulse"), (13, 11, 1)),
         ("btree_find", include_str!("../../../testdata/programs/btree_find.pulse"), (27, 23, 4)),
-    ] {
+        ("btree_find_rank", include_str!("../../../testdata/programs/btree_find_rank.pulse"), (17, 20, 4)),
+        ("btree_scan", include_str!("../../../testdata/programs/btree_scan.pulse"), (150, 133, 4)),
+        ("btree_aggregate", include_str!("../../../testdata/programs/btree_aggregate.pulse"), (215, 200, 4)),
+        ("series_window", include_str!("../../../testdata/programs/series_window.pulse"), (180, 165, 4)),
+        ("list_find", include_str!("../../../testdata/programs/list_find.pulse"), (10, 8, 1)),
+        ("list_add", include_str!("../../../testdata/programs/list_add.pulse"), (11, 10, 1)),
+    ];
+    let sizes = programs.map(|(name, text, _)| {
         let program = program(text);
-        let slots = (program.encoded().len() - 8) / 8;
-        assert_eq!((slots, program.longest_path(), program.lines()), expected, "{name}");
-    }
+        (name, ((program.encoded().len() - 8) / 8, program.longest_path(), program.lines()))
+    });
+    assert_eq!(sizes, programs.map(|(name, _, expected)| (name, expected)));
 }

@@ -1,41 +1,116 @@
-//! Fuzz target: bytes from a hostile peer as a program, compiled. Machine code and interpreter must do the same, to the byte.
+//! Fuzz target: bytes from a hostile peer as a program, compiled. Machine code and interpreter must do the same, to the byte, and the code
+//! must touch nothing but what it is given.
 //!
 //! Fed by the fuzzer, and by seeded bytes in `hostile.rs`.
 
-use farmem_engine::{Executor, Jit, Memory, Range, Ranges, Visit};
-use farmem_traversal::{End, Program, Step, run};
-use farmem_traversal::{Outcome, State};
+use farmem_engine::{Compiled, Executor, Jit, Memory, Range, Ranges, Visit};
+use farmem_traversal::{Access, End, Outcome, Program, State, Step, run, run_storing};
 use farmem_wire::VirtAddr;
 use std::sync::Arc;
 
 /// Iterations of each way to run it.
-const LIMIT: u32 = 16;
+const LIMIT: u32 = 12;
+/// Bytes of memory, in which addresses wrap. Every fifth leads nowhere.
+const MEMORY_LEN: usize = 1024;
+/// Around what the code is given lie bytes that it must not touch.
+const FENCE: usize = 64;
 
-/// Decodes `data` as a program. When it is one, it is compiled and run beside the interpreter: iteration by iteration on windows
-/// made of the same bytes, then whole, in an executor, over a memory that is these bytes. Answers whether it is one.
-pub(crate) fn traversal_jit(data: &[u8]) -> bool {
-    let Ok(program) = Program::decode(data) else { return false };
+/// Decodes `data` as a program. When it is one, it is compiled and run beside the interpreter on as many requests, each with a memory, a
+/// pointer and a scratch pad of its own. Answers how many were run: 0 when it is no program.
+pub(crate) fn traversal_jit(data: &[u8], requests: u64) -> u64 {
+    let Ok(program) = Program::decode(data) else { return 0 };
     let mut jit = Jit::new(1).expect("there is a compiler for this machine");
     let compiled = jit.compile(&program).expect("a verified program compiles");
     let again = jit.compile(&program).expect("it is kept");
     assert!(Arc::ptr_eq(&compiled, &again), "one compile per program");
-
-    let scratch: Vec<u8> = data.iter().copied().cycle().take(program.scratch_len()).collect();
-    let (mut ours, mut theirs) = (scratch.clone(), scratch.clone());
-    let (mut our_ptr, mut their_ptr) = (VirtAddr(u64::from(data[0])), VirtAddr(u64::from(data[0])));
-    for _ in 0..LIMIT {
-        let start = usize::try_from(our_ptr.0 % data.len() as u64).expect("less than a length");
-        let window: Vec<u8> =
-            data.iter().copied().cycle().skip(start).take(program.window_len()).collect();
-        let step = compiled.step(&window, &mut our_ptr, &mut ours);
-        let expected = program.step(&window, &mut their_ptr, &mut theirs);
-        assert_eq!((step, our_ptr), (expected, their_ptr), "{program}");
-        assert_eq!(ours, theirs, "{program}");
-        if step != Step::Next {
-            break;
-        }
+    for request in 0..requests {
+        both_ways(&program, &compiled, data, request);
     }
+    if !program.stores() {
+        in_flight(&program, &compiled, data);
+    }
+    requests
+}
 
+/// One request, by the interpreter and by machine code: the ends, the states and the memories are the same.
+fn both_ways(program: &Program, compiled: &Compiled, data: &[u8], request: u64) {
+    let mut words = Words(request);
+    let memory: Vec<u8> = match request % 4 {
+        // The program's own bytes, so that its constants are found.
+        0 => data.iter().copied().cycle().skip(8).take(MEMORY_LEN).collect(),
+        _ => (0..MEMORY_LEN / 8).flat_map(|_| words.next().to_le_bytes()).collect(),
+    };
+    let scratch: Vec<u8> =
+        (0..32).flat_map(|_| words.next().to_le_bytes()).take(program.scratch_len()).collect();
+    let cur_ptr = VirtAddr(words.next());
+
+    let (mut theirs, mut expected) = (memory.clone(), State { cur_ptr, scratch: scratch.clone() });
+    let mut serve = |addr: VirtAddr, access: Access<'_>| {
+        let places = places(addr)?;
+        match access {
+            Access::Load(window) => window.iter_mut().zip(places).for_each(|(to, at)| *to = theirs[at]),
+            Access::Store(window) => window.iter().zip(places).for_each(|(from, at)| theirs[at] = *from),
+        }
+        Ok(())
+    };
+    let outcome = run_storing(program, &mut serve, &mut expected, LIMIT);
+
+    let (mut ours, mut state) = (memory, State { cur_ptr, scratch });
+    let got = run_compiled(compiled, &mut ours, &mut state);
+    assert_eq!((got, &state), (outcome, &expected), "request {request} of\n{program}");
+    assert_eq!(ours, theirs, "request {request} of\n{program}");
+}
+
+/// The places in memory from an address on.
+fn places(addr: VirtAddr) -> Result<impl Iterator<Item = usize>, VirtAddr> {
+    if addr.0 % 5 == 4 {
+        return Err(addr);
+    }
+    let start = usize::try_from(addr.0 % MEMORY_LEN as u64).expect("less than a length");
+    Ok((0..MEMORY_LEN).cycle().skip(start))
+}
+
+/// What `run_storing` does, with machine code that runs between fences.
+fn run_compiled(compiled: &Compiled, memory: &mut [u8], state: &mut State) -> Outcome<VirtAddr> {
+    let (window_len, scratch_len) = (compiled.program().window_len(), state.scratch.len());
+    let mut window = vec![0xc5; FENCE + window_len + FENCE];
+    let mut scratch = vec![0xc5; FENCE + scratch_len + FENCE];
+    scratch[FENCE..FENCE + scratch_len].copy_from_slice(&state.scratch);
+    let mut outcome = Outcome { iterations: 0, end: End::IterationLimit };
+    for _ in 0..LIMIT {
+        let at = state.cur_ptr;
+        let lent = &mut window[FENCE..FENCE + window_len];
+        match places(at) {
+            Ok(places) => lent.iter_mut().zip(places).for_each(|(to, at)| *to = memory[at]),
+            Err(addr) => {
+                outcome.end = End::Fetch(addr);
+                break;
+            }
+        }
+        let pad = &mut scratch[FENCE..FENCE + scratch_len];
+        let step = compiled.step_storing(lent, &mut state.cur_ptr, pad);
+        outcome.iterations += 1;
+        if compiled.program().stores() && step != Step::Fault {
+            let places = places(at).expect("it was loaded from there");
+            window[FENCE..FENCE + window_len].iter().zip(places).for_each(|(from, at)| memory[at] = *from);
+        }
+        match step {
+            Step::Next => continue,
+            Step::Return => outcome.end = End::Return,
+            Step::Fault => outcome.end = End::Fault,
+        }
+        break;
+    }
+    for fenced in [&window, &scratch] {
+        let (before, behind) = (&fenced[..FENCE], &fenced[fenced.len() - FENCE..]);
+        assert!([before, behind].concat().iter().all(|byte| *byte == 0xc5), "machine code left its areas");
+    }
+    state.scratch.copy_from_slice(&scratch[FENCE..FENCE + scratch_len]);
+    outcome
+}
+
+/// The same in an executor, which lends the windows where they lie, over a memory that is the program's bytes.
+fn in_flight(program: &Program, compiled: &Compiled, data: &[u8]) {
     let memory = Bytes(data);
     let ranges = Ranges::new(&[Range { base: 0, len: data.len() as u64, offset: 0 }]).expect("one range");
     let mut fetch = |addr: VirtAddr, window: &mut [u8]| {
@@ -43,21 +118,32 @@ pub(crate) fn traversal_jit(data: &[u8]) -> bool {
         window.copy_from_slice(memory.window(offset, window.len()));
         Ok(())
     };
+    let scratch: Vec<u8> = data.iter().copied().cycle().take(program.scratch_len()).collect();
     let mut state = State { cur_ptr: VirtAddr(0), scratch: scratch.clone() };
-    let expected = run(&program, &mut fetch, &mut state, LIMIT);
+    let expected = run(program, &mut fetch, &mut state, LIMIT);
     let (mut ours, mut our_ptr) = (scratch, VirtAddr(0));
-    let visit = Visit {
-        program: &compiled,
-        ranges: &ranges,
-        cur_ptr: &mut our_ptr,
-        scratch: &mut ours,
-        limit: LIMIT,
-    };
+    let visit =
+        Visit { program: compiled, ranges: &ranges, cur_ptr: &mut our_ptr, scratch: &mut ours, limit: LIMIT };
     let mut outcome = Outcome { iterations: 0, end: End::Fault };
     Executor::default().run(&memory, [visit], |_, ended| outcome = ended);
     assert_eq!((outcome, our_ptr), (expected, state.cur_ptr), "{program}");
     assert_eq!(ours, state.scratch, "{program}");
-    true
+}
+
+/// Words that programs do different things with: small ones, edges, any.
+struct Words(u64);
+
+impl Words {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        let any = self.0 ^ self.0 >> 29;
+        match any >> 61 {
+            0..=2 => any % 300,
+            3 => [u64::MAX, 1 << 63, 0xffff_ffff, 1 << 31][usize::try_from(any % 4).expect("small")],
+            4 => (any % 300).wrapping_mul(0x0101_0101_0101_0101),
+            _ => any,
+        }
+    }
 }
 
 /// A memory that is these bytes.

@@ -1,0 +1,51 @@
+//! Programs from a hostile peer, compiled: machine code does what the interpreter does, and stays in its areas.
+//!
+//! A case is a program that the verifier accepted, a memory and a request. `FARMEM_FUZZ_CASES` says how many there are together, from
+//! `FARMEM_FUZZ_SEED` (4791) on; a plain `cargo test` runs a few. Same seed, same cases. A campaign:
+//! `FARMEM_FUZZ_CASES=10000000 cargo test --release -p farmem-engine --test hostile -- --nocapture`
+
+#[path = "../../traversal/tests/generator/bytes.rs"]
+mod bytes;
+#[path = "targets/traversal_jit.rs"]
+mod traversal_jit;
+
+use bytes::{Chance, PROGRAMS, damaged, likely};
+use farmem_traversal::{Insn, Program};
+use traversal_jit::traversal_jit;
+
+/// Cases of each program, unless fewer are left.
+const REQUESTS: u64 = 200;
+
+#[test]
+fn machine_code_does_what_the_interpreter_does() {
+    let number = |name| std::env::var(name).ok().map(|value: String| value.parse().expect("a number"));
+    let cases = number("FARMEM_FUZZ_CASES").unwrap_or(40_000);
+    let mut chance = Chance(number("FARMEM_FUZZ_SEED").unwrap_or(4791));
+    let good: Vec<Vec<u8>> =
+        PROGRAMS.map(|text| Program::assemble(text).expect("assembles").encoded().to_vec()).into();
+    let (mut done, mut programs, mut storing, mut searching, mut refused) = (0, 0_u64, 0_u64, 0_u64, 0_u64);
+    while done < cases {
+        let bytes = match chance.below(3) {
+            0 => damaged(&mut chance, &good[programs as usize % good.len()]),
+            _ => {
+                let most = if chance.below(100) == 0 { 511 } else { 40 };
+                let slots = 1 + chance.below(most);
+                likely(&mut chance, slots)
+            }
+        };
+        let ran = traversal_jit(&bytes, REQUESTS.min(cases - done));
+        done += ran;
+        if ran == 0 {
+            refused += 1;
+            continue;
+        }
+        programs += 1;
+        let program = Program::decode(&bytes).expect("it ran");
+        storing += u64::from(program.stores());
+        searching += u64::from(program.instructions().any(|insn| matches!(insn, Insn::Search { .. })));
+    }
+    println!(
+        "{done} cases: {programs} programs, {storing} that store, {searching} that search; {refused} refused"
+    );
+    assert!(storing > programs / 10 && searching > programs / 10, "{storing} and {searching} of {programs}");
+}
