@@ -3,7 +3,7 @@
 //! Key types: [`Message`], and [`Messages`], which reads them in batches.
 
 use super::uffd::Userfaultfd;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use std::fmt;
 use std::io;
@@ -59,23 +59,26 @@ pub enum Message {
 pub enum Patience {
     /// Not at all.
     None,
-    /// Until there is one. Costs one system call where the others cost two.
+    /// Until there is one.
     Endless,
 }
 
 /// Messages read by one system call.
 pub const BATCH: usize = 64;
 
-/// Reads what a userfaultfd reports. One at a time per userfaultfd may use [`Patience::None`]: a second could take its message and let
-/// it wait.
+/// Reads what a userfaultfd reports; one at a time does.
+///
+/// A sleep in the read itself costs one system call and one wake-up; a `poll` before it costs 2 us more. So the descriptor is switched
+/// between blocking and not, which is cheap, and only when the patience changes. (The kernel refuses to `poll` one that blocks.)
 pub struct Messages<'u> {
     uffd: &'u Userfaultfd,
     buffer: Box<[[u8; parse::LEN]; BATCH]>,
+    patience: Patience,
 }
 
 impl<'u> Messages<'u> {
     pub(super) fn new(uffd: &'u Userfaultfd) -> Self {
-        Self { uffd, buffer: Box::new([[0; parse::LEN]; BATCH]) }
+        Self { uffd, buffer: Box::new([[0; parse::LEN]; BATCH]), patience: Patience::Endless }
     }
 
     /// Hands over up to [`BATCH`] messages, and answers how many.
@@ -83,8 +86,8 @@ impl<'u> Messages<'u> {
     /// # Errors
     /// When the system takes no more calls on the descriptor.
     pub fn read(&mut self, patience: Patience, each: &mut dyn FnMut(Message)) -> io::Result<usize> {
-        if patience == Patience::None && !self.is_ready()? {
-            return Ok(0);
+        if patience != self.patience {
+            self.switch(patience)?;
         }
         let count = match self.uffd.read(&mut self.buffer[..]) {
             Ok(count) => count,
@@ -97,12 +100,22 @@ impl<'u> Messages<'u> {
         Ok(count)
     }
 
-    fn is_ready(&self) -> io::Result<bool> {
-        let mut fds = [PollFd::new(self.uffd, PollFlags::IN)];
-        match poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
-            Ok(_) => Ok(fds[0].revents().contains(PollFlags::IN)),
-            Err(Errno::INTR) => Ok(false),
-            Err(e) => Err(e.into()),
+    fn switch(&mut self, patience: Patience) -> io::Result<()> {
+        let flags = match patience {
+            Patience::None => OFlags::NONBLOCK,
+            Patience::Endless => OFlags::empty(),
+        };
+        fcntl_setfl(self.uffd, flags)?;
+        self.patience = patience;
+        Ok(())
+    }
+}
+
+/// The next reader finds the descriptor as the first did: blocking.
+impl Drop for Messages<'_> {
+    fn drop(&mut self) {
+        if self.patience != Patience::Endless {
+            let _ = self.switch(Patience::Endless);
         }
     }
 }

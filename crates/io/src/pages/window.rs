@@ -239,17 +239,13 @@ impl Window {
             // It is mapped, and the marks of the mapping may be those of before.
             Err(Stopped { errno: Errno::EXIST, .. }) => match access {
                 Access::Modified => self.protect(index, Mapping::Writable),
-                Access::Shared => self.wake(page),
+                Access::Shared => self.try_again(page),
             },
             Err(Stopped { errno, .. }) => panic!("{page:?} cannot be mapped: {errno}"),
         }
     }
 
-    /// Lets the threads that wait for a page try again.
-    ///
-    /// # Panics
-    /// When the page is not in the window.
-    pub fn wake(&self, page: Page) {
+    fn try_again(&self, page: Page) {
         self.uffd.wake(self.place(self.index(page)), PAGE_LEN).expect("a page of our own range");
     }
 
@@ -347,6 +343,15 @@ impl Pages for &Window {
         self.punch(index); // takes the frame out of every view as well
     }
 
+    fn wake(&mut self, page: Page) {
+        match self.state(self.index(page)) {
+            // Not only woken: the system may have unmapped a page that it moves or swaps, and would report the same fault again.
+            State::ReadOnly => self.mend(page, Access::Shared),
+            State::Writable => self.mend(page, Access::Modified),
+            State::Gone | State::Kept | State::Poisoned => self.try_again(page),
+        }
+    }
+
     fn poison(&mut self, page: Page) {
         let index = self.index(page);
         let was = self.swap(index, State::Poisoned);
@@ -354,7 +359,7 @@ impl Pages for &Window {
         // SAFETY: a page of the registered view that has no frame.
         match unsafe { self.uffd.poison(self.place(index), PAGE_LEN) } {
             Ok(()) => {}
-            Err(Stopped { errno: Errno::EXIST, .. }) if was == State::Poisoned => self.wake(page),
+            Err(Stopped { errno: Errno::EXIST, .. }) if was == State::Poisoned => self.try_again(page),
             Err(Stopped { errno, .. }) => panic!("{page:?} cannot be poisoned: {errno}"),
         }
     }

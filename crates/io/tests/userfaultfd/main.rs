@@ -1,0 +1,11 @@
+//! What the system's userfaultfd does, row by row: the behaviour that the page cache is built on.
+//!
+//! Each test states one fact. A kernel that behaves otherwise fails here, by name, and not somewhere in the page cache. Where this
+//! process may not do what a fact is about, the test says so on stderr and passes.
+
+mod events;
+mod kernel_access;
+mod pages;
+mod privileges;
+mod processes;
+mod rig;
