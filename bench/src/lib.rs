@@ -7,6 +7,7 @@ mod machine;
 mod native;
 mod page_cache;
 mod paged;
+pub mod pulse;
 mod row;
 mod samples;
 

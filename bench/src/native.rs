@@ -90,13 +90,31 @@ impl Logic for NativeLogic {
             Way::Native(function) => function(window, cur_ptr, scratch),
             Way::Interpreted(program) => program.step(window, cur_ptr, scratch),
         };
+        self.stretch();
+        step
+    }
+
+    fn step_storing(&self, window: &mut [u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
+        match &self.way {
+            // None of these programs stores.
+            Way::Native(_) => self.step(window, cur_ptr, scratch),
+            Way::Interpreted(program) => {
+                let step = program.step_storing(window, cur_ptr, scratch);
+                self.stretch();
+                step
+            }
+        }
+    }
+}
+
+impl NativeLogic {
+    fn stretch(&self) {
         if !self.stretch.is_zero() {
             let begin = Instant::now();
             while begin.elapsed() < self.stretch {
                 std::hint::spin_loop();
             }
         }
-        step
     }
 }
 

@@ -18,8 +18,9 @@ impl Page {
     #[must_use]
     pub const fn of(addr: VirtAddr) -> (Self, usize) {
         let len = PAGE_LEN as u64;
-        // Less than a page.
-        (Self(addr.0 / len), (addr.0 % len) as usize)
+        #[expect(clippy::cast_possible_truncation, reason = "less than a page")]
+        let offset = (addr.0 % len) as usize;
+        (Self(addr.0 / len), offset)
     }
 
     /// Its first byte.
@@ -32,7 +33,7 @@ impl Page {
 /// The index of no slot.
 const NONE: u32 = u32::MAX;
 /// Pages of one table of the index.
-const TABLE: u64 = 512;
+const TABLE: usize = 512;
 
 /// A page that is here, and its neighbours in order of use.
 #[derive(Clone, Copy, Debug)]
@@ -61,9 +62,9 @@ pub struct Pages {
     newest: u32,
     oldest: u32,
     /// Slots by page, in tables as a processor has them: looking one up is the price of every access.
-    index: BTreeMap<u64, Box<[u32; TABLE as usize]>>,
+    index: BTreeMap<u64, Box<[u32; TABLE]>>,
     /// The table used last.
-    near: Option<(u64, Box<[u32; TABLE as usize]>)>,
+    near: Option<(u64, Box<[u32; TABLE]>)>,
 }
 
 impl Pages {
@@ -178,10 +179,10 @@ impl Pages {
     }
 
     /// The table with this number; it is the near one afterwards.
-    fn table(&mut self, number: u64, make: bool) -> Option<&mut [u32; TABLE as usize]> {
+    fn table(&mut self, number: u64, make: bool) -> Option<&mut [u32; TABLE]> {
         if self.near.as_ref().is_none_or(|(near, _)| *near != number) {
             let found = self.index.remove(&number);
-            let table = found.or_else(|| make.then(|| Box::new([NONE; TABLE as usize])))?;
+            let table = found.or_else(|| make.then(|| Box::new([NONE; TABLE])))?;
             if let Some((number, table)) = self.near.replace((number, table)) {
                 self.index.insert(number, table);
             }
@@ -220,8 +221,10 @@ const fn place(slot: u32) -> usize {
 
 /// The number of a page's table, and its entry there.
 const fn split(page: Page) -> (u64, usize) {
-    // Less than a table.
-    (page.0 / TABLE, (page.0 % TABLE) as usize)
+    let tables = TABLE as u64;
+    #[expect(clippy::cast_possible_truncation, reason = "less than a table")]
+    let entry = (page.0 % tables) as usize;
+    (page.0 / tables, entry)
 }
 
 #[cfg(test)]

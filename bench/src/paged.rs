@@ -10,7 +10,8 @@
 use crate::native::Native;
 use crate::page_cache::{Evicted, PAGE_LEN, Page, Pages};
 use farmem::api::NodeInfo;
-use farmem::task::Concurrent;
+use farmem::dispatch::run_over_reads;
+use farmem::task::{Concurrent, carry_out};
 use farmem::{
     Answer, Client, Completed, Dispatched, Error, FarMemory, NodeId, Op, Policy, Program, Ticket, VirtAddr,
     Vma, Way,
@@ -43,8 +44,8 @@ struct Job {
 }
 
 /// Far memory through a cache of pages.
-pub struct Paged<'c> {
-    client: &'c mut Client,
+pub struct Paged {
+    client: Client,
     pages: Pages,
     native: Native,
     /// Fetches under way.
@@ -62,19 +63,19 @@ pub struct Paged<'c> {
     failed: Option<Error>,
 }
 
-impl core::fmt::Debug for Paged<'_> {
+impl core::fmt::Debug for Paged {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Paged").field("counts", &self.counts).finish_non_exhaustive()
     }
 }
 
-impl<'c> Paged<'c> {
+impl Paged {
     /// An empty cache of `bytes` in front of the far memory of `client`, which has nothing outstanding.
     ///
     /// # Panics
     /// When `bytes` hold no page.
     #[must_use]
-    pub fn new(client: &'c mut Client, bytes: u64) -> Self {
+    pub fn new(client: Client, bytes: u64) -> Self {
         Self {
             client,
             pages: Pages::new(bytes),
@@ -90,6 +91,18 @@ impl<'c> Paged<'c> {
             counts: PageCounts::default(),
             failed: None,
         }
+    }
+
+    /// Pages it has room for.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.pages.capacity()
+    }
+
+    /// Gives the client back; what was changed and not flushed is lost.
+    #[must_use]
+    pub fn into_client(self) -> Client {
+        self.client
     }
 
     /// What it did so far.
@@ -181,7 +194,7 @@ impl<'c> Paged<'c> {
         let Some(Evicted { page, dirty }) = self.pages.evict() else { return Ok(false) };
         if let Some(bytes) = dirty {
             // On one connection a READ of the page sees the WRITE before it.
-            write_back(self.client, page, bytes)?;
+            write_back(&mut self.client, page, bytes)?;
             self.counts.written_back += 1;
             self.write_backs += 1;
             self.write_back_oldest(WRITE_BACK_BATCH)?;
@@ -195,7 +208,7 @@ impl<'c> Paged<'c> {
     /// Writes back the dirty ones among the `most` oldest pages.
     fn write_back_oldest(&mut self, most: usize) -> Result<(), Error> {
         let mut failed = Ok(());
-        let (client, mut written) = (&mut *self.client, 0);
+        let (client, mut written) = (&mut self.client, 0);
         self.pages.clean_oldest(most, |page, bytes| {
             if failed.is_ok() {
                 failed = write_back(client, page, bytes);
@@ -263,7 +276,7 @@ fn write_back(client: &mut Client, page: Page, bytes: &[u8]) -> Result<(), Error
     client.submit(Op::Write { addr: page.addr(), buf }).map(drop)
 }
 
-impl FarMemory for Paged<'_> {
+impl FarMemory for Paged {
     fn read(&mut self, addr: VirtAddr, into: &mut [u8]) -> Result<(), Error> {
         // Nearly always all of it is in one page that is here: then nothing is made for it.
         let (page, at) = Page::of(addr);
@@ -302,6 +315,9 @@ impl FarMemory for Paged<'_> {
         limit: u32,
         _everything_runs_here: &Policy,
     ) -> Result<Dispatched, Error> {
+        if program.stores() {
+            return run_over_reads(self, program, start, scratch, limit);
+        }
         let op = Op::Traverse { program: program.clone(), cur_ptr: start, scratch, limit };
         match self.carry_out(op)?.into_answer() {
             (Answer::Traversed(end), scratch) => Ok(Dispatched { way: Way::AtHost, end, scratch }),
@@ -337,7 +353,7 @@ impl FarMemory for Paged<'_> {
     }
 }
 
-impl Concurrent for Paged<'_> {
+impl Concurrent for Paged {
     /// A traversal runs here whatever its policy: as far as its pages go, without a way back to who submitted it.
     fn submit(&mut self, op: Op) -> Result<Ticket, Error> {
         let place = self.free.pop().unwrap_or_else(|| {
@@ -346,8 +362,19 @@ impl Concurrent for Paged<'_> {
         });
         self.submitted += 1;
         let ticket = Ticket::at(self.submitted, place);
-        self.jobs[place] = Some(Job { ticket, access: Access::of(op, &self.native) });
-        self.go_on(place)?;
+        match op {
+            // It goes on alone: what it stores must not meet what others do to the same page.
+            Op::Traverse { program, cur_ptr, scratch, limit } if program.stores() => {
+                self.free.push(place);
+                let op = Op::Traverse { program, cur_ptr, scratch, limit };
+                let completed = carry_out(self, op, &Policy::Host);
+                self.ended.push_back(Completed { ticket, ..completed });
+            }
+            op => {
+                self.jobs[place] = Some(Job { ticket, access: Access::of(op, &self.native) });
+                self.go_on(place)?;
+            }
+        }
         Ok(ticket)
     }
 

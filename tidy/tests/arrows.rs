@@ -28,7 +28,8 @@ fn picture() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         ("io", set(&[GROUND, PARTS, ROLES, &["engine"]])),
         ("farmem", set(&[GROUND, PARTS, ROLES, &["engine", "io"]])),
         ("capi", set(&[&["farmem"]])),
-        ("cli", set(&[&["farmem", "sim", "compiler"]])),
+        ("bench", set(&[&["traversal", "memnode", "engine", "farmem"]])),
+        ("cli", set(&[&["bench", "farmem", "sim", "compiler"]])),
         ("fuzz", set(&[GROUND, PARTS, ROLES])),
         ("tidy", set(&[])),
     ]);

@@ -44,6 +44,10 @@ impl Model {
     }
 }
 
+fn low(page: u64) -> u8 {
+    page.to_le_bytes()[0]
+}
+
 fn evict(pages: &mut Pages) -> Option<(u64, Option<u8>)> {
     pages.evict().map(|evicted| (evicted.page.0, evicted.dirty.map(|bytes| bytes[17])))
 }
@@ -71,8 +75,8 @@ proptest! {
                         if model.0.len() == capacity {
                             prop_assert_eq!(evict(&mut pages), model.evict());
                         }
-                        model.0.push((page, page as u8, false));
-                        pages.fill(Page(page), &[page as u8; PAGE_LEN]);
+                        model.0.push((page, low(page), false));
+                        pages.fill(Page(page), &[low(page); PAGE_LEN]);
                     } else {
                         prop_assert!(pages.get(Page(page)).is_some());
                     }

@@ -79,6 +79,8 @@ pub(crate) struct Demo {
 pub(crate) enum Bench {
     /// READ, WRITE, atomics and traversals over every transport, beside a raw exchange of the same size, mode and path.
     Net(BenchNet),
+    /// Traversal offload beside a page cache, READs, native code at the memory node, and the limits of this machine.
+    Pulse(BenchPulse),
 }
 
 /// `farmem bench net`
@@ -90,6 +92,23 @@ pub(crate) struct BenchNet {
     /// Fewer repetitions: ends within 20 s.
     #[arg(long)]
     pub(crate) quick: bool,
+}
+
+/// `farmem bench pulse`
+#[derive(Debug, Args)]
+pub(crate) struct BenchPulse {
+    /// Print one JSON object instead of the table; progress and notes go to stderr.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Less data, fewer systems and repetitions: ends within 20 s.
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Measure only rows whose ids begin with PREFIX, such as pulse.e2e.
+    #[arg(long, value_name = "PREFIX")]
+    pub(crate) only: Option<String>,
+    /// Draw figures into this directory, as SVG.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) plots: Option<PathBuf>,
 }
 
 /// `farmem compile`
@@ -143,6 +162,36 @@ pub(crate) struct Role {
     /// The rack's description.
     #[arg(long)]
     pub(crate) rack: PathBuf,
+    /// What a memory node runs traversals with.
+    #[command(flatten)]
+    pub(crate) runs: NodeRuns,
+}
+
+/// What a memory node runs traversals with: farmem's engine, or something to compare it with.
+#[derive(Clone, Copy, Default, Debug, Args)]
+pub(crate) struct NodeRuns {
+    /// Native code in the place of known programs.
+    #[arg(long, requires = "workspaces")]
+    pub(crate) native: bool,
+    /// Traversals whose hops are interleaved, with --native.
+    #[arg(long, value_name = "N", requires = "native")]
+    pub(crate) workspaces: Option<usize>,
+    /// What each iteration takes longer than it needs, in nanoseconds, with --native.
+    #[arg(long, value_name = "NS", requires = "native", default_value_t = 0)]
+    pub(crate) stretch_ns: u64,
+}
+
+impl NodeRuns {
+    /// As they are typed.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let Self { native, workspaces, stretch_ns } = *self;
+        let mut arguments = Vec::new();
+        if native {
+            arguments.extend(["--native".to_owned(), format!("--stretch-ns={stretch_ns}")]);
+            arguments.extend(workspaces.map(|count| format!("--workspaces={count}")));
+        }
+        arguments
+    }
 }
 
 /// The roles that run as processes of their own.

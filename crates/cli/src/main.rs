@@ -68,6 +68,7 @@ fn main() -> ExitCode {
         Command::Up(args) => up::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Bench { bench: Bench::Net(args) } => bench::net(&args),
+        Command::Bench { bench: Bench::Pulse(args) } => bench::pulse(&args),
         Command::Compile(args) => compile::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Sim(args) => sim::run(&args),

@@ -6,8 +6,10 @@
 use crate::args::{Role, RoleName};
 use crate::{End, Failure, output};
 use farmem::RackConfig;
-use farmem::serve::{self, Serving, Stop};
+use farmem::serve::{self, Runner, Serving, Stop};
+use farmem_bench::Native;
 use std::io::{self, Read as _};
+use std::time::Duration;
 
 /// The line that tells the supervisor.
 pub(crate) const READY: &str = "ready\n";
@@ -24,7 +26,13 @@ pub(crate) fn run(args: &Role) -> Result<End, Failure> {
         RoleName::Node => {
             let name = args.node.as_deref().unwrap_or_default();
             let node = config.nodes.iter().find(|n| n.name == name).ok_or_else(|| unknown(&config, name))?;
-            serve::node(&config, node, serving)?;
+            if args.runs.native {
+                let compile = Native::stretched(Duration::from_nanos(args.runs.stretch_ns));
+                let workspaces = args.runs.workspaces.unwrap_or(1).max(1);
+                serve::node_running(&config, node, Runner { compile, workspaces }, serving)?;
+            } else {
+                serve::node(&config, node, serving)?;
+            }
         }
     }
     Ok(End::Fine)

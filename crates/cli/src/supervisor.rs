@@ -32,6 +32,11 @@ pub(crate) struct Supervisor {
 impl Supervisor {
     /// Starts control plane, switch and memory nodes, and waits until all serve.
     pub(crate) fn start(config: RackConfig) -> Result<Self, Failure> {
+        Self::start_with(config, &[])
+    }
+
+    /// As [`Supervisor::start`], with more arguments for the memory nodes.
+    pub(crate) fn start_with(config: RackConfig, of_nodes: &[String]) -> Result<Self, Failure> {
         fs::create_dir_all(&config.control.state).map_err(|e| {
             let state = config.control.state.display();
             Failure::environment(
@@ -40,11 +45,11 @@ impl Supervisor {
             )
         })?;
         let mut rack = Self { config, processes: Vec::new() };
-        rack.begin("control", None)?;
-        rack.begin("switch", None)?;
+        rack.begin("control", None, &[])?;
+        rack.begin("switch", None, &[])?;
         // One after the other, so that they are numbered as they are listed.
         for node in rack.config.nodes.clone() {
-            rack.begin("node", Some(&node.name))?;
+            rack.begin("node", Some(&node.name), of_nodes)?;
         }
         Ok(rack)
     }
@@ -69,7 +74,7 @@ impl Supervisor {
     }
 
     /// Starts a role and waits until it serves.
-    fn begin(&mut self, role: &str, node: Option<&str>) -> Result<(), Failure> {
+    fn begin(&mut self, role: &str, node: Option<&str>, further: &[String]) -> Result<(), Failure> {
         let what = node.map_or_else(|| role.to_owned(), |name| format!("{role} {name}"));
         let itself = std::env::current_exe()
             .map_err(|e| Failure::environment(format!("cannot find the farmem command itself: {e}"), ""))?;
@@ -78,6 +83,7 @@ impl Supervisor {
         if let Some(node) = node {
             command.arg("--node").arg(node);
         }
+        command.args(further);
         // Its own process group: Ctrl-C reaches the supervisor alone, which then closes the pipes.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         let mut child = command.spawn().map_err(|e| {

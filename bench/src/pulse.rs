@@ -1,0 +1,22 @@
+//! `farmem bench pulse`: traversal offload beside what else one does with pointers in far memory (PULSE 6).
+//!
+//! One run measures everything that is compared. Systems take turns in short rounds, each with its own client, so that what disturbs
+//! the machine disturbs all of them: the page cache of several sizes, one-sided READs, native code at the memory node, and farmem's
+//! traversals, with and without the switch's help. Every answer is checked. Exact counts come from racks in this process ([`Bed`]), the
+//! accelerator's table from its model.
+
+mod compare;
+mod counts;
+mod coupled;
+mod engine;
+mod lookups;
+mod plots;
+mod run;
+mod scatter;
+mod station;
+
+pub use compare::{Laid, Racks, Scenario};
+pub use counts::{Bed, Counted, Subject};
+pub use run::{Outcome, Plan, run};
+pub use scatter::SUBJECTS;
+pub use station::{App, NodeKind};

@@ -1,0 +1,277 @@
+//! All systems beside each other on one application: who takes part, rounds in turn, and the rows of what came of it.
+
+use super::station::{App, Figures, How, NodeKind, Station, System};
+use crate::{Row, rate_row, to_f64};
+use farmem::{Client, Error, Rack};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Where racks come from.
+pub trait Racks {
+    /// A rack that runs until it is dropped.
+    type Rack: AsRef<Rack>;
+    /// Why there is none.
+    type Failure: From<Error>;
+
+    /// Starts a rack of `nodes` memory nodes.
+    ///
+    /// # Errors
+    /// What keeps it from starting.
+    fn start(&mut self, nodes: u8, kind: NodeKind) -> Result<Self::Rack, Self::Failure>;
+
+    /// Hears what is being measured.
+    fn progress(&mut self, what: &str);
+}
+
+/// An application and its data, to be laid out on a rack.
+pub trait Scenario {
+    /// Its data on one rack.
+    type Laid: Laid;
+
+    /// Its part of ids.
+    fn name(&self) -> &'static str;
+
+    /// The mixes of operations that are measured; the first is the one that stands for the application.
+    fn mixes(&self) -> &'static [&'static str];
+
+    /// Lays the data out.
+    ///
+    /// # Errors
+    /// [`Error`] when the rack has no room for it.
+    fn lay(&self, client: &mut Client) -> Result<Self::Laid, Error>;
+}
+
+/// Data of an application on one rack.
+pub trait Laid {
+    /// What works on it.
+    type App: App;
+
+    /// Bytes of far memory that it has.
+    fn bytes(&self) -> u64;
+
+    /// Operations of a mix; the same for the same `number`.
+    fn app(&self, mix: &'static str, number: u64) -> Self::App;
+
+    /// Frees it.
+    ///
+    /// # Errors
+    /// [`Error`] when the rack does not answer.
+    fn destroy(self, client: &mut Client) -> Result<(), Error>;
+}
+
+/// How long it takes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Effort {
+    /// Operations under way when throughput is measured.
+    pub(super) depth: usize,
+    /// Rounds of all systems in turn.
+    pub(super) rounds: u32,
+    /// What a system has of a round for each of its two measurements.
+    pub(super) slice: Duration,
+    /// The time in which a cache must turn over twice.
+    pub(super) warm_max: Duration,
+}
+
+/// What came of one mix on one number of memory nodes.
+pub(super) struct Compared {
+    pub(super) scenario: &'static str,
+    pub(super) mix: &'static str,
+    is_main: bool,
+    nodes: u8,
+    systems: Vec<(&'static str, Figures)>,
+}
+
+/// The cache that stands for the cache-based system: a quarter of the working set.
+const BASELINE: &str = "cache25";
+const PULSE: &str = "pulse";
+const PULSE_ACC: &str = "pulse_acc";
+
+/// The systems that are compared on so many memory nodes.
+pub(super) fn systems(nodes: u8, quick: bool, stretch: Duration) -> Vec<System> {
+    let native = |workspaces, stretch| NodeKind::Native { workspaces, stretch };
+    let rpc = native(farmem_memnode::WORKSPACES, Duration::ZERO);
+    let cached = |name, percent| System { name, node: NodeKind::Offload, how: How::Cached { percent } };
+    let at = |name, node, how| System { name, node, how };
+    let usual = vec![
+        cached(BASELINE, 25.0),
+        at("reads", NodeKind::Offload, How::Reads),
+        at("rpc", rpc, How::Returning),
+        at(PULSE, NodeKind::Offload, How::Offloaded),
+    ];
+    let further = match (quick, nodes) {
+        (true, 1) => vec![],
+        (true, _) => return vec![usual[0], at(PULSE_ACC, NodeKind::Offload, How::Returning), usual[3]],
+        (false, 1) => vec![
+            cached("cache06", 6.25),
+            cached("cache12", 12.5),
+            cached("cache50", 50.0),
+            cached("cache100", 100.0),
+            at("rpc_single", native(1, Duration::ZERO), How::Returning),
+            at("rpc_arm", native(1, stretch), How::Returning),
+        ],
+        (false, _) => vec![at(PULSE_ACC, NodeKind::Offload, How::Returning)],
+    };
+    further.into_iter().chain(usual).collect()
+}
+
+/// Racks of one number of memory nodes, one for each kind of node that was asked for.
+pub(super) struct Fleet<'r, R: Racks> {
+    racks: &'r mut R,
+    nodes: u8,
+    started: BTreeMap<NodeKind, R::Rack>,
+}
+
+impl<'r, R: Racks> Fleet<'r, R> {
+    pub(super) const fn new(racks: &'r mut R, nodes: u8) -> Self {
+        Self { racks, nodes, started: BTreeMap::new() }
+    }
+
+    /// Compares `systems` on all mixes of `scenario` that `is_wanted`.
+    pub(super) fn compare<S: Scenario>(
+        &mut self,
+        scenario: &S,
+        systems: &[System],
+        effort: Effort,
+        is_wanted: impl Fn(&str) -> bool,
+    ) -> Result<Vec<Compared>, R::Failure> {
+        let domain = format!("bench-{}", scenario.name());
+        let mut laid = BTreeMap::new();
+        for system in systems {
+            if laid.contains_key(&system.node) {
+                continue;
+            }
+            if !self.started.contains_key(&system.node) {
+                self.started.insert(system.node, self.racks.start(self.nodes, system.node)?);
+            }
+            self.racks.progress(&format!("{}: load, {} nodes", scenario.name(), self.nodes));
+            let mut owner = self.started[&system.node].as_ref().client(&domain)?;
+            let data = scenario.lay(&mut owner)?;
+            laid.insert(system.node, (owner, data));
+        }
+        let mut compared = Vec::new();
+        for (at, mix) in scenario.mixes().iter().copied().enumerate().filter(|(_, mix)| is_wanted(mix)) {
+            self.racks.progress(&format!("{} {mix}, {} nodes", scenario.name(), self.nodes));
+            let mut stations = Vec::new();
+            for (number, system) in (0..).zip(systems) {
+                let (_, data) = &laid[&system.node];
+                let rack = self.started[&system.node].as_ref();
+                stations.push(Station::new(*system, rack, &domain, data.app(mix, number), data.bytes())?);
+            }
+            let systems = take_turns(stations, effort)?;
+            let (scenario, nodes) = (scenario.name(), self.nodes);
+            compared.push(Compared { scenario, mix, is_main: at == 0, nodes, systems });
+        }
+        for (mut owner, data) in laid.into_values() {
+            data.destroy(&mut owner)?;
+        }
+        Ok(compared)
+    }
+}
+
+fn take_turns<A: App>(
+    mut stations: Vec<Station<A>>,
+    effort: Effort,
+) -> Result<Vec<(&'static str, Figures)>, Error> {
+    for station in &mut stations {
+        station.warm(effort.depth, effort.slice, effort.warm_max)?;
+    }
+    for _ in 0..effort.rounds {
+        for station in &mut stations {
+            station.one_at_a_time(effort.slice)?;
+            station.many(effort.depth, effort.slice)?;
+        }
+    }
+    stations.into_iter().map(|station| Ok((station.system.name, station.leave()?))).collect()
+}
+
+impl Compared {
+    /// Answers that were wrong.
+    pub(super) fn wrong(&self) -> u64 {
+        self.systems.iter().map(|(_, figures)| figures.wrong).sum()
+    }
+
+    fn figures(&self, system: &str) -> Option<&Figures> {
+        self.systems.iter().find(|(name, _)| *name == system).map(|(_, figures)| figures)
+    }
+
+    /// What there is to say of it.
+    pub(super) fn rows(&self) -> Vec<Row> {
+        let mut rows = self.of_systems();
+        let Some(pulse) = self.figures(PULSE) else { return rows };
+        if let (1, Some(cache)) = (self.nodes, self.figures(BASELINE)) {
+            let mix = if self.is_main { String::new() } else { format!(".{}", self.mix) };
+            let id = |what: &str| format!("pulse.e2e.{}{mix}.{what}", self.scenario);
+            rows.push(pulse.latency.row(&id("latency"), Some(&cache.latency)));
+            rows.push(rates(&id("throughput"), &pulse.many, &cache.many, pulse.operations));
+            rows.push(rates(&id("throughput.over_faulting"), &pulse.many, &cache.alone, pulse.operations));
+        }
+        if let Some(acc) = self.figures(PULSE_ACC) {
+            let Self { scenario, mix, nodes, .. } = self;
+            let id = |what: &str| format!("pulse.distributed.{scenario}.{mix}.n{nodes}.{what}");
+            rows.push(pulse.latency.row(&id("latency"), Some(&acc.latency)));
+            rows.push(rates(&id("throughput"), &pulse.many, &acc.many, pulse.operations));
+        }
+        rows
+    }
+
+    fn of_systems(&self) -> Vec<Row> {
+        let baseline = self.figures(BASELINE);
+        let mut rows = Vec::new();
+        for (name, figures) in &self.systems {
+            let Self { scenario, mix, nodes, .. } = self;
+            let id = |what: &str| format!("pulse.systems.{scenario}.{mix}.n{nodes}.{name}.{what}");
+            let baseline = baseline.filter(|_| *name != BASELINE);
+            let of = |rates: fn(&Figures) -> &Vec<f64>| baseline.map(rates).map_or(&[][..], |rates| rates);
+            rows.push(figures.latency.row(&id("latency"), baseline.map(|b| &b.latency)));
+            rows.push(rates(&id("throughput"), &figures.many, of(|b| &b.many), figures.operations));
+            rows.push(rates(
+                &id("throughput.alone"),
+                &figures.alone,
+                of(|b| &b.alone),
+                figures.latency.len(),
+            ));
+            if figures.pages > 0 {
+                let pages = to_f64(figures.pages) / to_f64(figures.operations);
+                rows.push(Row::figure(id("misses"), "pages/operation", pages, figures.operations));
+            }
+        }
+        rows
+    }
+}
+
+/// The row of a rate. Its ratio is the median of those of the rounds, in which both had the same machine.
+fn rates(id: &str, rounds: &[f64], baseline: &[f64], n: u64) -> Row {
+    let mut ratios: Vec<f64> = rounds.iter().zip(baseline).map(|(ours, theirs)| ours / theirs).collect();
+    let row = rate_row(id, &mut rounds.to_vec(), &mut baseline.to_vec(), n);
+    let ratio = (!ratios.is_empty()).then(|| crate::samples::median(&mut ratios));
+    Row { ratio, ..row }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine that is slow for a round is slow for both; the ratio does not see it.
+    #[test]
+    fn ratios_are_of_the_same_round() {
+        let row = rates("a", &[40.0, 4.0, 44.0], &[10.0, 1.0, 11.0], 3);
+        assert_eq!((row.value, row.baseline, row.ratio), (Some(40.0), Some(10.0), Some(4.0)));
+        assert_eq!(rates("a", &[1.0], &[], 1).ratio, None);
+    }
+
+    /// Each system takes part once, under a name of its own, and the ones that rows are made of are there.
+    #[test]
+    fn systems_have_names_of_their_own() {
+        for (nodes, quick, count) in
+            [(1, false, 10), (2, false, 5), (4, false, 5), (1, true, 4), (2, true, 3)]
+        {
+            let names: Vec<_> = systems(nodes, quick, Duration::ZERO).iter().map(|s| s.name).collect();
+            let mut distinct = names.clone();
+            distinct.sort_unstable();
+            distinct.dedup();
+            assert_eq!((names.len(), distinct.len()), (count, count), "{names:?}");
+            assert!(names.contains(&BASELINE) && names.contains(&PULSE));
+            assert_eq!(names.contains(&PULSE_ACC), nodes > 1);
+        }
+    }
+}

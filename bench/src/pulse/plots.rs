@@ -1,0 +1,149 @@
+//! Figures for people: the share of operations that cross memory nodes by granularity and its distribution (PULSE figure 2), and the
+//! systems beside each other (figure 7). SVG, without fonts of their own.
+
+use super::scatter::{GRANULARITIES, Line};
+use crate::{Row, to_f64};
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use std::collections::BTreeMap;
+use std::error::Error as StdError;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// Width and height of a figure.
+const SIZE: (u32, u32) = (900, 480);
+/// The font of all text: whatever the viewer has.
+const FONT: (&str, i32) = ("sans-serif", 16);
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Drawn = Result<(), Box<dyn StdError>>;
+
+/// Draws what there is into files of `directory`, which is made.
+pub(super) fn draw(directory: &Path, lines: &[Line], rows: &[Row]) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    let in_file = |name: &str, draw: &mut dyn FnMut(&Area<'_>) -> Drawn| {
+        let file = directory.join(name);
+        let area = SVGBackend::new(&file, SIZE).into_drawing_area();
+        let drawn = area.fill(&WHITE).map_err(Into::into).and_then(|()| draw(&area));
+        let drawn = drawn.and_then(|()| area.present().map_err(Into::into));
+        drawn.map_err(|error: Box<dyn StdError>| io::Error::other(error.to_string()))
+    };
+    if !lines.is_empty() {
+        in_file("pulse-crossing.svg", &mut |area| crossing(area, lines))?;
+        in_file("pulse-crossings.svg", &mut |area| distribution(area, lines))?;
+    }
+    for (name, unit) in [("latency", "ns"), ("throughput", "1/s")] {
+        let systems = of_systems(rows, name);
+        if !systems.is_empty() {
+            in_file(&format!("pulse-{name}.svg"), &mut |area| bars(area, &systems, name, unit))?;
+        }
+    }
+    Ok(())
+}
+
+/// A colour for each of a few.
+fn colour(n: usize) -> RGBColor {
+    const COLOURS: [RGBColor; 6] = [BLUE, RED, GREEN, MAGENTA, BLACK, RGBColor(200, 120, 0)];
+    COLOURS[n % COLOURS.len()]
+}
+
+/// Figure 2 (b): the share of operations that cross, by granularity.
+fn crossing(area: &Area<'_>, lines: &[Line]) -> Drawn {
+    let last = GRANULARITIES.len() - 1;
+    let mut chart = ChartBuilder::on(area)
+        .caption("operations that cross memory nodes", FONT)
+        .margin(12)
+        .x_label_area_size(40)
+        .y_label_area_size(60)
+        .build_cartesian_2d(0..last, 0.0..1.0)?;
+    let granularity =
+        |at: &usize| GRANULARITIES.get(*at).map_or_else(String::new, |(name, _)| (*name).into());
+    chart
+        .configure_mesh()
+        .x_desc("bytes of a piece")
+        .y_desc("share of operations")
+        .x_labels(GRANULARITIES.len())
+        .x_label_formatter(&granularity)
+        .draw()?;
+    for (n, (structure, of)) in by_structure(lines).into_iter().enumerate() {
+        let share = |line: &&Line| to_f64(line.counted.crossed(1)) / to_f64(line.counted.operations);
+        let points: Vec<_> = of.iter().map(share).enumerate().collect();
+        chart
+            .draw_series(LineSeries::new(points, &colour(n)))?
+            .label(structure)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], colour(n)));
+    }
+    chart.configure_series_labels().border_style(BLACK).draw()?;
+    Ok(())
+}
+
+/// Figure 2 (c): the share of operations with at most so many crossings.
+fn distribution(area: &Area<'_>, lines: &[Line]) -> Drawn {
+    let most =
+        lines.iter().filter_map(|line| line.counted.crossings.last()).max().copied().unwrap_or(1).max(1);
+    let mut chart = ChartBuilder::on(area)
+        .caption("crossings of an operation", FONT)
+        .margin(12)
+        .x_label_area_size(40)
+        .y_label_area_size(60)
+        .build_cartesian_2d(0..most, 0.0..1.0)?;
+    chart.configure_mesh().x_desc("crossings").y_desc("share of operations with at most so many").draw()?;
+    for (n, line) in lines.iter().enumerate() {
+        let total = to_f64(line.counted.operations);
+        let points = (0..=most).map(|at| (at, 1.0 - to_f64(line.counted.crossed(at + 1)) / total));
+        chart
+            .draw_series(LineSeries::new(points, &colour(n % GRANULARITIES.len())))?
+            .label(format!("{} {}", line.structure, line.granularity))
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], colour(n % GRANULARITIES.len())));
+    }
+    chart.configure_series_labels().border_style(BLACK).position(SeriesLabelPosition::LowerRight).draw()?;
+    Ok(())
+}
+
+fn by_structure(lines: &[Line]) -> BTreeMap<&'static str, Vec<&Line>> {
+    let mut structures: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for line in lines {
+        structures.entry(line.structure).or_default().push(line);
+    }
+    structures
+}
+
+/// By application, mix and nodes: the systems and their figures.
+fn of_systems<'r>(rows: &'r [Row], what: &str) -> BTreeMap<&'r str, Vec<(&'r str, f64)>> {
+    let mut groups: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for row in rows {
+        let parts =
+            row.id.strip_prefix("pulse.systems.").and_then(|id| id.strip_suffix(what)?.strip_suffix('.'));
+        let parts = parts.and_then(|id| id.rsplit_once('.'));
+        if let (Some((group, system)), Some(value)) = (parts, row.value) {
+            groups.entry(group).or_default().push((system, value));
+        }
+    }
+    groups
+}
+
+/// Figure 7: a group of bars for each application, on a scale of powers of ten.
+fn bars(area: &Area<'_>, groups: &BTreeMap<&str, Vec<(&str, f64)>>, what: &str, unit: &str) -> Drawn {
+    let values = || groups.values().flatten().map(|(_, value)| *value);
+    let (low, high) = (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max));
+    let all: Vec<(&str, &str, f64)> = groups
+        .iter()
+        .flat_map(|(group, of)| of.iter().map(|(system, value)| (*group, *system, *value)))
+        .collect();
+    let mut chart = ChartBuilder::on(area)
+        .caption(format!("{what} ({unit}), by application, memory nodes and system"), FONT)
+        .margin(12)
+        .x_label_area_size(20)
+        .y_label_area_size(80)
+        .build_cartesian_2d(0..all.len(), (low / 2.0..high * 2.0).log_scale())?;
+    chart.configure_mesh().disable_x_mesh().disable_x_axis().y_desc(unit).draw()?;
+    let turned = ("sans-serif", 11).into_font().transform(FontTransform::Rotate270).color(&BLACK);
+    let numbers: BTreeMap<&str, usize> = groups.keys().enumerate().map(|(n, group)| (*group, n)).collect();
+    for (at, (group, system, value)) in all.into_iter().enumerate() {
+        let colour = colour(numbers[group]).mix(0.5).filled();
+        chart.draw_series([Rectangle::new([(at, low / 2.0), (at + 1, value)], colour)])?;
+        chart.draw_series([Text::new(format!("{group} {system}"), (at, low / 1.8), turned.clone())])?;
+    }
+    Ok(())
+}

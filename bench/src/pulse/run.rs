@@ -1,0 +1,150 @@
+//! The whole benchmark: which parts there are, and how much of each.
+
+use super::compare::{Compared, Effort, Fleet, Racks, Scenario, systems};
+use super::lookups::Lookups;
+use super::{coupled, engine, plots, scatter};
+use crate::Row;
+use farmem::Error;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What is to be measured.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Fewer repetitions on less data: within 20 s.
+    pub quick: bool,
+    /// Only rows whose ids begin with this.
+    pub only: String,
+    /// Where to draw figures, if anywhere.
+    pub plots: Option<PathBuf>,
+}
+
+/// What came of it.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Outcome {
+    /// The figures.
+    pub rows: Vec<Row>,
+    /// Answers that were wrong.
+    pub wrong: u64,
+}
+
+/// How many times longer the wimpy processor needs for an iteration, load and logic.
+///
+/// PULSE puts Cortex-A72 cores of a BlueField-2 in place of the server's (PULSE 6) and does not print their speed in numbers. Three
+/// is what such a core at 2.5 GHz, with half as many instructions in a cycle and a slower memory, has against a server's core.
+const WIMPY_TIMES: u32 = 3;
+/// A hop of one traversal at a time, when the engine's own figure is not measured.
+const HOP: Duration = Duration::from_nanos(150);
+
+impl Plan {
+    /// True when some row below `prefix` is wanted.
+    fn wants(&self, prefix: &str) -> bool {
+        prefix.starts_with(&self.only) || self.only.starts_with(prefix)
+    }
+
+    fn engine(&self) -> engine::Effort {
+        match self.quick {
+            true => engine::Effort { table: 1 << 27, rounds: 2 },
+            false => engine::Effort { table: 1 << 32, rounds: 9 },
+        }
+    }
+
+    fn scatter(&self) -> scatter::Effort {
+        match self.quick {
+            true => scatter::Effort { records: 6_000, operations: 200 },
+            false => scatter::Effort { records: 200_000, operations: 5_000 },
+        }
+    }
+
+    fn compare(&self) -> Effort {
+        let (rounds, slice, warm_max) = if self.quick { (2, 20, 200) } else { (9, 150, 5_000) };
+        let millis = Duration::from_millis;
+        Effort { depth: DEPTH, rounds, slice: millis(slice), warm_max: millis(warm_max) }
+    }
+}
+
+/// Operations under way when throughput is measured: as many as a memory node interleaves.
+const DEPTH: usize = farmem_memnode::WORKSPACES;
+
+/// Measures what `plan` says.
+///
+/// # Errors
+/// What keeps racks from starting, or far memory from answering.
+pub fn run<R: Racks>(plan: &Plan, racks: &mut R) -> Result<Outcome, R::Failure> {
+    let mut outcome = Outcome::default();
+    let mut lines = Vec::new();
+    let mut hop = HOP;
+    if plan.wants("pulse.engine.") {
+        racks.progress("engine");
+        outcome.rows.extend(engine::measure(plan.engine()));
+        hop = engine::hop(&outcome.rows).unwrap_or(HOP);
+    }
+    if plan.wants("pulse.sim.coupled.") {
+        racks.progress("the accelerator's model");
+        outcome.rows.extend(coupled::measure());
+    }
+    if plan.wants("pulse.scatter.") {
+        lines = scatter::measure(plan.scatter(), &mut |what| racks.progress(what))?;
+        outcome.rows.extend(lines.iter().flat_map(scatter::Line::rows));
+    }
+    if scatter::SUBJECTS.iter().any(|(name, _)| plan.wants(&format!("pulse.distributed.{name}."))) {
+        racks.progress("packets and round trips");
+        outcome.rows.extend(scatter::costs(plan.scatter())?);
+    }
+    let compared = applications(plan, racks, hop * (WIMPY_TIMES - 1))?;
+    outcome.rows.extend(compared.iter().flat_map(Compared::rows));
+    outcome.wrong = compared.iter().map(Compared::wrong).sum();
+    outcome.rows.retain(|row| row.id.starts_with(&plan.only));
+    if let Some(directory) = &plan.plots {
+        racks.progress("plots");
+        let drawn = plots::draw(directory, &lines, &outcome.rows);
+        drawn.map_err(|source| Error::System {
+            what: format!("cannot draw into {}", directory.display()),
+            source,
+        })?;
+    }
+    Ok(outcome)
+}
+
+/// The applications, on one, two and four memory nodes.
+fn applications<R: Racks>(
+    plan: &Plan,
+    racks: &mut R,
+    stretch: Duration,
+) -> Result<Vec<Compared>, R::Failure> {
+    let mut compared = Vec::new();
+    for nodes in NODES.iter().copied().filter(|&nodes| !plan.quick || nodes < 4) {
+        let mut fleet = Fleet::new(racks, nodes);
+        compared.extend(one(plan, &mut fleet, nodes, stretch, &Lookups::new(plan.quick))?);
+    }
+    Ok(compared)
+}
+
+/// Memory nodes of the racks that are started, as in PULSE's figure 7.
+const NODES: [u8; 3] = [1, 2, 4];
+
+/// One application, as far as rows of it are wanted.
+fn one<R: Racks, S: Scenario>(
+    plan: &Plan,
+    fleet: &mut Fleet<'_, R>,
+    nodes: u8,
+    stretch: Duration,
+    scenario: &S,
+) -> Result<Vec<Compared>, R::Failure> {
+    let name = scenario.name();
+    let wanted = |mix: &str, system: &str| {
+        let e2e = nodes == 1 && ["cache25", "pulse"].contains(&system);
+        let distributed = nodes > 1 && ["pulse_acc", "pulse"].contains(&system);
+        plan.wants(&format!("pulse.systems.{name}.{mix}.n{nodes}."))
+            || (e2e && plan.wants(&format!("pulse.e2e.{name}.")))
+            || (distributed && plan.wants(&format!("pulse.distributed.{name}.{mix}.n{nodes}.")))
+    };
+    let mixes = scenario.mixes();
+    let mut systems = systems(nodes, plan.quick, stretch);
+    systems.retain(|system| mixes.iter().any(|mix| wanted(mix, system.name)));
+    if systems.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mix = |mix: &str| systems.iter().any(|system| wanted(mix, system.name));
+    fleet.compare(scenario, &systems, plan.compare(), mix)
+}

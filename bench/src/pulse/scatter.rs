@@ -1,0 +1,106 @@
+//! `pulse.scatter.*` and the counts of `pulse.distributed.*`: how often traversals cross memory nodes when memory is given out in smaller
+//! and larger pieces (PULSE 2.1, figure 2), and what a crossing costs with and without the switch's help. Exact, on a rack in this process.
+
+use super::counts::{Bed, Counted, Subject};
+use crate::{Row, to_f64};
+use farmem::hash_table::Spread;
+use farmem::{Error, Layout};
+
+/// How much is counted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Effort {
+    /// Keys and points.
+    pub(super) records: u64,
+    /// Operations.
+    pub(super) operations: u64,
+}
+
+/// Memory nodes, as in figure 2.
+const NODES: u16 = 4;
+/// Bytes of each.
+const MEMORY: u64 = 256 << 20;
+/// Pieces from a page to more than all there is; PULSE's 2 MiB and 1 GiB are to its gigabytes what the upper ones are to these megabytes.
+pub(super) const GRANULARITIES: [(&str, u64); 5] =
+    [("4k", 4 << 10), ("64k", 64 << 10), ("256k", 256 << 10), ("1m", 1 << 20), ("4m", 4 << 20)];
+
+/// A line of figure 2.
+#[derive(Clone, Debug)]
+pub(super) struct Line {
+    pub(super) structure: &'static str,
+    pub(super) granularity: &'static str,
+    pub(super) counted: Counted,
+}
+
+/// Counts crossings for each structure and granularity.
+pub(super) fn measure(effort: Effort, progress: &mut dyn FnMut(&str)) -> Result<Vec<Line>, Error> {
+    type Make = fn(Layout) -> Subject;
+    let structures: [(&str, Make); 2] = [("tree", Subject::Tree), ("series", Subject::Series)];
+    let mut lines = Vec::new();
+    for (structure, subject) in structures {
+        for (granularity, bytes) in GRANULARITIES {
+            progress(&format!("crossings: {structure}, pieces of {granularity}"));
+            let layout = Layout::Scattered { granularity: bytes };
+            let mut bed = Bed::new(subject(layout), NODES, MEMORY, effort.records)?;
+            lines.push(Line { structure, granularity, counted: bed.count(effort.operations, true)? });
+        }
+    }
+    Ok(lines)
+}
+
+impl Line {
+    /// The share of operations that cross at all, and how many crossings they have.
+    pub(super) fn rows(&self) -> [Row; 2] {
+        let Self { structure, granularity, counted } = self;
+        let id = |what: &str| format!("pulse.scatter.{structure}.{granularity}.{what}");
+        let n = counted.operations;
+        let of = |q: f64| Some(quantile(&counted.crossings, q));
+        let mean = to_f64(counted.crossings.iter().sum()) / to_f64(n);
+        [
+            Row::figure(id("crossing"), "of operations", to_f64(counted.crossed(1)) / to_f64(n), n),
+            Row { p50: of(0.5), p99: of(0.99), ..Row::figure(id("crossings"), "per operation", mean, n) },
+        ]
+    }
+}
+
+fn quantile(ascending: &[u64], q: f64) -> f64 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a place in a list of a few thousand"
+    )]
+    let at = (to_f64(ascending.len() as u64) * q) as usize;
+    ascending.get(at.min(ascending.len().saturating_sub(1))).copied().map_or(f64::NAN, to_f64)
+}
+
+/// What each kind of operation costs on two and four memory nodes, beside PULSE-ACC: the same numbers as the golden table of the tests, on
+/// other data.
+pub(super) fn costs(effort: Effort) -> Result<Vec<Row>, Error> {
+    let mut rows = Vec::new();
+    for (name, subject) in SUBJECTS {
+        for nodes in [2, NODES] {
+            let mut bed = Bed::new(subject, nodes, MEMORY, effort.records)?;
+            let [ours, acc] = [bed.count(effort.operations, false)?, bed.count(effort.operations, true)?];
+            let row = |what: &str, of: fn(&Counted) -> u64| {
+                let each = |counted: &Counted| to_f64(of(counted)) / to_f64(counted.operations);
+                let id = format!("pulse.distributed.{name}.n{nodes}.{what}");
+                Row::figure(id, "per operation", each(&ours), ours.operations).beside(Some(each(&acc)))
+            };
+            rows.push(row("round_trips", |counted| counted.requests));
+            rows.push(row("packets", |counted| counted.packets));
+        }
+    }
+    Ok(rows)
+}
+
+/// Pieces that scatter the structures over all memory nodes.
+const PIECES: Layout = Layout::Scattered { granularity: 4 << 10 };
+
+/// The structures whose operations are counted.
+pub const SUBJECTS: [(&str, Subject); 6] = [
+    ("chains.partitioned", Subject::Chains(Spread::Partitioned)),
+    ("chains.scattered", Subject::Chains(Spread::Scattered)),
+    ("tree.scattered", Subject::Tree(PIECES)),
+    ("tree.partitioned", Subject::Tree(Layout::Partitioned)),
+    ("series.scattered", Subject::Series(PIECES)),
+    ("series.partitioned", Subject::Series(Layout::Partitioned)),
+];

@@ -1,0 +1,206 @@
+//! The ways to carry out an application's operations that are compared, and what each has: a kind of memory node, a client, a place for
+//! traversals.
+
+use crate::{Paged, Samples, to_f64};
+use farmem::task::{Concurrent as _, run_one, run_tasks};
+use farmem::{Client, ClientOptions, Error, Policy, Rack, Task};
+use std::cell::RefCell;
+use std::iter::from_fn;
+use std::num::NonZero;
+use std::time::{Duration, Instant};
+
+/// What a memory node runs traversals with.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum NodeKind {
+    /// farmem's own engine.
+    Offload,
+    /// Native code in the programs' place: a server of remote procedure calls.
+    Native {
+        /// Traversals whose hops are interleaved.
+        workspaces: usize,
+        /// What each iteration takes longer than this processor needs.
+        stretch: Duration,
+    },
+}
+
+/// An application, as it is measured: a sequence of operations, and what is known of their answers.
+pub trait App {
+    /// An operation.
+    type Task: Task;
+
+    /// The next operation.
+    fn next(&mut self) -> Self::Task;
+
+    /// Looks at an operation that ended; true when its answer is right.
+    fn check(&mut self, task: Self::Task) -> bool;
+}
+
+/// Where traversals run, and through what memory is seen.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum How {
+    /// At the host, through a cache of pages with this share of the working set.
+    Cached { percent: f64 },
+    /// At the host, by one-sided READs of load windows.
+    Reads,
+    /// At the memory nodes; the switch sends them on to the next.
+    Offloaded,
+    /// At the memory nodes; a crossing comes back to the host first, which sends them on (PULSE-ACC; a plain RPC server).
+    Returning,
+}
+
+/// One of the ways.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct System {
+    /// Its part of ids.
+    pub(super) name: &'static str,
+    pub(super) node: NodeKind,
+    pub(super) how: How,
+}
+
+/// A system at work on an application.
+pub(super) struct Station<A> {
+    pub(super) system: System,
+    memory: Memory,
+    app: A,
+    pub(super) figures: Figures,
+}
+
+enum Memory {
+    Cached(Box<Paged>),
+    Direct(Box<Client>, Policy),
+}
+
+/// What was measured of it.
+#[derive(Debug, Default)]
+pub(super) struct Figures {
+    /// One operation at a time.
+    pub(super) latency: Samples,
+    /// Operations a second by round: one at a time, and many under way.
+    pub(super) alone: Vec<f64>,
+    pub(super) many: Vec<f64>,
+    /// Operations in all, and those whose answer was wrong.
+    pub(super) operations: u64,
+    pub(super) wrong: u64,
+    /// Pages fetched in measured rounds.
+    pub(super) pages: u64,
+}
+
+impl<A: App> Station<A> {
+    /// A client of `rack` in the protection domain `domain` that works on `app`, whose working set has `bytes` bytes.
+    pub(super) fn new(system: System, rack: &Rack, domain: &str, app: A, bytes: u64) -> Result<Self, Error> {
+        let memory = match system.how {
+            How::Cached { percent } => {
+                let client = rack.client(domain)?;
+                Memory::Cached(Box::new(Paged::new(client, share(bytes, percent))))
+            }
+            How::Reads => Memory::Direct(Box::new(rack.client(domain)?), Policy::Host),
+            How::Offloaded => Memory::Direct(Box::new(rack.client(domain)?), Policy::Offload),
+            How::Returning => {
+                let options = ClientOptions { hops_max: NonZero::<u8>::MIN };
+                Memory::Direct(Box::new(rack.client_with(domain, options)?), Policy::Offload)
+            }
+        };
+        Ok(Self { system, memory, app, figures: Figures::default() })
+    }
+
+    /// Carries operations out, many at once, until a cache has turned over twice, and for at least `least`; nothing is recorded.
+    pub(super) fn warm(&mut self, depth: usize, least: Duration, most: Duration) -> Result<(), Error> {
+        let begin = Instant::now();
+        let recorded = core::mem::take(&mut self.figures);
+        let is_cold = |memory: &Memory| match memory {
+            Memory::Cached(paged) => paged.counts().fetched < 2 * paged.capacity() as u64,
+            Memory::Direct(..) => false,
+        };
+        while begin.elapsed() < least || (is_cold(&self.memory) && begin.elapsed() < most) {
+            self.many(depth, least)?;
+        }
+        let wrong = self.figures.wrong;
+        self.figures = recorded;
+        self.figures.wrong += wrong;
+        Ok(())
+    }
+
+    /// Operations one after the other, for `slice`.
+    pub(super) fn one_at_a_time(&mut self, slice: Duration) -> Result<(), Error> {
+        let before = self.fetched();
+        let (mut busy, mut operations) = (Duration::ZERO, 0);
+        while busy < slice {
+            let mut task = self.app.next();
+            let took = match &mut self.memory {
+                Memory::Cached(paged) => run_one(&mut **paged, &mut task, &Policy::Host)?,
+                Memory::Direct(client, policy) => run_one(&mut **client, &mut task, policy)?,
+            };
+            self.figures.latency.record(took.latency);
+            busy += took.latency;
+            operations += 1;
+            self.figures.wrong += u64::from(!self.app.check(task));
+        }
+        self.figures.alone.push(to_f64(operations) / busy.as_secs_f64());
+        self.figures.operations += operations;
+        self.figures.pages += self.fetched() - before;
+        Ok(())
+    }
+
+    /// Operations with up to `depth` under way, for `slice`.
+    pub(super) fn many(&mut self, depth: usize, slice: Duration) -> Result<(), Error> {
+        let before = self.fetched();
+        let (mut operations, mut wrong) = (0, 0);
+        let begin = Instant::now();
+        let app = RefCell::new(&mut self.app);
+        let tasks = from_fn(|| (begin.elapsed() < slice).then(|| app.borrow_mut().next()));
+        let done = |task, _| {
+            operations += 1;
+            wrong += u64::from(!app.borrow_mut().check(task));
+        };
+        match &mut self.memory {
+            // It runs what is to run at the memory nodes itself, without a way back for every window.
+            Memory::Cached(paged) => run_tasks(&mut **paged, tasks, depth, &Policy::Offload, done)?,
+            Memory::Direct(client, policy) => client.run_tasks(tasks, depth, policy, done)?,
+        }
+        self.figures.many.push(to_f64(operations) / begin.elapsed().as_secs_f64());
+        self.figures.operations += operations;
+        self.figures.wrong += wrong;
+        self.figures.pages += self.fetched() - before;
+        Ok(())
+    }
+
+    /// Leaves the rack; what a cache had changed is in far memory then.
+    pub(super) fn leave(self) -> Result<Figures, Error> {
+        if let Memory::Cached(mut paged) = self.memory {
+            paged.flush()?;
+            assert!(paged.poll_ended().is_none(), "all operations have ended");
+        }
+        Ok(self.figures)
+    }
+
+    fn fetched(&self) -> u64 {
+        match &self.memory {
+            Memory::Cached(paged) => paged.counts().fetched,
+            Memory::Direct(..) => 0,
+        }
+    }
+}
+
+/// A share of some bytes, at least a page.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "a share of bytes is a number of bytes, far below 2^52"
+)]
+fn share(bytes: u64, percent: f64) -> u64 {
+    ((bytes as f64 * percent / 100.0) as u64).max(crate::PAGE_LEN as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// To the byte, and never less than the one page without which nothing works.
+    #[test]
+    fn shares_are_of_bytes() {
+        assert_eq!(share(1 << 20, 6.25), 65_536);
+        assert_eq!(share(1 << 20, 100.0), 1 << 20);
+        assert_eq!(share(1000, 25.0), 4096);
+    }
+}

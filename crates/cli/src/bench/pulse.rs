@@ -1,0 +1,79 @@
+//! `farmem bench pulse`: its racks are processes of this command, over UDP.
+
+use crate::args::{BenchPulse, NodeRuns};
+use crate::output;
+use crate::rack_file::{RackFile, Shape};
+use crate::supervisor::Supervisor;
+use crate::{End, Failure, progress};
+use farmem::{Placement, Rack, Transport, Waiting};
+use farmem_bench::pulse::{NodeKind, Plan, Racks, run as measure};
+use farmem_bench::{Machine, Results};
+use indicatif::ProgressBar;
+
+/// Bytes of memory of each memory node: addresses; what is not used costs nothing.
+const NODE_MEMORY: u64 = 1 << 30;
+
+pub(crate) fn run(args: &BenchPulse) -> Result<End, Failure> {
+    let plan =
+        Plan { quick: args.quick, only: args.only.clone().unwrap_or_default(), plots: args.plots.clone() };
+    let mut machine = Machine::begin();
+    let mut racks = OwnRacks { bar: progress::spinner("bench pulse") };
+    let outcome = measure(&plan, &mut racks)?;
+    racks.bar.finish_and_clear();
+    machine.end();
+    output::print(&Results { bench: "pulse", machine, rows: outcome.rows }, args.json);
+    if outcome.wrong > 0 {
+        output::note(&format!("farmem: {} answers were wrong", output::count(outcome.wrong)));
+        return Ok(End::Violation);
+    }
+    Ok(End::Fine)
+}
+
+/// Starts racks as `farmem up` does, all roles on one CPU.
+struct OwnRacks {
+    bar: ProgressBar,
+}
+
+/// A rack of this command's. The processes end before their directory goes.
+struct OwnRack {
+    rack: Rack,
+    _processes: Supervisor,
+    _file: RackFile,
+}
+
+impl AsRef<Rack> for OwnRack {
+    fn as_ref(&self) -> &Rack {
+        &self.rack
+    }
+}
+
+impl Racks for OwnRacks {
+    type Rack = OwnRack;
+    type Failure = Failure;
+
+    fn start(&mut self, nodes: u8, kind: NodeKind) -> Result<OwnRack, Failure> {
+        let shape = Shape {
+            nodes,
+            memory: NODE_MEMORY,
+            transport: Transport::Udp,
+            waiting: Waiting::Block,
+            placement: Placement::SameCpu,
+        };
+        let file = RackFile::new("bench", shape)?;
+        let runs = match kind {
+            NodeKind::Offload => NodeRuns::default(),
+            NodeKind::Native { workspaces, stretch } => {
+                let stretch_ns = u64::try_from(stretch.as_nanos()).unwrap_or(u64::MAX);
+                NodeRuns { native: true, workspaces: Some(workspaces), stretch_ns }
+            }
+        };
+        let processes = Supervisor::start_with(file.config().clone(), &runs.arguments())?;
+        let rack = Rack::running(file.config().clone());
+        Ok(OwnRack { rack, _processes: processes, _file: file })
+    }
+
+    fn progress(&mut self, what: &str) {
+        self.bar.set_message(format!("bench pulse: {what}"));
+        self.bar.tick();
+    }
+}
