@@ -125,7 +125,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         let stores = request.program.stores();
         // As for region writes: one host must not answer or use up the ids of another.
         let foreign = stores && header.request.host() != header.origin;
-        if stores && !foreign && self.came_before(origin, header, out) {
+        if stores && !foreign && self.came_before(origin, header, request.code, out) {
             return;
         }
         self.stats.visits = self.stats.visits.wrapping_add(1);
@@ -150,22 +150,28 @@ impl<S: Store, C: Compile> MemNode<S, C> {
 
     /// True for a traversal that stores and was here before, in this visit or, as a copy, before a later one: what came of the last visit is
     /// sent again, to whom it was sent (PROTOCOL 7.36). One that was not is remembered as under way.
-    fn came_before(&mut self, origin: ud::Peer, header: &Header, out: &mut Outbox) -> bool {
+    fn came_before(&mut self, origin: ud::Peer, header: &Header, code: &[u8], out: &mut Outbox) -> bool {
         match self.dedup.look_visit(header.request, header.hops) {
             Seen::New => {
                 self.dedup.begin(header.request, header.hops);
                 return false;
             }
             Seen::Answered(kept) => {
-                let message = Message::parse(kept).expect("what the node sent is a message");
+                let mut message = Message::parse(kept).expect("what the node sent is a message");
                 let to = if message.header.response { Some(origin) } else { self.peers.get(Port::SWITCH) };
-                match to {
-                    Some(to) => {
-                        out.note(Note::DuplicateTraversal);
-                        self.peers.send_kept(to, kept, out);
-                    }
-                    None => self.drop_frame(DropReason::UnknownPeer, out),
+                let Some(to) = to else {
+                    self.drop_frame(DropReason::UnknownPeer, out);
+                    return true;
+                };
+                if let Body::Traverse(state) = &mut message.body
+                    && !message.header.response
+                    && kept.len() + code.len() <= self.config.pmtu.bytes()
+                {
+                    // The code that this copy brought: perhaps the node where the first one was lost has not seen it.
+                    state.code = code;
                 }
+                out.note(Note::DuplicateTraversal);
+                self.peers.send(to, &message, out);
             }
             Seen::UnderWay => self.drop_frame(DropReason::UnderWay, out),
             Seen::Forgotten => self.drop_frame(DropReason::Forgotten, out),
@@ -234,7 +240,7 @@ impl Exit<'_> {
     fn leave<L: Logic>(&mut self, workspace: &Workspace<L>) {
         let Some(switch) = self.peers.get(Port::SWITCH) else { return self.drop_traversal() };
         let state = workspace.traverse();
-        // Without the code: a copy that meets a node that does not know the program is answered so.
+        // Without the code: a copy brings its own.
         self.remember(workspace, &Message { header: *workspace.header(), body: Body::Traverse(state) });
         let body = Body::Traverse(Traverse { code: workspace.code(), ..state });
         let mut message = Message { header: *workspace.header(), body };
