@@ -284,6 +284,8 @@ pub enum ErrorCode {
     TableFull,
     /// A role that is needed has not joined, or does not answer.
     Unavailable,
+    /// The request did not arrive as a whole in the time there is for it.
+    TooSlow,
     /// The caller did not show the rack's token.
     Unauthorized,
     /// The store could not keep the change; nothing was changed.

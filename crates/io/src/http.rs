@@ -5,15 +5,22 @@
 //! control plane's own thread and answers back; it decides nothing.
 
 mod client;
+mod connections;
 mod server;
 
 pub use client::{ApiCallError, ApiClient};
+pub use connections::Limits;
 pub use server::{ApiCall, ApiServer};
 
 use farmem_control::api::{ApiError, ErrorCode};
+use std::time::Duration;
 
 /// Largest body of a request, in bytes. The longest real one is far below a kilobyte.
 const BODY_MAX: usize = 64 << 10;
+
+/// How long an idle connection stays in the client's hands. The server keeps it longer ([`Limits::head`]), so that it does not close
+/// what a request is about to use.
+const IDLE_MAX: Duration = Duration::from_secs(10);
 
 /// The names that `POST /v1/NAME` knows.
 const NAMES: [&str; 12] = [
@@ -38,6 +45,7 @@ const fn status_of(code: ErrorCode) -> u16 {
         ErrorCode::Unauthorized => 401,
         ErrorCode::NotOwner => 403,
         ErrorCode::UnknownRequest | ErrorCode::NotFound => 404,
+        ErrorCode::TooSlow => 408,
         ErrorCode::Conflict => 409,
         ErrorCode::OutOfMemory | ErrorCode::TableFull => 507,
         ErrorCode::Unavailable => 503,

@@ -31,7 +31,7 @@ pub use control_loop::run_control;
 pub use control_store::ControlStore;
 pub use driver::{Driver, EachOut, Stop, run};
 pub use error::OpenError;
-pub use http::{ApiCall, ApiCallError, ApiClient, ApiServer};
+pub use http::{ApiCall, ApiCallError, ApiClient, ApiServer, Limits as ApiLimits};
 pub use link::{FRAME_MAX, Link, LinkCounters, Wait, Waiting, Waker};
 pub use seed::os_seed;
 pub use shm::{ShmConfig, ShmLink};

@@ -1,5 +1,6 @@
 //! The client: one request, one answer, blocking.
 
+use super::IDLE_MAX;
 use farmem_control::api::{ApiError, Request, Response};
 use serde_json::Value;
 use std::time::Duration;
@@ -46,6 +47,7 @@ impl ApiClient {
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .proxy(None) // a rack is reached directly; a proxy in the environment is for the world outside
+            .max_idle_age(IDLE_MAX)
             .timeout_global(Some(ANSWER_TIME_MAX))
             .build();
         Self { agent: config.into(), url: url.trim_end_matches('/').into(), token: token.into() }

@@ -1,9 +1,10 @@
 //! The server: a thread of its own, because the library is async and nothing else here is.
 
-use super::{BODY_MAX, NAMES, refusal, status_of};
+use super::connections::{self, Limits, body_of};
+use super::{NAMES, refusal, status_of};
 use crate::{OpenError, Waker};
 use axum::Router;
-use axum::body::{Body, to_bytes};
+use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response as HttpResponse};
@@ -48,7 +49,7 @@ impl fmt::Debug for ApiServer {
 }
 
 impl ApiServer {
-    /// Listens at `address`. Each request that shows `token` goes into the receiver, and `waker` is called.
+    /// Listens at `address`, with the usual limits. Each request that shows `token` goes into the receiver, and `waker` is called.
     ///
     /// # Errors
     /// [`OpenError`] when the port is taken or not ours.
@@ -57,16 +58,29 @@ impl ApiServer {
         token: &str,
         waker: Waker,
     ) -> Result<(Self, Receiver<ApiCall>), OpenError> {
+        Self::start_with(address, token, Limits::default(), waker)
+    }
+
+    /// As [`ApiServer::start`], with other limits.
+    ///
+    /// # Errors
+    /// As [`ApiServer::start`].
+    pub fn start_with(
+        address: SocketAddr,
+        token: &str,
+        limits: Limits,
+        waker: Waker,
+    ) -> Result<(Self, Receiver<ApiCall>), OpenError> {
         let listener = std::net::TcpListener::bind(address).map_err(|e| bind_error(address, e))?;
         listener.set_nonblocking(true).map_err(OpenError::system("listen without blocking"))?;
         let address = listener.local_addr().map_err(OpenError::system("read the listening address"))?;
         let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_io()
+            .enable_all()
             .build()
             .map_err(OpenError::system("start the HTTP server"))?;
         let (calls, receiver) = channel();
         let (stop, stopped) = oneshot::channel::<()>();
-        let app = router(Shared { token: token.into(), calls, waker });
+        let app = router(Shared { token: token.into(), calls, limits, waker });
         let serve = move || {
             runtime.block_on(async move {
                 // Inside the runtime, because registering a socket needs it.
@@ -76,7 +90,7 @@ impl ApiServer {
                     drop(stopped.await);
                 };
                 tokio::select! {
-                    _ = axum::serve(listener, app) => {}
+                    () = connections::serve(listener, app, limits) => {}
                     () = until => {}
                 }
             });
@@ -109,6 +123,7 @@ impl Drop for ApiServer {
 struct Shared {
     token: Arc<str>,
     calls: Sender<ApiCall>,
+    limits: Limits,
     waker: Waker,
 }
 
@@ -138,19 +153,9 @@ async fn named(
     if let Err(error) = authorise(&shared.token, &headers) {
         return answer(Err(error));
     }
-    let too_long = |why: String| {
-        let message = format!("the body cannot be read: {why}");
-        answer(Err(refusal(ErrorCode::BadRequest, message, format!("send at most {BODY_MAX} bytes"))))
-    };
-    // Before the first byte of it is read: a caller that announces too much may never send it, and would be waited for.
-    let announced =
-        headers.get(header::CONTENT_LENGTH).and_then(|len| len.to_str().ok()?.parse::<u64>().ok());
-    if let Some(len) = announced.filter(|&len| len > BODY_MAX as u64) {
-        return too_long(format!("{len} bytes are announced"));
-    }
-    let body = match to_bytes(body, BODY_MAX).await {
+    let body = match body_of(&headers, body, shared.limits).await {
         Ok(body) => body,
-        Err(why) => return too_long(why.to_string()),
+        Err(error) => return answer(Err(error)),
     };
     match parse(&name, &body) {
         Ok(request) => answer(ask(&shared, request).await),

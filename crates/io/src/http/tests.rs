@@ -1,15 +1,45 @@
 //! The server with a client over loopback TCP, and a stand-in for the control plane's thread that answers what a test says.
 
-use super::{ApiCallError, ApiClient, ApiServer, BODY_MAX, server};
+use super::{ApiCallError, ApiClient, ApiServer, BODY_MAX, Limits, server};
 use crate::{OpenError, Waker};
 use farmem_control::api::{ErrorCode, Request, Response};
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::Duration;
 
 const TOKEN: &str = "a token";
 
 fn start() -> (ApiServer, std::sync::mpsc::Receiver<super::ApiCall>) {
     ApiServer::start(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), TOKEN, Waker::new(|| {})).unwrap()
+}
+
+/// A server that is soon out of patience, and sees few at once.
+fn start_impatient() -> (ApiServer, std::sync::mpsc::Receiver<super::ApiCall>) {
+    let patience = Duration::from_millis(150);
+    let limits = Limits { head: patience, body: patience, connections_max: 3 };
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    ApiServer::start_with(any, TOKEN, limits, Waker::new(|| {})).unwrap()
+}
+
+/// Sends byte after byte, slowly, until the server says something or hangs up; answers what it said.
+fn dribble(server: &ApiServer, begin: &str) -> String {
+    let mut stream = TcpStream::connect(server.address()).unwrap();
+    stream.write_all(begin.as_bytes()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
+    let mut answer = Vec::new();
+    loop {
+        // Once the server has hung up this fails or not; what it said is there to be read in any case.
+        let _sent = stream.write(b"x");
+        match stream.read_to_end(&mut answer) {
+            Ok(_) => return String::from_utf8(answer).unwrap(),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => panic!("{error} after {:?}", String::from_utf8_lossy(&answer)),
+        }
+    }
+}
+
+fn serves(server: &ApiServer) -> bool {
+    raw(server, "GET /v1/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").starts_with("HTTP/1.1 200")
 }
 
 /// A raw HTTP request, for what no good client sends. Answers status line and body.
@@ -98,6 +128,63 @@ fn an_oversized_body_is_refused() {
     let chunked = post(&format!("Transfer-Encoding: chunked\r\n\r\n{chunk}0\r\n\r\n"));
     assert!(chunked.starts_with("HTTP/1.1 400") && chunked.contains("send at most 65536 bytes"), "{chunked}");
     assert!(calls.try_recv().is_err(), "nothing reached the control plane");
+}
+
+/// Whoever sends a head or a body byte by byte is told so and cut off, and the server goes on serving.
+#[test]
+fn whoever_dribbles_is_cut_off() {
+    let (server, calls) = start_impatient();
+    let head = dribble(&server, "GET /v1/health HTTP/1.1\r\nHost: x\r\nX-Long: ");
+    assert!(head.starts_with("HTTP/1.1 408 ") && head.contains("too_slow"), "{head}");
+    assert!(serves(&server));
+    let begin = format!(
+        "POST /v1/allocate HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 60000\r\n\r\n"
+    );
+    let body = dribble(&server, &begin);
+    assert!(body.starts_with("HTTP/1.1 408 ") && body.contains("too_slow"), "{body}");
+    assert!(serves(&server));
+    assert!(calls.try_recv().is_err(), "half a request reached the control plane");
+}
+
+/// A connection that says nothing ends without an answer, before its first request as after one: it would be taken for the answer to the next.
+#[test]
+fn idle_connections_end() {
+    let (server, _calls) = start_impatient();
+    let mut silent = TcpStream::connect(server.address()).unwrap();
+    let mut answer = String::new();
+    assert_eq!(silent.read_to_string(&mut answer).unwrap(), 0);
+    let answer = raw(&server, "GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok\n"), "{answer}");
+}
+
+/// More connections than the server takes at once: those that say nothing end, and the others are served.
+#[test]
+fn silent_connections_do_not_keep_others_out() {
+    let (server, _calls) = start_impatient();
+    let silent: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(server.address()).unwrap()).collect();
+    assert!(serves(&server));
+    drop(silent);
+}
+
+/// A refusal that comes before the whole request is read by whoever is still sending: the rest finds somebody who takes it. Else the system would
+/// answer the rest with a reset, and a client that is not done sending would see that instead of the refusal.
+#[test]
+fn an_early_refusal_outlives_the_rest_of_the_request() {
+    let (server, _calls) = start();
+    for announced in [2000, 100_000] {
+        let mut stream = TcpStream::connect(server.address()).unwrap();
+        let head = format!("POST /v1/overview HTTP/1.1\r\nHost: x\r\nContent-Length: {announced}\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut first = [0; 1];
+        stream.read_exact(&mut first).unwrap();
+        for _ in 0..2 {
+            stream.write_all(&[b' '; 1000]).expect("the server takes the rest");
+        }
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("no reset");
+        assert!(answer.starts_with("TTP/1.1 401"), "{answer}");
+    }
 }
 
 /// A second server on the same port says who has it; nobody listening says so too.
