@@ -98,6 +98,62 @@ pub enum Request {
         /// `none` (takes a grant back), `read` or `read_write`.
         perm: PermName,
     },
+    /// A process begins. All processes of a domain, on whatever hosts, have one address space, which begins with the first of them and
+    /// is given back with the last. Answer: [`Response::Process`].
+    ProcessStart {
+        /// Its protection domain.
+        domain: u32,
+        /// Most bytes of the heap that `brk` moves in; only the first process of a domain is asked.
+        #[serde(default)]
+        heap: u64,
+    },
+    /// A process ends. Answer: [`Response::Done`].
+    ProcessExit {
+        /// The process.
+        process: u32,
+    },
+    /// As mmap(2), anonymous: zeroed memory. Answer: [`Response::Returned`].
+    Mmap {
+        /// The process.
+        process: u32,
+        /// Where; a wish without MAP_FIXED (0x10) or MAP_FIXED_NOREPLACE (0x100000).
+        #[serde(default)]
+        addr: u64,
+        /// Bytes.
+        len: u64,
+        /// PROT_READ 1, PROT_WRITE 2.
+        prot: u32,
+        /// As Linux has them on x86-64.
+        #[serde(default)]
+        flags: u32,
+    },
+    /// As munmap(2). Answer: [`Response::Returned`].
+    Munmap {
+        /// The process.
+        process: u32,
+        /// First byte.
+        addr: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// As mprotect(2). Answer: [`Response::Returned`].
+    Mprotect {
+        /// The process.
+        process: u32,
+        /// First byte.
+        addr: u64,
+        /// Bytes.
+        len: u64,
+        /// PROT_READ 1, PROT_WRITE 2.
+        prot: u32,
+    },
+    /// As the system call brk(2): answers where the heap ends afterwards, moved or not. Answer: [`Response::Returned`].
+    Brk {
+        /// The process.
+        process: u32,
+        /// Where it shall end.
+        addr: u64,
+    },
     /// Who is there and what is allocated. Answer: [`Response::Overview`].
     Overview,
 }
@@ -241,8 +297,22 @@ pub enum Response {
         vmas: Vec<VmaInfo>,
         /// Domains, by number and name.
         domains: Vec<(u32, String)>,
+        /// How evenly the nodes are allocated: Jain's index in millionths.
+        balance_ppm: u32,
         /// True when the switch has joined.
         switch: bool,
+    },
+    /// A process.
+    Process {
+        /// Its number.
+        process: u32,
+        /// Where the heap of its address space begins; 0 when it has none.
+        heap: u64,
+    },
+    /// What a memory system call returns, as from the kernel: a value, or a negative error number.
+    Returned {
+        /// The value.
+        value: i64,
     },
     /// A domain.
     Domain {

@@ -9,8 +9,11 @@
 //! ```
 
 use crate::grants;
-use crate::record::{Change, HostRow, NodeRow, Refusal, Role, Span, SwitchRow, Told, VmaRow, What, Why};
+use crate::record::{
+    Change, HostRow, NodeRow, Refusal, Remap, Role, Span, SwitchRow, Told, VmaRow, What, Why,
+};
 use crate::state::{Effect, Misfit, State};
+use crate::syscalls::Edit;
 use crate::tables::{queue_pair_gone, session_gone};
 use crate::updates::{Entry, Queue, Reach};
 use alloc::vec::Vec;
@@ -26,9 +29,10 @@ impl What {
     /// True when the change does not fail because `role` is silent: the role will be told when it answers, before anything else.
     ///
     /// For `Free`: the addresses are not handed out again before that, so only those who could use them still can.
-    fn tolerates(&self, role: Role) -> bool {
+    pub(crate) fn tolerates(&self, role: Role) -> bool {
         match self {
             Self::Free { .. } => matches!(role, Role::Node(_)),
+            Self::Remap(remap) => remap.only_releases() && matches!(role, Role::Node(_)),
             _ => self.is_membership(),
         }
     }
@@ -46,19 +50,21 @@ impl What {
             | Self::Connect(_)
             | Self::Allocate { .. }
             | Self::Free { .. }
-            | Self::Grant { .. } => false,
+            | Self::Grant { .. }
+            | Self::Remap(_) => false,
         }
     }
 
     /// True for what is about the protection of a vma. When a role joins meanwhile it is told again, behind that role's tables: taking it
     /// back elsewhere could need entries that somebody else got since (PROTOCOL 8.5).
     const fn is_protection(&self) -> bool {
-        matches!(self, Self::Allocate { .. } | Self::Free { .. } | Self::Grant { .. })
+        matches!(self, Self::Allocate { .. } | Self::Free { .. } | Self::Grant { .. } | Self::Remap(_))
     }
 
     /// True when a restart of the control plane takes the change back: nobody could have been told of it. What was to go, goes.
-    const fn is_revocable(&self) -> bool {
+    fn is_revocable(&self) -> bool {
         match self {
+            Self::Remap(remap) => remap.starts.is_some() || remap.reserved().next().is_some(),
             Self::LeaveNode { .. }
             | Self::LeaveHost { .. }
             | Self::Disconnect(_)
@@ -124,11 +130,26 @@ impl State {
                     return Err(Misfit("a vma over another"));
                 }
             }
+            What::Remap(remap) => self.begin_remap(id, remap)?,
             What::OpenSession(_) | What::Connect(_) | What::Free { .. } | What::Grant { .. } => {}
         }
         for role in self.concerned(what) {
             for (update, undo) in self.tell(what, role) {
                 self.enqueue(role, Some(id), Told(update), undo, effects);
+            }
+        }
+        Ok(())
+    }
+
+    fn begin_remap(&mut self, id: u64, remap: &Remap) -> Result<(), Misfit> {
+        if let Some(process) = remap.starts {
+            self.next_process = process.checked_add(1).ok_or(Misfit("there is no further process"))?;
+        }
+        for (base, size) in remap.reserved() {
+            let node = self.node_at(base).ok_or(Misfit("a vma on no node"))?;
+            let row = VmaRow { size, node, domain: remap.domain, pending: Some(id), grants: Vec::new() };
+            if self.vmas.insert(base, row).is_some() {
+                return Err(Misfit("a vma over another"));
             }
         }
         Ok(())
@@ -363,6 +384,9 @@ impl State {
             What::Allocate { base, .. } => {
                 self.vmas.remove(&base);
             }
+            What::Remap(remap) => remap.reserved().for_each(|(base, _)| {
+                self.vmas.remove(&base);
+            }),
             _ => {}
         }
     }
@@ -394,6 +418,7 @@ impl State {
             What::Free { base } => {
                 self.vmas.remove(base);
             }
+            What::Remap(remap) => self.commit_remap(remap),
             What::Grant { vma, base, len, to, perm } => {
                 let span = Span { base: *base, len: *len, perm: *perm };
                 let spans = grants::overlay(self.grants_of(*vma, *to), span);
@@ -406,6 +431,29 @@ impl State {
                 }
             }
             What::LeaveNode { .. } | What::LeaveHost { .. } | What::Disconnect(_) => {}
+        }
+    }
+
+    fn commit_remap(&mut self, remap: &Remap) {
+        let space = self.spaces.entry(remap.domain).or_default();
+        for edit in &remap.edits {
+            space.apply(edit);
+            match edit {
+                Edit::Reserve { base, .. } => {
+                    self.vmas.entry(*base).and_modify(|vma| vma.pending = None);
+                }
+                Edit::Release { base } => {
+                    self.vmas.remove(base);
+                }
+                _ => {}
+            }
+        }
+        self.processes.extend(remap.starts.map(|process| (process, remap.domain)));
+        if let Some(process) = remap.ends {
+            self.processes.remove(&process);
+        }
+        if !self.processes.values().any(|&domain| domain == remap.domain) {
+            self.spaces.remove(&remap.domain);
         }
     }
 

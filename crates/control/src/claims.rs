@@ -18,6 +18,8 @@ pub(crate) enum Claim {
     Vma(u64),
     /// A session of a host in a domain.
     Session(u16, u32),
+    /// The address space of a domain, with all its vmas.
+    Space(u32),
 }
 
 /// How a request is about a thing.
@@ -69,12 +71,36 @@ impl State {
             Request::Allocate { node, .. } => node.and_then(uses_node).into_iter().collect(),
             Request::Free { base, .. } | Request::Grant { base, .. } => {
                 let found = self.vma_at(*base);
-                let needs =
-                    found.map(|(base, vma)| [Some(Need::Changes(Claim::Vma(base))), uses_node(vma.node)]);
+                let needs = found.map(|(base, vma)| {
+                    let space = Need::Uses(Claim::Space(vma.domain));
+                    [Some(Need::Changes(Claim::Vma(base))), Some(space), uses_node(vma.node)]
+                });
                 needs.into_iter().flatten().flatten().collect()
             }
+            Request::ProcessStart { domain, .. } => self.needs_of_space(Some(*domain)),
+            Request::ProcessExit { process }
+            | Request::Mmap { process, .. }
+            | Request::Munmap { process, .. }
+            | Request::Mprotect { process, .. }
+            | Request::Brk { process, .. } => self.needs_of_space(self.processes.get(process).copied()),
             Request::CreateDomain { .. } | Request::Overview => Vec::new(),
         }
+    }
+}
+
+impl State {
+    /// A call changes the space and may change each of its vmas, on whatever node.
+    fn needs_of_space(&self, domain: Option<u32>) -> Vec<Need> {
+        let Some(domain) = domain else { return Vec::new() };
+        let space = self.spaces.get(&domain);
+        let vmas = space.into_iter().flat_map(|space| space.vmas());
+        let mut needs = Vec::from([Need::Changes(Claim::Space(domain))]);
+        for (base, _) in vmas {
+            needs.push(Need::Uses(Claim::Vma(base)));
+            let node = self.vmas.get(&base).map(|vma| Claim::Member(Port::node(vma.node).0));
+            needs.extend(node.map(Need::Uses));
+        }
+        needs
     }
 }
 
@@ -90,6 +116,7 @@ pub(crate) fn claim(what: &What) -> Option<Claim> {
         What::Allocate { base, .. } | What::Free { base } | What::Grant { vma: base, .. } => {
             Some(Claim::Vma(*base))
         }
+        What::Remap(remap) => Some(Claim::Space(remap.domain)),
         What::Connect(_) | What::Disconnect(_) => None,
     }
 }

@@ -3,8 +3,9 @@
 use crate::allocate::{PAGE, VA_END};
 use crate::claims::claim;
 use crate::grants;
-use crate::record::{Role, VmaRow, What};
+use crate::record::{Remap, Role, VmaRow, What};
 use crate::state::{Misfit, State};
+use crate::syscalls::Edit;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
@@ -20,6 +21,7 @@ impl State {
     pub(crate) fn sound(&self) -> Result<(), Misfit> {
         self.nodes_sound()
             .and_then(|()| self.vmas_sound())
+            .and_then(|()| self.spaces_sound())
             .and_then(|()| self.names_sound())
             .map_err(Misfit)?;
         self.endpoints_sound().and_then(|()| self.changes_sound()).map_err(Misfit)
@@ -43,6 +45,7 @@ impl State {
             }
             What::Allocate { base, size, node, .. } => self.vma_fits(*base, *size, *node),
             What::Free { base } => self.vmas.contains_key(base),
+            What::Remap(remap) => self.remap_fits(remap),
             What::Grant { vma, base, len, .. } => self.vmas.get(vma).is_some_and(|row| {
                 *len > 0 && base >= vma && base.checked_add(*len).is_some_and(|end| end <= vma + row.size)
             }),
@@ -66,11 +69,61 @@ impl State {
                 end.is_some_and(|end| end <= first + row.size) && domain(to) && *to != row.domain
             }),
             What::Allocate { base, node, .. } => self.vmas.get(base).is_some_and(|row| row.node == *node),
+            What::Remap(remap) => self.remap_goes_on(remap),
             What::JoinSwitch { .. } => self.switch.is_some(),
             What::JoinNode { node, .. } => self.nodes.contains_key(node),
             What::JoinHost { host, .. } => self.hosts.get(host).is_some_and(|row| row.present),
             What::LeaveNode { .. } | What::LeaveHost { .. } => true,
         }
+    }
+
+    fn remap_fits(&self, remap: &Remap) -> bool {
+        let known = self.domains.contains_key(&remap.domain);
+        let starts = remap.starts.is_none_or(|process| process >= self.next_process);
+        let ends = remap.ends.is_none_or(|process| self.processes.get(&process) == Some(&remap.domain));
+        let space = self.spaces.get(&remap.domain).cloned();
+        let begun = space.is_some() || remap.starts.is_some();
+        let mut space = space.unwrap_or_default();
+        let placed =
+            |base: u64, size: u64| self.node_at(base).is_some_and(|node| self.vma_fits(base, size, node));
+        let edits = remap.edits.iter().all(|edit| {
+            let fits = match *edit {
+                Edit::Reserve { base, size } => placed(base, size),
+                Edit::Release { base } => space.vma(base).is_some(),
+                _ => true,
+            };
+            if fits {
+                space.apply(edit);
+            }
+            fits && space.fault().is_none()
+        });
+        known && starts && ends && begun && edits
+    }
+
+    fn remap_goes_on(&self, remap: &Remap) -> bool {
+        let space = self.spaces.get(&remap.domain);
+        remap.edits.iter().all(|edit| match edit {
+            Edit::Reserve { base, .. } => self.vmas.contains_key(base),
+            Edit::Release { base } => space.is_some_and(|space| space.vma(*base).is_some()),
+            _ => true,
+        })
+    }
+
+    fn spaces_sound(&self) -> Verdict {
+        for (domain, space) in &self.spaces {
+            space.fault().map_or(Ok(()), Err)?;
+            must(self.processes.values().any(|of| of == domain), "an address space has a process")?;
+            for (base, size) in space.vmas() {
+                let its = |vma: &VmaRow| (vma.size, vma.domain, vma.pending) == (size, *domain, None);
+                must(self.vmas.get(&base).is_some_and(its), "the vmas of a space are its domain's")?;
+            }
+        }
+        let known = |(process, domain): (&u32, &u32)| {
+            *process < self.next_process
+                && self.spaces.contains_key(domain)
+                && self.domains.contains_key(domain)
+        };
+        must(self.processes.iter().all(known), "a process has an address space")
     }
 
     fn has_joined(&self, host: u16) -> bool {
@@ -118,7 +171,11 @@ impl State {
             self.grants_sound(base, vma)?;
             if let Some(id) = vma.pending {
                 let change = self.changes.get(&id).map(|change| &change.what);
-                let its = matches!(change, Some(What::Allocate { base: its, .. }) if *its == base);
+                let its = match change {
+                    Some(What::Allocate { base: its, .. }) => *its == base,
+                    Some(What::Remap(remap)) => remap.reserved().any(|(its, _)| its == base),
+                    _ => false,
+                };
                 must(its, "a pending vma has its change")?;
             }
         }

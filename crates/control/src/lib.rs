@@ -21,12 +21,14 @@ mod grants;
 mod invariants;
 mod link;
 mod members;
+mod processes;
 mod record;
 mod replies;
 mod requests;
 pub mod reset;
 pub mod splitting;
 mod state;
+mod syscalls;
 mod tables;
 mod updates;
 
@@ -97,6 +99,7 @@ pub struct Bounds {
     pub grants_max: usize,
     pub sessions_max: usize,
     pub connections_max: usize,
+    pub processes_max: usize,
     /// Requests that are not answered yet.
     pub pending_max: usize,
 }
@@ -115,6 +118,8 @@ pub const GRANTS_MAX: usize = 65_536;
 pub const SESSIONS_MAX: usize = 65_536;
 /// RC connections of a rack.
 pub const CONNECTIONS_MAX: usize = 65_536;
+/// Processes of a rack that have an address space.
+pub const PROCESSES_MAX: usize = 65_536;
 /// Requests that are not answered yet.
 pub const PENDING_MAX: usize = 1024;
 
@@ -128,6 +133,7 @@ impl Default for Bounds {
             grants_max: GRANTS_MAX,
             sessions_max: SESSIONS_MAX,
             connections_max: CONNECTIONS_MAX,
+            processes_max: PROCESSES_MAX,
             pending_max: PENDING_MAX,
         }
     }

@@ -5,6 +5,7 @@
 //! the events that led to them.
 
 use crate::api::PermName;
+use crate::syscalls::{Edit, Space};
 use crate::updates::Queue;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -37,6 +38,10 @@ pub(crate) enum Line {
     Restarted,
     /// Row: the counters that no other row shows.
     Counters { next_change: u64, switch_generation: u16 },
+    /// Row: the address space of a domain, and its processes.
+    Space { domain: u32, space: Space, processes: Vec<u32> },
+    /// Row: the number of the next process.
+    NextProcess(u32),
     /// Row: the switch.
     Switch(SwitchRow),
     /// Row: a memory node.
@@ -166,6 +171,35 @@ pub(crate) enum What {
         to: u32,
         perm: PermName,
     },
+    Remap(Remap),
+}
+
+/// A change of an address space: a memory system call that was planned, or the begin or end of a process.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Remap {
+    pub(crate) domain: u32,
+    pub(crate) edits: Vec<Edit>,
+    /// What the caller gets.
+    pub(crate) value: i64,
+    /// The process that begins with it.
+    pub(crate) starts: Option<u32>,
+    /// The process that ends with it.
+    pub(crate) ends: Option<u32>,
+}
+
+impl Remap {
+    /// First byte and size of the vmas it takes.
+    pub(crate) fn reserved(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.edits.iter().filter_map(|edit| match edit {
+            Edit::Reserve { base, size } => Some((*base, *size)),
+            _ => None,
+        })
+    }
+
+    /// True when it only gives memory back.
+    pub(crate) fn only_releases(&self) -> bool {
+        self.edits.iter().all(|edit| matches!(edit, Edit::Release { .. }))
+    }
 }
 
 /// The switch.

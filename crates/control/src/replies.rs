@@ -1,10 +1,14 @@
 //! Answers: what a change that was made gives the one who asked.
 
 use crate::Control;
+use crate::allocate::PAGE;
 use crate::api::{Endpoint, HostInfo, NodeInfo, Response, VmaInfo};
 use crate::record::{Key, NodeRow, Role, SessionRow, What, gid_text};
 use crate::updates::Reach;
+use alloc::vec::Vec;
 use farmem_machine::Port;
+
+const PPM: u32 = 1_000_000;
 
 impl Control {
     /// The answer to a change that was just committed.
@@ -41,6 +45,14 @@ impl Control {
             What::Allocate { base, size, node, domain } => {
                 Response::Vma(VmaInfo { base: *base, size: *size, node: *node, domain: *domain })
             }
+            What::Remap(remap) => match remap.starts {
+                Some(process) => {
+                    let heap = self.state.spaces.get(&remap.domain).and_then(|space| space.heap_start());
+                    Response::Process { process, heap: heap.unwrap_or(0) }
+                }
+                None if remap.ends.is_some() => Response::Done {},
+                None => Response::Returned { value: remap.value },
+            },
             What::LeaveNode { .. }
             | What::LeaveHost { .. }
             | What::Disconnect(_)
@@ -70,8 +82,23 @@ impl Control {
             hosts: hosts.collect(),
             vmas: vmas.collect(),
             domains: self.state.domains.iter().map(|(&domain, name)| (domain, name.clone())).collect(),
+            balance_ppm: self.balance_ppm(),
             switch: self.state.reach(Role::Switch).is_some_and(|reach| reach != Reach::Held),
         }
+    }
+
+    /// Jain's index of what the nodes have allocated (MIND 7.2), in millionths: all when each has the same, as little as one part in
+    /// the number of nodes when one has everything.
+    fn balance_ppm(&self) -> u32 {
+        let there = self.state.nodes.iter().filter(|(_, row)| row.joining.is_none());
+        let pages: Vec<u128> =
+            there.map(|(&node, _)| u128::from(self.state.allocated(node, false) / PAGE)).collect();
+        let sum: u128 = pages.iter().sum();
+        let squares: u128 = pages.iter().map(|pages| pages * pages).sum();
+        if squares == 0 {
+            return PPM;
+        }
+        u32::try_from(sum * sum * u128::from(PPM) / (squares * pages.len() as u128)).unwrap_or(PPM)
     }
 
     fn node_infos(&self) -> impl Iterator<Item = NodeInfo> + '_ {

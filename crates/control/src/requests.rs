@@ -1,12 +1,13 @@
 //! What a request means: an answer at once, or a change to begin (PROTOCOL 8.10 to 8.14).
 
 use crate::Control;
-use crate::allocate::{VA_END, first_fit, vma_size};
+use crate::allocate::{VA_END, vma_size};
 use crate::api::{ApiError, ErrorCode, PermName, Request, Response};
 use crate::errors::{bad, bound, error, not_found};
 use crate::grants;
 use crate::members::name_allowed;
 use crate::record::{ConnectionRow, Key, Line, Role, SessionRow, Span, VmaRow, What};
+use crate::syscalls::Call;
 use crate::updates::Reach;
 use alloc::format;
 use alloc::string::String;
@@ -42,6 +43,18 @@ impl Control {
             Request::Grant { domain, base, len, to, perm } => {
                 self.grant(*domain, Span { base: *base, len: *len, perm: *perm }, *to)
             }
+            Request::ProcessStart { domain, heap } => self.process_start(*domain, *heap),
+            Request::ProcessExit { process } => self.process_exit(*process),
+            Request::Mmap { process, addr, len, prot, flags } => {
+                self.memory_call(*process, &Call::Mmap { addr: *addr, len: *len, prot: *prot, flags: *flags })
+            }
+            Request::Munmap { process, addr, len } => {
+                self.memory_call(*process, &Call::Munmap { addr: *addr, len: *len })
+            }
+            Request::Mprotect { process, addr, len, prot } => {
+                self.memory_call(*process, &Call::Mprotect { addr: *addr, len: *len, prot: *prot })
+            }
+            Request::Brk { process, addr } => self.memory_call(*process, &Call::Brk { addr: *addr }),
             Request::Overview => Ok(Decision::Reply(self.overview())),
         }
     }
@@ -133,20 +146,13 @@ impl Control {
         // MIND 4.1: the least allocated first. The sort is stable: of equals, the lowest number.
         nodes.sort_by_cached_key(|&node| self.state.allocated(node, true));
         let vma = vma_size(size).filter(|&size| size < VA_END);
-        let placed =
-            vma.and_then(|size| nodes.iter().find_map(|&node| Some((self.place(node, size)?, size, node))));
+        let placed = vma.and_then(|size| {
+            nodes.iter().find_map(|&node| Some((self.state.place(node, size)?, size, node)))
+        });
         match placed {
             Some((base, size, node)) => Ok(Decision::Begin(What::Allocate { base, size, node, domain })),
             None => Err(self.out_of_memory(size, vma, &nodes)),
         }
-    }
-
-    /// First fit inside the node's memory.
-    fn place(&self, node: u16, size: u64) -> Option<u64> {
-        let row = self.state.nodes.get(&node)?;
-        let end = row.base + row.capacity;
-        let taken = self.state.vmas.range(row.base..end).map(|(&base, vma)| (base, vma.size));
-        first_fit(taken, row.base, end, size)
     }
 
     fn out_of_memory(&self, size: u64, vma: Option<u64>, nodes: &[u16]) -> ApiError {
@@ -172,6 +178,10 @@ impl Control {
                 vma.size
             );
             return Err(bad(message, format!("free {first:#x}")));
+        }
+        if self.state.space_of(base).is_some() {
+            let message = format!("the vma at {base:#x} is part of the address space of domain {domain}");
+            return Err(error(ErrorCode::Conflict, message, "use `munmap`, or end its processes"));
         }
         self.switch_answers()?;
         Ok(Decision::Begin(What::Free { base }))
@@ -212,7 +222,7 @@ impl Control {
         Ok(Decision::Begin(What::Grant { vma: first, base, len, to, perm }))
     }
 
-    fn in_flight(&self, kind: impl Fn(&What) -> bool) -> usize {
+    pub(crate) fn in_flight(&self, kind: impl Fn(&What) -> bool) -> usize {
         self.state.changes.values().filter(|change| kind(&change.what)).count()
     }
 
@@ -232,7 +242,7 @@ impl Control {
         Ok((base, vma))
     }
 
-    fn domain_known(&self, domain: u32) -> Result<(), ApiError> {
+    pub(crate) fn domain_known(&self, domain: u32) -> Result<(), ApiError> {
         if self.state.domains.contains_key(&domain) {
             return Ok(());
         }
@@ -247,7 +257,7 @@ impl Control {
     }
 
     /// The switch has not joined, or can be told things.
-    fn switch_answers(&self) -> Result<(), ApiError> {
+    pub(crate) fn switch_answers(&self) -> Result<(), ApiError> {
         match (&self.state.switch, self.state.reach(Role::Switch)) {
             (None, _) | (_, Some(Reach::Ready | Reach::Held)) => Ok(()),
             (_, Some(Reach::Silent)) => Err(self.state.unavailable(Role::Switch, "does not answer")),
@@ -255,7 +265,7 @@ impl Control {
         }
     }
 
-    fn node_answers(&self, node: u16) -> Result<(), ApiError> {
+    pub(crate) fn node_answers(&self, node: u16) -> Result<(), ApiError> {
         if !self.state.nodes.contains_key(&node) {
             return Err(not_found(
                 format!("there is no node {node}"),

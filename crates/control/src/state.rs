@@ -7,6 +7,7 @@ use crate::record::{
     Change, ConnectionRow, HostRow, Key, Line, NodeRow, Record, Role, SessionRow, Span, SwitchRow, VmaRow,
     What, Why,
 };
+use crate::syscalls::Space;
 use crate::updates::{Queue, Reach};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -30,6 +31,11 @@ pub(crate) struct State {
     pub(crate) sessions: BTreeMap<u32, SessionRow>,
     /// By the host's queue pair.
     pub(crate) connections: BTreeMap<u32, ConnectionRow>,
+    /// By domain; of those that have processes.
+    pub(crate) spaces: BTreeMap<u32, Space>,
+    /// The domain of each process.
+    pub(crate) processes: BTreeMap<u32, u32>,
+    pub(crate) next_process: u32,
     pub(crate) queues: BTreeMap<Role, Queue>,
     /// By number, in the order they began.
     pub(crate) changes: BTreeMap<u64, Change>,
@@ -66,6 +72,11 @@ impl State {
                 self.next_change = *next_change;
                 self.switch_generation = *switch_generation;
             }
+            Line::Space { domain, space, processes } => {
+                self.spaces.insert(*domain, space.clone());
+                self.processes.extend(processes.iter().map(|&process| (process, *domain)));
+            }
+            Line::NextProcess(next) => self.next_process = *next,
             Line::Switch(row) => self.switch = Some(row.clone()),
             Line::Node { node, row } => {
                 self.nodes.insert(*node, row.clone());
@@ -110,6 +121,14 @@ impl State {
         lines.extend(self.nodes.iter().map(|(&node, row)| Line::Node { node, row: row.clone() }));
         lines.extend(self.hosts.iter().map(|(&host, row)| Line::Host { host, row: row.clone() }));
         lines.extend(self.vmas.iter().map(|(&base, row)| Line::Vma { base, row: row.clone() }));
+        lines.extend(self.spaces.iter().map(|(&domain, space)| {
+            let its = self.processes.iter().filter(|&(_, &of)| of == domain);
+            let processes = its.map(|(&process, _)| process).collect();
+            Line::Space { domain, space: space.clone(), processes }
+        }));
+        if self.next_process > 0 {
+            lines.push(Line::NextProcess(self.next_process));
+        }
         lines.extend(self.sessions.values().cloned().map(Line::Session));
         lines.extend(self.connections.values().cloned().map(Line::Connection));
         lines.extend(self.queues.iter().map(|(&role, queue)| Line::Queue { role, queue: queue.clone() }));

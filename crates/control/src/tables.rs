@@ -6,6 +6,7 @@ use crate::record::{
     ConnectionRow, HostRow, Key, NodeRow, Role, SessionRow, Span, Told, VmaRow, What, node_id, perm,
 };
 use crate::state::State;
+use crate::syscalls::Edit;
 use crate::updates::Entry;
 use alloc::vec::Vec;
 use farmem_machine::Port;
@@ -29,6 +30,15 @@ impl State {
                 .collect(),
             What::Connect(row) | What::Disconnect(row) => Vec::from([Role::Node(row.node)]),
             What::Allocate { node, .. } => Vec::from([Role::Node(*node), Role::Switch]),
+            What::Remap(remap) => {
+                let mut roles: Vec<Role> =
+                    remap.edits.iter().filter_map(|edit| self.node_of_edit(edit)).map(Role::Node).collect();
+                roles.sort_unstable();
+                roles.dedup();
+                let told = !roles.is_empty();
+                roles.extend(told.then_some(Role::Switch));
+                roles
+            }
             What::Free { base } | What::Grant { vma: base, .. } => {
                 of_vma(base).into_iter().chain([Role::Switch]).collect()
             }
@@ -58,7 +68,15 @@ impl State {
             What::Connect(row) => Vec::from([step(queue_pair(row), [queue_pair_gone(row)])]),
             What::Disconnect(row) => Vec::from([(queue_pair_gone(row), None)]),
             What::Allocate { base, size, domain, .. } => allocate(*base, *size, *domain, role),
-            What::Free { base } => self.vmas.get(base).map_or_else(Vec::new, |vma| free(*base, vma)),
+            What::Free { base } => self.vmas.get(base).map_or_else(Vec::new, |vma| self.free(*base, vma)),
+            What::Remap(remap) => {
+                let its = |edit: &&Edit| {
+                    let node = self.node_of_edit(edit);
+                    node.is_some_and(|node| role == Role::Switch || role == Role::Node(node))
+                };
+                let edits = remap.edits.iter().filter(its);
+                edits.flat_map(|edit| self.tell_edit(remap.domain, edit, role)).collect()
+            }
             What::Grant { vma, base, len, to, perm } => {
                 let back = grants::slice(self.grants_of(*vma, *to), *base, *len);
                 let back = back.into_iter().map(|span| protect(*to, span));
@@ -105,7 +123,7 @@ impl State {
         }
         updates.extend(self.host_peers());
         for (&base, vma) in &self.vmas {
-            updates.extend(protections(base, vma));
+            updates.extend(self.protections(base, vma));
         }
         updates.extend(self.sessions.values().map(session));
         updates
@@ -118,7 +136,7 @@ impl State {
             updates.push(Update::Range { base: VirtAddr(row.base), len: row.capacity, offset: 0 });
         }
         for (&base, vma) in self.vmas.iter().filter(|(_, vma)| vma.node == node) {
-            updates.extend(protections(base, vma));
+            updates.extend(self.protections(base, vma));
         }
         updates.extend(self.host_peers());
         let known = self
@@ -135,23 +153,39 @@ impl State {
         rows.map(|(&host, row)| peer(Port::host(host), row.gid, row.home))
     }
 
+    /// Everything the owner and the grantees of a vma may do with it.
+    fn protections(&self, base: u64, vma: &VmaRow) -> Vec<Update> {
+        if vma.pending.is_some() {
+            return Vec::new();
+        }
+        let own = self.own_spans(base, vma, base, vma.size).into_iter();
+        let own = own.filter(|span| span.perm != PermName::None).map(|span| protect(vma.domain, span));
+        let mut updates: Vec<Update> = own.collect();
+        for (domain, spans) in &vma.grants {
+            updates.extend(spans.iter().map(|&span| protect(*domain, span)));
+        }
+        updates
+    }
+
+    /// A vma that goes: nobody may use it any more.
+    pub(crate) fn free(&self, base: u64, vma: &VmaRow) -> Vec<Step> {
+        let none = whole(base, vma.size, PermName::None);
+        let own = self.own_spans(base, vma, base, vma.size);
+        let mut steps = Vec::from([step(
+            protect(vma.domain, none),
+            own.into_iter().map(|span| protect(vma.domain, span)),
+        )]);
+        for (domain, spans) in &vma.grants {
+            steps.push(step(protect(*domain, none), spans.iter().map(|&span| protect(*domain, span))));
+        }
+        steps
+    }
+
     /// True while a node that was there before joins: its translation never went away.
     pub(crate) fn joins_again(&self, row: &NodeRow) -> bool {
         let change = row.joining.and_then(|id| self.changes.get(&id));
         change.is_some_and(|change| matches!(change.what, What::JoinNode { again: true, .. }))
     }
-}
-
-/// Everything `domain` and the grantees may do with a vma that is theirs.
-fn protections(base: u64, vma: &VmaRow) -> Vec<Update> {
-    if vma.pending.is_some() {
-        return Vec::new();
-    }
-    let mut updates = Vec::from([protect(vma.domain, whole(base, vma.size, PermName::ReadWrite))]);
-    for (domain, spans) in &vma.grants {
-        updates.extend(spans.iter().map(|&span| protect(*domain, span)));
-    }
-    updates
 }
 
 fn allocate(base: u64, size: u64, domain: u32, role: Role) -> Vec<Step> {
@@ -163,19 +197,7 @@ fn allocate(base: u64, size: u64, domain: u32, role: Role) -> Vec<Step> {
     }
 }
 
-fn free(base: u64, vma: &VmaRow) -> Vec<Step> {
-    let none = whole(base, vma.size, PermName::None);
-    let mut steps = Vec::from([step(
-        protect(vma.domain, none),
-        [protect(vma.domain, whole(base, vma.size, PermName::ReadWrite))],
-    )]);
-    for (domain, spans) in &vma.grants {
-        steps.push(step(protect(*domain, none), spans.iter().map(|&span| protect(*domain, span))));
-    }
-    steps
-}
-
-fn step(update: Update, undo: impl IntoIterator<Item = Update>) -> Step {
+pub(crate) fn step(update: Update, undo: impl IntoIterator<Item = Update>) -> Step {
     (update, Some(undo.into_iter().map(Told).collect()))
 }
 
@@ -191,7 +213,7 @@ const fn whole(base: u64, len: u64, perm: PermName) -> Span {
     Span { base, len, perm }
 }
 
-fn protect(domain: u32, span: Span) -> Update {
+pub(crate) fn protect(domain: u32, span: Span) -> Update {
     Update::Protect {
         domain: Domain(domain),
         base: VirtAddr(span.base),

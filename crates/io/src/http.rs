@@ -23,7 +23,7 @@ const BODY_MAX: usize = 64 << 10;
 const IDLE_MAX: Duration = Duration::from_secs(10);
 
 /// The names that `POST /v1/NAME` knows.
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 18] = [
     "join_switch",
     "join_node",
     "join_host",
@@ -35,6 +35,12 @@ const NAMES: [&str; 12] = [
     "allocate",
     "free",
     "grant",
+    "process_start",
+    "process_exit",
+    "mmap",
+    "munmap",
+    "mprotect",
+    "brk",
     "overview",
 ];
 

@@ -14,6 +14,10 @@ const PAGE: u64 = 4096;
 const NODES: u8 = 3;
 const HOSTS: u8 = 3;
 const DOMAINS: u32 = 3;
+/// The domain whose processes make memory system calls.
+const PROGRAMS: u32 = DOMAINS + 1;
+/// The first address of far memory.
+const FIRST: u64 = 0x1000_0000_0000;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -45,6 +49,27 @@ enum Step {
         to: u32,
         perm: PermName,
     },
+    Start {
+        heap: u64,
+    },
+    Exit(usize),
+    Map {
+        process: usize,
+        page: u64,
+        pages: u64,
+        fixed: bool,
+    },
+    Unmap {
+        process: usize,
+        page: u64,
+        pages: u64,
+    },
+    Turn {
+        process: usize,
+        page: u64,
+        pages: u64,
+        prot: u32,
+    },
     /// Time passes, in milliseconds.
     Pass(u64),
     /// A port is cut off, or reached again.
@@ -71,6 +96,11 @@ fn step() -> impl Strategy<Value = Step> {
         8 => (domain.clone(), 1u64..9, prop::option::weighted(0.3, node)).prop_map(|(domain, pages, node)| Step::Allocate { domain, pages, node }),
         6 => any::<usize>().prop_map(Step::Free),
         8 => (any::<usize>(), 0u64..16, 1u64..16, domain, perm).prop_map(|(vma, from, blocks, to, perm)| Step::Grant { vma, from, blocks, to, perm }),
+        2 => (0u64..3).prop_map(|heap| Step::Start { heap }),
+        1 => any::<usize>().prop_map(Step::Exit),
+        6 => (any::<usize>(), 0u64..64, 1u64..6, any::<bool>()).prop_map(|(process, page, pages, fixed)| Step::Map { process, page, pages, fixed }),
+        4 => (any::<usize>(), 0u64..64, 1u64..6).prop_map(|(process, page, pages)| Step::Unmap { process, page, pages }),
+        3 => (any::<usize>(), 0u64..64, 1u64..6, 0u32..4).prop_map(|(process, page, pages, prot)| Step::Turn { process, page, pages, prot }),
         8 => (0u64..400).prop_map(Step::Pass),
         2 => (0..=NODES, any::<bool>()).prop_map(|(role, cut)| Step::Cut(role, cut)),
         1 => (0..=NODES, prop::option::of(0usize..60)).prop_map(|(role, room)| Step::Room(role, room)),
@@ -97,11 +127,16 @@ fn role(number: u8) -> Port {
 struct Caller {
     vmas: BTreeMap<u64, VmaInfo>,
     connections: BTreeMap<u32, u16>,
+    processes: Vec<u32>,
     /// Answers read.
     heard: usize,
 }
 
 impl Caller {
+    fn process(&self, index: usize) -> Option<u32> {
+        self.processes.get(index % self.processes.len().max(1)).copied()
+    }
+
     fn vma(&self, index: usize) -> Option<&VmaInfo> {
         self.vmas.values().nth(index % self.vmas.len().max(1))
     }
@@ -126,6 +161,7 @@ impl Caller {
             (Request::Free { base, .. }, Err(error)) if error.message == "cut off" => {
                 self.vmas.remove(base);
             }
+            (_, Ok(Response::Process { process, .. })) => self.processes.push(*process),
             (Request::Connect { node, .. }, Ok(Response::Connection { qpn, .. })) => {
                 self.connections.insert(*qpn, *node);
             }
@@ -169,6 +205,24 @@ fn play(rack: &mut Rack, caller: &Caller, step: Step) {
             let from = from * 1024 % vma.size;
             let len = (blocks * 1024).min(vma.size - from);
             Request::Grant { domain: vma.domain, base: vma.base + from, len, to, perm }
+        }
+        Step::Start { heap } => Request::ProcessStart { domain: PROGRAMS, heap: heap * PAGE },
+        Step::Exit(index) => {
+            let Some(process) = caller.process(index) else { return };
+            Request::ProcessExit { process }
+        }
+        Step::Map { process, page, pages, fixed } => {
+            let Some(process) = caller.process(process) else { return };
+            let (addr, flags) = if fixed { (FIRST + page * PAGE, 0x32) } else { (0, 0x22) };
+            Request::Mmap { process, addr, len: pages * PAGE, prot: 3, flags }
+        }
+        Step::Unmap { process, page, pages } => {
+            let Some(process) = caller.process(process) else { return };
+            Request::Munmap { process, addr: FIRST + page * PAGE, len: pages * PAGE }
+        }
+        Step::Turn { process, page, pages, prot } => {
+            let Some(process) = caller.process(process) else { return };
+            Request::Mprotect { process, addr: FIRST + page * PAGE, len: pages * PAGE, prot }
         }
         Step::Pass(millis) => return rack.pass(Duration::from_millis(millis)),
         Step::Cut(number, true) => {
@@ -240,7 +294,7 @@ fn history(faults: Faults, steps: &[Step], seed: u64) -> (Rack, Caller) {
     config.retries_max = 4;
     let mut rack = Rack::with(seed, config);
     let mut caller = Caller::default();
-    for domain in 1..=DOMAINS {
+    for domain in 1..=PROGRAMS {
         rack.domain(&format!("d{domain}"));
     }
     for request in [Request::JoinSwitch { gid: text(2) }, join_node(1), join_node(2)] {
@@ -267,14 +321,15 @@ fn check_end(rack: &mut Rack, caller: &Caller) -> Result<(), TestCaseError> {
             rack.check_tables(port);
         }
     }
+    let allocated: u64 = nodes.iter().map(|node| node.allocated).sum();
+    prop_assert_eq!(allocated, vmas.iter().map(|vma| vma.size).sum::<u64>());
     // What the caller was told it has, it has. What it has beyond that, nobody could have told it: its answer was cut off.
-    let there: BTreeMap<u64, VmaInfo> = vmas.into_iter().map(|vma| (vma.base, vma)).collect();
+    let there: BTreeMap<u64, VmaInfo> =
+        vmas.into_iter().filter(|vma| vma.domain != PROGRAMS).map(|vma| (vma.base, vma)).collect();
     for (base, vma) in &caller.vmas {
         prop_assert_eq!(there.get(base), Some(vma), "a vma is lost");
     }
     prop_assert!(rack.restarts > 0 || there.len() == caller.vmas.len(), "a vma nobody asked for");
-    let allocated: u64 = nodes.iter().map(|node| node.allocated).sum();
-    prop_assert_eq!(allocated, there.values().map(|vma| vma.size).sum::<u64>());
     Ok(())
 }
 

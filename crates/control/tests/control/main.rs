@@ -5,5 +5,6 @@ mod failures;
 mod histories;
 mod membership;
 mod memory;
+mod processes;
 mod rack;
 mod refusals;

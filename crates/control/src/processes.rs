@@ -1,0 +1,194 @@
+//! Processes of the rack and their memory system calls: who asks, what a call means for vmas, switch and nodes (PROTOCOL 8.27 to 8.31).
+
+use crate::Control;
+use crate::allocate::first_fit;
+use crate::api::{ApiError, ErrorCode, PermName, Response};
+use crate::errors::{bound, error, not_found};
+use crate::record::{Remap, Role, Span, Told, VmaRow, What};
+use crate::requests::Decision;
+use crate::state::State;
+use crate::syscalls::{Call, Edit, Ground, Plan, Prot, Space};
+use crate::tables::{Step, protect, step};
+use crate::updates::Reach;
+use alloc::format;
+use alloc::vec::Vec;
+use farmem_wire::VirtAddr;
+use farmem_wire::message::Update;
+
+impl Control {
+    pub(crate) fn process_start(&self, domain: u32, heap: u64) -> Result<Decision, ApiError> {
+        self.domain_known(domain)?;
+        let most = self.config.bounds.processes_max;
+        if self.state.processes.len() + self.in_flight(|what| matches!(what, What::Remap(_))) >= most {
+            return Err(bound("processes", most));
+        }
+        let process = self.state.next_process;
+        let plan = match self.state.spaces.get(&domain) {
+            Some(_) => Space::begin(0, &self.ground()),
+            None => Space::begin(heap, &self.ground()),
+        };
+        if plan.answer.is_err() {
+            let message = format!("no memory node has {heap} bytes for a heap in one piece");
+            return Err(error(ErrorCode::OutOfMemory, message, "start with less heap, or add a memory node"));
+        }
+        self.remap(domain, Some(process), None, plan)
+    }
+
+    pub(crate) fn process_exit(&self, process: u32) -> Result<Decision, ApiError> {
+        let domain = self.domain_of(process)?;
+        let last = self.state.processes.values().filter(|&&of| of == domain).count() == 1;
+        let space = self.state.spaces.get(&domain).filter(|_| last);
+        let plan = space.map_or_else(|| Space::begin(0, &self.ground()), Space::end);
+        self.remap(domain, None, Some(process), plan)
+    }
+
+    pub(crate) fn memory_call(&self, process: u32, call: &Call) -> Result<Decision, ApiError> {
+        let domain = self.domain_of(process)?;
+        let Some(space) = self.state.spaces.get(&domain) else { unreachable!("a process has its space") };
+        let plan = space.call(call, &self.ground());
+        let new = plan.edits.iter().filter(|edit| matches!(edit, Edit::Reserve { .. })).count();
+        let most = self.config.bounds.vmas_max;
+        if new > 0 && self.state.vmas.len() + new > most {
+            return Err(bound("vmas", most));
+        }
+        self.remap(domain, None, None, plan)
+    }
+
+    fn remap(
+        &self,
+        domain: u32,
+        starts: Option<u32>,
+        ends: Option<u32>,
+        plan: Plan,
+    ) -> Result<Decision, ApiError> {
+        let value = match plan.answer {
+            Ok(value) => i64::try_from(value).unwrap_or(i64::MAX),
+            Err(errno) => -i64::from(errno as u8),
+        };
+        if plan.edits.is_empty() && starts.is_none() && ends.is_none() {
+            return Ok(Decision::Reply(Response::Returned { value }));
+        }
+        let what = What::Remap(Remap { domain, edits: plan.edits, value, starts, ends });
+        for role in self.state.concerned(&what) {
+            match role {
+                Role::Switch => self.switch_answers()?,
+                Role::Node(node) if !what.tolerates(role) => self.node_answers(node)?,
+                Role::Node(_) => {}
+            }
+        }
+        Ok(Decision::Begin(what))
+    }
+
+    fn domain_of(&self, process: u32) -> Result<u32, ApiError> {
+        self.state.processes.get(&process).copied().ok_or_else(|| {
+            let remedy = "start it with `process_start`; its answer has the number";
+            not_found(format!("there is no process {process}"), remedy)
+        })
+    }
+
+    fn ground(&self) -> Answering<'_> {
+        Answering(&self.state)
+    }
+}
+
+/// The memory of the nodes that answer.
+struct Answering<'a>(&'a State);
+
+impl Ground for Answering<'_> {
+    fn fit(&self, size: u64) -> Option<u64> {
+        let ready = |node: &u16| self.0.reach(Role::Node(*node)) == Some(Reach::Ready);
+        let mut nodes: Vec<u16> = self.0.nodes.keys().copied().filter(ready).collect();
+        // MIND 4.1: the least allocated first. The sort is stable: of equals, the lowest number.
+        nodes.sort_by_cached_key(|&node| self.0.allocated(node, true));
+        nodes.iter().find_map(|&node| self.0.place(node, size))
+    }
+
+    fn is_free(&self, base: u64, size: u64) -> bool {
+        let Some(end) = base.checked_add(size) else { return false };
+        let Some(node) = self.0.node_at(base) else { return false };
+        let ready = self.0.reach(Role::Node(node)) == Some(Reach::Ready);
+        let before = self.0.vmas.range(..end).next_back();
+        ready && self.0.node_at(end - 1) == Some(node) && before.is_none_or(|(at, vma)| at + vma.size <= base)
+    }
+}
+
+impl State {
+    /// First fit inside the node's memory.
+    pub(crate) fn place(&self, node: u16, size: u64) -> Option<u64> {
+        let row = self.nodes.get(&node)?;
+        let end = row.base + row.capacity;
+        let taken = self.vmas.range(row.base..end).map(|(&base, vma)| (base, vma.size));
+        first_fit(taken, row.base, end, size)
+    }
+
+    /// The node whose memory is behind an address.
+    pub(crate) fn node_at(&self, addr: u64) -> Option<u16> {
+        let behind = |(_, row): &(&u16, &crate::record::NodeRow)| addr.wrapping_sub(row.base) < row.capacity;
+        self.nodes.iter().find(behind).map(|(&node, _)| node)
+    }
+
+    /// The address space that a vma is part of.
+    pub(crate) fn space_of(&self, base: u64) -> Option<u32> {
+        let owner = self.vmas.get(&base)?.domain;
+        self.spaces.get(&owner).filter(|space| space.vma(base).is_some()).map(|_| owner)
+    }
+
+    /// What the owner may do in `base..base + len` of its vma, gaps as `None`: all of it, or what its address space says.
+    pub(crate) fn own_spans(&self, vma: u64, row: &VmaRow, base: u64, len: u64) -> Vec<Span> {
+        let Some(space) = self.spaces.get(&row.domain).filter(|space| space.vma(vma).is_some()) else {
+            return Vec::from([Span { base, len, perm: PermName::ReadWrite }]);
+        };
+        let mapped = space.mapped(base, base + len);
+        let spans: Vec<Span> =
+            mapped.map(|(from, to, prot)| Span { base: from, len: to - from, perm: perm_of(prot) }).collect();
+        crate::grants::slice(&spans, base, len)
+    }
+
+    /// What `role` is told of an edit.
+    pub(crate) fn tell_edit(&self, domain: u32, edit: &Edit, role: Role) -> Vec<Step> {
+        let clear = |base, len| match role {
+            Role::Switch => Vec::new(),
+            Role::Node(_) => Vec::from([step(Update::Clear { base: VirtAddr(base), len }, [])]),
+        };
+        match *edit {
+            Edit::Reserve { base, size } => clear(base, size),
+            Edit::Clear { base, len } => clear(base, len),
+            Edit::Map { base, len, prot } => self.turn(domain, base, len, perm_of(prot)),
+            Edit::Unmap { base, len } => self.turn(domain, base, len, PermName::None),
+            Edit::Release { base } => self.vmas.get(&base).map_or_else(Vec::new, |vma| self.free(base, vma)),
+            Edit::Heap { .. } | Edit::Break { .. } => Vec::new(),
+        }
+    }
+
+    /// A part of a vma gets another protection for its owner.
+    fn turn(&self, domain: u32, base: u64, len: u64, perm: PermName) -> Vec<Step> {
+        let back: Vec<Told> = match self.vma_at(base).filter(|(_, vma)| vma.pending.is_none()) {
+            Some((vma, row)) => {
+                let old = self.own_spans(vma, row, base, len);
+                old.into_iter().map(|span| Told(protect(domain, span))).collect()
+            }
+            None => Vec::from([Told(protect(domain, Span { base, len, perm: PermName::None }))]),
+        };
+        Vec::from([(protect(domain, Span { base, len, perm }), Some(back))])
+    }
+
+    /// The node that an edit is about.
+    pub(crate) fn node_of_edit(&self, edit: &Edit) -> Option<u16> {
+        match edit {
+            Edit::Reserve { base, .. }
+            | Edit::Clear { base, .. }
+            | Edit::Map { base, .. }
+            | Edit::Unmap { base, .. }
+            | Edit::Release { base } => self.node_at(*base),
+            Edit::Heap { .. } | Edit::Break { .. } => None,
+        }
+    }
+}
+
+const fn perm_of(prot: Prot) -> PermName {
+    match prot {
+        Prot::None => PermName::None,
+        Prot::Read => PermName::Read,
+        Prot::ReadWrite => PermName::ReadWrite,
+    }
+}

@@ -1,0 +1,171 @@
+//! The memory system calls, with Linux's rules and error numbers, over the vmas of a rack (MIND 4.1, 4.2).
+//!
+//! An address space belongs to a protection domain: the processes of the domain, on whatever hosts, see the same memory at the same
+//! addresses. A call does nothing itself: it answers with a [`Plan`], the [`Edit`]s to be made and what the caller gets. The control
+//! plane tells switch and nodes, and then makes the edits with [`Space::apply`]; a plan that was not carried out has changed nothing.
+//!
+//! Every mapping lies in power-of-two vmas, so that it takes few entries in the switch. What a vma has beyond the mapping is
+//! nobody's: a later call at that address may have it, an access to it is refused as one to an unmapped page is.
+
+mod calls;
+mod pages;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use calls::{Call, Ground, Plan};
+
+use crate::allocate::PAGE;
+use alloc::collections::BTreeMap;
+use pages::Pages;
+use serde::{Deserialize, Serialize};
+
+/// Areas of different protection in one address space: `vm.max_map_count` of Linux.
+pub(crate) const AREAS_MAX: usize = 65_530;
+
+/// A Linux error number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub(crate) enum Errno {
+    /// There is no room, or nothing is mapped there (ENOMEM).
+    NoMemory = 12,
+    /// The protection cannot be had (EACCES).
+    Access = 13,
+    /// Something is mapped there (EEXIST).
+    Exists = 17,
+    /// An argument means nothing (EINVAL).
+    Invalid = 22,
+}
+
+/// What loads and stores may do with a page. A page that may be written may be read too.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Prot {
+    None,
+    Read,
+    ReadWrite,
+}
+
+impl Prot {
+    /// From the bits of `mmap` and `mprotect`: PROT_READ 1, PROT_WRITE 2, PROT_EXEC 4. Far memory holds data only.
+    pub(crate) const fn from_bits(bits: u32) -> Result<Self, Errno> {
+        match bits {
+            0 => Ok(Self::None),
+            1 => Ok(Self::Read),
+            2 | 3 => Ok(Self::ReadWrite),
+            4..8 => Err(Errno::Access),
+            _ => Err(Errno::Invalid),
+        }
+    }
+}
+
+/// One step of a plan. Lengths are whole pages; what an edit but `Reserve` is about lies in one vma of the space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Edit {
+    /// A vma of the space begins here: every byte zero, nothing mapped.
+    Reserve { base: u64, size: u64 },
+    /// These bytes become zero.
+    Clear { base: u64, len: u64 },
+    /// These pages are mapped, with this protection.
+    Map { base: u64, len: u64, prot: Prot },
+    /// These pages are mapped no longer.
+    Unmap { base: u64, len: u64 },
+    /// The vma that begins here is given back, with all that is mapped in it.
+    Release { base: u64 },
+    /// The space has a heap: `size` bytes from `start` on, none in use.
+    Heap { start: u64, size: u64 },
+    /// The heap is in use up to here.
+    Break { at: u64 },
+}
+
+/// Where the heap is and how far it is in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Heap {
+    start: u64,
+    end: u64,
+    at: u64,
+}
+
+/// The address space of a domain.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Space {
+    pages: Pages,
+    /// Sizes of its vmas, by first byte.
+    vmas: BTreeMap<u64, u64>,
+    heap: Option<Heap>,
+}
+
+impl Space {
+    /// Makes an edit of a plan of this space.
+    pub(crate) fn apply(&mut self, edit: &Edit) {
+        match *edit {
+            Edit::Reserve { base, size } => {
+                self.vmas.insert(base, size);
+            }
+            Edit::Clear { .. } => {}
+            Edit::Map { base, len, prot } => self.pages.set(base, base + len, Some(prot)),
+            Edit::Unmap { base, len } => self.pages.set(base, base + len, None),
+            Edit::Release { base } => {
+                if let Some(size) = self.vmas.remove(&base) {
+                    self.pages.set(base, base + size, None);
+                }
+            }
+            Edit::Heap { start, size } => self.heap = Some(Heap { start, end: start + size, at: start }),
+            Edit::Break { at } => {
+                if let Some(heap) = &mut self.heap {
+                    heap.at = at;
+                }
+            }
+        }
+    }
+
+    /// What is mapped in `base..end`: first byte, end, protection; ascending.
+    pub(crate) fn mapped(&self, base: u64, end: u64) -> impl Iterator<Item = (u64, u64, Prot)> + '_ {
+        self.pages.parts(base, end)
+    }
+
+    /// Where its heap begins.
+    pub(crate) fn heap_start(&self) -> Option<u64> {
+        self.heap.map(|heap| heap.start)
+    }
+
+    /// Its vmas: first byte and size, ascending.
+    pub(crate) fn vmas(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.vmas.iter().map(|(&base, &size)| (base, size))
+    }
+
+    /// The size of its vma that begins here.
+    pub(crate) fn vma(&self, base: u64) -> Option<u64> {
+        self.vmas.get(&base).copied()
+    }
+
+    /// The first statement about a space that does not hold, if any.
+    pub(crate) fn fault(&self) -> Option<&'static str> {
+        let mut end = 0;
+        for (base, size) in self.vmas() {
+            if !size.is_power_of_two() || size < PAGE || !base.is_multiple_of(size) || base < end {
+                return Some("vmas are aligned powers of two and do not overlap");
+            }
+            end = base + size;
+        }
+        if !self.pages.is_sound() {
+            return Some("areas are whole pages, disjoint and joined");
+        }
+        let held = |(base, end): (u64, u64)| {
+            self.pieces(base, end).map(|(from, to)| to - from).sum::<u64>() == end - base
+        };
+        if !self.mapped(0, u64::MAX).all(|(base, end, _)| held((base, end))) {
+            return Some("what is mapped lies in vmas");
+        }
+        let in_heap = |heap: &Heap| heap.start <= heap.at && heap.at <= heap.end;
+        if !self.heap.as_ref().is_none_or(in_heap) {
+            return Some("the break is in the heap");
+        }
+        None
+    }
+
+    /// The parts of `base..end` that lie in vmas, cut where one vma ends and the next begins.
+    fn pieces(&self, base: u64, end: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let before = self.vmas.range(..=base).next_back().map(|(&at, _)| at);
+        let cut = move |(&at, &size): (&u64, &u64)| (at.max(base), (at + size).min(end));
+        self.vmas.range(before.unwrap_or(base)..end).map(cut).filter(|(from, to)| from < to)
+    }
+}

@@ -1,0 +1,257 @@
+//! What each call means: the errors of its manual page, then a plan.
+
+use super::{AREAS_MAX, Edit, Errno, Prot, Space};
+use crate::allocate::{PAGE, VA_END, vma_size};
+use alloc::vec::Vec;
+
+/// A memory system call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Call {
+    /// Anonymous memory, zeroed. `flags` has MAP_FIXED, MAP_FIXED_NOREPLACE or neither; then `addr` is a wish.
+    Mmap {
+        addr: u64,
+        len: u64,
+        prot: u32,
+        flags: u32,
+    },
+    Munmap {
+        addr: u64,
+        len: u64,
+    },
+    Mprotect {
+        addr: u64,
+        len: u64,
+        prot: u32,
+    },
+    /// Moves the end of the heap; answers where it is afterwards, moved or not, as the kernel does.
+    Brk {
+        addr: u64,
+    },
+}
+
+/// MAP_FIXED.
+pub(crate) const FIXED: u32 = 0x10;
+/// MAP_FIXED_NOREPLACE.
+pub(crate) const FIXED_NOREPLACE: u32 = 0x10_0000;
+/// MAP_SHARED, MAP_PRIVATE, MAP_ANONYMOUS, MAP_NORESERVE, MAP_POPULATE, MAP_STACK: nothing here depends on them.
+const IGNORED: u32 = 0x1 | 0x2 | 0x20 | 0x4000 | 0x8000 | 0x2_0000;
+
+/// The memory of the rack, as far as a call must know it.
+pub(crate) trait Ground {
+    /// Where a vma of `size` bytes, a power of two, would go. `None`: no node has room.
+    fn fit(&self, size: u64) -> Option<u64>;
+    /// True when a vma of `size` bytes at `base` would be inside one node's memory and overlap no other.
+    fn is_free(&self, base: u64, size: u64) -> bool;
+}
+
+/// What comes of a call: the edits to be made, in order, and the caller's answer. A call may fail and still change something, as
+/// `mprotect` does up to a hole.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Plan {
+    pub(crate) edits: Vec<Edit>,
+    pub(crate) answer: Result<u64, Errno>,
+}
+
+impl Plan {
+    const fn nothing(answer: Result<u64, Errno>) -> Self {
+        Self { edits: Vec::new(), answer }
+    }
+}
+
+/// A plan in the making, and the space as it would be.
+struct Draft {
+    after: Space,
+    edits: Vec<Edit>,
+}
+
+impl Space {
+    /// Plans a call.
+    pub(crate) fn call(&self, call: &Call, ground: &impl Ground) -> Plan {
+        let planned = match *call {
+            Call::Mmap { addr, len, prot, flags } => self.mmap(addr, len, prot, flags, ground),
+            Call::Munmap { addr, len } => self.munmap(addr, len),
+            Call::Mprotect { addr, len, prot } => self.mprotect(addr, len, prot),
+            Call::Brk { addr } => Ok(self.brk(addr)),
+        };
+        let plan = planned.unwrap_or_else(|errno| Plan::nothing(Err(errno)));
+        let mut after = self.clone();
+        plan.edits.iter().for_each(|edit| after.apply(edit));
+        if after.pages.len() > AREAS_MAX { Plan::nothing(Err(Errno::NoMemory)) } else { plan }
+    }
+
+    /// Plans a heap of at most `size` bytes for a space that begins.
+    pub(crate) fn begin(size: u64, ground: &impl Ground) -> Plan {
+        if size == 0 {
+            return Plan::nothing(Ok(0));
+        }
+        let placed =
+            vma_size(size).filter(|&size| size < VA_END).and_then(|size| Some((ground.fit(size)?, size)));
+        let Some((start, size)) = placed else { return Plan::nothing(Err(Errno::NoMemory)) };
+        let edits = Vec::from([Edit::Reserve { base: start, size }, Edit::Heap { start, size }]);
+        Plan { edits, answer: Ok(start) }
+    }
+
+    /// Plans the end of a space.
+    pub(crate) fn end(&self) -> Plan {
+        let edits = self.vmas.keys().map(|&base| Edit::Release { base }).collect();
+        Plan { edits, answer: Ok(0) }
+    }
+
+    fn mmap(&self, addr: u64, len: u64, prot: u32, flags: u32, ground: &impl Ground) -> Result<Plan, Errno> {
+        if len == 0 || flags & !(FIXED | FIXED_NOREPLACE | IGNORED) != 0 {
+            return Err(Errno::Invalid);
+        }
+        let prot = Prot::from_bits(prot)?;
+        let len = whole_pages(len).ok_or(Errno::NoMemory)?;
+        if flags & (FIXED | FIXED_NOREPLACE) != 0 {
+            let end = fixed_end(addr, len)?;
+            if flags & FIXED_NOREPLACE != 0 && self.mapped(addr, end).next().is_some() {
+                return Err(Errno::Exists);
+            }
+            return self.map_at(addr, end, prot, ground).ok_or(Errno::NoMemory);
+        }
+        let wish = addr.checked_next_multiple_of(PAGE).filter(|&addr| addr > 0);
+        let wish = wish.and_then(|addr| Some((addr, fixed_end(addr, len).ok()?)));
+        let wish = wish.filter(|&(addr, end)| self.mapped(addr, end).next().is_none());
+        if let Some(plan) = wish.and_then(|(addr, end)| self.map_at(addr, end, prot, ground)) {
+            return Ok(plan);
+        }
+        let size = vma_size(len).filter(|&size| size < VA_END).ok_or(Errno::NoMemory)?;
+        let base = ground.fit(size).ok_or(Errno::NoMemory)?;
+        let edits = Vec::from([Edit::Reserve { base, size }, Edit::Map { base, len, prot }]);
+        Ok(Plan { edits, answer: Ok(base) })
+    }
+
+    /// Maps exactly these pages: in the space's own vmas, and where it has none in new ones. `None` when somebody else is there, or nobody's
+    /// memory.
+    fn map_at(&self, base: u64, end: u64, prot: Prot, ground: &impl Ground) -> Option<Plan> {
+        let mut draft = self.draft();
+        let mut at = base;
+        for (from, to) in self.pieces(base, end) {
+            draft.reserve(at, from, ground)?;
+            draft.edit(Edit::Clear { base: from, len: to - from });
+            at = to;
+        }
+        draft.reserve(at, end, ground)?;
+        let pieces: Vec<(u64, u64)> = draft.after.pieces(base, end).collect();
+        for (from, to) in pieces {
+            draft.edit(Edit::Map { base: from, len: to - from, prot });
+        }
+        Some(draft.plan(Ok(base)))
+    }
+
+    fn munmap(&self, addr: u64, len: u64) -> Result<Plan, Errno> {
+        let end = whole_pages(len).and_then(|len| addr.checked_add(len)).filter(|&end| end <= VA_END);
+        let Some(end) = end.filter(|_| addr.is_multiple_of(PAGE) && len > 0) else {
+            return Err(Errno::Invalid);
+        };
+        let mut draft = self.draft();
+        draft.unmap(addr, end);
+        Ok(draft.plan(Ok(0)))
+    }
+
+    fn mprotect(&self, addr: u64, len: u64, prot: u32) -> Result<Plan, Errno> {
+        if !addr.is_multiple_of(PAGE) {
+            return Err(Errno::Invalid);
+        }
+        if len == 0 {
+            return Ok(Plan::nothing(Ok(0)));
+        }
+        let end = whole_pages(len).and_then(|len| addr.checked_add(len)).ok_or(Errno::NoMemory)?;
+        let prot = Prot::from_bits(prot)?;
+        let until = self.pages.mapped_until(addr, end);
+        let mut draft = self.draft();
+        for (from, to) in self.pieces(addr, until) {
+            draft.edit(Edit::Map { base: from, len: to - from, prot });
+        }
+        Ok(draft.plan(if until == end { Ok(0) } else { Err(Errno::NoMemory) }))
+    }
+
+    fn brk(&self, addr: u64) -> Plan {
+        let Some(heap) = self.heap else { return Plan::nothing(Ok(0)) };
+        let stay = Plan::nothing(Ok(heap.at));
+        if addr < heap.start || addr > heap.end {
+            return stay;
+        }
+        let pages = |at: u64| at.next_multiple_of(PAGE);
+        let (old, new) = (pages(heap.at), pages(addr));
+        let mut draft = self.draft();
+        if new > old {
+            if self.mapped(old, new).next().is_some() {
+                return stay;
+            }
+            draft.edit(Edit::Clear { base: old, len: new - old });
+            draft.edit(Edit::Map { base: old, len: new - old, prot: Prot::ReadWrite });
+        } else {
+            draft.unmap(new, old);
+        }
+        draft.edit(Edit::Break { at: addr });
+        draft.plan(Ok(addr))
+    }
+
+    fn draft(&self) -> Draft {
+        Draft { after: self.clone(), edits: Vec::new() }
+    }
+}
+
+impl Draft {
+    fn edit(&mut self, edit: Edit) {
+        self.after.apply(&edit);
+        self.edits.push(edit);
+    }
+
+    fn plan(self, answer: Result<u64, Errno>) -> Plan {
+        Plan { edits: self.edits, answer }
+    }
+
+    /// Takes the largest vmas that fit for a range that has none.
+    fn reserve(&mut self, base: u64, end: u64, ground: &impl Ground) -> Option<()> {
+        let mut at = base;
+        while at < end {
+            let fits = |size: &u64| *size <= end - at && ground.is_free(at, *size);
+            let most = 1 << at.trailing_zeros().min(VA_END.ilog2());
+            let halves = core::iter::successors(Some(most), |&size| (size > PAGE).then_some(size / 2));
+            let size = halves.into_iter().find(fits)?;
+            self.edit(Edit::Reserve { base: at, size });
+            at += size;
+        }
+        Some(())
+    }
+
+    /// Unmaps what is mapped in the range, and gives back the vmas in which nothing is mapped any more. The heap's stays as long as the space.
+    fn unmap(&mut self, base: u64, end: u64) {
+        let heap = self.after.heap.map(|heap| heap.start);
+        let pieces: Vec<(u64, u64)> = self.after.pieces(base, end).collect();
+        for (from, to) in pieces {
+            let mapped = self.after.mapped(from, to).fold(None, |all: Option<(u64, u64)>, (from, to, _)| {
+                Some((all.map_or(from, |(first, _)| first), to))
+            });
+            let Some((first, last)) = mapped else { continue };
+            let Some((vma, size)) = self.after.vmas.range(..=from).next_back().map(|(&at, &size)| (at, size))
+            else {
+                continue;
+            };
+            let mut rest = self.after.mapped(vma, first).chain(self.after.mapped(last, vma + size));
+            if rest.next().is_none() && heap != Some(vma) {
+                drop(rest);
+                self.edit(Edit::Release { base: vma });
+            } else {
+                drop(rest);
+                self.edit(Edit::Unmap { base: first, len: last - first });
+            }
+        }
+    }
+}
+
+/// `len` rounded up to whole pages.
+fn whole_pages(len: u64) -> Option<u64> {
+    len.checked_next_multiple_of(PAGE)
+}
+
+/// The end of a range whose first byte the caller insists on.
+fn fixed_end(addr: u64, len: u64) -> Result<u64, Errno> {
+    if !addr.is_multiple_of(PAGE) || addr == 0 {
+        return Err(Errno::Invalid);
+    }
+    addr.checked_add(len).filter(|&end| end <= VA_END).ok_or(Errno::NoMemory)
+}
