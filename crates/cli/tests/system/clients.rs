@@ -56,6 +56,27 @@ over_either_transport! {
         assert!(sent > 0 && received > 0);
     }
 
+    /// Nothing on the way within one machine splits a page: one datagram asks for it and one brings it; one carries it there and one
+    /// says that it came.
+    pages_are_one_datagram(description: 1 nodes) {
+        let mut client = description.client("pages");
+        let vma = client.allocate(1 << 16).unwrap();
+        let mut page = [7; 4096];
+        let mut fewest = |work: &mut dyn FnMut(&mut Client)| {
+            // The fewest of many: a machine that pauses may have packets sent again.
+            let packets = (0..20).map(|_| {
+                let before = client.packets();
+                work(&mut client);
+                let after = client.packets();
+                (after.0 - before.0, after.1 - before.1)
+            });
+            packets.min()
+        };
+        assert_eq!(fewest(&mut |client| client.write(vma.base, &page).unwrap()), Some((1, 1)), "WRITE");
+        assert_eq!(fewest(&mut |client| client.read(vma.base, &mut page).unwrap()), Some((1, 1)), "READ");
+        assert_eq!(page, [7; 4096]);
+    }
+
     /// Each wrong access says what was wrong, and the client goes on working.
     refusals(description: 2 nodes) {
         let mut client = description.client("owner");

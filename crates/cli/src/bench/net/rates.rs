@@ -25,7 +25,8 @@ enum Direction {
     Write,
 }
 
-/// READ and WRITE rates; over UDP beside the raw rate.
+/// READ and WRITE rates; over UDP beside the raw rate. A raw datagram goes through the kernel alone, though many go in one call, while a
+/// link sends and receives runs of them as one: that is why its rate may be the higher one.
 pub(super) fn measure(
     raw: &RawConfig<'_>,
     client: &mut Client,
