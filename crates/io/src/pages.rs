@@ -13,6 +13,8 @@ mod message;
 mod readahead;
 mod recency;
 mod serve;
+#[cfg(test)]
+mod tests;
 mod uffd;
 mod views;
 mod window;

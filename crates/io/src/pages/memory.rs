@@ -35,6 +35,12 @@ impl<'w> Memory<'w> {
         false
     }
 
+    /// Bytes of it that are cached, as the system counts the memory they take.
+    #[must_use]
+    pub fn bytes_here(&self) -> u64 {
+        self.views.bytes_taken()
+    }
+
     /// The first byte: for C, and for system calls. Valid as long as the window.
     #[must_use]
     pub const fn as_ptr(&self) -> NonNull<u8> {

@@ -104,7 +104,7 @@ mod tests {
             (a, b) = (ahead.end, other.end);
         }
         assert_eq!(lens, [1, 2, 4, 8, 8]);
-        for jump in [77, 55, 33] {
+        for jump in [777, 555, 333] {
             assert_eq!(policy.propose(jump), jump..jump + 1);
         }
     }

@@ -66,6 +66,12 @@ impl<'w> Ring<'w> {
         Self { window, stop }
     }
 
+    /// The window.
+    #[must_use]
+    pub const fn window(&self) -> &'w Window {
+        self.window
+    }
+
     /// Ends it: returns when the loop has heard, or when there is none.
     pub fn end(&self) {
         self.stop.set();

@@ -232,6 +232,9 @@ impl Window {
         let index = self.index(page);
         let was = self.swap(index, shown(access));
         assert!(was.has_frame(), "{page:?} is cached");
+        if was == State::ReadOnly && access == Access::Modified {
+            return self.protect(index, Mapping::Writable);
+        }
         let start = self.place(index);
         // SAFETY: a page of the registered view; its frame holds its bytes.
         match unsafe { self.uffd.map(start, PAGE_LEN, mapping(access)) } {
@@ -242,6 +245,16 @@ impl Window {
                 Access::Shared => self.try_again(page),
             },
             Err(Stopped { errno, .. }) => panic!("{page:?} cannot be mapped: {errno}"),
+        }
+    }
+
+    /// Nobody will serve the window any more: every touch of a page that is not cached ends in SIGBUS, rather than to wait for ever.
+    pub fn forsake(&self) {
+        let mut pages = self;
+        for index in 0..self.states.len() {
+            if self.state(index) == State::Gone {
+                pages.poison(self.page(index));
+            }
         }
     }
 
