@@ -17,6 +17,8 @@
  *
  * Three names are given to its body:
  *   win      the node, read-only: a copy of the bytes at cur_ptr, loaded before the body runs. It is gone afterwards.
+ *            In an iterator that is declared with FARMEM_STORING_ITERATOR it may be written to, too: what it holds when the body
+ *            returns becomes the node, in one step that nobody else comes between.
  *   sp       the scratch pad: the only state that outlives a node. Who starts the traversal fills it, and gets it back.
  *   cur_ptr  the node's address in far memory. (win is no such address, and must not be stored or returned.)
  *
@@ -66,6 +68,20 @@
     uint64_t name(const node *win __attribute__((unused)), scratch *sp __attribute__((unused)),                       \
                   uint64_t cur_ptr __attribute__((unused)))
 
+/*
+ * As FARMEM_ITERATOR, for an iterator that changes the nodes it comes by: its body may write to *win. The domain of the traversal needs
+ * leave to write wherever it goes. Each node is changed once, however often the network repeats the request.
+ */
+#define FARMEM_STORING_ITERATOR(name, node, scratch)                                                                  \
+    FARMEM_STATIC_ASSERT(sizeof(node) <= FARMEM_WINDOW_MAX,                                                           \
+                         "farmem: the node of " #name " is larger than the load window of 256 bytes");                \
+    FARMEM_STATIC_ASSERT(sizeof(scratch) <= FARMEM_SCRATCH_MAX,                                                       \
+                         "farmem: the scratch pad of " #name " is larger than 256 bytes");                            \
+    FARMEM_STORING_NOTE(name, node, scratch)                                                                          \
+    FARMEM_EXTERN_C FARMEM_ITERATOR_SECTION(name)                                                                     \
+    uint64_t name(node *win __attribute__((unused)), scratch *sp __attribute__((unused)),                             \
+                  uint64_t cur_ptr __attribute__((unused)))
+
 /* NEXT_ITER: the traversal goes on at this far address, a pointer or a number. NULL ends it, as FARMEM_RETURN does. */
 #define FARMEM_NEXT(pointer) ((uint64_t)(pointer))
 /* RETURN: the traversal ends, and the scratch pad is its result. */
@@ -103,6 +119,24 @@
         FARMEM_STATIC_ASSERT(((sizeof(keys) / 8) & (sizeof(keys) / 8 + 1)) == 0 && sizeof((keys)[0]) == 8,            \
                              "farmem: FARMEM_RANK needs an array of 1, 3, 7, 15 or 31 uint64_t");                     \
         farmem_rank_words((keys), sizeof(keys) / 8, (key));                                                           \
+    })
+
+/*
+ * RANK and MATCH, an instruction each (PROTOCOL 10.22): an array of the node, of 1 to 64 unsigned numbers of 1, 2, 4 or 8 bytes, is compared
+ * at one stroke. FARMEM_FIND_RANK: how many of them are at most `key`, in whatever order. FARMEM_FIND_MATCH: the number of the first that
+ * equals it, from 0; the number of elements when none does. `array` is a member of *win.
+ */
+#define FARMEM_FIND_RANK(array, key) FARMEM_FIND(FARMEM_CALL_RANK, farmem_host_rank, array, key)
+#define FARMEM_FIND_MATCH(array, key) FARMEM_FIND(FARMEM_CALL_MATCH, farmem_host_match, array, key)
+
+#define FARMEM_FIND(call, host, array, key)                                                                           \
+    __extension__({                                                                                                   \
+        FARMEM_STATIC_ASSERT(sizeof((array)[0]) == 1 || sizeof((array)[0]) == 2 || sizeof((array)[0]) == 4 ||         \
+                                 sizeof((array)[0]) == 8,                                                             \
+                             "farmem: the elements of an array that is searched have 1, 2, 4 or 8 bytes");            \
+        FARMEM_STATIC_ASSERT(sizeof(array) / sizeof((array)[0]) >= 1 && sizeof(array) / sizeof((array)[0]) <= 64,     \
+                             "farmem: an array that is searched has 1 to 64 elements");                               \
+        FARMEM_FIND_IN(call, host, (array), sizeof((array)[0]), sizeof(array) / sizeof((array)[0]), (key));           \
     })
 
 /* A word of any object. */
@@ -146,7 +180,24 @@ struct farmem_iterator_note {
 #define FARMEM_ITERATOR_NOTE(name, node, scratch)                                                                     \
     static const struct farmem_iterator_note farmem_note_of_##name                                                    \
         __attribute__((section(".farmem/" #name), used)) = {1, sizeof(node), sizeof(scratch)};
+/* The same with flags; 1: it stores to its node. */
+struct farmem_storing_note {
+    uint32_t version; /* 2 */
+    uint32_t window;  /* bytes of the node */
+    uint32_t scratch; /* bytes of the scratch pad */
+    uint32_t flags;
+};
+
+#define FARMEM_STORING_NOTE(name, node, scratch)                                                                      \
+    static const struct farmem_storing_note farmem_note_of_##name                                                     \
+        __attribute__((section(".farmem/" #name), used)) = {2, sizeof(node), sizeof(scratch), 1};
 #define FARMEM_ITERATOR_SECTION(name) __attribute__((section("farmem/" #name), used, nonnull(1, 2)))
+
+/* What the calls are numbered by; the bytes of an element are added. */
+#define FARMEM_CALL_RANK 0x46610000
+#define FARMEM_CALL_MATCH 0x46610100
+#define FARMEM_FIND_IN(call, host, array, size, count, key)                                                           \
+    (((uint64_t(*)(const void *, uint64_t, uint64_t))(uintptr_t)((call) + (size)))((array), (count), (key)))
 
 /* What an iterator cannot have. The words for what it has instead: FARMEM_EQUAL, FARMEM_COPY; fixed-point numbers; nothing. */
 #pragma GCC poison memcmp __builtin_memcmp bcmp __builtin_bcmp strcmp __builtin_strcmp strncmp strlen __builtin_strlen
@@ -156,6 +207,31 @@ struct farmem_iterator_note {
 #else
 
 #define FARMEM_ITERATOR_NOTE(name, node, scratch)
+#define FARMEM_STORING_NOTE(name, node, scratch)
+#define FARMEM_FIND_IN(call, host, array, size, count, key) host((array), (size), (count), (key))
+
+FARMEM_INLINE uint64_t farmem_host_element(const void *array, size_t size, size_t number) {
+    const unsigned char *bytes = (const unsigned char *)array + number * size;
+    uint64_t element = 0;
+    for (size_t byte = size; byte > 0; byte--)
+        element = element << 8 | bytes[byte - 1];
+    return element;
+}
+
+FARMEM_INLINE uint64_t farmem_host_rank(const void *array, size_t size, size_t count, uint64_t key) {
+    uint64_t rank = 0;
+    for (size_t i = 0; i < count; i++)
+        rank += farmem_host_element(array, size, i) <= key;
+    return rank;
+}
+
+FARMEM_INLINE uint64_t farmem_host_match(const void *array, size_t size, size_t count, uint64_t key) {
+    size_t i = 0;
+    while (i < count && farmem_host_element(array, size, i) != key)
+        i++;
+    return i;
+}
+
 #define FARMEM_ITERATOR_SECTION(name) __attribute__((used, nonnull(1, 2)))
 
 #endif

@@ -5,7 +5,7 @@
 //! iteration of the ISA starts with `cur_ptr` in r1 and zeros elsewhere (PROTOCOL 10.2). So r1 and r3 change places.
 
 use crate::error::Refusal;
-use farmem_traversal::{AluOp, Cond, Operand, Reg, Size, Width};
+use farmem_traversal::{AluOp, Cond, Operand, Reg, SearchOp, Size, Width};
 use std::collections::BTreeMap;
 
 /// The registers of the ISA in which a function finds its arguments, and the top of its stack.
@@ -52,6 +52,12 @@ pub(crate) enum Op {
         base: Reg,
         offset: i16,
         src: Operand,
+    },
+    /// A call of RANK or MATCH: [`RESULT`] = what is found in the array at [`WINDOW`], of as many elements as [`SCRATCH`] says, for the
+    /// key in [`CUR_PTR`]. Like any call it leaves nothing in the other registers of arguments.
+    Search {
+        op: SearchOp,
+        size: Size,
     },
     /// Targets are positions in the list of operations.
     Goto {
@@ -195,7 +201,7 @@ fn operation(
         position.ok_or(Refusal::FallsOff)?.ok_or(Refusal::Malformed("a jump into a constant"))
     };
     match (slot.opcode, slot.opcode & 0x07) {
-        (CALL, _) => Err(Refusal::Call(callee(slot, reference))),
+        (CALL, _) => search(slot, reference).ok_or_else(|| Refusal::Call(callee(slot, reference))),
         (CALL_REG, _) => Err(Refusal::Call("a function through a pointer".into())),
         (EXIT, _) => Ok(Op::Exit),
         (GOTO, _) => Ok(Op::Goto { target: goto(i64::from(slot.offset))? }),
@@ -212,6 +218,20 @@ fn operation(
         }
         _ => Err(Refusal::Opcode(slot.opcode)),
     }
+}
+
+/// The numbers under which cpp/include/farmem/iterator.h calls RANK and MATCH, without the size of an element.
+const RANK: i32 = 0x4661_0000;
+const MATCH: i32 = 0x4661_0100;
+
+fn search(slot: &Slot, reference: Option<&String>) -> Option<Op> {
+    if reference.is_some() || slot.src != 0 {
+        return None;
+    }
+    let sizes = [(1, Size::B1), (2, Size::B2), (4, Size::B4), (8, Size::B8)];
+    let called = |base: i32| sizes.iter().find(|(bytes, _)| slot.imm == base + bytes).map(|(_, size)| *size);
+    let rank = called(RANK).map(|size| Op::Search { op: SearchOp::Rank, size });
+    rank.or_else(|| called(MATCH).map(|size| Op::Search { op: SearchOp::Match, size }))
 }
 
 fn callee(slot: &Slot, reference: Option<&String>) -> String {

@@ -16,8 +16,11 @@ pub(crate) type Elf<'a> = ElfFile64<'a, LittleEndian>;
 const CODE: &str = "farmem/";
 /// What the sections with their sizes begin with.
 const NOTE: &str = ".farmem/";
-/// The version of the note that this compiler reads.
-const NOTE_VERSION: u32 = 1;
+/// The versions of the note that this compiler reads: sizes, and sizes with flags.
+const NOTE_SIZES: u32 = 1;
+const NOTE_FLAGS: u32 = 2;
+/// A flag: the iterator stores to its node.
+const STORES: u32 = 1;
 
 /// One iterator of an object.
 pub(crate) struct Iterator<'a> {
@@ -32,11 +35,12 @@ pub(crate) struct Iterator<'a> {
     pub(crate) start: u64,
 }
 
-/// Bytes of the structures, as declared.
+/// Bytes of the structures, and whether the node is stored to, as declared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Sizes {
     pub(crate) window: usize,
     pub(crate) scratch: usize,
+    pub(crate) stores: bool,
 }
 
 /// Reads the file as a BPF object.
@@ -113,7 +117,7 @@ fn target(elf: &Elf<'_>, relocation: &object::Relocation) -> String {
     own.map(str::to_owned).or_else(section).unwrap_or_else(|| "something unnamed".into())
 }
 
-/// The sizes that the header noted down.
+/// What the header noted down.
 fn sizes(elf: &Elf<'_>, name: &str) -> Result<Option<Sizes>, CompileError> {
     let Some(section) = elf.section_by_name(&format!("{NOTE}{name}")) else { return Ok(None) };
     let data = section.data().map_err(refuse)?;
@@ -121,12 +125,16 @@ fn sizes(elf: &Elf<'_>, name: &str) -> Result<Option<Sizes>, CompileError> {
         let bytes = data.get(at..)?.first_chunk()?;
         Some(u32::from_le_bytes(*bytes))
     };
-    let note = word(0).zip(word(4)).zip(word(8));
-    let Some(((NOTE_VERSION, window), scratch)) = note else {
+    let flags = match word(0) {
+        Some(NOTE_SIZES) => Some(0),
+        Some(NOTE_FLAGS) => word(12).filter(|flags| flags & !STORES == 0),
+        _ => None,
+    };
+    let (Some(flags), Some(window), Some(scratch)) = (flags, word(4), word(8)) else {
         return Err(CompileError::Object(format!(
             "{name} was declared by another version of farmem/iterator.h: compile it again"
         )));
     };
     let bytes = |size| usize::try_from(size).unwrap_or(usize::MAX);
-    Ok(Some(Sizes { window: bytes(window), scratch: bytes(scratch) }))
+    Ok(Some(Sizes { window: bytes(window), scratch: bytes(scratch), stores: flags & STORES != 0 }))
 }

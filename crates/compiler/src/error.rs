@@ -106,7 +106,9 @@ pub enum Refusal {
     #[error("signed division: divide uint64_t or uint32_t, or shift")]
     SignedDivision,
     /// A read-modify-write of memory.
-    #[error("an atomic operation: an iterator only reads far memory, and its scratch pad is its own")]
+    #[error(
+        "an atomic operation: nobody else can touch node or scratch pad within an iteration; read and write them plainly"
+    )]
     Atomic,
     /// A reversal of bytes.
     #[error("reverses bytes: store numbers little-endian in far memory")]
@@ -127,7 +129,7 @@ pub enum Refusal {
     FarAccess,
     /// A store to the load window.
     #[error(
-        "stores to the node: the window is read-only, and stores to far memory are not in this version of the ISA"
+        "stores to the node: the window is read-only; declare the iterator with FARMEM_STORING_ITERATOR if it shall change far memory"
     )]
     WindowStore,
     /// The pointer leads to different areas on different paths.
@@ -160,6 +162,14 @@ pub enum Refusal {
         /// Bytes of the area.
         len: usize,
     },
+    /// RANK or MATCH of something else than an array of the node.
+    #[error(
+        "searches something else than an array of the node: FARMEM_FIND_RANK and FARMEM_FIND_MATCH take an array that is a member of *win"
+    )]
+    SearchPlace,
+    /// RANK or MATCH of no element, of more than 64, or of a number of elements that is not constant.
+    #[error("searches an array of no element, of more than 64, or of a number that is not constant")]
+    SearchCount,
     /// More local variables than fit the spill area.
     #[error(
         "local variables take {bytes} bytes of the stack, {SPILL_LEN} are there: keep large arrays in the scratch pad, or fewer values at once"

@@ -1,7 +1,7 @@
 //! What an iteration costs and whether it is worth taking to the memory, as a table or as JSON (PULSE 4.1; PROTOCOL 10.16).
 
 use crate::Compiled;
-use farmem_traversal::{Accelerator, Eta};
+use farmem_traversal::{Accelerator, Area, Eta, Insn};
 use serde::Serialize;
 
 /// The account of one program on one accelerator.
@@ -21,6 +21,10 @@ pub struct Explanation {
     pub instructions: usize,
     /// Instructions on the longest path: PULSE's N.
     pub longest_path: usize,
+    /// Stores to the node, which become part of far memory; `None` in a program that does not declare any.
+    pub stores: Option<usize>,
+    /// RANK and MATCH instructions.
+    pub searches: usize,
     /// Accesses by index, which the engine checks when it runs them.
     pub indexed_accesses: usize,
     /// Bytes of the encoded program.
@@ -42,6 +46,10 @@ pub struct Explanation {
 pub fn explain(compiled: &Compiled, accelerator: &Accelerator, eta: Eta) -> Explanation {
     let program = &compiled.program;
     let cost = program.cost(accelerator);
+    let stored = |insn: &Insn| {
+        matches!(insn, Insn::Store { to: farmem_traversal::Place { area: Area::Window, .. }, .. })
+    };
+    let searches = program.instructions().filter(|insn| matches!(insn, Insn::Search { .. }));
     let places = program.instructions().filter_map(|insn| insn.access());
     let indexed = places.filter(|(_, place)| place.index.is_some());
     Explanation {
@@ -52,6 +60,8 @@ pub fn explain(compiled: &Compiled, accelerator: &Accelerator, eta: Eta) -> Expl
         scratch_bytes: program.scratch_len(),
         instructions: program.instructions().len(),
         longest_path: usize::from(program.longest_path()),
+        stores: program.stores().then(|| program.instructions().filter(stored).count()),
+        searches: searches.count(),
         indexed_accesses: indexed.count(),
         code_bytes: program.encoded().len(),
         bpf_instructions: compiled.bpf_instructions,

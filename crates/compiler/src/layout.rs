@@ -109,6 +109,7 @@ fn keep(insn: &Insn, live: &mut Set) -> bool {
         // A load by index may fault, and so acts.
         Insn::Load { dst, from, .. } => (bit(dst), from.index.map_or(0, bit), from.index.is_some()),
         Insn::Store { to, src, .. } => (0, to.index.map_or(0, bit) | operand_bit(src), true),
+        Insn::Search { dst, search } => (bit(dst), bit(search.key), false),
         Insn::Jump { .. } | Insn::Branch { .. } | Insn::Next { .. } | Insn::Return => {
             unreachable!("blocks are straight; these come when they are laid out")
         }

@@ -59,7 +59,9 @@ pub fn compile(object: &[u8], iterator: Option<&str>) -> Result<Compiled, Compil
         why,
     })?;
     let (insns, slots): (Vec<_>, Vec<_>) = translated.insns.into_iter().unzip();
-    let program = Program::from_instructions(translated.window_len, translated.scratch_len, insns);
+    let stores = iterator.sizes.is_some_and(|sizes| sizes.stores);
+    let make = if stores { Program::storing_from_instructions } else { Program::from_instructions };
+    let program = make(translated.window_len, translated.scratch_len, insns);
     Ok(Compiled {
         name: name.clone(),
         program: program.map_err(refuse)?,

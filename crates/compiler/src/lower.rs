@@ -4,14 +4,14 @@
 //! otherwise; the engine guards those when it runs (PROTOCOL 10.13). What a function returns becomes RETURN and NEXT_ITER, on
 //! each edge by what is known of r0 there.
 
-use crate::bpf::{Numbered, Op, RESULT, Refused, STACK};
+use crate::bpf::{CUR_PTR, Numbered, Op, RESULT, Refused, SCRATCH, STACK, WINDOW};
 use crate::elf::Sizes;
 use crate::error::Refusal;
 use crate::graph::{Block, End};
 use crate::value::{At, Fact, State, Value};
 use farmem_traversal::{
-    AluOp, Area, Cond, Insn, Operand, Place, Reg, SCRATCH_LEN_MAX, SPILL_LEN, Size, UnaryOp, WINDOW_LEN_MAX,
-    Width,
+    AluOp, Area, Cond, Insn, Operand, Place, Reg, SCRATCH_LEN_MAX, SEARCH_COUNT_MAX, SPILL_LEN, Search,
+    SearchOp, Size, UnaryOp, WINDOW_LEN_MAX, Width,
 };
 
 /// Where control goes.
@@ -47,7 +47,7 @@ pub(crate) struct Reach {
     window: usize,
     /// The same of the scratch pad.
     scratch: usize,
-    /// Loads of the node by index.
+    /// Accesses to the node by index.
     window_indexed: bool,
 }
 
@@ -145,9 +145,31 @@ impl Pass<'_> {
                 let to = self.store(state, size, base, offset, src)?;
                 emit(Insn::Store { size, to, src: constant_operand(state, src) });
             }
+            Op::Search { op, size } => {
+                let search = self.search(state, op, size)?;
+                state.set(RESULT, Value::ANY);
+                for gone in [WINDOW, SCRATCH, CUR_PTR, Reg::R4, Reg::R5] {
+                    state.set(gone, Value::Unset);
+                }
+                emit(Insn::Search { dst: RESULT, search });
+            }
             Op::Goto { .. } | Op::Branch { .. } | Op::Exit => unreachable!("these end blocks"),
         }
         Ok(())
+    }
+
+    /// The array and the key that a call hands over.
+    fn search(&mut self, state: &State, op: SearchOp, size: Size) -> Result<Search, Refusal> {
+        let Value::Pointer { area: Area::Window, at: At::Is(start) } = state.get(WINDOW) else {
+            return Err(Refusal::SearchPlace);
+        };
+        let Value::Number(Fact::Is(count)) = state.get(SCRATCH) else { return Err(Refusal::SearchCount) };
+        let count = usize::try_from(count).ok().filter(|count| (1..=SEARCH_COUNT_MAX).contains(count));
+        let count = count.ok_or(Refusal::SearchCount)?;
+        state.get(CUR_PTR).number()?;
+        let offset = self.constant(Area::Window, start, count * size.bytes())?;
+        let count = u8::try_from(count).expect("at most 64");
+        Ok(Search { op, size, offset, count, key: CUR_PTR })
     }
 
     fn store(
@@ -161,7 +183,9 @@ impl Pass<'_> {
         let value = operand(state, src);
         let to = self.place(state.get(base), base, offset, size)?;
         match to {
-            Place { area: Area::Window, .. } => return Err(Refusal::WindowStore),
+            Place { area: Area::Window, .. } if !self.sizes.is_some_and(|sizes| sizes.stores) => {
+                return Err(Refusal::WindowStore);
+            }
             Place { area: Area::Spill, index: None, offset } => {
                 state.store(usize::try_from(offset).expect("inside the area"), size, value)?;
             }
@@ -169,7 +193,7 @@ impl Pass<'_> {
                 value.data()?;
                 state.store_anywhere();
             }
-            Place { area: Area::Scratch, .. } => {
+            Place { area: Area::Window | Area::Scratch, .. } => {
                 value.data()?;
             }
         }
@@ -187,7 +211,7 @@ impl Pass<'_> {
         let (index, offset) = match at {
             At::Is(at) => {
                 let start = at.saturating_add(i64::from(offset));
-                (None, self.constant(area, start, size)?)
+                (None, self.constant(area, start, size.bytes())?)
             }
             At::Sum(index, more) => {
                 match more.checked_add(i64::from(offset)).and_then(|sum| i16::try_from(sum).ok()) {
@@ -201,8 +225,8 @@ impl Pass<'_> {
     }
 
     /// An access at a constant place: inside, and remembered.
-    fn constant(&mut self, area: Area, start: i64, size: Size) -> Result<i16, Refusal> {
-        let bytes = i64::try_from(size.bytes()).expect("at most 8");
+    fn constant(&mut self, area: Area, start: i64, size: usize) -> Result<i16, Refusal> {
+        let bytes = i64::try_from(size).expect("at most 512");
         let outside = |len| Refusal::Outside { area, offset: start, len };
         let offset = match area {
             Area::Spill => {
@@ -218,7 +242,7 @@ impl Pass<'_> {
             Area::Window | Area::Scratch => start,
         };
         let from = usize::try_from(offset).map_err(|_| outside(self.len(area)))?;
-        let end = from.saturating_add(size.bytes());
+        let end = from.saturating_add(size);
         match area {
             Area::Window if end > WINDOW_LEN_MAX => {
                 return Err(Refusal::WindowTooLarge { last: start.saturating_add(bytes - 1) });
@@ -307,6 +331,7 @@ const fn written(op: Op) -> Option<Reg> {
         | Op::Constant { dst, .. }
         | Op::Extend { dst, .. }
         | Op::Load { dst, .. } => Some(dst),
+        Op::Search { .. } => Some(RESULT),
         Op::Store { .. } | Op::Goto { .. } | Op::Branch { .. } | Op::Exit => None,
     }
 }

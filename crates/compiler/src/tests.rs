@@ -14,7 +14,7 @@ mod generate;
 mod model;
 
 /// The sizes that the random functions are made for.
-const SIZES: Sizes = Sizes { window: 128, scratch: 64 };
+const SIZES: Sizes = Sizes { window: 128, scratch: 64, stores: false };
 
 fn iterator(code: &[[u8; 8]], sizes: Option<Sizes>) -> Iterator<'_> {
     let section = object::SectionIndex(1);

@@ -7,7 +7,7 @@ mod objects;
 
 use farmem_compiler::{Accelerator, Compiled, Eta, explain};
 use farmem_traversal::Program;
-use memory::{Memory, traverse, words};
+use memory::{Memory, traverse, traverse_storing, words};
 use objects::folder;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -213,7 +213,9 @@ fn a_btree() {
     // Searched, and counted key by key with spilled pointers: the same node, the same answers.
     let mut programs = compiled("btree_find.c");
     programs.extend(compiled("btree_count.c"));
+    programs.extend(compiled("btree_rank.c"));
     let by_hand = hand_written("btree_find.pulse");
+    let by_rank = hand_written("btree_find_rank.pulse");
     let keys = prop::collection::vec(prop_oneof![9 => 0..2_000_u64, 1 => 0..u64::MAX], 1..700);
     proptest!(cases(12), |(keys in keys)| {
         let mut memory = Memory::new();
@@ -223,9 +225,34 @@ fn a_btree() {
             let answer = model.get(&query).map_or([query, 0, 9], |value| [query, 1, *value]);
             let expected = traverse(&by_hand, &memory, root, &words(&[query, 8, 9]));
             prop_assert_eq!(&expected.scratch, &words(&answer));
+            prop_assert_eq!(&traverse(&by_rank, &memory, root, &words(&[query, 8, 9])), &expected);
             for (by, compiled) in &programs {
                 let end = traverse(&compiled.program, &memory, root, &words(&[query, 8, 9]));
                 prop_assert_eq!(&end, &expected, "{} {}", by, query);
+            }
+        }
+    });
+}
+
+/// An iterator that stores, and the hand-written program beside it: both leave the same memory.
+#[test]
+fn a_list_that_is_added_to() {
+    let programs = compiled("list_add.c");
+    let by_hand = hand_written("list_add.pulse");
+    proptest!(cases(32), |(values in prop::collection::vec(any::<u64>(), 1..60), add in any::<u64>())| {
+        let programs = programs.iter().map(|(by, compiled)| (by.as_str(), &compiled.program));
+        for (by, program) in programs.chain([("by hand", &by_hand)]) {
+            prop_assert!(program.stores(), "{}", by);
+            let mut memory = Memory::new();
+            let (mut head, mut nodes) = (0, Vec::new());
+            for &value in values.iter().rev() {
+                head = memory.put(&[value, head]);
+                nodes.push((head, value.wrapping_add(add)));
+            }
+            let end = traverse_storing(program, &mut memory, head, &words(&[add, 0]));
+            prop_assert_eq!(memory::as_words::<2>(&end.scratch), [add, values.len() as u64], "{}", by);
+            for (node, expected) in nodes {
+                prop_assert_eq!(memory.word(node), expected, "{}", by);
             }
         }
     });
@@ -285,14 +312,36 @@ fn what_iterations_cost() {
     assert_eq!(of("list_find.c"), (24, 24, 7, 96, true));
     assert_eq!(of("map_lower_bound.cpp"), (48, 32, 12, 112, true));
     assert_eq!(of("btree_find.c"), (256, 24, 38, 360, false));
+    assert_eq!(of("btree_rank.c"), (256, 24, 22, 168, true));
+    assert_eq!(of("list_add.c"), (16, 16, 10, 96, true));
     assert_eq!(of("btree_count.c"), (256, 24, 103, 896, false));
     assert_eq!(of("window_aggregate.c"), (240, 48, 231, 1864, false));
+}
+
+/// What an author is shown of stores and searches.
+#[test]
+fn what_iterations_do_besides() {
+    let board = Accelerator { instruction_ps: 4_000, load_ps: 132_000, line_ps: 4_000 };
+    let of = |source: &str| {
+        let account = explain(&from_object(source), &board, Eta::PULSE);
+        (account.stores, account.searches)
+    };
+    assert_eq!(of("list_find.c"), (None, 0));
+    assert_eq!(of("list_add.c"), (Some(1), 0));
+    assert_eq!(of("btree_rank.c"), (None, 2));
 }
 
 /// The text with its comments is the program.
 #[test]
 fn the_text_assembles_to_the_same_program() {
-    for source in ["hash_find.c", "map_lower_bound.cpp", "btree_find.c", "window_aggregate.c"] {
+    for source in [
+        "hash_find.c",
+        "map_lower_bound.cpp",
+        "btree_find.c",
+        "window_aggregate.c",
+        "list_add.c",
+        "btree_rank.c",
+    ] {
         let compiled = from_object(source);
         assert_eq!(Program::assemble(&compiled.text()).as_ref(), Ok(&compiled.program), "{source}");
         let line = compiled.lines[0].as_ref().expect("the object has lines");

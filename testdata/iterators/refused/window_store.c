@@ -1,4 +1,4 @@
-// refused: window_store.c:15: visit: stores to the node: the window is read-only, and stores to far memory are not in this version of the ISA
+// refused: window_store.c:15: visit: stores to the node: the window is read-only; declare the iterator with FARMEM_STORING_ITERATOR if it shall change far memory
 #include <farmem/iterator.h>
 
 struct node {

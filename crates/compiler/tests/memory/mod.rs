@@ -1,6 +1,6 @@
 //! Far memory as one piece of this process, and a traversal over it.
 
-use farmem_traversal::{End, Program, State, run};
+use farmem_traversal::{Access, End, Program, State, run_storing};
 use farmem_wire::VirtAddr;
 
 /// Where the memory begins: no small number is an address by chance.
@@ -59,14 +59,24 @@ pub(super) fn as_words<const N: usize>(bytes: &[u8]) -> [u64; N] {
 
 /// Runs a traversal to its RETURN, interrupted after each iteration as a memory node might.
 pub(super) fn traverse(program: &Program, memory: &Memory, start: u64, scratch: &[u8]) -> Ended {
-    let mut fetch = |at: VirtAddr, window: &mut [u8]| -> Result<(), VirtAddr> {
+    assert!(!program.stores(), "it changes the memory");
+    traverse_storing(program, &mut Memory { bytes: memory.bytes.clone() }, start, scratch)
+}
+
+/// The same for a program that stores.
+pub(super) fn traverse_storing(program: &Program, memory: &mut Memory, start: u64, scratch: &[u8]) -> Ended {
+    let mut serve = |at: VirtAddr, access: Access<'_>| -> Result<(), VirtAddr> {
         let from = at.0.checked_sub(BASE).and_then(|from| usize::try_from(from).ok()).ok_or(at)?;
-        window.copy_from_slice(memory.bytes.get(from..from + window.len()).ok_or(at)?);
+        let bytes = memory.bytes.get_mut(from..from + program.window_len()).ok_or(at)?;
+        match access {
+            Access::Load(window) => window.copy_from_slice(bytes),
+            Access::Store(window) => bytes.copy_from_slice(window),
+        }
         Ok(())
     };
     let mut state = State { cur_ptr: VirtAddr(start), scratch: scratch.to_vec() };
     for iterations in 1..=LIMIT {
-        match run(program, &mut fetch, &mut state, 1).end {
+        match run_storing(program, &mut serve, &mut state, 1).end {
             End::IterationLimit => {}
             End::Return => return Ended { cur_ptr: state.cur_ptr.0, scratch: state.scratch, iterations },
             other => panic!("{other:?} after {iterations} iterations"),
