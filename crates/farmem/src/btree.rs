@@ -21,7 +21,7 @@
 //! Who cannot bear the last two looks between two equal even [`LockWord::version`]s, when all writers take the lock.
 
 use crate::arena::{Arena, Layout};
-use crate::{Completed, Dispatched, Error, FarMemory, LockWord, Op, Policy, TraversalStop, Vma};
+use crate::{Answer, Completed, Dispatched, Error, FarMemory, LockWord, Op, Policy, TraversalStop, Vma};
 use farmem_traversal::Program;
 use farmem_wire::VirtAddr;
 use node::{Node, SLOTS, UNUSED};
@@ -233,6 +233,55 @@ impl BTree {
         completed.result.as_ref().ok().and_then(|_| found_in(&completed.buf))
     }
 
+    /// The leaf that a finished [`BTree::find_op`] ended at, which has the key or would have it; `None` when the operation failed.
+    #[must_use]
+    pub fn leaf_found(completed: &Completed) -> Option<VirtAddr> {
+        match completed.result {
+            Ok(Answer::Traversed(end)) if end.returned => Some(end.cur_ptr),
+            _ => None,
+        }
+    }
+
+    /// The READ of a leaf; `buf` is any buffer.
+    #[must_use]
+    pub fn leaf_op(leaf: VirtAddr, mut buf: Vec<u8>) -> Op {
+        buf.resize(NODE_LEN, 0);
+        Op::Read { addr: leaf, buf }
+    }
+
+    /// The WRITE that puts a pair into the leaf `at`, which was read as `bytes`, in place of the one of this key if there is one. `None`
+    /// when the leaf is full: then [`BTree::insert`] is needed, which cuts it. `buf` is any buffer.
+    ///
+    /// Who writes this way is the one writer from its look-up of the leaf on.
+    ///
+    /// # Errors
+    /// [`Error::Key`] for 2^64 - 1; [`Error::Broken`] when `bytes` are no leaf.
+    pub fn put_op(
+        &self,
+        at: VirtAddr,
+        bytes: &[u8],
+        (key, value): (u64, u64),
+        mut buf: Vec<u8>,
+    ) -> Result<Option<Op>, Error> {
+        if key == UNUSED {
+            return Err(Error::Key { key, reason: UNUSED_REASON });
+        }
+        let broken = Error::Broken { addr: at, what: "a leaf of a B+tree" };
+        let Ok(bytes) = <&[u8; NODE_LEN]>::try_from(bytes) else { return Err(broken) };
+        let mut leaf = Node::parse(bytes, at)?;
+        if !leaf.leaf {
+            return Err(broken);
+        }
+        match leaf.keys.binary_search(&key) {
+            Ok(place) => leaf.slots[place] = value,
+            Err(_) if leaf.keys.len() == self.header.leaf_max => return Ok(None),
+            Err(_) => leaf.insert(key, value),
+        }
+        buf.clear();
+        buf.extend_from_slice(&leaf.emit());
+        Ok(Some(Op::Write { addr: at, buf }))
+    }
+
     /// The first pair whose key is not less than `key`.
     ///
     /// # Errors
@@ -287,9 +336,7 @@ impl BTree {
     #[must_use]
     pub fn scanned(completed: &Completed) -> Option<Scanned> {
         match completed.result {
-            Ok(crate::Answer::Traversed(end)) if end.returned => {
-                Some(scanned_in(&completed.buf, end.cur_ptr))
-            }
+            Ok(Answer::Traversed(end)) if end.returned => Some(scanned_in(&completed.buf, end.cur_ptr)),
             _ => None,
         }
     }
@@ -320,13 +367,18 @@ impl BTree {
         program: &Program,
         start: &[u64],
     ) -> Result<Vec<u64>, Error> {
-        let scratch = pad(memory.buffer(0), start, program.scratch_len());
-        let cur_ptr = self.header.root;
-        let op = Op::Traverse { program: program.clone(), cur_ptr, scratch, limit: LEAVES_MAX };
+        let op = self.aggregate_op(program, start, memory.buffer(0));
         let done = self.dispatch(memory, op)?;
         let words = words(&done.scratch);
         memory.recycle(done.scratch);
         Ok(words)
+    }
+
+    /// The traversal that runs another program along the leaves.
+    pub(crate) fn aggregate_op(&self, program: &Program, start: &[u64], scratch: Vec<u8>) -> Op {
+        let scratch = pad(scratch, start, program.scratch_len());
+        let cur_ptr = self.header.root;
+        Op::Traverse { program: program.clone(), cur_ptr, scratch, limit: LEAVES_MAX }
     }
 
     /// Puts `value` under `key`; answers the one there was.
@@ -470,7 +522,7 @@ fn pad(mut scratch: Vec<u8>, words: &[u64], len: usize) -> Vec<u8> {
     scratch
 }
 
-fn words(bytes: &[u8]) -> Vec<u64> {
+pub(crate) fn words(bytes: &[u8]) -> Vec<u64> {
     let word = |chunk: &[u8]| u64::from_le_bytes(chunk.try_into().expect("a chunk of 8 bytes"));
     bytes.chunks_exact(8).map(word).collect()
 }

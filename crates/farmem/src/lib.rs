@@ -45,6 +45,7 @@ pub use error::{Error, TraversalStop};
 pub use farmem_control::api;
 pub use farmem_host::{Answer, Op, REGION_DATA_MAX, Traversed};
 pub use farmem_io::{doctor, raw};
+pub use farmem_machine::Rng;
 pub use farmem_traversal::Program;
 pub use farmem_wire::{NodeId, UDP_PORT, VirtAddr};
 pub use hash_table::HashTable;

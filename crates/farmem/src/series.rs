@@ -6,8 +6,8 @@
 //! a reader may see beside the writer is what [`crate::btree`] says of keys and values.
 
 use crate::arena::Layout;
-use crate::btree::{BTree, half_open};
-use crate::{Error, FarMemory, LockWord, Policy};
+use crate::btree::{BTree, half_open, words};
+use crate::{Answer, Completed, Error, FarMemory, LockWord, Op, Policy};
 use farmem_traversal::Program;
 use farmem_wire::VirtAddr;
 use std::ops::RangeBounds;
@@ -159,11 +159,23 @@ impl Series {
         if from >= to {
             return Ok(None);
         }
-        let pad = [from, to, 0, 0, i64::MAX.cast_unsigned(), i64::MIN.cast_unsigned(), 0];
-        let w = self.tree.aggregate_by(memory, &self.window, &pad)?;
-        let sum = i128::from(w[3].cast_signed()) << 64 | i128::from(w[2]);
-        let (min, max) = (w[4].cast_signed(), w[5].cast_signed());
-        Ok((w[6] > 0).then_some(Window { sum, min, max, count: w[6] }))
+        Ok(window_in(&self.tree.aggregate_by(memory, &self.window, &start_pad(from, to))?))
+    }
+
+    /// The traversal of [`Series::window`]; `scratch` is any buffer, its content is replaced.
+    #[must_use]
+    pub fn window_op(&self, span: impl RangeBounds<u64>, scratch: Vec<u8>) -> Op {
+        let (from, to) = half_open(&span);
+        self.tree.aggregate_op(&self.window, &start_pad(from, to), scratch)
+    }
+
+    /// What a finished [`Series::window_op`] says of its span; `None` when the span has no points, or the operation failed.
+    #[must_use]
+    pub fn windowed(completed: &Completed) -> Option<Window> {
+        match completed.result {
+            Ok(Answer::Traversed(end)) if end.returned => window_in(&words(&completed.buf)),
+            _ => None,
+        }
     }
 
     /// The windows of `width` from `from` on that together reach to `to`; a last one that is narrower when `width` does not divide.
@@ -204,6 +216,18 @@ impl Series {
         let pairs = self.tree.scan(memory, span, most)?;
         Ok(pairs.into_iter().map(|(time, bits)| Point { time, value: bits.cast_signed() }).collect())
     }
+}
+
+/// The scratch pad of a window as it begins.
+const fn start_pad(from: u64, to: u64) -> [u64; 7] {
+    [from, to, 0, 0, i64::MAX.cast_unsigned(), i64::MIN.cast_unsigned(), 0]
+}
+
+/// What the scratch pad of a window says at its end.
+fn window_in(w: &[u64]) -> Option<Window> {
+    let sum = i128::from(w[3].cast_signed()) << 64 | i128::from(w[2]);
+    let (min, max) = (w[4].cast_signed(), w[5].cast_signed());
+    (w[6] > 0).then_some(Window { sum, min, max, count: w[6] })
 }
 
 fn check(point: Point) -> Result<(), Error> {

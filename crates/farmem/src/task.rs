@@ -15,6 +15,7 @@
 
 use crate::dispatch::Way;
 use crate::{Completed, Error, FarMemory, Op, Traversed};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 mod alone;
@@ -67,7 +68,7 @@ pub enum Next {
 #[derive(Debug, Default)]
 pub struct Exchange {
     /// The ends of what was needed, in the order in which it was asked for.
-    got: Vec<Completed>,
+    got: VecDeque<Completed>,
     need: Vec<Op>,
     /// Buffers for reuse.
     spare: Vec<Vec<u8>>,
@@ -82,9 +83,10 @@ impl Exchange {
         self.need.push(op);
     }
 
-    /// Takes the ends of what was needed, in the order in which it was asked for.
-    pub fn got(&mut self) -> impl Iterator<Item = Completed> {
-        self.got.drain(..)
+    /// Takes the next of the ends of what was needed, in the order in which it was asked for; `None` when all are taken. What is not taken
+    /// is gone with the next exchange.
+    pub fn take(&mut self) -> Option<Completed> {
+        self.got.pop_front()
     }
 
     /// Takes the end of the one operation that was needed.
@@ -93,7 +95,7 @@ impl Exchange {
     /// When not exactly one has ended.
     pub fn one(&mut self) -> Completed {
         assert_eq!(self.got.len(), 1, "one operation was needed");
-        self.got.pop().expect("there is one")
+        self.got.pop_front().expect("there is one")
     }
 
     /// An empty buffer, from an earlier operation when there is one.
@@ -113,7 +115,7 @@ impl Exchange {
     /// Makes it ready for another task.
     fn clear(&mut self) {
         self.need.clear();
-        while let Some(completed) = self.got.pop() {
+        while let Some(completed) = self.got.pop_front() {
             self.recycle(completed.buf);
         }
     }

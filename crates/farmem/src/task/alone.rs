@@ -17,11 +17,14 @@ pub fn run_one(memory: &mut dyn FarMemory, task: &mut dyn Task, policy: &Policy)
         match task.next(&mut exchange)? {
             Next::Need => {
                 assert!(!exchange.need.is_empty(), "who waits for operations has asked for some");
+                while let Some(completed) = exchange.take() {
+                    exchange.recycle(completed.buf); // what the task did not take
+                }
                 let mut longest = 0;
                 for op in exchange.need.drain(..) {
                     let (completed, requests) = count(&mut took, memory, op, policy);
                     longest = longest.max(requests);
-                    exchange.got.push(completed);
+                    exchange.got.push_back(completed);
                 }
                 took.round_trips += longest;
             }

@@ -478,8 +478,8 @@ impl<T: Task, D: FnMut(T, Took)> Run<T, D> {
         if *flights == 0 {
             seat.took.round_trips += seat.longest;
             let Seat { exchange, ends, .. } = seat;
-            for completed in exchange.got.drain(..) {
-                drop(completed); // what the task did not take
+            while let Some(completed) = exchange.got.pop_front() {
+                exchange.recycle(completed.buf); // what the task did not take
             }
             exchange.got.extend(ends.drain(..).map(|end| end.expect("all of them have ended")));
             self.ready.push_back(seat_number);
