@@ -55,6 +55,17 @@ pub enum Placement {
     Free,
 }
 
+/// What a memory node runs traversals' programs with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Execution {
+    /// Machine code, compiled once for each program. What cannot be compiled is interpreted.
+    #[default]
+    Jit,
+    /// The interpreter, several times slower: for comparing.
+    Interpreter,
+}
+
 /// A checked description of a rack.
 #[derive(Clone, Debug)]
 pub struct RackConfig {
@@ -103,6 +114,8 @@ pub struct NodeConfig {
     pub address: IpAddr,
     /// Bytes of memory it gives to the rack.
     pub memory: u64,
+    /// What it runs programs with.
+    pub compile: Execution,
 }
 
 #[derive(Deserialize)]
@@ -142,6 +155,8 @@ struct RawNode {
     name: Spanned<String>,
     address: Spanned<String>,
     memory: Spanned<Value>,
+    #[serde(default)]
+    compile: Execution,
 }
 
 #[derive(Deserialize)]
@@ -197,7 +212,7 @@ impl RackConfig {
             }
             let address = taken.take(&page, &format!("node {name:?}"), &node.address)?;
             let memory = page.memory(name, &node.memory)?;
-            nodes.push(NodeConfig { name: name.clone(), address, memory });
+            nodes.push(NodeConfig { name: name.clone(), address, memory, compile: node.compile });
         }
         let hosts = taken.hosts(&page, &raw.hosts)?;
         let RawRack { name, transport, waiting, placement, cpu, pmtu, .. } = raw;

@@ -7,7 +7,7 @@ use crate::Error;
 use farmem_control::api::{ApiError, Request, Response};
 use farmem_control::{Ask, Config, Control, Out as ControlOut};
 use farmem_host::{Ask as HostAsk, Done, Host};
-use farmem_io::MappedStore;
+use farmem_io::{Compiler, MappedStore};
 use farmem_machine::{Action, Event, Instant, Machine, Outbox, Port, Rng};
 use farmem_memnode::MemNode;
 use farmem_switch::Switch;
@@ -67,7 +67,7 @@ pub(crate) struct World {
     now: Instant,
     control: Seat<Control>,
     switch: Option<Seat<Switch>>,
-    nodes: Vec<Option<Seat<MemNode<MappedStore>>>>,
+    nodes: Vec<Option<Seat<MemNode<MappedStore, Compiler>>>>,
     hosts: Vec<Option<Seat<Host>>>,
     done: Vec<VecDeque<Done>>,
     replies: BTreeMap<u64, Result<Response, ApiError>>,
@@ -124,7 +124,7 @@ impl World {
         self.switch = Some(Seat::new(switch));
     }
 
-    pub(crate) fn seat_node(&mut self, node: u16, role: MemNode<MappedStore>) {
+    pub(crate) fn seat_node(&mut self, node: u16, role: MemNode<MappedStore, Compiler>) {
         put(&mut self.nodes, node, Seat::new(role));
     }
 

@@ -9,7 +9,7 @@ use crate::{Client, Error, Waiting};
 use farmem_control::Config as ControlConfig;
 use farmem_control::api::{Endpoint, Request, Response};
 use farmem_host::{Config as HostConfig, Host};
-use farmem_io::{Clock, Driver, Link, MappedStore, OpenError};
+use farmem_io::{Clock, Compiler, Driver, Link, MappedStore, OpenError};
 use farmem_machine::{Duration, Port, Rng};
 use farmem_memnode::MemNode;
 use farmem_switch::{Budgets, Switch};
@@ -96,7 +96,8 @@ impl Rack {
             };
             let store =
                 MappedStore::new(memory).map_err(|source| system("no memory for a memory node", source))?;
-            world.seat_node(node, MemNode::new(node_settings(&home, &control, EMBEDDED_PMTU), store));
+            let settings = node_settings(&home, &control, EMBEDDED_PMTU);
+            world.seat_node(node, MemNode::compiling(settings, store, Compiler::jit()));
         }
         Ok(Self(Kind::Embedded(Rc::new(RefCell::new(world)))))
     }

@@ -4,18 +4,18 @@
 //! [`Stop`] is set, or with the error that kept it from serving.
 
 use crate::client::{gid, wrong_answer};
-use crate::config::{NodeConfig, RackConfig, Transport};
+use crate::config::{Execution, NodeConfig, RackConfig, Transport};
 use crate::rack::{home_of, link_waiting, node_settings};
 use crate::{Error, Placement};
 use farmem_control::api::{Endpoint, Request, Response};
 use farmem_control::{Config as ControlSettings, Control};
 use farmem_io::{
-    ApiClient, ApiServer, Clock, ControlStore, Driver, Link, MappedStore, ShmConfig, ShmLink, UdpConfig,
-    UdpLink, os_seed, run, run_control,
+    ApiClient, ApiServer, Clock, Compiler, ControlStore, Driver, Link, MappedStore, ShmConfig, ShmLink,
+    UdpConfig, UdpLink, os_seed, run, run_control,
 };
 pub use farmem_io::{Stop, pin_to_cpu};
 use farmem_machine::{Machine, Port, Rng};
-use farmem_memnode::{Budget, Config as NodeSettings, Interpreted, MemNode, WORKSPACES};
+use farmem_memnode::{Budget, Config as NodeSettings, MemNode, WORKSPACES};
 pub use farmem_memnode::{Compile, Logic};
 use farmem_switch::{Budgets, Switch};
 use farmem_transport::PeerChange;
@@ -241,7 +241,11 @@ pub fn node<'a>(
     node: &'a NodeConfig,
     serving: impl Into<Serving<'a>>,
 ) -> Result<(), Error> {
-    node_running(config, node, Runner { compile: Interpreted, workspaces: WORKSPACES }, serving)
+    let compile = match node.compile {
+        Execution::Jit => Compiler::jit(),
+        Execution::Interpreter => Compiler::interpreter(),
+    };
+    node_running(config, node, Runner { compile, workspaces: WORKSPACES }, serving)
 }
 
 /// What a memory node runs traversals with.

@@ -1,6 +1,6 @@
 //! `rack.toml`: what is right gives the rack it describes; each rule, broken, is named with file, line and what was expected.
 
-use farmem::{Error, Placement, RackConfig, Transport, Waiting};
+use farmem::{Error, Execution, Placement, RackConfig, Transport, Waiting};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
@@ -29,6 +29,7 @@ memory = "256 MiB"
 name = "node2"
 address = "127.71.0.12"
 memory = 8192
+compile = "interpreter"
 
 [hosts]
 first = "127.71.1.1"
@@ -65,6 +66,8 @@ fn a_description_becomes_a_rack() {
     assert_eq!(rack.control.http, "127.0.0.1:7471".parse().unwrap());
     let nodes: Vec<_> = rack.nodes.iter().map(|n| (n.name.as_str(), n.address, n.memory)).collect();
     assert_eq!(nodes, [("node1", address(0, 11), 256 << 20), ("node2", address(0, 12), 8192)]);
+    let compile: Vec<_> = rack.nodes.iter().map(|n| n.compile).collect();
+    assert_eq!(compile, [Execution::Jit, Execution::Interpreter], "machine code unless something else is written");
     assert_eq!(rack.hosts, [address(1, 1), address(1, 2), address(1, 3)]);
     assert_eq!(rack.control.state, Path::new("somewhere/rack-state"), "paths count from the file");
     assert_eq!(rack.token_file(), Path::new("somewhere/rack-state/token"));

@@ -96,6 +96,7 @@ pub const ELSEWHERE: &[(&str, &str)] = &[
     ("node.Dropped(Response)", "needs a switch that sends answers to nodes: tests of memnode"),
     ("node.Dropped(UnknownPeer)", "a node hears of its hosts before it is heard of: tests of memnode"),
     ("node.Dropped(UnderWay)", "needs a copy that comes within a microsecond: tests of memnode"),
+    ("node.ProgramInterpreted", "needs a machine without a compiler: tests of memnode"),
     ("node.UpdateRefused", "the tables of these nodes are large: tests of memnode"),
     ("switch.Dropped(Immediate)", "one rogue frame in thousands: tests of switch"),
     ("switch.Dropped(NotContinuation)", "needs a node that sends something else: tests of switch"),
