@@ -1,6 +1,6 @@
 //! What a program does to its mappings, as the userfaultfd reports it.
 
-use crate::rig::{Ended, PAGE, PAGES, Range, Rig, all_faults, fork, load, next, or_skip};
+use crate::rig::{Ended, PAGE, PAGES, Range, Rig, all_faults, alone, fork, load, next, or_skip};
 use farmem_io::pages::{Faulting, Features, Mapping, Message, Reach, Userfaultfd};
 use rustix::mm::{Advice, MremapFlags, mremap, munmap};
 use std::ptr;
@@ -8,6 +8,7 @@ use std::ptr;
 /// A fork is reported with a descriptor that serves the child's copy; the parent waits until that is read.
 #[test]
 fn a_fork_brings_what_serves_the_child() {
+    let _alone = alone();
     let rig = or_skip!(Rig::open(Features::FORK));
     let at = rig.app.at(0);
     let forker = Rig::spawn(move || fork(|| i32::from(load(at))));
@@ -23,6 +24,7 @@ fn a_fork_brings_what_serves_the_child() {
 /// Without that the child has the addresses and nobody who serves them: it reads zeros where pages are missing, and no one is told.
 #[test]
 fn a_fork_without_the_event_reads_zeros_silently() {
+    let _alone = alone();
     let rig = or_skip!(Rig::open(Features::WINDOW));
     let at = rig.app.at(0);
     assert_eq!(fork(|| i32::from(load(at)) + 40).wait(), Ended::Exit(40));
@@ -38,6 +40,7 @@ fn a_fork_without_the_event_reads_zeros_silently() {
 /// A mapping that is not for children is none there: the child's touch is a SIGSEGV, which is better than zeros.
 #[test]
 fn a_fork_without_the_mapping_is_stopped() {
+    let _alone = alone();
     let rig = or_skip!(Rig::open(Features::WINDOW));
     rig.app.advise(0, PAGES, Advice::LinuxDontFork).unwrap();
     let at = rig.app.at(0);
@@ -47,6 +50,7 @@ fn a_fork_without_the_mapping_is_stopped() {
 /// Pages given back, moved and unmapped are reported with their addresses; the program waits until each report is read.
 #[test]
 fn what_becomes_of_a_range_is_reported() {
+    let _alone = alone();
     let rig = or_skip!(Rig::open(Features::RANGES));
     rig.copy(0, 7, Mapping::Writable).unwrap();
     let at = rig.app.at(0);

@@ -1,6 +1,6 @@
 //! Faults of one process, and what resolves them.
 
-use crate::rig::{Ended, PAGE, Range, Rig, exit_with_code_of_sigbus, fork, load, or_skip};
+use crate::rig::{Ended, PAGE, Range, Rig, alone, exit_with_code_of_sigbus, fork, load, or_skip};
 use farmem_io::pages::{Cause, Faulting, Features, Mapping, Message, Reach, Userfaultfd};
 use rustix::io::Errno;
 
@@ -181,6 +181,7 @@ fn a_run_ends_at_the_first_page_that_is_there() {
 /// A poisoned page: SIGBUS for a touch, EFAULT for a system call, and good again by COPY. It may be in the file, unmapped.
 #[test]
 fn a_poisoned_page_is_an_error_until_it_is_copied_over() {
+    let _alone = alone();
     let rig = or_skip!(Rig::open(NONE));
     // SAFETY: a page of the rig's range.
     unsafe { rig.uffd.poison(rig.app.at(0), PAGE) }.unwrap();
@@ -207,6 +208,7 @@ fn a_poisoned_page_is_an_error_until_it_is_copied_over() {
 /// MOVE takes a page of anonymous memory as it is, into a range of the same userfaultfd, unless a child shares it.
 #[test]
 fn a_page_moves_where_it_is_expected_and_not_shared() {
+    let _alone = alone();
     let uffd = or_skip!(Userfaultfd::open(Reach::Full, Features::MOVE));
     let (to, from, unknown) = (Range::anonymous(), Range::anonymous(), Range::anonymous());
     // SAFETY: a range of ours; what faults is resolved before.

@@ -1,6 +1,6 @@
 //! Who may have how much of it.
 
-use crate::rig::{Ended, Rig, fork, load};
+use crate::rig::{Ended, Rig, alone, fork, load};
 use farmem_io::OpenError;
 use farmem_io::pages::{Features, Reach, Userfaultfd};
 use std::fs::OpenOptions;
@@ -10,6 +10,7 @@ const NOBODY: libc::uid_t = 65534;
 
 /// Does `act` as a user without rights; `None` when this process is no root that could become one.
 fn as_nobody(act: impl FnOnce() -> i32) -> Option<Ended> {
+    let _alone = alone();
     // SAFETY: reads a number.
     if unsafe { libc::geteuid() } != 0 {
         eprintln!("skipped: only root can become nobody");

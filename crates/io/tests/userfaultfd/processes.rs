@@ -1,12 +1,13 @@
 //! Another process serves the faults: it holds the userfaultfd and the memfd, and nothing else of the program's.
 
-use crate::rig::{Ended, PAGE, Rig, fork, or_skip};
+use crate::rig::{Ended, PAGE, Rig, alone, fork, or_skip};
 use farmem_io::pages::{Cause, Features, Mapping};
 use rustix::mm::Advice;
 
 /// The process that holds the descriptors fills, maps, protects and takes away pages of the process that faults.
 #[test]
 fn another_process_serves_everything() {
+    let _alone = alone();
     let rig = or_skip!(Rig::open(Features::WINDOW));
     rig.copy(1, 3, Mapping::Writable).unwrap();
     rig.copy(2, 3, Mapping::Writable).unwrap();
@@ -37,6 +38,7 @@ fn another_process_serves_everything() {
 /// Another process cannot unmap a page of this one by advice: it has to take the memory away in the file.
 #[test]
 fn another_process_cannot_unmap_by_advice() {
+    let _alone = alone();
     let rig = or_skip!(Rig::open(Features::WINDOW));
     rig.copy(0, 7, Mapping::Writable).unwrap();
     let (at, parent) = (rig.app.at(0), std::process::id());

@@ -7,6 +7,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 pub(crate) const PAGE: usize = 4096;
@@ -26,6 +27,12 @@ macro_rules! or_skip {
     };
 }
 pub(crate) use or_skip;
+
+/// For tests that fork: the whole process forks, with the ranges of tests beside it, and one that asks for reports of forks gets all.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A mapped range, unmapped in the end.
 #[derive(Debug)]
