@@ -106,7 +106,7 @@ pub(super) struct Find {
 
 impl Task for Find {
     fn next(&mut self, exchange: &mut Exchange) -> Result<Next, Error> {
-        if let Some(ended) = exchange.got().next() {
+        if let Some(ended) = exchange.take() {
             self.ended = Some(ended);
             return Ok(Next::Done);
         }
