@@ -34,6 +34,7 @@ pub mod series;
 pub mod serve;
 mod slots;
 pub mod task;
+pub mod window;
 pub mod ycsb;
 
 pub use arena::Layout;

@@ -1,0 +1,246 @@
+//! Windows onto far memory, on a rack in one process: real page faults, real READs and WRITEs.
+
+use farmem::window::{Ahead, Memory, Place, WindowOptions, WindowStats};
+use farmem::{Client, Error, Rack, VirtAddr, Vma};
+use std::io::Write as _;
+use std::sync::atomic::Ordering;
+use std::thread;
+
+const PAGE: usize = 4096;
+/// Bytes of an allocation, and a quarter of them: what may be here.
+const SIZE: usize = 2 << 20;
+const LIMIT: u64 = SIZE as u64 / 4;
+
+/// SplitMix64.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((z ^ z >> 31) % end as u64).unwrap()
+    }
+}
+
+fn client() -> (Client, Vma) {
+    let rack = Rack::embedded_with(1, 16 << 20).unwrap();
+    let mut client = rack.client("windows").unwrap();
+    let vma = client.allocate(SIZE as u64).unwrap();
+    (client, vma)
+}
+
+/// Wherever there is room: tests run side by side, each with a rack whose addresses begin at the same place.
+fn options() -> WindowOptions {
+    WindowOptions { place: Place::Anywhere, ..WindowOptions::new(LIMIT) }
+}
+
+/// `None`, with the reason on stderr, where this process may not serve faults.
+fn run<R: Send>(
+    client: &mut Client,
+    vma: &Vma,
+    options: WindowOptions,
+    program: impl FnOnce(Memory<'_>) -> R + Send,
+) -> Option<(R, WindowStats)> {
+    match client.with_window(vma, options, program) {
+        Err(Error::Open(refused)) => {
+            eprintln!("skipped: {refused}");
+            None
+        }
+        other => Some(other.unwrap()),
+    }
+}
+
+fn far_bytes(client: &mut Client, vma: &Vma) -> Vec<u8> {
+    let mut bytes = vec![0; SIZE];
+    for (n, part) in bytes.chunks_mut(64 << 10).enumerate() {
+        client.read(VirtAddr(vma.base.0 + (n * (64 << 10)) as u64), part).unwrap();
+    }
+    bytes
+}
+
+/// Random reads and writes of random lengths all over an allocation four times the limit, beside a plain array.
+fn churn(memory: Memory<'_>, plain: &mut [u8], seed: u64, range: std::ops::Range<usize>, steps: usize) {
+    let mut chance = Chance(seed);
+    for step in 0..steps {
+        let at = range.start + chance.below(range.len());
+        let len = 1 + chance.below((range.end - at).min(3 * PAGE));
+        if chance.below(3) == 0 {
+            let value = u8::try_from(step % 251).unwrap();
+            memory.write(at, &vec![value; len]);
+            plain[at..at + len].fill(value);
+        } else {
+            let mut got = vec![0; len];
+            memory.read(at, &mut got);
+            assert_eq!(got, plain[at..at + len], "step {step}: {len} bytes at {at:#x}");
+        }
+    }
+}
+
+/// Four times the limit, every policy: what is read is what was written, here and afterwards in far memory, and no byte more than the limit
+/// is ever here.
+#[test]
+fn an_allocation_four_times_the_limit_is_an_array() {
+    let policies = [
+        (Ahead::None, 0),
+        (Ahead::None, 2),
+        (Ahead::Group(8), 1),
+        (Ahead::Stream(16), 1),
+        (Ahead::Group(1 << 40), 8),
+    ];
+    for (n, (ahead, resting_eighths)) in policies.into_iter().enumerate() {
+        let (mut client, vma) = client();
+        let options = WindowOptions { ahead, resting_eighths, ..options() };
+        let mut plain = vec![0; SIZE];
+        let touched =
+            run(&mut client, &vma, options, |memory| churn(memory, &mut plain, n as u64, 0..SIZE, 4000));
+        let Some(((), stats)) = touched else { return };
+        assert_eq!(far_bytes(&mut client, &vma), plain, "{ahead:?}");
+        assert!(stats.bytes_here_max <= LIMIT, "{stats:?}");
+        assert!(stats.bytes_here_max >= LIMIT - (64 << 10), "the limit is used: {stats:?}");
+        assert!(stats.evictions > 500 && stats.write_backs > 100 && stats.missing > 500, "{stats:?}");
+        assert_eq!(stats.bytes_written_back, stats.write_backs * PAGE as u64);
+        let pages = stats.bytes_fetched / PAGE as u64;
+        assert_eq!(pages == stats.fetches, ahead == Ahead::None, "{stats:?}");
+        assert_eq!(stats.rested > 0, resting_eighths > 0, "{stats:?}");
+        // A second window finds what the first one left.
+        let Some((found, _)) = run(&mut client, &vma, options, |memory| {
+            let mut all = vec![0; SIZE];
+            memory.read(0, &mut all);
+            all
+        }) else {
+            return;
+        };
+        assert!(found == plain, "{ahead:?}");
+    }
+}
+
+/// Threads side by side in parts of their own, and all of them on one counter; somebody looks all the while how much is here.
+#[test]
+fn threads_share_a_window_and_the_limit_holds_all_the_while() {
+    const THREADS: usize = 4;
+    const PART: usize = SIZE / THREADS;
+    let (mut client, vma) = client();
+    let Some((most, stats)) = run(&mut client, &vma, options(), |memory| {
+        let done = std::sync::atomic::AtomicUsize::new(0);
+        thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let done = &done;
+                scope.spawn(move || {
+                    let mut plain = vec![0; SIZE];
+                    let range = thread * PART + PAGE..(thread + 1) * PART;
+                    for round in 0..10 {
+                        churn(memory, &mut plain, round, range.clone(), 100);
+                        memory.word(0).fetch_add(1, Ordering::Relaxed);
+                    }
+                    done.fetch_add(1, Ordering::Release);
+                });
+            }
+            let mut most = 0;
+            while done.load(Ordering::Acquire) < THREADS {
+                most = memory.bytes_here().max(most);
+                thread::yield_now();
+            }
+            most
+        })
+    }) else {
+        return;
+    };
+    assert!(most <= LIMIT && stats.bytes_here_max <= LIMIT, "{most}, {stats:?}");
+    assert!(most > LIMIT / 2, "{most}");
+    let mut word = [0; 8];
+    client.read(vma.base, &mut word).unwrap();
+    assert_eq!(u64::from_le_bytes(word), 10 * THREADS as u64);
+}
+
+/// A file is read into far memory, four times what may be here, and written out of it again, by the system itself.
+#[test]
+fn files_go_in_and_out_by_system_calls() {
+    let (mut client, vma) = client();
+    let mut chance = Chance(5);
+    let content: Vec<u8> = (0..SIZE - 100).map(|_| u8::try_from(chance.below(256)).unwrap()).collect();
+    let place = std::env::temp_dir().join(format!("farmem-window-{}", std::process::id()));
+    std::fs::File::create(&place).unwrap().write_all(&content).unwrap();
+    let copied = place.with_extension("copy");
+    let done = run(&mut client, &vma, options(), |memory| {
+        let (file, copy) = (std::fs::File::open(&place).unwrap(), std::fs::File::create(&copied).unwrap());
+        let (mut read, mut written) = (0, 0);
+        while read < content.len() {
+            read += memory.read_from(&file, 100 + read, content.len() - read).unwrap();
+        }
+        while written < content.len() {
+            written += memory.write_to(&copy, 100 + written, content.len() - written).unwrap();
+        }
+    });
+    if done.is_some() {
+        assert!(std::fs::read(&copied).unwrap() == content);
+        assert!(far_bytes(&mut client, &vma)[100..] == content);
+        std::fs::remove_file(copied).unwrap();
+    }
+    std::fs::remove_file(place).unwrap();
+}
+
+/// What a page costs: one READ when it is first touched, nothing while it is here, one WRITE when it goes and was written.
+#[test]
+fn a_page_costs_what_it_must() {
+    let (mut client, vma) = client();
+    let options = WindowOptions { resting_eighths: 0, ..options() };
+    let Some(((), stats)) = run(&mut client, &vma, options, |memory| {
+        let mut byte = [0];
+        for _ in 0..3 {
+            memory.read(5 * PAGE, &mut byte);
+            memory.read(6 * PAGE, &mut byte);
+        }
+        memory.write(6 * PAGE, &[1]);
+        memory.write(7 * PAGE, &[1]);
+        memory.write(7 * PAGE, &[2]);
+    }) else {
+        return;
+    };
+    let expected = WindowStats {
+        faults: 4,
+        missing: 3,
+        upgrades: 1,
+        fetches: 3,
+        bytes_fetched: 3 * PAGE as u64,
+        evictions: 2, // the two that were written back at the end
+        write_backs: 2,
+        bytes_written_back: 2 * PAGE as u64,
+        bytes_here_max: 3 * PAGE as u64,
+        ..WindowStats::default()
+    };
+    assert_eq!(stats, expected);
+}
+
+/// A program's panic comes out where the window was asked for, after what it wrote is safe; the client goes on.
+#[test]
+fn a_panic_leaves_far_memory_whole() {
+    let (mut client, vma) = client();
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        client.with_window(&vma, options(), |memory| {
+            memory.write(3, b"kept");
+            panic!("on purpose");
+        })
+    }));
+    if let Ok(Err(refused)) = panicked {
+        return eprintln!("skipped: {refused}");
+    }
+    assert!(panicked.is_err());
+    let mut bytes = [0; 4];
+    client.read(VirtAddr(vma.base.0 + 3), &mut bytes).unwrap();
+    assert_eq!(&bytes, b"kept");
+}
+
+/// Options that cannot be are refused with what can; a window is where its addresses are unless told otherwise.
+#[test]
+fn options_are_checked_and_addresses_are_far_memorys_own() {
+    let (mut client, vma) = client();
+    let small = WindowOptions::new(4096);
+    let said = client.with_window(&vma, small, |_| ()).unwrap_err().to_string();
+    assert!(said.contains("64 KiB"), "{said}");
+    let same = WindowOptions::new(LIMIT);
+    let Some((place, _)) = run(&mut client, &vma, same, |memory| memory.as_ptr().addr().get() as u64) else {
+        return;
+    };
+    assert_eq!(place, vma.base.0);
+}
