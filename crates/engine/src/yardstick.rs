@@ -10,6 +10,7 @@
 //! are made and answers checked outside of the clock.
 #![expect(clippy::cast_possible_truncation, reason = "offsets in a table that is mapped")]
 
+mod instructions;
 mod lines;
 mod lookups;
 mod structures;
@@ -18,8 +19,8 @@ mod table;
 use lookups::{Lookups, Way};
 use std::time::Duration;
 use structures::{Btree, Hash};
-pub use table::Table;
 use table::{NTA, T0, T2};
+pub use table::{Table, cpu_time};
 
 /// One way, and how fast it was in each round, in millions of hops, lookups or lines a second.
 #[derive(Clone, PartialEq, Debug)]
@@ -57,6 +58,15 @@ pub fn line_limit(rows: &[Row]) -> Option<&Row> {
     rows.iter().filter(|row| row.name.starts_with("lines.")).max_by(|a, b| a.p50().total_cmp(&b.p50()))
 }
 
+/// The times that PULSE's model asks for (PULSE 4.1), in nanoseconds, of one traversal at a time on this core: an instruction, the load
+/// of one line, and each further line of a load. From the rows of [`hash_hops`].
+#[must_use]
+pub fn times_ns(rows: &[Row]) -> Option<[f64; 3]> {
+    let each = |name| Some(1e3 / row(rows, name)?.p50());
+    let load = each("lines.dependent")?;
+    Some([each("instructions")?, load, (each("lines.dependent.4")? - load) / 3.0])
+}
+
 /// The row of this name.
 #[must_use]
 pub fn row<'a>(rows: &'a [Row], name: &str) -> Option<&'a Row> {
@@ -64,7 +74,7 @@ pub fn row<'a>(rows: &'a [Row], name: &str) -> Option<&'a Row> {
 }
 
 /// Fills `table` with chains of four nodes of 64 bytes and looks keys up that are there: `hash.hops` and its ways, hops; `lines.` and
-/// its ways, lines. Ways whose name `wanted` refuses are left out.
+/// its ways, lines (`lines.dependent.4`: four side by side); `instructions`, of a compiled program. Ways whose name `wanted` refuses are left out.
 ///
 /// # Panics
 /// When an answer is wrong.
@@ -72,12 +82,15 @@ pub fn hash_hops(table: &mut Table, rounds: usize, wanted: impl Fn(&str) -> bool
     let hash = Hash::fill(table);
     let lookups = Lookups::hash(table, &hash);
     let mut variants = limits(table);
+    let straight_line = instructions::straight_line();
+    let instructions = move |chance: &mut Chance| instructions::instructions(&straight_line, chance);
+    variants.push(Variant::new("instructions", instructions));
     variants.extend(lookups.variants("hash.hops", &Way::HASH));
     measure(variants, rounds, wanted)
 }
 
 /// Fills `table` with a B+tree of 15 keys and 16 children in nodes of 256 bytes and looks keys up that are there: `btree.lookups` and
-/// its ways, lookups. Answers how many keys there are and on how many levels, too. Ways whose name `wanted` refuses are left out.
+/// its ways, lookups; `btree.lookups.rank` by the program that has RANK in the place of halvings. Answers how many keys there are and on how many levels, too. Ways whose name `wanted` refuses are left out.
 ///
 /// # Panics
 /// When an answer is wrong.
@@ -87,8 +100,10 @@ pub fn btree_lookups(
     wanted: impl Fn(&str) -> bool,
 ) -> (u64, usize, Vec<Row>) {
     let btree = Btree::fill(table);
-    let lookups = Lookups::btree(table, &btree);
-    let rows = measure(lookups.variants("btree.lookups", &Way::BTREE).collect(), rounds, wanted);
+    let (lookups, ranked) = (Lookups::btree(table, &btree), Lookups::btree_rank(table, &btree));
+    let mut variants: Vec<_> = lookups.variants("btree.lookups", &Way::BTREE).collect();
+    variants.extend(ranked.variants("btree.lookups.rank", &Way::RANK));
+    let rows = measure(variants, rounds, wanted);
     (btree.keys(), btree.depth(), rows)
 }
 
@@ -126,7 +141,8 @@ impl<'a> Variant<'a> {
 
 fn limits(table: &Table) -> Vec<Variant<'_>> {
     let mut variants = vec![
-        Variant::new("lines.dependent", |chance| lines::dependent(table, chance)),
+        Variant::new("lines.dependent", |chance| lines::dependent::<1>(table, chance)),
+        Variant::new("lines.dependent.4", |chance| lines::dependent::<4>(table, chance)),
         Variant::new("lines.loads", |chance| lines::loads(table, chance)),
     ];
     for distance in [16, 32, 64] {

@@ -147,6 +147,21 @@ impl MappedStore {
         Ok(Self(Arc::new(Mapping::new(len)?)))
     }
 
+    /// Bytes around the store's first that lie in huge pages, by what the kernel says; `None` where it says nothing.
+    #[must_use]
+    pub fn huge_len(&self) -> Option<u64> {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").ok()?;
+        let first = self.0.start.as_ptr().addr();
+        let holds = |line: &str| {
+            let span = line.split_whitespace().next()?.split_once('-')?;
+            let [start, end] = [span.0, span.1].map(|hex| usize::from_str_radix(hex, 16).ok());
+            Some((start?..end?).contains(&first))
+        };
+        let mut lines = smaps.lines().skip_while(|line| holds(line) != Some(true));
+        let huge = lines.find_map(|line| line.strip_prefix("AnonHugePages:"))?;
+        Some(huge.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+    }
+
     /// A way for other threads of this process to read beside the memory node.
     #[must_use]
     pub fn reader(&self) -> StoreReader {

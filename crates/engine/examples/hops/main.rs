@@ -6,7 +6,7 @@
 #![expect(clippy::print_stdout, reason = "a report for people and scripts")]
 #![expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a 64-bit machine")]
 
-use farmem_engine::yardstick::{Row, Table, btree_lookups, hash_hops, line_limit, row};
+use farmem_engine::yardstick::{Row, Table, btree_lookups, hash_hops, line_limit, row, times_ns};
 use serde_json::{Map, json};
 use std::io;
 
@@ -50,6 +50,11 @@ fn main() -> io::Result<()> {
     if let (Some(hops), Some(limit)) = (row(&rows, "hash.hops"), line_limit(&rows)) {
         report.say("lines.best", limit.p50());
         report.say("hash.hops / lines.best", hops.times(limit));
+    }
+    if let Some([instruction, load, line]) = times_ns(&rows) {
+        report.say("core.instruction_ns", instruction);
+        report.say("core.load_ns", load);
+        report.say("core.further_line_ns", line);
     }
     report.ratios(&rows, "hash.hops", &["lines.loads", "hash.hops.one_at_a_time", "hash.hops.interpreter"]);
 

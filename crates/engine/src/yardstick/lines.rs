@@ -41,18 +41,22 @@ pub(super) fn prefetched<const HINT: u8>(table: &Table, chance: &mut Chance, dis
     Measured { units: READS as u64, time }
 }
 
-/// Reads of which each waits for the one before: its address is made of the line before, whose words the table's layout decides.
-pub(super) fn dependent(table: &Table, chance: &mut Chance) -> Measured {
+/// Reads of `LINES` lines side by side, of which each waits for the one before: its address is made of the last of these lines, whose
+/// words the table's layout decides.
+pub(super) fn dependent<const LINES: usize>(table: &Table, chance: &mut Chance) -> Measured {
     const CHASED: usize = 200_000;
     let words = table.words();
-    let lines = words.len() / (LINE / 8);
+    let blocks = words.len() / (LINE / 8) / LINES;
     let mut next = Chance(chance.0);
     let start = cpu_time();
     for _ in 0..CHASED {
-        next.0 ^= words[next.below(lines) * (LINE / 8)];
+        let first = next.below(blocks) * LINES * (LINE / 8);
+        for line in 0..LINES {
+            next.0 ^= words[first + line * (LINE / 8)];
+        }
     }
     let time = cpu_time() - start;
     black_box(next.0);
-    chance.below(lines);
+    chance.below(blocks);
     Measured { units: CHASED as u64, time }
 }

@@ -52,6 +52,8 @@ impl Way {
         way(".one_at_a_time", 1, Windows::Plain, 120_000),
         Self { name: ".interpreter", in_flight: None, windows: Windows::Plain, lookups: 120_000 },
     ];
+    pub(super) const RANK: [Self; 2] =
+        [way("", 32, Windows::Plain, 400_000), way(".one_at_a_time", 1, Windows::Plain, 80_000)];
     pub(super) const BTREE: [Self; 7] = [
         way("", 32, Windows::Plain, 400_000),
         way(".nta", 32, Windows::Hint(NTA), 400_000),
@@ -101,6 +103,13 @@ impl<'t> Lookups<'t> {
 
     pub(super) fn btree(table: &'t Table, btree: &'t Btree) -> Self {
         let text = include_str!("../../../../testdata/programs/btree_find.pulse");
+        let make = |chance: &mut Chance| btree.query(chance);
+        Self::new(table, btree.layout.ranges(), text, Box::new(make), [1, 2], false)
+    }
+
+    /// The same look-ups, by the program that has RANK in the place of four halvings.
+    pub(super) fn btree_rank(table: &'t Table, btree: &'t Btree) -> Self {
+        let text = include_str!("../../../../testdata/programs/btree_find_rank.pulse");
         let make = |chance: &mut Chance| btree.query(chance);
         Self::new(table, btree.layout.ranges(), text, Box::new(make), [1, 2], false)
     }

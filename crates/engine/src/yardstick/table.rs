@@ -125,7 +125,11 @@ impl Memory for &Table {
 }
 
 /// CPU time of this thread: what others of this machine take does not count.
-pub(super) fn cpu_time() -> Duration {
+///
+/// # Panics
+/// On a system without this clock, which Linux is not.
+#[must_use]
+pub fn cpu_time() -> Duration {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` is a timespec of our own.
     let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut now) };

@@ -16,6 +16,7 @@ fn every_way_gets_right_answers() {
         assert!(row(&hash, name).is_some(), "{name}");
     }
     assert!(row(&btree, "btree.lookups.one_at_a_time").is_some());
+    assert!(times_ns(&hash).is_some_and(|times| times.iter().all(|time| time.is_finite())));
     assert!(line_limit(&hash).is_some() && line_limit(&btree).is_none());
 }
 
