@@ -6,6 +6,7 @@
 //! - [`network`] carries sealed packets and loses, doubles, overtakes and damages them as a [`Plan`] says.
 //! - [`pair`] is one requester and one responder, for millions of operations.
 //! - [`world`] is a whole rack, with machines that crash and start again; [`rack`] has random programs work on it.
+//! - [`explore`] walks through every state that the coherence protocol can reach in a small rack.
 //! - [`script`] plays a rack by hand, one packet at a time, from a file that tells a story.
 //! - [`trace`] holds what real programs did with their memory.
 //!
@@ -17,6 +18,7 @@ mod checker;
 pub mod coverage;
 mod describe;
 mod digest;
+pub mod explore;
 mod journal;
 mod memory;
 pub mod network;

@@ -23,6 +23,7 @@
 //! | `crash WHO`, `start WHO` | takes a machine down, brings it up again |
 //! | `show` | lists what is on its way |
 //! | `memory NODE ADDR BYTES` | shows bytes where they lie |
+//! | `explore without GUARD` | finds the shortest way to break the coherence protocol without one of its guards |
 //!
 //! An address is a number, or a name with `+N`. WHO and TO are `control`, `switch`, `node N` or `host H`.
 

@@ -51,6 +51,7 @@ impl Stage {
             "start" => self.start(&mut words)?,
             "show" => self.show()?,
             "memory" => self.memory(&mut words)?,
+            "explore" => self.explore(&mut words)?,
             _ => return Err(format!("no command `{verb}`")),
         }
         words.end()?;
@@ -85,6 +86,19 @@ impl Stage {
         }
         world.journal_mut().take_lines();
         self.world = Some(world);
+        Ok(())
+    }
+
+    /// Walks through all states of the smallest rack that shows what a guard is for, without it.
+    fn explore(&mut self, words: &mut Words<'_>) -> Outcome {
+        use crate::explore::{self, Guard};
+        words.expect("without")?;
+        let name = words.word("a guard")?;
+        let guard = Guard::named(name).ok_or_else(|| format!("no guard `{name}`"))?;
+        let report = explore::explore(explore::without(guard), &mut |_| {});
+        let Some(finding) = report.finding else { return Err(format!("nothing is wrong without `{name}`")) };
+        self.lines.extend(finding.trace);
+        self.lines.push(format!("{}: {}", report.verdict.name(), finding.what));
         Ok(())
     }
 

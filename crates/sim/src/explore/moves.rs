@@ -1,0 +1,176 @@
+//! What can happen next.
+
+use super::message::Message;
+use super::message::{access, host, page, region};
+use super::model::{Rules, World, nth};
+use farmem_control::reset::Stage;
+use farmem_wire::HostId;
+use farmem_wire::message::{Access, Page, Region};
+use std::fmt;
+
+/// One thing that happens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Move {
+    /// A message arrives.
+    Deliver(Message),
+    /// A message arrives, and will once more.
+    DeliverCopy(Message),
+    /// A message does not arrive.
+    Lose(Message),
+    /// A thread needs a page.
+    Fault(HostId, Page, Access),
+    /// A host needs room.
+    Evict(HostId, Page),
+    /// The timer of a request.
+    Retry(HostId, Page),
+    /// The timer of a write-back.
+    RetryWriteBack(HostId, Page),
+    /// A traversal sets out.
+    Visit(Page),
+    /// The timer of a traversal.
+    RetryVisit(Page),
+    /// The timer of a reset.
+    Repeat(Region),
+    /// The control plane sweeps the node.
+    Sweep(Region),
+    /// A host dies.
+    Crash(HostId),
+    /// Its lease is over.
+    Fence(HostId),
+    /// The switch dies and comes up without a directory.
+    Restart,
+    /// Somebody asks for a reset.
+    Reset(Region),
+    /// A region becomes two.
+    Split(Region),
+    /// Both regions become one.
+    Merge,
+}
+
+impl World {
+    /// Lists every move there is.
+    pub(super) fn moves(&self, rules: &Rules, out: &mut Vec<Move>) {
+        out.clear();
+        self.network_moves(out);
+        self.host_moves(rules, out);
+        self.timers(self.net.is_empty() || self.left.early.is_any(), out);
+        self.traversal_moves(rules, out);
+        self.control_moves(rules, out);
+    }
+
+    fn network_moves(&self, out: &mut Vec<Move>) {
+        let mut before = None;
+        for &message in &self.net {
+            // Copies that are alike arrive alike.
+            if before.replace(message) == Some(message) {
+                continue;
+            }
+            out.push(Move::Deliver(message));
+            if self.left.copies.is_any() {
+                out.push(Move::DeliverCopy(message));
+            }
+            if self.left.losses.is_any() {
+                out.push(Move::Lose(message));
+            }
+        }
+    }
+
+    fn host_moves(&self, rules: &Rules, out: &mut Vec<Move>) {
+        for (id, host) in (0..).map(HostId).zip(&self.hosts).filter(|(_, host)| host.alive) {
+            let asks = self.left.requests[usize::from(id.0)].is_any();
+            for page in (0..usize::from(rules.config.pages)).map(nth) {
+                let now = host.agent.access(page);
+                let open = host.agent.requests().any(|(at, _)| at == page);
+                let waits = host.agent.writing().any(|(at, writing)| at == page && writing.wanted.is_some());
+                if now.is_some() && !open {
+                    out.push(Move::Evict(id, page));
+                }
+                if asks && !open && !waits {
+                    let wants =
+                        [Access::Shared, Access::Modified].into_iter().filter(|&want| now < Some(want));
+                    out.extend(wants.map(|want| Move::Fault(id, page, want)));
+                }
+            }
+        }
+    }
+
+    /// Everything that waits, when timers fire.
+    pub(super) fn timers(&self, fire: bool, out: &mut Vec<Move>) {
+        if !fire {
+            return;
+        }
+        for (id, host) in (0..).map(HostId).zip(&self.hosts).filter(|(_, host)| host.alive) {
+            out.extend(host.agent.writing().map(|(page, _)| Move::RetryWriteBack(id, page)));
+            out.extend(host.agent.requests().map(|(page, _)| Move::Retry(id, page)));
+        }
+        let recalling = self.resets.iter().filter(|reset| reset.stage() == Stage::Recalling);
+        out.extend(recalling.map(|reset| Move::Repeat(reset.region())));
+        let pages = (0..8).map(nth).filter(|&page| self.is_visiting(page));
+        out.extend(pages.map(Move::RetryVisit));
+    }
+
+    fn traversal_moves(&self, rules: &Rules, out: &mut Vec<Move>) {
+        if self.left.visits.is_any() {
+            let pages = (0..usize::from(rules.config.pages)).map(nth).filter(|&page| !self.is_visiting(page));
+            out.extend(pages.map(Move::Visit));
+        }
+    }
+
+    fn control_moves(&self, rules: &Rules, out: &mut Vec<Move>) {
+        self.duties(out);
+        if self.left.crashes.is_any() {
+            let live = (0..).zip(&self.hosts).filter(|(_, host)| host.alive);
+            out.extend(live.map(|(id, _)| Move::Crash(HostId(id))));
+        }
+        if self.left.restarts.is_any() {
+            out.push(Move::Restart);
+        }
+        if self.left.resets.is_any() {
+            out.extend(self.entries.iter().map(|&(region, _)| Move::Reset(region)));
+        }
+        if self.left.splits.is_any() {
+            let splits = |(region, entry): &&(Region, _)| {
+                region.halves().is_some() && rules.guards.split(*region, entry).is_some()
+            };
+            out.extend(self.entries.iter().filter(splits).map(|&(region, _)| Move::Split(region)));
+        }
+        if self.left.merges.is_any()
+            && let [(_, low), (_, high)] = &self.entries[..]
+            && low.merge(high).is_some()
+        {
+            out.push(Move::Merge);
+        }
+    }
+
+    /// What the control plane does sooner or later.
+    pub(super) fn duties(&self, out: &mut Vec<Move>) {
+        let dead = (0..).map(HostId).zip(&self.hosts).filter(|(_, host)| !host.alive).map(|(id, _)| id);
+        out.extend(dead.filter(|&id| !self.fenced.contains(id)).map(Move::Fence));
+        let swept = self.resets.iter().filter(|reset| matches!(reset.stage(), Stage::Sweeping(..)));
+        out.extend(swept.map(|reset| Move::Sweep(reset.region())));
+    }
+}
+
+impl fmt::Display for Move {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Deliver(message) => write!(f, "{message}"),
+            Self::DeliverCopy(message) => write!(f, "{message} (and once more later)"),
+            Self::Lose(message) => write!(f, "lost: {message}"),
+            Self::Fault(id, at, want) => write!(f, "{} faults on {} {}", host(id), page(at), access(want)),
+            Self::Evict(id, at) => write!(f, "{} evicts {}", host(id), page(at)),
+            Self::Retry(id, at) => write!(f, "{} asks again for {}", host(id), page(at)),
+            Self::RetryWriteBack(id, at) => write!(f, "{} writes back {} again", host(id), page(at)),
+            Self::Visit(at) => write!(f, "a traversal sets out for {}", page(at)),
+            Self::RetryVisit(at) => write!(f, "the traversal sets out for {} again", page(at)),
+            Self::Repeat(of) => write!(f, "control has {} recalled again", region(of)),
+            Self::Sweep(of) => write!(f, "control sweeps {}", region(of)),
+            Self::Crash(id) => write!(f, "{} dies", host(id)),
+            Self::Fence(id) => write!(f, "{} is fenced", host(id)),
+            Self::Restart => f.write_str("the switch is started again, its directory empty"),
+            Self::Reset(of) => write!(f, "a reset of {} is asked for", region(of)),
+            Self::Split(of) => write!(f, "{} is split", region(of)),
+            Self::Merge => f.write_str("the regions are merged"),
+        }
+    }
+}
