@@ -6,6 +6,7 @@
 //! plane's list of vmas with the clients'.
 
 mod calls;
+mod chains;
 mod ends;
 mod lists;
 mod rogue;
@@ -19,6 +20,7 @@ use crate::{Layout, Plan, World};
 use calls::{Call, Client};
 use farmem_machine::{Duration, Instant, Rng};
 use farmem_switch::Budgets;
+use farmem_traversal::Program;
 use lists::{List, Programs};
 use std::collections::{BTreeMap, BTreeSet};
 use tasks::Task;
@@ -82,6 +84,8 @@ struct Rack {
     /// The rogue's own memory.
     rogue_vma: Option<u64>,
     lists: Vec<List>,
+    /// What adds along counters.
+    adding: Program,
     programs: Programs,
     /// Freed, and not handed out again.
     freed: Vec<u64>,
@@ -143,6 +147,7 @@ impl Rack {
             counters: Vec::new(),
             rogue_vma: None,
             lists: Vec::new(),
+            adding: chains::program(),
             programs,
             freed: Vec::new(),
             allocations: 0,
@@ -284,7 +289,7 @@ impl Rack {
         *self.losses.entry(node).or_default() += 1;
         let still: BTreeMap<Place, u64> = self.tasks.values().filter_map(Task::still_to_come).collect();
         self.model.node_lost(node, &still);
-        self.counters.iter_mut().filter(|counter| counter.node == node).for_each(Counter::lost);
+        self.counters_lost(node);
         self.lists_lost(node);
     }
 

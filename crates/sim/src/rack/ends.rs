@@ -71,6 +71,7 @@ impl Rack {
             },
             What::Rogue { place } => self.rogue_ended(task, place, done),
             What::Find { list, expected } => self.found(task, list, expected, done),
+            What::Add { ref way, limit } => self.added(task, way, limit, done),
             What::Forbidden { place, must } => {
                 place.into_iter().for_each(|place| self.model.release(place));
                 self.refused_rightly(task, must, done.result)
@@ -97,7 +98,7 @@ impl Rack {
     }
 
     /// Judges the failure of something allowed.
-    fn may_fail(&mut self, task: &Task, path: Path, failure: Failure) -> Result<(), String> {
+    pub(super) fn may_fail(&mut self, task: &Task, path: Path, failure: Failure) -> Result<(), String> {
         if let Path::Line { node, generation } = path {
             let lost_since = self.clients[task.client].line(node).losses != self.losses_of(node);
             let current = self.clients[task.client].line(node).generation == generation;
@@ -236,7 +237,7 @@ impl Rack {
                 self.model.release(place)
             }
             What::Find { list, .. } => self.release_list(list),
-            What::Count { .. } | What::ReadCounter { .. } => {}
+            What::Count { .. } | What::ReadCounter { .. } | What::Add { .. } => {}
             What::Rogue { .. } | What::Forbidden { place: None, .. } => {}
         }
     }

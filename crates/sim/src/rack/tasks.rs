@@ -2,6 +2,7 @@
 
 use super::Rack;
 use super::calls::VMAS_MAX;
+use super::chains::Stop;
 use super::lists::{Found, NOWHERE};
 use crate::checker::{Place, Version, Vma};
 use crate::station::Who;
@@ -34,6 +35,8 @@ pub(super) enum What {
     ReadCounter { counter: usize, path: Path },
     /// Looks a key up in a list.
     Find { list: usize, expected: Found },
+    /// Adds along counters by a traversal that stores.
+    Add { way: Vec<Stop>, limit: u32 },
     /// What a rogue does; `place` when it is aimed at somebody else's memory.
     Rogue { place: Option<Place> },
     /// Does what it may not.
@@ -95,7 +98,8 @@ impl Rack {
             4..=5 => self.less_memory(index),
             6..=30 => self.start_random_write(index),
             31..=55 => self.start_random_read(index),
-            56..=70 => self.start_count(index),
+            56..=66 => self.start_count(index),
+            67..=70 => self.start_adding(index),
             71..=84 => self.start_find(index),
             85..=87 => self.build_list(index),
             88..=90 => self.start_lending(index),

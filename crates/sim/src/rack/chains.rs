@@ -1,0 +1,135 @@
+//! Traversals that store: each adds one to several counters, on several memory nodes, and brings back what it found there.
+//!
+//! The counters are those that everybody counts up with atomics. No two additions may find the same value, whoever makes them: so a
+//! traversal that was executed twice somewhere, or not at all, or whose addition was not one step, is found out (PROTOCOL 7.35, 7.36).
+
+use super::Rack;
+use super::tasks::{Path, Task, What};
+use crate::checker::Counter;
+use farmem_host::{Answer, Done, Failure, Op};
+use farmem_traversal::Program;
+use farmem_wire::VirtAddr;
+
+/// Counters that one traversal visits at most, one of them more than once perhaps.
+const STOPS_MAX: usize = 12;
+/// Where in the scratch pad the addresses begin, and what was found. The first word says how many bytes of either are done with.
+const ADDRS: usize = 8;
+const FOUND: usize = ADDRS + 8 * (STOPS_MAX + 1);
+const SCRATCH_LEN: usize = FOUND + 8 * STOPS_MAX;
+
+/// The way is in the scratch pad, so nobody needs to build a list.
+const ADD_ALONG: &str = "
+    ld8 r2, scratch[0]
+    ld8 r3, window[0]
+    st8 scratch[r2 + FOUND], r3
+    add r3, 1
+    st8 window[0], r3
+    add r2, 8
+    st8 scratch[0], r2
+    ld8 r4, scratch[r2 + ADDRS]
+    jeq r4, 0, end
+    next r4
+end:
+    ret
+";
+
+/// The program that adds along its way.
+pub(super) fn program() -> Program {
+    let names = format!(".def ADDRS {ADDRS}\n.def FOUND {FOUND}\n.scratch {SCRATCH_LEN}\n.stores\n");
+    Program::assemble(&(names + ADD_ALONG)).expect("a program")
+}
+
+/// One counter on the way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stop {
+    counter: usize,
+    /// Additions to it that had ended when this one began.
+    floor: u64,
+    /// How often its node had lost its memory then.
+    losses: u32,
+}
+
+impl Rack {
+    /// Sends a traversal along some counters of the program's domain.
+    pub(super) fn start_adding(&mut self, index: usize) {
+        if !self.clients[index].has_session() {
+            return;
+        }
+        let each = self.counters.len() / super::DOMAINS;
+        let first = self.clients[index].domain * each;
+        let len = 1 + self.rng.below(u32::try_from(STOPS_MAX).expect("few"));
+        let way: Vec<Stop> = (0..len)
+            .map(|_| {
+                let counter = first + self.rng.below(u32::try_from(each).expect("few")) as usize;
+                let (floor, losses) =
+                    (self.counters[counter].floor(), self.losses_of(self.counters[counter].node));
+                self.counters[counter].begin();
+                Stop { counter, floor, losses }
+            })
+            .collect();
+        let mut scratch = vec![0; SCRATCH_LEN];
+        for (stop, word) in way.iter().zip(scratch[ADDRS..].chunks_exact_mut(8)) {
+            word.copy_from_slice(&self.counters[stop.counter].addr.to_le_bytes());
+        }
+        let cur_ptr = VirtAddr(self.counters[way[0].counter].addr);
+        let limit = if self.rng.chance(1, 4) { 1 + self.rng.below(len) } else { 1000 };
+        let task = Task::new(index, self.world.now(), What::Add { way, limit });
+        self.submit(task, Op::Traverse { program: self.adding.clone(), cur_ptr, scratch, limit });
+    }
+
+    /// It ended: what it says it did was done, once; what it says it did not do was not done. Without an answer the rest is open.
+    pub(super) fn added(&mut self, task: &Task, way: &[Stop], limit: u32, done: &Done) -> Result<(), String> {
+        let word = |at: usize| {
+            let bytes = done.buf.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+            bytes.map(u64::from_le_bytes).ok_or("the scratch pad was cut")
+        };
+        let stops = usize::try_from(word(0)? / 8).unwrap_or(usize::MAX);
+        if stops > way.len() {
+            return Err(format!("{stops} stops on a way of {}", way.len()));
+        }
+        for (number, stop) in way.iter().enumerate() {
+            let counter = &self.counters[stop.counter];
+            // What a memory that is lost meanwhile said says nothing about the new one.
+            if stop.losses != self.losses_of(counter.node) {
+                continue;
+            }
+            let counter = &mut self.counters[stop.counter];
+            if number < stops {
+                counter.added(word(FOUND + 8 * number)?, stop.floor)?;
+            } else if done.result != Err(Failure::NoAnswer) {
+                counter.missed();
+            }
+        }
+        match done.result {
+            Ok(Answer::Traversed(end)) => {
+                let len = u32::try_from(way.len()).expect("few");
+                let right = end.returned == (len <= limit) && end.iterations == limit.min(len);
+                let counted = u32::try_from(stops) == Ok(end.iterations);
+                if right && counted { Ok(()) } else { Err("it ended elsewhere".to_owned()) }
+            }
+            Ok(other) => Err(format!("a traversal answers {other:?}")),
+            Err(failure) => self.may_fail(task, Path::Switch, failure),
+        }
+    }
+
+    /// Additions to a counter that traversals under way may still make.
+    pub(super) fn additions_under_way(&self, counter: usize) -> u64 {
+        let ways = self.tasks.values().filter_map(|task| match &task.what {
+            What::Add { way, .. } => Some(way),
+            _ => None,
+        });
+        ways.flatten().filter(|stop| stop.counter == counter).count() as u64
+    }
+
+    /// The counters of a node begin anew, at zero. An atomic that was under way ended with its connection; a traversal may still come.
+    pub(super) fn counters_lost(&mut self, node: u16) {
+        for number in 0..self.counters.len() {
+            if self.counters[number].node == node {
+                let under_way = self.additions_under_way(number);
+                let counter: &mut Counter = &mut self.counters[number];
+                counter.lost();
+                (0..under_way).for_each(|_| counter.begin());
+            }
+        }
+    }
+}
