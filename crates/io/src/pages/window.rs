@@ -1,7 +1,7 @@
 //! A window: addresses of far memory that a program reaches by plain loads and stores.
 //!
-//! Key type: [`Window`]. A memfd is mapped twice: once for the program, at the addresses of far memory, where each touch of a page
-//! that is not there waits for whoever serves the window; and once for ourselves, to read what the program wrote. The file's
+//! Key type: [`Window`]. A memfd is reached in two ways: the program has it mapped, at the addresses of far memory, where each touch
+//! of a page that is not there waits for whoever serves the window; we read the file, and see what the program wrote. The file's
 //! offsets are the window's, and a page's memory is given back by punching a hole, so what the file takes is what is cached: the
 //! limit is exact (docs/decisions, "page cache").
 //!
@@ -353,7 +353,7 @@ impl Pages for &Window {
     fn discard(&mut self, page: Page) {
         let index = self.index(page);
         assert!(self.swap(index, State::Gone).has_frame(), "{page:?} is cached");
-        self.punch(index); // takes the frame out of every view as well
+        self.punch(index); // takes it from whoever maps it as well
     }
 
     fn wake(&mut self, page: Page) {
