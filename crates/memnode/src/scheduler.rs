@@ -93,7 +93,8 @@ impl Design {
     /// Runs all jobs to their ends, loading each window through `fetch(cur_ptr, window)`.
     ///
     /// # Panics
-    /// When the design lacks a kind of pipeline, or a scratch pad does not have its program's length.
+    /// When the design lacks a kind of pipeline, a scratch pad does not have its program's length, or a program stores: the model changes no
+    /// memory.
     pub fn run<E>(
         self,
         costs: &Costs,
