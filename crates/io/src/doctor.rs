@@ -4,6 +4,7 @@
 
 mod leftovers;
 mod probes;
+mod userfaultfd;
 
 /// How well something works here.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -50,7 +51,7 @@ pub fn examine() -> Vec<Finding> {
         probes::shared_memory(),
         probes::huge_pages(),
         probes::compiler(),
-        probes::userfaultfd(),
+        userfaultfd::examine(),
         probes::xdp(),
         probes::rdma(),
     ];

@@ -167,40 +167,6 @@ fn chosen(text: &str) -> &str {
     text.split(['[', ']']).nth(1).unwrap_or_else(|| text.trim())
 }
 
-/// Serves faults of user code only; allowed to everyone.
-const UFFD_USER_MODE_ONLY: libc::c_int = 1;
-
-pub(super) fn userfaultfd() -> Finding {
-    let name = "userfaultfd";
-    if opens_userfaultfd(0).is_ok() {
-        return Finding::ok(name, "full: faults of the kernel (read(2) into far memory) are served too");
-    }
-    match opens_userfaultfd(UFFD_USER_MODE_ONLY) {
-        Ok(()) => {
-            let detail = "user mode only: system calls cannot read or write far memory in place";
-            let remedy = "`sysctl vm.unprivileged_userfaultfd=1`, or give the program CAP_SYS_PTRACE";
-            Finding::new(name, State::Degraded, detail, remedy)
-        }
-        Err(e) => {
-            let remedy = "transparent far memory will not work; a kernel with CONFIG_USERFAULTFD and, in a container, a seccomp \
-                          profile that allows userfaultfd(2) are needed";
-            Finding::new(name, State::Missing, format!("refused: {e}"), remedy)
-        }
-    }
-}
-
-fn opens_userfaultfd(flags: libc::c_int) -> io::Result<()> {
-    // SAFETY: the call takes a number and gives a file descriptor or an error.
-    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | flags) };
-    let fd = libc::c_int::try_from(fd).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor was opened a moment ago and nothing else knows it.
-    unsafe { libc::close(fd) };
-    Ok(())
-}
-
 pub(super) fn xdp() -> Finding {
     let name = "XDP";
     let loads = has_capability(CAP_SYS_ADMIN) || (has_capability(CAP_BPF) && has_capability(CAP_NET_ADMIN));

@@ -151,6 +151,7 @@ pub struct Userfaultfd {
     fd: OwnedFd,
     reach: Reach,
     features: Features,
+    by_device: bool,
 }
 
 impl Userfaultfd {
@@ -160,14 +161,13 @@ impl Userfaultfd {
     /// [`OpenError::NotPermitted`] when this process may not have that reach, [`OpenError::System`] when the kernel lacks
     /// userfaultfd or one of the features.
     pub fn open(reach: Reach, features: Features) -> Result<Self, OpenError> {
-        let fd = match (open_by_call(reach), reach) {
+        match (open_by_call(reach), reach) {
             (Err(Errno::PERM), Reach::Full) => match OpenOptions::new().read(true).write(true).open(DEVICE) {
-                Ok(device) => open_by_device(&device, reach).map_err(not_permitted)?,
-                Err(_) => return Err(not_permitted(Errno::PERM)),
+                Ok(device) => Self::open_from(&device, reach, features),
+                Err(_) => Err(not_permitted(Errno::PERM)),
             },
-            (opened, _) => opened.map_err(not_permitted)?,
-        };
-        Self::with_features(fd, reach, features)
+            (opened, _) => Self::with_features(opened.map_err(not_permitted)?, reach, features, false),
+        }
     }
 
     /// Opens one through an open userfaultfd device: one that was inherited from a process that may open it serves as well.
@@ -175,12 +175,17 @@ impl Userfaultfd {
     /// # Errors
     /// As [`Userfaultfd::open`].
     pub fn open_from(device: &File, reach: Reach, features: Features) -> Result<Self, OpenError> {
-        Self::with_features(open_by_device(device, reach).map_err(not_permitted)?, reach, features)
+        Self::with_features(open_by_device(device, reach).map_err(not_permitted)?, reach, features, true)
     }
 
-    fn with_features(fd: OwnedFd, reach: Reach, features: Features) -> Result<Self, OpenError> {
+    fn with_features(
+        fd: OwnedFd,
+        reach: Reach,
+        features: Features,
+        by_device: bool,
+    ) -> Result<Self, OpenError> {
         match handshake(&fd, features) {
-            Ok(_) => Ok(Self { fd, reach, features }),
+            Ok(_) => Ok(Self { fd, reach, features, by_device }),
             Err(errno) => {
                 // A refused handshake may be made again; without wishes the answer is all that there is.
                 let there = handshake(&fd, Features(0)).unwrap_or(Features(0));
@@ -202,6 +207,12 @@ impl Userfaultfd {
     #[must_use]
     pub const fn reach(&self) -> Reach {
         self.reach
+    }
+
+    /// True when the device gave it, false when the system call did.
+    #[must_use]
+    pub const fn by_device(&self) -> bool {
+        self.by_device
     }
 
     /// Features that are on.
