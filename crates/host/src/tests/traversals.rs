@@ -1,7 +1,7 @@
 //! Traversals: sent, continued, sent again with the code, ended (PULSE 3, 4.1).
 
 use super::*;
-use crate::{TRAVERSALS_CONTINUED_MAX, Traversed};
+use crate::{REGION_WRITES_MAX, TRAVERSALS_CONTINUED_MAX, Traversed};
 use farmem_traversal::Program;
 
 const PROGRAM: &str = include_str!("../../../../testdata/programs/list_sum.pulse");
@@ -230,4 +230,39 @@ fn a_program_beyond_one_datagram_is_refused_at_home() {
             assert_eq!(bench.refused(), Failure::TooLong { max: 512 - 64 });
         }
     }
+}
+
+/// Traversals that store are among the requests that nodes remember: none falls further behind than that. What goes on does so as a new one
+/// (PROTOCOL 11.7). Others take no place.
+#[test]
+fn a_traversal_that_stores_counts_as_a_write() {
+    let text = include_str!("../../../../testdata/programs/list_add.pulse");
+    let program = Program::assemble(text).unwrap();
+    let add = || Op::Traverse {
+        program: program.clone(),
+        cur_ptr: VirtAddr(BASE_1),
+        scratch: vec![0; 16],
+        limit: 9,
+    };
+    let mut bench = Bench::new(Config { requests_max: 2 * REGION_WRITES_MAX, ..config() });
+    bench.open(ALICE, ALICES);
+    bench.submit(add());
+    let first = bench.request();
+    assert!(first.traverse().program.stores());
+    for number in 1..REGION_WRITES_MAX {
+        bench.submit(if number % 2 == 0 { add() } else { region_write(BASE_1, b"next") });
+        bench.request();
+    }
+    bench.submit(add());
+    assert_eq!(bench.refused(), Failure::QueueFull);
+    bench.submit(list_sum(BASE_1, 9));
+    bench.request();
+
+    bench.hear(Port::SWITCH, &first.state(Status::HopLimit, |s| further(s, 1, BASE_2, &[1; 16])));
+    let again = bench.request();
+    assert_ne!(again.id(), first.id());
+    bench.submit(region_write(BASE_1, b"one too many"));
+    assert_eq!(bench.refused(), Failure::QueueFull, "it took the place that it had left");
+    bench.hear(Port::node(2), &again.state(Status::Ok, |s| further(s, 1, BASE_2, &[2; 16])));
+    assert_eq!(traversed(&bench.ended()).iterations, 2);
 }
