@@ -13,13 +13,17 @@
 
 mod pages;
 mod recall;
+#[cfg(test)]
+mod tests;
 
 pub use pages::Pages;
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use farmem_wire::Status;
 use farmem_wire::message::{
-    Access, Data, Done, FetchId, Get, Grant, Page, Part, Recall, RecallAck, Seq, WriteBack, WriteBackAck,
+    Access, Data, Done, FetchId, Get, Grant, Page, Part, Recall, RecallAck, Refusal, Seq, WriteBack,
+    WriteBackAck,
 };
 
 /// How much an agent keeps.
@@ -57,6 +61,8 @@ pub enum Event {
     Recall(Recall),
     /// The memory node has a write-back.
     WriteBackAck(WriteBackAck),
+    /// The switch will not serve a request now, or not at all.
+    Refusal(Refusal),
     /// The timer of a page's request.
     Retry(Page),
     /// The timer of a page's write-back.
@@ -70,8 +76,10 @@ pub enum Action {
     Keep(Page, Part),
     /// [`Pages::install`], from the buffer of the page's request, which ended.
     Install(Page, Access),
-    /// [`Pages::poison`]; the page's request ended.
+    /// [`Pages::poison`]; the page's request ended without the page.
     Poison(Page),
+    /// The page's request was refused for good: the program may not have what it wants, whatever that means to it.
+    Fail(Page, Status),
     /// [`Pages::wake`].
     Wake(Page),
     /// [`Pages::freeze`].
@@ -101,6 +109,8 @@ pub enum Outcome {
     Stale,
     /// What came is older than a recall, and void: the request may be sent again at once.
     Void,
+    /// Somebody else has his turn: the request is to be sent again soon.
+    Busy,
     /// The page is the program's already, or will be: nothing to do.
     Present,
     /// The page's bytes are on their way to the memory node; it is asked for when they are there.
@@ -205,6 +215,7 @@ impl Agent {
             Event::Grant(grant) => self.grant(grant, out),
             Event::Recall(recall) => self.recall(&recall, out),
             Event::WriteBackAck(ack) => self.written(&ack, out),
+            Event::Refusal(refusal) => self.refused(&refusal, out),
             Event::Retry(page) => self.retry(page, out),
             Event::RetryWriteBack(page) => self.retry_write_back(page, out),
         }
@@ -338,6 +349,24 @@ impl Agent {
         if granted && done_due {
             out.push(Action::Done(Done { page, seq }));
         }
+    }
+
+    /// The switch said no. Not now is only a reason to ask again soon; never is the program's to know.
+    fn refused(&mut self, refusal: &Refusal, out: &mut Vec<Action>) -> Outcome {
+        let Refusal { page, id, status } = *refusal;
+        if self.requests.get(&page).is_none_or(|request| request.id != id) {
+            return Outcome::Stale;
+        }
+        if status == Status::Busy {
+            return Outcome::Busy;
+        }
+        self.requests.remove(&page);
+        // A page that may be read and not written stays readable; the thread that writes is told.
+        if !self.cached.contains_key(&page) {
+            self.frames -= 1;
+        }
+        out.push(Action::Fail(page, status));
+        Outcome::Done
     }
 
     /// The sharers are gone (PROTOCOL 12.18). A grant that no request waits for is answered too: its done was lost.

@@ -6,6 +6,9 @@
 //!
 //! Rules: PROTOCOL 12.26 to 12.31.
 
+#[cfg(test)]
+mod tests;
+
 use alloc::collections::BTreeMap;
 use farmem_wire::HostId;
 use farmem_wire::message::{Access, HostSet, Page, Read, Region, Seq};

@@ -8,6 +8,8 @@
 mod entry;
 mod slots;
 pub mod table;
+#[cfg(test)]
+mod tests;
 
 pub use entry::{ACTIONS_MAX, Action, Entry, Event, Outcome};
 pub use slots::{SLOTS_DEFAULT, SlotError, Slots};

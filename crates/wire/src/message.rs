@@ -10,13 +10,15 @@ use alloc::vec::Vec;
 
 mod coherence;
 mod page;
+mod page_message;
 mod traverse;
 mod update;
 
-pub use coherence::{Busy, Data, Done, Get, Grant, Part, Read, Recall, RecallAck, WriteBack, WriteBackAck};
+pub use coherence::{Data, Done, Get, Grant, Part, Read, Recall, RecallAck, Refusal, WriteBack, WriteBackAck};
 pub use page::{
     Access, CACHING_HOSTS_MAX, FetchId, HostSet, PAGE_LEN, PAGE_SHIFT, Page, REGION_ORDER_MAX, Region, Seq,
 };
+pub use page_message::{PageBody, PageMessage};
 pub use traverse::{CODE_LEN_MAX, SCRATCH_LEN_MAX, Traverse};
 pub use update::{Update, Updates};
 

@@ -2,11 +2,11 @@
 
 use super::table::{Phase, Row, Set, TABLE, Trigger, send};
 use alloc::vec::Vec;
-use farmem_wire::HostId;
 use farmem_wire::message::{
-    Access, Busy, CACHING_HOSTS_MAX, Done, FetchId, Get, Grant, HostSet, Page, Read, Recall, RecallAck,
+    Access, CACHING_HOSTS_MAX, Done, FetchId, Get, Grant, HostSet, Page, Read, Recall, RecallAck, Refusal,
     Region, Seq,
 };
+use farmem_wire::{HostId, Status};
 
 /// What the directory knows of a region: 32 bytes, as a slot of a switch's SRAM would hold them.
 ///
@@ -64,7 +64,7 @@ pub enum Action {
     /// To the host.
     Grant(HostId, Grant),
     /// To the host.
-    Busy(HostId, Busy),
+    Busy(HostId, Refusal),
     /// The traversal goes on to the page's node, which learns that no host has it from before this number.
     Resume(Page, Seq),
     /// The traversal goes back to its host, to come again.
@@ -336,7 +336,7 @@ impl Entry {
         }
         match *event {
             Event::Get(host, Get { page, id, .. }) if sends(send::BUSY) => {
-                out.push(Action::Busy(host, Busy { page, id }));
+                out.push(Action::Busy(host, Refusal { page, id, status: Status::Busy }));
             }
             Event::Refused(page) if sends(send::RESUME) => out.push(Action::Resume(page, self.seq)),
             Event::Refused(page) if sends(send::DELAY) => out.push(Action::Delay(page)),

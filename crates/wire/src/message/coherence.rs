@@ -3,7 +3,7 @@
 //! ```text
 //!           Get, Done, RecallAck            Read
 //!     host ----------------------> switch ----------> memory node
-//!      |  <---- Grant, Recall, Busy         RecallAck   |   |
+//!      |  <---- Grant, Recall, Refusal      RecallAck   |   |
 //!      |                               <----------------'   |
 //!      |  WriteBack ----------------------------------->    |
 //!      `--<--------- Data, WriteBackAck --------------------'
@@ -11,8 +11,9 @@
 //!
 //! Each may be lost, come twice, late, and in any order; what a receiver does about that is said where it is received.
 
-use super::{Access, FetchId, Page, Region, Seq};
+use super::{Access, FetchId, PAGE_LEN, Page, Region, Seq, Status};
 use crate::HostId;
+use core::ops::Range;
 
 /// Host to switch: this host wants a page. Sent again, unchanged, until the page is there.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -81,6 +82,28 @@ impl Part {
     pub const COUNT_MAX: u8 = 16;
     /// All of a page.
     pub const WHOLE: Self = Self { index: 0, count: 1 };
+
+    /// The parts of a page, in order, on a path that carries `bytes` of it in one message.
+    ///
+    /// # Panics
+    /// When that is no path MTU.
+    pub fn all(bytes: usize) -> impl Iterator<Item = Self> {
+        let count = u8::try_from(PAGE_LEN.div_ceil(bytes)).ok().filter(|count| *count <= Self::COUNT_MAX);
+        let count = count.expect("a page travels in few parts");
+        (0..count).map(move |index| Self { index, count })
+    }
+
+    /// Which of the page's bytes it is.
+    ///
+    /// # Panics
+    /// When the count is 0 or the index is not below it.
+    #[must_use]
+    pub fn range(self) -> Range<usize> {
+        assert!(self.index < self.count, "a part is one of those there are");
+        let len = PAGE_LEN.div_ceil(self.count.into());
+        let start = len * usize::from(self.index);
+        start.min(PAGE_LEN)..(start + len).min(PAGE_LEN)
+    }
 }
 
 /// Switch to host: all others have given the page up; use the bytes with this `seq`.
@@ -149,11 +172,13 @@ pub struct WriteBackAck {
     pub ack: Option<RecallAck>,
 }
 
-/// Switch to host: somebody else has his turn at the region; ask again soon.
+/// Switch to host: not now, or not at all.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Busy {
+pub struct Refusal {
     /// The page.
     pub page: Page,
     /// The request.
     pub id: FetchId,
+    /// [`Status::Busy`]: somebody else has his turn at the region, ask again soon. Anything else is final.
+    pub status: Status,
 }
