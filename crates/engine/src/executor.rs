@@ -18,9 +18,6 @@ use std::{array, ptr, slice};
 pub const IN_FLIGHT_MAX: usize = 64;
 /// Workspaces unless somebody knows better. A core has 10 to 16 requests to memory at once; twice as many visits keep them busy.
 pub const IN_FLIGHT_DEFAULT: usize = 32;
-/// Workspaces that have their turn before their lines are asked for together: half of those in flight, so that the lines of one half
-/// travel while the other half computes.
-const GROUP: usize = IN_FLIGHT_DEFAULT / 2;
 
 /// The bytes that offsets of a range table lead to.
 ///
@@ -203,6 +200,8 @@ where
     fn run(&mut self, in_flight: usize) {
         let mut workspaces: [_; IN_FLIGHT_MAX] = array::from_fn(|_| Workspace::<'a>::free());
         let mut owners = [const { Owner::<'a>::NOBODY }; IN_FLIGHT_MAX];
+        // Half of them: the lines of one half travel while the other half computes.
+        let group = in_flight.div_ceil(2);
         let mut busy = 0;
         while busy < in_flight && self.admit(&mut workspaces[busy], &mut owners[busy]) {
             busy += 1;
@@ -211,7 +210,7 @@ where
         let mut first = 0;
         while busy > 0 {
             let mut at = first;
-            while at < busy.min(first + GROUP) {
+            while at < busy.min(first + group) {
                 if let Err(end) = self.turn(&mut workspaces[at])
                     && !self.replace(&mut workspaces[at], &mut owners[at], end)
                 {

@@ -82,15 +82,16 @@ pub fn hash_hops(table: &mut Table, rounds: usize, wanted: impl Fn(&str) -> bool
     let hash = Hash::fill(table);
     let lookups = Lookups::hash(table, &hash);
     let mut variants = limits(table);
-    let straight_line = instructions::straight_line();
-    let instructions = move |chance: &mut Chance| instructions::instructions(&straight_line, chance);
+    let compiled = instructions::btree_find();
+    let instructions = move |chance: &mut Chance| instructions::instructions(&compiled, chance);
     variants.push(Variant::new("instructions", instructions));
     variants.extend(lookups.variants("hash.hops", &Way::HASH));
     measure(variants, rounds, wanted)
 }
 
 /// Fills `table` with a B+tree of 15 keys and 16 children in nodes of 256 bytes and looks keys up that are there: `btree.lookups` and
-/// its ways, lookups; `btree.lookups.rank` by the program that has RANK in the place of halvings. Answers how many keys there are and on how many levels, too. Ways whose name `wanted` refuses are left out.
+/// its ways, lookups; `btree.lookups.rank` by the program that has RANK in the place of halvings. Answers how many keys there are and on
+/// how many levels, too. Ways whose name `wanted` refuses are left out.
 ///
 /// # Panics
 /// When an answer is wrong.

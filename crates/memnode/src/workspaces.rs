@@ -2,9 +2,9 @@
 //!
 //! A memory pipeline and a logic pipeline are, on one core, the two halves of a hop: [`Workspace::fetch`] translates, checks and asks
 //! the caches for the window; [`Workspace::compute`] runs the program on it. Between the two halves of one traversal stand the hops of
-//! all the others, so that up to [`WORKSPACES`] lines of memory are on their way at once. The caches are asked for the windows of a
-//! [`GROUP`] together: a core follows many requests at once when little stands between them. A workspace holds no window: until it is
-//! computed on, it is in the cache, and the program reads it where it lies. A program that stores gets a copy.
+//! all the others, so that up to [`WORKSPACES`] lines of memory are on their way at once. The caches are asked for the windows of half
+//! of the workspaces together: a core follows many requests at once when little stands between them. A workspace holds no window: until
+//! it is computed on, it is in the cache, and the program reads it where it lies. A program that stores gets a copy.
 //!
 //! Nothing here knows of frames; [`Workspaces::turn`] hands out what ended, and how.
 
@@ -27,9 +27,6 @@ pub const ITERATIONS_PER_VISIT_MAX: u32 = 4096;
 ///
 /// A core of today has about 16 lines of memory on their way at once: twice as many keep it busy, more bring nothing.
 pub const WORKSPACES: usize = 32;
-
-/// Workspaces whose windows are asked for together: half of them, so that the lines of one half travel while the other half computes.
-const GROUP: usize = WORKSPACES / 2;
 
 /// Traversals that wait for a workspace. One more is answered with `Busy`.
 pub const WAITING_MAX: usize = 1024;
@@ -267,12 +264,14 @@ impl<L: Logic> Workspaces<L> {
             };
         }
         self.busy.iter().for_each(|workspace| workspace.ask(store));
+        // The lines of one half travel while the other half computes.
+        let group = self.count.div_ceil(2);
         // After so many iterations of all traversals the node listens again.
         while !self.busy.is_empty() && iterations < self.count * ITERATIONS_PER_TURN {
             at = 0;
             while at < self.busy.len() {
                 let first = at;
-                while at < first + GROUP
+                while at < first + group
                     && let Some(workspace) = self.busy.get_mut(at)
                 {
                     iterations += 1;
