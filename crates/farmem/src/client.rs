@@ -1,16 +1,20 @@
 //! A client: far memory as a program on one machine uses it.
 
+mod attach;
+#[cfg(test)]
+mod tests;
+
 use crate::dispatch::{Tally, Way};
 use crate::path::Path;
 use crate::rack::{SILENCE_MAX, retries_in};
 use crate::slots::{self, Meta, Slots, Touch};
 use crate::{Error, TraversalStop};
 use farmem_control::api::{NodeInfo, PermName, Request, Response};
-use farmem_host::{Answer, Ask, Connection, Done, Failure, Op, Traversed};
+use farmem_host::{Answer, Ask, Done, Failure, Op, Traversed};
 use farmem_machine::{Duration, Port};
-use farmem_transport::{rc, ud};
+use farmem_transport::rc;
 use farmem_traversal::Program;
-use farmem_wire::{Domain, Gid, NodeId, Pmtu, Psn, Qkey, Qpn, Rkey, Status, VirtAddr};
+use farmem_wire::{Domain, Gid, NodeId, Status, VirtAddr};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The name of an operation under way.
@@ -101,6 +105,8 @@ pub struct Client {
     slots: Slots,
     /// Completions that came while another one was waited for.
     ready: VecDeque<Completed>,
+    /// It joins the rack again; what it asks for that itself does not make it do so once more.
+    joining: bool,
     /// Buffers for reuse.
     pool: Vec<Vec<u8>>,
     tally: Tally,
@@ -141,16 +147,11 @@ impl Client {
             qpns: BTreeMap::new(),
             slots: Slots::default(),
             ready: VecDeque::new(),
+            joining: false,
             pool,
             tally: Tally::default(),
         };
-        let Response::Session { switch, .. } = client.path.ask(Request::OpenSession { host, domain })? else {
-            return Err(wrong_answer("open_session"));
-        };
-        let port = Port(switch.port);
-        client.path.set_peer(port, gid(&switch.gid)?)?;
-        let endpoint = ud::Endpoint { qpn: Qpn::new(switch.qpn), qkey: Qkey(switch.qkey) };
-        client.path.submit(Ask::Session { domain: Domain(domain), switch: ud::Peer { port, endpoint } })?;
+        client.open_session()?;
         for node in client.nodes.clone() {
             client.connect(node.node)?;
         }
@@ -296,6 +297,9 @@ impl Client {
                 max: MESSAGE_MAX,
             });
         }
+        if attach::takes_id(&op) && self.path.ids_left() <= attach::IDS_RESERVE && !self.joining {
+            self.join_again()?;
+        }
         let ticket = self.slots.take(meta);
         self.path.submit(Ask::Submit { ticket, domain: self.domain, op })?;
         Ok(Ticket(ticket))
@@ -429,20 +433,20 @@ impl Client {
     fn explain(&mut self, failure: Failure, meta: Meta, buf_len: usize) -> Error {
         let Meta { addr, len, touch } = meta;
         match failure {
-            Failure::NotConnected { addr } => Error::NotMapped { addr },
+            Failure::NotConnected { addr } => self.connect_late(addr),
             Failure::NoSession => {
                 Error::Unreachable { what: "the switch: this client has no session".into() }
             }
             Failure::OutOfBounds { addr } => Error::OutOfBounds { addr, len },
+            Failure::Misaligned { addr } => Error::Misaligned { addr },
             Failure::TooLong { .. } if touch == Touch::Traverse => {
                 Error::Traversal { addr, reason: TraversalStop::TooLarge }
             }
             Failure::TooLong { max } => Error::TooLong { len: buf_len, max },
             Failure::ScratchLen { need } => Error::ScratchLen { have: buf_len, need },
             Failure::QueueFull => Error::QueueFull,
-            Failure::IdsUsedUp => Error::Unreachable {
-                what: "the switch: this client has used up its request ids and must attach again".into(),
-            },
+            // The next operation finds the client joined again.
+            Failure::IdsUsedUp => Error::Interrupted,
             Failure::NoAnswer => {
                 Error::Unreachable { what: format!("the switch and the node that owns {addr}") }
             }
@@ -461,12 +465,9 @@ impl Client {
         {
             return error;
         }
-        let Meta { addr, len, touch } = meta;
+        let Meta { addr, len, .. } = meta;
         match failure {
             rc::Failure::RemoteAccess => self.diagnose(meta),
-            rc::Failure::InvalidRequest if touch == Touch::Atomic && addr.0 % 8 != 0 => {
-                Error::Misaligned { addr }
-            }
             rc::Failure::InvalidRequest => Error::OutOfBounds { addr, len },
             rc::Failure::RetriesExceeded
             | rc::Failure::RnrRetriesExceeded
@@ -493,50 +494,6 @@ impl Client {
 
     fn node_of(&self, addr: VirtAddr) -> Option<u16> {
         self.nodes.iter().find(|n| addr.0.wrapping_sub(n.base) < n.capacity).map(|n| n.node)
-    }
-
-    /// Sets up the connection to `node`, or sets it up again.
-    fn connect(&mut self, node: u16) -> Result<(), Error> {
-        if let Some(qpn) = self.qpns.remove(&node) {
-            // A late WRITE of the old connection must find no responder, or it would be carried out after newer ones (PROTOCOL 9.6).
-            // A node that joined again has dropped it already; then there is nothing to take down.
-            let _gone = self.path.ask(Request::Disconnect { host: self.host, qpn });
-        }
-        let request = Request::Connect { host: self.host, node, domain: self.domain.0 };
-        let Response::Connection { node: info, qpn, peer_qpn, first_psn, rkey, pmtu } =
-            self.path.ask(request)?
-        else {
-            return Err(wrong_answer("connect"));
-        };
-        let Some(pmtu) = Pmtu::from_bytes(usize::from(pmtu)) else { return Err(wrong_answer("connect")) };
-        let port = Port(info.port);
-        self.path.set_peer(port, gid(&info.gid)?)?;
-        let connection = Connection {
-            node: NodeId(info.node),
-            domain: self.domain,
-            base: VirtAddr(info.base),
-            len: info.capacity,
-            rc: rc::RequesterConfig {
-                qpn: Qpn::new(qpn),
-                peer_qpn: Qpn::new(peer_qpn),
-                port,
-                first_psn: Psn::new(first_psn),
-                rkey: Rkey(rkey),
-                pmtu,
-                window_psns: self.pace.window_psns,
-                depth: self.pace.depth,
-                queue_max: self.pace.queue_max,
-                timeout: self.pace.timeout,
-                retries_max: self.pace.retries_max,
-                rnr_retries_max: self.pace.retries_max,
-            },
-        };
-        self.qpns.insert(node, qpn);
-        match self.nodes.iter_mut().find(|n| n.node == info.node) {
-            Some(known) => *known = info,
-            None => self.nodes.push(info),
-        }
-        self.path.submit(Ask::Connect(connection))
     }
 }
 

@@ -25,6 +25,8 @@ pub(crate) trait Path {
     fn pop(&mut self) -> Option<Done>;
     /// True when the connection of `domain` to the owner of `addr` broke.
     fn is_broken(&self, domain: Domain, addr: VirtAddr) -> bool;
+    /// Request ids that the host role has left.
+    fn ids_left(&self) -> u32;
     /// Packets sent and received by this host so far.
     fn packets(&self) -> (u64, u64);
 }
@@ -73,6 +75,10 @@ impl Path for InProcess {
 
     fn is_broken(&self, domain: Domain, addr: VirtAddr) -> bool {
         self.world.borrow().host(self.host).is_broken(domain, addr)
+    }
+
+    fn ids_left(&self) -> u32 {
+        self.world.borrow().host(self.host).ids_left()
     }
 
     fn packets(&self) -> (u64, u64) {
@@ -137,6 +143,10 @@ impl<L: Link> Path for OverLink<L> {
 
     fn is_broken(&self, domain: Domain, addr: VirtAddr) -> bool {
         self.driver.machine().is_broken(domain, addr)
+    }
+
+    fn ids_left(&self) -> u32 {
+        self.driver.machine().ids_left()
     }
 
     fn packets(&self) -> (u64, u64) {

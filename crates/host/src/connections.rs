@@ -62,6 +62,16 @@ impl Connections {
         self.last = self.lines.len() - 1;
     }
 
+    /// Takes all connections down; what is under way on them ends as flushed.
+    pub(crate) fn end_all(&mut self, out: &mut Out) {
+        for mut line in self.lines.drain(..) {
+            line.requester.abandon(out);
+            finish(&mut line.requester, out);
+        }
+        self.by_qpn.clear();
+        self.last = 0;
+    }
+
     pub(crate) fn post(
         &mut self,
         now: Instant,
@@ -78,6 +88,10 @@ impl Connections {
         let room = line.setup.len - addr.0.wrapping_sub(line.setup.base.0);
         if length(&work) > room {
             return refuse(ticket, work, Failure::OutOfBounds { addr }, out);
+        }
+        if is_atomic(&work) && !addr.0.is_multiple_of(8) {
+            // The node would answer with a NAK, and the connection would be gone with all that is under way on it (PROTOCOL 11.2).
+            return refuse(ticket, work, Failure::Misaligned { addr }, out);
         }
         if let Err(work) = line.requester.post(ticket, work) {
             return refuse(ticket, work, Failure::QueueFull, out);
@@ -143,6 +157,10 @@ fn length(work: &Work) -> u64 {
         Work::Read { buf, .. } | Work::Write { buf, .. } => buf.len() as u64,
         Work::CmpSwap { .. } | Work::FetchAdd { .. } => 8,
     }
+}
+
+const fn is_atomic(work: &Work) -> bool {
+    matches!(work, Work::CmpSwap { .. } | Work::FetchAdd { .. })
 }
 
 fn finish(requester: &mut Requester, out: &mut Out) {

@@ -50,6 +50,8 @@ pub struct Config {
     pub hops_max: u8,
     /// Connections and sessions, each.
     pub connections_max: usize,
+    /// Request ids of one generation (PROTOCOL 5.1, 11.8).
+    pub ids_max: u32,
 }
 
 impl Config {
@@ -66,6 +68,7 @@ impl Config {
             request_retries_max: 7,
             hops_max: 64,
             connections_max: 1024,
+            ids_max: u32::MAX,
         }
     }
 }
@@ -99,6 +102,14 @@ pub enum Ask {
     /// Requests of its domain to its addresses use this connection. Replaces those before to its node or to one of these addresses,
     /// whose requests are flushed.
     Connect(Connection),
+    /// The host joined the rack again: from now on its requests carry the new generation, with ids from 1 on, and answers come to
+    /// the new endpoint. What is under way is given up, sessions and connections are gone: the control plane ended them (PROTOCOL 8.8).
+    Joined {
+        /// The generation.
+        generation: u16,
+        /// The host's own UD endpoint.
+        home: ud::Endpoint,
+    },
     /// Carries out an operation.
     Submit {
         /// The caller's name for it; in the [`Done`] that ends it.
@@ -221,6 +232,11 @@ pub enum Failure {
         /// First byte.
         addr: VirtAddr,
     },
+    /// The word of an atomic is not at a multiple of 8.
+    Misaligned {
+        /// The address.
+        addr: VirtAddr,
+    },
     /// The buffer, or scratch pad and program together, are longer than this kind of operation carries.
     TooLong {
         /// Bytes it carries.
@@ -233,7 +249,7 @@ pub enum Failure {
     },
     /// Too much is outstanding ([`Config::requests_max`], [`REGION_WRITES_MAX`], the connection's queue); wait for completions.
     QueueFull,
-    /// All 2^32 - 1 request ids of this generation are used up; joining again gives the next one.
+    /// All request ids of this generation are used up ([`Config::ids_max`]); joining again gives the next one ([`Ask::Joined`]).
     IdsUsedUp,
     /// The connection refused or lost it.
     Connection(rc::Failure),
@@ -333,6 +349,19 @@ impl Host {
         self.connections.is_broken(domain, addr)
     }
 
+    /// Request ids that this generation has left.
+    #[must_use]
+    pub const fn ids_left(&self) -> u32 {
+        self.requests.ids_left()
+    }
+
+    fn joined(&mut self, generation: u16, home: ud::Endpoint, out: &mut Out) {
+        self.connections.end_all(out);
+        self.requests.end_all(out);
+        self.config = Config { generation, home, ..self.config };
+        self.requests = Requests::new(&self.config);
+    }
+
     fn submit(&mut self, now: Instant, ticket: u64, domain: Domain, op: Op, out: &mut Out) {
         match op {
             Op::Read { addr, buf } => {
@@ -405,6 +434,7 @@ impl Machine for Host {
                 self.requests.wake(now, out);
             }
             Event::Local(Ask::Session { domain, switch }) => self.requests.session(domain, switch, out),
+            Event::Local(Ask::Joined { generation, home }) => self.joined(generation, home, out),
             Event::Local(Ask::Connect(connection)) => self.connect(connection, out),
             Event::Local(Ask::Submit { ticket, domain, op }) => self.submit(now, ticket, domain, op, out),
         }

@@ -65,8 +65,9 @@ struct Walk {
 pub(crate) struct Requests {
     id: HostId,
     generation: u16,
-    /// Of the last id; the first is 1, and after the last possible one there is none (PROTOCOL 11.8).
+    /// Of the last id; the first is 1, and after `ids_max` there is none (PROTOCOL 11.8).
     counter: u32,
+    ids_max: u32,
     home: Qpn,
     hops_max: u8,
     /// Bytes of the longest message.
@@ -86,6 +87,7 @@ impl Requests {
             id: config.id,
             generation: config.generation,
             counter: 0,
+            ids_max: config.ids_max,
             home: config.home.qpn,
             hops_max: config.hops_max,
             message_max: config.pmtu.bytes(),
@@ -171,7 +173,10 @@ impl Requests {
         if self.ud.len() >= self.requests_max {
             return Err(Failure::QueueFull);
         }
-        let counter = self.counter.checked_add(1).ok_or(Failure::IdsUsedUp)?;
+        if self.counter >= self.ids_max {
+            return Err(Failure::IdsUsedUp);
+        }
+        let counter = self.counter + 1;
         match &mut pending.kind {
             Kind::Read { .. } => {}
             Kind::Write { number, .. } => *number = Some(self.writes.begin().ok_or(Failure::QueueFull)?),
@@ -274,6 +279,18 @@ impl Requests {
         }
     }
 
+    /// Gives everything under way up.
+    pub(crate) fn end_all(&mut self, out: &mut Out) {
+        while let Some(Expired { context, .. }) = self.ud.give_up() {
+            out.note(Note::GivenUp);
+            self.end(context, Err(Failure::NoAnswer), out);
+        }
+    }
+
+    pub(crate) const fn ids_left(&self) -> u32 {
+        self.ids_max - self.counter
+    }
+
     pub(crate) fn wake(&mut self, now: Instant, out: &mut Out) {
         while let Some(Expired { context, .. }) = self.ud.on_wake(now, out) {
             out.note(Note::GivenUp);
@@ -299,6 +316,7 @@ impl Requests {
         self.ud.check();
         self.writes.check();
         assert!(self.writes.outstanding() <= self.ud.len(), "a write under way is a request outstanding");
+        assert!(self.counter <= self.ids_max, "no id beyond the last one");
         assert!(self.sessions.len() <= self.sessions_max, "more sessions than the bound");
     }
 

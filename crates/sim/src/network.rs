@@ -6,7 +6,7 @@
 
 use crate::Plan;
 use farmem_machine::{Duration, Instant, Rng};
-use farmem_wire::{Gid, UDP_PORT, bth, icrc};
+use farmem_wire::{Gid, Opcode, UDP_PORT, bth, icrc};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The largest frame any role may send: a full payload of the largest PMTU behind the longest headers.
@@ -107,6 +107,8 @@ pub struct Network {
     next_cut: Instant,
     slow: Option<Gid>,
     rogue: Option<Gid>,
+    /// Words whose atomics leave their host four bytes off: no host role sends such a thing itself.
+    skewed: BTreeSet<u64>,
     spare: Vec<Vec<u8>>,
     counters: Counters,
 }
@@ -125,6 +127,7 @@ impl Network {
             next_cut: Instant::ZERO + plan.partition_every,
             slow: None,
             rogue: None,
+            skewed: BTreeSet::new(),
             spare: Vec::new(),
             counters: Counters::default(),
         }
@@ -150,6 +153,9 @@ impl Network {
         packet.extend_from_slice(frame);
         if self.rogue == Some(from) && self.chance(self.plan.rogue_ppm) {
             self.spoil(&mut packet);
+        }
+        if let Some(addr) = atomic_address(&packet).filter(|addr| self.skewed.contains(addr)) {
+            claim_address(&mut packet, addr + 4);
         }
         icrc::seal(&route(from, to), &mut packet, 0);
         if self.chance(self.plan.duplicate_ppm) {
@@ -284,6 +290,16 @@ impl Network {
         self.rogue = Some(gid);
     }
 
+    /// From now on atomics on the word at `addr` leave their host with an address that is no multiple of 8, repetitions too.
+    pub(crate) fn skew(&mut self, addr: u64) {
+        self.skewed.insert(addr);
+    }
+
+    /// Ends what [`Network::skew`] began.
+    pub(crate) fn straighten(&mut self, addr: u64) {
+        self.skewed.remove(&addr);
+    }
+
     /// Ends all faults: from here on the links are calm and whole. What is on its way still arrives as it is.
     pub fn heal(&mut self) {
         self.plan = self.plan.healed();
@@ -386,6 +402,22 @@ pub(crate) fn claim_domain(frame: &mut [u8], domain: u32) {
     if let Some(field) = frame.get_mut(START..START + 4) {
         field.copy_from_slice(&domain.to_be_bytes());
     }
+}
+
+/// Writes an address into the RETH or AtomicETH behind a frame's BTH, where both begin with it.
+pub(crate) fn claim_address(frame: &mut [u8], addr: u64) {
+    if let Some(field) = frame.get_mut(ADDRESS) {
+        field.copy_from_slice(&addr.to_be_bytes());
+    }
+}
+
+const ADDRESS: core::ops::Range<usize> = bth::LEN..bth::LEN + 8;
+
+/// The address of an atomic's request; nothing of any other frame.
+fn atomic_address(frame: &[u8]) -> Option<u64> {
+    let atomic = [Opcode::CmpSwap as u8, Opcode::FetchAdd as u8].contains(frame.first()?);
+    let field = frame.get(ADDRESS).filter(|_| atomic)?;
+    field.try_into().ok().map(u64::from_be_bytes)
 }
 
 /// What the ICRC covers of the IP and UDP headers.

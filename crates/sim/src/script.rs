@@ -18,7 +18,7 @@
 //! | `host H traverse DOMAIN PROGRAM ADDR LIMIT WORD..` | begins a traversal with these words of scratch pad |
 //! | `deliver [TO]`, `deliver all` | delivers the next packet (to a machine), or until nothing is on its way |
 //! | `drop [TO]`, `dup [TO]`, `flip BIT [TO]`, `hold [TO]` | loses, doubles, damages the next packet, or lets all others overtake it |
-//! | `forge domain N [TO]`, `forge key [TO]` | makes the next packet claim a domain, or show a wrong key, with a good ICRC |
+//! | `forge domain N [TO]`, `forge address A [TO]`, `forge key [TO]` | makes the next packet claim a domain, name another address, or show a wrong key, with a good ICRC |
 //! | `tick 3ms` | lets time pass, and timers with it |
 //! | `crash WHO`, `start WHO` | takes a machine down, brings it up again |
 //! | `show` | lists what is on its way |

@@ -305,7 +305,7 @@ fn a_restart_completes_what_was_being_freed() {
     rack.cut.clear();
     rack.settle();
     assert_eq!(rack.noted(Note::Gone(Role::Switch)), 0);
-    assert_eq!(rack.vmas(), [kept.clone()]);
+    assert_eq!(rack.vmas(), std::slice::from_ref(&kept));
     assert_eq!(rack.peers[&NODE].may(other, kept.base), Perm::Read);
     tables_agree(&rack);
 }

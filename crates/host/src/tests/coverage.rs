@@ -23,6 +23,7 @@ fn failure(failure: Failure) -> &'static str {
         Failure::NotConnected { .. } => "not connected",
         Failure::NoSession => "no session",
         Failure::OutOfBounds { .. } => "out of bounds",
+        Failure::Misaligned { .. } => "misaligned",
         Failure::TooLong { .. } => "too long",
         Failure::ScratchLen { .. } => "scratch length",
         Failure::QueueFull => "queue full",
@@ -48,14 +49,15 @@ fn note(note: &Note) -> &'static str {
     }
 }
 
-const FAILURES: usize = 11;
+const FAILURES: usize = 12;
 const NOTES: usize = 9;
 
 #[test]
 fn every_failure_and_every_note_has_its_story() {
-    let stories: [fn(); 13] = [
+    let stories: [fn(); 14] = [
         verbs::an_address_finds_its_connection,
         verbs::a_range_that_leaves_its_node_is_refused_at_home,
+        verbs::a_misaligned_atomic_is_refused_at_home,
         verbs::a_full_queue_gives_the_operation_back,
         verbs::a_new_connection_flushes_what_the_old_one_had,
         verbs::what_cannot_be_set_up_changes_nothing,

@@ -241,6 +241,34 @@ pub(super) fn ids_run_out_and_are_not_used_again() {
     }
 }
 
+/// The host joined again: what was under way ends, once; ids begin anew in the next generation, and an answer to an old one is late (PROTOCOL 8.8).
+#[test]
+fn a_host_that_joins_again_begins_anew() {
+    let mut bench = Bench::with_sessions();
+    bench.ask(Ask::Connect(connection(ALICE, 1, 1)));
+    bench.submit(region_write(BASE_1, b"1234"));
+    let old = bench.request();
+    bench.submit(Op::Read { addr: VirtAddr(BASE_1), buf: vec![0; 8] });
+    bench.sent.clear();
+    let left = bench.host.ids_left();
+    bench.ask(Ask::Joined { generation: GENERATION + 1, home: HOME });
+    let ended: Vec<_> = take(&mut bench.done).into_iter().map(|done| done.result).collect();
+    let flushed = Failure::Connection(rc::Failure::Flushed);
+    assert_eq!(ended, [Err(flushed), Err(Failure::NoAnswer)]);
+    assert_eq!((bench.host.outstanding(), bench.host.ids_left()), (0, left + 1));
+    bench.took_notes();
+    bench.hear(Port::node(1), &old.answer(Status::Ok, b""));
+    assert_eq!(bench.took_notes(), [Note::LateAnswer]);
+    // Sessions and connections are gone, and come again as at the first time.
+    bench.submit(region_read(BASE_1, 4));
+    assert_eq!(bench.refused(), Failure::NoSession);
+    bench.submit(Op::Read { addr: VirtAddr(BASE_1), buf: vec![0; 8] });
+    assert_eq!(bench.refused(), Failure::NotConnected { addr: VirtAddr(BASE_1) });
+    bench.open(ALICE, ALICES);
+    bench.submit(region_read(BASE_1, 4));
+    assert_eq!(bench.request().id(), RequestId::new(HOST, GENERATION + 1, 1));
+}
+
 /// The switch was started again: what is asked from now on goes to the new session.
 #[test]
 fn a_new_session_takes_the_place_of_the_old() {

@@ -193,6 +193,26 @@ pub(super) fn a_range_that_leaves_its_node_is_refused_at_home() {
     assert_eq!(bench.carry_out(read(last, 4), &mut node).buf, [0; 4], "up to the last byte all is well");
 }
 
+/// An atomic on a word that is not at a multiple of 8 stays at home: what is under way on the connection goes on (PROTOCOL 11.2).
+#[test]
+pub(super) fn a_misaligned_atomic_is_refused_at_home() {
+    let (mut bench, mut node) = Bench::connected();
+    let under_way = bench.submit(read(BASE_1, 8));
+    let request = take(&mut bench.sent);
+    for addr in [BASE_1 + 1, BASE_1 + 4, BASE_1 + 7].map(VirtAddr) {
+        for op in [Op::FetchAdd { addr, add: 1 }, Op::CompareSwap { addr, compare: 0, swap: 1 }] {
+            bench.submit(op);
+            assert_eq!(bench.refused(), Failure::Misaligned { addr });
+        }
+    }
+    bench.sent = request;
+    bench.talk(&mut node);
+    let done = bench.ended();
+    assert_eq!((done.ticket, done.result), (under_way, Ok(Answer::Done { old: 0 })));
+    let aligned = Op::FetchAdd { addr: VirtAddr(BASE_1 + 8), add: 1 };
+    assert_eq!(bench.carry_out(aligned, &mut node).result, Ok(Answer::Done { old: 0 }));
+}
+
 /// A range at the very end of the address space: nothing overflows on the way to the answer.
 #[test]
 fn a_range_that_wraps_holds_no_surprise() {

@@ -73,7 +73,7 @@ impl Rack {
             What::Find { list, expected } => self.found(task, list, expected, done),
             What::Add { ref way, limit } => self.added(task, way, limit, done),
             What::Forbidden { place, must } => {
-                place.into_iter().for_each(|place| self.model.release(place));
+                place.into_iter().for_each(|place| self.release_forbidden(place));
                 self.refused_rightly(task, must, done.result)
             }
         }
@@ -118,12 +118,6 @@ impl Rack {
         match failure {
             Failure::NoAnswer if self.may_go_unanswered(task.since) => Ok(()),
             Failure::Refused { status: Status::Busy, .. } | Failure::QueueFull => Ok(()),
-            // The tables of a machine that just came up were not full yet.
-            Failure::Refused { status: Status::NotMapped | Status::NoPermission, .. }
-                if self.was_disturbed(task.since) =>
-            {
-                Ok(())
-            }
             _ => Err("nothing explains this".to_owned()),
         }
     }
@@ -176,7 +170,7 @@ impl Rack {
             }
             (Ok(Answer::Traversed(t)), Found::Limit(at)) => !t.returned && t.cur_ptr == VirtAddr(at),
             (Err(Failure::Refused { status, addr }), Found::Dangling) => {
-                (status, addr) == (Status::NotMapped, VirtAddr(NOWHERE)) || self.was_disturbed(task.since)
+                (status, addr) == (Status::NotMapped, VirtAddr(NOWHERE))
             }
             (Err(failure), _) => return self.may_fail(task, Path::Switch, failure),
             (Ok(_), _) => false,
@@ -208,7 +202,10 @@ impl Rack {
                 Must::BeGone { .. },
                 Failure::Refused { status: Status::NotMapped | Status::NoPermission, .. },
             )
-            | (Must::StayHome, Failure::TooLong { .. } | Failure::NotConnected { .. }) => Ok(()),
+            | (
+                Must::StayHome,
+                Failure::TooLong { .. } | Failure::NotConnected { .. } | Failure::Misaligned { .. },
+            ) => Ok(()),
             (Must::BreakAccess { node, generation }, Failure::Connection(rc::Failure::RemoteAccess))
             | (Must::BreakRequest { node, generation }, Failure::Connection(rc::Failure::InvalidRequest)) => {
                 self.clients[task.client].broke(node, generation);
@@ -233,13 +230,18 @@ impl Rack {
                     Path::Switch => self.model.release(place),
                 }
             }
-            What::Read { place, .. } | What::Forbidden { place: Some(place), .. } => {
-                self.model.release(place)
-            }
+            What::Read { place, .. } => self.model.release(place),
+            What::Forbidden { place: Some(place), .. } => self.release_forbidden(place),
             What::Find { list, .. } => self.release_list(list),
             What::Count { .. } | What::ReadCounter { .. } | What::Add { .. } => {}
             What::Rogue { .. } | What::Forbidden { place: None, .. } => {}
         }
+    }
+
+    fn release_forbidden(&mut self, place: Place) {
+        let addr = self.model.span(place).0;
+        self.world.network_mut().straighten(addr);
+        self.model.release(place);
     }
 
     fn release_list(&mut self, list: usize) {

@@ -251,7 +251,7 @@ impl Rack {
     fn start_forbidden(&mut self, index: usize) {
         let domain = self.domains[self.clients[index].domain];
         let short = |buf_len: usize| buf_len <= REGION_DATA_MAX;
-        match self.rng.below(8) {
+        match self.rng.below(9) {
             0..=2 => {
                 let found =
                     self.place_where(|vma| vma.domain != domain && !vma.changing && short(vma.slot_len));
@@ -288,6 +288,14 @@ impl Rack {
                 Must::StayHome,
                 Op::Read { addr: VirtAddr(NOWHERE), buf: vec![0; 8] },
             ),
+            7 => {
+                let Some(place) = self.place_of(index, |_| true) else { return };
+                let (addr, node) = (self.model.span(place).0 + 4, self.model.node(place));
+                if self.line_path(index, node).is_some() {
+                    let op = Op::FetchAdd { addr: VirtAddr(addr), add: 1 };
+                    self.forbid(index, None, Must::StayHome, op);
+                }
+            }
             _ => self.start_breaking(index, domain),
         }
     }
@@ -306,7 +314,9 @@ impl Rack {
             let op = Op::Write { addr: VirtAddr(addr), buf: vec![0xbb; 8] };
             self.forbid(index, Some(place), Must::BreakAccess { node, generation }, op);
         } else {
-            let op = Op::FetchAdd { addr: VirtAddr(addr + 4), add: 1 };
+            // The host would not send it (PROTOCOL 11.2): its network stack spoils what it sends.
+            self.world.network_mut().skew(addr);
+            let op = Op::FetchAdd { addr: VirtAddr(addr), add: 1 };
             self.forbid(index, Some(place), Must::BreakRequest { node, generation }, op);
         }
     }

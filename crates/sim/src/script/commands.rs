@@ -3,7 +3,7 @@
 use super::LINES_MAX;
 use super::words::{Words, number};
 use crate::describe::payload;
-use crate::network::{Parcel, Ticket, claim_domain};
+use crate::network::{Parcel, Ticket, claim_address, claim_domain};
 use crate::station::Who;
 use crate::{Layout, Plan, World};
 use farmem_control::api::{PermName, Request, Response};
@@ -301,8 +301,9 @@ impl Stage {
             "flip" => Some(words.number::<usize>()?),
             _ => None,
         };
-        let forged = if verb == "forge" { Some(words.word("domain or key")?) } else { None };
+        let forged = if verb == "forge" { Some(words.word("domain, address or key")?) } else { None };
         let claim: u32 = if forged == Some("domain") { words.number()? } else { 0 };
+        let addr = if forged == Some("address") { self.address(words)? } else { 0 };
         let next = self.next_packet(words)?;
         let network = self.world()?.network_mut();
         match (verb, forged) {
@@ -311,8 +312,9 @@ impl Stage {
             ("hold", _) => network.hold(next),
             ("flip", _) => network.flip(next, what.unwrap_or(0)),
             (_, Some("domain")) => network.rewrite(next, |frame| claim_domain(frame, claim)),
+            (_, Some("address")) => network.rewrite(next, |frame| claim_address(frame, addr)),
             (_, Some("key")) => network.rewrite(next, wrong_key),
-            _ => return Err("a packet is forged in its domain or its key".to_owned()),
+            _ => return Err("a packet is forged in its domain, its address or its key".to_owned()),
         }
         Ok(())
     }

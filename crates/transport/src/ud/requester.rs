@@ -115,6 +115,12 @@ impl<T> Requester<T> {
         Some(context)
     }
 
+    /// Gives a request up, whatever its timer says: the oldest id first. `None` when none is outstanding.
+    pub fn give_up(&mut self) -> Option<Expired<T>> {
+        let (&request, _) = self.requests.first_key_value()?;
+        self.finish(request).map(|context| Expired { request, context })
+    }
+
     /// Sends again what is due; answers one given-up request per call, `None` when there is no more to do.
     pub fn on_wake<O, N>(&mut self, now: Instant, out: &mut Outbox<O, N>) -> Option<Expired<T>> {
         // Longest wait first: what is sent again goes into a queue that was looked at already, or to the end of its own

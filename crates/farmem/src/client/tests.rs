@@ -1,0 +1,97 @@
+//! What a client does about its host's request ids, in a rack of this process.
+
+use super::attach::IDS_RESERVE;
+use crate::embedded::World;
+use crate::path::InProcess;
+use crate::rack::{endpoint, home_of, node_settings};
+use crate::{Client, Error};
+use farmem_control::Config as ControlConfig;
+use farmem_control::api::{Request, Response};
+use farmem_host::{Config as HostConfig, Host, Op};
+use farmem_io::{Compiler, MappedStore};
+use farmem_machine::Rng;
+use farmem_memnode::MemNode;
+use farmem_switch::{Budgets, Switch};
+use farmem_wire::{Gid, HostId, Pmtu};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+const MEMORY: u64 = 1 << 20;
+
+/// A client whose host has so many request ids before it joins again.
+fn client_with_ids(ids: u32) -> (Rc<RefCell<World>>, Client) {
+    let control = ControlConfig { pmtu: Pmtu::B4096, ..ControlConfig::new(Gid::from_v4([127, 0, 0, 1])) };
+    let mut world = World::new(control, Rng::from_number(5));
+    let Ok(Response::Joined { home, control }) = world.ask(Request::JoinSwitch { gid: "127.0.0.2".into() })
+    else {
+        panic!("the switch joins")
+    };
+    world.seat_switch(Switch::new(home_of(&home, &control), Budgets::default()));
+    let join = Request::JoinNode { name: "n".into(), gid: "127.0.0.3".into(), capacity: MEMORY };
+    let Ok(Response::NodeJoined { node, home, control, .. }) = world.ask(join) else {
+        panic!("a node joins")
+    };
+    let store = MappedStore::new(MEMORY).unwrap();
+    world.seat_node(
+        node,
+        MemNode::compiling(node_settings(&home, &control, Pmtu::B4096), store, Compiler::jit()),
+    );
+    let join = Request::JoinHost { name: "h".into(), gid: "127.0.0.4".into() };
+    let Ok(Response::HostJoined { host, generation, home, nodes }) = world.ask(join) else {
+        panic!("a host joins")
+    };
+    let usual = HostConfig::new(HostId(host), generation, endpoint(&home));
+    world.seat_host(host, Host::new(HostConfig { ids_max: IDS_RESERVE + ids, ..usual }));
+    let world = Rc::new(RefCell::new(world));
+    let path = InProcess::new(Rc::clone(&world), host);
+    (world, Client::attach(Box::new(path), host, "domain", nodes).unwrap())
+}
+
+fn generation(client: &mut Client) -> u16 {
+    let Response::Overview { hosts, .. } = client.overview().unwrap() else { panic!("an overview") };
+    hosts[0].generation
+}
+
+/// Far more requests than one generation has ids for: the client joins again by itself, nobody notices, and what was begun ends.
+#[test]
+fn a_client_that_runs_out_of_ids_joins_again() {
+    const IDS: u32 = 10;
+    let (_world, mut client) = client_with_ids(IDS);
+    let base = client.allocate(4096).unwrap().base;
+    for round in 0..5 * u64::from(IDS) {
+        client.region_write(base, &round.to_le_bytes()).unwrap();
+        let mut word = [0; 8];
+        client.read(base, &mut word).unwrap();
+        assert_eq!(u64::from_le_bytes(word), round, "the connection works before and after");
+    }
+    assert_eq!(generation(&mut client), 5);
+    // Many under way at once: each ends, once, and well.
+    let mut open = BTreeSet::new();
+    for round in 0..5 * IDS {
+        let op = if round % 2 == 0 {
+            Op::RegionRead { addr: base, buf: vec![0; 8] }
+        } else {
+            Op::FetchAdd { addr: base, add: 0 }
+        };
+        open.insert(client.submit(op).unwrap());
+    }
+    while let Some(completed) = client.next_completed().unwrap() {
+        assert!(open.remove(&completed.ticket), "{completed:?} ends twice");
+        completed.result.unwrap();
+    }
+    assert!(open.is_empty());
+    assert_eq!(generation(&mut client), 8);
+}
+
+/// A host that was told to leave behind the client's back cannot join again as itself; that is said, not a new host made.
+#[test]
+fn a_client_that_left_does_not_join_again() {
+    let (world, mut client) = client_with_ids(2);
+    let base = client.allocate(4096).unwrap().base;
+    let mut word = [0; 8];
+    client.region_read(base, &mut word).unwrap();
+    client.region_read(base, &mut word).unwrap();
+    world.borrow_mut().ask(Request::Leave { port: farmem_machine::Port::host(1).0 }).unwrap();
+    assert!(matches!(client.region_read(base, &mut word), Err(Error::Unreachable { .. })));
+}
