@@ -157,7 +157,7 @@ fn window_config(vma: &Vma, options: &WindowOptions) -> Result<WindowConfig, Err
     let frames_max = options.local_limit / PAGE_LEN as u64;
     if frames_max < FRAMES_MIN {
         let value = format!("{} bytes", options.local_limit);
-        let remedy = format!("give it {} KiB at least", FRAMES_MIN * PAGE_LEN as u64 >> 10);
+        let remedy = format!("give it {} KiB at least", (FRAMES_MIN * PAGE_LEN as u64) >> 10);
         return Err(OpenError::Setting { setting: "local limit", value, remedy }.into());
     }
     let reach = if options.system_calls { Reach::Full } else { Reach::UserMode };

@@ -58,10 +58,9 @@ fn read_as_another_process(at: usize) -> Result<i64, Errno> {
     let mut page = [0_u8; PAGE];
     let ours = libc::iovec { iov_base: page.as_mut_ptr().cast(), iov_len: PAGE };
     let theirs = libc::iovec { iov_base: ptr::with_exposed_provenance_mut(at), iov_len: PAGE };
+    let us = libc::pid_t::try_from(std::process::id()).unwrap();
     // SAFETY: one buffer of ours and a page of a test's range in this same process.
-    answer(
-        unsafe { libc::process_vm_readv(libc::getpid(), &raw const ours, 1, &raw const theirs, 1, 0) } as i64
-    )
+    answer(unsafe { libc::process_vm_readv(us, &raw const ours, 1, &raw const theirs, 1, 0) } as i64)
 }
 
 /// A shared futex is named by its page in the file, so the kernel has to see it.
