@@ -130,8 +130,8 @@ pub enum TraversalStop {
     /// The pointer is null or lies in no allocation.
     #[error("the pointer is not mapped")]
     NotMapped,
-    /// The domain may not read there.
-    #[error("no permission to read there")]
+    /// The domain may not read there; not write, for a program that stores.
+    #[error("no permission to read there, or to write for a program that stores")]
     NoPermission,
     /// The load window leaves the allocation.
     #[error("the load window leaves the allocation")]
@@ -148,6 +148,9 @@ pub enum TraversalStop {
     /// It was continued again and again without getting on.
     #[error("it made no progress between two continuations")]
     Stalled,
+    /// The program stores, which it can at a memory node only, and was to run at the host.
+    #[error("a program that stores runs at the memory nodes only")]
+    StoresAtHost,
     /// Another status.
     #[error("the rack answered {0:?}")]
     Other(Status),

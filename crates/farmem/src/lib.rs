@@ -25,6 +25,7 @@ pub mod dispatch;
 mod embedded;
 mod error;
 pub mod hash_table;
+pub mod iterator;
 pub mod list;
 mod lock;
 pub mod memory;
