@@ -3,6 +3,7 @@
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -188,14 +189,32 @@ impl Drop for Dir {
     }
 }
 
-/// True for the user whom no file permission stops; says that `what` was skipped then.
-pub(crate) fn skipped_for_root(what: &str) -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let is_root = status
-        .lines()
-        .any(|l| l.strip_prefix("Uid:").is_some_and(|ids| ids.split_whitespace().nth(1) == Some("0")));
-    if is_root {
-        eprintln!("SKIPPED: {what}: root may do everything; run the tests as another user");
+/// The command as a user without rights: as it is for such a user, as nobody for root. `None`, and said so, when nobody cannot run it.
+pub(crate) fn without_rights(mut command: Command, what: &str) -> Option<Command> {
+    if !is_root() {
+        return Some(command);
     }
-    is_root
+    command.uid(NOBODY).gid(NOBODY);
+    let mut probe = farmem(&["--version"]);
+    let runs = probe.uid(NOBODY).gid(NOBODY).output().is_ok_and(|output| output.status.success());
+    if !runs {
+        eprintln!("SKIPPED: {what}: nobody may not run {}", env!("CARGO_BIN_EXE_farmem"));
+    }
+    runs.then_some(command)
+}
+
+/// Gives a file or directory to the user whom [`without_rights`] runs commands as.
+pub(crate) fn give_away(path: &Path) {
+    if is_root() {
+        std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).expect("root may");
+    }
+}
+
+/// A user with no rights at all.
+const NOBODY: u32 = 65534;
+
+fn is_root() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mut lines = status.lines();
+    lines.any(|l| l.strip_prefix("Uid:").is_some_and(|ids| ids.split_whitespace().nth(1) == Some("0")))
 }

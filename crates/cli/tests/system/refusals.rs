@@ -1,6 +1,6 @@
 //! What cannot be done is refused with 2, a message that names what was wrong, and what to do.
 
-use crate::process::{Dir, Running, farmem, run, skipped_for_root};
+use crate::process::{Dir, Running, farmem, give_away, run, run_command, without_rights};
 use crate::rack::Description;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -39,10 +39,10 @@ fn a_description_that_cannot_be_read_is_named() {
         run(args).refuses(&[&missing, "No such file", "`farmem up --example`"]);
     }
     run(&["up", "/"]).refuses(&["farmem: /: cannot be read", "`farmem up --example`"]);
-    if !skipped_for_root("a rack.toml without permission to read it") {
-        let file = dir.file("rack.toml", "");
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o0)).unwrap();
-        run(&["up", &file]).refuses(&[&file, "Permission denied"]);
+    let file = dir.file("rack.toml", "");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o0)).unwrap();
+    if let Some(up) = without_rights(farmem(&["up", &file]), "a rack.toml without permission to read it") {
+        run_command(up).refuses(&[&file, "Permission denied"]);
     }
 }
 
@@ -118,14 +118,52 @@ fn what_this_machine_lacks_is_named() {
     }
     let far_cpu = Description::new("cpu", "udp").with("cpu = 1000");
     run(&["up", &far_cpu.file()]).refuses(&["rack.toml", "cpu = 1000", "placement = \"free\""]);
-    if !skipped_for_root("a state directory that may not be written") {
-        let description = Description::new("readonly", "udp");
-        let state = description.dir().path().join("state");
-        fs::create_dir(&state).unwrap();
-        fs::set_permissions(&state, fs::Permissions::from_mode(0o500)).unwrap();
-        run(&["up", &description.file()]).refuses(&["state", "ermission", "choose another state directory"]);
-        fs::set_permissions(&state, fs::Permissions::from_mode(0o700)).unwrap();
+}
+
+/// What a user without rights may not do: write into a state directory, listen on a port below 1024.
+#[test]
+fn what_a_user_may_not_is_named() {
+    let description = Description::new("readonly", "udp");
+    let state = description.dir().path().join("state");
+    fs::create_dir(&state).unwrap();
+    give_away(&state);
+    fs::set_permissions(&state, fs::Permissions::from_mode(0o500)).unwrap();
+    if let Some(up) = without_rights(farmem(&["up", &description.file()]), "a state that may not be written") {
+        run_command(up).refuses(&["state", "ermission", "choose another state directory"]);
     }
+    fs::set_permissions(&state, fs::Permissions::from_mode(0o700)).unwrap();
+
+    let free_from = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap_or_default();
+    if free_from.trim().parse::<u16>().is_ok_and(|port| port <= 80) {
+        return eprintln!("SKIPPED: a port that may not be used: here everybody may use all");
+    }
+    let description = Description::new("port-80", "udp");
+    give_away(description.dir().path());
+    let text = description.text().replace(":7471\"", ":80\"");
+    let file = description.dir().file("rack.toml", &text);
+    let listen = format!("listen on {}:80", description.address(1));
+    if let Some(up) = without_rights(farmem(&["up", &file]), "a port that may not be used") {
+        run_command(up).refuses(&[&listen, "choose a port of 1024 or above"]);
+    }
+}
+
+/// A user without rights may ask for less than root (SO_RCVBUFFORCE is refused), and has a rack all the same.
+#[test]
+fn a_user_without_rights_has_a_rack() {
+    let description = Description::new("user", "udp");
+    give_away(description.dir().path());
+    let file = description.file();
+    let Some(up) = without_rights(farmem(&["up", &file, "--json"]), "a rack of a user without rights") else {
+        return;
+    };
+    let mut up = Running::start(up);
+    assert!(!up.line().is_empty(), "{:?}", up.ended());
+    let mut client = description.client("user");
+    let vma = client.allocate(4096).unwrap();
+    client.write(vma.base, b"a user's").unwrap();
+    drop(client);
+    crate::process::signal(up.pid(), "INT");
+    assert_eq!(up.ended().code, Some(0));
 }
 
 /// Who does not read what the command says harms only himself: no panic, no other exit code.
