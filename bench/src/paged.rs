@@ -58,7 +58,10 @@ pub struct Paged {
     jobs: Vec<Option<Job>>,
     free: Vec<usize>,
     submitted: u64,
-    ended: VecDeque<Completed>,
+    /// Jobs that wait for pages.
+    waiting: usize,
+    /// Ends that nobody has taken, and their places, which are theirs until then.
+    ended: VecDeque<(usize, Completed)>,
     counts: PageCounts,
     failed: Option<Error>,
 }
@@ -87,6 +90,7 @@ impl Paged {
             jobs: Vec::new(),
             free: Vec::new(),
             submitted: 0,
+            waiting: 0,
             ended: VecDeque::new(),
             counts: PageCounts::default(),
             failed: None,
@@ -164,10 +168,10 @@ impl Paged {
 
     fn end(&mut self, place: usize, error: Option<Error>) {
         let Job { ticket, access } = self.jobs[place].take().expect("a job ends once");
-        self.free.push(place);
+        self.waiting -= 1;
         let (answer, buf) = access.into_answer();
         let result = error.map_or(Ok(answer), Err);
-        self.ended.push_back(Completed { ticket, result, buf });
+        self.ended.push_back((place, Completed { ticket, result, buf }));
     }
 
     /// Has a page fetched, for a job or for nobody in particular.
@@ -365,12 +369,12 @@ impl Concurrent for Paged {
         match op {
             // It goes on alone: what it stores must not meet what others do to the same page.
             Op::Traverse { program, cur_ptr, scratch, limit } if program.stores() => {
-                self.free.push(place);
                 let op = Op::Traverse { program, cur_ptr, scratch, limit };
                 let completed = carry_out(self, op, &Policy::Host);
-                self.ended.push_back(Completed { ticket, ..completed });
+                self.ended.push_back((place, Completed { ticket, ..completed }));
             }
             op => {
+                self.waiting += 1;
                 self.jobs[place] = Some(Job { ticket, access: Access::of(op, &self.native) });
                 self.go_on(place)?;
             }
@@ -379,16 +383,18 @@ impl Concurrent for Paged {
     }
 
     fn next_completed(&mut self) -> Result<Option<Completed>, Error> {
-        while self.ended.is_empty() && self.free.len() < self.jobs.len() {
+        while self.ended.is_empty() && self.waiting > 0 {
             self.turn()?;
         }
         match self.failed.take() {
             Some(error) => Err(error),
-            None => Ok(self.ended.pop_front()),
+            None => Ok(self.poll_ended()),
         }
     }
 
     fn poll_ended(&mut self) -> Option<Completed> {
-        self.ended.pop_front()
+        let (place, completed) = self.ended.pop_front()?;
+        self.free.push(place);
+        Some(completed)
     }
 }

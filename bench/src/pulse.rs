@@ -15,7 +15,7 @@ mod run;
 mod scatter;
 mod station;
 
-pub use compare::{Laid, Racks, Scenario};
+pub use compare::{Racks, Scenario};
 pub use counts::{Bed, Counted, Subject};
 pub use run::{Outcome, Plan, run};
 pub use scatter::SUBJECTS;

@@ -2,8 +2,8 @@
 //! this process.
 
 use farmem::hash_table::{Key, Spread};
-use farmem::task::{Concurrent as _, carry_out};
-use farmem::{Client, Error, FarMemory as _, HashTable, Op, Policy, Rack, VirtAddr};
+use farmem::task::{Concurrent as _, carry_out, run_tasks};
+use farmem::{Client, Error, Exchange, FarMemory as _, HashTable, Next, Op, Policy, Rack, Task, VirtAddr};
 use farmem_bench::{PAGE_LEN, Paged};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -173,6 +173,48 @@ fn structures_are_the_same_through_it() {
     }
     assert!(tickets.is_empty());
     assert_eq!(paged.counts().written_back, 0, "nothing was changed");
+}
+
+/// A look-up as a task, and what it found.
+struct Find<'t> {
+    table: &'t HashTable,
+    number: u64,
+    found: Option<bool>,
+}
+
+impl Task for Find<'_> {
+    fn next(&mut self, exchange: &mut Exchange) -> Result<Next, Error> {
+        if let Some(completed) = exchange.take() {
+            let value = HashTable::found(&completed);
+            self.found = Some(value == Some([self.number.to_le_bytes()[0]; 40]));
+            return Ok(Next::Done);
+        }
+        let buf = exchange.buffer();
+        exchange.need(self.table.find_op(Key::of(&self.number.to_le_bytes()), buf));
+        Ok(Next::Need)
+    }
+}
+
+/// Many tasks at once through a cache in which some of what they need always is, so that some end while others are being submitted: each
+/// gets the end of its own look-up. (A place was given to the next one before its end was taken.)
+#[test]
+fn tasks_get_their_own_ends() {
+    let rack = Rack::embedded_with(2, 4 << 20).unwrap();
+    let mut client = rack.client("paged").unwrap();
+    let mut table = HashTable::create(&mut client, 2000, 100, Spread::Scattered).unwrap();
+    let entries = (0..2000_u64).map(|n| (Key::of(&n.to_le_bytes()), [n.to_le_bytes()[0]; 40]));
+    table.load(&mut client, entries, &mut |_, _| {}).unwrap();
+    for capacity in [1, 4, 30] {
+        let mut paged = Paged::new(client, capacity * PAGE_LEN as u64);
+        let tasks = (0..3000).map(|n| Find { table: &table, number: n * 7 % 2000, found: None });
+        let mut right = 0;
+        run_tasks(&mut paged, tasks, 8, &Policy::Offload, |task, _| {
+            right += u32::from(task.found == Some(true))
+        })
+        .unwrap();
+        assert_eq!(right, 3000, "through {capacity} pages");
+        client = paged.into_client();
+    }
 }
 
 /// What the address space does not have, nobody makes up: the error is the one of an access without a cache, and the cache goes on.

@@ -25,8 +25,8 @@ pub trait Racks {
 
 /// An application and its data, to be laid out on a rack.
 pub trait Scenario {
-    /// Its data on one rack.
-    type Laid: Laid;
+    /// The application at work on its data.
+    type App: App;
 
     /// Its part of ids.
     fn name(&self) -> &'static str;
@@ -34,29 +34,11 @@ pub trait Scenario {
     /// The mixes of operations that are measured; the first is the one that stands for the application.
     fn mixes(&self) -> &'static [&'static str];
 
-    /// Lays the data out.
+    /// Lays the data out, for a mix that is to be measured.
     ///
     /// # Errors
     /// [`Error`] when the rack has no room for it.
-    fn lay(&self, client: &mut Client) -> Result<Self::Laid, Error>;
-}
-
-/// Data of an application on one rack.
-pub trait Laid {
-    /// What works on it.
-    type App: App;
-
-    /// Bytes of far memory that it has.
-    fn bytes(&self) -> u64;
-
-    /// Operations of a mix; the same for the same `number`.
-    fn app(&self, mix: &'static str, number: u64) -> Self::App;
-
-    /// Frees it.
-    ///
-    /// # Errors
-    /// [`Error`] when the rack does not answer.
-    fn destroy(self, client: &mut Client) -> Result<(), Error>;
+    fn lay(&self, mix: &'static str, client: &mut Client) -> Result<Self::App, Error>;
 }
 
 /// How long it takes.
@@ -134,35 +116,25 @@ impl<'r, R: Racks> Fleet<'r, R> {
         effort: Effort,
         is_wanted: impl Fn(&str) -> bool,
     ) -> Result<Vec<Compared>, R::Failure> {
-        let domain = format!("bench-{}", scenario.name());
-        let mut laid = BTreeMap::new();
         for system in systems {
-            if laid.contains_key(&system.node) {
-                continue;
-            }
             if !self.started.contains_key(&system.node) {
                 self.started.insert(system.node, self.racks.start(self.nodes, system.node)?);
             }
-            self.racks.progress(&format!("{}: load, {} nodes", scenario.name(), self.nodes));
-            let mut owner = self.started[&system.node].as_ref().client(&domain)?;
-            let data = scenario.lay(&mut owner)?;
-            laid.insert(system.node, (owner, data));
         }
         let mut compared = Vec::new();
         for (at, mix) in scenario.mixes().iter().copied().enumerate().filter(|(_, mix)| is_wanted(mix)) {
-            self.racks.progress(&format!("{} {mix}, {} nodes", scenario.name(), self.nodes));
+            let what = format!("{} {mix}, {} memory nodes", scenario.name(), self.nodes);
+            self.racks.progress(&format!("{what}: load"));
             let mut stations = Vec::new();
-            for (number, system) in (0..).zip(systems) {
-                let (_, data) = &laid[&system.node];
+            for system in systems {
                 let rack = self.started[&system.node].as_ref();
-                stations.push(Station::new(*system, rack, &domain, data.app(mix, number), data.bytes())?);
+                // Each has data of its own: what a cache has changed, others would not see.
+                stations.push(Station::new(*system, rack, |client| scenario.lay(mix, client))?);
             }
+            self.racks.progress(&what);
             let systems = take_turns(stations, effort)?;
             let (scenario, nodes) = (scenario.name(), self.nodes);
             compared.push(Compared { scenario, mix, is_main: at == 0, nodes, systems });
-        }
-        for (mut owner, data) in laid.into_values() {
-            data.destroy(&mut owner)?;
         }
         Ok(compared)
     }

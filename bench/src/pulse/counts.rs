@@ -79,17 +79,18 @@ impl core::fmt::Debug for Bed {
 const DOMAIN: &str = "counts";
 
 impl Bed {
-    /// A rack of `nodes` memory nodes of `memory` bytes with `records` entries, keys or points.
+    /// A rack of `nodes` memory nodes of `memory` bytes with `records` keys or points; of entries in chains as many as make whole ones.
     ///
     /// # Errors
     /// [`Error`] when there is no memory or no room for it.
-    pub fn new(subject: Subject, nodes: u16, memory: u64, records: u64) -> Result<Self, Error> {
+    pub fn new(subject: Subject, nodes: u16, memory: u64, mut records: u64) -> Result<Self, Error> {
         let rack = Rack::embedded_with(nodes, memory)?;
         let mut owner = rack.client(DOMAIN)?;
         let built = match subject {
             Subject::Chains(spread) => {
-                // A power of two of buckets, so that chains have the length that was asked for.
-                let buckets = (records / CHAIN).next_power_of_two();
+                // A power of two of buckets, as tables have, so that chains have their length.
+                let buckets = 1 << (records / CHAIN).max(1).ilog2();
+                records = buckets * CHAIN;
                 let mut table = HashTable::create(&mut owner, records, buckets, spread)?;
                 table.load(&mut owner, (0..records).map(|n| (key(n), [0; 40])), &mut |_, _| {})?;
                 Built::Chains(table)

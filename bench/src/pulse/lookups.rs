@@ -1,9 +1,9 @@
 //! Look-ups alone: chains of a hash table with 48 nodes on the way to a key, each anywhere. What is left of an application when all
 //! that it does with what it finds is taken away, so an upper bound of what offload can bring it.
 
-use super::compare::{Laid, Scenario};
+use super::compare::Scenario;
 use super::station::App;
-use farmem::hash_table::{Key, Spread};
+use farmem::hash_table::{Key, NODE_LEN, Spread};
 use farmem::{Client, Completed, Error, Exchange, HashTable, Next, Task, ycsb};
 use std::rc::Rc;
 
@@ -11,6 +11,8 @@ use std::rc::Rc;
 const CHAIN: u64 = 95;
 /// Keys that are drawn before they begin anew.
 const DRAWN: u64 = 1 << 16;
+/// Every system draws the same keys.
+const SEED: u64 = 1;
 
 /// The scenario.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +22,7 @@ pub(super) struct Lookups {
 
 impl Lookups {
     pub(super) const fn new(quick: bool) -> Self {
-        Self { buckets: if quick { 1 << 10 } else { 1 << 13 } }
+        Self { buckets: if quick { 1 << 9 } else { 1 << 12 } }
     }
 
     const fn keys(self) -> u64 {
@@ -29,71 +31,61 @@ impl Lookups {
 }
 
 impl Scenario for Lookups {
-    type Laid = Table;
+    type App = Finder;
 
     fn name(&self) -> &'static str {
         "lookups"
     }
 
-    /// Keys drawn alike, and keys drawn as YCSB does.
+    /// Keys drawn as YCSB does, and keys drawn alike.
     fn mixes(&self) -> &'static [&'static str] {
         &["zipfian", "uniform"]
     }
 
-    fn lay(&self, client: &mut Client) -> Result<Table, Error> {
+    fn lay(&self, mix: &'static str, client: &mut Client) -> Result<Finder, Error> {
         let keys = self.keys();
         let mut table = HashTable::create(client, keys, self.buckets, Spread::Scattered)?;
         table.load(client, (0..keys).map(|n| (key(n), value(n))), &mut |_, _| {})?;
-        Ok(Table { table: Rc::new(table), keys })
-    }
-}
-
-/// The table on a rack.
-pub(super) struct Table {
-    table: Rc<HashTable>,
-    keys: u64,
-}
-
-impl Laid for Table {
-    type App = Finder;
-
-    fn bytes(&self) -> u64 {
-        self.keys * farmem::hash_table::NODE_LEN as u64
-    }
-
-    fn app(&self, mix: &'static str, number: u64) -> Finder {
         let draw: Vec<u64> = match mix {
-            "uniform" => (0..DRAWN).map(|n| ycsb::hash(n ^ number << 32) % self.keys).collect(),
-            _ => ycsb::Workload::C.operations(self.keys, DRAWN, number).map(|op| op.record()).collect(),
+            "uniform" => (0..DRAWN).map(|n| ycsb::hash(n) % keys).collect(),
+            _ => ycsb::Workload::C.operations(keys, DRAWN, SEED).map(|op| op.record()).collect(),
         };
-        Finder { table: Rc::clone(&self.table), draw, at: 0 }
-    }
-
-    fn destroy(self, client: &mut Client) -> Result<(), Error> {
-        match Rc::try_unwrap(self.table) {
-            Ok(table) => table.destroy(client),
-            Err(_) => unreachable!("stations have left before their data goes"),
-        }
+        Ok(Finder { table: Rc::new(table), keys, draw, at: 0, wrong: 0 })
     }
 }
 
-/// Draws keys.
+/// Draws keys and looks them up.
 pub(super) struct Finder {
     table: Rc<HashTable>,
+    keys: u64,
     draw: Vec<u64>,
     at: usize,
+    wrong: u64,
 }
 
 impl App for Finder {
     type Task = Find;
+
+    fn working_set(&self) -> u64 {
+        self.keys * NODE_LEN as u64
+    }
 
     fn next(&mut self) -> Find {
         self.at = (self.at + 1) % self.draw.len();
         Find { table: Rc::clone(&self.table), number: self.draw[self.at], ended: None }
     }
 
-    fn check(&mut self, task: Find) -> bool {
-        task.ended.is_some_and(|ended| HashTable::found(&ended) == Some(value(task.number)))
+    fn ended(&mut self, task: Find) {
+        let found = task.ended.as_ref().and_then(HashTable::found);
+        self.wrong += u64::from(found != Some(value(task.number)));
+    }
+
+    fn wrong(&self) -> u64 {
+        self.wrong
+    }
+
+    fn destroy(self, client: &mut Client) -> Result<(), Error> {
+        Rc::into_inner(self.table).expect("all look-ups have ended").destroy(client)
     }
 }
 

@@ -96,11 +96,10 @@ pub(super) fn costs(effort: Effort) -> Result<Vec<Row>, Error> {
 const PIECES: Layout = Layout::Scattered { granularity: 4 << 10 };
 
 /// The structures whose operations are counted.
-pub const SUBJECTS: [(&str, Subject); 6] = [
+pub const SUBJECTS: [(&str, Subject); 5] = [
     ("chains.partitioned", Subject::Chains(Spread::Partitioned)),
     ("chains.scattered", Subject::Chains(Spread::Scattered)),
     ("tree.scattered", Subject::Tree(PIECES)),
-    ("tree.partitioned", Subject::Tree(Layout::Partitioned)),
     ("series.scattered", Subject::Series(PIECES)),
     ("series.partitioned", Subject::Series(Layout::Partitioned)),
 ];

@@ -2,7 +2,7 @@
 //! traversals.
 
 use crate::{Paged, Samples, to_f64};
-use farmem::task::{Concurrent as _, run_one, run_tasks};
+use farmem::task::{run_one, run_tasks};
 use farmem::{Client, ClientOptions, Error, Policy, Rack, Task};
 use std::cell::RefCell;
 use std::iter::from_fn;
@@ -23,16 +23,28 @@ pub enum NodeKind {
     },
 }
 
-/// An application, as it is measured: a sequence of operations, and what is known of their answers.
+/// An application at work on its data, as it is measured: a sequence of operations, and what is known of their answers.
 pub trait App {
     /// An operation.
     type Task: Task;
 
+    /// Bytes of far memory that it works on.
+    fn working_set(&self) -> u64;
+
     /// The next operation.
     fn next(&mut self) -> Self::Task;
 
-    /// Looks at an operation that ended; true when its answer is right.
-    fn check(&mut self, task: Self::Task) -> bool;
+    /// Looks at an operation that ended.
+    fn ended(&mut self, task: Self::Task);
+
+    /// Answers so far that were wrong.
+    fn wrong(&self) -> u64;
+
+    /// Frees its data.
+    ///
+    /// # Errors
+    /// [`Error`] when the rack does not answer.
+    fn destroy(self, client: &mut Client) -> Result<(), Error>;
 }
 
 /// Where traversals run, and through what memory is seen.
@@ -56,6 +68,9 @@ pub(super) struct System {
     pub(super) node: NodeKind,
     pub(super) how: How,
 }
+
+/// The protection domain of all of them.
+const DOMAIN: &str = "bench";
 
 /// A system at work on an application.
 pub(super) struct Station<A> {
@@ -86,19 +101,24 @@ pub(super) struct Figures {
 }
 
 impl<A: App> Station<A> {
-    /// A client of `rack` in the protection domain `domain` that works on `app`, whose working set has `bytes` bytes.
-    pub(super) fn new(system: System, rack: &Rack, domain: &str, app: A, bytes: u64) -> Result<Self, Error> {
+    /// A client of `rack` that works on what `lay` lays out for it.
+    pub(super) fn new(
+        system: System,
+        rack: &Rack,
+        lay: impl FnOnce(&mut Client) -> Result<A, Error>,
+    ) -> Result<Self, Error> {
+        let hops_max = match system.how {
+            How::Returning => NonZero::<u8>::MIN,
+            How::Cached { .. } | How::Reads | How::Offloaded => ClientOptions::default().hops_max,
+        };
+        let mut client = rack.client_with(DOMAIN, ClientOptions { hops_max })?;
+        let app = lay(&mut client)?;
         let memory = match system.how {
             How::Cached { percent } => {
-                let client = rack.client(domain)?;
-                Memory::Cached(Box::new(Paged::new(client, share(bytes, percent))))
+                Memory::Cached(Box::new(Paged::new(client, share(app.working_set(), percent))))
             }
-            How::Reads => Memory::Direct(Box::new(rack.client(domain)?), Policy::Host),
-            How::Offloaded => Memory::Direct(Box::new(rack.client(domain)?), Policy::Offload),
-            How::Returning => {
-                let options = ClientOptions { hops_max: NonZero::<u8>::MIN };
-                Memory::Direct(Box::new(rack.client_with(domain, options)?), Policy::Offload)
-            }
+            How::Reads => Memory::Direct(Box::new(client), Policy::Host),
+            How::Offloaded | How::Returning => Memory::Direct(Box::new(client), Policy::Offload),
         };
         Ok(Self { system, memory, app, figures: Figures::default() })
     }
@@ -114,9 +134,7 @@ impl<A: App> Station<A> {
         while begin.elapsed() < least || (is_cold(&self.memory) && begin.elapsed() < most) {
             self.many(depth, least)?;
         }
-        let wrong = self.figures.wrong;
         self.figures = recorded;
-        self.figures.wrong += wrong;
         Ok(())
     }
 
@@ -133,7 +151,7 @@ impl<A: App> Station<A> {
             self.figures.latency.record(took.latency);
             busy += took.latency;
             operations += 1;
-            self.figures.wrong += u64::from(!self.app.check(task));
+            self.app.ended(task);
         }
         self.figures.alone.push(to_f64(operations) / busy.as_secs_f64());
         self.figures.operations += operations;
@@ -144,13 +162,13 @@ impl<A: App> Station<A> {
     /// Operations with up to `depth` under way, for `slice`.
     pub(super) fn many(&mut self, depth: usize, slice: Duration) -> Result<(), Error> {
         let before = self.fetched();
-        let (mut operations, mut wrong) = (0, 0);
+        let mut operations = 0;
         let begin = Instant::now();
         let app = RefCell::new(&mut self.app);
         let tasks = from_fn(|| (begin.elapsed() < slice).then(|| app.borrow_mut().next()));
         let done = |task, _| {
             operations += 1;
-            wrong += u64::from(!app.borrow_mut().check(task));
+            app.borrow_mut().ended(task);
         };
         match &mut self.memory {
             // It runs what is to run at the memory nodes itself, without a way back for every window.
@@ -159,17 +177,21 @@ impl<A: App> Station<A> {
         }
         self.figures.many.push(to_f64(operations) / begin.elapsed().as_secs_f64());
         self.figures.operations += operations;
-        self.figures.wrong += wrong;
         self.figures.pages += self.fetched() - before;
         Ok(())
     }
 
-    /// Leaves the rack; what a cache had changed is in far memory then.
-    pub(super) fn leave(self) -> Result<Figures, Error> {
-        if let Memory::Cached(mut paged) = self.memory {
-            paged.flush()?;
-            assert!(paged.poll_ended().is_none(), "all operations have ended");
-        }
+    /// Frees the data and leaves the rack.
+    pub(super) fn leave(mut self) -> Result<Figures, Error> {
+        self.figures.wrong = self.app.wrong();
+        let mut client = match self.memory {
+            Memory::Cached(mut paged) => {
+                paged.flush()?;
+                paged.into_client()
+            }
+            Memory::Direct(client, _) => *client,
+        };
+        self.app.destroy(&mut client)?;
         Ok(self.figures)
     }
 

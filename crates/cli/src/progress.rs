@@ -3,7 +3,7 @@
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// A line that says what is being done, and for how long the whole has been going on.
-pub(crate) fn spinner(what: &'static str) -> ProgressBar {
+pub(crate) fn stages(what: &'static str) -> ProgressBar {
     let spinner = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
     let style = ProgressStyle::with_template("{spinner} {elapsed} {msg}").expect("the template is constant");
     spinner.set_style(style);

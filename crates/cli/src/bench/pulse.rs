@@ -17,7 +17,7 @@ pub(crate) fn run(args: &BenchPulse) -> Result<End, Failure> {
     let plan =
         Plan { quick: args.quick, only: args.only.clone().unwrap_or_default(), plots: args.plots.clone() };
     let mut machine = Machine::begin();
-    let mut racks = OwnRacks { bar: progress::spinner("bench pulse") };
+    let mut racks = OwnRacks { bar: progress::stages("bench pulse") };
     let outcome = measure(&plan, &mut racks)?;
     racks.bar.finish_and_clear();
     machine.end();

@@ -3,6 +3,7 @@
 //! Every test has a directory and loopback addresses of its own, so they run beside each other and beside a rack of yours.
 
 mod arguments;
+mod bench;
 mod clients;
 mod demo;
 mod doctor;

@@ -1,0 +1,71 @@
+//! `farmem bench`: the form of what it prints, and that whatever it measures gives right answers. Nothing here looks at a time.
+
+use crate::process::run;
+use serde_json::Value;
+
+/// The fields of a row, and which of them are numbers or null.
+const FIELDS: [&str; 8] = ["id", "value", "unit", "baseline", "ratio", "p50", "p99", "n"];
+
+/// Asserts the form of `farmem bench NAME --json`, and answers the ids.
+fn ids(report: &Value, bench: &str) -> Vec<String> {
+    assert_eq!(report["bench"], bench);
+    assert!(report["machine"]["cpus"].as_u64() >= Some(1), "{}", report["machine"]);
+    let rows = report["rows"].as_array().expect("a list");
+    for row in rows {
+        let fields = row.as_object().expect("an object");
+        assert!(FIELDS.iter().all(|field| fields.contains_key(*field)), "{row}");
+        assert!(fields.keys().all(|field| FIELDS.contains(&field.as_str()) || field == "why"), "{row}");
+        for field in ["value", "baseline", "ratio", "p50", "p99"] {
+            assert!(row[field].is_null() || row[field].as_f64() > Some(0.0) || row[field] == 0.0, "{field}: {row}");
+        }
+        assert!(row["value"].is_f64() || row["why"].is_string(), "a figure, or why there is none: {row}");
+        assert_eq!(row["ratio"].is_f64(), row["value"].is_f64() && row["baseline"].is_f64(), "{row}");
+        assert!(row["id"].as_str().is_some_and(|id| id.starts_with(&format!("{bench}."))), "{row}");
+    }
+    let ids: Vec<String> = rows.iter().filter_map(|row| Some(row["id"].as_str()?.to_owned())).collect();
+    let mut distinct = ids.clone();
+    distinct.sort_unstable();
+    distinct.dedup();
+    assert_eq!(distinct.len(), ids.len(), "each id once: {ids:?}");
+    ids
+}
+
+/// Look-ups through a page cache, by READs, by native code and by traversals, on racks of processes: every answer is checked while it is
+/// measured, a wrong one ends the command with 1.
+#[test]
+fn pulse_compares_systems_on_racks_of_processes() {
+    let ids = ids(&run(&["bench", "pulse", "--quick", "--json", "--only", "pulse.systems.lookups"]).json(), "pulse");
+    for system in ["cache25", "reads", "rpc", "pulse"] {
+        for what in ["latency", "throughput", "throughput.alone"] {
+            let id = format!("pulse.systems.lookups.zipfian.n1.{system}.{what}");
+            assert!(ids.contains(&id), "{id} is not in {ids:?}");
+        }
+    }
+    assert!(ids.iter().any(|id| id.starts_with("pulse.systems.lookups.uniform.n2.pulse_acc.")));
+    assert!(ids.iter().all(|id| id.starts_with("pulse.systems.lookups.")), "nothing else was asked for");
+}
+
+/// What needs no rack: counts and the model, with figures drawn.
+#[test]
+fn pulse_draws_what_it_counts() {
+    let directory = std::env::temp_dir().join(format!("farmem-plots-{}", std::process::id()));
+    let plots = directory.to_str().expect("a temporary directory has a name");
+    let ended = run(&["bench", "pulse", "--quick", "--json", "--only", "pulse.scatter.", "--plots", plots]);
+    assert_eq!(ids(&ended.json(), "pulse").len(), 20);
+    for name in ["pulse-crossing.svg", "pulse-crossings.svg"] {
+        let drawn = std::fs::read_to_string(directory.join(name)).expect("it was drawn");
+        assert!(drawn.starts_with("<svg") && drawn.trim_end().ends_with("</svg>"), "{name}");
+    }
+    std::fs::remove_dir_all(&directory).expect("it is ours");
+}
+
+/// The table says the same to people.
+#[test]
+fn the_model_is_a_table_for_people() {
+    let ended = run(&["bench", "pulse", "--quick", "--only", "pulse.sim.coupled.m1"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    for words in ["bench pulse: ", "pulse.sim.coupled.m1n4.throughput", "ratio: value / baseline"] {
+        assert!(ended.stdout.contains(words), "{words:?} is not in {}", ended.stdout);
+    }
+    assert_eq!(ended.stdout.matches("pulse.sim.coupled.").count(), 8);
+}
