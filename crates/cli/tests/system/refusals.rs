@@ -128,7 +128,8 @@ fn what_a_user_may_not_is_named() {
     fs::create_dir(&state).unwrap();
     give_away(&state);
     fs::set_permissions(&state, fs::Permissions::from_mode(0o500)).unwrap();
-    if let Some(up) = without_rights(farmem(&["up", &description.file()]), "a state that may not be written") {
+    if let Some(up) = without_rights(farmem(&["up", &description.file()]), "a state that may not be written")
+    {
         run_command(up).refuses(&["state", "ermission", "choose another state directory"]);
     }
     fs::set_permissions(&state, fs::Permissions::from_mode(0o700)).unwrap();
