@@ -78,8 +78,6 @@ pub enum Action {
     Install(Page, Access),
     /// [`Pages::poison`]; the page's request ended without the page.
     Poison(Page),
-    /// The page's request was refused for good: the program may not have what it wants, whatever that means to it.
-    Fail(Page, Status),
     /// [`Pages::wake`].
     Wake(Page),
     /// [`Pages::freeze`].
@@ -361,11 +359,12 @@ impl Agent {
             return Outcome::Busy;
         }
         self.requests.remove(&page);
-        // A page that may be read and not written stays readable; the thread that writes is told.
-        if !self.cached.contains_key(&page) {
-            self.frames -= 1;
+        // The thread that waits is to be told, also when it may read the page: there is no error for writing alone.
+        if self.cached.remove(&page).is_some() {
+            out.push(Action::Discard(page));
         }
-        out.push(Action::Fail(page, status));
+        self.frames -= 1;
+        out.push(Action::Poison(page));
         Outcome::Done
     }
 

@@ -12,6 +12,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod agent;
+pub mod caching;
 mod connections;
 mod requests;
 #[cfg(test)]

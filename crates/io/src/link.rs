@@ -6,10 +6,9 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-/// Bytes of the longest frame a link carries, without its ICRC: 4096 of payload and the headers before it.
-///
-/// The longest header is BTH 12 and AtomicETH 28; there is room to spare up to a multiple of 64.
-pub const FRAME_MAX: usize = 4096 + 64;
+/// Bytes of the longest frame a link carries, without its ICRC: a whole page and the headers before it (PROTOCOL 12.39). With IP,
+/// UDP and ICRC that is an Ethernet of 4200.
+pub const FRAME_MAX: usize = 4096 + 72;
 
 /// A way for frames to go between ports. Two implementers: `UdpLink` and `ShmLink`.
 ///

@@ -17,6 +17,7 @@ extern crate alloc;
 mod node;
 mod note;
 pub mod page_gate;
+mod pages;
 mod peers;
 mod programs;
 mod regions;
@@ -27,7 +28,8 @@ mod updates;
 mod workspaces;
 
 pub use node::{Budget, Config, MemNode};
-pub use note::{DropReason, Note, Stats};
+pub use note::{Counted, DropReason, Note, Stats};
+pub use pages::PARTIAL_MAX;
 pub use programs::{Compile, Interpreted, Logic, PROGRAMS_MAX};
 pub use requests::{DEDUP_DEPTH, DEDUP_HOSTS_MAX, region_read_len_max};
 pub use store::{Store, VecStore, WORD_LEN};

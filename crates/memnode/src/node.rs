@@ -1,6 +1,7 @@
 //! The role: which part of the node an event is for.
 
 use crate::note::{DropReason, Note, Stats};
+use crate::pages::Pages;
 use crate::peers::Peers;
 use crate::programs::{Compile, Interpreted, Programs};
 use crate::regions::{Regions, View};
@@ -12,6 +13,7 @@ use alloc::vec::Vec;
 use core::convert::Infallible;
 use farmem_machine::{Event, Instant, Machine, Port};
 use farmem_transport::{PeerChange, rc, ud};
+use farmem_wire::message::PageMessage;
 use farmem_wire::{Body, Extension, Message, Packet, Pmtu, Qpn};
 
 /// What a node knows before the control plane tells it more.
@@ -66,6 +68,7 @@ pub struct MemNode<S, C: Compile = Interpreted> {
     pub(crate) dedup: ud::Dedup,
     pub(crate) programs: Programs<C>,
     pub(crate) workspaces: Workspaces<C::Logic>,
+    pub(crate) pages: Pages,
     /// When the traversals that are under way want their turn.
     pub(crate) turn_due: Instant,
     /// Bytes on their way into an answer, or an answer on its way out; kept for its memory.
@@ -93,6 +96,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             dedup: ud::Dedup::new(DEDUP_HOSTS_MAX, DEDUP_DEPTH),
             programs: Programs::new(compile),
             workspaces: Workspaces::new(config.budget.workspaces),
+            pages: Pages::default(),
             turn_due: Instant::ZERO,
             buffer: Vec::new(),
             stats: Stats::default(),
@@ -139,6 +143,9 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         if deth.qkey != home.qkey {
             return self.drop_frame(DropReason::WrongKey, out);
         }
+        if PageMessage::is(packet.payload) {
+            return self.on_page_message(port, packet.payload, out);
+        }
         let Ok(message) = Message::parse(packet.payload) else {
             return self.drop_frame(DropReason::Malformed, out);
         };
@@ -183,6 +190,7 @@ impl<S: Store, C: Compile> Machine for MemNode<S, C> {
         self.peers.check();
         self.programs.check();
         self.workspaces.check();
+        self.pages.check();
         assert!(self.queue_pairs.len() <= self.config.budget.queue_pairs, "more connections than the budget");
         assert!(
             !self.queue_pairs.contains_key(&self.config.home.endpoint.qpn),

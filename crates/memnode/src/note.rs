@@ -24,6 +24,10 @@ pub enum Note {
     DuplicateTraversal,
     /// A traversal's next pointer is elsewhere: it went back to the switch.
     Continued,
+    /// A page was sent to a host, or its loss told.
+    PageServed,
+    /// A page was written back; its bytes counted, or came too late.
+    PageWritten(Counted),
     /// A program was learned from a request.
     ProgramLearned,
     /// The program that was learned could not be compiled: it is interpreted.
@@ -36,6 +40,17 @@ impl From<rc::Note> for Note {
     fn from(note: rc::Note) -> Self {
         Self::Connection(note)
     }
+}
+
+/// Whether a write-back's bytes became the page's.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Counted {
+    /// They did.
+    Yes,
+    /// They came too late, or were written already.
+    No,
+    /// Other parts have still to come.
+    NotYet,
 }
 
 /// Why a frame was dropped without an answer.
@@ -59,6 +74,8 @@ pub enum DropReason {
     Forgotten,
     /// A traversal that stores came again while it is under way here.
     UnderWay,
+    /// A page that is in none of the node's ranges.
+    NotHere,
     /// A batch of updates older than the last one or ahead of the next one.
     OutOfTurn,
 }

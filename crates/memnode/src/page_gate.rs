@@ -107,7 +107,8 @@ impl PageGate {
     #[must_use]
     pub fn write_back(&mut self, page: Page, grant: Seq) -> bool {
         let gate = self.gates.entry(page).or_default();
-        let counts = grant >= gate.floor;
+        // Nobody was handed a larger number than lent; one who claims it shall not close the gate to all others.
+        let counts = grant >= gate.floor && grant <= gate.lent;
         if counts {
             // Only a write-back of the latest grant takes the mark away: floor is above lent then, and not before.
             gate.floor = grant.next();

@@ -60,7 +60,8 @@ impl Peers {
         self.emit(peer, message.len(), out, |bytes| bytes.extend_from_slice(message));
     }
 
-    fn emit<O, N>(
+    /// Sends a message that `payload` appends, in `len` bytes.
+    pub(crate) fn emit<O, N>(
         &mut self,
         peer: ud::Peer,
         len: usize,

@@ -8,6 +8,7 @@ use crate::store::{Store, WORD_LEN};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use farmem_transport::{Access, Memory, Refusal};
+use farmem_wire::message::{PAGE_LEN, Page};
 use farmem_wire::{Domain, Perm, Status, VirtAddr};
 
 /// Addresses that lie in the store one after the other.
@@ -163,6 +164,12 @@ impl Regions {
     /// True when the address is in a range of this node.
     pub(crate) fn is_local(&self, addr: VirtAddr) -> bool {
         self.locate(addr).is_some()
+    }
+
+    /// True when all of the page is in one range of this node.
+    pub(crate) fn is_page_local(&self, page: Page) -> bool {
+        let addr = page.addr();
+        self.locate(addr).is_some_and(|range| range.len - (addr.0 - range.base) >= PAGE_LEN as u64)
     }
 
     /// Whether `access` is allowed, and if not, why (PROTOCOL 7.14).

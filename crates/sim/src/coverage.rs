@@ -3,7 +3,7 @@
 //! A note is named as a [`Journal`](crate::Journal) counts it. A mark stands for every note that begins with it. When a role gets a new note,
 //! the matches in the tests below stop compiling until it has its place in one of the two lists.
 
-use crate::{Campaign, Plan, Report, Verdict, pair, rack};
+use crate::{Campaign, Plan, Report, Verdict, pages, pair, rack};
 use std::collections::BTreeMap;
 
 /// Marks that the worlds of [`run`] must reach.
@@ -41,6 +41,10 @@ pub const REACHED: &[&str] = &[
     "node.Dropped(WrongPort)",
     "node.DuplicateTraversal",
     "node.DuplicateWrite",
+    "node.PageServed",
+    "node.PageWritten(No)",
+    "node.PageWritten(NotYet)",
+    "node.PageWritten(Yes)",
     "node.ProgramForgotten",
     "node.ProgramLearned",
     "node.UpdateRepeated",
@@ -68,6 +72,9 @@ pub const REACHED: &[&str] = &[
     "switch.Dropped(WrongKey)",
     "switch.Dropped(WrongPort)",
     "switch.Forwarded",
+    "switch.Page(Stale)",
+    "switch.Page(Stepped",
+    "switch.PageForwarded",
     "switch.Refused",
     "switch.UpdateRefused",
     "switch.UpdateRepeated",
@@ -96,6 +103,7 @@ pub const ELSEWHERE: &[(&str, &str)] = &[
     ("host.Rc(Dropped(Misshapen))", "needs a node that answers wrongly: tests of transport"),
     ("host.Rc(Dropped(Opcode))", "needs a node that sends requests: tests of transport"),
     ("node.Dropped(Forgotten)", "a host keeps its writes within what nodes remember: tests of memnode"),
+    ("node.Dropped(NotHere)", "the tables of these racks agree about where a page is: tests of memnode"),
     ("node.Dropped(Opcode)", "one rogue frame in thousands: tests of memnode"),
     ("node.Dropped(Response)", "needs a switch that sends answers to nodes: tests of memnode"),
     ("node.Dropped(UnknownPeer)", "a node hears of its hosts before it is heard of: tests of memnode"),
@@ -106,19 +114,22 @@ pub const ELSEWHERE: &[(&str, &str)] = &[
     ("switch.Dropped(NotContinuation)", "needs a node that sends something else: tests of switch"),
     ("switch.Dropped(Response)", "one rogue frame in thousands: tests of switch"),
     ("switch.Dropped(UnknownOrigin)", "needs a node that makes a host up: tests of switch"),
+    ("switch.Page(Forgotten)", "needs a host that is fenced: tests of switch, and the explorer"),
+    ("switch.PageRefused", "all hosts of these worlds may have all pages: tests of switch"),
 ];
 
 /// Operations of each world of [`run`].
 const OPERATIONS: u64 = 800;
 
-/// Runs every plan on whole racks and on pairs, `seeds` worlds each. Answers the reports and the marks that nobody reached.
+/// Runs every plan on whole racks, on pairs and on hosts that share pages, `seeds` worlds each. Answers the reports and the marks that nobody reached.
 pub fn run(seeds: u64, progress: &mut dyn FnMut(u64)) -> (Vec<Report>, Vec<&'static str>) {
     let mut reports = Vec::new();
     let mut notes = BTreeMap::new();
     let mut done = 0;
     for plan in Plan::ALL {
         let campaign = Campaign { operations: seeds * OPERATIONS, seeds, first_seed: 0, plan };
-        for report in [rack::campaign(&campaign, &mut |_| {}), pair::rc_campaign(&campaign, &mut |_| {})] {
+        for play in [rack::campaign, pair::rc_campaign, pages::campaign] {
+            let report = play(&campaign, &mut |_| {});
             for (note, count) in &report.total.notes {
                 *notes.entry(note.clone()).or_default() += count;
             }
@@ -188,6 +199,8 @@ mod tests {
             Switch::Updated { seq },
             Switch::UpdateRefused { seq, status },
             Switch::UpdateRepeated { seq },
+            Switch::PageRefused(status),
+            Switch::PageForwarded { node },
         ];
         for note in all {
             let name = match note {
@@ -197,6 +210,9 @@ mod tests {
                 Switch::Updated { .. } => "Updated",
                 Switch::UpdateRefused { .. } => "UpdateRefused",
                 Switch::UpdateRepeated { .. } => "UpdateRepeated",
+                Switch::Page(_) => "Page(Stepped",
+                Switch::PageRefused(_) => "PageRefused",
+                Switch::PageForwarded { .. } => "PageForwarded",
                 Switch::Dropped(_) => "Dropped",
             };
             assert!(is_listed(&format!("switch.{name}")), "{name}");

@@ -9,8 +9,8 @@ use farmem_machine::{Duration, Instant, Rng};
 use farmem_wire::{Gid, Opcode, UDP_PORT, bth, icrc};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The largest frame any role may send: a full payload of the largest PMTU behind the longest headers.
-pub const FRAME_LEN_MAX: usize = 4096 + 44;
+/// The largest frame any role may send: a whole page behind its headers (PROTOCOL 12.39).
+pub const FRAME_LEN_MAX: usize = 4096 + 72;
 
 /// What happened to packets so far.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

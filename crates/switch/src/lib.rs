@@ -16,6 +16,7 @@ mod answer;
 mod budgets;
 pub mod directory;
 mod note;
+mod pages;
 pub mod protect;
 mod switch;
 mod tables;
@@ -25,6 +26,7 @@ pub mod translate;
 
 pub use budgets::{Budgets, Occupancy, TableError, Usage};
 pub use note::{Note, Reason};
+pub use pages::REGION_ORDER_FIRST;
 pub use protect::{Denial, Protection};
 pub use switch::{REGION_BYTES_MAX, Switch};
 pub use translate::Translation;

@@ -1,5 +1,6 @@
 //! What the switch tells whoever watches: one note per frame it was given.
 
+use crate::directory::Outcome;
 use farmem_wire::{NodeId, Status};
 
 /// What became of a frame. Every frame ends in exactly one note.
@@ -33,6 +34,15 @@ pub enum Note {
     UpdateRepeated {
         /// Its number.
         seq: u64,
+    },
+    /// A page message reached its region's entry, or would have.
+    Page(Outcome),
+    /// A page was refused, or a write-back was not wanted.
+    PageRefused(Status),
+    /// A write-back went to this node.
+    PageForwarded {
+        /// The node that owns the page.
+        node: NodeId,
     },
     /// A frame went nowhere and was not answered.
     Dropped(Reason),

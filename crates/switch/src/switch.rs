@@ -4,13 +4,15 @@
 //! origin, hops, and the node's endpoint. Each rule cites docs/protocol.md, section 6.
 
 use crate::answer::{Envelope, refusal};
+use crate::pages::Directory;
 use crate::tables::{Session, Tables};
 use crate::{Budgets, Note, Occupancy, Reason};
+use alloc::vec::Vec;
 use core::convert::Infallible;
 use farmem_machine::{Event, Instant, Machine, Port};
 use farmem_transport::PeerChange;
 use farmem_transport::ud::{self, Endpoint, Home, Inbox, Peer, Turn};
-use farmem_wire::message::{REGION_LEN, Updates};
+use farmem_wire::message::{PageMessage, REGION_LEN, Updates};
 use farmem_wire::{
     Body, Domain, Extension, Header, HostId, Message, NodeId, Packet, Perm, Pmtu, Psn, Qkey, Qpn, Status,
     VirtAddr,
@@ -25,7 +27,7 @@ pub const REGION_BYTES_MAX: u32 = {
     room
 };
 
-type Outbox = farmem_machine::Outbox<PeerChange, Note>;
+pub(crate) type Outbox = farmem_machine::Outbox<PeerChange, Note>;
 
 /// The switch.
 #[derive(Debug)]
@@ -33,6 +35,7 @@ pub struct Switch {
     home: Endpoint,
     pub(crate) tables: Tables,
     inbox: Inbox,
+    pub(crate) directory: Directory,
     /// Counts the datagrams sent. UD receivers do not look at it; people who read traces do.
     psn: Psn,
 }
@@ -45,6 +48,7 @@ impl Switch {
             home: home.endpoint,
             tables: Tables::new(&home, &budgets),
             inbox: Inbox::default(),
+            directory: Directory::default(),
             psn: Psn::default(),
         }
     }
@@ -75,6 +79,10 @@ impl Switch {
         };
         match self.sender(port, &datagram) {
             Ok(Sender::Control) => self.update(datagram.payload, out),
+            Ok(Sender::Host(session)) if PageMessage::is(datagram.payload) => {
+                self.page_of_host(session, datagram.payload, out)
+            }
+            Ok(Sender::Node(_)) if PageMessage::is(datagram.payload) => self.page_of_node(datagram.payload, out),
             Ok(Sender::Host(session)) => self.request(session, datagram.payload, out),
             Ok(Sender::Node(node)) => self.continuation(node, datagram.payload, out),
             Err(reason) => Note::Dropped(reason),
@@ -236,7 +244,17 @@ impl Switch {
     }
 
     fn send(&mut self, peer: Peer, message: &Message<'_>, out: &mut Outbox) {
-        ud::send(out, peer, self.home.qpn, self.psn, message);
+        self.send_bytes(peer, message.len(), |bytes| message.emit(bytes), out);
+    }
+
+    pub(crate) fn send_bytes(
+        &mut self,
+        peer: Peer,
+        len: usize,
+        emit: impl FnOnce(&mut Vec<u8>),
+        out: &mut Outbox,
+    ) {
+        ud::send_bytes(out, peer, self.home.qpn, self.psn, len, emit);
         self.psn = self.psn.plus(1);
     }
 }
@@ -263,6 +281,7 @@ impl Machine for Switch {
 
     fn check(&self) {
         self.tables.assert_invariants();
+        self.directory.assert_invariants();
     }
 }
 

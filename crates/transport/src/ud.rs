@@ -8,6 +8,7 @@ pub use dedup::{Dedup, Seen};
 pub use inbox::{Inbox, Turn};
 pub use requester::{Expired, Requester};
 
+use alloc::vec::Vec;
 use farmem_machine::{Outbox, Port};
 use farmem_wire::{Bth, Deth, Extension, Message, Opcode, Packet, Psn, Qkey, Qpn};
 
@@ -40,7 +41,19 @@ pub struct Home {
 
 /// Sends `message` to `peer` from our queue pair `src_qp`. UD does not look at `psn`; a counter helps those who read traces.
 pub fn send<O, N>(out: &mut Outbox<O, N>, peer: Peer, src_qp: Qpn, psn: Psn, message: &Message<'_>) {
+    send_bytes(out, peer, src_qp, psn, message.len(), |bytes| message.emit(bytes));
+}
+
+/// The same of a message that `emit` appends, in `len` bytes.
+pub fn send_bytes<O, N>(
+    out: &mut Outbox<O, N>,
+    peer: Peer,
+    src_qp: Qpn,
+    psn: Psn,
+    len: usize,
+    emit: impl FnOnce(&mut Vec<u8>),
+) {
     let bth = Bth::new(Opcode::UdSendOnly, peer.endpoint.qpn, psn);
     let ext = Extension::Deth(Deth { qkey: peer.endpoint.qkey, src_qp });
-    Packet::emit_with(&bth, &ext, message.len(), out.frame(peer.port).bytes(), |bytes| message.emit(bytes));
+    Packet::emit_with(&bth, &ext, len, out.frame(peer.port).bytes(), emit);
 }

@@ -53,7 +53,7 @@ pub trait Pages {
     /// Has threads that wait for the page look again: what they wanted of it they may have.
     fn wake(&mut self, page: Page);
 
-    /// The latest bytes of an Invalid page died with the host that had it Modified: from here on an access ends in an
-    /// error (SIGBUS), and so do those that wait now. [`Pages::install`] makes the page good again.
+    /// An Invalid page cannot be had: its latest bytes died with the host that had it Modified, or the domain may not. From here on
+    /// an access ends in an error (SIGBUS), and so do those that wait now. [`Pages::install`] makes the page good again.
     fn poison(&mut self, page: Page);
 }

@@ -244,7 +244,7 @@ fn what_is_lost_or_refused_ends_the_request() {
     let refusal = |status| Event::Refusal(Refusal { page: page(8), id: FetchId(2), status });
     assert_eq!(step(&mut agent, refusal(Status::Busy)), (Outcome::Busy, vec![]));
     let denied = Status::NoPermission;
-    assert_eq!(step(&mut agent, refusal(denied)), (Outcome::Done, vec![Action::Fail(page(8), denied)]));
+    assert_eq!(step(&mut agent, refusal(denied)), (Outcome::Done, vec![Action::Poison(page(8))]));
     assert_eq!(step(&mut agent, refusal(denied)).0, Outcome::Stale);
     assert_eq!(agent.frames(), 0);
 }

@@ -348,7 +348,6 @@ impl World {
             }
             agent::Action::Keep(..)
             | agent::Action::Poison(_)
-            | agent::Action::Fail(..)
             | agent::Action::Wake(_)
             | agent::Action::Freeze(_)
             | agent::Action::Zap(_)

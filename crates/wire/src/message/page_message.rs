@@ -219,8 +219,7 @@ fn page(r: &mut Reader<'_>) -> Result<Page, WireError> {
 }
 
 fn region(base: Page, order: u8) -> Result<Region, WireError> {
-    let unknown = WireError::Unknown { what: "region.order", value: order.into() };
-    Region::new(base, order).map_or(Err(unknown), Ok)
+    Region::new(base, order).ok_or_else(|| WireError::Unknown { what: "region.order", value: order.into() })
 }
 
 /// Access and flags, of which only `known` may be set.

@@ -1,0 +1,502 @@
+//! A host whose programs reach far memory by loads and stores: the host role with a page cache beside it.
+//!
+//! Key type: [`CachingHost`], over the memory of `P`. What becomes of pages is the [`Agent`]'s to say; here are the frames around it, the
+//! buffers in which pages arrive, and time: when a request or a write-back is sent again, and how long a fresh page is kept so that
+//! the instruction that faulted is executed (PROTOCOL 12.24).
+//!
+//! A host that joins again for new request ids keeps its cache: page requests have ids of their own, which do not end, and what was
+//! sent over the old sessions is sent again over the new ones.
+
+use crate::agent::{self, Action, Agent, Event, Outcome, Pages};
+use crate::{Ask, Config, Done, Host};
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use core::mem;
+use farmem_machine::{self as machine, Duration, Instant, Machine, Outbox, Port, Rng};
+use farmem_transport::ud;
+use farmem_wire::message::{
+    Access, Data, FetchId, PAGE_LEN, Page, PageBody, PageMessage, Part, Recall, RecallAck, WriteBack,
+};
+use farmem_wire::{Domain, Extension, HostId, Packet, Psn, VirtAddr};
+
+/// Ranges of addresses whose pages are cached.
+pub const RANGES_MAX: usize = 1024;
+/// Recalls that are put off at once; one more is obeyed at once.
+pub const PUT_OFF_MAX: usize = 64;
+/// Fresh pages that are remembered.
+const FRESH_MAX: usize = 64;
+/// Doublings of a timer.
+const DOUBLINGS_MAX: u32 = 6;
+
+/// Bounds and times of a cache.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheConfig {
+    /// How much it holds.
+    pub bounds: agent::Bounds,
+    /// Time without the page after which a request is sent again; doubles up to 64 times. The same for write-backs.
+    pub timeout: Duration,
+    /// About how long to wait when somebody else has his turn; doubles likewise, and is drawn by lot.
+    pub backoff: Duration,
+    /// How long a fresh page is kept.
+    pub hold: Duration,
+}
+
+impl Default for CacheConfig {
+    /// Times for links of some tens of microseconds: 2 ms, 50 us, 30 us.
+    fn default() -> Self {
+        Self {
+            bounds: agent::Bounds::default(),
+            timeout: Duration::from_millis(2),
+            backoff: Duration::from_micros(50),
+            hold: Duration::from_micros(30),
+        }
+    }
+}
+
+/// What the host's user asks.
+#[derive(Debug)]
+pub enum CacheAsk {
+    /// Anything that a host is asked.
+    Host(Ask),
+    /// Pages of these addresses are cached in the name of `domain`. At most [`RANGES_MAX`] ranges; they share no page.
+    Map {
+        /// First byte; at a page.
+        base: VirtAddr,
+        /// Bytes; pages.
+        len: u64,
+        /// In whose name.
+        domain: Domain,
+    },
+    /// A thread waits for the page.
+    Fault(Page, Access),
+    /// The page is to make room.
+    Evict(Page),
+}
+
+/// What happened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CacheNote {
+    /// At the host.
+    Host(crate::Note),
+    /// At the agent: what came, and what it was to it.
+    Page(Came, Outcome),
+    /// A recall was put off for a fresh page.
+    PutOff,
+    /// A page message that could not be read, from a port that sends none, or for others.
+    NotForUs,
+    /// A fault outside of all ranges, or a range that overlaps one or is one too many.
+    OutOfRange,
+}
+
+/// What came to the agent.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[expect(missing_docs, reason = "named as the agent's events")]
+pub enum Came {
+    Fault,
+    Evict,
+    Data,
+    Grant,
+    Recall,
+    WriteBackAck,
+    Refusal,
+    Retry,
+    RetryWriteBack,
+}
+
+/// A timer: of a page's request, or of its write-back.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Timer {
+    Request,
+    WriteBack,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    at: Instant,
+    tries: u32,
+}
+
+#[derive(Debug)]
+struct Range {
+    base: u64,
+    len: u64,
+    domain: Domain,
+}
+
+/// The host role with a page cache.
+#[derive(Debug)]
+pub struct CachingHost<P> {
+    host: Host,
+    config: CacheConfig,
+    agent: Agent,
+    pages: P,
+    rng: Rng,
+    sessions: BTreeMap<Domain, ud::Peer>,
+    /// By address.
+    ranges: Vec<Range>,
+    buffers: Buffers,
+    paces: BTreeMap<(Timer, Page), Pace>,
+    /// The pages installed last, and until when they are kept.
+    fresh: VecDeque<(Instant, Page)>,
+    put_off: VecDeque<(Instant, Recall)>,
+    psn: Psn,
+    actions: Vec<Action>,
+    bytes: Vec<u8>,
+    inner: Outbox<Done, crate::Note>,
+}
+
+type Out = Outbox<Done, CacheNote>;
+
+impl<P: Pages> CachingHost<P> {
+    /// A host with an empty cache over `pages`.
+    #[must_use]
+    pub fn new(config: Config, cache: CacheConfig, pages: P, rng: Rng) -> Self {
+        Self {
+            host: Host::new(config),
+            config: cache,
+            agent: Agent::new(cache.bounds, FetchId::first(config.generation)),
+            pages,
+            rng,
+            sessions: BTreeMap::new(),
+            ranges: Vec::new(),
+            buffers: Buffers::default(),
+            paces: BTreeMap::new(),
+            fresh: VecDeque::new(),
+            put_off: VecDeque::new(),
+            psn: Psn::default(),
+            actions: Vec::new(),
+            bytes: Vec::new(),
+            inner: Outbox::new(),
+        }
+    }
+
+    /// The role without the cache.
+    pub const fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// What is cached.
+    pub const fn agent(&self) -> &Agent {
+        &self.agent
+    }
+
+    /// The memory under it.
+    pub const fn pages(&self) -> &P {
+        &self.pages
+    }
+
+    /// The memory under it, for the program that uses it.
+    pub const fn pages_mut(&mut self) -> &mut P {
+        &mut self.pages
+    }
+
+    fn map(&mut self, base: VirtAddr, len: u64, domain: Domain, out: &mut Out) {
+        let at = self.ranges.partition_point(|range| range.base < base.0);
+        let whole = base.0.is_multiple_of(PAGE_LEN as u64) && len.is_multiple_of(PAGE_LEN as u64) && len > 0;
+        let end = base.checked_add(len).filter(|_| whole && self.ranges.len() < RANGES_MAX);
+        let after = self.ranges.get(at).is_none_or(|next| end.is_some_and(|end| end.0 <= next.base));
+        let before = at.checked_sub(1).is_none_or(|at| self.ranges[at].base + self.ranges[at].len <= base.0);
+        if end.is_none() || !after || !before {
+            return out.note(CacheNote::OutOfRange);
+        }
+        self.ranges.insert(at, Range { base: base.0, len, domain });
+    }
+
+    /// The session that a page's messages go over.
+    fn session(&self, page: Page) -> Option<ud::Peer> {
+        let addr = page.addr().0;
+        let after = self.ranges.partition_point(|range| range.base <= addr);
+        let range = self.ranges[..after].last().filter(|range| addr - range.base < range.len)?;
+        self.sessions.get(&range.domain).copied()
+    }
+
+    fn fault(&mut self, now: Instant, page: Page, access: Access, out: &mut Out) {
+        if self.session(page).is_none() {
+            return out.note(CacheNote::OutOfRange);
+        }
+        self.step(now, Came::Fault, Event::Fault(page, access), &[], out);
+    }
+
+    /// A page message, which is heard only with our key, and from those who send such.
+    fn message(&mut self, now: Instant, port: Port, payload: &[u8], out: &mut Out) {
+        let own = self.host.config().id;
+        let Ok(message) = PageMessage::parse(payload) else { return out.note(CacheNote::NotForUs) };
+        let from_switch = port == Port::SWITCH;
+        match message.body {
+            PageBody::Data(data, bytes) if !from_switch => {
+                self.step(now, Came::Data, Event::Data(data), bytes, out);
+            }
+            PageBody::WriteBackAck(ack) => {
+                self.step(now, Came::WriteBackAck, Event::WriteBackAck(ack), &[], out);
+            }
+            PageBody::Grant(grant) if from_switch => {
+                self.step(now, Came::Grant, Event::Grant(grant), &[], out);
+            }
+            PageBody::Refusal(refusal) if from_switch => {
+                self.step(now, Came::Refusal, Event::Refusal(refusal), &[], out);
+            }
+            PageBody::Recall(hosts, recall) if from_switch && hosts.contains(own) => {
+                self.recall(now, recall, out);
+            }
+            _ => out.note(CacheNote::NotForUs),
+        }
+    }
+
+    /// Obeys a recall, or puts it off for the sake of a fresh page in it.
+    fn recall(&mut self, now: Instant, recall: Recall, out: &mut Out) {
+        while self.fresh.front().is_some_and(|(until, _)| *until <= now) {
+            self.fresh.pop_front();
+        }
+        let kept =
+            self.fresh.iter().filter(|(_, page)| recall.region.contains(*page)).map(|(until, _)| *until);
+        match kept.max() {
+            Some(until) if self.put_off.len() < PUT_OFF_MAX => {
+                let at = self.put_off.partition_point(|(at, _)| *at <= until);
+                self.put_off.insert(at, (until, recall));
+                out.note(CacheNote::PutOff);
+            }
+            _ => self.step(now, Came::Recall, Event::Recall(recall), &[], out),
+        }
+    }
+
+    /// One step of the agent, and what it has done. `bytes` are those of the part that came.
+    fn step(&mut self, now: Instant, came: Came, event: Event, bytes: &[u8], out: &mut Out) {
+        let mut actions = mem::take(&mut self.actions);
+        let outcome = self.agent.step(event, &mut actions);
+        for action in actions.drain(..) {
+            self.act(now, action, bytes, out);
+        }
+        self.actions = actions;
+        match (outcome, event) {
+            (Outcome::Busy, Event::Refusal(refusal)) => self.back_off(now, refusal.page),
+            (Outcome::Void, Event::Data(Data { page, .. })) => self.back_off(now, page),
+            _ => {}
+        }
+        out.note(CacheNote::Page(came, outcome));
+    }
+
+    fn act(&mut self, now: Instant, action: Action, bytes: &[u8], out: &mut Out) {
+        match action {
+            Action::Keep(page, part) => self.buffers.keep(page, part, bytes),
+            Action::Install(page, access) => {
+                self.paces.remove(&(Timer::Request, page));
+                let buffer = self.buffers.take(page);
+                self.pages.install(page, &buffer, access);
+                self.buffers.give_back(buffer);
+                if self.fresh.len() == FRESH_MAX {
+                    self.fresh.pop_front();
+                }
+                self.fresh.push_back((now + self.config.hold, page));
+            }
+            Action::Poison(page) => {
+                self.paces.remove(&(Timer::Request, page));
+                self.buffers.forget(page);
+                self.pages.poison(page);
+            }
+            Action::Wake(page) => self.pages.wake(page),
+            Action::Freeze(page) => self.pages.freeze(page),
+            Action::Zap(page) => self.pages.zap(page),
+            Action::Release(page) => {
+                self.paces.remove(&(Timer::WriteBack, page));
+                self.pages.release(page);
+            }
+            Action::Discard(page) => self.pages.discard(page),
+            Action::Get(get) => {
+                self.pace(now, Timer::Request, get.page);
+                self.send(get.page, PageBody::Get(get), out);
+            }
+            Action::Done(done) => self.send(done.page, PageBody::Done(done), out),
+            Action::RecallAck(ack) => self.acknowledge(ack, out),
+            Action::WriteBack(write_back) => {
+                self.pace(now, Timer::WriteBack, write_back.page);
+                self.write_back(write_back, out);
+            }
+        }
+    }
+
+    fn write_back(&mut self, write_back: WriteBack, out: &mut Out) {
+        let mut bytes = mem::take(&mut self.bytes);
+        for part in Part::all(self.host.config().pmtu.bytes()) {
+            bytes.clear();
+            self.pages.read(write_back.page, part.range(), &mut bytes);
+            self.send(write_back.page, PageBody::WriteBack(write_back, part, &bytes), out);
+        }
+        self.bytes = bytes;
+    }
+
+    /// A recall may be of a region of which we may reach only some pages, or none any more: any session serves for the answer.
+    fn acknowledge(&mut self, ack: RecallAck, out: &mut Out) {
+        let last = ack.region.last();
+        let range = self.ranges.iter().find(|range| {
+            let (first, end) = (ack.region.base().addr().0, last.addr().0);
+            range.base <= end && range.base + range.len > first
+        });
+        let domain = range.map(|range| range.domain);
+        let session =
+            domain.and_then(|domain| self.sessions.get(&domain)).or_else(|| self.sessions.values().next());
+        if let Some(&session) = session {
+            self.send_to(session, PageBody::RecallAck(ack), out);
+        }
+    }
+
+    fn send(&mut self, page: Page, body: PageBody<'_>, out: &mut Out) {
+        if let Some(session) = self.session(page) {
+            self.send_to(session, body, out);
+        }
+    }
+
+    fn send_to(&mut self, session: ud::Peer, body: PageBody<'_>, out: &mut Out) {
+        let message = PageMessage { domain: Domain::default(), origin: HostId::default(), body };
+        let own = self.host.config().home.qpn;
+        ud::send_bytes(out, session, own, self.psn, message.len(), |bytes| message.emit(bytes));
+        self.psn = self.psn.plus(1);
+    }
+
+    /// Starts a page's timer, or lets it run for longer than before.
+    fn pace(&mut self, now: Instant, timer: Timer, page: Page) {
+        let tries = self.paces.get(&(timer, page)).map_or(0, |pace| pace.tries + 1);
+        let at = now + self.jitter(self.config.timeout.times(1 << tries.min(DOUBLINGS_MAX)));
+        self.paces.insert((timer, page), Pace { at, tries });
+    }
+
+    /// Asks again soon, at a time drawn by lot, so that those who wait for one region do not come together again.
+    fn back_off(&mut self, now: Instant, page: Page) {
+        let Some(pace) = self.paces.get(&(Timer::Request, page)).copied() else { return };
+        let wait = self.config.backoff.times(1 << pace.tries.min(DOUBLINGS_MAX));
+        let at = (now + self.jitter(wait)).min(pace.at);
+        self.paces.insert((Timer::Request, page), Pace { at, ..pace });
+    }
+
+    /// Between half of it and one and a half times it.
+    fn jitter(&mut self, wait: Duration) -> Duration {
+        let nanos = wait.as_nanos();
+        let spread = u32::try_from(nanos).unwrap_or(u32::MAX).max(1);
+        Duration::from_nanos(nanos / 2 + u64::from(self.rng.below(spread)))
+    }
+
+    fn wake(&mut self, now: Instant, out: &mut Out) {
+        while let Some(&(at, recall)) = self.put_off.front()
+            && at <= now
+        {
+            self.put_off.pop_front();
+            self.step(now, Came::Recall, Event::Recall(recall), &[], out);
+        }
+        while let Some((&(timer, page), _)) = self.paces.iter().find(|(_, pace)| pace.at <= now) {
+            let (came, event) = match timer {
+                Timer::Request => (Came::Retry, Event::Retry(page)),
+                Timer::WriteBack => (Came::RetryWriteBack, Event::RetryWriteBack(page)),
+            };
+            self.step(now, came, event, &[], out);
+            // A write-back whose page stays Shared ends without a release.
+            if self.paces.get(&(timer, page)).is_some_and(|pace| pace.at <= now) {
+                self.paces.remove(&(timer, page));
+            }
+        }
+    }
+
+    /// The payload of a datagram to our own endpoint that is a page message.
+    fn page_payload<'a>(&self, packet: &Packet<'a>) -> Option<&'a [u8]> {
+        let home = self.host.config().home;
+        match packet.ext {
+            Extension::Deth(deth) if packet.bth.dest_qp == home.qpn && deth.qkey == home.qkey => {
+                Some(packet.payload).filter(|payload| PageMessage::is(payload))
+            }
+            _ => None,
+        }
+    }
+
+    /// Hands an event to the host and its actions on, in their order.
+    fn pass(&mut self, now: Instant, event: machine::Event<'_, Ask>, out: &mut Out) {
+        self.host.handle(now, event, &mut self.inner);
+        self.inner.drain(|action| match action {
+            machine::Action::Send { port, frame } => out.send(port, frame),
+            machine::Action::Local(done) => out.local(done),
+            machine::Action::Note(note) => out.note(CacheNote::Host(note)),
+        });
+    }
+}
+
+impl<P: Pages> Machine for CachingHost<P> {
+    type In = CacheAsk;
+    type Out = Done;
+    type Note = CacheNote;
+
+    fn handle(&mut self, now: Instant, event: machine::Event<'_, CacheAsk>, out: &mut Out) {
+        match event {
+            machine::Event::Frame { port, bytes } => {
+                let payload = Packet::parse(bytes).ok().and_then(|packet| self.page_payload(&packet));
+                match payload {
+                    Some(payload) => self.message(now, port, payload, out),
+                    None => self.pass(now, machine::Event::Frame { port, bytes }, out),
+                }
+            }
+            machine::Event::Wake => {
+                self.wake(now, out);
+                self.pass(now, machine::Event::Wake, out);
+            }
+            machine::Event::Local(CacheAsk::Host(ask)) => {
+                if let Ask::Session { domain, switch } = ask {
+                    self.sessions.insert(domain, switch);
+                }
+                self.pass(now, machine::Event::Local(ask), out);
+            }
+            machine::Event::Local(CacheAsk::Map { base, len, domain }) => self.map(base, len, domain, out),
+            machine::Event::Local(CacheAsk::Fault(page, access)) => self.fault(now, page, access, out),
+            machine::Event::Local(CacheAsk::Evict(page)) => {
+                self.step(now, Came::Evict, Event::Evict(page), &[], out);
+            }
+        }
+    }
+
+    fn next_wake(&self) -> Option<Instant> {
+        let put_off = self.put_off.front().map(|(at, _)| *at);
+        let paced = self.paces.values().map(|pace| pace.at).min();
+        [put_off, paced, self.host.next_wake()].into_iter().flatten().min()
+    }
+
+    fn check(&self) {
+        self.host.check();
+        self.agent.assert_invariants();
+        assert!(self.put_off.len() <= PUT_OFF_MAX && self.fresh.len() <= FRESH_MAX, "within their bounds");
+        for (page, _) in self.agent.requests() {
+            assert!(
+                self.paces.contains_key(&(Timer::Request, page)),
+                "{page:?} is asked for again some time"
+            );
+        }
+        for (page, _) in self.agent.writing() {
+            assert!(
+                self.paces.contains_key(&(Timer::WriteBack, page)),
+                "{page:?} is written back again some time"
+            );
+        }
+    }
+}
+
+/// The bytes of pages that are on their way, one buffer for each request, used again and again.
+#[derive(Debug, Default)]
+struct Buffers {
+    used: BTreeMap<Page, Box<[u8; PAGE_LEN]>>,
+    free: Vec<Box<[u8; PAGE_LEN]>>,
+}
+
+impl Buffers {
+    fn keep(&mut self, page: Page, part: Part, bytes: &[u8]) {
+        let free = &mut self.free;
+        let fresh = || free.pop().unwrap_or_else(|| Box::new([0; PAGE_LEN]));
+        self.used.entry(page).or_insert_with(fresh)[part.range()].copy_from_slice(bytes);
+    }
+
+    fn take(&mut self, page: Page) -> Box<[u8; PAGE_LEN]> {
+        self.used.remove(&page).expect("a page is installed when all its parts were kept")
+    }
+
+    fn give_back(&mut self, buffer: Box<[u8; PAGE_LEN]>) {
+        self.free.push(buffer);
+    }
+
+    fn forget(&mut self, page: Page) {
+        self.free.extend(self.used.remove(&page));
+    }
+}

@@ -1,0 +1,149 @@
+//! Page messages: pages out to hosts, and back from them (PROTOCOL 12.26, 12.27).
+//!
+//! What counts is [`PageGate`]'s to say. Here are the bytes: out in parts that fit the path, in until all parts of one write-back
+//! are there.
+
+use crate::node::{MemNode, Outbox};
+use crate::note::{Counted, DropReason, Note};
+use crate::page_gate::PageGate;
+use crate::programs::Compile;
+use crate::store::Store;
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use farmem_machine::Port;
+use farmem_wire::message::{
+    Data, PAGE_LEN, Page, PageBody, PageMessage, Part, Read, Seq, WriteBack, WriteBackAck,
+};
+use farmem_wire::{Domain, HostId};
+
+/// Write-backs of which some parts have come and some not. When there are more, the oldest begins anew.
+pub const PARTIAL_MAX: usize = 64;
+
+/// A page in 32 bits.
+const PAGE_BYTES: u32 = {
+    assert!(PAGE_LEN == 4096);
+    4096
+};
+
+/// What the node keeps for pages.
+#[derive(Debug, Default)]
+pub(crate) struct Pages {
+    pub(crate) gate: PageGate,
+    partial: VecDeque<Partial>,
+}
+
+/// Parts of a write-back. Its bytes do not change while it is under way, so parts of copies fit together.
+#[derive(Debug)]
+struct Partial {
+    page: Page,
+    grant: Seq,
+    count: u8,
+    parts: u16,
+    bytes: Box<[u8; PAGE_LEN]>,
+}
+
+impl Pages {
+    pub(crate) fn check(&self) {
+        assert!(self.partial.len() <= PARTIAL_MAX, "partial write-backs within their bound");
+    }
+
+    /// Takes a part; answers all bytes when it was the last one missing.
+    fn complete(&mut self, write_back: &WriteBack, part: Part, bytes: &[u8]) -> Option<Box<[u8; PAGE_LEN]>> {
+        let name = (write_back.page, write_back.grant, part.count);
+        let known = self.partial.iter().position(|known| (known.page, known.grant, known.count) == name);
+        let at = known.unwrap_or_else(|| {
+            let free = if self.partial.len() == PARTIAL_MAX { self.partial.pop_front() } else { None };
+            let bytes = free.map_or_else(|| Box::new([0; PAGE_LEN]), |free| free.bytes);
+            let (page, grant, count) = name;
+            self.partial.push_back(Partial { page, grant, count, parts: 0, bytes });
+            self.partial.len() - 1
+        });
+        let partial = &mut self.partial[at];
+        partial.bytes[part.range()].copy_from_slice(bytes);
+        partial.parts |= 1 << part.index;
+        if partial.parts.count_ones() < u32::from(part.count) {
+            return None;
+        }
+        self.partial.remove(at).map(|partial| partial.bytes)
+    }
+}
+
+impl<S: Store, C: Compile> MemNode<S, C> {
+    /// What hosts cache, for those who check it.
+    pub fn page_gate(&self) -> &PageGate {
+        &self.pages.gate
+    }
+
+    /// A page message: only the switch passes any on, and it has checked who may.
+    pub(crate) fn on_page_message(&mut self, port: Port, payload: &[u8], out: &mut Outbox) {
+        if port != Port::SWITCH {
+            return self.drop_frame(DropReason::WrongPort, out);
+        }
+        match PageMessage::parse(payload) {
+            Ok(PageMessage { body: PageBody::Read(read), .. }) => self.on_page_read(&read, out),
+            Ok(PageMessage { origin, body: PageBody::WriteBack(write_back, part, bytes), .. }) => {
+                self.on_write_back(origin, &write_back, part, bytes, out);
+            }
+            Ok(_) => self.drop_frame(DropReason::WrongPort, out),
+            Err(_) => self.drop_frame(DropReason::Malformed, out),
+        }
+    }
+
+    fn on_page_read(&mut self, read: &Read, out: &mut Outbox) {
+        let &Read { page, access, host, id, seq, granted, done_due, .. } = read;
+        let Some(peer) = self.peers.get(Port::host(host.0)) else {
+            return self.drop_frame(DropReason::UnknownPeer, out);
+        };
+        if !self.regions.is_page_local(page) {
+            return self.drop_frame(DropReason::NotHere, out);
+        }
+        let lost = !self.pages.gate.read(read);
+        out.note(Note::PageServed);
+        self.buffer.clear();
+        if !lost {
+            self.store.read(self.regions.offset(page.addr(), PAGE_LEN), PAGE_BYTES, &mut self.buffer);
+        }
+        let parts = Part::all(self.config.pmtu.bytes()).take(if lost { 1 } else { Part::COUNT_MAX.into() });
+        for part in parts {
+            let data = Data { page, access, id, seq, granted, done_due, lost, part };
+            let bytes = self.buffer.get(part.range()).unwrap_or_default();
+            let body = PageBody::Data(data, bytes);
+            let message = PageMessage { domain: Domain::default(), origin: host, body };
+            self.peers.emit(peer, message.len(), out, |bytes| message.emit(bytes));
+        }
+    }
+
+    fn on_write_back(
+        &mut self,
+        origin: HostId,
+        write_back: &WriteBack,
+        part: Part,
+        bytes: &[u8],
+        out: &mut Outbox,
+    ) {
+        let &WriteBack { page, grant, ack } = write_back;
+        if !self.regions.is_page_local(page) {
+            return self.drop_frame(DropReason::NotHere, out);
+        }
+        let whole = if part.count == 1 { None } else { self.pages.complete(write_back, part, bytes) };
+        if part.count > 1 && whole.is_none() {
+            return out.note(Note::PageWritten(Counted::NotYet));
+        }
+        let counts = self.pages.gate.write_back(page, grant);
+        if counts {
+            let offset = self.regions.offset(page.addr(), PAGE_LEN);
+            self.store.write(offset, whole.as_ref().map_or(bytes, |whole| &whole[..]));
+        }
+        out.note(Note::PageWritten(if counts { Counted::Yes } else { Counted::No }));
+        let mut send = |port, body| {
+            if let Some(peer) = self.peers.get(port) {
+                let message = PageMessage { domain: Domain::default(), origin, body };
+                self.peers.emit(peer, message.len(), out, |bytes| message.emit(bytes));
+            }
+        };
+        send(Port::host(origin.0), PageBody::WriteBackAck(WriteBackAck { page, grant, ack }));
+        if let Some(ack) = ack {
+            send(Port::SWITCH, PageBody::RecallAck(ack));
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The memory under a simulated host's cache: plain maps that hold the agent to what [`Pages`] promises.
+
+use farmem_host::agent::Pages;
+use farmem_wire::message::{Access, PAGE_LEN, Page};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// One page that has bytes here.
+#[derive(Debug)]
+struct Frame {
+    bytes: Box<[u8; PAGE_LEN]>,
+    /// What the program may do; nothing once it is zapped.
+    access: Option<Access>,
+}
+
+/// All pages of a host.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    frames: BTreeMap<Page, Frame>,
+    poisoned: BTreeSet<Page>,
+    /// Pages whose threads may look again.
+    woken: Vec<Page>,
+}
+
+impl Memory {
+    /// What a program may do with the page now.
+    pub(super) fn access(&self, page: Page) -> Option<Access> {
+        self.frames.get(&page).and_then(|frame| frame.access)
+    }
+
+    pub(super) fn is_poisoned(&self, page: Page) -> bool {
+        self.poisoned.contains(&page)
+    }
+
+    /// The pages that were installed, poisoned or woken since the last call.
+    pub(super) fn take_woken(&mut self) -> Vec<Page> {
+        std::mem::take(&mut self.woken)
+    }
+
+    /// A load of the program's.
+    ///
+    /// # Panics
+    /// When the page may not be read: the program would have faulted.
+    pub(super) fn load(&self, page: Page, word: usize) -> u64 {
+        let frame =
+            self.frames.get(&page).filter(|frame| frame.access.is_some()).expect("a page that may be read");
+        let bytes = &frame.bytes[word * 8..][..8];
+        u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
+    }
+
+    /// A store of the program's.
+    ///
+    /// # Panics
+    /// When the page may not be written.
+    pub(super) fn store(&mut self, page: Page, word: usize, value: u64) {
+        let frame = self.frames.get_mut(&page).filter(|frame| frame.access == Some(Access::Modified));
+        let frame = frame.expect("a page that may be written");
+        frame.bytes[word * 8..][..8].copy_from_slice(&value.to_le_bytes());
+    }
+
+    fn frame(&mut self, page: Page) -> &mut Frame {
+        self.frames.get_mut(&page).expect("the agent knows which pages have bytes")
+    }
+}
+
+impl Pages for Memory {
+    fn install(&mut self, page: Page, bytes: &[u8; PAGE_LEN], access: Access) {
+        match self.frames.get_mut(&page) {
+            Some(frame) => {
+                assert_eq!(
+                    (frame.access, access),
+                    (Some(Access::Shared), Access::Modified),
+                    "a growing access"
+                );
+                assert!(*frame.bytes == *bytes, "{page:?} grows to Modified with the bytes it has");
+                frame.access = Some(access);
+            }
+            None => {
+                self.frames.insert(page, Frame { bytes: Box::new(*bytes), access: Some(access) });
+            }
+        }
+        self.poisoned.remove(&page);
+        self.woken.push(page);
+    }
+
+    fn freeze(&mut self, page: Page) {
+        let frame = self.frame(page);
+        assert_eq!(frame.access, Some(Access::Modified), "{page:?} can be written until now");
+        frame.access = Some(Access::Shared);
+    }
+
+    fn read(&self, page: Page, range: Range<usize>, out: &mut Vec<u8>) {
+        let frame = self.frames.get(&page).expect("the agent knows which pages have bytes");
+        assert_ne!(frame.access, Some(Access::Modified), "{page:?} does not change while it is read");
+        out.extend_from_slice(&frame.bytes[range]);
+    }
+
+    fn zap(&mut self, page: Page) {
+        let frame = self.frame(page);
+        assert_eq!(frame.access, Some(Access::Shared), "{page:?} is frozen before it is zapped");
+        frame.access = None;
+    }
+
+    fn release(&mut self, page: Page) {
+        let frame = self.frames.remove(&page).expect("bytes are released once");
+        assert_eq!(frame.access, None, "{page:?} is zapped before its bytes go");
+    }
+
+    fn wake(&mut self, page: Page) {
+        self.woken.push(page);
+    }
+
+    fn poison(&mut self, page: Page) {
+        assert!(!self.frames.contains_key(&page), "{page:?} has no bytes");
+        self.poisoned.insert(page);
+        self.woken.push(page);
+    }
+}

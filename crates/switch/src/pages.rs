@@ -1,0 +1,192 @@
+//! Page messages: who may ask, which entry it is about, and to whom what it decides goes (PROTOCOL 12.6 to 12.15).
+//!
+//! The decisions are [`crate::directory`]'s. Here are session, protection and translation around them, as around every other request.
+
+use crate::directory::{Action, Event, Outcome, SLOTS_DEFAULT, SlotError, Slots};
+use crate::switch::Outbox;
+use crate::tables::Session;
+use crate::{Note, Reason, Switch};
+use alloc::vec::Vec;
+use farmem_transport::ud::Peer;
+use farmem_wire::message::{
+    Access, CACHING_HOSTS_MAX, Get, PAGE_LEN, Page, PageBody, PageMessage, Refusal, Region, Seq, WriteBack,
+    WriteBackAck,
+};
+use farmem_wire::{Domain, HostId, NodeId, Perm, Status};
+
+/// Log2 of the pages of a region when it gets a slot: 16 KiB (MIND 7.3).
+pub const REGION_ORDER_FIRST: u8 = 2;
+
+/// The directory of a switch, closed at first.
+#[derive(Debug, Default)]
+pub(crate) struct Directory {
+    slots: Option<Slots>,
+    /// What a step decided; kept for its memory.
+    actions: Vec<Action>,
+}
+
+impl Directory {
+    pub(crate) fn assert_invariants(&self) {
+        if let Some(slots) = &self.slots {
+            slots.assert_invariants();
+        }
+    }
+}
+
+impl Switch {
+    /// Opens the directory with [`SLOTS_DEFAULT`] slots: from here on pages are served. No region that hosts may still cache pages of has
+    /// numbers above `newest`; after a restart all of them must have been taken back first (PROTOCOL 12.36).
+    pub fn open_directory(&mut self, newest: Seq) {
+        self.directory.slots = Some(Slots::new(SLOTS_DEFAULT, newest));
+    }
+
+    /// The directory, for those who look.
+    #[must_use]
+    pub const fn directory(&self) -> Option<&Slots> {
+        self.directory.slots.as_ref()
+    }
+
+    /// A page message over a session.
+    pub(crate) fn page_of_host(&mut self, session: Session, payload: &[u8], out: &mut Outbox) -> Note {
+        let Ok(message) = PageMessage::parse(payload) else { return Note::Dropped(Reason::Message) };
+        let host = session.host;
+        match message.body {
+            PageBody::Get(get) => match self.admit(session, &get) {
+                Ok(()) => self.step(get.page, Event::Get(host, get), out),
+                Err(status) => {
+                    let refusal = Refusal { page: get.page, id: get.id, status };
+                    self.send_to_host(host, PageBody::Refusal(refusal), out);
+                    Note::PageRefused(status)
+                }
+            },
+            PageBody::Done(done) => self.step(done.page, Event::Done(host, done), out),
+            PageBody::RecallAck(ack) => self.step(ack.region.base(), Event::Ack(host, ack), out),
+            PageBody::WriteBack(write_back, ..) => self.write_back(session, &message, write_back, out),
+            _ => Note::Dropped(Reason::Message),
+        }
+    }
+
+    /// A page message of a memory node: an acknowledgement in a host's name.
+    pub(crate) fn page_of_node(&mut self, payload: &[u8], out: &mut Outbox) -> Note {
+        match PageMessage::parse(payload) {
+            Ok(PageMessage { origin, body: PageBody::RecallAck(ack), .. }) => {
+                self.step(ack.region.base(), Event::Ack(origin, ack), out)
+            }
+            Ok(_) => Note::Dropped(Reason::NotContinuation),
+            Err(_) => Note::Dropped(Reason::Message),
+        }
+    }
+
+    /// Whether a request may reach the directory, and makes sure that there is an entry for it.
+    fn admit(&mut self, session: Session, get: &Get) -> Result<(), Status> {
+        if session.host.0 >= CACHING_HOSTS_MAX {
+            return Err(Status::Unsupported);
+        }
+        let perm = match get.access {
+            Access::Shared => Perm::Read,
+            Access::Modified => Perm::ReadWrite,
+        };
+        self.check_page(session.domain, get.page, perm)?;
+        let slots = self.directory.slots.as_mut().ok_or(Status::Unsupported)?;
+        if slots.lookup(get.page).is_some() {
+            return Ok(());
+        }
+        // Next to smaller regions it begins smaller: regions share no page.
+        for order in (0..=REGION_ORDER_FIRST).rev() {
+            match slots.add(Region::around(get.page, order)) {
+                Ok(_) => return Ok(()),
+                Err(SlotError::Overlaps) => {}
+                Err(_) => break,
+            }
+        }
+        Err(Status::Busy)
+    }
+
+    /// Whether a domain may have a page, and where it is.
+    fn check_page(&self, domain: Domain, page: Page, perm: Perm) -> Result<(NodeId, Peer), Status> {
+        const LEN: u32 = {
+            assert!(PAGE_LEN == 4096);
+            4096
+        };
+        self.tables.protection.check(domain, page.addr(), LEN, perm)?;
+        self.node_of(page).ok_or(Status::NotMapped)
+    }
+
+    fn node_of(&self, page: Page) -> Option<(NodeId, Peer)> {
+        let node = self.tables.translation.lookup(page.addr())?;
+        Some((node, self.tables.node(node)?))
+    }
+
+    /// One step of the page's entry, and what it has sent.
+    fn step(&mut self, page: Page, event: Event, out: &mut Outbox) -> Note {
+        let mut actions = core::mem::take(&mut self.directory.actions);
+        let entry = self.directory.slots.as_mut().and_then(|slots| slots.lookup(page));
+        let outcome = entry.map_or(Outcome::Stale, |(region, entry)| entry.step(region, event, &mut actions));
+        for action in actions.drain(..) {
+            self.act(action, out);
+        }
+        self.directory.actions = actions;
+        Note::Page(outcome)
+    }
+
+    fn act(&mut self, action: Action, out: &mut Outbox) {
+        match action {
+            Action::Recall(hosts, recall) => {
+                for host in hosts.iter() {
+                    self.send_to_host(host, PageBody::Recall(hosts, recall), out);
+                }
+            }
+            Action::Grant(host, grant) => self.send_to_host(host, PageBody::Grant(grant), out),
+            Action::Busy(host, refusal) => self.send_to_host(host, PageBody::Refusal(refusal), out),
+            Action::Read(read) => {
+                // A page whose node has gone meanwhile is as a lost message: the requester asks again, and is told.
+                if let Some((_, node)) = self.node_of(read.page) {
+                    self.send_page(node, Domain::default(), read.host, PageBody::Read(read), out);
+                }
+            }
+            // Nobody has sent a refused traversal or ordered a reset.
+            Action::Resume(..) | Action::Delay(_) | Action::Report(..) => {}
+        }
+    }
+
+    /// Passes a write-back on (PROTOCOL 12.27). What the domain may not write nobody wants: that is all its host has to know.
+    fn write_back(
+        &mut self,
+        session: Session,
+        message: &PageMessage<'_>,
+        write_back: WriteBack,
+        out: &mut Outbox,
+    ) -> Note {
+        let Session { host, domain, .. } = session;
+        let WriteBack { page, grant, .. } = write_back;
+        match self.check_page(domain, page, Perm::ReadWrite) {
+            Ok((node, peer)) => {
+                self.send_page(peer, domain, host, message.body, out);
+                Note::PageForwarded { node }
+            }
+            Err(status) => {
+                let ack = WriteBackAck { page, grant, ack: None };
+                self.send_to_host(host, PageBody::WriteBackAck(ack), out);
+                Note::PageRefused(status)
+            }
+        }
+    }
+
+    fn send_to_host(&mut self, host: HostId, body: PageBody<'_>, out: &mut Outbox) {
+        if let Some(peer) = self.tables.host(host) {
+            self.send_page(peer, Domain::default(), host, body, out);
+        }
+    }
+
+    fn send_page(
+        &mut self,
+        peer: Peer,
+        domain: Domain,
+        origin: HostId,
+        body: PageBody<'_>,
+        out: &mut Outbox,
+    ) {
+        let message = PageMessage { domain, origin, body };
+        self.send_bytes(peer, message.len(), |bytes| message.emit(bytes), out);
+    }
+}
