@@ -29,7 +29,6 @@ memory = "256 MiB"
 name = "node2"
 address = "127.71.0.12"
 memory = 8192
-compile = "interpreter"
 
 [hosts]
 first = "127.71.1.1"
@@ -66,13 +65,23 @@ fn a_description_becomes_a_rack() {
     assert_eq!(rack.control.http, "127.0.0.1:7471".parse().unwrap());
     let nodes: Vec<_> = rack.nodes.iter().map(|n| (n.name.as_str(), n.address, n.memory)).collect();
     assert_eq!(nodes, [("node1", address(0, 11), 256 << 20), ("node2", address(0, 12), 8192)]);
-    let compile: Vec<_> = rack.nodes.iter().map(|n| n.compile).collect();
-    assert_eq!(compile, [Execution::Jit, Execution::Interpreter], "machine code unless something else is written");
     assert_eq!(rack.hosts, [address(1, 1), address(1, 2), address(1, 3)]);
     assert_eq!(rack.control.state, Path::new("somewhere/rack-state"), "paths count from the file");
     assert_eq!(rack.token_file(), Path::new("somewhere/rack-state/token"));
     assert_eq!(rack.rings(), Path::new("/dev/shm/farmem-rack-1"));
     assert_eq!(rack.file, Path::new(FILE));
+}
+
+/// Nodes run machine code unless something else is written, each for itself.
+#[test]
+fn a_node_says_what_it_runs_programs_with() {
+    let with = |line: &str| RIGHT.replace("memory = 8192\n", &format!("memory = 8192\n{line}\n"));
+    let compile = |text: &str| -> Vec<_> { parse(text).unwrap().nodes.iter().map(|n| n.compile).collect() };
+    assert_eq!(compile(RIGHT), [Execution::Jit; 2]);
+    assert_eq!(compile(&with("compile = \"jit\"")), [Execution::Jit; 2]);
+    assert_eq!(compile(&with("compile = \"interpreter\"")), [Execution::Jit, Execution::Interpreter]);
+    let said = complaint(&with("compile = \"gcc\""));
+    assert!(said.contains("`jit`") && said.contains("`interpreter`"), "{said}");
 }
 
 /// What may be left out is left out: sleeping, on one CPU, the first there is.
