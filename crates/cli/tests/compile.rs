@@ -1,0 +1,154 @@
+//! `farmem compile` as an author uses it: a file in, a program, its account or a refusal out; and what came out, run over a rack.
+
+use farmem::iterator::{Code, Cursor, Executed, FarIterator, Scratch};
+use farmem::{Program, Rack, VirtAddr};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn iterators() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/iterators")
+}
+
+/// Where a test has the command write to; each file is one test's.
+fn output(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+fn compile(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_farmem"));
+    let farmem = env!("CARGO_BIN_EXE_farmem");
+    Command::new(farmem).current_dir(iterators()).arg("compile").args(args).output().expect("it starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("text")
+}
+
+/// The text on standard output, the text in a file, the bytes in a file and the hex in the JSON are one program.
+#[test]
+fn all_forms_are_one_program() {
+    let (pulse, bytes) = (output("find.pulse"), output("find.bin"));
+    let shown = compile(&["hash_find.o"]);
+    assert!(shown.status.success());
+    let program = Program::assemble(&text(&shown.stdout)).expect("it assembles");
+    for file in [&pulse, &bytes] {
+        let written = compile(&["hash_find.o", "-o", file.to_str().expect("a name")]);
+        assert!(written.status.success() && written.stdout.is_empty(), "{written:?}");
+    }
+    let from_text = Program::assemble(&std::fs::read_to_string(&pulse).expect("written"));
+    assert_eq!(from_text.as_ref(), Ok(&program));
+    assert_eq!(std::fs::read(&bytes).expect("written"), program.encoded());
+    let account: Value = serde_json::from_slice(&compile(&["hash_find.o", "--json"]).stdout).expect("JSON");
+    let hex: String = program.encoded().iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(account["code"], hex);
+    assert_eq!((&account["window_bytes"], &account["scratch_bytes"]), (&64.into(), &56.into()));
+    assert_eq!((&account["stores"], &account["searches"]), (&Value::Null, &0.into()));
+}
+
+/// The account says window, path, times, verdict, stores and searches; with other times the verdict is another.
+#[test]
+fn the_account_has_what_an_author_asks() {
+    let told = text(&compile(&["list_add.o", "--explain"]).stdout);
+    for row in [
+        "load window",
+        "16 B",
+        "on the longest path (N)",
+        "t_c / t_d",
+        "offload",
+        "yes",
+        "stores to the node",
+    ] {
+        assert!(told.contains(row), "{row} in\n{told}");
+    }
+    let account = |args: &[&str]| -> Value {
+        serde_json::from_slice(&compile(&[args, &["--json"]].concat()).stdout).expect("JSON")
+    };
+    assert_eq!(account(&["list_add.o"])["stores"], 1);
+    assert_eq!(account(&["btree_rank.o"])["searches"], 2);
+    assert_eq!(account(&["list_add.o", "--instruction-ps", "100000"])["offload"], false);
+    assert_eq!(
+        account(&["list_add.o", "--instruction-ps", "100000", "--eta", "1", "--load-ps", "1000000"])["offload"],
+        true
+    );
+}
+
+/// A refusal is not an accident: exit code 1, and file, line and what to do on standard error. A missing file is: exit code 2.
+#[test]
+fn refusals_name_the_line() {
+    for (file, said) in [
+        ("refused/window_store.o", "window_store.c:15: visit: stores to the node"),
+        ("refused/loop.o", "loop.c:"),
+        (
+            "refused/search_scratch.o",
+            "search_scratch.c:14: pick: searches something else than an array of the node",
+        ),
+    ] {
+        let refused = compile(&[file]);
+        assert_eq!(refused.status.code(), Some(1), "{file}");
+        assert!(refused.stdout.is_empty() && text(&refused.stderr).contains(said), "{file}: {refused:?}");
+    }
+    let missing = compile(&["nothing.o"]);
+    assert_eq!(missing.status.code(), Some(2));
+    assert!(text(&missing.stderr).contains("nothing.o"), "{missing:?}");
+    let several = compile(&["hash_find.o", "--iterator", "other"]);
+    assert_eq!(several.status.code(), Some(1));
+    assert!(
+        text(&several.stderr).contains("no iterator other in this object, only hash_find"),
+        "{several:?}"
+    );
+}
+
+/// The list of list_add.c, with what the file holds as its code.
+struct Add {
+    head: VirtAddr,
+    code: Vec<u8>,
+}
+
+impl FarIterator for Add {
+    type Output = u64;
+
+    fn next(&self) -> Code<'_> {
+        Code::Encoded(&self.code)
+    }
+
+    fn init(&self, scratch: &mut Scratch) -> VirtAddr {
+        scratch.set_word(0, 1000);
+        self.head
+    }
+
+    fn end(&self, _last: VirtAddr, scratch: &Scratch) -> u64 {
+        scratch.word(8)
+    }
+}
+
+/// From C to far memory: compiled by the command, executed by a client, over a list on two memory nodes.
+#[test]
+fn what_was_compiled_runs_over_a_rack() {
+    let file = output("add.bin");
+    assert!(compile(&["list_add.o", "-o", file.to_str().expect("a name")]).status.success());
+    let code = std::fs::read(&file).expect("written");
+    let rack = Rack::embedded_with(2, 1 << 20).expect("a rack");
+    let mut client = rack.client("compiled").expect("a client");
+    let rooms: Vec<u64> =
+        (1..=2).map(|node| client.allocate_on(4096, farmem::NodeId(node)).expect("room").base.0).collect();
+    let at = |n: u64| VirtAddr(rooms[usize::try_from(n % 2).expect("small")] + 16 * n);
+    for n in 0..9 {
+        let next = if n < 8 { at(n + 1).0 } else { 0 };
+        client.write(at(n), &[n.to_le_bytes(), next.to_le_bytes()].concat()).expect("written");
+    }
+    let cursor = Cursor::new(Add { head: at(0), code }).expect("a program");
+    let Executed::Paused(rest) = cursor.execute(&mut client, 4).expect("it runs") else {
+        panic!("nine nodes")
+    };
+    assert_eq!(rest.cur_ptr(), at(4));
+    let Executed::Ended(count) = rest.execute(&mut client, 100).expect("it runs") else {
+        panic!("five nodes")
+    };
+    assert_eq!(count, 9);
+    for n in 0..9 {
+        let mut word = [0; 8];
+        client.read(at(n), &mut word).expect("read");
+        assert_eq!(u64::from_le_bytes(word), 1000 + n);
+    }
+}
