@@ -1,0 +1,90 @@
+//! What a scan may answer, and what it must: the keys, and when each was inserted.
+
+use std::collections::BTreeMap;
+
+/// A moment of the store's life: the number of inserts that had begun or ended.
+pub(crate) type Moment = u64;
+
+/// The keys, each with the moment when its insert was answered, if it was.
+#[derive(Debug)]
+pub(crate) struct Model {
+    keys: BTreeMap<u64, Option<Moment>>,
+    now: Moment,
+}
+
+impl Model {
+    /// Of keys that are there from the beginning.
+    pub(crate) fn new(keys: impl Iterator<Item = u64>) -> Self {
+        Self { keys: keys.map(|key| (key, Some(0))).collect(), now: 0 }
+    }
+
+    /// The moment.
+    pub(crate) const fn now(&self) -> Moment {
+        self.now
+    }
+
+    /// The insert of `key` begins. One that is there stays: its value is the same.
+    pub(crate) fn begin(&mut self, key: u64) {
+        self.now += 1;
+        self.keys.entry(key).or_insert(None);
+    }
+
+    /// The insert of `key` was answered.
+    pub(crate) fn settle(&mut self, key: u64) {
+        self.now += 1;
+        self.keys.get_mut(&key).expect("its insert has begun").get_or_insert(self.now);
+    }
+
+    /// True when `keys` may be the first `most` from `from` on, for a scan from the moment `began` until now: all that were settled when it
+    /// began, any part of those that were begun since, in order, each once.
+    pub(crate) fn allows(
+        &self,
+        from: u64,
+        most: usize,
+        began: Moment,
+        keys: impl Iterator<Item = u64>,
+    ) -> bool {
+        let mut keys = keys.peekable();
+        let mut left = most;
+        for (&key, settled) in self.keys.range(from..) {
+            if left == 0 {
+                break;
+            }
+            if keys.peek() == Some(&key) {
+                keys.next();
+                left -= 1;
+            } else if settled.is_some_and(|settled| settled <= began) {
+                return false;
+            }
+        }
+        keys.next().is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What stood still must be there, what was inserted meanwhile may be, nothing else is.
+    #[test]
+    fn a_scan_is_allowed_or_not() {
+        let mut model = Model::new([10, 20, 30, 40].into_iter());
+        let began = model.now();
+        model.begin(25);
+        model.settle(25);
+        model.begin(35);
+        let allows = |from, most, keys: &[u64]| model.allows(from, most, began, keys.iter().copied());
+        assert!(allows(15, 3, &[20, 30, 40]));
+        assert!(allows(15, 3, &[20, 25, 30]));
+        assert!(allows(15, 3, &[20, 30, 35]));
+        assert!(allows(15, 9, &[20, 25, 30, 35, 40]));
+        assert!(allows(41, 9, &[]));
+        assert!(!allows(15, 3, &[20, 30]), "too few");
+        assert!(!allows(15, 3, &[20, 25, 40]), "30 stood still");
+        assert!(!allows(15, 3, &[20, 30, 40, 40]), "too many");
+        assert!(!allows(15, 3, &[20, 26, 30]), "26 was never there");
+        assert!(!allows(15, 3, &[20, 20, 30]), "twice");
+        assert!(!allows(15, 3, &[30, 20, 40]), "out of order");
+        assert!(!model.allows(15, 3, model.now(), [20, 30, 35].into_iter()), "25 was there by now");
+    }
+}

@@ -1,0 +1,293 @@
+//! A scan and an insert, as tasks.
+
+use crate::model::Moment;
+use crate::values::{VALUE_LEN, compose};
+use crate::{State, Store};
+use farmem::btree::{BTree, Cursor};
+use farmem::ycsb::{self, hash};
+use farmem::{Error, Exchange, FarMemory, Next, Op, Task, VirtAddr};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// The operations of a workload, in order.
+#[derive(Clone)]
+pub struct Operations {
+    state: Rc<RefCell<State>>,
+    operations: ycsb::Operations,
+}
+
+impl core::fmt::Debug for Operations {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Operations").field("operations", &self.operations).finish_non_exhaustive()
+    }
+}
+
+impl Operations {
+    pub(crate) const fn new(state: Rc<RefCell<State>>, operations: ycsb::Operations) -> Self {
+        Self { state, operations }
+    }
+}
+
+impl Store {
+    /// A scan of the first `most` records whose key is not less than `from`.
+    #[must_use]
+    pub fn scan(&self, from: u64, most: usize) -> Operation {
+        Operation { state: Rc::clone(&self.0), what: What::Scan(Scan::new(from, most)) }
+    }
+
+    /// An insert of a record under `key`; its value follows from the key.
+    #[must_use]
+    pub fn insert(&self, key: u64) -> Operation {
+        Operation { state: Rc::clone(&self.0), what: What::Insert(Insert::new(key)) }
+    }
+}
+
+impl Iterator for Operations {
+    type Item = Operation;
+
+    fn next(&mut self) -> Option<Operation> {
+        let operation = self.operations.next()?;
+        let key = hash(operation.record());
+        let what = match operation {
+            ycsb::Operation::Scan { len, .. } => What::Scan(Scan::new(key, index(len))),
+            ycsb::Operation::Read { .. } => What::Scan(Scan::new(key, 1)),
+            ycsb::Operation::Insert { .. } | ycsb::Operation::Update { .. } => What::Insert(Insert::new(key)),
+        };
+        Some(Operation { state: Rc::clone(&self.state), what })
+    }
+}
+
+/// An operation under way.
+pub struct Operation {
+    state: Rc<RefCell<State>>,
+    what: What,
+}
+
+enum What {
+    Scan(Scan),
+    Insert(Insert),
+}
+
+impl core::fmt::Debug for Operation {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Operation").field("kind", &self.kind()).finish_non_exhaustive()
+    }
+}
+
+impl Operation {
+    /// What sort of operation it is.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self.what {
+            What::Scan(_) => "scan",
+            What::Insert(_) => "insert",
+        }
+    }
+
+    /// The keys that a scan has found, in order.
+    #[must_use]
+    pub fn keys(&self) -> Vec<u64> {
+        match &self.what {
+            What::Scan(scan) => scan.pairs.iter().map(|pair| pair.0).collect(),
+            What::Insert(_) => Vec::new(),
+        }
+    }
+}
+
+impl Task for Operation {
+    fn next(&mut self, exchange: &mut Exchange) -> Result<Next, Error> {
+        let mut state = self.state.borrow_mut();
+        match &mut self.what {
+            What::Scan(scan) => scan.next(&mut state, exchange),
+            What::Insert(insert) => insert.next(&mut state, exchange),
+        }
+    }
+
+    fn alone(&mut self, memory: &mut dyn FarMemory) -> Result<(), Error> {
+        let What::Insert(Insert { key, place, .. }) = self.what else { return Ok(()) };
+        let mut state = self.state.borrow_mut();
+        state.cuts += 1;
+        state.tree.insert(memory, key, place.0)?;
+        Ok(())
+    }
+}
+
+/// A scan: requests along the leaves, each with the READs of what the one before found.
+struct Scan {
+    from: u64,
+    most: usize,
+    began: Option<Moment>,
+    /// Keys and places, as they were found.
+    pairs: Vec<(u64, u64)>,
+    /// How many of them have been asked for.
+    asked: usize,
+    /// Whether the first of what is under way is a request along the leaves.
+    scanning: bool,
+    /// The values that came, one behind the other.
+    values: Vec<u8>,
+}
+
+impl Scan {
+    const fn new(from: u64, most: usize) -> Self {
+        Self { from, most, began: None, pairs: Vec::new(), asked: 0, scanning: false, values: Vec::new() }
+    }
+
+    fn next(&mut self, state: &mut State, exchange: &mut Exchange) -> Result<Next, Error> {
+        let cursor = if self.began.is_none() {
+            self.began = Some(state.model.now());
+            Some(state.tree.cursor(self.from))
+        } else {
+            self.take(exchange)?
+        };
+        self.scanning = cursor.is_some();
+        if let Some(cursor) = cursor {
+            let scratch = exchange.buffer();
+            exchange.need(state.tree.scan_op(cursor, u64::MAX, self.most - self.pairs.len(), scratch));
+        }
+        if !self.ask(exchange) && !self.scanning {
+            if state.check && !self.is_right(state) {
+                state.wrong += 1;
+            }
+            return Ok(Next::Done);
+        }
+        Ok(Next::Need)
+    }
+
+    /// Takes what came; answers where the scan goes on.
+    fn take(&mut self, exchange: &mut Exchange) -> Result<Option<Cursor>, Error> {
+        let mut cursor = None;
+        if self.scanning {
+            let completed = exchange.take().expect("a request along the leaves was needed");
+            let scanned = BTree::scanned(&completed);
+            completed.result?;
+            let scanned = scanned.expect("a traversal that did not fail has an end");
+            self.pairs.extend(scanned.pairs);
+            cursor = scanned.next.filter(|_| self.pairs.len() < self.most);
+            exchange.recycle(completed.buf);
+        }
+        while let Some(completed) = exchange.take() {
+            completed.result?;
+            self.values.extend_from_slice(&completed.buf);
+            exchange.recycle(completed.buf);
+        }
+        Ok(cursor)
+    }
+
+    /// Asks for the values of what was found and not asked for yet, side by side ones together; false when there are none.
+    fn ask(&mut self, exchange: &mut Exchange) -> bool {
+        let found = &self.pairs[self.asked..];
+        let beside = |a: &(u64, u64), b: &(u64, u64)| a.1 + VALUE_LEN as u64 == b.1;
+        for group in found.chunk_by(beside) {
+            let mut buf = exchange.buffer();
+            buf.resize(group.len() * VALUE_LEN, 0);
+            exchange.need(Op::Read { addr: VirtAddr(group[0].1), buf });
+        }
+        let some = !found.is_empty();
+        self.asked = self.pairs.len();
+        some
+    }
+
+    fn is_right(&self, state: &State) -> bool {
+        let began = self.began.expect("it has begun");
+        let mut value = Vec::with_capacity(VALUE_LEN);
+        state.model.allows(self.from, self.most, began, self.pairs.iter().map(|pair| pair.0))
+            && self.values.len() == self.pairs.len() * VALUE_LEN
+            && self.pairs.iter().zip(self.values.chunks(VALUE_LEN)).all(|(pair, got)| {
+                value.clear();
+                compose(pair.0, &mut value);
+                value == got
+            })
+    }
+}
+
+/// The one turn of all who insert.
+const WRITERS: u64 = 0;
+
+/// What an insert does next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    /// Wait for the turn.
+    Wait,
+    /// Write the value, and look for the leaf.
+    Look,
+    /// Read the leaf.
+    Fetch,
+    /// Write the leaf, or cut it.
+    Put {
+        /// Where it is.
+        leaf: VirtAddr,
+    },
+    /// It is done.
+    Settle,
+}
+
+struct Insert {
+    key: u64,
+    place: VirtAddr,
+    step: Step,
+}
+
+impl Insert {
+    const fn new(key: u64) -> Self {
+        Self { key, place: VirtAddr(0), step: Step::Wait }
+    }
+
+    fn next(&mut self, state: &mut State, exchange: &mut Exchange) -> Result<Next, Error> {
+        match self.step {
+            Step::Wait => {
+                self.step = Step::Look;
+                return Ok(Next::Turn(WRITERS));
+            }
+            Step::Look => {
+                state.model.begin(self.key);
+                self.place = state.values.take()?;
+                let scratch = exchange.buffer();
+                exchange.need(state.tree.find_op(self.key, scratch));
+                let mut value = exchange.buffer();
+                compose(self.key, &mut value);
+                exchange.need(Op::Write { addr: self.place, buf: value });
+                self.step = Step::Fetch;
+            }
+            Step::Fetch => {
+                let both = exchange.take().zip(exchange.take());
+                let (looked, written) = both.expect("two operations were needed");
+                written.result?;
+                let leaf = BTree::leaf_found(&looked);
+                looked.result?;
+                let leaf = leaf.expect("a traversal that did not fail has an end");
+                exchange.recycle(written.buf);
+                exchange.need(BTree::leaf_op(leaf, looked.buf));
+                self.step = Step::Put { leaf };
+            }
+            Step::Put { leaf } => return self.put(state, leaf, exchange),
+            Step::Settle => {
+                if let Some(written) = exchange.take() {
+                    written.result?; // nothing was under way when the leaf was cut
+                }
+                state.model.settle(self.key);
+                return Ok(Next::Done);
+            }
+        }
+        Ok(Next::Need)
+    }
+
+    fn put(&mut self, state: &State, leaf: VirtAddr, exchange: &mut Exchange) -> Result<Next, Error> {
+        let read = exchange.one();
+        read.result?;
+        let buf = exchange.buffer();
+        let put = state.tree.put_op(leaf, &read.buf, (self.key, self.place.0), buf)?;
+        exchange.recycle(read.buf);
+        self.step = Step::Settle;
+        Ok(match put {
+            Some(op) => {
+                exchange.need(op);
+                Next::Need
+            }
+            None => Next::Alone,
+        })
+    }
+}
+
+fn index(n: u32) -> usize {
+    usize::try_from(n).expect("farmem runs on 64-bit machines")
+}

@@ -1,0 +1,163 @@
+//! Where points come from: a CSV or Parquet file, what `scripts/sensor-data` fetched, or a generated recording.
+
+use farmem::Rng;
+use farmem::series::{Columns, Point, VALUE_MAX, load_csv};
+use farmem_workload::Failure;
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::{Field, Row};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// Points, and where they are from.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// What people call it.
+    pub name: String,
+    /// The points, ascending in time.
+    pub points: Vec<Point>,
+}
+
+/// The recording that `scripts/sensor-data` fetches, in the user's cache folder.
+const FETCHED: &str = "farmem/sensor-data/BW.KW1.EHZ.csv";
+/// Points a second of a generated recording, as phasor measurement units have it.
+const GENERATED_RATE: u64 = 120;
+/// Points of a generated recording at most: 50 minutes.
+const GENERATED_MAX: u64 = 360_000;
+
+impl Source {
+    /// The first `most` points of `file`; without one, of what was fetched; else generated ones, and the name says so.
+    ///
+    /// # Errors
+    /// [`Failure`] when the file cannot be read or has no points.
+    pub fn find(file: Option<&Path>, columns: &Columns, most: u64) -> Result<Self, Failure> {
+        let usual = Columns { time: "time".into(), value: "value".into(), ..columns.clone() };
+        let fetched = fetched().filter(|path| path.exists());
+        let (path, columns) = match (file, &fetched) {
+            (Some(file), _) => (file, columns),
+            (None, Some(fetched)) => (fetched.as_path(), &usual),
+            (None, None) => {
+                let name = "a generated recording (scripts/sensor-data fetches a real one)".into();
+                return Ok(Self { name, points: generate(most.min(GENERATED_MAX)) });
+            }
+        };
+        let mut points = read(path, columns)?;
+        points.truncate(usize::try_from(most).unwrap_or(usize::MAX));
+        if points.is_empty() {
+            return Err(Failure::new(format!("{} has no points", path.display()), "name another file"));
+        }
+        Ok(Self { name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(), points })
+    }
+}
+
+fn fetched() -> Option<PathBuf> {
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    Some(cache.or_else(home)?.join(FETCHED))
+}
+
+/// Reads a file whose name ends in `.csv` or `.parquet`; sorts the points, and keeps the last of each instant.
+///
+/// # Errors
+/// [`Failure`] with the place of the first thing that is wrong.
+pub fn read(path: &Path, columns: &Columns) -> Result<Vec<Point>, Failure> {
+    let shown = path.display();
+    let failure = |error: &dyn core::fmt::Display| {
+        Failure::new(
+            format!("{shown}: {error}"),
+            "see --time, --value and --value-decimals, or name another file",
+        )
+    };
+    let file = File::open(path).map_err(|error| failure(&error))?;
+    let mut points = match path.extension().and_then(|extension| extension.to_str()) {
+        Some("csv") => load_csv(file, columns).map_err(|error| failure(&error))?,
+        Some("parquet") => load_parquet(file, columns).map_err(|error| failure(&error))?,
+        _ => return Err(failure(&"neither .csv nor .parquet")),
+    };
+    points.sort_by_key(|point| point.time);
+    points.reverse();
+    points.dedup_by_key(|point| point.time); // keeps the first, which was the last
+    points.reverse();
+    Ok(points)
+}
+
+/// Reads points from a Parquet file, in its order; a row whose time or value is null has none.
+///
+/// A time of type timestamp is taken as it is, in microseconds whatever its unit; other numbers are scaled as [`Columns`] says.
+///
+/// # Errors
+/// A sentence with the row of the first thing that is wrong.
+pub fn load_parquet(file: File, columns: &Columns) -> Result<Vec<Point>, String> {
+    let reader = SerializedFileReader::new(file).map_err(|error| error.to_string())?;
+    let rows = reader.get_row_iter(None).map_err(|error| error.to_string())?;
+    let mut points = Vec::new();
+    for (number, row) in rows.enumerate() {
+        let row = row.map_err(|error| format!("row {number}: {error}"))?;
+        let time = field(&row, &columns.time, columns.time_decimals, true);
+        let value = field(&row, &columns.value, columns.value_decimals, false);
+        let at = |why: String| format!("row {number}: {why}");
+        let (Some(time), Some(value)) = (time.map_err(at)?, value.map_err(at)?) else { continue };
+        let time = u64::try_from(time).ok().filter(|&time| time < u64::MAX);
+        let value =
+            i64::try_from(value).ok().filter(|value| value.unsigned_abs() <= VALUE_MAX.unsigned_abs());
+        let (time, value) = time.zip(value).ok_or_else(|| at("time or value is out of range".into()))?;
+        points.push(Point { time, value });
+    }
+    Ok(points)
+}
+
+/// A column's number in whole units; `None` when it is null.
+fn field(row: &Row, name: &str, decimals: u32, is_time: bool) -> Result<Option<i128>, String> {
+    let (_, field) = row
+        .get_column_iter()
+        .find(|(n, _)| *n == name)
+        .ok_or_else(|| format!("no column is called {name:?}"))?;
+    let whole = |n: i128| Ok(Some(n * 10_i128.pow(decimals)));
+    match *field {
+        Field::Null => Ok(None),
+        Field::Byte(n) => whole(n.into()),
+        Field::Short(n) => whole(n.into()),
+        Field::Int(n) => whole(n.into()),
+        Field::Long(n) => whole(n.into()),
+        Field::UByte(n) => whole(n.into()),
+        Field::UShort(n) => whole(n.into()),
+        Field::UInt(n) => whole(n.into()),
+        Field::ULong(n) => whole(n.into()),
+        Field::TimestampMillis(n) if is_time => Ok(Some(i128::from(n) * 1000)),
+        Field::TimestampMicros(n) if is_time => Ok(Some(n.into())),
+        Field::Float(x) => scaled(x.into(), decimals).map(Some),
+        Field::Double(x) => scaled(x, decimals).map(Some),
+        ref other => Err(format!("{other} in column {name:?} is not a number")),
+    }
+}
+
+/// The largest double below which every whole number is one.
+const EXACT_MAX: f64 = 9e15;
+
+#[expect(clippy::cast_possible_truncation, reason = "checked to be a whole number that a word holds")]
+fn scaled(x: f64, decimals: u32) -> Result<i128, String> {
+    let scaled = (x * 10_f64.powi(decimals.cast_signed())).round();
+    if scaled.abs() <= EXACT_MAX {
+        Ok(i128::from(scaled as i64))
+    } else {
+        Err(format!("{x} is out of range"))
+    }
+}
+
+/// A recording of `count` points of a mains voltage in microvolts, 120 a second: a sine that wanders, with noise. Always the same.
+#[must_use]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "microvolts of a mains voltage"
+)]
+pub fn generate(count: u64) -> Vec<Point> {
+    let mut rng = Rng::from_number(120);
+    let mut drift = 0.0_f64;
+    let point = |n: u64| {
+        drift += f64::from(rng.below(2001)) - 1000.0;
+        let noise = f64::from(rng.below(200_001)) - 100_000.0;
+        let swing = (n as f64 * 0.013).sin() * 1.5e6;
+        Point { time: n * 1_000_000 / GENERATED_RATE, value: (2.3e8 + swing + drift + noise) as i64 }
+    };
+    (0..count).map(point).collect()
+}

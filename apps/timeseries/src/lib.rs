@@ -1,0 +1,236 @@
+//! Windows over sensor data in far memory (PULSE 6, "BTrDB"): sum, mean, smallest and largest of 1 s to 8 s, anywhere in a recording.
+//!
+//! The recording is a B+tree by time with 14 points to a leaf ([`farmem::series`]); a window is one traversal down to its first leaf and
+//! along the leaves to its last, in one request. Data come from CSV or Parquet files; `scripts/sensor-data` fetches a recording of a
+//! seismometer, 2.6 hours at 100 points a second. Windows only read: they are exact whatever runs beside them.
+
+mod data;
+
+pub use data::{Source, generate, load_parquet, read};
+
+use farmem::series::{Columns, Point, Series, Window};
+use farmem::{Client, Error, Exchange, FarMemory, Layout, Next, Rng, Task};
+use farmem_workload::{Failure, Load, Plan, Report, measure, on_rack};
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+/// What the command can be told.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// What every application can be told.
+    #[command(flatten)]
+    pub plan: Plan,
+    /// The recording, CSV or Parquet [default: what scripts/sensor-data fetched, or a generated one when it is absent].
+    #[arg(long, value_name = "FILE")]
+    pub data: Option<PathBuf>,
+    /// Load only the first N points.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub records: u64,
+    /// The column of the time, in seconds.
+    #[arg(long, value_name = "NAME", default_value = "time")]
+    pub time: String,
+    /// The column of the value.
+    #[arg(long, value_name = "NAME", default_value = "value")]
+    pub value: String,
+    /// Digits behind the point of a value that are kept.
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(..=18))]
+    pub value_decimals: u32,
+}
+
+/// Ticks of a second: times are in microseconds.
+const SECOND: u64 = 1_000_000;
+/// Digits of a time in seconds that make ticks.
+const TIME_DECIMALS: u32 = 6;
+
+/// The windows that are asked for, in seconds, and what reports call them.
+const WIDTHS: [(u64, &str); 4] = [(1, "1 s window"), (2, "2 s window"), (4, "4 s window"), (8, "8 s window")];
+
+/// A recording in far memory.
+#[derive(Debug)]
+pub struct Recording {
+    series: Rc<Series>,
+    /// What windows are checked against; empty when they are not.
+    points: Rc<[Point]>,
+    span: (u64, u64),
+    check: bool,
+    wrong: Rc<Cell<u64>>,
+}
+
+impl Recording {
+    /// Loads points that ascend in time, at least one.
+    ///
+    /// # Errors
+    /// [`Error::Key`] for the first point that does not ascend; [`Error`] when far memory has no room or does not answer.
+    ///
+    /// # Panics
+    /// When there are no points.
+    pub fn load(
+        memory: &mut (impl FarMemory + ?Sized),
+        points: &[Point],
+        layout: Layout,
+        check: bool,
+    ) -> Result<Self, Error> {
+        let (first, last) = points.first().zip(points.last()).expect("a recording has a point");
+        let mut series = Series::create(memory, layout)?;
+        series.load(memory, points)?;
+        Ok(Self {
+            series: Rc::new(series),
+            points: if check { points.into() } else { Rc::new([]) },
+            span: (first.time, last.time),
+            check,
+            wrong: Rc::new(Cell::new(0)),
+        })
+    }
+
+    /// The window of `width` ticks from `from` on.
+    #[must_use]
+    pub fn window(&self, from: u64, width: u64, kind: &'static str) -> Ask {
+        let (series, wrong) = (Rc::clone(&self.series), Rc::clone(&self.wrong));
+        let points = self.check.then(|| Rc::clone(&self.points));
+        Ask { series, points, wrong, from, to: from + width, kind, asked: false, answer: None }
+    }
+
+    /// `count` windows of 1, 2, 4 and 8 seconds, anywhere in the recording; one seed gives one sequence.
+    pub fn windows(&self, count: u64, seed: u64) -> impl Iterator<Item = Ask> + use<'_> {
+        let mut rng = Rng::from_number(seed);
+        (0..count).map(move |_| {
+            let (seconds, kind) = WIDTHS[usize::from(rng.next_u32().to_le_bytes()[0] % 4)];
+            let width = seconds * SECOND;
+            let room = (self.span.1 - self.span.0).saturating_sub(width).saturating_add(1);
+            self.window(self.span.0 + rng.next_u64() % room, width, kind)
+        })
+    }
+
+    /// Answers that were wrong so far, when they are checked.
+    #[must_use]
+    pub fn wrong_answers(&self) -> u64 {
+        self.wrong.get()
+    }
+
+    /// Frees what it has in far memory.
+    ///
+    /// # Errors
+    /// [`Error`] when the control plane does not answer.
+    ///
+    /// # Panics
+    /// When windows of it are still asked for.
+    pub fn destroy(self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
+        Rc::into_inner(self.series).expect("its windows have ended").destroy(memory)
+    }
+}
+
+/// A window that is asked for.
+#[derive(Debug)]
+pub struct Ask {
+    series: Rc<Series>,
+    points: Option<Rc<[Point]>>,
+    wrong: Rc<Cell<u64>>,
+    from: u64,
+    to: u64,
+    kind: &'static str,
+    asked: bool,
+    answer: Option<Window>,
+}
+
+impl Ask {
+    /// What sort of window it is.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    /// What came of it; `None` when it has no points, or has not ended.
+    #[must_use]
+    pub const fn answer(&self) -> Option<Window> {
+        self.answer
+    }
+}
+
+/// The window of points that are here.
+fn window_of(points: &[Point], from: u64, to: u64) -> Option<Window> {
+    let first = points.partition_point(|point| point.time < from);
+    let inside = points[first..].iter().take_while(|point| point.time < to).map(|point| point.value);
+    inside.fold(None, |window, value| {
+        let Window { sum, min, max, count } =
+            window.unwrap_or(Window { sum: 0, min: value, max: value, count: 0 });
+        Some(Window {
+            sum: sum + i128::from(value),
+            min: min.min(value),
+            max: max.max(value),
+            count: count + 1,
+        })
+    })
+}
+
+impl Task for Ask {
+    fn next(&mut self, exchange: &mut Exchange) -> Result<Next, Error> {
+        if !self.asked {
+            self.asked = true;
+            let scratch = exchange.buffer();
+            exchange.need(self.series.window_op(self.from..self.to, scratch));
+            return Ok(Next::Need);
+        }
+        let completed = exchange.one();
+        self.answer = Series::windowed(&completed);
+        completed.result?;
+        exchange.recycle(completed.buf);
+        if let Some(points) = &self.points
+            && window_of(points, self.from, self.to) != self.answer
+        {
+            self.wrong.set(self.wrong.get() + 1);
+        }
+        Ok(Next::Done)
+    }
+}
+
+/// Loads a recording, asks for windows and destroys it again, on the rack of `client`.
+///
+/// # Errors
+/// [`Error`] when far memory has no room or does not answer.
+pub fn serve(
+    client: &mut Client,
+    transport: &'static str,
+    source: &Source,
+    load: &Load,
+) -> Result<Report, Error> {
+    let recording = Recording::load(client, &source.points, Layout::Partitioned, load.check)?;
+    let before = client.packets();
+    let measured = measure(
+        client,
+        recording.windows(load.operations, load.seed),
+        load,
+        "timeseries: windows",
+        Ask::kind,
+    );
+    let after = client.packets();
+    let wrong_answers = recording.wrong_answers();
+    // Also when that failed: the rack may be somebody's who goes on using it.
+    let destroyed = recording.destroy(client);
+    let mut measured = measured?;
+    destroyed?;
+    measured.0.sort_unstable_by_key(|row| row.operation);
+    let workload =
+        format!("sum, mean, min and max of windows over {} points of {}", source.points.len(), source.name);
+    let packets = after.0 + after.1 - before.0 - before.1;
+    let report = Report::new("timeseries", client, transport, load, measured);
+    Ok(Report { workload, packets, wrong_answers, ..report })
+}
+
+/// The command.
+///
+/// # Errors
+/// [`Failure`] when the data cannot be read, there is no rack, or it has no room or does not answer.
+pub fn run(args: &Args) -> Result<Report, Failure> {
+    let load = args.plan.load();
+    let columns = Columns {
+        time: args.time.clone(),
+        time_decimals: TIME_DECIMALS,
+        value: args.value.clone(),
+        value_decimals: args.value_decimals,
+    };
+    let source = Source::find(args.data.as_deref(), &columns, args.records)?;
+    on_rack(&args.plan, "timeseries", 64 * source.points.len() as u64, |client, transport| {
+        Ok(serve(client, transport, &source, &load)?)
+    })
+}

@@ -1,0 +1,223 @@
+//! A web service whose users and their objects are in far memory (PULSE 6, "WebService").
+//!
+//! A request looks a user's id up in a chained hash table, a traversal of 48 hops as PULSE's table 3 has it; reads the 8 KiB object that it
+//! finds there; and makes the response: the object compressed, then encrypted. An update writes a new object in a free place and then,
+//! with one small WRITE, the place into the user's entry. Requests are YCSB's A, B or C.
+//!
+//! # What a request sees
+//!
+//! An object as it was at one moment between the request's start and its end, whole: an object is never changed in place, and its place
+//! is used again only when every request that began before it was replaced has ended. Updates of one user take turns
+//! ([`farmem::task`]). The service is the only writer: it holds the table's lock from [`Service::load`] to [`Service::destroy`].
+
+mod objects;
+mod request;
+mod response;
+
+pub use objects::OBJECT_LEN;
+pub use request::{Request, Requests};
+
+use clap::builder::RangedU64ValueParser;
+use farmem::hash_table::{HashTable, Key, Spread};
+use farmem::ycsb::{self, Workload};
+use farmem::{Client, Error, FarMemory};
+use farmem_workload::{Failure, Load, Plan, Progress, Report, measure, on_rack};
+use objects::Objects;
+use request::entry;
+use response::Responder;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// What the command can be told.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// What every application can be told.
+    #[command(flatten)]
+    pub plan: Plan,
+    /// Users, each with an object of 8 KiB.
+    #[arg(long, value_name = "N", default_value_t = 12_160, value_parser = clap::value_parser!(u64).range(1..1 << 32))]
+    pub records: u64,
+    /// The average way to a user through its chain; PULSE's has 48.
+    #[arg(long, value_name = "N", default_value_t = 48, value_parser = RangedU64ValueParser::<u64>::new().range(1..=10_000))]
+    pub hops: u64,
+    /// YCSB's workload: A has half updates, B 5 %, C none.
+    #[arg(long, value_enum, default_value_t = Mix::C)]
+    pub workload: Mix,
+}
+
+/// YCSB's workload.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+#[value(rename_all = "UPPER")]
+pub enum Mix {
+    /// Half reads, half updates.
+    A,
+    /// 95 % reads, 5 % updates.
+    B,
+    /// Reads only.
+    C,
+}
+
+impl Mix {
+    const fn workload(self) -> Workload {
+        match self {
+            Self::A => Workload::A,
+            Self::B => Workload::B,
+            Self::C => Workload::C,
+        }
+    }
+}
+
+/// How large the service is.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Users.
+    pub records: u64,
+    /// The average way to a user through its chain.
+    pub hops: u64,
+    /// Requests under way at once at most: there are places for that many objects more.
+    pub in_flight: usize,
+    /// Whether every answer is checked.
+    pub check: bool,
+}
+
+/// What is known of a user: the object that everybody must see, and the newest that somebody may.
+#[derive(Clone, Copy, Debug, Default)]
+struct Versions {
+    settled: u64,
+    begun: u64,
+}
+
+/// The service. Its requests share it.
+struct State {
+    table: HashTable,
+    objects: Objects,
+    responder: Responder,
+    users: Vec<Versions>,
+    check: bool,
+    wrong: u64,
+    response_bytes: u64,
+    responses: u64,
+}
+
+/// A loaded service.
+pub struct Service(Rc<RefCell<State>>);
+
+impl core::fmt::Debug for Service {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Service").field("users", &self.0.borrow().users.len()).finish_non_exhaustive()
+    }
+}
+
+/// The key of a user.
+fn key(user: u64) -> Key {
+    Key::of(&ycsb::hash(user).to_le_bytes())
+}
+
+impl Service {
+    /// Loads users and objects. `progress` hears users loaded and users in all.
+    ///
+    /// # Errors
+    /// [`Error`] when far memory has no room or does not answer.
+    pub fn load(
+        memory: &mut (impl FarMemory + ?Sized),
+        settings: &Settings,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, Error> {
+        let &Settings { records, hops, in_flight, check } = settings;
+        // A chain of n has its users n / 2 + 1/2 hops away on average. The number of buckets is a power of two: the nearest.
+        let wanted = (records / (2 * hops).saturating_sub(1).max(1)).max(1);
+        let above = wanted.next_power_of_two();
+        let buckets = if above - wanted > wanted - above / 2 { above / 2 } else { above };
+        let mut objects = Objects::create(memory, records, in_flight)?;
+        let mut table = HashTable::create(memory, records, buckets.max(1), Spread::Partitioned)?;
+        assert!(table.lock().try_lock(memory)?, "nobody else knows this table");
+        let places = objects.load(memory, records, progress)?;
+        let entries = (0..records).zip(&places).map(|(user, &place)| (key(user), entry(place, user, 0)));
+        table.load(memory, entries, &mut |_, _| {})?;
+        let users = places.iter().map(|_| Versions::default()).collect();
+        let responder = Responder::new();
+        let state =
+            State { table, objects, responder, users, check, wrong: 0, response_bytes: 0, responses: 0 };
+        Ok(Self(Rc::new(RefCell::new(state))))
+    }
+
+    /// `count` requests of a workload; one seed gives one sequence.
+    #[must_use]
+    pub fn requests(&self, workload: Workload, count: u64, seed: u64) -> Requests {
+        let records = self.0.borrow().users.len() as u64;
+        Requests::new(Rc::clone(&self.0), workload.operations(records, count, seed))
+    }
+
+    /// Answers that were wrong so far, when they are checked.
+    #[must_use]
+    pub fn wrong_answers(&self) -> u64 {
+        self.0.borrow().wrong
+    }
+
+    /// Bytes of an average response so far.
+    #[must_use]
+    pub fn response_len(&self) -> u64 {
+        let state = self.0.borrow();
+        state.response_bytes / state.responses.max(1)
+    }
+
+    /// Frees what it has in far memory.
+    ///
+    /// # Errors
+    /// [`Error`] when the control plane does not answer.
+    ///
+    /// # Panics
+    /// When requests of it are still there.
+    pub fn destroy(self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
+        let state = Rc::into_inner(self.0).expect("its requests have ended").into_inner();
+        state.objects.destroy(memory)?;
+        state.table.destroy(memory)
+    }
+}
+
+/// Loads the service, carries out its workload and destroys it again, on the rack of `client`.
+///
+/// # Errors
+/// [`Error`] when far memory has no room or does not answer.
+pub fn serve(
+    client: &mut Client,
+    transport: &'static str,
+    settings: &Settings,
+    mix: Mix,
+    load: &Load,
+) -> Result<Report, Error> {
+    let mut progress = Progress::new("webservice: load");
+    let service = Service::load(client, settings, &mut |done, total| progress.set(done, total))?;
+    drop(progress);
+    let before = client.packets();
+    let requests = service.requests(mix.workload(), load.operations, load.seed);
+    let measured = measure(client, requests, load, "webservice: requests", Request::kind);
+    let after = client.packets();
+    let wrong_answers = service.wrong_answers();
+    let remark = format!("responses of {} bytes", service.response_len());
+    // Also when that failed: the rack may be somebody's who goes on using it.
+    let destroyed = service.destroy(client);
+    let measured = measured?;
+    destroyed?;
+    let workload = format!(
+        "YCSB {mix:?} on {} users with objects of {OBJECT_LEN} bytes, {} hops to each",
+        settings.records, settings.hops
+    );
+    let packets = after.0 + after.1 - before.0 - before.1;
+    let report = Report::new("webservice", client, transport, load, measured);
+    Ok(Report { workload, packets, wrong_answers, remark, ..report })
+}
+
+/// The command.
+///
+/// # Errors
+/// [`Failure`] when there is no rack, or it has no room or does not answer.
+pub fn run(args: &Args) -> Result<Report, Failure> {
+    let load = args.plan.load();
+    let settings =
+        Settings { records: args.records, hops: args.hops, in_flight: load.in_flight, check: load.check };
+    let bytes = (args.records + 4 * objects::spare(load.in_flight)) * (OBJECT_LEN as u64 + 256);
+    on_rack(&args.plan, "webservice", bytes, |client, transport| {
+        Ok(serve(client, transport, &settings, args.workload, &load)?)
+    })
+}

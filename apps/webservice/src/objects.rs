@@ -1,0 +1,247 @@
+//! The users' objects: what is in them, and where they lie.
+
+use farmem::{Error, FarMemory, NodeId, VirtAddr, Vma};
+use std::collections::VecDeque;
+
+/// Bytes of an object.
+pub const OBJECT_LEN: usize = 8192;
+
+/// Words that objects are made of: text as services keep it, so that it compresses as such.
+const WORDS: [&[u8; 8]; 16] = [
+    b"balance:",
+    b"\"name\": ",
+    b"customer",
+    b"2026-11-",
+    b"\"city\": ",
+    b" street ",
+    b"invoice ",
+    b"0.00 EUR",
+    b"pending,",
+    b"shipped,",
+    b"\"notes\":",
+    b"reminder",
+    b"address ",
+    b"account ",
+    b"\"items\":",
+    b"history ",
+];
+/// Of eight words, this many are digits that nobody can foresee.
+const DIGITS: u64 = 2;
+
+/// A step of splitmix64: each state gives another word.
+const fn mix(state: u64) -> u64 {
+    let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// Writes the object `version` of `user` into `into`: user and version, then words that follow from both.
+pub(crate) fn compose(user: u64, version: u64, into: &mut Vec<u8>) {
+    into.clear();
+    into.reserve(OBJECT_LEN);
+    into.extend_from_slice(&user.to_le_bytes());
+    into.extend_from_slice(&version.to_le_bytes());
+    let mut state = mix(user ^ version.rotate_left(32));
+    while into.len() < OBJECT_LEN {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let random = mix(state);
+        if random % 8 < DIGITS {
+            into.extend_from_slice(&random.to_le_bytes());
+        } else {
+            let [.., low] = random.to_be_bytes();
+            into.extend_from_slice(WORDS[usize::from(low >> 4)]);
+        }
+    }
+}
+
+/// User and version that an object names.
+pub(crate) fn title(object: &[u8]) -> (u64, u64) {
+    let word = |at: usize| u64::from_le_bytes(object[at..at + 8].try_into().expect("the range has 8 bytes"));
+    (word(0), word(8))
+}
+
+/// Places for replaced objects, on each memory node, while `in_flight` requests may look at them.
+pub(crate) const fn spare(in_flight: usize) -> u64 {
+    2 * in_flight as u64 + 16
+}
+
+/// Objects of one WRITE when they are loaded.
+const BULK: usize = 8;
+/// WRITEs that go together.
+const BULKS_MAX: usize = 16;
+
+/// The places of objects: each user's are on one memory node.
+pub(crate) struct Objects {
+    regions: Vec<Vma>,
+    /// Free places, by memory node.
+    free: Vec<Vec<VirtAddr>>,
+    /// Places of replaced objects, each with the number of requests that had begun by then.
+    retired: VecDeque<(u64, VirtAddr)>,
+    requests: UnderWay,
+}
+
+impl Objects {
+    pub(crate) fn create(
+        memory: &mut (impl FarMemory + ?Sized),
+        records: u64,
+        in_flight: usize,
+    ) -> Result<Self, Error> {
+        let nodes: Vec<NodeId> = memory.nodes().iter().map(|node| NodeId(node.node)).collect();
+        let each = records.div_ceil(nodes.len() as u64) + spare(in_flight);
+        let mut regions = Vec::with_capacity(nodes.len());
+        for node in nodes {
+            regions.push(memory.allocate_on(each * OBJECT_LEN as u64, node)?);
+        }
+        let place = |region: &Vma, n: u64| VirtAddr(region.base.0 + n * OBJECT_LEN as u64);
+        // The first is taken first.
+        let free = regions.iter().map(|region| (0..each).rev().map(|n| place(region, n)).collect()).collect();
+        Ok(Self { regions, free, retired: VecDeque::new(), requests: UnderWay::default() })
+    }
+
+    /// Writes the first object of each user; answers where they are.
+    pub(crate) fn load(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        records: u64,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Vec<VirtAddr>, Error> {
+        let places: Vec<VirtAddr> =
+            (0..records).map(|user| self.take(user).expect("there is room for every user")).collect();
+        let nodes = self.regions.len() as u64;
+        let mut object = Vec::new();
+        for node in 0..nodes {
+            // A node's users lie one behind the other, as they were taken.
+            let users: Vec<u64> = (node..records).step_by(self.regions.len()).collect();
+            for together in users.chunks(BULK * BULKS_MAX) {
+                let mut images: Vec<(VirtAddr, Vec<u8>)> = Vec::with_capacity(BULKS_MAX);
+                for bulk in together.chunks(BULK) {
+                    let mut image = Vec::with_capacity(BULK * OBJECT_LEN);
+                    for &user in bulk {
+                        compose(user, 0, &mut object);
+                        image.extend_from_slice(&object);
+                    }
+                    images.push((places[index(bulk[0])], image));
+                }
+                let writes: Vec<(VirtAddr, &[u8])> =
+                    images.iter().map(|(place, image)| (*place, image.as_slice())).collect();
+                memory.write_many(&writes)?;
+                progress(together[0], records);
+            }
+        }
+        Ok(places)
+    }
+
+    pub(crate) fn destroy(self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
+        self.regions.iter().try_for_each(|region| memory.free(region.base))
+    }
+
+    /// A free place for an object of `user`; `None` when all are still looked at.
+    pub(crate) fn take(&mut self, user: u64) -> Option<VirtAddr> {
+        while let Some(&(began, place)) = self.retired.front() {
+            if self.requests.oldest() < began {
+                break;
+            }
+            self.retired.pop_front();
+            self.put_back(place);
+        }
+        let node = index(user % self.regions.len() as u64);
+        self.free[node].pop()
+    }
+
+    /// A replaced object: requests that have begun may still look at it.
+    pub(crate) fn retire(&mut self, place: VirtAddr) {
+        self.retired.push_back((self.requests.begun, place));
+    }
+
+    /// Nobody looks at replaced objects any more.
+    pub(crate) fn reclaim(&mut self) {
+        while let Some((_, place)) = self.retired.pop_front() {
+            self.put_back(place);
+        }
+    }
+
+    /// A request begins; answers its number.
+    pub(crate) fn begin(&mut self) -> u64 {
+        self.requests.begin()
+    }
+
+    /// A request has ended.
+    pub(crate) fn end(&mut self, number: u64) {
+        self.requests.end(number);
+    }
+
+    fn put_back(&mut self, place: VirtAddr) {
+        let home = self.regions.iter().position(|r| place.0.wrapping_sub(r.base.0) < r.size);
+        self.free[home.expect("it was taken from one of them")].push(place);
+    }
+}
+
+/// Which requests are under way: those begun, but for the ended ones.
+#[derive(Debug, Default)]
+struct UnderWay {
+    begun: u64,
+    /// From the oldest one under way on: whether each has ended.
+    ended: VecDeque<bool>,
+}
+
+impl UnderWay {
+    fn begin(&mut self) -> u64 {
+        self.ended.push_back(false);
+        self.begun += 1;
+        self.begun - 1
+    }
+
+    fn end(&mut self, number: u64) {
+        let place = index(number - self.oldest());
+        self.ended[place] = true;
+        while self.ended.front() == Some(&true) {
+            self.ended.pop_front();
+        }
+    }
+
+    /// The number of the oldest one under way, or of the next one.
+    fn oldest(&self) -> u64 {
+        self.begun - self.ended.len() as u64
+    }
+}
+
+fn index(n: u64) -> usize {
+    usize::try_from(n).expect("farmem runs on 64-bit machines")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farmem::Rack;
+
+    #[test]
+    fn an_object_says_whose_it_is() {
+        let (mut one, mut other) = (Vec::new(), Vec::new());
+        compose(7, 3, &mut one);
+        assert_eq!((one.len(), title(&one)), (OBJECT_LEN, (7, 3)));
+        compose(7, 4, &mut other);
+        assert_ne!(one[16..], other[16..], "another version has other words");
+    }
+
+    /// A place is free again when the last request that may look at it has ended, not before.
+    #[test]
+    fn a_place_waits_for_its_readers() {
+        let mut client = Rack::embedded_with(1, 16 << 20).unwrap().client("places").unwrap();
+        let mut objects = Objects::create(&mut client, 1, 1).unwrap();
+        let mut taken = Vec::new();
+        while let Some(place) = objects.take(0) {
+            taken.push(place);
+        }
+        let (first, second) = (objects.begin(), objects.begin());
+        objects.retire(taken[0]);
+        let third = objects.begin();
+        objects.end(second);
+        assert_eq!(objects.take(0), None, "the first may look at it");
+        objects.end(first);
+        assert_eq!(objects.take(0), Some(taken[0]), "the third began too late to see it");
+        objects.end(third);
+        objects.retire(taken[1]);
+        objects.reclaim();
+        assert_eq!(objects.take(0), Some(taken[1]));
+    }
+}

@@ -1,0 +1,83 @@
+//! The service on a rack in this process: exact counts, right answers, and that a wrong one is found.
+
+use farmem::ycsb::Workload;
+use farmem::{Policy, Rack};
+use farmem_webservice::{Mix, OBJECT_LEN, Service, Settings, serve};
+use farmem_workload::{Load, Place};
+
+const SETTINGS: Settings = Settings { records: 380, hops: 48, in_flight: 16, check: true };
+
+fn load(policy: Place) -> Load {
+    Load { operations: 2000, in_flight: 16, policy, seed: 7, check: true }
+}
+
+/// A read is a traversal and a READ of the object, an update a traversal beside the WRITE of the new object, then a WRITE of its place:
+/// two round trips each. At the host, a READ for every hop.
+#[test]
+fn requests_are_two_round_trips() {
+    for policy in [Place::Offload, Place::Auto, Place::Host] {
+        let mut client = Rack::embedded_with(2, 64 << 20).unwrap().client("service").unwrap();
+        // Until every memory node knows the program.
+        serve(
+            &mut client,
+            "here",
+            &SETTINGS,
+            Mix::C,
+            &Load { operations: 50, in_flight: 1, ..load(Place::Offload) },
+        )
+        .unwrap();
+        let report = serve(&mut client, "here", &SETTINGS, Mix::A, &load(policy)).unwrap();
+        assert_eq!(report.wrong_answers, 0);
+        assert_eq!(report.rows.iter().map(|row| row.operations).sum::<u64>(), 2000);
+        for row in &report.rows {
+            let (n, update) = (row.operations, row.operation == "update");
+            assert!((900..1100).contains(&n), "half of them: {row:?}");
+            // 95 users in a chain are 48 hops away on average; popular ones are somewhere.
+            assert!((30 * n..66 * n).contains(&row.iterations), "{row:?}");
+            if policy == Place::Host {
+                assert_eq!((row.at_host, row.offloaded), (n, 0));
+                assert_eq!(row.round_trips, row.iterations + n, "{row:?}");
+            } else {
+                assert_eq!((row.at_host, row.offloaded), (0, n));
+                assert_eq!(row.round_trips, 2 * n, "{row:?}");
+                assert_eq!(row.requests, if update { 3 } else { 2 } * n, "{row:?}");
+            }
+        }
+    }
+}
+
+/// The mix is YCSB's, and nothing stays behind.
+#[test]
+fn the_mixes_are_ycsbs() {
+    let mut client = Rack::embedded_with(1, 64 << 20).unwrap().client("mix").unwrap();
+    for (mix, updates) in [(Mix::A, 900..1100), (Mix::B, 60..140), (Mix::C, 0..1)] {
+        let report = serve(&mut client, "here", &SETTINGS, mix, &load(Place::Offload)).unwrap();
+        let of_updates: u64 =
+            report.rows.iter().filter(|row| row.operation == "update").map(|row| row.operations).sum();
+        assert!(updates.contains(&of_updates), "{mix:?} has {of_updates} updates");
+        assert_eq!(report.wrong_answers, 0);
+    }
+    let farmem::api::Response::Overview { vmas, .. } = client.overview().unwrap() else {
+        panic!("an overview")
+    };
+    assert_eq!(vmas.len(), 0);
+}
+
+/// Objects that somebody else overwrote are found out, each time they are asked for.
+#[test]
+fn a_wrong_object_is_found() {
+    let mut client = Rack::embedded_with(1, 64 << 20).unwrap().client("wrong").unwrap();
+    let service = Service::load(&mut client, &SETTINGS, &mut |_, _| {}).unwrap();
+    let first = client.overview().unwrap();
+    let farmem::api::Response::Overview { vmas, .. } = first else { panic!("an overview") };
+    // The largest allocation has the objects: spoil the last word of every one.
+    let region = vmas.iter().max_by_key(|vma| vma.size).unwrap();
+    for n in 0..SETTINGS.records {
+        let last = farmem::VirtAddr(region.base + (n + 1) * OBJECT_LEN as u64 - 8);
+        client.write(last, &[0xff; 8]).unwrap();
+    }
+    let requests = service.requests(Workload::C, 100, 1);
+    client.run_tasks(requests, 4, &Policy::Offload, |_, _| {}).unwrap();
+    assert_eq!(service.wrong_answers(), 100);
+    service.destroy(&mut client).unwrap();
+}

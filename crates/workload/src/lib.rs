@@ -1,0 +1,36 @@
+//! How an application's workload is described, carried out on a rack, measured and reported: what the commands in `apps/` have in common.
+//!
+//! Key types: [`Plan`], what every such command can be told; [`measure`], which carries tasks out and makes a [`Row`] of each kind of
+//! operation; [`Report`], what is printed. What the operations are, and whether their answers are right, only the application knows.
+
+mod measure;
+mod plan;
+mod progress;
+mod report;
+
+pub use measure::measure;
+pub use plan::{Load, Place, Plan, on_rack};
+pub use progress::Progress;
+pub use report::{Report, Row, finish};
+
+/// Why a command could not do its work: what, and what to do about it.
+#[derive(Debug)]
+pub struct Failure {
+    /// What happened.
+    pub message: String,
+    /// What to do, empty when the message says it.
+    pub remedy: String,
+}
+
+impl Failure {
+    /// What happened, and what to do.
+    pub fn new(message: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { message: message.into(), remedy: remedy.into() }
+    }
+}
+
+impl From<farmem::Error> for Failure {
+    fn from(error: farmem::Error) -> Self {
+        Self { message: error.to_string(), remedy: error.remedy() }
+    }
+}

@@ -1,0 +1,63 @@
+//! Carries tasks out and measures each kind of operation.
+
+use crate::{Load, Progress, Row};
+use farmem::{Client, Error, Task, Took};
+use hdrhistogram::Histogram;
+use std::time::Instant;
+
+/// The longest latency that is told apart, in nanoseconds: a minute.
+const LATENCY_MAX_NS: u64 = 60_000_000_000;
+
+struct Kind {
+    row: Row,
+    latency: Histogram<u64>,
+}
+
+/// Carries out `tasks` as `load` says. `kind` names what sort of operation a task is; each sort gets a row, in order of appearance.
+/// The answer's second half is the seconds it took.
+///
+/// # Errors
+/// What [`Client::run_tasks`] says.
+pub fn measure<T: Task>(
+    client: &mut Client,
+    tasks: impl Iterator<Item = T>,
+    load: &Load,
+    what: &'static str,
+    kind: impl Fn(&T) -> &'static str,
+) -> Result<(Vec<Row>, f64), Error> {
+    let mut kinds: Vec<Kind> = Vec::new();
+    let mut progress = Progress::new(what);
+    let mut done = 0;
+    let started = Instant::now();
+    client.run_tasks(tasks, load.in_flight, &load.policy.policy(), |task, took| {
+        count(&mut kinds, kind(&task), &took);
+        done += 1;
+        if done % 64 == 0 {
+            progress.set(done, load.operations);
+        }
+    })?;
+    let seconds = started.elapsed().as_secs_f64();
+    let rows = kinds.into_iter().map(|kind| Row {
+        latency_p50_ns: kind.latency.value_at_quantile(0.5),
+        latency_p99_ns: kind.latency.value_at_quantile(0.99),
+        ..kind.row
+    });
+    Ok((rows.collect(), seconds))
+}
+
+fn count(kinds: &mut Vec<Kind>, name: &'static str, took: &Took) {
+    let place = kinds.iter().position(|kind| kind.row.operation == name).unwrap_or_else(|| {
+        let latency =
+            Histogram::new_with_max(LATENCY_MAX_NS, 3).expect("a minute with three digits is in range");
+        kinds.push(Kind { row: Row { operation: name, ..Row::default() }, latency });
+        kinds.len() - 1
+    });
+    let Kind { row, latency } = &mut kinds[place];
+    row.operations += 1;
+    row.round_trips += took.round_trips;
+    row.requests += took.requests;
+    row.iterations += took.iterations;
+    row.offloaded += took.offloaded;
+    row.at_host += took.at_host;
+    latency.saturating_record(u64::try_from(took.latency.as_nanos()).unwrap_or(u64::MAX));
+}
