@@ -19,7 +19,7 @@ pub struct Compiler(Way);
 
 #[derive(Debug)]
 enum Way {
-    Machine(Jit),
+    Machine(Box<Jit>),
     /// This machine has no compiler.
     NoMachine,
     Interpreter,
@@ -29,7 +29,7 @@ impl Compiler {
     /// Compiles programs to machine code where the engine can make it for this machine.
     #[must_use]
     pub fn jit() -> Self {
-        Self(Jit::new(KEPT).map_or(Way::NoMachine, Way::Machine))
+        Self(Jit::new(KEPT).map_or(Way::NoMachine, |jit| Way::Machine(Box::new(jit))))
     }
 
     /// Interprets programs, to compare.
