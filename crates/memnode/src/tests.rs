@@ -3,6 +3,7 @@
 mod compiling;
 mod hostile;
 mod interleaving;
+mod pages;
 mod requests;
 mod stores;
 mod traversals;

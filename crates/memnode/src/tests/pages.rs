@@ -1,0 +1,137 @@
+//! Pages out to hosts and back, as the switch passes them on.
+
+use super::*;
+use crate::Counted;
+use farmem_wire::message::{
+    Access, Data, FetchId, PAGE_LEN, Page, PageBody, PageMessage, Part, Read, RecallAck, Region, Seq,
+    WriteBack, WriteBackAck,
+};
+
+fn page() -> Page {
+    Page::of(addr(0x1000))
+}
+
+fn frame(body: PageBody<'_>) -> Vec<u8> {
+    let message = PageMessage { domain: ALICE, origin: HOST, body };
+    let bth = Bth::new(Opcode::UdSendOnly, HOME.endpoint.qpn, Psn::new(0));
+    let ext = Extension::Deth(Deth { qkey: HOME.endpoint.qkey, src_qp: Qpn::new(0x77) });
+    let mut frame = vec![];
+    Packet::emit_with(&bth, &ext, message.len(), &mut frame, |bytes| message.emit(bytes));
+    frame
+}
+
+fn read(seq: u64) -> Read {
+    Read {
+        page: page(),
+        access: Access::Modified,
+        host: HOST,
+        id: FetchId(9),
+        seq: Seq(seq),
+        clean: true,
+        granted: false,
+        done_due: true,
+    }
+}
+
+/// The page messages that the node sent last.
+fn sent(bench: &Bench) -> Vec<(Port, PageMessage<'_>)> {
+    let message = |frame| PageMessage::parse(Packet::parse(frame).unwrap().payload).unwrap();
+    bench.sent.iter().map(|(port, frame)| (*port, message(frame))).collect()
+}
+
+/// A page goes out in parts as long as the path MTU, stamped as the switch said, and is lent from then on.
+#[test]
+fn a_page_goes_out_in_parts() {
+    let mut bench = Bench::ready();
+    let bytes: Vec<u8> = (0..PAGE_LEN).map(|at| (at % 251) as u8).collect();
+    bench.put(addr(0x1000), &bytes);
+    bench.hear(Port::SWITCH, &frame(PageBody::Read(read(4))));
+    assert_eq!(bench.notes.last(), Some(&Note::PageServed));
+    let parts = sent(&bench);
+    assert_eq!(parts.len(), 4, "1024 bytes in each");
+    for (index, (port, message)) in (0..).zip(&parts) {
+        let Read { page, access, id, seq, granted, done_due, .. } = read(4);
+        let part = Part { index, count: 4 };
+        let data = Data { page, access, id, seq, granted, done_due, lost: false, part };
+        assert_eq!(*port, Port::host(HOST.0));
+        assert_eq!(message.body, PageBody::Data(data, &bytes[part.range()]));
+    }
+    assert_eq!(bench.node.page_gate().gate(page()).lent(), Some((Seq(4), HOST)));
+}
+
+/// A write-back counts when all its parts are there, once; the acknowledgement in it goes to the switch then, and not before.
+#[test]
+fn a_write_back_comes_in_parts() {
+    let mut bench = Bench::ready();
+    bench.hear(Port::SWITCH, &frame(PageBody::Read(read(4))));
+    let ack = RecallAck { region: Region::around(page(), 2), seq: Seq(5), needless: 1 };
+    let write_back = WriteBack { page: page(), grant: Seq(4), ack: Some(ack) };
+    let bytes = [0xab; PAGE_LEN];
+    let part = |index| {
+        let part = Part { index, count: 2 };
+        frame(PageBody::WriteBack(write_back, part, &bytes[part.range()]))
+    };
+    for _ in 0..2 {
+        bench.hear(Port::SWITCH, &part(1));
+        assert_eq!((bench.notes.last(), bench.sent.len()), (Some(&Note::PageWritten(Counted::NotYet)), 0));
+    }
+    assert_eq!(bench.bytes(addr(0x1000), 1), [0]);
+    bench.hear(Port::SWITCH, &part(0));
+    assert_eq!(bench.notes.last(), Some(&Note::PageWritten(Counted::Yes)));
+    assert_eq!(bench.bytes(addr(0x1000), 4096), bytes);
+    let answer = WriteBackAck { page: page(), grant: Seq(4), ack: Some(ack) };
+    let bodies: Vec<_> = sent(&bench).into_iter().map(|(port, message)| (port, message.body)).collect();
+    assert_eq!(
+        bodies,
+        [(Port::host(HOST.0), PageBody::WriteBackAck(answer)), (Port::SWITCH, PageBody::RecallAck(ack))]
+    );
+    bench.hear(Port::SWITCH, &frame(PageBody::WriteBack(write_back, Part::WHOLE, &[1; PAGE_LEN])));
+    assert_eq!((bench.notes.last(), bench.sent.len()), (Some(&Note::PageWritten(Counted::No)), 2));
+    assert_eq!(bench.bytes(addr(0x1000), 4096), bytes, "written once, and acknowledged each time");
+}
+
+/// A grant that nobody was given: it must not count, nor close the page to the grants that were.
+#[test]
+fn a_grant_from_nowhere_does_not_count() {
+    let mut bench = Bench::ready();
+    let write_back = |grant| WriteBack { page: page(), grant: Seq(grant), ack: None };
+    let bytes = [1; PAGE_LEN];
+    for grant in [1, u64::MAX] {
+        bench.hear(Port::SWITCH, &frame(PageBody::WriteBack(write_back(grant), Part::WHOLE, &bytes)));
+        assert_eq!(bench.notes.last(), Some(&Note::PageWritten(Counted::No)));
+    }
+    bench.hear(Port::SWITCH, &frame(PageBody::Read(read(4))));
+    bench.hear(Port::SWITCH, &frame(PageBody::WriteBack(write_back(4), Part::WHOLE, &bytes)));
+    assert_eq!(bench.notes.last(), Some(&Note::PageWritten(Counted::Yes)));
+}
+
+/// Unfinished write-backs are few: the oldest begins anew, which is as if a part were lost.
+#[test]
+fn unfinished_write_backs_are_bounded() {
+    let mut bench = Bench::ready();
+    let part = Part { index: 0, count: 2 };
+    let bytes = [0; PAGE_LEN];
+    for grant in 0..2 * crate::PARTIAL_MAX as u64 {
+        let write_back = WriteBack { page: page(), grant: Seq(grant), ack: None };
+        bench.hear(Port::SWITCH, &frame(PageBody::WriteBack(write_back, part, &bytes[part.range()])));
+        assert_eq!(bench.notes.last(), Some(&Note::PageWritten(Counted::NotYet)));
+    }
+}
+
+/// Only the switch passes pages on, and only of addresses that are here, to hosts that are known.
+#[test]
+fn pages_from_elsewhere_go_nowhere() {
+    let mut bench = Bench::ready();
+    let whole = frame(PageBody::Read(read(4)));
+    for port in [Port::CONTROL, Port::host(HOST.0), Port::UNKNOWN] {
+        bench.hear_nothing(port, &whole, DropReason::WrongPort);
+    }
+    let elsewhere = Read { page: Page::of(addr(LEN)), ..read(4) };
+    bench.hear_nothing(Port::SWITCH, &frame(PageBody::Read(elsewhere)), DropReason::NotHere);
+    let write_back = WriteBack { page: Page::of(addr(LEN)), grant: Seq(1), ack: None };
+    let bytes = [0; PAGE_LEN];
+    let back = frame(PageBody::WriteBack(write_back, Part::WHOLE, &bytes));
+    bench.hear_nothing(Port::SWITCH, &back, DropReason::NotHere);
+    let answer = WriteBackAck { page: page(), grant: Seq(1), ack: None };
+    bench.hear_nothing(Port::SWITCH, &frame(PageBody::WriteBackAck(answer)), DropReason::WrongPort);
+}
