@@ -10,6 +10,7 @@ mod compile;
 mod demo;
 mod doctor;
 mod output;
+mod explore;
 mod progress;
 mod rack_file;
 mod role;

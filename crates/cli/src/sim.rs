@@ -3,9 +3,8 @@
 //! Exit codes beside the usual ones tell how a world ended badly: 3 unsafe, 4 stuck, 5 a role crashed.
 
 use crate::args::{Sim, SimRun};
-use crate::output;
-use crate::{End, Failure, progress};
-use farmem_sim::{Campaign, Plan, Report, Verdict, pair, rack};
+use crate::{End, Failure, explore, output, progress};
+use farmem_sim::{Campaign, Plan, Report, Verdict, pages, pair, rack};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -81,6 +80,13 @@ impl output::Report for Played {
 }
 
 pub(crate) fn run(args: &Sim) -> Result<End, Failure> {
+    let play: fn(&Campaign, &mut dyn FnMut(u64)) -> Report = match args.run {
+        SimRun::Rc => pair::rc_campaign,
+        SimRun::Ud => pair::ud_campaign,
+        SimRun::Rack => rack::campaign,
+        SimRun::Pages => pages::campaign,
+        SimRun::Explore => return explore::run(args),
+    };
     let Some(plan) = Plan::named(&args.plan) else {
         let names: Vec<&str> = Plan::ALL.iter().map(|plan| plan.name).collect();
         let message = format!("there is no plan {:?}", args.plan);
@@ -90,11 +96,7 @@ pub(crate) fn run(args: &Sim) -> Result<End, Failure> {
     let bar = progress::bar("worlds", args.seeds);
     let begin = Instant::now();
     let mut advance = |seeds: u64| bar.set_position(seeds);
-    let report = match args.run {
-        SimRun::Rc => pair::rc_campaign(&campaign, &mut advance),
-        SimRun::Ud => pair::ud_campaign(&campaign, &mut advance),
-        SimRun::Rack => rack::campaign(&campaign, &mut advance),
-    };
+    let report = play(&campaign, &mut advance);
     bar.finish_and_clear();
     let end = match report.verdict {
         Verdict::Fine => End::Fine,

@@ -45,3 +45,30 @@ fn what_cannot_be_played_is_refused() {
         assert_eq!(run(&[&["sim", "rc"][..], &args].concat()).code, Some(2), "{args:?}");
     }
 }
+
+/// The smallest rack of the gate, in full; and what is found when a guard is missing, with its own exit code.
+#[test]
+fn the_explorer_says_what_it_walked_and_what_it_found() {
+    let report = run(&["sim", "explore", "--config", "19", "--json"]).json();
+    assert_eq!((&report["verdict"], &report["configurations"][0]["number"]), (&"fine".into(), &19.into()));
+    assert!(report["states"].as_u64() > Some(40_000), "{report}");
+    let found = run(&["sim", "explore", "--without", "floors"]);
+    assert_eq!(found.code, Some(3), "unsafe");
+    assert!(
+        found.stdout.contains("configuration 0 is unsafe") && found.stdout.contains("recall p0"),
+        "{}",
+        found.stdout
+    );
+    for (wrong, remedy) in [(["--config", "99"], "a number up to"), (["--without", "luck"], "floors")] {
+        let refused = run(&["sim", "explore", wrong[0], wrong[1]]);
+        assert_eq!(refused.code, Some(2));
+        assert!(refused.stderr.contains(remedy), "{}", refused.stderr);
+    }
+}
+
+#[test]
+fn hosts_share_pages_in_a_storm() {
+    let report = play("pages", "1", "storm");
+    assert_eq!(report["verdict"], "fine");
+    assert!(report["retransmissions"].as_u64() > Some(0), "{report}");
+}

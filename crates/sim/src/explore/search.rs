@@ -102,7 +102,7 @@ impl Search {
             if self.visited.len as u64 >= self.rules.config.states_max {
                 return self.report(Verdict::TooMany, None);
             }
-            match self.layer(&layer) {
+            match self.layer(layer) {
                 Ok(next) => layer = next,
                 Err(finding) => {
                     let verdict = if finding.stuck { Verdict::Stuck } else { Verdict::Unsafe };
@@ -131,12 +131,12 @@ impl Search {
         self.canonical.fingerprint(world, &self.rules.config).max(1)
     }
 
-    /// All worlds one move behind these that were not seen before.
-    fn layer(&mut self, layer: &[World]) -> Result<Vec<World>, Box<Finding>> {
+    /// All worlds one move behind these that were not seen before. Each of these goes as soon as it was looked at: layers are large.
+    fn layer(&mut self, layer: Vec<World>) -> Result<Vec<World>, Box<Finding>> {
         let mut next = Vec::new();
         let mut moves = Vec::new();
         for world in layer {
-            let from = self.print(world);
+            let from = self.print(&world);
             world.moves(&self.rules, &mut moves);
             for &happens in &moves {
                 let mut after = world.clone();
@@ -154,6 +154,7 @@ impl Search {
                 if self.rules.config.live {
                     self.comes_to_rest(&after).map_err(|broken| self.finding(print, None, broken, true))?;
                 }
+                after.net.shrink_to_fit();
                 next.push(after);
             }
         }
