@@ -223,6 +223,12 @@ pub(crate) struct Sim {
     /// What the network does to frames.
     #[arg(long, default_value = "storm")]
     pub(crate) plan: String,
+    /// Of `explore`: which racks: `gate`, `all`, or a number.
+    #[arg(long, default_value = "gate", value_name = "RACKS")]
+    pub(crate) config: String,
+    /// Of `explore`: the smallest rack that shows what this guard is for, without it; an unknown name lists them.
+    #[arg(long, value_name = "GUARD")]
+    pub(crate) without: Option<String>,
     /// Print the report as one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
@@ -232,53 +238,13 @@ pub(crate) struct Sim {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum SimRun {
     /// One reliable connection.
-    /// Of `explore`: which racks: `gate`, `all`, or a number.
-    #[arg(long, default_value = "gate", value_name = "RACKS")]
-    pub(crate) config: String,
-    /// Of `explore`: the smallest rack that shows what this guard is for, without it; an unknown name lists them.
-    #[arg(long, value_name = "GUARD")]
-    pub(crate) without: Option<String>,
     Rc,
     /// Datagram requests with retransmission and de-duplication.
     Ud,
     /// A whole rack.
     Rack,
-}
     /// Hosts that share pages.
     Pages,
     /// Every state that the coherence protocol can reach in small racks; neither seeds nor plans.
     Explore,
 }
-
-/// `farmem trace`
-#[derive(Debug, Subcommand)]
-pub(crate) enum Trace {
-    /// Run a program under valgrind and write the pages it visits to a file. Fifty times slower than the program alone.
-    Record(TraceRecord),
-    /// Say what is in a trace.
-    Info(TraceInfo),
-}
-
-/// `farmem trace record`
-#[derive(Debug, Args)]
-#[command(after_help = "farmem trace record -o sort.trace -- sort big.txt")]
-pub(crate) struct TraceRecord {
-    /// Where to write it.
-    #[arg(short, long, value_name = "FILE")]
-    pub(crate) output: PathBuf,
-    /// Print what was recorded as one JSON object, after what the program prints.
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// The program and its arguments.
-    #[arg(required = true, last = true, value_name = "COMMAND")]
-    pub(crate) command: Vec<String>,
-}
-
-/// `farmem trace info`
-#[derive(Debug, Args)]
-pub(crate) struct TraceInfo {
-    /// The trace.
-    pub(crate) file: PathBuf,
-    /// Print one JSON object.
-    #[arg(long)]
-    pub(crate) json: bool,
