@@ -5,6 +5,7 @@
 //! traversals, with and without the switch's help. Every answer is checked. Exact counts come from racks in this process ([`Bed`]), the
 //! accelerator's table from its model.
 
+mod apps;
 mod compare;
 mod counts;
 mod coupled;

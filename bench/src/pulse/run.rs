@@ -1,5 +1,6 @@
 //! The whole benchmark: which parts there are, and how much of each.
 
+use super::apps::{TableStore, TimeSeries, WebService};
 use super::compare::{Compared, Effort, Fleet, Racks, Scenario, systems};
 use super::lookups::Lookups;
 use super::{coupled, engine, plots, scatter};
@@ -112,13 +113,33 @@ fn applications<R: Racks>(
     racks: &mut R,
     stretch: Duration,
 ) -> Result<Vec<Compared>, R::Failure> {
+    let sizes = if plan.quick { QUICK } else { FULL };
+    let web = WebService { records: sizes.users, in_flight: DEPTH };
+    let table = TableStore { records: sizes.records, operations: sizes.operations };
+    let (series, lookups) = (TimeSeries::new(sizes.points), Lookups::new(plan.quick));
     let mut compared = Vec::new();
     for nodes in NODES.iter().copied().filter(|&nodes| !plan.quick || nodes < 4) {
         let mut fleet = Fleet::new(racks, nodes);
-        compared.extend(one(plan, &mut fleet, nodes, stretch, &Lookups::new(plan.quick))?);
+        compared.extend(one(plan, &mut fleet, nodes, stretch, &web)?);
+        compared.extend(one(plan, &mut fleet, nodes, stretch, &table)?);
+        compared.extend(one(plan, &mut fleet, nodes, stretch, &series)?);
+        compared.extend(one(plan, &mut fleet, nodes, stretch, &lookups)?);
     }
     Ok(compared)
 }
+
+/// How much data the applications have.
+struct Sizes {
+    users: u64,
+    records: u64,
+    /// Of the table store: a twentieth of them are inserts, for which there is room.
+    operations: u64,
+    points: u64,
+}
+
+/// Tens of megabytes each: with a quarter of that for pages, far more than a processor caches for long.
+const FULL: Sizes = Sizes { users: 6_080, records: 100_000, operations: 400_000, points: 1_000_000 };
+const QUICK: Sizes = Sizes { users: 760, records: 5_000, operations: 40_000, points: 50_000 };
 
 /// Memory nodes of the racks that are started, as in PULSE's figure 7.
 const NODES: [u8; 3] = [1, 2, 4];
@@ -139,12 +160,13 @@ fn one<R: Racks, S: Scenario>(
             || (e2e && plan.wants(&format!("pulse.e2e.{name}.")))
             || (distributed && plan.wants(&format!("pulse.distributed.{name}.{mix}.n{nodes}.")))
     };
-    let mixes = scenario.mixes();
+    // Quickly, the one that stands for the application.
+    let mixes = if plan.quick { &scenario.mixes()[..1] } else { scenario.mixes() };
     let mut systems = systems(nodes, plan.quick, stretch);
     systems.retain(|system| mixes.iter().any(|mix| wanted(mix, system.name)));
     if systems.is_empty() {
         return Ok(Vec::new());
     }
-    let mix = |mix: &str| systems.iter().any(|system| wanted(mix, system.name));
+    let mix = |mix: &str| mixes.contains(&mix) && systems.iter().any(|system| wanted(mix, system.name));
     fleet.compare(scenario, &systems, plan.compare(), mix)
 }

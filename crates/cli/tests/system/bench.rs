@@ -41,7 +41,7 @@ fn pulse_compares_systems_on_racks_of_processes() {
             assert!(ids.contains(&id), "{id} is not in {ids:?}");
         }
     }
-    assert!(ids.iter().any(|id| id.starts_with("pulse.systems.lookups.uniform.n2.pulse_acc.")));
+    assert!(ids.iter().any(|id| id.starts_with("pulse.systems.lookups.zipfian.n2.pulse_acc.")));
     assert!(ids.iter().all(|id| id.starts_with("pulse.systems.lookups.")), "nothing else was asked for");
 }
 

@@ -1,0 +1,248 @@
+//! The three applications as they are measured: their data, their mixes, and where one ends and begins anew.
+
+use super::compare::Scenario;
+use super::station::App;
+use farmem::series::Columns;
+use farmem::ycsb::Workload;
+use farmem::{Client, Error, Layout, Rng};
+use farmem_tablestore::{Operation, Operations, Order, Store, VALUE_LEN};
+use farmem_timeseries::{Ask, Recording, Source, generate};
+use farmem_webservice::{OBJECT_LEN, Request, Requests, Service};
+use std::rc::Rc;
+
+/// The average way to a user (PULSE 6, table 3).
+const HOPS: u64 = 48;
+/// Every system gets the same operations.
+const SEED: u64 = 1;
+/// Bytes of a node of hash table, tree and series, and what a tree's inner nodes add to its leaves.
+const HASH_NODE: u64 = 64;
+const TREE_NODE: u64 = 256;
+const INNER: f64 = 1.0 / 15.0;
+
+/// PULSE's WebService: YCSB C, B and A.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WebService {
+    pub(super) records: u64,
+    pub(super) in_flight: usize,
+}
+
+impl Scenario for WebService {
+    type App = Serving;
+
+    fn name(&self) -> &'static str {
+        "webservice"
+    }
+
+    fn mixes(&self) -> &'static [&'static str] {
+        &["c", "b", "a"]
+    }
+
+    fn lay(&self, mix: &'static str, client: &mut Client) -> Result<Serving, Error> {
+        let &Self { records, in_flight } = self;
+        let settings = farmem_webservice::Settings { records, hops: HOPS, in_flight, check: true };
+        let service = Service::load(client, &settings, &mut |_, _| {})?;
+        let workload = match mix {
+            "a" => Workload::A,
+            "b" => Workload::B,
+            _ => Workload::C,
+        };
+        let requests = service.requests(workload, u64::MAX, SEED);
+        Ok(Serving { service, requests, records })
+    }
+}
+
+/// The web service at work.
+pub(super) struct Serving {
+    service: Service,
+    requests: Requests,
+    records: u64,
+}
+
+impl App for Serving {
+    type Task = Request;
+
+    fn working_set(&self) -> u64 {
+        self.records * (OBJECT_LEN as u64 + HASH_NODE)
+    }
+
+    fn next(&mut self) -> Request {
+        self.requests.next().expect("there is no end of requests")
+    }
+
+    fn ended(&mut self, task: Request) {
+        drop(task); // the service counts wrong answers itself
+    }
+
+    fn wrong(&self) -> u64 {
+        self.service.wrong_answers()
+    }
+
+    fn destroy(self, client: &mut Client) -> Result<(), Error> {
+        drop(self.requests);
+        self.service.destroy(client)
+    }
+}
+
+/// PULSE's WiredTiger: YCSB E, with values where they were inserted and with values in the order of their keys.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TableStore {
+    pub(super) records: u64,
+    /// Operations that there is room for: one in twenty inserts a record.
+    pub(super) operations: u64,
+}
+
+impl Scenario for TableStore {
+    type App = Storing;
+
+    fn name(&self) -> &'static str {
+        "tablestore"
+    }
+
+    fn mixes(&self) -> &'static [&'static str] {
+        &["e", "e_clustered"]
+    }
+
+    fn lay(&self, mix: &'static str, client: &mut Client) -> Result<Storing, Error> {
+        let &Self { records, operations } = self;
+        let values = if mix == "e" { Order::Insertion } else { Order::Clustered };
+        let layout = Layout::Partitioned;
+        let settings = farmem_tablestore::Settings { records, operations, values, layout, check: true };
+        let store = Store::load(client, &settings, &mut |_, _| {})?;
+        let operations = store.operations(records, operations, SEED);
+        Ok(Storing { store, operations, records })
+    }
+}
+
+/// The table store at work.
+pub(super) struct Storing {
+    store: Store,
+    operations: Operations,
+    records: u64,
+}
+
+/// Keys of a loaded leaf.
+const LEAF: u64 = 10;
+
+impl App for Storing {
+    type Task = Operation;
+
+    fn working_set(&self) -> u64 {
+        self.records * VALUE_LEN as u64 + tree(self.records.div_ceil(LEAF))
+    }
+
+    fn next(&mut self) -> Operation {
+        // A fast machine may use up its inserts: from then on it scans.
+        self.operations.next().unwrap_or_else(|| self.store.scan(0, 50))
+    }
+
+    fn ended(&mut self, task: Operation) {
+        drop(task); // the store counts wrong answers itself
+    }
+
+    fn wrong(&self) -> u64 {
+        self.store.wrong_answers()
+    }
+
+    fn destroy(self, client: &mut Client) -> Result<(), Error> {
+        drop(self.operations);
+        self.store.destroy(client)
+    }
+}
+
+/// PULSE's BTrDB: windows of 1 to 8 s, and windows as long as the shortest and the longest of its table 3 in nodes visited.
+#[derive(Clone, Debug)]
+pub(super) struct TimeSeries {
+    source: Rc<Source>,
+}
+
+impl TimeSeries {
+    /// What there is of a real recording, up to `points`, or a generated one.
+    pub(super) fn new(points: u64) -> Self {
+        let columns =
+            Columns { time: "time".into(), time_decimals: 6, value: "value".into(), value_decimals: 6 };
+        // One that cannot be read is the application's to complain of; what is measured is the same.
+        let generated = |_| Source { name: "a generated recording".into(), points: generate(points) };
+        Self { source: Rc::new(Source::find(None, &columns, points).unwrap_or_else(generated)) }
+    }
+}
+
+impl Scenario for TimeSeries {
+    type App = Asking;
+
+    fn name(&self) -> &'static str {
+        "timeseries"
+    }
+
+    fn mixes(&self) -> &'static [&'static str] {
+        &["8s", "1s", "2s", "4s", "38nodes", "227nodes"]
+    }
+
+    fn lay(&self, mix: &'static str, client: &mut Client) -> Result<Asking, Error> {
+        let points = &self.source.points;
+        let span = points.first().zip(points.last()).map_or((0, 1), |(first, last)| (first.time, last.time));
+        let per_point = (span.1 - span.0) / (points.len() as u64).max(1);
+        // A window visits the leaves it has and three or four nodes above them.
+        let of_leaves = |leaves: u64| leaves * farmem::series::LEAF_POINTS_MAX as u64 * per_point;
+        let width = match mix {
+            "1s" => SECOND,
+            "2s" => 2 * SECOND,
+            "4s" => 4 * SECOND,
+            "38nodes" => of_leaves(34),
+            "227nodes" => of_leaves(223),
+            _ => 8 * SECOND,
+        };
+        let recording = Recording::load(client, points, Layout::Partitioned, true)?;
+        let bytes = tree(points.len().div_ceil(farmem::series::LEAF_POINTS_MAX) as u64);
+        Ok(Asking { recording, rng: Rng::from_number(SEED), span, width, bytes, mix })
+    }
+}
+
+/// A second in the recording's ticks.
+const SECOND: u64 = 1_000_000;
+
+/// The recording at work.
+pub(super) struct Asking {
+    recording: Recording,
+    rng: Rng,
+    span: (u64, u64),
+    width: u64,
+    bytes: u64,
+    mix: &'static str,
+}
+
+impl App for Asking {
+    type Task = Ask;
+
+    fn working_set(&self) -> u64 {
+        self.bytes
+    }
+
+    fn next(&mut self) -> Ask {
+        let room = (self.span.1 - self.span.0).saturating_sub(self.width).saturating_add(1);
+        self.recording.window(self.span.0 + self.rng.next_u64() % room, self.width, self.mix)
+    }
+
+    fn ended(&mut self, task: Ask) {
+        drop(task); // the recording counts wrong answers itself
+    }
+
+    fn wrong(&self) -> u64 {
+        self.recording.wrong_answers()
+    }
+
+    fn destroy(self, client: &mut Client) -> Result<(), Error> {
+        self.recording.destroy(client)
+    }
+}
+
+/// Bytes of a tree of so many leaves.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "a number of bytes, far below 2^52"
+)]
+fn tree(leaves: u64) -> u64 {
+    let leaves = leaves * TREE_NODE;
+    leaves + (leaves as f64 * INNER) as u64
+}
