@@ -17,8 +17,14 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Start the roles of a rack as processes and print where they listen.
     Up(Up),
-    /// Load a dictionary into far memory and look every word up, by READs and by traversals.
+    /// Look every word of a dictionary in far memory up, by READs and by traversals, and run the three applications.
     Demo(Demo),
+    /// A web service whose users and their objects are in far memory: chained hash table, 8 KiB objects, YCSB A, B or C.
+    Webservice(farmem_webservice::Args),
+    /// A table whose index and values are in far memory: B+tree, values of 240 bytes, YCSB E.
+    Tablestore(farmem_tablestore::Args),
+    /// Windows of 1 s to 8 s over sensor data in far memory: sum, mean, min and max.
+    Timeseries(farmem_timeseries::Args),
     /// Measure, beside the raw operation in the same run.
     Bench {
         /// What to measure.

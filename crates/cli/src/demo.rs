@@ -1,8 +1,10 @@
-//! `farmem demo`: a dictionary in far memory, every word looked up by READs and by traversals, every answer checked.
+//! `farmem demo`: a dictionary in far memory, every word looked up by READs and by traversals; then the three applications on the same
+//! rack. Every answer is checked.
 
 mod sweep;
 mod words;
 
+use crate::apps;
 use crate::args::Demo;
 use crate::output::{self, Report};
 use crate::rack_file::{RackFile, Shape};
@@ -10,6 +12,7 @@ use crate::supervisor::Supervisor;
 use crate::{End, Failure, progress};
 use farmem::hash_table::{HashTable, Spread};
 use farmem::{Client, Placement, Rack, RackConfig, Transport, Waiting};
+use farmem_workload::Report as Application;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::time::Instant;
@@ -35,6 +38,7 @@ struct Shown {
     transport: &'static str,
     buckets: u64,
     rows: Vec<Row>,
+    applications: Vec<Application>,
     wrong_answers: u64,
     seconds: f64,
 }
@@ -82,6 +86,8 @@ impl Report for Shown {
             ]
         };
         let rows: Vec<_> = self.rows.iter().map(row).collect();
+        let applications: String =
+            self.applications.iter().map(|application| format!("\n{}", application.text())).collect();
         let verdict = match self.wrong_answers {
             0 => "every answer was right".to_owned(),
             n => format!("{} ANSWERS WERE WRONG", output::count(n)),
@@ -89,7 +95,7 @@ impl Report for Shown {
         format!(
             "{} words from {} in {} buckets on {} memory nodes, transport {}\n{}\
              packets: sent and received by this host; round trips: per look-up, seen by this host; p50, p99: one look-up at a time;\n\
-             look-ups/s: {DEPTH} at a time; ratio: look-ups/s beside the READs of the same table.\n{verdict}; {:.1} s in all\n",
+             look-ups/s: {DEPTH} at a time; ratio: look-ups/s beside the READs of the same table.\n{applications}\n{verdict}; {:.1} s in all\n",
             output::count(self.words),
             self.source,
             output::count(self.buckets),
@@ -143,6 +149,8 @@ fn on_rack(config: RackConfig, words: Words, start: Instant) -> Result<Shown, Fa
         wrong += worked?;
         destroyed?;
     }
+    let applications = apps::all(&mut client, transport, words.len() as u64)?;
+    wrong += applications.iter().map(|application| application.wrong_answers).sum::<u64>();
     Ok(Shown {
         words: words.len() as u64,
         source: words.source().to_owned(),
@@ -150,6 +158,7 @@ fn on_rack(config: RackConfig, words: Words, start: Instant) -> Result<Shown, Fa
         transport,
         buckets,
         rows,
+        applications,
         wrong_answers: wrong,
         seconds: start.elapsed().as_secs_f64(),
     })

@@ -4,6 +4,7 @@
 //! (`output`). Exit codes: 0 fine, 1 found a violation, 2 usage or environment; of `sim` also 3 unsafe, 4 stuck,
 //! 5 a role crashed.
 
+mod apps;
 mod args;
 mod bench;
 mod compile;
@@ -68,6 +69,9 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Up(args) => up::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Webservice(args) => apps::finish(farmem_webservice::run(&args), args.plan.json),
+        Command::Tablestore(args) => apps::finish(farmem_tablestore::run(&args), args.plan.json),
+        Command::Timeseries(args) => apps::finish(farmem_timeseries::run(&args), args.plan.json),
         Command::Bench { bench: Bench::Net(args) } => bench::net(&args),
         Command::Bench { bench: Bench::Pulse(args) } => bench::pulse(&args),
         Command::Compile(args) => compile::run(&args),

@@ -196,7 +196,7 @@ impl Task for Crowd {
     fn next(&mut self, exchange: &mut Exchange) -> Result<Next, Error> {
         self.step += 1;
         match self.step {
-            1 if self.number % 5 == 0 => return Ok(Next::Alone),
+            1 if self.number.is_multiple_of(5) => return Ok(Next::Alone),
             1..=3 => {
                 if exchange.take().is_none() {
                     self.between.set(self.between.get() + 1);

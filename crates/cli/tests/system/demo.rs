@@ -78,6 +78,19 @@ fn the_counts_are_exact() {
     }
 }
 
+/// The three applications follow, on the same rack, and every answer of theirs was checked.
+#[test]
+fn the_applications_are_shown() {
+    let shown = run(&["demo", "--json", "--limit", "300"]).json();
+    let applications = shown["applications"].as_array().unwrap();
+    let names: Vec<_> = applications.iter().map(|report| report["application"].as_str().unwrap()).collect();
+    assert_eq!(names, ["webservice", "tablestore", "timeseries"]);
+    for report in applications {
+        assert_eq!((&report["checked"], &report["wrong_answers"]), (&true.into(), &0.into()), "{report}");
+        assert_eq!((&report["operations"], &report["transport"]), (&100.into(), &"udp".into()));
+    }
+}
+
 /// Without a dictionary the words are generated, and it says so.
 #[test]
 fn the_words_have_a_source() {

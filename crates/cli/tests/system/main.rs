@@ -2,6 +2,7 @@
 //!
 //! Every test has a directory and loopback addresses of its own, so they run beside each other and beside a rack of yours.
 
+mod apps;
 mod arguments;
 mod bench;
 mod clients;

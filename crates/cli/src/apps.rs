@@ -1,0 +1,73 @@
+//! `farmem webservice`, `tablestore` and `timeseries`: the applications of `apps/`, and the three together for the demonstration.
+
+use crate::output::{self, Report as Printed};
+use crate::{End, Failure};
+use farmem::Client;
+use farmem::series::Columns;
+use farmem_tablestore as tablestore;
+use farmem_timeseries as timeseries;
+use farmem_webservice as webservice;
+use farmem_workload::{Load, Place, Report};
+
+/// The report of an application, as every command prints its own.
+impl Printed for Report {
+    fn text(&self) -> String {
+        Self::text(self)
+    }
+}
+
+impl From<farmem_workload::Failure> for Failure {
+    fn from(failure: farmem_workload::Failure) -> Self {
+        Self::environment(failure.message, failure.remedy)
+    }
+}
+
+/// Prints what an application says.
+pub(crate) fn finish(result: Result<Report, farmem_workload::Failure>, json: bool) -> Result<End, Failure> {
+    let report = result?;
+    output::print(&report, json);
+    Ok(if report.wrong_answers == 0 { End::Fine } else { End::Violation })
+}
+
+/// Operations under way at once.
+const IN_FLIGHT: usize = 32;
+/// Users of the web service at most: 128 buckets of 95.
+const USERS_MAX: u64 = 12_160;
+/// Records of the table store at most.
+const RECORDS_MAX: u64 = 100_000;
+/// Points of the recording at most.
+const POINTS_MAX: u64 = 1_000_000;
+
+/// The three applications, one after the other, on the rack of `client`; as large as `size`, a number of words, up to their full sizes.
+pub(crate) fn all(client: &mut Client, transport: &'static str, size: u64) -> Result<Vec<Report>, Failure> {
+    let load = |operations: u64| Load {
+        operations: operations.max(100),
+        in_flight: IN_FLIGHT,
+        policy: Place::Auto,
+        seed: 1,
+        check: true,
+    };
+    let requests = load((size / 20).min(20_000));
+    let settings = webservice::Settings {
+        records: (size / 10).clamp(95, USERS_MAX),
+        hops: 48,
+        in_flight: IN_FLIGHT,
+        check: true,
+    };
+    let web = webservice::serve(client, transport, &settings, webservice::Mix::A, &requests)?;
+
+    let operations = load((size / 100).min(4000));
+    let settings = tablestore::Settings {
+        records: size.clamp(1000, RECORDS_MAX),
+        operations: operations.operations,
+        values: tablestore::Order::Insertion,
+        layout: farmem::Layout::Partitioned,
+        check: true,
+    };
+    let table = tablestore::serve(client, transport, &settings, &operations)?;
+
+    let columns = Columns { time_decimals: 6, ..Columns::default() };
+    let source = timeseries::Source::find(None, &columns, (size * 4).clamp(2000, POINTS_MAX))?;
+    let series = timeseries::serve(client, transport, &source, &load((size / 20).min(20_000)))?;
+    Ok(vec![web, table, series])
+}

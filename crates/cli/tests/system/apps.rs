@@ -1,0 +1,118 @@
+//! The applications as commands, over a rack of processes: right answers, exact counts, nothing left behind.
+
+use crate::process::{Dir, run};
+use crate::rack::Description;
+use serde_json::Value;
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no count"))
+}
+
+/// Runs an application twice on one rack, and answers its second report, when every memory node knows its programs.
+fn on_a_rack(test: &str, arguments: &[&str]) -> Value {
+    let description = Description::new(test, "udp");
+    let mut up = description.up();
+    let file = description.file();
+    let arguments = [arguments, &["--json", "--in-flight", "8", "--rack", &file]].concat();
+    run(&arguments).json();
+    let report = run(&arguments).json();
+    assert_eq!((&report["wrong_answers"], &report["checked"]), (&0.into(), &true.into()), "{report}");
+    assert_eq!((&report["memory_nodes"], &report["transport"]), (&2.into(), &"udp".into()));
+    let of_rows: u64 = report["rows"].as_array().unwrap().iter().map(|row| number(&row["operations"])).sum();
+    assert_eq!(of_rows, number(&report["operations"]));
+    assert_eq!(description.overview()["vmas"], Value::Array(vec![]), "its memory is freed");
+    assert!(up.is_whole());
+    assert_eq!(up.stop().code, Some(0));
+    report
+}
+
+/// The programs are known by hash, but each client learns once that a memory node knows one: so many requests more at most.
+const FIRST_REQUESTS: u64 = 8;
+
+#[test]
+fn the_web_service_takes_two_round_trips() {
+    let report = on_a_rack(
+        "webservice",
+        &["webservice", "--records", "190", "--operations", "400", "--workload", "A", "--policy", "offload"],
+    );
+    for row in report["rows"].as_array().unwrap() {
+        let (n, trips) = (number(&row["operations"]), number(&row["round_trips"]));
+        assert!((2 * n..=2 * n + FIRST_REQUESTS).contains(&trips), "{row}");
+        assert_eq!((number(&row["offloaded"]), number(&row["at_host"])), (n, 0));
+        assert!(number(&row["iterations"]) > 20 * n, "{row}");
+    }
+}
+
+/// The same table, wherever traversals run; at the host each node is a round trip.
+#[test]
+fn the_table_store_scans_beside_inserts() {
+    let arguments = ["tablestore", "--records", "2000", "--operations", "300", "--policy"];
+    let offloaded = on_a_rack("tablestore", &[&arguments[..], &["offload"]].concat());
+    let at_host = on_a_rack("tablestore-host", &[&arguments[..], &["host"]].concat());
+    let of = |report: &Value, name: &str, what: &str| {
+        let rows = report["rows"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["operation"] == name).unwrap_or_else(|| panic!("{report}"));
+        number(&row[what])
+    };
+    for name in ["scan", "insert"] {
+        assert_eq!(
+            of(&offloaded, name, "operations"),
+            of(&at_host, name, "operations"),
+            "one seed, one sequence"
+        );
+        assert_eq!(of(&offloaded, name, "at_host"), 0);
+        assert_eq!(of(&at_host, name, "offloaded"), 0);
+        assert!(of(&at_host, name, "round_trips") > of(&offloaded, name, "round_trips"));
+    }
+    // Up to eight requests along the leaves, one more round trip for the last values.
+    let scans = of(&offloaded, "scan", "operations");
+    assert!(of(&offloaded, "scan", "round_trips") <= 9 * scans + FIRST_REQUESTS);
+}
+
+#[test]
+fn a_window_is_one_round_trip() {
+    let dir = Dir::new("timeseries-data");
+    let mut text = String::from("utc,volt\n");
+    for n in 0..3000 {
+        text += &format!("{}.{:02},{}.5\n", 1000 + n / 100, n % 100, 230 + n % 7);
+    }
+    let file = dir.file("points.csv", &text);
+    let data = ["timeseries", "--data", &file, "--time", "utc", "--value", "volt", "--value-decimals", "1"];
+    let report =
+        on_a_rack("timeseries", &[&data[..], &["--operations", "500", "--policy", "offload"]].concat());
+    assert!(report["workload"].as_str().unwrap().contains("3000 points of points.csv"), "{report}");
+    let trips: u64 = report["rows"].as_array().unwrap().iter().map(|row| number(&row["round_trips"])).sum();
+    assert!((500..=500 + FIRST_REQUESTS).contains(&trips), "{report}");
+}
+
+/// Without a rack each makes one in its own process; people read a table.
+#[test]
+fn the_tables_are_for_people() {
+    for (arguments, words) in [
+        (&["webservice", "--records", "95", "--operations", "50"][..], "YCSB C on 95 users"),
+        (&["tablestore", "--records", "500", "--operations", "50"], "YCSB E on 500 records"),
+        (&["timeseries", "--records", "2000", "--operations", "50"], "sum, mean, min and max"),
+    ] {
+        let ended = run(arguments);
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        for words in [words, "4 memory nodes, transport in this process", "every answer was right"] {
+            assert!(ended.stdout.contains(words), "{words:?} is not in {}", ended.stdout);
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    run(&["webservice", "--rack", "/no/such/rack.toml"]).refuses(&["/no/such/rack.toml"]);
+    run(&["timeseries", "--data", "/no/such/points.csv"])
+        .refuses(&["/no/such/points.csv", "name another file"]);
+    run(&["timeseries", "--data", "/etc/hostname"]).refuses(&["neither .csv nor .parquet"]);
+    for wrong in [
+        &["webservice", "--workload", "E"][..],
+        &["webservice", "--records", "0"],
+        &["tablestore", "--in-flight", "0"],
+        &["timeseries", "--policy", "nowhere"],
+    ] {
+        assert_eq!(run(wrong).code, Some(2), "{wrong:?}");
+    }
+}
