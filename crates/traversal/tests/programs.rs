@@ -256,8 +256,8 @@ proptest! {
         let scratch = [add, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
         let mut state = State { cur_ptr: VirtAddr(addrs[0]), scratch };
         let mut serve = |addr, access: Access<'_>| memory.serve(addr, access);
-        let end = pieces.iter().cycle().map(|piece| run_storing(&program, &mut serve, &mut state, *piece).end);
-        prop_assert_eq!(end.skip_while(|end| *end == End::IterationLimit).next(), Some(End::Return));
+        let mut ends = pieces.iter().cycle().map(|piece| run_storing(&program, &mut serve, &mut state, *piece).end);
+        prop_assert_eq!(ends.find(|end| *end != End::IterationLimit), Some(End::Return));
         prop_assert_eq!((words(&state)[1], state.cur_ptr.0), (values.len() as u64, *addrs.last().expect("one")));
         prop_assert_eq!(&memory.bytes, &expected);
     }

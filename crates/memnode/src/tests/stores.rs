@@ -129,7 +129,7 @@ fn each_visit_runs_once() {
         let state = Traverse { cur_ptr: addr(start), iterations, ..begin };
         visit(Header { hops, ..header(ALICE, 1) }, state)
     };
-    let mut went_on = |bench: &mut Bench, frame: &[u8], iterations: u32| {
+    let went_on = |bench: &mut Bench, frame: &[u8], iterations: u32| {
         bench.hear(Port::SWITCH, frame);
         let [(Port::SWITCH, sent)] = &bench.sent[..] else { panic!("to the switch, not {:?}", bench.sent) };
         let Body::Traverse(state) = parse(sent, endpoint(1)).body else { panic!("a traversal") };
