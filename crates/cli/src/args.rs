@@ -37,6 +37,9 @@ pub(crate) enum Command {
     Doctor(Doctor),
     /// Play roles in a simulated world with faults, repeatable from a seed.
     Sim(Sim),
+    /// Record what a program does with its memory, for replays over simulated racks.
+    #[command(subcommand)]
+    Trace(Trace),
     /// Serve as one role of a rack (started by `farmem up`).
     #[command(hide = true)]
     Role(Role),
@@ -253,4 +256,38 @@ pub(crate) enum SimRun {
     Pages,
     /// Every state that the coherence protocol can reach in small racks; neither seeds nor plans.
     Explore,
+}
+
+/// `farmem trace`
+#[derive(Debug, Subcommand)]
+pub(crate) enum Trace {
+    /// Run a program under valgrind and write the pages it visits to a file. Fifty times slower than the program alone.
+    Record(TraceRecord),
+    /// Say what is in a trace.
+    Info(TraceInfo),
+}
+
+/// `farmem trace record`
+#[derive(Debug, Args)]
+#[command(after_help = "farmem trace record -o sort.trace -- sort big.txt")]
+pub(crate) struct TraceRecord {
+    /// Where to write it.
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+    /// Print what was recorded as one JSON object, after what the program prints.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The program and its arguments.
+    #[arg(required = true, last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<String>,
+}
+
+/// `farmem trace info`
+#[derive(Debug, Args)]
+pub(crate) struct TraceInfo {
+    /// The trace.
+    pub(crate) file: PathBuf,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
 }

@@ -33,7 +33,7 @@ impl Report for Account {
             row("instructions", count(e.instructions)),
             row("on the longest path (N)", count(e.longest_path)),
             row("checked when they run", count(e.indexed_accesses)),
-            row("stores to the node", e.stores.map_or("none: read-only".to_owned(), count)),
+            row("stores to the node", e.stores.map_or_else(|| "none: read-only".to_owned(), count)),
             row("RANK and MATCH", count(e.searches)),
             row("code size", format!("{} B", count(e.code_bytes))),
             row("logic, t_c", picoseconds(*logic_ps)),

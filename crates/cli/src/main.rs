@@ -17,6 +17,7 @@ mod rack_file;
 mod role;
 mod sim;
 mod supervisor;
+mod trace;
 mod up;
 
 use args::{Bench, Cli, Command};
@@ -77,6 +78,7 @@ fn main() -> ExitCode {
         Command::Compile(args) => compile::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Sim(args) => sim::run(&args),
+        Command::Trace(args) => trace::run(&args),
         Command::Role(args) => role::run(&args),
     };
     match result {

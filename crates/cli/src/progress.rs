@@ -24,7 +24,8 @@ pub(crate) fn bar(what: &'static str, total: u64) -> ProgressBar {
 /// A count of what has no end in sight, called `what`.
 pub(crate) fn spinner(what: &'static str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
-    let style = ProgressStyle::with_template("{spinner} {msg} {human_pos} {per_sec}").expect("the template is constant");
+    let style = ProgressStyle::with_template("{spinner} {msg} {human_pos} {per_sec}")
+        .expect("the template is constant");
     bar.set_style(style);
     bar.set_message(what);
     bar

@@ -16,7 +16,6 @@ fn output(name: &str) -> PathBuf {
 }
 
 fn compile(args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_farmem"));
     let farmem = env!("CARGO_BIN_EXE_farmem");
     Command::new(farmem).current_dir(iterators()).arg("compile").args(args).output().expect("it starts")
 }

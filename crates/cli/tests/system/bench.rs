@@ -16,7 +16,10 @@ fn ids(report: &Value, bench: &str) -> Vec<String> {
         assert!(FIELDS.iter().all(|field| fields.contains_key(*field)), "{row}");
         assert!(fields.keys().all(|field| FIELDS.contains(&field.as_str()) || field == "why"), "{row}");
         for field in ["value", "baseline", "ratio", "p50", "p99"] {
-            assert!(row[field].is_null() || row[field].as_f64() > Some(0.0) || row[field] == 0.0, "{field}: {row}");
+            assert!(
+                row[field].is_null() || row[field].as_f64() > Some(0.0) || row[field] == 0.0,
+                "{field}: {row}"
+            );
         }
         assert!(row["value"].is_f64() || row["why"].is_string(), "a figure, or why there is none: {row}");
         assert_eq!(row["ratio"].is_f64(), row["value"].is_f64() && row["baseline"].is_f64(), "{row}");
@@ -34,7 +37,10 @@ fn ids(report: &Value, bench: &str) -> Vec<String> {
 /// measured, a wrong one ends the command with 1.
 #[test]
 fn pulse_compares_systems_on_racks_of_processes() {
-    let ids = ids(&run(&["bench", "pulse", "--quick", "--json", "--only", "pulse.systems.lookups"]).json(), "pulse");
+    let ids = ids(
+        &run(&["bench", "pulse", "--quick", "--json", "--only", "pulse.systems.lookups"]).json(),
+        "pulse",
+    );
     for system in ["cache25", "reads", "rpc", "pulse"] {
         for what in ["latency", "throughput", "throughput.alone"] {
             let id = format!("pulse.systems.lookups.zipfian.n1.{system}.{what}");

@@ -15,3 +15,4 @@ mod process;
 mod rack;
 mod refusals;
 mod sim;
+mod trace;

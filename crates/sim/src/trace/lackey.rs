@@ -2,20 +2,19 @@
 //! when a thread begins to run.
 
 use super::Event;
+use std::ffi::OsString;
 use std::io::{self, BufRead};
+use std::path::Path;
 use thiserror::Error;
 
-/// The arguments to valgrind for a trace on file descriptor `fd`; the program and its arguments follow them.
+/// The arguments to valgrind for a trace into the file or pipe `log`; the program and its arguments follow them.
 #[must_use]
-pub fn arguments(fd: i32) -> [String; 5] {
-    [
-        "--tool=lackey".to_owned(),
-        "--trace-mem=yes".to_owned(),
-        "--trace-sched=yes".to_owned(),
-        // A child of fork would write between our lines.
-        "--child-silent-after-fork=yes".to_owned(),
-        format!("--log-fd={fd}"),
-    ]
+pub fn arguments(log: &Path) -> [OsString; 5] {
+    let mut log_file = OsString::from("--log-file=");
+    log_file.push(log);
+    // A child of fork would write between our lines.
+    let silent = "--child-silent-after-fork=yes";
+    ["--tool=lackey".into(), "--trace-mem=yes".into(), "--trace-sched=yes".into(), silent.into(), log_file]
 }
 
 /// Why the lines could not be read on.
