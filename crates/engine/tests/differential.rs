@@ -220,7 +220,7 @@ fn every_search() {
             for _ in 0..40 {
                 let mut next = || {
                     chance = chance.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-                    (chance >> 33) as u8
+                    chance.to_le_bytes()[5]
                 };
                 // Few different bytes, so that keys are met; among them those with the top bit set.
                 let window: Vec<u8> =

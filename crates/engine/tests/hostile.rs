@@ -26,7 +26,10 @@ fn machine_code_does_what_the_interpreter_does() {
     let (mut done, mut programs, mut storing, mut searching, mut refused) = (0, 0_u64, 0_u64, 0_u64, 0_u64);
     while done < cases {
         let bytes = match chance.below(3) {
-            0 => damaged(&mut chance, &good[programs as usize % good.len()]),
+            0 => {
+                let from = &good[chance.below(good.len())];
+                damaged(&mut chance, from)
+            }
             _ => {
                 let most = if chance.below(100) == 0 { 511 } else { 40 };
                 let slots = 1 + chance.below(most);
@@ -44,7 +47,7 @@ fn machine_code_does_what_the_interpreter_does() {
         storing += u64::from(program.stores());
         searching += u64::from(program.instructions().any(|insn| matches!(insn, Insn::Search { .. })));
     }
-    println!(
+    eprintln!(
         "{done} cases: {programs} programs, {storing} that store, {searching} that search; {refused} refused"
     );
     assert!(storing > programs / 10 && searching > programs / 10, "{storing} and {searching} of {programs}");

@@ -351,7 +351,9 @@ impl Areas<'_> {
         let mut elements = elements.map(|bytes| bytes.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b)));
         let found = match search.op {
             SearchOp::Rank => elements.filter(|&element| element <= key).count(),
-            SearchOp::Match => elements.position(|element| element == key).unwrap_or_else(|| search.count.into()),
+            SearchOp::Match => {
+                elements.position(|element| element == key).unwrap_or_else(|| search.count.into())
+            }
         };
         found as u64
     }

@@ -43,7 +43,7 @@ fn sent(bench: &Bench) -> Vec<(Port, PageMessage<'_>)> {
 #[test]
 fn a_page_goes_out_in_parts() {
     let mut bench = Bench::ready();
-    let bytes: Vec<u8> = (0..PAGE_LEN).map(|at| (at % 251) as u8).collect();
+    let bytes: Vec<u8> = (0..=250).cycle().take(PAGE_LEN).collect();
     bench.put(addr(0x1000), &bytes);
     bench.hear(Port::SWITCH, &frame(PageBody::Read(read(4))));
     assert_eq!(bench.notes.last(), Some(&Note::PageServed));
