@@ -82,7 +82,9 @@ impl Switch {
             Ok(Sender::Host(session)) if PageMessage::is(datagram.payload) => {
                 self.page_of_host(session, datagram.payload, out)
             }
-            Ok(Sender::Node(_)) if PageMessage::is(datagram.payload) => self.page_of_node(datagram.payload, out),
+            Ok(Sender::Node(_)) if PageMessage::is(datagram.payload) => {
+                self.page_of_node(datagram.payload, out)
+            }
             Ok(Sender::Host(session)) => self.request(session, datagram.payload, out),
             Ok(Sender::Node(node)) => self.continuation(node, datagram.payload, out),
             Err(reason) => Note::Dropped(reason),

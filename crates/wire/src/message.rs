@@ -14,7 +14,9 @@ mod page_message;
 mod traverse;
 mod update;
 
-pub use coherence::{Data, Done, Get, Grant, Part, Read, Recall, RecallAck, Refusal, WriteBack, WriteBackAck};
+pub use coherence::{
+    Data, Done, Get, Grant, Part, Read, Recall, RecallAck, Refusal, WriteBack, WriteBackAck,
+};
 pub use page::{
     Access, CACHING_HOSTS_MAX, FetchId, HostSet, PAGE_LEN, PAGE_SHIFT, Page, REGION_ORDER_MAX, Region, Seq,
 };
