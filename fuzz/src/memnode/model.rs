@@ -3,10 +3,10 @@
 use super::walks::Walk;
 use super::{HOME, Outcome, PROGRAMS, only};
 use farmem_machine::Port;
-use farmem_memnode::{DropReason, Note, region_read_len_max};
+use farmem_memnode::{Counted, DropReason, Note, region_read_len_max};
 use farmem_transport::{PeerChange, ud};
 use farmem_traversal::Program;
-use farmem_wire::message::{Update, Updates};
+use farmem_wire::message::{PageMessage, Update, Updates};
 use farmem_wire::{
     AtomicEth, Body, Domain, Extension, Header, Message, Opcode, Packet, Perm, Pmtu, ProgramHash, Psn, Qpn,
     RequestId, Rkey, Status, VirtAddr,
@@ -75,7 +75,7 @@ impl Model {
     /// sends must go to who asked and hold what they may know.
     pub(super) fn judge(&mut self, port: Port, frame: &[u8], outcome: &Outcome, now: &[u8]) {
         let moved = match Packet::parse(frame) {
-            Ok(packet) if packet.bth.opcode.is_ud() => self.on_datagram(port, &packet, outcome),
+            Ok(packet) if packet.bth.opcode.is_ud() => self.on_datagram(port, &packet, outcome, now),
             Ok(packet) => {
                 self.on_verb(port, &packet, outcome, now);
                 false
@@ -94,10 +94,17 @@ impl Model {
     }
 
     /// Answers whether it was a batch of updates in its turn.
-    fn on_datagram(&mut self, port: Port, packet: &Packet<'_>, outcome: &Outcome) -> bool {
+    fn on_datagram(&mut self, port: Port, packet: &Packet<'_>, outcome: &Outcome, now: &[u8]) -> bool {
         let message = Message::parse(packet.payload).ok().filter(|message| !message.header.response);
         let ours = matches!(packet.ext, Extension::Deth(deth)
             if (packet.bth.dest_qp, deth.qkey) == (HOME.endpoint.qpn, HOME.endpoint.qkey));
+        if ours && port == Port::SWITCH && PageMessage::is(packet.payload) {
+            // A page that was lent may come back; every other page message leaves the store as it is.
+            if outcome.notes.contains(&Note::PageWritten(Counted::Yes)) {
+                self.bytes = now.to_vec();
+            }
+            return false;
+        }
         let Some(message) = message.filter(|_| ours) else {
             assert!(outcome.sent.is_empty(), "what is not for the node is not answered");
             return false;

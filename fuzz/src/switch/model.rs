@@ -93,6 +93,7 @@ impl Model {
         let (addr, len, perm) = match message.body {
             Body::RegionRead { addr, len, .. } => (addr.0, len, Perm::Read),
             Body::RegionWrite { addr, len, .. } => (addr.0, len, Perm::ReadWrite),
+            Body::Traverse(state) if state.program.stores() => (state.cur_ptr.0, 1, Perm::ReadWrite),
             Body::Traverse(state) => (state.cur_ptr.0, 1, Perm::Read),
             Body::Update(_) => return None,
         };
@@ -112,6 +113,10 @@ impl Model {
     /// Judges what the switch made of a frame.
     pub(super) fn judge(&mut self, expected: Expected, switch: &Switch, outcome: &Outcome) {
         let [note] = outcome.notes[..] else { panic!("one note for each frame: {outcome:?}") };
+        if matches!(note, Note::Page(_) | Note::PageRefused(_) | Note::PageForwarded { .. }) {
+            // The directory is closed in these stories: whatever is said of pages, no table changes.
+            return self.unchanged(switch, outcome);
+        }
         match expected {
             Expected::Forwarded(node, peer, bytes) => {
                 let (to, message) = only(outcome);
