@@ -1,9 +1,11 @@
 //! All systems beside each other on one application: who takes part, rounds in turn, and the rows of what came of it.
 
-use super::station::{App, Figures, How, NodeKind, Station, System};
+use super::station::{App, Figures, How, NodeKind, Shared, Station, System};
 use crate::{Row, rate_row, to_f64};
 use farmem::{Client, Error, Rack};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// Where racks come from.
@@ -125,18 +127,48 @@ impl<'r, R: Racks> Fleet<'r, R> {
         for (at, mix) in scenario.mixes().iter().copied().enumerate().filter(|(_, mix)| is_wanted(mix)) {
             let what = format!("{} {mix}, {} memory nodes", scenario.name(), self.nodes);
             self.racks.progress(&format!("{what}: load"));
-            let mut stations = Vec::new();
-            for system in systems {
-                let rack = self.started[&system.node].as_ref();
-                // Each has data of its own: what a cache has changed, others would not see.
-                stations.push(Station::new(*system, rack, |client| scenario.lay(mix, client))?);
-            }
+            let stations = self.lay(scenario, systems, mix)?;
             self.racks.progress(&what);
             let systems = take_turns(stations, effort)?;
             let (scenario, nodes) = (scenario.name(), self.nodes);
             compared.push(Compared { scenario, mix, is_main: at == 0, nodes, systems });
         }
         Ok(compared)
+    }
+}
+
+impl<R: Racks> Fleet<'_, R> {
+    /// A station for each system. Those that offload are laid out first, on a rack that is as empty as any other's, and on one rack they
+    /// have the same data: how often a traversal crosses is a matter of where nodes lie. The others have data of their own: what a cache
+    /// has changed, nobody else would see.
+    fn lay<S: Scenario>(
+        &self,
+        scenario: &S,
+        systems: &[System],
+        mix: &'static str,
+    ) -> Result<Vec<Station<S::App>>, Error> {
+        let mut order: Vec<usize> = (0..systems.len()).collect();
+        order.sort_by_key(|&at| !systems[at].offloads());
+        let mut laid: BTreeMap<NodeKind, Shared<S::App>> = BTreeMap::new();
+        let mut stations: Vec<(usize, Station<S::App>)> = Vec::new();
+        for at in order {
+            let system = systems[at];
+            let rack = self.started[&system.node].as_ref();
+            let known = laid.get(&system.node).filter(|_| system.offloads()).cloned();
+            let station = Station::new(system, rack, |client| match known {
+                Some(app) => Ok(app),
+                None => {
+                    let app = Rc::new(RefCell::new(scenario.lay(mix, client)?));
+                    if system.offloads() {
+                        laid.insert(system.node, Rc::clone(&app));
+                    }
+                    Ok(app)
+                }
+            })?;
+            stations.push((at, station));
+        }
+        stations.sort_by_key(|(at, _)| *at);
+        Ok(stations.into_iter().map(|(_, station)| station).collect())
     }
 }
 
@@ -202,6 +234,12 @@ impl Compared {
                 of(|b| &b.alone),
                 figures.latency.len(),
             ));
+            // What goes further than a cache are its misses.
+            if !name.starts_with("cache") {
+                let n = figures.latency.len();
+                let trips = to_f64(figures.round_trips) / to_f64(n);
+                rows.push(Row::figure(id("round_trips"), "per operation", trips, n));
+            }
             if figures.pages > 0 {
                 let pages = to_f64(figures.pages) / to_f64(figures.operations);
                 rows.push(Row::figure(id("misses"), "pages/operation", pages, figures.operations));

@@ -7,6 +7,7 @@ use farmem::{Client, ClientOptions, Error, Policy, Rack, Task};
 use std::cell::RefCell;
 use std::iter::from_fn;
 use std::num::NonZero;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// What a memory node runs traversals with.
@@ -69,6 +70,9 @@ pub(super) struct System {
     pub(super) how: How,
 }
 
+/// An application that stations work on in turns.
+pub(super) type Shared<A> = Rc<RefCell<A>>;
+
 /// The protection domain of all of them.
 const DOMAIN: &str = "bench";
 
@@ -76,7 +80,8 @@ const DOMAIN: &str = "bench";
 pub(super) struct Station<A> {
     pub(super) system: System,
     memory: Memory,
-    app: A,
+    /// Stations that see memory alike may have the same, since they take turns.
+    app: Shared<A>,
     pub(super) figures: Figures,
 }
 
@@ -96,16 +101,25 @@ pub(super) struct Figures {
     /// Operations in all, and those whose answer was wrong.
     pub(super) operations: u64,
     pub(super) wrong: u64,
+    /// Round trips one after the other, of operations one at a time.
+    pub(super) round_trips: u64,
     /// Pages fetched in measured rounds.
     pub(super) pages: u64,
 }
 
+impl System {
+    /// True when traversals run at the memory nodes. What such systems do depends on where data lie, so they are compared on the same.
+    pub(super) const fn offloads(&self) -> bool {
+        matches!(self.how, How::Offloaded | How::Returning)
+    }
+}
+
 impl<A: App> Station<A> {
-    /// A client of `rack` that works on what `lay` lays out for it.
+    /// A client of `rack` that works on what `lay` lays out for it, or has laid out for another.
     pub(super) fn new(
         system: System,
         rack: &Rack,
-        lay: impl FnOnce(&mut Client) -> Result<A, Error>,
+        lay: impl FnOnce(&mut Client) -> Result<Shared<A>, Error>,
     ) -> Result<Self, Error> {
         let hops_max = match system.how {
             How::Returning => NonZero::<u8>::MIN,
@@ -115,7 +129,7 @@ impl<A: App> Station<A> {
         let app = lay(&mut client)?;
         let memory = match system.how {
             How::Cached { percent } => {
-                Memory::Cached(Box::new(Paged::new(client, share(app.working_set(), percent))))
+                Memory::Cached(Box::new(Paged::new(client, share(app.borrow().working_set(), percent))))
             }
             How::Reads => Memory::Direct(Box::new(client), Policy::Host),
             How::Offloaded | How::Returning => Memory::Direct(Box::new(client), Policy::Offload),
@@ -143,7 +157,7 @@ impl<A: App> Station<A> {
         let before = self.fetched();
         let (mut busy, mut operations) = (Duration::ZERO, 0);
         while busy < slice {
-            let mut task = self.app.next();
+            let mut task = self.app.borrow_mut().next();
             let took = match &mut self.memory {
                 Memory::Cached(paged) => run_one(&mut **paged, &mut task, &Policy::Host)?,
                 Memory::Direct(client, policy) => run_one(&mut **client, &mut task, policy)?,
@@ -151,7 +165,8 @@ impl<A: App> Station<A> {
             self.figures.latency.record(took.latency);
             busy += took.latency;
             operations += 1;
-            self.app.ended(task);
+            self.figures.round_trips += took.round_trips;
+            self.app.borrow_mut().ended(task);
         }
         self.figures.alone.push(to_f64(operations) / busy.as_secs_f64());
         self.figures.operations += operations;
@@ -164,7 +179,7 @@ impl<A: App> Station<A> {
         let before = self.fetched();
         let mut operations = 0;
         let begin = Instant::now();
-        let app = RefCell::new(&mut self.app);
+        let app = &self.app;
         let tasks = from_fn(|| (begin.elapsed() < slice).then(|| app.borrow_mut().next()));
         let done = |task, _| {
             operations += 1;
@@ -181,9 +196,8 @@ impl<A: App> Station<A> {
         Ok(())
     }
 
-    /// Frees the data and leaves the rack.
+    /// Leaves the rack; the last that has the data frees it, and has the count of all its wrong answers.
     pub(super) fn leave(mut self) -> Result<Figures, Error> {
-        self.figures.wrong = self.app.wrong();
         let mut client = match self.memory {
             Memory::Cached(mut paged) => {
                 paged.flush()?;
@@ -191,7 +205,11 @@ impl<A: App> Station<A> {
             }
             Memory::Direct(client, _) => *client,
         };
-        self.app.destroy(&mut client)?;
+        if let Some(app) = Rc::into_inner(self.app) {
+            let app = app.into_inner();
+            self.figures.wrong = app.wrong();
+            app.destroy(&mut client)?;
+        }
         Ok(self.figures)
     }
 
