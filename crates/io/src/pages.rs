@@ -25,4 +25,4 @@ pub use readahead::{Groups, ReadAhead, STREAMS, Streams};
 pub use recency::{Frame, Recency};
 pub use serve::{Faults, Handler, HandlerCpu, Next, Ring, serve};
 pub use uffd::{Faulting, Features, Mapping, Reach, Stopped, Userfaultfd};
-pub use window::{Place, Window, WindowConfig};
+pub use window::{Mapped, Place, Window, WindowConfig};

@@ -14,28 +14,42 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 #[derive(Clone, Copy, Debug)]
 pub struct Memory<'w> {
     views: &'w Views,
+    /// Where its first byte is in the window.
+    start: usize,
+    len: usize,
 }
 
 const WORD: usize = 8;
 
 impl<'w> Memory<'w> {
     pub(super) const fn new(views: &'w Views) -> Self {
-        Self { views }
+        Self { views, start: 0, len: views.len() }
+    }
+
+    /// A part of it: `len` bytes from `offset` on.
+    ///
+    /// # Panics
+    /// When they are none, or leave it.
+    #[must_use]
+    pub fn part(self, offset: usize, len: usize) -> Self {
+        assert!(len > 0, "a part has bytes");
+        self.check(offset, len);
+        Self { start: self.start + offset, len, ..self }
     }
 
     /// Bytes.
     #[must_use]
     pub const fn len(&self) -> usize {
-        self.views.len()
+        self.len
     }
 
-    /// False: there is a page at least.
+    /// False: there is a byte at least.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         false
     }
 
-    /// Bytes of it that are cached, as the system counts the memory they take.
+    /// Bytes of the whole window that are cached, as the system counts the memory they take.
     #[must_use]
     pub fn bytes_here(&self) -> u64 {
         self.views.bytes_taken()
@@ -44,7 +58,8 @@ impl<'w> Memory<'w> {
     /// The first byte: for C, and for system calls. Valid as long as the window.
     #[must_use]
     pub const fn as_ptr(&self) -> NonNull<u8> {
-        self.views.program_start()
+        // SAFETY: a part lies inside the view.
+        unsafe { self.views.program_start().add(self.start) }
     }
 
     /// All of it as a slice.

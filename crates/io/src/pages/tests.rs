@@ -336,3 +336,38 @@ fn memory_is_an_array_of_bytes() {
     assert_eq!(memory.len(), PAGES * PAGE_LEN);
     assert!(!memory.is_empty() && !window.is_empty() && window.len() == memory.len() as u64);
 }
+
+/// A part is a memory of its own, and its edge is one.
+#[test]
+fn a_part_has_its_own_offsets_and_its_own_end() {
+    let Some(opened) = window() else { return };
+    let mut window = &opened;
+    window.install(page(1), &filled(0), Access::Modified);
+    let part = window.memory().part(PAGE_LEN, PAGE_LEN).part(8, 32);
+    part.write(0, &[1, 2, 3]);
+    part.word(8).store(77, Ordering::Relaxed);
+    let mut whole = [0; 24];
+    window.memory().read(PAGE_LEN + 8, &mut whole);
+    assert_eq!((&whole[..3], whole[8]), (&[1, 2, 3][..], 77));
+    assert_eq!(part.as_ptr().addr().get() - window.memory().as_ptr().addr().get(), PAGE_LEN + 8);
+    for (offset, len) in [(32, 1), (0, 33), (0, 0)] {
+        catch_unwind(|| part.part(offset, len)).unwrap_err();
+    }
+}
+
+/// Poison that was taken back is forgotten: the next touch waits, and is served; a page that is here is left alone.
+#[test]
+fn a_healed_page_waits_to_be_served_as_at_first() {
+    let Some(opened) = window() else { return };
+    let mut window = &opened;
+    window.poison(page(4));
+    Mapped::heal(&mut window, page(4));
+    window.install(page(5), &filled(50), Access::Shared);
+    window.heal(page(5));
+    window.heal(page(6));
+    assert_exact(window, 1);
+    let numbers = with_numbers(&opened, Handler::default(), Numbers::of(&opened), || {
+        assert_eq!([4, 5, 6].map(|index| byte(&opened, index)), [4, 50, 6]);
+    });
+    assert_eq!(numbers.reports, [(4, 1), (6, 1)].into());
+}

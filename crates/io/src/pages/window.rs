@@ -64,6 +64,20 @@ pub struct Window {
     frames: AtomicU64,
 }
 
+/// What a cache does to the mappings of a program beside what the protocol wants: it lays pages to rest, and lets poison end.
+///
+/// Two implementers: a window of this process, and one whose program is another process.
+pub trait Mapped: Pages {
+    /// Maps a page again that has a frame and is to be used with `access`, and lets who waits for it try again.
+    ///
+    /// # Panics
+    /// When the page has no frame.
+    fn mend(&mut self, page: Page, access: Access);
+
+    /// Takes a page's poison back: the next touch waits to be served. Without effect on any other page.
+    fn heal(&mut self, page: Page);
+}
+
 /// A page's frame, and the program's way to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -248,6 +262,24 @@ impl Window {
         }
     }
 
+    /// Takes a page's poison back: the next touch waits to be served, as at first. Without effect on any other page.
+    ///
+    /// # Panics
+    /// When the page is not in the window.
+    pub fn heal(&self, page: Page) {
+        let index = self.index(page);
+        let poisoned = State::Poisoned as u8;
+        let healed = self.states[index].compare_exchange(
+            poisoned,
+            State::Gone as u8,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
+        if healed.is_ok() {
+            self.views.unmap_from_program(index * PAGE_LEN);
+        }
+    }
+
     /// Nobody will serve the window any more: every touch of a page that is not cached ends in SIGBUS, rather than to wait for ever.
     pub fn forsake(&self) {
         let mut pages = self;
@@ -375,6 +407,16 @@ impl Pages for &Window {
             Err(Stopped { errno: Errno::EXIST, .. }) if was == State::Poisoned => self.try_again(page),
             Err(Stopped { errno, .. }) => panic!("{page:?} cannot be poisoned: {errno}"),
         }
+    }
+}
+
+impl Mapped for &Window {
+    fn mend(&mut self, page: Page, access: Access) {
+        Window::mend(self, page, access);
+    }
+
+    fn heal(&mut self, page: Page) {
+        Window::heal(self, page);
     }
 }
 
