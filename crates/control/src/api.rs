@@ -154,6 +154,33 @@ pub enum Request {
         /// Where it shall end.
         addr: u64,
     },
+    /// A host that caches pages is there, and goes on: its lease begins, or begins anew. Answer: [`Response::Lease`].
+    Renew {
+        /// The host.
+        host: u16,
+        /// How often it started.
+        generation: u16,
+        /// The largest order to give everything up that it has obeyed; 0 when none came yet.
+        #[serde(default)]
+        flushed: u64,
+    },
+    /// A page request of a host is not answered for long: the region is taken back from everybody, and begins anew (MIND 4.4). Answer:
+    /// [`Response::Done`], as soon as that has begun.
+    Recover {
+        /// The host that waits.
+        host: u16,
+        /// First byte of the page.
+        page: u64,
+    },
+    /// The owner takes the old bytes of pages whose latest ones died with a host. Answer: [`Response::Done`].
+    AcceptLost {
+        /// The owner.
+        domain: u32,
+        /// First byte, in one vma of the owner; at a page.
+        base: u64,
+        /// Bytes, at least 1, in the same vma.
+        len: u64,
+    },
     /// Who is there and what is allocated. Answer: [`Response::Overview`].
     Overview,
 }
@@ -313,6 +340,14 @@ pub enum Response {
     Returned {
         /// The value.
         value: i64,
+    },
+    /// A lease.
+    Lease {
+        /// For so long, from when the request was sent, the host may use what it caches. 0: not yet, ask again in a moment.
+        lease_ms: u64,
+        /// The newest order to give everything up; 0 when none was given. A host that has obeyed less writes back what is Modified, takes
+        /// all pages from its programs, and says so with its next renewal.
+        flush: u64,
     },
     /// A domain.
     Domain {

@@ -10,7 +10,7 @@
 
 use crate::grants;
 use crate::record::{
-    Change, HostRow, NodeRow, Refusal, Remap, Role, Span, SwitchRow, Told, VmaRow, What, Why,
+    Cache, Change, HostRow, NodeRow, Refusal, Remap, Role, Span, SwitchRow, Told, VmaRow, What, Why,
 };
 use crate::state::{Effect, Misfit, State};
 use crate::syscalls::Edit;
@@ -33,6 +33,7 @@ impl What {
         match self {
             Self::Free { .. } => matches!(role, Role::Node(_)),
             Self::Remap(remap) => remap.only_releases() && matches!(role, Role::Node(_)),
+            Self::AcceptLost { .. } => false,
             _ => self.is_membership(),
         }
     }
@@ -45,8 +46,12 @@ impl What {
             | Self::JoinHost { .. }
             | Self::LeaveNode { .. }
             | Self::LeaveHost { .. }
-            | Self::Disconnect(_) => true,
-            Self::OpenSession(_)
+            | Self::Disconnect(_)
+            | Self::Fence { .. } => true,
+            Self::OpenDirectory { .. }
+            | Self::Live { .. }
+            | Self::AcceptLost { .. }
+            | Self::OpenSession(_)
             | Self::Connect(_)
             | Self::Allocate { .. }
             | Self::Free { .. }
@@ -69,12 +74,16 @@ impl What {
             | Self::LeaveHost { .. }
             | Self::Disconnect(_)
             | Self::Free { .. }
-            | Self::Grant { .. } => false,
+            | Self::Grant { .. }
+            | Self::Fence { .. }
+            | Self::AcceptLost { .. } => false,
             Self::JoinSwitch { .. }
             | Self::JoinNode { .. }
             | Self::JoinHost { .. }
             | Self::OpenSession(_)
             | Self::Connect(_)
+            | Self::OpenDirectory { .. }
+            | Self::Live { .. }
             | Self::Allocate { .. } => true,
         }
     }
@@ -96,6 +105,8 @@ impl State {
                     self.forget(Port::SWITCH, effects);
                 }
                 self.switch_generation = self.switch_generation.wrapping_add(1);
+                self.epoch += 1;
+                self.directory = false;
                 self.switch = Some(SwitchRow { gid: *gid, home: *home, joining: Some(id) });
                 effects.push(Effect::Peer(PeerChange { port: Port::SWITCH, gid: Some(Gid(*gid)) }));
                 self.fill(Role::Switch, effects);
@@ -106,6 +117,9 @@ impl State {
                 self.cut_off(*host, effects);
                 let row = self.hosts.get_mut(host).ok_or(Misfit("an unknown host leaves"))?;
                 row.present = false;
+                if matches!(row.cache, Cache::Live { .. }) {
+                    row.cache = Cache::Orphaned;
+                }
                 effects.push(Effect::Peer(PeerChange { port: Port::host(*host), gid: None }));
             }
             What::LeaveNode { node, .. } => {
@@ -131,7 +145,17 @@ impl State {
                 }
             }
             What::Remap(remap) => self.begin_remap(id, remap)?,
-            What::OpenSession(_) | What::Connect(_) | What::Free { .. } | What::Grant { .. } => {}
+            What::Fence { host } => {
+                let row = self.hosts.get_mut(host).ok_or(Misfit("an unknown host is fenced"))?;
+                row.cache = Cache::Fenced;
+            }
+            What::OpenSession(_)
+            | What::Connect(_)
+            | What::Free { .. }
+            | What::Grant { .. }
+            | What::OpenDirectory { .. }
+            | What::Live { .. }
+            | What::AcceptLost { .. } => {}
         }
         for role in self.concerned(what) {
             for (update, undo) in self.tell(what, role) {
@@ -200,12 +224,18 @@ impl State {
             self.forget(Port::host(*host), effects);
         }
         let generation = self.hosts.get(host).map_or(0, |row| row.generation) + 1;
+        // What its earlier life cached may still be read until that life's lease has ended.
+        let cache = match self.hosts.get(host).map(|row| row.cache) {
+            Some(Cache::Live { .. }) => Cache::Orphaned,
+            cache => cache.unwrap_or_default(),
+        };
         let row = HostRow {
             name: name.clone(),
             gid: *gid,
             home: *home,
             generation,
             present: true,
+            cache,
             joining: Some(id),
         };
         self.hosts.insert(*host, row);
@@ -225,6 +255,7 @@ impl State {
         let its = |what: &What| match what {
             What::OpenSession(row) => row.host == host,
             What::Connect(row) => row.host == host,
+            What::Live { host: its, .. } => *its == host,
             _ => false,
         };
         for id in self.applying(its) {
@@ -430,7 +461,16 @@ impl State {
                     }
                 }
             }
-            What::LeaveNode { .. } | What::LeaveHost { .. } | What::Disconnect(_) => {}
+            What::OpenDirectory { .. } => self.directory = true,
+            What::Live { host, .. } => {
+                let since = self.epoch;
+                self.hosts.entry(*host).and_modify(|row| row.cache = Cache::Live { since });
+            }
+            What::LeaveNode { .. }
+            | What::LeaveHost { .. }
+            | What::Disconnect(_)
+            | What::Fence { .. }
+            | What::AcceptLost { .. } => {}
         }
     }
 

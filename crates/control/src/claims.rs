@@ -18,6 +18,10 @@ pub(crate) enum Claim {
     Vma(u64),
     /// A session of a host in a domain.
     Session(u16, u32),
+    /// What a host caches.
+    Cache(u16),
+    /// The directory of the switch.
+    Directory,
     /// The address space of a domain, with all its vmas.
     Space(u32),
 }
@@ -69,7 +73,7 @@ impl State {
             }
             Request::Disconnect { host, .. } => Vec::from([uses_host(*host)]),
             Request::Allocate { node, .. } => node.and_then(uses_node).into_iter().collect(),
-            Request::Free { base, .. } | Request::Grant { base, .. } => {
+            Request::Free { base, .. } | Request::Grant { base, .. } | Request::AcceptLost { base, .. } => {
                 let found = self.vma_at(*base);
                 let needs = found.map(|(base, vma)| {
                     let space = Need::Uses(Claim::Space(vma.domain));
@@ -83,7 +87,8 @@ impl State {
             | Request::Munmap { process, .. }
             | Request::Mprotect { process, .. }
             | Request::Brk { process, .. } => self.needs_of_space(self.processes.get(process).copied()),
-            Request::CreateDomain { .. } | Request::Overview => Vec::new(),
+            Request::Renew { host, .. } => Vec::from([uses_host(*host), Need::Changes(Claim::Cache(*host))]),
+            Request::CreateDomain { .. } | Request::Recover { .. } | Request::Overview => Vec::new(),
         }
     }
 }
@@ -113,9 +118,12 @@ pub(crate) fn claim(what: &What) -> Option<Claim> {
         }
         What::JoinHost { host, .. } | What::LeaveHost { host } => Some(Claim::Member(Port::host(*host).0)),
         What::OpenSession(row) => Some(Claim::Session(row.host, row.domain)),
-        What::Allocate { base, .. } | What::Free { base } | What::Grant { vma: base, .. } => {
-            Some(Claim::Vma(*base))
-        }
+        What::OpenDirectory { .. } => Some(Claim::Directory),
+        What::Live { host, .. } | What::Fence { host } => Some(Claim::Cache(*host)),
+        What::Allocate { base, .. }
+        | What::Free { base }
+        | What::Grant { vma: base, .. }
+        | What::AcceptLost { vma: base, .. } => Some(Claim::Vma(*base)),
         What::Remap(remap) => Some(Claim::Space(remap.domain)),
         What::Connect(_) | What::Disconnect(_) => None,
     }

@@ -8,6 +8,7 @@ use crate::state::{Misfit, State};
 use crate::syscalls::Edit;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
+use farmem_wire::message::CACHING_HOSTS_MAX;
 
 /// The first statement that is false, for whoever has to find out why.
 type Verdict = Result<(), &'static str>;
@@ -30,7 +31,13 @@ impl State {
     /// Whether a change in a log is about things that are there, and stays in their bounds.
     pub(crate) fn fits(&self, what: &What) -> Result<(), Misfit> {
         let holds = match what {
-            What::JoinSwitch { .. } => true,
+            What::JoinSwitch { .. } | What::OpenDirectory { .. } => true,
+            What::Live { host, .. } | What::Fence { host } => {
+                *host < CACHING_HOSTS_MAX && self.hosts.contains_key(host)
+            }
+            What::AcceptLost { vma, base, len } => self.vmas.get(vma).is_some_and(|row| {
+                *len > 0 && base >= vma && base.checked_add(*len).is_some_and(|end| end <= vma + row.size)
+            }),
             What::JoinHost { host, .. } => self.hosts.get(host).is_none_or(|row| row.generation < u16::MAX),
             What::JoinNode { node, again, .. } => *node < NODE_END && self.nodes.contains_key(node) == *again,
             What::LeaveNode { node, base, size_log2 } => {
@@ -73,7 +80,12 @@ impl State {
             What::JoinSwitch { .. } => self.switch.is_some(),
             What::JoinNode { node, .. } => self.nodes.contains_key(node),
             What::JoinHost { host, .. } => self.hosts.get(host).is_some_and(|row| row.present),
-            What::LeaveNode { .. } | What::LeaveHost { .. } => true,
+            What::AcceptLost { vma: first, .. } => vma(first).is_some(),
+            What::Live { host, .. } => self.has_joined(*host),
+            What::LeaveNode { .. }
+            | What::LeaveHost { .. }
+            | What::OpenDirectory { .. }
+            | What::Fence { .. } => true,
         }
     }
 

@@ -16,6 +16,7 @@ mod allocate;
 pub mod api;
 mod change;
 mod claims;
+mod coherence;
 mod errors;
 mod grants;
 mod invariants;
@@ -41,6 +42,7 @@ use alloc::format;
 use alloc::vec::Vec;
 use api::{ApiError, ErrorCode, Request, Response};
 use claims::Need;
+use coherence::Coherence;
 use core::fmt;
 use farmem_machine::{Duration, Event, Instant, Machine, Outbox, Rng};
 use farmem_transport::PeerChange;
@@ -52,6 +54,8 @@ use state::{Effect, State};
 
 /// Most characters of a name.
 pub const NAME_LEN_MAX: usize = 64;
+/// For how long a host may use what it caches after it was heard of, unless the control plane is set up otherwise.
+pub const LEASE: Duration = Duration::from_secs(2);
 /// Times a request is begun anew because a role it needs joined meanwhile.
 pub const RESTARTS_MAX: u32 = 3;
 
@@ -68,6 +72,8 @@ pub struct Config {
     pub timeout: Duration,
     /// Times a batch is sent again before nobody waits for the role any more. It is then sent on at 8 times `timeout`.
     pub retries_max: u32,
+    /// For how long a host that caches pages may go on without being heard of.
+    pub lease: Duration,
     /// How much of everything.
     pub bounds: Bounds,
 }
@@ -82,6 +88,7 @@ impl Config {
             pmtu: Pmtu::B1024,
             timeout: Duration::from_millis(50),
             retries_max: 10,
+            lease: LEASE,
             bounds: Bounds::default(),
         }
     }
@@ -239,6 +246,9 @@ pub struct Control {
     /// Requests that wait for another about the same thing, in order.
     waiting: VecDeque<Pending>,
     paces: BTreeMap<Role, Pace>,
+    coherence: Coherence,
+    /// Of the event at hand.
+    now: Instant,
     /// Of the next frame; only for those who read traces.
     psn: Psn,
 }
@@ -264,6 +274,8 @@ impl Control {
             asked: BTreeMap::new(),
             waiting: VecDeque::new(),
             paces: BTreeMap::new(),
+            coherence: Coherence::default(),
+            now: Instant::ZERO,
             psn: Psn::new(0),
         }
     }
@@ -407,6 +419,7 @@ impl Machine for Control {
     type Note = Note;
 
     fn handle(&mut self, now: Instant, event: Event<'_, Ask>, out: &mut Actions) {
+        self.now = now;
         if !self.started {
             self.start(out);
         }
@@ -417,6 +430,7 @@ impl Machine for Control {
             Event::Local(ask) => self.ask(ask, out),
         }
         self.admit(out);
+        self.coherence(out);
         if self.waiting.len() > waiting {
             out.note(Note::Waits);
         }
@@ -427,7 +441,7 @@ impl Machine for Control {
         if !self.started && self.state != State::default() {
             return Some(Instant::ZERO);
         }
-        self.paces.values().map(Pace::due).min()
+        self.paces.values().map(Pace::due).chain(self.coherence.due()).min()
     }
 
     fn check(&self) {

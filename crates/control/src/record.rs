@@ -37,7 +37,16 @@ pub(crate) enum Line {
     /// Event: the control plane started again; those who had asked for the changes in flight are gone.
     Restarted,
     /// Row: the counters that no other row shows.
-    Counters { next_change: u64, switch_generation: u16 },
+    Counters {
+        next_change: u64,
+        switch_generation: u16,
+        #[serde(default)]
+        epoch: u64,
+        #[serde(default)]
+        directory: bool,
+    },
+    /// Event: nothing of the host's earlier life is left anywhere; it may hold a lease again.
+    Forgotten { host: u16 },
     /// Row: the address space of a domain, and its processes.
     Space { domain: u32, space: Space, processes: Vec<u32> },
     /// Row: the number of the next process.
@@ -63,7 +72,14 @@ pub(crate) enum Line {
 impl Line {
     /// True for what happened, as against a row that says how things are.
     pub(crate) const fn is_event(&self) -> bool {
-        matches!(self, Self::Began { .. } | Self::Answered { .. } | Self::Silent { .. } | Self::Restarted)
+        matches!(
+            self,
+            Self::Began { .. }
+                | Self::Answered { .. }
+                | Self::Silent { .. }
+                | Self::Restarted
+                | Self::Forgotten { .. }
+        )
     }
 }
 
@@ -172,6 +188,24 @@ pub(crate) enum What {
         perm: PermName,
     },
     Remap(Remap),
+    /// The directory opens under the numbers of an epoch.
+    OpenDirectory {
+        epoch: u64,
+    },
+    /// A host begins to cache pages.
+    Live {
+        host: u16,
+        generation: u16,
+    },
+    /// What a host cached is taken back without it.
+    Fence {
+        host: u16,
+    },
+    AcceptLost {
+        vma: u64,
+        base: u64,
+        len: u64,
+    },
 }
 
 /// A change of an address space: a memory system call that was planned, or the begin or end of a process.
@@ -232,7 +266,23 @@ pub(crate) struct HostRow {
     pub(crate) home: Key,
     pub(crate) generation: u16,
     pub(crate) present: bool,
+    #[serde(default)]
+    pub(crate) cache: Cache,
     pub(crate) joining: Option<u64>,
+}
+
+/// Whether a host may hold pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) enum Cache {
+    /// It does not.
+    #[default]
+    Empty,
+    /// It may, since this epoch of the switch; its lease is renewed, or did not surely end.
+    Live { since: u64 },
+    /// It left or started again: nobody renews the lease, which did not surely end.
+    Orphaned,
+    /// Its lease surely ended; what it had is being taken back.
+    Fenced,
 }
 
 /// A vma.

@@ -57,7 +57,11 @@ impl Control {
             | What::LeaveHost { .. }
             | What::Disconnect(_)
             | What::Free { .. }
+            | What::OpenDirectory { .. }
+            | What::Fence { .. }
+            | What::AcceptLost { .. }
             | What::Grant { .. } => Response::Done {},
+            What::Live { host, .. } => self.lease(*host),
         }
     }
 

@@ -55,6 +55,9 @@ impl Control {
                 self.memory_call(*process, &Call::Mprotect { addr: *addr, len: *len, prot: *prot })
             }
             Request::Brk { process, addr } => self.memory_call(*process, &Call::Brk { addr: *addr }),
+            Request::Renew { host, generation, flushed } => self.renew(*host, *generation, *flushed),
+            Request::Recover { host, page } => self.recover(*host, *page),
+            Request::AcceptLost { domain, base, len } => self.accept_lost(*domain, *base, *len),
             Request::Overview => Ok(Decision::Reply(self.overview())),
         }
     }
@@ -227,7 +230,7 @@ impl Control {
     }
 
     /// The vma that holds `addr`, when it is the domain's.
-    fn owned(&self, domain: u32, addr: u64) -> Result<(u64, &VmaRow), ApiError> {
+    pub(crate) fn owned(&self, domain: u32, addr: u64) -> Result<(u64, &VmaRow), ApiError> {
         let found = self.state.vma_at(addr).filter(|(_, vma)| vma.pending.is_none());
         let Some((base, vma)) = found else {
             return Err(not_found(
@@ -249,7 +252,7 @@ impl Control {
         Err(not_found(format!("there is no domain {domain}"), "make one with `create_domain`"))
     }
 
-    fn host_present(&self, host: u16) -> Result<(), ApiError> {
+    pub(crate) fn host_present(&self, host: u16) -> Result<(), ApiError> {
         if self.state.hosts.get(&host).is_some_and(|row| row.present) {
             return Ok(());
         }

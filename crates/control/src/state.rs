@@ -4,8 +4,8 @@
 //! [`Effect`]s, which a restart ignores.
 
 use crate::record::{
-    Change, ConnectionRow, HostRow, Key, Line, NodeRow, Record, Role, SessionRow, Span, SwitchRow, VmaRow,
-    What, Why,
+    Cache, Change, ConnectionRow, HostRow, Key, Line, NodeRow, Record, Role, SessionRow, Span, SwitchRow,
+    VmaRow, What, Why,
 };
 use crate::syscalls::Space;
 use crate::updates::{Queue, Reach};
@@ -21,6 +21,10 @@ pub(crate) struct State {
     pub(crate) home: Option<Key>,
     pub(crate) next_change: u64,
     pub(crate) switch_generation: u16,
+    /// How often a switch joined; what the numbers of regions begin with.
+    pub(crate) epoch: u64,
+    /// The switch's directory was opened in this epoch.
+    pub(crate) directory: bool,
     pub(crate) switch: Option<SwitchRow>,
     pub(crate) nodes: BTreeMap<u16, NodeRow>,
     pub(crate) hosts: BTreeMap<u16, HostRow>,
@@ -68,9 +72,14 @@ impl State {
             Line::Answered { role, seq, refusal } => self.answered(*role, *seq, *refusal, effects)?,
             Line::Silent { role } => self.silent(*role, effects)?,
             Line::Restarted => self.abandon(effects),
-            Line::Counters { next_change, switch_generation } => {
+            Line::Forgotten { host } => {
+                let row = self.hosts.get_mut(host).filter(|row| row.cache == Cache::Fenced);
+                row.ok_or(Misfit("a host is forgotten that was not fenced"))?.cache = Cache::Empty;
+            }
+            Line::Counters { next_change, switch_generation, epoch, directory } => {
                 self.next_change = *next_change;
                 self.switch_generation = *switch_generation;
+                (self.epoch, self.directory) = (*epoch, *directory);
             }
             Line::Space { domain, space, processes } => {
                 self.spaces.insert(*domain, space.clone());
@@ -113,8 +122,9 @@ impl State {
         let mut lines = Vec::new();
         lines.extend(self.home.map(Line::Home));
         let (next_change, switch_generation) = (self.next_change, self.switch_generation);
-        if (next_change, switch_generation) != (0, 0) {
-            lines.push(Line::Counters { next_change, switch_generation });
+        let (epoch, directory) = (self.epoch, self.directory);
+        if (next_change, epoch) != (0, 0) {
+            lines.push(Line::Counters { next_change, switch_generation, epoch, directory });
         }
         lines.extend(self.domains.iter().map(|(&domain, name)| Line::Domain { domain, name: name.clone() }));
         lines.extend(self.switch.clone().map(Line::Switch));

@@ -3,15 +3,18 @@
 use crate::api::PermName;
 use crate::grants;
 use crate::record::{
-    ConnectionRow, HostRow, Key, NodeRow, Role, SessionRow, Span, Told, VmaRow, What, node_id, perm,
+    Cache, ConnectionRow, HostRow, Key, NodeRow, Role, SessionRow, Span, Told, VmaRow, What, node_id, perm,
 };
 use crate::state::State;
 use crate::syscalls::Edit;
 use crate::updates::Entry;
 use alloc::vec::Vec;
 use farmem_machine::Port;
-use farmem_wire::message::Update;
+use farmem_wire::message::{Seq, Update};
 use farmem_wire::{Domain, Gid, HostId, Pmtu, Psn, Qkey, Qpn, Rkey, VirtAddr};
+
+/// An epoch of the switch has 2^40 numbers: for 2 months, if one region changed hands 200,000 times a second.
+const EPOCH_SHIFT: u32 = 40;
 
 /// An update and what takes it back; `None`: it must not be refused.
 pub(crate) type Step = (Update, Option<Vec<Told>>);
@@ -22,9 +25,12 @@ impl State {
         let of_vma = |base: &u64| self.vmas.get(base).map(|vma| Role::Node(vma.node));
         match what {
             What::JoinSwitch { .. } => self.nodes.keys().map(|&node| Role::Node(node)).collect(),
-            What::JoinNode { .. } | What::LeaveNode { .. } | What::OpenSession(_) => {
-                Vec::from([Role::Switch])
-            }
+            What::JoinNode { .. }
+            | What::LeaveNode { .. }
+            | What::OpenSession(_)
+            | What::OpenDirectory { .. }
+            | What::Live { .. }
+            | What::Fence { .. } => Vec::from([Role::Switch]),
             What::JoinHost { .. } | What::LeaveHost { .. } => core::iter::once(Role::Switch)
                 .chain(self.nodes.keys().map(|&node| Role::Node(node)))
                 .collect(),
@@ -39,6 +45,7 @@ impl State {
                 roles.extend(told.then_some(Role::Switch));
                 roles
             }
+            What::AcceptLost { vma, .. } => of_vma(vma).into_iter().collect(),
             What::Free { base } | What::Grant { vma: base, .. } => {
                 of_vma(base).into_iter().chain([Role::Switch]).collect()
             }
@@ -76,6 +83,17 @@ impl State {
                 };
                 let edits = remap.edits.iter().filter(its);
                 edits.flat_map(|edit| self.tell_edit(remap.domain, edit, role)).collect()
+            }
+            What::OpenDirectory { epoch } => {
+                Vec::from([step(Update::Directory { newest: newest(*epoch) }, [])])
+            }
+            What::Live { host, generation } => {
+                let back = Update::Fence { host: HostId(*host) };
+                Vec::from([step(live(*host, *generation), [back])])
+            }
+            What::Fence { host } => Vec::from([(Update::Fence { host: HostId(*host) }, None)]),
+            What::AcceptLost { base, len, .. } => {
+                Vec::from([step(Update::AcceptLost { base: VirtAddr(*base), len: *len }, [])])
             }
             What::Grant { vma, base, len, to, perm } => {
                 let back = grants::slice(self.grants_of(*vma, *to), *base, *len);
@@ -125,6 +143,9 @@ impl State {
         for (&base, vma) in &self.vmas {
             updates.extend(self.protections(base, vma));
         }
+        // Those who cached pages before a switch started have them still, and must be able to write them back.
+        let caching = self.hosts.iter().filter(|(_, row)| matches!(row.cache, Cache::Live { .. }));
+        updates.extend(caching.map(|(&host, row)| live(host, row.generation)));
         updates.extend(self.sessions.values().map(session));
         updates
     }
@@ -220,6 +241,15 @@ pub(crate) fn protect(domain: u32, span: Span) -> Update {
         len: span.len,
         perm: perm(span.perm),
     }
+}
+
+const fn live(host: u16, generation: u16) -> Update {
+    Update::Live { host: HostId(host), generation }
+}
+
+/// What the numbers of regions begin with in an epoch: above all that a switch can have reached before (PROTOCOL 12.36).
+pub(crate) const fn newest(epoch: u64) -> Seq {
+    Seq(epoch << EPOCH_SHIFT)
 }
 
 fn session(row: &SessionRow) -> Update {

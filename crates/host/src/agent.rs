@@ -67,6 +67,10 @@ pub enum Event {
     Retry(Page),
     /// The timer of a page's write-back.
     RetryWriteBack(Page),
+    /// Everything from before this number is to be given up, and what comes of it is void: the switch started anew (PROTOCOL 12.36).
+    Flush(Seq),
+    /// The lease ended: everything is to be given up at once, and no request is open any more (PROTOCOL 12.35).
+    LeaseEnded,
 }
 
 /// What is to be done, in this order.
@@ -187,6 +191,8 @@ pub struct Agent {
     next_id: Option<FetchId>,
     /// Pages that have bytes here, or will: cached, being written back, or asked for.
     frames: usize,
+    /// The floor that requests begin with.
+    floor: Seq,
 }
 
 impl Agent {
@@ -201,6 +207,7 @@ impl Agent {
             owed: Vec::new(),
             next_id: Some(first),
             frames: 0,
+            floor: Seq(0),
         }
     }
 
@@ -216,6 +223,8 @@ impl Agent {
             Event::Refusal(refusal) => self.refused(&refusal, out),
             Event::Retry(page) => self.retry(page, out),
             Event::RetryWriteBack(page) => self.retry_write_back(page, out),
+            Event::Flush(seq) => self.flush(seq, out),
+            Event::LeaseEnded => self.lease_ended(out),
         }
     }
 
@@ -273,7 +282,7 @@ impl Agent {
         let Some(id) = self.next_id else { return Outcome::IdsUsedUp };
         self.next_id = id.next();
         self.frames += usize::from(!has_frame);
-        let request = Request { access, id, floor: Seq(0), held: None, granted: None };
+        let request = Request { access, id, floor: self.floor, held: None, granted: None };
         self.requests.insert(page, request);
         out.push(Action::Get(Get { page, access, id }));
         Outcome::Done

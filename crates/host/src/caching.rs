@@ -4,8 +4,8 @@
 //! buffers in which pages arrive, and time: when a request or a write-back is sent again, and how long a fresh page is kept so that
 //! the instruction that faulted is executed (PROTOCOL 12.24).
 //!
-//! A host that joins again for new request ids keeps its cache: page requests have ids of their own, which do not end, and what was
-//! sent over the old sessions is sent again over the new ones.
+//! What is cached may be used for as long as the host's lease lasts, which its driver has renewed by the control plane and tells with
+//! [`CacheAsk::Lease`]. When it ends, or the host joins again, everything is taken from the program (PROTOCOL 12.35).
 
 use crate::agent::{self, Action, Agent, Event, Outcome, Pages};
 use crate::{Ask, Config, Done, Host};
@@ -16,7 +16,7 @@ use core::mem;
 use farmem_machine::{self as machine, Duration, Instant, Machine, Outbox, Port, Rng};
 use farmem_transport::ud;
 use farmem_wire::message::{
-    Access, Data, FetchId, PAGE_LEN, Page, PageBody, PageMessage, Part, Recall, RecallAck, WriteBack,
+    Access, Data, FetchId, PAGE_LEN, Page, PageBody, PageMessage, Part, Recall, RecallAck, Seq, WriteBack,
 };
 use farmem_wire::{Domain, Extension, HostId, Packet, Psn, VirtAddr};
 
@@ -40,16 +40,19 @@ pub struct CacheConfig {
     pub backoff: Duration,
     /// How long a fresh page is kept.
     pub hold: Duration,
+    /// How long a request may be under way before its region is to be reset (PROTOCOL 12.33).
+    pub patience: Duration,
 }
 
 impl Default for CacheConfig {
-    /// Times for links of some tens of microseconds: 2 ms, 50 us, 30 us.
+    /// Times for links of some tens of microseconds: 2 ms, 50 us, 30 us; a second of patience.
     fn default() -> Self {
         Self {
             bounds: agent::Bounds::default(),
             timeout: Duration::from_millis(2),
             backoff: Duration::from_micros(50),
             hold: Duration::from_micros(30),
+            patience: Duration::from_secs(1),
         }
     }
 }
@@ -72,6 +75,36 @@ pub enum CacheAsk {
     Fault(Page, Access),
     /// The page is to make room.
     Evict(Page),
+    /// What is cached may be used until then. A host that was never given a lease asks for pages all the same; the switch refuses them.
+    Lease {
+        /// The end: what the control plane gave, counted from when it was asked.
+        until: Instant,
+    },
+    /// The control plane's order to give everything up; [`CacheDone::Flushed`] follows (PROTOCOL 12.36).
+    Flush {
+        /// Its number.
+        order: u64,
+    },
+}
+
+/// What the host tells its user.
+#[derive(PartialEq, Eq, Debug)]
+pub enum CacheDone {
+    /// What a host tells.
+    Host(Done),
+    /// Nothing from before this order is cached any more, and the memory nodes have all that was written: the control plane may be told.
+    Flushed {
+        /// The order's number.
+        order: u64,
+    },
+    /// The page's request is under way for longer than [`CacheConfig::patience`]: the control plane is to be asked to reset its region. Told
+    /// again after as long.
+    Stuck {
+        /// The page.
+        page: Page,
+    },
+    /// The lease ended before another was given: all pages were taken from the program, and faults wait for the next one.
+    LeaseEnded,
 }
 
 /// What happened.
@@ -102,6 +135,8 @@ pub enum Came {
     Refusal,
     Retry,
     RetryWriteBack,
+    Flush,
+    LeaseEnded,
 }
 
 /// A timer: of a page's request, or of its write-back.
@@ -115,6 +150,17 @@ enum Timer {
 struct Pace {
     at: Instant,
     tries: u32,
+    /// When it began, or was last complained about.
+    since: Instant,
+}
+
+/// Whether what is cached may be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Lease {
+    /// Nobody gave one; nobody takes it either.
+    Never,
+    Until(Instant),
+    Ended,
 }
 
 #[derive(Debug)]
@@ -140,13 +186,16 @@ pub struct CachingHost<P> {
     /// The pages installed last, and until when they are kept.
     fresh: VecDeque<(Instant, Page)>,
     put_off: VecDeque<(Instant, Recall)>,
+    lease: Lease,
+    /// The order that is being obeyed.
+    flush: Option<u64>,
     psn: Psn,
     actions: Vec<Action>,
     bytes: Vec<u8>,
     inner: Outbox<Done, crate::Note>,
 }
 
-type Out = Outbox<Done, CacheNote>;
+type Out = Outbox<CacheDone, CacheNote>;
 
 impl<P: Pages> CachingHost<P> {
     /// A host with an empty cache over `pages`.
@@ -164,6 +213,8 @@ impl<P: Pages> CachingHost<P> {
             paces: BTreeMap::new(),
             fresh: VecDeque::new(),
             put_off: VecDeque::new(),
+            lease: Lease::Never,
+            flush: None,
             psn: Psn::default(),
             actions: Vec::new(),
             bytes: Vec::new(),
@@ -216,6 +267,24 @@ impl<P: Pages> CachingHost<P> {
             return out.note(CacheNote::OutOfRange);
         }
         self.step(now, Came::Fault, Event::Fault(page, access), &[], out);
+    }
+
+    /// Others may write from here on (PROTOCOL 12.35).
+    fn end_lease(&mut self, now: Instant, out: &mut Out) {
+        self.put_off.clear();
+        self.fresh.clear();
+        self.paces.retain(|(timer, _), _| *timer != Timer::Request);
+        self.buffers.forget_all();
+        self.step(now, Came::LeaseEnded, Event::LeaseEnded, &[], out);
+    }
+
+    /// Says that an order was obeyed, once it is.
+    fn settle_flush(&mut self, out: &mut Out) {
+        let Some(order) = self.flush else { return };
+        if !self.agent.holds_before(Seq(order)) {
+            self.flush = None;
+            out.local(CacheDone::Flushed { order });
+        }
     }
 
     /// A page message, which is heard only with our key, and from those who send such.
@@ -304,6 +373,9 @@ impl<P: Pages> CachingHost<P> {
             Action::Discard(page) => self.pages.discard(page),
             Action::Get(get) => {
                 self.pace(now, Timer::Request, get.page);
+                if self.lease == Lease::Ended {
+                    return;
+                }
                 self.send(get.page, PageBody::Get(get), out);
             }
             Action::Done(done) => self.send(done.page, PageBody::Done(done), out),
@@ -355,9 +427,10 @@ impl<P: Pages> CachingHost<P> {
 
     /// Starts a page's timer, or lets it run for longer than before.
     fn pace(&mut self, now: Instant, timer: Timer, page: Page) {
-        let tries = self.paces.get(&(timer, page)).map_or(0, |pace| pace.tries + 1);
+        let before = self.paces.get(&(timer, page));
+        let (tries, since) = before.map_or((0, now), |pace| (pace.tries + 1, pace.since));
         let at = now + self.jitter(self.config.timeout.times(1 << tries.min(DOUBLINGS_MAX)));
-        self.paces.insert((timer, page), Pace { at, tries });
+        self.paces.insert((timer, page), Pace { at, tries, since });
     }
 
     /// Asks again soon, at a time drawn by lot, so that those who wait for one region do not come together again.
@@ -383,6 +456,7 @@ impl<P: Pages> CachingHost<P> {
             self.step(now, Came::Recall, Event::Recall(recall), &[], out);
         }
         while let Some((&(timer, page), _)) = self.paces.iter().find(|(_, pace)| pace.at <= now) {
+            self.complain(now, timer, page, out);
             let (came, event) = match timer {
                 Timer::Request => (Came::Retry, Event::Retry(page)),
                 Timer::WriteBack => (Came::RetryWriteBack, Event::RetryWriteBack(page)),
@@ -392,6 +466,17 @@ impl<P: Pages> CachingHost<P> {
             if self.paces.get(&(timer, page)).is_some_and(|pace| pace.at <= now) {
                 self.paces.remove(&(timer, page));
             }
+        }
+    }
+
+    /// Says that a request gets no answer, when that is so for long.
+    fn complain(&mut self, now: Instant, timer: Timer, page: Page, out: &mut Out) {
+        let patience = self.config.patience;
+        let leased = self.lease != Lease::Ended;
+        let pace = self.paces.get_mut(&(timer, page)).filter(|_| timer == Timer::Request && leased);
+        if let Some(pace) = pace.filter(|pace| now.since(pace.since) >= patience) {
+            pace.since = now;
+            out.local(CacheDone::Stuck { page });
         }
     }
 
@@ -411,7 +496,7 @@ impl<P: Pages> CachingHost<P> {
         self.host.handle(now, event, &mut self.inner);
         self.inner.drain(|action| match action {
             machine::Action::Send { port, frame } => out.send(port, frame),
-            machine::Action::Local(done) => out.local(done),
+            machine::Action::Local(done) => out.local(CacheDone::Host(done)),
             machine::Action::Note(note) => out.note(CacheNote::Host(note)),
         });
     }
@@ -419,10 +504,17 @@ impl<P: Pages> CachingHost<P> {
 
 impl<P: Pages> Machine for CachingHost<P> {
     type In = CacheAsk;
-    type Out = Done;
+    type Out = CacheDone;
     type Note = CacheNote;
 
     fn handle(&mut self, now: Instant, event: machine::Event<'_, CacheAsk>, out: &mut Out) {
+        if let Lease::Until(until) = self.lease
+            && until <= now
+        {
+            self.lease = Lease::Ended;
+            self.end_lease(now, out);
+            out.local(CacheDone::LeaseEnded);
+        }
         match event {
             machine::Event::Frame { port, bytes } => {
                 let payload = Packet::parse(bytes).ok().and_then(|packet| self.page_payload(&packet));
@@ -436,8 +528,14 @@ impl<P: Pages> Machine for CachingHost<P> {
                 self.pass(now, machine::Event::Wake, out);
             }
             machine::Event::Local(CacheAsk::Host(ask)) => {
-                if let Ask::Session { domain, switch } = ask {
-                    self.sessions.insert(domain, switch);
+                match ask {
+                    Ask::Session { domain, switch } => _ = self.sessions.insert(domain, switch),
+                    // What the life before cached is no longer ours (PROTOCOL 12.35).
+                    Ask::Joined { .. } => {
+                        self.sessions.clear();
+                        self.end_lease(now, out);
+                    }
+                    _ => {}
                 }
                 self.pass(now, machine::Event::Local(ask), out);
             }
@@ -446,13 +544,20 @@ impl<P: Pages> Machine for CachingHost<P> {
             machine::Event::Local(CacheAsk::Evict(page)) => {
                 self.step(now, Came::Evict, Event::Evict(page), &[], out);
             }
+            machine::Event::Local(CacheAsk::Lease { until }) => self.lease = Lease::Until(until),
+            machine::Event::Local(CacheAsk::Flush { order }) => {
+                self.flush = self.flush.max(Some(order));
+                self.step(now, Came::Flush, Event::Flush(Seq(order)), &[], out);
+            }
         }
+        self.settle_flush(out);
     }
 
     fn next_wake(&self) -> Option<Instant> {
         let put_off = self.put_off.front().map(|(at, _)| *at);
         let paced = self.paces.values().map(|pace| pace.at).min();
-        [put_off, paced, self.host.next_wake()].into_iter().flatten().min()
+        let lease = if let Lease::Until(until) = self.lease { Some(until) } else { None };
+        [put_off, paced, lease, self.host.next_wake()].into_iter().flatten().min()
     }
 
     fn check(&self) {
@@ -498,5 +603,9 @@ impl Buffers {
 
     fn forget(&mut self, page: Page) {
         self.free.extend(self.used.remove(&page));
+    }
+
+    fn forget_all(&mut self) {
+        self.free.extend(mem::take(&mut self.used).into_values());
     }
 }

@@ -141,10 +141,8 @@ impl PageGate {
         lost
     }
 
-    /// Somebody takes the old bytes of a lost page for good (PROTOCOL 12.31).
-    pub fn accept_loss(&mut self, page: Page) {
-        if let Some(gate) = self.gates.get_mut(&page) {
-            gate.lost = false;
-        }
+    /// Somebody takes the old bytes of lost pages, from the first to the last, for good (PROTOCOL 12.31).
+    pub fn accept_loss(&mut self, first: Page, last: Page) {
+        self.gates.range_mut(first..=last).for_each(|(_, gate)| gate.lost = false);
     }
 }

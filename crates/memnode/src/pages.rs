@@ -14,7 +14,7 @@ use farmem_machine::Port;
 use farmem_wire::message::{
     Data, PAGE_LEN, Page, PageBody, PageMessage, Part, Read, Seq, WriteBack, WriteBackAck,
 };
-use farmem_wire::{Domain, HostId};
+use farmem_wire::{Domain, HostId, VirtAddr};
 
 /// Write-backs of which some parts have come and some not. When there are more, the oldest begins anew.
 pub const PARTIAL_MAX: usize = 64;
@@ -72,6 +72,11 @@ impl<S: Store, C: Compile> MemNode<S, C> {
     /// What hosts cache, for those who check it.
     pub fn page_gate(&self) -> &PageGate {
         &self.pages.gate
+    }
+
+    /// The old bytes of these pages are taken for good (PROTOCOL 12.31).
+    pub(crate) fn accept_lost(&mut self, base: VirtAddr, len: u64) {
+        self.pages.gate.accept_loss(Page::of(base), Page::of(VirtAddr(base.0 + (len - 1))));
     }
 
     /// A page message: only the switch passes any on, and it has checked who may.

@@ -67,7 +67,11 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             Update::QueuePairGone { qpn } => {
                 self.queue_pairs.remove(&qpn);
             }
-            Update::Translate { .. }
+            Update::AcceptLost { base, len } => self.accept_lost(base, len),
+            Update::Directory { .. }
+            | Update::Live { .. }
+            | Update::Fence { .. }
+            | Update::Translate { .. }
             | Update::Untranslate { .. }
             | Update::Session { .. }
             | Update::SessionGone { .. } => return Err(Status::Unsupported),

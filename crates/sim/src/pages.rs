@@ -10,8 +10,8 @@ mod memory;
 use crate::campaign::{self, Campaign, Outcome, Report, Verdict};
 use crate::{Digest, Network, Plan};
 use farmem_host::agent;
-use farmem_host::caching::{CacheAsk, CacheConfig, CacheNote, CachingHost};
-use farmem_host::{Ask, Config as HostConfig, Done};
+use farmem_host::caching::{CacheAsk, CacheConfig, CacheDone, CacheNote, CachingHost};
+use farmem_host::{Ask, Config as HostConfig};
 use farmem_machine::{Action, Duration, Event, Instant, Machine, Outbox, Port, Rng};
 use farmem_memnode::{Config as NodeConfig, MemNode, VecStore};
 use farmem_switch::{Budgets, Switch};
@@ -79,7 +79,7 @@ struct Step {
 
 struct Seat {
     role: CachingHost<Memory>,
-    out: Outbox<Done, CacheNote>,
+    out: Outbox<CacheDone, CacheNote>,
     threads: [Option<Step>; THREADS],
     /// Frames that its cache holds at most.
     limit: usize,
@@ -190,6 +190,7 @@ impl Rack {
             let Endpoint { qpn, qkey } = session(host);
             Update::Session { qpn, qkey, host, domain: DOMAIN }
         }));
+        switch.extend(ids.iter().map(|&host| Update::Live { host, generation: 1 }));
         let mut node = vec![
             peer(Port::SWITCH, SWITCH_HOME),
             Update::Range { base: BASE, len, offset: 0 },

@@ -71,6 +71,8 @@ pub enum Reason {
     NotContinuation,
     /// The host to be answered is in no table.
     UnknownOrigin,
+    /// About pages, from a host that has no lease.
+    NoLease,
     /// A batch of updates that is older than the last one, or ahead of the next one.
     Sequence,
 }

@@ -7,9 +7,10 @@ use crate::switch::Outbox;
 use crate::tables::Session;
 use crate::{Note, Reason, Switch};
 use alloc::vec::Vec;
+use farmem_machine::Port;
 use farmem_transport::ud::Peer;
 use farmem_wire::message::{
-    Access, CACHING_HOSTS_MAX, Get, PAGE_LEN, Page, PageBody, PageMessage, Refusal, Region, Seq, WriteBack,
+    Access, Get, HostSet, PAGE_LEN, Page, PageBody, PageMessage, Refusal, Region, Seq, Update, WriteBack,
     WriteBackAck,
 };
 use farmem_wire::{Domain, HostId, NodeId, Perm, Status};
@@ -21,6 +22,10 @@ pub const REGION_ORDER_FIRST: u8 = 2;
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
     slots: Option<Slots>,
+    /// Hosts that may hold pages: those with a lease, and those whose lease did not surely end yet.
+    live: HostSet,
+    /// Those of them whose messages count: not of a host that left or joined again.
+    heard: HostSet,
     /// What a step decided; kept for its memory.
     actions: Vec<Action>,
 }
@@ -46,10 +51,32 @@ impl Switch {
         self.directory.slots.as_ref()
     }
 
-    /// A page message over a session.
+    /// What an update that the tables took means for the directory (PROTOCOL 12.35, 12.36).
+    pub(crate) fn update_directory(&mut self, update: &Update, out: &mut Outbox) {
+        let Directory { live, heard, .. } = &mut self.directory;
+        match *update {
+            Update::Directory { newest } => self.open_directory(newest),
+            Update::Live { host, .. } => (*live, *heard) = (live.with(host), heard.with(host)),
+            Update::Fence { host } => {
+                (*live, *heard) = (live.without(host), heard.without(host));
+                let live = *live;
+                self.step_all(Event::Fence(host, live), out);
+            }
+            Update::PeerGone { port } => match Port(port).as_host() {
+                Some(host) if heard.contains(HostId(host)) => *heard = heard.without(HostId(host)),
+                _ => {}
+            },
+            _ => {}
+        }
+    }
+
+    /// A page message over a session. Only a host with a lease has anything to say about pages (PROTOCOL 12.35).
     pub(crate) fn page_of_host(&mut self, session: Session, payload: &[u8], out: &mut Outbox) -> Note {
         let Ok(message) = PageMessage::parse(payload) else { return Note::Dropped(Reason::Message) };
         let host = session.host;
+        if !self.directory.heard.contains(host) && !matches!(message.body, PageBody::Get(_)) {
+            return Note::Dropped(Reason::NoLease);
+        }
         match message.body {
             PageBody::Get(get) => match self.admit(session, &get) {
                 Ok(()) => self.step(get.page, Event::Get(host, get), out),
@@ -79,7 +106,7 @@ impl Switch {
 
     /// Whether a request may reach the directory, and makes sure that there is an entry for it.
     fn admit(&mut self, session: Session, get: &Get) -> Result<(), Status> {
-        if session.host.0 >= CACHING_HOSTS_MAX {
+        if !self.directory.heard.contains(session.host) {
             return Err(Status::Unsupported);
         }
         let perm = match get.access {
@@ -87,7 +114,8 @@ impl Switch {
             Access::Modified => Perm::ReadWrite,
         };
         self.check_page(session.domain, get.page, perm)?;
-        let slots = self.directory.slots.as_mut().ok_or(Status::Unsupported)?;
+        // Closed after a restart, until nobody has anything from before: that passes.
+        let slots = self.directory.slots.as_mut().ok_or(Status::Busy)?;
         if slots.lookup(get.page).is_some() {
             return Ok(());
         }
@@ -115,6 +143,16 @@ impl Switch {
     fn node_of(&self, page: Page) -> Option<(NodeId, Peer)> {
         let node = self.tables.translation.lookup(page.addr())?;
         Some((node, self.tables.node(node)?))
+    }
+
+    /// One step of every entry.
+    fn step_all(&mut self, event: Event, out: &mut Outbox) {
+        let slots = self.directory.slots.as_ref();
+        let regions: Vec<Page> =
+            slots.into_iter().flat_map(|slots| slots.iter().map(|(region, _)| region.base())).collect();
+        for page in regions {
+            self.step(page, event, out);
+        }
     }
 
     /// One step of the page's entry, and what it has sent.

@@ -232,10 +232,10 @@ impl Switch {
     fn apply(&mut self, batch: &Updates<'_>, out: &mut Outbox) -> (Status, u16) {
         for (update, index) in batch.iter().zip(0..) {
             match self.tables.apply(update) {
-                Ok(Some(change)) => out.local(change),
-                Ok(None) => {}
+                Ok(change) => change.into_iter().for_each(|change| out.local(change)),
                 Err(error) => return (error.into(), index),
             }
+            self.update_directory(&update, out);
         }
         (Status::Ok, 0)
     }

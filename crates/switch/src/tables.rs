@@ -89,7 +89,10 @@ impl Tables {
             Update::SessionGone { qpn } => {
                 self.sessions.entries.remove(&qpn);
             }
-            Update::Range { .. }
+            // The directory's, which the switch keeps beside its tables.
+            Update::Directory { .. } | Update::Live { .. } | Update::Fence { .. } => {}
+            Update::AcceptLost { .. }
+            | Update::Range { .. }
             | Update::RangeGone { .. }
             | Update::Clear { .. }
             | Update::QueuePair { .. }

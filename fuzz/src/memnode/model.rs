@@ -225,7 +225,11 @@ impl Model {
             Update::QueuePairGone { qpn } => {
                 self.pairs.remove(&qpn);
             }
-            Update::Translate { .. }
+            Update::AcceptLost { .. } => {}
+            Update::Directory { .. }
+            | Update::Live { .. }
+            | Update::Fence { .. }
+            | Update::Translate { .. }
             | Update::Untranslate { .. }
             | Update::Session { .. }
             | Update::SessionGone { .. } => {

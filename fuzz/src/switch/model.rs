@@ -240,7 +240,9 @@ impl Model {
                 self.grants.retain(|g| g.domain != domain || g.base < base.0 || g.end > end);
                 self.grants.push(Grant { domain, base: base.0, end, perm });
             }
-            Update::Range { .. }
+            Update::Directory { .. } | Update::Live { .. } | Update::Fence { .. } => {}
+            Update::AcceptLost { .. }
+            | Update::Range { .. }
             | Update::RangeGone { .. }
             | Update::Clear { .. }
             | Update::QueuePair { .. }

@@ -15,36 +15,81 @@ use super::{Action, Agent, Cached, Outcome, Writing, give_up_shared};
 use alloc::vec::Vec;
 use farmem_wire::message::{Access, Page, Recall, RecallAck, Region, Seq, WriteBack, WriteBackAck};
 
+/// On what terms pages are given up: those handed out before `seq`; they stay Shared with `keep`; only `wanted` was asked for.
+struct Terms {
+    seq: Seq,
+    keep: bool,
+    wanted: Option<Page>,
+}
+
 impl Agent {
     /// The switch wants the region's pages from before `recall.seq`. What to do is decided by each page as it is here, never by what
     /// the switch may believe of it.
     pub(super) fn recall(&mut self, recall: &Recall, out: &mut Vec<Action>) -> Outcome {
-        let &Recall { region, seq, .. } = recall;
+        let &Recall { region, seq, keep, wanted } = recall;
         let known = self.owed.iter().any(|owed| owed.region == region);
         if !known && self.owed.len() == self.bounds.owed {
             return Outcome::Full;
         }
-        self.raise_floors(region, seq);
+        let (from, to) = (region.base(), region.last());
+        self.raise_floors(from, to, seq);
         let first = out.len();
-        let needless = self.give_up(recall, out);
+        let wanted = wanted.map(|index| region.page(index));
+        let needless = self.give_up(from, to, &Terms { seq, keep, wanted }, out);
         let ack = RecallAck { region, seq, needless };
         if !self.is_writing_in(&ack) {
             out.push(Action::RecallAck(ack));
             return Outcome::Done;
         }
         self.owe(ack);
+        self.write_frozen(first, out);
+        Outcome::Done
+    }
+
+    /// Everything from before `seq` is given up; what is asked for now or later is to be newer (PROTOCOL 12.36).
+    pub(super) fn flush(&mut self, seq: Seq, out: &mut Vec<Action>) -> Outcome {
+        self.floor = self.floor.max(seq);
+        self.raise_floors(Page::FIRST, Page::LAST, seq);
+        self.give_up_all(seq, out)
+    }
+
+    /// Others may write from here on: no page stays, and what is still on its way must not be installed. The threads that wait ask again,
+    /// under new ids. What was written goes back as long as somebody takes it (PROTOCOL 12.35).
+    pub(super) fn lease_ended(&mut self, out: &mut Vec<Action>) -> Outcome {
+        let requests = core::mem::take(&mut self.requests);
+        self.frames -= requests.keys().filter(|page| !self.cached.contains_key(page)).count();
+        let outcome = self.give_up_all(Seq(u64::MAX), out);
+        out.extend(requests.keys().map(|&page| Action::Wake(page)));
+        outcome
+    }
+
+    /// True while a page that was handed out before `seq` is here, or on its way to its node.
+    #[must_use]
+    pub fn holds_before(&self, seq: Seq) -> bool {
+        let writing = self.writing.values().any(|writing| writing.grant < seq);
+        writing || self.cached.values().any(|cached| cached.grant < seq)
+    }
+
+    fn give_up_all(&mut self, seq: Seq, out: &mut Vec<Action>) -> Outcome {
+        let first = out.len();
+        self.give_up(Page::FIRST, Page::LAST, &Terms { seq, keep: false, wanted: None }, out);
+        self.write_frozen(first, out);
+        Outcome::Done
+    }
+
+    /// Begins the write-backs of the pages that were frozen by the actions from `first` on.
+    fn write_frozen(&self, first: usize, out: &mut Vec<Action>) {
         for index in first..out.len() {
             if let Action::Freeze(page) = out[index] {
                 let grant = self.writing[&page].grant;
                 out.push(self.write_back(page, grant));
             }
         }
-        Outcome::Done
     }
 
-    /// What was sent to requests in the region before `seq` is void.
-    fn raise_floors(&mut self, region: Region, seq: Seq) {
-        for (_, request) in self.requests.range_mut(region.base()..=region.last()) {
+    /// What was sent to requests for these pages before `seq` is void.
+    fn raise_floors(&mut self, from: Page, to: Page, seq: Seq) {
+        for (_, request) in self.requests.range_mut(from..=to) {
             request.floor = request.floor.max(seq);
             request.held = request.held.filter(|held| held.seq >= seq);
             request.granted = request.granted.filter(|&granted| granted >= seq);
@@ -52,8 +97,8 @@ impl Agent {
     }
 
     /// Takes the pages from the program, or the right to write them; answers how many that nobody had asked for.
-    fn give_up(&mut self, recall: &Recall, out: &mut Vec<Action>) -> u16 {
-        let &Recall { region, seq, keep, wanted } = recall;
+    fn give_up(&mut self, from: Page, to: Page, terms: &Terms, out: &mut Vec<Action>) -> u16 {
+        let &Terms { seq, keep, wanted } = terms;
         let Self { cached, requests, writing, frames, .. } = self;
         let mut needless: u16 = 0;
         let mut give_up = |page: Page, cached: &mut Cached| {
@@ -61,7 +106,7 @@ impl Agent {
             if cached.grant >= seq || shared && keep {
                 return false;
             }
-            if wanted.is_some_and(|wanted| wanted != region.index(page)) {
+            if wanted.is_some_and(|wanted| wanted != page) {
                 needless = needless.saturating_add(1);
             }
             if shared {
@@ -78,9 +123,7 @@ impl Agent {
             cached.access = Access::Shared;
             !keep
         };
-        cached
-            .extract_if(region.base()..=region.last(), |&page, cached| give_up(page, cached))
-            .for_each(drop);
+        cached.extract_if(from..=to, |&page, cached| give_up(page, cached)).for_each(drop);
         needless
     }
 

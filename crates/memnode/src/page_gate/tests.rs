@@ -54,7 +54,7 @@ fn a_sweep_marks_what_died() {
         assert_eq!(gate.sweep(region, Seq(6), fenced), 0, "once");
         assert!(!gate.write_back(page(), Seq(5)), "too late");
         assert_eq!(gate.read(&read(B, Access::Modified, 7, true)), lost == 0);
-        gate.accept_loss(page());
+        gate.accept_loss(page(), page());
         assert!(gate.read(&read(B, Access::Modified, 7, true)));
         assert_eq!(gate.gate(page()).lent(), Some((Seq(7), B)));
     }

@@ -16,14 +16,15 @@ use farmem_wire::message::{
     WriteBackAck,
 };
 use farmem_wire::{HostId, VirtAddr};
+use std::rc::Rc;
 
 /// A promise that was broken, in words.
 pub(super) type Broken = String;
 
-/// What a host is made of.
+/// What a host is made of. Agents and gates are shared with the worlds before until they change: most moves change one.
 #[derive(Clone, Debug)]
 pub(super) struct Host {
-    pub(super) agent: Agent,
+    pub(super) agent: Rc<Agent>,
     /// By page: its bytes here are the latest.
     pub(super) latest: u8,
     /// The same of the buffer of the page's request.
@@ -36,7 +37,7 @@ pub(super) struct Host {
 pub(super) struct World {
     pub(super) entries: Vec<(Region, Entry)>,
     pub(super) hosts: Vec<Host>,
-    pub(super) gate: PageGate,
+    pub(super) gate: Rc<PageGate>,
     /// By page: the node's bytes are the latest.
     pub(super) node: u8,
     pub(super) resets: Vec<Reset>,
@@ -81,7 +82,7 @@ fn set(bits: &mut u8, page: Page, on: bool) {
 
 impl World {
     pub(super) fn new(config: &Config) -> Self {
-        let agent = Agent::new(agent::Bounds::default(), FetchId(1));
+        let agent = Rc::new(Agent::new(agent::Bounds::default(), FetchId(1)));
         let host = Host { agent, latest: 0, buffer: 0, alive: true };
         let order = u8::from(config.pages == 2 && !config.apart);
         let regions =
@@ -89,7 +90,7 @@ impl World {
         Self {
             entries: regions.map(|region| (region, Entry::new(Seq(0)))).collect(),
             hosts: vec![host; usize::from(config.hosts)],
-            gate: PageGate::default(),
+            gate: Rc::default(),
             node: u8::MAX,
             resets: Vec::new(),
             fenced: HostSet::EMPTY,
@@ -111,6 +112,10 @@ impl World {
 
     fn host_mut(&mut self, id: HostId) -> &mut Host {
         &mut self.hosts[usize::from(id.0)]
+    }
+
+    fn gate_mut(&mut self) -> &mut PageGate {
+        Rc::make_mut(&mut self.gate)
     }
 
     pub(super) fn has_latest(&self, host: HostId, page: Page) -> bool {
@@ -181,7 +186,7 @@ impl World {
             Move::Sweep(region) => self.sweep(region, rules),
             Move::Crash(host) => {
                 self.left.crashes = self.left.crashes.spent();
-                let fresh = Agent::new(agent::Bounds::default(), FetchId(1));
+                let fresh = Rc::new(Agent::new(agent::Bounds::default(), FetchId(1)));
                 *self.host_mut(host) = Host { agent: fresh, latest: 0, buffer: 0, alive: false };
                 Ok(())
             }
@@ -295,7 +300,7 @@ impl World {
         all: Recall,
         rules: &mut Rules,
     ) -> Result<(), Broken> {
-        let agent = &mut self.host_mut(host).agent;
+        let agent = Rc::make_mut(&mut self.host_mut(host).agent);
         let mut done = Vec::new();
         let _ = agent.step(agent::Event::Recall(all), &mut done);
         for action in done.clone() {
@@ -317,7 +322,7 @@ impl World {
             return Ok(Outcome::Stale);
         }
         let mut done = std::mem::take(&mut rules.done);
-        let agent = &mut self.host_mut(id).agent;
+        let agent = Rc::make_mut(&mut self.host_mut(id).agent);
         let outcome = agent.step(event, &mut done);
         agent.assert_invariants();
         let mut result = Ok(outcome);
@@ -395,7 +400,7 @@ impl World {
 
     fn read(&mut self, read: Read, rules: &Rules) {
         let Read { page, access, host, id, seq, granted, done_due, .. } = read;
-        let lost = !self.gate.read(&read);
+        let lost = !self.gate_mut().read(&read);
         let part = farmem_wire::message::Part::WHOLE;
         let data = Data { page, access, id, seq, granted, done_due, lost, part };
         self.send(Message::Data(host, data, self.node_has_latest(page)), rules);
@@ -404,10 +409,10 @@ impl World {
     fn write_back(&mut self, from: HostId, write_back: WriteBack, latest: bool, rules: &Rules) {
         let WriteBack { page, grant, ack } = write_back;
         let counted = rules.guards.grant_of_write_back(grant, self.gate.gate(page).floor());
-        if self.gate.write_back(page, counted) {
+        if self.gate_mut().write_back(page, counted) {
             set(&mut self.node, page, latest);
         } else if rules.guards.late_write_back_ends_loan() {
-            self.gate.clean(page, Seq(u64::MAX >> 1));
+            self.gate_mut().clean(page, Seq(u64::MAX >> 1));
         }
         self.send(Message::WriteBackAck(from, WriteBackAck { page, grant, ack }), rules);
         if let Some(ack) = ack {
@@ -417,7 +422,7 @@ impl World {
 
     fn visit(&mut self, page: Page, clean: Option<Seq>, rules: &Rules) -> Result<(), Broken> {
         if let Some(seq) = clean {
-            self.gate.clean(page, seq);
+            self.gate_mut().clean(page, seq);
         }
         match self.gate.verdict(page) {
             Verdict::Lent => {
@@ -519,9 +524,10 @@ impl World {
             }
         }
         let floor = rules.guards.sweep_floor(seq);
-        let _ = self.gate.sweep(region, floor, self.fenced);
+        let fenced = self.fenced;
+        let _ = self.gate_mut().sweep(region, floor, fenced);
         for page in (0..usize::from(rules.config.pages)).map(nth).filter(|&page| region.contains(page)) {
-            self.gate.accept_loss(page);
+            self.gate_mut().accept_loss(page, page);
         }
         for page in lost {
             self.make_stale(page);

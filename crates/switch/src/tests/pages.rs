@@ -30,7 +30,9 @@ fn get(addr: u64, access: Access) -> PageBody<'static> {
 /// A rack whose directory is open.
 fn open() -> Scene {
     let mut scene = Scene::rack();
-    scene.switch.open_directory(Seq(10));
+    let live = |host| Update::Live { host: HostId(host), generation: 1 };
+    let out = scene.update(&[live(1), live(2), Update::Directory { newest: Seq(10) }]);
+    assert_eq!(out.last(), Some(&Out::Note(Note::Updated { seq: 2 })));
     scene
 }
 
@@ -99,8 +101,12 @@ fn a_get_is_refused_as_any_other_request() {
     }
     assert_eq!(scene.switch.directory().map(|slots| slots.used()), Some(0));
     let mut closed = Scene::rack();
-    let (_, note) = closed.page(Port::host(1), &from_host(SESSION_1_10, get(BASE_1, Access::Shared)));
-    assert_eq!(note, Note::PageRefused(Status::Unsupported), "the directory is closed");
+    let frame = from_host(SESSION_1_10, get(BASE_1, Access::Shared));
+    let (_, note) = closed.page(Port::host(1), &frame);
+    assert_eq!(note, Note::PageRefused(Status::Unsupported), "the host has no lease");
+    closed.update(&[Update::Live { host: HostId(1), generation: 1 }]);
+    let (_, note) = closed.page(Port::host(1), &frame);
+    assert_eq!(note, Note::PageRefused(Status::Busy), "the directory is closed, and will be opened");
 }
 
 /// A writer: the sharers are recalled, each with the list of all; the node's proxy counts for the host it names.

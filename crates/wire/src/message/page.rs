@@ -20,6 +20,11 @@ pub const CACHING_HOSTS_MAX: u16 = 64;
 pub struct Page(u64);
 
 impl Page {
+    /// The page of address 0.
+    pub const FIRST: Self = Self(0);
+    /// The page of the last address.
+    pub const LAST: Self = Self(u64::MAX >> PAGE_SHIFT);
+
     /// The page that holds the byte at `addr`.
     #[must_use]
     pub const fn of(addr: VirtAddr) -> Self {

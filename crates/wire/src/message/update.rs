@@ -1,6 +1,6 @@
 //! Table updates from the control plane to a role: numbered, applied in order, each exactly once (PROTOCOL 3.9, 3.10).
 
-use super::Header;
+use super::{Header, Seq};
 use crate::reader::{Put, Reader};
 use crate::{Domain, Gid, HostId, NodeId, Perm, Pmtu, Psn, Qkey, Qpn, Rkey, VirtAddr, WireError};
 use alloc::vec::Vec;
@@ -112,6 +112,30 @@ pub enum Update {
         /// The node's queue pair.
         qpn: Qpn,
     },
+    /// Switch: the directory opens, empty. No page was ever handed out under a number above `newest` (PROTOCOL 12.36).
+    Directory {
+        /// What the numbers of regions begin with.
+        newest: Seq,
+    },
+    /// Switch: the host holds a lease and may cache pages (PROTOCOL 12.35).
+    Live {
+        /// The host; below [`super::CACHING_HOSTS_MAX`].
+        host: HostId,
+        /// How often it started, for those who look.
+        generation: u16,
+    },
+    /// Switch: the host's lease surely ended; what it had is taken back without it (PROTOCOL 12.35).
+    Fence {
+        /// The host; below [`super::CACHING_HOSTS_MAX`].
+        host: HostId,
+    },
+    /// Node: somebody takes the old bytes of lost pages for good (PROTOCOL 12.31).
+    AcceptLost {
+        /// First byte.
+        base: VirtAddr,
+        /// Bytes.
+        len: u64,
+    },
 }
 
 impl Update {
@@ -171,6 +195,13 @@ impl Update {
                 pmtu: pmtu(r)?,
             },
             12 => Self::QueuePairGone { qpn: qpn(r)? },
+            13 => Self::Directory { newest: Seq(r.u64()?) },
+            14 => Self::Live { host: caching_host(r)?, generation: r.u16()? },
+            15 => Self::Fence { host: caching_host(r)? },
+            16 => {
+                let (base, len) = span(r)?;
+                Self::AcceptLost { base, len }
+            }
             _ => return Err(WireError::Unknown { what: "update.tag", value: u64::from(tag) }),
         })
     }
@@ -243,6 +274,23 @@ impl Update {
             Self::QueuePairGone { qpn } => {
                 out.put_u8(12);
                 out.put_u32(qpn.get());
+            }
+            Self::Directory { newest } => {
+                out.put_u8(13);
+                out.put_u64(newest.0);
+            }
+            Self::Live { host, generation } => {
+                out.put_u8(14);
+                out.put_u16(host.0);
+                out.put_u16(generation);
+            }
+            Self::Fence { host } => {
+                out.put_u8(15);
+                out.put_u16(host.0);
+            }
+            Self::AcceptLost { base, len } => {
+                out.put_u8(16);
+                put_span(base, len, out);
             }
         }
     }
@@ -335,6 +383,15 @@ fn qpn(r: &mut Reader<'_>) -> Result<Qpn, WireError> {
         return Err(WireError::Unknown { what: "update: a 24-bit number", value: u64::from(bits) });
     }
     Ok(Qpn::new(bits))
+}
+
+/// A host that can take part in coherence (PROTOCOL 12.3).
+fn caching_host(r: &mut Reader<'_>) -> Result<HostId, WireError> {
+    let host = r.u16()?;
+    if host >= super::CACHING_HOSTS_MAX {
+        return Err(WireError::Unknown { what: "update.host", value: u64::from(host) });
+    }
+    Ok(HostId(host))
 }
 
 fn pmtu(r: &mut Reader<'_>) -> Result<Pmtu, WireError> {

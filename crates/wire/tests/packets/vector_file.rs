@@ -262,6 +262,10 @@ fn numbers(update: Update) -> Vec<u128> {
             (pmtu as u16).into(),
         ],
         Update::QueuePairGone { qpn } => vec![12, q(qpn)],
+        Update::Directory { newest } => vec![13, newest.0.into()],
+        Update::Live { host, generation } => vec![14, host.0.into(), generation.into()],
+        Update::Fence { host } => vec![15, host.0.into()],
+        Update::AcceptLost { base, len } => vec![16, base.0.into(), len.into()],
     }
 }
 

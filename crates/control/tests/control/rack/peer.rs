@@ -194,6 +194,8 @@ impl RolePeer {
             Update::QueuePairGone { qpn } if node => {
                 t.queue_pairs.remove(&qpn.get());
             }
+            Update::Directory { .. } | Update::Live { .. } | Update::Fence { .. } if !node => {}
+            Update::AcceptLost { .. } if node => {}
             other => panic!("{other:?} is not for {:?}", self.port),
         }
         Ok(())

@@ -1,0 +1,175 @@
+//! Leases of hosts that cache pages, and what must be over before the switch's directory opens (PROTOCOL 12.35, 12.36).
+//!
+//! ```text
+//!   Empty ---renew---> Live ---- left, or joined again ----> Orphaned
+//!     ^                  | lease ended        gone, or lease ended |
+//!     |                  `-----------> Fenced <-------------------'
+//!     `---- nothing of it is left anywhere --'
+//! ```
+//!
+//! What is kept over a restart stands in the log: who may hold pages ([`Cache`]), and whether the directory is open. When a lease ends
+//! is not: after a restart every lease counts as renewed just then, which is later than any host can think.
+
+use crate::api::{ApiError, Response};
+use crate::claims::Claim;
+use crate::errors::{bad, bound, error};
+use crate::record::{Cache, Line, Role, What};
+use crate::requests::Decision;
+use crate::tables::newest;
+use crate::{Actions, Control, PAGE};
+use crate::{api::ErrorCode, updates::Reach};
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::vec::Vec;
+use farmem_machine::{Duration, Instant};
+use farmem_wire::message::CACHING_HOSTS_MAX;
+
+/// A lease surely ended when the host's clock may have been slow by one part in so many.
+const DRIFT: u64 = 8;
+
+/// What a restart need not know of those who cache.
+#[derive(Debug, Default)]
+pub(crate) struct Coherence {
+    /// When the lease of a host surely ends, of all that may hold pages.
+    ends: BTreeMap<u16, Instant>,
+    /// The largest order to give everything up that a host said it had obeyed.
+    flushed: BTreeMap<u16, u64>,
+}
+
+impl Coherence {
+    /// When something is to be done next.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.ends.values().min().copied()
+    }
+}
+
+impl Control {
+    /// A host says that it is there (PROTOCOL 12.35).
+    pub(crate) fn renew(&mut self, host: u16, generation: u16, flushed: u64) -> Result<Decision, ApiError> {
+        self.host_present(host)?;
+        if host >= CACHING_HOSTS_MAX {
+            return Err(bound("hosts that cache pages", CACHING_HOSTS_MAX - 1));
+        }
+        let row = &self.state.hosts[&host];
+        if row.generation != generation {
+            let message = format!("host {host} is in generation {}, not {generation}", row.generation);
+            return Err(error(ErrorCode::Conflict, message, "give up what is cached, and join again"));
+        }
+        match row.cache {
+            Cache::Live { .. } => {
+                self.coherence.ends.insert(host, self.now + lease_end(self.config.lease));
+                self.coherence.flushed.insert(host, flushed);
+                Ok(Decision::Reply(self.lease(host)))
+            }
+            Cache::Empty => {
+                if self.state.switch.is_none() {
+                    return Err(self.state.unavailable(Role::Switch, "has not joined"));
+                }
+                self.switch_answers()?;
+                Ok(Decision::Begin(What::Live { host, generation }))
+            }
+            Cache::Orphaned | Cache::Fenced => Ok(Decision::Reply(Response::Lease { lease_ms: 0, flush: 0 })),
+        }
+    }
+
+    /// The answer to a host that may hold pages.
+    pub(crate) fn lease(&self, host: u16) -> Response {
+        let since = match self.state.hosts.get(&host).map(|row| row.cache) {
+            Some(Cache::Live { since }) => since,
+            _ => self.state.epoch,
+        };
+        let flush = if since < self.state.epoch { newest(self.state.epoch).0 } else { 0 };
+        Response::Lease { lease_ms: self.config.lease.as_nanos() / 1_000_000, flush }
+    }
+
+    /// A page request of a host gets no answer.
+    pub(crate) fn recover(&self, host: u16, page: u64) -> Result<Decision, ApiError> {
+        self.host_present(host)?;
+        let message = format!("the region of {page:#x} cannot be reset");
+        Err(error(ErrorCode::Unavailable, message, "ask for the page again"))
+    }
+
+    pub(crate) fn accept_lost(&self, domain: u32, base: u64, len: u64) -> Result<Decision, ApiError> {
+        self.domain_known(domain)?;
+        let (vma, row) = self.owned(domain, base)?;
+        let end = vma + row.size;
+        if !base.is_multiple_of(PAGE) || len == 0 || base.checked_add(len).is_none_or(|last| last > end) {
+            let message = format!("{len} bytes from {base:#x} are no pages of the vma {vma:#x}..{end:#x}");
+            return Err(bad(message, format!("give a page's address, and 1 to {} bytes", end - base)));
+        }
+        self.node_answers(row.node)?;
+        Ok(Decision::Begin(What::AcceptLost { vma, base, len }))
+    }
+
+    /// What time has done, and what the last event made possible.
+    pub(crate) fn coherence(&mut self, out: &mut Actions) {
+        self.count_leases();
+        self.fence_ended(out);
+        self.open_directory(out);
+    }
+
+    /// Everybody who may hold pages has an end, nobody else.
+    fn count_leases(&mut self) {
+        let end = self.now + lease_end(self.config.lease);
+        let holds = |cache: Cache| matches!(cache, Cache::Live { .. } | Cache::Orphaned);
+        let hosts = &self.state.hosts;
+        let Coherence { ends, flushed } = &mut self.coherence;
+        ends.retain(|host, _| hosts.get(host).is_some_and(|row| holds(row.cache)));
+        flushed.retain(|host, _| hosts.get(host).is_some_and(|row| matches!(row.cache, Cache::Live { .. })));
+        for (&host, _) in hosts.iter().filter(|(_, row)| holds(row.cache)) {
+            ends.entry(host).or_insert(end);
+        }
+    }
+
+    /// A host that left has given everything up before it did; of all others only the end of the lease is sure.
+    fn fence_ended(&mut self, out: &mut Actions) {
+        let claims = self.state.claims();
+        let over = |(&host, &end): (&u16, &Instant)| {
+            let gone = self.state.hosts.get(&host).is_some_and(|row| !row.present);
+            (end <= self.now || gone) && !claims.contains(&Claim::Cache(host))
+        };
+        let ended: Vec<u16> = self
+            .coherence
+            .ends
+            .iter()
+            .filter(|&(host, end)| over((host, end)))
+            .map(|(&host, _)| host)
+            .collect();
+        for host in ended {
+            self.coherence.ends.remove(&host);
+            self.begin(What::Fence { host }, out);
+        }
+    }
+
+    /// Once nobody can have a page that an earlier switch handed out.
+    fn open_directory(&mut self, out: &mut Actions) {
+        let joined = self.state.switch.as_ref().is_some_and(|row| row.joining.is_none());
+        let ready = joined && self.state.reach(Role::Switch) == Some(Reach::Ready);
+        if self.state.directory || !ready || self.state.claims().contains(&Claim::Directory) {
+            return;
+        }
+        let epoch = self.state.epoch;
+        let holds = |(host, cache): (&u16, Cache)| match cache {
+            Cache::Empty => false,
+            Cache::Live { since } if since == epoch => false,
+            Cache::Live { .. } => {
+                self.coherence.flushed.get(host).is_none_or(|&flushed| flushed < newest(epoch).0)
+            }
+            Cache::Orphaned | Cache::Fenced => true,
+        };
+        if !self.state.hosts.iter().any(|(host, row)| holds((host, row.cache))) {
+            self.begin(What::OpenDirectory { epoch }, out);
+        }
+    }
+
+    /// Begins a change that nobody asked for.
+    fn begin(&mut self, what: What, out: &mut Actions) {
+        let change = self.state.next_change;
+        self.keep(Line::Began { change, what }, out);
+    }
+}
+
+/// For how long after a renewal the host may still use what it caches.
+fn lease_end(lease: Duration) -> Duration {
+    Duration::from_nanos(lease.as_nanos() + lease.as_nanos() / DRIFT)
+}
