@@ -255,6 +255,34 @@ pub struct VmaInfo {
     pub domain: u32,
 }
 
+/// The directory, for the overview. Counts are since the control plane started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DirectoryInfo {
+    /// Pages are served. Not so while hosts may still have some that an earlier switch handed out.
+    pub open: bool,
+    /// Slots there are; 0 when nobody has cached pages yet.
+    pub slots: u32,
+    /// Slots that had a region when the directory was last listed.
+    pub used: u32,
+    /// Regions split.
+    pub splits: u64,
+    /// Pairs of regions merged.
+    pub merges: u64,
+    /// Regions reset, for whatever reason.
+    pub resets: u64,
+    /// Of these, to make room for others.
+    pub evictions: u64,
+    /// Hosts fenced, or gone.
+    pub fences: u64,
+    /// Pages that hosts gave up although nobody had asked for them.
+    pub false_invalidations: u64,
+    /// False invalidations of a region in an epoch above which it is split.
+    pub threshold: u64,
+    /// Pages whose latest bytes died with a host.
+    pub lost_pages: u64,
+}
+
 /// An answer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
@@ -328,6 +356,9 @@ pub enum Response {
         balance_ppm: u32,
         /// True when the switch has joined.
         switch: bool,
+        /// The switch's directory of pages that hosts cache.
+        #[serde(default)]
+        directory: DirectoryInfo,
     },
     /// A process.
     Process {

@@ -10,19 +10,28 @@
 //! What is kept over a restart stands in the log: who may hold pages ([`Cache`]), and whether the directory is open. When a lease ends
 //! is not: after a restart every lease counts as renewed just then, which is later than any host can think.
 
-use crate::api::{ApiError, Response};
+mod epochs;
+mod errands;
+
+pub use errands::RESETS_MAX;
+
+use crate::api::{ApiError, DirectoryInfo, ErrorCode, Response};
 use crate::claims::Claim;
 use crate::errors::{bad, bound, error};
 use crate::record::{Cache, Line, Role, What};
 use crate::requests::Decision;
-use crate::tables::newest;
-use crate::{Actions, Control, PAGE};
-use crate::{api::ErrorCode, updates::Reach};
+use crate::splitting::Splitting;
+pub(crate) use crate::tables::newest;
+use crate::updates::Reach;
+use crate::{Actions, Control, Note, PAGE};
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::vec::Vec;
+use core::mem;
+use epochs::Round;
+use errands::{Running, page_at};
 use farmem_machine::{Duration, Instant};
-use farmem_wire::message::CACHING_HOSTS_MAX;
+use farmem_wire::message::{CACHING_HOSTS_MAX, Page};
 
 /// A lease surely ended when the host's clock may have been slow by one part in so many.
 const DRIFT: u64 = 8;
@@ -34,12 +43,47 @@ pub(crate) struct Coherence {
     ends: BTreeMap<u16, Instant>,
     /// The largest order to give everything up that a host said it had obeyed.
     flushed: BTreeMap<u16, u64>,
+    /// The epoch that what follows is of.
+    epoch: u64,
+    /// Pages whose region is to be reset, and when the switch is told again.
+    wanted: BTreeMap<Page, Instant>,
+    /// Resets whose hosts have given up, by first page.
+    resets: BTreeMap<Page, Running>,
+    /// Nodes that are being swept as a whole, and when they are told again.
+    sweeps: BTreeMap<u16, Instant>,
+    /// Nodes that were, in which life and epoch.
+    swept: BTreeMap<u16, (u16, u64)>,
+    /// Hosts that are fenced, and the first listing that can show that nothing is left of them.
+    fences: BTreeMap<u16, u64>,
+    round: Option<Round>,
+    /// Listings so far.
+    rounds: u64,
+    next_round: Option<Instant>,
+    /// What the directory's regions are to be, and the slots it was made for.
+    splitting: Option<(usize, Splitting)>,
+    /// Questions so far: what tells their answers apart.
+    questions: u32,
+    counts: DirectoryInfo,
 }
 
 impl Coherence {
     /// When something is to be done next.
     pub(crate) fn due(&self) -> Option<Instant> {
-        self.ends.values().min().copied()
+        let ends = self.ends.values().copied();
+        let errands = self.wanted.values().copied().chain(self.resets.values().map(Running::due));
+        let round = self.round.as_ref().map_or(self.next_round, |round| Some(round.due()));
+        ends.chain(errands).chain(self.sweeps.values().copied()).chain(round).min()
+    }
+
+    /// Asserts that everything is within its bounds.
+    pub(crate) fn check(&self) {
+        assert!(
+            self.wanted.len() <= RESETS_MAX && self.resets.len() <= RESETS_MAX,
+            "resets within their bound"
+        );
+        if let Some((_, splitting)) = &self.splitting {
+            splitting.check();
+        }
     }
 }
 
@@ -82,11 +126,21 @@ impl Control {
         Response::Lease { lease_ms: self.config.lease.as_nanos() / 1_000_000, flush }
     }
 
-    /// A page request of a host gets no answer.
-    pub(crate) fn recover(&self, host: u16, page: u64) -> Result<Decision, ApiError> {
+    /// A page request of a host gets no answer (PROTOCOL 12.33).
+    pub(crate) fn recover(&mut self, host: u16, page: u64) -> Result<Decision, ApiError> {
         self.host_present(host)?;
-        let message = format!("the region of {page:#x} cannot be reset");
-        Err(error(ErrorCode::Unavailable, message, "ask for the page again"))
+        if !matches!(self.state.hosts[&host].cache, Cache::Live { .. }) {
+            let message = format!("host {host} holds no lease");
+            return Err(error(ErrorCode::Conflict, message, "renew it first"));
+        }
+        self.want_reset(page_at(page));
+        Ok(Decision::Reply(Response::Done {}))
+    }
+
+    /// What people see of the directory.
+    pub(crate) fn directory_info(&self) -> DirectoryInfo {
+        let threshold = self.coherence.splitting.as_ref().map_or(0, |(_, splitting)| splitting.threshold());
+        DirectoryInfo { open: self.state.directory, threshold, ..self.coherence.counts }
     }
 
     pub(crate) fn accept_lost(&self, domain: u32, base: u64, len: u64) -> Result<Decision, ApiError> {
@@ -103,9 +157,40 @@ impl Control {
 
     /// What time has done, and what the last event made possible.
     pub(crate) fn coherence(&mut self, out: &mut Actions) {
+        self.begin_epoch();
         self.count_leases();
         self.fence_ended(out);
         self.open_directory(out);
+        self.count_fences();
+        self.send_rounds(out);
+        self.send_errands(out);
+    }
+
+    /// A switch that starts knows nothing of what was ordered before.
+    fn begin_epoch(&mut self) {
+        if self.coherence.epoch != self.state.epoch {
+            let (ends, flushed) =
+                (mem::take(&mut self.coherence.ends), mem::take(&mut self.coherence.flushed));
+            let Coherence { rounds, questions, counts, .. } = self.coherence;
+            let epoch = self.state.epoch;
+            self.coherence =
+                Coherence { ends, flushed, epoch, rounds, questions, counts, ..Coherence::default() };
+        }
+    }
+
+    /// A fence that the switch knows of is over when a listing that begins later shows no reset.
+    fn count_fences(&mut self) {
+        let claims = self.state.claims();
+        let fenced = |host: &u16| self.state.hosts.get(host).is_some_and(|row| row.cache == Cache::Fenced);
+        self.coherence.fences.retain(|host, _| fenced(host));
+        let next = self.coherence.rounds + 1;
+        for (&host, row) in &self.state.hosts {
+            let told = row.cache == Cache::Fenced && !claims.contains(&Claim::Cache(host));
+            if told && !self.coherence.fences.contains_key(&host) {
+                self.coherence.fences.insert(host, next);
+                self.coherence.next_round = Some(self.now);
+            }
+        }
     }
 
     /// Everybody who may hold pages has an end, nobody else.
@@ -113,7 +198,7 @@ impl Control {
         let end = self.now + lease_end(self.config.lease);
         let holds = |cache: Cache| matches!(cache, Cache::Live { .. } | Cache::Orphaned);
         let hosts = &self.state.hosts;
-        let Coherence { ends, flushed } = &mut self.coherence;
+        let Coherence { ends, flushed, .. } = &mut self.coherence;
         ends.retain(|host, _| hosts.get(host).is_some_and(|row| holds(row.cache)));
         flushed.retain(|host, _| hosts.get(host).is_some_and(|row| matches!(row.cache, Cache::Live { .. })));
         for (&host, _) in hosts.iter().filter(|(_, row)| holds(row.cache)) {
@@ -137,6 +222,8 @@ impl Control {
             .collect();
         for host in ended {
             self.coherence.ends.remove(&host);
+            self.coherence.counts.fences += 1;
+            out.note(Note::Fenced(host));
             self.begin(What::Fence { host }, out);
         }
     }

@@ -35,6 +35,7 @@ mod updates;
 
 pub use allocate::{PAGE, VA_END};
 pub use change::MISSED_MAX;
+pub use coherence::RESETS_MAX;
 pub use record::{Record, Role};
 
 use alloc::collections::{BTreeMap, VecDeque};
@@ -74,6 +75,8 @@ pub struct Config {
     pub retries_max: u32,
     /// For how long a host that caches pages may go on without being heard of.
     pub lease: Duration,
+    /// Time between two listings of the directory, after each of which regions are split and merged.
+    pub epoch: Duration,
     /// How much of everything.
     pub bounds: Bounds,
 }
@@ -89,6 +92,7 @@ impl Config {
             timeout: Duration::from_millis(50),
             retries_max: 10,
             lease: LEASE,
+            epoch: splitting::EPOCH,
             bounds: Bounds::default(),
         }
     }
@@ -192,6 +196,14 @@ pub enum Note {
     BegunAnew,
     /// A request waits for another that is about the same thing.
     Waits,
+    /// The lease of this host surely ended, or it left.
+    Fenced(u16),
+    /// A node was swept, wholly or of a region.
+    Swept,
+    /// A region is free again.
+    ResetEnded,
+    /// The directory was listed to its end.
+    Listed,
 }
 
 /// Why a frame was dropped.
@@ -446,6 +458,7 @@ impl Machine for Control {
 
     fn check(&self) {
         assert_eq!(self.state.sound(), Ok(()));
+        self.coherence.check();
         assert!(
             self.asked.keys().all(|id| self.state.changes.contains_key(id)),
             "a request's change is in flight"

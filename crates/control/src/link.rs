@@ -6,7 +6,7 @@ use crate::{Control, DropReason, Note, Out};
 use alloc::vec::Vec;
 use farmem_machine::{Duration, Instant, Outbox, Port};
 use farmem_transport::ud::{self, Peer};
-use farmem_wire::message::Updates;
+use farmem_wire::message::{DirectoryMessage, Updates};
 use farmem_wire::{Body, Extension, Header, HostId, Message, Packet, RequestId, Status};
 
 /// The longest time between two sends of a batch, in timeouts.
@@ -30,7 +30,13 @@ impl Pace {
 impl Control {
     /// Takes a frame: an answer to the batch outstanding at the role it comes from, or nothing.
     pub(crate) fn on_frame(&mut self, port: Port, bytes: &[u8], out: &mut Outbox<Out, Note>) {
-        match self.read_answer(port, bytes) {
+        let opened = self.open_frame(port, bytes);
+        if let Ok((role, payload)) = opened
+            && DirectoryMessage::is(payload)
+        {
+            return self.on_report(role, payload, out);
+        }
+        match opened.and_then(|(role, payload)| self.read_answer(role, payload)) {
             Ok((role, seq, refusal)) => {
                 if self.state.reach(role) == Some(Reach::Silent) {
                     out.note(Note::Back(role));
@@ -44,7 +50,8 @@ impl Control {
         }
     }
 
-    fn read_answer(&self, port: Port, bytes: &[u8]) -> Result<(Role, u64, Option<Refusal>), DropReason> {
+    /// Who sent it, and what it says, when it is for us.
+    fn open_frame<'a>(&self, port: Port, bytes: &'a [u8]) -> Result<(Role, &'a [u8]), DropReason> {
         let role = Role::of(port).ok_or(DropReason::Port)?;
         let packet = Packet::parse(bytes).map_err(|_| DropReason::Malformed)?;
         let Extension::Deth(deth) = packet.ext else { return Err(DropReason::Kind) };
@@ -52,7 +59,11 @@ impl Control {
         if packet.bth.dest_qp != ours.qpn || deth.qkey != ours.qkey {
             return Err(DropReason::Endpoint);
         }
-        let message = Message::parse(packet.payload).map_err(|_| DropReason::Malformed)?;
+        Ok((role, packet.payload))
+    }
+
+    fn read_answer(&self, role: Role, payload: &[u8]) -> Result<(Role, u64, Option<Refusal>), DropReason> {
+        let message = Message::parse(payload).map_err(|_| DropReason::Malformed)?;
         let Body::Update(updates) = message.body else { return Err(DropReason::Kind) };
         if !message.header.response {
             return Err(DropReason::Kind);

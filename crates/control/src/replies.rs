@@ -87,6 +87,7 @@ impl Control {
             vmas: vmas.collect(),
             domains: self.state.domains.iter().map(|(&domain, name)| (domain, name.clone())).collect(),
             balance_ppm: self.balance_ppm(),
+            directory: self.directory_info(),
             switch: self.state.reach(Role::Switch).is_some_and(|reach| reach != Reach::Held),
         }
     }

@@ -133,6 +133,8 @@ pub struct Splitting {
     /// c of equation 1, in parts of [`C_ONE`].
     c: u64,
     epoch: u64,
+    /// What the last epoch ordered.
+    ordered: Vec<Order>,
 }
 
 impl Splitting {
@@ -147,7 +149,7 @@ impl Splitting {
             initial.is_power_of_two() && (REGION_MIN..=REGION_MAX).contains(&initial),
             "a region has {REGION_MIN} to {REGION_MAX} bytes, a power of two, not {initial}"
         );
-        Self { regions: BTreeMap::new(), slots, initial, c: C_ONE, epoch: 0 }
+        Self { regions: BTreeMap::new(), slots, initial, c: C_ONE, epoch: 0, ordered: Vec::new() }
     }
 
     /// The region that `addr` is in, if it has an entry.
@@ -163,7 +165,7 @@ impl Splitting {
             return Admission::Known(region);
         }
         if self.regions.len() == self.slots {
-            return Admission::Evict(self.quietest());
+            return Admission::Evict(self.quietest().expect("all slots are used, so there is a region"));
         }
         let mut region = Region::around(addr, self.initial);
         while self.overlaps_any(region) {
@@ -202,6 +204,7 @@ impl Splitting {
         let splits = orders.len();
         orders.extend(self.merges(t, self.regions.len() + splits));
         self.adjust(self.regions.len() + wanted);
+        self.ordered.clone_from(&orders);
         orders
     }
 
@@ -226,6 +229,39 @@ impl Splitting {
         gone.into_iter().flatten().for_each(|region| _ = self.forget(region));
         come.into_iter().flatten().for_each(|region| self.put(region, 0, held_until));
         true
+    }
+
+    /// Takes the directory's regions for what they are now, ascending: what was ordered and is so counts as carried out, others came and
+    /// went without being asked about. Answers how many splits and merges were carried out.
+    pub fn sync(&mut self, listed: impl IntoIterator<Item = Region>) -> (u64, u64) {
+        let listed: BTreeMap<u64, u64> =
+            listed.into_iter().map(|region| (region.base, region.size)).collect();
+        let is_there = |region: Region| listed.get(&region.base) == Some(&region.size);
+        let (mut splits, mut merges) = (0, 0);
+        for order in core::mem::take(&mut self.ordered) {
+            let (so, counter) = match order {
+                Order::Split(region) => {
+                    let halves = region.halves();
+                    (halves.is_some_and(|(low, high)| is_there(low) || is_there(high)), &mut splits)
+                }
+                Order::Merge(region) => (is_there(region), &mut merges),
+            };
+            *counter += u64::from(so && self.carried_out(order));
+        }
+        self.regions.retain(|&base, known| is_there(Region { base, size: known.size }));
+        for (&base, &size) in &listed {
+            if self.regions.len() < self.slots && !self.regions.contains_key(&base) {
+                self.put(Region { base, size }, 0, 0);
+            }
+        }
+        (splits, merges)
+    }
+
+    /// The region with the fewest false invalidations is to be reset: it is [forgotten](Splitting::forget) at once.
+    pub fn take_quietest(&mut self) -> Option<Region> {
+        let region = self.quietest()?;
+        self.forget(region);
+        Some(region)
     }
 
     /// Entries in use.
@@ -276,9 +312,9 @@ impl Splitting {
         (self.slots * SLOT_USE_MAX / 100).max(1)
     }
 
-    fn quietest(&self) -> Region {
+    fn quietest(&self) -> Option<Region> {
         let of = |(&base, known): (&u64, &Known)| (known.count, Region { base, size: known.size });
-        self.regions.iter().map(of).min().expect("all slots are used, so there is a region").1
+        self.regions.iter().map(of).min().map(|(_, region)| region)
     }
 
     /// The false invalidations of all regions.

@@ -13,9 +13,6 @@ use farmem_machine::Port;
 use farmem_wire::message::{Seq, Update};
 use farmem_wire::{Domain, Gid, HostId, Pmtu, Psn, Qkey, Qpn, Rkey, VirtAddr};
 
-/// An epoch of the switch has 2^40 numbers: for 2 months, if one region changed hands 200,000 times a second.
-const EPOCH_SHIFT: u32 = 40;
-
 /// An update and what takes it back; `None`: it must not be refused.
 pub(crate) type Step = (Update, Option<Vec<Told>>);
 
@@ -249,7 +246,7 @@ const fn live(host: u16, generation: u16) -> Update {
 
 /// What the numbers of regions begin with in an epoch: above all that a switch can have reached before (PROTOCOL 12.36).
 pub(crate) const fn newest(epoch: u64) -> Seq {
-    Seq(epoch << EPOCH_SHIFT)
+    Seq::of_epoch(epoch)
 }
 
 fn session(row: &SessionRow) -> Update {

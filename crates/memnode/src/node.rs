@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use core::convert::Infallible;
 use farmem_machine::{Event, Instant, Machine, Port};
 use farmem_transport::{PeerChange, rc, ud};
-use farmem_wire::message::PageMessage;
+use farmem_wire::message::{DirectoryMessage, PageMessage};
 use farmem_wire::{Body, Extension, Message, Packet, Pmtu, Qpn};
 
 /// What a node knows before the control plane tells it more.
@@ -142,6 +142,9 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         }
         if deth.qkey != home.qkey {
             return self.drop_frame(DropReason::WrongKey, out);
+        }
+        if DirectoryMessage::is(packet.payload) {
+            return self.on_directory_message(port, packet.payload, out);
         }
         if PageMessage::is(packet.payload) {
             return self.on_page_message(port, packet.payload, out);

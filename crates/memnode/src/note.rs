@@ -28,6 +28,10 @@ pub enum Note {
     PageServed,
     /// A page was written back; its bytes counted, or came too late.
     PageWritten(Counted),
+    /// Pages were swept.
+    Swept,
+    /// A page is known to be nobody's.
+    PageCleaned,
     /// A program was learned from a request.
     ProgramLearned,
     /// The program that was learned could not be compiled: it is interpreted.
@@ -76,6 +80,8 @@ pub enum DropReason {
     UnderWay,
     /// A page that is in none of the node's ranges.
     NotHere,
+    /// A page under the number of a switch that this node was not told of, or of an earlier one.
+    Epoch,
     /// A batch of updates older than the last one or ahead of the next one.
     OutOfTurn,
 }

@@ -130,15 +130,29 @@ impl PageGate {
     /// No live host has anything of the region from before `seq`: what a fenced one still had is lost, and what it sent comes too late
     /// (PROTOCOL 12.30). Answers how many pages were lost.
     pub fn sweep(&mut self, region: Region, seq: Seq, fenced: HostSet) -> usize {
+        self.sweep_pages(region.base(), region.last(), seq, fenced)
+    }
+
+    /// The same of all pages from the first to the last. A page that was handed out since `seq` is not meant: the sweep is late.
+    pub fn sweep_pages(&mut self, first: Page, last: Page, seq: Seq, fenced: HostSet) -> usize {
         let mut lost = 0;
-        for (_, gate) in self.gates.range_mut(region.base()..=region.last()) {
-            if gate.lent().is_some_and(|(_, holder)| fenced.contains(holder)) && !gate.lost {
+        for (_, gate) in self.gates.range_mut(first..=last) {
+            let died = |(lent, holder): (Seq, HostId)| lent < seq && fenced.contains(holder);
+            if gate.lent().is_some_and(died) && !gate.lost {
                 gate.lost = true;
                 lost += 1;
             }
             gate.raise_floor(seq);
         }
         lost
+    }
+
+    /// These pages begin a new life: what hosts had of them before is nobody's any more (PROTOCOL 12.44).
+    pub fn renew(&mut self, first: Page, last: Page) {
+        for (_, gate) in self.gates.range_mut(first..=last) {
+            gate.raise_floor(gate.lent.next());
+            gate.lost = false;
+        }
     }
 
     /// Somebody takes the old bytes of lost pages, from the first to the last, for good (PROTOCOL 12.31).

@@ -12,9 +12,10 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use farmem_machine::Port;
 use farmem_wire::message::{
-    Data, PAGE_LEN, Page, PageBody, PageMessage, Part, Read, Seq, WriteBack, WriteBackAck,
+    Data, DirectoryBody, DirectoryMessage, PAGE_LEN, Page, PageBody, PageMessage, Part, Read, Seq, Sweep,
+    WriteBack, WriteBackAck,
 };
-use farmem_wire::{Domain, HostId, VirtAddr};
+use farmem_wire::{Domain, HostId, RequestId, VirtAddr};
 
 /// Write-backs of which some parts have come and some not. When there are more, the oldest begins anew.
 pub const PARTIAL_MAX: usize = 64;
@@ -29,6 +30,8 @@ const PAGE_BYTES: u32 = {
 #[derive(Debug, Default)]
 pub(crate) struct Pages {
     pub(crate) gate: PageGate,
+    /// Of the switch under whose numbers pages are served: that of the last sweep of all memory.
+    epoch: u64,
     partial: VecDeque<Partial>,
 }
 
@@ -79,6 +82,40 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         self.pages.gate.accept_loss(Page::of(base), Page::of(VirtAddr(base.0 + (len - 1))));
     }
 
+    /// These bytes are zero from here on, whatever hosts still have of them (PROTOCOL 12.44).
+    pub(crate) fn renew_pages(&mut self, base: VirtAddr, len: u64) {
+        self.pages.gate.renew(Page::of(base), Page::of(VirtAddr(base.0 + (len - 1))));
+    }
+
+    /// A message about the directory (PROTOCOL 12.41).
+    pub(crate) fn on_directory_message(&mut self, port: Port, payload: &[u8], out: &mut Outbox) {
+        let Ok(DirectoryMessage { token, body }) = DirectoryMessage::parse(payload) else {
+            return self.drop_frame(DropReason::Malformed, out);
+        };
+        match (port, body) {
+            (Port::CONTROL, DirectoryBody::Sweep(sweep)) => self.sweep(token, sweep, out),
+            (Port::SWITCH, DirectoryBody::Clean(page, seq)) => {
+                self.pages.gate.clean(page, seq);
+                out.note(Note::PageCleaned);
+            }
+            _ => self.drop_frame(DropReason::WrongPort, out),
+        }
+    }
+
+    fn sweep(&mut self, token: RequestId, sweep: Sweep, out: &mut Outbox) {
+        let Sweep { first, last, seq, fenced, opens } = sweep;
+        let lost = self.pages.gate.sweep_pages(first, last, seq, fenced);
+        if opens {
+            self.pages.epoch = self.pages.epoch.max(seq.epoch());
+        }
+        out.note(Note::Swept);
+        if let Some(control) = self.peers.get(Port::CONTROL) {
+            let lost = u32::try_from(lost).unwrap_or(u32::MAX);
+            let message = DirectoryMessage { token, body: DirectoryBody::Swept(sweep, lost) };
+            self.peers.emit(control, message.len(), out, |bytes| message.emit(bytes));
+        }
+    }
+
     /// A page message: only the switch passes any on, and it has checked who may.
     pub(crate) fn on_page_message(&mut self, port: Port, payload: &[u8], out: &mut Outbox) {
         if port != Port::SWITCH {
@@ -101,6 +138,10 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         };
         if !self.regions.is_page_local(page) {
             return self.drop_frame(DropReason::NotHere, out);
+        }
+        // What an earlier switch's hosts had is not settled yet (PROTOCOL 12.36).
+        if seq.epoch() != self.pages.epoch {
+            return self.drop_frame(DropReason::Epoch, out);
         }
         let lost = !self.pages.gate.read(read);
         out.note(Note::PageServed);

@@ -58,7 +58,10 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             Update::Protect { domain, base, len, perm } => self.regions.protect(domain, base, len, perm)?,
             Update::Range { base, len, offset } => self.regions.add_range(base, len, offset)?,
             Update::RangeGone { base, len } => self.regions.remove_range(base, len)?,
-            Update::Clear { base, len } => self.regions.clear(base, len, &mut self.store)?,
+            Update::Clear { base, len } => {
+                self.regions.clear(base, len, &mut self.store)?;
+                self.renew_pages(base, len);
+            }
             Update::QueuePair { qpn, peer_qpn, peer_port, expected_psn, rkey, domain, pmtu } => {
                 let port = Port(peer_port);
                 let config = rc::ResponderConfig { qpn, peer_qpn, port, expected_psn, rkey, domain, pmtu };

@@ -115,6 +115,8 @@ pub const ELSEWHERE: &[(&str, &str)] = &[
     ("switch.Dropped(Response)", "one rogue frame in thousands: tests of switch"),
     ("switch.Dropped(UnknownOrigin)", "needs a node that makes a host up: tests of switch"),
     ("switch.Page(Forgotten)", "needs a host that is fenced: tests of switch, and the explorer"),
+    ("switch.Listed", "needs a control plane beside hosts that cache: tests of sim"),
+    ("switch.Resized", "needs a control plane beside hosts that cache: tests of sim"),
     ("switch.PageRefused", "all hosts of these worlds may have all pages: tests of switch"),
 ];
 
@@ -201,6 +203,8 @@ mod tests {
             Switch::UpdateRepeated { seq },
             Switch::PageRefused(status),
             Switch::PageForwarded { node },
+            Switch::Listed,
+            Switch::Resized { done: 1, refused: 0 },
         ];
         for note in all {
             let name = match note {
@@ -213,6 +217,8 @@ mod tests {
                 Switch::Page(_) => "Page(Stepped",
                 Switch::PageRefused(_) => "PageRefused",
                 Switch::PageForwarded { .. } => "PageForwarded",
+                Switch::Listed => "Listed",
+                Switch::Resized { .. } => "Resized",
                 Switch::Dropped(_) => "Dropped",
             };
             assert!(is_listed(&format!("switch.{name}")), "{name}");

@@ -16,6 +16,7 @@ mod answer;
 mod budgets;
 pub mod directory;
 mod note;
+mod orders;
 mod pages;
 pub mod protect;
 mod switch;

@@ -44,6 +44,15 @@ pub enum Note {
         /// The node that owns the page.
         node: NodeId,
     },
+    /// A part of the directory was listed.
+    Listed,
+    /// Regions were split and merged.
+    Resized {
+        /// So many.
+        done: u32,
+        /// So many were not as thought, or not idle, and stayed.
+        refused: u32,
+    },
     /// A frame went nowhere and was not answered.
     Dropped(Reason),
 }

@@ -7,13 +7,12 @@ use crate::switch::Outbox;
 use crate::tables::Session;
 use crate::{Note, Reason, Switch};
 use alloc::vec::Vec;
-use farmem_machine::Port;
 use farmem_transport::ud::Peer;
 use farmem_wire::message::{
-    Access, Get, HostSet, PAGE_LEN, Page, PageBody, PageMessage, Refusal, Region, Seq, Update, WriteBack,
-    WriteBackAck,
+    Access, DirectoryBody, Get, HostSet, PAGE_LEN, Page, PageBody, PageMessage, Refusal, Region, Seq,
+    WriteBack, WriteBackAck,
 };
-use farmem_wire::{Domain, HostId, NodeId, Perm, Status};
+use farmem_wire::{Domain, HostId, NodeId, Perm, RequestId, Status};
 
 /// Log2 of the pages of a region when it gets a slot: 16 KiB (MIND 7.3).
 pub const REGION_ORDER_FIRST: u8 = 2;
@@ -21,13 +20,17 @@ pub const REGION_ORDER_FIRST: u8 = 2;
 /// The directory of a switch, closed at first.
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
-    slots: Option<Slots>,
+    pub(crate) slots: Option<Slots>,
     /// Hosts that may hold pages: those with a lease, and those whose lease did not surely end yet.
-    live: HostSet,
+    pub(crate) live: HostSet,
     /// Those of them whose messages count: not of a host that left or joined again.
-    heard: HostSet,
+    pub(crate) heard: HostSet,
+    /// The control plane was told that no slot is free, and was not heard of since.
+    pub(crate) told_full: bool,
     /// What a step decided; kept for its memory.
     actions: Vec<Action>,
+    /// Rows of a listing; likewise.
+    pub(crate) rows: Vec<u8>,
 }
 
 impl Directory {
@@ -51,25 +54,6 @@ impl Switch {
         self.directory.slots.as_ref()
     }
 
-    /// What an update that the tables took means for the directory (PROTOCOL 12.35, 12.36).
-    pub(crate) fn update_directory(&mut self, update: &Update, out: &mut Outbox) {
-        let Directory { live, heard, .. } = &mut self.directory;
-        match *update {
-            Update::Directory { newest } => self.open_directory(newest),
-            Update::Live { host, .. } => (*live, *heard) = (live.with(host), heard.with(host)),
-            Update::Fence { host } => {
-                (*live, *heard) = (live.without(host), heard.without(host));
-                let live = *live;
-                self.step_all(Event::Fence(host, live), out);
-            }
-            Update::PeerGone { port } => match Port(port).as_host() {
-                Some(host) if heard.contains(HostId(host)) => *heard = heard.without(HostId(host)),
-                _ => {}
-            },
-            _ => {}
-        }
-    }
-
     /// A page message over a session. Only a host with a lease has anything to say about pages (PROTOCOL 12.35).
     pub(crate) fn page_of_host(&mut self, session: Session, payload: &[u8], out: &mut Outbox) -> Note {
         let Ok(message) = PageMessage::parse(payload) else { return Note::Dropped(Reason::Message) };
@@ -78,7 +62,7 @@ impl Switch {
             return Note::Dropped(Reason::NoLease);
         }
         match message.body {
-            PageBody::Get(get) => match self.admit(session, &get) {
+            PageBody::Get(get) => match self.admit(session, &get, out) {
                 Ok(()) => self.step(get.page, Event::Get(host, get), out),
                 Err(status) => {
                     let refusal = Refusal { page: get.page, id: get.id, status };
@@ -105,7 +89,7 @@ impl Switch {
     }
 
     /// Whether a request may reach the directory, and makes sure that there is an entry for it.
-    fn admit(&mut self, session: Session, get: &Get) -> Result<(), Status> {
+    fn admit(&mut self, session: Session, get: &Get, out: &mut Outbox) -> Result<(), Status> {
         if !self.directory.heard.contains(session.host) {
             return Err(Status::Unsupported);
         }
@@ -127,6 +111,7 @@ impl Switch {
                 Err(_) => break,
             }
         }
+        self.tell_full(get.page, out);
         Err(Status::Busy)
     }
 
@@ -145,18 +130,8 @@ impl Switch {
         Some((node, self.tables.node(node)?))
     }
 
-    /// One step of every entry.
-    fn step_all(&mut self, event: Event, out: &mut Outbox) {
-        let slots = self.directory.slots.as_ref();
-        let regions: Vec<Page> =
-            slots.into_iter().flat_map(|slots| slots.iter().map(|(region, _)| region.base())).collect();
-        for page in regions {
-            self.step(page, event, out);
-        }
-    }
-
     /// One step of the page's entry, and what it has sent.
-    fn step(&mut self, page: Page, event: Event, out: &mut Outbox) -> Note {
+    pub(crate) fn step(&mut self, page: Page, event: Event, out: &mut Outbox) -> Note {
         let mut actions = core::mem::take(&mut self.directory.actions);
         let entry = self.directory.slots.as_mut().and_then(|slots| slots.lookup(page));
         let outcome = entry.map_or(Outcome::Stale, |(region, entry)| entry.step(region, event, &mut actions));
@@ -182,8 +157,16 @@ impl Switch {
                     self.send_page(node, Domain::default(), read.host, PageBody::Read(read), out);
                 }
             }
-            // Nobody has sent a refused traversal or ordered a reset.
-            Action::Resume(..) | Action::Delay(_) | Action::Report(..) => {}
+            Action::Report(region, seq) => {
+                self.tell_control(RequestId(0), DirectoryBody::Collected(region, seq), out);
+            }
+            Action::Resume(page, seq) => {
+                if let Some((_, node)) = self.node_of(page) {
+                    self.tell(node, RequestId(0), DirectoryBody::Clean(page, seq), out);
+                }
+            }
+            // Its node has told the one who reads to come again.
+            Action::Delay(_) => {}
         }
     }
 

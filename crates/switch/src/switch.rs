@@ -12,7 +12,7 @@ use core::convert::Infallible;
 use farmem_machine::{Event, Instant, Machine, Port};
 use farmem_transport::PeerChange;
 use farmem_transport::ud::{self, Endpoint, Home, Inbox, Peer, Turn};
-use farmem_wire::message::{PageMessage, REGION_LEN, Updates};
+use farmem_wire::message::{DirectoryMessage, PageMessage, REGION_LEN, Updates};
 use farmem_wire::{
     Body, Domain, Extension, Header, HostId, Message, NodeId, Packet, Perm, Pmtu, Psn, Qkey, Qpn, Status,
     VirtAddr,
@@ -78,6 +78,12 @@ impl Switch {
             Err(reason) => return Note::Dropped(reason),
         };
         match self.sender(port, &datagram) {
+            Ok(Sender::Control) if DirectoryMessage::is(datagram.payload) => {
+                self.order(datagram.payload, out)
+            }
+            Ok(Sender::Node(_)) if DirectoryMessage::is(datagram.payload) => {
+                self.visit(datagram.payload, out)
+            }
             Ok(Sender::Control) => self.update(datagram.payload, out),
             Ok(Sender::Host(session)) if PageMessage::is(datagram.payload) => {
                 self.page_of_host(session, datagram.payload, out)
@@ -231,11 +237,12 @@ impl Switch {
     /// Applies a batch up to the first update that is refused; answers how it ended and where.
     fn apply(&mut self, batch: &Updates<'_>, out: &mut Outbox) -> (Status, u16) {
         for (update, index) in batch.iter().zip(0..) {
+            self.before_update(&update, out);
             match self.tables.apply(update) {
                 Ok(change) => change.into_iter().for_each(|change| out.local(change)),
                 Err(error) => return (error.into(), index),
             }
-            self.update_directory(&update, out);
+            self.after_update(&update, out);
         }
         (Status::Ok, 0)
     }

@@ -136,6 +136,12 @@ impl RequestId {
         Self((host.0 as u64) << 48 | (generation as u64) << 32 | counter as u64)
     }
 
+    /// The generation of the host that made it.
+    #[must_use]
+    pub const fn generation(self) -> u16 {
+        (self.0 >> 32 & 0xffff) as u16
+    }
+
     /// The host that made it.
     #[must_use]
     pub const fn host(self) -> HostId {

@@ -9,6 +9,7 @@ use crate::{Domain, HostId, RequestId, VirtAddr, WireError};
 use alloc::vec::Vec;
 
 mod coherence;
+mod directory_message;
 mod page;
 mod page_message;
 mod traverse;
@@ -17,6 +18,7 @@ mod update;
 pub use coherence::{
     Data, Done, Get, Grant, Part, Read, Recall, RecallAck, Refusal, WriteBack, WriteBackAck,
 };
+pub use directory_message::{DirectoryBody, DirectoryMessage, Listing, ROWS_MAX, Row, RowKind, Rows, Sweep};
 pub use page::{
     Access, CACHING_HOSTS_MAX, FetchId, HostSet, PAGE_LEN, PAGE_SHIFT, Page, REGION_ORDER_MAX, Region, Seq,
 };

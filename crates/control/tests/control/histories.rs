@@ -36,6 +36,12 @@ enum Step {
         domain: u32,
     },
     Disconnect(usize),
+    Renew {
+        host: u8,
+        generation: u16,
+        flushed: bool,
+    },
+    Recover(u8),
     Allocate {
         domain: u32,
         pages: u64,
@@ -93,6 +99,8 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (host.clone(), domain.clone()).prop_map(|(host, domain)| Step::Session { host, domain }),
         4 => (host, node.clone(), domain.clone()).prop_map(|(host, node, domain)| Step::Connect { host, node, domain }),
         2 => any::<usize>().prop_map(Step::Disconnect),
+        6 => (1..=HOSTS, 1u16..4, any::<bool>()).prop_map(|(host, generation, flushed)| Step::Renew { host, generation, flushed }),
+        1 => (1..=HOSTS).prop_map(Step::Recover),
         8 => (domain.clone(), 1u64..9, prop::option::weighted(0.3, node)).prop_map(|(domain, pages, node)| Step::Allocate { domain, pages, node }),
         6 => any::<usize>().prop_map(Step::Free),
         8 => (any::<usize>(), 0u64..16, 1u64..16, domain, perm).prop_map(|(vma, from, blocks, to, perm)| Step::Grant { vma, from, blocks, to, perm }),
@@ -101,7 +109,8 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (any::<usize>(), 0u64..64, 1u64..6, any::<bool>()).prop_map(|(process, page, pages, fixed)| Step::Map { process, page, pages, fixed }),
         4 => (any::<usize>(), 0u64..64, 1u64..6).prop_map(|(process, page, pages)| Step::Unmap { process, page, pages }),
         3 => (any::<usize>(), 0u64..64, 1u64..6, 0u32..4).prop_map(|(process, page, pages, prot)| Step::Turn { process, page, pages, prot }),
-        8 => (0u64..400).prop_map(Step::Pass),
+        7 => (0u64..400).prop_map(Step::Pass),
+        1 => (2_000u64..3_000).prop_map(Step::Pass),
         2 => (0..=NODES, any::<bool>()).prop_map(|(role, cut)| Step::Cut(role, cut)),
         1 => (0..=NODES, prop::option::of(0usize..60)).prop_map(|(role, room)| Step::Room(role, room)),
         1 => (1usize..40).prop_map(Step::Die),
@@ -193,6 +202,10 @@ fn play(rack: &mut Rack, caller: &Caller, step: Step) {
             };
             Request::Disconnect { host, qpn }
         }
+        Step::Renew { host, generation, flushed } => {
+            Request::Renew { host: host.into(), generation, flushed: if flushed { u64::MAX } else { 0 } }
+        }
+        Step::Recover(host) => Request::Recover { host: host.into(), page: FIRST },
         Step::Allocate { domain, pages, node } => {
             Request::Allocate { domain, size: pages * PAGE, node: node.map(u16::from) }
         }
@@ -416,6 +429,10 @@ fn every_note_is_reached() {
             Note::TakenBack => "taken back",
             Note::BegunAnew => "begun anew",
             Note::Waits => "waits",
+            Note::Fenced(_) => "fenced",
+            Note::Swept => "swept",
+            Note::ResetEnded => "reset",
+            Note::Listed => "listed",
         };
         seen.extend(rack.notes.iter().map(name));
     }
@@ -429,6 +446,9 @@ fn every_note_is_reached() {
         "taken back",
         "begun anew",
         "waits",
+        "swept",
+        "fenced",
+        "listed",
     ] {
         assert!(seen.contains(wanted), "no history reaches {wanted}: {seen:?}");
     }

@@ -78,6 +78,26 @@ impl Slots {
         self.used.values().map(|&(region, slot)| (region, &self.entries[slot as usize]))
     }
 
+    /// The regions with a page from `first` to `last`.
+    #[must_use]
+    pub fn overlapping(&self, first: Page, last: Page) -> Vec<Region> {
+        let before = self.used.range(..first).next_back().filter(|(_, (region, _))| region.last() >= first);
+        before.into_iter().chain(self.used.range(first..=last)).map(|(_, &(region, _))| region).collect()
+    }
+
+    /// Shows regions and entries by address, from those that begin at `from` on, until `each` says that it is enough; answers where the one
+    /// begins that it did not want, if any.
+    pub fn each_from(
+        &mut self,
+        from: Page,
+        mut each: impl FnMut(Region, &mut Entry) -> bool,
+    ) -> Option<Page> {
+        self.used.range(from..).map(|(_, place)| place).find_map(|&(region, slot)| {
+            let enough = !each(region, &mut self.entries[slot as usize]);
+            enough.then(|| region.base())
+        })
+    }
+
     /// Takes a free slot for a region that nobody caches.
     ///
     /// # Errors

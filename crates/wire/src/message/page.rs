@@ -71,7 +71,22 @@ impl Seq {
     pub const fn next(self) -> Self {
         Self(self.0 + 1)
     }
+
+    /// The first number of an epoch: above all that a switch can have reached in those before (PROTOCOL 12.36).
+    #[must_use]
+    pub const fn of_epoch(epoch: u64) -> Self {
+        Self(epoch << EPOCH_SHIFT)
+    }
+
+    /// The epoch of the switch that gave this number out.
+    #[must_use]
+    pub const fn epoch(self) -> u64 {
+        self.0 >> EPOCH_SHIFT
+    }
 }
+
+/// An epoch of the switch has 2^40 numbers: for 2 months, if one region changed hands 200,000 times a second.
+const EPOCH_SHIFT: u32 = 40;
 
 /// The name of one page request among those of its host: 16 bits of the host's generation, 48 of a counter. Never used again.
 ///
@@ -163,6 +178,11 @@ impl Region {
     #[must_use]
     pub const fn contains(self, page: Page) -> bool {
         page.0 >> self.order == self.base.0 >> self.order
+    }
+
+    /// Its pages, in order.
+    pub fn pages(self) -> impl Iterator<Item = Page> {
+        (self.base.0..=self.last().0).map(Page)
     }
 
     /// The page this many pages behind the first.

@@ -2,7 +2,7 @@
 
 use farmem_machine::{Action, Outbox, Port};
 use farmem_transport::ud::{self, Endpoint, Inbox, Peer, Turn};
-use farmem_wire::message::{Update, Updates};
+use farmem_wire::message::{DirectoryBody, DirectoryMessage, Listing, Rows, Update, Updates};
 use farmem_wire::{Body, Extension, Message, Packet, Perm, Psn, Status};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -89,6 +89,9 @@ impl RolePeer {
         if packet.bth.dest_qp != self.home.qpn || deth.qkey != self.home.qkey {
             return None; // for an earlier join
         }
+        if DirectoryMessage::is(packet.payload) {
+            return self.hear_of_directory(packet.payload);
+        }
         let message = Message::parse(packet.payload).expect("the control plane sends valid messages");
         let Body::Update(batch) = message.body else { panic!("the control plane sends updates only") };
         let (status, refused) = match self.inbox.turn(batch.seq) {
@@ -100,21 +103,39 @@ impl RolePeer {
             header: message.header.answer(status),
             body: Body::Update(Updates::response(batch.seq, refused)),
         };
+        Some(self.to_control(answer.len(), |bytes| answer.emit(bytes)))
+    }
+
+    /// Nobody caches a page here: there is no region, and nothing to sweep.
+    fn hear_of_directory(&self, payload: &[u8]) -> Option<Vec<u8>> {
+        let DirectoryMessage { token, body } =
+            DirectoryMessage::parse(payload).expect("the control plane sends valid messages");
+        let body = match body {
+            DirectoryBody::Sweep(sweep) => DirectoryBody::Swept(sweep, 0),
+            DirectoryBody::Reset(page) => DirectoryBody::Unknown(page),
+            DirectoryBody::End(region, seq) => DirectoryBody::Ended(region, seq),
+            DirectoryBody::List(from) => {
+                let rows = Rows::new(&[]).expect("no rows");
+                DirectoryBody::Listing(Listing { from, next: None, used: 0, slots: 100, rows })
+            }
+            DirectoryBody::Resize(_) => return None,
+            other => panic!("{other:?} is nothing the control plane says"),
+        };
+        let answer = DirectoryMessage { token, body };
+        Some(self.to_control(answer.len(), |bytes| answer.emit(bytes)))
+    }
+
+    fn to_control(&self, len: usize, emit: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
         let mut out: Outbox<(), ()> = Outbox::new();
-        ud::send(
-            &mut out,
-            Peer { port: Port::CONTROL, endpoint: self.control },
-            self.home.qpn,
-            Psn::new(0),
-            &answer,
-        );
+        let control = Peer { port: Port::CONTROL, endpoint: self.control };
+        ud::send_bytes(&mut out, control, self.home.qpn, Psn::new(0), len, emit);
         let mut bytes = Vec::new();
         out.drain(|action| {
             if let Action::Send { frame, .. } = action {
                 bytes = frame.to_vec();
             }
         });
-        Some(bytes)
+        bytes
     }
 
     /// The same peer in a rack that goes its own way from here, with room for everything.

@@ -1,0 +1,178 @@
+//! Epochs: the directory is listed, and regions are split and merged (PROTOCOL 12.45, MIND 5).
+//!
+//! The switch makes regions itself, when a page is first asked for; a listing brings them here. It goes part by part, each asked for when
+//! the one before has come, and serves three ends: [`Splitting`] learns which pages were given up needlessly, resets that the switch
+//! began and of which nothing was heard are found, and a listing without any shows that nothing is left of hosts that were fenced.
+
+use super::errands::RESETS_MAX;
+use crate::record::{Cache, Line, Role};
+use crate::splitting::{Order, REGION_INITIAL, Region as Sized, Splitting};
+use crate::{Actions, Control, Note};
+use alloc::vec::Vec;
+use farmem_machine::Instant;
+use farmem_wire::RequestId;
+use farmem_wire::message::{DirectoryBody, Listing, PAGE_SHIFT, Page, ROWS_MAX, Region, Row, RowKind, Rows};
+
+/// A listing that is under way.
+#[derive(Debug)]
+pub(super) struct Round {
+    number: u64,
+    began: Instant,
+    /// The part that was asked for.
+    from: Page,
+    token: RequestId,
+    due: Instant,
+    rows: Vec<Row>,
+}
+
+impl Round {
+    pub(super) const fn due(&self) -> Instant {
+        self.due
+    }
+}
+
+impl Control {
+    /// Begins a listing when it is time, and asks again for the part that did not come.
+    pub(super) fn send_rounds(&mut self, out: &mut Actions) {
+        let now = self.now;
+        if !self.state.directory {
+            (self.coherence.round, self.coherence.next_round) = (None, None);
+            return;
+        }
+        if let Some(round) = self.coherence.round.as_mut().filter(|round| round.due <= now) {
+            round.due = now + self.config.timeout;
+            let from = round.from;
+            self.ask_for_part(from, out);
+            return;
+        }
+        if self.coherence.round.is_none() && self.is_listing_due() {
+            self.coherence.rounds += 1;
+            let (number, due) = (self.coherence.rounds, now + self.config.timeout);
+            let (from, rows) = (Page::FIRST, Vec::new());
+            let round = Round { number, began: now, from, token: RequestId(0), due, rows };
+            self.coherence.round = Some(round);
+            self.ask_for_part(from, out);
+        }
+    }
+
+    /// Regions are listed while somebody caches pages, or something of somebody is left.
+    fn is_listing_due(&mut self) -> bool {
+        // Nothing of a fenced host can be forgotten before all nodes are swept.
+        let fenced = self.unswept().next().is_none();
+        let counts = |cache: Cache| match cache {
+            Cache::Empty => false,
+            Cache::Live { .. } | Cache::Orphaned => true,
+            Cache::Fenced => fenced,
+        };
+        let caches = self.state.hosts.values().any(|row| counts(row.cache));
+        let coherence = &mut self.coherence;
+        if !caches && coherence.wanted.is_empty() && coherence.resets.is_empty() {
+            coherence.next_round = None;
+            return false;
+        }
+        *coherence.next_round.get_or_insert(self.now) <= self.now
+    }
+
+    fn ask_for_part(&mut self, from: Page, out: &mut Actions) {
+        let token = self.tell(Role::Switch, DirectoryBody::List(from), out);
+        if let Some(round) = &mut self.coherence.round {
+            round.token = token;
+        }
+    }
+
+    /// A part of the directory came.
+    pub(super) fn listed(&mut self, token: RequestId, listing: &Listing<'_>, out: &mut Actions) {
+        let asked =
+            self.coherence.round.as_mut().filter(|round| (round.token, round.from) == (token, listing.from));
+        let Some(round) = asked else { return };
+        round.rows.extend(listing.rows.iter());
+        if let Some(next) = listing.next.filter(|&next| next > round.from) {
+            round.from = next;
+            round.due = self.now + self.config.timeout;
+            return self.ask_for_part(next, out);
+        }
+        if let Some(round) = self.coherence.round.take() {
+            out.note(Note::Listed);
+            self.coherence.next_round = Some(self.now.max(round.began + self.config.epoch));
+            self.coherence.counts.used = listing.used;
+            self.coherence.counts.slots = listing.slots;
+            self.find_resets(&round, out);
+            self.split_and_merge(&round, listing.slots, out);
+        }
+    }
+
+    /// Resets of which nothing was heard are gone on with; when there is none, hosts that were fenced before are forgotten.
+    fn find_resets(&mut self, round: &Round, out: &mut Actions) {
+        let resetting = || round.rows.iter().filter(|row| row.what == RowKind::Resetting);
+        for row in resetting().take(RESETS_MAX) {
+            if !self.coherence.resets.contains_key(&row.region.base()) {
+                self.want_reset(row.region.base());
+            }
+        }
+        if resetting().next().is_some() || self.unswept().next().is_some() {
+            return;
+        }
+        let settled = self.coherence.fences.iter().filter(|(_, first)| **first <= round.number);
+        let settled: Vec<u16> = settled.map(|(&host, _)| host).collect();
+        for host in settled {
+            self.coherence.fences.remove(&host);
+            self.keep(Line::Forgotten { host }, out);
+        }
+    }
+
+    fn split_and_merge(&mut self, round: &Round, slots: u32, out: &mut Actions) {
+        let slots = slots as usize;
+        if slots == 0 {
+            return;
+        }
+        let fresh = || (slots, Splitting::new(slots, REGION_INITIAL));
+        let known = self.coherence.splitting.get_or_insert_with(fresh);
+        if known.0 != slots {
+            *known = fresh();
+        }
+        let splitting = &mut known.1;
+        let (splits, merges) = splitting.sync(round.rows.iter().map(|row| sized(row.region)));
+        let needless = |row: &&Row| row.needless > 0;
+        let counts = round.rows.iter().filter(needless);
+        let orders =
+            splitting.epoch(counts.clone().map(|row| (row.region.base().addr().0, row.needless.into())));
+        let counted = &mut self.coherence.counts;
+        counted.splits += splits;
+        counted.merges += merges;
+        counted.false_invalidations += counts.map(|row| u64::from(row.needless)).sum::<u64>();
+        let mut bytes = Vec::new();
+        for part in orders.chunks(ROWS_MAX) {
+            bytes.clear();
+            part.iter().filter_map(row_of).for_each(|row| row.emit(&mut bytes));
+            let rows = Rows::new(&bytes).expect("as many rows as a list has room for");
+            self.tell(Role::Switch, DirectoryBody::Resize(rows), out);
+        }
+    }
+
+    /// The switch has no slot left: the quietest region gives its own.
+    pub(super) fn make_room(&mut self) {
+        let quietest = self.coherence.splitting.as_mut().and_then(|(_, splitting)| splitting.take_quietest());
+        match quietest {
+            Some(region) => {
+                self.coherence.counts.evictions += 1;
+                self.want_reset(super::errands::page_at(region.base));
+            }
+            // Nothing is known of the regions yet.
+            None => self.coherence.next_round = Some(self.now),
+        }
+    }
+}
+
+const fn sized(region: Region) -> Sized {
+    Sized { base: region.base().addr().0, size: region.len() << PAGE_SHIFT }
+}
+
+fn row_of(order: &Order) -> Option<Row> {
+    let (region, what) = match order {
+        Order::Split(region) => (region, RowKind::Split),
+        Order::Merge(region) => (region, RowKind::Merge),
+    };
+    let order = u8::try_from((region.size >> PAGE_SHIFT).ilog2()).ok()?;
+    let region = Region::new(super::errands::page_at(region.base), order)?;
+    Some(Row { region, what, needless: 0 })
+}

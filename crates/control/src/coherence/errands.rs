@@ -1,0 +1,262 @@
+//! Resets and sweeps over the wire: what was sent and not answered is sent again (PROTOCOL 12.41 to 12.43).
+//!
+//! The steps of a reset are [`Reset`]'s. Here are its messages, to the switch and to each node that has pages of the region, and the resets
+//! that nobody here ordered: the switch begins some itself, for a fence or a node that went, and tells of each when all hosts have
+//! given it up. None of this is in the log: the switch knows which regions are being reset, and lists them.
+
+use super::{Coherence, newest};
+use crate::record::{Cache, Role};
+use crate::reset::{Event, Order, Reset, Stage};
+use crate::updates::Reach;
+use crate::{Actions, Control, DropReason, Note};
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+use farmem_machine::Instant;
+use farmem_transport::ud::{self, Peer};
+use farmem_wire::message::{DirectoryBody, DirectoryMessage, HostSet, PAGE_LEN, Page, Region, Seq, Sweep};
+use farmem_wire::{HostId, RequestId, VirtAddr};
+
+/// Resets that are seen to at once. The switch goes on with more, which come to their turn when they are listed.
+pub const RESETS_MAX: usize = 4096;
+
+/// A reset whose hosts have given up.
+#[derive(Debug)]
+pub(super) struct Running {
+    reset: Reset,
+    /// Nodes that did not say yet that they are swept.
+    nodes: BTreeSet<u16>,
+    due: Instant,
+}
+
+impl Running {
+    pub(super) const fn due(&self) -> Instant {
+        self.due
+    }
+}
+
+impl Control {
+    /// Has the region of a page reset, unless as many are asked for as there may be: who wants it asks again.
+    pub(super) fn want_reset(&mut self, page: Page) {
+        let Coherence { wanted, .. } = &mut self.coherence;
+        if wanted.len() < RESETS_MAX {
+            wanted.entry(page).or_insert(self.now);
+        }
+    }
+
+    /// Sends what is due.
+    pub(super) fn send_errands(&mut self, out: &mut Actions) {
+        let (now, again) = (self.now, self.now + self.config.timeout);
+        let mut pages: Vec<Page> = Vec::new();
+        for (&page, due) in self.coherence.wanted.iter_mut().filter(|(_, due)| **due <= now) {
+            *due = again;
+            pages.push(page);
+        }
+        for page in pages {
+            self.tell(Role::Switch, DirectoryBody::Reset(page), out);
+        }
+        let mut regions: Vec<Region> = Vec::new();
+        for running in self.coherence.resets.values_mut().filter(|running| running.due <= now) {
+            running.due = again;
+            regions.push(running.reset.region());
+        }
+        for region in regions {
+            self.send_reset(region, out);
+        }
+        self.sweep_nodes(out);
+    }
+
+    /// A message of the switch or a node about the directory.
+    pub(crate) fn on_report(&mut self, role: Role, payload: &[u8], out: &mut Actions) {
+        let Ok(DirectoryMessage { token, body }) = DirectoryMessage::parse(payload) else {
+            return out.note(Note::Dropped(DropReason::Malformed));
+        };
+        let asked = self.is_from_this_life(role, token);
+        match (role, body) {
+            (Role::Switch, DirectoryBody::Collected(region, seq)) => self.collected(region, seq, out),
+            (Role::Switch, DirectoryBody::Unknown(page)) if asked => {
+                self.coherence.wanted.remove(&page);
+            }
+            (Role::Switch, DirectoryBody::Ended(region, seq)) if asked => self.ended(region, seq, out),
+            (Role::Switch, DirectoryBody::Listing(listing)) if asked => self.listed(token, &listing, out),
+            (Role::Switch, DirectoryBody::Full(_)) => self.make_room(),
+            (Role::Node(node), DirectoryBody::Swept(sweep, lost)) if asked => {
+                self.swept(node, &sweep, lost, out);
+            }
+            _ => out.note(Note::Dropped(DropReason::Stale)),
+        }
+    }
+
+    /// Every host has given the region up. The numbers of an earlier switch say nothing.
+    fn collected(&mut self, region: Region, seq: Seq, out: &mut Actions) {
+        if seq.epoch() != self.state.epoch {
+            return out.note(Note::Dropped(DropReason::Stale));
+        }
+        self.coherence.wanted.retain(|page, _| !region.contains(*page));
+        let known = self.coherence.resets.get(&region.base()).map(|running| running.reset);
+        let due = self.now;
+        match known {
+            // The switch began anew since.
+            Some(reset) if reset.region() != region => _ = self.coherence.resets.remove(&region.base()),
+            Some(reset) if matches!(reset.stage(), Stage::Ended(old) if old < seq) => {
+                self.coherence.resets.remove(&region.base());
+            }
+            Some(_) => {}
+            None if self.coherence.resets.len() >= RESETS_MAX => return,
+            None => {}
+        }
+        let nodes = self.nodes_of(region);
+        let count = u16::try_from(nodes.len()).unwrap_or(u16::MAX);
+        let begun = || Running { reset: Reset::new(region, count), nodes: BTreeSet::new(), due };
+        let fenced = self.fenced();
+        let running = self.coherence.resets.entry(region.base()).or_insert_with(begun);
+        if let Some(Order::Sweep(..)) = running.reset.step(Event::Report(seq), fenced) {
+            running.nodes = nodes;
+            if running.nodes.is_empty() {
+                // Nobody has its pages any more: there is nothing to sweep.
+                let _ = running.reset.step(Event::Swept(seq), fenced);
+            }
+            running.due = self.now + self.config.timeout;
+            self.send_reset(region, out);
+        }
+    }
+
+    /// A node is swept: as a whole, or of the pages of a region.
+    fn swept(&mut self, node: u16, sweep: &Sweep, lost: u32, out: &mut Actions) {
+        out.note(Note::Swept);
+        self.coherence.counts.lost_pages += u64::from(lost);
+        if sweep.opens {
+            if sweep.seq == newest(self.state.epoch) {
+                let life = (self.state.generation(Role::Node(node)), self.state.epoch);
+                self.coherence.sweeps.remove(&node);
+                self.coherence.swept.insert(node, life);
+            }
+            return;
+        }
+        let fenced = self.fenced();
+        let running = self.coherence.resets.get_mut(&sweep.first);
+        let Some(running) = running.filter(|running| running.reset.region().last() == sweep.last) else {
+            return;
+        };
+        if running.reset.stage() == stage_of(running.nodes.len(), sweep.seq) && running.nodes.remove(&node) {
+            if let Some(Order::End(region, _)) = running.reset.step(Event::Swept(sweep.seq), fenced) {
+                running.due = self.now + self.config.timeout;
+                self.send_reset(region, out);
+            }
+        }
+    }
+
+    fn ended(&mut self, region: Region, seq: Seq, out: &mut Actions) {
+        let over = |running: &Running| {
+            (running.reset.region(), running.reset.stage()) == (region, Stage::Ended(seq))
+        };
+        if self.coherence.resets.get(&region.base()).is_some_and(over) {
+            self.coherence.resets.remove(&region.base());
+            self.coherence.counts.resets += 1;
+            out.note(Note::ResetEnded);
+        }
+    }
+
+    /// What a reset waits for.
+    fn send_reset(&mut self, region: Region, out: &mut Actions) {
+        let Some(running) = self.coherence.resets.get(&region.base()) else { return };
+        let nodes: Vec<u16> = running.nodes.iter().copied().collect();
+        match running.reset.stage() {
+            Stage::Recalling => {}
+            Stage::Sweeping(seq, _) => {
+                let (first, last) = (region.base(), region.last());
+                let sweep = Sweep { first, last, seq, fenced: self.fenced(), opens: false };
+                for node in nodes {
+                    if self.state.nodes.contains_key(&node) {
+                        self.tell(Role::Node(node), DirectoryBody::Sweep(sweep), out);
+                    } else {
+                        // It left, with all that it had.
+                        self.swept(node, &sweep, 0, out);
+                    }
+                }
+            }
+            Stage::Ended(seq) => _ = self.tell(Role::Switch, DirectoryBody::End(region, seq), out),
+        }
+    }
+
+    /// Every node is swept once under the numbers of an epoch, and again when it started anew (PROTOCOL 12.36).
+    fn sweep_nodes(&mut self, out: &mut Actions) {
+        if !self.state.directory {
+            return;
+        }
+        let epoch = self.state.epoch;
+        let hears =
+            |node: &u16| matches!(self.state.reach(Role::Node(*node)), Some(Reach::Ready | Reach::Silent));
+        let open: Vec<u16> = self.unswept().filter(hears).collect();
+        let (now, again) = (self.now, self.now + self.config.timeout);
+        let fenced = self.fenced();
+        self.coherence.sweeps.retain(|node, _| open.contains(node));
+        for node in open {
+            let due = self.coherence.sweeps.entry(node).or_insert(now);
+            if *due > now {
+                continue;
+            }
+            *due = again;
+            let seq = newest(epoch);
+            let sweep = Sweep { first: Page::FIRST, last: Page::LAST, seq, fenced, opens: true };
+            self.tell(Role::Node(node), DirectoryBody::Sweep(sweep), out);
+        }
+    }
+
+    /// Nodes that were not swept in this epoch and life, and have joined.
+    pub(super) fn unswept(&self) -> impl Iterator<Item = u16> + '_ {
+        let epoch = self.state.epoch;
+        let joined = self.state.nodes.iter().filter(|(_, row)| row.joining.is_none());
+        joined
+            .filter(move |&(node, row)| self.coherence.swept.get(node) != Some(&(row.generation, epoch)))
+            .map(|(&node, _)| node)
+    }
+
+    /// The nodes that may have pages of a region: those whose range it is in, and those that vmas in it were moved to.
+    fn nodes_of(&self, region: Region) -> BTreeSet<u16> {
+        let (first, last) = (region.base().addr().0, region.last().addr().0 + (PAGE_LEN as u64 - 1));
+        let ranges = self.state.nodes.iter();
+        let ranges =
+            ranges.filter(|(_, row)| row.base <= last && row.base + ((1 << row.size_log2) - 1) >= first);
+        let vmas =
+            self.state.vmas.range(..=last).rev().take_while(|(base, vma)| *base + (vma.size - 1) >= first);
+        let of_vmas = vmas.map(|(_, vma)| vma.node).filter(|node| self.state.nodes.contains_key(node));
+        ranges.map(|(&node, _)| node).chain(of_vmas).collect()
+    }
+
+    /// Hosts of whose earlier life something may be left.
+    fn fenced(&self) -> HostSet {
+        let fenced = self.state.hosts.iter().filter(|(_, row)| row.cache == Cache::Fenced);
+        fenced.fold(HostSet::EMPTY, |set, (&host, _)| set.with(HostId(host)))
+    }
+
+    /// The answer to a question that was asked of the role's present life.
+    fn is_from_this_life(&self, role: Role, token: RequestId) -> bool {
+        token.host() == HostId(0) && token.0 != 0 && token.generation() == self.state.generation(role)
+    }
+
+    /// Sends a question, when its role can hear it.
+    pub(super) fn tell(&mut self, role: Role, body: DirectoryBody<'_>, out: &mut Actions) -> RequestId {
+        self.coherence.questions = self.coherence.questions.wrapping_add(1).max(1);
+        let token = RequestId::new(HostId(0), self.state.generation(role), self.coherence.questions);
+        let reached = matches!(self.state.reach(role), Some(Reach::Ready | Reach::Silent));
+        if let (true, Some(key), Some(own)) = (reached, self.state.home_of(role), self.state.home) {
+            let message = DirectoryMessage { token, body };
+            let peer = Peer { port: role.port(), endpoint: key.endpoint() };
+            ud::send_bytes(out, peer, own.endpoint().qpn, self.psn, message.len(), |bytes| {
+                message.emit(bytes)
+            });
+            self.psn = self.psn.plus(1);
+        }
+        token
+    }
+}
+
+/// Waiting for so many nodes, under this number.
+fn stage_of(nodes: usize, seq: Seq) -> Stage {
+    Stage::Sweeping(seq, u16::try_from(nodes).unwrap_or(u16::MAX))
+}
+
+/// The page of an address.
+pub(super) const fn page_at(addr: u64) -> Page {
+    Page::of(VirtAddr(addr))
+}

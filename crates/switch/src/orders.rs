@@ -1,0 +1,194 @@
+//! The control plane's and the nodes' messages about the directory (PROTOCOL 12.41 to 12.45).
+//!
+//! Resets are ordered and ended here, regions listed, split and merged. Nothing is remembered of a message: what was lost is asked for
+//! again, and whatever comes twice finds its work done. Beside that, some table updates mean that hosts must give pages up: those of a
+//! node that is no more, and those that a domain may not use any more.
+
+use crate::directory::{Event, Outcome, Phase};
+use crate::switch::Outbox;
+use crate::{Note, Reason, Switch};
+use alloc::vec::Vec;
+use farmem_machine::Port;
+use farmem_transport::ud::Peer;
+use farmem_wire::message::{
+    DirectoryBody, DirectoryMessage, Listing, Page, ROWS_MAX, Region, Row, RowKind, Rows, Seq, Update,
+};
+use farmem_wire::{HostId, NodeId, Perm, RequestId, VirtAddr};
+
+impl Switch {
+    /// What an update means for the directory, before the tables take it (PROTOCOL 12.44): by then they may not say any more whose the pages
+    /// were.
+    pub(crate) fn before_update(&mut self, update: &Update, out: &mut Outbox) {
+        match *update {
+            Update::PeerGone { port } if Port(port).as_node().is_some() => {
+                let node = Port(port).as_node().map(NodeId);
+                for region in self.regions(Page::FIRST, Page::LAST) {
+                    let is_there = |page: Page| self.tables.translation.lookup(page.addr()) == node;
+                    if region.pages().any(is_there) {
+                        self.reset(region.base(), out);
+                    }
+                }
+            }
+            Update::Protect { base, len, perm, .. } if perm != Perm::ReadWrite => {
+                let last = Page::of(VirtAddr(base.0.saturating_add(len - 1)));
+                for region in self.regions(Page::of(base), last) {
+                    self.reset(region.base(), out);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What an update that the tables took means for the directory (PROTOCOL 12.35, 12.36).
+    pub(crate) fn after_update(&mut self, update: &Update, out: &mut Outbox) {
+        let directory = &mut self.directory;
+        match *update {
+            Update::Directory { newest } => self.open_directory(newest),
+            Update::Live { host, .. } => {
+                directory.live = directory.live.with(host);
+                directory.heard = directory.heard.with(host);
+            }
+            Update::Fence { host } => {
+                directory.live = directory.live.without(host);
+                directory.heard = directory.heard.without(host);
+                let live = directory.live;
+                for region in self.regions(Page::FIRST, Page::LAST) {
+                    self.step(region.base(), Event::Fence(host, live), out);
+                }
+            }
+            Update::PeerGone { port } => match Port(port).as_host().map(HostId) {
+                Some(host) if directory.heard.contains(host) => {
+                    directory.heard = directory.heard.without(host);
+                }
+                _ => {}
+            },
+            _ => {}
+        }
+    }
+
+    /// A message of the control plane about the directory.
+    pub(crate) fn order(&mut self, payload: &[u8], out: &mut Outbox) -> Note {
+        let Ok(DirectoryMessage { token, body }) = DirectoryMessage::parse(payload) else {
+            return Note::Dropped(Reason::Message);
+        };
+        // It is listening: what it was told without being asked may be told again.
+        self.directory.told_full = false;
+        match body {
+            DirectoryBody::Reset(page) => self.reset_page(token, page, out),
+            DirectoryBody::End(region, seq) => self.end_reset(token, region, seq, out),
+            DirectoryBody::List(from) => self.list(token, from, out),
+            DirectoryBody::Resize(rows) => self.resize(rows),
+            _ => Note::Dropped(Reason::Message),
+        }
+    }
+
+    /// A node's page was to be read, and a host may have its latest bytes (PROTOCOL 12.29).
+    pub(crate) fn visit(&mut self, payload: &[u8], out: &mut Outbox) -> Note {
+        match DirectoryMessage::parse(payload) {
+            Ok(DirectoryMessage { body: DirectoryBody::Visit(page), .. }) => {
+                self.step(page, Event::Refused(page), out)
+            }
+            _ => Note::Dropped(Reason::Message),
+        }
+    }
+
+    fn reset_page(&mut self, token: RequestId, page: Page, out: &mut Outbox) -> Note {
+        match self.reset(page, out) {
+            Some(outcome) => Note::Page(outcome),
+            None => {
+                self.tell_control(token, DirectoryBody::Unknown(page), out);
+                Note::Page(Outcome::Stale)
+            }
+        }
+    }
+
+    /// Resets the page's region, or has those asked again who did not answer; none when there is no region.
+    fn reset(&mut self, page: Page, out: &mut Outbox) -> Option<Outcome> {
+        let live = self.directory.live;
+        let (_, entry) = self.directory.slots.as_mut()?.lookup(page)?;
+        let again = matches!(entry.phase(), Phase::Resetting | Phase::Collected);
+        let event = if again { Event::Repeat } else { Event::Reset(live) };
+        match self.step(page, event, out) {
+            Note::Page(outcome) => Some(outcome),
+            _ => None,
+        }
+    }
+
+    /// The region is free, and its slot too: whoever wants a page of it gets a new one.
+    fn end_reset(&mut self, token: RequestId, region: Region, seq: Seq, out: &mut Outbox) -> Note {
+        let slots = self.directory.slots.as_mut();
+        let known = slots.and_then(|slots| slots.lookup(region.base())).is_some_and(|(its, _)| its == region);
+        let note =
+            if known { self.step(region.base(), Event::Swept(seq), out) } else { Note::Page(Outcome::Stale) };
+        if let (Note::Page(Outcome::Stepped(..)), Some(slots)) = (note, self.directory.slots.as_mut()) {
+            let removed = slots.remove(region);
+            assert_eq!(removed, Ok(()), "a region that was swept is nobody's");
+        }
+        self.tell_control(token, DirectoryBody::Ended(region, seq), out);
+        note
+    }
+
+    fn list(&mut self, token: RequestId, from: Page, out: &mut Outbox) -> Note {
+        let mut bytes = core::mem::take(&mut self.directory.rows);
+        bytes.clear();
+        let (mut next, mut used, mut budget) = (None, 0, 0);
+        if let Some(slots) = self.directory.slots.as_mut() {
+            (used, budget) = (slots.used(), slots.budget());
+            let mut left = ROWS_MAX;
+            next = slots.each_from(from, |region, entry| {
+                if left == 0 {
+                    return false;
+                }
+                left -= 1;
+                let resetting = matches!(entry.phase(), Phase::Resetting | Phase::Collected);
+                let what = if resetting { RowKind::Resetting } else { RowKind::Listed };
+                Row { region, what, needless: entry.take_needless() }.emit(&mut bytes);
+                true
+            });
+        }
+        let rows = Rows::new(&bytes).expect("as many rows as a list has room for");
+        let count = |n: usize| u32::try_from(n).expect("slots have 32-bit numbers");
+        let listing = Listing { from, next, used: count(used), slots: count(budget), rows };
+        self.tell_control(token, DirectoryBody::Listing(listing), out);
+        self.directory.rows = bytes;
+        Note::Listed
+    }
+
+    /// What is not idle, or not there as it was thought to be, stays: the next listing says so (PROTOCOL 12.16).
+    fn resize(&mut self, rows: Rows<'_>) -> Note {
+        let (mut done, mut refused) = (0, 0);
+        if let Some(slots) = self.directory.slots.as_mut() {
+            for row in rows.iter() {
+                let result = match row.what {
+                    RowKind::Split => slots.split(row.region).map(drop),
+                    RowKind::Merge => slots.merge(row.region),
+                    RowKind::Listed | RowKind::Resetting => continue,
+                };
+                *if result.is_ok() { &mut done } else { &mut refused } += 1;
+            }
+        }
+        Note::Resized { done, refused }
+    }
+
+    /// No slot is free: the control plane is to free one. It is told once until it is heard of again.
+    pub(crate) fn tell_full(&mut self, page: Page, out: &mut Outbox) {
+        if !core::mem::replace(&mut self.directory.told_full, true) {
+            self.tell_control(RequestId(0), DirectoryBody::Full(page), out);
+        }
+    }
+
+    pub(crate) fn tell_control(&mut self, token: RequestId, body: DirectoryBody<'_>, out: &mut Outbox) {
+        let control = Peer { port: Port::CONTROL, endpoint: self.tables.control };
+        self.tell(control, token, body, out);
+    }
+
+    pub(crate) fn tell(&mut self, peer: Peer, token: RequestId, body: DirectoryBody<'_>, out: &mut Outbox) {
+        let message = DirectoryMessage { token, body };
+        self.send_bytes(peer, message.len(), |bytes| message.emit(bytes), out);
+    }
+
+    /// The regions that have a page from the first to the last.
+    fn regions(&self, first: Page, last: Page) -> Vec<Region> {
+        self.directory.slots.as_ref().map_or_else(Vec::new, |slots| slots.overlapping(first, last))
+    }
+}

@@ -1,0 +1,473 @@
+//! What the control plane says to switch and memory nodes about the directory, and they to it (PROTOCOL 12.41).
+//!
+//! ```text
+//!              Reset, End, List, Resize                    Sweep
+//!     control --------------------------> switch   control -------> node
+//!        ^  <--- Collected, Unknown, ----'  |  ^      ^               |
+//!        |       Ended, Listing, Full       |  |      `--- Swept -----'
+//!                                 Clean     |  | Visit
+//!                                 node <----'  `---- node
+//! ```
+//!
+//! They are no table updates: each may be lost, come twice and late, and changes nothing when it does. Who asks asks again. The token says
+//! which question an answer is to; what nobody asked for has the token 0.
+
+use super::{CACHING_HOSTS_MAX, Header, HostSet, Page, Region, Seq, VERSION};
+use crate::reader::{Put, Reader};
+use crate::{RequestId, VirtAddr, WireError};
+use alloc::vec::Vec;
+
+/// Most rows of a [`DirectoryBody::Listing`], and of a [`DirectoryBody::Resize`]: what a PMTU of 1024 has room for.
+pub const ROWS_MAX: usize = 79;
+
+/// What a message about the directory says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DirectoryBody<'a> {
+    /// Control to switch: take the region that holds the page back from all hosts; ask again those who did not answer.
+    Reset(Page),
+    /// Switch to control: no host has anything of the region from before this number.
+    Collected(Region, Seq),
+    /// Switch to control: no region holds the page, so nobody has it.
+    Unknown(Page),
+    /// Control to node.
+    Sweep(Sweep),
+    /// Node to control: done, and so many pages are lost by it.
+    Swept(Sweep, u32),
+    /// Control to switch: the region's nodes are swept under this number; it is free.
+    End(Region, Seq),
+    /// Switch to control: the region is not being reset under this number any more.
+    Ended(Region, Seq),
+    /// Control to switch: which regions are there, from this page on?
+    List(Page),
+    /// Switch to control.
+    Listing(Listing<'a>),
+    /// Control to switch: split and merge these regions, as far as they are idle.
+    Resize(Rows<'a>),
+    /// Switch to control: there is no slot for the region of this page.
+    Full(Page),
+    /// Node to switch: somebody wants to read the page, and its latest bytes may be at a host.
+    Visit(Page),
+    /// Switch to node: no host has, or will write back, the page from before this number.
+    Clean(Page, Seq),
+}
+
+/// What happens to the pages from the first to the last: those that were handed out to be written before `seq` to one of `fenced`, and did
+/// not come back, are lost; what was written before `seq` comes too late.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Sweep {
+    /// The first page.
+    pub first: Page,
+    /// The last page, not before the first.
+    pub last: Page,
+    /// The number.
+    pub seq: Seq,
+    /// Hosts that are fenced.
+    pub fenced: HostSet,
+    /// It is the node's whole memory: from here on the node serves pages under the numbers of this epoch.
+    pub opens: bool,
+}
+
+/// A part of the directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Listing<'a> {
+    /// As it was asked for.
+    pub from: Page,
+    /// Where it goes on, if it does.
+    pub next: Option<Page>,
+    /// Slots in use.
+    pub used: u32,
+    /// Slots there are.
+    pub slots: u32,
+    /// The regions, by address.
+    pub rows: Rows<'a>,
+}
+
+/// A region in a list.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Row {
+    /// The region. To be split: the one that is split; to be merged: the one that is to be.
+    pub region: Region,
+    /// What about it.
+    pub what: RowKind,
+    /// Listed: pages given up needlessly since the last listing.
+    pub needless: u16,
+}
+
+/// What a row says of its region.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum RowKind {
+    /// It is there.
+    Listed,
+    /// It is being reset.
+    Resetting,
+    /// It is to be split.
+    Split,
+    /// Its halves are to be merged.
+    Merge,
+}
+
+/// Rows, as their bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rows<'a>(&'a [u8]);
+
+impl<'a> Rows<'a> {
+    /// Bytes of a row.
+    pub const ROW_LEN: usize = 12;
+
+    /// Rows that were appended to `bytes` with [`Row::emit`].
+    ///
+    /// # Errors
+    /// [`WireError`] when the bytes are not whole rows that make sense, or more than [`ROWS_MAX`].
+    pub fn new(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let most = ROWS_MAX * Self::ROW_LEN;
+        if bytes.len() > most {
+            return Err(WireError::Long { what: "rows", most, have: bytes.len() });
+        }
+        let mut r = Reader::new("rows", bytes);
+        for _ in 0..bytes.len().div_ceil(Self::ROW_LEN) {
+            Row::read(&mut r)?;
+        }
+        Ok(Self(bytes))
+    }
+
+    /// The rows, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Row> + use<'a> {
+        let mut r = Reader::new("rows", self.0);
+        (0..self.0.len() / Self::ROW_LEN).map_while(move |_| Row::read(&mut r).ok())
+    }
+}
+
+impl Row {
+    fn read(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let (region, kind) = (region(r)?, r.u8()?);
+        let what = match kind {
+            0 => RowKind::Listed,
+            1 => RowKind::Resetting,
+            2 => RowKind::Split,
+            3 => RowKind::Merge,
+            _ => return Err(WireError::Unknown { what: "row", value: kind.into() }),
+        };
+        Ok(Self { region, what, needless: r.u16()? })
+    }
+
+    /// Appends the row.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        put_region(out, self.region);
+        out.put_u8(self.what as u8);
+        out.put_u16(self.needless);
+    }
+}
+
+/// A message about the directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DirectoryMessage<'a> {
+    /// Of the question; an answer has the same.
+    pub token: RequestId,
+    /// The rest.
+    pub body: DirectoryBody<'a>,
+}
+
+/// Kinds begin here (PROTOCOL 3.4).
+const FIRST_KIND: u8 = 0x40;
+/// And end here.
+const LAST_KIND: u8 = 0x4c;
+/// Where no page begins.
+const NO_PAGE: u64 = u64::MAX;
+
+impl<'a> DirectoryMessage<'a> {
+    /// True when the payload says that it is a message about the directory, of this version.
+    #[must_use]
+    pub const fn is(payload: &[u8]) -> bool {
+        matches!(payload, [VERSION, FIRST_KIND..=LAST_KIND, ..])
+    }
+
+    /// Reads a message: every length, number and reserved field is checked.
+    ///
+    /// # Errors
+    /// [`WireError`] naming what is wrong.
+    pub fn parse(payload: &'a [u8]) -> Result<Self, WireError> {
+        let mut r = Reader::new("directory message", payload);
+        let [version, kind] = r.array()?;
+        if version != VERSION {
+            return Err(WireError::Unknown { what: "message.version", value: version.into() });
+        }
+        r.zero("message.reserved", 6)?;
+        let token = RequestId(r.u64()?);
+        r.zero("message.reserved", 8)?;
+        let body = read(&mut r, kind)?;
+        r.end()?;
+        Ok(Self { token, body })
+    }
+
+    /// Appends the message.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&[VERSION, self.kind(), 0, 0, 0, 0, 0, 0]);
+        out.put_u64(self.token.0);
+        out.put_u64(0);
+        emit(&self.body, out);
+    }
+
+    /// Bytes that [`DirectoryMessage::emit`] appends.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        Header::LEN
+            + match self.body {
+                DirectoryBody::Reset(_)
+                | DirectoryBody::Unknown(_)
+                | DirectoryBody::List(_)
+                | DirectoryBody::Full(_)
+                | DirectoryBody::Visit(_) => 8,
+                DirectoryBody::Clean(..) => 16,
+                DirectoryBody::Collected(..) | DirectoryBody::End(..) | DirectoryBody::Ended(..) => 20,
+                DirectoryBody::Sweep(_) => 36,
+                DirectoryBody::Swept(..) => 40,
+                DirectoryBody::Listing(listing) => 24 + listing.rows.0.len(),
+                DirectoryBody::Resize(rows) => rows.0.len(),
+            }
+    }
+
+    /// A message is never empty.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        false
+    }
+
+    const fn kind(&self) -> u8 {
+        FIRST_KIND
+            + match self.body {
+                DirectoryBody::Reset(_) => 0,
+                DirectoryBody::Collected(..) => 1,
+                DirectoryBody::Unknown(_) => 2,
+                DirectoryBody::Sweep(_) => 3,
+                DirectoryBody::Swept(..) => 4,
+                DirectoryBody::End(..) => 5,
+                DirectoryBody::Ended(..) => 6,
+                DirectoryBody::List(_) => 7,
+                DirectoryBody::Listing(_) => 8,
+                DirectoryBody::Resize(_) => 9,
+                DirectoryBody::Full(_) => 10,
+                DirectoryBody::Visit(_) => 11,
+                DirectoryBody::Clean(..) => 12,
+            }
+    }
+}
+
+fn read<'a>(r: &mut Reader<'a>, kind: u8) -> Result<DirectoryBody<'a>, WireError> {
+    Ok(match kind {
+        0x40 => DirectoryBody::Reset(page(r)?),
+        0x41 => under(r).map(|(region, seq)| DirectoryBody::Collected(region, seq))?,
+        0x42 => DirectoryBody::Unknown(page(r)?),
+        0x43 => DirectoryBody::Sweep(sweep(r)?),
+        0x44 => DirectoryBody::Swept(sweep(r)?, r.u32()?),
+        0x45 => under(r).map(|(region, seq)| DirectoryBody::End(region, seq))?,
+        0x46 => under(r).map(|(region, seq)| DirectoryBody::Ended(region, seq))?,
+        0x47 => DirectoryBody::List(page(r)?),
+        0x48 => {
+            let (from, next) = (page(r)?, r.u64()?);
+            let next = if next == NO_PAGE { None } else { Some(whole(next)?) };
+            let (used, slots) = (r.u32()?, r.u32()?);
+            let rows = Rows::new(r.rest())?;
+            DirectoryBody::Listing(Listing { from, next, used, slots, rows })
+        }
+        0x49 => DirectoryBody::Resize(Rows::new(r.rest())?),
+        0x4a => DirectoryBody::Full(page(r)?),
+        0x4b => DirectoryBody::Visit(page(r)?),
+        0x4c => DirectoryBody::Clean(page(r)?, Seq(r.u64()?)),
+        _ => return Err(WireError::Unknown { what: "message.kind", value: kind.into() }),
+    })
+}
+
+fn emit(body: &DirectoryBody<'_>, out: &mut Vec<u8>) {
+    match *body {
+        DirectoryBody::Reset(page)
+        | DirectoryBody::Unknown(page)
+        | DirectoryBody::List(page)
+        | DirectoryBody::Full(page)
+        | DirectoryBody::Visit(page) => out.put_u64(page.addr().0),
+        DirectoryBody::Clean(page, seq) => {
+            out.put_u64(page.addr().0);
+            out.put_u64(seq.0);
+        }
+        DirectoryBody::Collected(region, seq)
+        | DirectoryBody::End(region, seq)
+        | DirectoryBody::Ended(region, seq) => {
+            put_region(out, region);
+            out.extend_from_slice(&[0; 3]);
+            out.put_u64(seq.0);
+        }
+        DirectoryBody::Sweep(sweep) => put_sweep(out, sweep),
+        DirectoryBody::Swept(sweep, lost) => {
+            put_sweep(out, sweep);
+            out.put_u32(lost);
+        }
+        DirectoryBody::Listing(Listing { from, next, used, slots, rows }) => {
+            out.put_u64(from.addr().0);
+            out.put_u64(next.map_or(NO_PAGE, |page| page.addr().0));
+            out.put_u32(used);
+            out.put_u32(slots);
+            out.extend_from_slice(rows.0);
+        }
+        DirectoryBody::Resize(rows) => out.extend_from_slice(rows.0),
+    }
+}
+
+fn whole(addr: u64) -> Result<Page, WireError> {
+    let page = Page::of(VirtAddr(addr));
+    if page.addr().0 == addr { Ok(page) } else { Err(WireError::Unknown { what: "page", value: addr }) }
+}
+
+fn page(r: &mut Reader<'_>) -> Result<Page, WireError> {
+    whole(r.u64()?)
+}
+
+fn region(r: &mut Reader<'_>) -> Result<Region, WireError> {
+    let (base, order) = (page(r)?, r.u8()?);
+    Region::new(base, order).ok_or_else(|| WireError::Unknown { what: "region.order", value: order.into() })
+}
+
+fn put_region(out: &mut Vec<u8>, region: Region) {
+    out.put_u64(region.base().addr().0);
+    out.put_u8(region.order());
+}
+
+fn under(r: &mut Reader<'_>) -> Result<(Region, Seq), WireError> {
+    let region = region(r)?;
+    r.zero("directory message.reserved", 3)?;
+    Ok((region, Seq(r.u64()?)))
+}
+
+fn sweep(r: &mut Reader<'_>) -> Result<Sweep, WireError> {
+    let (first, last) = (page(r)?, page(r)?);
+    let (seq, fenced, opens) = (Seq(r.u64()?), HostSet(r.u64()?), r.u8()?);
+    r.zero("sweep.reserved", 3)?;
+    if last < first {
+        return Err(WireError::Unknown { what: "sweep.last", value: last.addr().0 });
+    }
+    if opens > 1 {
+        return Err(WireError::Reserved { what: "sweep.flags" });
+    }
+    Ok(Sweep { first, last, seq, fenced, opens: opens == 1 })
+}
+
+fn put_sweep(out: &mut Vec<u8>, sweep: Sweep) {
+    out.put_u64(sweep.first.addr().0);
+    out.put_u64(sweep.last.addr().0);
+    out.put_u64(sweep.seq.0);
+    out.put_u64(sweep.fenced.0);
+    out.extend_from_slice(&[u8::from(sweep.opens), 0, 0, 0]);
+}
+
+const _: () = {
+    assert!(super::OVERHEAD + 24 + ROWS_MAX * Rows::ROW_LEN <= 1024, "a listing fits a PMTU of 1024");
+    assert!(CACHING_HOSTS_MAX == 64, "a set of hosts has a bit for each");
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+    use proptest::prelude::*;
+
+    fn page_of() -> impl Strategy<Value = Page> {
+        any::<u64>().prop_map(|addr| Page::of(VirtAddr(addr)))
+    }
+
+    fn region_of() -> impl Strategy<Value = Region> {
+        (page_of(), 0..=9_u8).prop_map(|(page, order)| Region::around(page, order))
+    }
+
+    fn sweep_of() -> impl Strategy<Value = Sweep> {
+        (page_of(), page_of(), any::<(u64, u64, bool)>()).prop_map(|(one, other, (seq, hosts, opens))| {
+            Sweep {
+                first: one.min(other),
+                last: one.max(other),
+                seq: Seq(seq),
+                fenced: HostSet(hosts),
+                opens,
+            }
+        })
+    }
+
+    fn row_of() -> impl Strategy<Value = Row> {
+        let what = vec![RowKind::Listed, RowKind::Resetting, RowKind::Split, RowKind::Merge];
+        (region_of(), prop::sample::select(what), any::<u16>()).prop_map(|(region, what, needless)| Row {
+            region,
+            what,
+            needless,
+        })
+    }
+
+    fn bodies() -> impl Strategy<Value = DirectoryBody<'static>> {
+        let seq = || any::<u64>().prop_map(Seq);
+        let under = || (region_of(), seq());
+        prop_oneof![
+            page_of().prop_map(DirectoryBody::Reset),
+            under().prop_map(|(region, seq)| DirectoryBody::Collected(region, seq)),
+            page_of().prop_map(DirectoryBody::Unknown),
+            sweep_of().prop_map(DirectoryBody::Sweep),
+            (sweep_of(), any::<u32>()).prop_map(|(sweep, lost)| DirectoryBody::Swept(sweep, lost)),
+            under().prop_map(|(region, seq)| DirectoryBody::End(region, seq)),
+            under().prop_map(|(region, seq)| DirectoryBody::Ended(region, seq)),
+            page_of().prop_map(DirectoryBody::List),
+            page_of().prop_map(DirectoryBody::Full),
+            page_of().prop_map(DirectoryBody::Visit),
+            (page_of(), seq()).prop_map(|(page, seq)| DirectoryBody::Clean(page, seq)),
+        ]
+    }
+
+    fn emitted(body: DirectoryBody<'_>, token: u64) -> Vec<u8> {
+        let message = DirectoryMessage { token: RequestId(token), body };
+        let mut bytes = vec![];
+        message.emit(&mut bytes);
+        assert_eq!(bytes.len(), message.len(), "{body:?}");
+        bytes
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_said_is_what_is_heard(body in bodies(), token in any::<u64>()) {
+            let bytes = emitted(body, token);
+            prop_assert!(DirectoryMessage::is(&bytes));
+            prop_assert_eq!(DirectoryMessage::parse(&bytes), Ok(DirectoryMessage { token: RequestId(token), body }));
+            for have in 0..bytes.len() {
+                prop_assert!(DirectoryMessage::parse(&bytes[..have]).is_err(), "{} bytes", have);
+            }
+        }
+
+        #[test]
+        fn lists_hold_their_rows(
+            rows in prop::collection::vec(row_of(), 0..=ROWS_MAX), next in prop::option::of(page_of()), used in any::<u32>()
+        ) {
+            let mut bytes = vec![];
+            rows.iter().for_each(|row| row.emit(&mut bytes));
+            let list = Rows::new(&bytes).unwrap();
+            prop_assert_eq!(list.iter().collect::<Vec<_>>(), rows);
+            // The last page of all cannot be where a list goes on: that is what its address is taken for.
+            let next = next.filter(|&page| page != Page::LAST);
+            let listing = Listing { from: Page::FIRST, next, used, slots: 7, rows: list };
+            for body in [DirectoryBody::Listing(listing), DirectoryBody::Resize(list)] {
+                let bytes = emitted(body, 1);
+                prop_assert_eq!(DirectoryMessage::parse(&bytes).map(|message| message.body), Ok(body));
+            }
+        }
+
+        #[test]
+        fn hostile_bytes_are_read_or_refused(kind in 0x40..=0x4d_u8, rest in prop::collection::vec(any::<u8>(), 0..120)) {
+            let mut bytes = vec![VERSION, kind];
+            bytes.extend([0; 22]);
+            bytes.extend(rest);
+            if let Ok(message) = DirectoryMessage::parse(&bytes) {
+                let mut again = vec![];
+                message.emit(&mut again);
+                prop_assert_eq!(again, bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn too_many_rows_are_refused() {
+        let bytes = vec![0; (ROWS_MAX + 1) * Rows::ROW_LEN];
+        assert!(Rows::new(&bytes).is_err());
+        assert!(Rows::new(&bytes[..13]).is_err(), "a part of a row");
+    }
+}
