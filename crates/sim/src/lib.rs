@@ -9,7 +9,7 @@
 //! - [`world`] is a whole rack, with machines that crash and start again; [`rack`] has random programs work on it.
 //! - [`explore`] walks through every state that the coherence protocol can reach in a small rack.
 //! - [`script`] plays a rack by hand, one packet at a time, from a file that tells a story.
-//! - [`trace`] holds what real programs did with their memory.
+//! - [`trace`] holds what real programs did with their memory; [`replay`] plays that over racks with the latencies of MIND's paper.
 //!
 //! Nothing here reads a clock, starts a thread or asks the system for chance.
 #![forbid(unsafe_code)]
@@ -27,6 +27,7 @@ pub mod pages;
 pub mod pair;
 mod plan;
 pub mod rack;
+pub mod replay;
 pub mod script;
 mod station;
 pub mod trace;

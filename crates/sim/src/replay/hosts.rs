@@ -1,0 +1,138 @@
+//! A blade: what it caches, and which page of its memory was used least lately.
+
+use farmem_host::agent::{Agent, Bounds};
+use farmem_wire::message::{Access, FetchId, Page};
+use std::collections::BTreeMap;
+
+/// No page.
+pub(super) const NOBODY: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    access: Option<Access>,
+    dirty: bool,
+    newer: u32,
+    older: u32,
+}
+
+/// The pages in a blade's memory, by their places in the workload's list, in the order of use.
+#[derive(Debug)]
+pub(super) struct Resident {
+    frames: Vec<Frame>,
+    newest: u32,
+    oldest: u32,
+    len: usize,
+}
+
+impl Resident {
+    pub(super) fn new(pages: usize) -> Self {
+        let frame = Frame { access: None, dirty: false, newer: NOBODY, older: NOBODY };
+        Self { frames: vec![frame; pages], newest: NOBODY, oldest: NOBODY, len: 0 }
+    }
+
+    pub(super) fn access(&self, page: u32) -> Option<Access> {
+        self.frames[page as usize].access
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) const fn oldest(&self) -> u32 {
+        self.oldest
+    }
+
+    pub(super) fn newer(&self, page: u32) -> u32 {
+        self.frames[page as usize].newer
+    }
+
+    pub(super) fn is_dirty(&self, page: u32) -> bool {
+        self.frames[page as usize].dirty
+    }
+
+    pub(super) fn put(&mut self, page: u32, access: Access) {
+        if self.access(page).is_some() {
+            self.unlink(page);
+        }
+        self.frames[page as usize].access = Some(access);
+        self.link(page);
+    }
+
+    /// The right to write is gone, the page still here.
+    pub(super) fn freeze(&mut self, page: u32) {
+        self.frames[page as usize].access = Some(Access::Shared);
+    }
+
+    pub(super) fn take(&mut self, page: u32) {
+        if self.access(page).is_some() {
+            self.unlink(page);
+            self.frames[page as usize].access = None;
+            self.frames[page as usize].dirty = false;
+        }
+    }
+
+    pub(super) fn touch(&mut self, page: u32, write: bool) {
+        self.frames[page as usize].dirty |= write;
+        if self.newest != page {
+            self.unlink(page);
+            self.link(page);
+        }
+    }
+
+    fn link(&mut self, page: u32) {
+        let newest = self.newest;
+        let frame = &mut self.frames[page as usize];
+        (frame.newer, frame.older) = (NOBODY, newest);
+        match self.frames.get_mut(newest as usize) {
+            Some(frame) => frame.newer = page,
+            None => self.oldest = page,
+        }
+        self.newest = page;
+        self.len += 1;
+    }
+
+    fn unlink(&mut self, page: u32) {
+        let Frame { newer, older, .. } = self.frames[page as usize];
+        match self.frames.get_mut(newer as usize) {
+            Some(frame) => frame.older = older,
+            None => self.newest = older,
+        }
+        match self.frames.get_mut(older as usize) {
+            Some(frame) => frame.newer = newer,
+            None => self.oldest = newer,
+        }
+        self.len -= 1;
+    }
+}
+
+/// How a request gets on.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Pace {
+    /// How often it was told to come again.
+    pub(super) tries: u32,
+    /// When it comes again by itself.
+    pub(super) due: u64,
+}
+
+/// A blade.
+#[derive(Debug)]
+pub(super) struct Host {
+    pub(super) agent: Agent,
+    pub(super) resident: Resident,
+    /// Of the requests that are open.
+    pub(super) paces: BTreeMap<Page, Pace>,
+    /// Where each core is, by its place in the rack's list.
+    pub(super) cores: std::ops::Range<usize>,
+    /// Until when the library's lock is held.
+    pub(super) lock_free: u64,
+}
+
+impl Host {
+    /// The agent is not to be what bounds a replay: the blade's memory is held to its bound by the rack.
+    pub(super) fn new(pages: usize, cores: std::ops::Range<usize>) -> Self {
+        let many = usize::MAX / 2;
+        let bounds = Bounds { pages: many, requests: many, evictions: many, owed: many };
+        let agent = Agent::new(bounds, FetchId(1));
+        Self { agent, resident: Resident::new(pages), paces: BTreeMap::new(), cores, lock_free: 0 }
+    }
+}

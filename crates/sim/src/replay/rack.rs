@@ -1,0 +1,562 @@
+//! What happens when: an agenda of messages under way, cores at work and epochs, and what each leads to.
+
+use super::cores::{Core, Wait};
+use super::directory::Directory;
+use super::hosts::{Host, NOBODY};
+use super::links::{Links, Load, Place};
+use super::workload::Step;
+use super::{Outcome, Regions, Setup, System, Workload};
+use farmem_control::reset;
+use farmem_host::agent::{self, Action as HostAction};
+use farmem_machine::{Duration, Rng};
+use farmem_memnode::page_gate::PageGate;
+use farmem_switch::directory::{Action, Event};
+use farmem_wire::message::{
+    Access, Data, Done, Get, Grant, HostSet, PAGE_SHIFT, Page, Part, Read, Recall, RecallAck, Refusal,
+    Region, Seq, WriteBack, WriteBackAck,
+};
+use farmem_wire::{HostId, Status, VirtAddr};
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BTreeSet, BinaryHeap};
+
+/// Doublings of the time before a request comes again.
+const DOUBLINGS_MAX: u32 = 6;
+/// Pages that are tried to make room for one.
+const VICTIMS_MAX: usize = 64;
+/// Events between two reports of progress.
+const PROGRESS_EVENTS: u64 = 1 << 16;
+
+/// Something that happens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Happens {
+    /// A core goes on.
+    Core(usize),
+    Epoch,
+    /// At the directory.
+    Get(HostId, Get),
+    Done(HostId, Done),
+    Ack(HostId, RecallAck),
+    Swept(Region, Seq),
+    /// At a blade.
+    Host(HostId, agent::Event),
+    Timeout(HostId, Page),
+    /// At a memory node.
+    Read(Read),
+    WriteBack(HostId, WriteBack),
+    /// A page was swapped in.
+    Swapped(u32),
+}
+
+/// Ordered by time, and for one time in the order in which it was put down.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Due {
+    at: u64,
+    number: u64,
+    happens: Happens,
+}
+
+impl Ord for Due {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+pub(super) struct Rack<'a> {
+    workload: &'a Workload,
+    setup: &'a Setup,
+    agenda: BinaryHeap<Reverse<Due>>,
+    number: u64,
+    now: u64,
+    links: Links,
+    directory: Directory,
+    gates: Vec<PageGate>,
+    hosts: Vec<Host>,
+    cores: Vec<Core>,
+    /// Cores that are not through.
+    working: usize,
+    /// Pages on their way in, of the system that swaps.
+    swapping: BTreeSet<u32>,
+    rng: Rng,
+    outcome: Outcome,
+}
+
+impl<'a> Rack<'a> {
+    pub(super) fn new(workload: &'a Workload, setup: &'a Setup) -> Self {
+        let threads = usize::from(setup.threads);
+        let dealt = workload.deal(setup.hosts, setup.threads);
+        let cores: Vec<Core> = dealt
+            .into_iter()
+            .enumerate()
+            .map(|(at, visits)| Core::new(u16::try_from(at / threads).expect("few hosts"), visits))
+            .collect();
+        let pages = workload.pages();
+        let hosts =
+            (0..usize::from(setup.hosts)).map(|at| Host::new(pages, at * threads..(at + 1) * threads));
+        let live = (0..setup.hosts).map(HostId).fold(HostSet::EMPTY, HostSet::with);
+        let mut rack = Self {
+            workload,
+            setup,
+            agenda: BinaryHeap::new(),
+            number: 0,
+            now: 0,
+            links: Links::new(setup.profile, setup.hosts),
+            directory: Directory::new(setup.directory(), pages, live),
+            gates: vec![PageGate::default(); setup.profile.nodes.into()],
+            hosts: hosts.collect(),
+            working: cores.iter().filter(|core| !core.ended).count(),
+            cores,
+            swapping: BTreeSet::new(),
+            rng: Rng::from_number(setup.seed),
+            outcome: Outcome::default(),
+        };
+        for core in 0..rack.cores.len() {
+            rack.put(0, Happens::Core(core));
+        }
+        rack.put_epoch();
+        rack
+    }
+
+    pub(super) fn run(mut self, progress: &mut dyn FnMut(u64)) -> Outcome {
+        while self.working > 0 {
+            let Some(Reverse(due)) = self.agenda.pop() else {
+                unreachable!("{} threads wait for what does not come", self.working)
+            };
+            self.now = due.at;
+            self.happen(due.happens);
+            if due.number.is_multiple_of(PROGRESS_EVENTS) {
+                progress(self.outcome.visits);
+            }
+        }
+        progress(self.outcome.visits);
+        self.outcome.bytes = self.links.bytes;
+        self.outcome
+    }
+
+    fn put(&mut self, at: u64, happens: Happens) {
+        self.number += 1;
+        self.agenda.push(Reverse(Due { at, number: self.number, happens }));
+    }
+
+    fn put_epoch(&mut self) {
+        if let Regions::Bounded { epoch, .. } = self.setup.directory() {
+            self.put(self.now + epoch.as_nanos(), Happens::Epoch);
+        }
+    }
+
+    /// Sends a message.
+    fn send(&mut self, from: Place, to: Place, load: Load, happens: Happens) {
+        let at = self.links.travel(self.now, from, to, load);
+        self.put(at, happens);
+    }
+
+    fn happen(&mut self, happens: Happens) {
+        match happens {
+            Happens::Core(core) => self.run_core(core),
+            Happens::Epoch => {
+                self.directory.epoch(Duration::from_nanos(self.now), &mut self.outcome);
+                self.put_epoch();
+            }
+            Happens::Get(host, get) => self.get(host, get),
+            Happens::Done(host, done) => _ = self.direct(done.page, Event::Done(host, done)),
+            Happens::Ack(host, ack) => {
+                if self.direct(ack.region.base(), Event::Ack(host, ack)) {
+                    self.outcome.false_invalidations += u64::from(ack.needless);
+                }
+            }
+            Happens::Swept(region, seq) => {
+                let node = self.node_of(region.base());
+                let _ = self.gates[usize::from(node)].sweep(region, seq, HostSet::EMPTY);
+                self.reset(region, reset::Event::Swept(seq));
+            }
+            Happens::Host(host, event) => self.host(host, event),
+            Happens::Timeout(host, page) => self.time_out(host, page),
+            Happens::Read(read) => self.read(read),
+            Happens::WriteBack(host, write_back) => self.write_back(host, write_back),
+            Happens::Swapped(page) => self.swapped(page),
+        }
+    }
+
+    fn node_of(&self, page: Page) -> u16 {
+        // By turns, as allocations of 2 MiB would lie.
+        let part = page.number() >> farmem_wire::message::REGION_ORDER_MAX;
+        u16::try_from(part % u64::from(self.setup.profile.nodes)).expect("below the nodes")
+    }
+
+    /// Where the directory's entry of a page is.
+    fn home_of(&self, page: Page) -> Place {
+        match self.setup.system {
+            System::Gam => Place::Host(
+                u16::try_from(page.number() % u64::from(self.setup.hosts)).expect("below the hosts"),
+            ),
+            _ => Place::Switch,
+        }
+    }
+
+    fn page(&self, place: u32) -> Page {
+        Page::of(VirtAddr(self.workload.pages[place as usize] << PAGE_SHIFT))
+    }
+
+    fn place(&self, page: Page) -> u32 {
+        let place = self.workload.pages.binary_search(&page.number()).expect("only these pages are used");
+        u32::try_from(place).expect("there are fewer")
+    }
+
+    // The directory.
+
+    fn get(&mut self, host: HostId, get: Get) {
+        let mut actions = Vec::new();
+        if self.directory.admit(get.page, &mut self.outcome, &mut actions) {
+            self.outcome.slots_max = self.outcome.slots_max.max(self.directory.used());
+            self.direct(get.page, Event::Get(host, get));
+        } else {
+            actions.push(Action::Busy(host, Refusal { page: get.page, id: get.id, status: Status::Busy }));
+        }
+        self.act_all(get.page, actions);
+    }
+
+    /// One step of an entry; false when it was stale.
+    fn direct(&mut self, page: Page, event: Event) -> bool {
+        let mut actions = Vec::new();
+        let stepped = self.directory.step(page, event, &mut actions);
+        self.act_all(page, actions);
+        stepped
+    }
+
+    fn act_all(&mut self, page: Page, actions: Vec<Action>) {
+        let from = self.home_of(page);
+        for action in actions {
+            match action {
+                Action::Recall(hosts, recall) => {
+                    for host in hosts.iter() {
+                        self.to_host(from, host, agent::Event::Recall(recall));
+                    }
+                }
+                Action::Read(read) => {
+                    let to = Place::Node(self.node_of(read.page));
+                    self.send(from, to, Load::Small, Happens::Read(read));
+                }
+                Action::Grant(host, grant) => self.to_host(from, host, agent::Event::Grant(grant)),
+                Action::Busy(host, refusal) => {
+                    self.outcome.busy += 1;
+                    self.to_host(from, host, agent::Event::Refusal(refusal));
+                }
+                Action::Report(region, seq) => self.reset(region, reset::Event::Report(seq)),
+                Action::Resume(..) | Action::Delay(_) => unreachable!("there are no traversals here"),
+            }
+        }
+    }
+
+    fn reset(&mut self, region: Region, event: reset::Event) {
+        let mut actions = Vec::new();
+        let sweep = self.directory.reset(region, event, &mut actions);
+        self.act_all(region.base(), actions);
+        if let Some((region, seq)) = sweep {
+            let node = Place::Node(self.node_of(region.base()));
+            let there = self.links.travel(self.now, Place::Switch, node, Load::Small);
+            let back = self.links.travel(there, node, Place::Switch, Load::Small);
+            self.put(back, Happens::Swept(region, seq));
+        }
+    }
+
+    fn to_host(&mut self, from: Place, host: HostId, event: agent::Event) {
+        self.send(from, Place::Host(host.0), Load::Small, Happens::Host(host, event));
+    }
+
+    // Memory nodes.
+
+    fn read(&mut self, read: Read) {
+        let Read { page, access, host, id, seq, granted, done_due, .. } = read;
+        let node = self.node_of(page);
+        assert!(self.gates[usize::from(node)].read(&read), "nothing is lost here");
+        let data = Data { page, access, id, seq, granted, done_due, lost: false, part: Part::WHOLE };
+        let data = Happens::Host(host, agent::Event::Data(data));
+        self.send(Place::Node(node), Place::Host(host.0), Load::Page, data);
+    }
+
+    fn write_back(&mut self, host: HostId, write_back: WriteBack) {
+        let WriteBack { page, grant, ack } = write_back;
+        let node = self.node_of(page);
+        let _ = self.gates[usize::from(node)].write_back(page, grant);
+        let from = Place::Node(node);
+        self.to_host(from, host, agent::Event::WriteBackAck(WriteBackAck { page, grant, ack }));
+        if let Some(ack) = ack {
+            self.send(from, self.home_of(ack.region.base()), Load::Small, Happens::Ack(host, ack));
+        }
+    }
+
+    // Blades.
+
+    /// One step of a blade's agent, and what it has done.
+    fn host(&mut self, id: HostId, event: agent::Event) {
+        let mut actions = Vec::new();
+        let outcome = self.hosts[usize::from(id.0)].agent.step(event, &mut actions);
+        match (outcome, event) {
+            (agent::Outcome::Busy, agent::Event::Refusal(Refusal { page, .. }))
+            | (
+                agent::Outcome::Void,
+                agent::Event::Data(Data { page, .. }) | agent::Event::Grant(Grant { page, .. }),
+            ) => {
+                self.back_off(id, page);
+            }
+            (agent::Outcome::Full | agent::Outcome::IdsUsedUp, _) => {
+                unreachable!("the agent is not what bounds this")
+            }
+            _ => {}
+        }
+        let recalled = matches!(event, agent::Event::Recall(Recall { .. }));
+        for action in actions {
+            let taken = matches!(action, HostAction::Freeze(_) | HostAction::Discard(_));
+            self.outcome.invalidations += u64::from(recalled && taken);
+            self.act(id, action);
+        }
+    }
+
+    fn act(&mut self, id: HostId, action: HostAction) {
+        let here = Place::Host(id.0);
+        match action {
+            HostAction::Keep(..) | HostAction::Release(_) => {}
+            HostAction::Install(page, access) => {
+                self.outcome.fetches += 1;
+                let place = self.place(page);
+                let host = &mut self.hosts[usize::from(id.0)];
+                host.paces.remove(&page);
+                host.resident.put(place, access);
+                // The threads that wait go on at once, before anybody can take the page away.
+                self.look_again(id, place);
+                self.make_room(id);
+            }
+            HostAction::Wake(page) => self.look_again(id, self.place(page)),
+            HostAction::Freeze(page) => {
+                let place = self.place(page);
+                self.hosts[usize::from(id.0)].resident.freeze(place);
+            }
+            HostAction::Zap(page) | HostAction::Discard(page) => {
+                let place = self.place(page);
+                self.hosts[usize::from(id.0)].resident.take(place);
+            }
+            HostAction::Get(get) => {
+                let due = self.now + self.setup.profile.timeout.as_nanos();
+                self.hosts[usize::from(id.0)].paces.entry(get.page).or_default().due = due;
+                self.put(due, Happens::Timeout(id, get.page));
+                self.send(here, self.home_of(get.page), Load::Small, Happens::Get(id, get));
+            }
+            HostAction::Done(done) => {
+                self.send(here, self.home_of(done.page), Load::Small, Happens::Done(id, done))
+            }
+            HostAction::RecallAck(ack) => {
+                self.send(here, self.home_of(ack.region.base()), Load::Small, Happens::Ack(id, ack));
+            }
+            HostAction::WriteBack(write_back) => {
+                self.outcome.write_backs += 1;
+                let to = Place::Node(self.node_of(write_back.page));
+                self.send(here, to, Load::Page, Happens::WriteBack(id, write_back));
+            }
+            HostAction::Poison(page) => unreachable!("{page:?} is not refused"),
+        }
+    }
+
+    /// The request comes again, at a time drawn by lot.
+    fn back_off(&mut self, id: HostId, page: Page) {
+        let pace = self.hosts[usize::from(id.0)].paces.entry(page).or_default();
+        let wait = self.setup.profile.backoff.as_nanos() << pace.tries.min(DOUBLINGS_MAX);
+        pace.tries += 1;
+        let spread = u32::try_from(wait).expect("short waits");
+        let at = self.now + wait / 2 + u64::from(self.rng.below(spread));
+        self.put(at, Happens::Host(id, agent::Event::Retry(page)));
+    }
+
+    /// Nothing is lost here; but a reset breaks into transactions, whose requests are to come again.
+    fn time_out(&mut self, id: HostId, page: Page) {
+        let pace = self.hosts[usize::from(id.0)].paces.get(&page);
+        if pace.is_some_and(|pace| pace.due <= self.now) {
+            self.host(id, agent::Event::Retry(page));
+        }
+    }
+
+    /// Holds the blade's memory to its bound. Pages that are being asked for stay.
+    fn make_room(&mut self, id: HostId) {
+        let at = usize::from(id.0);
+        let mut victim = self.hosts[at].resident.oldest();
+        for _ in 0..VICTIMS_MAX {
+            if self.hosts[at].resident.len() <= self.setup.local_pages || victim == NOBODY {
+                return;
+            }
+            let next = self.hosts[at].resident.newer(victim);
+            if self.setup.system == System::Swap {
+                self.swap_out(victim);
+            } else {
+                self.host(id, agent::Event::Evict(self.page(victim)));
+            }
+            victim = next;
+        }
+    }
+
+    fn swap_out(&mut self, page: u32) {
+        let resident = &mut self.hosts[0].resident;
+        if resident.is_dirty(page) {
+            self.outcome.write_backs += 1;
+            let node = Place::Node(self.node_of(self.page(page)));
+            self.links.travel(self.now, Place::Host(0), node, Load::Page);
+        }
+        self.hosts[0].resident.take(page);
+    }
+
+    fn swapped(&mut self, page: u32) {
+        self.outcome.fetches += 1;
+        self.swapping.remove(&page);
+        self.hosts[0].resident.put(page, Access::Modified);
+        self.look_again(HostId(0), page);
+        self.make_room(HostId(0));
+    }
+
+    fn fault(&mut self, id: HostId, place: u32, access: Access) {
+        let page = self.page(place);
+        if self.setup.system != System::Swap {
+            return self.host(id, agent::Event::Fault(page, access));
+        }
+        if self.swapping.insert(place) {
+            let (here, node) = (Place::Host(id.0), Place::Node(self.node_of(page)));
+            let there = self.links.travel(self.now, here, node, Load::Small);
+            let back = self.links.travel(there, node, here, Load::Page);
+            self.put(back, Happens::Swapped(place));
+        }
+    }
+
+    // Threads.
+
+    /// Lets a core work until something else happens, or it has to wait.
+    fn run_core(&mut self, at: usize) {
+        let horizon = self.agenda.peek().map_or(u64::MAX, |Reverse(due)| due.at);
+        loop {
+            let core = &self.cores[at];
+            let (host, clock) = (core.host, core.clock.max(self.now));
+            self.cores[at].clock = clock;
+            if self.cores[at].waits.is_some() {
+                return;
+            }
+            let Some(next) = self.cores[at].next() else { return self.end(at) };
+            if clock > horizon {
+                return self.put(clock, Happens::Core(at));
+            }
+            let step = self.workload.steps[next as usize];
+            if let Some((wait, access)) = self.visit(at, step) {
+                self.cores[at].waits = wait;
+                self.outcome.faults += u64::from(access.is_some());
+                let now = std::mem::replace(&mut self.now, clock);
+                if let Some(access) = access {
+                    self.fault(HostId(host), step.page, access);
+                }
+                self.now = now;
+                if wait.is_none() {
+                    self.cores[at].stores.push(step.page);
+                    self.made(at, step);
+                    // What was sent may arrive before the horizon that was.
+                    self.put(self.cores[at].clock, Happens::Core(at));
+                }
+                return;
+            }
+            self.made(at, step);
+        }
+    }
+
+    /// What the visit has to wait for, and what it asks for; none when it can be made.
+    fn visit(&self, at: usize, step: Step) -> Option<(Option<Wait>, Option<Access>)> {
+        let core = &self.cores[at];
+        let want = if step.write { Access::Modified } else { Access::Shared };
+        let pending = core.stores.contains(&step.page);
+        if pending {
+            // A second store goes with the first.
+            return if step.write { None } else { Some((Some(Wait::Store(step.page)), None)) };
+        }
+        if self.hosts[usize::from(core.host)].resident.access(step.page) >= Some(want) {
+            return None;
+        }
+        if !step.write || !self.setup.system.is_pso() {
+            return Some((Some(Wait::Page(step.page, want)), Some(want)));
+        }
+        if core.stores.len() == self.setup.profile.stores_max {
+            return Some((Some(Wait::Room), None));
+        }
+        Some((None, Some(want)))
+    }
+
+    /// A visit was made; its accesses take their time.
+    fn made(&mut self, at: usize, step: Step) {
+        let core = &mut self.cores[at];
+        let host = &mut self.hosts[usize::from(core.host)];
+        if host.resident.access(step.page).is_some() {
+            host.resident.touch(step.page, step.write);
+        }
+        let profile = &self.setup.profile;
+        let local = profile.local.as_nanos() * step.accesses;
+        if self.setup.system == System::Gam {
+            host.lock_free = host.lock_free.max(core.clock) + profile.lock.as_nanos() * step.accesses;
+            core.clock = host.lock_free.max(core.clock + local * profile.software);
+        } else {
+            core.clock += local;
+        }
+        core.advance();
+        self.outcome.visits += 1;
+        self.outcome.accesses += step.accesses;
+    }
+
+    /// Cores of the blade that wait for the page go on, or ask again.
+    fn look_again(&mut self, id: HostId, page: u32) {
+        for at in self.hosts[usize::from(id.0)].cores.clone() {
+            let has = self.hosts[usize::from(id.0)].resident.access(page);
+            if let Some(store) = self.cores[at].stores.iter().position(|&other| other == page) {
+                if has == Some(Access::Modified) {
+                    self.cores[at].stores.swap_remove(store);
+                    let resident = &mut self.hosts[usize::from(id.0)].resident;
+                    resident.touch(page, true);
+                    self.stored(at, page);
+                } else {
+                    self.fault(id, page, Access::Modified);
+                }
+            }
+            let Some(Wait::Page(wanted, access)) = self.cores[at].waits else { continue };
+            if wanted == page && has >= Some(access) {
+                let next = self.cores[at].next().expect("it waits for its next visit");
+                self.resume(at);
+                self.made(at, self.workload.steps[next as usize]);
+                self.put(self.cores[at].clock, Happens::Core(at));
+            } else if wanted == page {
+                self.fault(id, page, access);
+            }
+        }
+    }
+
+    /// A store of the core's reached its page.
+    fn stored(&mut self, at: usize, page: u32) {
+        let waits = self.cores[at].waits;
+        if waits == Some(Wait::Room) || waits == Some(Wait::Store(page)) {
+            self.resume(at);
+            self.put(self.now, Happens::Core(at));
+        } else if waits.is_none() {
+            self.end(at);
+        }
+    }
+
+    fn resume(&mut self, at: usize) {
+        let core = &mut self.cores[at];
+        core.waits = None;
+        core.clock = core.clock.max(self.now);
+    }
+
+    /// Notes when a core is through.
+    fn end(&mut self, at: usize) {
+        let core = &mut self.cores[at];
+        if core.is_through() && !core.ended {
+            core.ended = true;
+            let end = Duration::from_nanos(core.clock.max(self.now));
+            self.outcome.runtime = self.outcome.runtime.max(end);
+            self.working -= 1;
+        }
+    }
+}
