@@ -191,7 +191,13 @@ impl Jit {
         let start = module.0.get_finalized_function(iteration);
         // SAFETY: it is the start of a function that was compiled with the signature of `Code` and the calling convention of C.
         let code = unsafe { mem::transmute::<*const u8, Code>(start) };
-        Ok(Compiled { program: program.clone(), code, code_len, _pages: module })
+        let len = |bytes: usize| u16::try_from(bytes).expect("at most 256");
+        let shape = Shape {
+            window_len: len(program.window_len()),
+            scratch_len: len(program.scratch_len()),
+            stores: program.stores(),
+        };
+        Ok(Compiled { code, shape, program: program.clone(), code_len, _pages: module })
     }
 }
 
@@ -213,10 +219,19 @@ impl Drop for Pages {
     }
 }
 
+/// What must be known of a program before it is run, in one place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) window_len: u16,
+    pub(crate) scratch_len: u16,
+    pub(crate) stores: bool,
+}
+
 /// A program as machine code.
 pub struct Compiled {
-    program: Program,
     code: Code,
+    shape: Shape,
+    program: Program,
     code_len: usize,
     _pages: Pages,
 }
@@ -285,6 +300,11 @@ impl Compiled {
                 Step::Fault
             }
         }
+    }
+
+    /// What must be known before the code is run.
+    pub(crate) const fn shape(&self) -> Shape {
+        self.shape
     }
 
     /// The code of one iteration.

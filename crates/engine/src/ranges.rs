@@ -11,6 +11,8 @@ use std::fmt;
 
 /// Ranges that are compared at once.
 const LANES: usize = 8;
+/// Bytes of a range: with a window's behind them they are still a word's.
+const LEN_MAX: u64 = 1 << 63;
 
 /// Addresses `base..base + len`, whose bytes lie in the store from `offset` on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,7 +28,7 @@ pub struct Range {
 /// Why ranges are not a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RangeError {
-    /// The range leaves the address space or the offsets, or has no bytes.
+    /// The range leaves the address space or the offsets, has no bytes, or more than 2^63.
     Bounds(Range),
     /// Two ranges hold an address, or the first begins behind the second.
     Order(Range, Range),
@@ -35,7 +37,7 @@ pub enum RangeError {
 impl fmt::Display for RangeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Bounds(range) => write!(f, "{range:?} is empty or leaves the 64 bits of an address"),
+            Self::Bounds(range) => write!(f, "{range:?} is empty, or too long for the 64 bits of an address"),
             Self::Order(a, b) => write!(f, "{a:?} does not lie before {b:?}"),
         }
     }
@@ -75,6 +77,8 @@ pub struct Ranges {
     more: Vec<Chunk>,
     /// The first address of each chunk of `more`.
     firsts: Vec<u64>,
+    /// No offset that it answers is behind this.
+    end: u64,
 }
 
 impl Default for Ranges {
@@ -85,7 +89,7 @@ impl Default for Ranges {
 
 impl Ranges {
     /// The table that holds nothing.
-    pub const EMPTY: Self = Self { first: Chunk::EMPTY, more: Vec::new(), firsts: Vec::new() };
+    pub const EMPTY: Self = Self { first: Chunk::EMPTY, more: Vec::new(), firsts: Vec::new(), end: 0 };
 
     /// A table of ranges that are given in order of their addresses and hold none twice.
     ///
@@ -94,7 +98,7 @@ impl Ranges {
     pub fn new(ranges: &[Range]) -> Result<Self, RangeError> {
         for range in ranges {
             let fits = |start: u64| start.checked_add(range.len).is_some();
-            if range.len == 0 || !fits(range.base) || !fits(range.offset) {
+            if range.len == 0 || range.len > LEN_MAX || !fits(range.base) || !fits(range.offset) {
                 return Err(RangeError::Bounds(*range));
             }
         }
@@ -116,7 +120,8 @@ impl Ranges {
         let first = chunks.next().unwrap_or(Chunk::EMPTY);
         let more: Vec<_> = chunks.collect();
         let firsts = more.iter().map(|chunk| chunk.bases[0]).collect();
-        Ok(Self { first, more, firsts })
+        let end = ranges.iter().map(|range| range.offset + range.len).max().unwrap_or(0);
+        Ok(Self { first, more, firsts, end })
     }
 
     /// Where in the store the window of `len` bytes at `addr` begins.
@@ -127,25 +132,34 @@ impl Ranges {
         Search::best().translate(self, addr, len)
     }
 
+    /// Behind the last byte that an answer leads to.
+    pub(crate) const fn end(&self) -> u64 {
+        self.end
+    }
+
     /// As [`Self::translate`], with the comparison in `lanes`.
     #[inline(always)]
     pub(crate) fn find(&self, lanes: impl Lanes, addr: u64, len: usize) -> Result<u64, Miss> {
-        let mut chunk = &self.first;
-        if !self.more.is_empty() {
-            let behind = self.firsts.partition_point(|first| *first <= addr);
-            chunk = behind.checked_sub(1).and_then(|at| self.more.get(at)).unwrap_or(chunk);
+        match lanes.place(&self.first, addr, len) {
+            Some(offset) => Ok(offset),
+            None => self.find_behind(lanes, addr, len),
         }
-        // Of a sorted table without overlaps at most one lane answers. The mask keeps a lane's number below eight for the compiler.
-        let holding = lanes.holding(chunk, addr);
-        if holding == 0 {
-            return Err(Miss::Elsewhere);
-        }
-        let lane = holding.trailing_zeros() as usize % LANES;
-        let rest = chunk.lens[lane] - (addr - chunk.bases[lane]);
-        if rest < len as u64 {
-            return Err(Miss::Straddles);
-        }
-        Ok(addr.wrapping_add(chunk.deltas[lane]))
+    }
+
+    /// Among the others, or why not.
+    #[cold]
+    fn find_behind(&self, lanes: impl Lanes, addr: u64, len: usize) -> Result<u64, Miss> {
+        let other = self.other(addr);
+        let straddles =
+            [Some(&self.first), other].into_iter().flatten().any(|chunk| lanes.holding(chunk, addr) != 0);
+        let why = if straddles { Miss::Straddles } else { Miss::Elsewhere };
+        other.and_then(|chunk| lanes.place(chunk, addr, len)).ok_or(why)
+    }
+
+    /// The eight ranges, behind the first eight, among which an address is if it is anywhere.
+    fn other(&self, addr: u64) -> Option<&Chunk> {
+        let behind = self.firsts.partition_point(|first| *first <= addr);
+        self.more.get(behind.checked_sub(1)?)
     }
 }
 

@@ -3,7 +3,7 @@
 #[path = "../../traversal/tests/generator/mod.rs"]
 mod generator;
 
-use farmem_engine::{Compiled, Executor, IN_FLIGHT_MAX, Jit, Memory, Miss, Range, Ranges, Search, Visit};
+use farmem_engine::{Compiled, Executor, IN_FLIGHT_MAX, Jit, Miss, Range, Ranges, Search, Visit};
 use farmem_traversal::{
     AluOp, Area, Cond, End, Insn, Operand, Outcome, Place, Program, Reg, SearchOp, Size, State, Step,
     UnaryOp, Width, run,
@@ -269,7 +269,7 @@ fn the_spill_area_starts_at_zero() {
 /// Bytes by offset, and a range table of ranges that are not where they seem.
 struct Bytes(Vec<u8>);
 
-impl Memory for Bytes {
+impl Bytes {
     fn window(&self, offset: u64, len: usize) -> &[u8] {
         let start = usize::try_from(offset).expect("small");
         &self.0[start..start + len]
@@ -346,7 +346,7 @@ fn visits_of_different_programs_do_not_meet() {
             scratch: &mut state.scratch,
             limit: *limit,
         });
-        Executor::with_search(in_flight, search).run(&memory, visits, |number, outcome| {
+        Executor::with_search(in_flight, search).run(&memory.0, visits, |number, outcome| {
             assert!(outcomes[number].replace(outcome).is_none(), "a visit ends once");
         });
         for (number, (expected, outcome)) in expected.iter().zip(outcomes.iter().zip(states)).enumerate() {
@@ -428,11 +428,23 @@ proptest! {
             scratch: &mut state.scratch,
             limit: *limit,
         });
-        Executor::new(in_flight).run(&memory, visits, |number, outcome| outcomes[number] = Some(outcome));
+        Executor::new(in_flight).run(&memory.0, visits, |number, outcome| outcomes[number] = Some(outcome));
         for (((program, start, limit), ours), outcome) in starts.iter().zip(&states).zip(outcomes) {
             let mut theirs = state(program, *start);
             let expected = interpret(program.program(), &ranges, &memory, &mut theirs, *limit);
             prop_assert_eq!((outcome, ours), (Some(expected), &theirs), "{}", program.program());
         }
     }
+}
+
+/// The executor reads where tables lead without asking again, so it takes none that leads elsewhere.
+#[test]
+#[should_panic(expected = "a range table does not leave the memory")]
+fn a_table_must_not_leave_the_memory() {
+    let program = compiled(&Program::assemble(".window 8\n ld8 r1, window[0]\n next r1").unwrap());
+    let ranges = Ranges::new(&[Range { base: 0, len: 64, offset: 1 }]).unwrap();
+    let mut cur_ptr = VirtAddr(0);
+    let visit =
+        Visit { program: &program, ranges: &ranges, cur_ptr: &mut cur_ptr, scratch: &mut [], limit: 9 };
+    Executor::default().run(&[0; 64], [visit], |_, _| {});
 }

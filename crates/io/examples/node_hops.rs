@@ -10,7 +10,7 @@
 #![expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a 64-bit machine")]
 
 use farmem_engine::yardstick::{Row, cpu_time};
-use farmem_engine::{Compiled, Executor, Jit, Memory, Range, Ranges, Visit};
+use farmem_engine::{Compiled, Executor, Jit, Range, Ranges, Visit};
 use farmem_io::{Compiler, MappedStore};
 use farmem_machine::{Action, Event, Instant, Machine as _, Outbox, Port};
 use farmem_memnode::{Budget, Config, MemNode, Note, Store as _, WORKSPACES};
@@ -85,15 +85,6 @@ impl Draw {
     }
 }
 
-/// A store lends its windows to the executor.
-struct Lent<'a>(&'a MappedStore);
-
-impl Memory for Lent<'_> {
-    fn window(&self, offset: u64, len: usize) -> &[u8] {
-        self.0.window(offset, len as u32)
-    }
-}
-
 /// The engine alone: as many visits at once as a burst has.
 fn executor(
     store: &MappedStore,
@@ -106,6 +97,7 @@ fn executor(
     let ranges = Ranges::new(&[range]).expect("one range");
     let mut states: Vec<_> = chains.iter().map(|&chain| (layout.head(chain), [0; 16])).collect();
     let executor = Executor::new(WORKSPACES);
+    let bytes = store.window(0, u32::try_from(store.len()).expect("a store of less than 4 GiB"));
     let start = cpu_time();
     for states in states.chunks_mut(burst) {
         let visits = states.iter_mut().map(|(cur_ptr, scratch)| Visit {
@@ -115,7 +107,7 @@ fn executor(
             scratch,
             limit: 4096,
         });
-        executor.run(&Lent(store), visits, |_, outcome| assert_eq!(u64::from(outcome.iterations), CHAIN));
+        executor.run(bytes, visits, |_, outcome| assert_eq!(u64::from(outcome.iterations), CHAIN));
     }
     let time = cpu_time() - start;
     for ((_, scratch), chain) in states.iter().zip(chains) {

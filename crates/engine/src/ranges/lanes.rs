@@ -5,6 +5,19 @@ use super::{Chunk, LANES};
 /// A way to compare; having the value means that the machine has it.
 pub(crate) trait Lanes: Copy {
     fn holding(self, chunk: &Chunk, addr: u64) -> u32;
+
+    /// Where the window of `len` bytes at `addr` begins; `None` when no range of these holds all of it.
+    #[inline(always)]
+    fn place(self, chunk: &Chunk, addr: u64, len: usize) -> Option<u64> {
+        let holding = self.holding(chunk, addr);
+        if holding == 0 {
+            return None;
+        }
+        // Of a sorted table without overlaps at most one lane answers. The mask keeps a lane's number below eight for the compiler.
+        let lane = holding.trailing_zeros() as usize % LANES;
+        let rest = chunk.lens[lane] - (addr - chunk.bases[lane]);
+        (rest >= len as u64).then(|| addr.wrapping_add(chunk.deltas[lane]))
+    }
 }
 
 /// One after the other, in plain Rust.
@@ -30,9 +43,10 @@ pub(crate) use x86::{Avx2, Avx512};
 mod x86 {
     use super::{Chunk, LANES, Lanes};
     use std::arch::x86_64::{
-        __m256i, _mm256_castsi256_pd, _mm256_cmpgt_epi64, _mm256_loadu_si256, _mm256_movemask_pd,
-        _mm256_set1_epi64x, _mm256_sub_epi64, _mm256_xor_si256, _mm512_cmplt_epu64_mask, _mm512_loadu_si512,
-        _mm512_set1_epi64, _mm512_sub_epi64,
+        __m256i, __m512i, _mm_cvtsi128_si64, _mm256_castsi256_pd, _mm256_cmpgt_epi64, _mm256_loadu_si256,
+        _mm256_movemask_pd, _mm256_set1_epi64x, _mm256_sub_epi64, _mm256_xor_si256, _mm512_add_epi64,
+        _mm512_castsi512_si128, _mm512_cmplt_epu64_mask, _mm512_loadu_si512, _mm512_mask_cmple_epu64_mask,
+        _mm512_maskz_compress_epi64, _mm512_set1_epi64, _mm512_sub_epi64,
     };
 
     /// Four at once.
@@ -92,16 +106,39 @@ mod x86 {
             // SAFETY: a value of this type is only made where the machine has AVX-512F.
             unsafe { holding_avx512(chunk, addr) }
         }
+
+        #[inline(always)]
+        fn place(self, chunk: &Chunk, addr: u64, len: usize) -> Option<u64> {
+            // SAFETY: as above.
+            unsafe { place_avx512(chunk, addr, len) }
+        }
     }
 
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn holding_avx512(chunk: &Chunk, addr: u64) -> u32 {
-        // SAFETY: 64 bytes of the column, at any alignment.
-        let bases = unsafe { _mm512_loadu_si512(chunk.bases.as_ptr().cast()) };
-        // SAFETY: as above.
-        let lens = unsafe { _mm512_loadu_si512(chunk.lens.as_ptr().cast()) };
-        let distance = _mm512_sub_epi64(_mm512_set1_epi64(addr.cast_signed()), bases);
-        u32::from(_mm512_cmplt_epu64_mask(distance, lens))
+        let distance = _mm512_sub_epi64(_mm512_set1_epi64(addr.cast_signed()), column(&chunk.bases));
+        u32::from(_mm512_cmplt_epu64_mask(distance, column(&chunk.lens)))
+    }
+
+    /// First and last byte are compared in all lanes, and the answer is squeezed out of the lane that holds them: no lane has a number.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn place_avx512(chunk: &Chunk, addr: u64, len: usize) -> Option<u64> {
+        let (addr, lens) = (_mm512_set1_epi64(addr.cast_signed()), column(&chunk.lens));
+        let distance = _mm512_sub_epi64(addr, column(&chunk.bases));
+        // A distance below a length leaves room for the window: no range is that long.
+        let behind = _mm512_add_epi64(distance, _mm512_set1_epi64((len as u64).cast_signed()));
+        let inside = _mm512_mask_cmple_epu64_mask(_mm512_cmplt_epu64_mask(distance, lens), behind, lens);
+        let places = _mm512_maskz_compress_epi64(inside, _mm512_add_epi64(addr, column(&chunk.deltas)));
+        let place = _mm_cvtsi128_si64(_mm512_castsi512_si128(places)).cast_unsigned();
+        (inside != 0).then_some(place)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn column(column: &[u64; LANES]) -> __m512i {
+        // SAFETY: 64 bytes, at any alignment.
+        unsafe { _mm512_loadu_si512(column.as_ptr().cast()) }
     }
 }

@@ -1,9 +1,9 @@
 //! Lookups in batches, in every way there is to run them.
 
 use super::structures::{Btree, Hash, Query};
-use super::table::{Hinted, NTA, T0, T2, Table, cpu_time};
+use super::table::{Table, cpu_time};
 use super::{Chance, Measured, Variant};
-use crate::{Compiled, Executor, Jit, Memory, Miss, Ranges, Search, Visit};
+use crate::{Compiled, Executor, IN_FLIGHT_DEFAULT, Jit, Miss, Ranges, Search, Visit};
 use farmem_traversal::{End, Outcome, Program, State, Step, run};
 use farmem_wire::VirtAddr;
 use std::cell::RefCell;
@@ -27,9 +27,8 @@ pub(super) struct Way {
 
 #[derive(Clone, Copy)]
 enum Windows {
-    /// As the engine asks for them.
+    /// As the engine has them.
     Plain,
-    Hint(u8),
     /// Ranges searched one after the other.
     Portable,
     /// Without an executor: the next lookup begins when the one before has its answer.
@@ -41,26 +40,24 @@ const fn way(name: &'static str, in_flight: usize, windows: Windows, lookups: us
 }
 
 impl Way {
-    pub(super) const HASH: [Self; 12] = [
-        way("", 32, Windows::Plain, 400_000),
-        way(".nta", 32, Windows::Hint(NTA), 400_000),
-        way(".t0", 32, Windows::Hint(T0), 400_000),
-        way(".t2", 32, Windows::Hint(T2), 400_000),
-        way(".portable_ranges", 32, Windows::Portable, 400_000),
+    pub(super) const HASH: [Self; 9] = [
+        way("", IN_FLIGHT_DEFAULT, Windows::Plain, 400_000),
+        way(".portable_ranges", IN_FLIGHT_DEFAULT, Windows::Portable, 400_000),
         way(".k8", 8, Windows::Plain, 400_000),
         way(".k16", 16, Windows::Plain, 400_000),
-        way(".k24", 24, Windows::Plain, 400_000),
+        way(".k32", 32, Windows::Plain, 400_000),
         way(".k48", 48, Windows::Plain, 400_000),
         way(".k64", 64, Windows::Plain, 400_000),
         way(".one_at_a_time", 1, Windows::OneByOne, 120_000),
         Self { name: ".interpreter", in_flight: None, windows: Windows::Plain, lookups: 120_000 },
     ];
-    pub(super) const RANK: [Self; 2] =
-        [way("", 32, Windows::Plain, 400_000), way(".one_at_a_time", 1, Windows::OneByOne, 80_000)];
-    pub(super) const BTREE: [Self; 7] = [
-        way("", 32, Windows::Plain, 400_000),
-        way(".nta", 32, Windows::Hint(NTA), 400_000),
-        way(".portable_ranges", 32, Windows::Portable, 400_000),
+    pub(super) const RANK: [Self; 2] = [
+        way("", IN_FLIGHT_DEFAULT, Windows::Plain, 400_000),
+        way(".one_at_a_time", 1, Windows::OneByOne, 80_000),
+    ];
+    pub(super) const BTREE: [Self; 6] = [
+        way("", IN_FLIGHT_DEFAULT, Windows::Plain, 400_000),
+        way(".portable_ranges", IN_FLIGHT_DEFAULT, Windows::Portable, 400_000),
         way(".k8", 8, Windows::Plain, 400_000),
         way(".k16", 16, Windows::Plain, 400_000),
         way(".one_at_a_time", 1, Windows::OneByOne, 80_000),
@@ -172,19 +169,16 @@ impl<'t> Lookups<'t> {
         let Some(in_flight) = way.in_flight else { return self.interpret(batch) };
         let executor = Executor::new(in_flight);
         match way.windows {
-            Windows::Plain => self.execute(&executor, &self.table, batch),
-            Windows::Hint(NTA) => self.execute(&executor, &Hinted::<NTA>(self.table), batch),
-            Windows::Hint(T2) => self.execute(&executor, &Hinted::<T2>(self.table), batch),
-            Windows::Hint(_) => self.execute(&executor, &Hinted::<T0>(self.table), batch),
+            Windows::Plain => self.execute(&executor, batch),
             Windows::OneByOne => self.one_by_one(batch),
             Windows::Portable => {
                 let executor = Executor::with_search(in_flight, Search::all()[0]);
-                self.execute(&executor, &self.table, batch);
+                self.execute(&executor, batch);
             }
         }
     }
 
-    fn execute(&self, executor: &Executor, memory: &impl Memory, batch: &mut Batch) {
+    fn execute(&self, executor: &Executor, batch: &mut Batch) {
         let scratch_len = self.program.scratch_len();
         let visits = batch.pads.iter_mut().map(|pad| Visit {
             program: &self.compiled,
@@ -194,7 +188,7 @@ impl<'t> Lookups<'t> {
             limit: 4096,
         });
         let outcomes = &mut batch.outcomes;
-        executor.run(memory, visits, |number, outcome| outcomes[number] = outcome);
+        executor.run(self.table.bytes(), visits, |number, outcome| outcomes[number] = outcome);
     }
 
     /// A core runs ahead into the next lookup while it waits for a line, and has two under way after all. So the next one's pointer is
@@ -209,7 +203,11 @@ impl<'t> Lookups<'t> {
             *outcome = Outcome { iterations: 0, end: End::IterationLimit };
             while outcome.iterations < 4096 && outcome.end == End::IterationLimit {
                 let step = search.translate(&self.ranges, pad.cur_ptr.0, len).map(|offset| {
-                    self.compiled.step(self.table.window(offset, len), &mut pad.cur_ptr, scratch)
+                    self.compiled.step(
+                        &self.table.bytes()[offset as usize..][..len],
+                        &mut pad.cur_ptr,
+                        scratch,
+                    )
                 });
                 outcome.iterations += 1;
                 match step {
@@ -224,7 +222,7 @@ impl<'t> Lookups<'t> {
     }
 
     fn interpret(&self, batch: &mut Batch) {
-        let memory = &self.table;
+        let memory = self.table.bytes();
         let mut state = State::default();
         for (pad, outcome) in batch.pads.iter_mut().zip(&mut batch.outcomes) {
             let scratch = &mut pad.scratch[..self.program.scratch_len()];
@@ -233,7 +231,7 @@ impl<'t> Lookups<'t> {
             state.scratch.extend_from_slice(scratch);
             let mut fetch = |addr: VirtAddr, window: &mut [u8]| {
                 let offset = self.ranges.translate(addr.0, window.len())?;
-                window.copy_from_slice(memory.window(offset, window.len()));
+                window.copy_from_slice(&memory[offset as usize..][..window.len()]);
                 Ok(())
             };
             *outcome = run(&self.program, &mut fetch, &mut state, 4096);

@@ -1,6 +1,5 @@
 //! Memory in huge pages, prefetch hints, and the clock.
 
-use crate::Memory;
 use std::io;
 use std::ptr::{self, NonNull};
 use std::time::Duration;
@@ -53,6 +52,12 @@ impl Table {
         says("AnonHugePages:") / says("Anonymous:").max(1.0)
     }
 
+    pub(super) fn bytes(&self) -> &[u8] {
+        let words = self.words();
+        // SAFETY: the bytes of words that are borrowed.
+        unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
+    }
+
     pub(super) fn words(&self) -> &[u64] {
         // SAFETY: mapped as long as `self`, aligned, zeroed by the kernel.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.words) }
@@ -93,35 +98,6 @@ pub(super) fn prefetch<const HINT: u8>(at: *const u64) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _no_hint_here = at;
-}
-
-/// The table as a memory, with a hint of choice.
-pub(super) struct Hinted<'t, const HINT: u8>(pub(super) &'t Table);
-
-impl<const HINT: u8> Memory for Hinted<'_, HINT> {
-    #[inline(always)]
-    fn window(&self, offset: u64, len: usize) -> &[u8] {
-        let words = &self.0.words()[offset as usize / 8..][..len / 8];
-        // SAFETY: the bytes of words that are borrowed.
-        unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
-    }
-
-    #[inline(always)]
-    fn prefetch(&self, window: &[u8]) {
-        for line in (0..window.len()).step_by(LINE) {
-            prefetch::<HINT>(window.as_ptr().wrapping_add(line).cast());
-        }
-    }
-}
-
-/// The table as a memory, asked for as the engine does it.
-impl Memory for &Table {
-    #[inline(always)]
-    fn window(&self, offset: u64, len: usize) -> &[u8] {
-        let words = &self.words()[offset as usize / 8..][..len / 8];
-        // SAFETY: the bytes of words that are borrowed.
-        unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
-    }
 }
 
 /// CPU time of this thread: what others of this machine take does not count.

@@ -3,7 +3,7 @@
 //!
 //! Fed by the fuzzer, and by seeded bytes in `hostile.rs`.
 
-use farmem_engine::{Compiled, Executor, Jit, Memory, Range, Ranges, Visit};
+use farmem_engine::{Compiled, Executor, Jit, Range, Ranges, Visit};
 use farmem_traversal::{Access, End, Outcome, Program, State, Step, run, run_storing};
 use farmem_wire::VirtAddr;
 use std::sync::Arc;
@@ -111,11 +111,11 @@ fn run_compiled(compiled: &Compiled, memory: &mut [u8], state: &mut State) -> Ou
 
 /// The same in an executor, which lends the windows where they lie, over a memory that is the program's bytes.
 fn in_flight(program: &Program, compiled: &Compiled, data: &[u8]) {
-    let memory = Bytes(data);
     let ranges = Ranges::new(&[Range { base: 0, len: data.len() as u64, offset: 0 }]).expect("one range");
     let mut fetch = |addr: VirtAddr, window: &mut [u8]| {
         let offset = ranges.translate(addr.0, window.len())?;
-        window.copy_from_slice(memory.window(offset, window.len()));
+        let start = usize::try_from(offset).expect("small");
+        window.copy_from_slice(&data[start..start + window.len()]);
         Ok(())
     };
     let scratch: Vec<u8> = data.iter().copied().cycle().take(program.scratch_len()).collect();
@@ -125,7 +125,7 @@ fn in_flight(program: &Program, compiled: &Compiled, data: &[u8]) {
     let visit =
         Visit { program: compiled, ranges: &ranges, cur_ptr: &mut our_ptr, scratch: &mut ours, limit: LIMIT };
     let mut outcome = Outcome { iterations: 0, end: End::Fault };
-    Executor::default().run(&memory, [visit], |_, ended| outcome = ended);
+    Executor::default().run(data, [visit], |_, ended| outcome = ended);
     assert_eq!((outcome, our_ptr), (expected, state.cur_ptr), "{program}");
     assert_eq!(ours, state.scratch, "{program}");
 }
@@ -143,15 +143,5 @@ impl Words {
             4 => (any % 300).wrapping_mul(0x0101_0101_0101_0101),
             _ => any,
         }
-    }
-}
-
-/// A memory that is these bytes.
-struct Bytes<'a>(&'a [u8]);
-
-impl Memory for Bytes<'_> {
-    fn window(&self, offset: u64, len: usize) -> &[u8] {
-        let start = usize::try_from(offset).expect("small");
-        &self.0[start..start + len]
     }
 }
