@@ -126,6 +126,14 @@ impl Rack {
         Self(Kind::Running(Box::new(config)))
     }
 
+    /// Its description, when it runs in other processes.
+    pub(crate) fn config(&self) -> Option<&RackConfig> {
+        match &self.0 {
+            Kind::Embedded(_) => None,
+            Kind::Running(config) => Some(config),
+        }
+    }
+
     /// A client in the protection domain called `domain`, which is made when it does not exist.
     ///
     /// On a running rack with [`Placement::SameCpu`](crate::Placement::SameCpu) it binds the calling thread to that CPU.
@@ -151,7 +159,7 @@ impl Rack {
 /// Silence after which a client takes a peer for gone. A process of a busy machine may have to wait for a second until it runs.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(4);
 
-fn host_settings(
+pub(crate) fn host_settings(
     host: u16,
     generation: u16,
     home: &Endpoint,
@@ -187,13 +195,7 @@ fn embedded_client(
 
 fn running_client(config: &RackConfig, domain: &str, options: ClientOptions) -> Result<Client, Error> {
     place(config)?;
-    if config.transport == Transport::Shm && !config.rings().exists() {
-        // Opening a link would make them, and nobody would remove them.
-        let (name, rings) = (&config.name, config.rings());
-        return Err(Error::Api {
-            message: format!("rack {name:?} does not run: {} is not there", rings.display()),
-        });
-    }
+    require_running(config)?;
     for &address in &config.hosts {
         match with_link(config, address, Attach { config, address, domain, options }) {
             Err(Error::Open(OpenError::InUse { .. })) => {}
@@ -202,6 +204,15 @@ fn running_client(config: &RackConfig, domain: &str, options: ClientOptions) -> 
     }
     let (file, count) = (config.file.display(), config.hosts.len());
     Err(Error::Full { what: format!("the list of client addresses, {count} by [hosts] of {file},") })
+}
+
+/// Refuses a rack over rings that are not there: opening a link would make them, and nobody would remove them.
+pub(crate) fn require_running(config: &RackConfig) -> Result<(), Error> {
+    if config.transport != Transport::Shm || config.rings().exists() {
+        return Ok(());
+    }
+    let (name, rings) = (&config.name, config.rings());
+    Err(Error::Api { message: format!("rack {name:?} does not run: {} is not there", rings.display()) })
 }
 
 /// Joins and attaches over an open link.

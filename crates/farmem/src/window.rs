@@ -101,7 +101,7 @@ pub struct WindowStats {
 }
 
 /// Fewer pages could not hold what one instruction touches, and what several threads do at once.
-const FRAMES_MIN: u64 = 16;
+pub(crate) const FRAMES_MIN: u64 = 16;
 /// Pages of one READ at most.
 const RUN_MAX: u64 = 64;
 /// WRITEs under way at once.

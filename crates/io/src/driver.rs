@@ -91,6 +91,11 @@ impl<M: Machine, L: Link> Driver<M, L> {
         &self.machine
     }
 
+    /// The role, for what is done to it beside its events.
+    pub const fn machine_mut(&mut self) -> &mut M {
+        &mut self.machine
+    }
+
     /// The link, to look at.
     pub const fn link(&self) -> &L {
         &self.link

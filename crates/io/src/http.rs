@@ -23,7 +23,7 @@ const BODY_MAX: usize = 64 << 10;
 const IDLE_MAX: Duration = Duration::from_secs(10);
 
 /// The names that `POST /v1/NAME` knows.
-const NAMES: [&str; 18] = [
+const NAMES: [&str; 21] = [
     "join_switch",
     "join_node",
     "join_host",
@@ -41,6 +41,9 @@ const NAMES: [&str; 18] = [
     "munmap",
     "mprotect",
     "brk",
+    "renew",
+    "recover",
+    "accept_lost",
     "overview",
 ];
 

@@ -1,0 +1,240 @@
+//! How a process becomes a host that shares memory: its link, its session, its window, its threads.
+
+use super::frames::Frames;
+use super::lease::Landlord;
+use super::pager::{Ask, Inbox, Pager, Policy};
+use super::{ShareOptions, SharedSpace};
+use crate::Error;
+use crate::client::{gid, wrong_answer};
+use crate::config::RackConfig;
+use crate::rack::{ClientOptions, endpoint, host_settings, require_running};
+use crate::serve::{WithLink, api_client, place, with_link};
+use farmem_control::api::{NodeInfo, Request, Response};
+use farmem_host::agent::Bounds;
+use farmem_host::caching::{CacheAsk, CacheConfig, CachingHost};
+use farmem_host::{Ask as HostAsk, Config as HostConfig};
+use farmem_io::pages::{Fault, Faults, Handler, Next, Reach, Ring, Window, WindowConfig, serve};
+use farmem_io::{ApiClient, Clock, Driver, Link, OpenError, Stop, os_seed};
+use farmem_machine::{Port, Rng};
+use farmem_transport::ud;
+use farmem_wire::message::{Access, Page};
+use farmem_wire::{Domain, VirtAddr};
+use std::net::IpAddr;
+use std::ops::Range;
+use std::sync::mpsc::{SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread::{Builder, JoinHandle, scope};
+
+/// Takes an address of the rack's that is free. Each process begins to look at another one: where a host has just left, the control
+/// plane may still be taking back what it cached.
+pub(super) fn join(config: &RackConfig, domain: &str, options: ShareOptions) -> Result<SharedSpace, Error> {
+    options.frames_max()?;
+    place(config)?;
+    require_running(config)?;
+    let begin = usize::try_from(std::process::id()).unwrap_or(0) % config.hosts.len().max(1);
+    for &address in config.hosts[begin..].iter().chain(&config.hosts[..begin]) {
+        match join_at(config, address, domain, options) {
+            Err(Error::Open(OpenError::InUse { .. })) => {}
+            other => return other,
+        }
+    }
+    let (file, count) = (config.file.display(), config.hosts.len());
+    Err(Error::Full { what: format!("the list of client addresses, {count} by [hosts] of {file},") })
+}
+
+/// What the pager's thread has made when it begins to serve.
+struct Ready {
+    window: Arc<Window>,
+    domain: u32,
+    host: u16,
+}
+
+fn join_at(
+    config: &RackConfig,
+    address: IpAddr,
+    domain: &str,
+    options: ShareOptions,
+) -> Result<SharedSpace, Error> {
+    let (say, said) = sync_channel(1);
+    let inbox = Arc::<Inbox>::default();
+    let failed = Arc::<Mutex<Option<String>>>::default();
+    let joining = Joining {
+        config: config.clone(),
+        address,
+        domain: domain.to_owned(),
+        options,
+        inbox: Arc::clone(&inbox),
+        failed: Arc::clone(&failed),
+        say: say.clone(),
+    };
+    let pager = start("farmem-pager", move || {
+        let config = joining.config.clone();
+        if let Err(error) = with_link(&config, address, joining) {
+            // Nobody listens any more when it had begun: what is lost then is told by the space.
+            let _begun = say.send(Err(error));
+        }
+    })?;
+    let gone = || Error::Unreachable { what: "the pager's thread, which ended".into() };
+    let Ready { window, domain: number, host } = said.recv().map_err(|_| gone())??;
+    Ok(SharedSpace {
+        window,
+        inbox,
+        failed,
+        api: Mutex::new(api_client(config)?),
+        domain_name: domain.to_owned(),
+        domain: number,
+        host,
+        options,
+        pager: Some(pager),
+    })
+}
+
+pub(super) fn start(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
+    let started = Builder::new().name(name.into()).spawn(run);
+    started.map_err(|source| Error::System { what: format!("cannot start the thread {name}"), source })
+}
+
+/// A host on its way into the rack, on the thread that will own it.
+struct Joining {
+    config: RackConfig,
+    address: IpAddr,
+    domain: String,
+    options: ShareOptions,
+    inbox: Arc<Inbox>,
+    failed: Arc<Mutex<Option<String>>>,
+    say: SyncSender<Result<Ready, Error>>,
+}
+
+impl WithLink for Joining {
+    type Output = ();
+
+    /// Joins, serves, and leaves.
+    fn with<L: Link + 'static>(self, link: L) -> Result<(), Error> {
+        let mut api = api_client(&self.config)?;
+        let name = format!("host-{}", self.address).replace(':', "-");
+        let join = api.ask(&Request::JoinHost { name, gid: self.address.to_string() })?;
+        let Response::HostJoined { host, generation, home, nodes } = join else {
+            return Err(wrong_answer("join_host"));
+        };
+        let settings = host_settings(host, generation, &home, self.config.pmtu, ClientOptions::default());
+        let served = self.serve(link, &mut api, settings, &nodes);
+        // A rack that is gone has forgotten this host too.
+        let _gone = api.ask(&Request::Leave { port: Port::host(host).0 });
+        served
+    }
+}
+
+impl Joining {
+    fn serve<L: Link>(
+        self,
+        mut link: L,
+        api: &mut ApiClient,
+        settings: HostConfig,
+        nodes: &[NodeInfo],
+    ) -> Result<(), Error> {
+        let lost = |source| Error::System { what: "the link to the rack failed".into(), source };
+        let Response::Domain { domain } = api.ask(&Request::CreateDomain { name: self.domain.clone() })?
+        else {
+            return Err(wrong_answer("create_domain"));
+        };
+        let host = settings.id.0;
+        let Response::Session { switch, .. } = api.ask(&Request::OpenSession { host, domain })? else {
+            return Err(wrong_answer("open_session"));
+        };
+        link.set_peer(Port(switch.port), Some(gid(&switch.gid)?)).map_err(lost)?;
+        for node in nodes {
+            link.set_peer(Port(node.port), Some(gid(&node.gid)?)).map_err(lost)?;
+        }
+        let span = span_of(nodes)?;
+        let frames_max = self.options.frames_max()?;
+        let window = Arc::new(self.open_window(&span, frames_max)?);
+        self.inbox.set_waker(link.waker().map_err(lost)?);
+
+        let seed = os_seed().map_err(|source| Error::System { what: "no random numbers".into(), source })?;
+        let bounds = Bounds { pages: frames_max, ..Bounds::default() };
+        let cache = CacheConfig { bounds, timeout: self.options.timeout, ..CacheConfig::default() };
+        let (base, len) = (VirtAddr(span.start), span.end - span.start);
+        let pages = usize::try_from(len).expect("it is mapped") / farmem_wire::message::PAGE_LEN;
+        let frames = Frames::new(&*window, Page::of(base), pages, frames_max);
+        let role = CachingHost::new(settings, cache, frames, Rng::from_seed(seed));
+        let mut driver = Driver::new(role, link, Clock::start());
+        let switch = ud::Peer { port: Port(switch.port), endpoint: endpoint(&switch) };
+        let domain_number = Domain(domain);
+        driver.submit(CacheAsk::Host(HostAsk::Session { domain: domain_number, switch }), &mut |_, _| {});
+        driver.submit(CacheAsk::Map { base, len, domain: domain_number }, &mut |_, _| {});
+
+        let (tell, told) = channel();
+        let landlord = Landlord::begin(&self.config, host, settings.generation, driver.clock(), &self.inbox)?;
+        let policy = Policy {
+            frames_max,
+            ahead: self.options.ahead,
+            resting_eighths: usize::from(self.options.resting_eighths.min(8)),
+        };
+        let pager = Pager::new(driver, policy, Arc::clone(&self.inbox), tell, self.failed);
+        let landlord = landlord.start(told)?;
+        let begun = self.say.send(Ok(Ready { window: Arc::clone(&window), domain, host }));
+        if begun.is_ok() {
+            serve_both(&window, self.options.handler, &self.inbox, pager);
+        } else {
+            drop(pager);
+        }
+        // The lease thread ends when nobody is left to tell it anything.
+        let _panicked = landlord.join();
+        Ok(())
+    }
+
+    fn open_window(&self, span: &Range<u64>, frames_max: usize) -> Result<Window, Error> {
+        let reach = if self.options.system_calls { Reach::Full } else { Reach::UserMode };
+        let config = WindowConfig {
+            base: VirtAddr(span.start),
+            len: span.end - span.start,
+            frames_max: frames_max as u64,
+            place: self.options.place,
+            reach,
+        };
+        Ok(Window::open(&config)?)
+    }
+}
+
+/// The addresses of all memory nodes, and what is between them.
+fn span_of(nodes: &[NodeInfo]) -> Result<Range<u64>, Error> {
+    let start = nodes.iter().map(|node| node.base).min();
+    let end = nodes.iter().map(|node| node.base + node.capacity).max();
+    let span = start.zip(end).map(|(start, end)| start..end);
+    span.ok_or_else(|| Error::Unreachable { what: "any memory node: none has joined".into() })
+}
+
+/// Reads faults on a thread of its own and serves as the pager on this one, until the space ends.
+fn serve_both<L: Link>(window: &Window, handler: Handler, inbox: &Inbox, pager: Pager<&Window, L>) {
+    let stop = Stop::new();
+    let ring = Ring::new(window, stop.clone());
+    scope(|scope| {
+        scope.spawn(|| {
+            let mut faults = Forward { inbox, batch: Vec::new() };
+            if let Err(error) = serve(window, handler, &stop, &mut faults) {
+                window.forsake(); // or the program would wait for ever
+                inbox.put([Ask::Fail(format!("page faults cannot be read: {error}"))]);
+            }
+        });
+        pager.run();
+        ring.end();
+    });
+}
+
+/// Puts faults into the inbox, all that were read together at once.
+struct Forward<'a> {
+    inbox: &'a Inbox,
+    batch: Vec<Ask>,
+}
+
+impl Faults for Forward<'_> {
+    fn fault(&mut self, page: Page, fault: Fault) {
+        let access = if fault.write { Access::Modified } else { Access::Shared };
+        self.batch.push(Ask::Fault(page, access));
+    }
+
+    fn turn(&mut self) -> Next {
+        self.inbox.put(self.batch.drain(..));
+        Next::Sleep
+    }
+}

@@ -1,0 +1,242 @@
+//! A rack of processes, and programs that share memory on it: this test program again, told by its environment what to be.
+
+use farmem::window::Place;
+use farmem::{Rack, RackConfig, ShareOptions, SharedSpace, serve};
+use farmem_io::Stop;
+use std::io::{BufRead as _, BufReader, Lines, Write as _};
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// What a process is: a role's name, or a program's.
+const BE: &str = "FARMEM_TEST_BE";
+/// The rack's description.
+const FILE: &str = "FARMEM_TEST_RACK";
+/// A program's numbers, with spaces between them.
+const ARGS: &str = "FARMEM_TEST_ARGS";
+/// What a process says when it serves, or before it begins.
+const READY: &str = "serves now";
+/// What a program says when it has done what it was asked, with its answer behind it.
+const ANSWER: &str = "answer:";
+
+pub(crate) const PAGE: u64 = 4096;
+pub(crate) const DOMAIN: &str = "shared";
+/// Bytes of each memory node.
+const MEMORY: u64 = 64 << 20;
+
+/// A program of a test: it runs in a process of its own.
+pub(crate) type Program = fn(&SharedSpace, &[u64], &mut Talk) -> u64;
+
+/// A running rack, ended with this.
+pub(crate) struct TestRack {
+    dir: PathBuf,
+    pub(crate) config: RackConfig,
+    roles: Vec<(String, Child)>,
+}
+
+impl TestRack {
+    pub(crate) fn start(transport: &str, nodes: u8) -> Self {
+        static COUNT: AtomicU8 = AtomicU8::new(0);
+        let (id, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let name = format!("share-{id}-{count}");
+        let dir = std::env::temp_dir().join(format!("farmem-{name}"));
+        std::fs::create_dir_all(dir.join("state")).unwrap();
+        let file = dir.join("rack.toml");
+        let [_, _, b, c] = id.to_be_bytes();
+        let net = (0..=u8::MAX).map(|n| format!("127.{}.{}", 128 + b % 64, c ^ n.wrapping_add(count)));
+        let is_free = |net: &String| UdpSocket::bind((format!("{net}.1"), farmem::UDP_PORT)).is_ok();
+        let net = net.into_iter().filter(|net| !net.ends_with(".0")).find(is_free).unwrap();
+        let mut text = format!(
+            "name = \"{name}\"\ntransport = \"{transport}\"\nwaiting = \"block\"\nplacement = \"free\"\n\
+             [control]\naddress = \"{net}.1\"\nhttp = \"{net}.1:7471\"\nstate = \"state\"\n\
+             [switch]\naddress = \"{net}.2\"\n[hosts]\nfirst = \"{net}.200\"\ncount = 20\n"
+        );
+        for node in 1..=nodes {
+            text += &format!(
+                "[[node]]\nname = \"node{node}\"\naddress = \"{net}.{}\"\nmemory = \"{MEMORY} B\"\n",
+                10 + node
+            );
+        }
+        std::fs::write(&file, text).unwrap();
+        let config = RackConfig::load(&file).unwrap();
+        let mut rack = Self { dir, config, roles: Vec::new() };
+        rack.begin("control");
+        rack.begin("switch");
+        for node in 1..=nodes {
+            rack.begin(&format!("node{node}"));
+        }
+        rack
+    }
+
+    /// Starts a role and waits until it serves.
+    pub(crate) fn begin(&mut self, role: &str) {
+        let mut child = again(role, &self.config.file, &[]).spawn().unwrap();
+        let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+        let ready = said.find(|line| line.as_ref().is_ok_and(|line| line.contains(READY)));
+        assert!(ready.is_some(), "{role} ended before it served");
+        // What it says from now on is for whoever reads the test's output.
+        std::thread::spawn(move || said.map_while(Result::ok).for_each(|line| eprintln!("{line}")));
+        self.roles.push((role.to_owned(), child));
+    }
+
+    /// Kills a role.
+    pub(crate) fn kill(&mut self, role: &str) {
+        let at = self.roles.iter().position(|(name, _)| name == role).unwrap();
+        let (_, mut child) = self.roles.remove(at);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// A space of this process, wherever there is room: tests run side by side. `None` where faults may not be served.
+    pub(crate) fn space(&self, options: ShareOptions) -> Option<SharedSpace> {
+        let options = ShareOptions { place: Place::Anywhere, ..options };
+        match Rack::running(self.config.clone()).share(DOMAIN, options) {
+            Err(farmem::Error::Open(refused)) => {
+                eprintln!("skipped: {refused}");
+                None
+            }
+            other => Some(other.unwrap()),
+        }
+    }
+
+    /// A program in a process of its own.
+    pub(crate) fn run(&self, program: &str, args: &[u64]) -> Worker {
+        let mut child = again(program, &self.config.file, args).spawn().unwrap();
+        let said = BufReader::new(child.stderr.take().unwrap()).lines();
+        let input = child.stdin.take();
+        Worker { program: program.to_owned(), child, said, input }
+    }
+}
+
+impl Drop for TestRack {
+    fn drop(&mut self) {
+        for (_, role) in &mut self.roles {
+            let _gone = role.kill();
+            let _gone = role.wait();
+        }
+        let _none = serve::remove_rings(&self.config);
+        let _left = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn again(be: &str, file: &Path, args: &[u64]) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let args: Vec<String> = args.iter().map(u64::to_string).collect();
+    command
+        .args(["--exact", "in_a_process_of_its_own", "--nocapture"])
+        .env(BE, be)
+        .env(FILE, file)
+        .env(ARGS, args.join(" "))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// A program that runs in a process of its own; killed with this.
+pub(crate) struct Worker {
+    program: String,
+    child: Child,
+    said: Lines<BufReader<ChildStderr>>,
+    input: Option<ChildStdin>,
+}
+
+impl Worker {
+    /// Waits until the program says so.
+    pub(crate) fn await_word(&mut self, word: &str) {
+        let heard = self.said.by_ref().map_while(Result::ok).find(|line| {
+            eprintln!("{}: {line}", self.program);
+            line == word
+        });
+        assert!(heard.is_some(), "{} ended before it said {word:?}", self.program);
+    }
+
+    /// Says something to the program.
+    pub(crate) fn say(&mut self, word: &str) {
+        writeln!(self.input.as_mut().unwrap(), "{word}").unwrap();
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// What the program answers. It goes on sharing until [`Worker::end`].
+    pub(crate) fn answer(&mut self) -> u64 {
+        for line in self.said.by_ref().map_while(Result::ok) {
+            match line.strip_prefix(ANSWER) {
+                Some(number) => return number.trim().parse().unwrap(),
+                None => eprintln!("{}: {line}", self.program),
+            }
+        }
+        panic!("{} gave no answer: {:?}", self.program, self.child.wait());
+    }
+
+    /// Has the program leave the rack, in good order.
+    pub(crate) fn end(mut self) {
+        drop(self.input.take());
+        self.said.by_ref().map_while(Result::ok).for_each(|line| eprintln!("{}: {line}", self.program));
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{} ended with {status}", self.program);
+    }
+
+    /// The signal that ended the program.
+    pub(crate) fn signal(mut self) -> Option<i32> {
+        use std::os::unix::process::ExitStatusExt as _;
+        self.said.by_ref().map_while(Result::ok).for_each(|line| eprintln!("{}: {line}", self.program));
+        self.child.wait().unwrap().signal()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _gone = self.child.kill();
+        let _gone = self.child.wait();
+    }
+}
+
+/// How a program speaks with its test.
+pub(crate) struct Talk;
+
+impl Talk {
+    pub(crate) fn say(&mut self, word: &str) {
+        eprintln!("{word}");
+    }
+
+    pub(crate) fn await_word(&mut self, word: &str) {
+        let heard = std::io::stdin().lines().map_while(Result::ok).find(|line| line == word);
+        assert!(heard.is_some(), "the test has ended");
+    }
+}
+
+/// What this process is for, when it is not the test itself.
+pub(crate) fn be(programs: &[(&str, Program)]) {
+    let (Ok(be), Ok(file)) = (std::env::var(BE), std::env::var(FILE)) else { return };
+    let config = RackConfig::load(Path::new(&file)).unwrap();
+    let stop = Stop::new();
+    let mut begun = || eprintln!("{READY}");
+    let serving = serve::Serving::new(&stop, &mut begun);
+    match be.as_str() {
+        "control" => serve::control(&config, serving).unwrap(),
+        "switch" => serve::switch(&config, serving).unwrap(),
+        node if node.starts_with("node") => {
+            let node = config.nodes.iter().find(|known| known.name == *node).unwrap();
+            serve::node(&config, node, serving).unwrap();
+        }
+        program => {
+            let (_, run) = programs.iter().find(|(name, _)| *name == program).unwrap();
+            let args: Vec<u64> = std::env::var(ARGS)
+                .unwrap()
+                .split_ascii_whitespace()
+                .map(|number| number.parse().unwrap())
+                .collect();
+            let limit = args.first().copied().unwrap_or(16 << 20);
+            let space = Rack::running(config).share(DOMAIN, ShareOptions::new(limit)).unwrap();
+            let answer = run(&space, &args[1.min(args.len())..], &mut Talk);
+            eprintln!("{:?}", space.stats());
+            eprintln!("{ANSWER} {answer}");
+            std::io::stdin().lines().for_each(drop);
+        }
+    }
+}
