@@ -237,12 +237,13 @@ impl Control {
         }
         let epoch = self.state.epoch;
         let holds = |(host, cache): (&u16, Cache)| match cache {
-            Cache::Empty => false,
+            // What a fenced host had the sweeps of all nodes settle.
+            Cache::Empty | Cache::Fenced => false,
             Cache::Live { since } if since == epoch => false,
             Cache::Live { .. } => {
                 self.coherence.flushed.get(host).is_none_or(|&flushed| flushed < newest(epoch).0)
             }
-            Cache::Orphaned | Cache::Fenced => true,
+            Cache::Orphaned => true,
         };
         if !self.state.hosts.iter().any(|(host, row)| holds((host, row.cache))) {
             self.begin(What::OpenDirectory { epoch }, out);

@@ -1,5 +1,6 @@
 //! How big the tables may become, and how big they are.
 
+use crate::directory::SLOTS_DEFAULT;
 use farmem_wire::Status;
 
 /// How many entries each table may hold. What does not fit is refused with [`Status::TableFull`], never dropped silently.
@@ -13,14 +14,22 @@ pub struct Budgets {
     pub sessions: usize,
     /// Peers: nodes and hosts. The control plane is known from the start and not counted.
     pub peers: usize,
+    /// Slots of the directory, one for each region of which hosts cache pages.
+    pub directory_slots: usize,
 }
 
 impl Default for Budgets {
-    /// What one switch ASIC holds: about 45,000 match-action rules for translation and protection together (MIND 7.2), a
+    /// What one switch ASIC holds (the directory: MIND 7.2): about 45,000 match-action rules for translation and protection together (MIND 7.2), a
     /// tenth of them for translation, because vmas by far outnumber nodes and outliers. Sessions and peers are exact
     /// matches in SRAM, of which an ASIC has more.
     fn default() -> Self {
-        Self { translation_entries: 4_096, protection_entries: 40_960, sessions: 16_384, peers: 8_192 }
+        Self {
+            translation_entries: 4_096,
+            protection_entries: 40_960,
+            sessions: 16_384,
+            peers: 8_192,
+            directory_slots: SLOTS_DEFAULT,
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The decisions are [`crate::directory`]'s. Here are session, protection and translation around them, as around every other request.
 
-use crate::directory::{Action, Event, Outcome, SLOTS_DEFAULT, SlotError, Slots};
+use crate::directory::{Action, Event, Outcome, SlotError, Slots};
 use crate::switch::Outbox;
 use crate::tables::Session;
 use crate::{Note, Reason, Switch};
@@ -18,9 +18,11 @@ use farmem_wire::{Domain, HostId, NodeId, Perm, RequestId, Status};
 pub const REGION_ORDER_FIRST: u8 = 2;
 
 /// The directory of a switch, closed at first.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Directory {
     pub(crate) slots: Option<Slots>,
+    /// Slots it opens with.
+    budget: usize,
     /// Hosts that may hold pages: those with a lease, and those whose lease did not surely end yet.
     pub(crate) live: HostSet,
     /// Those of them whose messages count: not of a host that left or joined again.
@@ -34,6 +36,18 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
+    pub(crate) const fn new(budget: usize) -> Self {
+        Self {
+            slots: None,
+            budget,
+            live: HostSet::EMPTY,
+            heard: HostSet::EMPTY,
+            told_full: false,
+            actions: Vec::new(),
+            rows: Vec::new(),
+        }
+    }
+
     pub(crate) fn assert_invariants(&self) {
         if let Some(slots) = &self.slots {
             slots.assert_invariants();
@@ -42,10 +56,10 @@ impl Directory {
 }
 
 impl Switch {
-    /// Opens the directory with [`SLOTS_DEFAULT`] slots: from here on pages are served. No region that hosts may still cache pages of has
+    /// Opens the directory with the slots of its budget: from here on pages are served. No region that hosts may still cache pages of has
     /// numbers above `newest`; after a restart all of them must have been taken back first (PROTOCOL 12.36).
     pub fn open_directory(&mut self, newest: Seq) {
-        self.directory.slots = Some(Slots::new(SLOTS_DEFAULT, newest));
+        self.directory.slots = Some(Slots::new(self.directory.budget, newest));
     }
 
     /// The directory, for those who look.

@@ -48,7 +48,7 @@ impl Switch {
             home: home.endpoint,
             tables: Tables::new(&home, &budgets),
             inbox: Inbox::default(),
-            directory: Directory::default(),
+            directory: Directory::new(budgets.directory_slots),
             psn: Psn::default(),
         }
     }

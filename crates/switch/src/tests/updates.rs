@@ -87,7 +87,8 @@ fn a_refused_update_ends_its_batch() {
 /// PROTOCOL 6.17: each table says when it is full, and replacing or removing what is there still works then.
 #[test]
 fn every_budget_is_kept() {
-    let tight = Budgets { translation_entries: 1, protection_entries: 1, sessions: 1, peers: 1 };
+    let tight =
+        Budgets { translation_entries: 1, protection_entries: 1, sessions: 1, peers: 1, directory_slots: 1 };
     let mut scene = Scene::new(tight);
     let first = [
         translate(BASE_1, 40, 1),

@@ -1,0 +1,288 @@
+//! Whole racks whose hosts cache pages, through what ends leases, regions and roles: with the real control plane (PROTOCOL 12.32 to 12.36).
+
+mod rack;
+
+use farmem_control::api::{ErrorCode, Request, Response};
+use farmem_host::caching::CacheDone;
+use farmem_wire::message::Access;
+use rack::Rack;
+
+/// Two hosts that cache a vma of 16 pages on node 1.
+fn pair(seed: u64) -> (Rack, u16, u16, u64) {
+    let mut rack = Rack::new(seed);
+    let (a, b) = (rack.start_host(1), rack.start_host(2));
+    let vma = rack.allocate(16, 1);
+    rack.map(a, &vma);
+    rack.map(b, &vma);
+    (rack, a, b, vma.base)
+}
+
+#[test]
+fn hosts_share_pages_under_the_control_plane() {
+    let (mut rack, a, b, base) = pair(1);
+    assert!(rack.directory().open);
+    assert!(rack.store(a, base, 7));
+    assert_eq!(rack.load(b, base), Some(7));
+    assert!(rack.store(b, base, 8));
+    assert_eq!(rack.load(a, base), Some(8));
+}
+
+/// A host that was never given a lease gets no page.
+#[test]
+fn without_a_lease_there_is_no_page() {
+    let (mut rack, _, _, base) = pair(2);
+    let c = rack.join_host(3);
+    let vma = rack.allocate(1, 2);
+    rack.map(c, &vma);
+    assert_eq!(rack.load(c, vma.base), None);
+    assert!(rack.renew(c));
+    assert_eq!(rack.load(c, vma.base), Some(0));
+    assert!(base != vma.base);
+}
+
+/// A host dies with a Modified page: when its lease has surely ended the page is lost, and says so until the owner takes the old bytes. A page
+/// that it had written back before is whole.
+#[test]
+fn what_died_with_a_host_is_seen_to_be_lost() {
+    let (mut rack, a, b, base) = pair(3);
+    assert!(rack.store(a, base, 7));
+    assert_eq!(rack.load(b, base), Some(7));
+    assert!(rack.store(a, base, 8));
+    assert!(rack.store(a, base + (8 << 12), 9));
+    assert_eq!(rack.load(b, base + (8 << 12)), Some(9));
+    rack.seats.remove(&a);
+    rack.fault(b, base, Access::Shared);
+    rack.pass(1_000, &[b]);
+    assert_eq!(rack.may(b, base), None, "the lease of the dead host may still run");
+    rack.pass(2_000, &[b]);
+    assert_eq!(rack.load(b, base), None, "8 died with the host, and 7 is not read in its place");
+    assert_eq!(rack.load(b, base + (8 << 12)), Some(9));
+    let info = rack.directory();
+    assert_eq!((info.fences, info.lost_pages), (1, 1));
+    let refused = rack.call(Request::AcceptLost { domain: 1, base: base + 1, len: 4096 });
+    assert_eq!(refused.expect_err("not a page").code, ErrorCode::BadRequest);
+    rack.call(Request::AcceptLost { domain: 1, base, len: 4096 }).expect("the owner may");
+    assert_eq!(rack.load(b, base), Some(7));
+    assert!(rack.store(b, base, 10));
+}
+
+/// A host that starts again gets a lease when nothing of its earlier life is left, and not before.
+#[test]
+fn a_host_that_joins_again_waits_for_its_earlier_life_to_end() {
+    let (mut rack, a, b, base) = pair(4);
+    assert!(rack.store(a, base, 7));
+    rack.seats.remove(&a);
+    let again = rack.join_host(1);
+    assert_eq!(again, a);
+    assert!(!rack.renew(a), "its earlier life may still read");
+    rack.pass(3_000, &[b]);
+    assert!(rack.renew(a));
+    assert_eq!(rack.load(b, base), None, "lost with the earlier life");
+    assert!(rack.store(b, base + 4096, 1));
+}
+
+/// A host that gave everything up and left loses nothing and keeps nobody waiting.
+#[test]
+fn a_host_may_leave() {
+    let (mut rack, a, b, base) = pair(5);
+    assert!(rack.store(a, base, 7));
+    rack.give(a, farmem_host::caching::CacheAsk::Flush { order: u64::MAX });
+    rack.until("a flush", |rack| matches!(rack.seats[&a].told.last(), Some(CacheDone::Flushed { .. })));
+    let port = farmem_machine::Port::host(a).0;
+    rack.call(Request::Leave { port }).expect("a host may leave");
+    rack.seats.remove(&a);
+    assert_eq!(rack.load(b, base), Some(7));
+    assert_eq!(rack.directory().lost_pages, 0);
+    let again = rack.join_host(1);
+    rack.pass(400, &[b]);
+    assert!(rack.renew(again), "nothing of it is left");
+}
+
+/// A host that is cut off takes everything from its program when its lease ends; then others may write.
+#[test]
+fn a_lease_that_ends_takes_everything() {
+    let (mut rack, a, b, base) = pair(6);
+    assert!(rack.store(a, base, 7));
+    assert_eq!(rack.load(a, base + (4 << 12)), Some(0));
+    rack.cut.insert(farmem_machine::Port::host(a));
+    rack.pass(2_100, &[b]);
+    assert_eq!((rack.may(a, base), rack.may(a, base + (4 << 12))), (None, None));
+    assert_eq!(rack.seats[&a].told.last(), Some(&CacheDone::LeaseEnded));
+    rack.pass(1_000, &[b]);
+    assert!(rack.store(b, base + (4 << 12), 9));
+    rack.cut.clear();
+    assert!(rack.renew(a), "it comes back in the same life");
+    assert_eq!(rack.load(a, base + (4 << 12)), Some(9));
+    assert_eq!(rack.load(a, base), None, "what it had written came too late, and it learns it");
+}
+
+/// A switch that starts again: hosts flush as they renew, and then the directory opens. Nothing is lost.
+#[test]
+fn a_switch_starts_again() {
+    let (mut rack, a, b, base) = pair(7);
+    assert!(rack.store(a, base, 7));
+    assert_eq!(rack.load(b, base + (4 << 12)), Some(0));
+    rack.start_switch();
+    assert!(!rack.directory().open, "hosts may still have pages from before");
+    assert!(rack.renew(a));
+    rack.pass(400, &[a]);
+    assert!(!rack.directory().open, "the other host did not flush yet");
+    rack.pass(401, &[a, b]);
+    rack.pass(1, &[]);
+    assert!(rack.directory().open);
+    assert_eq!((rack.may(a, base), rack.may(b, base + (4 << 12))), (None, None));
+    assert_eq!(rack.load(b, base), Some(7));
+    assert!(rack.store(b, base, 8));
+    assert_eq!(rack.load(a, base), Some(8));
+}
+
+/// The same, and a host died meanwhile: it is waited for until its lease has ended, and its page is lost.
+#[test]
+fn a_switch_starts_again_and_a_host_does_not() {
+    let (mut rack, a, b, base) = pair(8);
+    assert!(rack.store(a, base, 7));
+    rack.seats.remove(&a);
+    rack.start_switch();
+    rack.pass(1_000, &[b]);
+    assert!(!rack.directory().open);
+    rack.pass(2_000, &[b]);
+    assert!(rack.directory().open);
+    assert_eq!(rack.load(b, base), None);
+    assert_eq!(rack.directory().lost_pages, 1);
+    let again = rack.join_host(1);
+    rack.pass(400, &[b]);
+    assert!(rack.renew(again));
+}
+
+/// A memory node that starts again has lost what it held: no host goes on with a page from before.
+#[test]
+fn a_node_starts_again() {
+    let (mut rack, a, b, base) = pair(9);
+    assert!(rack.store(a, base, 7));
+    assert_eq!(rack.load(b, base + (4 << 12)), Some(0));
+    rack.start_node(1);
+    rack.pass(400, &[a, b]);
+    assert_eq!((rack.may(a, base), rack.may(b, base + (4 << 12))), (None, None));
+    assert_eq!((rack.load(a, base), rack.load(b, base)), (Some(0), Some(0)));
+    assert!(rack.store(a, base, 8));
+    assert_eq!(rack.load(b, base), Some(8));
+}
+
+/// A region is reset at a host's wish while others use it; nothing is lost.
+#[test]
+fn a_region_is_reset() {
+    let (mut rack, a, b, base) = pair(10);
+    assert!(rack.store(a, base, 7));
+    rack.call(Request::Recover { host: b, page: base }).expect("it holds a lease");
+    rack.pass(50, &[]);
+    assert_eq!(rack.may(a, base), None);
+    assert_eq!(rack.regions(), [], "its slot is free");
+    assert_eq!(rack.load(b, base), Some(7));
+    assert_eq!(rack.directory().resets, 1);
+}
+
+/// A vma that is freed is nobody's: who cached it has nothing to say in its next life.
+#[test]
+fn a_freed_vma_is_taken_from_hosts() {
+    let (mut rack, a, b, base) = pair(11);
+    assert!(rack.store(a, base, 7));
+    rack.call(Request::Free { domain: 1, base }).expect("the owner frees");
+    let next = rack.allocate(16, 1);
+    assert_eq!(next.base, base);
+    rack.pass(200, &[a, b]);
+    assert_eq!((rack.load(a, base), rack.load(b, base)), (Some(0), Some(0)));
+}
+
+/// The control plane starts again in the middle of a fence, and sees it through.
+#[test]
+fn the_control_plane_starts_again() {
+    let (mut rack, a, b, base) = pair(12);
+    assert!(rack.store(a, base, 7));
+    rack.seats.remove(&a);
+    rack.pass(1_000, &[b]);
+    rack.restart_control();
+    rack.pass(3_000, &[b]);
+    assert_eq!(rack.load(b, base), None);
+    let again = rack.join_host(1);
+    rack.pass(400, &[b]);
+    assert!(rack.renew(again));
+}
+
+/// All of it over links that lose one frame in five.
+#[test]
+fn nothing_of_it_depends_on_luck() {
+    for seed in 20..26 {
+        let (mut rack, a, b, base) = pair(seed);
+        rack.lose_one_in = Some(5);
+        assert!(rack.store(a, base, 7));
+        assert!(rack.store(b, base + (4 << 12), 8));
+        rack.call(Request::Recover { host: b, page: base }).expect("it holds a lease");
+        rack.pass(300, &[a, b]);
+        assert_eq!(rack.load(b, base), Some(7));
+        rack.start_switch();
+        rack.pass(1_500, &[a, b]);
+        assert_eq!((rack.load(a, base + (4 << 12)), rack.load(b, base)), (Some(8), Some(7)));
+        assert!(rack.store(a, base, 9));
+        rack.seats.remove(&a);
+        rack.pass(4_000, &[b]);
+        assert_eq!(rack.load(b, base), None, "seed {seed}: lost, and known to be");
+        rack.start_node(1);
+        rack.pass(1_000, &[b]);
+        assert_eq!(rack.load(b, base), Some(0), "seed {seed}");
+    }
+}
+
+/// Two hosts that write different pages of a region in turn: it is split until they do not disturb each other, and merged when all is quiet.
+#[test]
+fn a_region_is_split_where_hosts_disturb_each_other() {
+    let (mut rack, a, b, base) = pair(13);
+    for turn in 0..400 {
+        assert!(rack.store(a, base, turn));
+        assert!(rack.store(b, base + (3 << 12), turn));
+        rack.pass(2, &[]);
+        if turn % 100 == 0 {
+            assert!(rack.renew(a) && rack.renew(b));
+        }
+    }
+    let info = rack.directory();
+    assert!(info.splits >= 1 && info.false_invalidations > 0, "{info:?}");
+    assert!(rack.regions().iter().all(|&(_, order)| order < 2), "{:?}", rack.regions());
+    // What one host writes and the other too cannot be one region; what both read can.
+    assert_eq!((rack.load(b, base), rack.load(a, base + (3 << 12))), (Some(399), Some(399)));
+    rack.pass(3_000, &[a, b]);
+    assert!(rack.directory().merges >= 1, "{:?}", rack.directory());
+}
+
+/// More regions than slots: those that disturb nobody make room, and nothing that was written is lost by it.
+#[test]
+fn regions_make_room_for_others() {
+    let (mut rack, a, b, base) = pair(15);
+    rack.slots = 3;
+    rack.start_switch();
+    rack.pass(800, &[a, b]);
+    for turn in 1..4 {
+        for page in 0..16 {
+            assert!(rack.store([a, b][page % 2], base + ((page as u64) << 12), turn * 100 + page as u64));
+        }
+        for page in 0..16 {
+            let found = rack.load([b, a][page % 2], base + ((page as u64) << 12));
+            assert_eq!(found, Some(turn * 100 + page as u64));
+        }
+        assert!(rack.renew(a) && rack.renew(b));
+    }
+    let info = rack.directory();
+    assert!(info.slots == 3 && info.evictions > 10 && info.resets > 10, "{info:?}");
+    assert_eq!(info.lost_pages, 0);
+}
+
+/// The answer to an overview says what the directory does.
+#[test]
+fn the_overview_shows_the_directory() {
+    let (mut rack, a, _, base) = pair(14);
+    assert!(rack.store(a, base, 7));
+    rack.pass(300, &[a]);
+    let info = rack.directory();
+    assert!(info.open && info.slots > 0 && info.used == 1, "{info:?}");
+    let Ok(answer @ Response::Overview { .. }) = rack.call(Request::Overview) else { panic!() };
+    assert!(format!("{answer:?}").contains("false_invalidations"));
+}
