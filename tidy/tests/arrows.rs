@@ -31,7 +31,7 @@ fn picture() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         ("capi", set(&[&["farmem"]])),
         ("workload", set(&[&["farmem"]])),
         ("bench", set(&[&["traversal", "memnode", "engine", "sim", "farmem", "workload"], APPS])),
-        ("cli", set(&[&["bench", "farmem", "sim", "compiler", "workload"], APPS])),
+        ("cli", set(&[&["bench", "capi", "farmem", "sim", "compiler", "workload"], APPS])),
         ("fuzz", set(&[GROUND, PARTS, ROLES])),
         ("tidy", set(&[])),
     ]);

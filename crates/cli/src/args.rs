@@ -1,6 +1,8 @@
 //! The command line, as typed. Help texts are here, on the flags they explain.
 
+use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Far memory for a rack of ordinary Linux machines.
@@ -19,6 +21,8 @@ pub(crate) enum Command {
     Up(Up),
     /// Look every word of a dictionary in far memory up, by READs and by traversals, and run the three applications.
     Demo(Demo),
+    /// Run a program whose large mappings and heap live in far memory. It is not modified, and knows nothing of it.
+    Run(Run),
     /// A web service whose users and their objects are in far memory: chained hash table, 8 KiB objects, YCSB A, B or C.
     Webservice(farmem_webservice::Args),
     /// A table whose index and values are in far memory: B+tree, values of 240 bytes, YCSB E.
@@ -40,6 +44,9 @@ pub(crate) enum Command {
     /// Record what a program does with its memory, for replays over simulated racks.
     #[command(subcommand)]
     Trace(Trace),
+    /// Hold what must not close when `farmem run` dies (started by it).
+    #[command(hide = true)]
+    Guard,
     /// Serve as one role of a rack (started by `farmem up`).
     #[command(hide = true)]
     Role(Role),
@@ -81,6 +88,47 @@ pub(crate) struct Demo {
     /// Use this running rack instead of starting one.
     #[arg(long, value_name = "RACK.TOML")]
     pub(crate) rack: Option<PathBuf>,
+}
+
+/// `farmem run`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "farmem run --local 64MiB --stats -- python3 program.py\n\
+                        Exit code and output are the program's own; statistics go to standard error."
+)]
+pub(crate) struct Run {
+    /// Bytes of far memory that may be here at once, of all the program's processes together.
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = bytes)]
+    pub(crate) local: u64,
+    /// Use this running rack instead of starting one.
+    #[arg(long, value_name = "RACK.TOML")]
+    pub(crate) rack: Option<PathBuf>,
+    /// Far memory of the rack that is started when none is named. It is taken from this machine as it is used.
+    #[arg(long, value_name = "SIZE", default_value = "8GiB", value_parser = bytes, conflicts_with = "rack")]
+    pub(crate) far: u64,
+    /// Anonymous mappings of fewer bytes stay local.
+    #[arg(long, value_name = "SIZE", default_value = "128KiB", value_parser = bytes)]
+    pub(crate) threshold: u64,
+    /// Pages fetched at most for a stream of faults; 1 fetches each page alone.
+    #[arg(long, value_name = "PAGES", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=64))]
+    pub(crate) ahead: u64,
+    /// Serve faults of user code only, where the system allows no more: system calls on far memory fail with EFAULT.
+    #[arg(long)]
+    pub(crate) user_mode_only: bool,
+    /// When the program has ended, print what was fetched, evicted and written back to standard error.
+    #[arg(long)]
+    pub(crate) stats: bool,
+    /// Print the statistics as one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The program and its arguments.
+    #[arg(required = true, last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// A size as people write it: 64MiB, 2 GB, 4096.
+fn bytes(text: &str) -> Result<u64, String> {
+    text.parse::<ByteSize>().map(|size| size.0).map_err(|_| "write it as 64MiB, 2 GB or 4096".to_owned())
 }
 
 /// The benchmarks.

@@ -2,7 +2,7 @@
 //!
 //! Raw arguments become a checked plan (`args`), each command is a module, every table and its `--json` come from one struct
 //! (`output`). Exit codes: 0 fine, 1 found a violation, 2 usage or environment; of `sim` also 3 unsafe, 4 stuck,
-//! 5 a role crashed.
+//! 5 a role crashed; of `run` the program's own.
 
 mod apps;
 mod args;
@@ -15,6 +15,7 @@ mod output;
 mod progress;
 mod rack_file;
 mod role;
+mod run;
 mod sim;
 mod supervisor;
 mod trace;
@@ -37,6 +38,8 @@ pub(crate) enum End {
     Stuck,
     /// A role crashed in a simulated world.
     Crash,
+    /// A program that was run has ended with this.
+    Program(u8),
 }
 
 /// Why a command could not do its work.
@@ -79,6 +82,8 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Trace(args) => trace::run(&args),
+        Command::Run(args) => run::run(&args),
+        Command::Guard => Ok(run::run_guard()),
         Command::Role(args) => role::run(&args),
     };
     match result {
@@ -87,6 +92,7 @@ fn main() -> ExitCode {
         Ok(End::Unsafe) => ExitCode::from(3),
         Ok(End::Stuck) => ExitCode::from(4),
         Ok(End::Crash) => ExitCode::from(5),
+        Ok(End::Program(code)) => ExitCode::from(code),
         Err(Failure::Farmem(error)) => complain(&error.to_string(), &error.remedy()),
         Err(Failure::Environment { message, remedy }) => complain(&message, &remedy),
     }

@@ -29,6 +29,7 @@ pub mod iterator;
 pub mod list;
 mod lock;
 pub mod memory;
+pub mod pager;
 mod path;
 mod rack;
 pub mod series;

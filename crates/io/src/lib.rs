@@ -22,6 +22,7 @@ mod peers;
 pub mod raw;
 mod seed;
 pub mod shm;
+pub mod signals;
 mod store;
 pub mod udp;
 

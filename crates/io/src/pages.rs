@@ -12,6 +12,7 @@ mod memory;
 mod message;
 mod readahead;
 mod recency;
+pub mod remote;
 mod serve;
 #[cfg(test)]
 mod tests;

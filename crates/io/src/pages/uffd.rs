@@ -373,6 +373,11 @@ impl Userfaultfd {
         Ok(bytes / parse::LEN)
     }
 
+    /// The userfaultfd of another process, which sent it here.
+    pub(super) const fn received(fd: OwnedFd, reach: Reach) -> Self {
+        Self { fd, reach, features: Features::WINDOW, by_device: false }
+    }
+
     /// The userfaultfd of a forked child, from its descriptor in a message.
     pub(super) fn of_child(&self, fd: RawFd) -> Self {
         // SAFETY: the kernel installed the descriptor for the reader of the message, and nothing else knows it.

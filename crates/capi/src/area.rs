@@ -1,0 +1,317 @@
+//! The range of addresses that far memory has in this process: reserved once, handed to the pager, and again by a fork's child.
+
+use crate::{fork, mailbox};
+use farmem::pager::call::{CONTROL_PAGES, HELLO_WORDS, Hello, SPANS_MAX, VARIABLE};
+use farmem::pager::mechanism::{Faulting, Features, PAGE_LEN, Reach, Userfaultfd};
+use rustix::fd::OwnedFd;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect, munmap};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
+    SocketType, connect, recv, sendmsg, socket_with,
+};
+use std::ffi::{CStr, c_char, c_void};
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd as _;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+
+/// Bytes reserved when the process may reserve so many: far more than programs use, and a small part of the addresses there are.
+const LEN_MAX: usize = 256 << 30;
+/// With fewer there is no point.
+const LEN_MIN: usize = 64 << 20;
+/// Bytes of a socket's name at most.
+const NAME_MAX: usize = 64;
+
+/// What has been tried.
+static STATE: AtomicU8 = AtomicU8::new(UNTRIED);
+const UNTRIED: u8 = 0;
+const TRYING: u8 = 1;
+const READY: u8 = 2;
+const LOCAL: u8 = 3;
+
+static BASE: AtomicUsize = AtomicUsize::new(0);
+static LEN: AtomicUsize = AtomicUsize::new(0);
+static THRESHOLD: AtomicUsize = AtomicUsize::new(0);
+static FULL: AtomicBool = AtomicBool::new(false);
+static TOKEN: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+static NAME: [AtomicU8; NAME_MAX] = [const { AtomicU8::new(0) }; NAME_MAX];
+static NAME_LEN: AtomicUsize = AtomicUsize::new(0);
+
+unsafe extern "C" {
+    static environ: *const *const c_char;
+}
+
+/// True when there is far memory in this process. The first call sees to it, if the process was invited.
+pub(crate) fn is_ready() -> bool {
+    match STATE.load(Ordering::Acquire) {
+        READY => true,
+        UNTRIED => begin(),
+        _ => false,
+    }
+}
+
+/// Bytes from which on a mapping is far.
+pub(crate) fn threshold() -> usize {
+    THRESHOLD.load(Ordering::Relaxed)
+}
+
+/// True when the address is one of far memory.
+pub(crate) fn has(addr: usize) -> bool {
+    let (base, len) = (BASE.load(Ordering::Relaxed), LEN.load(Ordering::Relaxed));
+    addr.wrapping_sub(base) < len
+}
+
+/// The part of a range that is in far memory: first byte and bytes, in whole pages of the range.
+pub(crate) fn part(addr: usize, len: usize) -> Option<(usize, usize)> {
+    let (base, all) = (BASE.load(Ordering::Relaxed), LEN.load(Ordering::Relaxed));
+    let start = addr.max(base + CONTROL_PAGES * PAGE_LEN);
+    let end = addr.saturating_add(len).min(base + all);
+    (all > 0 && start < end).then(|| (start, end - start))
+}
+
+/// A word of a page before far memory.
+pub(crate) fn word(page: usize, word: usize) -> &'static AtomicU64 {
+    assert!(page < CONTROL_PAGES && word < PAGE_LEN / 8, "a word of a mailbox or bell");
+    let place = BASE.load(Ordering::Relaxed) + page * PAGE_LEN + word * 8;
+    let place = ptr::with_exposed_provenance_mut(place);
+    // SAFETY: a word of the pages that `reserve` mapped for good; program and pager use them as atomics.
+    unsafe { AtomicU64::from_ptr(place) }
+}
+
+/// Tells the user something, on standard error.
+pub(crate) fn say(parts: &[&str]) {
+    let stderr = rustix::stdio::stderr();
+    for part in parts {
+        // Nobody may be reading.
+        let _ = rustix::io::write(stderr, part.as_bytes());
+    }
+}
+
+fn begin() -> bool {
+    // SAFETY: libc's variable; a word that is read whole.
+    let environment = unsafe { environ };
+    if environment.is_null() {
+        return false; // libc has not begun yet
+    }
+    if STATE.compare_exchange(UNTRIED, TRYING, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        return false; // another thread is at it, or this one: what it allocates meanwhile is local
+    }
+    let ready = match find(environment).map(accept) {
+        Some(true) => attach(None, 0).map_or_else(|errno| turned_away(errno), |()| true),
+        Some(false) => {
+            say(&["farmem: ", VARIABLE, " is not what this version of farmem writes: memory stays local\n"]);
+            false
+        }
+        None => false,
+    };
+    if ready {
+        fork::register();
+    }
+    STATE.store(if ready { READY } else { LOCAL }, Ordering::Release);
+    ready
+}
+
+/// Nothing is far yet, so going on is safe. A pager that is gone has been done for long.
+fn turned_away(errno: Errno) -> bool {
+    if errno != Errno::CONNREFUSED {
+        say(&["farmem: memory of this process stays local: ", name_of(errno), "\n"]);
+    }
+    false
+}
+
+/// Again, in a fork's child: at the same addresses, with what the parent had.
+pub(crate) fn attach_child(snapshot: u64) {
+    mailbox::begin_anew();
+    if let Err(errno) = attach(Some(BASE.load(Ordering::Relaxed)), snapshot) {
+        say(&["farmem: the child of a fork cannot have its far memory: ", name_of(errno), "\n"]);
+        // Going on would be without a part of its memory.
+        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+        loop {
+            rustix::thread::sched_yield();
+        }
+    }
+}
+
+/// The value of the invitation.
+fn find(environment: *const *const c_char) -> Option<&'static [u8]> {
+    let mut at = environment;
+    loop {
+        // SAFETY: a list of pointers that ends with a null, at which this loop ends too.
+        let entry = unsafe { *at };
+        if entry.is_null() {
+            return None;
+        }
+        // SAFETY: the entries of the environment are texts.
+        let text = unsafe { CStr::from_ptr(entry) }.to_bytes();
+        if let Some(value) = text.strip_prefix(VARIABLE.as_bytes()).and_then(|rest| rest.strip_prefix(b"=")) {
+            return Some(value);
+        }
+        // SAFETY: not the last entry, so there is one behind it.
+        at = unsafe { at.add(1) };
+    }
+}
+
+/// Takes an invitation apart: `NAME:TOKEN:THRESHOLD:REACH`. False when it is none.
+fn accept(value: &[u8]) -> bool {
+    let mut parts = value.split(|&byte| byte == b':').map(|part| core::str::from_utf8(part).unwrap_or(""));
+    let (Some(name), Some(token), Some(threshold), Some(reach), None) =
+        (parts.next(), parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return false;
+    };
+    let (Ok(token), Ok(threshold)) = (u128::from_str_radix(token, 16), threshold.parse()) else { return false };
+    if name.is_empty() || name.len() > NAME_MAX {
+        return false;
+    }
+    for (to, from) in NAME.iter().zip(name.bytes()) {
+        to.store(from, Ordering::Relaxed);
+    }
+    NAME_LEN.store(name.len(), Ordering::Relaxed);
+    let [.., low] = [token >> 64, token & u128::from(u64::MAX)];
+    TOKEN[0].store(u64::try_from(token >> 64).unwrap_or(0), Ordering::Relaxed);
+    TOKEN[1].store(u64::try_from(low).unwrap_or(0), Ordering::Relaxed);
+    THRESHOLD.store(threshold, Ordering::Relaxed);
+    FULL.store(reach == "full", Ordering::Relaxed);
+    true
+}
+
+/// Reserves the addresses and has them served. No descriptor stays open here.
+fn attach(at: Option<usize>, snapshot: u64) -> Result<(), Errno> {
+    let file = memfd_create("farmem", MemfdFlags::CLOEXEC)?;
+    let (base, len) = match at {
+        Some(base) => (base, reserve(&file, Some(base), LEN.load(Ordering::Relaxed))?),
+        None => anywhere(&file)?,
+    };
+    BASE.store(base, Ordering::Relaxed);
+    LEN.store(len, Ordering::Relaxed);
+    let served = serve(&file, base, len, snapshot);
+    if served.is_err() {
+        LEN.store(0, Ordering::Relaxed);
+        // SAFETY: exactly what was reserved a moment ago, and nobody knows it yet.
+        let _ = unsafe { munmap(address(base), len) };
+    }
+    served
+}
+
+fn anywhere(file: &OwnedFd) -> Result<(usize, usize), Errno> {
+    let mut len = LEN_MAX;
+    loop {
+        match reserve(file, None, len) {
+            Ok(base) => return Ok((base, len)),
+            Err(Errno::NOMEM) if len > LEN_MIN => len /= 2,
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// Maps the file; answers the first address, or with an address the length.
+fn reserve(file: &OwnedFd, at: Option<usize>, len: usize) -> Result<usize, Errno> {
+    ftruncate(file, len as u64)?;
+    let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+    let (hint, flags) = match at {
+        Some(base) => (address(base), flags | MapFlags::FIXED_NOREPLACE),
+        None => (ptr::null_mut(), flags),
+    };
+    // SAFETY: a new mapping; with an address, one that replaces nothing.
+    let start = unsafe { mmap(hint, len, ProtFlags::empty(), flags, file, 0) }?;
+    for advice in [Advice::LinuxDontFork, Advice::LinuxDontDump, Advice::LinuxNoHugepage] {
+        // SAFETY: the whole of a mapping of our own. A kernel without huge pages need not be told.
+        let advised = unsafe { madvise(start, len, advice) };
+        if advice == Advice::LinuxDontFork {
+            advised?; // or a child would read zeros
+        }
+    }
+    let rights = MprotectFlags::READ | MprotectFlags::WRITE;
+    // SAFETY: the first pages of it.
+    unsafe { mprotect(start, CONTROL_PAGES * PAGE_LEN, rights) }?;
+    Ok(if at.is_some() { len } else { start.expose_provenance() })
+}
+
+fn serve(file: &OwnedFd, base: usize, len: usize, snapshot: u64) -> Result<(), Errno> {
+    // The bells have to be there before they can be hung up.
+    (0..CONTROL_PAGES).for_each(|page| word(page, 0).store(0, Ordering::Relaxed));
+    let full = FULL.load(Ordering::Relaxed);
+    let reach = if full { Reach::Full } else { Reach::UserMode };
+    let uffd = Userfaultfd::open(reach, Features::WINDOW).map_err(|_| Errno::PERM)?;
+    let faulting = Faulting::MISSING.and(Faulting::MINOR).and(Faulting::WRITE_PROTECTED);
+    // SAFETY: a part of the mapping that was made for it; who touches it waits for the pager.
+    unsafe { uffd.register(base + PAGE_LEN, len - PAGE_LEN, faulting) }?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    let mut name = [0; NAME_MAX];
+    let name_len = NAME_LEN.load(Ordering::Relaxed);
+    name.iter_mut().zip(&NAME).for_each(|(to, from)| *to = from.load(Ordering::Relaxed));
+    connect(&socket, &SocketAddrUnix::new_abstract_name(&name[..name_len])?)?;
+    let token = u128::from(TOKEN[0].load(Ordering::Relaxed)) << 64 | u128::from(TOKEN[1].load(Ordering::Relaxed));
+    greet(&socket, Hello { token, base: base as u64, len: len as u64, snapshot, full }, &uffd, file)?;
+    let [status, count] = hear::<2>(&socket)?;
+    if status != 0 {
+        return Err(Errno::from_raw_os_error(i32::try_from(status).unwrap_or(libc::EINVAL)));
+    }
+    take_spans(&socket, count)
+}
+
+fn greet(socket: &OwnedFd, hello: Hello, uffd: &Userfaultfd, file: &OwnedFd) -> Result<(), Errno> {
+    let mut bytes = [0; HELLO_WORDS * 8];
+    for (to, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(hello.words()) {
+        *to = word.to_le_bytes();
+    }
+    let descriptors = [uffd.as_fd(), file.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    assert!(ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)), "there is room for two");
+    rustix::io::retry_on_intr(|| {
+        sendmsg(socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL)
+    })
+    .map(drop)
+}
+
+/// A message of so many words.
+fn hear<const WORDS: usize>(socket: &OwnedFd) -> Result<[u64; WORDS], Errno> {
+    let mut words = [[0_u8; 8]; WORDS];
+    let (count, _) =
+        rustix::io::retry_on_intr(|| recv(socket, words.as_flattened_mut(), RecvFlags::empty()))?;
+    if count != WORDS * 8 {
+        return Err(Errno::CONNREFUSED); // the pager has gone
+    }
+    Ok(words.map(u64::from_le_bytes))
+}
+
+/// What the parent of this child had, in messages of up to [`SPANS_MAX`].
+fn take_spans(socket: &OwnedFd, mut left: u64) -> Result<(), Errno> {
+    let mut words = [[0_u8; 8]; SPANS_MAX * 3];
+    while left > 0 {
+        let (count, _) =
+            rustix::io::retry_on_intr(|| recv(socket, words.as_flattened_mut(), RecvFlags::empty()))?;
+        let spans = count / 24;
+        if spans == 0 {
+            return Err(Errno::CONNREFUSED);
+        }
+        for span in words[..spans * 3].chunks_exact(3) {
+            let number = |n: usize| usize::try_from(u64::from_le_bytes(span[n])).unwrap_or(0);
+            let rights = MprotectFlags::from_bits_retain(u32::try_from(number(2)).unwrap_or(0));
+            // SAFETY: a range of this mapping, as the pager was told by the parent.
+            unsafe { mprotect(address(number(0)), number(1), rights) }?;
+        }
+        left = left.saturating_sub(spans as u64);
+    }
+    Ok(())
+}
+
+/// An address as the system takes it.
+pub(crate) fn address(addr: usize) -> *mut c_void {
+    ptr::with_exposed_provenance_mut(addr)
+}
+
+const fn name_of(errno: Errno) -> &'static str {
+    match errno {
+        Errno::PERM => "it may not open a userfaultfd (see `farmem doctor`)",
+        Errno::NOMEM => "there are not enough addresses or memory",
+        Errno::CONNREFUSED => "`farmem run` is gone",
+        Errno::MFILE | Errno::NFILE => "too many open files",
+        Errno::EXIST => "its addresses are taken",
+        _ => "the system refuses",
+    }
+}

@@ -1,0 +1,48 @@
+//! Forks: the child's far memory is the parent's as it was, and its own from then on.
+//!
+//! The handlers are registered before any other that may touch far memory, as there is none before: so in the parent ours is the last
+//! to run before the fork, and in the child the first after it.
+
+use crate::{area, heap, mailbox};
+use farmem::pager::call::Call;
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The number of the fork under way; the heap's lock is held for as long.
+static SNAPSHOT: AtomicU64 = AtomicU64::new(0);
+
+unsafe extern "C" {
+    /// What `pthread_atfork` calls; without a library to belong to, the handlers stay for good.
+    fn __register_atfork(
+        prepare: extern "C" fn(),
+        parent: extern "C" fn(),
+        child: extern "C" fn(),
+        library: *mut c_void,
+    ) -> c_int;
+}
+
+pub(crate) fn register() {
+    // SAFETY: functions that live as long as the program.
+    let result = unsafe { __register_atfork(prepare, parent, child, ptr::null_mut()) };
+    assert_eq!(result, 0, "the first handlers find room");
+}
+
+extern "C" fn prepare() {
+    heap::LOCK.take_to_fork();
+    // Without a snapshot the child cannot have its memory; it will say so, if there is one.
+    SNAPSHOT.store(mailbox::call(Call::Fork).unwrap_or(NONE), Ordering::Relaxed);
+}
+
+extern "C" fn parent() {
+    let _always = mailbox::call(Call::Forked);
+    heap::LOCK.forked();
+}
+
+extern "C" fn child() {
+    area::attach_child(SNAPSHOT.load(Ordering::Relaxed));
+    heap::LOCK.forked();
+}
+
+/// No snapshot has this number.
+const NONE: u64 = u64::MAX;

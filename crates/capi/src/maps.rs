@@ -1,0 +1,372 @@
+//! What stands before libc's calls for mappings. Those that have nothing to do with far memory go to the system as they are.
+
+use crate::area::{self, address};
+use crate::mailbox::call;
+use farmem::pager::call::{Call, ELSEWHERE, resize};
+use farmem::pager::mechanism::PAGE_LEN;
+use libc::{MAP_FAILED, off_t, size_t};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
+use std::ffi::{c_int, c_void};
+use std::os::fd::BorrowedFd;
+
+/// Flags of mappings that are not for far memory, though they are anonymous and private.
+const NOT_FAR: c_int =
+    libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_GROWSDOWN | libc::MAP_STACK | libc::MAP_HUGETLB | LOW;
+#[cfg(target_arch = "x86_64")]
+const LOW: c_int = libc::MAP_32BIT;
+#[cfg(not(target_arch = "x86_64"))]
+const LOW: c_int = 0;
+
+const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
+
+/// `mmap(2)`
+///
+/// # Safety
+/// As the system's.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn mmap(
+    addr: *mut c_void,
+    len: size_t,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    let anonymous = flags & libc::MAP_ANONYMOUS != 0 && flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
+    let executable = protection & libc::PROT_EXEC != 0;
+    if anonymous && !executable && flags & NOT_FAR == 0 && area::is_ready() && len >= area::threshold() {
+        if let Some(start) = map(len, protection) {
+            return address(start);
+        }
+        // No addresses left, or no pager: it gets local memory.
+    }
+    let fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) == libc::MAP_FIXED;
+    if fixed && let Some((start, part)) = area::part(addr.addr(), len) {
+        let plain = anonymous && flags & (libc::MAP_GROWSDOWN | libc::MAP_HUGETLB) == 0;
+        if plain && part == len.next_multiple_of(PAGE_LEN).min(part) && renew(start, part, protection) {
+            return addr;
+        }
+        let _told = call(Call::Replace { start: start as u64, len: part as u64 });
+    }
+    // SAFETY: the caller's promise.
+    let result = unsafe { system_mmap(addr, len, protection, flags, fd, offset) };
+    result.unwrap_or_else(|errno| failed(errno, MAP_FAILED))
+}
+
+/// `mmap64(2)`, which is the same.
+///
+/// # Safety
+/// As the system's.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn mmap64(
+    addr: *mut c_void,
+    len: size_t,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    unsafe { mmap(addr, len, protection, flags, fd, offset) }
+}
+
+/// `munmap(2)`
+///
+/// # Safety
+/// As the system's.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn munmap(addr: *mut c_void, len: size_t) -> c_int {
+    let start = addr.addr();
+    let Some((far, part)) = area::part(start, len) else {
+        // SAFETY: the caller's promise.
+        return done(unsafe { rustix::mm::munmap(addr, len) });
+    };
+    if !start.is_multiple_of(PAGE_LEN) {
+        return failed(Errno::INVAL, -1);
+    }
+    // What is before and behind far memory is the system's.
+    let (before, end) = (far - start, start + len);
+    if before > 0 {
+        // SAFETY: the caller's promise.
+        let _ = unsafe { rustix::mm::munmap(addr, before) };
+    }
+    if end > far + part {
+        // SAFETY: the caller's promise.
+        let _ = unsafe { rustix::mm::munmap(address(far + part), end - far - part) };
+    }
+    unmap(far, part);
+    0
+}
+
+/// `mprotect(2)`
+///
+/// # Safety
+/// As the system's.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn mprotect(addr: *mut c_void, len: size_t, protection: c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    let result = unsafe { system_mprotect(addr.addr(), len, protection) };
+    if result.is_ok()
+        && let Some((start, part)) = area::part(addr.addr(), len)
+    {
+        // A fork's child is to have it so, too.
+        let _told = call(Call::Protect {
+            start: start as u64,
+            len: part as u64,
+            protection: u64::from(protection.unsigned_abs()),
+        });
+    }
+    done(result)
+}
+
+/// `madvise(2)`
+///
+/// # Safety
+/// As the system's.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
+    let Some((start, part)) = area::part(addr.addr(), len) else {
+        // SAFETY: the caller's promise.
+        return done(unsafe { system_madvise(addr, len, advice) });
+    };
+    match advice {
+        libc::MADV_DONTNEED | libc::MADV_FREE | DONTNEED_LOCKED => {
+            if !addr.addr().is_multiple_of(PAGE_LEN) {
+                return failed(Errno::INVAL, -1);
+            }
+            // Zeros, or at once unreachable: then the system has pages of its own there.
+            let dropped = call(Call::Drop { start: start as u64, len: part as u64 });
+            if part < len.next_multiple_of(PAGE_LEN) || dropped.is_err() {
+                // SAFETY: the caller's promise.
+                let _ = unsafe { system_madvise(addr, len, advice) };
+            }
+            0
+        }
+        // Whoever serves far memory relies on this being so: a child has it in another way.
+        libc::MADV_DOFORK | libc::MADV_DONTFORK => 0,
+        // There are no such pages, and they would be fetched one by one.
+        libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE | libc::MADV_WILLNEED | libc::MADV_COLD | libc::MADV_PAGEOUT => 0,
+        libc::MADV_DODUMP | libc::MADV_DONTDUMP => 0,
+        // SAFETY: the caller's promise.
+        _ => done(unsafe { system_madvise(addr, len, advice) }),
+    }
+}
+
+/// `posix_madvise(3)`, whose advice is never more than advice.
+///
+/// # Safety
+/// As the system's.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn posix_madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
+    if advice == libc::POSIX_MADV_DONTNEED || area::part(addr.addr(), len).is_some() {
+        return 0;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { system_madvise(addr, len, advice) }.map_or_else(Errno::raw_os_error, |()| 0)
+}
+
+/// `mremap(2)`. The last argument is there when the flags say so.
+///
+/// # Safety
+/// As the system's.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn mremap(
+    old: *mut c_void,
+    old_len: size_t,
+    new_len: size_t,
+    flags: c_int,
+    new: *mut c_void,
+) -> *mut c_void {
+    let fixed = flags & libc::MREMAP_FIXED != 0;
+    if area::part(old.addr(), old_len.max(1)).is_some() {
+        let target = if fixed { Some(new) } else { None };
+        let moved = remap(old, old_len, new_len, flags, target);
+        return moved.unwrap_or_else(|errno| failed(errno, MAP_FAILED));
+    }
+    if fixed && let Some((start, part)) = area::part(new.addr(), new_len) {
+        let _told = call(Call::Replace { start: start as u64, len: part as u64 });
+    }
+    // SAFETY: the caller's promise.
+    let result = unsafe { system_mremap(old, old_len, new_len, flags, new) };
+    result.unwrap_or_else(|errno| failed(errno, MAP_FAILED))
+}
+
+/// Far memory of `len` bytes of zeros; `None` when there are no addresses for it.
+pub(crate) fn map(len: usize, protection: c_int) -> Option<usize> {
+    let asked = Call::Map { len: len as u64, protection: u64::from(protection.unsigned_abs()) };
+    let start = usize::try_from(call(asked).ok()?).ok().filter(|&start| start > 0)?;
+    let len = len.next_multiple_of(PAGE_LEN);
+    // SAFETY: addresses that nobody else has, as the pager says.
+    if unsafe { system_mprotect(start, len, protection) }.is_err() {
+        unmap(start, len);
+        return None;
+    }
+    Some(start)
+}
+
+/// As [`map`], to read and write.
+pub(crate) fn map_heap(len: usize) -> Option<usize> {
+    map(len, READ_WRITE)
+}
+
+/// Gives far memory back.
+pub(crate) fn unmap(start: usize, len: usize) {
+    // First no thread reaches it, then others may have the addresses.
+    // SAFETY: a range of far memory, which its owner gives up.
+    let _ = unsafe { system_mprotect(start, len, libc::PROT_NONE) };
+    if call(Call::Unmap { start: start as u64, len: len as u64 }) == Err(ELSEWHERE) {
+        // SAFETY: something that the program mapped there itself.
+        let _ = unsafe { rustix::mm::munmap(address(start), len) };
+    }
+}
+
+/// Far memory of another length, at other addresses when there is no room.
+pub(crate) fn resize_heap(start: usize, len: usize, new_len: usize) -> Option<usize> {
+    let moved = resized(start, len, new_len, resize::MAY_MOVE).ok()?;
+    Some(moved)
+}
+
+/// Zeros for a fixed anonymous mapping. False when something else is mapped there.
+fn renew(start: usize, len: usize, protection: c_int) -> bool {
+    let asked =
+        Call::Renew { start: start as u64, len: len as u64, protection: u64::from(protection.unsigned_abs()) };
+    // SAFETY: a range that the caller maps anew.
+    call(asked).is_ok() && unsafe { system_mprotect(start, len, protection) }.is_ok()
+}
+
+fn remap(
+    old: *mut c_void,
+    old_len: usize,
+    new_len: usize,
+    flags: c_int,
+    target: Option<*mut c_void>,
+) -> Result<*mut c_void, Errno> {
+    const KNOWN: c_int = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    let aligned = old.addr().is_multiple_of(PAGE_LEN);
+    if flags & !KNOWN != 0 || old_len == 0 || new_len == 0 || !aligned {
+        return Err(Errno::INVAL);
+    }
+    let how = match target {
+        Some(new) if area::has(new.addr()) => new.addr() as u64,
+        Some(new) => return move_out(old, old_len, new_len, new),
+        None if flags & libc::MREMAP_MAYMOVE != 0 => resize::MAY_MOVE,
+        None => resize::IN_PLACE,
+    };
+    match resized(old.addr(), old_len, new_len, how) {
+        Ok(start) => Ok(address(start)),
+        Err(ELSEWHERE) => {
+            // SAFETY: something that the program mapped there itself.
+            unsafe { system_mremap(old, old_len, new_len, flags, target.unwrap_or(old)) }
+        }
+        Err(status) => Err(Errno::from_raw_os_error(i32::try_from(status).unwrap_or(libc::ENOMEM))),
+    }
+}
+
+fn resized(start: usize, len: usize, new_len: usize, how: u64) -> Result<usize, u64> {
+    let (len, new_len) = (len.next_multiple_of(PAGE_LEN), new_len.next_multiple_of(PAGE_LEN));
+    let answer = call(Call::Resize { start: start as u64, len: len as u64, new_len: new_len as u64, how })?;
+    let answer = usize::try_from(answer).map_err(|_| 0_u64)?;
+    let (moved, rights) = (answer & !(PAGE_LEN - 1), answer & (PAGE_LEN - 1));
+    let rights = c_int::try_from(rights).unwrap_or(READ_WRITE);
+    if moved != start {
+        // SAFETY: addresses that were given up.
+        let _ = unsafe { system_mprotect(start, len, libc::PROT_NONE) };
+    } else if new_len < len {
+        // SAFETY: as above.
+        let _ = unsafe { system_mprotect(start + new_len, len - new_len, libc::PROT_NONE) };
+    }
+    // SAFETY: addresses that are this mapping's.
+    unsafe { system_mprotect(moved, new_len, rights) }.map_err(|_| u64::from(libc::ENOMEM.unsigned_abs()))?;
+    Ok(moved)
+}
+
+/// To an address outside of far memory: its bytes become local.
+fn move_out(old: *mut c_void, old_len: usize, new_len: usize, new: *mut c_void) -> Result<*mut c_void, Errno> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    // SAFETY: the caller of `mremap` wants whatever is there replaced.
+    let there = unsafe { system_mmap(new, new_len, READ_WRITE, flags, -1, 0) }?;
+    let count = old_len.min(new_len);
+    // SAFETY: the old mapping, which may be read or the program would fault here as it would later, and the new one.
+    unsafe { std::ptr::copy_nonoverlapping(old.cast::<u8>(), there.cast::<u8>(), count) };
+    unmap(old.addr(), old_len.next_multiple_of(PAGE_LEN));
+    Ok(there)
+}
+
+/// # Safety
+/// As `mmap(2)`.
+unsafe fn system_mmap(
+    addr: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> Result<*mut c_void, Errno> {
+    let rights = ProtFlags::from_bits_retain(protection.cast_unsigned());
+    let kind = MapFlags::from_bits_retain(flags.cast_unsigned());
+    if flags & libc::MAP_ANONYMOUS != 0 || fd < 0 {
+        if flags & libc::MAP_ANONYMOUS == 0 {
+            return Err(Errno::BADF);
+        }
+        // SAFETY: the caller's promise.
+        return unsafe { rustix::mm::mmap_anonymous(addr, len, rights, kind) };
+    }
+    // SAFETY: borrowed for this call; one that is closed refuses.
+    let file = unsafe { BorrowedFd::borrow_raw(fd) };
+    // SAFETY: the caller's promise.
+    unsafe { rustix::mm::mmap(addr, len, rights, kind, file, offset.cast_unsigned()) }
+}
+
+/// # Safety
+/// As `mprotect(2)`.
+unsafe fn system_mprotect(start: usize, len: usize, protection: c_int) -> Result<(), Errno> {
+    let rights = MprotectFlags::from_bits_retain(protection.cast_unsigned());
+    // SAFETY: the caller's promise.
+    unsafe { rustix::mm::mprotect(address(start), len, rights) }
+}
+
+/// # Safety
+/// As `madvise(2)`.
+unsafe fn system_madvise(addr: *mut c_void, len: usize, advice: c_int) -> Result<(), Errno> {
+    // SAFETY: the caller's promise; libc's `syscall` is none that this library stands before.
+    let result = unsafe { libc::syscall(libc::SYS_madvise, addr, len, advice) };
+    of_syscall(result).map(drop)
+}
+
+/// # Safety
+/// As `mremap(2)`.
+unsafe fn system_mremap(
+    old: *mut c_void,
+    old_len: usize,
+    new_len: usize,
+    flags: c_int,
+    new: *mut c_void,
+) -> Result<*mut c_void, Errno> {
+    // SAFETY: the caller's promise; libc's `syscall` is none that this library stands before.
+    let result = unsafe { libc::syscall(libc::SYS_mremap, old, old_len, new_len, flags, new) };
+    of_syscall(result).map(|start| address(start.cast_unsigned() as usize))
+}
+
+fn of_syscall(result: libc::c_long) -> Result<libc::c_long, Errno> {
+    if result != -1 {
+        return Ok(result);
+    }
+    // SAFETY: the calling thread's own number.
+    let errno = unsafe { *libc::__errno_location() };
+    Err(Errno::from_raw_os_error(errno))
+}
+
+fn done(result: Result<(), Errno>) -> c_int {
+    result.map_or_else(|errno| failed(errno, -1), |()| 0)
+}
+
+/// Leaves the error where libc's callers look for it.
+pub(crate) fn failed<T>(errno: Errno, value: T) -> T {
+    // SAFETY: the calling thread's own number.
+    unsafe { *libc::__errno_location() = errno.raw_os_error() };
+    value
+}
+
+/// As MADV_DONTNEED, of locked pages too; newer than libc's list.
+const DONTNEED_LOCKED: c_int = 24;

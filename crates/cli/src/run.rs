@@ -1,0 +1,268 @@
+//! `farmem run`: an unmodified program whose large mappings and heap live in far memory. Exit code and output are the program's own.
+//!
+//! This process is the pager (docs/run.md): it starts the program with the preload library in its environment, serves the page faults of
+//! all its processes from here, and ends when the last of them has.
+
+mod program;
+
+use crate::args::Run;
+use crate::output::{self, Report};
+use crate::rack_file::{RackFile, Shape};
+use crate::supervisor::Supervisor;
+use crate::{End, Failure};
+use farmem::pager::{Guard, Pager, PagerOptions, PagerStats, Signals, call, guard};
+use farmem::{Placement, Rack, RackConfig, Transport, Waiting};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use rustix::thread::{sched_getaffinity, sched_setaffinity};
+use serde::Serialize;
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// Memory nodes of the rack that is started when none is named.
+const NODES: u8 = 2;
+/// The preload library's file, and the variable that says where it is when it is not beside the command.
+const LIBRARY: &str = "libfarmem_preload.so";
+const LIBRARY_VARIABLE: &str = "FARMEM_PRELOAD";
+
+/// What is printed when the program has ended.
+#[derive(Serialize)]
+struct Stats {
+    seconds: f64,
+    local_limit: u64,
+    largest_local_bytes: u64,
+    far_bytes: u64,
+    processes: u64,
+    forks: u64,
+    calls: u64,
+    faults: u64,
+    faults_zero: u64,
+    faults_far: u64,
+    faults_near: u64,
+    first_writes: u64,
+    fetches: u64,
+    bytes_fetched: u64,
+    evictions: u64,
+    write_backs: u64,
+    bytes_written_back: u64,
+}
+
+impl Report for Stats {
+    fn text(&self) -> String {
+        let row = |what: &str, n: u64| vec![what.to_owned(), output::count(n)];
+        let rows = [
+            row("local limit, bytes", self.local_limit),
+            row("  most that was here", self.largest_local_bytes),
+            row("far memory, bytes", self.far_bytes),
+            row("processes", self.processes),
+            row("  by fork", self.forks),
+            row("calls", self.calls),
+            row("faults", self.faults),
+            row("  at zeros", self.faults_zero),
+            row("  at far pages", self.faults_far),
+            row("  at pages still here", self.faults_near),
+            row("  first writes", self.first_writes),
+            row("fetches", self.fetches),
+            row("  bytes", self.bytes_fetched),
+            row("evictions", self.evictions),
+            row("write-backs", self.write_backs),
+            row("  bytes", self.bytes_written_back),
+        ];
+        format!("{}{:.2} s\n", output::table(&["farmem run", "count"], &rows), self.seconds)
+    }
+}
+
+/// `farmem guard`: started by `farmem run`, holds what must not close when that dies. Its standard input is the connection.
+pub(crate) fn run_guard() -> End {
+    guard(io::stdin());
+    End::Fine
+}
+
+pub(crate) fn run(args: &Run) -> Result<End, Failure> {
+    // Before any thread is started: what is sent to this process is for the program.
+    let signals = Signals::open().map_err(farmem::Error::from)?;
+    let (name, arguments) = args.command.split_first().expect("the parser wants a command");
+    let file = program::find(name)?;
+    program::check(&file)?;
+    let library = library()?;
+    let options = PagerOptions {
+        ahead: args.ahead,
+        threshold: args.threshold,
+        user_mode_only: args.user_mode_only,
+        ..PagerOptions::new(args.local)
+    };
+    if args.user_mode_only {
+        output::note("farmem: faults of user code only: system calls on far memory fail with EFAULT");
+    }
+    let everywhere = sched_getaffinity(None).ok();
+    let own = match &args.rack {
+        Some(_) => None,
+        None => Some(OwnRack::start(args.far)?),
+    };
+    let config = match (&args.rack, &own) {
+        (Some(file), _) => RackConfig::load(file)?,
+        (None, Some(own)) => own.file.config().clone(),
+        (None, None) => unreachable!("one of both"),
+    };
+    let client = Rack::running(config).client(&format!("run-{}", std::process::id()))?;
+    let mut pager = Pager::open(client, options).map_err(explain)?;
+    pager.guarded_by(start_guard()?);
+    let here = sched_getaffinity(None).ok();
+    // The program runs where this process was allowed to, not where the rack wants its clients.
+    everywhere.iter().for_each(|cpus| drop(sched_setaffinity(None, cpus)));
+    let start = Instant::now();
+    let mut child = Command::new(&file)
+        .arg0(name)
+        .args(arguments)
+        .env(call::VARIABLE, pager.invitation())
+        .env("LD_PRELOAD", preload(&library))
+        .spawn()
+        .map_err(|e| Failure::environment(format!("cannot start {}: {e}", file.display()), ""))?;
+    here.iter().for_each(|cpus| drop(sched_setaffinity(None, cpus)));
+    let served = serve(&mut pager, &child, &signals);
+    if served.is_err() {
+        // Whoever of it waits for a page waits in vain.
+        drop(child.kill());
+    }
+    let status = child.wait().map_err(|e| Failure::environment(format!("the program is lost: {e}"), ""))?;
+    if args.stats || args.json {
+        report(args, &pager.stats(), start.elapsed());
+    }
+    drop(pager);
+    drop(own);
+    served?;
+    Ok(End::Program(code(status)))
+}
+
+fn serve(pager: &mut Pager, child: &Child, signals: &Signals) -> Result<(), Failure> {
+    let pid = Pid::from_child(child);
+    let ended = pidfd_open(pid, PidfdFlags::empty())
+        .map_err(|e| Failure::environment(format!("the program cannot be watched: {e}"), ""))?;
+    let mut pass_on = || {
+        while let Some(came) = signals.next() {
+            // What a terminal sends has reached the program as well.
+            if came.by_process
+                && let Some(signal) = Signal::from_named_raw(came.signal)
+            {
+                // One that has ended minds no signal.
+                let _ = kill_process(pid, signal);
+            }
+        }
+    };
+    Ok(pager.serve(ended, signals, &mut pass_on)?)
+}
+
+/// As shells have it.
+fn code(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
+}
+
+fn report(args: &Run, stats: &PagerStats, took: Duration) {
+    let stats = Stats {
+        seconds: took.as_secs_f64(),
+        local_limit: args.local,
+        largest_local_bytes: stats.bytes_here_max,
+        far_bytes: stats.bytes_far,
+        processes: stats.processes,
+        forks: stats.forks,
+        calls: stats.calls,
+        faults: stats.faults,
+        faults_zero: stats.zeros,
+        faults_far: stats.missing,
+        faults_near: stats.near,
+        first_writes: stats.upgrades,
+        fetches: stats.fetches,
+        bytes_fetched: stats.bytes_fetched,
+        evictions: stats.evictions,
+        write_backs: stats.write_backs,
+        bytes_written_back: stats.bytes_written_back,
+    };
+    // Standard output is the program's.
+    let text =
+        if args.json { serde_json::to_string(&stats).expect("numbers and names") } else { stats.text() };
+    output::note(text.trim_end());
+}
+
+/// A rack for this run alone.
+struct OwnRack {
+    // Dropped in this order: the processes end before their directory goes.
+    _roles: Supervisor,
+    file: RackFile,
+}
+
+impl OwnRack {
+    fn start(far: u64) -> Result<Self, Failure> {
+        let memory = far.div_ceil(u64::from(NODES)).next_multiple_of(2 << 20);
+        let shape = Shape {
+            nodes: NODES,
+            memory,
+            transport: Transport::Shm,
+            waiting: Waiting::Block,
+            placement: Placement::SameCpu,
+        };
+        let file = RackFile::new("run", shape)?;
+        let roles = Supervisor::start(file.config().clone())?;
+        Ok(Self { _roles: roles, file })
+    }
+}
+
+fn start_guard() -> Result<Guard, Failure> {
+    let (ours, theirs) = Guard::open().map_err(farmem::Error::from)?;
+    let itself = std::env::current_exe()
+        .map_err(|e| Failure::environment(format!("cannot find the farmem command itself: {e}"), ""))?;
+    // Its own process group: what a terminal sends does not reach it.
+    let spawned =
+        Command::new(itself).arg("guard").stdin(Stdio::from(theirs)).stdout(Stdio::null()).process_group(0).spawn();
+    spawned.map_err(|e| Failure::environment(format!("cannot start a guard: {e}"), ""))?;
+    Ok(ours)
+}
+
+/// The preload library: named by the variable, or beside this command, or where cargo or a package puts it.
+fn library() -> Result<PathBuf, Failure> {
+    if let Some(named) = std::env::var_os(LIBRARY_VARIABLE) {
+        let path = PathBuf::from(named);
+        return if path.is_file() {
+            Ok(path)
+        } else {
+            Err(Failure::environment(
+                format!("{LIBRARY_VARIABLE} names {}, which is no file", path.display()),
+                "unset it, or name the library",
+            ))
+        };
+    }
+    let itself = std::env::current_exe().unwrap_or_default();
+    let beside = itself.parent().unwrap_or_else(|| Path::new("."));
+    // Cargo's own copy first: the one beside the command may be of an earlier build.
+    let places = ["deps", "", "../lib/farmem"].map(|place| beside.join(place).join(LIBRARY));
+    places.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {
+        Failure::environment(
+            format!("{LIBRARY} is neither in {} nor in ../lib/farmem beside it", beside.display()),
+            format!("build it with `cargo build -p farmem-capi`, or say in {LIBRARY_VARIABLE} where it is"),
+        )
+    })
+}
+
+/// Ours, and behind it what the user wants preloaded.
+fn preload(library: &Path) -> OsString {
+    let mut value = library.as_os_str().to_owned();
+    if let Some(theirs) = std::env::var_os("LD_PRELOAD").filter(|theirs| !theirs.is_empty()) {
+        value.push(":");
+        value.push(theirs);
+    }
+    value
+}
+
+/// Adds what else could be done to what the error says.
+fn explain(error: farmem::Error) -> Failure {
+    let remedy = error.remedy();
+    if error.to_string().contains("userfaultfd") {
+        let more = "or `farmem run --user-mode-only`, for programs that hand no far memory to system calls";
+        let remedy = if remedy.is_empty() { more.to_owned() } else { format!("{remedy}; {more}") };
+        return Failure::environment(error.to_string(), remedy);
+    }
+    Failure::Farmem(error)
+}

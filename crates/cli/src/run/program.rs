@@ -1,0 +1,120 @@
+//! What is said before a program is started that cannot have far memory: the preload library would not be loaded, silently.
+
+use crate::Failure;
+use object::Endianness;
+use object::elf::{FileHeader64, PT_INTERP};
+use object::read::elf::{FileHeader as _, ProgramHeader as _};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, Metadata};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+/// Scripts whose interpreter is a script again, as the kernel follows them.
+const SCRIPTS_MAX: u32 = 4;
+const SETUID: u32 = 0o4000;
+const SETGID: u32 = 0o2000;
+const EXECUTABLE: u32 = 0o111;
+
+/// The file that a shell would run for this name.
+pub(super) fn find(name: &OsStr) -> Result<PathBuf, Failure> {
+    if name.as_bytes().contains(&b'/') {
+        return Ok(PathBuf::from(name));
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/local/bin:/usr/bin:/bin"));
+    let runs = |file: &PathBuf| {
+        fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & EXECUTABLE != 0)
+    };
+    std::env::split_paths(&path).map(|place| place.join(name)).find(runs).ok_or_else(|| {
+        Failure::environment(
+            format!("there is no program {}", name.display()),
+            "give its path, or one that is in PATH",
+        )
+    })
+}
+
+/// Refuses a program that would run without far memory.
+pub(super) fn check(file: &Path) -> Result<(), Failure> {
+    let mut file = file.to_owned();
+    for _ in 0..SCRIPTS_MAX {
+        let at = |e: &dyn std::fmt::Display| {
+            Failure::environment(format!("{}: {e}", file.display()), "name a program that can be run")
+        };
+        let meta = fs::metadata(&file).map_err(|e| at(&e))?;
+        let bytes = fs::read(&file).map_err(|e| at(&e))?;
+        match bytes.strip_prefix(b"#!") {
+            Some(rest) => file = interpreter(rest).ok_or_else(|| at(&"its first line names no interpreter"))?,
+            None => return check_binary(&file, &meta, &bytes),
+        }
+    }
+    Err(Failure::environment(format!("{}: too many scripts run each other", file.display()), ""))
+}
+
+/// Of a script's first line.
+fn interpreter(rest: &[u8]) -> Option<PathBuf> {
+    let line = rest.split(|&byte| byte == b'\n').next()?.trim_ascii();
+    let name = line.split(|byte| byte.is_ascii_whitespace()).next().filter(|name| !name.is_empty())?;
+    Some(PathBuf::from(OsStr::from_bytes(name)))
+}
+
+fn check_binary(file: &Path, meta: &Metadata, bytes: &[u8]) -> Result<(), Failure> {
+    let refuse = |why: &str, remedy: &str| Err(Failure::environment(format!("{} {why}", file.display()), remedy));
+    let of_another = meta.uid() != rustix::process::geteuid().as_raw();
+    let mode = meta.permissions().mode();
+    if (mode & SETUID != 0 && of_another) || mode & SETGID != 0 {
+        let remedy = "run a copy of it without these bits";
+        return refuse("runs with another user's rights: the system loads no library of ours into it", remedy);
+    }
+    let Ok(header) = FileHeader64::<Endianness>::parse(bytes) else {
+        let remedy = "farmem runs dynamically linked 64-bit programs, and scripts of such interpreters";
+        return refuse("is not a 64-bit ELF program, nor a script that begins with #!", remedy);
+    };
+    let headers = header.endian().and_then(|endian| Ok((endian, header.program_headers(endian, bytes)?)));
+    let Ok((endian, headers)) = headers else {
+        return refuse("is not a whole ELF program", "is the file damaged?");
+    };
+    let loader = headers.iter().find(|header| header.p_type(endian) == PT_INTERP);
+    let loader = loader.and_then(|header| header.interpreter(endian, bytes).ok().flatten());
+    let Some(loader) = loader else {
+        let remedy = "link it dynamically: far memory comes into a program by a preloaded library";
+        return refuse("is statically linked, so no library can be loaded into it", remedy);
+    };
+    let loader = Path::new(OsStr::from_bytes(loader));
+    if !loader.exists() {
+        return refuse(&format!("wants the dynamic linker {}, which is not there", loader.display()), "install its libc");
+    }
+    if loader.to_string_lossy().contains("musl") {
+        return refuse("is linked with musl; the preload library is for glibc", "use a build for glibc");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_first_line_names_an_interpreter() {
+        let of = |line: &[u8]| interpreter(line).map(|path| path.display().to_string());
+        assert_eq!(of(b"/bin/sh\nmore"), Some("/bin/sh".into()));
+        assert_eq!(of(b" /usr/bin/env python3 -I\n"), Some("/usr/bin/env".into()));
+        assert_eq!(of(b"\n"), None);
+        assert_eq!(of(b""), None);
+    }
+
+    #[test]
+    fn programs_are_found_as_a_shell_does() {
+        assert_eq!(find(OsStr::new("./here")).unwrap(), PathBuf::from("./here"));
+        assert!(find(OsStr::new("sh")).unwrap().ends_with("sh"));
+        assert!(find(OsStr::new("no such program")).is_err());
+    }
+
+    /// This test is dynamically linked, and so is the shell; a text is no program.
+    #[test]
+    fn what_can_be_served_is_told_from_what_cannot() {
+        assert!(check(&std::env::current_exe().unwrap()).is_ok());
+        assert!(check(Path::new("/bin/sh")).is_ok());
+        assert!(check(Path::new("/etc/passwd")).is_err());
+        assert!(check(Path::new("/nonexistent")).is_err());
+    }
+}

@@ -1,0 +1,210 @@
+//! What a process asks for through a mailbox: addresses, and what is to become of those it has.
+
+use super::frames::{Held, Owner};
+use super::spans::Kind;
+use super::table::{Entry, Here};
+use super::{Pager, errno};
+use farmem_io::pages::remote::Lost;
+use farmem_io::pages::remote::call::{Call, ELSEWHERE, bell, resize};
+use farmem_wire::message::{Access, PAGE_LEN};
+use std::ops::Range;
+
+/// What a call answers: a value, or a status that is none.
+type Answer = Result<u64, u64>;
+
+impl Pager {
+    /// A thread writes to a bell: answers its call, and lets the write pass.
+    pub(super) fn rang(&mut self, key: u32, page: u64, thread: u32) {
+        let Some(process) = self.processes.get(&key) else { return };
+        let Ok(page_number) = usize::try_from(page) else { return };
+        let Some(mailbox) = page_number.checked_sub(1).map(|bell| bell / 2) else { return };
+        let (number, call) = process.remote.call(mailbox);
+        // A signal makes a thread ring again; then it is answered already.
+        if number != process.called[mailbox] && bell(mailbox, number) == page_number {
+            let answer = call.map_or(Err(errno::INVAL), |call| self.carry_out(key, call, thread));
+            let Some(process) = self.processes.get_mut(&key) else { return };
+            process.called[mailbox] = number;
+            let (status, value) = answer.map_or_else(|status| (status, 0), |value| (0, value));
+            process.remote.answer(mailbox, status, value);
+            self.stats.calls += 1;
+            let next = bell(mailbox, number + 1) as u64;
+            self.served(key, next, |remote| remote.freeze(next..next + 1));
+        }
+        self.served(key, page, |remote| remote.allow(page));
+    }
+
+    fn carry_out(&mut self, key: u32, call: Call, thread: u32) -> Answer {
+        match call {
+            Call::Map { len, protection } => self.map(key, len, protection),
+            Call::Renew { start, len, protection } => {
+                let pages = self.range(key, start, len)?;
+                self.drop_pages(key, pages.clone());
+                self.set_span(key, pages, Some(Kind::Far { protection }));
+                Ok(0)
+            }
+            Call::Unmap { start, len } => {
+                let pages = self.range(key, start, len)?;
+                self.drop_pages(key, pages.clone());
+                if self.is_elsewhere(key, pages.clone()) {
+                    self.set_span(key, pages, Some(Kind::Elsewhere));
+                    return Err(ELSEWHERE);
+                }
+                self.set_span(key, pages, None);
+                Ok(0)
+            }
+            Call::Drop { start, len } => {
+                let pages = self.range(key, start, len)?;
+                self.drop_pages(key, pages);
+                Ok(0)
+            }
+            Call::Protect { start, len, protection } => {
+                let pages = self.range(key, start, len)?;
+                let far = self.processes[&key].spans.within(pages);
+                let far: Vec<_> = far.filter(|(_, kind)| *kind != Kind::Elsewhere).collect();
+                for (span, _) in far {
+                    self.set_span(key, span, Some(Kind::Far { protection }));
+                }
+                Ok(0)
+            }
+            Call::Resize { start, len, new_len, how } => self.resize(key, (start, len), new_len, how),
+            Call::Replace { start, len } => {
+                let pages = self.range(key, start, len)?;
+                self.drop_pages(key, pages.clone());
+                self.set_span(key, pages, Some(Kind::Elsewhere));
+                Ok(0)
+            }
+            Call::Fork => self.snapshot(key, thread),
+            Call::Forked => {
+                self.forked(key);
+                Ok(0)
+            }
+        }
+    }
+
+    fn map(&mut self, key: u32, len: u64, protection: u64) -> Answer {
+        let count = len.div_ceil(PAGE_LEN as u64);
+        let process = &self.processes[&key];
+        let first = process.spans.gap(count.max(1)).ok_or(errno::NOMEM)?;
+        let address = process.remote.address(first);
+        self.set_span(key, first..first + count.max(1), Some(Kind::Far { protection }));
+        Ok(address)
+    }
+
+    /// Bytes at more, fewer or other addresses. The value's low bits are the protection.
+    fn resize(&mut self, key: u32, (start, len): (u64, u64), new_len: u64, how: u64) -> Answer {
+        let old = self.range(key, start, len)?;
+        let process = &self.processes[&key];
+        let Some((span, Kind::Far { protection })) = process.spans.at(old.start) else { return Err(ELSEWHERE) };
+        if span.end < old.end || new_len == 0 {
+            return Err(errno::FAULT);
+        }
+        let count = new_len.div_ceil(PAGE_LEN as u64);
+        let kind = Kind::Far { protection };
+        let end = old.start + count;
+        let value = |pager: &Self, page: u64| Ok(pager.processes[&key].remote.address(page) | protection);
+        if how < resize::FIXED_MIN {
+            if end <= old.end {
+                if end < old.end {
+                    self.drop_pages(key, end..old.end);
+                    self.set_span(key, end..old.end, None);
+                }
+                return value(self, old.start);
+            }
+            let fits = end <= process.remote.pages() && process.spans.within(old.end..end).next().is_none();
+            if fits {
+                self.set_span(key, old.end..end, Some(kind));
+                return value(self, old.start);
+            }
+            if how == resize::IN_PLACE {
+                return Err(errno::NOMEM);
+            }
+        }
+        let first = if how < resize::FIXED_MIN {
+            process.spans.gap(count).ok_or(errno::NOMEM)?
+        } else {
+            let new = self.range(key, how, new_len)?;
+            if new.start < old.end && old.start < new.end || self.is_elsewhere(key, new.clone()) {
+                return Err(errno::INVAL);
+            }
+            self.drop_pages(key, new.clone());
+            new.start
+        };
+        self.set_span(key, first..first + count, Some(kind));
+        self.move_pages(key, old.clone(), first..first + count);
+        self.drop_pages(key, old.clone());
+        self.set_span(key, old, None);
+        value(self, first)
+    }
+
+    /// Pages get other numbers; those beyond the new ones stay.
+    fn move_pages(&mut self, key: u32, from: Range<u64>, to: Range<u64>) {
+        let end = from.end.min(from.start + (to.end - to.start));
+        let mut at = from.start;
+        while let Some(page) = self.processes[&key].table.next(at..end) {
+            at = page + 1;
+            let new = page - from.start + to.start;
+            let entry = self.entry(key, page);
+            let here = match entry.here {
+                Here::No => Here::No,
+                Here::Pool(place) => {
+                    let resting = self.pool.at(place);
+                    let owner = Some(Owner { process: key, page: new });
+                    self.pool.set(place, super::frames::Resting { owner, ..resting });
+                    entry.here
+                }
+                Here::Frame(frame) => self.move_frame(key, page, new, frame),
+            };
+            self.set_entry(key, page, Entry { slot: None, here: Here::No });
+            self.set_entry(key, new, Entry { here, ..entry });
+        }
+    }
+
+    /// The bytes of a page that is here, at other addresses of its process.
+    fn move_frame(&mut self, key: u32, page: u64, new: u64, frame: u32) -> Here {
+        let (_, held) = self.frames.at(frame);
+        let access = match held {
+            // The READ's bytes are for the old page: the new one is fetched when it is touched.
+            Held::Fetching { .. } => {
+                self.frames.remove(frame);
+                return Here::No;
+            }
+            Held::Dirty => Access::Modified,
+            Held::Clean | Held::Owed => Access::Shared,
+        };
+        let mut bytes = [0; PAGE_LEN];
+        let remote = &self.processes[&key].remote;
+        // The program moves it, so it does not write to it.
+        remote.read(page, &mut bytes);
+        remote.discard(page..page + 1);
+        if remote.install(new, &bytes, access) == Err(Lost::Gone) {
+            self.gone.push(key);
+        }
+        self.frames.rename(frame, new);
+        Here::Frame(frame)
+    }
+
+    /// The pages' bytes are not needed any more.
+    fn drop_pages(&mut self, key: u32, pages: Range<u64>) {
+        if self.processes[&key].table.next(pages.clone()).is_some() {
+            self.forget(key, pages.clone());
+            self.processes[&key].remote.discard(pages.clone());
+        }
+        // A thread that waited for one of them tries again, and finds what is there now.
+        if self.processes[&key].remote.wake(pages) == Err(Lost::Gone) {
+            self.gone.push(key);
+        }
+    }
+
+    fn range(&self, key: u32, start: u64, len: u64) -> Result<Range<u64>, u64> {
+        let range = self.processes[&key].remote.range(start, len);
+        range.filter(|range| !range.is_empty()).ok_or(errno::INVAL)
+    }
+
+    fn set_span(&mut self, key: u32, pages: Range<u64>, kind: Option<Kind>) {
+        self.processes.get_mut(&key).expect("it called a moment ago").spans.set(pages, kind);
+    }
+
+    fn is_elsewhere(&self, key: u32, pages: Range<u64>) -> bool {
+        self.processes[&key].spans.within(pages).any(|(_, kind)| kind == Kind::Elsewhere)
+    }
+}

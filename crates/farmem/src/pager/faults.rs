@@ -1,0 +1,397 @@
+//! A fault, and how its page comes: as zeros, from the pool, from another process, or from far memory.
+
+use super::frames::{Held, Owner, Pooled, Resting};
+use super::slots::{Home, Slot};
+use super::spans::Kind;
+use super::table::{Entry, Here};
+use super::{AHEAD_MAX, Pager, Purpose, TRIES_MAX};
+use crate::client::{Completed, Ticket};
+use farmem_host::Op;
+use farmem_io::pages::remote::Lost;
+use farmem_io::pages::remote::call::CONTROL_PAGES;
+use farmem_io::pages::{Fault, ReadAhead as _};
+use farmem_wire::message::{Access, PAGE_LEN};
+use std::ops::Range;
+
+impl Pager {
+    /// Serves a thread that waits; false when there is no room for its page yet.
+    pub(super) fn fault(&mut self, key: u32, page: u64, fault: Fault) -> bool {
+        let Some(process) = self.processes.get_mut(&key) else { return true };
+        if page < CONTROL_PAGES as u64 {
+            self.rang(key, page, fault.thread);
+            return true;
+        }
+        if process.forking.is_some_and(|thread| thread != fault.thread) {
+            process.deferred.push((page, fault));
+            return true;
+        }
+        let Some((span, Kind::Far { .. })) = process.spans.at(page) else {
+            // Unmapped since: the thread finds that out.
+            self.served(key, page, |remote| remote.wake(page..page + 1));
+            return true;
+        };
+        let entry = process.table.get(page);
+        match (entry.here, entry.slot) {
+            (Here::Frame(frame), _) => self.at_frame(key, page, frame, fault.write),
+            (Here::Pool(_), _) => self.from_pool(key, page, fault.write),
+            (Here::No, None) => self.zeros(key, page, span, fault.write),
+            (Here::No, Some(slot)) => match self.slots.home(slot) {
+                Home::Far => self.fetch(key, page, span, fault.write),
+                Home::Frame(_) | Home::Pool(_) => self.copy(key, page, fault.write),
+            },
+        }
+    }
+
+    /// The page is in the program, or on its way.
+    fn at_frame(&mut self, key: u32, page: u64, frame: u32, write: bool) -> bool {
+        let (_, held) = self.frames.at(frame);
+        let next = match held {
+            Held::Fetching { ticket, write: before } => {
+                self.frames.set(frame, Held::Fetching { ticket, write: before || write });
+                return true;
+            }
+            Held::Dirty => Held::Dirty,
+            Held::Clean | Held::Owed if !write => held,
+            Held::Clean => {
+                self.own(key, page);
+                Held::Dirty
+            }
+            Held::Owed => {
+                if !self.disown(key, page, frame) {
+                    return false;
+                }
+                Held::Dirty
+            }
+        };
+        self.stats.upgrades += u64::from(next != held);
+        self.frames.set(frame, next);
+        let access = if next == Held::Dirty { Access::Modified } else { Access::Shared };
+        self.served(key, page, |remote| remote.mend(page, access));
+        true
+    }
+
+    /// The page is about to be written: it gets a slot of its own when others have its slot too.
+    fn own(&mut self, key: u32, page: u64) {
+        let entry = self.entry(key, page);
+        if let Some(slot) = entry.slot
+            && self.slots.owners(slot) > 1
+        {
+            self.slots.leave(slot);
+            self.set_entry(key, page, Entry { slot: None, ..entry });
+        }
+    }
+
+    /// As [`Pager::own`], of a page whose frame has what the slot is to have: other owners find that in the pool. False without room.
+    fn disown(&mut self, key: u32, page: u64, frame: u32) -> bool {
+        let entry = self.entry(key, page);
+        let slot = entry.slot.expect("an owed page has a slot");
+        assert_eq!(self.slots.home(slot), Home::Frame(frame), "the frame is the slot's home");
+        if self.slots.owners(slot) == 1 {
+            self.slots.set_home(slot, Home::Far);
+            return true;
+        }
+        self.look_for_the_gone();
+        if !self.processes.contains_key(&key) {
+            return true;
+        }
+        if self.slots.owners(slot) == 1 {
+            self.slots.set_home(slot, Home::Far);
+            return true;
+        }
+        let Some(place) = self.place() else { return false };
+        self.processes[&key].remote.read(page, self.pool.bytes_mut(place));
+        self.into_pool(place, slot, None);
+        self.slots.leave(slot);
+        self.set_entry(key, page, Entry { slot: None, ..entry });
+        true
+    }
+
+    /// A page that rests, or waits to be written.
+    fn from_pool(&mut self, key: u32, page: u64, write: bool) -> bool {
+        if self.room(1) == 0 {
+            return false;
+        }
+        // Making room may have let it go.
+        let entry = self.entry(key, page);
+        let Here::Pool(place) = entry.here else { return self.again(key, page, write) };
+        let Resting { slot, state, .. } = self.pool.at(place);
+        let access = if write { Access::Modified } else { Access::Shared };
+        let Some(process) = self.processes.get(&key) else { return true };
+        let result = process.remote.install(page, self.pool.bytes(place), access);
+        if !self.installed(key, result) {
+            return true;
+        }
+        self.stats.near += 1;
+        let alone = self.slots.owners(slot) == 1;
+        let (held, keeps) = match (state, write) {
+            (Pooled::Clean, false) => (Held::Clean, false),
+            (Pooled::Clean, true) => (Held::Dirty, false),
+            (Pooled::Unsent, false) => (Held::Owed, false),
+            (Pooled::Unsent, true) => (Held::Dirty, !alone),
+            (Pooled::Sent, false) => (Held::Clean, true),
+            (Pooled::Sent, true) => (Held::Dirty, true),
+        };
+        let frame = self.frames.insert(Owner { process: key, page }, held);
+        self.set_entry(key, page, Entry { here: Here::Frame(frame), ..entry });
+        if keeps {
+            self.pool.set(place, Resting { slot, owner: None, state });
+        } else {
+            self.pool.remove(place);
+        }
+        match held {
+            Held::Owed => self.slots.set_home(slot, Home::Frame(frame)),
+            _ if state == Pooled::Unsent && !keeps => self.slots.set_home(slot, Home::Far),
+            _ => {}
+        }
+        if write {
+            self.own(key, page);
+        }
+        true
+    }
+
+    /// A page nobody has written to yet, with those behind it that a stream is about to reach.
+    fn zeros(&mut self, key: u32, page: u64, span: Range<u64>, write: bool) -> bool {
+        let process = self.processes.get_mut(&key).expect("it was there a moment ago");
+        let end = process.streams.propose(page).end.min(span.end).min(page + AHEAD_MAX);
+        let nowhere = |page: &u64| process.table.next(*page..*page + 1).is_none();
+        let behind = (page + 1..end).take_while(nowhere).count();
+        let count = self.room(1 + behind);
+        if count == 0 {
+            return false;
+        }
+        let Some(process) = self.processes.get(&key) else { return true };
+        let result = process.remote.install(page, &self.zeros[..count * PAGE_LEN], Access::Modified);
+        if !self.installed(key, result) {
+            return true;
+        }
+        for page in page..page + count as u64 {
+            let frame = self.frames.insert(Owner { process: key, page }, Held::Dirty);
+            self.set_entry(key, page, Entry { slot: None, here: Here::Frame(frame) });
+        }
+        let _ = write; // zeros that are only read are found to be zeros when they go
+        self.stats.zeros += 1;
+        true
+    }
+
+    /// A page whose bytes another process has here, or the pool for it.
+    fn copy(&mut self, key: u32, page: u64, write: bool) -> bool {
+        if self.room(1) == 0 {
+            return false;
+        }
+        let entry = self.entry(key, page);
+        let (Here::No, Some(slot)) = (entry.here, entry.slot) else { return self.again(key, page, write) };
+        let mut bytes = [0; PAGE_LEN];
+        match self.slots.home(slot) {
+            Home::Far => return self.again(key, page, write),
+            Home::Pool(place) => bytes.copy_from_slice(self.pool.bytes(place)),
+            Home::Frame(frame) => {
+                let (owner, _) = self.frames.at(frame);
+                self.processes[&owner.process].remote.read(owner.page, &mut bytes);
+            }
+        }
+        let access = if write { Access::Modified } else { Access::Shared };
+        let Some(process) = self.processes.get(&key) else { return true };
+        let result = process.remote.install(page, &bytes, access);
+        if self.installed(key, result) {
+            let held = if write { Held::Dirty } else { Held::Clean };
+            let frame = self.frames.insert(Owner { process: key, page }, held);
+            self.set_entry(key, page, Entry { here: Here::Frame(frame), ..entry });
+            if write {
+                self.own(key, page);
+            }
+            self.stats.near += 1;
+        }
+        true
+    }
+
+    /// Starts a READ for a page, with those behind it that a stream is about to reach and that lie behind it in far memory.
+    fn fetch(&mut self, key: u32, page: u64, span: Range<u64>, write: bool) -> bool {
+        if self.failed.is_some() {
+            self.poison(key, page);
+            return true;
+        }
+        let process = self.processes.get_mut(&key).expect("it was there a moment ago");
+        let end = process.streams.propose(page).end.min(span.end).min(page + AHEAD_MAX);
+        let wanted = self.run(key, page, end);
+        let count = (self.room(wanted) as u64).min(wanted as u64);
+        if count == 0 {
+            return false;
+        }
+        // Making room may have changed what is far.
+        let Some(Entry { here: Here::No, slot: Some(slot) }) = self.find(key, page) else {
+            return self.again(key, page, write);
+        };
+        let count = count.min(self.run(key, page, page + count) as u64);
+        self.stats.missing += 1;
+        self.read(key, page, count, slot, write, 0);
+        true
+    }
+
+    /// Pages from `page` on, before `end`, that are far and lie together there.
+    fn run(&self, key: u32, page: u64, end: u64) -> usize {
+        let mut slot = self.entry(key, page).slot;
+        let mut count = 1;
+        for next in page + 1..end {
+            slot = slot.and_then(|slot| self.slots.behind(slot));
+            let entry = self.entry(key, next);
+            let far = entry.here == Here::No && entry.slot.is_some() && entry.slot == slot;
+            if !far || slot.is_some_and(|slot| self.slots.home(slot) != Home::Far) {
+                break;
+            }
+            count += 1;
+        }
+        count
+    }
+
+    fn read(&mut self, key: u32, page: u64, count: u64, slot: Slot, write: bool, tries: u32) {
+        let len = usize::try_from(count).expect("at most AHEAD_MAX") * PAGE_LEN;
+        let buf = self.client.buffer(len);
+        let ticket = match self.client.submit(Op::Read { addr: self.slots.addr(slot), buf }) {
+            Ok(ticket) => ticket,
+            Err(error) => {
+                self.fail(error);
+                return self.poison(key, page);
+            }
+        };
+        self.stats.fetches += u64::from(tries == 0);
+        for page in page..page + count {
+            // A stream of writes goes on as one: pages beside the one that faulted come writable too.
+            let held = Held::Fetching { ticket, write };
+            let frame = self.frames.insert(Owner { process: key, page }, held);
+            let entry = self.entry(key, page);
+            self.set_entry(key, page, Entry { here: Here::Frame(frame), ..entry });
+        }
+        self.under_way.push((ticket, Purpose::Fetch { process: key, page, count, slot, tries }));
+        self.fetching += 1;
+    }
+
+    /// A READ has ended: its pages come into the program, but for those that it has given up meanwhile.
+    pub(super) fn fetched(
+        &mut self,
+        ticket: Ticket,
+        (key, first, count): (u32, u64, u64),
+        (slot, tries): (Slot, u32),
+        completed: Completed,
+    ) {
+        let Completed { result, buf, .. } = completed;
+        if let Err(error) = result {
+            self.client.recycle(buf);
+            let wanted = self.not_fetched_yet(ticket, key, first, count);
+            if tries + 1 < TRIES_MAX && wanted.len() as u64 == count {
+                let write = self.give_up_frames(key, &wanted);
+                return self.read(key, first, count, slot, write, tries + 1);
+            }
+            self.fail(error);
+            return self.not_fetched(ticket, key, first, count);
+        }
+        self.stats.bytes_fetched += buf.len() as u64;
+        let wanted = self.not_fetched_yet(ticket, key, first, count);
+        for run in wanted.chunk_by(|a, b| a.0 + 1 == b.0) {
+            let writes = run.iter().filter(|(_, _, write)| *write).count();
+            let all = writes == run.len();
+            let access = if all { Access::Modified } else { Access::Shared };
+            let (start, end) = (run[0].0 - first, run[run.len() - 1].0 + 1 - first);
+            let bytes = &buf[place(start) * PAGE_LEN..place(end) * PAGE_LEN];
+            let Some(process) = self.processes.get(&key) else { break };
+            let result = process.remote.install(run[0].0, bytes, access);
+            if !self.installed(key, result) {
+                for &(page, frame, _) in run {
+                    self.frames.remove(frame);
+                    let entry = self.entry(key, page);
+                    self.set_entry(key, page, Entry { here: Here::No, ..entry });
+                }
+                continue;
+            }
+            for &(page, frame, write) in run {
+                self.frames.set(frame, if write { Held::Dirty } else { Held::Clean });
+                if write {
+                    self.own(key, page);
+                }
+                if write && !all {
+                    self.served(key, page, |remote| remote.allow(page));
+                }
+            }
+        }
+        self.client.recycle(buf);
+    }
+
+    /// Pages that wait for this READ: number, frame, and whether somebody wants to write.
+    fn not_fetched_yet(&self, ticket: Ticket, key: u32, first: u64, count: u64) -> Vec<(u64, u32, bool)> {
+        let waits = |page: u64| match self.find(key, page)?.here {
+            Here::Frame(frame) => match self.frames.at(frame).1 {
+                Held::Fetching { ticket: of, write } if of == ticket => Some((page, frame, write)),
+                _ => None,
+            },
+            _ => None,
+        };
+        (first..first + count).filter_map(waits).collect()
+    }
+
+    fn give_up_frames(&mut self, key: u32, pages: &[(u64, u32, bool)]) -> bool {
+        for &(page, frame, _) in pages {
+            self.frames.remove(frame);
+            let entry = self.entry(key, page);
+            self.set_entry(key, page, Entry { here: Here::No, ..entry });
+        }
+        pages.iter().any(|(_, _, write)| *write)
+    }
+
+    pub(super) fn not_fetched(&mut self, ticket: Ticket, key: u32, first: u64, count: u64) {
+        let wanted = self.not_fetched_yet(ticket, key, first, count);
+        self.give_up_frames(key, &wanted);
+        for (page, _, _) in wanted {
+            self.poison(key, page);
+        }
+    }
+
+    /// What was to be done has changed while room was made.
+    fn again(&mut self, key: u32, page: u64, write: bool) -> bool {
+        let cause = farmem_io::pages::Cause::Missing;
+        self.fault(key, page, Fault { addr: 0, cause, write, thread: self.forker(key) })
+    }
+
+    /// The thread that forks, or 0.
+    fn forker(&self, key: u32) -> u32 {
+        self.processes.get(&key).and_then(|process| process.forking).unwrap_or(0)
+    }
+
+    pub(super) fn find(&self, key: u32, page: u64) -> Option<Entry> {
+        self.processes.get(&key).map(|process| process.table.get(page))
+    }
+
+    pub(super) fn entry(&self, key: u32, page: u64) -> Entry {
+        self.processes[&key].table.get(page)
+    }
+
+    pub(super) fn set_entry(&mut self, key: u32, page: u64, entry: Entry) {
+        self.processes.get_mut(&key).expect("a process that is served").table.set(page, entry);
+    }
+
+    /// True when a page came into the program. One whose addresses the program has mapped to something else needs none.
+    fn installed(&mut self, key: u32, result: Result<(), Lost>) -> bool {
+        if result == Err(Lost::Gone) {
+            self.gone.push(key);
+        }
+        result.is_ok()
+    }
+
+    /// Lets a thread go on.
+    pub(super) fn served(
+        &mut self,
+        key: u32,
+        page: u64,
+        how: impl FnOnce(&farmem_io::pages::remote::Remote) -> Result<(), Lost>,
+    ) {
+        let Some(process) = self.processes.get(&key) else { return };
+        match how(&process.remote) {
+            Err(Lost::Gone) => self.gone.push(key),
+            // Whatever is there now does not wait for us.
+            Err(Lost::Remapped(_)) => drop(process.remote.wake(page..page + 1)),
+            Ok(()) => {}
+        }
+    }
+}
+
+fn place(n: u64) -> usize {
+    usize::try_from(n).expect("pages of one READ")
+}

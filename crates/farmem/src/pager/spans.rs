@@ -1,0 +1,137 @@
+//! Which addresses of a process are in use, and for what. Pure.
+//!
+//! Key type: [`Spans`]. Neighbours of one kind are one span, so a heap that grows piece by piece stays one entry.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// What addresses are used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// Far memory, of which the program may do this.
+    Far { protection: u64 },
+    /// Something else that the program mapped there: not ours any more.
+    Elsewhere,
+}
+
+/// Pages in use. Those that are in no span are free.
+#[derive(Clone, Debug)]
+pub(super) struct Spans {
+    whole: Range<u64>,
+    /// By their first page: the page behind them, and what they are.
+    spans: BTreeMap<u64, (u64, Kind)>,
+}
+
+impl Spans {
+    /// None of `whole` in use.
+    pub(super) const fn new(whole: Range<u64>) -> Self {
+        Self { whole, spans: BTreeMap::new() }
+    }
+
+    /// The first of `count` free pages that lie together.
+    pub(super) fn gap(&self, count: u64) -> Option<u64> {
+        let mut at = self.whole.start;
+        for (&start, &(end, _)) in &self.spans {
+            if start - at >= count {
+                return Some(at);
+            }
+            at = end;
+        }
+        (self.whole.end - at >= count).then_some(at)
+    }
+
+    /// What the pages are used for from now on: `None` for nothing.
+    pub(super) fn set(&mut self, pages: Range<u64>, kind: Option<Kind>) {
+        assert!(pages.start < pages.end && self.whole.start <= pages.start && pages.end <= self.whole.end);
+        self.cut(pages.start);
+        self.cut(pages.end);
+        while let Some((&start, _)) = self.spans.range(pages.clone()).next() {
+            self.spans.remove(&start);
+        }
+        let Some(kind) = kind else { return };
+        let Range { mut start, mut end } = pages;
+        if let Some((&before, &(behind, of))) = self.spans.range(..start).next_back()
+            && behind == start
+            && of == kind
+        {
+            start = before;
+        }
+        if let Some(&(behind, of)) = self.spans.get(&end)
+            && of == kind
+        {
+            self.spans.remove(&end);
+            end = behind;
+        }
+        self.spans.insert(start, (end, kind));
+    }
+
+    /// The span that a page is in.
+    pub(super) fn at(&self, page: u64) -> Option<(Range<u64>, Kind)> {
+        let (&start, &(end, kind)) = self.spans.range(..=page).next_back()?;
+        (page < end).then_some((start..end, kind))
+    }
+
+    /// What of `pages` is in use, cut to it.
+    pub(super) fn within(&self, pages: Range<u64>) -> impl Iterator<Item = (Range<u64>, Kind)> {
+        let first = self.at(pages.start).map_or(pages.start, |(span, _)| span.start);
+        self.spans
+            .range(first..pages.end)
+            .map(move |(&start, &(end, kind))| (start.max(pages.start)..end.min(pages.end), kind))
+    }
+
+    /// All of it.
+    pub(super) fn all(&self) -> impl Iterator<Item = (Range<u64>, Kind)> {
+        self.spans.iter().map(|(&start, &(end, kind))| (start..end, kind))
+    }
+
+    /// Lets a span end at `page`, if one reaches over it.
+    fn cut(&mut self, page: u64) {
+        if let Some((&start, &(end, kind))) = self.spans.range(..page).next_back()
+            && page < end
+        {
+            self.spans.insert(start, (page, kind));
+            self.spans.insert(page, (end, kind));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const PAGES: u64 = 24;
+
+    fn kind(n: u64) -> Option<Kind> {
+        match n {
+            0 => None,
+            1 => Some(Kind::Elsewhere),
+            protection => Some(Kind::Far { protection }),
+        }
+    }
+
+    proptest! {
+        /// Every answer is that of a plain list of pages; neighbours of one kind are one span.
+        #[test]
+        fn as_a_list_of_pages(sets in proptest::collection::vec((0..PAGES, 1..PAGES, 0_u64..4), 0..40), want in 1..PAGES) {
+            let mut spans = Spans::new(0..PAGES);
+            let mut plain = [None; PAGES as usize];
+            for (start, count, n) in sets {
+                let end = (start + count).min(PAGES);
+                spans.set(start..end, kind(n));
+                plain[start as usize..end as usize].fill(kind(n));
+            }
+            for page in 0..PAGES {
+                prop_assert_eq!(spans.at(page).map(|(_, kind)| kind), plain[page as usize]);
+            }
+            let runs = plain.chunk_by(|a, b| a == b).filter(|run| run[0].is_some()).count();
+            prop_assert_eq!(spans.all().count(), runs);
+            let free = |start: u64| plain[start as usize..(start + want) as usize].iter().all(Option::is_none);
+            prop_assert_eq!(spans.gap(want), (0..=PAGES - want).find(|&start| free(start)));
+            let some = want / 2..want;
+            let used: u64 = spans.within(some.clone()).map(|(span, _)| span.end - span.start).sum();
+            let plain_used = plain[some.start as usize..some.end as usize].iter().flatten().count();
+            prop_assert_eq!(used, plain_used as u64);
+        }
+    }
+}

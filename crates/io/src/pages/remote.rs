@@ -1,0 +1,294 @@
+//! Far memory of a program in another process: its memfd and its userfaultfd, which it sent here.
+//!
+//! Key types: [`Remote`], the mechanism of one process; [`Hall`], where processes come in and where all that is to be known of them is
+//! waited for. As a [`Window`](super::Window) it decides nothing and keeps no state of pages. Other than a window's program, this one
+//! may end at any moment, run another program, or unmap its memory: then a call answers [`Lost`], and nothing is asserted.
+//!
+//! Two things a window does cannot be done from outside: the mapping of a page that stays cannot be taken away
+//! (`process_madvise` refuses), so pages do not rest in place; and there is no bell, as one thread waits for many processes.
+
+pub mod call;
+mod guard;
+mod hall;
+#[cfg(test)]
+mod tests;
+
+pub use guard::{Guard, guard};
+pub use hall::{Arrival, Event, Hall, Watch};
+
+use super::message::parse;
+use super::uffd::{Mapping, Stopped, Userfaultfd};
+use super::{BATCH, Fault, Message, Reach};
+use call::{CALL_WORDS, CONTROL_PAGES, Call, MAILBOX_WORDS, MAILBOXES, WORD_CALL, WORD_NUMBER, WORD_STATUS};
+use farmem_wire::message::{Access, PAGE_LEN};
+use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_setfl, fstat};
+use rustix::io::Errno;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Why nothing can be done to a process's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Lost {
+    /// The process has ended, or runs another program.
+    #[error("the process has ended, or runs another program")]
+    Gone,
+    /// Not its pages: it has mapped something else there.
+    #[error("the process has mapped something else there ({0})")]
+    Remapped(Errno),
+}
+
+/// A process's far memory. Pages are numbered by their place in its memfd; the first [`CONTROL_PAGES`] are no far memory.
+#[derive(Debug)]
+pub struct Remote {
+    uffd: Userfaultfd,
+    file: OwnedFd,
+    base: usize,
+    pages: u64,
+}
+
+/// Faults of one read.
+pub type Buffer = Box<[[u8; parse::LEN]; BATCH]>;
+
+/// Room for the faults of one read.
+#[must_use]
+pub fn buffer() -> Buffer {
+    Box::new([[0; parse::LEN]; BATCH])
+}
+
+impl Remote {
+    /// What came with a greeting. `None` when the file is shorter than was said, or not whole pages.
+    pub(super) fn new(uffd: OwnedFd, file: OwnedFd, hello: &call::Hello) -> Option<Self> {
+        let len = usize::try_from(hello.len).ok()?;
+        let base = usize::try_from(hello.base).ok()?;
+        let size = fstat(&file).ok()?.st_size;
+        let whole = len.is_multiple_of(PAGE_LEN) && base.is_multiple_of(PAGE_LEN);
+        if !whole || len <= CONTROL_PAGES * PAGE_LEN || u64::try_from(size) != Ok(hello.len) {
+            return None;
+        }
+        base.checked_add(len)?;
+        fcntl_setfl(&uffd, OFlags::NONBLOCK).ok()?;
+        let reach = if hello.full { Reach::Full } else { Reach::UserMode };
+        let pages = hello.len / PAGE_LEN as u64;
+        Some(Self { uffd: Userfaultfd::received(uffd, reach), file, base, pages })
+    }
+
+    /// Pages, with those before far memory.
+    #[must_use]
+    pub const fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    /// The page at an address of the program's, and of bytes from there on; `None` when they leave its memory.
+    #[must_use]
+    pub fn range(&self, start: u64, len: u64) -> Option<Range<u64>> {
+        let first = start.checked_sub(self.base as u64)?;
+        let end = first.checked_add(len)?.checked_next_multiple_of(PAGE_LEN as u64)? / PAGE_LEN as u64;
+        let first = first / PAGE_LEN as u64;
+        (first >= CONTROL_PAGES as u64 && end <= self.pages).then_some(first..end)
+    }
+
+    /// Where the program has a page.
+    #[must_use]
+    pub const fn address(&self, page: u64) -> u64 {
+        self.base as u64 + page * PAGE_LEN as u64
+    }
+
+    /// Hands over what was reported, up to the buffer's room; answers whether the buffer was full.
+    ///
+    /// # Errors
+    /// [`Lost::Gone`] when nothing will be reported any more.
+    pub fn faults(&self, buffer: &mut Buffer, mut each: impl FnMut(u64, Fault)) -> Result<bool, Lost> {
+        let count = match self.uffd.read(&mut buffer[..]) {
+            Ok(count) => count,
+            Err(Errno::AGAIN) => 0,
+            Err(_) => return Err(Lost::Gone),
+        };
+        for bytes in &buffer[..count] {
+            if let Message::Fault(fault) = parse::message(bytes, &self.uffd)
+                && let Some(offset) = fault.addr.checked_sub(self.base)
+                && ((offset / PAGE_LEN) as u64) < self.pages
+            {
+                each((offset / PAGE_LEN) as u64, fault);
+            }
+        }
+        Ok(count == BATCH)
+    }
+
+    /// Puts pages in place that are not there, and wakes who waits for them.
+    ///
+    /// # Errors
+    /// [`Lost`], also when a page is there already: nobody but the program itself can have put it there.
+    pub fn install(&self, first: u64, bytes: &[u8], access: Access) -> Result<(), Lost> {
+        let (start, mut done, mut tries) = (self.place(first), 0, 0);
+        while done < bytes.len() {
+            // SAFETY: addresses of another process, which sent the descriptor to have them filled.
+            match unsafe { self.uffd.copy(start + done, &bytes[done..], mapping(access)) } {
+                Ok(()) => return Ok(()),
+                // The program changes its mappings at this moment.
+                Err(Stopped { done: 0, errno: Errno::AGAIN }) if tries < TRIES_MAX => {
+                    tries += 1;
+                    std::thread::yield_now();
+                }
+                Err(Stopped { done: 0, errno }) => return Err(lost(errno)),
+                Err(stopped) => done += stopped.done,
+            }
+        }
+        Ok(())
+    }
+
+    /// A thread faulted at a page that is there: maps it as it is to be, and lets the thread try again.
+    ///
+    /// # Errors
+    /// [`Lost`].
+    pub fn mend(&self, page: u64, access: Access) -> Result<(), Lost> {
+        let start = self.place(page);
+        // SAFETY: addresses of another process, which sent the descriptor to have them served.
+        match unsafe { self.uffd.map(start, PAGE_LEN, mapping(access)) } {
+            Ok(()) => Ok(()),
+            Err(Stopped { errno: Errno::EXIST, .. }) => match access {
+                Access::Modified => self.allow(page),
+                Access::Shared => self.wake(page..page + 1),
+            },
+            Err(Stopped { errno, .. }) => Err(lost(errno)),
+        }
+    }
+
+    /// A page that is there may be written from now on; who waits tries again.
+    ///
+    /// # Errors
+    /// [`Lost`].
+    pub fn allow(&self, page: u64) -> Result<(), Lost> {
+        self.protect(page..page + 1, Mapping::Writable)
+    }
+
+    /// The next write to each page is reported. When it returns, no store from before is on its way.
+    ///
+    /// # Errors
+    /// [`Lost`].
+    pub fn freeze(&self, pages: Range<u64>) -> Result<(), Lost> {
+        self.protect(pages, Mapping::ReadOnly)
+    }
+
+    /// Copies a page's bytes. Those of a page that is not there are zeros.
+    ///
+    /// # Panics
+    /// When the system cannot read a file that was whole when it came.
+    pub fn read(&self, page: u64, into: &mut [u8]) {
+        let mut done = 0;
+        while done < into.len() {
+            let place = page * PAGE_LEN as u64 + done as u64;
+            let count = rustix::io::retry_on_intr(|| rustix::io::pread(&self.file, &mut into[done..], place));
+            match count {
+                Ok(0) => return into[done..].fill(0), // the program has cut its own file
+                Ok(count) => done += count,
+                Err(e) => panic!("bytes of a memfd: {e}"),
+            }
+        }
+    }
+
+    /// Gives pages' memory back to the system; whoever touches them waits again.
+    ///
+    /// # Panics
+    /// When the system refuses.
+    pub fn discard(&self, pages: Range<u64>) {
+        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let (start, len) = (pages.start * PAGE_LEN as u64, (pages.end - pages.start) * PAGE_LEN as u64);
+        rustix::io::retry_on_intr(|| fallocate(&self.file, mode, start, len)).expect("a hole in a memfd");
+    }
+
+    /// Who waits for one of the pages tries again.
+    ///
+    /// # Errors
+    /// [`Lost`].
+    pub fn wake(&self, pages: Range<u64>) -> Result<(), Lost> {
+        let len = usize::try_from(pages.end - pages.start).expect("pages of one address space") * PAGE_LEN;
+        self.uffd.wake(self.place(pages.start), len).map_err(lost)
+    }
+
+    /// Every access to the page ends in SIGBUS until something else is put there.
+    ///
+    /// # Errors
+    /// [`Lost`].
+    pub fn poison(&self, page: u64) -> Result<(), Lost> {
+        // SAFETY: addresses of another process, which is to be told so.
+        match unsafe { self.uffd.poison(self.place(page), PAGE_LEN) } {
+            Ok(()) => Ok(()),
+            Err(Stopped { errno: Errno::EXIST, .. }) => self.wake(page..page + 1),
+            Err(Stopped { errno, .. }) => Err(lost(errno)),
+        }
+    }
+
+    /// True when the process has ended, or runs another program.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        // SAFETY: the first page is mapped and not registered, so this does nothing but look for the process's memory.
+        matches!(unsafe { self.uffd.zero(self.base, PAGE_LEN) }, Err(Stopped { errno: Errno::SRCH, .. }))
+    }
+
+    /// Bytes of memory its pages take, as the system counts them, with those before far memory.
+    #[must_use]
+    pub fn bytes_taken(&self) -> u64 {
+        const BLOCK: u64 = 512;
+        fstat(&self.file).map_or(0, |stat| u64::try_from(stat.st_blocks).unwrap_or(0) * BLOCK)
+    }
+
+    /// The call in a mailbox and its number; 0 when there was none yet.
+    #[must_use]
+    pub fn call(&self, mailbox: usize) -> (u64, Option<Call>) {
+        let mut bytes = [0; MAILBOX_WORDS * 8];
+        let place = (mailbox * bytes.len()) as u64;
+        if !matches!(rustix::io::pread(&self.file, &mut bytes, place), Ok(count) if count == MAILBOX_WORDS * 8)
+        {
+            return (0, None);
+        }
+        let (words, _) = bytes.as_chunks::<8>();
+        let word = |n: usize| u64::from_le_bytes(words[n]);
+        let call: [u64; CALL_WORDS] = std::array::from_fn(|n| word(WORD_CALL + n));
+        (word(WORD_NUMBER), Call::of(call))
+    }
+
+    /// Puts the answer to a call into its mailbox.
+    pub fn answer(&self, mailbox: usize, status: u64, value: u64) {
+        assert!(mailbox < MAILBOXES, "a mailbox");
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&status.to_le_bytes());
+        bytes[8..].copy_from_slice(&value.to_le_bytes());
+        let place = (mailbox * MAILBOX_WORDS + WORD_STATUS) as u64 * 8;
+        // A file that cannot be written has been sealed by its program, which then reads what it wrote itself.
+        let _ = rustix::io::pwrite(&self.file, &bytes, place);
+    }
+
+    fn protect(&self, pages: Range<u64>, mapping: Mapping) -> Result<(), Lost> {
+        let len = usize::try_from(pages.end - pages.start).expect("pages of one address space") * PAGE_LEN;
+        // SAFETY: addresses of another process, which sent the descriptor to have them served.
+        unsafe { self.uffd.protect(self.place(pages.start), len, mapping) }.map_err(lost)
+    }
+
+    fn place(&self, page: u64) -> usize {
+        assert!(page < self.pages, "a page of this process");
+        self.base + usize::try_from(page).expect("a page of one address space") * PAGE_LEN
+    }
+}
+
+impl AsFd for Remote {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.uffd.as_fd()
+    }
+}
+
+/// Times an ioctl is tried again that met a change of the mappings.
+const TRIES_MAX: u32 = 1 << 20;
+
+const fn mapping(access: Access) -> Mapping {
+    match access {
+        Access::Shared => Mapping::ReadOnly,
+        Access::Modified => Mapping::Writable,
+    }
+}
+
+const fn lost(errno: Errno) -> Lost {
+    match errno {
+        Errno::SRCH => Lost::Gone,
+        other => Lost::Remapped(other),
+    }
+}

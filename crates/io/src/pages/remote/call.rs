@@ -1,0 +1,243 @@
+//! What a program and its pager say to each other: the words of a greeting over a socket, and of calls through a mailbox.
+//!
+//! Key types: [`Hello`], [`Call`]. Both sides are programs of one build on one machine, so words are as the machine has them.
+//! Nothing here allocates: the program's side runs inside of `malloc`.
+//!
+//! ```text
+//!   page 0         1 .. 8          9 ..
+//!   mailboxes      bells           far memory                       the memfd, and what the program has mapped
+//! ```
+//!
+//! A thread that calls fills a mailbox and writes to its bell, a page that is write-protected. The fault is the call: the pager reads
+//! the mailbox, does it, answers in the mailbox, and lets the write pass. So a call needs no descriptor in the program, wakes exactly
+//! the thread that waits, and comes in order with the faults.
+
+use farmem_wire::message::PAGE_LEN;
+
+/// The variable that names the pager to a program's processes.
+pub const VARIABLE: &str = "FARMEM_RUN";
+/// Threads of one process that can call at once; more wait for each other.
+pub const MAILBOXES: usize = 4;
+/// Words of a mailbox: number, call (5), status, value.
+pub const MAILBOX_WORDS: usize = 8;
+/// Of a mailbox: the number of its latest call, from 1; written last before the bell is rung.
+pub const WORD_NUMBER: usize = 0;
+/// Of a mailbox: the first of the call's words.
+pub const WORD_CALL: usize = 1;
+/// Of a mailbox: 0, or why not, as a number of the system's; [`ELSEWHERE`].
+pub const WORD_STATUS: usize = WORD_CALL + CALL_WORDS;
+/// Of a mailbox: what a call that went well answers.
+pub const WORD_VALUE: usize = WORD_STATUS + 1;
+/// Pages before far memory. Each mailbox has two bells, so that one can be hung up while the other is in use.
+pub const CONTROL_PAGES: usize = 1 + 2 * MAILBOXES;
+/// The status of a call about addresses that are mapped to something else: they are the system's.
+pub const ELSEWHERE: u64 = u64::MAX;
+/// Spans in one message of an answer.
+pub const SPANS_MAX: usize = 256;
+
+const _: () = assert!(MAILBOXES * MAILBOX_WORDS * 8 <= PAGE_LEN && WORD_VALUE < MAILBOX_WORDS);
+
+/// The page of the bell that rings for call `number` of a mailbox.
+#[must_use]
+pub const fn bell(mailbox: usize, number: u64) -> usize {
+    1 + 2 * mailbox + if number.is_multiple_of(2) { 0 } else { 1 }
+}
+
+/// Words of a [`Hello`].
+pub const HELLO_WORDS: usize = 7;
+/// Says that a greeting is one, and of which version.
+const MAGIC: u64 = u64::from_le_bytes(*b"farmem01");
+
+/// What a process says when it comes, with its userfaultfd and memfd.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hello {
+    /// That it was invited.
+    pub token: u128,
+    /// Where it has the memfd mapped.
+    pub base: u64,
+    /// Bytes of it.
+    pub len: u64,
+    /// Of a fork's child: what the call [`Call::Fork`] answered; 0 of a new program.
+    pub snapshot: u64,
+    /// True when faults of the kernel are reported too.
+    pub full: bool,
+}
+
+impl Hello {
+    /// As it travels.
+    #[must_use]
+    pub const fn words(&self) -> [u64; HELLO_WORDS] {
+        let (high, low) = halves(self.token);
+        [MAGIC, high, low, self.base, self.len, self.snapshot, self.full as u64]
+    }
+
+    /// From the words that came; `None` when they are no greeting.
+    #[must_use]
+    pub const fn of(words: [u64; HELLO_WORDS]) -> Option<Self> {
+        let [magic, high, low, base, len, snapshot, full] = words;
+        if magic != MAGIC || full > 1 {
+            return None;
+        }
+        let token = ((high as u128) << 64) | low as u128;
+        Some(Self { token, base, len, snapshot, full: full == 1 })
+    }
+}
+
+const fn halves(token: u128) -> (u64, u64) {
+    let [a, b, c, d, e, f, g, h, rest @ ..] = token.to_be_bytes();
+    (u64::from_be_bytes([a, b, c, d, e, f, g, h]), u64::from_be_bytes(rest))
+}
+
+/// What a program's process asks for. Addresses are the program's; ranges are of whole pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Call {
+    /// Addresses for `len` bytes of zeros. The answer is the first.
+    Map {
+        /// Bytes.
+        len: u64,
+        /// What may be done there, as `mmap` has it.
+        protection: u64,
+    },
+    /// Zeros in the place of what is there, for a fixed mapping.
+    Renew {
+        /// First byte.
+        start: u64,
+        /// Bytes.
+        len: u64,
+        /// What may be done there.
+        protection: u64,
+    },
+    /// The addresses are not used any more.
+    Unmap {
+        /// First byte.
+        start: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// The bytes are not needed any more; zeros are as good.
+    Drop {
+        /// First byte.
+        start: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// What may be done there is another.
+    Protect {
+        /// First byte.
+        start: u64,
+        /// Bytes.
+        len: u64,
+        /// What may be done.
+        protection: u64,
+    },
+    /// The bytes shall be found at more, fewer or other addresses. The answer is where; an address is
+    /// a multiple of the page, and the low bits of the answer say what may be done there.
+    Resize {
+        /// First byte.
+        start: u64,
+        /// Bytes now.
+        len: u64,
+        /// Bytes from then on.
+        new_len: u64,
+        /// How: one of [`resize`].
+        how: u64,
+    },
+    /// Something else is mapped there from now on.
+    Replace {
+        /// First byte.
+        start: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// This thread is about to fork. The answer is what the child greets with. Until [`Call::Forked`] other threads' faults wait.
+    Fork,
+    /// It has forked, or could not.
+    Forked,
+}
+
+/// How [`Call::Resize`] may find other addresses.
+pub mod resize {
+    /// Not at all.
+    pub const IN_PLACE: u64 = 0;
+    /// When there is no room in place.
+    pub const MAY_MOVE: u64 = 1;
+    /// Bigger values: at this address.
+    pub const FIXED_MIN: u64 = 4096;
+}
+
+/// Words of a [`Call`].
+pub const CALL_WORDS: usize = 5;
+
+impl Call {
+    /// As it stands in a mailbox.
+    #[must_use]
+    pub const fn words(self) -> [u64; CALL_WORDS] {
+        match self {
+            Self::Map { len, protection } => [1, len, protection, 0, 0],
+            Self::Renew { start, len, protection } => [2, start, len, protection, 0],
+            Self::Unmap { start, len } => [3, start, len, 0, 0],
+            Self::Drop { start, len } => [4, start, len, 0, 0],
+            Self::Protect { start, len, protection } => [5, start, len, protection, 0],
+            Self::Resize { start, len, new_len, how } => [6, start, len, new_len, how],
+            Self::Replace { start, len } => [7, start, len, 0, 0],
+            Self::Fork => [8, 0, 0, 0, 0],
+            Self::Forked => [9, 0, 0, 0, 0],
+        }
+    }
+
+    /// From a mailbox; `None` when there is no call in it.
+    #[must_use]
+    pub const fn of(words: [u64; CALL_WORDS]) -> Option<Self> {
+        Some(match words {
+            [1, len, protection, ..] => Self::Map { len, protection },
+            [2, start, len, protection, _] => Self::Renew { start, len, protection },
+            [3, start, len, ..] => Self::Unmap { start, len },
+            [4, start, len, ..] => Self::Drop { start, len },
+            [5, start, len, protection, _] => Self::Protect { start, len, protection },
+            [6, start, len, new_len, how] => Self::Resize { start, len, new_len, how },
+            [7, start, len, ..] => Self::Replace { start, len },
+            [8, ..] => Self::Fork,
+            [9, ..] => Self::Forked,
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn greetings_and_calls_come_back_as_they_went() {
+        let token = 0x0123_4567_89ab_cdef_0011_2233_4455_6677;
+        let hello = Hello { token, base: 4096, len: 1 << 30, snapshot: 7, full: true };
+        assert_eq!(Hello::of(hello.words()), Some(hello));
+        let mut other = hello.words();
+        other[0] += 1;
+        assert_eq!(Hello::of(other), None);
+        let (start, len, protection) = (4096, 8192, 3);
+        let calls = [
+            Call::Map { len, protection },
+            Call::Renew { start, len, protection },
+            Call::Unmap { start, len },
+            Call::Drop { start, len },
+            Call::Protect { start, len, protection },
+            Call::Resize { start, len, new_len: 4 * len, how: resize::MAY_MOVE },
+            Call::Replace { start, len },
+            Call::Fork,
+            Call::Forked,
+        ];
+        for call in calls {
+            assert_eq!(Call::of(call.words()), Some(call));
+        }
+        assert_eq!(Call::of([0; CALL_WORDS]), None);
+    }
+
+    /// A mailbox has two bells, and no two mailboxes share one.
+    #[test]
+    fn bells_are_apart() {
+        let mut bells: Vec<usize> = (0..MAILBOXES).flat_map(|m| [bell(m, 1), bell(m, 2)]).collect();
+        bells.sort_unstable();
+        assert_eq!(bells, (1..CONTROL_PAGES).collect::<Vec<_>>());
+    }
+}

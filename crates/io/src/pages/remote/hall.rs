@@ -1,0 +1,229 @@
+//! Where a pager waits: for processes that come in, for their faults and their ends, and for what else it is told to watch.
+//!
+//! Key types: [`Hall`], [`Arrival`]. Processes come over a socket whose name is the system's alone (it vanishes with the pager), and
+//! say a token that only those who were invited know.
+
+use super::Remote;
+use super::call::{HELLO_WORDS, Hello, SPANS_MAX};
+use crate::OpenError;
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, accept_with, bind, listen, recvmsg, send, socket_with,
+};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::io;
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+/// What is watched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Watch {
+    /// A process comes in: [`Hall::receive`].
+    Arrivals,
+    /// The process of this number faulted.
+    Faults(u32),
+    /// The process of this number ended.
+    Ended(u32),
+    /// Something else of the caller's.
+    Other(u32),
+}
+
+/// Something of it happened.
+pub type Event = Watch;
+
+/// Waits for many processes at once.
+#[derive(Debug)]
+pub struct Hall {
+    epoll: OwnedFd,
+    listener: OwnedFd,
+    name: String,
+    token: u128,
+}
+
+/// A process that came in, and waits for an answer.
+#[derive(Debug)]
+pub struct Arrival {
+    /// What it said.
+    pub hello: Hello,
+    /// Its far memory.
+    pub remote: Remote,
+    /// Its number.
+    pub pid: u32,
+    /// Readable when it has ended.
+    pub ended: OwnedFd,
+    socket: OwnedFd,
+}
+
+/// Processes that may wait to come in.
+const BACKLOG: i32 = 128;
+/// Events of one wait.
+const EVENTS_MAX: usize = 64;
+/// Time a process has for its greeting once it is connected.
+const GREETING_TIME_MAX: Duration = Duration::from_secs(2);
+
+impl Hall {
+    /// Opens one; `token` is what invited processes say.
+    ///
+    /// # Errors
+    /// [`OpenError::System`] when the system has no socket left.
+    pub fn open(token: u128) -> Result<Self, OpenError> {
+        let system = |e: Errno| OpenError::System { doing: "wait for processes".into(), source: e.into() };
+        let listener =
+            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, CLOEXEC, None).map_err(system)?;
+        // Not the token: the names of sockets are no secret.
+        let name = format!("farmem-run-{}-{:08x}", std::process::id(), hidden(token));
+        let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(system)?;
+        bind(&listener, &address).map_err(system)?;
+        listen(&listener, BACKLOG).map_err(system)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
+        let hall = Self { epoll, listener, name, token };
+        hall.watch(&hall.listener, Watch::Arrivals).map_err(system)?;
+        Ok(hall)
+    }
+
+    /// What processes need to know to come in: the name of the socket, and the token.
+    #[must_use]
+    pub fn invitation(&self) -> String {
+        format!("{}:{:032x}", self.name, self.token)
+    }
+
+    /// From now on `watch` is reported when `what` is readable.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn watch(&self, what: impl AsFd, watch: Watch) -> Result<(), Errno> {
+        epoll::add(&self.epoll, what, epoll::EventData::new_u64(watch.number()), epoll::EventFlags::IN)
+    }
+
+    /// Not any more.
+    pub fn forget(&self, what: impl AsFd) {
+        // One that was not watched is forgotten already.
+        let _ = epoll::delete(&self.epoll, what);
+    }
+
+    /// Fills `events` with what happened; waits so long for the first, or for ever.
+    ///
+    /// # Errors
+    /// When the system takes no more calls.
+    pub fn events(&self, patience: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
+        events.clear();
+        let none = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+        let mut room = [none; EVENTS_MAX];
+        let patience = patience.map(|time| Timespec::try_from(time).expect("a time of people"));
+        let count = match epoll::wait(&self.epoll, &mut room[..], patience.as_ref()) {
+            Ok(count) => count,
+            Err(Errno::INTR) => 0,
+            Err(e) => return Err(e.into()),
+        };
+        events.extend(room[..count].iter().map(|event| {
+            let data = event.data;
+            Watch::of(data.u64())
+        }));
+        Ok(())
+    }
+
+    /// Lets a process in, and hears what it says. `None` when it said nothing that makes sense, or was not invited.
+    #[must_use]
+    pub fn receive(&self) -> Option<Arrival> {
+        let socket = accept_with(&self.listener, CLOEXEC).ok()?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(GREETING_TIME_MAX)).ok()?;
+        set_socket_timeout(&socket, Timeout::Send, Some(GREETING_TIME_MAX)).ok()?;
+        let (hello, uffd, file) = greeting(&socket)?;
+        if hello.token != self.token {
+            return None;
+        }
+        let pid = socket_peercred(&socket).ok()?.pid;
+        let ended = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        let remote = Remote::new(uffd, file, &hello)?;
+        let pid = number_of(pid);
+        Some(Arrival { hello, remote, pid, ended, socket })
+    }
+}
+
+const CLOEXEC: SocketFlags = SocketFlags::CLOEXEC;
+
+fn number_of(pid: Pid) -> u32 {
+    u32::try_from(pid.as_raw_nonzero().get()).expect("processes have positive numbers")
+}
+
+/// A number by which nobody guesses the token, and which differs when it does.
+const fn hidden(token: u128) -> u32 {
+    let [a, b, c, d, ..] = token.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835).to_be_bytes();
+    u32::from_be_bytes([a, b, c, d])
+}
+
+fn greeting(socket: &OwnedFd) -> Option<(Hello, OwnedFd, OwnedFd)> {
+    let mut bytes = [0; HELLO_WORDS * 8];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(&mut bytes)];
+    let message = recvmsg(socket, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC).ok()?;
+    let mut descriptors = ancillary.drain().flat_map(|part| match part {
+        RecvAncillaryMessage::ScmRights(rights) => rights.collect::<Vec<_>>(),
+        _ => Vec::new(),
+    });
+    let (uffd, file) = (descriptors.next()?, descriptors.next()?);
+    if message.bytes != HELLO_WORDS * 8 {
+        return None;
+    }
+    let (words, _) = bytes.as_chunks::<8>();
+    let hello = Hello::of(std::array::from_fn(|n| u64::from_le_bytes(words[n])))?;
+    Some((hello, uffd, file))
+}
+
+impl Arrival {
+    /// Lets it go on, with what it is to map: address, bytes and protection of each span.
+    ///
+    /// # Errors
+    /// When it does not listen any more.
+    pub fn welcome(&self, spans: &[[u64; 3]]) -> io::Result<()> {
+        self.say(0, spans.len() as u64)?;
+        for some in spans.chunks(SPANS_MAX) {
+            let bytes: Vec<u8> = some.iter().flatten().flat_map(|word| word.to_le_bytes()).collect();
+            send(&self.socket, &bytes, SendFlags::NOSIGNAL)?;
+        }
+        Ok(())
+    }
+
+    /// Sends it away; it says so, and why by the system's number of an error.
+    pub fn refuse(&self, errno: u64) {
+        // One that does not listen goes by itself.
+        let _ = self.say(errno, 0);
+    }
+
+    fn say(&self, status: u64, count: u64) -> io::Result<()> {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&status.to_le_bytes());
+        bytes[8..].copy_from_slice(&count.to_le_bytes());
+        send(&self.socket, &bytes, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+}
+
+impl Watch {
+    const fn number(self) -> u64 {
+        let (kind, number) = match self {
+            Self::Arrivals => (0, 0),
+            Self::Faults(n) => (1, n),
+            Self::Ended(n) => (2, n),
+            Self::Other(n) => (3, n),
+        };
+        (kind << 32) | number as u64
+    }
+
+    fn of(number: u64) -> Self {
+        let low = u32::try_from(number & u64::from(u32::MAX)).expect("masked");
+        match number >> 32 {
+            0 => Self::Arrivals,
+            1 => Self::Faults(low),
+            2 => Self::Ended(low),
+            3 => Self::Other(low),
+            other => unreachable!("{other} was not watched"),
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Signals as something to read: for a process that stands before another, and passes on what it is sent.
+//!
+//! Key type: [`Signals`]. Open it before any thread is started: they inherit what is blocked.
+
+use crate::OpenError;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::ptr;
+
+/// What a terminal or another process may send to have a program end, reload or report.
+const SIGNALS: [i32; 6] =
+    [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2];
+
+/// Interrupt, quit, terminate, hang up and the two user signals, not delivered but read.
+#[derive(Debug)]
+pub struct Signals {
+    fd: OwnedFd,
+}
+
+/// A signal that came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Came {
+    /// Its number.
+    pub signal: i32,
+    /// True when a process sent it to this one alone. A terminal sends to the whole group: others have it already.
+    pub by_process: bool,
+}
+
+impl Signals {
+    /// From now on they are not delivered to this thread, nor to any that is started later.
+    ///
+    /// # Errors
+    /// [`OpenError::System`].
+    pub fn open() -> Result<Self, OpenError> {
+        let system =
+            || OpenError::System { doing: "read signals".into(), source: io::Error::last_os_error() };
+        let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: `set` has room for a set, which the call fills.
+        let _ = unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+        for signal in SIGNALS {
+            // SAFETY: a set that was filled, and a signal's number.
+            let _ = unsafe { libc::sigaddset(set.as_mut_ptr(), signal) };
+        }
+        // SAFETY: a filled set; the one before is not asked for.
+        if unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), ptr::null_mut()) } != 0 {
+            return Err(system());
+        }
+        // SAFETY: a filled set, and flags that the call knows.
+        let fd = unsafe { libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(system());
+        }
+        // SAFETY: the system opened it for this call a moment ago.
+        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+    }
+
+    /// The next that came, if one has.
+    #[must_use]
+    pub fn next(&self) -> Option<Came> {
+        let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
+        let len = size_of::<libc::signalfd_siginfo>();
+        // SAFETY: room for one record.
+        let count = unsafe { libc::read(self.fd.as_raw_fd(), info.as_mut_ptr().cast(), len) };
+        if usize::try_from(count) != Ok(len) {
+            return None;
+        }
+        // SAFETY: plain numbers, which the system filled.
+        let info = unsafe { info.assume_init() };
+        let signal = i32::try_from(info.ssi_signo).ok()?;
+        Some(Came { signal, by_process: info.ssi_code <= 0 })
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
