@@ -291,6 +291,8 @@ pub enum Note {
     Continued(Status),
     /// A request was given up.
     GivenUp,
+    /// A request met a page whose latest bytes a host had, and is asked again.
+    Waits,
 }
 
 /// Why a session or connection was not taken.

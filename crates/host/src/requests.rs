@@ -5,10 +5,10 @@
 
 use crate::writes::Writes;
 use crate::{Answer, Config, Done, Failure, Note, Op, Out, SetupFault, Traversed};
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::mem;
-use farmem_machine::Instant;
+use farmem_machine::{Duration, Instant};
 use farmem_transport::ud::{self, Expired};
 use farmem_traversal::Program;
 use farmem_wire::{
@@ -23,12 +23,19 @@ pub const REGION_DATA_MAX: usize = 1024 - message::OVERHEAD - message::REGION_LE
 /// How often one traversal is continued after a hop or visit limit before it is given up.
 pub const TRAVERSALS_CONTINUED_MAX: u32 = 1 << 20;
 
+/// How long a request waits that met a page whose latest bytes a host had (PROTOCOL 12.29): some round trips.
+const LENT_WAIT: Duration = Duration::from_micros(200);
+/// And how often in a row, before it is refused: together longer than a lease, after which nobody has them.
+const LENT_WAITS_MAX: u32 = 1 << 14;
+
 /// What the host keeps of an outstanding request.
 #[derive(Debug)]
 struct Pending {
     ticket: u64,
     domain: Domain,
     kind: Kind,
+    /// Times in a row that it met a page whose latest bytes a host had.
+    waits: u32,
 }
 
 #[derive(Debug)]
@@ -77,6 +84,8 @@ pub(crate) struct Requests {
     sessions: BTreeMap<Domain, ud::Peer>,
     writes: Writes,
     ud: ud::Requester<Pending>,
+    /// Those that are asked again, in the order of when: each waits as long.
+    later: VecDeque<(Instant, Pending)>,
     /// The frame being built; kept for its memory.
     frame: Vec<u8>,
 }
@@ -95,6 +104,7 @@ impl Requests {
             sessions_max: config.connections_max,
             sessions: BTreeMap::new(),
             writes: Writes::default(),
+            later: VecDeque::new(),
             ud: ud::Requester::new(config.requests_max, config.request_timeout, config.request_retries_max),
             frame: Vec::new(),
         }
@@ -120,7 +130,7 @@ impl Requests {
                 unreachable!("one-sided verbs go over connections")
             }
         };
-        let pending = Pending { ticket, domain, kind };
+        let pending = Pending { ticket, domain, kind, waits: 0 };
         match self.refusal(&pending.kind) {
             Some(failure) => self.end(pending, Err(failure), out),
             None => self.start(now, pending, out),
@@ -170,7 +180,7 @@ impl Requests {
     /// Gives a request its id and, when it writes, its place among the writes. One that is refused uses up neither.
     fn admit(&mut self, pending: &mut Pending) -> Result<(RequestId, ud::Peer), Failure> {
         let switch = *self.sessions.get(&pending.domain).ok_or(Failure::NoSession)?;
-        if self.ud.len() >= self.requests_max {
+        if self.outstanding() >= self.requests_max {
             return Err(Failure::QueueFull);
         }
         if self.counter >= self.ids_max {
@@ -230,6 +240,7 @@ impl Requests {
         let status = message.header.status;
         match (&mut pending.kind, message.body) {
             _ if unread => self.refused(pending, status, out),
+            (Kind::Read { .. }, _) if status == Status::Lent => self.wait(now, pending, out),
             (Kind::Read { buf, .. }, Body::RegionRead { data, .. }) if status == Status::Ok => {
                 buf.copy_from_slice(data);
                 self.end(pending, Ok(Answer::Done { old: 0 }), out);
@@ -270,6 +281,10 @@ impl Requests {
             Status::IterationLimit | Status::HopLimit => {
                 self.end(pending, Err(Failure::Stalled { addr: cur_ptr }), out);
             }
+            Status::Lent => {
+                pending.waits = if progress { 0 } else { pending.waits };
+                self.wait(now, pending, out);
+            }
             Status::UnknownProgram if !walk.with_code => {
                 walk.with_code = true;
                 out.note(Note::SentCode);
@@ -279,11 +294,25 @@ impl Requests {
         }
     }
 
+    /// Asks again in a moment: a host is writing back what would be read (PROTOCOL 12.29).
+    fn wait(&mut self, now: Instant, mut pending: Pending, out: &mut Out) {
+        if pending.waits >= LENT_WAITS_MAX {
+            return self.refused(pending, Status::Lent, out);
+        }
+        pending.waits += 1;
+        out.note(Note::Waits);
+        self.later.push_back((now + LENT_WAIT, pending));
+    }
+
     /// Gives everything under way up.
     pub(crate) fn end_all(&mut self, out: &mut Out) {
         while let Some(Expired { context, .. }) = self.ud.give_up() {
             out.note(Note::GivenUp);
             self.end(context, Err(Failure::NoAnswer), out);
+        }
+        while let Some((_, pending)) = self.later.pop_front() {
+            out.note(Note::GivenUp);
+            self.end(pending, Err(Failure::NoAnswer), out);
         }
     }
 
@@ -292,6 +321,11 @@ impl Requests {
     }
 
     pub(crate) fn wake(&mut self, now: Instant, out: &mut Out) {
+        while self.later.front().is_some_and(|(at, _)| *at <= now)
+            && let Some((_, pending)) = self.later.pop_front()
+        {
+            self.start(now, pending, out);
+        }
         while let Some(Expired { context, .. }) = self.ud.on_wake(now, out) {
             out.note(Note::GivenUp);
             self.end(context, Err(Failure::NoAnswer), out);
@@ -299,11 +333,11 @@ impl Requests {
     }
 
     pub(crate) fn next_wake(&self) -> Option<Instant> {
-        self.ud.next_wake()
+        self.ud.next_wake().into_iter().chain(self.later.front().map(|(at, _)| *at)).min()
     }
 
     pub(crate) fn outstanding(&self) -> usize {
-        self.ud.len()
+        self.ud.len() + self.later.len()
     }
 
     /// As if so many ids were used up, for tests that have not the time.

@@ -128,9 +128,12 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             return self.drop_frame(DropReason::NoQueuePair, out);
         };
         self.stats.verbs = self.stats.verbs.wrapping_add(1);
-        let mut view = View { regions: &self.regions, store: &mut self.store };
+        let mut view = View::new(&self.regions, &mut self.store);
         responder.on_packet(port, packet, &mut view, out);
         responder.flush(out);
+        if let Some(page) = view.lent.get() {
+            self.peers.visit(page, out);
+        }
     }
 
     /// A datagram: heard only with the right key, believed only from the right port (PROTOCOL 7.2, 7.3).

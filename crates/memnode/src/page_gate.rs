@@ -10,8 +10,9 @@
 mod tests;
 
 use alloc::collections::BTreeMap;
-use farmem_wire::HostId;
+use farmem_transport::Refusal;
 use farmem_wire::message::{Access, HostSet, Page, Read, Region, Seq};
+use farmem_wire::{HostId, Perm};
 
 /// What a page may be read for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -31,12 +32,14 @@ pub struct Gate {
     lent: Seq,
     holder: HostId,
     lost: bool,
+    /// It was handed out since it was last cleared.
+    coherent: bool,
 }
 
 impl Default for Gate {
     /// A page that was never handed out. No grant has the number 0, so it is not lent.
     fn default() -> Self {
-        Self { floor: Seq(1), lent: Seq(0), holder: HostId(0), lost: false }
+        Self { floor: Seq(1), lent: Seq(0), holder: HostId(0), lost: false, coherent: false }
     }
 }
 
@@ -91,6 +94,7 @@ impl PageGate {
     #[must_use]
     pub fn read(&mut self, read: &Read) -> bool {
         let gate = self.gates.entry(read.page).or_default();
+        gate.coherent = true;
         if read.clean {
             gate.raise_floor(read.seq);
         }
@@ -127,6 +131,38 @@ impl PageGate {
         self.gates.get(&page).map_or(Verdict::Latest, Gate::verdict)
     }
 
+    /// Whether bytes from the first of these pages to the last may be used by those who do not cache them (PROTOCOL 12.28, 12.46).
+    ///
+    /// # Errors
+    /// [`Refusal::Coherent`] to who would write what hosts were handed out; [`Refusal::Lent`] and [`Refusal::Lost`].
+    pub fn check(&self, first: Page, last: Page, perm: Perm) -> Result<(), Refusal> {
+        // Most nodes never lent a page.
+        if self.gates.is_empty() {
+            return Ok(());
+        }
+        let mut gates = self.gates.range(first..=last);
+        if perm == Perm::ReadWrite {
+            let taken = gates.any(|(_, gate)| gate.coherent);
+            return if taken { Err(Refusal::Coherent) } else { Ok(()) };
+        }
+        gates.try_for_each(|(&page, gate)| match gate.verdict() {
+            Verdict::Latest => Ok(()),
+            Verdict::Lent => Err(Refusal::Lent(page)),
+            Verdict::Lost => Err(Refusal::Lost),
+        })
+    }
+
+    /// The pages around this one of which [`PageGate::check`] says the same: it alone when it was ever handed out, else as far as none was.
+    #[must_use]
+    pub fn alike(&self, page: Page) -> (Page, Page) {
+        let before = self.gates.range(..=page).next_back().map(|(&before, _)| before);
+        if before == Some(page) {
+            return (page, page);
+        }
+        let after = self.gates.range(page..).next().map(|(&after, _)| after);
+        (before.map_or(Page::FIRST, Page::next), after.map_or(Page::LAST, Page::previous))
+    }
+
     /// No live host has anything of the region from before `seq`: what a fenced one still had is lost, and what it sent comes too late
     /// (PROTOCOL 12.30). Answers how many pages were lost.
     pub fn sweep(&mut self, region: Region, seq: Seq, fenced: HostSet) -> usize {
@@ -152,6 +188,7 @@ impl PageGate {
         for (_, gate) in self.gates.range_mut(first..=last) {
             gate.raise_floor(gate.lent.next());
             gate.lost = false;
+            gate.coherent = false;
         }
     }
 

@@ -29,7 +29,6 @@ const PAGE_BYTES: u32 = {
 /// What the node keeps for pages.
 #[derive(Debug, Default)]
 pub(crate) struct Pages {
-    pub(crate) gate: PageGate,
     /// Of the switch under whose numbers pages are served: that of the last sweep of all memory.
     epoch: u64,
     partial: VecDeque<Partial>,
@@ -74,17 +73,17 @@ impl Pages {
 impl<S: Store, C: Compile> MemNode<S, C> {
     /// What hosts cache, for those who check it.
     pub fn page_gate(&self) -> &PageGate {
-        &self.pages.gate
+        &self.regions.gate
     }
 
     /// The old bytes of these pages are taken for good (PROTOCOL 12.31).
     pub(crate) fn accept_lost(&mut self, base: VirtAddr, len: u64) {
-        self.pages.gate.accept_loss(Page::of(base), Page::of(VirtAddr(base.0 + (len - 1))));
+        self.regions.gate.accept_loss(Page::of(base), Page::of(VirtAddr(base.0 + (len - 1))));
     }
 
     /// These bytes are zero from here on, whatever hosts still have of them (PROTOCOL 12.44).
     pub(crate) fn renew_pages(&mut self, base: VirtAddr, len: u64) {
-        self.pages.gate.renew(Page::of(base), Page::of(VirtAddr(base.0 + (len - 1))));
+        self.regions.gate.renew(Page::of(base), Page::of(VirtAddr(base.0 + (len - 1))));
     }
 
     /// A message about the directory (PROTOCOL 12.41).
@@ -95,7 +94,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         match (port, body) {
             (Port::CONTROL, DirectoryBody::Sweep(sweep)) => self.sweep(token, sweep, out),
             (Port::SWITCH, DirectoryBody::Clean(page, seq)) => {
-                self.pages.gate.clean(page, seq);
+                self.regions.gate.clean(page, seq);
                 out.note(Note::PageCleaned);
             }
             _ => self.drop_frame(DropReason::WrongPort, out),
@@ -104,7 +103,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
 
     fn sweep(&mut self, token: RequestId, sweep: Sweep, out: &mut Outbox) {
         let Sweep { first, last, seq, fenced, opens } = sweep;
-        let lost = self.pages.gate.sweep_pages(first, last, seq, fenced);
+        let lost = self.regions.gate.sweep_pages(first, last, seq, fenced);
         if opens {
             self.pages.epoch = self.pages.epoch.max(seq.epoch());
         }
@@ -143,7 +142,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         if seq.epoch() != self.pages.epoch {
             return self.drop_frame(DropReason::Epoch, out);
         }
-        let lost = !self.pages.gate.read(read);
+        let lost = !self.regions.gate.read(read);
         out.note(Note::PageServed);
         self.buffer.clear();
         if !lost {
@@ -175,7 +174,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         if part.count > 1 && whole.is_none() {
             return out.note(Note::PageWritten(Counted::NotYet));
         }
-        let counts = self.pages.gate.write_back(page, grant);
+        let counts = self.regions.gate.write_back(page, grant);
         if counts {
             let offset = self.regions.offset(page.addr(), PAGE_LEN);
             self.store.write(offset, whole.as_ref().map_or(bytes, |whole| &whole[..]));

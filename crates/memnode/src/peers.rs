@@ -4,7 +4,8 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use farmem_machine::{Outbox, Port};
 use farmem_transport::ud;
-use farmem_wire::{Bth, Deth, Extension, Message, Opcode, Packet, Psn, Status};
+use farmem_wire::message::{DirectoryBody, DirectoryMessage, Page};
+use farmem_wire::{Bth, Deth, Extension, Message, Opcode, Packet, Psn, RequestId, Status};
 
 /// The peer table, and the node's own endpoint that messages come from.
 #[derive(Debug)]
@@ -72,6 +73,14 @@ impl Peers {
         let ext = Extension::Deth(Deth { qkey: peer.endpoint.qkey, src_qp: self.home.qpn });
         self.psn = self.psn.plus(1);
         Packet::emit_with(&bth, &ext, len, out.frame(peer.port).bytes(), payload);
+    }
+
+    /// Has the switch see to it that the page can be read here (PROTOCOL 12.29). Lost, it is said again when the reader comes again.
+    pub(crate) fn visit<O, N>(&mut self, page: Page, out: &mut Outbox<O, N>) {
+        if let Some(switch) = self.get(Port::SWITCH) {
+            let message = DirectoryMessage { token: RequestId(0), body: DirectoryBody::Visit(page) };
+            self.emit(switch, message.len(), out, |bytes| message.emit(bytes));
+        }
     }
 
     /// Asserts that the table is within its bound and the control plane in it.

@@ -4,9 +4,11 @@
 //! know nothing of each other: *ranges* say where an address lies in the store, *grants* say what a domain may do with it.
 //! An access needs both. [`View`] joins them with the store to the [`Memory`] that responders and traversals use.
 
+use crate::page_gate::PageGate;
 use crate::store::{Store, WORD_LEN};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use core::cell::Cell;
 use farmem_transport::{Access, Memory, Refusal};
 use farmem_wire::message::{PAGE_LEN, Page};
 use farmem_wire::{Domain, Perm, Status, VirtAddr};
@@ -57,6 +59,8 @@ pub(crate) struct Regions {
     grants: BTreeMap<Domain, Vec<Grant>>,
     /// Grants of all domains.
     grant_count: usize,
+    /// What hosts have of pages.
+    pub(crate) gate: PageGate,
 }
 
 impl Regions {
@@ -69,6 +73,7 @@ impl Regions {
             ranges: Vec::new(),
             grants: BTreeMap::new(),
             grant_count: 0,
+            gate: PageGate::default(),
         }
     }
 
@@ -200,7 +205,7 @@ impl Regions {
             }
             covered = next.end;
         }
-        Ok(())
+        self.gate.check(Page::of(access.addr), Page::of(VirtAddr(end - 1)), access.perm)
     }
 
     /// The bytes around `addr` where `domain` may do this, as far as one range and one grant go; none when it may not at that one.
@@ -209,8 +214,9 @@ impl Regions {
         let grant = grants[grants.partition_point(|g| g.end <= addr.0)..].first();
         let grant = grant.filter(|g| g.base <= addr.0 && g.perm.allows(perm));
         let (Some(range), Some(grant)) = (self.locate(addr), grant) else { return Span::default() };
-        let base = range.base.max(grant.base);
-        let end = (range.base + range.len).min(grant.end);
+        let (first, last) = self.gate.alike(Page::of(addr));
+        let base = range.base.max(grant.base).max(first.addr().0);
+        let end = (range.base + range.len).min(grant.end).min(last.addr().0.saturating_add(PAGE_LEN as u64));
         Span { base, len: end - base, offset: range.offset + (base - range.base) }
     }
 
@@ -269,11 +275,23 @@ impl Regions {
 pub(crate) struct View<'a, S> {
     pub(crate) regions: &'a Regions,
     pub(crate) store: &'a mut S,
+    /// The last page that a check found to be lent.
+    pub(crate) lent: Cell<Option<Page>>,
+}
+
+impl<'a, S> View<'a, S> {
+    pub(crate) const fn new(regions: &'a Regions, store: &'a mut S) -> Self {
+        Self { regions, store, lent: Cell::new(None) }
+    }
 }
 
 impl<S: Store> Memory for View<'_, S> {
     fn check(&self, access: &Access) -> Result<(), Refusal> {
-        self.regions.check_access(access)
+        let allowed = self.regions.check_access(access);
+        if let Err(Refusal::Lent(page)) = allowed {
+            self.lent.set(Some(page));
+        }
+        allowed
     }
 
     fn read(&self, addr: VirtAddr, len: u32, out: &mut Vec<u8>) {

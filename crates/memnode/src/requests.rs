@@ -54,7 +54,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         out: &mut Outbox,
     ) {
         self.stats.region_reads = self.stats.region_reads.wrapping_add(1);
-        let view = View { regions: &self.regions, store: &mut self.store };
+        let view = View::new(&self.regions, &mut self.store);
         self.buffer.clear();
         let allowed = if len as usize > region_read_len_max(self.config.pmtu) {
             Err(Status::Malformed)
@@ -63,6 +63,9 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         };
         if allowed.is_ok() {
             view.read(addr, len, &mut self.buffer);
+        }
+        if let Some(page) = view.lent.get() {
+            self.peers.visit(page, out);
         }
         let status = allowed.err().unwrap_or(Status::Ok);
         let body = Body::RegionRead { addr, len, data: &self.buffer };
@@ -94,7 +97,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             }
         }
         self.stats.region_writes = self.stats.region_writes.wrapping_add(1);
-        let mut view = View { regions: &self.regions, store: &mut self.store };
+        let mut view = View::new(&self.regions, &mut self.store);
         let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
         let allowed =
             if foreign { Err(Status::Malformed) } else { check(&view, header, addr, len, Perm::ReadWrite) };
@@ -230,6 +233,9 @@ impl Exit<'_> {
         }
         let Some(origin) = self.peers.get(Port::host(header.origin.0)) else { return self.drop_traversal() };
         let status = status_at(end);
+        if let End::Fetch(Stop::Refused(Refusal::Lent(page))) = end {
+            self.peers.visit(page, self.out);
+        }
         let answer = Message { header: header.answer(status), body: Body::Traverse(workspace.traverse()) };
         self.remember(workspace, &answer);
         self.out.note(Note::Answered(answer.body.kind(), status));
@@ -305,5 +311,8 @@ const fn status_of(refusal: Refusal) -> Status {
         Refusal::NoPermission | Refusal::WrongKey(_) => Status::NoPermission,
         Refusal::OutOfBounds => Status::OutOfBounds,
         Refusal::Misaligned => Status::Misaligned,
+        Refusal::Lent(_) => Status::Lent,
+        Refusal::Lost => Status::Lost,
+        Refusal::Coherent => Status::Coherent,
     }
 }

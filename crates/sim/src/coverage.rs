@@ -115,6 +115,8 @@ pub const ELSEWHERE: &[(&str, &str)] = &[
     ("switch.Dropped(Response)", "one rogue frame in thousands: tests of switch"),
     ("switch.Dropped(UnknownOrigin)", "needs a node that makes a host up: tests of switch"),
     ("switch.Page(Forgotten)", "needs a host that is fenced: tests of switch, and the explorer"),
+    ("host.Waits", "needs pages that hosts cache: tests of host and sim"),
+    ("rc.NotReady", "needs pages that hosts cache: tests of transport, memnode and sim"),
     ("switch.Listed", "needs a control plane beside hosts that cache: tests of sim"),
     ("switch.Resized", "needs a control plane beside hosts that cache: tests of sim"),
     ("switch.PageRefused", "all hosts of these worlds may have all pages: tests of switch"),
@@ -235,6 +237,7 @@ mod tests {
                 Host::SentCode => "SentCode",
                 Host::Continued(_) => "Continued",
                 Host::GivenUp => "GivenUp",
+                Host::Waits => "Waits",
             };
             assert!(is_listed(&format!("host.{name}")), "{name}");
         }
@@ -254,6 +257,7 @@ mod tests {
                 Rc::DuplicateRead => "DuplicateRead",
                 Rc::DuplicateAtomic => "DuplicateAtomic",
                 Rc::DuplicateForgotten => "DuplicateForgotten",
+                Rc::NotReady => "NotReady",
             };
             assert!(is_listed(&format!("rc.{name}")), "{name}");
         }

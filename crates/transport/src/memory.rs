@@ -1,6 +1,7 @@
 //! What a responder needs of the memory behind it.
 
 use alloc::vec::Vec;
+use farmem_wire::message::Page;
 use farmem_wire::{Domain, Perm, Rkey, VirtAddr};
 
 /// One access a peer asks for.
@@ -27,6 +28,12 @@ pub enum Refusal {
     OutOfBounds,
     /// An atomic's address is not a multiple of 8.
     Misaligned,
+    /// A host may have later bytes of this page: it will not do now, and soon may (PROTOCOL 12.28).
+    Lent(Page),
+    /// The latest bytes died with a host (PROTOCOL 12.31).
+    Lost,
+    /// Hosts cache it: nothing else may write it (PROTOCOL 12.46).
+    Coherent,
     /// The request showed a key other than [`Rkey`] of its connection.
     WrongKey(Rkey),
 }

@@ -172,6 +172,8 @@ pub enum Note {
     DuplicateAtomic,
     /// Responder: a duplicate READ or atomic too old to answer.
     DuplicateForgotten,
+    /// Memory was not ready for a READ: it comes again later.
+    NotReady,
 }
 
 /// Why a packet was dropped without an answer.

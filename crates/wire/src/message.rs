@@ -70,6 +70,12 @@ pub enum Status {
     Version = 13,
     /// The receiver does not serve this kind of message.
     Unsupported = 14,
+    /// A host may have later bytes of a page that would be read; ask again in a moment (PROTOCOL 12.28). The state continues a traversal.
+    Lent = 15,
+    /// The latest bytes of a page that would be read died with a host (PROTOCOL 12.31).
+    Lost = 16,
+    /// Hosts cache the page coherently: nothing else may write it (PROTOCOL 12.46).
+    Coherent = 17,
 }
 
 impl Status {
@@ -92,6 +98,9 @@ impl Status {
             12 => Self::TableFull,
             13 => Self::Version,
             14 => Self::Unsupported,
+            15 => Self::Lent,
+            16 => Self::Lost,
+            17 => Self::Coherent,
             _ => return None,
         })
     }

@@ -46,15 +46,16 @@ fn note(note: &Note) -> &'static str {
         Note::SentCode => "sent code",
         Note::Continued(_) => "continued",
         Note::GivenUp => "given up",
+        Note::Waits => "waits",
     }
 }
 
 const FAILURES: usize = 12;
-const NOTES: usize = 9;
+const NOTES: usize = 10;
 
 #[test]
 fn every_failure_and_every_note_has_its_story() {
-    let stories: [fn(); 14] = [
+    let stories: [fn(); 15] = [
         verbs::an_address_finds_its_connection,
         verbs::a_range_that_leaves_its_node_is_refused_at_home,
         verbs::a_misaligned_atomic_is_refused_at_home,
@@ -69,6 +70,7 @@ fn every_failure_and_every_note_has_its_story() {
         traversals::a_scratch_pad_of_another_length_is_refused_at_home,
         traversals::a_refused_traversal_says_where_it_stands,
         traversals::a_traversal_that_gets_nowhere_is_stalled,
+        traversals::a_traversal_waits_for_a_page_that_a_host_has,
     ];
     stories.iter().for_each(|story| story());
     let seen: Vec<&str> = SEEN.with_borrow(|seen| seen.iter().copied().collect());

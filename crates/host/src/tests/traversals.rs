@@ -266,3 +266,20 @@ fn a_traversal_that_stores_counts_as_a_write() {
     bench.hear(Port::node(2), &again.state(Status::Ok, |s| further(s, 1, BASE_2, &[2; 16])));
     assert_eq!(traversed(&bench.ended()).iterations, 2);
 }
+
+/// It met a page that a host is writing: it comes again from the state in the answer, under a new id, and not at once (PROTOCOL 12.29).
+#[test]
+pub(super) fn a_traversal_waits_for_a_page_that_a_host_has() {
+    let mut bench = Bench::with_sessions();
+    bench.submit(list_sum(BASE_1, 9));
+    let request = bench.request();
+    bench.hear(Port::node(2), &request.state(Status::Lent, |s| further(s, 2, BASE_2, &[1; 16])));
+    assert_eq!(bench.took_notes(), [Note::Waits]);
+    bench.wake();
+    let again = bench.request();
+    let state = again.traverse();
+    assert_eq!((state.cur_ptr, state.iterations), (VirtAddr(BASE_2), 2));
+    assert_ne!(again.id(), request.id());
+    bench.hear(Port::node(2), &again.state(Status::Ok, |s| further(s, 1, BASE_2, &[3; 16])));
+    assert_eq!(traversed(&bench.ended()).requests, 2);
+}

@@ -113,7 +113,7 @@ fn an_access_of_no_bytes_is_allowed_anywhere_and_does_nothing() {
     let regions = one_range();
     assert_eq!(ask(&regions, ALICE, 0xdead_0000, 0, Perm::ReadWrite), Ok(()));
     let mut store = VecStore::new(0x4000);
-    let mut view = View { regions: &regions, store: &mut store };
+    let mut view = View::new(&regions, &mut store);
     let mut out = vec![];
     view.write(addr(0xdead_0000), &[]);
     view.load(addr(0xdead_0000), &mut []);
@@ -368,7 +368,7 @@ fn step(regions: &mut Regions, store: &mut VecStore, model: &mut Model, op: &Op)
         Op::Write { domain, at, data } => {
             let len = data.len() as u64;
             if allowed(regions, model, *domain, *at, len, Perm::ReadWrite) {
-                View { regions, store }.write(addr(*at), data);
+                View::new(regions, store).write(addr(*at), data);
                 (0..).zip(data).for_each(|(i, &byte)| model.set(at + i, byte));
             }
         }
@@ -376,7 +376,7 @@ fn step(regions: &mut Regions, store: &mut VecStore, model: &mut Model, op: &Op)
             if allowed(regions, model, domain, at, u64::from(len), Perm::Read) {
                 let expected: Vec<u8> = (at..at + u64::from(len)).map(|a| model.byte(a)).collect();
                 let (mut read, mut loaded) = (vec![], vec![0xaa; len as usize]);
-                let view = View { regions, store };
+                let view = View::new(regions, store);
                 view.read(addr(at), len, &mut read);
                 view.load(addr(at), &mut loaded);
                 assert_eq!((&read, &loaded), (&expected, &expected));
@@ -386,7 +386,7 @@ fn step(regions: &mut Regions, store: &mut VecStore, model: &mut Model, op: &Op)
             if allowed(regions, model, domain, at, 8, Perm::ReadWrite) {
                 let bytes: Vec<u8> = (at..at + 8).map(|a| model.byte(a)).collect();
                 let old = u64::from_le_bytes(bytes.try_into().unwrap());
-                let mut view = View { regions, store };
+                let mut view = View::new(regions, store);
                 assert_eq!(view.fetch_add(addr(at), add), old);
                 assert_eq!(view.cmp_swap(addr(at), old, !old), old.wrapping_add(add), "the sum is there");
                 let new = old.wrapping_add(add);

@@ -53,7 +53,7 @@ impl Bed {
 
     /// The memory pipeline's work: translation, protection, bytes.
     fn load(&mut self, addr: VirtAddr, window: &mut [u8]) -> Result<(), Refusal> {
-        let view = View { regions: &self.regions, store: &mut self.store };
+        let view = View::new(&self.regions, &mut self.store);
         let len = u32::try_from(window.len()).unwrap();
         view.check(&Access { domain: DOMAIN, addr, len, perm: Perm::Read })?;
         view.load(addr, window);

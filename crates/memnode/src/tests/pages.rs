@@ -3,8 +3,8 @@
 use super::*;
 use crate::Counted;
 use farmem_wire::message::{
-    Access, Data, FetchId, PAGE_LEN, Page, PageBody, PageMessage, Part, Read, RecallAck, Region, Seq,
-    WriteBack, WriteBackAck,
+    Access, Data, DirectoryBody, DirectoryMessage, FetchId, HostSet, PAGE_LEN, Page, PageBody, PageMessage,
+    Part, Read, RecallAck, Region, Seq, Sweep, WriteBack, WriteBackAck,
 };
 
 fn page() -> Page {
@@ -134,4 +134,107 @@ fn pages_from_elsewhere_go_nowhere() {
     bench.hear_nothing(Port::SWITCH, &back, DropReason::NotHere);
     let answer = WriteBackAck { page: page(), grant: Seq(1), ack: None };
     bench.hear_nothing(Port::SWITCH, &frame(PageBody::WriteBackAck(answer)), DropReason::WrongPort);
+}
+
+/// A page of Alice's that she may write, lent to a host under number 4.
+fn lent() -> Bench {
+    let mut bench = Bench::ready();
+    let body = PageBody::Read(Read { page: Page::of(addr(0)), ..read(4) });
+    bench.hear(Port::SWITCH, &frame(body));
+    bench
+}
+
+fn visits(bench: &Bench) -> Vec<Page> {
+    let payload = |frame| Packet::parse(frame).unwrap().payload;
+    let to_switch = bench.sent.iter().filter(|(port, _)| *port == Port::SWITCH);
+    let messages = to_switch.map(|(_, frame)| DirectoryMessage::parse(payload(frame)).unwrap().body);
+    messages
+        .map(|body| {
+            let DirectoryBody::Visit(page) = body else { panic!("{body:?}") };
+            page
+        })
+        .collect()
+}
+
+fn directory(port: Port, body: DirectoryBody<'_>, bench: &mut Bench) {
+    let message = DirectoryMessage { token: RequestId(9), body };
+    let bth = Bth::new(Opcode::UdSendOnly, HOME.endpoint.qpn, Psn::new(0));
+    let ext = Extension::Deth(Deth { qkey: HOME.endpoint.qkey, src_qp: Qpn::new(0x77) });
+    let mut frame = vec![];
+    Packet::emit_with(&bth, &ext, message.len(), &mut frame, |bytes| message.emit(bytes));
+    bench.hear(port, &frame);
+}
+
+/// Reading a lent page otherwise than by Read: not now, and the switch is told; once it says that nobody has the page, yes (PROTOCOL 12.28).
+#[test]
+fn a_lent_page_is_not_read() {
+    use super::traversals::{find, list, pad, request};
+    use farmem_wire::message::Traverse;
+    let mut bench = lent();
+    list(&mut bench, VirtAddr::NULL);
+    let program = find();
+    let scratch = pad(3, 0);
+    let asked = |bench: &mut Bench, counter| {
+        let body = Body::Traverse(request(&program, &scratch));
+        bench.hear(Port::SWITCH, &datagram(&Message { header: header(ALICE, counter), body }));
+        let answers = bench.sent.iter().filter(|(port, _)| *port == Port::host(HOST.0));
+        let answer = answers.map(|(_, frame)| parse(frame, endpoint(3))).next().unwrap();
+        let Body::Traverse(Traverse { iterations, .. }) = answer.body else { panic!("a traversal") };
+        (answer.header.status, iterations)
+    };
+    assert_eq!(asked(&mut bench, 1), (Status::Lent, 0));
+    assert_eq!(visits(&bench), [Page::of(addr(0))]);
+    let region = Body::RegionRead { addr: addr(8), len: 8, data: &[] };
+    bench.hear(Port::SWITCH, &datagram(&Message { header: header(ALICE, 2), body: region }));
+    assert_eq!(visits(&bench), [Page::of(addr(0))]);
+    directory(Port::SWITCH, DirectoryBody::Clean(Page::of(addr(0)), Seq(4)), &mut bench);
+    assert_eq!(asked(&mut bench, 3), (Status::Lent, 0), "the grant itself may be in use");
+    directory(Port::SWITCH, DirectoryBody::Clean(Page::of(addr(0)), Seq(5)), &mut bench);
+    assert_eq!(asked(&mut bench, 4), (Status::Ok, 3));
+}
+
+/// What hosts were handed out nobody else writes, until the page is cleared (PROTOCOL 12.46).
+#[test]
+fn a_coherent_page_is_only_written_back() {
+    let mut bench = lent();
+    let write = |counter, at| {
+        let body = Body::RegionWrite { addr: addr(at), len: 1, data: &[9] };
+        datagram(&Message { header: header(ALICE, counter), body })
+    };
+    let status = |bench: &Bench| parse(&bench.sent[0].1, endpoint(3)).header.status;
+    bench.hear(Port::SWITCH, &write(1, 8));
+    assert_eq!(status(&bench), Status::Coherent);
+    directory(Port::SWITCH, DirectoryBody::Clean(Page::of(addr(0)), Seq(5)), &mut bench);
+    bench.hear(Port::SWITCH, &write(2, 8));
+    assert_eq!(status(&bench), Status::Coherent, "hosts may still read it");
+    assert_eq!(bench.update(&[Update::Clear { base: addr(0), len: 0x1000 }]), (Status::Ok, 0));
+    bench.hear(Port::SWITCH, &write(3, 8));
+    assert_eq!((status(&bench), bench.bytes(addr(8), 1)), (Status::Ok, vec![9]));
+}
+
+/// A sweep of all memory marks what fenced hosts had, and says how much; only then is the next epoch's page served, and the last one's no more.
+#[test]
+fn a_sweep_begins_an_epoch() {
+    let mut bench = lent();
+    let epoch = |epoch| Read { seq: Seq(Seq::of_epoch(epoch).0 + 1), page: Page::of(addr(0)), ..read(4) };
+    bench.hear_nothing(Port::SWITCH, &frame(PageBody::Read(epoch(1))), DropReason::Epoch);
+    let (first, last, fenced) = (Page::FIRST, Page::LAST, HostSet::only(HOST));
+    let sweep = Sweep { first, last, seq: Seq::of_epoch(1), fenced, opens: true };
+    for lost in [1, 0] {
+        directory(Port::CONTROL, DirectoryBody::Sweep(sweep), &mut bench);
+        let payload = Packet::parse(&bench.sent[0].1).unwrap().payload;
+        let answer = DirectoryMessage { token: RequestId(9), body: DirectoryBody::Swept(sweep, lost) };
+        assert_eq!(DirectoryMessage::parse(payload), Ok(answer));
+    }
+    bench.hear_nothing(Port::SWITCH, &frame(PageBody::Read(epoch(0))), DropReason::Epoch);
+    bench.hear(Port::SWITCH, &frame(PageBody::Read(epoch(1))));
+    let [(_, PageMessage { body: PageBody::Data(data, _), .. })] = sent(&bench)[..] else {
+        panic!("one part")
+    };
+    assert!(data.lost);
+    assert_eq!(bench.update(&[Update::AcceptLost { base: addr(0), len: 1 }]), (Status::Ok, 0));
+    bench.hear(Port::SWITCH, &frame(PageBody::Read(epoch(1))));
+    assert_eq!(sent(&bench).len(), 4, "its old bytes");
+    directory(Port::host(HOST.0), DirectoryBody::Sweep(sweep), &mut bench);
+    assert_eq!(bench.notes.last(), Some(&Note::Dropped(DropReason::WrongPort)));
 }

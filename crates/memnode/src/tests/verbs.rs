@@ -74,6 +74,61 @@ fn connected() -> (Bench, Client) {
     (bench, Client::new(0x100, 0xff_fffe, RKEY))
 }
 
+/// A READ of a page that a host has is put off until it is back (PROTOCOL 4.29, 12.28); a WRITE of it is refused (12.46).
+#[test]
+fn a_read_waits_for_what_a_host_has() {
+    use farmem_wire::message::{Access, FetchId, Page, PageBody, PageMessage, Part, Read, Seq, WriteBack};
+    let (mut bench, mut client) = connected();
+    let page = Page::of(addr(0));
+    let (id, seq, clean) = (FetchId(9), Seq(4), true);
+    let (granted, done_due, access) = (true, true, Access::Modified);
+    let told = |body: PageBody<'_>| {
+        let message = PageMessage { domain: ALICE, origin: OTHER_HOST, body };
+        let bth = Bth::new(Opcode::UdSendOnly, HOME.endpoint.qpn, Psn::new(0));
+        let ext = Extension::Deth(Deth { qkey: HOME.endpoint.qkey, src_qp: Qpn::new(0x77) });
+        let mut frame = vec![];
+        Packet::emit_with(&bth, &ext, message.len(), &mut frame, |bytes| message.emit(bytes));
+        frame
+    };
+    let read = Read { page, access, host: OTHER_HOST, id, seq, clean, granted, done_due };
+    bench.hear(Port::SWITCH, &told(PageBody::Read(read)));
+    let work = Work::Read { addr: addr(16), buf: vec![0; 8] };
+    client.requester.post(1, work).unwrap();
+    client.requester.pump(Instant::ZERO, &mut client.out);
+    let mut now = Instant::ZERO;
+    for turn in 0..3 {
+        let mut frames = vec![];
+        client.out.drain(|action| {
+            if let Action::Send { frame, .. } = action {
+                frames.push(frame.to_vec());
+            }
+        });
+        assert_eq!(frames.len(), 1, "turn {turn}");
+        bench.hear(client.port, &frames[0]);
+        let ports: Vec<Port> = bench.sent.iter().map(|(port, _)| *port).collect();
+        let answer = &bench.sent[0].1;
+        client.requester.on_packet(now, Port::node(1), &Packet::parse(answer).unwrap(), &mut client.out);
+        if turn == 2 {
+            assert_eq!(ports, [Port::host(HOST.0)]);
+            break;
+        }
+        assert_eq!(ports, [Port::host(HOST.0), Port::SWITCH], "the switch learns that somebody waits");
+        assert!(client.requester.pop_completion().is_none());
+        if turn == 1 {
+            let bytes = [5; 4096];
+            let write_back = WriteBack { page, grant: seq, ack: None };
+            bench.hear(Port::SWITCH, &told(PageBody::WriteBack(write_back, Part::WHOLE, &bytes)));
+        }
+        now = client.requester.next_wake().expect("it comes again");
+        client.requester.on_wake(now, &mut client.out);
+    }
+    let done = client.requester.pop_completion().expect("it was read");
+    assert_eq!((done.result, done.buf), (Ok(0), vec![5; 8]));
+    let refused = client.write(&mut bench, 0, &[1]);
+    assert_eq!(refused, Err(Failure::RemoteAccess));
+    assert_eq!(bench.notes.last(), Some(&Note::Connection(rc::Note::Refused(Refusal::Coherent))));
+}
+
 /// The four verbs, over several packets and over the wrap of the PSN (PROTOCOL 7.16, 7.17).
 #[test]
 fn a_connection_reads_writes_and_does_atomics() {

@@ -4,6 +4,7 @@ mod rack;
 
 use farmem_control::api::{ErrorCode, Request, Response};
 use farmem_host::caching::CacheDone;
+use farmem_wire::Status;
 use farmem_wire::message::Access;
 use rack::Rack;
 
@@ -273,6 +274,42 @@ fn regions_make_room_for_others() {
     let info = rack.directory();
     assert!(info.slots == 3 && info.evictions > 10 && info.resets > 10, "{info:?}");
     assert_eq!(info.lost_pages, 0);
+}
+
+/// A list of two nodes on pages that a host has written and not written back: a traversal offloaded by another host sees what was written
+/// last, and the writer goes on reading. One that stores is refused: the pages are cached.
+#[test]
+fn a_traversal_sees_what_a_host_has_not_written_back() {
+    let (mut rack, a, b, base) = pair(16);
+    let sum = "
+        .scratch 8
+            ld8 r2, window[0]
+            ld8 r3, scratch[0]
+            add r3, r2
+            st8 scratch[0], r3
+            ld8 r4, window[8]
+            jeq r4, 0, end
+            next r4
+        end:
+            ret
+    ";
+    let far = base + (9 << 12);
+    for round in 1..4 {
+        for (at, value) in [(base, 10 * round), (base + 8, far), (far, 7), (far + 8, 0)] {
+            assert!(rack.store(a, at, value));
+        }
+        assert_eq!(rack.traverse(b, sum, base), Ok(10 * round + 7));
+        assert_eq!(rack.may(a, base), Some(Access::Shared), "recalled, and kept");
+    }
+    assert_eq!(rack.load(b, far), Some(7));
+    assert_eq!(rack.traverse(b, sum, base), Ok(37), "what is shared is read as it is");
+    let storing = ".stores\n .scratch 8\n ld8 r2, window[0]\n add r2, 1\n st8 window[0], r2\n ret\n";
+    assert_eq!(rack.traverse(b, storing, base), Err(Status::Coherent));
+    let fresh = rack.allocate(1, 2);
+    assert_eq!(rack.traverse(b, storing, fresh.base), Ok(0), "a page that nobody caches");
+    rack.map(a, &fresh);
+    assert_eq!(rack.load(a, fresh.base), Some(1));
+    assert_eq!(rack.traverse(b, storing, fresh.base), Err(Status::Coherent));
 }
 
 /// The answer to an overview says what the directory does.

@@ -4,13 +4,14 @@ use farmem_control::api::{ApiError, DirectoryInfo, Endpoint as Named, Request, R
 use farmem_control::{Ask, Config, Control, Note as ControlNote, Out, Record};
 use farmem_host::agent::Pages;
 use farmem_host::caching::{CacheAsk, CacheConfig, CacheDone, CachingHost};
-use farmem_host::{Ask as HostAsk, Config as HostConfig};
+use farmem_host::{Ask as HostAsk, Config as HostConfig, Failure, Op};
 use farmem_machine::{Action, Duration, Event, Instant, Machine, Outbox, Port, Rng};
 use farmem_memnode::{Budget, Config as NodeConfig, MemNode, VecStore};
 use farmem_switch::{Budgets, Switch};
 use farmem_transport::ud::{Endpoint, Home, Peer};
+use farmem_traversal::Program;
 use farmem_wire::message::{Access, PAGE_LEN, Page};
-use farmem_wire::{Domain, Gid, HostId, Pmtu, Qkey, Qpn, VirtAddr};
+use farmem_wire::{Domain, Gid, HostId, Pmtu, Qkey, Qpn, Status, VirtAddr};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
@@ -243,6 +244,23 @@ impl Rack {
         let frame = role.pages_mut().frames.get_mut(&page).expect("a page that was just installed");
         frame.0[at..at + 8].copy_from_slice(&value.to_le_bytes());
         true
+    }
+
+    /// Runs a traversal beside the memory, in the name of the host; answers the first word of its scratch pad, or why it was refused.
+    pub(crate) fn traverse(&mut self, host: u16, text: &str, start: u64) -> Result<u64, Status> {
+        let program = Program::assemble(text).expect("a program");
+        let (cur_ptr, scratch) = (VirtAddr(start), vec![0; program.scratch_len()]);
+        let op = Op::Traverse { program, cur_ptr, scratch, limit: 100 };
+        self.give(host, CacheAsk::Host(HostAsk::Submit { ticket: 1, domain: Domain(1), op }));
+        let ended = |done: &CacheDone| matches!(done, CacheDone::Host(_));
+        self.until("a traversal", |rack| rack.seats[&host].told.iter().any(ended));
+        let told = std::mem::take(&mut self.seats.get_mut(&host).expect("a host").told);
+        let Some(CacheDone::Host(done)) = told.into_iter().find(ended) else { panic!("it ended") };
+        match done.result {
+            Ok(_) => Ok(u64::from_le_bytes(done.buf[..8].try_into().expect("a word"))),
+            Err(Failure::Refused { status, .. }) => Err(status),
+            Err(other) => panic!("{other:?}"),
+        }
     }
 
     fn access(&mut self, host: u16, addr: u64, access: Access) -> Option<(Page, usize)> {

@@ -10,6 +10,11 @@ use farmem_wire::{
     Aeth, AtomicEth, Bth, Extension, Nak, Opcode, Packet, Perm, Psn, Reth, Syndrome, VirtAddr,
 };
 
+/// The first wait asked for while memory is not ready: 160 us; each further one is about three times as long, up to 82 ms (PROTOCOL 4.29).
+const RNR_CODE_FIRST: u8 = 8;
+const RNR_CODE_STEP: u8 = 3;
+const RNR_CODE_MAX: u8 = 26;
+
 /// The responder half of one connection.
 #[derive(Debug)]
 pub struct Responder {
@@ -26,6 +31,8 @@ pub struct Responder {
     fault: Option<Nak>,
     /// An acknowledgement is held back for [`Responder::flush`].
     ack_due: bool,
+    /// Times in a row that memory was not ready for what is expected.
+    not_ready: u8,
     saved: Saved,
 }
 
@@ -64,6 +71,7 @@ impl Responder {
             nak_sent: false,
             fault: None,
             ack_due: false,
+            not_ready: 0,
             saved: Saved::default(),
         }
     }
@@ -125,8 +133,9 @@ impl Responder {
         }
         self.nak_sent = false;
         match self.execute(packet, memory, out) {
-            Ok(()) => {}
+            Ok(()) => self.not_ready = 0,
             Err(Fault::Invalid) => self.refuse(Nak::InvalidRequest, Note::InvalidRequest, out),
+            Err(Fault::Refused(Refusal::Lent(_))) => self.not_ready(self.expected, out),
             Err(Fault::Refused(refusal)) => self.refuse(nak_of(refusal), Note::Refused(refusal), out),
         }
     }
@@ -163,7 +172,11 @@ impl Responder {
                 if !self.saved.has_read(psn, &reth, &self.config) {
                     return out.note(Note::DuplicateForgotten.into());
                 }
-                if let Err(refusal) = self.may(memory, &reth, Perm::Read) {
+                let allowed = self.may(memory, &reth, Perm::Read);
+                if let Err(Refusal::Lent(_)) = allowed {
+                    return self.not_ready(psn, out);
+                }
+                if let Err(refusal) = allowed {
                     out.note(Note::Refused(refusal).into());
                     return self.acknowledge(Syndrome::Nak(nak_of(refusal)), psn, out);
                 }
@@ -179,6 +192,16 @@ impl Responder {
             },
             _ => drop_packet(DropReason::Opcode, out),
         }
+    }
+
+    /// PROTOCOL 4.29: the request comes again, later each time. What came behind it was dropped, and needs no NAK of its own.
+    fn not_ready<O, N: From<Note>>(&mut self, psn: Psn, out: &mut Outbox<O, N>) {
+        let code = (RNR_CODE_FIRST + RNR_CODE_STEP * self.not_ready).min(RNR_CODE_MAX);
+        self.not_ready = self.not_ready.saturating_add(1).min(RNR_CODE_MAX);
+        self.nak_sent = true;
+        self.ack_due = false;
+        out.note(Note::NotReady.into());
+        self.acknowledge(Syndrome::Rnr(code), psn, out);
     }
 
     /// PROTOCOL 4.27: the connection is in error from here on.
@@ -429,8 +452,12 @@ fn drop_packet<O, N: From<Note>>(reason: DropReason, out: &mut Outbox<O, N>) {
 fn nak_of(refusal: Refusal) -> Nak {
     match refusal {
         Refusal::Misaligned => Nak::InvalidRequest,
-        Refusal::NotMapped | Refusal::NoPermission | Refusal::OutOfBounds | Refusal::WrongKey(_) => {
-            Nak::RemoteAccess
-        }
+        Refusal::NotMapped
+        | Refusal::NoPermission
+        | Refusal::OutOfBounds
+        | Refusal::Lent(_)
+        | Refusal::Lost
+        | Refusal::Coherent
+        | Refusal::WrongKey(_) => Nak::RemoteAccess,
     }
 }

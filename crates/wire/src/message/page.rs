@@ -25,6 +25,18 @@ impl Page {
     /// The page of the last address.
     pub const LAST: Self = Self(u64::MAX >> PAGE_SHIFT);
 
+    /// The page behind it; of the last one, itself.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        if self.0 == Self::LAST.0 { self } else { Self(self.0 + 1) }
+    }
+
+    /// The page before it; of the first one, itself.
+    #[must_use]
+    pub const fn previous(self) -> Self {
+        Self(self.0.saturating_sub(1))
+    }
+
     /// The page that holds the byte at `addr`.
     #[must_use]
     pub const fn of(addr: VirtAddr) -> Self {
