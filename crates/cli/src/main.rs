@@ -14,6 +14,7 @@ mod explore;
 mod output;
 mod progress;
 mod rack_file;
+mod replay;
 mod role;
 mod run;
 mod sim;

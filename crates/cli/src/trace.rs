@@ -1,7 +1,7 @@
 //! `farmem trace`: what a program does with its memory, recorded under valgrind, for replays over simulated racks.
 
 use crate::args::{Trace, TraceInfo, TraceRecord};
-use crate::{End, Failure, output, progress};
+use crate::{End, Failure, output, progress, replay};
 use farmem_sim::trace::lackey::{self, Accesses, LackeyError};
 use farmem_sim::trace::{Compactor, Header, Reader, TraceError, Visit, Writer};
 use rustix::fs::{CWD, Mode, mkfifoat};
@@ -56,6 +56,7 @@ pub(crate) fn run(args: &Trace) -> Result<End, Failure> {
             output::print(&contents(file)?, *json);
             Ok(End::Fine)
         }
+        Trace::Replay(args) => replay::run(args),
     }
 }
 
@@ -165,11 +166,11 @@ fn contents(file: &Path) -> Result<Contents, Failure> {
     Ok(contents)
 }
 
-fn at(path: &Path, error: &std::io::Error) -> Failure {
+pub(crate) fn at(path: &Path, error: &std::io::Error) -> Failure {
     Failure::environment(format!("{}: {error}", path.display()), "see that the file can be read or written")
 }
 
-fn in_trace(file: &Path, error: &TraceError) -> Failure {
+pub(crate) fn in_trace(file: &Path, error: &TraceError) -> Failure {
     let remedy = "farmem trace record --output FILE -- COMMAND records one";
     Failure::environment(format!("{}: {error}", file.display()), remedy)
 }

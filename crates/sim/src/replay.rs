@@ -20,7 +20,7 @@ mod workload;
 pub use profile::{MATCH_ACTION_RULES_MAX, Profile};
 pub use workload::Workload;
 
-use farmem_machine::Duration;
+pub use farmem_machine::Duration;
 
 /// The systems that are compared (MIND 7).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -77,7 +77,8 @@ pub enum Regions {
     Bounded {
         /// Slots.
         slots: usize,
-        /// Bytes of a region at first.
+        /// Bytes of a region at first; more when else not all pages had an entry within 95 % of the slots: entries are made when memory is
+        /// allocated (MIND 6.3).
         initial: u64,
         /// The epoch.
         epoch: Duration,
@@ -109,12 +110,15 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// The paper's relations for a workload of `pages` pages: local memory for a quarter of them, and 30,000 slots for 2 GiB, but at least 16
-    /// (MIND 7).
+    /// The paper's relations for a workload of another size: local memory for a quarter of its pages, and 30,000 slots for 2 GiB of them (MIND 7).
+    /// Beside those there is a slot for each block of 2 MiB it touches: that many entries it needs whatever it does, for stacks above all, which do
+    /// not shrink with the workload.
     #[must_use]
-    pub fn in_proportion(system: System, hosts: u16, pages: usize) -> Self {
+    pub fn in_proportion(system: System, hosts: u16, workload: &Workload) -> Self {
         let profile = Profile::MIND;
-        let slots = (profile.slots * pages).div_ceil(profile.footprint_pages).max(16);
+        let pages = workload.pages();
+        let blocks = workload.regions(farmem_wire::message::REGION_ORDER_MAX);
+        let slots = (profile.slots * pages).div_ceil(profile.footprint_pages) + blocks;
         let regions = Regions::Bounded { slots, initial: profile.region_initial, epoch: profile.epoch };
         let local_pages = (pages * profile.cache_pages).div_ceil(profile.footprint_pages).max(1);
         Self { system, hosts, threads: profile.threads, local_pages, regions, profile, seed: 1 }

@@ -1,6 +1,6 @@
 //! The directory: its slots, and who decides how large the regions in them are.
 
-use super::{Outcome, Regions};
+use super::{Outcome, Regions, Workload};
 use farmem_control::reset::{self, Order as ResetOrder, Reset};
 use farmem_control::splitting::{self, Admission, Order, Splitting};
 use farmem_machine::Duration;
@@ -25,12 +25,12 @@ enum Sizes {
 }
 
 impl Directory {
-    pub(super) fn new(regions: Regions, pages: usize, live: HostSet) -> Self {
+    pub(super) fn new(regions: Regions, workload: &Workload, live: HostSet) -> Self {
         let (slots, sizes) = match regions {
             Regions::Bounded { slots, initial, .. } => {
-                (slots, Sizes::Bounded(Splitting::new(slots, initial)))
+                (slots, Sizes::Bounded(Splitting::new(slots, fitting(initial, slots, workload))))
             }
-            Regions::Fixed { order } => (pages, Sizes::Fixed(order)),
+            Regions::Fixed { order } => (workload.pages(), Sizes::Fixed(order)),
         };
         Self { slots: Slots::new(slots, Seq(0)), sizes, resets: BTreeMap::new(), live }
     }
@@ -84,8 +84,12 @@ impl Directory {
     ) -> Option<(Region, Seq)> {
         let reset = self.resets.entry(region.base()).or_insert_with(|| Reset::new(region, 1));
         match reset.step(event, HostSet::EMPTY)? {
-            ResetOrder::Reset(region) => _ = self.step(region.base(), Event::Reset(self.live), out),
-            ResetOrder::Repeat(region) => _ = self.step(region.base(), Event::Repeat, out),
+            ResetOrder::Reset(region) => {
+                self.step(region.base(), Event::Reset(self.live), out);
+            }
+            ResetOrder::Repeat(region) => {
+                self.step(region.base(), Event::Repeat, out);
+            }
             ResetOrder::Sweep(region, seq, _) => return Some((region, seq)),
             ResetOrder::End(region, seq) => {
                 self.step(region.base(), Event::Swept(seq), out);
@@ -123,6 +127,19 @@ impl Directory {
             }
         }
     }
+}
+
+/// The size that regions begin with, so that all that is allocated has an entry.
+fn fitting(initial: u64, slots: usize, workload: &Workload) -> u64 {
+    let mut size = initial;
+    let fits = |size: u64| {
+        let order = u8::try_from((size / PAGE_LEN as u64).ilog2()).expect("a small number");
+        workload.regions(order) <= slots * splitting::SLOT_USE_MAX / 100
+    };
+    while size < splitting::REGION_MAX && !fits(size) {
+        size *= 2;
+    }
+    size
 }
 
 fn wire(region: splitting::Region) -> Region {

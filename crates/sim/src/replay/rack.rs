@@ -106,7 +106,7 @@ impl<'a> Rack<'a> {
             number: 0,
             now: 0,
             links: Links::new(setup.profile, setup.hosts),
-            directory: Directory::new(setup.directory(), pages, live),
+            directory: Directory::new(setup.directory(), workload, live),
             gates: vec![PageGate::default(); setup.profile.nodes.into()],
             hosts: hosts.collect(),
             working: cores.iter().filter(|core| !core.ended).count(),
@@ -163,7 +163,9 @@ impl<'a> Rack<'a> {
                 self.put_epoch();
             }
             Happens::Get(host, get) => self.get(host, get),
-            Happens::Done(host, done) => _ = self.direct(done.page, Event::Done(host, done)),
+            Happens::Done(host, done) => {
+                self.direct(done.page, Event::Done(host, done));
+            }
             Happens::Ack(host, ack) => {
                 if self.direct(ack.region.base(), Event::Ack(host, ack)) {
                     self.outcome.false_invalidations += u64::from(ack.needless);

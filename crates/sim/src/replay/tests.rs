@@ -14,7 +14,8 @@ fn workload(visits: &[Visit]) -> Workload {
 
 fn setup(system: System, hosts: u16) -> Setup {
     let regions = Regions::Fixed { order: 0 };
-    Setup { regions, threads: 1, local_pages: 64, ..Setup::in_proportion(system, hosts, 1 << 19) }
+    let any = workload(&[visit(1, 0, false)]);
+    Setup { regions, threads: 1, local_pages: 64, ..Setup::in_proportion(system, hosts, &any) }
 }
 
 fn play(visits: &[Visit], setup: &Setup) -> Outcome {
@@ -121,7 +122,7 @@ fn replays_are_repeatable() {
     let visits = Workload::uniform(4, 256, 50, 50, 20_000, 7);
     assert_eq!((visits.pages(), visits.visits()), (256, 20_000));
     for system in System::ALL.into_iter().filter(|system| system.shares()) {
-        let setup = Setup { threads: 2, local_pages: 40, ..Setup::in_proportion(system, 4, 256) };
+        let setup = Setup { threads: 2, local_pages: 40, ..Setup::in_proportion(system, 4, &visits) };
         let play = || replay(&visits, &setup, &mut |_| {});
         let outcome = play();
         assert_eq!((outcome.visits, outcome.accesses), (20_000, 20_000));

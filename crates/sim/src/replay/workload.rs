@@ -90,6 +90,12 @@ impl Workload {
         self.pages.len()
     }
 
+    /// Regions of 2^order pages that it touches.
+    #[must_use]
+    pub fn regions(&self, order: u8) -> usize {
+        self.pages.chunk_by(|a, b| a >> order == b >> order).count()
+    }
+
     /// Threads, the one that starts the others among them.
     #[must_use]
     pub const fn threads(&self) -> u16 {
