@@ -4,6 +4,7 @@
 //! stable and listed in docs/results.md. [`Samples`] are times of one kind of operation; [`Machine`] is where they were taken.
 
 mod machine;
+pub mod mind;
 mod native;
 mod page_cache;
 mod paged;

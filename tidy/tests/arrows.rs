@@ -8,7 +8,7 @@ use std::process::Command;
 
 const GROUND: &[&str] = &["wire", "machine"];
 const PARTS: &[&str] = &["transport", "traversal", "index"];
-const APPS: &[&str] = &["webservice", "tablestore", "timeseries"];
+const APPS: &[&str] = &["webservice", "tablestore", "timeseries", "nativekvs"];
 const ROLES: &[&str] = &["switch", "memnode", "host", "dpu", "control"];
 
 /// What each crate may import of ours, by folder name. Dev-dependencies are held to the same arrows: a test that needs another

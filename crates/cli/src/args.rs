@@ -27,6 +27,8 @@ pub(crate) enum Command {
     Webservice(farmem_webservice::Args),
     /// A table whose index and values are in far memory: B+tree, values of 240 bytes, YCSB E.
     Tablestore(farmem_tablestore::Args),
+    /// Run a key-value store whose one table is shared by workers on many hosts, by loads and stores.
+    Nativekvs(farmem_nativekvs::Args),
     /// Windows of 1 s to 8 s over sensor data in far memory: sum, mean, min and max.
     Timeseries(farmem_timeseries::Args),
     /// Measure, beside the raw operation in the same run.
@@ -138,6 +140,8 @@ pub(crate) enum Bench {
     Net(BenchNet),
     /// Traversal offload beside a page cache, READs, native code at the memory node, and the limits of this machine.
     Pulse(BenchPulse),
+    /// Coherent far memory: faults, changes of a page's state, and how they scale.
+    Mind(BenchMind),
 }
 
 /// `farmem bench net`
@@ -166,6 +170,17 @@ pub(crate) struct BenchPulse {
     /// Draw figures into this directory, as SVG.
     #[arg(long, value_name = "DIR")]
     pub(crate) plots: Option<PathBuf>,
+}
+
+/// `farmem bench mind`
+#[derive(Debug, Args)]
+pub(crate) struct BenchMind {
+    /// Print one JSON object instead of the table; progress and notes go to stderr.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Fewer repetitions: ends within 20 s.
+    #[arg(long)]
+    pub(crate) quick: bool,
 }
 
 /// `farmem compile`

@@ -1,8 +1,10 @@
 //! `farmem bench`: the list of benchmarks, and how their tables look. The form itself is farmem-bench's.
 
+mod mind;
 mod net;
 mod pulse;
 
+pub(crate) use mind::run as mind;
 pub(crate) use net::run as net;
 pub(crate) use pulse::run as pulse;
 

@@ -11,6 +11,7 @@ mod compile;
 mod demo;
 mod doctor;
 mod explore;
+mod nativekvs;
 mod output;
 mod progress;
 mod rack_file;
@@ -71,14 +72,19 @@ impl Failure {
 }
 
 fn main() -> ExitCode {
+    if let Some(ended) = farmem::worker::begin(farmem_nativekvs::ENTRIES) {
+        return ended;
+    }
     let result = match Cli::parse().command {
         Command::Up(args) => up::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Webservice(args) => apps::finish(farmem_webservice::run(&args), args.plan.json),
+        Command::Nativekvs(args) => nativekvs::run(&args),
         Command::Tablestore(args) => apps::finish(farmem_tablestore::run(&args), args.plan.json),
         Command::Timeseries(args) => apps::finish(farmem_timeseries::run(&args), args.plan.json),
         Command::Bench { bench: Bench::Net(args) } => bench::net(&args),
         Command::Bench { bench: Bench::Pulse(args) } => bench::pulse(&args),
+        Command::Bench { bench: Bench::Mind(args) } => bench::mind(&args),
         Command::Compile(args) => compile::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Sim(args) => sim::run(&args),

@@ -58,5 +58,5 @@ pub use lock::LockWord;
 pub use memory::FarMemory;
 pub use rack::{ClientOptions, Rack, home_of};
 pub use series::Series;
-pub use shared::{ShareOptions, ShareStats, SharedSpace};
+pub use shared::{ShareOptions, ShareStats, SharedSpace, worker};
 pub use task::{Exchange, Next, Task, Took};

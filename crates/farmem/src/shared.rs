@@ -20,6 +20,7 @@ mod frames;
 mod join;
 mod lease;
 mod pager;
+pub mod worker;
 
 use crate::client::{Vma, wrong_answer};
 use crate::window::{Ahead, FRAMES_MIN};
@@ -31,6 +32,7 @@ use farmem_machine::Duration;
 use farmem_wire::message::PAGE_LEN;
 use farmem_wire::{NodeId, VirtAddr};
 use pager::{Ask, Inbox, lock};
+use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -134,6 +136,8 @@ pub struct SharedSpace {
     inbox: Arc<Inbox>,
     failed: Arc<Mutex<Option<String>>>,
     api: Mutex<ApiClient>,
+    /// The rack's description.
+    file: PathBuf,
     domain_name: String,
     domain: u32,
     host: u16,

@@ -2,9 +2,13 @@
 //! waiting, over the same path.
 //!
 //! A [`RawSocket`] sends and receives bytes nobody looks at. [`RawSocket::serve`] plays the part that a role has on a path: it sends each
-//! datagram on to the next address, or back. [`RawSocket::stream`] sends bursts for credits, for rates.
+//! datagram on to the next address, or back. [`RawSocket::stream`] sends bursts for credits, for rates. [`faults`] are page faults for
+//! which nothing is fetched.
+
+mod faults;
 
 pub use crate::Waiting;
+pub use faults::faults;
 use crate::{Link as _, OpenError, ShmConfig, ShmLink, Stop, Wait, gid_of};
 use farmem_machine::Port;
 use std::io;
@@ -215,7 +219,7 @@ pub struct RawRing {
 const RING_PEER: Port = Port::SWITCH;
 
 impl RawRing {
-    /// Opens the ring of `own` in `dir`, to and from `peer`.
+    /// Opens the ring of `own` in `dir`, to `peer`; frames come from whoever has a ring to `own`.
     ///
     /// # Errors
     /// [`OpenError`], as a shared-memory link.
@@ -243,7 +247,7 @@ impl RawRing {
         Ok(true)
     }
 
-    /// Serves until `stop`: each frame is answered with one of `len` bytes.
+    /// Serves until `stop`: for each frame one of `len` bytes goes to the peer.
     ///
     /// # Errors
     /// When the link no longer works.

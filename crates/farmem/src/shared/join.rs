@@ -81,6 +81,7 @@ fn join_at(
         inbox,
         failed,
         api: Mutex::new(api_client(config)?),
+        file: config.file.clone(),
         domain_name: domain.to_owned(),
         domain: number,
         host,

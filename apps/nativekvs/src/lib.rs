@@ -1,0 +1,186 @@
+//! Native-KVS (MIND 7): a key-value store whose one hash table lies in far memory, shared by workers on many hosts by loads and stores. No
+//! part of it belongs to a worker; locks are words in far memory.
+//!
+//! Key call: [`run`]. It allocates the table, starts the workers as processes of this program, each another host of the rack, and checks
+//! what they did: every value read was whole, and afterwards the table holds exactly the updates that were made.
+
+mod table;
+mod work;
+
+pub use table::{Found, RECORD_LEN, Table, VALUE_WORDS};
+pub use work::{Did, ENTRIES, WORKERS_MAX};
+
+use farmem::ycsb::{Workload, hash};
+use farmem::{Rack, RackConfig, ShareOptions, SharedSpace};
+use farmem_workload::Failure;
+use serde::Serialize;
+use std::path::PathBuf;
+use work::{Board, Orders};
+
+/// What it can be told.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// The running rack: workers are other processes, so it cannot be one inside this process.
+    #[arg(long, value_name = "RACK.TOML")]
+    pub rack: PathBuf,
+    /// Workers, each a process and a host of its own.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=WORKERS_MAX))]
+    pub workers: u64,
+    /// The workload of YCSB: a (half updates), b (one in twenty) or c (reads only).
+    #[arg(long, value_enum, default_value_t = Mix::A)]
+    pub workload: Mix,
+    /// Records of 1 KiB.
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub records: u64,
+    /// Operations in all, shared out among the workers.
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub operations: u64,
+    /// Bytes of far memory that each worker may have at its host.
+    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
+    pub local: u64,
+    /// One seed gives one sequence of operations.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Print one JSON object instead of the table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A workload of YCSB that needs no order of keys.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Mix {
+    /// Half reads, half updates.
+    A,
+    /// One update in twenty operations.
+    B,
+    /// Reads only.
+    C,
+}
+
+impl Mix {
+    const fn workload(self) -> Workload {
+        match self {
+            Self::A => Workload::A,
+            Self::B => Workload::B,
+            Self::C => Workload::C,
+        }
+    }
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// Workers.
+    pub workers: u64,
+    /// Operations of all of them.
+    pub operations: u64,
+    /// Seconds that the slowest worker's took.
+    pub seconds: f64,
+    /// Operations a second.
+    pub operations_per_second: f64,
+    /// Updates among them.
+    pub updates: u64,
+    /// Pages that came to the workers for them.
+    pub fetches: u64,
+    /// Pages that workers lost to each other.
+    pub invalidations: u64,
+    /// Answers that were wrong, and updates that are missing in the end or are too many.
+    pub wrong_answers: u64,
+}
+
+/// Runs the store on the rack.
+///
+/// # Errors
+/// [`Failure`] when there is no such rack, this process may not share memory, or a worker fails.
+pub fn run(args: &Args) -> Result<Outcome, Failure> {
+    let config = RackConfig::load(&args.rack)?;
+    let space = Rack::running(config).share("nativekvs", ShareOptions::new(args.local))?;
+    Ok(serve(&space, args, |orders| space.spawn("serve", orders))?)
+}
+
+/// As [`run`], in a space that is there, with workers that `spawn` starts with the entry `serve`.
+///
+/// # Errors
+/// When the rack has no room, or a worker fails.
+pub fn serve(
+    space: &SharedSpace,
+    args: &Args,
+    mut spawn: impl FnMut(&[u64]) -> Result<farmem::worker::Worker, farmem::Error>,
+) -> Result<Outcome, farmem::Error> {
+    let board_vma = space.allocate(Board::LEN)?;
+    let table_vma = space.allocate(Table::bytes(args.records))?;
+    let mut workers = Vec::new();
+    for worker in 0..args.workers {
+        // What does not divide is the first ones'.
+        let operations = args.operations / args.workers + u64::from(worker < args.operations % args.workers);
+        let orders = Orders {
+            board: board_vma.base,
+            table: table_vma.base,
+            worker,
+            workers: args.workers,
+            records: args.records,
+            operations,
+            workload: args.workload.workload(),
+            seed: args.seed,
+        };
+        workers.push(spawn(&orders.numbers())?);
+    }
+    for worker in workers {
+        worker.join()?;
+    }
+    let board = Board::new(space.memory(&board_vma));
+    let did: Vec<Did> = (0..args.workers).map(|worker| board.did(worker)).collect();
+    let table = Table::new(space.memory(&table_vma));
+    let outcome = judge(args, &did, &table);
+    space.free(table_vma.base)?;
+    space.free(board_vma.base)?;
+    Ok(outcome)
+}
+
+/// What they did, and what the table says to it.
+fn judge(args: &Args, did: &[Did], table: &Table<'_>) -> Outcome {
+    let sum = |of: fn(&Did) -> u64| did.iter().map(of).sum::<u64>();
+    let updates = sum(|did| did.updates);
+    let (mut in_table, mut wrong) = (0, sum(|did| did.wrong));
+    for record in 0..args.records {
+        match table.read(hash(record)) {
+            Found::Value(count) => in_table += count,
+            Found::Nothing | Found::Torn => wrong += 1,
+        }
+    }
+    wrong += updates.abs_diff(in_table);
+    let seconds = to_f64(did.iter().map(|did| did.nanos).max().unwrap_or(0)) / 1e9;
+    Outcome {
+        workers: args.workers,
+        operations: args.operations,
+        seconds,
+        operations_per_second: to_f64(args.operations) / seconds,
+        updates,
+        fetches: sum(|did| did.fetches),
+        invalidations: sum(|did| did.invalidations),
+        wrong_answers: wrong,
+    }
+}
+
+impl Outcome {
+    /// The lines that people read.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let Self { workers, operations, seconds, operations_per_second, updates, .. } = self;
+        let Self { fetches, invalidations, wrong_answers, .. } = self;
+        let answers = if *wrong_answers == 0 {
+            "every answer was right, and the table holds every update".to_owned()
+        } else {
+            format!("{wrong_answers} ANSWERS WERE WRONG")
+        };
+        format!(
+            "native-kvs: {workers} workers, {operations} operations in {seconds:.2} s: {operations_per_second:.0} /s; {updates} updates, \
+             {fetches} pages fetched, {invalidations} given up\n{answers}\n"
+        )
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts and times for people, far below 2^52")]
+fn to_f64(n: u64) -> f64 {
+    n as f64
+}

@@ -1,0 +1,141 @@
+//! What a worker does: its share of the load, then its share of the operations, side by side with all the others.
+//!
+//! Whatever the workers tell each other and the one who started them is in far memory too, in the [`Board`].
+
+use crate::table::{Found, Table};
+use farmem::window::Memory;
+use farmem::worker::Entry;
+use farmem::ycsb::{Operation, Workload, hash};
+use farmem::{Error, SharedSpace, VirtAddr, Vma};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+/// The entries of a worker.
+pub const ENTRIES: &[(&str, Entry)] = &[("serve", serve)];
+
+/// Workers at most: the board has a page for each, and a host that caches needs a number below 64.
+pub const WORKERS_MAX: u64 = 48;
+const PAGE: usize = 4096;
+
+/// What a worker is told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Orders {
+    pub(crate) board: VirtAddr,
+    pub(crate) table: VirtAddr,
+    pub(crate) worker: u64,
+    pub(crate) workers: u64,
+    pub(crate) records: u64,
+    pub(crate) operations: u64,
+    pub(crate) workload: Workload,
+    pub(crate) seed: u64,
+}
+
+impl Orders {
+    pub(crate) fn numbers(&self) -> [u64; 8] {
+        let workload = match self.workload {
+            Workload::A => 0,
+            Workload::B => 1,
+            Workload::C => 2,
+            Workload::E => 3,
+        };
+        let Self { board, table, worker, workers, records, operations, seed, .. } = *self;
+        [board.0, table.0, worker, workers, records, operations, workload, seed]
+    }
+
+    fn of(numbers: &[u64]) -> Option<Self> {
+        let &[board, table, worker, workers, records, operations, workload, seed] = numbers else {
+            return None;
+        };
+        let workload =
+            [Workload::A, Workload::B, Workload::C].get(usize::try_from(workload).ok()?).copied()?;
+        let (board, table) = (VirtAddr(board), VirtAddr(table));
+        Some(Self { board, table, worker, workers, records, operations, workload, seed })
+    }
+}
+
+/// What workers say, in far memory: who has come to which point, and what each of them did.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Board<'m>(Memory<'m>);
+
+/// What one worker did.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Did {
+    /// Nanoseconds that its operations took.
+    pub nanos: u64,
+    /// Updates among them.
+    pub updates: u64,
+    /// Answers that were wrong.
+    pub wrong: u64,
+    /// Pages that came for them.
+    pub fetches: u64,
+    /// Pages that others took meanwhile.
+    pub invalidations: u64,
+}
+
+impl<'m> Board<'m> {
+    pub(crate) const LEN: u64 = (WORKERS_MAX + 2) * PAGE as u64;
+
+    pub(crate) const fn new(memory: Memory<'m>) -> Self {
+        Self(memory)
+    }
+
+    /// Waits until all workers have come to the point.
+    fn meet(&self, point: usize, workers: u64) {
+        let came: &AtomicU64 = self.0.word(point * PAGE);
+        came.fetch_add(1, Ordering::AcqRel);
+        while came.load(Ordering::Acquire) < workers {
+            std::thread::yield_now();
+        }
+    }
+
+    fn words(&self, worker: u64) -> [&'m AtomicU64; 5] {
+        let at = (usize::try_from(worker).expect("few") + 2) * PAGE;
+        [0, 8, 16, 24, 32].map(|offset| self.0.word(at + offset))
+    }
+
+    fn say(&self, worker: u64, did: Did) {
+        let said = [did.nanos, did.updates, did.wrong, did.fetches, did.invalidations];
+        for (word, number) in self.words(worker).into_iter().zip(said) {
+            word.store(number, Ordering::Release);
+        }
+    }
+
+    pub(crate) fn did(&self, worker: u64) -> Did {
+        let [nanos, updates, wrong, fetches, invalidations] =
+            self.words(worker).map(|word| word.load(Ordering::Acquire));
+        Did { nanos, updates, wrong, fetches, invalidations }
+    }
+}
+
+fn serve(space: &SharedSpace, numbers: &[u64]) -> Result<u64, Error> {
+    let Some(orders) = Orders::of(numbers) else {
+        return Err(Error::Broken { addr: VirtAddr(0), what: "a worker's orders" });
+    };
+    let (board, table): (Vma, Vma) = (space.attach(orders.board)?, space.attach(orders.table)?);
+    let (board, table) = (Board::new(space.memory(&board)), Table::new(space.memory(&table)));
+    let Orders { worker, workers, records, .. } = orders;
+    let mut did = Did::default();
+    for record in (worker..records).step_by(usize::try_from(workers).unwrap_or(1)) {
+        did.wrong += u64::from(!table.insert(hash(record)));
+    }
+    board.meet(0, workers);
+    let before = space.stats();
+    let begin = Instant::now();
+    for operation in orders.workload.operations(records, orders.operations, orders.seed ^ (worker << 32)) {
+        let key = operation.key();
+        if let Operation::Update { .. } = operation {
+            let done = table.update(key);
+            did.updates += u64::from(done);
+            did.wrong += u64::from(!done);
+        } else {
+            did.wrong += u64::from(!matches!(table.read(key), Found::Value(_)));
+        }
+    }
+    did.nanos = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let after = space.stats();
+    did.fetches = after.fetches - before.fetches;
+    did.invalidations = after.invalidations - before.invalidations;
+    board.say(worker, did);
+    board.meet(1, workers);
+    Ok(did.wrong)
+}

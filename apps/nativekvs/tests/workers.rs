@@ -1,0 +1,103 @@
+//! The store as its users have it: workers in processes of their own, on a rack over rings and over UDP.
+
+use farmem::serve::{self, Serving, Stop};
+use farmem::{RackConfig, UDP_PORT};
+use std::net::UdpSocket;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::mpsc::channel;
+use std::thread::{JoinHandle, spawn};
+
+/// A rack whose roles are threads of this test.
+struct Roles {
+    dir: PathBuf,
+    config: RackConfig,
+    stop: Stop,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Roles {
+    fn start(transport: &str) -> Self {
+        let name = format!("kvs-{transport}-{}", std::process::id());
+        let dir = std::env::temp_dir().join(format!("farmem-{name}"));
+        std::fs::create_dir_all(dir.join("state")).unwrap();
+        let [_, _, b, c] = std::process::id().to_be_bytes();
+        let nets = (1..255).map(|n| format!("127.{}.{}", 194 + b % 30, c ^ n));
+        let is_free = |net: &String| UdpSocket::bind((format!("{net}.1"), UDP_PORT)).is_ok();
+        let net = nets.into_iter().find(is_free).unwrap();
+        let text = format!(
+            "name = \"{name}\"\ntransport = \"{transport}\"\nplacement = \"free\"\n\
+             [control]\naddress = \"{net}.1\"\nhttp = \"{net}.1:7471\"\nstate = \"state\"\n\
+             [switch]\naddress = \"{net}.2\"\n[hosts]\nfirst = \"{net}.200\"\ncount = 20\n\
+             [[node]]\nname = \"one\"\naddress = \"{net}.11\"\nmemory = \"32 MiB\"\n\
+             [[node]]\nname = \"two\"\naddress = \"{net}.12\"\nmemory = \"32 MiB\"\n"
+        );
+        let file = dir.join("rack.toml");
+        std::fs::write(&file, text).unwrap();
+        let config = RackConfig::load(&file).unwrap();
+        let mut roles = Self { dir, config, stop: Stop::new(), threads: Vec::new() };
+        roles.begin(|config, serving| serve::control(config, serving));
+        roles.begin(|config, serving| serve::switch(config, serving));
+        roles.begin(|config, serving| serve::node(config, &config.nodes[0], serving));
+        roles.begin(|config, serving| serve::node(config, &config.nodes[1], serving));
+        roles
+    }
+
+    fn begin(
+        &mut self,
+        serve: impl for<'a> FnOnce(&'a RackConfig, Serving<'a>) -> Result<(), farmem::Error> + Send + 'static,
+    ) {
+        let (config, stop) = (self.config.clone(), self.stop.clone());
+        let (say, said) = channel();
+        self.threads.push(spawn(move || {
+            serve(&config, Serving::new(&stop, &mut || say.send(()).unwrap())).unwrap();
+        }));
+        said.recv().unwrap();
+    }
+}
+
+impl Drop for Roles {
+    fn drop(&mut self) {
+        self.stop.set();
+        self.threads.drain(..).for_each(|thread| thread.join().unwrap());
+        let _none = serve::remove_rings(&self.config);
+        let _left = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Three workers, each with an eighth of the table at its host, update and read all over it: every value is whole, and in the end the table
+/// has exactly the updates that were made.
+#[test]
+fn workers_share_one_table() {
+    for transport in ["shm", "udp"] {
+        let roles = Roles::start(transport);
+        for workload in ["a", "c"] {
+            let ended = Command::new(env!("CARGO_BIN_EXE_farmem-nativekvs"))
+                .args([
+                    "--workers",
+                    "3",
+                    "--records",
+                    "1000",
+                    "--operations",
+                    "600",
+                    "--local",
+                    "131072",
+                    "--json",
+                ])
+                .args(["--workload", workload])
+                .arg("--rack")
+                .arg(&roles.config.file)
+                .output()
+                .unwrap();
+            let (said, why) =
+                (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+            if why.contains("userfaultfd") {
+                return eprintln!("skipped: {why}");
+            }
+            assert!(ended.status.success(), "{said}{why}");
+            assert!(said.contains("\"wrong_answers\":0"), "{said}");
+            assert!(said.contains("\"workers\":3,\"operations\":600"), "{said}");
+            assert_eq!(said.contains("\"updates\":0,"), workload == "c", "{said}");
+        }
+    }
+}

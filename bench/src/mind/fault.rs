@@ -1,0 +1,163 @@
+//! The fetch of a page to be read, beside what it is made of: a fault that finds its page at hand, and the exchange of as many bytes
+//! over the same path, host to switch to memory node to host.
+
+use super::{PAGE, Samples, io_error};
+use crate::Row;
+use farmem::raw::{self, Onward, RawRing, RawSocket, Waiting};
+use farmem::serve::Stop;
+use farmem::window::Memory;
+use farmem::{Error, RackConfig, SharedSpace, Transport, Vma};
+use std::net::IpAddr;
+use std::thread::{Scope, scope};
+use std::time::Instant;
+
+/// Bytes of a request for a page as it goes to the switch: headers and body.
+const REQUEST_LEN: usize = 72;
+/// Bytes of a page and its headers.
+const ANSWER_LEN: usize = 4096 + 64;
+/// Pages of a region: one of each is touched, so that no region is seen twice.
+pub(super) const REGION: usize = 4;
+
+/// Times of one kind, of what they are compared with, and of its parts.
+pub(super) struct Faults {
+    fetch: Samples,
+    resolve: Samples,
+    exchange: Samples,
+}
+
+/// Measures in turns: faults at hand, exchanges, fetches. `fresh` are allocations nobody has touched yet.
+pub(super) fn measure(config: &RackConfig, space: &SharedSpace, fresh: &[Vma]) -> Result<Faults, Error> {
+    let (mut fetch, mut resolve, mut exchange) = (Samples::new(), Samples::new(), Samples::new());
+    let mut path = Path::open(config)?;
+    let stop = Stop::new();
+    scope(|threads| {
+        let _ends = Ends(&stop);
+        let mut ping = path.serve(threads, &stop);
+        for vma in fresh {
+            let memory = space.memory(vma);
+            let count = memory.len() / (REGION * PAGE);
+            raw::faults(count, |memory| touch(memory, 1, &mut resolve))?;
+            for _ in 0..count {
+                exchange.time_if(|| ping().map_err(io_error("the raw exchange failed")))?;
+            }
+            touch(memory, REGION, &mut fetch);
+        }
+        Ok(Faults { fetch, resolve, exchange })
+    })
+}
+
+impl Faults {
+    /// The row, its parts in words.
+    pub(super) fn row(&self, transport: Transport, why: &str) -> Row {
+        let (resolve, exchange) = (self.resolve.quantile(0.5), self.exchange.quantile(0.5));
+        let row = self.fetch.row(&format!("mind.fault.{}", transport.name()), None);
+        let parts = format!(
+            "baseline: a fault with its page at hand {resolve:.0} ns (p99 {:.0}), an exchange {exchange:.0} ns (p99 {:.0}); {why}",
+            self.resolve.quantile(0.99),
+            self.exchange.quantile(0.99)
+        );
+        Row { why: Some(parts), ..row.beside(Some(resolve + exchange)) }
+    }
+}
+
+/// Reads a byte of every `stride`th page, no two of them side by side, and times each.
+pub(super) fn touch(memory: Memory<'_>, stride: usize, times: &mut Samples) {
+    let count = memory.len() / (stride * PAGE);
+    let mut byte = [0];
+    for n in 0..count {
+        let at = scattered(n, count) * stride * PAGE;
+        let begin = Instant::now();
+        memory.read(at, &mut byte);
+        times.record(begin.elapsed());
+    }
+}
+
+/// The `n`th of `count`, each once, far from the one before.
+pub(super) const fn scattered(n: usize, count: usize) -> usize {
+    // Odd, so without a common divisor with a power of two.
+    n * 389 % count
+}
+
+/// The raw servers, in the places of switch and memory node.
+enum Path {
+    Datagrams {
+        pinger: RawSocket,
+        switch: RawSocket,
+        node: RawSocket,
+    },
+    /// The pinger's, the switch's and the node's.
+    Rings {
+        rings: Box<[RawRing; 3]>,
+        dir: std::path::PathBuf,
+    },
+}
+
+impl Path {
+    fn open(config: &RackConfig) -> Result<Self, Error> {
+        let [own, switch, node]: [IpAddr; 3] =
+            [config.control.address, config.switch, config.nodes[0].address];
+        let waiting = Waiting::Block;
+        Ok(match config.transport {
+            Transport::Udp => Self::Datagrams {
+                pinger: RawSocket::open(own, waiting)?,
+                switch: RawSocket::open(switch, waiting)?,
+                node: RawSocket::open(node, waiting)?,
+            },
+            Transport::Shm => {
+                let dir = config.rings().with_extension("raw");
+                let rings = Box::new([
+                    RawRing::open(&dir, own, switch, waiting)?,
+                    RawRing::open(&dir, switch, node, waiting)?,
+                    RawRing::open(&dir, node, own, waiting)?,
+                ]);
+                Self::Rings { rings, dir }
+            }
+        })
+    }
+
+    /// Starts the servers; what it answers makes one exchange, false when it was lost.
+    fn serve<'s>(
+        &'s mut self,
+        threads: &'s Scope<'s, '_>,
+        stop: &'s Stop,
+    ) -> Box<dyn FnMut() -> std::io::Result<bool> + 's> {
+        match self {
+            Self::Datagrams { pinger, switch, node } => {
+                let address = |socket: &RawSocket| socket.address().expect("a bound socket has an address");
+                let (home, node_at, switch_at) = (address(pinger), address(node), address(switch));
+                begin(threads, move || node.serve(Onward::To(home), ANSWER_LEN, stop));
+                begin(threads, move || switch.serve(Onward::To(node_at), REQUEST_LEN, stop));
+                Box::new(move || pinger.exchange(switch_at, REQUEST_LEN))
+            }
+            Self::Rings { rings, .. } => {
+                let [pinger, switch, node] = &mut **rings;
+                begin(threads, move || node.serve(ANSWER_LEN, stop));
+                begin(threads, move || switch.serve(REQUEST_LEN, stop));
+                Box::new(move || pinger.exchange(REQUEST_LEN))
+            }
+        }
+    }
+}
+
+impl Drop for Path {
+    fn drop(&mut self) {
+        if let Self::Rings { dir, .. } = self {
+            // A directory of our own in memory; what is left of it takes no harm.
+            let _left = std::fs::remove_dir_all(dir);
+        }
+    }
+}
+
+/// Starts a raw server where this thread is, which the rack has bound to its CPU: threads inherit that.
+fn begin<'s>(threads: &'s Scope<'s, '_>, serve: impl FnOnce() -> std::io::Result<()> + Send + 's) {
+    threads.spawn(move || serve().expect("a raw server works as long as it is asked"));
+}
+
+/// Sets the flag when a measurement ends, also when it fails: a scope waits for its threads.
+struct Ends<'a>(&'a Stop);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.set();
+    }
+}

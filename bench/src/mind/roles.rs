@@ -1,0 +1,55 @@
+//! The roles of a rack as threads of this process, so that the raw servers they are compared with can stand in their places.
+
+use farmem::serve::{self, Serving, Stop};
+use farmem::{Error, RackConfig};
+use std::sync::mpsc::channel;
+use std::thread::{JoinHandle, spawn};
+
+/// The threads of a rack.
+pub(super) struct Roles {
+    stop: Stop,
+    threads: Vec<JoinHandle<()>>,
+    config: RackConfig,
+}
+
+impl Roles {
+    /// Starts control plane, switch and memory nodes, each when the one before serves.
+    pub(super) fn start(config: &RackConfig) -> Result<Self, Error> {
+        let mut roles = Self { stop: Stop::new(), threads: Vec::new(), config: config.clone() };
+        roles.begin(|config, serving| serve::control(config, serving))?;
+        roles.begin(|config, serving| serve::switch(config, serving))?;
+        for node in 0..config.nodes.len() {
+            roles.begin(move |config, serving| serve::node(config, &config.nodes[node], serving))?;
+        }
+        Ok(roles)
+    }
+
+    fn begin(
+        &mut self,
+        serve: impl for<'a> FnOnce(&'a RackConfig, Serving<'a>) -> Result<(), Error> + Send + 'static,
+    ) -> Result<(), Error> {
+        let (config, stop) = (self.config.clone(), self.stop.clone());
+        let (say, said) = channel();
+        self.threads.push(spawn(move || {
+            let mut begun = || drop(say.send(Ok(())));
+            let served = serve(&config, Serving::new(&stop, &mut begun));
+            if let Err(error) = served {
+                // Nobody listens any more when it had begun; then what it serves fails, and says so.
+                let _begun = say.send(Err(error));
+            }
+        }));
+        said.recv().unwrap_or_else(|_| Err(Error::Unreachable { what: "a role, which ended".into() }))
+    }
+}
+
+impl Drop for Roles {
+    fn drop(&mut self) {
+        self.stop.set();
+        for thread in self.threads.drain(..) {
+            // Its panic was printed.
+            let _panicked = thread.join();
+        }
+        // Spaces have ended before; if not, the rings are theirs.
+        let _in_use = serve::remove_rings(&self.config);
+    }
+}

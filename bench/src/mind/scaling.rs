@@ -1,0 +1,45 @@
+//! Native-KVS on real processes: one worker, and two that share its table (MIND 7.1).
+
+use super::DOMAIN;
+use crate::Row;
+use farmem::{Error, Rack, RackConfig, ShareOptions, Transport};
+use farmem_nativekvs::{Args, Mix, Outcome, serve};
+
+/// Bytes of far memory at each worker's host: the whole table fits, so that what is measured is sharing.
+const LOCAL: u64 = 64 << 20;
+
+/// The rows, and how many answers were wrong.
+pub(super) fn measure(config: &RackConfig, quick: bool) -> Result<(Vec<Row>, u64), Error> {
+    let space = Rack::running(config.clone()).share(DOMAIN, ShareOptions::new(LOCAL))?;
+    let (mut rows, mut wrong) = (Vec::new(), 0);
+    for (workload, name) in [(Mix::A, "a"), (Mix::C, "c")] {
+        let mut one: Option<f64> = None;
+        for workers in [1, 2] {
+            let args = Args {
+                rack: config.file.clone(),
+                workers,
+                workload,
+                records: if quick { 1000 } else { 10_000 },
+                operations: if quick { 2000 } else { 40_000 },
+                local: LOCAL,
+                seed: 1,
+                json: false,
+            };
+            let outcome = serve(&space, &args, |orders| space.spawn("serve", orders))?;
+            wrong += outcome.wrong_answers;
+            rows.push(row(config.transport, name, &outcome).beside(one));
+            one = one.or(Some(outcome.operations_per_second));
+        }
+    }
+    Ok((rows, wrong))
+}
+
+fn row(transport: Transport, name: &str, outcome: &Outcome) -> Row {
+    let Outcome { workers, operations, operations_per_second, fetches, invalidations, .. } = *outcome;
+    let id = format!("mind.scaling.nativekvs.{name}.{}.{workers}", transport.name());
+    let why = format!(
+        "{fetches} pages fetched, {invalidations} given up to the other; {} wrong answers",
+        outcome.wrong_answers
+    );
+    Row { why: Some(why), ..Row::figure(id, "1/s", operations_per_second, operations) }
+}

@@ -1,0 +1,58 @@
+//! `farmem bench mind`: its roles are threads of this process, over rings and over UDP.
+
+use crate::args::BenchMind;
+use crate::output;
+use crate::rack_file::{RackFile, Shape};
+use crate::{End, Failure, progress};
+use farmem::{Placement, RackConfig, Transport, Waiting};
+use farmem_bench::mind::{Plan, Racks, run as measure};
+use farmem_bench::{Machine, Results};
+use indicatif::ProgressBar;
+
+/// Bytes of memory of the memory node: addresses; what is not used costs nothing.
+const NODE_MEMORY: u64 = 1 << 30;
+
+pub(crate) fn run(args: &BenchMind) -> Result<End, Failure> {
+    let mut machine = Machine::begin();
+    let mut racks = OwnRacks { bar: progress::stages("bench mind") };
+    let outcome = measure(Plan { quick: args.quick }, &mut racks)?;
+    racks.bar.finish_and_clear();
+    machine.end();
+    output::print(&Results { bench: "mind", machine, rows: outcome.rows }, args.json);
+    if outcome.wrong > 0 {
+        output::note(&format!("farmem: {} answers were wrong", output::count(outcome.wrong)));
+        return Ok(End::Violation);
+    }
+    Ok(End::Fine)
+}
+
+struct OwnRacks {
+    bar: ProgressBar,
+}
+
+struct OwnRack(RackFile);
+
+impl AsRef<RackConfig> for OwnRack {
+    fn as_ref(&self) -> &RackConfig {
+        self.0.config()
+    }
+}
+
+impl Racks for OwnRacks {
+    type Rack = OwnRack;
+    type Failure = Failure;
+
+    fn describe(&mut self, transport: Transport, placement: Placement) -> Result<OwnRack, Failure> {
+        let shape = Shape { nodes: 1, memory: NODE_MEMORY, transport, waiting: Waiting::Block, placement };
+        let file = RackFile::new("mind", shape)?;
+        std::fs::create_dir_all(&file.config().control.state).map_err(|e| {
+            Failure::environment(format!("cannot make a state directory: {e}"), "is the disk full?")
+        })?;
+        Ok(OwnRack(file))
+    }
+
+    fn progress(&mut self, what: &str) {
+        self.bar.set_message(format!("bench mind: {what}"));
+        self.bar.tick();
+    }
+}
