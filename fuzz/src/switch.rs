@@ -28,7 +28,8 @@ const PEERS: [Port; 5] = [Port::node(1), Port::node(2), Port::host(1), Port::hos
 const BASES: [u64; 2] = [1 << 40, 2 << 40];
 const VMA_LEN: u64 = 0x1_0000;
 /// Tables that can become full.
-const BUDGETS: Budgets = Budgets { translation_entries: 6, protection_entries: 16, sessions: 5, peers: 6, directory_slots: 3 };
+const BUDGETS: Budgets =
+    Budgets { translation_entries: 6, protection_entries: 16, sessions: 5, peers: 6, directory_slots: 3 };
 
 /// What came out of one event.
 #[derive(Debug, Default)]

@@ -7,8 +7,10 @@ use farmem_control::api::{Endpoint, Request, Response};
 use farmem_control::{Ask, Config, Control, Note, Out, Record};
 use farmem_machine::{Action, Duration, Event, Instant, Machine as _, Outbox, Port, Rng};
 use farmem_transport::ud;
-use farmem_wire::message::Updates;
-use farmem_wire::{Body, Gid, Header, Message, Qkey, Qpn, Status};
+use farmem_wire::message::{DirectoryBody, DirectoryMessage, Sweep, Updates};
+use farmem_wire::{
+    Body, Bth, Deth, Extension, Gid, Header, Message, Opcode, Packet, Psn, Qkey, Qpn, RequestId, Status,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
@@ -76,6 +78,8 @@ pub(super) struct Rack {
     own: ud::Endpoint,
     /// The newest batch to each role that was not answered, as far as the control plane believed answers.
     batches: BTreeMap<Port, Batch>,
+    /// Nodes that are to be swept.
+    sweeps: BTreeMap<Port, (RequestId, Sweep)>,
     /// Requests without an answer.
     asked: BTreeSet<u64>,
     tickets: u64,
@@ -96,6 +100,7 @@ impl Rack {
             log,
             own: ud::Endpoint { qpn: Qpn::new(0), qkey: Qkey(0) },
             batches: BTreeMap::new(),
+            sweeps: BTreeMap::new(),
             asked: BTreeSet::new(),
             tickets: 0,
             restarts: 0,
@@ -180,6 +185,16 @@ impl Rack {
         datagram(self.own, &Message { header: batch.header.answer(status), body })
     }
 
+    /// Nobody cached a page.
+    fn swept(&self, token: RequestId, sweep: Sweep) -> Vec<u8> {
+        let message = DirectoryMessage { token, body: DirectoryBody::Swept(sweep, 0) };
+        let bth = Bth::new(Opcode::UdSendOnly, self.own.qpn, Psn::new(0));
+        let ext = Extension::Deth(Deth { qkey: self.own.qkey, src_qp: Qpn::new(0) });
+        let mut frame = Vec::new();
+        Packet::emit_with(&bth, &ext, message.len(), &mut frame, |bytes| message.emit(bytes));
+        frame
+    }
+
     /// The process ends and starts again from its log, or from the shortest one that leads there. Who had asked is gone.
     pub(super) fn restart(&mut self, compact: bool) {
         if compact {
@@ -190,16 +205,19 @@ impl Rack {
         self.started = false;
         self.asked.clear();
         self.batches.clear();
+        self.sweeps.clear();
     }
 
     /// Everybody answers well until nobody has anything more to say.
     fn settle(&mut self, run: &mut Run) {
         for _ in 0..ROUNDS_MAX {
-            let answers: Vec<Arrival> = self
+            let mut answers: Vec<Arrival> = self
                 .batches
                 .iter()
                 .map(|(port, batch)| (*port, self.answered(batch, Status::Ok, 0)))
                 .collect();
+            let sweeps = std::mem::take(&mut self.sweeps).into_iter();
+            answers.extend(sweeps.map(|(port, (token, sweep))| (port, self.swept(token, sweep))));
             if answers.is_empty() && self.control.next_wake().is_none() {
                 return;
             }
@@ -261,6 +279,15 @@ impl Rack {
 
     fn sent(&mut self, port: Port, frame: &[u8]) {
         assert!(port == Port::SWITCH || port.as_node().is_some(), "only roles with tables are updated");
+        let payload = Packet::parse(frame).expect("the control plane sends frames").payload;
+        if DirectoryMessage::is(payload) {
+            let message = DirectoryMessage::parse(payload).expect("the control plane sends messages");
+            let DirectoryBody::Sweep(sweep) = message.body else {
+                panic!("nobody caches pages: {message:?}")
+            };
+            self.sweeps.insert(port, (message.token, sweep));
+            return;
+        }
         let (_, message) = sent(frame);
         let Body::Update(updates) = message.body else { panic!("updates, not {message:?}") };
         assert!(!message.header.response, "the control plane answers nobody");
