@@ -3,7 +3,7 @@
 use farmem::window::Place;
 use farmem::{Rack, RackConfig, ShareOptions, SharedSpace, serve};
 use farmem_io::Stop;
-use std::io::{BufRead as _, BufReader, Lines, Write as _};
+use std::io::{BufRead as _, BufReader, Lines};
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
@@ -150,11 +150,6 @@ impl Worker {
             line == word
         });
         assert!(heard.is_some(), "{} ended before it said {word:?}", self.program);
-    }
-
-    /// Says something to the program.
-    pub(crate) fn say(&mut self, word: &str) {
-        writeln!(self.input.as_mut().unwrap(), "{word}").unwrap();
     }
 
     pub(crate) fn kill(&mut self) {
