@@ -1,14 +1,16 @@
 //! Windows over sensor data in far memory (PULSE 6, "BTrDB"): sum, mean, smallest and largest of 1 s to 8 s, anywhere in a recording.
 //!
-//! The recording is a B+tree by time with 14 points to a leaf ([`farmem::series`]); a window is one traversal down to its first leaf and
-//! along the leaves to its last, in one request. Data come from CSV or Parquet files; `scripts/sensor-data` fetches a recording of a
+//! A recording has channels that were measured side by side, as an instrument's: voltage and current, magnitude and angle, of three phases
+//! are the twelve of the units that BTrDB was made for. Each is a B+tree by time with 14 points to a leaf, and leaves lie in the order in
+//! which they were filled ([`farmem::series::Channels`]); a window is one traversal down to its channel's first leaf and along the leaves
+//! to its last, in one request. A recording of one channel is cut into as many pieces as channels are wanted, laid side by side. Data come from CSV or Parquet files; `scripts/sensor-data` fetches a recording of a
 //! seismometer, 2.6 hours at 100 points a second. Windows only read: they are exact whatever runs beside them.
 
 mod data;
 
 pub use data::{Source, generate, load_parquet, read};
 
-use farmem::series::{Columns, Point, Series, Window};
+use farmem::series::{Channels, Columns, Point, Series, Window};
 use farmem::{Client, Error, Exchange, FarMemory, Layout, Next, Rng, Task};
 use farmem_workload::{Failure, Load, Plan, Report, measure, on_rack};
 use std::cell::Cell;
@@ -27,6 +29,9 @@ pub struct Args {
     /// Load only the first N points.
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub records: u64,
+    /// Channels that the recording is laid side by side as.
+    #[arg(long, value_name = "N", default_value_t = CHANNELS as u64, value_parser = clap::value_parser!(u64).range(1..=1024))]
+    pub channels: u64,
     /// The column of the time, in seconds.
     #[arg(long, value_name = "NAME", default_value = "time")]
     pub time: String,
@@ -37,6 +42,9 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(..=18))]
     pub value_decimals: u32,
 }
+
+/// Channels of a phasor measurement unit.
+pub const CHANNELS: usize = 12;
 
 /// Ticks of a second: times are in microseconds.
 const SECOND: u64 = 1_000_000;
@@ -49,46 +57,62 @@ const WIDTHS: [(u64, &str); 4] = [(1, "1 s window"), (2, "2 s window"), (4, "4 s
 /// A recording in far memory.
 #[derive(Debug)]
 pub struct Recording {
-    series: Rc<Series>,
-    /// What windows are checked against; empty when they are not.
-    points: Rc<[Point]>,
+    channels: Rc<Channels>,
+    /// What windows are checked against, by channel; nothing when they are not.
+    points: Option<Rc<[Vec<Point>]>>,
     span: (u64, u64),
-    check: bool,
     wrong: Rc<Cell<u64>>,
 }
 
 impl Recording {
-    /// Loads points that ascend in time, at least one.
+    /// Loads points that ascend in time, at least one, as so many channels or, of few points, as many as points.
     ///
     /// # Errors
     /// [`Error::Key`] for the first point that does not ascend; [`Error`] when far memory has no room or does not answer.
     ///
     /// # Panics
-    /// When there are no points.
+    /// When there are no points, or no channels.
     pub fn load(
         memory: &mut (impl FarMemory + ?Sized),
         points: &[Point],
+        channels: usize,
         layout: Layout,
         check: bool,
     ) -> Result<Self, Error> {
-        let (first, last) = points.first().zip(points.last()).expect("a recording has a point");
-        let mut series = Series::create(memory, layout)?;
-        series.load(memory, points)?;
-        Ok(Self {
-            series: Rc::new(series),
-            points: if check { points.into() } else { Rc::new([]) },
-            span: (first.time, last.time),
-            check,
-            wrong: Rc::new(Cell::new(0)),
-        })
+        let parts = points.chunks(points.len().div_ceil(channels).max(1));
+        let start = points.first().expect("a recording has a point").time;
+        let shifted = |part: &[Point]| -> Vec<Point> {
+            let shift = part[0].time - start;
+            part.iter().map(|point| Point { time: point.time - shift, ..*point }).collect()
+        };
+        let parts: Vec<Vec<Point>> = parts.map(shifted).collect();
+        let slices: Vec<&[Point]> = parts.iter().map(Vec::as_slice).collect();
+        let channels = Rc::new(Channels::load(memory, layout, &slices)?);
+        // What all channels have.
+        let end =
+            parts[..parts.len() - 1].iter().filter_map(|part| part.last()).map(|point| point.time).min();
+        let end = end.or_else(|| points.last().map(|point| point.time)).unwrap_or(start);
+        let points = check.then(|| parts.into());
+        Ok(Self { channels, points, span: (start, end), wrong: Rc::new(Cell::new(0)) })
     }
 
-    /// The window of `width` ticks from `from` on.
+    /// The window of `width` ticks from `from` on, of one channel.
+    ///
+    /// # Panics
+    /// When it has no such channel.
     #[must_use]
-    pub fn window(&self, from: u64, width: u64, kind: &'static str) -> Ask {
-        let (series, wrong) = (Rc::clone(&self.series), Rc::clone(&self.wrong));
-        let points = self.check.then(|| Rc::clone(&self.points));
-        Ask { series, points, wrong, from, to: from + width, kind, asked: false, answer: None }
+    pub fn window(&self, channel: usize, from: u64, width: u64, kind: &'static str) -> Ask {
+        assert!(channel < self.channels.series().len(), "channels are counted from 0");
+        let (channels, wrong) = (Rc::clone(&self.channels), Rc::clone(&self.wrong));
+        let (points, to) = (self.points.clone(), from + width);
+        Ask { channels, channel, points, wrong, from, to, kind, asked: false, answer: None }
+    }
+
+    /// A window of `width` ticks of any channel, anywhere.
+    pub fn random_window(&self, rng: &mut Rng, width: u64, kind: &'static str) -> Ask {
+        let channel = usize::try_from(rng.next_u64() % self.channels.series().len() as u64).expect("few");
+        let room = (self.span.1 - self.span.0).saturating_sub(width).saturating_add(1);
+        self.window(channel, self.span.0 + rng.next_u64() % room, width, kind)
     }
 
     /// `count` windows of 1, 2, 4 and 8 seconds, anywhere in the recording; one seed gives one sequence.
@@ -96,9 +120,7 @@ impl Recording {
         let mut rng = Rng::from_number(seed);
         (0..count).map(move |_| {
             let (seconds, kind) = WIDTHS[usize::from(rng.next_u32().to_le_bytes()[0] % 4)];
-            let width = seconds * SECOND;
-            let room = (self.span.1 - self.span.0).saturating_sub(width).saturating_add(1);
-            self.window(self.span.0 + rng.next_u64() % room, width, kind)
+            self.random_window(&mut rng, seconds * SECOND, kind)
         })
     }
 
@@ -116,15 +138,16 @@ impl Recording {
     /// # Panics
     /// When windows of it are still asked for.
     pub fn destroy(self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
-        Rc::into_inner(self.series).expect("its windows have ended").destroy(memory)
+        Rc::into_inner(self.channels).expect("its windows have ended").destroy(memory)
     }
 }
 
 /// A window that is asked for.
 #[derive(Debug)]
 pub struct Ask {
-    series: Rc<Series>,
-    points: Option<Rc<[Point]>>,
+    channels: Rc<Channels>,
+    channel: usize,
+    points: Option<Rc<[Vec<Point>]>>,
     wrong: Rc<Cell<u64>>,
     from: u64,
     to: u64,
@@ -168,7 +191,7 @@ impl Task for Ask {
         if !self.asked {
             self.asked = true;
             let scratch = exchange.buffer();
-            exchange.need(self.series.window_op(self.from..self.to, scratch));
+            exchange.need(self.channels.series()[self.channel].window_op(self.from..self.to, scratch));
             return Ok(Next::Need);
         }
         let completed = exchange.one();
@@ -176,7 +199,7 @@ impl Task for Ask {
         completed.result?;
         exchange.recycle(completed.buf);
         if let Some(points) = &self.points
-            && window_of(points, self.from, self.to) != self.answer
+            && window_of(&points[self.channel], self.from, self.to) != self.answer
         {
             self.wrong.set(self.wrong.get() + 1);
         }
@@ -192,9 +215,10 @@ pub fn serve(
     client: &mut Client,
     transport: &'static str,
     source: &Source,
+    channels: usize,
     load: &Load,
 ) -> Result<Report, Error> {
-    let recording = Recording::load(client, &source.points, Layout::Partitioned, load.check)?;
+    let recording = Recording::load(client, &source.points, channels, Layout::Partitioned, load.check)?;
     let before = client.packets();
     let measured = measure(
         client,
@@ -210,8 +234,11 @@ pub fn serve(
     let mut measured = measured?;
     destroyed?;
     measured.0.sort_unstable_by_key(|row| row.operation);
-    let workload =
-        format!("sum, mean, min and max of windows over {} points of {}", source.points.len(), source.name);
+    let workload = format!(
+        "sum, mean, min and max of windows over {} points of {}, as {channels} channels",
+        source.points.len(),
+        source.name
+    );
     let packets = after.0 + after.1 - before.0 - before.1;
     let report = Report::new("timeseries", client, transport, load, measured);
     Ok(Report { workload, packets, wrong_answers, ..report })
@@ -230,7 +257,8 @@ pub fn run(args: &Args) -> Result<Report, Failure> {
         value_decimals: args.value_decimals,
     };
     let source = Source::find(args.data.as_deref(), &columns, args.records)?;
+    let channels = usize::try_from(args.channels).expect("at most 1024");
     on_rack(&args.plan, "timeseries", 64 * source.points.len() as u64, |client, transport| {
-        Ok(serve(client, transport, &source, &load)?)
+        Ok(serve(client, transport, &source, channels, &load)?)
     })
 }

@@ -22,9 +22,15 @@ fn a_window_is_one_round_trip() {
     let source = Source { name: "generated".into(), points: generate(20_000) };
     for policy in [Place::Offload, Place::Auto, Place::Host] {
         let mut client = Rack::embedded_with(2, 64 << 20).unwrap().client("windows").unwrap();
-        serve(&mut client, "here", &source, &Load { operations: 20, in_flight: 1, ..load(Place::Offload) })
-            .unwrap();
-        let report = serve(&mut client, "here", &source, &load(policy)).unwrap();
+        serve(
+            &mut client,
+            "here",
+            &source,
+            1,
+            &Load { operations: 20, in_flight: 1, ..load(Place::Offload) },
+        )
+        .unwrap();
+        let report = serve(&mut client, "here", &source, 3, &load(policy)).unwrap();
         assert_eq!(report.wrong_answers, 0);
         let names: Vec<_> = report.rows.iter().map(|row| row.operation).collect();
         assert_eq!(names, ["1 s window", "2 s window", "4 s window", "8 s window"]);
@@ -44,19 +50,19 @@ fn a_window_is_one_round_trip() {
 fn a_wrong_window_is_found() {
     let mut client = Rack::embedded_with(1, 64 << 20).unwrap().client("wrong").unwrap();
     let points = generate(5000);
-    let recording = Recording::load(&mut client, &points, Layout::Partitioned, true).unwrap();
+    let recording = Recording::load(&mut client, &points, 1, Layout::Partitioned, true).unwrap();
     let farmem::api::Response::Overview { vmas, .. } = client.overview().unwrap() else {
         panic!("an overview")
     };
     // The header has a page of its own, and each piece for nodes is larger than the one before. The first leaf is the first node.
     let nodes = vmas.iter().filter(|vma| vma.size > 4096).min_by_key(|vma| vma.size).unwrap();
     client.write(farmem::VirtAddr(nodes.base + 128), &1_u64.to_le_bytes()).unwrap();
-    let first = recording.window(0, 1_000_000, "first");
+    let first = recording.window(0, 0, 1_000_000, "first");
     client
         .run_tasks([first].into_iter(), 1, &Policy::Offload, |ask, _| assert!(ask.answer().is_some()))
         .unwrap();
     assert_eq!(recording.wrong_answers(), 1);
-    let later = recording.window(30_000_000, 1_000_000, "later");
+    let later = recording.window(0, 30_000_000, 1_000_000, "later");
     client.run_tasks([later].into_iter(), 1, &Policy::Offload, |_, _| {}).unwrap();
     assert_eq!(recording.wrong_answers(), 1);
     recording.destroy(&mut client).unwrap();

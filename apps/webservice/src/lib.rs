@@ -1,14 +1,16 @@
 //! A web service whose users and their objects are in far memory (PULSE 6, "WebService").
 //!
-//! A request looks a user's id up in a chained hash table, a traversal of 48 hops as PULSE's table 3 has it; reads the 8 KiB object that it
-//! finds there; and makes the response: the object compressed, then encrypted. An update writes a new object in a free place and then,
-//! with one small WRITE, the place into the user's entry. Requests are YCSB's A, B or C.
+//! A request looks a user's id up in a chained hash table, a traversal of 48 hops as PULSE's table 3 has it; reads the 8 KiB object whose
+//! number it finds there; and makes the response: the object compressed, then encrypted. There are many more users than objects, 64 to one
+//! unless told otherwise, as in the service that PULSE takes over: 128 million keys before two million objects (AIFM 8.1). An update
+//! looks its user's object up and writes it anew, in a free place. Requests are YCSB's A, B or C.
 //!
 //! # What a request sees
 //!
 //! An object as it was at one moment between the request's start and its end, whole: an object is never changed in place, and its place
-//! is used again only when every request that began before it was replaced has ended. Updates of one user take turns
-//! ([`farmem::task`]). The service is the only writer: it holds the table's lock from [`Service::load`] to [`Service::destroy`].
+//! is used again only when every request that began before it was replaced has ended. Updates of one object take turns
+//! ([`farmem::task`]). The service is the only writer: it holds the table's lock from [`Service::load`] to [`Service::destroy`], and knows
+//! where each object is, as an array of pointers does.
 
 mod objects;
 mod request;
@@ -20,13 +22,14 @@ pub use request::{Request, Requests};
 use clap::builder::RangedU64ValueParser;
 use farmem::hash_table::{HashTable, Key, Spread};
 use farmem::ycsb::{self, Workload};
-use farmem::{Client, Error, FarMemory};
+use farmem::{Client, Error, FarMemory, VirtAddr};
 use farmem_workload::{Failure, Load, Plan, Progress, Report, measure, on_rack};
 use objects::Objects;
 use request::entry;
 use response::Responder;
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// What the command can be told.
 #[derive(Clone, Debug, clap::Args)]
@@ -34,9 +37,12 @@ pub struct Args {
     /// What every application can be told.
     #[command(flatten)]
     pub plan: Plan,
-    /// Users, each with an object of 8 KiB.
-    #[arg(long, value_name = "N", default_value_t = 12_160, value_parser = clap::value_parser!(u64).range(1..1 << 32))]
+    /// Users.
+    #[arg(long, value_name = "N", default_value_t = 194_560, value_parser = clap::value_parser!(u64).range(1..1 << 32))]
     pub records: u64,
+    /// Objects of 8 KiB that users share [default: one for 64 users].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..1 << 32))]
+    pub objects: Option<u64>,
     /// The average way to a user through its chain; PULSE's has 48.
     #[arg(long, value_name = "N", default_value_t = 48, value_parser = RangedU64ValueParser::<u64>::new().range(1..=10_000))]
     pub hops: u64,
@@ -72,6 +78,8 @@ impl Mix {
 pub struct Settings {
     /// Users.
     pub records: u64,
+    /// Objects that they share.
+    pub objects: u64,
     /// The average way to a user through its chain.
     pub hops: u64,
     /// Requests under way at once at most: there are places for that many objects more.
@@ -80,9 +88,17 @@ pub struct Settings {
     pub check: bool,
 }
 
-/// What is known of a user: the object that everybody must see, and the newest that somebody may.
-#[derive(Clone, Copy, Debug, Default)]
-struct Versions {
+/// Users that share an object, unless somebody knows better.
+pub const USERS_PER_OBJECT: u64 = 64;
+
+/// Of how many responses one is opened again when answers are checked. Objects are compared each time; that a response opens is a matter
+/// of this process alone, and takes longer than making it.
+const OPENED: u64 = 64;
+
+/// What is known of an object: where it is, the version that everybody must see, and the newest that somebody may.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    place: VirtAddr,
     settled: u64,
     begun: u64,
 }
@@ -92,11 +108,13 @@ struct State {
     table: HashTable,
     objects: Objects,
     responder: Responder,
-    users: Vec<Versions>,
+    users: u64,
+    known: Vec<Known>,
     check: bool,
     wrong: u64,
     response_bytes: u64,
     responses: u64,
+    responding: Duration,
 }
 
 /// A loaded service.
@@ -104,7 +122,7 @@ pub struct Service(Rc<RefCell<State>>);
 
 impl core::fmt::Debug for Service {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Service").field("users", &self.0.borrow().users.len()).finish_non_exhaustive()
+        f.debug_struct("Service").field("users", &self.0.borrow().users).finish_non_exhaustive()
     }
 }
 
@@ -114,7 +132,7 @@ fn key(user: u64) -> Key {
 }
 
 impl Service {
-    /// Loads users and objects. `progress` hears users loaded and users in all.
+    /// Loads users and objects. `progress` hears objects loaded and objects in all.
     ///
     /// # Errors
     /// [`Error`] when far memory has no room or does not answer.
@@ -123,28 +141,37 @@ impl Service {
         settings: &Settings,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, Error> {
-        let &Settings { records, hops, in_flight, check } = settings;
+        let &Settings { records, objects: count, hops, in_flight, check } = settings;
         // A chain of n has its users n / 2 + 1/2 hops away on average. The number of buckets is a power of two: the nearest.
         let wanted = (records / (2 * hops).saturating_sub(1).max(1)).max(1);
         let above = wanted.next_power_of_two();
         let buckets = if above - wanted > wanted - above / 2 { above / 2 } else { above };
-        let mut objects = Objects::create(memory, records, in_flight)?;
+        let mut objects = Objects::create(memory, count, in_flight)?;
         let mut table = HashTable::create(memory, records, buckets.max(1), Spread::Partitioned)?;
         assert!(table.lock().try_lock(memory)?, "nobody else knows this table");
-        let places = objects.load(memory, records, progress)?;
-        let entries = (0..records).zip(&places).map(|(user, &place)| (key(user), entry(place, user, 0)));
+        let places = objects.load(memory, count, progress)?;
+        let entries = (0..records).map(|user| (key(user), entry(user % count, user)));
         table.load(memory, entries, &mut |_, _| {})?;
-        let users = places.iter().map(|_| Versions::default()).collect();
-        let responder = Responder::new();
-        let state =
-            State { table, objects, responder, users, check, wrong: 0, response_bytes: 0, responses: 0 };
+        let known = places.into_iter().map(|place| Known { place, settled: 0, begun: 0 }).collect();
+        let state = State {
+            table,
+            objects,
+            responder: Responder::new(),
+            users: records,
+            known,
+            check,
+            wrong: 0,
+            response_bytes: 0,
+            responses: 0,
+            responding: Duration::ZERO,
+        };
         Ok(Self(Rc::new(RefCell::new(state))))
     }
 
     /// `count` requests of a workload; one seed gives one sequence.
     #[must_use]
     pub fn requests(&self, workload: Workload, count: u64, seed: u64) -> Requests {
-        let records = self.0.borrow().users.len() as u64;
+        let records = self.0.borrow().users;
         Requests::new(Rc::clone(&self.0), workload.operations(records, count, seed))
     }
 
@@ -159,6 +186,13 @@ impl Service {
     pub fn response_len(&self) -> u64 {
         let state = self.0.borrow();
         state.response_bytes / state.responses.max(1)
+    }
+
+    /// The time that making an average response took: compression and encryption.
+    #[must_use]
+    pub fn response_time(&self) -> Duration {
+        let state = self.0.borrow();
+        state.responding.div_f64(state.responses.max(1) as f64)
     }
 
     /// Frees what it has in far memory.
@@ -194,14 +228,16 @@ pub fn serve(
     let measured = measure(client, requests, load, "webservice: requests", Request::kind);
     let after = client.packets();
     let wrong_answers = service.wrong_answers();
-    let remark = format!("responses of {} bytes", service.response_len());
+    let (len, time) = (service.response_len(), service.response_time());
+    let remark =
+        format!("responses of {len} bytes, {:.1} us to compress and encrypt each", time.as_secs_f64() * 1e6);
     // Also when that failed: the rack may be somebody's who goes on using it.
     let destroyed = service.destroy(client);
     let measured = measured?;
     destroyed?;
     let workload = format!(
-        "YCSB {mix:?} on {} users with objects of {OBJECT_LEN} bytes, {} hops to each",
-        settings.records, settings.hops
+        "YCSB {mix:?} on {} users with {} objects of {OBJECT_LEN} bytes, {} hops to each",
+        settings.records, settings.objects, settings.hops
     );
     let packets = after.0 + after.1 - before.0 - before.1;
     let report = Report::new("webservice", client, transport, load, measured);
@@ -214,9 +250,10 @@ pub fn serve(
 /// [`Failure`] when there is no rack, or it has no room or does not answer.
 pub fn run(args: &Args) -> Result<Report, Failure> {
     let load = args.plan.load();
-    let settings =
-        Settings { records: args.records, hops: args.hops, in_flight: load.in_flight, check: load.check };
-    let bytes = (args.records + 4 * objects::spare(load.in_flight)) * (OBJECT_LEN as u64 + 256);
+    let (records, hops, in_flight, check) = (args.records, args.hops, load.in_flight, load.check);
+    let objects = args.objects.unwrap_or(records / USERS_PER_OBJECT).max(1);
+    let settings = Settings { records, objects, hops, in_flight, check };
+    let bytes = (objects + 4 * objects::spare(in_flight)) * OBJECT_LEN as u64 + records * 256;
     on_rack(&args.plan, "webservice", bytes, |client, transport| {
         Ok(serve(client, transport, &settings, args.workload, &load)?)
     })

@@ -1,4 +1,4 @@
-//! The users' objects: what is in them, and where they lie.
+//! The objects: what is in them, and where they lie.
 
 use farmem::{Error, FarMemory, NodeId, VirtAddr, Vma};
 use std::collections::VecDeque;
@@ -35,28 +35,34 @@ const fn mix(state: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Writes the object `version` of `user` into `into`: user and version, then words that follow from both.
-pub(crate) fn compose(user: u64, version: u64, into: &mut Vec<u8>) {
-    into.clear();
-    into.reserve(OBJECT_LEN);
-    into.extend_from_slice(&user.to_le_bytes());
-    into.extend_from_slice(&version.to_le_bytes());
-    let mut state = mix(user ^ version.rotate_left(32));
-    while into.len() < OBJECT_LEN {
+/// The words of an object's version: both numbers, then words that follow from them.
+fn words(object: u64, version: u64) -> impl Iterator<Item = [u8; 8]> {
+    let mut state = mix(object ^ version.rotate_left(32));
+    let further = core::iter::repeat_with(move || {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let random = mix(state);
-        if random % 8 < DIGITS {
-            into.extend_from_slice(&random.to_le_bytes());
-        } else {
-            let [.., low] = random.to_be_bytes();
-            into.extend_from_slice(WORDS[usize::from(low >> 4)]);
-        }
-    }
+        let [.., low] = random.to_be_bytes();
+        if random % 8 < DIGITS { random.to_le_bytes() } else { *WORDS[usize::from(low >> 4)] }
+    });
+    [object, version].map(u64::to_le_bytes).into_iter().chain(further).take(OBJECT_LEN / 8)
 }
 
-/// User and version that an object names.
-pub(crate) fn title(object: &[u8]) -> (u64, u64) {
-    let word = |at: usize| u64::from_le_bytes(object[at..at + 8].try_into().expect("the range has 8 bytes"));
+/// Writes a version of an object into `into`.
+pub(crate) fn compose(object: u64, version: u64, into: &mut Vec<u8>) {
+    into.clear();
+    into.reserve(OBJECT_LEN);
+    words(object, version).for_each(|word| into.extend_from_slice(&word));
+}
+
+/// True when the bytes are those of [`compose`].
+pub(crate) fn is_composed(bytes: &[u8], object: u64, version: u64) -> bool {
+    let (have, rest) = bytes.as_chunks();
+    rest.is_empty() && have.iter().copied().eq(words(object, version))
+}
+
+/// Number and version that an object names.
+pub(crate) fn title(bytes: &[u8]) -> (u64, u64) {
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("the range has 8 bytes"));
     (word(0), word(8))
 }
 
@@ -70,7 +76,7 @@ const BULK: usize = 8;
 /// WRITEs that go together.
 const BULKS_MAX: usize = 16;
 
-/// The places of objects: each user's are on one memory node.
+/// The places of objects: those of each are on one memory node.
 pub(crate) struct Objects {
     regions: Vec<Vma>,
     /// Free places, by memory node.
@@ -83,11 +89,11 @@ pub(crate) struct Objects {
 impl Objects {
     pub(crate) fn create(
         memory: &mut (impl FarMemory + ?Sized),
-        records: u64,
+        count: u64,
         in_flight: usize,
     ) -> Result<Self, Error> {
         let nodes: Vec<NodeId> = memory.nodes().iter().map(|node| NodeId(node.node)).collect();
-        let each = records.div_ceil(nodes.len() as u64) + spare(in_flight);
+        let each = count.div_ceil(nodes.len() as u64) + spare(in_flight);
         let mut regions = Vec::with_capacity(nodes.len());
         for node in nodes {
             regions.push(memory.allocate_on(each * OBJECT_LEN as u64, node)?);
@@ -98,34 +104,34 @@ impl Objects {
         Ok(Self { regions, free, retired: VecDeque::new(), requests: UnderWay::default() })
     }
 
-    /// Writes the first object of each user; answers where they are.
+    /// Writes the first version of each object; answers where they are.
     pub(crate) fn load(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
-        records: u64,
+        count: u64,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Vec<VirtAddr>, Error> {
         let places: Vec<VirtAddr> =
-            (0..records).map(|user| self.take(user).expect("there is room for every user")).collect();
+            (0..count).map(|object| self.take(object).expect("there is room for each")).collect();
         let nodes = self.regions.len() as u64;
-        let mut object = Vec::new();
+        let mut bytes = Vec::new();
         for node in 0..nodes {
-            // A node's users lie one behind the other, as they were taken.
-            let users: Vec<u64> = (node..records).step_by(self.regions.len()).collect();
-            for together in users.chunks(BULK * BULKS_MAX) {
+            // A node's objects lie one behind the other, as they were taken.
+            let objects: Vec<u64> = (node..count).step_by(self.regions.len()).collect();
+            for together in objects.chunks(BULK * BULKS_MAX) {
                 let mut images: Vec<(VirtAddr, Vec<u8>)> = Vec::with_capacity(BULKS_MAX);
                 for bulk in together.chunks(BULK) {
                     let mut image = Vec::with_capacity(BULK * OBJECT_LEN);
-                    for &user in bulk {
-                        compose(user, 0, &mut object);
-                        image.extend_from_slice(&object);
+                    for &object in bulk {
+                        compose(object, 0, &mut bytes);
+                        image.extend_from_slice(&bytes);
                     }
                     images.push((places[index(bulk[0])], image));
                 }
                 let writes: Vec<(VirtAddr, &[u8])> =
                     images.iter().map(|(place, image)| (*place, image.as_slice())).collect();
                 memory.write_many(&writes)?;
-                progress(together[0], records);
+                progress(together[0], count);
             }
         }
         Ok(places)
@@ -135,8 +141,8 @@ impl Objects {
         self.regions.iter().try_for_each(|region| memory.free(region.base))
     }
 
-    /// A free place for an object of `user`; `None` when all are still looked at.
-    pub(crate) fn take(&mut self, user: u64) -> Option<VirtAddr> {
+    /// A free place for a version of `object`; `None` when all are still looked at.
+    pub(crate) fn take(&mut self, object: u64) -> Option<VirtAddr> {
         while let Some(&(began, place)) = self.retired.front() {
             if self.requests.oldest() < began {
                 break;
@@ -144,7 +150,7 @@ impl Objects {
             self.retired.pop_front();
             self.put_back(place);
         }
-        let node = index(user % self.regions.len() as u64);
+        let node = index(object % self.regions.len() as u64);
         self.free[node].pop()
     }
 
@@ -205,7 +211,7 @@ impl UnderWay {
     }
 }
 
-fn index(n: u64) -> usize {
+pub(crate) fn index(n: u64) -> usize {
     usize::try_from(n).expect("farmem runs on 64-bit machines")
 }
 
@@ -215,11 +221,14 @@ mod tests {
     use farmem::Rack;
 
     #[test]
-    fn an_object_says_whose_it_is() {
+    fn an_object_says_which_it_is() {
         let (mut one, mut other) = (Vec::new(), Vec::new());
         compose(7, 3, &mut one);
         assert_eq!((one.len(), title(&one)), (OBJECT_LEN, (7, 3)));
+        assert!(is_composed(&one, 7, 3) && !is_composed(&one, 7, 4) && !is_composed(&one[8..], 7, 3));
         compose(7, 4, &mut other);
+        one[OBJECT_LEN - 1] ^= 1;
+        assert!(!is_composed(&one, 7, 3), "its last byte counts");
         assert_ne!(one[16..], other[16..], "another version has other words");
     }
 

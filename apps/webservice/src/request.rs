@@ -1,25 +1,27 @@
 //! A request, from the user's id to the response, as a task.
 
-use crate::objects::{OBJECT_LEN, compose, title};
-use crate::{State, key};
+use crate::objects::{OBJECT_LEN, compose, index, is_composed, title};
+use crate::{OPENED, State, key};
 use farmem::hash_table::{HashTable, VALUE_LEN, Value};
 use farmem::ycsb::{Operation, Operations};
-use farmem::{Completed, Error, Exchange, FarMemory, Next, Op, Task, VirtAddr};
+use farmem::{Error, Exchange, FarMemory, Next, Op, Task, VirtAddr};
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Instant;
 
-/// What the table says of a user: where the object is, whose it is, and which.
-pub(crate) fn entry(place: VirtAddr, user: u64, version: u64) -> Value {
+/// What the table says of a user: the object, and whose entry it is.
+pub(crate) fn entry(object: u64, user: u64) -> Value {
     let mut value = [0; VALUE_LEN];
-    for (into, word) in value.chunks_exact_mut(8).zip([place.0, user, version]) {
+    for (into, word) in value.chunks_exact_mut(8).zip([object, user]) {
         into.copy_from_slice(&word.to_le_bytes());
     }
     value
 }
 
-/// Where the object of an entry is.
-fn place_of(value: &Value) -> VirtAddr {
-    VirtAddr(u64::from_le_bytes(value[..8].try_into().expect("the range has 8 bytes")))
+/// Object and user of an entry.
+fn of_entry(value: &Value) -> [u64; 2] {
+    let words = value.as_chunks().0;
+    [0, 1].map(|n| u64::from_le_bytes(words[n]))
 }
 
 /// The requests of a workload, in order.
@@ -45,19 +47,15 @@ impl Iterator for Requests {
     type Item = Request;
 
     fn next(&mut self) -> Option<Request> {
-        let (user, step) = match self.operations.next()? {
-            Operation::Read { record } => (record, Step::Look),
-            Operation::Update { record } | Operation::Insert { record } => (record, Step::Wait),
-            Operation::Scan { record, .. } => (record, Step::Look),
-        };
-        let update = step == Step::Wait;
+        let operation = self.operations.next()?;
+        let update = matches!(operation, Operation::Update { .. } | Operation::Insert { .. });
         Some(Request {
             state: Rc::clone(&self.state),
-            user,
+            user: operation.record(),
             update,
-            step,
+            step: Step::Look,
             number: 0,
-            least: 0,
+            object: 0,
             version: 0,
             place: VirtAddr(0),
         })
@@ -67,18 +65,14 @@ impl Iterator for Requests {
 /// What a request does next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
-    /// A read: look the user up.
+    /// Look the user up.
     Look,
-    /// A read: fetch the object.
-    Fetch,
+    /// See which object it is.
+    Found,
     /// A read: respond.
     Respond,
-    /// An update: wait for the turn.
-    Wait,
-    /// An update: write the new object, and look the user up.
+    /// An update whose turn it is: write the new version.
     Compose,
-    /// An update: put the new object in the old one's place.
-    Replace,
     /// An update: it is done.
     Settle,
 }
@@ -89,12 +83,12 @@ pub struct Request {
     user: u64,
     update: bool,
     step: Step,
-    /// Of all requests, which one.
+    /// A read: of all of them, which one.
     number: u64,
-    /// A read: the oldest version that it may see.
-    least: u64,
-    /// An update: the version it writes, and where.
+    object: u64,
+    /// A read: the oldest version that it may see. An update: the version it writes.
     version: u64,
+    /// An update: where it writes.
     place: VirtAddr,
 }
 
@@ -111,29 +105,39 @@ impl Request {
         if self.update { "update" } else { "read" }
     }
 
-    fn users_place(&self) -> usize {
-        usize::try_from(self.user).expect("there is memory for every user")
-    }
-
     fn look(&mut self, exchange: &mut Exchange) -> Next {
         let mut state = self.state.borrow_mut();
-        self.number = state.objects.begin();
-        self.least = state.users[self.users_place()].settled;
+        if !self.update {
+            self.number = state.objects.begin();
+        }
         let scratch = exchange.buffer();
         exchange.need(state.table.find_op(key(self.user), scratch));
-        self.step = Step::Fetch;
+        self.step = Step::Found;
         Next::Need
     }
 
-    fn fetch(&mut self, exchange: &mut Exchange) -> Result<Next, Error> {
+    fn found(&mut self, exchange: &mut Exchange) -> Result<Next, Error> {
         let completed = exchange.one();
-        let found = HashTable::found(&completed);
+        let found = HashTable::found(&completed).map(|value| of_entry(&value));
         completed.result?;
         exchange.recycle(completed.buf);
-        let Some(value) = found else { return Ok(self.wrong()) };
+        let known = self.state.borrow().known.len() as u64;
+        let Some([object, user]) = found.filter(|[object, _]| *object < known) else {
+            return Ok(self.wrong());
+        };
+        if user != self.user {
+            return Ok(self.wrong());
+        }
+        self.object = object;
+        if self.update {
+            self.step = Step::Compose;
+            return Ok(Next::Turn(object));
+        }
+        let known = self.state.borrow().known[index(object)];
+        self.version = known.settled;
         let mut buf = exchange.buffer();
         buf.resize(OBJECT_LEN, 0);
-        exchange.need(Op::Read { addr: place_of(&value), buf });
+        exchange.need(Op::Read { addr: known.place, buf });
         self.step = Step::Respond;
         Ok(Next::Need)
     }
@@ -144,7 +148,9 @@ impl Request {
         let object = completed.buf;
         let mut response = exchange.buffer();
         let mut state = self.state.borrow_mut();
+        let begin = Instant::now();
         state.responder.respond(&object, &mut response);
+        state.responding += begin.elapsed();
         state.responses += 1;
         state.response_bytes += response.len() as u64;
         if state.check && !self.is_right(&state, &object, &response) {
@@ -157,57 +163,43 @@ impl Request {
         Ok(Next::Done)
     }
 
-    /// A whole object of this user, no older than what was settled when the request began, no newer than what was begun until now; and a
-    /// response from which the user gets it back.
+    /// The whole object, no older than what was settled when it was asked for, no newer than what was begun until now; and, now and then,
+    /// a response from which the user gets it back.
     fn is_right(&self, state: &State, object: &[u8], response: &[u8]) -> bool {
-        let (user, version) = title(object);
-        let newest = state.users[self.users_place()].begun;
-        let mut whole = Vec::new();
-        compose(user, version, &mut whole);
-        user == self.user
-            && (self.least..=newest).contains(&version)
-            && object == whole
-            && state.responder.open(response, OBJECT_LEN).is_some_and(|opened| opened == object)
+        let (number, version) = title(object);
+        let newest = state.known[index(self.object)].begun;
+        number == self.object
+            && (self.version..=newest).contains(&version)
+            && is_composed(object, number, version)
+            && (state.responses % OPENED != 1
+                || state.responder.open(response, OBJECT_LEN).is_some_and(|opened| opened == object))
     }
 
     fn compose(&mut self, exchange: &mut Exchange) -> Next {
         let mut state = self.state.borrow_mut();
-        let Some(place) = state.objects.take(self.user) else {
+        let Some(place) = state.objects.take(self.object) else {
             // Too many replaced objects may still be looked at: when nobody is under way, none is.
             return Next::Alone;
         };
-        let me = self.users_place();
-        state.users[me].begun += 1;
-        self.version = state.users[me].begun;
-        self.place = place;
-        self.number = state.objects.begin();
-        let scratch = exchange.buffer();
-        exchange.need(state.table.find_op(key(self.user), scratch));
+        let known = &mut state.known[index(self.object)];
+        known.begun += 1;
+        (self.version, self.place) = (known.begun, place);
         let mut object = exchange.buffer();
-        compose(self.user, self.version, &mut object);
+        compose(self.object, self.version, &mut object);
         exchange.need(Op::Write { addr: place, buf: object });
-        self.step = Step::Replace;
+        self.step = Step::Settle;
         Next::Need
     }
 
-    fn replace(&mut self, exchange: &mut Exchange) -> Result<Next, Error> {
-        let (looked, written) = (end(exchange.take())?, end(exchange.take())?);
-        let Some(old) = HashTable::found(&looked) else { return Ok(self.wrong()) };
-        let value = entry(self.place, self.user, self.version);
-        let replace = HashTable::replace_op(&looked, &value, written.buf).expect("it has just been found");
-        exchange.recycle(looked.buf);
-        exchange.need(replace);
-        self.place = place_of(&old); // what is to be retired
-        self.step = Step::Settle;
-        Ok(Next::Need)
-    }
-
     fn settle(&self, exchange: &mut Exchange) -> Result<Next, Error> {
-        exchange.one().result?;
+        let completed = exchange.one();
+        completed.result?;
+        exchange.recycle(completed.buf);
         let mut state = self.state.borrow_mut();
-        state.users[self.users_place()].settled = self.version;
-        state.objects.end(self.number);
-        state.objects.retire(self.place);
+        let known = &mut state.known[index(self.object)];
+        known.settled = self.version;
+        let old = core::mem::replace(&mut known.place, self.place);
+        state.objects.retire(old);
         Ok(Next::Done)
     }
 
@@ -215,17 +207,10 @@ impl Request {
     fn wrong(&self) -> Next {
         let mut state = self.state.borrow_mut();
         state.wrong += 1;
-        state.objects.end(self.number);
+        if !self.update {
+            state.objects.end(self.number);
+        }
         Next::Done
-    }
-}
-
-/// The end of an operation that must not fail.
-fn end(completed: Option<Completed>) -> Result<Completed, Error> {
-    let completed = completed.expect("two operations were needed");
-    match completed.result {
-        Ok(answer) => Ok(Completed { result: Ok(answer), ..completed }),
-        Err(error) => Err(error),
     }
 }
 
@@ -233,14 +218,9 @@ impl Task for Request {
     fn next(&mut self, exchange: &mut Exchange) -> Result<Next, Error> {
         match self.step {
             Step::Look => Ok(self.look(exchange)),
-            Step::Fetch => self.fetch(exchange),
+            Step::Found => self.found(exchange),
             Step::Respond => self.respond(exchange),
-            Step::Wait => {
-                self.step = Step::Compose;
-                Ok(Next::Turn(self.user))
-            }
             Step::Compose => Ok(self.compose(exchange)),
-            Step::Replace => self.replace(exchange),
             Step::Settle => self.settle(exchange),
         }
     }

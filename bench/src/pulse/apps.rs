@@ -6,9 +6,10 @@ use farmem::series::Columns;
 use farmem::ycsb::Workload;
 use farmem::{Client, Error, Layout, Rng};
 use farmem_tablestore::{Operation, Operations, Order, Store, VALUE_LEN};
-use farmem_timeseries::{Ask, Recording, Source, generate};
-use farmem_webservice::{OBJECT_LEN, Request, Requests, Service};
+use farmem_timeseries::{Ask, CHANNELS, Recording, Source, generate};
+use farmem_webservice::{OBJECT_LEN, Request, Requests, Service, USERS_PER_OBJECT};
 use std::rc::Rc;
+use std::time::Duration;
 
 /// The average way to a user (PULSE 6, table 3).
 const HOPS: u64 = 48;
@@ -19,7 +20,7 @@ const HASH_NODE: u64 = 64;
 const TREE_NODE: u64 = 256;
 const INNER: f64 = 1.0 / 15.0;
 
-/// PULSE's WebService: YCSB C, B and A.
+/// PULSE's WebService: YCSB C, B and A, on users that share objects.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WebService {
     pub(super) records: u64,
@@ -39,7 +40,8 @@ impl Scenario for WebService {
 
     fn lay(&self, mix: &'static str, client: &mut Client) -> Result<Serving, Error> {
         let &Self { records, in_flight } = self;
-        let settings = farmem_webservice::Settings { records, hops: HOPS, in_flight, check: true };
+        let objects = (records / USERS_PER_OBJECT).max(1);
+        let settings = farmem_webservice::Settings { records, objects, hops: HOPS, in_flight, check: true };
         let service = Service::load(client, &settings, &mut |_, _| {})?;
         let workload = match mix {
             "a" => Workload::A,
@@ -47,7 +49,8 @@ impl Scenario for WebService {
             _ => Workload::C,
         };
         let requests = service.requests(workload, u64::MAX, SEED);
-        Ok(Serving { service, requests, records })
+        let bytes = records * HASH_NODE + objects * OBJECT_LEN as u64;
+        Ok(Serving { service, requests, bytes })
     }
 }
 
@@ -55,14 +58,18 @@ impl Scenario for WebService {
 pub(super) struct Serving {
     service: Service,
     requests: Requests,
-    records: u64,
+    bytes: u64,
 }
 
 impl App for Serving {
     type Task = Request;
 
     fn working_set(&self) -> u64 {
-        self.records * (OBJECT_LEN as u64 + HASH_NODE)
+        self.bytes
+    }
+
+    fn own_time(&self) -> Option<Duration> {
+        Some(self.service.response_time())
     }
 
     fn next(&mut self) -> Request {
@@ -191,9 +198,9 @@ impl Scenario for TimeSeries {
             "227nodes" => of_leaves(223),
             _ => 8 * SECOND,
         };
-        let recording = Recording::load(client, points, Layout::Partitioned, true)?;
+        let recording = Recording::load(client, points, CHANNELS, Layout::Partitioned, true)?;
         let bytes = tree(points.len().div_ceil(farmem::series::LEAF_POINTS_MAX) as u64);
-        Ok(Asking { recording, rng: Rng::from_number(SEED), span, width, bytes, mix })
+        Ok(Asking { recording, rng: Rng::from_number(SEED), width, bytes, mix })
     }
 }
 
@@ -204,7 +211,6 @@ const SECOND: u64 = 1_000_000;
 pub(super) struct Asking {
     recording: Recording,
     rng: Rng,
-    span: (u64, u64),
     width: u64,
     bytes: u64,
     mix: &'static str,
@@ -218,8 +224,7 @@ impl App for Asking {
     }
 
     fn next(&mut self) -> Ask {
-        let room = (self.span.1 - self.span.0).saturating_sub(self.width).saturating_add(1);
-        self.recording.window(self.span.0 + self.rng.next_u64() % room, self.width, self.mix)
+        self.recording.random_window(&mut self.rng, self.width, self.mix)
     }
 
     fn ended(&mut self, task: Ask) {

@@ -206,8 +206,13 @@ impl Compared {
             let mix = if self.is_main { String::new() } else { format!(".{}", self.mix) };
             let id = |what: &str| format!("pulse.e2e.{}{mix}.{what}", self.scenario);
             rows.push(pulse.latency.row(&id("latency"), Some(&cache.latency)));
-            rows.push(rates(&id("throughput"), &pulse.many, &cache.many, pulse.operations));
-            rows.push(rates(&id("throughput.over_faulting"), &pulse.many, &cache.alone, pulse.operations));
+            rows.push(rates(&id("throughput"), &pulse.many, &cache.alone, pulse.operations));
+            rows.push(rates(&id("throughput.over_overlapped"), &pulse.many, &cache.many, pulse.operations));
+            if let Some(own) = cache.own_time {
+                let n = cache.operations;
+                let all = pulse.latency.quantile(0.5);
+                rows.push(Row::figure(id("own_time"), "ns", own.as_secs_f64() * 1e9, n).beside(Some(all)));
+            }
         }
         if let Some(acc) = self.figures(PULSE_ACC) {
             let Self { scenario, mix, nodes, .. } = self;

@@ -138,8 +138,8 @@ struct Sizes {
 }
 
 /// Tens of megabytes each: with a quarter of that for pages, far more than a processor caches for long.
-const FULL: Sizes = Sizes { users: 6_080, records: 100_000, operations: 400_000, points: 1_000_000 };
-const QUICK: Sizes = Sizes { users: 760, records: 5_000, operations: 40_000, points: 50_000 };
+const FULL: Sizes = Sizes { users: 194_560, records: 100_000, operations: 400_000, points: 1_000_000 };
+const QUICK: Sizes = Sizes { users: 12_160, records: 5_000, operations: 40_000, points: 50_000 };
 
 /// Memory nodes of the racks that are started, as in PULSE's figure 7.
 const NODES: [u8; 3] = [1, 2, 4];

@@ -41,6 +41,11 @@ pub trait App {
     /// Answers so far that were wrong.
     fn wrong(&self) -> u64;
 
+    /// What it does itself with what an average operation fetched, if that was measured.
+    fn own_time(&self) -> Option<Duration> {
+        None
+    }
+
     /// Frees its data.
     ///
     /// # Errors
@@ -105,6 +110,8 @@ pub(super) struct Figures {
     pub(super) round_trips: u64,
     /// Pages fetched in measured rounds.
     pub(super) pages: u64,
+    /// What the application did itself for an average operation; of one of those that share it.
+    pub(super) own_time: Option<Duration>,
 }
 
 impl System {
@@ -207,7 +214,7 @@ impl<A: App> Station<A> {
         };
         if let Some(app) = Rc::into_inner(self.app) {
             let app = app.into_inner();
-            self.figures.wrong = app.wrong();
+            (self.figures.wrong, self.figures.own_time) = (app.wrong(), app.own_time());
             app.destroy(&mut client)?;
         }
         Ok(self.figures)

@@ -99,6 +99,11 @@ impl Arena {
         Ok(addr)
     }
 
+    /// Nodes from elsewhere, to be handed out first, in this order; whose they are frees them.
+    pub(crate) fn reserve(&mut self, nodes: Vec<VirtAddr>) {
+        self.free.extend(nodes.into_iter().rev());
+    }
+
     /// Nothing links to this node any more; a reader may still stand on it.
     pub(crate) fn retire(&mut self, addr: VirtAddr) {
         self.retired.push(addr);

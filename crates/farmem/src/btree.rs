@@ -175,6 +175,11 @@ impl BTree {
         self.arena.destroy(memory)
     }
 
+    /// Has nodes that belong to somebody else made use of first.
+    pub(crate) fn reserve(&mut self, nodes: Vec<VirtAddr>) {
+        self.arena.reserve(nodes);
+    }
+
     /// Where others open it.
     #[must_use]
     pub const fn address(&self) -> VirtAddr {

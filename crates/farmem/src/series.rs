@@ -12,8 +12,10 @@ use farmem_traversal::Program;
 use farmem_wire::VirtAddr;
 use std::ops::RangeBounds;
 
+mod channels;
 mod csv;
 
+pub use channels::Channels;
 pub use csv::{Columns, CsvError, CsvFault, load_csv};
 
 /// Points of a leaf at most: sixteen values of less than 2^59 could overflow a word, these cannot.
