@@ -22,8 +22,8 @@ const ANSWER: &str = "answer:";
 
 pub(crate) const PAGE: u64 = 4096;
 pub(crate) const DOMAIN: &str = "shared";
-/// Bytes of each memory node.
-const MEMORY: u64 = 64 << 20;
+/// Bytes of each memory node: addresses; what is not used costs nothing.
+const MEMORY: u64 = 256 << 20;
 
 /// A program of a test: it runs in a process of its own.
 pub(crate) type Program = fn(&SharedSpace, &[u64], &mut Talk) -> u64;
