@@ -31,7 +31,8 @@ use core::mem;
 use epochs::Round;
 use errands::{Running, page_at};
 use farmem_machine::{Duration, Instant};
-use farmem_wire::message::{CACHING_HOSTS_MAX, Page};
+use farmem_wire::HostId;
+use farmem_wire::message::{CACHING_HOSTS_MAX, Page, Update};
 
 /// A lease surely ended when the host's clock may have been slow by one part in so many.
 const DRIFT: u64 = 8;
@@ -180,17 +181,25 @@ impl Control {
 
     /// A fence that the switch knows of is over when a listing that begins later shows no reset.
     fn count_fences(&mut self) {
-        let claims = self.state.claims();
         let fenced = |host: &u16| self.state.hosts.get(host).is_some_and(|row| row.cache == Cache::Fenced);
         self.coherence.fences.retain(|host, _| fenced(host));
         let next = self.coherence.rounds + 1;
         for (&host, row) in &self.state.hosts {
-            let told = row.cache == Cache::Fenced && !claims.contains(&Claim::Cache(host));
-            if told && !self.coherence.fences.contains_key(&host) {
+            if row.cache == Cache::Fenced
+                && !self.coherence.fences.contains_key(&host)
+                && self.is_fence_known(host)
+            {
                 self.coherence.fences.insert(host, next);
                 self.coherence.next_round = Some(self.now);
             }
         }
+    }
+
+    /// The switch has answered the fence: also one that was silent, which a listing would overtake.
+    fn is_fence_known(&self, host: u16) -> bool {
+        let fence = Update::Fence { host: HostId(host) };
+        let queue = self.state.queues.get(&Role::Switch);
+        !queue.is_some_and(|queue| queue.entries().any(|entry| entry.told.0 == fence))
     }
 
     /// Everybody who may hold pages has an end, nobody else.
@@ -208,10 +217,9 @@ impl Control {
 
     /// A host that left has given everything up before it did; of all others only the end of the lease is sure.
     fn fence_ended(&mut self, out: &mut Actions) {
-        let claims = self.state.claims();
         let over = |(&host, &end): (&u16, &Instant)| {
             let gone = self.state.hosts.get(&host).is_some_and(|row| !row.present);
-            (end <= self.now || gone) && !claims.contains(&Claim::Cache(host))
+            (end <= self.now || gone) && !self.state.claims().contains(&Claim::Cache(host))
         };
         let ended: Vec<u16> = self
             .coherence

@@ -7,11 +7,13 @@
 //! What is cached may be used for as long as the host's lease lasts, which its driver has renewed by the control plane and tells with
 //! [`CacheAsk::Lease`]. When it ends, or the host joins again, everything is taken from the program (PROTOCOL 12.35).
 
+mod buffers;
+
 use crate::agent::{self, Action, Agent, Event, Outcome, Pages};
 use crate::{Ask, Config, Done, Host};
-use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
+use buffers::Buffers;
 use core::mem;
 use farmem_machine::{self as machine, Duration, Instant, Machine, Outbox, Port, Rng};
 use farmem_transport::ud;
@@ -576,36 +578,5 @@ impl<P: Pages> Machine for CachingHost<P> {
                 "{page:?} is written back again some time"
             );
         }
-    }
-}
-
-/// The bytes of pages that are on their way, one buffer for each request, used again and again.
-#[derive(Debug, Default)]
-struct Buffers {
-    used: BTreeMap<Page, Box<[u8; PAGE_LEN]>>,
-    free: Vec<Box<[u8; PAGE_LEN]>>,
-}
-
-impl Buffers {
-    fn keep(&mut self, page: Page, part: Part, bytes: &[u8]) {
-        let free = &mut self.free;
-        let fresh = || free.pop().unwrap_or_else(|| Box::new([0; PAGE_LEN]));
-        self.used.entry(page).or_insert_with(fresh)[part.range()].copy_from_slice(bytes);
-    }
-
-    fn take(&mut self, page: Page) -> Box<[u8; PAGE_LEN]> {
-        self.used.remove(&page).expect("a page is installed when all its parts were kept")
-    }
-
-    fn give_back(&mut self, buffer: Box<[u8; PAGE_LEN]>) {
-        self.free.push(buffer);
-    }
-
-    fn forget(&mut self, page: Page) {
-        self.free.extend(self.used.remove(&page));
-    }
-
-    fn forget_all(&mut self) {
-        self.free.extend(mem::take(&mut self.used).into_values());
     }
 }

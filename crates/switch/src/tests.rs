@@ -13,6 +13,7 @@ use farmem_wire::{
 
 mod continuations;
 mod fuzz;
+mod orders;
 mod pages;
 mod requests;
 mod updates;

@@ -137,11 +137,12 @@ impl Control {
         let Some(running) = running.filter(|running| running.reset.region().last() == sweep.last) else {
             return;
         };
-        if running.reset.stage() == stage_of(running.nodes.len(), sweep.seq) && running.nodes.remove(&node) {
-            if let Some(Order::End(region, _)) = running.reset.step(Event::Swept(sweep.seq), fenced) {
-                running.due = self.now + self.config.timeout;
-                self.send_reset(region, out);
-            }
+        if running.reset.stage() == stage_of(running.nodes.len(), sweep.seq)
+            && running.nodes.remove(&node)
+            && let Some(Order::End(region, _)) = running.reset.step(Event::Swept(sweep.seq), fenced)
+        {
+            running.due = self.now + self.config.timeout;
+            self.send_reset(region, out);
         }
     }
 

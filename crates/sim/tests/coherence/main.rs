@@ -209,6 +209,22 @@ fn the_control_plane_starts_again() {
     assert!(rack.renew(again));
 }
 
+/// A host dies while the switch cannot be reached: its fence waits for the switch, and the host for its fence.
+#[test]
+fn a_fence_reaches_a_switch_that_was_silent() {
+    let (mut rack, a, b, base) = pair(17);
+    assert!(rack.store(a, base, 7));
+    rack.seats.remove(&a);
+    rack.cut.insert(farmem_machine::Port::SWITCH);
+    rack.pass(8_000, &[b]);
+    let again = rack.join_host_only(1);
+    assert!(!rack.renew_only(again), "the switch does not know of its end yet");
+    rack.cut.clear();
+    rack.pass(2_000, &[b]);
+    assert_eq!(rack.load(b, base), None, "lost, and known to be");
+    assert_eq!(rack.directory().lost_pages, 1);
+}
+
 /// All of it over links that lose one frame in five.
 #[test]
 fn nothing_of_it_depends_on_luck() {

@@ -153,6 +153,19 @@ impl Rack {
         host
     }
 
+    /// Joins as a host, and does no more.
+    pub(crate) fn join_host_only(&mut self, number: u8) -> (u16, u16) {
+        let request = Request::JoinHost { name: format!("h{number}"), gid: format!("10.0.2.{number}") };
+        let Ok(Response::HostJoined { host, generation, .. }) = self.call(request) else { panic!() };
+        (host, generation)
+    }
+
+    /// Asks for a lease; true when there is one.
+    pub(crate) fn renew_only(&mut self, (host, generation): (u16, u16)) -> bool {
+        let answer = self.call(Request::Renew { host, generation, flushed: 0 });
+        matches!(answer, Ok(Response::Lease { lease_ms, .. }) if lease_ms > 0)
+    }
+
     pub(crate) fn join_host(&mut self, number: u8) -> u16 {
         let request = Request::JoinHost { name: format!("h{number}"), gid: format!("10.0.2.{number}") };
         let Ok(Response::HostJoined { host, generation, home: own, .. }) = self.call(request) else {
