@@ -112,6 +112,9 @@ impl Plan {
         ..Self::REORDER
     };
 
+    /// All at once, in worlds whose drivers bring everything back by themselves ([`crate::pages`]): a storm, partitions, and crashes of every role.
+    pub const HAVOC: Self = Self { name: "havoc", crash_every: Duration::from_millis(3), ..Self::PARTITION };
+
     /// One memory node is a hundred times slower than its peers.
     pub const SLOW: Self = Self { name: "slow", slow_node: Duration::from_micros(500), ..Self::LOSS };
 
@@ -122,7 +125,7 @@ impl Plan {
     /// A stranger, and a host whose every third frame says something else than it should, with good keys.
     pub const ROGUE: Self = Self { name: "rogue", rogue_ppm: 300_000, ..Self::STRANGER };
 
-    /// Every plan there is.
+    /// Every plan that all worlds are played under: not [`Plan::HAVOC`].
     pub const ALL: [Self; 12] = [
         Self::CALM,
         Self::LOSS,
@@ -141,7 +144,7 @@ impl Plan {
     /// The plan of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|plan| plan.name == name)
+        Self::ALL.into_iter().chain([Self::HAVOC]).find(|plan| plan.name == name)
     }
 
     /// The same plan with no partition longer than `most`: for worlds in which nobody sets a broken connection up again.
@@ -164,7 +167,7 @@ mod tests {
     /// A failing run names its plan, so every plan must be found by its name.
     #[test]
     fn every_plan_is_found_by_its_name() {
-        for plan in Plan::ALL {
+        for plan in Plan::ALL.into_iter().chain([Plan::HAVOC]) {
             assert_eq!(Plan::named(plan.name), Some(plan));
         }
         assert_eq!(Plan::named("sunshine"), None);

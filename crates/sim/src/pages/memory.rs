@@ -1,5 +1,6 @@
 //! The memory under a simulated host's cache: plain maps that hold the agent to what [`Pages`] promises.
 
+use super::words::WORDS;
 use farmem_host::agent::Pages;
 use farmem_wire::message::{Access, PAGE_LEN, Page};
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,15 +38,27 @@ impl Memory {
         std::mem::take(&mut self.woken)
     }
 
-    /// A load of the program's.
+    /// The program's view of a page.
     ///
     /// # Panics
     /// When the page may not be read: the program would have faulted.
-    pub(super) fn load(&self, page: Page, word: usize) -> u64 {
+    pub(super) fn words(&self, page: Page) -> [u64; WORDS] {
         let frame =
             self.frames.get(&page).filter(|frame| frame.access.is_some()).expect("a page that may be read");
-        let bytes = &frame.bytes[word * 8..][..8];
-        u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
+        std::array::from_fn(|word| {
+            let bytes = &frame.bytes[word * 8..][..8];
+            u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
+        })
+    }
+
+    /// The pages that the program may use, by number.
+    pub(super) fn usable(&self) -> impl Iterator<Item = (Page, Access)> {
+        self.frames.iter().filter_map(|(&page, frame)| Some((page, frame.access?)))
+    }
+
+    /// The program's owner has taken note that the page was refused.
+    pub(super) fn forgive(&mut self, page: Page) {
+        self.poisoned.remove(&page);
     }
 
     /// A store of the program's.
@@ -111,7 +124,7 @@ impl Pages for Memory {
     }
 
     fn poison(&mut self, page: Page) {
-        assert!(!self.frames.contains_key(&page), "{page:?} has no bytes");
+        assert_eq!(self.access(page), None, "{page:?} is not the program's");
         self.poisoned.insert(page);
         self.woken.push(page);
     }

@@ -236,17 +236,17 @@ impl<'a> Rack<'a> {
             match action {
                 Action::Recall(hosts, recall) => {
                     for host in hosts.iter() {
-                        self.to_host(from, host, agent::Event::Recall(recall));
+                        self.tell(from, host, agent::Event::Recall(recall));
                     }
                 }
                 Action::Read(read) => {
                     let to = Place::Node(self.node_of(read.page));
                     self.send(from, to, Load::Small, Happens::Read(read));
                 }
-                Action::Grant(host, grant) => self.to_host(from, host, agent::Event::Grant(grant)),
+                Action::Grant(host, grant) => self.tell(from, host, agent::Event::Grant(grant)),
                 Action::Busy(host, refusal) => {
                     self.outcome.busy += 1;
-                    self.to_host(from, host, agent::Event::Refusal(refusal));
+                    self.tell(from, host, agent::Event::Refusal(refusal));
                 }
                 Action::Report(region, seq) => self.reset(region, reset::Event::Report(seq)),
                 Action::Resume(..) | Action::Delay(_) => unreachable!("there are no traversals here"),
@@ -266,7 +266,7 @@ impl<'a> Rack<'a> {
         }
     }
 
-    fn to_host(&mut self, from: Place, host: HostId, event: agent::Event) {
+    fn tell(&mut self, from: Place, host: HostId, event: agent::Event) {
         self.send(from, Place::Host(host.0), Load::Small, Happens::Host(host, event));
     }
 
@@ -286,7 +286,7 @@ impl<'a> Rack<'a> {
         let node = self.node_of(page);
         let _ = self.gates[usize::from(node)].write_back(page, grant);
         let from = Place::Node(node);
-        self.to_host(from, host, agent::Event::WriteBackAck(WriteBackAck { page, grant, ack }));
+        self.tell(from, host, agent::Event::WriteBackAck(WriteBackAck { page, grant, ack }));
         if let Some(ack) = ack {
             self.send(from, self.home_of(ack.region.base()), Load::Small, Happens::Ack(host, ack));
         }

@@ -1,0 +1,51 @@
+use super::*;
+
+fn play(plan: &str, seeds: u64, operations: u64) -> Report {
+    let plan = Plan::named(plan).expect("a plan of that name");
+    campaign(&Campaign { operations, seeds, first_seed: 1, plan }, &mut |_| {})
+}
+
+fn fine(report: &Report) {
+    let failures: Vec<_> = report.failures.iter().map(|failure| (failure.seed, &failure.why)).collect();
+    assert!(failures.is_empty(), "{}: {failures:?}", report.campaign.plan.name);
+    assert!(report.total.operations >= report.campaign.operations);
+}
+
+fn reached(report: &Report, mark: &str) -> bool {
+    report.total.notes.keys().any(|note| note.contains(mark))
+}
+
+/// Every load sees the latest store, and everything ends, whatever the network does.
+#[test]
+fn loads_see_the_latest_store() {
+    for plan in ["calm", "storm", "partition"] {
+        let report = play(plan, 8, 240_000);
+        fine(&report);
+        for phase in ["Upgrading", "Taking", "Settling", "Downgrading", "PutOff", "Busy", "PageWritten(Yes)"]
+        {
+            assert!(reached(&report, phase), "{plan}: {phase}");
+        }
+        assert_eq!(report.total.crashes, 0);
+    }
+}
+
+/// The same while hosts, switch, memory node and control plane die and start again: what is lost is said to be.
+#[test]
+fn nothing_is_lost_in_silence() {
+    let report = play("crash", 8, 400_000);
+    fine(&report);
+    assert!(report.total.crashes > 40, "{} crashes", report.total.crashes);
+    for mark in
+        ["LeaseEnded", "Resetting", "crash.Control", "crash.Switch", "crash.Node", "crash.Host", "accepted"]
+    {
+        assert!(reached(&report, mark), "{mark}");
+    }
+}
+
+/// The same seed is the same world.
+#[test]
+fn a_world_is_repeatable() {
+    let digest = |seeds| play("havoc", seeds, 60_000).total.digest;
+    assert_eq!(digest(2), digest(2));
+    assert_ne!(digest(2), digest(3));
+}

@@ -1,0 +1,175 @@
+//! What the words of far memory must hold: the last store of all, but for what the protocol says is lost.
+
+use farmem_wire::message::Page;
+use std::collections::BTreeMap;
+
+/// Words of each page that programs use.
+pub(super) const WORDS: usize = 4;
+
+/// What is known of a page.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+enum Known {
+    /// Its words are the latest.
+    #[default]
+    Latest,
+    /// Its node started again with nothing: until nobody has the page from before, a word is the latest or 0.
+    Wiped,
+    /// Who looks at it next defines what it holds: bytes that were lost were given up for older ones, or the node has begun anew.
+    Open,
+}
+
+/// All words.
+#[derive(Debug)]
+pub(super) struct Words {
+    first: u64,
+    latest: Vec<[u64; WORDS]>,
+    known: BTreeMap<Page, Known>,
+    stored: u64,
+}
+
+/// A page and a word of it.
+pub(super) type Place = (Page, usize);
+
+impl Words {
+    pub(super) fn new(first: Page, pages: usize) -> Self {
+        Self { first: first.number(), latest: vec![[0; WORDS]; pages], known: BTreeMap::new(), stored: 0 }
+    }
+
+    /// A value that was never stored, for this word alone.
+    pub(super) fn next(&mut self, place: Place) -> u64 {
+        self.stored += 1;
+        self.stored << 16 | self.tag(place)
+    }
+
+    /// The word was stored.
+    pub(super) fn store(&mut self, (page, word): Place, value: u64) {
+        let index = self.index(page);
+        self.latest[index][word] = value;
+    }
+
+    /// Programs have the page before them, with these words: whatever was open is decided thereby.
+    ///
+    /// # Errors
+    /// What is wrong about them.
+    pub(super) fn look(&mut self, page: Page, found: &[u64; WORDS]) -> Result<(), String> {
+        let index = self.index(page);
+        if self.latest[index] == *found && self.known.is_empty() {
+            return Ok(());
+        }
+        let known = self.known.get(&page).copied().unwrap_or_default();
+        for (word, &found) in found.iter().enumerate() {
+            let latest = self.latest[index][word];
+            let older = found < latest && (found == 0 || found & 0xffff == self.tag((page, word)));
+            let fine = match known {
+                Known::Latest => found == latest,
+                Known::Wiped => found == latest || found == 0,
+                Known::Open => found == latest || older,
+            };
+            if !fine {
+                return Err(format!(
+                    "{found:#x} is read in word {word} of {page:?}, where {latest:#x} is the latest"
+                ));
+            }
+        }
+        if known == Known::Open {
+            self.latest[index] = *found;
+            self.known.remove(&page);
+        }
+        Ok(())
+    }
+
+    /// The owner takes the old bytes of the page.
+    pub(super) fn accept_loss(&mut self, page: Page) {
+        if !self.known.contains_key(&page) {
+            self.known.insert(page, Known::Open);
+        }
+    }
+
+    /// The node of all pages started again.
+    pub(super) fn wipe(&mut self) {
+        let pages = (self.first..).take(self.latest.len()).map(page_of);
+        self.known = pages.map(|page| (page, Known::Wiped)).collect();
+    }
+
+    /// The pages of which hosts may still have what the node had before it started again.
+    pub(super) fn wiped(&self) -> impl Iterator<Item = Page> + '_ {
+        self.known.iter().filter(|(_, known)| **known == Known::Wiped).map(|(&page, _)| page)
+    }
+
+    /// Nobody has the wiped page.
+    pub(super) fn reopen(&mut self, page: Page) {
+        self.known.insert(page, Known::Open);
+    }
+
+    pub(super) fn pages(&self) -> impl Iterator<Item = Page> + use<> {
+        (self.first..).take(self.latest.len()).map(page_of)
+    }
+
+    fn index(&self, page: Page) -> usize {
+        usize::try_from(page.number() - self.first).expect("one of the pages")
+    }
+
+    fn tag(&self, (page, word): Place) -> u64 {
+        (self.index(page) * WORDS + word) as u64 + 1
+    }
+}
+
+const fn page_of(number: u64) -> Page {
+    Page::of(farmem_wire::VirtAddr(number << farmem_wire::message::PAGE_SHIFT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: Page = page_of(16);
+
+    fn words() -> Words {
+        let mut words = Words::new(PAGE, 4);
+        let value = words.next((PAGE, 1));
+        words.store((PAGE, 1), value);
+        words
+    }
+
+    /// What the checker is for: an old byte, a byte of elsewhere, and a loss that nobody spoke of are seen.
+    #[test]
+    fn only_the_latest_will_do() {
+        let mut words = words();
+        let first = words.latest[0][1];
+        assert_eq!(words.look(PAGE, &[0, first, 0, 0]), Ok(()));
+        let second = words.next((PAGE, 1));
+        words.store((PAGE, 1), second);
+        for wrong in [[0, first, 0, 0], [0, 0, 0, 0], [second, second, 0, 0]] {
+            assert!(words.look(PAGE, &wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    /// A loss that was accepted allows an older value of the same word, once, and then that is the latest.
+    #[test]
+    fn an_accepted_loss_allows_old_bytes_of_the_same_word() {
+        let mut words = words();
+        let first = words.latest[0][1];
+        let second = words.next((PAGE, 1));
+        words.store((PAGE, 1), second);
+        words.accept_loss(PAGE);
+        assert!(words.look(PAGE, &[0, first + 1, 0, 0]).is_err(), "another word's");
+        assert_eq!(words.look(PAGE, &[0, first, 0, 0]), Ok(()));
+        assert!(words.look(PAGE, &[0, second, 0, 0]).is_err(), "it was given up");
+    }
+
+    /// A node that starts again has nothing; until nobody has the page from before, both are right.
+    #[test]
+    fn a_wiped_page_is_old_or_empty() {
+        let mut words = words();
+        let first = words.latest[0][1];
+        words.wipe();
+        assert_eq!(words.wiped().count(), 4);
+        for right in [[0, first, 0, 0], [0; WORDS], [0, first, 0, 0]] {
+            assert_eq!(words.look(PAGE, &right), Ok(()));
+        }
+        words.reopen(PAGE);
+        assert_eq!(words.look(PAGE, &[0; WORDS]), Ok(()));
+        assert!(words.look(PAGE, &[0, first, 0, 0]).is_err());
+        assert_eq!(words.wiped().count(), 3);
+    }
+}
