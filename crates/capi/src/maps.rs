@@ -2,7 +2,7 @@
 
 use crate::area::{self, address};
 use crate::mailbox::call;
-use farmem::pager::call::{Call, ELSEWHERE, resize};
+use farmem::pager::call::{Call, ELSEWHERE, TARGET_ELSEWHERE, resize};
 use farmem::pager::mechanism::PAGE_LEN;
 use libc::{MAP_FAILED, off_t, size_t};
 use rustix::io::Errno;
@@ -43,11 +43,12 @@ pub(crate) unsafe extern "C" fn mmap(
     }
     let fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) == libc::MAP_FIXED;
     if fixed && let Some((start, part)) = area::part(addr.addr(), len) {
-        let plain = anonymous && flags & (libc::MAP_GROWSDOWN | libc::MAP_HUGETLB) == 0;
-        if plain && part == len.next_multiple_of(PAGE_LEN).min(part) && renew(start, part, protection) {
+        let plain = anonymous && !executable && flags & (libc::MAP_GROWSDOWN | libc::MAP_HUGETLB) == 0;
+        let whole = start == addr.addr() && part == len.next_multiple_of(PAGE_LEN);
+        if plain && whole && renew(start, part, protection) {
             return addr;
         }
-        let _told = call(Call::Replace { start: start as u64, len: part as u64 });
+        replace(Some(addr), len);
     }
     // SAFETY: the caller's promise.
     let result = unsafe { system_mmap(addr, len, protection, flags, fd, offset) };
@@ -139,7 +140,7 @@ pub(crate) unsafe extern "C" fn madvise(addr: *mut c_void, len: size_t, advice: 
             let dropped = call(Call::Drop { start: start as u64, len: part as u64 });
             if part < len.next_multiple_of(PAGE_LEN) || dropped.is_err() {
                 // SAFETY: the caller's promise.
-                let _ = unsafe { system_madvise(addr, len, advice) };
+                let _ = unsafe { system_madvise(addr, len, libc::MADV_DONTNEED) };
             }
             0
         }
@@ -184,9 +185,7 @@ pub(crate) unsafe extern "C" fn mremap(
         let moved = remap(old, old_len, new_len, flags, target);
         return moved.unwrap_or_else(|errno| failed(errno, MAP_FAILED));
     }
-    if fixed && let Some((start, part)) = area::part(new.addr(), new_len) {
-        let _told = call(Call::Replace { start: start as u64, len: part as u64 });
-    }
+    replace(fixed.then_some(new), new_len);
     // SAFETY: the caller's promise.
     let result = unsafe { system_mremap(old, old_len, new_len, flags, new) };
     result.unwrap_or_else(|errno| failed(errno, MAP_FAILED))
@@ -235,6 +234,13 @@ fn renew(start: usize, len: usize, protection: c_int) -> bool {
     call(asked).is_ok() && unsafe { system_mprotect(start, len, protection) }.is_ok()
 }
 
+/// Something else is about to be mapped at a fixed place.
+fn replace(target: Option<*mut c_void>, len: usize) {
+    if let Some((start, part)) = target.and_then(|target| area::part(target.addr(), len)) {
+        let _told = call(Call::Replace { start: start as u64, len: part as u64 });
+    }
+}
+
 fn remap(
     old: *mut c_void,
     old_len: usize,
@@ -256,9 +262,11 @@ fn remap(
     match resized(old.addr(), old_len, new_len, how) {
         Ok(start) => Ok(address(start)),
         Err(ELSEWHERE) => {
+            replace(target, new_len);
             // SAFETY: something that the program mapped there itself.
             unsafe { system_mremap(old, old_len, new_len, flags, target.unwrap_or(old)) }
         }
+        Err(TARGET_ELSEWHERE) => move_out(old, old_len, new_len, target.unwrap_or(old)),
         Err(status) => Err(Errno::from_raw_os_error(i32::try_from(status).unwrap_or(libc::ENOMEM))),
     }
 }
@@ -281,9 +289,10 @@ fn resized(start: usize, len: usize, new_len: usize, how: u64) -> Result<usize, 
     Ok(moved)
 }
 
-/// To an address outside of far memory: its bytes become local.
+/// To an address that is not far memory's: its bytes become local.
 fn move_out(old: *mut c_void, old_len: usize, new_len: usize, new: *mut c_void) -> Result<*mut c_void, Errno> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    replace(Some(new), new_len);
     // SAFETY: the caller of `mremap` wants whatever is there replaced.
     let there = unsafe { system_mmap(new, new_len, READ_WRITE, flags, -1, 0) }?;
     let count = old_len.min(new_len);

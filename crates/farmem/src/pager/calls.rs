@@ -5,7 +5,7 @@ use super::spans::Kind;
 use super::table::{Entry, Here};
 use super::{Pager, errno};
 use farmem_io::pages::remote::Lost;
-use farmem_io::pages::remote::call::{Call, ELSEWHERE, bell, resize};
+use farmem_io::pages::remote::call::{Call, ELSEWHERE, TARGET_ELSEWHERE, bell, resize};
 use farmem_wire::message::{Access, PAGE_LEN};
 use std::ops::Range;
 
@@ -39,6 +39,10 @@ impl Pager {
             Call::Renew { start, len, protection } => {
                 let pages = self.range(key, start, len)?;
                 self.drop_pages(key, pages.clone());
+                if self.is_elsewhere(key, pages.clone()) {
+                    self.set_span(key, pages, Some(Kind::Elsewhere));
+                    return Err(ELSEWHERE);
+                }
                 self.set_span(key, pages, Some(Kind::Far { protection }));
                 Ok(0)
             }
@@ -54,8 +58,8 @@ impl Pager {
             }
             Call::Drop { start, len } => {
                 let pages = self.range(key, start, len)?;
-                self.drop_pages(key, pages);
-                Ok(0)
+                self.drop_pages(key, pages.clone());
+                if self.is_elsewhere(key, pages) { Err(ELSEWHERE) } else { Ok(0) }
             }
             Call::Protect { start, len, protection } => {
                 let pages = self.range(key, start, len)?;
@@ -123,8 +127,11 @@ impl Pager {
             process.spans.gap(count).ok_or(errno::NOMEM)?
         } else {
             let new = self.range(key, how, new_len)?;
-            if new.start < old.end && old.start < new.end || self.is_elsewhere(key, new.clone()) {
+            if new.start < old.end && old.start < new.end {
                 return Err(errno::INVAL);
+            }
+            if self.is_elsewhere(key, new.clone()) {
+                return Err(TARGET_ELSEWHERE);
             }
             self.drop_pages(key, new.clone());
             new.start

@@ -7,7 +7,7 @@ use super::table::{Entry, Here};
 use super::{AHEAD_MAX, Pager, Purpose, TRIES_MAX};
 use crate::client::{Completed, Ticket};
 use farmem_host::Op;
-use farmem_io::pages::remote::Lost;
+use farmem_io::pages::remote::{Lost, Remote};
 use farmem_io::pages::remote::call::CONTROL_PAGES;
 use farmem_io::pages::{Fault, ReadAhead as _};
 use farmem_wire::message::{Access, PAGE_LEN};
@@ -117,8 +117,7 @@ impl Pager {
         let Resting { slot, state, .. } = self.pool.at(place);
         let access = if write { Access::Modified } else { Access::Shared };
         let Some(process) = self.processes.get(&key) else { return true };
-        let result = process.remote.install(page, self.pool.bytes(place), access);
-        if !self.installed(key, result) {
+        if put(&process.remote, page, self.pool.bytes(place), access, &mut self.gone, key) == 0 {
             return true;
         }
         self.stats.near += 1;
@@ -160,10 +159,8 @@ impl Pager {
             return false;
         }
         let Some(process) = self.processes.get(&key) else { return true };
-        let result = process.remote.install(page, &self.zeros[..count * PAGE_LEN], Access::Modified);
-        if !self.installed(key, result) {
-            return true;
-        }
+        let zeros = &self.zeros[..count * PAGE_LEN];
+        let count = put(&process.remote, page, zeros, Access::Modified, &mut self.gone, key);
         for page in page..page + count as u64 {
             let frame = self.frames.insert(Owner { process: key, page }, Held::Dirty);
             self.set_entry(key, page, Entry { slot: None, here: Here::Frame(frame) });
@@ -191,8 +188,7 @@ impl Pager {
         }
         let access = if write { Access::Modified } else { Access::Shared };
         let Some(process) = self.processes.get(&key) else { return true };
-        let result = process.remote.install(page, &bytes, access);
-        if self.installed(key, result) {
+        if put(&process.remote, page, &bytes, access, &mut self.gone, key) == 1 {
             let held = if write { Held::Dirty } else { Held::Clean };
             let frame = self.frames.insert(Owner { process: key, page }, held);
             self.set_entry(key, page, Entry { here: Here::Frame(frame), ..entry });
@@ -293,16 +289,13 @@ impl Pager {
             let (start, end) = (run[0].0 - first, run[run.len() - 1].0 + 1 - first);
             let bytes = &buf[place(start) * PAGE_LEN..place(end) * PAGE_LEN];
             let Some(process) = self.processes.get(&key) else { break };
-            let result = process.remote.install(run[0].0, bytes, access);
-            if !self.installed(key, result) {
-                for &(page, frame, _) in run {
-                    self.frames.remove(frame);
-                    let entry = self.entry(key, page);
-                    self.set_entry(key, page, Entry { here: Here::No, ..entry });
-                }
-                continue;
+            let count = put(&process.remote, run[0].0, bytes, access, &mut self.gone, key);
+            self.give_up_frames(key, &run[count..]);
+            for &(page, _, _) in &run[count..] {
+                // Who came to wait for it meanwhile asks again.
+                self.served(key, page, |remote| remote.wake(page..page + 1));
             }
-            for &(page, frame, write) in run {
+            for &(page, frame, write) in &run[..count] {
                 self.frames.set(frame, if write { Held::Dirty } else { Held::Clean });
                 if write {
                     self.own(key, page);
@@ -367,20 +360,12 @@ impl Pager {
         self.processes.get_mut(&key).expect("a process that is served").table.set(page, entry);
     }
 
-    /// True when a page came into the program. One whose addresses the program has mapped to something else needs none.
-    fn installed(&mut self, key: u32, result: Result<(), Lost>) -> bool {
-        if result == Err(Lost::Gone) {
-            self.gone.push(key);
-        }
-        result.is_ok()
-    }
-
     /// Lets a thread go on.
     pub(super) fn served(
         &mut self,
         key: u32,
         page: u64,
-        how: impl FnOnce(&farmem_io::pages::remote::Remote) -> Result<(), Lost>,
+        how: impl FnOnce(&Remote) -> Result<(), Lost>,
     ) {
         let Some(process) = self.processes.get(&key) else { return };
         match how(&process.remote) {
@@ -388,6 +373,31 @@ impl Pager {
             // Whatever is there now does not wait for us.
             Err(Lost::Remapped(_)) => drop(process.remote.wake(page..page + 1)),
             Ok(()) => {}
+        }
+    }
+}
+
+/// Puts a run of pages into the program; answers how many. Where the program's mappings are not what they seem from here (two that
+/// are about to be one, or something else mapped in between), it is the first alone, or none: who waits then finds out itself.
+fn put(remote: &Remote, first: u64, bytes: &[u8], access: Access, gone: &mut Vec<u32>, key: u32) -> usize {
+    let mut count = bytes.len() / PAGE_LEN;
+    loop {
+        match remote.install(first, &bytes[..count * PAGE_LEN], access) {
+            Ok(()) => return count,
+            Err(Lost::Gone) => {
+                gone.push(key);
+                return 0;
+            }
+            Err(Lost::Remapped(_)) => {
+                // Whatever of it came is not counted here, so it must not be there.
+                remote.discard(first..first + count as u64);
+                if count == 1 {
+                    // One that is gone since is buried when that is noticed.
+                    let _ = remote.wake(first..first + 1);
+                    return 0;
+                }
+                count = 1;
+            }
         }
     }
 }

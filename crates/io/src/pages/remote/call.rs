@@ -32,6 +32,8 @@ pub const WORD_VALUE: usize = WORD_STATUS + 1;
 pub const CONTROL_PAGES: usize = 1 + 2 * MAILBOXES;
 /// The status of a call about addresses that are mapped to something else: they are the system's.
 pub const ELSEWHERE: u64 = u64::MAX;
+/// The status of a [`Call::Resize`] to a fixed address where something else is mapped.
+pub const TARGET_ELSEWHERE: u64 = u64::MAX - 1;
 /// Spans in one message of an answer.
 pub const SPANS_MAX: usize = 256;
 

@@ -1,1 +1,55 @@
+//! The hall and the guard, as far as they go without a program. With one: the system tests of `farmem run`.
 
+use super::call::Hello;
+use super::{Guard, Hall, Watch};
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with};
+use std::time::Duration;
+
+fn visitor(hall: &Hall) -> std::os::fd::OwnedFd {
+    let invitation = hall.invitation();
+    let (name, _) = invitation.split_once(':').expect("a name and a token");
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
+    socket
+}
+
+/// Who says nothing that makes sense, brings no descriptors or has no token is not let in, and the hall goes on.
+#[test]
+fn strangers_are_not_let_in() {
+    let hall = Hall::open(0x1234).unwrap();
+    let hello = Hello { token: 0x1234, base: 0, len: 1 << 20, snapshot: 0, full: true };
+    let bytes: Vec<u8> = hello.words().iter().flat_map(|word| word.to_le_bytes()).collect();
+    let mut events = Vec::new();
+    for what in [&b"hello"[..], &[][..], &bytes[..]] {
+        let socket = visitor(&hall);
+        let _ = send(&socket, what, SendFlags::empty());
+        drop(socket);
+        hall.events(None, &mut events).unwrap();
+        assert_eq!(events, [Watch::Arrivals]);
+        assert!(hall.receive().is_none(), "{what:?}");
+    }
+    hall.events(Some(Duration::ZERO), &mut events).unwrap();
+    assert_eq!(events, []);
+}
+
+/// The name of the socket, which everybody can read, does not give the token away.
+#[test]
+fn the_name_is_not_the_token() {
+    let token = 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef;
+    let invitation = Hall::open(token).unwrap().invitation();
+    let (name, said) = invitation.split_once(':').unwrap();
+    assert_eq!(u128::from_str_radix(said, 16), Ok(token));
+    assert!(!name.contains(&said[..8]) && !name.contains(&said[24..]));
+}
+
+/// A guard whose pager is done has nobody to kill and ends; what it was given and let go of does not matter to it.
+#[test]
+fn a_guard_ends_with_its_pager() {
+    let (ours, theirs) = Guard::open().unwrap();
+    let guard = std::thread::spawn(move || super::guard(theirs));
+    let file = std::fs::File::open("/dev/null").unwrap();
+    ours.keep(7, &file, &file).unwrap();
+    ours.let_go(7);
+    drop(ours);
+    guard.join().unwrap();
+}
