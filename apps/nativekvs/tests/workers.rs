@@ -94,7 +94,7 @@ fn workers_share_one_table() {
             if why.contains("userfaultfd") {
                 return eprintln!("skipped: {why}");
             }
-            assert!(ended.status.success(), "{said}{why}");
+            assert!(ended.status.success(), "{transport} {workload}: {}: {said}{why}", ended.status);
             assert!(said.contains("\"wrong_answers\":0"), "{said}");
             assert!(said.contains("\"workers\":3,\"operations\":600"), "{said}");
             assert_eq!(said.contains("\"updates\":0,"), workload == "c", "{said}");

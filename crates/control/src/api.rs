@@ -160,7 +160,8 @@ pub enum Request {
         host: u16,
         /// How often it started.
         generation: u16,
-        /// The largest order to give everything up that it has obeyed; 0 when none came yet.
+        /// The largest order to give everything up that it has obeyed; 0 when none came yet. [`GIVEN_UP`] when it has given everything up for
+        /// good, because it is about to leave: its lease ends at once, and no page counts as lost with it.
         #[serde(default)]
         flushed: u64,
     },
@@ -184,6 +185,9 @@ pub enum Request {
     /// Who is there and what is allocated. Answer: [`Response::Overview`].
     Overview,
 }
+
+/// Says with [`Request::Renew`] that a host holds nothing any more, and asks for nothing any more.
+pub const GIVEN_UP: u64 = u64::MAX;
 
 /// A permission class by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

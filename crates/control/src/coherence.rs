@@ -15,7 +15,7 @@ mod errands;
 
 pub use errands::RESETS_MAX;
 
-use crate::api::{ApiError, DirectoryInfo, ErrorCode, Response};
+use crate::api::{ApiError, DirectoryInfo, ErrorCode, GIVEN_UP, Response};
 use crate::claims::Claim;
 use crate::errors::{bad, bound, error};
 use crate::record::{Cache, Line, Role, What};
@@ -24,7 +24,7 @@ use crate::splitting::Splitting;
 pub(crate) use crate::tables::newest;
 use crate::updates::Reach;
 use crate::{Actions, Control, Note, PAGE};
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::vec::Vec;
 use core::mem;
@@ -44,6 +44,8 @@ pub(crate) struct Coherence {
     ends: BTreeMap<u16, Instant>,
     /// The largest order to give everything up that a host said it had obeyed.
     flushed: BTreeMap<u16, u64>,
+    /// Hosts that gave everything up before they left: nothing is lost with them. After a restart what they were lent counts as lost.
+    given_up: BTreeSet<u16>,
     /// The epoch that what follows is of.
     epoch: u64,
     /// Pages whose region is to be reset, and when the switch is told again.
@@ -102,8 +104,13 @@ impl Control {
         }
         match row.cache {
             Cache::Live { .. } => {
-                self.coherence.ends.insert(host, self.now + lease_end(self.config.lease));
+                let given_up = flushed == GIVEN_UP;
+                let end = if given_up { self.now } else { self.now + lease_end(self.config.lease) };
+                self.coherence.ends.insert(host, end);
                 self.coherence.flushed.insert(host, flushed);
+                if given_up {
+                    self.coherence.given_up.insert(host);
+                }
                 Ok(Decision::Reply(self.lease(host)))
             }
             Cache::Empty => {
@@ -207,7 +214,8 @@ impl Control {
         let end = self.now + lease_end(self.config.lease);
         let holds = |cache: Cache| matches!(cache, Cache::Live { .. } | Cache::Orphaned);
         let hosts = &self.state.hosts;
-        let Coherence { ends, flushed, .. } = &mut self.coherence;
+        let Coherence { ends, flushed, given_up, .. } = &mut self.coherence;
+        given_up.retain(|host| hosts.get(host).is_some_and(|row| row.cache != Cache::Empty));
         ends.retain(|host, _| hosts.get(host).is_some_and(|row| holds(row.cache)));
         flushed.retain(|host, _| hosts.get(host).is_some_and(|row| matches!(row.cache, Cache::Live { .. })));
         for (&host, _) in hosts.iter().filter(|(_, row)| holds(row.cache)) {

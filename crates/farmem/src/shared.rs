@@ -53,7 +53,7 @@ pub struct ShareOptions {
     pub handler: Handler,
     /// False serves faults of user code only, where the system allows no more; system calls on far memory then fail with EFAULT.
     pub system_calls: bool,
-    /// Time without the page after which a request is sent again.
+    /// Time without the page after which a request is sent again: longer than a busy machine makes a thread wait.
     pub timeout: Duration,
 }
 
@@ -68,7 +68,7 @@ impl ShareOptions {
             resting_eighths: 1,
             handler: Handler::default(),
             system_calls: true,
-            timeout: Duration::from_millis(2),
+            timeout: Duration::from_millis(20),
         }
     }
 

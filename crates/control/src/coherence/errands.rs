@@ -165,7 +165,7 @@ impl Control {
             Stage::Recalling => {}
             Stage::Sweeping(seq, _) => {
                 let (first, last) = (region.base(), region.last());
-                let sweep = Sweep { first, last, seq, fenced: self.fenced(), opens: false };
+                let sweep = Sweep { first, last, seq, fenced: self.died(), opens: false };
                 for node in nodes {
                     if self.state.nodes.contains_key(&node) {
                         self.tell(Role::Node(node), DirectoryBody::Sweep(sweep), out);
@@ -189,7 +189,7 @@ impl Control {
             |node: &u16| matches!(self.state.reach(Role::Node(*node)), Some(Reach::Ready | Reach::Silent));
         let open: Vec<u16> = self.unswept().filter(hears).collect();
         let (now, again) = (self.now, self.now + self.config.timeout);
-        let fenced = self.fenced();
+        let fenced = self.died();
         self.coherence.sweeps.retain(|node, _| open.contains(node));
         for node in open {
             let due = self.coherence.sweeps.entry(node).or_insert(now);
@@ -228,6 +228,11 @@ impl Control {
     fn fenced(&self) -> HostSet {
         let fenced = self.state.hosts.iter().filter(|(_, row)| row.cache == Cache::Fenced);
         fenced.fold(HostSet::EMPTY, |set, (&host, _)| set.with(HostId(host)))
+    }
+
+    /// Those of them that did not give up before what they had.
+    fn died(&self) -> HostSet {
+        self.coherence.given_up.iter().fold(self.fenced(), |set, &host| set.without(HostId(host)))
     }
 
     /// The answer to a question that was asked of the role's present life.

@@ -9,7 +9,7 @@ use crate::client::{gid, wrong_answer};
 use crate::config::RackConfig;
 use crate::rack::{ClientOptions, endpoint, host_settings, require_running};
 use crate::serve::{WithLink, api_client, place, with_link};
-use farmem_control::api::{NodeInfo, Request, Response};
+use farmem_control::api::{GIVEN_UP, NodeInfo, Request, Response};
 use farmem_host::agent::Bounds;
 use farmem_host::caching::{CacheAsk, CacheConfig, CachingHost};
 use farmem_host::{Ask as HostAsk, Config as HostConfig};
@@ -174,13 +174,14 @@ impl Joining {
         let pager = Pager::new(driver, policy, Arc::clone(&self.inbox), tell, self.failed);
         let landlord = landlord.start(told)?;
         let begun = self.say.send(Ok(Ready { window: Arc::clone(&window), domain, host }));
-        if begun.is_ok() {
-            serve_both(&window, self.options.handler, &self.inbox, pager);
-        } else {
-            drop(pager);
-        }
+        let given_up = begun.is_ok() && serve_both(&window, self.options.handler, &self.inbox, pager);
         // The lease thread ends when nobody is left to tell it anything.
         let _panicked = landlord.join();
+        if given_up {
+            // If it does not hear this, the control plane waits for the lease to end.
+            let _unheard =
+                api.ask(&Request::Renew { host, generation: settings.generation, flushed: GIVEN_UP });
+        }
         Ok(())
     }
 
@@ -205,8 +206,8 @@ fn span_of(nodes: &[NodeInfo]) -> Result<Range<u64>, Error> {
     span.ok_or_else(|| Error::Unreachable { what: "any memory node: none has joined".into() })
 }
 
-/// Reads faults on a thread of its own and serves as the pager on this one, until the space ends.
-fn serve_both<L: Link>(window: &Window, handler: Handler, inbox: &Inbox, pager: Pager<&Window, L>) {
+/// Reads faults on a thread of its own and serves as the pager on this one, until the space ends; true when everything was written back.
+fn serve_both<L: Link>(window: &Window, handler: Handler, inbox: &Inbox, pager: Pager<&Window, L>) -> bool {
     let stop = Stop::new();
     let ring = Ring::new(window, stop.clone());
     scope(|scope| {
@@ -217,9 +218,10 @@ fn serve_both<L: Link>(window: &Window, handler: Handler, inbox: &Inbox, pager: 
                 inbox.put([Ask::Fail(format!("page faults cannot be read: {error}"))]);
             }
         });
-        pager.run();
+        let given_up = pager.run();
         ring.end();
-    });
+        given_up
+    })
 }
 
 /// Puts faults into the inbox, all that were read together at once.

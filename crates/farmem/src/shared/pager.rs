@@ -212,8 +212,8 @@ impl<W: Mapped, L: Link> Pager<W, L> {
         }
     }
 
-    /// Serves until it is told to end, and everything is written back or cannot be.
-    pub(super) fn run(mut self) {
+    /// Serves until it is told to end, and everything is written back or cannot be; true when it was.
+    pub(super) fn run(mut self) -> bool {
         while !(self.ending && self.flushes.is_empty()) {
             if self.dead {
                 self.inbox.wait(&mut self.asks);
@@ -236,6 +236,8 @@ impl<W: Mapped, L: Link> Pager<W, L> {
                 self.turn();
             }
         }
+        let agent = self.driver.machine().agent();
+        !self.dead && agent.writing().next().is_none() && self.frames().written().next().is_none()
     }
 
     /// One turn of the link. What arrived is installed when this returns.
