@@ -182,6 +182,23 @@ fn a_region_is_reset() {
     assert_eq!(rack.directory().resets, 1);
 }
 
+/// A request that gets no answer is complained about, again and again; it ends when there is somebody to answer.
+#[test]
+fn a_request_without_an_answer_is_complained_about() {
+    let (mut rack, a, b, base) = pair(18);
+    rack.cut.insert(farmem_machine::Port::node(1));
+    rack.fault(a, base, Access::Shared);
+    rack.pass(3_500, &[a, b]);
+    let page = farmem_wire::message::Page::of(farmem_wire::VirtAddr(base));
+    let stuck = rack.seats[&a].told.iter().filter(|&told| *told == CacheDone::Stuck { page }).count();
+    assert_eq!(stuck, 3, "once in each second");
+    rack.call(Request::Recover { host: a, page: base }).expect("it holds a lease");
+    rack.cut.clear();
+    rack.pass(500, &[a, b]);
+    assert_eq!(rack.load(a, base), Some(0));
+    assert_eq!(rack.directory().resets, 1);
+}
+
 /// A vma that is freed is nobody's: who cached it has nothing to say in its next life.
 #[test]
 fn a_freed_vma_is_taken_from_hosts() {
