@@ -51,6 +51,36 @@ fn pulse_compares_systems_on_racks_of_processes() {
     assert!(ids.iter().all(|id| id.starts_with("pulse.systems.lookups.")), "nothing else was asked for");
 }
 
+/// All of it, quickly: each part has its rows, those that the documentation names.
+#[test]
+fn pulse_measures_all_of_its_parts() {
+    let ids = ids(&run(&["bench", "pulse", "--quick", "--json"]).json(), "pulse");
+    let documented = include_str!("../../../../docs/results.md");
+    for id in [
+        "pulse.engine.hash.hops",
+        "pulse.engine.btree.lookups",
+        "pulse.e2e.webservice.latency",
+        "pulse.e2e.webservice.throughput",
+        "pulse.e2e.webservice.throughput.over_overlapped",
+        "pulse.e2e.webservice.own_time",
+        "pulse.e2e.tablestore.latency",
+        "pulse.e2e.tablestore.throughput",
+        "pulse.e2e.timeseries.latency",
+        "pulse.e2e.timeseries.throughput",
+        "pulse.e2e.lookups.latency",
+        "pulse.e2e.lookups.throughput",
+        "pulse.distributed.chains.scattered.n2.packets",
+        "pulse.distributed.lookups.zipfian.n2.latency",
+    ] {
+        assert!(ids.iter().any(|have| have == id), "{id} is not in {ids:?}");
+        assert!(documented.contains(&format!("`{id}`")), "{id} is not in docs/results.md");
+    }
+    for part in ["pulse.scatter.", "pulse.sim.coupled.", "pulse.systems."] {
+        assert!(ids.iter().any(|id| id.starts_with(part)), "nothing of {part} in {ids:?}");
+        assert!(documented.contains(&format!("`{part}")), "{part} is not in docs/results.md");
+    }
+}
+
 /// What needs no rack: counts and the model, with figures drawn.
 #[test]
 fn pulse_draws_what_it_counts() {
