@@ -49,13 +49,8 @@ pub(crate) fn all(client: &mut Client, transport: &'static str, size: u64) -> Re
     };
     let requests = load((size / 20).min(20_000));
     let users = (size / 10).clamp(95, USERS_MAX);
-    let settings = webservice::Settings {
-        records: users,
-        objects: users,
-        hops: 48,
-        in_flight: IN_FLIGHT,
-        check: true,
-    };
+    let settings =
+        webservice::Settings { records: users, objects: users, hops: 48, in_flight: IN_FLIGHT, check: true };
     let web = webservice::serve(client, transport, &settings, webservice::Mix::A, &requests)?;
 
     let operations = load((size / 100).min(4000));
@@ -70,6 +65,7 @@ pub(crate) fn all(client: &mut Client, transport: &'static str, size: u64) -> Re
 
     let columns = Columns { time_decimals: 6, ..Columns::default() };
     let source = timeseries::Source::find(None, &columns, (size * 4).clamp(2000, POINTS_MAX))?;
-    let series = timeseries::serve(client, transport, &source, timeseries::CHANNELS, &load((size / 20).min(20_000)))?;
+    let series =
+        timeseries::serve(client, transport, &source, timeseries::CHANNELS, &load((size / 20).min(20_000)))?;
     Ok(vec![web, table, series])
 }
