@@ -220,10 +220,19 @@ pub(crate) fn unmap(start: usize, len: usize) {
     }
 }
 
-/// Far memory of another length, at other addresses when there is no room.
+/// Far memory of another length, in whole pages; at other addresses when there is no room.
 pub(crate) fn resize_heap(start: usize, len: usize, new_len: usize) -> Option<usize> {
-    let moved = resized(start, len, new_len, resize::MAY_MOVE).ok()?;
-    Some(moved)
+    if new_len < len {
+        shrink(start, len, new_len);
+        return Some(start);
+    }
+    resized(start, len, new_len, resize::MAY_MOVE).ok()
+}
+
+fn shrink(start: usize, len: usize, new_len: usize) {
+    if new_len < len {
+        unmap(start + new_len, len - new_len);
+    }
 }
 
 /// Zeros for a fixed anonymous mapping. False when something else is mapped there.
@@ -256,6 +265,10 @@ fn remap(
     let how = match target {
         Some(new) if area::has(new.addr()) => new.addr() as u64,
         Some(new) => return move_out(old, old_len, new_len, new),
+        None if new_len.next_multiple_of(PAGE_LEN) <= old_len.next_multiple_of(PAGE_LEN) => {
+            shrink(old.addr(), old_len.next_multiple_of(PAGE_LEN), new_len.next_multiple_of(PAGE_LEN));
+            return Ok(old);
+        }
         None if flags & libc::MREMAP_MAYMOVE != 0 => resize::MAY_MOVE,
         None => resize::IN_PLACE,
     };
@@ -278,11 +291,7 @@ fn resized(start: usize, len: usize, new_len: usize, how: u64) -> Result<usize, 
     let (moved, rights) = (answer & !(PAGE_LEN - 1), answer & (PAGE_LEN - 1));
     let rights = c_int::try_from(rights).unwrap_or(READ_WRITE);
     if moved != start {
-        // SAFETY: addresses that were given up.
-        let _ = unsafe { system_mprotect(start, len, libc::PROT_NONE) };
-    } else if new_len < len {
-        // SAFETY: as above.
-        let _ = unsafe { system_mprotect(start + new_len, len - new_len, libc::PROT_NONE) };
+        unmap(start, len);
     }
     // SAFETY: addresses that are this mapping's.
     unsafe { system_mprotect(moved, new_len, rights) }.map_err(|_| u64::from(libc::ENOMEM.unsigned_abs()))?;

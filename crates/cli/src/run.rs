@@ -114,11 +114,11 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
     // The program runs where this process was allowed to, not where the rack wants its clients.
     everywhere.iter().for_each(|cpus| drop(sched_setaffinity(None, cpus)));
     let start = Instant::now();
-    let mut child = Command::new(&file)
-        .arg0(name)
-        .args(arguments)
-        .env(call::VARIABLE, pager.invitation())
-        .env("LD_PRELOAD", preload(&library))
+    let mut command = Command::new(&file);
+    command.arg0(name).args(arguments);
+    command.env(call::VARIABLE, pager.invitation()).env("LD_PRELOAD", preload(&library));
+    signals.let_through(&mut command);
+    let mut child = command
         .spawn()
         .map_err(|e| Failure::environment(format!("cannot start {}: {e}", file.display()), ""))?;
     here.iter().for_each(|cpus| drop(sched_setaffinity(None, cpus)));

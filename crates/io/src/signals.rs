@@ -3,9 +3,12 @@
 //! Key type: [`Signals`]. Open it before any thread is started: they inherit what is blocked.
 
 use crate::OpenError;
+use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 use std::ptr;
 
 /// What a terminal or another process may send to have a program end, reload or report.
@@ -13,9 +16,9 @@ const SIGNALS: [i32; 6] =
     [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2];
 
 /// Interrupt, quit, terminate, hang up and the two user signals, not delivered but read.
-#[derive(Debug)]
 pub struct Signals {
     fd: OwnedFd,
+    before: libc::sigset_t,
 }
 
 /// A signal that came.
@@ -42,17 +45,34 @@ impl Signals {
             // SAFETY: a set that was filled, and a signal's number.
             let _ = unsafe { libc::sigaddset(set.as_mut_ptr(), signal) };
         }
-        // SAFETY: a filled set; the one before is not asked for.
-        if unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), ptr::null_mut()) } != 0 {
+        let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: a filled set, and room for the one before.
+        if unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), before.as_mut_ptr()) } != 0 {
             return Err(system());
         }
+        // SAFETY: the call succeeded, so it filled the set.
+        let before = unsafe { before.assume_init() };
         // SAFETY: a filled set, and flags that the call knows.
         let fd = unsafe { libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
         if fd < 0 {
             return Err(system());
         }
         // SAFETY: the system opened it for this call a moment ago.
-        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, before })
+    }
+
+    /// The program that `command` starts has them delivered, as it would have without this.
+    pub fn let_through(&self, command: &mut Command) {
+        let before = self.before;
+        let restore = move || {
+            // SAFETY: a whole set; the call is one of those that are allowed between fork and exec.
+            match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut()) } {
+                0 => Ok(()),
+                errno => Err(io::Error::from_raw_os_error(errno)),
+            }
+        };
+        // SAFETY: it makes that call and allocates nothing.
+        unsafe { command.pre_exec(restore) };
     }
 
     /// The next that came, if one has.
@@ -75,5 +95,11 @@ impl Signals {
 impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+impl fmt::Debug for Signals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Signals").field("fd", &self.fd).finish_non_exhaustive()
     }
 }

@@ -108,10 +108,6 @@ impl Pager {
         let value = |pager: &Self, page: u64| Ok(pager.processes[&key].remote.address(page) | protection);
         if how < resize::FIXED_MIN {
             if end <= old.end {
-                if end < old.end {
-                    self.drop_pages(key, end..old.end);
-                    self.set_span(key, end..old.end, None);
-                }
                 return value(self, old.start);
             }
             let fits = end <= process.remote.pages() && process.spans.within(old.end..end).next().is_none();
@@ -138,8 +134,8 @@ impl Pager {
         };
         self.set_span(key, first..first + count, Some(kind));
         self.move_pages(key, old.clone(), first..first + count);
-        self.drop_pages(key, old.clone());
-        self.set_span(key, old, None);
+        // The old addresses are free once the process has said that no thread of it reaches them.
+        self.drop_pages(key, old);
         value(self, first)
     }
 

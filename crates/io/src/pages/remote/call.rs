@@ -132,7 +132,7 @@ pub enum Call {
         /// What may be done.
         protection: u64,
     },
-    /// The bytes shall be found at more, fewer or other addresses. The answer is where; an address is
+    /// The bytes shall be found at more or other addresses; the old ones are to be unmapped when they are others. The answer is where; an address is
     /// a multiple of the page, and the low bits of the answer say what may be done there.
     Resize {
         /// First byte.
