@@ -325,3 +325,6 @@ impl<W: Mapped> Pages for Frames<W> {
         self.poisoned.push_back((Instant::ZERO, page));
     }
 }
+
+#[cfg(test)]
+mod tests;
