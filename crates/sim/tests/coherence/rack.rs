@@ -54,7 +54,6 @@ impl Pages for Memory {
 
 /// A process that caches pages.
 pub(crate) struct Seat {
-    pub(crate) host: u16,
     generation: u16,
     pub(crate) role: CachingHost<Memory>,
     flushed: u64,
@@ -177,7 +176,7 @@ impl Rack {
         let config = HostConfig::new(HostId(host), generation, endpoint(&own));
         let cache = CacheConfig { timeout: Duration::from_micros(500), ..CacheConfig::default() };
         let role = CachingHost::new(config, cache, Memory::default(), Rng::from_number(number.into()));
-        self.seats.insert(host, Seat { host, generation, role, flushed: 0, told: Vec::new() });
+        self.seats.insert(host, Seat { generation, role, flushed: 0, told: Vec::new() });
         let switch = Peer { port: Port::SWITCH, endpoint: endpoint(&switch) };
         self.give(host, CacheAsk::Host(HostAsk::Session { domain: Domain(1), switch }));
         host

@@ -221,9 +221,9 @@ fn regions_are_listed_and_resized() {
 #[test]
 fn a_listing_comes_in_parts() {
     let mut scene = open(300);
-    let most = farmem_wire::message::ROWS_MAX as u64;
+    let most = farmem_wire::message::ROWS_MAX;
     scene.update(&[protect(10, BASE_2, 1 << 30, Perm::ReadWrite)]);
-    (0..most + 5).for_each(|index| drop(scene.get(1, BASE_2 + index * 4 * PAGE, Access::Shared)));
+    (0..most as u64 + 5).for_each(|index| drop(scene.get(1, BASE_2 + index * 4 * PAGE, Access::Shared)));
     let (mut from, mut seen) = (Some(Page::FIRST), Vec::new());
     while let Some(at) = from {
         let out = scene.order(DirectoryBody::List(at));
@@ -234,7 +234,7 @@ fn a_listing_comes_in_parts() {
         seen.push(listing.rows.iter().count());
         from = listing.next;
     }
-    assert_eq!(seen, [most as usize, 5]);
+    assert_eq!(seen, [most, 5]);
 }
 
 /// A page that somebody wants to read at its node: an owner is recalled, and keeps it; where nobody owns the node learns that it is clean.
