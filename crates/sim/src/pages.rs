@@ -49,7 +49,7 @@ fn world(seed: u64, operations: u64, plan: Plan, trace: bool) -> Outcome {
         crashes: rack.crashes,
         time: rack.now.since(Instant::ZERO),
         digest: rack.digest.get(),
-        trace: std::mem::take(&mut rack.trace),
+        trace: std::mem::take(&mut rack.trace).into(),
         notes: std::mem::take(&mut rack.notes),
         ..Outcome::default()
     };
@@ -197,6 +197,9 @@ impl Rack {
             let value = self.words.next(place);
             self.words.store(place, value);
             self.life_mut(host).role.pages_mut().store(step.page, step.word, value);
+            self.line(|| {
+                format!("host {} stores {value:#x} in word {} of {:?}", host + 1, step.word, step.page)
+            });
         }
         self.ended += 1;
         self.progress = self.now;

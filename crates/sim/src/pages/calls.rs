@@ -19,6 +19,9 @@ const DOMAIN: u32 = 1;
 /// Bytes of the memory node; half of them are allocated.
 const NODE_LEN: u64 = 2 * PAGES * PAGE_LEN as u64;
 
+/// What was begun is over by then, also when the control plane died in between and went on from its log.
+pub(super) const LATE: Duration = Duration::from_millis(50);
+
 /// A call that is not answered yet: who made it, and in which life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Call {
@@ -96,6 +99,11 @@ impl Rack {
             self.tend_host(seat);
         }
         self.look_for_wiped();
+        let now = self.now;
+        let late = |entry: &mut (Instant, Page)| entry.0 <= now;
+        for (_, page) in self.late_accepts.extract_if(.., late).collect::<Vec<_>>() {
+            self.words.accept_loss(page);
+        }
     }
 
     fn call_once(&mut self, call: Call) {
@@ -127,6 +135,7 @@ impl Rack {
     /// The owner of a page that was refused takes its old bytes.
     pub(super) fn accept_lost(&mut self, page: Page) {
         if self.control.is_some() && self.accepting.insert(page) {
+            self.words.begin_accepting(page);
             self.call(Call::AcceptLost(page));
         }
     }
@@ -136,6 +145,7 @@ impl Rack {
         let Ok(response) = result else {
             if let Call::AcceptLost(page) = call {
                 self.accepting.remove(&page);
+                self.late_accepts.push((self.now + LATE, page));
             }
             return;
         };
@@ -156,16 +166,16 @@ impl Rack {
                 self.seats[seat].host = Some(host);
                 self.begin_life(seat, HostConfig::new(HostId(host), generation, endpoint(&own)));
             }
-            (Call::Session(seat, generation), Response::Session { switch, .. }) => {
-                if self.is_in(seat, generation) {
-                    let switch = Peer { port: Port::SWITCH, endpoint: endpoint(&switch) };
-                    self.open_session(seat, switch);
-                }
+            (Call::Session(seat, generation), Response::Session { switch, .. })
+                if self.is_in(seat, generation) =>
+            {
+                let switch = Peer { port: Port::SWITCH, endpoint: endpoint(&switch) };
+                self.open_session(seat, switch);
             }
-            (Call::Renew(seat, generation, asked), Response::Lease { lease_ms, flush }) => {
-                if self.is_in(seat, generation) && lease_ms > 0 {
-                    self.lease(seat, asked + Duration::from_millis(lease_ms), flush);
-                }
+            (Call::Renew(seat, generation, asked), Response::Lease { lease_ms, flush })
+                if self.is_in(seat, generation) && lease_ms > 0 =>
+            {
+                self.lease(seat, asked + Duration::from_millis(lease_ms), flush);
             }
             (Call::AcceptLost(page), _) => self.accepted(page),
             _ => {}

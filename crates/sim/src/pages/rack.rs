@@ -1,6 +1,6 @@
 //! The rack: its roles, the links between them, and the machines that die and start again.
 
-use super::calls::Call;
+use super::calls::{Call, LATE};
 use super::memory::Memory;
 use super::words::Words;
 use super::{Step, THREADS};
@@ -11,9 +11,9 @@ use farmem_host::caching::{CacheAsk, CacheDone, CacheNote, CachingHost};
 use farmem_machine::{Action, Duration, Event, Instant, Machine, Outbox, Port, Rng};
 use farmem_memnode::{MemNode, VecStore};
 use farmem_switch::Switch;
-use farmem_wire::message::{PAGE_LEN, Page};
-use farmem_wire::{Gid, Pmtu, VirtAddr};
-use std::collections::{BTreeMap, BTreeSet};
+use farmem_wire::message::{PAGE_LEN, Page, PageBody, PageMessage};
+use farmem_wire::{Gid, Packet, Pmtu, VirtAddr};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Debug;
 
 /// Pages of far memory: eight regions as they begin.
@@ -77,7 +77,10 @@ pub(super) struct Rack {
     pub(super) base: VirtAddr,
     pub(super) calls: BTreeMap<u64, Call>,
     pub(super) tickets: u64,
+    /// Pages whose old bytes are asked for.
     pub(super) accepting: BTreeSet<Page>,
+    /// Those of whose calls nobody will tell how they ended, and by when they did.
+    pub(super) late_accepts: Vec<(Instant, Page)>,
     pub(super) words: Words,
     /// Something died, or a lease ended.
     pub(super) has_lost: bool,
@@ -90,7 +93,7 @@ pub(super) struct Rack {
     next_tend: Instant,
     next_crash: Instant,
     keeps_trace: bool,
-    pub(super) trace: Vec<String>,
+    pub(super) trace: VecDeque<String>,
     pub(super) notes: BTreeMap<String, u64>,
     pub(super) digest: Digest,
 }
@@ -101,6 +104,19 @@ pub(super) const NODE_GID: Gid = Gid::from_v4([10, 0, 1, 1]);
 
 pub(super) fn seat_gid(seat: usize) -> Gid {
     Gid::from_v4([10, 0, 2, u8::try_from(seat + 1).expect("few hosts")])
+}
+
+/// A frame in a line of the trace.
+fn describe(frame: &[u8]) -> String {
+    let payload = Packet::parse(frame).map(|packet| packet.payload);
+    match payload.map(PageMessage::parse) {
+        Ok(Ok(PageMessage { body: PageBody::Data(data, _), .. })) => format!("{data:?}"),
+        Ok(Ok(PageMessage { body: PageBody::WriteBack(write_back, part, _), .. })) => {
+            format!("{write_back:?} {part:?}")
+        }
+        Ok(Ok(message)) => format!("{:?}", message.body),
+        _ => format!("{} bytes", frame.len()),
+    }
 }
 
 /// What may die.
@@ -135,6 +151,7 @@ impl Rack {
             calls: BTreeMap::new(),
             tickets: 0,
             accepting: BTreeSet::new(),
+            late_accepts: Vec::new(),
             words: Words::new(Page::FIRST, 0),
             has_lost: false,
             crashes: 0,
@@ -145,7 +162,7 @@ impl Rack {
             next_tend: never,
             next_crash: never,
             keeps_trace,
-            trace: Vec::new(),
+            trace: VecDeque::new(),
             notes: BTreeMap::new(),
             digest: Digest::default(),
             rng,
@@ -229,10 +246,18 @@ impl Rack {
     }
 
     pub(super) fn note(&mut self, mark: String) {
-        if self.keeps_trace && self.trace.len() < TRACE_MAX {
-            self.trace.push(format!("{:?} {mark}", self.now));
-        }
+        self.line(|| mark.clone());
         *self.notes.entry(mark).or_default() += 1;
+    }
+
+    /// A line of the trace, of which the last [`TRACE_MAX`] are kept.
+    pub(super) fn line(&mut self, what: impl FnOnce() -> String) {
+        if self.keeps_trace {
+            if self.trace.len() == TRACE_MAX {
+                self.trace.pop_front();
+            }
+            self.trace.push_back(format!("{:?} {}", self.now, what()));
+        }
     }
 
     /// The next thing that happens; true when it is a thread's turn.
@@ -308,7 +333,8 @@ impl Rack {
             Victim::Control => {
                 self.control = None;
                 self.calls.clear();
-                self.accepting.clear();
+                let accepting = std::mem::take(&mut self.accepting).into_iter();
+                self.late_accepts.extend(accepting.map(|page| (until + LATE, page)));
                 self.down[0] = until;
             }
             Victim::Switch => (self.switch, self.down[1]) = (None, until),
@@ -349,6 +375,7 @@ impl Rack {
 
     fn deliver(&mut self, from: Gid, to: Gid, bytes: &[u8]) {
         let port = self.port_of(from);
+        self.line(|| format!("{from:?} -> {to:?}: {}", describe(bytes)));
         match to {
             CONTROL_GID => self.control_event(Event::Frame { port, bytes }),
             SWITCH_GID => {

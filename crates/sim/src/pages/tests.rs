@@ -32,12 +32,20 @@ fn loads_see_the_latest_store() {
 /// The same while hosts, switch, memory node and control plane die and start again: what is lost is said to be.
 #[test]
 fn nothing_is_lost_in_silence() {
-    let report = play("crash", 8, 400_000);
+    let report = play("havoc", 6, 900_000);
     fine(&report);
     assert!(report.total.crashes > 40, "{} crashes", report.total.crashes);
-    for mark in
-        ["LeaseEnded", "Resetting", "crash.Control", "crash.Switch", "crash.Node", "crash.Host", "accepted"]
-    {
+    let marks = [
+        "LeaseEnded",
+        "Resetting",
+        "Flush",
+        "crash.Control",
+        "crash.Switch",
+        "crash.Node",
+        "crash.Host",
+        "accepted",
+    ];
+    for mark in marks {
         assert!(reached(&report, mark), "{mark}");
     }
 }

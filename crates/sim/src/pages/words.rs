@@ -6,14 +6,21 @@ use std::collections::BTreeMap;
 /// Words of each page that programs use.
 pub(super) const WORDS: usize = 4;
 
-/// What is known of a page.
+/// What is known of a page beside its latest words.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-enum Known {
-    /// Its words are the latest.
-    #[default]
-    Latest,
+struct Known {
     /// Its node started again with nothing: until nobody has the page from before, a word is the latest or 0.
-    Wiped,
+    wiped: bool,
+    loss: Loss,
+}
+
+/// Whether older words will do.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+enum Loss {
+    #[default]
+    None,
+    /// Its owner is taking the old bytes; when, only control plane and node know.
+    Accepting,
     /// Who looks at it next defines what it holds: bytes that were lost were given up for older ones, or the node has begun anew.
     Open,
 }
@@ -60,45 +67,63 @@ impl Words {
         for (word, &found) in found.iter().enumerate() {
             let latest = self.latest[index][word];
             let older = found < latest && (found == 0 || found & 0xffff == self.tag((page, word)));
-            let fine = match known {
-                Known::Latest => found == latest,
-                Known::Wiped => found == latest || found == 0,
-                Known::Open => found == latest || older,
-            };
+            let fine = found == latest || known.wiped && found == 0 || known.loss != Loss::None && older;
             if !fine {
                 return Err(format!(
                     "{found:#x} is read in word {word} of {page:?}, where {latest:#x} is the latest"
                 ));
             }
         }
-        if known == Known::Open {
+        if known.loss != Loss::None {
             self.latest[index] = *found;
-            self.known.remove(&page);
+        }
+        if known.loss == Loss::Open {
+            self.set(page, Known { loss: Loss::None, ..known });
         }
         Ok(())
     }
 
-    /// The owner takes the old bytes of the page.
+    /// The owner asks for the old bytes of the page.
+    pub(super) fn begin_accepting(&mut self, page: Page) {
+        let known = self.known.get(&page).copied().unwrap_or_default();
+        if known.loss == Loss::None {
+            self.set(page, Known { loss: Loss::Accepting, ..known });
+        }
+    }
+
+    /// He has them.
     pub(super) fn accept_loss(&mut self, page: Page) {
-        if !self.known.contains_key(&page) {
-            self.known.insert(page, Known::Open);
+        let known = self.known.get(&page).copied().unwrap_or_default();
+        if known.loss == Loss::Accepting {
+            self.set(page, Known { loss: Loss::Open, ..known });
         }
     }
 
     /// The node of all pages started again.
     pub(super) fn wipe(&mut self) {
-        let pages = (self.first..).take(self.latest.len()).map(page_of);
-        self.known = pages.map(|page| (page, Known::Wiped)).collect();
+        for page in self.pages() {
+            self.known.entry(page).or_default().wiped = true;
+        }
     }
 
     /// The pages of which hosts may still have what the node had before it started again.
     pub(super) fn wiped(&self) -> impl Iterator<Item = Page> + '_ {
-        self.known.iter().filter(|(_, known)| **known == Known::Wiped).map(|(&page, _)| page)
+        self.known.iter().filter(|(_, known)| known.wiped).map(|(&page, _)| page)
     }
 
     /// Nobody has the wiped page.
     pub(super) fn reopen(&mut self, page: Page) {
-        self.known.insert(page, Known::Open);
+        let known = self.known.get(&page).copied().unwrap_or_default();
+        let loss = if known.loss == Loss::Accepting { known.loss } else { Loss::Open };
+        self.set(page, Known { wiped: false, loss });
+    }
+
+    fn set(&mut self, page: Page, known: Known) {
+        if known == Known::default() {
+            self.known.remove(&page);
+        } else {
+            self.known.insert(page, known);
+        }
     }
 
     pub(super) fn pages(&self) -> impl Iterator<Item = Page> + use<> {
@@ -151,6 +176,7 @@ mod tests {
         let first = words.latest[0][1];
         let second = words.next((PAGE, 1));
         words.store((PAGE, 1), second);
+        words.begin_accepting(PAGE);
         words.accept_loss(PAGE);
         assert!(words.look(PAGE, &[0, first + 1, 0, 0]).is_err(), "another word's");
         assert_eq!(words.look(PAGE, &[0, first, 0, 0]), Ok(()));
