@@ -65,7 +65,7 @@ impl Drop for Roles {
     }
 }
 
-/// Three workers, each with an eighth of the table at its host, update and read all over it: every value is whole, and in the end the table
+/// Three workers, each with a fifth of the table at its host, update and read all over it: every value is whole, and in the end the table
 /// has exactly the updates that were made.
 #[test]
 fn workers_share_one_table() {
@@ -77,9 +77,9 @@ fn workers_share_one_table() {
                     "--workers",
                     "3",
                     "--records",
-                    "1000",
+                    "400",
                     "--operations",
-                    "600",
+                    "300",
                     "--local",
                     "131072",
                     "--json",
@@ -96,7 +96,7 @@ fn workers_share_one_table() {
             }
             assert!(ended.status.success(), "{transport} {workload}: {}: {said}{why}", ended.status);
             assert!(said.contains("\"wrong_answers\":0"), "{said}");
-            assert!(said.contains("\"workers\":3,\"operations\":600"), "{said}");
+            assert!(said.contains("\"workers\":3,\"operations\":300"), "{said}");
             assert_eq!(said.contains("\"updates\":0,"), workload == "c", "{said}");
         }
     }

@@ -20,7 +20,7 @@ pub(super) fn measure(config: &RackConfig, quick: bool) -> Result<(Vec<Row>, u64
                 workers,
                 workload,
                 records: if quick { 1000 } else { 10_000 },
-                operations: if quick { 2000 } else { 40_000 },
+                operations: if quick { 50_000 } else { 1_000_000 },
                 local: LOCAL,
                 seed: 1,
                 json: false,

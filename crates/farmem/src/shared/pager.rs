@@ -19,7 +19,7 @@ use farmem_machine::{Duration, Instant};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{Access, PAGE_LEN, Page};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration as StdDuration;
@@ -58,6 +58,8 @@ pub(super) enum Told {
 pub(super) struct Inbox {
     asks: Mutex<VecDeque<Ask>>,
     came: Condvar,
+    /// Somebody sleeps here, and not at the link.
+    sleeps: AtomicBool,
     waker: Mutex<Option<Waker>>,
 }
 
@@ -69,7 +71,10 @@ impl Inbox {
     /// Puts them all in, and has the pager look.
     pub(super) fn put(&self, asks: impl IntoIterator<Item = Ask>) {
         lock(&self.asks).extend(asks);
-        self.came.notify_one();
+        // A call of the system that is nearly never needed.
+        if self.sleeps.load(Ordering::SeqCst) {
+            self.came.notify_one();
+        }
         if let Some(waker) = &*lock(&self.waker) {
             waker.wake();
         }
@@ -81,6 +86,7 @@ impl Inbox {
 
     /// As [`Inbox::take`], once there is something, or after a moment.
     fn wait(&self, into: &mut VecDeque<Ask>) {
+        self.sleeps.store(true, Ordering::SeqCst);
         let asks = lock(&self.asks);
         let waited = self.came.wait_timeout_while(asks, LOOK_EVERY, |asks| asks.is_empty());
         into.append(&mut waited.unwrap_or_else(PoisonError::into_inner).0);
