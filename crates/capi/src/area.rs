@@ -8,8 +8,8 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect, munmap};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
-    SocketType, connect, recv, sendmsg, socket_with,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, connect, recv, sendmsg, socket_with,
 };
 use std::ffi::{CStr, c_char, c_void};
 use std::io::IoSlice;
@@ -100,7 +100,7 @@ fn begin() -> bool {
         return false; // another thread is at it, or this one: what it allocates meanwhile is local
     }
     let ready = match find(environment).map(accept) {
-        Some(true) => attach(None, 0).map_or_else(|errno| turned_away(errno), |()| true),
+        Some(true) => attach(None, 0).map_or_else(turned_away, |()| true),
         Some(false) => {
             say(&["farmem: ", VARIABLE, " is not what this version of farmem writes: memory stays local\n"]);
             false
@@ -162,7 +162,9 @@ fn accept(value: &[u8]) -> bool {
     else {
         return false;
     };
-    let (Ok(token), Ok(threshold)) = (u128::from_str_radix(token, 16), threshold.parse()) else { return false };
+    let (Ok(token), Ok(threshold)) = (u128::from_str_radix(token, 16), threshold.parse()) else {
+        return false;
+    };
     if name.is_empty() || name.len() > NAME_MAX {
         return false;
     }
@@ -244,7 +246,8 @@ fn serve(file: &OwnedFd, base: usize, len: usize, snapshot: u64) -> Result<(), E
     let name_len = NAME_LEN.load(Ordering::Relaxed);
     name.iter_mut().zip(&NAME).for_each(|(to, from)| *to = from.load(Ordering::Relaxed));
     connect(&socket, &SocketAddrUnix::new_abstract_name(&name[..name_len])?)?;
-    let token = u128::from(TOKEN[0].load(Ordering::Relaxed)) << 64 | u128::from(TOKEN[1].load(Ordering::Relaxed));
+    let token =
+        u128::from(TOKEN[0].load(Ordering::Relaxed)) << 64 | u128::from(TOKEN[1].load(Ordering::Relaxed));
     greet(&socket, Hello { token, base: base as u64, len: len as u64, snapshot, full }, &uffd, file)?;
     let [status, count] = hear::<2>(&socket)?;
     if status != 0 {

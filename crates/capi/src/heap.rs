@@ -9,9 +9,9 @@
 //!   dlmalloc's:         | before | length and bits   | bytes ...         one of the two lowest set while they are in use
 //! ```
 
+use crate::area;
 use crate::lock::Lock;
 use crate::maps::{failed, map_heap, resize_heap, unmap};
-use crate::area;
 use dlmalloc::{Allocator, Dlmalloc};
 use farmem::pager::mechanism::PAGE_LEN;
 use libc::size_t;
@@ -192,7 +192,11 @@ pub(crate) unsafe extern "C" fn aligned_alloc(alignment: size_t, size: size_t) -
 /// # Safety
 /// As libc's.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn posix_memalign(block: *mut *mut c_void, alignment: size_t, size: size_t) -> c_int {
+pub(crate) unsafe extern "C" fn posix_memalign(
+    block: *mut *mut c_void,
+    alignment: size_t,
+    size: size_t,
+) -> c_int {
     if !alignment.is_power_of_two() || !alignment.is_multiple_of(size_of::<*mut c_void>()) {
         return libc::EINVAL;
     }
@@ -370,10 +374,14 @@ struct Large {
 /// The mapping is ours, and the offset at least 16.
 unsafe fn mark(start: usize, len: usize, offset: usize) -> *mut c_void {
     let block = area::address(start + offset);
-    // SAFETY: two words before the block's first byte, in its mapping.
-    unsafe { block.cast::<usize>().sub(1).write(len) };
+    // SAFETY: a word before the block's first byte, in its mapping.
+    let before = unsafe { block.cast::<usize>().sub(1) };
     // SAFETY: as above.
-    unsafe { block.cast::<usize>().sub(2).write(offset) };
+    let first = unsafe { block.cast::<usize>().sub(2) };
+    // SAFETY: as above, and aligned.
+    unsafe { before.write(len) };
+    // SAFETY: as above.
+    unsafe { first.write(offset) };
     block
 }
 
@@ -386,7 +394,9 @@ unsafe fn large(block: *mut c_void) -> Option<Large> {
         return None;
     }
     // SAFETY: a large block has two.
-    let offset = unsafe { block.cast::<usize>().sub(2).read() };
+    let first = unsafe { block.cast::<usize>().sub(2) };
+    // SAFETY: as above; `mark` wrote it.
+    let offset = unsafe { first.read() };
     Some(Large { start: block.addr() - offset, len, offset })
 }
 
@@ -415,8 +425,10 @@ unsafe fn usable(block: *mut c_void) -> usize {
 /// # Safety
 /// The block is in use.
 unsafe fn header(block: *mut c_void) -> usize {
-    // SAFETY: the word before a block is its chunk's length.
-    unsafe { block.cast::<usize>().sub(1).read() }
+    // SAFETY: the caller's promise: there is a word before it.
+    let before = unsafe { block.cast::<usize>().sub(1) };
+    // SAFETY: that word is its chunk's length.
+    unsafe { before.read() }
 }
 
 /// True for blocks that libc's own `malloc` is to give.
@@ -454,7 +466,9 @@ unsafe extern "C" fn find_libc(info: *mut libc::dl_phdr_info, _: size_t, _: *mut
     let info = unsafe { &*info };
     for n in 0..usize::from(info.dlpi_phnum) {
         // SAFETY: as many headers as it says.
-        let header = unsafe { &*info.dlpi_phdr.add(n) };
+        let header = unsafe { info.dlpi_phdr.add(n) };
+        // SAFETY: as above.
+        let header = unsafe { &*header };
         let (start, len) =
             (usize::try_from(info.dlpi_addr + header.p_vaddr), usize::try_from(header.p_memsz));
         let (Ok(start), Ok(len)) = (start, len) else { continue };

@@ -11,8 +11,12 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::BorrowedFd;
 
 /// Flags of mappings that are not for far memory, though they are anonymous and private.
-const NOT_FAR: c_int =
-    libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_GROWSDOWN | libc::MAP_STACK | libc::MAP_HUGETLB | LOW;
+const NOT_FAR: c_int = libc::MAP_FIXED
+    | libc::MAP_FIXED_NOREPLACE
+    | libc::MAP_GROWSDOWN
+    | libc::MAP_STACK
+    | libc::MAP_HUGETLB
+    | LOW;
 #[cfg(target_arch = "x86_64")]
 const LOW: c_int = libc::MAP_32BIT;
 #[cfg(not(target_arch = "x86_64"))]
@@ -35,11 +39,11 @@ pub(crate) unsafe extern "C" fn mmap(
 ) -> *mut c_void {
     let anonymous = flags & libc::MAP_ANONYMOUS != 0 && flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
     let executable = protection & libc::PROT_EXEC != 0;
-    if anonymous && !executable && flags & NOT_FAR == 0 && area::is_ready() && len >= area::threshold() {
-        if let Some(start) = map(len, protection) {
-            return address(start);
-        }
-        // No addresses left, or no pager: it gets local memory.
+    let far =
+        anonymous && !executable && flags & NOT_FAR == 0 && area::is_ready() && len >= area::threshold();
+    // With no addresses left it gets local memory.
+    if far && let Some(start) = map(len, protection) {
+        return address(start);
     }
     let fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) == libc::MAP_FIXED;
     if fixed && let Some((start, part)) = area::part(addr.addr(), len) {
@@ -147,7 +151,11 @@ pub(crate) unsafe extern "C" fn madvise(addr: *mut c_void, len: size_t, advice: 
         // Whoever serves far memory relies on this being so: a child has it in another way.
         libc::MADV_DOFORK | libc::MADV_DONTFORK => 0,
         // There are no such pages, and they would be fetched one by one.
-        libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE | libc::MADV_WILLNEED | libc::MADV_COLD | libc::MADV_PAGEOUT => 0,
+        libc::MADV_HUGEPAGE
+        | libc::MADV_NOHUGEPAGE
+        | libc::MADV_WILLNEED
+        | libc::MADV_COLD
+        | libc::MADV_PAGEOUT => 0,
         libc::MADV_DODUMP | libc::MADV_DONTDUMP => 0,
         // SAFETY: the caller's promise.
         _ => done(unsafe { system_madvise(addr, len, advice) }),
@@ -237,8 +245,11 @@ fn shrink(start: usize, len: usize, new_len: usize) {
 
 /// Zeros for a fixed anonymous mapping. False when something else is mapped there.
 fn renew(start: usize, len: usize, protection: c_int) -> bool {
-    let asked =
-        Call::Renew { start: start as u64, len: len as u64, protection: u64::from(protection.unsigned_abs()) };
+    let asked = Call::Renew {
+        start: start as u64,
+        len: len as u64,
+        protection: u64::from(protection.unsigned_abs()),
+    };
     // SAFETY: a range that the caller maps anew.
     call(asked).is_ok() && unsafe { system_mprotect(start, len, protection) }.is_ok()
 }
@@ -299,7 +310,12 @@ fn resized(start: usize, len: usize, new_len: usize, how: u64) -> Result<usize, 
 }
 
 /// To an address that is not far memory's: its bytes become local.
-fn move_out(old: *mut c_void, old_len: usize, new_len: usize, new: *mut c_void) -> Result<*mut c_void, Errno> {
+fn move_out(
+    old: *mut c_void,
+    old_len: usize,
+    new_len: usize,
+    new: *mut c_void,
+) -> Result<*mut c_void, Errno> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
     replace(Some(new), new_len);
     // SAFETY: the caller of `mremap` wants whatever is there replaced.
@@ -363,15 +379,18 @@ unsafe fn system_mremap(
 ) -> Result<*mut c_void, Errno> {
     // SAFETY: the caller's promise; libc's `syscall` is none that this library stands before.
     let result = unsafe { libc::syscall(libc::SYS_mremap, old, old_len, new_len, flags, new) };
-    of_syscall(result).map(|start| address(start.cast_unsigned() as usize))
+    let start = of_syscall(result)?;
+    Ok(address(usize::try_from(start.cast_unsigned()).expect("an address of this machine")))
 }
 
 fn of_syscall(result: libc::c_long) -> Result<libc::c_long, Errno> {
     if result != -1 {
         return Ok(result);
     }
-    // SAFETY: the calling thread's own number.
-    let errno = unsafe { *libc::__errno_location() };
+    // SAFETY: it names the calling thread's own number.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let errno = unsafe { *place };
     Err(Errno::from_raw_os_error(errno))
 }
 
@@ -381,8 +400,10 @@ fn done(result: Result<(), Errno>) -> c_int {
 
 /// Leaves the error where libc's callers look for it.
 pub(crate) fn failed<T>(errno: Errno, value: T) -> T {
-    // SAFETY: the calling thread's own number.
-    unsafe { *libc::__errno_location() = errno.raw_os_error() };
+    // SAFETY: it names the calling thread's own number.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    unsafe { *place = errno.raw_os_error() };
     value
 }
 

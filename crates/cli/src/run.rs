@@ -112,7 +112,7 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
     pager.guarded_by(start_guard()?);
     let here = sched_getaffinity(None).ok();
     // The program runs where this process was allowed to, not where the rack wants its clients.
-    everywhere.iter().for_each(|cpus| drop(sched_setaffinity(None, cpus)));
+    let back = everywhere.as_ref().map(|cpus| sched_setaffinity(None, cpus));
     let start = Instant::now();
     let mut command = Command::new(&file);
     command.arg0(name).args(arguments);
@@ -121,7 +121,9 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
     let mut child = command
         .spawn()
         .map_err(|e| Failure::environment(format!("cannot start {}: {e}", file.display()), ""))?;
-    here.iter().for_each(|cpus| drop(sched_setaffinity(None, cpus)));
+    let there = here.as_ref().map(|cpus| sched_setaffinity(None, cpus));
+    // Refused only when the machine lost those CPUs meanwhile; wherever both run then serves too.
+    let _ = (back, there);
     let served = serve(&mut pager, &child, &signals);
     if served.is_err() {
         // Whoever of it waits for a page waits in vain.
@@ -215,8 +217,12 @@ fn start_guard() -> Result<Guard, Failure> {
     let itself = std::env::current_exe()
         .map_err(|e| Failure::environment(format!("cannot find the farmem command itself: {e}"), ""))?;
     // Its own process group: what a terminal sends does not reach it.
-    let spawned =
-        Command::new(itself).arg("guard").stdin(Stdio::from(theirs)).stdout(Stdio::null()).process_group(0).spawn();
+    let spawned = Command::new(itself)
+        .arg("guard")
+        .stdin(Stdio::from(theirs))
+        .stdout(Stdio::null())
+        .process_group(0)
+        .spawn();
     spawned.map_err(|e| Failure::environment(format!("cannot start a guard: {e}"), ""))?;
     Ok(ours)
 }

@@ -25,8 +25,8 @@ mod slots;
 mod spans;
 mod table;
 
-use crate::client::{Client, Completed, Ticket};
 use crate::Error;
+use crate::client::{Client, Completed, Ticket};
 use farmem_io::OpenError;
 use farmem_io::pages::remote::call::{CONTROL_PAGES, MAILBOXES};
 use farmem_io::pages::remote::{Arrival, Buffer, Event, Hall, Lost, Remote, Watch, buffer};
@@ -110,6 +110,17 @@ pub struct PagerStats {
     pub bytes_far: u64,
 }
 
+/// What was allocated is free again; a rack that does not answer has forgotten it.
+impl Drop for Pager {
+    fn drop(&mut self) {
+        for base in self.slots.bases() {
+            if self.broken || self.client.free(base).is_err() {
+                return;
+            }
+        }
+    }
+}
+
 /// Serves processes.
 #[derive(Debug)]
 pub struct Pager {
@@ -143,6 +154,8 @@ pub struct Pager {
     zeros: Box<[u8]>,
     stats: PagerStats,
     failed: Option<Error>,
+    /// It failed: the rack is not asked for anything more.
+    broken: bool,
 }
 
 /// A process: one program in one address space.
@@ -171,7 +184,7 @@ enum Purpose {
 /// Pages of one READ at most.
 const AHEAD_MAX: u64 = 64;
 /// Times a READ or WRITE is tried before the pager gives up; each waits until the rack counts as gone.
-const TRIES_MAX: u32 = 3;
+const TRIES_MAX: u32 = 2;
 /// Time that the last processes' children have to come in after a fork.
 const STRAGGLE_MAX: Duration = Duration::from_secs(2);
 
@@ -226,6 +239,7 @@ impl Pager {
             zeros: vec![0; usize::try_from(AHEAD_MAX).expect("small") * PAGE_LEN].into(),
             stats: PagerStats::default(),
             failed: None,
+            broken: false,
         })
     }
 
@@ -259,7 +273,8 @@ impl Pager {
         signals: impl AsFd,
         signalled: &mut dyn FnMut(),
     ) -> Result<(), Error> {
-        let system = |source: std::io::Error| Error::System { what: "faults cannot be waited for".into(), source };
+        let system =
+            |source: std::io::Error| Error::System { what: "faults cannot be waited for".into(), source };
         self.hall.watch(&program, Watch::Other(PROGRAM)).map_err(|e| system(e.into()))?;
         self.hall.watch(&signals, Watch::Other(SIGNALS)).map_err(|e| system(e.into()))?;
         let (mut events, mut ended, mut busy) = (Vec::new(), false, false);
@@ -287,6 +302,7 @@ impl Pager {
                 self.bury(key);
             }
         }
+        self.broken = self.failed.is_some();
         self.failed.take().map_or(Ok(()), Err)
     }
 
@@ -392,8 +408,7 @@ impl Pager {
     /// Reads what a process's threads wait for, and serves it as far as that goes at once.
     fn faulted(&mut self, key: u32) {
         let mut reported = std::mem::take(&mut self.reported);
-        loop {
-            let Some(process) = self.processes.get(&key) else { break };
+        while let Some(process) = self.processes.get(&key) {
             let more = process.remote.faults(&mut self.buffer, |page, fault| reported.push((page, fault)));
             for (page, fault) in reported.drain(..) {
                 self.stats.faults += 1;
@@ -439,7 +454,7 @@ impl Pager {
                 continue;
             }
             self.waiting.push_front((key, page, fault));
-            if self.under_way.is_empty() && self.unsent.is_empty() {
+            if self.under_way.is_empty() && (self.unsent.is_empty() || self.failed.is_some()) {
                 // Nothing will make room: far memory is full, or it does not answer.
                 self.waiting.pop_front();
                 self.poison(key, page);

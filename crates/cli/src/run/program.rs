@@ -43,7 +43,9 @@ pub(super) fn check(file: &Path) -> Result<(), Failure> {
         let meta = fs::metadata(&file).map_err(|e| at(&e))?;
         let bytes = fs::read(&file).map_err(|e| at(&e))?;
         match bytes.strip_prefix(b"#!") {
-            Some(rest) => file = interpreter(rest).ok_or_else(|| at(&"its first line names no interpreter"))?,
+            Some(rest) => {
+                file = interpreter(rest).ok_or_else(|| at(&"its first line names no interpreter"))?
+            }
             None => return check_binary(&file, &meta, &bytes),
         }
     }
@@ -58,12 +60,16 @@ fn interpreter(rest: &[u8]) -> Option<PathBuf> {
 }
 
 fn check_binary(file: &Path, meta: &Metadata, bytes: &[u8]) -> Result<(), Failure> {
-    let refuse = |why: &str, remedy: &str| Err(Failure::environment(format!("{} {why}", file.display()), remedy));
+    let refuse =
+        |why: &str, remedy: &str| Err(Failure::environment(format!("{} {why}", file.display()), remedy));
     let of_another = meta.uid() != rustix::process::geteuid().as_raw();
     let mode = meta.permissions().mode();
     if (mode & SETUID != 0 && of_another) || mode & SETGID != 0 {
         let remedy = "run a copy of it without these bits";
-        return refuse("runs with another user's rights: the system loads no library of ours into it", remedy);
+        return refuse(
+            "runs with another user's rights: the system loads no library of ours into it",
+            remedy,
+        );
     }
     let Ok(header) = FileHeader64::<Endianness>::parse(bytes) else {
         let remedy = "farmem runs dynamically linked 64-bit programs, and scripts of such interpreters";
@@ -81,7 +87,10 @@ fn check_binary(file: &Path, meta: &Metadata, bytes: &[u8]) -> Result<(), Failur
     };
     let loader = Path::new(OsStr::from_bytes(loader));
     if !loader.exists() {
-        return refuse(&format!("wants the dynamic linker {}, which is not there", loader.display()), "install its libc");
+        return refuse(
+            &format!("wants the dynamic linker {}, which is not there", loader.display()),
+            "install its libc",
+        );
     }
     if loader.to_string_lossy().contains("musl") {
         return refuse("is linked with musl; the preload library is for glibc", "use a build for glibc");

@@ -14,5 +14,6 @@ mod lifecycle;
 mod process;
 mod rack;
 mod refusals;
+mod run;
 mod sim;
 mod trace;

@@ -98,7 +98,9 @@ impl Pager {
     fn resize(&mut self, key: u32, (start, len): (u64, u64), new_len: u64, how: u64) -> Answer {
         let old = self.range(key, start, len)?;
         let process = &self.processes[&key];
-        let Some((span, Kind::Far { protection })) = process.spans.at(old.start) else { return Err(ELSEWHERE) };
+        let Some((span, Kind::Far { protection })) = process.spans.at(old.start) else {
+            return Err(ELSEWHERE);
+        };
         if span.end < old.end || new_len == 0 {
             return Err(errno::FAULT);
         }

@@ -113,7 +113,7 @@ impl Pager {
             (Held::Dirty | Held::Owed, slot) => {
                 let Some(slot) = slot.or_else(|| self.take_slot(owner)) else { return false };
                 self.set_entry(key, page, Entry { slot: Some(slot), ..entry });
-                self.into_pool(place, slot, Some(owner));
+                self.fill_pool(place, slot, Some(owner));
                 Here::Pool(place)
             }
         };
@@ -124,7 +124,7 @@ impl Pager {
     }
 
     /// The bytes in a free place of the pool are what the slot is to have.
-    pub(super) fn into_pool(&mut self, place: u32, slot: Slot, owner: Option<Owner>) {
+    pub(super) fn fill_pool(&mut self, place: u32, slot: Slot, owner: Option<Owner>) {
         self.pool.put(place, Resting { slot, owner, state: Pooled::Unsent });
         self.slots.set_home(slot, Home::Pool(place));
         self.unsent.push_back(place);
@@ -202,7 +202,8 @@ impl Pager {
             let (mut count, mut last) = (1, slot);
             while count < BATCH {
                 let Some(&place) = self.unsent.front() else { break };
-                let next = self.pool.find(place).filter(|page| page.state == Pooled::Unsent).map(|page| page.slot);
+                let next =
+                    self.pool.find(place).filter(|page| page.state == Pooled::Unsent).map(|page| page.slot);
                 if next.is_none() || next != self.slots.behind(last) {
                     break;
                 }
@@ -335,7 +336,7 @@ impl Pager {
         match self.place_in_time() {
             Some(place) => {
                 self.processes[&key].remote.read(page, self.pool.bytes_mut(place));
-                self.into_pool(place, slot, None);
+                self.fill_pool(place, slot, None);
             }
             // The owners find far memory's old bytes; but it has failed, so they are not given them.
             None => self.slots.set_home(slot, Home::Far),
@@ -345,5 +346,5 @@ impl Pager {
 
 fn is_zero(page: &[u8]) -> bool {
     let (words, rest) = page.as_chunks::<16>();
-    rest.is_empty() && words.iter().all(|word| u128::from_ne_bytes(*word) == 0)
+    rest.is_empty() && words.iter().all(|word| u128::from_le_bytes(*word) == 0)
 }

@@ -7,8 +7,8 @@ use super::table::{Entry, Here};
 use super::{AHEAD_MAX, Pager, Purpose, TRIES_MAX};
 use crate::client::{Completed, Ticket};
 use farmem_host::Op;
-use farmem_io::pages::remote::{Lost, Remote};
 use farmem_io::pages::remote::call::CONTROL_PAGES;
+use farmem_io::pages::remote::{Lost, Remote};
 use farmem_io::pages::{Fault, ReadAhead as _};
 use farmem_wire::message::{Access, PAGE_LEN};
 use std::ops::Range;
@@ -33,7 +33,7 @@ impl Pager {
         let entry = process.table.get(page);
         match (entry.here, entry.slot) {
             (Here::Frame(frame), _) => self.at_frame(key, page, frame, fault.write),
-            (Here::Pool(_), _) => self.from_pool(key, page, fault.write),
+            (Here::Pool(_), _) => self.out_of_pool(key, page, fault.write),
             (Here::No, None) => self.zeros(key, page, span, fault.write),
             (Here::No, Some(slot)) => match self.slots.home(slot) {
                 Home::Far => self.fetch(key, page, span, fault.write),
@@ -100,14 +100,14 @@ impl Pager {
         }
         let Some(place) = self.place() else { return false };
         self.processes[&key].remote.read(page, self.pool.bytes_mut(place));
-        self.into_pool(place, slot, None);
+        self.fill_pool(place, slot, None);
         self.slots.leave(slot);
         self.set_entry(key, page, Entry { slot: None, ..entry });
         true
     }
 
     /// A page that rests, or waits to be written.
-    fn from_pool(&mut self, key: u32, page: u64, write: bool) -> bool {
+    fn out_of_pool(&mut self, key: u32, page: u64, write: bool) -> bool {
         if self.room(1) == 0 {
             return false;
         }
@@ -361,12 +361,7 @@ impl Pager {
     }
 
     /// Lets a thread go on.
-    pub(super) fn served(
-        &mut self,
-        key: u32,
-        page: u64,
-        how: impl FnOnce(&Remote) -> Result<(), Lost>,
-    ) {
+    pub(super) fn served(&mut self, key: u32, page: u64, how: impl FnOnce(&Remote) -> Result<(), Lost>) {
         let Some(process) = self.processes.get(&key) else { return };
         match how(&process.remote) {
             Err(Lost::Gone) => self.gone.push(key),

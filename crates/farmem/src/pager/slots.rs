@@ -65,11 +65,17 @@ impl Slots {
         let count = groups.checked_mul(GROUP).expect("an allocation of less than 16 TiB");
         assert!(first.checked_add(count).is_some_and(|end| end < u32::MAX), "far memory of less than 16 TiB");
         self.extents.push(Extent { first, count, base });
-        self.records.resize(self.records.len() + count as usize, Record { owners: 0, sent: 0, home: Home::Far });
+        self.records
+            .resize(self.records.len() + count as usize, Record { owners: 0, sent: 0, home: Home::Far });
         let groups_before = first / GROUP;
         self.free.resize(self.free.len() + groups as usize, u64::MAX);
         self.free_count += count;
         self.empty.extend((groups_before..groups_before + groups).rev());
+    }
+
+    /// The allocations.
+    pub(super) fn bases(&self) -> Vec<VirtAddr> {
+        self.extents.iter().map(|extent| extent.base).collect()
     }
 
     /// Free places.
@@ -85,7 +91,8 @@ impl Slots {
     /// A place for `page`, with one owner; beside `near`, the slot of the page before or behind it, when that is free. `None` when all
     /// are taken.
     pub(super) fn take(&mut self, page: u64, near: Option<Slot>) -> Option<Slot> {
-        let slot = near.filter(|&slot| self.is_free(slot)).or_else(|| self.in_empty(page)).or_else(|| self.any())?;
+        let slot =
+            near.filter(|&slot| self.is_free(slot)).or_else(|| self.in_empty(page)).or_else(|| self.any())?;
         let (group, bit) = (slot.0 / GROUP, slot.0 % GROUP);
         assert!(self.is_free(slot), "{slot:?} is free");
         self.free[group as usize] &= !(1 << bit);
@@ -259,7 +266,7 @@ mod tests {
             let mut slots = slots();
             let mut plain: BTreeMap<u32, u32> = BTreeMap::new();
             for (page, act) in acts {
-                let some = plain.keys().copied().nth(page as usize % plain.len().max(1)).map(Slot);
+                let some = plain.keys().copied().nth(usize::try_from(page).unwrap() % plain.len().max(1)).map(Slot);
                 match (act, some) {
                     (0, Some(slot)) => {
                         slots.share(slot);

@@ -102,6 +102,10 @@ mod tests {
 
     const PAGES: u64 = 24;
 
+    fn n(page: u64) -> usize {
+        usize::try_from(page).unwrap()
+    }
+
     fn kind(n: u64) -> Option<Kind> {
         match n {
             0 => None,
@@ -115,22 +119,22 @@ mod tests {
         #[test]
         fn as_a_list_of_pages(sets in proptest::collection::vec((0..PAGES, 1..PAGES, 0_u64..4), 0..40), want in 1..PAGES) {
             let mut spans = Spans::new(0..PAGES);
-            let mut plain = [None; PAGES as usize];
-            for (start, count, n) in sets {
+            let mut plain = vec![None; n(PAGES)];
+            for (start, count, what) in sets {
                 let end = (start + count).min(PAGES);
-                spans.set(start..end, kind(n));
-                plain[start as usize..end as usize].fill(kind(n));
+                spans.set(start..end, kind(what));
+                plain[n(start)..n(end)].fill(kind(what));
             }
             for page in 0..PAGES {
-                prop_assert_eq!(spans.at(page).map(|(_, kind)| kind), plain[page as usize]);
+                prop_assert_eq!(spans.at(page).map(|(_, kind)| kind), plain[n(page)]);
             }
             let runs = plain.chunk_by(|a, b| a == b).filter(|run| run[0].is_some()).count();
             prop_assert_eq!(spans.all().count(), runs);
-            let free = |start: u64| plain[start as usize..(start + want) as usize].iter().all(Option::is_none);
+            let free = |start: u64| plain[n(start)..n(start + want)].iter().all(Option::is_none);
             prop_assert_eq!(spans.gap(want), (0..=PAGES - want).find(|&start| free(start)));
             let some = want / 2..want;
             let used: u64 = spans.within(some.clone()).map(|(span, _)| span.end - span.start).sum();
-            let plain_used = plain[some.start as usize..some.end as usize].iter().flatten().count();
+            let plain_used = plain[n(some.start)..n(some.end)].iter().flatten().count();
             prop_assert_eq!(used, plain_used as u64);
         }
     }

@@ -2,7 +2,9 @@
 
 use super::call::Hello;
 use super::{Guard, Hall, Watch};
-use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with};
+use rustix::net::{
+    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with,
+};
 use std::time::Duration;
 
 fn visitor(hall: &Hall) -> std::os::fd::OwnedFd {

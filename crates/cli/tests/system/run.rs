@@ -1,0 +1,329 @@
+//! `farmem run`: real programs that know nothing of far memory print what they print without it, and end as they do without it,
+//! with a small part of their memory here.
+
+use crate::process::{Dir, Ended, Running, eventually, farmem, processes_with, run_command, runs, signal};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+const MIB: u64 = 1 << 20;
+
+/// Runs a program alone, and then with `local` bytes of far memory here; all that can be seen of it is the same.
+fn same(local: u64, command: &[&str]) -> Value {
+    same_with(local, command, |_| {})
+}
+
+fn same_with(local: u64, command: &[&str], set_up: impl Fn(&mut Command)) -> Value {
+    let mut alone = Command::new(command[0]);
+    alone.args(&command[1..]).stdin(Stdio::null());
+    set_up(&mut alone);
+    let alone = run_command(alone);
+    let mut far = far(local, command);
+    set_up(&mut far);
+    let far = run_command(far);
+    assert_eq!((&alone.stdout, alone.code.or(Some(-1))), (&far.stdout, far.code), "{far:?}");
+    stats(&far, local)
+}
+
+fn far(local: u64, command: &[&str]) -> Command {
+    let local = local.to_string();
+    let mut args = vec!["run", "--json", "--local", &local, "--far", "1GiB", "--"];
+    args.extend_from_slice(command);
+    farmem(&args)
+}
+
+/// The last line of its standard error. The local limit held.
+fn stats(ended: &Ended, local: u64) -> Value {
+    let line = ended.stderr.lines().last().unwrap_or_else(|| panic!("statistics: {ended:?}"));
+    let stats: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {ended:?}"));
+    assert_eq!(stats["local_limit"], local);
+    assert!(number(&stats, "largest_local_bytes") <= local, "{stats}");
+    stats
+}
+
+fn number(stats: &Value, what: &str) -> u64 {
+    stats[what].as_u64().unwrap_or_else(|| panic!("{what} in {stats}"))
+}
+
+/// More was used than may be here at once.
+fn assert_far(stats: &Value) {
+    assert!(number(stats, "evictions") > 0 && number(stats, "bytes_fetched") > 0, "{stats}");
+}
+
+/// False, and said so, when the system does not let this user serve the faults of system calls.
+fn may_run(test: &str) -> bool {
+    static WHY: OnceLock<Option<String>> = OnceLock::new();
+    let why = WHY.get_or_init(|| {
+        let ended = run_command(farmem(&["run", "--", "true"]));
+        (ended.code == Some(2) && ended.stderr.contains("userfaultfd")).then_some(ended.stderr)
+    });
+    if let Some(why) = why {
+        println!("skipped: {test}: {}", why.lines().next().unwrap_or_default());
+    }
+    why.is_none()
+}
+
+/// False, and said so, when a program that the test runs is not installed.
+fn has(test: &str, program: &str) -> bool {
+    let there = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
+    let there = there.is_ok_and(|output| output.status.success());
+    if !there {
+        println!("skipped: {test}: {program} is not installed (scripts/setup)");
+    }
+    there
+}
+
+/// Compiles one of `tests/programs`.
+fn program(dir: &Dir, name: &str, flags: &[&str]) -> String {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{name}.c"));
+    let binary = dir.path().join(name);
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-pthread"]).args(flags).arg("-o").arg(&binary).arg(source);
+    assert!(cc.status().expect("there is a C compiler").success());
+    binary.to_str().expect("ASCII").to_owned()
+}
+
+#[test]
+fn a_program_with_threads() {
+    if !may_run("threads") {
+        return;
+    }
+    let dir = Dir::new("run-threads");
+    assert_far(&same(6 * MIB, &[&program(&dir, "threads", &[])]));
+}
+
+/// Children, their children, and a thread beside that writes: each sees what was there when it was forked.
+#[test]
+fn a_program_that_forks() {
+    if !may_run("forks") {
+        return;
+    }
+    let dir = Dir::new("run-forks");
+    let stats = same(MIB, &[&program(&dir, "forks", &[])]);
+    assert_far(&stats);
+    assert_eq!(number(&stats, "forks"), 3 + 9 + 27 + 50);
+    assert_eq!(number(&stats, "processes"), 1 + number(&stats, "forks"));
+}
+
+#[test]
+fn a_program_that_maps_and_unmaps_at_random() {
+    if !may_run("mappings") {
+        return;
+    }
+    let dir = Dir::new("run-mappings");
+    assert_far(&same(MIB, &[&program(&dir, "mappings", &[])]));
+}
+
+/// Handlers on a stack in far memory, SIGSEGV where it belongs, and an end by a signal.
+#[test]
+fn a_program_with_signals() {
+    if !may_run("signals") {
+        return;
+    }
+    let dir = Dir::new("run-signals");
+    let binary = program(&dir, "signals", &[]);
+    let ended = run_command(far(MIB, &[&binary]));
+    assert_eq!(ended.stdout, "0 wrong\nmapped: 0\nread-only: 1\nunmapped: 1\n", "{ended:?}");
+    assert_eq!(ended.code, Some(128 + 12), "SIGUSR2, as shells say it");
+    assert_far(&stats(&ended, MIB));
+}
+
+/// Arrays of four times the local limit.
+#[test]
+fn numpy() {
+    const PYTHON: &str = "/usr/bin/python3";
+    if !may_run("numpy") {
+        return;
+    }
+    if !Command::new(PYTHON).args(["-c", "import numpy"]).output().is_ok_and(|o| o.status.success()) {
+        println!("skipped: numpy: {PYTHON} has no NumPy (scripts/setup)");
+        return;
+    }
+    let text = "import numpy as np, hashlib\n\
+                n = 4 << 17\n\
+                a = np.arange(n, dtype=np.float64)\n\
+                b = a[::-1].copy()\n\
+                c = a + b * 3\n\
+                c[::7] *= 2\n\
+                a -= c\n\
+                print(hashlib.sha256(a.tobytes()).hexdigest(), c.sum(), np.sort(b)[n // 3])\n";
+    let stats = same(MIB, &[PYTHON, "-c", text]);
+    assert_far(&stats);
+    assert!(number(&stats, "far_bytes") >= 4 * MIB, "{stats}");
+}
+
+#[test]
+fn sqlite_in_memory() {
+    if !may_run("sqlite") || !has("sqlite", "sqlite3") {
+        return;
+    }
+    let sql = "create table t(a integer primary key, b text, c integer);\
+               with recursive n(i) as (select 1 union all select i+1 from n where i < 20000)\
+               insert into t select i, printf('%0100d', i * 7919 % 20000), i % 97 from n;\
+               create index x on t(b);\
+               select count(*), sum(c), sum(length(b)) from t;\
+               select a from t where b > '0' order by b limit 5;\
+               update t set c = c + 1 where a % 3 = 0; delete from t where a % 5 = 0;\
+               select c, count(*) from t group by c order by 2 desc, 1 limit 5;";
+    assert_far(&same(2 * MIB, &["sqlite3", ":memory:", sql]));
+}
+
+#[test]
+fn sort_of_a_file() {
+    if !may_run("sort") {
+        return;
+    }
+    let dir = Dir::new("run-sort");
+    let lines: String =
+        (0_u64..150_000).map(|n| format!("{:016x}\n", n.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
+    let file = dir.file("lines", &lines);
+    assert_far(&same(2 * MIB, &["sort", "-S", "16M", &file]));
+}
+
+/// A server that saves in the background while it is written to: the dump is whole.
+#[test]
+fn redis_with_a_background_save() {
+    if !may_run("redis") || !has("redis", "redis-server") || !has("redis", "redis-benchmark") {
+        return;
+    }
+    let dir = Dir::new("run-redis");
+    let script = "cd $1; redis-server --port 0 --unixsocket $1/s --save '' --dbfilename d.rdb > log &\n\
+                  ask() { redis-cli -s $1/s \"$@\"; }\n\
+                  until redis-cli -s $1/s ping > /dev/null 2>&1; do kill -0 $! || exit 1; done\n\
+                  load() { redis-benchmark -s $1/s -t set -d 1024 -r 5000 -n $2 -c 4 -q > /dev/null; }\n\
+                  load $1 8000; redis-cli -s $1/s bgsave > /dev/null; load $1 3000\n\
+                  while redis-cli -s $1/s info persistence | grep -q rdb_bgsave_in_progress:1; do :; done\n\
+                  redis-cli -s $1/s info persistence | grep -o 'last_bgsave_status:ok'\n\
+                  redis-check-rdb d.rdb | grep -o 'RDB looks OK'\n\
+                  redis-cli -s $1/s shutdown nosave; wait $!; echo ended $?\n";
+    let path = dir.path().to_str().expect("ASCII");
+    let ended = run_command(far(3 * MIB, &["sh", "-c", script, "sh", path]));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let lines: Vec<&str> = ended.stdout.lines().filter(|line| !line.is_empty()).collect();
+    assert_eq!(lines, ["last_bgsave_status:ok", "RDB looks OK", "ended 0"], "{ended:?}");
+    let stats = stats(&ended, 3 * MIB);
+    assert_far(&stats);
+    assert!(number(&stats, "forks") > 0, "{stats}");
+}
+
+/// A program becomes another, and that a third: each has far memory, none has the memory of the one before.
+#[test]
+fn programs_that_run_each_other() {
+    if !may_run("exec") {
+        return;
+    }
+    let chain = "x=$(head -c 300000 /dev/zero | tr '\\0' a); exec sh -c 'y=$(seq 40000); exec sort -n -S 4M /dev/fd/3 3<<EOF\n\
+                 3\n1\n2\nEOF'";
+    let stats = same(MIB, &["sh", "-c", chain]);
+    assert!(number(&stats, "processes") > 3, "{stats}");
+}
+
+#[test]
+fn the_exit_code_is_the_program_s() {
+    if !may_run("exit codes") {
+        return;
+    }
+    for code in [0, 1, 77, 255] {
+        let ended = run_command(farmem(&["run", "--", "sh", "-c", &format!("echo $$ >&2; exit {code}")]));
+        assert_eq!(ended.code, Some(code), "{ended:?}");
+        assert_eq!(ended.stdout, "");
+    }
+    let killed = run_command(farmem(&["run", "--", "sh", "-c", "kill -KILL $$"]));
+    assert_eq!(killed.code, Some(128 + 9));
+}
+
+/// What a terminal or an init sends to the command is for the program.
+#[test]
+fn signals_are_passed_on() {
+    if !may_run("signals passed on") {
+        return;
+    }
+    let script = "trap 'echo told; exit 5' TERM; echo ready; while :; do sleep 0.01; done";
+    let mut running = Running::start(farmem(&["run", "--", "sh", "-c", script]));
+    assert_eq!(running.line(), "ready\n");
+    signal(running.pid(), "TERM");
+    let ended = running.ended();
+    assert_eq!((ended.stdout.as_str(), ended.code), ("told\n", Some(5)), "{ended:?}");
+}
+
+/// A touch of a page that nobody serves would read zeros. So nothing is left to touch one: also not a grandchild of another session.
+#[test]
+fn programs_end_with_their_pager() {
+    if !may_run("a pager that is killed") {
+        return;
+    }
+    let dir = Dir::new("run-killed");
+    let mark = dir.path().to_str().expect("ASCII").to_owned();
+    let script = "setsid sh -c 'echo up; while :; do sleep 0.01; done' $1 & while :; do sleep 0.01; done";
+    let mut running = Running::start(farmem(&["run", "--", "sh", "-c", script, "sh", &mark]));
+    assert_eq!(running.line(), "up\n");
+    let processes: Vec<u32> = processes_with(&mark).into_iter().filter(|&pid| pid != running.pid()).collect();
+    assert!(processes.len() >= 2, "{processes:?}");
+    running.kill();
+    eventually("the programs end", || processes.iter().all(|&pid| !runs(pid)));
+}
+
+/// The rack dies under a program: it gets a SIGBUS rather than wrong bytes, and the command says why.
+#[test]
+fn a_rack_that_is_gone_is_no_zeros() {
+    if !may_run("a rack that is gone") {
+        return;
+    }
+    let dir = Dir::new("run-rack-gone");
+    let binary = program(&dir, "reader", &[]);
+    let mut running = Running::start(far(MIB, &[&binary]));
+    assert_eq!(running.line(), "written\n");
+    let of_rack = format!("farmem-run-{}", running.pid());
+    let nodes: Vec<u32> = processes_with(&of_rack).into_iter().filter(|&pid| is_node(pid)).collect();
+    assert_eq!(nodes.len(), 2, "{nodes:?}");
+    nodes.iter().for_each(|&pid| signal(pid, "KILL"));
+    signal(running.pid(), "USR1");
+    let ended = running.ended();
+    assert_eq!(ended.stdout, "", "it read on: {ended:?}");
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.stderr.contains("answer"), "{ended:?}");
+}
+
+fn is_node(pid: u32) -> bool {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&line).contains("--node")
+}
+
+/// Nothing is started that would run without far memory, or not at all.
+#[test]
+fn programs_that_cannot_be_served_are_refused() {
+    let dir = Dir::new("run-refused");
+    let binary = program(&dir, "reader", &["-static"]);
+    run_command(farmem(&["run", "--", &binary])).refuses(&["statically linked"]);
+    let text = dir.file("text", "no program\n");
+    run_command(farmem(&["run", "--", &text])).refuses(&["ELF"]);
+    run_command(farmem(&["run", "--", "no-such-program"])).refuses(&["no-such-program"]);
+    let script = dir.file("script", "#!/no/such/interpreter\n");
+    run_command(farmem(&["run", "--", &script])).refuses(&["/no/such/interpreter"]);
+    let mut lost = farmem(&["run", "--", "true"]);
+    lost.env("FARMEM_PRELOAD", "/no/such/library");
+    run_command(lost).refuses(&["FARMEM_PRELOAD", "/no/such/library"]);
+    run_command(farmem(&["run", "--local", "4KiB", "--", "true"])).refuses(&["local limit"]);
+}
+
+/// On a rack of one's own choice; what the run allocated there is free afterwards.
+#[test]
+fn on_a_rack_that_runs() {
+    if !may_run("a rack that runs") {
+        return;
+    }
+    let description = crate::rack::Description::new("run-rack", "udp");
+    let up = description.up();
+    let file = description.file();
+    let local = MIB.to_string();
+    let script = "y=$(seq 100000); echo \"$y\" | tail -1";
+    let ended =
+        run_command(farmem(&["run", "--json", "--local", &local, "--rack", &file, "--", "sh", "-c", script]));
+    assert_eq!((ended.stdout.as_str(), ended.code), ("100000\n", Some(0)), "{ended:?}");
+    assert!(number(&stats(&ended, MIB), "far_bytes") > 0, "{ended:?}");
+    let (_, overview) = description.ask("GET", "/v1/overview", "");
+    assert_eq!(overview["vmas"], serde_json::json!([]), "nothing is allocated: {overview}");
+    up.stop();
+}
