@@ -4,6 +4,7 @@
 //! that share memory: each has its own link, its own page cache and its own threads, as if they were two processes.
 
 mod fault;
+mod replay;
 mod roles;
 mod scaling;
 mod transition;
@@ -86,6 +87,7 @@ pub fn run<R: Racks>(plan: Plan, racks: &mut R) -> Result<Measured, R::Failure> 
         let rows = all.allowed(&format!("mind.fault.{}", transport.name()), "ns", measured)?;
         all.rows.extend(rows.into_iter().flatten());
     }
+    all.rows.extend(replay::rows(plan, |what| racks.progress(what)));
     Ok(all)
 }
 
