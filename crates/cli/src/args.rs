@@ -94,10 +94,8 @@ pub(crate) struct Demo {
 
 /// `farmem run`
 #[derive(Debug, Args)]
-#[command(
-    after_help = "farmem run --local 64MiB --stats -- python3 program.py\n\
-                        Exit code and output are the program's own; statistics go to standard error."
-)]
+#[command(after_help = "farmem run --local 64MiB --stats -- python3 program.py\n\
+                        Exit code and output are the program's own; statistics go to standard error.")]
 pub(crate) struct Run {
     /// Bytes of far memory that may be here at once, of all the program's processes together.
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = bytes)]
@@ -349,10 +347,8 @@ pub(crate) struct TraceRecord {
 
 /// `farmem trace replay`
 #[derive(Debug, Args)]
-#[command(
-    after_help = "farmem trace replay sort.trace --hosts 1,2,4,8 --system mind,gam\n\
-                        Systems: mind, mind-pso, mind-pso+, gam, swap (one host only). Performance is beside the first replay of each file."
-)]
+#[command(after_help = "farmem trace replay sort.trace --hosts 1,2,4,8 --system mind,gam\n\
+                        Systems: mind, mind-pso, mind-pso+, gam, swap (one host only). Performance is beside the first replay of each file.")]
 pub(crate) struct TraceReplay {
     /// The traces.
     #[arg(required = true, value_name = "FILE")]

@@ -8,9 +8,9 @@
 mod faults;
 
 pub use crate::Waiting;
-pub use faults::faults;
 use crate::{Link as _, OpenError, ShmConfig, ShmLink, Stop, Wait, gid_of};
 use farmem_machine::Port;
+pub use faults::faults;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd as _;

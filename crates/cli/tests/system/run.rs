@@ -60,7 +60,7 @@ fn may_run(test: &str) -> bool {
         (ended.code == Some(2) && ended.stderr.contains("userfaultfd")).then_some(ended.stderr)
     });
     if let Some(why) = why {
-        println!("skipped: {test}: {}", why.lines().next().unwrap_or_default());
+        eprintln!("skipped: {test}: {}", why.lines().next().unwrap_or_default());
     }
     why.is_none()
 }
@@ -70,7 +70,7 @@ fn has(test: &str, program: &str) -> bool {
     let there = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
     let there = there.is_ok_and(|output| output.status.success());
     if !there {
-        println!("skipped: {test}: {program} is not installed (scripts/setup)");
+        eprintln!("skipped: {test}: {program} is not installed (scripts/setup)");
     }
     there
 }
@@ -138,7 +138,7 @@ fn numpy() {
         return;
     }
     if !Command::new(PYTHON).args(["-c", "import numpy"]).output().is_ok_and(|o| o.status.success()) {
-        println!("skipped: numpy: {PYTHON} has no NumPy (scripts/setup)");
+        eprintln!("skipped: numpy: {PYTHON} has no NumPy (scripts/setup)");
         return;
     }
     let text = "import numpy as np, hashlib\n\
