@@ -1,10 +1,10 @@
 //! The preload library: `farmem run` has the dynamic linker load it into an unmodified program, whose large anonymous mappings
 //! and heap it then puts into far memory.
 //!
-//! It stands before libc's `mmap`, `munmap`, `mremap`, `mprotect`, `madvise` ([`maps`]) and `malloc` with its family ([`heap`]). What it
-//! reserves in the program is one range of addresses ([`area`]), backed by a memfd and served by the pager, another process, through
+//! It stands before libc's `mmap`, `munmap`, `mremap`, `mprotect`, `madvise` (`maps`) and `malloc` with its family (`heap`). What it
+//! reserves in the program is one range of addresses (`area`), backed by a memfd and served by the pager, another process, through
 //! a userfaultfd. So there is no thread of ours in the program, and no descriptor: both are sent to the pager and closed. What is
-//! asked of the pager goes through a mailbox ([`mailbox`]), where the fault itself is the message.
+//! asked of the pager goes through a mailbox (`mailbox`), where the fault itself is the message.
 //!
 //! Nothing in here may call what it stands before: it calls the system directly, and allocates nothing. Without an invitation in the
 //! environment, all calls are the system's and libc's.
