@@ -6,7 +6,7 @@
 //! memory: whatever a program may read is compared with the last store that was made, at any host, at that very instant. What died with a host
 //! or a node may be old, but only when the program was told first.
 //!
-//! Key types: [`Rack`], the roles and their drivers; [`Words`], the checker.
+//! Key types: `Rack`, the roles and their drivers; `Words`, the checker.
 
 mod calls;
 mod memory;

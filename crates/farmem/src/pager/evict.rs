@@ -95,7 +95,7 @@ impl Pager {
             (Held::Fetching { .. }, _) => unreachable!("a page that is on its way does not go"),
             (Held::Dirty, slot) if is_zero(self.pool.bytes(place)) => {
                 if let Some(slot) = slot {
-                    self.slots.leave(slot);
+                    self.leave(slot);
                 }
                 self.set_entry(key, page, Entry { slot: None, here: Here::No });
                 self.frames.remove(frame);
@@ -324,7 +324,26 @@ impl Pager {
             }
         }
         if let Some(slot) = entry.slot {
-            self.slots.leave(slot);
+            self.leave(slot);
+        }
+    }
+
+    /// One owner less.
+    pub(super) fn leave(&mut self, slot: Slot) {
+        if self.slots.owners(slot) == 1 {
+            self.drop_unsent(slot);
+        }
+        self.slots.leave(slot);
+    }
+
+    /// Bytes that wait in the pool for a slot, and for nobody but an owner that does not want them any more, are nobody's: sent
+    /// later, they could come behind newer ones.
+    pub(super) fn drop_unsent(&mut self, slot: Slot) {
+        if let Home::Pool(place) = self.slots.home(slot)
+            && let Resting { owner: None, state: Pooled::Unsent, .. } = self.pool.at(place)
+        {
+            self.pool.remove(place);
+            self.slots.set_home(slot, Home::Far);
         }
     }
 

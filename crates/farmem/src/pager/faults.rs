@@ -73,11 +73,12 @@ impl Pager {
     /// The page is about to be written: it gets a slot of its own when others have its slot too.
     fn own(&mut self, key: u32, page: u64) {
         let entry = self.entry(key, page);
-        if let Some(slot) = entry.slot
-            && self.slots.owners(slot) > 1
-        {
-            self.slots.leave(slot);
+        let Some(slot) = entry.slot else { return };
+        if self.slots.owners(slot) > 1 {
+            self.leave(slot);
             self.set_entry(key, page, Entry { slot: None, ..entry });
+        } else {
+            self.drop_unsent(slot);
         }
     }
 
@@ -101,7 +102,7 @@ impl Pager {
         let Some(place) = self.place() else { return false };
         self.processes[&key].remote.read(page, self.pool.bytes_mut(place));
         self.fill_pool(place, slot, None);
-        self.slots.leave(slot);
+        self.leave(slot);
         self.set_entry(key, page, Entry { slot: None, ..entry });
         true
     }

@@ -101,7 +101,7 @@ impl Pager {
         let mut at = 0;
         while let Some(page) = snapshot.table.next(at..snapshot.pages) {
             if let Some(slot) = snapshot.table.get(page).slot {
-                self.slots.leave(slot);
+                self.leave(slot);
             }
             at = page + 1;
         }

@@ -210,12 +210,20 @@ impl Remote {
     /// # Errors
     /// [`Lost`].
     pub fn poison(&self, page: u64) -> Result<(), Lost> {
-        // SAFETY: addresses of another process, which is to be told so.
-        match unsafe { self.uffd.poison(self.place(page), PAGE_LEN) } {
-            Ok(()) => Ok(()),
-            Err(Stopped { errno: Errno::EXIST, .. }) => self.wake(page..page + 1),
-            Err(Stopped { errno, .. }) => Err(lost(errno)),
+        match self.try_poison(page) {
+            // A page that was frozen and then discarded left its write-protection behind, which counts as something that is there.
+            Err(Stopped { errno: Errno::EXIST, .. }) => self.allow(page)?,
+            result => return result.map_err(|stopped| lost(stopped.errno)),
         }
+        match self.try_poison(page) {
+            Err(Stopped { errno: Errno::EXIST, .. }) => self.wake(page..page + 1),
+            result => result.map_err(|stopped| lost(stopped.errno)),
+        }
+    }
+
+    fn try_poison(&self, page: u64) -> Result<(), Stopped> {
+        // SAFETY: addresses of another process, which is to be told so.
+        unsafe { self.uffd.poison(self.place(page), PAGE_LEN) }
     }
 
     /// True when the process has ended, or runs another program.
