@@ -126,7 +126,7 @@ impl Landlord {
     }
 }
 
-/// What is only so for now counts as no lease yet.
+/// A refusal that passes by itself counts as no lease yet.
 fn later(error: Error) -> Result<bool, Error> {
     match error.code() {
         Some(ErrorCode::Unavailable | ErrorCode::Storage | ErrorCode::TooSlow) => Ok(false),

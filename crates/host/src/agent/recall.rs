@@ -46,7 +46,7 @@ impl Agent {
         Outcome::Done
     }
 
-    /// Everything from before `seq` is given up; what is asked for now or later is to be newer (PROTOCOL 12.36).
+    /// Everything from before `seq` is given up; every open or further request is to be answered with what is newer (PROTOCOL 12.36).
     pub(super) fn flush(&mut self, seq: Seq, out: &mut Vec<Action>) -> Outcome {
         self.floor = self.floor.max(seq);
         self.raise_floors(Page::FIRST, Page::LAST, seq);
