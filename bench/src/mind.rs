@@ -10,7 +10,7 @@ mod scaling;
 mod transition;
 
 use crate::{Row, Samples};
-use farmem::window::Place;
+use farmem::window::{Place, WindowOptions};
 use farmem::{Error, Placement, Rack, RackConfig, ShareOptions, SharedSpace, Transport, Vma};
 use roles::Roles;
 
@@ -128,8 +128,9 @@ fn over(plan: Plan, config: &RackConfig) -> Result<Vec<Row>, Error> {
 
 /// A host with room for everything, whose requests are not sent again while a busy machine makes it wait.
 fn space(rack: &Rack) -> Result<SharedSpace, Error> {
-    let options = ShareOptions { place: Place::Anywhere, resting_eighths: 0, ..ShareOptions::new(1 << 30) };
-    rack.share(DOMAIN, options)
+    let usual = ShareOptions::new(1 << 30);
+    let window = WindowOptions { place: Place::Anywhere, resting_eighths: 0, ..usual.window };
+    rack.share(DOMAIN, ShareOptions { window, ..usual })
 }
 
 fn vmas(space: &SharedSpace, count: usize) -> Result<Vec<Vma>, Error> {

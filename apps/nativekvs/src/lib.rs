@@ -10,9 +10,10 @@ mod work;
 pub use table::{Found, RECORD_LEN, Table, VALUE_WORDS};
 pub use work::{Did, ENTRIES, WORKERS_MAX};
 
-use farmem::ycsb::{Workload, hash};
+use farmem::ycsb::hash;
 use farmem::{Rack, RackConfig, ShareOptions, SharedSpace};
-use farmem_workload::Failure;
+pub use farmem_workload::Mix;
+use farmem_workload::{Failure, to_f64};
 use serde::Serialize;
 use std::path::PathBuf;
 use work::{Board, Orders};
@@ -26,8 +27,8 @@ pub struct Args {
     /// Workers, each a process and a host of its own.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=WORKERS_MAX))]
     pub workers: u64,
-    /// The workload of YCSB: a (half updates), b (one in twenty) or c (reads only).
-    #[arg(long, value_enum, default_value_t = Mix::A)]
+    /// YCSB's workload: A has half updates, B 5 %, C none.
+    #[arg(long, value_enum, ignore_case = true, default_value_t = Mix::A)]
     pub workload: Mix,
     /// Records of 1 KiB.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
@@ -44,27 +45,6 @@ pub struct Args {
     /// Print one JSON object instead of the table.
     #[arg(long)]
     pub json: bool,
-}
-
-/// A workload of YCSB that needs no order of keys.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub enum Mix {
-    /// Half reads, half updates.
-    A,
-    /// One update in twenty operations.
-    B,
-    /// Reads only.
-    C,
-}
-
-impl Mix {
-    const fn workload(self) -> Workload {
-        match self {
-            Self::A => Workload::A,
-            Self::B => Workload::B,
-            Self::C => Workload::C,
-        }
-    }
 }
 
 /// What came of it.
@@ -162,10 +142,8 @@ fn judge(args: &Args, did: &[Did], table: &Table<'_>) -> Outcome {
     }
 }
 
-impl Outcome {
-    /// The lines that people read.
-    #[must_use]
-    pub fn text(&self) -> String {
+impl farmem_workload::Outcome for Outcome {
+    fn text(&self) -> String {
         let Self { workers, operations, seconds, operations_per_second, updates, .. } = self;
         let Self { fetches, invalidations, wrong_answers, .. } = self;
         let answers = if *wrong_answers == 0 {
@@ -178,9 +156,8 @@ impl Outcome {
              {fetches} pages fetched, {invalidations} given up\n{answers}\n"
         )
     }
-}
 
-#[expect(clippy::cast_precision_loss, reason = "counts and times for people, far below 2^52")]
-fn to_f64(n: u64) -> f64 {
-    n as f64
+    fn wrong_answers(&self) -> u64 {
+        self.wrong_answers
+    }
 }

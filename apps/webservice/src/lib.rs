@@ -23,6 +23,7 @@ use clap::builder::RangedU64ValueParser;
 use farmem::hash_table::{HashTable, Key, Spread};
 use farmem::ycsb::{self, Workload};
 use farmem::{Client, Error, FarMemory, VirtAddr};
+pub use farmem_workload::Mix;
 use farmem_workload::{Failure, Load, Plan, Progress, Report, measure, on_rack};
 use objects::Objects;
 use request::entry;
@@ -47,30 +48,8 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 48, value_parser = RangedU64ValueParser::<u64>::new().range(1..=10_000))]
     pub hops: u64,
     /// YCSB's workload: A has half updates, B 5 %, C none.
-    #[arg(long, value_enum, default_value_t = Mix::C)]
+    #[arg(long, value_enum, ignore_case = true, default_value_t = Mix::C)]
     pub workload: Mix,
-}
-
-/// YCSB's workload.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-#[value(rename_all = "UPPER")]
-pub enum Mix {
-    /// Half reads, half updates.
-    A,
-    /// 95 % reads, 5 % updates.
-    B,
-    /// Reads only.
-    C,
-}
-
-impl Mix {
-    const fn workload(self) -> Workload {
-        match self {
-            Self::A => Workload::A,
-            Self::B => Workload::B,
-            Self::C => Workload::C,
-        }
-    }
 }
 
 /// How large the service is.

@@ -1,4 +1,4 @@
-//! `farmem webservice`, `tablestore` and `timeseries`: the applications of `apps/`, and the three together for the demonstration.
+//! `farmem webservice`, `tablestore`, `timeseries` and `nativekvs`: the applications of `apps/`, and PULSE's three together for the demonstration.
 
 use crate::output::{self, Report as Printed};
 use crate::{End, Failure};
@@ -7,12 +7,18 @@ use farmem::series::Columns;
 use farmem_tablestore as tablestore;
 use farmem_timeseries as timeseries;
 use farmem_webservice as webservice;
-use farmem_workload::{Load, Place, Report};
+use farmem_workload::{Load, Outcome, Place, Report};
 
 /// The report of an application, as every command prints its own.
 impl Printed for Report {
     fn text(&self) -> String {
         Self::text(self)
+    }
+}
+
+impl Printed for farmem_nativekvs::Outcome {
+    fn text(&self) -> String {
+        Outcome::text(self)
     }
 }
 
@@ -23,10 +29,13 @@ impl From<farmem_workload::Failure> for Failure {
 }
 
 /// Prints what an application says.
-pub(crate) fn finish(result: Result<Report, farmem_workload::Failure>, json: bool) -> Result<End, Failure> {
-    let report = result?;
-    output::print(&report, json);
-    Ok(if report.wrong_answers == 0 { End::Fine } else { End::Violation })
+pub(crate) fn finish(
+    result: Result<impl Printed + Outcome, farmem_workload::Failure>,
+    json: bool,
+) -> Result<End, Failure> {
+    let outcome = result?;
+    output::print(&outcome, json);
+    Ok(if outcome.wrong_answers() == 0 { End::Fine } else { End::Violation })
 }
 
 /// Operations under way at once.

@@ -8,8 +8,19 @@ pub(crate) use mind::run as mind;
 pub(crate) use net::run as net;
 pub(crate) use pulse::run as pulse;
 
+use crate::End;
 use crate::output::{self, Report};
 use farmem_bench::{Results, Row};
+
+/// Prints what was measured; `wrong` answers are a violation.
+fn print(results: &Results, wrong: u64, json: bool) -> End {
+    output::print(results, json);
+    if wrong > 0 {
+        output::note(&format!("farmem: {} answers were wrong", output::count(wrong)));
+        return End::Violation;
+    }
+    End::Fine
+}
 
 fn cells(row: &Row) -> Vec<String> {
     let show = |figure: Option<f64>| figure.map_or_else(|| "-".to_owned(), |f| in_unit(f, row.unit));

@@ -11,7 +11,6 @@ mod compile;
 mod demo;
 mod doctor;
 mod explore;
-mod nativekvs;
 mod output;
 mod progress;
 mod rack_file;
@@ -79,7 +78,7 @@ fn main() -> ExitCode {
         Command::Up(args) => up::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Webservice(args) => apps::finish(farmem_webservice::run(&args), args.plan.json),
-        Command::Nativekvs(args) => nativekvs::run(&args),
+        Command::Nativekvs(args) => apps::finish(farmem_nativekvs::run(&args), args.json),
         Command::Tablestore(args) => apps::finish(farmem_tablestore::run(&args), args.plan.json),
         Command::Timeseries(args) => apps::finish(farmem_timeseries::run(&args), args.plan.json),
         Command::Bench { bench: Bench::Net(args) } => bench::net(&args),

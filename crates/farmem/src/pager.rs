@@ -27,7 +27,7 @@ mod table;
 
 use crate::Error;
 use crate::client::{Client, Completed, Ticket};
-use farmem_io::OpenError;
+use crate::window::frames_of;
 use farmem_io::pages::remote::call::{CONTROL_PAGES, MAILBOXES};
 use farmem_io::pages::remote::{Arrival, Buffer, Event, Hall, Lost, Remote, Watch, buffer};
 use farmem_io::pages::{Fault, Features, Reach, Streams, Userfaultfd};
@@ -204,12 +204,7 @@ impl Pager {
         let reach = if options.user_mode_only { Reach::UserMode } else { Reach::Full };
         // What the processes will do themselves; here it can still be said why not.
         drop(Userfaultfd::open(reach, Features::WINDOW)?);
-        if options.local_limit < LOCAL_MIN {
-            let value = format!("{} bytes", options.local_limit);
-            let remedy = format!("give it {} KiB at least", LOCAL_MIN >> 10);
-            return Err(OpenError::Setting { setting: "local limit", value, remedy }.into());
-        }
-        let pages = usize::try_from(options.local_limit / PAGE_LEN as u64).expect("memory of this machine");
+        let pages = frames_of(options.local_limit, LOCAL_MIN / PAGE_LEN as u64)?;
         let pool = (pages / POOL_SHARE).max(POOL_MIN);
         let seed = farmem_io::os_seed()
             .map_err(|source| Error::System { what: "no random numbers from the system".into(), source })?;

@@ -23,13 +23,12 @@ mod pager;
 pub mod worker;
 
 use crate::client::{Vma, wrong_answer};
-use crate::window::{Ahead, FRAMES_MIN};
+use crate::window::{FRAMES_MIN, WindowOptions, frames_of};
 use crate::{Error, Rack};
 use farmem_control::api::{PermName, Request, Response, VmaInfo};
-use farmem_io::pages::{Handler, Memory, Place, Window};
+use farmem_io::pages::{Memory, Window};
 use farmem_io::{ApiClient, OpenError};
 use farmem_machine::Duration;
-use farmem_wire::message::PAGE_LEN;
 use farmem_wire::{NodeId, VirtAddr};
 use pager::{Ask, Inbox, lock};
 use std::path::PathBuf;
@@ -41,52 +40,23 @@ use std::thread::JoinHandle;
 /// How a shared space works.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShareOptions {
-    /// Bytes of far memory that may be here at once; counted in whole pages, and never exceeded. At least 64 KiB.
-    pub local_limit: u64,
-    /// Where the program finds far memory. [`Place::Same`] unless two spaces of one rack are in one process.
-    pub place: Place,
-    /// What is fetched beside a page that somebody waits for.
-    pub ahead: Ahead,
-    /// Of 8 pages here, those that rest: unmapped, so that a touch tells that they are in use. 0 evicts in the order of arrival.
-    pub resting_eighths: u8,
-    /// Where faults are read, and how.
-    pub handler: Handler,
-    /// False serves faults of user code only, where the system allows no more; system calls on far memory then fail with EFAULT.
-    pub system_calls: bool,
+    /// How its window does. [`Place::Same`](crate::window::Place::Same) unless two spaces of one rack are in one process.
+    pub window: WindowOptions,
     /// Time without the page after which a request is sent again: longer than a busy machine makes a thread wait.
     pub timeout: Duration,
 }
 
 impl ShareOptions {
-    /// The usual space, with this much memory here.
+    /// The usual space, with this many bytes of memory here.
     #[must_use]
     pub fn new(local_limit: u64) -> Self {
-        Self {
-            local_limit,
-            place: Place::Same,
-            ahead: Ahead::None,
-            resting_eighths: 1,
-            handler: Handler::default(),
-            system_calls: true,
-            timeout: Duration::from_millis(20),
-        }
+        Self { window: WindowOptions::new(local_limit), timeout: Duration::from_millis(20) }
     }
 
     fn frames_max(&self) -> Result<usize, Error> {
-        let frames = usize::try_from(self.local_limit / PAGE_LEN as u64).ok();
-        frames.filter(|&frames| frames as u64 >= FRAMES_MIN && frames < FRAMES_MAX).ok_or_else(|| {
-            let value = format!("{} bytes", self.local_limit);
-            let remedy = format!(
-                "give it {} KiB at least, and less than 16 TiB",
-                (FRAMES_MIN * PAGE_LEN as u64) >> 10
-            );
-            OpenError::Setting { setting: "local limit", value, remedy }.into()
-        })
+        frames_of(self.window.local_limit, FRAMES_MIN)
     }
 }
-
-/// Frames have numbers of 32 bits, and one is none.
-const FRAMES_MAX: usize = u32::MAX as usize;
 
 /// What a shared space did.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

@@ -25,6 +25,7 @@ use farmem_io::pages::{
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{Access, PAGE_LEN, Page};
 use std::collections::VecDeque;
+use std::fs;
 use std::ops::Range;
 use std::thread;
 
@@ -72,6 +73,10 @@ impl WindowOptions {
             handler: Handler::default(),
             system_calls: true,
         }
+    }
+
+    pub(crate) const fn reach(&self) -> Reach {
+        if self.system_calls { Reach::Full } else { Reach::UserMode }
     }
 }
 
@@ -154,21 +159,39 @@ impl Client {
 }
 
 fn window_config(vma: &Vma, options: &WindowOptions) -> Result<WindowConfig, Error> {
-    let frames_max = options.local_limit / PAGE_LEN as u64;
-    if frames_max < FRAMES_MIN {
-        let value = format!("{} bytes", options.local_limit);
-        let remedy = format!("give it {} KiB at least", (FRAMES_MIN * PAGE_LEN as u64) >> 10);
-        return Err(OpenError::Setting { setting: "local limit", value, remedy }.into());
-    }
-    let reach = if options.system_calls { Reach::Full } else { Reach::UserMode };
+    let frames_max = frames_of(options.local_limit, FRAMES_MIN)? as u64;
     let (base, len) = (vma.base, vma.size);
     Ok(WindowConfig {
         base,
         len,
         frames_max: frames_max.min(len / PAGE_LEN as u64),
         place: options.place,
-        reach,
+        reach: options.reach(),
     })
+}
+
+/// The frames that a local limit of so many bytes allows. What is kept for each frame is allocated at once, so a limit that this machine
+/// can never use is refused.
+pub(crate) fn frames_of(local_limit: u64, frames_min: u64) -> Result<usize, Error> {
+    /// Frames have numbers of 32 bits, and one is none.
+    const FRAMES_MAX: u64 = u32::MAX as u64 - 1;
+    let most = memory_of_machine().map_or(FRAMES_MAX, |bytes| (bytes / PAGE_LEN as u64).min(FRAMES_MAX));
+    let frames = local_limit / PAGE_LEN as u64;
+    if (frames_min..=most).contains(&frames) {
+        return Ok(usize::try_from(frames).expect("pages of this machine's memory"));
+    }
+    let (least_kib, most_mib) = ((frames_min * PAGE_LEN as u64) >> 10, (most * PAGE_LEN as u64) >> 20);
+    let value = format!("{local_limit} bytes");
+    let remedy =
+        format!("give it {least_kib} KiB at least, and at most this machine's memory, {most_mib} MiB");
+    Err(OpenError::Setting { setting: "local limit", value, remedy }.into())
+}
+
+/// Bytes; `None` where the system does not tell.
+fn memory_of_machine() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let kib = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    kib.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1 << 10)
 }
 
 /// The program ended, well or by a panic: so does the service.

@@ -4,14 +4,16 @@
 //! operation; [`Report`], what is printed. What the operations are, and whether their answers are right, only the application knows.
 
 mod measure;
+mod mix;
 mod plan;
 mod progress;
 mod report;
 
 pub use measure::measure;
+pub use mix::Mix;
 pub use plan::{Load, Place, Plan, on_rack};
 pub use progress::Progress;
-pub use report::{Report, Row, finish};
+pub use report::{Outcome, Report, Row, finish, to_f64};
 
 /// Why a command could not do its work: what, and what to do about it.
 #[derive(Debug)]

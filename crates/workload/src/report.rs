@@ -133,20 +133,39 @@ impl Report {
     }
 }
 
+/// What a command prints in the end.
+pub trait Outcome: Serialize {
+    /// The lines that people read.
+    fn text(&self) -> String;
+
+    /// Answers that were wrong.
+    fn wrong_answers(&self) -> u64;
+}
+
+impl Outcome for Report {
+    fn text(&self) -> String {
+        Self::text(self)
+    }
+
+    fn wrong_answers(&self) -> u64 {
+        self.wrong_answers
+    }
+}
+
 /// Prints what came of a command and answers its exit code: 0 fine, 1 an answer was wrong, 2 usage or environment.
 #[must_use]
-pub fn finish(result: &Result<Report, Failure>, json: bool) -> ExitCode {
+pub fn finish(result: &Result<impl Outcome, Failure>, json: bool) -> ExitCode {
     match result {
-        Ok(report) => {
+        Ok(outcome) => {
             let text = if json {
-                serde_json::to_string(report).expect("a report has only strings for keys") + "\n"
+                serde_json::to_string(outcome).expect("an outcome has only strings for keys") + "\n"
             } else {
-                report.text()
+                outcome.text()
             };
             // A reader that closed its pipe is fine.
             let mut out = io::stdout().lock();
             let _nobody_reads = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-            ExitCode::from(u8::from(report.wrong_answers > 0))
+            ExitCode::from(u8::from(outcome.wrong_answers() > 0))
         }
         Err(Failure { message, remedy }) => {
             let mut err = io::stderr().lock();
@@ -159,7 +178,9 @@ pub fn finish(result: &Result<Report, Failure>, json: bool) -> ExitCode {
     }
 }
 
+/// A count for people.
+#[must_use]
 #[expect(clippy::cast_precision_loss, reason = "counts and times for people, far below 2^52")]
-fn to_f64(n: u64) -> f64 {
+pub const fn to_f64(n: u64) -> f64 {
     n as f64
 }

@@ -1,7 +1,7 @@
 //! `farmem bench mind`: its roles are threads of this process, over rings and over UDP.
 
+use super::print;
 use crate::args::BenchMind;
-use crate::output;
 use crate::rack_file::{RackFile, Shape};
 use crate::{End, Failure, progress};
 use farmem::{Placement, RackConfig, Transport, Waiting};
@@ -18,12 +18,7 @@ pub(crate) fn run(args: &BenchMind) -> Result<End, Failure> {
     let outcome = measure(Plan { quick: args.quick }, &mut racks)?;
     racks.bar.finish_and_clear();
     machine.end();
-    output::print(&Results { bench: "mind", machine, rows: outcome.rows }, args.json);
-    if outcome.wrong > 0 {
-        output::note(&format!("farmem: {} answers were wrong", output::count(outcome.wrong)));
-        return Ok(End::Violation);
-    }
-    Ok(End::Fine)
+    Ok(print(&Results { bench: "mind", machine, rows: outcome.rows }, outcome.wrong, args.json))
 }
 
 struct OwnRacks {

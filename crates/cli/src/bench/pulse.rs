@@ -1,7 +1,7 @@
 //! `farmem bench pulse`: its racks are processes of this command, over UDP.
 
+use super::print;
 use crate::args::{BenchPulse, NodeRuns};
-use crate::output;
 use crate::rack_file::{RackFile, Shape};
 use crate::supervisor::Supervisor;
 use crate::{End, Failure, progress};
@@ -21,12 +21,7 @@ pub(crate) fn run(args: &BenchPulse) -> Result<End, Failure> {
     let outcome = measure(&plan, &mut racks)?;
     racks.bar.finish_and_clear();
     machine.end();
-    output::print(&Results { bench: "pulse", machine, rows: outcome.rows }, args.json);
-    if outcome.wrong > 0 {
-        output::note(&format!("farmem: {} answers were wrong", output::count(outcome.wrong)));
-        return Ok(End::Violation);
-    }
-    Ok(End::Fine)
+    Ok(print(&Results { bench: "pulse", machine, rows: outcome.rows }, outcome.wrong, args.json))
 }
 
 /// Starts racks as `farmem up` does, all roles on one CPU.

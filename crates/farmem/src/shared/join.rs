@@ -13,7 +13,7 @@ use farmem_control::api::{GIVEN_UP, NodeInfo, Request, Response};
 use farmem_host::agent::Bounds;
 use farmem_host::caching::{CacheAsk, CacheConfig, CachingHost};
 use farmem_host::{Ask as HostAsk, Config as HostConfig};
-use farmem_io::pages::{Fault, Faults, Handler, Next, Reach, Ring, Window, WindowConfig, serve};
+use farmem_io::pages::{Fault, Faults, Handler, Next, Ring, Window, WindowConfig, serve};
 use farmem_io::{ApiClient, Clock, Driver, Link, OpenError, Stop, os_seed};
 use farmem_machine::{Port, Rng};
 use farmem_transport::ud;
@@ -168,13 +168,13 @@ impl Joining {
         let landlord = Landlord::begin(&self.config, host, settings.generation, driver.clock(), &self.inbox)?;
         let policy = Policy {
             frames_max,
-            ahead: self.options.ahead,
-            resting_eighths: usize::from(self.options.resting_eighths.min(8)),
+            ahead: self.options.window.ahead,
+            resting_eighths: usize::from(self.options.window.resting_eighths.min(8)),
         };
         let pager = Pager::new(driver, policy, Arc::clone(&self.inbox), tell, self.failed);
         let landlord = landlord.start(told)?;
         let begun = self.say.send(Ok(Ready { window: Arc::clone(&window), domain, host }));
-        let given_up = begun.is_ok() && serve_both(&window, self.options.handler, &self.inbox, pager);
+        let given_up = begun.is_ok() && serve_both(&window, self.options.window.handler, &self.inbox, pager);
         // The lease thread ends when nobody is left to tell it anything.
         let _panicked = landlord.join();
         if given_up {
@@ -186,13 +186,12 @@ impl Joining {
     }
 
     fn open_window(&self, span: &Range<u64>, frames_max: usize) -> Result<Window, Error> {
-        let reach = if self.options.system_calls { Reach::Full } else { Reach::UserMode };
         let config = WindowConfig {
             base: VirtAddr(span.start),
             len: span.end - span.start,
             frames_max: frames_max as u64,
-            place: self.options.place,
-            reach,
+            place: self.options.window.place,
+            reach: self.options.window.reach(),
         };
         Ok(Window::open(&config)?)
     }

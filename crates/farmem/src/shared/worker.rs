@@ -86,7 +86,7 @@ impl SharedSpace {
     /// What a worker is told.
     #[must_use]
     pub fn worker_arguments(&self, entry: &str, args: &[u64]) -> Vec<OsString> {
-        let limit = self.options.local_limit.to_string();
+        let limit = self.options.window.local_limit.to_string();
         let mut all: Vec<OsString> = vec![WORKER.into(), self.file.clone().into()];
         all.extend([self.domain(), limit.as_str(), entry].map(OsString::from));
         all.extend(args.iter().map(|arg| OsString::from(arg.to_string())));

@@ -121,7 +121,7 @@ fn mark(at: u64, round: u64) -> u64 {
 /// one written. Answers how often it was not so. All the while no more is here than may be.
 fn versions(space: &SharedSpace, args: &[u64], _: &mut Talk) -> u64 {
     let &[base, len, own, all, steps] = args else { panic!("a range, a part of it, and steps") };
-    let (words, limit) = (len / 64, space.options().local_limit);
+    let (words, limit) = (len / 64, space.options().window.local_limit);
     let mut seen = vec![0_u64; usize::try_from(words).unwrap()];
     let (mut chance, mut wrong) = (farmem::Rng::from_number(own + 1), 0);
     meet(space, base + len, all);

@@ -1,6 +1,6 @@
 //! A rack of processes, and programs that share memory on it: this test program again, told by its environment what to be.
 
-use farmem::window::Place;
+use farmem::window::{Place, WindowOptions};
 use farmem::{Rack, RackConfig, ShareOptions, SharedSpace, serve};
 use farmem_io::Stop;
 use std::io::{BufRead as _, BufReader, Lines};
@@ -90,7 +90,8 @@ impl TestRack {
 
     /// A space of this process, wherever there is room: tests run side by side. `None` where faults may not be served.
     pub(crate) fn space(&self, options: ShareOptions) -> Option<SharedSpace> {
-        let options = ShareOptions { place: Place::Anywhere, ..options };
+        let window = WindowOptions { place: Place::Anywhere, ..options.window };
+        let options = ShareOptions { window, ..options };
         match Rack::running(self.config.clone()).share(DOMAIN, options) {
             Err(farmem::Error::Open(refused)) => {
                 eprintln!("skipped: {refused}");
