@@ -95,7 +95,7 @@ enum Path {
 impl Path {
     fn open(config: &RackConfig) -> Result<Self, Error> {
         let [own, switch, node]: [IpAddr; 3] =
-            [config.control.address, config.switch, config.nodes[0].address];
+            [config.control.address, config.switch.address, config.nodes[0].address];
         let waiting = Waiting::Block;
         Ok(match config.transport {
             Transport::Udp => Self::Datagrams {

@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Up) -> Result<End, Failure> {
 
 fn listening(rack: &Supervisor) -> Listening {
     let config = rack.config();
-    let mut addresses = vec![config.control.address, config.switch];
+    let mut addresses = vec![config.control.address, config.switch.address];
     addresses.extend(config.nodes.iter().map(|n| n.address));
     let roles = rack.processes().zip(addresses).map(|((role, pid), address)| Role {
         role: role.to_owned(),

@@ -4,11 +4,13 @@
 
 use crate::Error;
 use bytesize::ByteSize;
+use farmem_machine::Duration;
+use farmem_switch::directory::SLOTS_DEFAULT;
 use farmem_wire::Pmtu;
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use toml::{Spanned, Value};
 
@@ -84,8 +86,8 @@ pub struct RackConfig {
     pub pmtu: Pmtu,
     /// The control plane.
     pub control: ControlConfig,
-    /// The switch's address.
-    pub switch: IpAddr,
+    /// The switch.
+    pub switch: SwitchConfig,
     /// The memory nodes.
     pub nodes: Vec<NodeConfig>,
     /// Addresses that clients on this machine may take, first to last.
@@ -103,6 +105,19 @@ pub struct ControlConfig {
     pub http: SocketAddr,
     /// The directory of its store and token.
     pub state: PathBuf,
+    /// For how long a host that caches pages may go on without being heard of, in whole milliseconds.
+    pub lease: Duration,
+    /// Time between two rounds of bounded splitting (MIND 5), in whole milliseconds.
+    pub epoch: Duration,
+}
+
+/// The switch's part of `rack.toml`.
+#[derive(Clone, Copy, Debug)]
+pub struct SwitchConfig {
+    /// Its address.
+    pub address: IpAddr,
+    /// Slots of its directory: regions of which hosts may cache pages at once.
+    pub slots: usize,
 }
 
 /// A memory node's part of `rack.toml`.
@@ -141,12 +156,15 @@ struct RawControl {
     address: Spanned<String>,
     http: Spanned<String>,
     state: Spanned<PathBuf>,
+    lease_ms: Option<Spanned<u64>>,
+    epoch_ms: Option<Spanned<u64>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawSwitch {
     address: Spanned<String>,
+    slots: Option<Spanned<u64>>,
 }
 
 #[derive(Deserialize)]
@@ -171,6 +189,15 @@ const HOSTS_MAX: u32 = 4096;
 
 /// Granularity of a node's memory, in bytes.
 const MEMORY_UNIT: u64 = 4096;
+
+/// A lease shorter than this ends whenever a busy machine makes a host wait; one longer than this keeps the pages of a dead host for too long.
+const LEASES_MS: RangeInclusive<u64> = 100..=600_000;
+
+/// The directory is listed once an epoch; in a longer one than this nobody sees regions being split.
+const EPOCHS_MS: RangeInclusive<u64> = 1..=60_000;
+
+/// A slot takes less than 100 bytes of the switch's memory.
+const SLOTS: RangeInclusive<u64> = 1..=16_777_216;
 
 impl RackConfig {
     /// Reads and checks a file.
@@ -199,8 +226,18 @@ impl RackConfig {
             address: taken.take(&page, "the control plane", &raw.control.address)?,
             http: page.listening(&raw.control.http)?,
             state: page.state(&raw.control.state)?,
+            lease: page.time("lease_ms", raw.control.lease_ms.as_ref(), LEASES_MS, farmem_control::LEASE)?,
+            epoch: page.time(
+                "epoch_ms",
+                raw.control.epoch_ms.as_ref(),
+                EPOCHS_MS,
+                farmem_control::splitting::EPOCH,
+            )?,
         };
-        let switch = taken.take(&page, "the switch", &raw.switch.address)?;
+        let switch = SwitchConfig {
+            address: taken.take(&page, "the switch", &raw.switch.address)?,
+            slots: page.slots(raw.switch.slots.as_ref())?,
+        };
         let mut names = BTreeSet::new();
         let mut nodes = Vec::with_capacity(raw.node.as_ref().len());
         for node in raw.node.as_ref() {
@@ -293,6 +330,31 @@ impl Page<'_> {
             return Err(self.fault(&raw.span(), "state is empty: expected a directory".into()));
         }
         Ok(self.file.parent().unwrap_or_else(|| Path::new(".")).join(raw.as_ref()))
+    }
+
+    /// A number of milliseconds, if there is one.
+    fn time(
+        &self,
+        key: &str,
+        raw: Option<&Spanned<u64>>,
+        allowed: RangeInclusive<u64>,
+        usual: Duration,
+    ) -> Result<Duration, Error> {
+        Ok(raw.map(|raw| self.number(key, raw, &allowed)).transpose()?.map_or(usual, Duration::from_millis))
+    }
+
+    fn slots(&self, raw: Option<&Spanned<u64>>) -> Result<usize, Error> {
+        let written = raw.map(|raw| self.number("slots", raw, &SLOTS)).transpose()?;
+        Ok(written.map_or(SLOTS_DEFAULT, |slots| usize::try_from(slots).expect("at most 2^24")))
+    }
+
+    fn number(&self, key: &str, raw: &Spanned<u64>, allowed: &RangeInclusive<u64>) -> Result<u64, Error> {
+        let number = *raw.as_ref();
+        if allowed.contains(&number) {
+            return Ok(number);
+        }
+        let (least, most) = (allowed.start(), allowed.end());
+        Err(self.fault(&raw.span(), format!("{key} is {number}: expected {least} to {most}")))
     }
 
     /// A number of bytes, or a text with a unit.

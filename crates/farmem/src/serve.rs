@@ -126,7 +126,8 @@ pub fn control<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> R
             let seed =
                 os_seed().map_err(|source| Error::System { what: "no random numbers".into(), source })?;
             let usual = ControlSettings::new(farmem_io::gid_of(config.control.address));
-            let settings = ControlSettings { pmtu: config.pmtu, ..usual };
+            let (lease, epoch) = (config.control.lease, config.control.epoch);
+            let settings = ControlSettings { pmtu: config.pmtu, lease, epoch, ..usual };
             let role = Control::restore(settings, Rng::from_seed(seed), records).map_err(|e| Error::Config {
                 file: state.clone(),
                 message: format!("{e}; the log is damaged: restore the directory from a copy, or remove it to begin anew"),
@@ -220,16 +221,17 @@ pub fn switch<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> Re
             let Self(config, serving) = self;
             let mut api = api_client(config)?;
             let Response::Joined { home, control } =
-                api.ask(&Request::JoinSwitch { gid: config.switch.to_string() })?
+                api.ask(&Request::JoinSwitch { gid: config.switch.address.to_string() })?
             else {
                 return Err(wrong_answer("join_switch"));
             };
-            let role = Switch::new(home_of(&home, &control), Budgets::default());
+            let budgets = Budgets { directory_slots: config.switch.slots, ..Budgets::default() };
+            let role = Switch::new(home_of(&home, &control), budgets);
             serve(role, link, &control, serving)
         }
     }
     place(config)?;
-    with_link(config, config.switch, Serve(config, serving.into()))
+    with_link(config, config.switch.address, Serve(config, serving.into()))
 }
 
 /// Serves as memory node `node`.

@@ -1,6 +1,7 @@
 //! `rack.toml`: what is right gives the rack it describes; each rule, broken, is named with file, line and what was expected.
 
 use farmem::{Error, Execution, Placement, RackConfig, Transport, Waiting};
+use farmem_machine::Duration;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
@@ -61,7 +62,7 @@ fn a_description_becomes_a_rack() {
         ("rack-1", Transport::Udp, Waiting::Block)
     );
     assert_eq!((rack.placement, rack.cpu), (Placement::SameCpu, Some(0)));
-    assert_eq!((rack.control.address, rack.switch), (address(0, 1), address(0, 2)));
+    assert_eq!((rack.control.address, rack.switch.address), (address(0, 1), address(0, 2)));
     assert_eq!(rack.control.http, "127.0.0.1:7471".parse().unwrap());
     let nodes: Vec<_> = rack.nodes.iter().map(|n| (n.name.as_str(), n.address, n.memory)).collect();
     assert_eq!(nodes, [("node1", address(0, 11), 256 << 20), ("node2", address(0, 12), 8192)]);
@@ -82,6 +83,21 @@ fn a_node_says_what_it_runs_programs_with() {
     assert_eq!(compile(&with("compile = \"interpreter\"")), [Execution::Jit, Execution::Interpreter]);
     let said = complaint(&with("compile = \"gcc\""));
     assert!(said.contains("`jit`") && said.contains("`interpreter`"), "{said}");
+}
+
+/// How coherent memory is run, as written or as the roles do it by themselves.
+#[test]
+fn leases_epochs_and_slots() {
+    let ms = Duration::from_millis;
+    let told = |text: &str| {
+        let rack = parse(text).unwrap();
+        (rack.control.lease, rack.control.epoch, rack.switch.slots)
+    };
+    assert_eq!(told(RIGHT), (ms(2000), ms(100), 30_000));
+    let written = RIGHT
+        .replace("state =", "lease_ms = 500\nepoch_ms = 20\nstate =")
+        .replace("address = \"127.71.0.2\"", "address = \"127.71.0.2\"\nslots = 64");
+    assert_eq!(told(&written), (ms(500), ms(20), 64));
 }
 
 /// What may be left out is left out: sleeping, on one CPU, the first there is.
@@ -138,12 +154,18 @@ const BROKEN: &[(usize, &str, &[&str])] = &[
     (
         9,
         r#"adress = "127.71.0.1""#,
-        &["unknown field `adress`", "expected one of `address`, `http`, `state`"],
+        &["unknown field `adress`", "expected one of `address`, `http`, `state`, `lease_ms`, `epoch_ms`"],
     ),
     (10, r#"http = "127.0.0.1""#, &["\"127.0.0.1\"", "expected an address and a port"]),
     (10, r#"http = "127.0.0.1:0""#, &["\"127.0.0.1:0\"", "1 to 65535"]),
     (10, r#"http = "127.0.0.1:70000""#, &["70000", "1 to 65535"]),
     (11, r#"state = """#, &["state is empty", "expected a directory"]),
+    (11, "lease_ms = 99\nstate = \"s\"", &["lease_ms is 99", "expected 100 to 600000"]),
+    (11, "lease_ms = 600001\nstate = \"s\"", &["lease_ms is 600001", "expected 100 to 600000"]),
+    (11, "lease_ms = -1\nstate = \"s\"", &["-1", "expected"]),
+    (11, "epoch_ms = 0\nstate = \"s\"", &["epoch_ms is 0", "expected 1 to 60000"]),
+    (14, "slots = 0\naddress = \"127.71.0.2\"", &["slots is 0", "expected 1 to 16777216"]),
+    (14, "slots = 16777217\naddress = \"127.71.0.2\"", &["slots is 16777217", "expected 1 to 16777216"]),
     (14, r#"address = "127.71.0.1""#, &["the switch", "127.71.0.1", "taken", "its own"]),
     (14, r#"address = "::ffff:127.71.0.1""#, &["the switch", "127.71.0.1", "taken"]),
     (14, r#"address = "fd00::2""#, &["the switch", "fd00::2", "127.71.0.1", "all IPv6"]),

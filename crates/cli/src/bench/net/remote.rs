@@ -131,7 +131,7 @@ impl RawConfig<'_> {
     ) -> Result<(Samples, Samples), Failure> {
         let (request, answer) = operation.sizes();
         let dir = self.config.rings().with_extension("raw");
-        let (own, peer) = (self.config.control.address, self.config.switch);
+        let (own, peer) = (self.config.control.address, self.config.switch.address);
         let mut pinger = RawRing::open(&dir, own, peer, self.link_waiting()).map_err(farmem::Error::from)?;
         let mut node = RawRing::open(&dir, peer, own, self.link_waiting()).map_err(farmem::Error::from)?;
         let stop = Stop::new();
