@@ -63,6 +63,13 @@ impl<M: Machine, L: Link> Driver<M, L> {
         received
     }
 
+    /// How long a [`Sleeper`](crate::Sleeper) of the link may sleep now, at most `most`: until the role's next wake-up. Not at all when
+    /// something has arrived, or the role is due.
+    pub fn may_sleep(&mut self, most: Duration) -> Option<Duration> {
+        let Wait::AtMost(most) = self.until_next_wake(Wait::AtMost(most)) else { return None };
+        (most > Duration::ZERO && self.link.may_sleep()).then_some(most)
+    }
+
     /// Hands the role a request of its own user. What it sends is queued: the next [`Driver::turn`] or [`Driver::flush`] sends it,
     /// so that several requests in a row share one batch.
     pub fn submit(&mut self, input: M::In, each_out: &mut dyn FnMut(M::Out, &mut L)) {

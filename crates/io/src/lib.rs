@@ -35,7 +35,7 @@ pub use driver::{Driver, EachOut, Stop, run};
 pub use error::OpenError;
 pub use http::{ApiCall, ApiCallError, ApiClient, ApiServer, Limits as ApiLimits};
 pub use jit::{Compiler, Running};
-pub use link::{FRAME_MAX, Link, LinkCounters, Wait, Waiting, Waker};
+pub use link::{FRAME_MAX, Link, LinkCounters, Sleeper, Wait, Waiting, Waker};
 pub use seed::os_seed;
 pub use shm::{ShmConfig, ShmLink};
 pub use store::{MappedStore, StoreReader};

@@ -47,6 +47,17 @@ pub trait Link {
     /// # Errors
     /// When the system has no more descriptors.
     fn waker(&self) -> io::Result<Waker>;
+
+    /// Something that waits for frames beside the link, so that several threads may use it by turns. One at a time sleeps; meanwhile nobody
+    /// calls [`Link::receive`] but with [`Wait::No`].
+    ///
+    /// # Errors
+    /// When the system has no more descriptors.
+    fn sleeper(&self) -> io::Result<Sleeper>;
+
+    /// True when nothing has arrived: then a frame or a [`Waker`] that comes from here on ends the next [`Sleeper::sleep`], or keeps it from
+    /// beginning.
+    fn may_sleep(&mut self) -> bool;
 }
 
 /// How long [`Link::receive`] waits when nothing has arrived.
@@ -118,6 +129,31 @@ impl Waker {
     /// Ends the wait.
     pub fn wake(&self) {
         (self.0)();
+    }
+}
+
+/// Waits for the frames of one link. When it returns, [`Link::receive`] is to be asked.
+pub struct Sleeper(Box<dyn FnMut(Duration) -> io::Result<()> + Send>);
+
+impl Sleeper {
+    /// A sleeper that does `sleep`.
+    pub(crate) fn new(sleep: impl FnMut(Duration) -> io::Result<()> + Send + 'static) -> Self {
+        Self(Box::new(sleep))
+    }
+
+    /// Sleeps until a frame arrives or a [`Waker`] calls, for `most` and a few milliseconds at the longest; or less. Only after
+    /// [`Link::may_sleep`] said so. That of a link that spins ([`Waiting::Spin`]) returns at once.
+    ///
+    /// # Errors
+    /// When the link itself no longer works.
+    pub fn sleep(&mut self, most: Duration) -> io::Result<()> {
+        (self.0)(most)
+    }
+}
+
+impl fmt::Debug for Sleeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Sleeper")
     }
 }
 

@@ -27,7 +27,7 @@ mod atomic {
 pub use dir::{live_endpoints, remove_dir};
 
 use crate::peers::Peers;
-use crate::{Clock, FRAME_MAX, Link, LinkCounters, OpenError, Wait, Waiting, Waker};
+use crate::{Clock, FRAME_MAX, Link, LinkCounters, OpenError, Sleeper, Wait, Waiting, Waker};
 use dir::Dir;
 use ends::{Bell, InRing, OutRing, Popped};
 use farmem_machine::{Duration, Port};
@@ -229,6 +229,15 @@ impl ShmLink {
         handed
     }
 
+    /// True when nothing has arrived, and whoever sends from here on rings.
+    fn falls_asleep(&self) -> bool {
+        self.bell.falls_asleep_unless(|| {
+            self.bell.arrivals() != self.arrivals_seen
+                || self.wakes.load(Ordering::Acquire) != self.wakes_seen
+                || self.ins.iter().any(InRing::has_more)
+        })
+    }
+
     fn was_woken(&mut self) -> bool {
         let wakes = self.wakes.load(Ordering::Acquire);
         wakes != std::mem::replace(&mut self.wakes_seen, wakes)
@@ -259,12 +268,9 @@ impl ShmLink {
             if left == Duration::ZERO {
                 return Ok(0);
             }
-            let bell = Arc::clone(&self.bell);
-            bell.sleep_unless(left, || {
-                self.bell.arrivals() != self.arrivals_seen
-                    || self.wakes.load(Ordering::Acquire) != self.wakes_seen
-                    || self.ins.iter().any(InRing::has_more)
-            })?;
+            if self.falls_asleep() {
+                self.bell.sleep(left)?;
+            }
             let handed = self.look(each);
             if handed > 0 || self.was_woken() {
                 return Ok(handed);
@@ -354,5 +360,20 @@ impl Link for ShmLink {
             wakes.fetch_add(1, Ordering::Release);
             bell.ring();
         }))
+    }
+
+    fn sleeper(&self) -> io::Result<Sleeper> {
+        let (bell, waiting) = (Arc::clone(&self.bell), self.waiting);
+        Ok(Sleeper::new(move |most| match waiting {
+            Waiting::Block => bell.sleep(most),
+            Waiting::Spin => {
+                std::thread::yield_now();
+                Ok(())
+            }
+        }))
+    }
+
+    fn may_sleep(&mut self) -> bool {
+        !self.was_woken() && self.falls_asleep()
     }
 }

@@ -18,7 +18,7 @@ mod tests;
 pub use socket::{BUFFER_BYTES, Buffers};
 
 use crate::peers::Peers;
-use crate::{Clock, FRAME_MAX, Link, LinkCounters, OpenError, Wait, Waiting, Waker};
+use crate::{Clock, FRAME_MAX, Link, LinkCounters, OpenError, Sleeper, Wait, Waiting, Waker};
 use farmem_machine::{Duration, Port};
 use farmem_wire::icrc::{self, Route};
 use farmem_wire::{Gid, UDP_PORT, WireError, bth};
@@ -27,6 +27,7 @@ use outbound::{Destination, Outbound};
 use sockaddr::SockAddr;
 use socket::Socket;
 use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Most packets of one segmented send, in every kernel that has it.
 const SEGMENTS_MAX: u16 = 64;
@@ -66,7 +67,7 @@ impl UdpConfig {
 /// A UDP socket that speaks RoCEv2.
 #[derive(Debug)]
 pub struct UdpLink {
-    socket: Socket,
+    socket: Arc<Socket>,
     gid: Gid,
     waiting: Waiting,
     must_solve: bool,
@@ -75,7 +76,8 @@ pub struct UdpLink {
     /// The sender of the last packet; most packets come in runs.
     last_source: (Gid, Port),
     outbound: Outbound,
-    inbound: Inbound,
+    /// Shared with the link's sleeper, which has it while it sleeps.
+    inbound: Arc<Mutex<Inbound>>,
     counters: LinkCounters,
 }
 
@@ -85,7 +87,7 @@ impl UdpLink {
     /// # Errors
     /// [`OpenError`]: the address is in use, not of this machine, not permitted, or a wildcard.
     pub fn open(config: &UdpConfig) -> Result<Self, OpenError> {
-        let socket = Socket::open(config.gid, config.buffer_bytes)?;
+        let socket = Arc::new(Socket::open(config.gid, config.buffer_bytes)?);
         let coalesces = config.segmentation && socket.coalesce();
         Ok(Self {
             socket,
@@ -96,14 +98,14 @@ impl UdpLink {
             peers: Peers::default(),
             last_source: (config.gid, Port::UNKNOWN),
             outbound: Outbound::new(config.segmentation),
-            inbound: Inbound::new(coalesces),
+            inbound: Arc::new(Mutex::new(Inbound::new(coalesces))),
             counters: LinkCounters::default(),
         })
     }
 
     /// What the kernel gave of the buffers asked for.
     #[must_use]
-    pub const fn buffers(&self) -> Buffers {
+    pub fn buffers(&self) -> Buffers {
         self.socket.buffers()
     }
 
@@ -115,24 +117,30 @@ impl UdpLink {
 
     /// One system call that takes what is there; waits as `flags` and the socket's timeout say.
     fn take(&mut self, flags: libc::c_int, each: &mut dyn FnMut(Port, &[u8])) -> io::Result<Taken> {
-        let Some(datagrams) = self.inbound.receive(&self.socket, flags)? else { return Ok(Taken::Nothing) };
+        let Self { socket, inbound, gid, peers, last_source, must_solve, counters, .. } = self;
+        let mut inbound = match inbound.try_lock() {
+            Ok(inbound) => inbound,
+            // The sleeper waits for what is to come, and there is nothing else.
+            Err(TryLockError::WouldBlock) => return Ok(Taken::Nothing),
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        };
+        let Some(datagrams) = inbound.receive(socket, flags)? else { return Ok(Taken::Nothing) };
         let mut handed = 0;
         let mut was_woken = false;
         for place in 0..datagrams {
-            let datagram = self.inbound.datagram(place);
-            if datagram.bytes.is_empty() && datagram.from.gid() == Some(self.gid) {
+            let datagram = inbound.datagram(place);
+            if datagram.bytes.is_empty() && datagram.from.gid() == Some(*gid) {
                 was_woken = true;
                 continue;
             }
             let Some((src, src_port)) = datagram.from.gid().zip(datagram.from.port()) else { continue };
-            if src != self.last_source.0 {
-                self.last_source = (src, self.peers.port_at(src));
+            if src != last_source.0 {
+                *last_source = (src, peers.port_at(src));
             }
-            let port = self.last_source.1;
-            let route = Route { src, dst: self.gid, src_port, ip_id: 0 };
-            handed +=
-                sort(&datagram, route, self.must_solve, &mut self.counters, &mut |frame| each(port, frame));
-            self.counters.unknown_source += u64::from(port == Port::UNKNOWN);
+            let port = last_source.1;
+            let route = Route { src, dst: *gid, src_port, ip_id: 0 };
+            handed += sort(&datagram, route, *must_solve, counters, &mut |frame| each(port, frame));
+            counters.unknown_source += u64::from(port == Port::UNKNOWN);
         }
         Ok(if handed == 0 && !was_woken { Taken::Rubbish } else { Taken::Frames(handed) })
     }
@@ -152,6 +160,11 @@ impl UdpLink {
         }
         Ok(0)
     }
+}
+
+/// A panic leaves no slot half written: the system does not panic.
+fn lock(inbound: &Mutex<Inbound>) -> MutexGuard<'_, Inbound> {
+    inbound.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What one system call brought.
@@ -258,8 +271,27 @@ impl Link for UdpLink {
 
     /// The waker sends an empty datagram from the socket to itself.
     fn waker(&self) -> io::Result<Waker> {
-        let socket = self.socket.duplicate()?;
+        let socket = Arc::clone(&self.socket);
         let to_self = SockAddr::new(self.gid, UDP_PORT);
         Ok(Waker::new(move || socket.send_empty(&to_self)))
+    }
+
+    /// The sleeper takes what ends its sleep, so that the one who then receives need not ask the system again.
+    fn sleeper(&self) -> io::Result<Sleeper> {
+        let (socket, inbound, waiting) = (Arc::clone(&self.socket), Arc::clone(&self.inbound), self.waiting);
+        Ok(Sleeper::new(move |most| match waiting {
+            Waiting::Block => {
+                socket.set_patience(most)?;
+                lock(&inbound).keep(&socket, libc::MSG_WAITFORONE)
+            }
+            Waiting::Spin => {
+                std::thread::yield_now();
+                Ok(())
+            }
+        }))
+    }
+
+    fn may_sleep(&mut self) -> bool {
+        !lock(&self.inbound).is_kept()
     }
 }

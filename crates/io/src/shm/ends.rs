@@ -61,10 +61,19 @@ impl Bell {
         }
     }
 
-    /// Sleeps until somebody rings, at most `most`, unless `is_needed` after every sender knows that we sleep.
-    pub(super) fn sleep_unless(&self, most: Duration, is_needed: impl FnOnce() -> bool) -> io::Result<()> {
+    /// From here on every sender rings, unless something `is_here` by then that came before; true when there is not.
+    pub(super) fn falls_asleep_unless(&self, is_here: impl FnOnce() -> bool) -> bool {
         bell::fall_asleep(self.words());
-        let slept = if is_needed() { Ok(()) } else { futex::wait(&self.words()[bell::SLEEPING], 1, most) };
+        let is_here = is_here();
+        if is_here {
+            bell::wake_up(self.words());
+        }
+        !is_here
+    }
+
+    /// Sleeps until somebody rings, at most `most`; not when somebody has since [`Bell::falls_asleep_unless`].
+    pub(super) fn sleep(&self, most: Duration) -> io::Result<()> {
+        let slept = futex::wait(&self.words()[bell::SLEEPING], 1, most);
         bell::wake_up(self.words());
         slept
     }

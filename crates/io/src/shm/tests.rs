@@ -329,6 +329,33 @@ fn a_waker_ends_the_wait() {
     }
 }
 
+/// A sleeper ends its sleep when a frame comes, also one that came just before; and when a waker calls.
+#[test]
+fn a_sleeper_waits_beside_its_link() {
+    for waiting in [Waiting::Block, Waiting::Spin] {
+        let dir = TestDir::new(if waiting == Waiting::Block { "sleeper-block" } else { "sleeper-spin" });
+        let mut a = ShmLink::open(&ShmConfig { waiting, ..dir.config(A) }).unwrap();
+        let mut b = ShmLink::open(&dir.config(B)).unwrap();
+        a.set_peer(PORT_B, Some(B)).unwrap();
+        b.set_peer(PORT_A, Some(A)).unwrap();
+        let (mut sleeper, waker) = (a.sleeper().unwrap(), a.waker().unwrap());
+        let for_ever = Duration::from_secs(1_000_000);
+        while a.receive(Wait::No, &mut |_, _| ()).unwrap() > 0 || !a.may_sleep() {}
+        b.send(PORT_A, &frame(1, 40));
+        b.flush().unwrap();
+        sleeper.sleep(for_ever).unwrap();
+        b.send(PORT_A, &frame(2, 40));
+        b.flush().unwrap();
+        assert!(!a.may_sleep());
+        assert_eq!(a.receive(Wait::No, &mut |_, _| ()).unwrap(), 2);
+        assert!(a.may_sleep());
+        let other = std::thread::spawn(move || waker.wake());
+        sleeper.sleep(for_ever).unwrap();
+        other.join().unwrap();
+        assert!(!a.may_sleep() && a.may_sleep());
+    }
+}
+
 /// A wait with nothing to wait for ends by itself.
 #[test]
 fn a_wait_ends_in_time() {

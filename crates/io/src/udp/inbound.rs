@@ -39,6 +39,8 @@ pub(super) struct Inbound {
     used: usize,
     /// Calls in a row that found one datagram.
     singles: u32,
+    /// What the last call brought was not looked at yet.
+    is_kept: bool,
 }
 
 // SAFETY: the pointers in `pieces` and `headers` lead into the other vectors of the same value, whose memory moves with it to
@@ -75,6 +77,7 @@ impl Inbound {
             headers: Vec::new(),
             used: SLOTS,
             singles: 0,
+            is_kept: false,
         };
         // SAFETY: a mmsghdr is integers and pointers; all zero is an empty one.
         slots.headers.resize_with(SLOTS, || unsafe { mem::zeroed() });
@@ -105,8 +108,24 @@ impl Inbound {
         if ones.is_multiple_of(ONES_BEFORE_ALL) { SLOTS } else { 1 }
     }
 
+    /// Takes what is there, for the next [`Inbound::receive`].
+    pub(super) fn keep(&mut self, socket: &Socket, flags: libc::c_int) -> io::Result<()> {
+        if !self.is_kept {
+            self.is_kept = self.receive(socket, flags)?.is_some();
+        }
+        Ok(())
+    }
+
+    /// True when the next [`Inbound::receive`] has something without asking the system.
+    pub(super) const fn is_kept(&self) -> bool {
+        self.is_kept
+    }
+
     /// Takes what is there; `None` when nothing was, or the wait was over or interrupted.
     pub(super) fn receive(&mut self, socket: &Socket, flags: libc::c_int) -> io::Result<Option<usize>> {
+        if mem::take(&mut self.is_kept) {
+            return Ok(Some(self.used));
+        }
         self.prepare();
         let (headers, none) = (self.headers.as_mut_ptr(), ptr::null_mut());
         let count = libc::c_uint::try_from(self.ask()).expect("few slots");

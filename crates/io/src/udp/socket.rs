@@ -8,6 +8,7 @@ use socket2::{Domain, Protocol, Type};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd as _, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of each of the kernel's buffers that are asked for unless the configuration says otherwise.
 pub const BUFFER_BYTES: usize = 4 << 20;
@@ -43,7 +44,7 @@ pub(crate) struct Socket {
     socket: socket2::Socket,
     buffers: Buffers,
     /// Milliseconds a blocking receive waits, as the kernel was told last.
-    patience_ms: u64,
+    patience_ms: AtomicU64,
 }
 
 impl Socket {
@@ -72,7 +73,7 @@ impl Socket {
         }
         let buffers = ask_for_buffers(&socket, buffer_bytes).map_err(refused)?;
         socket.bind(&address.into()).map_err(refused)?;
-        Ok(Self { socket, buffers, patience_ms: 0 })
+        Ok(Self { socket, buffers, patience_ms: AtomicU64::new(0) })
     }
 
     pub(crate) fn fd(&self) -> RawFd {
@@ -90,18 +91,13 @@ impl Socket {
 
     /// Lets a blocking receive wait for `most` at the longest, and at least a millisecond. It is rounded down to a power of two, so
     /// that the kernel is told only when the order of magnitude changes: who waits for longer comes again.
-    pub(crate) fn set_patience(&mut self, most: Duration) -> io::Result<()> {
+    pub(crate) fn set_patience(&self, most: Duration) -> io::Result<()> {
         let ms = 1 << (most.as_nanos() / 1_000_000).clamp(1, PATIENCE_MS_MAX).ilog2();
-        if ms != self.patience_ms {
+        if ms != self.patience_ms.load(Ordering::Relaxed) {
             self.socket.set_read_timeout(Some(std::time::Duration::from_millis(ms)))?;
-            self.patience_ms = ms;
+            self.patience_ms.store(ms, Ordering::Relaxed);
         }
         Ok(())
-    }
-
-    /// A second descriptor of the same socket.
-    pub(crate) fn duplicate(&self) -> io::Result<Self> {
-        Ok(Self { socket: self.socket.try_clone()?, buffers: self.buffers, patience_ms: 0 })
     }
 
     /// Sends an empty datagram. When the system refuses, so many packets wait that nobody sleeps.

@@ -275,6 +275,32 @@ fn a_waker_ends_the_wait() {
     }
 }
 
+/// A sleeper ends its sleep when a frame comes, which then is there without another wait; and when a waker calls.
+#[test]
+fn a_sleeper_waits_beside_its_link() {
+    for (test, waiting) in [(32, Waiting::Block), (33, Waiting::Spin)] {
+        let mut a = UdpLink::open(&UdpConfig { waiting, ..UdpConfig::new(gid(test, 1)) }).unwrap();
+        let mut b = open(gid(test, 2));
+        b.set_peer(Port::SWITCH, Some(gid(test, 1))).unwrap();
+        let (mut sleeper, waker) = (a.sleeper().unwrap(), a.waker().unwrap());
+        let for_ever = Duration::from_secs(1_000_000);
+        let mut came = 0;
+        while came == 0 {
+            if a.may_sleep() {
+                b.send(Port::SWITCH, &frame(1, 40));
+                b.flush().unwrap();
+                sleeper.sleep(for_ever).unwrap();
+            }
+            came += a.receive(Wait::No, &mut |_, _| ()).unwrap();
+        }
+        assert_eq!(came, 1);
+        while a.receive(Wait::No, &mut |_, _| ()).unwrap() > 0 {}
+        let other = std::thread::spawn(move || waker.wake());
+        sleeper.sleep(for_ever).unwrap();
+        other.join().unwrap();
+    }
+}
+
 /// A wait with nothing to wait for ends by itself.
 #[test]
 fn a_wait_ends_in_time() {
