@@ -182,6 +182,51 @@ pub enum Request {
         /// Bytes, at least 1, in the same vma.
         len: u64,
     },
+    /// Opens a named object of a domain: memory that hosts find by a name. Answer: [`Response::Object`].
+    OpenObject {
+        /// The host, which has it open from now on.
+        host: u16,
+        /// The domain whose names these are.
+        domain: u32,
+        /// 1 to 255 bytes without `/` and control characters.
+        name: String,
+        /// Makes it when there is none, with no memory.
+        #[serde(default)]
+        create: bool,
+        /// With `create`: refuses one that is there.
+        #[serde(default)]
+        exclusive: bool,
+    },
+    /// Opens an object by its number, whether or not it still has a name. Answer: [`Response::Object`].
+    HoldObject {
+        /// The host.
+        host: u16,
+        /// The object.
+        object: u64,
+    },
+    /// Sets an object's length. At first that allocates its vma; later it may grow within it. Answer: [`Response::Object`].
+    ResizeObject {
+        /// The host, which has it open.
+        host: u16,
+        /// The object.
+        object: u64,
+        /// Bytes, at least 1.
+        length: u64,
+    },
+    /// Takes an object's name away. Who has it open keeps it. Answer: [`Response::Done`].
+    UnlinkObject {
+        /// The domain.
+        domain: u32,
+        /// The name.
+        name: String,
+    },
+    /// The host has an object open no more. Answer: [`Response::Done`].
+    DropObject {
+        /// The host.
+        host: u16,
+        /// The object.
+        object: u64,
+    },
     /// Who is there and what is allocated. Answer: [`Response::Overview`].
     Overview,
 }
@@ -384,6 +429,17 @@ pub enum Response {
         /// all pages from its programs, and says so with its next renewal.
         flush: u64,
     },
+    /// A named object.
+    Object {
+        /// Its number.
+        object: u64,
+        /// Bytes, as its users set it; 0 at first.
+        length: u64,
+        /// The first byte of its vma; 0 when it has none yet.
+        base: u64,
+        /// Bytes of its vma.
+        size: u64,
+    },
     /// A domain.
     Domain {
         /// Its number.
@@ -412,7 +468,7 @@ pub enum ErrorCode {
     BadRequest,
     /// No such request.
     UnknownRequest,
-    /// No such node, host, domain, connection or vma.
+    /// No such node, host, domain, connection, vma or object.
     NotFound,
     /// The name or address is taken by something else.
     Conflict,

@@ -132,7 +132,7 @@ impl State {
             What::Disconnect(row) => {
                 self.connections.remove(&row.qpn).ok_or(Misfit("an unknown connection ends"))?;
             }
-            What::Allocate { base, size, node, domain } => {
+            What::Allocate { base, size, node, domain, .. } => {
                 let row = VmaRow {
                     size: *size,
                     node: *node,
@@ -252,6 +252,7 @@ impl State {
 
     /// Ends all that belongs to the host's present incarnation.
     fn cut_off(&mut self, host: u16, effects: &mut Vec<Effect>) {
+        self.close_objects(host);
         let its = |what: &What| match what {
             What::OpenSession(row) => row.host == host,
             What::Connect(row) => row.host == host,
@@ -443,11 +444,13 @@ impl State {
             What::Connect(row) => {
                 self.connections.insert(row.qpn, row.clone());
             }
-            What::Allocate { base, .. } => {
+            What::Allocate { base, object, .. } => {
                 self.vmas.entry(*base).and_modify(|vma| vma.pending = None);
+                self.place_object(*object, *base);
             }
             What::Free { base } => {
                 self.vmas.remove(base);
+                self.objects.retain(|_, row| row.base != Some(*base));
             }
             What::Remap(remap) => self.commit_remap(remap),
             What::Grant { vma, base, len, to, perm } => {

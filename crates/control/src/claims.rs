@@ -22,6 +22,8 @@ pub(crate) enum Claim {
     Cache(u16),
     /// The directory of the switch.
     Directory,
+    /// A named object.
+    Object(u64),
     /// The address space of a domain, with all its vmas.
     Space(u32),
 }
@@ -88,7 +90,16 @@ impl State {
             | Request::Mprotect { process, .. }
             | Request::Brk { process, .. } => self.needs_of_space(self.processes.get(process).copied()),
             Request::Renew { host, .. } => Vec::from([uses_host(*host), Need::Changes(Claim::Cache(*host))]),
-            Request::CreateDomain { .. } | Request::Recover { .. } | Request::Overview => Vec::new(),
+            Request::OpenObject { host, .. } => Vec::from([uses_host(*host)]),
+            Request::HoldObject { host, object }
+            | Request::ResizeObject { host, object, .. }
+            | Request::DropObject { host, object } => {
+                Vec::from([uses_host(*host), Need::Changes(Claim::Object(*object))])
+            }
+            Request::UnlinkObject { .. }
+            | Request::CreateDomain { .. }
+            | Request::Recover { .. }
+            | Request::Overview => Vec::new(),
         }
     }
 }
@@ -120,6 +131,7 @@ pub(crate) fn claim(what: &What) -> Option<Claim> {
         What::OpenSession(row) => Some(Claim::Session(row.host, row.domain)),
         What::OpenDirectory { .. } => Some(Claim::Directory),
         What::Live { host, .. } | What::Fence { host } => Some(Claim::Cache(*host)),
+        What::Allocate { object: Some((object, _)), .. } => Some(Claim::Object(*object)),
         What::Allocate { base, .. }
         | What::Free { base }
         | What::Grant { vma: base, .. }

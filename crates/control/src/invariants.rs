@@ -24,6 +24,7 @@ impl State {
             .and_then(|()| self.vmas_sound())
             .and_then(|()| self.spaces_sound())
             .and_then(|()| self.names_sound())
+            .and_then(|()| self.objects_fault().map_or(Ok(()), Err))
             .map_err(Misfit)?;
         self.endpoints_sound().and_then(|()| self.changes_sound()).map_err(Misfit)
     }

@@ -22,6 +22,7 @@ mod grants;
 mod invariants;
 mod link;
 mod members;
+mod names;
 mod processes;
 mod record;
 mod replies;
@@ -36,6 +37,7 @@ mod updates;
 pub use allocate::{PAGE, VA_END};
 pub use change::MISSED_MAX;
 pub use coherence::RESETS_MAX;
+pub use names::OBJECT_NAME_MAX;
 pub use record::{Record, Role};
 
 use alloc::collections::{BTreeMap, VecDeque};
@@ -111,6 +113,7 @@ pub struct Bounds {
     pub sessions_max: usize,
     pub connections_max: usize,
     pub processes_max: usize,
+    pub objects_max: usize,
     /// Requests that are not answered yet.
     pub pending_max: usize,
 }
@@ -131,6 +134,8 @@ pub const SESSIONS_MAX: usize = 65_536;
 pub const CONNECTIONS_MAX: usize = 65_536;
 /// Processes of a rack that have an address space.
 pub const PROCESSES_MAX: usize = 65_536;
+/// Named objects of a rack.
+pub const OBJECTS_MAX: usize = 65_536;
 /// Requests that are not answered yet.
 pub const PENDING_MAX: usize = 1024;
 
@@ -145,6 +150,7 @@ impl Default for Bounds {
             sessions_max: SESSIONS_MAX,
             connections_max: CONNECTIONS_MAX,
             processes_max: PROCESSES_MAX,
+            objects_max: OBJECTS_MAX,
             pending_max: PENDING_MAX,
         }
     }
@@ -316,7 +322,7 @@ impl Control {
                 control.state.sound().map_err(|misfit| RestoreError { line, what: misfit.0 })?;
                 rows = false;
             }
-            if !rows && !event && !matches!(record, Line::Domain { .. }) {
+            if !rows && !event && !matches!(record, Line::Domain { .. } | Line::Object { .. }) {
                 return Err(RestoreError { line, what: "a row behind an event" });
             }
             control
@@ -436,12 +442,16 @@ impl Machine for Control {
             self.start(out);
         }
         let waiting = self.waiting.len();
+        let at_leisure = !matches!(event, Event::Frame { .. });
         match event {
             Event::Frame { port, bytes } => self.on_frame(port, bytes, out),
             Event::Wake => self.on_wake(now, out),
             Event::Local(ask) => self.ask(ask, out),
         }
         self.admit(out);
+        if at_leisure {
+            self.free_objects(out);
+        }
         self.coherence(out);
         if self.waiting.len() > waiting {
             out.note(Note::Waits);

@@ -28,6 +28,8 @@ pub(crate) enum Line {
     Home(Key),
     /// Row and event: a domain. Nobody else needs to know.
     Domain { domain: u32, name: String },
+    /// Row and event: a named object as it is from now on; none: it is gone.
+    Object { object: u64, row: Option<ObjectRow> },
     /// Event: a change begins; its updates join the queues.
     Began { change: u64, what: What },
     /// Event: a role answered the batch at the head of its queue.
@@ -176,6 +178,9 @@ pub(crate) enum What {
         size: u64,
         node: u16,
         domain: u32,
+        /// The named object whose memory it is, and the length that this has then.
+        #[serde(default)]
+        object: Option<(u64, u64)>,
     },
     Free {
         base: u64,
@@ -295,6 +300,20 @@ pub(crate) struct VmaRow {
     pub(crate) pending: Option<u64>,
     /// What other domains may do, by domain.
     pub(crate) grants: Vec<(u32, Vec<Span>)>,
+}
+
+/// A named object.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct ObjectRow {
+    pub(crate) domain: u32,
+    /// None once it was unlinked.
+    pub(crate) name: Option<String>,
+    /// Bytes, as its users set it; 0 at first.
+    pub(crate) length: u64,
+    /// The first byte of its vma, once it has a length.
+    pub(crate) base: Option<u64>,
+    /// The hosts that have it open, ascending.
+    pub(crate) hosts: Vec<u16>,
 }
 
 /// A part of a vma that another domain may use.

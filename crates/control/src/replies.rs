@@ -42,7 +42,8 @@ impl Control {
                 },
                 None => unreachable!("a connection's node is there: its leaving ends the connection"),
             },
-            What::Allocate { base, size, node, domain } => {
+            What::Allocate { object: Some((object, _)), .. } => self.object(*object),
+            What::Allocate { base, size, node, domain, .. } => {
                 Response::Vma(VmaInfo { base: *base, size: *size, node: *node, domain: *domain })
             }
             What::Remap(remap) => match remap.starts {

@@ -58,6 +58,13 @@ impl Control {
             Request::Renew { host, generation, flushed } => self.renew(*host, *generation, *flushed),
             Request::Recover { host, page } => self.recover(*host, *page),
             Request::AcceptLost { domain, base, len } => self.accept_lost(*domain, *base, *len),
+            Request::OpenObject { host, domain, name, create, exclusive } => {
+                self.open_object((*host, *domain), name, *create, *exclusive)
+            }
+            Request::HoldObject { host, object } => self.hold_object(*host, *object),
+            Request::ResizeObject { host, object, length } => self.resize_object(*host, *object, *length),
+            Request::UnlinkObject { domain, name } => self.unlink_object(*domain, name),
+            Request::DropObject { host, object } => self.drop_object(*host, *object),
             Request::Overview => Ok(Decision::Reply(self.overview())),
         }
     }
@@ -125,7 +132,7 @@ impl Control {
         Ok(Decision::Begin(What::Disconnect(row.ok_or_else(unknown)?.clone())))
     }
 
-    fn allocate(&self, domain: u32, size: u64, node: Option<u16>) -> Result<Decision, ApiError> {
+    pub(crate) fn allocate(&self, domain: u32, size: u64, node: Option<u16>) -> Result<Decision, ApiError> {
         self.domain_known(domain)?;
         if size == 0 {
             return Err(bad("size is 0", "ask for at least 1 byte"));
@@ -153,7 +160,9 @@ impl Control {
             nodes.iter().find_map(|&node| Some((self.state.place(node, size)?, size, node)))
         });
         match placed {
-            Some((base, size, node)) => Ok(Decision::Begin(What::Allocate { base, size, node, domain })),
+            Some((base, size, node)) => {
+                Ok(Decision::Begin(What::Allocate { base, size, node, domain, object: None }))
+            }
             None => Err(self.out_of_memory(size, vma, &nodes)),
         }
     }
@@ -185,6 +194,14 @@ impl Control {
         if self.state.space_of(base).is_some() {
             let message = format!("the vma at {base:#x} is part of the address space of domain {domain}");
             return Err(error(ErrorCode::Conflict, message, "use `munmap`, or end its processes"));
+        }
+        if self.state.object_at(base).is_some() {
+            let message = format!("the vma at {base:#x} is the memory of a named object");
+            return Err(error(
+                ErrorCode::Conflict,
+                message,
+                "use `unlink_object`: it goes with its last user",
+            ));
         }
         self.switch_answers()?;
         Ok(Decision::Begin(What::Free { base }))

@@ -4,8 +4,8 @@
 //! [`Effect`]s, which a restart ignores.
 
 use crate::record::{
-    Cache, Change, ConnectionRow, HostRow, Key, Line, NodeRow, Record, Role, SessionRow, Span, SwitchRow,
-    VmaRow, What, Why,
+    Cache, Change, ConnectionRow, HostRow, Key, Line, NodeRow, ObjectRow, Record, Role, SessionRow, Span,
+    SwitchRow, VmaRow, What, Why,
 };
 use crate::syscalls::Space;
 use crate::updates::{Queue, Reach};
@@ -40,6 +40,8 @@ pub(crate) struct State {
     /// The domain of each process.
     pub(crate) processes: BTreeMap<u32, u32>,
     pub(crate) next_process: u32,
+    /// Named objects, by number.
+    pub(crate) objects: BTreeMap<u64, ObjectRow>,
     pub(crate) queues: BTreeMap<Role, Queue>,
     /// By number, in the order they began.
     pub(crate) changes: BTreeMap<u64, Change>,
@@ -68,6 +70,12 @@ impl State {
             Line::Domain { domain, name } => {
                 self.domains.insert(*domain, name.clone());
             }
+            Line::Object { object, row: Some(row) } => {
+                self.objects.insert(*object, row.clone());
+            }
+            Line::Object { object, row: None } => {
+                self.objects.remove(object);
+            }
             Line::Began { change, what } => self.begin(*change, what, effects)?,
             Line::Answered { role, seq, refusal } => self.answered(*role, *seq, *refusal, effects)?,
             Line::Silent { role } => self.silent(*role, effects)?,
@@ -75,6 +83,7 @@ impl State {
             Line::Forgotten { host } => {
                 let row = self.hosts.get_mut(host).filter(|row| row.cache == Cache::Fenced);
                 row.ok_or(Misfit("a host is forgotten that was not fenced"))?.cache = Cache::Empty;
+                self.close_objects(*host);
             }
             Line::Counters { next_change, switch_generation, epoch, directory } => {
                 self.next_change = *next_change;
@@ -139,6 +148,9 @@ impl State {
         if self.next_process > 0 {
             lines.push(Line::NextProcess(self.next_process));
         }
+        lines.extend(
+            self.objects.iter().map(|(&object, row)| Line::Object { object, row: Some(row.clone()) }),
+        );
         lines.extend(self.sessions.values().cloned().map(Line::Session));
         lines.extend(self.connections.values().cloned().map(Line::Connection));
         lines.extend(self.queues.iter().map(|(&role, queue)| Line::Queue { role, queue: queue.clone() }));

@@ -5,6 +5,7 @@ mod failures;
 mod histories;
 mod membership;
 mod memory;
+mod objects;
 mod processes;
 mod rack;
 mod refusals;

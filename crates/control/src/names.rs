@@ -1,0 +1,240 @@
+//! Named memory: objects that hosts of a domain open by a name, as processes open POSIX shared memory (PROTOCOL 8.33 to 8.37).
+//!
+//! An object has a number that nobody can guess, which hosts use once they have opened it; a name until it is unlinked; a length, and from
+//! the first time that is set one vma. It is freed when it has no name and no host has it open any more.
+
+use crate::api::{ApiError, ErrorCode, Response};
+use crate::claims::Claim;
+use crate::errors::{bad, bound, error, not_found};
+use crate::record::{Line, ObjectRow, What};
+use crate::requests::Decision;
+use crate::state::State;
+use crate::{Actions, Control};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// Most bytes of an object's name.
+pub const OBJECT_NAME_MAX: usize = 255;
+
+impl Control {
+    /// Opens the object of a name, or makes it.
+    pub(crate) fn open_object(
+        &mut self,
+        (host, domain): (u16, u32),
+        name: &str,
+        create: bool,
+        exclusive: bool,
+    ) -> Result<Decision, ApiError> {
+        self.host_present(host)?;
+        self.domain_known(domain)?;
+        object_name_allowed(name)?;
+        if let Some((object, row)) = self.state.object_named(domain, name) {
+            if create && exclusive {
+                let message = format!("domain {domain} has an object called {name:?}");
+                return Err(error(ErrorCode::Conflict, message, "open it without `exclusive`, or unlink it"));
+            }
+            return Ok(self.held(object, row.clone(), host));
+        }
+        if !create {
+            let message = format!("domain {domain} has no object called {name:?}");
+            return Err(not_found(message, "make it with `create`"));
+        }
+        let most = self.config.bounds.objects_max;
+        if self.state.objects.len() >= most {
+            return Err(bound("objects", most));
+        }
+        let row =
+            ObjectRow { domain, name: Some(String::from(name)), length: 0, base: None, hosts: Vec::new() };
+        let object = self.draw_object();
+        Ok(self.held(object, row, host))
+    }
+
+    /// Opens the object of a number, which somebody of the domain was told.
+    pub(crate) fn hold_object(&self, host: u16, object: u64) -> Result<Decision, ApiError> {
+        self.host_present(host)?;
+        let row = self.state.objects.get(&object).filter(|row| !row.is_orphan());
+        Ok(self.held(object, row.ok_or_else(|| unknown(object))?.clone(), host))
+    }
+
+    /// Gives an object its length.
+    pub(crate) fn resize_object(&self, host: u16, object: u64, length: u64) -> Result<Decision, ApiError> {
+        let row = self.opened(host, object)?;
+        if length == row.length {
+            return Ok(Decision::Reply(self.object(object)));
+        }
+        let Some(size) = row.base.and_then(|base| self.state.vmas.get(&base)).map(|vma| vma.size) else {
+            return match self.allocate(row.domain, length, None)? {
+                Decision::Begin(What::Allocate { base, size, node, domain, .. }) => {
+                    let object = Some((object, length));
+                    Ok(Decision::Begin(What::Allocate { base, size, node, domain, object }))
+                }
+                _ => unreachable!("an allocation is a change"),
+            };
+        };
+        if length < row.length || length > size {
+            let message =
+                format!("an object of {} bytes, in {size}, cannot be made {length} bytes long", row.length);
+            let remedy = "unlink it and make another: it may grow within its memory, and does not shrink";
+            return Err(error(ErrorCode::Conflict, message, remedy));
+        }
+        let row = ObjectRow { length, ..row.clone() };
+        let answer = self.described(object, &row);
+        Ok(Decision::Keep(Line::Object { object, row: Some(row) }, answer))
+    }
+
+    /// The name is free again. Who has the object open keeps it.
+    pub(crate) fn unlink_object(&self, domain: u32, name: &str) -> Result<Decision, ApiError> {
+        self.domain_known(domain)?;
+        let Some((object, row)) = self.state.object_named(domain, name) else {
+            let message = format!("domain {domain} has no object called {name:?}");
+            return Err(not_found(message, "it may have been unlinked already"));
+        };
+        let row = ObjectRow { name: None, ..row.clone() };
+        Ok(Decision::Keep(Line::Object { object, row: Some(row) }, Response::Done {}))
+    }
+
+    /// The host uses the object no more.
+    pub(crate) fn drop_object(&self, host: u16, object: u64) -> Result<Decision, ApiError> {
+        let mut row = self.opened(host, object)?.clone();
+        row.hosts.retain(|&its| its != host);
+        Ok(Decision::Keep(Line::Object { object, row: Some(row) }, Response::Done {}))
+    }
+
+    /// What an object is now.
+    pub(crate) fn object(&self, object: u64) -> Response {
+        match self.state.objects.get(&object) {
+            Some(row) => self.described(object, row),
+            None => unreachable!("it is there: who has it open was just asked"),
+        }
+    }
+
+    /// Frees the objects that nobody can reach any more.
+    pub(crate) fn free_objects(&mut self, out: &mut Actions) {
+        let claims = self.state.claims();
+        let idle = |(object, row): &(&u64, &ObjectRow)| {
+            let claimed = row.base.is_some_and(|base| claims.contains(&Claim::Vma(base)));
+            row.is_orphan() && !claimed && !claims.contains(&Claim::Object(**object))
+        };
+        let orphans: Vec<(u64, Option<u64>)> =
+            self.state.objects.iter().filter(idle).map(|(&object, row)| (object, row.base)).collect();
+        for (object, base) in orphans {
+            match base {
+                None => self.keep(Line::Object { object, row: None }, out),
+                Some(base) if self.switch_answers().is_ok() => {
+                    let change = self.state.next_change;
+                    self.keep(Line::Began { change, what: What::Free { base } }, out);
+                }
+                Some(_) => {} // in a while: who holds a lease asks again and again
+            }
+        }
+    }
+
+    /// The host has the object open from now on.
+    fn held(&self, object: u64, mut row: ObjectRow, host: u16) -> Decision {
+        let answer = self.described(object, &row);
+        match row.hosts.binary_search(&host) {
+            Ok(_) => Decision::Reply(answer),
+            Err(at) => {
+                row.hosts.insert(at, host);
+                Decision::Keep(Line::Object { object, row: Some(row) }, answer)
+            }
+        }
+    }
+
+    fn described(&self, object: u64, row: &ObjectRow) -> Response {
+        let size = row.base.and_then(|base| self.state.vmas.get(&base)).map_or(0, |vma| vma.size);
+        Response::Object { object, length: row.length, base: row.base.unwrap_or(0), size }
+    }
+
+    /// The object, when the host has it open.
+    fn opened(&self, host: u16, object: u64) -> Result<&ObjectRow, ApiError> {
+        self.host_present(host)?;
+        let row = self.state.objects.get(&object).filter(|row| row.hosts.contains(&host));
+        row.ok_or_else(|| unknown(object))
+    }
+
+    fn draw_object(&mut self) -> u64 {
+        loop {
+            let object = (u64::from(self.rng.next_u32()) << 32) | u64::from(self.rng.next_u32());
+            if object != 0 && !self.state.objects.contains_key(&object) {
+                return object;
+            }
+        }
+    }
+}
+
+impl ObjectRow {
+    /// Nobody can reach it.
+    pub(crate) fn is_orphan(&self) -> bool {
+        self.name.is_none() && self.hosts.is_empty()
+    }
+}
+
+impl State {
+    fn object_named(&self, domain: u32, name: &str) -> Option<(u64, &ObjectRow)> {
+        let its = |(_, row): &(&u64, &ObjectRow)| row.domain == domain && row.name.as_deref() == Some(name);
+        self.objects.iter().find(its).map(|(&object, row)| (object, row))
+    }
+
+    /// The object whose memory a vma is.
+    pub(crate) fn object_at(&self, base: u64) -> Option<&ObjectRow> {
+        self.objects.values().find(|row| row.base == Some(base))
+    }
+
+    /// The host has nothing open any more.
+    pub(crate) fn close_objects(&mut self, host: u16) {
+        self.objects.values_mut().for_each(|row| row.hosts.retain(|&its| its != host));
+    }
+
+    /// An object has its memory.
+    pub(crate) fn place_object(&mut self, object: Option<(u64, u64)>, base: u64) {
+        let Some((object, length)) = object else { return };
+        self.objects.entry(object).and_modify(|row| (row.base, row.length) = (Some(base), length));
+    }
+
+    /// The first statement about objects that does not hold, if any.
+    pub(crate) fn objects_fault(&self) -> Option<&'static str> {
+        let (mut names, mut bases) = (Vec::new(), Vec::new());
+        for row in self.objects.values() {
+            let Some(name) = self.domains.get(&row.domain) else { return Some("an object's domain exists") };
+            names.extend(row.name.as_ref().map(|its| (name, its)));
+            bases.extend(row.base);
+            let vma = row.base.map(|base| self.vmas.get(&base));
+            let fits = |vma: &crate::record::VmaRow| {
+                (vma.domain, vma.pending) == (row.domain, None) && row.length > 0 && row.length <= vma.size
+            };
+            if !vma.map_or(row.length == 0, |vma| vma.is_some_and(fits)) {
+                return Some("an object's memory is a vma of its domain");
+            }
+            if !row.hosts.is_sorted_by(|a, b| a < b) {
+                return Some("a host has an object open once");
+            }
+            if !row.hosts.iter().all(|host| self.hosts.get(host).is_some_and(|host| host.present)) {
+                return Some("who has an object open is there");
+            }
+        }
+        let (all_names, all_bases) = (names.len(), bases.len());
+        names.sort_unstable();
+        names.dedup();
+        bases.sort_unstable();
+        bases.dedup();
+        let apart = (names.len(), bases.len()) == (all_names, all_bases);
+        (!apart).then_some("objects of a domain have names and memory of their own")
+    }
+}
+
+fn unknown(object: u64) -> ApiError {
+    let message = format!("the host has no object {object} open");
+    not_found(message, "open it by its name; it may have been freed since")
+}
+
+fn object_name_allowed(name: &str) -> Result<(), ApiError> {
+    let allowed = |c: char| c != '/' && !c.is_control();
+    if (1..=OBJECT_NAME_MAX).contains(&name.len()) && name.chars().all(allowed) {
+        return Ok(());
+    }
+    let shown: String = name.chars().take(crate::NAME_LEN_MAX).collect();
+    let message = format!("{shown:?} is no name for an object");
+    Err(bad(message, format!("use 1 to {OBJECT_NAME_MAX} bytes without `/` and control characters")))
+}

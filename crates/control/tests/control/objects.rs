@@ -1,0 +1,306 @@
+//! Named objects: who finds them, when they have memory, and when it is free again (PROTOCOL 8.33 to 8.37). Random histories of them are played
+//! beside a plain model.
+
+use crate::rack::Rack;
+use crate::rack::peer::Budget;
+use farmem_control::Config;
+use farmem_control::api::{ErrorCode, Request, Response};
+use farmem_machine::{Duration, Port};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+const PAGE: u64 = 4096;
+const MIB: u64 = 1 << 20;
+
+/// A node, two hosts, and a domain.
+fn rack(seed: u64) -> (Rack, u32) {
+    let mut rack = Rack::new(seed);
+    rack.join_switch().unwrap();
+    rack.join_node(1, MIB);
+    rack.join_host(1);
+    rack.join_host(2);
+    let domain = rack.domain("shared");
+    (rack, domain)
+}
+
+fn open(host: u16, domain: u32, name: &str) -> Request {
+    Request::OpenObject { host, domain, name: name.into(), create: true, exclusive: false }
+}
+
+fn find(host: u16, domain: u32, name: &str) -> Request {
+    Request::OpenObject { host, domain, name: name.into(), create: false, exclusive: false }
+}
+
+/// What an answer says of an object: number, length, base and size.
+fn told(rack: &mut Rack, request: Request) -> (u64, u64, u64, u64) {
+    match rack.call(request) {
+        Ok(Response::Object { object, length, base, size }) => (object, length, base, size),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn tables_agree(rack: &Rack) {
+    rack.check_log();
+    rack.peers.keys().for_each(|&port| rack.check_tables(port));
+}
+
+/// Made by one host, found by another, given memory by whoever is first, kept without a name, and free when nobody has it open.
+#[test]
+fn an_object_from_its_name_to_its_end() {
+    let (mut rack, domain) = rack(90);
+    let (object, ..) = told(&mut rack, open(1, domain, "table"));
+    assert_eq!(told(&mut rack, find(2, domain, "table")), (object, 0, 0, 0));
+    let resize = |host, length| Request::ResizeObject { host, object, length };
+    let (_, length, base, size) = told(&mut rack, resize(2, 3 * PAGE - 100));
+    assert_eq!((length, size), (3 * PAGE - 100, 4 * PAGE));
+    assert_eq!(told(&mut rack, resize(1, length)), (object, length, base, size), "as it is already");
+    assert_eq!(told(&mut rack, resize(1, 4 * PAGE)), (object, 4 * PAGE, base, size), "grown in place");
+    assert_eq!(rack.refused(Request::Free { domain, base }).code, ErrorCode::Conflict);
+    tables_agree(&rack);
+    rack.restart();
+    rack.settle();
+    rack.call(Request::UnlinkObject { domain, name: "table".into() }).unwrap();
+    assert_eq!(rack.refused(find(2, domain, "table")).code, ErrorCode::NotFound);
+    assert_ne!(told(&mut rack, open(2, domain, "table")).0, object, "the name is free");
+    rack.call(Request::DropObject { host: 1, object }).unwrap();
+    assert_eq!(told(&mut rack, Request::HoldObject { host: 2, object }), (object, 4 * PAGE, base, size));
+    assert_eq!(rack.vmas().len(), 1);
+    rack.call(Request::DropObject { host: 2, object }).unwrap();
+    assert_eq!(rack.vmas(), []);
+    assert_eq!(rack.refused(Request::HoldObject { host: 2, object }).code, ErrorCode::NotFound);
+    tables_agree(&rack);
+}
+
+/// What cannot be, and what was wrong.
+#[test]
+fn refusals_name_what_was_wrong() {
+    let (mut rack, domain) = rack(91);
+    let (object, ..) = told(&mut rack, open(1, domain, "one"));
+    told(&mut rack, Request::ResizeObject { host: 1, object, length: 5 * PAGE });
+    let exclusive =
+        Request::OpenObject { host: 2, domain, name: "one".into(), create: true, exclusive: true };
+    let resize = |host, length| Request::ResizeObject { host, object, length };
+    let other = rack.domain("other");
+    use ErrorCode as E;
+    let cases = [
+        (exclusive, E::Conflict, "one"),
+        (find(2, domain, "two"), E::NotFound, "two"),
+        (find(2, other, "one"), E::NotFound, "one"),
+        (Request::UnlinkObject { domain, name: "two".into() }, E::NotFound, "two"),
+        (open(2, domain, ""), E::BadRequest, "\"\""),
+        (open(2, domain, "a/b"), E::BadRequest, "a/b"),
+        (open(2, domain, &"x".repeat(256)), E::BadRequest, "xxx"),
+        (open(9, domain, "three"), E::NotFound, "host 9"),
+        (open(1, 99, "three"), E::NotFound, "domain 99"),
+        (resize(2, PAGE), E::NotFound, "open"),
+        (resize(1, 4 * PAGE), E::Conflict, "does not shrink"),
+        (resize(1, 8 * PAGE + 1), E::Conflict, "grow"),
+        (Request::DropObject { host: 2, object }, E::NotFound, "open"),
+        (Request::HoldObject { host: 2, object: object + 1 }, E::NotFound, "open"),
+    ];
+    let rows = rack.control.compact();
+    for (request, code, named) in cases {
+        let refusal = rack.refused(request.clone());
+        assert_eq!(refusal.code, code, "{request:?}");
+        let said = format!("{} {}", refusal.message, refusal.remedy);
+        assert!(said.contains(named), "{request:?}: {said}");
+    }
+    assert_eq!(rack.control.compact(), rows);
+    let (two, ..) = told(&mut rack, open(1, domain, "two"));
+    let much = Request::ResizeObject { host: 1, object: two, length: 2 * MIB };
+    assert_eq!(rack.refused(much).code, ErrorCode::OutOfMemory);
+    let none = Request::ResizeObject { host: 1, object: two, length: 0 };
+    assert_eq!(told(&mut rack, none), (two, 0, 0, 0));
+    rack.peers.get_mut(&Port::SWITCH).unwrap().budget = Budget { perms: 8, ..Budget::default() };
+    let full = Request::ResizeObject { host: 1, object: two, length: PAGE };
+    assert_eq!(rack.refused(full).code, ErrorCode::TableFull);
+    assert_eq!(told(&mut rack, find(2, domain, "two")), (two, 0, 0, 0), "as before");
+}
+
+/// A host that leaves, or starts again, has nothing open any more; what has a name stays for others.
+#[test]
+fn hosts_that_go_let_go() {
+    let (mut rack, domain) = rack(92);
+    let (named, ..) = told(&mut rack, open(1, domain, "named"));
+    let (nameless, ..) = told(&mut rack, open(1, domain, "nameless"));
+    for object in [named, nameless] {
+        told(&mut rack, Request::ResizeObject { host: 1, object, length: PAGE });
+    }
+    rack.call(Request::UnlinkObject { domain, name: "nameless".into() }).unwrap();
+    assert_eq!(rack.vmas().len(), 2);
+    rack.join_host(1);
+    assert_eq!(rack.vmas().len(), 1);
+    assert_eq!(told(&mut rack, find(1, domain, "named")).0, named);
+    rack.call(Request::UnlinkObject { domain, name: "named".into() }).unwrap();
+    assert_eq!(rack.vmas().len(), 1);
+    rack.call(Request::Leave { port: Port::host(1).0 }).unwrap();
+    assert_eq!(rack.vmas(), []);
+    tables_agree(&rack);
+}
+
+/// Two hosts set the length at once: it is allocated once. The control plane dies meanwhile: nobody was told, and nothing is left.
+#[test]
+fn one_allocation_for_all_who_ask() {
+    let (mut rack, domain) = rack(93);
+    let (object, ..) = told(&mut rack, open(1, domain, "one"));
+    told(&mut rack, open(2, domain, "one"));
+    let resize = |host| Request::ResizeObject { host, object, length: 2 * PAGE };
+    rack.cut.insert(Port::node(1));
+    rack.ask(resize(1));
+    rack.pass(Duration::from_millis(20));
+    rack.restart();
+    rack.cut.clear();
+    rack.settle();
+    assert_eq!(rack.vmas(), []);
+    let tickets = [1, 2].map(|host| rack.ask(resize(host)));
+    let answers = tickets.map(|ticket| rack.wait(ticket).unwrap());
+    assert_eq!(answers[0], answers[1]);
+    assert_eq!(rack.vmas().len(), 1);
+    tables_agree(&rack);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Open { host: u16, name: usize, create: bool, exclusive: bool },
+    Hold { host: u16, object: usize },
+    Resize { host: u16, object: usize, pages: u64 },
+    Unlink(usize),
+    Drop { host: u16, object: usize },
+    Again(u16),
+    Restart,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (host, object) = (1_u16..3, 0_usize..8);
+    prop_oneof![
+        6 => (host.clone(), 0_usize..3, any::<bool>(), any::<bool>())
+            .prop_map(|(host, name, create, exclusive)| Step::Open { host, name, create, exclusive }),
+        2 => (host.clone(), object.clone()).prop_map(|(host, object)| Step::Hold { host, object }),
+        4 => (host.clone(), object.clone(), 0_u64..9).prop_map(|(host, object, pages)| Step::Resize { host, object, pages }),
+        3 => (0_usize..3).prop_map(Step::Unlink),
+        4 => (host.clone(), object).prop_map(|(host, object)| Step::Drop { host, object }),
+        1 => host.prop_map(Step::Again),
+        1 => Just(Step::Restart),
+    ]
+}
+
+/// An object as its users see it.
+#[derive(Clone, Default, Debug)]
+struct Plain {
+    length: u64,
+    hosts: BTreeSet<u16>,
+}
+
+#[derive(Default)]
+struct Model {
+    names: BTreeMap<usize, u64>,
+    objects: BTreeMap<u64, Plain>,
+}
+
+impl Model {
+    fn settle(&mut self) {
+        let Self { names, objects } = self;
+        objects.retain(|object, plain| !plain.hosts.is_empty() || names.values().any(|its| its == object));
+    }
+}
+
+const NAMES: [&str; 3] = ["a", "b b", "ü"];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+
+    /// What is there, who has it open, how long it is and which memory is allocated is as in a plain list, after every step.
+    #[test]
+    fn objects_are_as_in_a_list(steps in prop::collection::vec(step(), 1..60), seed in any::<u64>()) {
+        let (mut rack, domain) = rack(seed);
+        let mut model = Model::default();
+        let mut seen: Vec<u64> = Vec::new();
+        for step in steps {
+            let pick = |object: usize| seen.get(object % seen.len().max(1)).copied().unwrap_or(1);
+            let (request, expected) = match step.clone() {
+                Step::Open { host, name, create, exclusive } => {
+                    let there = model.names.contains_key(&name);
+                    let name = NAMES[name].into();
+                    (Request::OpenObject { host, domain, name, create, exclusive }, if there { !(create && exclusive) } else { create })
+                }
+                Step::Hold { host, object } => {
+                    let object = pick(object);
+                    (Request::HoldObject { host, object }, model.objects.contains_key(&object))
+                }
+                Step::Resize { host, object, pages } => {
+                    let (object, length) = (pick(object), pages * PAGE);
+                    let plain = model.objects.get(&object).filter(|plain| plain.hosts.contains(&host));
+                    let fits = |plain: &Plain| plain.length == 0 || (plain.length..=plain.length.next_power_of_two()).contains(&length);
+                    (Request::ResizeObject { host, object, length }, plain.is_some_and(fits))
+                }
+                Step::Unlink(name) => (
+                    Request::UnlinkObject { domain, name: NAMES[name].into() },
+                    model.names.contains_key(&name),
+                ),
+                Step::Drop { host, object } => {
+                    let object = pick(object);
+                    let open = model.objects.get(&object).is_some_and(|plain| plain.hosts.contains(&host));
+                    (Request::DropObject { host, object }, open)
+                }
+                Step::Again(host) => {
+                    rack.join_host(u8::try_from(host).unwrap());
+                    model.objects.values_mut().for_each(|plain| _ = plain.hosts.remove(&host));
+                    model.settle();
+                    continue;
+                }
+                Step::Restart => {
+                    rack.restart();
+                    rack.settle();
+                    continue;
+                }
+            };
+            let answer = rack.call(request.clone());
+            prop_assert_eq!(answer.is_ok(), expected, "{:?}: {:?}", request, answer);
+            let Ok(answer) = answer else { continue };
+            let number = match answer { Response::Object { object, .. } => object, _ => 0 };
+            match step {
+                Step::Open { host, name, .. } => {
+                    prop_assert_eq!(*model.names.entry(name).or_insert(number), number);
+                    model.objects.entry(number).or_default().hosts.insert(host);
+                    if !seen.contains(&number) {
+                        seen.push(number);
+                    }
+                }
+                Step::Hold { host, .. } => _ = model.objects.get_mut(&number).unwrap().hosts.insert(host),
+                Step::Resize { pages, .. } => model.objects.get_mut(&number).unwrap().length = pages * PAGE,
+                Step::Unlink(name) => _ = model.names.remove(&name),
+                Step::Drop { host, object } => {
+                    let object = seen[object % seen.len()];
+                    model.objects.get_mut(&object).unwrap().hosts.remove(&host);
+                }
+                Step::Again(_) | Step::Restart => unreachable!("handled above"),
+            }
+            model.settle();
+            rack.settle();
+            if let Response::Object { object, length, .. } = answer {
+                prop_assert_eq!(length, model.objects[&object].length);
+            }
+            let allocated: u64 = rack.vmas().iter().map(|vma| vma.size).sum();
+            let expected: u64 = model.objects.values().filter(|plain| plain.length > 0)
+                .map(|plain| plain.length.next_power_of_two()).sum();
+            prop_assert_eq!(allocated, expected);
+        }
+        tables_agree(&rack);
+    }
+}
+
+/// There is a bound.
+#[test]
+fn objects_are_bounded() {
+    let mut config = Config::new(crate::rack::gid(1));
+    config.bounds.objects_max = 2;
+    let mut rack = Rack::with(94, config);
+    rack.join_host(1);
+    let domain = rack.domain("shared");
+    let (first, ..) = told(&mut rack, open(1, domain, "1"));
+    told(&mut rack, open(1, domain, "2"));
+    assert_eq!(rack.refused(open(1, domain, "3")).code, ErrorCode::TableFull);
+    rack.call(Request::UnlinkObject { domain, name: "1".into() }).unwrap();
+    rack.call(Request::DropObject { host: 1, object: first }).unwrap();
+    told(&mut rack, open(1, domain, "3"));
+}
