@@ -61,7 +61,7 @@ pub(crate) trait WithLink {
     /// What comes of it.
     type Output;
     /// Does it.
-    fn with<L: Link + 'static>(self, link: L) -> Result<Self::Output, Error>;
+    fn with<L: Link + Send + 'static>(self, link: L) -> Result<Self::Output, Error>;
 }
 
 /// Opens the rack's kind of link at `address` and hands it over.

@@ -6,16 +6,17 @@
 //! written is at one host alone; so do locks made of them.
 //!
 //! ```text
-//!   program's threads        fault thread          pager                      rack
-//!   touch a page  ---------> userfaultfd  -------> Get -----------------> switch --> memory node
-//!      ^ wait                                       |  <------ Data ----------------------'
-//!      '------------------------------------------ install
+//!   program's threads      threads that take turns at the pager            rack
+//!   touch a page  ------>  at the userfaultfd: Get ------------------> switch --> memory node
+//!      ^ wait                      at the link: <------ Data ----------------------'
+//!      '---------------------------------- install
 //!                                      lease thread <--HTTP--> control plane
 //! ```
 //!
 //! What it does not do: durability. A host that dies takes what it had written and not yet given up with it. Those pages are *lost*: a
 //! touch of one, at any host, ends in SIGBUS and never in old bytes, until the owner accepts the old ones (PROTOCOL 12.25, 12.31).
 
+mod desk;
 mod frames;
 mod join;
 mod lease;
@@ -30,7 +31,7 @@ use farmem_io::pages::{Memory, Window};
 use farmem_io::{ApiClient, OpenError};
 use farmem_machine::Duration;
 use farmem_wire::{NodeId, VirtAddr};
-use pager::{Ask, Inbox, lock};
+use desk::{Ask, Inbox, lock};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Sender, channel};

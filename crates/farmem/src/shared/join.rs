@@ -1,8 +1,9 @@
 //! How a process becomes a host that shares memory: its link, its session, its window, its threads.
 
+use super::desk::{Ask, Desk, Inbox};
 use super::frames::Frames;
 use super::lease::Landlord;
-use super::pager::{Ask, Inbox, Pager, Policy};
+use super::pager::{Pager, Policy};
 use super::{ShareOptions, SharedSpace};
 use crate::Error;
 use crate::client::{gid, wrong_answer};
@@ -13,8 +14,8 @@ use farmem_control::api::{GIVEN_UP, NodeInfo, Request, Response};
 use farmem_host::agent::Bounds;
 use farmem_host::caching::{CacheAsk, CacheConfig, CachingHost};
 use farmem_host::{Ask as HostAsk, Config as HostConfig};
-use farmem_io::pages::{Fault, Faults, Handler, Next, Ring, Window, WindowConfig, serve};
-use farmem_io::{ApiClient, Clock, Driver, Link, OpenError, Stop, os_seed};
+use farmem_io::pages::{Fault, Faults, Handler, Mapped, Next, Ring, Window, WindowConfig, serve};
+use farmem_io::{ApiClient, Clock, Driver, Link, OpenError, Sleeper, Stop, os_seed};
 use farmem_machine::{Port, Rng};
 use farmem_transport::ud;
 use farmem_wire::message::{Access, Page};
@@ -110,7 +111,7 @@ impl WithLink for Joining {
     type Output = ();
 
     /// Joins, serves, and leaves.
-    fn with<L: Link + 'static>(self, link: L) -> Result<(), Error> {
+    fn with<L: Link + Send + 'static>(self, link: L) -> Result<(), Error> {
         let mut api = api_client(&self.config)?;
         let name = format!("host-{}", self.address).replace(':', "-");
         let join = api.ask(&Request::JoinHost { name, gid: self.address.to_string() })?;
@@ -126,7 +127,7 @@ impl WithLink for Joining {
 }
 
 impl Joining {
-    fn serve<L: Link>(
+    fn serve<L: Link + Send>(
         self,
         mut link: L,
         api: &mut ApiClient,
@@ -150,6 +151,7 @@ impl Joining {
         let frames_max = self.options.frames_max()?;
         let window = Arc::new(self.open_window(&span, frames_max)?);
         self.inbox.set_waker(link.waker().map_err(lost)?);
+        let sleeper = link.sleeper().map_err(lost)?;
 
         let seed = os_seed().map_err(|source| Error::System { what: "no random numbers".into(), source })?;
         let bounds = Bounds { pages: frames_max, ..Bounds::default() };
@@ -167,14 +169,16 @@ impl Joining {
         let (tell, told) = channel();
         let landlord = Landlord::begin(&self.config, host, settings.generation, driver.clock(), &self.inbox)?;
         let policy = Policy {
+            timeout: self.options.timeout,
             frames_max,
             ahead: self.options.window.ahead,
             resting_eighths: usize::from(self.options.window.resting_eighths.min(8)),
         };
-        let pager = Pager::new(driver, policy, Arc::clone(&self.inbox), tell, self.failed);
+        let desk = Desk::new(Pager::new(driver, policy, tell, self.failed), Arc::clone(&self.inbox));
         let landlord = landlord.start(told)?;
         let begun = self.say.send(Ok(Ready { window: Arc::clone(&window), domain, host }));
-        let given_up = begun.is_ok() && serve_both(&window, self.options.window.handler, &self.inbox, pager);
+        let given_up = begun.is_ok() && serve_both(&window, self.options.window.handler, &desk, sleeper);
+        drop(desk);
         // The lease thread ends when nobody is left to tell it anything.
         let _panicked = landlord.join();
         if given_up {
@@ -205,38 +209,43 @@ fn span_of(nodes: &[NodeInfo]) -> Result<Range<u64>, Error> {
     span.ok_or_else(|| Error::Unreachable { what: "any memory node: none has joined".into() })
 }
 
-/// Reads faults on a thread of its own and serves as the pager on this one, until the space ends; true when everything was written back.
-fn serve_both<L: Link>(window: &Window, handler: Handler, inbox: &Inbox, pager: Pager<&Window, L>) -> bool {
+/// Serves faults on a thread of its own and the link on this one, until the space ends; true when everything was written back.
+fn serve_both<L: Link + Send>(
+    window: &Window,
+    handler: Handler,
+    desk: &Desk<&Window, L>,
+    sleeper: Sleeper,
+) -> bool {
     let stop = Stop::new();
     let ring = Ring::new(window, stop.clone());
     scope(|scope| {
         scope.spawn(|| {
-            let mut faults = Forward { inbox, batch: Vec::new() };
+            let mut faults = AtDesk { desk, batch: Vec::new() };
             if let Err(error) = serve(window, handler, &stop, &mut faults) {
                 window.forsake(); // or the program would wait for ever
-                inbox.put([Ask::Fail(format!("page faults cannot be read: {error}"))]);
+                desk.serve([Ask::Fail(format!("page faults cannot be read: {error}"))]);
             }
         });
-        let given_up = pager.run();
+        let given_up = desk.run(sleeper);
         ring.end();
         given_up
     })
 }
 
-/// Puts faults into the inbox, all that were read together at once.
-struct Forward<'a> {
-    inbox: &'a Inbox,
+/// Brings faults to the desk, all that were read together at once.
+struct AtDesk<'a, W: Mapped, L: Link> {
+    desk: &'a Desk<W, L>,
     batch: Vec<Ask>,
 }
 
-impl Faults for Forward<'_> {
+impl<W: Mapped, L: Link> Faults for AtDesk<'_, W, L> {
     fn fault(&mut self, page: Page, fault: Fault) {
         let access = if fault.write { Access::Modified } else { Access::Shared };
         self.batch.push(Ask::Fault(page, access));
     }
 
     fn turn(&mut self) -> Next {
-        self.inbox.put(self.batch.drain(..));
+        self.desk.serve(self.batch.drain(..));
         Next::Sleep
     }
 }

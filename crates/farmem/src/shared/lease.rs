@@ -3,8 +3,9 @@
 //! A page that is cached may be used for as long as the lease lasts, counted from when it was asked for, so that the control plane never
 //! believes it to be over sooner than this host does (PROTOCOL 12.35).
 
+use super::desk::{Ask, Inbox};
 use super::join::start;
-use super::pager::{Ask, Inbox, Told};
+use super::pager::Told;
 use crate::Error;
 use crate::client::wrong_answer;
 use crate::config::RackConfig;

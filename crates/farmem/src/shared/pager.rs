@@ -1,12 +1,13 @@
-//! The thread that owns a shared space's host role: faults, recalls and evictions, one at a time.
+//! A shared space's host role at work: faults, recalls and evictions, one at a time.
 //!
-//! Key types: [`Pager`], the loop; [`Inbox`], what other threads ask of it. One thread reads faults and puts them into the inbox, another
-//! one renews the lease over HTTP, so that neither waits for the other; this one waits for nothing but the link.
+//! Key type: [`Pager`]. It sleeps nowhere and knows no thread: who may use it when, and who sleeps where, is the
+//! [`Desk`](super::desk::Desk)'s to say. Another thread renews the lease over HTTP, so that nobody here waits for that.
 //!
 //! Of the frames that the local limit allows a few are kept free, by evicting what was used longest ago after each turn: a fault then
 //! finds one at once, and an eviction is nobody's wait.
 
 use super::ShareStats;
+use super::desk::{Ask, lock};
 use super::frames::Frames;
 use crate::Error;
 use crate::rack::SILENCE_MAX;
@@ -14,33 +15,15 @@ use crate::window::Ahead;
 use farmem_host::agent::Outcome;
 use farmem_host::caching::{CacheAsk, CacheDone, CacheNote, CachingHost, Came};
 use farmem_io::pages::{Groups, Mapped, ReadAhead, Streams};
-use farmem_io::{Driver, Link, Wait, Waker};
+use farmem_io::{Driver, Link, Wait};
 use farmem_machine::{Duration, Instant};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{Access, PAGE_LEN, Page};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration as StdDuration;
-
-/// What other threads want of the pager.
-pub(super) enum Ask {
-    /// A thread of the program waits for the page.
-    Fault(Page, Access),
-    /// What is cached may be used until then.
-    Lease(Instant),
-    /// The control plane's order to give everything up.
-    GiveUp(u64),
-    /// Nothing can be had any more, for this reason.
-    Fail(String),
-    /// Everything written so far is to be at the memory nodes; then an answer.
-    WriteBack(Sender<Result<(), Error>>),
-    /// How much was done.
-    Stats(Sender<ShareStats>),
-    /// The program is done: write everything back and end.
-    End,
-}
 
 /// What the pager tells the thread that asks the control plane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,54 +36,10 @@ pub(super) enum Told {
     LeaseEnded,
 }
 
-/// Where other threads put what they want. Bounded by them: a thread waits for its fault, or for its answer.
-#[derive(Default)]
-pub(super) struct Inbox {
-    asks: Mutex<VecDeque<Ask>>,
-    came: Condvar,
-    /// Somebody sleeps here, and not at the link.
-    sleeps: AtomicBool,
-    waker: Mutex<Option<Waker>>,
-}
-
-impl Inbox {
-    pub(super) fn set_waker(&self, waker: Waker) {
-        *lock(&self.waker) = Some(waker);
-    }
-
-    /// Puts them all in, and has the pager look.
-    pub(super) fn put(&self, asks: impl IntoIterator<Item = Ask>) {
-        lock(&self.asks).extend(asks);
-        // A call of the system that is nearly never needed.
-        if self.sleeps.load(Ordering::SeqCst) {
-            self.came.notify_one();
-        }
-        if let Some(waker) = &*lock(&self.waker) {
-            waker.wake();
-        }
-    }
-
-    fn take(&self, into: &mut VecDeque<Ask>) {
-        into.append(&mut lock(&self.asks));
-    }
-
-    /// As [`Inbox::take`], once there is something, or after a moment.
-    fn wait(&self, into: &mut VecDeque<Ask>) {
-        self.sleeps.store(true, Ordering::SeqCst);
-        let asks = lock(&self.asks);
-        let waited = self.came.wait_timeout_while(asks, LOOK_EVERY, |asks| asks.is_empty());
-        into.append(&mut waited.unwrap_or_else(PoisonError::into_inner).0);
-    }
-}
-
-/// Nothing that is locked here is left half done by a panic.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Time between two looks of a pager that has nothing to do.
+/// Time between two looks of a pager that has lost its rack.
 const LOOK_EVERY: StdDuration = StdDuration::from_millis(20);
-const TURN_MAX: Duration = Duration::from_millis(20);
+/// The longest sleep.
+const SLEEP_MAX: Duration = Duration::from_millis(20);
 /// Frames kept free for faults to come, at most; and at most a sixteenth of all.
 const RESERVE_MAX: usize = 64;
 /// Pages that may not go now, and are passed over in one turn.
@@ -113,6 +52,9 @@ const FLUSHING_MAX: usize = 256;
 /// How a pager works.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Policy {
+    /// The role's timer for what gets no answer is at least half of this. No sleep is longer than that: what another thread asks for during a
+    /// sleep may set a timer, which the one who sleeps must not miss.
+    pub(super) timeout: Duration,
     pub(super) frames_max: usize,
     pub(super) ahead: Ahead,
     pub(super) resting_eighths: usize,
@@ -161,10 +103,25 @@ struct WritingBack {
     done: Option<Sender<Result<(), Error>>>,
 }
 
-/// The loop.
+/// What is to follow a [`Pager::turn`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Next {
+    /// Another turn, at once.
+    Look,
+    /// A sleep at the link, of so long at most.
+    Sleep(Duration),
+    /// The link is of no use any more: a wait for somebody who wants something.
+    Wait(StdDuration),
+    /// Nothing: it was told to end, and everything is written back or cannot be.
+    End {
+        /// It is written back.
+        all_written: bool,
+    },
+}
+
+/// The pager.
 pub(super) struct Pager<W: Mapped, L: Link> {
     driver: Driver<CachingHost<Frames<W>>, L>,
-    inbox: Arc<Inbox>,
     tell: Sender<Told>,
     told: Vec<CacheDone>,
     policy: Policy,
@@ -187,7 +144,6 @@ impl<W: Mapped, L: Link> Pager<W, L> {
     pub(super) fn new(
         mut driver: Driver<CachingHost<Frames<W>>, L>,
         policy: Policy,
-        inbox: Arc<Inbox>,
         tell: Sender<Told>,
         failed: Arc<Mutex<Option<String>>>,
     ) -> Self {
@@ -201,7 +157,6 @@ impl<W: Mapped, L: Link> Pager<W, L> {
         };
         Self {
             driver,
-            inbox,
             tell,
             told: Vec::new(),
             policy,
@@ -218,43 +173,59 @@ impl<W: Mapped, L: Link> Pager<W, L> {
         }
     }
 
-    /// Serves until it is told to end, and everything is written back or cannot be; true when it was.
-    pub(super) fn run(mut self) -> bool {
-        while !(self.ending && self.flushes.is_empty()) {
-            if self.dead {
-                self.inbox.wait(&mut self.asks);
-            } else {
-                self.inbox.take(&mut self.asks);
-            }
-            while let Some(ask) = self.asks.pop_front() {
-                self.ask(ask);
-            }
-            let now = self.driver.clock().now();
-            self.frames_mut().heal(now);
-            if self.dead {
-                self.end_flushes();
-                continue;
-            }
-            self.admit_waiting();
-            self.make_room();
-            self.write_back(now);
-            if !(self.ending && self.flushes.is_empty()) {
-                self.turn();
-            }
-        }
-        let agent = self.driver.machine().agent();
-        !self.dead && agent.writing().next().is_none() && self.frames().written().next().is_none()
+    /// Where what is asked goes, to be done by [`Pager::work`].
+    pub(super) const fn asks(&mut self) -> &mut VecDeque<Ask> {
+        &mut self.asks
     }
 
-    /// One turn of the link. What arrived is installed when this returns.
-    fn turn(&mut self) {
-        let Self { driver, told, .. } = self;
-        let turned = driver.turn(Wait::AtMost(TURN_MAX), &mut |done, _| told.push(done));
-        if let Err(error) = turned {
-            self.fail(format!("the link to the rack failed: {error}"));
+    /// Does what is asked.
+    pub(super) fn work(&mut self) {
+        while let Some(ask) = self.asks.pop_front() {
+            self.ask(ask);
         }
+        // What somebody waits for is on its way before anything else is done.
+        self.flush();
+        let now = self.driver.clock().now();
+        self.frames_mut().heal(now);
+        if self.dead {
+            return self.end_flushes();
+        }
+        self.admit_waiting();
+        self.make_room();
+        self.write_back(now);
+        self.flush();
         self.tell();
         self.settle_waits();
+    }
+
+    /// Takes what came over the link, and does what is asked. What arrived is installed when this returns.
+    pub(super) fn turn(&mut self) -> Next {
+        if !self.dead {
+            let Self { driver, told, .. } = self;
+            let turned = driver.turn(Wait::No, &mut |done, _| told.push(done));
+            if let Err(error) = turned {
+                self.fail(format!("the link to the rack failed: {error}"));
+            }
+        }
+        self.work();
+        if self.ending && self.flushes.is_empty() {
+            let agent = self.driver.machine().agent();
+            let all_sent = agent.writing().next().is_none() && self.frames().written().next().is_none();
+            return Next::End { all_written: !self.dead && all_sent };
+        }
+        if self.dead {
+            return Next::Wait(LOOK_EVERY);
+        }
+        let most = SLEEP_MAX.min(Duration::from_nanos(self.policy.timeout.as_nanos() / 2));
+        self.driver.may_sleep(most).map_or(Next::Look, Next::Sleep)
+    }
+
+    fn flush(&mut self) {
+        if !self.dead
+            && let Err(error) = self.driver.flush()
+        {
+            self.fail(format!("the link to the rack failed: {error}"));
+        }
     }
 
     fn submit(&mut self, ask: CacheAsk) {
