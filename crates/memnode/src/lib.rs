@@ -8,14 +8,16 @@
 //!   straight to the host or sent back to the switch when the next pointer is elsewhere.
 //!
 //! The node believes nobody: a datagram counts by its port and key, a verb by its connection, key and grants. It knows no other
-//! node and no directory. docs/protocol.md, section 7 says all of this as rules.
+//! node, but for the time in which pages move to or from it, and no directory. docs/protocol.md, section 7 says all of this as rules.
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
+mod moves;
 mod node;
 mod note;
+mod outliers;
 pub mod page_gate;
 mod pages;
 mod peers;
@@ -27,6 +29,7 @@ mod store;
 mod updates;
 mod workspaces;
 
+pub use moves::{MOVE_LEN_MAX, MOVES_MAX, PUSHED_MAX};
 pub use node::{Budget, Config, MemNode};
 pub use note::{Counted, DropReason, Note, Stats};
 pub use pages::PARTIAL_MAX;

@@ -1,5 +1,6 @@
 //! The role: which part of the node an event is for.
 
+use crate::moves::Moves;
 use crate::note::{DropReason, Note, Stats};
 use crate::pages::Pages;
 use crate::peers::Peers;
@@ -13,7 +14,7 @@ use alloc::vec::Vec;
 use core::convert::Infallible;
 use farmem_machine::{Event, Instant, Machine, Port};
 use farmem_transport::{PeerChange, rc, ud};
-use farmem_wire::message::{DirectoryMessage, PageMessage};
+use farmem_wire::message::{DirectoryMessage, MoveMessage, PageMessage};
 use farmem_wire::{Body, Extension, Message, Packet, Pmtu, Qpn};
 
 /// What a node knows before the control plane tells it more.
@@ -38,15 +39,24 @@ pub struct Budget {
     pub queue_pairs: usize,
     /// Peers beside the control plane.
     pub peers: usize,
+    /// Prefixes that are not where the node's range has them: moved here from another node, or from here to one.
+    pub outliers: usize,
     /// Traversals whose hops are interleaved, at least one; what more comes waits. With one, each runs to its end or the end of its turn
     /// before the next begins: a node for comparison.
     pub workspaces: usize,
 }
 
 impl Default for Budget {
-    /// Enough for a rack: 64 ranges, 65,536 grants, 4,096 connections, 1,024 peers, [`WORKSPACES`].
+    /// Enough for a rack: 64 ranges, 65,536 grants, 4,096 connections, 1,024 peers, 65,536 outliers, [`WORKSPACES`].
     fn default() -> Self {
-        Self { ranges: 64, grants: 65_536, queue_pairs: 4_096, peers: 1_024, workspaces: WORKSPACES }
+        Self {
+            ranges: 64,
+            grants: 65_536,
+            queue_pairs: 4_096,
+            peers: 1_024,
+            outliers: 65_536,
+            workspaces: WORKSPACES,
+        }
     }
 }
 
@@ -69,6 +79,7 @@ pub struct MemNode<S, C: Compile = Interpreted> {
     pub(crate) programs: Programs<C>,
     pub(crate) workspaces: Workspaces<C::Logic>,
     pub(crate) pages: Pages,
+    pub(crate) moves: Moves,
     /// When the traversals that are under way want their turn.
     pub(crate) turn_due: Instant,
     /// Bytes on their way into an answer, or an answer on its way out; kept for its memory.
@@ -88,7 +99,12 @@ impl<S: Store, C: Compile> MemNode<S, C> {
     pub fn compiling(config: Config, store: S, compile: C) -> Self {
         Self {
             config,
-            regions: Regions::new(store.len(), config.budget.ranges, config.budget.grants),
+            regions: Regions::new(
+                store.len(),
+                config.budget.ranges,
+                config.budget.grants,
+                config.budget.outliers,
+            ),
             store,
             queue_pairs: BTreeMap::new(),
             peers: Peers::new(&config.home, config.budget.peers),
@@ -97,6 +113,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             programs: Programs::new(compile),
             workspaces: Workspaces::new(config.budget.workspaces),
             pages: Pages::default(),
+            moves: Moves::default(),
             turn_due: Instant::ZERO,
             buffer: Vec::new(),
             stats: Stats::default(),
@@ -152,6 +169,9 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         if PageMessage::is(packet.payload) {
             return self.on_page_message(port, packet.payload, out);
         }
+        if MoveMessage::is(packet.payload) {
+            return self.on_move_message(now, port, packet.payload, out);
+        }
         let Ok(message) = Message::parse(packet.payload) else {
             return self.drop_frame(DropReason::Malformed, out);
         };
@@ -159,7 +179,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             return self.drop_frame(DropReason::Response, out);
         }
         match (port, message.body) {
-            (Port::CONTROL, Body::Update(updates)) => self.on_updates(&message.header, &updates, out),
+            (Port::CONTROL, Body::Update(updates)) => self.on_updates(now, &message.header, &updates, out),
             (Port::SWITCH, Body::RegionRead { .. } | Body::RegionWrite { .. } | Body::Traverse(_)) => {
                 self.on_request(now, &message, out);
             }
@@ -181,14 +201,18 @@ impl<S: Store, C: Compile> Machine for MemNode<S, C> {
     fn handle(&mut self, now: Instant, event: Event<'_, Infallible>, out: &mut Outbox) {
         match event {
             Event::Frame { port, bytes } => self.on_frame(now, port, bytes, out),
-            Event::Wake => self.turn(out),
+            Event::Wake => {
+                self.push_again(now, out);
+                self.turn(out);
+            }
             Event::Local(never) => match never {},
         }
     }
 
-    /// A node asks nothing of anybody, so it waits for nothing: a turn of traversals is due or nothing is.
+    /// A node asks nothing of anybody but those it pushes pages to: a turn of traversals is due, or one of them did not answer.
     fn next_wake(&self) -> Option<Instant> {
-        (!self.workspaces.is_empty()).then_some(self.turn_due)
+        let turn = (!self.workspaces.is_empty()).then_some(self.turn_due);
+        turn.into_iter().chain(self.moves.due()).min()
     }
 
     fn check(&self) {
@@ -197,6 +221,7 @@ impl<S: Store, C: Compile> Machine for MemNode<S, C> {
         self.programs.check();
         self.workspaces.check();
         self.pages.check();
+        self.moves.check();
         assert!(self.queue_pairs.len() <= self.config.budget.queue_pairs, "more connections than the budget");
         assert!(
             !self.queue_pairs.contains_key(&self.config.home.endpoint.qpn),

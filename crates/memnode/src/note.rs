@@ -32,6 +32,12 @@ pub enum Note {
     Swept,
     /// A page is known to be nobody's.
     PageCleaned,
+    /// All of a move was pushed, and taken by the other node.
+    Pushed,
+    /// A page or an answer was pushed again.
+    PushedAgain,
+    /// A page that moves here has come, all of it.
+    PageArrived,
     /// A program was learned from a request.
     ProgramLearned,
     /// The program that was learned could not be compiled: it is interpreted.
@@ -82,6 +88,10 @@ pub enum DropReason {
     NotHere,
     /// A page under the number of a switch that this node was not told of, or of an earlier one.
     Epoch,
+    /// A request that writes to what is about to be at another node: its copy will find it there.
+    Moving,
+    /// About no move that is under way, or from a node that has no part in it.
+    NoMove,
     /// A batch of updates older than the last one or ahead of the next one.
     OutOfTurn,
 }

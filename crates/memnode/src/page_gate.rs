@@ -11,7 +11,7 @@ mod tests;
 
 use alloc::collections::BTreeMap;
 use farmem_transport::Refusal;
-use farmem_wire::message::{Access, HostSet, Page, Read, Region, Seq};
+use farmem_wire::message::{Access, HostSet, Page, PageState, Read, Region, Seq};
 use farmem_wire::{HostId, Perm};
 
 /// What a page may be read for.
@@ -190,6 +190,29 @@ impl PageGate {
             gate.lost = false;
             gate.coherent = false;
         }
+    }
+
+    /// All that is known of the page, for the node that it moves to.
+    #[must_use]
+    pub fn state(&self, page: Page) -> PageState {
+        let Gate { floor, lent, holder, lost, coherent } = self.gate(page);
+        PageState { floor, lent, holder, lost, coherent }
+    }
+
+    /// The page moved here, with what was known of it.
+    pub fn put(&mut self, page: Page, state: PageState) {
+        let PageState { floor, lent, holder, lost, coherent } = state;
+        let gate = Gate { floor, lent, holder, lost, coherent };
+        if gate == Gate::default() {
+            self.gates.remove(&page);
+        } else {
+            self.gates.insert(page, gate);
+        }
+    }
+
+    /// The pages from the first to the last are not here any more.
+    pub fn forget(&mut self, first: Page, last: Page) {
+        self.gates.retain(|&page, _| page < first || page > last);
     }
 
     /// Somebody takes the old bytes of lost pages, from the first to the last, for good (PROTOCOL 12.31).

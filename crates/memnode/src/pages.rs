@@ -21,7 +21,7 @@ use farmem_wire::{Domain, HostId, RequestId, VirtAddr};
 pub const PARTIAL_MAX: usize = 64;
 
 /// A page in 32 bits.
-const PAGE_BYTES: u32 = {
+pub(crate) const PAGE_BYTES: u32 = {
     assert!(PAGE_LEN == 4096);
     4096
 };
@@ -97,6 +97,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
                 self.regions.gate.clean(page, seq);
                 out.note(Note::PageCleaned);
             }
+            (Port::CONTROL, DirectoryBody::Moving(number)) => self.say_moved(number, token, out),
             _ => self.drop_frame(DropReason::WrongPort, out),
         }
     }

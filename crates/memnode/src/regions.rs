@@ -4,6 +4,7 @@
 //! know nothing of each other: *ranges* say where an address lies in the store, *grants* say what a domain may do with it.
 //! An access needs both. [`View`] joins them with the store to the [`Memory`] that responders and traversals use.
 
+use crate::outliers::{Outlier, Outliers, State};
 use crate::page_gate::PageGate;
 use crate::store::{Store, WORD_LEN};
 use alloc::collections::BTreeMap;
@@ -59,13 +60,15 @@ pub(crate) struct Regions {
     grants: BTreeMap<Domain, Vec<Grant>>,
     /// Grants of all domains.
     grant_count: usize,
+    /// Addresses that are not where their range has them.
+    outliers: Outliers,
     /// What hosts have of pages.
     pub(crate) gate: PageGate,
 }
 
 impl Regions {
     /// Empty tables over a store of `store_len` bytes.
-    pub(crate) fn new(store_len: u64, ranges_max: usize, grants_max: usize) -> Self {
+    pub(crate) fn new(store_len: u64, ranges_max: usize, grants_max: usize, outliers_max: usize) -> Self {
         Self {
             store_len,
             ranges_max,
@@ -73,6 +76,7 @@ impl Regions {
             ranges: Vec::new(),
             grants: BTreeMap::new(),
             grant_count: 0,
+            outliers: Outliers::new(outliers_max),
             gate: PageGate::default(),
         }
     }
@@ -166,9 +170,19 @@ impl Regions {
         Ok(())
     }
 
-    /// True when the address is in a range of this node.
+    /// True when the address is in a range of this node, or will be, or was until a moment ago.
     pub(crate) fn is_local(&self, addr: VirtAddr) -> bool {
-        self.locate(addr).is_some()
+        self.locate(addr).is_some() || self.is_put_off(addr)
+    }
+
+    /// True when the address is about to be at another node, or about to be here.
+    pub(crate) fn is_put_off(&self, addr: VirtAddr) -> bool {
+        self.put_off(addr.0).is_some()
+    }
+
+    fn put_off(&self, addr: u64) -> Option<Range> {
+        let &Outlier { base, len, offset, .. } = self.outliers.find(addr).filter(|row| row.is_put_off())?;
+        Some(Range { base, len, offset: offset? })
     }
 
     /// True when all of the page is in one range of this node.
@@ -184,7 +198,8 @@ impl Regions {
             // It touches nothing; IBA 9.7.4 asks for no check of address and key then.
             return Ok(());
         }
-        let range = self.locate(access.addr).ok_or(Refusal::NotMapped)?;
+        let here = self.locate(access.addr);
+        let range = here.or_else(|| self.put_off(addr)).ok_or(Refusal::NotMapped)?;
         let grants = self.grants.get(&access.domain).map_or(&[][..], Vec::as_slice);
         let first = grants.partition_point(|g| g.end <= addr);
         let mut rest = grants[first..].iter();
@@ -194,6 +209,10 @@ impl Regions {
         }
         let end = addr.checked_add(u64::from(access.len)).ok_or(Refusal::OutOfBounds)?;
         if end - range.base > range.len {
+            // What lies behind is about to be elsewhere, or here: then this is looked at again.
+            if here.is_none() || self.put_off(range.base + range.len).is_some() {
+                return Err(Refusal::Moving);
+            }
             // Also when the next address is here in another range: its bytes lie elsewhere in the store.
             return Err(Refusal::OutOfBounds);
         }
@@ -204,6 +223,9 @@ impl Regions {
                 return Err(Refusal::NoPermission);
             }
             covered = next.end;
+        }
+        if here.is_none() {
+            return Err(Refusal::Moving);
         }
         self.gate.check(Page::of(access.addr), Page::of(VirtAddr(end - 1)), access.perm)
     }
@@ -218,6 +240,76 @@ impl Regions {
         let base = range.base.max(grant.base).max(first.addr().0);
         let end = (range.base + range.len).min(grant.end).min(last.addr().0.saturating_add(PAGE_LEN as u64));
         Span { base, len: end - base, offset: range.offset + (base - range.base) }
+    }
+
+    /// These addresses will be here, at this place of the store (PROTOCOL 7.37).
+    pub(crate) fn arrive(&mut self, base: VirtAddr, len: u64, offset: u64) -> Result<(), Status> {
+        self.fits(base, len, offset)?;
+        match self.outliers.exactly(base.0, len)?.map(|row| row.state) {
+            Some(State::Here | State::Leaving) => return Err(Status::Malformed),
+            None | Some(State::Arriving | State::Away) => {}
+        }
+        self.outliers.put(Outlier { base: base.0, len, offset: Some(offset), state: State::Arriving })
+    }
+
+    /// These addresses will be elsewhere; answers where in the store they are (PROTOCOL 7.38).
+    pub(crate) fn leave(&mut self, base: VirtAddr, len: u64) -> Result<u64, Status> {
+        let known = self.outliers.exactly(base.0, len)?;
+        let offset = match known.map(|row| (row.state, row.offset)) {
+            Some((State::Here | State::Leaving, Some(offset))) => offset,
+            Some(_) => return Err(Status::Malformed),
+            None => {
+                let whole = |range: &Range| range.len - (base.0 - range.base) >= len;
+                let range = self.locate(base).ok_or(Status::NotMapped)?;
+                if !whole(&range) {
+                    return Err(Status::OutOfBounds);
+                }
+                range.offset + (base.0 - range.base)
+            }
+        };
+        self.outliers.put(Outlier { base: base.0, len, offset: Some(offset), state: State::Leaving })?;
+        Ok(offset)
+    }
+
+    /// These addresses are here, at this place of the store (PROTOCOL 7.39).
+    pub(crate) fn place(&mut self, base: VirtAddr, len: u64, offset: u64) -> Result<(), Status> {
+        self.fits(base, len, offset)?;
+        self.outliers.put(Outlier { base: base.0, len, offset: Some(offset), state: State::Here })
+    }
+
+    /// These addresses are at another node.
+    pub(crate) fn away(&mut self, base: VirtAddr, len: u64) -> Result<(), Status> {
+        let known = self.outliers.exactly(base.0, len)?;
+        let left = known.filter(|row| matches!(row.state, State::Leaving | State::Away));
+        let offset = left.and_then(|row| row.offset);
+        self.outliers.put(Outlier { base: base.0, len, offset, state: State::Away })?;
+        self.forget_pages(base, len);
+        Ok(())
+    }
+
+    /// Nothing is said of these addresses any more: they are where the range has them. What is known of their pages stays when that is
+    /// where they were.
+    pub(crate) fn unplace(&mut self, base: VirtAddr, len: u64) -> Result<(), Status> {
+        let known = self.outliers.take(base.0, len)?;
+        let place = known.filter(|row| row.state != State::Away).and_then(|row| row.offset);
+        let home = self.locate(base).map(|range| range.offset + (base.0 - range.base));
+        if known.is_some() && (place.is_none() || place != home) {
+            self.forget_pages(base, len);
+        }
+        Ok(())
+    }
+
+    fn forget_pages(&mut self, base: VirtAddr, len: u64) {
+        self.gate.forget(Page::of(base), Page::of(VirtAddr(base.0 + (len - 1))));
+    }
+
+    fn fits(&self, base: VirtAddr, len: u64, offset: u64) -> Result<(), Status> {
+        let whole = base.checked_add(len).is_some() && !base.is_null();
+        if !whole || !offset.is_multiple_of(WORD_LEN) {
+            return Err(Status::Malformed);
+        }
+        let end = offset.checked_add(len).filter(|&end| end <= self.store_len);
+        end.map(|_| ()).ok_or(Status::OutOfBounds)
     }
 
     /// Asserts that both tables are in order and within their budgets.
@@ -252,18 +344,56 @@ impl Regions {
                 );
             }
         }
+        self.outliers.check(self.store_len);
         assert_eq!(count, self.grant_count, "the count of grants is right");
         assert!(count <= self.grants_max, "more grants than the budget");
     }
 
-    fn locate(&self, addr: VirtAddr) -> Option<&Range> {
+    fn locate(&self, addr: VirtAddr) -> Option<Range> {
+        // Most nodes have no outliers.
+        if self.outliers.is_empty() {
+            return self.home(addr);
+        }
+        if let Some(row) = self.outliers.find(addr.0) {
+            let offset = row.offset.filter(|_| row.state == State::Here)?;
+            return Some(Range { base: row.base, len: row.len, offset });
+        }
+        let Range { base, len, offset } = self.home(addr)?;
+        let (first, end) = self.outliers.clear_around(base, len, offset, addr.0)?;
+        Some(Range { base: first, len: end - first, offset: offset + (first - base) })
+    }
+
+    /// Where the range has the address.
+    fn home(&self, addr: VirtAddr) -> Option<Range> {
         let after = self.ranges.partition_point(|r| r.base <= addr.0);
-        self.ranges[..after].last().filter(|r| addr.0 - r.base < r.len)
+        self.ranges[..after].last().filter(|r| addr.0 - r.base < r.len).copied()
+    }
+
+    /// Where the bytes are that left with these addresses, as they left.
+    fn left(&self, addr: VirtAddr) -> Option<Range> {
+        let left = |row: &&Outlier| matches!(row.state, State::Leaving | State::Away);
+        let &Outlier { base, len, offset, .. } = self.outliers.find(addr.0).filter(left)?;
+        Some(Range { base, len, offset: offset? })
+    }
+
+    /// Whether a READ that was executed before may be answered once more from what left since (PROTOCOL 4.21).
+    fn may_read_left(&self, access: &Access) -> bool {
+        let addr = access.addr;
+        let inside = |range: Range| range.len - (addr.0 - range.base) >= u64::from(access.len);
+        let grants = self.grants.get(&access.domain).map_or(&[][..], Vec::as_slice);
+        let grant = grants[grants.partition_point(|g| g.end <= addr.0)..].first();
+        let allowed = |grant: &Grant| {
+            grant.base <= addr.0
+                && grant.end - addr.0 >= u64::from(access.len)
+                && grant.perm.allows(access.perm)
+        };
+        access.perm == Perm::Read && self.left(addr).is_some_and(inside) && grant.is_some_and(allowed)
     }
 
     /// Where a checked access lies in the store.
     pub(crate) fn offset(&self, addr: VirtAddr, len: usize) -> u64 {
-        let range = self.locate(addr).expect("an access that was checked is in a range");
+        let range = self.locate(addr).or_else(|| self.left(addr));
+        let range = range.expect("an access that was checked is in a range");
         let skip = addr.0 - range.base;
         assert!(len as u64 <= range.len - skip, "an access that was checked stays in its range");
         range.offset + skip
@@ -292,6 +422,13 @@ impl<S: Store> Memory for View<'_, S> {
             self.lent.set(Some(page));
         }
         allowed
+    }
+
+    fn check_again(&self, access: &Access) -> Result<(), Refusal> {
+        match self.check(access) {
+            Err(_) if self.regions.may_read_left(access) => Ok(()),
+            allowed => allowed,
+        }
     }
 
     fn read(&self, addr: VirtAddr, len: u32, out: &mut Vec<u8>) {

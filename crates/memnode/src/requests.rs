@@ -96,6 +96,9 @@ impl<S: Store, C: Compile> MemNode<S, C> {
                 Seen::Forgotten => return self.drop_frame(DropReason::Forgotten, out),
             }
         }
+        if self.regions.is_put_off(addr) {
+            return self.drop_frame(DropReason::Moving, out);
+        }
         self.stats.region_writes = self.stats.region_writes.wrapping_add(1);
         let mut view = View::new(&self.regions, &mut self.store);
         let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
@@ -110,7 +113,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         Message { header: header.answer(status), body }.emit(&mut self.buffer);
         if !foreign {
             // A refusal too: a copy of it that comes late, after a grant, must not write what the host believes refused.
-            self.dedup.remember(header.request, &self.buffer);
+            self.dedup.remember(header.request, addr.0, &self.buffer);
         }
         out.note(Note::Answered(body.kind(), status));
         self.peers.send_kept(origin, &self.buffer, out);
@@ -128,7 +131,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         let stores = request.program.stores();
         // As for region writes: one host must not answer or use up the ids of another.
         let foreign = stores && header.request.host() != header.origin;
-        if stores && !foreign && self.came_before(origin, header, request.code, out) {
+        if stores && !foreign && self.came_before(origin, header, request, out) {
             return;
         }
         self.stats.visits = self.stats.visits.wrapping_add(1);
@@ -153,10 +156,19 @@ impl<S: Store, C: Compile> MemNode<S, C> {
 
     /// True for a traversal that stores and was here before, in this visit or, as a copy, before a later one: what came of the last visit is
     /// sent again, to whom it was sent (PROTOCOL 7.36). One that was not is remembered as under way.
-    fn came_before(&mut self, origin: ud::Peer, header: &Header, code: &[u8], out: &mut Outbox) -> bool {
+    fn came_before(
+        &mut self,
+        origin: ud::Peer,
+        header: &Header,
+        request: &Traverse<'_>,
+        out: &mut Outbox,
+    ) -> bool {
+        let Traverse { cur_ptr, code, .. } = *request;
         match self.dedup.look_visit(header.request, header.hops) {
+            // It would be refused for now, and its copies, which go elsewhere from then on, would not be known there.
+            Seen::New if self.regions.is_put_off(cur_ptr) => self.drop_frame(DropReason::Moving, out),
             Seen::New => {
-                self.dedup.begin(header.request, header.hops);
+                self.dedup.begin(header.request, header.hops, cur_ptr.0);
                 return false;
             }
             Seen::Answered(kept) => {
@@ -311,7 +323,7 @@ const fn status_of(refusal: Refusal) -> Status {
         Refusal::NoPermission | Refusal::WrongKey(_) => Status::NoPermission,
         Refusal::OutOfBounds => Status::OutOfBounds,
         Refusal::Misaligned => Status::Misaligned,
-        Refusal::Lent(_) => Status::Lent,
+        Refusal::Lent(_) | Refusal::Moving => Status::Lent,
         Refusal::Lost => Status::Lost,
         Refusal::Coherent => Status::Coherent,
     }

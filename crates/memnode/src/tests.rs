@@ -3,6 +3,7 @@
 mod compiling;
 mod hostile;
 mod interleaving;
+mod moves;
 mod pages;
 mod requests;
 mod stores;
@@ -94,9 +95,9 @@ impl Bench {
         self.collect();
     }
 
-    /// Wakes the node as long as it wants to be, and collects what comes of that and of the frames before.
+    /// Wakes the node as long as it wants to be now, and collects what comes of that and of the frames before.
     fn collect(&mut self) {
-        while self.node.next_wake().is_some() {
+        while self.node.next_wake().is_some_and(|at| at <= Instant::ZERO) {
             self.node.handle(Instant::ZERO, Event::Wake, &mut self.out);
             self.node.check();
         }

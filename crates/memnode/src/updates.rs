@@ -1,20 +1,27 @@
 //! The control plane's updates: how a node learns what is here, who may use it, and who is there.
 
+use crate::moves::End;
 use crate::node::{MemNode, Outbox};
 use crate::note::{DropReason, Note};
 use crate::programs::Compile;
 use crate::store::Store;
-use farmem_machine::Port;
+use farmem_machine::{Instant, Port};
 use farmem_transport::{PeerChange, rc, ud};
 use farmem_wire::message::{Update, Updates};
 use farmem_wire::{Body, Domain, Header, Message, Qpn, Status};
 
 impl<S: Store, C: Compile> MemNode<S, C> {
     /// Applies a batch in its turn and answers it (PROTOCOL 7.5).
-    pub(crate) fn on_updates(&mut self, header: &Header, updates: &Updates<'_>, out: &mut Outbox) {
+    pub(crate) fn on_updates(
+        &mut self,
+        now: Instant,
+        header: &Header,
+        updates: &Updates<'_>,
+        out: &mut Outbox,
+    ) {
         let (status, refused) = match self.inbox.turn(updates.seq) {
             ud::Turn::Apply => {
-                let (status, refused) = self.apply_all(updates, out);
+                let (status, refused) = self.apply_all(now, updates, out);
                 self.inbox.applied(updates.seq, status, refused);
                 out.note(if status == Status::Ok { Note::Updated } else { Note::UpdateRefused(status) });
                 (status, refused)
@@ -33,9 +40,9 @@ impl<S: Store, C: Compile> MemNode<S, C> {
     }
 
     /// Applies the updates in order up to the first that is refused; answers why and which.
-    fn apply_all(&mut self, updates: &Updates<'_>, out: &mut Outbox) -> (Status, u16) {
+    fn apply_all(&mut self, now: Instant, updates: &Updates<'_>, out: &mut Outbox) -> (Status, u16) {
         for (index, update) in (0..).zip(updates.iter()) {
-            if let Err(status) = self.apply(&update, out) {
+            if let Err(status) = self.apply(now, &update, out) {
                 return (status, index);
             }
             self.stats.updates = self.stats.updates.wrapping_add(1);
@@ -43,7 +50,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         (Status::Ok, 0)
     }
 
-    fn apply(&mut self, update: &Update, out: &mut Outbox) -> Result<(), Status> {
+    fn apply(&mut self, now: Instant, update: &Update, out: &mut Outbox) -> Result<(), Status> {
         match *update {
             Update::Peer { port, gid, qpn, qkey } => {
                 let port = Port(port);
@@ -71,9 +78,30 @@ impl<S: Store, C: Compile> MemNode<S, C> {
                 self.queue_pairs.remove(&qpn);
             }
             Update::AcceptLost { base, len } => self.accept_lost(base, len),
+            Update::Arrive { base, size_log2, offset, number, port, gid, qpn, qkey } => {
+                let peer = ud::Peer { port: Port(port), endpoint: ud::Endpoint { qpn, qkey } };
+                self.arrive(number, (base, 1 << size_log2, offset), End { peer, gid }, out)?;
+            }
+            Update::Leave { base, size_log2, number, port, gid, qpn, qkey } => {
+                let peer = ud::Peer { port: Port(port), endpoint: ud::Endpoint { qpn, qkey } };
+                self.leave(now, number, (base, 1 << size_log2), End { peer, gid }, out)?;
+            }
+            Update::Place { base, size_log2, offset } => {
+                self.regions.place(base, 1 << size_log2, offset)?;
+                self.end_moves(base, 1 << size_log2, out);
+            }
+            Update::Away { base, size_log2 } => {
+                self.regions.away(base, 1 << size_log2)?;
+                self.end_moves(base, 1 << size_log2, out);
+            }
+            Update::Unplace { base, size_log2 } => {
+                self.regions.unplace(base, 1 << size_log2)?;
+                self.end_moves(base, 1 << size_log2, out);
+            }
             Update::Directory { .. }
             | Update::Live { .. }
             | Update::Fence { .. }
+            | Update::Vacate { .. }
             | Update::Translate { .. }
             | Update::Untranslate { .. }
             | Update::Session { .. }

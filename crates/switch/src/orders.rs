@@ -44,6 +44,12 @@ impl Switch {
         let directory = &mut self.directory;
         match *update {
             Update::Directory { newest } => self.open_directory(newest),
+            Update::Vacate { base, size_log2 } => {
+                let last = Page::of(VirtAddr(base.0 + ((1 << size_log2) - 1)));
+                for region in self.regions(Page::of(base), last) {
+                    self.reset(region.base(), out);
+                }
+            }
             Update::Live { host, .. } => {
                 directory.live = directory.live.with(host);
                 directory.heard = directory.heard.with(host);

@@ -112,6 +112,10 @@ impl Switch {
             Access::Modified => Perm::ReadWrite,
         };
         self.check_page(session.domain, get.page, perm)?;
+        // About to be on another node: that passes too.
+        if self.tables.translation.is_vacated(get.page.addr()) {
+            return Err(Status::Busy);
+        }
         // Closed after a restart, until nobody has anything from before: that passes.
         let slots = self.directory.slots.as_mut().ok_or(Status::Busy)?;
         if slots.lookup(get.page).is_some() {

@@ -91,7 +91,13 @@ impl Tables {
             }
             // The directory's, which the switch keeps beside its tables.
             Update::Directory { .. } | Update::Live { .. } | Update::Fence { .. } => {}
+            Update::Vacate { base, size_log2 } => self.translation.vacate(base, size_log2)?,
             Update::AcceptLost { .. }
+            | Update::Arrive { .. }
+            | Update::Leave { .. }
+            | Update::Place { .. }
+            | Update::Away { .. }
+            | Update::Unplace { .. }
             | Update::Range { .. }
             | Update::RangeGone { .. }
             | Update::Clear { .. }

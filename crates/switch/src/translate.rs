@@ -1,7 +1,8 @@
 //! Translation: which memory node owns an address, by longest prefix (MIND 4.1, PULSE 5).
 //!
 //! [`Translation`] holds one prefix per memory node plus *outliers*: longer prefixes for what was migrated or lies at a fixed
-//! address. It does not know vmas or permissions; those are [`crate::Protection`]'s.
+//! address. It does not know vmas or permissions; those are [`crate::Protection`]'s. An entry may be *vacated*: what it holds is about to
+//! move to another node.
 
 use crate::{TableError, Usage};
 use alloc::collections::BTreeMap;
@@ -15,7 +16,7 @@ const SIZES: usize = SIZE_LOG2_MAX as usize + 1;
 /// The longest-prefix-match table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Translation {
-    entries: BTreeMap<Prefix, NodeId>,
+    entries: BTreeMap<Prefix, Entry>,
     /// How many entries have each size.
     per_size: [usize; SIZES],
     /// Bit `n` is set when some entry covers `2^n` bytes: the prefix lengths a lookup has to try.
@@ -29,6 +30,14 @@ struct Prefix {
     base: u64,
 }
 
+/// Where a prefix is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Entry {
+    node: NodeId,
+    /// It is about to be elsewhere.
+    vacated: bool,
+}
+
 impl Translation {
     /// An empty table for at most `budget` entries.
     #[must_use]
@@ -39,18 +48,28 @@ impl Translation {
     /// The node that owns `addr`: the one with the longest prefix that holds it. Tries each prefix length in use once.
     #[must_use]
     pub fn lookup(&self, addr: VirtAddr) -> Option<NodeId> {
+        self.entry(addr).map(|entry| entry.node)
+    }
+
+    /// True when `addr` is about to be on another node.
+    #[must_use]
+    pub fn is_vacated(&self, addr: VirtAddr) -> bool {
+        self.entry(addr).is_some_and(|entry| entry.vacated)
+    }
+
+    fn entry(&self, addr: VirtAddr) -> Option<Entry> {
         let mut sizes = self.sizes;
         while let Some(size_log2) = smallest(sizes) {
             let prefix = Prefix { size_log2, base: addr.0 >> size_log2 << size_log2 };
-            if let Some(&node) = self.entries.get(&prefix) {
-                return Some(node);
+            if let Some(&entry) = self.entries.get(&prefix) {
+                return Some(entry);
             }
             sizes &= sizes - 1;
         }
         None
     }
 
-    /// Puts `2^size_log2` bytes from `base` on `node`; replaces what this same prefix said before.
+    /// Puts `2^size_log2` bytes from `base` on `node`, not vacated; replaces what this same prefix said before.
     ///
     /// # Errors
     /// [`TableError::Malformed`] for a base that is not a multiple of the size, [`TableError::Full`] over budget.
@@ -59,10 +78,20 @@ impl Translation {
         if !self.entries.contains_key(&prefix) && self.entries.len() >= self.budget {
             return Err(TableError::Full);
         }
-        if self.entries.insert(prefix, node).is_none() {
+        if self.entries.insert(prefix, Entry { node, vacated: false }).is_none() {
             self.per_size[usize::from(size_log2)] += 1;
             self.sizes |= 1 << size_log2;
         }
+        Ok(())
+    }
+
+    /// Marks a prefix that is there as vacated.
+    ///
+    /// # Errors
+    /// [`TableError::Malformed`] when it is not there.
+    pub fn vacate(&mut self, base: VirtAddr, size_log2: u8) -> Result<(), TableError> {
+        let entry = self.entries.get_mut(&Prefix::new(base, size_log2)?);
+        entry.ok_or(TableError::Malformed)?.vacated = true;
         Ok(())
     }
 
@@ -84,7 +113,7 @@ impl Translation {
 
     /// Every entry as (first address, log2 of its bytes, node): shortest first, then by address.
     pub fn iter(&self) -> impl Iterator<Item = (VirtAddr, u8, NodeId)> {
-        self.entries.iter().map(|(prefix, &node)| (VirtAddr(prefix.base), prefix.size_log2, node))
+        self.entries.iter().map(|(prefix, entry)| (VirtAddr(prefix.base), prefix.size_log2, entry.node))
     }
 
     /// How full the table is.

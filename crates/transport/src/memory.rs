@@ -30,6 +30,8 @@ pub enum Refusal {
     Misaligned,
     /// A host may have later bytes of this page: it will not do now, and soon may (PROTOCOL 12.28).
     Lent(Page),
+    /// It is about to be at another node, or about to be here: it will not do now, and soon will there (PROTOCOL 7.38).
+    Moving,
     /// The latest bytes died with a host (PROTOCOL 12.31).
     Lost,
     /// Hosts cache it: nothing else may write it (PROTOCOL 12.46).
@@ -47,6 +49,14 @@ pub trait Memory {
     /// # Errors
     /// [`Refusal`] with the reason.
     fn check(&self, access: &Access) -> Result<(), Refusal>;
+
+    /// The same for a READ that was executed before and is asked for again (PROTOCOL 4.21): what left this memory since may still be read.
+    ///
+    /// # Errors
+    /// [`Refusal`] with the reason.
+    fn check_again(&self, access: &Access) -> Result<(), Refusal> {
+        self.check(access)
+    }
 
     /// Appends `len` bytes from `addr` to `out`.
     ///

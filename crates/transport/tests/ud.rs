@@ -203,14 +203,14 @@ fn the_requester_equals_its_model() {
 fn a_repeated_write_gets_its_answer_again() {
     let mut dedup = Dedup::new(4, 3);
     assert_eq!(dedup.look(id(5)), Seen::New);
-    dedup.remember(id(5), b"five");
-    dedup.remember(id(7), b"seven");
+    dedup.remember(id(5), 0, b"five");
+    dedup.remember(id(7), 0, b"seven");
     assert_eq!(dedup.look(id(5)), Seen::Answered(b"five"));
     assert_eq!(dedup.look(id(6)), Seen::New, "overtaken, not lost");
-    dedup.remember(id(6), b"six");
+    dedup.remember(id(6), 0, b"six");
     assert_eq!(dedup.look(id(6)), Seen::Answered(b"six"));
     assert_eq!(dedup.look(id(7)), Seen::Answered(b"seven"));
-    let executed_twice = std::panic::catch_unwind(move || dedup.remember(id(6), b"again"));
+    let executed_twice = std::panic::catch_unwind(move || dedup.remember(id(6), 0, b"again"));
     assert!(executed_twice.is_err(), "a broken invariant of ours");
 }
 
@@ -220,13 +220,13 @@ fn a_repeated_write_gets_its_answer_again() {
 fn what_is_forgotten_is_not_executed() {
     let mut dedup = Dedup::new(4, 3);
     for counter in [10, 20, 30, 40] {
-        dedup.remember(id(counter), b"a");
+        dedup.remember(id(counter), 0, b"a");
     }
     assert_eq!(dedup.look(id(10)), Seen::Forgotten);
     assert_eq!(dedup.look(id(9)), Seen::Forgotten);
     assert_eq!(dedup.look(id(11)), Seen::New);
     // A straggler below all that are remembered is executed, answered, and forgotten at once.
-    dedup.remember(id(15), b"b");
+    dedup.remember(id(15), 0, b"b");
     assert_eq!(dedup.look(id(15)), Seen::Forgotten);
     assert_eq!([20, 30, 40].map(|c| dedup.look(id(c))), [Seen::Answered(b"a"); 3]);
 }
@@ -237,9 +237,9 @@ fn what_is_forgotten_is_not_executed() {
 fn a_restarted_host_starts_afresh() {
     let request = |generation, counter| RequestId::new(HostId(3), generation, counter);
     let mut dedup = Dedup::new(4, 3);
-    dedup.remember(request(0xffff, 1000), b"old");
+    dedup.remember(request(0xffff, 1000), 0, b"old");
     assert_eq!(dedup.look(request(0, 1)), Seen::New);
-    dedup.remember(request(0, 1), b"new");
+    dedup.remember(request(0, 1), 0, b"new");
     assert_eq!(dedup.look(request(0, 1)), Seen::Answered(b"new"));
     assert_eq!(dedup.look(request(0xffff, 1000)), Seen::Forgotten);
     assert_eq!(dedup.look(request(0xffff, 1001)), Seen::Forgotten);
@@ -251,10 +251,10 @@ fn a_restarted_host_starts_afresh() {
 fn the_host_silent_longest_is_forgotten() {
     let of = |host, counter| RequestId::new(HostId(host), 1, counter);
     let mut dedup = Dedup::new(2, 3);
-    dedup.remember(of(1, 1), b"1");
-    dedup.remember(of(2, 1), b"2");
-    dedup.remember(of(1, 2), b"1");
-    dedup.remember(of(3, 1), b"3");
+    dedup.remember(of(1, 1), 0, b"1");
+    dedup.remember(of(2, 1), 0, b"2");
+    dedup.remember(of(1, 2), 0, b"1");
+    dedup.remember(of(3, 1), 0, b"3");
     assert_eq!(dedup.look(of(1, 1)), Seen::Answered(b"1"));
     assert_eq!(dedup.look(of(3, 1)), Seen::Answered(b"3"));
     assert_eq!(dedup.look(of(2, 1)), Seen::New);
@@ -265,12 +265,12 @@ fn the_host_silent_longest_is_forgotten() {
 #[test]
 fn visits_of_a_request_are_remembered_by_the_last() {
     let mut dedup = Dedup::new(4, 3);
-    dedup.begin(id(5), 9);
+    dedup.begin(id(5), 9, 0);
     assert_eq!([9, 10].map(|hops| dedup.look_visit(id(5), hops)), [Seen::UnderWay; 2]);
     assert_eq!(dedup.look_visit(id(5), 8), Seen::New);
     dedup.finish(id(5), 9, b"went on");
     assert_eq!([9, 10].map(|hops| dedup.look_visit(id(5), hops)), [Seen::Answered(b"went on"); 2]);
-    dedup.begin(id(5), 7);
+    dedup.begin(id(5), 7, 0);
     assert_eq!([7, 8, 9].map(|hops| dedup.look_visit(id(5), hops)), [Seen::UnderWay; 3]);
     dedup.finish(id(5), 9, b"late");
     assert_eq!(dedup.look_visit(id(5), 7), Seen::UnderWay, "that was another visit");
@@ -278,7 +278,7 @@ fn visits_of_a_request_are_remembered_by_the_last() {
     dedup.finish(id(5), 7, b"again");
     assert_eq!([7, 9].map(|hops| dedup.look_visit(id(5), hops)), [Seen::Answered(b"ended"); 2]);
     assert_eq!(dedup.look_visit(id(5), 6), Seen::New);
-    let executed_twice = std::panic::catch_unwind(move || dedup.begin(id(5), 7));
+    let executed_twice = std::panic::catch_unwind(move || dedup.begin(id(5), 7, 0));
     assert!(executed_twice.is_err(), "a broken invariant of ours");
 }
 
@@ -288,7 +288,7 @@ fn visits_of_a_request_are_remembered_by_the_last() {
 fn a_visit_may_be_forgotten_while_it_is_under_way() {
     let mut dedup = Dedup::new(4, 3);
     for counter in [10, 20, 30, 40] {
-        dedup.begin(id(counter), 9);
+        dedup.begin(id(counter), 9, 0);
     }
     assert_eq!(dedup.look_visit(id(10), 9), Seen::Forgotten);
     assert_eq!(dedup.look_visit(id(10), 3), Seen::Forgotten, "so is a later visit");
@@ -317,7 +317,7 @@ fn dedup_executes_nothing_twice() {
                 Seen::New => {
                     assert_eq!(executed, None, "seed {seed}: {request:?} twice");
                     let answer = rng.next_u64().to_le_bytes()[..rng.below(8) as usize].to_vec();
-                    dedup.remember(request, &answer);
+                    dedup.remember(request, 0, &answer);
                     model.insert(request, answer);
                     counts[0] += 1;
                 }

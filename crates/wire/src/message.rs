@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 
 mod coherence;
 mod directory_message;
+mod move_message;
 mod page;
 mod page_message;
 mod traverse;
@@ -18,7 +19,10 @@ mod update;
 pub use coherence::{
     Data, Done, Get, Grant, Part, Read, Recall, RecallAck, Refusal, WriteBack, WriteBackAck,
 };
-pub use directory_message::{DirectoryBody, DirectoryMessage, Listing, ROWS_MAX, Row, RowKind, Rows, Sweep};
+pub use directory_message::{
+    DirectoryBody, DirectoryMessage, Listing, ROWS_MAX, Row, RowKind, Rows, Sweep, UNKNOWN_MOVE,
+};
+pub use move_message::{MoveBody, MoveMessage, PageState};
 pub use page::{
     Access, CACHING_HOSTS_MAX, FetchId, HostSet, PAGE_LEN, PAGE_SHIFT, Page, REGION_ORDER_MAX, Region, Seq,
 };

@@ -226,7 +226,14 @@ impl Model {
                 self.pairs.remove(&qpn);
             }
             Update::AcceptLost { .. } => {}
-            Update::Directory { .. }
+            // None is made here: nothing moves.
+            Update::Arrive { .. }
+            | Update::Leave { .. }
+            | Update::Place { .. }
+            | Update::Away { .. }
+            | Update::Unplace { .. }
+            | Update::Vacate { .. }
+            | Update::Directory { .. }
             | Update::Live { .. }
             | Update::Fence { .. }
             | Update::Translate { .. }

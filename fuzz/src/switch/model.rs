@@ -240,8 +240,13 @@ impl Model {
                 self.grants.retain(|g| g.domain != domain || g.base < base.0 || g.end > end);
                 self.grants.push(Grant { domain, base: base.0, end, perm });
             }
-            Update::Directory { .. } | Update::Live { .. } | Update::Fence { .. } => {}
+            Update::Directory { .. } | Update::Live { .. } | Update::Fence { .. } | Update::Vacate { .. } => {}
             Update::AcceptLost { .. }
+            | Update::Arrive { .. }
+            | Update::Leave { .. }
+            | Update::Place { .. }
+            | Update::Away { .. }
+            | Update::Unplace { .. }
             | Update::Range { .. }
             | Update::RangeGone { .. }
             | Update::Clear { .. }

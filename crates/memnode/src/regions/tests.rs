@@ -14,7 +14,7 @@ fn addr(a: u64) -> VirtAddr {
 
 /// A store of 0x4000 bytes with 0x1000..0x3000 of the address space at its front.
 fn one_range() -> Regions {
-    let mut regions = Regions::new(0x4000, 4, 8);
+    let mut regions = Regions::new(0x4000, 4, 8, 8);
     assert_eq!(regions.add_range(addr(0x1000), 0x2000, 0), Ok(()));
     regions
 }
@@ -73,7 +73,7 @@ fn a_freed_vma_is_not_mapped_and_its_neighbours_are() {
 /// An address near 2^64 with a length that wraps round to small addresses must not look like an access to those.
 #[test]
 fn an_access_past_the_end_of_the_address_space_is_out_of_bounds() {
-    let mut regions = Regions::new(0x1000, 4, 8);
+    let mut regions = Regions::new(0x1000, 4, 8, 8);
     let base = addr((u64::MAX - 0xfff) & !7);
     let len = u64::MAX - base.0;
     regions.add_range(base, len, 0).unwrap();
@@ -87,7 +87,7 @@ fn an_access_past_the_end_of_the_address_space_is_out_of_bounds() {
 /// Two ranges whose addresses touch lie apart in the store, so an access over the seam is refused even when both are granted.
 #[test]
 fn an_access_over_the_seam_of_two_ranges_is_out_of_bounds() {
-    let mut regions = Regions::new(0x4000, 4, 8);
+    let mut regions = Regions::new(0x4000, 4, 8, 8);
     regions.add_range(addr(0x1000), 0x1000, 0x3000).unwrap();
     regions.add_range(addr(0x2000), 0x1000, 0x1000).unwrap();
     regions.protect(ALICE, addr(0x1000), 0x2000, Perm::ReadWrite).unwrap();
@@ -161,7 +161,7 @@ fn a_range_goes_as_it_came() {
 /// Both tables have a size; the update that would exceed it is refused and changes nothing.
 #[test]
 fn full_tables_refuse_by_name() {
-    let mut regions = Regions::new(0x1_0000, 2, 3);
+    let mut regions = Regions::new(0x1_0000, 2, 3, 8);
     regions.add_range(addr(0x1000), 0x1000, 0).unwrap();
     regions.add_range(addr(0x3000), 0x1000, 0x1000).unwrap();
     assert_eq!(regions.add_range(addr(0x5000), 0x1000, 0x2000), Err(Status::TableFull));
@@ -202,7 +202,7 @@ fn domain_zero_is_granted_nothing() {
 /// Clearing goes over the seam of two ranges to the right bytes, and does nothing at all when one byte is not here.
 #[test]
 fn clear_is_all_or_nothing() {
-    let mut regions = Regions::new(0x400, 4, 8);
+    let mut regions = Regions::new(0x400, 4, 8, 8);
     regions.add_range(addr(0x1000), 0x100, 0x300).unwrap();
     regions.add_range(addr(0x1100), 0x100, 0x100).unwrap();
     let mut store = VecStore::new(0x400);
@@ -314,7 +314,7 @@ proptest! {
     /// Whatever the updates, the tables allow what the model allows, and every byte is the model's.
     #[test]
     fn the_tables_behave_like_a_table_of_bytes(ops in ops()) {
-        let mut regions = Regions::new(STORE, 8, 16);
+        let mut regions = Regions::new(STORE, 8, 16, 8);
         let mut store = VecStore::new(usize::try_from(STORE).unwrap());
         let mut model = Model::default();
         for op in ops {

@@ -39,7 +39,7 @@ impl Bed {
     /// `next` says for each node which one its pointer leads to.
     fn new(next: impl Fn(u64) -> u64) -> Self {
         let len = NODES * NODE_LEN;
-        let mut regions = Regions::new(len, 1, 1);
+        let mut regions = Regions::new(len, 1, 1, 0);
         regions.add_range(VirtAddr(BASE), len, 0).unwrap();
         regions.protect(DOMAIN, VirtAddr(BASE), len, Perm::Read).unwrap();
         let mut store = VecStore::new(usize::try_from(len).unwrap());

@@ -6,7 +6,7 @@ use farmem_transport::rc::{self, Completion, Failure, Requester, RequesterConfig
 use farmem_transport::{Refusal, ud::Endpoint};
 
 /// A host's end of a connection to the bench's node.
-struct Client {
+pub(super) struct Client {
     requester: Requester,
     port: Port,
     out: Outbox<(), rc::Note>,
@@ -14,7 +14,7 @@ struct Client {
 
 impl Client {
     /// The other end of [`queue_pair`].
-    fn new(qpn: u32, first_psn: u32, rkey: Rkey) -> Self {
+    pub(super) fn new(qpn: u32, first_psn: u32, rkey: Rkey) -> Self {
         let config = RequesterConfig {
             qpn: Qpn::new(0x900),
             peer_qpn: Qpn::new(qpn),
@@ -58,12 +58,12 @@ impl Client {
         self.requester.pop_completion().expect("the request ended")
     }
 
-    fn read(&mut self, bench: &mut Bench, at: u64, len: usize) -> Result<Vec<u8>, Failure> {
+    pub(super) fn read(&mut self, bench: &mut Bench, at: u64, len: usize) -> Result<Vec<u8>, Failure> {
         let done = self.finish(bench, Work::Read { addr: addr(at), buf: vec![0xee; len] });
         done.result.map(|_| done.buf)
     }
 
-    fn write(&mut self, bench: &mut Bench, at: u64, data: &[u8]) -> Result<u64, Failure> {
+    pub(super) fn write(&mut self, bench: &mut Bench, at: u64, data: &[u8]) -> Result<u64, Failure> {
         self.finish(bench, Work::Write { addr: addr(at), buf: data.to_vec() }).result
     }
 }

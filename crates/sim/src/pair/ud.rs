@@ -244,7 +244,7 @@ impl World {
                     }
                     self.memory[offset(addr)..][..data.len()].copy_from_slice(data);
                     answer = reply(&message.header, Body::RegionWrite { addr, len, data: &[] });
-                    self.dedup.remember(request, &answer);
+                    self.dedup.remember(request, 0, &answer);
                     self.note("Executed");
                 }
                 Seen::Answered(frame) => {

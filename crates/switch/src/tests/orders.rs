@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::directory::{Outcome, Phase, Trigger};
+use farmem_wire::Status;
 use farmem_wire::message::{
     Access, DirectoryBody, DirectoryMessage, Done, FetchId, Get, Listing, Page, PageBody, PageMessage,
     RecallAck, Region, Row, RowKind, Rows, Seq,
@@ -138,7 +139,7 @@ fn a_fenced_host_is_not_waited_for() {
     assert_eq!(out, [Out::Note(Note::Dropped(crate::Reason::NoLease))]);
     assert_eq!(said(&scene.acknowledge(2, region(BASE_1), 12), Port::CONTROL).len(), 1);
     let out = scene.get(1, BASE_2, Access::Shared);
-    assert_eq!(out.last(), Some(&Out::Note(Note::PageRefused(farmem_wire::Status::Unsupported))));
+    assert_eq!(out.last(), Some(&Out::Note(Note::PageRefused(Status::Unsupported))));
 }
 
 /// A host that joined again is not heard under its old lease, and not forgotten either: its earlier life may still read.
@@ -174,7 +175,7 @@ fn a_full_directory_says_so_once() {
     let mut scene = open(1);
     scene.get(1, BASE_1, Access::Shared);
     let full = DirectoryMessage { token: RequestId(0), body: DirectoryBody::Full(page(BASE_2)) };
-    let busy = Some(&Out::Note(Note::PageRefused(farmem_wire::Status::Busy))).cloned();
+    let busy = Some(&Out::Note(Note::PageRefused(Status::Busy))).cloned();
     let out = scene.get(1, BASE_2, Access::Shared);
     assert_eq!((said(&out, Port::CONTROL), out.last().cloned()), (Vec::from([full]), busy.clone()));
     let out = scene.get(1, BASE_2, Access::Shared);
@@ -272,4 +273,31 @@ fn not_everybody_orders() {
     assert_eq!(scene.phase(BASE_1), Some(Phase::Shared));
     let answered = told(DirectoryBody::Unknown(page(BASE_1)));
     assert_eq!(scene.silent(Port::CONTROL, &answered), Note::Dropped(crate::Reason::Message));
+}
+
+/// Pages that are about to be on another node are taken back from everybody, and nobody gets one until they are there; pages beside them go
+/// on. What is vacated must be in the table (PROTOCOL 6.24).
+#[test]
+fn what_is_vacated_is_handed_out_again_where_it_came_to() {
+    let mut scene = open(8);
+    let base = VirtAddr(BASE_1 + 4 * PAGE);
+    let (vacate, size_log2) = (Update::Vacate { base, size_log2: 14 }, 14);
+    let out = scene.update(&[vacate]);
+    assert_eq!(out.last(), Some(&Out::Note(Note::UpdateRefused { seq: 3, status: Status::Malformed })));
+    scene.get(1, base.0, Access::Shared);
+    let out = scene.update(&[Update::Translate { base, size_log2, node: NodeId(1) }, vacate]);
+    assert_eq!(recalled(&out), [(Port::host(1), Seq(11)), (Port::host(2), Seq(11))]);
+    scene.acknowledge(1, region(base.0), 11);
+    scene.acknowledge(2, region(base.0), 11);
+    scene.order(DirectoryBody::End(region(base.0), Seq(11)));
+    for _ in 0..2 {
+        let refused = scene.get(2, base.0 + PAGE, Access::Modified);
+        assert_eq!(refused.last(), Some(&Out::Note(Note::PageRefused(Status::Busy))));
+    }
+    assert_eq!(scene.phase(base.0), None);
+    scene.get(2, BASE_1, Access::Modified);
+    assert_eq!(scene.phase(BASE_1), Some(Phase::Settling));
+    scene.update(&[Update::Translate { base, size_log2, node: NodeId(2) }]);
+    let out = scene.get(2, base.0 + PAGE, Access::Modified);
+    assert!(out.iter().any(|out| matches!(out, Out::Send(port, _) if *port == Port::node(2))), "{out:?}");
 }

@@ -135,7 +135,7 @@ impl Responder {
         match self.execute(packet, memory, out) {
             Ok(()) => self.not_ready = 0,
             Err(Fault::Invalid) => self.refuse(Nak::InvalidRequest, Note::InvalidRequest, out),
-            Err(Fault::Refused(Refusal::Lent(_))) => self.not_ready(self.expected, out),
+            Err(Fault::Refused(Refusal::Lent(_) | Refusal::Moving)) => self.not_ready(self.expected, out),
             Err(Fault::Refused(refusal)) => self.refuse(nak_of(refusal), Note::Refused(refusal), out),
         }
     }
@@ -172,13 +172,14 @@ impl Responder {
                 if !self.saved.has_read(psn, &reth, &self.config) {
                     return out.note(Note::DuplicateForgotten.into());
                 }
-                let allowed = self.may(memory, &reth, Perm::Read);
-                if let Err(Refusal::Lent(_)) = allowed {
+                let allowed = self.may_again(memory, &reth);
+                if let Err(Refusal::Lent(_) | Refusal::Moving) = allowed {
                     return self.not_ready(psn, out);
                 }
                 if let Err(refusal) = allowed {
+                    // Not the NAK that says that nothing from here on was executed: all of it may have been (PROTOCOL 4.27).
                     out.note(Note::Refused(refusal).into());
-                    return self.acknowledge(Syndrome::Nak(nak_of(refusal)), psn, out);
+                    return self.acknowledge(Syndrome::Nak(Nak::RemoteOperational), psn, out);
                 }
                 out.note(Note::DuplicateRead.into());
                 self.respond_read(psn, &reth, memory, out);
@@ -350,6 +351,19 @@ impl Responder {
         }
         memory.check(&Access { domain: self.config.domain, addr: reth.va, len: reth.dma_len, perm })
     }
+
+    /// The same for a READ that was executed before.
+    fn may_again<M: Memory>(&self, memory: &M, reth: &Reth) -> Result<(), Refusal> {
+        if reth.dma_len == 0 {
+            return Ok(());
+        }
+        if reth.rkey != self.config.rkey {
+            return Err(Refusal::WrongKey(reth.rkey));
+        }
+        let access =
+            Access { domain: self.config.domain, addr: reth.va, len: reth.dma_len, perm: Perm::Read };
+        memory.check_again(&access)
+    }
 }
 
 /// Answers.
@@ -456,6 +470,7 @@ fn nak_of(refusal: Refusal) -> Nak {
         | Refusal::NoPermission
         | Refusal::OutOfBounds
         | Refusal::Lent(_)
+        | Refusal::Moving
         | Refusal::Lost
         | Refusal::Coherent
         | Refusal::WrongKey(_) => Nak::RemoteAccess,

@@ -38,6 +38,8 @@ struct Answer {
     hops: u8,
     /// That visit is not over.
     under_way: bool,
+    /// Where in memory that visit began, for those who look for what began in a part of it.
+    place: u64,
     bytes: Vec<u8>,
 }
 
@@ -87,20 +89,20 @@ impl Dedup {
         }
     }
 
-    /// Remembers that `request` was executed and answered by the frame `answer`.
+    /// Remembers that `request`, which began at `place`, was executed and answered by the frame `answer`.
     ///
     /// # Panics
     /// When [`Dedup::look`] does not call it [`Seen::New`]: it would have been executed twice.
-    pub fn remember(&mut self, request: RequestId, answer: &[u8]) {
-        self.begin(request, 0);
+    pub fn remember(&mut self, request: RequestId, place: u64, answer: &[u8]) {
+        self.begin(request, 0, place);
         self.finish(request, 0, answer);
     }
 
-    /// Remembers that the visit of `request` with so many hops left is under way.
+    /// Remembers that the visit of `request` with so many hops left is under way, and began at `place`.
     ///
     /// # Panics
     /// When [`Dedup::look_visit`] does not call it [`Seen::New`]: it would be executed twice.
-    pub fn begin(&mut self, request: RequestId, hops: u8) {
+    pub fn begin(&mut self, request: RequestId, hops: u8, place: u64) {
         assert_eq!(self.look_visit(request, hops), Seen::New, "a request that writes is executed once");
         self.remembered += 1;
         let id = request.host();
@@ -114,7 +116,7 @@ impl Dedup {
             *host = Host::new(generation);
         }
         host.heard = self.remembered;
-        host.insert(counter_of(request), hops, self.depth);
+        host.insert(counter_of(request), hops, place, self.depth);
     }
 
     /// Remembers what came of a visit that was begun. One that others have overtaken meanwhile, so that it would not be remembered any
@@ -129,6 +131,52 @@ impl Dedup {
         if entry.hops == hops && entry.under_way {
             entry.under_way = false;
             entry.bytes.extend_from_slice(answer);
+        }
+    }
+
+    /// The last visits that began at a place from `first` to `last`, each with its hops.
+    pub fn begun_in(&self, first: u64, last: u64) -> impl Iterator<Item = (RequestId, u8)> + '_ {
+        let place = first..=last;
+        self.hosts.iter().flat_map(move |(&host, row)| {
+            let place = place.clone();
+            let begun = row.answers.iter().filter(move |answer| place.contains(&answer.place));
+            begun.map(move |answer| (RequestId::new(host, row.generation, answer.counter), answer.hops))
+        })
+    }
+
+    /// Of each host from which something is forgotten, the last such request.
+    pub fn forgotten(&self) -> impl Iterator<Item = RequestId> + '_ {
+        let last = |(&host, row): (&HostId, &Host)| Some(RequestId::new(host, row.generation, row.floor?));
+        self.hosts.iter().filter_map(last)
+    }
+
+    /// Another server says that it executed this visit, and gave this answer. What is known of it here stays as it is.
+    pub fn learn(&mut self, request: RequestId, hops: u8, place: u64, answer: &[u8]) {
+        if self.look_visit(request, hops) == Seen::New {
+            self.begin(request, hops, place);
+            self.finish(request, hops, answer);
+        }
+    }
+
+    /// Another server says that it forgot what it executed of this host up to `request`.
+    pub fn learn_forgotten(&mut self, request: RequestId) {
+        let generation = generation_of(request);
+        let full = self.hosts.len() == self.hosts_max;
+        match self.hosts.get_mut(&request.host()) {
+            None if full => {}
+            None => {
+                let floor = Some(counter_of(request));
+                let host = Host { floor, heard: self.remembered, ..Host::new(generation) };
+                self.hosts.insert(request.host(), host);
+            }
+            Some(host) => match age(host.generation, request) {
+                Age::Earlier => {}
+                Age::Later => {
+                    let floor = Some(counter_of(request));
+                    *host = Host { floor, heard: host.heard, ..Host::new(generation) };
+                }
+                Age::Current(counter) => host.floor = host.floor.max(Some(counter)),
+            },
         }
     }
 }
@@ -156,11 +204,11 @@ impl Host {
 
     /// Takes in a visit that begins: in the place of the request's visit before, or making room by giving up the lowest counter, whose
     /// memory is used again.
-    fn insert(&mut self, counter: u32, hops: u8, depth: usize) {
+    fn insert(&mut self, counter: u32, hops: u8, place: u64, depth: usize) {
         if let Ok(at) = self.find(counter) {
             let entry = &mut self.answers[at];
             entry.bytes.clear();
-            (entry.hops, entry.under_way) = (hops, true);
+            (entry.hops, entry.under_way, entry.place) = (hops, true, place);
             return;
         }
         let mut bytes = Vec::new();
@@ -176,7 +224,7 @@ impl Host {
         }
         bytes.clear();
         if let Err(at) = self.find(counter) {
-            self.answers.insert(at, Answer { counter, hops, under_way: true, bytes });
+            self.answers.insert(at, Answer { counter, hops, under_way: true, place, bytes });
         }
     }
 }

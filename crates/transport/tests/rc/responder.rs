@@ -379,7 +379,7 @@ fn a_grant_taken_away_stops_at_once() {
     node.read(100, 0, 600);
     node.memory.perm = Perm::None;
     let sent = node.read(101, 256, 344);
-    assert_eq!(sent.lines(), ["Acknowledge 101 Nak(RemoteAccess) msn=1"]);
+    assert_eq!(sent.lines(), ["Acknowledge 101 Nak(RemoteOperational) msn=1"]);
     assert_eq!(sent.notes, [Note::Refused(Refusal::NoPermission)]);
 }
 

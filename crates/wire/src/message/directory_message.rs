@@ -7,6 +7,7 @@
 //!        |       Ended, Listing, Full       |  |      `--- Swept -----'
 //!                                 Clean     |  | Visit
 //!                                 node <----'  `---- node
+//!     control -- Moving --> node -- Moved --> control
 //! ```
 //!
 //! They are no table updates: each may be lost, come twice and late, and changes nothing when it does. Who asks asks again. The token says
@@ -49,7 +50,14 @@ pub enum DirectoryBody<'a> {
     Visit(Page),
     /// Switch to node: no host has, or will write back, the page from before this number.
     Clean(Page, Seq),
+    /// Control to node: how much of the move of this number is still to be pushed?
+    Moving(u64),
+    /// Node to control: so many pages and answers; [`UNKNOWN_MOVE`] when the node knows of no such move.
+    Moved(u64, u32),
 }
+
+/// What is left of a move that a node does not know.
+pub const UNKNOWN_MOVE: u32 = u32::MAX;
 
 /// What happens to the pages from the first to the last: those that were handed out to be written before `seq` to one of `fenced`, and did
 /// not come back, are lost; what was written before `seq` comes too late.
@@ -170,7 +178,7 @@ pub struct DirectoryMessage<'a> {
 /// Kinds begin here (PROTOCOL 3.4).
 const FIRST_KIND: u8 = 0x40;
 /// And end here.
-const LAST_KIND: u8 = 0x4c;
+const LAST_KIND: u8 = 0x4e;
 /// Where no page begins.
 const NO_PAGE: u64 = u64::MAX;
 
@@ -216,7 +224,9 @@ impl<'a> DirectoryMessage<'a> {
                 | DirectoryBody::Unknown(_)
                 | DirectoryBody::List(_)
                 | DirectoryBody::Full(_)
-                | DirectoryBody::Visit(_) => 8,
+                | DirectoryBody::Visit(_)
+                | DirectoryBody::Moving(_) => 8,
+                DirectoryBody::Moved(..) => 12,
                 DirectoryBody::Clean(..) => 16,
                 DirectoryBody::Collected(..) | DirectoryBody::End(..) | DirectoryBody::Ended(..) => 20,
                 DirectoryBody::Sweep(_) => 36,
@@ -248,6 +258,8 @@ impl<'a> DirectoryMessage<'a> {
                 DirectoryBody::Full(_) => 10,
                 DirectoryBody::Visit(_) => 11,
                 DirectoryBody::Clean(..) => 12,
+                DirectoryBody::Moving(_) => 13,
+                DirectoryBody::Moved(..) => 14,
             }
     }
 }
@@ -273,6 +285,8 @@ fn read<'a>(r: &mut Reader<'a>, kind: u8) -> Result<DirectoryBody<'a>, WireError
         0x4a => DirectoryBody::Full(page(r)?),
         0x4b => DirectoryBody::Visit(page(r)?),
         0x4c => DirectoryBody::Clean(page(r)?, Seq(r.u64()?)),
+        0x4d => DirectoryBody::Moving(r.u64()?),
+        0x4e => DirectoryBody::Moved(r.u64()?, r.u32()?),
         _ => return Err(WireError::Unknown { what: "message.kind", value: kind.into() }),
     })
 }
@@ -308,6 +322,11 @@ fn emit(body: &DirectoryBody<'_>, out: &mut Vec<u8>) {
             out.extend_from_slice(rows.0);
         }
         DirectoryBody::Resize(rows) => out.extend_from_slice(rows.0),
+        DirectoryBody::Moving(number) => out.put_u64(number),
+        DirectoryBody::Moved(number, left) => {
+            out.put_u64(number);
+            out.put_u32(left);
+        }
     }
 }
 
@@ -412,6 +431,8 @@ mod tests {
             page_of().prop_map(DirectoryBody::Full),
             page_of().prop_map(DirectoryBody::Visit),
             (page_of(), seq()).prop_map(|(page, seq)| DirectoryBody::Clean(page, seq)),
+            any::<u64>().prop_map(DirectoryBody::Moving),
+            any::<(u64, u32)>().prop_map(|(number, left)| DirectoryBody::Moved(number, left)),
         ]
     }
 
@@ -452,7 +473,7 @@ mod tests {
         }
 
         #[test]
-        fn hostile_bytes_are_read_or_refused(kind in 0x40..=0x4d_u8, rest in prop::collection::vec(any::<u8>(), 0..120)) {
+        fn hostile_bytes_are_read_or_refused(kind in 0x40..=0x4f_u8, rest in prop::collection::vec(any::<u8>(), 0..120)) {
             let mut bytes = vec![VERSION, kind];
             bytes.extend([0; 22]);
             bytes.extend(rest);

@@ -237,7 +237,7 @@ fn flags(r: &mut Reader<'_>, known: u8) -> Result<(Access, u8), WireError> {
 }
 
 /// The index in the high bits, the number of the last part in the low ones.
-fn part(r: &mut Reader<'_>) -> Result<Part, WireError> {
+pub(super) fn part(r: &mut Reader<'_>) -> Result<Part, WireError> {
     let bits = r.u8()?;
     let part = Part { index: bits >> 4, count: (bits & 15) + 1 };
     if part.index >= part.count || !part.count.is_power_of_two() {
@@ -333,7 +333,7 @@ const fn bit(set: bool, bit: u8) -> u8 {
     if set { bit } else { 0 }
 }
 
-fn part_bits(part: Part) -> u8 {
+pub(super) fn part_bits(part: Part) -> u8 {
     assert!(
         part.count.is_power_of_two() && part.count <= Part::COUNT_MAX,
         "a page has 1, 2, 4, 8 or 16 parts"

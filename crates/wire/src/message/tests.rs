@@ -28,7 +28,7 @@ fn emitted(message: &Message<'_>) -> Vec<u8> {
 }
 
 /// One update of each kind; the numbers are the tags.
-fn updates() -> [Update; 16] {
+fn updates() -> [Update; 22] {
     let (qpn, qkey, rkey, domain) = (Qpn::new(0x10), Qkey(0x1234), Rkey(0x5678), Domain(3));
     let (base, len) = (VirtAddr(0x1_0000), 0x1000);
     [
@@ -56,6 +56,29 @@ fn updates() -> [Update; 16] {
         Update::Live { host: HostId(63), generation: 2 },
         Update::Fence { host: HostId(0) },
         Update::AcceptLost { base, len },
+        Update::Arrive {
+            base,
+            size_log2: 16,
+            offset: 0x2000,
+            number: 7,
+            port: 0x1001,
+            gid: Gid::from_v4([127, 0, 0, 3]),
+            qpn,
+            qkey,
+        },
+        Update::Leave {
+            base,
+            size_log2: 16,
+            number: 7,
+            port: 0x1002,
+            gid: Gid::from_v4([127, 0, 0, 4]),
+            qpn,
+            qkey,
+        },
+        Update::Place { base, size_log2: 12, offset: 0x2000 },
+        Update::Away { base, size_log2: 12 },
+        Update::Unplace { base, size_log2: 12 },
+        Update::Vacate { base, size_log2: 12 },
     ]
 }
 
@@ -68,7 +91,7 @@ fn encoded(updates: &[Update]) -> Vec<u8> {
 /// Every form a message can have, each with a name.
 fn samples(bytes: &[u8]) -> Vec<(&'static str, Message<'_>)> {
     let (good, bad) = (REQUEST.answer(Status::Ok), REQUEST.answer(Status::TableFull));
-    let batch = Updates::request(7, 16, bytes).unwrap();
+    let batch = Updates::request(7, 22, bytes).unwrap();
     let of = |header, body| Message { header, body };
     vec![
         ("read request", of(REQUEST, Body::RegionRead { addr: ADDR, len: 512, data: &[] })),
@@ -229,8 +252,8 @@ fn a_body_that_contradicts_its_header_is_refused() {
     );
     let write = Message { header: REQUEST, body: Body::RegionWrite { addr: ADDR, len: 3, data: b"abc" } };
     assert_eq!(as_response(&write, Status::Ok), Err(WireError::Long { what: "message", most: 36, have: 39 }));
-    let batch = Message { header: REQUEST, body: Body::Update(Updates::request(7, 16, &bytes).unwrap()) };
-    let count = Err(WireError::Unknown { what: "update.count of a response", value: 16 });
+    let batch = Message { header: REQUEST, body: Body::Update(Updates::request(7, 22, &bytes).unwrap()) };
+    let count = Err(WireError::Unknown { what: "update.count of a response", value: 22 });
     assert_eq!(as_response(&batch, Status::Ok), count);
 
     let refused =
@@ -245,7 +268,7 @@ fn a_body_that_contradicts_its_header_is_refused() {
 
 #[test]
 fn each_update_has_its_tag_and_its_length() {
-    let lengths = [29, 5, 12, 10, 22, 15, 5, 25, 17, 17, 27, 5, 9, 5, 3, 17];
+    let lengths = [29, 5, 12, 10, 22, 15, 5, 25, 17, 17, 27, 5, 9, 5, 3, 17, 54, 46, 18, 10, 10, 10];
     for ((tag, update), len) in (1..).zip(updates()).zip(lengths) {
         let bytes = encoded(&[update]);
         assert_eq!((bytes[0], bytes.len()), (tag, len), "{update:?}");
@@ -256,9 +279,9 @@ fn each_update_has_its_tag_and_its_length() {
             assert!(Updates::request(1, 1, &bytes[..have]).is_err(), "{update:?} of {have} bytes");
         }
     }
-    for tag in (17..=u8::MAX).chain([0]) {
+    for tag in (23..=u8::MAX).chain([0]) {
         let unknown = Err(WireError::Unknown { what: "update.tag", value: u64::from(tag) });
-        assert_eq!(Updates::request(1, 1, &[tag; 40]), unknown);
+        assert_eq!(Updates::request(1, 1, &[tag; 60]), unknown);
     }
 }
 

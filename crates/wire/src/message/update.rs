@@ -136,11 +136,79 @@ pub enum Update {
         /// Bytes.
         len: u64,
     },
+    /// Node: another node pushes what is at these addresses here. Nobody uses them here before [`Update::Place`] or [`Update::Unplace`]
+    /// (PROTOCOL 7.37).
+    Arrive {
+        /// First address; a multiple of `2^size_log2`.
+        base: VirtAddr,
+        /// Log2 of the bytes, at least those of a page.
+        size_log2: u8,
+        /// First byte in the node's memory; `offset` and size together stay below 2^64.
+        offset: u64,
+        /// The number of the move, never used again.
+        number: u64,
+        /// The port of the node that pushes.
+        port: u32,
+        /// Its address.
+        gid: Gid,
+        /// Its UD queue pair.
+        qpn: Qpn,
+        /// Its UD queue key.
+        qkey: Qkey,
+    },
+    /// Node: nobody uses these addresses here from now on, and what is there is pushed to another node (PROTOCOL 7.38).
+    Leave {
+        /// First address; a multiple of `2^size_log2`.
+        base: VirtAddr,
+        /// Log2 of the bytes, at least those of a page.
+        size_log2: u8,
+        /// The number of the move.
+        number: u64,
+        /// The port of the node that it is pushed to.
+        port: u32,
+        /// Its address.
+        gid: Gid,
+        /// Its UD queue pair.
+        qpn: Qpn,
+        /// Its UD queue key.
+        qkey: Qkey,
+    },
+    /// Node: these addresses are here, at this place of its memory, wherever its range would have them (PROTOCOL 7.39).
+    Place {
+        /// First address; a multiple of `2^size_log2`.
+        base: VirtAddr,
+        /// Log2 of the bytes, at least those of a page.
+        size_log2: u8,
+        /// First byte in the node's memory; `offset` and size together stay below 2^64.
+        offset: u64,
+    },
+    /// Node: these addresses of its range are at another node.
+    Away {
+        /// First address; a multiple of `2^size_log2`.
+        base: VirtAddr,
+        /// Log2 of the bytes, at least those of a page.
+        size_log2: u8,
+    },
+    /// Node: whatever was said of these addresses by the four updates before is so no longer: they are where the range has them, or nowhere.
+    Unplace {
+        /// As it was given.
+        base: VirtAddr,
+        /// As it was given.
+        size_log2: u8,
+    },
+    /// Switch: no page of this prefix, which is in the translation table, is handed out any more, and those that hosts have are taken back,
+    /// until the prefix is translated anew, or no more (PROTOCOL 6.24).
+    Vacate {
+        /// As it was given.
+        base: VirtAddr,
+        /// As it was given.
+        size_log2: u8,
+    },
 }
 
 impl Update {
     /// The most bytes one update takes.
-    pub const LEN_MAX: usize = 29;
+    pub const LEN_MAX: usize = 54;
 
     fn read(r: &mut Reader<'_>) -> Result<Self, WireError> {
         let tag = r.u8()?;
@@ -201,6 +269,34 @@ impl Update {
             16 => {
                 let (base, len) = span(r)?;
                 Self::AcceptLost { base, len }
+            }
+            17 => {
+                let ((base, size_log2), offset, number) = (pages(r)?, r.u64()?, r.u64()?);
+                let (port, gid) = (r.u32()?, Gid(r.array()?));
+                let (qpn, qkey) = (qpn(r)?, Qkey(r.u32()?));
+                let offset = inside(offset, size_log2)?;
+                Self::Arrive { base, size_log2, offset, number, port, gid, qpn, qkey }
+            }
+            18 => {
+                let ((base, size_log2), number) = (pages(r)?, r.u64()?);
+                let (port, gid) = (r.u32()?, Gid(r.array()?));
+                Self::Leave { base, size_log2, number, port, gid, qpn: qpn(r)?, qkey: Qkey(r.u32()?) }
+            }
+            19 => {
+                let ((base, size_log2), offset) = (pages(r)?, r.u64()?);
+                Self::Place { base, size_log2, offset: inside(offset, size_log2)? }
+            }
+            20 => {
+                let (base, size_log2) = pages(r)?;
+                Self::Away { base, size_log2 }
+            }
+            21 => {
+                let (base, size_log2) = pages(r)?;
+                Self::Unplace { base, size_log2 }
+            }
+            22 => {
+                let (base, size_log2) = pages(r)?;
+                Self::Vacate { base, size_log2 }
             }
             _ => return Err(WireError::Unknown { what: "update.tag", value: u64::from(tag) }),
         })
@@ -292,6 +388,24 @@ impl Update {
                 out.put_u8(16);
                 put_span(base, len, out);
             }
+            Self::Arrive { base, size_log2, offset, number, port, gid, qpn, qkey } => {
+                put_pages(17, base, size_log2, out);
+                out.put_u64(offset);
+                out.put_u64(number);
+                put_end(port, gid, qpn, qkey, out);
+            }
+            Self::Leave { base, size_log2, number, port, gid, qpn, qkey } => {
+                put_pages(18, base, size_log2, out);
+                out.put_u64(number);
+                put_end(port, gid, qpn, qkey, out);
+            }
+            Self::Place { base, size_log2, offset } => {
+                put_pages(19, base, size_log2, out);
+                out.put_u64(offset);
+            }
+            Self::Away { base, size_log2 } => put_pages(20, base, size_log2, out),
+            Self::Unplace { base, size_log2 } => put_pages(21, base, size_log2, out),
+            Self::Vacate { base, size_log2 } => put_pages(22, base, size_log2, out),
         }
     }
 }
@@ -412,6 +526,36 @@ fn prefix(r: &mut Reader<'_>) -> Result<(VirtAddr, u8), WireError> {
         return Err(WireError::Unknown { what: "update.base, not a multiple of its size", value: base });
     }
     Ok((VirtAddr(base), size_log2))
+}
+
+/// The same, of whole pages.
+fn pages(r: &mut Reader<'_>) -> Result<(VirtAddr, u8), WireError> {
+    let (base, size_log2) = prefix(r)?;
+    if u32::from(size_log2) < super::PAGE_SHIFT {
+        return Err(WireError::Unknown { what: "update.size_log2 of pages", value: u64::from(size_log2) });
+    }
+    Ok((base, size_log2))
+}
+
+/// A place in a node's memory that ends below 2^64.
+fn inside(offset: u64, size_log2: u8) -> Result<u64, WireError> {
+    if offset.checked_add(1 << size_log2).is_none() {
+        return Err(WireError::Unknown { what: "update.offset", value: offset });
+    }
+    Ok(offset)
+}
+
+fn put_pages(tag: u8, base: VirtAddr, size_log2: u8, out: &mut Vec<u8>) {
+    out.put_u8(tag);
+    out.put_u64(base.0);
+    out.put_u8(size_log2);
+}
+
+fn put_end(port: u32, gid: Gid, qpn: Qpn, qkey: Qkey, out: &mut Vec<u8>) {
+    out.put_u32(port);
+    out.extend_from_slice(&gid.0);
+    out.put_u32(qpn.get());
+    out.put_u32(qkey.0);
 }
 
 /// A non-empty range that stays inside the address space.

@@ -1,7 +1,7 @@
 //! Packets as text: the format of testdata/vectors, which scripts/check-scapy describes.
 
 use farmem_wire::message::{Traverse, Update, Updates};
-use farmem_wire::{Body, Extension, Gid, Message, Opcode, Packet, Psn, Qpn, Reth, UDP_PORT, icrc};
+use farmem_wire::{Body, Extension, Gid, Message, Opcode, Packet, Psn, Qkey, Qpn, Reth, UDP_PORT, icrc};
 use std::fmt::Write as _;
 
 /// A field's name and value, as the files spell them.
@@ -266,7 +266,25 @@ fn numbers(update: Update) -> Vec<u128> {
         Update::Live { host, generation } => vec![14, host.0.into(), generation.into()],
         Update::Fence { host } => vec![15, host.0.into()],
         Update::AcceptLost { base, len } => vec![16, base.0.into(), len.into()],
+        Update::Arrive { base, size_log2, offset, number, port, gid, qpn, qkey } => {
+            let place = [17, base.0.into(), size_log2.into(), offset.into(), number.into()];
+            place.into_iter().chain(end(port, gid, qpn, qkey)).collect()
+        }
+        Update::Leave { base, size_log2, number, port, gid, qpn, qkey } => {
+            let place = [18, base.0.into(), size_log2.into(), number.into()];
+            place.into_iter().chain(end(port, gid, qpn, qkey)).collect()
+        }
+        Update::Place { base, size_log2, offset } => {
+            vec![19, base.0.into(), size_log2.into(), offset.into()]
+        }
+        Update::Away { base, size_log2 } => vec![20, base.0.into(), size_log2.into()],
+        Update::Unplace { base, size_log2 } => vec![21, base.0.into(), size_log2.into()],
+        Update::Vacate { base, size_log2 } => vec![22, base.0.into(), size_log2.into()],
     }
+}
+
+fn end(port: u32, gid: Gid, qpn: Qpn, qkey: Qkey) -> [u128; 4] {
+    [port.into(), u128::from_be_bytes(gid.0), qpn.get().into(), qkey.0.into()]
 }
 
 fn hex(bytes: &[u8]) -> String {

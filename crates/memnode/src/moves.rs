@@ -1,0 +1,430 @@
+//! Pages on their way from one node to another (PROTOCOL 7.37 to 7.40).
+//!
+//! ```text
+//!   control -- Arrive --> new node: takes what is pushed under the number of the move, lets nobody use it
+//!   control -- Leave ---> old node: lets nobody use the addresses any more, and pushes
+//!       what is known of each page, and its bytes
+//!       what came of the requests that write and began there: a copy of one finds the new node from now on
+//! ```
+//!
+//! Nothing is decided here: the control plane hears when all is pushed, and says whose the addresses are then. Whatever is not answered is
+//! sent again; nothing changes when it comes twice.
+
+use crate::node::{MemNode, Outbox};
+use crate::note::{DropReason, Note};
+use crate::pages::PAGE_BYTES;
+use crate::programs::Compile;
+use crate::store::Store;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec;
+use alloc::vec::Vec;
+use farmem_machine::{Duration, Instant, Port};
+use farmem_transport::PeerChange;
+use farmem_transport::ud::{self, Seen};
+use farmem_wire::message::{
+    DirectoryBody, DirectoryMessage, MoveBody, MoveMessage, PAGE_LEN, PAGE_SHIFT, Page, PageState, Part,
+    UNKNOWN_MOVE,
+};
+use farmem_wire::{Gid, RequestId, Status, VirtAddr};
+
+/// Pages and answers that are pushed and not answered yet, of one move.
+pub const PUSHED_MAX: usize = 32;
+/// Moves that a node takes part in at once, each way.
+pub const MOVES_MAX: usize = 64;
+/// Bytes that one move is about at most.
+pub const MOVE_LEN_MAX: u64 = 1 << 30;
+
+/// Time after which what is not answered is sent again; doubles up to 8 times it.
+const PUSH_TIMEOUT: Duration = Duration::from_millis(5);
+const BACKOFF_MAX: u32 = 3;
+
+/// Something that is pushed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Item {
+    Page(Page),
+    /// What came of this visit.
+    Answer(RequestId, u8),
+    /// What is forgotten of a host.
+    Forgotten(RequestId),
+}
+
+/// When an item is sent again, and how often it was.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    due: Instant,
+    resent: u32,
+}
+
+/// A move from here.
+#[derive(Debug)]
+struct Leaving {
+    base: u64,
+    len: u64,
+    /// Where in the store its bytes begin.
+    offset: u64,
+    to: ud::Peer,
+    /// Pages that were pushed or are being pushed.
+    pages_begun: u64,
+    /// Visits that are to be told of.
+    answers: VecDeque<(RequestId, u8)>,
+    /// What is forgotten: told of when all answers are.
+    forgotten: Option<VecDeque<RequestId>>,
+    pushed: BTreeMap<Item, Flight>,
+    /// One of the visits is not over yet: looked at again then.
+    waits: Option<Instant>,
+    /// The control plane was told that all is pushed.
+    told: bool,
+}
+
+impl Leaving {
+    const fn pages(&self) -> u64 {
+        self.len >> PAGE_SHIFT
+    }
+
+    fn left(&self) -> u64 {
+        let forgotten = self.forgotten.as_ref().map_or(1, |left| left.len() as u64);
+        self.pages() - self.pages_begun + self.answers.len() as u64 + forgotten + self.pushed.len() as u64
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.pushed.values().map(|flight| flight.due).chain(self.waits).min()
+    }
+}
+
+/// A move to here.
+#[derive(Debug)]
+struct Arriving {
+    base: u64,
+    len: u64,
+    offset: u64,
+    from: ud::Peer,
+    /// Of each page the parts that have come: a bit each, all of them when it is here.
+    parts: Vec<u16>,
+}
+
+const ALL_PARTS: u16 = u16::MAX;
+
+/// The moves of a node, by number.
+#[derive(Debug, Default)]
+pub(crate) struct Moves {
+    leaving: BTreeMap<u64, Leaving>,
+    arriving: BTreeMap<u64, Arriving>,
+}
+
+impl Moves {
+    /// When something is to be sent again.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.leaving.values().filter_map(Leaving::due).min()
+    }
+
+    pub(crate) fn check(&self) {
+        assert!(
+            self.leaving.len() <= MOVES_MAX && self.arriving.len() <= MOVES_MAX,
+            "moves within their bound"
+        );
+        for leaving in self.leaving.values() {
+            assert!(leaving.pushed.len() <= PUSHED_MAX, "what is pushed at once within its bound");
+            assert!(leaving.pages_begun <= leaving.pages(), "no page beyond the last one");
+        }
+    }
+
+    /// The other ends of the moves that are under way.
+    fn has_peer(&self, port: Port) -> bool {
+        let to = self.leaving.values().any(|leaving| leaving.to.port == port);
+        to || self.arriving.values().any(|arriving| arriving.from.port == port)
+    }
+}
+
+/// The other end of a move, as the control plane names it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct End {
+    pub(crate) peer: ud::Peer,
+    pub(crate) gid: Gid,
+}
+
+impl<S: Store, C: Compile> MemNode<S, C> {
+    /// Another node pushes these addresses here.
+    pub(crate) fn arrive(
+        &mut self,
+        number: u64,
+        (base, len, offset): (VirtAddr, u64, u64),
+        end: End,
+        out: &mut Outbox,
+    ) -> Result<(), Status> {
+        if self.moves.arriving.contains_key(&number) {
+            return Ok(());
+        }
+        if self.moves.arriving.len() >= MOVES_MAX {
+            return Err(Status::TableFull);
+        }
+        let pages = usize::try_from(len.min(MOVE_LEN_MAX + 1) >> PAGE_SHIFT).unwrap_or(usize::MAX);
+        if len > MOVE_LEN_MAX || end.peer.port.as_node().is_none() {
+            return Err(Status::Malformed);
+        }
+        self.regions.arrive(base, len, offset)?;
+        let parts = vec![0; pages];
+        let arriving = Arriving { base: base.0, len, offset, from: end.peer, parts };
+        self.moves.arriving.insert(number, arriving);
+        out.local(PeerChange { port: end.peer.port, gid: Some(end.gid) });
+        Ok(())
+    }
+
+    /// These addresses are pushed to another node; nobody uses them here from now on.
+    pub(crate) fn leave(
+        &mut self,
+        now: Instant,
+        number: u64,
+        (base, len): (VirtAddr, u64),
+        end: End,
+        out: &mut Outbox,
+    ) -> Result<(), Status> {
+        if self.moves.leaving.contains_key(&number) {
+            return Ok(());
+        }
+        if self.moves.leaving.len() >= MOVES_MAX {
+            return Err(Status::TableFull);
+        }
+        if len > MOVE_LEN_MAX || end.peer.port.as_node().is_none() {
+            return Err(Status::Malformed);
+        }
+        let offset = self.regions.leave(base, len)?;
+        let leaving = Leaving {
+            base: base.0,
+            len,
+            offset,
+            to: end.peer,
+            pages_begun: 0,
+            answers: self.dedup.begun_in(base.0, base.0 + (len - 1)).collect(),
+            forgotten: None,
+            pushed: BTreeMap::new(),
+            waits: None,
+            told: false,
+        };
+        self.moves.leaving.insert(number, leaving);
+        out.local(PeerChange { port: end.peer.port, gid: Some(end.gid) });
+        self.push(now, number, out);
+        Ok(())
+    }
+
+    /// Whose the addresses are is decided: what was under way about them is over.
+    pub(crate) fn end_moves(&mut self, base: VirtAddr, len: u64, out: &mut Outbox) {
+        let mut ends = Vec::new();
+        self.moves.leaving.retain(|_, leaving| {
+            let over = (leaving.base, leaving.len) == (base.0, len);
+            ends.extend(over.then_some(leaving.to.port));
+            !over
+        });
+        self.moves.arriving.retain(|_, arriving| {
+            let over = (arriving.base, arriving.len) == (base.0, len);
+            ends.extend(over.then_some(arriving.from.port));
+            !over
+        });
+        for port in ends {
+            if !self.moves.has_peer(port) && self.peers.get(port).is_none() {
+                out.local(PeerChange { port, gid: None });
+            }
+        }
+    }
+
+    /// Sends what the window allows, and says so when nothing is left.
+    fn push(&mut self, now: Instant, number: u64, out: &mut Outbox) {
+        while let Some(item) = self.next_item(now, number) {
+            self.push_item(number, item, out);
+            let due = now + PUSH_TIMEOUT;
+            if let Some(leaving) = self.moves.leaving.get_mut(&number) {
+                leaving.pushed.insert(item, Flight { due, resent: 0 });
+            }
+        }
+        let Some(leaving) = self.moves.leaving.get_mut(&number) else { return };
+        if leaving.left() == 0 && !core::mem::replace(&mut leaving.told, true) {
+            out.note(Note::Pushed);
+            self.say_moved(number, RequestId(0), out);
+        }
+    }
+
+    /// What is to be pushed next, if there is room for it.
+    fn next_item(&mut self, now: Instant, number: u64) -> Option<Item> {
+        let dedup = &self.dedup;
+        let leaving =
+            self.moves.leaving.get_mut(&number).filter(|leaving| leaving.pushed.len() < PUSHED_MAX)?;
+        if leaving.pages_begun < leaving.pages() {
+            let addr = leaving.base + (leaving.pages_begun << PAGE_SHIFT);
+            leaving.pages_begun += 1;
+            return Some(Item::Page(Page::of(VirtAddr(addr))));
+        }
+        leaving.waits = None;
+        for _ in 0..leaving.answers.len() {
+            let (request, hops) = leaving.answers.pop_front()?;
+            if dedup.look_visit(request, hops) != Seen::UnderWay {
+                return Some(Item::Answer(request, hops));
+            }
+            leaving.answers.push_back((request, hops));
+        }
+        if !leaving.answers.is_empty() {
+            leaving.waits = Some(now + PUSH_TIMEOUT);
+            return None;
+        }
+        if leaving.pushed.keys().any(|item| matches!(item, Item::Answer(..))) {
+            return None;
+        }
+        let forgotten = leaving.forgotten.get_or_insert_with(|| dedup.forgotten().collect());
+        forgotten.pop_front().map(Item::Forgotten)
+    }
+
+    fn push_item(&mut self, number: u64, item: Item, out: &mut Outbox) {
+        let Some(leaving) = self.moves.leaving.get(&number) else { return };
+        let (to, base, offset) = (leaving.to, leaving.base, leaving.offset);
+        let mut send = |body: MoveBody<'_>| {
+            let message = MoveMessage { number, body };
+            self.peers.emit(to, message.len(), out, |bytes| message.emit(bytes));
+        };
+        match item {
+            Item::Page(page) => {
+                self.buffer.clear();
+                let at = offset + (page.addr().0 - base);
+                self.store.read(at, PAGE_BYTES, &mut self.buffer);
+                let state = self.regions.gate.state(page);
+                if self.buffer.iter().all(|&byte| byte == 0) {
+                    return send(MoveBody::Page(page, state, None));
+                }
+                for part in Part::all(self.config.pmtu.bytes()) {
+                    let bytes = self.buffer.get(part.range()).unwrap_or_default();
+                    send(MoveBody::Page(page, state, Some((part, bytes))));
+                }
+            }
+            Item::Answer(request, hops) => match self.dedup.look_visit(request, hops) {
+                Seen::Answered(kept) => send(MoveBody::Kept(request, hops, Some(kept))),
+                // Later ones have overtaken it: it is among what is forgotten.
+                _ => send(MoveBody::Kept(request, hops, None)),
+            },
+            Item::Forgotten(request) => send(MoveBody::Kept(request, 0, None)),
+        }
+    }
+
+    /// What was not answered for long is sent again.
+    pub(crate) fn push_again(&mut self, now: Instant, out: &mut Outbox) {
+        let numbers: Vec<u64> = self.moves.leaving.keys().copied().collect();
+        for number in numbers {
+            let Some(leaving) = self.moves.leaving.get_mut(&number) else { continue };
+            if leaving.due().is_none_or(|due| due > now) {
+                continue;
+            }
+            let mut late = Vec::new();
+            for (&item, flight) in leaving.pushed.iter_mut().filter(|(_, flight)| flight.due <= now) {
+                flight.resent = (flight.resent + 1).min(BACKOFF_MAX);
+                flight.due = now + PUSH_TIMEOUT.times(1 << flight.resent);
+                late.push(item);
+            }
+            for item in late {
+                out.note(Note::PushedAgain);
+                self.push_item(number, item, out);
+            }
+            self.push(now, number, out);
+        }
+    }
+
+    /// A message of another node: heard only from the other end of a move, and only about that.
+    pub(crate) fn on_move_message(&mut self, now: Instant, port: Port, payload: &[u8], out: &mut Outbox) {
+        let Ok(MoveMessage { number, body }) = MoveMessage::parse(payload) else {
+            return self.drop_frame(DropReason::Malformed, out);
+        };
+        match body {
+            MoveBody::Page(page, state, part) => self.on_moved_page(number, port, page, state, part, out),
+            MoveBody::Kept(request, hops, kept) => self.on_kept(number, port, request, hops, kept, out),
+            MoveBody::Taken(page) => self.on_answer(now, number, port, &[Item::Page(page)], out),
+            MoveBody::Told(request, hops) => {
+                let items = [Item::Answer(request, hops), Item::Forgotten(request)];
+                let count = if hops == 0 { 2 } else { 1 };
+                self.on_answer(now, number, port, &items[..count], out);
+            }
+        }
+    }
+
+    /// The other end has what was pushed.
+    fn on_answer(&mut self, now: Instant, number: u64, port: Port, items: &[Item], out: &mut Outbox) {
+        let leaving = self.moves.leaving.get_mut(&number).filter(|leaving| leaving.to.port == port);
+        let Some(leaving) = leaving else { return self.drop_frame(DropReason::NoMove, out) };
+        for item in items {
+            leaving.pushed.remove(item);
+        }
+        self.push(now, number, out);
+    }
+
+    fn on_moved_page(
+        &mut self,
+        number: u64,
+        port: Port,
+        page: Page,
+        state: PageState,
+        part: Option<(Part, &[u8])>,
+        out: &mut Outbox,
+    ) {
+        let arriving = self.moves.arriving.get_mut(&number).filter(|arriving| arriving.from.port == port);
+        let of_move = arriving.and_then(|arriving| {
+            let skip = page.addr().0.checked_sub(arriving.base).filter(|&skip| skip < arriving.len)?;
+            Some((arriving, skip))
+        });
+        let Some((arriving, skip)) = of_move else { return self.drop_frame(DropReason::NoMove, out) };
+        let index = usize::try_from(skip >> PAGE_SHIFT).expect("a move has few pages");
+        let at = arriving.offset + skip;
+        let known = &mut arriving.parts[index];
+        if *known != ALL_PARTS {
+            match part {
+                None => {
+                    self.store.discard(at, PAGE_LEN as u64);
+                    *known = ALL_PARTS;
+                }
+                Some((part, bytes)) => {
+                    self.store.write(at + part.range().start as u64, bytes);
+                    // Each part stands for as many bits as it takes of the page.
+                    let span = Part::COUNT_MAX / part.count;
+                    let bits = u16::MAX >> (Part::COUNT_MAX - span) << (span * part.index);
+                    *known |= bits;
+                }
+            }
+            if *known != ALL_PARTS {
+                return;
+            }
+            self.regions.gate.put(page, state);
+            out.note(Note::PageArrived);
+        }
+        let (from, message) = (arriving.from, MoveMessage { number, body: MoveBody::Taken(page) });
+        self.peers.emit(from, message.len(), out, |bytes| message.emit(bytes));
+    }
+
+    fn on_kept(
+        &mut self,
+        number: u64,
+        port: Port,
+        request: RequestId,
+        hops: u8,
+        kept: Option<&[u8]>,
+        out: &mut Outbox,
+    ) {
+        let arriving = self.moves.arriving.get(&number).filter(|arriving| arriving.from.port == port);
+        let Some(Arriving { base, from, .. }) = arriving else {
+            return self.drop_frame(DropReason::NoMove, out);
+        };
+        let (base, from) = (*base, *from);
+        match kept {
+            // What is sent again must be a message: it came from a node, which is trusted with it.
+            Some(kept) if farmem_wire::Message::parse(kept).is_ok() => {
+                self.dedup.learn(request, hops, base, kept);
+            }
+            Some(_) => return self.drop_frame(DropReason::Malformed, out),
+            None => self.dedup.learn_forgotten(request),
+        }
+        let message = MoveMessage { number, body: MoveBody::Told(request, hops) };
+        self.peers.emit(from, message.len(), out, |bytes| message.emit(bytes));
+    }
+
+    /// Tells the control plane how much of a move is left.
+    pub(crate) fn say_moved(&mut self, number: u64, token: RequestId, out: &mut Outbox) {
+        let left = self.moves.leaving.get(&number).map(Leaving::left);
+        let left = left.map_or(UNKNOWN_MOVE, |left| u32::try_from(left).unwrap_or(UNKNOWN_MOVE - 1));
+        if let Some(control) = self.peers.get(Port::CONTROL) {
+            let message = DirectoryMessage { token, body: DirectoryBody::Moved(number, left) };
+            self.peers.emit(control, message.len(), out, |bytes| message.emit(bytes));
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! Pages that move from one node to another: two nodes, and the frames between them (PROTOCOL 7.37 to 7.41).
+
+use super::verbs::Client;
+use super::*;
+use crate::PUSHED_MAX;
+use farmem_machine::Duration;
+use farmem_transport::rc;
+use farmem_wire::message::{
+    Access, DirectoryBody, DirectoryMessage, FetchId, HostSet, MoveBody, MoveMessage, PAGE_LEN, Page,
+    PageBody, PageMessage, PageState, Part, Read, Seq, Sweep, UNKNOWN_MOVE,
+};
+
+const OLD: Port = Port::node(1);
+const NEW: Port = Port::node(2);
+/// The new node's own range.
+const THERE: u64 = 0x2000_0000;
+/// Where in its store the pages come to lie.
+const PLACE: u64 = 0x3000;
+const PAGE: u64 = PAGE_LEN as u64;
+const NUMBER: u64 = 77;
+
+/// A node with the pages, and one that they move to.
+struct Pair {
+    old: Bench,
+    new: Bench,
+    now: Instant,
+    /// Frames between the two so far, and which of them are lost: every so many.
+    carried: u32,
+    lose_every: u32,
+}
+
+impl Pair {
+    fn new(lose_every: u32) -> Self {
+        let mut new = Bench::empty(Budget::default());
+        let grants = |domain, at, perm| Update::Protect { domain, base: addr(at), len: 0x1000, perm };
+        let updates = [
+            peer(Port::SWITCH, 1),
+            peer(Port::host(HOST.0), 3),
+            Update::Range { base: VirtAddr(THERE), len: 0x7000, offset: 0 },
+            grants(ALICE, 0, Perm::ReadWrite),
+            grants(ALICE, 0x1000, Perm::Read),
+            grants(BOB, 0x2000, Perm::ReadWrite),
+        ];
+        assert_eq!(new.update(&updates), (Status::Ok, 0));
+        Self { old: Bench::ready(), new, now: Instant::ZERO, carried: 0, lose_every }
+    }
+
+    fn arrive(&mut self, size_log2: u8) {
+        let ud::Endpoint { qpn, qkey } = HOME.endpoint;
+        let gid = Gid::from_v4([10, 0, 0, 21]);
+        let (base, offset, number, port) = (BASE, PLACE, NUMBER, OLD.0);
+        let arrive = Update::Arrive { base, size_log2, offset, number, port, gid, qpn, qkey };
+        assert_eq!(self.new.update(&[arrive]), (Status::Ok, 0));
+        assert_eq!(self.new.peers.last(), Some(&PeerChange { port: OLD, gid: Some(gid) }));
+    }
+
+    /// Has the first pages pushed until all are.
+    fn leave(&mut self, size_log2: u8) {
+        let ud::Endpoint { qpn, qkey } = HOME.endpoint;
+        let (gid, number, port) = (Gid::from_v4([10, 0, 0, 22]), NUMBER, NEW.0);
+        let leave = Update::Leave { base: BASE, size_log2, number, port, gid, qpn, qkey };
+        self.old.seq += 1;
+        let frame = batch(self.old.seq, &[leave]);
+        self.old.hear(Port::CONTROL, &frame);
+        self.carry(1_000);
+        assert_eq!(self.left(), 0, "all is pushed");
+    }
+
+    /// Carries frames between the two, and lets time pass when there are none, until nothing is left to push or so many were lost.
+    fn carry(&mut self, wakes_max: u32) {
+        let mut wakes = 0;
+        loop {
+            let sent: Vec<_> = self.old.sent.iter().filter(|(port, _)| *port == NEW).cloned().collect();
+            for (_, frame) in &sent {
+                self.carried += 1;
+                if self.lose_every > 0 && self.carried.is_multiple_of(self.lose_every) {
+                    continue;
+                }
+                self.new.hear(OLD, frame);
+                let answers: Vec<_> =
+                    self.new.sent.iter().filter(|(port, _)| *port == OLD).cloned().collect();
+                for (_, answer) in answers {
+                    self.carried += 1;
+                    if self.lose_every == 0 || !self.carried.is_multiple_of(self.lose_every) {
+                        self.hear_at_old(&answer);
+                    }
+                }
+            }
+            if self.left() == 0 || wakes == wakes_max {
+                return;
+            }
+            wakes += 1;
+            self.now = self.now.max(self.old.node.next_wake().expect("what was not answered is sent again"));
+            self.old.node.handle(self.now, Event::Wake, &mut self.old.out);
+            self.old.node.check();
+            self.old.drain();
+        }
+    }
+
+    /// The old node hears the new one; what it sends then is carried at once.
+    fn hear_at_old(&mut self, frame: &[u8]) {
+        self.old.node.handle(self.now, Event::Frame { port: NEW, bytes: frame }, &mut self.old.out);
+        self.old.node.check();
+        self.old.drain();
+        let sent: Vec<_> = self.old.sent.iter().filter(|(port, _)| *port == NEW).cloned().collect();
+        for (_, frame) in sent {
+            self.new.hear(OLD, &frame);
+            let answers: Vec<_> = self.new.sent.iter().filter(|(port, _)| *port == OLD).cloned().collect();
+            for (_, answer) in answers {
+                self.hear_at_old(&answer);
+            }
+        }
+    }
+
+    /// What the old node says is left.
+    fn left(&mut self) -> u32 {
+        let question = DirectoryMessage { token: RequestId(5), body: DirectoryBody::Moving(NUMBER) };
+        let mut bytes = vec![];
+        question.emit(&mut bytes);
+        let frame = raw(&bytes);
+        self.old.node.handle(
+            self.now,
+            Event::Frame { port: Port::CONTROL, bytes: &frame },
+            &mut self.old.out,
+        );
+        self.old.drain();
+        let answer = &self.old.sent.last().expect("an answer").1;
+        let message = DirectoryMessage::parse(Packet::parse(answer).unwrap().payload).unwrap();
+        assert_eq!(message.token, RequestId(5));
+        let DirectoryBody::Moved(NUMBER, left) = message.body else { panic!("{message:?}") };
+        left
+    }
+
+    /// The new node may be used from now on, and the old one is not asked any more.
+    fn settle(&mut self, size_log2: u8) {
+        let place = Update::Place { base: BASE, size_log2, offset: PLACE };
+        assert_eq!(self.new.update(&[place]), (Status::Ok, 0));
+        assert_eq!(self.new.peers.last(), Some(&PeerChange { port: OLD, gid: None }));
+        assert_eq!(self.old.update(&[Update::Away { base: BASE, size_log2 }]), (Status::Ok, 0));
+        assert_eq!(self.old.peers.last(), Some(&PeerChange { port: NEW, gid: None }));
+    }
+}
+
+fn raw(payload: &[u8]) -> Vec<u8> {
+    let bth = Bth::new(Opcode::UdSendOnly, HOME.endpoint.qpn, Psn::new(0));
+    let ext = Extension::Deth(Deth { qkey: HOME.endpoint.qkey, src_qp: Qpn::new(0x77) });
+    let mut frame = vec![];
+    Packet::emit_with(&bth, &ext, payload.len(), &mut frame, |bytes| bytes.extend_from_slice(payload));
+    frame
+}
+
+fn pushed(body: MoveBody<'_>) -> Vec<u8> {
+    let mut bytes = vec![];
+    MoveMessage { number: NUMBER, body }.emit(&mut bytes);
+    raw(&bytes)
+}
+
+fn region_read(at: u64, len: u32) -> Body<'static> {
+    Body::RegionRead { addr: addr(at), len, data: &[] }
+}
+
+fn status(bench: &mut Bench, counter: u32, body: Body<'_>) -> Status {
+    bench.ask(header(ALICE, counter), body).header.status
+}
+
+/// Four pages move, whatever is lost on the way. Meanwhile nobody uses them, at neither node; what comes is put off. Then they are at the new
+/// node, with their bytes and what was known of them, and no more at the old one (PROTOCOL 7.38, 7.39, 7.40).
+#[test]
+fn pages_move_with_all_that_is_known_of_them() {
+    for lose_every in [0, 3, 5, 7] {
+        let mut pair = Pair::new(lose_every);
+        let bytes: Vec<u8> = (0..=250).cycle().take(2 * PAGE_LEN).collect();
+        pair.old.put(addr(0), &bytes);
+        pair.new.node.store.write(PLACE, &vec![0xee; 4 * PAGE_LEN]);
+        let page = Page::of(addr(PAGE));
+        let (access, id) = (Access::Modified, FetchId(1));
+        let read =
+            Read { page, access, host: HOST, id, seq: Seq(9), clean: true, granted: true, done_due: true };
+        let mut payload = vec![];
+        PageMessage { domain: ALICE, origin: HOST, body: PageBody::Read(read) }.emit(&mut payload);
+        pair.old.hear(Port::SWITCH, &raw(&payload));
+        let (first, last) = (page, page);
+        let sweep = Sweep { first, last, seq: Seq(12), fenced: HostSet::only(HOST), opens: false };
+        let mut payload = vec![];
+        DirectoryMessage { token: RequestId(1), body: DirectoryBody::Sweep(sweep) }.emit(&mut payload);
+        pair.old.hear(Port::CONTROL, &raw(&payload));
+
+        pair.arrive(14);
+        assert_eq!(status(&mut pair.new, 1, region_read(0, 8)), Status::Lent, "it is not here yet");
+        pair.leave(14);
+        assert_eq!(status(&mut pair.old, 2, region_read(0, 8)), Status::Lent, "it is as good as there");
+        assert_eq!(status(&mut pair.new, 3, region_read(0, 8)), Status::Lent);
+        pair.settle(14);
+
+        let there = |pair: &Pair, at, len| {
+            let mut out = vec![];
+            pair.new.node.store().read(PLACE + at, len, &mut out);
+            out
+        };
+        assert!(there(&pair, 0, 2 * PAGE as u32) == bytes, "losing every {lose_every}");
+        assert!(there(&pair, 2 * PAGE, 2 * PAGE as u32) == [0; 2 * PAGE_LEN], "zeros move too");
+        let gate = pair.new.node.page_gate().state(page);
+        let known = PageState { floor: Seq(12), lent: Seq(9), holder: HOST, lost: true, coherent: true };
+        assert_eq!(gate, known);
+        assert_eq!(pair.old.node.page_gate().iter().count(), 0);
+        assert_eq!(status(&mut pair.new, 4, region_read(0, 8)), Status::Ok);
+        assert_eq!(status(&mut pair.new, 5, region_read(PAGE, 8)), Status::Lost);
+        assert_eq!(status(&mut pair.old, 6, region_read(0, 8)), Status::NotMapped);
+        assert_eq!(pair.old.notes.contains(&Note::PushedAgain), lose_every > 0);
+        assert_eq!(pair.left(), UNKNOWN_MOVE);
+    }
+}
+
+/// More pages than may be pushed at once: never more than that are under way.
+#[test]
+fn a_push_keeps_within_its_window() {
+    let mut old = Bench::empty(Budget::default());
+    let len = 64 * PAGE;
+    old.node = MemNode::new(
+        Config { home: HOME, pmtu: Pmtu::B4096, budget: Budget::default() },
+        VecStore::new(64 * PAGE_LEN),
+    );
+    let ud::Endpoint { qpn, qkey } = HOME.endpoint;
+    let leave = Update::Leave {
+        base: BASE,
+        size_log2: 18,
+        number: NUMBER,
+        port: NEW.0,
+        gid: Gid([1; 16]),
+        qpn,
+        qkey,
+    };
+    old.seq = 1;
+    old.hear(Port::CONTROL, &batch(1, &[Update::Range { base: BASE, len, offset: 0 }, leave]));
+    let mut taken = 0;
+    let mut open: Vec<Page> = (0..PUSHED_MAX as u64).map(|page| Page::of(addr(page * PAGE))).collect();
+    assert_eq!(old.sent.iter().filter(|(port, _)| *port == NEW).count(), PUSHED_MAX);
+    while let Some(page) = open.pop() {
+        old.hear(NEW, &pushed(MoveBody::Taken(page)));
+        taken += 1;
+        for (port, frame) in &old.sent {
+            if *port != NEW {
+                continue;
+            }
+            let message = MoveMessage::parse(Packet::parse(frame).unwrap().payload).unwrap();
+            let MoveBody::Page(page, ..) = message.body else { panic!("{message:?}") };
+            open.push(page);
+        }
+        assert!(open.len() < PUSHED_MAX + 1);
+    }
+    assert_eq!((taken, old.notes.last()), (64, Some(&Note::Pushed)));
+    let told = DirectoryMessage::parse(Packet::parse(&old.sent[0].1).unwrap().payload).unwrap();
+    assert_eq!((old.sent[0].0, told.body), (Port::CONTROL, DirectoryBody::Moved(NUMBER, 0)));
+}
+
+/// A region write was executed at the old node and its answer lost. Its copy comes to the new node, is answered there, and not executed: a
+/// later write stands. One that comes in between is neither executed nor refused (PROTOCOL 7.38, 7.41).
+#[test]
+fn what_was_executed_is_not_executed_again_where_it_moved() {
+    let mut pair = Pair::new(3);
+    let write = |data| Body::RegionWrite { addr: addr(8), len: 1, data };
+    assert_eq!(status(&mut pair.old, 1, write(&[1])), Status::Ok);
+    assert_eq!(status(&mut pair.old, 2, write(&[2])), Status::Ok);
+    pair.arrive(12);
+    pair.leave(12);
+    let late = datagram(&Message { header: header(ALICE, 3), body: write(&[3]) });
+    pair.old.hear_nothing(Port::SWITCH, &late, DropReason::Moving);
+    pair.new.hear_nothing(Port::SWITCH, &late, DropReason::Moving);
+    pair.settle(12);
+    assert_eq!(status(&mut pair.new, 1, write(&[1])), Status::Ok);
+    assert_eq!(pair.new.notes.last(), Some(&Note::DuplicateWrite));
+    let mut byte = vec![];
+    pair.new.node.store().read(PLACE + 8, 1, &mut byte);
+    assert_eq!(byte, [2]);
+    assert_eq!(status(&mut pair.new, 3, write(&[3])), Status::Ok);
+    byte.clear();
+    pair.new.node.store().read(PLACE + 8, 1, &mut byte);
+    assert_eq!(byte, [3]);
+}
+
+/// Verbs wait while their bytes leave, also one that only ends there. A READ that was executed before is answered once more, from the bytes
+/// as they left; a new one is refused (PROTOCOL 4.21, 4.29).
+#[test]
+fn verbs_wait_while_their_bytes_leave() {
+    let mut pair = Pair::new(0);
+    pair.old.put(addr(0), b"as it was");
+    pair.old.update(&[queue_pair(0x600, 100)]);
+    let mut client = Client::new(0x600, 100, RKEY);
+    assert_eq!(client.read(&mut pair.old, 0, 9).unwrap(), b"as it was");
+    let port = Port::host(HOST.0);
+    let verb = |opcode, psn: u32, ext, payload: &[u8]| {
+        let mut frame = vec![];
+        Packet { bth: Bth::new(opcode, Qpn::new(0x600), Psn::new(psn)), ext, payload }.emit(&mut frame);
+        frame
+    };
+    let reth = |at, dma_len| Extension::Reth(farmem_wire::Reth { va: addr(at), rkey: RKEY, dma_len });
+    let again = verb(Opcode::ReadRequest, 100, reth(0, 9), &[]);
+    pair.arrive(12);
+    pair.leave(12);
+    for (opcode, ext, payload) in [
+        (Opcode::WriteOnly, reth(8, 1), &b"x"[..]),
+        (Opcode::ReadRequest, reth(0, 9), &[]),
+        (Opcode::ReadRequest, reth(0, 0x1800), &[]),
+    ] {
+        pair.old.hear(port, &verb(opcode, 101, ext, payload));
+        assert!(pair.old.notes.contains(&Note::Connection(rc::Note::NotReady)), "{opcode:?}");
+        pair.old.notes.clear();
+    }
+    for _ in 0..2 {
+        pair.old.hear(port, &again);
+        assert_eq!(pair.old.notes.last(), Some(&Note::Connection(rc::Note::DuplicateRead)));
+        let packet = Packet::parse(&pair.old.sent[0].1).unwrap();
+        assert_eq!(packet.payload, b"as it was");
+        if pair.left() != UNKNOWN_MOVE {
+            pair.settle(12);
+        }
+    }
+    assert_eq!(client.read(&mut pair.old, 0, 9), Err(rc::Failure::RemoteAccess));
+}
+
+/// Who has no part in a move says nothing that counts, and nothing counts that is about no page of it (PROTOCOL 7.40).
+#[test]
+fn only_the_ends_of_a_move_are_heard() {
+    let mut pair = Pair::new(0);
+    pair.arrive(12);
+    let state = PageState { floor: Seq(1), lent: Seq(0), holder: HostId(0), lost: false, coherent: false };
+    let bytes = [7; PAGE_LEN];
+    let page = |at| MoveBody::Page(Page::of(addr(at)), state, Some((Part::WHOLE, &bytes)));
+    let wrong = [
+        (Port::node(3), pushed(page(0))),
+        (Port::SWITCH, pushed(page(0))),
+        (Port::UNKNOWN, pushed(page(0))),
+        (OLD, pushed(page(PAGE))),
+        (OLD, {
+            let mut bytes = vec![];
+            MoveMessage { number: NUMBER + 1, body: page(0) }.emit(&mut bytes);
+            raw(&bytes)
+        }),
+        (OLD, pushed(MoveBody::Taken(Page::of(addr(0))))),
+    ];
+    for (port, frame) in wrong {
+        pair.new.hear_nothing(port, &frame, DropReason::NoMove);
+    }
+    pair.new.hear_nothing(
+        OLD,
+        &pushed(MoveBody::Kept(RequestId(1), 0, Some(b"nonsense"))),
+        DropReason::Malformed,
+    );
+    pair.new.hear(OLD, &pushed(page(0)));
+    assert_eq!(pair.new.notes.last(), Some(&Note::PageArrived));
+    // A copy that comes when the page may be used already changes nothing.
+    assert_eq!(
+        pair.new.update(&[Update::Place { base: BASE, size_log2: 12, offset: PLACE }]),
+        (Status::Ok, 0)
+    );
+    pair.new.hear_nothing(OLD, &pushed(page(0)), DropReason::NoMove);
+}
+
+/// One address is at one place, and one place has one address (PROTOCOL 7.37); what is not there is gone already (PROTOCOL 7.39).
+#[test]
+fn outliers_share_no_address_and_no_place() {
+    let mut node = Bench::ready();
+    let place = |at, size_log2, offset| Update::Place { base: VirtAddr(at), size_log2, offset };
+    let far = 0x9000_0000;
+    assert_eq!(node.update(&[place(far, 13, 0x2000)]), (Status::Ok, 0));
+    for (wrong, status) in [
+        (place(far, 12, 0x6000), Status::Malformed),
+        (place(far + PAGE, 12, 0x6000), Status::Malformed),
+        (place(far + 0x10_0000, 12, 0x3000), Status::Malformed),
+        (place(far + 0x10_0000, 12, STORE_LEN as u64), Status::OutOfBounds),
+        (place(far + 0x10_0000, 12, 0x6004), Status::Malformed),
+        (place(0, 12, 0x6000), Status::Malformed),
+        (Update::Unplace { base: VirtAddr(far), size_log2: 12 }, Status::Malformed),
+        (Update::Away { base: VirtAddr(far + PAGE), size_log2: 12 }, Status::Malformed),
+        (Update::Vacate { base: VirtAddr(far), size_log2: 13 }, Status::Unsupported),
+    ] {
+        assert_eq!(node.update(&[wrong]), (status, 0), "{wrong:?}");
+    }
+    // The second and third page of the range lie where the outlier is now: they are nowhere.
+    for (at, status) in [(0, Status::Ok), (0x1000, Status::NotMapped), (0x2000, Status::NotMapped)] {
+        let domain = if at == 0x2000 { BOB } else { ALICE };
+        let counter = u32::try_from(at).unwrap();
+        assert_eq!(node.ask(header(domain, counter), region_read(at, 8)).header.status, status, "{at:#x}");
+    }
+    for _ in 0..2 {
+        assert_eq!(node.update(&[Update::Unplace { base: VirtAddr(far), size_log2: 13 }]), (Status::Ok, 0));
+    }
+    assert_eq!(status(&mut node, 9, region_read(0x1000, 8)), Status::Ok);
+    for _ in 0..2 {
+        assert_eq!(node.update(&[Update::Away { base: BASE, size_log2: 12 }]), (Status::Ok, 0));
+    }
+    assert_eq!(status(&mut node, 10, region_read(0, 8)), Status::NotMapped);
+    assert_eq!(status(&mut node, 11, region_read(0xff8, 16)), Status::NotMapped);
+}
+
+/// A push that is given up: the old node goes on as it was, and so does what was known of its pages.
+#[test]
+fn a_move_that_is_taken_back_leaves_no_trace() {
+    let mut pair = Pair::new(0);
+    pair.old.put(addr(0), b"here");
+    pair.arrive(12);
+    pair.leave(12);
+    assert_eq!(pair.old.update(&[Update::Unplace { base: BASE, size_log2: 12 }]), (Status::Ok, 0));
+    assert_eq!(pair.new.update(&[Update::Unplace { base: BASE, size_log2: 12 }]), (Status::Ok, 0));
+    assert_eq!(status(&mut pair.old, 1, region_read(0, 4)), Status::Ok);
+    assert_eq!(status(&mut pair.new, 2, region_read(0, 4)), Status::NotMapped);
+    assert_eq!(pair.old.node.next_wake(), None);
+    assert!(pair.now <= Instant::ZERO + Duration::from_secs(1));
+}
