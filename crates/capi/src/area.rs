@@ -1,18 +1,19 @@
 //! The range of addresses that far memory has in this process: reserved once, handed to the pager, and again by a fork's child.
 
-use crate::{fork, mailbox};
-use farmem::pager::call::{CONTROL_PAGES, HELLO_WORDS, Hello, SPANS_MAX, VARIABLE};
+use crate::{fork, mailbox, shared};
+use farmem::pager::call::{CONTROL_PAGES, HELLO_WORDS, Hello, SPANS_MAX, VARIABLE, WELCOME_WORDS};
 use farmem::pager::mechanism::{Faulting, Features, PAGE_LEN, Reach, Userfaultfd};
 use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect, munmap};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType, connect, recv, sendmsg, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, recvmsg, sendmsg,
+    socket_with,
 };
 use std::ffi::{CStr, c_char, c_void};
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd as _;
 use std::ptr;
@@ -36,6 +37,8 @@ static BASE: AtomicUsize = AtomicUsize::new(0);
 static LEN: AtomicUsize = AtomicUsize::new(0);
 static THRESHOLD: AtomicUsize = AtomicUsize::new(0);
 static FULL: AtomicBool = AtomicBool::new(false);
+/// The run shares named memory with others.
+static SHARES: AtomicBool = AtomicBool::new(false);
 static TOKEN: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 static NAME: [AtomicU8; NAME_MAX] = [const { AtomicU8::new(0) }; NAME_MAX];
 static NAME_LEN: AtomicUsize = AtomicUsize::new(0);
@@ -51,6 +54,12 @@ pub(crate) fn is_ready() -> bool {
         UNTRIED => begin(),
         _ => false,
     }
+}
+
+/// True when the run that this process was invited to shares named memory, whether or not the process came in.
+pub(crate) fn shares() -> bool {
+    is_ready();
+    SHARES.load(Ordering::Relaxed)
 }
 
 /// Bytes from which on a mapping is far.
@@ -154,11 +163,11 @@ fn find(environment: *const *const c_char) -> Option<&'static [u8]> {
     }
 }
 
-/// Takes an invitation apart: `NAME:TOKEN:THRESHOLD:REACH`. False when it is none.
+/// Takes an invitation apart: `NAME:TOKEN:THRESHOLD:REACH:SHARED`. False when it is none.
 fn accept(value: &[u8]) -> bool {
     let mut parts = value.split(|&byte| byte == b':').map(|part| core::str::from_utf8(part).unwrap_or(""));
-    let (Some(name), Some(token), Some(threshold), Some(reach), None) =
-        (parts.next(), parts.next(), parts.next(), parts.next(), parts.next())
+    let (Some(name), Some(token), Some(threshold), Some(reach), Some(shared), None) =
+        (parts.next(), parts.next(), parts.next(), parts.next(), parts.next(), parts.next())
     else {
         return false;
     };
@@ -177,6 +186,7 @@ fn accept(value: &[u8]) -> bool {
     TOKEN[1].store(u64::try_from(low).unwrap_or(0), Ordering::Relaxed);
     THRESHOLD.store(threshold, Ordering::Relaxed);
     FULL.store(reach == "full", Ordering::Relaxed);
+    SHARES.store(shared == "shared", Ordering::Relaxed);
     true
 }
 
@@ -249,11 +259,20 @@ fn serve(file: &OwnedFd, base: usize, len: usize, snapshot: u64) -> Result<(), E
     let token =
         u128::from(TOKEN[0].load(Ordering::Relaxed)) << 64 | u128::from(TOKEN[1].load(Ordering::Relaxed));
     greet(&socket, Hello { token, base: base as u64, len: len as u64, snapshot, full }, &uffd, file)?;
-    let [status, count] = hear::<2>(&socket)?;
+    let ([status, count, shared_base, shared_len], shared_file) = hear_welcome(&socket)?;
     if status != 0 {
         return Err(Errno::from_raw_os_error(i32::try_from(status).unwrap_or(libc::EINVAL)));
     }
-    take_spans(&socket, count)
+    take_spans(&socket, count)?;
+    let Some(file) = shared_file.filter(|_| shared_len > 0) else { return Ok(()) };
+    let begun = shared::begin(&file, shared_base, shared_len, &uffd);
+    if snapshot != 0 {
+        return begun.and_then(|()| shared::restore());
+    }
+    if let Err(errno) = begun {
+        say(&["farmem: this process cannot share memory: ", name_of(errno), "\n"]);
+    }
+    Ok(())
 }
 
 fn greet(socket: &OwnedFd, hello: Hello, uffd: &Userfaultfd, file: &OwnedFd) -> Result<(), Errno> {
@@ -271,15 +290,23 @@ fn greet(socket: &OwnedFd, hello: Hello, uffd: &Userfaultfd, file: &OwnedFd) -> 
     .map(drop)
 }
 
-/// A message of so many words.
-fn hear<const WORDS: usize>(socket: &OwnedFd) -> Result<[u64; WORDS], Errno> {
-    let mut words = [[0_u8; 8]; WORDS];
-    let (count, _) =
-        rustix::io::retry_on_intr(|| recv(socket, words.as_flattened_mut(), RecvFlags::empty()))?;
-    if count != WORDS * 8 {
+/// The answer, and the file that goes with it.
+fn hear_welcome(socket: &OwnedFd) -> Result<([u64; WELCOME_WORDS], Option<OwnedFd>), Errno> {
+    let mut words = [[0_u8; 8]; WELCOME_WORDS];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let message = rustix::io::retry_on_intr(|| {
+        let mut parts = [IoSliceMut::new(words.as_flattened_mut())];
+        recvmsg(socket, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    if message.bytes != WELCOME_WORDS * 8 {
         return Err(Errno::CONNREFUSED); // the pager has gone
     }
-    Ok(words.map(u64::from_le_bytes))
+    let file = ancillary.drain().find_map(|part| match part {
+        RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
+        _ => None,
+    });
+    Ok((words.map(u64::from_le_bytes), file))
 }
 
 /// What the parent of this child had, in messages of up to [`SPANS_MAX`].

@@ -3,7 +3,7 @@
 //! The handlers are registered before any other that may touch far memory, as there is none before: so in the parent ours is the last
 //! to run before the fork, and in the child the first after it.
 
-use crate::{area, heap, mailbox};
+use crate::{area, heap, mailbox, shared};
 use farmem::pager::call::Call;
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -30,17 +30,20 @@ pub(crate) fn register() {
 
 extern "C" fn prepare() {
     heap::LOCK.take_to_fork();
+    shared::LOCK.take_to_fork();
     // Without a snapshot the child cannot have its memory; it will say so, if there is one.
     SNAPSHOT.store(mailbox::call(Call::Fork).unwrap_or(NONE), Ordering::Relaxed);
 }
 
 extern "C" fn parent() {
     let _always = mailbox::call(Call::Forked);
+    shared::LOCK.forked();
     heap::LOCK.forked();
 }
 
 extern "C" fn child() {
     area::attach_child(SNAPSHOT.load(Ordering::Relaxed));
+    shared::LOCK.forked();
     heap::LOCK.forked();
 }
 

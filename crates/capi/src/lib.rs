@@ -1,7 +1,8 @@
 //! The preload library: `farmem run` has the dynamic linker load it into an unmodified program, whose large anonymous mappings
 //! and heap it then puts into far memory.
 //!
-//! It stands before libc's `mmap`, `munmap`, `mremap`, `mprotect`, `madvise` (`maps`) and `malloc` with its family (`heap`). What it
+//! It stands before libc's `mmap`, `munmap`, `mremap`, `mprotect`, `madvise` (`maps`), `malloc` with its family (`heap`), and `shm_open` and
+//! what is done with what that opens (`shared`). What it
 //! reserves in the program is one range of addresses (`area`), backed by a memfd and served by the pager, another process, through
 //! a userfaultfd. So there is no thread of ours in the program, and no descriptor: both are sent to the pager and closed. What is
 //! asked of the pager goes through a mailbox (`mailbox`), where the fault itself is the message.
@@ -15,6 +16,7 @@ mod heap;
 mod lock;
 mod mailbox;
 mod maps;
+mod shared;
 #[cfg(test)]
 mod tests;
 

@@ -2,7 +2,7 @@
 
 use crate::area;
 use farmem::pager::call::{
-    Call, MAILBOX_WORDS, MAILBOXES, WORD_CALL, WORD_NUMBER, WORD_STATUS, WORD_VALUE, bell,
+    Call, MAILBOX_WORDS, MAILBOXES, TEXT_MAX, TEXTS, VALUES, WORD_CALL, WORD_NUMBER, WORD_STATUS, WORD_VALUE, bell,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -11,7 +11,19 @@ static NUMBERS: [AtomicU64; MAILBOXES] = [const { AtomicU64::new(0) }; MAILBOXES
 
 /// Carries a call out; answers its value, or the status that it came to.
 pub(crate) fn call(call: Call) -> Result<u64, u64> {
+    call_with(&[], call).map(|[value, ..]| value)
+}
+
+/// Carries a call out that goes with a text; answers its values.
+pub(crate) fn call_with(text: &[u8], call: Call) -> Result<[u64; VALUES], u64> {
+    assert!(text.len() <= TEXT_MAX, "a text that fits");
     let mailbox = take();
+    for (n, bytes) in text.chunks(8).enumerate() {
+        let mut word = [0; 8];
+        word[..bytes.len()].copy_from_slice(bytes);
+        let place = (TEXTS + mailbox * TEXT_MAX) / 8 + n;
+        area::word(0, place).store(u64::from_le_bytes(word), Ordering::Relaxed);
+    }
     let number = NUMBERS[mailbox].load(Ordering::Relaxed) + 1;
     NUMBERS[mailbox].store(number, Ordering::Relaxed);
     for (n, word) in call.words().into_iter().enumerate() {
@@ -21,9 +33,9 @@ pub(crate) fn call(call: Call) -> Result<u64, u64> {
     // The page is write-protected: this store waits until the pager has answered.
     area::word(bell(mailbox, number), 0).store(number, Ordering::SeqCst);
     let answer = |word| area::word(0, mailbox * MAILBOX_WORDS + word).load(Ordering::Acquire);
-    let (status, value) = (answer(WORD_STATUS), answer(WORD_VALUE));
+    let (status, values) = (answer(WORD_STATUS), std::array::from_fn(|n| answer(WORD_VALUE + n)));
     BUSY[mailbox].store(false, Ordering::Release);
-    if status == 0 { Ok(value) } else { Err(status) }
+    if status == 0 { Ok(values) } else { Err(status) }
 }
 
 /// In a fork's child: its mailboxes are new, and nobody is calling.

@@ -2,6 +2,7 @@
 
 use crate::area::{self, address};
 use crate::mailbox::call;
+use crate::shared;
 use farmem::pager::call::{Call, ELSEWHERE, TARGET_ELSEWHERE, resize};
 use farmem::pager::mechanism::PAGE_LEN;
 use libc::{MAP_FAILED, off_t, size_t};
@@ -37,6 +38,11 @@ pub(crate) unsafe extern "C" fn mmap(
     fd: c_int,
     offset: off_t,
 ) -> *mut c_void {
+    if flags & libc::MAP_ANONYMOUS == 0
+        && let Some(mapped) = shared::map(addr, len, protection, flags, fd, offset)
+    {
+        return mapped.map_or_else(|errno| failed(errno, MAP_FAILED), address);
+    }
     let anonymous = flags & libc::MAP_ANONYMOUS != 0 && flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
     let executable = protection & libc::PROT_EXEC != 0;
     let far =
@@ -46,6 +52,10 @@ pub(crate) unsafe extern "C" fn mmap(
         return address(start);
     }
     let fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) == libc::MAP_FIXED;
+    if fixed && shared::part(addr.addr(), len).is_some() {
+        area::say(&["farmem: refused: another mapping where shared memory is\n"]);
+        return failed(Errno::OPNOTSUPP, MAP_FAILED);
+    }
     if fixed && let Some((start, part)) = area::part(addr.addr(), len) {
         let plain = anonymous && !executable && flags & (libc::MAP_GROWSDOWN | libc::MAP_HUGETLB) == 0;
         let whole = start == addr.addr() && part == len.next_multiple_of(PAGE_LEN);
@@ -83,12 +93,20 @@ pub(crate) unsafe extern "C" fn mmap64(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn munmap(addr: *mut c_void, len: size_t) -> c_int {
     let start = addr.addr();
-    let Some((far, part)) = area::part(start, len) else {
+    let in_shared = shared::part(start, len);
+    let Some((far, part)) = area::part(start, len).or(in_shared) else {
         // SAFETY: the caller's promise.
         return done(unsafe { rustix::mm::munmap(addr, len) });
     };
     if !start.is_multiple_of(PAGE_LEN) {
         return failed(Errno::INVAL, -1);
+    }
+    if in_shared.is_some() && (far, part) != (start, len) {
+        area::say(&["farmem: refused: to unmap shared memory together with other memory\n"]);
+        return failed(Errno::INVAL, -1);
+    }
+    if in_shared.is_some() {
+        return done(shared::unmap(far, part));
     }
     // What is before and behind far memory is the system's.
     let (before, end) = (far - start, start + len);
@@ -110,6 +128,10 @@ pub(crate) unsafe extern "C" fn munmap(addr: *mut c_void, len: size_t) -> c_int 
 /// As the system's.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn mprotect(addr: *mut c_void, len: size_t, protection: c_int) -> c_int {
+    if let Some((start, part)) = shared::part(addr.addr(), len) {
+        let whole = addr.addr().is_multiple_of(PAGE_LEN) && (start, part) == (addr.addr(), len);
+        return done(if whole { shared::protect(start, part, protection) } else { Err(Errno::INVAL) });
+    }
     // SAFETY: the caller's promise.
     let result = unsafe { system_mprotect(addr.addr(), len, protection) };
     if result.is_ok()
@@ -131,6 +153,9 @@ pub(crate) unsafe extern "C" fn mprotect(addr: *mut c_void, len: size_t, protect
 /// As the system's.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
+    if shared::part(addr.addr(), len).is_some() {
+        return advise_shared(advice);
+    }
     let Some((start, part)) = area::part(addr.addr(), len) else {
         // SAFETY: the caller's promise.
         return done(unsafe { system_madvise(addr, len, advice) });
@@ -162,6 +187,12 @@ pub(crate) unsafe extern "C" fn madvise(addr: *mut c_void, len: size_t, advice: 
     }
 }
 
+/// Shared memory keeps its bytes whatever is advised, and a child has it in another way than by the system's fork.
+fn advise_shared(advice: c_int) -> c_int {
+    const DESTROYING: [c_int; 3] = [libc::MADV_REMOVE, libc::MADV_FREE, libc::MADV_HWPOISON];
+    if DESTROYING.contains(&advice) { failed(Errno::INVAL, -1) } else { 0 }
+}
+
 /// `posix_madvise(3)`, whose advice is never more than advice.
 ///
 /// # Safety
@@ -188,6 +219,18 @@ pub(crate) unsafe extern "C" fn mremap(
     new: *mut c_void,
 ) -> *mut c_void {
     let fixed = flags & libc::MREMAP_FIXED != 0;
+    if let Some((start, _)) = shared::part(old.addr(), old_len.max(1)) {
+        let (old_len, new_len) = (old_len.next_multiple_of(PAGE_LEN), new_len.next_multiple_of(PAGE_LEN));
+        if fixed || start != old.addr() || new_len == 0 || new_len > old_len {
+            return failed(Errno::NOMEM, MAP_FAILED);
+        }
+        let shrunk =
+            if new_len < old_len { shared::unmap(start + new_len, old_len - new_len) } else { Ok(()) };
+        return shrunk.map_or_else(|errno| failed(errno, MAP_FAILED), |()| old);
+    }
+    if fixed && shared::part(new.addr(), new_len).is_some() {
+        return failed(Errno::OPNOTSUPP, MAP_FAILED);
+    }
     if area::part(old.addr(), old_len.max(1)).is_some() {
         let target = if fixed { Some(new) } else { None };
         let moved = remap(old, old_len, new_len, flags, target);
@@ -354,7 +397,7 @@ unsafe fn system_mmap(
 
 /// # Safety
 /// As `mprotect(2)`.
-unsafe fn system_mprotect(start: usize, len: usize, protection: c_int) -> Result<(), Errno> {
+pub(crate) unsafe fn system_mprotect(start: usize, len: usize, protection: c_int) -> Result<(), Errno> {
     let rights = MprotectFlags::from_bits_retain(protection.cast_unsigned());
     // SAFETY: the caller's promise.
     unsafe { rustix::mm::mprotect(address(start), len, rights) }
@@ -383,7 +426,7 @@ unsafe fn system_mremap(
     Ok(address(usize::try_from(start.cast_unsigned()).expect("an address of this machine")))
 }
 
-fn of_syscall(result: libc::c_long) -> Result<libc::c_long, Errno> {
+pub(crate) fn of_syscall(result: libc::c_long) -> Result<libc::c_long, Errno> {
     if result != -1 {
         return Ok(result);
     }

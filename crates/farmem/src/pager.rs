@@ -21,6 +21,7 @@ mod evict;
 mod faults;
 mod fork;
 mod frames;
+mod sharing;
 mod slots;
 mod spans;
 mod table;
@@ -34,9 +35,10 @@ use farmem_io::pages::{Fault, Features, Reach, Streams, Userfaultfd};
 use farmem_wire::message::PAGE_LEN;
 use fork::Snapshot;
 use frames::{Frames, Pool};
+use sharing::Sharing;
 use slots::{Slot, Slots};
 use spans::{Kind, Spans};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 use table::Table;
@@ -127,6 +129,7 @@ pub struct Pager {
     client: Client,
     hall: Hall,
     guard: Option<Guard>,
+    sharing: Option<Sharing>,
     options: PagerOptions,
     processes: BTreeMap<u32, Process>,
     /// The key of the next process.
@@ -151,6 +154,8 @@ pub struct Pager {
     full: bool,
     buffer: Buffer,
     reported: Vec<(u64, Fault)>,
+    /// Faults at shared pages.
+    shared: Vec<Fault>,
     zeros: Box<[u8]>,
     stats: PagerStats,
     failed: Option<Error>,
@@ -166,6 +171,8 @@ struct Process {
     ended: OwnedFd,
     spans: Spans,
     table: Table,
+    /// Shared objects that it used, by number.
+    objects: BTreeSet<u64>,
     streams: Streams,
     /// The latest call of each mailbox.
     called: [u64; MAILBOXES],
@@ -190,9 +197,14 @@ const STRAGGLE_MAX: Duration = Duration::from_secs(2);
 
 /// The system's numbers of errors, as programs are told them.
 mod errno {
+    pub(super) const NOENT: u64 = 2;
+    pub(super) const IO: u64 = 5;
     pub(super) const NOMEM: u64 = 12;
     pub(super) const FAULT: u64 = 14;
+    pub(super) const EXIST: u64 = 17;
     pub(super) const INVAL: u64 = 22;
+    pub(super) const NOSPC: u64 = 28;
+    pub(super) const NOSYS: u64 = 38;
 }
 
 impl Pager {
@@ -215,6 +227,7 @@ impl Pager {
             client,
             hall: Hall::open(token)?,
             guard: None,
+            sharing: None,
             options: PagerOptions { ahead, ..options },
             processes: BTreeMap::new(),
             next: 1,
@@ -231,6 +244,7 @@ impl Pager {
             full: false,
             buffer: buffer(),
             reported: Vec::new(),
+            shared: Vec::new(),
             zeros: vec![0; usize::try_from(AHEAD_MAX).expect("small") * PAGE_LEN].into(),
             stats: PagerStats::default(),
             failed: None,
@@ -242,7 +256,8 @@ impl Pager {
     #[must_use]
     pub fn invitation(&self) -> String {
         let reach = if self.options.user_mode_only { "user" } else { "full" };
-        format!("{}:{}:{reach}", self.hall.invitation(), self.options.threshold)
+        let sharing = if self.sharing.is_some() { "shared" } else { "own" };
+        format!("{}:{}:{reach}:{sharing}", self.hall.invitation(), self.options.threshold)
     }
 
     /// From now on processes that come in are guarded against this one's death.
@@ -298,25 +313,29 @@ impl Pager {
             }
         }
         self.broken = self.failed.is_some();
-        self.failed.take().map_or(Ok(()), Err)
+        let shared = self.sharing.as_ref().map_or(Ok(()), Sharing::finish);
+        self.failed.take().map_or(shared, Err)
     }
 
     /// Lets a process in.
     fn receive(&mut self) {
         let Some(arrival) = self.hall.receive() else { return };
-        self.look_for_the_gone();
-        // The same process with another program: what the one before had is nobody's.
-        if let Some((&key, _)) = self.processes.iter().find(|(_, process)| process.pid == arrival.pid) {
-            self.bury(key);
+        // The same process with another program: what the one before had is nobody's, but for descriptors of objects.
+        let before = self.processes.iter().find(|(_, process)| process.pid == arrival.pid);
+        let before = before.map(|(&key, process)| (key, process.objects.clone()));
+        if let Some((key, _)) = before {
+            self.bury_but_for_objects(key);
         }
+        self.look_for_the_gone();
         match self.settle(&arrival) {
-            Some(process) => self.welcome(process, arrival),
+            Some(had) => self.welcome(had, before.map(|(_, objects)| objects), arrival),
             None => arrival.refuse(errno::INVAL),
         }
     }
 
-    fn welcome(&mut self, spans_and_table: (Spans, Table), arrival: Arrival) {
-        let (spans, table) = spans_and_table;
+    fn welcome(&mut self, had: (Spans, Table, BTreeSet<u64>), kept: Option<BTreeSet<u64>>, arrival: Arrival) {
+        let (spans, table, mut objects) = had;
+        objects.extend(kept.into_iter().flatten());
         let list: Vec<[u64; 3]> = spans
             .all()
             .filter_map(|(pages, kind)| match kind {
@@ -338,7 +357,9 @@ impl Pager {
         {
             self.guard = None; // it was killed; the programs go on unguarded
         }
-        let told = hung.is_ok() && watched && arrival.welcome(&list).is_ok();
+        let shares = self.let_share(key, &arrival);
+        let crowd = self.sharing.as_ref().map(Sharing::crowd);
+        let told = hung.is_ok() && watched && shares && arrival.welcome(&list, crowd).is_ok();
         let Arrival { pid, remote, ended, .. } = arrival;
         let streams = Streams::new(self.options.ahead);
         let process = Process {
@@ -347,6 +368,7 @@ impl Pager {
             ended,
             spans,
             table,
+            objects,
             streams,
             called: [0; MAILBOXES],
             forking: None,
@@ -360,10 +382,10 @@ impl Pager {
     }
 
     /// What a process begins with: nothing, or what its parent had.
-    fn settle(&mut self, arrival: &Arrival) -> Option<(Spans, Table)> {
+    fn settle(&mut self, arrival: &Arrival) -> Option<(Spans, Table, BTreeSet<u64>)> {
         let pages = arrival.remote.pages();
         if arrival.hello.snapshot == 0 {
-            return Some((Spans::new(CONTROL_PAGES as u64..pages), Table::new(pages)));
+            return Some((Spans::new(CONTROL_PAGES as u64..pages), Table::new(pages), BTreeSet::new()));
         }
         let snapshot = self.snapshots.remove(&arrival.hello.snapshot)?;
         if snapshot.pages != pages {
@@ -371,12 +393,18 @@ impl Pager {
             return None;
         }
         self.stats.forks += 1;
-        Some((snapshot.spans, snapshot.table))
+        Some((snapshot.spans, snapshot.table, snapshot.objects))
     }
 
     /// A process is gone, or has another program: what it had is free.
     fn bury(&mut self, key: u32) {
-        let Some(process) = self.processes.get(&key) else { return };
+        let objects = self.bury_but_for_objects(key);
+        self.close_unused(objects);
+    }
+
+    /// Answers the shared objects that it used.
+    fn bury_but_for_objects(&mut self, key: u32) -> BTreeSet<u64> {
+        let Some(process) = self.processes.get(&key) else { return BTreeSet::new() };
         self.hall.forget(&process.remote);
         self.hall.forget(&process.ended);
         if let Some(guard) = &self.guard {
@@ -385,7 +413,8 @@ impl Pager {
         self.waiting.retain(|&(of, _, _)| of != key);
         let all = 0..process.remote.pages();
         self.forget(key, all);
-        self.processes.remove(&key);
+        self.stop_sharing(key);
+        self.processes.remove(&key).map(|process| process.objects).unwrap_or_default()
     }
 
     /// Processes whose memory is gone without a word: they run another program now that does not come in.
@@ -404,7 +433,13 @@ impl Pager {
     fn faulted(&mut self, key: u32) {
         let mut reported = std::mem::take(&mut self.reported);
         while let Some(process) = self.processes.get(&key) {
-            let more = process.remote.faults(&mut self.buffer, |page, fault| reported.push((page, fault)));
+            let each = |page, fault| reported.push((page, fault));
+            let more = process.remote.faults(&mut self.buffer, each, |fault| self.shared.push(fault));
+            for fault in self.shared.drain(..) {
+                if let Some(sharing) = &self.sharing {
+                    sharing.fault(key, &fault);
+                }
+            }
             for (page, fault) in reported.drain(..) {
                 self.stats.faults += 1;
                 if !self.fault(key, page, fault) {

@@ -18,25 +18,26 @@
 
 mod desk;
 mod frames;
+pub(crate) mod ground;
 mod join;
 mod lease;
 mod pager;
 pub mod worker;
 
 use crate::client::{Vma, wrong_answer};
+use crate::serve::api_client;
 use crate::window::{FRAMES_MIN, WindowOptions, frames_of};
 use crate::{Error, Rack};
+use desk::lock;
 use farmem_control::api::{PermName, Request, Response, VmaInfo};
 use farmem_io::pages::{Memory, Window};
 use farmem_io::{ApiClient, OpenError};
 use farmem_machine::Duration;
 use farmem_wire::{NodeId, VirtAddr};
-use desk::{Ask, Inbox, lock};
+use ground::Joined;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::sync::Mutex;
 
 /// How a shared space works.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,23 +104,18 @@ pub struct ShareStats {
 /// Any thread may use it. A forked child does not have it: its touch is a SIGSEGV. When it is dropped, what was written goes to the memory
 /// nodes, and the process leaves the rack; if that fails the pages count as lost, so call [`SharedSpace::write_back`] to know.
 pub struct SharedSpace {
-    window: Arc<Window>,
-    inbox: Arc<Inbox>,
-    failed: Arc<Mutex<Option<String>>>,
+    joined: Joined<Window>,
     api: Mutex<ApiClient>,
     /// The rack's description.
     file: PathBuf,
     domain_name: String,
-    domain: u32,
-    host: u16,
     options: ShareOptions,
-    pager: Option<JoinHandle<()>>,
 }
 
 impl core::fmt::Debug for SharedSpace {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let Self { domain_name, host, .. } = self;
-        write!(f, "SharedSpace({domain_name:?}, host {host}, from {})", self.window.base())
+        let (Self { domain_name, .. }, host) = (self, self.host());
+        write!(f, "SharedSpace({domain_name:?}, host {host}, from {})", self.window().base())
     }
 }
 
@@ -142,7 +138,13 @@ impl Rack {
             }
             .into());
         };
-        join::join(config, domain, options)
+        Ok(SharedSpace {
+            joined: join::join(config, domain, options)?,
+            api: Mutex::new(api_client(config)?),
+            file: config.file.clone(),
+            domain_name: domain.to_owned(),
+            options,
+        })
     }
 }
 
@@ -152,7 +154,7 @@ impl SharedSpace {
     /// # Errors
     /// [`Error::Refused`] when no memory node has that much free in one piece.
     pub fn allocate(&self, size: u64) -> Result<Vma, Error> {
-        let Response::Vma(info) = self.ask(&Request::Allocate { domain: self.domain, size, node: None })?
+        let Response::Vma(info) = self.ask(&Request::Allocate { domain: self.joined.domain(), size, node: None })?
         else {
             return Err(wrong_answer("allocate"));
         };
@@ -177,7 +179,7 @@ impl SharedSpace {
     /// # Errors
     /// [`Error::Refused`] when this domain does not own an allocation that starts at `base`.
     pub fn free(&self, base: VirtAddr) -> Result<(), Error> {
-        self.ask(&Request::Free { domain: self.domain, base: base.0 }).map(|_| ())
+        self.ask(&Request::Free { domain: self.joined.domain(), base: base.0 }).map(|_| ())
     }
 
     /// Lets the domain called `to` use `len` bytes at `base`, which this domain owns.
@@ -188,7 +190,7 @@ impl SharedSpace {
         let Response::Domain { domain: to } = self.ask(&Request::CreateDomain { name: to.into() })? else {
             return Err(wrong_answer("create_domain"));
         };
-        self.ask(&Request::Grant { domain: self.domain, base: base.0, len, to, perm }).map(|_| ())
+        self.ask(&Request::Grant { domain: self.joined.domain(), base: base.0, len, to, perm }).map(|_| ())
     }
 
     /// Takes the old bytes of the lost pages among these: from here on they are read again, as the memory nodes have them.
@@ -196,7 +198,7 @@ impl SharedSpace {
     /// # Errors
     /// [`Error::Refused`] when they are not in one allocation of this domain.
     pub fn accept_lost(&self, base: VirtAddr, len: u64) -> Result<(), Error> {
-        self.ask(&Request::AcceptLost { domain: self.domain, base: base.0, len }).map(|_| ())
+        self.ask(&Request::AcceptLost { domain: self.joined.domain(), base: base.0, len }).map(|_| ())
     }
 
     /// An allocation's bytes.
@@ -206,7 +208,7 @@ impl SharedSpace {
     #[must_use]
     pub fn memory(&self, vma: &Vma) -> Memory<'_> {
         let (offset, len) = (self.offset(vma.base), usize::try_from(vma.size));
-        self.window.memory().part(offset, len.expect("what is mapped has an address"))
+        self.window().memory().part(offset, len.expect("what is mapped has an address"))
     }
 
     /// The little-endian word at `addr`, to be used as an atomic: by threads of every host.
@@ -215,7 +217,7 @@ impl SharedSpace {
     /// When it is not in this space, or not aligned.
     #[must_use]
     pub fn word(&self, addr: VirtAddr) -> &AtomicU64 {
-        self.window.memory().word(self.offset(addr))
+        self.window().memory().word(self.offset(addr))
     }
 
     /// Writes everything to the memory nodes that was written so far, so that those who read without a cache find it. The pages are
@@ -224,37 +226,37 @@ impl SharedSpace {
     /// # Errors
     /// [`Error::Unreachable`] when the memory nodes do not take it, or the rack is lost.
     pub fn write_back(&self) -> Result<(), Error> {
-        self.answered(Ask::WriteBack).unwrap_or_else(|| Err(self.lost()))
+        self.joined.write_back()
     }
 
     /// What it did so far.
     #[must_use]
     pub fn stats(&self) -> ShareStats {
-        self.answered(Ask::Stats).unwrap_or_default()
+        self.joined.stats()
     }
 
     /// Why nothing can be had any more: the link broke, or the lease ended. Each touch of a page ends in SIGBUS then.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
-        lock(&self.failed).clone()
+        self.joined.failure()
     }
 
     /// Bytes of far memory that are here, as the system counts the memory they take.
     #[must_use]
     pub fn bytes_here(&self) -> u64 {
-        self.window.bytes_taken()
+        self.window().bytes_taken()
     }
 
     /// First address and bytes of what is shared.
     #[must_use]
     pub fn span(&self) -> (VirtAddr, u64) {
-        (self.window.base(), self.window.len())
+        (self.window().base(), self.window().len())
     }
 
     /// The host this process is.
     #[must_use]
     pub const fn host(&self) -> u16 {
-        self.host
+        self.joined.host()
     }
 
     /// The domain's name.
@@ -273,40 +275,22 @@ impl SharedSpace {
         Ok(lock(&self.api).ask(request)?)
     }
 
-    fn answered<T>(&self, ask: impl FnOnce(Sender<T>) -> Ask) -> Option<T> {
-        let (answer, answered) = channel();
-        self.inbox.put([ask(answer)]);
-        answered.recv().ok()
-    }
-
-    fn lost(&self) -> Error {
-        let why = self.failure().unwrap_or_else(|| "its pager has ended".into());
-        Error::Unreachable { what: format!("the rack, which this space has lost: {why}") }
+    fn window(&self) -> &Window {
+        self.joined.ground()
     }
 
     fn offset(&self, addr: VirtAddr) -> usize {
-        let offset = addr.0.checked_sub(self.window.base().0).and_then(|n| usize::try_from(n).ok());
+        let offset = addr.0.checked_sub(self.window().base().0).and_then(|n| usize::try_from(n).ok());
         offset.unwrap_or_else(|| panic!("{addr} is in the space"))
     }
 
     fn reachable(&self, vma: &VmaInfo) -> Result<Vma, Error> {
-        let offset = vma.base.checked_sub(self.window.base().0);
-        if offset.is_none_or(|offset| offset + vma.size > self.window.len()) {
+        let offset = vma.base.checked_sub(self.window().base().0);
+        if offset.is_none_or(|offset| offset + vma.size > self.window().len()) {
             let what =
                 format!("memory node {}, which joined after this space was opened: open another", vma.node);
             return Err(Error::Unreachable { what });
         }
         Ok(Vma { base: VirtAddr(vma.base), size: vma.size, node: NodeId(vma.node) })
-    }
-}
-
-/// What was written goes to the memory nodes; then the process leaves the rack.
-impl Drop for SharedSpace {
-    fn drop(&mut self) {
-        self.inbox.put([Ask::End]);
-        if let Some(pager) = self.pager.take() {
-            // Its panic was printed; there is nobody to hand it to.
-            let _panicked = pager.join();
-        }
     }
 }

@@ -23,7 +23,7 @@ const BODY_MAX: usize = 64 << 10;
 const IDLE_MAX: Duration = Duration::from_secs(10);
 
 /// The names that `POST /v1/NAME` knows.
-const NAMES: [&str; 21] = [
+const NAMES: [&str; 26] = [
     "join_switch",
     "join_node",
     "join_host",
@@ -44,6 +44,11 @@ const NAMES: [&str; 21] = [
     "renew",
     "recover",
     "accept_lost",
+    "open_object",
+    "hold_object",
+    "resize_object",
+    "unlink_object",
+    "drop_object",
     "overview",
 ];
 

@@ -8,6 +8,7 @@
 //! ([`farmem_host::agent::Pages`] is implemented by `&Window`).
 
 mod bell;
+mod crowd;
 mod memory;
 mod message;
 mod readahead;
@@ -20,6 +21,7 @@ mod uffd;
 mod views;
 mod window;
 
+pub use crowd::Crowd;
 pub use memory::Memory;
 pub use message::{BATCH, Cause, Fault, Message, Messages, Patience};
 pub use readahead::{Groups, ReadAhead, STREAMS, Streams};

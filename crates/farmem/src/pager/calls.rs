@@ -5,7 +5,7 @@ use super::spans::Kind;
 use super::table::{Entry, Here};
 use super::{Pager, errno};
 use farmem_io::pages::remote::Lost;
-use farmem_io::pages::remote::call::{Call, ELSEWHERE, TARGET_ELSEWHERE, bell, resize};
+use farmem_io::pages::remote::call::{Call, ELSEWHERE, TARGET_ELSEWHERE, VALUES, bell, resize};
 use farmem_wire::message::{Access, PAGE_LEN};
 use std::ops::Range;
 
@@ -21,11 +21,20 @@ impl Pager {
         let (number, call) = process.remote.call(mailbox);
         // A signal makes a thread ring again; then it is answered already.
         if number != process.called[mailbox] && bell(mailbox, number) == page_number {
-            let answer = call.map_or(Err(errno::INVAL), |call| self.carry_out(key, call, thread));
+            let answer = match call {
+                Some(
+                    call @ (Call::Open { .. } | Call::Hold { .. } | Call::Truncate { .. } | Call::Unlink { .. }),
+                ) => self.call_for_object(key, mailbox, call),
+                Some(call) => self.carry_out(key, call, thread).map(|value| [value, 0, 0, 0]),
+                None => Err(errno::INVAL),
+            };
             let Some(process) = self.processes.get_mut(&key) else { return };
             process.called[mailbox] = number;
-            let (status, value) = answer.map_or_else(|status| (status, 0), |value| (0, value));
-            process.remote.answer(mailbox, status, value);
+            let (status, values) = match answer {
+                Ok(values) => (0, values),
+                Err(status) => (status, [0; VALUES]),
+            };
+            process.remote.answer(mailbox, status, values);
             self.stats.calls += 1;
             let next = bell(mailbox, number + 1) as u64;
             self.served(key, next, |remote| remote.freeze(next..next + 1));
@@ -81,6 +90,9 @@ impl Pager {
             Call::Forked => {
                 self.forked(key);
                 Ok(0)
+            }
+            Call::Open { .. } | Call::Hold { .. } | Call::Truncate { .. } | Call::Unlink { .. } => {
+                unreachable!("a call for an object")
             }
         }
     }

@@ -7,6 +7,7 @@ use super::table::{Entry, Here, Table};
 use super::{Pager, errno};
 use farmem_io::pages::remote::Lost;
 use farmem_io::pages::remote::call::CONTROL_PAGES;
+use std::collections::BTreeSet;
 
 /// The memory of a process as it was when it forked. Its slots are owned.
 #[derive(Debug)]
@@ -14,6 +15,7 @@ pub(super) struct Snapshot {
     pub(super) pages: u64,
     pub(super) spans: Spans,
     pub(super) table: Table,
+    pub(super) objects: BTreeSet<u64>,
 }
 
 /// Forks whose children may be on their way at once. More than that are forks that failed.
@@ -26,7 +28,8 @@ impl Pager {
         self.freeze_dirty(key)?;
         let process = &self.processes[&key];
         let pages = process.remote.pages();
-        let mut snapshot = Snapshot { pages, spans: process.spans.clone(), table: Table::new(pages) };
+        let (spans, objects) = (process.spans.clone(), process.objects.clone());
+        let mut snapshot = Snapshot { pages, spans, table: Table::new(pages), objects };
         let mut at = CONTROL_PAGES as u64;
         while let Some(page) = self.processes[&key].table.next(at..pages) {
             at = page + 1;
@@ -105,5 +108,6 @@ impl Pager {
             }
             at = page + 1;
         }
+        self.close_unused(snapshot.objects);
     }
 }

@@ -1,10 +1,11 @@
 //! How a process becomes a host that shares memory: its link, its session, its window, its threads.
 
-use super::desk::{Ask, Desk, Inbox};
+use super::ShareOptions;
+use super::desk::{Desk, Inbox};
 use super::frames::Frames;
+use super::ground::{Ground, Joined};
 use super::lease::Landlord;
 use super::pager::{Pager, Policy};
-use super::{ShareOptions, SharedSpace};
 use crate::Error;
 use crate::client::{gid, wrong_answer};
 use crate::config::RackConfig;
@@ -14,21 +15,28 @@ use farmem_control::api::{GIVEN_UP, NodeInfo, Request, Response};
 use farmem_host::agent::Bounds;
 use farmem_host::caching::{CacheAsk, CacheConfig, CachingHost};
 use farmem_host::{Ask as HostAsk, Config as HostConfig};
-use farmem_io::pages::{Fault, Faults, Handler, Mapped, Next, Ring, Window, WindowConfig, serve};
-use farmem_io::{ApiClient, Clock, Driver, Link, OpenError, Sleeper, Stop, os_seed};
+use farmem_io::pages::Mapped;
+use farmem_io::{ApiClient, Clock, Driver, Link, OpenError, os_seed};
 use farmem_machine::{Port, Rng};
 use farmem_transport::ud;
-use farmem_wire::message::{Access, Page};
+use farmem_wire::message::Page;
 use farmem_wire::{Domain, VirtAddr};
 use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::mpsc::{SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
-use std::thread::{Builder, JoinHandle, scope};
+use std::thread::{Builder, JoinHandle};
 
 /// Takes an address of the rack's that is free. Each process begins to look at another one: where a host has just left, the control
 /// plane may still be taking back what it cached.
-pub(super) fn join(config: &RackConfig, domain: &str, options: ShareOptions) -> Result<SharedSpace, Error> {
+pub(super) fn join<G: Ground>(
+    config: &RackConfig,
+    domain: &str,
+    options: ShareOptions,
+) -> Result<Joined<G>, Error>
+where
+    for<'a> &'a G: Mapped,
+{
     options.frames_max()?;
     place(config)?;
     require_running(config)?;
@@ -44,18 +52,21 @@ pub(super) fn join(config: &RackConfig, domain: &str, options: ShareOptions) -> 
 }
 
 /// What the pager's thread has made when it begins to serve.
-struct Ready {
-    window: Arc<Window>,
+struct Ready<G> {
+    ground: Arc<G>,
     domain: u32,
     host: u16,
 }
 
-fn join_at(
+fn join_at<G: Ground>(
     config: &RackConfig,
     address: IpAddr,
     domain: &str,
     options: ShareOptions,
-) -> Result<SharedSpace, Error> {
+) -> Result<Joined<G>, Error>
+where
+    for<'a> &'a G: Mapped,
+{
     let (say, said) = sync_channel(1);
     let inbox = Arc::<Inbox>::default();
     let failed = Arc::<Mutex<Option<String>>>::default();
@@ -76,19 +87,8 @@ fn join_at(
         }
     })?;
     let gone = || Error::Unreachable { what: "the pager's thread, which ended".into() };
-    let Ready { window, domain: number, host } = said.recv().map_err(|_| gone())??;
-    Ok(SharedSpace {
-        window,
-        inbox,
-        failed,
-        api: Mutex::new(api_client(config)?),
-        file: config.file.clone(),
-        domain_name: domain.to_owned(),
-        domain: number,
-        host,
-        options,
-        pager: Some(pager),
-    })
+    let Ready { ground, domain, host } = said.recv().map_err(|_| gone())??;
+    Ok(Joined { ground, inbox, failed, domain, host, pager: Some(pager) })
 }
 
 pub(super) fn start(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
@@ -97,17 +97,20 @@ pub(super) fn start(name: &str, run: impl FnOnce() + Send + 'static) -> Result<J
 }
 
 /// A host on its way into the rack, on the thread that will own it.
-struct Joining {
+struct Joining<G> {
     config: RackConfig,
     address: IpAddr,
     domain: String,
     options: ShareOptions,
     inbox: Arc<Inbox>,
     failed: Arc<Mutex<Option<String>>>,
-    say: SyncSender<Result<Ready, Error>>,
+    say: SyncSender<Result<Ready<G>, Error>>,
 }
 
-impl WithLink for Joining {
+impl<G: Ground> WithLink for Joining<G>
+where
+    for<'a> &'a G: Mapped,
+{
     type Output = ();
 
     /// Joins, serves, and leaves.
@@ -126,7 +129,10 @@ impl WithLink for Joining {
     }
 }
 
-impl Joining {
+impl<G: Ground> Joining<G>
+where
+    for<'a> &'a G: Mapped,
+{
     fn serve<L: Link + Send>(
         self,
         mut link: L,
@@ -149,7 +155,7 @@ impl Joining {
         }
         let span = span_of(nodes)?;
         let frames_max = self.options.frames_max()?;
-        let window = Arc::new(self.open_window(&span, frames_max)?);
+        let ground = Arc::new(G::open(&self.options, &span, frames_max)?);
         self.inbox.set_waker(link.waker().map_err(lost)?);
         let sleeper = link.sleeper().map_err(lost)?;
 
@@ -158,7 +164,7 @@ impl Joining {
         let cache = CacheConfig { bounds, timeout: self.options.timeout, ..CacheConfig::default() };
         let (base, len) = (VirtAddr(span.start), span.end - span.start);
         let pages = usize::try_from(len).expect("it is mapped") / farmem_wire::message::PAGE_LEN;
-        let frames = Frames::new(&*window, Page::of(base), pages, frames_max);
+        let frames = Frames::new(&*ground, Page::of(base), pages, frames_max);
         let role = CachingHost::new(settings, cache, frames, Rng::from_seed(seed));
         let mut driver = Driver::new(role, link, Clock::start());
         let switch = ud::Peer { port: Port(switch.port), endpoint: endpoint(&switch) };
@@ -176,8 +182,8 @@ impl Joining {
         };
         let desk = Desk::new(Pager::new(driver, policy, tell, self.failed), Arc::clone(&self.inbox));
         let landlord = landlord.start(told)?;
-        let begun = self.say.send(Ok(Ready { window: Arc::clone(&window), domain, host }));
-        let given_up = begun.is_ok() && serve_both(&window, self.options.window.handler, &desk, sleeper);
+        let begun = self.say.send(Ok(Ready { ground: Arc::clone(&ground), domain, host }));
+        let given_up = begun.is_ok() && ground.serve(self.options.window.handler, &desk, sleeper);
         drop(desk);
         // The lease thread ends when nobody is left to tell it anything.
         let _panicked = landlord.join();
@@ -188,17 +194,6 @@ impl Joining {
         }
         Ok(())
     }
-
-    fn open_window(&self, span: &Range<u64>, frames_max: usize) -> Result<Window, Error> {
-        let config = WindowConfig {
-            base: VirtAddr(span.start),
-            len: span.end - span.start,
-            frames_max: frames_max as u64,
-            place: self.options.window.place,
-            reach: self.options.window.reach(),
-        };
-        Ok(Window::open(&config)?)
-    }
 }
 
 /// The addresses of all memory nodes, and what is between them.
@@ -207,45 +202,4 @@ fn span_of(nodes: &[NodeInfo]) -> Result<Range<u64>, Error> {
     let end = nodes.iter().map(|node| node.base + node.capacity).max();
     let span = start.zip(end).map(|(start, end)| start..end);
     span.ok_or_else(|| Error::Unreachable { what: "any memory node: none has joined".into() })
-}
-
-/// Serves faults on a thread of its own and the link on this one, until the space ends; true when everything was written back.
-fn serve_both<L: Link + Send>(
-    window: &Window,
-    handler: Handler,
-    desk: &Desk<&Window, L>,
-    sleeper: Sleeper,
-) -> bool {
-    let stop = Stop::new();
-    let ring = Ring::new(window, stop.clone());
-    scope(|scope| {
-        scope.spawn(|| {
-            let mut faults = AtDesk { desk, batch: Vec::new() };
-            if let Err(error) = serve(window, handler, &stop, &mut faults) {
-                window.forsake(); // or the program would wait for ever
-                desk.serve([Ask::Fail(format!("page faults cannot be read: {error}"))]);
-            }
-        });
-        let given_up = desk.run(sleeper);
-        ring.end();
-        given_up
-    })
-}
-
-/// Brings faults to the desk, all that were read together at once.
-struct AtDesk<'a, W: Mapped, L: Link> {
-    desk: &'a Desk<W, L>,
-    batch: Vec<Ask>,
-}
-
-impl<W: Mapped, L: Link> Faults for AtDesk<'_, W, L> {
-    fn fault(&mut self, page: Page, fault: Fault) {
-        let access = if fault.write { Access::Modified } else { Access::Shared };
-        self.batch.push(Ask::Fault(page, access));
-    }
-
-    fn turn(&mut self) -> Next {
-        self.desk.serve(self.batch.drain(..));
-        Next::Sleep
-    }
 }

@@ -19,7 +19,10 @@ pub use hall::{Arrival, Event, Hall, Watch};
 use super::message::parse;
 use super::uffd::{Mapping, Stopped, Userfaultfd};
 use super::{BATCH, Fault, Message, Reach};
-use call::{CALL_WORDS, CONTROL_PAGES, Call, MAILBOX_WORDS, MAILBOXES, WORD_CALL, WORD_NUMBER, WORD_STATUS};
+use call::{
+    CALL_WORDS, CONTROL_PAGES, Call, MAILBOX_WORDS, MAILBOXES, TEXT_MAX, TEXTS, VALUES, WORD_CALL, WORD_NUMBER,
+    WORD_STATUS,
+};
 use farmem_wire::message::{Access, PAGE_LEN};
 use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_setfl, fstat};
 use rustix::io::Errno;
@@ -93,22 +96,36 @@ impl Remote {
         self.base as u64 + page * PAGE_LEN as u64
     }
 
-    /// Hands over what was reported, up to the buffer's room; answers whether the buffer was full.
+    /// Its userfaultfd once more, for what else is served by it.
+    ///
+    /// # Errors
+    /// When there are no descriptors left.
+    pub(super) fn userfaultfd(&self) -> std::io::Result<Userfaultfd> {
+        self.uffd.again()
+    }
+
+    /// Hands over what was reported, up to the buffer's room: faults of its far memory, and of what else it had served. Answers whether the
+    /// buffer was full.
     ///
     /// # Errors
     /// [`Lost::Gone`] when nothing will be reported any more.
-    pub fn faults(&self, buffer: &mut Buffer, mut each: impl FnMut(u64, Fault)) -> Result<bool, Lost> {
+    pub fn faults(
+        &self,
+        buffer: &mut Buffer,
+        mut each: impl FnMut(u64, Fault),
+        mut elsewhere: impl FnMut(Fault),
+    ) -> Result<bool, Lost> {
         let count = match self.uffd.read(&mut buffer[..]) {
             Ok(count) => count,
             Err(Errno::AGAIN) => 0,
             Err(_) => return Err(Lost::Gone),
         };
         for bytes in &buffer[..count] {
-            if let Message::Fault(fault) = parse::message(bytes, &self.uffd)
-                && let Some(offset) = fault.addr.checked_sub(self.base)
-                && ((offset / PAGE_LEN) as u64) < self.pages
-            {
-                each((offset / PAGE_LEN) as u64, fault);
+            let Message::Fault(fault) = parse::message(bytes, &self.uffd) else { continue };
+            let page = fault.addr.checked_sub(self.base).map(|offset| (offset / PAGE_LEN) as u64);
+            match page.filter(|&page| page < self.pages) {
+                Some(page) => each(page, fault),
+                None => elsewhere(fault),
             }
         }
         Ok(count == BATCH)
@@ -255,12 +272,26 @@ impl Remote {
         (word(WORD_NUMBER), Call::of(call))
     }
 
+    /// The text that goes with the call in a mailbox: so many bytes of UTF-8. `None` when it is none.
+    #[must_use]
+    pub fn text(&self, mailbox: usize, len: u64) -> Option<String> {
+        let len = usize::try_from(len).ok().filter(|&len| len <= TEXT_MAX && mailbox < MAILBOXES)?;
+        let mut bytes = vec![0; len];
+        let place = (TEXTS + mailbox * TEXT_MAX) as u64;
+        let count = rustix::io::pread(&self.file, &mut bytes, place).ok()?;
+        String::from_utf8(bytes).ok().filter(|_| count == len)
+    }
+
     /// Puts the answer to a call into its mailbox.
-    pub fn answer(&self, mailbox: usize, status: u64, value: u64) {
+    ///
+    /// # Panics
+    /// When there is no such mailbox.
+    pub fn answer(&self, mailbox: usize, status: u64, values: [u64; VALUES]) {
         assert!(mailbox < MAILBOXES, "a mailbox");
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&status.to_le_bytes());
-        bytes[8..].copy_from_slice(&value.to_le_bytes());
+        let mut bytes = [0; (1 + VALUES) * 8];
+        for (to, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip([status].iter().chain(&values)) {
+            *to = word.to_le_bytes();
+        }
         let place = (mailbox * MAILBOX_WORDS + WORD_STATUS) as u64 * 8;
         // A file that cannot be written has been sealed by its program, which then reads what it wrote itself.
         let _ = rustix::io::pwrite(&self.file, &bytes, place);

@@ -378,6 +378,11 @@ impl Userfaultfd {
         Self { fd, reach, features: Features::WINDOW, by_device: false }
     }
 
+    /// The same, by another descriptor.
+    pub(super) fn again(&self) -> io::Result<Self> {
+        Ok(Self { fd: self.fd.try_clone()?, ..*self })
+    }
+
     /// The userfaultfd of a forked child, from its descriptor in a message.
     pub(super) fn of_child(&self, fd: RawFd) -> Self {
         // SAFETY: the kernel installed the descriptor for the reader of the message, and nothing else knows it.

@@ -18,16 +18,22 @@ use farmem_wire::message::PAGE_LEN;
 pub const VARIABLE: &str = "FARMEM_RUN";
 /// Threads of one process that can call at once; more wait for each other.
 pub const MAILBOXES: usize = 4;
-/// Words of a mailbox: number, call (5), status, value.
-pub const MAILBOX_WORDS: usize = 8;
+/// Words of a mailbox: number, call (5), status, values (4); and some to spare.
+pub const MAILBOX_WORDS: usize = 16;
 /// Of a mailbox: the number of its latest call, from 1; written last before the bell is rung.
 pub const WORD_NUMBER: usize = 0;
 /// Of a mailbox: the first of the call's words.
 pub const WORD_CALL: usize = 1;
 /// Of a mailbox: 0, or why not, as a number of the system's; [`ELSEWHERE`].
 pub const WORD_STATUS: usize = WORD_CALL + CALL_WORDS;
-/// Of a mailbox: what a call that went well answers.
+/// Of a mailbox: the first of the values that a call which went well answers.
 pub const WORD_VALUE: usize = WORD_STATUS + 1;
+/// Values of an answer.
+pub const VALUES: usize = 4;
+/// Where the text that goes with the call of the first mailbox is in page 0; those of the others are behind it.
+pub const TEXTS: usize = PAGE_LEN / 2;
+/// Bytes of a text at most.
+pub const TEXT_MAX: usize = 256;
 /// Pages before far memory. Each mailbox has two bells, so that one can be hung up while the other is in use.
 pub const CONTROL_PAGES: usize = 1 + 2 * MAILBOXES;
 /// The status of a call about addresses that are mapped to something else: they are the system's.
@@ -37,7 +43,8 @@ pub const TARGET_ELSEWHERE: u64 = u64::MAX - 1;
 /// Spans in one message of an answer.
 pub const SPANS_MAX: usize = 256;
 
-const _: () = assert!(MAILBOXES * MAILBOX_WORDS * 8 <= PAGE_LEN && WORD_VALUE < MAILBOX_WORDS);
+const _: () = assert!(MAILBOXES * MAILBOX_WORDS * 8 <= TEXTS && WORD_VALUE + VALUES <= MAILBOX_WORDS);
+const _: () = assert!(TEXTS + MAILBOXES * TEXT_MAX <= PAGE_LEN);
 
 /// The page of the bell that rings for call `number` of a mailbox.
 #[must_use]
@@ -45,10 +52,12 @@ pub const fn bell(mailbox: usize, number: u64) -> usize {
     1 + 2 * mailbox + if number.is_multiple_of(2) { 0 } else { 1 }
 }
 
+/// Words of the answer to a [`Hello`]: a status, how many spans follow, and the first byte and bytes of what is shared; 0 when nothing is.
+pub const WELCOME_WORDS: usize = 4;
 /// Words of a [`Hello`].
 pub const HELLO_WORDS: usize = 7;
 /// Says that a greeting is one, and of which version.
-const MAGIC: u64 = u64::from_le_bytes(*b"farmem01");
+const MAGIC: u64 = u64::from_le_bytes(*b"farmem02");
 
 /// What a process says when it comes, with its userfaultfd and memfd.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -155,6 +164,33 @@ pub enum Call {
     Fork,
     /// It has forked, or could not.
     Forked,
+    /// The shared object whose name is the mailbox's text. The answer is its number, length, first byte and bytes of memory, as of all
+    /// calls about objects.
+    Open {
+        /// Bytes of the name.
+        len: u64,
+        /// Makes it when there is none.
+        create: bool,
+        /// With `create`: refuses one that is there.
+        exclusive: bool,
+    },
+    /// The shared object of this number.
+    Hold {
+        /// The object.
+        object: u64,
+    },
+    /// The shared object gets a length.
+    Truncate {
+        /// The object.
+        object: u64,
+        /// Bytes.
+        length: u64,
+    },
+    /// The name that is the mailbox's text is free again.
+    Unlink {
+        /// Bytes of the name.
+        len: u64,
+    },
 }
 
 /// How [`Call::Resize`] may find other addresses.
@@ -184,6 +220,10 @@ impl Call {
             Self::Replace { start, len } => [7, start, len, 0, 0],
             Self::Fork => [8, 0, 0, 0, 0],
             Self::Forked => [9, 0, 0, 0, 0],
+            Self::Open { len, create, exclusive } => [10, len, create as u64, exclusive as u64, 0],
+            Self::Hold { object } => [11, object, 0, 0, 0],
+            Self::Truncate { object, length } => [12, object, length, 0, 0],
+            Self::Unlink { len } => [13, len, 0, 0, 0],
         }
     }
 
@@ -200,6 +240,10 @@ impl Call {
             [7, start, len, ..] => Self::Replace { start, len },
             [8, ..] => Self::Fork,
             [9, ..] => Self::Forked,
+            [10, len, create, exclusive, _] => Self::Open { len, create: create != 0, exclusive: exclusive != 0 },
+            [11, object, ..] => Self::Hold { object },
+            [12, object, length, ..] => Self::Truncate { object, length },
+            [13, len, ..] => Self::Unlink { len },
             _ => return None,
         })
     }
@@ -228,6 +272,10 @@ mod tests {
             Call::Replace { start, len },
             Call::Fork,
             Call::Forked,
+            Call::Open { len, create: true, exclusive: false },
+            Call::Hold { object: u64::MAX },
+            Call::Truncate { object: 7, length: len },
+            Call::Unlink { len },
         ];
         for call in calls {
             assert_eq!(Call::of(call.words()), Some(call));

@@ -4,18 +4,20 @@
 //! say a token that only those who were invited know.
 
 use super::Remote;
-use super::call::{HELLO_WORDS, Hello, SPANS_MAX};
+use super::super::Crowd;
+use super::call::{HELLO_WORDS, Hello, SPANS_MAX, WELCOME_WORDS};
 use crate::OpenError;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType, accept_with, bind, listen, recvmsg, send, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, recvmsg,
+    send, sendmsg, socket_with,
 };
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::io;
-use std::io::IoSliceMut;
+use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -177,12 +179,12 @@ fn greeting(socket: &OwnedFd) -> Option<(Hello, OwnedFd, OwnedFd)> {
 }
 
 impl Arrival {
-    /// Lets it go on, with what it is to map: address, bytes and protection of each span.
+    /// Lets it go on, with what it is to map: address, bytes and protection of each span, and what it shares with others.
     ///
     /// # Errors
     /// When it does not listen any more.
-    pub fn welcome(&self, spans: &[[u64; 3]]) -> io::Result<()> {
-        self.say(0, spans.len() as u64)?;
+    pub fn welcome(&self, spans: &[[u64; 3]], shared: Option<&Crowd>) -> io::Result<()> {
+        self.say(0, spans.len() as u64, shared)?;
         for some in spans.chunks(SPANS_MAX) {
             let bytes: Vec<u8> = some.iter().flatten().flat_map(|word| word.to_le_bytes()).collect();
             send(&self.socket, &bytes, SendFlags::NOSIGNAL)?;
@@ -193,14 +195,26 @@ impl Arrival {
     /// Sends it away; it says so, and why by the system's number of an error.
     pub fn refuse(&self, errno: u64) {
         // One that does not listen goes by itself.
-        let _ = self.say(errno, 0);
+        let _ = self.say(errno, 0, None);
     }
 
-    fn say(&self, status: u64, count: u64) -> io::Result<()> {
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&status.to_le_bytes());
-        bytes[8..].copy_from_slice(&count.to_le_bytes());
-        send(&self.socket, &bytes, SendFlags::NOSIGNAL)?;
+    fn say(&self, status: u64, count: u64, shared: Option<&Crowd>) -> io::Result<()> {
+        let (base, len) = shared.map_or((0, 0), |crowd| {
+            let (base, len) = crowd.span();
+            (base.0, len)
+        });
+        let mut bytes = [0; WELCOME_WORDS * 8];
+        for (to, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip([status, count, base, len]) {
+            *to = word.to_le_bytes();
+        }
+        let files: Vec<_> = shared.iter().map(|crowd| crowd.file()).collect();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        assert!(
+            files.is_empty() || ancillary.push(SendAncillaryMessage::ScmRights(&files)),
+            "there is room for one"
+        );
+        sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
         Ok(())
     }
 }

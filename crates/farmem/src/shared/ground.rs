@@ -1,0 +1,188 @@
+//! What a host's pages lie in: the memory of its own process, or that of others; and the host as its process has it.
+//!
+//! Key types: [`Ground`], with two implementers: a [`Window`] of this process, and a [`Crowd`] of processes whose faults come here by another
+//! way; [`Joined`], which ends the host when it is dropped.
+
+use super::desk::{Ask, Desk, Inbox, lock};
+use super::{ShareOptions, ShareStats, join};
+use crate::Error;
+use crate::config::RackConfig;
+use farmem_io::pages::{Crowd, Fault, Faults, Handler, Mapped, Next, Ring, Window, WindowConfig, serve};
+use farmem_io::{Link, Sleeper, Stop};
+use farmem_wire::VirtAddr;
+use farmem_wire::message::{Access, Page};
+use std::ops::Range;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::{JoinHandle, scope};
+
+/// What a host's pages lie in.
+pub(super) trait Ground: Sized + Send + Sync + 'static {
+    /// Opens it for these addresses, with no page here.
+    fn open(options: &ShareOptions, span: &Range<u64>, frames_max: usize) -> Result<Self, Error>;
+
+    /// Serves until the host is told to end; true when everything was written back.
+    fn serve<'a, L: Link + Send>(
+        &'a self,
+        handler: Handler,
+        desk: &Desk<&'a Self, L>,
+        sleeper: Sleeper,
+    ) -> bool
+    where
+        &'a Self: Mapped;
+}
+
+impl Ground for Window {
+    fn open(options: &ShareOptions, span: &Range<u64>, frames_max: usize) -> Result<Self, Error> {
+        let config = WindowConfig {
+            base: VirtAddr(span.start),
+            len: span.end - span.start,
+            frames_max: frames_max as u64,
+            place: options.window.place,
+            reach: options.window.reach(),
+        };
+        Ok(Self::open(&config)?)
+    }
+
+    /// Serves faults on a thread of its own and the link on this one.
+    fn serve<'a, L: Link + Send>(
+        &'a self,
+        handler: Handler,
+        desk: &Desk<&'a Self, L>,
+        sleeper: Sleeper,
+    ) -> bool
+    where
+        &'a Self: Mapped,
+    {
+        let stop = Stop::new();
+        let ring = Ring::new(self, stop.clone());
+        scope(|scope| {
+            scope.spawn(|| {
+                let mut faults = AtDesk { desk, batch: Vec::new() };
+                if let Err(error) = serve(self, handler, &stop, &mut faults) {
+                    self.forsake(); // or the program would wait for ever
+                    desk.serve([Ask::Fail(format!("page faults cannot be read: {error}"))]);
+                }
+            });
+            let given_up = desk.run(sleeper);
+            ring.end();
+            given_up
+        })
+    }
+}
+
+impl Ground for Crowd {
+    fn open(_: &ShareOptions, span: &Range<u64>, frames_max: usize) -> Result<Self, Error> {
+        // One page is in two places for a moment when it is laid to rest.
+        let frames_max = frames_max as u64;
+        Ok(Self::open(VirtAddr(span.start), span.end - span.start, frames_max)?)
+    }
+
+    /// Faults are left by whoever reads them ([`Joined::fault`]).
+    fn serve<'a, L: Link + Send>(&'a self, _: Handler, desk: &Desk<&'a Self, L>, sleeper: Sleeper) -> bool
+    where
+        &'a Self: Mapped,
+    {
+        desk.run(sleeper)
+    }
+}
+
+/// A host that shares. Its threads end when it is dropped: what was written goes to the memory nodes, and the host leaves the rack.
+pub(crate) struct Joined<G> {
+    pub(super) ground: Arc<G>,
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) failed: Arc<Mutex<Option<String>>>,
+    pub(super) domain: u32,
+    pub(super) host: u16,
+    pub(super) pager: Option<JoinHandle<()>>,
+}
+
+impl Joined<Crowd> {
+    /// Joins the rack as a host whose programs are other processes, at one of the rack's addresses.
+    pub(crate) fn of_others(config: &RackConfig, domain: &str, options: ShareOptions) -> Result<Self, Error> {
+        join::join(config, domain, options)
+    }
+}
+
+impl<G> Joined<G> {
+    /// Where its pages are.
+    pub(crate) fn ground(&self) -> &G {
+        &self.ground
+    }
+
+    /// Its number.
+    pub(crate) const fn host(&self) -> u16 {
+        self.host
+    }
+
+    /// The number of its domain.
+    pub(crate) const fn domain(&self) -> u32 {
+        self.domain
+    }
+
+    /// A thread waits for a page.
+    pub(crate) fn fault(&self, page: Page, write: bool) {
+        let access = if write { Access::Modified } else { Access::Shared };
+        self.inbox.put([Ask::Fault(page, access)]);
+    }
+
+    /// Writes everything to the memory nodes that was written so far.
+    pub(crate) fn write_back(&self) -> Result<(), Error> {
+        self.answered(Ask::WriteBack).unwrap_or_else(|| Err(self.lost()))
+    }
+
+    /// What it did so far.
+    pub(crate) fn stats(&self) -> ShareStats {
+        self.answered(Ask::Stats).unwrap_or_default()
+    }
+
+    /// Why nothing can be had any more.
+    pub(crate) fn failure(&self) -> Option<String> {
+        lock(&self.failed).clone()
+    }
+
+    fn answered<T>(&self, ask: impl FnOnce(Sender<T>) -> Ask) -> Option<T> {
+        let (answer, answered) = channel();
+        self.inbox.put([ask(answer)]);
+        answered.recv().ok()
+    }
+
+    fn lost(&self) -> Error {
+        let why = self.failure().unwrap_or_else(|| "its pager has ended".into());
+        Error::Unreachable { what: format!("the rack, which this space has lost: {why}") }
+    }
+}
+
+impl<G> core::fmt::Debug for Joined<G> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Joined(host {})", self.host)
+    }
+}
+
+impl<G> Drop for Joined<G> {
+    fn drop(&mut self) {
+        self.inbox.put([Ask::End]);
+        if let Some(pager) = self.pager.take() {
+            // Its panic was printed; there is nobody to hand it to.
+            let _panicked = pager.join();
+        }
+    }
+}
+
+/// Brings faults to the desk, all that were read together at once.
+struct AtDesk<'a, W: Mapped, L: Link> {
+    desk: &'a Desk<W, L>,
+    batch: Vec<Ask>,
+}
+
+impl<W: Mapped, L: Link> Faults for AtDesk<'_, W, L> {
+    fn fault(&mut self, page: Page, fault: Fault) {
+        let access = if fault.write { Access::Modified } else { Access::Shared };
+        self.batch.push(Ask::Fault(page, access));
+    }
+
+    fn turn(&mut self) -> Next {
+        self.desk.serve(self.batch.drain(..));
+        Next::Sleep
+    }
+}
