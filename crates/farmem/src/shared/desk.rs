@@ -112,7 +112,11 @@ impl Inbox {
         }
     }
 
-    fn sleep<'a>(&self, mut state: MutexGuard<'a, State>, most: Option<StdDuration>) -> MutexGuard<'a, State> {
+    fn sleep<'a>(
+        &self,
+        mut state: MutexGuard<'a, State>,
+        most: Option<StdDuration>,
+    ) -> MutexGuard<'a, State> {
         state.sleeps = true;
         let mut state = match most {
             None => self.change.wait(state).unwrap_or_else(PoisonError::into_inner),
