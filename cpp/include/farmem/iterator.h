@@ -26,7 +26,8 @@
  *   - Nothing but *win, *sp and local variables is in reach: what a pointer in the node leads to is read by the next iteration.
  *   - Loops have a constant number of rounds and FARMEM_UNROLL before them. What ends early does so by `break` or `return`.
  *   - No calls but to `static inline` functions, no library, no tables (`static const`), no floating point, no signed division.
- *   - Locals that find no register take at most 128 bytes; node and scratch pad at most 256 bytes each.
+ *   - Locals that find no register take at most 128 bytes; the node at most 256, the scratch pad at most 4032
+ *     (a rack whose path MTU is below 4096 carries less: 64 bytes less than the MTU).
  *   - Division is unsigned: x / 0 is 0 and x % 0 is x, in the node's memory as in BPF.
  *
  * Everything is little-endian. The same file compiles for the host too: there an iterator is an ordinary function.
@@ -40,7 +41,7 @@
 /* Bytes that one iteration loads at most (PROTOCOL 10.3). */
 #define FARMEM_WINDOW_MAX 256
 /* Bytes of the largest scratch pad (PROTOCOL 10.3). */
-#define FARMEM_SCRATCH_MAX 256
+#define FARMEM_SCRATCH_MAX 4032
 
 #ifdef __cplusplus
 #define FARMEM_EXTERN_C extern "C"
@@ -62,7 +63,7 @@
     FARMEM_STATIC_ASSERT(sizeof(node) <= FARMEM_WINDOW_MAX,                                                           \
                          "farmem: the node of " #name " is larger than the load window of 256 bytes");                \
     FARMEM_STATIC_ASSERT(sizeof(scratch) <= FARMEM_SCRATCH_MAX,                                                       \
-                         "farmem: the scratch pad of " #name " is larger than 256 bytes");                            \
+                         "farmem: the scratch pad of " #name " is larger than 4032 bytes");                           \
     FARMEM_ITERATOR_NOTE(name, node, scratch)                                                                         \
     FARMEM_EXTERN_C FARMEM_ITERATOR_SECTION(name)                                                                     \
     uint64_t name(const node *win __attribute__((unused)), scratch *sp __attribute__((unused)),                       \
@@ -76,7 +77,7 @@
     FARMEM_STATIC_ASSERT(sizeof(node) <= FARMEM_WINDOW_MAX,                                                           \
                          "farmem: the node of " #name " is larger than the load window of 256 bytes");                \
     FARMEM_STATIC_ASSERT(sizeof(scratch) <= FARMEM_SCRATCH_MAX,                                                       \
-                         "farmem: the scratch pad of " #name " is larger than 256 bytes");                            \
+                         "farmem: the scratch pad of " #name " is larger than 4032 bytes");                           \
     FARMEM_STORING_NOTE(name, node, scratch)                                                                          \
     FARMEM_EXTERN_C FARMEM_ITERATOR_SECTION(name)                                                                     \
     uint64_t name(node *win __attribute__((unused)), scratch *sp __attribute__((unused)),                             \

@@ -191,7 +191,7 @@ impl Jit {
         let start = module.0.get_finalized_function(iteration);
         // SAFETY: it is the start of a function that was compiled with the signature of `Code` and the calling convention of C.
         let code = unsafe { mem::transmute::<*const u8, Code>(start) };
-        let len = |bytes: usize| u16::try_from(bytes).expect("at most 256");
+        let len = |bytes: usize| u16::try_from(bytes).expect("bounded by a datagram");
         let shape = Shape {
             window_len: len(program.window_len()),
             scratch_len: len(program.scratch_len()),

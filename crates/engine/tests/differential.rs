@@ -5,8 +5,8 @@ mod generator;
 
 use farmem_engine::{Compiled, Executor, IN_FLIGHT_MAX, Jit, Miss, Range, Ranges, Search, Visit};
 use farmem_traversal::{
-    AluOp, Area, Cond, End, Insn, Operand, Outcome, Place, Program, Reg, SearchOp, Size, State, Step,
-    UnaryOp, Width, run,
+    AluOp, Area, Cond, End, Insn, Operand, Outcome, Place, Program, Reg, SCRATCH_LEN_MAX, SearchOp, Size,
+    State, Step, UnaryOp, Width, run,
 };
 use farmem_wire::VirtAddr;
 use generator::{memory, program, storing_program};
@@ -406,7 +406,7 @@ proptest! {
     fn random_programs_in_flight(
         programs in proptest::collection::vec(program(), 1..4),
         bytes in memory(4096),
-        pads in memory(256),
+        pads in memory(SCRATCH_LEN_MAX),
         starts in proptest::collection::vec((any::<prop::sample::Index>(), 0..4096_u64, 0..6_u32), 1..80),
         in_flight in 1..=IN_FLIGHT_MAX,
     ) {

@@ -372,6 +372,12 @@ impl Client {
         &self.nodes
     }
 
+    /// Bytes of the longest scratch pad that a datagram of this rack carries: 64 less than its path MTU. What is longer runs at this host.
+    #[must_use]
+    pub fn scratch_len_max(&self) -> usize {
+        self.path.traverse_room()
+    }
+
     /// Packets sent and received by this client so far; in a rack in one process, the frames that would be packets.
     #[must_use]
     pub fn packets(&self) -> (u64, u64) {
@@ -441,6 +447,9 @@ impl Client {
             Failure::Misaligned { addr } => Error::Misaligned { addr },
             Failure::TooLong { .. } if touch == Touch::Traverse => {
                 Error::Traversal { addr, reason: TraversalStop::TooLarge }
+            }
+            Failure::ScratchTooLong { max } => {
+                Error::Traversal { addr, reason: TraversalStop::ScratchTooLarge { len: buf_len, max } }
             }
             Failure::TooLong { max } => Error::TooLong { len: buf_len, max },
             Failure::ScratchLen { need } => Error::ScratchLen { have: buf_len, need },

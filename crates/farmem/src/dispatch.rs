@@ -142,7 +142,7 @@ impl Client {
                 Ok(Dispatched { way: Way::Offloaded, end, scratch: completed.buf })
             }
             (Ok(other @ Answer::Done { .. }), _) => unreachable!("a traversal does not answer {other:?}"),
-            (Err(Error::Traversal { reason: TraversalStop::TooLarge, .. }), Policy::Auto(_)) => {
+            (Err(Error::Traversal { reason, .. }), Policy::Auto(_)) if reason.is_of_size() => {
                 run_over_reads(self, program, start, completed.buf, limit)
             }
             (Err(error), _) => Err(error),

@@ -142,9 +142,17 @@ pub enum TraversalStop {
     /// The node refused the program.
     #[error("the memory node refused the program")]
     BadProgram,
-    /// The program and its state do not fit a datagram.
-    #[error("program and state do not fit a datagram")]
+    /// The program's code does not fit a datagram.
+    #[error("the program's code does not fit a datagram of this rack")]
     TooLarge,
+    /// The program's scratch pad does not fit a datagram of this rack's path MTU.
+    #[error("the program's scratch pad has {len} bytes, a datagram of this rack carries {max}")]
+    ScratchTooLarge {
+        /// Bytes it has.
+        len: usize,
+        /// Bytes that a datagram carries.
+        max: usize,
+    },
     /// It was continued again and again without getting on.
     #[error("it made no progress between two continuations")]
     Stalled,
@@ -154,6 +162,13 @@ pub enum TraversalStop {
     /// Another status.
     #[error("the rack answered {0:?}")]
     Other(Status),
+}
+
+impl TraversalStop {
+    /// True when the program is too large for this rack's datagrams: it can still run at the host.
+    pub(crate) const fn is_of_size(self) -> bool {
+        matches!(self, Self::TooLarge | Self::ScratchTooLarge { .. })
+    }
 }
 
 impl Error {

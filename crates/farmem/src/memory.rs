@@ -8,7 +8,7 @@ use crate::client::{Client, Vma};
 use crate::dispatch::{Dispatched, Policy, run_over_reads};
 use crate::{Error, Op};
 use farmem_control::api::NodeInfo;
-use farmem_traversal::Program;
+use farmem_traversal::{Program, SCRATCH_LEN_MAX};
 use farmem_wire::{NodeId, VirtAddr};
 use std::collections::VecDeque;
 
@@ -78,6 +78,11 @@ pub trait FarMemory {
     /// The memory nodes.
     fn nodes(&self) -> &[NodeInfo];
 
+    /// Bytes of the longest scratch pad of a program that can run at the memory nodes. Where programs run here it is the longest of all.
+    fn scratch_len_max(&self) -> usize {
+        SCRATCH_LEN_MAX
+    }
+
     /// Carries out several writes, which may be under way at the same time and end in any order.
     ///
     /// # Errors
@@ -142,6 +147,10 @@ impl FarMemory for Client {
 
     fn nodes(&self) -> &[NodeInfo] {
         Self::nodes(self)
+    }
+
+    fn scratch_len_max(&self) -> usize {
+        Self::scratch_len_max(self)
     }
 
     fn write_many(&mut self, writes: &[(VirtAddr, &[u8])]) -> Result<(), Error> {

@@ -27,6 +27,8 @@ pub(crate) trait Path {
     fn is_broken(&self, domain: Domain, addr: VirtAddr) -> bool;
     /// Request ids that the host role has left.
     fn ids_left(&self) -> u32;
+    /// Bytes of the longest scratch pad that a datagram carries.
+    fn traverse_room(&self) -> usize;
     /// Packets sent and received by this host so far.
     fn packets(&self) -> (u64, u64);
 }
@@ -79,6 +81,10 @@ impl Path for InProcess {
 
     fn ids_left(&self) -> u32 {
         self.world.borrow().host(self.host).ids_left()
+    }
+
+    fn traverse_room(&self) -> usize {
+        self.world.borrow().host(self.host).traverse_room()
     }
 
     fn packets(&self) -> (u64, u64) {
@@ -147,6 +153,10 @@ impl<L: Link> Path for OverLink<L> {
 
     fn ids_left(&self) -> u32 {
         self.driver.machine().ids_left()
+    }
+
+    fn traverse_room(&self) -> usize {
+        self.driver.machine().traverse_room()
     }
 
     fn packets(&self) -> (u64, u64) {

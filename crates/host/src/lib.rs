@@ -238,7 +238,12 @@ pub enum Failure {
         /// The address.
         addr: VirtAddr,
     },
-    /// The buffer, or scratch pad and program together, are longer than this kind of operation carries.
+    /// The program's scratch pad is longer than a datagram of this rack's PMTU carries.
+    ScratchTooLong {
+        /// Bytes it carries.
+        max: usize,
+    },
+    /// The buffer, or the program's code, is longer than this kind of operation carries.
     TooLong {
         /// Bytes it carries.
         max: usize,
@@ -356,6 +361,12 @@ impl Host {
     #[must_use]
     pub const fn ids_left(&self) -> u32 {
         self.requests.ids_left()
+    }
+
+    /// Bytes of the longest scratch pad that a datagram carries, and of the longest program (PROTOCOL 11.4).
+    #[must_use]
+    pub const fn traverse_room(&self) -> usize {
+        self.requests.traverse_room()
     }
 
     fn joined(&mut self, generation: u16, home: ud::Endpoint, out: &mut Out) {

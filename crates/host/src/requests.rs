@@ -63,8 +63,46 @@ struct Walk {
     iterations: u32,
     limit: u32,
     requests: u32,
-    /// The last request carried the code.
-    with_code: bool,
+    carries: Carries,
+}
+
+/// What the last request of a traversal carried beside its state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Carries {
+    /// The program's name: the node knows it, or will ask.
+    Name,
+    /// Its code.
+    Code,
+    /// Its code in place of the state, as they do not fit one datagram: iterations none, the pad empty (PROTOCOL 11.4).
+    Introduction,
+    /// Its name, to a node that it was introduced to.
+    NameIntroduced,
+}
+
+impl Walk {
+    /// What the next request carries, now that a node does not know the program.
+    fn introduce(&mut self, room: usize) {
+        let state = Traverse::without_zeros(&self.scratch).len();
+        let fits = state + self.program.encoded().len() <= room;
+        self.carries = if fits { Carries::Code } else { Carries::Introduction };
+    }
+
+    /// The request's body.
+    fn traverse(&self) -> Traverse<'_> {
+        let Self { program, cur_ptr, iterations, limit, scratch, carries, .. } = self;
+        let introduces = *carries == Carries::Introduction;
+        Traverse {
+            program: program.hash(),
+            cur_ptr: *cur_ptr,
+            iterations: *iterations,
+            limit: if introduces { *iterations } else { *limit },
+            scratch: if introduces { &[] } else { Traverse::without_zeros(scratch) },
+            code: match carries {
+                Carries::Code | Carries::Introduction => program.encoded(),
+                Carries::Name | Carries::NameIntroduced => &[],
+            },
+        }
+    }
 }
 
 /// Outstanding requests and the sessions they go over.
@@ -122,8 +160,8 @@ impl Requests {
             Op::RegionRead { addr, buf } => Kind::Read { addr, buf },
             Op::RegionWrite { addr, buf } => Kind::Write { addr, buf, number: None },
             Op::Traverse { program, cur_ptr, scratch, limit } => {
-                let (iterations, requests, with_code) = (0, 0, false);
-                let walk = Walk { program, cur_ptr, scratch, iterations, limit, requests, with_code };
+                let (iterations, requests, carries) = (0, 0, Carries::Name);
+                let walk = Walk { program, cur_ptr, scratch, iterations, limit, requests, carries };
                 Kind::Traverse(walk, None)
             }
             Op::Read { .. } | Op::Write { .. } | Op::CompareSwap { .. } | Op::FetchAdd { .. } => {
@@ -137,7 +175,7 @@ impl Requests {
         }
     }
 
-    /// Why no datagram of ours could carry this, if none could (PROTOCOL 11.4). A program counts with its code: some node does not know it yet.
+    /// Why no datagram of ours could carry this, if none could (PROTOCOL 11.4). A program's code counts, by itself: some node does not know it yet.
     fn refusal(&self, kind: &Kind) -> Option<Failure> {
         match kind {
             Kind::Read { buf, .. } | Kind::Write { buf, .. } => {
@@ -148,11 +186,18 @@ impl Requests {
                 Some(Failure::ScratchLen { need: walk.program.scratch_len() })
             }
             Kind::Traverse(walk, _) => {
-                let max = self.message_max - Header::LEN - Traverse::FIXED_LEN;
-                let need = walk.scratch.len() + walk.program.encoded().len();
-                (need > max).then_some(Failure::TooLong { max })
+                let max = self.traverse_room();
+                if walk.scratch.len() > max {
+                    return Some(Failure::ScratchTooLong { max });
+                }
+                (walk.program.encoded().len() > max).then_some(Failure::TooLong { max })
             }
         }
+    }
+
+    /// Bytes of state and code in one datagram.
+    pub(crate) const fn traverse_room(&self) -> usize {
+        self.message_max - Header::LEN - Traverse::FIXED_LEN
     }
 
     /// Sends a request under a new id.
@@ -205,14 +250,7 @@ impl Requests {
         let body = match &pending.kind {
             Kind::Read { addr, buf } => Body::RegionRead { addr: *addr, len: len32(buf), data: &[] },
             Kind::Write { addr, buf, .. } => Body::RegionWrite { addr: *addr, len: len32(buf), data: buf },
-            Kind::Traverse(walk, _) => Body::Traverse(Traverse {
-                program: walk.program.hash(),
-                cur_ptr: walk.cur_ptr,
-                iterations: walk.iterations,
-                limit: walk.limit,
-                scratch: &walk.scratch,
-                code: if walk.with_code { walk.program.encoded() } else { &[] },
-            }),
+            Kind::Traverse(walk, _) => Body::Traverse(walk.traverse()),
         };
         let message = Message { header: Header::request(request, self.hops_max), body };
         let bth = Bth::new(Opcode::UdSendOnly, switch.endpoint.qpn, Psn::new(self.counter));
@@ -252,11 +290,19 @@ impl Requests {
             (Kind::Traverse(walk, number), Body::Traverse(state)) => {
                 // What goes on does so under a new id, and is a new write.
                 number.take().into_iter().for_each(|number| self.writes.end(number));
+                if walk.carries == Carries::Introduction && status == Status::IterationLimit {
+                    walk.carries = Carries::NameIntroduced;
+                    return self.start(now, pending, out);
+                }
                 // Each continuation costs an iteration of the limit, so that nobody can have us ask for ever.
                 let progress = state.iterations > walk.iterations;
                 walk.cur_ptr = state.cur_ptr;
                 walk.iterations = state.iterations;
-                walk.scratch.copy_from_slice(state.scratch);
+                let (sent, zeros) = walk.scratch.split_at_mut(state.scratch.len());
+                if walk.carries != Carries::Introduction {
+                    sent.copy_from_slice(state.scratch);
+                    zeros.fill(0);
+                }
                 self.walk_on(now, pending, status, progress, out);
             }
             (Kind::Traverse(..), _) => unreachable!("fits() compared the kinds"),
@@ -265,6 +311,7 @@ impl Requests {
 
     /// A traversal came back: it ended, goes on, or failed (PROTOCOL 11.4, 11.5).
     fn walk_on(&mut self, now: Instant, mut pending: Pending, status: Status, progress: bool, out: &mut Out) {
+        let room = self.traverse_room();
         let Kind::Traverse(walk, _) = &mut pending.kind else { unreachable!("called for traversals") };
         let (cur_ptr, iterations, requests) = (walk.cur_ptr, walk.iterations, walk.requests);
         let over = Traversed { returned: status == Status::Ok, cur_ptr, iterations, requests };
@@ -274,7 +321,7 @@ impl Requests {
                 self.end(pending, Ok(Answer::Traversed(over)), out);
             }
             Status::IterationLimit | Status::HopLimit if progress && requests < TRAVERSALS_CONTINUED_MAX => {
-                walk.with_code = false;
+                walk.carries = Carries::Name;
                 out.note(Note::Continued(status));
                 self.start(now, pending, out);
             }
@@ -285,8 +332,11 @@ impl Requests {
                 pending.waits = if progress { 0 } else { pending.waits };
                 self.wait(now, pending, out);
             }
-            Status::UnknownProgram if !walk.with_code => {
-                walk.with_code = true;
+            // A node asks once. When it got the code, another one asks, which the traversal reached without it.
+            Status::UnknownProgram
+                if walk.carries == Carries::Name || progress && requests < TRAVERSALS_CONTINUED_MAX =>
+            {
+                walk.introduce(room);
                 out.note(Note::SentCode);
                 self.start(now, pending, out);
             }
@@ -386,10 +436,12 @@ fn fits(kind: &Kind, message: &Message<'_>) -> bool {
             at == addr && *len == len32(buf)
         }
         (Kind::Traverse(walk, _), Body::Traverse(state)) => {
-            state.program == walk.program.hash()
-                && state.scratch.len() == walk.scratch.len()
-                && state.limit == walk.limit
-                && (walk.iterations..=walk.limit).contains(&state.iterations)
+            let asked = walk.traverse();
+            let pad = if walk.carries == Carries::Introduction { 0 } else { walk.scratch.len() };
+            state.program == asked.program
+                && state.scratch.len() <= pad
+                && state.limit == asked.limit
+                && (asked.iterations..=asked.limit).contains(&state.iterations)
         }
         _ => false,
     }

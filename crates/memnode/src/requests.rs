@@ -211,8 +211,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         if learned != Learned::Known && known.logic.fell_back() {
             out.note(Note::ProgramInterpreted);
         }
-        self.workspaces.take(Workspace::new(known, header, request).ok_or(Status::Malformed)?);
-        Ok(())
+        if self.workspaces.take(known, header, request) { Ok(()) } else { Err(Status::Malformed) }
     }
 
     /// Gives the traversals that are under way a turn. Each that ends is answered, or goes on elsewhere by way of the switch.

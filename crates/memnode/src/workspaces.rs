@@ -13,8 +13,9 @@ use crate::regions::{Regions, Span};
 use crate::store::Store;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::mem;
 use farmem_transport::{Access, Refusal};
-use farmem_traversal::{End, SCRATCH_LEN_MAX, Step, WINDOW_LEN_MAX};
+use farmem_traversal::{End, Step, WINDOW_LEN_MAX};
 use farmem_wire::message::Traverse;
 use farmem_wire::{Header, Perm, VirtAddr};
 
@@ -56,7 +57,8 @@ pub(crate) struct Workspace<L> {
     left: u32,
     /// The code came with the request, so it goes along.
     with_code: bool,
-    scratch: [u8; SCRATCH_LEN_MAX],
+    /// Of the program's length, in memory of its own: between small pads no large one's room lies.
+    scratch: Vec<u8>,
     /// Where the last window was allowed. Good for one turn: the tables do not change in it.
     span: Span,
     /// Where in the store the window lies that was fetched.
@@ -64,16 +66,16 @@ pub(crate) struct Workspace<L> {
 }
 
 impl<L: Logic> Workspace<L> {
-    /// A traversal as it arrived; `None` when its scratch pad does not have the program's length (PROTOCOL 7.24).
-    pub(crate) fn new(known: &Shared<L>, header: &Header, request: &Traverse<'_>) -> Option<Self> {
+    /// A traversal as it arrived, whose scratch pad is not longer than the program's; `scratch` is any buffer.
+    fn new(known: &Shared<L>, header: &Header, request: &Traverse<'_>, mut scratch: Vec<u8>) -> Self {
         let len = known.program.scratch_len();
-        if request.scratch.len() != len {
-            return None;
-        }
-        let mut scratch = [0; SCRATCH_LEN_MAX];
-        scratch[..len].copy_from_slice(request.scratch);
+        scratch.clear();
+        scratch.reserve_exact(len);
+        scratch.extend_from_slice(request.scratch);
+        // The zeros that were not sent (PROTOCOL 7.24).
+        scratch.resize(len, 0);
         let left = request.limit.saturating_sub(request.iterations).min(ITERATIONS_PER_VISIT_MAX);
-        Some(Self {
+        Self {
             known: Shared::clone(known),
             header: *header,
             cur_ptr: request.cur_ptr,
@@ -84,7 +86,7 @@ impl<L: Logic> Workspace<L> {
             scratch,
             span: Span::default(),
             offset: 0,
-        })
+        }
     }
 
     /// True when the program stores.
@@ -105,7 +107,7 @@ impl<L: Logic> Workspace<L> {
             cur_ptr: self.cur_ptr,
             iterations: self.iterations,
             limit: self.limit,
-            scratch: &self.scratch[..program.scratch_len()],
+            scratch: Traverse::without_zeros(&self.scratch),
             code: &[],
         }
     }
@@ -154,7 +156,7 @@ impl<L: Logic> Workspace<L> {
     fn compute<S: Store>(&mut self, store: &mut S) -> Option<End<Stop>> {
         let len = self.window_len();
         let Known { program, logic } = &*self.known;
-        let scratch = &mut self.scratch[..program.scratch_len()];
+        let scratch = self.scratch.as_mut_slice();
         let step = if program.stores() {
             compute_storing(logic, store, self.offset, len, &mut self.cur_ptr, scratch)
         } else {
@@ -214,13 +216,15 @@ pub(crate) struct Workspaces<L> {
     waiting: VecDeque<Workspace<L>>,
     /// Busy ones at most.
     count: usize,
+    /// Scratch pads of those that ended, for those that come: no more than there were traversals at once.
+    spare: Vec<Vec<u8>>,
 }
 
 impl<L: Logic> Workspaces<L> {
     /// `count` of them; no traversal is under way.
     pub(crate) fn new(count: usize) -> Self {
         assert!(count > 0, "a node without workspaces runs nothing");
-        Self { busy: Vec::with_capacity(count), waiting: VecDeque::new(), count }
+        Self { busy: Vec::with_capacity(count), waiting: VecDeque::new(), count, spare: Vec::new() }
     }
 
     /// True when there is nothing to do.
@@ -233,17 +237,23 @@ impl<L: Logic> Workspaces<L> {
         self.waiting.len() >= WAITING_MAX
     }
 
-    /// Takes a traversal; the next turn runs it.
+    /// Takes a traversal as it arrived; the next turn runs it. False, and nothing is taken, when its scratch pad is longer than the
+    /// program's (PROTOCOL 7.24).
     ///
     /// # Panics
     /// When [`Workspaces::is_full`].
-    pub(crate) fn take(&mut self, workspace: Workspace<L>) {
+    pub(crate) fn take(&mut self, known: &Shared<L>, header: &Header, request: &Traverse<'_>) -> bool {
         assert!(!self.is_full(), "a traversal that is taken has a place to wait");
+        if request.scratch.len() > known.program.scratch_len() {
+            return false;
+        }
+        let workspace = Workspace::new(known, header, request, self.spare.pop().unwrap_or_default());
         if self.busy.len() < self.count {
             self.busy.push(workspace);
         } else {
             self.waiting.push_back(workspace);
         }
+        true
     }
 
     /// Runs all traversals, one hop each after the other, until they have ended or the turn is over. `ended` gets each one that ends
@@ -292,6 +302,7 @@ impl<L: Logic> Workspaces<L> {
     pub(crate) fn check(&self) {
         assert!(self.busy.len() <= self.count, "more traversals than workspaces");
         assert!(self.waiting.len() <= WAITING_MAX, "more traversals wait than the bound");
+        assert!(self.spare.len() <= WAITING_MAX + self.count, "more scratch pads than traversals at once");
         assert!(
             self.waiting.is_empty() || self.busy.len() == self.count,
             "one waits beside a free workspace"
@@ -312,13 +323,17 @@ impl<L: Logic> Workspaces<L> {
             next.span = Span::default();
             match next.fetch(regions) {
                 None => {
-                    self.busy[at] = next;
+                    let over = mem::replace(&mut self.busy[at], next);
+                    self.spare.push(over.scratch);
                     return 1;
                 }
-                Some(end) => ended(&next, end),
+                Some(end) => {
+                    ended(&next, end);
+                    self.spare.push(next.scratch);
+                }
             }
         }
-        self.busy.swap_remove(at);
+        self.spare.push(self.busy.swap_remove(at).scratch);
         0
     }
 

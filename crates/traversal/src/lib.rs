@@ -118,7 +118,7 @@ impl Program {
         self.window_len
     }
 
-    /// Bytes of the scratch pad, 0 to 256.
+    /// Bytes of the scratch pad, 0 to [`SCRATCH_LEN_MAX`].
     #[must_use]
     pub const fn scratch_len(&self) -> usize {
         self.scratch_len

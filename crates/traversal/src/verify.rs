@@ -27,7 +27,7 @@ pub enum VerifyError {
     Flags(u8),
     /// The load window is not of 1 to 256 bytes.
     WindowLen(usize),
-    /// The scratch pad is of more than 256 bytes.
+    /// The scratch pad is of more than [`SCRATCH_LEN_MAX`] bytes.
     ScratchLen(usize),
     /// There is no instruction.
     Empty,

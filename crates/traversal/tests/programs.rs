@@ -295,7 +295,7 @@ proptest! {
         let mut memory = Memory::new(2 * keys.len() + 8, 256, seed);
         let (root, _) = lay_out_btree(&mut memory, &keys, &fill);
         for (from, to, pairs) in ranges.into_iter().chain([(0, u64::MAX, 14), (u64::MAX, u64::MAX, 14)]) {
-            let mut scratch = vec![0; 32];
+            let mut scratch = vec![0; program.scratch_len() / 8];
             scratch[..3].copy_from_slice(&[from, to, pairs * 16]);
             let (outcome, state) = memory.traverse(&program, root, &scratch, &pieces);
             prop_assert_eq!(outcome.end, End::Return);

@@ -148,6 +148,10 @@ impl FarMemory for Counted<'_> {
         self.memory.nodes()
     }
 
+    fn scratch_len_max(&self) -> usize {
+        self.memory.scratch_len_max()
+    }
+
     /// They are under way together: one round trip.
     fn write_many(&mut self, writes: &[(VirtAddr, &[u8])]) -> Result<(), Error> {
         self.took.requests += writes.len() as u64;

@@ -400,7 +400,7 @@ impl<T: Task, D: FnMut(T, Took)> Run<T, D> {
                 Ok(())
             }
             // It does not fit a datagram: as in Client::dispatch.
-            (Err(Error::Traversal { reason: TraversalStop::TooLarge, .. }), Policy::Auto(_)) => {
+            (Err(Error::Traversal { reason, .. }), Policy::Auto(_)) if reason.is_of_size() => {
                 let walk = Walk { way: Way::AtHost, scratch: completed.buf, ..walk };
                 self.walk_here(client, seat, number, walk)
             }

@@ -127,8 +127,7 @@ pub(super) fn an_answer_must_fit_its_request() {
         walk.answer_with(Status::Ok, region(BASE_1, b"four")),
         walk.answer_with(Status::Ok, batch),
         state(|s| Traverse { program: ProgramHash([1; 16]), iterations: 1, ..s }),
-        state(|s| Traverse { scratch: &[0; 15], iterations: 1, ..s }),
-        state(|s| Traverse { scratch: &[], iterations: 1, ..s }),
+        state(|s| Traverse { scratch: &[0; 17], iterations: 1, ..s }),
         state(|s| Traverse { limit: 10, iterations: 1, ..s }),
         state(|s| Traverse { iterations: 10, ..s }),
     ];

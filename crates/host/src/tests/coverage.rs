@@ -25,6 +25,7 @@ fn failure(failure: Failure) -> &'static str {
         Failure::OutOfBounds { .. } => "out of bounds",
         Failure::Misaligned { .. } => "misaligned",
         Failure::TooLong { .. } => "too long",
+        Failure::ScratchTooLong { .. } => "scratch pad too long",
         Failure::ScratchLen { .. } => "scratch length",
         Failure::QueueFull => "queue full",
         Failure::IdsUsedUp => "ids used up",
@@ -50,12 +51,12 @@ fn note(note: &Note) -> &'static str {
     }
 }
 
-const FAILURES: usize = 12;
+const FAILURES: usize = 13;
 const NOTES: usize = 10;
 
 #[test]
 fn every_failure_and_every_note_has_its_story() {
-    let stories: [fn(); 15] = [
+    let stories: [fn(); 16] = [
         verbs::an_address_finds_its_connection,
         verbs::a_range_that_leaves_its_node_is_refused_at_home,
         verbs::a_misaligned_atomic_is_refused_at_home,
@@ -67,6 +68,7 @@ fn every_failure_and_every_note_has_its_story() {
         answers::an_answer_must_fit_its_request,
         answers::what_is_no_answer_at_all_is_counted,
         times::a_request_without_an_answer_ends_once,
+        traversals::a_scratch_pad_beyond_one_datagram_is_refused_at_home,
         traversals::a_scratch_pad_of_another_length_is_refused_at_home,
         traversals::a_refused_traversal_says_where_it_stands,
         traversals::a_traversal_that_gets_nowhere_is_stalled,

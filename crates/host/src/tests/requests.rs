@@ -152,14 +152,14 @@ fn no_write_falls_further_behind_than_nodes_remember() {
     for _ in 1..REGION_WRITES_MAX {
         bench.submit(region_write(BASE_1, b"next"));
         let request = bench.request();
-        node.remember(request.id(), b"an answer");
+        node.remember(request.id(), 0, b"an answer");
         bench.hear(Port::node(1), &request.answer(Status::Ok, &[]));
         bench.ended();
     }
     bench.submit(region_write(BASE_1, b"one too many"));
     assert_eq!(bench.refused(), Failure::QueueFull);
     assert_eq!(node.look(lost.id()), ud::Seen::New, "it can still be executed");
-    node.remember(lost.id(), b"an answer");
+    node.remember(lost.id(), 0, b"an answer");
     assert_eq!(node.look(lost.id()), ud::Seen::Answered(b"an answer"), "and, coming again, be answered");
 
     bench.hear(Port::node(1), &lost.answer(Status::Ok, &[]));

@@ -211,12 +211,12 @@ pub(super) fn a_scratch_pad_of_another_length_is_refused_at_home() {
 /// Sooner or later a node asks for the code. A program that no datagram of ours could carry would end there, so it does not start.
 #[test]
 fn a_program_beyond_one_datagram_is_refused_at_home() {
-    // Eight bytes of header, eight for each instruction, the scratch pad of 16: the first fills the datagram to the last byte.
+    // Eight bytes of header, eight for each instruction: the first fills the datagram to the last byte. It goes ahead of its state then.
     let program = |adds| {
         let text = std::format!(".scratch 16\n{} ret", "add r3, 1\n".repeat(adds));
         Program::assemble(&text).unwrap()
     };
-    let (fits, long) = (program(52), program(53));
+    let (fits, long) = (program(54), program(55));
     let mut bench = Bench::new(Config { pmtu: Pmtu::B512, ..config() });
     bench.open(ALICE, ALICES);
     for (program, fits) in [(&fits, true), (&long, false)] {
@@ -230,6 +230,61 @@ fn a_program_beyond_one_datagram_is_refused_at_home() {
             assert_eq!(bench.refused(), Failure::TooLong { max: 512 - 64 });
         }
     }
+}
+
+/// As does one whose scratch pad no datagram carries (PROTOCOL 11.4).
+#[test]
+pub(super) fn a_scratch_pad_beyond_one_datagram_is_refused_at_home() {
+    let mut bench = Bench::new(Config { pmtu: Pmtu::B512, ..config() });
+    bench.open(ALICE, ALICES);
+    for (len, fits) in [(448, true), (449, false)] {
+        let program = Program::assemble(&std::format!(".scratch {len}\nret")).unwrap();
+        bench.submit(Op::Traverse { program, cur_ptr: VirtAddr(BASE_1), scratch: vec![1; len], limit: 9 });
+        if fits {
+            assert_eq!(bench.request().message().len(), Pmtu::B512.bytes());
+        } else {
+            assert_eq!(bench.refused(), Failure::ScratchTooLong { max: 512 - 64 });
+        }
+    }
+}
+
+/// Code and state do not fit one datagram. The code goes ahead, with no iteration to do, and the state follows; the next node on the way
+/// gets the code the same way, the one behind it with a state that became small. A node that asks again for what it was told is given up (PROTOCOL 11.4).
+#[test]
+fn code_that_does_not_fit_beside_the_state_goes_ahead() {
+    let program = Program::assemble(&std::format!(".scratch 400\n{}ret", "add r3, 1\n".repeat(20))).unwrap();
+    let mut bench = Bench::new(Config { pmtu: Pmtu::B512, ..config() });
+    bench.open(ALICE, ALICES);
+    let cur_ptr = VirtAddr(BASE_1);
+    bench.submit(Op::Traverse { program: program.clone(), cur_ptr, scratch: vec![5; 400], limit: 9 });
+    let mut request = bench.request();
+    for (done, at, node) in [(0, BASE_1, 1), (3, BASE_2, 2)] {
+        bench.hear(
+            Port::node(node),
+            &request.state(Status::UnknownProgram, |s| further(s, done, at, &[5; 400])),
+        );
+        let ahead = bench.request();
+        let expected = Traverse {
+            program: program.hash(),
+            cur_ptr: VirtAddr(at),
+            iterations: done,
+            limit: done,
+            scratch: &[],
+            code: program.encoded(),
+        };
+        assert_eq!(ahead.traverse(), expected);
+        bench.hear(Port::node(node), &ahead.answer(Status::IterationLimit, &[]));
+        request = bench.request();
+        let follows = Traverse { limit: 9, scratch: &[5; 400], code: &[], ..expected };
+        assert_eq!(request.traverse(), follows);
+    }
+    bench.hear(Port::node(1), &request.state(Status::UnknownProgram, |s| further(s, 1, BASE_1, &[6; 16])));
+    request = bench.request();
+    assert_eq!((request.traverse().code, request.traverse().iterations), (program.encoded(), 4));
+    assert_eq!(request.traverse().scratch, [6; 16]);
+    bench.hear(Port::node(1), &request.answer(Status::UnknownProgram, &[]));
+    let refused = Failure::Refused { status: Status::UnknownProgram, addr: VirtAddr(BASE_1) };
+    assert_eq!(bench.ended().result, Err(refused));
 }
 
 /// Traversals that store are among the requests that nodes remember: none falls further behind than that. What goes on does so as a new one

@@ -181,9 +181,9 @@ fn a_refusal_is_remembered() {
     let (program, pad) = (count(), [0; 8]);
     let with_code = request(&program, &pad);
     let by_name = Traverse { code: &[], ..with_code };
-    let short = Traverse { scratch: &[], ..with_code };
+    let long = Traverse { scratch: &[0; 9], ..with_code };
     assert_eq!(ask(&mut bench, header(ALICE, 1), &by_name).0, Status::UnknownProgram);
-    assert_eq!(ask(&mut bench, header(ALICE, 2), &short).0, Status::Malformed);
+    assert_eq!(ask(&mut bench, header(ALICE, 2), &long).0, Status::Malformed);
     assert_eq!(ask(&mut bench, header(BOB, 3), &with_code).0, Status::NotMapped);
     bench.update(&[Update::Protect { domain: BOB, base: addr(0), len: 0x1000, perm: Perm::ReadWrite }]);
     assert_eq!(ask(&mut bench, header(ALICE, 1), &with_code).0, Status::UnknownProgram, "it is known by now");

@@ -227,17 +227,40 @@ fn code_must_be_the_program_it_is_named_for() {
     }
 }
 
-/// A scratch pad of another length than the program's (PROTOCOL 7.24).
+/// A longer scratch pad than the program's (PROTOCOL 7.24).
 #[test]
-fn the_scratch_pad_has_the_programs_length() {
+fn a_scratch_pad_is_not_longer_than_the_programs() {
     let mut bench = Bench::ready();
     list(&mut bench, VirtAddr::NULL);
     let program = find();
-    for len in [0, 15, 17, 256] {
+    for len in [17, 256] {
         let scratch = vec![1; len];
         let (status, answer) = ask(&mut bench, header(ALICE, 1), &request(&program, &scratch));
         assert_eq!((status, answer.iterations), (Status::Malformed, 0));
         assert_eq!(answer.scratch, scratch, "as it came");
+    }
+}
+
+/// A large scratch pad is mostly zeros: what is not sent is filled in, whatever the pad before it held, and zeros are not sent back
+/// (PROTOCOL 7.24). With no iteration to do and no pad at all, the code alone fits a datagram that it would not fit with the pad.
+#[test]
+fn zeros_of_a_scratch_pad_are_not_sent() {
+    let mut bench = Bench::ready();
+    list(&mut bench, VirtAddr::NULL);
+    let program = Program::assemble(&FIND.replace(".scratch 16", ".scratch 960")).unwrap();
+    let introduction = Traverse { limit: 0, ..request(&program, &[]) };
+    let (status, answer) = ask(&mut bench, header(ALICE, 1), &introduction);
+    assert_eq!((status, answer.iterations, answer.scratch.len()), (Status::IterationLimit, 0, 0));
+    let rest = |byte: u8, len| vec![byte; len];
+    let full = [pad(3, 0), rest(7, 944)].concat();
+    for (n, (sent, found)) in (2..).zip([
+        (&full[..], [pad(3, 30), rest(7, 944)].concat()),
+        (&pad(2, 0)[..], [pad(2, 20), rest(0, 48)].concat()),
+        (&full[..8], [pad(3, 30), rest(0, 48)].concat()),
+    ]) {
+        let asked = Traverse { code: &[], ..request(&program, sent) };
+        let (status, answer) = ask(&mut bench, header(ALICE, n), &asked);
+        assert_eq!((status, answer.scratch), (Status::Ok, &found[..]), "{} bytes were sent", sent.len());
     }
 }
 

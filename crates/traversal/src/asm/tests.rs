@@ -117,7 +117,8 @@ fn errors_name_line_column_and_what_was_expected() {
         ),
         (".window 0\nret", "line 1, column 9: expected 1 to 256 bytes, found 0"),
         (".window 257\nret", "line 1, column 9: expected 1 to 256 bytes, found 257"),
-        (".scratch -1\nret", "line 1, column 10: expected 0 to 256 bytes, found -1"),
+        (".scratch 4033\nret", "line 1, column 10: expected 0 to 4032 bytes, found 4033"),
+        (".scratch -1\nret", "line 1, column 10: expected 0 to 4032 bytes, found -1"),
         (".window\nret", "line 1, column 8: expected a number or a name, found the end of the line"),
         (".window 8\n.window 8\nret", "line 2, column 1: `.window` is already declared"),
         (".scratch 8\n.scratch 8\nret", "line 2, column 1: `.scratch` is already declared"),
@@ -181,7 +182,7 @@ fn the_window_is_inferred() {
         ("ld8 r1, window[16]\nld4 r2, window[0]\nret", 24),
         ("ld8 r1, window[248]\nret", 256),
         (".window 64\nld8 r1, window[16]\nret", 64),
-        (".scratch 256\nld8 r1, scratch[248]\nret", 1),
+        (".scratch 4032\nld8 r1, scratch[4024]\nret", 1),
         ("ld1 r1, window[0]\nrank4 r1, window[4], 15, r1\nret", 64),
         (".stores\nst8 window[40], 1\nret", 48),
     ] {

@@ -302,7 +302,7 @@ fn the_header_is_checked() {
     assert_eq!(with(1, 0x81), Err(VerifyError::Flags(0x81)));
     assert_eq!(with(2, 1), Err(VerifyError::WindowLen(257)));
     assert_eq!(with(3, 0), Err(VerifyError::WindowLen(0)));
-    assert_eq!(with(4, 1), Err(VerifyError::ScratchLen(257)));
+    assert_eq!(with(5, 16), Err(VerifyError::ScratchLen(4096)));
     assert_eq!(with(6, 0), Err(VerifyError::Length { expected: 8, have: 16 }));
     assert_eq!(with(6, 2), Err(VerifyError::Length { expected: 24, have: 16 }));
     assert_eq!(with(7, 2), Err(VerifyError::TooLong { slots: 513 }));

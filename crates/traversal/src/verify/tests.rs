@@ -130,10 +130,10 @@ fn sizes_are_bounded() {
     let sizes =
         |window, scratch| Program::from_instructions(window, scratch, Vec::from([Insn::Return])).map(|_| ());
     assert_eq!(sizes(1, 0), Ok(()));
-    assert_eq!(sizes(256, 256), Ok(()));
+    assert_eq!(sizes(256, SCRATCH_LEN_MAX), Ok(()));
     assert_eq!(sizes(0, 0), Err(VerifyError::WindowLen(0)));
     assert_eq!(sizes(257, 0), Err(VerifyError::WindowLen(257)));
-    assert_eq!(sizes(1, 257), Err(VerifyError::ScratchLen(257)));
+    assert_eq!(sizes(1, SCRATCH_LEN_MAX + 1), Err(VerifyError::ScratchLen(SCRATCH_LEN_MAX + 1)));
     assert_eq!(sizes(usize::MAX, usize::MAX), Err(VerifyError::WindowLen(usize::MAX)));
 }
 

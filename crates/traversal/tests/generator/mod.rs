@@ -1,7 +1,8 @@
 //! Random valid programs and memory for them: what every way to run programs is held to. Included by the tests of other crates.
 
 use farmem_traversal::{
-    AluOp, Area, Cond, Insn, Operand, Place, Program, Reg, SPILL_LEN, Search, SearchOp, Size, UnaryOp, Width,
+    AluOp, Area, Cond, Insn, Operand, Place, Program, Reg, SCRATCH_LEN_MAX, SPILL_LEN, Search, SearchOp,
+    Size, UnaryOp, Width,
 };
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -36,7 +37,7 @@ fn size() -> impl Strategy<Value = Size> {
 
 fn place() -> impl Strategy<Value = Place> {
     let area = select(&[Area::Window, Area::Scratch, Area::Spill][..]);
-    let offset = prop_oneof![0..256_i16, -9..9_i16, any::<i16>()];
+    let offset = prop_oneof![0..256_i16, 0..4032_i16, -9..9_i16, any::<i16>()];
     (area, proptest::option::weighted(0.3, reg()), offset).prop_map(|(area, index, offset)| Place {
         area,
         index,
@@ -145,16 +146,18 @@ fn drafted(stores: bool) -> impl Strategy<Value = Program> {
         9 => proptest::collection::vec(draft(), 0..40),
         1 => proptest::collection::vec(draft(), 200..255),
     ];
-    (1..=256_usize, 0..=256_usize, drafts, last).prop_map(move |(window_len, scratch_len, drafts, last)| {
-        let lens = (window_len, scratch_len);
-        let count = drafts.len() + 1;
-        let fitted = drafts.iter().enumerate();
-        let mut insns: Vec<_> =
-            fitted.map(|(number, draft)| fit(draft, number, count, lens, stores)).collect();
-        insns.push(last);
-        let make = if stores { Program::storing_from_instructions } else { Program::from_instructions };
-        make(window_len, scratch_len, insns).expect("valid by construction")
-    })
+    (1..=256_usize, prop_oneof![0..=256_usize, 0..=SCRATCH_LEN_MAX], drafts, last).prop_map(
+        move |(window_len, scratch_len, drafts, last)| {
+            let lens = (window_len, scratch_len);
+            let count = drafts.len() + 1;
+            let fitted = drafts.iter().enumerate();
+            let mut insns: Vec<_> =
+                fitted.map(|(number, draft)| fit(draft, number, count, lens, stores)).collect();
+            insns.push(last);
+            let make = if stores { Program::storing_from_instructions } else { Program::from_instructions };
+            make(window_len, scratch_len, insns).expect("valid by construction")
+        },
+    )
 }
 
 /// Words near the edges and small ones, so that comparisons and indexes go both ways.

@@ -215,6 +215,18 @@ fn each_reserved_bit_is_refused() {
     }
 }
 
+/// PROTOCOL 7.24: what is not sent is zeros, and what is not zero is sent.
+#[test]
+fn zeros_at_the_end_of_a_scratch_pad_need_not_be_sent() {
+    let mut pad = [0; 200];
+    let sent = |pad: &[u8]| Traverse::without_zeros(pad).len();
+    assert_eq!([sent(&[]), sent(&pad[..63]), sent(&pad[..64]), sent(&pad)], [0, 63, 0, 8]);
+    for (last, len) in [(7, 8), (8, 72), (71, 72), (72, 136), (135, 136), (136, 200), (199, 200)] {
+        pad[last] = 1;
+        assert_eq!(sent(&pad), len, "the last byte that is not zero is {last}");
+    }
+}
+
 /// PROTOCOL 3.8, 3.12: bounds hold before any byte is taken.
 #[test]
 fn a_scratch_pad_or_program_above_its_bound_is_refused() {

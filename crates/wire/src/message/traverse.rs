@@ -1,11 +1,12 @@
 //! The traversal's one format, for request, continuation and response (PROTOCOL 3.8; PULSE 4.1, 5).
 
+use super::Header;
 use crate::reader::{Put, Reader};
-use crate::{ProgramHash, VirtAddr, WireError};
+use crate::{Pmtu, ProgramHash, VirtAddr, WireError};
 use alloc::vec::Vec;
 
-/// The largest scratch pad, in bytes.
-pub const SCRATCH_LEN_MAX: usize = 256;
+/// The largest scratch pad, in bytes: what a datagram of the largest PMTU has room for beside the rest of a traversal. A smaller PMTU allows less.
+pub const SCRATCH_LEN_MAX: usize = Traverse::room(Pmtu::B4096);
 /// The largest program in a packet, in bytes (a header of 8 and 512 instructions of 8). The PMTU may allow less.
 pub const CODE_LEN_MAX: usize = 4104;
 
@@ -20,7 +21,7 @@ pub struct Traverse<'a> {
     pub iterations: u32,
     /// Iterations after which the traversal stops with `IterationLimit`.
     pub limit: u32,
-    /// The scratch pad; at most [`SCRATCH_LEN_MAX`] bytes.
+    /// The scratch pad; at most [`SCRATCH_LEN_MAX`] bytes. Zeros at its end may be missing: [`Traverse::without_zeros`].
     pub scratch: &'a [u8],
     /// The program's encoded form, when the sender thinks the node has not seen it; at most [`CODE_LEN_MAX`] bytes.
     /// Empty otherwise, and in every response.
@@ -30,6 +31,22 @@ pub struct Traverse<'a> {
 impl<'a> Traverse<'a> {
     /// Bytes before scratch pad and code.
     pub const FIXED_LEN: usize = 40;
+
+    /// Bytes for scratch pad and code together in one datagram.
+    #[must_use]
+    pub const fn room(pmtu: Pmtu) -> usize {
+        pmtu.bytes() - Header::LEN - Self::FIXED_LEN
+    }
+
+    /// As much of a scratch pad as must be sent: blocks of 64 zeros at its end need not be (PROTOCOL 7.24).
+    #[must_use]
+    pub fn without_zeros(pad: &[u8]) -> &[u8] {
+        const BLOCK: usize = 64;
+        // A whole block at a time, so that it is compared many bytes at once.
+        let zero = |block: &&[u8]| block.iter().fold(0, |any, byte| any | byte) == 0;
+        let blocks = pad.rchunks_exact(BLOCK).take_while(zero).count();
+        &pad[..pad.len() - blocks * BLOCK]
+    }
 
     pub(super) fn read(r: &mut Reader<'a>, response: bool) -> Result<Self, WireError> {
         let program = ProgramHash(r.array()?);
