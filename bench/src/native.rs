@@ -6,7 +6,7 @@
 
 use farmem::serve::{Compile, Logic};
 use farmem::{Program, VirtAddr, btree, hash_table, series};
-use farmem_traversal::Step;
+use farmem_traversal::{SCRATCH_LEN_MAX, Step};
 use std::time::{Duration, Instant};
 
 /// One iteration in Rust.
@@ -20,6 +20,9 @@ const FUNCTIONS: [(&str, Function); 5] = [
     (btree::AGGREGATE_PROGRAM, btree_aggregate),
     (series::WINDOW_PROGRAM, series_window),
 ];
+
+/// The length of the records that [`btree_records`] brings: those of the table store.
+const RECORD: usize = farmem_tablestore::VALUE_LEN;
 
 /// Runs known programs as native functions. One that is not known is interpreted.
 #[derive(Clone, Debug)]
@@ -36,7 +39,9 @@ impl Native {
             let program = Program::assemble(text).expect("the structures' tests assemble their programs");
             (program, function)
         };
-        Self { functions: FUNCTIONS.map(function).into(), stretch: Duration::ZERO }
+        let records = btree::records_program(RECORD, SCRATCH_LEN_MAX);
+        let all = FUNCTIONS.into_iter().chain([(records.as_str(), btree_records as Function)]);
+        Self { functions: all.map(function).collect(), stretch: Duration::ZERO }
     }
 
     /// Every iteration takes `stretch` longer, as on a slower processor with slower memory.
@@ -204,16 +209,27 @@ fn onward(leaf: &[u8], cur_ptr: &mut VirtAddr) -> Step {
     }
 }
 
-/// `btree_scan.pulse`
-fn btree_scan(node: &[u8], cur_ptr: &mut VirtAddr, pad: &mut [u8]) -> Step {
-    const FILL: usize = 3;
-    const PAIRS: usize = 32;
+/// Where a scan's pad says how many bytes of pairs it has.
+const FILL: usize = 3;
+
+/// What a scan came to at a node.
+enum Leaf {
+    /// It was none, or the pad is no good.
+    Above(Step),
+    /// The next one may have more pairs.
+    More,
+    /// There are no more, or there is no room for them.
+    Over,
+}
+
+/// Takes a leaf's pairs into a pad that has them from byte `at` on, or finds the child.
+fn pairs(node: &[u8], cur_ptr: &mut VirtAddr, pad: &mut [u8], at: usize) -> Leaf {
     let [from, to, room, mut fill] = [0, 1, 2, FILL].map(|at| word(pad, at));
     if from == UNUSED {
-        return Step::Return;
+        return Leaf::Above(Step::Return);
     }
     if word(node, 0) == 0 {
-        return next(cur_ptr, slot(node, rank(node, from)));
+        return Leaf::Above(next(cur_ptr, slot(node, rank(node, from))));
     }
     let mut done = false;
     for n in 0..KEYS {
@@ -229,14 +245,65 @@ fn btree_scan(node: &[u8], cur_ptr: &mut VirtAddr, pad: &mut [u8]) -> Step {
             done = true;
             break;
         }
-        let place = usize::try_from(fill).ok().and_then(|fill| pad.get_mut(PAIRS + fill..PAIRS + fill + 16));
-        let Some(pair) = place else { return Step::Fault };
+        let place = usize::try_from(fill).ok().and_then(|fill| pad.get_mut(at + fill..at + fill + 16));
+        let Some(pair) = place else { return Leaf::Above(Step::Fault) };
         set(pair, 0, key);
         set(pair, 1, slot(node, n));
         fill += 16;
     }
     set(pad, FILL, fill);
-    if done || fill >= room { Step::Return } else { onward(node, cur_ptr) }
+    if done || fill >= room { Leaf::Over } else { Leaf::More }
+}
+
+/// `btree_scan.pulse`
+fn btree_scan(node: &[u8], cur_ptr: &mut VirtAddr, pad: &mut [u8]) -> Step {
+    match pairs(node, cur_ptr, pad, 32) {
+        Leaf::Above(step) => step,
+        Leaf::Over => Step::Return,
+        Leaf::More => onward(node, cur_ptr),
+    }
+}
+
+/// The program of [`btree::records_program`].
+fn btree_records(node: &[u8], cur_ptr: &mut VirtAddr, pad: &mut [u8]) -> Step {
+    const TAKEN: usize = 4;
+    const PLACE: usize = 5;
+    const LEAF: usize = 6;
+    const ALONG: usize = 7;
+    const PAIRS: usize = 64;
+    const LAST: u64 = (SCRATCH_LEN_MAX - RECORD) as u64;
+    let place = word(pad, PLACE);
+    if place != 0 {
+        let range = usize::try_from(place).ok().and_then(|at| pad.get_mut(at..));
+        let Some(rest) = range else { return Step::Fault };
+        // Word by word, up to the one that does not fit.
+        let len = RECORD.min(rest.len() / 8 * 8);
+        rest[..len].copy_from_slice(&node[..len]);
+        if len < RECORD {
+            return Step::Fault;
+        }
+        let (place, taken) = (place + RECORD as u64, word(pad, TAKEN).wrapping_add(16));
+        set(pad, PLACE, place);
+        set(pad, TAKEN, taken);
+        if taken >= word(pad, FILL) || place > LAST {
+            return Step::Return;
+        }
+        let at = usize::try_from(taken).ok().and_then(|taken| taken.checked_add(PAIRS + 8));
+        let addr = at.and_then(|at| pad.get(at..at.checked_add(8)?));
+        return addr.map_or(Step::Fault, |addr| next(cur_ptr, word(addr, 0)));
+    }
+    match pairs(node, cur_ptr, pad, PAIRS) {
+        Leaf::Above(step) => return step,
+        Leaf::More if slot(node, KEYS) != 0 => return next(cur_ptr, slot(node, KEYS)),
+        Leaf::More | Leaf::Over => {}
+    }
+    set(pad, LEAF, cur_ptr.0);
+    let first = word(pad, FILL).wrapping_add(PAIRS as u64);
+    if word(pad, ALONG) == 0 || word(pad, FILL) == 0 || first > LAST {
+        return Step::Return;
+    }
+    set(pad, PLACE, first);
+    next(cur_ptr, word(pad, PAIRS / 8 + 1))
 }
 
 /// True when all keys of the range that are in this leaf or before it were seen, and none are behind it.
@@ -367,6 +434,16 @@ mod tests {
         fn scans_agree(node in tree_node(), [from, to] in [0..50_u64, 0..60_u64], room in 0..15_u64, fill in 0..15_u64) {
             agree(2, &node, &[from, to, room * 16, fill * 16])?;
             agree(2, &node, &[from, UNUSED, room * 16, fill * 16])?;
+        }
+
+        /// Pairs first, with and without records to come along, and records, up to the last that there is room for.
+        #[test]
+        fn records_agree(
+            node in tree_node(), [from, to] in [0..50_u64, 0..60_u64], room in 0..15_u64, [fill, taken] in [0..16_u64, 0..16_u64],
+            place in prop_oneof![3 => Just(0), 2 => 64..4032_u64, 1 => any::<u64>()], along in 0..2_u64,
+        ) {
+            agree(5, &node, &[from, to, room * 16, fill * 16, taken * 16, place, 0, along])?;
+            agree(5, &node, &[from, UNUSED, room * 16, fill * 16, taken * 16, place, 0, along])?;
         }
 
         #[test]

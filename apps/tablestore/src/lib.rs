@@ -1,8 +1,8 @@
 //! A table whose index and values are in far memory (PULSE 6, "WiredTiger"): keys of 8 bytes in a B+tree, values of 240 bytes, YCSB's E.
 //!
-//! A scan of up to 100 records takes pairs of key and place out of the tree by traversals along the leaves, as many to a request as a
-//! scratch pad holds ([`farmem::btree::SCAN_PAIRS_MAX`]); the READs of the values of one request are under way together with the next
-//! request, and values that lie side by side are one READ. An insert writes the value while it looks for the leaf, and then the leaf.
+//! A scan of up to 100 records gets keys and values in the scratch pads of traversals, in two round trips ([`farmem::btree::Records`]);
+//! a host that runs traversals itself gets the values by READs, one for those that lie side by side. An insert writes the value while it
+//! looks for the leaf, and then the leaf.
 //!
 //! # What a scan sees
 //!
@@ -18,10 +18,11 @@ mod values;
 pub use operation::{Operation, Operations};
 pub use values::{Order, VALUE_LEN};
 
-use farmem::btree::{BTree, KEYS_MAX};
+use farmem::btree::{BTree, Bring, KEYS_MAX, Records};
 use farmem::ycsb::{Workload, hash};
 use farmem::{Client, Error, FarMemory, Layout};
-use farmem_workload::{Failure, Load, Plan, Progress, Report, measure, on_rack};
+pub use farmem_workload::Keys;
+use farmem_workload::{Failure, Load, Place, Plan, Progress, Report, measure, on_rack};
 use model::Model;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -39,6 +40,9 @@ pub struct Args {
     /// How loaded values lie in far memory.
     #[arg(long, value_enum, default_value_t = Order::Insertion)]
     pub values: Order,
+    /// How often each record is the first of a scan: as YCSB's zipfian distribution has it, or all alike.
+    #[arg(long, value_enum, default_value_t = Keys::Zipfian)]
+    pub keys: Keys,
 }
 
 /// How large the store is, and how it lies in far memory.
@@ -52,8 +56,27 @@ pub struct Settings {
     pub values: Order,
     /// How the tree's nodes lie.
     pub layout: Layout,
+    /// How scans get values.
+    pub bring: Bring,
+    /// How often each record is the first of a scan.
+    pub keys: Keys,
     /// Whether every answer is checked.
     pub check: bool,
+}
+
+/// The command's, for a tenth of its operations, all answers checked.
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            records: 100_000,
+            operations: 10_000,
+            values: Order::Insertion,
+            layout: Layout::Partitioned,
+            bring: Bring::Traversals,
+            keys: Keys::Zipfian,
+            check: true,
+        }
+    }
 }
 
 /// Keys of a leaf when it is loaded: as full as leaves are after inserts of keys in any order.
@@ -62,10 +85,12 @@ const FILL: usize = KEYS_MAX * 7 / 10;
 /// The store. Its operations share it.
 struct State {
     tree: BTree,
+    records: Records,
     values: Values,
     model: Model,
     /// Inserts so far that cut a leaf.
     cuts: u64,
+    keys: Keys,
     check: bool,
     wrong: u64,
 }
@@ -89,24 +114,27 @@ impl Store {
         settings: &Settings,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, Error> {
-        let &Settings { records, operations, values: order, layout, check } = settings;
+        let &Settings { records, operations, values: order, layout, bring, keys, check } = settings;
         // Keys by number, then in order; two numbers with one hash are one record, as a table has it.
-        let mut keys: Vec<(u64, u64)> = (0..records).map(|number| (hash(number), number)).collect();
-        keys.sort_unstable();
-        keys.dedup_by_key(|pair| pair.0);
+        let mut numbered: Vec<(u64, u64)> = (0..records).map(|number| (hash(number), number)).collect();
+        numbered.sort_unstable();
+        numbered.dedup_by_key(|pair| pair.0);
         let mut values = Values::create(memory, records + operations)?;
-        let places = values.load(memory, &keys, records, order, progress)?;
+        let places = values.load(memory, &numbered, records, order, progress)?;
         let mut tree = BTree::create(memory, layout)?;
         assert!(tree.lock().try_lock(memory)?, "nobody else knows this tree");
-        tree.load(memory, keys.iter().zip(&places).map(|(pair, place)| (pair.0, place.0)), FILL)?;
-        let model = Model::new(keys.iter().map(|pair| pair.0));
-        Ok(Self(Rc::new(RefCell::new(State { tree, values, model, cuts: 0, check, wrong: 0 }))))
+        tree.load(memory, numbered.iter().zip(&places).map(|(pair, place)| (pair.0, place.0)), FILL)?;
+        let model = Model::new(numbered.iter().map(|pair| pair.0));
+        let records = tree.records(memory, VALUE_LEN, bring)?;
+        let state = State { tree, records, values, model, cuts: 0, keys, check, wrong: 0 };
+        Ok(Self(Rc::new(RefCell::new(state))))
     }
 
     /// `count` operations of YCSB's E on the records that were loaded; one seed gives one sequence.
     #[must_use]
     pub fn operations(&self, records: u64, count: u64, seed: u64) -> Operations {
-        Operations::new(Rc::clone(&self.0), Workload::E.operations(records, count, seed))
+        let keys = self.0.borrow().keys.distribution();
+        Operations::new(Rc::clone(&self.0), Workload::E.operations(records, count, seed).with_keys(keys))
     }
 
     /// Answers that were wrong so far, when they are checked.
@@ -159,9 +187,10 @@ pub fn serve(
     let measured = measured?;
     destroyed?;
     let workload = format!(
-        "YCSB E on {} records of 8 and {VALUE_LEN} bytes, values {}",
+        "YCSB E on {} records of 8 and {VALUE_LEN} bytes, values {}, {}",
         settings.records,
-        settings.values.name()
+        settings.values.name(),
+        settings.keys.name()
     );
     let packets = after.0 + after.1 - before.0 - before.1;
     let report = Report::new("tablestore", client, transport, load, measured);
@@ -179,6 +208,8 @@ pub fn run(args: &Args) -> Result<Report, Failure> {
         operations: load.operations,
         values: args.values,
         layout: Layout::Partitioned,
+        bring: if load.policy == Place::Host { Bring::Reads } else { Bring::Traversals },
+        keys: args.keys,
         check: load.check,
     };
     let bytes = (args.records + load.operations) * (VALUE_LEN as u64 + 128);

@@ -3,7 +3,7 @@
 use crate::model::Moment;
 use crate::values::{VALUE_LEN, compose};
 use crate::{State, Store};
-use farmem::btree::{BTree, Cursor};
+use farmem::btree::{BTree, RecordScan};
 use farmem::ycsb::{self, hash};
 use farmem::{Error, Exchange, FarMemory, Next, Op, Task, VirtAddr};
 use std::cell::RefCell;
@@ -88,8 +88,10 @@ impl Operation {
     #[must_use]
     pub fn keys(&self) -> Vec<u64> {
         match &self.what {
-            What::Scan(scan) => scan.pairs.iter().map(|pair| pair.0).collect(),
-            What::Insert(_) => Vec::new(),
+            What::Scan(Scan { under_way: Some((_, scan)), .. }) => {
+                scan.pairs().iter().map(|pair| pair.0).collect()
+            }
+            What::Scan(_) | What::Insert(_) => Vec::new(),
         }
     }
 }
@@ -112,92 +114,37 @@ impl Task for Operation {
     }
 }
 
-/// A scan: requests along the leaves, each with the READs of what the one before found.
+/// A scan, and when it began.
 struct Scan {
     from: u64,
     most: usize,
-    began: Option<Moment>,
-    /// Keys and places, as they were found.
-    pairs: Vec<(u64, u64)>,
-    /// How many of them have been asked for.
-    asked: usize,
-    /// Whether the first of what is under way is a request along the leaves.
-    scanning: bool,
-    /// The values that came, one behind the other.
-    values: Vec<u8>,
+    under_way: Option<(Moment, RecordScan)>,
 }
 
 impl Scan {
     const fn new(from: u64, most: usize) -> Self {
-        Self { from, most, began: None, pairs: Vec::new(), asked: 0, scanning: false, values: Vec::new() }
+        Self { from, most, under_way: None }
     }
 
     fn next(&mut self, state: &mut State, exchange: &mut Exchange) -> Result<Next, Error> {
-        let cursor = if self.began.is_none() {
-            self.began = Some(state.model.now());
-            Some(state.tree.cursor(self.from))
-        } else {
-            self.take(exchange)?
-        };
-        self.scanning = cursor.is_some();
-        if let Some(cursor) = cursor {
-            let scratch = exchange.buffer();
-            exchange.need(state.tree.scan_op(cursor, u64::MAX, self.most - self.pairs.len(), scratch));
+        let begin = || (state.model.now(), state.records.scan(self.from.., self.most));
+        let (began, scan) = self.under_way.get_or_insert_with(begin);
+        let next = scan.next(exchange)?;
+        if next == Next::Done && state.check && !is_right(self.from, self.most, *began, scan, state) {
+            state.wrong += 1;
         }
-        if !self.ask(exchange) && !self.scanning {
-            if state.check && !self.is_right(state) {
-                state.wrong += 1;
-            }
-            return Ok(Next::Done);
-        }
-        Ok(Next::Need)
+        Ok(next)
     }
+}
 
-    /// Takes what came; answers where the scan goes on.
-    fn take(&mut self, exchange: &mut Exchange) -> Result<Option<Cursor>, Error> {
-        let mut cursor = None;
-        if self.scanning {
-            let completed = exchange.take().expect("a request along the leaves was needed");
-            let scanned = BTree::scanned(&completed);
-            completed.result?;
-            let scanned = scanned.expect("a traversal that did not fail has an end");
-            self.pairs.extend(scanned.pairs);
-            cursor = scanned.next.filter(|_| self.pairs.len() < self.most);
-            exchange.recycle(completed.buf);
-        }
-        while let Some(completed) = exchange.take() {
-            completed.result?;
-            self.values.extend_from_slice(&completed.buf);
-            exchange.recycle(completed.buf);
-        }
-        Ok(cursor)
-    }
-
-    /// Asks for the values of what was found and not asked for yet, side by side ones together; false when there are none.
-    fn ask(&mut self, exchange: &mut Exchange) -> bool {
-        let found = &self.pairs[self.asked..];
-        let beside = |a: &(u64, u64), b: &(u64, u64)| a.1 + VALUE_LEN as u64 == b.1;
-        for group in found.chunk_by(beside) {
-            let mut buf = exchange.buffer();
-            buf.resize(group.len() * VALUE_LEN, 0);
-            exchange.need(Op::Read { addr: VirtAddr(group[0].1), buf });
-        }
-        let some = !found.is_empty();
-        self.asked = self.pairs.len();
-        some
-    }
-
-    fn is_right(&self, state: &State) -> bool {
-        let began = self.began.expect("it has begun");
-        let mut value = Vec::with_capacity(VALUE_LEN);
-        state.model.allows(self.from, self.most, began, self.pairs.iter().map(|pair| pair.0))
-            && self.values.len() == self.pairs.len() * VALUE_LEN
-            && self.pairs.iter().zip(self.values.chunks(VALUE_LEN)).all(|(pair, got)| {
-                value.clear();
-                compose(pair.0, &mut value);
-                value == got
-            })
-    }
+fn is_right(from: u64, most: usize, began: Moment, scan: &RecordScan, state: &State) -> bool {
+    let mut value = Vec::with_capacity(VALUE_LEN);
+    state.model.allows(from, most, began, scan.pairs().iter().map(|pair| pair.0))
+        && scan.iter().all(|(key, got)| {
+            value.clear();
+            compose(key, &mut value);
+            value == got
+        })
 }
 
 /// The one turn of all who insert.

@@ -1,5 +1,6 @@
 //! The values: what is in them, and where they lie.
 
+use farmem::btree::RECORD_ROOM;
 use farmem::{Error, FarMemory, NodeId, VirtAddr, Vma};
 
 /// Bytes of a value.
@@ -55,7 +56,9 @@ impl Values {
         let each = count.div_ceil(nodes.len() as u64);
         let mut regions = Vec::with_capacity(nodes.len());
         for node in nodes {
-            regions.push(memory.allocate_on(each * VALUE_LEN as u64, node)?);
+            // Behind the last one there is room, too, for what is loaded with it.
+            let bytes = each * VALUE_LEN as u64 + (RECORD_ROOM - VALUE_LEN) as u64;
+            regions.push(memory.allocate_on(bytes, node)?);
         }
         Ok(Self { taken: vec![0; regions.len()], regions, each, turn: 0 })
     }

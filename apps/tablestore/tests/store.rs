@@ -1,8 +1,8 @@
 //! The store on a rack in this process: exact counts, right answers beside inserts, and that a wrong one is found.
 
-use farmem::btree::SCAN_PAIRS_MAX;
+use farmem::btree::Bring;
 use farmem::{Layout, Policy, Rack, VirtAddr};
-use farmem_tablestore::{Order, Settings, Store, VALUE_LEN, serve};
+use farmem_tablestore::{Keys, Order, Settings, Store, VALUE_LEN, serve};
 use farmem_workload::{Load, Place};
 
 const SETTINGS: Settings = Settings {
@@ -10,6 +10,8 @@ const SETTINGS: Settings = Settings {
     operations: 4000,
     values: Order::Insertion,
     layout: Layout::Partitioned,
+    bring: Bring::Traversals,
+    keys: Keys::Zipfian,
     check: true,
 };
 
@@ -20,14 +22,15 @@ fn load(policy: Place) -> Load {
 /// Every scan is right while records are inserted beside it, wherever traversals run and values lie.
 #[test]
 fn scans_beside_inserts_are_right() {
-    for policy in [Place::Offload, Place::Host] {
-        for (values, layout) in [
-            (Order::Insertion, Layout::Partitioned),
-            (Order::Clustered, Layout::Scattered { granularity: 4096 }),
+    for (policy, nodes) in [(Place::Offload, 3), (Place::Offload, 1), (Place::Host, 3)] {
+        for (values, layout, bring, keys) in [
+            (Order::Insertion, Layout::Partitioned, Bring::Traversals, Keys::Zipfian),
+            (Order::Clustered, Layout::Scattered { granularity: 4096 }, Bring::Traversals, Keys::Uniform),
+            (Order::Insertion, Layout::Partitioned, Bring::Reads, Keys::Uniform),
         ] {
-            let mut client = Rack::embedded_with(3, 64 << 20).unwrap().client("scans").unwrap();
+            let mut client = Rack::embedded_with(nodes, 64 << 20).unwrap().client("scans").unwrap();
             // Few leaves, so that some are cut.
-            let settings = Settings { records: 100, values, layout, ..SETTINGS };
+            let settings = Settings { records: 100, values, layout, bring, keys, ..SETTINGS };
             let report = serve(&mut client, "here", &settings, &load(policy)).unwrap();
             assert_eq!(report.wrong_answers, 0, "{policy:?} {values:?}");
             let operations = |name| report.rows.iter().find(|row| row.operation == name).unwrap().operations;
@@ -42,41 +45,61 @@ fn scans_beside_inserts_are_right() {
     }
 }
 
-/// The golden table: what a scan of n records takes. A request for each fourteen pairs, and one more round trip for the last values; a READ
-/// for each value, or for those of a request together when they lie side by side.
+/// The golden table: what a scan of n records takes, in packets of the host. With one memory node the first records come with the keys, then
+/// fifteen to a request; with two, each node gets requests of its own for those that it has. By READs it is one for each record, or for those
+/// that lie side by side, of one packet for each 4096 bytes of an answer.
 #[test]
 fn requests_of_a_scan() {
-    let mut table = String::from("records  values     round trips  requests\n");
-    for values in [Order::Insertion, Order::Clustered] {
-        let mut client = Rack::embedded_with(1, 64 << 20).unwrap().client("golden").unwrap();
-        let store = Store::load(&mut client, &Settings { values, ..SETTINGS }, &mut |_, _| {}).unwrap();
-        client.run_tasks([store.scan(0, 1)].into_iter(), 1, &Policy::Offload, |_, _| {}).unwrap();
-        for most in [1, 14, 15, 50, 100] {
+    let mut table = String::from("nodes  records  values     by          round trips  requests  packets\n");
+    for (nodes, values, bring) in [
+        (1, Order::Insertion, Bring::Traversals),
+        (2, Order::Insertion, Bring::Traversals),
+        (1, Order::Insertion, Bring::Reads),
+        (1, Order::Clustered, Bring::Reads),
+    ] {
+        let mut client = Rack::embedded_with(nodes, 64 << 20).unwrap().client("golden").unwrap();
+        let settings = Settings { values, bring, ..SETTINGS };
+        let store = Store::load(&mut client, &settings, &mut |_, _| {}).unwrap();
+        for most in [50, 1, 12, 50, 100] {
+            let packets = |client: &farmem::Client| client.packets().0 + client.packets().1;
+            let (before, mut line) = (packets(&client), String::new());
             client
                 .run_tasks([store.scan(0, most)].into_iter(), 1, &Policy::Offload, |scan, took| {
                     assert_eq!(scan.keys().len(), most);
                     assert!(scan.keys().is_sorted());
-                    let name = format!("{values:?}");
-                    table += &format!("{most:7}  {name:9}  {:11}  {:8}\n", took.round_trips, took.requests);
+                    let (values, bring) = (format!("{values:?}"), format!("{bring:?}"));
+                    let (trips, requests) = (took.round_trips, took.requests);
+                    line = format!("{nodes:5}  {most:7}  {values:9}  {bring:10}  {trips:11}  {requests:8}");
                 })
                 .unwrap();
+            table += &format!("{line}  {:7}\n", packets(&client) - before);
         }
         assert_eq!(store.wrong_answers(), 0);
         store.destroy(&mut client).unwrap();
     }
-    assert_eq!(SCAN_PAIRS_MAX, 14);
+    // The first scan of each store also brings the program to the memory nodes.
     let golden = "\
-records  values     round trips  requests
-      1  Insertion            2         2
-     14  Insertion            2        15
-     15  Insertion            3        17
-     50  Insertion            5        54
-    100  Insertion            9       108
-      1  Clustered            2         2
-     14  Clustered            2         2
-     15  Clustered            3         4
-     50  Clustered            5         8
-    100  Clustered            9        16
+nodes  records  values     by          round trips  requests  packets
+    1       50  Insertion  Traversals            3         5       10
+    1        1  Insertion  Traversals            1         1        2
+    1       12  Insertion  Traversals            1         1        2
+    1       50  Insertion  Traversals            2         4        8
+    1      100  Insertion  Traversals            2         8       16
+    2       50  Insertion  Traversals            4         7       14
+    2        1  Insertion  Traversals            2         2        4
+    2       12  Insertion  Traversals            2         3        6
+    2       50  Insertion  Traversals            2         5       10
+    2      100  Insertion  Traversals            2         9       18
+    1       50  Insertion  Reads                 3        52      104
+    1        1  Insertion  Reads                 2         2        4
+    1       12  Insertion  Reads                 2        13       26
+    1       50  Insertion  Reads                 2        51      102
+    1      100  Insertion  Reads                 2       101      202
+    1       50  Clustered  Reads                 3         3        8
+    1        1  Clustered  Reads                 2         2        4
+    1       12  Clustered  Reads                 2         2        4
+    1       50  Clustered  Reads                 2         2        6
+    1      100  Clustered  Reads                 2         2        9
 ";
     assert_eq!(table, golden);
 }

@@ -3,7 +3,8 @@
 //! A request looks a user's id up in a chained hash table, a traversal of 48 hops as PULSE's table 3 has it; reads the 8 KiB object whose
 //! number it finds there; and makes the response: the object compressed, then encrypted. There are many more users than objects, 64 to one
 //! unless told otherwise, as in the service that PULSE takes over: 128 million keys before two million objects (AIFM 8.1). An update
-//! looks its user's object up and writes it anew, in a free place. Requests are YCSB's A, B or C.
+//! looks its user's object up and writes it anew, in a free place. Requests are YCSB's A, B or C, on zipfian keys as
+//! PULSE has them, or on uniform ones.
 //!
 //! # What a request sees
 //!
@@ -23,8 +24,8 @@ use clap::builder::RangedU64ValueParser;
 use farmem::hash_table::{HashTable, Key, Spread};
 use farmem::ycsb::{self, Workload};
 use farmem::{Client, Error, FarMemory, VirtAddr};
-pub use farmem_workload::Mix;
 use farmem_workload::{Failure, Load, Plan, Progress, Report, measure, on_rack};
+pub use farmem_workload::{Keys, Mix};
 use objects::Objects;
 use request::entry;
 use response::Responder;
@@ -50,6 +51,9 @@ pub struct Args {
     /// YCSB's workload: A has half updates, B 5 %, C none.
     #[arg(long, value_enum, ignore_case = true, default_value_t = Mix::C)]
     pub workload: Mix,
+    /// How often each user is asked for: as YCSB's zipfian distribution has it, or all alike.
+    #[arg(long, value_enum, default_value_t = Keys::Zipfian)]
+    pub keys: Keys,
 }
 
 /// How large the service is.
@@ -63,8 +67,19 @@ pub struct Settings {
     pub hops: u64,
     /// Requests under way at once at most: there are places for that many objects more.
     pub in_flight: usize,
+    /// How often each user is asked for.
+    pub keys: Keys,
     /// Whether every answer is checked.
     pub check: bool,
+}
+
+/// The command's, all answers checked.
+impl Default for Settings {
+    fn default() -> Self {
+        let records = 194_560;
+        let objects = records / USERS_PER_OBJECT;
+        Self { records, objects, hops: 48, in_flight: 32, keys: Keys::Zipfian, check: true }
+    }
 }
 
 /// Users that share an object, unless somebody knows better.
@@ -88,6 +103,7 @@ struct State {
     objects: Objects,
     responder: Responder,
     users: u64,
+    keys: Keys,
     known: Vec<Known>,
     check: bool,
     wrong: u64,
@@ -120,7 +136,7 @@ impl Service {
         settings: &Settings,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, Error> {
-        let &Settings { records, objects: count, hops, in_flight, check } = settings;
+        let &Settings { records, objects: count, hops, in_flight, keys, check } = settings;
         // A chain of n has its users n / 2 + 1/2 hops away on average. The number of buckets is a power of two: the nearest.
         let wanted = (records / (2 * hops).saturating_sub(1).max(1)).max(1);
         let above = wanted.next_power_of_two();
@@ -137,6 +153,7 @@ impl Service {
             objects,
             responder: Responder::new(),
             users: records,
+            keys,
             known,
             check,
             wrong: 0,
@@ -150,8 +167,8 @@ impl Service {
     /// `count` requests of a workload; one seed gives one sequence.
     #[must_use]
     pub fn requests(&self, workload: Workload, count: u64, seed: u64) -> Requests {
-        let records = self.0.borrow().users;
-        Requests::new(Rc::clone(&self.0), workload.operations(records, count, seed))
+        let (records, keys) = (self.0.borrow().users, self.0.borrow().keys.distribution());
+        Requests::new(Rc::clone(&self.0), workload.operations(records, count, seed).with_keys(keys))
     }
 
     /// Answers that were wrong so far, when they are checked.
@@ -215,8 +232,11 @@ pub fn serve(
     let measured = measured?;
     destroyed?;
     let workload = format!(
-        "YCSB {mix:?} on {} users with {} objects of {OBJECT_LEN} bytes, {} hops to each",
-        settings.records, settings.objects, settings.hops
+        "YCSB {mix:?} on {} users with {} objects of {OBJECT_LEN} bytes, {} hops to each, {}",
+        settings.records,
+        settings.objects,
+        settings.hops,
+        settings.keys.name()
     );
     let packets = after.0 + after.1 - before.0 - before.1;
     let report = Report::new("webservice", client, transport, load, measured);
@@ -231,7 +251,7 @@ pub fn run(args: &Args) -> Result<Report, Failure> {
     let load = args.plan.load();
     let (records, hops, in_flight, check) = (args.records, args.hops, load.in_flight, load.check);
     let objects = args.objects.unwrap_or(records / USERS_PER_OBJECT).max(1);
-    let settings = Settings { records, objects, hops, in_flight, check };
+    let settings = Settings { records, objects, hops, in_flight, keys: args.keys, check };
     let bytes = (objects + 4 * objects::spare(in_flight)) * OBJECT_LEN as u64 + records * 256;
     on_rack(&args.plan, "webservice", bytes, |client, transport| {
         Ok(serve(client, transport, &settings, args.workload, &load)?)

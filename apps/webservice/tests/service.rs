@@ -2,10 +2,11 @@
 
 use farmem::ycsb::Workload;
 use farmem::{Policy, Rack};
-use farmem_webservice::{Mix, OBJECT_LEN, Service, Settings, serve};
+use farmem_webservice::{Keys, Mix, OBJECT_LEN, Service, Settings, serve};
 use farmem_workload::{Load, Place};
 
-const SETTINGS: Settings = Settings { records: 380, objects: 95, hops: 48, in_flight: 16, check: true };
+const SETTINGS: Settings =
+    Settings { records: 380, objects: 95, hops: 48, in_flight: 16, keys: Keys::Zipfian, check: true };
 
 fn load(policy: Place) -> Load {
     Load { operations: 2000, in_flight: 16, policy, seed: 7, check: true }
@@ -56,6 +57,11 @@ fn the_mixes_are_ycsbs() {
         assert!(updates.contains(&of_updates), "{mix:?} has {of_updates} updates");
         assert_eq!(report.wrong_answers, 0);
     }
+    // With uniform keys the mix is the same, and the average way the chains' own: 48 hops.
+    let uniform = Settings { keys: Keys::Uniform, ..SETTINGS };
+    let report = serve(&mut client, "here", &uniform, Mix::C, &load(Place::Offload)).unwrap();
+    assert_eq!((report.wrong_answers, report.rows[0].operations), (0, 2000));
+    assert!((46 * 2000..50 * 2000).contains(&report.rows[0].iterations), "{:?}", report.rows[0]);
     let farmem::api::Response::Overview { vmas, .. } = client.overview().unwrap() else {
         panic!("an overview")
     };

@@ -2,12 +2,13 @@
 
 use super::compare::Scenario;
 use super::station::App;
+use farmem::btree::Bring;
 use farmem::series::Columns;
 use farmem::ycsb::Workload;
 use farmem::{Client, Error, Layout, Rng};
 use farmem_tablestore::{Operation, Operations, Order, Store, VALUE_LEN};
 use farmem_timeseries::{Ask, CHANNELS, Recording, Source, generate};
-use farmem_webservice::{OBJECT_LEN, Request, Requests, Service, USERS_PER_OBJECT};
+use farmem_webservice::{Keys, OBJECT_LEN, Request, Requests, Service, USERS_PER_OBJECT};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ const HASH_NODE: u64 = 64;
 const TREE_NODE: u64 = 256;
 const INNER: f64 = 1.0 / 15.0;
 
-/// PULSE's WebService: YCSB C, B and A, on users that share objects.
+/// PULSE's WebService: YCSB C, B and A, on users that share objects; and C with users that are asked for alike.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WebService {
     pub(super) records: u64,
@@ -35,13 +36,15 @@ impl Scenario for WebService {
     }
 
     fn mixes(&self) -> &'static [&'static str] {
-        &["c", "b", "a"]
+        &["c", "b", "a", "uniform"]
     }
 
-    fn lay(&self, mix: &'static str, client: &mut Client) -> Result<Serving, Error> {
+    fn lay(&self, mix: &'static str, _: bool, client: &mut Client) -> Result<Serving, Error> {
         let &Self { records, in_flight } = self;
         let objects = (records / USERS_PER_OBJECT).max(1);
-        let settings = farmem_webservice::Settings { records, objects, hops: HOPS, in_flight, check: true };
+        let keys = if mix == "uniform" { Keys::Uniform } else { Keys::Zipfian };
+        let settings =
+            farmem_webservice::Settings { records, objects, hops: HOPS, in_flight, keys, check: true };
         let service = Service::load(client, &settings, &mut |_, _| {})?;
         let workload = match mix {
             "a" => Workload::A,
@@ -90,7 +93,8 @@ impl App for Serving {
     }
 }
 
-/// PULSE's WiredTiger: YCSB E, with values where they were inserted and with values in the order of their keys.
+/// PULSE's WiredTiger: YCSB E, with values where they were inserted, with values in the order of their keys, and with scans that begin
+/// anywhere alike. Who runs traversals at the host gets values by READs, which is the least that it costs there.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TableStore {
     pub(super) records: u64,
@@ -106,14 +110,17 @@ impl Scenario for TableStore {
     }
 
     fn mixes(&self) -> &'static [&'static str] {
-        &["e", "e_clustered"]
+        &["e", "e_clustered", "uniform"]
     }
 
-    fn lay(&self, mix: &'static str, client: &mut Client) -> Result<Storing, Error> {
+    fn lay(&self, mix: &'static str, offloads: bool, client: &mut Client) -> Result<Storing, Error> {
         let &Self { records, operations } = self;
-        let values = if mix == "e" { Order::Insertion } else { Order::Clustered };
+        let values = if mix == "e_clustered" { Order::Clustered } else { Order::Insertion };
+        let keys = if mix == "uniform" { Keys::Uniform } else { Keys::Zipfian };
+        let bring = if offloads { Bring::Traversals } else { Bring::Reads };
         let layout = Layout::Partitioned;
-        let settings = farmem_tablestore::Settings { records, operations, values, layout, check: true };
+        let settings =
+            farmem_tablestore::Settings { records, operations, values, layout, bring, keys, check: true };
         let store = Store::load(client, &settings, &mut |_, _| {})?;
         let operations = store.operations(records, operations, SEED);
         Ok(Storing { store, operations, records })
@@ -184,7 +191,7 @@ impl Scenario for TimeSeries {
         &["8s", "1s", "2s", "4s", "38nodes", "227nodes"]
     }
 
-    fn lay(&self, mix: &'static str, client: &mut Client) -> Result<Asking, Error> {
+    fn lay(&self, mix: &'static str, _: bool, client: &mut Client) -> Result<Asking, Error> {
         let points = &self.source.points;
         let span = points.first().zip(points.last()).map_or((0, 1), |(first, last)| (first.time, last.time));
         let per_point = (span.1 - span.0) / (points.len() as u64).max(1);

@@ -36,11 +36,11 @@ pub trait Scenario {
     /// The mixes of operations that are measured; the first is the one that stands for the application.
     fn mixes(&self) -> &'static [&'static str];
 
-    /// Lays the data out, for a mix that is to be measured.
+    /// Lays the data out, for a mix that is to be measured, by a system that has traversals run at the memory nodes, or itself.
     ///
     /// # Errors
     /// [`Error`] when the rack has no room for it.
-    fn lay(&self, mix: &'static str, client: &mut Client) -> Result<Self::App, Error>;
+    fn lay(&self, mix: &'static str, offloads: bool, client: &mut Client) -> Result<Self::App, Error>;
 }
 
 /// How long it takes.
@@ -158,7 +158,7 @@ impl<R: Racks> Fleet<'_, R> {
             let station = Station::new(system, rack, |client| match known {
                 Some(app) => Ok(app),
                 None => {
-                    let app = Rc::new(RefCell::new(scenario.lay(mix, client)?));
+                    let app = Rc::new(RefCell::new(scenario.lay(mix, system.offloads(), client)?));
                     if system.offloads() {
                         laid.insert(system.node, Rc::clone(&app));
                     }

@@ -42,7 +42,7 @@ impl Scenario for Lookups {
         &["zipfian", "uniform"]
     }
 
-    fn lay(&self, mix: &'static str, client: &mut Client) -> Result<Finder, Error> {
+    fn lay(&self, mix: &'static str, _: bool, client: &mut Client) -> Result<Finder, Error> {
         let keys = self.keys();
         let mut table = HashTable::create(client, keys, self.buckets, Spread::Scattered)?;
         table.load(client, (0..keys).map(|n| (key(n), value(n))), &mut |_, _| {})?;

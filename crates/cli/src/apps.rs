@@ -58,17 +58,20 @@ pub(crate) fn all(client: &mut Client, transport: &'static str, size: u64) -> Re
     };
     let requests = load((size / 20).min(20_000));
     let users = (size / 10).clamp(95, USERS_MAX);
-    let settings =
-        webservice::Settings { records: users, objects: users, hops: 48, in_flight: IN_FLIGHT, check: true };
+    let settings = webservice::Settings {
+        records: users,
+        objects: users,
+        hops: 48,
+        in_flight: IN_FLIGHT,
+        ..Default::default()
+    };
     let web = webservice::serve(client, transport, &settings, webservice::Mix::A, &requests)?;
 
     let operations = load((size / 100).min(4000));
     let settings = tablestore::Settings {
         records: size.clamp(1000, RECORDS_MAX),
         operations: operations.operations,
-        values: tablestore::Order::Insertion,
-        layout: farmem::Layout::Partitioned,
-        check: true,
+        ..Default::default()
     };
     let table = tablestore::serve(client, transport, &settings, &operations)?;
 

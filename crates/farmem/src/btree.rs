@@ -29,13 +29,15 @@ use std::ops::{Bound, RangeBounds};
 
 mod load;
 mod node;
+mod records;
 
 pub use node::{KEYS_MAX, NODE_LEN};
+pub use records::{Bring, RECORD_LEN_MAX, RECORD_ROOM, RecordScan, Records, records_program};
 
 /// The largest key; 2^64 - 1 marks unused places.
 pub const KEY_MAX: u64 = UNUSED - 1;
 /// The most pairs that one request of a scan brings.
-pub const SCAN_PAIRS_MAX: usize = 14;
+pub const SCAN_PAIRS_MAX: usize = 122;
 
 /// The programs of a tree, in their text form.
 pub const FIND_PROGRAM: &str = include_str!("../../../testdata/programs/btree_find.pulse");

@@ -145,6 +145,16 @@ impl ScrambledZipfian {
     }
 }
 
+/// How often each record is wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Keys {
+    /// YCSB's default, and what PULSE measures with: few are popular, anywhere among the others.
+    #[default]
+    Zipfian,
+    /// All alike, as YCSB draws them when `requestdistribution` is `uniform`.
+    Uniform,
+}
+
 /// One of YCSB's core workloads, with its default distribution of requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Workload {
@@ -219,6 +229,7 @@ impl Workload {
             workload: self,
             records,
             left: count,
+            keys: Keys::Zipfian,
             chooser: ScrambledZipfian::new(records + expected + 1),
             rng: Rng::from_number(seed),
         }
@@ -232,14 +243,25 @@ pub struct Operations {
     /// Records there are by now.
     records: u64,
     left: u64,
+    keys: Keys,
     chooser: ScrambledZipfian,
     rng: Rng,
 }
 
 impl Operations {
+    /// The same mix, with records that are wanted as `keys` says.
+    #[must_use]
+    pub const fn with_keys(mut self, keys: Keys) -> Self {
+        self.keys = keys;
+        self
+    }
+
     fn existing(&mut self) -> u64 {
         loop {
-            let record = self.chooser.next(&mut self.rng);
+            let record = match self.keys {
+                Keys::Zipfian => self.chooser.next(&mut self.rng),
+                Keys::Uniform => return self.rng.next_u64() % self.records,
+            };
             if record < self.records {
                 return record;
             }
@@ -395,6 +417,20 @@ mod tests {
                 assert!((f64::from(lens) / f64::from(seen[3]) - 50.5).abs() < 1.0);
             }
         }
+    }
+
+    /// Uniform keys: every record about as often as any other, new ones too.
+    #[test]
+    fn uniform_keys_have_equal_shares() {
+        let mut counts = vec![0_u32; 100];
+        for operation in Workload::C.operations(100, 100_000, 9).with_keys(Keys::Uniform) {
+            counts[usize::try_from(operation.record()).unwrap()] += 1;
+        }
+        assert!(counts.iter().all(|count| (850..1150).contains(count)), "{counts:?}");
+        let scans = Workload::E.operations(10, 20_000, 9).with_keys(Keys::Uniform);
+        assert!(
+            scans.filter(|op| matches!(op, Operation::Scan { record, .. } if *record > 500)).count() > 1000
+        );
     }
 
     #[test]

@@ -170,13 +170,14 @@ fn requests_and_iterations_of_look_ups() {
         table.push(took(policy, &|t, c| assert_eq!(t.lower_bound(c, 77).unwrap(), Some((77, 77)))));
         table.push(took(policy, &|t, c| assert_eq!(t.scan(c, 30.., 14).unwrap().len(), 14)));
         table.push(took(policy, &|t, c| assert_eq!(t.scan(c, 30.., 100).unwrap().len(), 100)));
+        table.push(took(policy, &|t, c| assert_eq!(t.scan(c, 30.., 300).unwrap().len(), 300)));
         table.push(took(policy, &|t, c| assert_eq!(t.aggregate(c, 0..1500).unwrap().unwrap().count, 1500)));
     }
-    // A scan of 100 is eight requests of up to 14; each goes on at the leaf where the one before ended.
-    let offloaded = [(1, 3), (1, 3), (1, 3), (8, 16), (1, 103)];
-    let at_host = [(3, 3), (3, 3), (3, 3), (16, 16), (103, 103)];
+    // A scan of 100 is one request; one of 300 three, each of which goes on at the leaf where the one before ended.
+    let offloaded = [(1, 3), (1, 3), (1, 3), (1, 9), (3, 24), (1, 103)];
+    let at_host = [(3, 3), (3, 3), (3, 3), (9, 9), (24, 24), (103, 103)];
     assert_eq!(table, [offloaded, at_host].concat());
-    assert_eq!(SCAN_PAIRS_MAX, 14);
+    assert_eq!(SCAN_PAIRS_MAX, 122);
 }
 
 /// A partitioned tree crosses memory nodes where the key ranges meet; a scattered one wherever its pieces do. The results are the same.

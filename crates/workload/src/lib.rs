@@ -10,7 +10,7 @@ mod progress;
 mod report;
 
 pub use measure::measure;
-pub use mix::Mix;
+pub use mix::{Keys, Mix};
 pub use plan::{Load, Place, Plan, on_rack};
 pub use progress::Progress;
 pub use report::{Outcome, Report, Row, finish, to_f64};

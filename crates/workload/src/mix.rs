@@ -1,6 +1,6 @@
-//! YCSB's workloads that need no order of keys, as commands are told them.
+//! YCSB's workloads that need no order of keys, and how often keys are wanted, as commands are told them.
 
-use farmem::ycsb::Workload;
+use farmem::ycsb::{self, Workload};
 
 /// YCSB's workload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -22,6 +22,36 @@ impl Mix {
             Self::A => Workload::A,
             Self::B => Workload::B,
             Self::C => Workload::C,
+        }
+    }
+}
+
+/// How often each key is wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
+pub enum Keys {
+    /// YCSB's scrambled zipfian distribution: few keys are popular.
+    #[default]
+    Zipfian,
+    /// All alike.
+    Uniform,
+}
+
+impl Keys {
+    /// What YCSB says of it.
+    #[must_use]
+    pub const fn distribution(self) -> ycsb::Keys {
+        match self {
+            Self::Zipfian => ycsb::Keys::Zipfian,
+            Self::Uniform => ycsb::Keys::Uniform,
+        }
+    }
+
+    /// As people write it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Zipfian => "zipfian keys",
+            Self::Uniform => "uniform keys",
         }
     }
 }
