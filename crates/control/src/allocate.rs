@@ -7,7 +7,7 @@ pub const VA_END: u64 = 1 << 47;
 
 /// First fit: the lowest multiple of `size` from `start` on where `size` bytes are free and end by `end`.
 ///
-/// `taken` are the ranges in use, ascending and disjoint, as (first byte, bytes). `size` is a power of two. Free neighbours need no
+/// `taken` are the ranges in use, ascending by first byte, as (first byte, bytes); they may overlap. `size` is a power of two. Free neighbours need no
 /// coalescing: what is free is what lies between the taken ranges.
 pub(crate) fn first_fit(
     taken: impl Iterator<Item = (u64, u64)>,

@@ -227,6 +227,23 @@ pub enum Request {
         /// The object.
         object: u64,
     },
+    /// Moves a part of a vma to another node while it is used (MIND 4.1). Answer: [`Response::Done`], when it is there.
+    Migrate {
+        /// Its owner; without one nobody is asked.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        domain: Option<u32>,
+        /// First byte; a multiple of `len`.
+        base: u64,
+        /// Bytes: a power of two of at least 4096, in one vma.
+        len: u64,
+        /// Where to.
+        node: u16,
+    },
+    /// Which node has what of the vma that holds an address. Answer: [`Response::Located`].
+    Locate {
+        /// The address.
+        addr: u64,
+    },
     /// Who is there and what is allocated. Answer: [`Response::Overview`].
     Overview,
 }
@@ -298,10 +315,21 @@ pub struct VmaInfo {
     pub base: u64,
     /// Bytes, a power of two.
     pub size: u64,
-    /// The node it is on.
+    /// The node that its addresses belong to: it is there, but for parts that were moved.
     pub node: u16,
     /// Its owner.
     pub domain: u32,
+}
+
+/// A part of a vma that is not at the node its addresses belong to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MovedInfo {
+    /// First byte.
+    pub base: u64,
+    /// Bytes, a power of two.
+    pub size: u64,
+    /// The node it is on.
+    pub node: u16,
 }
 
 /// The directory, for the overview. Counts are since the control plane started.
@@ -391,6 +419,13 @@ pub enum Response {
     },
     /// A vma.
     Vma(VmaInfo),
+    /// Where a vma is.
+    Located {
+        /// The vma, with the node that its addresses belong to.
+        vma: VmaInfo,
+        /// Parts of it that are at other nodes.
+        moved: Vec<MovedInfo>,
+    },
     /// Who is there and what is allocated.
     Overview {
         /// Memory nodes.
@@ -399,6 +434,9 @@ pub enum Response {
         hosts: Vec<HostInfo>,
         /// Allocations.
         vmas: Vec<VmaInfo>,
+        /// Parts of them that were moved to other nodes.
+        #[serde(default)]
+        moved: Vec<MovedInfo>,
         /// Domains, by number and name.
         domains: Vec<(u32, String)>,
         /// How evenly the nodes are allocated: Jain's index in millionths.

@@ -33,6 +33,7 @@ impl What {
         match self {
             Self::Free { .. } => matches!(role, Role::Node(_)),
             Self::Remap(remap) => remap.only_releases() && matches!(role, Role::Node(_)),
+            Self::Migrate(migration) => migration.is_decided(),
             Self::AcceptLost { .. } => false,
             _ => self.is_membership(),
         }
@@ -51,6 +52,7 @@ impl What {
             Self::OpenDirectory { .. }
             | Self::Live { .. }
             | Self::AcceptLost { .. }
+            | Self::Migrate(_)
             | Self::OpenSession(_)
             | Self::Connect(_)
             | Self::Allocate { .. }
@@ -70,6 +72,7 @@ impl What {
     fn is_revocable(&self) -> bool {
         match self {
             Self::Remap(remap) => remap.starts.is_some() || remap.reserved().next().is_some(),
+            Self::Migrate(migration) => !migration.is_decided(),
             Self::LeaveNode { .. }
             | Self::LeaveHost { .. }
             | Self::Disconnect(_)
@@ -155,14 +158,20 @@ impl State {
             | What::Grant { .. }
             | What::OpenDirectory { .. }
             | What::Live { .. }
+            | What::Migrate(_)
             | What::AcceptLost { .. } => {}
         }
+        self.tell_all(id, what, effects);
+        Ok(())
+    }
+
+    /// Tells everybody concerned of a change, or of its next step.
+    pub(crate) fn tell_all(&mut self, id: u64, what: &What, effects: &mut Vec<Effect>) {
         for role in self.concerned(what) {
             for (update, undo) in self.tell(what, role) {
                 self.enqueue(role, Some(id), Told(update), undo, effects);
             }
         }
-        Ok(())
     }
 
     fn begin_remap(&mut self, id: u64, remap: &Remap) -> Result<(), Misfit> {
@@ -367,7 +376,8 @@ impl State {
             change.waits.retain(|(on, _)| *on != role);
             change.undo.retain(|(on, _)| *on != role);
         }
-        let hit: Vec<u64> = self.applying(|what| !what.is_membership() && !spared(what));
+        let hit: Vec<u64> =
+            self.applying(|what| !what.is_membership() && !what.is_decided() && !spared(what));
         for id in hit {
             let concerned =
                 self.changes.get(&id).is_some_and(|change| self.concerned(&change.what).contains(&role));
@@ -378,7 +388,7 @@ impl State {
     }
 
     /// Starts to take a change back.
-    fn fail(&mut self, id: u64, why: Why, effects: &mut Vec<Effect>) {
+    pub(crate) fn fail(&mut self, id: u64, why: Why, effects: &mut Vec<Effect>) {
         let Some(change) = self.changes.get_mut(&id).filter(|change| change.failed.is_none()) else { return };
         change.failed = Some(why);
         let undo = core::mem::take(&mut change.undo);
@@ -423,7 +433,7 @@ impl State {
         }
     }
 
-    fn commit(&mut self, what: &What) {
+    fn commit(&mut self, what: &What, effects: &mut Vec<Effect>) {
         match what {
             What::JoinSwitch { .. } => {
                 if let Some(row) = &mut self.switch {
@@ -449,10 +459,11 @@ impl State {
                 self.place_object(*object, *base);
             }
             What::Free { base } => {
+                self.drop_pieces(*base, effects);
                 self.vmas.remove(base);
                 self.objects.retain(|_, row| row.base != Some(*base));
             }
-            What::Remap(remap) => self.commit_remap(remap),
+            What::Remap(remap) => self.commit_remap(remap, effects),
             What::Grant { vma, base, len, to, perm } => {
                 let span = Span { base: *base, len: *len, perm: *perm };
                 let spans = grants::overlay(self.grants_of(*vma, *to), span);
@@ -473,11 +484,17 @@ impl State {
             | What::LeaveHost { .. }
             | What::Disconnect(_)
             | What::Fence { .. }
+            | What::Migrate(_)
             | What::AcceptLost { .. } => {}
         }
     }
 
-    fn commit_remap(&mut self, remap: &Remap) {
+    fn commit_remap(&mut self, remap: &Remap, effects: &mut Vec<Effect>) {
+        for edit in &remap.edits {
+            if let Edit::Release { base } = edit {
+                self.drop_pieces(*base, effects);
+            }
+        }
         let space = self.spaces.entry(remap.domain).or_default();
         for edit in &remap.edits {
             space.apply(edit);
@@ -502,13 +519,12 @@ impl State {
 
     /// Ends the changes that wait for nothing more, and lets every queue's head go.
     pub(crate) fn settle(&mut self, effects: &mut Vec<Effect>) {
-        while let Some(id) =
-            self.changes.iter().find(|(_, change)| change.waits.is_empty()).map(|(&id, _)| id)
-        {
+        let over = |(_, change): &(&u64, &Change)| change.waits.is_empty() && !change.is_held();
+        while let Some(id) = self.changes.iter().find(over).map(|(&id, _)| id) {
             let Some(change) = self.changes.remove(&id) else { break };
             let result = change.failed.map_or(Ok(()), Err);
             if result.is_ok() {
-                self.commit(&change.what);
+                self.commit(&change.what, effects);
             }
             effects.push(Effect::Ended { change: id, what: change.what, result });
         }
@@ -517,7 +533,7 @@ impl State {
 
     /// Adds an update to a role's queue, if the role has one. A change waits for its answer unless the role joins, or is silent
     /// and the change can do without.
-    fn enqueue(
+    pub(crate) fn enqueue(
         &mut self,
         role: Role,
         change: Option<u64>,

@@ -3,7 +3,7 @@
 
 use crate::api::Request;
 use crate::invariants::NODE_END;
-use crate::record::What;
+use crate::record::{VmaRow, What};
 use crate::state::State;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -83,6 +83,16 @@ impl State {
                 });
                 needs.into_iter().flatten().flatten().collect()
             }
+            Request::Migrate { base, node, .. } => {
+                let found = self.vma_at(*base);
+                let its = |(base, vma): (u64, &VmaRow)| {
+                    let nodes = self.nodes_of_vma(base).into_iter().filter_map(uses_node);
+                    let mut needs: Vec<Need> = nodes.collect();
+                    needs.extend([Need::Changes(Claim::Vma(base)), Need::Uses(Claim::Space(vma.domain))]);
+                    needs
+                };
+                found.map(its).unwrap_or_default().into_iter().chain(uses_node(*node)).collect()
+            }
             Request::ProcessStart { domain, .. } => self.needs_of_space(Some(*domain)),
             Request::ProcessExit { process }
             | Request::Mmap { process, .. }
@@ -99,6 +109,7 @@ impl State {
             Request::UnlinkObject { .. }
             | Request::CreateDomain { .. }
             | Request::Recover { .. }
+            | Request::Locate { .. }
             | Request::Overview => Vec::new(),
         }
     }
@@ -136,6 +147,7 @@ pub(crate) fn claim(what: &What) -> Option<Claim> {
         | What::Free { base }
         | What::Grant { vma: base, .. }
         | What::AcceptLost { vma: base, .. } => Some(Claim::Vma(*base)),
+        What::Migrate(migration) => Some(Claim::Vma(migration.vma)),
         What::Remap(remap) => Some(Claim::Space(remap.domain)),
         What::Connect(_) | What::Disconnect(_) => None,
     }

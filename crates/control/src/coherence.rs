@@ -12,6 +12,7 @@
 
 mod epochs;
 mod errands;
+mod moves;
 
 pub use errands::RESETS_MAX;
 
@@ -33,6 +34,7 @@ use errands::{Running, page_at};
 use farmem_machine::{Duration, Instant};
 use farmem_wire::HostId;
 use farmem_wire::message::{CACHING_HOSTS_MAX, Page, Update};
+use moves::Moving;
 
 /// A lease surely ended when the host's clock may have been slow by one part in so many.
 const DRIFT: u64 = 8;
@@ -64,6 +66,8 @@ pub(crate) struct Coherence {
     next_round: Option<Instant>,
     /// What the directory's regions are to be, and the slots it was made for.
     splitting: Option<(usize, Splitting)>,
+    /// What is waited for of migrations, by change.
+    moves: BTreeMap<u64, Moving>,
     /// Questions so far: what tells their answers apart.
     questions: u32,
     counts: DirectoryInfo,
@@ -75,7 +79,8 @@ impl Coherence {
         let ends = self.ends.values().copied();
         let errands = self.wanted.values().copied().chain(self.resets.values().map(Running::due));
         let round = self.round.as_ref().map_or(self.next_round, |round| Some(round.due()));
-        ends.chain(errands).chain(self.sweeps.values().copied()).chain(round).min()
+        let moves = self.moves.values().map(Moving::due);
+        ends.chain(errands).chain(self.sweeps.values().copied()).chain(round).chain(moves).min()
     }
 
     /// Asserts that everything is within its bounds.
@@ -172,6 +177,7 @@ impl Control {
         self.count_fences();
         self.send_rounds(out);
         self.send_errands(out);
+        self.see_to_moves(out);
     }
 
     /// A switch that starts knows nothing of what was ordered before.

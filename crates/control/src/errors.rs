@@ -61,6 +61,11 @@ impl State {
                     remedy,
                 )
             }
+            Why::Held => error(
+                ErrorCode::Unavailable,
+                "hosts did not give up the pages in time; nothing was moved",
+                "see `overview` for hosts that are there no more, then ask again",
+            ),
             Why::Restarted => error(
                 ErrorCode::Unavailable,
                 "the control plane started again while the change was made",

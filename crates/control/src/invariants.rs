@@ -3,7 +3,7 @@
 use crate::allocate::{PAGE, VA_END};
 use crate::claims::claim;
 use crate::grants;
-use crate::record::{Remap, Role, VmaRow, What};
+use crate::record::{MigrationStep, Remap, Role, VmaRow, What};
 use crate::state::{Misfit, State};
 use crate::syscalls::Edit;
 use alloc::collections::BTreeSet;
@@ -22,6 +22,7 @@ impl State {
     pub(crate) fn sound(&self) -> Result<(), Misfit> {
         self.nodes_sound()
             .and_then(|()| self.vmas_sound())
+            .and_then(|()| self.pieces_fault().map_or(Ok(()), Err))
             .and_then(|()| self.spaces_sound())
             .and_then(|()| self.names_sound())
             .and_then(|()| self.objects_fault().map_or(Ok(()), Err))
@@ -53,6 +54,9 @@ impl State {
             }
             What::Allocate { base, size, node, .. } => self.vma_fits(*base, *size, *node),
             What::Free { base } => self.vmas.contains_key(base),
+            What::Migrate(migration) => {
+                migration.step == MigrationStep::Vacating && self.migration_fits(migration)
+            }
             What::Remap(remap) => self.remap_fits(remap),
             What::Grant { vma, base, len, .. } => self.vmas.get(vma).is_some_and(|row| {
                 *len > 0 && base >= vma && base.checked_add(*len).is_some_and(|end| end <= vma + row.size)
@@ -82,6 +86,7 @@ impl State {
             What::JoinNode { node, .. } => self.nodes.contains_key(node),
             What::JoinHost { host, .. } => self.hosts.get(host).is_some_and(|row| row.present),
             What::AcceptLost { vma: first, .. } => vma(first).is_some(),
+            What::Migrate(migration) => self.migration_fits(migration),
             What::Live { host, .. } => self.has_joined(*host),
             What::LeaveNode { .. }
             | What::LeaveHost { .. }
@@ -267,7 +272,7 @@ impl State {
             let goes_on = change.failed.is_some() || self.can_go_on(&change.what);
             must(goes_on, "what a change is about is there while it is made")?;
             must(id < self.next_change, "changes are numbered in order")?;
-            must(!change.waits.is_empty(), "a change waits for something")?;
+            must(!change.waits.is_empty() || change.is_held(), "a change waits for something")?;
             must(
                 change.waits.iter().all(|(on, _)| self.queues.contains_key(on)),
                 "it waits for roles that are there",

@@ -22,7 +22,9 @@ mod grants;
 mod invariants;
 mod link;
 mod members;
+mod migrate;
 mod names;
+mod pieces;
 mod processes;
 mod record;
 mod replies;
@@ -37,6 +39,7 @@ mod updates;
 pub use allocate::{PAGE, VA_END};
 pub use change::MISSED_MAX;
 pub use coherence::RESETS_MAX;
+pub use migrate::MIGRATE_LEN_MAX;
 pub use names::OBJECT_NAME_MAX;
 pub use record::{Record, Role};
 
@@ -108,6 +111,8 @@ pub struct Bounds {
     pub hosts_max: u16,
     pub domains_max: usize,
     pub vmas_max: usize,
+    /// Parts of vmas that were moved.
+    pub pieces_max: usize,
     /// Spans of all grants of all vmas.
     pub grants_max: usize,
     pub sessions_max: usize,
@@ -126,6 +131,8 @@ pub const HOSTS_MAX: u16 = 256;
 pub const DOMAINS_MAX: usize = 65_536;
 /// Vmas of a rack.
 pub const VMAS_MAX: usize = 65_536;
+/// Parts of vmas that were moved: what a switch has room for beside its nodes.
+pub const PIECES_MAX: usize = 4096;
 /// Spans of all grants of a rack.
 pub const GRANTS_MAX: usize = 65_536;
 /// Sessions of a rack.
@@ -146,6 +153,7 @@ impl Default for Bounds {
             hosts_max: HOSTS_MAX,
             domains_max: DOMAINS_MAX,
             vmas_max: VMAS_MAX,
+            pieces_max: PIECES_MAX,
             grants_max: GRANTS_MAX,
             sessions_max: SESSIONS_MAX,
             connections_max: CONNECTIONS_MAX,
@@ -206,6 +214,10 @@ pub enum Note {
     Fenced(u16),
     /// A node was swept, wholly or of a region.
     Swept,
+    /// A migration goes on with its next step.
+    Advanced,
+    /// A migration is given up.
+    GivenUp,
     /// A region is free again.
     ResetEnded,
     /// The directory was listed to its end.

@@ -81,6 +81,15 @@ impl Control {
         let node = Port(port).as_node().ok_or_else(unknown)?;
         let row = self.state.nodes.get(&node).ok_or_else(unknown)?;
         let vmas = self.state.vmas.values().filter(|vma| vma.node == node).count();
+        let pieces = self.state.pieces.values().filter(|piece| piece.node == node).count();
+        if vmas == 0 && pieces > 0 {
+            let message = format!("{pieces} parts of vmas were moved to node {node} ({})", row.name);
+            return Err(error(
+                ErrorCode::Conflict,
+                message,
+                "move them elsewhere with `migrate`, or free their vmas",
+            ));
+        }
         if vmas > 0 {
             let message = format!("node {node} ({}) has {vmas} vmas allocated", row.name);
             return Err(error(ErrorCode::Conflict, message, "free them first; `overview` lists them"));
@@ -161,6 +170,8 @@ impl Control {
     fn capacity_fits(&self, node: u16, row: &NodeRow, capacity: u64) -> Result<(), ApiError> {
         let on_node = self.state.vmas.iter().filter(|(_, vma)| vma.node == node);
         let used = on_node.map(|(base, vma)| base + vma.size - row.base).max().unwrap_or(0);
+        let moved_here = self.state.pieces.values().filter(|piece| piece.node == node);
+        let used = moved_here.map(|piece| piece.place + piece.size - row.base).max().unwrap_or(0).max(used);
         let size = 1u64 << row.size_log2;
         if capacity <= size && capacity >= used {
             return Ok(());

@@ -108,7 +108,10 @@ impl Ground for Answering<'_> {
         let Some(node) = self.0.node_at(base) else { return false };
         let ready = self.0.reach(Role::Node(node)) == Some(Reach::Ready);
         let before = self.0.vmas.range(..end).next_back();
-        ready && self.0.node_at(end - 1) == Some(node) && before.is_none_or(|(at, vma)| at + vma.size <= base)
+        ready
+            && self.0.node_at(end - 1) == Some(node)
+            && before.is_none_or(|(at, vma)| at + vma.size <= base)
+            && self.0.used(node).iter().all(|&(at, len)| at + len <= base || end <= at)
     }
 }
 
@@ -117,8 +120,10 @@ impl State {
     pub(crate) fn place(&self, node: u16, size: u64) -> Option<u64> {
         let row = self.nodes.get(&node)?;
         let end = row.base + row.capacity;
-        let taken = self.vmas.range(row.base..end).map(|(&base, vma)| (base, vma.size));
-        first_fit(taken, row.base, end, size)
+        let mut taken = self.used(node);
+        taken.extend(self.vmas.range(row.base..end).map(|(&base, vma)| (base, vma.size)));
+        taken.sort_unstable();
+        first_fit(taken.into_iter(), row.base, end, size)
     }
 
     /// The node whose memory is behind an address.
@@ -148,7 +153,10 @@ impl State {
     pub(crate) fn tell_edit(&self, domain: u32, edit: &Edit, role: Role) -> Vec<Step> {
         let clear = |base, len| match role {
             Role::Switch => Vec::new(),
-            Role::Node(_) => Vec::from([step(Update::Clear { base: VirtAddr(base), len }, [])]),
+            Role::Node(node) => {
+                let parts = self.parts_at(node, base, len).into_iter();
+                parts.map(|(base, len)| step(Update::Clear { base: VirtAddr(base), len }, [])).collect()
+            }
         };
         match *edit {
             Edit::Reserve { base, size } => clear(base, size),
@@ -172,15 +180,18 @@ impl State {
         Vec::from([(protect(domain, Span { base, len, perm }), Some(back))])
     }
 
-    /// The node that an edit is about.
-    pub(crate) fn node_of_edit(&self, edit: &Edit) -> Option<u16> {
+    /// The nodes that an edit is about: all that have a part of its vma.
+    pub(crate) fn nodes_of_edit(&self, edit: &Edit) -> Vec<u16> {
         match edit {
             Edit::Reserve { base, .. }
             | Edit::Clear { base, .. }
             | Edit::Map { base, .. }
             | Edit::Unmap { base, .. }
-            | Edit::Release { base } => self.node_at(*base),
-            Edit::Heap { .. } | Edit::Break { .. } => None,
+            | Edit::Release { base } => match self.vma_at(*base) {
+                Some((vma, _)) => self.nodes_of_vma(vma),
+                None => self.node_at(*base).into_iter().collect(),
+            },
+            Edit::Heap { .. } | Edit::Break { .. } => Vec::new(),
         }
     }
 }

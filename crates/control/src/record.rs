@@ -47,6 +47,12 @@ pub(crate) enum Line {
         #[serde(default)]
         directory: bool,
     },
+    /// Event: a migration goes on with its next step.
+    Advanced { change: u64 },
+    /// Event: a change is taken back because nothing came of it.
+    GivenUp { change: u64, why: Why },
+    /// Row: a part of a vma that is not where its addresses are.
+    Piece { base: u64, row: PieceRow },
     /// Event: nothing of the host's earlier life is left anywhere; it may hold a lease again.
     Forgotten { host: u16 },
     /// Row: the address space of a domain, and its processes.
@@ -80,6 +86,8 @@ impl Line {
                 | Self::Answered { .. }
                 | Self::Silent { .. }
                 | Self::Restarted
+                | Self::Advanced { .. }
+                | Self::GivenUp { .. }
                 | Self::Forgotten { .. }
         )
     }
@@ -211,6 +219,38 @@ pub(crate) enum What {
         base: u64,
         len: u64,
     },
+    Migrate(Migration),
+}
+
+/// A part of a vma moves to another node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Migration {
+    /// That of its change: what its messages have.
+    pub(crate) number: u64,
+    pub(crate) vma: u64,
+    pub(crate) base: u64,
+    /// A power of two.
+    pub(crate) size: u64,
+    pub(crate) from: u16,
+    /// Whose memory it has there, as addresses of that node.
+    pub(crate) from_place: u64,
+    pub(crate) to: u16,
+    /// Whose memory it gets, as addresses of that node.
+    pub(crate) place: u64,
+    pub(crate) step: MigrationStep,
+}
+
+/// How far a migration is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub(crate) enum MigrationStep {
+    /// The new node gets ready, the switch vacates the addresses, and hosts give up what they have of them.
+    Vacating,
+    /// The old node pushes.
+    Pushing,
+    /// The new node serves, and the switch sends there. From here on it is not taken back.
+    Turning,
+    /// The old node forgets.
+    Leaving,
 }
 
 /// A change of an address space: a memory system call that was planned, or the begin or end of a process.
@@ -316,6 +356,16 @@ pub(crate) struct ObjectRow {
     pub(crate) hosts: Vec<u16>,
 }
 
+/// A part of a vma that is not where its addresses are: at another node, or elsewhere in the memory of the same one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct PieceRow {
+    /// A power of two.
+    pub(crate) size: u64,
+    pub(crate) node: u16,
+    /// Whose memory it has, as addresses of that node. Nobody uses these otherwise.
+    pub(crate) place: u64,
+}
+
 /// A part of a vma that another domain may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Span {
@@ -374,6 +424,8 @@ pub(crate) enum Why {
     Left { port: u32 },
     /// The control plane started again.
     Restarted,
+    /// Hosts did not give up the pages that were to move.
+    Held,
 }
 
 /// An update, kept as its bytes on the wire.

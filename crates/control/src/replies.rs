@@ -61,6 +61,7 @@ impl Control {
             | What::OpenDirectory { .. }
             | What::Fence { .. }
             | What::AcceptLost { .. }
+            | What::Migrate(_)
             | What::Grant { .. } => Response::Done {},
             What::Live { host, .. } => self.lease(*host),
         }
@@ -86,6 +87,7 @@ impl Control {
             nodes: self.node_infos().collect(),
             hosts: hosts.collect(),
             vmas: vmas.collect(),
+            moved: self.state.moved(0, u64::MAX),
             domains: self.state.domains.iter().map(|(&domain, name)| (domain, name.clone())).collect(),
             balance_ppm: self.balance_ppm(),
             directory: self.directory_info(),

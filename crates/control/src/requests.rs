@@ -65,6 +65,8 @@ impl Control {
             Request::ResizeObject { host, object, length } => self.resize_object(*host, *object, *length),
             Request::UnlinkObject { domain, name } => self.unlink_object(*domain, name),
             Request::DropObject { host, object } => self.drop_object(*host, *object),
+            Request::Migrate { domain, base, len, node } => self.migrate(*domain, *base, *len, *node),
+            Request::Locate { addr } => self.locate(*addr),
             Request::Overview => Ok(Decision::Reply(self.overview())),
         }
     }

@@ -4,8 +4,8 @@
 //! [`Effect`]s, which a restart ignores.
 
 use crate::record::{
-    Cache, Change, ConnectionRow, HostRow, Key, Line, NodeRow, ObjectRow, Record, Role, SessionRow, Span,
-    SwitchRow, VmaRow, What, Why,
+    Cache, Change, ConnectionRow, HostRow, Key, Line, NodeRow, ObjectRow, PieceRow, Record, Role, SessionRow,
+    Span, SwitchRow, VmaRow, What, Why,
 };
 use crate::syscalls::Space;
 use crate::updates::{Queue, Reach};
@@ -31,6 +31,8 @@ pub(crate) struct State {
     pub(crate) domains: BTreeMap<u32, String>,
     /// By first byte.
     pub(crate) vmas: BTreeMap<u64, VmaRow>,
+    /// By first byte.
+    pub(crate) pieces: BTreeMap<u64, PieceRow>,
     /// By the switch's queue pair.
     pub(crate) sessions: BTreeMap<u32, SessionRow>,
     /// By the host's queue pair.
@@ -80,6 +82,11 @@ impl State {
             Line::Answered { role, seq, refusal } => self.answered(*role, *seq, *refusal, effects)?,
             Line::Silent { role } => self.silent(*role, effects)?,
             Line::Restarted => self.abandon(effects),
+            Line::Advanced { change } => self.advance(*change, effects)?,
+            Line::GivenUp { change, why } => self.give_up(*change, *why, effects)?,
+            Line::Piece { base, row } => {
+                self.pieces.insert(*base, *row);
+            }
             Line::Forgotten { host } => {
                 let row = self.hosts.get_mut(host).filter(|row| row.cache == Cache::Fenced);
                 row.ok_or(Misfit("a host is forgotten that was not fenced"))?.cache = Cache::Empty;
@@ -119,8 +126,16 @@ impl State {
             }
         }
         // Rows of a compacted log come one by one; only its events settle what they leave.
-        if matches!(line, Line::Began { .. } | Line::Answered { .. } | Line::Silent { .. } | Line::Restarted)
-        {
+        let settles = matches!(
+            line,
+            Line::Began { .. }
+                | Line::Answered { .. }
+                | Line::Silent { .. }
+                | Line::Restarted
+                | Line::Advanced { .. }
+                | Line::GivenUp { .. }
+        );
+        if settles {
             self.settle(effects);
         }
         Ok(())
@@ -140,6 +155,7 @@ impl State {
         lines.extend(self.nodes.iter().map(|(&node, row)| Line::Node { node, row: row.clone() }));
         lines.extend(self.hosts.iter().map(|(&host, row)| Line::Host { host, row: row.clone() }));
         lines.extend(self.vmas.iter().map(|(&base, row)| Line::Vma { base, row: row.clone() }));
+        lines.extend(self.pieces.iter().map(|(&base, &row)| Line::Piece { base, row }));
         lines.extend(self.spaces.iter().map(|(&domain, space)| {
             let its = self.processes.iter().filter(|&(_, &of)| of == domain);
             let processes = its.map(|(&process, _)| process).collect();
@@ -171,11 +187,15 @@ impl State {
         (addr - base < vma.size).then_some((base, vma))
     }
 
-    /// Bytes allocated on `node`; with `pending`, also what is being allocated.
+    /// Bytes allocated on `node`, where they are; with `pending`, also what is being allocated.
     pub(crate) fn allocated(&self, node: u16, pending: bool) -> u64 {
         let Some(row) = self.nodes.get(&node) else { return 0 };
-        let on_node = self.vmas.range(row.base..row.base.saturating_add(row.capacity)).map(|(_, vma)| vma);
-        on_node.filter(|vma| pending || vma.pending.is_none()).map(|vma| vma.size).sum()
+        let range = row.base..row.base.saturating_add(row.capacity);
+        let homes = self.vmas.range(range.clone()).map(|(_, vma)| vma);
+        let homes: u64 = homes.filter(|vma| pending || vma.pending.is_none()).map(|vma| vma.size).sum();
+        let away: u64 = self.pieces.range(range).map(|(_, piece)| piece.size).sum();
+        let here = self.pieces.values().filter(|piece| piece.node == node);
+        homes - away + here.map(|piece| piece.size).sum::<u64>()
     }
 
     pub(crate) fn reach(&self, role: Role) -> Option<Reach> {

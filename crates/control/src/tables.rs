@@ -2,8 +2,10 @@
 
 use crate::api::PermName;
 use crate::grants;
+use crate::pieces;
 use crate::record::{
-    Cache, ConnectionRow, HostRow, Key, NodeRow, Role, SessionRow, Span, Told, VmaRow, What, node_id, perm,
+    Cache, ConnectionRow, HostRow, Key, Migration, NodeRow, Role, SessionRow, Span, Told, VmaRow, What,
+    node_id, perm,
 };
 use crate::state::State;
 use crate::syscalls::Edit;
@@ -19,7 +21,7 @@ pub(crate) type Step = (Update, Option<Vec<Told>>);
 impl State {
     /// The roles a change concerns, told or not.
     pub(crate) fn concerned(&self, what: &What) -> Vec<Role> {
-        let of_vma = |base: &u64| self.vmas.get(base).map(|vma| Role::Node(vma.node));
+        let of_vma = |base: &u64| self.nodes_of_vma(*base).into_iter().map(Role::Node);
         match what {
             What::JoinSwitch { .. } => self.nodes.keys().map(|&node| Role::Node(node)).collect(),
             What::JoinNode { .. }
@@ -34,17 +36,20 @@ impl State {
             What::Connect(row) | What::Disconnect(row) => Vec::from([Role::Node(row.node)]),
             What::Allocate { node, .. } => Vec::from([Role::Node(*node), Role::Switch]),
             What::Remap(remap) => {
-                let mut roles: Vec<Role> =
-                    remap.edits.iter().filter_map(|edit| self.node_of_edit(edit)).map(Role::Node).collect();
+                let nodes = remap.edits.iter().flat_map(|edit| self.nodes_of_edit(edit));
+                let mut roles: Vec<Role> = nodes.map(Role::Node).collect();
                 roles.sort_unstable();
                 roles.dedup();
                 let told = !roles.is_empty();
                 roles.extend(told.then_some(Role::Switch));
                 roles
             }
-            What::AcceptLost { vma, .. } => of_vma(vma).into_iter().collect(),
+            What::AcceptLost { vma, .. } => of_vma(vma).collect(),
             What::Free { base } | What::Grant { vma: base, .. } => {
-                of_vma(base).into_iter().chain([Role::Switch]).collect()
+                of_vma(base).chain([Role::Switch]).collect()
+            }
+            What::Migrate(Migration { from, to, .. }) => {
+                Vec::from([Role::Node(*to), Role::Switch, Role::Node(*from)])
             }
         }
     }
@@ -75,8 +80,8 @@ impl State {
             What::Free { base } => self.vmas.get(base).map_or_else(Vec::new, |vma| self.free(*base, vma)),
             What::Remap(remap) => {
                 let its = |edit: &&Edit| {
-                    let node = self.node_of_edit(edit);
-                    node.is_some_and(|node| role == Role::Switch || role == Role::Node(node))
+                    let nodes = self.nodes_of_edit(edit);
+                    nodes.iter().any(|&node| role == Role::Switch || role == Role::Node(node))
                 };
                 let edits = remap.edits.iter().filter(its);
                 edits.flat_map(|edit| self.tell_edit(remap.domain, edit, role)).collect()
@@ -89,6 +94,7 @@ impl State {
                 Vec::from([step(live(*host, *generation), [back])])
             }
             What::Fence { host } => Vec::from([(Update::Fence { host: HostId(*host) }, None)]),
+            What::Migrate(migration) => self.tell_migration(migration, role),
             What::AcceptLost { base, len, .. } => {
                 Vec::from([step(Update::AcceptLost { base: VirtAddr(*base), len: *len }, [])])
             }
@@ -136,6 +142,7 @@ impl State {
                 updates.push(Update::Translate { base, size_log2: row.size_log2, node: node_id(node) });
             }
         }
+        updates.extend(self.pieces.iter().map(|(&base, piece)| pieces::translate(base, piece)));
         updates.extend(self.host_peers());
         for (&base, vma) in &self.vmas {
             updates.extend(self.protections(base, vma));
@@ -153,7 +160,8 @@ impl State {
         if let Some(row) = self.nodes.get(&node) {
             updates.push(Update::Range { base: VirtAddr(row.base), len: row.capacity, offset: 0 });
         }
-        for (&base, vma) in self.vmas.iter().filter(|(_, vma)| vma.node == node) {
+        updates.extend(self.pieces.iter().filter_map(|(&base, piece)| self.piece_at(base, piece, node)));
+        for (&base, vma) in self.vmas.iter().filter(|(base, _)| self.nodes_of_vma(**base).contains(&node)) {
             updates.extend(self.protections(base, vma));
         }
         updates.extend(self.host_peers());
@@ -172,7 +180,7 @@ impl State {
     }
 
     /// Everything the owner and the grantees of a vma may do with it.
-    fn protections(&self, base: u64, vma: &VmaRow) -> Vec<Update> {
+    pub(crate) fn protections(&self, base: u64, vma: &VmaRow) -> Vec<Update> {
         if vma.pending.is_some() {
             return Vec::new();
         }
@@ -227,7 +235,7 @@ fn peer(port: Port, gid: [u8; 16], home: Key) -> Update {
     Update::Peer { port: port.0, gid: Gid(gid), qpn: Qpn::new(home.qpn), qkey: Qkey(home.qkey) }
 }
 
-const fn whole(base: u64, len: u64, perm: PermName) -> Span {
+pub(crate) const fn whole(base: u64, len: u64, perm: PermName) -> Span {
     Span { base, len, perm }
 }
 

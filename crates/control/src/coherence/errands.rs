@@ -77,7 +77,12 @@ impl Control {
                 self.coherence.wanted.remove(&page);
             }
             (Role::Switch, DirectoryBody::Ended(region, seq)) if asked => self.ended(region, seq, out),
-            (Role::Switch, DirectoryBody::Listing(listing)) if asked => self.listed(token, &listing, out),
+            (Role::Switch, DirectoryBody::Listing(listing)) if asked => {
+                if !self.vacated(token, &listing, out) {
+                    self.listed(token, &listing, out);
+                }
+            }
+            (Role::Node(node), DirectoryBody::Moved(number, left)) => self.pushed(node, number, left),
             (Role::Switch, DirectoryBody::Full(_)) => self.make_room(),
             (Role::Node(node), DirectoryBody::Swept(sweep, lost)) if asked => {
                 self.swept(node, &sweep, lost, out);
@@ -153,6 +158,7 @@ impl Control {
         if self.coherence.resets.get(&region.base()).is_some_and(over) {
             self.coherence.resets.remove(&region.base());
             self.coherence.counts.resets += 1;
+            self.look_at_vacated();
             out.note(Note::ResetEnded);
         }
     }
@@ -220,8 +226,11 @@ impl Control {
             ranges.filter(|(_, row)| row.base <= last && row.base + ((1 << row.size_log2) - 1) >= first);
         let vmas =
             self.state.vmas.range(..=last).rev().take_while(|(base, vma)| *base + (vma.size - 1) >= first);
-        let of_vmas = vmas.map(|(_, vma)| vma.node).filter(|node| self.state.nodes.contains_key(node));
-        ranges.map(|(&node, _)| node).chain(of_vmas).collect()
+        let of_vmas = vmas.flat_map(|(&base, _)| self.state.nodes_of_vma(base));
+        let of_vmas = of_vmas.filter(|node| self.state.nodes.contains_key(node));
+        let moving = self.state.migrations().filter(|m| m.base <= last && m.base + (m.size - 1) >= first);
+        let moving = moving.flat_map(|migration| [migration.from, migration.to]);
+        ranges.map(|(&node, _)| node).chain(of_vmas).chain(moving).collect()
     }
 
     /// Hosts of whose earlier life something may be left.

@@ -76,6 +76,15 @@ enum Step {
         pages: u64,
         prot: u32,
     },
+    /// A part of a vma, of so many pages from so many on, moves.
+    Migrate {
+        vma: usize,
+        page: u64,
+        log2: u32,
+        node: u8,
+    },
+    /// A node pushes what is to move, or is in no hurry.
+    Push(u8, bool),
     /// Time passes, in milliseconds.
     Pass(u64),
     /// A port is cut off, or reached again.
@@ -109,6 +118,8 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (any::<usize>(), 0u64..64, 1u64..6, any::<bool>()).prop_map(|(process, page, pages, fixed)| Step::Map { process, page, pages, fixed }),
         4 => (any::<usize>(), 0u64..64, 1u64..6).prop_map(|(process, page, pages)| Step::Unmap { process, page, pages }),
         3 => (any::<usize>(), 0u64..64, 1u64..6, 0u32..4).prop_map(|(process, page, pages, prot)| Step::Turn { process, page, pages, prot }),
+        8 => (any::<usize>(), 0u64..16, 0u32..3, 1..=NODES).prop_map(|(vma, page, log2, node)| Step::Migrate { vma, page, log2, node }),
+        1 => (1..=NODES, any::<bool>()).prop_map(|(node, ends)| Step::Push(node, ends)),
         7 => (0u64..400).prop_map(Step::Pass),
         1 => (2_000u64..3_000).prop_map(Step::Pass),
         2 => (0..=NODES, any::<bool>()).prop_map(|(role, cut)| Step::Cut(role, cut)),
@@ -219,6 +230,20 @@ fn play(rack: &mut Rack, caller: &Caller, step: Step) {
             let len = (blocks * 1024).min(vma.size - from);
             Request::Grant { domain: vma.domain, base: vma.base + from, len, to, perm }
         }
+        Step::Migrate { vma, page, log2, node } => {
+            let size = PAGE << log2;
+            let base = match caller.vma(vma) {
+                Some(vma) => vma.base + page * PAGE % vma.size,
+                None => FIRST + page * PAGE,
+            };
+            Request::Migrate { domain: None, base: base / size * size, len: size, node: node.into() }
+        }
+        Step::Push(node, ends) => {
+            if let Some(peer) = rack.peers.get_mut(&role(node)) {
+                peer.left_to_push = if ends { Some(0) } else { Some(5) };
+            }
+            return;
+        }
         Step::Start { heap } => Request::ProcessStart { domain: PROGRAMS, heap: heap * PAGE },
         Step::Exit(index) => {
             let Some(process) = caller.process(index) else { return };
@@ -264,6 +289,7 @@ fn give_room(rack: &mut Rack, port: Port, room: Option<usize>) {
         peers: 2 + room / 8,
         sessions: room / 8,
         queue_pairs: room / 8,
+        outliers: room / 8,
         ..Budget::default()
     });
 }
@@ -333,6 +359,9 @@ fn check_end(rack: &mut Rack, caller: &Caller) -> Result<(), TestCaseError> {
         if port == Port::SWITCH || nodes.iter().any(|node| node.port == port.0) {
             rack.check_tables(port);
         }
+    }
+    for (port, peer) in &rack.peers {
+        prop_assert!(peer.tables.vacated.is_empty(), "{:?} waits for a migration", port);
     }
     let allocated: u64 = nodes.iter().map(|node| node.allocated).sum();
     prop_assert_eq!(allocated, vmas.iter().map(|vma| vma.size).sum::<u64>());
@@ -433,6 +462,8 @@ fn every_note_is_reached() {
             Note::Swept => "swept",
             Note::ResetEnded => "reset",
             Note::Listed => "listed",
+            Note::Advanced => "advanced",
+            Note::GivenUp => "given up",
         };
         seen.extend(rack.notes.iter().map(name));
     }
@@ -449,6 +480,8 @@ fn every_note_is_reached() {
         "swept",
         "fenced",
         "listed",
+        "advanced",
+        "given up",
     ] {
         assert!(seen.contains(wanted), "no history reaches {wanted}: {seen:?}");
     }

@@ -5,6 +5,7 @@ mod failures;
 mod histories;
 mod membership;
 mod memory;
+mod migrations;
 mod objects;
 mod processes;
 mod rack;

@@ -197,8 +197,8 @@ fn pages_move_with_all_that_is_known_of_them() {
             pair.new.node.store().read(PLACE + at, len, &mut out);
             out
         };
-        assert!(there(&pair, 0, 2 * PAGE as u32) == bytes, "losing every {lose_every}");
-        assert!(there(&pair, 2 * PAGE, 2 * PAGE as u32) == [0; 2 * PAGE_LEN], "zeros move too");
+        assert!(there(&pair, 0, 0x2000) == bytes, "losing every {lose_every}");
+        assert!(there(&pair, 2 * PAGE, 0x2000) == [0; 2 * PAGE_LEN], "zeros move too");
         let gate = pair.new.node.page_gate().state(page);
         let known = PageState { floor: Seq(12), lent: Seq(9), holder: HOST, lost: true, coherent: true };
         assert_eq!(gate, known);

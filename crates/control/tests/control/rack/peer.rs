@@ -2,7 +2,7 @@
 
 use farmem_machine::{Action, Outbox, Port};
 use farmem_transport::ud::{self, Endpoint, Inbox, Peer, Turn};
-use farmem_wire::message::{DirectoryBody, DirectoryMessage, Listing, Rows, Update, Updates};
+use farmem_wire::message::{DirectoryBody, DirectoryMessage, Listing, Rows, UNKNOWN_MOVE, Update, Updates};
 use farmem_wire::{Body, Extension, Message, Packet, Perm, Psn, Status};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,6 +25,19 @@ pub(crate) struct Tables {
     pub(crate) ranges: BTreeMap<(u64, u64), u64>,
     /// By queue pair.
     pub(crate) queue_pairs: BTreeMap<u32, QueuePairRow>,
+    /// First address and size of what is elsewhere than the range has it: at this offset, or at another node.
+    pub(crate) outliers: BTreeMap<(u64, u8), Outlier>,
+    /// Prefixes that are vacated.
+    pub(crate) vacated: BTreeSet<(u64, u8)>,
+}
+
+/// What a node was told of addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Outlier {
+    Arriving(u64, u64),
+    Leaving(u64),
+    Here(u64),
+    Away,
 }
 
 /// How much of each a role has room for.
@@ -35,12 +48,20 @@ pub(crate) struct Budget {
     pub(crate) perms: usize,
     pub(crate) sessions: usize,
     pub(crate) queue_pairs: usize,
+    pub(crate) outliers: usize,
 }
 
 impl Default for Budget {
     fn default() -> Self {
         let most = usize::MAX;
-        Self { peers: most, translations: most, perms: most, sessions: most, queue_pairs: most }
+        Self {
+            peers: most,
+            translations: most,
+            perms: most,
+            sessions: most,
+            queue_pairs: most,
+            outliers: most,
+        }
     }
 }
 
@@ -61,6 +82,8 @@ pub(crate) struct RolePeer {
     last: (u64, Status, u16),
     /// Which domains could use a block since it was last cleared.
     used: BTreeMap<u64, BTreeSet<u32>>,
+    /// What it says is left to push, when it is asked; nothing when it does not answer that.
+    pub(crate) left_to_push: Option<u32>,
 }
 
 impl RolePeer {
@@ -78,6 +101,7 @@ impl RolePeer {
             inbox: Inbox::default(),
             last: (0, Status::Ok, 0),
             used: BTreeMap::new(),
+            left_to_push: Some(0),
         }
     }
 
@@ -119,6 +143,12 @@ impl RolePeer {
                 DirectoryBody::Listing(Listing { from, next: None, used: 0, slots: 100, rows })
             }
             DirectoryBody::Resize(_) => return None,
+            DirectoryBody::Moving(number) => {
+                let of_move = |outlier: &Outlier| *outlier == Outlier::Leaving(number);
+                let known = self.tables.outliers.values().any(of_move);
+                let left = if known { self.left_to_push? } else { UNKNOWN_MOVE };
+                DirectoryBody::Moved(number, left)
+            }
             other => panic!("{other:?} is nothing the control plane says"),
         };
         let answer = DirectoryMessage { token, body };
@@ -186,9 +216,24 @@ impl RolePeer {
                     self.budget.translations,
                 )?;
                 t.translations.insert((base.0, size_log2), to.0);
+                t.vacated.remove(&(base.0, size_log2));
             }
             Update::Untranslate { base, size_log2 } if !node => {
                 t.translations.remove(&(base.0, size_log2));
+                t.vacated.remove(&(base.0, size_log2));
+            }
+            Update::Vacate { base, size_log2 } if !node => {
+                assert!(t.translations.contains_key(&(base.0, size_log2)), "what is vacated is translated");
+                t.vacated.insert((base.0, size_log2));
+            }
+            Update::Arrive { .. }
+            | Update::Leave { .. }
+            | Update::Place { .. }
+            | Update::Away { .. }
+            | Update::Unplace { .. }
+                if node =>
+            {
+                self.place(update)?
             }
             Update::Protect { domain, base, len, perm } => self.protect(domain.0, base.0, len, perm)?,
             Update::Session { qpn, qkey, host, domain } if !node => {
@@ -222,6 +267,62 @@ impl RolePeer {
         Ok(())
     }
 
+    /// Addresses move to the node, or from it.
+    fn place(&mut self, update: Update) -> Result<(), Status> {
+        let (base, size_log2) = match update {
+            Update::Arrive { base, size_log2, .. }
+            | Update::Leave { base, size_log2, .. }
+            | Update::Place { base, size_log2, .. }
+            | Update::Away { base, size_log2 }
+            | Update::Unplace { base, size_log2 } => (base.0, size_log2),
+            other => panic!("{other:?} moves nothing"),
+        };
+        let key = (base, size_log2);
+        let end = base + (1 << size_log2);
+        let met = |other: &&(u64, u8)| other.0 < end && base < other.0 + (1 << other.1) && **other != key;
+        let others = &mut self.tables.outliers;
+        assert_eq!(others.keys().find(met), None, "{update:?} shares addresses with another");
+        let known = others.contains_key(&key);
+        match update {
+            Update::Arrive { .. } | Update::Leave { .. } => room(others.len(), known, self.budget.outliers)?,
+            _ => {}
+        }
+        let place = match update {
+            Update::Arrive { offset, .. } | Update::Place { offset, .. } => Some(offset),
+            _ => None,
+        };
+        if let Some(place) = place {
+            let taken = |(other, outlier): (&(u64, u8), &Outlier)| match outlier {
+                Outlier::Here(at) | Outlier::Arriving(_, at) => {
+                    *other != key && *at < place + (1 << size_log2) && place < at + (1 << other.1)
+                }
+                _ => false,
+            };
+            assert!(!others.iter().any(taken), "{update:?} shares memory with another");
+        }
+        match update {
+            Update::Arrive { number, offset, .. } => {
+                (base / BLOCK..end / BLOCK).for_each(|block| _ = self.used.remove(&block));
+                others.insert(key, Outlier::Arriving(number, offset));
+            }
+            Update::Leave { number, .. } => _ = others.insert(key, Outlier::Leaving(number)),
+            Update::Place { offset, .. } => _ = others.insert(key, Outlier::Here(offset)),
+            Update::Away { .. } => _ = others.insert(key, Outlier::Away),
+            _ => _ = others.remove(&key),
+        }
+        Ok(())
+    }
+
+    /// True when the address is at this node, or comes there.
+    fn has(&self, addr: u64) -> bool {
+        let holds =
+            |&(&(base, size_log2), _): &(&(u64, u8), &Outlier)| base <= addr && addr - base < 1 << size_log2;
+        match self.tables.outliers.iter().find(holds) {
+            Some((_, outlier)) => *outlier != Outlier::Away,
+            None => self.tables.ranges.keys().any(|&(base, len)| base <= addr && addr - base < len),
+        }
+    }
+
     fn protect(&mut self, domain: u32, base: u64, len: u64, perm: Perm) -> Result<(), Status> {
         assert!(base.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK));
         let blocks = base / BLOCK..(base + len) / BLOCK;
@@ -235,6 +336,11 @@ impl RolePeer {
             return Err(Status::TableFull);
         }
         for block in blocks {
+            if self.port != Port::SWITCH && !self.has(block * BLOCK) {
+                self.tables.perms.insert((domain, block), perm);
+                continue;
+            }
+            let perms = &mut self.tables.perms;
             let used = self.used.entry(block).or_default();
             let owned = perms.iter().any(|(&(_, b), &p)| b == block && p == Perm::ReadWrite);
             let clean = self.port == Port::SWITCH || used.is_empty() || used.contains(&domain) || owned;

@@ -1,0 +1,164 @@
+//! What a migration waits for and no update says: that nobody holds pages any more, and that all is pushed (PROTOCOL 8.39 to 8.41).
+//!
+//! None of this is in the log. After a restart a migration that was not decided is taken back, and one that was needs nothing of this.
+
+use super::errands::page_at;
+use crate::record::{Line, Migration, MigrationStep, Role, Why};
+use crate::{Actions, Control, Note};
+use alloc::vec::Vec;
+use farmem_machine::{Duration, Instant};
+use farmem_wire::RequestId;
+use farmem_wire::message::{DirectoryBody, Listing, Page, REGION_ORDER_MAX, Region, RowKind, UNKNOWN_MOVE};
+
+/// Leases that may end before hosts are given up that hold pages: one ends, and what it held is reset after that.
+const LEASES_MAX: u64 = 4;
+
+/// The present step of a migration.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moving {
+    step: MigrationStep,
+    due: Instant,
+    /// When it is given up.
+    end: Instant,
+    /// Vacating: the listing that is under way, where it goes on, and whether it showed a reset.
+    round: Option<(RequestId, Page, bool)>,
+    /// Pushing: times the old node was asked without anything new, and what was left.
+    asked: u32,
+    left: u32,
+    /// What is waited for is so.
+    over: bool,
+}
+
+impl Moving {
+    pub(super) const fn due(&self) -> Instant {
+        self.due
+    }
+}
+
+impl Control {
+    /// Sees to every migration whose roles have answered.
+    pub(super) fn see_to_moves(&mut self, out: &mut Actions) {
+        let held: Vec<(u64, Migration)> = self
+            .state
+            .changes
+            .iter()
+            .filter_map(|(&id, change)| {
+                let ready = change.is_held() && change.waits.is_empty();
+                Some((id, *change.what.migration()?)).filter(|_| ready)
+            })
+            .collect();
+        self.coherence.moves.retain(|id, moving| {
+            held.iter().any(|(other, migration)| other == id && migration.step == moving.step)
+        });
+        for (id, migration) in held {
+            let (now, patience) = (self.now, self.config.lease.times(LEASES_MAX));
+            let fresh = Moving {
+                step: migration.step,
+                due: now,
+                end: now + patience,
+                round: None,
+                asked: 0,
+                left: UNKNOWN_MOVE,
+                over: false,
+            };
+            let moving = *self.coherence.moves.entry(id).or_insert(fresh);
+            if moving.over || migration.step == MigrationStep::Turning && self.state.has_turned(&migration) {
+                self.advance(id, out);
+            } else if moving.due <= now {
+                self.ask_of_move(id, &migration, moving, out);
+            }
+        }
+    }
+
+    fn advance(&mut self, id: u64, out: &mut Actions) {
+        self.coherence.moves.remove(&id);
+        out.note(Note::Advanced);
+        self.keep(Line::Advanced { change: id }, out);
+        // The next step may have nothing to wait for.
+        self.see_to_moves(out);
+    }
+
+    fn give_up(&mut self, id: u64, why: Why, out: &mut Actions) {
+        self.coherence.moves.remove(&id);
+        out.note(Note::GivenUp);
+        self.keep(Line::GivenUp { change: id, why }, out);
+    }
+
+    /// Asks (again) for what the step waits for.
+    fn ask_of_move(&mut self, id: u64, migration: &Migration, moving: Moving, out: &mut Actions) {
+        let due = self.now + self.config.timeout;
+        let mut next = Moving { due, ..moving };
+        match migration.step {
+            MigrationStep::Vacating if self.now >= moving.end => return self.give_up(id, Why::Held, out),
+            MigrationStep::Vacating => {
+                if self.state.directory {
+                    let from = Region::around(page_at(migration.base), REGION_ORDER_MAX).base();
+                    let token = self.tell(Role::Switch, DirectoryBody::List(from), out);
+                    next.round = Some((token, from, false));
+                }
+            }
+            MigrationStep::Pushing if moving.asked > self.config.retries_max => {
+                // What is left is known when the old node answers: then it is the new one that does not.
+                let node = if moving.left == UNKNOWN_MOVE { migration.from } else { migration.to };
+                return self.give_up(id, Why::Silent { role: Role::Node(node) }, out);
+            }
+            MigrationStep::Pushing => {
+                next.asked += 1;
+                self.tell(Role::Node(migration.from), DirectoryBody::Moving(migration.number), out);
+            }
+            // The switch is silent, or gone: it is waited for.
+            MigrationStep::Turning | MigrationStep::Leaving => next.due = self.now + Duration::from_secs(1),
+        }
+        self.coherence.moves.insert(id, next);
+    }
+
+    /// A part of the directory, if it was asked for here: true then. When no region of what is vacated is being reset, nobody has its pages.
+    pub(super) fn vacated(&mut self, token: RequestId, listing: &Listing<'_>, out: &mut Actions) -> bool {
+        let asked = |(_, moving): &(&u64, &Moving)| moving.round.is_some_and(|round| round.0 == token);
+        let Some((&id, &moving)) = self.coherence.moves.iter().find(asked) else { return false };
+        let Some((_, from, resets)) = moving.round.filter(|round| round.1 == listing.from) else {
+            return true;
+        };
+        let migration = self.state.changes.get(&id).and_then(|change| change.what.migration().copied());
+        let Some(Migration { base, size, .. }) = migration else { return true };
+        let (first, last) = (page_at(base), page_at(base + (size - 1)));
+        let meets = |region: Region| region.base() <= last && region.last() >= first;
+        let mut resetting = resets;
+        for row in listing.rows.iter().filter(|row| row.what == RowKind::Resetting && meets(row.region)) {
+            resetting = true;
+            if !self.coherence.resets.contains_key(&row.region.base()) {
+                self.want_reset(row.region.base());
+            }
+        }
+        let next = listing.next.filter(|&next| next > from && next <= last);
+        let round =
+            next.map(|next| (self.tell(Role::Switch, DirectoryBody::List(next), out), next, resetting));
+        let over = next.is_none() && !resetting;
+        if let Some(moving) = self.coherence.moves.get_mut(&id) {
+            (moving.round, moving.over) = (round, over);
+        }
+        true
+    }
+
+    /// A reset ended: perhaps the last one that somebody waits for.
+    pub(super) fn look_at_vacated(&mut self) {
+        let now = self.now;
+        let vacating = |moving: &&mut Moving| moving.step == MigrationStep::Vacating && !moving.over;
+        self.coherence.moves.values_mut().filter(vacating).for_each(|moving| moving.due = now);
+    }
+
+    /// The old node says how much is left to push.
+    pub(super) fn pushed(&mut self, node: u16, number: u64, left: u32) {
+        let its = |migration: &Migration| (migration.from, migration.number) == (node, number);
+        let change = self.state.changes.iter().find(|(_, change)| change.what.migration().is_some_and(its));
+        let Some(id) = change.map(|(&id, _)| id) else { return };
+        let Some(moving) = self.coherence.moves.get_mut(&id).filter(|m| m.step == MigrationStep::Pushing)
+        else {
+            return;
+        };
+        if left != moving.left && left != UNKNOWN_MOVE {
+            (moving.left, moving.asked) = (left, 0);
+        }
+        moving.over = left == 0;
+    }
+}

@@ -1,0 +1,289 @@
+//! Migration: a part of a vma moves to another node while it is used (PROTOCOL 8.38 to 8.42).
+//!
+//! ```text
+//!   Vacating   new node: Arrive, grants.  switch: Vacate.  hosts give up what they cache of it
+//!   Pushing    old node: Leave. Nobody uses it there from now on; all that is there goes to the new node
+//!   Turning    new node: serves.  switch: sends there.     From here on it is not taken back
+//!   Leaving    old node: forgets
+//! ```
+//!
+//! One change, with its updates step by step. A step ends when all roles have answered, and when what no update says is so: nobody holds
+//! pages, all is pushed, the switch knows ([`crate::coherence`] looks after that). Until the third one everything is as before, and can be
+//! so again.
+
+use crate::Control;
+use crate::allocate::PAGE;
+use crate::api::{ApiError, ErrorCode, PermName, Response, VmaInfo};
+use crate::errors::{bad, bound, error, not_found};
+use crate::pieces::{log2, translate, untranslate};
+use crate::record::{Change, Migration, MigrationStep, PieceRow, Role, Told, What, Why};
+use crate::requests::Decision;
+use crate::state::{Effect, Misfit, State};
+use crate::tables::{Step, protect, step, whole};
+use alloc::format;
+use alloc::vec::Vec;
+use farmem_machine::Port;
+use farmem_wire::message::Update;
+use farmem_wire::{Gid, Qkey, Qpn, VirtAddr};
+
+/// Most bytes that move at once: while they are pushed nobody uses them, and nobody shall be put off for longer than he repeats.
+pub const MIGRATE_LEN_MAX: u64 = 64 << 20;
+
+impl Migration {
+    /// True when it is not taken back any more.
+    pub(crate) fn is_decided(&self) -> bool {
+        self.step >= MigrationStep::Turning
+    }
+}
+
+impl What {
+    /// True for what will be as it says, whatever happens.
+    pub(crate) fn is_decided(&self) -> bool {
+        self.migration().is_some_and(Migration::is_decided)
+    }
+}
+
+impl Change {
+    /// True when it goes on with a further step, by [`State::advance`].
+    pub(crate) fn is_held(&self) -> bool {
+        let last = |migration: &Migration| migration.step == MigrationStep::Leaving;
+        self.failed.is_none() && self.what.migration().is_some_and(|migration| !last(migration))
+    }
+}
+
+impl Control {
+    /// Someone wants a part of a vma at another node.
+    pub(crate) fn migrate(
+        &self,
+        domain: Option<u32>,
+        base: u64,
+        len: u64,
+        node: u16,
+    ) -> Result<Decision, ApiError> {
+        let (vma, row) = match domain {
+            Some(domain) => self.domain_known(domain).and_then(|()| self.owned(domain, base))?,
+            None => self.vma_with(base)?,
+        };
+        let end = vma + row.size;
+        if !len.is_power_of_two() || len < PAGE || !base.is_multiple_of(len) || base + len > end {
+            let message = format!(
+                "{len} bytes from {base:#x} are no aligned power of two of the vma {vma:#x}..{end:#x}"
+            );
+            let remedy = format!(
+                "give a power of two of {PAGE} to {} bytes, and a multiple of it as the first",
+                row.size
+            );
+            return Err(bad(message, remedy));
+        }
+        if len > MIGRATE_LEN_MAX {
+            let remedy = format!("move it in parts of at most {MIGRATE_LEN_MAX} bytes");
+            return Err(bad(format!("{len} bytes are too many to be moved at once"), remedy));
+        }
+        self.node_answers(node)?;
+        let Some((from, from_place)) = self.state.whereabouts(base, len) else {
+            return Err(self.moved_otherwise(base, len));
+        };
+        if from == node {
+            return Ok(Decision::Reply(Response::Done {}));
+        }
+        self.node_answers(from)?;
+        if self.state.switch.is_none() {
+            return Err(self.state.unavailable(Role::Switch, "has not joined"));
+        }
+        self.switch_answers()?;
+        let most = self.config.bounds.pieces_max;
+        let coming = self.in_flight(|what| what.migration().is_some());
+        if self.state.pieces.len() + coming >= most && !self.state.pieces.contains_key(&base) {
+            return Err(bound("parts of vmas that were moved", most));
+        }
+        let Some(place) = self.state.place_for(node, base, len) else {
+            let message = format!("node {node} has no {len} aligned bytes free in one piece");
+            return Err(error(ErrorCode::OutOfMemory, message, "move less, or free vmas on that node"));
+        };
+        let (number, size, step) = (self.state.next_change, len, MigrationStep::Vacating);
+        let migration = Migration { number, vma, base, size, from, from_place, to: node, place, step };
+        Ok(Decision::Begin(What::Migrate(migration)))
+    }
+
+    /// Part of it was moved with other bounds.
+    fn moved_otherwise(&self, base: u64, len: u64) -> ApiError {
+        let pieces = self.state.pieces.range(..base + len);
+        let met = pieces.rev().find(|(at, piece)| *at + piece.size > base);
+        let (at, size) = met.map_or((base, len), |(&at, piece)| (at, piece.size));
+        let message =
+            format!("a part of {base:#x}..{:#x} was moved with {size} bytes from {at:#x}", base + len);
+        error(ErrorCode::Conflict, message, format!("move {size} bytes from {at:#x} as a whole"))
+    }
+
+    /// Where a vma is.
+    pub(crate) fn locate(&self, addr: u64) -> Result<Decision, ApiError> {
+        let (base, row) = self.vma_with(addr)?;
+        let vma = VmaInfo { base, size: row.size, node: row.node, domain: row.domain };
+        let moved = self.state.moved(base, base + (row.size - 1));
+        Ok(Decision::Reply(Response::Located { vma, moved }))
+    }
+
+    fn vma_with(&self, addr: u64) -> Result<(u64, &crate::record::VmaRow), ApiError> {
+        let found = self.state.vma_at(addr).filter(|(_, vma)| vma.pending.is_none());
+        let message = || format!("no vma holds {addr:#x}");
+        found.ok_or_else(|| not_found(message(), "it may have been freed; `overview` lists the vmas"))
+    }
+}
+
+impl State {
+    /// What `role` is told of the present step of a migration.
+    pub(crate) fn tell_migration(&self, migration: &Migration, role: Role) -> Vec<Step> {
+        let Migration { base, size, from, from_place, to, place, .. } = *migration;
+        match (migration.step, role) {
+            (MigrationStep::Vacating, Role::Node(node)) if node == to => self.tell_arrival(migration),
+            (MigrationStep::Vacating, Role::Switch) => {
+                let vacate = Update::Vacate { base: VirtAddr(base), size_log2: log2(size) };
+                let now = PieceRow { size, node: from, place: from_place };
+                if self.pieces.contains_key(&base) {
+                    return Vec::from([step(vacate, [translate(base, &now)])]);
+                }
+                let there = step(translate(base, &now), [untranslate(base, size)]);
+                Vec::from([there, step(vacate, [])])
+            }
+            (MigrationStep::Pushing, Role::Node(node)) if node == from => {
+                let Some(row) = self.nodes.get(&to) else { return Vec::new() };
+                let leave = Update::Leave {
+                    base: VirtAddr(base),
+                    size_log2: log2(size),
+                    number: migration.number,
+                    port: Port::node(to).0,
+                    gid: Gid(row.gid),
+                    qpn: Qpn::new(row.home.qpn),
+                    qkey: Qkey(row.home.qkey),
+                };
+                Vec::from([step(leave, [self.here(from, base, size, from_place)])])
+            }
+            (MigrationStep::Turning, Role::Node(node)) if node == to => {
+                Vec::from([(self.here(to, base, size, place), None)])
+            }
+            (MigrationStep::Turning, Role::Switch) => Vec::from([(migration.turn(), None)]),
+            (MigrationStep::Leaving, Role::Node(node)) if node == from => self.tell_departure(migration),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The new node knows who may do what, before anything comes.
+    fn tell_arrival(&self, migration: &Migration) -> Vec<Step> {
+        let Migration { base, size, from, to, place, .. } = *migration;
+        let (Some(old), Some(new)) = (self.nodes.get(&from), self.nodes.get(&to)) else { return Vec::new() };
+        let arrive = Update::Arrive {
+            base: VirtAddr(base),
+            size_log2: log2(size),
+            offset: place - new.base,
+            number: migration.number,
+            port: Port::node(from).0,
+            gid: Gid(old.gid),
+            qpn: Qpn::new(old.home.qpn),
+            qkey: Qkey(old.home.qkey),
+        };
+        let mut steps = Vec::from([step(arrive, [self.elsewhere(to, base, size)])]);
+        if let Some(vma) = self.vmas.get(&migration.vma)
+            && !self.nodes_of_vma(migration.vma).contains(&to)
+        {
+            for update in self.protections(migration.vma, vma) {
+                let back = match update {
+                    Update::Protect { domain, base, len, .. } => {
+                        Some(protect(domain.0, whole(base.0, len, PermName::None)))
+                    }
+                    _ => None,
+                };
+                steps.push(step(update, back));
+            }
+        }
+        steps
+    }
+
+    /// The old node forgets the piece and, unless it has more of the vma, who may do what with it.
+    fn tell_departure(&self, migration: &Migration) -> Vec<Step> {
+        let Migration { vma, base, size, from, .. } = *migration;
+        let mut steps = Vec::from([(self.elsewhere(from, base, size), None)]);
+        if let Some(row) = self.vmas.get(&vma)
+            && !self.nodes_of_vma(vma).contains(&from)
+        {
+            let domains = row.grants.iter().map(|(domain, _)| *domain).chain([row.domain]);
+            let none = domains.map(|domain| protect(domain, whole(vma, row.size, PermName::None)));
+            steps.extend(none.map(|update| (update, None)));
+        }
+        steps
+    }
+
+    /// A migration goes on with its next step: what the one before waited for is so.
+    pub(crate) fn advance(&mut self, id: u64, effects: &mut Vec<Effect>) -> Result<(), Misfit> {
+        let misfit = Misfit("no migration goes on");
+        let change = self.changes.get_mut(&id).filter(|change| change.is_held() && change.waits.is_empty());
+        let change = change.ok_or(misfit)?;
+        let What::Migrate(migration) = &mut change.what else { return Err(misfit) };
+        migration.step = match migration.step {
+            MigrationStep::Vacating => MigrationStep::Pushing,
+            MigrationStep::Pushing => MigrationStep::Turning,
+            MigrationStep::Turning | MigrationStep::Leaving => MigrationStep::Leaving,
+        };
+        let migration = *migration;
+        if migration.step == MigrationStep::Turning {
+            change.undo.clear();
+            let Migration { base, size, to, place, .. } = migration;
+            self.pieces.remove(&base);
+            if place != base {
+                self.pieces.insert(base, PieceRow { size, node: to, place });
+            }
+        }
+        self.tell_all(id, &What::Migrate(migration), effects);
+        Ok(())
+    }
+
+    /// Nothing came of a change for too long.
+    pub(crate) fn give_up(&mut self, id: u64, why: Why, effects: &mut Vec<Effect>) -> Result<(), Misfit> {
+        let held = self.changes.get(&id).is_some_and(|change| change.is_held() && !change.what.is_decided());
+        if !held {
+            return Err(Misfit("what is given up is a migration that is not decided"));
+        }
+        self.fail(id, why, effects);
+        Ok(())
+    }
+
+    /// Whether what a migration is about is there, and where the migration says.
+    pub(crate) fn migration_fits(&self, migration: &Migration) -> bool {
+        let Migration { vma, base, size, from, from_place, to, place, .. } = *migration;
+        let shaped = size.is_power_of_two() && size >= PAGE && base.is_multiple_of(size);
+        let inside = |row: &crate::record::VmaRow| {
+            row.pending.is_none()
+                && base >= vma
+                && base.checked_add(size).is_some_and(|end| end <= vma + row.size)
+        };
+        let has = |node: u16, place: u64| {
+            let row = self.nodes.get(&node);
+            row.is_some_and(|row| place >= row.base && place + size <= row.base + row.capacity)
+        };
+        let there = if migration.is_decided() { (to, place) } else { (from, from_place) };
+        shaped
+            && from != to
+            && self.vmas.get(&vma).is_some_and(inside)
+            && has(to, place)
+            && (migration.is_decided() || has(from, from_place))
+            && self.whereabouts(base, size) == Some(there)
+    }
+
+    /// True when the switch has answered that it sends to the new node, and so needs the old one no more.
+    pub(crate) fn has_turned(&self, migration: &Migration) -> bool {
+        let told = Told(migration.turn());
+        let queue = self.queues.get(&Role::Switch);
+        queue.is_some_and(|queue| !queue.entries().any(|entry| entry.told == told))
+    }
+}
+
+impl Migration {
+    /// What the switch is told when the addresses are at the new node.
+    fn turn(&self) -> Update {
+        let Self { base, size, to, place, .. } = *self;
+        if place == base {
+            untranslate(base, size)
+        } else {
+            translate(base, &PieceRow { size, node: to, place })
+        }
+    }
+}

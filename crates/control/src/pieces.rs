@@ -1,0 +1,221 @@
+//! Pieces: parts of vmas that are not where their addresses are (MIND 4.1, outliers), and whose memory they have.
+//!
+//! Addresses belong to the node in whose range they lie; its memory is behind them, unless a piece says otherwise. A piece takes a *place*:
+//! memory of its node that is named by that node's addresses, which nobody else has then. What a piece left is free for others.
+
+use crate::allocate::{PAGE, first_fit};
+use crate::api::MovedInfo;
+use crate::record::{Migration, PieceRow, Role, Told, What, node_id};
+use crate::state::{Effect, State};
+use alloc::vec::Vec;
+use farmem_wire::VirtAddr;
+use farmem_wire::message::Update;
+
+/// Log2 of a power of two.
+pub(crate) fn log2(size: u64) -> u8 {
+    u8::try_from(size.ilog2()).unwrap_or(u8::MAX)
+}
+
+/// Where the switch sends what is for a piece.
+pub(crate) fn translate(base: u64, piece: &PieceRow) -> Update {
+    Update::Translate { base: VirtAddr(base), size_log2: log2(piece.size), node: node_id(piece.node) }
+}
+
+pub(crate) fn untranslate(base: u64, size: u64) -> Update {
+    Update::Untranslate { base: VirtAddr(base), size_log2: log2(size) }
+}
+
+/// Has a node forget what it was told of these addresses.
+fn unplace(base: u64, size: u64) -> Update {
+    Update::Unplace { base: VirtAddr(base), size_log2: log2(size) }
+}
+
+impl State {
+    /// The node whose addresses these are and the place they have, when all of them are together.
+    pub(crate) fn whereabouts(&self, base: u64, size: u64) -> Option<(u16, u64)> {
+        if let Some(piece) = self.pieces.get(&base).filter(|piece| piece.size == size) {
+            return Some((piece.node, piece.place));
+        }
+        let before = self.pieces.range(..base + size).next_back();
+        let apart = before.is_none_or(|(&at, piece)| at + piece.size <= base);
+        Some((self.node_at(base)?, base)).filter(|_| apart)
+    }
+
+    /// The nodes that have a part of the vma, and the one whose addresses it has; ascending.
+    pub(crate) fn nodes_of_vma(&self, base: u64) -> Vec<u16> {
+        let Some(vma) = self.vmas.get(&base) else { return Vec::new() };
+        let pieces = self.pieces.range(base..base + vma.size).map(|(_, piece)| piece.node);
+        let mut nodes: Vec<u16> = pieces.chain([vma.node]).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
+    }
+
+    /// The parts of `base..base + len`, of one vma, that are at `node`: first byte and bytes, ascending.
+    pub(crate) fn parts_at(&self, node: u16, base: u64, len: u64) -> Vec<(u64, u64)> {
+        let (end, home) = (base + len, self.node_at(base) == Some(node));
+        let mut parts = Vec::new();
+        let mut at = base;
+        let before = self.pieces.range(..=base).next_back().map(|(&before, _)| before);
+        for (&first, piece) in self.pieces.range(before.unwrap_or(base)..end) {
+            let (from, to) = (first.max(base), (first + piece.size).min(end));
+            if to <= from {
+                continue;
+            }
+            if home && at < from {
+                parts.push((at, from - at));
+            }
+            if piece.node == node {
+                parts.push((from, to - from));
+            }
+            at = to;
+        }
+        if home && at < end {
+            parts.push((at, end - at));
+        }
+        parts
+    }
+
+    /// The memory of a node that is somebody's, as its addresses: first byte and bytes, ascending.
+    pub(crate) fn used(&self, node: u16) -> Vec<(u64, u64)> {
+        let mut used = Vec::new();
+        let homes = self.vmas.iter().filter(|(_, vma)| vma.node == node);
+        for (&base, vma) in homes {
+            let mut at = base;
+            for (&first, piece) in self.pieces.range(base..base + vma.size) {
+                used.push((at, first - at));
+                at = first + piece.size;
+            }
+            used.push((at, base + vma.size - at));
+        }
+        let pieces = self.pieces.values().filter(|piece| piece.node == node);
+        used.extend(pieces.map(|piece| (piece.place, piece.size)));
+        // Both places of a piece that moves are its own until it is over.
+        for migration in self.changes.values().filter_map(|change| change.what.migration()) {
+            let Migration { size, from, from_place, to, place, .. } = *migration;
+            if migration.is_decided() && from == node {
+                used.push((from_place, size));
+            } else if !migration.is_decided() && to == node {
+                used.push((place, size));
+            }
+        }
+        used.retain(|&(_, len)| len > 0);
+        used.sort_unstable();
+        used
+    }
+
+    /// Where in the memory of a node a piece could go: back to its own addresses if they are the node's and free.
+    pub(crate) fn place_for(&self, node: u16, base: u64, size: u64) -> Option<u64> {
+        let row = self.nodes.get(&node)?;
+        let used = self.used(node);
+        let is_free = |&(at, len): &(u64, u64)| at + len <= base || base + size <= at;
+        if self.node_at(base) == Some(node) && used.iter().all(is_free) {
+            return Some(base);
+        }
+        // Addresses that were handed out are no place for others, even while their memory is free: they may want to come back.
+        let mut taken = used;
+        let home = row.base..row.base + row.capacity;
+        taken.extend(self.vmas.range(home).map(|(&base, vma)| (base, vma.size)));
+        taken.sort_unstable();
+        let free = first_fit(taken.into_iter(), row.base, row.base + row.capacity, size);
+        free.or_else(|| first_fit(self.used(node).into_iter(), row.base, row.base + row.capacity, size))
+    }
+
+    /// What a node is told when these addresses are at it, at this place.
+    pub(crate) fn here(&self, node: u16, base: u64, size: u64, place: u64) -> Update {
+        if place == base {
+            return unplace(base, size);
+        }
+        let first = self.nodes.get(&node).map_or(place, |row| row.base);
+        Update::Place { base: VirtAddr(base), size_log2: log2(size), offset: place - first }
+    }
+
+    /// What a node is told when these addresses are at it no more.
+    pub(crate) fn elsewhere(&self, node: u16, base: u64, size: u64) -> Update {
+        let (addr, size_log2) = (VirtAddr(base), log2(size));
+        if self.node_at(base) == Some(node) {
+            Update::Away { base: addr, size_log2 }
+        } else {
+            unplace(base, size)
+        }
+    }
+
+    /// What a node that joins is told of a piece, if anything.
+    pub(crate) fn piece_at(&self, base: u64, piece: &PieceRow, node: u16) -> Option<Update> {
+        if piece.node == node {
+            Some(self.here(node, base, piece.size, piece.place))
+        } else {
+            (self.node_at(base) == Some(node)).then(|| self.elsewhere(node, base, piece.size))
+        }
+    }
+
+    /// Parts of vmas from `first` to `last` that are at other nodes than their addresses.
+    pub(crate) fn moved(&self, first: u64, last: u64) -> Vec<MovedInfo> {
+        let pieces = self.pieces.range(first..=last);
+        let away = pieces.filter(|(base, piece)| self.node_at(**base) != Some(piece.node));
+        away.map(|(&base, piece)| MovedInfo { base, size: piece.size, node: piece.node }).collect()
+    }
+
+    /// A vma goes: whoever knows of its pieces forgets them, before he is told anything that is decided later.
+    pub(crate) fn drop_pieces(&mut self, vma: u64, effects: &mut Vec<Effect>) {
+        let Some(row) = self.vmas.get(&vma) else { return };
+        let (home, end) = (row.node, vma + row.size);
+        let pieces: Vec<(u64, PieceRow)> =
+            self.pieces.range(vma..end).map(|(&base, &row)| (base, row)).collect();
+        for (base, piece) in pieces {
+            self.pieces.remove(&base);
+            let forget = Told(unplace(base, piece.size));
+            self.enqueue(Role::Switch, None, Told(untranslate(base, piece.size)), None, effects);
+            self.enqueue(Role::Node(piece.node), None, forget, None, effects);
+            if piece.node != home {
+                self.enqueue(Role::Node(home), None, forget, None, effects);
+            }
+        }
+    }
+
+    /// The first statement about pieces that does not hold, if any.
+    pub(crate) fn pieces_fault(&self) -> Option<&'static str> {
+        let mut end = 0;
+        for (&base, piece) in &self.pieces {
+            let (size, place) = (piece.size, piece.place);
+            let shaped = size.is_power_of_two() && size >= PAGE && base.is_multiple_of(size);
+            if !shaped || base < end {
+                return Some("pieces are aligned powers of two and do not overlap");
+            }
+            end = base + size;
+            let inside = |(first, vma): (u64, &crate::record::VmaRow)| {
+                vma.pending.is_none() && end <= first + vma.size
+            };
+            if !self.vma_at(base).is_some_and(inside) {
+                return Some("a piece is a part of a vma");
+            }
+            let Some(node) = self.nodes.get(&piece.node) else { return Some("a piece's node has joined") };
+            if place < node.base || place + size > node.base + node.capacity || place == base {
+                return Some("a piece has memory of its node, not that of its own addresses");
+            }
+        }
+        for &node in self.nodes.keys() {
+            let used = self.used(node);
+            if used.windows(2).any(|pair| pair[0].0 + pair[0].1 > pair[1].0) {
+                return Some("no memory is two pieces'");
+            }
+        }
+        None
+    }
+
+    /// Migrations that are under way, failed ones not counted.
+    pub(crate) fn migrations(&self) -> impl Iterator<Item = &Migration> {
+        let going = self.changes.values().filter(|change| change.failed.is_none());
+        going.filter_map(|change| change.what.migration())
+    }
+}
+
+impl What {
+    /// The migration, if it is one.
+    pub(crate) const fn migration(&self) -> Option<&Migration> {
+        match self {
+            Self::Migrate(migration) => Some(migration),
+            _ => None,
+        }
+    }
+}

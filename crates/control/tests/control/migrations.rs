@@ -1,0 +1,290 @@
+//! Pages that move between memory nodes (PROTOCOL 8.38 to 8.43): what everybody is told, what is given back, and what is left of a move that
+//! came to nothing.
+
+use crate::rack::peer::{Budget, Outlier};
+use crate::rack::{Rack, grant, text};
+use farmem_control::api::{ErrorCode, MovedInfo, PermName, Request, Response, VmaInfo};
+use farmem_control::{Note, Role};
+use farmem_machine::{Duration, Port};
+use farmem_wire::Perm;
+
+const MIB: u64 = 1 << 20;
+const PAGE: u64 = 4096;
+const ONE: Port = Port::node(1);
+const TWO: Port = Port::node(2);
+
+/// Two nodes, and a vma of 16 pages on the first, which another domain may read a part of.
+fn rack_of_two(seed: u64) -> (Rack, VmaInfo, u32) {
+    let mut rack = Rack::new(seed);
+    rack.join_switch().unwrap();
+    rack.join_node(1, MIB);
+    rack.join_node(2, MIB);
+    let (owner, other) = (rack.domain("owner"), rack.domain("other"));
+    let vma = match rack.call(Request::Allocate { domain: owner, size: 16 * PAGE, node: Some(1) }) {
+        Ok(Response::Vma(vma)) => vma,
+        answer => panic!("{answer:?}"),
+    };
+    rack.call(grant(&vma, 0, 8 * PAGE, other, PermName::Read)).unwrap();
+    (rack, vma, other)
+}
+
+fn to(base: u64, pages: u64, node: u16) -> Request {
+    Request::Migrate { domain: None, base, len: pages * PAGE, node }
+}
+
+fn tables_agree(rack: &Rack) {
+    rack.check_log();
+    for &port in rack.peers.keys() {
+        rack.check_tables(port);
+    }
+}
+
+fn overview(rack: &mut Rack) -> (Vec<MovedInfo>, Vec<u64>, u32) {
+    match rack.call(Request::Overview) {
+        Ok(Response::Overview { moved, nodes, balance_ppm, .. }) => {
+            (moved, nodes.iter().map(|node| node.allocated).collect(), balance_ppm)
+        }
+        answer => panic!("{answer:?}"),
+    }
+}
+
+/// Half of a vma goes to the other node and comes home again. Each time everybody knows where it is, bytes count where they are, and whoever
+/// might use it before may use it there. The new node serves only when all is pushed, and the old one forgets it when the switch knows
+/// (PROTOCOL 8.39, 8.40, 8.41).
+#[test]
+fn a_part_of_a_vma_goes_and_comes_home() {
+    let (mut rack, vma, other) = rack_of_two(70);
+    let (base, log2) = (vma.base + 8 * PAGE, 15);
+    let before = [ONE, TWO, Port::SWITCH].map(|port| rack.tables(port).clone());
+    for _ in 0..2 {
+        assert_eq!(rack.call(to(base, 8, 2)), Ok(Response::Done {}));
+        tables_agree(&rack);
+        assert_eq!(rack.tables(ONE).outliers[&(base, log2)], Outlier::Away);
+        assert_eq!(rack.tables(TWO).outliers[&(base, log2)], Outlier::Here(0));
+        assert_eq!(rack.tables(Port::SWITCH).translations[&(base, log2)], 2);
+        assert_eq!(rack.peers[&TWO].may(vma.domain, base), Perm::ReadWrite);
+        assert_eq!(
+            rack.peers[&TWO].may(other, vma.base),
+            Perm::Read,
+            "who may do what is said of the whole vma"
+        );
+        let moved = MovedInfo { base, size: 8 * PAGE, node: 2 };
+        assert_eq!(overview(&mut rack), (vec![moved], vec![8 * PAGE, 8 * PAGE], 1_000_000));
+        let located = rack.call(Request::Locate { addr: base + 1 }).unwrap();
+        assert_eq!(located, Response::Located { vma: vma.clone(), moved: vec![moved] });
+        assert_eq!(rack.call(to(base, 8, 2)), Ok(Response::Done {}), "it is there already");
+
+        assert_eq!(rack.call(to(base, 8, 1)), Ok(Response::Done {}));
+        tables_agree(&rack);
+        let after = [ONE, TWO, Port::SWITCH].map(|port| rack.tables(port).clone());
+        assert_eq!(after, before, "nothing is left of it");
+        assert_eq!(overview(&mut rack), (vec![], vec![16 * PAGE, 0], 500_000));
+    }
+    assert_eq!(rack.noted(Note::Advanced), 12);
+    assert_eq!(rack.noted(Note::GivenUp), 0);
+}
+
+/// Pages of one vma at three nodes; grants and frees reach all of them, and a free leaves nothing behind (PROTOCOL 8.42). What another vma's
+/// pages left is used again, and nothing is put where somebody is.
+#[test]
+fn a_vma_in_pieces_is_granted_and_freed_as_a_whole() {
+    let (mut rack, vma, other) = rack_of_two(71);
+    rack.join_node(3, MIB);
+    let before = [ONE, TWO, Port::node(3), Port::SWITCH].map(|port| rack.tables(port).clone());
+    for (page, node) in [(0, 2), (1, 3), (2, 2), (9, 3), (1, 2)] {
+        assert_eq!(rack.call(to(vma.base + page * PAGE, 1, node)), Ok(Response::Done {}), "page {page}");
+        tables_agree(&rack);
+    }
+    assert_eq!(rack.tables(TWO).outliers.len(), 3);
+    assert_eq!(rack.tables(Port::node(3)).outliers.len(), 1);
+    rack.call(grant(&vma, 4 * PAGE, 8 * PAGE, other, PermName::ReadWrite)).unwrap();
+    for node in 1..=3 {
+        assert_eq!(rack.peers[&Port::node(node)].may(other, vma.base + 9 * PAGE), Perm::ReadWrite);
+    }
+    tables_agree(&rack);
+    let placed = rack.allocate(vma.domain, 4 * PAGE);
+    assert_eq!(placed.node, 3, "the least allocated");
+    rack.call(Request::Free { domain: vma.domain, base: placed.base }).unwrap();
+    rack.call(Request::Free { domain: vma.domain, base: vma.base }).unwrap();
+    tables_agree(&rack);
+    for (port, mut before) in [ONE, TWO, Port::node(3), Port::SWITCH].into_iter().zip(before) {
+        before.perms.clear();
+        assert_eq!(*rack.tables(port), before, "{port:?}");
+    }
+    assert_eq!(overview(&mut rack), (vec![], vec![0, 0, 0], 1_000_000));
+}
+
+/// Memory that was left is somebody else's: a node that is full takes what it got rid of, and pages come back to another place when theirs
+/// is taken (PROTOCOL 8.43).
+#[test]
+fn what_was_left_is_used_again() {
+    let mut rack = Rack::new(72);
+    rack.join_switch().unwrap();
+    rack.join_node(1, 4 * PAGE);
+    rack.join_node(2, 4 * PAGE);
+    let owner = rack.domain("owner");
+    let full = |rack: &mut Rack, node| match rack.call(Request::Allocate {
+        domain: owner,
+        size: 4 * PAGE,
+        node: Some(node),
+    }) {
+        Ok(Response::Vma(vma)) => vma,
+        answer => panic!("{answer:?}"),
+    };
+    let one = full(&mut rack, 1);
+    assert_eq!(rack.call(to(one.base, 2, 2)), Ok(Response::Done {}));
+    let error = rack.refused(Request::Allocate { domain: owner, size: 4 * PAGE, node: Some(2) });
+    assert_eq!(error.code, ErrorCode::OutOfMemory, "two pages of it are another's");
+    let two = match rack.call(Request::Allocate { domain: owner, size: 2 * PAGE, node: Some(2) }) {
+        Ok(Response::Vma(vma)) => vma,
+        answer => panic!("{answer:?}"),
+    };
+    // Node 2 is full. Its own pages go to where the others' were.
+    assert_eq!(rack.call(to(two.base, 2, 1)), Ok(Response::Done {}));
+    tables_agree(&rack);
+    assert_eq!(rack.tables(ONE).outliers[&(two.base, 13)], Outlier::Here(0));
+    let error = rack.refused(to(one.base, 2, 1));
+    assert_eq!(error.code, ErrorCode::OutOfMemory, "node 1 is full");
+    assert_eq!(
+        rack.refused(Request::Allocate { domain: owner, size: PAGE, node: Some(1) }).code,
+        ErrorCode::OutOfMemory
+    );
+    rack.call(Request::Free { domain: owner, base: two.base }).unwrap();
+    assert_eq!(rack.call(to(one.base, 2, 1)), Ok(Response::Done {}));
+    tables_agree(&rack);
+    assert!(rack.tables(ONE).outliers.is_empty() && rack.tables(TWO).outliers.is_empty());
+}
+
+/// What cannot be moved is refused with the reason, and nothing is told to anybody (PROTOCOL 8.38).
+#[test]
+fn what_cannot_be_moved_is_refused() {
+    let (mut rack, vma, other) = rack_of_two(73);
+    rack.call(to(vma.base + 2 * PAGE, 2, 2)).unwrap();
+    let batches: Vec<u64> = rack.peers.values().map(|peer| peer.batches).collect();
+    let part =
+        |offset: u64, len: u64| Request::Migrate { domain: None, base: vma.base + offset, len, node: 2 };
+    let cases = [
+        (part(0, 3 * PAGE), ErrorCode::BadRequest),
+        (part(0, 2048), ErrorCode::BadRequest),
+        (part(PAGE, 2 * PAGE), ErrorCode::BadRequest),
+        (part(0, 32 * PAGE), ErrorCode::BadRequest),
+        (part(0, 0), ErrorCode::BadRequest),
+        (part(MIB, PAGE), ErrorCode::NotFound),
+        (to(vma.base, 1, 9), ErrorCode::NotFound),
+        (to(vma.base, 4, 2), ErrorCode::Conflict),
+        (to(vma.base + 2 * PAGE, 1, 1), ErrorCode::Conflict),
+        (Request::Migrate { domain: Some(other), base: vma.base, len: PAGE, node: 2 }, ErrorCode::NotOwner),
+        (Request::Migrate { domain: Some(99), base: vma.base, len: PAGE, node: 2 }, ErrorCode::NotFound),
+        (Request::Locate { addr: 1 }, ErrorCode::NotFound),
+    ];
+    for (request, code) in cases {
+        assert_eq!(rack.refused(request.clone()).code, code, "{request:?}");
+    }
+    assert_eq!(rack.peers.values().map(|peer| peer.batches).collect::<Vec<_>>(), batches);
+    rack.call(Request::Migrate { domain: Some(vma.domain), base: vma.base, len: PAGE, node: 2 }).unwrap();
+    assert_eq!(rack.refused(Request::Leave { port: TWO.0 }).code, ErrorCode::Conflict, "it has pages");
+}
+
+/// Whoever has no room for a migration refuses it, at whatever step; everything is as before (PROTOCOL 8.15).
+#[test]
+fn a_full_table_stops_a_migration() {
+    let (mut rack, vma, _) = rack_of_two(74);
+    let before = [ONE, TWO, Port::SWITCH].map(|port| rack.tables(port).clone());
+    for (port, budget) in [
+        (Port::SWITCH, Budget { translations: 2, ..Budget::default() }),
+        (TWO, Budget { perms: 3, ..Budget::default() }),
+        (TWO, Budget { outliers: 0, ..Budget::default() }),
+        (ONE, Budget { outliers: 0, ..Budget::default() }),
+    ] {
+        rack.peers.get_mut(&port).unwrap().budget = budget;
+        assert_eq!(rack.refused(to(vma.base, 4, 2)).code, ErrorCode::TableFull, "{port:?}");
+        assert_eq!([ONE, TWO, Port::SWITCH].map(|port| rack.tables(port).clone()), before, "{port:?}");
+        rack.peers.get_mut(&port).unwrap().budget = Budget::default();
+        tables_agree(&rack);
+    }
+    rack.call(to(vma.base, 4, 2)).unwrap();
+}
+
+/// The old node pushes and never ends, or says nothing any more: the migration is given up, and the old node goes on. So does whoever waited
+/// for the vma (PROTOCOL 8.41).
+#[test]
+fn a_push_that_does_not_end_is_given_up() {
+    let (mut rack, vma, other) = rack_of_two(75);
+    let before = [ONE, TWO, Port::SWITCH].map(|port| rack.tables(port).clone());
+    for (left, titled) in [(Some(7), "node 2 (n2)"), (None, "node 1 (n1)")] {
+        rack.peers.get_mut(&ONE).unwrap().left_to_push = left;
+        let migrate = rack.ask(to(vma.base, 4, 2));
+        let later = rack.ask(grant(&vma, 0, PAGE, other, PermName::Read));
+        let error = rack.wait(migrate).expect_err("nothing comes of it");
+        assert_eq!(error.code, ErrorCode::Unavailable);
+        assert!(error.message.contains(titled), "{}", error.message);
+        assert_eq!(rack.wait(later), Ok(Response::Done {}));
+        rack.settle();
+        assert_eq!([ONE, TWO, Port::SWITCH].map(|port| rack.tables(port).clone()), before);
+        tables_agree(&rack);
+    }
+    assert_eq!(rack.noted(Note::GivenUp), 2);
+}
+
+/// The control plane dies at every step, or a role joins again at every step: the migration is taken back, begun anew or completed, and the
+/// log leads to what is (PROTOCOL 8.25, 8.41).
+#[test]
+fn whoever_starts_again_finds_everything_in_order() {
+    for victim in 0..4 {
+        let mut ends = [0, 0];
+        for steps in 0..40 {
+            let (mut rack, vma, _) = rack_of_two(100 + steps);
+            let ticket = rack.ask(to(vma.base, 4, 2));
+            for _ in 0..steps {
+                rack.step();
+            }
+            let join = |rack: &mut Rack, number: u8| {
+                let request =
+                    Request::JoinNode { name: format!("n{number}"), gid: text(10 + number), capacity: MIB };
+                rack.ask(request)
+            };
+            let joined = match victim {
+                0 => {
+                    rack.restart();
+                    None
+                }
+                1 => Some(rack.ask(Request::JoinSwitch { gid: text(2) })),
+                other => Some(join(&mut rack, other - 1)),
+            };
+            joined.into_iter().for_each(|joined| assert!(rack.wait(joined).is_ok()));
+            rack.settle();
+            let answer = rack.wait(ticket);
+            rack.pass(Duration::from_secs(5));
+            tables_agree(&rack);
+            let (moved, allocated, _) = overview(&mut rack);
+            assert_eq!(allocated.iter().sum::<u64>(), 16 * PAGE);
+            if answer.is_ok() {
+                assert_eq!(moved.len(), 1, "it was done, {victim} after {steps}");
+            }
+            ends[moved.len()] += 1;
+        }
+        assert!(ends[1] > 0 && (victim > 0 || ends[0] > 0), "{victim}: {ends:?}");
+    }
+}
+
+/// The switch falls silent when it is to send elsewhere: the old node waits for it with its pages, and forgets them when the switch is back
+/// (PROTOCOL 8.40).
+#[test]
+fn the_old_node_waits_for_the_switch() {
+    let (mut rack, vma, _) = rack_of_two(76);
+    let ticket = rack.ask(to(vma.base, 4, 2));
+    while rack.noted(Note::Advanced) < 2 {
+        assert!(rack.step());
+    }
+    rack.cut.insert(Port::SWITCH);
+    rack.pass(Duration::from_secs(60));
+    assert_eq!(rack.noted(Note::Silent(Role::Switch)), 1);
+    assert_eq!(rack.answer(ticket), None);
+    assert!(matches!(rack.tables(ONE).outliers[&(vma.base, 14)], Outlier::Leaving(_)));
+    assert!(matches!(rack.tables(TWO).outliers[&(vma.base, 14)], Outlier::Here(_)));
+    rack.cut.clear();
+    assert_eq!(rack.wait(ticket), Ok(Response::Done {}));
+    rack.settle();
+    tables_agree(&rack);
+    assert_eq!(rack.tables(ONE).outliers[&(vma.base, 14)], Outlier::Away);
+}
