@@ -122,13 +122,10 @@ fn serve(start: *mut c_void, len: usize, uffd: &Userfaultfd) -> Result<(), Errno
 
 /// In a fork's child, which has the addresses again: what its parent had mapped is mapped.
 pub(crate) fn restore() -> Result<(), Errno> {
-    with_list(|list| {
-        for at in 0..list.count {
-            let Piece { start, end, .. } = list.all[at];
-            list.protect(start, end)?;
-        }
-        Ok(())
-    })
+    // The thread that forked holds the lock until the handler after this one, and there is no other here.
+    // SAFETY: as said, nobody else is in it.
+    let list = unsafe { &*MAPPINGS.0.get() };
+    list.all[..list.count].iter().try_for_each(|piece| list.protect(piece.start, piece.end))
 }
 
 /// The part of a range that is the rack's: first byte and bytes, in whole pages of the range.
@@ -201,7 +198,11 @@ pub(crate) fn unmap(start: usize, len: usize) -> Result<(), Errno> {
             None => list.cut_all(start, end, None)?,
         }
         list.protect(start, end)
-    })
+    })?;
+    // Mappings that are left find their pages again. A page that could not be had is asked for anew when it is mapped again.
+    // SAFETY: the bytes are in the pages' file, which stays.
+    let _ = unsafe { madvise(address(start), end - start, Advice::LinuxDontNeed) };
+    Ok(())
 }
 
 /// Allows another access. The system says what is wrong with it, if anything.

@@ -103,6 +103,12 @@ pub(crate) struct Run {
     /// Use this running rack instead of starting one.
     #[arg(long, value_name = "RACK.TOML")]
     pub(crate) rack: Option<PathBuf>,
+    /// Share named memory (`shm_open`) with all runs that share by this name, on whatever hosts of the rack.
+    #[arg(long, value_name = "NAME", requires = "rack")]
+    pub(crate) share: Option<String>,
+    /// Bytes of the local limit that are for shared memory, and for nothing else [default: half of it].
+    #[arg(long, value_name = "SIZE", requires = "share", value_parser = bytes)]
+    pub(crate) share_local: Option<u64>,
     /// Far memory of the rack that is started when none is named. It is taken from this machine as it is used.
     #[arg(long, value_name = "SIZE", default_value = "8GiB", value_parser = bytes, conflicts_with = "rack")]
     pub(crate) far: u64,

@@ -11,6 +11,8 @@ use crate::rack_file::{RackFile, Shape};
 use crate::supervisor::Supervisor;
 use crate::{End, Failure};
 use farmem::pager::{Guard, Pager, PagerOptions, PagerStats, Signals, call, guard};
+use farmem::{ShareOptions, ShareStats};
+use farmem::window::Ahead;
 use farmem::{Placement, Rack, RackConfig, Transport, Waiting};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use rustix::thread::{sched_getaffinity, sched_setaffinity};
@@ -48,12 +50,33 @@ struct Stats {
     evictions: u64,
     write_backs: u64,
     bytes_written_back: u64,
+    /// Named memory that is shared with other hosts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shared: Option<Shared>,
+}
+
+/// Of the shared pages.
+#[derive(Serialize)]
+struct Shared {
+    local_limit: u64,
+    largest_local_bytes: u64,
+    faults: u64,
+    fetches: u64,
+    fetched_ahead: u64,
+    bytes_fetched: u64,
+    first_writes: u64,
+    invalidations: u64,
+    evictions: u64,
+    write_backs: u64,
+    bytes_written_back: u64,
+    lost: u64,
+    waited_seconds: f64,
 }
 
 impl Report for Stats {
     fn text(&self) -> String {
         let row = |what: &str, n: u64| vec![what.to_owned(), output::count(n)];
-        let rows = [
+        let mut rows = vec![
             row("local limit, bytes", self.local_limit),
             row("  most that was here", self.largest_local_bytes),
             row("far memory, bytes", self.far_bytes),
@@ -71,6 +94,19 @@ impl Report for Stats {
             row("write-backs", self.write_backs),
             row("  bytes", self.bytes_written_back),
         ];
+        if let Some(shared) = &self.shared {
+            rows.extend([
+                row("shared memory: local limit, bytes", shared.local_limit),
+                row("  most that was here", shared.largest_local_bytes),
+                row("  faults handed on", shared.faults),
+                row("  fetches", shared.fetches),
+                row("  first writes", shared.first_writes),
+                row("  invalidations", shared.invalidations),
+                row("  evictions", shared.evictions),
+                row("  write-backs", shared.write_backs),
+                row("  lost pages touched", shared.lost),
+            ]);
+        }
         format!("{}{:.2} s\n", output::table(&["farmem run", "count"], &rows), self.seconds)
     }
 }
@@ -88,11 +124,17 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
     let file = program::find(name)?;
     program::check(&file)?;
     let library = library()?;
+    // Exact for both together: neither takes from the other.
+    let for_sharing = for_sharing(args);
+    let Some(private) = args.local.checked_sub(for_sharing) else {
+        let message = format!("--share-local {for_sharing} is more than --local {}", args.local);
+        return Err(Failure::environment(message, "it is a part of the local limit: give less, or more of that"));
+    };
     let options = PagerOptions {
         ahead: args.ahead,
         threshold: args.threshold,
         user_mode_only: args.user_mode_only,
-        ..PagerOptions::new(args.local)
+        ..PagerOptions::new(private)
     };
     if args.user_mode_only {
         output::note("farmem: faults of user code only: system calls on far memory fail with EFAULT");
@@ -107,8 +149,14 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
         (None, Some(own)) => own.file.config().clone(),
         (None, None) => unreachable!("one of both"),
     };
-    let client = Rack::running(config).client(&format!("run-{}", std::process::id()))?;
+    let rack = Rack::running(config);
+    let client = rack.client(&format!("run-{}", std::process::id()))?;
     let mut pager = Pager::open(client, options).map_err(explain)?;
+    if let Some(domain) = &args.share {
+        let mut options = ShareOptions::new(for_sharing);
+        options.window.ahead = Ahead::Stream(args.ahead);
+        pager.share(&rack, domain, options)?;
+    }
     pager.guarded_by(start_guard()?);
     let here = sched_getaffinity(None).ok();
     // The program runs where this process was allowed to, not where the rack wants its clients.
@@ -131,7 +179,7 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
     }
     let status = child.wait().map_err(|e| Failure::environment(format!("the program is lost: {e}"), ""))?;
     if args.stats || args.json {
-        report(args, &pager.stats(), start.elapsed());
+        report(args, (&pager.stats(), pager.share_stats()), start.elapsed());
     }
     drop(pager);
     drop(own);
@@ -163,11 +211,11 @@ fn code(status: ExitStatus) -> u8 {
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
 }
 
-fn report(args: &Run, stats: &PagerStats, took: Duration) {
+fn report(args: &Run, (stats, shared): (&PagerStats, Option<ShareStats>), took: Duration) {
     let stats = Stats {
         seconds: took.as_secs_f64(),
         local_limit: args.local,
-        largest_local_bytes: stats.bytes_here_max,
+        largest_local_bytes: stats.bytes_here_max + shared.map_or(0, |shared| shared.bytes_here_max),
         far_bytes: stats.bytes_far,
         processes: stats.processes,
         forks: stats.forks,
@@ -182,11 +230,35 @@ fn report(args: &Run, stats: &PagerStats, took: Duration) {
         evictions: stats.evictions,
         write_backs: stats.write_backs,
         bytes_written_back: stats.bytes_written_back,
+        shared: shared.map(|shared| of_shared(for_sharing(args), &shared)),
     };
     // Standard output is the program's.
     let text =
         if args.json { serde_json::to_string(&stats).expect("numbers and names") } else { stats.text() };
     output::note(text.trim_end());
+}
+
+/// The part of the local limit that is for shared memory.
+fn for_sharing(args: &Run) -> u64 {
+    if args.share.is_some() { args.share_local.unwrap_or(args.local / 2) } else { 0 }
+}
+
+fn of_shared(local_limit: u64, stats: &ShareStats) -> Shared {
+    Shared {
+        local_limit,
+        largest_local_bytes: stats.bytes_here_max,
+        faults: stats.faults,
+        fetches: stats.fetches,
+        fetched_ahead: stats.ahead,
+        bytes_fetched: stats.bytes_fetched,
+        first_writes: stats.upgrades,
+        invalidations: stats.invalidations,
+        evictions: stats.evictions,
+        write_backs: stats.write_backs,
+        bytes_written_back: stats.bytes_written_back,
+        lost: stats.lost,
+        waited_seconds: Duration::from_nanos(stats.waited_ns).as_secs_f64(),
+    }
 }
 
 /// A rack for this run alone.
