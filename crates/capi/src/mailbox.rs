@@ -2,7 +2,8 @@
 
 use crate::area;
 use farmem::pager::call::{
-    Call, MAILBOX_WORDS, MAILBOXES, TEXT_MAX, TEXTS, VALUES, WORD_CALL, WORD_NUMBER, WORD_STATUS, WORD_VALUE, bell,
+    Call, MAILBOX_WORDS, MAILBOXES, TEXT_MAX, TEXTS, VALUES, WORD_CALL, WORD_NUMBER, WORD_STATUS, WORD_VALUE,
+    bell,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

@@ -8,15 +8,15 @@
 
 use crate::area::{self, address};
 use crate::lock::Lock;
-use crate::maps::{failed, system_mprotect};
 use crate::mailbox;
+use crate::maps::{failed, system_mprotect};
 use farmem::pager::call::{Call, TEXT_MAX, VALUES};
 use farmem::pager::mechanism::{Faulting, PAGE_LEN, Userfaultfd};
 use libc::{mode_t, off_t};
 use rustix::fd::{AsFd as _, AsRawFd as _, BorrowedFd, IntoRawFd as _, OwnedFd};
 use rustix::fs::{
-    AtFlags, CWD, MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create, open, openat,
-    readlinkat_raw, unlinkat,
+    AtFlags, CWD, MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create, open,
+    openat, readlinkat_raw, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
@@ -574,4 +574,3 @@ fn in_directory<'a>(name: &[u8], room: &'a mut [u8; 256]) -> Result<&'a CStr, Er
     room[..name.len()].copy_from_slice(name);
     CStr::from_bytes_until_nul(room).map_err(|_| Errno::NAMETOOLONG)
 }
-

@@ -11,9 +11,9 @@ use crate::rack_file::{RackFile, Shape};
 use crate::supervisor::Supervisor;
 use crate::{End, Failure};
 use farmem::pager::{Guard, Pager, PagerOptions, PagerStats, Signals, call, guard};
-use farmem::{ShareOptions, ShareStats};
 use farmem::window::Ahead;
 use farmem::{Placement, Rack, RackConfig, Transport, Waiting};
+use farmem::{ShareOptions, ShareStats};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use rustix::thread::{sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
@@ -128,7 +128,10 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
     let for_sharing = for_sharing(args);
     let Some(private) = args.local.checked_sub(for_sharing) else {
         let message = format!("--share-local {for_sharing} is more than --local {}", args.local);
-        return Err(Failure::environment(message, "it is a part of the local limit: give less, or more of that"));
+        return Err(Failure::environment(
+            message,
+            "it is a part of the local limit: give less, or more of that",
+        ));
     };
     let options = PagerOptions {
         ahead: args.ahead,

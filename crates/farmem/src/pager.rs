@@ -130,6 +130,7 @@ pub struct Pager {
     hall: Hall,
     guard: Option<Guard>,
     sharing: Option<Sharing>,
+    moving: Vec<sharing::Moving>,
     options: PagerOptions,
     processes: BTreeMap<u32, Process>,
     /// The key of the next process.
@@ -228,6 +229,7 @@ impl Pager {
             hall: Hall::open(token)?,
             guard: None,
             sharing: None,
+            moving: Vec::new(),
             options: PagerOptions { ahead, ..options },
             processes: BTreeMap::new(),
             next: 1,
@@ -321,21 +323,19 @@ impl Pager {
     fn receive(&mut self) {
         let Some(arrival) = self.hall.receive() else { return };
         // The same process with another program: what the one before had is nobody's, but for descriptors of objects.
-        let before = self.processes.iter().find(|(_, process)| process.pid == arrival.pid);
-        let before = before.map(|(&key, process)| (key, process.objects.clone()));
-        if let Some((key, _)) = before {
-            self.bury_but_for_objects(key);
+        if let Some((&key, _)) = self.processes.iter().find(|(_, process)| process.pid == arrival.pid) {
+            self.bury(key);
         }
         self.look_for_the_gone();
         match self.settle(&arrival) {
-            Some(had) => self.welcome(had, before.map(|(_, objects)| objects), arrival),
+            Some(had) => self.welcome(had, arrival),
             None => arrival.refuse(errno::INVAL),
         }
     }
 
-    fn welcome(&mut self, had: (Spans, Table, BTreeSet<u64>), kept: Option<BTreeSet<u64>>, arrival: Arrival) {
+    fn welcome(&mut self, had: (Spans, Table, BTreeSet<u64>), arrival: Arrival) {
         let (spans, table, mut objects) = had;
-        objects.extend(kept.into_iter().flatten());
+        objects.extend(self.take_moved(arrival.pid));
         let list: Vec<[u64; 3]> = spans
             .all()
             .filter_map(|(pages, kind)| match kind {
@@ -398,13 +398,7 @@ impl Pager {
 
     /// A process is gone, or has another program: what it had is free.
     fn bury(&mut self, key: u32) {
-        let objects = self.bury_but_for_objects(key);
-        self.close_unused(objects);
-    }
-
-    /// Answers the shared objects that it used.
-    fn bury_but_for_objects(&mut self, key: u32) -> BTreeSet<u64> {
-        let Some(process) = self.processes.get(&key) else { return BTreeSet::new() };
+        let Some(process) = self.processes.get(&key) else { return };
         self.hall.forget(&process.remote);
         self.hall.forget(&process.ended);
         if let Some(guard) = &self.guard {
@@ -413,8 +407,9 @@ impl Pager {
         self.waiting.retain(|&(of, _, _)| of != key);
         let all = 0..process.remote.pages();
         self.forget(key, all);
-        self.stop_sharing(key);
-        self.processes.remove(&key).map(|process| process.objects).unwrap_or_default()
+        if let Some(process) = self.processes.remove(&key) {
+            self.stop_sharing(key, process);
+        }
     }
 
     /// Processes whose memory is gone without a word: they run another program now that does not come in.

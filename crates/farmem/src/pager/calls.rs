@@ -23,7 +23,10 @@ impl Pager {
         if number != process.called[mailbox] && bell(mailbox, number) == page_number {
             let answer = match call {
                 Some(
-                    call @ (Call::Open { .. } | Call::Hold { .. } | Call::Truncate { .. } | Call::Unlink { .. }),
+                    call @ (Call::Open { .. }
+                    | Call::Hold { .. }
+                    | Call::Truncate { .. }
+                    | Call::Unlink { .. }),
                 ) => self.call_for_object(key, mailbox, call),
                 Some(call) => self.carry_out(key, call, thread).map(|value| [value, 0, 0, 0]),
                 None => Err(errno::INVAL),

@@ -13,10 +13,11 @@ use crate::shared::ground::Joined;
 use crate::shared::{ShareOptions, ShareStats};
 use farmem_control::api::{ErrorCode, Request, Response};
 use farmem_io::ApiClient;
-use farmem_io::pages::remote::call::{Call, VALUES};
 use farmem_io::pages::remote::Arrival;
+use farmem_io::pages::remote::call::{Call, VALUES};
 use farmem_io::pages::{Crowd, Fault};
 use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
 
 /// Named objects, and their pages.
 #[derive(Debug)]
@@ -87,6 +88,20 @@ impl Sharing {
     }
 }
 
+/// What a process had whose memory is gone, though it is not known to have ended.
+#[derive(Debug)]
+pub(super) struct Moving {
+    pid: u32,
+    ended: OwnedFd,
+    objects: BTreeSet<u64>,
+}
+
+impl Moving {
+    fn has_ended(&self) -> bool {
+        farmem_io::pages::remote::is_readable(&self.ended)
+    }
+}
+
 impl Pager {
     /// Has its processes share named memory with those of other runs that name the same `domain` of the rack.
     ///
@@ -129,10 +144,28 @@ impl Pager {
         Ok(values)
     }
 
-    /// A process shares no more.
-    pub(super) fn stop_sharing(&self, key: u32) {
-        if let Some(sharing) = &self.sharing {
-            sharing.crowd().leave(key);
+    /// A process has ended, or runs another program, which may have descriptors of its objects and is about to come in.
+    pub(super) fn stop_sharing(&mut self, key: u32, process: Process) {
+        let Some(sharing) = &self.sharing else { return };
+        sharing.crowd().leave(key);
+        let Process { pid, ended, objects, .. } = process;
+        if !objects.is_empty() {
+            self.moving.push(Moving { pid, ended, objects });
+        }
+        self.close_of_ended();
+    }
+
+    /// The objects that a process had before it ran another program.
+    pub(super) fn take_moved(&mut self, pid: u32) -> BTreeSet<u64> {
+        let its = |moving: &mut Moving| moving.pid == pid;
+        self.moving.extract_if(.., its).flat_map(|moving| moving.objects).collect()
+    }
+
+    /// Of those who were to come in again, some have ended instead.
+    fn close_of_ended(&mut self) {
+        let ended: Vec<Moving> = self.moving.extract_if(.., |moving| moving.has_ended()).collect();
+        for Moving { objects, .. } in ended {
+            self.close_unused(objects);
         }
     }
 
@@ -141,7 +174,8 @@ impl Pager {
         let Some(sharing) = &mut self.sharing else { return };
         for object in objects {
             let uses = |process: &Process| process.objects.contains(&object);
-            let awaited = self.snapshots.values().any(|snapshot| snapshot.objects.contains(&object));
+            let awaited = self.snapshots.values().any(|snapshot| snapshot.objects.contains(&object))
+                || self.moving.iter().any(|moving| moving.objects.contains(&object));
             if !awaited && !self.processes.values().any(uses) {
                 sharing.close(object);
             }

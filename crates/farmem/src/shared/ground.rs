@@ -10,7 +10,7 @@ use crate::config::RackConfig;
 use farmem_io::pages::{Crowd, Fault, Faults, Handler, Mapped, Next, Ring, Window, WindowConfig, serve};
 use farmem_io::{Link, Sleeper, Stop};
 use farmem_wire::VirtAddr;
-use farmem_wire::message::{Access, Page};
+use farmem_wire::message::{Access, PAGE_LEN, Page};
 use std::ops::Range;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -73,9 +73,7 @@ impl Ground for Window {
 
 impl Ground for Crowd {
     fn open(_: &ShareOptions, span: &Range<u64>, frames_max: usize) -> Result<Self, Error> {
-        // One page is in two places for a moment when it is laid to rest.
-        let frames_max = frames_max as u64;
-        Ok(Self::open(VirtAddr(span.start), span.end - span.start, frames_max)?)
+        Ok(Self::open(VirtAddr(span.start), span.end - span.start, frames_max as u64)?)
     }
 
     /// Faults are left by whoever reads them ([`Joined::fault`]).
@@ -100,6 +98,9 @@ pub(crate) struct Joined<G> {
 impl Joined<Crowd> {
     /// Joins the rack as a host whose programs are other processes, at one of the rack's addresses.
     pub(crate) fn of_others(config: &RackConfig, domain: &str, options: ShareOptions) -> Result<Self, Error> {
+        let mut options = options;
+        // A page is in two places for a moment when it is laid to rest.
+        options.window.local_limit = options.window.local_limit.saturating_sub(PAGE_LEN as u64);
         join::join(config, domain, options)
     }
 }

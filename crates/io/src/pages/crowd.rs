@@ -84,11 +84,15 @@ impl Crowd {
         let pages = usize::try_from(len).ok().filter(|len| *len > 0 && len.is_multiple_of(PAGE_LEN));
         let Some(pages) = pages.filter(|_| base.0.is_multiple_of(PAGE_LEN as u64)) else {
             let value = format!("{len} bytes at {base}");
-            return Err(OpenError::Setting { setting: "shared memory", value, remedy: "use whole pages".into() });
+            return Err(OpenError::Setting {
+                setting: "shared memory",
+                value,
+                remedy: "use whole pages".into(),
+            });
         };
-        let system =
-            |e: Errno| OpenError::System { doing: format!("share {len} bytes"), source: e.into() };
-        let file = memfd_create(FILE_NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(system)?;
+        let system = |e: Errno| OpenError::System { doing: format!("share {len} bytes"), source: e.into() };
+        let file =
+            memfd_create(FILE_NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(system)?;
         ftruncate(&file, len).map_err(system)?;
         // Each member gets the file: none may cut it.
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).map_err(system)?;
@@ -178,8 +182,7 @@ impl Crowd {
         let mut done = 0;
         while done < PAGE_LEN {
             let place = (index * PAGE_LEN + done) as u64;
-            let count =
-                rustix::io::retry_on_intr(|| rustix::io::pwrite(&self.file, &bytes[done..], place));
+            let count = rustix::io::retry_on_intr(|| rustix::io::pwrite(&self.file, &bytes[done..], place));
             done += count.ok().filter(|&count| count > 0).expect("the system has memory for a page here");
         }
     }
@@ -188,8 +191,7 @@ impl Crowd {
         let mut done = 0;
         while done < range.len() {
             let place = (index * PAGE_LEN + range.start + done) as u64;
-            let count =
-                rustix::io::retry_on_intr(|| rustix::io::pread(&self.file, &mut into[done..], place));
+            let count = rustix::io::retry_on_intr(|| rustix::io::pread(&self.file, &mut into[done..], place));
             done += count.ok().filter(|&count| count > 0).expect("bytes of a file of our own");
         }
     }

@@ -14,14 +14,14 @@ mod hall;
 mod tests;
 
 pub use guard::{Guard, guard};
-pub use hall::{Arrival, Event, Hall, Watch};
+pub use hall::{Arrival, Event, Hall, Watch, is_readable};
 
 use super::message::parse;
 use super::uffd::{Mapping, Stopped, Userfaultfd};
 use super::{BATCH, Fault, Message, Reach};
 use call::{
-    CALL_WORDS, CONTROL_PAGES, Call, MAILBOX_WORDS, MAILBOXES, TEXT_MAX, TEXTS, VALUES, WORD_CALL, WORD_NUMBER,
-    WORD_STATUS,
+    CALL_WORDS, CONTROL_PAGES, Call, MAILBOX_WORDS, MAILBOXES, TEXT_MAX, TEXTS, VALUES, WORD_CALL,
+    WORD_NUMBER, WORD_STATUS,
 };
 use farmem_wire::message::{Access, PAGE_LEN};
 use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_setfl, fstat};

@@ -240,7 +240,9 @@ impl Call {
             [7, start, len, ..] => Self::Replace { start, len },
             [8, ..] => Self::Fork,
             [9, ..] => Self::Forked,
-            [10, len, create, exclusive, _] => Self::Open { len, create: create != 0, exclusive: exclusive != 0 },
+            [10, len, create, exclusive, _] => {
+                Self::Open { len, create: create != 0, exclusive: exclusive != 0 }
+            }
             [11, object, ..] => Self::Hold { object },
             [12, object, length, ..] => Self::Truncate { object, length },
             [13, len, ..] => Self::Unlink { len },

@@ -3,17 +3,17 @@
 //! Key types: [`Hall`], [`Arrival`]. Processes come over a socket whose name is the system's alone (it vanishes with the pager), and
 //! say a token that only those who were invited know.
 
-use super::Remote;
 use super::super::Crowd;
+use super::Remote;
 use super::call::{HELLO_WORDS, Hello, SPANS_MAX, WELCOME_WORDS};
 use crate::OpenError;
-use rustix::event::{Timespec, epoll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, recvmsg,
-    send, sendmsg, socket_with,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen,
+    recvmsg, send, sendmsg, socket_with,
 };
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::io;
@@ -145,6 +145,13 @@ impl Hall {
         let pid = number_of(pid);
         Some(Arrival { hello, remote, pid, ended, socket })
     }
+}
+
+/// True when a read of it would not wait.
+pub fn is_readable(what: impl AsFd) -> bool {
+    let mut one = [PollFd::new(&what, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::io::retry_on_intr(|| poll(&mut one, Some(&now))).is_ok_and(|count| count > 0)
 }
 
 const CLOEXEC: SocketFlags = SocketFlags::CLOEXEC;
