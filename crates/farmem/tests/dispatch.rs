@@ -4,6 +4,7 @@ use farmem::dispatch::Tally;
 use farmem::{
     Client, ClientOptions, Error, NodeId, Policy, Profile, Program, Rack, TraversalStop, VirtAddr, Way, api,
 };
+use farmem_traversal::SCRATCH_LEN_MAX;
 use std::num::NonZero;
 
 const LIST_SUM: &str = include_str!("../../../testdata/programs/list_sum.pulse");
@@ -131,6 +132,30 @@ fn what_no_datagram_carries_runs_at_the_host() {
     assert_eq!((done.way, done.end.requests, words(&done.scratch)[0]), (Way::AtHost, 1, 509));
     let refused = client.dispatch(&long, word, vec![0; 256], LIMIT, &Policy::Offload).unwrap_err();
     assert!(matches!(refused, Error::Traversal { reason: TraversalStop::TooLarge, .. }), "{refused}");
+}
+
+/// A pad that fills the datagram leaves no room for code: the first time the code goes ahead, which the host is told to do; afterwards it is
+/// one request. One byte that is not zero at the pad's end is enough for that; without it the code goes along.
+#[test]
+fn a_full_pad_and_its_code_take_turns() {
+    let mut client = Rack::embedded_with(1, 16 << 20).unwrap().client("pads").unwrap();
+    let word = client.allocate(4096).unwrap().base;
+    client.write(word, &41_u64.to_le_bytes()).unwrap();
+    assert_eq!(client.scratch_len_max(), SCRATCH_LEN_MAX);
+    let mut full = vec![0; SCRATCH_LEN_MAX];
+    full[SCRATCH_LEN_MAX - 1] = 7;
+    for (add, pad, first) in [(1, &full, 3), (2, &vec![0; SCRATCH_LEN_MAX], 2)] {
+        let text = format!(
+            ".scratch {SCRATCH_LEN_MAX}\n ld8 r2, window[0]\n add r2, {add}\n st8 scratch[0], r2\n ret\n"
+        );
+        let program = Program::assemble(&text).unwrap();
+        for requests in [first, 1] {
+            let done = client.dispatch(&program, word, pad.clone(), LIMIT, &Policy::Offload).unwrap();
+            assert_eq!((done.way, done.end.requests), (Way::Offloaded, requests));
+            assert_eq!(words(&done.scratch)[0], 41 + add);
+            assert_eq!(done.scratch[8..], pad[8..]);
+        }
+    }
 }
 
 /// Both ways stop at the same place for the same reason, and an iteration limit leaves a state that continues the traversal.

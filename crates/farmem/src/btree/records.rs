@@ -346,10 +346,10 @@ impl RecordScan {
         self.pairs.extend(pairs.iter().map(|pair| (get(pair, 0), get(pair, 8))));
         self.records_read.extend_from_slice(&pad[PAIRS + fill..][..taken * len]);
         self.records_read.resize(self.pairs.len() * len, 0);
-        self.order.extend(first + taken..self.pairs.len());
-        if self.records.0.nodes.len() > 1 {
-            let (records, pairs) = (&self.records, &self.pairs);
-            self.order[self.asked..].sort_by_key(|&at| records.home(pairs[at].1));
+        let (records, pairs) = (&self.records, &self.pairs);
+        for node in 0..records.0.nodes.len().max(1) {
+            let here = |at: &usize| records.home(pairs[*at].1) == node;
+            self.order.extend((first + taken..pairs.len()).filter(here));
         }
         let more = fill == size(pad, ROOM) && self.pairs.len() < self.most;
         self.cursor = self

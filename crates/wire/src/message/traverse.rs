@@ -41,11 +41,10 @@ impl<'a> Traverse<'a> {
     /// As much of a scratch pad as must be sent: blocks of 64 zeros at its end need not be (PROTOCOL 7.24).
     #[must_use]
     pub fn without_zeros(pad: &[u8]) -> &[u8] {
-        const BLOCK: usize = 64;
-        // A whole block at a time, so that it is compared many bytes at once.
-        let zero = |block: &&[u8]| block.iter().fold(0, |any, byte| any | byte) == 0;
-        let blocks = pad.rchunks_exact(BLOCK).take_while(zero).count();
-        &pad[..pad.len() - blocks * BLOCK]
+        let (_, blocks) = pad.as_rchunks::<64>();
+        // A block as a whole, so that it is compared many bytes at once.
+        let zeros = blocks.iter().rev().take_while(|block| **block == [0; 64]).count();
+        &pad[..pad.len() - zeros * 64]
     }
 
     pub(super) fn read(r: &mut Reader<'a>, response: bool) -> Result<Self, WireError> {
