@@ -1,5 +1,7 @@
 //! Programs as bytes, good and bad, made of a seed: what a hostile peer would send. Included by the tests of other crates.
 
+use farmem_traversal::SCRATCH_LEN_MAX;
+
 /// The programs of testdata.
 pub(crate) const PROGRAMS: [&str; 10] = [
     include_str!("../../../../testdata/programs/hash_find.pulse"),
@@ -50,17 +52,21 @@ pub(crate) fn damaged(chance: &mut Chance, good: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A program of slots that are each likely to be good. Half of them declare that they store.
+/// A program of slots that are each likely to be good. Half of them declare that they store; one in four has the largest
+/// scratch pad there is, the others 256 bytes.
 pub(crate) fn likely(chance: &mut Chance, slots: usize) -> Vec<u8> {
-    let mut bytes = vec![1, chance.byte() & 1, 0, 1, 0, 1];
+    let large = chance.below(4) == 0;
+    let scratch_len = if large { SCRATCH_LEN_MAX } else { 256 };
+    let mut bytes = vec![1, chance.byte() & 1, 0, 1];
+    bytes.extend_from_slice(&u16::try_from(scratch_len).expect("bounded").to_le_bytes());
     bytes.extend_from_slice(&u16::try_from(slots).expect("few").to_le_bytes());
     for left in (0..slots).rev() {
-        bytes.extend_from_slice(&likely_slot(chance, left));
+        bytes.extend_from_slice(&likely_slot(chance, left, large));
     }
     bytes
 }
 
-fn likely_slot(chance: &mut Chance, left: usize) -> [u8; 8] {
+fn likely_slot(chance: &mut Chance, left: usize, large: bool) -> [u8; 8] {
     const ALU: [u8; 14] = [0x0, 0x1, 0x2, 0x3, 0x4, 0x5, 0x6, 0x7, 0x8, 0x9, 0xa, 0xb, 0xc, 0xe];
     const CONDS: [u8; 11] = [0x1, 0x2, 0x3, 0x4, 0x5, 0x6, 0x7, 0xa, 0xb, 0xc, 0xd];
     let (dst, src) = (chance.byte() % 11, chance.byte() % 11);
@@ -83,6 +89,9 @@ fn likely_slot(chance: &mut Chance, left: usize) -> [u8; 8] {
         6 => [0x61 | chance.byte() & 0x98, dst | src << 4, offset, 0, 1 + imm % 16, 0, 0, 0],
         7 => [0x03 | chance.byte() & 0x98, src << 4, offset, 0, 0, 0, 0, 0],
         4 => [0x81 | chance.byte() & 0x58, dst | src << 4, offset, 0, 0, 0, 0, 0],
-        _ => [0x23 | chance.byte() & 0x18, src << 4, offset, 0, 0, 0, 0, 0],
+        _ => {
+            let far = if large { chance.byte() % 16 } else { 0 };
+            [0x23 | chance.byte() & 0x18, src << 4, offset, far, 0, 0, 0, 0]
+        }
     }
 }
