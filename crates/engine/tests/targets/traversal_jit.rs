@@ -41,8 +41,7 @@ fn both_ways(program: &Program, compiled: &Compiled, data: &[u8], request: u64) 
         _ => (0..MEMORY_LEN / 8).flat_map(|_| words.next().to_le_bytes()).collect(),
     };
     let len = program.scratch_len();
-    let scratch: Vec<u8> =
-        (0..len.div_ceil(8)).flat_map(|_| words.next().to_le_bytes()).take(len).collect();
+    let scratch: Vec<u8> = (0..len.div_ceil(8)).flat_map(|_| words.next().to_le_bytes()).take(len).collect();
     let cur_ptr = VirtAddr(words.next());
 
     let (mut theirs, mut expected) = (memory.clone(), State { cur_ptr, scratch: scratch.clone() });
