@@ -1,6 +1,7 @@
 //! A client: far memory as a program on one machine uses it.
 
 mod attach;
+mod relocate;
 #[cfg(test)]
 mod tests;
 
@@ -102,6 +103,8 @@ pub struct Client {
     nodes: Vec<NodeInfo>,
     /// This host's queue pair to each node.
     qpns: BTreeMap<u16, u32>,
+    /// What moved to other nodes, as far as it was noticed: length and node by first address.
+    routes: BTreeMap<u64, (u64, u16)>,
     slots: Slots,
     /// Completions that came while another one was waited for.
     ready: VecDeque<Completed>,
@@ -145,6 +148,7 @@ impl Client {
             pace: Pace::default(),
             nodes,
             qpns: BTreeMap::new(),
+            routes: BTreeMap::new(),
             slots: Slots::default(),
             ready: VecDeque::new(),
             joining: false,
@@ -180,6 +184,8 @@ impl Client {
         if !self.nodes.iter().any(|n| n.node == vma.node) {
             self.connect(vma.node)?;
         }
+        // What was known of these addresses was about memory that is no more.
+        self.route(vma.base, vma.size, None)?;
         Ok(Vma { base: VirtAddr(vma.base), size: vma.size, node: NodeId(vma.node) })
     }
 
@@ -318,8 +324,12 @@ impl Client {
         if let Some(completed) = self.ready.pop_front() {
             return Some(completed);
         }
-        let done = self.path.pop()?;
-        Some(self.completed(done))
+        loop {
+            let done = self.path.pop()?;
+            if let Some(completed) = self.completed(done) {
+                return Some(completed);
+            }
+        }
     }
 
     /// The next operation that ends; waits for it. `None` when nothing is outstanding.
@@ -338,17 +348,16 @@ impl Client {
     /// # Panics
     /// When `ticket` is not outstanding: it was never given out, or its end was taken already.
     pub fn wait(&mut self, ticket: Ticket) -> Result<Completed, Error> {
-        if let Some(at) = self.ready.iter().position(|c| c.ticket == ticket) {
-            return Ok(self.ready.remove(at).expect("the position was found a moment ago"));
-        }
-        assert!(self.slots.holds(ticket.0), "{ticket:?} is not outstanding");
         loop {
-            let done = self.path.poll(true)?.expect("an outstanding operation ends");
-            let completed = self.completed(done);
-            if completed.ticket == ticket {
-                return Ok(completed);
+            if let Some(at) = self.ready.iter().position(|c| c.ticket == ticket) {
+                return Ok(self.ready.remove(at).expect("the position was found a moment ago"));
             }
-            self.ready.push_back(completed);
+            assert!(self.slots.holds(ticket.0), "{ticket:?} is not outstanding");
+            let done = self.path.poll(true)?.expect("an outstanding operation ends");
+            match self.completed(done) {
+                Some(completed) if completed.ticket == ticket => return Ok(completed),
+                completed => self.ready.extend(completed),
+            }
         }
     }
 
@@ -413,11 +422,15 @@ impl Client {
     }
 
     fn next(&mut self, wait: bool) -> Result<Option<Completed>, Error> {
-        if let Some(completed) = self.ready.pop_front() {
-            return Ok(Some(completed));
+        loop {
+            if let Some(completed) = self.ready.pop_front() {
+                return Ok(Some(completed));
+            }
+            let Some(done) = self.path.poll(wait)? else { return Ok(None) };
+            if let Some(completed) = self.completed(done) {
+                return Ok(Some(completed));
+            }
         }
-        let Some(done) = self.path.poll(wait)? else { return Ok(None) };
-        Ok(Some(self.completed(done)))
     }
 
     fn carry_out(&mut self, op: Op) -> Result<(Answer, Vec<u8>), Error> {
@@ -426,7 +439,13 @@ impl Client {
         completed.result.map(|answer| (answer, completed.buf))
     }
 
-    fn completed(&mut self, done: Done) -> Completed {
+    /// The end of an operation; none when it goes on, because what it asked for had moved.
+    fn completed(&mut self, done: Done) -> Option<Completed> {
+        let done = self.move_along(done)?;
+        Some(self.concluded(done))
+    }
+
+    fn concluded(&mut self, done: Done) -> Completed {
         let meta = self.slots.give_back(done.ticket);
         let result = match done.result {
             Ok(answer) => Ok(answer),
@@ -437,7 +456,7 @@ impl Client {
 
     /// Turns the role's short failure into one that says what was wrong; mends the connection when it broke.
     fn explain(&mut self, failure: Failure, meta: Meta, buf_len: usize) -> Error {
-        let Meta { addr, len, touch } = meta;
+        let Meta { addr, len, touch, .. } = meta;
         match failure {
             Failure::NotConnected { addr } => self.connect_late(addr),
             Failure::NoSession => {
@@ -476,11 +495,9 @@ impl Client {
         }
         let Meta { addr, len, .. } = meta;
         match failure {
-            rc::Failure::RemoteAccess => self.diagnose(meta),
+            rc::Failure::RemoteAccess | rc::Failure::RemoteOperational => self.diagnose(meta),
             rc::Failure::InvalidRequest => Error::OutOfBounds { addr, len },
-            rc::Failure::RetriesExceeded
-            | rc::Failure::RnrRetriesExceeded
-            | rc::Failure::RemoteOperational => {
+            rc::Failure::RetriesExceeded | rc::Failure::RnrRetriesExceeded => {
                 Error::Unreachable { what: format!("the memory node that owns {addr}") }
             }
             rc::Failure::Flushed => Error::Interrupted,
@@ -488,7 +505,7 @@ impl Client {
     }
 
     fn diagnose(&mut self, meta: Meta) -> Error {
-        let Meta { addr, len, touch } = meta;
+        let Meta { addr, len, touch, .. } = meta;
         let mut byte = [0];
         if let Err(error) = self.region_read(addr, &mut byte) {
             return error;
@@ -502,6 +519,11 @@ impl Client {
     }
 
     fn node_of(&self, addr: VirtAddr) -> Option<u16> {
+        if let Some((&base, &(len, node))) = self.routes.range(..=addr.0).next_back()
+            && addr.0 - base < len
+        {
+            return Some(node);
+        }
         self.nodes.iter().find(|n| addr.0.wrapping_sub(n.base) < n.capacity).map(|n| n.node)
     }
 }

@@ -6,7 +6,7 @@ use farmem_control::api::{Request, Response};
 use farmem_host::{Ask, Done, Host};
 use farmem_io::{ApiClient, Driver, Link, Wait};
 use farmem_machine::{Duration, Port};
-use farmem_wire::{Domain, Gid, VirtAddr};
+use farmem_wire::{Domain, Gid, NodeId, VirtAddr};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -25,6 +25,8 @@ pub(crate) trait Path {
     fn pop(&mut self) -> Option<Done>;
     /// True when the connection of `domain` to the owner of `addr` broke.
     fn is_broken(&self, domain: Domain, addr: VirtAddr) -> bool;
+    /// True when the connection of `domain` to `node` broke.
+    fn is_node_broken(&self, domain: Domain, node: NodeId) -> bool;
     /// Request ids that the host role has left.
     fn ids_left(&self) -> u32;
     /// Bytes of the longest scratch pad that a datagram carries.
@@ -77,6 +79,10 @@ impl Path for InProcess {
 
     fn is_broken(&self, domain: Domain, addr: VirtAddr) -> bool {
         self.world.borrow().host(self.host).is_broken(domain, addr)
+    }
+
+    fn is_node_broken(&self, domain: Domain, node: NodeId) -> bool {
+        self.world.borrow().host(self.host).is_node_broken(domain, node)
     }
 
     fn ids_left(&self) -> u32 {
@@ -149,6 +155,10 @@ impl<L: Link> Path for OverLink<L> {
 
     fn is_broken(&self, domain: Domain, addr: VirtAddr) -> bool {
         self.driver.machine().is_broken(domain, addr)
+    }
+
+    fn is_node_broken(&self, domain: Domain, node: NodeId) -> bool {
+        self.driver.machine().is_node_broken(domain, node)
     }
 
     fn ids_left(&self) -> u32 {

@@ -12,12 +12,25 @@ pub(crate) enum Touch {
     Traverse,
 }
 
-/// Enough of an operation to explain its failure.
+/// What goes over a connection, but for address and buffer: enough to ask it again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Verb {
+    Read,
+    Write,
+    CompareSwap { compare: u64, swap: u64 },
+    FetchAdd { add: u64 },
+}
+
+/// Enough of an operation to explain its failure, and to ask it again somewhere else.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Meta {
     pub(crate) addr: VirtAddr,
     pub(crate) len: u64,
     pub(crate) touch: Touch,
+    /// None of what goes through the switch.
+    pub(crate) verb: Option<Verb>,
+    /// Times it was asked again where its bytes had moved.
+    pub(crate) moves: u8,
 }
 
 impl Meta {
@@ -28,7 +41,14 @@ impl Meta {
             Op::CompareSwap { addr, .. } | Op::FetchAdd { addr, .. } => (*addr, 8, Touch::Atomic),
             Op::Traverse { cur_ptr, .. } => (*cur_ptr, 0, Touch::Traverse),
         };
-        Self { addr, len: len as u64, touch }
+        let verb = match *op {
+            Op::Read { .. } => Some(Verb::Read),
+            Op::Write { .. } => Some(Verb::Write),
+            Op::CompareSwap { compare, swap, .. } => Some(Verb::CompareSwap { compare, swap }),
+            Op::FetchAdd { add, .. } => Some(Verb::FetchAdd { add }),
+            Op::RegionRead { .. } | Op::RegionWrite { .. } | Op::Traverse { .. } => None,
+        };
+        Self { addr, len: len as u64, touch, verb, moves: 0 }
     }
 }
 
@@ -65,6 +85,12 @@ impl Slots {
 
     pub(crate) fn holds(&self, ticket: u64) -> bool {
         self.slots.get(place(ticket)).is_some_and(|slot| slot.ticket == ticket)
+    }
+
+    /// What is remembered of an operation under way.
+    pub(crate) fn meta_mut(&mut self, ticket: u64) -> &mut Meta {
+        assert!(self.holds(ticket), "an operation under way has its slot");
+        &mut self.slots[place(ticket)].meta
     }
 
     pub(crate) fn give_back(&mut self, ticket: u64) -> Meta {

@@ -15,8 +15,10 @@ pub mod agent;
 pub mod caching;
 mod connections;
 mod requests;
+mod routes;
 #[cfg(test)]
 mod tests;
+mod wholes;
 mod writes;
 
 use alloc::vec::Vec;
@@ -28,6 +30,7 @@ use farmem_wire::{Domain, Extension, HostId, NodeId, Packet, Pmtu, Status, VirtA
 use requests::Requests;
 
 pub use requests::{REGION_DATA_MAX, TRAVERSALS_CONTINUED_MAX};
+pub use routes::ROUTES_MAX;
 pub use writes::REGION_WRITES_MAX;
 
 /// Bounds and times of a host.
@@ -103,6 +106,16 @@ pub enum Ask {
     /// Requests of its domain to its addresses use this connection. Replaces those before to its node or to one of these addresses,
     /// whose requests are flushed.
     Connect(Connection),
+    /// These addresses are at this node from now on, or with none where the ranges of nodes have them. What was said before of any of them is
+    /// forgotten, as a whole.
+    Route {
+        /// First address.
+        base: VirtAddr,
+        /// How many.
+        len: u64,
+        /// Where they are.
+        node: Option<NodeId>,
+    },
     /// The host joined the rack again: from now on its requests carry the new generation, with ids from 1 on, and answers come to
     /// the new endpoint. What is under way is given up, sessions and connections are gone: the control plane ended them (PROTOCOL 8.8).
     Joined {
@@ -113,7 +126,7 @@ pub enum Ask {
     },
     /// Carries out an operation.
     Submit {
-        /// The caller's name for it; in the [`Done`] that ends it.
+        /// The caller's name for it, below 2^63; in the [`Done`] that ends it.
         ticket: u64,
         /// In whose name.
         domain: Domain,
@@ -357,6 +370,12 @@ impl Host {
         self.connections.is_broken(domain, addr)
     }
 
+    /// True when the connection of `domain` to `node` broke and must be set up again.
+    #[must_use]
+    pub fn is_node_broken(&self, domain: Domain, node: NodeId) -> bool {
+        self.connections.is_node_broken(domain, node)
+    }
+
     /// Request ids that this generation has left.
     #[must_use]
     pub const fn ids_left(&self) -> u32 {
@@ -448,6 +467,7 @@ impl Machine for Host {
                 self.requests.wake(now, out);
             }
             Event::Local(Ask::Session { domain, switch }) => self.requests.session(domain, switch, out),
+            Event::Local(Ask::Route { base, len, node }) => self.connections.route(base, len, node, out),
             Event::Local(Ask::Joined { generation, home }) => self.joined(generation, home, out),
             Event::Local(Ask::Connect(connection)) => self.connect(connection, out),
             Event::Local(Ask::Submit { ticket, domain, op }) => self.submit(now, ticket, domain, op, out),

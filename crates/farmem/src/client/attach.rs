@@ -42,7 +42,7 @@ impl Client {
     fn end_all(&mut self) -> Result<(), Error> {
         while let Some(done) = self.path.poll(true)? {
             let completed = self.completed(done);
-            self.ready.push_back(completed);
+            self.ready.extend(completed);
         }
         Ok(())
     }

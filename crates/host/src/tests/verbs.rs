@@ -376,3 +376,84 @@ fn a_stranger_cannot_answer_for_a_node() {
     assert_eq!(bench.took_notes(), [Note::Rc(rc::Note::Dropped(rc::DropReason::WrongPort))]);
     assert_eq!((bench.done.len(), bench.host.outstanding()), (0, 1));
 }
+
+/// Carries frames between the host and several nodes until nobody has any.
+fn talk_to(bench: &mut Bench, nodes: &mut [Node]) {
+    while !bench.sent.is_empty() {
+        for (port, frame) in take(&mut bench.sent) {
+            let node = nodes.iter_mut().find(|node| node.port == port).expect("one of the nodes");
+            let packet = Packet::parse(&frame).unwrap();
+            node.responder.on_packet(Port::host(HOST.0), &packet, &mut node.memory, &mut node.out);
+            node.responder.flush(&mut node.out);
+            let mut answers = vec![];
+            node.out.drain(|action| {
+                if let Action::Send { frame, .. } = action {
+                    answers.push(frame.to_vec());
+                }
+            });
+            answers.iter().for_each(|answer| bench.hear(port, answer));
+        }
+    }
+}
+
+/// Part of what is in one node's range is at another: reads and writes that cross the seams go to both in parts, and end once, with all their
+/// bytes; an atomic goes where its word is. What is said later counts (PROTOCOL 11.10).
+#[test]
+fn what_moved_is_asked_for_where_it_is() {
+    let (mut bench, one) = Bench::connected();
+    let second = connection(ALICE, 2, 2);
+    bench.ask(Ask::Connect(second));
+    let mut two = Node::behind(&second);
+    two.memory.base = BASE_1;
+    let mut nodes = [one, two];
+    let route = |base: u64, len, node: Option<u16>| Ask::Route {
+        base: VirtAddr(BASE_1 + base),
+        len,
+        node: node.map(NodeId),
+    };
+    bench.ask(route(512, 512, Some(2)));
+    let data: Vec<u8> = (0..1200_u32).map(|i| (i % 251).to_le_bytes()[0]).collect();
+    let ticket = bench.submit(write(BASE_1 + 100, &data));
+    talk_to(&mut bench, &mut nodes);
+    let done = bench.ended();
+    assert_eq!((done.ticket, old(&done), &done.buf), (ticket, 0, &data));
+    let [one, two] = &nodes;
+    assert_eq!(one.memory.bytes[100..512], data[..412]);
+    assert_eq!(two.memory.bytes[512..1024], data[412..924]);
+    assert_eq!(one.memory.bytes[1024..1300], data[924..]);
+    assert!(one.memory.bytes[512..1024].iter().all(|&byte| byte == 0), "nothing of it at the other node");
+
+    let ticket = bench.submit(read(BASE_1 + 100, 1200));
+    talk_to(&mut bench, &mut nodes);
+    let done = bench.ended();
+    assert!((done.ticket, old(&done)) == (ticket, 0) && done.buf == data);
+    bench.submit(Op::FetchAdd { addr: VirtAddr(BASE_1 + 600), add: 0 });
+    talk_to(&mut bench, &mut nodes);
+    assert_eq!(old(&bench.ended()), u64::from_le_bytes(data[500..508].try_into().unwrap()));
+
+    // A part that is refused has the whole fail, when all parts have ended.
+    nodes[1].memory.base = 0;
+    bench.submit(read(BASE_1 + 400, 300));
+    talk_to(&mut bench, &mut nodes);
+    assert_eq!(bench.ended().result, Err(Failure::Connection(rc::Failure::RemoteAccess)));
+    assert!(bench.host.is_node_broken(ALICE, NodeId(2)) && !bench.host.is_node_broken(ALICE, NodeId(1)));
+    assert!(
+        bench.host.is_broken(ALICE, VirtAddr(BASE_1 + 600)) && !bench.host.is_broken(ALICE, VirtAddr(BASE_1))
+    );
+
+    // What is said of a part says nothing more of the rest.
+    bench.ask(route(600, 8, None));
+    bench.submit(read(BASE_1 + 512, 512));
+    talk_to(&mut bench, &mut nodes);
+    assert_eq!(old(&bench.ended()), 0);
+    bench.ask(route(0, 64, Some(3)));
+    bench.submit(read(BASE_1, 8));
+    assert_eq!(bench.refused(), Failure::NotConnected { addr: VirtAddr(BASE_1) });
+    let last = BASE_1 + RANGE_LEN - 4;
+    bench.submit(read(last, 8));
+    assert_eq!(
+        bench.refused(),
+        Failure::OutOfBounds { addr: VirtAddr(last) },
+        "the range ends here all the same"
+    );
+}

@@ -1,0 +1,131 @@
+//! Memory that moves between the nodes of a rack while programs use it, by verbs and by traversals.
+
+use farmem::{Error, NodeId, Op, Program, Rack, VirtAddr};
+use std::collections::BTreeMap;
+
+const PAGE: u64 = 4096;
+const ONE: NodeId = NodeId(1);
+const TWO: NodeId = NodeId(2);
+
+/// Sums the first words of a chain of {value, next}, and adds one to each.
+const COUNT: &str = "
+    .stores
+    .scratch 8
+        ld8 r2, window[0]
+        ld8 r3, scratch[0]
+        add r3, r2
+        st8 scratch[0], r3
+        add r2, 1
+        st8 window[0], r2
+        ld8 r4, window[8]
+        jeq r4, 0, end
+        next r4
+    end:
+        ret
+";
+
+fn at(base: VirtAddr, offset: u64) -> VirtAddr {
+    VirtAddr(base.0 + offset)
+}
+
+/// Everything a program does finds its bytes wherever they are: reads and writes that cross from one node to another and back included.
+/// Whoever connected before the move is told by a refusal, and finds them.
+#[test]
+fn bytes_are_found_where_they_moved() {
+    let rack = Rack::embedded_with(3, 1 << 20).unwrap();
+    let mut client = rack.client("d").unwrap();
+    let mut other = rack.client("d").unwrap();
+    let vma = client.allocate_on(16 * PAGE, ONE).unwrap();
+    let bytes: Vec<u8> = (0..16 * PAGE).map(|i| u8::try_from(i * 7 % 251).unwrap()).collect();
+    client.write(vma.base, &bytes).unwrap();
+    for (from, pages, to) in
+        [(4, 4, TWO), (8, 1, NodeId(3)), (0, 16, TWO), (8, 1, ONE), (0, 16, NodeId(3)), (0, 16, ONE)]
+    {
+        other.migrate(at(vma.base, from * PAGE), pages * PAGE, to).unwrap();
+        let parts = client.locate(vma.base).unwrap();
+        assert_eq!(parts.iter().map(|part| part.size).sum::<u64>(), 16 * PAGE);
+        for part in parts
+            .iter()
+            .filter(|part| (from * PAGE..(from + pages) * PAGE).contains(&(part.base.0 - vma.base.0)))
+        {
+            assert_eq!(part.node, to);
+        }
+        for user in [&mut client, &mut other] {
+            let mut found = vec![0; bytes.len()];
+            user.read(vma.base, &mut found).unwrap();
+            assert!(found == bytes, "after {from} {pages} {to:?}");
+            let mut some = vec![0; 9000];
+            user.read(at(vma.base, 3 * PAGE + 17), &mut some).unwrap();
+            assert!(some == bytes[3 * 4096 + 17..][..9000]);
+            user.write(at(vma.base, 3 * PAGE + 17), &some).unwrap();
+            user.region_read(at(vma.base, from * PAGE), &mut some[..100]).unwrap();
+            assert!(some[..100] == bytes[usize::try_from(from * PAGE).unwrap()..][..100]);
+        }
+    }
+    let Err(Error::Refused(_)) = client.migrate(vma.base, 100, TWO) else { panic!("no whole pages") };
+    client.migrate(at(vma.base, 2 * PAGE), PAGE, TWO).unwrap();
+    client.free(vma.base).unwrap();
+    let mut byte = [0];
+    assert!(matches!(client.read(at(vma.base, 2 * PAGE), &mut byte), Err(Error::NotMapped { .. })));
+    assert!(matches!(other.read(vma.base, &mut byte), Err(Error::NotMapped { .. })));
+    let vma = client.allocate_on(16 * PAGE, ONE).unwrap();
+    for user in [&mut client, &mut other] {
+        let mut found = vec![1; bytes.len()];
+        user.read(vma.base, &mut found).unwrap();
+        assert!(found.iter().all(|&byte| byte == 0), "new memory is zero, wherever the old one was");
+    }
+}
+
+/// Atomics, writes and traversals that store are under way, many at once, while their pages go back and forth between two nodes. Each is executed
+/// exactly once: what was flushed with a connection goes on where its bytes are.
+#[test]
+fn what_is_under_way_is_executed_once() {
+    let rack = Rack::embedded_with(2, 1 << 20).unwrap();
+    let mut client = rack.client("d").unwrap();
+    let mut mover = rack.client("d").unwrap();
+    let vma = client.allocate_on(4 * PAGE, ONE).unwrap();
+    let program = Program::assemble(COUNT).unwrap();
+    // A chain over all four pages, far from the counters.
+    let node = |page: u64| at(vma.base, page * PAGE + 2048);
+    for page in 0..4 {
+        let next = if page == 3 { VirtAddr(0) } else { node(page + 1) };
+        client.write(node(page), &[0u64.to_le_bytes(), next.0.to_le_bytes()].concat()).unwrap();
+    }
+    let (mut added, mut walks) = (BTreeMap::new(), 0u64);
+    for round in 0..60u64 {
+        let mut tickets = Vec::new();
+        for i in 0..40u64 {
+            let place = at(vma.base, (i % 4) * PAGE + 8 * (i % 3));
+            *added.entry(place).or_insert(0) += 1 + i;
+            tickets.push(client.submit(Op::FetchAdd { addr: place, add: 1 + i }).unwrap());
+            let mark = at(vma.base, (i % 4) * PAGE + 1024 + 8 * i);
+            tickets.push(client.submit(Op::Write { addr: mark, buf: round.to_le_bytes().to_vec() }).unwrap());
+            tickets.push(client.submit(Op::Read { addr: mark, buf: vec![0; 8] }).unwrap());
+        }
+        let (cur_ptr, scratch) = (node(0), vec![0; 8]);
+        tickets.push(
+            client.submit(Op::Traverse { program: program.clone(), cur_ptr, scratch, limit: 100 }).unwrap(),
+        );
+        walks += 1;
+        let page = round % 4;
+        let to = if round / 4 % 2 == 0 { TWO } else { ONE };
+        mover.migrate(at(vma.base, page * PAGE), PAGE, to).unwrap();
+        for (count, ticket) in tickets.into_iter().enumerate() {
+            let done = client.wait(ticket).unwrap();
+            done.result.unwrap_or_else(|error| panic!("round {round}, operation {count}: {error}"));
+            if count < 120 && count % 3 == 2 {
+                assert_eq!(done.buf, round.to_le_bytes(), "round {round}, operation {count}");
+            }
+        }
+    }
+    for (place, sum) in added {
+        let mut word = [0; 8];
+        client.read(place, &mut word).unwrap();
+        assert_eq!(u64::from_le_bytes(word), sum, "{place:?}");
+    }
+    for page in 0..4 {
+        let mut word = [0; 8];
+        client.read(node(page), &mut word).unwrap();
+        assert_eq!(u64::from_le_bytes(word), walks, "each walk counted each node once");
+    }
+}
