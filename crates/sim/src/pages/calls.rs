@@ -2,7 +2,7 @@
 
 use super::THREADS;
 use super::memory::Memory;
-use super::rack::{LEASE, Life, NODE_GID, PAGES, Rack, SWITCH_GID, seat_gid};
+use super::rack::{LEASE, Life, NODES, PAGES, Rack, SWITCH_GID, node_gid, seat_gid};
 use farmem_control::Ask;
 use farmem_control::api::{ApiError, Endpoint as Named, Request, Response};
 use farmem_host::agent;
@@ -16,7 +16,7 @@ use farmem_wire::message::{PAGE_LEN, Page};
 use farmem_wire::{Domain, HostId, Qkey, Qpn, VirtAddr};
 
 const DOMAIN: u32 = 1;
-/// Bytes of the memory node; half of them are allocated.
+/// Bytes of each memory node: twice as many as are allocated in all.
 const NODE_LEN: u64 = 2 * PAGES * PAGE_LEN as u64;
 
 /// What was begun is over by then, also when the control plane died in between and went on from its log.
@@ -28,12 +28,15 @@ pub(super) enum Call {
     Domain,
     Allocate,
     JoinSwitch,
-    JoinNode,
+    JoinNode(usize),
     JoinHost(usize),
     Session(usize, u16),
     Renew(usize, u16, Instant),
     AcceptLost(Page),
     Recover(usize, Page),
+    /// A block of pages moves to a node.
+    Migrate(u64, u16),
+    Locate,
 }
 
 fn endpoint(named: &Named) -> Endpoint {
@@ -61,9 +64,11 @@ impl Rack {
                 Request::Allocate { domain: DOMAIN, size: PAGES * PAGE_LEN as u64, node: Some(1) }
             }
             Call::JoinSwitch => Request::JoinSwitch { gid: format!("{SWITCH_GID:?}") },
-            Call::JoinNode => {
-                Request::JoinNode { name: "n".into(), gid: format!("{NODE_GID:?}"), capacity: NODE_LEN }
-            }
+            Call::JoinNode(node) => Request::JoinNode {
+                name: format!("n{node}"),
+                gid: format!("{:?}", node_gid(node)),
+                capacity: NODE_LEN,
+            },
             Call::JoinHost(seat) => {
                 Request::JoinHost { name: format!("h{seat}"), gid: format!("{:?}", seat_gid(seat)) }
             }
@@ -76,12 +81,17 @@ impl Rack {
                 Request::AcceptLost { domain: DOMAIN, base: page.addr().0, len: PAGE_LEN as u64 }
             }
             Call::Recover(seat, page) => Request::Recover { host: host(seat)?, page: page.addr().0 },
+            Call::Migrate(block, node) => {
+                let len = self.block * PAGE_LEN as u64;
+                Request::Migrate { domain: Some(DOMAIN), base: self.base.0 + block * len, len, node }
+            }
+            Call::Locate => Request::Locate { addr: self.base.0 },
         })
     }
 
     /// Looks after every machine: those that are down start again, those that are up keep their leases.
     pub(super) fn tend(&mut self) {
-        let [control, switch, node] = self.down.map(|until| until <= self.now);
+        let [control, switch, nodes @ ..] = self.down.map(|until| until <= self.now);
         if self.control.is_none() {
             if !control {
                 return;
@@ -92,9 +102,13 @@ impl Rack {
         if self.switch.is_none() && switch {
             self.call_once(Call::JoinSwitch);
         }
-        if self.node.is_none() && node {
-            self.call_once(Call::JoinNode);
+        for (node, up) in nodes.into_iter().enumerate() {
+            // In order, so that they are numbered in order.
+            if self.nodes[node].is_none() && up && (node == 0 || self.base.0 > 0 || self.nodes[0].is_some()) {
+                self.call_once(Call::JoinNode(node));
+            }
         }
+        self.move_pages();
         for seat in 0..self.seats.len() {
             self.tend_host(seat);
         }
@@ -103,6 +117,32 @@ impl Rack {
         let late = |entry: &mut (Instant, Page)| entry.0 <= now;
         for (_, page) in self.late_accepts.extract_if(.., late).collect::<Vec<_>>() {
             self.words.accept_loss(page);
+        }
+    }
+
+    /// Now and then a block of pages goes to another node, while programs use it.
+    fn move_pages(&mut self) {
+        let under_way = self.calls.values().any(|call| matches!(call, Call::Migrate(..)));
+        if self.base.0 == 0 || self.ending || under_way || !self.rng.chance(1, 4) {
+            return;
+        }
+        let blocks = u32::try_from(PAGES / self.block).expect("few");
+        let block = self.rng.below(blocks).into();
+        let node = 1 + u16::try_from(self.rng.below(u32::try_from(NODES).expect("few"))).expect("few");
+        self.call(Call::Migrate(block, node));
+    }
+
+    /// The pages of a node that starts again are lost, wherever their addresses are from.
+    fn node_began(&mut self, node: usize) {
+        self.owners.clear();
+        if self.base.0 > 0 {
+            self.call(Call::Locate);
+        }
+        let number = u16::try_from(node + 1).expect("few");
+        let owners = std::mem::take(&mut self.owners);
+        for (index, _) in owners.iter().enumerate().filter(|&(_, &owner)| owner == number) {
+            let page = self.page(u64::try_from(index).expect("few"));
+            self.words.wipe(page);
         }
     }
 
@@ -155,12 +195,21 @@ impl Rack {
                 let budgets = Budgets { directory_slots: self.slots, ..Budgets::default() };
                 self.switch = Some(Switch::new(home(&own, &control), budgets));
             }
-            (Call::JoinNode, Response::NodeJoined { home: own, control, .. }) => {
+            (Call::Migrate(..), Response::Done {}) => self.note("control.migrated".to_owned()),
+            (Call::Locate, Response::Located { vma, moved }) => {
+                let owner = |page: u64| {
+                    let at = vma.base + page * PAGE_LEN as u64;
+                    let piece = moved.iter().find(|piece| at.wrapping_sub(piece.base) < piece.size);
+                    piece.map_or(vma.node, |piece| piece.node)
+                };
+                self.owners = (0..PAGES).map(owner).collect();
+            }
+            (Call::JoinNode(number), Response::NodeJoined { home: own, control, .. }) => {
                 let config =
                     NodeConfig { home: home(&own, &control), pmtu: self.pmtu, budget: Budget::default() };
                 let store = VecStore::new(usize::try_from(NODE_LEN).expect("small"));
-                self.node = Some(MemNode::new(config, store));
-                self.words.wipe();
+                self.nodes[number] = Some(MemNode::new(config, store));
+                self.node_began(number);
             }
             (Call::JoinHost(seat), Response::HostJoined { host, generation, home: own, .. }) => {
                 self.seats[seat].host = Some(host);
@@ -238,7 +287,7 @@ impl Rack {
 
     /// Pages of a node that started again of which no host has anything any more are what that node has from now on.
     fn look_for_wiped(&mut self) {
-        if self.node.is_none() {
+        if self.nodes.iter().any(Option::is_none) {
             return;
         }
         let wiped: Vec<Page> = self.words.wiped().collect();

@@ -66,13 +66,17 @@ pub(super) struct Rack {
     pub(super) control: Option<Control>,
     pub(super) log: Vec<Record>,
     pub(super) switch: Option<Switch>,
-    pub(super) node: Option<MemNode<VecStore>>,
-    /// Until when control plane, switch and node are down.
-    pub(super) down: [Instant; 3],
+    pub(super) nodes: [Option<MemNode<VecStore>>; NODES],
+    /// Until when control plane, switch and each node are down.
+    pub(super) down: [Instant; 2 + NODES],
     pub(super) seats: Vec<Seat>,
     pub(super) pmtu: Pmtu,
     /// Slots of the switch's directory.
     pub(super) slots: usize,
+    /// Pages that move from node to node together.
+    pub(super) block: u64,
+    /// The node that has each block, when that was last asked.
+    pub(super) owners: Vec<u16>,
     /// The first byte of far memory.
     pub(super) base: VirtAddr,
     pub(super) calls: BTreeMap<u64, Call>,
@@ -100,7 +104,19 @@ pub(super) struct Rack {
 
 const CONTROL_GID: Gid = Gid::from_v4([10, 0, 0, 1]);
 pub(super) const SWITCH_GID: Gid = Gid::from_v4([10, 0, 0, 2]);
-pub(super) const NODE_GID: Gid = Gid::from_v4([10, 0, 1, 1]);
+
+/// Memory nodes. All pages are on the first at the beginning.
+pub(super) const NODES: usize = 2;
+
+/// The address of a memory node, counted from 0.
+pub(super) fn node_gid(node: usize) -> Gid {
+    Gid::from_v4([10, 0, 1, u8::try_from(node + 1).expect("few nodes")])
+}
+
+/// Its port: nodes join in order.
+fn node_port(node: usize) -> Port {
+    Port::node(u16::try_from(node + 1).expect("few nodes"))
+}
 
 pub(super) fn seat_gid(seat: usize) -> Gid {
     Gid::from_v4([10, 0, 2, u8::try_from(seat + 1).expect("few hosts")])
@@ -124,7 +140,7 @@ fn describe(frame: &[u8]) -> String {
 enum Victim {
     Control,
     Switch,
-    Node,
+    Node(usize),
     Host(usize),
 }
 
@@ -142,11 +158,13 @@ impl Rack {
             control: None,
             log: Vec::new(),
             switch: None,
-            node: None,
-            down: [Instant::ZERO; 3],
+            nodes: [const { None }; NODES],
+            down: [Instant::ZERO; 2 + NODES],
             seats: (0..seats).map(|_| Seat::default()).collect(),
             pmtu,
             slots: 4 + rng.below(40) as usize,
+            block: [1, 2, 4, 8][rng.below(4) as usize],
+            owners: Vec::new(),
             base: VirtAddr(0),
             calls: BTreeMap::new(),
             tickets: 0,
@@ -181,7 +199,8 @@ impl Rack {
         self.call(Call::Domain);
         self.until(|rack| rack.calls.is_empty());
         self.next_tend = self.now;
-        self.until(|rack| rack.switch.is_some() && rack.node.is_some() && rack.calls.is_empty());
+        let up = |rack: &Self| rack.switch.is_some() && rack.nodes.iter().all(Option::is_some);
+        self.until(|rack| up(rack) && rack.calls.is_empty());
         self.call(Call::Allocate);
         self.until(|rack| rack.base.0 > 0 && (0..rack.seats.len()).all(|seat| rack.is_leased(seat)));
     }
@@ -216,7 +235,8 @@ impl Rack {
 
     /// True while something is down, or a host without a lease, or an answer under way.
     pub(super) fn is_recovering(&self) -> bool {
-        let up = self.control.is_some() && self.switch.is_some() && self.node.is_some();
+        let nodes = self.nodes.iter().all(Option::is_some);
+        let up = self.control.is_some() && self.switch.is_some() && nodes;
         let leased = (0..self.seats.len()).all(|seat| self.is_leased(seat));
         !up || !leased || self.words.wiped().next().is_some()
     }
@@ -265,7 +285,7 @@ impl Rack {
         let lives = self.seats.iter().filter_map(|seat| seat.life.as_ref());
         let wakes = lives.filter_map(|life| life.role.next_wake());
         let wakes = wakes.chain(self.control.as_ref().and_then(Machine::next_wake));
-        let wakes = wakes.chain(self.node.as_ref().and_then(Machine::next_wake));
+        let wakes = wakes.chain(self.nodes.iter().flatten().filter_map(Machine::next_wake));
         let due = wakes.chain(self.network.next_due()).chain([self.next_thread, self.next_tend]).min();
         self.now = self.now.max(due.expect("there are drivers"));
         if let Some(parcel) = self.network.take_due(self.now) {
@@ -292,8 +312,10 @@ impl Rack {
         if late(self.control.as_ref().and_then(Machine::next_wake)) {
             self.control_event(Event::Wake);
         }
-        if late(self.node.as_ref().and_then(Machine::next_wake)) {
-            self.node_event(Event::Wake);
+        for node in 0..NODES {
+            if late(self.nodes[node].as_ref().and_then(Machine::next_wake)) {
+                self.node_event(node, Event::Wake);
+            }
         }
         for seat in 0..self.seats.len() {
             if late(self.seats[seat].life.as_ref().and_then(|life| life.role.next_wake())) {
@@ -326,7 +348,7 @@ impl Rack {
         let victim = match self.rng.below(8) {
             0 | 1 => Victim::Control,
             2 | 3 => Victim::Switch,
-            4 => Victim::Node,
+            4 => Victim::Node(self.rng.below(u32::try_from(NODES).expect("few")) as usize),
             _ => Victim::Host(self.rng.below(u32::try_from(self.seats.len()).expect("few")) as usize),
         };
         match victim {
@@ -338,7 +360,9 @@ impl Rack {
                 self.down[0] = until;
             }
             Victim::Switch => (self.switch, self.down[1]) = (None, until),
-            Victim::Node => (self.node, self.down[2], self.has_lost) = (None, until, true),
+            Victim::Node(node) => {
+                (self.nodes[node], self.down[2 + node], self.has_lost) = (None, until, true);
+            }
             Victim::Host(seat) => {
                 self.has_lost = true;
                 let seat = &mut self.seats[seat];
@@ -353,7 +377,7 @@ impl Rack {
         match port {
             Port::CONTROL => Some(CONTROL_GID),
             Port::SWITCH => Some(SWITCH_GID),
-            _ if port.as_node().is_some() => Some(NODE_GID),
+            _ if port.as_node().is_some() => (0..NODES).find(|&node| node_port(node) == port).map(node_gid),
             _ => {
                 let host = port.as_host()?;
                 self.seats.iter().position(|seat| seat.host == Some(host)).map(seat_gid)
@@ -365,7 +389,10 @@ impl Rack {
         match gid {
             CONTROL_GID => Port::CONTROL,
             SWITCH_GID => Port::SWITCH,
-            NODE_GID => Port::node(1),
+            _ if (0..NODES).any(|node| node_gid(node) == gid) => {
+                let node = (0..NODES).find(|&node| node_gid(node) == gid);
+                node.map_or(Port::UNKNOWN, node_port)
+            }
             _ => {
                 let seat = (0..self.seats.len()).find(|&seat| seat_gid(seat) == gid);
                 seat.and_then(|seat| self.seats[seat].host).map_or(Port::UNKNOWN, Port::host)
@@ -385,7 +412,11 @@ impl Rack {
                 switch.check();
                 self.drain(SWITCH_GID, "switch", &mut out);
             }
-            NODE_GID => self.node_event(Event::Frame { port, bytes }),
+            _ if (0..NODES).any(|node| node_gid(node) == to) => {
+                if let Some(node) = (0..NODES).find(|&node| node_gid(node) == to) {
+                    self.node_event(node, Event::Frame { port, bytes });
+                }
+            }
             _ => {
                 if let Some(seat) = (0..self.seats.len()).find(|&seat| seat_gid(seat) == to) {
                     self.host(seat, Event::Frame { port, bytes });
@@ -394,12 +425,12 @@ impl Rack {
         }
     }
 
-    fn node_event(&mut self, event: Event<'_, core::convert::Infallible>) {
-        let Some(node) = &mut self.node else { return };
+    fn node_event(&mut self, node: usize, event: Event<'_, core::convert::Infallible>) {
+        let Some(role) = &mut self.nodes[node] else { return };
         let mut out = Outbox::new();
-        node.handle(self.now, event, &mut out);
-        node.check();
-        self.drain(NODE_GID, "node", &mut out);
+        role.handle(self.now, event, &mut out);
+        role.check();
+        self.drain(node_gid(node), "node", &mut out);
     }
 
     pub(super) fn host(&mut self, seat: usize, event: Event<'_, CacheAsk>) {

@@ -21,9 +21,19 @@ fn loads_see_the_latest_store() {
     for plan in ["calm", "storm", "partition"] {
         let report = play(plan, 8, 240_000);
         fine(&report);
-        for phase in ["Upgrading", "Taking", "Settling", "Downgrading", "PutOff", "Busy", "PageWritten(Yes)"]
-        {
-            assert!(reached(&report, phase), "{plan}: {phase}");
+        let marks = [
+            "Upgrading",
+            "Taking",
+            "Settling",
+            "Downgrading",
+            "PutOff",
+            "Busy",
+            "PageWritten(Yes)",
+            "control.migrated",
+            "PageArrived",
+        ];
+        for mark in marks {
+            assert!(reached(&report, mark), "{plan}: {mark}");
         }
         assert_eq!(report.total.crashes, 0);
     }
@@ -44,6 +54,9 @@ fn nothing_is_lost_in_silence() {
         "crash.Node",
         "crash.Host",
         "accepted",
+        "control.migrated",
+        "control.GivenUp",
+        "PushedAgain",
     ];
     for mark in marks {
         assert!(reached(&report, mark), "{mark}");

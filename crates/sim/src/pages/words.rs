@@ -99,11 +99,9 @@ impl Words {
         }
     }
 
-    /// The node of all pages started again.
-    pub(super) fn wipe(&mut self) {
-        for page in self.pages() {
-            self.known.entry(page).or_default().wiped = true;
-        }
+    /// The node of the page started again.
+    pub(super) fn wipe(&mut self, page: Page) {
+        self.known.entry(page).or_default().wiped = true;
     }
 
     /// The pages of which hosts may still have what the node had before it started again.
@@ -188,7 +186,7 @@ mod tests {
     fn a_wiped_page_is_old_or_empty() {
         let mut words = words();
         let first = words.latest[0][1];
-        words.wipe();
+        words.pages().for_each(|page| words.wipe(page));
         assert_eq!(words.wiped().count(), 4);
         for right in [[0, first, 0, 0], [0; WORDS], [0, first, 0, 0]] {
             assert_eq!(words.look(PAGE, &right), Ok(()));
