@@ -37,6 +37,8 @@ pub(crate) enum Command {
         #[command(subcommand)]
         bench: Bench,
     },
+    /// Say which node has what of a running rack's memory, and move memory to another node while programs use it.
+    Migrate(Migrate),
     /// Compile an iterator, in C or C++, to a traversal program (docs/iterators.md).
     Compile(Compile),
     /// Say what this machine can and cannot do, and the remedy for each.
@@ -90,6 +92,38 @@ pub(crate) struct Demo {
     /// Use this running rack instead of starting one.
     #[arg(long, value_name = "RACK.TOML")]
     pub(crate) rack: Option<PathBuf>,
+}
+
+/// `farmem migrate`
+#[derive(Debug, Args)]
+#[command(after_help = "farmem migrate --rack rack.toml\n\
+                        farmem migrate --rack rack.toml --base 0x100000000000 --len 1MiB --node 2\n\
+                        Memory moves in parts of at most 64 MiB; whoever uses one waits for as long as it is on its way.")]
+pub(crate) struct Migrate {
+    /// The running rack.
+    #[arg(long, value_name = "RACK.TOML")]
+    pub(crate) rack: PathBuf,
+    /// First byte of what moves, as 0x... or decimal; without it nothing moves.
+    #[arg(long, value_name = "ADDR", requires = "node", value_parser = address)]
+    pub(crate) base: Option<u64>,
+    /// Bytes: whole pages of one allocation [default: all of the allocation from there on].
+    #[arg(long, value_name = "SIZE", requires = "base", value_parser = bytes)]
+    pub(crate) len: Option<u64>,
+    /// The number of the node that it moves to.
+    #[arg(long, value_name = "N", requires = "base")]
+    pub(crate) node: Option<u16>,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// An address, as people write it.
+fn address(text: &str) -> Result<u64, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|_| "write it as 0x100000000000, or in decimal".to_owned())
 }
 
 /// `farmem run`

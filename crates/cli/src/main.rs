@@ -11,6 +11,7 @@ mod compile;
 mod demo;
 mod doctor;
 mod explore;
+mod migrate;
 mod output;
 mod progress;
 mod rack_file;
@@ -84,6 +85,7 @@ fn main() -> ExitCode {
         Command::Bench { bench: Bench::Net(args) } => bench::net(&args),
         Command::Bench { bench: Bench::Pulse(args) } => bench::pulse(&args),
         Command::Bench { bench: Bench::Mind(args) } => bench::mind(&args),
+        Command::Migrate(args) => migrate::run(&args),
         Command::Compile(args) => compile::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Sim(args) => sim::run(&args),
