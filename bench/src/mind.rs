@@ -4,10 +4,15 @@
 //! that share memory: each has its own link, its own page cache and its own threads, as if they were two processes.
 
 mod fault;
+mod processes;
 mod replay;
 mod roles;
 mod scaling;
+mod tables;
 mod transition;
+mod zram;
+
+pub use processes::ENTRIES;
 
 use crate::{Row, Samples};
 use farmem::window::{Place, WindowOptions};
@@ -20,15 +25,22 @@ const PAGE: usize = 4096;
 const DOMAIN: &str = "bench-mind";
 
 /// How much is measured.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Plan {
     /// A short run.
     pub quick: bool,
+    /// Only rows whose ids begin with this.
+    pub only: String,
 }
 
 impl Plan {
+    /// True when some row below `prefix` is wanted.
+    fn wants(&self, prefix: &str) -> bool {
+        prefix.starts_with(&self.only) || self.only.starts_with(prefix)
+    }
+
     /// Allocations that are gone through once.
-    const fn rounds(self) -> usize {
+    const fn rounds(&self) -> usize {
         if self.quick { 12 } else { 96 }
     }
 }
@@ -44,11 +56,16 @@ pub trait Racks {
     /// Why there is none, or why a measurement failed.
     type Failure: From<Error>;
 
-    /// A description of a rack over `transport` with one memory node, that blocks; all on one CPU, or wherever the system puts it.
+    /// A description of a rack over `transport` with `nodes` memory nodes of 1 GiB, that blocks; all on one CPU, or wherever the system puts it.
     ///
     /// # Errors
     /// When no addresses are free.
-    fn describe(&mut self, transport: Transport, placement: Placement) -> Result<Self::Rack, Self::Failure>;
+    fn describe(
+        &mut self,
+        nodes: u8,
+        transport: Transport,
+        placement: Placement,
+    ) -> Result<Self::Rack, Self::Failure>;
 
     /// Says what is being measured.
     fn progress(&mut self, what: &str);
@@ -63,35 +80,82 @@ pub struct Measured {
     pub wrong: u64,
 }
 
-/// Measures everything. Workers are this program again: it has to call [`farmem::worker::begin`] with Native-KVS's entries.
+/// Measures what `plan` says. Workers are this program again: it has to call [`farmem::worker::begin`] with Native-KVS's entries and
+/// [`ENTRIES`].
 ///
 /// # Errors
 /// When a rack does not start, or breaks. What this machine does not allow is a row that says why.
-pub fn run<R: Racks>(plan: Plan, racks: &mut R) -> Result<Measured, R::Failure> {
+pub fn run<R: Racks>(plan: &Plan, racks: &mut R) -> Result<Measured, R::Failure> {
     let mut all = Measured { rows: Vec::new(), wrong: 0 };
     // First what may run on all CPUs: threads of this process are bound to one from then on.
-    for transport in [Transport::Shm, Transport::Udp] {
-        racks.progress(&format!("native-kvs over {}", transport.name()));
-        let rack = racks.describe(transport, Placement::Free)?;
+    for transport in BOTH {
+        let name = transport.name();
+        if !["a", "c"].iter().any(|mix| plan.wants(&format!("mind.scaling.nativekvs.{mix}.{name}."))) {
+            continue;
+        }
+        racks.progress(&format!("native-kvs over {name}"));
+        let rack = racks.describe(1, transport, Placement::Free)?;
         let measured = scaled(plan, rack.as_ref());
-        let id = format!("mind.scaling.nativekvs.{}", transport.name());
-        if let Some((rows, wrong)) = all.allowed(&id, "1/s", measured)? {
+        if let Some((rows, wrong)) =
+            all.allowed(&format!("mind.scaling.nativekvs.{name}"), "1/s", measured)?
+        {
             all.rows.extend(rows);
             all.wrong += wrong;
         }
     }
-    for transport in [Transport::Shm, Transport::Udp] {
-        racks.progress(transport.name());
-        let rack = racks.describe(transport, Placement::SameCpu)?;
-        let measured = over(plan, rack.as_ref());
-        let rows = all.allowed(&format!("mind.fault.{}", transport.name()), "ns", measured)?;
-        all.rows.extend(rows.into_iter().flatten());
+    for transport in BOTH {
+        all.coherence(plan, transport, racks)?;
+    }
+    if plan.wants("mind.fault.zram") {
+        racks.progress("zram");
+        all.rows.push(zram::row(if plan.quick { 1 } else { 16 }));
+    }
+    for sequence in &tables::SEQUENCES {
+        if !["entries", "jain"].iter().any(|kind| plan.wants(&format!("mind.directory.{kind}."))) {
+            continue;
+        }
+        racks.progress("allocations");
+        let rack = racks.describe(tables::NODES, Transport::Shm, Placement::SameCpu)?;
+        let _roles = Roles::start(rack.as_ref())?;
+        all.rows.extend(tables::measure(sequence, rack.as_ref())?);
     }
     all.rows.extend(replay::rows(plan, |what| racks.progress(what)));
+    all.rows.retain(|row| row.id.starts_with(&plan.only));
     Ok(all)
 }
 
+const BOTH: [Transport; 2] = [Transport::Shm, Transport::Udp];
+
 impl Measured {
+    /// What one page costs: faults, and changes between two hosts of this process and between two processes.
+    fn coherence<R: Racks>(
+        &mut self,
+        plan: &Plan,
+        transport: Transport,
+        racks: &mut R,
+    ) -> Result<(), R::Failure> {
+        let name = transport.name();
+        let of_change = |kind: &str, end: &str| {
+            transition::NAMES.iter().any(|change| plan.wants(&format!("mind.{kind}.{change}.{name}{end}")))
+        };
+        let fault = format!("mind.fault.{name}");
+        if plan.wants(&fault) || of_change("transition", "") || of_change("packets", "") {
+            racks.progress(&format!("faults and changes over {name}"));
+            let rack = racks.describe(1, transport, Placement::SameCpu)?;
+            let rows = self.allowed(&fault, "ns", over(plan, rack.as_ref()))?;
+            self.rows.extend(rows.into_iter().flatten());
+        }
+        if of_change("transition", ".processes") {
+            racks.progress(&format!("changes between processes over {name}"));
+            let rack = racks.describe(1, transport, Placement::SameCpu)?;
+            let _roles = Roles::start(rack.as_ref())?;
+            let measured = processes::measure(rack.as_ref(), plan.rounds());
+            let rows = self.allowed(&format!("mind.transition.{name}.processes"), "ns", measured)?;
+            self.rows.extend(rows.into_iter().flatten());
+        }
+        Ok(())
+    }
+
     /// That this process may not serve faults is no failure, but a row without a figure.
     fn allowed<T>(
         &mut self,
@@ -109,12 +173,12 @@ impl Measured {
     }
 }
 
-fn scaled(plan: Plan, config: &RackConfig) -> Result<(Vec<Row>, u64), Error> {
+fn scaled(plan: &Plan, config: &RackConfig) -> Result<(Vec<Row>, u64), Error> {
     let _roles = Roles::start(config)?;
     scaling::measure(config, plan.quick)
 }
 
-fn over(plan: Plan, config: &RackConfig) -> Result<Vec<Row>, Error> {
+fn over(plan: &Plan, config: &RackConfig) -> Result<Vec<Row>, Error> {
     let _roles = Roles::start(config)?;
     let rack = Rack::running(config.clone());
     let (one, other) = (space(&rack)?, space(&rack)?);

@@ -64,6 +64,8 @@ pub struct Outcome {
     pub fetches: u64,
     /// Pages that workers lost to each other.
     pub invalidations: u64,
+    /// Of those, that the other worker had not asked for: they lay in one region with a page that it had.
+    pub false_invalidations: u64,
     /// Answers that were wrong, and updates that are missing in the end or are too many.
     pub wrong_answers: u64,
 }
@@ -138,6 +140,7 @@ fn judge(args: &Args, did: &[Did], table: &Table<'_>) -> Outcome {
         updates,
         fetches: sum(|did| did.fetches),
         invalidations: sum(|did| did.invalidations),
+        false_invalidations: sum(|did| did.false_invalidations),
         wrong_answers: wrong,
     }
 }
@@ -145,7 +148,7 @@ fn judge(args: &Args, did: &[Did], table: &Table<'_>) -> Outcome {
 impl farmem_workload::Outcome for Outcome {
     fn text(&self) -> String {
         let Self { workers, operations, seconds, operations_per_second, updates, .. } = self;
-        let Self { fetches, invalidations, wrong_answers, .. } = self;
+        let Self { fetches, invalidations, false_invalidations, wrong_answers, .. } = self;
         let answers = if *wrong_answers == 0 {
             "every answer was right, and the table holds every update".to_owned()
         } else {
@@ -153,7 +156,7 @@ impl farmem_workload::Outcome for Outcome {
         };
         format!(
             "native-kvs: {workers} workers, {operations} operations in {seconds:.2} s: {operations_per_second:.0} /s; {updates} updates, \
-             {fetches} pages fetched, {invalidations} given up\n{answers}\n"
+             {fetches} pages fetched, {invalidations} given up, {false_invalidations} of them for another of their region\n{answers}\n"
         )
     }
 

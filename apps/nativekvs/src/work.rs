@@ -72,6 +72,8 @@ pub struct Did {
     pub fetches: u64,
     /// Pages that others took meanwhile.
     pub invalidations: u64,
+    /// Of those, that nobody had asked for.
+    pub false_invalidations: u64,
 }
 
 impl<'m> Board<'m> {
@@ -90,22 +92,23 @@ impl<'m> Board<'m> {
         }
     }
 
-    fn words(&self, worker: u64) -> [&'m AtomicU64; 5] {
+    fn words(&self, worker: u64) -> [&'m AtomicU64; 6] {
         let at = (usize::try_from(worker).expect("few") + MEETINGS) * PAGE;
-        [0, 8, 16, 24, 32].map(|offset| self.0.word(at + offset))
+        [0, 8, 16, 24, 32, 40].map(|offset| self.0.word(at + offset))
     }
 
     fn say(&self, worker: u64, did: Did) {
-        let said = [did.nanos, did.updates, did.wrong, did.fetches, did.invalidations];
+        let Did { nanos, updates, wrong, fetches, invalidations, false_invalidations } = did;
+        let said = [nanos, updates, wrong, fetches, invalidations, false_invalidations];
         for (word, number) in self.words(worker).into_iter().zip(said) {
             word.store(number, Ordering::Release);
         }
     }
 
     pub(crate) fn did(&self, worker: u64) -> Did {
-        let [nanos, updates, wrong, fetches, invalidations] =
+        let [nanos, updates, wrong, fetches, invalidations, false_invalidations] =
             self.words(worker).map(|word| word.load(Ordering::Acquire));
-        Did { nanos, updates, wrong, fetches, invalidations }
+        Did { nanos, updates, wrong, fetches, invalidations, false_invalidations }
     }
 }
 
@@ -142,6 +145,7 @@ fn serve(space: &SharedSpace, numbers: &[u64]) -> Result<u64, Error> {
     let after = space.stats();
     did.fetches = after.fetches - before.fetches;
     did.invalidations = after.invalidations - before.invalidations;
+    did.false_invalidations = after.false_invalidations - before.false_invalidations;
     board.say(worker, did);
     board.meet(2, workers);
     Ok(did.wrong)

@@ -21,20 +21,24 @@ const RANDOM_PAGES: u32 = 400_000;
 const RANDOM_HOSTS: u16 = 8;
 
 /// All rows. `progress` is told what is being replayed.
-pub(super) fn rows(plan: Plan, mut progress: impl FnMut(&str)) -> Vec<Row> {
+pub(super) fn rows(plan: &Plan, mut progress: impl FnMut(&str)) -> Vec<Row> {
     let mut rows = Vec::new();
-    for (name, paper) in TRACES {
+    let kinds = ["scaling.blades", "scaling.threads", "directory.slots", "directory.false"];
+    let wanted = |name: &str| kinds.iter().any(|kind| plan.wants(&format!("mind.{kind}.{name}.")));
+    for (name, paper) in TRACES.into_iter().filter(|(name, _)| wanted(name)) {
         progress(&format!("replay of {name}"));
         match read(&folder().join(format!("{name}.trace")), plan) {
             Ok(workload) => of_trace(name, paper, &workload, plan, &mut rows),
             Err(why) => {
-                for kind in ["scaling.blades", "scaling.threads", "directory"] {
+                for kind in kinds {
                     rows.push(Row::absent(format!("mind.{kind}.{name}"), "times", why.clone()));
                 }
             }
         }
     }
-    random(plan, &mut progress, &mut rows);
+    if plan.wants("mind.scaling.random.") {
+        random(plan, &mut progress, &mut rows);
+    }
     rows
 }
 
@@ -44,7 +48,7 @@ fn folder() -> PathBuf {
     cache.or_else(home).unwrap_or_default().join("farmem/traces")
 }
 
-fn read(file: &Path, plan: Plan) -> Result<Workload, String> {
+fn read(file: &Path, plan: &Plan) -> Result<Workload, String> {
     let why =
         |error: &dyn std::fmt::Display| format!("{}: {error}; run scripts/record-traces", file.display());
     let input = File::open(file).map_err(|error| why(&error))?;
@@ -57,7 +61,7 @@ fn read(file: &Path, plan: Plan) -> Result<Workload, String> {
     Ok(Workload::new(&visits[first..last]))
 }
 
-fn of_trace(name: &str, paper: &str, workload: &Workload, plan: Plan, rows: &mut Vec<Row>) {
+fn of_trace(name: &str, paper: &str, workload: &Workload, plan: &Plan, rows: &mut Vec<Row>) {
     let play = |setup: &Setup| replay(workload, setup, &mut |_| {});
     let blades: &[u16] = if plan.quick { &[1, 8] } else { &[1, 2, 4, 8] };
     let one = play(&setup(System::Mind, 1, workload)).runtime;
@@ -132,7 +136,7 @@ fn slots(name: &str, setup: &Setup, outcome: &Outcome) -> Row {
 }
 
 /// Random accesses of eight blades with a thread each (MIND 7.2, figure 6 right): reads and sharing from none to all.
-fn random(plan: Plan, progress: &mut impl FnMut(&str), rows: &mut Vec<Row>) {
+fn random(plan: &Plan, progress: &mut impl FnMut(&str), rows: &mut Vec<Row>) {
     let smaller: u32 = if plan.quick { 64 } else { 8 };
     let pages = RANDOM_PAGES / smaller;
     let grid: &[u32] = if plan.quick { &[0, 100] } else { &[0, 25, 50, 75, 100] };
@@ -189,7 +193,8 @@ mod tests {
     /// Where nothing is recorded the rows say what to do.
     #[test]
     fn without_a_trace_there_is_a_reason() {
-        let why = read(Path::new("/nowhere/a.trace"), Plan { quick: true }).expect_err("no such file");
+        let why = read(Path::new("/nowhere/a.trace"), &Plan { quick: true, ..Plan::default() })
+            .expect_err("no such file");
         assert!(why.contains("scripts/record-traces"), "{why}");
     }
 }

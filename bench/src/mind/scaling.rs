@@ -36,9 +36,10 @@ pub(super) fn measure(config: &RackConfig, quick: bool) -> Result<(Vec<Row>, u64
 
 fn row(transport: Transport, name: &str, outcome: &Outcome) -> Row {
     let Outcome { workers, operations, operations_per_second, fetches, invalidations, .. } = *outcome;
+    let falsely = outcome.false_invalidations;
     let id = format!("mind.scaling.nativekvs.{name}.{}.{workers}", transport.name());
     let why = format!(
-        "{fetches} pages fetched, {invalidations} given up to the other; {} wrong answers",
+        "{fetches} pages fetched, {invalidations} given up to the other, {falsely} of them falsely; {} wrong answers",
         outcome.wrong_answers
     );
     Row { why: Some(why), ..Row::figure(id, "1/s", operations_per_second, operations) }

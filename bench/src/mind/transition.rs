@@ -9,7 +9,7 @@ use farmem::{Error, ShareStats, SharedSpace, Transport, Vma};
 use std::time::Instant;
 
 /// The changes, as the rows name them, in the order in which a page goes through them.
-const NAMES: [&str; 5] = ["i_to_s", "s_to_s", "s_to_m", "m_to_s", "m_to_m"];
+pub(super) const NAMES: [&str; 5] = ["i_to_s", "s_to_s", "s_to_m", "m_to_s", "m_to_m"];
 
 /// Times of each change, and the packets of both hosts.
 pub(super) struct Transitions {

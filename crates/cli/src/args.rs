@@ -219,6 +219,9 @@ pub(crate) struct BenchMind {
     /// Fewer repetitions: ends within 20 s.
     #[arg(long)]
     pub(crate) quick: bool,
+    /// Measure only rows whose ids begin with PREFIX, such as mind.fault.
+    #[arg(long, value_name = "PREFIX")]
+    pub(crate) only: Option<String>,
 }
 
 /// `farmem compile`

@@ -72,7 +72,8 @@ impl Failure {
 }
 
 fn main() -> ExitCode {
-    if let Some(ended) = farmem::worker::begin(farmem_nativekvs::ENTRIES) {
+    let entries = [farmem_nativekvs::ENTRIES, farmem_bench::mind::ENTRIES].concat();
+    if let Some(ended) = farmem::worker::begin(&entries) {
         return ended;
     }
     let result = match Cli::parse().command {

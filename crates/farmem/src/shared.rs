@@ -36,8 +36,8 @@ use farmem_machine::Duration;
 use farmem_wire::{NodeId, VirtAddr};
 use ground::Joined;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU64;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
 
 /// How a shared space works.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,6 +77,8 @@ pub struct ShareStats {
     pub evictions: u64,
     /// Pages that went because another host wanted them, or others of their region.
     pub invalidations: u64,
+    /// Of those, that the other host had not asked for: they lay in one region with a page that it had.
+    pub false_invalidations: u64,
     /// Write-backs begun.
     pub write_backs: u64,
     /// Pages that could not be had, and ended in SIGBUS: lost, or not this domain's.
@@ -154,7 +156,8 @@ impl SharedSpace {
     /// # Errors
     /// [`Error::Refused`] when no memory node has that much free in one piece.
     pub fn allocate(&self, size: u64) -> Result<Vma, Error> {
-        let Response::Vma(info) = self.ask(&Request::Allocate { domain: self.joined.domain(), size, node: None })?
+        let Response::Vma(info) =
+            self.ask(&Request::Allocate { domain: self.joined.domain(), size, node: None })?
         else {
             return Err(wrong_answer("allocate"));
         };

@@ -8,6 +8,7 @@
 //! [`CacheAsk::Lease`]. When it ends, or the host joins again, everything is taken from the program (PROTOCOL 12.35).
 
 mod buffers;
+mod paces;
 
 use crate::agent::{self, Action, Agent, Event, Outcome, Pages};
 use crate::{Ask, Config, Done, Host};
@@ -21,6 +22,7 @@ use farmem_wire::message::{
     Access, Data, FetchId, PAGE_LEN, Page, PageBody, PageMessage, Part, Recall, RecallAck, Seq, WriteBack,
 };
 use farmem_wire::{Domain, Extension, HostId, Packet, Psn, VirtAddr};
+use paces::{Pace, Paces, Timer};
 
 /// Ranges of addresses whose pages are cached.
 pub const RANGES_MAX: usize = 1024;
@@ -141,21 +143,6 @@ pub enum Came {
     LeaseEnded,
 }
 
-/// A timer: of a page's request, or of its write-back.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Timer {
-    Request,
-    WriteBack,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Pace {
-    at: Instant,
-    tries: u32,
-    /// When it began, or was last complained about.
-    since: Instant,
-}
-
 /// Whether what is cached may be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Lease {
@@ -184,7 +171,7 @@ pub struct CachingHost<P> {
     /// By address.
     ranges: Vec<Range>,
     buffers: Buffers,
-    paces: BTreeMap<(Timer, Page), Pace>,
+    paces: Paces,
     /// The pages installed last, and until when they are kept.
     fresh: VecDeque<(Instant, Page)>,
     put_off: VecDeque<(Instant, Recall)>,
@@ -194,6 +181,8 @@ pub struct CachingHost<P> {
     psn: Psn,
     actions: Vec<Action>,
     bytes: Vec<u8>,
+    /// Pages taken from the program that the one who had their region recalled had not asked for.
+    needless: u64,
     inner: Outbox<Done, crate::Note>,
 }
 
@@ -212,7 +201,7 @@ impl<P: Pages> CachingHost<P> {
             sessions: BTreeMap::new(),
             ranges: Vec::new(),
             buffers: Buffers::default(),
-            paces: BTreeMap::new(),
+            paces: Paces::default(),
             fresh: VecDeque::new(),
             put_off: VecDeque::new(),
             lease: Lease::Never,
@@ -220,6 +209,7 @@ impl<P: Pages> CachingHost<P> {
             psn: Psn::default(),
             actions: Vec::new(),
             bytes: Vec::new(),
+            needless: 0,
             inner: Outbox::new(),
         }
     }
@@ -242,6 +232,12 @@ impl<P: Pages> CachingHost<P> {
     /// The memory under it, for the program that uses it.
     pub const fn pages_mut(&mut self) -> &mut P {
         &mut self.pages
+    }
+
+    /// Pages taken from the program so far that nobody had asked for: they lie in one region with a page that somebody had (MIND 4.3.1,
+    /// false invalidations).
+    pub const fn needless(&self) -> u64 {
+        self.needless
     }
 
     fn map(&mut self, base: VirtAddr, len: u64, domain: Domain, out: &mut Out) {
@@ -275,7 +271,7 @@ impl<P: Pages> CachingHost<P> {
     fn end_lease(&mut self, now: Instant, out: &mut Out) {
         self.put_off.clear();
         self.fresh.clear();
-        self.paces.retain(|(timer, _), _| *timer != Timer::Request);
+        self.paces.stop_all(Timer::Request);
         self.buffers.forget_all();
         self.step(now, Came::LeaseEnded, Event::LeaseEnded, &[], out);
     }
@@ -335,9 +331,33 @@ impl<P: Pages> CachingHost<P> {
     fn step(&mut self, now: Instant, came: Came, event: Event, bytes: &[u8], out: &mut Out) {
         let mut actions = mem::take(&mut self.actions);
         let outcome = self.agent.step(event, &mut actions);
-        for action in actions.drain(..) {
-            self.act(now, action, bytes, out);
+        if let Event::Recall(Recall { region, wanted: Some(wanted), .. }) = event {
+            let wanted = region.page(wanted);
+            let is_needless = |action: &&Action| matches!(action, Action::Zap(page) | Action::Discard(page) if *page != wanted);
+            self.needless += actions.iter().filter(is_needless).count() as u64;
         }
+        let mut left = &actions[..];
+        while let [action, behind @ ..] = left {
+            left = match (*action, behind) {
+                // A page that came whole need not lie in a buffer first.
+                (Action::Keep(page, _), [Action::Install(same, access), behind @ ..])
+                    if page == *same && bytes.len() == PAGE_LEN =>
+                {
+                    let bytes = bytes.first_chunk().expect("the length was looked at");
+                    self.install(now, page, bytes, *access);
+                    behind
+                }
+                (Action::Freeze(page), [Action::Zap(same), behind @ ..]) if page == *same => {
+                    self.pages.seize(page);
+                    behind
+                }
+                (action, behind) => {
+                    self.act(now, action, bytes, out);
+                    behind
+                }
+            };
+        }
+        actions.clear();
         self.actions = actions;
         match (outcome, event) {
             (Outcome::Busy, Event::Refusal(refusal)) => self.back_off(now, refusal.page),
@@ -351,17 +371,12 @@ impl<P: Pages> CachingHost<P> {
         match action {
             Action::Keep(page, part) => self.buffers.keep(page, part, bytes),
             Action::Install(page, access) => {
-                self.paces.remove(&(Timer::Request, page));
                 let buffer = self.buffers.take(page);
-                self.pages.install(page, &buffer, access);
+                self.install(now, page, &buffer, access);
                 self.buffers.give_back(buffer);
-                if self.fresh.len() == FRESH_MAX {
-                    self.fresh.pop_front();
-                }
-                self.fresh.push_back((now + self.config.hold, page));
             }
             Action::Poison(page) => {
-                self.paces.remove(&(Timer::Request, page));
+                self.paces.stop(Timer::Request, page);
                 self.buffers.forget(page);
                 self.pages.poison(page);
             }
@@ -369,7 +384,7 @@ impl<P: Pages> CachingHost<P> {
             Action::Freeze(page) => self.pages.freeze(page),
             Action::Zap(page) => self.pages.zap(page),
             Action::Release(page) => {
-                self.paces.remove(&(Timer::WriteBack, page));
+                self.paces.stop(Timer::WriteBack, page);
                 self.pages.release(page);
             }
             Action::Discard(page) => self.pages.discard(page),
@@ -387,6 +402,15 @@ impl<P: Pages> CachingHost<P> {
                 self.write_back(write_back, out);
             }
         }
+    }
+
+    fn install(&mut self, now: Instant, page: Page, bytes: &[u8; PAGE_LEN], access: Access) {
+        self.pages.install(page, bytes, access);
+        self.paces.stop(Timer::Request, page);
+        if self.fresh.len() == FRESH_MAX {
+            self.fresh.pop_front();
+        }
+        self.fresh.push_back((now + self.config.hold, page));
     }
 
     fn write_back(&mut self, write_back: WriteBack, out: &mut Out) {
@@ -429,18 +453,18 @@ impl<P: Pages> CachingHost<P> {
 
     /// Starts a page's timer, or lets it run for longer than before.
     fn pace(&mut self, now: Instant, timer: Timer, page: Page) {
-        let before = self.paces.get(&(timer, page));
+        let before = self.paces.get(timer, page);
         let (tries, since) = before.map_or((0, now), |pace| (pace.tries + 1, pace.since));
         let at = now + self.jitter(self.config.timeout.times(1 << tries.min(DOUBLINGS_MAX)));
-        self.paces.insert((timer, page), Pace { at, tries, since });
+        self.paces.set(timer, page, Pace { at, tries, since });
     }
 
     /// Asks again soon, at a time drawn by lot, so that those who wait for one region do not come together again.
     fn back_off(&mut self, now: Instant, page: Page) {
-        let Some(pace) = self.paces.get(&(Timer::Request, page)).copied() else { return };
+        let Some(pace) = self.paces.get(Timer::Request, page) else { return };
         let wait = self.config.backoff.times(1 << pace.tries.min(DOUBLINGS_MAX));
         let at = (now + self.jitter(wait)).min(pace.at);
-        self.paces.insert((Timer::Request, page), Pace { at, ..pace });
+        self.paces.set(Timer::Request, page, Pace { at, ..pace });
     }
 
     /// Between half of it and one and a half times it.
@@ -457,7 +481,7 @@ impl<P: Pages> CachingHost<P> {
             self.put_off.pop_front();
             self.step(now, Came::Recall, Event::Recall(recall), &[], out);
         }
-        while let Some((&(timer, page), _)) = self.paces.iter().find(|(_, pace)| pace.at <= now) {
+        while let Some((timer, page)) = self.paces.due(now) {
             self.complain(now, timer, page, out);
             let (came, event) = match timer {
                 Timer::Request => (Came::Retry, Event::Retry(page)),
@@ -465,8 +489,8 @@ impl<P: Pages> CachingHost<P> {
             };
             self.step(now, came, event, &[], out);
             // A write-back whose page stays Shared ends without a release.
-            if self.paces.get(&(timer, page)).is_some_and(|pace| pace.at <= now) {
-                self.paces.remove(&(timer, page));
+            if self.paces.get(timer, page).is_some_and(|pace| pace.at <= now) {
+                self.paces.stop(timer, page);
             }
         }
     }
@@ -475,9 +499,9 @@ impl<P: Pages> CachingHost<P> {
     fn complain(&mut self, now: Instant, timer: Timer, page: Page, out: &mut Out) {
         let patience = self.config.patience;
         let leased = self.lease != Lease::Ended;
-        let pace = self.paces.get_mut(&(timer, page)).filter(|_| timer == Timer::Request && leased);
+        let pace = self.paces.get(timer, page).filter(|_| timer == Timer::Request && leased);
         if let Some(pace) = pace.filter(|pace| now.since(pace.since) >= patience) {
-            pace.since = now;
+            self.paces.set(timer, page, Pace { since: now, ..pace });
             out.local(CacheDone::Stuck { page });
         }
     }
@@ -557,7 +581,7 @@ impl<P: Pages> Machine for CachingHost<P> {
 
     fn next_wake(&self) -> Option<Instant> {
         let put_off = self.put_off.front().map(|(at, _)| *at);
-        let paced = self.paces.values().map(|pace| pace.at).min();
+        let paced = self.paces.next();
         let lease = if let Lease::Until(until) = self.lease { Some(until) } else { None };
         [put_off, paced, lease, self.host.next_wake()].into_iter().flatten().min()
     }
@@ -565,16 +589,14 @@ impl<P: Pages> Machine for CachingHost<P> {
     fn check(&self) {
         self.host.check();
         self.agent.assert_invariants();
+        self.paces.assert_invariants();
         assert!(self.put_off.len() <= PUT_OFF_MAX && self.fresh.len() <= FRESH_MAX, "within their bounds");
         for (page, _) in self.agent.requests() {
-            assert!(
-                self.paces.contains_key(&(Timer::Request, page)),
-                "{page:?} is asked for again some time"
-            );
+            assert!(self.paces.get(Timer::Request, page).is_some(), "{page:?} is asked for again some time");
         }
         for (page, _) in self.agent.writing() {
             assert!(
-                self.paces.contains_key(&(Timer::WriteBack, page)),
+                self.paces.get(Timer::WriteBack, page).is_some(),
                 "{page:?} is written back again some time"
             );
         }

@@ -3,9 +3,10 @@
 //!
 //! A [`RawSocket`] sends and receives bytes nobody looks at. [`RawSocket::serve`] plays the part that a role has on a path: it sends each
 //! datagram on to the next address, or back. [`RawSocket::stream`] sends bursts for credits, for rates. [`faults`] are page faults for
-//! which nothing is fetched.
+//! which nothing is fetched, [`Swapped`] pages that come back from swap.
 
 mod faults;
+mod swap;
 
 pub use crate::Waiting;
 use crate::{Link as _, OpenError, ShmConfig, ShmLink, Stop, Wait, gid_of};
@@ -17,6 +18,7 @@ use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::ptr;
 use std::time::Duration;
+pub use swap::Swapped;
 
 /// Longest datagram: a page and the headers before it.
 const DATAGRAM_MAX: usize = 4096 + 64;

@@ -187,9 +187,10 @@ impl<S: Store, C: Compile> MemNode<S, C> {
                 self.peers.emit(peer, message.len(), out, |bytes| message.emit(bytes));
             }
         };
-        send(Port::host(origin.0), PageBody::WriteBackAck(WriteBackAck { page, grant, ack }));
+        // Somebody waits for what the switch does then, and nobody for what the host does.
         if let Some(ack) = ack {
             send(Port::SWITCH, PageBody::RecallAck(ack));
         }
+        send(Port::host(origin.0), PageBody::WriteBackAck(WriteBackAck { page, grant, ack }));
     }
 }

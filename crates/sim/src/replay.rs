@@ -13,11 +13,13 @@ mod hosts;
 mod links;
 mod profile;
 mod rack;
+mod tables;
 #[cfg(test)]
 mod tests;
 mod workload;
 
 pub use profile::{MATCH_ACTION_RULES_MAX, Profile};
+pub use tables::Tables;
 pub use workload::Workload;
 
 pub use farmem_machine::Duration;

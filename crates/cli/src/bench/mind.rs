@@ -9,13 +9,14 @@ use farmem_bench::mind::{Plan, Racks, run as measure};
 use farmem_bench::{Machine, Results};
 use indicatif::ProgressBar;
 
-/// Bytes of memory of the memory node: addresses; what is not used costs nothing.
+/// Bytes of memory of each memory node: addresses; what is not used costs nothing.
 const NODE_MEMORY: u64 = 1 << 30;
 
 pub(crate) fn run(args: &BenchMind) -> Result<End, Failure> {
+    let plan = Plan { quick: args.quick, only: args.only.clone().unwrap_or_default() };
     let mut machine = Machine::begin();
     let mut racks = OwnRacks { bar: progress::stages("bench mind") };
-    let outcome = measure(Plan { quick: args.quick }, &mut racks)?;
+    let outcome = measure(&plan, &mut racks)?;
     racks.bar.finish_and_clear();
     machine.end();
     Ok(print(&Results { bench: "mind", machine, rows: outcome.rows }, outcome.wrong, args.json))
@@ -37,8 +38,13 @@ impl Racks for OwnRacks {
     type Rack = OwnRack;
     type Failure = Failure;
 
-    fn describe(&mut self, transport: Transport, placement: Placement) -> Result<OwnRack, Failure> {
-        let shape = Shape { nodes: 1, memory: NODE_MEMORY, transport, waiting: Waiting::Block, placement };
+    fn describe(
+        &mut self,
+        nodes: u8,
+        transport: Transport,
+        placement: Placement,
+    ) -> Result<OwnRack, Failure> {
+        let shape = Shape { nodes, memory: NODE_MEMORY, transport, waiting: Waiting::Block, placement };
         let file = RackFile::new("mind", shape)?;
         std::fs::create_dir_all(&file.config().control.state).map_err(|e| {
             Failure::environment(format!("cannot make a state directory: {e}"), "is the disk full?")

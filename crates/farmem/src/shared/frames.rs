@@ -239,6 +239,15 @@ impl<W: Mapped> Frames<W> {
         rested
     }
 
+    /// The program has it no more.
+    fn goes(&mut self, page: Page) {
+        let frame = self.known(page);
+        self.recency.remove(frame);
+        self.at_mut(frame).going = true;
+        self.going += 1;
+        self.tally.invalidations += u64::from(!self.evicting);
+    }
+
     fn forget(&mut self, page: Page) {
         let frame = self.known(page);
         self.going -= usize::from(self.at(frame).going);
@@ -286,12 +295,16 @@ impl<W: Mapped> Pages for Frames<W> {
     }
 
     fn zap(&mut self, page: Page) {
-        let frame = self.known(page);
         self.window.zap(page);
-        self.recency.remove(frame);
-        self.at_mut(frame).going = true;
-        self.going += 1;
-        self.tally.invalidations += u64::from(!self.evicting);
+        self.goes(page);
+    }
+
+    fn seize(&mut self, page: Page) {
+        self.window.seize(page);
+        self.tally.write_backs += 1;
+        let frame = self.known(page);
+        self.at_mut(frame).access = Access::Shared;
+        self.goes(page);
     }
 
     fn release(&mut self, page: Page) {

@@ -195,7 +195,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
         self.write_back(now);
         self.flush();
         self.tell();
-        self.settle_waits();
+        self.settle_waits(now);
     }
 
     /// Takes what came over the link, and does what is asked. What arrived is installed when this returns.
@@ -422,12 +422,11 @@ impl<W: Mapped, L: Link> Pager<W, L> {
     }
 
     /// Counts how long threads waited for what is here now.
-    fn settle_waits(&mut self) {
+    fn settle_waits(&mut self, now: Instant) {
         let settled = self.frames_mut().take_settled();
         if settled.is_empty() {
             return self.frames_mut().give_back(settled);
         }
-        let now = self.driver.clock().now();
         for page in &settled {
             if let Some(since) = self.since.remove(page) {
                 self.stats.waited_ns += now.since(since).as_nanos();
@@ -461,6 +460,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
             upgrades: tally.upgrades,
             rested: tally.rested,
             invalidations: tally.invalidations,
+            false_invalidations: self.driver.machine().needless(),
             write_backs: tally.write_backs,
             bytes_fetched: tally.fetches * page,
             bytes_written_back: tally.write_backs * page,

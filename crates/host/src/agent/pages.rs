@@ -38,8 +38,14 @@ pub trait Pages {
     fn read(&self, page: Page, range: Range<usize>, out: &mut Vec<u8>);
 
     /// Takes the page from the program: the next access of any thread faults. Its bytes are kept until [`Pages::release`]. A
-    /// Modified page is always frozen first.
+    /// Modified page is always frozen first, or [seized](Pages::seize).
     fn zap(&mut self, page: Page);
+
+    /// Freezes and zaps a page; in one call of the system where that is enough to stop all stores.
+    fn seize(&mut self, page: Page) {
+        self.freeze(page);
+        self.zap(page);
+    }
 
     /// Frees the bytes of a zapped page.
     fn release(&mut self, page: Page);

@@ -376,6 +376,11 @@ impl Pages for &Window {
         }
     }
 
+    /// What is not mapped any more is not written: the system stops all stores before it returns.
+    fn seize(&mut self, page: Page) {
+        self.zap(page);
+    }
+
     fn release(&mut self, page: Page) {
         let index = self.index(page);
         assert_eq!(self.swap(index, State::Gone), State::Kept, "{page:?} was zapped");

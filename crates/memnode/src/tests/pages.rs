@@ -83,7 +83,7 @@ fn a_write_back_comes_in_parts() {
     let bodies: Vec<_> = sent(&bench).into_iter().map(|(port, message)| (port, message.body)).collect();
     assert_eq!(
         bodies,
-        [(Port::host(HOST.0), PageBody::WriteBackAck(answer)), (Port::SWITCH, PageBody::RecallAck(ack))]
+        [(Port::SWITCH, PageBody::RecallAck(ack)), (Port::host(HOST.0), PageBody::WriteBackAck(answer))]
     );
     bench.hear(Port::SWITCH, &frame(PageBody::WriteBack(write_back, Part::WHOLE, &[1; PAGE_LEN])));
     assert_eq!((bench.notes.last(), bench.sent.len()), (Some(&Note::PageWritten(Counted::No)), 2));

@@ -1,0 +1,111 @@
+//! When each request and each write-back is sent again: by page, and by time.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use farmem_machine::Instant;
+use farmem_wire::message::Page;
+
+/// A timer: of a page's request, or of its write-back.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Timer {
+    Request,
+    WriteBack,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    pub(super) at: Instant,
+    pub(super) tries: u32,
+    /// When it began, or was last complained about.
+    pub(super) since: Instant,
+}
+
+/// The timers that run. Bounded by the agent's requests and write-backs.
+#[derive(Debug, Default)]
+pub(super) struct Paces {
+    by_page: BTreeMap<(Timer, Page), Pace>,
+    by_time: BTreeSet<(Instant, Timer, Page)>,
+}
+
+impl Paces {
+    pub(super) fn get(&self, timer: Timer, page: Page) -> Option<Pace> {
+        self.by_page.get(&(timer, page)).copied()
+    }
+
+    /// Starts a timer, or sets it anew.
+    pub(super) fn set(&mut self, timer: Timer, page: Page, pace: Pace) {
+        if let Some(before) = self.by_page.insert((timer, page), pace) {
+            self.by_time.remove(&(before.at, timer, page));
+        }
+        self.by_time.insert((pace.at, timer, page));
+    }
+
+    /// Stops a timer, if it runs.
+    pub(super) fn stop(&mut self, timer: Timer, page: Page) {
+        if let Some(pace) = self.by_page.remove(&(timer, page)) {
+            self.by_time.remove(&(pace.at, timer, page));
+        }
+    }
+
+    /// Stops all of one kind.
+    pub(super) fn stop_all(&mut self, kind: Timer) {
+        self.by_page.retain(|(timer, _), _| *timer != kind);
+        self.by_time.retain(|(_, timer, _)| *timer != kind);
+    }
+
+    /// The first that is due by `now`.
+    pub(super) fn due(&self, now: Instant) -> Option<(Timer, Page)> {
+        self.by_time.first().filter(|(at, ..)| *at <= now).map(|&(_, timer, page)| (timer, page))
+    }
+
+    /// When the first is due.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.by_time.first().map(|(at, ..)| *at)
+    }
+
+    /// Asserts that both views are of the same timers.
+    pub(super) fn assert_invariants(&self) {
+        assert_eq!(self.by_page.len(), self.by_time.len(), "as many by page as by time");
+        for (&(timer, page), pace) in &self.by_page {
+            assert!(self.by_time.contains(&(pace.at, timer, page)), "{timer:?} of {page:?} has its time");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farmem_machine::Duration;
+    use farmem_wire::VirtAddr;
+
+    fn page(n: u64) -> Page {
+        Page::of(VirtAddr(n * 4096))
+    }
+
+    fn after(nanos: u64) -> Instant {
+        Instant::ZERO + Duration::from_nanos(nanos)
+    }
+
+    fn pace(nanos: u64) -> Pace {
+        Pace { at: after(nanos), tries: 0, since: Instant::ZERO }
+    }
+
+    /// The timers come in the order of their times, each as it was last set.
+    #[test]
+    fn the_first_that_is_due_comes_first() {
+        let mut paces = Paces::default();
+        paces.set(Timer::Request, page(1), pace(30));
+        paces.set(Timer::WriteBack, page(1), pace(20));
+        paces.set(Timer::Request, page(2), pace(10));
+        paces.set(Timer::Request, page(2), pace(40));
+        paces.assert_invariants();
+        assert_eq!((paces.next(), paces.due(after(19))), (Some(after(20)), None));
+        assert_eq!(paces.due(after(50)), Some((Timer::WriteBack, page(1))));
+        paces.stop(Timer::WriteBack, page(1));
+        assert_eq!(paces.due(after(50)), Some((Timer::Request, page(1))));
+        paces.stop_all(Timer::WriteBack);
+        assert_eq!(paces.next(), Some(after(30)));
+        paces.stop_all(Timer::Request);
+        paces.assert_invariants();
+        assert_eq!((paces.next(), paces.get(Timer::Request, page(2)).is_none()), (None, true));
+    }
+}
