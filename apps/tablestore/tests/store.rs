@@ -46,7 +46,8 @@ fn scans_beside_inserts_are_right() {
 }
 
 /// The golden table: what a scan of n records takes, in packets of the host. With one memory node the first records come with the keys, then
-/// fifteen to a request; with two, each node gets requests of its own for those that it has. By READs it is one for each record, or for those
+/// fifteen to a request; with two, each node gets requests of its own for those that it has; what lies side
+/// by side comes by one READ. By READs it is one for each record, or for those
 /// that lie side by side, of one packet for each 4096 bytes of an answer.
 #[test]
 fn requests_of_a_scan() {
@@ -54,6 +55,7 @@ fn requests_of_a_scan() {
     for (nodes, values, bring) in [
         (1, Order::Insertion, Bring::Traversals),
         (2, Order::Insertion, Bring::Traversals),
+        (1, Order::Clustered, Bring::Traversals),
         (1, Order::Insertion, Bring::Reads),
         (1, Order::Clustered, Bring::Reads),
     ] {
@@ -90,6 +92,11 @@ nodes  records  values     by          round trips  requests  packets
     2       12  Insertion  Traversals            2         3        6
     2       50  Insertion  Traversals            2         5       10
     2      100  Insertion  Traversals            2         9       18
+    1       50  Clustered  Traversals            3         3        8
+    1        1  Clustered  Traversals            1         1        2
+    1       12  Clustered  Traversals            1         1        2
+    1       50  Clustered  Traversals            2         2        6
+    1      100  Clustered  Traversals            2         2        9
     1       50  Insertion  Reads                 3        52      104
     1        1  Insertion  Reads                 2         2        4
     1       12  Insertion  Reads                 2        13       26

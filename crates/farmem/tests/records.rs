@@ -12,15 +12,21 @@ fn record(key: u64, len: usize) -> Vec<u8> {
     (0..len / 8).flat_map(|n| (key ^ (n as u64 + 1) << 32 | 1).to_le_bytes()).collect()
 }
 
-/// A tree of `keys` with their records, on the memory nodes in turn, a little apart.
-fn tree(client: &mut Client, keys: impl Iterator<Item = u64> + Clone, len: usize, layout: Layout) -> BTree {
+/// A tree of `keys` with their records, on the memory nodes in turn, so many bytes apart.
+fn tree(
+    client: &mut Client,
+    keys: impl Iterator<Item = u64> + Clone,
+    len: usize,
+    apart: usize,
+    layout: Layout,
+) -> BTree {
     let nodes: Vec<_> = client.nodes().iter().map(|node| farmem::NodeId(node.node)).collect();
-    let size = (keys.clone().count() * (len + 8) + RECORD_ROOM) as u64;
+    let size = (keys.clone().count() * (len + apart) + RECORD_ROOM) as u64;
     let rooms: Vec<_> =
         nodes.into_iter().map(|node| client.allocate_on(size, node).unwrap().base.0).collect();
     let mut tree = BTree::create(client, layout).unwrap();
     for (n, key) in keys.enumerate() {
-        let place = VirtAddr(rooms[n % rooms.len()] + (n * (len + 8)) as u64);
+        let place = VirtAddr(rooms[n % rooms.len()] + (n * (len + apart)) as u64);
         client.write(place, &record(key, len)).unwrap();
         tree.insert(client, key, place.0).unwrap();
     }
@@ -35,16 +41,17 @@ proptest! {
     fn scans_bring_what_is_there(
         keys in btree_set(prop_oneof![0..400_u64, any::<u64>().prop_map(|k| k.min(u64::MAX - 1))], 1..160),
         words in 1..=32_usize,
+        (apart, shift) in (prop_oneof![Just(0_usize), Just(8)], prop_oneof![Just(0), Just(59), Just(63)]),
         ranges in vec((0..420_u64, 0..420_u64, 0..300_usize), 1..6),
         nodes in prop_oneof![Just(1_u16), Just(3)],
         layout in prop_oneof![Just(Layout::Partitioned), Just(Layout::Scattered { granularity: 4096 })],
     ) {
         let mut client = Rack::embedded_with(nodes, 16 << 20).unwrap().client("records").unwrap();
         let len = 8 * words;
-        // In no order, so that neighbours lie anywhere.
+        // In some order, so that neighbours lie anywhere, side by side in part, or all side by side.
         let mut mixed: Vec<u64> = keys.iter().copied().collect();
-        mixed.sort_by_key(|key| key.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let tree = tree(&mut client, mixed.into_iter(), len, layout);
+        mixed.sort_by_key(|key| key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> shift);
+        let tree = tree(&mut client, mixed.into_iter(), len, apart, layout);
         let model: BTreeMap<u64, Vec<u8>> = keys.iter().map(|&key| (key, record(key, len))).collect();
         for (bring, policy) in [
             (Bring::Traversals, Policy::Offload),
@@ -68,7 +75,7 @@ proptest! {
 #[test]
 fn a_long_scan_takes_a_round_trip_for_each_pad_of_pairs() {
     let mut client = Rack::embedded_with(1, 16 << 20).unwrap().client("long").unwrap();
-    let tree = tree(&mut client, 0..1000, 64, Layout::Partitioned);
+    let tree = tree(&mut client, 0..1000, 64, 8, Layout::Partitioned);
     let records = tree.records(&client, 64, Bring::Traversals).unwrap();
     records.read(&mut client, .., 1, &Policy::Offload).unwrap();
     let before = client.tally();

@@ -3,7 +3,7 @@
 //! Key types: [`Records`], what a tree's values point at; [`RecordScan`], a scan under way. A scan begins with a traversal from the root
 //! along the leaves, which takes pairs of key and address into its scratch pad and then follows the addresses, and copies one record
 //! after the other behind the pairs until the pad is full. The rest come by traversals that start with the pairs in the pad, all of them at once:
-//! so a scan takes two round trips, however many records it has, up to the pairs that one pad holds.
+//! so a scan takes two round trips, however many records it has, up to the pairs that one pad holds. Records that lie side by side come by one READ.
 //!
 //! Where there are several memory nodes, records may lie on others than the leaves do. A traversal would carry its pad from one to the
 //! next; so the first one takes only pairs, and each memory node gets traversals of its own for the records that it has.
@@ -30,10 +30,13 @@ pub const RECORD_LEN_MAX: usize = WINDOW_LEN_MAX;
 /// Bytes from the start of each record that must be in its allocation, however long the record is: those of a load.
 pub const RECORD_ROOM: usize = WINDOW_LEN_MAX;
 
+/// Records side by side for which a READ costs less than their places in scratch pads.
+const READ_MIN: usize = 8;
+
 /// How a scan gets its records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Bring {
-    /// In the scratch pads of traversals.
+    /// In the scratch pads of traversals; those that lie side by side, at least eight, by one READ.
     #[default]
     Traversals,
     /// By READs, one for those that lie side by side: what costs least where traversals run at the host.
@@ -183,7 +186,7 @@ struct Shape {
 
 impl BTree {
     /// Its values are addresses of records of `len` bytes, a multiple of 8 up to [`RECORD_LEN_MAX`]; what scans of them need. Each record
-    /// begins at least [`RECORD_ROOM`] bytes before the end of its allocation.
+    /// begins at least [`RECORD_ROOM`] bytes before the end of its allocation, and those that touch lie in one.
     ///
     /// # Errors
     /// [`Error::TooLong`] when a datagram of this rack has no room for a record of `len` bytes, or no record has it.
@@ -377,39 +380,48 @@ impl RecordScan {
         self.under_way.push(Part::Pairs);
     }
 
+    /// What to ask for next of the records that nobody asked for yet.
+    fn next_part(&self) -> Part {
+        let (first, rest) = (self.asked, &self.order[self.asked..]);
+        let addr = |at: usize| self.pairs[at].1;
+        let len = self.records.0.len as u64;
+        let touching =
+            |rest: &[usize]| 1 + rest.windows(2).take_while(|two| addr(two[0]) + len == addr(two[1])).count();
+        let run = touching(rest);
+        if self.records.0.bring == Bring::Reads || run >= READ_MIN {
+            return Part::Bytes { first, count: run };
+        }
+        let home = self.records.home(addr(rest[0]));
+        let scattered = |&n: &usize| {
+            let next = &rest[n..];
+            self.records.home(addr(next[0])) == home && touching(&next[..next.len().min(READ_MIN)]) < READ_MIN
+        };
+        let count = (0..rest.len().min(self.records.records_max())).take_while(scattered).count();
+        Part::Pad { first, count }
+    }
+
     /// Asks for the records that nobody asked for yet.
     fn need_records(&mut self, exchange: &mut Exchange) {
         while self.asked < self.order.len() {
-            let (first, rest) = (self.asked, &self.order[self.asked..]);
             let addr = |at: usize| self.pairs[at].1;
-            let count = match self.records.0.bring {
-                Bring::Reads => {
-                    let len = self.records.0.len as u64;
-                    1 + rest.windows(2).take_while(|two| addr(two[0]) + len == addr(two[1])).count()
-                }
-                Bring::Traversals => {
-                    let home = self.records.home(addr(rest[0]));
-                    let here = rest.iter().take_while(|&&at| self.records.home(addr(at)) == home);
-                    here.take(self.records.records_max()).count()
-                }
-            };
-            let start = VirtAddr(addr(rest[0]));
-            let (op, part) = match self.records.0.bring {
-                Bring::Reads => {
-                    let mut buf = exchange.buffer();
-                    buf.resize(count * self.records.0.len, 0);
-                    (Op::Read { addr: start, buf }, Part::Bytes { first, count })
-                }
-                Bring::Traversals => {
+            let (part, start) = (self.next_part(), VirtAddr(addr(self.order[self.asked])));
+            let (op, count) = match part {
+                Part::Pad { first, count } => {
                     let fields = [(FILL, 16 * count as u64), (PLACE, (PAIRS + 16 * count) as u64)];
                     let mut op = self.records.traverse(exchange.buffer(), start, &fields);
                     if let Op::Traverse { scratch, .. } = &mut op {
-                        for (place, &at) in rest[..count].iter().enumerate() {
+                        for (place, &at) in self.order[first..first + count].iter().enumerate() {
                             put(scratch, PAIRS + 16 * place + 8, addr(at));
                         }
                     }
-                    (op, Part::Pad { first, count })
+                    (op, count)
                 }
+                Part::Bytes { count, .. } => {
+                    let mut buf = exchange.buffer();
+                    buf.resize(count * self.records.0.len, 0);
+                    (Op::Read { addr: start, buf }, count)
+                }
+                Part::Pairs => unreachable!("pairs are asked for before their records"),
             };
             exchange.need(op);
             self.under_way.push(part);
