@@ -2,28 +2,28 @@
 //! host that shares them.
 //!
 //! All of the rack's addresses are mapped once, without any access, and served as far memory is. To map an object is to allow the access; to
-//! unmap it takes that away. What a program has in its hand is a *token*: a file without bytes whose name says which object it is. It is
-//! told from other files by that name, which survives `dup`, `fork` and `exec`; and it can be neither mapped nor written, so whoever
-//! gets one past this library gets an error and not memory of this host.
+//! unmap it takes that away. What a program has in its hand is a *token* (`token`): whoever gets one past this library gets an error, and not
+//! memory of this host.
+
+mod pieces;
+mod token;
 
 use crate::area::{self, address};
 use crate::lock::Lock;
 use crate::mailbox;
-use crate::maps::{failed, system_mprotect};
+use crate::maps::failed;
 use farmem::pager::call::{Call, TEXT_MAX, VALUES};
 use farmem::pager::mechanism::{Faulting, PAGE_LEN, Userfaultfd};
 use libc::{mode_t, off_t};
-use rustix::fd::{AsFd as _, AsRawFd as _, BorrowedFd, IntoRawFd as _, OwnedFd};
-use rustix::fs::{
-    AtFlags, CWD, MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create, open,
-    openat, readlinkat_raw, unlinkat,
-};
+use pieces::{List, MAPPINGS_MAX, Piece};
+use rustix::fd::{BorrowedFd, IntoRawFd as _, OwnedFd};
+use rustix::fs::{AtFlags, Mode, OFlags, ftruncate, open, openat, unlinkat};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use token::{Token, identify, token};
 
 static BASE: AtomicUsize = AtomicUsize::new(0);
 static LEN: AtomicUsize = AtomicUsize::new(0);
@@ -36,26 +36,6 @@ struct Mappings(UnsafeCell<List>);
 
 // SAFETY: used under LOCK alone.
 unsafe impl Sync for Mappings {}
-
-/// Mappings of objects that a process may have at once.
-const MAPPINGS_MAX: usize = 1024;
-
-struct List {
-    count: usize,
-    all: [Piece; MAPPINGS_MAX],
-}
-
-/// What one call of `mmap` mapped, or what is left of it.
-#[derive(Clone, Copy)]
-struct Piece {
-    start: usize,
-    end: usize,
-    protection: c_int,
-}
-
-impl Piece {
-    const NONE: Self = Self { start: 0, end: 0, protection: 0 };
-}
 
 /// An object, as it was a moment ago.
 #[derive(Clone, Copy, Debug)]
@@ -75,19 +55,6 @@ impl Object {
         Self { number, length, base: place(base), size: place(size) }
     }
 }
-
-/// What a descriptor of an object says.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Token {
-    object: u64,
-    read_only: bool,
-}
-
-/// What a token's name begins with, and what the system puts before it.
-const NAME: &CStr = c"farmem-shm-";
-const MEMFD: &[u8] = b"/memfd:";
-/// Digits of an object's number in a token's name; behind them `r` when it was opened to be read only.
-const DIGITS: usize = 16;
 
 /// Maps the rack's addresses, and has them served. Once in a process, and again in a fork's child.
 pub(crate) fn begin(file: &OwnedFd, base: u64, len: u64, uffd: &Userfaultfd) -> Result<(), Errno> {
@@ -191,12 +158,7 @@ fn map_object(
 pub(crate) fn unmap(start: usize, len: usize) -> Result<(), Errno> {
     let (start, end) = (start, (start + len).next_multiple_of(PAGE_LEN));
     with_list(|list| {
-        // Of two mappings of the same bytes, at the same addresses, one goes.
-        let whole = (0..list.count).rev().find(|&at| list.all[at].start <= start && end <= list.all[at].end);
-        match whole {
-            Some(at) => list.cut(at, start, end, None)?,
-            None => list.cut_all(start, end, None)?,
-        }
+        list.remove(start, end)?;
         list.protect(start, end)
     })?;
     // Mappings that are left find their pages again. A page that could not be had is asked for anew when it is mapped again.
@@ -216,71 +178,6 @@ pub(crate) fn protect(start: usize, len: usize, protection: c_int) -> Result<(),
         list.cut_all(start, end, Some(protection))?;
         list.protect(start, end)
     })
-}
-
-impl List {
-    fn add(&mut self, piece: Piece) -> Result<(), Errno> {
-        self.push(piece)?;
-        let done = self.protect(piece.start, piece.end);
-        if done.is_err() {
-            self.count -= 1;
-        }
-        done
-    }
-
-    fn push(&mut self, piece: Piece) -> Result<(), Errno> {
-        let place = self.all.get_mut(self.count).ok_or(Errno::NOMEM)?;
-        *place = piece;
-        self.count += 1;
-        Ok(())
-    }
-
-    /// The part of a piece between two addresses goes, or gets another protection.
-    fn cut(&mut self, at: usize, start: usize, end: usize, protection: Option<c_int>) -> Result<(), Errno> {
-        let piece = self.all[at];
-        let (from, to) = (piece.start.max(start), piece.end.min(end));
-        if from >= to {
-            return Ok(());
-        }
-        let parts = [
-            Piece { end: from, ..piece },
-            Piece { start: to, ..piece },
-            Piece { start: from, end: protection.map_or(from, |_| to), protection: protection.unwrap_or(0) },
-        ];
-        self.count -= 1;
-        self.all[at] = self.all[self.count];
-        for part in parts.into_iter().filter(|part| part.start < part.end) {
-            self.push(part)?;
-        }
-        Ok(())
-    }
-
-    fn cut_all(&mut self, start: usize, end: usize, protection: Option<c_int>) -> Result<(), Errno> {
-        let other = |piece: &Piece| {
-            let inside = piece.start < end && start < piece.end;
-            inside && protection.is_none_or(|its| its != piece.protection)
-        };
-        while let Some(at) = self.all[..self.count].iter().position(other) {
-            self.cut(at, start, end, protection)?;
-        }
-        Ok(())
-    }
-
-    /// Allows what the mappings there allow together.
-    fn protect(&self, start: usize, end: usize) -> Result<(), Errno> {
-        let pieces = &self.all[..self.count];
-        let mut at = start;
-        while at < end {
-            let ends = pieces.iter().flat_map(|piece| [piece.start, piece.end]);
-            let next = ends.filter(|&edge| edge > at).min().unwrap_or(end).min(end);
-            let there = pieces.iter().filter(|piece| piece.start <= at && at < piece.end);
-            let protection = there.fold(libc::PROT_NONE, |all, piece| all | piece.protection);
-            // SAFETY: a range of the mapping of `begin`; who may do what there is what the program asked for.
-            unsafe { system_mprotect(at, next - at, protection) }?;
-            at = next;
-        }
-        Ok(())
-    }
 }
 
 fn with_list<T>(f: impl FnOnce(&mut List) -> T) -> T {
@@ -446,69 +343,6 @@ fn unlink_object(name: &CStr) -> Result<(), Errno> {
     named(plain(name)?, |len| Call::Unlink { len }).map(drop)
 }
 
-/// A descriptor for an object.
-fn token(object: &Object, read_only: bool) -> Result<OwnedFd, Errno> {
-    let mut name = [0_u8; 64];
-    let prefix = NAME.to_bytes();
-    name[..prefix.len()].copy_from_slice(prefix);
-    for (n, digit) in name[prefix.len()..][..DIGITS].iter_mut().enumerate() {
-        let nibble = object.number >> (4 * (DIGITS - 1 - n)) & 15;
-        *digit = b"0123456789abcdef"[usize::try_from(nibble).unwrap_or(0)];
-    }
-    name[prefix.len() + DIGITS] = if read_only { b'r' } else { b'w' };
-    let name = CStr::from_bytes_until_nul(&name).map_err(|_| Errno::INVAL)?;
-    let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    ftruncate(&file, object.length)?;
-    fcntl_add_seals(&file, SealFlags::WRITE)?;
-    let mut path = [0; LINK_LEN];
-    // For writing, of which nothing can be mapped; and sealed, to which nothing can be written.
-    open(link_of(file.as_fd().as_raw_fd(), &mut path), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
-}
-
-/// Bytes of a path below.
-const LINK_LEN: usize = 32;
-
-/// The file by which the system says what a descriptor is.
-fn link_of(fd: c_int, path: &mut [u8; LINK_LEN]) -> &CStr {
-    const PREFIX: &[u8] = b"/proc/self/fd/";
-    path[..PREFIX.len()].copy_from_slice(PREFIX);
-    let (mut digits, mut count, mut left) = ([0_u8; 10], 0, fd.unsigned_abs());
-    loop {
-        digits[count] = b'0' + u8::try_from(left % 10).unwrap_or(0);
-        count += 1;
-        left /= 10;
-        if left == 0 {
-            break;
-        }
-    }
-    for (to, digit) in path[PREFIX.len()..].iter_mut().zip(digits[..count].iter().rev()) {
-        *to = *digit;
-    }
-    path[PREFIX.len() + count] = 0;
-    CStr::from_bytes_until_nul(path).unwrap_or(c"")
-}
-
-/// The object that a descriptor is of.
-fn identify(fd: c_int) -> Option<Token> {
-    if fd < 0 {
-        return None;
-    }
-    let (mut path, mut space) = ([0; LINK_LEN], [MaybeUninit::uninit(); 128]);
-    let (link, _) = readlinkat_raw(CWD, link_of(fd, &mut path), &mut space).ok()?;
-    let text = link.strip_prefix(MEMFD)?.strip_prefix(NAME.to_bytes())?;
-    let (digits, rest) = text.split_at_checked(DIGITS)?;
-    let object = digits.iter().try_fold(0_u64, |all, &digit| {
-        let nibble = char::from(digit).to_digit(16)?;
-        Some(all << 4 | u64::from(nibble))
-    })?;
-    let read_only = match rest.first()? {
-        b'r' => true,
-        b'w' => false,
-        _ => return None,
-    };
-    Some(Token { object, read_only })
-}
-
 /// A name without the slash before it.
 fn plain(name: &CStr) -> Result<&[u8], Errno> {
     let name = name.to_bytes();
@@ -573,4 +407,19 @@ fn shm_directory() -> Result<OwnedFd, Errno> {
 fn in_directory<'a>(name: &[u8], room: &'a mut [u8; 256]) -> Result<&'a CStr, Errno> {
     room[..name.len()].copy_from_slice(name);
     CStr::from_bytes_until_nul(room).map_err(|_| Errno::NAMETOOLONG)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_checked_as_by_libc() {
+        assert_eq!(plain(c"/name"), Ok(&b"name"[..]));
+        assert_eq!(plain(c"name"), Ok(&b"name"[..]));
+        assert_eq!(plain(c"/"), Err(Errno::INVAL));
+        assert_eq!(plain(c"/a/b"), Err(Errno::INVAL));
+        let long = std::ffi::CString::new(vec![b'x'; 256]).unwrap();
+        assert_eq!(plain(&long), Err(Errno::NAMETOOLONG));
+    }
 }

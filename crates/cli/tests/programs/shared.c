@@ -7,6 +7,8 @@
  *   fill NAME BYTE    writes the object full of the byte, prints, waits for a line
  *   sum NAME          prints length and sum of its bytes
  *   unlink NAME       unlinks it
+ *   large NAME LEN B  makes the object of LEN bytes, writes it full of B, and unmaps it
+ *   pass NAME         makes, writes and unlinks the object, and runs itself with nothing but the descriptor; that prints what was written
  *   touch NAME        prints, waits for a line, reads the first byte of each page and prints their sum
  */
 #include <errno.h>
@@ -178,6 +180,26 @@ static int touch(const char *name) {
     return 0;
 }
 
+static int large(const char *name, size_t len, int byte) {
+    int fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
+    if (fd < 0 || ftruncate(fd, len)) die("large");
+    char *start = map(fd, len, PROT_READ | PROT_WRITE);
+    memset(start, byte, len);
+    return munmap(start, len);
+}
+
+static int pass(const char *self, const char *name) {
+    char number[16];
+    int fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
+    if (fd < 0 || ftruncate(fd, PAGE) || shm_unlink(name)) die("pass");
+    *(char *)map(fd, PAGE, PROT_READ | PROT_WRITE) = 77;
+    if (fcntl(fd, F_SETFD, 0)) die("fcntl");
+    snprintf(number, sizeof number, "%d", fd);
+    execl(self, self, "given", name, number, NULL);
+    die("exec");
+    return 1;
+}
+
 int main(int argc, char **argv) {
     const char *what = argv[1], *name = argv[2];
     long number = argc > 3 ? atol(argv[3]) : 0;
@@ -188,6 +210,9 @@ int main(int argc, char **argv) {
     if (!strcmp(what, "fill")) return fill(name, number);
     if (!strcmp(what, "sum")) return sum(name);
     if (!strcmp(what, "touch")) return touch(name);
+    if (!strcmp(what, "large")) return large(name, number, atoi(argv[4]));
+    if (!strcmp(what, "pass")) return pass(argv[0], name);
+    if (!strcmp(what, "given")) return printf("passed: %d\n", *(char *)map(number, PAGE, PROT_READ)) < 0;
     if (!strcmp(what, "unlink") && shm_unlink(name)) die("shm_unlink");
     return 0;
 }

@@ -15,5 +15,6 @@ mod process;
 mod rack;
 mod refusals;
 mod run;
+mod run_shared;
 mod sim;
 mod trace;

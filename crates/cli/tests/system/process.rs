@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -81,6 +81,12 @@ impl Running {
 
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Gives it a line on its standard input, which is a pipe.
+    pub(crate) fn say(&mut self, line: &str) {
+        let pipe = self.child.stdin.as_mut().expect("it is piped");
+        writeln!(pipe, "{line}").expect("it listens");
     }
 
     /// The next line of its standard output; empty when it has closed it.

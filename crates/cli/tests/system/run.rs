@@ -4,7 +4,8 @@
 use crate::process::{Dir, Ended, Running, eventually, farmem, processes_with, run_command, runs, signal};
 use serde_json::Value;
 use std::fs;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
@@ -43,7 +44,7 @@ fn stats(ended: &Ended, local: u64) -> Value {
     stats
 }
 
-fn number(stats: &Value, what: &str) -> u64 {
+pub(crate) fn number(stats: &Value, what: &str) -> u64 {
     stats[what].as_u64().unwrap_or_else(|| panic!("{what} in {stats}"))
 }
 
@@ -53,7 +54,7 @@ fn assert_far(stats: &Value) {
 }
 
 /// False, and said so, when the system does not let this user serve the faults of system calls.
-fn may_run(test: &str) -> bool {
+pub(crate) fn may_run(test: &str) -> bool {
     static WHY: OnceLock<Option<String>> = OnceLock::new();
     let why = WHY.get_or_init(|| {
         let ended = run_command(farmem(&["run", "--", "true"]));
@@ -75,8 +76,19 @@ fn has(test: &str, program: &str) -> bool {
     there
 }
 
+pub(crate) const PYTHON: &str = "/usr/bin/python3";
+
+/// False, and said so, when Python has no NumPy.
+pub(crate) fn has_numpy(test: &str) -> bool {
+    let there = Command::new(PYTHON).args(["-c", "import numpy"]).output().is_ok_and(|o| o.status.success());
+    if !there {
+        eprintln!("skipped: {test}: {PYTHON} has no NumPy (scripts/setup)");
+    }
+    there
+}
+
 /// Compiles one of `tests/programs`.
-fn program(dir: &Dir, name: &str, flags: &[&str]) -> String {
+pub(crate) fn program(dir: &Dir, name: &str, flags: &[&str]) -> String {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{name}.c"));
     let binary = dir.path().join(name);
     let mut cc = Command::new("cc");
@@ -150,12 +162,7 @@ fn a_program_with_signals() {
 /// Arrays of four times the local limit.
 #[test]
 fn numpy() {
-    const PYTHON: &str = "/usr/bin/python3";
-    if !may_run("numpy") {
-        return;
-    }
-    if !Command::new(PYTHON).args(["-c", "import numpy"]).output().is_ok_and(|o| o.status.success()) {
-        eprintln!("skipped: numpy: {PYTHON} has no NumPy (scripts/setup)");
+    if !may_run("numpy") || !has_numpy("numpy") {
         return;
     }
     let text = "import numpy as np, hashlib\n\
@@ -169,6 +176,92 @@ fn numpy() {
     let stats = same(MIB, &[PYTHON, "-c", text]);
     assert_far(&stats);
     assert!(number(&stats, "far_bytes") >= 4 * MIB, "{stats}");
+}
+
+/// What the system says that a process's memory files take, by their name: what of far memory is here, as nobody of ours counted it.
+pub(crate) fn bytes_taken(pid: u32, name: &str) -> u64 {
+    let Ok(files) = fs::read_dir(format!("/proc/{pid}/fd")) else { return 0 };
+    let name = PathBuf::from(format!("/memfd:{name} (deleted)"));
+    let links =
+        files.flatten().map(|file| file.path()).filter(|link| fs::read_link(link).is_ok_and(|to| to == name));
+    links.filter_map(|link| fs::metadata(link).ok()).map(|file| file.blocks() * 512).sum()
+}
+
+/// The most that was taken while it ran.
+pub(crate) fn most_taken(running: &mut Running, name: &str) -> u64 {
+    let (pid, mut most) = (running.pid(), 0);
+    while running.is_alive() {
+        most = most.max(bytes_taken(pid, name));
+    }
+    most
+}
+
+/// While a program runs, the files that its far memory is in take what the limit allows them by the system's own count, within 2 %.
+#[test]
+fn the_limit_holds_by_the_system_s_count() {
+    if !may_run("the system's count") {
+        return;
+    }
+    let dir = Dir::new("run-count");
+    let local = 6 * MIB;
+    let mut running = Running::start(far(local, &[&program(&dir, "threads", &[])]));
+    let most = most_taken(&mut running, "farmem");
+    let ended = running.ended();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_far(&stats(&ended, local));
+    // An eighth of the limit is the pool, in the pager's own memory and always there; a file has 36 KiB of mailboxes and bells.
+    let (pool, mailboxes) = (local / 8, 36 << 10);
+    assert!(most + pool <= (local + mailboxes) * 102 / 100, "{most}");
+    assert!(most >= local / 2, "{most}: it was looked at while there was something");
+}
+
+/// Where the system serves no more than faults of user code, a program runs all the same; a system call on memory that is not here fails, and says so.
+#[test]
+fn faults_of_user_code_only() {
+    if !may_run("user mode") {
+        return;
+    }
+    let dir = Dir::new("run-user-mode");
+    let threads = program(&dir, "threads", &[]);
+    let alone = run_command(Command::new(&threads));
+    let run = |binary: &str| {
+        run_command(farmem(&[
+            "run",
+            "--user-mode-only",
+            "--json",
+            "--local",
+            "6MiB",
+            "--far",
+            "1GiB",
+            "--",
+            binary,
+        ]))
+    };
+    let ended = run(&threads);
+    assert_eq!((&ended.stdout, ended.code), (&alone.stdout, Some(0)), "{ended:?}");
+    assert!(ended.stderr.contains("user code only"), "{ended:?}");
+    assert_far(&stats(&ended, 6 * MIB));
+    let kernel = program(&dir, "kernel", &["-D_GNU_SOURCE"]);
+    assert_eq!(run(&kernel).stdout, "untouched: EFAULT\ntouched: read\n0 7\n");
+    let ended = run_command(far(6 * MIB, &[&kernel]));
+    assert_eq!(ended.stdout, "untouched: read\ntouched: read\n0 7\n");
+}
+
+/// Memory that is gone through downwards is fetched in runs, as it is upwards: of 2048 pages nearly all are far each time.
+#[test]
+fn streams_go_either_way() {
+    if !may_run("streams") {
+        return;
+    }
+    let dir = Dir::new("run-streams");
+    let binary = program(&dir, "streams", &[]);
+    let fetches = |way: &str| number(&same(MIB, &[&binary, way]), "fetches");
+    let (none, up, down) = (fetches("none"), fetches("up"), fetches("down"));
+    assert!(none < 100, "{none}");
+    for (way, fetches) in [("up", up), ("down", down)] {
+        // Four times through, 16 pages at a time as far as they lie together.
+        assert!((4 * 112..4 * 192).contains(&(fetches - none)), "{way}: {fetches} with {none}");
+    }
 }
 
 #[test]

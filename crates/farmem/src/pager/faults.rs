@@ -9,7 +9,7 @@ use crate::client::{Completed, Ticket};
 use farmem_host::Op;
 use farmem_io::pages::remote::call::CONTROL_PAGES;
 use farmem_io::pages::remote::{Lost, Remote};
-use farmem_io::pages::{Fault, ReadAhead as _};
+use farmem_io::pages::{Fault, ReadAhead as _, Streams};
 use farmem_wire::message::{Access, PAGE_LEN};
 use std::ops::Range;
 
@@ -149,24 +149,31 @@ impl Pager {
         true
     }
 
-    /// A page nobody has written to yet, with those behind it that a stream is about to reach.
+    /// A page nobody has written to yet, with those beside it that a stream is about to reach.
     fn zeros(&mut self, key: u32, page: u64, span: Range<u64>, write: bool) -> bool {
         let process = self.processes.get_mut(&key).expect("it was there a moment ago");
-        let end = process.streams.propose(page).end.min(span.end).min(page + AHEAD_MAX);
+        let proposed = proposal(&mut process.streams, page, &span);
         let nowhere = |page: &u64| process.table.next(*page..*page + 1).is_none();
-        let behind = (page + 1..end).take_while(nowhere).count();
-        let count = self.room(1 + behind);
+        let behind = (page + 1..proposed.end).take_while(nowhere).count();
+        let before = (proposed.start..page).rev().take_while(nowhere).count();
+        let count = self.room(before + 1 + behind);
+        // A stream goes one way.
+        let first = if before > 0 && count > 0 { page + 1 - count as u64 } else { page };
+        let Some(process) = self.processes.get_mut(&key) else { return true };
+        process.streams.fetched(&(first..first + count as u64));
         if count == 0 {
             return false;
         }
-        let Some(process) = self.processes.get(&key) else { return true };
         let zeros = &self.zeros[..count * PAGE_LEN];
-        let count = put(&process.remote, page, zeros, Access::Modified, &mut self.gone, key);
-        for page in page..page + count as u64 {
+        let count = put(&process.remote, first, zeros, Access::Modified, &mut self.gone, key);
+        for page in first..first + count as u64 {
             let frame = self.frames.insert(Owner { process: key, page }, Held::Dirty);
             self.set_entry(key, page, Entry { slot: None, here: Here::Frame(frame) });
         }
-        let _ = write; // zeros that are only read are found to be zeros when they go
+        if first < page && first + count as u64 <= page {
+            // The one that is waited for did not come.
+            return self.again(key, page, write);
+        }
         self.stats.zeros += 1;
         true
     }
@@ -201,43 +208,66 @@ impl Pager {
         true
     }
 
-    /// Starts a READ for a page, with those behind it that a stream is about to reach and that lie behind it in far memory.
+    /// Starts a READ for a page, with those beside it that a stream is about to reach and that lie beside it in far memory.
     fn fetch(&mut self, key: u32, page: u64, span: Range<u64>, write: bool) -> bool {
         if self.failed.is_some() {
             self.poison(key, page);
             return true;
         }
         let process = self.processes.get_mut(&key).expect("it was there a moment ago");
-        let end = process.streams.propose(page).end.min(span.end).min(page + AHEAD_MAX);
-        let wanted = self.run(key, page, end);
-        let count = (self.room(wanted) as u64).min(wanted as u64);
-        if count == 0 {
-            return false;
-        }
+        let proposed = proposal(&mut process.streams, page, &span);
+        let wanted = self.run(key, page, &proposed);
+        let count = self.room(usize::try_from(wanted.end - wanted.start).expect("at most AHEAD_MAX"));
         // Making room may have changed what is far.
-        let Some(Entry { here: Here::No, slot: Some(slot) }) = self.find(key, page) else {
-            return self.again(key, page, write);
+        let far = matches!(self.find(key, page), Some(Entry { here: Here::No, slot: Some(_) }));
+        if count == 0 || !far {
+            if let Some(process) = self.processes.get_mut(&key) {
+                process.streams.fetched(&(page..page));
+            }
+            return count > 0 && self.again(key, page, write);
+        }
+        // A stream goes one way.
+        let most = count as u64;
+        let fits = if wanted.start < page {
+            wanted.start.max((page + 1).saturating_sub(most))..page + 1
+        } else {
+            page..wanted.end.min(page + most)
         };
-        let count = count.min(self.run(key, page, page + count) as u64);
+        let Range { start, end } = self.run(key, page, &fits);
+        let Some(slot) = self.entry(key, start).slot else { unreachable!("what is far has a slot") };
+        if let Some(process) = self.processes.get_mut(&key) {
+            process.streams.fetched(&(start..end));
+        }
         self.stats.missing += 1;
-        self.read(key, page, count, slot, write, 0);
+        self.read(key, start, end - start, slot, write, 0);
         true
     }
 
-    /// Pages from `page` on, before `end`, that are far and lie together there.
-    fn run(&self, key: u32, page: u64, end: u64) -> usize {
+    /// Pages around `page`, among those proposed, that are far and lie together there.
+    fn run(&self, key: u32, page: u64, proposed: &Range<u64>) -> Range<u64> {
+        let far = |page: u64, slot: Option<Slot>| {
+            let entry = self.entry(key, page);
+            let there = entry.here == Here::No && entry.slot.is_some() && entry.slot == slot;
+            there && slot.is_some_and(|slot| self.slots.home(slot) == Home::Far)
+        };
+        let mut run = page..page + 1;
         let mut slot = self.entry(key, page).slot;
-        let mut count = 1;
-        for next in page + 1..end {
+        while run.end < proposed.end {
             slot = slot.and_then(|slot| self.slots.behind(slot));
-            let entry = self.entry(key, next);
-            let far = entry.here == Here::No && entry.slot.is_some() && entry.slot == slot;
-            if !far || slot.is_some_and(|slot| self.slots.home(slot) != Home::Far) {
+            if !far(run.end, slot) {
                 break;
             }
-            count += 1;
+            run.end += 1;
         }
-        count
+        let mut slot = self.entry(key, page).slot;
+        while run.start > proposed.start {
+            slot = slot.and_then(|slot| self.slots.before(slot));
+            if !far(run.start - 1, slot) {
+                break;
+            }
+            run.start -= 1;
+        }
+        run
     }
 
     fn read(&mut self, key: u32, page: u64, count: u64, slot: Slot, write: bool, tries: u32) {
@@ -396,6 +426,13 @@ fn put(remote: &Remote, first: u64, bytes: &[u8], access: Access, gone: &mut Vec
             }
         }
     }
+}
+
+/// What a stream proposes to fetch with a page, of its span.
+fn proposal(streams: &mut Streams, page: u64, span: &Range<u64>) -> Range<u64> {
+    let proposed = streams.propose(page);
+    let start = proposed.start.max(span.start).max((page + 1).saturating_sub(AHEAD_MAX)).min(page);
+    start..proposed.end.min(span.end).min(page + AHEAD_MAX).max(page + 1)
 }
 
 fn place(n: u64) -> usize {

@@ -24,15 +24,13 @@ use std::os::fd::OwnedFd;
 pub(super) struct Sharing {
     space: Joined<Crowd>,
     api: ApiClient,
-    /// Objects that this run has open.
-    open: BTreeSet<u64>,
 }
 
 impl Sharing {
     /// Joins the rack as a host that shares with all others that name the same `domain`.
     pub(super) fn join(config: &RackConfig, domain: &str, options: ShareOptions) -> Result<Self, Error> {
         let space = Joined::of_others(config, domain, options)?;
-        Ok(Self { space, api: api_client(config)?, open: BTreeSet::new() })
+        Ok(Self { space, api: api_client(config)? })
     }
 
     /// Where its pages are.
@@ -70,7 +68,7 @@ impl Sharing {
         };
         match self.api.ask(&request).map_err(Error::from) {
             Ok(Response::Object { object, length, base, size }) => {
-                self.open.insert(object);
+                self.space.objects().insert(object);
                 Ok([object, length, base, size])
             }
             Ok(_) => Ok([0; VALUES]),
@@ -80,7 +78,8 @@ impl Sharing {
 
     /// No process of the run uses the object any more.
     fn close(&mut self, object: u64) {
-        if self.open.remove(&object) {
+        let open = self.space.objects().remove(&object);
+        if open {
             let host = self.space.host();
             // A rack that does not answer, or has forgotten this host, has closed it.
             let _closed = self.api.ask(&Request::DropObject { host, object });

@@ -4,6 +4,7 @@
 //! way; [`Joined`], which ends the host when it is dropped.
 
 use super::desk::{Ask, Desk, Inbox, lock};
+use super::lease::Objects;
 use super::{ShareOptions, ShareStats, join};
 use crate::Error;
 use crate::config::RackConfig;
@@ -11,9 +12,10 @@ use farmem_io::pages::{Crowd, Fault, Faults, Handler, Mapped, Next, Ring, Window
 use farmem_io::{Link, Sleeper, Stop};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{Access, PAGE_LEN, Page};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{JoinHandle, scope};
 
 /// What a host's pages lie in.
@@ -92,6 +94,7 @@ pub(crate) struct Joined<G> {
     pub(super) failed: Arc<Mutex<Option<String>>>,
     pub(super) domain: u32,
     pub(super) host: u16,
+    pub(super) objects: Objects,
     pub(super) pager: Option<JoinHandle<()>>,
 }
 
@@ -119,6 +122,11 @@ impl<G> Joined<G> {
     /// The number of its domain.
     pub(crate) const fn domain(&self) -> u32 {
         self.domain
+    }
+
+    /// The named objects that it has open, by number; those that opened one put it here.
+    pub(crate) fn objects(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        lock(&self.objects)
     }
 
     /// A thread waits for a page.

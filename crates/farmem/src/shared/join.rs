@@ -4,7 +4,7 @@ use super::ShareOptions;
 use super::desk::{Desk, Inbox};
 use super::frames::Frames;
 use super::ground::{Ground, Joined};
-use super::lease::Landlord;
+use super::lease::{Landlord, Objects};
 use super::pager::{Pager, Policy};
 use crate::Error;
 use crate::client::{gid, wrong_answer};
@@ -70,6 +70,7 @@ where
     let (say, said) = sync_channel(1);
     let inbox = Arc::<Inbox>::default();
     let failed = Arc::<Mutex<Option<String>>>::default();
+    let objects = Objects::default();
     let joining = Joining {
         config: config.clone(),
         address,
@@ -77,6 +78,7 @@ where
         options,
         inbox: Arc::clone(&inbox),
         failed: Arc::clone(&failed),
+        objects: Arc::clone(&objects),
         say: say.clone(),
     };
     let pager = start("farmem-pager", move || {
@@ -88,7 +90,7 @@ where
     })?;
     let gone = || Error::Unreachable { what: "the pager's thread, which ended".into() };
     let Ready { ground, domain, host } = said.recv().map_err(|_| gone())??;
-    Ok(Joined { ground, inbox, failed, domain, host, pager: Some(pager) })
+    Ok(Joined { ground, inbox, failed, domain, host, objects, pager: Some(pager) })
 }
 
 pub(super) fn start(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
@@ -104,6 +106,7 @@ struct Joining<G> {
     options: ShareOptions,
     inbox: Arc<Inbox>,
     failed: Arc<Mutex<Option<String>>>,
+    objects: Objects,
     say: SyncSender<Result<Ready<G>, Error>>,
 }
 
@@ -173,7 +176,8 @@ where
         driver.submit(CacheAsk::Map { base, len, domain: domain_number }, &mut |_, _| {});
 
         let (tell, told) = channel();
-        let landlord = Landlord::begin(&self.config, host, settings.generation, driver.clock(), &self.inbox)?;
+        let life = (host, settings.generation);
+        let landlord = Landlord::begin(&self.config, life, driver.clock(), &self.inbox, self.objects)?;
         let policy = Policy {
             timeout: self.options.timeout,
             frames_max,

@@ -3,7 +3,7 @@
 //! A page that is cached may be used for as long as the lease lasts, counted from when it was asked for, so that the control plane never
 //! believes it to be over sooner than this host does (PROTOCOL 12.35).
 
-use super::desk::{Ask, Inbox};
+use super::desk::{Ask, Inbox, lock};
 use super::join::start;
 use super::pager::Told;
 use crate::Error;
@@ -13,9 +13,10 @@ use crate::rack::SILENCE_MAX;
 use crate::serve::api_client;
 use farmem_control::api::{ErrorCode, Request, Response};
 use farmem_io::{ApiClient, Clock};
-use farmem_machine::Duration;
-use std::sync::Arc;
+use farmem_machine::{Duration, Instant};
+use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration as StdDuration;
 
@@ -33,20 +34,28 @@ pub(super) struct Landlord {
     flushed: u64,
     ordered: u64,
     lease: Duration,
+    /// When the latest lease ends.
+    until: Instant,
+    objects: Objects,
 }
+
+/// The named objects that a host has open, by number.
+pub(super) type Objects = Arc<Mutex<BTreeSet<u64>>>;
 
 impl Landlord {
     /// Waits for the first lease.
     pub(super) fn begin(
         config: &RackConfig,
-        host: u16,
-        generation: u16,
+        (host, generation): (u16, u16),
         clock: Clock,
         inbox: &Arc<Inbox>,
+        objects: Objects,
     ) -> Result<Self, Error> {
         let (api, inbox) = (api_client(config)?, Arc::clone(inbox));
+        let (flushed, ordered, lease) = (0, 0, Duration::ZERO);
+        let until = Instant::ZERO;
         let mut landlord =
-            Self { api, clock, inbox, host, generation, flushed: 0, ordered: 0, lease: Duration::ZERO };
+            Self { api, clock, inbox, host, generation, flushed, ordered, lease, until, objects };
         let begun = clock.now();
         while !landlord.renew().or_else(later)? {
             // Who has nothing has given everything up.
@@ -120,10 +129,26 @@ impl Landlord {
         }
         let leased = lease_ms > 0;
         if leased {
+            if asked >= self.until {
+                self.hold_again()?;
+            }
             self.lease = Duration::from_millis(lease_ms);
-            self.inbox.put([Ask::Lease(asked + self.lease)]);
+            self.until = asked + self.lease;
+            self.inbox.put([Ask::Lease(self.until)]);
         }
         Ok(leased)
+    }
+}
+
+impl Landlord {
+    /// Between two leases the control plane may have closed what this host has open. An object that was freed since would be found under
+    /// another's addresses: then nothing can be had any more (PROTOCOL 8.34).
+    fn hold_again(&mut self) -> Result<(), Error> {
+        let objects = lock(&self.objects).clone();
+        for object in objects {
+            self.api.ask(&Request::HoldObject { host: self.host, object })?;
+        }
+        Ok(())
     }
 }
 

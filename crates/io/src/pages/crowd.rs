@@ -437,3 +437,6 @@ const fn mapping(access: Access) -> Mapping {
         Access::Modified => Mapping::Writable,
     }
 }
+
+#[cfg(test)]
+mod tests;

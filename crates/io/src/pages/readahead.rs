@@ -32,7 +32,8 @@ impl ReadAhead for Groups {
     }
 }
 
-/// Streams: a fault at the page where the last proposal ended doubles what is fetched, up to a bound; any other fetches one page.
+/// Streams, upwards and downwards: a fault at the page behind the last proposal, or before it, doubles what is fetched, up to a bound; any
+/// other fetches one page. A stream keeps its direction.
 ///
 /// A fault elsewhere forgets nothing: as many streams as [`STREAMS`] are followed at once.
 #[derive(Clone, Debug)]
@@ -42,6 +43,8 @@ pub struct Streams {
     streams: [Stream; STREAMS],
     /// The stream that is forgotten next.
     oldest: usize,
+    /// The stream that proposed last.
+    latest: usize,
 }
 
 /// Streams followed at once.
@@ -49,8 +52,9 @@ pub const STREAMS: usize = 8;
 
 #[derive(Clone, Copy, Default, Debug)]
 struct Stream {
-    /// Where the stream goes on; 0 when there is none.
-    next: u64,
+    /// Where it goes on upwards, and downwards, as far as it may.
+    up: Option<u64>,
+    down: Option<u64>,
     pages: u64,
 }
 
@@ -58,23 +62,46 @@ impl Streams {
     /// Proposes at most `pages_max` pages.
     #[must_use]
     pub fn new(pages_max: u64) -> Self {
-        Self { pages_max: pages_max.max(1), streams: [Stream::default(); STREAMS], oldest: 0 }
+        Self { pages_max: pages_max.max(1), streams: [Stream::default(); STREAMS], oldest: 0, latest: 0 }
+    }
+
+    /// Of the latest proposal only these pages are fetched: the stream goes on beside them. None when there was no room even for the one that is
+    /// waited for: it is to go on there.
+    pub fn fetched(&mut self, pages: &Range<u64>) {
+        let stream = &mut self.streams[self.latest];
+        if pages.is_empty() {
+            let goes_down = stream.up.is_none();
+            let page = Some(pages.start);
+            (stream.up, stream.down) = if goes_down { (None, page) } else { (page, None) };
+            return;
+        }
+        stream.up = stream.up.map(|_| pages.end);
+        stream.down = stream.down.and_then(|_| pages.start.checked_sub(1));
     }
 }
 
 impl ReadAhead for Streams {
     fn propose(&mut self, page: u64) -> Range<u64> {
-        let known = self.streams.iter().position(|s| s.pages > 0 && s.next == page);
-        let (at, pages) = match known {
-            Some(at) => (at, self.streams[at].pages.saturating_mul(2).min(self.pages_max)),
-            None => (self.oldest, 1),
-        };
-        if known.is_none() {
+        let goes_on = |stream: &Stream| stream.up == Some(page) || stream.down == Some(page);
+        let Some(at) = self.streams.iter().position(goes_on) else {
+            let end = page.saturating_add(1);
+            self.streams[self.oldest] = Stream { up: Some(end), down: page.checked_sub(1), pages: 1 };
+            self.latest = self.oldest;
             self.oldest = (self.oldest + 1) % STREAMS;
-        }
-        let end = page.saturating_add(pages);
-        self.streams[at] = Stream { next: end, pages };
-        page..end
+            return page..end;
+        };
+        self.latest = at;
+        let stream = &mut self.streams[at];
+        let pages = stream.pages.saturating_mul(2).min(self.pages_max);
+        let (proposed, up, down) = if stream.up == Some(page) {
+            let end = page.saturating_add(pages);
+            (page..end, Some(end), None)
+        } else {
+            let start = (page + 1).saturating_sub(pages);
+            (start..page + 1, None, start.checked_sub(1))
+        };
+        *stream = Stream { up, down, pages };
+        proposed
     }
 }
 
@@ -107,6 +134,34 @@ mod tests {
         for jump in [777, 555, 333] {
             assert_eq!(policy.propose(jump), jump..jump + 1);
         }
+    }
+
+    /// A stream that goes down doubles as one that goes up, ends at the first page, and does not turn round.
+    #[test]
+    fn streams_go_down_too() {
+        let mut policy = Streams::new(8);
+        let down = [30, 29, 27, 23, 15, 7].map(|page| policy.propose(page));
+        assert_eq!(down, [30..31, 28..30, 24..28, 16..24, 8..16, 0..8]);
+        assert_eq!(policy.propose(8), 8..9, "not upwards again");
+        let mut policy = Streams::new(4);
+        assert_eq!([10, 11, 9].map(|page| policy.propose(page)), [10..11, 11..13, 9..10]);
+    }
+
+    /// A stream of which less was fetched than it proposed goes on where that ended, as fast as it was.
+    #[test]
+    fn streams_go_on_where_they_were_cut() {
+        let mut policy = Streams::new(16);
+        assert_eq!([5, 6, 8].map(|page| policy.propose(page)), [5..6, 6..8, 8..12]);
+        policy.fetched(&(8..9));
+        assert_eq!(policy.propose(9), 9..17);
+        policy.fetched(&(9..9));
+        assert_eq!(policy.propose(9), 9..25);
+        let mut policy = Streams::new(16);
+        assert_eq!([50, 49, 47].map(|page| policy.propose(page)), [50..51, 48..50, 44..48]);
+        policy.fetched(&(46..48));
+        assert_eq!(policy.propose(45), 38..46);
+        policy.fetched(&(45..45));
+        assert_eq!(policy.propose(45), 30..46);
     }
 
     /// A stream that is not followed for longer than others are begun is forgotten.
