@@ -23,7 +23,7 @@ const BODY_MAX: usize = 64 << 10;
 const IDLE_MAX: Duration = Duration::from_secs(10);
 
 /// The names that `POST /v1/NAME` knows.
-const NAMES: [&str; 26] = [
+const NAMES: [&str; 28] = [
     "join_switch",
     "join_node",
     "join_host",
@@ -44,6 +44,8 @@ const NAMES: [&str; 26] = [
     "renew",
     "recover",
     "accept_lost",
+    "migrate",
+    "locate",
     "open_object",
     "hold_object",
     "resize_object",
