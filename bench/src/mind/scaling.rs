@@ -20,7 +20,7 @@ pub(super) fn measure(config: &RackConfig, quick: bool) -> Result<(Vec<Row>, u64
                 workers,
                 workload,
                 records: if quick { 1000 } else { 10_000 },
-                operations: if quick { 50_000 } else { 1_000_000 },
+                operations: operations(workload, quick),
                 local: LOCAL,
                 seed: 1,
                 json: false,
@@ -32,6 +32,15 @@ pub(super) fn measure(config: &RackConfig, quick: bool) -> Result<(Vec<Row>, u64
         }
     }
     Ok((rows, wrong))
+}
+
+/// So many that a run takes seconds: where workers write, pages go to and fro.
+const fn operations(workload: Mix, quick: bool) -> u64 {
+    match (workload, quick) {
+        (_, true) => 50_000,
+        (Mix::A, false) => 300_000,
+        (_, false) => 1_000_000,
+    }
 }
 
 fn row(transport: Transport, name: &str, outcome: &Outcome) -> Row {

@@ -105,3 +105,39 @@ fn the_model_is_a_table_for_people() {
     }
     assert_eq!(ended.stdout.matches("pulse.sim.coupled.").count(), 8);
 }
+
+/// Coherence, quickly: each kind of row is there, measured or with what it lacks here, and every kind is in the documentation.
+#[test]
+fn mind_measures_all_of_its_parts() {
+    let ids = ids(&run(&["bench", "mind", "--quick", "--json"]).json(), "mind");
+    let documented = include_str!("../../../../docs/results.md");
+    for kind in [
+        "mind.fault.shm",
+        "mind.fault.udp",
+        "mind.fault.zram",
+        "mind.transition.",
+        "mind.scaling.nativekvs.",
+        "mind.scaling.blades.",
+        "mind.scaling.threads.",
+        "mind.scaling.random.",
+        "mind.directory.slots.",
+        "mind.directory.false.",
+        "mind.directory.entries.",
+        "mind.directory.jain.",
+    ] {
+        assert!(documented.contains(&format!("`{kind}")), "{kind} is not in docs/results.md");
+        let refused = kind == "mind.transition." && !ids.iter().any(|id| id.starts_with("mind.packets."));
+        assert!(refused || ids.iter().any(|id| id.starts_with(kind)), "nothing of {kind} in {ids:?}");
+    }
+}
+
+/// Only what was asked for is measured: what allocations cost the switch needs no page fault.
+#[test]
+fn mind_counts_entries_alone() {
+    let ids = ids(
+        &run(&["bench", "mind", "--quick", "--json", "--only", "mind.directory.entries.arrays"]).json(),
+        "mind",
+    );
+    let expected = [16, 32, 64, 128].map(|vmas| format!("mind.directory.entries.arrays.{vmas}"));
+    assert_eq!(ids, expected);
+}
