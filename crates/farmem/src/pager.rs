@@ -2,6 +2,7 @@
 //!
 //! Key type: [`Pager`]. A process of the program comes in with its memfd and userfaultfd ([`Hall`]); from then on its faults are
 //! served from here, by one-sided READs and WRITEs of one client. Its memory is private: nobody else reads or writes those slots.
+//! (Named memory, which a run may share with others, is `sharing`'s, and has a limit of its own.)
 //! What a process asks beside (addresses, a fork) comes as a call through its mailbox, in order with its faults.
 //!
 //! ```text
