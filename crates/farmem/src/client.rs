@@ -105,6 +105,10 @@ pub struct Client {
     qpns: BTreeMap<u16, u32>,
     /// What moved to other nodes, as far as it was noticed: length and node by first address.
     routes: BTreeMap<u64, (u64, u16)>,
+    /// Counts what was learned of that.
+    known: u64,
+    /// Ends that were looked through already, and come before those of the host role.
+    backlog: VecDeque<Done>,
     slots: Slots,
     /// Completions that came while another one was waited for.
     ready: VecDeque<Completed>,
@@ -149,6 +153,8 @@ impl Client {
             nodes,
             qpns: BTreeMap::new(),
             routes: BTreeMap::new(),
+            known: 0,
+            backlog: VecDeque::new(),
             slots: Slots::default(),
             ready: VecDeque::new(),
             joining: false,
@@ -306,7 +312,8 @@ impl Client {
         if attach::takes_id(&op) && self.path.ids_left() <= attach::IDS_RESERVE && !self.joining {
             self.join_again()?;
         }
-        let ticket = self.slots.take(meta);
+        let (ways, known) = (self.ways(&meta), self.known);
+        let ticket = self.slots.take(Meta { ways, known, ..meta });
         self.path.submit(Ask::Submit { ticket, domain: self.domain, op })?;
         Ok(Ticket(ticket))
     }
@@ -325,7 +332,7 @@ impl Client {
             return Some(completed);
         }
         loop {
-            let done = self.path.pop()?;
+            let done = self.backlog.pop_front().or_else(|| self.path.pop())?;
             if let Some(completed) = self.completed(done) {
                 return Some(completed);
             }
@@ -353,7 +360,7 @@ impl Client {
                 return Ok(self.ready.remove(at).expect("the position was found a moment ago"));
             }
             assert!(self.slots.holds(ticket.0), "{ticket:?} is not outstanding");
-            let done = self.path.poll(true)?.expect("an outstanding operation ends");
+            let done = self.poll_done(true)?.expect("an outstanding operation ends");
             match self.completed(done) {
                 Some(completed) if completed.ticket == ticket => return Ok(completed),
                 completed => self.ready.extend(completed),
@@ -426,7 +433,7 @@ impl Client {
             if let Some(completed) = self.ready.pop_front() {
                 return Ok(Some(completed));
             }
-            let Some(done) = self.path.poll(wait)? else { return Ok(None) };
+            let Some(done) = self.poll_done(wait)? else { return Ok(None) };
             if let Some(completed) = self.completed(done) {
                 return Ok(Some(completed));
             }
@@ -437,6 +444,13 @@ impl Client {
         let ticket = self.submit(op)?;
         let completed = self.wait(ticket)?;
         completed.result.map(|answer| (answer, completed.buf))
+    }
+
+    fn poll_done(&mut self, wait: bool) -> Result<Option<Done>, Error> {
+        match self.backlog.pop_front() {
+            Some(done) => Ok(Some(done)),
+            None => self.path.poll(wait),
+        }
     }
 
     /// The end of an operation; none when it goes on, because what it asked for had moved.

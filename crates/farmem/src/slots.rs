@@ -31,6 +31,10 @@ pub(crate) struct Meta {
     pub(crate) verb: Option<Verb>,
     /// Times it was asked again where its bytes had moved.
     pub(crate) moves: u8,
+    /// The nodes of its first and of its last byte, as it was sent.
+    pub(crate) ways: [Option<u16>; 2],
+    /// What was known then of where memory is: the client's count of it.
+    pub(crate) known: u64,
 }
 
 impl Meta {
@@ -48,7 +52,7 @@ impl Meta {
             Op::FetchAdd { add, .. } => Some(Verb::FetchAdd { add }),
             Op::RegionRead { .. } | Op::RegionWrite { .. } | Op::Traverse { .. } => None,
         };
-        Self { addr, len: len as u64, touch, verb, moves: 0 }
+        Self { addr, len: len as u64, touch, verb, moves: 0, ways: [None; 2], known: 0 }
     }
 }
 

@@ -40,7 +40,7 @@ impl Client {
     }
 
     fn end_all(&mut self) -> Result<(), Error> {
-        while let Some(done) = self.path.poll(true)? {
+        while let Some(done) = self.poll_done(true)? {
             let completed = self.completed(done);
             self.ready.extend(completed);
         }

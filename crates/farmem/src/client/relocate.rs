@@ -75,64 +75,81 @@ impl Client {
         if !refused || meta.verb.is_none() || meta.moves == MOVES_MAX {
             return Some(head);
         }
-        let from = self.node_of(meta.addr);
-        let before = self.nodes_at(meta);
-        let (behind, others) = self.flushed_with(&before);
-        let moved = self.look_where(meta.addr).is_ok() && self.nodes_at(meta) != before;
-        let mut again: Vec<Done> = Vec::new();
-        let head = if moved && self.reconnect(from, meta).is_ok() {
-            again.push(head);
-            again.extend(behind);
-            None
-        } else {
+        let behind = self.flushed_behind(meta);
+        // Another operation may have found out since this one was sent.
+        let moved = meta.known != self.known || self.look_where(meta.addr).is_ok_and(|learned| learned);
+        let again = moved && self.reconnect(meta).is_ok();
+        if !again {
             // It was refused for another reason, or nobody answers there: what was flushed ends as it would have without us.
             for done in behind {
                 let completed = self.concluded(done);
                 self.ready.push_back(completed);
             }
-            Some(head)
-        };
-        for done in again {
+            return Some(head);
+        }
+        for done in [head].into_iter().chain(behind) {
             if let Err(done) = self.ask_again(done) {
                 let completed = self.concluded(done);
                 self.ready.push_back(completed);
             }
         }
-        for done in others {
-            let completed = self.completed(done);
-            self.ready.extend(completed);
-        }
-        head
+        None
     }
 
-    /// The operations that were flushed on the way to one of these nodes, and the others that have ended.
-    fn flushed_with(&mut self, nodes: &BTreeSet<u16>) -> (Vec<Done>, Vec<Done>) {
-        let (mut behind, mut others) = (Vec::new(), Vec::new());
+    /// The operations that were flushed behind one that was refused, in order; all others that have ended wait in the backlog. What was flushed
+    /// on a way that broke by itself is not among them: of that nobody knows whether it was executed.
+    fn flushed_behind(&mut self, head: Meta) -> Vec<Done> {
+        let mut behind = Vec::new();
+        let mut rest = core::mem::take(&mut self.backlog);
         while let Some(done) = self.path.pop() {
-            let meta = *self.slots.meta_mut(done.ticket);
-            let flushed = done.result == Err(Failure::Connection(rc::Failure::Flushed));
-            if flushed && meta.verb.is_some() && !self.nodes_at(meta).is_disjoint(nodes) {
-                behind.push(done);
-            } else {
-                others.push(done);
+            rest.push_back(done);
+        }
+        let by_itself =
+            |failure: rc::Failure| !matches!(failure, rc::Failure::Flushed | rc::Failure::RemoteAccess);
+        let mut open = BTreeSet::new();
+        for done in &rest {
+            if let Err(Failure::Connection(failure)) = done.result
+                && by_itself(failure)
+            {
+                open.extend(self.slots.meta_mut(done.ticket).ways.into_iter().flatten());
             }
         }
-        (behind, others)
+        let broken =
+            |node: &u16| self.path.is_node_broken(self.domain, NodeId(*node)) && !open.contains(node);
+        let refused: BTreeSet<u16> = head.ways.into_iter().flatten().filter(broken).collect();
+        for done in rest {
+            let meta = *self.slots.meta_mut(done.ticket);
+            let flushed = done.result == Err(Failure::Connection(rc::Failure::Flushed));
+            let there = meta.ways.iter().flatten().any(|node| refused.contains(node));
+            if flushed && meta.verb.is_some() && there {
+                behind.push(done);
+            } else {
+                self.backlog.push_back(done);
+            }
+        }
+        behind
     }
 
-    /// Learns where the parts of the allocation are that holds the address.
-    fn look_where(&mut self, addr: VirtAddr) -> Result<(), Error> {
+    /// Learns where the parts of the allocation are that holds the address; true when that is not what was known.
+    fn look_where(&mut self, addr: VirtAddr) -> Result<bool, Error> {
         let Response::Located { vma, moved } = self.path.ask(Request::Locate { addr: addr.0 })? else {
             return Err(wrong_answer("locate"));
         };
+        let known =
+            self.routes.range(vma.base..vma.base + vma.size).map(|(&base, &(len, node))| (base, len, node));
+        if known.eq(moved.iter().map(|piece| (piece.base, piece.size, piece.node))) {
+            return Ok(false);
+        }
+        self.known += 1;
         self.route(vma.base, vma.size, None)?;
-        moved.iter().try_for_each(|piece| self.route(piece.base, piece.size, Some(piece.node)))
+        moved.iter().try_for_each(|piece| self.route(piece.base, piece.size, Some(piece.node)))?;
+        Ok(true)
     }
 
-    /// Connections to wherever the bytes are now, and the one that broke.
-    fn reconnect(&mut self, broken: Option<u16>, meta: Meta) -> Result<(), Error> {
+    /// Connections to wherever the bytes are now, and those that broke.
+    fn reconnect(&mut self, meta: Meta) -> Result<(), Error> {
         let mut nodes = self.nodes_at(meta);
-        nodes.extend(broken);
+        nodes.extend(meta.ways.into_iter().flatten());
         for node in nodes {
             let broken = self.path.is_node_broken(self.domain, NodeId(node));
             if broken || !self.qpns.contains_key(&node) {
@@ -142,11 +159,20 @@ impl Client {
         Ok(())
     }
 
+    /// The nodes of an operation's first and last byte.
+    pub(super) fn ways(&self, meta: &Meta) -> [Option<u16>; 2] {
+        let last = meta.addr.0.saturating_add(meta.len.max(1) - 1);
+        [self.node_of(meta.addr), self.node_of(VirtAddr(last))]
+    }
+
     /// Hands an operation to the host role once more, under the same name.
     fn ask_again(&mut self, done: Done) -> Result<(), Done> {
+        let asked = *self.slots.meta_mut(done.ticket);
+        let (ways, known, addr) = (self.ways(&asked), self.known, asked.addr);
         let meta = self.slots.meta_mut(done.ticket);
         meta.moves += 1;
-        let (ticket, addr) = (done.ticket, meta.addr);
+        (meta.ways, meta.known) = (ways, known);
+        let ticket = done.ticket;
         let Some(verb) = meta.verb else { return Err(done) };
         let op = match verb {
             Verb::Read => Op::Read { addr, buf: done.buf },
