@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 pub const ENTRIES: &[(&str, Entry)] = &[("touch pages", work)];
 
 /// Pages of an allocation that are touched, one in each region.
-const TOUCHED: usize = VMA_LEN as usize / (REGION * PAGE);
+const TOUCHED: usize = 64;
+const _: () = assert!(VMA_LEN == (TOUCHED * REGION * PAGE) as u64);
 /// Time between two looks whether it is one's turn.
 const LOOK_EVERY: Duration = Duration::from_micros(500);
 /// Bytes between the words of the board: regions of their own, however they are merged.

@@ -24,6 +24,7 @@ use std::io::{self, Write as _};
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::sync::Once;
 
 /// How long to serve, and whom to tell that it has begun. A [`Stop`] alone will do.
 pub struct Serving<'a> {
@@ -72,10 +73,23 @@ pub(crate) fn with_link<W: WithLink>(
 ) -> Result<W::Output, Error> {
     let (gid, waiting) = (farmem_io::gid_of(address), link_waiting(config.waiting));
     match config.transport {
-        Transport::Udp => then.with(UdpLink::open(&UdpConfig { waiting, ..UdpConfig::new(gid) })?),
+        Transport::Udp => {
+            let link = UdpLink::open(&UdpConfig { waiting, ..UdpConfig::new(gid) })?;
+            advise(&link);
+            then.with(link)
+        }
         Transport::Shm => {
             then.with(ShmLink::open(&ShmConfig { waiting, ..ShmConfig::new(config.rings(), gid) })?)
         }
+    }
+}
+
+/// Says what is to be done for larger socket buffers, once in a process: they are as small for all its sockets.
+fn advise(link: &UdpLink) {
+    static SAID: Once = Once::new();
+    if let Some(advice) = link.buffers().advice() {
+        // Nobody need read it.
+        SAID.call_once(|| drop(writeln!(io::stderr(), "farmem: {advice}")));
     }
 }
 
