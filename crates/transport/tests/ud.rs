@@ -368,3 +368,49 @@ fn a_refused_batch_is_answered_alike_again() {
     assert_eq!(inbox.turn(1), Turn::Again(Status::TableFull, 2));
     assert_eq!(inbox.turn(2), Turn::Apply);
 }
+
+/// Memory moves to another server, and with it what was executed there: a copy that comes to the new one is answered, also when that one
+/// knows the request from an earlier visit, and what the old one forgot is not executed at the new one either. What the new one knows
+/// better stays. PROTOCOL 7.41.
+#[test]
+fn what_was_executed_elsewhere_is_learned() {
+    let (mut old, mut new) = (Dedup::new(4, 3), Dedup::new(4, 3));
+    for (counter, place) in [(10, 0x1000), (20, 0x1000), (30, 0x5000), (40, 0x1fff)] {
+        old.remember(id(counter), place, b"old");
+    }
+    old.begin(id(50), 3, 0x1800);
+    new.begin(id(50), 9, 0x8000);
+    new.finish(id(50), 9, b"went on");
+    new.remember(id(40), 0x9000, b"mine");
+    let moved: Vec<_> = old.begun_in(0x1000, 0x1fff).collect();
+    assert_eq!(moved, [(id(40), 0), (id(50), 3)], "of three that are remembered, those that began there");
+    old.finish(id(50), 3, b"ended");
+    for (request, hops) in moved {
+        let Seen::Answered(answer) = old.look_visit(request, hops) else {
+            panic!("{request:?} is remembered")
+        };
+        new.learn(request, hops, 0x1000, answer);
+    }
+    assert_eq!(new.look(id(40)), Seen::Answered(b"mine"));
+    assert_eq!([3, 9].map(|hops| new.look_visit(id(50), hops)), [Seen::Answered(b"ended"); 2]);
+    assert_eq!(new.begun_in(0x1000, 0x1000).collect::<Vec<_>>(), [(id(50), 3)], "it may move on");
+    let forgotten: Vec<_> = old.forgotten().collect();
+    assert_eq!(forgotten, [id(20)]);
+    assert_eq!(new.look(id(15)), Seen::New);
+    new.learn_forgotten(forgotten[0]);
+    assert_eq!([10, 15, 20].map(|counter| new.look(id(counter))), [Seen::Forgotten; 3]);
+    assert_eq!(new.look(id(21)), Seen::New);
+    let of = |host, generation, counter| RequestId::new(HostId(host), generation, counter);
+    new.learn_forgotten(of(9, 5, 7));
+    assert_eq!(
+        [of(9, 5, 7), of(9, 4, 900), of(9, 5, 8)].map(|id| new.look(id)),
+        [Seen::Forgotten, Seen::Forgotten, Seen::New]
+    );
+    new.learn_forgotten(of(9, 4, 9));
+    assert_eq!(new.look(of(9, 5, 8)), Seen::New, "an earlier life says nothing of this one");
+    new.learn_forgotten(of(9, 6, 2));
+    assert_eq!(
+        [of(9, 5, 8), of(9, 6, 2), of(9, 6, 3)].map(|id| new.look(id)),
+        [Seen::Forgotten, Seen::Forgotten, Seen::New]
+    );
+}

@@ -11,6 +11,7 @@ mod doctor;
 mod frames;
 mod hostile;
 mod lifecycle;
+mod migrate;
 mod process;
 mod rack;
 mod refusals;

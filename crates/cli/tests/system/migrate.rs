@@ -1,0 +1,163 @@
+//! `farmem migrate` on a rack of processes, while programs use what moves.
+
+use crate::process::run;
+use crate::rack::Description;
+use farmem::{Client, NodeId, Op, Program, VirtAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+const PAGE: u64 = 4096;
+/// Pages that are used.
+const PAGES: u64 = 16;
+/// Times that all of them go to the other node and come back.
+const ROUNDS: u32 = 6;
+
+/// Adds one to the first word of each node of a chain of {count, next}, and counts the nodes.
+const COUNT: &str = "
+    .stores
+    .scratch 8
+        ld8 r2, window[0]
+        add r2, 1
+        st8 window[0], r2
+        ld8 r3, scratch[0]
+        add r3, 1
+        st8 scratch[0], r3
+        ld8 r4, window[8]
+        jeq r4, 0, end
+        next r4
+    end:
+        ret
+";
+
+fn at(base: VirtAddr, offset: u64) -> VirtAddr {
+    VirtAddr(base.0 + offset)
+}
+
+fn word(client: &mut Client, addr: VirtAddr) -> u64 {
+    let mut word = [0; 8];
+    client.read(addr, &mut word).unwrap();
+    u64::from_le_bytes(word)
+}
+
+/// Tells the programs to stop, also when the test fails while they run.
+struct Stopping<'a>(&'a AtomicBool);
+
+impl Drop for Stopping<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Adds to counters on all pages, many at once, and reads what nobody changes, until told to stop; answers how often it added.
+fn add(description: &Description, base: VirtAddr, stop: &AtomicBool) -> u64 {
+    let mut client = description.client("d");
+    let mut rounds = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let tickets: Vec<_> = (0..PAGES)
+            .map(|page| client.submit(Op::FetchAdd { addr: at(base, page * PAGE), add: 1 + page }).unwrap())
+            .collect();
+        let mut mark = vec![0; 6000];
+        client.read(at(base, 3 * PAGE + 3000), &mut mark).unwrap();
+        assert!(mark[..1096].iter().all(|&byte| byte == 0xab), "it crosses from page to page");
+        for ticket in tickets {
+            client.wait(ticket).unwrap().result.unwrap();
+        }
+        rounds += 1;
+    }
+    rounds
+}
+
+/// Walks over all pages again and again until told to stop; answers how often.
+fn walk(description: &Description, base: VirtAddr, stop: &AtomicBool) -> u64 {
+    let mut client = description.client("d");
+    let program = Program::assemble(COUNT).unwrap();
+    let mut walks = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let end = client.traverse(&program, at(base, 64), vec![0; 8], 1000).unwrap();
+        assert_eq!((end.end.returned, end.end.iterations), (true, 16));
+        walks += 1;
+    }
+    walks
+}
+
+/// Counters and a chain in the same pages, used by two programs by verbs and one by traversals that store, while all pages go back and
+/// forth between two nodes: every addition is made once, and every walk counts every node once.
+fn programs_go_on(transport: &'static str) {
+    let description = Description::new("migrate", transport);
+    let mut up = description.up();
+    let mut client = description.client("d");
+    let vma = client.allocate_on(PAGES * PAGE, NodeId(1)).unwrap();
+    let base = vma.base;
+    for page in 0..PAGES {
+        let next = if page + 1 == PAGES { 0 } else { base.0 + (page + 1) * PAGE + 64 };
+        client.write(at(base, page * PAGE + 64), &[0u64.to_le_bytes(), next.to_le_bytes()].concat()).unwrap();
+    }
+    client.write(at(base, 3 * PAGE + 3000), &[0xab; 1096]).unwrap();
+    let stop = AtomicBool::new(false);
+    let (file, first) = (description.file(), format!("{:#x}", base.0));
+    let (added, walks) = thread::scope(|scope| {
+        let adders = [(); 2].map(|()| scope.spawn(|| add(&description, base, &stop)));
+        let walker = scope.spawn(|| walk(&description, base, &stop));
+        let stopping = Stopping(&stop);
+        for round in 0..ROUNDS {
+            for to in ["2", "1"] {
+                // A part of it first, every other time, so that walks and reads cross from node to node and back.
+                let len = (PAGES / 4 * PAGE).to_string();
+                if round % 2 == 1 {
+                    let args = ["migrate", "--rack", &file, "--base", &first, "--len", &len, "--node", to];
+                    assert_eq!(run(&args).code, Some(0));
+                }
+                let ended = run(&["migrate", "--rack", &file, "--base", &first, "--node", to, "--json"]);
+                let bytes = ended.json()["bytes"].as_u64();
+                assert_eq!(bytes, Some(PAGES * PAGE), "{}", ended.stderr);
+            }
+        }
+        drop(stopping);
+        (adders.map(|adder| adder.join().unwrap()).iter().sum::<u64>(), walker.join().unwrap())
+    });
+    assert!(added > 0 && walks > 0, "{added} {walks}");
+    for page in 0..PAGES {
+        assert_eq!(word(&mut client, at(base, page * PAGE)), added * (1 + page), "page {page}");
+        assert_eq!(word(&mut client, at(base, page * PAGE + 64)), walks, "page {page}");
+    }
+    assert!(up.is_whole(), "all roles are alive");
+    assert_eq!(up.stop().stderr, "", "and had nothing to say");
+}
+
+#[test]
+fn programs_go_on_over_udp() {
+    programs_go_on("udp");
+}
+
+#[test]
+fn programs_go_on_over_shared_memory() {
+    programs_go_on("shm");
+}
+
+/// Where memory is, before and after; and what is no place for it.
+#[test]
+fn it_says_where_memory_is() {
+    let description = Description::new("where", "shm");
+    let up = description.up();
+    let mut client = description.client("mine");
+    let vma = client.allocate_on(8 * PAGE, NodeId(1)).unwrap();
+    let file = description.file();
+    let place = format!("{:#x}", vma.base.0 + 2 * PAGE);
+    let ended = run(&["migrate", "--rack", &file, "--base", &place, "--len", "8KiB", "--node", "2"]);
+    assert!(ended.stdout.contains(&place) && ended.code == Some(0), "{}{}", ended.stdout, ended.stderr);
+    let there = run(&["migrate", "--rack", &file, "--json"]).json();
+    let allocation = &there["allocations"][0];
+    assert_eq!(allocation["domain"], "mine");
+    assert_eq!(allocation["moved"], serde_json::json!([{"base": place, "bytes": 2 * PAGE, "node": 2}]));
+    assert_eq!(there["nodes"][1]["allocated"], 2 * PAGE);
+    assert!(run(&["migrate", "--rack", &file]).stdout.contains(&place));
+    run(&["migrate", "--rack", &file, "--base", &place, "--len", "8KiB", "--node", "7"])
+        .refuses(&["node 7", "overview"]);
+    run(&["migrate", "--rack", &file, "--base", &place, "--len", "4KiB", "--node", "1"])
+        .refuses(&["moved together"]);
+    run(&["migrate", "--rack", &file, "--base", &place, "--len", "100", "--node", "1"])
+        .refuses(&["whole pages"]);
+    run(&["migrate", "--rack", &file, "--base", "0x10", "--node", "1"]).refuses(&["no vma holds 0x10"]);
+    assert_eq!(run(&["migrate", "--rack", &file, "--base", &place]).code, Some(2), "where to?");
+    up.stop();
+}
