@@ -1,6 +1,6 @@
 //! The page cache's mechanism: far memory under plain loads and stores, by userfaultfd.
 //!
-//! Key types: [`Window`], the addresses and the frames under them; [`serve`], the loop that hands faults to [`Faults`];
+//! Key types: [`Window`], the addresses and the frames under them; [`serve()`], the loop that hands faults to [`Faults`];
 //! [`Memory`], the program's side. Policies stand beside and are pure: [`Recency`] says which page goes first, [`ReadAhead`] what
 //! is fetched beside a page that faulted. Below all lies [`Userfaultfd`], the system's calls with their results.
 //!

@@ -2,7 +2,7 @@
 //! waiting, over the same path.
 //!
 //! A [`RawSocket`] sends and receives bytes nobody looks at. [`RawSocket::serve`] plays the part that a role has on a path: it sends each
-//! datagram on to the next address, or back. [`RawSocket::stream`] sends bursts for credits, for rates. [`faults`] are page faults for
+//! datagram on to the next address, or back. [`RawSocket::stream`] sends bursts for credits, for rates. [`faults()`] are page faults for
 //! which nothing is fetched, [`Swapped`] pages that come back from swap.
 
 mod faults;
