@@ -174,9 +174,9 @@ impl Switch {
         }
         self.tables.protection.check(message.header.domain, wanted.addr, wanted.len, wanted.perm)?;
         let node = self.tables.translation.lookup(wanted.addr).ok_or(Status::NotMapped)?;
-        // The node that sent it has no such range, whatever our table says: another round would end the same way.
+        // The node that sent it had it not, and by our table has it: it moved there meanwhile. The host asks again in a moment.
         if from == Some(node) {
-            return Err(Status::NotMapped);
+            return Err(Status::Lent);
         }
         let peer = self.tables.node(node).ok_or(Status::NotMapped)?;
         Ok((node, peer))
