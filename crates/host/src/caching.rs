@@ -8,7 +8,10 @@
 //! [`CacheAsk::Lease`]. When it ends, or the host joins again, everything is taken from the program (PROTOCOL 12.35).
 
 mod buffers;
+mod note;
 mod paces;
+
+pub use note::{CacheNote, Came};
 
 use crate::agent::{self, Action, Agent, Event, Outcome, Pages};
 use crate::{Ask, Config, Done, Host};
@@ -108,38 +111,6 @@ pub enum CacheDone {
         page: Page,
     },
     /// The lease ended before another was given: all pages were taken from the program, and faults wait for the next one.
-    LeaseEnded,
-}
-
-/// What happened.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum CacheNote {
-    /// At the host.
-    Host(crate::Note),
-    /// At the agent: what came, and what it was to it.
-    Page(Came, Outcome),
-    /// A recall was put off for a fresh page.
-    PutOff,
-    /// A page message that could not be read, from a port that sends none, or for others.
-    NotForUs,
-    /// A fault outside of all ranges, or a range that overlaps one or is one too many.
-    OutOfRange,
-}
-
-/// What came to the agent.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[expect(missing_docs, reason = "named as the agent's events")]
-pub enum Came {
-    Fault,
-    Evict,
-    Data,
-    Grant,
-    Recall,
-    WriteBackAck,
-    Refusal,
-    Retry,
-    RetryWriteBack,
-    Flush,
     LeaseEnded,
 }
 
