@@ -19,8 +19,8 @@ use crate::updates::{Entry, Queue, Reach};
 use alloc::vec::Vec;
 use farmem_machine::Port;
 use farmem_transport::PeerChange;
-use farmem_wire::Gid;
 use farmem_wire::message::Update;
+use farmem_wire::{Gid, Perm};
 
 /// Updates a silent role may miss; one more, and it must join again (PROTOCOL 8.22).
 pub const MISSED_MAX: u32 = 4096;
@@ -99,8 +99,8 @@ impl State {
         }
         self.next_change = id.saturating_add(1);
         self.fits(what)?;
-        self.changes
-            .insert(id, Change { what: what.clone(), waits: Vec::new(), undo: Vec::new(), failed: None });
+        let (waits, undo) = (Vec::new(), Vec::new());
+        self.changes.insert(id, Change { what: what.clone(), waits, undo, vacates: None, failed: None });
         match what {
             What::JoinSwitch { gid, home } => {
                 self.reset(Role::Switch, Why::Joined { role: Role::Switch }, What::is_protection, effects);
@@ -168,9 +168,31 @@ impl State {
     /// Tells everybody concerned of a change, or of its next step.
     pub(crate) fn tell_all(&mut self, id: u64, what: &What, effects: &mut Vec<Effect>) {
         for role in self.concerned(what) {
-            for (update, undo) in self.tell(what, role) {
+            let steps = self.tell(what, role);
+            if role == Role::Switch && what.is_protection() {
+                self.vacate(id, steps.iter().map(|(update, _)| update));
+            }
+            for (update, undo) in steps {
                 self.enqueue(role, Some(id), Told(update), undo, effects);
             }
+        }
+    }
+
+    /// Where the switch is told to allow less, it has the pages taken from all hosts (PROTOCOL 12.43), and the change is over when they are
+    /// (PROTOCOL 12.47): until then a program could still use what it had.
+    fn vacate<'a>(&mut self, id: u64, updates: impl Iterator<Item = &'a Update>) {
+        if self.hosts.values().all(|row| row.cache == Cache::Empty) {
+            return;
+        }
+        let less = updates.filter_map(|update| match *update {
+            Update::Protect { base, len, perm, .. } if perm != Perm::ReadWrite => {
+                Some((base.0, base.0.saturating_add(len - 1)))
+            }
+            _ => None,
+        });
+        let all = less.reduce(|(first, last), (base, end)| (first.min(base), last.max(end)));
+        if let Some(change) = self.changes.get_mut(&id) {
+            change.vacates = all;
         }
     }
 

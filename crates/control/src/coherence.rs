@@ -13,6 +13,7 @@
 mod epochs;
 mod errands;
 mod moves;
+mod vacating;
 
 pub use errands::RESETS_MAX;
 
@@ -35,6 +36,7 @@ use farmem_machine::{Duration, Instant};
 use farmem_wire::HostId;
 use farmem_wire::message::{CACHING_HOSTS_MAX, Page, Update};
 use moves::Moving;
+use vacating::Vacating;
 
 /// A lease surely ended when the host's clock may have been slow by one part in so many.
 const DRIFT: u64 = 8;
@@ -68,6 +70,8 @@ pub(crate) struct Coherence {
     splitting: Option<(usize, Splitting)>,
     /// What is waited for of migrations, by change.
     moves: BTreeMap<u64, Moving>,
+    /// What is waited for of changes that took rights away, by change.
+    vacating: BTreeMap<u64, Vacating>,
     /// Questions so far: what tells their answers apart.
     questions: u32,
     counts: DirectoryInfo,
@@ -79,7 +83,7 @@ impl Coherence {
         let ends = self.ends.values().copied();
         let errands = self.wanted.values().copied().chain(self.resets.values().map(Running::due));
         let round = self.round.as_ref().map_or(self.next_round, |round| Some(round.due()));
-        let moves = self.moves.values().map(Moving::due);
+        let moves = self.moves.values().map(Moving::due).chain(self.vacating.values().map(Vacating::due));
         ends.chain(errands).chain(self.sweeps.values().copied()).chain(round).chain(moves).min()
     }
 
@@ -178,6 +182,7 @@ impl Control {
         self.send_rounds(out);
         self.send_errands(out);
         self.see_to_moves(out);
+        self.see_to_vacating(out);
     }
 
     /// A switch that starts knows nothing of what was ordered before.

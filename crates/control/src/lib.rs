@@ -465,6 +465,8 @@ impl Machine for Control {
             self.free_objects(out);
         }
         self.coherence(out);
+        // What it ended others may have waited for.
+        self.admit(out);
         if self.waiting.len() > waiting {
             out.note(Note::Waits);
         }

@@ -47,7 +47,8 @@ impl Change {
     /// True when it goes on with a further step, by [`State::advance`].
     pub(crate) fn is_held(&self) -> bool {
         let last = |migration: &Migration| migration.step == MigrationStep::Leaving;
-        self.failed.is_none() && self.what.migration().is_some_and(|migration| !last(migration))
+        let moves = self.what.migration().is_some_and(|migration| !last(migration));
+        self.failed.is_none() && (moves || self.vacates.is_some())
     }
 }
 
@@ -212,11 +213,14 @@ impl State {
         steps
     }
 
-    /// A migration goes on with its next step: what the one before waited for is so.
+    /// A change goes on with its next step: what the one before waited for is so. One that took rights away has no next step: it is over.
     pub(crate) fn advance(&mut self, id: u64, effects: &mut Vec<Effect>) -> Result<(), Misfit> {
-        let misfit = Misfit("no migration goes on");
+        let misfit = Misfit("no change goes on");
         let change = self.changes.get_mut(&id).filter(|change| change.is_held() && change.waits.is_empty());
         let change = change.ok_or(misfit)?;
+        if change.vacates.take().is_some() {
+            return Ok(());
+        }
         let What::Migrate(migration) = &mut change.what else { return Err(misfit) };
         migration.step = match migration.step {
             MigrationStep::Vacating => MigrationStep::Pushing,

@@ -160,6 +160,8 @@ impl State {
         };
         match *edit {
             Edit::Reserve { base, size } => clear(base, size),
+            // Nobody shall go on with the bytes of before, from a cache: the switch takes the pages back, and is told who may have them anew.
+            Edit::Clear { base, len } if role == Role::Switch => self.turn(domain, base, len, PermName::None),
             Edit::Clear { base, len } => clear(base, len),
             Edit::Map { base, len, prot } => self.turn(domain, base, len, perm_of(prot)),
             Edit::Unmap { base, len } => self.turn(domain, base, len, PermName::None),

@@ -405,6 +405,9 @@ pub(crate) struct Change {
     pub(crate) waits: Vec<(Role, u32)>,
     /// What takes back the updates already applied, in the order they were applied.
     pub(crate) undo: Vec<(Role, Vec<Told>)>,
+    /// First and last address of which it takes rights away, until nobody has pages there that he got by them.
+    #[serde(default)]
+    pub(crate) vacates: Option<(u64, u64)>,
     /// Set when it is being taken back.
     pub(crate) failed: Option<Why>,
 }

@@ -60,5 +60,5 @@ pub use memory::FarMemory;
 pub use migrate::{Moved, migrate};
 pub use rack::{ClientOptions, Rack, home_of};
 pub use series::Series;
-pub use shared::{ShareOptions, ShareStats, SharedSpace, worker};
+pub use shared::{ShareOptions, ShareStats, SharedSpace, process, worker};
 pub use task::{Exchange, Next, Task, Took};

@@ -22,6 +22,7 @@ pub(crate) mod ground;
 mod join;
 mod lease;
 mod pager;
+pub mod process;
 pub mod worker;
 
 use crate::client::{Vma, wrong_answer};

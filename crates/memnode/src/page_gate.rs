@@ -108,11 +108,13 @@ impl PageGate {
     }
 
     /// A host writes the page back (PROTOCOL 12.27). True when the bytes count; it is acknowledged either way.
+    ///
+    /// What its domain may do by now is not asked: it was handed the page to be written, and what it wrote while it might is not lost.
     #[must_use]
-    pub fn write_back(&mut self, page: Page, grant: Seq) -> bool {
-        let gate = self.gates.entry(page).or_default();
+    pub fn write_back(&mut self, page: Page, host: HostId, grant: Seq) -> bool {
+        let Some(gate) = self.gates.get_mut(&page) else { return false };
         // Nobody was handed a larger number than lent; one who claims it shall not close the gate to all others.
-        let counts = grant >= gate.floor && grant <= gate.lent;
+        let counts = grant >= gate.floor && grant <= gate.lent && host == gate.holder;
         if counts {
             // Only a write-back of the latest grant takes the mark away: floor is above lent then, and not before.
             gate.floor = grant.next();

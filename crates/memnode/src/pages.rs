@@ -37,6 +37,7 @@ pub(crate) struct Pages {
 /// Parts of a write-back. Its bytes do not change while it is under way, so parts of copies fit together.
 #[derive(Debug)]
 struct Partial {
+    host: HostId,
     page: Page,
     grant: Seq,
     count: u8,
@@ -50,14 +51,21 @@ impl Pages {
     }
 
     /// Takes a part; answers all bytes when it was the last one missing.
-    fn complete(&mut self, write_back: &WriteBack, part: Part, bytes: &[u8]) -> Option<Box<[u8; PAGE_LEN]>> {
-        let name = (write_back.page, write_back.grant, part.count);
-        let known = self.partial.iter().position(|known| (known.page, known.grant, known.count) == name);
+    fn complete(
+        &mut self,
+        host: HostId,
+        write_back: &WriteBack,
+        part: Part,
+        bytes: &[u8],
+    ) -> Option<Box<[u8; PAGE_LEN]>> {
+        let name = (host, write_back.page, write_back.grant, part.count);
+        let is_it = |known: &Partial| (known.host, known.page, known.grant, known.count) == name;
+        let known = self.partial.iter().position(is_it);
         let at = known.unwrap_or_else(|| {
             let free = if self.partial.len() == PARTIAL_MAX { self.partial.pop_front() } else { None };
             let bytes = free.map_or_else(|| Box::new([0; PAGE_LEN]), |free| free.bytes);
-            let (page, grant, count) = name;
-            self.partial.push_back(Partial { page, grant, count, parts: 0, bytes });
+            let (host, page, grant, count) = name;
+            self.partial.push_back(Partial { host, page, grant, count, parts: 0, bytes });
             self.partial.len() - 1
         });
         let partial = &mut self.partial[at];
@@ -171,11 +179,11 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         if !self.regions.is_page_local(page) {
             return self.drop_frame(DropReason::NotHere, out);
         }
-        let whole = if part.count == 1 { None } else { self.pages.complete(write_back, part, bytes) };
+        let whole = if part.count == 1 { None } else { self.pages.complete(origin, write_back, part, bytes) };
         if part.count > 1 && whole.is_none() {
             return out.note(Note::PageWritten(Counted::NotYet));
         }
-        let counts = self.regions.gate.write_back(page, grant);
+        let counts = self.regions.gate.write_back(page, origin, grant);
         if counts {
             let offset = self.regions.offset(page.addr(), PAGE_LEN);
             self.store.write(offset, whole.as_ref().map_or(bytes, |whole| &whole[..]));

@@ -188,7 +188,8 @@ impl Switch {
         }
     }
 
-    /// Passes a write-back on (PROTOCOL 12.27). What the domain may not write nobody wants: that is all its host has to know.
+    /// Passes a write-back on (PROTOCOL 12.27). The node knows to whom it lent the page: what the domain may do with it by now is not asked,
+    /// or what it wrote just before that was taken from it would be lost. A page that is nowhere nobody wants: that is all its host has to know.
     fn write_back(
         &mut self,
         session: Session,
@@ -198,17 +199,13 @@ impl Switch {
     ) -> Note {
         let Session { host, domain, .. } = session;
         let WriteBack { page, grant, .. } = write_back;
-        match self.check_page(domain, page, Perm::ReadWrite) {
-            Ok((node, peer)) => {
-                self.send_page(peer, domain, host, message.body, out);
-                Note::PageForwarded { node }
-            }
-            Err(status) => {
-                let ack = WriteBackAck { page, grant, ack: None };
-                self.send_to_host(host, PageBody::WriteBackAck(ack), out);
-                Note::PageRefused(status)
-            }
-        }
+        let Some((node, peer)) = self.node_of(page) else {
+            let ack = WriteBackAck { page, grant, ack: None };
+            self.send_to_host(host, PageBody::WriteBackAck(ack), out);
+            return Note::PageRefused(Status::NotMapped);
+        };
+        self.send_page(peer, domain, host, message.body, out);
+        Note::PageForwarded { node }
     }
 
     fn send_to_host(&mut self, host: HostId, body: PageBody<'_>, out: &mut Outbox) {

@@ -78,7 +78,7 @@ impl Control {
             }
             (Role::Switch, DirectoryBody::Ended(region, seq)) if asked => self.ended(region, seq, out),
             (Role::Switch, DirectoryBody::Listing(listing)) if asked => {
-                if !self.vacated(token, &listing, out) {
+                if !self.vacated(token, &listing, out) && !self.listed_for_vacating(token, &listing, out) {
                     self.listed(token, &listing, out);
                 }
             }
@@ -159,6 +159,7 @@ impl Control {
             self.coherence.resets.remove(&region.base());
             self.coherence.counts.resets += 1;
             self.look_at_vacated();
+            self.look_at_vacating();
             out.note(Note::ResetEnded);
         }
     }

@@ -70,8 +70,9 @@ impl Control {
         }
     }
 
-    fn advance(&mut self, id: u64, out: &mut Actions) {
+    pub(super) fn advance(&mut self, id: u64, out: &mut Actions) {
         self.coherence.moves.remove(&id);
+        self.coherence.vacating.remove(&id);
         out.note(Note::Advanced);
         self.keep(Line::Advanced { change: id }, out);
         // The next step may have nothing to wait for.

@@ -1,6 +1,7 @@
 //! Memory shared by real processes on a rack of real processes, over rings and over UDP.
 
 mod packets;
+mod processes;
 mod programs;
 mod rig;
 

@@ -15,6 +15,7 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("versions", versions),
     ("hold", hold),
     ("read", read),
+    ("process", process),
 ];
 
 fn word(space: &SharedSpace, at: u64) -> &AtomicU64 {
@@ -165,6 +166,23 @@ fn hold(space: &SharedSpace, args: &[u64], talk: &mut Talk) -> u64 {
 /// Reads a word.
 fn read(space: &SharedSpace, args: &[u64], _: &mut Talk) -> u64 {
     word(space, args[0]).load(Ordering::Relaxed)
+}
+
+/// A process of the same address space: it says that it is there, and then does what the test tells it, and answers with what it read last.
+fn process(space: &SharedSpace, args: &[u64], talk: &mut Talk) -> u64 {
+    let process = space.process(0).unwrap();
+    talk.say("is there");
+    let mut last = 0;
+    for &at in args {
+        talk.await_word("go on");
+        last = word(space, at).load(Ordering::Relaxed);
+        talk.say("has read");
+        talk.await_word("go on");
+        word(space, at).store(last + 1, Ordering::Relaxed);
+        talk.say("has written");
+    }
+    process.exit().unwrap();
+    last
 }
 
 /// What the system says of a page's bytes: the word at `offset`, or `None` when it cannot have them (a program would get a SIGBUS).

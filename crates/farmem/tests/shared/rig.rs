@@ -153,6 +153,12 @@ impl Worker {
         assert!(heard.is_some(), "{} ended before it said {word:?}", self.program);
     }
 
+    /// Lets the program go on that waits for this.
+    pub(crate) fn say(&mut self, word: &str) {
+        use std::io::Write as _;
+        writeln!(self.input.as_mut().expect("it was not ended"), "{word}").unwrap();
+    }
+
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

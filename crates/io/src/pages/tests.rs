@@ -355,6 +355,22 @@ fn a_part_has_its_own_offsets_and_its_own_end() {
     }
 }
 
+/// A page that was here to be read, and write-protected for that, can be poisoned as any other once it is gone.
+#[test]
+fn poison_takes_the_place_of_a_page_that_was_write_protected() {
+    let Some(opened) = window() else { return };
+    let mut window = &opened;
+    window.install(page(3), &filled(7), Access::Shared);
+    assert_eq!(byte(window, 3), 7);
+    window.discard(page(3));
+    window.poison(page(3));
+    assert_exact(window, 0);
+    let file = rustix::fs::memfd_create(c"sink", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    window.memory().write_to(&file, 3 * PAGE_LEN, 1).expect_err("no system call reads it");
+    window.install(page(3), &filled(8), Access::Shared);
+    assert_eq!(byte(window, 3), 8, "good again");
+}
+
 /// Poison that was taken back is forgotten: the next touch waits, and is served; a page that is here is left alone.
 #[test]
 fn a_healed_page_waits_to_be_served_as_at_first() {

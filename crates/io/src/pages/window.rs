@@ -407,9 +407,16 @@ impl Pages for &Window {
         let was = self.swap(index, State::Poisoned);
         assert!(!was.has_frame(), "{page:?} is Invalid");
         // SAFETY: a page of the registered view that has no frame.
-        match unsafe { self.uffd.poison(self.place(index), PAGE_LEN) } {
+        let poison = || unsafe { self.uffd.poison(self.place(index), PAGE_LEN) };
+        match poison() {
             Ok(()) => {}
             Err(Stopped { errno: Errno::EXIST, .. }) if was == State::Poisoned => self.try_again(page),
+            Err(Stopped { errno: Errno::EXIST, .. }) => {
+                // A page that was write-protected leaves a mark where it was, which no poison replaces.
+                self.protect(index, Mapping::Writable);
+                poison()
+                    .unwrap_or_else(|Stopped { errno, .. }| panic!("{page:?} cannot be poisoned: {errno}"));
+            }
             Err(Stopped { errno, .. }) => panic!("{page:?} cannot be poisoned: {errno}"),
         }
     }

@@ -409,7 +409,7 @@ impl World {
     fn write_back(&mut self, from: HostId, write_back: WriteBack, latest: bool, rules: &Rules) {
         let WriteBack { page, grant, ack } = write_back;
         let counted = rules.guards.grant_of_write_back(grant, self.gate.gate(page).floor());
-        if self.gate_mut().write_back(page, counted) {
+        if self.gate_mut().write_back(page, from, counted) {
             set(&mut self.node, page, latest);
         } else if rules.guards.late_write_back_ends_loan() {
             self.gate_mut().clean(page, Seq(u64::MAX >> 1));

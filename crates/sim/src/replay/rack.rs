@@ -284,7 +284,7 @@ impl<'a> Rack<'a> {
     fn write_back(&mut self, host: HostId, write_back: WriteBack) {
         let WriteBack { page, grant, ack } = write_back;
         let node = self.node_of(page);
-        let _ = self.gates[usize::from(node)].write_back(page, grant);
+        let _ = self.gates[usize::from(node)].write_back(page, host, grant);
         let from = Place::Node(node);
         self.tell(from, host, agent::Event::WriteBackAck(WriteBackAck { page, grant, ack }));
         if let Some(ack) = ack {

@@ -3,9 +3,10 @@
 mod rack;
 
 use farmem_control::api::{ErrorCode, Request, Response};
-use farmem_host::caching::CacheDone;
-use farmem_wire::Status;
+use farmem_host::caching::{CacheAsk, CacheDone};
+use farmem_machine::Duration;
 use farmem_wire::message::Access;
+use farmem_wire::{Domain, Status, VirtAddr};
 use rack::Rack;
 
 /// Two hosts that cache a vma of 16 pages on node 1.
@@ -87,7 +88,7 @@ fn a_host_that_joins_again_waits_for_its_earlier_life_to_end() {
 fn a_host_may_leave() {
     let (mut rack, a, b, base) = pair(5);
     assert!(rack.store(a, base, 7));
-    rack.give(a, farmem_host::caching::CacheAsk::Flush { order: u64::MAX });
+    rack.give(a, CacheAsk::Flush { order: u64::MAX });
     rack.until("a flush", |rack| matches!(rack.seats[&a].told.last(), Some(CacheDone::Flushed { .. })));
     let port = farmem_machine::Port::host(a).0;
     rack.call(Request::Leave { port }).expect("a host may leave");
@@ -205,10 +206,54 @@ fn a_freed_vma_is_taken_from_hosts() {
     let (mut rack, a, b, base) = pair(11);
     assert!(rack.store(a, base, 7));
     rack.call(Request::Free { domain: 1, base }).expect("the owner frees");
+    assert_eq!(rack.may(a, base), None, "when that is answered nobody has it");
     let next = rack.allocate(16, 1);
     assert_eq!(next.base, base);
-    rack.pass(200, &[a, b]);
     assert_eq!((rack.load(a, base), rack.load(b, base)), (Some(0), Some(0)));
+}
+
+/// A host that died has what it cached for as long as its lease may run: so long what is freed is not over.
+#[test]
+fn a_freed_vma_waits_for_a_dead_host() {
+    let (mut rack, a, b, base) = pair(18);
+    assert!(rack.store(a, base, 7));
+    rack.seats.remove(&a);
+    let asked = rack.now;
+    rack.call(Request::Free { domain: 1, base }).expect("the owner frees");
+    assert!(rack.now.since(asked) >= Duration::from_secs(1), "not before its lease surely ended");
+    assert_eq!(rack.allocate(16, 1).base, base);
+    rack.pass(400, &[b]);
+    assert_eq!(rack.load(b, base), Some(0));
+}
+
+/// What was written while it might be is there when it may only be read, and nobody writes any more when that was answered. So it is when the
+/// control plane starts again meanwhile.
+#[test]
+fn rights_are_taken_from_pages_that_are_cached_and_nothing_is_lost() {
+    let (mut rack, a, b, _) = pair(19);
+    let start = Request::ProcessStart { domain: 1, heap: 0 };
+    let Ok(Response::Process { process, .. }) = rack.call(start) else { panic!("a process") };
+    let returned = |rack: &mut Rack, request| match rack.call(request) {
+        Ok(Response::Returned { value }) => u64::try_from(value).expect("it is done"),
+        other => panic!("{other:?}"),
+    };
+    let len = 4 << 12;
+    let base = returned(&mut rack, Request::Mmap { process, addr: 0, len, prot: 3, flags: 0x22 });
+    for host in [a, b] {
+        rack.give(host, CacheAsk::Map { base: VirtAddr(base), len, domain: Domain(1) });
+    }
+    assert!(rack.store(a, base, 7));
+    returned(&mut rack, Request::Mprotect { process, addr: base, len, prot: 1 });
+    assert_eq!(rack.may(a, base), None);
+    assert_eq!((rack.load(b, base), rack.load(a, base)), (Some(7), Some(7)));
+    assert!(!rack.store(a, base, 8) && !rack.store(b, base, 8));
+    returned(&mut rack, Request::Mprotect { process, addr: base, len, prot: 3 });
+    assert!(rack.store(a, base, 9));
+    returned(&mut rack, Request::Mprotect { process, addr: base, len, prot: 0 });
+    assert_eq!((rack.may(a, base), rack.load(b, base)), (None, None));
+    rack.restart_control();
+    returned(&mut rack, Request::Mprotect { process, addr: base, len, prot: 1 });
+    assert_eq!(rack.load(b, base), Some(9), "nobody might read it, and it was there");
 }
 
 /// The control plane starts again in the middle of a fence, and sees it through.

@@ -138,7 +138,7 @@ fn a_recall_goes_to_the_sharers_and_only_to_them() {
     assert_eq!(note, Note::Page(Outcome::Stepped(Phase::Settling, Trigger::Done)));
 }
 
-/// A write-back goes on with domain and host; one of a domain that may not write is not wanted.
+/// A write-back goes on with domain and host, whatever the domain may do by now; one of a page that is nowhere is not wanted.
 #[test]
 fn a_write_back_is_passed_on() {
     let mut scene = open();
@@ -153,9 +153,13 @@ fn a_write_back_is_passed_on() {
     );
     let read_only = BASE_1 + VMA_LEN / 2;
     let (frames, note) = scene.page(Port::host(1), &from_host(SESSION_1_10, body(read_only)));
-    let ack = WriteBackAck { page: page(read_only), grant: Seq(11), ack: None };
+    assert_eq!((frames[0].0, frames[0].1.body), (Port::node(1), body(read_only)));
+    assert_eq!(note, Note::PageForwarded { node: NodeId(1) });
+    let nowhere = 1 << 60;
+    let (frames, note) = scene.page(Port::host(1), &from_host(SESSION_1_10, body(nowhere)));
+    let ack = WriteBackAck { page: page(nowhere), grant: Seq(11), ack: None };
     assert_eq!((frames[0].0, frames[0].1.body), (Port::host(1), PageBody::WriteBackAck(ack)));
-    assert_eq!(note, Note::PageRefused(Status::NoPermission));
+    assert_eq!(note, Note::PageRefused(Status::NotMapped));
 }
 
 /// What a host or a node has no business to say goes nowhere.

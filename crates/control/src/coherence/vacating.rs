@@ -1,0 +1,95 @@
+//! What a change waits for that takes rights away: that no host has pages any more that it got by them (PROTOCOL 12.47).
+//!
+//! The switch began to take them back before it answered (PROTOCOL 12.43), so a listing that is asked for afterwards shows what is still
+//! being reset. When the switch has started anew meanwhile, every host gives everything up before its directory opens. Nothing of this is
+//! in the log but that the change is over.
+
+use super::errands::page_at;
+use crate::record::{Cache, Role};
+use crate::{Actions, Control};
+use alloc::vec::Vec;
+use farmem_machine::Instant;
+use farmem_wire::RequestId;
+use farmem_wire::message::{DirectoryBody, Listing, Page, REGION_ORDER_MAX, Region, RowKind};
+
+/// A change that is over when its pages are nobody's.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Vacating {
+    due: Instant,
+    /// The listing that is under way: where it goes on, and whether it showed a reset.
+    round: Option<(RequestId, Page, bool)>,
+    over: bool,
+}
+
+impl Vacating {
+    pub(super) const fn due(&self) -> Instant {
+        self.due
+    }
+}
+
+impl Control {
+    /// Sees to every change that took rights away and whose roles have answered.
+    pub(super) fn see_to_vacating(&mut self, out: &mut Actions) {
+        let held = self.state.changes.iter().filter_map(|(&id, change)| {
+            let ready = change.failed.is_none() && change.waits.is_empty();
+            Some((id, change.vacates?)).filter(|_| ready)
+        });
+        let held: Vec<(u64, (u64, u64))> = held.collect();
+        self.coherence.vacating.retain(|id, _| held.iter().any(|(other, _)| other == id));
+        let nobody = self.state.hosts.values().all(|row| row.cache == Cache::Empty);
+        for (id, (first, _)) in held {
+            let fresh = Vacating { due: self.now, round: None, over: false };
+            let vacating = *self.coherence.vacating.entry(id).or_insert(fresh);
+            if vacating.over || nobody {
+                self.advance(id, out);
+            } else if vacating.due <= self.now {
+                let due = self.now + self.config.timeout;
+                // While it is closed, hosts give up what they have from before: nothing can be said yet.
+                let round = self.state.directory.then(|| {
+                    let from = Region::around(page_at(first), REGION_ORDER_MAX).base();
+                    (self.tell(Role::Switch, DirectoryBody::List(from), out), from, false)
+                });
+                self.coherence.vacating.insert(id, Vacating { due, round, over: false });
+            }
+        }
+    }
+
+    /// A part of the directory, if it was asked for here: true then.
+    pub(super) fn listed_for_vacating(
+        &mut self,
+        token: RequestId,
+        listing: &Listing<'_>,
+        out: &mut Actions,
+    ) -> bool {
+        let asked = |(_, one): &(&u64, &Vacating)| one.round.is_some_and(|round| round.0 == token);
+        let Some((&id, &vacating)) = self.coherence.vacating.iter().find(asked) else { return false };
+        let Some((_, from, resets)) = vacating.round.filter(|round| round.1 == listing.from) else {
+            return true;
+        };
+        let range = self.state.changes.get(&id).and_then(|change| change.vacates);
+        let Some((first, last)) = range.map(|(first, last)| (page_at(first), page_at(last))) else {
+            return true;
+        };
+        let meets = |region: Region| region.base() <= last && region.last() >= first;
+        let mut resetting = resets;
+        for row in listing.rows.iter().filter(|row| row.what == RowKind::Resetting && meets(row.region)) {
+            resetting = true;
+            if !self.coherence.resets.contains_key(&row.region.base()) {
+                self.want_reset(row.region.base());
+            }
+        }
+        let next = listing.next.filter(|&next| next > from && next <= last);
+        let round =
+            next.map(|next| (self.tell(Role::Switch, DirectoryBody::List(next), out), next, resetting));
+        if let Some(vacating) = self.coherence.vacating.get_mut(&id) {
+            (vacating.round, vacating.over) = (round, next.is_none() && !resetting);
+        }
+        true
+    }
+
+    /// A reset ended: perhaps the last one that a change waits for.
+    pub(super) fn look_at_vacating(&mut self) {
+        let now = self.now;
+        self.coherence.vacating.values_mut().for_each(|vacating| vacating.due = now);
+    }
+}
