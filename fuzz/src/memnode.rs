@@ -148,6 +148,9 @@ impl Bench {
     }
 
     fn hear(&mut self, (port, frame): &Arrival, run: &mut Run) {
+        if !Model::plays(*port, frame) {
+            return;
+        }
         let (outcome, walks) = self.event(Event::Frame { port: *port, bytes: frame }, run);
         self.model.judge(*port, frame, &outcome, self.node.store().bytes());
         self.model.walked(&walks);

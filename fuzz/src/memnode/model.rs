@@ -71,6 +71,27 @@ impl Model {
         }
     }
 
+    /// False for orders to move memory to another node, which a batch of changed bytes may hold: this rack has no other.
+    pub(super) fn plays(port: Port, frame: &[u8]) -> bool {
+        let packet =
+            Packet::parse(frame).ok().filter(|packet| port == Port::CONTROL && packet.bth.opcode.is_ud());
+        let Some(Ok(Message { body: Body::Update(updates), .. })) =
+            packet.map(|packet| Message::parse(packet.payload))
+        else {
+            return true;
+        };
+        !updates.iter().any(|update| {
+            matches!(
+                update,
+                Update::Arrive { .. }
+                    | Update::Leave { .. }
+                    | Update::Place { .. }
+                    | Update::Away { .. }
+                    | Update::Unplace { .. }
+            )
+        })
+    }
+
     /// Judges what the node made of a frame: its store must hold what this frame from this port allows, and nothing else; what it
     /// sends must go to who asked and hold what they may know.
     pub(super) fn judge(&mut self, port: Port, frame: &[u8], outcome: &Outcome, now: &[u8]) {

@@ -190,7 +190,7 @@ fn a_request_without_an_answer_is_complained_about() {
     rack.cut.insert(farmem_machine::Port::node(1));
     rack.fault(a, base, Access::Shared);
     rack.pass(3_500, &[a, b]);
-    let page = farmem_wire::message::Page::of(farmem_wire::VirtAddr(base));
+    let page = farmem_wire::message::Page::of(VirtAddr(base));
     let stuck = rack.seats[&a].told.iter().filter(|&told| *told == CacheDone::Stuck { page }).count();
     assert_eq!(stuck, 3, "once in each second");
     rack.call(Request::Recover { host: a, page: base }).expect("it holds a lease");

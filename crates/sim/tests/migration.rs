@@ -1,0 +1,260 @@
+//! Requests that write go through the switch to pages that move from node to node meanwhile, over a network that loses, doubles and delays: each
+//! is executed once, wherever its copies come (PROTOCOL 7.38, 7.41, 8.40).
+
+use farmem_control::api::{ErrorCode, Request, Response};
+use farmem_host::{Answer, Ask, Done, Failure, Op, Traversed};
+use farmem_machine::{Duration, Rng};
+use farmem_sim::{Layout, Plan, Who, World};
+use farmem_traversal::Program;
+use farmem_wire::{Domain, VirtAddr};
+use std::collections::{BTreeMap, BTreeSet};
+
+const PAGE: u64 = 4096;
+/// Pages that move, each with a node of the chain and words that are written.
+const PAGES: u64 = 4;
+const WORDS: u64 = 8;
+const HOSTS: u16 = 2;
+/// Requests under way at once.
+const OPEN_MAX: usize = 12;
+
+/// Adds one to the first word of each node of a chain of {count, next}.
+const COUNT: &str = "
+    .stores
+        ld8 r2, window[0]
+        add r2, 1
+        st8 window[0], r2
+        ld8 r4, window[8]
+        jeq r4, 0, end
+        next r4
+    end:
+        ret
+";
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Walk,
+    Write { word: u64, value: u64 },
+    Read,
+}
+
+struct Bench {
+    world: World,
+    rng: Rng,
+    domain: u32,
+    base: u64,
+    program: Program,
+    open: BTreeMap<u64, What>,
+    tickets: u64,
+    /// Walks that ended, and those of which nobody knows how far they got.
+    walks: u64,
+    unsure: u64,
+    /// What each word may hold.
+    words: BTreeMap<u64, BTreeSet<u64>>,
+    busy: BTreeSet<u64>,
+    migrating: Option<u64>,
+    migrated: u32,
+    read: Option<Vec<u8>>,
+}
+
+impl Bench {
+    fn new(seed: u64, plan: Plan) -> Self {
+        let mut world = World::new(Layout::small(), plan, seed, 0);
+        world.start_all();
+        while !world.everybody().into_iter().all(|who| world.is_up(who)) {
+            world.step();
+        }
+        let program = Program::assemble(COUNT).expect("a program");
+        let mut bench = Self {
+            world,
+            rng: Rng::from_number(seed),
+            domain: 0,
+            base: 0,
+            program,
+            open: BTreeMap::new(),
+            tickets: 0,
+            walks: 0,
+            unsure: 0,
+            words: BTreeMap::new(),
+            busy: BTreeSet::new(),
+            migrating: None,
+            migrated: 0,
+            read: None,
+        };
+        let Response::Domain { domain } = bench.call(1, Request::CreateDomain { name: "d".into() }) else {
+            panic!()
+        };
+        let size = PAGES * PAGE;
+        let Response::Vma(vma) = bench.call(1, Request::Allocate { domain, size, node: Some(1) }) else {
+            panic!()
+        };
+        (bench.domain, bench.base) = (domain, vma.base);
+        for host in 1..=HOSTS {
+            bench.call(host, Request::OpenSession { host, domain });
+        }
+        for page in 0..PAGES {
+            let next = if page + 1 == PAGES { 0 } else { bench.node(page + 1) };
+            let buf = [0u64.to_le_bytes(), next.to_le_bytes()].concat();
+            let addr = VirtAddr(bench.node(page));
+            // Not known to have been executed: asked again. The bytes are the same.
+            while bench.once(Op::RegionWrite { addr, buf: buf.clone() }).is_none() {}
+            (0..WORDS).for_each(|word| _ = bench.words.insert(page * WORDS + word, BTreeSet::from([0])));
+        }
+        bench
+    }
+
+    /// The node of the chain in a page.
+    fn node(&self, page: u64) -> u64 {
+        self.base + page * PAGE + 2048
+    }
+
+    fn word(&self, word: u64) -> u64 {
+        self.base + word / WORDS * PAGE + word % WORDS * 8
+    }
+
+    fn call(&mut self, host: u16, request: Request) -> Response {
+        loop {
+            let ticket = self.world.ask(Who::Host(host), request.clone());
+            loop {
+                match self.world.take_reply(ticket) {
+                    None => assert!(self.world.step(), "{request:?} is answered"),
+                    Some(Ok(response)) => return response,
+                    Some(Err(error)) if error.code == ErrorCode::Unavailable => break,
+                    Some(Err(error)) => panic!("{request:?}: {error:?}"),
+                }
+            }
+        }
+    }
+
+    /// Carries one operation out alone; none when nobody answered.
+    fn once(&mut self, op: Op) -> Option<Vec<u8>> {
+        self.submit(1, op, What::Read);
+        while !self.open.is_empty() {
+            self.step();
+        }
+        self.read.take()
+    }
+
+    fn submit(&mut self, host: u16, op: Op, what: What) {
+        self.tickets += 1;
+        self.open.insert(self.tickets, what);
+        let ask = Ask::Submit { ticket: self.tickets, domain: Domain(self.domain), op };
+        assert!(self.world.tell_host(host, ask), "the host is up");
+    }
+
+    fn begin(&mut self) {
+        let host = 1 + u16::try_from(self.rng.below(u32::from(HOSTS))).expect("few");
+        if self.rng.chance(1, 2) {
+            let cur_ptr = VirtAddr(self.node(0));
+            let op = Op::Traverse { program: self.program.clone(), cur_ptr, scratch: Vec::new(), limit: 100 };
+            return self.submit(host, op, What::Walk);
+        }
+        let word = u64::from(self.rng.below(u32::try_from(PAGES * WORDS).expect("few")));
+        if self.busy.insert(word) {
+            let value = self.tickets + 1;
+            let op = Op::RegionWrite { addr: VirtAddr(self.word(word)), buf: value.to_le_bytes().to_vec() };
+            self.words.entry(word).or_default().insert(value);
+            self.submit(host, op, What::Write { word, value });
+        }
+    }
+
+    fn migrate(&mut self) {
+        if let Some(ticket) = self.migrating {
+            let Some(result) = self.world.take_reply(ticket) else { return };
+            self.migrated += u32::from(result.is_ok());
+            self.migrating = None;
+        }
+        let base = self.base + u64::from(self.rng.below(u32::try_from(PAGES).expect("few"))) * PAGE;
+        let node = 1 + u16::try_from(self.rng.below(4)).expect("few");
+        let request = Request::Migrate { domain: Some(self.domain), base, len: PAGE, node };
+        self.migrating = Some(self.world.ask(Who::Host(1), request));
+    }
+
+    fn step(&mut self) {
+        if !self.world.step() {
+            assert!(self.open.is_empty(), "nothing happens, and {:?} did not end", self.open);
+        }
+        while let Some((_, done)) = self.world.take_done() {
+            self.ended(done);
+        }
+    }
+
+    fn ended(&mut self, done: Done) {
+        let what = self.open.remove(&done.ticket).expect("an operation ends once");
+        match (what, done.result) {
+            (What::Walk, Ok(Answer::Traversed(Traversed { returned: true, iterations, .. }))) => {
+                assert_eq!(u64::from(iterations), PAGES);
+                self.walks += 1;
+            }
+            (What::Walk, Err(Failure::NoAnswer)) => self.unsure += 1,
+            (What::Write { word, value }, Ok(_)) => {
+                self.busy.remove(&word);
+                self.words.insert(word, BTreeSet::from([value]));
+            }
+            // It may still be executed: the word is left alone from now on.
+            (What::Write { .. }, Err(Failure::NoAnswer)) => {}
+            (What::Read, Ok(_)) => self.read = Some(done.buf),
+            (What::Read, Err(Failure::NoAnswer)) => {}
+            (what, result) => panic!("{what:?} ended as {result:?}"),
+        }
+    }
+
+    /// So many requests, while pages move; then everything is read.
+    fn run(mut self, requests: u64) -> Self {
+        let end = self.tickets + requests;
+        while self.tickets < end {
+            while self.open.len() < OPEN_MAX {
+                self.begin();
+            }
+            self.migrate();
+            for _ in 0..1 + self.rng.below(20) {
+                self.step();
+            }
+        }
+        while !self.open.is_empty() {
+            self.step();
+        }
+        self.world.network_mut().heal();
+        let until = self.world.now() + Duration::from_secs(1);
+        self.world.alarm(until);
+        while self.world.now() < until && self.world.step() {}
+        for page in 0..PAGES {
+            let count = self.look(self.node(page));
+            assert!(
+                (self.walks..=self.walks + self.unsure).contains(&count),
+                "page {page}: {count} of {}",
+                self.walks
+            );
+        }
+        for (word, may_hold) in self.words.clone() {
+            let value = self.look(self.word(word));
+            assert!(may_hold.contains(&value), "word {word} holds {value}, of {may_hold:?}");
+        }
+        self
+    }
+
+    fn look(&mut self, addr: u64) -> u64 {
+        let bytes = self.once(Op::RegionRead { addr: VirtAddr(addr), buf: vec![0; 8] });
+        u64::from_le_bytes(bytes.expect("nothing is lost any more").try_into().expect("a word"))
+    }
+}
+
+#[test]
+fn what_is_under_way_is_executed_once_wherever_it_comes() {
+    let (mut migrated, mut walks, mut unsure) = (0, 0, 0);
+    let mut notes: BTreeMap<String, u64> = BTreeMap::new();
+    for plan in ["calm", "loss", "duplicate", "storm"] {
+        let plan = Plan::named(plan).expect("a plan");
+        for seed in 0..6 {
+            let bench = Bench::new(seed, plan).run(500);
+            (migrated, walks, unsure) =
+                (migrated + bench.migrated, walks + bench.walks, unsure + bench.unsure);
+            for (note, count) in bench.world.journal().notes() {
+                *notes.entry(note.clone()).or_default() += count;
+            }
+        }
+    }
+    assert!(migrated > 200 && walks > 4000 && unsure < walks / 50, "{migrated} {walks} {unsure}");
+    for wanted in ["DuplicateTraversal", "Dropped(Moving)", "PageArrived", "PushedAgain", "host.Waits"] {
+        assert!(notes.keys().any(|note| note.contains(wanted)), "no world reaches {wanted}: {notes:?}");
+    }
+}
