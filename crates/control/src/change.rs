@@ -19,8 +19,8 @@ use crate::updates::{Entry, Queue, Reach};
 use alloc::vec::Vec;
 use farmem_machine::Port;
 use farmem_transport::PeerChange;
+use farmem_wire::Gid;
 use farmem_wire::message::Update;
-use farmem_wire::{Gid, Perm};
 
 /// Updates a silent role may miss; one more, and it must join again (PROTOCOL 8.22).
 pub const MISSED_MAX: u32 = 4096;
@@ -175,24 +175,6 @@ impl State {
             for (update, undo) in steps {
                 self.enqueue(role, Some(id), Told(update), undo, effects);
             }
-        }
-    }
-
-    /// Where the switch is told to allow less, it has the pages taken from all hosts (PROTOCOL 12.43), and the change is over when they are
-    /// (PROTOCOL 12.47): until then a program could still use what it had.
-    fn vacate<'a>(&mut self, id: u64, updates: impl Iterator<Item = &'a Update>) {
-        if self.hosts.values().all(|row| row.cache == Cache::Empty) {
-            return;
-        }
-        let less = updates.filter_map(|update| match *update {
-            Update::Protect { base, len, perm, .. } if perm != Perm::ReadWrite => {
-                Some((base.0, base.0.saturating_add(len - 1)))
-            }
-            _ => None,
-        });
-        let all = less.reduce(|(first, last), (base, end)| (first.min(base), last.max(end)));
-        if let Some(change) = self.changes.get_mut(&id) {
-            change.vacates = all;
         }
     }
 

@@ -6,11 +6,12 @@
 
 use super::errands::page_at;
 use crate::record::{Cache, Role};
+use crate::state::State;
 use crate::{Actions, Control};
 use alloc::vec::Vec;
 use farmem_machine::Instant;
-use farmem_wire::RequestId;
-use farmem_wire::message::{DirectoryBody, Listing, Page, REGION_ORDER_MAX, Region, RowKind};
+use farmem_wire::message::{DirectoryBody, Listing, Page, REGION_ORDER_MAX, Region, RowKind, Update};
+use farmem_wire::{Perm, RequestId};
 
 /// A change that is over when its pages are nobody's.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +25,26 @@ pub(super) struct Vacating {
 impl Vacating {
     pub(super) const fn due(&self) -> Instant {
         self.due
+    }
+}
+
+impl State {
+    /// Where the switch is told to allow less, it has the pages taken from all hosts (PROTOCOL 12.43), and the change is over when they are
+    /// (PROTOCOL 12.47): until then a program could still use what it had.
+    pub(crate) fn vacate<'a>(&mut self, id: u64, updates: impl Iterator<Item = &'a Update>) {
+        if self.hosts.values().all(|row| row.cache == Cache::Empty) {
+            return;
+        }
+        let less = updates.filter_map(|update| match *update {
+            Update::Protect { base, len, perm, .. } if perm != Perm::ReadWrite => {
+                Some((base.0, base.0.saturating_add(len - 1)))
+            }
+            _ => None,
+        });
+        let all = less.reduce(|(first, last), (base, end)| (first.min(base), last.max(end)));
+        if let Some(change) = self.changes.get_mut(&id) {
+            change.vacates = all;
+        }
     }
 }
 
