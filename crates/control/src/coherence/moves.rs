@@ -2,13 +2,13 @@
 //!
 //! None of this is in the log. After a restart a migration that was not decided is taken back, and one that was needs nothing of this.
 
-use super::errands::page_at;
+use super::vacating::Look;
 use crate::record::{Line, Migration, MigrationStep, Role, Why};
 use crate::{Actions, Control, Note};
 use alloc::vec::Vec;
 use farmem_machine::{Duration, Instant};
 use farmem_wire::RequestId;
-use farmem_wire::message::{DirectoryBody, Listing, Page, REGION_ORDER_MAX, Region, RowKind, UNKNOWN_MOVE};
+use farmem_wire::message::{DirectoryBody, Listing, UNKNOWN_MOVE};
 
 /// Leases that may end before hosts are given up that hold pages: one ends, and what it held is reset after that.
 const LEASES_MAX: u64 = 4;
@@ -20,8 +20,8 @@ pub(super) struct Moving {
     due: Instant,
     /// When it is given up.
     end: Instant,
-    /// Vacating: the listing that is under way, where it goes on, and whether it showed a reset.
-    round: Option<(RequestId, Page, bool)>,
+    /// Vacating: whether its regions are being reset.
+    look: Option<Look>,
     /// Pushing: times the old node was asked without anything new, and what was left.
     asked: u32,
     left: u32,
@@ -56,7 +56,7 @@ impl Control {
                 step: migration.step,
                 due: now,
                 end: now + patience,
-                round: None,
+                look: None,
                 asked: 0,
                 left: UNKNOWN_MOVE,
                 over: false,
@@ -93,9 +93,7 @@ impl Control {
             MigrationStep::Vacating if self.now >= moving.end => return self.give_up(id, Why::Held, out),
             MigrationStep::Vacating => {
                 if self.state.directory {
-                    let from = Region::around(page_at(migration.base), REGION_ORDER_MAX).base();
-                    let token = self.tell(Role::Switch, DirectoryBody::List(from), out);
-                    next.round = Some((token, from, false));
+                    next.look = Some(self.look(migration.base, out));
                 }
             }
             MigrationStep::Pushing if moving.asked > self.config.retries_max => {
@@ -115,28 +113,12 @@ impl Control {
 
     /// A part of the directory, if it was asked for here: true then. When no region of what is vacated is being reset, nobody has its pages.
     pub(super) fn vacated(&mut self, token: RequestId, listing: &Listing<'_>, out: &mut Actions) -> bool {
-        let asked = |(_, moving): &(&u64, &Moving)| moving.round.is_some_and(|round| round.0 == token);
+        let asked = |(_, moving): &(&u64, &Moving)| moving.look.is_some_and(|look| look.token == token);
         let Some((&id, &moving)) = self.coherence.moves.iter().find(asked) else { return false };
-        let Some((_, from, resets)) = moving.round.filter(|round| round.1 == listing.from) else {
-            return true;
-        };
         let migration = self.state.changes.get(&id).and_then(|change| change.what.migration().copied());
-        let Some(Migration { base, size, .. }) = migration else { return true };
-        let (first, last) = (page_at(base), page_at(base + (size - 1)));
-        let meets = |region: Region| region.base() <= last && region.last() >= first;
-        let mut resetting = resets;
-        for row in listing.rows.iter().filter(|row| row.what == RowKind::Resetting && meets(row.region)) {
-            resetting = true;
-            if !self.coherence.resets.contains_key(&row.region.base()) {
-                self.want_reset(row.region.base());
-            }
-        }
-        let next = listing.next.filter(|&next| next > from && next <= last);
-        let round =
-            next.map(|next| (self.tell(Role::Switch, DirectoryBody::List(next), out), next, resetting));
-        let over = next.is_none() && !resetting;
-        if let Some(moving) = self.coherence.moves.get_mut(&id) {
-            (moving.round, moving.over) = (round, over);
+        if let (Some(look), Some(Migration { base, size, .. })) = (moving.look, migration) {
+            let (look, over) = self.look_on(look, listing, (base, base + (size - 1)), out);
+            self.coherence.moves.insert(id, Moving { look, over, ..moving });
         }
         true
     }

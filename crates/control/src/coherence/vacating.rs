@@ -17,9 +17,17 @@ use farmem_wire::{Perm, RequestId};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Vacating {
     due: Instant,
-    /// The listing that is under way: where it goes on, and whether it showed a reset.
-    round: Option<(RequestId, Page, bool)>,
+    look: Option<Look>,
     over: bool,
+}
+
+/// A look at a part of the directory: whether any of its regions is being reset.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look {
+    pub(super) token: RequestId,
+    /// Where it goes on.
+    from: Page,
+    resetting: bool,
 }
 
 impl Vacating {
@@ -59,18 +67,15 @@ impl Control {
         self.coherence.vacating.retain(|id, _| held.iter().any(|(other, _)| other == id));
         let nobody = self.state.hosts.values().all(|row| row.cache == Cache::Empty);
         for (id, (first, _)) in held {
-            let fresh = Vacating { due: self.now, round: None, over: false };
+            let fresh = Vacating { due: self.now, look: None, over: false };
             let vacating = *self.coherence.vacating.entry(id).or_insert(fresh);
             if vacating.over || nobody {
                 self.advance(id, out);
             } else if vacating.due <= self.now {
                 let due = self.now + self.config.timeout;
                 // While it is closed, hosts give up what they have from before: nothing can be said yet.
-                let round = self.state.directory.then(|| {
-                    let from = Region::around(page_at(first), REGION_ORDER_MAX).base();
-                    (self.tell(Role::Switch, DirectoryBody::List(from), out), from, false)
-                });
-                self.coherence.vacating.insert(id, Vacating { due, round, over: false });
+                let look = self.state.directory.then(|| self.look(first, out));
+                self.coherence.vacating.insert(id, Vacating { due, look, over: false });
             }
         }
     }
@@ -82,30 +87,50 @@ impl Control {
         listing: &Listing<'_>,
         out: &mut Actions,
     ) -> bool {
-        let asked = |(_, one): &(&u64, &Vacating)| one.round.is_some_and(|round| round.0 == token);
+        let asked = |(_, one): &(&u64, &Vacating)| one.look.is_some_and(|look| look.token == token);
         let Some((&id, &vacating)) = self.coherence.vacating.iter().find(asked) else { return false };
-        let Some((_, from, resets)) = vacating.round.filter(|round| round.1 == listing.from) else {
-            return true;
-        };
         let range = self.state.changes.get(&id).and_then(|change| change.vacates);
-        let Some((first, last)) = range.map(|(first, last)| (page_at(first), page_at(last))) else {
-            return true;
-        };
+        if let (Some(look), Some(range)) = (vacating.look, range) {
+            let (look, over) = self.look_on(look, listing, range, out);
+            self.coherence.vacating.insert(id, Vacating { look, over, ..vacating });
+        }
+        true
+    }
+
+    /// Begins to look, at the region of this address.
+    pub(super) fn look(&mut self, first: u64, out: &mut Actions) -> Look {
+        let from = Region::around(page_at(first), REGION_ORDER_MAX).base();
+        Look { token: self.tell(Role::Switch, DirectoryBody::List(from), out), from, resetting: false }
+    }
+
+    /// The part came that a look asked for. Answers the look at the next one, or none, and whether it has shown that no region from the first of
+    /// these addresses to the last is being reset. What is, is seen to.
+    pub(super) fn look_on(
+        &mut self,
+        look: Look,
+        listing: &Listing<'_>,
+        (first, last): (u64, u64),
+        out: &mut Actions,
+    ) -> (Option<Look>, bool) {
+        if look.from != listing.from {
+            return (Some(look), false);
+        }
+        let (first, last) = (page_at(first), page_at(last));
         let meets = |region: Region| region.base() <= last && region.last() >= first;
-        let mut resetting = resets;
+        let mut resetting = look.resetting;
         for row in listing.rows.iter().filter(|row| row.what == RowKind::Resetting && meets(row.region)) {
             resetting = true;
             if !self.coherence.resets.contains_key(&row.region.base()) {
                 self.want_reset(row.region.base());
             }
         }
-        let next = listing.next.filter(|&next| next > from && next <= last);
-        let round =
-            next.map(|next| (self.tell(Role::Switch, DirectoryBody::List(next), out), next, resetting));
-        if let Some(vacating) = self.coherence.vacating.get_mut(&id) {
-            (vacating.round, vacating.over) = (round, next.is_none() && !resetting);
+        match listing.next.filter(|&next| next > look.from && next <= last) {
+            Some(from) => {
+                let token = self.tell(Role::Switch, DirectoryBody::List(from), out);
+                (Some(Look { token, from, resetting }), false)
+            }
+            None => (None, !resetting),
         }
-        true
     }
 
     /// A reset ended: perhaps the last one that a change waits for.
