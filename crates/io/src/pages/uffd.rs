@@ -250,7 +250,10 @@ impl Userfaultfd {
     pub unsafe fn unregister(&self, start: usize, len: usize) -> Result<(), Errno> {
         let mut arg = range(start, len);
         // SAFETY: the structure of this ioctl; the rest is the caller's promise.
-        unsafe { call::<{ ioctls::UNREGISTER }, _>(&self.fd, &mut arg) }
+        unsafe { call::<{ ioctls::UNREGISTER }, _>(&self.fd, &mut arg) }?;
+        // The system wakes who waits before it takes the range back, and a fault under its VMA's own lock (since Linux 6.7) can come to wait
+        // between the two. Now none can come any more.
+        self.wake(start, len)
     }
 
     /// Puts copies of `bytes` in place of missing pages at `start`, and wakes who waits for them.
