@@ -192,7 +192,7 @@ proptest! {
     fn compiled_and_interpreted_nodes_answer_alike(
         programs in proptest::collection::vec(prop_oneof![3 => program(), 1 => storing_program()], 1..6),
         bytes in linked(),
-        pads in memory(256),
+        pads in memory(farmem_traversal::SCRATCH_LEN_MAX),
         bursts in proptest::collection::vec(proptest::collection::vec(request(), 1..60), 1..4),
     ) {
         let mut nodes = [Compiler::jit(), Compiler::interpreter()].map(|compiler| Node::new(compiler, &bytes));

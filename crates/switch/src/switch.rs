@@ -81,18 +81,14 @@ impl Switch {
             Ok(Sender::Control) if DirectoryMessage::is(datagram.payload) => {
                 self.order(datagram.payload, out)
             }
-            Ok(Sender::Node(_)) if DirectoryMessage::is(datagram.payload) => {
-                self.visit(datagram.payload, out)
-            }
+            Ok(Sender::Node) if DirectoryMessage::is(datagram.payload) => self.visit(datagram.payload, out),
             Ok(Sender::Control) => self.update(datagram.payload, out),
             Ok(Sender::Host(session)) if PageMessage::is(datagram.payload) => {
                 self.page_of_host(session, datagram.payload, out)
             }
-            Ok(Sender::Node(_)) if PageMessage::is(datagram.payload) => {
-                self.page_of_node(datagram.payload, out)
-            }
+            Ok(Sender::Node) if PageMessage::is(datagram.payload) => self.page_of_node(datagram.payload, out),
             Ok(Sender::Host(session)) => self.request(session, datagram.payload, out),
-            Ok(Sender::Node(node)) => self.continuation(node, datagram.payload, out),
+            Ok(Sender::Node) => self.continuation(datagram.payload, out),
             Err(reason) => Note::Dropped(reason),
         }
     }
@@ -102,7 +98,7 @@ impl Switch {
         let at_home = datagram.dest_qp == self.home.qpn;
         let (qkey, sender) = if at_home {
             let sender = match port.as_node() {
-                Some(node) => Some(Sender::Node(NodeId(node))),
+                Some(_) => Some(Sender::Node),
                 None => (port == Port::CONTROL).then_some(Sender::Control),
             };
             (self.home.qkey, sender)
@@ -136,7 +132,7 @@ impl Switch {
         if message.header.request.host() != host {
             return self.answer(host, &refusal(&message, Status::Malformed), out);
         }
-        match self.route(&message, None) {
+        match self.route(&message) {
             Ok((node, peer)) => {
                 self.forward(peer, message, out);
                 Note::Forwarded { node }
@@ -146,8 +142,8 @@ impl Switch {
     }
 
     /// A traversal whose next pointer is not on the node it was at (PROTOCOL 6.10, PULSE 5). The node had domain and origin
-    /// from us, and is believed.
-    fn continuation(&mut self, from: NodeId, payload: &[u8], out: &mut Outbox) -> Note {
+    /// from us, and is believed. It may have the address by now: then this goes back to it.
+    fn continuation(&mut self, payload: &[u8], out: &mut Outbox) -> Note {
         let Ok(message) = Message::parse(payload) else {
             return Note::Dropped(Reason::Message);
         };
@@ -157,7 +153,7 @@ impl Switch {
         if !matches!(message.body, Body::Traverse(_)) {
             return Note::Dropped(Reason::NotContinuation);
         }
-        match self.route(&message, Some(from)) {
+        match self.route(&message) {
             Ok((node, peer)) => {
                 self.forward(peer, message, out);
                 Note::Continued { node }
@@ -167,17 +163,13 @@ impl Switch {
     }
 
     /// Where the request may go: hops, then protection, then translation (PROTOCOL 6.6 to 6.8).
-    fn route(&self, message: &Message<'_>, from: Option<NodeId>) -> Result<(NodeId, Peer), Status> {
+    fn route(&self, message: &Message<'_>) -> Result<(NodeId, Peer), Status> {
         let wanted = Wanted::of(&message.body)?;
         if message.header.hops == 0 {
             return Err(Status::HopLimit);
         }
         self.tables.protection.check(message.header.domain, wanted.addr, wanted.len, wanted.perm)?;
         let node = self.tables.translation.lookup(wanted.addr).ok_or(Status::NotMapped)?;
-        // The node that sent it had it not, and by our table has it: it moved there meanwhile. The host asks again in a moment.
-        if from == Some(node) {
-            return Err(Status::Lent);
-        }
         let peer = self.tables.node(node).ok_or(Status::NotMapped)?;
         Ok((node, peer))
     }
@@ -298,7 +290,7 @@ impl Machine for Switch {
 enum Sender {
     Control,
     Host(Session),
-    Node(NodeId),
+    Node,
 }
 
 /// The parts of a UD frame that decide what happens to it.

@@ -393,7 +393,10 @@ fn what_was_executed_elsewhere_is_learned() {
     }
     assert_eq!(new.look(id(40)), Seen::Answered(b"mine"));
     assert_eq!([3, 9].map(|hops| new.look_visit(id(50), hops)), [Seen::Answered(b"ended"); 2]);
-    assert_eq!(new.begun_in(0x1000, 0x1000).collect::<Vec<_>>(), [(id(50), 3)], "it may move on");
+    let moves_on: Vec<_> = new.begun_in(0x1000, 0x1000).collect();
+    assert_eq!(moves_on, [(id(40), 0), (id(50), 3)], "they may move on");
+    let earlier: Vec<_> = new.begun_in(0x8000, 0x8000).collect();
+    assert_eq!(earlier, [(id(50), 3)], "a copy of its first visit here may come where that began");
     let forgotten: Vec<_> = old.forgotten().collect();
     assert_eq!(forgotten, [id(20)]);
     assert_eq!(new.look(id(15)), Seen::New);

@@ -80,13 +80,17 @@ impl Model {
             return answered && state == walk.state();
         }
         let Some(program) = self.programs.get(&walk.program) else { return false };
-        if program.scratch_len() != walk.scratch.len() {
+        if program.scratch_len() < walk.scratch.len() {
             return false;
         }
         let (Outcome { iterations, end }, reached) = self.walk_again(walk, program);
         let iterations = walk.iterations.saturating_add(iterations);
-        let there =
-            Traverse { cur_ptr: reached.cur_ptr, iterations, scratch: &reached.scratch, ..walk.state() };
+        let there = Traverse {
+            cur_ptr: reached.cur_ptr,
+            iterations,
+            scratch: Traverse::without_zeros(&reached.scratch),
+            ..walk.state()
+        };
         let in_place = Traverse { code: &[], ..state } == there;
         let right = match end {
             End::Return => status == Status::Ok,
@@ -106,7 +110,10 @@ impl Model {
 
     /// The walk on the model's bytes. A window that may not be loaded ends it; the answer is then whether its pointer is here.
     fn walk_again(&self, walk: &Walk, program: &Program) -> (Outcome<bool>, State) {
-        let mut state = State { cur_ptr: walk.cur_ptr, scratch: walk.scratch.clone() };
+        // Zeros at the end may be missing (PROTOCOL 7.24).
+        let mut scratch = walk.scratch.clone();
+        scratch.resize(program.scratch_len(), 0);
+        let mut state = State { cur_ptr: walk.cur_ptr, scratch };
         let left = walk.limit.saturating_sub(walk.iterations).min(ITERATIONS_PER_VISIT_MAX);
         let mut fetch = |addr: VirtAddr, window: &mut [u8]| {
             let len = window.len() as u64;

@@ -77,19 +77,19 @@ impl Model {
             (true, None, Body::Update(updates)) if port == Port::CONTROL && updates.seq == self.next_seq => {
                 return Expected::Updates(updates.seq, updates.iter().collect());
             }
-            (true, Some(node), Body::Traverse(_)) => self.route(message, Some(NodeId(node))),
+            (true, Some(_), Body::Traverse(_)) => self.route(message),
             (true, ..) => None,
             (false, ..) => self.sessions.get(&to.qpn).and_then(|session| {
                 let known = session.qkey == to.qkey && port == Port::host(session.host.0);
                 let own = message.header.request.host() == session.host;
                 let header = Header { domain: session.domain, origin: session.host, ..message.header };
-                (known && own).then(|| self.route(Message { header, ..message }, None)).flatten()
+                (known && own).then(|| self.route(Message { header, ..message })).flatten()
             }),
         };
         routed.map_or(Expected::Nothing, |(node, peer, bytes)| Expected::Forwarded(node, peer, bytes))
     }
 
-    fn route(&self, mut message: Message<'_>, from: Option<NodeId>) -> Option<(NodeId, Peer, Vec<u8>)> {
+    fn route(&self, mut message: Message<'_>) -> Option<(NodeId, Peer, Vec<u8>)> {
         let (addr, len, perm) = match message.body {
             Body::RegionRead { addr, len, .. } => (addr.0, len, Perm::Read),
             Body::RegionWrite { addr, len, .. } => (addr.0, len, Perm::ReadWrite),
@@ -101,7 +101,7 @@ impl Model {
         if !fits || message.header.hops == 0 || !self.may(message.header.domain, addr, len.into(), perm) {
             return None;
         }
-        let node = self.owner(addr).filter(|node| from != Some(*node))?;
+        let node = self.owner(addr)?;
         let port = Port::node(node.0);
         let endpoint = *self.peers.get(&port)?;
         message.header.hops -= 1;

@@ -63,12 +63,14 @@ fn a_continuation_is_checked_like_a_request() {
     }
 }
 
-/// PROTOCOL 6.10: node 1 said "not here", and by the table it is at node 1: it moved there since. Sending it back would only burn its hops.
+/// PROTOCOL 6.10: node 1 said "not here", and by the table it is at node 1: it moved there since. It goes back, with one hop less.
 #[test]
-fn a_pointer_that_moved_to_where_it_was_looked_for_is_put_off() {
+fn a_pointer_that_moved_to_where_it_was_looked_for_goes_back() {
     let mut scene = Scene::rack();
-    let (_, note) = scene.relayed(NODE_1.port, &frame(HOME, &left(BASE_1, 5)), HOST_1);
-    assert_eq!(note, Note::Refused(Status::Lent));
+    let (_, note) = scene.relayed(NODE_1.port, &frame(HOME, &left(BASE_1, 5)), NODE_1);
+    assert_eq!(note, Note::Continued { node: NodeId(1) });
+    let (_, note) = scene.relayed(NODE_1.port, &frame(HOME, &left(BASE_1, 0)), HOST_1);
+    assert_eq!(note, Note::Refused(Status::HopLimit), "not for ever");
     let (_, note) = scene.relayed(NODE_2.port, &frame(HOME, &left(BASE_1, 5)), NODE_1);
     assert_eq!(note, Note::Continued { node: NodeId(1) });
 }

@@ -38,8 +38,9 @@ struct Answer {
     hops: u8,
     /// That visit is not over.
     under_way: bool,
-    /// Where in memory that visit began, for those who look for what began in a part of it.
-    place: u64,
+    /// The lowest and the highest place in memory where a visit began, for those who look for what began in a part of it: a copy of any of
+    /// them may still come, to whoever has that place by then.
+    places: (u64, u64),
     bytes: Vec<u8>,
 }
 
@@ -134,12 +135,12 @@ impl Dedup {
         }
     }
 
-    /// The last visits that began at a place from `first` to `last`, each with its hops.
+    /// Requests of which a visit may have begun at a place from `first` to `last`, with the hops of the last one, wherever that began: what came
+    /// of it answers copies of all.
     pub fn begun_in(&self, first: u64, last: u64) -> impl Iterator<Item = (RequestId, u8)> + '_ {
-        let place = first..=last;
         self.hosts.iter().flat_map(move |(&host, row)| {
-            let place = place.clone();
-            let begun = row.answers.iter().filter(move |answer| place.contains(&answer.place));
+            let meets = move |(lowest, highest): (u64, u64)| lowest <= last && highest >= first;
+            let begun = row.answers.iter().filter(move |answer| meets(answer.places));
             begun.map(move |answer| (RequestId::new(host, row.generation, answer.counter), answer.hops))
         })
     }
@@ -155,6 +156,14 @@ impl Dedup {
         if self.look_visit(request, hops) == Seen::New {
             self.begin(request, hops, place);
             self.finish(request, hops, answer);
+            return;
+        }
+        let host =
+            self.hosts.get_mut(&request.host()).filter(|host| host.generation == generation_of(request));
+        if let Some(host) = host
+            && let Ok(at) = host.find(counter_of(request))
+        {
+            host.answers[at].began_at(place);
         }
     }
 
@@ -182,6 +191,10 @@ impl Dedup {
 }
 
 impl Answer {
+    fn began_at(&mut self, place: u64) {
+        self.places = (self.places.0.min(place), self.places.1.max(place));
+    }
+
     fn seen(&self, hops: u8) -> Seen<'_> {
         if hops < self.hops {
             Seen::New
@@ -208,7 +221,8 @@ impl Host {
         if let Ok(at) = self.find(counter) {
             let entry = &mut self.answers[at];
             entry.bytes.clear();
-            (entry.hops, entry.under_way, entry.place) = (hops, true, place);
+            (entry.hops, entry.under_way) = (hops, true);
+            entry.began_at(place);
             return;
         }
         let mut bytes = Vec::new();
@@ -224,7 +238,7 @@ impl Host {
         }
         bytes.clear();
         if let Err(at) = self.find(counter) {
-            self.answers.insert(at, Answer { counter, hops, under_way: true, place, bytes });
+            self.answers.insert(at, Answer { counter, hops, under_way: true, places: (place, place), bytes });
         }
     }
 }
