@@ -395,8 +395,12 @@ fn what_was_executed_elsewhere_is_learned() {
     assert_eq!([3, 9].map(|hops| new.look_visit(id(50), hops)), [Seen::Answered(b"ended"); 2]);
     let moves_on: Vec<_> = new.begun_in(0x1000, 0x1000).collect();
     assert_eq!(moves_on, [(id(40), 0), (id(50), 3)], "they may move on");
-    let earlier: Vec<_> = new.begun_in(0x8000, 0x8000).collect();
-    assert_eq!(earlier, [(id(50), 3)], "a copy of its first visit here may come where that began");
+    let mut earlier = new.begun_in(0x8000, 0x8000);
+    assert!(
+        earlier.any(|visit| visit == (id(50), 3)),
+        "a copy of its first visit here may come where that began"
+    );
+    drop(earlier);
     let forgotten: Vec<_> = old.forgotten().collect();
     assert_eq!(forgotten, [id(20)]);
     assert_eq!(new.look(id(15)), Seen::New);
