@@ -3,8 +3,8 @@
 use crate::process::run;
 use crate::rack::Description;
 use farmem::{Client, NodeId, Op, Program, VirtAddr};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::{self, ScopedJoinHandle};
 
 const PAGE: u64 = 4096;
 /// Pages that are used.
@@ -39,20 +39,37 @@ fn word(client: &mut Client, addr: VirtAddr) -> u64 {
     u64::from_le_bytes(word)
 }
 
+/// What the programs and their test tell each other.
+#[derive(Default)]
+struct Talk {
+    /// Programs that have done something.
+    begun: AtomicU32,
+    stop: AtomicBool,
+}
+
+impl Talk {
+    fn goes_on(&self, done: u64) -> bool {
+        if done == 1 {
+            self.begun.fetch_add(1, Ordering::Relaxed);
+        }
+        !self.stop.load(Ordering::Relaxed)
+    }
+}
+
 /// Tells the programs to stop, also when the test fails while they run.
-struct Stopping<'a>(&'a AtomicBool);
+struct Stopping<'a>(&'a Talk);
 
 impl Drop for Stopping<'_> {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.stop.store(true, Ordering::Relaxed);
     }
 }
 
 /// Adds to counters on all pages, many at once, and reads what nobody changes, until told to stop; answers how often it added.
-fn add(description: &Description, base: VirtAddr, stop: &AtomicBool) -> u64 {
+fn add(description: &Description, base: VirtAddr, talk: &Talk) -> u64 {
     let mut client = description.client("d");
     let mut rounds = 0;
-    while !stop.load(Ordering::Relaxed) {
+    while talk.goes_on(rounds) {
         let tickets: Vec<_> = (0..PAGES)
             .map(|page| client.submit(Op::FetchAdd { addr: at(base, page * PAGE), add: 1 + page }).unwrap())
             .collect();
@@ -68,11 +85,11 @@ fn add(description: &Description, base: VirtAddr, stop: &AtomicBool) -> u64 {
 }
 
 /// Walks over all pages again and again until told to stop; answers how often.
-fn walk(description: &Description, base: VirtAddr, stop: &AtomicBool) -> u64 {
+fn walk(description: &Description, base: VirtAddr, talk: &Talk) -> u64 {
     let mut client = description.client("d");
     let program = Program::assemble(COUNT).unwrap();
     let mut walks = 0;
-    while !stop.load(Ordering::Relaxed) {
+    while talk.goes_on(walks) {
         let end = client.traverse(&program, at(base, 64), vec![0; 8], 1000).unwrap();
         assert_eq!((end.end.returned, end.end.iterations), (true, 16));
         walks += 1;
@@ -93,12 +110,16 @@ fn programs_go_on(transport: &'static str) {
         client.write(at(base, page * PAGE + 64), &[0u64.to_le_bytes(), next.to_le_bytes()].concat()).unwrap();
     }
     client.write(at(base, 3 * PAGE + 3000), &[0xab; 1096]).unwrap();
-    let stop = AtomicBool::new(false);
+    let talk = Talk::default();
     let (file, first) = (description.file(), format!("{:#x}", base.0));
     let (added, walks) = thread::scope(|scope| {
-        let adders = [(); 2].map(|()| scope.spawn(|| add(&description, base, &stop)));
-        let walker = scope.spawn(|| walk(&description, base, &stop));
-        let stopping = Stopping(&stop);
+        let adders = [(); 2].map(|()| scope.spawn(|| add(&description, base, &talk)));
+        let walker = scope.spawn(|| walk(&description, base, &talk));
+        let stopping = Stopping(&talk);
+        let failed = || walker.is_finished() || adders.iter().any(ScopedJoinHandle::is_finished);
+        while talk.begun.load(Ordering::Relaxed) < 3 && !failed() {
+            thread::yield_now();
+        }
         for round in 0..ROUNDS {
             for to in ["2", "1"] {
                 // A part of it first, every other time, so that walks and reads cross from node to node and back.

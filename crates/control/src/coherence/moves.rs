@@ -63,7 +63,8 @@ impl Control {
             };
             let moving = *self.coherence.moves.entry(id).or_insert(fresh);
             if moving.over || migration.step == MigrationStep::Turning && self.state.has_turned(&migration) {
-                self.advance(id, out);
+                // It has seen to the others, which may be further by now.
+                return self.advance(id, out);
             } else if moving.due <= now {
                 self.ask_of_move(id, &migration, moving, out);
             }

@@ -71,6 +71,7 @@ impl Control {
             let vacating = *self.coherence.vacating.entry(id).or_insert(fresh);
             if vacating.over || nobody {
                 self.advance(id, out);
+                return self.see_to_vacating(out);
             } else if vacating.due <= self.now {
                 let due = self.now + self.config.timeout;
                 // While it is closed, hosts give up what they have from before: nothing can be said yet.
