@@ -165,7 +165,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
     ) -> bool {
         let Traverse { cur_ptr, code, .. } = *request;
         match self.dedup.look_visit(header.request, header.hops) {
-            // It would be refused for now, and its copies, which go elsewhere from then on, would not be known there.
+            // Its copies will go to where the bytes are by then; what was remembered of it here would not be known there.
             Seen::New if self.regions.is_put_off(cur_ptr) => self.drop_frame(DropReason::Moving, out),
             Seen::New => {
                 self.dedup.begin(header.request, header.hops, cur_ptr.0);
