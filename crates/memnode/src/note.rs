@@ -84,7 +84,7 @@ pub enum DropReason {
     Forgotten,
     /// A traversal that stores came again while it is under way here.
     UnderWay,
-    /// A page that is in none of the node's ranges.
+    /// A page, or the bytes of a region request, in none of the node's ranges.
     NotHere,
     /// A page under the number of a switch that this node was not told of, or of an earlier one.
     Epoch,

@@ -61,6 +61,9 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         } else {
             check(&view, header, addr, len, Perm::Read)
         };
+        if allowed == Err(Status::NotMapped) && !self.regions.is_local(addr) {
+            return self.drop_frame(DropReason::NotHere, out);
+        }
         if allowed.is_ok() {
             view.read(addr, len, &mut self.buffer);
         }
@@ -104,6 +107,11 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
         let allowed =
             if foreign { Err(Status::Malformed) } else { check(&view, header, addr, len, Perm::ReadWrite) };
+        // The switch sent it here, so the address was here until a moment ago. A refusal would be the last word of it, and a copy may be executed
+        // where the bytes are now.
+        if allowed == Err(Status::NotMapped) && !self.regions.is_local(addr) {
+            return self.drop_frame(DropReason::NotHere, out);
+        }
         if allowed.is_ok() {
             view.write(addr, data);
         }

@@ -124,6 +124,11 @@ impl Bench {
         assert_eq!(*self.node.store(), before, "no change");
     }
 
+    /// A request for what is in no range of the node: the host hears nothing, and asks the switch again (PROTOCOL 7.18).
+    fn not_here(&mut self, header: Header, body: Body<'_>) {
+        self.hear_nothing(Port::SWITCH, &datagram(&Message { header, body }), DropReason::NotHere);
+    }
+
     /// The control plane's next batch; answers the response's status and index.
     fn update(&mut self, updates: &[Update]) -> (Status, u16) {
         self.seq += 1;

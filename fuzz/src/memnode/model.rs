@@ -146,6 +146,15 @@ impl Model {
     }
 
     fn on_request(&mut self, header: &Header, body: &Body<'_>, outcome: &Outcome) {
+        if let Body::RegionWrite { addr, .. } | Body::RegionRead { addr, .. } = *body
+            && outcome.notes.contains(&Note::Dropped(DropReason::NotHere))
+        {
+            assert!(
+                outcome.sent.is_empty() && !self.is_local(addr),
+                "only what is nowhere here is not answered"
+            );
+            return;
+        }
         match *body {
             Body::RegionWrite { addr, data, .. } => self.on_region_write(header, addr, data, outcome),
             Body::RegionRead { addr, len, .. } => {

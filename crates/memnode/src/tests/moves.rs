@@ -205,7 +205,7 @@ fn pages_move_with_all_that_is_known_of_them() {
         assert_eq!(pair.old.node.page_gate().iter().count(), 0);
         assert_eq!(status(&mut pair.new, 4, region_read(0, 8)), Status::Ok);
         assert_eq!(status(&mut pair.new, 5, region_read(PAGE, 8)), Status::Lost);
-        assert_eq!(status(&mut pair.old, 6, region_read(0, 8)), Status::NotMapped);
+        pair.old.not_here(header(ALICE, 6), region_read(0, 8));
         assert_eq!(pair.old.notes.contains(&Note::PushedAgain), lose_every > 0);
         assert_eq!(pair.left(), UNKNOWN_MOVE);
     }
@@ -377,11 +377,9 @@ fn outliers_share_no_address_and_no_place() {
         assert_eq!(node.update(&[wrong]), (status, 0), "{wrong:?}");
     }
     // The second and third page of the range lie where the outlier is now: they are nowhere.
-    for (at, status) in [(0, Status::Ok), (0x1000, Status::NotMapped), (0x2000, Status::NotMapped)] {
-        let domain = if at == 0x2000 { BOB } else { ALICE };
-        let counter = u32::try_from(at).unwrap();
-        assert_eq!(node.ask(header(domain, counter), region_read(at, 8)).header.status, status, "{at:#x}");
-    }
+    assert_eq!(status(&mut node, 0, region_read(0, 8)), Status::Ok);
+    node.not_here(header(ALICE, 0x1000), region_read(0x1000, 8));
+    node.not_here(header(BOB, 0x2000), region_read(0x2000, 8));
     for _ in 0..2 {
         assert_eq!(node.update(&[Update::Unplace { base: VirtAddr(far), size_log2: 13 }]), (Status::Ok, 0));
     }
@@ -389,8 +387,8 @@ fn outliers_share_no_address_and_no_place() {
     for _ in 0..2 {
         assert_eq!(node.update(&[Update::Away { base: BASE, size_log2: 12 }]), (Status::Ok, 0));
     }
-    assert_eq!(status(&mut node, 10, region_read(0, 8)), Status::NotMapped);
-    assert_eq!(status(&mut node, 11, region_read(0xff8, 16)), Status::NotMapped);
+    node.not_here(header(ALICE, 10), region_read(0, 8));
+    node.not_here(header(ALICE, 11), region_read(0xff8, 16));
 }
 
 /// A push that is given up: the old node goes on as it was, and so does what was known of its pages.
@@ -403,7 +401,7 @@ fn a_move_that_is_taken_back_leaves_no_trace() {
     assert_eq!(pair.old.update(&[Update::Unplace { base: BASE, size_log2: 12 }]), (Status::Ok, 0));
     assert_eq!(pair.new.update(&[Update::Unplace { base: BASE, size_log2: 12 }]), (Status::Ok, 0));
     assert_eq!(status(&mut pair.old, 1, region_read(0, 4)), Status::Ok);
-    assert_eq!(status(&mut pair.new, 2, region_read(0, 4)), Status::NotMapped);
+    pair.new.not_here(header(ALICE, 2), region_read(0, 4));
     assert_eq!(pair.old.node.next_wake(), None);
     assert!(pair.now <= Instant::ZERO + Duration::from_secs(1));
 }

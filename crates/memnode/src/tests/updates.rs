@@ -11,7 +11,7 @@ fn a_node_without_tables_refuses_everything() {
     let frame = datagram(&Message { header: header(ALICE, 1), body });
     bench.hear_nothing(Port::SWITCH, &frame, DropReason::UnknownPeer);
     assert_eq!(bench.update(&[peer(Port::host(HOST.0), 3)]), (Status::Ok, 0));
-    assert_eq!(bench.ask(header(ALICE, 1), body).header.status, Status::NotMapped);
+    bench.not_here(header(ALICE, 1), body);
     assert_eq!(bench.update(&[Update::Range { base: BASE, len: LEN, offset: 0 }]), (Status::Ok, 0));
     assert_eq!(
         bench.ask(header(ALICE, 2), body).header.status,

@@ -104,8 +104,9 @@ impl Model {
             (Port::SWITCH, Body::RegionWrite { addr, data, .. }) => {
                 let Header { origin, request, domain, .. } = message.header;
                 let heard = self.hosts.contains(&Port::host(origin.0)) && request.host() == origin;
-                let forgotten = bench.notes.contains(&Note::Dropped(DropReason::Forgotten));
-                let executed = heard && !forgotten && self.executed.insert(request);
+                let dropped = |reason| bench.notes.contains(&Note::Dropped(reason));
+                let settled = heard && !dropped(DropReason::Forgotten) && !dropped(DropReason::NotHere);
+                let executed = settled && self.executed.insert(request);
                 if executed && !data.is_empty() && self.may(domain, addr, data.len() as u64, Perm::ReadWrite)
                 {
                     self.tally.region_writes += 1;
