@@ -15,6 +15,7 @@ mod readahead;
 mod recency;
 pub mod remote;
 mod serve;
+mod state;
 #[cfg(test)]
 mod tests;
 mod uffd;

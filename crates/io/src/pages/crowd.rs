@@ -17,7 +17,8 @@
 //! is read, and punched out of the file; what was read is its frame from then on.
 
 use super::remote::Remote;
-use super::uffd::{Mapping, Stopped, Userfaultfd};
+use super::state::{State, mapping};
+use super::uffd::{Mapping, Stopped, TRIES_MAX, Userfaultfd};
 use super::{Fault, Mapped};
 use crate::OpenError;
 use farmem_host::agent::Pages;
@@ -52,27 +53,6 @@ struct Inner {
     waiting: BTreeMap<usize, Vec<u32>>,
     poisoned: BTreeMap<usize, Vec<u32>>,
     frames: u64,
-}
-
-/// A page's frame, and the members' way to it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
-    /// No frame; a touch waits.
-    Gone,
-    /// A frame that members may read.
-    ReadOnly,
-    /// A frame that members may write.
-    Writable,
-    /// A frame that only we have; a touch waits.
-    Kept,
-    /// No frame; threads that waited got a SIGBUS. Others wait when they touch it.
-    Poisoned,
-}
-
-impl State {
-    const fn has_frame(self) -> bool {
-        matches!(self, Self::ReadOnly | Self::Writable | Self::Kept)
-    }
 }
 
 impl Crowd {
@@ -251,7 +231,7 @@ impl Pages for &Crowd {
     fn install(&mut self, page: Page, bytes: &[u8; PAGE_LEN], access: Access) {
         let index = self.index(page);
         let mut inner = self.inner();
-        let was = inner.set(index, shown(access));
+        let was = inner.set(index, State::shown(access));
         if was == State::ReadOnly {
             assert_eq!(access, Access::Modified, "{page:?} is Shared already");
         } else {
@@ -349,7 +329,10 @@ impl Pages for &Crowd {
         let members = inner.waiting.remove(&index).unwrap_or_default();
         let start = self.place(index);
         for uffd in members.iter().filter_map(|member| inner.members.get(member)) {
-            poison_at(uffd, start);
+            // SAFETY: addresses of another process, which is to be told so.
+            if unsafe { uffd.poison_page(start) }.is_err() {
+                wake(uffd, start);
+            }
         }
         let poisoned = inner.poisoned.entry(index).or_default();
         poisoned.extend(members);
@@ -362,7 +345,7 @@ impl Mapped for &Crowd {
     fn mend(&mut self, page: Page, access: Access) {
         let index = self.index(page);
         let mut inner = self.inner();
-        let was = inner.set(index, shown(access));
+        let was = inner.set(index, State::shown(access));
         assert!(was.has_frame(), "{page:?} is here");
         if let Some(bytes) = inner.kept.remove(&index) {
             self.fill(index, &bytes);
@@ -382,8 +365,6 @@ impl Mapped for &Crowd {
 
 /// The file's name, as the system shows it.
 const FILE_NAME: &str = "farmem-shared";
-/// Times an ioctl is tried again that met a change of the mappings.
-const TRIES_MAX: u32 = 1 << 20;
 
 /// Maps a page that is in the file, and lets who waits try again. Whatever is wrong with the member's mappings, its thread finds out itself.
 fn show_at(uffd: &Userfaultfd, start: usize, access: Access) {
@@ -406,36 +387,9 @@ fn show_at(uffd: &Userfaultfd, start: usize, access: Access) {
     wake(uffd, start);
 }
 
-fn poison_at(uffd: &Userfaultfd, start: usize) {
-    // SAFETY: addresses of another process, which is to be told so.
-    let poison = || unsafe { uffd.poison(start, PAGE_LEN) };
-    if let Err(Stopped { errno: Errno::EXIST, .. }) = poison() {
-        // A page that was frozen and then discarded left its write-protection behind, which counts as something that is there.
-        // SAFETY: as above; no page is there.
-        let _ = unsafe { uffd.protect(start, PAGE_LEN, Mapping::Writable) };
-        if poison().is_err() {
-            wake(uffd, start);
-        }
-    }
-}
-
 fn wake(uffd: &Userfaultfd, start: usize) {
     // One that is gone does not wait.
     let _ = uffd.wake(start, PAGE_LEN);
-}
-
-const fn shown(access: Access) -> State {
-    match access {
-        Access::Shared => State::ReadOnly,
-        Access::Modified => State::Writable,
-    }
-}
-
-const fn mapping(access: Access) -> Mapping {
-    match access {
-        Access::Shared => Mapping::ReadOnly,
-        Access::Modified => Mapping::Writable,
-    }
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ pub use guard::{Guard, guard};
 pub use hall::{Arrival, Event, Hall, Watch, is_readable};
 
 use super::message::parse;
+use super::state::mapping;
 use super::uffd::{Mapping, Stopped, Userfaultfd};
 use super::{BATCH, Fault, Message, Reach};
 use call::{
@@ -136,21 +137,8 @@ impl Remote {
     /// # Errors
     /// [`Lost`], also when a page is there already: nobody but the program itself can have put it there.
     pub fn install(&self, first: u64, bytes: &[u8], access: Access) -> Result<(), Lost> {
-        let (start, mut done, mut tries) = (self.place(first), 0, 0);
-        while done < bytes.len() {
-            // SAFETY: addresses of another process, which sent the descriptor to have them filled.
-            match unsafe { self.uffd.copy(start + done, &bytes[done..], mapping(access)) } {
-                Ok(()) => return Ok(()),
-                // The program changes its mappings at this moment.
-                Err(Stopped { done: 0, errno: Errno::AGAIN }) if tries < TRIES_MAX => {
-                    tries += 1;
-                    std::thread::yield_now();
-                }
-                Err(Stopped { done: 0, errno }) => return Err(lost(errno)),
-                Err(stopped) => done += stopped.done,
-            }
-        }
-        Ok(())
+        // SAFETY: addresses of another process, which sent the descriptor to have them filled.
+        unsafe { self.uffd.copy_all(self.place(first), bytes, mapping(access)) }.map_err(lost)
     }
 
     /// A thread faulted at a page that is there: maps it as it is to be, and lets the thread try again.
@@ -227,20 +215,11 @@ impl Remote {
     /// # Errors
     /// [`Lost`].
     pub fn poison(&self, page: u64) -> Result<(), Lost> {
-        match self.try_poison(page) {
-            // A page that was frozen and then discarded left its write-protection behind, which counts as something that is there.
-            Err(Stopped { errno: Errno::EXIST, .. }) => self.allow(page)?,
-            result => return result.map_err(|stopped| lost(stopped.errno)),
-        }
-        match self.try_poison(page) {
-            Err(Stopped { errno: Errno::EXIST, .. }) => self.wake(page..page + 1),
-            result => result.map_err(|stopped| lost(stopped.errno)),
-        }
-    }
-
-    fn try_poison(&self, page: u64) -> Result<(), Stopped> {
         // SAFETY: addresses of another process, which is to be told so.
-        unsafe { self.uffd.poison(self.place(page), PAGE_LEN) }
+        match unsafe { self.uffd.poison_page(self.place(page)) } {
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(errno) => Err(lost(errno)),
+        }
     }
 
     /// True when the process has ended, or runs another program.
@@ -312,16 +291,6 @@ impl Remote {
 impl AsFd for Remote {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.uffd.as_fd()
-    }
-}
-
-/// Times an ioctl is tried again that met a change of the mappings.
-const TRIES_MAX: u32 = 1 << 20;
-
-const fn mapping(access: Access) -> Mapping {
-    match access {
-        Access::Shared => Mapping::ReadOnly,
-        Access::Modified => Mapping::Writable,
     }
 }
 

@@ -6,6 +6,7 @@
 
 use super::message::{Messages, parse};
 use crate::OpenError;
+use farmem_wire::message::PAGE_LEN;
 use linux_raw_sys::general as raw;
 use rustix::io::Errno;
 use rustix::ioctl::{self, Updater};
@@ -145,6 +146,9 @@ pub struct Stopped {
     pub errno: Errno,
 }
 
+/// Times an ioctl is tried again that met a change of the mappings.
+pub(super) const TRIES_MAX: u32 = 1 << 20;
+
 /// An open userfaultfd. Its ranges are let go when it is dropped: touching a missing page then gives zeros.
 #[derive(Debug)]
 pub struct Userfaultfd {
@@ -275,6 +279,31 @@ impl Userfaultfd {
         stopped(result, arg.copy)
     }
 
+    /// Puts copies of `bytes` in place of missing pages at `start` as [`Userfaultfd::copy`] does, and goes on where that stops.
+    ///
+    /// # Errors
+    /// What the system says of a page that is there already, or of its address; those before it are in place.
+    ///
+    /// # Safety
+    /// As [`Userfaultfd::copy`].
+    pub(super) unsafe fn copy_all(&self, start: usize, bytes: &[u8], mapping: Mapping) -> Result<(), Errno> {
+        let (mut done, mut tries) = (0, 0);
+        while done < bytes.len() {
+            // SAFETY: the caller's promise.
+            match unsafe { self.copy(start + done, &bytes[done..], mapping) } {
+                Ok(()) => return Ok(()),
+                // AGAIN without progress: the program changes its mappings at this moment.
+                Err(Stopped { done: 0, errno: Errno::AGAIN }) if tries < TRIES_MAX => {
+                    tries += 1;
+                    std::thread::yield_now();
+                }
+                Err(Stopped { done: 0, errno }) => return Err(errno),
+                Err(stopped) => done += stopped.done,
+            }
+        }
+        Ok(())
+    }
+
     /// Puts pages of zeros in place of missing ones, and wakes who waits for them.
     ///
     /// # Errors
@@ -357,6 +386,26 @@ impl Userfaultfd {
         // SAFETY: the structure of this ioctl; the rest is the caller's promise.
         let result = unsafe { call::<{ ioctls::POISON }, _>(&self.fd, &mut arg) };
         stopped(result, arg.updated)
+    }
+
+    /// Poisons one page as [`Userfaultfd::poison`] does, also where a page was write-protected and then given back.
+    ///
+    /// # Errors
+    /// What the system says: EXIST for a page that is mapped or poisoned already. Who waited for it was woken then, to try again.
+    ///
+    /// # Safety
+    /// The page is registered, and nobody relies on a page there being write-protected.
+    pub(super) unsafe fn poison_page(&self, start: usize) -> Result<(), Errno> {
+        // SAFETY: the caller's promise.
+        let poison = || unsafe { self.poison(start, PAGE_LEN) }.map_err(|stopped| stopped.errno);
+        match poison() {
+            Err(Errno::EXIST) => {}
+            result => return result,
+        }
+        // A page that was write-protected leaves a mark where it was, which no poison replaces.
+        // SAFETY: the caller's promise.
+        unsafe { self.protect(start, PAGE_LEN, Mapping::Writable) }?;
+        poison()
     }
 
     /// Wakes who waits in the range, to try again.

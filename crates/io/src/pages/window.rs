@@ -16,6 +16,7 @@
 //! What it does not do: decide. It fetches nothing, evicts nothing and keeps no protocol state.
 
 use super::bell::Bell;
+use super::state::{State, mapping};
 use super::uffd::{Faulting, Features, Mapping, Reach, Stopped, Userfaultfd};
 use super::{Fault, Memory, views::Views};
 use crate::OpenError;
@@ -76,28 +77,6 @@ pub trait Mapped: Pages {
 
     /// Takes a page's poison back: the next touch waits to be served. Without effect on any other page.
     fn heal(&mut self, page: Page);
-}
-
-/// A page's frame, and the program's way to it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-enum State {
-    /// No frame; a touch waits.
-    Gone = 0,
-    /// A frame that the program may read.
-    ReadOnly = 1,
-    /// A frame that the program may write.
-    Writable = 2,
-    /// A frame; a touch waits.
-    Kept = 3,
-    /// No frame; a touch ends in SIGBUS.
-    Poisoned = 4,
-}
-
-impl State {
-    const fn has_frame(self) -> bool {
-        matches!(self, Self::ReadOnly | Self::Writable | Self::Kept)
-    }
 }
 
 impl Window {
@@ -218,23 +197,12 @@ impl Window {
         let before = self.frames.fetch_add(count, Ordering::AcqRel);
         assert!(before + count <= self.frames_max, "room was made for a page before it came");
         for page in pages.clone() {
-            let was = self.swap(page, shown(access));
+            let was = self.swap(page, State::shown(access));
             assert!(!was.has_frame(), "{:?} is cached already", self.page(page));
         }
-        let (start, mut done, mut tries) = (self.place(pages.start), 0, 0);
-        while done < bytes.len() {
-            // SAFETY: pages of the registered view that nobody has yet; what they are to hold was fetched for them.
-            match unsafe { self.uffd.copy(start + done, &bytes[done..], mapping(access)) } {
-                Ok(()) => return,
-                Err(Stopped { done: 0, errno }) => {
-                    // AGAIN without progress: the program changes its mappings at this moment.
-                    assert!(errno == Errno::AGAIN && tries < TRIES_MAX, "a page that was missing: {errno}");
-                    tries += 1;
-                    std::thread::yield_now();
-                }
-                Err(stopped) => done += stopped.done,
-            }
-        }
+        // SAFETY: pages of the registered view that nobody has yet; what they are to hold was fetched for them.
+        let copied = unsafe { self.uffd.copy_all(self.place(pages.start), bytes, mapping(access)) };
+        copied.unwrap_or_else(|errno| panic!("a page that was missing: {errno}"));
     }
 
     /// A thread faulted at a page that is cached, and whose access is `access`: maps it again if need be, and lets the thread try again. So
@@ -244,7 +212,7 @@ impl Window {
     /// When the page is not cached.
     pub fn mend(&self, page: Page, access: Access) {
         let index = self.index(page);
-        let was = self.swap(index, shown(access));
+        let was = self.swap(index, State::shown(access));
         assert!(was.has_frame(), "{page:?} is cached");
         if was == State::ReadOnly && access == Access::Modified {
             return self.protect(index, Mapping::Writable);
@@ -328,11 +296,11 @@ impl Window {
     }
 
     fn state(&self, index: usize) -> State {
-        decode(self.states[index].load(Ordering::Acquire))
+        State::decode(self.states[index].load(Ordering::Acquire))
     }
 
     fn swap(&self, index: usize, to: State) -> State {
-        decode(self.states[index].swap(to as u8, Ordering::AcqRel))
+        State::decode(self.states[index].swap(to as u8, Ordering::AcqRel))
     }
 }
 
@@ -407,17 +375,10 @@ impl Pages for &Window {
         let was = self.swap(index, State::Poisoned);
         assert!(!was.has_frame(), "{page:?} is Invalid");
         // SAFETY: a page of the registered view that has no frame.
-        let poison = || unsafe { self.uffd.poison(self.place(index), PAGE_LEN) };
-        match poison() {
+        match unsafe { self.uffd.poison_page(self.place(index)) } {
             Ok(()) => {}
-            Err(Stopped { errno: Errno::EXIST, .. }) if was == State::Poisoned => self.try_again(page),
-            Err(Stopped { errno: Errno::EXIST, .. }) => {
-                // A page that was write-protected leaves a mark where it was, which no poison replaces.
-                self.protect(index, Mapping::Writable);
-                poison()
-                    .unwrap_or_else(|Stopped { errno, .. }| panic!("{page:?} cannot be poisoned: {errno}"));
-            }
-            Err(Stopped { errno, .. }) => panic!("{page:?} cannot be poisoned: {errno}"),
+            Err(Errno::EXIST) if was == State::Poisoned => {} // who waited was woken
+            Err(errno) => panic!("{page:?} cannot be poisoned: {errno}"),
         }
     }
 }
@@ -429,35 +390,6 @@ impl Mapped for &Window {
 
     fn heal(&mut self, page: Page) {
         Window::heal(self, page);
-    }
-}
-
-/// Times an ioctl is tried again that met a change of the mappings.
-const TRIES_MAX: u32 = 1 << 20;
-
-const fn shown(access: Access) -> State {
-    match access {
-        Access::Shared => State::ReadOnly,
-        Access::Modified => State::Writable,
-    }
-}
-
-/// The mode is chosen by the page's state each time, never left to marks that the kernel may have dropped.
-const fn mapping(access: Access) -> Mapping {
-    match access {
-        Access::Shared => Mapping::ReadOnly,
-        Access::Modified => Mapping::Writable,
-    }
-}
-
-fn decode(state: u8) -> State {
-    match state {
-        0 => State::Gone,
-        1 => State::ReadOnly,
-        2 => State::Writable,
-        3 => State::Kept,
-        4 => State::Poisoned,
-        other => unreachable!("{other} is no state of a page"),
     }
 }
 
