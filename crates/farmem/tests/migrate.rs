@@ -7,22 +7,8 @@ const PAGE: u64 = 4096;
 const ONE: NodeId = NodeId(1);
 const TWO: NodeId = NodeId(2);
 
-/// Sums the first words of a chain of {value, next}, and adds one to each.
-const COUNT: &str = "
-    .stores
-    .scratch 8
-        ld8 r2, window[0]
-        ld8 r3, scratch[0]
-        add r3, r2
-        st8 scratch[0], r3
-        add r2, 1
-        st8 window[0], r2
-        ld8 r4, window[8]
-        jeq r4, 0, end
-        next r4
-    end:
-        ret
-";
+/// Adds to the first word of each node of a chain of {value, next}, and counts the nodes.
+const LIST_ADD: &str = include_str!("../../../testdata/programs/list_add.pulse");
 
 fn at(base: VirtAddr, offset: u64) -> VirtAddr {
     VirtAddr(base.0 + offset)
@@ -84,7 +70,7 @@ fn what_is_under_way_is_executed_once() {
     let mut client = rack.client("d").unwrap();
     let mut mover = rack.client("d").unwrap();
     let vma = client.allocate_on(4 * PAGE, ONE).unwrap();
-    let program = Program::assemble(COUNT).unwrap();
+    let program = Program::assemble(LIST_ADD).unwrap();
     // A chain over all four pages, far from the counters.
     let node = |page: u64| at(vma.base, page * PAGE + 2048);
     for page in 0..4 {
@@ -102,7 +88,7 @@ fn what_is_under_way_is_executed_once() {
             tickets.push(client.submit(Op::Write { addr: mark, buf: round.to_le_bytes().to_vec() }).unwrap());
             tickets.push(client.submit(Op::Read { addr: mark, buf: vec![0; 8] }).unwrap());
         }
-        let (cur_ptr, scratch) = (node(0), vec![0; 8]);
+        let (cur_ptr, scratch) = (node(0), [1u64, 0].map(u64::to_le_bytes).concat());
         tickets.push(
             client.submit(Op::Traverse { program: program.clone(), cur_ptr, scratch, limit: 100 }).unwrap(),
         );

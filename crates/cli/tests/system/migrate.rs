@@ -12,22 +12,8 @@ const PAGES: u64 = 16;
 /// Times that all of them go to the other node and come back.
 const ROUNDS: u32 = 6;
 
-/// Adds one to the first word of each node of a chain of {count, next}, and counts the nodes.
-const COUNT: &str = "
-    .stores
-    .scratch 8
-        ld8 r2, window[0]
-        add r2, 1
-        st8 window[0], r2
-        ld8 r3, scratch[0]
-        add r3, 1
-        st8 scratch[0], r3
-        ld8 r4, window[8]
-        jeq r4, 0, end
-        next r4
-    end:
-        ret
-";
+/// Adds to the first word of each node of a chain of {value, next}, and counts the nodes.
+const LIST_ADD: &str = include_str!("../../../../testdata/programs/list_add.pulse");
 
 fn at(base: VirtAddr, offset: u64) -> VirtAddr {
     VirtAddr(base.0 + offset)
@@ -87,10 +73,11 @@ fn add(description: &Description, base: VirtAddr, talk: &Talk) -> u64 {
 /// Walks over all pages again and again until told to stop; answers how often.
 fn walk(description: &Description, base: VirtAddr, talk: &Talk) -> u64 {
     let mut client = description.client("d");
-    let program = Program::assemble(COUNT).unwrap();
+    let program = Program::assemble(LIST_ADD).unwrap();
+    let add_one = [1u64, 0].map(u64::to_le_bytes);
     let mut walks = 0;
     while talk.goes_on(walks) {
-        let end = client.traverse(&program, at(base, 64), vec![0; 8], 1000).unwrap();
+        let end = client.traverse(&program, at(base, 64), add_one.concat(), 1000).unwrap();
         assert_eq!((end.end.returned, end.end.iterations), (true, 16));
         walks += 1;
     }

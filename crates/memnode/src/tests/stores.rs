@@ -6,25 +6,13 @@ use crate::DEDUP_DEPTH;
 use farmem_traversal::Program;
 use farmem_wire::message::Traverse;
 
-/// Adds one to the first word of each node of {count, next}, and counts the nodes in the scratch pad.
-const COUNT: &str = "
-    .stores
-    .scratch 8
-        ld8 r2, window[0]
-        add r2, 1
-        st8 window[0], r2
-        ld8 r3, scratch[0]
-        add r3, 1
-        st8 scratch[0], r3
-        ld8 r4, window[8]
-        jeq r4, 0, end
-        next r4
-    end:
-        ret
-";
+/// Adds to the first word of each node of a chain of {value, next}, and counts the nodes.
+const LIST_ADD: &str = include_str!("../../../../testdata/programs/list_add.pulse");
+/// Its scratch pad: it adds one, and has come by no node.
+const ADD_ONE: [u8; 16] = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 fn count() -> Program {
-    Program::assemble(COUNT).unwrap()
+    Program::assemble(LIST_ADD).unwrap()
 }
 
 /// Puts nodes of {0, next} at these places, each leading to the one behind it, and the last one to `end`.
@@ -51,11 +39,11 @@ const PLACES: [u64; 3] = [0, 0x800, 0x7c0];
 fn a_storing_traversal_runs_once() {
     let mut bench = Bench::ready();
     chain(&mut bench, &PLACES, VirtAddr::NULL);
-    let (program, pad) = (count(), [0; 8]);
+    let (program, pad) = (count(), ADD_ONE);
     let with_code = request(&program, &pad);
     for copy in 0..3 {
         let (status, answer) = ask(&mut bench, header(ALICE, 1), &with_code);
-        assert_eq!((status, answer.iterations, answer.scratch[0]), (Status::Ok, 3, 3), "copy {copy}");
+        assert_eq!((status, answer.iterations, answer.scratch[8]), (Status::Ok, 3, 3), "copy {copy}");
         assert_eq!((answer.cur_ptr, counts(&bench, &PLACES)), (addr(0x7c0), vec![1; 3]), "copy {copy}");
     }
     let by_name = Traverse { code: &[], ..with_code };
@@ -99,7 +87,7 @@ fn other_bytes_stay() {
 fn storing_needs_leave_to_write() {
     let mut bench = Bench::ready();
     chain(&mut bench, &[0, 0x800, 0x1100], VirtAddr::NULL);
-    let (program, pad) = (count(), [0; 8]);
+    let (program, pad) = (count(), ADD_ONE);
     let (status, answer) = ask(&mut bench, header(ALICE, 1), &request(&program, &pad));
     assert_eq!((status, answer.cur_ptr, answer.iterations), (Status::NoPermission, addr(0x1100), 2));
     assert_eq!(counts(&bench, &[0, 0x800, 0x1100]), [1, 1, 0]);
@@ -108,7 +96,7 @@ fn storing_needs_leave_to_write() {
     assert_eq!((status, answer.cur_ptr, answer.iterations), (Status::NoPermission, addr(0xff8), 0));
 
     let read_only =
-        Program::assemble(&COUNT.replace(".stores", "").replace("st8 window", "st8 spill")).unwrap();
+        Program::assemble(&LIST_ADD.replace(".stores", "").replace("st8 window", "st8 spill")).unwrap();
     let (status, answer) = ask(&mut bench, header(ALICE, 3), &request(&read_only, &pad));
     assert_eq!((status, answer.iterations), (Status::Ok, 3));
 }
@@ -123,7 +111,7 @@ fn each_visit_runs_once() {
     chain(&mut bench, &[0x100, 0x140], far);
     chain(&mut bench, &[0x200], VirtAddr::NULL);
     let all = [0x000, 0x040, 0x100, 0x140, 0x200];
-    let (program, pad) = (count(), [0; 8]);
+    let (program, pad) = (count(), ADD_ONE);
     let begin = request(&program, &pad);
     let at = |hops, start: u64, iterations| {
         let state = Traverse { cur_ptr: addr(start), iterations, ..begin };
@@ -160,7 +148,7 @@ fn each_visit_runs_once() {
 fn a_copy_of_what_is_under_way_is_dropped() {
     let mut bench = Bench::ready();
     chain(&mut bench, &PLACES, VirtAddr::NULL);
-    let (program, pad) = (count(), [0; 8]);
+    let (program, pad) = (count(), ADD_ONE);
     let frame = visit(header(ALICE, 1), request(&program, &pad));
     for _ in 0..3 {
         bench.node.handle(Instant::ZERO, Event::Frame { port: Port::SWITCH, bytes: &frame }, &mut bench.out);
@@ -178,10 +166,10 @@ fn a_copy_of_what_is_under_way_is_dropped() {
 fn a_refusal_is_remembered() {
     let mut bench = Bench::ready();
     chain(&mut bench, &PLACES, VirtAddr::NULL);
-    let (program, pad) = (count(), [0; 8]);
+    let (program, pad) = (count(), ADD_ONE);
     let with_code = request(&program, &pad);
     let by_name = Traverse { code: &[], ..with_code };
-    let long = Traverse { scratch: &[0; 9], ..with_code };
+    let long = Traverse { scratch: &[0; 17], ..with_code };
     assert_eq!(ask(&mut bench, header(ALICE, 1), &by_name).0, Status::UnknownProgram);
     assert_eq!(ask(&mut bench, header(ALICE, 2), &long).0, Status::Malformed);
     assert_eq!(ask(&mut bench, header(BOB, 3), &with_code).0, Status::NotMapped);
@@ -203,7 +191,7 @@ fn a_refusal_is_remembered() {
 fn what_is_older_than_memory_is_dropped() {
     let mut bench = Bench::ready();
     chain(&mut bench, &PLACES, VirtAddr::NULL);
-    let (program, pad) = (count(), [0; 8]);
+    let (program, pad) = (count(), ADD_ONE);
     let state = request(&program, &pad);
     assert_eq!(ask(&mut bench, header(ALICE, 1), &state).0, Status::Ok);
     for counter in (2..).take(DEDUP_DEPTH) {
@@ -225,7 +213,7 @@ fn what_is_older_than_memory_is_dropped() {
 fn additions_of_traversals_and_atomics_add_up() {
     let mut bench = Bench::ready();
     bench.update(&[queue_pair(0x200, 0)]);
-    let (program, pad) = (count(), [0; 8]);
+    let (program, pad) = (count(), ADD_ONE);
     // A ring of two nodes: each traversal comes by 50 times.
     chain(&mut bench, &[0, 0x40], addr(0));
     for counter in 1..=40 {
