@@ -11,6 +11,7 @@ mod paged;
 pub mod pulse;
 mod row;
 mod samples;
+mod sheet;
 
 pub use machine::Machine;
 pub use native::{Native, NativeLogic};
@@ -18,3 +19,5 @@ pub use page_cache::{Evicted, PAGE_LEN, Page, Pages};
 pub use paged::{PageCounts, Paged};
 pub use row::{Results, Row};
 pub use samples::{Samples, rate_row, to_f64};
+use sheet::Sheet;
+pub use sheet::{Outcome, Told};

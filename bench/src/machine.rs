@@ -29,9 +29,12 @@ impl Machine {
         }
     }
 
-    /// Notes the load at the end.
-    pub fn end(&mut self) {
+    /// Notes the load at the end, and says what it was.
+    pub fn end(&mut self) -> String {
         self.load[1] = load();
+        let show = |load: Option<f64>| load.map_or_else(|| "?".to_owned(), |l| format!("{l:.2}"));
+        let [begin, end] = self.load.map(show);
+        format!("load {begin} to {end}")
     }
 }
 
@@ -41,8 +44,6 @@ fn load() -> Option<f64> {
 
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let show = |load: Option<f64>| load.map_or_else(|| "?".to_owned(), |l| format!("{l:.2}"));
-        let [begin, end] = self.load.map(show);
-        write!(f, "{} CPUs ({}), Linux {}, load {begin} to {end}", self.cpus, self.cpu, self.kernel)
+        write!(f, "{} CPUs ({}), Linux {}", self.cpus, self.cpu, self.kernel)
     }
 }

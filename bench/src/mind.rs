@@ -14,7 +14,7 @@ mod zram;
 
 pub use processes::ENTRIES;
 
-use crate::{Row, Samples};
+use crate::{Outcome, Row, Samples, Sheet, Told};
 use farmem::window::{Place, WindowOptions};
 use farmem::{Error, Placement, Rack, RackConfig, ShareOptions, SharedSpace, Transport, Vma};
 use roles::Roles;
@@ -66,116 +66,90 @@ pub trait Racks {
         transport: Transport,
         placement: Placement,
     ) -> Result<Self::Rack, Self::Failure>;
-
-    /// Says what is being measured.
-    fn progress(&mut self, what: &str);
 }
 
-/// What came of it.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Measured {
-    /// The figures.
-    pub rows: Vec<Row>,
-    /// Answers that were wrong.
-    pub wrong: u64,
-}
-
-/// Measures what `plan` says. Workers are this program again: it has to call [`farmem::worker::begin`] with Native-KVS's entries and
+/// Measures what `plan` says, and tells it as it comes. Workers are this program again: it has to call [`farmem::worker::begin`] with Native-KVS's entries and
 /// [`ENTRIES`].
 ///
 /// # Errors
 /// When a rack does not start, or breaks. What this machine does not allow is a row that says why.
-pub fn run<R: Racks>(plan: &Plan, racks: &mut R) -> Result<Measured, R::Failure> {
-    let mut all = Measured { rows: Vec::new(), wrong: 0 };
+pub fn run<R: Racks>(
+    plan: &Plan,
+    racks: &mut R,
+    mut tell: impl FnMut(Told<'_>),
+) -> Result<Outcome, R::Failure> {
+    let mut sheet = Sheet::new(&plan.only, &mut tell);
     // First what may run on all CPUs: threads of this process are bound to one from then on.
     for transport in BOTH {
         let name = transport.name();
         if !["a", "c"].iter().any(|mix| plan.wants(&format!("mind.scaling.nativekvs.{mix}.{name}."))) {
             continue;
         }
-        racks.progress(&format!("native-kvs over {name}"));
+        sheet.begins(&format!("native-kvs over {name}"));
         let rack = racks.describe(1, transport, Placement::Free)?;
-        let measured = scaled(plan, rack.as_ref());
-        if let Some((rows, wrong)) =
-            all.allowed(&format!("mind.scaling.nativekvs.{name}"), "1/s", measured)?
-        {
-            all.rows.extend(rows);
-            all.wrong += wrong;
-        }
+        let measured = scaled(plan, rack.as_ref(), &mut sheet).map(|()| Vec::new());
+        sheet.add(allowed(&format!("mind.scaling.nativekvs.{name}"), "1/s", measured)?);
     }
     for transport in BOTH {
-        all.coherence(plan, transport, racks)?;
+        coherence(plan, transport, racks, &mut sheet)?;
     }
     if plan.wants("mind.fault.zram") {
-        racks.progress("zram");
-        all.rows.push(zram::row(if plan.quick { 1 } else { 16 }));
+        sheet.begins("zram");
+        sheet.add([zram::row(if plan.quick { 1 } else { 16 })]);
     }
     for sequence in &tables::SEQUENCES {
         if !["entries", "jain"].iter().any(|kind| plan.wants(&format!("mind.directory.{kind}."))) {
             continue;
         }
-        racks.progress("allocations");
+        sheet.begins("allocations");
         let rack = racks.describe(tables::NODES, Transport::Shm, Placement::SameCpu)?;
         let _roles = Roles::start(rack.as_ref())?;
-        all.rows.extend(tables::measure(sequence, rack.as_ref())?);
+        sheet.add(tables::measure(sequence, rack.as_ref())?);
     }
-    all.rows.extend(replay::rows(plan, |what| racks.progress(what)));
-    all.rows.retain(|row| row.id.starts_with(&plan.only));
-    Ok(all)
+    replay::measure(plan, &mut sheet);
+    Ok(sheet.end())
 }
 
 const BOTH: [Transport; 2] = [Transport::Shm, Transport::Udp];
 
-impl Measured {
-    /// What one page costs: faults, and changes between two hosts of this process and between two processes.
-    fn coherence<R: Racks>(
-        &mut self,
-        plan: &Plan,
-        transport: Transport,
-        racks: &mut R,
-    ) -> Result<(), R::Failure> {
-        let name = transport.name();
-        let of_change = |kind: &str, end: &str| {
-            transition::NAMES.iter().any(|change| plan.wants(&format!("mind.{kind}.{change}.{name}{end}")))
-        };
-        let fault = format!("mind.fault.{name}");
-        if plan.wants(&fault) || of_change("transition", "") || of_change("packets", "") {
-            racks.progress(&format!("faults and changes over {name}"));
-            let rack = racks.describe(1, transport, Placement::SameCpu)?;
-            let rows = self.allowed(&fault, "ns", over(plan, rack.as_ref()))?;
-            self.rows.extend(rows.into_iter().flatten());
-        }
-        if of_change("transition", ".processes") {
-            racks.progress(&format!("changes between processes over {name}"));
-            let rack = racks.describe(1, transport, Placement::SameCpu)?;
-            let _roles = Roles::start(rack.as_ref())?;
-            let measured = processes::measure(rack.as_ref(), plan.rounds());
-            let rows = self.allowed(&format!("mind.transition.{name}.processes"), "ns", measured)?;
-            self.rows.extend(rows.into_iter().flatten());
-        }
-        Ok(())
+/// What one page costs: faults, and changes between two hosts of this process and between two processes.
+fn coherence<R: Racks>(
+    plan: &Plan,
+    transport: Transport,
+    racks: &mut R,
+    sheet: &mut Sheet<'_>,
+) -> Result<(), R::Failure> {
+    let name = transport.name();
+    let of_change = |kind: &str, end: &str| {
+        transition::NAMES.iter().any(|change| plan.wants(&format!("mind.{kind}.{change}.{name}{end}")))
+    };
+    let fault = format!("mind.fault.{name}");
+    if plan.wants(&fault) || of_change("transition", "") || of_change("packets", "") {
+        sheet.begins(&format!("faults and changes over {name}"));
+        let rack = racks.describe(1, transport, Placement::SameCpu)?;
+        sheet.add(allowed(&fault, "ns", over(plan, rack.as_ref()))?);
     }
+    if of_change("transition", ".processes") {
+        sheet.begins(&format!("changes between processes over {name}"));
+        let rack = racks.describe(1, transport, Placement::SameCpu)?;
+        let _roles = Roles::start(rack.as_ref())?;
+        let measured = processes::measure(rack.as_ref(), plan.rounds());
+        sheet.add(allowed(&format!("mind.transition.{name}.processes"), "ns", measured)?);
+    }
+    Ok(())
+}
 
-    /// That this process may not serve faults is no failure, but a row without a figure.
-    fn allowed<T>(
-        &mut self,
-        id: &str,
-        unit: &'static str,
-        measured: Result<T, Error>,
-    ) -> Result<Option<T>, Error> {
-        match measured {
-            Err(Error::Open(refused)) => {
-                self.rows.push(Row::absent(id, unit, refused.to_string()));
-                Ok(None)
-            }
-            other => other.map(Some),
-        }
+/// That this process may not serve faults is no failure, but a row without a figure.
+fn allowed(id: &str, unit: &'static str, measured: Result<Vec<Row>, Error>) -> Result<Vec<Row>, Error> {
+    match measured {
+        Err(Error::Open(refused)) => Ok(vec![Row::absent(id, unit, refused.to_string())]),
+        other => other,
     }
 }
 
-fn scaled(plan: &Plan, config: &RackConfig) -> Result<(Vec<Row>, u64), Error> {
+fn scaled(plan: &Plan, config: &RackConfig, sheet: &mut Sheet<'_>) -> Result<(), Error> {
     let _roles = Roles::start(config)?;
-    scaling::measure(config, plan.quick)
+    scaling::measure(config, plan.quick, sheet)
 }
 
 fn over(plan: &Plan, config: &RackConfig) -> Result<Vec<Row>, Error> {

@@ -18,6 +18,6 @@ mod station;
 
 pub use compare::{Racks, Scenario};
 pub use counts::{Bed, Counted, Subject};
-pub use run::{Outcome, Plan, run};
+pub use run::{Plan, run};
 pub use scatter::SUBJECTS;
 pub use station::{App, NodeKind};

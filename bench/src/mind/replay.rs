@@ -4,7 +4,7 @@
 //! paper's runs, which take a minute and more, so that epochs are a hundredth of its 100 ms: the paper finds no difference from 1 to 100 ms.
 
 use super::Plan;
-use crate::{Row, to_f64};
+use crate::{Row, Sheet, to_f64};
 use farmem_sim::replay::{Duration, Outcome, Regions, Setup, System, Workload, replay};
 use farmem_sim::trace::Reader;
 use std::fs::File;
@@ -20,26 +20,23 @@ const QUICK_VISITS: usize = 20_000;
 const RANDOM_PAGES: u32 = 400_000;
 const RANDOM_HOSTS: u16 = 8;
 
-/// All rows. `progress` is told what is being replayed.
-pub(super) fn rows(plan: &Plan, mut progress: impl FnMut(&str)) -> Vec<Row> {
-    let mut rows = Vec::new();
+/// All of it.
+pub(super) fn measure(plan: &Plan, sheet: &mut Sheet<'_>) {
     let kinds = ["scaling.blades", "scaling.threads", "directory.slots", "directory.false"];
     let wanted = |name: &str| kinds.iter().any(|kind| plan.wants(&format!("mind.{kind}.{name}.")));
     for (name, paper) in TRACES.into_iter().filter(|(name, _)| wanted(name)) {
-        progress(&format!("replay of {name}"));
+        sheet.begins(&format!("replay of {name}"));
         match read(&folder().join(format!("{name}.trace")), plan) {
-            Ok(workload) => of_trace(name, paper, &workload, plan, &mut rows),
+            Ok(workload) => of_trace(name, paper, &workload, plan, sheet),
             Err(why) => {
-                for kind in kinds {
-                    rows.push(Row::absent(format!("mind.{kind}.{name}"), "times", why.clone()));
-                }
+                let absent = |kind| Row::absent(format!("mind.{kind}.{name}"), "times", why.clone());
+                sheet.add(kinds.map(absent));
             }
         }
     }
     if plan.wants("mind.scaling.random.") {
-        random(plan, &mut progress, &mut rows);
+        random(plan, sheet);
     }
-    rows
 }
 
 fn folder() -> PathBuf {
@@ -61,7 +58,7 @@ fn read(file: &Path, plan: &Plan) -> Result<Workload, String> {
     Ok(Workload::new(&visits[first..last]))
 }
 
-fn of_trace(name: &str, paper: &str, workload: &Workload, plan: &Plan, rows: &mut Vec<Row>) {
+fn of_trace(name: &str, paper: &str, workload: &Workload, plan: &Plan, sheet: &mut Sheet<'_>) {
     let play = |setup: &Setup| replay(workload, setup, &mut |_| {});
     let blades: &[u16] = if plan.quick { &[1, 8] } else { &[1, 2, 4, 8] };
     let one = play(&setup(System::Mind, 1, workload)).runtime;
@@ -70,12 +67,12 @@ fn of_trace(name: &str, paper: &str, workload: &Workload, plan: &Plan, rows: &mu
             let setup = setup(system, hosts, workload);
             let outcome = play(&setup);
             if system == System::Mind && hosts == 8 {
-                rows.push(slots(name, &setup, &outcome));
+                sheet.add([slots(name, &setup, &outcome)]);
             }
             let id = format!("mind.scaling.blades.{name}.{}.{hosts}", system.name());
             let published = published(name, system, hosts);
             let row = Row::figure(id, "times", ratio(one, outcome.runtime), outcome.visits).beside(published);
-            rows.push(Row { why: Some(counts(paper, &outcome)), ..row });
+            sheet.add([Row { why: Some(counts(paper, &outcome)), ..row }]);
         }
     }
     let single = play(&Setup { threads: 1, ..setup(System::Mind, 1, workload) }).runtime;
@@ -85,10 +82,10 @@ fn of_trace(name: &str, paper: &str, workload: &Workload, plan: &Plan, rows: &mu
             let outcome = play(&Setup { threads, ..setup(system, 1, workload) });
             let id = format!("mind.scaling.threads.{name}.{}.{threads}", system.name());
             let row = Row::figure(id, "times", ratio(single, outcome.runtime), outcome.visits);
-            rows.push(Row { why: Some(counts(paper, &outcome)), ..row });
+            sheet.add([Row { why: Some(counts(paper, &outcome)), ..row }]);
         }
     }
-    splitting(name, workload, rows);
+    splitting(name, workload, sheet);
 }
 
 fn setup(system: System, hosts: u16, workload: &Workload) -> Setup {
@@ -100,7 +97,7 @@ fn setup(system: System, hosts: u16, workload: &Workload) -> Setup {
 }
 
 /// False invalidations and entries, for regions that stay as they are and for those that do not (MIND 7.3, figure 8 left).
-fn splitting(name: &str, workload: &Workload, rows: &mut Vec<Row>) {
+fn splitting(name: &str, workload: &Workload, sheet: &mut Sheet<'_>) {
     let bounded = setup(System::Mind, 8, workload);
     let kinds = [
         ("16k", Regions::Fixed { order: 2 }),
@@ -115,7 +112,7 @@ fn splitting(name: &str, workload: &Workload, rows: &mut Vec<Row>) {
         let id = format!("mind.directory.false.{name}.{kind}");
         let why = format!("beside regions of 2 MiB; {} entries at most", outcome.slots_max);
         let row = Row::figure(id, "pages", falsely, outcome.invalidations).beside(Some(large));
-        rows.push(Row { why: Some(why), ..row });
+        sheet.add([Row { why: Some(why), ..row }]);
     }
 }
 
@@ -136,12 +133,12 @@ fn slots(name: &str, setup: &Setup, outcome: &Outcome) -> Row {
 }
 
 /// Random accesses of eight blades with a thread each (MIND 7.2, figure 6 right): reads and sharing from none to all.
-fn random(plan: &Plan, progress: &mut impl FnMut(&str), rows: &mut Vec<Row>) {
+fn random(plan: &Plan, sheet: &mut Sheet<'_>) {
     let smaller: u32 = if plan.quick { 64 } else { 8 };
     let pages = RANDOM_PAGES / smaller;
     let grid: &[u32] = if plan.quick { &[0, 100] } else { &[0, 25, 50, 75, 100] };
     for &reads in grid {
-        progress(&format!("random accesses, {reads} % reads"));
+        sheet.begins(&format!("random accesses, {reads} % reads"));
         for &shared in grid {
             let visits = usize::try_from(pages).expect("few") * 12;
             let play = |visits| {
@@ -164,7 +161,7 @@ fn random(plan: &Plan, progress: &mut impl FnMut(&str), rows: &mut Vec<Row>) {
                 "a working set of {pages} pages; the paper: 1 to 2 million a second where all is read, about a tenth of that where all is shared and written"
             );
             let row = Row::figure(id, "1/s", to_f64(accesses) / time, accesses);
-            rows.push(Row { why: Some(why), ..row });
+            sheet.add([Row { why: Some(why), ..row }]);
         }
     }
 }

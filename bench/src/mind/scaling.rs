@@ -1,17 +1,16 @@
 //! Native-KVS on real processes: one worker, and two that share its table (MIND 7.1).
 
 use super::DOMAIN;
-use crate::Row;
+use crate::{Row, Sheet};
 use farmem::{Error, Rack, RackConfig, ShareOptions, Transport};
 use farmem_nativekvs::{Args, Mix, Outcome, serve};
 
 /// Bytes of far memory at each worker's host: the whole table fits, so that what is measured is sharing.
 const LOCAL: u64 = 64 << 20;
 
-/// The rows, and how many answers were wrong.
-pub(super) fn measure(config: &RackConfig, quick: bool) -> Result<(Vec<Row>, u64), Error> {
+/// All mixes, first by one worker and then by two.
+pub(super) fn measure(config: &RackConfig, quick: bool, sheet: &mut Sheet<'_>) -> Result<(), Error> {
     let space = Rack::running(config.clone()).share(DOMAIN, ShareOptions::new(LOCAL))?;
-    let (mut rows, mut wrong) = (Vec::new(), 0);
     for (workload, name) in [(Mix::A, "a"), (Mix::C, "c")] {
         let mut one: Option<f64> = None;
         for workers in [1, 2] {
@@ -26,12 +25,12 @@ pub(super) fn measure(config: &RackConfig, quick: bool) -> Result<(Vec<Row>, u64
                 json: false,
             };
             let outcome = serve(&space, &args, |orders| space.spawn("serve", orders))?;
-            wrong += outcome.wrong_answers;
-            rows.push(row(config.transport, name, &outcome).beside(one));
+            sheet.add_wrong(outcome.wrong_answers);
+            sheet.add([row(config.transport, name, &outcome).beside(one)]);
             one = one.or(Some(outcome.operations_per_second));
         }
     }
-    Ok((rows, wrong))
+    Ok(())
 }
 
 /// So many that a run takes seconds: where workers write, pages go to and fro.

@@ -1,7 +1,7 @@
 //! All systems beside each other on one application: who takes part, rounds in turn, and the rows of what came of it.
 
 use super::station::{App, Figures, How, NodeKind, Shared, Station, System};
-use crate::{Row, rate_row, to_f64};
+use crate::{Row, Sheet, rate_row, to_f64};
 use farmem::{Client, Error, Rack};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,9 +20,6 @@ pub trait Racks {
     /// # Errors
     /// What keeps it from starting.
     fn start(&mut self, nodes: u8, kind: NodeKind) -> Result<Self::Rack, Self::Failure>;
-
-    /// Hears what is being measured.
-    fn progress(&mut self, what: &str);
 }
 
 /// An application and its data, to be laid out on a rack.
@@ -57,9 +54,9 @@ pub(super) struct Effort {
 }
 
 /// What came of one mix on one number of memory nodes.
-pub(super) struct Compared {
-    pub(super) scenario: &'static str,
-    pub(super) mix: &'static str,
+struct Compared {
+    scenario: &'static str,
+    mix: &'static str,
     is_main: bool,
     nodes: u8,
     systems: Vec<(&'static str, Figures)>,
@@ -99,15 +96,16 @@ pub(super) fn systems(nodes: u8, quick: bool, stretch: Duration) -> Vec<System> 
 }
 
 /// Racks of one number of memory nodes, one for each kind of node that was asked for.
-pub(super) struct Fleet<'r, R: Racks> {
+pub(super) struct Fleet<'r, 's, R: Racks> {
     racks: &'r mut R,
+    sheet: &'r mut Sheet<'s>,
     nodes: u8,
     started: BTreeMap<NodeKind, R::Rack>,
 }
 
-impl<'r, R: Racks> Fleet<'r, R> {
-    pub(super) const fn new(racks: &'r mut R, nodes: u8) -> Self {
-        Self { racks, nodes, started: BTreeMap::new() }
+impl<'r, 's, R: Racks> Fleet<'r, 's, R> {
+    pub(super) const fn new(racks: &'r mut R, sheet: &'r mut Sheet<'s>, nodes: u8) -> Self {
+        Self { racks, sheet, nodes, started: BTreeMap::new() }
     }
 
     /// Compares `systems` on all mixes of `scenario` that `is_wanted`.
@@ -117,27 +115,28 @@ impl<'r, R: Racks> Fleet<'r, R> {
         systems: &[System],
         effort: Effort,
         is_wanted: impl Fn(&str) -> bool,
-    ) -> Result<Vec<Compared>, R::Failure> {
+    ) -> Result<(), R::Failure> {
         for system in systems {
             if !self.started.contains_key(&system.node) {
                 self.started.insert(system.node, self.racks.start(self.nodes, system.node)?);
             }
         }
-        let mut compared = Vec::new();
         for (at, mix) in scenario.mixes().iter().copied().enumerate().filter(|(_, mix)| is_wanted(mix)) {
             let what = format!("{} {mix}, {} memory nodes", scenario.name(), self.nodes);
-            self.racks.progress(&format!("{what}: load"));
+            self.sheet.begins(&format!("{what}: load"));
             let stations = self.lay(scenario, systems, mix)?;
-            self.racks.progress(&what);
+            self.sheet.begins(&what);
             let systems = take_turns(stations, effort)?;
             let (scenario, nodes) = (scenario.name(), self.nodes);
-            compared.push(Compared { scenario, mix, is_main: at == 0, nodes, systems });
+            let compared = Compared { scenario, mix, is_main: at == 0, nodes, systems };
+            self.sheet.add(compared.rows());
+            self.sheet.add_wrong(compared.wrong());
         }
-        Ok(compared)
+        Ok(())
     }
 }
 
-impl<R: Racks> Fleet<'_, R> {
+impl<R: Racks> Fleet<'_, '_, R> {
     /// A station for each system. Those that offload are laid out first, on a rack that is as empty as any other's, and on one rack they
     /// have the same data: how often a traversal crosses is a matter of where nodes lie. The others have data of their own: what a cache
     /// has changed, nobody else would see.
@@ -190,7 +189,7 @@ fn take_turns<A: App>(
 
 impl Compared {
     /// Answers that were wrong.
-    pub(super) fn wrong(&self) -> u64 {
+    fn wrong(&self) -> u64 {
         self.systems.iter().map(|(_, figures)| figures.wrong).sum()
     }
 
@@ -199,7 +198,7 @@ impl Compared {
     }
 
     /// What there is to say of it.
-    pub(super) fn rows(&self) -> Vec<Row> {
+    fn rows(&self) -> Vec<Row> {
         let mut rows = self.of_systems();
         let Some(pulse) = self.figures(PULSE) else { return rows };
         if let (1, Some(cache)) = (self.nodes, self.figures(BASELINE)) {

@@ -1,10 +1,10 @@
 //! The whole benchmark: which parts there are, and how much of each.
 
 use super::apps::{TableStore, TimeSeries, WebService};
-use super::compare::{Compared, Effort, Fleet, Racks, Scenario, systems};
+use super::compare::{Effort, Fleet, Racks, Scenario, systems};
 use super::lookups::Lookups;
 use super::{coupled, engine, plots, scatter};
-use crate::Row;
+use crate::{Outcome, Sheet, Told};
 use farmem::Error;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,15 +18,6 @@ pub struct Plan {
     pub only: String,
     /// Where to draw figures, if anywhere.
     pub plots: Option<PathBuf>,
-}
-
-/// What came of it.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct Outcome {
-    /// The figures.
-    pub rows: Vec<Row>,
-    /// Answers that were wrong.
-    pub wrong: u64,
 }
 
 /// How many times longer the wimpy processor needs for an iteration, load and logic.
@@ -67,65 +58,67 @@ impl Plan {
 /// Operations under way when throughput is measured: as many as a memory node interleaves.
 const DEPTH: usize = farmem_memnode::WORKSPACES;
 
-/// Measures what `plan` says.
+/// Measures what `plan` says, and tells it as it comes.
 ///
 /// # Errors
 /// What keeps racks from starting, or far memory from answering.
-pub fn run<R: Racks>(plan: &Plan, racks: &mut R) -> Result<Outcome, R::Failure> {
-    let mut outcome = Outcome::default();
+pub fn run<R: Racks>(
+    plan: &Plan,
+    racks: &mut R,
+    mut tell: impl FnMut(Told<'_>),
+) -> Result<Outcome, R::Failure> {
+    let mut sheet = Sheet::new(&plan.only, &mut tell);
     let mut lines = Vec::new();
     let mut hop = HOP;
     if plan.wants("pulse.engine.") {
-        racks.progress("engine");
-        outcome.rows.extend(engine::measure(plan.engine()));
-        hop = engine::hop(&outcome.rows).unwrap_or(HOP);
+        sheet.begins("engine");
+        let rows = engine::measure(plan.engine());
+        hop = engine::hop(&rows).unwrap_or(HOP);
+        sheet.add(rows);
     }
     if plan.wants("pulse.sim.coupled.") {
-        racks.progress("the accelerator's model");
-        outcome.rows.extend(coupled::measure());
+        sheet.begins("the accelerator's model");
+        sheet.add(coupled::measure());
     }
     if plan.wants("pulse.scatter.") {
-        lines = scatter::measure(plan.scatter(), &mut |what| racks.progress(what))?;
-        outcome.rows.extend(lines.iter().flat_map(scatter::Line::rows));
+        lines = scatter::measure(plan.scatter(), &mut |what| sheet.begins(what))?;
+        sheet.add(lines.iter().flat_map(scatter::Line::rows));
     }
     if scatter::SUBJECTS.iter().any(|(name, _)| plan.wants(&format!("pulse.distributed.{name}."))) {
-        racks.progress("packets and round trips");
-        outcome.rows.extend(scatter::costs(plan.scatter())?);
+        sheet.begins("packets and round trips");
+        sheet.add(scatter::costs(plan.scatter())?);
     }
-    let compared = applications(plan, racks, hop * (WIMPY_TIMES - 1))?;
-    outcome.rows.extend(compared.iter().flat_map(Compared::rows));
-    outcome.wrong = compared.iter().map(Compared::wrong).sum();
-    outcome.rows.retain(|row| row.id.starts_with(&plan.only));
+    applications(plan, racks, &mut sheet, hop * (WIMPY_TIMES - 1))?;
     if let Some(directory) = &plan.plots {
-        racks.progress("plots");
-        let drawn = plots::draw(directory, &lines, &outcome.rows);
+        sheet.begins("plots");
+        let drawn = plots::draw(directory, &lines, sheet.rows());
         drawn.map_err(|source| Error::System {
             what: format!("cannot draw into {}", directory.display()),
             source,
         })?;
     }
-    Ok(outcome)
+    Ok(sheet.end())
 }
 
 /// The applications, on one, two and four memory nodes.
 fn applications<R: Racks>(
     plan: &Plan,
     racks: &mut R,
+    sheet: &mut Sheet<'_>,
     stretch: Duration,
-) -> Result<Vec<Compared>, R::Failure> {
+) -> Result<(), R::Failure> {
     let sizes = if plan.quick { QUICK } else { FULL };
     let web = WebService { records: sizes.users, in_flight: DEPTH };
     let table = TableStore { records: sizes.records, operations: sizes.operations };
     let (series, lookups) = (TimeSeries::new(sizes.points), Lookups::new(plan.quick));
-    let mut compared = Vec::new();
     for nodes in NODES.iter().copied().filter(|&nodes| !plan.quick || nodes < 4) {
-        let mut fleet = Fleet::new(racks, nodes);
-        compared.extend(one(plan, &mut fleet, nodes, stretch, &web)?);
-        compared.extend(one(plan, &mut fleet, nodes, stretch, &table)?);
-        compared.extend(one(plan, &mut fleet, nodes, stretch, &series)?);
-        compared.extend(one(plan, &mut fleet, nodes, stretch, &lookups)?);
+        let mut fleet = Fleet::new(racks, sheet, nodes);
+        one(plan, &mut fleet, nodes, stretch, &web)?;
+        one(plan, &mut fleet, nodes, stretch, &table)?;
+        one(plan, &mut fleet, nodes, stretch, &series)?;
+        one(plan, &mut fleet, nodes, stretch, &lookups)?;
     }
-    Ok(compared)
+    Ok(())
 }
 
 /// How much data the applications have.
@@ -147,11 +140,11 @@ const NODES: [u8; 3] = [1, 2, 4];
 /// One application, as far as rows of it are wanted.
 fn one<R: Racks, S: Scenario>(
     plan: &Plan,
-    fleet: &mut Fleet<'_, R>,
+    fleet: &mut Fleet<'_, '_, R>,
     nodes: u8,
     stretch: Duration,
     scenario: &S,
-) -> Result<Vec<Compared>, R::Failure> {
+) -> Result<(), R::Failure> {
     let name = scenario.name();
     let wanted = |mix: &str, system: &str| {
         let e2e = nodes == 1 && ["cache25", "pulse"].contains(&system);
@@ -165,7 +158,7 @@ fn one<R: Racks, S: Scenario>(
     let mut systems = systems(nodes, plan.quick, stretch);
     systems.retain(|system| mixes.iter().any(|mix| wanted(mix, system.name)));
     if systems.is_empty() {
-        return Ok(Vec::new());
+        return Ok(());
     }
     let mix = |mix: &str| mixes.contains(&mix) && systems.iter().any(|system| wanted(mix, system.name));
     fleet.compare(scenario, &systems, plan.compare(), mix)

@@ -1,4 +1,4 @@
-//! `farmem bench`: the list of benchmarks, and how their tables look. The form itself is farmem-bench's.
+//! `farmem bench`: the list of benchmarks, and how they look while they run. The form of their results is farmem-bench's.
 
 mod mind;
 mod net;
@@ -8,23 +8,84 @@ pub(crate) use mind::run as mind;
 pub(crate) use net::run as net;
 pub(crate) use pulse::run as pulse;
 
-use crate::End;
-use crate::output::{self, Report};
-use farmem_bench::{Results, Row};
+use crate::output;
+use crate::{End, progress};
+use farmem_bench::{Machine, Outcome, Results, Row, Told};
+use indicatif::ProgressBar;
 
-/// Prints what was measured; `wrong` answers are a violation.
-fn print(results: &Results, wrong: u64, json: bool) -> End {
-    output::print(results, json);
-    if wrong > 0 {
-        output::note(&format!("farmem: {} answers were wrong", output::count(wrong)));
-        return End::Violation;
-    }
-    End::Fine
+/// A benchmark's part of the screen: a table that grows row by row, or one JSON object at the end; and what is being measured, on stderr.
+struct Screen {
+    bench: &'static str,
+    machine: Machine,
+    json: bool,
+    bar: ProgressBar,
 }
 
-fn cells(row: &Row) -> Vec<String> {
+impl Screen {
+    fn begin(bench: &'static str, json: bool) -> Self {
+        let screen = Self { bench, machine: Machine::begin(), json, bar: progress::stages(bench) };
+        screen.write(&format!("bench {bench}: {}\n{}{}", screen.machine, line(&HEADING), line(&RULE)));
+        screen
+    }
+
+    fn hear(&self, told: Told<'_>) {
+        match told {
+            Told::Begins(what) => {
+                self.bar.set_message(format!("bench {}: {what}", self.bench));
+                self.bar.tick();
+            }
+            Told::Measured(row) => self.write(&line(&cells(row))),
+        }
+    }
+
+    /// Says what must be known to read the rows, or prints all as JSON; `wrong` answers are a violation.
+    fn end(mut self, Outcome { rows, wrong }: Outcome) -> End {
+        let load = self.machine.end();
+        let mut text = format!("value: median; ratio: value / baseline, both from this run; {load}\n");
+        for row in &rows {
+            match (&row.why, row.value) {
+                (Some(why), None) => text += &format!("{} was not measured: {why}\n", row.id),
+                (Some(why), Some(_)) => text += &format!("{}: {why}\n", row.id),
+                (None, _) => {}
+            }
+        }
+        self.write(&text);
+        self.bar.finish_and_clear();
+        if self.json {
+            output::print_json(&Results { bench: self.bench, machine: self.machine, rows });
+        }
+        if wrong > 0 {
+            output::note(&format!("farmem: {} answers were wrong", output::count(wrong)));
+            return End::Violation;
+        }
+        End::Fine
+    }
+
+    /// Writes a part of the table, beside the line on stderr when both are on one terminal.
+    fn write(&self, text: &str) {
+        if !self.json {
+            self.bar.suspend(|| output::write_out(text));
+        }
+    }
+}
+
+const HEADING: [&str; 6] = ["id", "value", "baseline", "ratio", "p99", "n"];
+const RULE: [&str; 6] = ["---"; 6];
+/// Room for each column: rows are printed before the widest is known, and a wider cell pushes the others.
+const WIDTHS: [usize; 6] = [60, 16, 16, 8, 10, 11];
+
+fn line<S: AsRef<str>>(cells: &[S; 6]) -> String {
+    let mut text = String::from("|");
+    for (n, (cell, width)) in cells.iter().zip(WIDTHS).enumerate() {
+        let cell = cell.as_ref();
+        text += &if n == 0 { format!(" {cell:<width$} |") } else { format!(" {cell:>width$} |") };
+    }
+    text + "\n"
+}
+
+fn cells(row: &Row) -> [String; 6] {
     let show = |figure: Option<f64>| figure.map_or_else(|| "-".to_owned(), |f| in_unit(f, row.unit));
-    vec![
+    [
         row.id.clone(),
         show(row.value),
         show(row.baseline),
@@ -39,25 +100,5 @@ fn in_unit(figure: f64, unit: &str) -> String {
         "ns" => output::time(figure),
         "1/s" => output::rate(figure),
         _ => format!("{figure:.2} {unit}"),
-    }
-}
-
-impl Report for Results {
-    fn text(&self) -> String {
-        let rows: Vec<_> = self.rows.iter().map(cells).collect();
-        let mut text = format!(
-            "bench {}: {}\n{}value: median; ratio: value / baseline, both from this run\n",
-            self.bench,
-            self.machine,
-            output::table(&["id", "value", "baseline", "ratio", "p99", "n"], &rows)
-        );
-        for row in &self.rows {
-            match (&row.why, row.value) {
-                (Some(why), None) => text += &format!("{} was not measured: {why}\n", row.id),
-                (Some(why), Some(_)) => text += &format!("{}: {why}\n", row.id),
-                (None, _) => {}
-            }
-        }
-        text
     }
 }

@@ -13,12 +13,12 @@ pub(crate) trait Report: Serialize {
 
 /// Prints a report.
 pub(crate) fn print<R: Report>(report: &R, json: bool) {
-    let text = if json {
-        serde_json::to_string(report).expect("a report has only strings for keys") + "\n"
-    } else {
-        report.text()
-    };
-    write_out(&text);
+    if json { print_json(report) } else { write_out(&report.text()) }
+}
+
+/// Prints a report for programs.
+pub(crate) fn print_json<S: Serialize>(report: &S) {
+    write_out(&(serde_json::to_string(report).expect("a report has only strings for keys") + "\n"));
 }
 
 /// Writes text to stdout.

@@ -1,30 +1,23 @@
 //! `farmem bench mind`: its roles are threads of this process, over rings and over UDP.
 
-use super::print;
+use super::Screen;
 use crate::args::BenchMind;
 use crate::rack_file::{RackFile, Shape};
-use crate::{End, Failure, progress};
+use crate::{End, Failure};
 use farmem::{Placement, RackConfig, Transport, Waiting};
 use farmem_bench::mind::{Plan, Racks, run as measure};
-use farmem_bench::{Machine, Results};
-use indicatif::ProgressBar;
 
 /// Bytes of memory of each memory node: addresses; what is not used costs nothing.
 const NODE_MEMORY: u64 = 1 << 30;
 
 pub(crate) fn run(args: &BenchMind) -> Result<End, Failure> {
     let plan = Plan { quick: args.quick, only: args.only.clone().unwrap_or_default() };
-    let mut machine = Machine::begin();
-    let mut racks = OwnRacks { bar: progress::stages("bench mind") };
-    let outcome = measure(&plan, &mut racks)?;
-    racks.bar.finish_and_clear();
-    machine.end();
-    Ok(print(&Results { bench: "mind", machine, rows: outcome.rows }, outcome.wrong, args.json))
+    let screen = Screen::begin("mind", args.json);
+    let outcome = measure(&plan, &mut OwnRacks, |told| screen.hear(told))?;
+    Ok(screen.end(outcome))
 }
 
-struct OwnRacks {
-    bar: ProgressBar,
-}
+struct OwnRacks;
 
 struct OwnRack(RackFile);
 
@@ -50,10 +43,5 @@ impl Racks for OwnRacks {
             Failure::environment(format!("cannot make a state directory: {e}"), "is the disk full?")
         })?;
         Ok(OwnRack(file))
-    }
-
-    fn progress(&mut self, what: &str) {
-        self.bar.set_message(format!("bench mind: {what}"));
-        self.bar.tick();
     }
 }

@@ -9,11 +9,11 @@ mod rates;
 mod remote;
 mod roles;
 
+use super::Screen;
 use crate::args::BenchNet;
-use crate::output;
-use crate::{End, Failure, progress};
+use crate::{End, Failure};
 use farmem::{Transport, Waiting};
-use farmem_bench::{Machine, Results, Row};
+use farmem_bench::{Outcome, Row, Told};
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
@@ -35,20 +35,21 @@ pub(crate) fn run(args: &BenchNet) -> Result<End, Failure> {
     };
     // Before anything is bound to one CPU: a bound thread counts one.
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut machine = Machine::begin();
-    let bar = progress::bar("bench net (transports)", 5);
-    let mut rows = embedded::measure(effort)?;
-    bar.inc(1);
+    let screen = Screen::begin("net", args.json);
+    let mut outcome = Outcome::default();
+    let mut add = |rows: Vec<Row>| {
+        rows.iter().for_each(|row| screen.hear(Told::Measured(row)));
+        outcome.rows.extend(rows);
+    };
+    screen.hear(Told::Begins("embedded"));
+    add(embedded::measure(effort)?);
     for transport in [Transport::Shm, Transport::Udp] {
         for (waiting, suffix) in MODES {
-            rows.extend(one_mode(transport, waiting, suffix, cpus, effort)?);
-            bar.inc(1);
+            screen.hear(Told::Begins(&format!("{}{suffix}", transport.name())));
+            add(one_mode(transport, waiting, suffix, cpus, effort)?);
         }
     }
-    bar.finish_and_clear();
-    machine.end();
-    output::print(&Results { bench: "net", machine, rows }, args.json);
-    Ok(End::Fine)
+    Ok(screen.end(outcome))
 }
 
 fn one_mode(

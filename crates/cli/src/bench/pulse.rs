@@ -1,14 +1,12 @@
 //! `farmem bench pulse`: its racks are processes of this command, over UDP.
 
-use super::print;
+use super::Screen;
 use crate::args::{BenchPulse, NodeRuns};
 use crate::rack_file::{RackFile, Shape};
 use crate::supervisor::Supervisor;
-use crate::{End, Failure, progress};
+use crate::{End, Failure};
 use farmem::{Placement, Rack, Transport, Waiting};
 use farmem_bench::pulse::{NodeKind, Plan, Racks, run as measure};
-use farmem_bench::{Machine, Results};
-use indicatif::ProgressBar;
 
 /// Bytes of memory of each memory node: addresses; what is not used costs nothing.
 const NODE_MEMORY: u64 = 1 << 30;
@@ -16,18 +14,13 @@ const NODE_MEMORY: u64 = 1 << 30;
 pub(crate) fn run(args: &BenchPulse) -> Result<End, Failure> {
     let plan =
         Plan { quick: args.quick, only: args.only.clone().unwrap_or_default(), plots: args.plots.clone() };
-    let mut machine = Machine::begin();
-    let mut racks = OwnRacks { bar: progress::stages("bench pulse") };
-    let outcome = measure(&plan, &mut racks)?;
-    racks.bar.finish_and_clear();
-    machine.end();
-    Ok(print(&Results { bench: "pulse", machine, rows: outcome.rows }, outcome.wrong, args.json))
+    let screen = Screen::begin("pulse", args.json);
+    let outcome = measure(&plan, &mut OwnRacks, |told| screen.hear(told))?;
+    Ok(screen.end(outcome))
 }
 
 /// Starts racks as `farmem up` does, all roles on one CPU.
-struct OwnRacks {
-    bar: ProgressBar,
-}
+struct OwnRacks;
 
 /// A rack of this command's. The processes end before their directory goes.
 struct OwnRack {
@@ -65,10 +58,5 @@ impl Racks for OwnRacks {
         let processes = Supervisor::start_with(file.config().clone(), &runs.arguments())?;
         let rack = Rack::running(file.config().clone());
         Ok(OwnRack { rack, _processes: processes, _file: file })
-    }
-
-    fn progress(&mut self, what: &str) {
-        self.bar.set_message(format!("bench pulse: {what}"));
-        self.bar.tick();
     }
 }

@@ -1,6 +1,6 @@
 //! `farmem bench`: the form of what it prints, and that whatever it measures gives right answers. Nothing here looks at a time.
 
-use crate::process::run;
+use crate::process::{Running, farmem, run};
 use serde_json::Value;
 
 /// The fields of a row, and which of them are numbers or null.
@@ -104,6 +104,19 @@ fn the_model_is_a_table_for_people() {
         assert!(ended.stdout.contains(words), "{words:?} is not in {}", ended.stdout);
     }
     assert_eq!(ended.stdout.matches("pulse.sim.coupled.").count(), 8);
+}
+
+/// A row is there as soon as it is measured: of a run that takes minutes, the first can be read long before the last.
+#[test]
+fn rows_come_one_by_one() {
+    let mut running = Running::start(farmem(&["bench", "mind", "--only", "mind.scaling.random."]));
+    assert!(running.line().starts_with("bench mind: "));
+    assert!(running.line().starts_with("| id "));
+    assert!(running.line().starts_with("| ---"));
+    assert!(running.line().starts_with("| mind.scaling.random.read0.shared0 "));
+    running.kill();
+    let ended = running.ended();
+    assert_eq!(ended.code, None, "it had not come to its end: {ended:?}");
 }
 
 /// Coherence, quickly: each kind of row is there, measured or with what it lacks here, and every kind is in the documentation.

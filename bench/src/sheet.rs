@@ -1,0 +1,90 @@
+//! A benchmark under way: some take minutes, and what is known is told at once.
+
+use crate::Row;
+
+/// What a benchmark tells while it runs.
+#[derive(Clone, Copy, Debug)]
+pub enum Told<'a> {
+    /// What is measured now.
+    Begins(&'a str),
+    /// A figure that will be among the results.
+    Measured(&'a Row),
+}
+
+/// What came of a benchmark.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Outcome {
+    /// The figures.
+    pub rows: Vec<Row>,
+    /// Answers that were wrong.
+    pub wrong: u64,
+}
+
+/// Collects an outcome, and tells it as it grows.
+pub(crate) struct Sheet<'a> {
+    only: &'a str,
+    tell: &'a mut dyn FnMut(Told<'_>),
+    outcome: Outcome,
+}
+
+impl<'a> Sheet<'a> {
+    /// An empty one, for rows whose ids begin with `only`.
+    pub(crate) fn new(only: &'a str, tell: &'a mut dyn FnMut(Told<'_>)) -> Self {
+        Self { only, tell, outcome: Outcome::default() }
+    }
+
+    /// Tells what is measured now.
+    pub(crate) fn begins(&mut self, what: &str) {
+        (self.tell)(Told::Begins(what));
+    }
+
+    /// Keeps those rows that are wanted.
+    pub(crate) fn add(&mut self, rows: impl IntoIterator<Item = Row>) {
+        for row in rows.into_iter().filter(|row| row.id.starts_with(self.only)) {
+            (self.tell)(Told::Measured(&row));
+            self.outcome.rows.push(row);
+        }
+    }
+
+    /// Counts wrong answers.
+    pub(crate) const fn add_wrong(&mut self, count: u64) {
+        self.outcome.wrong += count;
+    }
+
+    /// The rows so far.
+    pub(crate) fn rows(&self) -> &[Row] {
+        &self.outcome.rows
+    }
+
+    /// What came of it.
+    pub(crate) fn end(self) -> Outcome {
+        self.outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is told is what the results have, in the same order, and nothing else.
+    #[test]
+    fn what_is_wanted_is_told_as_it_comes() {
+        let mut told = Vec::new();
+        let mut tell = |what: Told<'_>| {
+            told.push(match what {
+                Told::Begins(what) => what.to_owned(),
+                Told::Measured(row) => row.id.clone(),
+            });
+        };
+        let mut sheet = Sheet::new("a.", &mut tell);
+        let row = |id: &str| Row::figure(id, "ns", 1.0, 1);
+        sheet.begins("first");
+        sheet.add([row("a.1"), row("b.1")]);
+        sheet.begins("second");
+        sheet.add([row("a.2")]);
+        sheet.add_wrong(3);
+        let outcome = sheet.end();
+        assert_eq!(told, ["first", "a.1", "second", "a.2"]);
+        assert_eq!(outcome, Outcome { rows: vec![row("a.1"), row("a.2")], wrong: 3 });
+    }
+}
