@@ -17,18 +17,8 @@ const HOSTS: u16 = 2;
 /// Requests under way at once.
 const OPEN_MAX: usize = 12;
 
-/// Adds one to the first word of each node of a chain of {count, next}.
-const COUNT: &str = "
-    .stores
-        ld8 r2, window[0]
-        add r2, 1
-        st8 window[0], r2
-        ld8 r4, window[8]
-        jeq r4, 0, end
-        next r4
-    end:
-        ret
-";
+/// Adds to the first word of each node of a chain of {value, next}, and counts the nodes.
+const LIST_ADD: &str = include_str!("../../../testdata/programs/list_add.pulse");
 
 #[derive(Clone, Copy, Debug)]
 enum What {
@@ -63,7 +53,7 @@ impl Bench {
         while !world.everybody().into_iter().all(|who| world.is_up(who)) {
             world.step();
         }
-        let program = Program::assemble(COUNT).expect("a program");
+        let program = Program::assemble(LIST_ADD).expect("a program");
         let mut bench = Self {
             world,
             rng: Rng::from_number(seed),
@@ -145,7 +135,8 @@ impl Bench {
         let host = 1 + u16::try_from(self.rng.below(u32::from(HOSTS))).expect("few");
         if self.rng.chance(1, 2) {
             let cur_ptr = VirtAddr(self.node(0));
-            let op = Op::Traverse { program: self.program.clone(), cur_ptr, scratch: Vec::new(), limit: 100 };
+            let scratch = [1u64, 0].map(u64::to_le_bytes).concat();
+            let op = Op::Traverse { program: self.program.clone(), cur_ptr, scratch, limit: 100 };
             return self.submit(host, op, What::Walk);
         }
         let word = u64::from(self.rng.below(u32::try_from(PAGES * WORDS).expect("few")));
@@ -238,12 +229,21 @@ impl Bench {
     }
 }
 
+/// The plans, and of how many walks one may end unsure: the host gave up, and nobody knows how far it got. It tries for 47 ms, and a page is put
+/// off for as long as it moves. Where nothing is lost that is over in a moment. Where packets are lost it takes 10 ms and more: what was
+/// lost is pushed again after 5 ms, with a page go the answers of all walks that began there, and the next move begins at once. So the tries of
+/// a walk fail together, and a few walks find one of the four pages moving each time. (While nothing moves, 2 of 100 000 end unsure in a storm, and none
+/// under the other plans.)
+const PLANS: [(&str, Option<u64>); 4] =
+    [("calm", None), ("loss", Some(8)), ("duplicate", None), ("storm", Some(5))];
+
 #[test]
 fn what_is_under_way_is_executed_once_wherever_it_comes() {
-    let (mut migrated, mut walks, mut unsure) = (0, 0, 0);
+    let mut migrated = 0;
     let mut notes: BTreeMap<String, u64> = BTreeMap::new();
-    for plan in ["calm", "loss", "duplicate", "storm"] {
-        let plan = Plan::named(plan).expect("a plan");
+    for (name, one_in) in PLANS {
+        let plan = Plan::named(name).expect("a plan");
+        let (mut walks, mut unsure) = (0, 0);
         for seed in 0..6 {
             let bench = Bench::new(seed, plan).run(500);
             (migrated, walks, unsure) =
@@ -252,8 +252,10 @@ fn what_is_under_way_is_executed_once_wherever_it_comes() {
                 *notes.entry(note.clone()).or_default() += count;
             }
         }
+        let unsure_max = one_in.map_or(0, |one_in| (walks + unsure) / one_in);
+        assert!(walks > 1000 && unsure <= unsure_max, "{name}: {unsure} of {} walks", walks + unsure);
     }
-    assert!(migrated > 200 && walks > 4000 && unsure < walks / 10, "{migrated} {walks} {unsure}");
+    assert!(migrated > 200, "{migrated}");
     for wanted in ["DuplicateTraversal", "Dropped(Moving)", "PageArrived", "PushedAgain", "host.Waits"] {
         assert!(notes.keys().any(|note| note.contains(wanted)), "no world reaches {wanted}: {notes:?}");
     }
