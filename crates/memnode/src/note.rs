@@ -26,6 +26,8 @@ pub enum Note {
     Continued,
     /// A page was sent to a host, or its loss told.
     PageServed,
+    /// A page was not sent: what is written back before has not come.
+    PageTooEarly,
     /// A page was written back; its bytes counted, or came too late.
     PageWritten(Counted),
     /// Pages were swept.

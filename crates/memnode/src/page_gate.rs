@@ -25,6 +25,17 @@ pub enum Verdict {
     Lost,
 }
 
+/// What a host that is handed a page gets.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Handed {
+    /// Its bytes.
+    Bytes,
+    /// The word that they are lost.
+    Loss,
+    /// Nothing yet: the write-back that went before has not come.
+    Nothing,
+}
+
 /// What is known of one page.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Gate {
@@ -89,22 +100,24 @@ impl PageGate {
         self.gates.iter().map(|(&page, gate)| (page, gate))
     }
 
-    /// The switch has the page sent to a host (PROTOCOL 12.26). True when its bytes are to be sent, false when they are lost. It is lent
-    /// before the bytes leave.
+    /// The switch has the page sent to a host (PROTOCOL 12.26). It is lent before the bytes leave.
     #[must_use]
-    pub fn read(&mut self, read: &Read) -> bool {
+    pub fn read(&mut self, read: &Read) -> Handed {
         let gate = self.gates.entry(read.page).or_default();
+        if read.behind && gate.lent().is_some() {
+            return Handed::Nothing;
+        }
         gate.coherent = true;
         if read.clean {
             gate.raise_floor(read.seq);
         }
         if gate.lost {
-            return false;
+            return Handed::Loss;
         }
         if read.access == Access::Modified && read.seq > gate.lent {
             (gate.lent, gate.holder) = (read.seq, read.host);
         }
-        true
+        Handed::Bytes
     }
 
     /// A host writes the page back (PROTOCOL 12.27). True when the bytes count; it is acknowledged either way.

@@ -5,7 +5,7 @@
 
 use crate::node::{MemNode, Outbox};
 use crate::note::{Counted, DropReason, Note};
-use crate::page_gate::PageGate;
+use crate::page_gate::{Handed, PageGate};
 use crate::programs::Compile;
 use crate::store::Store;
 use alloc::boxed::Box;
@@ -151,7 +151,11 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         if seq.epoch() != self.pages.epoch {
             return self.drop_frame(DropReason::Epoch, out);
         }
-        let lost = !self.regions.gate.read(read);
+        let handed = self.regions.gate.read(read);
+        if handed == Handed::Nothing {
+            return out.note(Note::PageTooEarly);
+        }
+        let lost = handed == Handed::Loss;
         out.note(Note::PageServed);
         self.buffer.clear();
         if !lost {

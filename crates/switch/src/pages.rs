@@ -9,7 +9,7 @@ use crate::{Note, Reason, Switch};
 use alloc::vec::Vec;
 use farmem_transport::ud::Peer;
 use farmem_wire::message::{
-    Access, DirectoryBody, Get, HostSet, PAGE_LEN, Page, PageBody, PageMessage, Refusal, Region, Seq,
+    Access, DirectoryBody, Get, HostSet, PAGE_LEN, Page, PageBody, PageMessage, Part, Refusal, Region, Seq,
     WriteBack, WriteBackAck,
 };
 use farmem_wire::{Domain, HostId, NodeId, Perm, RequestId, Status};
@@ -86,7 +86,9 @@ impl Switch {
             },
             PageBody::Done(done) => self.step(done.page, Event::Done(host, done), out),
             PageBody::RecallAck(ack) => self.step(ack.region.base(), Event::Ack(host, ack), out),
-            PageBody::WriteBack(write_back, ..) => self.write_back(session, &message, write_back, out),
+            PageBody::WriteBack(write_back, part, _) => {
+                self.write_back(session, &message, write_back, part, out)
+            }
             _ => Note::Dropped(Reason::Message),
         }
     }
@@ -195,6 +197,7 @@ impl Switch {
         session: Session,
         message: &PageMessage<'_>,
         write_back: WriteBack,
+        part: Part,
         out: &mut Outbox,
     ) -> Note {
         let Session { host, domain, .. } = session;
@@ -205,6 +208,15 @@ impl Switch {
             return Note::PageRefused(Status::NotMapped);
         };
         self.send_page(peer, domain, host, message.body, out);
+        // What waits for it follows at once.
+        if let Some(ack) = write_back.ack
+            && part.is_last()
+        {
+            let passing = self.step(ack.region.base(), Event::Passing(host, page, ack), out);
+            if matches!(passing, Note::Page(Outcome::Stepped(..))) {
+                return passing;
+            }
+        }
         Note::PageForwarded { node }
     }
 

@@ -10,7 +10,17 @@ fn page() -> Page {
 }
 
 fn read(host: HostId, access: Access, seq: u64, clean: bool) -> Read {
-    Read { page: page(), access, host, id: FetchId(1), seq: Seq(seq), clean, granted: true, done_due: false }
+    Read {
+        page: page(),
+        access,
+        host,
+        id: FetchId(1),
+        seq: Seq(seq),
+        clean,
+        behind: false,
+        granted: true,
+        done_due: false,
+    }
 }
 
 /// Handed out to be written, a page is lent until it is written back; late copies of the write-back change nothing.
@@ -18,16 +28,32 @@ fn read(host: HostId, access: Access, seq: u64, clean: bool) -> Read {
 fn a_page_is_lent_until_it_comes_back() {
     let mut gate = PageGate::default();
     assert_eq!(gate.verdict(page()), Verdict::Latest);
-    assert!(gate.read(&read(A, Access::Shared, 0, true)));
+    assert_eq!(gate.read(&read(A, Access::Shared, 0, true)), Handed::Bytes);
     assert_eq!(gate.verdict(page()), Verdict::Latest, "reading lends nothing");
-    assert!(gate.read(&read(A, Access::Modified, 1, true)));
+    assert_eq!(gate.read(&read(A, Access::Modified, 1, true)), Handed::Bytes);
     assert_eq!((gate.verdict(page()), gate.gate(page()).lent()), (Verdict::Lent, Some((Seq(1), A))));
     assert!(gate.write_back(page(), A, Seq(1)));
     assert_eq!(gate.verdict(page()), Verdict::Latest);
-    assert!(gate.read(&read(A, Access::Modified, 2, false)));
+    assert_eq!(gate.read(&read(A, Access::Modified, 2, false)), Handed::Bytes);
     assert!(!gate.write_back(page(), A, Seq(1)), "a copy of the first");
     assert_eq!(gate.verdict(page()), Verdict::Lent, "and it ends no later loan");
     assert!(gate.write_back(page(), A, Seq(2)));
+}
+
+/// A read that overtakes the write-back it was sent behind changes nothing; behind it, it is as any other (PROTOCOL 12.26).
+#[test]
+fn a_read_behind_a_write_back_waits_for_it() {
+    let mut gate = PageGate::default();
+    assert_eq!(gate.read(&read(A, Access::Modified, 1, true)), Handed::Bytes);
+    let behind = Read { behind: true, ..read(B, Access::Modified, 2, true) };
+    let before = gate.clone();
+    assert_eq!(gate.read(&behind), Handed::Nothing);
+    assert_eq!(gate, before);
+    assert!(gate.write_back(page(), A, Seq(1)), "it still counts");
+    assert_eq!(gate.read(&behind), Handed::Bytes);
+    assert_eq!(gate.gate(page()).lent(), Some((Seq(2), B)));
+    assert!(!gate.write_back(page(), A, Seq(1)), "a copy of it");
+    assert_eq!(gate.read(&behind), Handed::Nothing, "a copy comes when the page is lent to who asked");
 }
 
 /// Whom the page was not lent to has nothing to write back, whatever number it guesses.
@@ -36,7 +62,7 @@ fn another_host_writes_nothing_back() {
     let mut gate = PageGate::default();
     assert!(!gate.write_back(page(), A, Seq(1)), "nobody was handed it");
     assert_eq!(gate.iter().count(), 0, "nor does the guess take room");
-    assert!(gate.read(&read(A, Access::Modified, 4, true)));
+    assert_eq!(gate.read(&read(A, Access::Modified, 4, true)), Handed::Bytes);
     assert!(!gate.write_back(page(), B, Seq(4)));
     assert!(gate.write_back(page(), A, Seq(4)));
 }
@@ -45,7 +71,7 @@ fn another_host_writes_nothing_back() {
 #[test]
 fn clean_news_ends_a_loan_that_never_was() {
     let mut gate = PageGate::default();
-    assert!(gate.read(&read(A, Access::Modified, 3, true)));
+    assert_eq!(gate.read(&read(A, Access::Modified, 3, true)), Handed::Bytes);
     gate.clean(page(), Seq(3));
     assert_eq!(gate.verdict(page()), Verdict::Lent, "the grant itself may be in use");
     gate.clean(page(), Seq(4));
@@ -60,17 +86,18 @@ fn a_sweep_marks_what_died() {
     let fenced = HostSet::only(A);
     for (holder, lost) in [(A, 1), (B, 0)] {
         let mut gate = PageGate::default();
-        assert!(gate.read(&read(holder, Access::Modified, 5, true)));
+        assert_eq!(gate.read(&read(holder, Access::Modified, 5, true)), Handed::Bytes);
         assert_eq!(gate.sweep(region, Seq(6), fenced), lost);
         assert_eq!(gate.sweep(region, Seq(6), fenced), 0, "once");
         assert!(!gate.write_back(page(), holder, Seq(5)), "too late");
-        assert_eq!(gate.read(&read(B, Access::Modified, 7, true)), lost == 0);
+        let handed = if lost == 0 { Handed::Bytes } else { Handed::Loss };
+        assert_eq!(gate.read(&read(B, Access::Modified, 7, true)), handed);
         gate.accept_loss(page(), page());
-        assert!(gate.read(&read(B, Access::Modified, 7, true)));
+        assert_eq!(gate.read(&read(B, Access::Modified, 7, true)), Handed::Bytes);
         assert_eq!(gate.gate(page()).lent(), Some((Seq(7), B)));
     }
     let mut gate = PageGate::default();
-    assert!(gate.read(&read(A, Access::Modified, 5, true)));
+    assert_eq!(gate.read(&read(A, Access::Modified, 5, true)), Handed::Bytes);
     assert!(gate.write_back(page(), A, Seq(5)));
     assert_eq!(gate.sweep(region, Seq(6), fenced), 0, "it was back already");
 }

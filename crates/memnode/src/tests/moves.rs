@@ -174,8 +174,17 @@ fn pages_move_with_all_that_is_known_of_them() {
         pair.new.node.store.write(PLACE, &vec![0xee; 4 * PAGE_LEN]);
         let page = Page::of(addr(PAGE));
         let (access, id) = (Access::Modified, FetchId(1));
-        let read =
-            Read { page, access, host: HOST, id, seq: Seq(9), clean: true, granted: true, done_due: true };
+        let read = Read {
+            page,
+            access,
+            host: HOST,
+            id,
+            seq: Seq(9),
+            clean: true,
+            behind: false,
+            granted: true,
+            done_due: true,
+        };
         let mut payload = vec![];
         PageMessage { domain: ALICE, origin: HOST, body: PageBody::Read(read) }.emit(&mut payload);
         pair.old.hear(Port::SWITCH, &raw(&payload));

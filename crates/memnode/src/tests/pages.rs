@@ -28,6 +28,7 @@ fn read(seq: u64) -> Read {
         id: FetchId(9),
         seq: Seq(seq),
         clean: true,
+        behind: false,
         granted: false,
         done_due: true,
     }

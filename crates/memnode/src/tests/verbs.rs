@@ -90,7 +90,7 @@ fn a_read_waits_for_what_a_host_has() {
         Packet::emit_with(&bth, &ext, message.len(), &mut frame, |bytes| message.emit(bytes));
         frame
     };
-    let read = Read { page, access, host: OTHER_HOST, id, seq, clean, granted, done_due };
+    let read = Read { page, access, host: OTHER_HOST, id, seq, clean, behind: false, granted, done_due };
     bench.hear(Port::SWITCH, &told(PageBody::Read(read)));
     let work = Work::Read { addr: addr(16), buf: vec![0; 8] };
     client.requester.post(1, work).unwrap();

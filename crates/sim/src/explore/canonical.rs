@@ -374,6 +374,7 @@ impl Ranks<'_> {
                 pack.put(self.id(read.host, read.id), ID_BITS);
                 pack.put(self.seq(read.seq), SEQ_BITS);
                 pack.put(usize::from(read.clean), 1);
+                pack.put(usize::from(read.behind), 1);
                 pack.put(usize::from(read.granted), 1);
                 pack.put(usize::from(read.done_due), 1);
             }

@@ -140,6 +140,7 @@ pub const fn without(guard: Guard) -> Config {
         Guard::SplitIdle => {
             Config { live: false, ..rack(0, 2, 2, 2, [0, 0, 0], 6) }.splits_and_merges(ONE, NO)
         }
+        Guard::PassingPage => Config { live: false, ..rack(0, 2, 2, 2, [0, 0, 0], 5) },
         Guard::SweepFloor => small.crashes(ONE),
         Guard::Poke => rack(0, 2, 1, 1, [1, 0, 0], 4),
         _ => small,

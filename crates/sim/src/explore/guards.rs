@@ -7,7 +7,7 @@ use super::message::Message;
 use super::model::World;
 use farmem_host::agent::Agent;
 use farmem_switch::directory::{self, Entry, Phase};
-use farmem_wire::message::{Access, Data, Done, Get, Read, Recall, RecallAck, Region, Seq};
+use farmem_wire::message::{Access, Data, Done, Get, Page, Read, Recall, RecallAck, Region, Seq};
 
 /// Something without which the protocol would be wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,11 +41,15 @@ pub enum Guard {
     SweepFloor,
     /// A request for a busy region has what may be lost sent again (PROTOCOL 12.15).
     Poke,
+    /// A read that was sent behind a write-back is not answered before that has come (PROTOCOL 12.26).
+    Behind,
+    /// The write-back that is not waited for is that of the wanted page (PROTOCOL 12.11).
+    PassingPage,
 }
 
 impl Guard {
     /// Each, with the name a user gives it.
-    pub const ALL: [(Self, &'static str); 14] = [
+    pub const ALL: [(Self, &'static str); 16] = [
         (Self::Floors, "floors"),
         (Self::Done, "done"),
         (Self::AckSeq, "ack-seq"),
@@ -60,6 +64,8 @@ impl Guard {
         (Self::SplitIdle, "split-idle"),
         (Self::SweepFloor, "sweep-floor"),
         (Self::Poke, "poke"),
+        (Self::Behind, "behind"),
+        (Self::PassingPage, "passing-page"),
     ];
 
     /// The guard of that name.
@@ -98,6 +104,7 @@ impl Guards {
             Message::Read(read) if self.lacks(Guard::OwnerNotClean) => {
                 Message::Read(Read { clean: true, ..read })
             }
+            Message::Read(read) if self.lacks(Guard::Behind) => Message::Read(Read { behind: false, ..read }),
             _ => message,
         }
     }
@@ -181,6 +188,15 @@ impl Guards {
 
     pub(super) const fn late_write_back_ends_loan(self) -> bool {
         self.lacks(Guard::LentMark)
+    }
+
+    /// The page for which the directory takes a write-back that goes by.
+    pub(super) fn page_that_passes(self, world: &World, page: Page) -> Page {
+        let (region, entry) = &world.entries[world.at(page)];
+        match entry.transaction() {
+            Some((.., index)) if self.lacks(Guard::PassingPage) => region.page(index),
+            _ => page,
+        }
     }
 
     pub(super) const fn sweep_floor(self, seq: Seq) -> Seq {

@@ -114,13 +114,14 @@ impl fmt::Display for Message {
             }
             Self::Read(read) => write!(
                 f,
-                "switch -> node: read {} {} for {} r{}, s{}{}{}",
+                "switch -> node: read {} {} for {} r{}, s{}{}{}{}",
                 page(read.page),
                 access(read.access),
                 host(read.host),
                 read.id.0,
                 read.seq.0,
                 flag(read.clean, ", clean"),
+                flag(read.behind, ", behind"),
                 flag(read.granted, ", granted"),
             ),
             Self::Data(to, data, latest) => write!(

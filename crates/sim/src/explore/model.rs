@@ -9,7 +9,7 @@ use super::moves::Move;
 use super::{Config, Left};
 use farmem_control::reset::{self, Order, Reset, Stage};
 use farmem_host::agent::{self, Agent, Outcome};
-use farmem_memnode::page_gate::{PageGate, Verdict};
+use farmem_memnode::page_gate::{Handed, PageGate, Verdict};
 use farmem_switch::directory::{self, Entry};
 use farmem_wire::message::{
     Access, Data, FetchId, HostSet, PAGE_SHIFT, Page, Read, Recall, RecallAck, Region, Seq, WriteBack,
@@ -149,6 +149,7 @@ impl World {
                 self.left.copies = self.left.copies.spent();
                 self.deliver(message, rules)
             }
+            Move::Pass(message) => self.pass(message, rules),
             Move::Lose(message) => {
                 self.left.losses = self.left.losses.spent();
                 self.take(message);
@@ -400,7 +401,11 @@ impl World {
 
     fn read(&mut self, read: Read, rules: &Rules) {
         let Read { page, access, host, id, seq, granted, done_due, .. } = read;
-        let lost = !self.gate_mut().read(&read);
+        let handed = self.gate_mut().read(&read);
+        if handed == Handed::Nothing {
+            return;
+        }
+        let lost = handed == Handed::Loss;
         let part = farmem_wire::message::Part::WHOLE;
         let data = Data { page, access, id, seq, granted, done_due, lost, part };
         self.send(Message::Data(host, data, self.node_has_latest(page)), rules);
@@ -435,6 +440,26 @@ impl World {
             Verdict::Latest | Verdict::Lost => set(&mut self.visits, page, false),
         }
         Ok(())
+    }
+
+    /// What the switch makes of a write-back that goes by. It may go by later, or, since copies of it are under way, more than once.
+    fn pass(&mut self, message: Message, rules: &mut Rules) -> Result<(), Broken> {
+        let Message::WriteBack(host, WriteBack { page, ack: Some(ack), .. }, _) = message else {
+            return Ok(());
+        };
+        let page = rules.guards.page_that_passes(self, page);
+        self.directory_of(page, host, directory::Event::Passing(host, page, ack), rules)
+    }
+
+    /// True when the switch makes something of it.
+    pub(super) fn heeds(&self, message: Message, rules: &Rules) -> bool {
+        let Message::WriteBack(host, WriteBack { page, ack: Some(ack), .. }, _) = message else {
+            return false;
+        };
+        let page = rules.guards.page_that_passes(self, page);
+        let (region, mut entry) = self.entries[self.at(page)];
+        let event = directory::Event::Passing(host, page, ack);
+        !self.fenced.contains(host) && entry.step(region, event, &mut Vec::new()) != directory::Outcome::Stale
     }
 
     /// A message from a host to the switch. Nothing of a fenced host passes.

@@ -15,6 +15,8 @@ pub(super) enum Move {
     Deliver(Message),
     /// A message arrives, and will once more.
     DeliverCopy(Message),
+    /// A write-back goes by the switch.
+    Pass(Message),
     /// A message does not arrive.
     Lose(Message),
     /// A thread needs a page.
@@ -51,14 +53,14 @@ impl World {
     /// Lists every move there is.
     pub(super) fn moves(&self, rules: &Rules, out: &mut Vec<Move>) {
         out.clear();
-        self.network_moves(out);
+        self.network_moves(rules, out);
         self.host_moves(rules, out);
         self.timers(self.net.is_empty() || self.left.early.is_any(), out);
         self.traversal_moves(rules, out);
         self.control_moves(rules, out);
     }
 
-    fn network_moves(&self, out: &mut Vec<Move>) {
+    fn network_moves(&self, rules: &Rules, out: &mut Vec<Move>) {
         let mut before = None;
         for &message in &self.net {
             // Copies that are alike arrive alike.
@@ -66,6 +68,9 @@ impl World {
                 continue;
             }
             out.push(Move::Deliver(message));
+            if self.heeds(message, rules) {
+                out.push(Move::Pass(message));
+            }
             if self.left.copies.is_any() {
                 out.push(Move::DeliverCopy(message));
             }
@@ -156,6 +161,7 @@ impl fmt::Display for Move {
         match *self {
             Self::Deliver(message) => write!(f, "{message}"),
             Self::DeliverCopy(message) => write!(f, "{message} (and once more later)"),
+            Self::Pass(message) => write!(f, "{message} (goes by the switch)"),
             Self::Lose(message) => write!(f, "lost: {message}"),
             Self::Fault(id, at, want) => write!(f, "{} faults on {} {}", host(id), page(at), access(want)),
             Self::Evict(id, at) => write!(f, "{} evicts {}", host(id), page(at)),

@@ -4,7 +4,7 @@ use super::{Outcome, Regions, Workload};
 use farmem_control::reset::{self, Order as ResetOrder, Reset};
 use farmem_control::splitting::{self, Admission, Order, Splitting};
 use farmem_machine::Duration;
-use farmem_switch::directory::{self, Action, Event, Slots};
+use farmem_switch::directory::{self, Action, Event, Phase, Slots};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{HostSet, PAGE_LEN, Page, Region, Seq};
 use std::collections::BTreeMap;
@@ -69,10 +69,13 @@ impl Directory {
         }
     }
 
-    /// One step of the page's entry; false when it was stale.
-    pub(super) fn step(&mut self, page: Page, event: Event, out: &mut Vec<Action>) -> bool {
-        let Some((region, entry)) = self.slots.lookup(page) else { return false };
-        matches!(entry.step(region, event, out), directory::Outcome::Stepped(..))
+    /// One step of the page's entry; answers the phase that it was in, none when it was stale.
+    pub(super) fn step(&mut self, page: Page, event: Event, out: &mut Vec<Action>) -> Option<Phase> {
+        let (region, entry) = self.slots.lookup(page)?;
+        match entry.step(region, event, out) {
+            directory::Outcome::Stepped(phase, _) => Some(phase),
+            _ => None,
+        }
     }
 
     /// One step of a reset; answers the sweep that it orders.

@@ -9,7 +9,7 @@ pub const MATCH_ACTION_RULES_MAX: usize = 45_000;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Profile {
     /// A fetch that needs no invalidation, end to end: one round trip (MIND 7.2: about 9 us; one that needs its owner's bytes first takes about 18
-    /// us, which here follows from this one and the protocol).
+    /// us there; here what it takes follows from this one and the protocol).
     pub round_trip: Duration,
     /// Of each link of a blade and of a memory node, in bits a nanosecond (MIND 7: 100 Gbps NICs, one for each).
     pub link_bits: u64,

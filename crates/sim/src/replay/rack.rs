@@ -9,8 +9,8 @@ use super::{Outcome, Regions, Setup, System, Workload};
 use farmem_control::reset;
 use farmem_host::agent::{self, Action as HostAction};
 use farmem_machine::{Duration, Rng};
-use farmem_memnode::page_gate::PageGate;
-use farmem_switch::directory::{Action, Event};
+use farmem_memnode::page_gate::{Handed, PageGate};
+use farmem_switch::directory::{Action, Event, Phase};
 use farmem_wire::message::{
     Access, Data, Done, Get, Grant, HostSet, PAGE_SHIFT, Page, Part, Read, Recall, RecallAck, Refusal,
     Region, Seq, WriteBack, WriteBackAck,
@@ -40,6 +40,8 @@ enum Happens {
     /// At a blade.
     Host(HostId, agent::Event),
     Timeout(HostId, Page),
+    /// A write-back goes by the switch.
+    Passing(HostId, WriteBack),
     /// At a memory node.
     Read(Read),
     WriteBack(HostId, WriteBack),
@@ -167,7 +169,8 @@ impl<'a> Rack<'a> {
                 self.direct(done.page, Event::Done(host, done));
             }
             Happens::Ack(host, ack) => {
-                if self.direct(ack.region.base(), Event::Ack(host, ack)) {
+                let phase = self.direct(ack.region.base(), Event::Ack(host, ack));
+                if phase.is_some_and(|phase| !phase.is_passed()) {
                     self.outcome.false_invalidations += u64::from(ack.needless);
                 }
             }
@@ -178,6 +181,10 @@ impl<'a> Rack<'a> {
             }
             Happens::Host(host, event) => self.host(host, event),
             Happens::Timeout(host, page) => self.time_out(host, page),
+            Happens::Passing(host, write_back) => {
+                self.send_to_node(Place::Switch, host, write_back);
+                self.pass(host, write_back);
+            }
             Happens::Read(read) => self.read(read),
             Happens::WriteBack(host, write_back) => self.write_back(host, write_back),
             Happens::Swapped(page) => self.swapped(page),
@@ -222,8 +229,8 @@ impl<'a> Rack<'a> {
         self.act_all(get.page, actions);
     }
 
-    /// One step of an entry; false when it was stale.
-    fn direct(&mut self, page: Page, event: Event) -> bool {
+    /// One step of an entry; answers the phase that it was in, none when it was stale.
+    fn direct(&mut self, page: Page, event: Event) -> Option<Phase> {
         let mut actions = Vec::new();
         let stepped = self.directory.step(page, event, &mut actions);
         self.act_all(page, actions);
@@ -254,6 +261,15 @@ impl<'a> Rack<'a> {
         }
     }
 
+    /// The directory sees a write-back that goes by. What it has sent then follows on the same link.
+    fn pass(&mut self, host: HostId, write_back: WriteBack) {
+        if let WriteBack { page, ack: Some(ack), .. } = write_back
+            && self.direct(page, Event::Passing(host, page, ack)).is_some()
+        {
+            self.outcome.false_invalidations += u64::from(ack.needless);
+        }
+    }
+
     fn reset(&mut self, region: Region, event: reset::Event) {
         let mut actions = Vec::new();
         let sweep = self.directory.reset(region, event, &mut actions);
@@ -275,10 +291,16 @@ impl<'a> Rack<'a> {
     fn read(&mut self, read: Read) {
         let Read { page, access, host, id, seq, granted, done_due, .. } = read;
         let node = self.node_of(page);
-        assert!(self.gates[usize::from(node)].read(&read), "nothing is lost here");
+        // In the order of the link the write-back came first.
+        assert_eq!(self.gates[usize::from(node)].read(&read), Handed::Bytes, "nothing is lost here");
         let data = Data { page, access, id, seq, granted, done_due, lost: false, part: Part::WHOLE };
         let data = Happens::Host(host, agent::Event::Data(data));
         self.send(Place::Node(node), Place::Host(host.0), Load::Page, data);
+    }
+
+    fn send_to_node(&mut self, from: Place, host: HostId, write_back: WriteBack) {
+        let to = Place::Node(self.node_of(write_back.page));
+        self.send(from, to, Load::Page, Happens::WriteBack(host, write_back));
     }
 
     fn write_back(&mut self, host: HostId, write_back: WriteBack) {
@@ -356,8 +378,12 @@ impl<'a> Rack<'a> {
             }
             HostAction::WriteBack(write_back) => {
                 self.outcome.write_backs += 1;
-                let to = Place::Node(self.node_of(write_back.page));
-                self.send(here, to, Load::Page, Happens::WriteBack(id, write_back));
+                match self.home_of(write_back.page) {
+                    Place::Switch => {
+                        self.send(here, Place::Switch, Load::Page, Happens::Passing(id, write_back));
+                    }
+                    _ => self.send_to_node(here, id, write_back),
+                }
             }
             HostAction::Poison(page) => unreachable!("{page:?} is not refused"),
         }

@@ -40,6 +40,8 @@ pub enum Event {
     Get(HostId, Get),
     /// A host, or a memory node in its name, answers a recall.
     Ack(HostId, RecallAck),
+    /// The same, before it is due to count: this host's last write-back, of this page, goes to its node with that answer.
+    Passing(HostId, Page, RecallAck),
     /// A host is done.
     Done(HostId, Done),
     /// A memory node refused a traversal this page.
@@ -134,9 +136,12 @@ impl Entry {
     #[must_use]
     pub const fn transaction(&self) -> Option<(HostId, FetchId, u16)> {
         match self.phase {
-            Phase::Upgrading | Phase::Taking | Phase::Settling | Phase::Downgrading => {
-                Some((HostId(self.requester as u16), self.id, self.page))
-            }
+            Phase::Upgrading
+            | Phase::Taking
+            | Phase::Handing
+            | Phase::Settling
+            | Phase::Downgrading
+            | Phase::Lending => Some((HostId(self.requester as u16), self.id, self.page)),
             _ => None,
         }
     }
@@ -170,11 +175,18 @@ impl Entry {
             Event::Get(host, _) if host.0 >= CACHING_HOSTS_MAX => None,
             Event::Get(host, get) => self.request(host, &get),
             Event::Ack(host, ack) => {
-                let due = self.phase.is_recalling() && ack.region == region && ack.seq == self.seq;
+                let due = self.phase.is_recalling() && self.answers(region, &ack);
                 due.then(|| self.acknowledged(host)).flatten()
             }
+            Event::Passing(host, page, ack) => {
+                let due =
+                    matches!(self.phase, Phase::Taking | Phase::Downgrading) && self.answers(region, &ack);
+                (due && host == self.owner_id() && region.index(page) == self.page)
+                    .then_some(Trigger::Passing)
+            }
             Event::Done(host, done) => {
-                let due = self.phase == Phase::Settling && done.seq == self.seq;
+                let waits = matches!(self.phase, Phase::Settling | Phase::Handing);
+                let due = waits && done.seq == self.seq;
                 (due && host == self.requester_id()).then_some(Trigger::Done)
             }
             Event::Refused(_) => Some(Trigger::Refused),
@@ -207,6 +219,11 @@ impl Entry {
                 _ => Trigger::Meanwhile,
             },
         })
+    }
+
+    /// Whether it is of the recall that was sent last.
+    fn answers(&self, region: Region, ack: &RecallAck) -> bool {
+        ack.region == region && ack.seq == self.seq
     }
 
     fn acknowledged(&self, host: HostId) -> Option<Trigger> {
@@ -267,9 +284,13 @@ impl Entry {
     }
 
     fn apply(&mut self, row: &Row, region: Region, event: &Event) {
-        if let Event::Ack(_, ack) = *event {
-            self.needless = self.needless.saturating_add(ack.needless);
-        }
+        let counted = match *event {
+            // It counted when it passed.
+            Event::Ack(..) if self.phase.is_passed() => 0,
+            Event::Ack(_, ack) | Event::Passing(_, _, ack) => ack.needless,
+            _ => 0,
+        };
+        self.needless = self.needless.saturating_add(counted);
         if row.grows {
             self.seq = self.seq.next();
         }
@@ -326,9 +347,19 @@ impl Entry {
         if let Some(Asked { host, get: Get { page, access, id } }) = asked {
             let seq = self.seq;
             if sends(send::READ) {
-                let (clean, granted, done_due) =
-                    (sends(send::CLEAN), sends(send::GRANTED), sends(send::DONE_DUE));
-                out.push(Action::Read(Read { page, access, host, id, seq, clean, granted, done_due }));
+                let [clean, behind, granted, done_due] =
+                    [send::CLEAN, send::BEHIND, send::GRANTED, send::DONE_DUE].map(sends);
+                out.push(Action::Read(Read {
+                    page,
+                    access,
+                    host,
+                    id,
+                    seq,
+                    clean,
+                    behind,
+                    granted,
+                    done_due,
+                }));
             }
             if sends(send::GRANT) {
                 out.push(Action::Grant(host, Grant { page, id, seq }));
@@ -359,7 +390,8 @@ impl Entry {
     /// The request that the transaction is about.
     fn running(&self, region: Region) -> Option<Asked> {
         let (host, id, index) = self.transaction()?;
-        let access = if self.phase == Phase::Downgrading { Access::Shared } else { Access::Modified };
+        let reads = matches!(self.phase, Phase::Downgrading | Phase::Lending);
+        let access = if reads { Access::Shared } else { Access::Modified };
         Some(Asked { host, get: Get { page: region.page(index), access, id } })
     }
 
@@ -379,7 +411,7 @@ impl Entry {
         let has_set = self.phase == Phase::Shared || self.phase.is_recalling();
         assert_eq!(has_set, !self.set.is_empty(), "the set is in use or empty: {self:?}");
         match self.phase {
-            Phase::Taking | Phase::Downgrading => {
+            Phase::Taking | Phase::Handing | Phase::Downgrading | Phase::Lending => {
                 assert_eq!(self.set, HostSet::only(self.owner_id()), "the owner is asked: {self:?}");
                 assert_ne!(
                     self.owner, self.requester,

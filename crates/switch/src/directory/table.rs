@@ -4,12 +4,13 @@
 //! switch, or a map of its fast path, holds. Rules: PROTOCOL 12.8 to 12.16.
 
 use Phase::{
-    Collected, Downgrading, Invalid, Modified, Resetting, Settling, Shared, Taking, Upgrading, Visiting,
+    Collected, Downgrading, Handing, Invalid, Lending, Modified, Resetting, Settling, Shared, Taking,
+    Upgrading, Visiting,
 };
 use Set::{Live, Others, OwnerAlone, OwnerAndRequester, Requester, Sender};
 use Trigger::{
-    Ack, Again, AloneToWrite, Done, LastAck, Meanwhile, OwnerToRead, OwnerToWrite, Refused, Repeat, Reset,
-    Swept, ToRead, ToWrite,
+    Ack, Again, AloneToWrite, Done, LastAck, Meanwhile, OwnerToRead, OwnerToWrite, Passing, Refused, Repeat,
+    Reset, Swept, ToRead, ToWrite,
 };
 
 /// What an entry is doing. The first three are idle; in the others a transaction runs, and everybody else waits for his turn.
@@ -26,6 +27,9 @@ use Trigger::{
 ///                          +------------ Downgrading <----------------------------------' |
 ///                          |  last ack                            a traversal is refused  |
 ///                          `------------ Visiting <---------------------------------------'
+///
+///   Taking  --write-back passes--> Handing --last ack--> Settling, or --done--> Modified
+///   Downgrading --write-back passes--> Lending --last ack--> Shared
 ///
 ///   any --reset--> Resetting --last ack--> Collected --swept--> Invalid
 /// ```
@@ -52,15 +56,31 @@ pub enum Phase {
     Resetting,
     /// They did; the control plane sees to the memory nodes.
     Collected,
+    /// Taking, and the page is on its way: the owner's last write-back passed, with the read for the requester right behind it.
+    Handing,
+    /// Downgrading, likewise.
+    Lending,
 }
 
 impl Phase {
     /// How many there are.
-    pub const COUNT: usize = 10;
+    pub const COUNT: usize = 12;
 
     /// Each, by number.
-    pub const ALL: [Self; Self::COUNT] =
-        [Invalid, Shared, Modified, Upgrading, Taking, Settling, Downgrading, Visiting, Resetting, Collected];
+    pub const ALL: [Self; Self::COUNT] = [
+        Invalid,
+        Shared,
+        Modified,
+        Upgrading,
+        Taking,
+        Settling,
+        Downgrading,
+        Visiting,
+        Resetting,
+        Collected,
+        Handing,
+        Lending,
+    ];
 
     /// True when no transaction runs.
     #[must_use]
@@ -71,13 +91,19 @@ impl Phase {
     /// True when the set is of those who have still to acknowledge a recall.
     #[must_use]
     pub const fn is_recalling(self) -> bool {
-        matches!(self, Upgrading | Taking | Downgrading | Visiting | Resetting)
+        matches!(self, Upgrading | Taking | Handing | Downgrading | Lending | Visiting | Resetting)
+    }
+
+    /// True when the acknowledgement that is due has been seen, and counted, as it passed.
+    #[must_use]
+    pub const fn is_passed(self) -> bool {
+        matches!(self, Handing | Lending)
     }
 
     /// True when the recall lets the pages stay Shared.
     #[must_use]
     pub const fn keeps(self) -> bool {
-        matches!(self, Downgrading | Visiting)
+        matches!(self, Downgrading | Lending | Visiting)
     }
 }
 
@@ -113,11 +139,13 @@ pub enum Trigger {
     Repeat,
     /// The control plane has seen to the memory nodes.
     Swept,
+    /// The owner's write-back of the page that is asked for passes by, with the acknowledgement that is due.
+    Passing,
 }
 
 impl Trigger {
     /// How many there are.
-    pub const COUNT: usize = 14;
+    pub const COUNT: usize = 15;
 
     /// Each, by number.
     pub const ALL: [Self; Self::COUNT] = [
@@ -135,6 +163,7 @@ impl Trigger {
         Reset,
         Repeat,
         Swept,
+        Passing,
     ];
 }
 
@@ -198,8 +227,14 @@ pub mod send {
     pub const DELAY: u16 = 1 << 8;
     /// To the control plane: all hosts have given up.
     pub const REPORT: u16 = 1 << 9;
+    /// In the read: a write-back of the page goes before it.
+    pub const BEHIND: u16 = 1 << 10;
 }
-use send::{BUSY, CLEAN, DELAY, DONE_DUE, GRANT, GRANTED, READ, RECALL, REPORT, RESUME};
+use send::{BEHIND, BUSY, CLEAN, DELAY, DONE_DUE, GRANT, GRANTED, READ, RECALL, REPORT, RESUME};
+
+/// The read for who takes a page to write it, and for who shares it.
+const TAKE: u16 = READ | CLEAN | GRANTED | DONE_DUE;
+const SHARE: u16 = READ | CLEAN | GRANTED;
 
 /// A row that only changes the phase, to be refined.
 const fn to(next: Phase) -> Row {
@@ -229,11 +264,11 @@ impl Row {
 pub const fn row(phase: Phase, trigger: Trigger) -> Option<Row> {
     Some(match (phase, trigger) {
         // Reading what nobody writes leaves no record but the sharer: many may read at once.
-        (Invalid | Shared, ToRead) => to(Shared).set(Requester).send(READ | CLEAN | GRANTED),
+        (Invalid | Shared, ToRead) => to(Shared).set(Requester).send(SHARE),
 
         // Writing: the number grows, so that all that was decided before is older. The page travels while the sharers give up.
         (Invalid, ToWrite | AloneToWrite) | (Shared, AloneToWrite) => {
-            to(Settling).grow().begin().own().set(Set::Nobody).send(READ | CLEAN | GRANTED | DONE_DUE)
+            to(Settling).grow().begin().own().set(Set::Nobody).send(TAKE)
         }
         (Shared, ToWrite) => {
             to(Upgrading).grow().begin().own().set(Others).send(RECALL | READ | CLEAN | DONE_DUE)
@@ -242,11 +277,19 @@ pub const fn row(phase: Phase, trigger: Trigger) -> Option<Row> {
 
         // From an owner to somebody else: first the owner writes back.
         (Modified, ToWrite) => to(Taking).grow().begin().set(OwnerAlone).send(RECALL),
-        (Taking, LastAck) => to(Settling).own().set(Sender).send(READ | CLEAN | GRANTED | DONE_DUE),
+        (Taking, LastAck) => to(Settling).own().set(Sender).send(TAKE),
         (Modified, ToRead) => to(Downgrading).grow().begin().set(OwnerAlone).send(RECALL),
-        (Downgrading, LastAck) => to(Shared).set(OwnerAndRequester).send(READ | CLEAN | GRANTED),
+        (Downgrading, LastAck) => to(Shared).set(OwnerAndRequester).send(SHARE),
         (Modified, Refused) => to(Visiting).grow().begin().set(OwnerAlone).send(RECALL | DELAY),
         (Visiting, LastAck) => to(Shared).set(OwnerAlone),
+
+        // The read does not wait for the acknowledgement: it follows the write-back to the node, which sends nothing while that has not
+        // come. Who is done has the page, so that the owner has given up: his acknowledgement can only be late.
+        (Taking, Passing) => to(Handing).send(TAKE | BEHIND),
+        (Handing, LastAck) => to(Settling).own().set(Sender),
+        (Handing, Done) => to(Modified).own().set(Set::Nobody),
+        (Downgrading, Passing) => to(Lending).send(SHARE | BEHIND),
+        (Lending, LastAck) => to(Shared).set(OwnerAndRequester),
 
         // The owner fetches the region's other pages. It may have this one, written: so not clean. A page that it may write gets a
         // number of its own, for its write-back.
@@ -260,10 +303,16 @@ pub const fn row(phase: Phase, trigger: Trigger) -> Option<Row> {
         // against loss; it has no timer.
         (Upgrading, Again) => to(Upgrading).send(RECALL | READ | CLEAN | DONE_DUE),
         (Taking | Downgrading, Again) => to(phase).send(RECALL),
-        (Settling, Again) => to(Settling).send(READ | CLEAN | GRANTED | DONE_DUE),
-        (Upgrading | Taking | Downgrading | Visiting, Meanwhile) => to(phase).send(RECALL | BUSY),
+        (Handing, Again) => to(Handing).send(RECALL | TAKE | BEHIND),
+        (Lending, Again) => to(Lending).send(RECALL | SHARE | BEHIND),
+        (Settling, Again) => to(Settling).send(TAKE),
+        (Upgrading | Taking | Handing | Downgrading | Lending | Visiting, Meanwhile) => {
+            to(phase).send(RECALL | BUSY)
+        }
         (Settling, Meanwhile) => to(Settling).send(GRANT | BUSY),
-        (Upgrading | Taking | Downgrading | Visiting, Refused) => to(phase).send(RECALL | DELAY),
+        (Upgrading | Taking | Handing | Downgrading | Lending | Visiting, Refused) => {
+            to(phase).send(RECALL | DELAY)
+        }
         (Settling, Refused) => to(Settling).send(GRANT | DELAY),
 
         // A traversal that met a lent page where nobody has it: the node did not know better.

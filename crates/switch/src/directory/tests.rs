@@ -58,7 +58,20 @@ fn sent(entry: &mut Entry, event: Event) -> Vec<Action> {
 }
 
 fn read(host: HostId, access: Access, seq: u64, [clean, granted, done_due]: [bool; 3]) -> Action {
-    Action::Read(Read { page: page(9), access, host, id: ID, seq: Seq(seq), clean, granted, done_due })
+    let (page, seq) = (page(9), Seq(seq));
+    Action::Read(Read { page, access, host, id: ID, seq, clean, behind: false, granted, done_due })
+}
+
+/// The same, behind a write-back.
+fn behind(read: Action) -> Action {
+    let Action::Read(read) = read else { panic!("{read:?}") };
+    Action::Read(Read { behind: true, ..read })
+}
+
+/// A's write-back of that page goes by, with its acknowledgement.
+fn passing(number: u64, seq: u64) -> Event {
+    let Event::Ack(host, ack) = ack(A, seq) else { unreachable!() };
+    Event::Passing(host, page(number), ack)
 }
 
 fn recall(to: HostSet, seq: u64, keep: bool) -> Action {
@@ -98,7 +111,7 @@ fn a_writer_waits_for_every_sharer() {
     assert_eq!(entry.take_needless(), 4, "two of each sharer");
 }
 
-/// M to S, M to M: the owner first (MIND 7.2: two round trips).
+/// M to S, M to M: the owner first (MIND 7.2: two round trips). So it is when his write-back does not acknowledge.
 #[test]
 fn an_owner_gives_back_before_the_next_is_served() {
     let mut entry = owned_by_a();
@@ -110,6 +123,41 @@ fn an_owner_gives_back_before_the_next_is_served() {
     assert_eq!(sent(&mut entry, get(B, Access::Modified)), [recall(HostSet::only(A), 2, false)]);
     assert_eq!(sent(&mut entry, ack(A, 2)), [read(B, Access::Modified, 2, [true, true, true])]);
     assert_eq!((entry.phase(), entry.owner()), (Phase::Settling, Some(B)));
+}
+
+/// The read follows the write-back to the node when that is of the wanted page and acknowledges; the acknowledgement ends it.
+#[test]
+fn a_read_follows_the_write_back_that_goes_by() {
+    let mut entry = owned_by_a();
+    sent(&mut entry, get(B, Access::Shared));
+    assert_eq!(sent(&mut entry, passing(10, 2)), [], "of another page");
+    assert_eq!(sent(&mut entry, passing(9, 1)), [], "of an earlier recall");
+    let shares = read(B, Access::Shared, 2, [true, true, false]);
+    assert_eq!(sent(&mut entry, passing(9, 2)), [behind(shares)]);
+    assert_eq!(sent(&mut entry, passing(9, 2)), [], "once");
+    assert_eq!((entry.phase(), entry.owner()), (Phase::Lending, Some(A)), "the node may not have it yet");
+    assert_eq!(
+        sent(&mut entry, get(B, Access::Shared)),
+        [recall(HostSet::only(A), 2, true), behind(shares)],
+        "either may be lost"
+    );
+    assert_eq!(sent(&mut entry, ack(A, 2)), []);
+    assert_eq!((entry.phase(), entry.set()), (Phase::Shared, HostSet::only(A).with(B)));
+    assert_eq!(entry.take_needless(), 2, "counted once");
+
+    let takes = read(B, Access::Modified, 2, [true, true, true]);
+    let mut entry = owned_by_a();
+    sent(&mut entry, get(B, Access::Modified));
+    assert_eq!(sent(&mut entry, passing(9, 2)), [behind(takes)]);
+    let mut settles = entry;
+    assert_eq!(sent(&mut settles, ack(A, 2)), []);
+    assert_eq!((settles.phase(), settles.owner()), (Phase::Settling, Some(B)));
+    assert_eq!(sent(&mut settles, done(B, 2)), []);
+    // Or the requester is faster than the acknowledgement, which is late then.
+    assert_eq!(sent(&mut entry, done(B, 2)), []);
+    assert_eq!((entry.phase(), entry.owner()), (Phase::Modified, Some(B)));
+    assert_eq!(sent(&mut entry, ack(A, 2)), []);
+    assert_eq!((entry.phase(), entry.owner()), (Phase::Modified, Some(B)));
 }
 
 /// The owner's own requests keep nobody waiting, and promise nothing about what it may still write back (PROTOCOL 12.12).

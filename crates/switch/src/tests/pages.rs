@@ -73,6 +73,7 @@ fn a_get_goes_through_the_directory_to_the_node() {
         id: FetchId(5),
         seq: Seq(10),
         clean: true,
+        behind: false,
         granted: true,
         done_due: false,
     };

@@ -41,6 +41,8 @@ pub struct Read {
     pub seq: Seq,
     /// No host has, or will write back, a page granted before `seq`.
     pub clean: bool,
+    /// A write-back of the page went before it: while the page is lent that has not come, and nothing is sent.
+    pub behind: bool,
     /// The host may use the page when it has the bytes; otherwise it also waits for a [`Grant`] with the same `seq`.
     pub granted: bool,
     /// The switch waits for a [`Done`].
@@ -91,6 +93,12 @@ impl Part {
         let count = u8::try_from(PAGE_LEN.div_ceil(bytes)).ok().filter(|count| *count <= Self::COUNT_MAX);
         let count = count.expect("a page travels in few parts");
         (0..count).map(move |index| Self { index, count })
+    }
+
+    /// Whether no other part comes behind it.
+    #[must_use]
+    pub const fn is_last(self) -> bool {
+        self.index + 1 == self.count
     }
 
     /// Which of the page's bytes it is.

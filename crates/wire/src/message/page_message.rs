@@ -60,6 +60,7 @@ const CLEAN: u8 = 1 << 2;
 const GRANTED: u8 = 1 << 3;
 const DONE_DUE: u8 = 1 << 4;
 const LOST: u8 = 1 << 5;
+const BEHIND: u8 = 1 << 6;
 const KEEP: u8 = 1;
 /// A write-back that acknowledges nothing has this in the place of a region's order.
 const NO_ACK: u8 = 0xff;
@@ -162,10 +163,11 @@ fn body<'a>(r: &mut Reader<'a>, kind: u8, status: Status, host: HostId) -> Resul
         }
         0x31 => {
             let (page, id, seq) = (page(r)?, FetchId(r.u64()?), Seq(r.u64()?));
-            let (access, flags) = flags(r, CLEAN | GRANTED | DONE_DUE)?;
+            let (access, flags) = flags(r, CLEAN | GRANTED | DONE_DUE | BEHIND)?;
             r.zero("read.reserved", 3)?;
-            let [clean, granted, done_due] = [CLEAN, GRANTED, DONE_DUE].map(|flag| flags & flag != 0);
-            PageBody::Read(Read { page, access, host, id, seq, clean, granted, done_due })
+            let [clean, behind, granted, done_due] =
+                [CLEAN, BEHIND, GRANTED, DONE_DUE].map(|flag| flags & flag != 0);
+            PageBody::Read(Read { page, access, host, id, seq, clean, behind, granted, done_due })
         }
         0x32 => {
             let (page, id, seq) = (page(r)?, FetchId(r.u64()?), Seq(r.u64()?));
@@ -284,9 +286,10 @@ fn emit(body: &PageBody<'_>, out: &mut Vec<u8>) {
             put(out, page, &[id.0]);
             out.extend_from_slice(&[access as u8, 0, 0, 0]);
         }
-        PageBody::Read(Read { page, access, id, seq, clean, granted, done_due, .. }) => {
+        PageBody::Read(Read { page, access, id, seq, clean, behind, granted, done_due, .. }) => {
             put(out, page, &[id.0, seq.0]);
-            let flags = bit(clean, CLEAN) | bit(granted, GRANTED) | bit(done_due, DONE_DUE);
+            let flags =
+                bit(clean, CLEAN) | bit(behind, BEHIND) | bit(granted, GRANTED) | bit(done_due, DONE_DUE);
             out.extend_from_slice(&[access as u8 | flags, 0, 0, 0]);
         }
         PageBody::Data(Data { page, access, id, seq, granted, done_due, lost, part }, bytes) => {

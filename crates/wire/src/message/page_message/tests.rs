@@ -35,9 +35,10 @@ fn bodies() -> impl Strategy<Value = PageBody<'static>> {
     let flags = any::<[bool; 3]>;
     prop_oneof![
         (page_of(), access(), id()).prop_map(|(page, access, id)| PageBody::Get(Get { page, access, id })),
-        (page_of(), access(), id(), seq(), flags()).prop_map(
-            |(page, access, id, seq, [clean, granted, done_due])| {
-                PageBody::Read(Read { page, access, host: HostId(9), id, seq, clean, granted, done_due })
+        (page_of(), access(), id(), seq(), any::<[bool; 4]>()).prop_map(
+            |(page, access, id, seq, [clean, behind, granted, done_due])| {
+                let host = HostId(9);
+                PageBody::Read(Read { page, access, host, id, seq, clean, behind, granted, done_due })
             }
         ),
         (page_of(), access(), id(), seq(), flags(), part_of()).prop_map(
