@@ -93,6 +93,11 @@ impl<M: Machine, L: Link> Driver<M, L> {
         self.link.flush()
     }
 
+    /// As [`Driver::flush`], for who hands it over himself.
+    pub fn flush_into(&mut self, parcel: &mut L::Parcel) {
+        self.link.flush_into(parcel);
+    }
+
     /// The role, to look at.
     pub const fn machine(&self) -> &M {
         &self.machine

@@ -15,6 +15,9 @@ pub const FRAME_MAX: usize = 4096 + 72;
 /// A link is like the network it stands for: it may lose frames (a full ring or socket buffer, a peer that is gone), and
 /// counts what it loses. It seals the ICRC on the way out, and hands over only frames whose ICRC was right.
 pub trait Link {
+    /// What was queued, taken out of the link.
+    type Parcel: Parcel;
+
     /// Says where `port` is, or with `None` that it left. A port that moves is forgotten at its old address.
     ///
     /// # Errors
@@ -31,6 +34,10 @@ pub trait Link {
     /// # Errors
     /// When the link itself no longer works.
     fn flush(&mut self) -> io::Result<()>;
+
+    /// Moves what is queued into `parcel`, which is handed over first if it was not. Whoever receives it is awake at once on the caller's CPU,
+    /// and so the caller may not go on for a while: he better holds nothing then that others wait for.
+    fn flush_into(&mut self, parcel: &mut Self::Parcel);
 
     /// Hands every frame that has arrived, up to a batch, to `each`, and answers how many. When there is none it waits as `wait`
     /// says; 0 means that nothing came in that time, or a [`Waker`] called.
@@ -58,6 +65,12 @@ pub trait Link {
     /// True when nothing has arrived: then a frame or a [`Waker`] that comes from here on ends the next [`Sleeper::sleep`], or keeps it from
     /// beginning.
     fn may_sleep(&mut self) -> bool;
+}
+
+/// Frames on their way out of a [`Link`], to be handed over without it.
+pub trait Parcel: Default + Send {
+    /// Hands them over, as [`Link::flush`] would have. What is lost then is in the link's counters after the next [`Link::flush_into`].
+    fn hand_over(&mut self);
 }
 
 /// How long [`Link::receive`] waits when nothing has arrived.
@@ -109,6 +122,36 @@ pub struct LinkCounters {
 }
 
 impl LinkCounters {
+    /// Adds what another part of the same link counted.
+    pub(crate) const fn add(&mut self, more: Self) {
+        let Self {
+            frames_in,
+            bytes_in,
+            frames_out,
+            bytes_out,
+            unknown_source,
+            bad_icrc,
+            short,
+            long,
+            no_address,
+            full,
+            send_refused,
+            broken_rings,
+        } = more;
+        self.frames_in += frames_in;
+        self.bytes_in += bytes_in;
+        self.frames_out += frames_out;
+        self.bytes_out += bytes_out;
+        self.unknown_source += unknown_source;
+        self.bad_icrc += bad_icrc;
+        self.short += short;
+        self.long += long;
+        self.no_address += no_address;
+        self.full += full;
+        self.send_refused += send_refused;
+        self.broken_rings += broken_rings;
+    }
+
     /// Frames lost in either direction, as far as this end knows.
     #[must_use]
     pub const fn lost(&self) -> u64 {

@@ -27,7 +27,7 @@ mod atomic {
 pub use dir::{live_endpoints, remove_dir};
 
 use crate::peers::Peers;
-use crate::{Clock, FRAME_MAX, Link, LinkCounters, OpenError, Sleeper, Wait, Waiting, Waker};
+use crate::{Clock, FRAME_MAX, Link, LinkCounters, OpenError, Parcel, Sleeper, Wait, Waiting, Waker};
 use dir::Dir;
 use ends::{Bell, InRing, OutRing, Popped};
 use farmem_machine::{Duration, Port};
@@ -279,7 +279,19 @@ impl ShmLink {
     }
 }
 
+/// Bells to be rung: what lies in the rings their owners can see already.
+#[derive(Default, Debug)]
+pub struct ShmParcel(Vec<Arc<Bell>>);
+
+impl Parcel for ShmParcel {
+    fn hand_over(&mut self) {
+        self.0.drain(..).for_each(|bell| bell.ring());
+    }
+}
+
 impl Link for ShmLink {
+    type Parcel = ShmParcel;
+
     fn set_peer(&mut self, port: Port, gid: Option<Gid>) -> io::Result<()> {
         match gid {
             Some(gid) => {
@@ -332,9 +344,15 @@ impl Link for ShmLink {
 
     fn flush(&mut self) -> io::Result<()> {
         for place in self.dirty.drain(..) {
-            self.outs[place].flush();
+            self.outs[place].publish().ring();
         }
         Ok(())
+    }
+
+    fn flush_into(&mut self, parcel: &mut ShmParcel) {
+        for place in self.dirty.drain(..) {
+            parcel.0.push(Arc::clone(self.outs[place].publish()));
+        }
     }
 
     fn receive(&mut self, wait: Wait, each: &mut dyn FnMut(Port, &[u8])) -> io::Result<usize> {

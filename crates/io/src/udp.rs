@@ -18,7 +18,7 @@ mod tests;
 pub use socket::{BUFFER_BYTES, Buffers};
 
 use crate::peers::Peers;
-use crate::{Clock, FRAME_MAX, Link, LinkCounters, OpenError, Sleeper, Wait, Waiting, Waker};
+use crate::{Clock, FRAME_MAX, Link, LinkCounters, OpenError, Parcel, Sleeper, Wait, Waiting, Waker};
 use farmem_machine::{Duration, Port};
 use farmem_wire::icrc::{self, Route};
 use farmem_wire::{Gid, UDP_PORT, WireError, bth};
@@ -209,7 +209,24 @@ fn check<'a>(route: &Route, packet: &'a [u8], must_solve: bool) -> Result<&'a [u
     if must_solve || ip_id < SEGMENTS_MAX { Ok(frame) } else { Err(WireError::Icrc) }
 }
 
+/// A batch for the kernel.
+#[derive(Default, Debug)]
+pub struct UdpParcel {
+    batch: Option<(Arc<Socket>, Outbound)>,
+    counters: LinkCounters,
+}
+
+impl Parcel for UdpParcel {
+    fn hand_over(&mut self) {
+        if let Some((socket, outbound)) = &mut self.batch {
+            outbound.flush(socket, &mut self.counters);
+        }
+    }
+}
+
 impl Link for UdpLink {
+    type Parcel = UdpParcel;
+
     fn set_peer(&mut self, port: Port, gid: Option<Gid>) -> io::Result<()> {
         match gid {
             Some(gid) if gid.as_v4().is_some() != self.gid.as_v4().is_some() => {
@@ -249,6 +266,15 @@ impl Link for UdpLink {
     fn flush(&mut self) -> io::Result<()> {
         self.outbound.flush(&self.socket, &mut self.counters);
         Ok(())
+    }
+
+    fn flush_into(&mut self, parcel: &mut UdpParcel) {
+        parcel.hand_over();
+        self.counters.add(std::mem::take(&mut parcel.counters));
+        let (_, outbound) = parcel
+            .batch
+            .get_or_insert_with(|| (Arc::clone(&self.socket), Outbound::new(self.outbound.segments())));
+        std::mem::swap(outbound, &mut self.outbound);
     }
 
     fn receive(&mut self, wait: Wait, each: &mut dyn FnMut(Port, &[u8])) -> io::Result<usize> {

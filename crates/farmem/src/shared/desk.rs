@@ -10,7 +10,7 @@ use super::ShareStats;
 use super::pager::{Next, Pager};
 use crate::Error;
 use farmem_io::pages::Mapped;
-use farmem_io::{Link, Sleeper, Waker};
+use farmem_io::{Link, Parcel, Sleeper, Waker};
 use farmem_machine::Instant;
 use farmem_wire::message::{Access, Page};
 use std::collections::VecDeque;
@@ -65,10 +65,7 @@ impl Inbox {
     pub(super) fn put(&self, asks: impl IntoIterator<Item = Ask>) {
         let mut state = lock(&self.state);
         state.asks.extend(asks);
-        if state.sleeps {
-            self.change.notify_all();
-        }
-        drop(state);
+        self.notify(state);
         if let Some(waker) = self.waker.get() {
             waker.wake();
         }
@@ -98,10 +95,20 @@ impl Inbox {
     fn leave(&self) -> bool {
         let mut state = lock(&self.state);
         state.at_work = !state.asks.is_empty();
-        if !state.at_work && state.sleeps {
+        let is_free = !state.at_work;
+        if is_free {
+            self.notify(state);
+        }
+        is_free
+    }
+
+    /// Wakes who sleeps here. He is awake at once, and finds nothing locked.
+    fn notify(&self, state: MutexGuard<'_, State>) {
+        let sleeps = state.sleeps;
+        drop(state);
+        if sleeps {
             self.change.notify_all();
         }
-        !state.at_work
     }
 
     /// Waits until there is something, for `most` at the longest.
@@ -145,16 +152,25 @@ impl<W: Mapped, L: Link> Desk<W, L> {
         Self { inbox, pager: Mutex::new(pager) }
     }
 
-    /// Does what is asked, on this thread; or leaves it to who is at work.
-    pub(super) fn serve(&self, asks: impl IntoIterator<Item = Ask>) {
+    /// Does what is asked, on this thread; or leaves it to who is at work. `parcel` is the caller's own.
+    ///
+    /// What is sent leaves when the pager is free again: a thread that it wakes has this CPU, and the answer may be here before this one
+    /// goes on.
+    pub(super) fn serve(&self, asks: impl IntoIterator<Item = Ask>, parcel: &mut L::Parcel) {
         let mut at_work = self.inbox.begin_with(asks);
         while at_work {
             let mut pager = lock(&self.pager);
             self.inbox.take(pager.asks());
-            pager.work();
+            pager.begin(parcel);
             drop(pager);
             at_work = !self.inbox.leave();
         }
+        parcel.hand_over();
+    }
+
+    /// Leaves these to who serves the link.
+    pub(super) fn leave(&self, asks: impl IntoIterator<Item = Ask>) {
+        self.inbox.put(asks);
     }
 
     /// Serves what comes over the link, until the pager was told to end and everything is written back or cannot be; true when it was.
@@ -176,7 +192,7 @@ impl<W: Mapped, L: Link> Desk<W, L> {
                 Next::Look => {}
                 Next::Sleep(most) => {
                     if let Err(error) = sleeper.sleep(most) {
-                        self.serve([Ask::Fail(format!("the link to the rack failed: {error}"))]);
+                        self.leave([Ask::Fail(format!("the link to the rack failed: {error}"))]);
                     }
                 }
                 Next::Wait(most) => self.inbox.wait(most),

@@ -60,10 +60,10 @@ impl Ground for Window {
         let ring = Ring::new(self, stop.clone());
         scope(|scope| {
             scope.spawn(|| {
-                let mut faults = AtDesk { desk, batch: Vec::new() };
+                let mut faults = AtDesk { desk, batch: Vec::new(), parcel: L::Parcel::default() };
                 if let Err(error) = serve(self, handler, &stop, &mut faults) {
                     self.forsake(); // or the program would wait for ever
-                    desk.serve([Ask::Fail(format!("page faults cannot be read: {error}"))]);
+                    desk.leave([Ask::Fail(format!("page faults cannot be read: {error}"))]);
                 }
             });
             let given_up = desk.run(sleeper);
@@ -182,6 +182,7 @@ impl<G> Drop for Joined<G> {
 struct AtDesk<'a, W: Mapped, L: Link> {
     desk: &'a Desk<W, L>,
     batch: Vec<Ask>,
+    parcel: L::Parcel,
 }
 
 impl<W: Mapped, L: Link> Faults for AtDesk<'_, W, L> {
@@ -191,7 +192,7 @@ impl<W: Mapped, L: Link> Faults for AtDesk<'_, W, L> {
     }
 
     fn turn(&mut self) -> Next {
-        self.desk.serve(self.batch.drain(..));
+        self.desk.serve(self.batch.drain(..), &mut self.parcel);
         Next::Sleep
     }
 }

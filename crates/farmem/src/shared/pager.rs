@@ -173,16 +173,29 @@ impl<W: Mapped, L: Link> Pager<W, L> {
         }
     }
 
-    /// Where what is asked goes, to be done by [`Pager::work`].
+    /// Where what is asked goes, to be done by [`Pager::begin`] or [`Pager::turn`].
     pub(super) const fn asks(&mut self) -> &mut VecDeque<Ask> {
         &mut self.asks
     }
 
-    /// Does what is asked.
-    pub(super) fn work(&mut self) {
+    /// Does what is asked as far as somebody waits for it; what is to be sent is in `parcel`. The rest is the next turn's, which comes with the
+    /// answer at the latest.
+    pub(super) fn begin(&mut self, parcel: &mut L::Parcel) {
+        self.do_asked();
+        if !self.dead {
+            self.driver.flush_into(parcel);
+        }
+    }
+
+    fn do_asked(&mut self) {
         while let Some(ask) = self.asks.pop_front() {
             self.ask(ask);
         }
+    }
+
+    /// Does what is asked.
+    fn work(&mut self) {
+        self.do_asked();
         // What somebody waits for is on its way before anything else is done.
         self.flush();
         let now = self.driver.clock().now();

@@ -71,6 +71,12 @@ impl Bell {
         !is_here
     }
 
+    /// True when its owner sleeps, or is about to.
+    #[cfg(test)]
+    pub(super) fn is_asleep(&self) -> bool {
+        self.words()[bell::SLEEPING].load(super::atomic::Ordering::Relaxed) == 1
+    }
+
     /// Sleeps until somebody rings, at most `most`; not when somebody has since [`Bell::falls_asleep_unless`].
     pub(super) fn sleep(&self, most: Duration) -> io::Result<()> {
         let slept = futex::wait(&self.words()[bell::SLEEPING], 1, most);
@@ -129,12 +135,12 @@ impl OutRing {
         Ok(is_in)
     }
 
-    /// Publishes what was written, and wakes the peer if it sleeps.
-    pub(super) fn flush(&mut self) {
+    /// Publishes what was written; answers the bell that is then to be rung.
+    pub(super) fn publish(&mut self) -> &Arc<Bell> {
         self.producer.publish(self.mapping.words());
         self.unpublished = 0;
         self.is_dirty = false;
-        self.bell.ring();
+        &self.bell
     }
 }
 

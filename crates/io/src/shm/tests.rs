@@ -96,6 +96,26 @@ fn frames_leave_with_the_flush() {
     assert_eq!(seen, 3);
 }
 
+/// What is in a parcel lies in the ring already; who sleeps is woken when it is handed over.
+#[test]
+fn a_parcel_rings_when_it_is_handed_over() {
+    let dir = TestDir::new("parcel");
+    let (mut a, mut b) = dir.pair();
+    assert_eq!(drain(&mut b), []);
+    assert!(b.may_sleep(), "from here on it wants to be rung for");
+    let mut parcel = ShmParcel::default();
+    a.send(PORT_B, &frame(1, 64));
+    a.flush_into(&mut parcel);
+    assert!(b.bell.is_asleep());
+    parcel.hand_over();
+    assert!(!b.bell.is_asleep());
+    assert_eq!(drain(&mut b), [(PORT_A, frame(1, 64))]);
+    assert!(b.may_sleep());
+    parcel.hand_over();
+    assert!(b.bell.is_asleep(), "once");
+    assert_eq!(a.counters().frames_out, 1);
+}
+
 /// A node answers a host that has not been told of it: the frame arrives, from nobody known; once told, from its port.
 #[test]
 fn a_sender_nobody_was_told_of_is_unknown() {

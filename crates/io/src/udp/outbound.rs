@@ -73,6 +73,11 @@ impl Outbound {
         }
     }
 
+    /// Whether packets in a row go as one.
+    pub(super) const fn segments(&self) -> bool {
+        self.segments
+    }
+
     pub(super) const fn last_refusal(&self) -> Option<&io::Error> {
         self.last_refusal.as_ref()
     }

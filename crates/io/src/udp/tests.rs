@@ -311,3 +311,32 @@ fn a_wait_ends_in_time() {
         }
     }
 }
+
+/// A parcel leaves when it is handed over, or when its owner asks for the next; meanwhile the link goes its own way. What was lost with it is
+/// counted when the link hears of it.
+#[test]
+fn a_parcel_leaves_when_it_is_handed_over() {
+    let (mut a, mut b) = pair(19);
+    let mut parcel = UdpParcel::default();
+    a.send(PORT_B, &frame(1, 64));
+    a.flush_into(&mut parcel);
+    a.flush().unwrap();
+    assert_eq!(drain(&mut b), []);
+    a.send(PORT_B, &frame(2, 64));
+    a.flush().unwrap();
+    assert_eq!(gather(&mut b, 1), [(PORT_A, frame(2, 64))], "the link's own frames do not wait for it");
+    parcel.hand_over();
+    assert_eq!(gather(&mut b, 1), [(PORT_A, frame(1, 64))]);
+    parcel.hand_over();
+    assert_eq!(drain(&mut b), [], "once");
+    a.send(PORT_B, &frame(3, 64));
+    a.flush_into(&mut parcel);
+    assert_eq!(
+        a.counters().frames_out,
+        2,
+        "what the first parcel had has been counted, the second is still there"
+    );
+    a.flush_into(&mut parcel);
+    assert_eq!(gather(&mut b, 1), [(PORT_A, frame(3, 64))]);
+    assert_eq!((a.counters().frames_out, a.counters().bytes_out, a.counters().lost()), (3, 3 * 64, 0));
+}
