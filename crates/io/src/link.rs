@@ -69,7 +69,7 @@ pub trait Link {
 
 /// Frames on their way out of a [`Link`], to be handed over without it.
 pub trait Parcel: Default + Send {
-    /// Hands them over, as [`Link::flush`] would have. What is lost then is in the link's counters after the next [`Link::flush_into`].
+    /// Hands them over, as [`Link::flush`] would have; the link counts them.
     fn hand_over(&mut self);
 }
 

@@ -79,6 +79,8 @@ pub struct UdpLink {
     /// Shared with the link's sleeper, which has it while it sleeps.
     inbound: Arc<Mutex<Inbound>>,
     counters: LinkCounters,
+    /// What went out in parcels.
+    parcels: Arc<Mutex<LinkCounters>>,
 }
 
 impl UdpLink {
@@ -100,6 +102,7 @@ impl UdpLink {
             outbound: Outbound::new(config.segmentation),
             inbound: Arc::new(Mutex::new(Inbound::new(coalesces))),
             counters: LinkCounters::default(),
+            parcels: Arc::default(),
         })
     }
 
@@ -162,9 +165,9 @@ impl UdpLink {
     }
 }
 
-/// A panic leaves no slot half written: the system does not panic.
-fn lock(inbound: &Mutex<Inbound>) -> MutexGuard<'_, Inbound> {
-    inbound.lock().unwrap_or_else(PoisonError::into_inner)
+/// A panic leaves nothing half written here: the system does not panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What one system call brought.
@@ -209,17 +212,18 @@ fn check<'a>(route: &Route, packet: &'a [u8], must_solve: bool) -> Result<&'a [u
     if must_solve || ip_id < SEGMENTS_MAX { Ok(frame) } else { Err(WireError::Icrc) }
 }
 
-/// A batch for the kernel.
+/// A batch for the kernel, and where it is counted.
 #[derive(Default, Debug)]
-pub struct UdpParcel {
-    batch: Option<(Arc<Socket>, Outbound)>,
-    counters: LinkCounters,
-}
+pub struct UdpParcel(Option<(Outbound, Arc<Socket>, Arc<Mutex<LinkCounters>>)>);
 
 impl Parcel for UdpParcel {
     fn hand_over(&mut self) {
-        if let Some((socket, outbound)) = &mut self.batch {
-            outbound.flush(socket, &mut self.counters);
+        if let Some((outbound, socket, counters)) = &mut self.0
+            && !outbound.is_empty()
+        {
+            let mut counted = LinkCounters::default();
+            outbound.flush(socket, &mut counted);
+            lock(counters).add(counted);
         }
     }
 }
@@ -270,10 +274,10 @@ impl Link for UdpLink {
 
     fn flush_into(&mut self, parcel: &mut UdpParcel) {
         parcel.hand_over();
-        self.counters.add(std::mem::take(&mut parcel.counters));
-        let (_, outbound) = parcel
-            .batch
-            .get_or_insert_with(|| (Arc::clone(&self.socket), Outbound::new(self.outbound.segments())));
+        let (outbound, ..) = parcel.0.get_or_insert_with(|| {
+            let outbound = Outbound::new(self.outbound.segments());
+            (outbound, Arc::clone(&self.socket), Arc::clone(&self.parcels))
+        });
         std::mem::swap(outbound, &mut self.outbound);
     }
 
@@ -292,7 +296,9 @@ impl Link for UdpLink {
     }
 
     fn counters(&self) -> LinkCounters {
-        self.counters
+        let mut counters = self.counters;
+        counters.add(*lock(&self.parcels));
+        counters
     }
 
     /// The waker sends an empty datagram from the socket to itself.

@@ -73,6 +73,10 @@ impl Outbound {
         }
     }
 
+    pub(super) const fn is_empty(&self) -> bool {
+        self.packets == 0
+    }
+
     /// Whether packets in a row go as one.
     pub(super) const fn segments(&self) -> bool {
         self.segments

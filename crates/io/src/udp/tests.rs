@@ -312,8 +312,7 @@ fn a_wait_ends_in_time() {
     }
 }
 
-/// A parcel leaves when it is handed over, or when its owner asks for the next; meanwhile the link goes its own way. What was lost with it is
-/// counted when the link hears of it.
+/// A parcel leaves, and is counted, when it is handed over, or when its owner asks for the next; meanwhile the link goes its own way.
 #[test]
 fn a_parcel_leaves_when_it_is_handed_over() {
     let (mut a, mut b) = pair(19);
@@ -331,11 +330,7 @@ fn a_parcel_leaves_when_it_is_handed_over() {
     assert_eq!(drain(&mut b), [], "once");
     a.send(PORT_B, &frame(3, 64));
     a.flush_into(&mut parcel);
-    assert_eq!(
-        a.counters().frames_out,
-        2,
-        "what the first parcel had has been counted, the second is still there"
-    );
+    assert_eq!(a.counters().frames_out, 2, "the second parcel is still there");
     a.flush_into(&mut parcel);
     assert_eq!(gather(&mut b, 1), [(PORT_A, frame(3, 64))]);
     assert_eq!((a.counters().frames_out, a.counters().bytes_out, a.counters().lost()), (3, 3 * 64, 0));
