@@ -175,6 +175,9 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         match self.dedup.look_visit(header.request, header.hops) {
             // Its copies will go to where the bytes are by then; what was remembered of it here would not be known there.
             Seen::New if self.regions.is_put_off(cur_ptr) => self.drop_frame(DropReason::Moving, out),
+            // The switch sent it here, so its bytes were here until a moment ago. Sent on it would be a later visit to whoever has them now, and
+            // perhaps has executed this one.
+            Seen::New if !self.regions.is_local(cur_ptr) => self.drop_frame(DropReason::NotHere, out),
             Seen::New => {
                 self.dedup.begin(header.request, header.hops, cur_ptr.0);
                 return false;

@@ -143,6 +143,20 @@ fn each_visit_runs_once() {
     assert_eq!(counts(&bench, &all), [1; 5]);
 }
 
+/// A copy that was long on its way comes when its bytes are at another node, where the request was executed meanwhile. Sent on to the switch it
+/// would be a later visit there, and be executed again. It is dropped, and nothing is remembered: should the bytes come here, so may the request.
+#[test]
+fn what_begins_elsewhere_is_dropped() {
+    let mut bench = Bench::ready();
+    chain(&mut bench, &PLACES, VirtAddr::NULL);
+    let (program, pad) = (count(), ADD_ONE);
+    let begin = request(&program, &pad);
+    let far = visit(header(ALICE, 1), Traverse { cur_ptr: VirtAddr(0x2000_0000), ..begin });
+    bench.hear_nothing(Port::SWITCH, &far, DropReason::NotHere);
+    assert_eq!(ask(&mut bench, header(ALICE, 1), &begin).0, Status::Ok);
+    assert_eq!(counts(&bench, &PLACES), [1; 3]);
+}
+
 /// Copies that come while the first one has not had its turn, or is in the middle of it, are dropped: there is one answer.
 #[test]
 fn a_copy_of_what_is_under_way_is_dropped() {
