@@ -6,8 +6,8 @@
 //! there are always as many requests as workspaces.
 //!
 //! A core looks a few hundred instructions ahead of what it waits for, and asks memory for the lines it finds there. So the fewer
-//! instructions a turn has, the more requests are under way: whatever can be known when a visit is admitted is found out then, and what
-//! ends a visit stands outside of the loop.
+//! instructions a turn has, the more requests are under way: whatever can be known when a visit is admitted is found out then. And as long
+//! as all visits are of one program and one range table, which is mostly so, what they have in common stays in registers.
 
 use crate::jit::{Code, Compiled, Exit};
 #[cfg(target_arch = "x86_64")]
@@ -15,6 +15,7 @@ use crate::ranges::{Avx2, Avx512};
 use crate::ranges::{Lanes, Miss, Ranges, Search, Way};
 use farmem_traversal::{End, LINE_LEN, Outcome};
 use farmem_wire::VirtAddr;
+use std::hint::cold_path;
 use std::ptr;
 
 /// Workspaces at most.
@@ -88,18 +89,17 @@ impl Executor {
         done: impl FnMut(usize, Outcome<Miss>),
     ) {
         let visits = visits.into_iter().enumerate();
-        let (kinds, last) = ([Kind::FREE; IN_FLIGHT_MAX], 0);
         match self.search.0 {
-            Way::Portable(lanes) => Round { lanes, memory, kinds, last, visits, done }.run(self.in_flight),
+            Way::Portable(lanes) => Round { lanes, memory, first: None, visits, done }.run(self.in_flight),
             #[cfg(target_arch = "x86_64")]
             Way::Avx2(lanes) => {
                 // SAFETY: a value of `Avx2` is only made where the machine has it.
-                unsafe { run_avx2(Round { lanes, memory, kinds, last, visits, done }, self.in_flight) };
+                unsafe { run_avx2(Round { lanes, memory, first: None, visits, done }, self.in_flight) };
             }
             #[cfg(target_arch = "x86_64")]
             Way::Avx512(lanes) => {
                 // SAFETY: a value of `Avx512` is only made where the machine has it.
-                unsafe { run_avx512(Round { lanes, memory, kinds, last, visits, done }, self.in_flight) };
+                unsafe { run_avx512(Round { lanes, memory, first: None, visits, done }, self.in_flight) };
             }
         }
     }
@@ -137,12 +137,10 @@ fn run_avx512<'a>(
     round.run(in_flight);
 }
 
-/// PULSE's workspace, without the data: that lies in the nearest cache, where the prefetch has brought it. This is the part that
-/// every turn needs, half a line of memory: the more of that cache workspaces take, the more lines are lost from it before their turn.
-/// What visits have in common is a [`Kind`], the rest is in [`Owner`].
-#[repr(C, align(32))]
-#[derive(Clone, Copy)]
-struct Workspace {
+/// PULSE's workspace, without the data: that lies in the nearest cache, where the prefetch has brought it. It is one line of memory: the
+/// more of that cache workspaces take, the more lines are lost from it before their turn.
+#[repr(C, align(64))]
+struct Workspace<'a> {
     /// The window that was asked for, by its place in the memory.
     window: usize,
     /// As many bytes as the program's scratch pad has, which was checked when the visit was admitted; borrowed by the visit alone.
@@ -150,62 +148,96 @@ struct Workspace {
     cur_ptr: u64,
     /// Iterations left; the one whose window was asked for counts.
     left: u32,
-    /// The number of its kind.
-    kind: u32,
+    limit: u32,
+    /// The visit's place in the order of visits.
+    number: usize,
+    /// Nobody's before the first visit.
+    owner: Option<Owner<'a>>,
 }
 
-impl Workspace {
-    const FREE: Self = Self { window: 0, scratch: ptr::null_mut(), cur_ptr: 0, left: 0, kind: 0 };
+/// What a visit borrows.
+struct Owner<'a> {
+    program: &'a Compiled,
+    ranges: &'a Ranges,
+    /// Where the pointer is left in the end.
+    cur_ptr: &'a mut VirtAddr,
+}
+
+const _: () = assert!(size_of::<Workspace<'_>>() == LINE_LEN);
+
+impl<'a> Workspace<'a> {
+    const FREE: Self =
+        Self { window: 0, scratch: ptr::null_mut(), cur_ptr: 0, left: 0, limit: 0, number: 0, owner: None };
+
+    #[inline(always)]
+    fn kind(&self) -> Kind<'a> {
+        let owner = self.owner.as_ref().expect("a workspace that is busy is somebody's");
+        Kind::new(owner.program, owner.ranges)
+    }
 }
 
 /// What visits of one program and one range table have in common.
 #[derive(Clone, Copy)]
 struct Kind<'a> {
+    program: &'a Compiled,
+    ranges: &'a Ranges,
     code: Code,
     window_len: usize,
-    /// They lead nowhere but into the memory, which was checked when the first of the visits was admitted.
-    ranges: &'a Ranges,
-    /// Workspaces of this kind; without one it is free.
-    workspaces: usize,
-}
-
-impl Kind<'_> {
-    const FREE: Self = {
-        static NOTHING: Ranges = Ranges::EMPTY;
-        Self { code: idle, window_len: 0, ranges: &NOTHING, workspaces: 0 }
-    };
 }
 
 impl<'a> Kind<'a> {
-    /// Code belongs to one program that is alive, a range table to one place in memory.
     #[inline(always)]
-    fn is_of(&self, program: &Compiled, ranges: &'a Ranges) -> bool {
-        ptr::fn_addr_eq(self.code, program.code()) && ptr::eq(self.ranges, ranges)
+    fn new(program: &'a Compiled, ranges: &'a Ranges) -> Self {
+        Self { program, ranges, code: program.code(), window_len: usize::from(program.shape().window_len) }
+    }
+
+    /// By their places: equal ones that lie elsewhere count as different.
+    #[inline(always)]
+    fn is_of(&self, program: &Compiled, ranges: &Ranges) -> bool {
+        ptr::eq(self.program, program) && ptr::eq(self.ranges, ranges)
     }
 }
 
-/// The code of a kind that is free: it is not run.
-unsafe extern "C" fn idle(_: *const u8, _: *mut u8, cur_ptr: u64) -> Exit {
-    Exit { cur_ptr, how: Exit::FAULT }
+/// All workspaces. The first `busy` ones have a visit; of these, those from `at` on have not had their turn in this round.
+struct Flight<'a> {
+    workspaces: [Workspace<'a>; IN_FLIGHT_MAX],
+    busy: usize,
+    at: usize,
 }
 
-/// Whose workspace it is: needed when a visit begins and ends.
-struct Owner<'a> {
-    number: usize,
-    limit: u32,
-    cur_ptr: Option<&'a mut VirtAddr>,
+impl<'a> Flight<'a> {
+    /// The kind of all visits, if they are of one.
+    #[inline(always)]
+    fn kind(&self) -> Option<Kind<'a>> {
+        let mut kinds = self.workspaces[..self.busy].iter().map(Workspace::kind);
+        let first = kinds.next()?;
+        kinds.all(|kind| first.is_of(kind.program, kind.ranges)).then_some(first)
+    }
+
+    /// Takes the workspace out that had its turn last. The one that comes to its place did not have its own.
+    fn vacate(&mut self) {
+        self.at -= 1;
+        self.busy -= 1;
+        self.workspaces.swap(self.at, self.busy);
+    }
 }
 
-impl Owner<'_> {
-    const NOBODY: Self = Self { number: 0, limit: 0, cur_ptr: None };
+/// Who comes to a workspace whose visit is over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// A visit of the same kind as all.
+    Alike,
+    /// A visit whose kind was not looked at, or is another.
+    Any,
+    /// Nobody is left.
+    Nobody,
 }
 
 struct Round<'m, 'a, L, V, D> {
     lanes: L,
     memory: &'m [u8],
-    kinds: [Kind<'a>; IN_FLIGHT_MAX],
-    /// The kind of the visit that was admitted last.
-    last: usize,
+    /// Comes before the others.
+    first: Option<(usize, Visit<'a>)>,
     visits: V,
     done: D,
 }
@@ -218,144 +250,163 @@ where
 {
     #[inline(always)]
     fn run(&mut self, in_flight: usize) {
-        let mut workspaces = [Workspace::FREE; IN_FLIGHT_MAX];
-        let mut owners = [const { Owner::<'a>::NOBODY }; IN_FLIGHT_MAX];
-        let mut busy = 0;
-        while busy < in_flight && self.admit(&mut workspaces[busy], &mut owners[busy]) {
-            busy += 1;
+        let workspaces = [const { Workspace::FREE }; IN_FLIGHT_MAX];
+        let mut flight = Flight { workspaces, busy: 0, at: 0 };
+        while flight.busy < in_flight && self.admit(&mut flight.workspaces[flight.busy]) == Next::Any {
+            flight.busy += 1;
         }
-        while busy > 0 {
-            let mut at = 0;
-            while let Some(ended) = self.go_round(&mut workspaces[at..busy]) {
-                at += ended.at;
-                if self.replace(&mut workspaces[at], &mut owners[at], ended.end) {
-                    at += 1;
-                } else {
-                    // The one that comes here did not have its turn.
-                    busy -= 1;
-                    workspaces.swap(at, busy);
-                    owners.swap(at, busy);
+        while flight.busy > 0 {
+            match flight.kind() {
+                Some(kind) => while self.go_round(&mut flight, Some(&kind)) == Next::Alike {},
+                None => {
+                    self.go_round(&mut flight, None);
                 }
             }
         }
     }
 
-    /// A turn for each, until a visit is over.
+    /// A turn for each that has not had it in this round. It stops behind one that nobody came to, and where all were of one kind, behind
+    /// one to which another came. Answers who came last.
     #[inline(always)]
-    fn go_round(&self, workspaces: &mut [Workspace]) -> Option<Ended> {
-        for (at, workspace) in workspaces.iter_mut().enumerate() {
-            if let Err(end) = self.turn(workspace) {
-                return Some(Ended { at, end });
+    fn go_round(&mut self, flight: &mut Flight<'a>, all: Option<&Kind<'a>>) -> Next {
+        let mut turns = flight.workspaces[flight.at..flight.busy].iter_mut();
+        let mut next = Next::Alike;
+        for workspace in &mut turns {
+            let kind = all.copied().unwrap_or_else(|| workspace.kind());
+            if let Err(end) = self.turn(workspace, &kind) {
+                self.end(workspace, end);
+                next = match all {
+                    Some(all) => self.admit_alike(workspace, all),
+                    None => self.admit(workspace),
+                };
+                if next == Next::Nobody || all.is_some() && next == Next::Any {
+                    break;
+                }
             }
         }
-        None
+        flight.at = flight.busy - turns.len();
+        if next == Next::Nobody {
+            flight.vacate();
+        }
+        if flight.at == flight.busy {
+            flight.at = 0;
+        }
+        next
     }
 
     /// Logic on the window that was asked for, then the translation of the next. An error says why the visit is over.
     #[inline(always)]
-    fn turn(&self, workspace: &mut Workspace) -> Result<(), End<Miss>> {
-        let kind = &self.kinds[workspace.kind as usize % IN_FLIGHT_MAX];
+    fn turn(&self, workspace: &mut Workspace<'a>, kind: &Kind<'a>) -> Result<(), End<Miss>> {
         // SAFETY: `fetch` has found the place with a range table that does not leave the memory.
         let window = unsafe { self.memory.as_ptr().add(workspace.window) };
         // SAFETY: the window has the program's length, as `fetch` checked, and the memory is borrowed as long as the executor runs; so has
-        // the scratch pad, as `admit` checked, and the visit borrows it alone, for `'a`. So does it the code's owner.
+        // the scratch pad, as `seat` checked, and the visit borrows it alone, for `'a`. So does it the code's owner. The program does not
+        // store, as `admit` checked of this kind.
         let exit = unsafe { (kind.code)(window, workspace.scratch, workspace.cur_ptr) };
         workspace.left -= 1;
+        workspace.cur_ptr = exit.cur_ptr;
         match exit.how {
-            Exit::NEXT => {
-                workspace.cur_ptr = exit.cur_ptr;
-                self.fetch(workspace, kind)
-            }
+            Exit::NEXT => self.fetch(workspace, kind),
             Exit::RETURN => Err(End::Return),
-            _ => Err(End::Fault),
+            _ => {
+                cold_path();
+                Err(End::Fault)
+            }
         }
     }
 
     /// Translation and check, and the request for the window. An error says why the visit is over.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "an offset into memory that is mapped")]
-    fn fetch(&self, workspace: &mut Workspace, kind: &Kind<'a>) -> Result<(), End<Miss>> {
+    fn fetch(&self, workspace: &mut Workspace<'a>, kind: &Kind<'a>) -> Result<(), End<Miss>> {
         if workspace.left == 0 {
+            cold_path();
             return Err(End::IterationLimit);
         }
-        let found = kind.ranges.find(self.lanes, workspace.cur_ptr, kind.window_len);
-        workspace.window = found.map_err(End::Fetch)? as usize;
-        prefetch(self.memory.as_ptr().wrapping_add(workspace.window), kind.window_len);
-        Ok(())
-    }
-
-    /// Ends a visit and admits the next. Not inlined: the registers belong to the loop that calls it.
-    #[inline(never)]
-    fn replace(&mut self, workspace: &mut Workspace, owner: &mut Owner<'a>, end: End<Miss>) -> bool {
-        self.end(workspace, owner, end);
-        self.admit(workspace, owner)
-    }
-
-    /// Gives the workspace to the next visit that gets as far as waiting for a window. False when there is none.
-    #[inline(always)]
-    fn admit(&mut self, workspace: &mut Workspace, owner: &mut Owner<'a>) -> bool {
-        while let Some((number, visit)) = self.visits.next() {
-            let Visit { program, ranges, cur_ptr, scratch, limit } = visit;
-            let shape = program.shape();
-            assert!(!shape.stores, "a window that is lent is not stored to");
-            assert_eq!(scratch.len(), usize::from(shape.scratch_len), "the scratch pad is the program's");
-            let kind = self.kind(program, ranges);
-            self.kinds[kind].workspaces += 1;
-            *workspace = Workspace {
-                window: 0,
-                scratch: scratch.as_mut_ptr(),
-                cur_ptr: cur_ptr.0,
-                left: limit,
-                kind: u32::try_from(kind).expect("below 64"),
-            };
-            *owner = Owner { number, limit, cur_ptr: Some(cur_ptr) };
-            match self.fetch(workspace, &self.kinds[kind]) {
-                Ok(()) => return true,
-                Err(end) => self.end(workspace, owner, end),
+        match kind.ranges.find(self.lanes, workspace.cur_ptr, kind.window_len) {
+            Ok(offset) => {
+                workspace.window = offset as usize;
+                prefetch(self.memory.as_ptr().wrapping_add(workspace.window), kind.window_len);
+                Ok(())
+            }
+            Err(miss) => {
+                cold_path();
+                Err(End::Fetch(miss))
             }
         }
-        false
     }
 
-    /// The number of the kind of visits of `program` by `ranges`: mostly that of the visit before.
+    /// As [`Self::admit`], quickly when the visit is of the same kind as `all`, for which it was checked before.
     #[inline(always)]
-    fn kind(&mut self, program: &'a Compiled, ranges: &'a Ranges) -> usize {
-        let known = &self.kinds[self.last];
-        if !(known.workspaces > 0 && known.is_of(program, ranges)) {
-            self.last = self.new_kind(program, ranges);
+    fn admit_alike(&mut self, workspace: &mut Workspace<'a>, all: &Kind<'a>) -> Next {
+        let Some((number, visit)) = self.visits.next() else { return Next::Nobody };
+        if !all.is_of(visit.program, visit.ranges) {
+            cold_path();
+            self.first = Some((number, visit));
+            return self.admit(workspace);
         }
-        self.last
+        match self.seat(workspace, number, visit, all) {
+            Ok(()) => Next::Alike,
+            Err(end) => {
+                cold_path();
+                self.end(workspace, end);
+                self.admit(workspace)
+            }
+        }
     }
 
-    #[cold]
-    fn new_kind(&mut self, program: &'a Compiled, ranges: &'a Ranges) -> usize {
-        let in_use = |kind: &Kind<'a>| kind.workspaces > 0;
-        let place = self.kinds.iter().position(|kind| in_use(kind) && kind.is_of(program, ranges));
-        place.unwrap_or_else(|| {
-            assert!(ranges.end() <= self.memory.len() as u64, "a range table does not leave the memory");
-            let free = self.kinds.iter().position(|kind| !in_use(kind));
-            let free = free.expect("one of the workspaces is free, and no kind is there without one");
-            let window_len = usize::from(program.shape().window_len);
-            self.kinds[free] = Kind { code: program.code(), window_len, ranges, workspaces: 0 };
-            free
-        })
+    /// Gives the workspace to the next visit that gets as far as waiting for a window. Not inlined: the registers belong to the loop that
+    /// calls it.
+    #[inline(never)]
+    fn admit(&mut self, workspace: &mut Workspace<'a>) -> Next {
+        while let Some((number, visit)) = self.first.take().or_else(|| self.visits.next()) {
+            assert!(!visit.program.shape().stores, "a window that is lent is not stored to");
+            let inside = visit.ranges.end() <= self.memory.len() as u64;
+            assert!(inside, "a range table does not leave the memory");
+            let kind = Kind::new(visit.program, visit.ranges);
+            match self.seat(workspace, number, visit, &kind) {
+                Ok(()) => return Next::Any,
+                Err(end) => self.end(workspace, end),
+            }
+        }
+        Next::Nobody
+    }
+
+    /// Puts a visit of a kind into a workspace, and asks for its first window. An error says why it is over at once.
+    #[inline(always)]
+    fn seat(
+        &self,
+        workspace: &mut Workspace<'a>,
+        number: usize,
+        visit: Visit<'a>,
+        kind: &Kind<'a>,
+    ) -> Result<(), End<Miss>> {
+        let Visit { program, ranges, cur_ptr, scratch, limit } = visit;
+        assert_eq!(
+            scratch.len(),
+            usize::from(program.shape().scratch_len),
+            "the scratch pad is the program's"
+        );
+        *workspace = Workspace {
+            window: 0,
+            scratch: scratch.as_mut_ptr(),
+            cur_ptr: cur_ptr.0,
+            left: limit,
+            limit,
+            number,
+            owner: Some(Owner { program, ranges, cur_ptr }),
+        };
+        self.fetch(workspace, kind)
     }
 
     /// Leaves the state where the visit came from, and says that it is over.
     #[inline(always)]
-    fn end(&mut self, workspace: &Workspace, owner: &mut Owner<'a>, end: End<Miss>) {
-        self.kinds[workspace.kind as usize % IN_FLIGHT_MAX].workspaces -= 1;
-        if let Some(cur_ptr) = owner.cur_ptr.take() {
-            cur_ptr.0 = workspace.cur_ptr;
+    fn end(&mut self, workspace: &mut Workspace<'a>, end: End<Miss>) {
+        if let Some(owner) = &mut workspace.owner {
+            owner.cur_ptr.0 = workspace.cur_ptr;
         }
-        (self.done)(owner.number, Outcome { iterations: owner.limit - workspace.left, end });
+        (self.done)(workspace.number, Outcome { iterations: workspace.limit - workspace.left, end });
     }
-}
-
-/// A visit that is over: whose workspace, and why.
-struct Ended {
-    at: usize,
-    end: End<Miss>,
 }
 
 /// Asks the processor for the lines of a window, to the nearest cache. Where it cannot be asked, nothing happens.
