@@ -146,7 +146,12 @@ impl Model {
     }
 
     fn on_request(&mut self, header: &Header, body: &Body<'_>, outcome: &Outcome) {
-        if let Body::RegionWrite { addr, .. } | Body::RegionRead { addr, .. } = *body
+        let begins_at = match *body {
+            Body::RegionWrite { addr, .. } | Body::RegionRead { addr, .. } => Some(addr),
+            Body::Traverse(state) if state.program.stores() => Some(state.cur_ptr),
+            _ => None,
+        };
+        if let Some(addr) = begins_at
             && outcome.notes.contains(&Note::Dropped(DropReason::NotHere))
         {
             assert!(
