@@ -23,7 +23,8 @@ fn machine_code_does_what_the_interpreter_does() {
     let mut chance = Chance(number("FARMEM_FUZZ_SEED").unwrap_or(4791));
     let good: Vec<Vec<u8>> =
         PROGRAMS.map(|text| Program::assemble(text).expect("assembles").encoded().to_vec()).into();
-    let (mut done, mut programs, mut storing, mut searching, mut refused) = (0, 0_u64, 0_u64, 0_u64, 0_u64);
+    let (mut done, mut programs, mut refused) = (0, 0_u64, 0_u64);
+    let (mut storing, mut searching, mut large) = (0_u64, 0_u64, 0_u64);
     while done < cases {
         let bytes = match chance.below(3) {
             0 => {
@@ -46,9 +47,13 @@ fn machine_code_does_what_the_interpreter_does() {
         let program = Program::decode(&bytes).expect("it ran");
         storing += u64::from(program.stores());
         searching += u64::from(program.instructions().any(|insn| matches!(insn, Insn::Search { .. })));
+        large += u64::from(program.scratch_len() > 256);
     }
     eprintln!(
-        "{done} cases: {programs} programs, {storing} that store, {searching} that search; {refused} refused"
+        "{done} cases: {programs} programs, {storing} that store, {searching} that search, {large} with more than 256 bytes of \
+         scratch pad; {refused} refused"
     );
-    assert!(storing > programs / 10 && searching > programs / 10, "{storing} and {searching} of {programs}");
+    for some in [storing, searching, large] {
+        assert!(some > programs / 10, "{storing}, {searching} and {large} of {programs}");
+    }
 }
