@@ -1,8 +1,8 @@
 //! TCP connections of the API server: how many there are, and how long each may take to say what it wants.
 //!
 //! Anybody who reaches the port can connect, with or without the token. So nothing here waits for a peer without a limit: not for the
-//! head of a request, not between two requests, not for a body; and no number of connections takes more than its share of memory and
-//! file descriptors. (Only an answer is not limited in time: a long one goes to nobody who did not show the token.)
+//! head of a request, not between two requests, not for a body, not until an answer is taken in; and no number of connections takes more
+//! than its share of memory and file descriptors.
 
 use super::{BODY_MAX, refusal, status_of};
 use axum::Router;
@@ -13,6 +13,7 @@ use farmem_control::api::{ApiError, ErrorCode};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use socket2::SockRef;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -27,13 +28,16 @@ pub struct Limits {
     pub head: Duration,
     /// Longest time for a body, from its head on.
     pub body: Duration,
+    /// Longest time in which a client takes in nothing of an answer. The system counts it, coarsely.
+    pub answer: Duration,
     /// Connections at once, at least 1. Further ones wait until one ends.
     pub connections_max: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { head: Duration::from_secs(20), body: Duration::from_secs(20), connections_max: 256 }
+        let patience = Duration::from_secs(20);
+        Self { head: patience, body: patience, answer: patience, connections_max: 256 }
     }
 }
 
@@ -61,6 +65,10 @@ pub(super) async fn serve(listener: TcpListener, app: Router, limits: Limits) {
 }
 
 async fn connection(stream: TcpStream, app: Router, limits: Limits) {
+    // Short answers do too: whoever asks again and again and reads nothing fills the connection, and would keep its place for ever.
+    if SockRef::from(&stream).set_tcp_user_timeout(Some(limits.answer)).is_err() {
+        return; // it is gone already
+    }
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limits.head);
     let mut connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(app));

@@ -16,7 +16,7 @@ fn start() -> (ApiServer, std::sync::mpsc::Receiver<super::ApiCall>) {
 /// A server that is soon out of patience, and sees few at once.
 fn start_impatient() -> (ApiServer, std::sync::mpsc::Receiver<super::ApiCall>) {
     let patience = Duration::from_millis(150);
-    let limits = Limits { head: patience, body: patience, connections_max: 3 };
+    let limits = Limits { head: patience, body: patience, answer: patience, connections_max: 3 };
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     ApiServer::start_with(any, TOKEN, limits, Waker::new(|| {})).unwrap()
 }
@@ -164,6 +164,28 @@ fn silent_connections_do_not_keep_others_out() {
     let silent: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(server.address()).unwrap()).collect();
     assert!(serves(&server));
     drop(silent);
+}
+
+/// Those who ask and ask and never read, without the token, fill their connections and lose them: the others are served.
+#[test]
+fn whoever_does_not_read_is_cut_off() {
+    let (server, _calls) = start_impatient();
+    let deaf: Vec<TcpStream> = (0..3)
+        .map(|_| {
+            let mut stream = TcpStream::connect(server.address()).unwrap();
+            stream.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
+            let questions = "GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n".repeat(1000);
+            while stream.write_all(questions.as_bytes()).is_ok() {}
+            stream
+        })
+        .collect();
+    let mut other = TcpStream::connect(server.address()).unwrap();
+    other.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    other.write_all(b"GET /v1/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    other.read_to_string(&mut answer).expect("a place became free");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    drop(deaf);
 }
 
 /// A refusal that comes before the whole request is read by whoever is still sending: the rest finds somebody who takes it. Else the system would
