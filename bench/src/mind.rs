@@ -13,6 +13,7 @@ mod transition;
 mod zram;
 
 pub use processes::ENTRIES;
+pub use zram::{SQUEEZED, squeezed};
 
 use crate::{Outcome, Row, Samples, Sheet, Told};
 use farmem::window::{Place, WindowOptions};
@@ -69,7 +70,7 @@ pub trait Racks {
 }
 
 /// Measures what `plan` says, and tells it as it comes. Workers are this program again: it has to call [`farmem::worker::begin`] with Native-KVS's entries and
-/// [`ENTRIES`].
+/// [`ENTRIES`], and [`squeezed`] when its first argument is [`SQUEEZED`].
 ///
 /// # Errors
 /// When a rack does not start, or breaks. What this machine does not allow is a row that says why.

@@ -1,45 +1,91 @@
 //! The swap-in of a page from compressed memory of this machine (zram): what a program pays for memory that is not here without any rack.
 //!
-//! Needs the right to make a zram device and to swap to it, and memory that is accounted for. The pages are put out one by one on request, not
-//! by a limit: what comes back takes the same way, and nobody else's pages are pushed out.
+//! Needs the right to make a zram device and to swap to it. Where a memory cgroup can be made too, a process in it has less memory than it
+//! uses, and the system puts its pages out by itself (`squeezed`): the limit is that process's alone, so nobody else's pages go. Where none
+//! can be made, pages of this process are put out on request.
+
+mod group;
+mod squeezed;
+
+pub use squeezed::{SQUEEZED, squeezed};
 
 use super::Samples;
 use super::fault::scattered;
-use crate::Row;
+use crate::{Row, to_f64};
 use farmem::raw::Swapped;
+use group::Group;
+use squeezed::Squeezed;
 use std::fs::{read_to_string, write};
 use std::process::Command;
 use std::time::Instant;
 
 const ID: &str = "mind.fault.zram";
 const PAGES: usize = 4096;
+/// Bytes that the process under a limit may have of its pages: half.
+const LIMIT: u64 = (PAGES * super::PAGE / 2) as u64;
 /// Bytes of the device: room for all pages.
 const DEVICE_LEN: &str = "64M";
 
 /// The row, with a figure where this machine allows it.
 pub(super) fn row(rounds: usize) -> Row {
-    match measure(rounds) {
-        Ok(times) => {
-            let row = times.row(ID, None);
-            Row {
-                why: Some("a page put out on request comes back from zram; no rack has a part in it".into()),
-                ..row
-            }
+    match Device::begin().and_then(|device| measure(&device, rounds)) {
+        Ok(Measured { times, how }) => {
+            let why = format!("{how}; no rack has a part in it");
+            Row { why: Some(why), ..times.row(ID, None) }
         }
         Err(why) => Row::absent(ID, "ns", why),
     }
 }
 
-fn measure(rounds: usize) -> Result<Samples, String> {
-    let _device = Device::begin()?;
+/// Times of touches, each of a page that was out, and in words how it came to be out.
+struct Measured {
+    times: Samples,
+    how: String,
+}
+
+/// Under a limit, or else on request.
+fn measure(device: &Device, rounds: usize) -> Result<Measured, String> {
+    under_a_limit(device, rounds).or_else(|no_limit| {
+        let Measured { times, how } = on_request(device, rounds)?;
+        Ok(Measured { times, how: format!("{how} (under no limit: {no_limit})") })
+    })
+}
+
+fn under_a_limit(device: &Device, rounds: usize) -> Result<Measured, String> {
+    let group = Group::begin(LIMIT)?;
+    let itself = std::env::current_exe().map_err(|error| format!("this program itself: {error}"))?;
+    let mut command = Command::new(itself);
+    command.args([SQUEEZED, &PAGES.to_string(), &rounds.to_string()]);
+    let touches = to_f64((PAGES * rounds) as u64);
+    let mut squeezed = Squeezed::begin(command)?;
+    group.take_in(squeezed.id())?;
+    let times = squeezed.times()?;
+    let out = to_f64(times.len()) / touches;
+    if out < 0.5 {
+        return Err(format!("only {:.0} % of the touched pages were out", out * 100.0));
+    }
+    let how = format!(
+        "pages come back from zram that the limit of a memory cgroup put out ({}, {} MiB of {} MiB): {:.0} % of those touched were out, {}",
+        group.version(),
+        LIMIT >> 20,
+        (PAGES * super::PAGE) >> 20,
+        out * 100.0,
+        device.compressed()
+    );
+    Ok(Measured { times, how })
+}
+
+fn on_request(device: &Device, rounds: usize) -> Result<Measured, String> {
     let mut pages = Swapped::open(PAGES).map_err(|error| error.to_string())?;
     let mut times = Samples::new();
+    let mut compressed = String::new();
     for _ in 0..rounds {
         let before = swapped_kib()?;
         pages.put_out().map_err(|error| format!("pages cannot be put out: {error}"))?;
         if swapped_kib()?.saturating_sub(before) < (PAGES * 4 / 2) as u64 {
             return Err("the system kept pages that were to be put out".into());
         }
+        compressed = device.compressed();
         for n in 0..PAGES {
             let page = scattered(n, PAGES);
             let begin = Instant::now();
@@ -47,7 +93,10 @@ fn measure(rounds: usize) -> Result<Samples, String> {
             times.record(begin.elapsed());
         }
     }
-    Ok(times)
+    Ok(Measured {
+        times,
+        how: format!("pages come back from zram that were put out on request, {compressed}"),
+    })
 }
 
 /// What of this process is in swap.
@@ -70,7 +119,7 @@ impl Device {
         let number = read_to_string(add)
             .map_err(|error| format!("no zram device ({add}: {error}); needs the module zram, and root"))?;
         let mut device = Self { number: number.trim().to_owned(), swaps: false };
-        let size = format!("/sys/block/zram{}/disksize", device.number);
+        let size = device.setting("disksize");
         write(&size, DEVICE_LEN).map_err(|error| format!("{size}: {error}"))?;
         let path = device.path();
         command("mkswap", &[&path])?;
@@ -82,6 +131,22 @@ impl Device {
     fn path(&self) -> String {
         format!("/dev/zram{}", self.number)
     }
+
+    fn setting(&self, name: &str) -> String {
+        format!("/sys/block/zram{}/{name}", self.number)
+    }
+
+    /// How much room its bytes take at this moment, in words.
+    fn compressed(&self) -> String {
+        let stat = read_to_string(self.setting("mm_stat")).unwrap_or_default();
+        let mut numbers = stat.split_whitespace().map_while(|number| number.parse::<u64>().ok());
+        match (numbers.next(), numbers.next()) {
+            (Some(bytes @ 1..), Some(room)) => {
+                format!("compressed to {:.0} % of their bytes", to_f64(room) / to_f64(bytes) * 100.0)
+            }
+            _ => "compressed to what the device does not say".to_owned(),
+        }
+    }
 }
 
 impl Drop for Device {
@@ -90,7 +155,7 @@ impl Drop for Device {
         if self.swaps {
             let _stays = command("swapoff", &[&self.path()]);
         }
-        let _stays = write(format!("/sys/block/zram{}/reset", self.number), "1");
+        let _stays = write(self.setting("reset"), "1");
         let _stays = write("/sys/class/zram-control/hot_remove", &self.number);
     }
 }
@@ -102,4 +167,31 @@ fn command(program: &str, arguments: &[&str]) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("{program} {}: {}", arguments.join(" "), String::from_utf8_lossy(&ended.stderr).trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// A device goes with what it was made for, also when that panics, and nothing swaps to it any more.
+    #[test]
+    fn a_device_goes_with_its_measurement() {
+        let device = match Device::begin() {
+            Ok(device) => device,
+            Err(why) => return eprintln!("skipped: {why}"),
+        };
+        let (path, setting) = (device.path(), device.setting(""));
+        let swaps = || read_to_string("/proc/swaps").unwrap();
+        let is_swapped_to =
+            |swaps: String| swaps.lines().any(|line| line.split_whitespace().next() == Some(&path));
+        assert!(is_swapped_to(swaps()) && Path::new(&setting).exists());
+        let panicked = std::panic::catch_unwind(move || {
+            let _device = device;
+            panic!("a measurement went wrong");
+        });
+        assert!(panicked.is_err());
+        assert!(!is_swapped_to(swaps()));
+        assert!(!Path::new(&setting).exists(), "{setting} is left");
+    }
 }

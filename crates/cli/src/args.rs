@@ -54,6 +54,14 @@ pub(crate) enum Command {
     /// Serve as one role of a rack (started by `farmem up`).
     #[command(hide = true)]
     Role(Role),
+    /// Touch memory under a limit (started by `farmem bench mind`).
+    #[command(hide = true, name = farmem_bench::mind::SQUEEZED)]
+    Squeezed {
+        /// Pages of the memory.
+        pages: usize,
+        /// Times that each is touched.
+        rounds: usize,
+    },
 }
 
 /// An example of a rack.toml; `farmem up --example` prints it.

@@ -94,6 +94,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Guard => Ok(run::run_guard()),
         Command::Role(args) => role::run(&args),
+        Command::Squeezed { pages, rounds } => bench::squeezed(pages, rounds),
     };
     match result {
         Ok(End::Fine) => ExitCode::SUCCESS,

@@ -18,7 +18,7 @@ use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::ptr;
 use std::time::Duration;
-pub use swap::Swapped;
+pub use swap::{Swapped, major_faults};
 
 /// Longest datagram: a page and the headers before it.
 const DATAGRAM_MAX: usize = 4096 + 64;

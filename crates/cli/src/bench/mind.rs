@@ -17,6 +17,12 @@ pub(crate) fn run(args: &BenchMind) -> Result<End, Failure> {
     Ok(screen.end(outcome))
 }
 
+/// `farmem squeezed`: the process of the benchmark that is under a limit.
+pub(crate) fn squeezed(pages: usize, rounds: usize) -> Result<End, Failure> {
+    let ended = farmem_bench::mind::squeezed(pages, rounds);
+    ended.map(|()| End::Fine).map_err(|e| Failure::environment(format!("under a limit: {e}"), ""))
+}
+
 struct OwnRacks;
 
 struct OwnRack(RackFile);

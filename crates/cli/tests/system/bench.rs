@@ -1,7 +1,8 @@
 //! `farmem bench`: the form of what it prints, and that whatever it measures gives right answers. Nothing here looks at a time.
 
-use crate::process::{Running, farmem, run};
+use crate::process::{Running, farmem, run, run_command};
 use serde_json::Value;
+use std::io::Write as _;
 
 /// The fields of a row, and which of them are numbers or null.
 const FIELDS: [&str; 8] = ["id", "value", "unit", "baseline", "ratio", "p50", "p99", "n"];
@@ -142,6 +143,41 @@ fn mind_measures_all_of_its_parts() {
         let refused = kind == "mind.transition." && !ids.iter().any(|id| id.starts_with("mind.packets."));
         assert!(refused || ids.iter().any(|id| id.starts_with(kind)), "nothing of {kind} in {ids:?}");
     }
+}
+
+/// What comes back from zram was put out by a limit where this machine allows one, else on request: the row says which, or what it lacks here.
+#[test]
+fn a_swap_in_says_how_its_page_was_out() {
+    let report = run(&["bench", "mind", "--quick", "--json", "--only", "mind.fault.zram"]).json();
+    assert_eq!(ids(&report, "mind"), ["mind.fault.zram"]);
+    let row = &report["rows"][0];
+    let why = row["why"].as_str().expect("it says how");
+    if row["value"].is_null() {
+        return eprintln!("skipped: {why}");
+    }
+    let by_limit = why.contains("that the limit of a memory cgroup put out (v");
+    assert!(by_limit != why.contains("put out on request, "), "{why}");
+    assert!(by_limit || why.contains("(under no limit: "), "{why}");
+    assert!(row["n"].as_u64() >= Some(2048), "half of the pages were out: {row}");
+}
+
+/// The process under the limit takes no memory before it is told to, and says the times of those touches that found their page out: of memory
+/// under no limit none.
+#[test]
+fn who_is_under_the_limit_waits_until_told() {
+    let squeezed = |said: &str| {
+        let (reader, mut writer) = std::io::pipe().expect("a pipe");
+        writer.write_all(said.as_bytes()).expect("there is room");
+        drop(writer);
+        let mut command = farmem(&["squeezed", "8", "2"]);
+        command.stdin(reader);
+        run_command(command)
+    };
+    let untold = squeezed("");
+    assert_eq!((untold.code, untold.stdout.as_str()), (Some(0), ""), "{untold:?}");
+    let told = squeezed("begin\n");
+    assert_eq!((told.code, told.stdout.as_str()), (Some(0), "end\n"), "{told:?}");
+    assert!(!run(&["--help"]).stdout.contains("squeezed"), "it is for nobody else");
 }
 
 /// Only what was asked for is measured: what allocations cost the switch needs no page fault.

@@ -3,6 +3,7 @@
 use crate::OpenError;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::io;
+use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 
 const PAGE: usize = 4096;
@@ -15,7 +16,7 @@ pub struct Swapped {
 }
 
 impl Swapped {
-    /// So many pages, each with bytes of its own.
+    /// So many pages, each with bytes of its own: half of them by chance, half zero, as memory is that can be compressed.
     ///
     /// # Errors
     /// [`OpenError::System`] when there is no memory.
@@ -34,7 +35,8 @@ impl Swapped {
         let _ = unsafe { madvise(swapped.start.as_ptr().cast(), pages * PAGE, Advice::LinuxNoHugepage) };
         for page in 0..pages {
             for at in (0..PAGE).step_by(size_of::<u64>()) {
-                let word = ((page * PAGE + at) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                let by_chance = ((page * PAGE + at) as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                let word = if at % 16 == 0 { by_chance.rotate_left(32) } else { 0 };
                 let to = swapped.at(page).cast::<u64>().wrapping_byte_add(at);
                 // SAFETY: an aligned word of the mapping, which nobody else has.
                 unsafe { to.write_volatile(word) };
@@ -76,6 +78,18 @@ impl Drop for Swapped {
     }
 }
 
+/// Faults of this thread so far whose pages were neither in memory nor on their way: each waited for swap, or for a file.
+#[must_use]
+pub fn major_faults() -> u64 {
+    let mut usage = MaybeUninit::<libc::rusage>::uninit();
+    // SAFETY: the system writes one rusage, for which there is room.
+    let done = unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
+    assert_eq!(done, 0, "a thread may always ask for its own usage");
+    // SAFETY: written by the call, which did not fail.
+    let usage = unsafe { usage.assume_init() };
+    u64::try_from(usage.ru_majflt).expect("a count")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,6 +99,7 @@ mod tests {
     fn pages_keep_their_bytes() {
         let mut pages = Swapped::open(16).unwrap();
         let before: Vec<u8> = (0..16).map(|page| pages.read(page)).collect();
+        assert!(before.iter().any(|&byte| byte != before[0]), "each page has its own: {before:?}");
         pages.put_out().unwrap();
         assert_eq!((0..16).map(|page| pages.read(page)).collect::<Vec<u8>>(), before);
     }

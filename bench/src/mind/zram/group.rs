@@ -1,0 +1,173 @@
+//! A memory cgroup with a limit, for one process: found, made, and removed again.
+//!
+//! Key type: [`Group`]. It is made beneath the cgroup that this process is in. Where version 2 does not allow that, since a cgroup that hands
+//! controllers down may have no processes of its own, it is made beside it. No cgroup that was there before is changed.
+
+use std::fmt;
+use std::fs::{OpenOptions, create_dir, read_to_string, remove_dir};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
+
+/// Looks at a cgroup that is still in use before it is left where it is, and the time between two of them: a process that was waited for
+/// may take a moment to leave.
+const LOOKS_MAX: u32 = 100;
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Of the two interfaces the one that a hierarchy has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Version {
+    V1,
+    V2,
+}
+
+impl Version {
+    /// The file that holds a cgroup's limit, in bytes.
+    const fn limit(self) -> &'static str {
+        match self {
+            Self::V1 => "memory.limit_in_bytes",
+            Self::V2 => "memory.max",
+        }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::V1 => "v1",
+            Self::V2 => "v2",
+        })
+    }
+}
+
+/// A cgroup of this process's own, as long as this lives. Whoever is in it has to be gone before.
+#[derive(Debug)]
+pub(super) struct Group {
+    dir: PathBuf,
+    version: Version,
+}
+
+impl Group {
+    /// Makes one, wherever one can be made, whose processes may have so many bytes together.
+    pub(super) fn begin(limit: u64) -> Result<Self, String> {
+        let read = |path: &str| read_to_string(path).map_err(|error| format!("{path}: {error}"));
+        let places = places(&read("/proc/self/mountinfo")?, &read("/proc/self/cgroup")?);
+        first(&places, limit)
+    }
+
+    pub(super) const fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Puts a process into it: what that takes from now on counts.
+    pub(super) fn take_in(&self, process: u32) -> Result<(), String> {
+        set(&self.dir.join("cgroup.procs"), &process.to_string())
+    }
+
+    fn begin_at(place: &Place, limit: u64) -> Result<Self, String> {
+        let Place { dir, version } = place;
+        if *version == Version::V2 {
+            let handed_down = dir.join("cgroup.subtree_control");
+            let text = read_to_string(&handed_down)
+                .map_err(|error| format!("{}: {error}", handed_down.display()))?;
+            if !text.split_whitespace().any(|controller| controller == "memory") {
+                return Err(format!("{} hands no memory down", dir.display()));
+            }
+        }
+        let dir = dir.join(format!("farmem-bench-{}", std::process::id()));
+        // What a process of this number may have left behind is empty, or not ours.
+        let _none = remove_dir(&dir);
+        create_dir(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+        let group = Self { dir, version: *version };
+        set(&group.dir.join(version.limit()), &limit.to_string())?;
+        Ok(group)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for _ in 0..LOOKS_MAX {
+            match remove_dir(&self.dir) {
+                Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => sleep(LOOK_EVERY),
+                // Removed, or never to be.
+                _ => return,
+            }
+        }
+    }
+}
+
+/// Where a cgroup may be made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Place {
+    dir: PathBuf,
+    version: Version,
+}
+
+/// The first of the places where one can be made, or why not at each.
+fn first(places: &[Place], limit: u64) -> Result<Group, String> {
+    let mut refused = Vec::new();
+    for place in places {
+        match Group::begin_at(place, limit) {
+            Ok(group) => return Ok(group),
+            Err(why) => refused.push(format!("cgroup {}: {why}", place.version)),
+        }
+    }
+    if refused.is_empty() {
+        return Err("no cgroups for memory are mounted here".into());
+    }
+    Err(refused.join("; "))
+}
+
+/// The places, the best one first: version 2, beneath and then beside this process's cgroup; then version 1, beneath it. `mountinfo` and
+/// `cgroups` are what the system says of this process.
+fn places(mountinfo: &str, cgroups: &str) -> Vec<Place> {
+    let mut places = Vec::new();
+    for version in [Version::V2, Version::V1] {
+        let own = cgroups.lines().find_map(|line| path_in(line, version));
+        let mount = mountinfo.lines().find_map(|line| mounted(line, version));
+        let Some(((root, point), own)) = mount.zip(own) else { continue };
+        // A mount may show a part of the hierarchy only: a container's.
+        let Ok(below) = Path::new(own).strip_prefix(root) else { continue };
+        let dir = if below.as_os_str().is_empty() { point.to_owned() } else { point.join(below) };
+        let beside = dir.parent().filter(|_| version == Version::V2 && dir != point).map(Path::to_owned);
+        places.extend([Some(dir), beside].into_iter().flatten().map(|dir| Place { dir, version }));
+    }
+    places
+}
+
+/// The path of this process's cgroup, when the line is of a hierarchy with memory in it: `ID:CONTROLLERS:PATH`.
+fn path_in(line: &str, version: Version) -> Option<&str> {
+    let mut fields = line.splitn(3, ':');
+    let (id, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+    let is_it = match version {
+        Version::V1 => controllers.split(',').any(|controller| controller == "memory"),
+        Version::V2 => id == "0" && controllers.is_empty(),
+    };
+    // Outside of what a namespace shows.
+    (is_it && !path.starts_with("/..")).then_some(path)
+}
+
+/// What of such a hierarchy is mounted, and where: `ID PARENT MAJOR:MINOR ROOT POINT OPTIONS FIELDS... - TYPE SOURCE SUPER`.
+fn mounted(line: &str, version: Version) -> Option<(&Path, &Path)> {
+    let (mount, system) = line.split_once(" - ")?;
+    let mut mount = mount.split(' ').skip(3);
+    let (root, point) = (mount.next()?, mount.next()?);
+    let mut system = system.split(' ');
+    let (kind, settings) = (system.next()?, system.nth(1)?);
+    let is_it = match version {
+        Version::V1 => kind == "cgroup" && settings.split(',').any(|setting| setting == "memory"),
+        Version::V2 => kind == "cgroup2",
+    };
+    is_it.then_some((Path::new(root), Path::new(point)))
+}
+
+/// Writes a setting that is there.
+fn set(file: &Path, value: &str) -> Result<(), String> {
+    let written =
+        OpenOptions::new().write(true).open(file).and_then(|mut open| open.write_all(value.as_bytes()));
+    written.map_err(|error| format!("{}: {error}", file.display()))
+}
+
+#[cfg(test)]
+mod tests;

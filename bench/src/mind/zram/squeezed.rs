@@ -1,0 +1,144 @@
+//! A process with less memory than it uses: it touches its pages, of which the system puts out others each time.
+//!
+//! [`squeezed`] is that process, this program started again; [`Squeezed`] is it as its parent sees it. It waits for a word before it takes
+//! memory, so that all of it counts for the cgroup it is put into, and ends with its parent.
+
+use super::scattered;
+use crate::Samples;
+use farmem::raw::{Swapped, major_faults};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The first argument of this program when it is to be [`squeezed`]; the pages and the rounds come behind it.
+pub const SQUEEZED: &str = "squeezed";
+/// What is said to it when it may begin.
+const BEGIN: &str = "begin";
+/// The last line that it says, with the times before it.
+const END: &str = "end";
+
+/// Touches each of so many pages, so many times, and tells on standard output how many nanoseconds each touch took whose page was out.
+///
+/// It begins when it is told to on standard input, and waits for that to close before it gives its memory back.
+///
+/// # Errors
+/// When there is no memory, or nobody listens.
+pub fn squeezed(pages: usize, rounds: usize) -> io::Result<()> {
+    let mut input = io::stdin().lock();
+    let mut word = String::new();
+    input.read_line(&mut word)?;
+    if word.trim_end() != BEGIN {
+        return Ok(());
+    }
+    if pages == 0 {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "some pages are needed"));
+    }
+    let memory = Swapped::open(pages).map_err(io::Error::other)?;
+    // Room for all of them: what is timed allocates nothing.
+    let mut times: Vec<Duration> = Vec::with_capacity(pages.saturating_mul(rounds));
+    for n in (0..rounds).flat_map(|_| 0..pages) {
+        let page = scattered(n, pages);
+        let before = major_faults();
+        let begin = Instant::now();
+        let _byte = std::hint::black_box(memory.read(page));
+        let time = begin.elapsed();
+        if major_faults() > before {
+            times.push(time);
+        }
+    }
+    let mut output = io::BufWriter::new(io::stdout().lock());
+    for time in times {
+        writeln!(output, "{}", time.as_nanos())?;
+    }
+    writeln!(output, "{END}")?;
+    output.flush()?;
+    input.read_to_end(&mut Vec::new()).map(drop)
+}
+
+/// Such a process; killed with this, and waited for.
+pub(super) struct Squeezed {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Squeezed {
+    /// Starts it. It takes no memory yet.
+    pub(super) fn begin(mut command: Command) -> Result<Self, String> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| format!("{:?}: {error}", command.get_program()))?;
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        let output = BufReader::new(output.expect("it was asked for"));
+        Ok(Self { child, input: input.expect("it was asked for"), output })
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Has it touch its pages; answers the times of those that were out. Its memory is still there then.
+    pub(super) fn times(&mut self) -> Result<Samples, String> {
+        let mut times = Samples::new();
+        // When it has ended it cannot hear, and says nothing either.
+        let _gone = writeln!(self.input, "{BEGIN}");
+        let mut line = String::new();
+        loop {
+            line.clear();
+            let read = self.output.read_line(&mut line);
+            match (read, line.trim_end()) {
+                (Ok(1..), END) => return Ok(times),
+                (Ok(1..), nanos) if nanos.parse::<u64>().is_ok() => {
+                    times.record(Duration::from_nanos(nanos.parse().unwrap_or(u64::MAX)));
+                }
+                _ => break,
+            }
+        }
+        // Whatever it says: it is of no use any more.
+        let _gone = self.child.kill();
+        let ended = self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+        Err(format!("the process under the limit did not come to its end: {ended}"))
+    }
+}
+
+impl Drop for Squeezed {
+    fn drop(&mut self) {
+        let _gone = self.child.kill();
+        let _gone = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Squeezed {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        Squeezed::begin(command).unwrap()
+    }
+
+    /// A process that says its times and the end is heard; one that is killed before, or says what is no time, is not taken for one that is done.
+    #[test]
+    fn only_who_comes_to_the_end_is_believed() {
+        let times = shell("read word; echo 100; echo 300; echo 200; echo end; read never").times().unwrap();
+        assert_eq!((times.len(), times.quantile(0.5)), (3, 200.0));
+        let killed = shell("read word; echo 100; kill -9 $$").times().unwrap_err();
+        assert!(killed.contains("signal: 9"), "{killed}");
+        let ended = shell("echo 100").times().unwrap_err();
+        assert!(ended.contains("exit status: 0") || ended.contains("signal: 9"), "{ended}");
+        shell("read word; echo 100; echo out of memory; read never").times().unwrap_err();
+    }
+
+    #[test]
+    fn what_cannot_be_started_is_said() {
+        let refused = Squeezed::begin(Command::new("/no/such/program")).err().unwrap();
+        assert!(refused.contains("/no/such/program") && refused.contains("os error 2"), "{refused}");
+    }
+
+    /// It is told to begin once it is where it belongs.
+    #[test]
+    fn the_word_is_said() {
+        let mut squeezed = shell("read word; test $word = begin && echo end; read never");
+        assert!(squeezed.times().unwrap().is_empty());
+    }
+}
