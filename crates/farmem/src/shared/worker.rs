@@ -2,12 +2,14 @@
 //!
 //! Key calls: [`SharedSpace::spawn`], which starts this very program again as a worker, and [`begin`], with which a program becomes one. All that
 //! a worker needs is in its command line, so any way of starting a command on a machine will do ([`SharedSpace::spawn_by`]: ssh, say).
-//! What it is to work on it is told by addresses, which mean the same to it.
+//! What it is to work on it is told by addresses, which mean the same to it. The command line has only bytes that no shell looks at, since ssh
+//! hands it to one.
 
 use super::{ShareOptions, SharedSpace};
 use crate::{Error, Rack};
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::process::{Child, Command, ExitCode, Stdio};
 
 /// The first argument of a worker.
@@ -29,12 +31,14 @@ impl Worker {
     /// Waits until it has ended, and left the rack; answers what its entry answered.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] when it ended without an answer.
+    /// [`Error::Unreachable`] when it ended without an answer, with what it exited with: why, it has said on standard error, which is this
+    /// program's own. A command that starts it elsewhere, such as ssh, may end so too.
     pub fn join(mut self) -> Result<u64, Error> {
         let mut answer = None;
         if let Some(output) = self.child.stdout.take() {
-            for line in BufReader::new(output).lines().map_while(Result::ok) {
-                answer = line.strip_prefix(ANSWER).and_then(|number| number.parse().ok()).or(answer);
+            // Whatever else it says, and whatever a host says to who comes in, is passed over.
+            for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+                answer = answered(&line).or(answer);
             }
         }
         let ended = self.child.wait();
@@ -71,24 +75,28 @@ impl SharedSpace {
     }
 
     /// As [`SharedSpace::spawn`], by another command, to which the worker's arguments are appended: `ssh HOST PROGRAM`, where the rack's
-    /// description is found by the same path and lists addresses of that machine.
+    /// description is found by the same path and lists addresses of that machine. The command gets no standard input: ssh would take
+    /// this program's.
     ///
     /// # Errors
-    /// As [`SharedSpace::spawn`].
+    /// As [`SharedSpace::spawn`]. That the command starts and then comes to nothing is told by [`Worker::join`].
     pub fn spawn_by(&self, mut command: Command, entry: &str, args: &[u64]) -> Result<Worker, Error> {
-        command.args(self.worker_arguments(entry, args)).stdout(Stdio::piped());
-        let child = command
-            .spawn()
-            .map_err(|source| Error::System { what: format!("cannot start worker {entry:?}"), source })?;
+        command.args(self.worker_arguments(entry, args)).stdin(Stdio::null()).stdout(Stdio::piped());
+        let child = command.spawn().map_err(|source| {
+            let program = command.get_program();
+            Error::System { what: format!("cannot start worker {entry:?} by {program:?}"), source }
+        })?;
         Ok(Worker { child, entry: entry.to_owned() })
     }
 
-    /// What a worker is told.
+    /// What a worker is told. A shell may come in between: it finds nothing here that it would change.
     #[must_use]
     pub fn worker_arguments(&self, entry: &str, args: &[u64]) -> Vec<OsString> {
         let limit = self.options.window.local_limit.to_string();
-        let mut all: Vec<OsString> = vec![WORKER.into(), self.file.clone().into()];
-        all.extend([self.domain(), limit.as_str(), entry].map(OsString::from));
+        // Another host begins in another directory.
+        let file = std::path::absolute(&self.file).unwrap_or_else(|_| self.file.clone());
+        let mut all: Vec<OsString> = vec![WORKER.into(), plain(file.as_os_str())];
+        all.extend([self.domain(), limit.as_str(), entry].map(|word| plain(OsStr::new(word))));
         all.extend(args.iter().map(|arg| OsString::from(arg.to_string())));
         all
     }
@@ -127,6 +135,7 @@ fn run(args: &[OsString], entries: &[(&str, Entry)]) -> Result<u64, String> {
         number.ok_or_else(|| format!("{text:?} is no number"))
     };
     let numbers = numbers.iter().map(|text| number(text)).collect::<Result<Vec<u64>, String>>()?;
+    let [file, domain, entry] = [meant(file)?, meant(domain)?, meant(entry)?];
     let run = entries.iter().find(|(name, _)| *entry == **name);
     let (_, run) = run.ok_or_else(|| format!("this program has no entry {entry:?}"))?;
     let (domain, limit) = (domain.to_str().ok_or("a domain's name is UTF-8")?, number(limit)?);
@@ -134,4 +143,92 @@ fn run(args: &[OsString], entries: &[(&str, Entry)]) -> Result<u64, String> {
     let space =
         Rack::open(file).and_then(|rack| rack.share(domain, ShareOptions::new(limit))).map_err(shown)?;
     run(&space, &numbers).and_then(|answer| space.write_back().map(|()| answer)).map_err(shown)
+}
+
+/// A worker's answer, when the line is one.
+fn answered(line: &[u8]) -> Option<u64> {
+    std::str::from_utf8(line).ok()?.strip_prefix(ANSWER)?.parse().ok()
+}
+
+/// A word in letters, digits and `/._-`, with `%` and two digits in place of any other byte: no shell splits it or reads anything into it.
+fn plain(word: &OsStr) -> OsString {
+    let mut text = String::new();
+    for &byte in word.as_bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'_' | b'-' => {
+                text.push(char::from(byte))
+            }
+            other => text += &format!("%{other:02x}"),
+        }
+    }
+    text.into()
+}
+
+/// What [`plain`] was given.
+fn meant(plain: &OsStr) -> Result<OsString, String> {
+    let mut bytes = Vec::new();
+    let mut rest = plain.as_bytes();
+    while let [first, behind @ ..] = rest {
+        rest = behind;
+        let mut byte = *first;
+        if byte == b'%' {
+            let (digits, behind) = behind.split_at_checked(2).unwrap_or_default();
+            let is_digits = digits.len() == 2 && digits.iter().all(u8::is_ascii_hexdigit);
+            let digits = std::str::from_utf8(digits).ok().filter(|_| is_digits);
+            let number = digits.and_then(|text| u8::from_str_radix(text, 16).ok());
+            byte = number.ok_or_else(|| format!("{plain:?} has a % without two digits behind it"))?;
+            rest = behind;
+        }
+        bytes.push(byte);
+    }
+    Ok(OsString::from_vec(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Whatever a name or a path is made of comes through a shell as it was.
+        #[test]
+        fn a_word_is_meant_as_it_was(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            let word = OsString::from_vec(bytes);
+            let plain = plain(&word);
+            let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-%".contains(c);
+            prop_assert!(plain.to_str().expect("ASCII").chars().all(is_plain), "{:?}", plain);
+            prop_assert_eq!(meant(&plain).expect("it was made so"), word);
+        }
+    }
+
+    #[test]
+    fn a_common_word_is_readable() {
+        assert_eq!(plain(OsStr::new("/etc/rack-1.toml")), "/etc/rack-1.toml");
+        assert_eq!(plain(OsStr::new("touch pages; rm *")), "touch%20pages%3b%20rm%20%2a");
+        for bad in ["%", "a%4", "%zz", "%+1"] {
+            assert!(meant(OsStr::new(bad)).unwrap_err().contains(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn only_an_answer_is_one() {
+        assert_eq!(answered(b"farmem-worker answers 42"), Some(42));
+        for other in [&b"farmem-worker answers"[..], b"farmem-worker answers -1", b"42", b"\xff", b""] {
+            assert_eq!(answered(other), None);
+        }
+    }
+
+    /// Who starts a worker wrongly is told what is wrong, before anything is opened.
+    #[test]
+    fn wrong_arguments_are_named() {
+        let told = |args: &[&str]| {
+            let args: Vec<OsString> = args.iter().map(OsString::from).collect();
+            run(&args, &[("sum", |_, _| Ok(0))]).unwrap_err()
+        };
+        assert!(told(&["rack.toml"]).contains("RACK.TOML DOMAIN BYTES ENTRY"));
+        assert!(told(&["rack.toml", "d", "4096", "sum", "1", "two"]).contains("\"two\" is no number"));
+        assert!(told(&["rack.toml", "d", "4096", "touch%20pages"]).contains("no entry \"touch pages\""));
+        assert!(told(&["rack.toml", "d", "much", "sum"]).contains("\"much\" is no number"));
+        assert!(told(&["/no/such/rack.toml", "d", "4096", "sum"]).contains("/no/such/rack.toml"));
+    }
 }

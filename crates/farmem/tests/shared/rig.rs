@@ -212,9 +212,9 @@ impl Talk {
     }
 }
 
-/// What this process is for, when it is not the test itself.
-pub(crate) fn be(programs: &[(&str, Program)]) {
-    let (Ok(be), Ok(file)) = (std::env::var(BE), std::env::var(FILE)) else { return };
+/// What this process is for, when it is not the test itself; answers whether it was.
+pub(crate) fn be(programs: &[(&str, Program)]) -> bool {
+    let (Ok(be), Ok(file)) = (std::env::var(BE), std::env::var(FILE)) else { return false };
     let config = RackConfig::load(Path::new(&file)).unwrap();
     let stop = Stop::new();
     let mut begun = || eprintln!("{READY}");
@@ -241,4 +241,5 @@ pub(crate) fn be(programs: &[(&str, Program)]) {
             std::io::stdin().lines().for_each(drop);
         }
     }
+    true
 }
