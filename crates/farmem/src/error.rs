@@ -194,6 +194,10 @@ impl Error {
                 "look with `farmem doctor` and the logs of `farmem up` whether that role runs".into()
             }
             Self::Interrupted => "read back before doing it again, if doing it twice does harm".into(),
+            Self::Traversal { reason, .. } if reason.is_of_size() => {
+                "run it at the host (`Policy::Auto` does), or give the rack a larger `pmtu` in rack.toml"
+                    .into()
+            }
             Self::Traversal { .. } => "check the structure's pointers and the program's window".into(),
             Self::Refused(error) => error.remedy.clone(),
             Self::Config { .. } => "correct the file; `farmem up --example` prints one that is right".into(),

@@ -437,9 +437,9 @@ fn fits(kind: &Kind, message: &Message<'_>) -> bool {
         }
         (Kind::Traverse(walk, _), Body::Traverse(state)) => {
             let asked = walk.traverse();
-            let pad = if walk.carries == Carries::Introduction { 0 } else { walk.scratch.len() };
             state.program == asked.program
-                && state.scratch.len() <= pad
+                // Also of an answer to code that went ahead: the node answers with zeros, of which it leaves out whole blocks only.
+                && state.scratch.len() <= walk.scratch.len()
                 && state.limit == asked.limit
                 && (asked.iterations..=asked.limit).contains(&state.iterations)
         }

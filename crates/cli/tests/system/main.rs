@@ -10,6 +10,7 @@ mod demo;
 mod doctor;
 mod frames;
 mod hostile;
+mod large_pads;
 mod lifecycle;
 mod migrate;
 mod process;
