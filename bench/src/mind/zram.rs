@@ -5,6 +5,7 @@
 //! can be made, pages of this process are put out on request.
 
 mod group;
+mod keeper;
 mod squeezed;
 
 pub use squeezed::{SQUEEZED, squeezed};
@@ -14,6 +15,7 @@ use super::fault::scattered;
 use crate::{Row, to_f64};
 use farmem::raw::Swapped;
 use group::Group;
+use keeper::Keeper;
 use squeezed::Squeezed;
 use std::fs::{read_to_string, write};
 use std::process::Command;
@@ -107,24 +109,31 @@ fn swapped_kib() -> Result<u64, String> {
     number.ok_or_else(|| "the system does not say what is in swap".into())
 }
 
-/// A zram device that is swapped to, as long as this lives.
+/// A zram device that is swapped to, as long as this lives. It is taken away when this process dies, too.
 struct Device {
     number: String,
-    swaps: bool,
+    _away: Keeper,
 }
+
+/// What is refused here stays as it is: a device in use is not taken away.
+const TAKE_AWAY: &str = r#"swapoff "/dev/zram$1"; echo 1 > "/sys/block/zram$1/reset"; echo "$1" > /sys/class/zram-control/hot_remove"#;
 
 impl Device {
     fn begin() -> Result<Self, String> {
         let add = "/sys/class/zram-control/hot_add";
         let number = read_to_string(add)
             .map_err(|error| format!("no zram device ({add}: {error}); needs the module zram, and root"))?;
-        let mut device = Self { number: number.trim().to_owned(), swaps: false };
+        let number = number.trim().to_owned();
+        let away = Keeper::begin(TAKE_AWAY, &number);
+        if away.is_err() {
+            let _stays = write("/sys/class/zram-control/hot_remove", &number);
+        }
+        let device = Self { number, _away: away? };
         let size = device.setting("disksize");
         write(&size, DEVICE_LEN).map_err(|error| format!("{size}: {error}"))?;
         let path = device.path();
         command("mkswap", &[&path])?;
         command("swapon", &[&path])?;
-        device.swaps = true;
         Ok(device)
     }
 
@@ -146,17 +155,6 @@ impl Device {
             }
             _ => "compressed to what the device does not say".to_owned(),
         }
-    }
-}
-
-impl Drop for Device {
-    fn drop(&mut self) {
-        // What is refused here stays as it is: a device in use is not taken away.
-        if self.swaps {
-            let _stays = command("swapoff", &[&self.path()]);
-        }
-        let _stays = write(self.setting("reset"), "1");
-        let _stays = write("/sys/class/zram-control/hot_remove", &self.number);
     }
 }
 

@@ -3,17 +3,15 @@
 //! Key type: [`Group`]. It is made beneath the cgroup that this process is in. Where version 2 does not allow that, since a cgroup that hands
 //! controllers down may have no processes of its own, it is made beside it. No cgroup that was there before is changed.
 
+use super::keeper::Keeper;
 use std::fmt;
 use std::fs::{OpenOptions, create_dir, read_to_string, remove_dir};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
-use std::time::Duration;
 
-/// Looks at a cgroup that is still in use before it is left where it is, and the time between two of them: a process that was waited for
-/// may take a moment to leave.
-const LOOKS_MAX: u32 = 100;
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Removes the cgroup. A process that was ended, or ends because this one has died, may take a moment to leave it: it is asked for 10 s.
+const REMOVE: &str =
+    r#"n=0; while test -d "$1" && ! rmdir "$1" && test $n -lt 100; do n=$((n + 1)); sleep 0.1; done"#;
 
 /// Of the two interfaces the one that a hierarchy has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,11 +39,12 @@ impl fmt::Display for Version {
     }
 }
 
-/// A cgroup of this process's own, as long as this lives. Whoever is in it has to be gone before.
+/// A cgroup of this process's own, as long as this lives, or the process. Whoever is in it has to be gone before.
 #[derive(Debug)]
 pub(super) struct Group {
     dir: PathBuf,
     version: Version,
+    _removed: Keeper,
 }
 
 impl Group {
@@ -79,21 +78,13 @@ impl Group {
         // What a process of this number may have left behind is empty, or not ours.
         let _none = remove_dir(&dir);
         create_dir(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
-        let group = Self { dir, version: *version };
+        let removed = Keeper::begin(REMOVE, &dir.to_string_lossy());
+        if removed.is_err() {
+            let _stays = remove_dir(&dir);
+        }
+        let group = Self { dir, version: *version, _removed: removed? };
         set(&group.dir.join(version.limit()), &limit.to_string())?;
         Ok(group)
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        for _ in 0..LOOKS_MAX {
-            match remove_dir(&self.dir) {
-                Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => sleep(LOOK_EVERY),
-                // Removed, or never to be.
-                _ => return,
-            }
-        }
     }
 }
 

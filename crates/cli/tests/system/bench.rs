@@ -1,8 +1,10 @@
 //! `farmem bench`: the form of what it prints, and that whatever it measures gives right answers. Nothing here looks at a time.
 
-use crate::process::{Running, farmem, run, run_command};
+use crate::process::{Running, eventually, farmem, processes_with, run, run_command};
 use serde_json::Value;
+use std::fs;
 use std::io::Write as _;
+use std::path::PathBuf;
 
 /// The fields of a row, and which of them are numbers or null.
 const FIELDS: [&str; 8] = ["id", "value", "unit", "baseline", "ratio", "p50", "p99", "n"];
@@ -90,10 +92,10 @@ fn pulse_draws_what_it_counts() {
     let ended = run(&["bench", "pulse", "--quick", "--json", "--only", "pulse.scatter.", "--plots", plots]);
     assert_eq!(ids(&ended.json(), "pulse").len(), 20);
     for name in ["pulse-crossing.svg", "pulse-crossings.svg"] {
-        let drawn = std::fs::read_to_string(directory.join(name)).expect("it was drawn");
+        let drawn = fs::read_to_string(directory.join(name)).expect("it was drawn");
         assert!(drawn.starts_with("<svg") && drawn.trim_end().ends_with("</svg>"), "{name}");
     }
-    std::fs::remove_dir_all(&directory).expect("it is ours");
+    fs::remove_dir_all(&directory).expect("it is ours");
 }
 
 /// The table says the same to people.
@@ -178,6 +180,40 @@ fn who_is_under_the_limit_waits_until_told() {
     let told = squeezed("begin\n");
     assert_eq!((told.code, told.stdout.as_str()), (Some(0), "end\n"), "{told:?}");
     assert!(!run(&["--help"]).stdout.contains("squeezed"), "it is for nobody else");
+}
+
+/// What a benchmark has made of this machine's swap and cgroups: its keepers name it, who wait to undo it.
+fn made_by(pid: u32) -> Vec<PathBuf> {
+    let is_child = |other: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{other}/stat")).unwrap_or_default();
+        let rest = stat.rsplit_once(") ").map(|(_, rest)| rest.to_owned()).unwrap_or_default();
+        rest.split(' ').nth(1) == Some(&pid.to_string())
+    };
+    let named = |keeper: u32| {
+        let line = fs::read(format!("/proc/{keeper}/cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).into_owned();
+        let last = line.trim_end_matches('\0').rsplit('\0').next().unwrap_or_default().to_owned();
+        if last.starts_with('/') { last.into() } else { format!("/sys/block/zram{last}").into() }
+    };
+    processes_with("while read -r _").into_iter().filter(is_child).map(named).collect()
+}
+
+/// Killed in the midst of it, a benchmark leaves neither a cgroup nor a device that is swapped to.
+#[test]
+fn a_killed_benchmark_leaves_no_swap() {
+    let mut running = Running::start(farmem(&["bench", "mind", "--only", "mind.fault.zram"]));
+    let mut made = Vec::new();
+    eventually("it has made both, or ends", || {
+        made = made_by(running.pid());
+        made.len() == 2 || !running.is_alive()
+    });
+    running.kill();
+    if made.len() < 2 {
+        return eprintln!("skipped: this machine allows no zram device, or no memory cgroup");
+    }
+    let group = format!("farmem-bench-{}", running.pid());
+    assert!(made.iter().any(|path| path.ends_with(&group)), "{made:?}");
+    eventually("both are gone", || !made.iter().any(|path| path.exists()));
 }
 
 /// Only what was asked for is measured: what allocations cost the switch needs no page fault.
