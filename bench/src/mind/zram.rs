@@ -1,8 +1,9 @@
 //! The swap-in of a page from compressed memory of this machine (zram): what a program pays for memory that is not here without any rack.
 //!
 //! Needs the right to make a zram device and to swap to it. Where a memory cgroup can be made too, a process in it has less memory than it
-//! uses, and the system puts its pages out by itself (`squeezed`): the limit is that process's alone, so nobody else's pages go. Where none
-//! can be made, pages of this process are put out on request.
+//! uses, and the system puts its pages out by itself (`squeezed`): the limit is that process's alone, so nobody else's pages go for it. Where
+//! none can be made, pages of this process are put out on request. A system that puts out what has long not been touched may use the device
+//! too while it is there; all of that comes back when it is taken away.
 
 mod group;
 mod keeper;
@@ -27,6 +28,8 @@ const PAGES: usize = 4096;
 const LIMIT: u64 = (PAGES * super::PAGE / 2) as u64;
 /// Bytes of the device: room for all pages.
 const DEVICE_LEN: &str = "64M";
+/// The highest there is.
+const PRIORITY: &str = "32767";
 
 /// The row, with a figure where this machine allows it.
 pub(super) fn row(rounds: usize) -> Row {
@@ -66,13 +69,14 @@ fn under_a_limit(device: &Device, rounds: usize) -> Result<Measured, String> {
     if out < 0.5 {
         return Err(format!("only {:.0} % of the touched pages were out", out * 100.0));
     }
+    // What is not here is there.
+    let compressed = device.compressed(LIMIT / 2)?;
     let how = format!(
-        "pages come back from zram that the limit of a memory cgroup put out ({}, {} MiB of {} MiB): {:.0} % of those touched were out, {}",
+        "pages come back from zram that the limit of a memory cgroup put out ({}, {} MiB of {} MiB): {:.0} % of those touched were out, {compressed}",
         group.version(),
         LIMIT >> 20,
         (PAGES * super::PAGE) >> 20,
         out * 100.0,
-        device.compressed()
     );
     Ok(Measured { times, how })
 }
@@ -87,7 +91,7 @@ fn on_request(device: &Device, rounds: usize) -> Result<Measured, String> {
         if swapped_kib()?.saturating_sub(before) < (PAGES * 4 / 2) as u64 {
             return Err("the system kept pages that were to be put out".into());
         }
-        compressed = device.compressed();
+        compressed = device.compressed((PAGES * super::PAGE / 2) as u64)?;
         for n in 0..PAGES {
             let page = scattered(n, PAGES);
             let begin = Instant::now();
@@ -115,8 +119,13 @@ struct Device {
     _away: Keeper,
 }
 
-/// What is refused here stays as it is: a device in use is not taken away.
-const TAKE_AWAY: &str = r#"swapoff "/dev/zram$1"; echo 1 > "/sys/block/zram$1/reset"; echo "$1" > /sys/class/zram-control/hot_remove"#;
+/// A device in use is not taken away: who swaps to it may still have to end, so it is tried for 10 s. Once it is gone its number may be
+/// another's.
+const TAKE_AWAY: &str = r#"n=0
+until
+    swapoff "/dev/zram$1"; echo 1 > "/sys/block/zram$1/reset"
+    echo "$1" > /sys/class/zram-control/hot_remove || test $n -ge 100
+do n=$((n + 1)); sleep 0.1; done"#;
 
 impl Device {
     fn begin() -> Result<Self, String> {
@@ -133,7 +142,8 @@ impl Device {
         write(&size, DEVICE_LEN).map_err(|error| format!("{size}: {error}"))?;
         let path = device.path();
         command("mkswap", &[&path])?;
-        command("swapon", &[&path])?;
+        // Before whatever else is swapped to.
+        command("swapon", &["-p", PRIORITY, &path])?;
         Ok(device)
     }
 
@@ -145,15 +155,17 @@ impl Device {
         format!("/sys/block/zram{}/{name}", self.number)
     }
 
-    /// How much room its bytes take at this moment, in words.
-    fn compressed(&self) -> String {
+    /// How much room the bytes take that it has at this moment, in words; an error when there are fewer than `least`.
+    fn compressed(&self, least: u64) -> Result<String, String> {
         let stat = read_to_string(self.setting("mm_stat")).unwrap_or_default();
         let mut numbers = stat.split_whitespace().map_while(|number| number.parse::<u64>().ok());
         match (numbers.next(), numbers.next()) {
-            (Some(bytes @ 1..), Some(room)) => {
-                format!("compressed to {:.0} % of their bytes", to_f64(room) / to_f64(bytes) * 100.0)
+            (Some(bytes), Some(room)) if bytes >= least => {
+                Ok(format!("compressed to {:.0} % of their bytes", to_f64(room) / to_f64(bytes) * 100.0))
             }
-            _ => "compressed to what the device does not say".to_owned(),
+            (bytes, _) => {
+                Err(format!("{} has {} bytes: pages went elsewhere", self.path(), bytes.unwrap_or(0)))
+            }
         }
     }
 }
@@ -172,7 +184,7 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    /// A device goes with what it was made for, also when that panics, and nothing swaps to it any more.
+    /// A device goes with what it was made for, also when that panics, and nothing swaps to it any more. It comes first while it is there.
     #[test]
     fn a_device_goes_with_its_measurement() {
         let device = match Device::begin() {
@@ -180,16 +192,19 @@ mod tests {
             Err(why) => return eprintln!("skipped: {why}"),
         };
         let (path, setting) = (device.path(), device.setting(""));
-        let swaps = || read_to_string("/proc/swaps").unwrap();
-        let is_swapped_to =
-            |swaps: String| swaps.lines().any(|line| line.split_whitespace().next() == Some(&path));
-        assert!(is_swapped_to(swaps()) && Path::new(&setting).exists());
+        let swaps = || {
+            let swaps = read_to_string("/proc/swaps").unwrap();
+            swaps.lines().find(|line| line.split_whitespace().next() == Some(&path)).map(str::to_owned)
+        };
+        let line = swaps();
+        assert!(line.as_ref().is_some_and(|line| line.ends_with(PRIORITY)), "{line:?}");
+        assert!(Path::new(&setting).exists());
         let panicked = std::panic::catch_unwind(move || {
             let _device = device;
             panic!("a measurement went wrong");
         });
         assert!(panicked.is_err());
-        assert!(!is_swapped_to(swaps()));
+        assert_eq!(swaps(), None);
         assert!(!Path::new(&setting).exists(), "{setting} is left");
     }
 }
