@@ -63,7 +63,7 @@ pub(super) struct Policy {
 /// What the role noted, counted where its notes are heard.
 #[derive(Default)]
 struct Notes {
-    /// What came of the last fault: 1 and the position in [`OUTCOMES`].
+    /// What came of the last fault: [`ASKED`], [`FULL`] or [`OTHER`].
     fault: AtomicU64,
     retries: AtomicU64,
     busy: AtomicU64,
