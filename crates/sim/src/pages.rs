@@ -177,13 +177,22 @@ impl Rack {
         }
         if memory.access(step.page) < Some(step.access) {
             if !step.waits {
-                self.seats[host].threads[thread] = Some(Step { waits: true, ..step });
                 self.host(host, Event::Local(CacheAsk::Fault(step.page, step.access)));
+                // Where there was no room the fault is lost, and is made again.
+                let waits = self.is_asked_for(host, step.page);
+                self.seats[host].threads[thread] = Some(Step { waits, ..step });
             }
             return Ok(());
         }
         self.seats[host].threads[thread] = None;
         self.make(host, step)
+    }
+
+    /// True when the host's cache will wake who waits for the page.
+    fn is_asked_for(&self, host: usize, page: Page) -> bool {
+        let agent = self.life(host).role.agent();
+        agent.requests().any(|(asked, _)| asked == page)
+            || agent.writing().any(|(going, writing)| going == page && writing.wanted.is_some())
     }
 
     /// The access itself, and what the checker says of it.

@@ -57,6 +57,9 @@ fn nothing_is_lost_in_silence() {
         "control.migrated",
         "control.GivenUp",
         "PushedAgain",
+        "Fault, Full",
+        "Passing",
+        "PageTooEarly",
     ];
     for mark in marks {
         assert!(reached(&report, mark), "{mark}");
