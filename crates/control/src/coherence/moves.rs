@@ -93,7 +93,8 @@ impl Control {
         match migration.step {
             MigrationStep::Vacating if self.now >= moving.end => return self.give_up(id, Why::Held, out),
             MigrationStep::Vacating => {
-                if self.state.directory {
+                // A page that is pushed before its node is swept, to one that was, would be taken for the latest, though that died with its host.
+                if self.state.directory && self.unswept().all(|node| node != migration.from) {
                     next.look = Some(self.look(migration.base, out));
                 }
             }

@@ -267,6 +267,26 @@ fn whoever_starts_again_finds_everything_in_order() {
     }
 }
 
+/// After a switch started again nothing is pushed before the old node is swept: it does not know yet what died with a host, and the new one, which
+/// may be swept already, never would (PROTOCOL 8.39).
+#[test]
+fn nothing_is_pushed_before_the_sweep() {
+    let (mut rack, vma, _) = rack_of_two(77);
+    for (at, port, waits) in [(0, TWO, false), (4 * PAGE, ONE, true)] {
+        rack.peers.get_mut(&port).unwrap().sweeps = false;
+        rack.join_switch().unwrap();
+        let ticket = rack.ask(to(vma.base + at, 4, 2));
+        rack.pass(Duration::from_secs(1));
+        assert_eq!(rack.answer(ticket).is_none(), waits, "{port:?} is not swept");
+        let leaves = |outlier: &Outlier| matches!(outlier, Outlier::Leaving(_));
+        assert!(!rack.tables(ONE).outliers.values().any(leaves));
+        rack.peers.get_mut(&port).unwrap().sweeps = true;
+        assert_eq!(rack.wait(ticket), Ok(Response::Done {}));
+        rack.settle();
+        tables_agree(&rack);
+    }
+}
+
 /// The switch falls silent when it is to send elsewhere: the old node waits for it with its pages, and forgets them when the switch is back
 /// (PROTOCOL 8.40).
 #[test]

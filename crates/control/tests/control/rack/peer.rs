@@ -84,6 +84,8 @@ pub(crate) struct RolePeer {
     used: BTreeMap<u64, BTreeSet<u32>>,
     /// What it says is left to push, when it is asked; nothing when it does not answer that.
     pub(crate) left_to_push: Option<u32>,
+    /// It answers when it is told to sweep.
+    pub(crate) sweeps: bool,
 }
 
 impl RolePeer {
@@ -102,6 +104,7 @@ impl RolePeer {
             last: (0, Status::Ok, 0),
             used: BTreeMap::new(),
             left_to_push: Some(0),
+            sweeps: true,
         }
     }
 
@@ -135,6 +138,7 @@ impl RolePeer {
         let DirectoryMessage { token, body } =
             DirectoryMessage::parse(payload).expect("the control plane sends valid messages");
         let body = match body {
+            DirectoryBody::Sweep(_) if !self.sweeps => return None,
             DirectoryBody::Sweep(sweep) => DirectoryBody::Swept(sweep, 0),
             DirectoryBody::Reset(page) => DirectoryBody::Unknown(page),
             DirectoryBody::End(region, seq) => DirectoryBody::Ended(region, seq),
