@@ -6,7 +6,7 @@ mod generator;
 
 use farmem_io::{Compiler, MappedStore};
 use farmem_machine::{Action, Event, Instant, Machine as _, Outbox, Port};
-use farmem_memnode::{Budget, Config, MemNode, Note, Store as _};
+use farmem_memnode::{Budget, Config, DropReason, MemNode, Note, Store as _};
 use farmem_transport::{PeerChange, ud};
 use farmem_traversal::Program;
 use farmem_wire::message::{Traverse, Update, Updates};
@@ -115,6 +115,12 @@ fn status(frame: &[u8]) -> Status {
     Message::parse(packet.payload).expect("with messages").header.status
 }
 
+/// Whether the byte so far behind the base is in one of the node's ranges.
+fn is_here(start: u64) -> bool {
+    let half = LEN / 2;
+    start < half || (half + GAP..LEN + GAP).contains(&start)
+}
+
 /// One request: which program, from where, how far, and whether the code comes along.
 #[derive(Clone, Debug)]
 struct Request {
@@ -199,7 +205,13 @@ proptest! {
         let mut first = 0;
         for burst in &bursts {
             let (sent, notes) = both_hear(&mut nodes, &programs, &pads, burst, first);
-            prop_assert_eq!(sent.len(), burst.len(), "each is answered or goes on");
+            let stays_away = |request: &&Request| {
+                programs[request.program % programs.len()].stores() && !is_here(request.start)
+            };
+            let away = burst.iter().filter(stays_away).count();
+            let dropped = notes.iter().filter(|note| **note == Note::Dropped(DropReason::NotHere)).count();
+            prop_assert_eq!(dropped, away, "what stores begins where its bytes are (PROTOCOL 7.36)");
+            prop_assert_eq!(sent.len() + dropped, burst.len(), "each other one is answered or goes on");
             prop_assert!(!notes.contains(&Note::ProgramInterpreted), "every program compiles");
             same_bytes(&nodes);
             first += u32::try_from(burst.len()).expect("few");
