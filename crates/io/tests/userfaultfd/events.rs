@@ -1,9 +1,11 @@
 //! What a program does to its mappings, as the userfaultfd reports it.
 
 use crate::rig::{Ended, PAGE, PAGES, Range, Rig, all_faults, alone, fork, load, next, or_skip};
-use farmem_io::pages::{Faulting, Features, Mapping, Message, Reach, Userfaultfd};
+use farmem_io::pages::{Faulting, Features, Mapping, Message, Patience, Reach, Userfaultfd};
 use rustix::mm::{Advice, MremapFlags, mremap, munmap};
 use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A fork is reported with a descriptor that serves the child's copy; the parent waits until that is read.
 #[test]
@@ -11,8 +13,21 @@ fn a_fork_brings_what_serves_the_child() {
     let _alone = alone();
     let rig = or_skip!(Rig::open(Features::FORK));
     let at = rig.app.at(0);
-    let forker = Rig::spawn(move || fork(|| i32::from(load(at))));
-    let Message::Forked(child_uffd) = next(&rig.uffd) else { panic!("the fork") };
+    // A fork holds the allocator's locks until its report is read: nothing may be allocated from here until then.
+    let (mut messages, mut report) = (rig.uffd.messages(), None);
+    let reads = Arc::new(AtomicBool::new(false));
+    let may_fork = Arc::clone(&reads);
+    let forker = Rig::spawn(move || {
+        while !may_fork.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        fork(|| i32::from(load(at)))
+    });
+    reads.store(true, Ordering::Release);
+    while report.is_none() {
+        messages.read(Patience::Endless, &mut |message| report = Some(message)).unwrap();
+    }
+    let Some(Message::Forked(child_uffd)) = report else { panic!("the fork") };
     let Message::Fault(fault) = next(&child_uffd) else { panic!("the child's fault") };
     assert_eq!(fault.addr, at);
     // SAFETY: the child's page, which expects any bytes.
@@ -81,7 +96,7 @@ fn what_becomes_of_a_range_is_reported() {
             Message::Unmapped(_) => unmapped += 1,
             other => panic!("{other:?} was not asked for"),
         };
-        rig.uffd.messages().read(farmem_io::pages::Patience::None, &mut note).unwrap();
+        rig.uffd.messages().read(Patience::None, &mut note).unwrap();
         std::thread::yield_now();
     }
     let to = mover.join().unwrap();
