@@ -444,22 +444,26 @@ impl World {
 
     /// What the switch makes of a write-back that goes by. It may go by later, or, since copies of it are under way, more than once.
     fn pass(&mut self, message: Message, rules: &mut Rules) -> Result<(), Broken> {
-        let Message::WriteBack(host, WriteBack { page, ack: Some(ack), .. }, _) = message else {
-            return Ok(());
-        };
-        let page = rules.guards.page_that_passes(self, page);
-        self.directory_of(page, host, directory::Event::Passing(host, page, ack), rules)
+        match self.passing(message, rules) {
+            Some((host, page, event)) => self.directory_of(page, host, event, rules),
+            None => Ok(()),
+        }
     }
 
     /// True when the switch makes something of it.
     pub(super) fn heeds(&self, message: Message, rules: &Rules) -> bool {
+        let Some((host, page, event)) = self.passing(message, rules) else { return false };
+        let (region, mut entry) = self.entries[self.at(page)];
+        !self.fenced.contains(host) && entry.step(region, event, &mut Vec::new()) != directory::Outcome::Stale
+    }
+
+    /// What a message that goes by is to the directory: who sent it, and which page it is taken for.
+    fn passing(&self, message: Message, rules: &Rules) -> Option<(HostId, Page, directory::Event)> {
         let Message::WriteBack(host, WriteBack { page, ack: Some(ack), .. }, _) = message else {
-            return false;
+            return None;
         };
         let page = rules.guards.page_that_passes(self, page);
-        let (region, mut entry) = self.entries[self.at(page)];
-        let event = directory::Event::Passing(host, page, ack);
-        !self.fenced.contains(host) && entry.step(region, event, &mut Vec::new()) != directory::Outcome::Stale
+        Some((host, page, directory::Event::Passing(host, page, ack)))
     }
 
     /// A message from a host to the switch. Nothing of a fenced host passes.
