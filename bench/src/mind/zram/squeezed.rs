@@ -87,8 +87,9 @@ impl Squeezed {
             let read = self.output.read_line(&mut line);
             match (read, line.trim_end()) {
                 (Ok(1..), END) => return Ok(times),
-                (Ok(1..), nanos) if nanos.parse::<u64>().is_ok() => {
-                    times.record(Duration::from_nanos(nanos.parse().unwrap_or(u64::MAX)));
+                (Ok(1..), word) => {
+                    let Ok(nanos) = word.parse() else { break };
+                    times.record(Duration::from_nanos(nanos));
                 }
                 _ => break,
             }
