@@ -14,6 +14,7 @@
 mod canonical;
 mod claims;
 mod configs;
+mod control;
 mod guards;
 mod message;
 mod model;

@@ -7,7 +7,7 @@ use super::guards::Guards;
 use super::message::Message;
 use super::moves::Move;
 use super::{Config, Left};
-use farmem_control::reset::{self, Order, Reset, Stage};
+use farmem_control::reset::{self, Reset};
 use farmem_host::agent::{self, Agent, Outcome};
 use farmem_memnode::page_gate::{Handed, PageGate, Verdict};
 use farmem_switch::directory::{self, Entry};
@@ -76,7 +76,7 @@ fn bit(page: Page) -> u8 {
     1 << index(page)
 }
 
-fn set(bits: &mut u8, page: Page, on: bool) {
+pub(super) fn set(bits: &mut u8, page: Page, on: bool) {
     *bits = *bits & !bit(page) | if on { bit(page) } else { 0 };
 }
 
@@ -101,7 +101,7 @@ impl World {
     }
 
     /// The hosts that count: one that died is asked until it is fenced, since nobody knows.
-    fn live(&self) -> HostSet {
+    pub(super) fn live(&self) -> HostSet {
         let ids = (0..).map(HostId).take(self.hosts.len());
         ids.filter(|&id| !self.fenced.contains(id)).fold(HostSet::EMPTY, HostSet::with)
     }
@@ -114,7 +114,7 @@ impl World {
         &mut self.hosts[usize::from(id.0)]
     }
 
-    fn gate_mut(&mut self) -> &mut PageGate {
+    pub(super) fn gate_mut(&mut self) -> &mut PageGate {
         Rc::make_mut(&mut self.gate)
     }
 
@@ -383,7 +383,7 @@ impl World {
     }
 
     /// No copy of the page is the latest any more.
-    fn make_stale(&mut self, page: Page) {
+    pub(super) fn make_stale(&mut self, page: Page) {
         set(&mut self.node, page, false);
         for host in &mut self.hosts {
             set(&mut host.latest, page, false);
@@ -482,7 +482,12 @@ impl World {
     }
 
     /// One step of an entry, and what follows from it.
-    fn directory(&mut self, at: usize, event: directory::Event, rules: &mut Rules) -> Result<(), Broken> {
+    pub(super) fn directory(
+        &mut self,
+        at: usize,
+        event: directory::Event,
+        rules: &mut Rules,
+    ) -> Result<(), Broken> {
         let mut sent = std::mem::take(&mut rules.sent);
         let (region, entry) = &mut self.entries[at];
         rules.guards.step(*region, entry, event, &mut sent);
@@ -511,91 +516,5 @@ impl World {
             directory::Action::Busy(..) | directory::Action::Delay(_) => {}
         }
         Ok(())
-    }
-
-    fn begin_reset(&mut self, region: Region, rules: &mut Rules) -> Result<(), Broken> {
-        if self.resets.iter().all(|reset| reset.region() != region) {
-            self.resets.push(Reset::new(region, 1));
-        }
-        self.reset(region, reset::Event::Begin, rules)
-    }
-
-    /// One step of the control plane, whose orders arrive.
-    fn reset(&mut self, region: Region, event: reset::Event, rules: &mut Rules) -> Result<(), Broken> {
-        let fenced = self.fenced;
-        let Some(reset) = self.resets.iter_mut().find(|reset| reset.region() == region) else {
-            return Ok(());
-        };
-        let order = reset.step(event, fenced);
-        let at = self.at(region.base());
-        match order {
-            Some(Order::Reset(_)) => self.directory(at, directory::Event::Reset(self.live()), rules),
-            Some(Order::Repeat(_)) => self.directory(at, directory::Event::Repeat, rules),
-            Some(Order::End(_, seq)) => {
-                self.resets.retain(|reset| reset.region() != region);
-                self.directory(at, directory::Event::Swept(seq), rules)
-            }
-            // Carried out by a move of its own: anything may happen first.
-            Some(Order::Sweep(..)) | None => Ok(()),
-        }
-    }
-
-    /// The node is swept, and says so. What is lost is accepted as lost at once, so that the world goes on with it.
-    fn sweep(&mut self, region: Region, rules: &mut Rules) -> Result<(), Broken> {
-        let stage = self.resets.iter().find(|reset| reset.region() == region).map(Reset::stage);
-        let Some(Stage::Sweeping(seq, _)) = stage else { return Ok(()) };
-        let old = |page: &Page| region.contains(*page) && !self.node_has_latest(*page);
-        let lost: Vec<Page> = (0..usize::from(rules.config.pages)).map(nth).filter(old).collect();
-        for &page in &lost {
-            let holder = self.gate.gate(page).lent().map(|(_, holder)| holder);
-            if holder.is_none_or(|holder| !self.fenced.contains(holder)) {
-                return Err(format!("bytes of {} are lost in silence", super::message::page(page)));
-            }
-        }
-        let floor = rules.guards.sweep_floor(seq);
-        let fenced = self.fenced;
-        let _ = self.gate_mut().sweep(region, floor, fenced);
-        for page in (0..usize::from(rules.config.pages)).map(nth).filter(|&page| region.contains(page)) {
-            self.gate_mut().accept_loss(page, page);
-        }
-        for page in lost {
-            self.make_stale(page);
-            set(&mut self.node, page, true);
-        }
-        self.reset(region, reset::Event::Swept(seq), rules)
-    }
-
-    /// The lease of a dead host is over.
-    fn fence(&mut self, host: HostId, rules: &mut Rules) -> Result<(), Broken> {
-        self.fenced = self.fenced.with(host);
-        for at in 0..self.entries.len() {
-            let (region, entry) = self.entries[at];
-            let live = self.live();
-            if entry.depends_on(host) && !self.resets.iter().any(|reset| reset.region() == region) {
-                self.resets.push(Reset::new(region, 1));
-            }
-            self.directory(at, directory::Event::Fence(host, live), rules)?;
-        }
-        Ok(())
-    }
-
-    /// The switch comes up without a directory: every region is reset, under numbers above all that were used.
-    fn restart(&mut self, rules: &mut Rules) -> Result<(), Broken> {
-        self.left.restarts = self.left.restarts.spent();
-        let newest = self.entries.iter().map(|(_, entry)| entry.seq()).max().unwrap_or_default();
-        for at in 0..self.entries.len() {
-            let region = self.entries[at].0;
-            self.entries[at].1 = Entry::new(newest);
-            self.begin_reset(region, rules)?;
-        }
-        Ok(())
-    }
-
-    fn split(&mut self, region: Region, rules: &Rules) {
-        let at = self.at(region.base());
-        let (low, high) = region.halves().expect("the move is there for larger regions");
-        let halves =
-            rules.guards.split(region, &self.entries[at].1).expect("the move is there when it can be split");
-        self.entries = vec![(low, halves[0]), (high, halves[1])];
     }
 }
