@@ -135,7 +135,11 @@ impl Responder {
         match self.execute(packet, memory, out) {
             Ok(()) => self.not_ready = 0,
             Err(Fault::Invalid) => self.refuse(Nak::InvalidRequest, Note::InvalidRequest, out),
-            Err(Fault::Refused(Refusal::Lent(_) | Refusal::Moving)) => self.not_ready(self.expected, out),
+            Err(Fault::Refused(Refusal::Lent(_) | Refusal::Moving)) => {
+                // What came behind it is dropped, and needs no NAK of its own.
+                self.nak_sent = true;
+                self.not_ready(self.expected, out);
+            }
             Err(Fault::Refused(refusal)) => self.refuse(nak_of(refusal), Note::Refused(refusal), out),
         }
     }
@@ -195,11 +199,10 @@ impl Responder {
         }
     }
 
-    /// PROTOCOL 4.29: the request comes again, later each time. What came behind it was dropped, and needs no NAK of its own.
+    /// PROTOCOL 4.29: the request comes again, later each time.
     fn not_ready<O, N: From<Note>>(&mut self, psn: Psn, out: &mut Outbox<O, N>) {
         let code = (RNR_CODE_FIRST + RNR_CODE_STEP * self.not_ready).min(RNR_CODE_MAX);
         self.not_ready = self.not_ready.saturating_add(1).min(RNR_CODE_MAX);
-        self.nak_sent = true;
         self.ack_due = false;
         out.note(Note::NotReady.into());
         self.acknowledge(Syndrome::Rnr(code), psn, out);

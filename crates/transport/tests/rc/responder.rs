@@ -412,6 +412,39 @@ fn after_a_refusal_nothing_new_is_executed() {
     assert_eq!(node.memory.changes, 1);
 }
 
+/// Memory that leaves puts off what comes, and a READ that was answered before and comes again; that one is no gap: what is missing behind it is
+/// told as ever, and a connection in error has none. PROTOCOL 4.19, 4.21, 4.29.
+#[test]
+fn memory_that_leaves_is_no_gap() {
+    let mut node = Node::usual();
+    node.read(100, 0, 8);
+    node.memory.moving = true;
+    let sent = node.write(101, 0, b"x");
+    assert_eq!(
+        (sent.lines(), sent.notes),
+        (vec!["Acknowledge 101 Rnr(8) msn=1".into()], vec![Note::NotReady])
+    );
+    assert_eq!(
+        node.write(102, 0, b"y").notes,
+        dropped(DropReason::AfterGap),
+        "it comes again with the other"
+    );
+    node.memory.moving = false;
+    node.write(101, 0, b"x");
+    node.memory.moving = true;
+    let sent = node.read(100, 0, 8);
+    assert_eq!(
+        (sent.lines(), sent.notes),
+        (vec!["Acknowledge 100 Rnr(8) msn=2".into()], vec![Note::NotReady])
+    );
+    assert_eq!(node.write(103, 0, b"z").notes, [Note::NakSequence], "102 is missing");
+    node.memory.moving = false;
+    node.write(102, 5000, b"nowhere");
+    node.memory.moving = true;
+    assert_eq!(node.read(100, 0, 8).notes, [Note::NotReady], "also of a connection in error");
+    assert_eq!(node.memory.changes, 1);
+}
+
 /// One small packet must not set off gigabytes: a READ has a bound, checked before memory is. PROTOCOL 4.24.
 #[test]
 fn a_huge_read_is_refused() {

@@ -30,11 +30,13 @@ pub(crate) struct ModelMemory {
     pub(crate) writable: usize,
     /// WRITE packets and atomics executed.
     pub(crate) changes: usize,
+    /// All of it is about to be at another node.
+    pub(crate) moving: bool,
 }
 
 impl ModelMemory {
     pub(crate) fn new(len: usize) -> Self {
-        Self { bytes: vec![0; len], perm: Perm::ReadWrite, writable: len, changes: 0 }
+        Self { bytes: vec![0; len], perm: Perm::ReadWrite, writable: len, changes: 0, moving: false }
     }
 
     /// Bytes that tell their place.
@@ -66,6 +68,9 @@ impl Memory for ModelMemory {
         }
         if end > self.bytes.len() as u64 {
             return Err(Refusal::OutOfBounds);
+        }
+        if self.moving {
+            return Err(Refusal::Moving);
         }
         let beyond = access.perm == Perm::ReadWrite && end > self.writable as u64;
         if !self.perm.allows(access.perm) || beyond { Err(Refusal::NoPermission) } else { Ok(()) }
