@@ -80,6 +80,8 @@ pub enum Reason {
     NotContinuation,
     /// The host to be answered is in no table.
     UnknownOrigin,
+    /// The node that has the address is to join again.
+    NodeGone,
     /// About pages, from a host that has no lease.
     NoLease,
     /// A batch of updates that is older than the last one, or ahead of the next one.

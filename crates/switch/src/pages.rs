@@ -142,7 +142,10 @@ impl Switch {
             4096
         };
         self.tables.protection.check(domain, page.addr(), LEN, perm)?;
-        self.node_of(page).ok_or(Status::NotMapped)
+        let node = self.tables.translation.lookup(page.addr()).ok_or(Status::NotMapped)?;
+        // It is to join again.
+        let peer = self.tables.node(node).ok_or(Status::Busy)?;
+        Ok((node, peer))
     }
 
     fn node_of(&self, page: Page) -> Option<(NodeId, Peer)> {

@@ -133,10 +133,11 @@ impl Switch {
             return self.answer(host, &refusal(&message, Status::Malformed), out);
         }
         match self.route(&message) {
-            Ok((node, peer)) => {
+            Ok(Some((node, peer))) => {
                 self.forward(peer, message, out);
                 Note::Forwarded { node }
             }
+            Ok(None) => Note::Dropped(Reason::NodeGone),
             Err(status) => self.answer(host, &refusal(&message, status), out),
         }
     }
@@ -154,24 +155,24 @@ impl Switch {
             return Note::Dropped(Reason::NotContinuation);
         }
         match self.route(&message) {
-            Ok((node, peer)) => {
+            Ok(Some((node, peer))) => {
                 self.forward(peer, message, out);
                 Note::Continued { node }
             }
+            Ok(None) => Note::Dropped(Reason::NodeGone),
             Err(status) => self.answer(message.header.origin, &refusal(&message, status), out),
         }
     }
 
-    /// Where the request may go: hops, then protection, then translation (PROTOCOL 6.6 to 6.8).
-    fn route(&self, message: &Message<'_>) -> Result<(NodeId, Peer), Status> {
+    /// Where the request may go: hops, then protection, then translation (PROTOCOL 6.6 to 6.8). None when its node is to join again.
+    fn route(&self, message: &Message<'_>) -> Result<Option<(NodeId, Peer)>, Status> {
         let wanted = Wanted::of(&message.body)?;
         if message.header.hops == 0 {
             return Err(Status::HopLimit);
         }
         self.tables.protection.check(message.header.domain, wanted.addr, wanted.len, wanted.perm)?;
         let node = self.tables.translation.lookup(wanted.addr).ok_or(Status::NotMapped)?;
-        let peer = self.tables.node(node).ok_or(Status::NotMapped)?;
-        Ok((node, peer))
+        Ok(self.tables.node(node).map(|peer| (node, peer)))
     }
 
     /// Sends a routed request to its node, one hop poorer.

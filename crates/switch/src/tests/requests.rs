@@ -156,16 +156,17 @@ fn a_region_of_a_senseless_length_is_malformed() {
     assert_eq!(note, Note::Forwarded { node: NodeId(1) });
 }
 
-/// PROTOCOL 6.8: granted, but no node owns it, or its node is not (or no longer) there.
+/// PROTOCOL 6.8: granted, but no node owns it; or its node is not there, and will be: then the host asks again.
 #[test]
 fn an_address_without_a_node_is_not_mapped() {
     let mut scene = Scene::rack();
     scene.update(&[protect(10, 9 << 40, 4096, Perm::Read)]);
     refused(&mut scene, SESSION_1_10, 10, HOST_1, &read(1, 9 << 40, 8), Status::NotMapped);
-    scene.update(&[translate(9 << 40, 12, 5)]);
-    refused(&mut scene, SESSION_1_10, 10, HOST_1, &read(1, 9 << 40, 8), Status::NotMapped);
-    scene.update(&[Update::PeerGone { port: NODE_1.port.0 }]);
-    refused(&mut scene, SESSION_1_10, 10, HOST_1, &traverse(1, BASE_1, 9), Status::NotMapped);
+    scene.update(&[translate(9 << 40, 12, 5), Update::PeerGone { port: NODE_1.port.0 }]);
+    for message in [read(1, 9 << 40, 8), traverse(1, BASE_1, 9)] {
+        let note = scene.silent(HOST_1.port, &frame(SESSION_1_10, &message));
+        assert_eq!(note, Note::Dropped(Reason::NodeGone));
+    }
 }
 
 /// A migrated page: its outlier sends the request to the other node (MIND 4.1).
