@@ -29,7 +29,7 @@ use farmem_traversal::Program;
 use farmem_wire::{Domain, Extension, HostId, NodeId, Packet, Pmtu, Status, VirtAddr, WireError};
 use requests::Requests;
 
-pub use requests::{REGION_DATA_MAX, TRAVERSALS_CONTINUED_MAX};
+pub use requests::{ASTRAY_MAX, REGION_DATA_MAX, TRAVERSALS_CONTINUED_MAX};
 pub use routes::ROUTES_MAX;
 pub use writes::REGION_WRITES_MAX;
 

@@ -27,6 +27,8 @@ pub const TRAVERSALS_CONTINUED_MAX: u32 = 1 << 20;
 const LENT_WAIT: Duration = Duration::from_micros(200);
 /// And how often in a row, before it is refused: together longer than a lease, after which nobody has them.
 const LENT_WAITS_MAX: u32 = 1 << 14;
+/// How often in a row a traversal is sent again that came back from a node for want of hops, without an iteration (PROTOCOL 11.5).
+pub const ASTRAY_MAX: u32 = 64;
 
 /// What the host keeps of an outstanding request.
 #[derive(Debug)]
@@ -322,9 +324,12 @@ impl Requests {
             }
             Status::IterationLimit | Status::HopLimit if progress && requests < TRAVERSALS_CONTINUED_MAX => {
                 walk.carries = Carries::Name;
+                pending.waits = 0;
                 out.note(Note::Continued(status));
                 self.start(now, pending, out);
             }
+            // It came to a node that the address had just left, and had no hop to follow it (PROTOCOL 8.40).
+            Status::HopLimit if !progress && pending.waits < ASTRAY_MAX => self.wait(now, pending, out),
             Status::IterationLimit | Status::HopLimit => {
                 self.end(pending, Err(Failure::Stalled { addr: cur_ptr }), out);
             }
@@ -344,7 +349,7 @@ impl Requests {
         }
     }
 
-    /// Asks again in a moment: a host is writing back what would be read (PROTOCOL 12.29).
+    /// Asks again in a moment: a host is writing back what would be read (PROTOCOL 12.29), or it is moving.
     fn wait(&mut self, now: Instant, mut pending: Pending, out: &mut Out) {
         if pending.waits >= LENT_WAITS_MAX {
             return self.refused(pending, Status::Lent, out);

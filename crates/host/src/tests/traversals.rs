@@ -1,7 +1,7 @@
 //! Traversals: sent, continued, sent again with the code, ended (PULSE 3, 4.1).
 
 use super::*;
-use crate::{REGION_WRITES_MAX, TRAVERSALS_CONTINUED_MAX, Traversed};
+use crate::{ASTRAY_MAX, REGION_WRITES_MAX, TRAVERSALS_CONTINUED_MAX, Traversed};
 use farmem_traversal::Program;
 
 const PROGRAM: &str = include_str!("../../../../testdata/programs/list_sum.pulse");
@@ -117,21 +117,36 @@ fn the_callers_limit_ends_it() {
     }
 }
 
-/// Whoever stops a traversal before its first iteration would do so for ever: the host does not ask again.
+/// Whoever stops a traversal before its first iteration would do so for ever: the host does not ask again. But for what came to a node that
+/// its address had just left: that is asked again in a moment, some times.
 #[test]
 pub(super) fn a_traversal_that_gets_nowhere_is_stalled() {
     let mut bench = Bench::with_sessions();
-    for status in [Status::IterationLimit, Status::HopLimit] {
+    for (status, again) in [(Status::IterationLimit, 0), (Status::HopLimit, ASTRAY_MAX)] {
         bench.submit(list_sum(BASE_1, 9));
         let request = bench.request();
         bench.hear(Port::SWITCH, &request.state(status, |s| further(s, 1, BASE_2, &[2; 16])));
-        let next = bench.request();
+        let mut next = bench.request();
+        for _ in 0..again {
+            next = astray(&mut bench, &next);
+        }
         // Another pointer and another scratch pad are no progress: only iterations are counted towards the limit.
         bench.hear(Port::SWITCH, &next.state(status, |s| further(s, 0, BASE_1, &[3; 16])));
         let done = bench.ended();
         assert_eq!(done.result, Err(Failure::Stalled { addr: VirtAddr(BASE_1) }));
         assert_eq!(done.buf, [3; 16], "with the state as it stands");
     }
+}
+
+/// It came to a node that had it no more, and had no hop left; comes again, under a new id and not at once.
+fn astray(bench: &mut Bench, request: &Request) -> Request {
+    bench.took_notes();
+    bench.hear(Port::SWITCH, &request.state(Status::HopLimit, |s| further(s, 0, BASE_1, &[3; 16])));
+    assert_eq!(bench.took_notes(), [Note::Waits]);
+    bench.wake();
+    let again = bench.request();
+    assert_ne!(again.id(), request.id());
+    again
 }
 
 /// A node that does one iteration per request cannot keep a host busy for longer than the limit says.
@@ -147,9 +162,12 @@ fn continuations_are_bounded_by_the_limit() {
         assert!(requests <= 101, "for ever");
         if requests == 100 {
             // All iterations are used up, and the next answer cannot have done one more.
-            let last = bench.request();
+            let mut last = bench.request();
             bench.hear(Port::node(1), &last.state(Status::HopLimit, |s| further(s, 1, BASE_1, &[0; 16])));
             assert_eq!(bench.took_notes().last(), Some(&Note::WrongAnswer));
+            for _ in 0..ASTRAY_MAX {
+                last = astray(&mut bench, &last);
+            }
             bench.hear(Port::node(1), &last.state(Status::HopLimit, |s| further(s, 0, BASE_1, &[0; 16])));
         }
     }
