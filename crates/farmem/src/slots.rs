@@ -35,6 +35,8 @@ pub(crate) struct Meta {
     pub(crate) ways: [Option<u16>; 2],
     /// What was known then of where memory is: the client's count of it.
     pub(crate) known: u64,
+    /// It was asked again where it had been refused.
+    pub(crate) insisted: bool,
 }
 
 impl Meta {
@@ -52,7 +54,7 @@ impl Meta {
             Op::FetchAdd { add, .. } => Some(Verb::FetchAdd { add }),
             Op::RegionRead { .. } | Op::RegionWrite { .. } | Op::Traverse { .. } => None,
         };
-        Self { addr, len: len as u64, touch, verb, moves: 0, ways: [None; 2], known: 0 }
+        Self { addr, len: len as u64, touch, verb, moves: 0, ways: [None; 2], known: 0, insisted: false }
     }
 }
 

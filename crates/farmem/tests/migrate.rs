@@ -1,6 +1,6 @@
 //! Memory that moves between the nodes of a rack while programs use it, by verbs and by traversals.
 
-use farmem::{Error, NodeId, Op, Program, Rack, VirtAddr};
+use farmem::{Answer, Error, NodeId, Op, Program, Rack, VirtAddr};
 use std::collections::BTreeMap;
 
 const PAGE: u64 = 4096;
@@ -60,6 +60,30 @@ fn bytes_are_found_where_they_moved() {
         user.read(vma.base, &mut found).unwrap();
         assert!(found.iter().all(|&byte| byte == 0), "new memory is zero, wherever the old one was");
     }
+}
+
+/// A page goes and comes back before somebody hears that it was refused: that it is where it was says nothing, and the operation is asked again.
+/// What is refused a second time is believed.
+#[test]
+fn a_page_that_is_back_is_found() {
+    let rack = Rack::embedded_with(2, 1 << 20).unwrap();
+    let mut client = rack.client("d").unwrap();
+    let mut mover = rack.client("d").unwrap();
+    let vma = client.allocate_on(PAGE, ONE).unwrap();
+    client.write(vma.base, &5u64.to_le_bytes()).unwrap();
+    let mut tickets = Vec::new();
+    mover.migrate(vma.base, PAGE, TWO).unwrap();
+    for _ in 0..3 {
+        tickets.push(client.submit(Op::FetchAdd { addr: vma.base, add: 1 }).unwrap());
+    }
+    mover.migrate(vma.base, PAGE, ONE).unwrap();
+    for (ticket, old) in tickets.into_iter().zip(5..) {
+        assert_eq!(client.wait(ticket).unwrap().result.unwrap(), Answer::Done { old });
+    }
+    let ticket = client.submit(Op::FetchAdd { addr: vma.base, add: 1 }).unwrap();
+    mover.free(vma.base).unwrap();
+    assert_eq!(client.wait(ticket).unwrap().result.unwrap(), Answer::Done { old: 8 }, "it was there in time");
+    assert!(matches!(client.fetch_add(vma.base, 1), Err(Error::NotMapped { .. })));
 }
 
 /// Atomics, writes and traversals that store are under way, many at once, while their pages go back and forth between two nodes. Each is executed

@@ -1,7 +1,9 @@
 //! Memory that moves to another node while it is used, as a client sees it: it notices by a refusal, looks where the memory is now, and asks
 //! again there (PROTOCOL 11.10).
 //!
-//! Only what was surely not executed is asked again: what was refused with NAK 0x62, and what was flushed behind it (PROTOCOL 4.27).
+//! Only what was surely not executed is asked again: what was refused with NAK 0x62, and what was flushed behind it (PROTOCOL 4.27). Of a
+//! connection that ended with NAK 0x63, because the bytes of a READ that came twice are not there any more, nobody knows what was executed:
+//! READs are asked again all the same.
 
 use super::{Client, Vma, wrong_answer};
 use crate::Error;
@@ -71,13 +73,22 @@ impl Client {
     /// Answers what is over all the same.
     pub(super) fn move_along(&mut self, head: Done) -> Option<Done> {
         let meta = *self.slots.meta_mut(head.ticket);
-        let refused = head.result == Err(Failure::Connection(rc::Failure::RemoteAccess));
-        if !refused || meta.verb.is_none() || meta.moves == MOVES_MAX {
+        let again: fn(Verb) -> bool = match head.result {
+            Err(Failure::Connection(rc::Failure::RemoteAccess)) => |_| true,
+            Err(Failure::Connection(rc::Failure::RemoteOperational)) => |verb| matches!(verb, Verb::Read),
+            _ => return Some(head),
+        };
+        if !meta.verb.is_some_and(again) || meta.moves == MOVES_MAX {
             return Some(head);
         }
-        let behind = self.flushed_behind(meta);
+        let behind = self.flushed_behind(meta, again);
         // Another operation may have found out since this one was sent.
-        let moved = meta.known != self.known || self.look_where(meta.addr).is_ok_and(|learned| learned);
+        let mut moved = meta.known != self.known;
+        if !moved && let Ok(learned) = self.look_where(meta.addr) {
+            // They may have gone, and come back before the refusal was here.
+            moved = learned || !meta.insisted;
+            self.slots.meta_mut(head.ticket).insisted = !learned;
+        }
         let again = moved && self.reconnect(meta).is_ok();
         if !again {
             // It was refused for another reason, or nobody answers there: what was flushed ends as it would have without us.
@@ -96,9 +107,9 @@ impl Client {
         None
     }
 
-    /// The operations that were flushed behind one that was refused, in order; all others that have ended wait in the backlog. What was flushed
+    /// The operations to be asked `again` that were flushed behind one that was refused, in order; all others that have ended wait in the backlog. What was flushed
     /// on a way that broke by itself is not among them: of that nobody knows whether it was executed.
-    fn flushed_behind(&mut self, head: Meta) -> Vec<Done> {
+    fn flushed_behind(&mut self, head: Meta, again: fn(Verb) -> bool) -> Vec<Done> {
         let mut behind = Vec::new();
         let mut rest = core::mem::take(&mut self.backlog);
         while let Some(done) = self.path.pop() {
@@ -121,7 +132,7 @@ impl Client {
             let meta = *self.slots.meta_mut(done.ticket);
             let flushed = done.result == Err(Failure::Connection(rc::Failure::Flushed));
             let there = meta.ways.iter().flatten().any(|node| refused.contains(node));
-            if flushed && meta.verb.is_some() && there {
+            if flushed && meta.verb.is_some_and(again) && there {
                 behind.push(done);
             } else {
                 self.backlog.push_back(done);
