@@ -2,9 +2,10 @@
 //!
 //! Memory is cut into *slots* that only one operation touches at a time, so most words have one right value. Where an operation
 //! failed without saying whether it was executed (PROTOCOL 9.5), a word has several, until a later write settles it. A node that crashes loses
-//! what it held: its words are zero, and what was under way there may come on top.
+//! what it held: its words are zero, and what was under way there may come on top. Memory moves from node to node; of what is on its
+//! way when one of the two crashes, nobody says whether it was lost.
 
-use farmem_wire::NodeId;
+use farmem_machine::Instant;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a slot was filled with; 0 is all zeros.
@@ -21,11 +22,66 @@ struct Slot {
     pinned: bool,
 }
 
+/// Where a piece of memory is, which moves as one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Home {
+    /// The node that has it; while it moves, the one that it leaves.
+    pub(crate) node: u16,
+    /// The node that somebody asked it to move to, until the answer is there.
+    pub(crate) to: Option<u16>,
+    /// Moves that were asked for.
+    pub(crate) moves: u32,
+    /// When the last one ended.
+    settled: Option<Instant>,
+    /// How often a node lost its memory that had this, or may have had it.
+    pub(crate) losses: u32,
+}
+
+impl Home {
+    pub(crate) const fn at(node: u16) -> Self {
+        Self { node, to: None, moves: 0, settled: None, losses: 0 }
+    }
+
+    /// Somebody asks for it to be moved.
+    pub(crate) const fn leave(&mut self, to: u16) {
+        self.to = Some(to);
+        self.moves += 1;
+    }
+
+    /// It is where it was to go, or stays where it was.
+    pub(crate) fn settle(&mut self, moved: bool, now: Instant) {
+        let to = self.to.take().expect("it was asked to move");
+        self.settled = Some(now);
+        if moved {
+            self.node = to;
+        }
+    }
+
+    /// True when the node has it, or may.
+    pub(crate) fn may_be_at(&self, node: u16) -> bool {
+        self.node == node || self.to == Some(node)
+    }
+
+    /// True when it was on its way at some time since.
+    pub(crate) fn moved_since(&self, since: Instant) -> bool {
+        self.to.is_some() || self.settled.is_some_and(|settled| settled >= since)
+    }
+
+    /// A node lost its memory; true when this was in it for sure.
+    fn lost(&mut self) -> bool {
+        self.losses += 1;
+        self.to.is_none()
+    }
+}
+
 /// One allocation.
 #[derive(Clone, Debug)]
 pub(crate) struct Vma {
+    /// Which allocation it is: others have had its addresses.
+    pub(crate) number: u64,
     pub(crate) size: u64,
-    pub(crate) node: NodeId,
+    /// The node whose addresses it has.
+    pub(crate) node: u16,
     pub(crate) domain: u32,
     /// The client that asked for it.
     pub(crate) owner: usize,
@@ -34,10 +90,49 @@ pub(crate) struct Vma {
     pub(crate) lent: bool,
     /// Is being freed, lent or taken back.
     pub(crate) changing: bool,
+    /// Bytes that move together; none when it stays where it is.
+    pub(crate) piece_len: Option<u64>,
+    homes: Vec<Home>,
     slots: Vec<Slot>,
 }
 
 impl Vma {
+    /// Zeroed memory on a node.
+    pub(crate) fn new(number: u64, size: u64, node: u16, domain: u32, owner: usize, slot_len: usize) -> Self {
+        let slot = Slot { allowed: BTreeSet::from([0]), busy: false, pinned: false };
+        let slots = vec![slot; usize::try_from(size).expect("a small rack") / slot_len];
+        let homes = vec![Home::at(node)];
+        let (lent, changing, piece_len) = (false, false, None);
+        Self { number, size, node, domain, owner, slot_len, lent, changing, piece_len, homes, slots }
+    }
+
+    /// The same memory, which moves in pieces of so many bytes.
+    pub(crate) fn in_pieces(mut self, piece_len: u64) -> Self {
+        assert!(self.slot_len as u64 <= piece_len && piece_len <= self.size, "no slot is in two pieces");
+        self.piece_len = Some(piece_len);
+        self.homes = vec![self.homes[0]; usize::try_from(self.size / piece_len).expect("a small rack")];
+        self
+    }
+
+    /// Pieces, each by its first byte from the vma's on.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = (u64, &Home)> {
+        let len = self.piece_len.unwrap_or(self.size);
+        self.homes.iter().enumerate().map(move |(index, home)| (index as u64 * len, home))
+    }
+
+    fn piece(&self, offset: u64) -> usize {
+        usize::try_from(offset / self.piece_len.unwrap_or(self.size)).expect("a small rack")
+    }
+
+    pub(crate) fn home(&self, offset: u64) -> &Home {
+        &self.homes[self.piece(offset)]
+    }
+
+    pub(crate) fn home_mut(&mut self, offset: u64) -> &mut Home {
+        let piece = self.piece(offset);
+        &mut self.homes[piece]
+    }
+
     /// True when nothing is under way in it and no list is in it.
     pub(crate) fn is_idle(&self) -> bool {
         !self.changing && self.slots.iter().all(|slot| !slot.busy && !slot.pinned)
@@ -66,24 +161,13 @@ pub(crate) struct Model {
 
 impl Model {
     /// A vma was allocated: zeroed.
-    pub(crate) fn add(
-        &mut self,
-        base: u64,
-        size: u64,
-        node: u16,
-        domain: u32,
-        owner: usize,
-        slot_len: usize,
-    ) {
+    pub(crate) fn add(&mut self, base: u64, vma: Vma) {
+        let end = base + vma.size;
         assert!(
-            self.vmas.range(..base + size).next_back().is_none_or(|(&other, vma)| other + vma.size <= base),
+            self.vmas.range(..end).next_back().is_none_or(|(&other, vma)| other + vma.size <= base),
             "vma {base:#x} lies over another"
         );
-        let slot = Slot { allowed: BTreeSet::from([0]), busy: false, pinned: false };
-        let slots = vec![slot; usize::try_from(size).expect("a small rack") / slot_len];
-        let node = NodeId(node);
-        self.vmas
-            .insert(base, Vma { size, node, domain, owner, slot_len, lent: false, changing: false, slots });
+        self.vmas.insert(base, vma);
     }
 
     /// A version nobody used, and the bytes it stands for.
@@ -110,8 +194,10 @@ impl Model {
         (place.base + (place.slot * slot_len) as u64, slot_len)
     }
 
-    pub(crate) fn node(&self, place: Place) -> u16 {
-        self.vmas[&place.base].node.0
+    /// Where a slot is.
+    pub(crate) fn home(&self, place: Place) -> &Home {
+        let vma = &self.vmas[&place.base];
+        vma.home((place.slot * vma.slot_len) as u64)
     }
 
     pub(crate) fn is_free(&self, place: Place) -> bool {
@@ -130,7 +216,7 @@ impl Model {
     /// An operation on the slot begins.
     pub(crate) fn take(&mut self, place: Place) {
         let slot = self.slot(place);
-        assert!(!slot.busy, "one operation at a time");
+        assert!(!slot.busy, "one operation at a time, at {place:?}");
         slot.busy = true;
     }
 
@@ -149,11 +235,23 @@ impl Model {
         self.slot(place).allowed = BTreeSet::from([version]);
     }
 
+    /// A write was surely not executed, nor will it be.
+    pub(crate) fn cannot_hold(&mut self, place: Place, version: Version) {
+        self.slot(place).allowed.remove(&version);
+    }
+
     /// The node lost its memory. `still` are the versions whose write may yet come.
     pub(crate) fn node_lost(&mut self, node: u16, still: &BTreeMap<Place, Version>) {
-        for (&base, vma) in self.vmas.iter_mut().filter(|(_, vma)| vma.node.0 == node) {
-            for (slot, state) in vma.slots.iter_mut().enumerate() {
-                state.allowed = BTreeSet::from([0]);
+        for (&base, vma) in &mut self.vmas {
+            let lost: Vec<Option<bool>> =
+                vma.homes.iter_mut().map(|home| home.may_be_at(node).then(|| home.lost())).collect();
+            for slot in 0..vma.slots.len() {
+                let Some(surely) = lost[vma.piece((slot * vma.slot_len) as u64)] else { continue };
+                let state = &mut vma.slots[slot];
+                if surely {
+                    state.allowed.clear();
+                }
+                state.allowed.insert(0);
                 state.allowed.extend(still.get(&Place { base, slot }));
             }
         }
@@ -193,17 +291,22 @@ impl Model {
 #[derive(Debug)]
 pub(crate) struct Counter {
     pub(crate) addr: u64,
-    pub(crate) node: u16,
+    /// The node whose address that is.
+    pub(crate) range_node: u16,
+    pub(crate) home: Home,
     /// Additions that ended well.
     ended: u64,
     /// Additions that began.
     begun: u64,
     found: BTreeSet<u64>,
+    /// Nobody says whether it was lost: no value is wrong from then on.
+    lost_perhaps: bool,
 }
 
 impl Counter {
     pub(crate) const fn new(addr: u64, node: u16) -> Self {
-        Self { addr, node, ended: 0, begun: 0, found: BTreeSet::new() }
+        let (range_node, home) = (node, Home::at(node));
+        Self { addr, range_node, home, ended: 0, begun: 0, found: BTreeSet::new(), lost_perhaps: false }
     }
 
     /// Additions that ended well so far: what a later one must find at the least.
@@ -224,7 +327,7 @@ impl Counter {
     /// An addition found `old`.
     pub(crate) fn added(&mut self, old: u64, floor: u64) -> Result<(), String> {
         self.ended += 1;
-        if !self.found.insert(old) {
+        if !self.found.insert(old) && !self.lost_perhaps {
             return Err(format!("two additions to {:#x} found {old}", self.addr));
         }
         self.seen(old, floor, self.begun - 1)
@@ -232,7 +335,7 @@ impl Counter {
 
     /// Something read `value` that began when `floor` had ended, and `begun` others could have been before it.
     pub(crate) fn seen(&self, value: u64, floor: u64, begun: u64) -> Result<(), String> {
-        if (floor..=begun).contains(&value) {
+        if self.lost_perhaps || (floor..=begun).contains(&value) {
             return Ok(());
         }
         Err(format!("{:#x} held {value}, but {floor} had ended and {begun} had begun", self.addr))
@@ -243,9 +346,10 @@ impl Counter {
         self.seen(value, self.ended, self.begun)
     }
 
-    /// The node lost its memory, and every addition under way with it.
+    /// Its node lost its memory, and every addition under way with it.
     pub(crate) fn lost(&mut self) {
-        *self = Self::new(self.addr, self.node);
+        let lost_perhaps = !self.home.lost() || self.lost_perhaps;
+        *self = Self { home: self.home, lost_perhaps, ..Self::new(self.addr, self.range_node) };
     }
 }
 
@@ -259,14 +363,14 @@ const fn mix(n: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Counter, Model, Place};
+    use super::{Counter, Model, Place, Vma};
     use std::collections::BTreeMap;
 
     const PLACE: Place = Place { base: 0x1000, slot: 1 };
 
     fn model() -> Model {
         let mut model = Model::default();
-        model.add(0x1000, 4096, 1, 1, 0, 64);
+        model.add(0x1000, Vma::new(1, 4096, 1, 1, 0, 64));
         model
     }
 
@@ -306,6 +410,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "lies over another")]
     fn overlapping_vmas_are_found() {
-        model().add(0x1800, 4096, 1, 2, 0, 64);
+        model().add(0x1800, Vma::new(1, 4096, 1, 2, 0, 64));
     }
 }

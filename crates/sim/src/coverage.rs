@@ -29,6 +29,7 @@ pub const REACHED: &[&str] = &[
     "node.Answered(Traverse",
     "node.Connection(InvalidRequest)",
     "node.Connection(Dropped(WrongPort))",
+    "node.Connection(NotReady)",
     "node.Connection(Refused(Misaligned",
     "node.Connection(Refused(NotMapped",
     "node.Connection(Refused(OutOfBounds",
@@ -115,6 +116,10 @@ pub const ELSEWHERE: &[(&str, &str)] = &[
     ("node.ProgramInterpreted", "needs a machine without a compiler: tests of memnode"),
     ("node.UpdateRefused", "the tables of these nodes are large: tests of memnode"),
     ("switch.Dropped(Immediate)", "one rogue frame in thousands: tests of switch"),
+    (
+        "switch.Dropped(NodeGone)",
+        "needs a node that joins again, in two batches: one seed in a thousand, tests of switch",
+    ),
     ("switch.Dropped(NotContinuation)", "needs a node that sends something else: tests of switch"),
     ("switch.Dropped(Response)", "one rogue frame in thousands: tests of switch"),
     ("switch.Dropped(UnknownOrigin)", "needs a node that makes a host up: tests of switch"),

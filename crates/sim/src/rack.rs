@@ -1,5 +1,5 @@
 //! A rack at work under faults: programs of two domains on every host allocate, free, read, write, count, traverse, lend and do
-//! what they may not, while the network loses packets and machines crash.
+//! what they may not, while the network loses packets, machines crash and, in every second world, memory moves from node to node.
 //!
 //! Phases, as in TigerBeetle's VOPR: first *safety*, with faults; then the faults end, every machine comes up again, and everything under
 //! way must end (*liveness*); then every byte is read once more and compared with the model, and the control
@@ -9,6 +9,7 @@ mod calls;
 mod chains;
 mod ends;
 mod lists;
+mod moves;
 mod rogue;
 mod stranger;
 mod tasks;
@@ -80,6 +81,10 @@ struct Rack {
     /// The control plane's numbers of the domains.
     domains: Vec<u32>,
     model: Model,
+    /// Memory moves.
+    moves: bool,
+    /// What hosts learned of moves: by host and first byte the length and the node.
+    routes: BTreeMap<(u16, u64), (u64, u16)>,
     counters: Vec<Counter>,
     /// The rogue's own memory.
     rogue_vma: Option<u64>,
@@ -144,6 +149,8 @@ impl Rack {
             healed: None,
             domains: Vec::new(),
             model: Model::default(),
+            moves: seed.is_multiple_of(2),
+            routes: BTreeMap::new(),
             counters: Vec::new(),
             rogue_vma: None,
             lists: Vec::new(),
@@ -176,6 +183,7 @@ impl Rack {
             self.crash_somebody();
             self.disturb();
             self.start_rogue();
+            self.move_something();
             self.start_task();
             self.step()?;
         }
@@ -307,6 +315,7 @@ impl Rack {
             self.abandon(&task);
         }
         self.clients.iter_mut().filter(|client| client.host == host).for_each(Client::reset);
+        self.routes.retain(|&(of, _), _| of != host);
     }
 
     fn losses_of(&self, node: u16) -> u32 {

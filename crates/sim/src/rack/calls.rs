@@ -1,8 +1,9 @@
 //! The programs' calls to the control plane: coming up, connections, memory, lending.
 
+use super::moves::Piece;
 use super::{DOMAINS, End, Rack};
 use crate::campaign::Verdict;
-use crate::checker::{Counter, Place};
+use crate::checker::{Counter, Home, Place, Vma};
 use crate::station::Who;
 use farmem_control::api::{ApiError, ErrorCode, PermName, Request, Response, VmaInfo};
 use farmem_machine::{Duration, Instant};
@@ -43,6 +44,8 @@ pub(super) struct Line {
     pub(super) generation: u32,
     /// How often the node had lost its memory when it came up.
     pub(super) losses: u32,
+    /// The node refused something on it, and so executed nothing behind that.
+    refused: bool,
     /// Slots with a write of unknown end: a late packet of the old connection could still change them. They are free when
     /// the old connection is known to be gone.
     unsure: Vec<Place>,
@@ -52,16 +55,46 @@ pub(super) struct Line {
 #[derive(Clone, Debug)]
 pub(super) enum Call {
     Session,
-    Connect { node: u16, losses: u32 },
-    Disconnect { node: u16 },
-    Allocate { slot_len: usize },
-    Free { base: u64 },
-    Lend { base: u64, perm: PermName },
+    Connect {
+        node: u16,
+        losses: u32,
+    },
+    Disconnect {
+        node: u16,
+    },
+    Allocate {
+        slot_len: usize,
+    },
+    /// `again` when it may have been begun before.
+    Free {
+        base: u64,
+        again: bool,
+    },
+    Lend {
+        base: u64,
+        perm: PermName,
+    },
+    Migrate {
+        piece: Piece,
+        node: u16,
+    },
+    /// Where is what a node refused? `rests` when it had been elsewhere for long.
+    Locate {
+        addr: u64,
+        rests: Option<Home>,
+    },
 }
 
 impl Client {
     pub(super) fn new(host: u16, domain: usize, nodes: u16) -> Self {
-        let line = || Line { link: Link::Down, qpn: None, generation: 0, losses: 0, unsure: Vec::new() };
+        let line = || Line {
+            link: Link::Down,
+            qpn: None,
+            generation: 0,
+            losses: 0,
+            refused: false,
+            unsure: Vec::new(),
+        };
         let lines = (0..nodes).map(|_| line()).collect();
         Self { host, domain, session: Link::Down, lines, not_before: Instant::ZERO }
     }
@@ -104,6 +137,18 @@ impl Client {
         if line.generation == generation && line.link == Link::Up {
             line.link = Link::Down;
         }
+    }
+
+    /// The node refused something on the connection, if it is still that one.
+    pub(super) fn refused(&mut self, node: u16, generation: u32) {
+        let line = self.line_mut(node);
+        line.refused |= line.generation == generation;
+    }
+
+    /// True when it did.
+    pub(super) fn was_refused(&self, node: u16, generation: u32) -> bool {
+        let line = self.line(node);
+        line.refused && line.generation == generation
     }
 
     /// Keeps a slot from being used until the connection is set up anew.
@@ -182,8 +227,10 @@ impl Rack {
             self.again.extract_if(.., |(index, _)| now >= clients[*index].not_before).collect();
         for (index, call) in due {
             match call {
-                Call::Free { base } => self.free(index, base),
+                Call::Free { base, .. } => self.free(index, base, true),
                 Call::Lend { base, perm } => self.lend(index, base, perm),
+                Call::Migrate { piece, node } => self.migrate(piece, node),
+                Call::Locate { addr, rests } => self.look_where(index, addr, rests),
                 Call::Session | Call::Connect { .. } | Call::Disconnect { .. } | Call::Allocate { .. } => {}
             }
         }
@@ -219,7 +266,7 @@ impl Rack {
         }
     }
 
-    fn ask(&mut self, index: usize, request: Request, call: Call) {
+    pub(super) fn ask(&mut self, index: usize, request: Request, call: Call) {
         let ticket = self.world.ask(Who::Host(self.clients[index].host), request);
         self.calls.insert(ticket, (index, call));
     }
@@ -233,11 +280,11 @@ impl Rack {
         self.ask(index, Request::Allocate { domain, size, node: None }, Call::Allocate { slot_len });
     }
 
-    pub(super) fn free(&mut self, index: usize, base: u64) {
+    pub(super) fn free(&mut self, index: usize, base: u64, again: bool) {
         let vma = self.model.vmas.get_mut(&base).expect("the program's own");
         vma.changing = true;
         let domain = vma.domain;
-        self.ask(index, Request::Free { domain, base }, Call::Free { base });
+        self.ask(index, Request::Free { domain, base }, Call::Free { base, again });
     }
 
     /// Lets the other domain read a vma, or no longer.
@@ -281,24 +328,34 @@ impl Rack {
                 line.qpn = up.then_some(qpn);
                 line.generation += 1;
                 line.losses = *losses;
+                line.refused = false;
                 let settled = std::mem::take(&mut line.unsure);
                 settled.into_iter().for_each(|place| self.model.release(place));
             }
             (Call::Disconnect { node }, Response::Done {}) => self.disconnected(index, *node),
             (Call::Allocate { slot_len }, Response::Vma(VmaInfo { base, size, node, domain })) => {
                 self.freed.retain(|&freed| freed + 4096 <= base || base + size <= freed);
-                self.model.add(base, size, node, domain, index, *slot_len);
+                let mut vma = Vma::new(self.allocations, size, node, domain, index, *slot_len);
+                // As one or page by page, or not at all.
+                let piece_len = [None, Some(4096), Some(size)][self.rng.below(3) as usize];
+                if let Some(len) = piece_len.filter(|_| self.moves) {
+                    vma = vma.in_pieces(len);
+                }
+                self.model.add(base, vma);
                 self.ended += 1;
             }
-            (Call::Free { base }, Response::Done {}) => {
-                self.model.vmas.remove(base);
-                self.freed.push(*base);
-                self.ended += 1;
-            }
+            (Call::Free { base, .. }, Response::Done {}) => self.gone(*base),
             (Call::Lend { base, perm }, Response::Done {}) => {
                 let vma = self.model.vmas.get_mut(base).expect("it is not freed while it is lent");
                 (vma.changing, vma.lent) = (false, *perm == PermName::Read);
                 self.ended += 1;
+            }
+            (Call::Migrate { piece, .. }, Response::Done {}) => {
+                self.moved(*piece, None);
+                self.ended += 1;
+            }
+            (&Call::Locate { addr, rests }, Response::Located { vma, moved }) => {
+                self.located(index, addr, rests, &vma, &moved)?;
             }
             (_, other) => return Err(format!("the answer to something else: {other:?}")),
         }
@@ -324,16 +381,34 @@ impl Rack {
             (Call::Allocate { .. }, ErrorCode::Unavailable) => self.unsure_allocation = true,
             (Call::Allocate { .. }, ErrorCode::TableFull | ErrorCode::OutOfMemory) => {}
             // What was begun must be brought to its end: until then nobody knows whether the vma may be used.
-            (Call::Free { .. } | Call::Lend { .. }, ErrorCode::Unavailable) => {
-                self.again.push((index, call.clone()))
-            }
+            (
+                Call::Free { .. } | Call::Lend { .. } | Call::Migrate { .. } | Call::Locate { .. },
+                ErrorCode::Unavailable,
+            ) => self.again.push((index, call.clone())),
+            // The control plane went on with it when it was back (PROTOCOL 8.25).
+            (Call::Free { base, again: true }, ErrorCode::NotFound) => self.gone(*base),
+            (Call::Migrate { piece, .. }, code) if self.moved(*piece, Some(code)) => {}
+            (Call::Locate { addr, .. }, ErrorCode::NotFound)
+                if self
+                    .model
+                    .vmas
+                    .range(..=addr)
+                    .next_back()
+                    .is_none_or(|(base, vma)| addr - base >= vma.size || vma.changing) => {}
             // Taking a part of a table's entry away can need more entries (PROTOCOL 6.22): then nothing is changed.
-            (Call::Lend { base, .. } | Call::Free { base }, ErrorCode::TableFull) => {
+            (Call::Lend { base, .. } | Call::Free { base, .. }, ErrorCode::TableFull) => {
                 self.model.vmas.entry(*base).and_modify(|vma| vma.changing = false);
             }
             _ => return Err(format!("{error:?}")),
         }
         Ok(())
+    }
+
+    /// A vma is freed.
+    fn gone(&mut self, base: u64) {
+        self.model.vmas.remove(&base);
+        self.freed.push(base);
+        self.ended += 1;
     }
 
     fn disconnected(&mut self, index: usize, node: u16) {

@@ -45,7 +45,7 @@ pub(super) struct Stop {
     counter: usize,
     /// Additions to it that had ended when this one began.
     floor: u64,
-    /// How often its node had lost its memory then.
+    /// How often it had been lost then.
     losses: u32,
 }
 
@@ -61,8 +61,7 @@ impl Rack {
         let way: Vec<Stop> = (0..len)
             .map(|_| {
                 let counter = first + self.rng.below(u32::try_from(each).expect("few")) as usize;
-                let (floor, losses) =
-                    (self.counters[counter].floor(), self.losses_of(self.counters[counter].node));
+                let (floor, losses) = (self.counters[counter].floor(), self.counters[counter].home.losses);
                 self.counters[counter].begin();
                 Stop { counter, floor, losses }
             })
@@ -88,12 +87,11 @@ impl Rack {
             return Err(format!("{stops} stops on a way of {}", way.len()));
         }
         for (number, stop) in way.iter().enumerate() {
-            let counter = &self.counters[stop.counter];
+            let counter = &mut self.counters[stop.counter];
             // What a memory that is lost meanwhile said says nothing about the new one.
-            if stop.losses != self.losses_of(counter.node) {
+            if stop.losses != counter.home.losses {
                 continue;
             }
-            let counter = &mut self.counters[stop.counter];
             if number < stops {
                 counter.added(word(FOUND + 8 * number)?, stop.floor)?;
             } else if done.result != Err(Failure::NoAnswer) {
@@ -108,7 +106,7 @@ impl Rack {
                 if right && counted { Ok(()) } else { Err("it ended elsewhere".to_owned()) }
             }
             Ok(other) => Err(format!("a traversal answers {other:?}")),
-            Err(failure) => self.may_fail(task, Path::Switch, failure),
+            Err(failure) => self.may_fail(task, Path::Switch, None, failure),
         }
     }
 
@@ -121,14 +119,21 @@ impl Rack {
         ways.flatten().filter(|stop| stop.counter == counter).count() as u64
     }
 
-    /// The counters of a node begin anew, at zero. An atomic that was under way ended with its connection; a traversal may still come.
+    /// The counters of a node begin anew, at zero. An atomic that was under way ended with its connection; a traversal may still come, and, because
+    /// the node does not know any more that it was there, come to the others on its way a second time (PROTOCOL 9.8).
     pub(super) fn counters_lost(&mut self, node: u16) {
-        for number in 0..self.counters.len() {
-            if self.counters[number].node == node {
-                let under_way = self.additions_under_way(number);
-                let counter: &mut Counter = &mut self.counters[number];
-                counter.lost();
-                (0..under_way).for_each(|_| counter.begin());
+        let lost: Vec<bool> = self.counters.iter().map(|counter| counter.home.may_be_at(node)).collect();
+        for (number, _) in lost.iter().enumerate().filter(|&(_, &lost)| lost) {
+            let under_way = self.additions_under_way(number);
+            let counter: &mut Counter = &mut self.counters[number];
+            counter.lost();
+            (0..under_way).for_each(|_| counter.begin());
+        }
+        for task in self.tasks.values() {
+            let What::Add { way, .. } = &task.what else { continue };
+            if way.iter().any(|stop| lost[stop.counter]) {
+                let others = way.iter().filter(|stop| !lost[stop.counter]);
+                others.for_each(|stop| self.counters[stop.counter].begin());
             }
         }
     }

@@ -4,7 +4,7 @@ use super::lists::{Found, NOWHERE};
 use super::tasks::{Must, Path, Task, What};
 use super::{End, Rack};
 use crate::campaign::Verdict;
-use crate::checker::Place;
+use crate::checker::{Counter, Home, Place};
 use farmem_control::api::{Request, Response};
 use farmem_host::{Answer, Done, Failure};
 use farmem_transport::rc;
@@ -14,6 +14,8 @@ use std::collections::BTreeSet;
 /// Rounds of last reads, and reads in one: enough for every slot there can be, several times.
 const LOOKS_MAX: u32 = 200;
 const LOOKS_AT_ONCE: usize = 128;
+/// Bytes of one packet, and so of a write that is executed as a whole or not at all.
+const PMTU: usize = 1024;
 
 impl Rack {
     /// Takes the operations that ended.
@@ -40,15 +42,25 @@ impl Rack {
         match task.what {
             What::Write { place, version, path, losses, list } => {
                 let well = done.result.is_ok();
-                if well && losses == self.losses_of(self.model.node(place)) {
+                if well && losses == self.model.home(place).losses {
                     self.model.holds(place, version);
+                }
+                let (addr, len) = self.model.span(place);
+                if let Err(failure) = done.result
+                    && self.was_refused(task, addr, path, failure)
+                    && len <= PMTU
+                {
+                    self.model.cannot_hold(place, version);
                 }
                 list.into_iter().for_each(|list| self.list_written(list, well));
                 self.conclude(task, place, path, done.result)
             }
             What::Read { place, path, losses, last } => {
                 // An answer may still tell of a memory that was lost meanwhile.
-                let same = losses == self.losses_of(self.model.node(place));
+                let same = losses == self.model.home(place).losses;
+                if let Err(failure) = done.result {
+                    self.was_refused(task, self.model.span(place).0, path, failure);
+                }
                 if done.result.is_ok() && same {
                     self.model.check(place, &done.buf)?;
                 } else if last {
@@ -66,7 +78,9 @@ impl Rack {
                 }
                 Err(failure) => {
                     self.uncounted.insert(counter);
-                    self.may_fail(task, path, failure)
+                    let Counter { addr, home, .. } = self.counters[counter];
+                    self.was_refused(task, addr, path, failure);
+                    self.may_fail(task, path, Some(home), failure)
                 }
             },
             What::Rogue { place } => self.rogue_ended(task, place, done),
@@ -94,11 +108,18 @@ impl Rack {
             }
             _ => self.model.release(place),
         }
-        result.map_or_else(|failure| self.may_fail(task, path, failure), |_| Ok(()))
+        let home = *self.model.home(place);
+        result.map_or_else(|failure| self.may_fail(task, path, Some(home), failure), |_| Ok(()))
     }
 
-    /// Judges the failure of something allowed.
-    pub(super) fn may_fail(&mut self, task: &Task, path: Path, failure: Failure) -> Result<(), String> {
+    /// Judges the failure of something allowed, of which `home` says where it is.
+    pub(super) fn may_fail(
+        &mut self,
+        task: &Task,
+        path: Path,
+        home: Option<Home>,
+        failure: Failure,
+    ) -> Result<(), String> {
         if let Path::Line { node, generation } = path {
             let lost_since = self.clients[task.client].line(node).losses != self.losses_of(node);
             let current = self.clients[task.client].line(node).generation == generation;
@@ -107,12 +128,25 @@ impl Rack {
             }
             return match failure {
                 Failure::Connection(rc::Failure::Flushed) | Failure::QueueFull => Ok(()),
+                // Not there any more (PROTOCOL 11.10).
+                Failure::Connection(rc::Failure::RemoteAccess)
+                    if home.is_some_and(|home| home.node != node || home.moved_since(task.since)) =>
+                {
+                    Ok(())
+                }
+                // Put off for too long (PROTOCOL 7.38), or answered before and not there any more (PROTOCOL 4.21).
+                Failure::Connection(rc::Failure::RnrRetriesExceeded | rc::Failure::RemoteOperational)
+                    if home.is_some_and(|home| home.moved_since(task.since))
+                        && self.may_go_unanswered(task.since) =>
+                {
+                    Ok(())
+                }
                 Failure::Connection(rc::Failure::RetriesExceeded)
                     if self.may_go_unanswered(task.since) || lost_since || !current =>
                 {
                     Ok(())
                 }
-                _ => Err("nothing explains this".to_owned()),
+                _ => Err(format!("nothing explains this, at {home:?}")),
             };
         }
         match failure {
@@ -133,7 +167,8 @@ impl Rack {
         losses: u32,
         result: Result<Answer, Failure>,
     ) -> Result<(), String> {
-        let same = losses == self.losses_of(self.counters[counter].node);
+        let Counter { addr, home, .. } = self.counters[counter];
+        let same = losses == home.losses;
         match result {
             // What a memory that is lost meanwhile said says nothing about the new one.
             Ok(_) if !same => Ok(()),
@@ -146,10 +181,11 @@ impl Rack {
             },
             Ok(other) => Err(format!("an atomic answers {other:?}")),
             Err(failure) => {
-                if failure == Failure::QueueFull && same {
+                let refused = self.was_refused(task, addr, path, failure);
+                if (failure == Failure::QueueFull || refused) && same {
                     self.counters[counter].missed();
                 }
-                self.may_fail(task, path, failure)
+                self.may_fail(task, path, Some(home), failure)
             }
         }
     }
@@ -172,7 +208,7 @@ impl Rack {
             (Err(Failure::Refused { status, addr }), Found::Dangling) => {
                 (status, addr) == (Status::NotMapped, VirtAddr(NOWHERE))
             }
-            (Err(failure), _) => return self.may_fail(task, Path::Switch, failure),
+            (Err(failure), _) => return self.may_fail(task, Path::Switch, None, failure),
             (Ok(_), _) => false,
         };
         if right { Ok(()) } else { Err("the list says otherwise".to_owned()) }
@@ -212,9 +248,11 @@ impl Rack {
                 Ok(())
             }
             (Must::BreakAccess { node, generation } | Must::BreakRequest { node, generation }, failure) => {
-                self.may_fail(task, Path::Line { node, generation }, failure)
+                self.may_fail(task, Path::Line { node, generation }, None, failure)
             }
-            (Must::BeRefused(_) | Must::BeGone { .. }, failure) => self.may_fail(task, Path::Switch, failure),
+            (Must::BeRefused(_) | Must::BeGone { .. }, failure) => {
+                self.may_fail(task, Path::Switch, None, failure)
+            }
             (Must::StayHome, _) => Err("the host should have known".to_owned()),
         }
     }
@@ -291,6 +329,7 @@ impl Rack {
     /// The control plane lists exactly the vmas that programs were given (PROTOCOL 9.13).
     pub(super) fn compare_vmas(&mut self) -> Result<(), End> {
         let response = self.call(Request::Overview)?;
+        self.compare_homes(&response).map_err(|why| (Verdict::Unsafe, why))?;
         let Response::Overview { vmas, .. } = response else {
             return Err((Verdict::Unsafe, format!("the answer to something else: {response:?}")));
         };

@@ -131,7 +131,7 @@ impl Rack {
         let mut places = Vec::new();
         for _ in 0..4 * len {
             let place = self.place_of(index, |vma| vma.slot_len == 64)?;
-            let connected = self.clients[index].is_connected(self.model.node(place));
+            let connected = self.clients[index].is_connected(self.node_known(index, place));
             if connected && self.is_writable(place) && !places.contains(&place) {
                 places.push(place);
             }
@@ -173,7 +173,7 @@ impl Rack {
     /// A memory node lost what it held: lists over it are no lists any more.
     pub(super) fn lists_lost(&mut self, node: u16) {
         for list in &mut self.lists {
-            list.dead |= list.nodes.iter().any(|part| self.model.node(part.place) == node);
+            list.dead |= list.nodes.iter().any(|part| self.model.home(part.place).may_be_at(node));
         }
     }
 

@@ -1,7 +1,7 @@
 //! What programs do: one operation at a time is begun by one program, chosen by the seed.
 
 use super::Rack;
-use super::calls::VMAS_MAX;
+use super::calls::{Call, VMAS_MAX};
 use super::chains::Stop;
 use super::lists::{Found, NOWHERE};
 use crate::checker::{Place, Version, Vma};
@@ -124,10 +124,15 @@ impl Rack {
     }
 
     fn more_memory(&mut self, index: usize) {
-        let asking = self
-            .calls
-            .values()
-            .any(|(by, call)| *by == index && matches!(call, super::Call::Allocate { .. }));
+        // What may be freed already could be given to somebody else before it is asked for again.
+        let frees_again = |call: &Call| matches!(call, Call::Free { again: true, .. });
+        if self.again.iter().any(|(_, call)| matches!(call, Call::Free { .. }))
+            || self.calls.values().any(|(_, call)| frees_again(call))
+        {
+            return;
+        }
+        let asks = |call: &Call| matches!(call, Call::Allocate { .. });
+        let asking = self.calls.values().any(|(by, call)| *by == index && asks(call));
         if !asking && self.model.vmas.values().filter(|vma| vma.owner == index).count() < VMAS_MAX {
             self.started += 1;
             self.allocate(index);
@@ -138,7 +143,7 @@ impl Rack {
         let idle = self.model.vmas.iter().find(|(_, vma)| vma.owner == index && vma.is_idle());
         if let Some((&base, _)) = idle {
             self.started += 1;
-            self.free(index, base);
+            self.free(index, base, false);
         }
     }
 
@@ -178,7 +183,7 @@ impl Rack {
         self.model.take(place);
         self.model.may_hold(place, version);
         let buf = self.model.bytes(version, len);
-        let losses = self.losses_of(self.model.node(place));
+        let losses = self.model.home(place).losses;
         let task = Task::new(index, self.world.now(), What::Write { place, version, path, losses, list });
         let addr = VirtAddr(addr);
         self.submit(
@@ -201,7 +206,7 @@ impl Rack {
         let Some(path) = self.path(index, place, region) else { return false };
         self.model.take(place);
         let (addr, buf) = (VirtAddr(addr), vec![0xa5; len]);
-        let losses = self.losses_of(self.model.node(place));
+        let losses = self.model.home(place).losses;
         let task = Task::new(index, self.world.now(), What::Read { place, path, losses, last });
         self.submit(
             task,
@@ -224,12 +229,12 @@ impl Rack {
         let domain = self.clients[index].domain;
         let each = self.counters.len() / super::DOMAINS;
         let counter = domain * each + self.rng.below(u32::try_from(each).expect("few")) as usize;
-        let (addr, node) = (VirtAddr(self.counters[counter].addr), self.counters[counter].node);
-        let Some(path) = self.line_path(index, node) else { return };
+        let Some(path) = self.path_to_counter(index, counter) else { return };
+        let addr = VirtAddr(self.counters[counter].addr);
         let floor = self.counters[counter].floor();
         let compare = self.rng.chance(1, 3).then_some(floor);
         self.counters[counter].begin();
-        let losses = self.losses_of(node);
+        let losses = self.counters[counter].home.losses;
         let task = Task::new(index, self.world.now(), What::Count { counter, floor, compare, path, losses });
         let op = match compare {
             Some(compare) => Op::CompareSwap { addr, compare, swap: compare + 1 },
@@ -240,8 +245,8 @@ impl Rack {
 
     /// Reads a counter for the last time.
     pub(super) fn start_read_counter(&mut self, index: usize, counter: usize) -> bool {
-        let (addr, node) = (self.counters[counter].addr, self.counters[counter].node);
-        let Some(path) = self.line_path(index, node) else { return false };
+        let Some(path) = self.path_to_counter(index, counter) else { return false };
+        let addr = self.counters[counter].addr;
         let task = Task::new(index, self.world.now(), What::ReadCounter { counter, path });
         self.submit(task, Op::Read { addr: VirtAddr(addr), buf: vec![0xa5; 8] });
         true
@@ -272,8 +277,7 @@ impl Rack {
                 );
             }
             4 => {
-                let asking =
-                    self.calls.values().any(|(_, call)| matches!(call, super::Call::Allocate { .. }));
+                let asking = self.calls.values().any(|(_, call)| matches!(call, Call::Allocate { .. }));
                 let Some(&base) = self.freed.last().filter(|_| !asking) else { return };
                 let must = Must::BeGone { base, allocations: self.allocations };
                 self.forbid(index, None, must, Op::RegionRead { addr: VirtAddr(base), buf: vec![0; 8] });
@@ -290,9 +294,8 @@ impl Rack {
             ),
             7 => {
                 let Some(place) = self.place_of(index, |_| true) else { return };
-                let (addr, node) = (self.model.span(place).0 + 4, self.model.node(place));
-                if self.line_path(index, node).is_some() {
-                    let op = Op::FetchAdd { addr: VirtAddr(addr), add: 1 };
+                if self.line_path(index, self.node_known(index, place)).is_some() {
+                    let op = Op::FetchAdd { addr: VirtAddr(self.model.span(place).0 + 4), add: 1 };
                     self.forbid(index, None, Must::StayHome, op);
                 }
             }
@@ -305,9 +308,15 @@ impl Rack {
         if !self.rng.chance(1, 4) {
             return;
         }
-        let found = self.place_where(|vma| vma.domain != domain && !vma.changing && !vma.lent);
+        // What has moved is refused as well, but for another reason.
+        let stays = |vma: &Vma| vma.piece_len.is_none();
+        let found = self.place_where(|vma| vma.domain != domain && !vma.changing && !vma.lent && stays(vma));
         let Some(place) = found.filter(|&place| self.model.is_free(place)) else { return };
-        let node = self.model.node(place);
+        let node = self.model.home(place).node;
+        // The host may take the addresses for others', which had moved.
+        if self.node_known(index, place) != node {
+            return;
+        }
         let Some(Path::Line { generation, .. }) = self.line_path(index, node) else { return };
         let addr = self.model.span(place).0;
         if self.rng.chance(1, 2) {
@@ -335,7 +344,17 @@ impl Rack {
         if region && self.clients[index].has_session() && self.model.span(place).1 <= REGION_DATA_MAX {
             return Some(Path::Switch);
         }
-        self.line_path(index, self.model.node(place))
+        self.line_path(index, self.node_known(index, place))
+    }
+
+    /// Where a slot is, as far as the program's host knows.
+    pub(super) fn node_known(&self, index: usize, place: Place) -> u16 {
+        self.known(self.clients[index].host, self.model.span(place).0, self.model.vmas[&place.base].node)
+    }
+
+    fn path_to_counter(&self, index: usize, counter: usize) -> Option<Path> {
+        let counter = &self.counters[counter];
+        self.line_path(index, self.known(self.clients[index].host, counter.addr, counter.range_node))
     }
 
     fn line_path(&self, index: usize, node: u16) -> Option<Path> {

@@ -1,0 +1,199 @@
+//! Memory that moves from node to node while programs use it (PROTOCOL 8.38).
+//!
+//! A host learns of it as a client's does: a node refuses what is not there any more, and the host asks where it is now (PROTOCOL 11.10). What was
+//! refused so, and what was flushed behind it, was not executed and never will be (PROTOCOL 4.27): the model counts on it.
+
+use super::calls::Call;
+use super::tasks::{Path, Task};
+use super::{DOMAINS, Rack};
+use crate::checker::Home;
+use crate::station::Who;
+use farmem_control::api::{ErrorCode, MovedInfo, Request, Response, VmaInfo};
+use farmem_host::{Ask, Failure};
+use farmem_transport::rc;
+use farmem_wire::{NodeId, VirtAddr};
+
+/// Moves under way at once.
+const MOVES_MAX: usize = 3;
+
+/// A piece of memory, which moves as one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Piece {
+    /// Of an allocation: which, where, and the piece's first byte from there on.
+    Vma { number: u64, base: u64, offset: u64 },
+    /// The vma of a counter.
+    Counter(usize),
+}
+
+impl Rack {
+    /// Has some memory moved now and then.
+    pub(super) fn move_something(&mut self) {
+        let under_way = self.calls.values().filter(|(_, call)| matches!(call, Call::Migrate { .. })).count();
+        if !self.moves || under_way >= MOVES_MAX || !self.rng.chance(1, 60) {
+            return;
+        }
+        let mut pieces: Vec<Piece> = (0..self.counters.len()).map(Piece::Counter).collect();
+        for (&base, vma) in self.model.vmas.iter().filter(|(_, vma)| vma.piece_len.is_some()) {
+            let number = vma.number;
+            pieces.extend(vma.pieces().map(|(offset, _)| Piece::Vma { number, base, offset }));
+        }
+        let piece = pieces[self.rng.below(u32::try_from(pieces.len()).expect("few")) as usize];
+        let nodes = u32::from(self.clients[0].nodes());
+        let node = 1 + u16::try_from(self.rng.below(nodes)).expect("few");
+        let Some(home) = self.home_mut(piece).filter(|home| home.to.is_none()) else { return };
+        home.leave(node);
+        self.migrate(piece, node);
+    }
+
+    /// Asks for a piece to be moved.
+    pub(super) fn migrate(&mut self, piece: Piece, node: u16) {
+        let (domain, base, len) = match piece {
+            Piece::Counter(counter) => {
+                let domain = counter / (self.counters.len() / DOMAINS);
+                (self.domains[domain], self.counters[counter].addr, u64::from(super::COUNTER_VMA_LEN))
+            }
+            Piece::Vma { number, base, offset } => {
+                // Freed while the call could not be made again?
+                let vma = self.model.vmas.get(&base).filter(|vma| vma.number == number);
+                let Some(vma) = vma else { return };
+                (vma.domain, base + offset, vma.piece_len.expect("of a vma that moves"))
+            }
+        };
+        self.ask(
+            0,
+            Request::Migrate { domain: Some(domain), base, len, node },
+            Call::Migrate { piece, node },
+        );
+    }
+
+    /// A move was granted or refused. False when nothing explains that.
+    pub(super) fn moved(&mut self, piece: Piece, refused: Option<ErrorCode>) -> bool {
+        let now = self.world.now();
+        let Some(home) = self.home_mut(piece) else {
+            // The vma is freed: whichever was first.
+            return true;
+        };
+        home.settle(refused.is_none(), now);
+        let changing = match piece {
+            Piece::Vma { base, .. } => self.model.vmas[&base].changing,
+            Piece::Counter(_) => false,
+        };
+        match refused {
+            None | Some(ErrorCode::TableFull | ErrorCode::OutOfMemory) => true,
+            Some(ErrorCode::NotFound) => changing,
+            Some(_) => false,
+        }
+    }
+
+    /// None when the vma is freed.
+    fn home_mut(&mut self, piece: Piece) -> Option<&mut Home> {
+        match piece {
+            Piece::Counter(counter) => Some(&mut self.counters[counter].home),
+            Piece::Vma { number, base, offset } => {
+                let vma = self.model.vmas.get_mut(&base).filter(|vma| vma.number == number)?;
+                Some(vma.home_mut(offset))
+            }
+        }
+    }
+
+    /// Where a byte is, as far as a host knows.
+    pub(super) fn known(&self, host: u16, addr: u64, range: u16) -> u16 {
+        let found = self.routes.range((host, 0)..=(host, addr)).next_back();
+        found.filter(|((_, base), (len, _))| addr - base < *len).map_or(range, |(_, &(_, node))| node)
+    }
+
+    /// The host asks where something is that a node refused.
+    pub(super) fn look_where(&mut self, client: usize, addr: u64, rests: Option<Home>) {
+        self.ask(client, Request::Locate { addr }, Call::Locate { addr, rests });
+    }
+
+    /// The answer, which the host remembers.
+    pub(super) fn located(
+        &mut self,
+        index: usize,
+        addr: u64,
+        rests: Option<Home>,
+        vma: &VmaInfo,
+        pieces: &[MovedInfo],
+    ) -> Result<(), String> {
+        let at = pieces.iter().find(|piece| addr.wrapping_sub(piece.base) < piece.size);
+        let node = at.map_or(vma.node, |piece| piece.node);
+        let still = self.home_of(addr).zip(rests).filter(|(now, then)| now.moves == then.moves);
+        if let Some((home, _)) = still
+            && home.node != node
+        {
+            return Err(format!("{addr:#x} rests at node {}, and is said to be at {node}", home.node));
+        }
+        let host = self.clients[index].host;
+        if !self.world.is_up(Who::Host(host)) {
+            return Ok(());
+        }
+        let end = vma.base + vma.size;
+        self.routes.retain(|&(of, base), &mut (len, _)| of != host || base + len <= vma.base || end <= base);
+        self.tell_route(host, vma.base, vma.size, None);
+        for piece in pieces {
+            self.routes.insert((host, piece.base), (piece.size, piece.node));
+            self.tell_route(host, piece.base, piece.size, Some(piece.node));
+        }
+        Ok(())
+    }
+
+    fn tell_route(&mut self, host: u16, base: u64, len: u64, node: Option<u16>) {
+        let route = Ask::Route { base: VirtAddr(base), len, node: node.map(NodeId) };
+        assert!(self.world.tell_host(host, route), "only hosts that are up are told");
+    }
+
+    fn home_of(&self, addr: u64) -> Option<&Home> {
+        if let Some(counter) = self.counters.iter().find(|counter| counter.addr == addr) {
+            return Some(&counter.home);
+        }
+        let (&base, vma) = self.model.vmas.range(..=addr).next_back()?;
+        (addr - base < vma.size).then(|| vma.home(addr - base))
+    }
+
+    /// An operation ended that went over a connection: what its failure says about others, and about where the bytes are. True when it was
+    /// surely not executed.
+    pub(super) fn was_refused(&mut self, task: &Task, addr: u64, path: Path, failure: Failure) -> bool {
+        let Path::Line { node, generation } = path else { return false };
+        match failure {
+            Failure::Connection(rc::Failure::RemoteAccess) => {
+                self.clients[task.client].refused(node, generation);
+                if let Some(&home) = self.home_of(addr)
+                    && (home.node != node || home.moved_since(task.since))
+                {
+                    self.look_where(
+                        task.client,
+                        addr,
+                        Some(home).filter(|home| !home.moved_since(task.since)),
+                    );
+                }
+                true
+            }
+            Failure::Connection(rc::Failure::Flushed) => {
+                self.clients[task.client].was_refused(node, generation)
+            }
+            _ => false,
+        }
+    }
+
+    /// At the end the control plane says of every piece where the answers to the moves left it.
+    pub(super) fn compare_homes(&self, response: &Response) -> Result<(), String> {
+        let Response::Overview { moved, .. } = response else { return Err("no overview".to_owned()) };
+        let says = |addr: u64, range: u16| {
+            let piece = moved.iter().find(|piece| addr.wrapping_sub(piece.base) < piece.size);
+            piece.map_or(range, |piece| piece.node)
+        };
+        let vmas = self.model.vmas.iter().flat_map(|(&base, vma)| {
+            vma.pieces().map(move |(offset, home)| (base + offset, vma.node, home.node))
+        });
+        let counters =
+            self.counters.iter().map(|counter| (counter.addr, counter.range_node, counter.home.node));
+        for (addr, range, node) in vmas.chain(counters) {
+            let says = says(addr, range);
+            if says != node {
+                return Err(format!("{addr:#x} is at node {node}, and the control plane says {says}"));
+            }
+        }
+        Ok(())
+    }
+}
