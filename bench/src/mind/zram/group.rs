@@ -4,6 +4,8 @@
 //! controllers down may have no processes of its own, it is made beside it. No cgroup that was there before is changed.
 
 use super::keeper::Keeper;
+use procfs_core::process::MountInfo;
+use procfs_core::{FromRead as _, ProcessCGroup, ProcessCGroups};
 use std::fmt;
 use std::fs::{OpenOptions, create_dir, read_to_string, remove_dir};
 use std::io::Write as _;
@@ -26,6 +28,22 @@ impl Version {
         match self {
             Self::V1 => "memory.limit_in_bytes",
             Self::V2 => "memory.max",
+        }
+    }
+
+    /// True of a cgroup that is in a hierarchy of this version with memory in it.
+    fn has(self, group: &ProcessCGroup) -> bool {
+        match self {
+            Self::V1 => group.controllers.iter().any(|controller| controller == "memory"),
+            Self::V2 => group.hierarchy == 0 && group.controllers.is_empty(),
+        }
+    }
+
+    /// True of a mount of such a hierarchy.
+    fn is_at(self, mount: &MountInfo) -> bool {
+        match self {
+            Self::V1 => mount.fs_type == "cgroup" && mount.super_options.contains_key("memory"),
+            Self::V2 => mount.fs_type == "cgroup2",
         }
     }
 }
@@ -113,44 +131,24 @@ fn first(places: &[Place], limit: u64) -> Result<Group, String> {
 /// The places, the best one first: version 2, beneath and then beside this process's cgroup; then version 1, beneath it. `mountinfo` and
 /// `cgroups` are what the system says of this process.
 fn places(mountinfo: &str, cgroups: &str) -> Vec<Place> {
+    let cgroups = ProcessCGroups::from_read(cgroups.as_bytes()).map(|all| all.0).unwrap_or_default();
+    // Others' mounts may have names that nobody can read.
+    let mounts: Vec<MountInfo> =
+        mountinfo.lines().filter_map(|line| MountInfo::from_line(line).ok()).collect();
     let mut places = Vec::new();
     for version in [Version::V2, Version::V1] {
-        let own = cgroups.lines().find_map(|line| path_in(line, version));
-        let mount = mountinfo.lines().find_map(|line| mounted(line, version));
-        let Some(((root, point), own)) = mount.zip(own) else { continue };
+        // Not outside of what a namespace shows.
+        let own = cgroups.iter().find(|group| version.has(group) && !group.pathname.starts_with("/.."));
+        let mount = mounts.iter().find(|mount| version.is_at(mount));
+        let Some((mount, own)) = mount.zip(own) else { continue };
         // A mount may show a part of the hierarchy only: a container's.
-        let Ok(below) = Path::new(own).strip_prefix(root) else { continue };
-        let dir = if below.as_os_str().is_empty() { point.to_owned() } else { point.join(below) };
-        let beside = dir.parent().filter(|_| version == Version::V2 && dir != point).map(Path::to_owned);
+        let Ok(below) = Path::new(&own.pathname).strip_prefix(&mount.root) else { continue };
+        let point = &mount.mount_point;
+        let dir = if below.as_os_str().is_empty() { point.clone() } else { point.join(below) };
+        let beside = dir.parent().filter(|_| version == Version::V2 && dir != *point).map(Path::to_owned);
         places.extend([Some(dir), beside].into_iter().flatten().map(|dir| Place { dir, version }));
     }
     places
-}
-
-/// The path of this process's cgroup, when the line is of a hierarchy with memory in it: `ID:CONTROLLERS:PATH`.
-fn path_in(line: &str, version: Version) -> Option<&str> {
-    let mut fields = line.splitn(3, ':');
-    let (id, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
-    let is_it = match version {
-        Version::V1 => controllers.split(',').any(|controller| controller == "memory"),
-        Version::V2 => id == "0" && controllers.is_empty(),
-    };
-    // Outside of what a namespace shows.
-    (is_it && !path.starts_with("/..")).then_some(path)
-}
-
-/// What of such a hierarchy is mounted, and where: `ID PARENT MAJOR:MINOR ROOT POINT OPTIONS FIELDS... - TYPE SOURCE SUPER`.
-fn mounted(line: &str, version: Version) -> Option<(&Path, &Path)> {
-    let (mount, system) = line.split_once(" - ")?;
-    let mut mount = mount.split(' ').skip(3);
-    let (root, point) = (mount.next()?, mount.next()?);
-    let mut system = system.split(' ');
-    let (kind, settings) = (system.next()?, system.nth(1)?);
-    let is_it = match version {
-        Version::V1 => kind == "cgroup" && settings.split(',').any(|setting| setting == "memory"),
-        Version::V2 => kind == "cgroup2",
-    };
-    is_it.then_some((Path::new(root), Path::new(point)))
 }
 
 /// Writes a setting that is there.
