@@ -9,6 +9,7 @@ use farmem::{Client, Error, Layout, Rng};
 use farmem_tablestore::{Operation, Operations, Order, Store, VALUE_LEN};
 use farmem_timeseries::{Ask, CHANNELS, Recording, Source, generate};
 use farmem_webservice::{Keys, OBJECT_LEN, Request, Requests, Service, USERS_PER_OBJECT};
+use std::cell::OnceCell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -166,17 +167,24 @@ impl App for Storing {
 /// PULSE's BTrDB: windows of 1 to 8 s, and windows as long as the shortest and the longest of its table 3 in nodes visited.
 #[derive(Clone, Debug)]
 pub(super) struct TimeSeries {
-    source: Rc<Source>,
+    points: u64,
+    /// Read when it is wanted first.
+    source: Rc<OnceCell<Source>>,
 }
 
 impl TimeSeries {
     /// What there is of a real recording, up to `points`, or a generated one.
     pub(super) fn new(points: u64) -> Self {
+        Self { points, source: Rc::default() }
+    }
+
+    fn source(&self) -> &Source {
+        let (name, points) = ("a generated recording", self.points);
         let columns =
             Columns { time: "time".into(), time_decimals: 6, value: "value".into(), value_decimals: 6 };
         // One that cannot be read is the application's to complain of; what is measured is the same.
-        let generated = |_| Source { name: "a generated recording".into(), points: generate(points) };
-        Self { source: Rc::new(Source::find(None, &columns, points).unwrap_or_else(generated)) }
+        let generated = |_| Source { name: name.into(), points: generate(points) };
+        self.source.get_or_init(|| Source::find(None, &columns, points).unwrap_or_else(generated))
     }
 }
 
@@ -192,7 +200,7 @@ impl Scenario for TimeSeries {
     }
 
     fn lay(&self, mix: &'static str, _: bool, client: &mut Client) -> Result<Asking, Error> {
-        let points = &self.source.points;
+        let points = &self.source().points;
         let span = points.first().zip(points.last()).map_or((0, 1), |(first, last)| (first.time, last.time));
         let per_point = (span.1 - span.0) / (points.len() as u64).max(1);
         // A window visits the leaves it has and three or four nodes above them.
