@@ -82,6 +82,13 @@ enum Carries {
 }
 
 impl Walk {
+    /// What a request carries as long as nobody asked for the code. One that stores has it with it where both fit, so that all its copies have one
+    /// id, under which it is executed once wherever a node that lost its memory would have asked (PROTOCOL 9.8).
+    fn begin(&mut self, room: usize) {
+        let both = self.scratch.len() + self.program.encoded().len() <= room;
+        self.carries = if self.program.stores() && both { Carries::Code } else { Carries::Name };
+    }
+
     /// What the next request carries, now that a node does not know the program.
     fn introduce(&mut self, room: usize) {
         let state = Traverse::without_zeros(&self.scratch).len();
@@ -163,7 +170,8 @@ impl Requests {
             Op::RegionWrite { addr, buf } => Kind::Write { addr, buf, number: None },
             Op::Traverse { program, cur_ptr, scratch, limit } => {
                 let (iterations, requests, carries) = (0, 0, Carries::Name);
-                let walk = Walk { program, cur_ptr, scratch, iterations, limit, requests, carries };
+                let mut walk = Walk { program, cur_ptr, scratch, iterations, limit, requests, carries };
+                walk.begin(self.traverse_room());
                 Kind::Traverse(walk, None)
             }
             Op::Read { .. } | Op::Write { .. } | Op::CompareSwap { .. } | Op::FetchAdd { .. } => {
@@ -323,7 +331,7 @@ impl Requests {
                 self.end(pending, Ok(Answer::Traversed(over)), out);
             }
             Status::IterationLimit | Status::HopLimit if progress && requests < TRAVERSALS_CONTINUED_MAX => {
-                walk.carries = Carries::Name;
+                walk.begin(room);
                 pending.waits = 0;
                 out.note(Note::Continued(status));
                 self.start(now, pending, out);

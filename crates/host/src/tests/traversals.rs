@@ -341,6 +341,32 @@ fn a_traversal_that_stores_counts_as_a_write() {
     assert_eq!(traversed(&bench.ended()).iterations, 2);
 }
 
+/// One that stores has its code with it from the first request on, and in each that goes on: nobody has to ask for it, and so all copies of a
+/// request have one id (PROTOCOL 9.8, 11.4). Where they do not fit one datagram it begins with the name alone, as others do.
+#[test]
+fn a_traversal_that_stores_brings_its_code() {
+    let text = include_str!("../../../../testdata/programs/list_add.pulse");
+    let program = Program::assemble(text).unwrap();
+    let add = |program: &Program| Op::Traverse {
+        program: program.clone(),
+        cur_ptr: VirtAddr(BASE_1),
+        scratch: vec![0; program.scratch_len()],
+        limit: 9,
+    };
+    let mut bench = Bench::with_sessions();
+    bench.submit(add(&program));
+    let first = bench.request();
+    assert_eq!(first.traverse().code, program.encoded());
+    bench.hear(Port::SWITCH, &first.state(Status::HopLimit, |s| further(s, 1, BASE_2, &[1; 16])));
+    let again = bench.request();
+    assert_eq!(again.traverse().code, program.encoded());
+    bench.hear(Port::node(2), &again.state(Status::Ok, |s| further(s, 1, BASE_2, &[2; 16])));
+    bench.ended();
+    let long = Program::assemble(&text.replace(".scratch 16", ".scratch 4000")).unwrap();
+    bench.submit(add(&long));
+    assert_eq!(bench.request().traverse().code, []);
+}
+
 /// It met a page that a host is writing: it comes again from the state in the answer, under a new id, and not at once (PROTOCOL 12.29).
 #[test]
 pub(super) fn a_traversal_waits_for_a_page_that_a_host_has() {

@@ -119,21 +119,15 @@ impl Rack {
         ways.flatten().filter(|stop| stop.counter == counter).count() as u64
     }
 
-    /// The counters of a node begin anew, at zero. An atomic that was under way ended with its connection; a traversal may still come, and, because
-    /// the node does not know any more that it was there, come to the others on its way a second time (PROTOCOL 9.8).
+    /// The counters of a node begin anew, at zero. An atomic that was under way ended with its connection; a traversal may still come. The other
+    /// nodes on its way know that they had it (PROTOCOL 9.8).
     pub(super) fn counters_lost(&mut self, node: u16) {
-        let lost: Vec<bool> = self.counters.iter().map(|counter| counter.home.may_be_at(node)).collect();
-        for (number, _) in lost.iter().enumerate().filter(|&(_, &lost)| lost) {
-            let under_way = self.additions_under_way(number);
-            let counter: &mut Counter = &mut self.counters[number];
-            counter.lost();
-            (0..under_way).for_each(|_| counter.begin());
-        }
-        for task in self.tasks.values() {
-            let What::Add { way, .. } = &task.what else { continue };
-            if way.iter().any(|stop| lost[stop.counter]) {
-                let others = way.iter().filter(|stop| !lost[stop.counter]);
-                others.for_each(|stop| self.counters[stop.counter].begin());
+        for number in 0..self.counters.len() {
+            if self.counters[number].home.may_be_at(node) {
+                let under_way = self.additions_under_way(number);
+                let counter: &mut Counter = &mut self.counters[number];
+                counter.lost();
+                (0..under_way).for_each(|_| counter.begin());
             }
         }
     }
