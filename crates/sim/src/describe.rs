@@ -1,5 +1,6 @@
 //! Frames in words, for traces: what a person needs to follow a protocol, and nothing that a seed makes up (keys, queue pairs).
 
+use farmem_wire::message::{DirectoryMessage, MoveBody, MoveMessage, PageBody, PageMessage};
 use farmem_wire::{Aeth, Body, Extension, Gid, Message, Opcode, Packet, Psn, Syndrome};
 use std::collections::BTreeMap;
 
@@ -59,7 +60,7 @@ impl Describer {
 fn datagram(packet: &Packet<'_>) -> String {
     let message = match Message::parse(packet.payload) {
         Ok(message) => message,
-        Err(error) => return format!("no message: {error}"),
+        Err(error) => return other(packet.payload).unwrap_or_else(|| format!("no message: {error}")),
     };
     let header = &message.header;
     let end = if header.response { format!(" {:?}", header.status) } else { String::new() };
@@ -84,6 +85,33 @@ fn datagram(packet: &Packet<'_>) -> String {
         Body::Update(updates) if header.response => format!("Update {}{end}", updates.seq),
         Body::Update(updates) => format!("Update {} of {}", updates.seq, updates.iter().count()),
     }
+}
+
+/// A message about pages, the directory or a move.
+fn other(bytes: &[u8]) -> Option<String> {
+    if let Ok(message) = DirectoryMessage::parse(bytes) {
+        return Some(format!("{:?}", message.body));
+    }
+    if let Ok(MoveMessage { number, body }) = MoveMessage::parse(bytes) {
+        let what = match body {
+            MoveBody::Page(page, _, part) => {
+                format!("{page:?}{}", part.map_or_else(String::new, |(_, bytes)| payload(bytes)))
+            }
+            MoveBody::Taken(page) => format!("taken {page:?}"),
+            MoveBody::Kept(request, hops, answer) => {
+                format!("kept {request:?} hops {hops}{}", payload(answer.unwrap_or_default()))
+            }
+            MoveBody::Told(request, hops) => format!("told {request:?} hops {hops}"),
+        };
+        return Some(format!("move {number}: {what}"));
+    }
+    Some(match PageMessage::parse(bytes).ok()?.body {
+        PageBody::Data(data, bytes) => format!("{data:?}{}", payload(bytes)),
+        PageBody::WriteBack(write_back, part, bytes) => {
+            format!("{write_back:?} {part:?}{}", payload(bytes))
+        }
+        body => format!("{body:?}"),
+    })
 }
 
 /// The first bytes: as text when they are, else as hex.
