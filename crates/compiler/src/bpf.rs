@@ -176,8 +176,10 @@ fn positions(code: &[[u8; 8]]) -> Vec<Option<usize>> {
 }
 
 fn constant(first: &Slot, second: &Slot, reference: Option<&String>) -> Result<Op, Refusal> {
-    if let Some(name) = reference {
-        return Err(Refusal::Global(name.clone()));
+    match reference {
+        Some(name) if name == IN_TEXT => return Err(Refusal::Call("a function through a pointer".into())),
+        Some(name) => return Err(Refusal::Global(name.clone())),
+        None => {}
     }
     if first.src != 0 {
         return Err(Refusal::Global("of a BPF map".into()));
@@ -234,9 +236,12 @@ fn search(slot: &Slot, reference: Option<&String>) -> Option<Op> {
     rank.or_else(|| called(MATCH).map(|size| Op::Search { op: SearchOp::Match, size }))
 }
 
+/// What a reference to a function without a name of its own is called ([`crate::elf`]).
+const IN_TEXT: &str = "in section .text";
+
 fn callee(slot: &Slot, reference: Option<&String>) -> String {
     match reference {
-        Some(name) if name != "in section .text" => name.clone(),
+        Some(name) if name != IN_TEXT => name.clone(),
         _ if slot.src == 0 && slot.imm >= 0 => format!("the kernel's function {}", slot.imm),
         _ => "a function that was not inlined".into(),
     }

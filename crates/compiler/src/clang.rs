@@ -111,12 +111,22 @@ impl Clang {
 
 /// BPF v3: comparisons and arithmetic of 32 bits, no signed division. Line tables are for the compiler's messages; no path of this
 /// machine gets into them.
-const FLAGS: [&str; 12] = [
+///
+/// Three habits of clang are switched off, since they hide from it how many rounds a loop has before it comes to unroll it: comparisons
+/// that are kept apart and sums that are not moved, both for the sake of the kernel's verifier, and the end of a loop and a `break` that
+/// are made one condition.
+const FLAGS: [&str; 18] = [
     "-target",
     "bpfel",
     "-mcpu=v3",
     "-O2",
     "-ffreestanding",
+    "-mllvm",
+    "-bpf-disable-serialize-icmp",
+    "-mllvm",
+    "-bpf-disable-avoid-speculation",
+    "-mllvm",
+    "-simplifycfg-branch-fold-threshold=0",
     "-gline-tables-only",
     "-fdebug-compilation-dir=.",
     "-fno-crash-diagnostics",
@@ -127,10 +137,15 @@ const FLAGS: [&str; 12] = [
 ];
 
 /// What clang says in its words, and what to do about it in an iterator.
-const HINTS: [(&str, &str); 5] = [
+const HINTS: [(&str, &str); 6] = [
     (
         "poisoned identifier",
         "an iterator has no library and no floating point; use FARMEM_EQUAL for memcmp, FARMEM_COPY for large copies",
+    ),
+    (
+        "built-in function",
+        "clang would call its library here, and there is none: no floating point; no product of 128 bits, which the sum over a loop becomes \
+         whose rounds are data; memory is set and copied in loops with FARMEM_UNROLL",
     ),
     ("signed division", "signed division: divide uint64_t or uint32_t, or shift"),
     (
@@ -143,6 +158,9 @@ const HINTS: [(&str, &str); 5] = [
         "there are no standard headers but <stdint.h> and <stddef.h>; declare the node's layout yourself",
     ),
 ];
+
+/// How clang begins to tell that it crashed.
+const CRASH: &str = "PLEASE submit a bug report";
 
 /// clang's complaints, each once, without the dump of a backend that gave up; then what to do about them.
 fn readable(stderr: &str) -> String {
@@ -159,6 +177,10 @@ fn readable(stderr: &str) -> String {
             );
             break;
         }
+        if line.starts_with(CRASH) {
+            text += &crash(stderr);
+            break;
+        }
         if line.contains("error: ") || line.contains("warning: ") || line.contains("note: ") {
             shown = seen.insert(line.to_owned());
         }
@@ -170,6 +192,13 @@ fn readable(stderr: &str) -> String {
     let hints = HINTS.iter().filter(|(said, _)| text.contains(said));
     let hints: String = hints.map(|(_, hint)| format!("farmem: {hint}\n")).collect();
     text + &hints
+}
+
+/// What a crash of clang comes to. Its dump says which function it was at.
+fn crash(stderr: &str) -> String {
+    let at = stderr.split_once("on function '@").and_then(|(_, rest)| rest.split_once('\''));
+    let at = at.map_or_else(String::new, |(function, _)| format!(" at {function}"));
+    format!("error: clang itself failed{at}: it has no BPF for something in there; clang-19 says what\n")
 }
 
 fn is_noise(line: &str) -> bool {
@@ -199,6 +228,16 @@ mod tests {
         let expected = "line 4: error: unsupported signed division\n\
             farmem: signed division: divide uint64_t or uint32_t, or shift\n";
         assert_eq!(readable(dump), expected);
+    }
+
+    #[test]
+    fn a_crash_is_put_in_one_line() {
+        let dump = "a.c:3:1: warning: unused\nPLEASE submit a bug report to\nStack dump:\n0.\tProgram arguments: clang-14\n\
+            4.\tRunning pass 'BPF DAG->DAG Pattern Instruction Selection' on function '@find'\n/lib/libLLVM-14.so.1(+0x31)[0x7f]\n";
+        assert_eq!(
+            readable(dump),
+            "a.c:3:1: warning: unused\nerror: clang itself failed at find: it has no BPF for something in there; clang-19 says what\n"
+        );
     }
 
     #[test]

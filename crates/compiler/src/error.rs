@@ -152,7 +152,7 @@ pub enum Refusal {
         /// The last byte of the access.
         last: i64,
     },
-    /// A constant access outside of the node as it was declared, or before it.
+    /// A constant access before the node, or outside of the scratch pad as it was declared.
     #[error("accesses byte {offset} of {}, which has {len}", name(*.area))]
     Outside {
         /// The area.

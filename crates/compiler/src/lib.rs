@@ -35,6 +35,8 @@ pub struct Compiled {
     pub name: String,
     /// What it became.
     pub program: Program,
+    /// Bytes of its node, as it was declared. The load window may reach behind it: where an array without a length ends the structure.
+    pub node_bytes: Option<usize>,
     /// BPF instructions that it was made from.
     pub bpf_instructions: usize,
     /// The source line of each instruction of the program, where the object says it.
@@ -65,6 +67,7 @@ pub fn compile(object: &[u8], iterator: Option<&str>) -> Result<Compiled, Compil
     Ok(Compiled {
         name: name.clone(),
         program: program.map_err(refuse)?,
+        node_bytes: iterator.sizes.map(|sizes| sizes.window),
         bpf_instructions: translated.bpf_instructions,
         lines: slots.into_iter().map(line).collect(),
     })

@@ -10,6 +10,7 @@ use farmem_traversal::Program;
 use memory::{Memory, traverse, traverse_storing, words};
 use objects::folder;
 use proptest::prelude::*;
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
@@ -108,6 +109,75 @@ fn a_linked_list() {
                 let end = traverse(&compiled.program, &memory, head, &words(&[query, 0, 0]));
                 prop_assert_eq!(end.scratch, words(&answer), "{} {}", by, query);
             }
+        }
+    });
+}
+
+/// Keys of up to 35 bytes that share beginnings, so that a comparison ends anywhere. Their hashes are few: chains have many of each.
+#[test]
+fn a_chain_of_names() {
+    let programs = compiled("names_find.c");
+    let hash = |name: &str| u32::try_from(name.len() % 3).expect("one of three");
+    // Two words of numbers, then 35 bytes of name behind hash and length; one byte follows in the scratch pad.
+    let words_of = |name: &str, behind: u8| {
+        let mut bytes = hash(name).to_le_bytes().to_vec();
+        bytes.push(u8::try_from(name.len()).expect("at most 35"));
+        bytes.extend(name.bytes().chain(std::iter::repeat(b'?')).take(35));
+        bytes.extend([behind; 8]);
+        let words: Vec<u64> = memory::as_words::<6>(&bytes[..48]).to_vec();
+        words
+    };
+    proptest!(cases(32), |(names in prop::collection::vec("[ab]{0,35}", 1..40), others in prop::collection::vec("[ab]{0,8}", 10))| {
+        let mut memory = Memory::new();
+        let mut head = 0;
+        for (n, name) in names.iter().enumerate().rev() {
+            head = memory.put(&[&[head], &words_of(name, 0)[..5], &[n as u64]].concat());
+        }
+        for wanted in names.iter().chain(&others) {
+            // The first of equal names.
+            let expected = names.iter().position(|name| name == wanted);
+            for (by, compiled) in &programs {
+                let start = words(&[&[77], &words_of(wanted, 0)[..]].concat());
+                let end = traverse(&compiled.program, &memory, head, &start);
+                let [value, .., found] = memory::as_words::<7>(&end.scratch);
+                prop_assert_eq!((found, value), expected.map_or((0, 77), |at| (1, at as u64)), "{} {}", by, wanted);
+            }
+        }
+    });
+}
+
+/// An array without a length is read behind the node as it was declared, and both are told.
+#[test]
+fn an_array_at_the_end_of_a_node() {
+    for (by, compiled) in compiled("tail_sum.c") {
+        assert_eq!((compiled.node_bytes, compiled.program.window_len()), (Some(8), 40), "{by}");
+        let mut memory = Memory::new();
+        let last = memory.put(&[0, 1, 2, 3, 4]);
+        let first = memory.put(&[last, 10, 20, 30, 40]);
+        assert_eq!(traverse(&compiled.program, &memory, first, &words(&[0])).scratch, words(&[110]), "{by}");
+    }
+}
+
+#[test]
+fn a_list_of_matrices() {
+    let programs = compiled("matrix_walk.c");
+    proptest!(cases(32), |(matrices in prop::collection::vec(prop::collection::vec(any::<u16>(), 36), 1..20))| {
+        let mut memory = Memory::new();
+        let (mut head, mut expected) = (0, [0_u32; 4]);
+        for cells in matrices.iter().rev() {
+            let packed = cells.chunks(4).map(|four| four.iter().rev().fold(0, |word, &cell| word << 16 | u64::from(cell)));
+            head = memory.put(&std::iter::once(head).chain(packed).collect::<Vec<_>>());
+            for (row, cells) in cells.chunks(6).enumerate() {
+                for (column, &cell) in cells.iter().enumerate() {
+                    let place = match column.cmp(&row) { Ordering::Greater => 0, Ordering::Less => 1, Ordering::Equal => 2 };
+                    expected[place] += u32::from(cell);
+                }
+                expected[3] = expected[3].max(cells.iter().copied().map(u32::from).sum());
+            }
+        }
+        for (by, compiled) in &programs {
+            let end = traverse(&compiled.program, &memory, head, &[0; 16]);
+            prop_assert_eq!(end.scratch, expected.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<_>>(), "{}", by);
         }
     });
 }
