@@ -17,6 +17,7 @@ mod explain;
 mod graph;
 mod layout;
 mod lines;
+mod live;
 mod lower;
 mod value;
 
@@ -122,7 +123,7 @@ fn translate(iterator: &elf::Iterator<'_>) -> Result<Translated, bpf::Refused> {
     let ops = bpf::decode(iterator.code, &iterator.references)?;
     let blocks = graph::blocks(&ops);
     let order = graph::ordered(&blocks)?;
-    let (codes, reach) = lower::lower(&ops, &blocks, &order, iterator.sizes)?;
+    let (codes, order, reach) = lower::lower(&ops, &blocks, &order, iterator.sizes)?;
     Ok(Translated {
         window_len: reach.window_len(iterator.sizes),
         scratch_len: reach.scratch_len(iterator.sizes),

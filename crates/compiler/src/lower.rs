@@ -8,6 +8,7 @@ use crate::bpf::{CUR_PTR, Numbered, Op, RESULT, Refused, SCRATCH, STACK, WINDOW}
 use crate::elf::Sizes;
 use crate::error::Refusal;
 use crate::graph::{Block, End};
+use crate::live::{Registers, live};
 use crate::value::{At, Fact, State, Value};
 use farmem_traversal::{
     AluOp, Area, Cond, Insn, Operand, Place, Reg, SCRATCH_LEN_MAX, SEARCH_COUNT_MAX, SPILL_LEN, Search,
@@ -17,6 +18,7 @@ use farmem_traversal::{
 /// Where control goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Target {
+    /// A copy of a block, by its number.
     Block(usize),
     /// RETURN.
     Return,
@@ -64,38 +66,71 @@ impl Reach {
     }
 }
 
-/// Lowers the blocks of `order`, in which all edges lead ahead. Blocks that are not in it stay empty.
+/// What blocks become: their code, the first of which is the entry; an order in which all edges between them lead ahead; how far they reach.
+type Lowered = (Vec<Code>, Vec<usize>, Reach);
+
+/// Lowers the blocks of `order`, in which all edges lead ahead.
+///
+/// clang likes to make one access of two: `which ? win->key : sp->key` becomes an access through a pointer that leads to the node on one
+/// path and to the scratch pad on the other. Where that happens, blocks are lowered once for each kind of paths that lead there.
 pub(crate) fn lower(
     ops: &[Numbered],
     blocks: &[Block],
     order: &[usize],
     sizes: Option<Sizes>,
-) -> Result<(Vec<Code>, Reach), Refused> {
-    let mut pass = Pass { blocks, sizes, reach: Reach::default(), states: vec![None; blocks.len()] };
-    pass.states[0] = Some(State::at_entry());
-    let empty = Code { insns: Vec::new(), leave: Leave::Goto(Target::Return), last: 0 };
-    let mut codes = vec![empty; blocks.len()];
-    for &number in order {
-        // A block that is only entered to leave at once was resolved on its edges.
-        let Some(mut state) = pass.states[number].take() else { continue };
-        let block = &blocks[number];
-        let mut insns = Vec::new();
-        for numbered in &ops[block.body.clone()] {
-            pass.operation(numbered.op, &mut state, |insn| insns.push((insn, numbered.slot)))
-                .map_err(|why| (numbered.slot, why))?;
+) -> Result<Lowered, Refused> {
+    let joined = pass(ops, blocks, order, sizes, None);
+    match joined {
+        Err((_, Refusal::MixedPointer)) => {
+            let live = live(ops, blocks, order);
+            pass(ops, blocks, order, sizes, Some(&live)).or(joined)
         }
-        let leave = pass.leave(block.end, state).map_err(|why| (block.last, why))?;
-        codes[number] = Code { insns, leave, last: block.last };
+        _ => joined,
     }
-    Ok((codes, pass.reach))
+}
+
+/// Copies of blocks that are made at most; more would make a program far too long.
+const COPIES_MAX: usize = 2048;
+
+fn pass(
+    ops: &[Numbered],
+    blocks: &[Block],
+    order: &[usize],
+    sizes: Option<Sizes>,
+    apart: Option<&[Registers]>,
+) -> Result<Lowered, Refused> {
+    let states = vec![Vec::new(); blocks.len()];
+    let mut pass = Pass { blocks, sizes, apart, reach: Reach::default(), states, copies: 0 };
+    pass.enter(0, &State::at_entry()).map_err(|why| (0, why))?;
+    let (mut codes, mut places) = (Vec::new(), Vec::new());
+    for &number in order {
+        let block = &blocks[number];
+        // A block that is only entered to leave at once was resolved on its edges.
+        for (copy, mut state) in core::mem::take(&mut pass.states[number]) {
+            let mut insns = Vec::new();
+            for numbered in &ops[block.body.clone()] {
+                pass.operation(numbered.op, &mut state, |insn| insns.push((insn, numbered.slot)))
+                    .map_err(|why| (numbered.slot, why))?;
+            }
+            let leave = pass.leave(block.end, state).map_err(|why| (block.last, why))?;
+            places.push(copy);
+            codes.push((copy, Code { insns, leave, last: block.last }));
+        }
+    }
+    codes.sort_unstable_by_key(|(copy, _)| *copy);
+    Ok((codes.into_iter().map(|(_, code)| code).collect(), places, pass.reach))
 }
 
 struct Pass<'a> {
     blocks: &'a [Block],
     sizes: Option<Sizes>,
+    /// The registers that matter to each block, when paths on which they hold pointers into different areas are kept apart.
+    apart: Option<&'a [Registers]>,
     reach: Reach,
-    /// What is known at the start of each block, joined from the edges seen so far.
-    states: Vec<Option<State>>,
+    /// What is known at the start of each copy of a block, joined from the edges seen so far; and the number of the copy.
+    states: Vec<Vec<(usize, State)>>,
+    /// Copies so far.
+    copies: usize,
 }
 
 impl Pass<'_> {
@@ -315,11 +350,23 @@ impl Pass<'_> {
         {
             return Ok(target);
         }
-        match &mut self.states[to] {
-            Some(known) => known.join(&state),
-            none => *none = Some(state),
+        self.enter(to, &state).map(Target::Block)
+    }
+
+    /// The copy of a block for what is known when it is entered.
+    fn enter(&mut self, to: usize, state: &State) -> Result<usize, Refusal> {
+        let fits = |known: &State| self.apart.is_none_or(|live| known.is_of_a_kind(state, live[to]));
+        if let Some((copy, known)) = self.states[to].iter_mut().find(|(_, known)| fits(known)) {
+            known.join(state);
+            return Ok(*copy);
         }
-        Ok(Target::Block(to))
+        if self.apart.is_some() && self.copies == COPIES_MAX {
+            return Err(Refusal::MixedPointer);
+        }
+        let copy = self.copies;
+        self.copies += 1;
+        self.states[to].push((copy, state.clone()));
+        Ok(copy)
     }
 }
 

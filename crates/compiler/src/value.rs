@@ -5,6 +5,7 @@
 
 use crate::bpf::{CUR_PTR, SCRATCH, STACK, WINDOW};
 use crate::error::Refusal;
+use crate::live::Registers;
 use farmem_traversal::{Area, Reg, SPILL_LEN, Size};
 
 /// What a register holds.
@@ -52,6 +53,15 @@ impl Value {
             }
             (Self::Unset, Self::Number(_)) | (Self::Number(_), Self::Unset) => Self::Unset,
             _ => Self::Mixed,
+        }
+    }
+
+    /// Whether both are numbers, or pointers into one area.
+    fn is_of_a_kind(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Pointer { area: a, .. }, Self::Pointer { area: b, .. }) => a == b,
+            (Self::Unset | Self::Number(_), Self::Unset | Self::Number(_)) => true,
+            (a, b) => a == b,
         }
     }
 
@@ -137,6 +147,13 @@ impl State {
         for (mine, other) in mine.zip(others) {
             *mine = mine.join(*other);
         }
+    }
+
+    /// Whether both have pointers into the same areas, in the registers of `live` and in all slots: the same instructions do for them then.
+    pub(crate) fn is_of_a_kind(&self, other: &Self, live: Registers) -> bool {
+        let registers = Reg::ALL.into_iter().filter(|&reg| live.has(reg));
+        registers.map(|reg| (self.get(reg), other.get(reg))).all(|(a, b)| a.is_of_a_kind(b))
+            && self.slots.iter().zip(&other.slots).all(|(a, b)| a.is_of_a_kind(*b))
     }
 
     /// What a load from byte `at` of the spill area brings.

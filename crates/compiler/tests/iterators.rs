@@ -158,6 +158,33 @@ fn an_array_at_the_end_of_a_node() {
     }
 }
 
+/// Node or scratch pad, as data say: each access has its own area, whatever clang made of them.
+#[test]
+fn values_from_either_side() {
+    let programs = compiled("pick_either.c");
+    proptest!(cases(64), |(nodes in prop::collection::vec(any::<[u64; 6]>(), 1..20), start in any::<[u64; 8]>(), by_node in any::<bool>())| {
+        let mut memory = Memory::new();
+        let mut next = 0;
+        for [key, weight, values @ ..] in nodes.iter().rev() {
+            next = memory.put(&[&[*key, *weight, next, next], &values[..]].concat());
+        }
+        let [_, own_key, mut sum, mut place, own_values @ ..] = start;
+        let at = |values: &[u64; 4], place: u64| values[usize::from(place.to_le_bytes()[0] % 4)];
+        for [key, weight, values @ ..] in &nodes {
+            let picked = if by_node { *key } else { own_key };
+            sum = sum.wrapping_add(picked);
+            sum ^= if weight & 1 == 1 { at(values, place) } else { at(&own_values, *key) };
+            let from = if weight & 2 == 2 { values } else { &own_values };
+            place = place.wrapping_add(from[0]).wrapping_add(at(from, picked));
+        }
+        let pad = |sum, place| words(&[&[u64::from(by_node), own_key, sum, place], &own_values[..]].concat());
+        for (by, compiled) in &programs {
+            let end = traverse(&compiled.program, &memory, next, &pad(start[2], start[3]));
+            prop_assert_eq!(end.scratch, pad(sum, place), "{}", by);
+        }
+    });
+}
+
 #[test]
 fn a_list_of_matrices() {
     let programs = compiled("matrix_walk.c");
