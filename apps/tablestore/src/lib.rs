@@ -22,7 +22,7 @@ use farmem::btree::{BTree, Bring, KEYS_MAX, Records};
 use farmem::ycsb::{Workload, hash};
 use farmem::{Client, Error, FarMemory, Layout};
 pub use farmem_workload::Keys;
-use farmem_workload::{Failure, Load, Place, Plan, Progress, Report, measure, on_rack};
+use farmem_workload::{Failure, Load, Place, Plan, Progress, Report, loan, measure, on_rack};
 use model::Model;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -119,7 +119,7 @@ impl Store {
         let mut numbered: Vec<(u64, u64)> = (0..records).map(|number| (hash(number), number)).collect();
         numbered.sort_unstable();
         numbered.dedup_by_key(|pair| pair.0);
-        let mut values = Values::create(memory, records + operations)?;
+        let mut values = Values::create(memory, records.saturating_add(operations))?;
         let places = values.load(memory, &numbered, records, order, progress)?;
         let mut tree = BTree::create(memory, layout)?;
         assert!(tree.lock().try_lock(memory)?, "nobody else knows this tree");
@@ -174,7 +174,8 @@ pub fn serve(
     load: &Load,
 ) -> Result<Report, Error> {
     let mut progress = Progress::new("tablestore: load");
-    let store = Store::load(client, settings, &mut |done, total| progress.set(done, total))?;
+    let store =
+        loan(client, |memory| Store::load(memory, settings, &mut |done, total| progress.set(done, total)))?;
     drop(progress);
     let before = client.packets();
     let operations = store.operations(settings.records, load.operations, load.seed);
@@ -212,7 +213,7 @@ pub fn run(args: &Args) -> Result<Report, Failure> {
         keys: args.keys,
         check: load.check,
     };
-    let bytes = (args.records + load.operations) * (VALUE_LEN as u64 + 128);
+    let bytes = args.records.saturating_add(load.operations).saturating_mul(VALUE_LEN as u64 + 128);
     on_rack(&args.plan, "tablestore", bytes, |client, transport| {
         Ok(serve(client, transport, &settings, &load)?)
     })

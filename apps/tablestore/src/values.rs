@@ -57,7 +57,8 @@ impl Values {
         let mut regions = Vec::with_capacity(nodes.len());
         for node in nodes {
             // Behind the last one there is room, too, for what is loaded with it.
-            let bytes = each * VALUE_LEN as u64 + (RECORD_ROOM - VALUE_LEN) as u64;
+            let bytes =
+                each.saturating_mul(VALUE_LEN as u64).saturating_add((RECORD_ROOM - VALUE_LEN) as u64);
             regions.push(memory.allocate_on(bytes, node)?);
         }
         Ok(Self { taken: vec![0; regions.len()], regions, each, turn: 0 })

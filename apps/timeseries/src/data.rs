@@ -3,9 +3,14 @@
 use farmem::Rng;
 use farmem::series::{Columns, Point, VALUE_MAX, load_csv};
 use farmem_workload::Failure;
+use parquet::basic::{Compression, LogicalType, TimeUnit};
+use parquet::data_type::Decimal;
+use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::{Field, Row};
+use parquet::schema::types::Type;
 use std::fs::File;
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 
 /// Points, and where they are from.
@@ -80,20 +85,27 @@ pub fn read(path: &Path, columns: &Columns) -> Result<Vec<Point>, Failure> {
     Ok(points)
 }
 
-/// Reads points from a Parquet file, in its order; a row whose time or value is null has none.
+/// Reads points from a Parquet file, in its order; a row whose time or value is null has none. Other columns are not looked at.
 ///
 /// A time of type timestamp is taken as it is, in microseconds whatever its unit; other numbers are scaled as [`Columns`] says.
 ///
 /// # Errors
-/// A sentence with the row of the first thing that is wrong.
+/// A sentence with the column or row of the first thing that is wrong; or that the file is damaged, of which the panic handler may have said more.
 pub fn load_parquet(file: File, columns: &Columns) -> Result<Vec<Point>, String> {
+    // Not every damaged file is an error to the library: some make it panic, after which nothing of it is used any more.
+    let loaded = std::panic::catch_unwind(AssertUnwindSafe(|| rows(file, columns)));
+    loaded.unwrap_or_else(|_| Err("the file is damaged".into()))
+}
+
+fn rows(file: File, columns: &Columns) -> Result<Vec<Point>, String> {
     let reader = SerializedFileReader::new(file).map_err(|error| error.to_string())?;
-    let rows = reader.get_row_iter(None).map_err(|error| error.to_string())?;
+    let (wanted, nanoseconds) = wanted(reader.metadata(), columns)?;
+    let rows = reader.get_row_iter(Some(wanted)).map_err(|error| error.to_string())?;
     let mut points = Vec::new();
     for (number, row) in rows.enumerate() {
         let row = row.map_err(|error| format!("row {number}: {error}"))?;
-        let time = field(&row, &columns.time, columns.time_decimals, true);
-        let value = field(&row, &columns.value, columns.value_decimals, false);
+        let time = field(&row, &columns.time, columns.time_decimals, Some(nanoseconds));
+        let value = field(&row, &columns.value, columns.value_decimals, None);
         let at = |why: String| format!("row {number}: {why}");
         let (Some(time), Some(value)) = (time.map_err(at)?, value.map_err(at)?) else { continue };
         let time = u64::try_from(time).ok().filter(|&time| time < u64::MAX);
@@ -105,8 +117,37 @@ pub fn load_parquet(file: File, columns: &Columns) -> Result<Vec<Point>, String>
     Ok(points)
 }
 
-/// A column's number in whole units; `None` when it is null.
-fn field(row: &Row, name: &str, decimals: u32, is_time: bool) -> Result<Option<i128>, String> {
+/// The columns of time and value, as a schema of their own; and whether the time is in nanoseconds, of which a row says nothing.
+fn wanted(file: &ParquetMetaData, columns: &Columns) -> Result<(Type, bool), String> {
+    let schema = file.file_metadata().schema();
+    let column = |name: &str| {
+        let found = schema.get_fields().iter().find(|field| field.name() == name);
+        found.cloned().ok_or_else(|| format!("no column is called {name:?}"))
+    };
+    let (time, value) = (column(&columns.time)?, column(&columns.value)?);
+    for chunk in file.row_groups().iter().flat_map(RowGroupMetaData::columns) {
+        let (name, how) = (chunk.column_path().string(), chunk.compression());
+        if [time.name(), value.name()].contains(&name.as_str())
+            && !matches!(how, Compression::UNCOMPRESSED | Compression::SNAPPY)
+        {
+            return Err(format!(
+                "column {name:?} is compressed as {how}: write the file with Snappy, without compression, or as CSV"
+            ));
+        }
+    }
+    let nanoseconds = matches!(
+        time.get_basic_info().logical_type_ref(),
+        Some(LogicalType::Timestamp(stamp)) if stamp.unit == TimeUnit::NANOS
+    );
+    let mut fields = vec![time, value];
+    fields.dedup();
+    let wanted = Type::group_type_builder(schema.name()).with_fields(fields).build();
+    Ok((wanted.map_err(|error| error.to_string())?, nanoseconds))
+}
+
+/// A column's number in whole units; `None` when it is null. `time` says of a time whether it is in nanoseconds if it is a timestamp that
+/// looks like a number.
+fn field(row: &Row, name: &str, decimals: u32, time: Option<bool>) -> Result<Option<i128>, String> {
     let (_, field) = row
         .get_column_iter()
         .find(|(n, _)| *n == name)
@@ -117,17 +158,39 @@ fn field(row: &Row, name: &str, decimals: u32, is_time: bool) -> Result<Option<i
         Field::Byte(n) => whole(n.into()),
         Field::Short(n) => whole(n.into()),
         Field::Int(n) => whole(n.into()),
+        Field::Long(n) if time == Some(true) => Ok(Some(n.div_euclid(1000).into())),
         Field::Long(n) => whole(n.into()),
         Field::UByte(n) => whole(n.into()),
         Field::UShort(n) => whole(n.into()),
         Field::UInt(n) => whole(n.into()),
         Field::ULong(n) => whole(n.into()),
-        Field::TimestampMillis(n) if is_time => Ok(Some(i128::from(n) * 1000)),
-        Field::TimestampMicros(n) if is_time => Ok(Some(n.into())),
+        Field::TimestampMillis(n) if time.is_some() => Ok(Some(i128::from(n) * 1000)),
+        Field::TimestampMicros(n) if time.is_some() => Ok(Some(n.into())),
+        Field::Float16(x) => scaled(x.into(), decimals).map(Some),
         Field::Float(x) => scaled(x.into(), decimals).map(Some),
         Field::Double(x) => scaled(x, decimals).map(Some),
+        Field::Decimal(ref n) => {
+            decimal(n, decimals).map(Some).ok_or_else(|| format!("{field} is out of range"))
+        }
         ref other => Err(format!("{other} in column {name:?} is not a number")),
     }
+}
+
+/// A decimal in whole units, rounded half away from zero; `None` when it has more digits than are computed with.
+fn decimal(n: &Decimal, decimals: u32) -> Option<i128> {
+    let bytes = n.data();
+    let first = *bytes.first()?;
+    let unscaled = bytes[1..].iter().try_fold(i128::from(first.cast_signed()), |high, &byte| {
+        Some(high.checked_mul(256)? | i128::from(byte))
+    })?;
+    let shift = i64::from(decimals) - i64::from(n.scale());
+    let factor = 10_i128.checked_pow(u32::try_from(shift.unsigned_abs()).ok()?)?;
+    if shift >= 0 {
+        return unscaled.checked_mul(factor);
+    }
+    let (whole, rest) = (unscaled / factor, unscaled % factor);
+    let up = rest.unsigned_abs() >= factor.unsigned_abs().div_ceil(2);
+    Some(whole + i128::from(up) * unscaled.signum())
 }
 
 /// The largest double below which every whole number is one.

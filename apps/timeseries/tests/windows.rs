@@ -4,11 +4,13 @@ use farmem::series::{Columns, LEAF_POINTS_MAX, Point, load_csv};
 use farmem::{Layout, Policy, Rack};
 use farmem_timeseries::{Recording, Source, generate, load_parquet, read, serve};
 use farmem_workload::{Load, Place};
+use parquet::basic::Compression;
 use parquet::data_type::{DoubleType, Int64Type};
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 fn load(policy: Place) -> Load {
@@ -72,6 +74,48 @@ fn columns() -> Columns {
     Columns { time: "utc".into(), time_decimals: 6, value: "volt".into(), value_decimals: 3 }
 }
 
+/// A file of one column of times and one of decimals with three digits behind the point, -1.235 and 7000; and its bytes.
+fn decimals(folder: &Path) -> (PathBuf, Vec<u8>) {
+    let path = folder.join("decimals.parquet");
+    let schema = "message m { required int64 utc; required int64 volt (DECIMAL(12,3)); }";
+    let schema = Arc::new(parse_message_type(schema).unwrap());
+    let properties = Arc::new(WriterProperties::builder().set_compression(Compression::SNAPPY).build());
+    let mut writer = SerializedFileWriter::new(File::create(&path).unwrap(), schema, properties).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    for numbers in [[1, 2], [-1235, 7_000_000]] {
+        let mut column = group.next_column().unwrap().unwrap();
+        column.typed::<Int64Type>().write_batch(&numbers, None, None).unwrap();
+        column.close().unwrap();
+    }
+    group.close().unwrap();
+    writer.close().unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    (path, bytes)
+}
+
+/// Whatever a byte of a Parquet file becomes, there is an answer.
+#[test]
+fn damaged_files_are_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, bytes) = decimals(folder.path());
+    let points = |kept| read(&path, &Columns { value_decimals: kept, ..columns() }).unwrap();
+    assert_eq!(points(3).iter().map(|point| point.value).collect::<Vec<_>>(), [-1235, 7_000_000]);
+    assert_eq!(points(2).iter().map(|point| point.value).collect::<Vec<_>>(), [-124, 700_000]);
+    assert_eq!(points(0).iter().map(|point| point.value).collect::<Vec<_>>(), [-1, 7000]);
+    let mut refused = 0;
+    for at in 0..bytes.len() {
+        for byte in [0, 1, 0x7f, 0x80, 0xff] {
+            let mut damaged = bytes.clone();
+            damaged[at] = byte;
+            std::fs::write(&path, damaged).unwrap();
+            refused += u32::from(read(&path, &columns()).is_err());
+        }
+        std::fs::write(&path, &bytes[..at]).unwrap();
+        assert!(read(&path, &columns()).is_err(), "cut off at {at}");
+    }
+    assert!(refused > 100, "{refused} of {}", bytes.len() * 5);
+}
+
 /// The same recording as CSV and as Parquet, its time in seconds and as a timestamp.
 #[test]
 fn files_hold_the_same_points() {
@@ -86,6 +130,8 @@ fn files_hold_the_same_points() {
     for (kind, schema) in [
         ("seconds", "message m { required double utc; required double volt; }"),
         ("stamps", "message m { required int64 utc (TIMESTAMP_MICROS); required double volt; }"),
+        // What pandas writes unless told otherwise.
+        ("fine", "message m { required int64 utc (TIMESTAMP(NANOS,false)); required double volt; }"),
     ] {
         let path = folder.join(format!("{kind}.parquet"));
         let schema = Arc::new(parse_message_type(schema).unwrap());
@@ -96,7 +142,9 @@ fn files_hold_the_same_points() {
         if kind == "seconds" {
             column.typed::<DoubleType>().write_batch(&rows.map(|row| row.0), None, None).unwrap();
         } else {
-            column.typed::<Int64Type>().write_batch(&[1_500_000, 250_000, 1_500_000], None, None).unwrap();
+            let tick = if kind == "fine" { 1000 } else { 1 };
+            let stamps = [1_500_000, 250_000, 1_500_000].map(|stamp| stamp * tick);
+            column.typed::<Int64Type>().write_batch(&stamps, None, None).unwrap();
         }
         column.close().unwrap();
         let mut column = group.next_column().unwrap().unwrap();
@@ -107,7 +155,7 @@ fn files_hold_the_same_points() {
         assert_eq!(read(&path, &columns()).unwrap(), expected, "{kind}");
         let wrong = Columns { value: "watt".into(), ..columns() };
         let error = load_parquet(File::open(&path).unwrap(), &wrong).unwrap_err();
-        assert_eq!(error, "row 0: no column is called \"watt\"");
+        assert_eq!(error, "no column is called \"watt\"");
     }
     let broken = folder.join("broken.parquet");
     std::fs::write(&broken, "PAR1 is how such a file begins").unwrap();

@@ -24,7 +24,7 @@ use clap::builder::RangedU64ValueParser;
 use farmem::hash_table::{HashTable, Key, Spread};
 use farmem::ycsb::{self, Workload};
 use farmem::{Client, Error, FarMemory, VirtAddr};
-use farmem_workload::{Failure, Load, Plan, Progress, Report, measure, on_rack};
+use farmem_workload::{Failure, Load, Plan, Progress, Report, loan, measure, on_rack};
 pub use farmem_workload::{Keys, Mix};
 use objects::Objects;
 use request::entry;
@@ -217,7 +217,8 @@ pub fn serve(
     load: &Load,
 ) -> Result<Report, Error> {
     let mut progress = Progress::new("webservice: load");
-    let service = Service::load(client, settings, &mut |done, total| progress.set(done, total))?;
+    let service =
+        loan(client, |memory| Service::load(memory, settings, &mut |done, total| progress.set(done, total)))?;
     drop(progress);
     let before = client.packets();
     let requests = service.requests(mix.workload(), load.operations, load.seed);

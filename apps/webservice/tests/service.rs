@@ -1,5 +1,6 @@
 //! The service on a rack in this process: exact counts, right answers, and that a wrong one is found.
 
+use farmem::api::Response;
 use farmem::ycsb::Workload;
 use farmem::{Policy, Rack};
 use farmem_webservice::{Keys, Mix, OBJECT_LEN, Service, Settings, serve};
@@ -44,6 +45,16 @@ fn requests_are_two_round_trips() {
             }
         }
     }
+}
+
+/// There is room for the objects, and none for the table of so many users: the objects go, too.
+#[test]
+fn what_does_not_fit_leaves_nothing() {
+    let mut client = Rack::embedded_with(2, 4 << 20).unwrap().client("small").unwrap();
+    let settings = Settings { records: 400_000, objects: 20, ..SETTINGS };
+    serve(&mut client, "here", &settings, Mix::C, &load(Place::Auto)).unwrap_err();
+    let Response::Overview { vmas, .. } = client.overview().unwrap() else { panic!("an overview") };
+    assert!(vmas.is_empty(), "{vmas:?}");
 }
 
 /// The mix is YCSB's, and nothing stays behind.

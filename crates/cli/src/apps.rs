@@ -7,7 +7,7 @@ use farmem::series::Columns;
 use farmem_tablestore as tablestore;
 use farmem_timeseries as timeseries;
 use farmem_webservice as webservice;
-use farmem_workload::{Load, Outcome, Place, Report};
+use farmem_workload::{Load, Outcome, Place, Report, STOPPED, stopped};
 
 /// The report of an application, as every command prints its own.
 impl Printed for Report {
@@ -33,9 +33,19 @@ pub(crate) fn finish(
     result: Result<impl Printed + Outcome, farmem_workload::Failure>,
     json: bool,
 ) -> Result<End, Failure> {
-    let outcome = result?;
+    let outcome = match result {
+        Err(failure) if stopped() => {
+            output::note(&format!("farmem: {}", failure.message));
+            return Ok(End::Program(STOPPED));
+        }
+        other => other?,
+    };
     output::print(&outcome, json);
-    Ok(if outcome.wrong_answers() == 0 { End::Fine } else { End::Violation })
+    Ok(match outcome.wrong_answers() {
+        0 if outcome.stopped() => End::Program(STOPPED),
+        0 => End::Fine,
+        _ => End::Violation,
+    })
 }
 
 /// Operations under way at once.

@@ -1,19 +1,23 @@
 //! How an application's workload is described, carried out on a rack, measured and reported: what the commands in `apps/` have in common.
 //!
 //! Key types: [`Plan`], what every such command can be told; [`measure()`], which carries tasks out and makes a [`Row`] of each kind of
-//! operation; [`Report`], what is printed. What the operations are, and whether their answers are right, only the application knows.
+//! operation; [`loan`], which leaves nothing in a rack when loading fails; [`Report`], what is printed. What the operations are, and whether their answers are right, only the application knows.
 
+mod loan;
 mod measure;
 mod mix;
 mod plan;
 mod progress;
 mod report;
+mod stop;
 
+pub use loan::loan;
 pub use measure::measure;
 pub use mix::{Keys, Mix};
 pub use plan::{Load, Place, Plan, on_rack};
 pub use progress::Progress;
 pub use report::{Outcome, Report, Row, finish, to_f64};
+pub use stop::{STOPPED, asked as stopped};
 
 /// Why a command could not do its work: what, and what to do about it.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! Carries tasks out and measures each kind of operation.
 
-use crate::{Load, Progress, Row};
+use crate::{Load, Progress, Row, stop};
 use farmem::{Client, Error, Task, Took};
 use hdrhistogram::Histogram;
 use std::time::Instant;
@@ -14,7 +14,7 @@ struct Kind {
 }
 
 /// Carries out `tasks` as `load` says. `kind` names what sort of operation a task is; each sort gets a row, in order of appearance.
-/// The answer's second half is the seconds it took.
+/// The answer's second half is the seconds it took. No task is begun any more when the process is asked to stop.
 ///
 /// # Errors
 /// What [`Client::run_tasks`] says.
@@ -29,6 +29,7 @@ pub fn measure<T: Task>(
     let mut progress = Progress::new(what);
     let mut done = 0;
     let started = Instant::now();
+    let tasks = tasks.take_while(|_| !stop::asked());
     client.run_tasks(tasks, load.in_flight, &load.policy.policy(), |task, took| {
         count(&mut kinds, kind(&task), &took);
         done += 1;

@@ -1,6 +1,6 @@
 //! What every application can be told, and the rack that it runs on.
 
-use crate::Failure;
+use crate::{Failure, stop};
 use clap::builder::RangedU64ValueParser;
 use farmem::{Client, Policy, Rack, RackConfig};
 use std::path::PathBuf;
@@ -99,7 +99,8 @@ const NODES: u16 = 4;
 const NODE_MEMORY_MIN: u64 = 256 << 20;
 
 /// Does `work` with a client of the rack that `plan` names, or of one inside this process whose nodes have room for `bytes` together.
-/// `work` also gets the name of the rack's transport.
+/// `work` also gets the name of the rack's transport. On a rack that others use Ctrl-C has it end early: [`crate::measure()`] and
+/// [`crate::loan`] see to that.
 ///
 /// # Errors
 /// [`Failure`] when there is no such rack or it does not answer, and what `work` says.
@@ -112,7 +113,10 @@ pub fn on_rack<R>(
     if let Some(file) = &plan.rack {
         let config = RackConfig::load(file)?;
         let transport = config.transport.name();
-        return work(&mut Rack::running(config).client(domain)?, transport);
+        stop::listen()?;
+        let worked = work(&mut Rack::running(config).client(domain)?, transport);
+        let stopped = |_| Failure::new("stopped before anything was measured; what was loaded is freed", "");
+        return if stop::asked() { worked.map_err(stopped) } else { worked };
     }
     // Allocations are powers of two: what is needed may take twice as much.
     let each = (bytes / u64::from(NODES)).saturating_mul(2).checked_next_power_of_two();

@@ -1,6 +1,6 @@
 //! What a command prints: a table for people and one JSON object for programs, from one struct. The only place that writes to stdout.
 
-use crate::{Failure, Load};
+use crate::{Failure, Load, STOPPED, stop};
 use farmem::Client;
 use serde::Serialize;
 use std::io::{self, Write as _};
@@ -46,6 +46,8 @@ pub struct Report {
     pub in_flight: usize,
     /// Operations in all.
     pub operations: u64,
+    /// Whether it was asked to stop (Ctrl-C), and ended before all were carried out.
+    pub stopped: bool,
     /// How long they took.
     pub seconds: f64,
     /// Operations a second.
@@ -81,6 +83,7 @@ impl Report {
             policy: load.policy.name(),
             in_flight: load.in_flight,
             operations,
+            stopped: stop::asked() && operations < load.operations,
             seconds,
             operations_per_second: to_f64(operations) / seconds,
             packets: 0,
@@ -123,6 +126,9 @@ impl Report {
         if !self.remark.is_empty() {
             text += &format!("; {}", self.remark);
         }
+        if self.stopped {
+            text += "; stopped before its end";
+        }
         text += match (self.checked, self.wrong_answers) {
             (false, _) => "\nanswers were not checked\n".into(),
             (true, 0) => "\nevery answer was right\n".into(),
@@ -140,6 +146,11 @@ pub trait Outcome: Serialize {
 
     /// Answers that were wrong.
     fn wrong_answers(&self) -> u64;
+
+    /// Whether it was asked to stop, and ended early.
+    fn stopped(&self) -> bool {
+        false
+    }
 }
 
 impl Outcome for Report {
@@ -150,9 +161,14 @@ impl Outcome for Report {
     fn wrong_answers(&self) -> u64 {
         self.wrong_answers
     }
+
+    fn stopped(&self) -> bool {
+        self.stopped
+    }
 }
 
-/// Prints what came of a command and answers its exit code: 0 fine, 1 an answer was wrong, 2 usage or environment.
+/// Prints what came of a command and answers its exit code: 0 fine, 1 an answer was wrong, 2 usage or environment, [`STOPPED`]
+/// when it was asked to stop.
 #[must_use]
 pub fn finish(result: &Result<impl Outcome, Failure>, json: bool) -> ExitCode {
     match result {
@@ -165,7 +181,10 @@ pub fn finish(result: &Result<impl Outcome, Failure>, json: bool) -> ExitCode {
             // A reader that closed its pipe is fine.
             let mut out = io::stdout().lock();
             let _nobody_reads = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-            ExitCode::from(u8::from(outcome.wrong_answers() > 0))
+            match outcome.wrong_answers() {
+                0 if outcome.stopped() => ExitCode::from(STOPPED),
+                wrong => ExitCode::from(u8::from(wrong > 0)),
+            }
         }
         Err(Failure { message, remedy }) => {
             let mut err = io::stderr().lock();
@@ -173,7 +192,7 @@ pub fn finish(result: &Result<impl Outcome, Failure>, json: bool) -> ExitCode {
             if !remedy.is_empty() {
                 let _nobody_reads = writeln!(err, "        {remedy}");
             }
-            ExitCode::from(2)
+            ExitCode::from(if stop::asked() { STOPPED } else { 2 })
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The applications as commands, over a rack of processes: right answers, exact counts, nothing left behind.
 
-use crate::process::{Dir, run};
+use crate::process::{Dir, Running, eventually, farmem, run, signal};
 use crate::rack::Description;
 use serde_json::Value;
 
@@ -115,4 +115,30 @@ fn what_cannot_be_is_refused() {
     ] {
         assert_eq!(run(wrong).code, Some(2), "{wrong:?}");
     }
+}
+
+/// Ctrl-C in the middle, while it loads or while it measures: its memory is freed, and what was measured is told.
+#[test]
+fn an_interrupted_application_leaves_nothing() {
+    let description = Description::new("apps-interrupted", "udp");
+    let mut up = description.up();
+    let file = description.file();
+    for application in ["webservice", "tablestore", "timeseries"] {
+        // As many operations as fit nobody's patience; the table store has a place for each.
+        let arguments = [application, "--records", "2000", "--operations", "20000", "--in-flight", "1"];
+        let arguments = [&arguments[..], &["--policy", "host", "--rack", &file]].concat();
+        let mut running = Running::start(farmem(&arguments));
+        eventually("it has memory", || description.overview()["vmas"] != Value::Array(vec![]));
+        signal(running.pid(), "INT");
+        let ended = running.ended();
+        assert_eq!(ended.code, Some(130), "{ended:?}");
+        assert!(
+            ended.stdout.contains("stopped before its end")
+                || ended.stderr.contains("what was loaded is freed"),
+            "{ended:?}"
+        );
+        assert_eq!(description.overview()["vmas"], Value::Array(vec![]), "{application} freed its memory");
+    }
+    assert!(up.is_whole());
+    assert_eq!(up.stop().code, Some(0));
 }

@@ -1,0 +1,114 @@
+//! Loading into a rack that may be somebody's who goes on using it: all or nothing stays there.
+
+use crate::stop;
+use farmem::api::NodeInfo;
+use farmem::{Client, Dispatched, Error, FarMemory, NodeId, Policy, Program, VirtAddr, Vma};
+use std::io::ErrorKind;
+
+/// Lets `load` allocate and fill far memory. When it fails, or the process is asked to stop meanwhile, all that it allocated is freed.
+///
+/// # Errors
+/// What `load` says.
+pub fn loan<R>(
+    client: &mut Client,
+    load: impl FnOnce(&mut dyn FarMemory) -> Result<R, Error>,
+) -> Result<R, Error> {
+    let mut loan = Loan { client, held: Vec::new() };
+    let loaded = load(&mut loan);
+    if loaded.is_err() {
+        for base in loan.held {
+            // Whoever does not answer here did not answer `load`, whose error says more.
+            let _did_not_answer = loan.client.free(base);
+        }
+    }
+    loaded
+}
+
+/// A client, and what was allocated through it.
+struct Loan<'a> {
+    client: &'a mut Client,
+    held: Vec<VirtAddr>,
+}
+
+impl Loan<'_> {
+    fn hold(&mut self, vma: Vma) -> Vma {
+        self.held.push(vma.base);
+        vma
+    }
+}
+
+fn go_on() -> Result<(), Error> {
+    let asked = || Error::System { what: "asked to stop".into(), source: ErrorKind::Interrupted.into() };
+    if stop::asked() { Err(asked()) } else { Ok(()) }
+}
+
+impl FarMemory for Loan<'_> {
+    fn read(&mut self, addr: VirtAddr, into: &mut [u8]) -> Result<(), Error> {
+        go_on()?;
+        self.client.read(addr, into)
+    }
+
+    fn write(&mut self, addr: VirtAddr, data: &[u8]) -> Result<(), Error> {
+        go_on()?;
+        self.client.write(addr, data)
+    }
+
+    fn compare_swap(&mut self, addr: VirtAddr, compare: u64, swap: u64) -> Result<u64, Error> {
+        self.client.compare_swap(addr, compare, swap)
+    }
+
+    fn fetch_add(&mut self, addr: VirtAddr, add: u64) -> Result<u64, Error> {
+        self.client.fetch_add(addr, add)
+    }
+
+    fn dispatch(
+        &mut self,
+        program: &Program,
+        start: VirtAddr,
+        scratch: Vec<u8>,
+        limit: u32,
+        policy: &Policy,
+    ) -> Result<Dispatched, Error> {
+        go_on()?;
+        self.client.dispatch(program, start, scratch, limit, policy)
+    }
+
+    fn allocate(&mut self, size: u64) -> Result<Vma, Error> {
+        go_on()?;
+        let vma = self.client.allocate(size)?;
+        Ok(self.hold(vma))
+    }
+
+    fn allocate_on(&mut self, size: u64, node: NodeId) -> Result<Vma, Error> {
+        go_on()?;
+        let vma = self.client.allocate_on(size, node)?;
+        Ok(self.hold(vma))
+    }
+
+    fn free(&mut self, base: VirtAddr) -> Result<(), Error> {
+        self.client.free(base)?;
+        self.held.retain(|&held| held != base);
+        Ok(())
+    }
+
+    fn nodes(&self) -> &[NodeInfo] {
+        self.client.nodes()
+    }
+
+    fn scratch_len_max(&self) -> usize {
+        self.client.scratch_len_max()
+    }
+
+    fn write_many(&mut self, writes: &[(VirtAddr, &[u8])]) -> Result<(), Error> {
+        go_on()?;
+        self.client.write_many(writes)
+    }
+
+    fn buffer(&mut self, len: usize) -> Vec<u8> {
+        self.client.buffer(len)
+    }
+
+    fn recycle(&mut self, buf: Vec<u8>) {
+        self.client.recycle(buf);
+    }
+}

@@ -1,0 +1,35 @@
+//! Ctrl-C: a command that uses somebody's rack ends early, so that what it has in far memory is given back.
+//!
+//! The first signal (SIGINT, SIGTERM or SIGHUP) asks; [`crate::measure()`] and [`crate::loan`] listen. The second ends the process at once.
+
+use crate::Failure;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The exit code of a command that was asked to stop: what a shell says of one that SIGINT ended.
+pub const STOPPED: u8 = 130;
+
+static ASKED: AtomicBool = AtomicBool::new(false);
+
+/// Has signals ask from here on. What goes on meanwhile must look at [`asked`].
+pub(crate) fn listen() -> Result<(), Failure> {
+    let caught = ctrlc::set_handler(|| {
+        if ASKED.swap(true, Ordering::Relaxed) {
+            leave();
+        }
+    });
+    caught.map_err(|error| Failure::new(format!("cannot catch Ctrl-C: {error}"), ""))
+}
+
+/// Whether the process was asked to stop, after [`crate::on_rack`] began to work on a rack that others use.
+#[must_use]
+pub fn asked() -> bool {
+    ASKED.load(Ordering::Relaxed)
+}
+
+#[expect(
+    clippy::exit,
+    reason = "asked twice: whoever asks wants no more of what the program does in the end"
+)]
+fn leave() {
+    std::process::exit(STOPPED.into());
+}
