@@ -133,6 +133,8 @@ pub struct HashTable {
     retired: Vec<VirtAddr>,
     /// Nodes to be used again, by shard.
     free: Vec<Vec<VirtAddr>>,
+    /// Nodes that have a key: a table is loaded when there are none.
+    entries: u64,
 }
 
 impl HashTable {
@@ -174,7 +176,18 @@ impl HashTable {
             .expect("the program is part of the crate, and a test assembles it");
         let lock = LockWord::new(at(shards[0].vma.base, offset(per_shard) * NODE_LEN));
         let (policy, free) = (Policy::default(), vec![Vec::new(); shards.len()]);
-        Ok(Self { program, shards, buckets, spread, turn: 0, policy, lock, retired: Vec::new(), free })
+        Ok(Self {
+            program,
+            shards,
+            buckets,
+            spread,
+            turn: 0,
+            policy,
+            lock,
+            retired: Vec::new(),
+            free,
+            entries: 0,
+        })
     }
 
     /// Frees the table's memory.
@@ -211,12 +224,14 @@ impl HashTable {
         let (bucket, mut node) = (self.bucket(key), [0; NODE_LEN]);
         memory.read(bucket, &mut node)?;
         if is_empty(&node) {
+            self.entries += 1;
             // The key comes last: until then a reader passes the node by.
             memory.write(at(bucket, field::VALUE.start), value)?;
             return memory.write(bucket, &[key.lo.to_le_bytes(), key.hi.to_le_bytes()].concat());
         }
         let home = self.shard_of(key);
         let fresh = self.take_node(home)?;
+        self.entries += 1;
         memory.write(fresh, &encode(key, word(&node, field::NEXT), value))?;
         memory.write(at(bucket, field::NEXT.start), &fresh.0.to_le_bytes())
     }
@@ -247,6 +262,8 @@ impl HashTable {
     ) -> Result<Option<Value>, Error> {
         let Some(Found { addr, node, before }) = self.walk(memory, key)? else { return Ok(None) };
         let next = word(&node, field::NEXT);
+        // A remove that was not answered may have been carried out, and is begun again.
+        self.entries = self.entries.saturating_sub(1);
         match before {
             Some(before) => {
                 memory.write(at(before, field::NEXT.start), &next.to_le_bytes())?;
@@ -374,16 +391,21 @@ impl HashTable {
     /// Of two entries with one key the later one is found.
     ///
     /// # Errors
-    /// [`Error`] when far memory does not answer; [`Error::Full`] when a memory node has no room for its share.
+    /// [`Error::Broken`] when the table is not empty; [`Error::Full`] when a memory node has no room for its share; [`Error`] when far memory
+    /// does not answer.
     pub fn load(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
         entries: impl Iterator<Item = (Key, Value)>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<(), Error> {
+        if self.entries > 0 {
+            return Err(Error::Broken { addr: self.shards[0].vma.base, what: "an empty hash table" });
+        }
         let mut images: Vec<Vec<u8>> =
             self.shards.iter().map(|s| vec![0; offset(s.next - s.vma.base.0)]).collect();
         for (key, value) in entries {
+            self.entries += 1;
             let (shard, start) = self.bucket_place(key);
             let bucket: &mut [u8] = &mut images[shard][start..start + NODE_LEN];
             if is_empty(bucket) {
@@ -394,8 +416,12 @@ impl HashTable {
             let fresh = self.take_node(shard)?;
             images[shard][start + field::NEXT.start..start + field::NEXT.end]
                 .copy_from_slice(&fresh.0.to_le_bytes());
-            // Nodes of an empty table are taken in order, none twice: the image grows by each.
-            images[self.shard_at(fresh)].extend_from_slice(&encode(key, behind, &value));
+            // Nodes that were used before lie anywhere, the others follow each other.
+            let home = self.shard_at(fresh);
+            let start = offset(fresh.0 - self.shards[home].vma.base.0);
+            let image = &mut images[home];
+            image.resize(image.len().max(start + NODE_LEN), 0);
+            image[start..start + NODE_LEN].copy_from_slice(&encode(key, behind, &value));
         }
         let total: u64 = images.iter().map(|image| image.len() as u64).sum();
         let mut written = 0;

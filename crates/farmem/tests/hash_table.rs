@@ -3,7 +3,7 @@
 use beside::Beside;
 use farmem::hash_table::{HashTable, Key, Spread, VALUE_LEN, Value};
 use farmem::task::carry_out;
-use farmem::{Op, Policy, Rack};
+use farmem::{Error, Op, Policy, Rack};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -120,6 +120,30 @@ fn a_reader_beside_a_writer_finds_what_stands_still() {
             table.insert(&mut memory, key(n), &value(4)).unwrap();
         }
         assert!(looked > 100, "{looked} looks beside the writer");
+    }
+}
+
+/// A table that was filled and emptied is as good as a new one; one that has keys is not written over.
+#[test]
+fn an_emptied_table_is_loaded() {
+    for spread in [Spread::Partitioned, Spread::Scattered] {
+        let mut client = Rack::embedded_with(2, 16 << 20).unwrap().client("emptied").unwrap();
+        let mut table = HashTable::create(&mut client, 64, 2, spread).unwrap();
+        for n in 0..9 {
+            table.insert(&mut client, key(n), &value(1)).unwrap();
+        }
+        let refused = table.load(&mut client, [(key(50), value(1))].into_iter(), &mut |_, _| {}).unwrap_err();
+        assert!(matches!(refused, Error::Broken { what: "an empty hash table", .. }), "{refused}");
+        for n in 0..9 {
+            assert_eq!(table.remove(&mut client, key(n)).unwrap(), Some(value(1)));
+        }
+        // Nodes come back in another order than they were taken in.
+        table.reclaim();
+        table.load(&mut client, (20..50).map(|n| (key(n), value(2))), &mut |_, _| {}).unwrap();
+        for n in 0..60 {
+            let expected = (20..50).contains(&n).then(|| value(2));
+            assert_eq!(table.find(&mut client, key(n)).unwrap(), expected, "key {n}, {spread:?}");
+        }
     }
 }
 

@@ -120,8 +120,8 @@ fn line_of(position: Option<&csv::Position>, bytes: &[u8]) -> u64 {
     let Some(position) = position else { return 1 };
     let start = usize::try_from(position.byte()).unwrap_or(usize::MAX);
     let rest = bytes.get(start..).unwrap_or_default();
-    let passed =
-        rest.split(|&byte| byte == b'\n').take_while(|line| matches!(line, [] | [b'\r'] | [COMMENT, ..]));
+    let lines = rest.split_inclusive(|&byte| byte == b'\n').filter(|line| line.ends_with(b"\n"));
+    let passed = lines.take_while(|line| matches!(line, [b'\n'] | [b'\r', b'\n'] | [COMMENT, ..]));
     position.line() + passed.count() as u64
 }
 
@@ -210,6 +210,7 @@ mod tests {
     #[test]
     fn faults_have_their_place() {
         for (text, expected) in [
+            ("", "line 1, column 0: no column is called"),
             ("time,volt\n", "line 1, column 0: no column is called \"value\""),
             ("time,value\n1,2\n3,four\n", "line 3, column 2: \"four\" is not a decimal number"),
             ("time,value\n-1,2\n", "line 2, column 1: \"-1\" is out of range"),
