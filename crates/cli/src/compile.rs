@@ -47,6 +47,13 @@ impl Report for Account {
 
 /// Compiles; says why not, and ends with 1, when the iterator is refused.
 pub(crate) fn run(args: &Compile) -> Result<End, Failure> {
+    if let Some(output) = &args.output
+        && let (Ok(from), Ok(to)) = (fs::canonicalize(&args.file), fs::canonicalize(output))
+        && from == to
+    {
+        let what = format!("{}: the program would be written over its source", output.display());
+        return Err(Failure::environment(what, "name another file with -o"));
+    }
     let compiled = match translate(args)? {
         Ok(compiled) => compiled,
         Err(why) => {
@@ -54,6 +61,9 @@ pub(crate) fn run(args: &Compile) -> Result<End, Failure> {
             return Ok(End::Violation);
         }
     };
+    if let Some(warning) = reaches_behind(&compiled) {
+        output::note(&warning);
+    }
     if let Some(file) = &args.output {
         write(file, &compiled)?;
     }
@@ -78,7 +88,10 @@ fn translate(args: &Compile) -> Result<Result<Compiled, String>, Failure> {
         fs::read(&args.file).map_err(|why| unreadable(&args.file, &why))?
     } else {
         // clang would say so too, at more length.
-        fs::metadata(&args.file).map_err(|why| unreadable(&args.file, &why))?;
+        let about = fs::metadata(&args.file).map_err(|why| unreadable(&args.file, &why))?;
+        if about.is_dir() {
+            return Err(unreadable(&args.file, &std::io::ErrorKind::IsADirectory.into()));
+        }
         match clang::compile(&args.file) {
             Ok(object) => {
                 if !object.warnings.is_empty() {
@@ -100,6 +113,18 @@ fn translate(args: &Compile) -> Result<Result<Compiled, String>, Failure> {
     };
     let compiled = farmem_compiler::compile(&object, args.iterator.as_deref());
     Ok(compiled.map_err(|error| error.to_string()))
+}
+
+/// What an author is told whose iterator reads more than its node has. Who means it has an array without a length at the node's end.
+fn reaches_behind(compiled: &Compiled) -> Option<String> {
+    let (node, window) = (compiled.node_bytes?, compiled.program.window_len());
+    let name = &compiled.name;
+    (window > node).then(|| {
+        format!(
+            "farmem: warning: {name} loads {window} bytes of a node that is declared with {node}: right for an array without a length at \
+             its end, else an index too large"
+        )
+    })
 }
 
 fn unreadable(file: &Path, why: &std::io::Error) -> Failure {

@@ -90,12 +90,44 @@ fn refusals_name_the_line() {
     let missing = compile(&["nothing.o"]);
     assert_eq!(missing.status.code(), Some(2));
     assert!(text(&missing.stderr).contains("nothing.o"), "{missing:?}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = folder.path().join("folder.c");
+    std::fs::create_dir(&source).expect("a folder that is named as a source");
+    let no_file = compile(&[source.to_str().expect("a name")]);
+    assert_eq!(no_file.status.code(), Some(2), "{no_file:?}");
+    assert!(text(&no_file.stderr).contains("is a directory"), "{no_file:?}");
     let several = compile(&["hash_find.o", "--iterator", "other"]);
     assert_eq!(several.status.code(), Some(1));
     assert!(
         text(&several.stderr).contains("no iterator other in this object, only hash_find"),
         "{several:?}"
     );
+}
+
+/// What is read behind the node may be meant, and may be an index too large: the author is told, and gets the program.
+#[test]
+fn what_reaches_behind_the_node_is_told() {
+    let told = compile(&["tail_sum.o", "--explain"]);
+    assert_eq!(told.status.code(), Some(0), "{told:?}");
+    assert!(
+        text(&told.stderr).contains("tail_sum loads 40 bytes of a node that is declared with 8"),
+        "{told:?}"
+    );
+    assert_eq!(text(&compile(&["list_add.o"]).stderr), "");
+}
+
+/// The program is not written over what it was made from.
+#[test]
+fn a_source_is_not_written_over() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let object = folder.path().join("list.o");
+    let before = std::fs::read(iterators().join("list_find.o")).expect("testdata is there");
+    std::fs::write(&object, &before).expect("a copy");
+    let name = object.to_str().expect("a name");
+    let refused = compile(&[name, "-o", name]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(text(&refused.stderr).contains("would be written over its source"), "{refused:?}");
+    assert_eq!(std::fs::read(&object).expect("it is still there"), before);
 }
 
 /// The list of list_add.c, with what the file holds as its code.
