@@ -10,7 +10,7 @@ pub(crate) use net::run as net;
 pub(crate) use pulse::run as pulse;
 
 use crate::output;
-use crate::{End, progress};
+use crate::{End, Failure, progress};
 use farmem_bench::{Machine, Outcome, Results, Row, Told};
 use indicatif::ProgressBar;
 
@@ -39,8 +39,16 @@ impl Screen {
         }
     }
 
-    /// Says what must be known to read the rows, or prints all as JSON; `wrong` answers are a violation.
-    fn end(mut self, Outcome { rows, wrong }: Outcome) -> End {
+    /// Says what must be known to read the rows, or prints all as JSON; `wrong` answers are a violation. Who wanted `only` rows that there
+    /// are none of has mistyped them, or must do without `--quick`.
+    fn end(mut self, only: &str, Outcome { rows, wrong }: Outcome) -> Result<End, Failure> {
+        if rows.is_empty() {
+            self.bar.finish_and_clear();
+            let what = format!("nothing was measured: no row's id begins with {only:?}");
+            let remedy =
+                "docs/results.md has the ids, such as pulse.engine.hash.hops; with --quick there are fewer";
+            return Err(Failure::environment(what, remedy));
+        }
         let load = self.machine.end();
         let mut text = format!("value: median; ratio: value / baseline, both from this run; {load}\n");
         for row in &rows {
@@ -57,9 +65,9 @@ impl Screen {
         }
         if wrong > 0 {
             output::note(&format!("farmem: {} answers were wrong", output::count(wrong)));
-            return End::Violation;
+            return Ok(End::Violation);
         }
-        End::Fine
+        Ok(End::Fine)
     }
 
     /// Writes a part of the table, beside the line on stderr when both are on one terminal.

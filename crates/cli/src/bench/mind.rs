@@ -14,7 +14,7 @@ pub(crate) fn run(args: &BenchMind) -> Result<End, Failure> {
     let plan = Plan { quick: args.quick, only: args.only.clone().unwrap_or_default() };
     let screen = Screen::begin("mind", args.json);
     let outcome = measure(&plan, &mut OwnRacks, |told| screen.hear(told))?;
-    Ok(screen.end(outcome))
+    screen.end(&plan.only, outcome)
 }
 
 /// `farmem squeezed`: the process of the benchmark that is under a limit.

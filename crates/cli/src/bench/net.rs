@@ -49,7 +49,7 @@ pub(crate) fn run(args: &BenchNet) -> Result<End, Failure> {
             add(one_mode(transport, waiting, suffix, cpus, effort)?);
         }
     }
-    Ok(screen.end(outcome))
+    screen.end("", outcome)
 }
 
 fn one_mode(

@@ -14,9 +14,17 @@ const NODE_MEMORY: u64 = 1 << 30;
 pub(crate) fn run(args: &BenchPulse) -> Result<End, Failure> {
     let plan =
         Plan { quick: args.quick, only: args.only.clone().unwrap_or_default(), plots: args.plots.clone() };
+    // Looked at first: figures are drawn behind all measurements.
+    if let Some(directory) = &plan.plots {
+        let drawable = std::fs::create_dir_all(directory).and_then(|()| tempfile::tempfile_in(directory));
+        drawable.map_err(|error| {
+            let what = format!("cannot draw into {}: {error}", directory.display());
+            Failure::environment(what, "name a directory that can be written to with --plots")
+        })?;
+    }
     let screen = Screen::begin("pulse", args.json);
     let outcome = measure(&plan, &mut OwnRacks, |told| screen.hear(told))?;
-    Ok(screen.end(outcome))
+    screen.end(&plan.only, outcome)
 }
 
 /// Starts racks as `farmem up` does, all roles on one CPU.

@@ -54,6 +54,19 @@ fn pulse_compares_systems_on_racks_of_processes() {
     assert!(ids.iter().all(|id| id.starts_with("pulse.systems.lookups.")), "nothing else was asked for");
 }
 
+/// A name that no row has is a mistake, and a place where nothing can be drawn is one that is known before anything is measured.
+#[test]
+fn what_measures_nothing_is_refused() {
+    for bench in ["pulse", "mind"] {
+        run(&["bench", bench, "--quick", "--json", "--only", "pulse.e2e.nothing"])
+            .refuses(&["no row's id begins with \"pulse.e2e.nothing\"", "docs/results.md"]);
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let place = file.path().to_str().unwrap();
+    let refused = run(&["bench", "pulse", "--quick", "--only", "pulse.sim", "--plots", place]);
+    refused.refuses(&["cannot draw into", "--plots"]);
+}
+
 /// All of it, quickly: each part has its rows, those that the documentation names.
 #[test]
 fn pulse_measures_all_of_its_parts() {
