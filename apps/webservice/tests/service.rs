@@ -73,7 +73,7 @@ fn the_mixes_are_ycsbs() {
     let report = serve(&mut client, "here", &uniform, Mix::C, &load(Place::Offload)).unwrap();
     assert_eq!((report.wrong_answers, report.rows[0].operations), (0, 2000));
     assert!((46 * 2000..50 * 2000).contains(&report.rows[0].iterations), "{:?}", report.rows[0]);
-    let farmem::api::Response::Overview { vmas, .. } = client.overview().unwrap() else {
+    let Response::Overview { vmas, .. } = client.overview().unwrap() else {
         panic!("an overview")
     };
     assert_eq!(vmas.len(), 0);
@@ -85,7 +85,7 @@ fn a_wrong_object_is_found() {
     let mut client = Rack::embedded_with(1, 64 << 20).unwrap().client("wrong").unwrap();
     let service = Service::load(&mut client, &SETTINGS, &mut |_, _| {}).unwrap();
     let first = client.overview().unwrap();
-    let farmem::api::Response::Overview { vmas, .. } = first else { panic!("an overview") };
+    let Response::Overview { vmas, .. } = first else { panic!("an overview") };
     // The largest allocation has the objects: spoil the last word of every one.
     let region = vmas.iter().max_by_key(|vma| vma.size).unwrap();
     for n in 0..SETTINGS.objects {

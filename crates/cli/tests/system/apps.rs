@@ -142,3 +142,23 @@ fn an_interrupted_application_leaves_nothing() {
     assert!(up.is_whole());
     assert_eq!(up.stop().code, Some(0));
 }
+
+/// As many operations under way as can be told, of which a scan at the host has a hundred more: a client takes fewer, and the rest wait.
+#[test]
+fn as_many_under_way_as_can_be_told() {
+    let description = Description::new("apps-many", "udp");
+    let up = description.up();
+    let file = description.file();
+    for arguments in [
+        ["timeseries", "--policy", "offload", "--operations", "20000", "--records", "3000"],
+        ["tablestore", "--policy", "host", "--operations", "5000", "--records", "3000"],
+    ] {
+        let report =
+            run(&[&arguments[..], &["--in-flight", "4096", "--json", "--rack", &file]].concat()).json();
+        assert_eq!(
+            (&report["wrong_answers"], report["operations"].to_string().as_str()),
+            (&0.into(), arguments[4])
+        );
+    }
+    assert_eq!(up.stop().code, Some(0));
+}

@@ -104,6 +104,9 @@ struct Flight {
     walk: Option<Walk>,
 }
 
+/// Operations that a run has under way at most. A client takes 1024 requests to nodes at a time, and somebody may have some outstanding.
+const FLIGHTS_MAX: usize = 960;
+
 struct Run<T, D> {
     policy: Policy,
     done: D,
@@ -114,6 +117,8 @@ struct Run<T, D> {
     /// By the place of their tickets.
     flights: Vec<Option<Flight>>,
     flying: usize,
+    /// Operations that begin when others have ended.
+    queue: VecDeque<(Flight, Op)>,
     /// Ends of operations that are not of this run.
     others: VecDeque<Completed>,
     /// Tasks that wait to be alone.
@@ -143,6 +148,7 @@ impl<T: Task, D: FnMut(T, Took)> Run<T, D> {
             ready: VecDeque::with_capacity(in_flight),
             flights: Vec::new(),
             flying: 0,
+            queue: VecDeque::new(),
             others,
             for_alone: 0,
             moment: 0,
@@ -319,7 +325,12 @@ impl<T: Task, D: FnMut(T, Took)> Run<T, D> {
         self.walk_here(client, seat, number, walk)
     }
 
+    /// Begins an operation, or has it wait while too many are under way.
     fn fly(&mut self, client: &mut impl Concurrent, flight: Flight, op: Op) -> Result<(), Error> {
+        if self.flying == FLIGHTS_MAX {
+            self.queue.push_back((flight, op));
+            return Ok(());
+        }
         let ticket = client.submit(op)?;
         let at = place(ticket.0);
         if self.flights.len() <= at {
@@ -375,6 +386,9 @@ impl<T: Task, D: FnMut(T, Took)> Run<T, D> {
             return Ok(());
         };
         self.flying -= 1;
+        if let Some((next, op)) = self.queue.pop_front() {
+            self.fly(client, next, op)?;
+        }
         match walk {
             None => self.landed(seat, number, completed.result, completed.buf, 1),
             Some(walk) if walk.way == Way::AtHost => self.step(client, seat, number, walk, completed)?,
