@@ -73,9 +73,7 @@ fn the_mixes_are_ycsbs() {
     let report = serve(&mut client, "here", &uniform, Mix::C, &load(Place::Offload)).unwrap();
     assert_eq!((report.wrong_answers, report.rows[0].operations), (0, 2000));
     assert!((46 * 2000..50 * 2000).contains(&report.rows[0].iterations), "{:?}", report.rows[0]);
-    let Response::Overview { vmas, .. } = client.overview().unwrap() else {
-        panic!("an overview")
-    };
+    let Response::Overview { vmas, .. } = client.overview().unwrap() else { panic!("an overview") };
     assert_eq!(vmas.len(), 0);
 }
 

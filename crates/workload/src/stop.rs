@@ -1,6 +1,6 @@
 //! Ctrl-C: a command that uses somebody's rack ends early, so that what it has in far memory is given back.
 //!
-//! The first signal (SIGINT, SIGTERM or SIGHUP) asks; [`crate::measure()`] and [`crate::loan`] listen. The second ends the process at once.
+//! The first signal (SIGINT, SIGTERM or SIGHUP) asks; [`crate::measure()`] and [`crate::loan()`] listen. The second ends the process at once.
 
 use crate::Failure;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,11 @@ pub(crate) fn listen() -> Result<(), Failure> {
             leave();
         }
     });
-    caught.map_err(|error| Failure::new(format!("cannot catch Ctrl-C: {error}"), ""))
+    match caught {
+        // This is the second run of the process, or its own handler is there.
+        Ok(()) | Err(ctrlc::Error::MultipleHandlers) => Ok(()),
+        Err(error) => Err(Failure::new(format!("cannot catch Ctrl-C: {error}"), "")),
+    }
 }
 
 /// Whether the process was asked to stop, after [`crate::on_rack`] began to work on a rack that others use.
