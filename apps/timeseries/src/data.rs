@@ -128,10 +128,13 @@ fn wanted(file: &ParquetMetaData, columns: &Columns) -> Result<(Type, bool), Str
     for chunk in file.row_groups().iter().flat_map(RowGroupMetaData::columns) {
         let (name, how) = (chunk.column_path().string(), chunk.compression());
         if [time.name(), value.name()].contains(&name.as_str())
-            && !matches!(how, Compression::UNCOMPRESSED | Compression::SNAPPY)
+            && !matches!(
+                how,
+                Compression::UNCOMPRESSED | Compression::SNAPPY | Compression::GZIP(_) | Compression::ZSTD(_)
+            )
         {
             return Err(format!(
-                "column {name:?} is compressed as {how}: write the file with Snappy, without compression, or as CSV"
+                "column {name:?} is compressed as {how}: write the file with Snappy, gzip, zstd or without compression"
             ));
         }
     }

@@ -4,7 +4,7 @@ use farmem::series::{Columns, LEAF_POINTS_MAX, Point, load_csv};
 use farmem::{Layout, Policy, Rack};
 use farmem_timeseries::{Recording, Source, generate, load_parquet, read, serve};
 use farmem_workload::{Load, Place};
-use parquet::basic::Compression;
+use parquet::basic::{Compression, GzipLevel, ZstdLevel};
 use parquet::data_type::{DoubleType, Int64Type};
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
@@ -75,11 +75,11 @@ fn columns() -> Columns {
 }
 
 /// A file of one column of times and one of decimals with three digits behind the point, -1.235 and 7000; and its bytes.
-fn decimals(folder: &Path) -> (PathBuf, Vec<u8>) {
+fn decimals(folder: &Path, compression: Compression) -> (PathBuf, Vec<u8>) {
     let path = folder.join("decimals.parquet");
     let schema = "message m { required int64 utc; required int64 volt (DECIMAL(12,3)); }";
     let schema = Arc::new(parse_message_type(schema).unwrap());
-    let properties = Arc::new(WriterProperties::builder().set_compression(Compression::SNAPPY).build());
+    let properties = Arc::new(WriterProperties::builder().set_compression(compression).build());
     let mut writer = SerializedFileWriter::new(File::create(&path).unwrap(), schema, properties).unwrap();
     let mut group = writer.next_row_group().unwrap();
     for numbers in [[1, 2], [-1235, 7_000_000]] {
@@ -93,11 +93,28 @@ fn decimals(folder: &Path) -> (PathBuf, Vec<u8>) {
     (path, bytes)
 }
 
+/// However it is compressed.
+#[test]
+fn compressed_files_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let ways = [
+        Compression::UNCOMPRESSED,
+        Compression::SNAPPY,
+        Compression::GZIP(GzipLevel::default()),
+        Compression::ZSTD(ZstdLevel::default()),
+    ];
+    for way in ways {
+        let (path, _) = decimals(folder.path(), way);
+        let points = read(&path, &columns()).unwrap_or_else(|why| panic!("{way}: {why:?}"));
+        assert_eq!(points.iter().map(|point| point.value).collect::<Vec<_>>(), [-1235, 7_000_000], "{way}");
+    }
+}
+
 /// Whatever a byte of a Parquet file becomes, there is an answer.
 #[test]
 fn damaged_files_are_answered() {
     let folder = tempfile::tempdir().unwrap();
-    let (path, bytes) = decimals(folder.path());
+    let (path, bytes) = decimals(folder.path(), Compression::SNAPPY);
     let points = |kept| read(&path, &Columns { value_decimals: kept, ..columns() }).unwrap();
     assert_eq!(points(3).iter().map(|point| point.value).collect::<Vec<_>>(), [-1235, 7_000_000]);
     assert_eq!(points(2).iter().map(|point| point.value).collect::<Vec<_>>(), [-124, 700_000]);
