@@ -4,7 +4,7 @@ use crate::allocate::{PAGE, VA_END, first_fit};
 use crate::api::{ApiError, ErrorCode};
 use crate::claims::Claim;
 use crate::errors::{bad, bound, error, not_found};
-use crate::record::{HostRow, NodeRow, What};
+use crate::record::{Cache, HostRow, NodeRow, What};
 use crate::requests::Decision;
 use crate::{Control, NAME_LEN_MAX};
 use alloc::format;
@@ -123,17 +123,21 @@ impl Control {
         self.state.hosts.iter().find(|(_, row)| row.name == name).map(|(&host, row)| (host, row))
     }
 
-    /// A number no host has, or that of a host that left: its generation goes on (PROTOCOL 8.8).
+    /// The lowest number that no host has, or that a host had which left: its generation goes on (PROTOCOL 8.8). Only hosts of low numbers
+    /// may cache pages, so numbers must not climb with every host that comes and goes.
     fn new_host(&self) -> Result<u16, ApiError> {
         let most = self.config.bounds.hosts_max;
-        let unused = (1..=most).find(|host| !self.state.hosts.contains_key(host));
         let leaving = self.state.claims();
         let idle = |host: u16, row: &HostRow| {
             let settled = !leaving.contains(&Claim::Member(Port::host(host).0));
             !row.present && row.generation < u16::MAX && settled
         };
-        let left = || self.state.hosts.iter().find(|&(&host, row)| idle(host, row));
-        unused.or_else(|| left().map(|(&host, _)| host)).ok_or_else(|| bound("hosts", most))
+        // Where something cached is still being taken back a new host would have to wait for it.
+        let at_once = |host: u16| {
+            self.state.hosts.get(&host).is_none_or(|row| idle(host, row) && row.cache == Cache::Empty)
+        };
+        let left = || self.state.hosts.iter().find(|&(&host, row)| idle(host, row)).map(|(&host, _)| host);
+        (1..=most).find(|&host| at_once(host)).or_else(left).ok_or_else(|| bound("hosts", most))
     }
 
     /// A number and a range for a new node (PROTOCOL 8.4).

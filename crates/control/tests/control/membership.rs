@@ -152,6 +152,24 @@ fn a_host_that_left_keeps_its_number_and_generation() {
     assert_eq!(rack.join_host(1), (host, 2));
 }
 
+/// Hosts come and go under other names, many more than may cache pages: the next one may cache pages all the same.
+#[test]
+fn numbers_do_not_climb_with_hosts_that_come_and_go() {
+    let mut rack = Rack::new(9);
+    rack.join_switch().unwrap();
+    rack.join_node(1, MIB);
+    let (stays, _) = rack.join_host(1);
+    for name in 2..=100_u8 {
+        let (host, generation) = rack.join_host(name);
+        assert_eq!((host, generation), (stays + 1, u16::from(name) - 1));
+        let lease = rack.call(Request::Renew { host, generation, flushed: 0 }).unwrap();
+        assert!(matches!(lease, Response::Lease { lease_ms: 1.., .. }), "{lease:?}");
+        rack.call(Request::Renew { host, generation, flushed: farmem_control::api::GIVEN_UP }).unwrap();
+        rack.call(Request::Leave { port: Port::host(host).0 }).unwrap();
+    }
+    rack.check_log();
+}
+
 /// With no number left, a new host gets that of one that left, as its next generation.
 #[test]
 fn numbers_of_hosts_that_left_are_used_again() {
