@@ -19,7 +19,7 @@ use farmem_io::pages::Mapped;
 use farmem_io::{ApiClient, Clock, Driver, Link, OpenError, os_seed};
 use farmem_machine::{Port, Rng};
 use farmem_transport::ud;
-use farmem_wire::message::Page;
+use farmem_wire::message::{CACHING_HOSTS_MAX, Page};
 use farmem_wire::{Domain, VirtAddr};
 use std::net::IpAddr;
 use std::ops::Range;
@@ -28,7 +28,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::{Builder, JoinHandle};
 
 /// Takes an address of the rack's that is free. Each process begins to look at another one: where a host has just left, the control
-/// plane may still be taking back what it cached.
+/// plane may still be taking back what it cached. They are few: an address that was taken once is a host to the control plane, also when
+/// its process died, and only so many hosts can cache pages.
 pub(super) fn join<G: Ground>(
     config: &RackConfig,
     domain: &str,
@@ -40,7 +41,8 @@ where
     options.frames_max()?;
     place(config)?;
     require_running(config)?;
-    let begin = usize::try_from(std::process::id()).unwrap_or(0) % config.hosts.len().max(1);
+    let few = config.hosts.len().clamp(1, usize::from(CACHING_HOSTS_MAX) / 2);
+    let begin = usize::try_from(std::process::id()).unwrap_or(0) % few;
     for &address in config.hosts[begin..].iter().chain(&config.hosts[..begin]) {
         match join_at(config, address, domain, options) {
             Err(Error::Open(OpenError::InUse { .. })) => {}
