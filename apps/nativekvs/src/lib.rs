@@ -10,8 +10,9 @@ mod work;
 pub use table::{Found, RECORD_LEN, Table, VALUE_WORDS};
 pub use work::{Did, ENTRIES, WORKERS_MAX};
 
+use farmem::worker::Worker;
 use farmem::ycsb::hash;
-use farmem::{Rack, RackConfig, ShareOptions, SharedSpace};
+use farmem::{Rack, RackConfig, ShareOptions, SharedSpace, Vma};
 pub use farmem_workload::Mix;
 use farmem_workload::{Failure, to_f64};
 use serde::Serialize;
@@ -87,17 +88,32 @@ pub fn run(args: &Args) -> Result<Outcome, Failure> {
 pub fn serve(
     space: &SharedSpace,
     args: &Args,
-    mut spawn: impl FnMut(&[u64]) -> Result<farmem::worker::Worker, farmem::Error>,
+    mut spawn: impl FnMut(&[u64]) -> Result<Worker, farmem::Error>,
 ) -> Result<Outcome, farmem::Error> {
-    let board_vma = space.allocate(Board::LEN)?;
-    let table_vma = space.allocate(Table::bytes(args.records))?;
+    let board = space.allocate(Board::LEN)?;
+    let table = space.allocate(Table::bytes(args.records));
+    let outcome = table.and_then(|table| {
+        let outcome = work(space, args, (&board, &table), &mut spawn);
+        let freed = space.free(table.base);
+        outcome.and_then(|outcome| freed.map(|()| outcome))
+    });
+    let freed = space.free(board.base);
+    outcome.and_then(|outcome| freed.map(|()| outcome))
+}
+
+fn work(
+    space: &SharedSpace,
+    args: &Args,
+    (board, table): (&Vma, &Vma),
+    spawn: &mut dyn FnMut(&[u64]) -> Result<Worker, farmem::Error>,
+) -> Result<Outcome, farmem::Error> {
     let mut workers = Vec::new();
     for worker in 0..args.workers {
         // What does not divide is the first ones'.
         let operations = args.operations / args.workers + u64::from(worker < args.operations % args.workers);
         let orders = Orders {
-            board: board_vma.base,
-            table: table_vma.base,
+            board: board.base,
+            table: table.base,
             worker,
             workers: args.workers,
             records: args.records,
@@ -105,18 +121,17 @@ pub fn serve(
             workload: args.workload.workload(),
             seed: args.seed,
         };
-        workers.push(spawn(&orders.numbers())?);
+        let begun = spawn(&orders.numbers());
+        if begun.is_err() {
+            // They would wait for it.
+            workers.iter_mut().for_each(|worker: &mut Worker| drop(worker.kill()));
+        }
+        workers.push(begun?);
     }
-    for worker in workers {
-        worker.join()?;
-    }
-    let board = Board::new(space.memory(&board_vma));
+    Worker::join_all(workers)?;
+    let board = Board::new(space.memory(board));
     let did: Vec<Did> = (0..args.workers).map(|worker| board.did(worker)).collect();
-    let table = Table::new(space.memory(&table_vma));
-    let outcome = judge(args, &did, &table);
-    space.free(table_vma.base)?;
-    space.free(board_vma.base)?;
-    Ok(outcome)
+    Ok(judge(args, &did, &Table::new(space.memory(table))))
 }
 
 /// What they did, and what the table says to it.

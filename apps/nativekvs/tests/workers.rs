@@ -1,15 +1,21 @@
 //! The store as its users have it: workers in processes of their own, on a rack over rings and over UDP.
 
+use farmem::api::Response;
 use farmem::serve::{self, Serving, Stop};
-use farmem::{RackConfig, UDP_PORT};
+use farmem::{Rack, RackConfig, UDP_PORT};
 use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::mpsc::channel;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, spawn};
+
+/// Racks of these tests would take the same addresses: one at a time.
+static TURN: Mutex<()> = Mutex::new(());
 
 /// A rack whose roles are threads of this test.
 struct Roles {
+    _turn: MutexGuard<'static, ()>,
     dir: PathBuf,
     config: RackConfig,
     stop: Stop,
@@ -18,6 +24,7 @@ struct Roles {
 
 impl Roles {
     fn start(transport: &str) -> Self {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let name = format!("kvs-{transport}-{}", std::process::id());
         let dir = std::env::temp_dir().join(format!("farmem-{name}"));
         std::fs::create_dir_all(dir.join("state")).unwrap();
@@ -35,7 +42,7 @@ impl Roles {
         let file = dir.join("rack.toml");
         std::fs::write(&file, text).unwrap();
         let config = RackConfig::load(&file).unwrap();
-        let mut roles = Self { dir, config, stop: Stop::new(), threads: Vec::new() };
+        let mut roles = Self { _turn: turn, dir, config, stop: Stop::new(), threads: Vec::new() };
         roles.begin(|config, serving| serve::control(config, serving));
         roles.begin(|config, serving| serve::switch(config, serving));
         roles.begin(|config, serving| serve::node(config, &config.nodes[0], serving));
@@ -100,4 +107,27 @@ fn workers_share_one_table() {
             assert_eq!(said.contains("\"updates\":0,"), workload == "c", "{said}");
         }
     }
+}
+
+/// More workers than the rack has addresses for: those that came in would wait for the others for ever. The command ends with what a worker
+/// says, and leaves no table behind.
+#[test]
+fn workers_do_not_wait_for_one_that_failed() {
+    let roles = Roles::start("shm");
+    let ended = Command::new(env!("CARGO_BIN_EXE_farmem-nativekvs"))
+        .args(["--workers", "24", "--records", "10", "--operations", "24", "--local", "131072"])
+        .arg("--rack")
+        .arg(&roles.config.file)
+        .output()
+        .unwrap();
+    let why = String::from_utf8_lossy(&ended.stderr);
+    if why.contains("userfaultfd") {
+        return eprintln!("skipped: {why}");
+    }
+    assert_eq!(ended.status.code(), Some(2), "{why}");
+    assert!(why.contains("the list of client addresses"), "{why}");
+    assert!(why.contains("worker \"serve\", which ended without one"), "{why}");
+    let mut client = Rack::running(roles.config.clone()).client("nativekvs").unwrap();
+    let Response::Overview { vmas, .. } = client.overview().unwrap() else { panic!("an overview") };
+    assert!(vmas.is_empty(), "{vmas:?}");
 }

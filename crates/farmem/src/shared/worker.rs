@@ -11,7 +11,9 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, percent_encod
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
+use std::sync::mpsc::channel;
+use std::thread::scope;
 
 /// The first argument of a worker.
 const WORKER: &str = "farmem-worker";
@@ -35,13 +37,45 @@ impl Worker {
     /// [`Error::Unreachable`] when it ended without an answer, with what it exited with: why, it has said on standard error, which is this
     /// program's own. A command that starts it elsewhere, such as ssh, may end so too.
     pub fn join(mut self) -> Result<u64, Error> {
-        let mut answer = None;
-        if let Some(output) = self.child.stdout.take() {
-            // Whatever else it says, and whatever a host says to who comes in, is passed over.
-            for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
-                answer = answered(&line).or(answer);
+        let answer = listen(self.child.stdout.take());
+        self.ended(answer)
+    }
+
+    /// As [`Worker::join`], of all of them. Workers may wait for each other: when one of them ends without an answer, the others are ended
+    /// at once.
+    ///
+    /// # Errors
+    /// As [`Worker::join`], of the first that ended without an answer.
+    pub fn join_all(workers: impl IntoIterator<Item = Self>) -> Result<Vec<u64>, Error> {
+        let mut workers: Vec<Self> = workers.into_iter().collect();
+        let outputs: Vec<_> = workers.iter_mut().map(|worker| worker.child.stdout.take()).collect();
+        let mut answers = vec![None; workers.len()];
+        let mut first = None;
+        scope(|scope| {
+            let (say, said) = channel();
+            for (n, output) in outputs.into_iter().enumerate() {
+                let say = say.clone();
+                scope.spawn(move || say.send((n, listen(output))));
             }
+            drop(say);
+            for (n, answer) in said {
+                answers[n] = answer;
+                if answer.is_none() && first.is_none() {
+                    first = Some(n);
+                    // One that has ended minds no signal.
+                    workers.iter_mut().for_each(|worker| drop(worker.kill()));
+                }
+            }
+        });
+        let mut ended: Vec<_> =
+            workers.into_iter().zip(answers).map(|(worker, answer)| worker.ended(answer)).collect();
+        if let Some(first) = first {
+            return Err(ended.swap_remove(first).expect_err("it gave no answer"));
         }
+        ended.into_iter().collect()
+    }
+
+    fn ended(mut self, answer: Option<u64>) -> Result<u64, Error> {
         let ended = self.child.wait();
         answer.ok_or_else(|| {
             let how = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
@@ -144,6 +178,16 @@ fn run(args: &[OsString], entries: &[(&str, Entry)]) -> Result<u64, String> {
     let space =
         Rack::open(file).and_then(|rack| rack.share(domain, ShareOptions::new(limit))).map_err(shown)?;
     run(&space, &numbers).and_then(|answer| space.write_back().map(|()| answer)).map_err(shown)
+}
+
+/// What a worker answers, once it says nothing more.
+fn listen(output: Option<ChildStdout>) -> Option<u64> {
+    let mut answer = None;
+    // Whatever else it says, and whatever a host says to who comes in, is passed over.
+    for line in BufReader::new(output?).split(b'\n').map_while(Result::ok) {
+        answer = answered(&line).or(answer);
+    }
+    answer
 }
 
 /// A worker's answer, when the line is one.
