@@ -1,10 +1,12 @@
 //! The range of addresses that far memory has in this process: reserved once, handed to the pager, and again by a fork's child.
 
 use crate::{fork, mailbox, shared};
-use farmem::pager::call::{CONTROL_PAGES, HELLO_WORDS, Hello, SPANS_MAX, VARIABLE, WELCOME_WORDS};
+use farmem::pager::call::{
+    CONTROL_PAGES, Call, ELSEWHERE, HELLO_WORDS, Hello, SPANS_MAX, VARIABLE, WELCOME_WORDS,
+};
 use farmem::pager::mechanism::{Faulting, Features, PAGE_LEN, Reach, Userfaultfd};
 use rustix::fd::OwnedFd;
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect, munmap};
 use rustix::net::{
@@ -15,6 +17,7 @@ use rustix::net::{
 use std::ffi::{CStr, c_char, c_void};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::os::fd::AsFd as _;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -35,6 +38,8 @@ const LOCAL: u8 = 3;
 
 static BASE: AtomicUsize = AtomicUsize::new(0);
 static LEN: AtomicUsize = AtomicUsize::new(0);
+/// Bytes of the memfd: of a child that could not reserve as much as its parent, more than it has addresses.
+static FILE_LEN: AtomicUsize = AtomicUsize::new(0);
 static THRESHOLD: AtomicUsize = AtomicUsize::new(0);
 static FULL: AtomicBool = AtomicBool::new(false);
 /// The run shares named memory with others.
@@ -123,11 +128,9 @@ fn begin() -> bool {
     ready
 }
 
-/// Nothing is far yet, so going on is safe. A pager that is gone has been done for long.
+/// Nothing is far yet, so going on is safe.
 fn turned_away(errno: Errno) -> bool {
-    if errno != Errno::CONNREFUSED {
-        say(&["farmem: memory of this process stays local: ", name_of(errno), "\n"]);
-    }
+    say(&["farmem: memory of this process stays local: ", name_of(errno), "\n"]);
     false
 }
 
@@ -193,42 +196,60 @@ fn accept(value: &[u8]) -> bool {
 /// Reserves the addresses and has them served. No descriptor stays open here.
 fn attach(at: Option<usize>, snapshot: u64) -> Result<(), Errno> {
     let file = memfd_create("farmem", MemfdFlags::CLOEXEC)?;
-    let (base, len) = match at {
-        Some(base) => (base, reserve(&file, Some(base), LEN.load(Ordering::Relaxed))?),
+    let area = match at {
+        Some(base) => again(&file, base)?,
         None => anywhere(&file)?,
     };
-    BASE.store(base, Ordering::Relaxed);
-    LEN.store(len, Ordering::Relaxed);
-    let served = serve(&file, base, len, snapshot);
+    BASE.store(area.base, Ordering::Relaxed);
+    FILE_LEN.store(area.len, Ordering::Relaxed);
+    if at.is_none() {
+        LEN.store(area.len, Ordering::Relaxed);
+    }
+    let served = serve(&file, &area, snapshot);
     if served.is_err() {
         LEN.store(0, Ordering::Relaxed);
         // SAFETY: exactly what was reserved a moment ago, and nobody knows it yet.
-        let _ = unsafe { munmap(address(base), len) };
+        let _ = unsafe { munmap(address(area.base), area.reserved) };
     }
     served
 }
 
-fn anywhere(file: &OwnedFd) -> Result<(usize, usize), Errno> {
+/// Addresses, of which the first bytes are reserved.
+struct Area {
+    base: usize,
+    len: usize,
+    reserved: usize,
+}
+
+fn anywhere(file: &OwnedFd) -> Result<Area, Errno> {
     let mut len = LEN_MAX;
     loop {
-        match reserve(file, None, len) {
-            Ok(base) => return Ok((base, len)),
+        match reserve(file, None, 0, len) {
+            Ok(base) => return Ok(Area { base, len, reserved: len }),
             Err(Errno::NOMEM) if len > LEN_MIN => len /= 2,
             Err(e) => return Err(e),
         }
     }
 }
 
-/// Maps the file; answers the first address, or with an address the length.
-fn reserve(file: &OwnedFd, at: Option<usize>, len: usize) -> Result<usize, Errno> {
-    ftruncate(file, len as u64)?;
+/// What the parent had, in its child: first what calls need. What else is to be reserved, the pager says: where the parent mapped something
+/// itself, the child has that from it.
+fn again(file: &OwnedFd, base: usize) -> Result<Area, Errno> {
+    let (len, reserved) = (FILE_LEN.load(Ordering::Relaxed), CONTROL_PAGES * PAGE_LEN);
+    reserve(file, Some(base), 0, reserved)?;
+    Ok(Area { base, len, reserved })
+}
+
+/// Maps bytes of the file from `offset` on, for nobody to reach yet but for what calls need; answers where. The file is still empty: the
+/// pager gives it its length, which a limit of file sizes may forbid here.
+fn reserve(file: &OwnedFd, at: Option<usize>, offset: usize, len: usize) -> Result<usize, Errno> {
     let flags = MapFlags::SHARED | MapFlags::NORESERVE;
     let (hint, flags) = match at {
         Some(base) => (address(base), flags | MapFlags::FIXED_NOREPLACE),
         None => (ptr::null_mut(), flags),
     };
     // SAFETY: a new mapping; with an address, one that replaces nothing.
-    let start = unsafe { mmap(hint, len, ProtFlags::empty(), flags, file, 0) }?;
+    let start = unsafe { mmap(hint, len, ProtFlags::empty(), flags, file, offset as u64) }?;
     for advice in [Advice::LinuxDontFork, Advice::LinuxDontDump, Advice::LinuxNoHugepage] {
         // SAFETY: the whole of a mapping of our own. A kernel without huge pages need not be told.
         let advised = unsafe { madvise(start, len, advice) };
@@ -236,21 +257,27 @@ fn reserve(file: &OwnedFd, at: Option<usize>, len: usize) -> Result<usize, Errno
             advised?; // or a child would read zeros
         }
     }
-    let rights = MprotectFlags::READ | MprotectFlags::WRITE;
-    // SAFETY: the first pages of it.
-    unsafe { mprotect(start, CONTROL_PAGES * PAGE_LEN, rights) }?;
-    Ok(if at.is_some() { len } else { start.expose_provenance() })
+    if offset == 0 {
+        let rights = MprotectFlags::READ | MprotectFlags::WRITE;
+        // SAFETY: the first pages of it.
+        unsafe { mprotect(start, CONTROL_PAGES * PAGE_LEN, rights) }?;
+    }
+    Ok(start.expose_provenance())
 }
 
-fn serve(file: &OwnedFd, base: usize, len: usize, snapshot: u64) -> Result<(), Errno> {
-    // The bells have to be there before they can be hung up.
-    (0..CONTROL_PAGES).for_each(|page| word(page, 0).store(0, Ordering::Relaxed));
+/// Has a part of what was reserved served.
+fn register(uffd: &Userfaultfd, start: usize, len: usize) -> Result<(), Errno> {
+    let faulting = Faulting::MISSING.and(Faulting::MINOR).and(Faulting::WRITE_PROTECTED);
+    // SAFETY: a part of the mapping that was made for it; who touches it waits for the pager.
+    unsafe { uffd.register(start, len, faulting) }
+}
+
+fn serve(file: &OwnedFd, area: &Area, snapshot: u64) -> Result<(), Errno> {
+    let &Area { base, len, reserved } = area;
     let full = FULL.load(Ordering::Relaxed);
     let reach = if full { Reach::Full } else { Reach::UserMode };
     let uffd = Userfaultfd::open(reach, Features::WINDOW).map_err(|_| Errno::PERM)?;
-    let faulting = Faulting::MISSING.and(Faulting::MINOR).and(Faulting::WRITE_PROTECTED);
-    // SAFETY: a part of the mapping that was made for it; who touches it waits for the pager.
-    unsafe { uffd.register(base + PAGE_LEN, len - PAGE_LEN, faulting) }?;
+    register(&uffd, base + PAGE_LEN, reserved - PAGE_LEN)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     let mut name = [0; NAME_MAX];
     let name_len = NAME_LEN.load(Ordering::Relaxed);
@@ -263,7 +290,7 @@ fn serve(file: &OwnedFd, base: usize, len: usize, snapshot: u64) -> Result<(), E
     if status != 0 {
         return Err(Errno::from_raw_os_error(i32::try_from(status).unwrap_or(libc::EINVAL)));
     }
-    take_spans(&socket, count)?;
+    take_spans(&socket, count, (&uffd, file), base + reserved..base + len)?;
     let Some(file) = shared_file.filter(|_| shared_len > 0) else { return Ok(()) };
     let begun = shared::begin(&file, shared_base, shared_len, &uffd);
     if snapshot != 0 {
@@ -309,23 +336,68 @@ fn hear_welcome(socket: &OwnedFd) -> Result<([u64; WELCOME_WORDS], Option<OwnedF
     Ok((words.map(u64::from_le_bytes), file))
 }
 
-/// What the parent of this child had, in messages of up to [`SPANS_MAX`].
-fn take_spans(socket: &OwnedFd, mut left: u64) -> Result<(), Errno> {
+/// What the parent of this child had, in messages of up to [`SPANS_MAX`]: first the spans where it mapped something itself, around which the
+/// addresses in `left` are reserved.
+fn take_spans(
+    socket: &OwnedFd,
+    mut count: u64,
+    (uffd, file): (&Userfaultfd, &OwnedFd),
+    mut left: Range<usize>,
+) -> Result<(), Errno> {
+    let base = BASE.load(Ordering::Relaxed);
+    let claim = |part: Range<usize>| {
+        if part.is_empty() {
+            return Ok(());
+        }
+        reserve(file, Some(part.start), part.start - base, part.len())?;
+        register(uffd, part.start, part.len())
+    };
     let mut words = [[0_u8; 8]; SPANS_MAX * 3];
-    while left > 0 {
-        let (count, _) =
+    while count > 0 {
+        let (bytes, _) =
             rustix::io::retry_on_intr(|| recv(socket, words.as_flattened_mut(), RecvFlags::empty()))?;
-        let spans = count / 24;
+        let spans = bytes / 24;
         if spans == 0 {
             return Err(Errno::CONNREFUSED);
         }
-        for span in words[..spans * 3].chunks_exact(3) {
-            let number = |n: usize| usize::try_from(u64::from_le_bytes(span[n])).unwrap_or(0);
-            let rights = MprotectFlags::from_bits_retain(u32::try_from(number(2)).unwrap_or(0));
+        for span in words[..spans * 3].as_chunks::<3>().0 {
+            let [start, len, rights] = span.map(u64::from_le_bytes);
+            let [start, len] = [start, len].map(|word| usize::try_from(word).unwrap_or(0));
+            if rights == ELSEWHERE {
+                claim(left.start..start)?;
+                left.start = start + len;
+                continue;
+            }
+            if start + len > left.start && claim(left.clone()) == Ok(()) {
+                left.start = left.end;
+            }
+            if start + len > left.start {
+                // It may have no more addresses than it needs.
+                claim(left.start..start + len)?;
+                left.start = start + len;
+            }
+            let rights = MprotectFlags::from_bits_retain(u32::try_from(rights).unwrap_or(0));
             // SAFETY: a range of this mapping, as the pager was told by the parent.
-            unsafe { mprotect(address(number(0)), number(1), rights) }?;
+            unsafe { mprotect(address(start), len, rights) }?;
         }
-        left = left.saturating_sub(spans as u64);
+        count = count.saturating_sub(spans as u64);
+    }
+    // What is not in use yet: a part will do.
+    let mut len = left.len();
+    while len > 0 {
+        match claim(left.start..left.start + len) {
+            Ok(()) => {
+                left.start += len;
+                break;
+            }
+            Err(Errno::NOMEM) => len = len / 2 / PAGE_LEN * PAGE_LEN,
+            Err(errno) => return Err(errno),
+        }
+    }
+    if !left.is_empty() {
+        LEN.store(left.start - base, Ordering::Relaxed);
+        let asked = Call::Replace { start: left.start as u64, len: left.len() as u64 };
+        mailbox::call(asked).map_err(|_| Errno::CONNREFUSED)?;
     }
     Ok(())
 }
@@ -339,7 +411,7 @@ const fn name_of(errno: Errno) -> &'static str {
     match errno {
         Errno::PERM => "it may not open a userfaultfd (see `farmem doctor`)",
         Errno::NOMEM => "there are not enough addresses or memory",
-        Errno::CONNREFUSED => "`farmem run` is gone",
+        Errno::CONNREFUSED => "`farmem run` is gone, or in another network namespace",
         Errno::MFILE | Errno::NFILE => "too many open files",
         Errno::EXIST => "its addresses are taken",
         _ => "the system refuses",

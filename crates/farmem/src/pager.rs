@@ -33,7 +33,7 @@ use crate::window::frames_of;
 use farmem_io::pages::remote::call::{CONTROL_PAGES, MAILBOXES};
 use farmem_io::pages::remote::{Arrival, Buffer, Event, Hall, Lost, Remote, Watch, buffer};
 use farmem_io::pages::{Fault, Features, Reach, Streams, Userfaultfd};
-use farmem_wire::message::PAGE_LEN;
+use farmem_wire::message::{Access, PAGE_LEN};
 use fork::Snapshot;
 use frames::{Frames, Pool};
 use sharing::Sharing;
@@ -49,7 +49,7 @@ pub use farmem_io::pages::remote::{Guard, call, guard};
 /// What the program's side of far memory is made of: for the preload library.
 pub mod mechanism {
     pub use farmem_io::pages::{Faulting, Features, Reach, Userfaultfd};
-    pub use farmem_wire::message::PAGE_LEN;
+    pub use farmem_wire::message::{Access, PAGE_LEN};
 }
 pub use farmem_io::signals::{Came, Signals};
 
@@ -337,20 +337,21 @@ impl Pager {
     fn welcome(&mut self, had: (Spans, Table, BTreeSet<u64>), arrival: Arrival) {
         let (spans, table, mut objects) = had;
         objects.extend(self.take_moved(arrival.pid));
-        let list: Vec<[u64; 3]> = spans
-            .all()
-            .filter_map(|(pages, kind)| match kind {
-                Kind::Far { protection } => {
-                    let len = (pages.end - pages.start) * PAGE_LEN as u64;
-                    Some([arrival.remote.address(pages.start), len, protection])
-                }
-                Kind::Elsewhere => None,
+        let is_far = |kind: &Kind| *kind != Kind::Elsewhere;
+        let (elsewhere, far) =
+            (spans.all().filter(|(_, kind)| !is_far(kind)), spans.all().filter(|(_, kind)| is_far(kind)));
+        let list: Vec<[u64; 3]> = elsewhere
+            .chain(far)
+            .map(|(pages, kind)| {
+                let rights = if let Kind::Far { protection } = kind { protection } else { call::ELSEWHERE };
+                [arrival.remote.address(pages.start), (pages.end - pages.start) * PAGE_LEN as u64, rights]
             })
             .collect();
         let key = self.next;
         self.next += 1;
         // The bells are hung up before the first call can be made.
-        let hung = arrival.remote.freeze(1..CONTROL_PAGES as u64);
+        let bells = &self.zeros[..(CONTROL_PAGES - 1) * PAGE_LEN];
+        let hung = arrival.remote.install(1, bells, Access::Shared);
         let watched = self.hall.watch(&arrival.remote, Watch::Faults(key)).is_ok()
             && self.hall.watch(&arrival.ended, Watch::Ended(key)).is_ok();
         if let Some(guard) = &self.guard

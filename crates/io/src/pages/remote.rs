@@ -25,7 +25,7 @@ use call::{
     WORD_NUMBER, WORD_STATUS,
 };
 use farmem_wire::message::{Access, PAGE_LEN};
-use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_setfl, fstat};
+use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_setfl, fstat, ftruncate};
 use rustix::io::Errno;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -60,13 +60,19 @@ pub fn buffer() -> Buffer {
 }
 
 impl Remote {
-    /// What came with a greeting. `None` when the file is shorter than was said, or not whole pages.
+    /// What came with a greeting. An empty file gets the length that was said: the process's own limit of file sizes may forbid it that. `None`
+    /// when the file has another length, or not whole pages.
     pub(super) fn new(uffd: OwnedFd, file: OwnedFd, hello: &call::Hello) -> Option<Self> {
         let len = usize::try_from(hello.len).ok()?;
         let base = usize::try_from(hello.base).ok()?;
-        let size = fstat(&file).ok()?.st_size;
         let whole = len.is_multiple_of(PAGE_LEN) && base.is_multiple_of(PAGE_LEN);
-        if !whole || len <= CONTROL_PAGES * PAGE_LEN || u64::try_from(size) != Ok(hello.len) {
+        let size = fstat(&file).ok()?.st_size;
+        let size = if size == 0 && whole && ftruncate(&file, hello.len).is_ok() {
+            hello.len
+        } else {
+            u64::try_from(size).ok()?
+        };
+        if !whole || len <= CONTROL_PAGES * PAGE_LEN || size != hello.len {
             return None;
         }
         base.checked_add(len)?;

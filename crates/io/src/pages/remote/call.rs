@@ -36,7 +36,8 @@ pub const TEXTS: usize = PAGE_LEN / 2;
 pub const TEXT_MAX: usize = 256;
 /// Pages before far memory. Each mailbox has two bells, so that one can be hung up while the other is in use.
 pub const CONTROL_PAGES: usize = 1 + 2 * MAILBOXES;
-/// The status of a call about addresses that are mapped to something else: they are the system's.
+/// The status of a call about addresses that are mapped to something else: they are the system's. Of a span that a child is told of: the
+/// parent has mapped something else there. Such spans come first.
 pub const ELSEWHERE: u64 = u64::MAX;
 /// The status of a [`Call::Resize`] to a fixed address where something else is mapped.
 pub const TARGET_ELSEWHERE: u64 = u64::MAX - 1;
@@ -125,14 +126,14 @@ pub enum Call {
         /// Bytes.
         len: u64,
     },
-    /// The bytes are not needed any more; zeros are as good.
+    /// The bytes are not needed any more; zeros are as good. ENOMEM, when it is done, where some are not in use.
     Drop {
         /// First byte.
         start: u64,
         /// Bytes.
         len: u64,
     },
-    /// What may be done there is another.
+    /// What may be done there is another. The answer is how many bytes it holds for: up to the first that are not in use.
     Protect {
         /// First byte.
         start: u64,
