@@ -38,6 +38,12 @@ pub(crate) unsafe extern "C" fn mmap(
     fd: c_int,
     offset: off_t,
 ) -> *mut c_void {
+    let fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) == libc::MAP_FIXED;
+    if !offset.cast_unsigned().is_multiple_of(PAGE_LEN as u64)
+        || (fixed && !addr.addr().is_multiple_of(PAGE_LEN))
+    {
+        return failed(Errno::INVAL, MAP_FAILED);
+    }
     if flags & libc::MAP_ANONYMOUS == 0
         && let Some(mapped) = shared::map(addr, len, protection, flags, fd, offset)
     {
@@ -51,7 +57,6 @@ pub(crate) unsafe extern "C" fn mmap(
     if far && let Some(start) = map(len, protection) {
         return address(start);
     }
-    let fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) == libc::MAP_FIXED;
     if fixed && shared::part(addr.addr(), len).is_some() {
         area::say(&["farmem: refused: another mapping where shared memory is\n"]);
         return failed(Errno::OPNOTSUPP, MAP_FAILED);
@@ -61,6 +66,10 @@ pub(crate) unsafe extern "C" fn mmap(
         let whole = start == addr.addr() && part == len.next_multiple_of(PAGE_LEN);
         if plain && whole && renew(start, part, protection) {
             return addr;
+        }
+        // What is there stays when the system refuses.
+        if let Err(errno) = try_mapping(len, protection, flags, fd, offset) {
+            return failed(errno, MAP_FAILED);
         }
         replace(Some(addr), len);
     }
@@ -132,20 +141,37 @@ pub(crate) unsafe extern "C" fn mprotect(addr: *mut c_void, len: size_t, protect
         let whole = addr.addr().is_multiple_of(PAGE_LEN) && (start, part) == (addr.addr(), len);
         return done(if whole { shared::protect(start, part, protection) } else { Err(Errno::INVAL) });
     }
-    // SAFETY: the caller's promise.
-    let result = unsafe { system_mprotect(addr.addr(), len, protection) };
-    if result.is_ok()
-        && let Some((start, part)) = area::part(addr.addr(), len)
-    {
-        // A fork's child is to have it so, too.
-        let _told = call(Call::Protect {
-            start: start as u64,
-            len: part as u64,
-            protection: u64::from(protection.unsigned_abs()),
-        });
+    let Some((start, part)) = area::part(addr.addr(), len).filter(|_| addr.addr().is_multiple_of(PAGE_LEN))
+    else {
+        // SAFETY: the caller's promise.
+        return done(unsafe { system_mprotect(addr.addr(), len, protection) });
+    };
+    if protection & !KNOWN_RIGHTS != 0 {
+        return failed(Errno::INVAL, -1);
     }
-    done(result)
+    // A fork's child is to have it so, too. The system knows only what was reserved, the pager what of it is in use.
+    let asked = Call::Protect {
+        start: start as u64,
+        len: part as u64,
+        protection: u64::from(protection.unsigned_abs()),
+    };
+    let part = part.next_multiple_of(PAGE_LEN);
+    let used = call(asked).ok().and_then(|used| usize::try_from(used).ok()).unwrap_or(part);
+    let until = if used < part { start + used } else { addr.addr() + len };
+    if until > addr.addr() {
+        // SAFETY: the caller's promise.
+        let result = unsafe { system_mprotect(addr.addr(), until - addr.addr(), protection) };
+        if used == part || result.is_err() {
+            return done(result);
+        }
+    }
+    failed(Errno::NOMEM, -1)
 }
+
+/// What `mprotect` takes of anonymous memory.
+const KNOWN_RIGHTS: c_int = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC | PROT_SEM;
+/// Of atomics, where they need it.
+const PROT_SEM: c_int = 8;
 
 /// `madvise(2)`
 ///
@@ -167,11 +193,14 @@ pub(crate) unsafe extern "C" fn madvise(addr: *mut c_void, len: size_t, advice: 
             }
             // Zeros, or at once unreachable: then the system has pages of its own there.
             let dropped = call(Call::Drop { start: start as u64, len: part as u64 });
-            if part < len.next_multiple_of(PAGE_LEN) || dropped.is_err() {
+            if part < len.next_multiple_of(PAGE_LEN) || dropped == Err(ELSEWHERE) {
                 // SAFETY: the caller's promise.
                 let _ = unsafe { system_madvise(addr, len, libc::MADV_DONTNEED) };
             }
-            0
+            match dropped {
+                Ok(_) | Err(ELSEWHERE) => 0,
+                Err(_) => failed(Errno::NOMEM, -1),
+            }
         }
         // Whoever serves far memory relies on this being so: a child has it in another way.
         libc::MADV_DOFORK | libc::MADV_DONTFORK => 0,
@@ -182,8 +211,20 @@ pub(crate) unsafe extern "C" fn madvise(addr: *mut c_void, len: size_t, advice: 
         | libc::MADV_COLD
         | libc::MADV_PAGEOUT => 0,
         libc::MADV_DODUMP | libc::MADV_DONTDUMP => 0,
-        // SAFETY: the caller's promise.
-        _ => done(unsafe { system_madvise(addr, len, advice) }),
+        libc::MADV_NORMAL
+        | libc::MADV_RANDOM
+        | libc::MADV_SEQUENTIAL
+        | libc::MADV_MERGEABLE
+        | libc::MADV_UNMERGEABLE
+        | libc::MADV_POPULATE_READ
+        | libc::MADV_POPULATE_WRITE
+        | KEEPONFORK => {
+            // SAFETY: the caller's promise.
+            done(unsafe { system_madvise(addr, len, advice) })
+        }
+        // To the system these are pages of a file that is shared: it would take bytes away that anonymous memory keeps (MADV_REMOVE), or
+        // never come to an end (MADV_GUARD_INSTALL).
+        _ => failed(Errno::INVAL, -1),
     }
 }
 
@@ -236,7 +277,10 @@ pub(crate) unsafe extern "C" fn mremap(
         let moved = remap(old, old_len, new_len, flags, target);
         return moved.unwrap_or_else(|errno| failed(errno, MAP_FAILED));
     }
-    replace(fixed.then_some(new), new_len);
+    let aligned = [old, new].iter().all(|at| at.addr().is_multiple_of(PAGE_LEN));
+    if fixed && aligned && flags & libc::MREMAP_MAYMOVE != 0 {
+        replace(Some(new), new_len);
+    }
     // SAFETY: the caller's promise.
     let result = unsafe { system_mremap(old, old_len, new_len, flags, new) };
     result.unwrap_or_else(|errno| failed(errno, MAP_FAILED))
@@ -295,6 +339,15 @@ fn renew(start: usize, len: usize, protection: c_int) -> bool {
     };
     // SAFETY: a range that the caller maps anew.
     call(asked).is_ok() && unsafe { system_mprotect(start, len, protection) }.is_ok()
+}
+
+/// Whether the system would map this, at any place.
+fn try_mapping(len: usize, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> Result<(), Errno> {
+    let flags = flags & !(libc::MAP_FIXED | libc::MAP_POPULATE | libc::MAP_LOCKED);
+    // SAFETY: a new mapping that replaces nothing.
+    let there = unsafe { system_mmap(std::ptr::null_mut(), len, protection, flags, fd, offset) }?;
+    // SAFETY: the mapping of a moment ago, which nobody knows.
+    unsafe { rustix::mm::munmap(there, len) }
 }
 
 /// Something else is about to be mapped at a fixed place.
@@ -452,3 +505,5 @@ pub(crate) fn failed<T>(errno: Errno, value: T) -> T {
 
 /// As MADV_DONTNEED, of locked pages too; newer than libc's list.
 const DONTNEED_LOCKED: c_int = 24;
+/// A child is to have it, as it has.
+const KEEPONFORK: c_int = 19;

@@ -71,16 +71,20 @@ impl Pager {
             Call::Drop { start, len } => {
                 let pages = self.range(key, start, len)?;
                 self.drop_pages(key, pages.clone());
-                if self.is_elsewhere(key, pages) { Err(ELSEWHERE) } else { Ok(0) }
+                if self.is_elsewhere(key, pages.clone()) {
+                    return Err(ELSEWHERE);
+                }
+                if self.used(key, pages.clone()) < pages.end { Err(errno::NOMEM) } else { Ok(0) }
             }
             Call::Protect { start, len, protection } => {
                 let pages = self.range(key, start, len)?;
-                let far = self.processes[&key].spans.within(pages);
+                let end = self.used(key, pages.clone());
+                let far = self.processes[&key].spans.within(pages.start..end);
                 let far: Vec<_> = far.filter(|(_, kind)| *kind != Kind::Elsewhere).collect();
                 for (span, _) in far {
                     self.set_span(key, span, Some(Kind::Far { protection }));
                 }
-                Ok(0)
+                Ok((end - pages.start) * PAGE_LEN as u64)
             }
             Call::Resize { start, len, new_len, how } => self.resize(key, (start, len), new_len, how),
             Call::Replace { start, len } => {
@@ -113,8 +117,10 @@ impl Pager {
     fn resize(&mut self, key: u32, (start, len): (u64, u64), new_len: u64, how: u64) -> Answer {
         let old = self.range(key, start, len)?;
         let process = &self.processes[&key];
-        let Some((span, Kind::Far { protection })) = process.spans.at(old.start) else {
-            return Err(ELSEWHERE);
+        let (span, protection) = match process.spans.at(old.start) {
+            Some((span, Kind::Far { protection })) => (span, protection),
+            Some((_, Kind::Elsewhere)) => return Err(ELSEWHERE),
+            None => return Err(errno::FAULT),
         };
         if span.end < old.end || new_len == 0 {
             return Err(errno::FAULT);
@@ -222,6 +228,12 @@ impl Pager {
 
     fn set_span(&mut self, key: u32, pages: Range<u64>, kind: Option<Kind>) {
         self.processes.get_mut(&key).expect("it called a moment ago").spans.set(pages, kind);
+    }
+
+    /// The first of the pages that is not in use, or the one behind them.
+    fn used(&self, key: u32, pages: Range<u64>) -> u64 {
+        let spans = self.processes[&key].spans.within(pages.clone());
+        spans.fold(pages.start, |end, (span, _)| if span.start == end { span.end } else { end })
     }
 
     fn is_elsewhere(&self, key: u32, pages: Range<u64>) -> bool {
