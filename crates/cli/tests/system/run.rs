@@ -145,6 +145,16 @@ fn a_program_that_maps_and_unmaps_at_random() {
     assert_far(&same(MIB, &[&program(&dir, "mappings", &[])]));
 }
 
+/// Ranges that are not mapped, advice that is refused, files in the middle of memory, and children that inherit it.
+#[test]
+fn a_program_at_the_edges_of_its_memory() {
+    if !may_run("edges") {
+        return;
+    }
+    let dir = Dir::new("run-edges");
+    assert_far(&same(MIB, &[&program(&dir, "edges", &[])]));
+}
+
 /// Handlers on a stack in far memory, SIGSEGV where it belongs, and an end by a signal.
 #[test]
 fn a_program_with_signals() {
