@@ -82,6 +82,12 @@ pub(crate) fn run(args: &TraceReplay) -> Result<End, Failure> {
         [] => System::ALL.to_vec(),
         names => names.iter().map(|name| system(name)).collect::<Result<_, _>>()?,
     };
+    if !args.system.is_empty()
+        && let Some(alone) = systems.iter().find(|system| !system.shares() && !args.hosts.contains(&1))
+    {
+        let message = format!("{} shares nothing: it is replayed on one host", alone.name());
+        return Err(Failure::environment(message, "give --hosts 1 among others, or other systems"));
+    }
     let mut replays = Vec::new();
     for file in &args.files {
         let workload = read(file)?;

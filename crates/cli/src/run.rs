@@ -19,6 +19,7 @@ use rustix::thread::{sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -125,7 +126,7 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
     let (name, arguments) = args.command.split_first().expect("the parser wants a command");
     let file = program::find(name)?;
     program::check(&file)?;
-    let library = library()?;
+    let library = loadable(library()?)?;
     // Exact for both together: neither takes from the other.
     let for_sharing = for_sharing(args);
     let Some(private) = args.local.checked_sub(for_sharing) else {
@@ -276,6 +277,12 @@ struct OwnRack {
 
 impl OwnRack {
     fn start(far: u64) -> Result<Self, Failure> {
+        if far == 0 {
+            return Err(Failure::environment(
+                "--far 0 is no memory",
+                "give as much as the program is to use",
+            ));
+        }
         let memory = far.div_ceil(u64::from(NODES)).next_multiple_of(2 << 20);
         let shape = Shape {
             nodes: NODES,
@@ -328,6 +335,17 @@ fn library() -> Result<PathBuf, Failure> {
             format!("build it with `cargo build -p farmem-capi`, or say in {LIBRARY_VARIABLE} where it is"),
         )
     })
+}
+
+/// Refuses a path that the dynamic linker would take for several, and run the program without far memory.
+fn loadable(library: PathBuf) -> Result<PathBuf, Failure> {
+    if library.as_os_str().as_bytes().iter().any(|&byte| byte == b':' || byte.is_ascii_whitespace()) {
+        let message =
+            format!("{}: the dynamic linker splits LD_PRELOAD at spaces and colons", library.display());
+        let remedy = format!("say in {LIBRARY_VARIABLE} where a copy is whose path has none");
+        return Err(Failure::environment(message, remedy));
+    }
+    Ok(library)
 }
 
 /// Ours, and behind it what the user wants preloaded.

@@ -426,6 +426,10 @@ fn programs_that_cannot_be_served_are_refused() {
     lost.env("FARMEM_PRELOAD", "/no/such/library");
     run_command(lost).refuses(&["FARMEM_PRELOAD", "/no/such/library"]);
     run_command(farmem(&["run", "--local", "4KiB", "--", "true"])).refuses(&["local limit"]);
+    run_command(farmem(&["run", "--far", "0", "--", "true"])).refuses(&["--far 0"]);
+    let mut split = farmem(&["run", "--", "true"]);
+    split.env("FARMEM_PRELOAD", dir.file("a library", ""));
+    run_command(split).refuses(&["a library", "spaces and colons", "FARMEM_PRELOAD"]);
 }
 
 /// On a rack of one's own choice; what the run allocated there is free afterwards.

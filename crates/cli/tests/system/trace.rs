@@ -57,4 +57,5 @@ fn what_is_no_program_or_no_trace_is_refused() {
     run(&["trace", "info", "/no/such.trace"]).refuses(&["/no/such.trace"]);
     fs::write(&file, "hello").unwrap();
     run(&["trace", "info", name]).refuses(&["some.trace", "no trace"]);
+    run(&["trace", "replay", name, "--system", "mind,swap", "--hosts", "2,4"]).refuses(&["swap", "one host"]);
 }
