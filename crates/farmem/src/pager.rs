@@ -30,6 +30,7 @@ mod table;
 use crate::Error;
 use crate::client::{Client, Completed, Ticket};
 use crate::window::frames_of;
+use farmem_control::api::ErrorCode;
 use farmem_io::pages::remote::call::{CONTROL_PAGES, MAILBOXES};
 use farmem_io::pages::remote::{Arrival, Buffer, Event, Hall, Lost, Remote, Watch, buffer};
 use farmem_io::pages::{Fault, Features, Reach, Streams, Userfaultfd};
@@ -152,8 +153,8 @@ pub struct Pager {
     snapshots: BTreeMap<u64, Snapshot>,
     /// Their number so far.
     forks: u64,
-    /// The rack has no more far memory.
-    full: bool,
+    /// Why the rack gives no more far memory.
+    refused: Option<Error>,
     buffer: Buffer,
     reported: Vec<(u64, Fault)>,
     /// Faults at shared pages.
@@ -244,7 +245,7 @@ impl Pager {
             gone: Vec::new(),
             snapshots: BTreeMap::new(),
             forks: 0,
-            full: false,
+            refused: None,
             buffer: buffer(),
             reported: Vec::new(),
             shared: Vec::new(),
@@ -534,7 +535,9 @@ impl Pager {
     /// A page's bytes cannot be had: who touches it gets a SIGBUS.
     fn poison(&mut self, key: u32, page: u64) {
         if self.failed.is_none() {
-            self.fail(Error::Full { what: "far memory".into() });
+            let full = || Error::Full { what: "far memory".into() };
+            let why = self.refused.take().filter(|error| error.code() != Some(ErrorCode::OutOfMemory));
+            self.fail(why.unwrap_or_else(full));
         }
         if let Some(process) = self.processes.get(&key)
             && process.remote.poison(page) == Err(Lost::Gone)

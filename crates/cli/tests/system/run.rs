@@ -406,9 +406,38 @@ fn a_rack_that_is_gone_is_no_zeros() {
     assert!(ended.stderr.contains("answer"), "{ended:?}");
 }
 
+/// The switch dies, and the program wants more than was allocated until then: the reason that is told is the switch, not a lack of room.
+#[test]
+fn a_switch_that_is_gone_is_no_full_rack() {
+    if !may_run("a switch that is gone") {
+        return;
+    }
+    let text = "import signal\n\
+                signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n\
+                print('up', flush=True)\n\
+                signal.sigwait([signal.SIGUSR1])\n\
+                blocks = [bytearray(b'x') * (4 << 20) for _ in range(64)]\n\
+                print('done')\n";
+    let mut running = Running::start(far(MIB, &[PYTHON, "-c", text]));
+    assert_eq!(running.line(), "up\n");
+    let of_rack = format!("farmem-run-{}", running.pid());
+    let switches: Vec<u32> =
+        processes_with(&of_rack).into_iter().filter(|&pid| is_role(pid, "switch")).collect();
+    assert_eq!(switches.len(), 1, "{switches:?}");
+    signal(switches[0], "KILL");
+    signal(running.pid(), "USR1");
+    let ended = running.ended();
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.stderr.contains("switch"), "{ended:?}");
+}
+
 fn is_node(pid: u32) -> bool {
+    is_role(pid, "--node")
+}
+
+fn is_role(pid: u32, word: &str) -> bool {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    String::from_utf8_lossy(&line).contains("--node")
+    String::from_utf8_lossy(&line).split('\0').any(|argument| argument == word)
 }
 
 /// Nothing is started that would run without far memory, or not at all.

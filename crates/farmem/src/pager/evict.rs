@@ -174,7 +174,7 @@ impl Pager {
 
     /// Allocates far memory before it is needed; without effect when the rack has no more.
     fn grow(&mut self) {
-        if self.slots.free() >= SLOTS_AHEAD || self.failed.is_some() || self.full {
+        if self.slots.free() >= SLOTS_AHEAD || self.failed.is_some() || self.refused.is_some() {
             return;
         }
         let have = u32::try_from(self.slots.len()).expect("slots have numbers") / GROUP;
@@ -188,7 +188,7 @@ impl Pager {
                     return;
                 }
                 Err(Error::Refused(_)) if groups > 1 => groups /= 2,
-                Err(Error::Refused(_)) => return self.full = true,
+                Err(error @ Error::Refused(_)) => return self.refused = Some(error),
                 Err(error) => return self.fail(error),
             }
         }
