@@ -29,6 +29,10 @@ pub(crate) fn register() {
 }
 
 extern "C" fn prepare() {
+    let on_the_stack = 0_u8;
+    if area::has((&raw const on_the_stack).addr()) {
+        area::say(&["farmem: a thread forks whose stack is in far memory: its child ends with a SIGSEGV\n"]);
+    }
     heap::LOCK.take_to_fork();
     shared::LOCK.take_to_fork();
     // Without a snapshot the child cannot have its memory; it will say so, if there is one.
