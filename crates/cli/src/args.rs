@@ -50,7 +50,7 @@ pub(crate) enum Command {
     Trace(Trace),
     /// Hold what must not close when `farmem run` dies (started by it).
     #[command(hide = true)]
-    Guard,
+    Guard(Guard),
     /// Serve as one role of a rack (started by `farmem up`).
     #[command(hide = true)]
     Role(Role),
@@ -132,6 +132,17 @@ fn address(text: &str) -> Result<u64, String> {
         None => text.parse(),
     };
     parsed.map_err(|_| "write it as 0x100000000000, or in decimal".to_owned())
+}
+
+/// What the guard of a run is told.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Guard {
+    /// The running rack on which nothing of the run is to be left.
+    #[arg(long, value_name = "RACK.TOML", requires = "domain")]
+    pub(crate) rack: Option<PathBuf>,
+    /// The run's domain.
+    #[arg(long, value_name = "NAME", requires = "rack")]
+    pub(crate) domain: Option<String>,
 }
 
 /// `farmem run`

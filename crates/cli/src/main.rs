@@ -92,7 +92,7 @@ fn main() -> ExitCode {
         Command::Sim(args) => sim::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Run(args) => run::run(&args),
-        Command::Guard => Ok(run::run_guard()),
+        Command::Guard(args) => run::run_guard(&args),
         Command::Role(args) => role::run(&args),
         Command::Squeezed { pages, rounds } => bench::squeezed(pages, rounds),
     };

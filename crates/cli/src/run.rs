@@ -5,12 +5,12 @@
 
 mod program;
 
-use crate::args::Run;
+use crate::args::{self, Run};
 use crate::output::{self, Report};
 use crate::rack_file::{RackFile, Shape};
 use crate::supervisor::Supervisor;
 use crate::{End, Failure};
-use farmem::pager::{Guard, Pager, PagerOptions, PagerStats, Signals, call, guard};
+use farmem::pager::{Guard, Pager, PagerOptions, PagerStats, Signals, call, free_left, guard, own_domain};
 use farmem::window::Ahead;
 use farmem::{Placement, Rack, RackConfig, Transport, Waiting};
 use farmem::{ShareOptions, ShareStats};
@@ -114,10 +114,14 @@ impl Report for Stats {
     }
 }
 
-/// `farmem guard`: started by `farmem run`, holds what must not close when that dies. Its standard input is the connection.
-pub(crate) fn run_guard() -> End {
+/// `farmem guard`: started by `farmem run`, holds what must not close when that dies, and frees what it then could not. Its standard input is the
+/// connection.
+pub(crate) fn run_guard(args: &args::Guard) -> Result<End, Failure> {
     guard(io::stdin());
-    End::Fine
+    if let (Some(rack), Some(domain)) = (&args.rack, &args.domain) {
+        free_left(&RackConfig::load(rack)?, domain)?;
+    }
+    Ok(End::Fine)
 }
 
 pub(crate) fn run(args: &Run) -> Result<End, Failure> {
@@ -156,14 +160,16 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
         (None, None) => unreachable!("one of both"),
     };
     let rack = Rack::running(config);
-    let client = rack.client(&format!("run-{}", std::process::id()))?;
+    // All that is in it is this run's: its guard frees what may be left.
+    let domain = own_domain()?;
+    let client = rack.client(&domain)?;
     let mut pager = Pager::open(client, options).map_err(explain)?;
-    if let Some(domain) = &args.share {
+    if let Some(name) = &args.share {
         let mut options = ShareOptions::new(for_sharing);
         options.window.ahead = Ahead::Stream(args.ahead);
-        pager.share(&rack, domain, options)?;
+        pager.share(&rack, name, options)?;
     }
-    pager.guarded_by(start_guard()?);
+    pager.guarded_by(start_guard(args.rack.as_deref(), &domain)?);
     let here = sched_getaffinity(None).ok();
     // The program runs where this process was allowed to, not where the rack wants its clients.
     let back = everywhere.as_ref().map(|cpus| sched_setaffinity(None, cpus));
@@ -297,17 +303,17 @@ impl OwnRack {
     }
 }
 
-fn start_guard() -> Result<Guard, Failure> {
+fn start_guard(rack: Option<&Path>, domain: &str) -> Result<Guard, Failure> {
     let (ours, theirs) = Guard::open().map_err(farmem::Error::from)?;
     let itself = std::env::current_exe()
         .map_err(|e| Failure::environment(format!("cannot find the farmem command itself: {e}"), ""))?;
+    let mut command = Command::new(itself);
+    command.arg("guard");
+    if let Some(rack) = rack {
+        command.arg("--rack").arg(rack).args(["--domain", domain]);
+    }
     // Its own process group: what a terminal sends does not reach it.
-    let spawned = Command::new(itself)
-        .arg("guard")
-        .stdin(Stdio::from(theirs))
-        .stdout(Stdio::null())
-        .process_group(0)
-        .spawn();
+    let spawned = command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).process_group(0).spawn();
     spawned.map_err(|e| Failure::environment(format!("cannot start a guard: {e}"), ""))?;
     Ok(ours)
 }

@@ -22,6 +22,7 @@ mod evict;
 mod faults;
 mod fork;
 mod frames;
+mod left;
 mod sharing;
 mod slots;
 mod spans;
@@ -46,6 +47,7 @@ use std::time::Duration;
 use table::Table;
 
 pub use farmem_io::pages::remote::{Guard, call, guard};
+pub use left::{free_left, own_domain};
 
 /// What the program's side of far memory is made of: for the preload library.
 pub mod mechanism {

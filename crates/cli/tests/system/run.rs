@@ -155,6 +155,18 @@ fn a_program_at_the_edges_of_its_memory() {
     assert_far(&same(MIB, &[&program(&dir, "edges", &[])]));
 }
 
+/// A thread whose stack is far starts programs as any other. A child that it forks has no stack, and is not left to end without a word.
+#[test]
+fn a_program_whose_stack_is_far() {
+    if !may_run("stack") {
+        return;
+    }
+    let dir = Dir::new("run-stack");
+    let ended = run_command(far(MIB, &[&program(&dir, "stack", &[])]));
+    assert_eq!((&*ended.stdout, ended.code), ("program 300\nfork b\n", Some(0)), "{ended:?}");
+    assert!(ended.stderr.contains("whose stack is in far memory"), "{ended:?}");
+}
+
 /// Handlers on a stack in far memory, SIGSEGV where it belongs, and an end by a signal.
 #[test]
 fn a_program_with_signals() {
@@ -478,5 +490,15 @@ fn on_a_rack_that_runs() {
     assert!(number(&stats(&ended, MIB), "far_bytes") > 0, "{ended:?}");
     let (_, overview) = description.ask("GET", "/v1/overview", "");
     assert_eq!(overview["vmas"], serde_json::json!([]), "nothing is allocated: {overview}");
+
+    // A run that is killed leaves nothing either.
+    let script = "y=$(seq 1000000); echo up; while :; do sleep 0.01; done";
+    let mut running =
+        Running::start(farmem(&["run", "--local", &local, "--rack", &file, "--", "sh", "-c", script]));
+    assert_eq!(running.line(), "up\n");
+    let vmas = || description.ask("GET", "/v1/overview", "").1["vmas"].clone();
+    assert_ne!(vmas(), serde_json::json!([]));
+    running.kill();
+    eventually("its far memory is free", || vmas() == serde_json::json!([]));
     up.stop();
 }

@@ -1,0 +1,33 @@
+//! What a pager leaves on a rack that goes on when it is killed, and how that is found: all of it is in a domain of its own.
+
+use crate::client::wrong_answer;
+use crate::serve::api_client;
+use crate::{Error, RackConfig};
+use farmem_control::api::{Request, Response};
+
+/// A name for the domain of one pager, which no other has, on whatever machine of the rack.
+///
+/// # Errors
+/// [`Error::System`] without random numbers.
+pub fn own_domain() -> Result<String, Error> {
+    let seed = farmem_io::os_seed()
+        .map_err(|source| Error::System { what: "no random numbers from the system".into(), source })?;
+    let (number, _) = seed.split_first_chunk().expect("a seed is longer than a number");
+    Ok(format!("run-{}-{:016x}", std::process::id(), u64::from_be_bytes(*number)))
+}
+
+/// Frees what the domain called `name` has on a running rack, for a pager that was killed, or lost it. There may be nothing.
+///
+/// # Errors
+/// When the rack does not answer, or refuses.
+pub fn free_left(config: &RackConfig, name: &str) -> Result<(), Error> {
+    let mut api = api_client(config)?;
+    let Response::Overview { domains, vmas, .. } = api.ask(&Request::Overview)? else {
+        return Err(wrong_answer("overview"));
+    };
+    let Some(&(domain, _)) = domains.iter().find(|(_, known)| known == name) else { return Ok(()) };
+    for vma in vmas.iter().filter(|vma| vma.domain == domain) {
+        api.ask(&Request::Free { domain, base: vma.base })?;
+    }
+    Ok(())
+}
