@@ -20,18 +20,21 @@ pub(super) struct Spans {
     whole: Range<u64>,
     /// By their first page: the page behind them, and what they are.
     spans: BTreeMap<u64, (u64, Kind)>,
+    /// The first page that is free, or the one behind the last: where a search begins, however many spans follow each other.
+    free_from: u64,
 }
 
 impl Spans {
     /// None of `whole` in use.
     pub(super) const fn new(whole: Range<u64>) -> Self {
-        Self { whole, spans: BTreeMap::new() }
+        let free_from = whole.start;
+        Self { whole, spans: BTreeMap::new(), free_from }
     }
 
     /// The first of `count` free pages that lie together.
     pub(super) fn gap(&self, count: u64) -> Option<u64> {
-        let mut at = self.whole.start;
-        for (&start, &(end, _)) in &self.spans {
+        let mut at = self.free_from;
+        for (&start, &(end, _)) in self.spans.range(at..) {
             if start - at >= count {
                 return Some(at);
             }
@@ -48,7 +51,10 @@ impl Spans {
         while let Some((&start, _)) = self.spans.range(pages.clone()).next() {
             self.spans.remove(&start);
         }
-        let Some(kind) = kind else { return };
+        let Some(kind) = kind else {
+            self.free_from = self.free_from.min(pages.start);
+            return;
+        };
         let Range { mut start, mut end } = pages;
         if let Some((&before, &(behind, of))) = self.spans.range(..start).next_back()
             && behind == start
@@ -63,6 +69,9 @@ impl Spans {
             end = behind;
         }
         self.spans.insert(start, (end, kind));
+        while let Some((span, _)) = self.at(self.free_from) {
+            self.free_from = span.end;
+        }
     }
 
     /// The span that a page is in.
