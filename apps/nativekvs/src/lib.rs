@@ -38,7 +38,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub operations: u64,
     /// Bytes of far memory that each worker may have at its host.
-    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = farmem_workload::bytes)]
     pub local: u64,
     /// One seed gives one sequence of operations.
     #[arg(long, value_name = "N", default_value_t = 1)]

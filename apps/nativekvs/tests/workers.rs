@@ -115,7 +115,7 @@ fn workers_share_one_table() {
 fn workers_do_not_wait_for_one_that_failed() {
     let roles = Roles::start("shm");
     let ended = Command::new(env!("CARGO_BIN_EXE_farmem-nativekvs"))
-        .args(["--workers", "24", "--records", "10", "--operations", "24", "--local", "131072"])
+        .args(["--workers", "24", "--records", "10", "--operations", "24", "--local", "128KiB"])
         .arg("--rack")
         .arg(&roles.config.file)
         .output()

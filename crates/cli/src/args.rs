@@ -1,7 +1,7 @@
 //! The command line, as typed. Help texts are here, on the flags they explain.
 
-use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand};
+use farmem_workload::bytes;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -183,11 +183,6 @@ pub(crate) struct Run {
     /// The program and its arguments.
     #[arg(required = true, last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
-}
-
-/// A size as people write it: 64MiB, 2 GB, 4096.
-fn bytes(text: &str) -> Result<u64, String> {
-    text.parse::<ByteSize>().map(|size| size.0).map_err(|_| "write it as 64MiB, 2 GB or 4096".to_owned())
 }
 
 /// The benchmarks.

@@ -9,6 +9,7 @@ mod mix;
 mod plan;
 mod progress;
 mod report;
+mod size;
 mod stop;
 
 pub use loan::loan;
@@ -17,6 +18,7 @@ pub use mix::{Keys, Mix};
 pub use plan::{Load, Place, Plan, on_rack};
 pub use progress::Progress;
 pub use report::{Outcome, Report, Row, finish, to_f64};
+pub use size::bytes;
 pub use stop::{STOPPED, asked as stopped};
 
 /// Why a command could not do its work: what, and what to do about it.
