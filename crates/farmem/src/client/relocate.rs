@@ -3,7 +3,8 @@
 //!
 //! Only what was surely not executed is asked again: what was refused with NAK 0x62, and what was flushed behind it (PROTOCOL 4.27). Of a
 //! connection that ended with NAK 0x63, because the bytes of a READ that came twice are not there any more, nobody knows what was executed:
-//! READs are asked again all the same.
+//! READs are asked again all the same. So are READs that were flushed and not asked again with what they were flushed behind: one whose bytes
+//! are on two nodes can go on at one of them and be flushed at the other.
 
 use super::{Client, Vma, wrong_answer};
 use crate::Error;
@@ -75,15 +76,18 @@ impl Client {
         let meta = *self.slots.meta_mut(head.ticket);
         let again: fn(Verb) -> bool = match head.result {
             Err(Failure::Connection(rc::Failure::RemoteAccess)) => |_| true,
-            Err(Failure::Connection(rc::Failure::RemoteOperational)) => |verb| matches!(verb, Verb::Read),
+            Err(Failure::Connection(rc::Failure::RemoteOperational | rc::Failure::Flushed)) => {
+                |verb| matches!(verb, Verb::Read)
+            }
             _ => return Some(head),
         };
         if !meta.verb.is_some_and(again) || meta.moves == MOVES_MAX {
             return Some(head);
         }
-        let behind = self.flushed_behind(meta, again);
+        let flushed = head.result == Err(Failure::Connection(rc::Failure::Flushed));
+        let behind = if flushed { Vec::new() } else { self.flushed_behind(meta, again) };
         // Another operation may have found out since this one was sent.
-        let mut moved = meta.known != self.known;
+        let mut moved = flushed || meta.known != self.known;
         if !moved && let Ok(learned) = self.look_where(meta.addr) {
             // They may have gone, and come back before the refusal was here.
             moved = learned || !meta.insisted;
