@@ -85,7 +85,9 @@ impl Client {
             return Some(head);
         }
         let flushed = head.result == Err(Failure::Connection(rc::Failure::Flushed));
-        let behind = if flushed { Vec::new() } else { self.flushed_behind(meta, again) };
+        let own: Vec<u16> = meta.ways.into_iter().flatten().filter(|_| !flushed).collect();
+        let lost = head.result == Err(Failure::Connection(rc::Failure::RemoteOperational));
+        let behind = self.flushed_behind(&own, if flushed { |_| true } else { again }, !lost);
         // Another operation may have found out since this one was sent.
         let mut moved = flushed || meta.known != self.known;
         if !moved && let Ok(learned) = self.look_where(meta.addr) {
@@ -93,13 +95,24 @@ impl Client {
             moved = learned || !meta.insisted;
             self.slots.meta_mut(head.ticket).insisted = !learned;
         }
-        let again = moved && self.reconnect(meta).is_ok();
+        let mut again = moved && self.reconnect(meta).is_ok();
+        for done in &behind {
+            let meta = *self.slots.meta_mut(done.ticket);
+            again = again && self.reconnect(meta).is_ok();
+        }
         if !again {
             // It was refused for another reason, or nobody answers there: what was flushed ends as it would have without us.
+            let mut others = Vec::new();
             for done in behind {
-                let completed = self.concluded(done);
-                self.ready.push_back(completed);
+                let ways = self.slots.meta_mut(done.ticket).ways;
+                if ways.into_iter().flatten().any(|node| own.contains(&node)) {
+                    let completed = self.concluded(done);
+                    self.ready.push_back(completed);
+                } else {
+                    others.push(done);
+                }
             }
+            others.into_iter().rev().for_each(|done| self.backlog.push_front(done));
             return Some(head);
         }
         for done in [head].into_iter().chain(behind) {
@@ -111,9 +124,11 @@ impl Client {
         None
     }
 
-    /// The operations to be asked `again` that were flushed behind one that was refused, in order; all others that have ended wait in the backlog. What was flushed
+    /// The operations to be asked `again` that were flushed behind one that was refused over a connection to one of `own`, in order; all others
+    /// that have ended wait in the backlog. With `all`, also what another connection refused, and what was flushed behind that: when both are
+    /// set up anew, nobody sees any more which operations belong together. What was flushed
     /// on a way that broke by itself is not among them: of that nobody knows whether it was executed.
-    fn flushed_behind(&mut self, head: Meta, again: fn(Verb) -> bool) -> Vec<Done> {
+    fn flushed_behind(&mut self, own: &[u16], again: fn(Verb) -> bool, all: bool) -> Vec<Done> {
         let mut behind = Vec::new();
         let mut rest = core::mem::take(&mut self.backlog);
         while let Some(done) = self.path.pop() {
@@ -121,20 +136,23 @@ impl Client {
         }
         let by_itself =
             |failure: rc::Failure| !matches!(failure, rc::Failure::Flushed | rc::Failure::RemoteAccess);
-        let mut open = BTreeSet::new();
+        let refusal = Err(Failure::Connection(rc::Failure::RemoteAccess));
+        let (mut open, mut refusing) = (BTreeSet::new(), own.to_vec());
         for done in &rest {
-            if let Err(Failure::Connection(failure)) = done.result
-                && by_itself(failure)
-            {
-                open.extend(self.slots.meta_mut(done.ticket).ways.into_iter().flatten());
+            let ways = self.slots.meta_mut(done.ticket).ways.into_iter().flatten();
+            match done.result {
+                Err(Failure::Connection(failure)) if by_itself(failure) => open.extend(ways),
+                result if all && result == refusal => refusing.extend(ways),
+                _ => {}
             }
         }
         let broken =
             |node: &u16| self.path.is_node_broken(self.domain, NodeId(*node)) && !open.contains(node);
-        let refused: BTreeSet<u16> = head.ways.into_iter().flatten().filter(broken).collect();
+        let refused: BTreeSet<u16> = refusing.into_iter().filter(broken).collect();
         for done in rest {
             let meta = *self.slots.meta_mut(done.ticket);
-            let flushed = done.result == Err(Failure::Connection(rc::Failure::Flushed));
+            let flushed = done.result == Err(Failure::Connection(rc::Failure::Flushed))
+                || all && done.result == refusal && meta.moves < MOVES_MAX;
             let there = meta.ways.iter().flatten().any(|node| refused.contains(node));
             if flushed && meta.verb.is_some_and(again) && there {
                 behind.push(done);
