@@ -112,33 +112,88 @@
     })
 
 /*
- * How many of an array's words are at most `key`: the child to take in a node. The array is of 1, 3, 7, 15 or 31 uint64_t in ascending
- * order, filled up with the largest number. A binary search: one comparison for each halving.
+ * How many of an array's words are at most `key`: the child to take in a node. The array is of 1, 3, 7, 15 or 31 words of 8 bytes in ascending
+ * order, filled up with the largest number. A binary search: one comparison for each halving. The key of signed words is signed, too.
  */
 #define FARMEM_RANK(keys, key)                                                                                        \
     __extension__({                                                                                                   \
         FARMEM_STATIC_ASSERT(((sizeof(keys) / 8) & (sizeof(keys) / 8 + 1)) == 0 && sizeof((keys)[0]) == 8,            \
-                             "farmem: FARMEM_RANK needs an array of 1, 3, 7, 15 or 31 uint64_t");                     \
-        farmem_rank_words((keys), sizeof(keys) / 8, (key));                                                           \
+                             "farmem: FARMEM_RANK needs an array of 1, 3, 7, 15 or 31 uint64_t or int64_t");          \
+        __typeof__((key) + 0) farmem_key = (key);                                                                     \
+        FARMEM_STATIC_ASSERT(!FARMEM_IS_SIGNED((keys)[0]) || !FARMEM_CONVERTS_TO_UNSIGNED((keys)[0], farmem_key),     \
+                             "farmem: FARMEM_RANK of signed words needs a key of a signed type: ascending words are " \
+                             "not in order once C converts them for a key of uint64_t; cast the key to int64_t");     \
+        farmem_rank_words((const farmem_word *)(keys), sizeof(keys) / 8, (uint64_t)farmem_key,                        \
+                          FARMEM_IS_SIGNED((keys)[0]));                                                               \
     })
 
 /*
- * RANK and MATCH, an instruction each (PROTOCOL 10.22): an array of the node, of 1 to 64 unsigned numbers of 1, 2, 4 or 8 bytes, is compared
- * at one stroke. FARMEM_FIND_RANK: how many of them are at most `key`, in whatever order. FARMEM_FIND_MATCH: the number of the first that
- * equals it, from 0; the number of elements when none does. `array` is a member of *win.
+ * RANK and MATCH, an instruction (PROTOCOL 10.22): an array of the node, of 1 to 64 numbers of 1, 2, 4 or 8 bytes, is compared at one stroke.
+ * FARMEM_FIND_RANK: of how many i `array[i] <= key` holds, in whatever order they are. FARMEM_FIND_MATCH: the first i for which
+ * `array[i] == key` holds, from 0; the number of elements when none does. Both are C's own comparison of the two types. The instructions
+ * know unsigned numbers only: RANK of signed ones for a signed key takes two of them. `array` is a member of *win.
  */
-#define FARMEM_FIND_RANK(array, key) FARMEM_FIND(FARMEM_CALL_RANK, farmem_host_rank, array, key)
-#define FARMEM_FIND_MATCH(array, key) FARMEM_FIND(FARMEM_CALL_MATCH, farmem_host_match, array, key)
-
-#define FARMEM_FIND(call, host, array, key)                                                                           \
+#define FARMEM_FIND_RANK(array, key)                                                                                  \
     __extension__({                                                                                                   \
-        FARMEM_STATIC_ASSERT(sizeof((array)[0]) == 1 || sizeof((array)[0]) == 2 || sizeof((array)[0]) == 4 ||         \
-                                 sizeof((array)[0]) == 8,                                                             \
-                             "farmem: the elements of an array that is searched have 1, 2, 4 or 8 bytes");            \
-        FARMEM_STATIC_ASSERT(sizeof(array) / sizeof((array)[0]) >= 1 && sizeof(array) / sizeof((array)[0]) <= 64,     \
-                             "farmem: an array that is searched has 1 to 64 elements");                               \
-        FARMEM_FIND_IN(call, host, (array), sizeof((array)[0]), sizeof(array) / sizeof((array)[0]), (key));           \
+        FARMEM_SEARCHED(array);                                                                                       \
+        FARMEM_SEARCH_KEY(array, key);                                                                                \
+        FARMEM_CONVERTS_TO_UNSIGNED((array)[0], farmem_key)                                                           \
+            ? FARMEM_SEARCH(RANK, rank, array,                                                                        \
+                            FARMEM_IS_SIGNED((array)[0])                                                              \
+                                ? farmem_rank_wrapped(farmem_bits, sizeof((array)[0]), farmem_bytes)                  \
+                                : farmem_bits)                                                                        \
+        : FARMEM_IS_SIGNED((array)[0])                                                                                \
+            ? FARMEM_SEARCH(RANK, rank, array, farmem_rank_signed(farmem_bits, sizeof((array)[0]))) -                 \
+                  FARMEM_SEARCH(RANK, rank, array, farmem_not_negative(sizeof((array)[0]))) +                         \
+                  ((int64_t)farmem_bits < 0 ? 0 : sizeof(array) / sizeof((array)[0]))                                 \
+        : (int64_t)farmem_bits < 0 ? 0                                                                                \
+                                   : FARMEM_SEARCH(RANK, rank, array, farmem_bits);                                   \
     })
+
+#define FARMEM_FIND_MATCH(array, key)                                                                                 \
+    __extension__({                                                                                                   \
+        FARMEM_SEARCHED(array);                                                                                       \
+        FARMEM_SEARCH_KEY(array, key);                                                                                \
+        FARMEM_SEARCH(MATCH, match, array,                                                                            \
+                      FARMEM_IS_SIGNED((array)[0])                                                                    \
+                          ? farmem_match_signed(farmem_bits, sizeof((array)[0]), farmem_bytes)                        \
+                          : farmem_bits);                                                                             \
+    })
+
+#define FARMEM_SEARCHED(array)                                                                                        \
+    FARMEM_STATIC_ASSERT(sizeof((array)[0]) == 1 || sizeof((array)[0]) == 2 || sizeof((array)[0]) == 4 ||             \
+                             sizeof((array)[0]) == 8,                                                                 \
+                         "farmem: the elements of an array that is searched have 1, 2, 4 or 8 bytes");                \
+    FARMEM_STATIC_ASSERT(sizeof(array) / sizeof((array)[0]) >= 1 && sizeof(array) / sizeof((array)[0]) <= 64,         \
+                         "farmem: an array that is searched has 1 to 64 elements")
+
+/*
+ * The key once: as its own type, and as what it is when C has made it and the elements of one type, of so many bytes; a negative number of
+ * 4 bytes as one of 8.
+ */
+#define FARMEM_SEARCH_KEY(array, key)                                                                                 \
+    __typeof__((key) + 0) farmem_key = (key);                                                                         \
+    FARMEM_STATIC_ASSERT(sizeof(farmem_key) <= 8, "farmem: the key of a search has at most 8 bytes");                 \
+    FARMEM_STATIC_ASSERT((__typeof__(farmem_key))1 / 2 == 0, "farmem: the key of a search is a whole number");        \
+    const size_t farmem_bytes = FARMEM_CONVERTED_BYTES((array)[0], farmem_key);                                       \
+    const uint64_t farmem_bits =                                                                                      \
+        (uint64_t)farmem_key &                                                                                        \
+        (FARMEM_CONVERTS_TO_UNSIGNED((array)[0], farmem_key) ? farmem_ones(farmem_bytes) : UINT64_MAX);               \
+    (void)farmem_bytes
+
+#define FARMEM_SEARCH(call, host, array, key)                                                                         \
+    FARMEM_FIND_IN(FARMEM_CALL_##call, farmem_host_##host, (array), sizeof((array)[0]),                               \
+                   sizeof(array) / sizeof((array)[0]), (key))
+
+/* Whether an integer is of a signed type. */
+#define FARMEM_IS_SIGNED(x) ((__typeof__(x))-1 < (__typeof__(x))1)
+/* C's usual arithmetic conversions: the bytes of the type in which two integers are compared, and whether it is unsigned. */
+#define FARMEM_PROMOTED_BYTES(x) (sizeof(x) < 4 ? 4 : sizeof(x))
+#define FARMEM_CONVERTED_BYTES(a, b)                                                                                  \
+    (FARMEM_PROMOTED_BYTES(a) > FARMEM_PROMOTED_BYTES(b) ? FARMEM_PROMOTED_BYTES(a) : FARMEM_PROMOTED_BYTES(b))
+#define FARMEM_CONVERTS_TO_UNSIGNED(a, b)                                                                             \
+    ((sizeof(a) == FARMEM_CONVERTED_BYTES(a, b) && !FARMEM_IS_SIGNED(a)) ||                                           \
+     (sizeof(b) == FARMEM_CONVERTED_BYTES(a, b) && !FARMEM_IS_SIGNED(b)))
 
 /* A word of any object. */
 typedef uint64_t __attribute__((may_alias)) farmem_word;
@@ -159,14 +214,52 @@ FARMEM_INLINE void farmem_copy_words(farmem_word *to, const farmem_word *from, s
         to[i] = from[i];
 }
 
-FARMEM_INLINE uint64_t farmem_rank_words(const uint64_t *keys, size_t count, uint64_t key) {
+FARMEM_INLINE uint64_t farmem_rank_words(const farmem_word *keys, size_t count, uint64_t key, int is_signed) {
+    /* Signed words compare as unsigned ones once the sign bits are turned over. */
+    const uint64_t flip = is_signed ? (uint64_t)1 << 63 : 0;
     /* In bytes, which is what an access takes: no shift for each comparison. */
     uint64_t at = 0;
     FARMEM_UNROLL
     for (size_t half = (count + 1) / 2; half > 0; half /= 2)
-        if (*(const farmem_word *)((const char *)keys + at + (half - 1) * 8) <= key)
+        if ((*(const farmem_word *)((const char *)keys + at + (half - 1) * 8) ^ flip) <= (key ^ flip))
             at += half * 8;
     return at / 8;
+}
+
+/* So many bytes of ones. */
+FARMEM_INLINE uint64_t farmem_ones(size_t bytes) {
+    return UINT64_MAX >> (64 - 8 * bytes);
+}
+
+/* The largest signed number of so many bytes: RANK of it counts the numbers that are not negative, however unsigned it takes them. */
+FARMEM_INLINE uint64_t farmem_not_negative(size_t bytes) {
+    return farmem_ones(bytes) >> 1;
+}
+
+/*
+ * The key of an unsigned RANK in place of a signed one: of a negative key the same bits, so that what is not negative is counted, too; of
+ * another the key; a key beyond all numbers is one at that end.
+ */
+FARMEM_INLINE uint64_t farmem_rank_signed(uint64_t key, size_t bytes) {
+    const uint64_t most = farmem_not_negative(bytes);
+    if ((int64_t)key < 0)
+        return key < ~most ? most : key & farmem_ones(bytes);
+    return key > most ? most : key;
+}
+
+/* The same where C makes both unsigned, of `converted` bytes, before it compares: negative numbers are the largest there. */
+FARMEM_INLINE uint64_t farmem_rank_wrapped(uint64_t key, size_t bytes, size_t converted) {
+    const uint64_t most = farmem_not_negative(bytes);
+    if (key >= (farmem_ones(converted) & ~most))
+        return key & farmem_ones(bytes);
+    return key > most ? most : key;
+}
+
+/* The key of an unsigned MATCH in place of a signed one: the same bits, or what no number is. */
+FARMEM_INLINE uint64_t farmem_match_signed(uint64_t key, size_t bytes, size_t converted) {
+    const uint64_t number = converted == 4 ? (uint64_t)(int64_t)(int32_t)key : key;
+    const uint64_t most = farmem_not_negative(bytes);
+    return number + most + 1 <= farmem_ones(bytes) ? number & farmem_ones(bytes) : UINT64_MAX;
 }
 
 #if defined(__bpf__)

@@ -1,7 +1,13 @@
 //! `farmem compile` as an author uses it: a file in, a program, its account or a refusal out; and what came out, run over a rack.
 
+#[path = "../../compiler/tests/searches/mod.rs"]
+mod searches;
+
 use farmem::iterator::{Code, Cursor, Executed, FarIterator, Scratch};
 use farmem::{Program, Rack, VirtAddr};
+use proptest::strategy::{Strategy as _, ValueTree as _};
+use proptest::test_runner::TestRunner;
+use searches::{TYPES, case};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -181,5 +187,56 @@ fn what_was_compiled_runs_over_a_rack() {
         let mut word = [0; 8];
         client.read(at(n), &mut word).expect("read");
         assert_eq!(u64::from_le_bytes(word), 1000 + n);
+    }
+}
+
+/// A node of signed_search.c, searched for one key.
+struct Search<'a> {
+    node: VirtAddr,
+    code: &'a [u8],
+    scratch: Vec<u8>,
+}
+
+impl FarIterator for Search<'_> {
+    type Output = Vec<u8>;
+
+    fn next(&self) -> Code<'_> {
+        Code::Encoded(self.code)
+    }
+
+    fn init(&self, scratch: &mut Scratch) -> VirtAddr {
+        scratch.bytes_mut().copy_from_slice(&self.scratch);
+        self.node
+    }
+
+    fn end(&self, _last: VirtAddr, scratch: &Scratch) -> Vec<u8> {
+        scratch.bytes()[8..].to_vec()
+    }
+}
+
+/// RANK and MATCH of signed and unsigned numbers in the machine code of a memory node: as C compares them, and as the interpreter and C on
+/// this machine find them (crates/compiler/tests/searches.rs; PROTOCOL 10.22).
+#[test]
+fn a_memory_node_searches_signed_arrays_as_c_compares() {
+    let programs = TYPES.map(|of| {
+        let (name, file) = (format!("search_{}", of.name), output(&format!("search_{}.bin", of.name)));
+        let file = file.to_str().expect("a name");
+        let made = compile(&["signed_search.o", "--iterator", &name, "-o", file]);
+        assert!(made.status.success(), "{made:?}");
+        std::fs::read(file).expect("written")
+    });
+    let rack = Rack::embedded_with(1, 1 << 20).expect("a rack");
+    let mut client = rack.client("searching").expect("a client");
+    let node = client.allocate(4096).expect("room").base;
+    let mut runner = TestRunner::deterministic();
+    for _ in 0..2000 {
+        let case = case().new_tree(&mut runner).expect("a case").current();
+        client.write(node, &case.node()).expect("written");
+        let search = Search { node, code: &programs[case.numbers], scratch: case.scratch() };
+        let cursor = Cursor::new(search).expect("a program");
+        let Executed::Ended(found) = cursor.execute(&mut client, 1).expect("it runs") else {
+            panic!("one node")
+        };
+        assert_eq!(found, case.expected(), "numbers of {:?}: {case:?}", TYPES[case.numbers]);
     }
 }
