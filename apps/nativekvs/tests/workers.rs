@@ -27,7 +27,7 @@ impl Roles {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let name = format!("kvs-{transport}-{}", std::process::id());
         let dir = std::env::temp_dir().join(format!("farmem-{name}"));
-        std::fs::create_dir_all(dir.join("state")).unwrap();
+        std::fs::create_dir_all(&dir).unwrap();
         let [_, _, b, c] = std::process::id().to_be_bytes();
         let nets = (1..255).map(|n| format!("127.{}.{}", 194 + b % 30, c ^ n));
         let is_free = |net: &String| UdpSocket::bind((format!("{net}.1"), UDP_PORT)).is_ok();

@@ -3,7 +3,7 @@
 use crate::role::READY;
 use crate::{Failure, output};
 use farmem::{RackConfig, serve};
-use std::fs;
+
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
@@ -37,13 +37,7 @@ impl Supervisor {
 
     /// As [`Supervisor::start`], with more arguments for the memory nodes.
     pub(crate) fn start_with(config: RackConfig, of_nodes: &[String]) -> Result<Self, Failure> {
-        fs::create_dir_all(&config.control.state).map_err(|e| {
-            let state = config.control.state.display();
-            Failure::environment(
-                format!("cannot make the state directory {state}: {e}"),
-                "choose another in rack.toml",
-            )
-        })?;
+        serve::make_state(&config)?;
         let mut rack = Self { config, processes: Vec::new() };
         rack.begin("control", None, &[])?;
         rack.begin("switch", None, &[])?;

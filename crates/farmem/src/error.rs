@@ -115,6 +115,14 @@ pub enum Error {
     /// An address, socket or ring could not be opened.
     #[error(transparent)]
     Open(#[from] farmem_io::OpenError),
+    /// A role has stopped by itself, because its state can no longer be trusted.
+    #[error("{role} stops: {halt}")]
+    Halted {
+        /// Which.
+        role: String,
+        /// Why.
+        halt: farmem_machine::Halt,
+    },
     /// The control plane could not be reached or did not speak its language.
     #[error("{message}")]
     Api {
@@ -204,6 +212,9 @@ impl Error {
             Self::System { .. } => {
                 "`farmem doctor` says what this machine allows and how to change it".into()
             }
+            Self::Halted { .. } => "start it again: it joins with empty tables, is told them anew, and gets new keys. Unless the control \
+                 plane was started from a copy of its state: look who can read the state directory, and stop the rack to remove it"
+                .into(),
             Self::Open(_) => String::new(), // its text ends with the remedy
             Self::Api { .. } => "start the rack with `farmem up`, and use its address and token".into(),
         }

@@ -11,7 +11,7 @@ use farmem_control::api::{Endpoint, Request, Response};
 use farmem_control::{Config as ControlSettings, Control};
 use farmem_io::{
     ApiClient, ApiServer, Clock, Compiler, ControlStore, Driver, Link, MappedStore, ShmConfig, ShmLink,
-    UdpConfig, UdpLink, os_seed, run, run_control,
+    UdpConfig, UdpLink, os_seed, private_file, private_state, run, run_control,
 };
 pub use farmem_io::{Stop, pin_to_cpu};
 use farmem_machine::{Machine, Port, Rng};
@@ -20,9 +20,8 @@ pub use farmem_memnode::{Compile, Logic};
 use farmem_switch::{Budgets, Switch};
 use farmem_transport::PeerChange;
 use std::fs;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Seek as _, Write as _};
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Once;
 
@@ -169,27 +168,28 @@ pub fn control<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> R
 /// A log this many times as long as it could be is written anew at a start.
 const COMPACT_RATIO: u64 = 4;
 
+/// Makes the rack's state directory, for this user alone.
+///
+/// # Errors
+/// [`Error::Open`] when it cannot be made, or is there and others may get at what is in it.
+pub fn make_state(config: &RackConfig) -> Result<(), Error> {
+    private_state(&config.control.state)?;
+    Ok(())
+}
+
 /// The rack's token: the one kept there, or a new one that only this user can read.
 fn keep_token(file: &Path) -> Result<String, Error> {
     let cannot =
         |doing: &str, source| Error::System { what: format!("cannot {doing} {}", file.display()), source };
-    match fs::read_to_string(file) {
-        Ok(token) if !token.trim().is_empty() => return Ok(token.trim().to_owned()),
-        Ok(_) => {}
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-        Err(e) => return Err(cannot("read", e)),
+    let (mut opened, mut kept) = (private_file(file)?, String::new());
+    opened.read_to_string(&mut kept).map_err(|e| cannot("read", e))?;
+    if !kept.trim().is_empty() {
+        return Ok(kept.trim().to_owned());
     }
+    opened.rewind().map_err(|e| cannot("write", e))?;
     let seed = os_seed().map_err(|e| cannot("draw a token for", e))?;
     let token: String = seed.iter().map(|byte| format!("{byte:02x}")).collect();
-    let mut options = fs::OpenOptions::new();
-    let mut opened = options
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(file)
-        .map_err(|e| cannot("write", e))?;
-    opened.write_all(token.as_bytes()).map_err(|e| cannot("write", e))?;
+    opened.set_len(0).and_then(|()| opened.write_all(token.as_bytes())).map_err(|e| cannot("write", e))?;
     Ok(token)
 }
 
@@ -241,7 +241,7 @@ pub fn switch<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> Re
             };
             let budgets = Budgets { directory_slots: config.switch.slots, ..Budgets::default() };
             let role = Switch::new(home_of(&home, &control), budgets);
-            serve(role, link, &control, serving)
+            serve("the switch", role, link, &control, serving)
         }
     }
     place(config)?;
@@ -300,14 +300,20 @@ pub fn node_running<'a, C: Compile>(
             let usual = node_settings(&home, &control, config.pmtu);
             let budget = Budget { workspaces: runner.workspaces, ..usual.budget };
             let role = MemNode::compiling(NodeSettings { budget, ..usual }, store, runner.compile);
-            serve(role, link, &control, serving)
+            serve(&format!("memory node {}", node.name), role, link, &control, serving)
         }
     }
     place(config)?;
     with_link(config, node.address, Serve(config, node, runner, serving.into()))
 }
 
-fn serve<M, L>(role: M, mut link: L, control: &Endpoint, mut serving: Serving<'_>) -> Result<(), Error>
+fn serve<M, L>(
+    name: &str,
+    role: M,
+    mut link: L,
+    control: &Endpoint,
+    mut serving: Serving<'_>,
+) -> Result<(), Error>
 where
     M: Machine<Out = PeerChange>,
     L: Link,
@@ -320,5 +326,7 @@ where
         // A peer this link cannot reach stays without an address: what is sent to it is counted as lost, and its requests time out.
         drop(link.set_peer(change.port, change.gid));
     })
-    .map_err(lost)
+    .map_err(lost)?;
+    let halted = driver.machine().halted();
+    halted.map_or(Ok(()), |halt| Err(Error::Halted { role: name.to_owned(), halt }))
 }

@@ -3,11 +3,10 @@
 //! The file belongs to one process at a time. What the lines mean is the control plane's business; here they are JSON under growing
 //! numbers. [`ControlStore::rewrite`] puts a shorter, equal log in the place of the whole, in one transaction.
 
-use crate::OpenError;
+use crate::{OpenError, private_file, private_state};
 use farmem_control::Record;
 use redb::{Database, DatabaseError, ReadableDatabase as _, ReadableTable as _, TableDefinition};
 use std::fmt;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -39,8 +38,7 @@ impl ControlStore {
     /// # Errors
     /// [`OpenError::InUse`] when another control plane has it, [`OpenError::Foreign`] when the file or a line of it is not a log.
     pub fn open(directory: &Path) -> Result<(Self, Vec<Record>), OpenError> {
-        fs::create_dir_all(directory).map_err(OpenError::system(format!("make {}", directory.display())))?;
-        let file = directory.join(FILE);
+        let file = private(directory)?;
         let database = Database::create(&file).map_err(|error| open_error(&file, error))?;
         let mut store = Self { database, file, next: 0 };
         let lines = store.load()?;
@@ -126,6 +124,13 @@ impl ControlStore {
     }
 }
 
+/// The log's file in the state directory, which only this user may get at: it holds every key of the rack.
+fn private(directory: &Path) -> Result<PathBuf, OpenError> {
+    let file = private_state(directory)?.join(FILE);
+    drop(private_file(&file)?);
+    Ok(file)
+}
+
 fn encode(record: &Record) -> io::Result<Vec<u8>> {
     serde_json::to_vec(record).map_err(io::Error::other)
 }
@@ -157,6 +162,8 @@ mod tests {
     use farmem_control::{Ask, Config, Control, Out};
     use farmem_machine::{Action, Event, Instant, Machine as _, Outbox, Rng};
     use farmem_wire::Gid;
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
     fn directory(name: &str) -> PathBuf {
         let path = std::env::temp_dir().join(format!("farmem-store-{name}-{}", std::process::id()));
@@ -217,7 +224,8 @@ mod tests {
     #[test]
     fn foreign_files_are_named() {
         let directory = directory("foreign");
-        fs::create_dir_all(&directory).unwrap();
+        private_state(&directory).unwrap();
+        drop(private_file(&directory.join(FILE)).unwrap());
         fs::write(directory.join(FILE), b"a shopping list, long enough to be read as the head of a file")
             .unwrap();
         let error = ControlStore::open(&directory).unwrap_err().to_string();
@@ -228,6 +236,32 @@ mod tests {
         drop(store);
         let error = ControlStore::open(&directory).unwrap_err().to_string();
         assert!(error.contains("line 0"), "{error}");
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    /// The log holds every key of the rack. Others who could read the one that was made before, or the directory, are not kept silent about.
+    #[test]
+    fn a_state_that_others_may_read_is_refused() {
+        let directory = directory("open");
+        drop(ControlStore::open(&directory).unwrap());
+        let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        let file = directory.join(FILE);
+        assert_eq!(
+            [&directory, &file].map(|path| fs::metadata(path).unwrap().mode() & 0o777),
+            [0o700, 0o600]
+        );
+        for (path, wide, narrow) in [(&directory, 0o755, 0o700), (&file, 0o644, 0o600)] {
+            mode(path, wide);
+            let text = ControlStore::open(&directory).unwrap_err().to_string();
+            let expected = [
+                format!("{} is not a", path.display()),
+                format!("it has mode {wide:04o}"),
+                format!("chmod {narrow:o} {}", path.display()),
+            ];
+            assert!(expected.iter().all(|part| text.contains(part)), "{text}");
+            mode(path, narrow);
+        }
+        drop(ControlStore::open(&directory).unwrap());
         fs::remove_dir_all(directory).unwrap();
     }
 }

@@ -194,7 +194,7 @@ impl Stop {
 /// Time after which a driver that hears nothing looks at its [`Stop`] again.
 const STOP_LATENCY_MAX: Duration = Duration::from_millis(20);
 
-/// Drives a role until `stop` is set.
+/// Drives a role until `stop` is set, or the role stops by itself ([`Machine::halted`]).
 ///
 /// # Errors
 /// When the link no longer works.
@@ -203,7 +203,7 @@ pub fn run<M: Machine, L: Link>(
     stop: &Stop,
     each_out: &mut dyn FnMut(M::Out, &mut L),
 ) -> io::Result<()> {
-    while !stop.is_set() {
+    while !stop.is_set() && driver.machine().halted().is_none() {
         driver.turn(Wait::AtMost(STOP_LATENCY_MAX), each_out)?;
     }
     Ok(())

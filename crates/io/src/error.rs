@@ -36,6 +36,16 @@ pub enum OpenError {
         /// What is wrong with it.
         why: String,
     },
+    /// A file or directory with secrets in it that others may get at.
+    #[error("{} {why}; {remedy}", path.display())]
+    Exposed {
+        /// The file or directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+        /// The command to run.
+        remedy: String,
+    },
     /// A setting that cannot be.
     #[error("{setting} cannot be {value}; {remedy}")]
     Setting {
@@ -77,7 +87,7 @@ impl From<OpenError> for io::Error {
         let kind = match &error {
             OpenError::InUse { .. } => io::ErrorKind::AddrInUse,
             OpenError::NotHere { .. } => io::ErrorKind::AddrNotAvailable,
-            OpenError::NotPermitted { .. } => io::ErrorKind::PermissionDenied,
+            OpenError::NotPermitted { .. } | OpenError::Exposed { .. } => io::ErrorKind::PermissionDenied,
             OpenError::Foreign { .. } => io::ErrorKind::InvalidData,
             OpenError::Setting { .. } => io::ErrorKind::InvalidInput,
             OpenError::NoRoom { .. } => io::ErrorKind::StorageFull,

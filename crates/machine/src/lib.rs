@@ -10,11 +10,13 @@
 
 extern crate alloc;
 
+mod halt;
 mod outbox;
 mod rng;
 mod time;
 mod timers;
 
+pub use halt::Halt;
 pub use outbox::{Action, FrameWriter, Outbox};
 pub use rng::Rng;
 pub use time::{Duration, Instant};
@@ -107,6 +109,12 @@ pub trait Machine {
 
     /// When the role wants [`Event::Wake`] next, if ever. A driver may come later, not never.
     fn next_wake(&self) -> Option<Instant>;
+
+    /// Why the role has stopped, once it has: it takes no event from then on, and its driver ends. Only what two senders with the control
+    /// plane's keys say makes a role stop (PROTOCOL 5.11).
+    fn halted(&self) -> Option<Halt> {
+        None
+    }
 
     /// Asserts every invariant; the simulator calls it after each step.
     ///

@@ -12,7 +12,7 @@ use crate::workspaces::{WORKSPACES, Workspaces};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::convert::Infallible;
-use farmem_machine::{Event, Instant, Machine, Port};
+use farmem_machine::{Event, Halt, Instant, Machine, Port};
 use farmem_transport::{PeerChange, rc, ud};
 use farmem_wire::message::{DirectoryMessage, MoveMessage, PageMessage};
 use farmem_wire::{Body, Extension, Message, Packet, Pmtu, Qpn};
@@ -199,6 +199,9 @@ impl<S: Store, C: Compile> Machine for MemNode<S, C> {
     type Note = Note;
 
     fn handle(&mut self, now: Instant, event: Event<'_, Infallible>, out: &mut Outbox) {
+        if self.halted().is_some() {
+            return;
+        }
         match event {
             Event::Frame { port, bytes } => self.on_frame(now, port, bytes, out),
             Event::Wake => {
@@ -211,8 +214,15 @@ impl<S: Store, C: Compile> Machine for MemNode<S, C> {
 
     /// A node asks nothing of anybody but those it pushes pages to: a turn of traversals is due, or one of them did not answer.
     fn next_wake(&self) -> Option<Instant> {
+        if self.halted().is_some() {
+            return None;
+        }
         let turn = (!self.workspaces.is_empty()).then_some(self.turn_due);
         turn.into_iter().chain(self.moves.due()).min()
+    }
+
+    fn halted(&self) -> Option<Halt> {
+        self.inbox.halted()
     }
 
     fn check(&self) {

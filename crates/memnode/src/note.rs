@@ -16,6 +16,8 @@ pub enum Note {
     UpdateRefused(Status),
     /// A batch came again and was answered again.
     UpdateRepeated,
+    /// A batch came again with other bytes: the node has stopped (PROTOCOL 5.11).
+    UpdateChanged,
     /// A datagram's request was answered.
     Answered(Kind, Status),
     /// A write came again and was answered again, not executed.

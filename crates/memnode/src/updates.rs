@@ -19,10 +19,10 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         updates: &Updates<'_>,
         out: &mut Outbox,
     ) {
-        let (status, refused) = match self.inbox.turn(updates.seq) {
+        let (status, refused) = match self.inbox.turn(updates) {
             ud::Turn::Apply => {
                 let (status, refused) = self.apply_all(now, updates, out);
-                self.inbox.applied(updates.seq, status, refused);
+                self.inbox.applied(updates, status, refused);
                 out.note(if status == Status::Ok { Note::Updated } else { Note::UpdateRefused(status) });
                 (status, refused)
             }
@@ -30,6 +30,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
                 out.note(Note::UpdateRepeated);
                 (status, refused)
             }
+            ud::Turn::Halt => return out.note(Note::UpdateChanged),
             ud::Turn::Ignore => return self.drop_frame(DropReason::OutOfTurn, out),
         };
         let Some(control) = self.peers.get(Port::CONTROL) else {

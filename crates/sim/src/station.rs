@@ -175,6 +175,10 @@ impl<M: Machine> Station<M> {
             }
         });
         role.check();
+        if let Some(halt) = role.halted() {
+            around.journal.line(|| format!("  {who:?} stops: {halt}"));
+            self.stop();
+        }
     }
 }
 

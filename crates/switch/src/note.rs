@@ -30,6 +30,11 @@ pub enum Note {
         /// Why.
         status: Status,
     },
+    /// A batch came again with other bytes: the switch has stopped (PROTOCOL 5.11).
+    UpdateChanged {
+        /// Its number.
+        seq: u64,
+    },
     /// A batch that was applied before was answered again.
     UpdateRepeated {
         /// Its number.

@@ -9,7 +9,7 @@ use crate::tables::{Session, Tables};
 use crate::{Budgets, Note, Occupancy, Reason};
 use alloc::vec::Vec;
 use core::convert::Infallible;
-use farmem_machine::{Event, Instant, Machine, Port};
+use farmem_machine::{Event, Halt, Instant, Machine, Port};
 use farmem_transport::PeerChange;
 use farmem_transport::ud::{self, Endpoint, Home, Inbox, Peer, Turn};
 use farmem_wire::message::{DirectoryMessage, PageMessage, REGION_LEN, Updates};
@@ -211,12 +211,13 @@ impl Switch {
             return Note::Refused(Status::Unsupported);
         };
         let seq = batch.seq;
-        let (status, refused, note) = match self.inbox.turn(seq) {
+        let (status, refused, note) = match self.inbox.turn(&batch) {
             Turn::Ignore => return Note::Dropped(Reason::Sequence),
+            Turn::Halt => return Note::UpdateChanged { seq },
             Turn::Again(status, refused) => (status, refused, Note::UpdateRepeated { seq }),
             Turn::Apply => {
                 let (status, refused) = self.apply(&batch, out);
-                self.inbox.applied(seq, status, refused);
+                self.inbox.applied(&batch, status, refused);
                 let good = status == Status::Ok;
                 let note = if good { Note::Updated { seq } } else { Note::UpdateRefused { seq, status } };
                 (status, refused, note)
@@ -267,6 +268,9 @@ impl Machine for Switch {
     type Note = Note;
 
     fn handle(&mut self, _now: Instant, event: Event<'_, Infallible>, out: &mut Outbox) {
+        if self.halted().is_some() {
+            return;
+        }
         match event {
             Event::Frame { port, bytes } => {
                 let note = self.receive(port, bytes, out);
@@ -279,6 +283,10 @@ impl Machine for Switch {
 
     fn next_wake(&self) -> Option<Instant> {
         None
+    }
+
+    fn halted(&self) -> Option<Halt> {
+        self.inbox.halted()
     }
 
     fn check(&self) {

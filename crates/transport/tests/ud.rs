@@ -1,7 +1,8 @@
 //! Datagram requests: every rule of docs/protocol.md, section 5.
 
-use farmem_machine::{Action, Duration, Instant, Outbox, Port, Rng};
+use farmem_machine::{Action, Duration, Halt, Instant, Outbox, Port, Rng};
 use farmem_transport::ud::{Dedup, Endpoint, Inbox, Peer, Requester, Seen, Turn, send};
+use farmem_wire::message::Updates;
 use farmem_wire::{
     Body, Domain, Extension, Header, HostId, Message, Opcode, Packet, Psn, Qkey, Qpn, RequestId, Status,
     VirtAddr,
@@ -345,17 +346,44 @@ fn dedup_executes_nothing_twice() {
 #[test]
 fn batches_are_applied_in_order() {
     let mut inbox = Inbox::default();
-    assert_eq!([0, 2, u64::MAX].map(|seq| inbox.turn(seq)), [Turn::Ignore; 3]);
-    assert_eq!(inbox.turn(1), Turn::Apply);
-    assert_eq!(inbox.turn(1), Turn::Apply, "asking changes nothing");
-    inbox.applied(1, Status::Ok, 0);
-    assert_eq!(inbox.turn(1), Turn::Again(Status::Ok, 0));
-    assert_eq!(inbox.turn(3), Turn::Ignore);
-    assert_eq!(inbox.turn(2), Turn::Apply);
-    inbox.applied(2, Status::Ok, 0);
-    assert_eq!(inbox.turn(1), Turn::Ignore);
-    let out_of_order = std::panic::catch_unwind(move || inbox.applied(4, Status::Ok, 0));
+    assert_eq!([0, 2, u64::MAX].map(|seq| inbox.turn(&batch(seq, &GONE))), [Turn::Ignore; 3]);
+    assert_eq!(inbox.turn(&batch(1, &GONE)), Turn::Apply);
+    assert_eq!(inbox.turn(&batch(1, &GONE)), Turn::Apply, "asking changes nothing");
+    inbox.applied(&batch(1, &GONE), Status::Ok, 0);
+    assert_eq!(inbox.turn(&batch(1, &GONE)), Turn::Again(Status::Ok, 0));
+    assert_eq!(inbox.turn(&batch(3, &GONE)), Turn::Ignore);
+    assert_eq!(inbox.turn(&batch(2, &OTHER)), Turn::Apply);
+    inbox.applied(&batch(2, &OTHER), Status::Ok, 0);
+    assert_eq!(inbox.turn(&batch(1, &GONE)), Turn::Ignore);
+    assert_eq!(inbox.halted(), None);
+    let out_of_order = std::panic::catch_unwind(move || inbox.applied(&batch(4, &GONE), Status::Ok, 0));
     assert!(out_of_order.is_err(), "a broken invariant of ours");
+}
+
+/// `PeerGone` of two ports.
+const GONE: [u8; 5] = [2, 0, 0, 0, 5];
+const OTHER: [u8; 5] = [2, 0, 0, 0, 6];
+
+/// A batch of one update.
+fn batch(seq: u64, update: &[u8]) -> Updates<'_> {
+    Updates::request(seq, 1, update).expect("an update")
+}
+
+/// A thief of the control plane's keys was faster by one batch: the control plane's own comes as the last one again, with other bytes. What was
+/// applied is not what the control plane takes for applied: the role stops, and nothing makes it go on. PROTOCOL 5.11.
+#[test]
+fn a_batch_that_repeats_a_number_with_other_bytes_ends_the_order() {
+    let mut inbox = Inbox::default();
+    inbox.applied(&batch(1, &GONE), Status::Ok, 0);
+    inbox.applied(&batch(2, &OTHER), Status::TableFull, 0);
+    assert_eq!(inbox.turn(&batch(2, &GONE)), Turn::Halt, "also when it was refused");
+    assert_eq!(inbox.halted(), Some(Halt::BatchChanged { seq: 2 }));
+    assert_eq!([1, 2, 3].map(|seq| inbox.turn(&batch(seq, &OTHER))), [Turn::Halt; 3]);
+    let text = Halt::BatchChanged { seq: 2 }.to_string();
+    assert!(
+        text.contains("batch 2") && text.contains("another sender has the control plane's keys"),
+        "{text}"
+    );
 }
 
 /// A batch whose third update found a table full: the answer says so each time it is asked for, and the next batch has
@@ -363,10 +391,10 @@ fn batches_are_applied_in_order() {
 #[test]
 fn a_refused_batch_is_answered_alike_again() {
     let mut inbox = Inbox::default();
-    inbox.applied(1, Status::TableFull, 2);
-    assert_eq!(inbox.turn(1), Turn::Again(Status::TableFull, 2));
-    assert_eq!(inbox.turn(1), Turn::Again(Status::TableFull, 2));
-    assert_eq!(inbox.turn(2), Turn::Apply);
+    inbox.applied(&batch(1, &GONE), Status::TableFull, 2);
+    assert_eq!(inbox.turn(&batch(1, &GONE)), Turn::Again(Status::TableFull, 2));
+    assert_eq!(inbox.turn(&batch(1, &GONE)), Turn::Again(Status::TableFull, 2));
+    assert_eq!(inbox.turn(&batch(2, &GONE)), Turn::Apply);
 }
 
 /// Memory moves to another server, and with it what was executed there: a copy that comes to the new one is answered, also when that one

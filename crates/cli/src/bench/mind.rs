@@ -4,7 +4,7 @@ use super::Screen;
 use crate::args::BenchMind;
 use crate::rack_file::{RackFile, Shape};
 use crate::{End, Failure};
-use farmem::{Placement, RackConfig, Transport, Waiting};
+use farmem::{Placement, RackConfig, Transport, Waiting, serve};
 use farmem_bench::mind::{Plan, Racks, run as measure};
 
 /// Bytes of memory of each memory node: addresses; what is not used costs nothing.
@@ -45,9 +45,7 @@ impl Racks for OwnRacks {
     ) -> Result<OwnRack, Failure> {
         let shape = Shape { nodes, memory: NODE_MEMORY, transport, waiting: Waiting::Block, placement };
         let file = RackFile::new("mind", shape)?;
-        std::fs::create_dir_all(&file.config().control.state).map_err(|e| {
-            Failure::environment(format!("cannot make a state directory: {e}"), "is the disk full?")
-        })?;
+        serve::make_state(file.config())?;
         Ok(OwnRack(file))
     }
 }

@@ -41,7 +41,7 @@ impl TestRack {
         let (id, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let name = format!("share-{id}-{count}");
         let dir = std::env::temp_dir().join(format!("farmem-{name}"));
-        std::fs::create_dir_all(dir.join("state")).unwrap();
+        std::fs::create_dir_all(&dir).unwrap();
         let file = dir.join("rack.toml");
         let [_, _, b, c] = id.to_be_bytes();
         let net = (0..=u8::MAX).map(|n| format!("127.{}.{}", 128 + b % 64, c ^ n.wrapping_add(count)));

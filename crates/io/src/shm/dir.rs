@@ -5,12 +5,11 @@ use super::ends::{Bell, InRing, OutRing};
 use super::mapping::{self, Kind, Opened};
 use super::ring::{Broken, HEADER_WORDS, WORD};
 use super::{RING_BYTES_MAX, RING_BYTES_MIN};
-use crate::{OpenError, parse_gid};
+use crate::{OpenError, parse_gid, private_directory};
 use farmem_machine::Port;
 use farmem_wire::Gid;
 use std::fs::{self, File, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -31,23 +30,7 @@ impl Dir {
                 remedy: format!("it is a power of two from {RING_BYTES_MIN} to {RING_BYTES_MAX}"),
             });
         }
-        match fs::DirBuilder::new().mode(0o700).create(path) {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(OpenError::System {
-                    doing: format!("make the directory {}", path.display()),
-                    source: e,
-                });
-            }
-            _ => {}
-        }
-        let doing = format!("look at {}", path.display());
-        let about = fs::symlink_metadata(path).map_err(OpenError::system(doing))?;
-        // SAFETY: geteuid takes nothing, touches no memory and cannot fail.
-        let us = unsafe { libc::geteuid() };
-        if !about.is_dir() || about.uid() != us || about.mode() & 0o077 != 0 {
-            let why = format!("is not a directory for user {us} alone (mode 0700)");
-            return Err(OpenError::Foreign { path: path.into(), why });
-        }
+        private_directory(path)?;
         Ok(Self { path: path.into(), ring_words: HEADER_WORDS + ring_bytes / WORD })
     }
 

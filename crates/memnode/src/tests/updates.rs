@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Budget;
+use farmem_machine::Halt;
 
 /// A node has just started and the control plane has not spoken: it serves nobody (PROTOCOL 7.1).
 #[test]
@@ -196,4 +197,29 @@ fn updates_for_another_role_are_unsupported() {
     for update in others {
         assert_eq!(bench.update(&[update]), (Status::Unsupported, 0), "{update:?}");
     }
+}
+
+/// A thief of the control plane's keys was faster: the control plane's own batch comes as a repetition with other bytes. The node stops, answers
+/// nobody any more and changes nothing, since nobody knows what its tables should be (PROTOCOL 5.11).
+#[test]
+fn a_batch_that_repeats_a_number_with_other_bytes_stops_the_node() {
+    let mut bench = Bench::ready();
+    let forged = Update::Protect { domain: BOB, base: BASE, len: LEN, perm: Perm::ReadWrite };
+    assert_eq!(bench.update(&[forged]), (Status::Ok, 0));
+    bench.hear(Port::CONTROL, &batch(bench.seq, &[forged]));
+    assert_eq!(bench.notes.last(), Some(&Note::UpdateRepeated), "the same bytes are answered again");
+    assert_eq!(bench.node.halted(), None);
+
+    let own = Update::Protect { domain: BOB, base: addr(0x3000), len: 0x1000, perm: Perm::Read };
+    bench.hear(Port::CONTROL, &batch(bench.seq, &[own]));
+    assert_eq!((bench.sent.len(), bench.notes.last()), (0, Some(&Note::UpdateChanged)));
+    assert_eq!(bench.node.halted(), Some(Halt::BatchChanged { seq: 2 }));
+
+    let (noted, bytes) = (bench.notes.len(), bench.node.store().bytes().to_vec());
+    bench.hear(Port::CONTROL, &batch(3, &[Update::Clear { base: BASE, len: LEN }]));
+    let write = Body::RegionWrite { addr: BASE, len: 1, data: b"x" };
+    bench.hear(Port::SWITCH, &datagram(&Message { header: header(ALICE, 1), body: write }));
+    assert_eq!((bench.sent.len(), bench.notes.len()), (0, noted));
+    assert!(bench.node.store().bytes() == bytes);
+    assert_eq!(bench.node.next_wake(), None);
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{Occupancy, Reason, Usage};
+use farmem_machine::Halt;
 use farmem_wire::{Pmtu, Rkey, Status, message};
 
 /// The answer to a batch, from our home to the control plane: its status, its number, and the index of the refused update.
@@ -248,4 +249,29 @@ fn a_batch_that_cannot_be_read_is_answered() {
 fn the_default_budgets_are_those_of_a_switch() {
     let budgets = Budgets::default();
     assert_eq!(budgets.translation_entries + budgets.protection_entries, 45_056);
+}
+
+/// PROTOCOL 5.11: the last batch's number comes again with other bytes, with the control plane's key and from its port: the switch stops, and
+/// forwards nothing any more.
+#[test]
+fn a_batch_that_repeats_a_number_with_other_bytes_stops_the_switch() {
+    let mut scene = Scene::rack();
+    let forged = [protect(1, 0x1000, 0x1000, Perm::ReadWrite)];
+    scene.update(&forged);
+    let again = scene.deliver(Port::CONTROL, &batch(scene.seq, &forged));
+    assert_eq!(
+        again.last(),
+        Some(&Out::Note(Note::UpdateRepeated { seq: scene.seq })),
+        "the same bytes are answered"
+    );
+    assert_eq!(scene.switch.halted(), None);
+
+    let tables = scene.switch.tables.clone();
+    let seq = scene.seq;
+    let own = batch(seq, &[protect(1, 0x1000, 0x1000, Perm::Read)]);
+    assert_eq!(scene.silent(Port::CONTROL, &own), Note::UpdateChanged { seq });
+    assert_eq!(scene.switch.halted(), Some(Halt::BatchChanged { seq }));
+    assert_eq!(scene.deliver(Port::CONTROL, &batch(seq + 1, &forged)), []);
+    assert_eq!(scene.deliver(Port::CONTROL, &own), [], "it said so once");
+    assert!(scene.switch.tables == tables);
 }

@@ -2,15 +2,20 @@
 //!
 //! Key type: [`Inbox`]. It keeps the order, not the tables: applying is the role's.
 
+use alloc::vec::Vec;
+use farmem_machine::Halt;
 use farmem_wire::Status;
+use farmem_wire::message::Updates;
 
-/// The order of batches (PROTOCOL 5.9, 5.10).
-#[derive(Debug, Default)]
+/// The order of batches (PROTOCOL 5.9 to 5.11).
+#[derive(Clone, Debug, Default)]
 pub struct Inbox {
-    /// The last batch that was applied, 0 before the first, and its answer.
+    /// The last batch that was applied, 0 before the first, with its updates as they came, at most [`Updates::BYTES_MAX`] bytes; and its answer.
     last: u64,
+    updates: Vec<u8>,
     status: Status,
     refused: u16,
+    halt: Option<Halt>,
 }
 
 /// What to do with a batch.
@@ -22,27 +27,43 @@ pub enum Turn {
     Again(Status, u16),
     /// Older or ahead: no answer.
     Ignore,
+    /// The last one's number with other updates: two senders have the control plane's keys, and what was applied need not be its own. No answer:
+    /// the role has stopped ([`Inbox::halted`]).
+    Halt,
 }
 
 impl Inbox {
-    /// What to do with batch `seq`. The first is 1.
-    #[must_use]
-    pub fn turn(&self, seq: u64) -> Turn {
-        if self.last.checked_add(1) == Some(seq) {
+    /// What to do with a batch. The first is number 1.
+    pub fn turn(&mut self, batch: &Updates<'_>) -> Turn {
+        if self.halt.is_some() {
+            Turn::Halt
+        } else if self.last.checked_add(1) == Some(batch.seq) {
             Turn::Apply
-        } else if seq == self.last && seq > 0 {
+        } else if batch.seq != self.last || batch.seq == 0 {
+            Turn::Ignore
+        } else if batch.bytes() == self.updates {
             Turn::Again(self.status, self.refused)
         } else {
-            Turn::Ignore
+            self.halt = Some(Halt::BatchChanged { seq: batch.seq });
+            Turn::Halt
         }
     }
 
-    /// Batch `seq` was applied up to `refused`, or wholly when the status is `Ok`.
+    /// The batch was applied up to `refused`, or wholly when the status is `Ok`.
     ///
     /// # Panics
     /// When [`Inbox::turn`] did not say [`Turn::Apply`].
-    pub fn applied(&mut self, seq: u64, status: Status, refused: u16) {
-        assert_eq!(self.turn(seq), Turn::Apply, "batches are applied in order");
-        *self = Self { last: seq, status, refused };
+    pub fn applied(&mut self, batch: &Updates<'_>, status: Status, refused: u16) {
+        assert_eq!(self.turn(batch), Turn::Apply, "batches are applied in order");
+        self.last = batch.seq;
+        self.updates.clear();
+        self.updates.extend_from_slice(batch.bytes());
+        (self.status, self.refused) = (status, refused);
+    }
+
+    /// Why the role has stopped for good, once it has (PROTOCOL 5.11).
+    #[must_use]
+    pub const fn halted(&self) -> Option<Halt> {
+        self.halt
     }
 }

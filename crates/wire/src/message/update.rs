@@ -443,6 +443,12 @@ impl<'a> Updates<'a> {
         Self { seq, refused, count: 0, bytes: &[] }
     }
 
+    /// The updates as they travel, back to back.
+    #[must_use]
+    pub const fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
     /// The updates, in order.
     pub fn iter(&self) -> impl Iterator<Item = Update> + use<'a> {
         let mut r = Reader::new("updates", self.bytes);

@@ -79,7 +79,6 @@ pub(crate) struct RolePeer {
     /// Refuses the next update with this.
     pub(crate) refuse_next: Option<Status>,
     inbox: Inbox,
-    last: (u64, Status, u16),
     /// Which domains could use a block since it was last cleared.
     used: BTreeMap<u64, BTreeSet<u32>>,
     /// What it says is left to push, when it is asked; nothing when it does not answer that.
@@ -101,7 +100,6 @@ impl RolePeer {
             batches: 0,
             refuse_next: None,
             inbox: Inbox::default(),
-            last: (0, Status::Ok, 0),
             used: BTreeMap::new(),
             left_to_push: Some(0),
             sweeps: true,
@@ -121,8 +119,9 @@ impl RolePeer {
         }
         let message = Message::parse(packet.payload).expect("the control plane sends valid messages");
         let Body::Update(batch) = message.body else { panic!("the control plane sends updates only") };
-        let (status, refused) = match self.inbox.turn(batch.seq) {
+        let (status, refused) = match self.inbox.turn(&batch) {
             Turn::Ignore => return None,
+            Turn::Halt => panic!("the control plane never sends other bytes under a number (PROTOCOL 8.19)"),
             Turn::Again(status, refused) => (status, refused),
             Turn::Apply => self.apply_batch(&batch),
         };
@@ -177,10 +176,7 @@ impl RolePeer {
         let mut twin = Self::new(self.port, self.home, self.control, self.octet, Budget::default());
         twin.tables = self.tables.clone();
         twin.used = self.used.clone();
-        // An inbox is not copied, it is led there.
-        let (last, status, refused) = self.last;
-        (1..=last).for_each(|seq| twin.inbox.applied(seq, status, refused));
-        twin.last = self.last;
+        twin.inbox = self.inbox.clone();
         twin
     }
 
@@ -194,8 +190,7 @@ impl RolePeer {
             self.applied.push(update);
         }
         self.batches += 1;
-        self.inbox.applied(batch.seq, result.0, result.1);
-        self.last = (batch.seq, result.0, result.1);
+        self.inbox.applied(batch, result.0, result.1);
         result
     }
 

@@ -1,0 +1,26 @@
+//! Why a role stops by itself.
+
+use core::fmt;
+
+/// Why a role has stopped for good: its state can no longer be trusted. Its driver ends, and says this. As text, a message for people.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Halt {
+    /// A batch of table updates came twice with one number and different bytes, both with the control plane's keys (PROTOCOL 5.11).
+    BatchChanged {
+        /// The number of the batch.
+        seq: u64,
+    },
+}
+
+impl fmt::Display for Halt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BatchChanged { seq } => write!(
+                f,
+                "batch {seq} of the control plane's table updates came twice with different bytes, so its tables may not be what the \
+                 control plane takes them for: another sender has the control plane's keys, or the control plane runs on an old copy of \
+                 its state"
+            ),
+        }
+    }
+}
