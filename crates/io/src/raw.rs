@@ -276,7 +276,7 @@ const SPINS_MAX: u32 = 500_000;
 const BUFFER_BYTES: usize = 4 << 20;
 
 fn forbid_fragments(socket: &UdpSocket) -> io::Result<()> {
-    let value = libc::IP_PMTUDISC_DO;
+    let value = libc::IP_PMTUDISC_PROBE;
     let len = libc::socklen_t::try_from(size_of_val(&value)).unwrap_or(0);
     let fd = socket.as_raw_fd();
     // SAFETY: the option's value is the one integer given, which outlives the call, with its length.

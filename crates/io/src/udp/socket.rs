@@ -61,11 +61,11 @@ impl Socket {
         let fd = socket.as_raw_fd();
         match ip {
             IpAddr::V4(_) => {
-                set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO).map_err(refused)?;
+                set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE).map_err(refused)?;
             }
             IpAddr::V6(_) => {
                 socket.set_only_v6(true).map_err(refused)?;
-                set(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)
+                set(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)
                     .map_err(refused)?;
                 // Soft-RoCE sends a UDP checksum of zero, which IPv6 drops unless told otherwise.
                 set(fd, libc::IPPROTO_UDP, UDP_NO_CHECK6_RX, 1).map_err(refused)?;
