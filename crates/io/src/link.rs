@@ -105,6 +105,8 @@ pub struct LinkCounters {
     pub bytes_out: u64,
     /// Of the frames handed over, those whose sender is no known port.
     pub unknown_source: u64,
+    /// Received and dropped: from another source port than the one that farmem's roles send from (PROTOCOL 1.6).
+    pub foreign_port: u64,
     /// Received and dropped: the ICRC did not match.
     pub bad_icrc: u64,
     /// Received and dropped: too short to be a frame.
@@ -130,6 +132,7 @@ impl LinkCounters {
             frames_out,
             bytes_out,
             unknown_source,
+            foreign_port,
             bad_icrc,
             short,
             long,
@@ -143,6 +146,7 @@ impl LinkCounters {
         self.frames_out += frames_out;
         self.bytes_out += bytes_out;
         self.unknown_source += unknown_source;
+        self.foreign_port += foreign_port;
         self.bad_icrc += bad_icrc;
         self.short += short;
         self.long += long;

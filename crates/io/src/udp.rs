@@ -44,6 +44,9 @@ pub struct UdpConfig {
     /// Whether packets are taken whose sender puts an unpredictable IP identification into them, as Soft-RoCE does. It is solved for, and
     /// what remains of the ICRC has the strength of 16 bits (PROTOCOL 2.10).
     pub solve_unknown_ip_id: bool,
+    /// Whether packets are taken whatever UDP port they come from. farmem's roles send from port 4791, which no other process of their machine can
+    /// have; RoCE cards and Soft-RoCE choose theirs. With such peers a process at the address of one may speak for it (PROTOCOL 1.6, 1.7).
+    pub any_source_port: bool,
     /// Bytes of the kernel's buffer in each direction that are asked for; it may give less ([`UdpLink::buffers`]).
     pub buffer_bytes: usize,
     /// Whether runs of packets are handed to the kernel and taken from it as one.
@@ -51,13 +54,15 @@ pub struct UdpConfig {
 }
 
 impl UdpConfig {
-    /// Blocking, with segmentation and buffers of [`BUFFER_BYTES`], among peers with predictable identifications.
+    /// Blocking, with segmentation and buffers of [`BUFFER_BYTES`], among peers that are roles of farmem: with predictable identifications, and
+    /// from port 4791.
     #[must_use]
     pub const fn new(gid: Gid) -> Self {
         Self {
             gid,
             waiting: Waiting::Block,
             solve_unknown_ip_id: false,
+            any_source_port: false,
             buffer_bytes: BUFFER_BYTES,
             segmentation: true,
         }
@@ -71,6 +76,7 @@ pub struct UdpLink {
     gid: Gid,
     waiting: Waiting,
     must_solve: bool,
+    any_source_port: bool,
     clock: Clock,
     peers: Peers<Destination>,
     /// The sender of the last packet; most packets come in runs.
@@ -96,6 +102,7 @@ impl UdpLink {
             gid: config.gid,
             waiting: config.waiting,
             must_solve: config.solve_unknown_ip_id,
+            any_source_port: config.any_source_port,
             clock: Clock::start(),
             peers: Peers::default(),
             last_source: (config.gid, Port::UNKNOWN),
@@ -120,7 +127,8 @@ impl UdpLink {
 
     /// One system call that takes what is there; waits as `flags` and the socket's timeout say.
     fn take(&mut self, flags: libc::c_int, each: &mut dyn FnMut(Port, &[u8])) -> io::Result<Taken> {
-        let Self { socket, inbound, gid, peers, last_source, must_solve, counters, .. } = self;
+        let Self { socket, inbound, gid, peers, last_source, must_solve, any_source_port, counters, .. } =
+            self;
         let mut inbound = match inbound.try_lock() {
             Ok(inbound) => inbound,
             // The sleeper waits for what is to come, and there is nothing else.
@@ -132,11 +140,15 @@ impl UdpLink {
         let mut was_woken = false;
         for place in 0..datagrams {
             let datagram = inbound.datagram(place);
-            if datagram.bytes.is_empty() && datagram.from.gid() == Some(*gid) {
+            let Some((src, src_port)) = datagram.from.gid().zip(datagram.from.port()) else { continue };
+            if src_port != UDP_PORT && !*any_source_port {
+                counters.foreign_port += datagram.packets().count().max(1) as u64;
+                continue;
+            }
+            if datagram.bytes.is_empty() && src == *gid {
                 was_woken = true;
                 continue;
             }
-            let Some((src, src_port)) = datagram.from.gid().zip(datagram.from.port()) else { continue };
             if src != last_source.0 {
                 *last_source = (src, peers.port_at(src));
             }

@@ -335,3 +335,52 @@ fn a_parcel_leaves_when_it_is_handed_over() {
     assert_eq!(gather(&mut b, 1), [(PORT_A, frame(3, 64))]);
     assert_eq!((a.counters().frames_out, a.counters().bytes_out, a.counters().lost()), (3, 3 * 64, 0));
 }
+
+/// PROTOCOL 1.6: any process of a machine can send from its address, but not from the port that its role's socket has. What such a process sends
+/// is nobody's, also with a right ICRC; it is dropped and counted. The role's own packets around it arrive.
+#[test]
+fn what_comes_from_another_source_port_is_dropped_and_counted() {
+    let (mut a, mut b) = pair(34);
+    let stray = UdpSocket::bind((ip_of(gid(34, 1)), 0)).unwrap();
+    let from = stray.local_addr().unwrap().port();
+    let route = Route { src: gid(34, 1), dst: gid(34, 2), src_port: from, ip_id: 0 };
+    let mut packet = frame(9, 64);
+    icrc::seal(&route, &mut packet, 0);
+    for n in 0..3 {
+        a.send(PORT_B, &frame(n, 64));
+        a.flush().unwrap();
+        stray.send_to(&packet, (ip_of(gid(34, 2)), UDP_PORT)).unwrap();
+    }
+    assert_eq!(drain(&mut b), [0, 1, 2].map(|n| (PORT_A, frame(n, 64))));
+    assert_eq!((b.counters().foreign_port, b.counters().frames_in, b.counters().unknown_source), (3, 3, 0));
+    assert_eq!(b.counters().lost(), 0, "it was not meant for us");
+}
+
+/// PROTOCOL 1.6: nobody gets at the role's own port beside it: neither at its address nor at all addresses, whatever the socket asks for.
+#[test]
+fn the_source_port_of_a_role_cannot_be_shared() {
+    use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+    let _role = open(gid(35, 1));
+    for address in [ip_of(gid(35, 1)), std::net::IpAddr::from([0, 0, 0, 0])] {
+        let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)).unwrap();
+        socket.set_reuse_address(true).unwrap();
+        socket.set_reuse_port(true).unwrap();
+        let refused = socket.bind(&SockAddr::from(std::net::SocketAddr::new(address, UDP_PORT))).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
+    }
+}
+
+/// PROTOCOL 1.7: cards choose the port they send from, and a link that was told of them takes any.
+#[test]
+fn a_card_sends_from_any_port() {
+    let config = UdpConfig { any_source_port: true, ..UdpConfig::new(gid(36, 2)) };
+    let mut b = UdpLink::open(&config).unwrap();
+    b.set_peer(PORT_A, Some(gid(36, 1))).unwrap();
+    let card = UdpSocket::bind((ip_of(gid(36, 1)), 0)).unwrap();
+    let src_port = card.local_addr().unwrap().port();
+    let mut packet = frame(9, 64);
+    icrc::seal(&Route { src: gid(36, 1), dst: gid(36, 2), src_port, ip_id: 0 }, &mut packet, 0);
+    card.send_to(&packet, (ip_of(gid(36, 2)), UDP_PORT)).unwrap();
+    assert_eq!(drain(&mut b), [(PORT_A, frame(9, 64))]);
+    assert_eq!(b.counters().foreign_port, 0);
+}
