@@ -10,8 +10,8 @@ use crate::{Error, Placement};
 use farmem_control::api::{Endpoint, Request, Response};
 use farmem_control::{Config as ControlSettings, Control};
 use farmem_io::{
-    ApiClient, ApiServer, Clock, Compiler, ControlStore, Driver, Link, MappedStore, ShmConfig, ShmLink,
-    UdpConfig, UdpLink, os_seed, private_file, private_state, run, run_control,
+    ApiClient, ApiServer, Clock, Compiler, ControlStore, Driver, Link, MappedStore, OpenError, ShmConfig,
+    ShmLink, UdpConfig, UdpLink, os_seed, private_file, private_state, run, run_control,
 };
 pub use farmem_io::{Stop, pin_to_cpu};
 use farmem_machine::{Machine, Port, Rng};
@@ -171,10 +171,18 @@ const COMPACT_RATIO: u64 = 4;
 /// Makes the rack's state directory, for this user alone.
 ///
 /// # Errors
-/// [`Error::Open`] when it cannot be made, or is there and others may get at what is in it.
+/// [`Error::Config`] when it cannot be made, [`Error::Open`] when others may get at what is in it.
 pub fn make_state(config: &RackConfig) -> Result<(), Error> {
-    private_state(&config.control.state)?;
-    Ok(())
+    let state = &config.control.state;
+    match private_state(state) {
+        Err(OpenError::System { source, .. }) => {
+            let shown = state.display();
+            let message =
+                format!("cannot make the state directory {shown}: {source}; choose another in rack.toml");
+            Err(Error::Config { file: config.file.clone(), message })
+        }
+        made => Ok(made.map(drop)?),
+    }
 }
 
 /// The rack's token: the one kept there, or a new one that only this user can read.

@@ -43,7 +43,7 @@ pub fn private_directory(path: &Path) -> Result<(), OpenError> {
 pub fn private_state(path: &Path) -> Result<PathBuf, OpenError> {
     if let Some(above) = path.parent().filter(|above| !above.as_os_str().is_empty()) {
         fs::create_dir_all(above)
-            .map_err(|e| refused(format!("make the directory {}", above.display()), e))?;
+            .map_err(|e| refused(format!("make the directory {}", path.display()), e))?;
     }
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     private_directory(&path)?;
