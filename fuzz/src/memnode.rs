@@ -101,9 +101,10 @@ pub fn memnode_events(data: &[u8], run: &mut Run) {
         };
         run.cases += 1;
         bench.hear(&arrival, run);
-        // Other bytes under the last batch's number: the story ends (PROTOCOL 5.11).
+        // Other bytes under the last batch's number: it is started again (PROTOCOL 5.11).
         if bench.node.halted().is_some() {
-            return;
+            bench = Bench::new();
+            bench.open();
         }
         // Mostly a node is woken at once when it asks for it; now and then other frames come first.
         if !input.one_in(8) {

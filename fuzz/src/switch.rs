@@ -78,9 +78,10 @@ pub fn switch_events(data: &[u8], run: &mut Run) {
         };
         run.cases += 1;
         bench.hear(&arrival, run);
-        // Other bytes under the last batch's number: the story ends (PROTOCOL 5.11).
+        // Other bytes under the last batch's number: it is started again (PROTOCOL 5.11).
         if bench.switch.halted().is_some() {
-            break;
+            bench = Bench::new();
+            bench.open();
         }
     }
 }

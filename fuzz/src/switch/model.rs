@@ -133,7 +133,11 @@ impl Model {
             Expected::Nothing => {
                 assert!(!matches!(note, Note::Forwarded { .. } | Note::Continued { .. }), "{note:?}");
                 assert!(!matches!(note, Note::Updated { .. } | Note::UpdateRefused { .. }), "{note:?}");
-                assert_eq!(outcome.sent.is_empty(), matches!(note, Note::Dropped(_)), "answered or dropped");
+                assert_eq!(
+                    outcome.sent.is_empty(),
+                    matches!(note, Note::Dropped(_) | Note::UpdateChanged { .. }),
+                    "answered or dropped"
+                );
                 if !outcome.sent.is_empty() {
                     let (to, message) = only(outcome);
                     assert!(message.header.response, "a refusal asks nobody anything");
