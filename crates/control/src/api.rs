@@ -522,6 +522,6 @@ pub enum ErrorCode {
     TooSlow,
     /// The caller did not show the rack's token.
     Unauthorized,
-    /// The store could not keep the change; nothing was changed.
+    /// The log does not take the change now; the message says what becomes of it.
     Storage,
 }

@@ -69,7 +69,7 @@ impl What {
     }
 
     /// True when a restart of the control plane takes the change back: nobody could have been told of it. What was to go, goes.
-    fn is_revocable(&self) -> bool {
+    pub(crate) fn is_revocable(&self) -> bool {
         match self {
             Self::Remap(remap) => remap.starts.is_some() || remap.reserved().next().is_some(),
             Self::Migrate(migration) => !migration.is_decided(),

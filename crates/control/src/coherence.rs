@@ -20,6 +20,7 @@ pub use errands::RESETS_MAX;
 use crate::api::{ApiError, DirectoryInfo, ErrorCode, GIVEN_UP, Response};
 use crate::claims::Claim;
 use crate::errors::{bad, bound, error};
+use crate::log::Stalled;
 use crate::record::{Cache, Line, Role, What};
 use crate::requests::Decision;
 use crate::splitting::Splitting;
@@ -248,10 +249,12 @@ impl Control {
             .map(|(&host, _)| host)
             .collect();
         for host in ended {
+            if self.begin(What::Fence { host }, out).is_err() {
+                return; // its lease has ended still
+            }
             self.coherence.ends.remove(&host);
             self.coherence.counts.fences += 1;
             out.note(Note::Fenced(host));
-            self.begin(What::Fence { host }, out);
         }
     }
 
@@ -272,15 +275,17 @@ impl Control {
             }
             Cache::Orphaned => true,
         };
-        if !self.state.hosts.iter().any(|(host, row)| holds((host, row.cache))) {
-            self.begin(What::OpenDirectory { epoch }, out);
+        let held = self.state.hosts.iter().any(|(host, row)| holds((host, row.cache)));
+        if !held {
+            // Else it stays closed, and the next event tries again.
+            let _stalled = self.begin(What::OpenDirectory { epoch }, out);
         }
     }
 
     /// Begins a change that nobody asked for.
-    fn begin(&mut self, what: What, out: &mut Actions) {
+    fn begin(&mut self, what: What, out: &mut Actions) -> Result<(), Stalled> {
         let change = self.state.next_change;
-        self.keep(Line::Began { change, what }, out);
+        self.keep(Line::Began { change, what }, out)
     }
 }
 

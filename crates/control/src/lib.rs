@@ -21,6 +21,7 @@ mod errors;
 mod grants;
 mod invariants;
 mod link;
+mod log;
 mod members;
 mod migrate;
 mod names;
@@ -39,6 +40,7 @@ mod updates;
 pub use allocate::{PAGE, VA_END};
 pub use change::MISSED_MAX;
 pub use coherence::RESETS_MAX;
+pub use log::{COMPACT_LINES_MIN, COMPACT_RATIO, Log, NotKept, STALL_RETRY};
 pub use migrate::MIGRATE_LEN_MAX;
 pub use names::OBJECT_NAME_MAX;
 pub use record::{Record, Role};
@@ -54,6 +56,7 @@ use farmem_machine::{Duration, Event, Instant, Machine, Outbox, Rng};
 use farmem_transport::PeerChange;
 use farmem_wire::{Gid, Pmtu, Psn, Status};
 use link::Pace;
+use log::{LogState, Stalled};
 use record::{Line, Why};
 use requests::Decision;
 use state::{Effect, State};
@@ -183,7 +186,8 @@ pub enum Out {
         /// The answer.
         result: Result<Response, ApiError>,
     },
-    /// Keep this line before anything behind it is done. A driver that cannot must stop: nobody was told yet.
+    /// Keep this line before anything behind it is done. A driver that cannot must stop: nobody was told yet. A role that was lent a
+    /// log ([`Control::with_log`]) keeps its lines there, and never says this.
     Persist(Record),
     /// Where somebody is, before the first frame to them.
     Peer(PeerChange),
@@ -222,6 +226,12 @@ pub enum Note {
     ResetEnded,
     /// The directory was listed to its end.
     Listed,
+    /// A line cannot be kept: changes are refused from now on.
+    Stalled,
+    /// Lines are kept again.
+    KeepsAgain,
+    /// The log was written anew, as short as it can be.
+    Shortened,
 }
 
 /// Why a frame was dropped.
@@ -237,6 +247,8 @@ pub enum DropReason {
     Kind,
     /// An answer to a batch that is not outstanding: late, repeated, or of an earlier join.
     Stale,
+    /// An answer that the log does not take now: the batch is sent again, and answered again.
+    NotKept,
 }
 
 /// Why a log was not believed.
@@ -269,6 +281,7 @@ pub struct Control {
     config: Config,
     rng: Rng,
     state: State,
+    log: LogState,
     /// False until the first event: what a start has to say waits for an outbox.
     started: bool,
     /// Requests whose change is in flight, by change.
@@ -300,6 +313,7 @@ impl Control {
             config,
             rng,
             state: State::default(),
+            log: LogState::default(),
             started: false,
             asked: BTreeMap::new(),
             waiting: VecDeque::new(),
@@ -357,16 +371,17 @@ impl Control {
     /// What the first event after a start sets off.
     fn start(&mut self, out: &mut Actions) {
         self.started = true;
-        if self.state.home.is_none() {
-            let home = self.draw_key();
-            self.keep(Line::Home(home), out);
-        }
         for change in self.state.peers() {
             out.local(Out::Peer(change));
         }
-        if !self.state.changes.is_empty() {
-            self.keep(Line::Restarted, out);
-        }
+        self.log.abandoned = !self.state.changes.is_empty();
+    }
+
+    /// The control plane's own endpoint is the first line of its log.
+    fn settle_in(&mut self, out: &mut Actions) {
+        let home = self.draw_key();
+        // Without it nothing can be decided; the next event tries again.
+        let _stalled = self.keep(Line::Home(home), out);
     }
 
     /// Takes a request.
@@ -396,25 +411,36 @@ impl Control {
             match self.decide(&pending.ask.request) {
                 Ok(Decision::Reply(response)) => reply(pending.ask.ticket, Ok(response), out),
                 Ok(Decision::Keep(line, response)) => {
-                    self.keep(line, out);
-                    reply(pending.ask.ticket, Ok(response), out);
+                    let kept = self.keep(line, out);
+                    let result = kept.map(|()| response);
+                    let result = result.map_err(|Stalled| self.stall_error("nothing was changed"));
+                    reply(pending.ask.ticket, result, out);
                 }
                 Ok(Decision::Begin(what)) => {
                     let change = self.state.next_change;
+                    let ticket = pending.ask.ticket;
                     self.asked.insert(change, pending);
-                    self.keep(Line::Began { change, what }, out);
+                    if self.keep(Line::Began { change, what }, out).is_err() {
+                        self.asked.remove(&change);
+                        reply(ticket, Err(self.stall_error("nothing was changed")), out);
+                    }
                 }
                 Err(error) => reply(pending.ask.ticket, Err(error), out),
             }
         }
     }
 
-    /// Writes a line, applies it, and does what follows. The only way the state changes.
-    fn keep(&mut self, line: Line, out: &mut Actions) {
+    /// Keeps a line, applies it, and does what follows. The only way the state changes. A line that is not kept changes nothing, and what
+    /// wanted it comes again.
+    fn keep(&mut self, line: Line, out: &mut Actions) -> Result<(), Stalled> {
+        let record = Record(line);
+        self.append(&record, out)?;
         let mut effects = Vec::new();
-        let fits = self.state.apply(&line, &mut effects);
+        let fits = self.state.apply(&record.0, &mut effects);
         assert_eq!(fits, Ok(()), "a line of our own fits our own state");
-        out.local(Out::Persist(Record(line)));
+        if !self.has_log() {
+            out.local(Out::Persist(record));
+        }
         for effect in effects {
             match effect {
                 Effect::Peer(change) => out.local(Out::Peer(change)),
@@ -436,6 +462,7 @@ impl Control {
                 }
             }
         }
+        Ok(())
     }
 }
 
@@ -453,6 +480,10 @@ impl Machine for Control {
         if !self.started {
             self.start(out);
         }
+        if self.state.home.is_none() {
+            self.settle_in(out);
+        }
+        self.abandon(out);
         let waiting = self.waiting.len();
         let at_leisure = !matches!(event, Event::Frame { .. });
         match event {
@@ -467,9 +498,11 @@ impl Machine for Control {
         self.coherence(out);
         // What it ended others may have waited for.
         self.admit(out);
+        self.refuse_stalled(out);
         if self.waiting.len() > waiting {
             out.note(Note::Waits);
         }
+        self.shorten(out);
         self.flush(now, out);
     }
 
@@ -477,7 +510,11 @@ impl Machine for Control {
         if !self.started && self.state != State::default() {
             return Some(Instant::ZERO);
         }
-        self.paces.values().map(Pace::due).chain(self.coherence.due()).min()
+        // What is due already and was not done waits for the log.
+        let coherence =
+            self.coherence.due().map(|due| self.log.due().filter(|_| due <= self.now).unwrap_or(due));
+        let log = self.log.due().filter(|_| self.log.abandoned);
+        self.paces.values().map(Pace::due).chain(coherence).chain(log).min()
     }
 
     fn check(&self) {

@@ -38,13 +38,18 @@ impl Control {
         }
         match opened.and_then(|(role, payload)| self.read_answer(role, payload)) {
             Ok((role, seq, refusal)) => {
-                if self.state.reach(role) == Some(Reach::Silent) {
+                let silent = self.state.reach(role) == Some(Reach::Silent);
+                if self.keep(Line::Answered { role, seq, refusal }, out).is_err() {
+                    // It answers again when it is sent again; only it must not count as silent meanwhile.
+                    self.paces.entry(role).and_modify(|pace| pace.resent = 0);
+                    return out.note(Note::Dropped(DropReason::NotKept));
+                }
+                if silent {
                     out.note(Note::Back(role));
                 }
                 if let Some(refusal) = refusal {
                     out.note(Note::Refused(role, status(refusal.status)));
                 }
-                self.keep(Line::Answered { role, seq, refusal }, out);
             }
             Err(reason) => out.note(Note::Dropped(reason)),
         }
@@ -89,9 +94,10 @@ impl Control {
             self.paces.iter().filter(|(_, pace)| pace.due <= now).map(|(&role, _)| role).collect();
         for role in due {
             let Some(pace) = self.paces.get(&role).copied() else { continue };
-            if pace.resent >= self.config.retries_max && self.state.reach(role) == Some(Reach::Ready) {
+            let silent =
+                pace.resent >= self.config.retries_max && self.state.reach(role) == Some(Reach::Ready);
+            if silent && self.keep(Line::Silent { role }, out).is_ok() {
                 out.note(Note::Silent(role));
-                self.keep(Line::Silent { role }, out);
             }
             // What followed may have ended the queue, or even begun another.
             if self.outstanding(role) != Some(pace.request) {

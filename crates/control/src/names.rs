@@ -119,13 +119,16 @@ impl Control {
         let orphans: Vec<(u64, Option<u64>)> =
             self.state.objects.iter().filter(idle).map(|(&object, row)| (object, row.base)).collect();
         for (object, base) in orphans {
-            match base {
+            let kept = match base {
                 None => self.keep(Line::Object { object, row: None }, out),
                 Some(base) if self.switch_answers().is_ok() => {
                     let change = self.state.next_change;
-                    self.keep(Line::Began { change, what: What::Free { base } }, out);
+                    self.keep(Line::Began { change, what: What::Free { base } }, out)
                 }
-                Some(_) => {} // in a while: who holds a lease asks again and again
+                Some(_) => Ok(()), // in a while: who holds a lease asks again and again
+            };
+            if kept.is_err() {
+                return; // they are found again
             }
         }
     }

@@ -8,7 +8,7 @@ use crate::config::{Execution, NodeConfig, RackConfig, Transport};
 use crate::rack::{home_of, link_waiting, node_settings};
 use crate::{Error, Placement};
 use farmem_control::api::{Endpoint, Request, Response};
-use farmem_control::{Config as ControlSettings, Control};
+use farmem_control::{Config as ControlSettings, Control, Note as ControlNote};
 use farmem_io::{
     ApiClient, ApiServer, Clock, Compiler, ControlStore, Driver, Link, MappedStore, OpenError, ShmConfig,
     ShmLink, UdpConfig, UdpLink, os_seed, private_file, private_state, run, run_control,
@@ -134,7 +134,7 @@ pub fn control<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> R
         fn with<L: Link + 'static>(self, link: L) -> Result<(), Error> {
             let Self(config, mut serving) = self;
             let state = &config.control.state;
-            let (mut store, records) = ControlStore::open(state)?;
+            let (store, records) = ControlStore::open(state)?;
             let token = keep_token(&config.token_file())?;
             let seed =
                 os_seed().map_err(|source| Error::System { what: "no random numbers".into(), source })?;
@@ -145,19 +145,17 @@ pub fn control<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> R
                 file: state.clone(),
                 message: format!("{e}; the log is damaged: restore the directory from a copy, or remove it to begin anew"),
             })?;
-            let failed =
-                |source| Error::System { what: "the control plane cannot keep its log".into(), source };
-            let shortest = role.compact();
-            if store.len() > COMPACT_RATIO * shortest.len() as u64 {
-                store.rewrite(&shortest).map_err(failed)?;
-            }
+            let role = role.with_log(Box::new(store));
             let waker = link
                 .waker()
                 .map_err(|source| Error::System { what: "no waker for the link".into(), source })?;
             let (server, calls) = ApiServer::start(config.control.http, &token, waker)?;
             let mut driver = Driver::new(role, link, Clock::start());
+            let log = state.display().to_string();
+            driver.watch_notes(move |note| say_of_log(note, &log));
             serving.begun();
-            let result = run_control(&mut driver, &calls, store, serving.stop).map_err(failed);
+            let lost = |source| Error::System { what: "the link of the control plane failed".into(), source };
+            let result = run_control(&mut driver, &calls, serving.stop).map_err(lost);
             drop(server);
             result
         }
@@ -165,8 +163,20 @@ pub fn control<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> R
     with_link(config, config.control.address, Serve(config, serving.into()))
 }
 
-/// A log this many times as long as it could be is written anew at a start.
-const COMPACT_RATIO: u64 = 4;
+/// Says aloud that changes are refused, and that they are taken again: the API tells only those who ask.
+fn say_of_log(note: ControlNote, state: &str) {
+    let line = match note {
+        ControlNote::Stalled => format!(
+            "the control plane cannot keep its log in {state}: it refuses changes and serves everything else; is the disk full?"
+        ),
+        ControlNote::KeepsAgain => {
+            format!("the control plane keeps its log in {state} again: it takes changes")
+        }
+        _ => return,
+    };
+    // Nobody need read it.
+    drop(writeln!(io::stderr(), "farmem: {line}"));
+}
 
 /// Makes the rack's state directory, for this user alone.
 ///

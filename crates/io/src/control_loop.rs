@@ -1,6 +1,6 @@
-//! Drives the control plane: table updates over a link, requests from the HTTP API, its log on disk.
+//! Drives the control plane: table updates over a link, requests from the HTTP API. It keeps its log itself.
 
-use crate::{ApiCall, ControlStore, Driver, Link, Stop, Wait};
+use crate::{ApiCall, Driver, Link, Stop, Wait};
 use farmem_control::{Ask, Control, Out};
 use farmem_machine::Duration;
 use std::collections::BTreeMap;
@@ -10,17 +10,18 @@ use std::sync::mpsc::Receiver;
 /// Longest time without a look at the stop flag.
 const TURN_MAX: Duration = Duration::from_millis(20);
 
-/// Requests under way, and where the log is kept.
+/// Requests under way.
+#[derive(Default)]
 struct Desk {
-    store: ControlStore,
     asked: BTreeMap<u64, ApiCall>,
 }
 
 impl Desk {
-    /// Does what the control plane says. When a line cannot be kept, nothing behind it is done.
+    /// Does what the control plane says.
     fn take<L: Link>(&mut self, out: Out, link: &mut L) -> io::Result<()> {
         match out {
-            Out::Persist(record) => self.store.append(&record)?,
+            // Nothing behind it may be done: nobody keeps it.
+            Out::Persist(_) => return Err(io::Error::other("the control plane was lent no log")),
             Out::Peer(change) => {
                 // A peer this link cannot reach gets no updates; the control plane finds it silent.
                 drop(link.set_peer(change.port, change.gid));
@@ -35,17 +36,16 @@ impl Desk {
     }
 }
 
-/// Serves until `stop` is set.
+/// Serves until `stop` is set, with a control plane that was lent its log ([`Control::with_log`]).
 ///
 /// # Errors
-/// When the link or the store no longer works. What could not be kept was told to nobody.
+/// When the link no longer works, or the control plane was lent no log.
 pub fn run_control<L: Link>(
     driver: &mut Driver<Control, L>,
     calls: &Receiver<ApiCall>,
-    store: ControlStore,
     stop: &Stop,
 ) -> io::Result<()> {
-    let mut desk = Desk { store, asked: BTreeMap::new() };
+    let mut desk = Desk::default();
     let mut tickets = 0;
     while !stop.is_set() {
         while let Ok(call) = calls.try_recv() {

@@ -1,11 +1,14 @@
 //! The control plane's log on disk: its lines in order, in a redb file, each in a transaction of its own.
 //!
 //! The file belongs to one process at a time. What the lines mean is the control plane's business; here they are JSON under growing
-//! numbers. [`ControlStore::rewrite`] puts a shorter, equal log in the place of the whole, in one transaction.
+//! numbers. [`Log::rewrite`] puts a shorter, equal log in the place of the whole, in one transaction.
+//!
+//! A write that fails (a full disk, a device that gives errors) leaves the log as it was: the file is closed, opened again before the next
+//! line, and whatever of a failed line has reached it is removed with that line (docs/decisions/2026-11-22-full-disk.md).
 
 use crate::{OpenError, private_file, private_state};
-use farmem_control::Record;
-use redb::{Database, DatabaseError, ReadableDatabase as _, ReadableTable as _, TableDefinition};
+use farmem_control::{Log, NotKept, Record};
+use redb::{Database, DatabaseError, ReadableDatabase as _, ReadableTable as _, TableDefinition, TableError};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,10 +17,17 @@ use std::path::{Path, PathBuf};
 const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
 /// The file in the state directory.
 const FILE: &str = "control.redb";
+/// Free space that lets the log take lines for a while: what to ask of people whose disk is full.
+const ROOM: u64 = 16 << 20;
+
+/// Opens the file; each time it is asked anew.
+type Opener = Box<dyn FnMut(&Path) -> Result<Database, DatabaseError> + Send>;
 
 /// The log of one control plane.
 pub struct ControlStore {
-    database: Database,
+    /// None since a write failed: redb takes nothing more until the file is opened again.
+    database: Option<Database>,
+    opener: Opener,
     file: PathBuf,
     /// The number of the next line.
     next: u64,
@@ -36,42 +46,26 @@ impl ControlStore {
     /// Opens the log in `directory`, which is made when it is not there, and gives its lines.
     ///
     /// # Errors
-    /// [`OpenError::InUse`] when another control plane has it, [`OpenError::Foreign`] when the file or a line of it is not a log.
+    /// [`OpenError::InUse`] when another control plane has it, [`OpenError::Foreign`] when the file or a line of it is not a log,
+    /// [`OpenError::NoRoom`] when the disk has no room for a new one.
     pub fn open(directory: &Path) -> Result<(Self, Vec<Record>), OpenError> {
+        Self::open_by(directory, |file| Database::create(file))
+    }
+
+    /// As [`ControlStore::open`], of a file that `opener` opens, now and after each failed write: on another
+    /// [`StorageBackend`](redb::StorageBackend) than a plain file, for instance.
+    ///
+    /// # Errors
+    /// As [`ControlStore::open`].
+    pub fn open_by(
+        directory: &Path,
+        mut opener: impl FnMut(&Path) -> Result<Database, DatabaseError> + Send + 'static,
+    ) -> Result<(Self, Vec<Record>), OpenError> {
         let file = private(directory)?;
-        let database = Database::create(&file).map_err(|error| open_error(&file, error))?;
-        let mut store = Self { database, file, next: 0 };
+        let database = opener(&file).map_err(|error| open_error(&file, error))?;
+        let mut store = Self { database: Some(database), opener: Box::new(opener), file, next: 0 };
         let lines = store.load()?;
         Ok((store, lines))
-    }
-
-    /// Keeps a line. When this returns, it survives a crash of the machine.
-    ///
-    /// # Errors
-    /// When the disk does not take it: then the control plane must stop, for nobody was told yet.
-    pub fn append(&mut self, record: &Record) -> io::Result<()> {
-        let next = self.next;
-        self.write(|table| {
-            table.insert(next, encode(record)?.as_slice()).map(drop).map_err(io::Error::other)
-        })?;
-        self.next += 1;
-        Ok(())
-    }
-
-    /// Puts `records` in the place of all lines, at once.
-    ///
-    /// # Errors
-    /// When the disk does not take it; the old lines are still there.
-    pub fn rewrite(&mut self, records: &[Record]) -> io::Result<()> {
-        self.write(|table| {
-            table.retain(|_, _| false).map_err(io::Error::other)?;
-            for (number, record) in (0..).zip(records) {
-                table.insert(number, encode(record)?.as_slice()).map_err(io::Error::other)?;
-            }
-            Ok(())
-        })?;
-        self.next = records.len() as u64;
-        Ok(())
     }
 
     /// Lines kept.
@@ -86,22 +80,41 @@ impl ControlStore {
         self.next == 0
     }
 
+    /// Changes the log in one transaction. After an error everything is as before it, and the file is closed.
     fn write(
-        &self,
-        change: impl FnOnce(&mut redb::Table<'_, u64, &[u8]>) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let transaction = self.database.begin_write().map_err(io::Error::other)?;
+        &mut self,
+        change: impl FnOnce(&mut redb::Table<'_, u64, &[u8]>) -> Result<(), redb::Error>,
+    ) -> Result<(), redb::Error> {
+        let next = self.next;
+        let (database, reopened) = match self.database.take() {
+            Some(database) => (database, false),
+            None => ((self.opener)(&self.file)?, true),
+        };
+        let transaction = database.begin_write()?;
         {
-            let mut table = transaction.open_table(LOG).map_err(io::Error::other)?;
+            let mut table = transaction.open_table(LOG)?;
+            if reopened {
+                // A line whose transaction failed at its very end may be there: nobody was told of it (PROTOCOL 8.48).
+                table.retain_in(next.., |_, _| false)?;
+                let last = table.last()?.map(|(number, _)| number.value());
+                if last != next.checked_sub(1) {
+                    let why = format!("has {last:?} for its last line, not {next} - 1: it was replaced");
+                    return Err(redb::Error::Corrupted(why));
+                }
+            }
             change(&mut table)?;
         }
-        transaction.commit().map_err(io::Error::other)
+        transaction.commit()?;
+        self.database = Some(database);
+        Ok(())
     }
 
     fn load(&mut self) -> Result<Vec<Record>, OpenError> {
-        // Makes the table in a new file, so that reading finds one.
-        self.write(|_| Ok(())).map_err(|e| self.foreign(format!("cannot be written: {e}")))?;
-        let transaction = self.database.begin_read().map_err(|e| self.foreign(e.to_string()))?;
+        if !self.has_table()? {
+            self.write(|_| Ok(())).map_err(|error| self.not_made(error))?;
+        }
+        let Some(database) = &self.database else { return Err(self.foreign("was closed".into())) };
+        let transaction = database.begin_read().map_err(|e| self.foreign(e.to_string()))?;
         let table = transaction.open_table(LOG).map_err(|e| self.foreign(e.to_string()))?;
         let mut records = Vec::new();
         for entry in table.iter().map_err(|e| self.foreign(e.to_string()))? {
@@ -119,6 +132,24 @@ impl ControlStore {
         Ok(records)
     }
 
+    /// False in a new file. One that is there is not written to: its disk may be full.
+    fn has_table(&self) -> Result<bool, OpenError> {
+        let Some(database) = &self.database else { return Ok(false) };
+        let transaction = database.begin_read().map_err(|e| self.foreign(e.to_string()))?;
+        match transaction.open_table(LOG) {
+            Ok(_) => Ok(true),
+            Err(TableError::TableDoesNotExist(_)) => Ok(false),
+            Err(error) => Err(self.foreign(error.to_string())),
+        }
+    }
+
+    fn not_made(&self, error: redb::Error) -> OpenError {
+        match error {
+            redb::Error::Io(source) if is_full(&source) => no_room(&self.file),
+            other => self.foreign(format!("cannot be written: {other}")),
+        }
+    }
+
     fn foreign(&self, why: String) -> OpenError {
         OpenError::Foreign { path: self.file.clone(), why }
     }
@@ -131,8 +162,71 @@ fn private(directory: &Path) -> Result<PathBuf, OpenError> {
     Ok(file)
 }
 
-fn encode(record: &Record) -> io::Result<Vec<u8>> {
-    serde_json::to_vec(record).map_err(io::Error::other)
+impl Log for ControlStore {
+    fn append(&mut self, line: &Record) -> Result<(), NotKept> {
+        let (next, line) = (self.next, encode(line));
+        let kept = self.write(|table| Ok(table.insert(next, line.as_slice()).map(drop)?));
+        kept.map_err(|error| self.not_kept(&error))?;
+        self.next += 1;
+        Ok(())
+    }
+
+    fn rewrite(&mut self, lines: &[Record]) -> Result<(), NotKept> {
+        let written = self.write(|table| {
+            table.retain(|_, _| false)?;
+            for (number, line) in (0..).zip(lines) {
+                table.insert(number, encode(line).as_slice())?;
+            }
+            Ok(())
+        });
+        written.map_err(|error| self.not_kept(&error))?;
+        self.next = lines.len() as u64;
+        Ok(())
+    }
+
+    fn lines(&self) -> u64 {
+        self.next
+    }
+}
+
+impl ControlStore {
+    /// What people are told: which file, why, how much room there is, and what to do.
+    fn not_kept(&self, error: &redb::Error) -> NotKept {
+        let (file, free) = (self.file.display(), free_bytes(&self.file));
+        let space = free.map_or(String::new(), |free| format!("; its file system has {free} bytes free"));
+        let message = format!("the control plane cannot keep its log {file}: {error}{space}");
+        let full = matches!(error, redb::Error::Io(source) if is_full(source));
+        let remedy = if full || free.is_some_and(|free| free < ROOM) {
+            format!(
+                "make room on the file system of {file}, {ROOM} bytes or more; changes are taken again at once, without a restart"
+            )
+        } else {
+            format!("see to the file system of {file}; changes are taken again as soon as it takes writes")
+        };
+        NotKept { message, remedy }
+    }
+}
+
+/// Bytes that this user may still write to the file system of `file`.
+fn free_bytes(file: &Path) -> Option<u64> {
+    let stat = rustix::fs::statvfs(file).ok()?;
+    Some(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// The disk, or this user's share of it, is full.
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+fn no_room(file: &Path) -> OpenError {
+    OpenError::NoRoom {
+        doing: format!("make the control plane's log {}", file.display()),
+        remedy: format!("make {ROOM} bytes or more of room there, or choose another state directory"),
+    }
+}
+
+fn encode(record: &Record) -> Vec<u8> {
+    serde_json::to_vec(record).expect("a line has only strings for keys")
 }
 
 fn open_error(file: &Path, error: DatabaseError) -> OpenError {
@@ -140,6 +234,7 @@ fn open_error(file: &Path, error: DatabaseError) -> OpenError {
         DatabaseError::DatabaseAlreadyOpen => {
             OpenError::InUse { address: format!("the state in {}", file.display()) }
         }
+        DatabaseError::Storage(redb::StorageError::Io(source)) if is_full(&source) => no_room(file),
         DatabaseError::Storage(redb::StorageError::Io(source))
             if source.kind() == io::ErrorKind::PermissionDenied =>
         {
@@ -231,8 +326,8 @@ mod tests {
         let error = ControlStore::open(&directory).unwrap_err().to_string();
         assert!(error.contains(FILE), "{error}");
         fs::remove_file(directory.join(FILE)).unwrap();
-        let (store, _) = ControlStore::open(&directory).unwrap();
-        store.write(|table| table.insert(0, b"{}".as_slice()).map(drop).map_err(io::Error::other)).unwrap();
+        let (mut store, _) = ControlStore::open(&directory).unwrap();
+        store.write(|table| Ok(table.insert(0, b"{}".as_slice()).map(drop)?)).unwrap();
         drop(store);
         let error = ControlStore::open(&directory).unwrap_err().to_string();
         assert!(error.contains("line 0"), "{error}");

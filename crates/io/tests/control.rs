@@ -1,14 +1,21 @@
-//! A whole control plane: HTTP client, server, the role, its log in a file; stopped and started again.
+//! A whole control plane: HTTP client, server, the role, its log in a file; stopped and started again, on a disk that fails, with a log that
+//! grows.
 
 use farmem_control::api::{ErrorCode, PermName, Request, Response};
-use farmem_control::{Config, Control};
+use farmem_control::{Ask, COMPACT_LINES_MIN, Config, Control, Log as _, Record};
 use farmem_io::{
     ApiCallError, ApiClient, ApiServer, Clock, ControlStore, Driver, Link as _, Stop, UdpConfig, UdpLink,
     os_seed, parse_gid, run_control,
 };
-use farmem_machine::Rng;
+use farmem_machine::{Event, Instant, Machine as _, Outbox, Rng};
+use redb::backends::FileBackend;
+use redb::{Database, DatabaseError, StorageBackend};
+use std::fs::{self, OpenOptions};
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 
 const TOKEN: &str = "the rack's token";
@@ -23,10 +30,16 @@ struct Plane {
 
 impl Plane {
     fn start(state: &Path) -> Self {
-        let gid = parse_gid("127.71.210.1").unwrap();
-        let (store, records) = ControlStore::open(state).unwrap();
+        Self::start_on(ControlStore::open(state).unwrap())
+    }
+
+    fn start_on((store, records): (ControlStore, Vec<Record>)) -> Self {
+        // Tests run beside each other.
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let gid = parse_gid(&format!("127.71.210.{}", NEXT.fetch_add(1, Ordering::Relaxed))).unwrap();
         let control =
             Control::restore(Config::new(gid), Rng::from_seed(os_seed().unwrap()), records).unwrap();
+        let control = control.with_log(Box::new(store));
         let link = UdpLink::open(&UdpConfig::new(gid)).unwrap();
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let (server, calls) = ApiServer::start(any, TOKEN, link.waker().unwrap()).unwrap();
@@ -35,7 +48,7 @@ impl Plane {
         let theirs = stop.clone();
         let thread = std::thread::spawn(move || {
             let mut driver = Driver::new(control, link, Clock::start());
-            run_control(&mut driver, &calls, store, &theirs).unwrap();
+            run_control(&mut driver, &calls, &theirs).unwrap();
         });
         Self { server: Some(server), thread: Some(thread), stop, url }
     }
@@ -57,7 +70,7 @@ struct State(PathBuf);
 
 impl Drop for State {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -102,4 +115,161 @@ fn what_was_answered_survives_a_restart() {
     assert_eq!((domains, nodes), (vec![(red, "red".into()), (blue, "blue".into())], vec![]));
     let green = domain(&mut client, "green");
     assert!(![red, blue].contains(&green));
+}
+
+/// What a disk does that is not well.
+const WELL: u8 = 0;
+const NO_ROOM: u8 = 1;
+const NO_SYNC: u8 = 2;
+const NO_GROWTH: u8 = 3;
+
+/// A file on a disk that fails when the test says so, at the boundary that redb has for that.
+#[derive(Debug)]
+struct Failing {
+    file: FileBackend,
+    disk: Arc<AtomicU8>,
+}
+
+impl Failing {
+    fn fails(&self, at: u8, with: i32) -> io::Result<()> {
+        let broken = self.disk.load(Ordering::Relaxed) == at;
+        if broken { Err(io::Error::from_raw_os_error(with)) } else { Ok(()) }
+    }
+}
+
+/// Far more than fit in the moment that the control plane waits.
+const TRIES_MAX: u32 = 100_000;
+/// ENOSPC and EIO.
+const FULL: i32 = 28;
+const BROKEN: i32 = 5;
+
+impl StorageBackend for Failing {
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.fails(NO_GROWTH, FULL)?;
+        self.file.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.fails(NO_SYNC, BROKEN)?;
+        self.file.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.fails(NO_ROOM, FULL)?;
+        self.file.write(offset, data)
+    }
+}
+
+fn open_failing(state: &Path, disk: &Arc<AtomicU8>) -> (ControlStore, Vec<Record>) {
+    let disk = Arc::clone(disk);
+    let open = move |file: &Path| -> Result<Database, DatabaseError> {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(file);
+        let file = FileBackend::new(file.map_err(redb::StorageError::from)?)?;
+        Database::builder().create_with_backend(Failing { file, disk: Arc::clone(&disk) })
+    };
+    ControlStore::open_by(state, open).unwrap()
+}
+
+fn state_of(test: &str) -> State {
+    State(std::env::temp_dir().join(format!("farmem-test-control-{test}-{}", std::process::id())))
+}
+
+/// Makes a domain, or says why not.
+fn create(client: &mut ApiClient, name: &str) -> Result<u32, farmem_control::api::ApiError> {
+    match client.ask(&Request::CreateDomain { name: name.into() }) {
+        Ok(Response::Domain { domain }) => Ok(domain),
+        Err(ApiCallError::Refused(error)) => Err(error),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn domains(client: &mut ApiClient) -> Vec<String> {
+    match client.ask(&Request::Overview) {
+        Ok(Response::Overview { domains, .. }) => domains.into_iter().map(|(_, name)| name).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The disk takes no bytes, or cannot be synced, or its file cannot grow: a change is refused with `storage`, the file and a remedy, and changes
+/// nothing; reads are answered; when the disk is well again changes are made by the same control plane. After a restart there is what was answered
+/// and nothing else, though a failed line may have reached the file (PROTOCOL 8.48).
+#[test]
+fn a_disk_that_fails_costs_changes_and_nothing_else() {
+    for fault in [NO_ROOM, NO_SYNC, NO_GROWTH] {
+        let state = state_of(&format!("failing-{fault}"));
+        let disk = Arc::new(AtomicU8::new(WELL));
+        let plane = Plane::start_on(open_failing(&state.0, &disk));
+        let mut client = plane.client();
+        let mut made = vec!["first".to_owned()];
+        create(&mut client, "first").unwrap();
+        for round in 0..3 {
+            disk.store(fault, Ordering::Relaxed);
+            // A file that cannot grow has room for a while.
+            let error = loop {
+                let name = format!("r{round}d{}", made.len());
+                match create(&mut client, &name) {
+                    Ok(_) => made.push(name),
+                    Err(error) => break error,
+                }
+                assert!(made.len() < 60_000, "a file that cannot grow takes this much?");
+            };
+            assert_eq!(error.code, ErrorCode::Storage, "{error:?}");
+            let file = state.0.join("control.redb").display().to_string();
+            assert!(error.message.contains(&file) && error.message.contains("bytes free"), "{error:?}");
+            assert!(error.message.ends_with("nothing was changed"), "{error:?}");
+            assert!(error.remedy.contains(&file), "{error:?}");
+            assert_eq!(domains(&mut client), made);
+            disk.store(WELL, Ordering::Relaxed);
+            let name = format!("again{round}");
+            // The control plane asks the disk again in a moment.
+            let taken = (0..TRIES_MAX).any(|_| create(&mut client, &name).is_ok());
+            assert!(taken, "changes are taken again");
+            made.push(name);
+            assert_eq!(domains(&mut client), made);
+        }
+        drop(plane);
+        let plane = Plane::start(&state.0);
+        assert_eq!(domains(&mut plane.client()), made, "fault {fault}");
+    }
+}
+
+/// A host joins and leaves again and again: the log is written anew while it grows, and its file stays as small as it was after a few times of that
+/// (PROTOCOL 8.50).
+#[test]
+fn a_log_that_grows_stays_a_small_file() {
+    // In memory: a disk makes this slow, and no different.
+    let memory = PathBuf::from("/dev/shm");
+    let directory = if memory.is_dir() { memory } else { std::env::temp_dir() };
+    let state = State(directory.join(format!("farmem-test-log-{}", std::process::id())));
+    let (store, records) = ControlStore::open(&state.0).unwrap();
+    let gid = parse_gid("127.71.210.200").unwrap();
+    let mut control =
+        Control::restore(Config::new(gid), Rng::from_number(1), records).unwrap().with_log(Box::new(store));
+    let mut out = Outbox::new();
+    let mut sizes = Vec::new();
+    for _ in 0..4 {
+        for _ in 0..COMPACT_LINES_MIN / 2 {
+            let join = Request::JoinHost { name: "h".into(), gid: "127.71.210.201".into() };
+            for request in [join, Request::Leave { port: 0x1_0001 }] {
+                control.handle(Instant::ZERO, Event::Local(Ask { ticket: 1, request }), &mut out);
+            }
+            out.drain(|_| ());
+        }
+        sizes.push(fs::metadata(state.0.join("control.redb")).unwrap().len());
+    }
+    let rows = control.compact();
+    drop(control);
+    let (store, records) = ControlStore::open(&state.0).unwrap();
+    assert!(store.lines() <= COMPACT_LINES_MIN, "{} lines", store.lines());
+    let again = Control::restore(Config::new(gid), Rng::from_number(2), records).unwrap();
+    assert_eq!(again.compact(), rows);
+    assert!(sizes[3] <= sizes[1], "the file grows: {sizes:?}");
 }

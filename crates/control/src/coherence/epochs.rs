@@ -115,8 +115,10 @@ impl Control {
         let settled = self.coherence.fences.iter().filter(|(_, first)| **first <= round.number);
         let settled: Vec<u16> = settled.map(|(&host, _)| host).collect();
         for host in settled {
+            if self.keep(Line::Forgotten { host }, out).is_err() {
+                return; // a later listing shows it too
+            }
             self.coherence.fences.remove(&host);
-            self.keep(Line::Forgotten { host }, out);
         }
     }
 

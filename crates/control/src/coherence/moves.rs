@@ -3,6 +3,7 @@
 //! None of this is in the log. After a restart a migration that was not decided is taken back, and one that was needs nothing of this.
 
 use super::vacating::Look;
+use crate::log::Stalled;
 use crate::record::{Line, Migration, MigrationStep, Role, Why};
 use crate::{Actions, Control, Note};
 use alloc::vec::Vec;
@@ -63,27 +64,32 @@ impl Control {
             };
             let moving = *self.coherence.moves.entry(id).or_insert(fresh);
             if moving.over || migration.step == MigrationStep::Turning && self.state.has_turned(&migration) {
-                // It has seen to the others, which may be further by now.
-                return self.advance(id, out);
+                if self.advance(id, out).is_ok() {
+                    // It has seen to the others, which may be further by now.
+                    return;
+                }
             } else if moving.due <= now {
                 self.ask_of_move(id, &migration, moving, out);
             }
         }
     }
 
-    pub(super) fn advance(&mut self, id: u64, out: &mut Actions) {
+    /// What is not kept is as it was: it goes on when the log takes lines again.
+    pub(super) fn advance(&mut self, id: u64, out: &mut Actions) -> Result<(), Stalled> {
+        self.keep(Line::Advanced { change: id }, out)?;
         self.coherence.moves.remove(&id);
         self.coherence.vacating.remove(&id);
         out.note(Note::Advanced);
-        self.keep(Line::Advanced { change: id }, out);
         // The next step may have nothing to wait for.
         self.see_to_moves(out);
+        Ok(())
     }
 
     fn give_up(&mut self, id: u64, why: Why, out: &mut Actions) {
-        self.coherence.moves.remove(&id);
-        out.note(Note::GivenUp);
-        self.keep(Line::GivenUp { change: id, why }, out);
+        if self.keep(Line::GivenUp { change: id, why }, out).is_ok() {
+            self.coherence.moves.remove(&id);
+            out.note(Note::GivenUp);
+        }
     }
 
     /// Asks (again) for what the step waits for.

@@ -70,8 +70,9 @@ impl Control {
             let fresh = Vacating { due: self.now, look: None, over: false };
             let vacating = *self.coherence.vacating.entry(id).or_insert(fresh);
             if vacating.over || nobody {
-                self.advance(id, out);
-                return self.see_to_vacating(out);
+                if self.advance(id, out).is_ok() {
+                    return self.see_to_vacating(out);
+                }
             } else if vacating.due <= self.now {
                 let due = self.now + self.config.timeout;
                 // While it is closed, hosts give up what they have from before: nothing can be said yet.

@@ -10,3 +10,4 @@ mod objects;
 mod processes;
 mod rack;
 mod refusals;
+mod storage;

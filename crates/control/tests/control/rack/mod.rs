@@ -3,8 +3,10 @@
 //! The peers are the protocol's other end, not copies of the roles: they keep plain tables, answer through the real
 //! [`Inbox`](farmem_transport::ud::Inbox), and check what a role could not (a vma is cleared before it is handed on).
 
+pub(crate) mod disk;
 pub(crate) mod peer;
 
+use disk::Disk;
 use farmem_control::api::{ApiError, Endpoint, ErrorCode, PermName, Request, Response, VmaInfo};
 use farmem_control::{Ask, Config, Control, Note, Out, Record};
 use farmem_machine::{Action, Duration, Event, Instant, Machine, Outbox, Port, Rng};
@@ -48,6 +50,10 @@ pub(crate) struct Rack {
     pub(crate) budget: Budget,
     /// Every line kept, as the text a driver would store.
     pub(crate) log: Vec<String>,
+    /// Where the control plane keeps its lines itself, if it was lent a log.
+    pub(crate) disk: Option<Disk>,
+    /// Answers and notes are dropped once they were looked at: for tests that ask very often.
+    pub(crate) forgets: bool,
     pub(crate) notes: Vec<Note>,
     /// In order, what happened: for tests that look at the order.
     pub(crate) trace: Vec<Step>,
@@ -91,6 +97,8 @@ impl Rack {
             peers: BTreeMap::new(),
             budget: Budget::default(),
             log: Vec::new(),
+            disk: None,
+            forgets: false,
             notes: Vec::new(),
             trace: Vec::new(),
             known: BTreeSet::new(),
@@ -105,6 +113,15 @@ impl Rack {
             chance: Rng::from_number(seed ^ 0xfa17),
             seed,
         }
+    }
+
+    /// Lends the control plane a log, before anything has happened.
+    pub(crate) fn lend_disk(&mut self) -> Disk {
+        let disk = Disk::default();
+        self.control =
+            Control::new(self.config.clone(), Rng::from_number(self.seed)).with_log(Box::new(disk.clone()));
+        self.disk = Some(disk.clone());
+        disk
     }
 
     /// Asks without waiting for the answer.
@@ -137,6 +154,13 @@ impl Rack {
         let ticket = self.ask(request);
         let answer = self.wait(ticket);
         self.settle();
+        if self.forgets {
+            self.answers.clear();
+            self.asked.clear();
+            self.answered.clear();
+            self.trace.clear();
+            self.peers.values_mut().for_each(|peer| peer.applied.clear());
+        }
         answer
     }
 
@@ -207,6 +231,7 @@ impl Rack {
         let mut out = Outbox::new();
         self.control.handle(self.now, event, &mut out);
         self.control.check();
+        self.read_disk();
         let mut frames = Vec::new();
         let mut joined = Vec::new();
         let mut died = false;
@@ -259,11 +284,29 @@ impl Rack {
         }
     }
 
+    /// The log is what the disk has.
+    fn read_disk(&mut self) {
+        let Some(disk) = &self.disk else { return };
+        let content = disk.content();
+        if self.forgets || content.lines.len() < self.log.len() {
+            self.log.clear();
+        }
+        if !self.forgets {
+            let new = &content.lines[self.log.len()..];
+            self.trace.extend(new.iter().map(|_| Step::Kept));
+            self.log.extend(new.iter().map(|record| serde_json::to_string(record).unwrap()));
+        }
+    }
+
     /// The control plane dies and starts again from its log. Who had no answer sees a broken connection.
     pub(crate) fn restart(&mut self) {
         self.seed += 1;
         self.restarts += 1;
-        self.control = restored(&self.config, self.seed, &self.log);
+        let control = restored(&self.config, self.seed, &self.log);
+        self.control = match self.disk.clone() {
+            Some(disk) => control.with_log(Box::new(disk)),
+            None => control,
+        };
         self.known.clear();
         for ticket in self.open() {
             let error =
@@ -275,6 +318,14 @@ impl Rack {
 
     /// The log and the rows both lead to where the control plane is.
     pub(crate) fn check_log(&self) {
+        if let Some(disk) = &self.disk {
+            let lines = disk.content().lines.clone();
+            let kept = Control::restore(self.config.clone(), Rng::from_number(0), lines).expect("they fit");
+            assert_eq!(kept.compact(), self.control.compact(), "the disk leads here");
+        }
+        if self.forgets {
+            return;
+        }
         let rows = self.control.compact();
         assert_eq!(restored(&self.config, 0, &self.log).compact(), rows, "the log leads here");
         let again =
