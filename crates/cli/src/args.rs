@@ -71,7 +71,9 @@ pub(crate) const EXAMPLE: &str = include_str!("example-rack.toml");
 #[derive(Debug, Args)]
 #[command(
     after_help = "farmem up --example > rack.toml   writes a rack of four memory nodes on this machine.\n\
-                        Ctrl-C stops the rack."
+                        Ctrl-C stops the rack.\n\
+                        A role that dies is started again; standard error says what was lost, with --json also a line on standard output.\n\
+                        One that dies 5 times in a row within 10 s of serving is given up, the others go on, and the exit code is 1."
 )]
 pub(crate) struct Up {
     /// The rack's description.
@@ -80,7 +82,7 @@ pub(crate) struct Up {
     /// Print an example description and end.
     #[arg(long)]
     pub(crate) example: bool,
-    /// Print where the roles listen as one JSON object.
+    /// Print where the roles listen as one JSON object, and what becomes of them later as one each.
     #[arg(long)]
     pub(crate) json: bool,
 }

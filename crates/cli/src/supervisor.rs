@@ -1,15 +1,19 @@
-//! The processes of a rack: started in order, watched, stopped together.
+//! The processes of a rack: started in order, watched, started again when they die, stopped together.
+//!
+//! [`Supervisor::start`] starts a rack whose first dead role is its end: a demonstration or a run of its own has lost what it is about.
+//! [`Supervisor::tend`] is for a rack that others use: a role that dies is started again, after a wait that doubles from [`WAIT_MIN`] to
+//! [`WAIT_MAX`]; one that dies [`DEATHS_MAX`] times in a row before it has served for [`STEADY`] is given up, and the others go on (as
+//! systemd's `StartLimitBurst` has it).
 
-use crate::role::READY;
+mod process;
+
 use crate::{Failure, output};
 use farmem::{RackConfig, serve};
-
-use std::io::{BufRead as _, BufReader};
-use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::thread::{sleep, spawn};
+use process::{Phase, Process};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+pub(crate) use process::Death;
 
 /// Time a role may take until it serves.
 const READY_TIME_MAX: Duration = Duration::from_secs(20);
@@ -17,16 +21,27 @@ const READY_TIME_MAX: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Time a role may take to end by itself.
 const END_TIME_MAX: Duration = Duration::from_secs(3);
-
-struct Process {
-    what: String,
-    child: Child,
-}
+/// Time between a role's death and its first new start: longer than a datagram lives on one machine (PROTOCOL 9.2, 9.21).
+pub(crate) const WAIT_MIN: Duration = Duration::from_millis(200);
+/// The longest such time.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(5);
+/// A role that has served for so long is well: its earlier deaths do not count any more.
+pub(crate) const STEADY: Duration = Duration::from_secs(10);
+/// Deaths in a row, each before it was well, after which a role is not started again.
+pub(crate) const DEATHS_MAX: u32 = 5;
 
 /// A running rack. Dropping it stops every process.
 pub(crate) struct Supervisor {
     config: RackConfig,
     processes: Vec<Process>,
+}
+
+/// What became of a role.
+pub(crate) enum Happened {
+    /// It ended; it is started again after this wait, or given up.
+    Died { role: usize, death: Death, again: Option<Duration> },
+    /// It serves again.
+    Serves { role: usize },
 }
 
 impl Supervisor {
@@ -53,86 +68,101 @@ impl Supervisor {
         &self.config
     }
 
-    /// Role names and process ids.
+    /// Role names and process ids; 0 for one that does not run.
     pub(crate) fn processes(&self) -> impl Iterator<Item = (&str, u32)> {
-        self.processes.iter().map(|p| (p.what.as_str(), p.child.id()))
+        self.processes.iter().map(|p| (p.what(), p.pid()))
     }
 
-    /// The first role that has ended, if one has.
-    pub(crate) fn ended(&mut self) -> Option<String> {
-        self.processes.iter_mut().find_map(|p| match p.child.try_wait() {
-            Ok(Some(status)) => Some(format!("{} ended: {status}", p.what)),
-            Ok(None) => None,
-            Err(error) => Some(format!("{} cannot be watched: {error}", p.what)),
-        })
-    }
-
-    /// Starts a role and waits until it serves.
-    fn begin(&mut self, role: &str, node: Option<&str>, further: &[String]) -> Result<(), Failure> {
-        let what = node.map_or_else(|| role.to_owned(), |name| format!("{role} {name}"));
-        let itself = std::env::current_exe()
-            .map_err(|e| Failure::environment(format!("cannot find the farmem command itself: {e}"), ""))?;
-        let mut command = Command::new(itself);
-        command.arg("role").arg(role).arg("--rack").arg(&self.config.file);
-        if let Some(node) = node {
-            command.arg("--node").arg(node);
+    /// The role with this place in [`Supervisor::processes`].
+    pub(crate) fn role(&self, role: usize) -> Role<'_> {
+        let process = &self.processes[role];
+        match process.node() {
+            Some(name) => Role::Node(name),
+            None if process.what() == "switch" => Role::Switch,
+            None => Role::Control,
         }
-        command.args(further);
-        // Its own process group: Ctrl-C reaches the supervisor alone, which then closes the pipes.
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
-        let mut child = command.spawn().map_err(|e| {
-            Failure::environment(format!("cannot start {what}: {e}"), "`farmem doctor` may know why")
-        })?;
-        let (say, ready) = channel();
-        let stdout = child.stdout.take();
-        spawn(move || {
-            let mut line = String::new();
-            let read = stdout.map(|out| BufReader::new(out).read_line(&mut line));
-            if matches!(read, Some(Ok(_))) && line == READY {
-                // The supervisor may have given up meanwhile.
-                let _given_up = say.send(());
-            }
-        });
-        self.processes.push(Process { what, child });
-        self.await_ready(&ready)
     }
 
-    /// Waits until the last process has said that it serves. Nothing else counts: an API that answers may be another rack's, and a
+    /// True when the control plane answers, as far as is known.
+    pub(crate) fn has_control(&self) -> bool {
+        self.processes.first().is_some_and(Process::serves)
+    }
+
+    /// True when no role runs, and none will.
+    pub(crate) fn is_over(&self) -> bool {
+        self.processes.iter().all(|process| matches!(process.phase(), Phase::GivenUp))
+    }
+
+    /// True when a role was given up.
+    pub(crate) fn has_given_up(&self) -> bool {
+        self.processes.iter().any(|process| matches!(process.phase(), Phase::GivenUp))
+    }
+
+    /// Looks at every role once: starts again those that died, unless they die again and again. Never waits.
+    pub(crate) fn tend(&mut self) -> Vec<Happened> {
+        let now = Instant::now();
+        let mut happened = Vec::new();
+        for role in 0..self.processes.len() {
+            // Without a control plane no other role can join: it is waited for, unless it was given up.
+            let may_start =
+                role == 0 || self.has_control() || matches!(self.processes[0].phase(), Phase::GivenUp);
+            let process = &mut self.processes[role];
+            if let Some((death, again)) = process.has_died(now) {
+                happened.push(Happened::Died { role, death, again });
+            } else if process.has_begun_to_serve(Duration::ZERO) {
+                happened.push(Happened::Serves { role });
+            } else if may_start && process.is_due(now) {
+                process.start_again(&self.config);
+            }
+        }
+        happened
+    }
+
+    /// Starts a role and waits until it serves. Nothing else counts than what it says itself: an API that answers may be another rack's, and a
     /// control plane that was started again lists roles which have not joined yet.
-    fn await_ready(&mut self, ready: &Receiver<()>) -> Result<(), Failure> {
-        let deadline = Instant::now() + READY_TIME_MAX;
+    fn begin(&mut self, role: &'static str, node: Option<&str>, further: &[String]) -> Result<(), Failure> {
+        let mut process = Process::new(role, node, further);
+        let cannot = |why| Failure::environment(why, "`farmem doctor` may know why");
+        process.start(&self.config).map_err(cannot)?;
+        self.processes.push(process);
         loop {
-            match (ready.recv_timeout(LOOK_EVERY), self.processes.last_mut()) {
-                (Ok(()), _) => return Ok(()),
-                // Its standard output is closed, so it is about to end, if it has not ended.
-                (Err(RecvTimeoutError::Disconnected), Some(process)) => drop(process.child.wait()),
-                _ => {}
+            for process in &mut self.processes {
+                if let Some(death) = process.death() {
+                    let ended = format!("{} ended: {death}", process.what());
+                    return Err(Failure::environment(ended, "the line above says why"));
+                }
             }
-            if let Some(ended) = self.ended() {
-                return Err(Failure::environment(ended, "the line above says why"));
+            let Some(process) = self.processes.last_mut() else { return Ok(()) };
+            if process.has_begun_to_serve(LOOK_EVERY) {
+                return Ok(());
             }
-            if Instant::now() > deadline {
-                let what = self.processes.last().map_or("nothing", |process| process.what.as_str());
-                let message = format!("{what} did not come up within {} s", READY_TIME_MAX.as_secs());
+            if process.is_late(Instant::now()) {
+                let message =
+                    format!("{} did not come up within {} s", process.what(), READY_TIME_MAX.as_secs());
                 return Err(Failure::environment(message, "is the machine overloaded? see `farmem doctor`"));
             }
         }
     }
 }
 
+/// Which role it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Role<'a> {
+    Control,
+    Switch,
+    /// The memory node of this name.
+    Node(&'a str),
+}
+
 impl Drop for Supervisor {
     fn drop(&mut self) {
-        for process in &mut self.processes {
-            drop(process.child.stdin.take()); // the role reads end of input and ends
-        }
+        self.processes.iter_mut().for_each(Process::ask_to_end);
         let deadline = Instant::now() + END_TIME_MAX;
         for process in &mut self.processes {
-            while Instant::now() < deadline && matches!(process.child.try_wait(), Ok(None)) {
+            while Instant::now() < deadline && process.runs() {
                 sleep(LOOK_EVERY);
             }
-            // One that does not end is killed; one that has ended does not mind.
-            drop(process.child.kill());
-            drop(process.child.wait());
+            process.kill();
         }
         // Another rack's roles or a client may be using them: then they stay.
         if let Err(error) = serve::remove_rings(&self.config) {

@@ -1,16 +1,20 @@
-//! `farmem up`: a rack as processes on this machine, until Ctrl-C.
+//! `farmem up`: a rack as processes on this machine, until Ctrl-C. A role that dies is started again, and what that means is said aloud.
 
 use crate::args::{EXAMPLE, Up};
 use crate::output::{self, Report};
-use crate::supervisor::Supervisor;
+use crate::supervisor::{DEATHS_MAX, Death, Happened, Role as Which, Supervisor};
 use crate::{End, Failure};
-use farmem::RackConfig;
+use farmem::api::Response;
+use farmem::{RackConfig, serve};
 use serde::Serialize;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 /// Time between two looks at the processes.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// Longest wait for the control plane to say what a memory node had.
+const ASK_TIME_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Serialize)]
 struct Listening {
@@ -55,13 +59,128 @@ pub(crate) fn run(args: &Up) -> Result<End, Failure> {
     output::print(&listening(&rack), args.json);
     loop {
         match stop.recv_timeout(LOOK_EVERY) {
-            Ok(()) | Err(RecvTimeoutError::Disconnected) => return Ok(End::Fine),
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => {
+                return Ok(if rack.has_given_up() { End::Violation } else { End::Fine });
+            }
             Err(RecvTimeoutError::Timeout) => {}
         }
-        if let Some(ended) = rack.ended() {
-            return Err(Failure::environment(ended, "the rack is stopped; start it again with `farmem up`"));
+        for happened in rack.tend() {
+            let event = match &happened {
+                Happened::Died { role, death, again } => died(&rack, *role, death, *again),
+                Happened::Serves { role } => serves(&rack, *role),
+            };
+            output::note(&format!("farmem: {}", event.text));
+            if args.json {
+                output::print_json(&event);
+            }
+        }
+        if rack.is_over() {
+            let remedy = "the lines above say why; start it again with `farmem up`";
+            return Err(Failure::environment("every role of the rack is given up", remedy));
         }
     }
+}
+
+/// What became of a role: a line for people on standard error, an object for programs behind [`Listening`].
+#[derive(Serialize)]
+struct RoleEvent {
+    event: &'static str,
+    role: String,
+    /// How it ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    how: Option<String>,
+    /// Until it is started again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    again_in_ms: Option<u64>,
+    /// The process that serves now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<u32>,
+    /// What a memory node had that died, if the control plane could be asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost: Option<Lost>,
+    /// The line for people.
+    text: String,
+}
+
+/// Memory that went with its node.
+#[derive(Clone, Copy, Serialize)]
+struct Lost {
+    allocations: usize,
+    bytes: u64,
+}
+
+fn died(rack: &Supervisor, role: usize, death: &Death, again: Option<Duration>) -> RoleEvent {
+    let name = name_of(rack, role);
+    let (means, lost) = match rack.role(role) {
+        Which::Control => (
+            "what is allocated can be used meanwhile; changes and joins wait, and nothing is lost: its log is on disk"
+                .to_owned(),
+            None,
+        ),
+        Which::Switch => (
+            "READs and WRITEs go on; traversals are repeated meanwhile, hosts write cached pages back, and a new epoch begins; nothing is lost"
+                .to_owned(),
+            None,
+        ),
+        Which::Node(node) => {
+            let lost = lost_with(rack, node);
+            let what = match lost {
+                Some(Lost { allocations, bytes }) => format!("{bytes} bytes of {allocations} allocations"),
+                None => "every allocation there (the control plane does not say how many)".to_owned(),
+            };
+            (
+                format!(
+                    "ITS MEMORY IS LOST: {what}; what was there is refused as lost until its owner accepts that (`accept_lost`)"
+                ),
+                lost,
+            )
+        }
+    };
+    let then = match again {
+        Some(wait) => format!("it is started again in {} ms", wait.as_millis()),
+        None => format!(
+            "it died {DEATHS_MAX} times in a row and is given up; the others go on, and what needs it is refused until the rack is started again"
+        ),
+    };
+    RoleEvent {
+        event: if again.is_some() { "died" } else { "given_up" },
+        text: format!("{name} ended: {death}; {then}; {means}"),
+        role: name,
+        how: Some(death.to_string()),
+        again_in_ms: again.and_then(|wait| u64::try_from(wait.as_millis()).ok()),
+        pid: None,
+        lost,
+    }
+}
+
+fn serves(rack: &Supervisor, role: usize) -> RoleEvent {
+    let name = name_of(rack, role);
+    let pid = rack.processes().nth(role).map(|(_, pid)| pid);
+    let text = format!("{name} serves again, as process {}", pid.unwrap_or(0));
+    RoleEvent { event: "serves", role: name, how: None, again_in_ms: None, pid, lost: None, text }
+}
+
+fn name_of(rack: &Supervisor, role: usize) -> String {
+    rack.processes().nth(role).map_or_else(String::new, |(name, _)| name.to_owned())
+}
+
+/// What the control plane says that a node has: still as it was, since the node has not joined again. None when it does not say.
+fn lost_with(rack: &Supervisor, name: &str) -> Option<Lost> {
+    if !rack.has_control() {
+        return None;
+    }
+    let (say, said) = channel();
+    let config = rack.config().clone();
+    // In a thread of its own: a control plane that does not answer must not keep the other roles from being watched.
+    std::thread::spawn(move || drop(say.send(serve::overview(&config))));
+    let Ok(Ok(Response::Overview { nodes, vmas, moved, .. })) = said.recv_timeout(ASK_TIME_MAX) else {
+        return None;
+    };
+    let node = nodes.iter().find(|node| node.name == name)?;
+    let here = vmas.iter().filter(|vma| vma.node == node.node).map(|vma| vma.base);
+    let parts = moved.iter().filter(|part| part.node == node.node).map(|part| part.base);
+    let allocations = here.count() + parts.count();
+    Some(Lost { allocations, bytes: node.allocated })
 }
 
 fn listening(rack: &Supervisor) -> Listening {

@@ -108,22 +108,6 @@ fn the_http_api() {
     assert_eq!(up.stop().code, Some(0));
 }
 
-/// When a role dies, the rack does: with the role's name, with 2, and with no other role left behind.
-#[test]
-fn a_role_that_dies_ends_the_rack() {
-    for (transport, role) in
-        [("udp", "node node2"), ("udp", "switch"), ("udp", "control"), ("shm", "node node1")]
-    {
-        let description = Description::new("dies", transport);
-        let mut up = description.up();
-        let (_, pid) = up.roles().into_iter().find(|(name, _)| name == role).unwrap();
-        signal(pid, "KILL");
-        let ended = up.supervisor().ended();
-        ended.refuses(&[&format!("{role} ended: signal: 9"), "start it again with `farmem up`"]);
-        up.assert_gone();
-    }
-}
-
 /// A supervisor that is killed can end nothing any more; its roles notice, and the next rack takes the same addresses and rings.
 #[test]
 fn no_role_outlives_its_supervisor() {

@@ -8,6 +8,7 @@ mod bench;
 mod clients;
 mod demo;
 mod doctor;
+mod faults;
 mod frames;
 mod hostile;
 mod large_pads;

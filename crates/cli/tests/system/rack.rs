@@ -160,6 +160,12 @@ impl Up<'_> {
         roles.iter().map(role).collect()
     }
 
+    /// The role runs as another process now.
+    pub(crate) fn replace(&mut self, role: &str, pid: u32) {
+        let roles = self.listening["roles"].as_array_mut().expect("a list");
+        roles.iter_mut().filter(|known| known["role"] == role).for_each(|known| known["pid"] = pid.into());
+    }
+
     pub(crate) fn supervisor(&mut self) -> &mut Running {
         &mut self.supervisor
     }
