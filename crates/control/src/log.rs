@@ -88,11 +88,11 @@ impl Control {
     /// Has the log that was lent keep a line, before it is applied.
     pub(crate) fn append(&mut self, record: &Record, out: &mut Actions) -> Result<(), Stalled> {
         let Some(log) = &mut self.log.lent else { return Ok(()) };
-        // What is decided counts on the changes in flight: first the log must say which of them are taken back.
-        let waits = self.log.abandoned && record.0 != Line::Restarted;
-        if waits || self.log.stalled.as_ref().is_some_and(|(_, until)| self.now < *until) {
+        if self.log.stalled.as_ref().is_some_and(|(_, until)| self.now < *until) {
             return Err(Stalled);
         }
+        // What is decided counts on the changes in flight: the first line that is kept says which of them are taken back (PROTOCOL 8.49).
+        assert!(!self.log.abandoned || record.0 == Line::Restarted, "each event tries that line first");
         if let Err(why) = log.append(record) {
             if !self.log.is_stalled() {
                 out.note(Note::Stalled);
@@ -129,7 +129,7 @@ impl Control {
             let becomes = if taken_back {
                 "the change is taken back"
             } else {
-                "the change was begun, and is completed as soon as that is over"
+                "the change was begun, and is completed when that is over, if its roles take it then"
             };
             reply(pending.ask.ticket, Err(self.stall_error(becomes)), out);
         }
