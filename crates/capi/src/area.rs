@@ -2,7 +2,7 @@
 
 use crate::{fork, mailbox, shared};
 use farmem::pager::call::{
-    CONTROL_PAGES, Call, ELSEWHERE, HELLO_WORDS, Hello, SPANS_MAX, VARIABLE, WELCOME_WORDS,
+    CONTROL_PAGES, Call, ELSEWHERE, HELLO_WORDS, Hello, SPANS_MAX, VARIABLE, WELCOME_WORDS, device_request,
 };
 use farmem::pager::mechanism::{Faulting, Features, PAGE_LEN, Reach, Userfaultfd};
 use rustix::fd::OwnedFd;
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect, munmap};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, recvmsg,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, recvmsg, send,
     sendmsg, socket_with,
 };
 use std::ffi::{CStr, c_char, c_void};
@@ -136,6 +136,8 @@ fn turned_away(errno: Errno) -> bool {
 
 /// Again, in a fork's child: at the same addresses, with what the parent had.
 pub(crate) fn attach_child(snapshot: u64) {
+    // What is allocated until it is there again is libc's.
+    STATE.store(TRYING, Ordering::Release);
     mailbox::begin_anew();
     if let Err(errno) = attach(Some(BASE.load(Ordering::Relaxed)), snapshot) {
         say(&["farmem: the child of a fork cannot have its far memory: ", name_of(errno), "\n"]);
@@ -145,6 +147,7 @@ pub(crate) fn attach_child(snapshot: u64) {
             rustix::thread::sched_yield();
         }
     }
+    STATE.store(READY, Ordering::Release);
 }
 
 /// The value of the invitation.
@@ -274,10 +277,6 @@ fn register(uffd: &Userfaultfd, start: usize, len: usize) -> Result<(), Errno> {
 
 fn serve(file: &OwnedFd, area: &Area, snapshot: u64) -> Result<(), Errno> {
     let &Area { base, len, reserved } = area;
-    let full = FULL.load(Ordering::Relaxed);
-    let reach = if full { Reach::Full } else { Reach::UserMode };
-    let uffd = Userfaultfd::open(reach, Features::WINDOW).map_err(|_| Errno::PERM)?;
-    register(&uffd, base + PAGE_LEN, reserved - PAGE_LEN)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     let mut name = [0; NAME_MAX];
     let name_len = NAME_LEN.load(Ordering::Relaxed);
@@ -285,6 +284,9 @@ fn serve(file: &OwnedFd, area: &Area, snapshot: u64) -> Result<(), Errno> {
     connect(&socket, &SocketAddrUnix::new_abstract_name(&name[..name_len])?)?;
     let token =
         u128::from(TOKEN[0].load(Ordering::Relaxed)) << 64 | u128::from(TOKEN[1].load(Ordering::Relaxed));
+    let full = FULL.load(Ordering::Relaxed);
+    let uffd = open(if full { Reach::Full } else { Reach::UserMode }, &socket, token)?;
+    register(&uffd, base + PAGE_LEN, reserved - PAGE_LEN)?;
     greet(&socket, Hello { token, base: base as u64, len: len as u64, snapshot, full }, &uffd, file)?;
     let ([status, count, shared_base, shared_len], shared_file) = hear_welcome(&socket)?;
     if status != 0 {
@@ -302,11 +304,27 @@ fn serve(file: &OwnedFd, area: &Area, snapshot: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-fn greet(socket: &OwnedFd, hello: Hello, uffd: &Userfaultfd, file: &OwnedFd) -> Result<(), Errno> {
+/// A userfaultfd, as this process may have it: one that gave up its rights since the program began has it by the pager's device.
+fn open(reach: Reach, socket: &OwnedFd, token: u128) -> Result<Userfaultfd, Errno> {
+    if let Ok(uffd) = Userfaultfd::open(reach, Features::WINDOW) {
+        return Ok(uffd);
+    }
+    rustix::io::retry_on_intr(|| send(socket, &bytes_of(device_request(token)), SendFlags::NOSIGNAL))?;
+    let ([status, ..], device) = hear_welcome(socket)?;
+    let device = device.filter(|_| status == 0).ok_or(Errno::PERM)?;
+    Userfaultfd::open_from(&device.into(), reach, Features::WINDOW).map_err(|_| Errno::PERM)
+}
+
+fn bytes_of(words: [u64; HELLO_WORDS]) -> [u8; HELLO_WORDS * 8] {
     let mut bytes = [0; HELLO_WORDS * 8];
-    for (to, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(hello.words()) {
+    for (to, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
         *to = word.to_le_bytes();
     }
+    bytes
+}
+
+fn greet(socket: &OwnedFd, hello: Hello, uffd: &Userfaultfd, file: &OwnedFd) -> Result<(), Errno> {
+    let bytes = bytes_of(hello.words());
     let descriptors = [uffd.as_fd(), file.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);

@@ -1,8 +1,13 @@
 //! Forks: the child's far memory is the parent's as it was, and its own from then on.
 //!
 //! The handlers are registered before any other that may touch far memory, as there is none before: so in the parent ours is the last
-//! to run before the fork, and in the child the first after it.
+//! to run before the fork, and in the child the first after it. The thread's signals wait from the first to the last: a handler in the
+//! child would find no far memory, and one that forks would fork in the middle of this fork.
+//!
+//! A thread may fork in a signal handler that has interrupted it in the heap. Then it holds the heap's lock, in the child too, where it
+//! goes on with what was interrupted when the handler returns. Until then the handler's small blocks are libc's (`heap`).
 
+use crate::signals::{Blocked, OverFork};
 use crate::{area, heap, mailbox, shared};
 use farmem::pager::call::Call;
 use std::ffi::{c_int, c_void};
@@ -11,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The number of the fork under way; the heap's lock is held for as long.
 static SNAPSHOT: AtomicU64 = AtomicU64::new(0);
+static SIGNALS: OverFork = OverFork::new();
 
 unsafe extern "C" {
     /// What `pthread_atfork` calls; without a library to belong to, the handlers stay for good.
@@ -33,22 +39,31 @@ extern "C" fn prepare() {
     if area::has((&raw const on_the_stack).addr()) {
         area::say(&["farmem: a thread forks whose stack is in far memory: its child ends with a SIGSEGV\n"]);
     }
+    let signals = Blocked::new();
     heap::LOCK.take_to_fork();
     shared::LOCK.take_to_fork();
+    // SAFETY: the heap's lock is held until `forked`, behind `restore`.
+    unsafe { SIGNALS.keep(signals) };
     // Without a snapshot the child cannot have its memory; it will say so, if there is one.
     SNAPSHOT.store(mailbox::call(Call::Fork).unwrap_or(NONE), Ordering::Relaxed);
 }
 
 extern "C" fn parent() {
     let _always = mailbox::call(Call::Forked);
-    shared::LOCK.forked();
-    heap::LOCK.forked();
+    forked();
 }
 
 extern "C" fn child() {
     area::attach_child(SNAPSHOT.load(Ordering::Relaxed));
+    forked();
+}
+
+fn forked() {
+    // SAFETY: `prepare` kept it.
+    let signals = unsafe { SIGNALS.restore() };
     shared::LOCK.forked();
     heap::LOCK.forked();
+    drop(signals);
 }
 
 /// No snapshot has this number.

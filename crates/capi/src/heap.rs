@@ -4,13 +4,16 @@
 //! itself. Those must: in a fork's child libc walks its list of open files before any handler runs, and the child's far memory is
 //! only there after ours. Which is which is told by the address.
 //!
+//! A signal handler that interrupted its thread in dlmalloc cannot enter it: its small blocks are libc's, and what it frees is freed
+//! when dlmalloc is left. So `malloc` in a handler, or in a child that it forks, never waits for the thread that it interrupted.
+//!
 //! ```text
 //!   large block:  | ... | offset | length of mapping | bytes ...         the length's low bits are 0; dlmalloc's blocks have
 //!   dlmalloc's:         | before | length and bits   | bytes ...         one of the two lowest set while they are in use
 //! ```
 
 use crate::area;
-use crate::lock::Lock;
+use crate::lock::{Busy, Lock};
 use crate::maps::{failed, map_heap, resize_heap, unmap};
 use dlmalloc::{Allocator, Dlmalloc};
 use farmem::pager::mechanism::PAGE_LEN;
@@ -147,8 +150,13 @@ pub(crate) unsafe extern "C" fn free(block: *mut c_void) {
     // SAFETY: a block of ours, by the caller's promise.
     match unsafe { large(block) } {
         Some(Large { start, len, .. }) => unmap(start, len),
-        // SAFETY: as above.
-        None => with_heap(|heap| unsafe { heap.c_free(block.cast()) }),
+        None => {
+            // SAFETY: as above.
+            if with_heap(|heap| unsafe { heap.c_free(block.cast()) }).is_err() {
+                // SAFETY: as above.
+                unsafe { free_later(block) };
+            }
+        }
     }
 }
 
@@ -315,7 +323,7 @@ unsafe fn resize(block: *mut c_void, size: usize) -> Option<*mut c_void> {
             return None;
         }
         // SAFETY: the caller's promise.
-        let resized = with_heap(|heap| unsafe { heap.c_realloc(block.cast(), size) });
+        let resized = with_heap(|heap| unsafe { heap.c_realloc(block.cast(), size) }).ok()?;
         return Some(or_no_memory(resized.cast()));
     };
     let new_len = size.checked_add(offset)?.checked_next_multiple_of(PAGE_LEN)?;
@@ -336,7 +344,9 @@ fn allocate(size: usize) -> *mut c_void {
         return map_large(size, ALIGNMENT);
     }
     // SAFETY: any length will do.
-    with_heap(|heap| unsafe { heap.c_malloc(size) }).cast()
+    let block = with_heap(|heap| unsafe { heap.c_malloc(size) });
+    // SAFETY: as above.
+    block.map_or_else(|Busy| unsafe { __libc_malloc(size) }, <*mut u8>::cast)
 }
 
 fn aligned(alignment: usize, size: usize) -> *mut c_void {
@@ -348,7 +358,9 @@ fn aligned(alignment: usize, size: usize) -> *mut c_void {
         return map_large(size, alignment.max(ALIGNMENT));
     }
     // SAFETY: a power of two.
-    with_heap(|heap| unsafe { heap.c_memalign(alignment, size) }).cast()
+    let block = with_heap(|heap| unsafe { heap.c_memalign(alignment, size) });
+    // SAFETY: as above.
+    block.map_or_else(|Busy| unsafe { __libc_memalign(alignment, size) }, <*mut u8>::cast)
 }
 
 fn map_large(size: usize, alignment: usize) -> *mut c_void {
@@ -436,10 +448,38 @@ fn is_local(size: usize, caller: usize) -> bool {
     !area::is_ready() || (size < LIBC_MAX && is_libc(caller))
 }
 
-fn with_heap<T>(what: impl FnOnce(&mut Dlmalloc<Far>) -> T) -> T {
-    let _held = LOCK.take();
+/// Enters dlmalloc; not from a handler that interrupted its thread there.
+fn with_heap<T>(what: impl FnOnce(&mut Dlmalloc<Far>) -> T) -> Result<T, Busy> {
+    let _held = LOCK.take()?;
     // SAFETY: the lock is held; and nothing that dlmalloc calls comes back here.
-    what(unsafe { &mut *HEAP.0.get() })
+    let heap = unsafe { &mut *HEAP.0.get() };
+    let result = what(heap);
+    let mut later = LATER.swap(0, Ordering::Acquire);
+    while later != 0 {
+        let block: *mut u8 = area::address(later).cast();
+        // SAFETY: `free_later` left the next one's address there.
+        later = unsafe { block.cast::<usize>().read() };
+        // SAFETY: a block that its owner has freed.
+        unsafe { heap.c_free(block) };
+    }
+    Ok(result)
+}
+
+/// Blocks that handlers freed while their threads were in dlmalloc; each has the address of the next. 0 when there is none.
+static LATER: AtomicUsize = AtomicUsize::new(0);
+
+/// # Safety
+/// A block of dlmalloc's, which is nobody's any more.
+unsafe fn free_later(block: *mut c_void) {
+    let mut next = LATER.load(Ordering::Relaxed);
+    loop {
+        // SAFETY: every block has room for an address.
+        unsafe { block.cast::<usize>().write(next) };
+        match LATER.compare_exchange(next, block.addr(), Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => return,
+            Err(other) => next = other,
+        }
+    }
 }
 
 fn or_no_memory(block: *mut c_void) -> *mut c_void {

@@ -18,6 +18,7 @@ mod lock;
 mod mailbox;
 mod maps;
 mod shared;
+mod signals;
 #[cfg(test)]
 mod tests;
 

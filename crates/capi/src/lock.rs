@@ -1,19 +1,35 @@
-//! The heap's lock. It is the system's futex and nothing else, and a thread that forks can hold it from one handler to the next.
+//! A lock that a signal handler cannot wait for in vain: it knows its owner.
+//!
+//! A handler may interrupt a thread that holds the lock. The thread cannot let go before the handler returns, so the handler does not wait:
+//! it is told that its own thread is [`Busy`]. The owner is named by its thread pointer, which is the same in a fork's child (its number
+//! is another); it is the lock's word itself, so there is no moment at which the lock is held and its owner unknown.
+//!
+//! ```text
+//!   word:   | thread pointer | FORKING | AWAITED |      0 when it is free
+//! ```
 
 use rustix::thread::futex;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-/// Free, held, or held with somebody who waits.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    state: AtomicU32,
-    /// The thread that forks while it holds the lock. It may take it once more: handlers of others run between ours.
-    forker: AtomicI32,
+    word: AtomicUsize,
+    /// Counts the times that the lock was released to threads that waited: what they sleep on.
+    released: AtomicU32,
+    /// The thread that forks held the lock already, as its handler interrupted it: it keeps it.
+    interrupted: AtomicBool,
 }
 
-const FREE: u32 = 0;
-const HELD: u32 = 1;
-const AWAITED: u32 = 2;
+const FREE: usize = 0;
+/// A thread waits.
+const AWAITED: usize = 1;
+/// The owner forks, and is not in what the lock protects: it may take it once more, as other libraries' handlers run between ours.
+const FORKING: usize = 2;
+const BITS: usize = AWAITED | FORKING;
+
+/// The lock is held by a thread whose signal handler asks for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Busy;
 
 /// Lets go when dropped.
 #[derive(Debug)]
@@ -24,50 +40,144 @@ pub(crate) struct Held<'a> {
 
 impl Lock {
     pub(crate) const fn new() -> Self {
-        Self { state: AtomicU32::new(FREE), forker: AtomicI32::new(0) }
+        let released = AtomicU32::new(0);
+        Self { word: AtomicUsize::new(FREE), released, interrupted: AtomicBool::new(false) }
     }
 
-    pub(crate) fn take(&self) -> Held<'_> {
-        let forker = self.forker.load(Ordering::Relaxed);
-        if forker != 0 && forker == thread() {
-            return Held { lock: self, again: true };
+    /// Waits until no other thread holds it.
+    pub(crate) fn take(&self) -> Result<Held<'_>, Busy> {
+        let me = thread();
+        let word = self.word.load(Ordering::Relaxed);
+        if word & !BITS == me {
+            // Only this thread takes the bit away, and handlers that meet it without are turned away.
+            if word & FORKING == 0 {
+                return Err(Busy);
+            }
+            self.word.fetch_and(!FORKING, Ordering::Relaxed);
+            return Ok(Held { lock: self, again: true });
         }
-        if self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            while self.state.swap(AWAITED, Ordering::Acquire) != FREE {
-                // Woken, changed meanwhile, or interrupted: it is looked at again.
-                let _ = futex::wait(&self.state, futex::Flags::PRIVATE, AWAITED, None);
+        if self.word.compare_exchange(FREE, me, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            self.wait(me);
+        }
+        Ok(Held { lock: self, again: false })
+    }
+
+    fn wait(&self, me: usize) {
+        loop {
+            let released = self.released.load(Ordering::Acquire);
+            // Others may wait too, so it is taken as one that is awaited.
+            let taken = self.word.compare_exchange(FREE, me | AWAITED, Ordering::Acquire, Ordering::Relaxed);
+            let Err(word) = taken else { return };
+            let marked = word | AWAITED;
+            if self.word.compare_exchange(word, marked, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                // Woken, released meanwhile, or interrupted: it is looked at again.
+                let _ = futex::wait(&self.released, futex::Flags::PRIVATE, released, None);
             }
         }
-        Held { lock: self, again: false }
     }
 
-    /// Takes it for a fork.
+    /// Takes it for a fork. The thread's signals are blocked.
     pub(crate) fn take_to_fork(&self) {
-        std::mem::forget(self.take());
-        self.forker.store(thread(), Ordering::Relaxed);
+        let taken = self.take();
+        self.interrupted.store(taken.is_err(), Ordering::Relaxed);
+        if let Ok(held) = taken {
+            std::mem::forget(held);
+            self.word.fetch_or(FORKING, Ordering::Relaxed);
+        }
     }
 
-    /// The fork is over, here or in the child, where no other thread is.
+    /// The fork is over, here or in the child, where no other thread is. What a handler had interrupted goes on in both.
     pub(crate) fn forked(&self) {
-        self.forker.store(0, Ordering::Relaxed);
-        self.release();
+        if !self.interrupted.swap(false, Ordering::Relaxed) {
+            self.release();
+        }
     }
 
     fn release(&self) {
-        if self.state.swap(FREE, Ordering::Release) == AWAITED {
-            let _ = futex::wake(&self.state, futex::Flags::PRIVATE, 1);
+        if self.word.swap(FREE, Ordering::Release) & AWAITED != 0 {
+            self.released.fetch_add(1, Ordering::Release);
+            let _ = futex::wake(&self.released, futex::Flags::PRIVATE, 1);
         }
     }
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        if !self.again {
+        if self.again {
+            self.lock.word.fetch_or(FORKING, Ordering::Relaxed);
+        } else {
             self.lock.release();
         }
     }
 }
 
-fn thread() -> i32 {
-    rustix::thread::gettid().as_raw_nonzero().get()
+/// What names the calling thread, here and in a child that it forks: the address of libc's record of it, which is a multiple of 64.
+fn thread() -> usize {
+    // SAFETY: it reads a register.
+    let me = unsafe { libc::pthread_self() };
+    usize::try_from(me).expect("an address")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::UnsafeCell;
+
+    struct Counter(UnsafeCell<u64>);
+
+    // SAFETY: used under the test's lock alone.
+    unsafe impl Sync for Counter {}
+
+    /// Threads that add to a plain number under the lock lose nothing, and each of them is woken.
+    #[test]
+    fn it_excludes_threads() {
+        const TIMES: u64 = 200_000;
+        let (lock, counter) = (Lock::new(), Counter(UnsafeCell::new(0)));
+        let add = |counter: &Counter| {
+            for _ in 0..TIMES {
+                let held = lock.take();
+                // SAFETY: the lock is held.
+                unsafe { *counter.0.get() += 1 };
+                drop(held);
+            }
+        };
+        std::thread::scope(|scope| {
+            (0..4).for_each(|_| drop(scope.spawn(|| add(&counter))));
+        });
+        assert_eq!(counter.0.into_inner(), 4 * TIMES);
+        assert_eq!(lock.word.into_inner() & !BITS, FREE);
+    }
+
+    /// A thread that asks for what it holds is a handler of its own that interrupted it: it is told so, and what it interrupted goes on.
+    #[test]
+    fn a_handler_does_not_wait_for_its_own_thread() {
+        let lock = Lock::new();
+        let held = lock.take();
+        assert_eq!(lock.take().err(), Some(Busy));
+        drop(held);
+        assert!(lock.take().is_ok());
+    }
+
+    /// A thread that forks may take the lock between the handlers; one that held it already, interrupted by its handler, holds it afterwards.
+    #[test]
+    fn a_fork_leaves_it_as_it_was() {
+        let lock = Lock::new();
+        lock.take_to_fork();
+        let again = lock.take();
+        assert_eq!(lock.take().err(), Some(Busy));
+        drop(again);
+        assert!(lock.take().is_ok());
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| lock.take().map(drop));
+            lock.forked();
+            assert_eq!(other.join().expect("it does not panic"), Ok(()));
+        });
+
+        let held = lock.take();
+        lock.take_to_fork();
+        lock.forked();
+        assert_eq!(lock.take().err(), Some(Busy), "it is held by what was interrupted");
+        drop(held);
+        assert_eq!(lock.word.load(Ordering::Relaxed), FREE);
+    }
 }

@@ -1,6 +1,7 @@
 //! Calls of the pager: a mailbox is filled, its bell is rung, and when the ringing returns the answer is there.
 
 use crate::area;
+use crate::signals::Blocked;
 use farmem::pager::call::{
     Call, MAILBOX_WORDS, MAILBOXES, TEXT_MAX, TEXTS, VALUES, WORD_CALL, WORD_NUMBER, WORD_STATUS, WORD_VALUE,
     bell,
@@ -18,6 +19,8 @@ pub(crate) fn call(call: Call) -> Result<u64, u64> {
 /// Carries a call out that goes with a text; answers its values.
 pub(crate) fn call_with(text: &[u8], call: Call) -> Result<[u64; VALUES], u64> {
     assert!(text.len() <= TEXT_MAX, "a text that fits");
+    // A handler that forked here would have a child go on with half a call, in a mailbox that is empty.
+    let _whole = Blocked::new();
     let mailbox = take();
     for (n, bytes) in text.chunks(8).enumerate() {
         let mut word = [0; 8];
@@ -45,7 +48,7 @@ pub(crate) fn begin_anew() {
     NUMBERS.iter().for_each(|number| number.store(0, Ordering::Relaxed));
 }
 
-/// A mailbox of this thread's own until it lets go. A signal handler that calls takes another than the thread it interrupts.
+/// A mailbox of this thread's own until it lets go.
 fn take() -> usize {
     loop {
         let free = |busy: &AtomicBool| {

@@ -12,6 +12,7 @@ use crate::area::{self, address};
 use crate::lock::Lock;
 use crate::mailbox;
 use crate::maps::failed;
+use crate::signals::Blocked;
 use farmem::pager::call::{Call, TEXT_MAX, VALUES};
 use farmem::pager::mechanism::{Faulting, PAGE_LEN, Userfaultfd};
 use libc::{mode_t, off_t};
@@ -181,7 +182,8 @@ pub(crate) fn protect(start: usize, len: usize, protection: c_int) -> Result<(),
 }
 
 fn with_list<T>(f: impl FnOnce(&mut List) -> T) -> T {
-    let _held = LOCK.take();
+    let _no_handler_comes = Blocked::new();
+    let _held = LOCK.take().expect("no handler interrupts its thread in here");
     // SAFETY: nobody else is in it while the lock is held, and `f` does not come back here.
     f(unsafe { &mut *MAPPINGS.0.get() })
 }

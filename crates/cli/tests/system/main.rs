@@ -18,6 +18,7 @@ mod process;
 mod rack;
 mod refusals;
 mod run;
+mod run_forks;
 mod run_shared;
 mod sim;
 mod trace;

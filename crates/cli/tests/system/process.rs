@@ -219,7 +219,7 @@ pub(crate) fn give_away(path: &Path) {
 /// A user with no rights at all.
 const NOBODY: u32 = 65534;
 
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mut lines = status.lines();
     lines.any(|l| l.strip_prefix("Uid:").is_some_and(|ids| ids.split_whitespace().nth(1) == Some("0")))

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-const MIB: u64 = 1 << 20;
+pub(crate) const MIB: u64 = 1 << 20;
 
 /// Runs a program alone, and then with `local` bytes of far memory here; all that can be seen of it is the same.
-fn same(local: u64, command: &[&str]) -> Value {
+pub(crate) fn same(local: u64, command: &[&str]) -> Value {
     same_with(local, command, |_| {})
 }
 
@@ -28,7 +28,7 @@ fn same_with(local: u64, command: &[&str], set_up: impl Fn(&mut Command)) -> Val
     stats(&far, local)
 }
 
-fn far(local: u64, command: &[&str]) -> Command {
+pub(crate) fn far(local: u64, command: &[&str]) -> Command {
     let local = local.to_string();
     let mut args = vec!["run", "--json", "--local", &local, "--far", "1GiB", "--"];
     args.extend_from_slice(command);
@@ -36,7 +36,7 @@ fn far(local: u64, command: &[&str]) -> Command {
 }
 
 /// The last line of its standard error. The local limit held.
-fn stats(ended: &Ended, local: u64) -> Value {
+pub(crate) fn stats(ended: &Ended, local: u64) -> Value {
     let line = ended.stderr.lines().last().unwrap_or_else(|| panic!("statistics: {ended:?}"));
     let stats: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {ended:?}"));
     assert_eq!(stats["local_limit"], local);
@@ -49,7 +49,7 @@ pub(crate) fn number(stats: &Value, what: &str) -> u64 {
 }
 
 /// More was used than may be here at once.
-fn assert_far(stats: &Value) {
+pub(crate) fn assert_far(stats: &Value) {
     assert!(number(stats, "evictions") > 0 && number(stats, "bytes_fetched") > 0, "{stats}");
 }
 

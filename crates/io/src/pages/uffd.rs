@@ -50,6 +50,14 @@ pub enum Reach {
 /// The right to open it in full: as root, with CAP_SYS_PTRACE, where `vm.unprivileged_userfaultfd` is 1, or by this device.
 const DEVICE: &str = "/dev/userfaultfd";
 
+/// The system's device, by which a process that may not open a userfaultfd may have one ([`Userfaultfd::open_from`]).
+///
+/// # Errors
+/// What the system says: there is none, or this process may not open it.
+pub(super) fn device() -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).open(DEVICE)
+}
+
 /// Features of the kernel's userfaultfd, as its bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Features(u64);
@@ -166,7 +174,7 @@ impl Userfaultfd {
     /// userfaultfd or one of the features.
     pub fn open(reach: Reach, features: Features) -> Result<Self, OpenError> {
         match (open_by_call(reach), reach) {
-            (Err(Errno::PERM), Reach::Full) => match OpenOptions::new().read(true).write(true).open(DEVICE) {
+            (Err(Errno::PERM), Reach::Full) => match device() {
                 Ok(device) => Self::open_from(&device, reach, features),
                 Err(_) => Err(not_permitted(Errno::PERM)),
             },

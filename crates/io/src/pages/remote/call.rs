@@ -59,6 +59,8 @@ pub const WELCOME_WORDS: usize = 4;
 pub const HELLO_WORDS: usize = 7;
 /// Says that a greeting is one, and of which version.
 const MAGIC: u64 = u64::from_le_bytes(*b"farmem02");
+/// Says that it is a [`device_request`].
+const DEVICE_MAGIC: u64 = u64::from_le_bytes(*b"farmemdv");
 
 /// What a process says when it comes, with its userfaultfd and memfd.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,6 +75,14 @@ pub struct Hello {
     pub snapshot: u64,
     /// True when faults of the kernel are reported too.
     pub full: bool,
+}
+
+/// What a process says before its greeting when it may not open a userfaultfd itself, as one that gave up root's rights: it asks for the
+/// system's device, by which it may. It is answered as a greeting is, with the device instead of a file.
+#[must_use]
+pub const fn device_request(token: u128) -> [u64; HELLO_WORDS] {
+    let (high, low) = halves(token);
+    [DEVICE_MAGIC, high, low, 0, 0, 0, 0]
 }
 
 impl Hello {
@@ -264,6 +274,7 @@ mod tests {
         let mut other = hello.words();
         other[0] += 1;
         assert_eq!(Hello::of(other), None);
+        assert_eq!(Hello::of(device_request(token)), None);
         let (start, len, protection) = (4096, 8192, 3);
         let calls = [
             Call::Map { len, protection },

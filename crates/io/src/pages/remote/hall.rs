@@ -4,8 +4,9 @@
 //! say a token that only those who were invited know.
 
 use super::super::Crowd;
+use super::super::uffd::device;
 use super::Remote;
-use super::call::{HELLO_WORDS, Hello, SPANS_MAX, WELCOME_WORDS};
+use super::call::{HELLO_WORDS, Hello, SPANS_MAX, WELCOME_WORDS, device_request};
 use crate::OpenError;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
@@ -16,10 +17,11 @@ use rustix::net::{
     recvmsg, send, sendmsg, socket_with,
 };
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::fs::File;
 use std::io;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 /// What is watched.
@@ -45,6 +47,8 @@ pub struct Hall {
     listener: OwnedFd,
     name: String,
     token: u128,
+    /// For processes that may not open a userfaultfd themselves; `None` where this one may not open it.
+    device: Option<File>,
 }
 
 /// A process that came in, and waits for an answer.
@@ -83,7 +87,7 @@ impl Hall {
         bind(&listener, &address).map_err(system)?;
         listen(&listener, BACKLOG).map_err(system)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
-        let hall = Self { epoll, listener, name, token };
+        let hall = Self { epoll, listener, name, token, device: device().ok() };
         hall.watch(&hall.listener, Watch::Arrivals).map_err(system)?;
         Ok(hall)
     }
@@ -135,10 +139,17 @@ impl Hall {
         let socket = accept_with(&self.listener, CLOEXEC).ok()?;
         set_socket_timeout(&socket, Timeout::Recv, Some(GREETING_TIME_MAX)).ok()?;
         set_socket_timeout(&socket, Timeout::Send, Some(GREETING_TIME_MAX)).ok()?;
-        let (hello, uffd, file) = greeting(&socket)?;
-        if hello.token != self.token {
-            return None;
+        let mut said = hear(&socket)?;
+        if said.0 == device_request(self.token) {
+            let device = self.device.as_ref().map(AsFd::as_fd);
+            let status =
+                if device.is_some() { 0 } else { u64::from(Errno::PERM.raw_os_error().unsigned_abs()) };
+            answer(&socket, [status, 0, 0, 0], device).ok()?;
+            said = hear(&socket)?;
         }
+        let (words, [uffd, file]) = said;
+        let hello = Hello::of(words).filter(|hello| hello.token == self.token)?;
+        let (uffd, file) = (uffd?, file?);
         let pid = socket_peercred(&socket).ok()?.pid;
         let ended = pidfd_open(pid, PidfdFlags::empty()).ok()?;
         let remote = Remote::new(uffd, file, &hello)?;
@@ -166,7 +177,8 @@ const fn hidden(token: u128) -> u32 {
     u32::from_be_bytes([a, b, c, d])
 }
 
-fn greeting(socket: &OwnedFd) -> Option<(Hello, OwnedFd, OwnedFd)> {
+/// What a process says, and the descriptors that come with it.
+fn hear(socket: &OwnedFd) -> Option<([u64; HELLO_WORDS], [Option<OwnedFd>; 2])> {
     let mut bytes = [0; HELLO_WORDS * 8];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -176,13 +188,25 @@ fn greeting(socket: &OwnedFd) -> Option<(Hello, OwnedFd, OwnedFd)> {
         RecvAncillaryMessage::ScmRights(rights) => rights.collect::<Vec<_>>(),
         _ => Vec::new(),
     });
-    let (uffd, file) = (descriptors.next()?, descriptors.next()?);
+    let descriptors = [descriptors.next(), descriptors.next()];
     if message.bytes != HELLO_WORDS * 8 {
         return None;
     }
     let (words, _) = bytes.as_chunks::<8>();
-    let hello = Hello::of(std::array::from_fn(|n| u64::from_le_bytes(words[n])))?;
-    Some((hello, uffd, file))
+    Some((std::array::from_fn(|n| u64::from_le_bytes(words[n])), descriptors))
+}
+
+fn answer(socket: &OwnedFd, words: [u64; WELCOME_WORDS], file: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    let mut bytes = [0; WELCOME_WORDS * 8];
+    for (to, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *to = word.to_le_bytes();
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let rights = SendAncillaryMessage::ScmRights(file.as_slice());
+    assert!(file.is_none() || ancillary.push(rights), "there is room for one");
+    sendmsg(socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
 }
 
 impl Arrival {
@@ -210,19 +234,7 @@ impl Arrival {
             let (base, len) = crowd.span();
             (base.0, len)
         });
-        let mut bytes = [0; WELCOME_WORDS * 8];
-        for (to, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip([status, count, base, len]) {
-            *to = word.to_le_bytes();
-        }
-        let files: Vec<_> = shared.iter().map(|crowd| crowd.file()).collect();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        assert!(
-            files.is_empty() || ancillary.push(SendAncillaryMessage::ScmRights(&files)),
-            "there is room for one"
-        );
-        sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
-        Ok(())
+        answer(&self.socket, [status, count, base, len], shared.map(Crowd::file))
     }
 }
 

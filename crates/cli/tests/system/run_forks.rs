@@ -1,0 +1,41 @@
+//! `farmem run`: forks of programs that gave up root, and forks in signal handlers. The programs bound their waits: a child that hangs is a
+//! failure, not a wait.
+
+use crate::process::{Dir, is_root, run_command};
+use crate::run::{MIB, assert_far, far, may_run, number, program, same, stats};
+use std::path::Path;
+
+/// A daemon drops root and forks. Its children have its memory and allocate, though they may not open a userfaultfd: they have it by the
+/// pager's device.
+#[test]
+fn a_daemon_that_drops_root_and_forks() {
+    if !may_run("a daemon") {
+        return;
+    }
+    if !is_root() || !Path::new("/dev/userfaultfd").exists() {
+        return eprintln!("skipped: a daemon: there is no root to drop, or no /dev/userfaultfd");
+    }
+    let dir = Dir::new("run-daemon");
+    let binary = program(&dir, "daemon", &[]);
+    for how in ["alone", "thread"] {
+        let stats = same(MIB, &[&binary, how]);
+        assert_far(&stats);
+        assert_eq!(number(&stats, "forks"), 40 + 10);
+    }
+}
+
+/// A handler that interrupts malloc and free forks. The child allocates in the handler, or goes on with what was interrupted; so does the parent.
+/// (Without far memory glibc ends this program: its heap is not made for that.)
+#[test]
+fn a_handler_that_interrupts_malloc_and_forks() {
+    if !may_run("handlers") {
+        return;
+    }
+    let dir = Dir::new("run-handlers");
+    let binary = program(&dir, "handlers", &[]);
+    for how in ["alone", "thread"] {
+        let ended = run_command(far(MIB, &[&binary, how]));
+        assert_eq!((ended.stdout.as_str(), ended.code), ("150 forks, 0 wrong\n", Some(0)), "{ended:?}");
+        assert_eq!(number(&stats(&ended, MIB), "forks"), 1 + 150);
+    }
+}
