@@ -3,6 +3,7 @@
 use crate::area::{self, address};
 use crate::mailbox::call;
 use crate::shared;
+use crate::signals::Blocked;
 use farmem::pager::call::{Call, ELSEWHERE, TARGET_ELSEWHERE, resize};
 use farmem::pager::mechanism::PAGE_LEN;
 use libc::{MAP_FAILED, off_t, size_t};
@@ -393,7 +394,19 @@ fn remap(
 
 fn resized(start: usize, len: usize, new_len: usize, how: u64) -> Result<usize, u64> {
     let (len, new_len) = (len.next_multiple_of(PAGE_LEN), new_len.next_multiple_of(PAGE_LEN));
-    let answer = call(Call::Resize { start: start as u64, len: len as u64, new_len: new_len as u64, how })?;
+    let asked = Call::Resize { start: start as u64, len: len as u64, new_len: new_len as u64, how };
+    // Threads that touch the old addresses wait until those are unmapped; a handler of this one would wait for itself.
+    let (_whole, answer) = loop {
+        let whole = Blocked::new();
+        match call(asked) {
+            // The system writes to it at this moment.
+            Err(AGAIN) => {
+                drop(whole);
+                rustix::thread::sched_yield();
+            }
+            answer => break (whole, answer?),
+        }
+    };
     let answer = usize::try_from(answer).map_err(|_| 0_u64)?;
     let (moved, rights) = (answer & !(PAGE_LEN - 1), answer & (PAGE_LEN - 1));
     let rights = c_int::try_from(rights).unwrap_or(READ_WRITE);
@@ -405,6 +418,9 @@ fn resized(start: usize, len: usize, new_len: usize, how: u64) -> Result<usize, 
     Ok(moved)
 }
 
+/// The status of a call that may be tried again.
+const AGAIN: u64 = libc::EAGAIN.unsigned_abs() as u64;
+
 /// To an address that is not far memory's: its bytes become local.
 fn move_out(
     old: *mut c_void,
@@ -413,11 +429,14 @@ fn move_out(
     new: *mut c_void,
 ) -> Result<*mut c_void, Errno> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    // A thread that writes there from now on finds that it has moved: nothing is written to what has been copied.
+    // SAFETY: the caller of `mremap` gives it up.
+    unsafe { system_mprotect(old.addr(), old_len.next_multiple_of(PAGE_LEN), libc::PROT_READ) }?;
     replace(Some(new), new_len);
     // SAFETY: the caller of `mremap` wants whatever is there replaced.
     let there = unsafe { system_mmap(new, new_len, READ_WRITE, flags, -1, 0) }?;
     let count = old_len.min(new_len);
-    // SAFETY: the old mapping, which may be read or the program would fault here as it would later, and the new one.
+    // SAFETY: the old mapping, which may be read, and the new one.
     unsafe { std::ptr::copy_nonoverlapping(old.cast::<u8>(), there.cast::<u8>(), count) };
     unmap(old.addr(), old_len.next_multiple_of(PAGE_LEN));
     Ok(there)

@@ -346,7 +346,7 @@ impl Pager {
         let list: Vec<[u64; 3]> = elsewhere
             .chain(far)
             .map(|(pages, kind)| {
-                let rights = if let Kind::Far { protection } = kind { protection } else { call::ELSEWHERE };
+                let rights = kind.protection().unwrap_or(call::ELSEWHERE);
                 [arrival.remote.address(pages.start), (pages.end - pages.start) * PAGE_LEN as u64, rights]
             })
             .collect();

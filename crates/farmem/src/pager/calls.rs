@@ -80,7 +80,7 @@ impl Pager {
                 let pages = self.range(key, start, len)?;
                 let end = self.used(key, pages.clone());
                 let far = self.processes[&key].spans.within(pages.start..end);
-                let far: Vec<_> = far.filter(|(_, kind)| *kind != Kind::Elsewhere).collect();
+                let far: Vec<_> = far.filter(|(_, kind)| matches!(kind, Kind::Far { .. })).collect();
                 for (span, _) in far {
                     self.set_span(key, span, Some(Kind::Far { protection }));
                 }
@@ -120,7 +120,7 @@ impl Pager {
         let (span, protection) = match process.spans.at(old.start) {
             Some((span, Kind::Far { protection })) => (span, protection),
             Some((_, Kind::Elsewhere)) => return Err(ELSEWHERE),
-            None => return Err(errno::FAULT),
+            Some((_, Kind::Moved)) | None => return Err(errno::FAULT),
         };
         if span.end < old.end || new_len == 0 {
             return Err(errno::FAULT);
@@ -152,11 +152,17 @@ impl Pager {
             if self.is_elsewhere(key, new.clone()) {
                 return Err(TARGET_ELSEWHERE);
             }
-            self.drop_pages(key, new.clone());
             new.start
         };
+        // A thread that writes waits from here on, until the old addresses are unmapped.
+        let mut rest = old.clone();
+        while self.freeze_next(key, &mut rest)?.is_some() {}
+        if how >= resize::FIXED_MIN {
+            self.drop_pages(key, first..first + count);
+        }
         self.set_span(key, first..first + count, Some(kind));
         self.move_pages(key, old.clone(), first..first + count);
+        self.set_span(key, old.clone(), Some(Kind::Moved));
         // The old addresses are free once the process has said that no thread of it reaches them.
         self.drop_pages(key, old);
         value(self, first)
@@ -199,7 +205,7 @@ impl Pager {
         };
         let mut bytes = [0; PAGE_LEN];
         let remote = &self.processes[&key].remote;
-        // The program moves it, so it does not write to it.
+        // It is frozen, or was read-only.
         remote.read(page, &mut bytes);
         remote.discard(page..page + 1);
         if remote.install(new, &bytes, access) == Err(Lost::Gone) {

@@ -25,10 +25,15 @@ impl Pager {
             process.deferred.push((page, fault));
             return true;
         }
-        let Some((span, Kind::Far { .. })) = process.spans.at(page) else {
-            // Unmapped since: the thread finds that out.
-            self.served(key, page, |remote| remote.wake(page..page + 1));
-            return true;
+        let span = match process.spans.at(page) {
+            Some((span, Kind::Far { .. })) => span,
+            // It is woken when the page is unmapped.
+            Some((_, Kind::Moved)) => return true,
+            Some((_, Kind::Elsewhere)) | None => {
+                // Unmapped since: the thread finds that out.
+                self.served(key, page, |remote| remote.wake(page..page + 1));
+                return true;
+            }
         };
         let entry = process.table.get(page);
         match (entry.here, entry.slot) {

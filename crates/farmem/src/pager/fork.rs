@@ -8,6 +8,7 @@ use super::{Pager, errno};
 use farmem_io::pages::remote::Lost;
 use farmem_io::pages::remote::call::CONTROL_PAGES;
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// The memory of a process as it was when it forked. Its slots are owned.
 #[derive(Debug)]
@@ -51,14 +52,23 @@ impl Pager {
 
     /// Dirty pages become owed: no store changes them unseen, and each has a slot, which they are the home of.
     fn freeze_dirty(&mut self, key: u32) -> Result<(), u64> {
-        let pages = self.processes[&key].remote.pages();
-        let mut at = CONTROL_PAGES as u64;
-        while let Some(first) = self.processes[&key].table.next(at..pages) {
+        let mut rest = CONTROL_PAGES as u64..self.processes[&key].remote.pages();
+        while let Some(run) = self.freeze_next(key, &mut rest)? {
+            for page in run {
+                self.owe(key, page)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Freezes the first dirty pages of `rest` that lie together; no store reaches them from then on. `rest` is what is behind them.
+    pub(super) fn freeze_next(&mut self, key: u32, rest: &mut Range<u64>) -> Result<Option<Range<u64>>, u64> {
+        while let Some(first) = self.processes[&key].table.next(rest.clone()) {
             let mut end = first;
-            while end < pages && self.is_dirty(key, end) {
+            while end < rest.end && self.is_dirty(key, end) {
                 end += 1;
             }
-            at = end.max(first + 1);
+            rest.start = end.max(first + 1);
             if end == first {
                 continue;
             }
@@ -66,11 +76,9 @@ impl Pager {
                 self.gone.push(key);
                 return Err(errno::FAULT);
             }
-            for page in first..end {
-                self.owe(key, page)?;
-            }
+            return Ok(Some(first..end));
         }
-        Ok(())
+        Ok(None)
     }
 
     fn is_dirty(&self, key: u32, page: u64) -> bool {

@@ -12,6 +12,19 @@ pub(super) enum Kind {
     Far { protection: u64 },
     /// Something else that the program mapped there: not ours any more.
     Elsewhere,
+    /// Its bytes have moved, and the process is about to unmap it: a thread that touches it waits until then, for its SIGSEGV.
+    Moved,
+}
+
+impl Kind {
+    /// What the program may do there, as `mprotect` has it.
+    pub(super) const fn protection(self) -> Option<u64> {
+        match self {
+            Self::Far { protection } => Some(protection),
+            Self::Moved => Some(0),
+            Self::Elsewhere => None,
+        }
+    }
 }
 
 /// Pages in use. Those that are in no span are free.
