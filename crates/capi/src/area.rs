@@ -1,6 +1,6 @@
 //! The range of addresses that far memory has in this process: reserved once, handed to the pager, and again by a fork's child.
 
-use crate::{fork, mailbox, shared};
+use crate::{descriptors, fork, mailbox, shared};
 use farmem::pager::call::{
     CONTROL_PAGES, Call, ELSEWHERE, HELLO_WORDS, Hello, SPANS_MAX, VARIABLE, WELCOME_WORDS, device_request,
 };
@@ -123,6 +123,7 @@ fn begin() -> bool {
     };
     if ready {
         fork::register();
+        descriptors::look_at_inherited();
     }
     STATE.store(if ready { READY } else { LOCAL }, Ordering::Release);
     ready

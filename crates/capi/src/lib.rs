@@ -1,9 +1,9 @@
 //! The preload library: `farmem run` has the dynamic linker load it into an unmodified program, whose large anonymous mappings
 //! and heap it then puts into far memory.
 //!
-//! It stands before libc's `mmap`, `munmap`, `mremap`, `mprotect`, `madvise` (`maps`), `malloc` with its family (`heap`), and `shm_open` and
-//! what is done with what that opens (`shared`), and `open` with what is like it (`direct`). What it
-//! reserves in the program is one range of addresses (`area`), backed by a memfd and served by the pager, another process, through
+//! It stands before libc's `mmap`, `munmap`, `mremap`, `mprotect`, `madvise` (`maps`), `malloc` with its family (`heap`), `shm_open` and
+//! what is done with what that opens (`shared`), `open` with what is like it (`direct`), `recvmsg` (`descriptors`), and
+//! `process_vm_writev` (`pins`). What it reserves in the program is one range of addresses (`area`), backed by a memfd and served by the pager, another process, through
 //! a userfaultfd. So there is no thread of ours in the program, and no descriptor: both are sent to the pager and closed. What is
 //! asked of the pager goes through a mailbox (`mailbox`), where the fault itself is the message.
 //!
@@ -11,12 +11,14 @@
 //! environment, all calls are the system's and libc's.
 
 mod area;
+mod descriptors;
 mod direct;
 mod fork;
 mod heap;
 mod lock;
 mod mailbox;
 mod maps;
+mod pins;
 mod shared;
 mod signals;
 #[cfg(test)]

@@ -23,6 +23,7 @@ mod faults;
 mod fork;
 mod frames;
 mod left;
+mod pins;
 mod sharing;
 mod slots;
 mod spans;
@@ -38,6 +39,7 @@ use farmem_io::pages::{Fault, Features, Reach, Streams, Userfaultfd};
 use farmem_wire::message::{Access, PAGE_LEN};
 use fork::Snapshot;
 use frames::{Frames, Pool};
+use pins::Pins;
 use sharing::Sharing;
 use slots::{Slot, Slots};
 use spans::{Kind, Spans};
@@ -140,6 +142,8 @@ pub struct Pager {
     /// The key of the next process.
     next: u32,
     frames: Frames,
+    /// Pages that stay where they are.
+    pins: Pins,
     pool: Pool,
     slots: Slots,
     /// Pages of the pool that are to be written, in the order in which they came. Some are not any more.
@@ -203,13 +207,16 @@ const STRAGGLE_MAX: Duration = Duration::from_secs(2);
 /// The system's numbers of errors, as programs are told them.
 mod errno {
     pub(super) const NOENT: u64 = 2;
+    pub(super) const SRCH: u64 = 3;
     pub(super) const IO: u64 = 5;
+    pub(super) const AGAIN: u64 = 11;
     pub(super) const NOMEM: u64 = 12;
     pub(super) const FAULT: u64 = 14;
     pub(super) const EXIST: u64 = 17;
     pub(super) const INVAL: u64 = 22;
     pub(super) const NOSPC: u64 = 28;
     pub(super) const NOSYS: u64 = 38;
+    pub(super) const OPNOTSUPP: u64 = 95;
 }
 
 impl Pager {
@@ -238,6 +245,7 @@ impl Pager {
             processes: BTreeMap::new(),
             next: 1,
             frames: Frames::new(pages - pool),
+            pins: Pins::new(pages - pool),
             pool: Pool::new(pool),
             slots: Slots::default(),
             unsent: VecDeque::with_capacity(2 * pool),
@@ -411,6 +419,7 @@ impl Pager {
         }
         self.waiting.retain(|&(of, _, _)| of != key);
         let all = 0..process.remote.pages();
+        self.pins.bury(key);
         self.forget(key, all);
         if let Some(process) = self.processes.remove(&key) {
             self.stop_sharing(key, process);

@@ -28,6 +28,9 @@ impl Pager {
                     | Call::Truncate { .. }
                     | Call::Unlink { .. }),
                 ) => self.call_for_object(key, mailbox, call),
+                Some(Call::Pin { caller, pid, start, len }) => {
+                    self.pin(key, (caller, pid), (start, len)).map(|[pin, bytes]| [pin, bytes, 0, 0])
+                }
                 Some(call) => self.carry_out(key, call, thread).map(|value| [value, 0, 0, 0]),
                 None => Err(errno::INVAL),
             };
@@ -93,14 +96,20 @@ impl Pager {
                 self.set_span(key, pages, Some(Kind::Elsewhere));
                 Ok(0)
             }
+            Call::Unpin { pin } => {
+                self.pins.unpin(key, pin);
+                Ok(0)
+            }
             Call::Fork => self.snapshot(key, thread),
             Call::Forked => {
                 self.forked(key);
                 Ok(0)
             }
-            Call::Open { .. } | Call::Hold { .. } | Call::Truncate { .. } | Call::Unlink { .. } => {
-                unreachable!("a call for an object")
-            }
+            Call::Pin { .. }
+            | Call::Open { .. }
+            | Call::Hold { .. }
+            | Call::Truncate { .. }
+            | Call::Unlink { .. } => unreachable!("a call with more values"),
         }
     }
 
@@ -141,6 +150,9 @@ impl Pager {
             if how == resize::IN_PLACE {
                 return Err(errno::NOMEM);
             }
+        }
+        if self.pins.has_any(key, &old) {
+            return Err(errno::AGAIN);
         }
         let first = if how < resize::FIXED_MIN {
             process.spans.gap(count).ok_or(errno::NOMEM)?

@@ -37,12 +37,18 @@ impl Pager {
     fn evict(&mut self) -> usize {
         self.grow();
         let mut going: [(Owner, u32); BATCH] = [(Owner { process: 0, page: 0 }, 0); BATCH];
-        let mut count = 0;
+        let (mut count, mut pinned) = (0, Vec::new());
         while count < BATCH {
             let Some(frame) = self.frames.pop_oldest() else { break };
-            going[count] = (self.frames.at(frame).0, frame);
+            let (owner, _) = self.frames.at(frame);
+            if self.pins.has(owner) {
+                pinned.push(frame);
+                continue;
+            }
+            going[count] = (owner, frame);
             count += 1;
         }
+        pinned.into_iter().for_each(|frame| self.frames.keep(frame));
         let going = &mut going[..count];
         going.sort_unstable();
         let mut freed = 0;

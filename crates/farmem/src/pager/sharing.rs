@@ -118,6 +118,12 @@ impl Pager {
         self.sharing.as_ref().map(Sharing::stats)
     }
 
+    /// First address and bytes of what is shared, in every process that shares.
+    pub(super) fn shared_span(&self) -> Option<(u64, u64)> {
+        let (base, len) = self.sharing.as_ref()?.crowd().span();
+        Some((base.0, len))
+    }
+
     /// A process comes in; true when it can share what there is to be shared.
     pub(super) fn let_share(&self, key: u32, arrival: &Arrival) -> bool {
         self.sharing.as_ref().is_none_or(|sharing| sharing.crowd().join(key, &arrival.remote).is_ok())

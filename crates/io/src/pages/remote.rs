@@ -14,7 +14,7 @@ mod hall;
 mod tests;
 
 pub use guard::{Guard, guard};
-pub use hall::{Arrival, Event, Hall, Watch, is_readable};
+pub use hall::{Arrival, Event, Hall, Watch, is_readable, process_of_thread};
 
 use super::message::parse;
 use super::state::mapping;

@@ -153,7 +153,7 @@ pub enum Call {
         protection: u64,
     },
     /// The bytes shall be found at more or other addresses; the old ones are to be unmapped when they are others. The answer is where; an address is
-    /// a multiple of the page, and the low bits of the answer say what may be done there.
+    /// a multiple of the page, and the low bits of the answer say what may be done there. EAGAIN while pages are pinned.
     Resize {
         /// First byte.
         start: u64,
@@ -202,6 +202,25 @@ pub enum Call {
         /// Bytes of the name.
         len: u64,
     },
+    /// The system is about to write to a process of this run, past its mappings (`process_vm_writev`): its pages there shall stay until
+    /// [`Call::Unpin`]. The answer is the pin's number, and how many bytes from `start` on may be written: at least one, and
+    /// maybe fewer than asked. ESRCH when the process is not of this run, or has no far memory; EAGAIN while too much is pinned; EOPNOTSUPP for
+    /// shared memory, and for other processes when the caller does not know them by the numbers that the pager does.
+    Pin {
+        /// The number that the caller has in its own eyes.
+        caller: u64,
+        /// The process that is written to.
+        pid: u64,
+        /// First byte, in that process.
+        start: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// The system has written.
+    Unpin {
+        /// The pin's number; 0 for one that was not needed.
+        pin: u64,
+    },
 }
 
 /// How [`Call::Resize`] may find other addresses.
@@ -235,6 +254,8 @@ impl Call {
             Self::Hold { object } => [11, object, 0, 0, 0],
             Self::Truncate { object, length } => [12, object, length, 0, 0],
             Self::Unlink { len } => [13, len, 0, 0, 0],
+            Self::Pin { caller, pid, start, len } => [14, caller, pid, start, len],
+            Self::Unpin { pin } => [15, pin, 0, 0, 0],
         }
     }
 
@@ -257,6 +278,8 @@ impl Call {
             [11, object, ..] => Self::Hold { object },
             [12, object, length, ..] => Self::Truncate { object, length },
             [13, len, ..] => Self::Unlink { len },
+            [14, caller, pid, start, len] => Self::Pin { caller, pid, start, len },
+            [15, pin, ..] => Self::Unpin { pin },
             _ => return None,
         })
     }
@@ -290,6 +313,8 @@ mod tests {
             Call::Hold { object: u64::MAX },
             Call::Truncate { object: 7, length: len },
             Call::Unlink { len },
+            Call::Pin { caller: 2, pid: 3, start, len },
+            Call::Unpin { pin: 4 },
         ];
         for call in calls {
             assert_eq!(Call::of(call.words()), Some(call));

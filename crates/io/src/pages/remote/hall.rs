@@ -165,6 +165,14 @@ pub fn is_readable(what: impl AsFd) -> bool {
     rustix::io::retry_on_intr(|| poll(&mut one, Some(&now))).is_ok_and(|count| count > 0)
 }
 
+/// The process that a thread of this number is of, as the system says; `None` when there is none.
+#[must_use]
+pub fn process_of_thread(number: u64) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{number}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
+    line.trim().parse().ok()
+}
+
 const CLOEXEC: SocketFlags = SocketFlags::CLOEXEC;
 
 fn number_of(pid: Pid) -> u32 {

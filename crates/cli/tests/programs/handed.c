@@ -1,0 +1,49 @@
+/* Descriptors of files opened with O_DIRECT, which came from other programs: one is standard input, one comes in a message. Prints whether
+   they still have it, and whether what is read into memory is right. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { LEN = 2 << 20 };
+
+static void read_all(const char *what, int fd) {
+    unsigned char *bytes = malloc(LEN + 1);
+    size_t done = 0, wrong = 0;
+    while (done < LEN) {
+        ssize_t count = pread(fd, bytes + 1 + done, LEN - done, (off_t)done); /* not at a multiple of anything */
+        if (count <= 0) break;
+        done += (size_t)count;
+    }
+    for (size_t i = 0; i < done; i++) wrong += bytes[i + 1] != (unsigned char)(i * 7 + (i >> 12));
+    printf("%s: direct %d, %zu bytes, %zu wrong\n", what, (fcntl(fd, F_GETFL) & O_DIRECT) != 0, done, wrong);
+    free(bytes);
+}
+
+static int through_a_message(int fd) {
+    int pair[2], number = -1;
+    char byte = 0;
+    union { char room[CMSG_SPACE(sizeof(int))]; struct cmsghdr align; } control;
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room};
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair)) exit(2);
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    *header = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
+    memcpy(CMSG_DATA(header), &fd, sizeof fd);
+    if (sendmsg(pair[0], &message, 0) != 1) exit(3);
+    memset(&control, 0, sizeof control);
+    if (recvmsg(pair[1], &message, 0) != 1) exit(4);
+    memcpy(&number, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof number);
+    return number;
+}
+
+int main(int argc, char **argv) {
+    read_all("inherited", 0);
+    int fd = (int)syscall(SYS_openat, AT_FDCWD, argv[argc - 1], O_RDONLY | O_DIRECT); /* as another program does */
+    read_all("in a message", through_a_message(fd));
+    return 0;
+}
