@@ -20,6 +20,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -144,6 +145,10 @@ static int probe(const char *name) {
     char *twice = map(read_only, len, PROT_READ), *again = map(fd, len, PROT_READ | PROT_WRITE);
     printf("mapped twice at one address: %d\n", twice == again);
     again[7] = 1;
+    char two[2] = "ab";
+    struct iovec from = {two, 2}, to[2] = {{two, 1}, {again, 1}};
+    expect("write past the mappings", process_vm_writev(getpid(), &from, 1, to + 1, 1, 0) >= 0);
+    printf("up to there: %zd\n", process_vm_writev(getpid(), &from, 1, to, 2, 0));
     if (munmap(again, len)) die("munmap");
     printf("read after one was unmapped: %d\n", twice[7]);
     expect("unmap", munmap(twice, len) == 0);

@@ -131,10 +131,11 @@ fn what_cannot_be_shared_is_an_error() {
                     a name with a slash: EINVAL\na long name: ENAMETOOLONG\nshrink: EINVAL\n\
                     grow beyond its memory: EINVAL\nmore than there is: ENOSPC\nprivate: EOPNOTSUPP\n\
                     elsewhere: EOPNOTSUPP\nmore than its memory: EINVAL\nwrite: EPERM\nwrite where it is read: EACCES\n\
-                    mapped twice at one address: 1\nread after one was unmapped: 1\nunmap: no error\n\
+                    mapped twice at one address: 1\nwrite past the mappings: EOPNOTSUPP\nup to there: 1\n\
+                    read after one was unmapped: 1\nunmap: no error\n\
                     protect what is unmapped: ENOMEM\n";
     assert_eq!(said, expected);
-    for why in ["private mapping", "another address", "more bytes"] {
+    for why in ["private mapping", "another address", "more bytes", "process_vm_writev"] {
         assert!(ended.stderr.contains(why), "{why}: {ended:?}");
     }
     made.say("");
