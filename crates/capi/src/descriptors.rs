@@ -92,7 +92,9 @@ pub(crate) unsafe extern "C" fn recvmmsg(
             // SAFETY: as many as were received.
             let message = unsafe { messages.add(n) };
             // SAFETY: received a moment ago.
-            unsafe { look_at_message(&raw mut (*message).msg_hdr) };
+            let message = unsafe { &*message };
+            // SAFETY: as above.
+            unsafe { look_at_message(&raw const message.msg_hdr) };
         }
     }
     count

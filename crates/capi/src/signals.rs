@@ -40,7 +40,8 @@ impl OverFork {
         let before = blocked.0;
         std::mem::forget(blocked);
         // SAFETY: the caller's promise: no other thread is here.
-        unsafe { (*self.0.get()).write(before) };
+        let kept = unsafe { &mut *self.0.get() };
+        kept.write(before);
     }
 
     /// What was kept, which this thread's signals are when it is dropped.
