@@ -454,7 +454,9 @@ fn with_heap<T>(what: impl FnOnce(&mut Dlmalloc<Far>) -> T) -> Result<T, Busy> {
     // SAFETY: the lock is held; and nothing that dlmalloc calls comes back here.
     let heap = unsafe { &mut *HEAP.0.get() };
     let result = what(heap);
-    let mut later = LATER.swap(0, Ordering::Acquire);
+    // A handler of this thread puts blocks there, so it is enough to look.
+    let some = LATER.load(Ordering::Relaxed) != 0;
+    let mut later = if some { LATER.swap(0, Ordering::Acquire) } else { 0 };
     while later != 0 {
         let block: *mut u8 = area::address(later).cast();
         // SAFETY: `free_later` left the next one's address there.
