@@ -6,7 +6,7 @@ use crate::run::{MIB, assert_far, far, may_run, number, program, same, stats};
 use std::path::Path;
 
 /// A daemon drops root and forks. Its children have its memory and allocate, though they may not open a userfaultfd: they have it by the
-/// pager's device.
+/// pager's device. So has a program that is started when root was dropped.
 #[test]
 fn a_daemon_that_drops_root_and_forks() {
     if !may_run("a daemon") {
@@ -17,10 +17,11 @@ fn a_daemon_that_drops_root_and_forks() {
     }
     let dir = Dir::new("run-daemon");
     let binary = program(&dir, "daemon", &[]);
-    for how in ["alone", "thread"] {
+    for (how, programs) in [("alone", 1), ("thread", 1), ("exec", 2)] {
         let stats = same(MIB, &[&binary, how]);
         assert_far(&stats);
         assert_eq!(number(&stats, "forks"), 40 + 10);
+        assert_eq!(number(&stats, "processes"), programs + 40 + 10);
     }
 }
 
