@@ -1,10 +1,14 @@
 //! The hall and the guard, as far as they go without a program. With one: the system tests of `farmem run`.
 
-use super::call::Hello;
+use super::super::uffd::device;
+use super::call::{HELLO_WORDS, Hello, WELCOME_WORDS, device_request};
 use super::{Guard, Hall, Watch};
 use rustix::net::{
-    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, Shutdown, SocketAddrUnix,
+    SocketFlags, SocketType, connect, recvmsg, send, shutdown, socket_with,
 };
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
 use std::time::Duration;
 
 fn visitor(hall: &Hall) -> std::os::fd::OwnedFd {
@@ -20,7 +24,7 @@ fn visitor(hall: &Hall) -> std::os::fd::OwnedFd {
 fn strangers_are_not_let_in() {
     let hall = Hall::open(0x1234).unwrap();
     let hello = Hello { token: 0x1234, base: 0, len: 1 << 20, snapshot: 0, full: true };
-    let bytes: Vec<u8> = hello.words().iter().flat_map(|word| word.to_le_bytes()).collect();
+    let bytes = bytes_of(hello.words());
     let mut events = Vec::new();
     for what in [&b"hello"[..], &[][..], &bytes[..]] {
         let socket = visitor(&hall);
@@ -32,6 +36,35 @@ fn strangers_are_not_let_in() {
     }
     hall.events(Some(Duration::ZERO), &mut events).unwrap();
     assert_eq!(events, []);
+}
+
+fn bytes_of(words: [u64; HELLO_WORDS]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// The device goes to processes that know the token, where the pager may open it itself; others get no answer at all.
+#[test]
+fn the_device_is_for_those_who_were_invited() {
+    let hall = Hall::open(0x1234).unwrap();
+    for (token, invited) in [(0x1234, true), (0x1235, false)] {
+        let socket = visitor(&hall);
+        send(&socket, &bytes_of(device_request(token)), SendFlags::empty()).unwrap();
+        shutdown(&socket, Shutdown::Write).unwrap();
+        assert!(hall.receive().is_none(), "it does not greet");
+        let mut bytes = [0; WELCOME_WORDS * 8];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let message = recvmsg(&socket, &mut parts, &mut ancillary, RecvFlags::empty()).unwrap();
+        let devices = ancillary.drain().map(|part| match part {
+            RecvAncillaryMessage::ScmRights(rights) => rights.count(),
+            _ => 0,
+        });
+        let (len, devices) = (message.bytes, devices.sum::<usize>());
+        let expected = if invited { (WELCOME_WORDS * 8, usize::from(device().is_ok())) } else { (0, 0) };
+        assert_eq!((len, devices), expected);
+        assert_eq!(bytes[0] == 0, !invited || devices == 1, "the status says whether it is there");
+    }
 }
 
 /// The name of the socket, which everybody can read, does not give the token away.
