@@ -160,8 +160,9 @@ pub enum Request {
         host: u16,
         /// How often it started.
         generation: u16,
-        /// The largest order to give everything up that it has obeyed; 0 when none came yet. [`GIVEN_UP`] when it has given everything up for
-        /// good, because it is about to leave: its lease ends at once, and no page counts as lost with it.
+        /// The largest order to give everything up that it has obeyed; 0 when none came yet. A number that was never given is refused.
+        /// [`GIVEN_UP`] when it has given everything up for good, because it is about to leave: its lease ends at once, no page counts as lost
+        /// with it, and it gets no other one before it joins again.
         #[serde(default)]
         flushed: u64,
     },
@@ -350,8 +351,12 @@ pub struct DirectoryInfo {
     pub resets: u64,
     /// Of these, to make room for others.
     pub evictions: u64,
-    /// Hosts fenced, or gone.
+    /// Hosts fenced, or gone: `lapses` and `leaves` together.
     pub fences: u64,
+    /// Leases that ended without being given up: the host died, left or joined again with pages, or was not heard of for too long.
+    pub lapses: u64,
+    /// Leases that hosts gave up before they left, with everything that they had ([`GIVEN_UP`]).
+    pub leaves: u64,
     /// Pages that hosts gave up although nobody had asked for them.
     pub false_invalidations: u64,
     /// False invalidations of a region in an epoch above which it is split.

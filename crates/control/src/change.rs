@@ -148,9 +148,9 @@ impl State {
                 }
             }
             What::Remap(remap) => self.begin_remap(id, remap)?,
-            What::Fence { host } => {
+            What::Fence { host, given_up } => {
                 let row = self.hosts.get_mut(host).ok_or(Misfit("an unknown host is fenced"))?;
-                row.cache = Cache::Fenced;
+                (row.cache, row.given_up) = (Cache::Fenced, *given_up);
             }
             What::OpenSession(_)
             | What::Connect(_)
@@ -242,6 +242,7 @@ impl State {
             Some(Cache::Live { .. }) => Cache::Orphaned,
             cache => cache.unwrap_or_default(),
         };
+        let given_up = self.hosts.get(host).map_or(0, |row| row.given_up);
         let row = HostRow {
             name: name.clone(),
             gid: *gid,
@@ -249,6 +250,7 @@ impl State {
             generation,
             present: true,
             cache,
+            given_up,
             joining: Some(id),
         };
         self.hosts.insert(*host, row);

@@ -141,7 +141,7 @@ pub(crate) fn claim(what: &What) -> Option<Claim> {
         What::JoinHost { host, .. } | What::LeaveHost { host } => Some(Claim::Member(Port::host(*host).0)),
         What::OpenSession(row) => Some(Claim::Session(row.host, row.domain)),
         What::OpenDirectory { .. } => Some(Claim::Directory),
-        What::Live { host, .. } | What::Fence { host } => Some(Claim::Cache(*host)),
+        What::Live { host, .. } | What::Fence { host, .. } => Some(Claim::Cache(*host)),
         What::Allocate { object: Some((object, _)), .. } => Some(Claim::Object(*object)),
         What::Allocate { base, .. }
         | What::Free { base }

@@ -27,7 +27,7 @@ use crate::splitting::Splitting;
 pub(crate) use crate::tables::newest;
 use crate::updates::Reach;
 use crate::{Actions, Control, Note, PAGE};
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::vec::Vec;
 use core::mem;
@@ -35,7 +35,7 @@ use epochs::Round;
 use errands::{Running, page_at};
 use farmem_machine::{Duration, Instant};
 use farmem_wire::HostId;
-use farmem_wire::message::{CACHING_HOSTS_MAX, Page, Update};
+use farmem_wire::message::{CACHING_HOSTS_MAX, Page, Seq, Update};
 use moves::Moving;
 use vacating::Vacating;
 
@@ -47,10 +47,12 @@ const DRIFT: u64 = 8;
 pub(crate) struct Coherence {
     /// When the lease of a host surely ends, of all that may hold pages.
     ends: BTreeMap<u16, Instant>,
-    /// The largest order to give everything up that a host said it had obeyed.
+    /// The largest order to give everything up that a host said it had obeyed, of those that it was given.
     flushed: BTreeMap<u16, u64>,
-    /// Hosts that gave everything up before they left: nothing is lost with them. After a restart what they were lent counts as lost.
-    given_up: BTreeSet<u16>,
+    /// The newest order that an answer gave to a host. After a restart each is given once more before it counts.
+    ordered: BTreeMap<u16, u64>,
+    /// Hosts that gave everything up for good and are about to be fenced, and in which generation they said so.
+    given_up: BTreeMap<u16, u16>,
     /// The epoch that what follows is of.
     epoch: u64,
     /// Pages whose region is to be reset, and when the switch is told again.
@@ -112,17 +114,32 @@ impl Control {
             let message = format!("host {host} is in generation {}, not {generation}", row.generation);
             return Err(error(ErrorCode::Conflict, message, "give up what is cached, and join again"));
         }
-        match row.cache {
-            Cache::Live { .. } => {
-                let given_up = flushed == GIVEN_UP;
-                let end = if given_up { self.now } else { self.now + lease_end(self.config.lease) };
-                self.coherence.ends.insert(host, end);
-                self.coherence.flushed.insert(host, flushed);
-                if given_up {
-                    self.coherence.given_up.insert(host);
-                }
-                Ok(Decision::Reply(self.lease(host)))
+        let gave_up = row.given_up == generation || self.coherence.given_up.get(&host) == Some(&generation);
+        let none = Response::Lease { lease_ms: 0, flush: 0 };
+        if gave_up {
+            if flushed == GIVEN_UP {
+                return Ok(Decision::Reply(none));
             }
+            let message = format!("host {host} gave everything up for good in generation {generation}");
+            return Err(error(ErrorCode::Conflict, message, "touch no page any more, and join again"));
+        }
+        match row.cache {
+            Cache::Live { .. } if flushed == GIVEN_UP => {
+                self.coherence.ends.insert(host, self.now);
+                self.coherence.given_up.insert(host, generation);
+                Ok(Decision::Reply(none))
+            }
+            Cache::Live { .. } => {
+                let flushed = self.obeyed(host, flushed)?;
+                self.coherence.ends.insert(host, self.now + lease_end(self.config.lease));
+                self.coherence.flushed.insert(host, flushed);
+                let lease = self.lease(host);
+                if let Response::Lease { flush, .. } = lease {
+                    self.coherence.ordered.insert(host, flush);
+                }
+                Ok(Decision::Reply(lease))
+            }
+            Cache::Empty if flushed == GIVEN_UP => Ok(Decision::Reply(none)),
             Cache::Empty => {
                 if self.state.switch.is_none() {
                     return Err(self.state.unavailable(Role::Switch, "has not joined"));
@@ -130,8 +147,24 @@ impl Control {
                 self.switch_answers()?;
                 Ok(Decision::Begin(What::Live { host, generation }))
             }
-            Cache::Orphaned | Cache::Fenced => Ok(Decision::Reply(Response::Lease { lease_ms: 0, flush: 0 })),
+            Cache::Orphaned | Cache::Fenced => Ok(Decision::Reply(none)),
         }
+    }
+
+    /// The order that a host says it has obeyed, as far as that counts: none is taken for obeyed that this control plane did not give to the
+    /// host's present lease (PROTOCOL 12.48). One that it cannot have given to anybody is refused.
+    fn obeyed(&self, host: u16, flushed: u64) -> Result<u64, ApiError> {
+        let present = self.state.epoch;
+        let epoch = Seq(flushed).epoch();
+        if epoch > present || newest(epoch).0 != flushed {
+            let message = format!(
+                "host {host} says that it obeyed order {flushed}, and none of that number was given; the newest is {}",
+                newest(present).0
+            );
+            return Err(bad(message, "say the number that the answer to an earlier `renew` had as `flush`, or 0"));
+        }
+        let given = self.coherence.ordered.get(&host).copied().unwrap_or(0);
+        Ok(if flushed <= given { flushed } else { 0 })
     }
 
     /// The answer to a host that may hold pages.
@@ -189,12 +222,11 @@ impl Control {
     /// A switch that starts knows nothing of what was ordered before.
     fn begin_epoch(&mut self) {
         if self.coherence.epoch != self.state.epoch {
-            let (ends, flushed) =
-                (mem::take(&mut self.coherence.ends), mem::take(&mut self.coherence.flushed));
-            let Coherence { rounds, questions, counts, .. } = self.coherence;
+            let old = mem::take(&mut self.coherence);
+            let Coherence { ends, flushed, ordered, given_up, rounds, questions, counts, .. } = old;
             let epoch = self.state.epoch;
-            self.coherence =
-                Coherence { ends, flushed, epoch, rounds, questions, counts, ..Coherence::default() };
+            let kept = Coherence { ends, flushed, ordered, given_up, ..Coherence::default() };
+            self.coherence = Coherence { epoch, rounds, questions, counts, ..kept };
         }
     }
 
@@ -226,10 +258,13 @@ impl Control {
         let end = self.now + lease_end(self.config.lease);
         let holds = |cache: Cache| matches!(cache, Cache::Live { .. } | Cache::Orphaned);
         let hosts = &self.state.hosts;
-        let Coherence { ends, flushed, given_up, .. } = &mut self.coherence;
-        given_up.retain(|host| hosts.get(host).is_some_and(|row| row.cache != Cache::Empty));
-        ends.retain(|host, _| hosts.get(host).is_some_and(|row| holds(row.cache)));
-        flushed.retain(|host, _| hosts.get(host).is_some_and(|row| matches!(row.cache, Cache::Live { .. })));
+        let Coherence { ends, flushed, ordered, given_up, .. } = &mut self.coherence;
+        let is = |host: &u16, of: &dyn Fn(Cache) -> bool| hosts.get(host).is_some_and(|row| of(row.cache));
+        let is_live = |cache: Cache| matches!(cache, Cache::Live { .. });
+        given_up.retain(|host, _| is(host, &holds));
+        ends.retain(|host, _| is(host, &holds));
+        flushed.retain(|host, _| is(host, &is_live));
+        ordered.retain(|host, _| is(host, &is_live));
         for (&host, _) in hosts.iter().filter(|(_, row)| holds(row.cache)) {
             ends.entry(host).or_insert(end);
         }
@@ -249,11 +284,15 @@ impl Control {
             .map(|(&host, _)| host)
             .collect();
         for host in ended {
-            if self.begin(What::Fence { host }, out).is_err() {
+            let given_up = self.coherence.given_up.get(&host).copied();
+            if self.begin(What::Fence { host, given_up: given_up.unwrap_or(0) }, out).is_err() {
                 return; // its lease has ended still
             }
             self.coherence.ends.remove(&host);
-            self.coherence.counts.fences += 1;
+            self.coherence.given_up.remove(&host);
+            let counts = &mut self.coherence.counts;
+            counts.fences += 1;
+            *(if given_up.is_some() { &mut counts.leaves } else { &mut counts.lapses }) += 1;
             out.note(Note::Fenced(host));
         }
     }

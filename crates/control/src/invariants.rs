@@ -34,7 +34,7 @@ impl State {
     pub(crate) fn fits(&self, what: &What) -> Result<(), Misfit> {
         let holds = match what {
             What::JoinSwitch { .. } | What::OpenDirectory { .. } => true,
-            What::Live { host, .. } | What::Fence { host } => {
+            What::Live { host, .. } | What::Fence { host, .. } => {
                 *host < CACHING_HOSTS_MAX && self.hosts.contains_key(host)
             }
             What::AcceptLost { vma, base, len } => self.vmas.get(vma).is_some_and(|row| {

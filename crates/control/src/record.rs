@@ -213,6 +213,9 @@ pub(crate) enum What {
     /// What a host cached is taken back without it.
     Fence {
         host: u16,
+        /// The generation in which it gave everything up for good; 0: it did not.
+        #[serde(default)]
+        given_up: u16,
     },
     AcceptLost {
         vma: u64,
@@ -313,6 +316,10 @@ pub(crate) struct HostRow {
     pub(crate) present: bool,
     #[serde(default)]
     pub(crate) cache: Cache,
+    /// The generation that its latest fence found to have given everything up for good: none of it gets a lease again, and nothing is lost with
+    /// it. 0: that generation did not.
+    #[serde(default)]
+    pub(crate) given_up: u16,
     pub(crate) joining: Option<u64>,
 }
 

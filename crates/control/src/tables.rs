@@ -93,7 +93,7 @@ impl State {
                 let back = Update::Fence { host: HostId(*host) };
                 Vec::from([step(live(*host, *generation), [back])])
             }
-            What::Fence { host } => Vec::from([(Update::Fence { host: HostId(*host) }, None)]),
+            What::Fence { host, .. } => Vec::from([(Update::Fence { host: HostId(*host) }, None)]),
             What::Migrate(migration) => self.tell_migration(migration, role),
             What::AcceptLost { base, len, .. } => {
                 Vec::from([step(Update::AcceptLost { base: VirtAddr(*base), len: *len }, [])])

@@ -242,7 +242,8 @@ impl Control {
 
     /// Those of them that did not give up before what they had.
     fn died(&self) -> HostSet {
-        self.coherence.given_up.iter().fold(self.fenced(), |set, &host| set.without(HostId(host)))
+        let orderly = self.state.hosts.iter().filter(|(_, row)| row.given_up != 0);
+        orderly.fold(self.fenced(), |set, (&host, _)| set.without(HostId(host)))
     }
 
     /// The answer to a question that was asked of the role's present life.

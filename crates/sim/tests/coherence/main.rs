@@ -1,5 +1,6 @@
 //! Whole racks whose hosts cache pages, through what ends leases, regions and roles: with the real control plane (PROTOCOL 12.32 to 12.36).
 
+mod leases;
 mod rack;
 
 use farmem_control::api::{ErrorCode, Request, Response};

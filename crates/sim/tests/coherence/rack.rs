@@ -15,6 +15,8 @@ use farmem_wire::{Domain, Gid, HostId, Pmtu, Qkey, Qpn, Status, VirtAddr};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
+/// What the tests count in, whatever racks have by default.
+const LEASE: Duration = Duration::from_secs(2);
 const FLIGHT: Duration = Duration::from_micros(10);
 /// Nothing a test waits for takes so long.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -54,7 +56,7 @@ impl Pages for Memory {
 
 /// A process that caches pages.
 pub(crate) struct Seat {
-    generation: u16,
+    pub(crate) generation: u16,
     pub(crate) role: CachingHost<Memory>,
     flushed: u64,
     pub(crate) told: Vec<CacheDone>,
@@ -100,7 +102,7 @@ fn home(own: &Named, control: &Named) -> Home {
 impl Rack {
     /// A switch, two nodes, and a domain.
     pub(crate) fn new(seed: u64) -> Self {
-        let config = Config::new(Gid::from_v4([10, 0, 0, 1]));
+        let config = Config { lease: LEASE, ..Config::new(Gid::from_v4([10, 0, 0, 1])) };
         let mut rack = Self {
             now: Instant::ZERO,
             control: Control::new(config.clone(), Rng::from_number(seed)),

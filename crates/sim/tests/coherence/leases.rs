@@ -1,0 +1,104 @@
+//! What a host says with `renew`, true or not, and what is counted of leases that end (PROTOCOL 12.35, 12.36, 12.48).
+
+use super::{Rack, pair};
+use farmem_control::api::{ErrorCode, GIVEN_UP, Request, Response};
+use farmem_wire::message::{PAGE_LEN, Seq};
+
+fn renew(rack: &mut Rack, host: u16, flushed: u64) -> Result<Response, ErrorCode> {
+    let generation = rack.seats[&host].generation;
+    rack.call(Request::Renew { host, generation, flushed }).map_err(|error| error.code)
+}
+
+/// Somebody says of a host, before a switch starts again, that it has obeyed an order which nobody gave. If that were taken for an answer to the
+/// next switch's order, the directory would open while the host still has the only copy of a counter: the others would count on from the old one,
+/// and what the host writes back later is dropped.
+#[test]
+fn an_order_that_was_never_given_counts_as_not_obeyed() {
+    for number in [1, Seq::of_epoch(2).0, Seq::of_epoch(3).0, GIVEN_UP - 1] {
+        let (mut rack, a, b, base) = pair(31);
+        assert!(rack.store(b, base, 1));
+        assert!(rack.store(a, base, 5127));
+        assert_eq!(renew(&mut rack, a, number), Err(ErrorCode::BadRequest), "order {number}");
+        rack.start_switch();
+        rack.pass(400, &[b]);
+        assert!(!rack.directory().open, "host {a} has not flushed");
+        rack.pass(400, &[a, b]);
+        rack.pass(1, &[]);
+        assert_eq!(rack.load(b, base), Some(5127), "the counter goes on from where it was");
+    }
+}
+
+/// The number of a switch's order can be guessed. Until the order was given to the host it counts as not obeyed; it is given with that very answer.
+#[test]
+fn an_order_that_was_guessed_counts_when_it_was_given() {
+    let (mut rack, a, b, base) = pair(32);
+    assert!(rack.store(b, base, 1));
+    assert!(rack.store(a, base, 5127));
+    rack.start_switch();
+    let order = Seq::of_epoch(2).0;
+    rack.pass(400, &[b]);
+    let answer = renew(&mut rack, a, order).expect("a lease");
+    assert!(matches!(answer, Response::Lease { flush, .. } if flush == order), "{answer:?}");
+    rack.pass(200, &[b]);
+    assert!(!rack.directory().open, "host {a} was given the order after it said that");
+    rack.pass(400, &[a, b]);
+    rack.pass(1, &[]);
+    assert!(rack.directory().open);
+    assert_eq!(rack.load(b, base), Some(5127));
+}
+
+/// A control plane that started again does not know what it had given: it gives it once more, and nobody is refused for having obeyed before.
+#[test]
+fn an_order_from_before_a_restart_is_given_again() {
+    let (mut rack, a, b, base) = pair(33);
+    assert!(rack.store(a, base, 7));
+    rack.start_switch();
+    rack.pass(400, &[a]);
+    rack.restart_control();
+    rack.pass(800, &[a, b]);
+    rack.pass(1, &[]);
+    assert!(rack.directory().open);
+    assert_eq!(rack.load(b, base), Some(7));
+}
+
+/// A host says that it gave everything up, and goes on using pages. Its lease is over at once; the switch hears nothing of it; and it gets no other
+/// lease in this life, with which it would go on with pages that others have by then.
+#[test]
+fn a_host_that_gave_up_and_goes_on_hurts_nobody() {
+    let (mut rack, a, b, base) = pair(34);
+    assert!(rack.store(a, base, 7));
+    assert_eq!(rack.load(a, base + PAGE_LEN as u64), Some(0));
+    assert_eq!(renew(&mut rack, a, GIVEN_UP), Ok(Response::Lease { lease_ms: 0, flush: 0 }));
+    assert_eq!(renew(&mut rack, a, 0), Err(ErrorCode::Conflict), "while it is being fenced");
+    rack.pass(400, &[b]);
+    assert_eq!(renew(&mut rack, a, 0), Err(ErrorCode::Conflict), "and when nothing of it is left");
+    rack.restart_control();
+    assert_eq!(renew(&mut rack, a, 0), Err(ErrorCode::Conflict), "and by a control plane that started again");
+    assert_eq!(renew(&mut rack, a, GIVEN_UP), Ok(Response::Lease { lease_ms: 0, flush: 0 }), "said twice");
+    // What it asks for, and what it writes back, is not heard.
+    rack.fault(a, base + 2 * PAGE_LEN as u64, farmem_wire::message::Access::Modified);
+    assert!(rack.store(b, base, 8));
+    assert!(rack.store(b, base + PAGE_LEN as u64, 9));
+    rack.pass(400, &[b]);
+    assert_eq!(rack.may(a, base + 2 * PAGE_LEN as u64), None);
+    assert_eq!((rack.load(b, base), rack.load(b, base + PAGE_LEN as u64)), (Some(8), Some(9)));
+    rack.seats.remove(&a);
+    let again = rack.join_host(1);
+    assert!(rack.renew(again), "its next life is another matter");
+}
+
+/// A lease that lapses and one that is given up are different numbers; fences are both.
+#[test]
+fn lapses_and_leaves_are_counted_apart() {
+    let (mut rack, a, b, base) = pair(35);
+    let c = rack.start_host(3);
+    assert!(rack.store(a, base, 7));
+    assert!(renew(&mut rack, c, GIVEN_UP).is_ok());
+    rack.pass(400, &[a, b]);
+    let info = rack.directory();
+    assert_eq!((info.fences, info.lapses, info.leaves, info.lost_pages), (1, 0, 1, 0));
+    rack.cut.insert(farmem_machine::Port::host(a));
+    rack.pass(4_000, &[b]);
+    let info = rack.directory();
+    assert_eq!((info.fences, info.lapses, info.leaves, info.lost_pages), (2, 1, 1, 1));
+}
