@@ -67,7 +67,12 @@ fn request(rack: &Rack, input: &mut Input<'_>) -> Request {
             let size = u64::from(input.u16()) * if input.one_in(16) { 1 << 48 } else { 1 };
             Request::Allocate { domain, size, node: input.one_in(4).then_some(node) }
         }
-        12 => Request::Free { domain, base: input.pick(rack.vmas()).wrapping_add(u64::from(input.below(2))) },
+        12 => Request::Free {
+            domain,
+            base: input.pick(rack.vmas()).wrapping_add(u64::from(input.below(2))),
+            // Changes, and so allocations, are few here: most of these are of some.
+            id: u64::from(input.below(24)),
+        },
         13..=14 => Request::Grant {
             domain,
             base: input.pick(rack.vmas()) + 256 * u64::from(input.below(20)),

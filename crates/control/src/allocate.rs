@@ -1,5 +1,9 @@
 //! Placement: which addresses a node gets, and where in a node a vma goes (MIND 4.1).
 
+use crate::api::VmaInfo;
+use crate::record::VmaRow;
+use alloc::vec::Vec;
+
 /// The smallest vma, and the granularity of a node's memory.
 pub const PAGE: u64 = 4096;
 /// Where the address space of a rack ends: what a user process on x86-64 and arm64 can map.
@@ -30,10 +34,21 @@ pub(crate) fn vma_size(size: u64) -> Option<u64> {
     size.max(PAGE).checked_next_power_of_two()
 }
 
+impl VmaRow {
+    /// A vma that the change of this number allocates. Changes are numbered from 0 and never twice; so are allocations, from 1.
+    pub(crate) const fn new(change: u64, size: u64, node: u16, domain: u32) -> Self {
+        Self { id: change.saturating_add(1), size, node, domain, pending: Some(change), grants: Vec::new() }
+    }
+
+    /// What users know it as.
+    pub(crate) const fn info(&self, base: u64) -> VmaInfo {
+        VmaInfo { id: self.id, base, size: self.size, node: self.node, domain: self.domain }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::vec::Vec;
     use proptest::prelude::*;
 
     #[test]

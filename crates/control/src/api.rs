@@ -78,12 +78,15 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         node: Option<u16>,
     },
-    /// Frees a vma. Answer: [`Response::Done`].
+    /// Frees a vma. Answer: [`Response::Done`]. May be repeated when the answer did not come: [`ErrorCode::NotFound`] says that this allocation
+    /// is no more, whatever has its addresses by then.
     Free {
         /// Its owner.
         domain: u32,
         /// Its first byte.
         base: u64,
+        /// Which allocation it is: [`VmaInfo::id`].
+        id: u64,
     },
     /// The owner lets another domain use a part of a vma. Answer: [`Response::Done`].
     Grant {
@@ -312,6 +315,8 @@ pub struct HostInfo {
 /// A vma, for the overview.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct VmaInfo {
+    /// Which allocation it is: no other one of the rack ever has this number. (Those of one memory system call have one number together.)
+    pub id: u64,
     /// First byte.
     pub base: u64,
     /// Bytes, a power of two.

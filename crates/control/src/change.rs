@@ -136,13 +136,7 @@ impl State {
                 self.connections.remove(&row.qpn).ok_or(Misfit("an unknown connection ends"))?;
             }
             What::Allocate { base, size, node, domain, .. } => {
-                let row = VmaRow {
-                    size: *size,
-                    node: *node,
-                    domain: *domain,
-                    pending: Some(id),
-                    grants: Vec::new(),
-                };
+                let row = VmaRow::new(id, *size, *node, *domain);
                 if self.vmas.insert(*base, row).is_some() {
                     return Err(Misfit("a vma over another"));
                 }
@@ -184,7 +178,7 @@ impl State {
         }
         for (base, size) in remap.reserved() {
             let node = self.node_at(base).ok_or(Misfit("a vma on no node"))?;
-            let row = VmaRow { size, node, domain: remap.domain, pending: Some(id), grants: Vec::new() };
+            let row = VmaRow::new(id, size, node, remap.domain);
             if self.vmas.insert(base, row).is_some() {
                 return Err(Misfit("a vma over another"));
             }

@@ -13,7 +13,7 @@
 
 use crate::Control;
 use crate::allocate::PAGE;
-use crate::api::{ApiError, ErrorCode, PermName, Response, VmaInfo};
+use crate::api::{ApiError, ErrorCode, PermName, Response};
 use crate::errors::{bad, bound, error, not_found};
 use crate::pieces::{log2, translate, untranslate};
 use crate::record::{Change, Migration, MigrationStep, PieceRow, Role, Told, What, Why};
@@ -119,7 +119,7 @@ impl Control {
     /// Where a vma is.
     pub(crate) fn locate(&self, addr: u64) -> Result<Decision, ApiError> {
         let (base, row) = self.vma_with(addr)?;
-        let vma = VmaInfo { base, size: row.size, node: row.node, domain: row.domain };
+        let vma = row.info(base);
         let moved = self.state.moved(base, base + (row.size - 1));
         Ok(Decision::Reply(Response::Located { vma, moved }))
     }

@@ -340,6 +340,9 @@ pub(crate) enum Cache {
 /// A vma.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct VmaRow {
+    /// Which allocation it is: no other one ever has this number (PROTOCOL 8.47). 0 in logs from before there were any.
+    #[serde(default)]
+    pub(crate) id: u64,
     pub(crate) size: u64,
     pub(crate) node: u16,
     pub(crate) domain: u32,

@@ -2,7 +2,7 @@
 
 use crate::Control;
 use crate::allocate::PAGE;
-use crate::api::{Endpoint, HostInfo, NodeInfo, Response, VmaInfo};
+use crate::api::{Endpoint, HostInfo, NodeInfo, Response};
 use crate::record::{Key, NodeRow, Role, SessionRow, What, gid_text};
 use crate::updates::Reach;
 use alloc::vec::Vec;
@@ -43,9 +43,10 @@ impl Control {
                 None => unreachable!("a connection's node is there: its leaving ends the connection"),
             },
             What::Allocate { object: Some((object, _)), .. } => self.object(*object),
-            What::Allocate { base, size, node, domain, .. } => {
-                Response::Vma(VmaInfo { base: *base, size: *size, node: *node, domain: *domain })
-            }
+            What::Allocate { base, .. } => match self.state.vmas.get(base) {
+                Some(vma) => Response::Vma(vma.info(*base)),
+                None => unreachable!("what was just allocated is there"),
+            },
             What::Remap(remap) => match remap.starts {
                 Some(process) => {
                     let heap = self.state.spaces.get(&remap.domain).and_then(|space| space.heap_start());
@@ -81,8 +82,7 @@ impl Control {
             generation: row.generation,
         });
         let vmas = self.state.vmas.iter().filter(|(_, vma)| vma.pending.is_none());
-        let vmas =
-            vmas.map(|(&base, vma)| VmaInfo { base, size: vma.size, node: vma.node, domain: vma.domain });
+        let vmas = vmas.map(|(&base, vma)| vma.info(base));
         Response::Overview {
             nodes: self.node_infos().collect(),
             hosts: hosts.collect(),

@@ -39,7 +39,7 @@ impl Control {
             Request::Connect { host, node, domain } => self.connect(*host, *node, *domain),
             Request::Disconnect { host, qpn } => self.disconnect(*host, *qpn),
             Request::Allocate { domain, size, node } => self.allocate(*domain, *size, *node),
-            Request::Free { domain, base } => self.free(*domain, *base),
+            Request::Free { domain, base, id } => self.free(*domain, *base, *id),
             Request::Grant { domain, base, len, to, perm } => {
                 self.grant(*domain, Span { base: *base, len: *len, perm: *perm }, *to)
             }
@@ -183,8 +183,17 @@ impl Control {
         error(ErrorCode::OutOfMemory, message, "ask for less, free vmas, or add a memory node")
     }
 
-    fn free(&self, domain: u32, base: u64) -> Result<Decision, ApiError> {
+    /// Frees the allocation that is meant, and no other that has its addresses by now (PROTOCOL 8.47).
+    fn free(&self, domain: u32, base: u64, id: u64) -> Result<Decision, ApiError> {
         self.domain_known(domain)?;
+        let present = self.state.vma_at(base).filter(|(_, vma)| vma.pending.is_none());
+        if let Some((first, vma)) = present.filter(|(_, vma)| vma.id != id) {
+            let message = format!(
+                "allocation {id} is not at {base:#x}: allocation {} is, with {} bytes from {first:#x}",
+                vma.id, vma.size
+            );
+            return Err(not_found(message, "it was freed if it ever was there; `overview` lists the vmas"));
+        }
         let (first, vma) = self.owned(domain, base)?;
         if first != base {
             let message = format!(

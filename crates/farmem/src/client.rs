@@ -5,6 +5,7 @@ mod relocate;
 #[cfg(test)]
 mod tests;
 
+use crate::allocations::Allocations;
 use crate::dispatch::{Tally, Way};
 use crate::path::Path;
 use crate::rack::{SILENCE_MAX, retries_in};
@@ -101,6 +102,7 @@ pub struct Client {
     domain: Domain,
     pace: Pace,
     nodes: Vec<NodeInfo>,
+    allocations: Allocations,
     /// This host's queue pair to each node.
     qpns: BTreeMap<u16, u32>,
     /// What moved to other nodes, as far as it was noticed: length and node by first address.
@@ -151,6 +153,7 @@ impl Client {
             domain: Domain(domain),
             pace: Pace::default(),
             nodes,
+            allocations: Allocations::default(),
             qpns: BTreeMap::new(),
             routes: BTreeMap::new(),
             known: 0,
@@ -187,6 +190,7 @@ impl Client {
     fn allocate_at(&mut self, size: u64, node: Option<u16>) -> Result<Vma, Error> {
         let request = Request::Allocate { domain: self.domain.0, size, node };
         let Response::Vma(vma) = self.path.ask(request)? else { return Err(wrong_answer("allocate")) };
+        self.allocations.made(&vma);
         if !self.nodes.iter().any(|n| n.node == vma.node) {
             self.connect(vma.node)?;
         }
@@ -195,12 +199,12 @@ impl Client {
         Ok(Vma { base: VirtAddr(vma.base), size: vma.size, node: NodeId(vma.node) })
     }
 
-    /// Frees an allocation. Its addresses are refused from then on.
+    /// Frees an allocation. Its addresses are refused from then on. Repeated after an error, it frees this allocation and no later one.
     ///
     /// # Errors
     /// [`Error::Refused`] when this domain does not own an allocation that starts at `base`.
     pub fn free(&mut self, base: VirtAddr) -> Result<(), Error> {
-        self.path.ask(Request::Free { domain: self.domain.0, base: base.0 }).map(|_| ())
+        self.allocations.free(self.domain.0, base, |request| self.path.ask(request))
     }
 
     /// Lets the domain called `to` use `len` bytes at `base`, which this domain owns.

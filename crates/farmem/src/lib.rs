@@ -17,6 +17,7 @@
 //!
 //! The same calls work on a rack of processes: [`Rack::open`] with the `rack.toml` that `farmem up` runs.
 
+mod allocations;
 mod arena;
 pub mod btree;
 mod client;

@@ -100,7 +100,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn located(size: u64, moved: &[(u64, u64)]) -> Response {
-        let vma = VmaInfo { base: 256 * MIB, size, node: 1, domain: 1 };
+        let vma = VmaInfo { id: 1, base: 256 * MIB, size, node: 1, domain: 1 };
         let moved =
             moved.iter().map(|&(at, size)| MovedInfo { base: 256 * MIB + at, size, node: 2 }).collect();
         Response::Located { vma, moved }

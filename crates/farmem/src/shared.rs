@@ -11,6 +11,7 @@
 //!      ^ wait                      at the link: <------ Data ----------------------'
 //!      '---------------------------------- install
 //!                                      lease thread <--HTTP--> control plane
+//!                                      lease watcher: takes all pages at the lease's end, whoever stands still
 //! ```
 //!
 //! What it does not do: durability. A host that dies takes what it had written and not yet given up with it. Those pages are *lost*: a
@@ -25,6 +26,7 @@ mod pager;
 pub mod process;
 pub mod worker;
 
+use crate::allocations::Allocations;
 use crate::client::{Vma, wrong_answer};
 use crate::serve::api_client;
 use crate::window::{FRAMES_MIN, WindowOptions, frames_of};
@@ -84,6 +86,8 @@ pub struct ShareStats {
     pub write_backs: u64,
     /// Pages that could not be had, and ended in SIGBUS: lost, or not this domain's.
     pub lost: u64,
+    /// Leases that ended without being given up: all pages were taken from the program each time. Why, is told on standard error.
+    pub lapses: u64,
     /// Bytes that came.
     pub bytes_fetched: u64,
     /// Bytes that were written back.
@@ -109,6 +113,7 @@ pub struct ShareStats {
 pub struct SharedSpace {
     joined: Joined<Window>,
     api: Mutex<ApiClient>,
+    allocations: Mutex<Allocations>,
     /// The rack's description.
     file: PathBuf,
     domain_name: String,
@@ -144,6 +149,7 @@ impl Rack {
         Ok(SharedSpace {
             joined: join::join(config, domain, options)?,
             api: Mutex::new(api_client(config)?),
+            allocations: Mutex::default(),
             file: config.file.clone(),
             domain_name: domain.to_owned(),
             options,
@@ -162,6 +168,7 @@ impl SharedSpace {
         else {
             return Err(wrong_answer("allocate"));
         };
+        lock(&self.allocations).made(&info);
         self.reachable(&info)
     }
 
@@ -183,7 +190,7 @@ impl SharedSpace {
     /// # Errors
     /// [`Error::Refused`] when this domain does not own an allocation that starts at `base`.
     pub fn free(&self, base: VirtAddr) -> Result<(), Error> {
-        self.ask(&Request::Free { domain: self.joined.domain(), base: base.0 }).map(|_| ())
+        lock(&self.allocations).free(self.joined.domain(), base, |request| self.ask(&request))
     }
 
     /// Lets the domain called `to` use `len` bytes at `base`, which this domain owns.

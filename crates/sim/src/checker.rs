@@ -79,6 +79,8 @@ impl Home {
 pub(crate) struct Vma {
     /// Which allocation it is: others have had its addresses.
     pub(crate) number: u64,
+    /// And as the control plane has it (PROTOCOL 8.47).
+    pub(crate) id: u64,
     pub(crate) size: u64,
     /// The node whose addresses it has.
     pub(crate) node: u16,
@@ -103,7 +105,7 @@ impl Vma {
         let slots = vec![slot; usize::try_from(size).expect("a small rack") / slot_len];
         let homes = vec![Home::at(node)];
         let (lent, changing, piece_len) = (false, false, None);
-        Self { number, size, node, domain, owner, slot_len, lent, changing, piece_len, homes, slots }
+        Self { number, id: 0, size, node, domain, owner, slot_len, lent, changing, piece_len, homes, slots }
     }
 
     /// The same memory, which moves in pieces of so many bytes.

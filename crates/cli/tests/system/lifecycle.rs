@@ -82,7 +82,11 @@ fn the_http_api() {
         description.ask("POST", "/v1/allocate", &json!({"domain": domain, "size": 5000}).to_string());
     assert_eq!((status, &vma["size"]), (200, &json!(8192)), "{vma}");
     assert_eq!(description.overview()["vmas"][0]["base"], vma["base"]);
-    let free = json!({"domain": domain, "base": vma["base"]}).to_string();
+    let free = json!({"domain": domain, "base": vma["base"], "id": vma["id"]}).to_string();
+    let without_id = json!({"domain": domain, "base": vma["base"]}).to_string();
+    let refused = description.ask("POST", "/v1/free", &without_id);
+    assert_eq!((refused.0, &refused.1["code"]), (400, &json!("bad_request")), "{}", refused.1);
+    assert!(refused.1["message"].to_string().contains("id"), "{}", refused.1);
     assert_eq!(description.ask("POST", "/v1/free", &free).0, 200);
 
     let stranger = json!({"domain": domain + 1000, "size": 4096}).to_string();

@@ -37,7 +37,7 @@ fn lost_and_doubled_frames_do_no_harm() {
         live.push(vma);
     }
     for vma in live.drain(..20) {
-        rack.call(Request::Free { domain: owner, base: vma.base }).unwrap();
+        rack.call(Request::Free { domain: owner, base: vma.base, id: vma.id }).unwrap();
     }
     assert!(rack.noted(Note::Retransmitted(Role::Switch)) > 10);
     assert!(rack.noted(Note::Dropped(DropReason::Stale)) > 10, "late and doubled answers came");
@@ -110,13 +110,13 @@ fn a_refused_free_is_taken_back() {
     let vma = rack.allocate(owner, 4096);
     rack.call(grant(&vma, 1024, 1024, other, PermName::Read)).unwrap();
     rack.peers.get_mut(&Port::SWITCH).unwrap().refuse_next = Some(Status::TableFull);
-    assert_eq!(rack.refused(Request::Free { domain: owner, base: vma.base }).code, ErrorCode::TableFull);
+    assert_eq!(rack.refused(Request::Free { domain: owner, base: vma.base, id: vma.id }).code, ErrorCode::TableFull);
     for port in [Port::SWITCH, NODE] {
         assert_eq!(rack.peers[&port].may(owner, vma.base), Perm::ReadWrite);
         assert_eq!(rack.peers[&port].may(other, vma.base + 1024), Perm::Read);
     }
     tables_agree(&rack);
-    rack.call(Request::Free { domain: owner, base: vma.base }).unwrap();
+    rack.call(Request::Free { domain: owner, base: vma.base, id: vma.id }).unwrap();
 }
 
 /// A refusal that says versions differ is not taken for a full table.
@@ -154,7 +154,7 @@ fn a_silent_node_misses_nothing() {
         assert_eq!(rack.refused(request).code, ErrorCode::Unavailable);
     }
     rack.join_host(1);
-    rack.call(Request::Free { domain: owner, base: kept.base }).unwrap();
+    rack.call(Request::Free { domain: owner, base: kept.base, id: kept.id }).unwrap();
     assert_eq!(rack.noted(Note::Retransmitted(Role::Node(1))), retransmitted);
     rack.check_log();
 
@@ -173,7 +173,7 @@ fn a_silent_switch_makes_requests_unavailable() {
     let (mut rack, owner, _) = rack_of_one(46);
     let vma = rack.allocate(owner, 4096);
     rack.cut.insert(Port::SWITCH);
-    let free = Request::Free { domain: owner, base: vma.base };
+    let free = Request::Free { domain: owner, base: vma.base, id: vma.id };
     assert_eq!(rack.refused(free.clone()).code, ErrorCode::Unavailable);
     assert_eq!(rack.refused(free.clone()).code, ErrorCode::Unavailable);
     assert_eq!(rack.noted(Note::Silent(Role::Switch)), 1);
@@ -216,13 +216,13 @@ fn a_switch_that_refuses_its_tables_is_gone() {
     rack.budget = Budget { perms: 3, ..Budget::default() };
     rack.join_switch().unwrap();
     assert_eq!(rack.noted(Note::Gone(Role::Switch)), 1);
-    let error = rack.refused(Request::Free { domain: owner, base: vma.base });
+    let error = rack.refused(Request::Free { domain: owner, base: vma.base, id: vma.id });
     assert_eq!(error.code, ErrorCode::Unavailable);
     assert!(error.message.contains("refused its tables"), "{}", error.message);
     rack.check_log();
     rack.budget = Budget::default();
     rack.join_switch().unwrap();
-    rack.call(Request::Free { domain: owner, base: vma.base }).unwrap();
+    rack.call(Request::Free { domain: owner, base: vma.base, id: vma.id }).unwrap();
     tables_agree(&rack);
 }
 
@@ -266,7 +266,7 @@ fn a_free_outlives_the_join_of_a_role_though_its_room_is_taken() {
         let kept = rack.allocate(owner, 4096);
         rack.peers.get_mut(&first).unwrap().budget = Budget { perms: 8, ..Budget::default() };
         rack.cut.insert(late);
-        let free = rack.ask(Request::Free { domain: owner, base: vma.base });
+        let free = rack.ask(Request::Free { domain: owner, base: vma.base, id: vma.id });
         rack.pass(Duration::from_millis(20));
         assert_eq!(rack.peers[&first].may(owner, vma.base), Perm::None, "{first:?} has done it");
         let taker = rack.ask(grant(&kept, 0, 4096, other, PermName::Read));
@@ -297,7 +297,7 @@ fn a_restart_completes_what_was_being_freed() {
     let kept = rack.allocate(owner, 4096);
     rack.peers.get_mut(&Port::SWITCH).unwrap().budget = Budget { perms: 8, ..Budget::default() };
     rack.cut.insert(NODE);
-    rack.ask(Request::Free { domain: owner, base: vma.base });
+    rack.ask(Request::Free { domain: owner, base: vma.base, id: vma.id });
     rack.pass(Duration::from_millis(20));
     rack.ask(grant(&kept, 0, 4096, other, PermName::Read));
     rack.pass(Duration::from_millis(20));
@@ -415,7 +415,7 @@ fn the_control_plane_may_die_at_every_action() {
                 panic!()
             };
             rack.call(Request::Disconnect { host: 1, qpn })?;
-            rack.call(Request::Free { domain: 1, base: vma.base })?;
+            rack.call(Request::Free { domain: 1, base: vma.base, id: vma.id })?;
             rack.call(Request::Leave { port: Port::node(1).0 })?;
             rack.call(Request::Leave { port: Port::host(1).0 }).map(drop)
         };

@@ -230,7 +230,7 @@ fn play(rack: &mut Rack, caller: &Caller, step: Step) {
         }
         Step::Free(index) => {
             let Some(vma) = caller.vma(index) else { return };
-            Request::Free { domain: vma.domain, base: vma.base }
+            Request::Free { domain: vma.domain, base: vma.base, id: vma.id }
         }
         Step::Grant { vma, from, blocks, to, perm } => {
             let Some(vma) = caller.vma(vma) else { return };

@@ -264,7 +264,7 @@ fn a_node_leaves_when_nothing_is_allocated_on_it() {
     let error = rack.refused(leave.clone());
     assert_eq!(error.code, ErrorCode::Conflict);
     assert!(error.message.contains("1 vmas") && error.message.contains("n1"), "{}", error.message);
-    rack.call(Request::Free { domain, base: vma.base }).unwrap();
+    rack.call(Request::Free { domain, base: vma.base, id: vma.id }).unwrap();
     rack.call(leave).unwrap();
     let switch = rack.tables(Port::SWITCH);
     assert!(switch.peers.is_empty() && switch.translations.is_empty());

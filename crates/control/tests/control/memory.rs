@@ -51,7 +51,7 @@ fn a_part_of_a_vma_is_lent_and_taken_back() {
     rack.check_log();
     rack.check_tables(Port::SWITCH);
 
-    rack.call(Request::Free { domain: owner, base: vma.base }).unwrap();
+    rack.call(Request::Free { domain: owner, base: vma.base, id: vma.id }).unwrap();
     assert!(rack.tables(Port::SWITCH).perms.is_empty() && rack.tables(Port::node(1)).perms.is_empty());
     assert_eq!(rack.vmas(), []);
     rack.check_log();
@@ -66,11 +66,37 @@ fn a_freed_place_is_used_again_by_another_domain() {
         rack.refused(Request::Allocate { domain: other, size: 1, node: None }).code,
         ErrorCode::OutOfMemory
     );
-    rack.call(Request::Free { domain: owner, base: vma.base }).unwrap();
+    rack.call(Request::Free { domain: owner, base: vma.base, id: vma.id }).unwrap();
     let again = rack.allocate(other, MIB);
     assert_eq!(again.base, vma.base);
     assert_eq!(perms(&rack, owner, vma.base), (Perm::None, Perm::None));
     assert_eq!(perms(&rack, other, vma.base), (Perm::ReadWrite, Perm::ReadWrite));
+}
+
+/// A free whose answer did not come is asked for again, when it was carried out and the same domain has the addresses anew: as large as before,
+/// inside something larger, or in pieces. The repeated one is answered as done before, and frees nothing (PROTOCOL 8.47).
+#[test]
+fn a_repeated_free_never_meets_a_later_allocation() {
+    let (mut rack, owner, other) = rack_of_one();
+    for (size, later, by) in
+        [(4096, 4096, owner), (4096, 65_536, owner), (65_536, 4096, owner), (8192, 8192, other)]
+    {
+        let vma = rack.allocate(owner, size);
+        let free = Request::Free { domain: owner, base: vma.base, id: vma.id };
+        rack.call(free.clone()).unwrap();
+        let next = rack.allocate(by, later);
+        assert_eq!(next.base, vma.base, "the lowest free place");
+        assert!(next.id > vma.id, "numbers are not used again");
+        let error = rack.refused(free.clone());
+        assert_eq!(error.code, ErrorCode::NotFound);
+        assert!(error.message.contains(&format!("allocation {}", next.id)), "{}", error.message);
+        rack.restart();
+        assert_eq!(rack.refused(free).code, ErrorCode::NotFound);
+        assert_eq!(rack.vmas(), std::slice::from_ref(&next), "which stays");
+        rack.check_log();
+        rack.call(Request::Free { domain: by, base: next.base, id: next.id }).unwrap();
+    }
+    assert_eq!(rack.vmas(), []);
 }
 
 /// Two small vmas freed beside each other are room for one big one.
@@ -79,7 +105,7 @@ fn freed_neighbours_become_one_piece() {
     let (mut rack, owner, _) = rack_of_one();
     let quarters: Vec<VmaInfo> = (0..4).map(|_| rack.allocate(owner, MIB / 4)).collect();
     for vma in &quarters[..2] {
-        rack.call(Request::Free { domain: owner, base: vma.base }).unwrap();
+        rack.call(Request::Free { domain: owner, base: vma.base, id: vma.id }).unwrap();
     }
     assert_eq!(rack.allocate(owner, MIB / 2).base, quarters[0].base);
 }
@@ -90,7 +116,7 @@ fn requests_about_one_vma_take_turns() {
     let (mut rack, owner, other) = rack_of_one();
     let (one, two) = (rack.allocate(owner, 4096), rack.allocate(owner, 4096));
     let lend = rack.ask(grant(&one, 0, 4096, other, PermName::Read));
-    let free = rack.ask(Request::Free { domain: owner, base: one.base });
+    let free = rack.ask(Request::Free { domain: owner, base: one.base, id: one.id });
     let late = rack.ask(grant(&one, 0, 4096, other, PermName::ReadWrite));
     let apart = rack.ask(grant(&two, 0, 4096, other, PermName::Read));
     assert_eq!(rack.noted(farmem_control::Note::Waits), 2);
@@ -165,7 +191,7 @@ proptest! {
         for (size, who, which, free) in steps {
             if free && !live.is_empty() {
                 let vma = live.swap_remove(which.index(live.len()));
-                rack.call(Request::Free { domain: vma.domain, base: vma.base }).unwrap();
+                rack.call(Request::Free { domain: vma.domain, base: vma.base, id: vma.id }).unwrap();
                 bitmap.give(&vma);
                 continue;
             }

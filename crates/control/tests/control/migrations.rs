@@ -104,8 +104,8 @@ fn a_vma_in_pieces_is_granted_and_freed_as_a_whole() {
     tables_agree(&rack);
     let placed = rack.allocate(vma.domain, 4 * PAGE);
     assert_eq!(placed.node, 3, "the least allocated");
-    rack.call(Request::Free { domain: vma.domain, base: placed.base }).unwrap();
-    rack.call(Request::Free { domain: vma.domain, base: vma.base }).unwrap();
+    rack.call(Request::Free { domain: vma.domain, base: placed.base, id: placed.id }).unwrap();
+    rack.call(Request::Free { domain: vma.domain, base: vma.base, id: vma.id }).unwrap();
     tables_agree(&rack);
     for (port, mut before) in [ONE, TWO, Port::node(3), Port::SWITCH].into_iter().zip(before) {
         before.perms.clear();
@@ -149,7 +149,7 @@ fn what_was_left_is_used_again() {
         rack.refused(Request::Allocate { domain: owner, size: PAGE, node: Some(1) }).code,
         ErrorCode::OutOfMemory
     );
-    rack.call(Request::Free { domain: owner, base: two.base }).unwrap();
+    rack.call(Request::Free { domain: owner, base: two.base, id: two.id }).unwrap();
     assert_eq!(rack.call(to(one.base, 2, 1)), Ok(Response::Done {}));
     tables_agree(&rack);
     assert!(rack.tables(ONE).outliers.is_empty() && rack.tables(TWO).outliers.is_empty());

@@ -55,7 +55,8 @@ fn an_object_from_its_name_to_its_end() {
     assert_eq!((length, size), (3 * PAGE - 100, 4 * PAGE));
     assert_eq!(told(&mut rack, resize(1, length)), (object, length, base, size), "as it is already");
     assert_eq!(told(&mut rack, resize(1, 4 * PAGE)), (object, 4 * PAGE, base, size), "grown in place");
-    assert_eq!(rack.refused(Request::Free { domain, base }).code, ErrorCode::Conflict);
+    let id = rack.vmas()[0].id;
+    assert_eq!(rack.refused(Request::Free { domain, base, id }).code, ErrorCode::Conflict);
     tables_agree(&rack);
     rack.restart();
     rack.settle();

@@ -155,7 +155,8 @@ fn refusals_have_numbers() {
         assert_eq!(returned(&mut rack, request.clone()), value, "{request:?}");
         assert_eq!(rack.control.compact(), rows, "{request:?}");
     }
-    assert_eq!(rack.refused(Request::Free { domain, base }).code, ErrorCode::Conflict);
+    let id = rack.vmas()[0].id;
+    assert_eq!(rack.refused(Request::Free { domain, base, id }).code, ErrorCode::Conflict);
     assert_eq!(rack.refused(mmap(process + 1, PAGE, 3)).code, ErrorCode::NotFound);
     assert_eq!(rack.refused(Request::ProcessStart { domain: 77, heap: 0 }).code, ErrorCode::NotFound);
     let much = Request::ProcessStart { domain: rack.domain("much"), heap: 4 * MIB };
@@ -173,7 +174,7 @@ fn a_fixed_mapping_replaces_pages() {
     let (mut rack, domain, process) = rack_with_process(84);
     let other = rack.domain("other");
     let base = map(&mut rack, process, 4);
-    let vma = VmaInfo { base, size: 4 * PAGE, node: 1, domain };
+    let vma = VmaInfo { id: 0, base, size: 4 * PAGE, node: 1, domain };
     rack.call(grant(&vma, 0, PAGE, other, PermName::Read)).unwrap();
     let node = rack.vmas()[0].node;
     let clears = |rack: &Rack| {

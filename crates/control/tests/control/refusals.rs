@@ -74,9 +74,9 @@ fn every_refusal_names_what_was_wrong() {
             u64::MAX.to_string(),
         ),
         (Request::Allocate { domain: owner, size: 1, node: Some(9) }, E::NotFound, "node 9".into()),
-        (Request::Free { domain: owner, base: 0 }, E::NotFound, "0x0".into()),
-        (Request::Free { domain: owner, base: inside }, E::BadRequest, format!("{:#x}", vma.base)),
-        (Request::Free { domain: other, base: vma.base }, E::NotOwner, format!("domain {other}")),
+        (Request::Free { domain: owner, base: 0, id: 1 }, E::NotFound, "0x0".into()),
+        (Request::Free { domain: owner, base: inside, id: vma.id }, E::BadRequest, format!("{:#x}", vma.base)),
+        (Request::Free { domain: other, base: vma.base, id: vma.id }, E::NotOwner, format!("domain {other}")),
         (
             Request::Grant { domain: other, base: vma.base, len: 1, to: other, perm: PermName::Read },
             E::NotOwner,

@@ -1,18 +1,19 @@
 //! What a client does about its host's request ids, in a rack of this process.
 
 use super::attach::IDS_RESERVE;
+use crate::allocations::Allocations;
 use crate::embedded::World;
 use crate::path::InProcess;
 use crate::rack::{endpoint, home_of, node_settings};
 use crate::{Client, Error};
 use farmem_control::Config as ControlConfig;
-use farmem_control::api::{Request, Response};
+use farmem_control::api::{ErrorCode, Request, Response};
 use farmem_host::{Config as HostConfig, Host, Op};
 use farmem_io::{Compiler, MappedStore};
 use farmem_machine::Rng;
 use farmem_memnode::MemNode;
 use farmem_switch::{Budgets, Switch};
-use farmem_wire::{Gid, HostId, Pmtu};
+use farmem_wire::{Gid, HostId, Pmtu, VirtAddr};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -94,4 +95,37 @@ fn a_client_that_left_does_not_join_again() {
     client.region_read(base, &mut word).unwrap();
     world.borrow_mut().ask(Request::Leave { port: farmem_machine::Port::host(1).0 }).unwrap();
     assert!(matches!(client.region_read(base, &mut word), Err(Error::Unreachable { .. })));
+}
+
+/// The answer to a free does not come, though it was carried out; the next allocation gets the addresses; the free is repeated. It is done, and what is
+/// there now stays: so for who made the allocation, and for who did not (PROTOCOL 8.47).
+#[test]
+fn a_free_that_is_repeated_after_unavailable_spares_the_next_allocation() {
+    for is_its_own in [true, false] {
+        let (world, client) = client_with_ids(u32::MAX);
+        let ask = |request: Request| world.borrow_mut().ask(request);
+        let domain = client.domain.0;
+        let allocate = Request::Allocate { domain, size: MEMORY, node: None };
+        let Ok(Response::Vma(first)) = ask(allocate.clone()) else { panic!("a vma") };
+        let base = VirtAddr(first.base);
+        let mut allocations = Allocations::default();
+        if is_its_own {
+            allocations.made(&first);
+        }
+        let cut_off = |request: Request| match (&request, ask(request.clone())) {
+            (Request::Free { .. }, Ok(_)) => Err(Error::Api { message: "cut off".into() }),
+            (_, answer) => answer,
+        };
+        assert!(matches!(allocations.free(domain, base, cut_off), Err(Error::Api { .. })));
+        let Ok(Response::Vma(second)) = ask(allocate) else { panic!("a vma: the first one is freed") };
+        assert_eq!(second.base, first.base, "the addresses are used again");
+        allocations.free(domain, base, ask).expect("it was freed before");
+        let Ok(Response::Located { vma, .. }) = ask(Request::Locate { addr: second.base }) else {
+            panic!("the second allocation was freed in the place of the first")
+        };
+        assert_eq!(vma, second);
+        allocations.free(domain, base, ask).expect("who asks anew means what is there");
+        let error = allocations.free(domain, base, ask).expect_err("nothing is there");
+        assert_eq!(error.code(), Some(ErrorCode::NotFound));
+    }
 }

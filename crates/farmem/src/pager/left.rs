@@ -3,7 +3,7 @@
 use crate::client::wrong_answer;
 use crate::serve::api_client;
 use crate::{Error, RackConfig};
-use farmem_control::api::{Request, Response};
+use farmem_control::api::{ErrorCode, Request, Response};
 
 /// A name for the domain of one pager, which no other has, on whatever machine of the rack.
 ///
@@ -27,7 +27,10 @@ pub fn free_left(config: &RackConfig, name: &str) -> Result<(), Error> {
     };
     let Some(&(domain, _)) = domains.iter().find(|(_, known)| known == name) else { return Ok(()) };
     for vma in vmas.iter().filter(|vma| vma.domain == domain) {
-        api.ask(&Request::Free { domain, base: vma.base })?;
+        match api.ask(&Request::Free { domain, base: vma.base, id: vma.id }).map_err(Error::from) {
+            Err(error) if error.code() == Some(ErrorCode::NotFound) => {} // freed meanwhile
+            freed => _ = freed?,
+        }
     }
     Ok(())
 }

@@ -283,8 +283,8 @@ impl Rack {
     pub(super) fn free(&mut self, index: usize, base: u64, again: bool) {
         let vma = self.model.vmas.get_mut(&base).expect("the program's own");
         vma.changing = true;
-        let domain = vma.domain;
-        self.ask(index, Request::Free { domain, base }, Call::Free { base, again });
+        let (domain, id) = (vma.domain, vma.id);
+        self.ask(index, Request::Free { domain, base, id }, Call::Free { base, again });
     }
 
     /// Lets the other domain read a vma, or no longer.
@@ -333,9 +333,10 @@ impl Rack {
                 settled.into_iter().for_each(|place| self.model.release(place));
             }
             (Call::Disconnect { node }, Response::Done {}) => self.disconnected(index, *node),
-            (Call::Allocate { slot_len }, Response::Vma(VmaInfo { base, size, node, domain })) => {
+            (Call::Allocate { slot_len }, Response::Vma(VmaInfo { id, base, size, node, domain })) => {
                 self.freed.retain(|&freed| freed + 4096 <= base || base + size <= freed);
                 let mut vma = Vma::new(self.allocations, size, node, domain, index, *slot_len);
+                vma.id = id;
                 // As one or page by page, or not at all.
                 let piece_len = [None, Some(4096), Some(size)][self.rng.below(3) as usize];
                 if let Some(len) = piece_len.filter(|_| self.moves) {

@@ -24,6 +24,8 @@ pub(super) struct Stage {
     lines: Vec<String>,
     domains: BTreeMap<String, u32>,
     names: BTreeMap<String, u64>,
+    /// The latest allocation of each address.
+    ids: BTreeMap<u64, u64>,
     programs: BTreeMap<String, Program>,
     /// The host's queue pair of each connection, by host, domain and node.
     connections: BTreeMap<(u16, u32, u16), u32>,
@@ -128,6 +130,7 @@ impl Stage {
                 match self.call(host, Request::Allocate { domain, size, node })? {
                     Some(Response::Vma(vma)) => {
                         self.names.insert(name.to_owned(), vma.base);
+                        self.ids.insert(vma.base, vma.id);
                         self.lines.push(format!(
                             "{name} is {:#x}, {} bytes on node {}",
                             vma.base, vma.size, vma.node
@@ -139,7 +142,10 @@ impl Stage {
             }
             "free" => {
                 let base = self.address(words)?;
-                self.call(host, Request::Free { domain, base }).map(|response| self.done(response.as_ref()))
+                // Of no allocation of the script's: any will do, there is none of that address.
+                let id = self.ids.get(&base).copied().unwrap_or(0);
+                self.call(host, Request::Free { domain, base, id })
+                    .map(|response| self.done(response.as_ref()))
             }
             "grant" => {
                 let (base, len) = (self.address(words)?, words.number()?);

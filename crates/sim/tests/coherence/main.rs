@@ -206,7 +206,8 @@ fn a_request_without_an_answer_is_complained_about() {
 fn a_freed_vma_is_taken_from_hosts() {
     let (mut rack, a, b, base) = pair(11);
     assert!(rack.store(a, base, 7));
-    rack.call(Request::Free { domain: 1, base }).expect("the owner frees");
+    let id = rack.id_at(base);
+    rack.call(Request::Free { domain: 1, base, id }).expect("the owner frees");
     assert_eq!(rack.may(a, base), None, "when that is answered nobody has it");
     let next = rack.allocate(16, 1);
     assert_eq!(next.base, base);
@@ -220,7 +221,8 @@ fn a_freed_vma_waits_for_a_dead_host() {
     assert!(rack.store(a, base, 7));
     rack.seats.remove(&a);
     let asked = rack.now;
-    rack.call(Request::Free { domain: 1, base }).expect("the owner frees");
+    let id = rack.id_at(base);
+    rack.call(Request::Free { domain: 1, base, id }).expect("the owner frees");
     assert!(rack.now.since(asked) >= Duration::from_secs(1), "not before its lease surely ended");
     assert_eq!(rack.allocate(16, 1).base, base);
     rack.pass(400, &[b]);

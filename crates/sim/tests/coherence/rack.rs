@@ -232,6 +232,12 @@ impl Rack {
         self.answers.remove(&ticket).expect("it was answered")
     }
 
+    /// Which allocation an address is of.
+    pub(crate) fn id_at(&mut self, addr: u64) -> u64 {
+        let Ok(Response::Located { vma, .. }) = self.call(Request::Locate { addr }) else { panic!() };
+        vma.id
+    }
+
     pub(crate) fn directory(&mut self) -> DirectoryInfo {
         let Ok(Response::Overview { directory, .. }) = self.call(Request::Overview) else { panic!() };
         directory
