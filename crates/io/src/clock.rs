@@ -1,31 +1,52 @@
 //! The one clock: monotonic time as the [`Instant`] that roles are given.
+//!
+//! It is the system's CLOCK_BOOTTIME, which runs on while the machine is suspended, where CLOCK_MONOTONIC stands still: a host that was suspended
+//! must not believe that its lease still runs (PROTOCOL 12.35), and a control plane that was is right to take leases for ended of which it heard nothing.
+//! All roles have this one. To those without leases a suspend is what a long stop of their process has always been: timers that are due at once, of
+//! which each repeats once and is then set anew. No clock of a virtual machine sees that the machine itself was stopped from outside.
 
 use farmem_machine::{Duration, Instant};
+use rustix::time::{ClockId, clock_gettime};
 
 /// A monotonic clock that starts at [`Instant::ZERO`]. Copies agree with each other.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    start: std::time::Instant,
+    /// Since the machine was booted, in nanoseconds.
+    start: u64,
 }
 
 impl Clock {
     /// A clock that starts now.
     #[must_use]
-    #[expect(clippy::disallowed_methods, reason = "this is the one clock")]
     pub fn start() -> Self {
-        Self { start: std::time::Instant::now() }
+        Self { start: Self::boot_time_ns() }
     }
 
     /// The time since the start. Saturates after 584 years.
     #[must_use]
     pub fn now(&self) -> Instant {
-        Instant::from_nanos(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        Instant::from_nanos(Self::boot_time_ns().saturating_sub(self.start))
     }
 
     /// The moment `span` from now.
     #[must_use]
     pub fn after(&self, span: Duration) -> Instant {
         self.now() + span
+    }
+
+    /// Nanoseconds from the machine's boot to this moment: what all its processes agree about.
+    #[must_use]
+    pub fn boot_time_at(&self, at: Instant) -> u64 {
+        self.start.saturating_add(at.since(Instant::ZERO).as_nanos())
+    }
+
+    /// Nanoseconds since the machine was booted, with the time it was suspended.
+    #[must_use]
+    pub fn boot_time_ns() -> u64 {
+        const SECOND: u64 = 1_000_000_000;
+        let time = clock_gettime(ClockId::Boottime);
+        let part = |number: i64| u64::try_from(number).unwrap_or(0);
+        part(time.tv_sec).saturating_mul(SECOND).saturating_add(part(time.tv_nsec))
     }
 }
 
@@ -42,6 +63,21 @@ mod tests {
             let now = clock.now();
             assert!(now >= last);
             last = now;
+        }
+    }
+
+    /// It is the clock that runs while the machine is suspended: between two looks at that one, it says what lies between them.
+    #[test]
+    fn it_runs_while_the_machine_is_suspended() {
+        let clock = Clock::start();
+        let boot_time = || {
+            let time = clock_gettime(ClockId::Boottime);
+            u64::try_from(time.tv_sec * 1_000_000_000 + time.tv_nsec).expect("after the boot")
+        };
+        for _ in 0..1000 {
+            let before = boot_time();
+            let now = clock.boot_time_at(clock.now());
+            assert!((before..=boot_time()).contains(&now));
         }
     }
 }
