@@ -72,6 +72,7 @@ struct Shared {
     write_backs: u64,
     bytes_written_back: u64,
     lost: u64,
+    lease_lapses: u64,
     waited_seconds: f64,
 }
 
@@ -108,6 +109,7 @@ impl Report for Stats {
                 row("  evictions", shared.evictions),
                 row("  write-backs", shared.write_backs),
                 row("  lost pages touched", shared.lost),
+                row("  leases that lapsed", shared.lease_lapses),
             ]);
         }
         format!("{}{:.2} s\n", output::table(&["farmem run", "count"], &rows), self.seconds)
@@ -117,7 +119,12 @@ impl Report for Stats {
 /// `farmem guard`: started by `farmem run`, holds what must not close when that dies, and frees what it then could not. Its standard input is the
 /// connection.
 pub(crate) fn run_guard(args: &args::Guard) -> Result<End, Failure> {
-    guard(io::stdin());
+    guard(io::stdin()).map_err(|error| {
+        let message = format!(
+            "pages whose lease has ended could not be taken away, so their program was killed: {error}"
+        );
+        Failure::environment(message, "")
+    })?;
     if let (Some(rack), Some(domain)) = (&args.rack, &args.domain) {
         free_left(&RackConfig::load(rack)?, domain)?;
     }
@@ -169,10 +176,11 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
         options.window.ahead = Ahead::Stream(args.ahead);
         pager.share(&rack, name, options)?;
     }
-    pager.guarded_by(start_guard(args.rack.as_deref(), &domain)?);
     let here = sched_getaffinity(None).ok();
     // The program runs where this process was allowed to, not where the rack wants its clients.
     let back = everywhere.as_ref().map(|cpus| sched_setaffinity(None, cpus));
+    // So does the guard, which must be in time where the rack's clients are many.
+    pager.guarded_by(start_guard(args.rack.as_deref(), &domain)?)?;
     let start = Instant::now();
     let mut command = Command::new(&file);
     command.arg0(name).args(arguments);
@@ -270,6 +278,7 @@ fn of_shared(local_limit: u64, stats: &ShareStats) -> Shared {
         write_backs: stats.write_backs,
         bytes_written_back: stats.bytes_written_back,
         lost: stats.lost,
+        lease_lapses: stats.lapses,
         waited_seconds: Duration::from_nanos(stats.waited_ns).as_secs_f64(),
     }
 }

@@ -161,7 +161,10 @@ impl Control {
                 "host {host} says that it obeyed order {flushed}, and none of that number was given; the newest is {}",
                 newest(present).0
             );
-            return Err(bad(message, "say the number that the answer to an earlier `renew` had as `flush`, or 0"));
+            return Err(bad(
+                message,
+                "say the number that the answer to an earlier `renew` had as `flush`, or 0",
+            ));
         }
         let given = self.coherence.ordered.get(&host).copied().unwrap_or(0);
         Ok(if flushed <= given { flushed } else { 0 })

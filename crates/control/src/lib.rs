@@ -63,8 +63,9 @@ use state::{Effect, State};
 
 /// Most characters of a name.
 pub const NAME_LEN_MAX: usize = 64;
-/// For how long a host may use what it caches after it was heard of, unless the control plane is set up otherwise.
-pub const LEASE: Duration = Duration::from_secs(2);
+/// For how long a host may use what it caches after it was heard of, unless the control plane is set up otherwise: a host on a busy machine asks
+/// three times in that, and waits for a CPU for seconds at worst; so long, and an eighth more, others wait for the pages of one that died.
+pub const LEASE: Duration = Duration::from_secs(10);
 /// Times a request is begun anew because a role it needs joined meanwhile.
 pub const RESTARTS_MAX: u32 = 3;
 

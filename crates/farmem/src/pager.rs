@@ -275,8 +275,18 @@ impl Pager {
     }
 
     /// From now on processes that come in are guarded against this one's death.
-    pub fn guarded_by(&mut self, guard: Guard) {
+    ///
+    /// The guard also takes shared pages away when their lease ends while this process stands still.
+    ///
+    /// # Errors
+    /// [`Error::System`] when the guard is gone already.
+    pub fn guarded_by(&mut self, guard: Guard) -> Result<(), Error> {
+        if let Some(sharing) = &self.sharing {
+            let gone = |source| Error::System { what: "the guard is gone".into(), source };
+            guard.watch(sharing.crowd()).map_err(gone)?;
+        }
         self.guard = Some(guard);
+        Ok(())
     }
 
     /// What it did so far.

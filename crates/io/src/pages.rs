@@ -9,6 +9,7 @@
 
 mod bell;
 mod crowd;
+mod lease;
 mod memory;
 mod message;
 mod readahead;
@@ -23,6 +24,7 @@ mod views;
 mod window;
 
 pub use crowd::Crowd;
+pub use lease::{Apart, Lease, Watcher, Woken};
 pub use memory::Memory;
 pub use message::{BATCH, Cause, Fault, Message, Messages, Patience};
 pub use readahead::{Groups, ReadAhead, STREAMS, Streams};

@@ -14,14 +14,14 @@ mod bell;
 mod dir;
 mod ends;
 mod futex;
-mod mapping;
+pub(crate) mod mapping;
 mod ring;
 #[cfg(test)]
 mod tests;
 
 /// The atomics of the ring and the bell; `tests/ring_loom.rs` puts loom's in their place.
 mod atomic {
-    pub(super) use std::sync::atomic::{AtomicU64, Ordering, fence};
+    pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
 }
 
 pub use dir::{live_endpoints, remove_dir};

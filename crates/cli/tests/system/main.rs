@@ -19,6 +19,7 @@ mod rack;
 mod refusals;
 mod run;
 mod run_forks;
+mod run_lease;
 mod run_pins;
 mod run_shared;
 mod sim;

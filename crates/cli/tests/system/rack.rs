@@ -19,6 +19,7 @@ pub(crate) struct Description {
     nodes: u8,
     hosts: u32,
     more: &'static str,
+    lease: &'static str,
 }
 
 impl Description {
@@ -27,7 +28,17 @@ impl Description {
         let (subnet, claim) = free_subnet();
         let [b, c] = subnet;
         let name = format!("test-{b}-{c}-{}", process::id());
-        Self { dir: Dir::new(test), subnet, _claim: claim, name, transport, nodes: 2, hosts: 10, more: "" }
+        Self {
+            dir: Dir::new(test),
+            subnet,
+            _claim: claim,
+            name,
+            transport,
+            nodes: 2,
+            hosts: 10,
+            more: "",
+            lease: "",
+        }
     }
 
     pub(crate) fn with_nodes(self, nodes: u8) -> Self {
@@ -43,6 +54,11 @@ impl Description {
         Self { more, ..self }
     }
 
+    /// A line for the control plane's part of the file.
+    pub(crate) fn with_lease(self, lease: &'static str) -> Self {
+        Self { lease, ..self }
+    }
+
     /// The address that ends with `last`.
     pub(crate) fn address(&self, last: u8) -> Ipv4Addr {
         let [b, c] = self.subnet;
@@ -50,11 +66,11 @@ impl Description {
     }
 
     pub(crate) fn text(&self) -> String {
-        let Self { name, transport, more, hosts, .. } = self;
+        let Self { name, transport, more, hosts, lease, .. } = self;
         let [control, switch, host] = [1, 2, 100].map(|last| self.address(last));
         let mut text = format!(
             "name = \"{name}\"\ntransport = \"{transport}\"\n{more}\n\
-             [control]\naddress = \"{control}\"\nhttp = \"{control}:{HTTP_PORT}\"\nstate = \"state\"\n\
+             [control]\naddress = \"{control}\"\nhttp = \"{control}:{HTTP_PORT}\"\nstate = \"state\"\n{lease}\n\
              [switch]\naddress = \"{switch}\"\n\
              [hosts]\nfirst = \"{host}\"\ncount = {hosts}\n"
         );

@@ -28,7 +28,8 @@ impl Rig {
         }
         let dir = Dir::new(test);
         let program = program(&dir, "shared", &["-D_GNU_SOURCE"]);
-        Some(Self { description: Description::new(test, "udp"), dir, program })
+        let description = Description::new(test, "udp").with_lease("lease_ms = 2000");
+        Some(Self { description, dir, program })
     }
 
     /// A command that shares as `table`, with so much memory for that.

@@ -110,7 +110,10 @@ fn a_refused_free_is_taken_back() {
     let vma = rack.allocate(owner, 4096);
     rack.call(grant(&vma, 1024, 1024, other, PermName::Read)).unwrap();
     rack.peers.get_mut(&Port::SWITCH).unwrap().refuse_next = Some(Status::TableFull);
-    assert_eq!(rack.refused(Request::Free { domain: owner, base: vma.base, id: vma.id }).code, ErrorCode::TableFull);
+    assert_eq!(
+        rack.refused(Request::Free { domain: owner, base: vma.base, id: vma.id }).code,
+        ErrorCode::TableFull
+    );
     for port in [Port::SWITCH, NODE] {
         assert_eq!(rack.peers[&port].may(owner, vma.base), Perm::ReadWrite);
         assert_eq!(rack.peers[&port].may(other, vma.base + 1024), Perm::Read);

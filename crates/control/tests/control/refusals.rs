@@ -75,7 +75,11 @@ fn every_refusal_names_what_was_wrong() {
         ),
         (Request::Allocate { domain: owner, size: 1, node: Some(9) }, E::NotFound, "node 9".into()),
         (Request::Free { domain: owner, base: 0, id: 1 }, E::NotFound, "0x0".into()),
-        (Request::Free { domain: owner, base: inside, id: vma.id }, E::BadRequest, format!("{:#x}", vma.base)),
+        (
+            Request::Free { domain: owner, base: inside, id: vma.id },
+            E::BadRequest,
+            format!("{:#x}", vma.base),
+        ),
         (Request::Free { domain: other, base: vma.base, id: vma.id }, E::NotOwner, format!("domain {other}")),
         (
             Request::Grant { domain: other, base: vma.base, len: 1, to: other, perm: PermName::Read },

@@ -4,6 +4,7 @@
 //! with which access, so that pages can be laid to rest without the agent knowing: a page at rest is unmapped, and a touch of it
 //! is answered at once.
 
+use super::lease::say;
 use farmem_host::agent::Pages;
 use farmem_io::pages::{Frame, Mapped, Recency};
 use farmem_machine::{Duration, Instant};
@@ -186,6 +187,11 @@ impl<W: Mapped> Frames<W> {
         }
     }
 
+    /// Takes over what the lease's watcher has taken.
+    pub(super) fn absorb(&mut self) {
+        self.window.absorb();
+    }
+
     /// The rack is gone: no page may be used any more. What was not written back is lost.
     pub(super) fn give_all_up(&mut self) {
         for frame in 0..self.frames.len() {
@@ -334,6 +340,13 @@ impl<W: Mapped> Pages for Frames<W> {
         }
         self.settled.push(page);
         self.tally.poisoned += 1;
+        if self.tally.poisoned == 1 {
+            let addr = page.addr();
+            say(&format!(
+                "a touch of the page at {addr} ends in SIGBUS: its latest bytes died with a host whose lease ended, or this domain may not use it. \
+                 Of more pages only the count is told (`lost`)"
+            ));
+        }
         self.window.poison(page);
         self.poisoned.push_back((Instant::ZERO, page));
     }

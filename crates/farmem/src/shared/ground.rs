@@ -4,11 +4,13 @@
 //! way; [`Joined`], which ends the host when it is dropped.
 
 use super::desk::{Ask, Desk, Inbox, lock};
-use super::lease::Objects;
+use super::lease::{Objects, say};
 use super::{ShareOptions, ShareStats, join};
 use crate::Error;
 use crate::config::RackConfig;
-use farmem_io::pages::{Crowd, Fault, Faults, Handler, Mapped, Next, Ring, Window, WindowConfig, serve};
+use farmem_io::pages::{
+    Crowd, Fault, Faults, Handler, Lease, Mapped, Next, Ring, Watcher, Window, WindowConfig, serve,
+};
 use farmem_io::{Link, Sleeper, Stop};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{Access, PAGE_LEN, Page};
@@ -22,6 +24,9 @@ use std::thread::{JoinHandle, scope};
 pub(super) trait Ground: Sized + Send + Sync + 'static {
     /// Opens it for these addresses, with no page here.
     fn open(options: &ShareOptions, span: &Range<u64>, frames_max: usize) -> Result<Self, Error>;
+
+    /// Until when its pages may be used.
+    fn lease(&self) -> &Arc<Lease>;
 
     /// Serves until the host is told to end; true when everything was written back.
     fn serve<'a, L: Link + Send>(
@@ -43,7 +48,11 @@ impl Ground for Window {
             place: options.window.place,
             reach: options.window.reach(),
         };
-        Ok(Self::open(&config)?)
+        Ok(Self::open(&config)?.under_lease()?)
+    }
+
+    fn lease(&self) -> &Arc<Lease> {
+        Self::lease(self).expect("it was opened under one")
     }
 
     /// Serves faults on a thread of its own and the link on this one.
@@ -58,7 +67,16 @@ impl Ground for Window {
     {
         let stop = Stop::new();
         let ring = Ring::new(self, stop.clone());
+        let lease = Ground::lease(self);
         scope(|scope| {
+            // Beside this process where the system allows that, else within it.
+            let apart = self.watch_apart();
+            if apart.is_err() {
+                match self.watcher() {
+                    Ok(watcher) => _ = scope.spawn(move || watch(watcher)),
+                    Err(error) => desk.leave([Ask::Fail(format!("the lease cannot be watched: {error}"))]),
+                }
+            }
             scope.spawn(|| {
                 let mut faults = AtDesk { desk, batch: Vec::new(), parcel: L::Parcel::default() };
                 if let Err(error) = serve(self, handler, &stop, &mut faults) {
@@ -68,6 +86,8 @@ impl Ground for Window {
             });
             let given_up = desk.run(sleeper);
             ring.end();
+            lease.stop();
+            drop(apart);
             given_up
         })
     }
@@ -78,12 +98,26 @@ impl Ground for Crowd {
         Ok(Self::open(VirtAddr(span.start), span.end - span.start, frames_max as u64)?)
     }
 
-    /// Faults are left by whoever reads them ([`Joined::fault`]).
+    fn lease(&self) -> &Arc<Lease> {
+        Self::lease(self)
+    }
+
+    /// Its pages are watched by its programs' guard ([`farmem_io::pages::remote::Guard`]). Faults are left by whoever reads them ([`Joined::fault`]).
     fn serve<'a, L: Link + Send>(&'a self, _: Handler, desk: &Desk<&'a Self, L>, sleeper: Sleeper) -> bool
     where
         &'a Self: Mapped,
     {
         desk.run(sleeper)
+    }
+}
+
+/// Does nothing but to sleep until the lease ends, and to take the pages when it was not renewed: the thread that serves them may stand still.
+fn watch(mut watcher: Watcher) {
+    if let Err(error) = watcher.watch(None) {
+        say(&format!(
+            "pages whose lease has ended cannot be taken from this program, which must not read them: {error}"
+        ));
+        std::process::abort();
     }
 }
 

@@ -179,7 +179,15 @@ where
 
         let (tell, told) = channel();
         let life = (host, settings.generation);
-        let landlord = Landlord::begin(&self.config, life, driver.clock(), &self.inbox, self.objects)?;
+        let lease = Arc::clone(ground.lease());
+        let landlord = Landlord::begin(
+            &self.config,
+            life,
+            driver.clock(),
+            &self.inbox,
+            Arc::clone(&lease),
+            self.objects,
+        )?;
         let policy = Policy {
             timeout: self.options.timeout,
             frames_max,
@@ -191,6 +199,7 @@ where
         let begun = self.say.send(Ok(Ready { ground: Arc::clone(&ground), domain, host }));
         let given_up = begun.is_ok() && ground.serve(self.options.window.handler, &desk, sleeper);
         drop(desk);
+        lease.stop();
         // The lease thread ends when nobody is left to tell it anything.
         let _panicked = landlord.join();
         if given_up {

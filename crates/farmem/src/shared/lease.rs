@@ -1,7 +1,11 @@
-//! The thread that keeps the host's lease: it asks the control plane by HTTP, which may take long, and hands what it hears to the pager.
+//! The thread that keeps the host's lease: it asks the control plane by HTTP, and hands what it hears to the pager.
 //!
 //! A page that is cached may be used for as long as the lease lasts, counted from when it was asked for, so that the control plane never
-//! believes it to be over sooner than this host does (PROTOCOL 12.35).
+//! believes it to be over sooner than this host does (PROTOCOL 12.35). Where the end stands in the [`Lease`], a watcher takes the pages by itself
+//! when neither this thread nor the pager runs.
+//!
+//! Nothing but renewals is done here: whatever else the control plane is asked for is another thread's, over another connection, and an answer that
+//! does not come is waited for no longer than three eighths of a lease: then there is time to ask once more, over a new connection.
 
 use super::desk::{Ask, Inbox, lock};
 use super::join::start;
@@ -12,10 +16,12 @@ use crate::config::RackConfig;
 use crate::rack::SILENCE_MAX;
 use crate::serve::api_client;
 use farmem_control::api::{ErrorCode, Request, Response};
+use farmem_io::pages::Lease;
 use farmem_io::{ApiClient, Clock};
 use farmem_machine::{Duration, Instant};
+use farmem_wire::message::Page;
 use std::collections::BTreeSet;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration as StdDuration;
@@ -33,11 +39,23 @@ pub(super) struct Landlord {
     /// The newest order that was obeyed, and the newest that was handed on.
     flushed: u64,
     ordered: u64,
-    lease: Duration,
-    /// When the latest lease ends.
+    /// How long a lease is.
+    length: Duration,
+    /// When the use of the latest lease ends.
     until: Instant,
+    /// The pager has given everything up that it had under that; at first it has nothing.
+    given_up: bool,
+    watched: Arc<Lease>,
+    /// Takes pages whose requests get no answer to the control plane.
+    stuck: SyncSender<Page>,
     objects: Objects,
 }
+
+/// One part in so many of a lease is not used: in that time, and an eighth of a lease more until others may write, the pages are taken.
+const TAKE_SHARE: u64 = 8;
+
+/// Pages that wait to be asked for again; of more, the pager tells again.
+const STUCK_MAX: usize = 64;
 
 /// The named objects that a host has open, by number.
 pub(super) type Objects = Arc<Mutex<BTreeSet<u64>>>;
@@ -49,13 +67,24 @@ impl Landlord {
         (host, generation): (u16, u16),
         clock: Clock,
         inbox: &Arc<Inbox>,
+        watched: Arc<Lease>,
         objects: Objects,
     ) -> Result<Self, Error> {
-        let (api, inbox) = (api_client(config)?, Arc::clone(inbox));
-        let (flushed, ordered, lease) = (0, 0, Duration::ZERO);
-        let until = Instant::ZERO;
-        let mut landlord =
-            Self { api, clock, inbox, host, generation, flushed, ordered, lease, until, objects };
+        let mut landlord = Self {
+            api: api_client(config)?,
+            clock,
+            inbox: Arc::clone(inbox),
+            host,
+            generation,
+            flushed: 0,
+            ordered: 0,
+            length: Duration::ZERO,
+            until: Instant::ZERO,
+            given_up: true,
+            watched,
+            stuck: recoverer(api_client(config)?, host)?,
+            objects,
+        };
         let begun = clock.now();
         while !landlord.renew().or_else(later)? {
             // Who has nothing has given everything up.
@@ -66,12 +95,14 @@ impl Landlord {
             std::thread::sleep(std(ASK_AGAIN));
         }
         landlord.flushed = landlord.ordered;
+        landlord.api =
+            api_client(config)?.impatient(std(Duration::from_nanos(landlord.length.as_nanos() / 8 * 3)));
         Ok(landlord)
     }
 
     /// Time between two renewals: one may be lost, and there is time for another.
     const fn pause(&self) -> Duration {
-        Duration::from_nanos(self.lease.as_nanos() / 3)
+        Duration::from_nanos(self.length.as_nanos() / 3)
     }
 
     /// Renews the lease on a thread of its own until nobody is left to tell it anything.
@@ -81,22 +112,38 @@ impl Landlord {
 
     fn run(&mut self, told: &Receiver<Told>) {
         let mut leased_last = self.clock.now();
-        let mut wait = self.pause();
+        let mut why = "nobody asked for another in time: this process did not run".to_owned();
+        // What is told puts a renewal forward, never off.
+        let mut due = leased_last + self.pause();
         loop {
-            match told.recv_timeout(std(wait)) {
+            match told.recv_timeout(std(due.since(self.clock.now()))) {
                 Err(RecvTimeoutError::Disconnected) => return,
-                Ok(Told::Stuck(page)) => {
-                    // Asked again when it is told again.
-                    let _later = self.api.ask(&Request::Recover { host: self.host, page: page.addr().0 });
-                    continue;
+                // One too many is told again.
+                Ok(Told::Stuck(page)) => _ = self.stuck.try_send(page),
+                Ok(Told::Flushed(order)) => {
+                    self.flushed = self.flushed.max(order);
+                    due = self.clock.now();
                 }
-                Ok(Told::Flushed(order)) => self.flushed = self.flushed.max(order),
-                Ok(Told::LeaseEnded) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(Told::LeaseEnded) => {
+                    self.given_up = true;
+                    let silent = self.clock.now().since(leased_last).as_nanos() / 1_000_000;
+                    say(&format!(
+                        "the lease of host {} ended {silent} ms after it was last renewed: {why}. What was written here and had not reached \
+                         the memory nodes may be lost: a touch of such a page ends in SIGBUS",
+                        self.host
+                    ));
+                    due = self.clock.now();
+                }
+                Err(RecvTimeoutError::Timeout) => {}
             }
-            let why = match self.renew() {
+            if self.clock.now() < due {
+                continue;
+            }
+            why = match self.renew() {
                 Ok(true) => {
                     leased_last = self.clock.now();
-                    wait = self.pause();
+                    "nobody asked for another in time: this process did not run".clone_into(&mut why);
+                    due = leased_last + self.pause();
                     continue;
                 }
                 Ok(false) => "the control plane gives none".to_owned(),
@@ -107,10 +154,10 @@ impl Landlord {
                     Err(error) => return self.inbox.put([Ask::Fail(format!("the lease ended: {error}"))]),
                 },
             };
-            if self.clock.now().since(leased_last) >= self.lease.max(SILENCE_MAX).times(2) {
+            if self.clock.now().since(leased_last) >= self.length.max(SILENCE_MAX).times(2) {
                 return self.inbox.put([Ask::Fail(format!("the lease ended: {why}"))]);
             }
-            wait = ASK_AGAIN;
+            due = self.clock.now() + ASK_AGAIN;
         }
     }
 
@@ -127,17 +174,49 @@ impl Landlord {
             self.ordered = flush;
             self.inbox.put([Ask::GiveUp(flush)]);
         }
-        let leased = lease_ms > 0;
-        if leased {
-            if asked >= self.until {
-                self.hold_again()?;
-            }
-            self.lease = Duration::from_millis(lease_ms);
-            self.until = asked + self.lease;
-            self.inbox.put([Ask::Lease(self.until)]);
+        if lease_ms == 0 {
+            return Ok(false);
         }
-        Ok(leased)
+        let length = Duration::from_millis(lease_ms);
+        let until = asked + Duration::from_nanos(length.as_nanos() / TAKE_SHARE * (TAKE_SHARE - 1));
+        if asked < self.until {
+            // The watcher may have been faster: then this is no longer the lease that the pages are under.
+            if !self.watched.extend(&self.clock, until) {
+                return Ok(false);
+            }
+        } else {
+            // Between two leases others may have written. The next one begins when no page of the last one is left here.
+            if !self.given_up {
+                self.inbox.put([]);
+                return Ok(false);
+            }
+            self.hold_again()?;
+            if !self.watched.begin(&self.clock, until) {
+                return Ok(false);
+            }
+            self.given_up = false;
+        }
+        (self.length, self.until) = (length, until);
+        self.inbox.put([Ask::Lease(until)]);
+        Ok(true)
     }
+}
+
+/// Starts the thread that has regions reset (PROTOCOL 12.33). It ends with whoever tells it the pages.
+fn recoverer(mut api: ApiClient, host: u16) -> Result<SyncSender<Page>, Error> {
+    let (tell, told) = sync_channel::<Page>(STUCK_MAX);
+    start("farmem-recover", move || {
+        for page in told {
+            // Asked again when it is told again.
+            let _later = api.ask(&Request::Recover { host, page: page.addr().0 });
+        }
+    })?;
+    Ok(tell)
+}
+
+/// Says why programs get a SIGBUS, on standard error: they cannot be told otherwise.
+pub(super) fn say(why: &str) {
+    eprintln!("farmem: shared memory: {why}");
 }
 
 impl Landlord {

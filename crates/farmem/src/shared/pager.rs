@@ -9,6 +9,7 @@
 use super::ShareStats;
 use super::desk::{Ask, lock};
 use super::frames::Frames;
+use super::lease::say;
 use crate::Error;
 use crate::rack::SILENCE_MAX;
 use crate::window::Ahead;
@@ -259,7 +260,12 @@ impl<W: Mapped, L: Link> Pager<W, L> {
             let told = match done {
                 CacheDone::Flushed { order } => Told::Flushed(order),
                 CacheDone::Stuck { page } => Told::Stuck(page),
-                CacheDone::LeaseEnded => Told::LeaseEnded,
+                CacheDone::LeaseEnded => {
+                    self.stats.lapses += 1;
+                    // Whatever the watcher took is taken over before there is another lease.
+                    self.driver.machine_mut().pages_mut().absorb();
+                    Told::LeaseEnded
+                }
                 CacheDone::Host(_) => continue, // nothing was submitted
             };
             // It has ended when the space ends.
@@ -453,6 +459,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
         if std::mem::replace(&mut self.dead, true) {
             return;
         }
+        say(&format!("nothing can be had any more, and every touch ends in SIGBUS: {why}"));
         lock(&self.failed).get_or_insert(why);
         self.frames_mut().give_all_up();
         let waiting = std::mem::take(&mut self.waiting).into_iter().map(|(page, _)| page);

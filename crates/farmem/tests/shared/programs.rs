@@ -3,8 +3,9 @@
 use crate::rig::{PAGE, Program, Talk};
 use farmem::window::Memory;
 use farmem::{SharedSpace, VirtAddr};
+use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::yield_now;
+use std::thread::{scope, yield_now};
 
 pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("count", count),
@@ -14,6 +15,8 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("own words", own_words),
     ("versions", versions),
     ("hold", hold),
+    ("hold all", hold_all),
+    ("see", see),
     ("read", read),
     ("process", process),
 ];
@@ -161,6 +164,45 @@ fn hold(space: &SharedSpace, args: &[u64], talk: &mut Talk) -> u64 {
     talk.say("holds");
     talk.await_word("never");
     0
+}
+
+/// Writes a word of each page, and does not give them back.
+fn hold_all(space: &SharedSpace, args: &[u64], talk: &mut Talk) -> u64 {
+    args.iter().for_each(|&at| word(space, at).store(22, Ordering::Relaxed));
+    talk.say("holds");
+    talk.await_word("never");
+    0
+}
+
+/// Loads a word until it is `last`, and before each time reads how far its writer says to be (a word of the file that it is told): answers how often
+/// the load was older than that.
+fn see(space: &SharedSpace, args: &[u64], talk: &mut Talk) -> u64 {
+    let &[first, at, last] = args else { panic!("pages, a word behind them, and its last value") };
+    let said = talk.said();
+    let least = || {
+        let mut word = [0; 8];
+        said.read_exact_at(&mut word, 0).unwrap();
+        u64::from_le_bytes(word)
+    };
+    let look = || {
+        let (mut old, mut seen) = (0, 0);
+        while seen < last {
+            let least = least();
+            seen = word(space, at).load(Ordering::Acquire);
+            old += u64::from(seen < least);
+        }
+        old
+    };
+    // Much is to be taken before the word's page is.
+    for page in (first..=at).step_by(usize::try_from(PAGE).unwrap()) {
+        assert!(word(space, page).load(Ordering::Acquire) < last);
+    }
+    talk.say("sees");
+    // Many: when the process goes on after a stop, some of them run before its pager does.
+    scope(|scope| {
+        let threads = [(); 8].map(|()| scope.spawn(look));
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    })
 }
 
 /// Reads a word.

@@ -3,6 +3,7 @@
 use farmem::window::{Place, WindowOptions};
 use farmem::{Rack, RackConfig, ShareOptions, SharedSpace, serve};
 use farmem_io::Stop;
+use std::fs::File;
 use std::io::{BufRead as _, BufReader, Lines};
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 const BE: &str = "FARMEM_TEST_BE";
 /// The rack's description.
 const FILE: &str = "FARMEM_TEST_RACK";
+/// Where a test says to programs how far it is.
+const SAID: &str = "said";
 /// A program's numbers, with spaces between them.
 const ARGS: &str = "FARMEM_TEST_ARGS";
 /// What a process says when it serves, or before it begins.
@@ -49,7 +52,7 @@ impl TestRack {
         let net = net.into_iter().filter(|net| !net.ends_with(".0")).find(is_free).unwrap();
         let mut text = format!(
             "name = \"{name}\"\ntransport = \"{transport}\"\nwaiting = \"block\"\nplacement = \"free\"\n\
-             [control]\naddress = \"{net}.1\"\nhttp = \"{net}.1:7471\"\nstate = \"state\"\n\
+             [control]\naddress = \"{net}.1\"\nhttp = \"{net}.1:7471\"\nstate = \"state\"\nlease_ms = 2000\n\
              [switch]\naddress = \"{net}.2\"\n[hosts]\nfirst = \"{net}.200\"\ncount = 20\n"
         );
         for node in 1..=nodes {
@@ -86,6 +89,13 @@ impl TestRack {
         let (_, mut child) = self.roles.remove(at);
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    /// What [`Talk::said`] reads.
+    pub(crate) fn said(&self) -> File {
+        let file = File::create(self.dir.join(SAID)).unwrap();
+        file.set_len(8).unwrap();
+        file
     }
 
     /// A space of this process, wherever there is room: tests run side by side. `None` where faults may not be served.
@@ -159,6 +169,12 @@ impl Worker {
         writeln!(self.input.as_mut().expect("it was not ended"), "{word}").unwrap();
     }
 
+    /// Sends a signal, by its name.
+    pub(crate) fn send(&self, signal: &str) {
+        let sent = Command::new("kill").args([&format!("-{signal}"), &self.child.id().to_string()]).status();
+        assert!(sent.unwrap().success(), "{signal} to {}", self.program);
+    }
+
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -202,6 +218,11 @@ impl Drop for Worker {
 pub(crate) struct Talk;
 
 impl Talk {
+    /// A file beside the rack's description: a way past far memory.
+    pub(crate) fn said(&mut self) -> File {
+        File::open(Path::new(&std::env::var(FILE).unwrap()).with_file_name(SAID)).unwrap()
+    }
+
     pub(crate) fn say(&mut self, word: &str) {
         eprintln!("{word}");
     }

@@ -44,11 +44,21 @@ impl ApiClient {
     /// A client of the control plane at `url`, such as `http://127.0.0.1:7471`.
     #[must_use]
     pub fn new(url: &str, token: &str) -> Self {
+        Self::within(url, token, ANSWER_TIME_MAX)
+    }
+
+    /// One that gives an answer up after `most`, and asks over a new connection then: for what must not wait behind one that broke.
+    #[must_use]
+    pub fn impatient(self, most: Duration) -> Self {
+        Self::within(&self.url, &self.token, most)
+    }
+
+    fn within(url: &str, token: &str, most: Duration) -> Self {
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .proxy(None) // a rack is reached directly; a proxy in the environment is for the world outside
             .max_idle_age(IDLE_MAX)
-            .timeout_global(Some(ANSWER_TIME_MAX))
+            .timeout_global(Some(most))
             .build();
         Self { agent: config.into(), url: url.trim_end_matches('/').into(), token: token.into() }
     }

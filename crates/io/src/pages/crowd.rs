@@ -14,8 +14,10 @@
 //! ```
 //!
 //! From outside a mapping cannot be taken away without the page. So a page that is taken from its members while its bytes are still needed
-//! is read, and punched out of the file; what was read is its frame from then on.
+//! is read, and punched out of the file; what was read is its frame from then on. When the lease ends, a [`Watcher`] in another process does that to
+//! all pages ([`Lease`]): each of them is Kept then, whatever was being done to it here.
 
+use super::lease::{Lease, Watcher};
 use super::remote::Remote;
 use super::state::{State, mapping};
 use super::uffd::{Mapping, Stopped, TRIES_MAX, Userfaultfd};
@@ -32,7 +34,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Far memory as addresses of other processes. Any thread may call it; one at a time acts on a page.
 #[derive(Debug)]
@@ -40,6 +42,7 @@ pub struct Crowd {
     base: VirtAddr,
     frames_max: u64,
     file: OwnedFd,
+    lease: Arc<Lease>,
     inner: Mutex<Inner>,
 }
 
@@ -53,6 +56,8 @@ struct Inner {
     waiting: BTreeMap<usize, Vec<u32>>,
     poisoned: BTreeMap<usize, Vec<u32>>,
     frames: u64,
+    /// Takes of the lease's watcher that are known here.
+    takes: u64,
 }
 
 impl Crowd {
@@ -83,8 +88,10 @@ impl Crowd {
             waiting: BTreeMap::new(),
             poisoned: BTreeMap::new(),
             frames: 0,
+            takes: 0,
         };
-        Ok(Self { base, frames_max, file, inner: Mutex::new(inner) })
+        let lease = Arc::new(Lease::open(len)?);
+        Ok(Self { base, frames_max, file, lease, inner: Mutex::new(inner) })
     }
 
     /// First address and bytes.
@@ -97,6 +104,20 @@ impl Crowd {
     #[must_use]
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
+    }
+
+    /// Until when its pages may be used.
+    #[must_use]
+    pub const fn lease(&self) -> &Arc<Lease> {
+        &self.lease
+    }
+
+    /// Takes its pages when the lease ends.
+    ///
+    /// # Errors
+    /// When there are no descriptors left.
+    pub fn watcher(&self) -> io::Result<Watcher> {
+        Watcher::of(&self.lease, self.file())
     }
 
     /// A process comes in: it is about to map the file at [`Crowd::span`], and to register that with its userfaultfd before it touches it.
@@ -128,6 +149,7 @@ impl Crowd {
         let offset = (fault.addr as u64).checked_sub(self.base.0)?;
         let index = usize::try_from(offset).ok()? / PAGE_LEN;
         let mut inner = self.inner();
+        self.is_settled(&mut inner);
         let state = *inner.states.get(index)?;
         let waiting = inner.waiting.entry(index).or_default();
         if !waiting.contains(&member) {
@@ -146,7 +168,7 @@ impl Crowd {
     pub fn bytes_taken(&self) -> u64 {
         const BLOCK: u64 = 512;
         let in_file = fstat(&self.file).map_or(0, |stat| u64::try_from(stat.st_blocks).unwrap_or(0) * BLOCK);
-        in_file + (self.inner().kept.len() * PAGE_LEN) as u64
+        in_file + self.lease.bytes_kept() + (self.inner().kept.len() * PAGE_LEN) as u64
     }
 
     /// Maps a page for the members whose threads wait for it, as it may be used, and lets them try again.
@@ -154,6 +176,55 @@ impl Crowd {
         let start = self.place(index);
         for uffd in inner.take_waiting(index) {
             show_at(uffd, start, access);
+        }
+    }
+
+    /// False when pages were taken, by a watcher or because it is just over: all of them are Kept then, and no more are mapped before the next lease.
+    /// To be asked behind whatever was done to the file.
+    fn is_settled(&self, inner: &mut Inner) -> bool {
+        if !self.lease.is_over() && self.lease.takes() == inner.takes {
+            return true;
+        }
+        self.lease.wait_taken(self.file());
+        let takes = self.lease.takes();
+        if takes != inner.takes {
+            inner.takes = takes;
+            let Inner { states, kept, .. } = inner;
+            self.lease.give_back(|start, bytes| {
+                for (index, bytes) in (start / PAGE_LEN..).zip(bytes.as_chunks::<PAGE_LEN>().0) {
+                    // Of others the bytes are with us, or nobody's any more.
+                    if matches!(states[index], State::ReadOnly | State::Writable) {
+                        states[index] = State::Kept;
+                        kept.insert(index, Box::new(*bytes));
+                    }
+                }
+            });
+        }
+        !self.lease.is_over()
+    }
+
+    /// Maps a page whose bytes were just put into the file, or keeps them when it may not be mapped any more.
+    fn show_filled(&self, inner: &mut Inner, index: usize, bytes: &[u8; PAGE_LEN], access: Access) {
+        if self.is_settled(inner) {
+            return self.show(inner, index, access);
+        }
+        // Whatever was taken of it while it was being filled.
+        inner.kept.insert(index, Box::new(*bytes));
+        inner.set(index, State::Kept);
+        self.punch(index);
+        let start = self.place(index);
+        inner.take_waiting(index).for_each(|uffd| wake(uffd, start));
+    }
+
+    /// Maps a page that is in the file for those who wait, as its state says; lets them try again where it is not.
+    fn show_again(&self, inner: &mut Inner, index: usize) {
+        match inner.states[index] {
+            State::ReadOnly => self.show(inner, index, Access::Shared),
+            State::Writable => self.show(inner, index, Access::Modified),
+            State::Gone | State::Kept | State::Poisoned => {
+                let start = self.place(index);
+                inner.take_waiting(index).for_each(|uffd| wake(uffd, start));
+            }
         }
     }
 
@@ -231,16 +302,24 @@ impl Pages for &Crowd {
     fn install(&mut self, page: Page, bytes: &[u8; PAGE_LEN], access: Access) {
         let index = self.index(page);
         let mut inner = self.inner();
-        let was = inner.set(index, State::shown(access));
-        if was == State::ReadOnly {
-            assert_eq!(access, Access::Modified, "{page:?} is Shared already");
-        } else {
-            assert!(!was.has_frame(), "{page:?} is here already");
-            inner.frames += 1;
-            assert!(inner.frames <= self.frames_max, "room was made for a page before it came");
-            self.fill(index, bytes);
+        match inner.states[index] {
+            State::ReadOnly => {
+                assert_eq!(access, Access::Modified, "{page:?} is Shared already");
+                inner.set(index, State::Writable);
+                self.is_settled(&mut inner);
+                self.show_again(&mut inner, index);
+            }
+            // It was taken, and whoever fetched it does not know yet: what it is, the bytes with us are.
+            State::Kept => self.show_again(&mut inner, index),
+            State::Writable => panic!("{page:?} is here already"),
+            State::Gone | State::Poisoned => {
+                inner.set(index, State::shown(access));
+                inner.frames += 1;
+                assert!(inner.frames <= self.frames_max, "room was made for a page before it came");
+                self.fill(index, bytes);
+                self.show_filled(&mut inner, index, bytes, access);
+            }
         }
-        self.show(&mut inner, index, access);
     }
 
     fn freeze(&mut self, page: Page) {
@@ -250,6 +329,7 @@ impl Pages for &Crowd {
             State::Writable => {
                 self.protect(&inner, index);
                 inner.set(index, State::ReadOnly);
+                self.is_settled(&mut inner);
             }
             State::Kept => {} // no thread reaches it
             other => panic!("{page:?} is Modified, not {other:?}"),
@@ -259,16 +339,21 @@ impl Pages for &Crowd {
     fn read(&self, page: Page, range: Range<usize>, out: &mut Vec<u8>) {
         let index = self.index(page);
         assert!(range.start <= range.end && range.end <= PAGE_LEN, "a range of a page");
-        let inner = self.inner();
+        let mut inner = self.inner();
+        let start = out.len();
         match inner.states[index] {
-            State::Kept => out.extend_from_slice(&inner.kept[&index][range]),
+            State::Kept => {}
             State::ReadOnly => {
-                let start = out.len();
                 out.resize(start + range.len(), 0);
-                self.read_file(index, range, &mut out[start..]);
+                self.read_file(index, range.clone(), &mut out[start..]);
+                if self.is_settled(&mut inner) && inner.states[index] == State::ReadOnly {
+                    return;
+                }
+                out.truncate(start); // of a hole, perhaps
             }
             other => panic!("{page:?} is here, and frozen, not {other:?}"),
         }
+        out.extend_from_slice(&inner.kept[&index][range]);
     }
 
     fn zap(&mut self, page: Page) {
@@ -284,9 +369,11 @@ impl Pages for &Crowd {
         }
         let mut bytes = Box::new([0; PAGE_LEN]);
         self.read_file(index, 0..PAGE_LEN, &mut bytes[..]);
-        inner.kept.insert(index, bytes);
-        self.punch(index);
-        inner.set(index, State::Kept);
+        self.is_settled(&mut inner);
+        if inner.set(index, State::Kept) != State::Kept {
+            inner.kept.insert(index, bytes);
+            self.punch(index);
+        }
     }
 
     fn release(&mut self, page: Page) {
@@ -311,14 +398,8 @@ impl Pages for &Crowd {
     fn wake(&mut self, page: Page) {
         let index = self.index(page);
         let mut inner = self.inner();
-        match inner.states[index] {
-            State::ReadOnly => self.show(&mut inner, index, Access::Shared),
-            State::Writable => self.show(&mut inner, index, Access::Modified),
-            State::Gone | State::Kept | State::Poisoned => {
-                let start = self.place(index);
-                inner.take_waiting(index).for_each(|uffd| wake(uffd, start));
-            }
-        }
+        self.is_settled(&mut inner);
+        self.show_again(&mut inner, index);
     }
 
     fn poison(&mut self, page: Page) {
@@ -347,10 +428,20 @@ impl Mapped for &Crowd {
         let mut inner = self.inner();
         let was = inner.set(index, State::shown(access));
         assert!(was.has_frame(), "{page:?} is here");
-        if let Some(bytes) = inner.kept.remove(&index) {
-            self.fill(index, &bytes);
+        match inner.kept.remove(&index) {
+            Some(bytes) => {
+                self.fill(index, &bytes);
+                self.show_filled(&mut inner, index, &bytes, access);
+            }
+            None => {
+                self.is_settled(&mut inner);
+                self.show_again(&mut inner, index);
+            }
         }
-        self.show(&mut inner, index, access);
+    }
+
+    fn absorb(&mut self) {
+        self.is_settled(&mut self.inner());
     }
 
     /// A member whose thread got a SIGBUS gets it again until the page is installed, or it maps it anew: nothing takes poison away from outside.

@@ -11,7 +11,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, fstat, ftruncate, memfd_
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::ffi::c_void;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
 /// A memfd and the program's view of it.
@@ -76,6 +76,21 @@ impl Views {
             });
             done += count.ok().filter(|&count| count > 0).expect("bytes of a file of our own");
         }
+    }
+
+    /// Puts bytes into the file; where it is a hole, in frames of their own.
+    pub(super) fn write(&self, offset: usize, bytes: &[u8]) {
+        let mut done = 0;
+        while done < bytes.len() {
+            let place = (offset + done) as u64;
+            let count = rustix::io::retry_on_intr(|| rustix::io::pwrite(&self.file, &bytes[done..], place));
+            done += count.ok().filter(|&count| count > 0).expect("the system has memory for a page here");
+        }
+    }
+
+    /// The file.
+    pub(super) fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 
     /// Takes a page's mapping from the program; the frame stays.

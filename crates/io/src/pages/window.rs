@@ -16,6 +16,7 @@
 //! What it does not do: decide. It fetches nothing, evicts nothing and keeps no protocol state.
 
 use super::bell::Bell;
+use super::lease::{Apart, Lease, Watcher};
 use super::state::{State, mapping};
 use super::uffd::{Faulting, Features, Mapping, Reach, Stopped, Userfaultfd};
 use super::{Fault, Memory, views::Views};
@@ -24,7 +25,9 @@ use farmem_host::agent::Pages;
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{Access, PAGE_LEN, Page};
 use rustix::io::Errno;
+use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Where in this process a window appears.
@@ -63,6 +66,15 @@ pub struct Window {
     uffd: Userfaultfd,
     states: Box<[AtomicU8]>,
     frames: AtomicU64,
+    lease: Option<Leased>,
+}
+
+/// What a window has whose pages may be used for as long as a lease runs.
+#[derive(Debug)]
+struct Leased {
+    lease: Arc<Lease>,
+    /// Takes of its watcher that are known here.
+    takes: AtomicU64,
 }
 
 /// What a cache does to the mappings of a program beside what the protocol wants: it lays pages to rest, and lets poison end.
@@ -77,6 +89,9 @@ pub trait Mapped: Pages {
 
     /// Takes a page's poison back: the next touch waits to be served. Without effect on any other page.
     fn heal(&mut self, page: Page);
+
+    /// Takes over what the lease's watcher has taken, if anything: no page is left that the program can reach. Before the next lease begins.
+    fn absorb(&mut self);
 }
 
 impl Window {
@@ -108,7 +123,46 @@ impl Window {
         let states = Box::<[AtomicU8]>::new_zeroed_slice(len / PAGE_LEN);
         // SAFETY: an AtomicU8 of zero bits is one of value 0.
         let states = unsafe { states.assume_init() };
-        Ok(Self { base, frames_max, views, bell, uffd, states, frames: AtomicU64::new(0) })
+        Ok(Self { base, frames_max, views, bell, uffd, states, frames: AtomicU64::new(0), lease: None })
+    }
+
+    /// The window, when its pages may be used for as long as a lease runs. It costs a call of the system more for each page that is put in place:
+    /// a page must be in the file before it is mapped.
+    ///
+    /// # Errors
+    /// [`OpenError`] when the system has no memory or descriptors left, or pages of the file would be larger than a page.
+    pub fn under_lease(mut self) -> Result<Self, OpenError> {
+        let lease = Arc::new(Lease::open(self.len())?);
+        self.lease = Some(Leased { lease, takes: AtomicU64::new(0) });
+        Ok(self)
+    }
+
+    /// Until when its pages may be used; `None` when they always may.
+    #[must_use]
+    pub fn lease(&self) -> Option<&Arc<Lease>> {
+        self.lease.as_ref().map(|leased| &leased.lease)
+    }
+
+    /// Has its pages taken when the lease ends, by a process beside this one, for as long as what is answered lives. It does not stand still with this
+    /// process.
+    ///
+    /// # Errors
+    /// When the system allows no such process, or the window is under no lease. [`Window::watcher`] does for a thread.
+    pub fn watch_apart(&self) -> io::Result<Apart> {
+        let apart = Apart::start(self.watcher()?)?;
+        if let Some(lease) = self.lease() {
+            lease.watched_by(apart.ended().try_clone_to_owned()?);
+        }
+        Ok(apart)
+    }
+
+    /// Takes its pages when the lease ends.
+    ///
+    /// # Errors
+    /// When there are no descriptors left, or the window is under no lease.
+    pub fn watcher(&self) -> io::Result<Watcher> {
+        let lease = self.lease().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        Watcher::of(lease, self.views.file())
     }
 
     /// Its first byte in far memory.
@@ -200,9 +254,55 @@ impl Window {
             let was = self.swap(page, State::shown(access));
             assert!(!was.has_frame(), "{:?} is cached already", self.page(page));
         }
+        if self.lease.is_some() {
+            return self.fill_run(pages, bytes, access);
+        }
         // SAFETY: pages of the registered view that nobody has yet; what they are to hold was fetched for them.
         let copied = unsafe { self.uffd.copy_all(self.place(pages.start), bytes, mapping(access)) };
         copied.unwrap_or_else(|errno| panic!("a page that was missing: {errno}"));
+    }
+
+    /// Puts pages into the file, and maps them unless the lease is over: then they are Kept.
+    fn fill_run(&self, pages: Range<usize>, bytes: &[u8], access: Access) {
+        self.views.write(pages.start * PAGE_LEN, bytes);
+        if self.is_settled() {
+            // SAFETY: pages of the registered view; the file has their bytes.
+            match unsafe { self.uffd.map(self.place(pages.start), bytes.len(), mapping(access)) } {
+                Ok(()) => return,
+                // A hole: they were just taken.
+                Err(Stopped { errno: Errno::FAULT, .. }) => _ = self.is_settled(),
+                Err(Stopped { errno, .. }) => panic!("pages that were missing cannot be mapped: {errno}"),
+            }
+        }
+        // Whatever was taken of them while they were being put there.
+        self.views.write(pages.start * PAGE_LEN, bytes);
+        for index in pages {
+            self.swap(index, State::Kept);
+            self.try_again(self.page(index));
+        }
+    }
+
+    /// False when pages were taken, by a watcher or because it is just over: all of them are Kept then, and none is mapped before the next lease. To be
+    /// asked behind whatever was done to the file.
+    fn is_settled(&self) -> bool {
+        let Some(Leased { lease, takes }) = &self.lease else { return true };
+        let known = takes.load(Ordering::Acquire);
+        if !lease.is_over() && lease.takes() == known {
+            return true;
+        }
+        lease.wait_taken(self.views.file());
+        if lease.takes() != known {
+            takes.store(lease.takes(), Ordering::Release);
+            lease.give_back(|start, bytes| {
+                for (index, bytes) in (start / PAGE_LEN..).zip(bytes.as_chunks::<PAGE_LEN>().0) {
+                    if self.state(index).has_frame() {
+                        self.swap(index, State::Kept);
+                        self.views.write(index * PAGE_LEN, bytes);
+                    }
+                }
+            });
+        }
+        !lease.is_over()
     }
 
     /// A thread faulted at a page that is cached, and whose access is `access`: maps it again if need be, and lets the thread try again. So
@@ -212,6 +312,9 @@ impl Window {
     /// When the page is not cached.
     pub fn mend(&self, page: Page, access: Access) {
         let index = self.index(page);
+        if !self.is_settled() {
+            return self.try_again(page);
+        }
         let was = self.swap(index, State::shown(access));
         assert!(was.has_frame(), "{page:?} is cached");
         if was == State::ReadOnly && access == Access::Modified {
@@ -226,6 +329,8 @@ impl Window {
                 Access::Modified => self.protect(index, Mapping::Writable),
                 Access::Shared => self.try_again(page),
             },
+            // A hole: it was just taken.
+            Err(Stopped { errno: Errno::FAULT, .. }) if !self.is_settled() => self.try_again(page),
             Err(Stopped { errno, .. }) => panic!("{page:?} cannot be mapped: {errno}"),
         }
     }
@@ -308,12 +413,17 @@ impl Window {
 impl Pages for &Window {
     fn install(&mut self, page: Page, bytes: &[u8; PAGE_LEN], access: Access) {
         let index = self.index(page);
-        if self.state(index) != State::ReadOnly {
-            return self.install_run(page, bytes, access);
+        match self.state(index) {
+            State::ReadOnly => {
+                assert_eq!(access, Access::Modified, "{page:?} is Shared already");
+                self.swap(index, State::Writable);
+                self.protect(index, Mapping::Writable);
+                self.is_settled();
+            }
+            // It was taken, and whoever fetched it does not know yet: what it is, the file has.
+            State::Kept if self.lease.is_some() => self.try_again(page),
+            _ => self.install_run(page, bytes, access),
         }
-        assert_eq!(access, Access::Modified, "{page:?} is Shared already");
-        self.swap(index, State::Writable);
-        self.protect(index, Mapping::Writable);
     }
 
     fn freeze(&mut self, page: Page) {
@@ -322,6 +432,7 @@ impl Pages for &Window {
             State::Writable => {
                 self.protect(index, Mapping::ReadOnly);
                 self.swap(index, State::ReadOnly);
+                self.is_settled();
             }
             State::Kept => {} // no thread reaches it
             other => panic!("{page:?} is Modified, not {other:?}"),
@@ -332,7 +443,12 @@ impl Pages for &Window {
         let index = self.index(page);
         assert!(range.start <= range.end && range.end <= PAGE_LEN, "a range of a page");
         assert!(matches!(self.state(index), State::ReadOnly | State::Kept), "{page:?} is here, and frozen");
-        self.views.read(index * PAGE_LEN + range.start, range.len(), out);
+        let (start, offset, len) = (out.len(), index * PAGE_LEN + range.start, range.len());
+        self.views.read(offset, len, out);
+        if self.lease.is_some() && !self.is_settled() {
+            out.truncate(start); // of a hole, perhaps
+            self.views.read(offset, len, out);
+        }
     }
 
     fn zap(&mut self, page: Page) {
@@ -390,6 +506,10 @@ impl Mapped for &Window {
 
     fn heal(&mut self, page: Page) {
         Window::heal(self, page);
+    }
+
+    fn absorb(&mut self) {
+        self.is_settled();
     }
 }
 

@@ -5,7 +5,7 @@ use super::ring::WORD;
 use crate::OpenError;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsRawFd as _, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
@@ -27,7 +27,7 @@ pub(super) enum Kind {
 
 /// Shared words of a file.
 #[derive(Debug)]
-pub(super) struct Mapping {
+pub(crate) struct Mapping {
     start: NonNull<AtomicU64>,
     len: usize,
 }
@@ -145,7 +145,7 @@ fn check_and_map(path: &Path, file: &File, kind: Kind) -> Result<Mapping, OpenEr
     else {
         return Err(foreign(format!("has {} bytes, too few for what it should be", about.len())));
     };
-    let mapping = Mapping::new(file, words).map_err(OpenError::system(format!("map {}", path.display())))?;
+    let mapping = Mapping::of(file, words).map_err(OpenError::system(format!("map {}", path.display())))?;
     let found: [u64; IDENTITY_WORDS] = std::array::from_fn(|i| mapping.words()[i].load(Ordering::Relaxed));
     let wanted = identity(kind, words);
     if found != wanted {
@@ -158,7 +158,7 @@ fn check_and_map(path: &Path, file: &File, kind: Kind) -> Result<Mapping, OpenEr
 
 impl Mapping {
     /// Maps the first `words` words of `file`, which has them.
-    fn new(file: &File, words: usize) -> io::Result<Self> {
+    pub(crate) fn of(file: &impl AsRawFd, words: usize) -> io::Result<Self> {
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
         // SAFETY: a new mapping at an address of the kernel's choice; it replaces none of ours.
         let start = unsafe { libc::mmap(ptr::null_mut(), words * WORD, prot, flags, file.as_raw_fd(), 0) };
@@ -169,7 +169,7 @@ impl Mapping {
     }
 
     /// The words. Another process may change them at any moment, as atomics may.
-    pub(super) fn words(&self) -> &[AtomicU64] {
+    pub(crate) fn words(&self) -> &[AtomicU64] {
         // SAFETY: `start` is page-aligned and mapped read-write for `len` words until drop. All who touch these words, here and in
         // other processes of the same user, do so atomically; any bit pattern is a valid u64. A file cut short under us
         // would end this process by SIGBUS; the directory's mode 0700 keeps other users from doing that.
@@ -179,7 +179,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: exactly the range that `new` mapped; `words` borrows self, so no reference into it is left.
+        // SAFETY: exactly the range that `of` mapped; `words` borrows self, so no reference into it is left.
         let _ = unsafe { libc::munmap(self.start.as_ptr().cast(), self.len * WORD) };
     }
 }

@@ -1,4 +1,4 @@
-//! What a host says with `renew`, true or not, and what is counted of leases that end (PROTOCOL 12.35, 12.36, 12.48).
+//! What a host says with `renew`, true or not, and what is counted of leases that end (PROTOCOL 12.35, 12.36, 12.48, 12.50).
 
 use super::{Rack, pair};
 use farmem_control::api::{ErrorCode, GIVEN_UP, Request, Response};

@@ -3,8 +3,13 @@
 //! Key items: [`Guard`], [`guard`]. When the last descriptor of a userfaultfd is closed, its missing pages read as zeros, silently. So
 //! a process of its own, the guard, holds a copy of each; while it does, who touches a missing page waits. When the pager is gone,
 //! the guard kills those processes, and only then goes itself. It needs no help of theirs: they may close what descriptors they like.
+//!
+//! The pager may also stand still, stopped or frozen, while the programs run on. So it is the guard, too, that takes shared pages away when their lease
+//! has ended ([`Watcher`]).
 
 use crate::OpenError;
+use crate::pages::Crowd;
+use crate::pages::lease::{DESCRIPTORS, Watcher, Woken};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -12,7 +17,7 @@ use rustix::net::{
 };
 use rustix::process::{Signal, pidfd_send_signal};
 use std::collections::BTreeMap;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -46,6 +51,22 @@ impl Guard {
         self.say(number, &mut ancillary)
     }
 
+    /// From now on the pages of `crowd` are taken away when their lease ends, whether or not this process runs.
+    ///
+    /// # Errors
+    /// When the guard is gone: then nobody watches.
+    pub fn watch(&self, crowd: &Crowd) -> io::Result<()> {
+        let lease = crowd.lease();
+        let [words, doorbell, kept] = lease.descriptors();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let descriptors = [words, doorbell, kept, crowd.file()];
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)), "there is room for them");
+        self.say(WATCH, &mut ancillary)?;
+        lease.watched_by(self.socket.try_clone()?);
+        Ok(())
+    }
+
     /// The process is gone, or its memory is.
     pub fn let_go(&self, number: u32) {
         // A guard that is gone has let go.
@@ -61,15 +82,17 @@ impl Guard {
     }
 }
 
-/// Guards until the pager is done or gone, and in the second case kills whom it was told to.
-pub fn guard(socket: impl AsFd) {
+/// The number of no process: what comes with it is a watch.
+const WATCH: u32 = u32::MAX;
+
+/// Guards until the pager is done or gone, and in the second case kills whom it was told to. So it does when it cannot take pages whose lease has ended;
+/// then it answers why.
+///
+/// # Errors
+/// What the system said.
+pub fn guard(socket: impl AsFd) -> io::Result<()> {
     let mut kept = BTreeMap::new();
-    while let Some((number, descriptors)) = hear(&socket) {
-        match descriptors {
-            Some(pair) => drop(kept.insert(number, pair)),
-            None => drop(kept.remove(&number)),
-        }
-    }
+    let guarded = guard_all(&socket, &mut kept);
     for (ended, _uffd) in kept.values() {
         // One that has ended needs no signal.
         let _ = pidfd_send_signal(ended, Signal::KILL);
@@ -79,14 +102,38 @@ pub fn guard(socket: impl AsFd) {
         // The userfaultfd is held until the process is no more.
         let _ = rustix::io::retry_on_intr(|| rustix::event::poll(&mut ends, None));
     }
+    guarded
+}
+
+fn guard_all(socket: &impl AsFd, kept: &mut BTreeMap<u32, Pair>) -> io::Result<()> {
+    let mut watcher: Option<Watcher> = None;
+    loop {
+        if let Some(watching) = &mut watcher
+            && watching.watch(Some(socket.as_fd()))? == Woken::Stopped
+        {
+            watcher = None;
+        }
+        let Some((number, descriptors)) = hear(socket) else { return Ok(()) };
+        match <[OwnedFd; DESCRIPTORS]>::try_from(descriptors) {
+            Ok(descriptors) if number == WATCH => watcher = Some(Watcher::received(descriptors)?),
+            Ok(_) => {}
+            Err(descriptors) => {
+                let mut descriptors = descriptors.into_iter();
+                match descriptors.next().zip(descriptors.next()) {
+                    Some(pair) => drop(kept.insert(number, pair)),
+                    None => drop(kept.remove(&number)),
+                }
+            }
+        }
+    }
 }
 
 type Pair = (OwnedFd, OwnedFd);
 
 /// The next message; `None` when there will be no more.
-fn hear(socket: &impl AsFd) -> Option<(u32, Option<Pair>)> {
+fn hear(socket: &impl AsFd) -> Option<(u32, Vec<OwnedFd>)> {
     let mut bytes = [0; 4];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let message = loop {
         let mut parts = [IoSliceMut::new(&mut bytes)];
@@ -95,10 +142,10 @@ fn hear(socket: &impl AsFd) -> Option<(u32, Option<Pair>)> {
             other => break other.ok()?,
         }
     };
-    let mut descriptors = ancillary.drain().flat_map(|part| match part {
+    let descriptors = ancillary.drain().flat_map(|part| match part {
         RecvAncillaryMessage::ScmRights(rights) => rights.collect::<Vec<_>>(),
         _ => Vec::new(),
     });
-    let pair = descriptors.next().zip(descriptors.next());
-    (message.bytes == bytes.len()).then(|| (u32::from_le_bytes(bytes), pair))
+    let descriptors = descriptors.collect();
+    (message.bytes == bytes.len()).then(|| (u32::from_le_bytes(bytes), descriptors))
 }

@@ -3,6 +3,12 @@
 use super::super::uffd::device;
 use super::call::{HELLO_WORDS, Hello, WELCOME_WORDS, device_request};
 use super::{Guard, Hall, Watch};
+use crate::Clock;
+use crate::pages::Crowd;
+use farmem_host::agent::Pages as _;
+use farmem_machine::Duration as Span;
+use farmem_wire::VirtAddr;
+use farmem_wire::message::{Access, PAGE_LEN, Page};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, Shutdown, SocketAddrUnix,
     SocketFlags, SocketType, connect, recvmsg, send, shutdown, socket_with,
@@ -86,5 +92,35 @@ fn a_guard_ends_with_its_pager() {
     ours.keep(7, &file, &file).unwrap();
     ours.let_go(7);
     drop(ours);
-    guard.join().unwrap();
+    guard.join().unwrap().unwrap();
+}
+
+/// A guard takes pages whose lease ends, though their pager does nothing; and goes on guarding when the watch is over (PROTOCOL 12.49).
+#[test]
+fn a_guard_takes_shared_pages_when_their_lease_ends() {
+    let (ours, theirs) = Guard::open().unwrap();
+    let guard = std::thread::spawn(move || super::guard(theirs));
+    let base = VirtAddr(0x2d00_0000_0000);
+    let (crowd, clock) = (Crowd::open(base, 8 * PAGE_LEN as u64, 8).unwrap(), Clock::start());
+    let (mut pages, lease) = (&crowd, crowd.lease());
+    assert!(lease.begin(&clock, clock.after(Span::from_secs(3600))));
+    ours.watch(&crowd).unwrap();
+    pages.install(Page::of(base), &[7; PAGE_LEN], Access::Modified);
+    assert!(lease.extend(&clock, clock.now()));
+    // The end is earlier than the guard knew: whoever moves it so rings.
+    assert!(lease.begin(&clock, clock.now()));
+    while lease.takes() == 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(rustix::fs::fstat(crowd.file()).unwrap().st_blocks, 0, "out of every program's reach");
+    pages.freeze(Page::of(base));
+    let mut bytes = Vec::new();
+    pages.read(Page::of(base), 0..PAGE_LEN, &mut bytes);
+    assert_eq!(bytes, [7; PAGE_LEN], "and not lost");
+    lease.stop();
+    let file = std::fs::File::open("/dev/null").unwrap();
+    ours.keep(7, &file, &file).unwrap();
+    ours.let_go(7);
+    drop(ours);
+    guard.join().unwrap().unwrap();
 }

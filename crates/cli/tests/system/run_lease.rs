@@ -1,0 +1,97 @@
+//! `farmem run --share` while the pager alone stands still: the programs run on, their host's lease ends, and others write (PROTOCOL 12.35, 12.49).
+//!
+//! What is asserted are values: a program says by a way past far memory what it has stored, and nobody may load anything older from then on.
+
+use crate::process::{Dir, Running, eventually, farmem, run_command, signal};
+use crate::rack::Description;
+use crate::run::{may_run, number, program};
+use serde_json::Value;
+use std::process::{Command, Stdio};
+
+/// A rack with a short lease, and the program of `tests/programs/lease.c`.
+struct Rig {
+    description: Description,
+    dir: Dir,
+    program: String,
+}
+
+impl Rig {
+    /// `None`, and said so, when this user may not serve faults.
+    fn new(test: &str) -> Option<Self> {
+        if !may_run(test) {
+            return None;
+        }
+        let dir = Dir::new(test);
+        let program = program(&dir, "lease", &["-D_GNU_SOURCE"]);
+        let description = Description::new(test, "udp").with_lease("lease_ms = 1000");
+        Some(Self { description, dir, program })
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let file = self.description.file();
+        let run =
+            ["run", "--json", "--rack", &file, "--share", "leased", "--local", "24MiB", "--", &self.program];
+        let mut command = farmem(&[&run[..], args].concat());
+        command.stdin(Stdio::piped());
+        command
+    }
+
+    fn start(&self, args: &[&str], line: &str) -> Running {
+        let mut running = Running::start(self.command(args));
+        let said = running.line();
+        assert!(said == line, "{said:?} is not {line:?}: {:?}", running.ended());
+        running
+    }
+
+    fn directory(&self) -> Value {
+        self.description.ask("GET", "/v1/overview", "").1["directory"].clone()
+    }
+
+    /// Waits until the rack has counted so many leases that ended by themselves.
+    fn await_lapses(&self, count: u64) {
+        eventually("a lease ends", || number(&self.directory(), "lapses") >= count);
+    }
+}
+
+/// The pager of a reader is stopped; another host's writer is let go on when the reader's lease has surely ended. From then on the reader loads no
+/// value that is older than what the writer says it has stored: it waits. When the pager goes on, so does the reader, under another lease.
+#[test]
+fn a_reader_whose_pager_stands_still_loads_nothing_old() {
+    let Some(rig) = Rig::new("lease-reader") else { return };
+    let up = rig.description.up();
+    let said = rig.dir.file("said", &"\0".repeat(4096));
+    assert_eq!(run_command(rig.command(&["make", "/seen"])).code, Some(0));
+    let mut reader = rig.start(&["see", "/seen", &said, "2000"], "sees 1\n");
+    signal(reader.pid(), "STOP");
+    let written = run_command(rig.command(&["write", "/seen", &said, "2000"]));
+    signal(reader.pid(), "CONT");
+    assert_eq!(written.code, Some(0), "{written:?}");
+    let ended = reader.ended();
+    assert_eq!((ended.stdout.as_str(), ended.code), ("0 old loads\n", Some(0)), "{ended:?}");
+    assert!(ended.stderr.contains("the lease of host"), "{ended:?}");
+    let line = ended.stderr.lines().rfind(|line| line.starts_with('{')).expect("statistics");
+    let stats: Value = serde_json::from_str(line).expect("JSON");
+    assert_eq!(number(&stats["shared"], "lease_lapses"), 1, "{stats}");
+    // The maker and the writer gave theirs up; the reader's second one was given up too.
+    eventually("all have left", || number(&rig.directory(), "leaves") == 3);
+    assert_eq!(number(&rig.directory(), "lapses"), 1);
+    up.stop();
+}
+
+/// The pager of a program that has written a page is stopped until its lease has ended. The program goes on with that page or is told that it is
+/// lost, with the reason; it never finds there what was there before.
+#[test]
+fn a_written_page_is_kept_or_told_to_be_lost() {
+    let Some(rig) = Rig::new("lease-holder") else { return };
+    let up = rig.description.up();
+    assert_eq!(run_command(rig.command(&["make", "/held"])).code, Some(0));
+    let mut holder = rig.start(&["hold", "/held"], "holds\n");
+    signal(holder.pid(), "STOP");
+    rig.await_lapses(1);
+    signal(holder.pid(), "CONT");
+    holder.say("");
+    let ended = holder.ended();
+    let is_told = ended.code == Some(128 + 7) && ended.stderr.contains("the lease of host");
+    assert!(is_told || (ended.stdout == "42\n" && ended.code == Some(0)), "{ended:?}");
+    up.stop();
+}
