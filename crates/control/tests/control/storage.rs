@@ -41,7 +41,7 @@ fn a_full_disk_refuses_changes_and_serves_the_rest() {
     let changes = [
         Request::CreateDomain { name: "two".into() },
         Request::Allocate { domain: 1, size: 4096, node: None },
-        Request::Free { domain: 1, base: vma.base },
+        Request::Free { domain: 1, base: vma.base, id: vma.id },
         Request::JoinHost { name: "h2".into(), gid: text(102) },
         Request::JoinNode { name: "n2".into(), gid: text(12), capacity: MIB },
         Request::JoinSwitch { gid: text(3) },
@@ -85,14 +85,14 @@ fn changes_in_flight_do_not_wait_for_the_disk() {
     let (mut rack, disk) = rack_on_disk(91);
     let before = rack.vmas();
     let allocate = rack.ask(Request::Allocate { domain: 1, size: 4096, node: None });
-    let free = rack.ask(Request::Free { domain: 1, base: before[0].base });
+    let free = rack.ask(Request::Free { domain: 1, base: before[0].base, id: before[0].id });
     disk.fill(true);
     let (allocated, freed) = (rack.wait(allocate).unwrap_err(), rack.wait(free).unwrap_err());
     assert_eq!((allocated.code, freed.code), (ErrorCode::Storage, ErrorCode::Storage));
     assert!(allocated.message.ends_with("the change is taken back"), "{allocated:?}");
     assert!(freed.message.ends_with("if its roles take it then"), "{freed:?}");
     // About the same vma: it does not wait either.
-    let again = Request::Free { domain: 1, base: before[0].base };
+    let again = Request::Free { domain: 1, base: before[0].base, id: before[0].id };
     assert_eq!(code(&mut rack, again), Err(ErrorCode::Storage));
     rack.pass(Duration::from_secs(60));
     assert!(rack.noted(Note::Dropped(DropReason::NotKept)) > 100, "the node answers each time");
@@ -151,7 +151,7 @@ fn a_log_that_grows_is_written_anew() {
     let rows = rack.control.compact().len() as u64;
     for _ in 0..PAIRS {
         let vma = rack.allocate(1, 4096);
-        rack.call(Request::Free { domain: 1, base: vma.base }).unwrap();
+        rack.call(Request::Free { domain: 1, base: vma.base, id: vma.id }).unwrap();
     }
     let shortest = rack.control.compact().len() as u64;
     assert_eq!(shortest, rows, "nothing is left of them");

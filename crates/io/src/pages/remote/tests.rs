@@ -121,6 +121,7 @@ fn a_guard_takes_shared_pages_when_their_lease_ends() {
     let file = std::fs::File::open("/dev/null").unwrap();
     ours.keep(7, &file, &file).unwrap();
     ours.let_go(7);
-    drop(ours);
+    // The crowd has the pager's end too, to know when its guard is gone.
+    drop((ours, crowd));
     guard.join().unwrap().unwrap();
 }
