@@ -136,8 +136,13 @@ impl Bench {
 
     /// What the control plane says before the story begins.
     fn open(&mut self) {
-        let grant =
-            |domain, from, len, perm| Update::Protect { domain, base: VirtAddr(BASE + from), len, perm };
+        let grant = |domain, from, len, perm| Update::Protect {
+            domain,
+            base: VirtAddr(BASE + from),
+            len,
+            perm,
+            vma_log2: 64,
+        };
         let mut updates = vec![
             add(Port::SWITCH),
             add(Port::host(HOST.0)),
@@ -234,7 +239,7 @@ impl Bench {
     /// A domain may from now on do this with everything. It comes between a frame and its repetition, and is not repeated itself.
     fn turn_of_grants(&self, input: &mut Input<'_>) -> Arrival {
         let (domain, perm) = (input.pick(&[ALICE, BOB]), input.pick(&PERMS));
-        let update = Update::Protect { domain, base: VirtAddr(BASE), len: LEN, perm };
+        let update = Update::Protect { domain, base: VirtAddr(BASE), len: LEN, perm, vma_log2: 64 };
         (Port::CONTROL, batch(HOME.endpoint, self.model.next_seq, &[update]))
     }
 
@@ -338,9 +343,13 @@ fn update(input: &mut Input<'_>) -> Update {
         5 => connection(input.below(3).into(), Psn::new(input.u32())),
         6 => Update::QueuePairGone { qpn: Qpn::new(input.pick(&PAIRS).0) },
         7..=8 => Update::Clear { base, len },
-        9 => Update::Protect { domain, base: VirtAddr(BASE), len: LEN, perm: input.pick(&PERMS) },
+        9 => {
+            Update::Protect { domain, base: VirtAddr(BASE), len: LEN, perm: input.pick(&PERMS), vma_log2: 64 }
+        }
         10 => Update::SessionGone { qpn: Qpn::new(3) },
-        _ => Update::Protect { domain, base, len, perm: input.pick(&PERMS) },
+        11 if len.is_multiple_of(4) => Update::Lose { base: whole.0, len: 0x1000 },
+        11 => Update::AcceptLost { base: whole.0, len: 1 },
+        _ => Update::Protect { domain, base, len, perm: input.pick(&PERMS), vma_log2: 64 },
     }
 }
 

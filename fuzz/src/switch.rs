@@ -106,6 +106,7 @@ impl Bench {
             base: VirtAddr(base),
             len,
             perm,
+            vma_log2: 64,
         };
         updates.extend([
             protect(10, BASES[0], VMA_LEN, Perm::ReadWrite),
@@ -256,6 +257,7 @@ fn update(input: &mut Input<'_>) -> Update {
             base,
             len,
             perm: input.pick(&[Perm::ReadWrite, Perm::Read, Perm::None]),
+            vma_log2: 64,
         },
     }
 }

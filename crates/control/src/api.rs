@@ -177,7 +177,8 @@ pub enum Request {
         /// First byte of the page.
         page: u64,
     },
-    /// The owner takes the old bytes of pages whose latest ones died with a host. Answer: [`Response::Done`].
+    /// The owner takes pages whose bytes were lost as they are now: the old bytes of those whose latest ones died with a host, zeros of those
+    /// whose node started again. Whatever else was lost of them by then is accepted too. Answer: [`Response::Done`].
     AcceptLost {
         /// The owner.
         domain: u32,
@@ -338,6 +339,15 @@ pub struct MovedInfo {
     pub node: u16,
 }
 
+/// A part of a vma whose bytes were lost: the node that had them started again without its memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LostInfo {
+    /// First byte, at a page.
+    pub base: u64,
+    /// Bytes: whole pages.
+    pub len: u64,
+}
+
 /// The directory, for the overview. Counts are since the control plane started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -435,6 +445,9 @@ pub enum Response {
         vma: VmaInfo,
         /// Parts of it that are at other nodes.
         moved: Vec<MovedInfo>,
+        /// Parts of it whose bytes were lost with an earlier incarnation of their node, and not accepted since.
+        #[serde(default)]
+        lost: Vec<LostInfo>,
     },
     /// Who is there and what is allocated.
     Overview {

@@ -13,7 +13,6 @@ use crate::record::{
     Cache, Change, HostRow, NodeRow, Refusal, Remap, Role, Span, SwitchRow, Told, VmaRow, What, Why,
 };
 use crate::state::{Effect, Misfit, State};
-use crate::syscalls::Edit;
 use crate::tables::{queue_pair_gone, session_gone};
 use crate::updates::{Entry, Queue, Reach};
 use alloc::vec::Vec;
@@ -189,6 +188,7 @@ impl State {
     fn begin_join_node(&mut self, id: u64, what: &What, effects: &mut Vec<Effect>) {
         let What::JoinNode { node, name, gid, home, base, size_log2, capacity, .. } = what else { return };
         let role = Role::Node(*node);
+        self.lose_memory_of(*node);
         self.reset(role, Why::Joined { role }, What::is_protection, effects);
         // Its memory and its halves of the connections are gone; the hosts' halves will notice (PROTOCOL 8.6).
         self.connections.retain(|_, row| row.node != *node);
@@ -460,7 +460,9 @@ impl State {
             }
             What::Free { base } => {
                 self.drop_pieces(*base, effects);
-                self.vmas.remove(base);
+                if let Some(vma) = self.vmas.remove(base) {
+                    self.forget_lost(*base, vma.size);
+                }
                 self.objects.retain(|_, row| row.base != Some(*base));
             }
             What::Remap(remap) => self.commit_remap(remap, effects),
@@ -484,36 +486,8 @@ impl State {
             | What::LeaveHost { .. }
             | What::Disconnect(_)
             | What::Fence { .. }
-            | What::Migrate(_)
-            | What::AcceptLost { .. } => {}
-        }
-    }
-
-    fn commit_remap(&mut self, remap: &Remap, effects: &mut Vec<Effect>) {
-        for edit in &remap.edits {
-            if let Edit::Release { base } = edit {
-                self.drop_pieces(*base, effects);
-            }
-        }
-        let space = self.spaces.entry(remap.domain).or_default();
-        for edit in &remap.edits {
-            space.apply(edit);
-            match edit {
-                Edit::Reserve { base, .. } => {
-                    self.vmas.entry(*base).and_modify(|vma| vma.pending = None);
-                }
-                Edit::Release { base } => {
-                    self.vmas.remove(base);
-                }
-                _ => {}
-            }
-        }
-        self.processes.extend(remap.starts.map(|process| (process, remap.domain)));
-        if let Some(process) = remap.ends {
-            self.processes.remove(&process);
-        }
-        if !self.processes.values().any(|&domain| domain == remap.domain) {
-            self.spaces.remove(&remap.domain);
+            | What::Migrate(_) => {}
+            What::AcceptLost { base, len, .. } => self.forget_lost(*base, *len),
         }
     }
 

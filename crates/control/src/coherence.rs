@@ -205,7 +205,12 @@ impl Control {
             let message = format!("{len} bytes from {base:#x} are no pages of the vma {vma:#x}..{end:#x}");
             return Err(bad(message, format!("give a page's address, and 1 to {} bytes", end - base)));
         }
-        self.node_answers(row.node)?;
+        // Each node that has a part of it must take it back: one that is told later could have lost it anew by then.
+        self.state.nodes_of_vma(vma).into_iter().try_for_each(|node| self.node_answers(node))?;
+        let most = self.config.bounds.lost_max;
+        if self.state.lost.len() >= most && self.state.is_amid_lost(base, len) {
+            return Err(bound("ranges of lost addresses", most));
+        }
         Ok(Decision::Begin(What::AcceptLost { vma, base, len }))
     }
 

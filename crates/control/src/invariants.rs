@@ -23,6 +23,7 @@ impl State {
         self.nodes_sound()
             .and_then(|()| self.vmas_sound())
             .and_then(|()| self.pieces_fault().map_or(Ok(()), Err))
+            .and_then(|()| self.lost_fault().map_or(Ok(()), Err))
             .and_then(|()| self.spaces_sound())
             .and_then(|()| self.names_sound())
             .and_then(|()| self.objects_fault().map_or(Ok(()), Err))

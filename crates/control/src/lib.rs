@@ -22,6 +22,7 @@ mod grants;
 mod invariants;
 mod link;
 mod log;
+mod lost;
 mod members;
 mod migrate;
 mod names;
@@ -57,7 +58,7 @@ use farmem_transport::PeerChange;
 use farmem_wire::{Gid, Pmtu, Psn, Status};
 use link::Pace;
 use log::{LogState, Stalled};
-use record::{Line, Why};
+use record::{Line, What, Why};
 use requests::Decision;
 use state::{Effect, State};
 
@@ -123,6 +124,8 @@ pub struct Bounds {
     pub connections_max: usize,
     pub processes_max: usize,
     pub objects_max: usize,
+    /// Ranges of lost addresses beyond which none is accepted in its midst.
+    pub lost_max: usize,
     /// Requests that are not answered yet.
     pub pending_max: usize,
 }
@@ -147,6 +150,8 @@ pub const CONNECTIONS_MAX: usize = 65_536;
 pub const PROCESSES_MAX: usize = 65_536;
 /// Named objects of a rack.
 pub const OBJECTS_MAX: usize = 65_536;
+/// Ranges of lost addresses that a rack has because parts of them were accepted.
+pub const LOST_MAX: usize = 262_144;
 /// Requests that are not answered yet.
 pub const PENDING_MAX: usize = 1024;
 
@@ -163,6 +168,7 @@ impl Default for Bounds {
             connections_max: CONNECTIONS_MAX,
             processes_max: PROCESSES_MAX,
             objects_max: OBJECTS_MAX,
+            lost_max: LOST_MAX,
             pending_max: PENDING_MAX,
         }
     }
@@ -453,7 +459,11 @@ impl Control {
                     let Some(pending) = self.asked.remove(&change) else { continue };
                     match result {
                         Ok(()) => reply(pending.ask.ticket, Ok(self.success(&what)), out),
-                        Err(Why::Joined { .. }) if pending.restarts < RESTARTS_MAX => {
+                        // An owner who accepts a loss has not heard of the one that this join brings.
+                        Err(Why::Joined { .. })
+                            if pending.restarts < RESTARTS_MAX
+                                && !matches!(what, What::AcceptLost { .. }) =>
+                        {
                             out.note(Note::BegunAnew);
                             let restarts = pending.restarts + 1;
                             self.waiting.push_front(Pending { restarts, ..pending });

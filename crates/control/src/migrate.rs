@@ -121,7 +121,8 @@ impl Control {
         let (base, row) = self.vma_with(addr)?;
         let vma = row.info(base);
         let moved = self.state.moved(base, base + (row.size - 1));
-        Ok(Decision::Reply(Response::Located { vma, moved }))
+        let lost = self.state.lost_in(base, row.size);
+        Ok(Decision::Reply(Response::Located { vma, moved, lost }))
     }
 
     fn vma_with(&self, addr: u64) -> Result<(u64, &crate::record::VmaRow), ApiError> {
@@ -189,7 +190,7 @@ impl State {
             for update in self.protections(migration.vma, vma) {
                 let back = match update {
                     Update::Protect { domain, base, len, .. } => {
-                        Some(protect(domain.0, whole(base.0, len, PermName::None)))
+                        Some(protect(domain.0, whole(base.0, len, PermName::None), vma.size))
                     }
                     _ => None,
                 };
@@ -207,7 +208,7 @@ impl State {
             && !self.nodes_of_vma(vma).contains(&from)
         {
             let domains = row.grants.iter().map(|(domain, _)| *domain).chain([row.domain]);
-            let none = domains.map(|domain| protect(domain, whole(vma, row.size, PermName::None)));
+            let none = domains.map(|domain| protect(domain, whole(vma, row.size, PermName::None), row.size));
             steps.extend(none.map(|update| (update, None)));
         }
         steps

@@ -6,7 +6,7 @@ use crate::api::{ApiError, ErrorCode, PermName, Response};
 use crate::errors::{bound, error, not_found};
 use crate::record::{Remap, Role, Span, Told, VmaRow, What};
 use crate::requests::Decision;
-use crate::state::State;
+use crate::state::{Effect, State};
 use crate::syscalls::{Call, Edit, Ground, Plan, Prot, Space};
 use crate::tables::{Step, protect, step};
 use crate::updates::Reach;
@@ -172,14 +172,47 @@ impl State {
 
     /// A part of a vma gets another protection for its owner.
     fn turn(&self, domain: u32, base: u64, len: u64, perm: PermName) -> Vec<Step> {
-        let back: Vec<Told> = match self.vma_at(base).filter(|(_, vma)| vma.pending.is_none()) {
-            Some((vma, row)) => {
-                let old = self.own_spans(vma, row, base, len);
-                old.into_iter().map(|span| Told(protect(domain, span))).collect()
-            }
-            None => Vec::from([Told(protect(domain, Span { base, len, perm: PermName::None }))]),
+        let Some((vma, row)) = self.vma_at(base) else { return Vec::new() };
+        let told = |span: Span| protect(domain, span, row.size);
+        let back: Vec<Told> = if row.pending.is_none() {
+            self.own_spans(vma, row, base, len).into_iter().map(|span| Told(told(span))).collect()
+        } else {
+            Vec::from([Told(told(Span { base, len, perm: PermName::None }))])
         };
-        Vec::from([(protect(domain, Span { base, len, perm }), Some(back))])
+        Vec::from([(told(Span { base, len, perm }), Some(back))])
+    }
+
+    /// The edits of a memory call are made: switch and nodes have answered.
+    pub(crate) fn commit_remap(&mut self, remap: &Remap, effects: &mut Vec<Effect>) {
+        for edit in &remap.edits {
+            if let Edit::Release { base } = edit {
+                self.drop_pieces(*base, effects);
+            }
+        }
+        let mut lost_no_more = Vec::new();
+        let space = self.spaces.entry(remap.domain).or_default();
+        for edit in &remap.edits {
+            space.apply(edit);
+            match edit {
+                Edit::Reserve { base, .. } => {
+                    self.vmas.entry(*base).and_modify(|vma| vma.pending = None);
+                }
+                Edit::Release { base } => {
+                    let size = self.vmas.remove(base).map_or(0, |vma| vma.size);
+                    lost_no_more.push((*base, size));
+                }
+                Edit::Clear { base, len } | Edit::Unmap { base, len } => lost_no_more.push((*base, *len)),
+                _ => {}
+            }
+        }
+        lost_no_more.into_iter().for_each(|(base, len)| self.forget_lost(base, len));
+        self.processes.extend(remap.starts.map(|process| (process, remap.domain)));
+        if let Some(process) = remap.ends {
+            self.processes.remove(&process);
+        }
+        if !self.processes.values().any(|&domain| domain == remap.domain) {
+            self.spaces.remove(&remap.domain);
+        }
     }
 
     /// The nodes that an edit is about: all that have a part of its vma.

@@ -53,6 +53,8 @@ pub(crate) enum Line {
     GivenUp { change: u64, why: Why },
     /// Row: a part of a vma that is not where its addresses are.
     Piece { base: u64, row: PieceRow },
+    /// Row: addresses whose bytes were lost with an earlier incarnation of their node.
+    Lost { base: u64, len: u64 },
     /// Event: nothing of the host's earlier life is left anywhere; it may hold a lease again.
     Forgotten { host: u16 },
     /// Row: the address space of a domain, and its processes.

@@ -15,6 +15,7 @@ use alloc::vec::Vec;
 use farmem_machine::Port;
 use farmem_transport::PeerChange;
 use farmem_wire::Gid;
+use rangemap::RangeSet;
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct State {
@@ -33,6 +34,8 @@ pub(crate) struct State {
     pub(crate) vmas: BTreeMap<u64, VmaRow>,
     /// By first byte.
     pub(crate) pieces: BTreeMap<u64, PieceRow>,
+    /// Allocated addresses whose bytes went with an earlier incarnation of the node they were on; whole pages.
+    pub(crate) lost: RangeSet<u64>,
     /// By the switch's queue pair.
     pub(crate) sessions: BTreeMap<u32, SessionRow>,
     /// By the host's queue pair.
@@ -86,6 +89,10 @@ impl State {
             Line::GivenUp { change, why } => self.give_up(*change, *why, effects)?,
             Line::Piece { base, row } => {
                 self.pieces.insert(*base, *row);
+            }
+            Line::Lost { base, len } => {
+                let end = base.checked_add(*len).filter(|_| *len > 0);
+                self.lost.insert(*base..end.ok_or(Misfit("what is lost is a range of addresses"))?);
             }
             Line::Forgotten { host } => {
                 let row = self.hosts.get_mut(host).filter(|row| row.cache == Cache::Fenced);
@@ -156,6 +163,8 @@ impl State {
         lines.extend(self.hosts.iter().map(|(&host, row)| Line::Host { host, row: row.clone() }));
         lines.extend(self.vmas.iter().map(|(&base, row)| Line::Vma { base, row: row.clone() }));
         lines.extend(self.pieces.iter().map(|(&base, &row)| Line::Piece { base, row }));
+        lines
+            .extend(self.lost.iter().map(|lost| Line::Lost { base: lost.start, len: lost.end - lost.start }));
         lines.extend(self.spaces.iter().map(|(&domain, space)| {
             let its = self.processes.iter().filter(|&(_, &of)| of == domain);
             let processes = its.map(|(&process, _)| process).collect();

@@ -99,9 +99,10 @@ impl State {
                 Vec::from([step(Update::AcceptLost { base: VirtAddr(*base), len: *len }, [])])
             }
             What::Grant { vma, base, len, to, perm } => {
+                let Some(size) = self.vmas.get(vma).map(|row| row.size) else { return Vec::new() };
                 let back = grants::slice(self.grants_of(*vma, *to), *base, *len);
-                let back = back.into_iter().map(|span| protect(*to, span));
-                Vec::from([step(protect(*to, Span { base: *base, len: *len, perm: *perm }), back)])
+                let back = back.into_iter().map(|span| protect(*to, span, size));
+                Vec::from([step(protect(*to, Span { base: *base, len: *len, perm: *perm }, size), back)])
             }
         }
     }
@@ -161,6 +162,9 @@ impl State {
             updates.push(Update::Range { base: VirtAddr(row.base), len: row.capacity, offset: 0 });
         }
         updates.extend(self.pieces.iter().filter_map(|(&base, piece)| self.piece_at(base, piece, node)));
+        updates.extend(
+            self.lost_at(node).into_iter().map(|(base, len)| Update::Lose { base: VirtAddr(base), len }),
+        );
         for (&base, vma) in self.vmas.iter().filter(|(base, _)| self.nodes_of_vma(**base).contains(&node)) {
             updates.extend(self.protections(base, vma));
         }
@@ -185,10 +189,11 @@ impl State {
             return Vec::new();
         }
         let own = self.own_spans(base, vma, base, vma.size).into_iter();
-        let own = own.filter(|span| span.perm != PermName::None).map(|span| protect(vma.domain, span));
+        let own = own.filter(|span| span.perm != PermName::None);
+        let own = own.map(|span| protect(vma.domain, span, vma.size));
         let mut updates: Vec<Update> = own.collect();
         for (domain, spans) in &vma.grants {
-            updates.extend(spans.iter().map(|&span| protect(*domain, span)));
+            updates.extend(spans.iter().map(|&span| protect(*domain, span, vma.size)));
         }
         updates
     }
@@ -197,12 +202,11 @@ impl State {
     pub(crate) fn free(&self, base: u64, vma: &VmaRow) -> Vec<Step> {
         let none = whole(base, vma.size, PermName::None);
         let own = self.own_spans(base, vma, base, vma.size);
-        let mut steps = Vec::from([step(
-            protect(vma.domain, none),
-            own.into_iter().map(|span| protect(vma.domain, span)),
-        )]);
+        let told = |domain: u32, span: Span| protect(domain, span, vma.size);
+        let mut steps =
+            Vec::from([step(told(vma.domain, none), own.into_iter().map(|span| told(vma.domain, span)))]);
         for (domain, spans) in &vma.grants {
-            steps.push(step(protect(*domain, none), spans.iter().map(|&span| protect(*domain, span))));
+            steps.push(step(told(*domain, none), spans.iter().map(|&span| told(*domain, span))));
         }
         steps
     }
@@ -215,8 +219,8 @@ impl State {
 }
 
 fn allocate(base: u64, size: u64, domain: u32, role: Role) -> Vec<Step> {
-    let grant = protect(domain, whole(base, size, PermName::ReadWrite));
-    let grant = step(grant, [protect(domain, whole(base, size, PermName::None))]);
+    let grant = protect(domain, whole(base, size, PermName::ReadWrite), size);
+    let grant = step(grant, [protect(domain, whole(base, size, PermName::None), size)]);
     match role {
         Role::Switch => Vec::from([grant]),
         Role::Node(_) => Vec::from([step(Update::Clear { base: VirtAddr(base), len: size }, []), grant]),
@@ -239,12 +243,14 @@ pub(crate) const fn whole(base: u64, len: u64, perm: PermName) -> Span {
     Span { base, len, perm }
 }
 
-pub(crate) fn protect(domain: u32, span: Span) -> Update {
+/// `span` is a part of a vma of so many bytes.
+pub(crate) fn protect(domain: u32, span: Span, vma_size: u64) -> Update {
     Update::Protect {
         domain: Domain(domain),
         base: VirtAddr(span.base),
         len: span.len,
         perm: perm(span.perm),
+        vma_log2: pieces::log2(vma_size),
     }
 }
 

@@ -1,22 +1,23 @@
 //! A client: far memory as a program on one machine uses it.
 
 mod attach;
+mod explain;
 mod relocate;
 #[cfg(test)]
 mod tests;
 
+use crate::Error;
 use crate::allocations::Allocations;
 use crate::dispatch::{Tally, Way};
 use crate::path::Path;
 use crate::rack::{SILENCE_MAX, retries_in};
-use crate::slots::{self, Meta, Slots, Touch};
-use crate::{Error, TraversalStop};
+use crate::slots::{self, Meta, Slots};
 use farmem_control::api::{NodeInfo, PermName, Request, Response};
-use farmem_host::{Answer, Ask, Done, Failure, Op, Traversed};
+use farmem_host::{Answer, Ask, Done, Op, Traversed};
 use farmem_machine::{Duration, Port};
 use farmem_transport::rc;
 use farmem_traversal::Program;
-use farmem_wire::{Domain, Gid, NodeId, Status, VirtAddr};
+use farmem_wire::{Domain, Gid, NodeId, VirtAddr};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The name of an operation under way.
@@ -107,6 +108,8 @@ pub struct Client {
     qpns: BTreeMap<u16, u32>,
     /// What moved to other nodes, as far as it was noticed: length and node by first address.
     routes: BTreeMap<u64, (u64, u16)>,
+    /// The allocations that these are parts of: bytes by first address.
+    moved: BTreeMap<u64, u64>,
     /// Counts what was learned of that.
     known: u64,
     /// Ends that were looked through already, and come before those of the host role.
@@ -156,6 +159,7 @@ impl Client {
             allocations: Allocations::default(),
             qpns: BTreeMap::new(),
             routes: BTreeMap::new(),
+            moved: BTreeMap::new(),
             known: 0,
             backlog: VecDeque::new(),
             slots: Slots::default(),
@@ -304,7 +308,8 @@ impl Client {
     /// Starts an operation; [`Client::poll`] or [`Client::wait`] gives its end.
     ///
     /// # Errors
-    /// [`Error::TooLong`] for more than one message carries; [`Error::System`] when the link failed. What the rack says comes with the end.
+    /// [`Error::TooLong`] for more than one message carries; [`Error::OutOfBounds`] for what is on several nodes and leaves its allocation;
+    /// [`Error::System`] when the link failed. What the rack says comes with the end.
     pub fn submit(&mut self, op: Op) -> Result<Ticket, Error> {
         let meta = Meta::of(&op);
         if meta.len > MESSAGE_MAX as u64 {
@@ -315,6 +320,9 @@ impl Client {
         }
         if attach::takes_id(&op) && self.path.ids_left() <= attach::IDS_RESERVE && !self.joining {
             self.join_again()?;
+        }
+        if self.leaves_allocation(&meta)? {
+            return Err(Error::OutOfBounds { addr: meta.addr, len: meta.len });
         }
         let (ways, known) = (self.ways(&meta), self.known);
         let ticket = self.slots.take(Meta { ways, known, ..meta });
@@ -472,68 +480,10 @@ impl Client {
         Completed { ticket: Ticket(done.ticket), result, buf: done.buf }
     }
 
-    /// Turns the role's short failure into one that says what was wrong; mends the connection when it broke.
-    fn explain(&mut self, failure: Failure, meta: Meta, buf_len: usize) -> Error {
-        let Meta { addr, len, touch, .. } = meta;
-        match failure {
-            Failure::NotConnected { addr } => self.connect_late(addr),
-            Failure::NoSession => {
-                Error::Unreachable { what: "the switch: this client has no session".into() }
-            }
-            Failure::OutOfBounds { addr } => Error::OutOfBounds { addr, len },
-            Failure::Misaligned { addr } => Error::Misaligned { addr },
-            Failure::TooLong { .. } if touch == Touch::Traverse => {
-                Error::Traversal { addr, reason: TraversalStop::TooLarge }
-            }
-            Failure::ScratchTooLong { max } => {
-                Error::Traversal { addr, reason: TraversalStop::ScratchTooLarge { len: buf_len, max } }
-            }
-            Failure::TooLong { max } => Error::TooLong { len: buf_len, max },
-            Failure::ScratchLen { need } => Error::ScratchLen { have: buf_len, need },
-            Failure::QueueFull => Error::QueueFull,
-            // The next operation finds the client joined again.
-            Failure::IdsUsedUp => Error::Interrupted,
-            Failure::NoAnswer => {
-                Error::Unreachable { what: format!("the switch and the node that owns {addr}") }
-            }
-            Failure::Stalled { addr } => Error::Traversal { addr, reason: TraversalStop::Stalled },
-            Failure::Refused { status, addr } if touch == Touch::Traverse => traversal_error(status, addr),
-            Failure::Refused { status, addr } => refusal(status, addr, len),
-            Failure::Connection(failure) => self.explain_connection(failure, meta),
-        }
-    }
-
-    /// A broken connection is set up again; a NAK says little, so the switch is asked what was wrong.
-    fn explain_connection(&mut self, failure: rc::Failure, meta: Meta) -> Error {
-        if self.path.is_broken(self.domain, meta.addr)
-            && let Some(node) = self.node_of(meta.addr)
-            && let Err(error) = self.connect(node)
-        {
-            return error;
-        }
-        let Meta { addr, len, .. } = meta;
-        match failure {
-            rc::Failure::RemoteAccess | rc::Failure::RemoteOperational => self.diagnose(meta),
-            rc::Failure::InvalidRequest => Error::OutOfBounds { addr, len },
-            rc::Failure::RetriesExceeded | rc::Failure::RnrRetriesExceeded => {
-                Error::Unreachable { what: format!("the memory node that owns {addr}") }
-            }
-            rc::Failure::Flushed => Error::Interrupted,
-        }
-    }
-
-    fn diagnose(&mut self, meta: Meta) -> Error {
-        let Meta { addr, len, touch, .. } = meta;
-        let mut byte = [0];
-        if let Err(error) = self.region_read(addr, &mut byte) {
-            return error;
-        }
-        let last = addr.checked_add(len.saturating_sub(1));
-        match last.map(|last| self.region_read(last, &mut byte)) {
-            Some(Ok(())) if touch == Touch::Read => Error::Interrupted,
-            Some(Ok(())) => Error::NoPermission { addr },
-            Some(Err(_)) | None => Error::OutOfBounds { addr, len },
-        }
+    /// The name of the memory node that has the address, as far as this client knows.
+    pub(crate) fn name_of_node_at(&self, addr: VirtAddr) -> Option<String> {
+        let node = self.node_of(addr)?;
+        self.nodes.iter().find(|known| known.node == node).map(|known| known.name.clone())
     }
 
     fn node_of(&self, addr: VirtAddr) -> Option<u16> {
@@ -559,32 +509,6 @@ fn old_value(answer: Answer) -> u64 {
         Answer::Done { old } => old,
         other @ Answer::Traversed(_) => unreachable!("an atomic does not answer {other:?}"),
     }
-}
-
-fn refusal(status: Status, addr: VirtAddr, len: u64) -> Error {
-    match status {
-        Status::NotMapped => Error::NotMapped { addr },
-        Status::NoPermission => Error::NoPermission { addr },
-        Status::OutOfBounds => Error::OutOfBounds { addr, len },
-        Status::Misaligned => Error::Misaligned { addr },
-        Status::Busy => Error::QueueFull,
-        _ => Error::Unreachable {
-            what: format!("the owner of {addr} in a way this client understands ({status:?})"),
-        },
-    }
-}
-
-fn traversal_error(status: Status, addr: VirtAddr) -> Error {
-    let reason = match status {
-        Status::NotMapped => TraversalStop::NotMapped,
-        Status::NoPermission => TraversalStop::NoPermission,
-        Status::OutOfBounds => TraversalStop::OutOfBounds,
-        Status::ProgramFault => TraversalStop::ProgramFault,
-        Status::BadProgram | Status::UnknownProgram => TraversalStop::BadProgram,
-        Status::Busy => return Error::QueueFull,
-        other => TraversalStop::Other(other),
-    };
-    Error::Traversal { addr, reason }
 }
 
 pub(crate) fn wrong_answer(op: &str) -> Error {

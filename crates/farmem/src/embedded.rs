@@ -128,6 +128,13 @@ impl World {
         put(&mut self.nodes, node, Seat::new(role));
     }
 
+    /// The node's process is gone: what is sent to it is lost.
+    pub(crate) fn unseat_node(&mut self, node: u16) {
+        if let Some(seat) = self.nodes.get_mut(usize::from(node)) {
+            *seat = None;
+        }
+    }
+
     pub(crate) fn seat_host(&mut self, host: u16, role: Host) {
         put(&mut self.hosts, host, Seat::new(role));
         self.done.resize_with(self.hosts.len(), VecDeque::new);

@@ -14,6 +14,17 @@ pub enum Error {
         /// The address.
         addr: VirtAddr,
     },
+    /// Bytes that were written are no more: the memory node that had them was started again, or the host that had changed them stopped. Nobody
+    /// reads or writes them before their owner accepts that ([`crate::Client::accept_lost`]); then they are zeros, or as they were before.
+    #[error(
+        "{len} bytes at {base} are lost: the memory node that had them was started again, or a host stopped that had changed them"
+    )]
+    MemoryLost {
+        /// The first lost address among those that were asked for; of a traversal, in the window where it stopped.
+        base: VirtAddr,
+        /// Lost bytes from there on, among those that were asked for.
+        len: u64,
+    },
     /// The domain may not do this with the address.
     #[error("no permission: this client's domain may not do this at {addr}")]
     NoPermission {
@@ -186,6 +197,10 @@ impl Error {
         match self {
             Self::NotMapped { .. } => {
                 "allocate before use, and drop addresses when their allocation is freed".into()
+            }
+            Self::MemoryLost { .. } => {
+                "write anew what was there, after `Client::accept_lost` of these addresses; what must outlive a memory node needs a copy elsewhere"
+                    .into()
             }
             Self::NoPermission { .. } => "ask the owner of the allocation for a grant".into(),
             Self::OutOfBounds { .. } => "keep address and length inside one allocation".into(),

@@ -47,7 +47,7 @@ pub fn migrate(
 
 /// The node that has a byte of a vma.
 fn owner(located: &Response, addr: u64) -> Result<NodeId, Error> {
-    let Response::Located { vma, moved } = located else { return Err(wrong_answer("locate")) };
+    let Response::Located { vma, moved, .. } = located else { return Err(wrong_answer("locate")) };
     let piece = moved.iter().find(|piece| addr.wrapping_sub(piece.base) < piece.size);
     Ok(NodeId(piece.map_or(vma.node, |piece| piece.node)))
 }
@@ -55,7 +55,7 @@ fn owner(located: &Response, addr: u64) -> Result<NodeId, Error> {
 /// What is asked for one by one to move `len` bytes from `base` on, or a whole vma: what was moved before as it was then, and the largest
 /// aligned powers of two in between.
 pub(crate) fn plan(located: &Response, base: u64, len: Option<u64>) -> Result<Vec<(u64, u64)>, Error> {
-    let Response::Located { vma, moved } = located else { return Err(wrong_answer("locate")) };
+    let Response::Located { vma, moved, .. } = located else { return Err(wrong_answer("locate")) };
     let len = len.unwrap_or(vma.base + vma.size - base);
     let end = base.checked_add(len).filter(|&end| len > 0 && end <= vma.base + vma.size);
     let (page, cut) = (4096, |piece: &&MovedInfo, at: u64| piece.base < at && at < piece.base + piece.size);
@@ -103,7 +103,7 @@ mod tests {
         let vma = VmaInfo { id: 1, base: 256 * MIB, size, node: 1, domain: 1 };
         let moved =
             moved.iter().map(|&(at, size)| MovedInfo { base: 256 * MIB + at, size, node: 2 }).collect();
-        Response::Located { vma, moved }
+        Response::Located { vma, moved, lost: Vec::new() }
     }
 
     fn cut(located: &Response, at: u64, len: Option<u64>) -> Vec<(u64, u64)> {

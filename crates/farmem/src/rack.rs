@@ -7,14 +7,14 @@ use crate::path::{InProcess, OverLink};
 use crate::serve::{WithLink, api_client, place, with_link};
 use crate::{Client, Error, Waiting};
 use farmem_control::Config as ControlConfig;
-use farmem_control::api::{Endpoint, Request, Response};
+use farmem_control::api::{ApiError, Endpoint, ErrorCode, Request, Response};
 use farmem_host::{Config as HostConfig, Host};
 use farmem_io::{Clock, Compiler, Driver, Link, MappedStore, OpenError};
 use farmem_machine::{Duration, Port, Rng};
 use farmem_memnode::MemNode;
 use farmem_switch::{Budgets, Switch};
 use farmem_transport::ud;
-use farmem_wire::{HostId, Pmtu, Qkey, Qpn};
+use farmem_wire::{HostId, NodeId, Pmtu, Qkey, Qpn};
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZero;
@@ -90,16 +90,34 @@ impl Rack {
         world.seat_switch(Switch::new(home_of(&home, &control), Budgets::default()));
         for number in 0..nodes {
             let (name, gid) = (format!("node{}", number + 1), address(16 + number).to_string());
-            let join = world.ask(Request::JoinNode { name, gid, capacity: memory })?;
-            let Response::NodeJoined { node, home, control, .. } = join else {
-                return Err(wrong_answer("join_node"));
-            };
-            let store =
-                MappedStore::new(memory).map_err(|source| system("no memory for a memory node", source))?;
-            let settings = node_settings(&home, &control, EMBEDDED_PMTU);
-            world.seat_node(node, MemNode::compiling(settings, store, Compiler::jit()));
+            start_node(&mut world, name, gid, memory)?;
         }
         Ok(Self(Kind::Embedded(Rc::new(RefCell::new(world)))))
+    }
+
+    /// Ends a memory node of a rack in this process, and starts it again, as a machine does that loses its power: what it held is lost. To try
+    /// what a program does then.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when there is no such node; [`Error::Api`] of a rack of processes, whose roles are started again by `farmem up`;
+    /// [`Error::System`] when the system has no memory for it.
+    pub fn restart_node(&self, node: NodeId) -> Result<(), Error> {
+        let Kind::Embedded(world) = &self.0 else {
+            return Err(Error::Api { message: "this rack's memory nodes are processes of their own".into() });
+        };
+        let mut world = world.borrow_mut();
+        let Response::Overview { nodes, .. } = world.ask(Request::Overview)? else {
+            return Err(wrong_answer("overview"));
+        };
+        let known = nodes.into_iter().find(|known| known.node == node.0).ok_or_else(|| {
+            Error::Refused(ApiError {
+                code: ErrorCode::NotFound,
+                message: format!("there is no node {}", node.0),
+                remedy: "see `Client::nodes` for the nodes there are".into(),
+            })
+        })?;
+        world.unseat_node(node.0);
+        start_node(&mut world, known.name, known.gid, known.capacity)
     }
 
     /// Frames that the roles of a rack in this process have sent each other so far, the control plane's included. `None` of a rack of
@@ -154,6 +172,18 @@ impl Rack {
             Kind::Running(config) => running_client(config, domain, options),
         }
     }
+}
+
+/// A memory node joins, and takes its seat.
+fn start_node(world: &mut World, name: String, gid: String, memory: u64) -> Result<(), Error> {
+    let join = world.ask(Request::JoinNode { name, gid, capacity: memory })?;
+    let Response::NodeJoined { node, home, control, .. } = join else {
+        return Err(wrong_answer("join_node"));
+    };
+    let store = MappedStore::new(memory).map_err(|source| system("no memory for a memory node", source))?;
+    let settings = node_settings(&home, &control, EMBEDDED_PMTU);
+    world.seat_node(node, MemNode::compiling(settings, store, Compiler::jit()));
+    Ok(())
 }
 
 /// Silence after which a client takes a peer for gone. A process of a busy machine may have to wait for a second until it runs.

@@ -37,6 +37,17 @@ pub(crate) struct Meta {
     pub(crate) known: u64,
     /// It was asked again where it had been refused.
     pub(crate) insisted: bool,
+    /// Why a node refused it, as far as the control plane knows.
+    pub(crate) refused: Option<Refused>,
+}
+
+/// What a NAK does not say, and where an allocation is tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Refused {
+    /// These of its bytes were lost with an earlier incarnation of their node.
+    Lost { base: u64, len: u64 },
+    /// It leaves the allocation.
+    OutOfBounds,
 }
 
 impl Meta {
@@ -45,7 +56,7 @@ impl Meta {
             Op::Read { addr, buf } | Op::RegionRead { addr, buf } => (*addr, buf.len(), Touch::Read),
             Op::Write { addr, buf } | Op::RegionWrite { addr, buf } => (*addr, buf.len(), Touch::Write),
             Op::CompareSwap { addr, .. } | Op::FetchAdd { addr, .. } => (*addr, 8, Touch::Atomic),
-            Op::Traverse { cur_ptr, .. } => (*cur_ptr, 0, Touch::Traverse),
+            Op::Traverse { program, cur_ptr, .. } => (*cur_ptr, program.window_len(), Touch::Traverse),
         };
         let verb = match *op {
             Op::Read { .. } => Some(Verb::Read),
@@ -54,7 +65,8 @@ impl Meta {
             Op::FetchAdd { add, .. } => Some(Verb::FetchAdd { add }),
             Op::RegionRead { .. } | Op::RegionWrite { .. } | Op::Traverse { .. } => None,
         };
-        Self { addr, len: len as u64, touch, verb, moves: 0, ways: [None; 2], known: 0, insisted: false }
+        let (len, ways) = (len as u64, [None; 2]);
+        Self { addr, len, touch, verb, moves: 0, ways, known: 0, insisted: false, refused: None }
     }
 }
 

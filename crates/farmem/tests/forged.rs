@@ -181,7 +181,13 @@ fn a_node_that_a_thief_of_the_keys_has_told_something_stops_and_is_whole_when_it
     send(&config, &stolen, Update::Clear { base: Va(vma.base.0), len: 4096 }, &stray);
     client.read(vma.base, &mut bytes).expect("it is there");
     assert_eq!(&bytes, b"before", "nothing was cleared");
-    let takes_away = Update::Protect { domain: Domain(1), base: Va(vma.base.0), len: 4096, perm: Perm::None };
+    let takes_away = Update::Protect {
+        domain: Domain(1),
+        base: Va(vma.base.0),
+        len: 4096,
+        perm: Perm::None,
+        vma_log2: 64,
+    };
     assert_eq!(
         forge(&config, &stolen, takes_away),
         (Status::Ok, stolen.next),

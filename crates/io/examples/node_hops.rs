@@ -143,7 +143,7 @@ fn node(store: MappedStore, compiler: Compiler, workspaces: usize) -> Node {
         peer(Port::SWITCH),
         peer(Port::host(HOST.0)),
         Update::Range { base: VirtAddr(BASE), len, offset: 0 },
-        Update::Protect { domain: DOMAIN, base: VirtAddr(BASE), len, perm: Perm::Read },
+        Update::Protect { domain: DOMAIN, base: VirtAddr(BASE), len, perm: Perm::Read, vma_log2: 64 },
     ];
     let mut rows = Vec::new();
     updates.iter().for_each(|update| update.emit(&mut rows));

@@ -48,7 +48,7 @@ impl Node {
         let config = Config { home: HOME, pmtu: Pmtu::B4096, budget: Budget::default() };
         let mut node = Self { role: MemNode::compiling(config, store, compiler), out: Outbox::new() };
         let (half, second) = (LEN / 2, VirtAddr(BASE + LEN / 2 + GAP));
-        let protect = |base, len, perm| Update::Protect { domain: DOMAIN, base, len, perm };
+        let protect = |base, len, perm| Update::Protect { domain: DOMAIN, base, len, perm, vma_log2: 64 };
         let updates = [
             peer(Port::SWITCH, 1),
             peer(Port::host(HOST.0), 2),

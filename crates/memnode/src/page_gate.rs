@@ -4,15 +4,20 @@
 //! keeps two numbers of a page. Its *floor* is the smallest grant whose write-back still counts; *lent* is the largest number
 //! under which it was handed out to be written. The page is lent, its bytes here perhaps old, while lent is not below the floor.
 //!
-//! Rules: PROTOCOL 12.26 to 12.31.
+//! Bytes that are *lost* are neither read nor written before somebody accepts that: those of a page whose latest ones died with a host, and
+//! those that were here in an earlier incarnation of the node, which no page knows of and the control plane tells as whole ranges.
+//!
+//! Rules: PROTOCOL 12.26 to 12.31, 7.42 to 7.44.
 
 #[cfg(test)]
 mod tests;
 
 use alloc::collections::BTreeMap;
+use core::ops::Range;
 use farmem_transport::Refusal;
 use farmem_wire::message::{Access, HostSet, Page, PageState, Read, Region, Seq};
 use farmem_wire::{HostId, Perm};
+use rangemap::RangeSet;
 
 /// What a page may be read for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -21,7 +26,7 @@ pub enum Verdict {
     Latest,
     /// A host may have later ones: it must write them back first.
     Lent,
-    /// The latest bytes died with a host.
+    /// The latest bytes died with a host, or with an earlier incarnation of the node.
     Lost,
 }
 
@@ -86,6 +91,13 @@ impl Gate {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PageGate {
     gates: BTreeMap<Page, Gate>,
+    /// Numbers of pages that were lost with an earlier incarnation of the node. A vma of many GiB is one range, not a gate for each page.
+    lost: RangeSet<u64>,
+}
+
+/// The numbers of the pages from the first to the last.
+const fn numbers(first: Page, last: Page) -> Range<u64> {
+    first.number()..last.number() + 1
 }
 
 impl PageGate {
@@ -111,7 +123,7 @@ impl PageGate {
         if read.clean {
             gate.raise_floor(read.seq);
         }
-        if gate.lost {
+        if gate.lost || self.lost.contains(&read.page.number()) {
             return Handed::Loss;
         }
         if read.access == Access::Modified && read.seq > gate.lent {
@@ -143,39 +155,64 @@ impl PageGate {
     /// What the page may be read for by those who do not cache it (PROTOCOL 12.28).
     #[must_use]
     pub fn verdict(&self, page: Page) -> Verdict {
+        if self.lost.contains(&page.number()) {
+            return Verdict::Lost;
+        }
         self.gates.get(&page).map_or(Verdict::Latest, Gate::verdict)
     }
 
-    /// Whether bytes from the first of these pages to the last may be used by those who do not cache them (PROTOCOL 12.28, 12.46).
+    /// Whether bytes from the first of these pages to the last may be used by those who do not cache them (PROTOCOL 7.43, 12.28, 12.46).
     ///
     /// # Errors
-    /// [`Refusal::Coherent`] to who would write what hosts were handed out; [`Refusal::Lent`] and [`Refusal::Lost`].
+    /// [`Refusal::Lost`], whatever else is so of these pages; then [`Refusal::Coherent`] to who would write what hosts were handed out, and
+    /// [`Refusal::Lent`] to who would read it.
     pub fn check(&self, first: Page, last: Page, perm: Perm) -> Result<(), Refusal> {
-        // Most nodes never lent a page.
-        if self.gates.is_empty() {
+        // Most nodes never lent a page, and started once.
+        if self.gates.is_empty() && self.lost.is_empty() {
             return Ok(());
         }
-        let mut gates = self.gates.range(first..=last);
-        if perm == Perm::ReadWrite {
-            let taken = gates.any(|(_, gate)| gate.coherent);
-            return if taken { Err(Refusal::Coherent) } else { Ok(()) };
+        let gates = self.gates.range(first..=last);
+        if self.lost.overlaps(&numbers(first, last)) || gates.clone().any(|(_, gate)| gate.lost) {
+            return Err(Refusal::Lost);
         }
-        gates.try_for_each(|(&page, gate)| match gate.verdict() {
-            Verdict::Latest => Ok(()),
-            Verdict::Lent => Err(Refusal::Lent(page)),
-            Verdict::Lost => Err(Refusal::Lost),
-        })
+        for (&page, gate) in gates {
+            if perm == Perm::ReadWrite && gate.coherent {
+                return Err(Refusal::Coherent);
+            }
+            if perm != Perm::ReadWrite && gate.verdict() == Verdict::Lent {
+                return Err(Refusal::Lent(page));
+            }
+        }
+        Ok(())
     }
 
-    /// The pages around this one of which [`PageGate::check`] says the same: it alone when it was ever handed out, else as far as none was.
+    /// The pages around this one of which [`PageGate::check`] says the same: it alone when it was ever handed out or is lost, else as far as
+    /// none was and none is.
     #[must_use]
     pub fn alike(&self, page: Page) -> (Page, Page) {
         let before = self.gates.range(..=page).next_back().map(|(&before, _)| before);
-        if before == Some(page) {
+        if before == Some(page) || self.lost.contains(&page.number()) {
             return (page, page);
         }
         let after = self.gates.range(page..).next().map(|(&after, _)| after);
-        (before.map_or(Page::FIRST, Page::next), after.map_or(Page::LAST, Page::previous))
+        let (first, last) =
+            (before.map_or(Page::FIRST, Page::next), after.map_or(Page::LAST, Page::previous));
+        if self.lost.is_empty() {
+            return (first, last);
+        }
+        let before = self.lost.overlapping(numbers(first, page)).next_back().map(|lost| lost.end);
+        let after = self.lost.overlapping(numbers(page, last)).next().map(|lost| lost.start);
+        (before.map_or(first, Page::numbered), after.map_or(last, |after| Page::numbered(after).previous()))
+    }
+
+    /// What was written to these pages was lost with an earlier incarnation of the node (PROTOCOL 7.42).
+    pub fn lose(&mut self, first: Page, last: Page) {
+        self.lost.insert(numbers(first, last));
+    }
+
+    /// The pages that were lost with an earlier incarnation of the node: the first and the last of each range, ascending.
+    pub fn lost(&self) -> impl Iterator<Item = (Page, Page)> {
+        self.lost.iter().map(|lost| (Page::numbered(lost.start), Page::numbered(lost.end - 1)))
     }
 
     /// No live host has anything of the region from before `seq`: what a fenced one still had is lost, and what it sent comes too late
@@ -205,12 +242,15 @@ impl PageGate {
             gate.lost = false;
             gate.coherent = false;
         }
+        self.lost.remove(numbers(first, last));
     }
 
     /// All that is known of the page, for the node that it moves to.
     #[must_use]
     pub fn state(&self, page: Page) -> PageState {
         let Gate { floor, lent, holder, lost, coherent } = self.gate(page);
+        // The node that it moves to has not lost it, and is told page by page.
+        let lost = lost || self.lost.contains(&page.number());
         PageState { floor, lent, holder, lost, coherent }
     }
 
@@ -228,10 +268,12 @@ impl PageGate {
     /// The pages from the first to the last are not here any more.
     pub fn forget(&mut self, first: Page, last: Page) {
         self.gates.retain(|&page, _| page < first || page > last);
+        self.lost.remove(numbers(first, last));
     }
 
-    /// Somebody takes the old bytes of lost pages, from the first to the last, for good (PROTOCOL 12.31).
+    /// Somebody takes the bytes of lost pages, from the first to the last, as they are here, for good (PROTOCOL 7.44, 12.31).
     pub fn accept_loss(&mut self, first: Page, last: Page) {
         self.gates.range_mut(first..=last).for_each(|(_, gate)| gate.lost = false);
+        self.lost.remove(numbers(first, last));
     }
 }

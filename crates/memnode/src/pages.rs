@@ -84,9 +84,14 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         &self.regions.gate
     }
 
-    /// The old bytes of these pages are taken for good (PROTOCOL 12.31).
+    /// The bytes of these pages are taken as they are here, for good (PROTOCOL 7.44, 12.31).
     pub(crate) fn accept_lost(&mut self, base: VirtAddr, len: u64) {
         self.regions.gate.accept_loss(Page::of(base), Page::of(VirtAddr(base.0 + (len - 1))));
+    }
+
+    /// What was written to these pages was lost with an earlier incarnation of this node (PROTOCOL 7.42).
+    pub(crate) fn lose(&mut self, base: VirtAddr, len: u64) {
+        self.regions.gate.lose(Page::of(base), Page::of(VirtAddr(base.0 + (len - 1))));
     }
 
     /// These bytes are zero from here on, whatever hosts still have of them (PROTOCOL 12.44).

@@ -22,12 +22,27 @@ struct Range {
     offset: u64,
 }
 
-/// Bytes `base..end` of one domain with one permission class.
+/// Bytes `base..end` of one domain, in one vma, with one permission class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Grant {
     base: u64,
     end: u64,
     perm: Perm,
+    /// Log2 of the size of the vma. Of a neighbour in the same vma it is the same.
+    vma_log2: u8,
+}
+
+impl Grant {
+    /// True for grants of one vma: it has a power of two of bytes and begins at a multiple of that.
+    fn is_of_vma(&self, other: &Self) -> bool {
+        let above = (self.base ^ other.base).checked_shr(self.vma_log2.into()).unwrap_or(0);
+        self.vma_log2 == other.vma_log2 && above == 0
+    }
+
+    /// True when an access may go on from this grant to the next one (PROTOCOL 7.45).
+    fn goes_on_in(&self, next: &Self) -> bool {
+        self.end == next.base && self.is_of_vma(next)
+    }
 }
 
 /// Bytes that one domain may read, or read and write, one after the other in one range and one grant: where the next window is likely to
@@ -56,7 +71,7 @@ pub(crate) struct Regions {
     grants_max: usize,
     /// By base; no two share an address or a byte of the store.
     ranges: Vec<Range>,
-    /// By domain, then by base. Neighbours that touch differ in class; `Perm::None` is not kept, nor is an empty list.
+    /// By domain, then by base. Neighbours that touch differ in class or vma; `Perm::None` is not kept, nor is an empty list.
     grants: BTreeMap<Domain, Vec<Grant>>,
     /// Grants of all domains.
     grant_count: usize,
@@ -118,18 +133,19 @@ impl Regions {
         if partly_here { Err(Status::Malformed) } else { Ok(()) }
     }
 
-    /// From now on `domain` has exactly `perm` on `base..base + len`, whatever it had before (PROTOCOL 7.10).
+    /// From now on `domain` has exactly `perm` on `base..base + len`, a part of a vma of this size, whatever it had before (PROTOCOL 7.10).
     pub(crate) fn protect(
         &mut self,
         domain: Domain,
         base: VirtAddr,
         len: u64,
         perm: Perm,
+        vma_log2: u8,
     ) -> Result<(), Status> {
         let Some(end) = base.checked_add(len).filter(|_| len > 0 && domain != Domain(0)) else {
             return Err(Status::Malformed);
         };
-        let mid = Grant { base: base.0, end: end.0, perm };
+        let mid = Grant { base: base.0, end: end.0, perm, vma_log2 };
         let old = self.grants.get(&domain).map_or(&[][..], Vec::as_slice);
         // Those that overlap or touch the span; what they keep of themselves is at most one rest on either side.
         let (first, last) =
@@ -216,13 +232,14 @@ impl Regions {
             // Also when the next address is here in another range: its bytes lie elsewhere in the store.
             return Err(Refusal::OutOfBounds);
         }
-        let mut covered = grant.end;
-        while covered < end {
-            let next = rest.next().filter(|g| g.base == covered).ok_or(Refusal::OutOfBounds)?;
+        let mut covered = grant;
+        while covered.end < end {
+            // Where another vma begins the access leaves its own, whatever it may do there.
+            let next = rest.next().filter(|next| covered.goes_on_in(next)).ok_or(Refusal::OutOfBounds)?;
             if !next.perm.allows(access.perm) {
                 return Err(Refusal::NoPermission);
             }
-            covered = next.end;
+            covered = next;
         }
         if here.is_none() {
             return Err(Refusal::Moving);
@@ -339,7 +356,7 @@ impl Regions {
             for pair in grants.windows(2) {
                 let (a, b) = (pair[0], pair[1]);
                 assert!(
-                    a.end < b.base || a.end == b.base && a.perm != b.perm,
+                    a.end < b.base || a.end == b.base && (a.perm != b.perm || !a.is_of_vma(&b)),
                     "{a:?} and {b:?} should be one"
                 );
             }
@@ -469,7 +486,7 @@ fn merged(pieces: [Option<Grant>; 3]) -> Vec<Grant> {
     let mut out: Vec<Grant> = Vec::with_capacity(pieces.len());
     for piece in pieces.into_iter().flatten().filter(|g| g.perm != Perm::None) {
         match out.last_mut() {
-            Some(before) if before.end == piece.base && before.perm == piece.perm => before.end = piece.end,
+            Some(before) if before.goes_on_in(&piece) && before.perm == piece.perm => before.end = piece.end,
             _ => out.push(piece),
         }
     }

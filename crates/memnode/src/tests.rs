@@ -2,6 +2,7 @@
 
 mod compiling;
 mod hostile;
+mod incarnation;
 mod interleaving;
 mod moves;
 mod pages;
@@ -80,9 +81,27 @@ impl Bench {
             peer(Port::host(HOST.0), 3),
             peer(Port::host(OTHER_HOST.0), 4),
             Update::Range { base: BASE, len: LEN, offset: OFFSET },
-            Update::Protect { domain: ALICE, base: addr(0), len: 0x1000, perm: Perm::ReadWrite },
-            Update::Protect { domain: ALICE, base: addr(0x1000), len: 0x1000, perm: Perm::Read },
-            Update::Protect { domain: BOB, base: addr(0x2000), len: 0x1000, perm: Perm::ReadWrite },
+            Update::Protect {
+                domain: ALICE,
+                base: addr(0),
+                len: 0x1000,
+                perm: Perm::ReadWrite,
+                vma_log2: 64,
+            },
+            Update::Protect {
+                domain: ALICE,
+                base: addr(0x1000),
+                len: 0x1000,
+                perm: Perm::Read,
+                vma_log2: 64,
+            },
+            Update::Protect {
+                domain: BOB,
+                base: addr(0x2000),
+                len: 0x1000,
+                perm: Perm::ReadWrite,
+                vma_log2: 64,
+            },
         ];
         assert_eq!(bench.update(&updates), (Status::Ok, 0));
         bench

@@ -63,7 +63,9 @@ impl<S: Store, C: Compile> MemNode<S, C> {
                 self.peers.remove(port)?;
                 out.local(PeerChange { port, gid: None });
             }
-            Update::Protect { domain, base, len, perm } => self.regions.protect(domain, base, len, perm)?,
+            Update::Protect { domain, base, len, perm, vma_log2 } => {
+                self.regions.protect(domain, base, len, perm, vma_log2)?
+            }
             Update::Range { base, len, offset } => self.regions.add_range(base, len, offset)?,
             Update::RangeGone { base, len } => self.regions.remove_range(base, len)?,
             Update::Clear { base, len } => {
@@ -79,6 +81,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
                 self.queue_pairs.remove(&qpn);
             }
             Update::AcceptLost { base, len } => self.accept_lost(base, len),
+            Update::Lose { base, len } => self.lose(base, len),
             Update::Arrive { base, size_log2, offset, number, port, gid, qpn, qkey } => {
                 let peer = ud::Peer { port: Port(port), endpoint: ud::Endpoint { qpn, qkey } };
                 self.arrive(number, (base, 1 << size_log2, offset), End { peer, gid }, out)?;

@@ -31,7 +31,7 @@ fn tables() -> Vec<u8> {
     let updates = [Port::SWITCH, Port::host(1)].map(|port| Update::Peer { port: port.0, gid, qpn, qkey });
     let memory = [
         Update::Range { base: BASE, len: LEN, offset: 0 },
-        Update::Protect { domain: Domain(1), base: BASE, len: LEN, perm: Perm::Read },
+        Update::Protect { domain: Domain(1), base: BASE, len: LEN, perm: Perm::Read, vma_log2: 64 },
     ];
     let mut bytes = Vec::new();
     updates.iter().chain(&memory).for_each(|update| update.emit(&mut bytes));

@@ -2,8 +2,8 @@
 //!
 //! Memory is cut into *slots* that only one operation touches at a time, so most words have one right value. Where an operation
 //! failed without saying whether it was executed (PROTOCOL 9.5), a word has several, until a later write settles it. A node that crashes loses
-//! what it held: its words are zero, and what was under way there may come on top. Memory moves from node to node; of what is on its
-//! way when one of the two crashes, nobody says whether it was lost.
+//! what it held: nothing of it is read or written any more until its owner accepts that, and only then its words are zero (PROTOCOL 9.19). Memory
+//! moves from node to node; of what is on its way when one of the two crashes, nobody says whether it was lost: it is as it was, or refused.
 
 use farmem_machine::Instant;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,10 +16,23 @@ pub(crate) type Version = u64;
 struct Slot {
     /// What may be there, word by word.
     allowed: BTreeSet<Version>,
+    /// What may have been there before it was lost: an answer to what began before that may still tell of it.
+    was: BTreeSet<Version>,
     /// An operation is under way.
     busy: bool,
     /// Part of a list: not to be written.
     pinned: bool,
+}
+
+/// Whether a piece of memory went with a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Loss {
+    /// It did not, or its owner has accepted that.
+    None,
+    /// It did: whatever begins now is refused.
+    Sure,
+    /// It was on its way when a node crashed, or its owner is accepting the loss: it is refused, or it is there.
+    Perhaps,
 }
 
 /// Where a piece of memory is, which moves as one.
@@ -35,11 +48,37 @@ pub(crate) struct Home {
     settled: Option<Instant>,
     /// How often a node lost its memory that had this, or may have had it.
     pub(crate) losses: u32,
+    pub(crate) loss: Loss,
+    /// The owner is accepting the loss, until the answer is there.
+    pub(crate) accepting: bool,
+    /// When the last loss was accepted.
+    accepted: Option<Instant>,
 }
 
 impl Home {
     pub(crate) const fn at(node: u16) -> Self {
-        Self { node, to: None, moves: 0, settled: None, losses: 0 }
+        let (loss, accepting, accepted) = (Loss::None, false, None);
+        Self { node, to: None, moves: 0, settled: None, losses: 0, loss, accepting, accepted }
+    }
+
+    /// The owner asks to have it back as it is.
+    pub(crate) const fn accept(&mut self) {
+        self.loss = Loss::Perhaps;
+        self.accepting = true;
+    }
+
+    /// The answer is there; `losses` as they were when it was asked for.
+    pub(crate) fn accepted(&mut self, well: bool, losses: u32, now: Instant) {
+        self.accepting = false;
+        self.accepted = Some(now);
+        if well && self.losses == losses {
+            self.loss = Loss::None;
+        }
+    }
+
+    /// True when something that began then may be refused because it is lost.
+    pub(crate) fn lost_since(&self, since: Instant) -> bool {
+        self.loss != Loss::None || self.accepted.is_some_and(|accepted| accepted >= since)
     }
 
     /// Somebody asks for it to be moved.
@@ -70,6 +109,9 @@ impl Home {
     /// A node lost its memory; true when this was in it for sure.
     fn lost(&mut self) -> bool {
         self.losses += 1;
+        // An acceptance that is under way may be carried out behind this loss, and before it.
+        let surely = (self.to.is_none() || self.loss == Loss::Sure) && !self.accepting;
+        self.loss = if surely { Loss::Sure } else { Loss::Perhaps };
         self.to.is_none()
     }
 }
@@ -101,7 +143,8 @@ pub(crate) struct Vma {
 impl Vma {
     /// Zeroed memory on a node.
     pub(crate) fn new(number: u64, size: u64, node: u16, domain: u32, owner: usize, slot_len: usize) -> Self {
-        let slot = Slot { allowed: BTreeSet::from([0]), busy: false, pinned: false };
+        let (allowed, was) = (BTreeSet::from([0]), BTreeSet::new());
+        let slot = Slot { allowed, was, busy: false, pinned: false };
         let slots = vec![slot; usize::try_from(size).expect("a small rack") / slot_len];
         let homes = vec![Home::at(node)];
         let (lent, changing, piece_len) = (false, false, None);
@@ -114,6 +157,11 @@ impl Vma {
         self.piece_len = Some(piece_len);
         self.homes = vec![self.homes[0]; usize::try_from(self.size / piece_len).expect("a small rack")];
         self
+    }
+
+    /// Its node may have lost it before the program heard of it.
+    pub(crate) fn lost_perhaps(&mut self) {
+        self.homes.iter_mut().for_each(|home| home.loss = Loss::Perhaps);
     }
 
     /// Pieces, each by its first byte from the vma's on.
@@ -247,26 +295,57 @@ impl Model {
         for (&base, vma) in &mut self.vmas {
             let lost: Vec<Option<bool>> =
                 vma.homes.iter_mut().map(|home| home.may_be_at(node).then(|| home.lost())).collect();
+            let accepting: Vec<bool> = vma.homes.iter().map(|home| home.accepting).collect();
             for slot in 0..vma.slots.len() {
-                let Some(surely) = lost[vma.piece((slot * vma.slot_len) as u64)] else { continue };
+                let piece = vma.piece((slot * vma.slot_len) as u64);
+                let Some(surely) = lost[piece] else { continue };
                 let state = &mut vma.slots[slot];
+                if !state.busy {
+                    state.was.clear();
+                }
+                state.was.extend(&state.allowed);
                 if surely {
                     state.allowed.clear();
                 }
-                state.allowed.insert(0);
+                state.allowed.extend(accepting[piece].then_some(0));
+                // Executed when the loss is accepted, if it is repeated so long.
                 state.allowed.extend(still.get(&Place { base, slot }));
             }
         }
     }
 
+    /// The owner accepts what was lost of the vma from `offset` on: it may be zeros from now on.
+    pub(crate) fn accept(&mut self, base: u64, offset: u64) {
+        let Some(vma) = self.vmas.get_mut(&base) else { return };
+        let piece = vma.piece(offset);
+        for slot in 0..vma.slots.len() {
+            if vma.piece((slot * vma.slot_len) as u64) == piece {
+                vma.slots[slot].allowed.insert(0);
+            }
+        }
+        vma.homes[piece].accept();
+    }
+
+    /// Checks what was read from a slot by what began before it was lost: nothing but what was there then, or what was accepted since.
+    pub(crate) fn check_before(&self, place: Place, bytes: &[u8]) -> Result<(), String> {
+        let slot = &self.vmas[&place.base].slots[place.slot];
+        self.check_versions(place, bytes, &slot.was.union(&slot.allowed).copied().collect())
+    }
+
     /// Checks what was read from a slot.
     pub(crate) fn check(&self, place: Place, bytes: &[u8]) -> Result<(), String> {
-        let slot = &self.vmas[&place.base].slots[place.slot];
+        if self.home(place).loss == Loss::Sure {
+            return Err(format!("{:#x} was lost, and nobody said so", self.span(place).0));
+        }
+        self.check_versions(place, bytes, &self.vmas[&place.base].slots[place.slot].allowed)
+    }
+
+    fn check_versions(&self, place: Place, bytes: &[u8], allowed: &BTreeSet<Version>) -> Result<(), String> {
         for (i, word) in bytes.chunks_exact(8).enumerate() {
             let word = u64::from_le_bytes(word.try_into().expect("eight bytes"));
-            if !slot.allowed.iter().any(|&version| self.word(version, i) == word) {
+            if !allowed.iter().any(|&version| self.word(version, i) == word) {
                 let addr = self.span(place).0 + i as u64 * 8;
-                return Err(format!("{addr:#x} holds {word:#x}, but no version of {:?} does", slot.allowed));
+                return Err(format!("{addr:#x} holds {word:#x}, but no version of {allowed:?} does"));
             }
         }
         Ok(())
@@ -328,11 +407,20 @@ impl Counter {
 
     /// An addition found `old`.
     pub(crate) fn added(&mut self, old: u64, floor: u64) -> Result<(), String> {
+        self.is_there()?;
         self.ended += 1;
         if !self.found.insert(old) && !self.lost_perhaps {
             return Err(format!("two additions to {:#x} found {old}", self.addr));
         }
         self.seen(old, floor, self.begun - 1)
+    }
+
+    /// It is not lost: what began since the last loss found it.
+    pub(crate) fn is_there(&self) -> Result<(), String> {
+        if self.home.loss == Loss::Sure {
+            return Err(format!("{:#x} was lost, and nobody said so", self.addr));
+        }
+        Ok(())
     }
 
     /// Something read `value` that began when `floor` had ended, and `begun` others could have been before it.
@@ -345,6 +433,7 @@ impl Counter {
 
     /// The value at the end: at least what ended, at most what began.
     pub(crate) fn check_end(&self, value: u64) -> Result<(), String> {
+        self.is_there()?;
         self.seen(value, self.ended, self.begun)
     }
 
@@ -391,7 +480,21 @@ mod tests {
         let (two, _) = model.fresh(64);
         model.node_lost(1, &BTreeMap::from([(PLACE, two)]));
         assert!(model.check(PLACE, &bytes).is_err());
+        assert!(model.check(PLACE, &[0; 64]).is_err(), "zeros are no answer");
+        model.accept(PLACE.base, 64);
+        assert!(model.check(PLACE, &bytes).is_err());
         assert_eq!(model.check(PLACE, &[0; 64]), Ok(()));
+    }
+
+    /// What began before the loss may tell of what was there, and of nothing else: not of zeros.
+    #[test]
+    fn an_answer_from_before_a_loss_is_no_zeros() {
+        let mut model = model();
+        let (one, bytes) = model.fresh(64);
+        model.holds(PLACE, one);
+        model.node_lost(1, &BTreeMap::new());
+        assert_eq!(model.check_before(PLACE, &bytes), Ok(()));
+        assert!(model.check_before(PLACE, &[0; 64]).is_err());
     }
 
     /// A doubled addition, a lost one and one that goes back in time are found.

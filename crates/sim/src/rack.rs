@@ -41,6 +41,8 @@ const COUNTER_VMA_LEN: u32 = 4096;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// After a machine came up, time in which requests may still be refused for tables that are being filled.
 const SETTLING: Duration = Duration::from_millis(10);
+/// The note for operations that were refused because what they asked for went with a memory node.
+const TOLD_LOST: &str = "rack.ToldLost";
 /// Lines of trace kept.
 const TRACE_MAX: usize = 400;
 
@@ -61,6 +63,9 @@ pub(crate) fn world(seed: u64, operations: u64, plan: Plan, trace: bool) -> Outc
         digest: rack.world.journal().digest(),
         ..Outcome::default()
     };
+    if rack.told_lost > 0 {
+        outcome.notes.insert(TOLD_LOST.to_owned(), rack.told_lost);
+    }
     outcome.trace = rack.world.journal_mut().take_lines();
     if let Err((verdict, why)) = result {
         (outcome.verdict, outcome.why) = (verdict, why);
@@ -101,6 +106,8 @@ struct Rack {
     uncounted: BTreeSet<usize>,
     /// An allocation failed in a way that does not say whether it was begun.
     unsure_allocation: bool,
+    /// Operations that were told that memory is lost.
+    told_lost: u64,
     tasks: BTreeMap<u64, Task>,
     calls: BTreeMap<u64, (usize, Call)>,
     /// Calls to be made again.
@@ -161,6 +168,7 @@ impl Rack {
             unread: BTreeSet::new(),
             uncounted: BTreeSet::new(),
             unsure_allocation: false,
+            told_lost: 0,
             tasks: BTreeMap::new(),
             calls: BTreeMap::new(),
             again: Vec::new(),
@@ -292,7 +300,8 @@ impl Rack {
         }
     }
 
-    /// The node's memory is gone (PROTOCOL 9.8). What was under way there may still be executed when it is back, if it goes through the switch.
+    /// The node's memory is gone (PROTOCOL 9.8). What was under way there may still be executed when that is accepted, if it goes through the
+    /// switch.
     fn node_lost(&mut self, node: u16) {
         *self.losses.entry(node).or_default() += 1;
         let still: BTreeMap<Place, u64> = self.tasks.values().filter_map(Task::still_to_come).collect();

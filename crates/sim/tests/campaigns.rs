@@ -85,3 +85,23 @@ fn seeds_that_failed_once() {
     }
     assert!(count > 0);
 }
+
+/// The same at a million operations, which is `farmem sim rack --plan crash --operations 1000000`.
+#[test]
+#[ignore = "it takes minutes: run it by its name"]
+fn a_million_operations_on_nodes_that_come_back_without_their_memory() {
+    let campaign = Campaign { operations: 1_000_000, seeds: 100, first_seed: 1, plan: Plan::CRASH };
+    let report = rack::campaign(&campaign, &mut |_| {});
+    eprintln!("{report}\ntold that it is lost: {}", report.total.notes["rack.ToldLost"]);
+    fine(&report);
+}
+
+/// Nodes die and come back without their memory. Every access to what they held is told that it is lost, until its owner accepts that; none reads
+/// a zero before (PROTOCOL 7.43, 9.19).
+#[test]
+fn nodes_come_back_without_their_memory() {
+    let campaign = Campaign { operations: 40_000, seeds: 20, first_seed: 4_000, plan: Plan::CRASH };
+    let report = rack::campaign(&campaign, &mut |_| {});
+    fine(&report);
+    assert!(report.total.crashes > 100 && report.total.notes["rack.ToldLost"] > 500, "{report}");
+}

@@ -79,7 +79,9 @@ impl Tables {
             Update::Translate { node, .. } if node.0 >= NODES_MAX => return Err(TableError::Malformed),
             Update::Translate { base, size_log2, node } => self.translation.insert(base, size_log2, node)?,
             Update::Untranslate { base, size_log2 } => self.translation.remove(base, size_log2)?,
-            Update::Protect { domain, base, len, perm } => self.protection.set(domain, base, len, perm)?,
+            Update::Protect { domain, base, len, perm, .. } => {
+                self.protection.set(domain, base, len, perm)?
+            }
             Update::Session { qpn, qkey, host, domain } => {
                 if qpn == self.home || qpn.get() < Qpn::FIRST_FREE || domain == Domain(0) {
                     return Err(TableError::Malformed);
@@ -93,6 +95,7 @@ impl Tables {
             Update::Directory { .. } | Update::Live { .. } | Update::Fence { .. } => {}
             Update::Vacate { base, size_log2 } => self.translation.vacate(base, size_log2)?,
             Update::AcceptLost { .. }
+            | Update::Lose { .. }
             | Update::Arrive { .. }
             | Update::Leave { .. }
             | Update::Place { .. }

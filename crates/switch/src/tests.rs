@@ -54,7 +54,7 @@ fn session(endpoint: Endpoint, host: u16, domain: u32) -> Update {
 }
 
 fn protect(domain: u32, base: u64, len: u64, perm: Perm) -> Update {
-    Update::Protect { domain: Domain(domain), base: VirtAddr(base), len, perm }
+    Update::Protect { domain: Domain(domain), base: VirtAddr(base), len, perm, vma_log2: 64 }
 }
 
 fn translate(base: u64, size_log2: u8, node: u16) -> Update {

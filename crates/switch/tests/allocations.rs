@@ -36,7 +36,13 @@ fn tables() -> Vec<u8> {
         let base = VirtAddr(u64::from(node + 1) << 40);
         updates.push(Update::Peer { port: Port::node(node).0, gid, qpn, qkey });
         updates.push(Update::Translate { base, size_log2: 40, node: NodeId(node) });
-        updates.push(Update::Protect { domain: Domain(1), base, len: 0x7000, perm: Perm::ReadWrite });
+        updates.push(Update::Protect {
+            domain: Domain(1),
+            base,
+            len: 0x7000,
+            perm: Perm::ReadWrite,
+            vma_log2: 64,
+        });
     }
     let mut bytes = Vec::new();
     updates.iter().for_each(|update| update.emit(&mut bytes));

@@ -6,7 +6,7 @@ use farmem_machine::Port;
 use farmem_memnode::{Counted, DropReason, Note, region_read_len_max};
 use farmem_transport::{PeerChange, ud};
 use farmem_traversal::Program;
-use farmem_wire::message::{PageMessage, Update, Updates};
+use farmem_wire::message::{PAGE_SHIFT, PageMessage, Update, Updates};
 use farmem_wire::{
     AtomicEth, Body, Domain, Extension, Header, Message, Opcode, Packet, Perm, Pmtu, ProgramHash, Psn, Qpn,
     RequestId, Rkey, Status, VirtAddr,
@@ -46,6 +46,8 @@ pub(super) struct Model {
     ranges: Vec<Range>,
     /// The last one that holds a byte counts.
     grants: Vec<Grant>,
+    /// Whether pages were lost with an earlier incarnation, by number: what was said last of one counts.
+    lost: Vec<(bool, std::ops::Range<u64>)>,
     pairs: BTreeMap<Qpn, Pair>,
     /// Where each connection stands, as far as its host can know.
     pub(super) psns: BTreeMap<Qpn, Psn>,
@@ -63,6 +65,7 @@ impl Model {
             peers: BTreeMap::from([(Port::CONTROL, HOME.control.endpoint)]),
             ranges: Vec::new(),
             grants: Vec::new(),
+            lost: Vec::new(),
             pairs: BTreeMap::new(),
             psns: BTreeMap::new(),
             executed: BTreeSet::new(),
@@ -239,7 +242,7 @@ impl Model {
             }
             Update::Range { base, len, offset } => self.add_range(base.0, len, offset),
             Update::RangeGone { base, len } => self.ranges.retain(|r| (r.base, r.len) != (base.0, len)),
-            Update::Protect { domain, base, len, perm } => {
+            Update::Protect { domain, base, len, perm, .. } => {
                 assert!(domain != Domain(0), "domain 0 is granted nothing");
                 let end = base.0 + len;
                 self.grants.retain(|g| g.domain != domain || g.base < base.0 || g.end > end);
@@ -250,6 +253,7 @@ impl Model {
                     let at = self.place(base.0 + skip);
                     self.bytes[at] = 0;
                 }
+                self.lost.push((false, pages(base, len)));
             }
             Update::QueuePair { qpn, peer_qpn, peer_port, expected_psn, rkey, domain, pmtu } => {
                 self.psns.insert(qpn, expected_psn);
@@ -260,7 +264,8 @@ impl Model {
             Update::QueuePairGone { qpn } => {
                 self.pairs.remove(&qpn);
             }
-            Update::AcceptLost { .. } => {}
+            Update::AcceptLost { base, len } => self.lost.push((false, pages(base, len))),
+            Update::Lose { base, len } => self.lost.push((true, pages(base, len))),
             // None is made here: nothing moves.
             Update::Arrive { .. }
             | Update::Leave { .. }
@@ -401,11 +406,16 @@ impl Model {
         let mut seams =
             own().flat_map(|g| [g.base, g.end]).filter(|seam| (addr..end).contains(seam)).chain([addr]);
         range.is_some()
+            && (len == 0 || pages(VirtAddr(addr), len).all(|page| !self.is_lost(page)))
             && seams.all(|at| {
                 let last =
                     self.grants.iter().rev().find(|g| g.domain == domain && (g.base..g.end).contains(&at));
                 last.is_some_and(|g| g.perm.allows(perm))
             })
+    }
+
+    fn is_lost(&self, page: u64) -> bool {
+        self.lost.iter().rev().find(|(_, pages)| pages.contains(&page)).is_some_and(|(lost, _)| *lost)
     }
 
     pub(super) fn is_local(&self, addr: VirtAddr) -> bool {
@@ -426,4 +436,9 @@ impl Model {
         let at = self.place(addr.0);
         &self.bytes[at..at + usize::try_from(len).expect("a small store")]
     }
+}
+
+/// The numbers of the pages that have a byte of these.
+fn pages(base: VirtAddr, len: u64) -> std::ops::Range<u64> {
+    base.0 >> PAGE_SHIFT..((base.0 + (len - 1)) >> PAGE_SHIFT) + 1
 }

@@ -237,7 +237,7 @@ impl Model {
             Update::SessionGone { qpn } => {
                 self.sessions.remove(&qpn);
             }
-            Update::Protect { domain, base, len, perm } => {
+            Update::Protect { domain, base, len, perm, .. } => {
                 assert!(domain != Domain(0), "domain 0 is granted nothing");
                 let end = base.0 + len;
                 // What lies wholly under the new one says nothing any more.
@@ -247,6 +247,7 @@ impl Model {
             Update::Directory { .. } | Update::Live { .. } | Update::Fence { .. } | Update::Vacate { .. } => {
             }
             Update::AcceptLost { .. }
+            | Update::Lose { .. }
             | Update::Arrive { .. }
             | Update::Leave { .. }
             | Update::Place { .. }

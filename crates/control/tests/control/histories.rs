@@ -48,6 +48,12 @@ enum Step {
         node: Option<u8>,
     },
     Free(usize),
+    /// So many pages of a vma, from so many on, are taken as they are.
+    Accept {
+        vma: usize,
+        page: u64,
+        pages: u64,
+    },
     Grant {
         vma: usize,
         from: u64,
@@ -114,6 +120,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (1..=HOSTS).prop_map(Step::Recover),
         8 => (domain.clone(), 1u64..9, prop::option::weighted(0.3, node)).prop_map(|(domain, pages, node)| Step::Allocate { domain, pages, node }),
         6 => any::<usize>().prop_map(Step::Free),
+        3 => (any::<usize>(), 0u64..8, 1u64..4).prop_map(|(vma, page, pages)| Step::Accept { vma, page, pages }),
         8 => (any::<usize>(), 0u64..16, 1u64..16, domain, perm).prop_map(|(vma, from, blocks, to, perm)| Step::Grant { vma, from, blocks, to, perm }),
         2 => (0u64..3).prop_map(|heap| Step::Start { heap }),
         1 => any::<usize>().prop_map(Step::Exit),
@@ -231,6 +238,12 @@ fn play(rack: &mut Rack, caller: &Caller, step: Step) {
         Step::Free(index) => {
             let Some(vma) = caller.vma(index) else { return };
             Request::Free { domain: vma.domain, base: vma.base, id: vma.id }
+        }
+        Step::Accept { vma, page, pages } => {
+            let Some(vma) = caller.vma(vma) else { return };
+            let from = page * PAGE % vma.size;
+            let len = (pages * PAGE).min(vma.size - from);
+            Request::AcceptLost { domain: vma.domain, base: vma.base + from, len }
         }
         Step::Grant { vma, from, blocks, to, perm } => {
             let Some(vma) = caller.vma(vma) else { return };
@@ -380,7 +393,27 @@ fn history(faults: Faults, steps: &[Step], seed: u64) -> (Rack, Caller) {
     (rack, caller)
 }
 
+/// Whatever may be used at a node is what was written to it, or the node knows that it is lost: nobody reads zeros in silence.
+fn check_lost(rack: &mut Rack) -> Result<(), TestCaseError> {
+    let Ok(Response::Overview { nodes, vmas, moved, .. }) = rack.call(Request::Overview) else { panic!() };
+    for vma in vmas {
+        for page in vma.base / PAGE..(vma.base + vma.size) / PAGE {
+            let piece = moved.iter().find(|piece| (page * PAGE).wrapping_sub(piece.base) < piece.size);
+            let node = piece.map_or(vma.node, |piece| piece.node);
+            let port = nodes.iter().find(|info| info.node == node).expect("its node is there").port;
+            let peer = &rack.peers[&Port(port)];
+            if peer.may(vma.domain, page * PAGE) == farmem_wire::Perm::None {
+                continue; // not mapped
+            }
+            let (kept, lost) = (peer.kept.contains(&page), peer.lost.contains(&page));
+            prop_assert!(kept != lost, "page {:#x} at {:?}: kept {}, lost {}", page, peer.port, kept, lost);
+        }
+    }
+    Ok(())
+}
+
 fn check_end(rack: &mut Rack, caller: &Caller) -> Result<(), TestCaseError> {
+    check_lost(rack)?;
     rack.check_log();
     let ports: Vec<Port> = rack.peers.keys().copied().collect();
     let Ok(Response::Overview { nodes, vmas, .. }) = rack.call(Request::Overview) else { panic!() };

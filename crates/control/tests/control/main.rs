@@ -3,6 +3,7 @@
 mod damage;
 mod failures;
 mod histories;
+mod incarnation;
 mod membership;
 mod memory;
 mod migrations;

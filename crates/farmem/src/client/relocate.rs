@@ -9,15 +9,33 @@
 use super::{Client, Vma, wrong_answer};
 use crate::Error;
 use crate::migrate::plan;
-use crate::slots::{Meta, Verb};
-use farmem_control::api::{Request, Response};
+use crate::slots::{Meta, Refused, Verb};
+use farmem_control::api::{LostInfo, Request, Response};
 use farmem_host::{Ask, Done, Failure, Op};
 use farmem_transport::rc;
+use farmem_wire::message::PAGE_LEN;
 use farmem_wire::{NodeId, VirtAddr};
 use std::collections::BTreeSet;
 
 /// Times that one operation follows its bytes before it is given up: nobody moves them so often while it is under way.
 const MOVES_MAX: u8 = 64;
+
+/// What the control plane says of an operation that a node refused.
+struct Found {
+    /// Its bytes are not where they were thought to be.
+    learned: bool,
+    /// It is refused wherever they are.
+    refused: Option<Refused>,
+}
+
+/// The first lost bytes among `len` from `addr` on, as far as they go together.
+pub(super) fn first_lost(lost: &[LostInfo], addr: u64, len: u64) -> Option<(u64, u64)> {
+    let cut = |lost: &LostInfo| {
+        let (from, to) = (lost.base.max(addr), (lost.base + lost.len).min(addr.saturating_add(len)));
+        (from < to).then(|| (from, to - from))
+    };
+    lost.iter().find_map(cut)
+}
 
 impl Client {
     /// Moves `len` bytes from `base` on, whole pages of one allocation of this domain, to another node, while whoever uses them goes on. They
@@ -39,7 +57,7 @@ impl Client {
     /// # Errors
     /// [`Error::Refused`] when no allocation holds it.
     pub fn locate(&mut self, addr: VirtAddr) -> Result<Vec<Vma>, Error> {
-        let Response::Located { vma, moved } = self.path.ask(Request::Locate { addr: addr.0 })? else {
+        let Response::Located { vma, moved, .. } = self.path.ask(Request::Locate { addr: addr.0 })? else {
             return Err(wrong_answer("locate"));
         };
         let part = |base: u64, size: u64, node: u16| Vma { base: VirtAddr(base), size, node: NodeId(node) };
@@ -63,6 +81,9 @@ impl Client {
             return Ok(());
         }
         let end = base.saturating_add(len);
+        if node.is_none() {
+            self.moved.retain(|&at, &mut size| at + size <= base || end <= at);
+        }
         self.routes.retain(|&at, &mut (len, _)| at + len <= base || end <= at);
         if let Some(node) = node {
             self.routes.insert(base, (len, node));
@@ -86,14 +107,17 @@ impl Client {
         }
         let flushed = head.result == Err(Failure::Connection(rc::Failure::Flushed));
         let own: Vec<u16> = meta.ways.into_iter().flatten().filter(|_| !flushed).collect();
-        let lost = head.result == Err(Failure::Connection(rc::Failure::RemoteOperational));
-        let behind = self.flushed_behind(&own, if flushed { |_| true } else { again }, !lost);
+        let unknown = head.result == Err(Failure::Connection(rc::Failure::RemoteOperational));
+        let behind = self.flushed_behind(&own, if flushed { |_| true } else { again }, !unknown);
         // Another operation may have found out since this one was sent.
         let mut moved = flushed || meta.known != self.known;
-        if !moved && let Ok(learned) = self.look_where(meta.addr) {
+        let mut refused = None;
+        if !moved && let Ok(found) = self.look_where(&meta) {
+            refused = found.refused;
             // They may have gone, and come back before the refusal was here.
-            moved = learned || !meta.insisted;
-            self.slots.meta_mut(head.ticket).insisted = !learned;
+            moved = found.learned || !meta.insisted || refused.is_some();
+            let meta = self.slots.meta_mut(head.ticket);
+            (meta.insisted, meta.refused) = (!found.learned, refused);
         }
         let mut again = moved && self.reconnect(meta).is_ok();
         for done in &behind {
@@ -115,13 +139,15 @@ impl Client {
             others.into_iter().rev().for_each(|done| self.backlog.push_front(done));
             return Some(head);
         }
-        for done in [head].into_iter().chain(behind) {
+        // What was refused for good is over. What was flushed behind it was not executed, and has done nothing wrong.
+        let (over, head) = if refused.is_some() { (Some(head), None) } else { (None, Some(head)) };
+        for done in head.into_iter().chain(behind) {
             if let Err(done) = self.ask_again(done) {
                 let completed = self.concluded(done);
                 self.ready.push_back(completed);
             }
         }
-        None
+        over
     }
 
     /// The operations to be asked `again` that were flushed behind one that was refused over a connection to one of `own`, in order; all others
@@ -163,20 +189,64 @@ impl Client {
         behind
     }
 
-    /// Learns where the parts of the allocation are that holds the address; true when that is not what was known.
-    fn look_where(&mut self, addr: VirtAddr) -> Result<bool, Error> {
-        let Response::Located { vma, moved } = self.path.ask(Request::Locate { addr: addr.0 })? else {
+    /// Learns where the parts of the allocation are that an operation is about, and whether it can be carried out at all.
+    fn look_where(&mut self, meta: &Meta) -> Result<Found, Error> {
+        let Response::Located { vma, moved, lost } = self.path.ask(Request::Locate { addr: meta.addr.0 })?
+        else {
             return Err(wrong_answer("locate"));
+        };
+        let leaves = meta.len > vma.base + vma.size - meta.addr.0;
+        let refused = if leaves {
+            Some(Refused::OutOfBounds)
+        } else {
+            first_lost(&lost, meta.addr.0, meta.len).map(|(base, len)| Refused::Lost { base, len })
         };
         let known =
             self.routes.range(vma.base..vma.base + vma.size).map(|(&base, &(len, node))| (base, len, node));
         if known.eq(moved.iter().map(|piece| (piece.base, piece.size, piece.node))) {
-            return Ok(false);
+            return Ok(Found { learned: false, refused });
         }
         self.known += 1;
         self.route(vma.base, vma.size, None)?;
+        if !moved.is_empty() {
+            self.moved.insert(vma.base, vma.size);
+        }
         moved.iter().try_for_each(|piece| self.route(piece.base, piece.size, Some(piece.node)))?;
-        Ok(true)
+        Ok(Found { learned: true, refused })
+    }
+
+    /// True for what goes over connections to several nodes, each of which allows its part, and leaves the allocation it starts in: no node
+    /// can see that (PROTOCOL 7.45).
+    pub(super) fn leaves_allocation(&mut self, meta: &Meta) -> Result<bool, Error> {
+        if self.routes.is_empty() || meta.verb.is_none() || meta.len == 0 {
+            return Ok(false);
+        }
+        let (first, end) = (meta.addr.0, meta.addr.0.saturating_add(meta.len));
+        let parts = self.routes.range(..end).rev().take_while(|&(base, (len, _))| base + len > first);
+        let Some(base) = parts.map(|(&base, _)| base).last() else { return Ok(false) };
+        let known = self.moved.range(..=base).next_back();
+        if known.is_some_and(|(&base, &size)| base <= first && end <= base + size) {
+            return Ok(false);
+        }
+        // What is known may be of an allocation that is no more.
+        match self.path.ask(Request::Locate { addr: first }) {
+            Ok(Response::Located { vma, .. }) => Ok(meta.len > vma.base + vma.size - first),
+            // The node says what is wrong.
+            Ok(_) | Err(Error::Refused(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The owner takes what was lost of `len` bytes from `base` on as it is now: zeros where the memory node was started again, the bytes of before
+    /// where a host had changed them and stopped. Whole pages are accepted, and whatever was lost of them by the time this is carried out; what
+    /// was not lost stays as it is.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when they are no part of an allocation of this domain, their node does not answer, or it was started again meanwhile.
+    pub fn accept_lost(&mut self, base: VirtAddr, len: u64) -> Result<(), Error> {
+        let skip = base.0 % PAGE_LEN as u64;
+        let (first, len) = (base.0 - skip, len.saturating_add(skip));
+        self.path.ask(Request::AcceptLost { domain: self.domain.0, base: first, len }).map(|_| ())
     }
 
     /// Connections to wherever the bytes are now, and those that broke.

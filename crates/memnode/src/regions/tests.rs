@@ -29,7 +29,7 @@ fn ask(regions: &Regions, domain: Domain, at: u64, len: u32, perm: Perm) -> Resu
 fn an_access_needs_a_range_and_a_grant() {
     let mut regions = one_range();
     assert_eq!(ask(&regions, ALICE, 0x1000, 8, Perm::Read), Err(Refusal::NotMapped), "no grant yet");
-    assert_eq!(regions.protect(ALICE, addr(0x1000), 0x1000, Perm::Read), Ok(()));
+    assert_eq!(regions.protect(ALICE, addr(0x1000), 0x1000, Perm::Read, 64), Ok(()));
 
     assert_eq!(ask(&regions, ALICE, 0x1000, 0x1000, Perm::Read), Ok(()));
     assert_eq!(ask(&regions, ALICE, 0x1fff, 1, Perm::Read), Ok(()));
@@ -61,8 +61,8 @@ fn an_access_needs_a_range_and_a_grant() {
 #[test]
 fn a_freed_vma_is_not_mapped_and_its_neighbours_are() {
     let mut regions = one_range();
-    regions.protect(ALICE, addr(0x1000), 0x300, Perm::ReadWrite).unwrap();
-    regions.protect(ALICE, addr(0x1100), 0x100, Perm::None).unwrap();
+    regions.protect(ALICE, addr(0x1000), 0x300, Perm::ReadWrite, 64).unwrap();
+    regions.protect(ALICE, addr(0x1100), 0x100, Perm::None, 64).unwrap();
     assert_eq!(ask(&regions, ALICE, 0x1100, 8, Perm::Read), Err(Refusal::NotMapped));
     assert_eq!(ask(&regions, ALICE, 0x10f8, 8, Perm::ReadWrite), Ok(()));
     assert_eq!(ask(&regions, ALICE, 0x10f8, 9, Perm::ReadWrite), Err(Refusal::OutOfBounds));
@@ -77,7 +77,7 @@ fn an_access_past_the_end_of_the_address_space_is_out_of_bounds() {
     let base = addr((u64::MAX - 0xfff) & !7);
     let len = u64::MAX - base.0;
     regions.add_range(base, len, 0).unwrap();
-    regions.protect(ALICE, base, len, Perm::ReadWrite).unwrap();
+    regions.protect(ALICE, base, len, Perm::ReadWrite, 64).unwrap();
     assert_eq!(ask(&regions, ALICE, u64::MAX - 1, 1, Perm::Read), Ok(()), "the last byte there can be");
     assert_eq!(ask(&regions, ALICE, u64::MAX - 1, 2, Perm::Read), Err(Refusal::OutOfBounds));
     assert_eq!(ask(&regions, ALICE, u64::MAX - 1, u32::MAX, Perm::Read), Err(Refusal::OutOfBounds));
@@ -90,7 +90,7 @@ fn an_access_over_the_seam_of_two_ranges_is_out_of_bounds() {
     let mut regions = Regions::new(0x4000, 4, 8, 8);
     regions.add_range(addr(0x1000), 0x1000, 0x3000).unwrap();
     regions.add_range(addr(0x2000), 0x1000, 0x1000).unwrap();
-    regions.protect(ALICE, addr(0x1000), 0x2000, Perm::ReadWrite).unwrap();
+    regions.protect(ALICE, addr(0x1000), 0x2000, Perm::ReadWrite, 64).unwrap();
     assert_eq!(ask(&regions, ALICE, 0x1ff8, 8, Perm::Read), Ok(()));
     assert_eq!(ask(&regions, ALICE, 0x1ff8, 9, Perm::Read), Err(Refusal::OutOfBounds));
     assert_eq!(ask(&regions, ALICE, 0x2000, 8, Perm::Read), Ok(()));
@@ -100,8 +100,8 @@ fn an_access_over_the_seam_of_two_ranges_is_out_of_bounds() {
 #[test]
 fn an_access_may_go_over_touching_grants_when_each_allows_it() {
     let mut regions = one_range();
-    regions.protect(ALICE, addr(0x1000), 0x100, Perm::ReadWrite).unwrap();
-    regions.protect(ALICE, addr(0x1100), 0x100, Perm::Read).unwrap();
+    regions.protect(ALICE, addr(0x1000), 0x100, Perm::ReadWrite, 64).unwrap();
+    regions.protect(ALICE, addr(0x1100), 0x100, Perm::Read, 64).unwrap();
     assert_eq!(ask(&regions, ALICE, 0x10f0, 0x20, Perm::Read), Ok(()));
     assert_eq!(ask(&regions, ALICE, 0x10f0, 0x20, Perm::ReadWrite), Err(Refusal::NoPermission));
     assert_eq!(ask(&regions, ALICE, 0x10f0, 0x200, Perm::Read), Err(Refusal::OutOfBounds));
@@ -167,32 +167,32 @@ fn full_tables_refuse_by_name() {
     assert_eq!(regions.add_range(addr(0x5000), 0x1000, 0x2000), Err(Status::TableFull));
 
     for at in [0x1000, 0x1100, 0x1200] {
-        regions.protect(ALICE, addr(at), 0x80, Perm::Read).unwrap();
+        regions.protect(ALICE, addr(at), 0x80, Perm::Read, 64).unwrap();
     }
-    assert_eq!(regions.protect(BOB, addr(0x1000), 0x80, Perm::Read), Err(Status::TableFull));
+    assert_eq!(regions.protect(BOB, addr(0x1000), 0x80, Perm::Read, 64), Err(Status::TableFull));
     assert_eq!(
-        regions.protect(ALICE, addr(0x1020), 0x20, Perm::None),
+        regions.protect(ALICE, addr(0x1020), 0x20, Perm::None, 64),
         Err(Status::TableFull),
         "it would split one"
     );
     assert_eq!(ask(&regions, ALICE, 0x1000, 0x80, Perm::Read), Ok(()), "as before");
-    assert_eq!(regions.protect(ALICE, addr(0x1080), 0x80, Perm::Read), Ok(()), "it makes one of two");
+    assert_eq!(regions.protect(ALICE, addr(0x1080), 0x80, Perm::Read, 64), Ok(()), "it makes one of two");
     assert_eq!(regions.grant_count, 2);
-    assert_eq!(regions.protect(BOB, addr(0x1000), 0x80, Perm::Read), Ok(()));
+    assert_eq!(regions.protect(BOB, addr(0x1000), 0x80, Perm::Read, 64), Ok(()));
 }
 
 /// Domain 0 is no domain, and can be granted nothing (PROTOCOL 7.10).
 #[test]
 fn domain_zero_is_granted_nothing() {
     let mut regions = one_range();
-    assert_eq!(regions.protect(Domain(0), addr(0x1000), 8, Perm::Read), Err(Status::Malformed));
+    assert_eq!(regions.protect(Domain(0), addr(0x1000), 8, Perm::Read, 64), Err(Status::Malformed));
     assert_eq!(
-        regions.protect(ALICE, addr(0x1000), 0, Perm::Read),
+        regions.protect(ALICE, addr(0x1000), 0, Perm::Read, 64),
         Err(Status::Malformed),
         "nor nothing to a domain"
     );
     assert_eq!(
-        regions.protect(ALICE, addr(u64::MAX), 2, Perm::Read),
+        regions.protect(ALICE, addr(u64::MAX), 2, Perm::Read, 64),
         Err(Status::Malformed),
         "nor what is no address"
     );
@@ -225,7 +225,7 @@ fn clear_is_all_or_nothing() {
 enum Op {
     Add { base: u64, len: u64, offset: u64 },
     Remove { base: u64, len: u64 },
-    Protect { domain: Domain, base: u64, len: u64, perm: Perm },
+    Protect { domain: Domain, base: u64, len: u64, perm: Perm, vma_log2: u8 },
     Clear { base: u64, len: u64 },
     Write { domain: Domain, at: u64, data: Vec<u8> },
     Read { domain: Domain, at: u64, len: u32 },
@@ -244,8 +244,12 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => (word(SPACE), 1..0x60_u64, word(STORE))
             .prop_map(|(base, len, offset)| Op::Add { base: SPACE + base, len, offset }),
         1 => (word(SPACE), 1..0x60_u64).prop_map(|(base, len)| Op::Remove { base: SPACE + base, len }),
-        4 => (domain.clone(), at(), 1..0x80_u64, perm)
-            .prop_map(|(domain, base, len, perm)| Op::Protect { domain, base, len, perm }),
+        4 => (domain.clone(), at(), 1..0x80_u64, perm, prop_oneof![5..8_u8, Just(64)])
+            .prop_map(|(domain, base, len, perm, vma_log2)| {
+                // What the control plane grants is a part of one vma.
+                let vma_end = 1_u64.checked_shl(vma_log2.into()).map_or(u64::MAX, |size| (base / size + 1) * size);
+                Op::Protect { domain, base, len: len.min(vma_end - base), perm, vma_log2 }
+            }),
         1 => (at(), 1..0x20_u64).prop_map(|(base, len)| Op::Clear { base, len }),
         4 => (domain.clone(), at(), prop::collection::vec(any::<u8>(), 0..24))
             .prop_map(|(domain, at, data)| Op::Write { domain, at, data }),
@@ -261,6 +265,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 struct Model {
     place: BTreeMap<u64, (u64, u64)>,
     perm: BTreeMap<(Domain, u64), Perm>,
+    /// Of each address and domain: the first address and the size of the vma that the grant is a part of.
+    vma: BTreeMap<(Domain, u64), (u64, u8)>,
     bytes: BTreeMap<u64, u8>,
 }
 
@@ -281,6 +287,9 @@ impl Model {
             }
             if class(a) == Perm::None {
                 return Err(unknown);
+            }
+            if self.vma.get(&(domain, a)) != self.vma.get(&(domain, at)) {
+                return Err(Refusal::OutOfBounds);
             }
             if !class(a).allows(perm) {
                 return Err(Refusal::NoPermission);
@@ -351,13 +360,19 @@ fn step(regions: &mut Regions, store: &mut VecStore, model: &mut Model, op: &Op)
                 model.place.retain(|_, p| p.1 != base);
             }
         }
-        &Op::Protect { domain, base, len, perm } => match regions.protect(domain, addr(base), len, perm) {
-            Ok(()) => model.perm.extend((base..base + len).map(|a| ((domain, a), perm))),
-            Err(status) => {
-                assert_eq!(status, Status::TableFull);
-                assert!(regions.grant_count + 2 > regions.grants_max, "full before its time");
+        &Op::Protect { domain, base, len, perm, vma_log2 } => {
+            match regions.protect(domain, addr(base), len, perm, vma_log2) {
+                Ok(()) => {
+                    model.perm.extend((base..base + len).map(|a| ((domain, a), perm)));
+                    let first = 1_u64.checked_shl(vma_log2.into()).map_or(0, |size| base / size * size);
+                    model.vma.extend((base..base + len).map(|a| ((domain, a), (first, vma_log2))));
+                }
+                Err(status) => {
+                    assert_eq!(status, Status::TableFull);
+                    assert!(regions.grant_count + 2 > regions.grants_max, "full before its time");
+                }
             }
-        },
+        }
         &Op::Clear { base, len } => {
             let all = model.here(base, len).all(|p| p.is_some());
             assert_eq!(regions.clear(addr(base), len, store).is_ok(), all);

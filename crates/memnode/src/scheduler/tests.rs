@@ -41,7 +41,7 @@ impl Bed {
         let len = NODES * NODE_LEN;
         let mut regions = Regions::new(len, 1, 1, 0);
         regions.add_range(VirtAddr(BASE), len, 0).unwrap();
-        regions.protect(DOMAIN, VirtAddr(BASE), len, Perm::Read).unwrap();
+        regions.protect(DOMAIN, VirtAddr(BASE), len, Perm::Read, 64).unwrap();
         let mut store = VecStore::new(usize::try_from(len).unwrap());
         for node in 0..NODES {
             for (i, word) in (0..).zip([node, node * 10, place(next(node)).0]) {

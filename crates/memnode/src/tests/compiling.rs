@@ -60,7 +60,7 @@ fn what_cannot_be_compiled_is_interpreted() {
         peer(Port::SWITCH, 1),
         peer(Port::host(HOST.0), 3),
         Update::Range { base: BASE, len: LEN, offset: OFFSET },
-        Update::Protect { domain: ALICE, base: addr(0), len: 0x1000, perm: Perm::Read },
+        Update::Protect { domain: ALICE, base: addr(0), len: 0x1000, perm: Perm::Read, vma_log2: 64 },
     ];
     assert_eq!(hear(Port::CONTROL, &batch(1, &updates)), [Note::Updated]);
 

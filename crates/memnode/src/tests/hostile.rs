@@ -106,12 +106,14 @@ impl Source {
             3 if self.rng.chance(1, 8) => Update::PeerGone { port: Port::host(OTHER_HOST.0).0 },
             4 => self.open(pair),
             5..=6 => Update::Clear { base, len },
-            _ => Update::Protect { domain, base, len, perm },
+            7 if self.rng.chance(1, 2) => Update::AcceptLost { base: addr(0), len: LEN },
+            7 => Update::Lose { base: addr(0x1000 * u64::from(self.rng.below(4))), len: 0x1000 },
+            _ => Update::Protect { domain, base, len, perm, vma_log2: 64 },
         };
         // Grants that keep the rest busy: what was taken away comes back.
         let domain = self.pick(&[ALICE, BOB]);
         let base = addr(if domain == ALICE { 0 } else { 0x2000 });
-        let again = Update::Protect { domain, base, len: 0x1000, perm: Perm::ReadWrite };
+        let again = Update::Protect { domain, base, len: 0x1000, perm: Perm::ReadWrite, vma_log2: 64 };
         batch(seq, &[first, again])
     }
 
@@ -246,8 +248,8 @@ fn under_fire(seed: u64, cases: u32) -> (Tally, u32) {
         peer(Port::host(HOST.0), 3),
         peer(Port::host(OTHER_HOST.0), 4),
         Update::Range { base: BASE, len: LEN, offset: OFFSET },
-        Update::Protect { domain: ALICE, base: addr(0), len: 0x1000, perm: Perm::ReadWrite },
-        Update::Protect { domain: BOB, base: addr(0x2000), len: 0x1000, perm: Perm::ReadWrite },
+        Update::Protect { domain: ALICE, base: addr(0), len: 0x1000, perm: Perm::ReadWrite, vma_log2: 64 },
+        Update::Protect { domain: BOB, base: addr(0x2000), len: 0x1000, perm: Perm::ReadWrite, vma_log2: 64 },
     ];
     let mut frames = vec![(Port::CONTROL, batch(1, &opening))];
     let pairs: Vec<Update> = (0..PAIRS.len()).map(|pair| source.open(pair)).collect();

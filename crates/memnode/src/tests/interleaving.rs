@@ -138,15 +138,15 @@ fn the_queue_has_a_bound() {
 fn what_is_taken_back_between_turns_is_gone() {
     let cases = [
         (
-            Update::Protect { domain: ALICE, base: addr(0), len: 0x1000, perm: Perm::None },
+            Update::Protect { domain: ALICE, base: addr(0), len: 0x1000, perm: Perm::None, vma_log2: 64 },
             Some(Status::NotMapped),
         ),
         (
-            Update::Protect { domain: ALICE, base: addr(0x800), len: 1, perm: Perm::None },
+            Update::Protect { domain: ALICE, base: addr(0x800), len: 1, perm: Perm::None, vma_log2: 64 },
             Some(Status::NotMapped),
         ),
         (
-            Update::Protect { domain: ALICE, base: addr(0x817), len: 1, perm: Perm::None },
+            Update::Protect { domain: ALICE, base: addr(0x817), len: 1, perm: Perm::None, vma_log2: 64 },
             Some(Status::OutOfBounds),
         ),
         (Update::RangeGone { base: BASE, len: LEN }, None),
@@ -294,7 +294,7 @@ proptest! {
         batches in prop::collection::vec(prop::collection::vec(asked(), 1..90), 1..4),
     ) {
         let mut bench = Bench::ready();
-        let grant = Update::Protect { domain: BOB, base: addr(0x1c00), len: 0x400, perm: Perm::Read };
+        let grant = Update::Protect { domain: BOB, base: addr(0x1c00), len: 0x400, perm: Perm::Read, vma_log2: 64 };
         prop_assert_eq!(bench.update(&[grant]), (Status::Ok, 0));
         for (at, &(to, skip)) in (0..).zip(&pointers) {
             node(&mut bench, at * 0x40, at + 1, at * 10, VirtAddr(addr(to * 0x40).0 + skip));

@@ -11,7 +11,7 @@ fn page() -> Page {
     Page::of(addr(0x1000))
 }
 
-fn frame(body: PageBody<'_>) -> Vec<u8> {
+pub(super) fn frame(body: PageBody<'_>) -> Vec<u8> {
     let message = PageMessage { domain: ALICE, origin: HOST, body };
     let bth = Bth::new(Opcode::UdSendOnly, HOME.endpoint.qpn, Psn::new(0));
     let ext = Extension::Deth(Deth { qkey: HOME.endpoint.qkey, src_qp: Qpn::new(0x77) });
@@ -20,7 +20,7 @@ fn frame(body: PageBody<'_>) -> Vec<u8> {
     frame
 }
 
-fn read(seq: u64) -> Read {
+pub(super) fn read(seq: u64) -> Read {
     Read {
         page: page(),
         access: Access::Modified,
@@ -35,7 +35,7 @@ fn read(seq: u64) -> Read {
 }
 
 /// The page messages that the node sent last.
-fn sent(bench: &Bench) -> Vec<(Port, PageMessage<'_>)> {
+pub(super) fn sent(bench: &Bench) -> Vec<(Port, PageMessage<'_>)> {
     let message = |frame| PageMessage::parse(Packet::parse(frame).unwrap().payload).unwrap();
     bench.sent.iter().map(|(port, frame)| (*port, message(frame))).collect()
 }

@@ -70,7 +70,13 @@ fn a_refusal_says_why() {
 fn a_freed_vma_is_refused() {
     let mut bench = Bench::ready();
     assert_eq!(bench.ask(header(ALICE, 1), read(0, 8)).header.status, Status::Ok);
-    bench.update(&[Update::Protect { domain: ALICE, base: BASE, len: 0x1000, perm: Perm::None }]);
+    bench.update(&[Update::Protect {
+        domain: ALICE,
+        base: BASE,
+        len: 0x1000,
+        perm: Perm::None,
+        vma_log2: 64,
+    }]);
     assert_eq!(bench.ask(header(ALICE, 2), read(0, 8)).header.status, Status::NotMapped);
     assert_eq!(bench.ask(header(ALICE, 3), write(0, b"late")).header.status, Status::NotMapped);
     bench.update(&[Update::RangeGone { base: BASE, len: LEN }]);
@@ -114,7 +120,13 @@ fn a_refused_write_stays_refused() {
     let mut bench = Bench::ready();
     let request = header(ALICE, 1);
     assert_eq!(bench.ask(request, write(0x1000, b"no")).header.status, Status::NoPermission);
-    bench.update(&[Update::Protect { domain: ALICE, base: BASE, len: LEN, perm: Perm::ReadWrite }]);
+    bench.update(&[Update::Protect {
+        domain: ALICE,
+        base: BASE,
+        len: LEN,
+        perm: Perm::ReadWrite,
+        vma_log2: 64,
+    }]);
     assert_eq!(bench.ask(request, write(0x1000, b"no")).header.status, Status::NoPermission);
     assert_eq!(bench.bytes(addr(0x1000), 2), [0, 0]);
     assert_eq!(

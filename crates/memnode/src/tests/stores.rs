@@ -187,7 +187,13 @@ fn a_refusal_is_remembered() {
     assert_eq!(ask(&mut bench, header(ALICE, 1), &by_name).0, Status::UnknownProgram);
     assert_eq!(ask(&mut bench, header(ALICE, 2), &long).0, Status::Malformed);
     assert_eq!(ask(&mut bench, header(BOB, 3), &with_code).0, Status::NotMapped);
-    bench.update(&[Update::Protect { domain: BOB, base: addr(0), len: 0x1000, perm: Perm::ReadWrite }]);
+    bench.update(&[Update::Protect {
+        domain: BOB,
+        base: addr(0),
+        len: 0x1000,
+        perm: Perm::ReadWrite,
+        vma_log2: 64,
+    }]);
     assert_eq!(ask(&mut bench, header(ALICE, 1), &with_code).0, Status::UnknownProgram, "it is known by now");
     assert_eq!(ask(&mut bench, header(ALICE, 2), &with_code).0, Status::Malformed);
     assert_eq!(ask(&mut bench, header(BOB, 3), &with_code).0, Status::NotMapped, "it is allowed by now");

@@ -98,7 +98,7 @@ fn a_pointer_elsewhere_goes_back_to_the_switch() {
         peer(Port::SWITCH, 1),
         peer(Port::host(HOST.0), 3),
         Update::Range { base: far, len: 0x1000, offset: 0 },
-        Update::Protect { domain: ALICE, base: far, len: 0x1000, perm: Perm::Read },
+        Update::Protect { domain: ALICE, base: far, len: 0x1000, perm: Perm::Read, vma_log2: 64 },
     ]);
     there.node.store.write(0, &[4_u64.to_le_bytes(), 40_u64.to_le_bytes()].concat());
 
@@ -286,7 +286,13 @@ fn a_window_is_checked_as_a_whole() {
             assert_eq!((answer.iterations, answer.scratch), (0, &scratch[..]), "{why}");
         }
     }
-    bench.update(&[Update::Protect { domain: BOB, base: addr(0x3000), len: 0x1000, perm: Perm::Read }]);
+    bench.update(&[Update::Protect {
+        domain: BOB,
+        base: addr(0x3000),
+        len: 0x1000,
+        perm: Perm::Read,
+        vma_log2: 64,
+    }]);
     let at_the_end = Traverse { cur_ptr: addr(0x3fe9), ..request(&program, &scratch) };
     assert_eq!(
         ask(&mut bench, header(BOB, 2), &at_the_end).0,

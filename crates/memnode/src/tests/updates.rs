@@ -67,7 +67,8 @@ fn a_batch_stops_at_the_first_refusal() {
 #[test]
 fn updates_count_only_from_the_control_plane() {
     let mut bench = Bench::ready();
-    let everything = Update::Protect { domain: BOB, base: BASE, len: LEN, perm: Perm::ReadWrite };
+    let everything =
+        Update::Protect { domain: BOB, base: BASE, len: LEN, perm: Perm::ReadWrite, vma_log2: 64 };
     let frame = batch(2, &[everything]);
     for port in [Port::SWITCH, Port::host(HOST.0), Port::node(1), Port::UNKNOWN] {
         bench.hear_nothing(port, &frame, DropReason::WrongPort);
@@ -113,8 +114,8 @@ fn full_tables_refuse() {
             Update::Range { base: addr(0x10), len: 8, offset: 0x10 },
         ),
         (
-            Update::Protect { domain: ALICE, base: BASE, len: 8, perm: Perm::Read },
-            Update::Protect { domain: BOB, base: BASE, len: 8, perm: Perm::Read },
+            Update::Protect { domain: ALICE, base: BASE, len: 8, perm: Perm::Read, vma_log2: 64 },
+            Update::Protect { domain: BOB, base: BASE, len: 8, perm: Perm::Read, vma_log2: 64 },
         ),
     ];
     for (fits, does_not) in pairs {
@@ -124,7 +125,7 @@ fn full_tables_refuse() {
         Update::PeerGone { port: Port::SWITCH.0 },
         Update::QueuePairGone { qpn: Qpn::new(0x100) },
         Update::RangeGone { base: addr(0), len: 8 },
-        Update::Protect { domain: ALICE, base: BASE, len: 8, perm: Perm::None },
+        Update::Protect { domain: ALICE, base: BASE, len: 8, perm: Perm::None, vma_log2: 64 },
     ];
     assert_eq!(bench.update(&room), (Status::Ok, 0));
     for (_, fits_now) in pairs {
@@ -204,13 +205,14 @@ fn updates_for_another_role_are_unsupported() {
 #[test]
 fn a_batch_that_repeats_a_number_with_other_bytes_stops_the_node() {
     let mut bench = Bench::ready();
-    let forged = Update::Protect { domain: BOB, base: BASE, len: LEN, perm: Perm::ReadWrite };
+    let forged = Update::Protect { domain: BOB, base: BASE, len: LEN, perm: Perm::ReadWrite, vma_log2: 64 };
     assert_eq!(bench.update(&[forged]), (Status::Ok, 0));
     bench.hear(Port::CONTROL, &batch(bench.seq, &[forged]));
     assert_eq!(bench.notes.last(), Some(&Note::UpdateRepeated), "the same bytes are answered again");
     assert_eq!(bench.node.halted(), None);
 
-    let own = Update::Protect { domain: BOB, base: addr(0x3000), len: 0x1000, perm: Perm::Read };
+    let own =
+        Update::Protect { domain: BOB, base: addr(0x3000), len: 0x1000, perm: Perm::Read, vma_log2: 64 };
     bench.hear(Port::CONTROL, &batch(bench.seq, &[own]));
     assert_eq!((bench.sent.len(), bench.notes.last()), (0, Some(&Note::UpdateChanged)));
     assert_eq!(bench.node.halted(), Some(Halt::BatchChanged { seq: 2 }));

@@ -33,7 +33,7 @@ impl Client {
     }
 
     /// Posts a request and carries packets to and fro until none is under way.
-    fn finish(&mut self, bench: &mut Bench, work: Work) -> Completion {
+    pub(super) fn finish(&mut self, bench: &mut Bench, work: Work) -> Completion {
         self.requester.post(1, work).unwrap();
         self.requester.pump(Instant::ZERO, &mut self.out);
         loop {
@@ -248,7 +248,7 @@ fn a_grant_taken_back_stops_a_write_in_the_middle() {
     assert_eq!(frames.len(), 3);
     bench.hear(client.port, &frames[0]);
     bench.update(&[
-        Update::Protect { domain: ALICE, base: BASE, len: 0x1000, perm: Perm::None },
+        Update::Protect { domain: ALICE, base: BASE, len: 0x1000, perm: Perm::None, vma_log2: 64 },
         Update::Clear { base: BASE, len: 0x1000 },
     ]);
     for frame in &frames[1..] {

@@ -195,7 +195,7 @@ impl Rack {
                 self.switch = Some(Switch::new(home(&own, &control), budgets));
             }
             (Call::Migrate(..), Response::Done {}) => self.note("control.migrated".to_owned()),
-            (Call::Locate, Response::Located { vma, moved }) => {
+            (Call::Locate, Response::Located { vma, moved, .. }) => {
                 let owner = |page: u64| {
                     let at = vma.base + page * PAGE_LEN as u64;
                     let piece = moved.iter().find(|piece| at.wrapping_sub(piece.base) < piece.size);

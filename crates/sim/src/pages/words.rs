@@ -9,7 +9,7 @@ pub(super) const WORDS: usize = 4;
 /// What is known of a page beside its latest words.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Known {
-    /// Its node started again with nothing: until nobody has the page from before, a word is the latest or 0.
+    /// Its node started again with nothing: until nobody has the page from before, who has it sees the latest words, and never zeros.
     wiped: bool,
     loss: Loss,
 }
@@ -19,9 +19,11 @@ struct Known {
 enum Loss {
     #[default]
     None,
+    /// It went with its node: nobody sees a word of it before its owner accepts that.
+    Sure,
     /// Its owner is taking the old bytes; when, only control plane and node know.
     Accepting,
-    /// Who looks at it next defines what it holds: bytes that were lost were given up for older ones, or the node has begun anew.
+    /// Who looks at it next defines what it holds: bytes that were lost were given up for older ones, or for zeros.
     Open,
 }
 
@@ -67,7 +69,9 @@ impl Words {
         for (word, &found) in found.iter().enumerate() {
             let latest = self.latest[index][word];
             let older = found < latest && (found == 0 || found & 0xffff == self.tag((page, word)));
-            let fine = found == latest || known.wiped && found == 0 || known.loss != Loss::None && older;
+            let given_up = matches!(known.loss, Loss::Accepting | Loss::Open);
+            let there = known.wiped || known.loss != Loss::Sure;
+            let fine = there && found == latest || given_up && older;
             if !fine {
                 return Err(format!(
                     "{found:#x} is read in word {word} of {page:?}, where {latest:#x} is the latest"
@@ -77,7 +81,7 @@ impl Words {
         if known.loss != Loss::None {
             self.latest[index] = *found;
         }
-        if known.loss == Loss::Open {
+        if known.loss == Loss::Open && !known.wiped {
             self.set(page, Known { loss: Loss::None, ..known });
         }
         Ok(())
@@ -86,7 +90,7 @@ impl Words {
     /// The owner asks for the old bytes of the page.
     pub(super) fn begin_accepting(&mut self, page: Page) {
         let known = self.known.get(&page).copied().unwrap_or_default();
-        if known.loss == Loss::None {
+        if matches!(known.loss, Loss::None | Loss::Sure) {
             self.set(page, Known { loss: Loss::Accepting, ..known });
         }
     }
@@ -101,7 +105,12 @@ impl Words {
 
     /// The node of the page started again.
     pub(super) fn wipe(&mut self, page: Page) {
-        self.known.entry(page).or_default().wiped = true;
+        let known = self.known.entry(page).or_default();
+        known.wiped = true;
+        // What is being accepted may be accepted behind this loss.
+        if known.loss != Loss::Accepting {
+            known.loss = Loss::Sure;
+        }
     }
 
     /// The pages of which hosts may still have what the node had before it started again.
@@ -109,11 +118,10 @@ impl Words {
         self.known.iter().filter(|(_, known)| known.wiped).map(|(&page, _)| page)
     }
 
-    /// Nobody has the wiped page.
+    /// Nobody has the wiped page any more: it is lost for all, or accepted.
     pub(super) fn reopen(&mut self, page: Page) {
         let known = self.known.get(&page).copied().unwrap_or_default();
-        let loss = if known.loss == Loss::Accepting { known.loss } else { Loss::Open };
-        self.set(page, Known { wiped: false, loss });
+        self.set(page, Known { wiped: false, ..known });
     }
 
     fn set(&mut self, page: Page, known: Known) {
@@ -181,17 +189,21 @@ mod tests {
         assert!(words.look(PAGE, &[0, second, 0, 0]).is_err(), "it was given up");
     }
 
-    /// A node that starts again has nothing; until nobody has the page from before, both are right.
+    /// A node that starts again has nothing. Who has the page from before sees that; then nobody sees anything, until it is accepted: zeros.
     #[test]
-    fn a_wiped_page_is_old_or_empty() {
+    fn a_wiped_page_is_the_latest_or_lost() {
         let mut words = words();
         let first = words.latest[0][1];
         words.pages().for_each(|page| words.wipe(page));
         assert_eq!(words.wiped().count(), 4);
-        for right in [[0, first, 0, 0], [0; WORDS], [0, first, 0, 0]] {
-            assert_eq!(words.look(PAGE, &right), Ok(()));
-        }
+        assert_eq!(words.look(PAGE, &[0, first, 0, 0]), Ok(()));
+        assert!(words.look(PAGE, &[0; WORDS]).is_err(), "zeros in silence");
         words.reopen(PAGE);
+        for wrong in [[0; WORDS], [0, first, 0, 0]] {
+            assert!(words.look(PAGE, &wrong).is_err(), "it is lost");
+        }
+        words.begin_accepting(PAGE);
+        words.accept_loss(PAGE);
         assert_eq!(words.look(PAGE, &[0; WORDS]), Ok(()));
         assert!(words.look(PAGE, &[0, first, 0, 0]).is_err());
         assert_eq!(words.wiped().count(), 3);

@@ -62,8 +62,10 @@ pub(super) enum Call {
     Disconnect {
         node: u16,
     },
+    /// `losses` of all nodes until it was asked for.
     Allocate {
         slot_len: usize,
+        losses: u32,
     },
     /// `again` when it may have been begun before.
     Free {
@@ -77,6 +79,11 @@ pub(super) enum Call {
     Migrate {
         piece: Piece,
         node: u16,
+    },
+    /// `losses` as they were when it was asked for.
+    AcceptLost {
+        piece: Piece,
+        losses: u32,
     },
     /// Where is what a node refused? `rests` when it had been elsewhere for long.
     Locate {
@@ -231,6 +238,7 @@ impl Rack {
                 Call::Lend { base, perm } => self.lend(index, base, perm),
                 Call::Migrate { piece, node } => self.migrate(piece, node),
                 Call::Locate { addr, rests } => self.look_where(index, addr, rests),
+                Call::AcceptLost { piece, .. } => self.accept_lost(piece),
                 Call::Session | Call::Connect { .. } | Call::Disconnect { .. } | Call::Allocate { .. } => {}
             }
         }
@@ -277,7 +285,11 @@ impl Rack {
             [(4096, 64), (4096, 64), (4096, 512), (16_384, 4096)][self.rng.below(4) as usize];
         self.allocations += 1;
         let domain = self.domains[self.clients[index].domain];
-        self.ask(index, Request::Allocate { domain, size, node: None }, Call::Allocate { slot_len });
+        self.ask(
+            index,
+            Request::Allocate { domain, size, node: None },
+            Call::Allocate { slot_len, losses: self.losses.values().sum() },
+        );
     }
 
     pub(super) fn free(&mut self, index: usize, base: u64, again: bool) {
@@ -333,7 +345,7 @@ impl Rack {
                 settled.into_iter().for_each(|place| self.model.release(place));
             }
             (Call::Disconnect { node }, Response::Done {}) => self.disconnected(index, *node),
-            (Call::Allocate { slot_len }, Response::Vma(VmaInfo { id, base, size, node, domain })) => {
+            (Call::Allocate { slot_len, losses }, Response::Vma(VmaInfo { id, base, size, node, domain })) => {
                 self.freed.retain(|&freed| freed + 4096 <= base || base + size <= freed);
                 let mut vma = Vma::new(self.allocations, size, node, domain, index, *slot_len);
                 vma.id = id;
@@ -341,6 +353,9 @@ impl Rack {
                 let piece_len = [None, Some(4096), Some(size)][self.rng.below(3) as usize];
                 if let Some(len) = piece_len.filter(|_| self.moves) {
                     vma = vma.in_pieces(len);
+                }
+                if self.losses.values().sum::<u32>() != *losses {
+                    vma.lost_perhaps();
                 }
                 self.model.add(base, vma);
                 self.ended += 1;
@@ -355,7 +370,11 @@ impl Rack {
                 self.moved(*piece, None);
                 self.ended += 1;
             }
-            (&Call::Locate { addr, rests }, Response::Located { vma, moved }) => {
+            (&Call::AcceptLost { piece, losses }, Response::Done {}) => {
+                self.accepted(piece, losses, None);
+                self.ended += 1;
+            }
+            (&Call::Locate { addr, rests }, Response::Located { vma, moved, .. }) => {
                 self.located(index, addr, rests, &vma, &moved)?;
             }
             (_, other) => return Err(format!("the answer to something else: {other:?}")),
@@ -383,12 +402,17 @@ impl Rack {
             (Call::Allocate { .. }, ErrorCode::TableFull | ErrorCode::OutOfMemory) => {}
             // What was begun must be brought to its end: until then nobody knows whether the vma may be used.
             (
-                Call::Free { .. } | Call::Lend { .. } | Call::Migrate { .. } | Call::Locate { .. },
+                Call::Free { .. }
+                | Call::Lend { .. }
+                | Call::Migrate { .. }
+                | Call::AcceptLost { .. }
+                | Call::Locate { .. },
                 ErrorCode::Unavailable,
             ) => self.again.push((index, call.clone())),
             // The control plane went on with it when it was back (PROTOCOL 8.25).
             (Call::Free { base, again: true }, ErrorCode::NotFound) => self.gone(*base),
             (Call::Migrate { piece, .. }, code) if self.moved(*piece, Some(code)) => {}
+            (&Call::AcceptLost { piece, losses }, code) if self.accepted(piece, losses, Some(code)) => {}
             (Call::Locate { addr, .. }, ErrorCode::NotFound)
                 if self
                     .model

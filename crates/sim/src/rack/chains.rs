@@ -8,7 +8,7 @@ use super::tasks::{Path, Task, What};
 use crate::checker::Counter;
 use farmem_host::{Answer, Done, Failure, Op};
 use farmem_traversal::Program;
-use farmem_wire::VirtAddr;
+use farmem_wire::{Status, VirtAddr};
 
 /// Counters that one traversal visits at most, one of them more than once perhaps.
 const STOPS_MAX: usize = 12;
@@ -106,6 +106,7 @@ impl Rack {
                 if right && counted { Ok(()) } else { Err("it ended elsewhere".to_owned()) }
             }
             Ok(other) => Err(format!("a traversal answers {other:?}")),
+            Err(Failure::Refused { status: Status::Lost, addr }) => self.stopped_at_loss(task, addr),
             Err(failure) => self.may_fail(task, Path::Switch, None, failure),
         }
     }
@@ -119,7 +120,7 @@ impl Rack {
         ways.flatten().filter(|stop| stop.counter == counter).count() as u64
     }
 
-    /// The counters of a node begin anew, at zero. An atomic that was under way ended with its connection; a traversal may still come. The other
+    /// The counters of a node begin anew, at zero, when their loss is accepted. An atomic that was under way ended with its connection; a traversal may still come. The other
     /// nodes on its way know that they had it (PROTOCOL 9.8).
     pub(super) fn counters_lost(&mut self, node: u16) {
         for number in 0..self.counters.len() {

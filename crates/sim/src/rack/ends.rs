@@ -4,7 +4,7 @@ use super::lists::{Found, NOWHERE};
 use super::tasks::{Must, Path, Task, What};
 use super::{End, Rack};
 use crate::campaign::Verdict;
-use crate::checker::{Counter, Home, Place};
+use crate::checker::{Counter, Home, Loss, Place};
 use farmem_control::api::{Request, Response};
 use farmem_host::{Answer, Done, Failure};
 use farmem_transport::rc;
@@ -43,6 +43,9 @@ impl Rack {
             What::Write { place, version, path, losses, list } => {
                 let well = done.result.is_ok();
                 if well && losses == self.model.home(place).losses {
+                    if self.model.home(place).loss == Loss::Sure {
+                        return Err("what was lost took it, and nobody said so".to_owned());
+                    }
                     self.model.holds(place, version);
                 }
                 let (addr, len) = self.model.span(place);
@@ -63,7 +66,10 @@ impl Rack {
                 }
                 if done.result.is_ok() && same {
                     self.model.check(place, &done.buf)?;
-                } else if last {
+                } else if done.result.is_ok() {
+                    self.model.check_before(place, &done.buf)?;
+                }
+                if last && !(done.result.is_ok() && same) {
                     self.unread.insert((task.client, place));
                 }
                 self.conclude(task, place, path, done.result)
@@ -80,7 +86,9 @@ impl Rack {
                     self.uncounted.insert(counter);
                     let Counter { addr, home, .. } = self.counters[counter];
                     self.was_refused(task, addr, path, failure);
-                    self.may_fail(task, path, Some(home), failure)
+                    let ended = self.may_fail(task, path, Some(home), failure);
+                    self.note_loss(task, path, addr, Err(failure));
+                    ended
                 }
             },
             What::Rogue { place } => self.rogue_ended(task, place, done),
@@ -109,7 +117,38 @@ impl Rack {
             _ => self.model.release(place),
         }
         let home = *self.model.home(place);
-        result.map_or_else(|failure| self.may_fail(task, path, Some(home), failure), |_| Ok(()))
+        let addr = self.model.span(place).0;
+        let ended = result.map_or_else(|failure| self.may_fail(task, path, Some(home), failure), |_| Ok(()));
+        self.note_loss(task, path, addr, result);
+        ended
+    }
+
+    /// An operation was refused; when that may be because its bytes are lost, their owner may accept it.
+    fn note_loss(&mut self, task: &Task, path: Path, addr: u64, result: Result<Answer, Failure>) {
+        let told = match (result, path) {
+            (Err(Failure::Refused { status: Status::Lost, .. }), _) => true,
+            (Err(Failure::Connection(rc::Failure::RemoteAccess)), Path::Line { .. }) => {
+                self.home_of(addr).is_some_and(|home| home.lost_since(task.since))
+            }
+            _ => false,
+        };
+        if told {
+            self.told_lost += 1;
+            self.accept_sometimes(
+                addr,
+                matches!(task.what, What::Read { last: true, .. } | What::ReadCounter { .. }),
+            );
+        }
+    }
+
+    /// Whether a traversal may be refused at this pointer because what is there is lost; what may be accepted then.
+    pub(super) fn stopped_at_loss(&mut self, task: &Task, addr: VirtAddr) -> Result<(), String> {
+        if !self.home_of(addr.0).is_some_and(|home| home.lost_since(task.since)) {
+            return Err(format!("{addr} is not lost"));
+        }
+        self.told_lost += 1;
+        self.accept_sometimes(addr.0, false);
+        Ok(())
     }
 
     /// Judges the failure of something allowed, of which `home` says where it is.
@@ -134,6 +173,12 @@ impl Rack {
                 {
                     Ok(())
                 }
+                // Lost with its node (PROTOCOL 7.43).
+                Failure::Connection(rc::Failure::RemoteAccess)
+                    if home.is_some_and(|home| home.lost_since(task.since)) =>
+                {
+                    Ok(())
+                }
                 // Put off for too long (PROTOCOL 7.38), or answered before and not there any more (PROTOCOL 4.21).
                 Failure::Connection(rc::Failure::RnrRetriesExceeded | rc::Failure::RemoteOperational)
                     if home.is_some_and(|home| home.moved_since(task.since))
@@ -152,6 +197,11 @@ impl Rack {
         match failure {
             Failure::NoAnswer if self.may_go_unanswered(task.since) => Ok(()),
             Failure::Refused { status: Status::Busy, .. } | Failure::QueueFull => Ok(()),
+            Failure::Refused { status: Status::Lost, .. }
+                if home.is_some_and(|home| home.lost_since(task.since)) =>
+            {
+                Ok(())
+            }
             _ => Err("nothing explains this".to_owned()),
         }
     }
@@ -175,7 +225,7 @@ impl Rack {
             Ok(Answer::Done { old }) => match compare {
                 Some(compare) if compare != old => {
                     self.counters[counter].missed();
-                    Ok(())
+                    self.counters[counter].is_there()
                 }
                 _ => self.counters[counter].added(old, floor),
             },
@@ -185,7 +235,9 @@ impl Rack {
                 if (failure == Failure::QueueFull || refused) && same {
                     self.counters[counter].missed();
                 }
-                self.may_fail(task, path, Some(home), failure)
+                let ended = self.may_fail(task, path, Some(home), failure);
+                self.note_loss(task, path, addr, Err(failure));
+                ended
             }
         }
     }
@@ -196,8 +248,11 @@ impl Rack {
             done.buf.get(from..from + 8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes)
         };
         let right = match (done.result, expected) {
-            // Whoever looks through memory that was lost may find anything of zeros.
+            // Whoever looks through memory whose loss was accepted may find anything of zeros.
             _ if self.is_dead(list) => true,
+            (Err(Failure::Refused { status: Status::Lost, addr }), _) if self.is_lost(list) => {
+                return self.stopped_at_loss(task, addr);
+            }
             (Ok(Answer::Traversed(t)), Found::Value(v, n)) => {
                 t.returned && t.iterations == n && (value(8), value(16)) == (Some(1), Some(v))
             }

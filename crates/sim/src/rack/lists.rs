@@ -7,6 +7,7 @@ use farmem_host::Op;
 use farmem_machine::Rng;
 use farmem_traversal::Program;
 use farmem_wire::VirtAddr;
+use std::ops::Range;
 
 /// Nodes of a list.
 const LEN_MIN: u32 = 2;
@@ -61,8 +62,10 @@ pub(super) struct List {
     nodes: Vec<Node>,
     /// Writes that have not ended.
     open: usize,
-    /// A node is lost, or was never written.
+    /// A node was never written, or its loss was accepted: it may be anything.
     dead: bool,
+    /// A node was lost with its memory: whoever comes to it is refused.
+    lost: bool,
     /// Lookups under way.
     pub(super) readers: usize,
     /// The last node points nowhere instead of ending the list.
@@ -93,7 +96,9 @@ pub(super) enum Found {
 impl Rack {
     /// Writes a new list over the free short slots of a program, or gives an old one up.
     pub(super) fn build_list(&mut self, index: usize) {
-        if self.lists.iter().any(|list| list.owner == index && !list.dead) || self.lists.len() >= LISTS_MAX {
+        if self.lists.iter().any(|list| list.owner == index && !list.dead && !list.lost)
+            || self.lists.len() >= LISTS_MAX
+        {
             return self.retire_list(index);
         }
         let len = (LEN_MIN + self.rng.below(LEN_MAX - LEN_MIN)) as usize;
@@ -114,6 +119,7 @@ impl Rack {
             nodes: nodes.clone(),
             open: len,
             dead: false,
+            lost: false,
             readers: 0,
             dangling,
         });
@@ -170,11 +176,22 @@ impl Rack {
         list.dead |= !well;
     }
 
-    /// A memory node lost what it held: lists over it are no lists any more.
+    /// A memory node lost what it held: whoever follows a list over it is refused there.
     pub(super) fn lists_lost(&mut self, node: u16) {
         for list in &mut self.lists {
-            list.dead |= list.nodes.iter().any(|part| self.model.home(part.place).may_be_at(node));
+            list.lost |= list.nodes.iter().any(|part| self.model.home(part.place).may_be_at(node));
         }
+    }
+
+    /// These addresses may be zeros from now on: lists over them are no lists any more.
+    pub(super) fn lists_accepted(&mut self, addrs: Range<u64>) {
+        for list in &mut self.lists {
+            list.dead |= list.nodes.iter().any(|node| addrs.contains(&node.addr));
+        }
+    }
+
+    pub(super) fn is_lost(&self, list: usize) -> bool {
+        self.lists[list].lost
     }
 
     pub(super) fn is_dead(&self, list: usize) -> bool {

@@ -6,7 +6,7 @@
 use super::calls::Call;
 use super::tasks::{Path, Task};
 use super::{DOMAINS, Rack};
-use crate::checker::Home;
+use crate::checker::{Home, Loss};
 use crate::station::Who;
 use farmem_control::api::{ErrorCode, MovedInfo, Request, Response, VmaInfo};
 use farmem_host::{Ask, Failure};
@@ -47,7 +47,64 @@ impl Rack {
 
     /// Asks for a piece to be moved.
     pub(super) fn migrate(&mut self, piece: Piece, node: u16) {
-        let (domain, base, len) = match piece {
+        let Some((domain, base, len)) = self.span_of(piece) else { return };
+        let request = Request::Migrate { domain: Some(domain), base, len, node };
+        self.ask(0, request, Call::Migrate { piece, node });
+    }
+
+    /// The owner of a piece that was found to be lost accepts that, now and then, or surely.
+    pub(super) fn accept_sometimes(&mut self, addr: u64, surely: bool) {
+        let Some(piece) = self.piece_at(addr) else { return };
+        let open = self.home_mut(piece).is_some_and(|home| home.loss != Loss::None && !home.accepting);
+        if open && (surely || self.healed.is_some() || self.rng.chance(1, 4)) {
+            self.accept_lost(piece);
+        }
+    }
+
+    /// Asks to have a piece back as it is.
+    pub(super) fn accept_lost(&mut self, piece: Piece) {
+        let Some((domain, base, len)) = self.span_of(piece) else { return };
+        match piece {
+            Piece::Counter(counter) => self.counters[counter].home.accept(),
+            Piece::Vma { base, offset, .. } => self.model.accept(base, offset),
+        }
+        // A list that has a node in it is none any more.
+        self.lists_accepted(base..base + len);
+        let losses = self.home_mut(piece).map_or(0, |home| home.losses);
+        self.ask(0, Request::AcceptLost { domain, base, len }, Call::AcceptLost { piece, losses });
+    }
+
+    /// The answer. False when nothing explains that.
+    pub(super) fn accepted(&mut self, piece: Piece, losses: u32, refused: Option<ErrorCode>) -> bool {
+        let now = self.world.now();
+        let Some(home) = self.home_mut(piece) else { return true };
+        home.accepted(refused.is_none(), losses, now);
+        let changing = match piece {
+            Piece::Vma { base, .. } => self.model.vmas[&base].changing,
+            Piece::Counter(_) => false,
+        };
+        refused.is_none_or(|code| changing && code == ErrorCode::NotFound)
+    }
+
+    fn piece_at(&self, addr: u64) -> Option<Piece> {
+        let len = u64::from(super::COUNTER_VMA_LEN);
+        let counter = self.counters.iter().position(|counter| addr.wrapping_sub(counter.addr) < len);
+        if let Some(counter) = counter {
+            return Some(Piece::Counter(counter));
+        }
+        let (&base, vma) = self.model.vmas.range(..=addr).next_back()?;
+        let offset = addr - base;
+        let piece_len = vma.piece_len.unwrap_or(vma.size);
+        (offset < vma.size).then(|| Piece::Vma {
+            number: vma.number,
+            base,
+            offset: offset / piece_len * piece_len,
+        })
+    }
+
+    /// Domain, first byte and bytes of a piece; none when its vma was freed.
+    fn span_of(&self, piece: Piece) -> Option<(u32, u64, u64)> {
+        Some(match piece {
             Piece::Counter(counter) => {
                 let domain = counter / (self.counters.len() / DOMAINS);
                 (self.domains[domain], self.counters[counter].addr, u64::from(super::COUNTER_VMA_LEN))
@@ -55,15 +112,10 @@ impl Rack {
             Piece::Vma { number, base, offset } => {
                 // Freed while the call could not be made again?
                 let vma = self.model.vmas.get(&base).filter(|vma| vma.number == number);
-                let Some(vma) = vma else { return };
-                (vma.domain, base + offset, vma.piece_len.expect("of a vma that moves"))
+                let vma = vma?;
+                (vma.domain, base + offset, vma.piece_len.unwrap_or(vma.size))
             }
-        };
-        self.ask(
-            0,
-            Request::Migrate { domain: Some(domain), base, len, node },
-            Call::Migrate { piece, node },
-        );
+        })
     }
 
     /// A move was granted or refused. False when nothing explains that.
@@ -143,8 +195,9 @@ impl Rack {
         assert!(self.world.tell_host(host, route), "only hosts that are up are told");
     }
 
-    fn home_of(&self, addr: u64) -> Option<&Home> {
-        if let Some(counter) = self.counters.iter().find(|counter| counter.addr == addr) {
+    pub(super) fn home_of(&self, addr: u64) -> Option<&Home> {
+        let len = u64::from(super::COUNTER_VMA_LEN);
+        if let Some(counter) = self.counters.iter().find(|counter| addr.wrapping_sub(counter.addr) < len) {
             return Some(&counter.home);
         }
         let (&base, vma) = self.model.vmas.range(..=addr).next_back()?;

@@ -157,7 +157,8 @@ fn a_switch_starts_again_and_a_host_does_not() {
     assert!(rack.renew(again));
 }
 
-/// A memory node that starts again has lost what it held: no host goes on with a page from before.
+/// A memory node that starts again has lost what it held: no host goes on with a page from before, and none reads zeros before the owner accepts
+/// that (PROTOCOL 9.19).
 #[test]
 fn a_node_starts_again() {
     let (mut rack, a, b, base) = pair(9);
@@ -166,6 +167,9 @@ fn a_node_starts_again() {
     rack.start_node(1);
     rack.pass(400, &[a, b]);
     assert_eq!((rack.may(a, base), rack.may(b, base + (4 << 12))), (None, None));
+    assert_eq!((rack.load(a, base), rack.load(b, base)), (None, None));
+    assert!(!rack.store(a, base, 8), "nor does anybody count on from 0");
+    rack.call(Request::AcceptLost { domain: 1, base, len: 4096 }).expect("the owner may");
     assert_eq!((rack.load(a, base), rack.load(b, base)), (Some(0), Some(0)));
     assert!(rack.store(a, base, 8));
     assert_eq!(rack.load(b, base), Some(8));
@@ -310,6 +314,8 @@ fn nothing_of_it_depends_on_luck() {
         assert_eq!(rack.load(b, base), None, "seed {seed}: lost, and known to be");
         rack.start_node(1);
         rack.pass(1_000, &[b]);
+        assert_eq!(rack.load(b, base), None, "seed {seed}: lost with its node as well");
+        rack.call(Request::AcceptLost { domain: 1, base, len: 4096 }).expect("the owner may");
         assert_eq!(rack.load(b, base), Some(0), "seed {seed}");
     }
 }

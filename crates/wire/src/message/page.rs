@@ -54,6 +54,12 @@ impl Page {
     pub const fn number(self) -> u64 {
         self.0
     }
+
+    /// The page with this number; of one that is too large, the last page.
+    #[must_use]
+    pub const fn numbered(number: u64) -> Self {
+        if number > Self::LAST.0 { Self::LAST } else { Self(number) }
+    }
 }
 
 impl fmt::Debug for Page {

@@ -28,7 +28,7 @@ fn emitted(message: &Message<'_>) -> Vec<u8> {
 }
 
 /// One update of each kind; the numbers are the tags.
-fn updates() -> [Update; 22] {
+fn updates() -> [Update; 23] {
     let (qpn, qkey, rkey, domain) = (Qpn::new(0x10), Qkey(0x1234), Rkey(0x5678), Domain(3));
     let (base, len) = (VirtAddr(0x1_0000), 0x1000);
     [
@@ -36,7 +36,7 @@ fn updates() -> [Update; 22] {
         Update::PeerGone { port: 0x1000 },
         Update::Translate { base, size_log2: 16, node: NodeId(2) },
         Update::Untranslate { base, size_log2: 16 },
-        Update::Protect { domain, base, len, perm: Perm::Read },
+        Update::Protect { domain, base, len, perm: Perm::Read, vma_log2: 16 },
         Update::Session { qpn, qkey, host: HostId(4), domain },
         Update::SessionGone { qpn },
         Update::Range { base, len, offset: 0x40 },
@@ -79,6 +79,7 @@ fn updates() -> [Update; 22] {
         Update::Away { base, size_log2: 12 },
         Update::Unplace { base, size_log2: 12 },
         Update::Vacate { base, size_log2: 12 },
+        Update::Lose { base, len: 0x3000 },
     ]
 }
 
@@ -91,7 +92,7 @@ fn encoded(updates: &[Update]) -> Vec<u8> {
 /// Every form a message can have, each with a name.
 fn samples(bytes: &[u8]) -> Vec<(&'static str, Message<'_>)> {
     let (good, bad) = (REQUEST.answer(Status::Ok), REQUEST.answer(Status::TableFull));
-    let batch = Updates::request(7, 22, bytes).unwrap();
+    let batch = Updates::request(7, 23, bytes).unwrap();
     let of = |header, body| Message { header, body };
     vec![
         ("read request", of(REQUEST, Body::RegionRead { addr: ADDR, len: 512, data: &[] })),
@@ -264,8 +265,8 @@ fn a_body_that_contradicts_its_header_is_refused() {
     );
     let write = Message { header: REQUEST, body: Body::RegionWrite { addr: ADDR, len: 3, data: b"abc" } };
     assert_eq!(as_response(&write, Status::Ok), Err(WireError::Long { what: "message", most: 36, have: 39 }));
-    let batch = Message { header: REQUEST, body: Body::Update(Updates::request(7, 22, &bytes).unwrap()) };
-    let count = Err(WireError::Unknown { what: "update.count of a response", value: 22 });
+    let batch = Message { header: REQUEST, body: Body::Update(Updates::request(7, 23, &bytes).unwrap()) };
+    let count = Err(WireError::Unknown { what: "update.count of a response", value: 23 });
     assert_eq!(as_response(&batch, Status::Ok), count);
 
     let refused =
@@ -280,7 +281,7 @@ fn a_body_that_contradicts_its_header_is_refused() {
 
 #[test]
 fn each_update_has_its_tag_and_its_length() {
-    let lengths = [29, 5, 12, 10, 22, 15, 5, 25, 17, 17, 27, 5, 9, 5, 3, 17, 54, 46, 18, 10, 10, 10];
+    let lengths = [29, 5, 12, 10, 23, 15, 5, 25, 17, 17, 27, 5, 9, 5, 3, 17, 54, 46, 18, 10, 10, 10, 17];
     for ((tag, update), len) in (1..).zip(updates()).zip(lengths) {
         let bytes = encoded(&[update]);
         assert_eq!((bytes[0], bytes.len()), (tag, len), "{update:?}");
@@ -291,7 +292,7 @@ fn each_update_has_its_tag_and_its_length() {
             assert!(Updates::request(1, 1, &bytes[..have]).is_err(), "{update:?} of {have} bytes");
         }
     }
-    for tag in (23..=u8::MAX).chain([0]) {
+    for tag in (24..=u8::MAX).chain([0]) {
         let unknown = Err(WireError::Unknown { what: "update.tag", value: u64::from(tag) });
         assert_eq!(Updates::request(1, 1, &[tag; 60]), unknown);
     }
@@ -306,11 +307,21 @@ fn updates_that_make_no_sense_are_refused() {
         ("update.size_log2", Update::Translate { base: VirtAddr(0), size_log2: 64, node }),
         ("update.base, not a multiple of its size", Update::Translate { base, size_log2: 13, node }),
         ("update.base, not a multiple of its size", Update::Untranslate { base, size_log2: 63 }),
-        ("update.len", Update::Protect { domain, base, len: 0, perm }),
-        ("update.len", Update::Protect { domain, base, len: u64::MAX - 0xfff, perm }),
+        ("update.len", Update::Protect { domain, base, len: 0, perm, vma_log2: 64 }),
+        ("update.len", Update::Protect { domain, base, len: u64::MAX - 0xfff, perm, vma_log2: 64 }),
         ("update.len", Update::Clear { base, len: 0 }),
         ("update.len", Update::RangeGone { base: VirtAddr(u64::MAX), len: 1 }),
         ("update.offset", Update::Range { base, len: 0x1000, offset: u64::MAX - 0xfff }),
+        // A grant is a part of one vma.
+        ("update.vma_log2", Update::Protect { domain, base, len: 0x1001, perm, vma_log2: 12 }),
+        ("update.vma_log2", Update::Protect { domain, base, len: 0x1000, perm, vma_log2: 11 }),
+        (
+            "update.vma_log2",
+            Update::Protect { domain, base: VirtAddr(0x1800), len: 0x1000, perm, vma_log2: 12 },
+        ),
+        ("update.vma_log2", Update::Protect { domain, base, len: 1, perm, vma_log2: 65 }),
+        ("update.len of whole pages", Update::Lose { base, len: 0x1800 }),
+        ("update.len of whole pages", Update::Lose { base: VirtAddr(0x1800), len: 0x1000 }),
     ];
     for (name, update) in wrong {
         let result = Updates::request(1, 1, &encoded(&[update])).map(drop);
@@ -321,12 +332,13 @@ fn updates_that_make_no_sense_are_refused() {
     }
     let right = [
         Update::Translate { base: VirtAddr(1 << 63), size_log2: 63, node },
-        Update::Protect { domain, base, len: u64::MAX - 0x1000, perm },
+        Update::Protect { domain, base, len: u64::MAX - 0x1000, perm, vma_log2: 64 },
         Update::Range { base, len: 0x1000, offset: u64::MAX - 0x1000 },
+        Update::Protect { domain, base, len: 0x1000, perm, vma_log2: 12 },
     ];
-    assert!(Updates::request(1, 3, &encoded(&right)).is_ok());
+    assert!(Updates::request(1, 4, &encoded(&right)).is_ok());
     // Bytes no `Update` can hold: a permission class, a QPN above 24 bits, a PMTU.
-    let mut protect = encoded(&[Update::Protect { domain, base, len: 1, perm }]);
+    let mut protect = encoded(&[Update::Protect { domain, base, len: 1, perm, vma_log2: 64 }]);
     protect[21] = 3;
     assert_eq!(Updates::request(1, 1, &protect), Err(WireError::Unknown { what: "update.perm", value: 3 }));
     let qpn = Err(WireError::Unknown { what: "update: a 24-bit number", value: 0x0100_0000 });
@@ -411,7 +423,8 @@ fn update() -> impl Strategy<Value = Update> {
             domain: Domain(domain),
             base: VirtAddr(base),
             len,
-            perm
+            perm,
+            vma_log2: 64,
         }),
         (qpn(), any::<(u32, u16, u32)>()).prop_map(|(qpn, (qkey, host, domain))| Update::Session {
             qpn,
@@ -439,6 +452,8 @@ fn update() -> impl Strategy<Value = Update> {
             }
         ),
         qpn().prop_map(|qpn| Update::QueuePairGone { qpn }),
+        (1..1_u64 << 51, 1..1_u64 << 51)
+            .prop_map(|(page, pages)| Update::Lose { base: VirtAddr(page << 12), len: pages << 12 }),
     ]
 }
 

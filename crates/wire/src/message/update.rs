@@ -1,9 +1,12 @@
 //! Table updates from the control plane to a role: numbered, applied in order, each exactly once (PROTOCOL 3.9, 3.10).
 
-use super::{Header, Seq};
+mod fields;
+
+use super::{Header, PAGE_LEN, Seq};
 use crate::reader::{Put, Reader};
 use crate::{Domain, Gid, HostId, NodeId, Perm, Pmtu, Psn, Qkey, Qpn, Rkey, VirtAddr, WireError};
 use alloc::vec::Vec;
+use fields::{caching_host, inside, pages, pmtu, prefix, put_end, put_pages, put_span, qpn, span};
 
 /// One change to a role's tables. A role refuses the ones that are not for its kind with `Unsupported`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,6 +53,9 @@ pub enum Update {
         len: u64,
         /// The permission class; replaces the one before. `None` takes the grant back.
         perm: Perm,
+        /// Log2 of the bytes of the vma that these are a part of, at most 64: no access goes from one vma into the next (PROTOCOL 7.45).
+        /// A vma begins at a multiple of its size; 64 stands for all addresses.
+        vma_log2: u8,
     },
     /// Switch: UD messages to `qpn` with `qkey` from `host` belong to `domain`.
     Session {
@@ -129,11 +135,18 @@ pub enum Update {
         /// The host; below [`super::CACHING_HOSTS_MAX`].
         host: HostId,
     },
-    /// Node: somebody takes the old bytes of lost pages for good (PROTOCOL 12.31).
+    /// Node: somebody takes the bytes of lost pages as they are here, for good (PROTOCOL 7.44, 12.31).
     AcceptLost {
         /// First byte.
         base: VirtAddr,
         /// Bytes.
+        len: u64,
+    },
+    /// Node: what was written to these bytes was lost with an earlier incarnation of the node (PROTOCOL 7.42).
+    Lose {
+        /// First byte, at a page.
+        base: VirtAddr,
+        /// Bytes: whole pages.
         len: u64,
     },
     /// Node: another node pushes what is at these addresses here. Nobody uses them here before [`Update::Place`] or [`Update::Unplace`]
@@ -229,7 +242,13 @@ impl Update {
                 let Some(perm) = Perm::from_bits(bits) else {
                     return Err(WireError::Unknown { what: "update.perm", value: u64::from(bits) });
                 };
-                Self::Protect { domain, base, len, perm }
+                let vma_log2 = r.u8()?;
+                // The first and the last byte differ in no bit above those of one vma.
+                let differ = base.0 ^ (base.0 + (len - 1));
+                if vma_log2 > 64 || differ.checked_shr(u32::from(vma_log2)).is_some_and(|above| above != 0) {
+                    return Err(WireError::Unknown { what: "update.vma_log2", value: u64::from(vma_log2) });
+                }
+                Self::Protect { domain, base, len, perm, vma_log2 }
             }
             6 => Self::Session {
                 qpn: qpn(r)?,
@@ -298,6 +317,13 @@ impl Update {
                 let (base, size_log2) = pages(r)?;
                 Self::Vacate { base, size_log2 }
             }
+            23 => {
+                let (base, len) = span(r)?;
+                if !base.0.is_multiple_of(PAGE_LEN as u64) || !len.is_multiple_of(PAGE_LEN as u64) {
+                    return Err(WireError::Unknown { what: "update.len of whole pages", value: len });
+                }
+                Self::Lose { base, len }
+            }
             _ => return Err(WireError::Unknown { what: "update.tag", value: u64::from(tag) }),
         })
     }
@@ -327,11 +353,12 @@ impl Update {
                 out.put_u64(base.0);
                 out.put_u8(size_log2);
             }
-            Self::Protect { domain, base, len, perm } => {
+            Self::Protect { domain, base, len, perm, vma_log2 } => {
                 out.put_u8(5);
                 out.put_u32(domain.0);
                 put_span(base, len, out);
                 out.put_u8(perm as u8);
+                out.put_u8(vma_log2);
             }
             Self::Session { qpn, qkey, host, domain } => {
                 out.put_u8(6);
@@ -406,6 +433,10 @@ impl Update {
             Self::Away { base, size_log2 } => put_pages(20, base, size_log2, out),
             Self::Unplace { base, size_log2 } => put_pages(21, base, size_log2, out),
             Self::Vacate { base, size_log2 } => put_pages(22, base, size_log2, out),
+            Self::Lose { base, len } => {
+                out.put_u8(23);
+                put_span(base, len, out);
+            }
         }
     }
 }
@@ -495,85 +526,4 @@ impl<'a> Updates<'a> {
 /// Only a response that is not `Ok` names an update that was refused.
 const fn names_refused(header: &Header) -> bool {
     header.response && !header.is_good_response()
-}
-
-fn qpn(r: &mut Reader<'_>) -> Result<Qpn, WireError> {
-    let bits = r.u32()?;
-    if bits > Qpn::MAX {
-        return Err(WireError::Unknown { what: "update: a 24-bit number", value: u64::from(bits) });
-    }
-    Ok(Qpn::new(bits))
-}
-
-/// A host that can take part in coherence (PROTOCOL 12.3).
-fn caching_host(r: &mut Reader<'_>) -> Result<HostId, WireError> {
-    let host = r.u16()?;
-    if host >= super::CACHING_HOSTS_MAX {
-        return Err(WireError::Unknown { what: "update.host", value: u64::from(host) });
-    }
-    Ok(HostId(host))
-}
-
-fn pmtu(r: &mut Reader<'_>) -> Result<Pmtu, WireError> {
-    let bytes = r.u16()?;
-    let Some(pmtu) = Pmtu::from_bytes(usize::from(bytes)) else {
-        return Err(WireError::Unknown { what: "update.pmtu", value: u64::from(bytes) });
-    };
-    Ok(pmtu)
-}
-
-/// A base aligned to its power-of-two size.
-fn prefix(r: &mut Reader<'_>) -> Result<(VirtAddr, u8), WireError> {
-    let (base, size_log2) = (r.u64()?, r.u8()?);
-    if size_log2 > 63 {
-        return Err(WireError::Unknown { what: "update.size_log2", value: u64::from(size_log2) });
-    }
-    if base & ((1 << size_log2) - 1) != 0 {
-        return Err(WireError::Unknown { what: "update.base, not a multiple of its size", value: base });
-    }
-    Ok((VirtAddr(base), size_log2))
-}
-
-/// The same, of whole pages.
-fn pages(r: &mut Reader<'_>) -> Result<(VirtAddr, u8), WireError> {
-    let (base, size_log2) = prefix(r)?;
-    if u32::from(size_log2) < super::PAGE_SHIFT {
-        return Err(WireError::Unknown { what: "update.size_log2 of pages", value: u64::from(size_log2) });
-    }
-    Ok((base, size_log2))
-}
-
-/// A place in a node's memory that ends below 2^64.
-fn inside(offset: u64, size_log2: u8) -> Result<u64, WireError> {
-    if offset.checked_add(1 << size_log2).is_none() {
-        return Err(WireError::Unknown { what: "update.offset", value: offset });
-    }
-    Ok(offset)
-}
-
-fn put_pages(tag: u8, base: VirtAddr, size_log2: u8, out: &mut Vec<u8>) {
-    out.put_u8(tag);
-    out.put_u64(base.0);
-    out.put_u8(size_log2);
-}
-
-fn put_end(port: u32, gid: Gid, qpn: Qpn, qkey: Qkey, out: &mut Vec<u8>) {
-    out.put_u32(port);
-    out.extend_from_slice(&gid.0);
-    out.put_u32(qpn.get());
-    out.put_u32(qkey.0);
-}
-
-/// A non-empty range that stays inside the address space.
-fn span(r: &mut Reader<'_>) -> Result<(VirtAddr, u64), WireError> {
-    let (base, len) = (r.u64()?, r.u64()?);
-    if len == 0 || base.checked_add(len).is_none() {
-        return Err(WireError::Unknown { what: "update.len", value: len });
-    }
-    Ok((VirtAddr(base), len))
-}
-
-fn put_span(base: VirtAddr, len: u64, out: &mut Vec<u8>) {
-    out.put_u64(base.0);
-    out.put_u64(len);
 }

@@ -110,8 +110,14 @@ fn messages(n: &mut Numbers, out: &mut Vec<(icrc::Route, Vec<u8>)>) {
     let request =
         Header { domain: Domain(n.word()), origin: HostId(7), ..Header::request(RequestId(n.next()), 16) };
     let mut list = vec![];
-    Update::Protect { domain: Domain(9), base: VirtAddr(n.next() >> 1), len: 4096, perm: Perm::ReadWrite }
-        .emit(&mut list);
+    Update::Protect {
+        domain: Domain(9),
+        base: VirtAddr(n.next() >> 1),
+        len: 4096,
+        perm: Perm::ReadWrite,
+        vma_log2: 64,
+    }
+    .emit(&mut list);
     Update::PeerGone { port: n.word() }.emit(&mut list);
     let program = ProgramHash(n.bytes(16).try_into().unwrap());
     let walk = Traverse {

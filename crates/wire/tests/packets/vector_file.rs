@@ -241,8 +241,8 @@ fn numbers(update: Update) -> Vec<u128> {
             vec![3, base.0.into(), size_log2.into(), node.0.into()]
         }
         Update::Untranslate { base, size_log2 } => vec![4, base.0.into(), size_log2.into()],
-        Update::Protect { domain, base, len, perm } => {
-            vec![5, domain.0.into(), base.0.into(), len.into(), (perm as u8).into()]
+        Update::Protect { domain, base, len, perm, vma_log2 } => {
+            vec![5, domain.0.into(), base.0.into(), len.into(), (perm as u8).into(), vma_log2.into()]
         }
         Update::Session { qpn, qkey, host, domain } => {
             vec![6, q(qpn), qkey.0.into(), host.0.into(), domain.0.into()]
@@ -280,6 +280,7 @@ fn numbers(update: Update) -> Vec<u128> {
         Update::Away { base, size_log2 } => vec![20, base.0.into(), size_log2.into()],
         Update::Unplace { base, size_log2 } => vec![21, base.0.into(), size_log2.into()],
         Update::Vacate { base, size_log2 } => vec![22, base.0.into(), size_log2.into()],
+        Update::Lose { base, len } => vec![23, base.0.into(), len.into()],
     }
 }
 

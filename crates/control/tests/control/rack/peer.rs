@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Permissions are kept by blocks of so many bytes; tests grant whole blocks.
 pub(crate) const BLOCK: u64 = 1024;
+const PAGE: u64 = 4096;
 
 /// A connection at its node: peer's queue pair, peer's port, first PSN, key, domain.
 pub(crate) type QueuePairRow = (u32, u32, u32, u32, u32);
@@ -81,6 +82,10 @@ pub(crate) struct RolePeer {
     inbox: Inbox,
     /// Which domains could use a block since it was last cleared.
     used: BTreeMap<u64, BTreeSet<u32>>,
+    /// Pages that it was told are lost, and not otherwise since.
+    pub(crate) lost: BTreeSet<u64>,
+    /// Pages whose bytes here are what was written to them: cleared in this life, accepted as they are, or come from another node.
+    pub(crate) kept: BTreeSet<u64>,
     /// What it says is left to push, when it is asked; nothing when it does not answer that.
     pub(crate) left_to_push: Option<u32>,
     /// It answers when it is told to sweep.
@@ -101,6 +106,8 @@ impl RolePeer {
             refuse_next: None,
             inbox: Inbox::default(),
             used: BTreeMap::new(),
+            lost: BTreeSet::new(),
+            kept: BTreeSet::new(),
             left_to_push: Some(0),
             sweeps: true,
         }
@@ -177,6 +184,7 @@ impl RolePeer {
         twin.tables = self.tables.clone();
         twin.used = self.used.clone();
         twin.inbox = self.inbox.clone();
+        (twin.lost, twin.kept) = (self.lost.clone(), self.kept.clone());
         twin
     }
 
@@ -234,7 +242,7 @@ impl RolePeer {
             {
                 self.place(update)?
             }
-            Update::Protect { domain, base, len, perm } => self.protect(domain.0, base.0, len, perm)?,
+            Update::Protect { domain, base, len, perm, .. } => self.protect(domain.0, base.0, len, perm)?,
             Update::Session { qpn, qkey, host, domain } if !node => {
                 room(t.sessions.len(), t.sessions.contains_key(&qpn.get()), self.budget.sessions)?;
                 t.sessions.insert(qpn.get(), (qkey.0, host.0, domain.0));
@@ -249,6 +257,8 @@ impl RolePeer {
                 for block in base.0 / BLOCK..(base.0 + len) / BLOCK {
                     self.used.remove(&block);
                 }
+                self.kept.extend(pages(base.0, len));
+                pages(base.0, len).for_each(|page| _ = self.lost.remove(&page));
             }
             Update::QueuePair { qpn, peer_qpn, peer_port, expected_psn, rkey, domain, .. } if node => {
                 assert!(t.peers.contains_key(&peer_port), "a connection's host is a peer");
@@ -260,7 +270,17 @@ impl RolePeer {
                 t.queue_pairs.remove(&qpn.get());
             }
             Update::Directory { .. } | Update::Live { .. } | Update::Fence { .. } if !node => {}
-            Update::AcceptLost { .. } if node => {}
+            Update::AcceptLost { base, len } if node => {
+                self.kept.extend(pages(base.0, len).filter(|page| self.lost.remove(page)));
+            }
+            Update::Lose { base, len } if node => {
+                assert!(!t.peers.contains_key(&Port::SWITCH.0), "it is told before it hears a request");
+                assert!(
+                    pages(base.0, len).all(|page| !self.kept.contains(&page)),
+                    "what is here is not lost"
+                );
+                self.lost.extend(pages(base.0, len));
+            }
             other => panic!("{other:?} is not for {:?}", self.port),
         }
         Ok(())
@@ -298,6 +318,16 @@ impl RolePeer {
                 _ => false,
             };
             assert!(!others.iter().any(taken), "{update:?} shares memory with another");
+        }
+        match (update, others.get(&key)) {
+            (Update::Place { .. } | Update::Unplace { .. }, Some(Outlier::Arriving(..))) => {
+                self.kept.extend(pages(base, end - base));
+            }
+            (Update::Away { .. }, _) | (Update::Unplace { .. }, Some(Outlier::Here(_))) => {
+                pages(base, end - base)
+                    .for_each(|page| _ = (self.kept.remove(&page), self.lost.remove(&page)));
+            }
+            _ => {}
         }
         match update {
             Update::Arrive { number, offset, .. } => {
@@ -354,6 +384,11 @@ impl RolePeer {
     pub(crate) fn may(&self, domain: u32, addr: u64) -> Perm {
         self.tables.perms.get(&(domain, addr / BLOCK)).copied().unwrap_or_default()
     }
+}
+
+/// The pages that have a byte of these.
+fn pages(base: u64, len: u64) -> impl Iterator<Item = u64> {
+    base / PAGE..(base + len).div_ceil(PAGE)
 }
 
 fn room(len: usize, there: bool, budget: usize) -> Result<(), Status> {

@@ -48,6 +48,8 @@ pub(super) struct Model {
     next_seq: u64,
     ranges: Vec<(VirtAddr, u64, u64)>,
     grants: Vec<(Domain, VirtAddr, u64, Perm)>,
+    /// Whether pages were lost with an earlier incarnation: what was said last of one counts. First byte and end.
+    lost: Vec<(bool, u64, u64)>,
     hosts: BTreeSet<Port>,
     pairs: BTreeMap<Qpn, Pair>,
     executed: BTreeSet<RequestId>,
@@ -61,6 +63,7 @@ impl Model {
             next_seq: 1,
             ranges: vec![],
             grants: vec![],
+            lost: vec![],
             hosts: BTreeSet::new(),
             pairs: BTreeMap::new(),
             executed: BTreeSet::new(),
@@ -135,9 +138,12 @@ impl Model {
             Update::PeerGone { port } => _ = self.hosts.remove(&Port(port)),
             Update::Range { base, len, offset } => self.ranges.push((base, len, offset)),
             Update::RangeGone { base, len } => self.ranges.retain(|r| (r.0, r.1) != (base, len)),
-            Update::Protect { domain, base, len, perm } => self.grants.push((domain, base, len, perm)),
+            Update::Protect { domain, base, len, perm, .. } => self.grants.push((domain, base, len, perm)),
+            Update::Lose { base, len } => self.lost.push((true, base.0, base.0 + len)),
+            Update::AcceptLost { base, len } => self.lost.push(found(base, len)),
             Update::Clear { base, len } => {
                 self.tally.clears += 1;
+                self.lost.push(found(base, len));
                 for i in 0..len {
                     let at = self.place(base, i);
                     self.bytes[at] = 0;
@@ -231,6 +237,10 @@ impl Model {
             .any(|&(base, all, _)| len == 0 || inside(base, all, addr.0) && inside(base, all, end - 1));
         one_range
             && (addr.0..end).all(|a| {
+                let last = self.lost.iter().rev().find(|(_, first, end)| (*first..*end).contains(&a));
+                last.is_none_or(|(lost, ..)| !lost)
+            })
+            && (addr.0..end).all(|a| {
                 let last = self.grants.iter().rev().find(|g| g.0 == domain && inside(g.1, g.2, a));
                 last.is_some_and(|g| g.3.allows(perm))
             })
@@ -254,4 +264,9 @@ fn answer(bench: &Bench, seq: u64) -> (Status, u16) {
     let Body::Update(updates) = message.body else { panic!("an answer to updates") };
     assert_eq!(updates.seq, seq);
     (message.header.status, updates.refused)
+}
+
+/// Of the whole pages around these bytes it is said that they are not lost.
+fn found(base: VirtAddr, len: u64) -> (bool, u64, u64) {
+    (false, base.0 & !0xfff, (base.0 + len).checked_next_multiple_of(0x1000).unwrap_or(u64::MAX))
 }

@@ -1,0 +1,238 @@
+//! A memory node that is started again has lost what it held: which addresses that is about, who is told, and what ends it
+//! (PROTOCOL 8.44 to 8.46).
+
+use crate::rack::{Rack, restored};
+use farmem_control::Note;
+use farmem_control::api::{ErrorCode, LostInfo, Request, Response, VmaInfo};
+use farmem_machine::Port;
+use farmem_wire::VirtAddr;
+use farmem_wire::message::Update;
+
+const PAGE: u64 = 4096;
+const MIB: u64 = 1 << 20;
+const ONE: Port = Port::node(1);
+const TWO: Port = Port::node(2);
+
+fn rack_of_two(seed: u64) -> (Rack, u32) {
+    let mut rack = Rack::new(seed);
+    rack.join_switch().unwrap();
+    rack.join_node(1, MIB);
+    rack.join_node(2, MIB);
+    let owner = rack.domain("owner");
+    (rack, owner)
+}
+
+fn allocate_on(rack: &mut Rack, domain: u32, pages: u64, node: u16) -> VmaInfo {
+    match rack.call(Request::Allocate { domain, size: pages * PAGE, node: Some(node) }) {
+        Ok(Response::Vma(vma)) => vma,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn lost_of(rack: &mut Rack, vma: &VmaInfo) -> Vec<LostInfo> {
+    match rack.call(Request::Locate { addr: vma.base }) {
+        Ok(Response::Located { lost, .. }) => lost,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What a node was told is lost, in its present life: first byte and bytes.
+fn told(rack: &Rack, port: Port) -> Vec<(u64, u64)> {
+    let lose = |update: &Update| match *update {
+        Update::Lose { base, len } => Some((base.0, len)),
+        _ => None,
+    };
+    rack.peers[&port].applied.iter().filter_map(lose).collect()
+}
+
+fn accept(vma: &VmaInfo, page: u64, pages: u64) -> Request {
+    Request::AcceptLost { domain: vma.domain, base: vma.base + page * PAGE, len: pages * PAGE }
+}
+
+/// Two vmas on one node, one on another. The first node starts again: its two are lost, it hears so before it knows the switch, and whoever
+/// asks where they are is told. The other node's is not.
+#[test]
+fn what_was_on_a_node_that_starts_again_is_lost() {
+    let (mut rack, owner) = rack_of_two(70);
+    let (here, too) = (allocate_on(&mut rack, owner, 4, 1), allocate_on(&mut rack, owner, 1, 1));
+    let there = allocate_on(&mut rack, owner, 4, 2);
+    assert_eq!(lost_of(&mut rack, &here), []);
+
+    rack.join_node(1, MIB);
+    let whole = |vma: &VmaInfo| LostInfo { base: vma.base, len: vma.size };
+    assert_eq!(lost_of(&mut rack, &here), [whole(&here)]);
+    assert_eq!(lost_of(&mut rack, &too), [whole(&too)]);
+    assert_eq!(lost_of(&mut rack, &there), []);
+    assert_eq!(told(&rack, ONE), [(here.base, here.size), (too.base, too.size)]);
+    assert_eq!(told(&rack, TWO), []);
+    rack.check_log();
+
+    rack.restart();
+    assert_eq!(lost_of(&mut rack, &here), [whole(&here)], "it stands in the log");
+    let rows = restored(&rack.config, 1, &rack.log).compact();
+    assert!(rows.iter().any(|row| format!("{row:?}").contains("Lost")), "and in the rows that replace it");
+}
+
+/// The owner accepts two pages in the middle: they are lost no more, in the node's next life they are again, with all the others.
+#[test]
+fn what_is_accepted_is_lost_no_more() {
+    let (mut rack, owner) = rack_of_two(71);
+    let other = rack.domain("other");
+    let vma = allocate_on(&mut rack, owner, 8, 1);
+    rack.join_node(1, MIB);
+    let foreign = Request::AcceptLost { domain: other, base: vma.base, len: PAGE };
+    assert_eq!(rack.refused(foreign).code, ErrorCode::NotOwner);
+    rack.call(accept(&vma, 2, 2)).unwrap();
+    let rests = [(0, 2), (4, 4)];
+    let rests = rests.map(|(at, pages)| LostInfo { base: vma.base + at * PAGE, len: pages * PAGE });
+    assert_eq!(lost_of(&mut rack, &vma), rests);
+    let last = *rack.peers[&ONE].applied.last().unwrap();
+    assert_eq!(last, Update::AcceptLost { base: VirtAddr(vma.base + 2 * PAGE), len: 2 * PAGE });
+    rack.check_log();
+
+    rack.join_node(1, MIB);
+    assert_eq!(told(&rack, ONE), [(vma.base, vma.size)]);
+    rack.call(accept(&vma, 0, 8)).unwrap();
+    assert_eq!(lost_of(&mut rack, &vma), []);
+    rack.check_log();
+}
+
+/// What moved away from the node is not lost with it, and what moved to it is, whatever node its addresses belong to. What is lost may move.
+#[test]
+fn what_counts_is_where_the_bytes_were() {
+    let (mut rack, owner) = rack_of_two(72);
+    let (one, two) = (allocate_on(&mut rack, owner, 8, 1), allocate_on(&mut rack, owner, 8, 2));
+    let to = |base: u64, node| Request::Migrate { domain: None, base, len: 2 * PAGE, node };
+    rack.call(to(one.base + 2 * PAGE, 2)).unwrap();
+    rack.call(to(two.base, 1)).unwrap();
+    rack.join_node(1, MIB);
+    let part = |vma: &VmaInfo, at, pages| LostInfo { base: vma.base + at * PAGE, len: pages * PAGE };
+    assert_eq!(lost_of(&mut rack, &one), [part(&one, 0, 2), part(&one, 4, 4)]);
+    assert_eq!(lost_of(&mut rack, &two), [part(&two, 0, 2)]);
+    let all = [(one.base, 2 * PAGE), (one.base + 4 * PAGE, 4 * PAGE), (two.base, 2 * PAGE)];
+    assert_eq!(told(&rack, ONE), all);
+
+    // Lost bytes go to the other node, and stay lost there: also in its next life.
+    rack.call(to(one.base, 2)).unwrap();
+    assert_eq!(lost_of(&mut rack, &one), [part(&one, 0, 2), part(&one, 4, 4)]);
+    rack.join_node(2, MIB);
+    assert_eq!(told(&rack, TWO)[..2], [(one.base, 2 * PAGE), (one.base + 2 * PAGE, 2 * PAGE)]);
+    assert_eq!(lost_of(&mut rack, &one), [part(&one, 0, 8)]);
+    rack.check_log();
+}
+
+/// A freed vma is nobody's: who gets its addresses next has lost nothing. Nor has who is given memory while the node joins.
+#[test]
+fn what_is_allocated_anew_is_not_lost() {
+    let (mut rack, owner) = rack_of_two(73);
+    let old = allocate_on(&mut rack, owner, 4, 1);
+    rack.join_node(1, MIB);
+    rack.call(Request::Free { domain: owner, base: old.base }).unwrap();
+    let new = allocate_on(&mut rack, owner, 4, 1);
+    assert_eq!(new.base, old.base);
+    assert_eq!(lost_of(&mut rack, &new), []);
+    assert!(!rack.peers[&ONE].lost.contains(&(new.base / PAGE)), "it was cleared");
+
+    // The node hears nothing of an allocation, and starts again.
+    rack.cut.insert(ONE);
+    let ticket = rack.ask(Request::Allocate { domain: owner, size: PAGE, node: Some(1) });
+    rack.cut.clear();
+    rack.take_wires();
+    rack.join_node(1, MIB);
+    let Ok(Response::Vma(young)) = rack.wait(ticket) else { panic!("it is told behind the tables") };
+    rack.settle();
+    assert_eq!(lost_of(&mut rack, &young), []);
+    assert!(rack.peers[&ONE].kept.contains(&(young.base / PAGE)));
+    assert_eq!(told(&rack, ONE), [(new.base, new.size)]);
+    rack.check_log();
+}
+
+/// Of an address space what is mapped is lost. What is mapped later is new memory.
+#[test]
+fn of_an_address_space_what_is_mapped_is_lost() {
+    let (mut rack, owner) = rack_of_two(74);
+    let Ok(Response::Process { process, .. }) = rack.call(Request::ProcessStart { domain: owner, heap: 0 })
+    else {
+        panic!()
+    };
+    let map =
+        |addr: u64, pages: u64, flags| Request::Mmap { process, addr, len: pages * PAGE, prot: 3, flags };
+    let Ok(Response::Returned { value }) = rack.call(map(0, 5, 0x22)) else { panic!() };
+    let base = u64::try_from(value).unwrap();
+    rack.join_node(1, MIB);
+    let vma = rack.vmas().into_iter().find(|vma| vma.base == base).expect("one vma of eight pages");
+    assert_eq!((vma.size, vma.node), (8 * PAGE, 1));
+    assert_eq!(lost_of(&mut rack, &vma), [LostInfo { base, len: 5 * PAGE }]);
+
+    // One page more, one of the lost ones anew, and one given back.
+    rack.call(map(base + 5 * PAGE, 1, 0x32)).unwrap();
+    rack.call(map(base + PAGE, 1, 0x32)).unwrap();
+    rack.call(Request::Munmap { process, addr: base + 4 * PAGE, len: PAGE }).unwrap();
+    let left = [LostInfo { base, len: PAGE }, LostInfo { base: base + 2 * PAGE, len: 2 * PAGE }];
+    assert_eq!(lost_of(&mut rack, &vma), left);
+    let lost: Vec<u64> = rack.peers[&ONE].lost.iter().map(|page| page - base / PAGE).collect();
+    assert_eq!(lost, [0, 2, 3, 4], "what is given back nobody asks for");
+    rack.check_log();
+    rack.call(Request::ProcessExit { process }).unwrap();
+    rack.check_log();
+}
+
+/// An owner accepts a loss while the node starts once more. The owner has not heard of this second loss: the request is refused, not carried out
+/// behind the join.
+#[test]
+fn a_loss_that_comes_meanwhile_is_not_accepted_with_the_one_before() {
+    let (mut rack, owner) = rack_of_two(75);
+    let vma = allocate_on(&mut rack, owner, 4, 1);
+    rack.join_node(1, MIB);
+    rack.call(accept(&vma, 0, 4)).unwrap();
+    rack.cut.insert(ONE);
+    let ticket = rack.ask(accept(&vma, 0, 4));
+    rack.cut.clear();
+    rack.take_wires();
+    rack.join_node(1, MIB);
+    let refused = rack.wait(ticket).expect_err("the node lost its memory anew");
+    assert_eq!(refused.code, ErrorCode::Unavailable);
+    assert_eq!(rack.noted(Note::BegunAnew), 0);
+    assert_eq!(lost_of(&mut rack, &vma), [LostInfo { base: vma.base, len: vma.size }]);
+    rack.check_log();
+}
+
+/// A part of the vma is at a node that does not answer: nobody can say yet what is lost of it, so nothing is accepted.
+#[test]
+fn a_loss_is_not_accepted_at_a_node_that_does_not_answer() {
+    let (mut rack, owner) = rack_of_two(77);
+    let vma = allocate_on(&mut rack, owner, 4, 1);
+    rack.call(Request::Migrate { domain: None, base: vma.base, len: PAGE, node: 2 }).unwrap();
+    rack.cut.insert(TWO);
+    let error = rack.refused(accept(&vma, 0, 1));
+    assert_eq!(error.code, ErrorCode::Unavailable, "it falls silent");
+    let error = rack.refused(accept(&vma, 0, 1));
+    assert_eq!(error.code, ErrorCode::Unavailable, "it is silent");
+    rack.cut.clear();
+    rack.join_node(2, MIB);
+    assert_eq!(lost_of(&mut rack, &vma), [LostInfo { base: vma.base, len: PAGE }]);
+    rack.call(accept(&vma, 0, 1)).unwrap();
+    assert_eq!(lost_of(&mut rack, &vma), []);
+    rack.check_log();
+}
+
+/// Pages that are accepted one here, one there are as many ranges as the control plane has room for, and no more.
+#[test]
+fn ranges_of_lost_addresses_have_a_bound() {
+    let mut config = farmem_control::Config::new(crate::rack::gid(1));
+    config.bounds.lost_max = 3;
+    let mut rack = Rack::with(76, config);
+    rack.join_switch().unwrap();
+    rack.join_node(1, MIB);
+    let owner = rack.domain("owner");
+    let vma = allocate_on(&mut rack, owner, 16, 1);
+    rack.join_node(1, MIB);
+    for page in [2, 4] {
+        rack.call(accept(&vma, page, 1)).unwrap();
+    }
+    let error = rack.refused(accept(&vma, 6, 1));
+    assert!(error.message.contains("3 ranges of lost addresses"), "{}", error.message);
+    rack.call(accept(&vma, 5, 1)).unwrap();
+    rack.call(accept(&vma, 0, 16)).unwrap();
+    assert_eq!(lost_of(&mut rack, &vma), []);
+}
