@@ -222,7 +222,18 @@ fn serve(pager: &mut Pager, child: &Child, signals: &Signals) -> Result<(), Fail
             }
         }
     };
-    Ok(pager.serve(ended, signals, &mut pass_on)?)
+    let served = pager.serve(ended, signals, &mut pass_on);
+    served.map_err(|error| match error {
+        farmem::Error::MemoryLost { base, .. } => lost(&error, pager.name_of_node_at(base)),
+        error => Failure::Farmem(error),
+    })
+}
+
+/// The program wanted bytes that went with a memory node.
+fn lost(error: &farmem::Error, node: Option<String>) -> Failure {
+    let which = node.map_or_else(String::new, |node| format!(" (memory node {node})"));
+    let message = format!("{error}{which}; the program got a SIGBUS where it wanted them");
+    Failure::environment(message, "start the program again: what it had in far memory there is gone")
 }
 
 /// As shells have it.

@@ -23,6 +23,7 @@ mod faults;
 mod fork;
 mod frames;
 mod left;
+mod lost;
 mod pins;
 mod sharing;
 mod slots;
@@ -168,6 +169,10 @@ pub struct Pager {
     zeros: Box<[u8]>,
     stats: PagerStats,
     failed: Option<Error>,
+    /// Bytes that a program wanted and that are lost; everything else goes on.
+    lost: Option<Error>,
+    /// Some bytes are lost: no READ is for several pages any more.
+    one_by_one: bool,
     /// It failed: the rack is not asked for anything more.
     broken: bool,
 }
@@ -262,6 +267,8 @@ impl Pager {
             zeros: vec![0; usize::try_from(AHEAD_MAX).expect("small") * PAGE_LEN].into(),
             stats: PagerStats::default(),
             failed: None,
+            lost: None,
+            one_by_one: false,
             broken: false,
         })
     }
@@ -299,7 +306,7 @@ impl Pager {
     /// `signals` is.
     ///
     /// # Errors
-    /// What kept it from fetching or writing back: programs that needed it got a SIGBUS. Or [`Error::System`] when the system
+    /// What kept it from fetching or writing back, or [`Error::MemoryLost`]: programs that needed it got a SIGBUS. Or [`Error::System`] when the system
     /// takes no more calls; then the processes are best killed.
     pub fn serve(
         &mut self,
@@ -338,7 +345,7 @@ impl Pager {
         }
         self.broken = self.failed.is_some();
         let shared = self.sharing.as_ref().map_or(Ok(()), Sharing::finish);
-        self.failed.take().map_or(shared, Err)
+        self.failed.take().or_else(|| self.lost.take()).map_or(shared, Err)
     }
 
     /// Lets a process in.
@@ -555,7 +562,7 @@ impl Pager {
 
     /// A page's bytes cannot be had: who touches it gets a SIGBUS.
     fn poison(&mut self, key: u32, page: u64) {
-        if self.failed.is_none() {
+        if self.failed.is_none() && self.lost.is_none() {
             let full = || Error::Full { what: "far memory".into() };
             let why = self.refused.take().filter(|error| error.code() != Some(ErrorCode::OutOfMemory));
             self.fail(why.unwrap_or_else(full));

@@ -119,11 +119,12 @@ impl Client {
     /// when this returns, also when it panics.
     ///
     /// A forked child does not have the window: its touch is a SIGSEGV. When the rack no longer answers, threads that need a page that is
-    /// not here get a SIGBUS: wrong bytes are never read.
+    /// not here get a SIGBUS: wrong bytes are never read. So do those that need a page whose bytes are lost ([`Error::MemoryLost`]); all others
+    /// go on.
     ///
     /// # Errors
     /// [`Error::Open`] when this process may not serve faults (with what to do), or the options cannot be; else what kept the window
-    /// from fetching or from writing back. Then part of what the program wrote is lost.
+    /// from fetching or from writing back, [`Error::MemoryLost`] among it. Then part of what the program wrote is lost.
     ///
     /// # Panics
     /// When `program` does.
@@ -226,6 +227,8 @@ struct Server<'a> {
     resting_eighths: usize,
     stats: WindowStats,
     failed: Option<Error>,
+    /// Bytes that the program wanted and that are lost; everything else goes on.
+    lost: Option<Error>,
 }
 
 impl<'a> Server<'a> {
@@ -250,6 +253,7 @@ impl<'a> Server<'a> {
             resting_eighths: usize::from(options.resting_eighths.min(8)),
             stats: WindowStats::default(),
             failed: None,
+            lost: None,
         }
     }
 
@@ -390,6 +394,7 @@ impl<'a> Server<'a> {
                 self.fetching -= 1;
                 match completed.result {
                     Ok(_) => self.fetched(pages, &completed.buf),
+                    Err(error @ Error::MemoryLost { .. }) => self.lost_on_the_way(pages, error),
                     Err(_) if tries + 1 < TRIES_MAX => self.read(pages, tries + 1),
                     Err(error) => self.give_up_fetch(pages, error),
                 }
@@ -423,6 +428,25 @@ impl<'a> Server<'a> {
         self.stats.bytes_here_max = self.stats.bytes_here_max.max(self.window.frames() * PAGE_LEN as u64);
     }
 
+    /// Bytes of these pages are lost: who touches a page of which that is so gets a SIGBUS. Of several, those that a thread waits for are asked for
+    /// again, one by one.
+    fn lost_on_the_way(&mut self, pages: Range<u64>, error: Error) {
+        let alone = pages.end - pages.start == 1;
+        if alone {
+            self.lost.get_or_insert(error);
+        }
+        self.ahead = Box::new(Groups { pages: 1 });
+        for page in pages {
+            let slot = self.cache.find(page).expect("a page that is fetched has a frame");
+            self.cache.remove(slot);
+            if alone {
+                self.poison(page);
+            } else {
+                self.window.wake(self.page(page));
+            }
+        }
+    }
+
     fn give_up_fetch(&mut self, pages: Range<u64>, error: Error) {
         self.failed.get_or_insert(error);
         for page in pages {
@@ -446,7 +470,8 @@ impl<'a> Server<'a> {
         if self.cache.at(slot).1 != Held::Writing(ticket) {
             return; // it was written to meanwhile, and will be written back again
         }
-        if tries + 1 < TRIES_MAX {
+        // Asked again, what is lost is refused again.
+        if tries + 1 < TRIES_MAX && !matches!(error, Error::MemoryLost { .. }) {
             return self.write_back(slot, page, tries + 1);
         }
         self.cache.set(slot, Held::Dirty);
@@ -494,7 +519,7 @@ impl<'a> Server<'a> {
         while !self.under_way.is_empty() {
             self.wait();
         }
-        self.failed.take().map_or(Ok(()), Err)
+        self.failed.take().or_else(|| self.lost.take()).map_or(Ok(()), Err)
     }
 }
 

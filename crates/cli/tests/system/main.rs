@@ -11,6 +11,7 @@ mod doctor;
 mod faults;
 mod frames;
 mod hostile;
+mod incarnation;
 mod large_pads;
 mod lifecycle;
 mod migrate;

@@ -1,6 +1,7 @@
 //! How pages go: from the program to the pool, from there to far memory, and then away.
 
 use super::frames::{Held, Owner, Pooled, Resting};
+use super::lost::is_lost;
 use super::slots::{GROUP, Home, Slot};
 use super::table::{Entry, Here};
 use super::{Pager, Purpose, TRIES_MAX};
@@ -255,9 +256,11 @@ impl Pager {
 
     /// A WRITE has ended: its pages rest, or are not needed any more.
     pub(super) fn written(&mut self, places: [u32; BATCH], count: usize, tries: u32, completed: Completed) {
+        let lost = is_lost(&completed);
         let Completed { result, buf, .. } = completed;
         if let Err(error) = result {
-            if tries + 1 < TRIES_MAX && self.failed.is_none() {
+            let again = !lost || self.gave_up_old_bytes(places, count);
+            if again && tries + 1 < TRIES_MAX && self.failed.is_none() {
                 let slot = self.pool.at(places[0]).slot;
                 return self.submit_write(places, count, slot, buf, tries + 1);
             }

@@ -5,6 +5,7 @@ use super::slots::{Home, Slot};
 use super::spans::Kind;
 use super::table::{Entry, Here};
 use super::{AHEAD_MAX, Pager, Purpose, TRIES_MAX};
+use crate::Error;
 use crate::client::{Completed, Ticket};
 use farmem_host::Op;
 use farmem_io::pages::remote::call::CONTROL_PAGES;
@@ -220,7 +221,8 @@ impl Pager {
             return true;
         }
         let process = self.processes.get_mut(&key).expect("it was there a moment ago");
-        let proposed = proposal(&mut process.streams, page, &span);
+        let proposed =
+            if self.one_by_one { page..page + 1 } else { proposal(&mut process.streams, page, &span) };
         let wanted = self.run(key, page, &proposed);
         let count = self.room(usize::try_from(wanted.end - wanted.start).expect("at most AHEAD_MAX"));
         // Making room may have changed what is far.
@@ -306,6 +308,10 @@ impl Pager {
         completed: Completed,
     ) {
         let Completed { result, buf, .. } = completed;
+        if let Err(error @ Error::MemoryLost { .. }) = result {
+            self.client.recycle(buf);
+            return self.lost_on_the_way(ticket, (key, first, count), error);
+        }
         if let Err(error) = result {
             self.client.recycle(buf);
             let wanted = self.not_fetched_yet(ticket, key, first, count);
@@ -345,7 +351,13 @@ impl Pager {
     }
 
     /// Pages that wait for this READ: number, frame, and whether somebody wants to write.
-    fn not_fetched_yet(&self, ticket: Ticket, key: u32, first: u64, count: u64) -> Vec<(u64, u32, bool)> {
+    pub(super) fn not_fetched_yet(
+        &self,
+        ticket: Ticket,
+        key: u32,
+        first: u64,
+        count: u64,
+    ) -> Vec<(u64, u32, bool)> {
         let waits = |page: u64| match self.find(key, page)?.here {
             Here::Frame(frame) => match self.frames.at(frame).1 {
                 Held::Fetching { ticket: of, write } if of == ticket => Some((page, frame, write)),
@@ -356,7 +368,7 @@ impl Pager {
         (first..first + count).filter_map(waits).collect()
     }
 
-    fn give_up_frames(&mut self, key: u32, pages: &[(u64, u32, bool)]) -> bool {
+    pub(super) fn give_up_frames(&mut self, key: u32, pages: &[(u64, u32, bool)]) -> bool {
         for &(page, frame, _) in pages {
             self.frames.remove(frame);
             let entry = self.entry(key, page);
