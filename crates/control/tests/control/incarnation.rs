@@ -127,7 +127,7 @@ fn what_is_allocated_anew_is_not_lost() {
     let (mut rack, owner) = rack_of_two(73);
     let old = allocate_on(&mut rack, owner, 4, 1);
     rack.join_node(1, MIB);
-    rack.call(Request::Free { domain: owner, base: old.base }).unwrap();
+    rack.call(Request::Free { domain: owner, base: old.base, id: old.id }).unwrap();
     let new = allocate_on(&mut rack, owner, 4, 1);
     assert_eq!(new.base, old.base);
     assert_eq!(lost_of(&mut rack, &new), []);
