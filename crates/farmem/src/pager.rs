@@ -510,7 +510,9 @@ impl Pager {
                 continue;
             }
             self.waiting.push_front((key, page, fault));
-            if self.under_way.is_empty() && (self.unsent.is_empty() || self.failed.is_some()) {
+            let at_rest = self.under_way.is_empty() && (self.unsent.is_empty() || self.failed.is_some());
+            // What a process had that turned out to be gone is free in a moment.
+            if at_rest && self.gone.is_empty() {
                 // Nothing will make room: far memory is full, or it does not answer.
                 self.waiting.pop_front();
                 self.poison(key, page);
