@@ -7,12 +7,16 @@
 //! Two things a window does cannot be done from outside: the mapping of a page that stays cannot be taken away
 //! (`process_madvise` refuses), so pages do not rest in place; and there is no bell, as one thread waits for many processes.
 
+mod advice;
 pub mod call;
 mod guard;
 mod hall;
+pub mod place;
+pub mod raw;
 #[cfg(test)]
 mod tests;
 
+pub use advice::{Advised, advised, advised_shared};
 pub use guard::{Guard, guard};
 pub use hall::{Arrival, Event, Hall, Watch, is_readable, process_of_thread};
 

@@ -1,0 +1,301 @@
+//! System calls that a program makes past libc, so past the preload library: the pager is asked before they are made.
+//!
+//! Key types: [`Watched`], what the filter of a run knows; [`Started`], a program under it; [`Listener`], where the pager is asked;
+//! [`RawCall`], what it is asked about. The filter is the system's (seccomp, with user notification): it holds for a thread and all that
+//! descends from it, whatever programs they become. So it also judges processes that have no far memory, and the pager lets those go on.
+//! Calls of the preload library come from one instruction (`place::gate`), which the filter knows: they do not ask.
+//!
+//! What Linux 6.18 has for memory, and what becomes of it in a process with far memory when it is called past libc:
+//!
+//! | calls | on far memory |
+//! |---|---|
+//! | `madvise` | done as through libc; MADV_FREE of far memory together with other memory is refused, EINVAL |
+//! | `munmap`, `mmap` with MAP_FIXED, `mremap` to there | done by the system; then the pager looks what is there |
+//! | `mprotect`, `pkey_mprotect` without a key | done by the system where all of it is in use (else ENOMEM); then the pager looks what is allowed there |
+//! | `pkey_mprotect` with a key | refused, EINVAL: a fork's child would not have it |
+//! | `mremap` of far memory | shrinks; growing and moving are refused, ENOMEM; a second mapping of it, EINVAL |
+//! | `remap_file_pages`, `shmat` with SHM_REMAP | refused, EINVAL |
+//! | `mseal` | refused, ENOSYS |
+//! | `process_madvise` | refused, EINVAL, as before Linux 6.13, but for advice that takes no bytes |
+//! | `io_uring_setup` | refused, EPERM, as by `kernel.io_uring_disabled`: what a ring does, no filter sees |
+//! | `open`, `openat`, `open_by_handle_at` with O_DIRECT; `fcntl` that sets it | refused, EINVAL, as by file systems without it |
+//! | `openat2` | as `openat`; ENOSYS where its arguments lie in far memory |
+//! | all of these on shared memory | refused, EINVAL; advice is without effect |
+//! | `mmap` elsewhere, or with MAP_FIXED_NOREPLACE; `shmat` else; `map_shadow_stack`, `brk` | not asked: the system replaces nothing |
+//! | `mlock`, `mlock2`, `mlockall`, `munlock`, `msync`, `mincore`, `mbind`, `move_pages`, `migrate_pages`, `set_mempolicy` and its like, `get_mempolicy`, `cachestat`, `pkey_alloc`, `membarrier` | not asked: bytes and rights stay |
+//! | `userfaultfd` of the program's own | not asked: the system refuses to register what is registered (EBUSY) |
+//! | `fork`, `vfork`, `clone`, `clone3` | not asked: the system's child has no far memory (MADV_DONTFORK) |
+//! | `process_vm_writev`, `vmsplice`, `io_submit`, `sendmsg` and others that hold pages | not asked: that is no matter of addresses |
+//! | calls of 32-bit programs (`int 0x80`) | only O_DIRECT and rings: they cannot name far memory |
+
+mod filter;
+mod listener;
+mod seen;
+#[cfg(test)]
+mod tests;
+
+pub use listener::{Listener, Notification, Started, spawn};
+pub use seen::{Seen, Touched, opens_direct, process_of, shares_memory};
+
+use super::place;
+use std::ops::Range;
+
+/// What a filter knows of a run: its processes have far memory at these addresses, and nowhere else.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Watched {
+    far: Range<u64>,
+    shared: Option<Range<u64>>,
+    /// Where the preload library's calls come from.
+    gate: u64,
+}
+
+impl Watched {
+    /// Far memory from `base` on, and shared memory from the one address to the other.
+    #[must_use]
+    pub fn new(base: usize, shared: Option<Range<u64>>) -> Self {
+        let first = place::gate(base) as u64;
+        let far = first..(base + place::LEN_MAX) as u64;
+        Self { far, shared, gate: place::called_from(place::gate(base)) }
+    }
+}
+
+/// A call that the pager is asked about. Addresses and lengths are as they were said, and may be nonsense.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RawCall {
+    /// What is there is unmapped, or replaced.
+    Replace {
+        /// First byte.
+        first: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// Other rights.
+    Protect {
+        /// First byte.
+        first: u64,
+        /// Bytes.
+        len: u64,
+        /// With a protection key.
+        keyed: bool,
+    },
+    /// `madvise`.
+    Advise {
+        /// First byte.
+        first: u64,
+        /// Bytes.
+        len: u64,
+        /// Which.
+        advice: i32,
+    },
+    /// `mremap`.
+    Remap {
+        /// First byte.
+        first: u64,
+        /// Bytes.
+        len: u64,
+        /// Bytes from then on.
+        new_len: u64,
+        /// It stays where it is.
+        in_place: bool,
+        /// Where it is to go, whatever is there.
+        target: Option<u64>,
+    },
+    /// What cannot be done to far memory.
+    Never {
+        /// First byte.
+        first: u64,
+        /// Bytes.
+        len: u64,
+        /// What a system says that has no such thing.
+        errno: i32,
+    },
+    /// What cannot be done by a process that has far memory.
+    NotHere {
+        /// What a system says that has no such thing.
+        errno: i32,
+    },
+    /// A descriptor is to go past the system's cache.
+    SetDirect {
+        /// Which.
+        descriptor: u64,
+    },
+    /// `openat2`: what it is to do is in memory.
+    OpenHow {
+        /// First byte of that.
+        first: u64,
+        /// Bytes.
+        len: u64,
+    },
+}
+
+/// A range of addresses, by the numbers of two arguments.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    first: usize,
+    len: usize,
+}
+
+/// What a filter can see of arguments. Of numbers and flags it looks at the low 32 bits, as the system does.
+#[derive(Clone, Copy, Debug)]
+enum Condition {
+    /// It touches far memory, or shared memory.
+    Far(Part),
+    /// Of the bits under the mask exactly these are set.
+    Bits { argument: usize, mask: u32, value: u32 },
+    /// It is another number.
+    Not { argument: usize, value: u32 },
+}
+
+/// A system call that the pager is asked about, when all conditions of one of the lines hold.
+struct Rule {
+    number: i64,
+    when: &'static [&'static [Condition]],
+    means: fn(&[u64; 6]) -> RawCall,
+}
+
+const AT_START: Condition = Condition::Far(Part { first: 0, len: 1 });
+const ALWAYS: &[&[Condition]] = &[&[]];
+
+const fn bits(argument: usize, mask: i32) -> Condition {
+    Condition::Bits { argument, mask: mask.cast_unsigned(), value: mask.cast_unsigned() }
+}
+
+const fn not(argument: usize, value: i32) -> Condition {
+    Condition::Not { argument, value: value.cast_unsigned() }
+}
+
+const fn is(argument: usize, value: i32) -> Condition {
+    Condition::Bits { argument, mask: u32::MAX, value: value.cast_unsigned() }
+}
+
+const REPLACES: Condition = Condition::Bits {
+    argument: 3,
+    mask: (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE).cast_unsigned(),
+    value: libc::MAP_FIXED.cast_unsigned(),
+};
+#[cfg(target_arch = "x86_64")]
+const COUNT: usize = 16;
+#[cfg(target_arch = "aarch64")]
+const COUNT: usize = 15;
+
+/// The table. Frequent ones come first.
+static RULES: [Rule; COUNT] = [
+    Rule { number: libc::SYS_openat, when: &[&[bits(2, libc::O_DIRECT)]], means: no_direct },
+    #[cfg(target_arch = "x86_64")]
+    Rule { number: libc::SYS_open, when: &[&[bits(1, libc::O_DIRECT)]], means: no_direct },
+    Rule { number: libc::SYS_mmap, when: &[&[REPLACES, AT_START]], means: replace },
+    Rule { number: libc::SYS_munmap, when: &[&[AT_START]], means: replace },
+    Rule { number: libc::SYS_mprotect, when: &[&[AT_START]], means: protect },
+    Rule { number: libc::SYS_madvise, when: &[&[AT_START]], means: advise },
+    Rule { number: libc::SYS_fcntl, when: SETS_DIRECT, means: set_direct },
+    Rule {
+        number: libc::SYS_mremap,
+        when: &[&[AT_START], &[bits(3, libc::MREMAP_FIXED), Condition::Far(Part { first: 4, len: 2 })]],
+        means: remap,
+    },
+    Rule { number: libc::SYS_openat2, when: ALWAYS, means: open_how },
+    Rule { number: libc::SYS_open_by_handle_at, when: &[&[bits(2, libc::O_DIRECT)]], means: no_direct },
+    Rule { number: libc::SYS_io_uring_setup, when: ALWAYS, means: no_ring },
+    Rule {
+        number: libc::SYS_process_madvise,
+        when: &[&[not(3, libc::MADV_COLD), not(3, libc::MADV_PAGEOUT), not(3, libc::MADV_WILLNEED)]],
+        means: no_such,
+    },
+    Rule { number: libc::SYS_pkey_mprotect, when: &[&[AT_START]], means: protect_by_key },
+    Rule { number: libc::SYS_remap_file_pages, when: &[&[AT_START]], means: never },
+    Rule { number: libc::SYS_mseal, when: &[&[AT_START]], means: never_sealed },
+    Rule { number: libc::SYS_shmat, when: &[&[bits(2, libc::SHM_REMAP)]], means: no_such },
+];
+const SETS_DIRECT: &[&[Condition]] = &[&[is(1, libc::F_SETFL), bits(2, libc::O_DIRECT)]];
+
+/// Of 32-bit calls, by their own numbers.
+#[cfg(target_arch = "x86_64")]
+static COMPAT: [Rule; 7] = [
+    Rule { number: 295, when: &[&[bits(2, libc::O_DIRECT)]], means: no_direct },
+    Rule { number: 5, when: &[&[bits(1, libc::O_DIRECT)]], means: no_direct },
+    Rule { number: 55, when: SETS_DIRECT, means: set_direct },
+    Rule { number: 221, when: SETS_DIRECT, means: set_direct },
+    Rule { number: 342, when: &[&[bits(2, libc::O_DIRECT)]], means: no_direct },
+    Rule { number: 437, when: ALWAYS, means: open_how },
+    Rule { number: 425, when: ALWAYS, means: no_ring },
+];
+#[cfg(not(target_arch = "x86_64"))]
+static COMPAT: [Rule; 0] = [];
+
+/// What the system calls the machine whose calls are looked at, and the 32-bit one beside it.
+#[cfg(target_arch = "x86_64")]
+const AUDIT_ARCH: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const AUDIT_ARCH: u32 = 0xc000_00b7;
+const AUDIT_ARCH_I386: u32 = 0x4000_0003;
+
+impl RawCall {
+    /// What a notification is about.
+    fn of(data: &libc::seccomp_data) -> Option<Self> {
+        let (rules, number) = if data.arch == AUDIT_ARCH {
+            (&RULES[..], data.nr & !filter::X32.cast_signed())
+        } else {
+            (&COMPAT[..], data.nr)
+        };
+        let rule = rules.iter().find(|rule| rule.number == i64::from(number))?;
+        Some((rule.means)(&data.args))
+    }
+}
+
+const fn replace(&[first, len, ..]: &[u64; 6]) -> RawCall {
+    RawCall::Replace { first, len }
+}
+
+const fn protect(&[first, len, ..]: &[u64; 6]) -> RawCall {
+    RawCall::Protect { first, len, keyed: false }
+}
+
+fn protect_by_key(&[first, len, _, key, ..]: &[u64; 6]) -> RawCall {
+    // No key, and the one that all memory has.
+    RawCall::Protect { first, len, keyed: int(key) > 0 }
+}
+
+fn advise(&[first, len, advice, ..]: &[u64; 6]) -> RawCall {
+    RawCall::Advise { first, len, advice: int(advice) }
+}
+
+fn remap(&[first, len, new_len, flags, target, _]: &[u64; 6]) -> RawCall {
+    let flags = int(flags);
+    let target = (flags & libc::MREMAP_FIXED != 0).then_some(target);
+    let in_place = target.is_none() && flags & libc::MREMAP_DONTUNMAP == 0;
+    RawCall::Remap { first, len, new_len, in_place, target }
+}
+
+const fn never(&[first, len, ..]: &[u64; 6]) -> RawCall {
+    RawCall::Never { first, len, errno: libc::EINVAL }
+}
+
+const fn never_sealed(&[first, len, ..]: &[u64; 6]) -> RawCall {
+    RawCall::Never { first, len, errno: libc::ENOSYS }
+}
+
+const fn no_direct(_: &[u64; 6]) -> RawCall {
+    RawCall::NotHere { errno: libc::EINVAL }
+}
+
+const fn no_such(_: &[u64; 6]) -> RawCall {
+    RawCall::NotHere { errno: libc::EINVAL }
+}
+
+const fn no_ring(_: &[u64; 6]) -> RawCall {
+    RawCall::NotHere { errno: libc::EPERM }
+}
+
+const fn set_direct(&[descriptor, ..]: &[u64; 6]) -> RawCall {
+    RawCall::SetDirect { descriptor }
+}
+
+const fn open_how(&[_, _, first, len, ..]: &[u64; 6]) -> RawCall {
+    RawCall::OpenHow { first, len }
+}
+
+/// As the system takes a number from a register.
+const fn int(register: u64) -> i32 {
+    let [a, b, c, d, ..] = register.to_le_bytes();
+    i32::from_le_bytes([a, b, c, d])
+}

@@ -1,0 +1,192 @@
+//! What the system says of a program's threads and mappings: after a call past libc, that is what holds.
+
+use super::super::call::CONTROL_PAGES;
+use super::super::{Remote, place};
+use farmem_wire::message::PAGE_LEN;
+use rustix::fs::{fstat, major, minor};
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// Pages of far memory of which one thing holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Seen {
+    /// Which.
+    pub pages: Range<u64>,
+    /// What may be done there, as `mmap` has it.
+    pub protection: u64,
+}
+
+/// What a range of addresses touches in a process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Touched {
+    /// Nothing of far memory.
+    Nothing,
+    /// The mailboxes, or the gate: no program has business there.
+    Control,
+    /// Far memory.
+    Far {
+        /// These pages.
+        pages: Range<u64>,
+        /// The range is all of it, in whole pages.
+        whole: bool,
+    },
+}
+
+/// The process that a thread belongs to; and the thread's number as it sees it itself, which is another in a namespace of numbers.
+#[must_use]
+pub fn process_of(thread: u32) -> Option<(u32, u32)> {
+    let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+    let last = |what| {
+        let line = status.lines().find_map(|line| line.strip_prefix(what))?;
+        line.split_ascii_whitespace().next_back()?.parse().ok()
+    };
+    Some((last("Tgid:")?, last("NSpid:").unwrap_or(thread)))
+}
+
+/// True when a process has the memory of a thread that is alive, as after `vfork`.
+#[must_use]
+pub fn shares_memory(process: u32, thread: u32) -> bool {
+    const KCMP_VM: libc::c_int = 1;
+    // SAFETY: plain numbers.
+    let result = unsafe { libc::syscall(libc::SYS_kcmp, process, thread, KCMP_VM, 0_u64, 0_u64) };
+    result == 0
+}
+
+/// True when what `openat2` is to do, at an address of a thread's that is alive, says O_DIRECT. That must not be in far memory: it would wait for whoever
+/// reads it.
+#[must_use]
+pub fn opens_direct(thread: u32, how: u64) -> bool {
+    let mut flags = [0; 8];
+    // What cannot be read the system cannot read either.
+    let read = read_memory(thread, how, &mut flags).is_ok();
+    read && u64::from_le_bytes(flags) & u64::from(libc::O_DIRECT.unsigned_abs()) != 0
+}
+
+fn read_memory(thread: u32, from: u64, into: &mut [u8]) -> io::Result<()> {
+    let thread = libc::pid_t::try_from(thread).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let start = usize::try_from(from).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+    let remote = libc::iovec { iov_base: std::ptr::without_provenance_mut(start), iov_len: into.len() };
+    // SAFETY: room for as many bytes as are read; the system checks the other address.
+    let count = unsafe { libc::process_vm_readv(thread, &raw const local, 1, &raw const remote, 1, 0) };
+    if usize::try_from(count) == Ok(into.len()) { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+impl Remote {
+    /// What of far memory a range of addresses touches.
+    #[must_use]
+    pub fn touched(&self, first: u64, len: u64) -> Touched {
+        let page = PAGE_LEN as u64;
+        let end = first.saturating_add(len).checked_next_multiple_of(page).unwrap_or(u64::MAX);
+        let control = place::gate(self.base) as u64..self.address(CONTROL_PAGES as u64);
+        let far = control.end..self.address(self.pages);
+        if first < control.end && end > control.start {
+            return Touched::Control;
+        }
+        let (from, to) = (first.max(far.start), end.min(far.end));
+        if from >= to {
+            return Touched::Nothing;
+        }
+        let pages = (from - self.base as u64) / page..(to - self.base as u64) / page;
+        Touched::Far { pages, whole: first == from && end == to && first.is_multiple_of(page) }
+    }
+
+    /// Where the process has its memfd mapped as it was, and what may be done there, in the order of addresses; a span that is missing is unmapped
+    /// or something else.
+    ///
+    /// # Errors
+    /// When the process has ended, or lets nobody look.
+    pub fn seen(&self, process: u32) -> io::Result<Vec<Seen>> {
+        let stat = fstat(&self.file)?;
+        let file = (major(stat.st_dev), minor(stat.st_dev), stat.st_ino);
+        let maps = maps_of(process)?;
+        Ok(maps.lines().filter_map(|line| self.seen_in(line, file)).collect())
+    }
+
+    fn seen_in(&self, line: &str, file: (u32, u32, u64)) -> Option<Seen> {
+        let Mapped { addresses, rights, offset, file: its } = Mapped::of(line)?;
+        let first = addresses.start.checked_sub(self.base as u64)?;
+        if its != file || offset != first {
+            return None;
+        }
+        let bit = |letter, bit: i32| if rights.contains(letter) { u64::from(bit.unsigned_abs()) } else { 0 };
+        let protection = bit('r', libc::PROT_READ) | bit('w', libc::PROT_WRITE) | bit('x', libc::PROT_EXEC);
+        let len = addresses.end - addresses.start;
+        Some(Seen { pages: first / PAGE_LEN as u64..(first + len) / PAGE_LEN as u64, protection })
+    }
+}
+
+/// The system's list. A process whose first thread has ended has it by the others.
+fn maps_of(process: u32) -> io::Result<String> {
+    let list = |of: &Path| fs::read_to_string(of.join("maps")).ok().filter(|maps| !maps.is_empty());
+    let itself = PathBuf::from(format!("/proc/{process}"));
+    if let Some(maps) = list(&itself) {
+        return Ok(maps);
+    }
+    let mut threads = fs::read_dir(itself.join("task"))?.flatten();
+    threads.find_map(|thread| list(&thread.path())).ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// A line of the system's list of mappings.
+#[derive(PartialEq, Eq, Debug)]
+struct Mapped<'a> {
+    addresses: Range<u64>,
+    rights: &'a str,
+    offset: u64,
+    /// The device's two numbers, and the file's.
+    file: (u32, u32, u64),
+}
+
+impl<'a> Mapped<'a> {
+    fn of(line: &'a str) -> Option<Self> {
+        let mut words = line.split_ascii_whitespace();
+        let (addresses, rights, offset) = (words.next()?, words.next()?, words.next()?);
+        let (device, file) = (words.next()?, words.next()?);
+        let (start, end) = addresses.split_once('-')?;
+        let (major, minor) = device.split_once(':')?;
+        let number = |text| u64::from_str_radix(text, 16).ok();
+        let part = |text| u32::from_str_radix(text, 16).ok();
+        Some(Self {
+            addresses: number(start)?..number(end)?,
+            rights,
+            offset: number(offset)?,
+            file: (part(major)?, part(minor)?, file.parse().ok()?),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_list() {
+        let line = "400040009000-400040209000 rw-s 00009000 00:01 1234                       /memfd:farmem (deleted)";
+        let expected = Mapped {
+            addresses: 0x4000_4000_9000..0x4000_4020_9000,
+            rights: "rw-s",
+            offset: 0x9000,
+            file: (0, 1, 1234),
+        };
+        assert_eq!(Mapped::of(line), Some(expected));
+        assert_eq!(Mapped::of("nonsense"), None);
+        assert_eq!(Mapped::of(""), None);
+    }
+
+    #[test]
+    fn this_process_is_itself() {
+        let id = std::process::id();
+        let first = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+        assert_eq!(process_of(first), Some((id, first)));
+        assert!(maps_of(id).is_ok_and(|maps| maps.lines().all(|line| Mapped::of(line).is_some())));
+        assert!(shares_memory(id, id));
+        assert_eq!(process_of(u32::MAX), None);
+        assert!(!shares_memory(id, 1));
+        let (from, mut into) = (*b"bytes", [0; 5]);
+        read_memory(id, from.as_ptr().addr() as u64, &mut into).unwrap();
+        assert_eq!(into, from);
+        assert!(read_memory(id, 8, &mut into).is_err());
+    }
+}
