@@ -1,20 +1,21 @@
 //! The range of addresses that far memory has in this process: reserved once, handed to the pager, and again by a fork's child.
 
-use crate::{descriptors, fork, mailbox, shared};
+use crate::maps::{system_madvise, system_mprotect};
+use crate::{descriptors, fork, gate, mailbox, shared};
 use farmem::pager::call::{
     CONTROL_PAGES, Call, ELSEWHERE, HELLO_WORDS, Hello, SPANS_MAX, VARIABLE, WELCOME_WORDS, device_request,
 };
-use farmem::pager::mechanism::{Faulting, Features, PAGE_LEN, Reach, Userfaultfd};
+use farmem::pager::mechanism::{Faulting, Features, LEN_MAX, PAGE_LEN, Reach, Userfaultfd};
 use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, recvmsg, send,
     sendmsg, socket_with,
 };
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -22,9 +23,7 @@ use std::os::fd::AsFd as _;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
-/// Bytes reserved when the process may reserve so many: far more than programs use, and a small part of the addresses there are.
-const LEN_MAX: usize = 256 << 30;
-/// With fewer there is no point.
+/// With fewer than LEN_MAX there is less; with fewer bytes than these there is no point.
 const LEN_MIN: usize = 64 << 20;
 /// Bytes of a socket's name at most.
 const NAME_MAX: usize = 64;
@@ -114,7 +113,10 @@ fn begin() -> bool {
         return false; // another thread is at it, or this one: what it allocates meanwhile is local
     }
     let ready = match find(environment).map(accept) {
-        Some(true) => attach(None, 0).map_or_else(turned_away, |()| true),
+        Some(true) => {
+            gate::open(BASE.load(Ordering::Relaxed));
+            attach(None, 0).map_or_else(turned_away, |()| true)
+        }
         Some(false) => {
             say(&["farmem: ", VARIABLE, " is not what this version of farmem writes: memory stays local\n"]);
             false
@@ -170,20 +172,21 @@ fn find(environment: *const *const c_char) -> Option<&'static [u8]> {
     }
 }
 
-/// Takes an invitation apart: `NAME:TOKEN:THRESHOLD:REACH:SHARED`. False when it is none.
+/// Takes an invitation apart: `NAME:TOKEN:THRESHOLD:REACH:SHARED:BASE`. False when it is none.
 fn accept(value: &[u8]) -> bool {
     let mut parts = value.split(|&byte| byte == b':').map(|part| core::str::from_utf8(part).unwrap_or(""));
-    let (Some(name), Some(token), Some(threshold), Some(reach), Some(shared), None) =
-        (parts.next(), parts.next(), parts.next(), parts.next(), parts.next(), parts.next())
+    let mut next = || parts.next();
+    let (Some(name), Some(token), Some(threshold), Some(reach), Some(shared), Some(base), None) =
+        (next(), next(), next(), next(), next(), next(), next())
     else {
         return false;
     };
     let (Ok(token), Ok(threshold)) = (u128::from_str_radix(token, 16), threshold.parse()) else {
         return false;
     };
-    if name.is_empty() || name.len() > NAME_MAX {
-        return false;
-    }
+    let base = usize::from_str_radix(base, 16).ok().filter(|base| base.is_multiple_of(PAGE_LEN) && *base > 0);
+    let Some(base) = base.filter(|_| !name.is_empty() && name.len() <= NAME_MAX) else { return false };
+    BASE.store(base, Ordering::Relaxed);
     for (to, from) in NAME.iter().zip(name.bytes()) {
         to.store(from, Ordering::Relaxed);
     }
@@ -202,7 +205,7 @@ fn attach(at: Option<usize>, snapshot: u64) -> Result<(), Errno> {
     let file = memfd_create("farmem", MemfdFlags::CLOEXEC)?;
     let area = match at {
         Some(base) => again(&file, base)?,
-        None => anywhere(&file)?,
+        None => anew(&file)?,
     };
     BASE.store(area.base, Ordering::Relaxed);
     FILE_LEN.store(area.len, Ordering::Relaxed);
@@ -213,7 +216,7 @@ fn attach(at: Option<usize>, snapshot: u64) -> Result<(), Errno> {
     if served.is_err() {
         LEN.store(0, Ordering::Relaxed);
         // SAFETY: exactly what was reserved a moment ago, and nobody knows it yet.
-        let _ = unsafe { munmap(address(area.base), area.reserved) };
+        let _ = unsafe { gate::call(libc::SYS_munmap, [area.base, area.reserved, 0, 0, 0, 0]) };
     }
     served
 }
@@ -225,12 +228,19 @@ struct Area {
     reserved: usize,
 }
 
-fn anywhere(file: &OwnedFd) -> Result<Area, Errno> {
-    let mut len = LEN_MAX;
+/// Where all processes of the run have it. Where this one has something else there, anywhere.
+fn anew(file: &OwnedFd) -> Result<Area, Errno> {
+    let (mut len, mut at) = (LEN_MAX, Some(BASE.load(Ordering::Relaxed)));
     loop {
-        match reserve(file, None, 0, len) {
+        match reserve(file, at, 0, len) {
             Ok(base) => return Ok(Area { base, len, reserved: len }),
             Err(Errno::NOMEM) if len > LEN_MIN => len /= 2,
+            Err(_) if at.is_some() => {
+                say(&[
+                    "farmem: the addresses for far memory are taken: system calls past libc are not watched\n",
+                ]);
+                (len, at) = (LEN_MAX, None);
+            }
             Err(e) => return Err(e),
         }
     }
@@ -254,19 +264,29 @@ fn reserve(file: &OwnedFd, at: Option<usize>, offset: usize, len: usize) -> Resu
     };
     // SAFETY: a new mapping; with an address, one that replaces nothing.
     let start = unsafe { mmap(hint, len, ProtFlags::empty(), flags, file, offset as u64) }?;
-    for advice in [Advice::LinuxDontFork, Advice::LinuxDontDump, Advice::LinuxNoHugepage] {
-        // SAFETY: the whole of a mapping of our own. A kernel without huge pages need not be told.
-        let advised = unsafe { madvise(start, len, advice) };
-        if advice == Advice::LinuxDontFork {
-            advised?; // or a child would read zeros
-        }
-    }
+    // SAFETY: a mapping of our own, which nobody uses yet.
+    unsafe { keep_from_others(start, len) }?;
+    let start = start.expose_provenance();
     if offset == 0 {
-        let rights = MprotectFlags::READ | MprotectFlags::WRITE;
         // SAFETY: the first pages of it.
-        unsafe { mprotect(start, CONTROL_PAGES * PAGE_LEN, rights) }?;
+        unsafe { system_mprotect(start, CONTROL_PAGES * PAGE_LEN, libc::PROT_READ | libc::PROT_WRITE) }?;
     }
-    Ok(start.expose_provenance())
+    Ok(start)
+}
+
+/// The system's fork, core dumps and huge pages pass a mapping by.
+///
+/// # Safety
+/// The whole of a mapping of our own.
+pub(crate) unsafe fn keep_from_others(start: *mut c_void, len: usize) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { system_madvise(start, len, libc::MADV_DONTFORK) }?; // or a child would read zeros
+    for advice in [libc::MADV_DONTDUMP, libc::MADV_NOHUGEPAGE] {
+        // A kernel without huge pages need not be told.
+        // SAFETY: the caller's promise.
+        let _ = unsafe { system_madvise(start, len, advice) };
+    }
+    Ok(())
 }
 
 /// Has a part of what was reserved served.
@@ -395,9 +415,8 @@ fn take_spans(
                 claim(left.start..start + len)?;
                 left.start = start + len;
             }
-            let rights = MprotectFlags::from_bits_retain(u32::try_from(rights).unwrap_or(0));
             // SAFETY: a range of this mapping, as the pager was told by the parent.
-            unsafe { mprotect(address(start), len, rights) }?;
+            unsafe { system_mprotect(start, len, c_int::try_from(rights).unwrap_or(0)) }?;
         }
         count = count.saturating_sub(spans as u64);
     }

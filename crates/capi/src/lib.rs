@@ -14,6 +14,7 @@ mod area;
 mod descriptors;
 mod direct;
 mod fork;
+mod gate;
 mod heap;
 mod lock;
 mod mailbox;

@@ -1,16 +1,15 @@
 //! What stands before libc's calls for mappings. Those that have nothing to do with far memory go to the system as they are.
 
 use crate::area::{self, address};
+use crate::gate;
 use crate::mailbox::call;
 use crate::shared;
 use crate::signals::Blocked;
 use farmem::pager::call::{Call, ELSEWHERE, TARGET_ELSEWHERE, resize};
-use farmem::pager::mechanism::PAGE_LEN;
+use farmem::pager::mechanism::{Advised, PAGE_LEN, advised, advised_shared};
 use libc::{MAP_FAILED, off_t, size_t};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 use std::ffi::{c_int, c_void};
-use std::os::fd::BorrowedFd;
 
 /// Flags of mappings that are not for far memory, though they are anonymous and private.
 const NOT_FAR: c_int = libc::MAP_FIXED
@@ -106,7 +105,7 @@ pub(crate) unsafe extern "C" fn munmap(addr: *mut c_void, len: size_t) -> c_int 
     let in_shared = shared::part(start, len);
     let Some((far, part)) = area::part(start, len).or(in_shared) else {
         // SAFETY: the caller's promise.
-        return done(unsafe { rustix::mm::munmap(addr, len) });
+        return done(unsafe { system_munmap(addr.addr(), len) });
     };
     if !start.is_multiple_of(PAGE_LEN) {
         return failed(Errno::INVAL, -1);
@@ -122,11 +121,11 @@ pub(crate) unsafe extern "C" fn munmap(addr: *mut c_void, len: size_t) -> c_int 
     let (before, end) = (far - start, start + len);
     if before > 0 {
         // SAFETY: the caller's promise.
-        let _ = unsafe { rustix::mm::munmap(addr, before) };
+        let _ = unsafe { system_munmap(start, before) };
     }
     if end > far + part {
         // SAFETY: the caller's promise.
-        let _ = unsafe { rustix::mm::munmap(address(far + part), end - far - part) };
+        let _ = unsafe { system_munmap(far + part, end - far - part) };
     }
     unmap(far, part);
     0
@@ -181,14 +180,14 @@ const PROT_SEM: c_int = 8;
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
     if shared::part(addr.addr(), len).is_some() {
-        return advise_shared(advice);
+        return if advised_shared(advice) == Advised::Nothing { 0 } else { failed(Errno::INVAL, -1) };
     }
     let Some((start, part)) = area::part(addr.addr(), len) else {
         // SAFETY: the caller's promise.
         return done(unsafe { system_madvise(addr, len, advice) });
     };
-    match advice {
-        libc::MADV_DONTNEED | libc::MADV_FREE | DONTNEED_LOCKED => {
+    match advised(advice) {
+        Advised::Drop { .. } => {
             if !addr.addr().is_multiple_of(PAGE_LEN) {
                 return failed(Errno::INVAL, -1);
             }
@@ -203,36 +202,11 @@ pub(crate) unsafe extern "C" fn madvise(addr: *mut c_void, len: size_t, advice: 
                 Err(_) => failed(Errno::NOMEM, -1),
             }
         }
-        // Whoever serves far memory relies on this being so: a child has it in another way.
-        libc::MADV_DOFORK | libc::MADV_DONTFORK => 0,
-        // There are no such pages, and they would be fetched one by one.
-        libc::MADV_HUGEPAGE
-        | libc::MADV_NOHUGEPAGE
-        | libc::MADV_WILLNEED
-        | libc::MADV_COLD
-        | libc::MADV_PAGEOUT => 0,
-        libc::MADV_DODUMP | libc::MADV_DONTDUMP => 0,
-        libc::MADV_NORMAL
-        | libc::MADV_RANDOM
-        | libc::MADV_SEQUENTIAL
-        | libc::MADV_MERGEABLE
-        | libc::MADV_UNMERGEABLE
-        | libc::MADV_POPULATE_READ
-        | libc::MADV_POPULATE_WRITE
-        | KEEPONFORK => {
-            // SAFETY: the caller's promise.
-            done(unsafe { system_madvise(addr, len, advice) })
-        }
-        // To the system these are pages of a file that is shared: it would take bytes away that anonymous memory keeps (MADV_REMOVE), or
-        // never come to an end (MADV_GUARD_INSTALL).
-        _ => failed(Errno::INVAL, -1),
+        Advised::Nothing => 0,
+        // SAFETY: the caller's promise.
+        Advised::System => done(unsafe { system_madvise(addr, len, advice) }),
+        Advised::Refused => failed(Errno::INVAL, -1),
     }
-}
-
-/// Shared memory keeps its bytes whatever is advised, and a child has it in another way than by the system's fork.
-fn advise_shared(advice: c_int) -> c_int {
-    const DESTROYING: [c_int; 3] = [libc::MADV_REMOVE, libc::MADV_FREE, libc::MADV_HWPOISON];
-    if DESTROYING.contains(&advice) { failed(Errno::INVAL, -1) } else { 0 }
 }
 
 /// `posix_madvise(3)`, whose advice is never more than advice.
@@ -312,7 +286,7 @@ pub(crate) fn unmap(start: usize, len: usize) {
     let _ = unsafe { system_mprotect(start, len, libc::PROT_NONE) };
     if call(Call::Unmap { start: start as u64, len: len as u64 }) == Err(ELSEWHERE) {
         // SAFETY: something that the program mapped there itself.
-        let _ = unsafe { rustix::mm::munmap(address(start), len) };
+        let _ = unsafe { system_munmap(start, len) };
     }
 }
 
@@ -348,7 +322,7 @@ fn try_mapping(len: usize, protection: c_int, flags: c_int, fd: c_int, offset: o
     // SAFETY: a new mapping that replaces nothing.
     let there = unsafe { system_mmap(std::ptr::null_mut(), len, protection, flags, fd, offset) }?;
     // SAFETY: the mapping of a moment ago, which nobody knows.
-    unsafe { rustix::mm::munmap(there, len) }
+    unsafe { system_munmap(there.addr(), len) }
 }
 
 /// Something else is about to be mapped at a fixed place.
@@ -452,35 +426,31 @@ unsafe fn system_mmap(
     fd: c_int,
     offset: off_t,
 ) -> Result<*mut c_void, Errno> {
-    let rights = ProtFlags::from_bits_retain(protection.cast_unsigned());
-    let kind = MapFlags::from_bits_retain(flags.cast_unsigned());
-    if flags & libc::MAP_ANONYMOUS != 0 || fd < 0 {
-        if flags & libc::MAP_ANONYMOUS == 0 {
-            return Err(Errno::BADF);
-        }
-        // SAFETY: the caller's promise.
-        return unsafe { rustix::mm::mmap_anonymous(addr, len, rights, kind) };
-    }
-    // SAFETY: borrowed for this call; one that is closed refuses.
-    let file = unsafe { BorrowedFd::borrow_raw(fd) };
+    let offset = usize::try_from(offset.cast_unsigned()).expect("offsets of 64 bits");
+    let arguments = [addr.addr(), len, word(protection), word(flags), word(fd), offset];
     // SAFETY: the caller's promise.
-    unsafe { rustix::mm::mmap(addr, len, rights, kind, file, offset.cast_unsigned()) }
+    unsafe { gate::call(libc::SYS_mmap, arguments) }.map(address)
+}
+
+/// # Safety
+/// As `munmap(2)`.
+unsafe fn system_munmap(start: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { gate::call(libc::SYS_munmap, [start, len, 0, 0, 0, 0]) }.map(drop)
 }
 
 /// # Safety
 /// As `mprotect(2)`.
 pub(crate) unsafe fn system_mprotect(start: usize, len: usize, protection: c_int) -> Result<(), Errno> {
-    let rights = MprotectFlags::from_bits_retain(protection.cast_unsigned());
     // SAFETY: the caller's promise.
-    unsafe { rustix::mm::mprotect(address(start), len, rights) }
+    unsafe { gate::call(libc::SYS_mprotect, [start, len, word(protection), 0, 0, 0]) }.map(drop)
 }
 
 /// # Safety
 /// As `madvise(2)`.
-unsafe fn system_madvise(addr: *mut c_void, len: usize, advice: c_int) -> Result<(), Errno> {
-    // SAFETY: the caller's promise; libc's `syscall` is none that this library stands before.
-    let result = unsafe { libc::syscall(libc::SYS_madvise, addr, len, advice) };
-    of_syscall(result).map(drop)
+pub(crate) unsafe fn system_madvise(addr: *mut c_void, len: usize, advice: c_int) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { gate::call(libc::SYS_madvise, [addr.addr(), len, word(advice), 0, 0, 0]) }.map(drop)
 }
 
 /// # Safety
@@ -492,10 +462,14 @@ unsafe fn system_mremap(
     flags: c_int,
     new: *mut c_void,
 ) -> Result<*mut c_void, Errno> {
-    // SAFETY: the caller's promise; libc's `syscall` is none that this library stands before.
-    let result = unsafe { libc::syscall(libc::SYS_mremap, old, old_len, new_len, flags, new) };
-    let start = of_syscall(result)?;
-    Ok(address(usize::try_from(start.cast_unsigned()).expect("an address of this machine")))
+    let arguments = [old.addr(), old_len, new_len, word(flags), new.addr(), 0];
+    // SAFETY: the caller's promise.
+    unsafe { gate::call(libc::SYS_mremap, arguments) }.map(address)
+}
+
+/// A number as it stands in a register.
+fn word(number: c_int) -> usize {
+    usize::try_from(i64::from(number).cast_unsigned()).expect("words of 64 bits")
 }
 
 pub(crate) fn of_syscall(result: libc::c_long) -> Result<libc::c_long, Errno> {
@@ -521,8 +495,3 @@ pub(crate) fn failed<T>(errno: Errno, value: T) -> T {
     unsafe { *place = errno.raw_os_error() };
     value
 }
-
-/// As MADV_DONTNEED, of locked pages too; newer than libc's list.
-const DONTNEED_LOCKED: c_int = 24;
-/// A child is to have it, as it has.
-const KEEPONFORK: c_int = 19;

@@ -9,9 +9,10 @@ mod pieces;
 mod token;
 
 use crate::area::{self, address};
+use crate::gate;
 use crate::lock::Lock;
 use crate::mailbox;
-use crate::maps::failed;
+use crate::maps::{failed, system_madvise};
 use crate::signals::Blocked;
 use farmem::pager::call::{Call, TEXT_MAX, VALUES};
 use farmem::pager::mechanism::{Faulting, PAGE_LEN, Userfaultfd};
@@ -20,7 +21,7 @@ use pieces::{List, MAPPINGS_MAX, Piece};
 use rustix::fd::{BorrowedFd, IntoRawFd as _, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, ftruncate, open, openat, unlinkat};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap};
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -67,7 +68,7 @@ pub(crate) fn begin(file: &OwnedFd, base: u64, len: u64, uffd: &Userfaultfd) -> 
     let served = serve(start, len, uffd);
     if served.is_err() {
         // SAFETY: exactly what was mapped a moment ago, and nobody knows it yet.
-        let _ = unsafe { munmap(start, len) };
+        let _ = unsafe { gate::call(libc::SYS_munmap, [start.addr(), len, 0, 0, 0, 0]) };
         return served;
     }
     BASE.store(base, Ordering::Relaxed);
@@ -76,13 +77,8 @@ pub(crate) fn begin(file: &OwnedFd, base: u64, len: u64, uffd: &Userfaultfd) -> 
 }
 
 fn serve(start: *mut c_void, len: usize, uffd: &Userfaultfd) -> Result<(), Errno> {
-    for advice in [Advice::LinuxDontFork, Advice::LinuxDontDump, Advice::LinuxNoHugepage] {
-        // SAFETY: the whole of a mapping of our own. A kernel without huge pages need not be told.
-        let advised = unsafe { madvise(start, len, advice) };
-        if advice == Advice::LinuxDontFork {
-            advised?; // or a child would read zeros
-        }
-    }
+    // SAFETY: the mapping of a moment ago.
+    unsafe { area::keep_from_others(start, len) }?;
     let faulting = Faulting::MISSING.and(Faulting::MINOR).and(Faulting::WRITE_PROTECTED);
     // SAFETY: the mapping of a moment ago; who touches it waits for the pager.
     unsafe { uffd.register(start.expose_provenance(), len, faulting) }
@@ -164,7 +160,7 @@ pub(crate) fn unmap(start: usize, len: usize) -> Result<(), Errno> {
     })?;
     // Mappings that are left find their pages again. A page that could not be had is asked for anew when it is mapped again.
     // SAFETY: the bytes are in the pages' file, which stays.
-    let _ = unsafe { madvise(address(start), end - start, Advice::LinuxDontNeed) };
+    let _ = unsafe { system_madvise(address(start), end - start, libc::MADV_DONTNEED) };
     Ok(())
 }
 

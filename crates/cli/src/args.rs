@@ -176,6 +176,9 @@ pub(crate) struct Run {
     /// Serve faults of user code only, where the system allows no more: system calls on far memory fail with EFAULT.
     #[arg(long)]
     pub(crate) user_mode_only: bool,
+    /// No filter of system calls: those that pass libc by can lose bytes of far memory. An ordinary user's program can then start setuid programs.
+    #[arg(long)]
+    pub(crate) no_filter: bool,
     /// When the program has ended, print what was fetched, evicted and written back to standard error.
     #[arg(long)]
     pub(crate) stats: bool,

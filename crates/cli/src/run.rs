@@ -10,7 +10,9 @@ use crate::output::{self, Report};
 use crate::rack_file::{RackFile, Shape};
 use crate::supervisor::Supervisor;
 use crate::{End, Failure};
-use farmem::pager::{Guard, Pager, PagerOptions, PagerStats, Signals, call, free_left, guard, own_domain};
+use farmem::pager::{
+    Guard, Pager, PagerOptions, PagerStats, Signals, Started, call, free_left, guard, own_domain, spawn,
+};
 use farmem::window::Ahead;
 use farmem::{Placement, Rack, RackConfig, Transport, Waiting};
 use farmem::{ShareOptions, ShareStats};
@@ -41,6 +43,7 @@ struct Stats {
     processes: u64,
     forks: u64,
     calls: u64,
+    calls_past_libc: u64,
     faults: u64,
     faults_zero: u64,
     faults_far: u64,
@@ -86,6 +89,7 @@ impl Report for Stats {
             row("processes", self.processes),
             row("  by fork", self.forks),
             row("calls", self.calls),
+            row("system calls past libc", self.calls_past_libc),
             row("faults", self.faults),
             row("  at zeros", self.faults_zero),
             row("  at far pages", self.faults_far),
@@ -186,18 +190,18 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
     command.arg0(name).args(arguments);
     command.env(call::VARIABLE, pager.invitation()).env("LD_PRELOAD", preload(&library));
     signals.let_through(&mut command);
-    let mut child = command
-        .spawn()
+    let mut started = start_program(command, &mut pager, !args.no_filter)
         .map_err(|e| Failure::environment(format!("cannot start {}: {e}", file.display()), ""))?;
     let there = here.as_ref().map(|cpus| sched_setaffinity(None, cpus));
     // Refused only when the machine lost those CPUs meanwhile; wherever both run then serves too.
     let _ = (back, there);
-    let served = serve(&mut pager, &child, &signals);
+    let served = serve(&mut pager, &started.child, &signals);
     if served.is_err() {
         // Whoever of it waits for a page waits in vain.
-        drop(child.kill());
+        drop(started.child.kill());
     }
-    let status = child.wait().map_err(|e| Failure::environment(format!("the program is lost: {e}"), ""))?;
+    let status =
+        started.child.wait().map_err(|e| Failure::environment(format!("the program is lost: {e}"), ""))?;
     if args.stats || args.json {
         report(args, (&pager.stats(), pager.share_stats()), start.elapsed());
     }
@@ -206,6 +210,38 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
     served?;
     Ok(End::Program(code(status)))
 }
+
+/// Under a filter of the system calls that pass libc by, where that is wanted and allowed; otherwise it says what is not covered.
+fn start_program(command: Command, pager: &mut Pager, filtered: bool) -> io::Result<Started> {
+    let watched = filtered.then(|| pager.watched());
+    let mut started = spawn(command, watched.as_ref())?;
+    let why = match started.listener.take() {
+        Some(Ok(listener)) => {
+            if let Err(error) = pager.watch(listener) {
+                drop(started.child.kill());
+                return Err(io::Error::other(error));
+            }
+            if started.no_new_privileges {
+                output::note(
+                    "farmem: the filter takes setuid from what the program starts (--no-filter keeps it)",
+                );
+            }
+            return Ok(started);
+        }
+        Some(Err(error)) if error.raw_os_error() == Some(EBUSY) => {
+            "another program is asked about system calls here, as another farmem run is".to_owned()
+        }
+        Some(Err(error)) => error.to_string(),
+        None => "--no-filter".to_owned(),
+    };
+    let what =
+        "system calls that pass libc by, and files opened with O_DIRECT there, can lose bytes of far memory";
+    output::note(&format!("farmem: no filter ({why}): {what}"));
+    Ok(started)
+}
+
+/// The system's number of the error that says that there can be one listener only.
+const EBUSY: i32 = 16;
 
 fn serve(pager: &mut Pager, child: &Child, signals: &Signals) -> Result<(), Failure> {
     let pid = Pid::from_child(child);
@@ -251,6 +287,7 @@ fn report(args: &Run, (stats, shared): (&PagerStats, Option<ShareStats>), took: 
         processes: stats.processes,
         forks: stats.forks,
         calls: stats.calls,
+        calls_past_libc: stats.past_libc,
         faults: stats.faults,
         faults_zero: stats.zeros,
         faults_far: stats.missing,

@@ -24,6 +24,7 @@ mod fork;
 mod frames;
 mod left;
 mod lost;
+mod past;
 mod pins;
 mod sharing;
 mod slots;
@@ -35,7 +36,7 @@ use crate::client::{Client, Completed, Ticket};
 use crate::window::frames_of;
 use farmem_control::api::ErrorCode;
 use farmem_io::pages::remote::call::{CONTROL_PAGES, MAILBOXES};
-use farmem_io::pages::remote::{Arrival, Buffer, Event, Hall, Lost, Remote, Watch, buffer};
+use farmem_io::pages::remote::{Arrival, Buffer, Event, Hall, Lost, Remote, Watch, buffer, place};
 use farmem_io::pages::{Fault, Features, Reach, Streams, Userfaultfd};
 use farmem_wire::message::{Access, PAGE_LEN};
 use fork::Snapshot;
@@ -49,11 +50,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 use table::Table;
 
+pub use farmem_io::pages::remote::raw::{Listener, Started, Watched, spawn};
 pub use farmem_io::pages::remote::{Guard, call, guard};
 pub use left::{free_left, own_domain};
 
 /// What the program's side of far memory is made of: for the preload library.
 pub mod mechanism {
+    pub use farmem_io::pages::remote::place::{GATE, LEN_MAX, gate};
+    pub use farmem_io::pages::remote::{Advised, advised, advised_shared};
     pub use farmem_io::pages::{Faulting, Features, Reach, Userfaultfd};
     pub use farmem_wire::message::{Access, PAGE_LEN};
 }
@@ -93,6 +97,8 @@ pub struct PagerStats {
     pub forks: u64,
     /// Calls of the processes.
     pub calls: u64,
+    /// System calls of theirs that passed the preload library by, and that were asked about.
+    pub past_libc: u64,
     /// Faults reported.
     pub faults: u64,
     /// Of those, at pages of zeros.
@@ -137,6 +143,9 @@ pub struct Pager {
     hall: Hall,
     guard: Option<Guard>,
     sharing: Option<Sharing>,
+    past: past::Past,
+    /// Where all processes have their far memory, if they can.
+    base: usize,
     moving: Vec<sharing::Moving>,
     options: PagerOptions,
     processes: BTreeMap<u32, Process>,
@@ -188,6 +197,8 @@ struct Process {
     /// Shared objects that it used, by number.
     objects: BTreeSet<u64>,
     streams: Streams,
+    /// What was made of its pages past libc and not looked at yet.
+    doubts: Vec<past::Doubt>,
     /// The latest call of each mailbox.
     called: [u64; MAILBOXES],
     /// The thread that forks; faults of others wait.
@@ -211,6 +222,7 @@ const STRAGGLE_MAX: Duration = Duration::from_secs(2);
 
 /// The system's numbers of errors, as programs are told them.
 mod errno {
+    pub(super) const PERM: u64 = 1;
     pub(super) const NOENT: u64 = 2;
     pub(super) const SRCH: u64 = 3;
     pub(super) const IO: u64 = 5;
@@ -237,7 +249,8 @@ impl Pager {
         let pool = (pages / POOL_SHARE).max(POOL_MIN);
         let seed = farmem_io::os_seed()
             .map_err(|source| Error::System { what: "no random numbers from the system".into(), source })?;
-        let (token, _) = seed.split_first_chunk().expect("a seed is longer than a token");
+        let (token, rest) = seed.split_first_chunk().expect("a seed is longer than a token");
+        let (chance, _) = rest.split_first_chunk().expect("a seed is longer than a token and a number");
         let token = u128::from_be_bytes(*token);
         let ahead = options.ahead.clamp(1, AHEAD_MAX);
         Ok(Self {
@@ -245,6 +258,8 @@ impl Pager {
             hall: Hall::open(token)?,
             guard: None,
             sharing: None,
+            past: past::Past::default(),
+            base: place::base(u64::from_be_bytes(*chance)),
             moving: Vec::new(),
             options: PagerOptions { ahead, ..options },
             processes: BTreeMap::new(),
@@ -278,7 +293,7 @@ impl Pager {
     pub fn invitation(&self) -> String {
         let reach = if self.options.user_mode_only { "user" } else { "full" };
         let sharing = if self.sharing.is_some() { "shared" } else { "own" };
-        format!("{}:{}:{reach}:{sharing}", self.hall.invitation(), self.options.threshold)
+        format!("{}:{}:{reach}:{sharing}:{:x}", self.hall.invitation(), self.options.threshold, self.base)
     }
 
     /// From now on processes that come in are guarded against this one's death.
@@ -332,6 +347,7 @@ impl Pager {
                     Event::Faults(key) => self.faulted(key),
                     Event::Ended(key) => self.bury(key),
                     Event::Other(SIGNALS) => signalled(),
+                    Event::Other(PAST_LIBC) => self.asked(),
                     Event::Other(_) => {
                         self.hall.forget(&program);
                         ended = true;
@@ -342,6 +358,7 @@ impl Pager {
             while let Some(key) = self.gone.pop() {
                 self.bury(key);
             }
+            self.asked_again();
         }
         self.broken = self.failed.is_some();
         let shared = self.sharing.as_ref().map_or(Ok(()), Sharing::finish);
@@ -400,6 +417,7 @@ impl Pager {
             table,
             objects,
             streams,
+            doubts: Vec::new(),
             called: [0; MAILBOXES],
             forking: None,
             deferred: Vec::new(),
@@ -589,3 +607,4 @@ const POOL_MIN: usize = 16;
 /// Of [`Watch::Other`].
 const PROGRAM: u32 = 0;
 const SIGNALS: u32 = 1;
+const PAST_LIBC: u32 = 2;

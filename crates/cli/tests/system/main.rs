@@ -15,6 +15,7 @@ mod incarnation;
 mod large_pads;
 mod lifecycle;
 mod migrate;
+mod past_libc;
 mod process;
 mod rack;
 mod refusals;

@@ -49,11 +49,13 @@ impl Pager {
     }
 
     fn carry_out(&mut self, key: u32, call: Call, thread: u32) -> Answer {
+        self.look_again(key, thread);
         match call {
             Call::Map { len, protection } => self.map(key, len, protection),
             Call::Renew { start, len, protection } => {
                 let pages = self.range(key, start, len)?;
                 self.drop_pages(key, pages.clone());
+                self.anew(key, &pages);
                 if self.is_elsewhere(key, pages.clone()) {
                     self.set_span(key, pages, Some(Kind::Elsewhere));
                     return Err(ELSEWHERE);
@@ -64,6 +66,7 @@ impl Pager {
             Call::Unmap { start, len } => {
                 let pages = self.range(key, start, len)?;
                 self.drop_pages(key, pages.clone());
+                self.anew(key, &pages);
                 if self.is_elsewhere(key, pages.clone()) {
                     self.set_span(key, pages, Some(Kind::Elsewhere));
                     return Err(ELSEWHERE);
@@ -228,7 +231,7 @@ impl Pager {
     }
 
     /// The pages' bytes are not needed any more.
-    fn drop_pages(&mut self, key: u32, pages: Range<u64>) {
+    pub(super) fn drop_pages(&mut self, key: u32, pages: Range<u64>) {
         if self.processes[&key].table.next(pages.clone()).is_some() {
             self.forget(key, pages.clone());
             self.processes[&key].remote.discard(pages.clone());
@@ -244,17 +247,17 @@ impl Pager {
         range.filter(|range| !range.is_empty()).ok_or(errno::INVAL)
     }
 
-    fn set_span(&mut self, key: u32, pages: Range<u64>, kind: Option<Kind>) {
+    pub(super) fn set_span(&mut self, key: u32, pages: Range<u64>, kind: Option<Kind>) {
         self.processes.get_mut(&key).expect("it called a moment ago").spans.set(pages, kind);
     }
 
     /// The first of the pages that is not in use, or the one behind them.
-    fn used(&self, key: u32, pages: Range<u64>) -> u64 {
+    pub(super) fn used(&self, key: u32, pages: Range<u64>) -> u64 {
         let spans = self.processes[&key].spans.within(pages.clone());
         spans.fold(pages.start, |end, (span, _)| if span.start == end { span.end } else { end })
     }
 
-    fn is_elsewhere(&self, key: u32, pages: Range<u64>) -> bool {
+    pub(super) fn is_elsewhere(&self, key: u32, pages: Range<u64>) -> bool {
         self.processes[&key].spans.within(pages).any(|(_, kind)| kind == Kind::Elsewhere)
     }
 }

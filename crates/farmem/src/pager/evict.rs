@@ -65,7 +65,7 @@ impl Pager {
         let pages = first..first + run.len() as u64;
         let dirty = run.iter().any(|&(_, frame)| self.frames.at(frame).1 == Held::Dirty);
         // From here on no store reaches them. Addresses that are mapped to something else now have no store to reach them either.
-        if dirty && self.processes[&key].remote.freeze(pages.clone()) == Err(Lost::Gone) {
+        if dirty && self.freeze(key, pages.clone()) == Err(Lost::Gone) {
             self.gone.push(key);
             run.iter().for_each(|&(_, frame)| self.frames.keep(frame));
             return 0;

@@ -72,7 +72,7 @@ impl Pager {
             if end == first {
                 continue;
             }
-            if self.processes[&key].remote.freeze(first..end) == Err(Lost::Gone) {
+            if self.freeze(key, first..end) == Err(Lost::Gone) {
                 self.gone.push(key);
                 return Err(errno::FAULT);
             }

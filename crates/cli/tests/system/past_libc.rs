@@ -1,0 +1,172 @@
+//! `farmem run` and system calls that pass libc by: each does to far memory what it does to any, or is refused and does nothing. Processes that
+//! have no far memory may do all they could without the run.
+
+use crate::process::{Dir, Ended, farmem, run_command};
+use crate::rack::Description;
+use crate::run::{may_run, number, program, same};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::process::Command;
+
+const MIB: u64 = 1 << 20;
+/// What `opens` prints in a process that has far memory, and is root.
+const NOT_OPENED: &str = "openat: 0\nfcntl: -22\na ring: 0\nopenat2: 0\nby 32 bits: 0\nuser: 0\n";
+
+/// Runs one case of `tests/programs/past_libc.c` alone and with far memory: it finds the same. It asked past libc.
+fn finds_the_same(case: &str) {
+    if !may_run(case) {
+        return;
+    }
+    let dir = Dir::new(&format!("run-past-{case}"));
+    let stats = same(MIB, &[&program(&dir, "past_libc", &[]), case]);
+    assert!(number(&stats, "calls_past_libc") > 0, "{stats}");
+    assert!(number(&stats, "evictions") > 0, "{stats}");
+}
+
+fn with_far(command: &[&str]) -> Ended {
+    let ended = run_command(farmem(&[&["run", "--local", "1MiB", "--far", "1GiB", "--"], command].concat()));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    ended
+}
+
+/// `madvise(MADV_DONTNEED)` and `process_madvise`: what they say is gone is zeros, and what they refuse is there.
+#[test]
+fn advice_past_libc() {
+    finds_the_same("dropped");
+}
+
+/// `mmap(MAP_FIXED)` over far memory, then `munmap` by libc: no new mapping has its bytes.
+#[test]
+fn a_mapping_past_libc() {
+    finds_the_same("replaced");
+}
+
+/// `munmap`: a touch is a SIGSEGV, here and in a child, and no new mapping has its bytes.
+#[test]
+fn an_unmapping_past_libc() {
+    finds_the_same("unmapped");
+}
+
+/// A mapping that the system refuses leaves the bytes that were there.
+#[test]
+fn a_mapping_past_libc_that_is_refused() {
+    finds_the_same("refused");
+}
+
+/// `mprotect` and `pkey_mprotect`: a child may do what its parent may.
+#[test]
+fn rights_past_libc() {
+    finds_the_same("protected");
+}
+
+/// `mremap` and `remap_file_pages`: bytes are where the result says.
+#[test]
+fn moves_past_libc() {
+    finds_the_same("moved");
+}
+
+/// Threads that take no signal, handlers that interrupt `malloc`, and a child of `vfork`.
+#[test]
+fn calls_past_libc_wherever_a_thread_is() {
+    finds_the_same("interrupted");
+}
+
+/// A program with a filter and a handler for SIGSYS of its own gets its own traps, and its calls are watched all the same.
+#[test]
+fn a_program_with_a_filter_of_its_own() {
+    finds_the_same("filtered");
+}
+
+/// Threads that call past libc without end while their process forks.
+#[test]
+fn calls_past_libc_beside_forks() {
+    finds_the_same("racing");
+}
+
+/// A process whose first thread has ended is known by its others.
+#[test]
+fn calls_past_libc_without_the_first_thread() {
+    finds_the_same("headless");
+}
+
+/// Files past the system's cache, by every call that opens them: what a device writes while pages go is never lost, as there is no such file.
+#[test]
+fn no_page_is_lost_to_a_device() {
+    if !may_run("direct") {
+        return;
+    }
+    let dir = Dir::new("run-past-direct");
+    let binary = program(&dir, "past_libc", &[]);
+    // Not in memory: file systems there open nothing past the cache.
+    let file = concat!(env!("CARGO_TARGET_TMPDIR"), "/past-libc-direct");
+    assert!(number(&same(MIB, &[&binary, "direct", file]), "calls_past_libc") > 0);
+    assert_eq!(with_far(&[&binary, "ring"]).stdout, "a ring: not wrong\n");
+    assert_eq!(with_far(&[&binary, "opens"]).stdout, NOT_OPENED);
+}
+
+/// A static program, one with an emptied environment and a setuid one have no far memory: they may do what they could without the run.
+#[test]
+fn processes_without_far_memory_are_let_go_on() {
+    if !may_run("without far memory") {
+        return;
+    }
+    let dir = Dir::new("run-past-without");
+    let dynamic = program(&dir, "past_libc", &[]);
+    let alone = run_command(shell(&format!("{dynamic} opens"))).stdout;
+    assert!(alone.starts_with("openat: 1\nfcntl: 0\n") && alone.ends_with("user: 0\n"), "{alone}");
+    assert_eq!(with_far(&["sh", "-c", &format!("env -i {dynamic} opens")]).stdout, alone);
+
+    let fixed = dir.path().join("fixed").to_str().expect("ASCII").to_owned();
+    fs::rename(program(&dir, "past_libc", &["-static"]), &fixed).unwrap();
+    assert_eq!(with_far(&["sh", "-c", &format!("{fixed} opens")]).stdout, alone);
+    let dropped = run_command(shell(&format!("{fixed} dropped"))).stdout;
+    assert_eq!(with_far(&["sh", "-c", &format!("{fixed} dropped")]).stdout, dropped);
+
+    // Of a user who is nobody. To change the owner takes setuid away, so that comes first.
+    chown(&fixed, Some(65534), None).unwrap();
+    fs::set_permissions(&fixed, Permissions::from_mode(0o4755)).unwrap();
+    let ended = with_far(&["sh", "-c", &format!("{fixed} opens")]);
+    assert_eq!(ended.stdout, alone.replace("user: 0", "user: 65534"), "{ended:?}");
+}
+
+/// A run within a run: the system asks one listener only, and it is said what is not covered. So it is with `--no-filter`.
+#[test]
+fn a_run_without_a_filter_says_so() {
+    if !may_run("no filter") {
+        return;
+    }
+    let ended = with_far(&[env!("CARGO_BIN_EXE_farmem"), "run", "--far", "256MiB", "--", "echo", "inner"]);
+    assert_eq!(ended.stdout, "inner\n");
+    assert!(ended.stderr.contains("no filter (another program"), "{ended:?}");
+    let ended = run_command(farmem(&["run", "--far", "256MiB", "--no-filter", "--", "echo", "inner"]));
+    assert!(
+        ended.stderr.contains("no filter (--no-filter)") && ended.stderr.contains("pass libc by"),
+        "{ended:?}"
+    );
+    assert!(!with_far(&["true"]).stderr.contains("filter"));
+}
+
+/// Calls past libc on named memory are refused, or without effect.
+#[test]
+fn shared_memory_past_libc() {
+    if !may_run("shared memory past libc") {
+        return;
+    }
+    let description = Description::new("run-past-shared", "udp");
+    let _up = description.up();
+    let dir = Dir::new("run-past-shared-program");
+    let binary = program(&dir, "past_libc", &[]);
+    let file = description.file();
+    let args =
+        ["run", "--json", "--local", "8MiB", "--rack", &file, "--share", "past", "--", &binary, "shared"];
+    let ended = run_command(farmem(&args));
+    let expected = "munmap: -22\nmmap: -22\nmprotect: -22\nmremap: -22\nmadvise: 0\nto remove: -22\n\
+                    0 wrong\na child writes: 0\n";
+    assert_eq!((ended.stdout.as_str(), ended.code), (expected, Some(0)), "{ended:?}");
+}
+
+fn shell(line: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", line]);
+    command
+}
