@@ -4,6 +4,7 @@
 //! that share memory: each has its own link, its own page cache and its own threads, as if they were two processes.
 
 mod fault;
+mod filter;
 mod processes;
 mod replay;
 mod roles;
@@ -12,6 +13,7 @@ mod tables;
 mod transition;
 mod zram;
 
+pub use filter::{CALLS, calls};
 pub use processes::ENTRIES;
 pub use zram::{SQUEEZED, squeezed};
 
@@ -70,7 +72,7 @@ pub trait Racks {
 }
 
 /// Measures what `plan` says, and tells it as it comes. Workers are this program again: it has to call [`farmem::worker::begin`] with Native-KVS's entries and
-/// [`ENTRIES`], and [`squeezed`] when its first argument is [`SQUEEZED`].
+/// [`ENTRIES`], [`squeezed`] when its first argument is [`SQUEEZED`], and [`calls`] when it is [`CALLS`].
 ///
 /// # Errors
 /// When a rack does not start, or breaks. What this machine does not allow is a row that says why.
@@ -97,6 +99,10 @@ pub fn run<R: Racks>(
     if plan.wants("mind.fault.zram") {
         sheet.begins("zram");
         sheet.add([zram::row(if plan.quick { 1 } else { 16 })]);
+    }
+    if plan.wants("mind.filter.") {
+        sheet.begins("the filter of system calls");
+        sheet.add(filter::rows(|id| plan.wants(id), if plan.quick { 100 } else { 4000 }));
     }
     for sequence in &tables::SEQUENCES {
         if !["entries", "jain"].iter().any(|kind| plan.wants(&format!("mind.directory.{kind}."))) {

@@ -54,6 +54,9 @@ pub(crate) enum Command {
     /// Serve as one role of a rack (started by `farmem up`).
     #[command(hide = true)]
     Role(Role),
+    /// Make system calls (started by `farmem bench mind`).
+    #[command(hide = true, name = farmem_bench::mind::CALLS)]
+    Calls,
     /// Touch memory under a limit (started by `farmem bench mind`).
     #[command(hide = true, name = farmem_bench::mind::SQUEEZED)]
     Squeezed {

@@ -5,7 +5,7 @@ mod net;
 mod pulse;
 
 pub(crate) use mind::run as mind;
-pub(crate) use mind::squeezed;
+pub(crate) use mind::{calls, squeezed};
 pub(crate) use net::run as net;
 pub(crate) use pulse::run as pulse;
 

@@ -94,6 +94,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Guard(args) => run::run_guard(&args),
         Command::Role(args) => role::run(&args),
+        Command::Calls => bench::calls(),
         Command::Squeezed { pages, rounds } => bench::squeezed(pages, rounds),
     };
     match result {

@@ -23,6 +23,12 @@ pub(crate) fn squeezed(pages: usize, rounds: usize) -> Result<End, Failure> {
     ended.map(|()| End::Fine).map_err(|e| Failure::environment(format!("under a limit: {e}"), ""))
 }
 
+/// `farmem calls`: a process of the benchmark, which makes system calls.
+pub(crate) fn calls() -> Result<End, Failure> {
+    let ended = farmem_bench::mind::calls();
+    ended.map(|()| End::Fine).map_err(|e| Failure::environment(format!("system calls: {e}"), ""))
+}
+
 struct OwnRacks;
 
 struct OwnRack(RackFile);

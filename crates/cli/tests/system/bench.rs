@@ -144,6 +144,7 @@ fn mind_measures_all_of_its_parts() {
         "mind.fault.shm",
         "mind.fault.udp",
         "mind.fault.zram",
+        "mind.filter.",
         "mind.transition.",
         "mind.scaling.nativekvs.",
         "mind.scaling.blades.",
