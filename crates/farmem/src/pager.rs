@@ -18,6 +18,7 @@
 //! copies nothing.
 
 mod calls;
+mod errno;
 mod evict;
 mod faults;
 mod fork;
@@ -219,22 +220,6 @@ const AHEAD_MAX: u64 = 64;
 const TRIES_MAX: u32 = 2;
 /// Time that the last processes' children have to come in after a fork.
 const STRAGGLE_MAX: Duration = Duration::from_secs(2);
-
-/// The system's numbers of errors, as programs are told them.
-mod errno {
-    pub(super) const PERM: u64 = 1;
-    pub(super) const NOENT: u64 = 2;
-    pub(super) const SRCH: u64 = 3;
-    pub(super) const IO: u64 = 5;
-    pub(super) const AGAIN: u64 = 11;
-    pub(super) const NOMEM: u64 = 12;
-    pub(super) const FAULT: u64 = 14;
-    pub(super) const EXIST: u64 = 17;
-    pub(super) const INVAL: u64 = 22;
-    pub(super) const NOSPC: u64 = 28;
-    pub(super) const NOSYS: u64 = 38;
-    pub(super) const OPNOTSUPP: u64 = 95;
-}
 
 impl Pager {
     /// A pager that keeps its pages by `client`, whose domain should be its own.

@@ -246,16 +246,17 @@ fn pages_that_died_are_not_read() {
     up.stop();
 }
 
-/// The rack dies under programs that share: a SIGBUS, the reason, and exit code 2.
+/// The rack dies under programs that share, and whoever would start it again: a SIGBUS, the reason, and exit code 2.
 #[test]
 fn a_dead_rack_is_no_old_bytes() {
     let Some(rig) = Rig::new("shared-rack-gone") else { return };
-    let up = rig.description.up();
+    let mut up = rig.description.up();
     let mut made = rig.start(&["make", "/kept"], "made\n");
     let mut touching = rig.start(&["touch", "/kept"], "mapped\n");
     let roles = processes_with(&rig.description.file());
     let roles: Vec<u32> = roles.into_iter().filter(|&pid| is_role(pid)).collect();
     assert_eq!(roles.len(), 4, "control plane, switch and two nodes: {roles:?}");
+    up.supervisor().kill();
     roles.iter().for_each(|&pid| signal(pid, "KILL"));
     touching.say("");
     let ended = touching.ended();

@@ -345,7 +345,10 @@ impl Rack {
                 settled.into_iter().for_each(|place| self.model.release(place));
             }
             (Call::Disconnect { node }, Response::Done {}) => self.disconnected(index, *node),
-            (Call::Allocate { slot_len, losses }, Response::Vma(VmaInfo { id, base, size, node, domain })) => {
+            (
+                Call::Allocate { slot_len, losses },
+                Response::Vma(VmaInfo { id, base, size, node, domain }),
+            ) => {
                 self.freed.retain(|&freed| freed + 4096 <= base || base + size <= freed);
                 let mut vma = Vma::new(self.allocations, size, node, domain, index, *slot_len);
                 vma.id = id;
