@@ -4,8 +4,9 @@
 //! What the kernel only reads needs no pin: `process_vm_readv`, `vmsplice` and `MSG_ZEROCOPY` keep the bytes that were there.
 
 use crate::area;
+use crate::gate;
 use crate::mailbox;
-use crate::maps::{failed, of_syscall};
+use crate::maps::failed;
 use crate::signals::Blocked;
 use farmem::pager::call::Call;
 use libc::{c_ulong, iovec, pid_t, ssize_t};
@@ -33,7 +34,7 @@ pub(crate) unsafe extern "C" fn process_vm_writev(
     )
 }
 
-/// As the system call, for callers that got past libc too.
+/// As the system call.
 ///
 /// # Safety
 /// As `process_vm_writev(2)`.
@@ -186,11 +187,18 @@ unsafe fn system_writev(
     (remote, remote_count): (*const iovec, c_ulong),
     flags: c_ulong,
 ) -> Result<usize, Errno> {
-    // SAFETY: the caller's promise; libc's `syscall` is none that this library stands before.
-    let result = unsafe {
-        libc::syscall(libc::SYS_process_vm_writev, pid, local, local_count, remote, remote_count, flags)
-    };
-    of_syscall(result).map(|wrote| usize::try_from(wrote).expect("not -1"))
+    let word = |count: c_ulong| usize::try_from(count).expect("words have as many bits");
+    let process = isize::try_from(pid).expect("a word holds more").cast_unsigned();
+    let arguments = [
+        process,
+        local.expose_provenance(),
+        word(local_count),
+        remote.expose_provenance(),
+        word(remote_count),
+        word(flags),
+    ];
+    // SAFETY: the caller's promise.
+    unsafe { gate::call(libc::SYS_process_vm_writev, arguments) }
 }
 
 #[cfg(test)]

@@ -421,6 +421,29 @@ static void shared(void) {
     shm_unlink("/past-libc");
 }
 
+/* Memory is written past its mappings, by itself and by a program that knows nothing of far memory. */
+static long written(long process, long at) {
+    char bytes[3 * PAGE] = {0};
+    struct iovec from = {bytes, sizeof bytes}, to = {(void *)at, sizeof bytes};
+    return raw(SYS_process_vm_writev, process, (long)&from, 1, (long)&to, 1, 0);
+}
+
+static void writes_to(void) {
+    unsigned char *at = filled(18);
+    char process[32], address[32];
+    snprintf(process, sizeof process, "%d", (int)getpid());
+    snprintf(address, sizeof address, "%ld", (long)at);
+    printf("itself: %ld\n", written(getpid(), (long)at));
+    pid_t pid = fork();
+    if (pid == 0) {
+        char *arguments[] = {"past_libc", process, address, "", NULL}, *nothing[] = {NULL};
+        execve("/proc/self/exe", arguments, nothing);
+        _exit(9);
+    }
+    waitpid(pid, NULL, 0);
+    printf("%ld wrong\n", wrong(at, 0, PAGES, 18));
+}
+
 /* A thread calls past libc without end while the process forks. */
 static volatile int stop;
 static void *restless(void *wrongs) {
@@ -482,13 +505,14 @@ static const struct {
 } cases[] = {
     {"dropped", dropped}, {"replaced", replaced}, {"unmapped", unmapped}, {"refused", not_replaced},
     {"protected", protected}, {"moved", moved}, {"ring", ring}, {"interrupted", interrupted}, {"filtered", filtered},
-    {"opens", opens}, {"racing", racing}, {"shared", shared},
+    {"opens", opens}, {"racing", racing}, {"shared", shared}, {"writes", writes_to},
     {"headless", without_the_first},
 };
 
 int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc == 3) direct(argv[2]);
+    if (argc == 4) printf("another: %ld\n", written(atol(argv[1]), atol(argv[2])));
     for (size_t i = 0; argc == 2 && i < sizeof cases / sizeof *cases; i++)
         if (strcmp(cases[i].name, argv[1]) == 0) cases[i].does();
     return 0;

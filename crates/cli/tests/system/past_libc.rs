@@ -104,6 +104,18 @@ fn no_page_is_lost_to_a_device() {
     assert_eq!(with_far(&[&binary, "opens"]).stdout, NOT_OPENED);
 }
 
+/// `process_vm_writev` past libc, by the process itself and by one without far memory: the pages would go while the system writes to them, so it is
+/// refused, and all is as it was.
+#[test]
+fn writes_past_the_mappings_are_refused() {
+    if !may_run("writes") {
+        return;
+    }
+    let dir = Dir::new("run-past-writes");
+    let ended = with_far(&[&program(&dir, "past_libc", &[]), "writes"]);
+    assert_eq!(ended.stdout, "itself: -38\nanother: -38\n0 wrong\n");
+}
+
 /// A static program, one with an emptied environment and a setuid one have no far memory: they may do what they could without the run.
 #[test]
 fn processes_without_far_memory_are_let_go_on() {

@@ -92,17 +92,22 @@ impl Pager {
 
     fn answer(&mut self, listener: &Listener, asked: Notification) {
         let Some(call) = asked.call else { return listener.go_on(&asked) };
-        let process = process_of(asked.thread)
-            .and_then(|(process, own)| Some((self.with_memory_of(process, asked.thread)?, own)));
+        let caller = process_of(asked.thread);
+        let process =
+            caller.and_then(|(process, own)| Some((self.with_memory_of(process, asked.thread)?, own)));
         if !listener.still_waits(&asked) {
             return;
         }
-        let verdict = match process {
-            Some((key, own)) => {
+        let verdict = match (call, process) {
+            // Also by a process that has no far memory itself.
+            (RawCall::WriteTo { process }, _) => {
+                self.judge_write(process, caller.is_some_and(|(_, own)| own == asked.thread))
+            }
+            (_, Some((key, own))) => {
                 self.stats.past_libc += 1;
                 self.judge(key, (asked.thread, own), call)
             }
-            None => Verdict::GoOn,
+            (_, None) => Verdict::GoOn,
         };
         match verdict {
             Verdict::GoOn => listener.go_on(&asked),
@@ -130,6 +135,8 @@ impl Pager {
     /// The thread is named as the pager sees it, and as its process does, which is how it is named in faults.
     fn judge(&mut self, key: u32, (here, thread): (u32, u32), call: RawCall) -> Verdict {
         match call {
+            // Answered before.
+            RawCall::WriteTo { .. } => Verdict::Refused(errno::NOSYS),
             RawCall::NotHere { errno } => Verdict::Refused(u64::from(errno.unsigned_abs())),
             RawCall::SetDirect { descriptor } => {
                 // Of a pipe it means packets.
@@ -151,6 +158,12 @@ impl Pager {
                 )
             }
         }
+    }
+
+    /// Whether a process may be written to without its pages being pinned. Of one in a namespace of its own nobody knows which it is.
+    fn judge_write(&self, process: u64, counted_as_here: bool) -> Verdict {
+        let far = !counted_as_here || self.process_of(process).is_some();
+        if far { Verdict::Refused(errno::NOSYS) } else { Verdict::GoOn }
     }
 
     /// The flags of `openat2` are in memory.

@@ -129,7 +129,7 @@ impl Pager {
     }
 
     /// The key of the process that has this number, or a thread with it.
-    fn process_of(&self, number: u64) -> Option<u32> {
+    pub(super) fn process_of(&self, number: u64) -> Option<u32> {
         let find = |pid: u64| {
             self.processes.iter().find(|(_, process)| u64::from(process.pid) == pid).map(|(&key, _)| key)
         };

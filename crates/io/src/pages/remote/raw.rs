@@ -25,7 +25,8 @@
 //! | `mlock`, `mlock2`, `mlockall`, `munlock`, `msync`, `mincore`, `mbind`, `move_pages`, `migrate_pages`, `set_mempolicy` and its like, `get_mempolicy`, `cachestat`, `pkey_alloc`, `membarrier` | not asked: bytes and rights stay |
 //! | `userfaultfd` of the program's own | not asked: the system refuses to register what is registered (EBUSY) |
 //! | `fork`, `vfork`, `clone`, `clone3` | not asked: the system's child has no far memory (MADV_DONTFORK) |
-//! | `process_vm_writev`, `vmsplice`, `io_submit`, `sendmsg` and others that hold pages | not asked: that is no matter of addresses |
+//! | `process_vm_writev` to a process with far memory, from whatever process of the run | refused, ENOSYS: the pages that it writes to would not be pinned |
+//! | `vmsplice`, `sendmsg` and others that hold pages to read them; `io_submit`, whose files have no O_DIRECT | not asked: no byte is lost by it |
 //! | calls of 32-bit programs (`int 0x80`) | only O_DIRECT and rings: they cannot name far memory |
 
 mod filter;
@@ -119,6 +120,11 @@ pub enum RawCall {
         /// Which.
         descriptor: u64,
     },
+    /// Memory of a process is written to, past its mappings.
+    WriteTo {
+        /// Which, as the caller counts processes.
+        process: u64,
+    },
     /// `openat2`: what it is to do is in memory.
     OpenHow {
         /// First byte of that.
@@ -140,6 +146,8 @@ struct Part {
 enum Condition {
     /// It touches far memory, or shared memory.
     Far(Part),
+    /// It does not come from the preload library.
+    PastLibrary,
     /// Of the bits under the mask exactly these are set.
     Bits { argument: usize, mask: u32, value: u32 },
     /// It is another number.
@@ -174,9 +182,9 @@ const REPLACES: Condition = Condition::Bits {
     value: libc::MAP_FIXED.cast_unsigned(),
 };
 #[cfg(target_arch = "x86_64")]
-const COUNT: usize = 16;
+const COUNT: usize = 17;
 #[cfg(target_arch = "aarch64")]
-const COUNT: usize = 15;
+const COUNT: usize = 16;
 
 /// The table. Frequent ones come first.
 static RULES: [Rule; COUNT] = [
@@ -201,6 +209,7 @@ static RULES: [Rule; COUNT] = [
         when: &[&[not(3, libc::MADV_COLD), not(3, libc::MADV_PAGEOUT), not(3, libc::MADV_WILLNEED)]],
         means: no_such,
     },
+    Rule { number: libc::SYS_process_vm_writev, when: &[&[Condition::PastLibrary]], means: write_to },
     Rule { number: libc::SYS_pkey_mprotect, when: &[&[AT_START]], means: protect_by_key },
     Rule { number: libc::SYS_remap_file_pages, when: &[&[AT_START]], means: never },
     Rule { number: libc::SYS_mseal, when: &[&[AT_START]], means: never_sealed },
@@ -284,6 +293,10 @@ const fn no_such(_: &[u64; 6]) -> RawCall {
 
 const fn no_ring(_: &[u64; 6]) -> RawCall {
     RawCall::NotHere { errno: libc::EPERM }
+}
+
+const fn write_to(&[process, ..]: &[u64; 6]) -> RawCall {
+    RawCall::WriteTo { process }
 }
 
 const fn set_direct(&[descriptor, ..]: &[u64; 6]) -> RawCall {

@@ -98,7 +98,7 @@ impl Code {
             .when
             .iter()
             .flat_map(|line| line.iter())
-            .any(|condition| matches!(condition, Condition::Far(_)))
+            .any(|condition| matches!(condition, Condition::Far(_) | Condition::PastLibrary))
         {
             self.unless_from(watched.gate, free);
         }
@@ -116,6 +116,8 @@ impl Code {
                         self.load(low(argument));
                         self.when(EQUAL, value, next_line, holds);
                     }
+                    // Calls of the library have left above.
+                    Condition::PastLibrary => self.go(holds),
                     Condition::Far(part) => {
                         for range in [Some(&watched.far), watched.shared.as_ref()].into_iter().flatten() {
                             let next_range = self.label();

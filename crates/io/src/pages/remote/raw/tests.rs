@@ -126,7 +126,9 @@ fn each_rule_holds_and_lets_go() {
             libc::SYS_openat | libc::SYS_open_by_handle_at => {
                 (vec![[3, near, direct, 0, 0, 0]], vec![[3, near, !direct, direct, 0, 0]])
             }
-            libc::SYS_openat2 | libc::SYS_io_uring_setup => (vec![[0; 6]], vec![]),
+            libc::SYS_openat2 | libc::SYS_io_uring_setup | libc::SYS_process_vm_writev => {
+                (vec![[0; 6]], vec![])
+            }
             libc::SYS_process_madvise => (
                 vec![[3, near, 1, flags(libc::MADV_DONTNEED), 0, 0], [3, near, 1, 25, 0, 0]],
                 vec![
