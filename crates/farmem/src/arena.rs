@@ -4,7 +4,9 @@
 //! structure is destroyed. It lives with the program that writes the structure, as a heap's free lists do.
 
 use crate::{Error, FarMemory, Vma};
+use farmem_wire::message::PAGE_LEN;
 use farmem_wire::{NodeId, VirtAddr};
+use std::collections::BTreeMap;
 
 /// How a structure's nodes are laid out over the memory nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,7 +44,8 @@ pub(crate) struct Arena {
     rooms: Vec<Room>,
     /// The memory node whose turn it is.
     turn: usize,
-    pieces: Vec<Vma>,
+    /// Bytes of each piece, by its first one.
+    pieces: BTreeMap<VirtAddr, u64>,
     /// Nodes that nothing links to any more, where a reader may still stand.
     retired: Vec<VirtAddr>,
     /// Nodes to be handed out again.
@@ -66,7 +69,7 @@ impl Arena {
             nodes,
             rooms,
             turn: 0,
-            pieces: Vec::new(),
+            pieces: BTreeMap::new(),
             retired: Vec::new(),
             free: Vec::new(),
         }
@@ -120,9 +123,16 @@ impl Arena {
         owner.and_then(|owner| self.nodes.iter().position(|node| node.0 == owner.node)).unwrap_or(0)
     }
 
+    /// True when the node at `addr` and the byte before it lie in one allocation, so that one WRITE may go over both (PROTOCOL 7.45).
+    pub(crate) fn goes_on_at(&self, addr: VirtAddr) -> bool {
+        // An allocation begins at a page.
+        !addr.0.is_multiple_of(PAGE_LEN as u64)
+            || self.pieces.range(..addr).next_back().is_some_and(|(base, size)| addr.0 - base.0 < *size)
+    }
+
     /// Frees all pieces.
     pub(crate) fn destroy(self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
-        self.pieces.iter().try_for_each(|piece| memory.free(piece.base))
+        self.pieces.keys().try_for_each(|&base| memory.free(base))
     }
 
     fn grow(&mut self, memory: &mut (impl FarMemory + ?Sized), place: usize) -> Result<(), Error> {
@@ -139,7 +149,7 @@ impl Arena {
             }
         };
         self.rooms[place] = Room { next: vma.base.0, end: vma.base.0 + vma.size, grow: next };
-        self.pieces.push(vma);
+        self.pieces.insert(vma.base, vma.size);
         Ok(())
     }
 }

@@ -93,7 +93,7 @@ fn leases_epochs_and_slots() {
         let rack = parse(text).unwrap();
         (rack.control.lease, rack.control.epoch, rack.switch.slots)
     };
-    assert_eq!(told(RIGHT), (ms(2000), ms(100), 30_000));
+    assert_eq!(told(RIGHT), (ms(10_000), ms(100), 30_000));
     let written = RIGHT
         .replace("state =", "lease_ms = 500\nepoch_ms = 20\nstate =")
         .replace("address = \"127.71.0.2\"", "address = \"127.71.0.2\"\nslots = 64");

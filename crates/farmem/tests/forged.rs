@@ -207,10 +207,14 @@ fn a_node_that_a_thief_of_the_keys_has_told_something_stops_and_is_whole_when_it
 
     let node = Role::node(&config);
     let mut client = rack.client("owner").expect("a client");
-    client
-        .read(vma.base, &mut bytes)
-        .expect("what was taken away in the control plane's name is there again");
-    assert_eq!(bytes, [0; 6], "the node has lost its memory, as after any start (PROTOCOL 8.6)");
+    let lost = client.read(vma.base, &mut bytes).expect_err("the node has lost its memory (PROTOCOL 8.44)");
+    assert!(
+        matches!(lost, Error::MemoryLost { .. }),
+        "what was taken away is there again, and lost: {lost:?}"
+    );
+    client.accept_lost(vma.base, vma.size).expect("accepted");
+    client.read(vma.base, &mut bytes).expect("it is there");
+    assert_eq!(bytes, [0; 6], "accepted as zeros (PROTOCOL 7.44)");
     let new = client.allocate_on(4096, NodeId(1)).expect("control plane and node agree");
     for base in [vma.base, new.base, VirtAddr(vma.base.0 + 4096)] {
         client.write(base, b"after!").expect("written");

@@ -414,7 +414,7 @@ impl Model {
             })
     }
 
-    fn is_lost(&self, page: u64) -> bool {
+    pub(super) fn is_lost(&self, page: u64) -> bool {
         self.lost.iter().rev().find(|(_, pages)| pages.contains(&page)).is_some_and(|(lost, _)| *lost)
     }
 
@@ -439,6 +439,6 @@ impl Model {
 }
 
 /// The numbers of the pages that have a byte of these.
-fn pages(base: VirtAddr, len: u64) -> std::ops::Range<u64> {
+pub(super) fn pages(base: VirtAddr, len: u64) -> std::ops::Range<u64> {
     base.0 >> PAGE_SHIFT..((base.0 + (len - 1)) >> PAGE_SHIFT) + 1
 }

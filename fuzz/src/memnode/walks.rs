@@ -2,7 +2,7 @@
 //!
 //! A node may run a traversal later than the frame that brought it. It counts what the tables and the bytes are when it runs.
 
-use super::model::Model;
+use super::model::{Model, pages};
 use crate::frames::{Arrival, sent};
 use farmem_machine::Port;
 use farmem_memnode::ITERATIONS_PER_VISIT_MAX;
@@ -97,7 +97,9 @@ impl Model {
             End::IterationLimit => status == Status::IterationLimit,
             End::Fault => status == Status::ProgramFault,
             End::Fetch(true) => {
+                let window = pages(reached.cur_ptr, program.window_len() as u64);
                 matches!(status, Status::NotMapped | Status::NoPermission | Status::OutOfBounds)
+                    || status == Status::Lost && window.into_iter().any(|page| self.is_lost(page))
             }
             End::Fetch(false) if walk.header.hops == 0 => status == Status::HopLimit,
             End::Fetch(false) => {

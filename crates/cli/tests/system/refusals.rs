@@ -13,7 +13,7 @@ fn a_wrong_description_is_named_with_its_line() {
     let right = description.text();
     let cases = [
         ("transport = \"udp\"", "transport = \"tcp\"", "line 2: ", "expected `udp` or `shm`"),
-        ("[switch]", "[swich]", "line 8: ", "unknown field `swich`"),
+        ("[switch]", "[swich]", "line 9: ", "unknown field `swich`"),
         ("memory = \"16 MiB\"", "memory = \"16 bytes\"", "line 16: ", "expected a multiple of 4096"),
         ("name = \"node2\"", "name = \"node1\"", "line 18: ", "a name of its own"),
         ("count = 10", "count = 0", "line 12: ", "expected 1 to 4096"),

@@ -2,6 +2,7 @@
 
 use super::node::{NODE_LEN, Node, UNUSED};
 use super::{BTree, KEYS_MAX};
+use crate::arena::Arena;
 use crate::{Error, FarMemory};
 use farmem_wire::VirtAddr;
 
@@ -73,7 +74,7 @@ impl BTree {
             }
             let first = leaf.first().expect("an ExactSizeIterator has as many items as it says");
             level.push((first.0, addr.0));
-            pieces.put(memory, addr, &Node::leaf(&leaf, link).emit())?;
+            pieces.put(memory, &self.arena, addr, &Node::leaf(&leaf, link).emit())?;
         }
         while level.len() > CHILDREN_MAX {
             level = self.level_above(memory, &level, pieces)?;
@@ -92,7 +93,7 @@ impl BTree {
             let home = self.arena.home_of(memory, VirtAddr(children[0].1));
             let addr = self.arena.take(memory, home)?;
             above.push((children[0].0, addr.0));
-            pieces.put(memory, addr, &inner(children).emit())?;
+            pieces.put(memory, &self.arena, addr, &inner(children).emit())?;
         }
         Ok(above)
     }
@@ -118,7 +119,7 @@ fn ascending(pairs: impl Iterator<Item = (u64, u64)>) -> impl Iterator<Item = Re
     })
 }
 
-/// Nodes on their way: those that follow each other in memory go in one WRITE, and several WRITEs together.
+/// Nodes on their way: those that follow each other in one allocation go in one WRITE, and several WRITEs together.
 #[derive(Default)]
 struct Pieces {
     pieces: Vec<Piece>,
@@ -133,12 +134,14 @@ impl Pieces {
     fn put(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
+        arena: &Arena,
         addr: VirtAddr,
         node: &[u8; NODE_LEN],
     ) -> Result<(), Error> {
         if let Some(last) = self.pieces.last_mut()
             && last.start.0 + last.bytes.len() as u64 == addr.0
             && last.bytes.len() < WRITE_LEN
+            && arena.goes_on_at(addr)
         {
             last.bytes.extend_from_slice(node);
             return Ok(());

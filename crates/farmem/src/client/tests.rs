@@ -102,7 +102,7 @@ fn a_client_that_left_does_not_join_again() {
 #[test]
 fn a_free_that_is_repeated_after_unavailable_spares_the_next_allocation() {
     for is_its_own in [true, false] {
-        let (world, client) = client_with_ids(u32::MAX);
+        let (world, client) = client_with_ids(1000);
         let ask = |request: Request| world.borrow_mut().ask(request);
         let domain = client.domain.0;
         let allocate = Request::Allocate { domain, size: MEMORY, node: None };
