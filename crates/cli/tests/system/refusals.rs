@@ -14,9 +14,9 @@ fn a_wrong_description_is_named_with_its_line() {
     let cases = [
         ("transport = \"udp\"", "transport = \"tcp\"", "line 2: ", "expected `udp` or `shm`"),
         ("[switch]", "[swich]", "line 9: ", "unknown field `swich`"),
-        ("memory = \"16 MiB\"", "memory = \"16 bytes\"", "line 16: ", "expected a multiple of 4096"),
-        ("name = \"node2\"", "name = \"node1\"", "line 18: ", "a name of its own"),
-        ("count = 10", "count = 0", "line 12: ", "expected 1 to 4096"),
+        ("memory = \"16 MiB\"", "memory = \"16 bytes\"", "line 17: ", "expected a multiple of 4096"),
+        ("name = \"node2\"", "name = \"node1\"", "line 19: ", "a name of its own"),
+        ("count = 10", "count = 0", "line 13: ", "expected 1 to 4096"),
     ];
     for (good, bad, line, expected) in cases {
         let text = right.replacen(good, bad, 1);
