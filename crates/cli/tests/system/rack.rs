@@ -132,15 +132,13 @@ impl Description {
     /// A request with the token; answers status and body.
     pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
         let (token, len) = (self.token(), body.len());
-        let request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: rack\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n\
-             Content-Length: {len}\r\n\r\n{body}"
+        let answer = self.http(
+            format!(
+                "{method} {path} HTTP/1.1\r\nHost: rack\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n\
+                 Content-Length: {len}\r\n\r\n{body}"
+            )
+            .as_bytes(),
         );
-        let mut answer = self.http(request.as_bytes());
-        if answer.is_empty() && method == "GET" {
-            // The connection was reset before it was answered, as on a busy machine; what only reads is asked again, once.
-            answer = self.http(request.as_bytes());
-        }
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no HTTP: {answer:?}"));
         let status = head.split(' ').nth(1).and_then(|s| s.parse().ok());
         (status.expect("a status"), serde_json::from_str(body).unwrap_or_else(|e| panic!("{e}: {body}")))
