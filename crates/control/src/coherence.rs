@@ -41,12 +41,16 @@ use vacating::Vacating;
 
 /// A lease surely ended when the host's clock may have been slow by one part in so many.
 const DRIFT: u64 = 8;
+/// The control plane looks up at least so often in the length of a lease; when it looked up less often than in one part in [`DRIFT`], it stood still.
+const LOOKS: u64 = 16;
 
 /// What a restart need not know of those who cache.
 #[derive(Debug, Default)]
 pub(crate) struct Coherence {
     /// When the lease of a host surely ends, of all that may hold pages.
     ends: BTreeMap<u16, Instant>,
+    /// When the control plane has to look up although nothing happens, while anybody has a lease.
+    look: Option<Instant>,
     /// The largest order to give everything up that a host said it had obeyed, of those that it was given.
     flushed: BTreeMap<u16, u64>,
     /// The newest order that an answer gave to a host. After a restart each is given once more before it counts.
@@ -87,6 +91,7 @@ impl Coherence {
         let errands = self.wanted.values().copied().chain(self.resets.values().map(Running::due));
         let round = self.round.as_ref().map_or(self.next_round, |round| Some(round.due()));
         let moves = self.moves.values().map(Moving::due).chain(self.vacating.values().map(Vacating::due));
+        let ends = ends.chain(self.look.filter(|_| !self.ends.is_empty()));
         ends.chain(errands).chain(self.sweeps.values().copied()).chain(round).chain(moves).min()
     }
 
@@ -103,6 +108,17 @@ impl Coherence {
 }
 
 impl Control {
+    /// Moves the ends of all leases on by the time in which nothing was heard because the control plane itself stood still, before any is found to
+    /// have passed: hosts asked in vain, as they do while it is killed and started again (PROTOCOL 8.32).
+    pub(crate) fn look_up(&mut self, before: Instant) {
+        let lease = self.config.lease.as_nanos();
+        let gap = self.now.since(before);
+        if gap.as_nanos() > lease / DRIFT {
+            self.coherence.ends.values_mut().for_each(|end| *end = *end + gap);
+        }
+        self.coherence.look = Some(self.now + Duration::from_nanos(lease / LOOKS));
+    }
+
     /// A host says that it is there (PROTOCOL 12.35).
     pub(crate) fn renew(&mut self, host: u16, generation: u16, flushed: u64) -> Result<Decision, ApiError> {
         self.host_present(host)?;
@@ -231,9 +247,9 @@ impl Control {
     fn begin_epoch(&mut self) {
         if self.coherence.epoch != self.state.epoch {
             let old = mem::take(&mut self.coherence);
-            let Coherence { ends, flushed, ordered, given_up, rounds, questions, counts, .. } = old;
+            let Coherence { ends, look, flushed, ordered, given_up, rounds, questions, counts, .. } = old;
             let epoch = self.state.epoch;
-            let kept = Coherence { ends, flushed, ordered, given_up, ..Coherence::default() };
+            let kept = Coherence { ends, look, flushed, ordered, given_up, ..Coherence::default() };
             self.coherence = Coherence { epoch, rounds, questions, counts, ..kept };
         }
     }

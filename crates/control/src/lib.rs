@@ -487,7 +487,8 @@ impl Machine for Control {
     type Note = Note;
 
     fn handle(&mut self, now: Instant, event: Event<'_, Ask>, out: &mut Actions) {
-        self.now = now;
+        let before = core::mem::replace(&mut self.now, now);
+        self.look_up(before);
         if !self.started {
             self.start(out);
         }

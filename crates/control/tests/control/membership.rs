@@ -2,7 +2,8 @@
 
 use crate::rack::{Rack, Step, text};
 use farmem_control::api::{ErrorCode, PermName, Request, Response};
-use farmem_machine::Port;
+use farmem_control::{LEASE, Note};
+use farmem_machine::{Duration, Event, Port};
 use farmem_wire::message::Update;
 use farmem_wire::{Perm, VirtAddr};
 
@@ -150,6 +151,39 @@ fn a_host_that_left_keeps_its_number_and_generation() {
     assert_eq!(rack.refused(Request::Leave { port: Port::host(host).0 }).code, ErrorCode::NotFound);
     rack.restart();
     assert_eq!(rack.join_host(1), (host, 2));
+}
+
+/// The control plane itself stands still for longer than a lease (stopped, in a debugger, without a CPU): hosts asked in vain meanwhile. None of them
+/// is fenced for it, whatever it does first when it goes on; a host that then is not heard of for a lease is (PROTOCOL 8.32, 12.35).
+#[test]
+fn a_control_plane_that_stood_still_fences_nobody() {
+    let mut rack = Rack::new(11);
+    rack.join_switch().unwrap();
+    rack.join_node(1, MIB);
+    let hosts = [rack.join_host(1), rack.join_host(2)];
+    let renew = |rack: &mut Rack, (host, generation)| {
+        let ticket = rack.ask(Request::Renew { host, generation, flushed: 0 });
+        let lease = rack.wait(ticket).unwrap();
+        assert!(matches!(lease, Response::Lease { lease_ms: 1.., .. }), "host {host}: {lease:?}");
+    };
+    hosts.iter().for_each(|&host| renew(&mut rack, host));
+    for _ in 0..3 {
+        rack.stand_still(LEASE.times(2));
+        rack.event(Event::Wake);
+        hosts.iter().for_each(|&host| renew(&mut rack, host));
+    }
+    // A part of a lease that was not over before counts as well.
+    let half = Duration::from_nanos(LEASE.as_nanos() / 2);
+    rack.pass(half);
+    rack.stand_still(LEASE);
+    rack.pass(half);
+    renew(&mut rack, hosts[0]);
+    let fenced = |rack: &Rack| hosts.map(|(host, _)| rack.noted(Note::Fenced(host)));
+    assert_eq!(fenced(&rack), [0, 0]);
+
+    rack.pass(half);
+    assert_eq!(fenced(&rack), [0, 1], "only the one that was not heard of while the control plane ran");
+    rack.check_log();
 }
 
 /// Hosts come and go under other names, many more than may cache pages: the next one may cache pages all the same.

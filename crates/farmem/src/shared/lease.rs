@@ -128,7 +128,7 @@ impl Landlord {
                     self.given_up = true;
                     let silent = self.clock.now().since(leased_last).as_nanos() / 1_000_000;
                     say(&format!(
-                        "the lease of host {} ended {silent} ms after it was last renewed: {why}. What was written here and had not reached \
+                        "the lease of host {} ended; it was last renewed {silent} ms ago: {why}. What was written here and had not reached \
                          the memory nodes may be lost: a touch of such a page ends in SIGBUS",
                         self.host
                     ));

@@ -200,6 +200,11 @@ impl Rack {
         self.now = end;
     }
 
+    /// Lets this time go by in which the control plane stands still: nothing reaches it, and none of its timers goes off.
+    pub(crate) fn stand_still(&mut self, span: Duration) {
+        self.now = self.now + span;
+    }
+
     /// The next thing that happens; false when nothing ever will.
     pub(crate) fn step(&mut self) -> bool {
         let Some(due) = self.next_due() else { return false };
