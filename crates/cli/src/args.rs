@@ -76,7 +76,8 @@ pub(crate) const EXAMPLE: &str = include_str!("example-rack.toml");
     after_help = "farmem up --example > rack.toml   writes a rack of four memory nodes on this machine.\n\
                         Ctrl-C stops the rack.\n\
                         A role that dies is started again; standard error says what was lost, with --json also a line on standard output.\n\
-                        One that dies 5 times in a row within 10 s of serving is given up, the others go on, and the exit code is 1."
+                        It waits 200, 400, 800 and 1600 ms after its first four deaths in a row, and is given up at the fifth; a death after 10 s of serving\n\
+                        begins a new row. The others go on, what needs the one given up fails, and the exit code is 1."
 )]
 pub(crate) struct Up {
     /// The rack's description.

@@ -1,9 +1,9 @@
 //! The processes of a rack: started in order, watched, started again when they die, stopped together.
 //!
 //! [`Supervisor::start`] starts a rack whose first dead role is its end: a demonstration or a run of its own has lost what it is about.
-//! [`Supervisor::tend`] is for a rack that others use: a role that dies is started again, after a wait that doubles from [`WAIT_MIN`] to
-//! [`WAIT_MAX`]; one that dies [`DEATHS_MAX`] times in a row before it has served for [`STEADY`] is given up, and the others go on (as
-//! systemd's `StartLimitBurst` has it).
+//! [`Supervisor::tend`] is for a rack that others use: a role that dies is started again, after [`WAIT_MIN`] at first and twice the wait before
+//! from then on; one that dies [`DEATHS_MAX`] times in a row, each time before it has served for [`STEADY`], is given up, and the others go on
+//! (as systemd's `StartLimitBurst` has it).
 
 mod process;
 
@@ -23,8 +23,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const END_TIME_MAX: Duration = Duration::from_secs(3);
 /// Time between a role's death and its first new start: longer than a datagram lives on one machine (PROTOCOL 9.2, 9.21).
 pub(crate) const WAIT_MIN: Duration = Duration::from_millis(200);
-/// The longest such time.
-pub(crate) const WAIT_MAX: Duration = Duration::from_secs(5);
 /// A role that has served for so long is well: its earlier deaths do not count any more.
 pub(crate) const STEADY: Duration = Duration::from_secs(10);
 /// Deaths in a row, each before it was well, after which a role is not started again.

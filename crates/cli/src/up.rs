@@ -111,36 +111,14 @@ struct Lost {
 
 fn died(rack: &Supervisor, role: usize, death: &Death, again: Option<Duration>) -> RoleEvent {
     let name = name_of(rack, role);
-    let (means, lost) = match rack.role(role) {
-        Which::Control => (
-            "what is allocated can be used meanwhile; changes and joins wait, and nothing is lost: its log is on disk"
-                .to_owned(),
-            None,
-        ),
-        Which::Switch => (
-            "READs and WRITEs go on; traversals are repeated meanwhile, hosts write cached pages back, and a new epoch begins; nothing is lost"
-                .to_owned(),
-            None,
-        ),
-        Which::Node(node) => {
-            let lost = lost_with(rack, node);
-            let what = match lost {
-                Some(Lost { allocations, bytes }) => format!("{bytes} bytes of {allocations} allocations"),
-                None => "every allocation there (the control plane does not say how many)".to_owned(),
-            };
-            (
-                format!(
-                    "ITS MEMORY IS LOST: {what}; what was there is refused as lost until its owner accepts that (`accept_lost`)"
-                ),
-                lost,
-            )
-        }
+    let lost = match rack.role(role) {
+        Which::Node(node) => lost_with(rack, node),
+        Which::Control | Which::Switch => None,
     };
+    let means = means(rack.role(role), lost, again.is_some());
     let then = match again {
         Some(wait) => format!("it is started again in {} ms", wait.as_millis()),
-        None => format!(
-            "it died {DEATHS_MAX} times in a row and is given up; the others go on, and what needs it is refused until the rack is started again"
-        ),
+        None => format!("it died {DEATHS_MAX} times in a row and is given up; the others go on"),
     };
     RoleEvent {
         event: if again.is_some() { "died" } else { "given_up" },
@@ -152,6 +130,42 @@ fn died(rack: &Supervisor, role: usize, death: &Death, again: Option<Duration>) 
         lost,
     }
 }
+
+/// What a role's death means for programs: while it is started again, or for good when it was given up (PROTOCOL 9.7, 9.9, 9.12, 9.21).
+fn means(role: Which<'_>, lost: Option<Lost>, again: bool) -> String {
+    match (role, again) {
+        (Which::Control, true) => {
+            "what is allocated can be used meanwhile; changes and joins wait, and nothing is lost: its log is on disk".to_owned()
+        }
+        (Which::Control, false) => format!(
+            "what is allocated can still be used; changes and joins fail, and hosts that share pages lose the use of them when their leases end, \
+             {RESTART}; its log is on disk"
+        ),
+        (Which::Switch, true) => {
+            "READs and WRITEs go on; traversals are repeated meanwhile, hosts write cached pages back, and a new epoch begins; nothing is lost"
+                .to_owned()
+        }
+        (Which::Switch, false) => format!(
+            "READs and WRITEs go on; traversals, requests for shared pages, and allocating, freeing and granting fail {RESTART}"
+        ),
+        (Which::Node(_), _) => {
+            let what = match lost {
+                Some(Lost { allocations, bytes }) => format!("{bytes} bytes of {allocations} allocations"),
+                None => "every allocation there (the control plane does not say how many)".to_owned(),
+            };
+            let then = if again {
+                "what was there is refused as lost: start programs that need it again; one written for farmem can go on after `Client::accept_lost`"
+                    .to_owned()
+            } else {
+                format!("what needs it fails {RESTART}")
+            };
+            format!("ITS MEMORY IS LOST: {what}; {then}")
+        }
+    }
+}
+
+/// The way out of a role that was given up, and its price.
+const RESTART: &str = "until the rack is started again (end `farmem up` and start it anew: all memory of its nodes is lost by that)";
 
 fn serves(rack: &Supervisor, role: usize) -> RoleEvent {
     let name = name_of(rack, role);

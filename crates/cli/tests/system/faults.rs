@@ -137,16 +137,16 @@ fn a_role_that_cannot_start_again_is_given_up() {
         taken = UdpSocket::bind((description.address(11), farmem::UDP_PORT)).ok();
         taken.is_some()
     });
-    let mut deaths = 0;
+    let mut waits = Vec::new();
     let given_up = loop {
         let event = event(&mut up);
         match text(&event["event"]).as_str() {
-            "died" => deaths += 1,
+            "died" => waits.push(event["again_in_ms"].as_u64().expect("a number")),
             "serves" => panic!("its address was taken: {event}"),
             _ => break event,
         }
     };
-    assert_eq!(deaths, 4, "and the fifth is the last");
+    assert_eq!(waits, [200, 400, 800, 1600], "and the fifth death is the last");
     assert_eq!((&given_up["event"], &given_up["role"]), (&json!("given_up"), &json!("node node1")));
     assert_eq!(given_up["how"], "exit code 2", "{given_up}");
     let mut bytes = [0; 4];
@@ -171,6 +171,9 @@ fn a_role_that_dies_again_and_again_is_given_up() {
     kill(&up, "switch");
     let given_up = event(&mut up);
     assert_eq!(given_up["event"], "given_up", "{given_up}");
+    let said = text(&given_up["text"]);
+    assert!(said.contains("fail until the rack is started again"), "{said}");
+    assert!(!said.contains("nothing is lost"), "a rack that is started again has lost its memory: {said}");
     assert_eq!(description.overview()["vmas"], json!([]), "the others serve");
     assert_eq!(up.stop().code, Some(1));
 }
