@@ -1,6 +1,8 @@
 //! The command line, as typed. Help texts are here, on the flags they explain.
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
+use farmem_sim::Plan;
 use farmem_workload::bytes;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -347,7 +349,8 @@ pub(crate) struct Sim {
     /// What to play.
     #[arg(value_enum)]
     pub(crate) run: SimRun,
-    /// Operations in all.
+    /// Operations that the programs are to make, in all worlds together. The report counts those that ended and what a world does besides,
+    /// so it counts more: of `rack`, calls of the control plane and the reading of all memory at the end.
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub(crate) operations: u64,
     /// Worlds to play them in.
@@ -356,14 +359,14 @@ pub(crate) struct Sim {
     /// The first seed; with `--seeds 1` exactly this world is played again.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// What the network does to frames.
-    #[arg(long, default_value = "storm")]
+    /// What goes wrong, of network and machines.
+    #[arg(long, default_value = "storm", value_parser = PossibleValuesParser::new(Plan::names()))]
     pub(crate) plan: String,
     /// Of `explore`: which racks: `gate`, `all`, or a number.
     #[arg(long, default_value = "gate", value_name = "RACKS")]
     pub(crate) config: String,
-    /// Of `explore`: the smallest rack that shows what this guard is for, without it; an unknown name lists them.
-    #[arg(long, value_name = "GUARD")]
+    /// Of `explore`: the smallest rack that shows what this guard of the protocol is for, without it.
+    #[arg(long, value_name = "GUARD", value_parser = PossibleValuesParser::new(farmem_sim::explore::Guard::ALL.map(|(_, name)| name)))]
     pub(crate) without: Option<String>,
     /// Print the report as one JSON object.
     #[arg(long)]

@@ -14,6 +14,9 @@ struct Played {
     run: &'static str,
     plan: &'static str,
     verdict: &'static str,
+    /// What `--operations` said.
+    asked_for: u64,
+    /// Those that ended ([`counted`]).
     operations: u64,
     seeds: u64,
     first_seed: u64,
@@ -45,7 +48,8 @@ impl output::Report for Played {
     fn text(&self) -> String {
         let line = |what: &str, n: u64| vec![what.to_owned(), output::count(n)];
         let rows = [
-            line("operations", self.operations),
+            line("operations asked for", self.asked_for),
+            line(counted(self.run), self.operations),
             line("worlds", self.seeds),
             line("packets", self.packets),
             line("  lost", self.lost),
@@ -87,11 +91,7 @@ pub(crate) fn run(args: &Sim) -> Result<End, Failure> {
         SimRun::Pages => pages::campaign,
         SimRun::Explore => return explore::run(args),
     };
-    let Some(plan) = Plan::named(&args.plan) else {
-        let names: Vec<&str> = Plan::ALL.iter().map(|plan| plan.name).collect();
-        let message = format!("there is no plan {:?}", args.plan);
-        return Err(Failure::environment(message, format!("the plans are: {}", names.join(", "))));
-    };
+    let plan = Plan::named(&args.plan).expect("the parser takes names of plans only");
     let campaign = Campaign { operations: args.operations, seeds: args.seeds, first_seed: args.seed, plan };
     let bar = progress::bar("worlds", args.seeds);
     let begin = Instant::now();
@@ -121,6 +121,7 @@ fn played(report: Report, seconds: f64) -> Played {
         run,
         plan: campaign.plan.name,
         verdict: name(verdict),
+        asked_for: campaign.operations,
         operations: total.operations,
         seeds: campaign.seeds,
         first_seed: campaign.first_seed,
@@ -137,6 +138,14 @@ fn played(report: Report, seconds: f64) -> Played {
         seconds,
         notes: total.notes,
         failures: failures.into_iter().map(failed).collect(),
+    }
+}
+
+/// What is counted as an operation that ended: in a rack more than what was asked for.
+fn counted(run: &str) -> &'static str {
+    match run {
+        "rack" => "  ended, with calls of the control plane and the reading of all memory at the end",
+        _ => "  ended, with what a world does at its end",
     }
 }
 

@@ -147,6 +147,11 @@ impl Plan {
         Self::ALL.into_iter().chain([Self::HAVOC]).find(|plan| plan.name == name)
     }
 
+    /// What [`Plan::named`] knows.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        Self::ALL.into_iter().chain([Self::HAVOC]).map(|plan| plan.name)
+    }
+
     /// The same plan with no partition longer than `most`: for worlds in which nobody sets a broken connection up again.
     #[must_use]
     pub fn with_short_partitions(self, most: Duration) -> Self {
@@ -169,6 +174,7 @@ mod tests {
     fn every_plan_is_found_by_its_name() {
         for plan in Plan::ALL.into_iter().chain([Plan::HAVOC]) {
             assert_eq!(Plan::named(plan.name), Some(plan));
+            assert!(Plan::names().any(|name| name == plan.name), "{}", plan.name);
         }
         assert_eq!(Plan::named("sunshine"), None);
     }

@@ -40,7 +40,11 @@ fn the_report_is_a_table_for_people() {
 
 #[test]
 fn what_cannot_be_played_is_refused() {
-    run(&["sim", "rc", "--plan", "sunshine"]).refuses(&["no plan \"sunshine\"", "the plans are: ", "storm"]);
+    let unknown = run(&["sim", "rc", "--plan", "sunshine"]);
+    assert_eq!(unknown.code, Some(2));
+    for words in ["'sunshine'", "possible values: calm", "storm", "havoc"] {
+        assert!(unknown.stderr.contains(words), "{words:?} is not in {}", unknown.stderr);
+    }
     for args in [["--operations", "0"], ["--seeds", "0"], ["--seed", "-1"]] {
         assert_eq!(run(&[&["sim", "rc"][..], &args].concat()).code, Some(2), "{args:?}");
     }
@@ -64,6 +68,16 @@ fn the_explorer_says_what_it_walked_and_what_it_found() {
         assert_eq!(refused.code, Some(2));
         assert!(refused.stderr.contains(remedy), "{}", refused.stderr);
     }
+}
+
+/// Reading everything at the end, and calls, come on top of what was asked for: both counts are told, and what the second one is of.
+#[test]
+fn a_rack_counts_more_than_was_asked_for() {
+    let report = play("rack", "1", "calm");
+    assert_eq!(report["asked_for"], 2000, "{report}");
+    assert!(report["operations"].as_u64() > Some(2000), "{report}");
+    let table = run(&["sim", "rack", "--operations", "50", "--seeds", "1"]).stdout;
+    assert!(table.contains("operations asked for") && table.contains("reading of all memory"), "{table}");
 }
 
 #[test]
