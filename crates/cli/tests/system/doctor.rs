@@ -57,7 +57,8 @@ fn everything_is_looked_at_once() {
 fn a_running_rack_is_seen() {
     let udp = Description::new("seen", "udp");
     let up = udp.up();
-    let running = text(&finding("running roles")["detail"]);
+    let (port, running) = (finding("UDP port 4791"), text(&finding("running roles")["detail"]));
+    assert_eq!((&port["state"], text(&port["detail"]).contains("free")), (&"ok".into(), false), "{port}");
     for last in [1, 2, 11, 12] {
         assert!(running.contains(&udp.address(last).to_string()), "{running}");
     }

@@ -14,10 +14,11 @@ pub(super) fn examine() -> Vec<Finding> {
     let mut findings: Vec<Finding> = ring_directories().iter().map(|dir| rings(dir)).collect();
     let holders = holders(&read_to_string("/proc/net/udp").unwrap_or_default());
     if holders.is_empty() {
-        findings.push(Finding::ok("running roles", "none holds UDP port 4791"));
+        findings.push(Finding::ok("running roles", "none has UDP port 4791 of an address"));
     } else {
         let list: Vec<String> = holders.iter().map(Ipv4Addr::to_string).collect();
-        findings.push(Finding::ok("running roles", format!("UDP port 4791 is held on {}", list.join(", "))));
+        findings
+            .push(Finding::ok("running roles", format!("UDP port 4791 is theirs on {}", list.join(", "))));
     }
     findings
 }

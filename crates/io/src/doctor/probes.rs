@@ -55,7 +55,7 @@ pub(super) fn udp_port() -> Finding {
     let name = "UDP port 4791";
     // An address in the loopback range that racks do not use by default.
     match UdpSocket::bind((Ipv4Addr::new(127, 255, 47, 91), UDP_PORT)) {
-        Ok(_) => Finding::ok(name, "free on loopback addresses"),
+        Ok(_) => Finding::ok(name, "can be opened on a loopback address that no role has"),
         Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
             let remedy = "something holds 0.0.0.0:4791, the kernel's Soft-RoCE for one: `rdma link delete NAME`, or run racks in \
                           another network namespace";
