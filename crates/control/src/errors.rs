@@ -20,6 +20,9 @@ pub(crate) fn not_found(message: impl Into<String>, remedy: impl Into<String>) -
     error(ErrorCode::NotFound, message, remedy)
 }
 
+/// How people see the nodes and allocations there are; a program asks for `overview`.
+pub(crate) const LISTED: &str = "`farmem migrate --rack RACK.TOML` lists the nodes and allocations there are";
+
 /// One of the control plane's own tables has no room.
 pub(crate) fn bound(what: &str, most: impl core::fmt::Display) -> ApiError {
     error(
@@ -54,7 +57,8 @@ impl State {
                     (_, Some(node)) => format!("node {node}"),
                     _ => format!("port {port}"),
                 };
-                let remedy = "ask for its present number and state with `overview`, then ask again";
+                let remedy = "look for its present number with GET /v1/overview (`farmem up` prints the API's address and its token's file), \
+                              then ask again";
                 error(
                     ErrorCode::NotFound,
                     format!("{who} left or started again while the change was made"),
@@ -64,7 +68,7 @@ impl State {
             Why::Held => error(
                 ErrorCode::Unavailable,
                 "hosts did not give up the pages in time; nothing was moved",
-                "see `overview` for hosts that are there no more, then ask again",
+                "a host that is gone holds them until its lease has ended: ask again after that (GET /v1/overview lists the hosts)",
             ),
             Why::Restarted => error(
                 ErrorCode::Unavailable,

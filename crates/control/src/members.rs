@@ -3,7 +3,7 @@
 use crate::allocate::{PAGE, VA_END, first_fit};
 use crate::api::{ApiError, ErrorCode};
 use crate::claims::Claim;
-use crate::errors::{bad, bound, error, not_found};
+use crate::errors::{LISTED, bad, bound, error, not_found};
 use crate::record::{Cache, HostRow, NodeRow, What};
 use crate::requests::Decision;
 use crate::{Control, NAME_LEN_MAX};
@@ -72,7 +72,10 @@ impl Control {
             return Err(bad(message, "stop the process; a switch that is started again joins again"));
         }
         let unknown = || {
-            not_found(format!("nobody has port {port}"), "see `overview` for the hosts and nodes there are")
+            not_found(
+                format!("nobody has port {port}"),
+                "GET /v1/overview lists the hosts and nodes there are",
+            )
         };
         if let Some(host) = Port(port).as_host() {
             let row = self.state.hosts.get(&host).filter(|row| row.present);
@@ -92,7 +95,7 @@ impl Control {
         }
         if vmas > 0 {
             let message = format!("node {node} ({}) has {vmas} vmas allocated", row.name);
-            return Err(error(ErrorCode::Conflict, message, "free them first; `overview` lists them"));
+            return Err(error(ErrorCode::Conflict, message, format!("free them first; {LISTED}")));
         }
         Ok(Decision::Begin(What::LeaveNode { node, base: row.base, size_log2: row.size_log2 }))
     }

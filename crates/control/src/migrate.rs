@@ -14,7 +14,7 @@
 use crate::Control;
 use crate::allocate::PAGE;
 use crate::api::{ApiError, ErrorCode, PermName, Response};
-use crate::errors::{bad, bound, error, not_found};
+use crate::errors::{LISTED, bad, bound, error, not_found};
 use crate::pieces::{log2, translate, untranslate};
 use crate::record::{Change, Migration, MigrationStep, PieceRow, Role, Told, What, Why};
 use crate::requests::Decision;
@@ -128,7 +128,7 @@ impl Control {
     fn vma_with(&self, addr: u64) -> Result<(u64, &crate::record::VmaRow), ApiError> {
         let found = self.state.vma_at(addr).filter(|(_, vma)| vma.pending.is_none());
         let message = || format!("no vma holds {addr:#x}");
-        found.ok_or_else(|| not_found(message(), "it may have been freed; `overview` lists the vmas"))
+        found.ok_or_else(|| not_found(message(), format!("it may have been freed; {LISTED}")))
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::Control;
 use crate::allocate::{VA_END, vma_size};
 use crate::api::{ApiError, ErrorCode, PermName, Request, Response};
-use crate::errors::{bad, bound, error, not_found};
+use crate::errors::{LISTED, bad, bound, error, not_found};
 use crate::grants;
 use crate::members::name_allowed;
 use crate::record::{ConnectionRow, Key, Line, Role, SessionRow, Span, VmaRow, What};
@@ -192,7 +192,7 @@ impl Control {
                 "allocation {id} is not at {base:#x}: allocation {} is, with {} bytes from {first:#x}",
                 vma.id, vma.size
             );
-            return Err(not_found(message, "it was freed if it ever was there; `overview` lists the vmas"));
+            return Err(not_found(message, format!("it was freed if it ever was there; {LISTED}")));
         }
         let (first, vma) = self.owned(domain, base)?;
         if first != base {
@@ -263,7 +263,7 @@ impl Control {
         let Some((base, vma)) = found else {
             return Err(not_found(
                 format!("no vma holds {addr:#x}"),
-                "it may have been freed; `overview` lists the vmas",
+                format!("it may have been freed; {LISTED}"),
             ));
         };
         if vma.domain != domain {
@@ -298,10 +298,7 @@ impl Control {
 
     pub(crate) fn node_answers(&self, node: u16) -> Result<(), ApiError> {
         if !self.state.nodes.contains_key(&node) {
-            return Err(not_found(
-                format!("there is no node {node}"),
-                "see `overview` for the nodes there are",
-            ));
+            return Err(not_found(format!("there is no node {node}"), LISTED));
         }
         let role = Role::Node(node);
         match self.state.reach(role) {
