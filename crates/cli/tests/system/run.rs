@@ -467,6 +467,8 @@ fn programs_that_cannot_be_served_are_refused() {
     lost.env("FARMEM_PRELOAD", "/no/such/library");
     run_command(lost).refuses(&["FARMEM_PRELOAD", "/no/such/library"]);
     run_command(farmem(&["run", "--local", "4KiB", "--", "true"])).refuses(&["local limit"]);
+    let typed = run_command(farmem(&["run", "--local", "99999999999999999999TiB", "--", "true"]));
+    assert!(typed.code == Some(2) && typed.stderr.contains("'99999999999999999999TiB'"), "{typed:?}");
     run_command(farmem(&["run", "--far", "0", "--", "true"])).refuses(&["--far 0"]);
     let mut split = farmem(&["run", "--", "true"]);
     split.env("FARMEM_PRELOAD", dir.file("a library", ""));
