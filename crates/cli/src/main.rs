@@ -20,6 +20,7 @@ mod role;
 mod run;
 mod sim;
 mod supervisor;
+mod sweep;
 mod trace;
 mod up;
 

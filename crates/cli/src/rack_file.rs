@@ -1,6 +1,7 @@
 //! A rack of one's own for a demonstration or a benchmark: free addresses, a state directory that goes when it is done or
 //! interrupted.
 
+use crate::sweep::sweep;
 use crate::{Failure, output};
 use farmem::{Placement, RackConfig, Transport, Waiting};
 use std::fs::{self, DirBuilder};
@@ -32,8 +33,9 @@ pub(crate) struct RackFile {
 }
 
 impl RackFile {
-    /// Finds free addresses and writes the file.
+    /// Finds free addresses and writes the file. What killed commands of this kind have left is removed first.
     pub(crate) fn new(what: &str, shape: Shape) -> Result<Self, Failure> {
+        sweep(what);
         let subnet = free_subnet()?;
         let (name, directory) = own_directory(what)?;
         let text = describe(&name, shape, subnet);

@@ -16,7 +16,7 @@ use farmem::pager::{
 use farmem::window::Ahead;
 use farmem::{Placement, Rack, RackConfig, Transport, Waiting};
 use farmem::{ShareOptions, ShareStats};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, getppid, kill_process, pidfd_open};
 use rustix::thread::{sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
 use std::ffi::OsString;
@@ -123,12 +123,19 @@ impl Report for Stats {
 /// `farmem guard`: started by `farmem run`, holds what must not close when that dies, and frees what it then could not. Its standard input is the
 /// connection.
 pub(crate) fn run_guard(args: &args::Guard) -> Result<End, Failure> {
-    guard(io::stdin()).map_err(|error| {
+    let pager = getppid();
+    let killed = guard(io::stdin()).map_err(|error| {
         let message = format!(
             "pages whose lease has ended could not be taken away, so their program was killed: {error}"
         );
         Failure::environment(message, "")
     })?;
+    if killed > 0 {
+        let number = pager.map_or(0, Pid::as_raw_pid);
+        output::note(&format!(
+            "farmem: `farmem run` (process {number}) ended before its program: {killed} processes of it were killed, as their far memory went with it"
+        ));
+    }
     if let (Some(rack), Some(domain)) = (&args.rack, &args.domain) {
         free_left(&RackConfig::load(rack)?, domain)?;
     }

@@ -211,6 +211,14 @@ fn keep_token(file: &Path) -> Result<String, Error> {
     Ok(token)
 }
 
+/// Removes the directory of a rack's shared-memory rings when no endpoint in it is held, by whatever process.
+///
+/// # Errors
+/// `ResourceBusy` when one is; otherwise what the system says. Files of something else are left, and then the directory is.
+pub fn remove_unused_rings(rings: &Path) -> io::Result<()> {
+    farmem_io::shm::remove_dir(rings)
+}
+
 /// Removes the shared-memory rings of a rack whose roles have ended; its clients may still hold theirs. A rack over UDP has none.
 ///
 /// # Errors

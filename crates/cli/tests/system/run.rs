@@ -393,8 +393,36 @@ fn programs_end_with_their_pager() {
     assert_eq!(running.line(), "up\n");
     let processes: Vec<u32> = processes_with(&mark).into_iter().filter(|&pid| pid != running.pid()).collect();
     assert!(processes.len() >= 2, "{processes:?}");
-    running.kill();
+    signal(running.pid(), "KILL");
+    let ended = running.ended();
     eventually("the programs end", || processes.iter().all(|&pid| !runs(pid)));
+    let said = format!("`farmem run` (process {}) ended before its program", running.pid());
+    assert!(ended.stderr.contains(&said), "{ended:?}");
+}
+
+/// What a killed run has left is removed by the next one. What is not certainly left is not touched: of a process that runs, of another form.
+#[test]
+fn what_a_killed_run_left_is_removed() {
+    if !may_run("what a killed run left") {
+        return;
+    }
+    let mut running =
+        Running::start(farmem(&["run", "--", "sh", "-c", "echo up; while :; do sleep 0.01; done"]));
+    assert_eq!(running.line(), "up\n");
+    let name = format!("farmem-run-{}", running.pid());
+    let left = [PathBuf::from("/dev/shm").join(&name), std::env::temp_dir().join(&name)];
+    assert!(left.iter().all(|path| path.is_dir()), "{left:?}");
+    let others = [format!("{name}x"), format!("farmem-run-{}", std::process::id())];
+    let others = others.map(|name| PathBuf::from("/dev/shm").join(name));
+    others.iter().for_each(|path| fs::create_dir(path).unwrap());
+    running.kill();
+    // Its roles end by themselves, a moment later; as long as they hold their rings those stay.
+    eventually("it is removed", || {
+        run_command(farmem(&["run", "--", "true"]));
+        !left.iter().any(|path| path.exists())
+    });
+    assert!(others.iter().all(|path| path.is_dir()), "{others:?}");
+    others.iter().for_each(|path| fs::remove_dir(path).unwrap());
 }
 
 /// The rack dies under a program: it gets a SIGBUS rather than wrong bytes, and the command says why.

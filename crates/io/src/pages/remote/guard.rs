@@ -85,24 +85,23 @@ impl Guard {
 /// The number of no process: what comes with it is a watch.
 const WATCH: u32 = u32::MAX;
 
-/// Guards until the pager is done or gone, and in the second case kills whom it was told to. So it does when it cannot take pages whose lease has ended;
-/// then it answers why.
+/// Guards until the pager is done or gone, and in the second case kills whom it was told to; answers how many processes it killed. So it does when it
+/// cannot take pages whose lease has ended; then it answers why.
 ///
 /// # Errors
 /// What the system said.
-pub fn guard(socket: impl AsFd) -> io::Result<()> {
+pub fn guard(socket: impl AsFd) -> io::Result<usize> {
     let mut kept = BTreeMap::new();
     let guarded = guard_all(&socket, &mut kept);
-    for (ended, _uffd) in kept.values() {
-        // One that has ended needs no signal.
-        let _ = pidfd_send_signal(ended, Signal::KILL);
-    }
+    // One that has ended needs no signal, and takes none.
+    let killed =
+        kept.values().filter(|(ended, _uffd)| pidfd_send_signal(ended, Signal::KILL).is_ok()).count();
     for (ended, _uffd) in kept.values() {
         let mut ends = [rustix::event::PollFd::new(ended, rustix::event::PollFlags::IN)];
         // The userfaultfd is held until the process is no more.
         let _ = rustix::io::retry_on_intr(|| rustix::event::poll(&mut ends, None));
     }
-    guarded
+    guarded.map(|()| killed)
 }
 
 fn guard_all(socket: &impl AsFd, kept: &mut BTreeMap<u32, Pair>) -> io::Result<()> {

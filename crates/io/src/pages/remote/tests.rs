@@ -92,7 +92,23 @@ fn a_guard_ends_with_its_pager() {
     ours.keep(7, &file, &file).unwrap();
     ours.let_go(7);
     drop(ours);
-    guard.join().unwrap().unwrap();
+    assert_eq!(guard.join().unwrap().unwrap(), 0);
+}
+
+/// A guard kills whom it was not told to let go of, and answers how many those were.
+#[test]
+fn a_guard_counts_whom_it_kills() {
+    let (ours, theirs) = Guard::open().unwrap();
+    let guard = std::thread::spawn(move || super::guard(theirs));
+    let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+    let ended = rustix::process::pidfd_open(
+        rustix::process::Pid::from_child(&child),
+        rustix::process::PidfdFlags::empty(),
+    );
+    ours.keep(1, ended.unwrap(), std::fs::File::open("/dev/null").unwrap()).unwrap();
+    drop(ours);
+    assert_eq!(guard.join().unwrap().unwrap(), 1);
+    assert!(!child.wait().unwrap().success());
 }
 
 /// A guard takes pages whose lease ends, though their pager does nothing; and goes on guarding when the watch is over (PROTOCOL 12.49).

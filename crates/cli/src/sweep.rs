@@ -1,0 +1,79 @@
+//! What commands leave that were killed: the rings and the directory of a rack of their own. The next command of the same kind removes them.
+//!
+//! A directory is removed only if everything says that nobody uses it: its name has the form that [`crate::rack_file`] gives, with a process that
+//! is no more; it is a directory, and this user's; and no endpoint in it is held. Whatever is left after that, `farmem doctor` names.
+
+use farmem::serve::remove_unused_rings;
+use rustix::io::Errno;
+use rustix::process::{Pid, geteuid, test_kill_process};
+use std::fs::{self, read_dir};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+/// Where racks put their rings.
+const RINGS: &str = "/dev/shm";
+
+/// Removes what killed commands of the kind `what` left on this machine.
+pub(crate) fn sweep(what: &str) {
+    for entry in read_dir(RINGS).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some(name) = name.to_str().filter(|name| maker(name, what).is_some_and(is_gone)) else {
+            continue;
+        };
+        if !is_own_directory(&entry.path()) || remove_unused_rings(&entry.path()).is_err() {
+            continue;
+        }
+        let directory = std::env::temp_dir().join(name);
+        if is_own_directory(&directory) {
+            // One that stays is not in the way of the next.
+            drop(fs::remove_dir_all(directory));
+        }
+    }
+}
+
+/// The process that a rack of the kind `what` is named after: `farmem-run-123`, or `farmem-run-123-1` where 123 had left one already.
+fn maker(name: &str, what: &str) -> Option<Pid> {
+    let rest = name.strip_prefix("farmem-")?.strip_prefix(what)?.strip_prefix('-')?;
+    let (process, again) = rest.split_once('-').unwrap_or((rest, "0"));
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = process.parse().ok().filter(|_| digits(process) && digits(again))?;
+    Pid::from_raw(number)
+}
+
+/// True when there is no such process. One of another user is one.
+fn is_gone(process: Pid) -> bool {
+    test_kill_process(process) == Err(Errno::SRCH)
+}
+
+fn is_own_directory(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir() && meta.uid() == geteuid().as_raw())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names of other kinds, and of racks that people named, are none of ours.
+    #[test]
+    fn only_names_of_the_same_kind_have_a_maker() {
+        let of = |name: &str| maker(name, "run").map(Pid::as_raw_pid);
+        assert_eq!(of("farmem-run-123"), Some(123));
+        assert_eq!(of("farmem-run-123-4"), Some(123));
+        for other in [
+            "farmem-demo-123",
+            "farmem-run",
+            "farmem-run-",
+            "farmem-run-0",
+            "farmem-run-12x",
+            "farmem-run-12-",
+            "farmem-run-+12",
+            "farmem-runs-12",
+            "run-12",
+            "farmem-run-12-3-4",
+            "farmem-run-99999999999",
+        ] {
+            assert_eq!(of(other), None, "{other}");
+        }
+        assert!(!is_gone(rustix::process::getpid()) && !is_gone(Pid::INIT));
+    }
+}
