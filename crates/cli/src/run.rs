@@ -14,7 +14,7 @@ use farmem::pager::{
     Guard, Pager, PagerOptions, PagerStats, Signals, Started, call, free_left, guard, own_domain, spawn,
 };
 use farmem::window::Ahead;
-use farmem::{Placement, Rack, RackConfig, Transport, Waiting};
+use farmem::{Placement, Rack, RackConfig, Transport, VirtAddr, Waiting};
 use farmem::{ShareOptions, ShareStats};
 use rustix::process::{Pid, PidfdFlags, Signal, getppid, kill_process, pidfd_open};
 use rustix::thread::{sched_getaffinity, sched_setaffinity};
@@ -54,6 +54,7 @@ struct Stats {
     evictions: u64,
     write_backs: u64,
     bytes_written_back: u64,
+    lost: u64,
     /// Named memory that is shared with other hosts.
     #[serde(skip_serializing_if = "Option::is_none")]
     shared: Option<Shared>,
@@ -85,7 +86,7 @@ impl Report for Stats {
         let mut rows = vec![
             row("local limit, bytes", self.local_limit),
             row("  most that was here", self.largest_local_bytes),
-            row("far memory, bytes", self.far_bytes),
+            row("far memory allocated, bytes", self.far_bytes),
             row("processes", self.processes),
             row("  by fork", self.forks),
             row("calls", self.calls),
@@ -100,6 +101,7 @@ impl Report for Stats {
             row("evictions", self.evictions),
             row("write-backs", self.write_backs),
             row("  bytes", self.bytes_written_back),
+            row("lost pages touched", self.lost),
         ];
         if let Some(shared) = &self.shared {
             rows.extend([
@@ -107,11 +109,18 @@ impl Report for Stats {
                 row("  most that was here", shared.largest_local_bytes),
                 row("  faults handed on", shared.faults),
                 row("  fetches", shared.fetches),
+                row("    ahead of faults", shared.fetched_ahead),
+                row("    bytes", shared.bytes_fetched),
+                vec![
+                    "    seconds waited, over all pages".to_owned(),
+                    format!("{:.2}", shared.waited_seconds),
+                ],
                 row("  first writes", shared.first_writes),
                 row("  invalidations", shared.invalidations),
                 row("    false ones", shared.false_invalidations),
                 row("  evictions", shared.evictions),
                 row("  write-backs", shared.write_backs),
+                row("    bytes", shared.bytes_written_back),
                 row("  lost pages touched", shared.lost),
                 row("  leases that lapsed", shared.lease_lapses),
             ]);
@@ -209,12 +218,14 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
     }
     let status =
         started.child.wait().map_err(|e| Failure::environment(format!("the program is lost: {e}"), ""))?;
+    let shared = pager.share_stats();
     if args.stats || args.json {
-        report(args, (&pager.stats(), pager.share_stats()), start.elapsed());
+        report(args, (&pager.stats(), shared), start.elapsed());
     }
     drop(pager);
     drop(own);
     served?;
+    ended_by_loss(status, shared.map_or(0, |shared| shared.lost))?;
     Ok(End::Program(code(status)))
 }
 
@@ -267,16 +278,34 @@ fn serve(pager: &mut Pager, child: &Child, signals: &Signals) -> Result<(), Fail
     };
     let served = pager.serve(ended, signals, &mut pass_on);
     served.map_err(|error| match error {
-        farmem::Error::MemoryLost { base, .. } => lost(&error, pager.name_of_node_at(base)),
+        farmem::Error::MemoryLost { base, .. } => lost(base, pager),
         error => Failure::Farmem(error),
     })
 }
 
-/// The program wanted bytes that went with a memory node.
-fn lost(error: &farmem::Error, node: Option<String>) -> Failure {
-    let which = node.map_or_else(String::new, |node| format!(" (memory node {node})"));
-    let message = format!("{error}{which}; the program got a SIGBUS where it wanted them");
+/// The program wanted bytes that were its own, and are lost: that happens in one way only, with their memory node.
+fn lost(base: VirtAddr, pager: &Pager) -> Failure {
+    let name = pager.name_of_node_at(base).map_or_else(String::new, |name| format!(" {name}"));
+    let pages = pager.stats().lost;
+    let message = format!(
+        "pages of the program's far memory are lost: memory node{name}, which had them, was started again. The program wanted {pages} of them, the first \
+         at {base} of the rack, and got a SIGBUS at each"
+    );
     Failure::environment(message, "start the program again: what it had in far memory there is gone")
+}
+
+/// A program that a SIGBUS ended and that had touched shared pages which are lost did not end by itself.
+fn ended_by_loss(status: ExitStatus, pages: u64) -> Result<(), Failure> {
+    if pages == 0 || status.signal() != Some(Signal::BUS.as_raw()) {
+        return Ok(());
+    }
+    let message = format!(
+        "shared pages are lost, or not this run's to use; the program wanted {pages} of them, and a SIGBUS ended it"
+    );
+    Err(Failure::environment(
+        message,
+        "the lines above say why; an object whose pages are lost can be unlinked and made anew",
+    ))
 }
 
 /// As shells have it.
@@ -305,6 +334,7 @@ fn report(args: &Run, (stats, shared): (&PagerStats, Option<ShareStats>), took: 
         evictions: stats.evictions,
         write_backs: stats.write_backs,
         bytes_written_back: stats.bytes_written_back,
+        lost: stats.lost,
         shared: shared.map(|shared| of_shared(for_sharing(args), &shared)),
     };
     // Standard output is the program's.

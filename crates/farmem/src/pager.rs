@@ -116,14 +116,16 @@ pub struct PagerStats {
     pub bytes_fetched: u64,
     /// Pages that were taken from a program to make room.
     pub evictions: u64,
-    /// WRITEs sent.
+    /// WRITEs sent, each of one page or of several that lie together.
     pub write_backs: u64,
-    /// Bytes they carried.
+    /// Bytes they carried, also those of WRITEs that were not answered yet when the last process ended.
     pub bytes_written_back: u64,
     /// The most bytes that were here at once.
     pub bytes_here_max: u64,
-    /// Bytes of far memory allocated.
+    /// Bytes of far memory allocated: 0 as long as nothing had to leave.
     pub bytes_far: u64,
+    /// Pages that a program wanted, and that were lost with a memory node ([`Error::MemoryLost`]).
+    pub lost: u64,
 }
 
 /// What was allocated is free again; a rack that does not answer has forgotten it.

@@ -66,7 +66,8 @@ impl ShareOptions {
 /// What a shared space did.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ShareStats {
-    /// Faults reported, at most one for each time a thread waited.
+    /// Faults reported, at most one for each time a thread waited. Of a run (`farmem run --share`): those that its pager handed on to the thread
+    /// that gets shared pages, because no process of the run had the page here, or not to be written.
     pub faults: u64,
     /// Pages that came.
     pub fetches: u64,

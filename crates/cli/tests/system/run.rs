@@ -425,6 +425,30 @@ fn what_a_killed_run_left_is_removed() {
     others.iter().for_each(|path| fs::remove_dir(path).unwrap());
 }
 
+/// The memory nodes answer nothing while a program writes its last pages: what was sent of them is counted all the same.
+#[test]
+fn bytes_are_counted_when_they_are_sent() {
+    if !may_run("bytes that nobody waits for") {
+        return;
+    }
+    let dir = Dir::new("run-ends");
+    let binary = program(&dir, "ends", &[]);
+    let mut running = Running::start(far(MIB, &[&binary]));
+    assert_eq!(running.line(), "written\n");
+    let of_rack = format!("farmem-run-{}", running.pid());
+    let nodes: Vec<u32> = processes_with(&of_rack).into_iter().filter(|&pid| is_node(pid)).collect();
+    nodes.iter().for_each(|&pid| signal(pid, "STOP"));
+    signal(running.pid(), "USR1");
+    eventually("the program ends", || processes_with(&binary) == [running.pid()]);
+    nodes.iter().for_each(|&pid| signal(pid, "CONT"));
+    let ended = running.ended();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let stats = stats(&ended, MIB);
+    // No page came back, so each that went did so once.
+    assert_eq!((number(&stats, "fetches"), number(&stats, "faults_near")), (0, 0), "{stats}");
+    assert_eq!(number(&stats, "bytes_written_back"), 4096 * number(&stats, "evictions"), "{stats}");
+}
+
 /// The rack dies under a program: it gets a SIGBUS rather than wrong bytes, and the command says why.
 #[test]
 fn a_rack_that_is_gone_is_no_zeros() {

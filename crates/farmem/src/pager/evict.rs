@@ -241,6 +241,7 @@ impl Pager {
             self.slots.send(page.slot);
         }
         self.stats.write_backs += 1;
+        self.stats.bytes_written_back += buf.len() as u64;
         self.submit_write(places, count, slot, buf, 0);
     }
 
@@ -268,7 +269,6 @@ impl Pager {
             self.client.recycle(buf);
             return self.not_written(&places[..count]);
         }
-        self.stats.bytes_written_back += buf.len() as u64;
         self.client.recycle(buf);
         for &place in &places[..count] {
             let page = self.pool.at(place);

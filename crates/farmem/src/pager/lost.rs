@@ -21,6 +21,7 @@ impl Pager {
         error: Error,
     ) {
         if count == 1 {
+            self.stats.lost += 1;
             self.lost.get_or_insert(error);
             return self.not_fetched(ticket, key, first, count);
         }
