@@ -119,13 +119,13 @@ pub(crate) struct Migrate {
     /// The running rack.
     #[arg(long, value_name = "RACK.TOML")]
     pub(crate) rack: PathBuf,
-    /// First byte of what moves, as 0x... or decimal; without it nothing moves.
+    /// First byte of what moves, as 0x... or decimal; needs --node. Without it nothing moves.
     #[arg(long, value_name = "ADDR", requires = "node", value_parser = address)]
     pub(crate) base: Option<u64>,
-    /// Bytes: whole pages of one allocation [default: all of the allocation from there on].
+    /// Bytes: whole pages of one allocation; needs --base [default: all of the allocation from there on].
     #[arg(long, value_name = "SIZE", requires = "base", value_parser = bytes)]
     pub(crate) len: Option<u64>,
-    /// The number of the node that it moves to.
+    /// The number of the node that it moves to; needs --base.
     #[arg(long, value_name = "N", requires = "base")]
     pub(crate) node: Option<u16>,
     /// Print one JSON object.
@@ -158,19 +158,19 @@ pub(crate) struct Guard {
 #[command(after_help = "farmem run --local 64MiB --stats -- python3 program.py\n\
                         Exit code and output are the program's own; statistics go to standard error.")]
 pub(crate) struct Run {
-    /// Bytes of far memory that may be here at once, of all the program's processes together.
+    /// Bytes of far memory that may be here at once, of all the program's processes together; at least 256 KiB.
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = bytes)]
     pub(crate) local: u64,
     /// Use this running rack instead of starting one.
     #[arg(long, value_name = "RACK.TOML")]
     pub(crate) rack: Option<PathBuf>,
-    /// Share named memory (`shm_open`) with all runs that share by this name, on whatever hosts of the rack.
+    /// Share named memory (`shm_open`) with all runs that share by this name, on whatever hosts of the rack; needs --rack.
     #[arg(long, value_name = "NAME", requires = "rack")]
     pub(crate) share: Option<String>,
-    /// Bytes of the local limit that are for shared memory, and for nothing else [default: half of it].
+    /// Bytes of the local limit that are for shared memory, and for nothing else; needs --share [default: half of it].
     #[arg(long, value_name = "SIZE", requires = "share", value_parser = bytes)]
     pub(crate) share_local: Option<u64>,
-    /// Far memory of the rack that is started when none is named. It is taken from this machine as it is used.
+    /// Far memory of the rack that is started when none is named; not with --rack. It is taken from this machine as it is used.
     #[arg(long, value_name = "SIZE", default_value = "8GiB", value_parser = bytes, conflicts_with = "rack")]
     pub(crate) far: u64,
     /// Anonymous mappings of fewer bytes stay local.
@@ -179,7 +179,8 @@ pub(crate) struct Run {
     /// Pages fetched at most for a stream of faults; 1 fetches each page alone.
     #[arg(long, value_name = "PAGES", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=64))]
     pub(crate) ahead: u64,
-    /// Serve faults of user code only, where the system allows no more: system calls on far memory fail with EFAULT.
+    /// Serve faults of user code only, where the system allows no more: system calls on far memory fail with EFAULT. Few programs bear that;
+    /// Python cannot even start.
     #[arg(long)]
     pub(crate) user_mode_only: bool,
     /// No filter of system calls: those that pass libc by can lose bytes of far memory. An ordinary user's program can then start setuid programs.

@@ -11,6 +11,18 @@ const COMMANDS: &[(&[&str], &[&str])] = &[
     (&["bench", "net"], &["--json", "--quick"]),
     (&["doctor"], &["--json"]),
     (&["sim"], &["rc", "ud", "rack", "--operations", "--seeds", "--seed ", "--plan", "--json"]),
+    (
+        &["sim"],
+        &[
+            "possible values: calm, loss, ",
+            "havoc",
+            "possible values: floors, ",
+            "passing-page",
+            "it counts more",
+        ],
+    ),
+    (&["migrate"], &["needs --node", "needs --base"]),
+    (&["run"], &["at least 256 KiB", "needs --rack", "needs --share", "not with --rack"]),
 ];
 
 #[test]
