@@ -114,7 +114,7 @@ impl Control {
         let lease = self.config.lease.as_nanos();
         let gap = self.now.since(before);
         if gap.as_nanos() > lease / DRIFT {
-            self.coherence.ends.values_mut().for_each(|end| *end = *end + gap);
+            self.coherence.ends.values_mut().for_each(|end| *end += gap);
         }
         self.coherence.look = Some(self.now + Duration::from_nanos(lease / LOOKS));
     }

@@ -202,7 +202,7 @@ impl Rack {
 
     /// Lets this time go by in which the control plane stands still: nothing reaches it, and none of its timers goes off.
     pub(crate) fn stand_still(&mut self, span: Duration) {
-        self.now = self.now + span;
+        self.now += span;
     }
 
     /// The next thing that happens; false when nothing ever will.
