@@ -175,11 +175,13 @@ impl Control {
             capacity - self.state.allocated(*node, true)
         };
         let most = nodes.iter().map(free).max().unwrap_or(0);
-        let rounded = vma.map_or_else(|| String::from("more than there is"), |size| format!("{size}"));
-        let message = format!(
-            "{size} bytes take {rounded} aligned bytes in one piece; of {} nodes asked, none has that (most free: {most})",
-            nodes.len()
-        );
+        let message = match vma {
+            Some(rounded) => format!(
+                "an allocation of {size} bytes needs {rounded} free bytes in one piece; of {} nodes asked, none has that (most free: {most})",
+                nodes.len()
+            ),
+            None => format!("an allocation of {size} bytes is longer than the addresses of a rack"),
+        };
         error(ErrorCode::OutOfMemory, message, "ask for less, free vmas, or add a memory node")
     }
 

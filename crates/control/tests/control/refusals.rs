@@ -71,7 +71,7 @@ fn every_refusal_names_what_was_wrong() {
         (
             Request::Allocate { domain: owner, size: u64::MAX, node: None },
             E::OutOfMemory,
-            u64::MAX.to_string(),
+            format!("an allocation of {} bytes is longer than the addresses of a rack", u64::MAX),
         ),
         (Request::Allocate { domain: owner, size: 1, node: Some(9) }, E::NotFound, "node 9".into()),
         (Request::Free { domain: owner, base: 0, id: 1 }, E::NotFound, "0x0".into()),
