@@ -100,6 +100,11 @@ impl Running {
         self.child.try_wait().expect("it is our child").is_none()
     }
 
+    /// All of its standard error, once it and what it started have ended; empty when somebody has taken it already.
+    pub(crate) fn said(&mut self) -> String {
+        self.stderr.take().map(|reader| reader.join().unwrap_or_default()).unwrap_or_default()
+    }
+
     /// Ends it, if it has not ended.
     pub(crate) fn kill(&mut self) {
         drop(self.child.kill());

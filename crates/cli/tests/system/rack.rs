@@ -119,13 +119,15 @@ impl Description {
         fs::read_to_string(self.dir.path().join("state/token")).expect("the rack has a token")
     }
 
-    /// Sends bytes to the HTTP API and answers all that comes back.
+    /// Sends bytes to the HTTP API and answers all that comes back. A connection that ends without an answer fails the test, with what the system
+    /// says of it: a server that closes a connection and one that dies look different.
     pub(crate) fn http(&self, request: &[u8]) -> String {
         let mut stream = TcpStream::connect((self.address(1), HTTP_PORT)).expect("the API listens");
         // The server may refuse before it has read everything.
-        drop(stream.write_all(request));
+        let sent = stream.write_all(request);
         let mut answer = Vec::new();
-        drop(stream.read_to_end(&mut answer));
+        let read = stream.read_to_end(&mut answer);
+        assert!(!answer.is_empty(), "no answer: sending ended with {sent:?}, reading with {read:?}");
         String::from_utf8_lossy(&answer).into_owned()
     }
 
@@ -218,9 +220,12 @@ impl Up<'_> {
 }
 
 impl Drop for Up<'_> {
-    /// After a test that failed, too, nothing stays.
+    /// After a test that failed, too, nothing stays; and it shows what the rack said: a role that died says why there.
     fn drop(&mut self) {
         self.supervisor.kill();
+        if std::thread::panicking() {
+            eprintln!("the rack said: {}", self.supervisor.said());
+        }
         if !std::thread::panicking() {
             self.await_roles_gone();
         }
