@@ -5,7 +5,9 @@
 //! control plane's own thread and answers back; it decides nothing.
 
 mod client;
+mod conn_table;
 mod connections;
+mod filtered;
 mod server;
 
 pub use client::{ApiCallError, ApiClient};
@@ -18,11 +20,17 @@ use std::time::Duration;
 /// Largest body of a request, in bytes. The longest real one is far below a kilobyte.
 const BODY_MAX: usize = 64 << 10;
 
+/// Largest head of a request, in bytes. It is looked at when more is read, so somewhat longer ones may pass.
+const HEAD_MAX: usize = 16 << 10;
+
+/// The request without fields.
+const OVERVIEW: &str = "overview";
+
 /// How long an idle connection stays in the client's hands. The server keeps it longer ([`Limits::head`]), so that it does not close
 /// what a request is about to use.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 
-/// The names that `POST /v1/NAME` knows.
+/// The names that `POST /v1/NAME` knows, in the order of [`Request`](farmem_control::api::Request) and of PROTOCOL 8.51.
 const NAMES: [&str; 28] = [
     "join_switch",
     "join_node",
@@ -44,14 +52,14 @@ const NAMES: [&str; 28] = [
     "renew",
     "recover",
     "accept_lost",
-    "migrate",
-    "locate",
     "open_object",
     "hold_object",
     "resize_object",
     "unlink_object",
     "drop_object",
-    "overview",
+    "migrate",
+    "locate",
+    OVERVIEW,
 ];
 
 /// The HTTP status of a refusal.

@@ -1,24 +1,27 @@
 //! TCP connections of the API server: how many there are, and how long each may take to say what it wants.
 //!
-//! Anybody who reaches the port can connect, with or without the token. So nothing here waits for a peer without a limit: not for the
+//! Any process that reaches the port can connect, with or without the token. So nothing here waits for a peer without a limit: not for the
 //! head of a request, not between two requests, not for a body, not until an answer is taken in; and no number of connections takes more
 //! than its share of memory and file descriptors.
 
-use super::{BODY_MAX, refusal, status_of};
-use axum::Router;
+use super::conn_table::{ConnTable, Eviction};
+use super::filtered::FilteredStream;
+use super::{BODY_MAX, HEAD_MAX, refusal, status_of};
 use axum::body::{Body, to_bytes};
-use axum::http::HeaderMap;
-use axum::http::header::CONTENT_LENGTH;
+use axum::http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
+use axum::http::{HeaderMap, StatusCode};
+use axum::{Extension, Router};
 use farmem_control::api::{ApiError, ErrorCode};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use socket2::SockRef;
+use std::io::Read as _;
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 /// How much patience the server has, and with how many at once.
@@ -30,58 +33,159 @@ pub struct Limits {
     pub body: Duration,
     /// Longest time in which a client takes in nothing of an answer. The system counts it, coarsely.
     pub answer: Duration,
-    /// Connections at once, at least 1. Further ones wait until one ends.
+    /// Connections at once, at least 1. A further one evicts the oldest unauthenticated one (no whole request with the token has come over it); when
+    /// all are authenticated, it waits until one ends.
     pub connections_max: usize,
+    /// Unauthenticated connections at once from one address, at least 1. A further one evicts the oldest of them.
+    pub unauthenticated_per_source_max: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         let patience = Duration::from_secs(20);
-        Self { head: patience, body: patience, answer: patience, connections_max: 256 }
+        let (connections_max, unauthenticated_per_source_max) = (256, 64);
+        Self {
+            head: patience,
+            body: patience,
+            answer: patience,
+            connections_max,
+            unauthenticated_per_source_max,
+        }
     }
 }
 
 /// Wait after the system gave no connection: it has no descriptors or memory left, and will not have at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Header fields of a request that the library takes.
+const FIELDS_MAX: usize = 100;
 /// Bytes that are read and thrown away behind the last answer. What a client still sends is not worth more.
 const LEFTOVER_MAX: usize = 1 << 20;
 
-/// Serves `app` to whoever connects, for ever.
+/// Serves `app` on every connection, for ever.
 pub(super) async fn serve(listener: TcpListener, app: Router, limits: Limits) {
-    let room = Arc::new(Semaphore::new(limits.connections_max));
+    let table = Arc::new(ConnTable::new(limits));
     loop {
-        let Ok(place) = Arc::clone(&room).acquire_owned().await else { return };
         match listener.accept().await {
-            Ok((stream, _)) => {
-                let app = app.clone();
+            Ok((stream, from)) => {
+                let (guard, eviction) = table.enter(from.ip()).await;
+                let app = app.clone().layer(Extension(guard.clone()));
                 tokio::spawn(async move {
-                    connection(stream, app, limits).await;
-                    drop(place);
+                    connection(stream, app, eviction, limits).await;
+                    drop(guard);
                 });
+                // The runtime reads a request that has arrived before the next connection is entered: clients with the token that come all at once do not evict
+                // each other.
+                tokio::task::yield_now().await;
             }
             Err(_) => sleep(ACCEPT_PAUSE).await,
         }
     }
 }
 
-async fn connection(stream: TcpStream, app: Router, limits: Limits) {
-    // Short answers do too: whoever asks again and again and reads nothing fills the connection, and would keep its place for ever.
+async fn connection(stream: TcpStream, app: Router, eviction: Arc<Eviction>, limits: Limits) {
+    // Short answers do too: a client that asks again and again and reads nothing fills the connection, and would keep its entry for ever.
     if SockRef::from(&stream).set_tcp_user_timeout(Some(limits.answer)).is_err() {
         return; // it is gone already
     }
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(limits.head);
-    let mut connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(app));
-    let ended = (&mut connection).await;
-    let parts = connection.into_parts();
-    let mut stream = parts.io.into_inner();
-    // An idle connection just ends: an answer to nothing would be taken for the answer to the next request.
-    if ended.is_err_and(|error| error.is_timeout()) && !parts.read_buf.is_empty() {
-        let text = too_slow_head(limits.head);
-        // Whoever does not read it within the limit has it all the same.
-        drop(timeout(limits.body, stream.write_all(text.as_bytes())).await);
+    let mut stream = stream;
+    loop {
+        let (back, ended) = serve_requests(stream, app.clone(), &eviction, limits).await;
+        stream = back;
+        let last_words = match ended {
+            Ended::Evicted => return evict(&stream),
+            // A request has arrived just when the time was over. The server answers it: closing the connection now would leave it without an answer.
+            Ended::Idle if has_unread(&stream) => continue,
+            Ended::Done | Ended::Idle => None,
+            Ended::Refused(status, error) => Some(raw_answer(status, &error)),
+        };
+        let close = async {
+            if let Some(text) = last_words {
+                // The time is bounded: the client may not read.
+                drop(timeout(limits.body, stream.write_all(text.as_bytes())).await);
+            }
+            drop(timeout(limits.body, close(&mut stream)).await);
+        };
+        tokio::select! {
+            biased;
+            () = eviction.notified() => {}
+            () = close => {}
+        }
+        return;
     }
-    drop(timeout(limits.body, close(&mut stream)).await);
+}
+
+/// Why the HTTP library has ended a connection.
+enum Ended {
+    /// It has answered everything.
+    Done,
+    /// No request came in time.
+    Idle,
+    /// The bytes that came are no request. The server still owes the client this status and error.
+    Refused(u16, ApiError),
+    /// The table evicted it.
+    Evicted,
+}
+
+/// Answers requests until the connection has no more of them.
+async fn serve_requests(
+    stream: TcpStream,
+    app: Router,
+    eviction: &Eviction,
+    limits: Limits,
+) -> (TcpStream, Ended) {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(limits.head).max_header_size(HEAD_MAX);
+    // A client that closes its sending side behind a request gets its answer (PROTOCOL 8.1).
+    http.half_close(true);
+    let mut connection =
+        http.serve_connection(TokioIo::new(FilteredStream::new(stream)), TowerToHyperService::new(app));
+    let ended = tokio::select! {
+        biased;
+        () = eviction.notified() => None,
+        ended = &mut connection => Some(ended),
+    };
+    let parts = connection.into_parts();
+    let (stream, dropped) = parts.io.into_inner().into_parts();
+    let ended = match (ended, dropped) {
+        (None, _) => Ended::Evicted,
+        (Some(_), Some(status)) => Ended::Refused(status, unreadable(status)),
+        (Some(Ok(())), None) => Ended::Done,
+        // An idle connection just ends: an answer to nothing would be taken for the answer to the next request.
+        (Some(Err(error)), None) if error.is_timeout() && parts.read_buf.is_empty() => Ended::Idle,
+        (Some(Err(error)), None) if error.is_timeout() => {
+            Ended::Refused(status_of(ErrorCode::TooSlow), too_slow("head", limits.head))
+        }
+        (Some(Err(error)), None) if error.is_parse() || error.is_incomplete_message() => {
+            Ended::Refused(status_of(ErrorCode::BadRequest), unreadable(400))
+        }
+        (Some(Err(_)), None) => Ended::Done,
+    };
+    (stream, ended)
+}
+
+/// True when unread bytes have arrived. It asks the system, because the runtime knows only what its last poll reported.
+fn has_unread(stream: &TcpStream) -> bool {
+    let mut byte = [MaybeUninit::uninit(); 1];
+    SockRef::from(stream).peek(&mut byte).is_ok_and(|len| len > 0)
+}
+
+/// Tells the client why its connection ends, as far as that needs no waiting.
+fn evict(stream: &TcpStream) {
+    let message = "the server has no room for this connection: too many are open, and this one has sent no whole request with the token";
+    let remedy = "connect again, and send the request with the token at once";
+    let error = refusal(ErrorCode::Unavailable, message, remedy);
+    let socket = SockRef::from(stream);
+    // The server has carried out no request of this connection, so the error is true of any request that the client has under way.
+    let text = raw_answer(status_of(error.code), &error);
+    drop(socket.send_with_flags(text.as_bytes(), libc::MSG_NOSIGNAL));
+    drop(socket.shutdown(std::net::Shutdown::Write));
+    let (mut left, mut bytes) = (LEFTOVER_MAX, [0; 4096]);
+    while let Ok(len) = (&*socket).read(&mut bytes) {
+        left = left.saturating_sub(len);
+        if len == 0 || left == 0 {
+            return;
+        }
+    }
 }
 
 /// Closes so that the last answer is read: the system throws it away, on both sides, when what the client still sends finds nobody.
@@ -99,11 +203,17 @@ async fn close(stream: &mut TcpStream) {
     }
 }
 
+/// True when the head says that a body comes.
+pub(super) fn has_body(headers: &HeaderMap) -> bool {
+    headers.contains_key(TRANSFER_ENCODING) || headers.get(CONTENT_LENGTH).is_some_and(|len| len != "0")
+}
+
 /// Takes in the body of a request, whole, within the limits.
 pub(super) async fn body_of(headers: &HeaderMap, body: Body, limits: Limits) -> Result<Vec<u8>, ApiError> {
     let too_long = |why: String| {
         let message = format!("the body cannot be read: {why}");
-        refusal(ErrorCode::BadRequest, message, format!("send at most {BODY_MAX} bytes"))
+        let remedy = format!("send at most {BODY_MAX} bytes, and all that the head of the request announces");
+        refusal(ErrorCode::BadRequest, message, remedy)
     };
     // Before the first byte of it is read: a caller that announces too much may never send it, and would be waited for.
     let announced = headers.get(CONTENT_LENGTH).and_then(|len| len.to_str().ok()?.parse::<u64>().ok());
@@ -122,10 +232,29 @@ fn too_slow(what: &str, limit: Duration) -> ApiError {
     refusal(ErrorCode::TooSlow, message, "send each request as a whole, then read the answer")
 }
 
-/// The answer to a head that did not come: there is no request yet that the library could answer.
-fn too_slow_head(limit: Duration) -> String {
-    let error = too_slow("head", limit);
-    let body = serde_json::to_string(&error).expect("the API's types have only strings for keys");
-    let head = format!("HTTP/1.1 {} Request Timeout\r\nconnection: close", status_of(error.code));
+/// What is wrong with what is no request that the library can read; it says only a status.
+fn unreadable(status: u16) -> ApiError {
+    let (message, remedy) = match status {
+        414 => (
+            "the path of the request is too long".into(),
+            "the paths are /v1/NAME, /v1/overview and /v1/health".into(),
+        ),
+        431 => (
+            "the head of the request is too long, or has too many fields".to_owned(),
+            format!("send at most {HEAD_MAX} bytes and {FIELDS_MAX} header fields before the body"),
+        ),
+        _ => (
+            "the head of the request is not one of HTTP/1.1, or ends in its midst".to_owned(),
+            "send a whole request as HTTP/1.1 has it (RFC 9112), such as `curl --http1.1` does".to_owned(),
+        ),
+    };
+    refusal(ErrorCode::BadRequest, message, remedy)
+}
+
+/// An answer that the library has no part in: there is no request that it could answer.
+fn raw_answer(status: u16, error: &ApiError) -> String {
+    let body = serde_json::to_string(error).expect("the API's types have only strings for keys");
+    let status = StatusCode::from_u16(status).expect("the statuses are valid ones");
+    let head = format!("HTTP/1.1 {status}\r\nconnection: close");
     format!("{head}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }

@@ -1,14 +1,15 @@
 //! The server: a thread of its own, because the library is async and nothing else here is.
 
-use super::connections::{self, Limits, body_of};
-use super::{NAMES, refusal, status_of};
+use super::conn_table::ConnGuard;
+use super::connections::{self, Limits, body_of, has_body};
+use super::{NAMES, OVERVIEW, refusal, status_of};
 use crate::{OpenError, Waker};
-use axum::Router;
 use axum::body::Body;
-use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::extract::State;
+use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse as _, Response as HttpResponse};
 use axum::routing::{any, get, post};
+use axum::{Extension, Router};
 use farmem_control::api::{ApiError, ErrorCode, Request, Response};
 use serde_json::{Map, Value};
 use std::fmt;
@@ -128,25 +129,29 @@ struct Shared {
 }
 
 fn router(shared: Shared) -> Router {
+    let no_method = |method: Method, uri: Uri| async move { answer(Err(unknown(&method, &uri))) };
     Router::new()
-        .route("/v1/health", get(|| async { "ok\n" }))
-        .route("/v1/overview", get(overview).post(overview))
+        .route("/v1/health", get(health))
+        .route("/v1/overview", get(named).post(named))
         .route("/v1/{name}", post(named))
-        .fallback(any(|| async { answer(Err(unknown("this path"))) }))
-        .method_not_allowed_fallback(|| async { answer(Err(unknown("this method"))) })
+        .fallback(any(no_method))
+        .method_not_allowed_fallback(no_method)
         .with_state(shared)
 }
 
-async fn overview(State(shared): State<Shared>, headers: HeaderMap) -> HttpResponse {
-    if let Err(error) = authorise(&shared.token, &headers) {
-        return answer(Err(error));
+async fn health(headers: HeaderMap) -> HttpResponse {
+    if has_body(&headers) {
+        return answer(Err(refusal(ErrorCode::BadRequest, "health takes no body", "send none")));
     }
-    answer(ask(&shared, Request::Overview).await)
+    "ok\n".into_response()
 }
 
+/// A request of the API, by the name in its path.
 async fn named(
     State(shared): State<Shared>,
-    Path(name): Path<String>,
+    Extension(guard): Extension<ConnGuard>,
+    method: Method,
+    uri: Uri,
     headers: HeaderMap,
     body: Body,
 ) -> HttpResponse {
@@ -157,7 +162,11 @@ async fn named(
         Ok(body) => body,
         Err(error) => return answer(Err(error)),
     };
-    match parse(&name, &body) {
+    guard.mark_authenticated();
+    let Some(name) = uri.path().strip_prefix("/v1/").filter(|name| NAMES.contains(name)) else {
+        return answer(Err(unknown(&method, &uri)));
+    };
+    match parse(name, &body) {
         Ok(request) => answer(ask(&shared, request).await),
         Err(error) => answer(Err(error)),
     }
@@ -171,27 +180,28 @@ async fn ask(shared: &Shared, request: Request) -> Result<Response, ApiError> {
     answer.await.unwrap_or_else(|_| Err(gone()))
 }
 
-/// The fields of the body and the name of the path make the request.
+/// The fields of the body and one of [`NAMES`] make the request.
 pub(super) fn parse(name: &str, body: &[u8]) -> Result<Request, ApiError> {
-    if !NAMES.contains(&name) {
-        return Err(unknown(name));
-    }
-    let remedy = format!("docs/protocol.md, section 8, lists the fields of {name}");
+    let remedy = format!("docs/protocol.md, 8.51, lists the fields of {name}");
     let bad = |message: String| refusal(ErrorCode::BadRequest, message, remedy.clone());
     let mut fields: Map<String, Value> = if body.trim_ascii().is_empty() {
         Map::new()
     } else {
         serde_json::from_slice(body).map_err(|e| bad(format!("the body is not a JSON object: {e}")))?
     };
+    // The deserialiser takes any field of a request that has none.
+    if let Some(field) = fields.keys().next().filter(|_| name == OVERVIEW) {
+        return Err(bad(format!("{name}: unknown field `{field}`, there are no fields")));
+    }
     if fields.insert("op".into(), name.into()).is_some() {
         return Err(bad("the field \"op\" is not for the body: the path names the request".into()));
     }
     serde_json::from_value(Value::Object(fields)).map_err(|e| bad(format!("{name}: {e}")))
 }
 
-fn unknown(what: &str) -> ApiError {
+fn unknown(method: &Method, uri: &Uri) -> ApiError {
     let remedy = format!("POST /v1/NAME with one of: {}; or GET /v1/overview, /v1/health", NAMES.join(", "));
-    refusal(ErrorCode::UnknownRequest, format!("there is no request {what}"), remedy)
+    refusal(ErrorCode::UnknownRequest, format!("there is no request {method} {}", uri.path()), remedy)
 }
 
 fn authorise(token: &str, headers: &HeaderMap) -> Result<(), ApiError> {

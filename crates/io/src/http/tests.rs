@@ -1,24 +1,38 @@
 //! The server with a client over loopback TCP, and a stand-in for the control plane's thread that answers what a test says.
 
-use super::{ApiCallError, ApiClient, ApiServer, BODY_MAX, Limits, server};
+mod eviction;
+mod fields;
+mod refusals;
+
+use super::{ApiCall, ApiCallError, ApiClient, ApiServer, BODY_MAX, Limits, server};
 use crate::{OpenError, Waker};
 use farmem_control::api::{ErrorCode, Request, Response};
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 const TOKEN: &str = "a token";
 
-fn start() -> (ApiServer, std::sync::mpsc::Receiver<super::ApiCall>) {
+fn start() -> (ApiServer, Receiver<ApiCall>) {
     ApiServer::start(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), TOKEN, Waker::new(|| {})).unwrap()
 }
 
 /// A server that is soon out of patience, and sees few at once.
-fn start_impatient() -> (ApiServer, std::sync::mpsc::Receiver<super::ApiCall>) {
+fn start_impatient() -> (ApiServer, Receiver<ApiCall>) {
     let patience = Duration::from_millis(150);
-    let limits = Limits { head: patience, body: patience, answer: patience, connections_max: 3 };
-    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    ApiServer::start_with(any, TOKEN, limits, Waker::new(|| {})).unwrap()
+    let limits = Limits {
+        head: patience,
+        body: patience,
+        answer: patience,
+        connections_max: 3,
+        unauthenticated_per_source_max: 3,
+    };
+    start_within(limits, Waker::new(|| {}))
+}
+
+fn start_within(limits: Limits, waker: Waker) -> (ApiServer, Receiver<ApiCall>) {
+    ApiServer::start_with(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), TOKEN, limits, waker).unwrap()
 }
 
 /// Sends byte after byte, slowly, until the server says something or hangs up; answers what it said.
@@ -87,28 +101,32 @@ fn paths_and_methods() {
         let answer = get(path);
         assert!(answer.starts_with("HTTP/1.1 404"), "{path}: {answer}");
         assert!(answer.contains("join_node"), "{path}: {answer}");
+        assert!(answer.contains(&format!("there is no request GET {path}\"")), "{path}: {answer}");
     }
 }
 
 /// Each wrong body is refused with what was wrong with it.
 #[test]
 fn wrong_bodies_are_named() {
-    let cases: [(&str, &[u8], &str); 6] = [
+    let cases: [(&str, &[u8], &str); 9] = [
         ("allocate", b"{", "EOF"),
         ("allocate", b"[1]", "JSON object"),
         ("allocate", b"{\"domain\": 1}", "size"),
         ("allocate", b"{\"domain\": -1, \"size\": 1}", "-1"),
         ("allocate", b"{\"domain\": 1, \"size\": 1, \"colour\": 2}", "colour"),
         ("free", b"{\"op\": \"leave\", \"port\": 1}", "op"),
+        ("overview", b"{\"colour\": 2}", "colour"),
+        ("overview", b"anything", "JSON object"),
+        ("overview", b"[]", "JSON object"),
     ];
     for (name, body, expected) in cases {
         let error = server::parse(name, body).unwrap_err();
         assert_eq!(error.code, ErrorCode::BadRequest);
         assert!(error.message.contains(expected), "{:?} does not name {expected:?}", error.message);
     }
-    let error = server::parse("fly", b"{}").unwrap_err();
-    assert_eq!(error.code, ErrorCode::UnknownRequest);
-    assert!(server::parse("overview", b"").is_ok());
+    for body in [&b""[..], b" ", b"{}"] {
+        assert_eq!(server::parse("overview", body), Ok(Request::Overview));
+    }
 }
 
 /// A body over the bound is refused: at its announcement, though none of it comes; and where nothing is announced, once too much came.
@@ -207,6 +225,26 @@ fn an_early_refusal_outlives_the_rest_of_the_request() {
         stream.read_to_string(&mut answer).expect("no reset");
         assert!(answer.starts_with("TTP/1.1 401"), "{answer}");
     }
+}
+
+/// A client with the token sends bytes behind its last request. The server takes them, and its answer arrives whole.
+#[test]
+fn an_answer_outlives_bytes_behind_the_last_request() {
+    let (server, calls) = start();
+    let control = std::thread::spawn(move || calls.recv().unwrap().answer(Ok(Response::Done {})));
+    let mut stream = TcpStream::connect(server.address()).unwrap();
+    let head = format!("Host: x\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n");
+    stream.write_all(format!("GET /v1/overview HTTP/1.1\r\n{head}\r\n").as_bytes()).unwrap();
+    let mut first = [0; 1];
+    stream.read_exact(&mut first).unwrap();
+    for _ in 0..100 {
+        stream.write_all(&[b' '; 1000]).expect("the server takes them");
+    }
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("no reset");
+    assert!(answer.starts_with("TTP/1.1 200") && answer.ends_with("{\"is\":\"done\"}"), "{answer}");
+    control.join().unwrap();
 }
 
 /// A second server on the same port says who has it; nobody listening says so too.

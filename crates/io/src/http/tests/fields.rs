@@ -1,0 +1,235 @@
+//! The tables of PROTOCOL 8.51 against the code: each request takes exactly the fields that its row names, of the types that it names.
+
+use crate::http::{NAMES, server};
+use farmem_control::api::{
+    ApiError, DirectoryInfo, Endpoint, HostInfo, LostInfo, MovedInfo, NodeInfo, PermName, Response, VmaInfo,
+};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
+
+const PROTOCOL: &str = include_str!("../../../../../docs/protocol.md");
+
+/// The rows of the table of paragraph 8.51 whose first column has this title: its cells, without the title.
+fn table(title: &str) -> Vec<Vec<String>> {
+    let paragraph = PROTOCOL.split("\n8.51 ").nth(1).expect("it is there").split("\n8.52 ").next().unwrap();
+    let lines = paragraph.lines().skip_while(|line| !line.starts_with(&format!("| {title} |"))).skip(2);
+    let cells = |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect();
+    lines.take_while(|line| line.starts_with('|')).map(cells).collect()
+}
+
+/// What stands between backticks.
+fn quoted(text: &str) -> Vec<String> {
+    text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[derive(Debug)]
+struct Field {
+    name: String,
+    kind: String,
+    is_optional: bool,
+}
+
+/// A row of the table of requests.
+struct Row {
+    name: String,
+    fields: Vec<Field>,
+}
+
+fn rows() -> Vec<Row> {
+    let field = |text: &str| {
+        let (name, kind) = text.split_once(' ').unwrap_or_else(|| panic!("{text:?} has no type"));
+        let name = name.trim_matches('`').to_owned();
+        Field { name, kind: kind.trim_end_matches('?').to_owned(), is_optional: kind.ends_with('?') }
+    };
+    let row = |cells: Vec<String>| {
+        let fields = cells[1].split(", ").filter(|text| !text.is_empty()).map(field).collect();
+        Row { name: quoted(&cells[0]).remove(0), fields }
+    };
+    table("request").into_iter().map(row).collect()
+}
+
+/// Values that a type takes, its extremes among them, and values that it does not take.
+fn values_of(kind: &str) -> (Vec<Value>, Vec<Value>) {
+    match kind {
+        "u16" => (vec![json!(0), json!(u16::MAX)], vec![json!(1 << 16), json!(-1), json!("1")]),
+        "u32" => (vec![json!(0), json!(u32::MAX)], vec![json!(1_u64 << 32), json!(-1), json!("1")]),
+        "u64" => (vec![json!(0), json!(u64::MAX)], vec![json!(-1), json!(0.5), json!("1")]),
+        "text" => (vec![json!("a")], vec![json!(1), Value::Null]),
+        "bool" => (vec![json!(false), json!(true)], vec![json!(1), json!("true")]),
+        "perm" => (
+            ["none", "read", "read_write"].map(Value::from).to_vec(),
+            vec![json!("write"), json!(1), Value::Null],
+        ),
+        other => panic!("the table has the type {other:?}, which the text does not explain"),
+    }
+}
+
+fn parse(name: &str, body: &Map<String, Value>) -> Result<(), ApiError> {
+    server::parse(name, &serde_json::to_vec(body).unwrap()).map(drop)
+}
+
+/// The table has a row for each request that the API knows, in its order; and so has the enum.
+#[test]
+fn the_table_has_every_request() {
+    let names: Vec<String> = rows().into_iter().map(|row| row.name).collect();
+    assert_eq!(names, NAMES);
+    let error = serde_json::from_value::<farmem_control::api::Request>(json!({"op": "fly"})).unwrap_err();
+    assert_eq!(quoted(&error.to_string())[1..], NAMES, "{error}");
+}
+
+/// Each request is taken with the fields of its row, each at the extremes of its type, without those that may be left out; and refused without one
+/// that it needs, with a value of another type, and with one more field. The refusal of the last lists the fields that there are.
+#[test]
+fn each_request_takes_the_fields_of_its_row() {
+    for Row { name, fields } in rows() {
+        let whole: Map<String, Value> =
+            fields.iter().map(|field| (field.name.clone(), values_of(&field.kind).0.remove(0))).collect();
+        assert_eq!(parse(&name, &whole), Ok(()), "{name}");
+        for field in &fields {
+            let with = |value: Value| {
+                let mut body = whole.clone();
+                body.insert(field.name.clone(), value);
+                parse(&name, &body)
+            };
+            let (good, bad) = values_of(&field.kind);
+            for value in good {
+                assert_eq!(with(value.clone()), Ok(()), "{name}: {field:?} is {value}");
+            }
+            for value in bad {
+                assert!(with(value.clone()).is_err(), "{name}: {field:?} is {value}");
+            }
+            let mut body = whole.clone();
+            body.remove(&field.name);
+            let without = parse(&name, &body);
+            assert_eq!(without.is_ok(), field.is_optional, "{name} without {field:?}: {without:?}");
+            let is_named = without.err().is_none_or(|error| error.message.contains(&field.name));
+            assert!(is_named, "{name} without {field:?} does not name it");
+        }
+        let mut more = whole;
+        more.insert("colour".into(), json!(1));
+        let message = parse(&name, &more).expect_err(&name).message;
+        let listed: BTreeSet<String> = quoted(&message).into_iter().skip(1).collect();
+        assert_eq!(listed, fields.into_iter().map(|field| field.name).collect(), "{name}: {message}");
+    }
+}
+
+fn keys(value: &impl Serialize) -> Vec<String> {
+    let value = serde_json::to_value(value).unwrap();
+    value.as_object().unwrap().keys().filter(|key| *key != "is").cloned().collect()
+}
+
+/// One of each answer. A new one does not compile before it is in [`name_of`], and fails the test before it is here.
+fn answers() -> Vec<Response> {
+    let home = endpoint();
+    vec![
+        Response::Joined { home: home.clone(), control: home.clone() },
+        Response::NodeJoined { node: 0, home: home.clone(), control: home.clone(), base: 0, capacity: 0 },
+        Response::HostJoined { host: 0, generation: 0, home: home.clone(), nodes: Vec::new() },
+        Response::Session { switch: home, domain: 0 },
+        Response::Connection { node: node(), qpn: 0, peer_qpn: 0, first_psn: 0, rkey: 0, pmtu: 0 },
+        Response::Vma(VMA),
+        Response::Located { vma: VMA, moved: Vec::new(), lost: Vec::new() },
+        Response::Overview {
+            nodes: Vec::new(),
+            hosts: Vec::new(),
+            vmas: Vec::new(),
+            moved: Vec::new(),
+            domains: Vec::new(),
+            balance_ppm: 0,
+            switch: false,
+            directory: DirectoryInfo::default(),
+        },
+        Response::Process { process: 0, heap: 0 },
+        Response::Returned { value: 0 },
+        Response::Lease { lease_ms: 0, flush: 0 },
+        Response::Object { object: 0, length: 0, base: 0, size: 0 },
+        Response::Domain { domain: 0 },
+        Response::Done {},
+    ]
+}
+
+const fn name_of(answer: &Response) -> &'static str {
+    match answer {
+        Response::Joined { .. } => "joined",
+        Response::NodeJoined { .. } => "node_joined",
+        Response::HostJoined { .. } => "host_joined",
+        Response::Session { .. } => "session",
+        Response::Connection { .. } => "connection",
+        Response::Vma(_) => "vma",
+        Response::Located { .. } => "located",
+        Response::Overview { .. } => "overview",
+        Response::Process { .. } => "process",
+        Response::Returned { .. } => "returned",
+        Response::Lease { .. } => "lease",
+        Response::Object { .. } => "object",
+        Response::Domain { .. } => "domain",
+        Response::Done {} => "done",
+    }
+}
+
+const VMA: VmaInfo = VmaInfo { id: 0, base: 0, size: 0, node: 0, domain: 0 };
+
+fn endpoint() -> Endpoint {
+    Endpoint { port: 0, gid: String::new(), qpn: 0, qkey: 0 }
+}
+
+fn node() -> NodeInfo {
+    let (name, gid) = (String::new(), String::new());
+    NodeInfo { node: 0, name, port: 0, gid, base: 0, capacity: 0, allocated: 0 }
+}
+
+/// Each answer has the fields of its row, and so have the parts of answers. Every answer that a request names has a row.
+#[test]
+fn each_answer_has_the_fields_of_its_row() {
+    let host = HostInfo { host: 0, name: String::new(), gid: String::new(), generation: 0 };
+    let mut has = vec![
+        ("(endpoint)".to_owned(), keys(&endpoint())),
+        ("(node)".to_owned(), keys(&node())),
+        ("(host)".to_owned(), keys(&host)),
+        ("(vma)".to_owned(), keys(&VMA)),
+        ("(moved)".to_owned(), keys(&MovedInfo { base: 0, size: 0, node: 0 })),
+        ("(lost)".to_owned(), keys(&LostInfo { base: 0, len: 0 })),
+        ("(directory)".to_owned(), keys(&DirectoryInfo::default())),
+    ];
+    for answer in answers() {
+        assert_eq!(serde_json::to_value(&answer).unwrap()["is"], name_of(&answer));
+        has.push((format!("`{}`", name_of(&answer)), keys(&answer)));
+    }
+    let rows = table("answer");
+    let sorted = |mut names: Vec<String>| {
+        names.sort_unstable();
+        names
+    };
+    assert_eq!(rows.len(), has.len());
+    for (row, (name, keys)) in rows.iter().zip(has) {
+        assert_eq!(row[0], name);
+        assert_eq!(sorted(quoted(&row[1])), sorted(keys), "{name}");
+    }
+    for request in table("request") {
+        assert!(rows.iter().any(|row| row[0] == request[2]), "{request:?}");
+    }
+    for perm in [PermName::None, PermName::Read, PermName::ReadWrite] {
+        assert!(values_of("perm").0.contains(&serde_json::to_value(perm).unwrap()));
+    }
+}
+
+/// The table names the answer of each request that its documentation names.
+#[test]
+fn each_request_names_its_answer() {
+    let source = include_str!("../../../../control/src/api.rs");
+    let requests = source.split("pub enum Request {").nth(1).unwrap().split("\n}\n").next().unwrap();
+    let named = requests.split("[`Response::").skip(1).map(|rest| rest.split('`').next().unwrap());
+    let snake = |name: &str| {
+        let mut snake = String::new();
+        for letter in name.chars() {
+            if letter.is_ascii_uppercase() && !snake.is_empty() {
+                snake.push('_');
+            }
+            snake.push(letter.to_ascii_lowercase());
+        }
+        format!("`{snake}`")
+    };
+    let table: Vec<String> = table("request").into_iter().map(|mut cells| cells.remove(2)).collect();
+    assert_eq!(table, named.map(snake).collect::<Vec<_>>());
+}
