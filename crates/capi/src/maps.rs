@@ -202,6 +202,19 @@ pub(crate) unsafe extern "C" fn madvise(addr: *mut c_void, len: size_t, advice: 
                 Err(_) => failed(Errno::NOMEM, -1),
             }
         }
+        Advised::Inherit { inherited } => {
+            let whole = (start, part) == (addr.addr(), len);
+            if !addr.addr().is_multiple_of(PAGE_LEN) || (inherited && !whole) {
+                return failed(Errno::INVAL, -1);
+            }
+            match call(Call::Inherit { start: start as u64, len: part as u64, inherited }) {
+                Ok(_) if whole => 0,
+                // The rest is the system's. Far memory is already what MADV_DONTFORK makes of it.
+                // SAFETY: the caller's promise.
+                Ok(_) | Err(ELSEWHERE) => done(unsafe { system_madvise(addr, len, advice) }),
+                Err(status) => failed(errno_of(status), -1),
+            }
+        }
         Advised::Nothing => 0,
         // SAFETY: the caller's promise.
         Advised::System => done(unsafe { system_madvise(addr, len, advice) }),
@@ -362,8 +375,13 @@ fn remap(
             unsafe { system_mremap(old, old_len, new_len, flags, target.unwrap_or(old)) }
         }
         Err(TARGET_ELSEWHERE) => move_out(old, old_len, new_len, target.unwrap_or(old)),
-        Err(status) => Err(Errno::from_raw_os_error(i32::try_from(status).unwrap_or(libc::ENOMEM))),
+        Err(status) => Err(errno_of(status)),
     }
+}
+
+/// What a call of the pager came to.
+fn errno_of(status: u64) -> Errno {
+    Errno::from_raw_os_error(i32::try_from(status).unwrap_or(libc::ENOMEM))
 }
 
 fn resized(start: usize, len: usize, new_len: usize, how: u64) -> Result<usize, u64> {

@@ -1,8 +1,9 @@
-//! `farmem run`: forks of programs that gave up root, and forks in signal handlers. The programs bound their waits: a child that hangs is a
-//! failure, not a wait.
+//! `farmem run`: forks of programs that gave up root or left themselves little else, and forks in signal handlers. The programs bound their
+//! waits: a child that hangs is a failure, not a wait.
 
 use crate::process::{Dir, is_root, run_command};
 use crate::run::{MIB, assert_far, far, may_run, number, program, same, stats};
+use serde_json::Value;
 use std::path::Path;
 
 /// A daemon drops root and forks. Its children have its memory and allocate, though they may not open a userfaultfd: they have it by the
@@ -39,4 +40,27 @@ fn a_handler_that_interrupts_malloc_and_forks() {
         assert_eq!((ended.stdout.as_str(), ended.code), ("150 forks, 0 wrong\n", Some(0)), "{ended:?}");
         assert_eq!(number(&stats(&ended, MIB), "forks"), 1 + 150);
     }
+}
+
+/// What `madvise(MADV_DONTFORK)` keeps from children is a SIGSEGV there until MADV_DOFORK; by libc, and past it.
+#[test]
+fn memory_that_children_do_not_have() {
+    for case in ["kept", "kept-past-libc"] {
+        finds_the_same(case, 2 * ROUNDS + 4 + 2 + 1 + 2 + 2 + 1);
+    }
+}
+
+/// Of `tests/programs/tight.c`: children that fork once each.
+const ROUNDS: u64 = 10;
+
+/// Runs one case of `tests/programs/tight.c` alone and with far memory: it finds the same. So many forks had far memory.
+fn finds_the_same(case: &str, forks: u64) -> Option<Value> {
+    if !may_run(case) {
+        return None;
+    }
+    let dir = Dir::new(&format!("run-tight-{case}"));
+    let stats = same(MIB, &[&program(&dir, "tight", &[]), case]);
+    assert_far(&stats);
+    assert_eq!(number(&stats, "forks"), forks, "{stats}");
+    Some(stats)
 }

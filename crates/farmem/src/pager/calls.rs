@@ -60,7 +60,7 @@ impl Pager {
                     self.set_span(key, pages, Some(Kind::Elsewhere));
                     return Err(ELSEWHERE);
                 }
-                self.set_span(key, pages, Some(Kind::Far { protection }));
+                self.set_span(key, pages, Some(Kind::far(protection)));
                 Ok(0)
             }
             Call::Unmap { start, len } => {
@@ -85,12 +85,12 @@ impl Pager {
             Call::Protect { start, len, protection } => {
                 let pages = self.range(key, start, len)?;
                 let end = self.used(key, pages.clone());
-                let far = self.processes[&key].spans.within(pages.start..end);
-                let far: Vec<_> = far.filter(|(_, kind)| matches!(kind, Kind::Far { .. })).collect();
-                for (span, _) in far {
-                    self.set_span(key, span, Some(Kind::Far { protection }));
-                }
+                self.change_far(key, pages.start..end, |_, inherited| Kind::Far { protection, inherited });
                 Ok((end - pages.start) * PAGE_LEN as u64)
+            }
+            Call::Inherit { start, len, inherited } => {
+                let pages = self.range(key, start, len)?;
+                self.leave_to_children(key, pages, inherited).map(|()| 0)
             }
             Call::Resize { start, len, new_len, how } => self.resize(key, (start, len), new_len, how),
             Call::Replace { start, len } => {
@@ -121,7 +121,7 @@ impl Pager {
         let process = &self.processes[&key];
         let first = process.spans.gap(count.max(1)).ok_or(errno::NOMEM)?;
         let address = process.remote.address(first);
-        self.set_span(key, first..first + count.max(1), Some(Kind::Far { protection }));
+        self.set_span(key, first..first + count.max(1), Some(Kind::far(protection)));
         Ok(address)
     }
 
@@ -129,8 +129,8 @@ impl Pager {
     fn resize(&mut self, key: u32, (start, len): (u64, u64), new_len: u64, how: u64) -> Answer {
         let old = self.range(key, start, len)?;
         let process = &self.processes[&key];
-        let (span, protection) = match process.spans.at(old.start) {
-            Some((span, Kind::Far { protection })) => (span, protection),
+        let (span, kind, protection) = match process.spans.at(old.start) {
+            Some((span, kind @ Kind::Far { protection, .. })) => (span, kind, protection),
             Some((_, Kind::Elsewhere)) => return Err(ELSEWHERE),
             Some((_, Kind::Moved)) | None => return Err(errno::FAULT),
         };
@@ -138,7 +138,6 @@ impl Pager {
             return Err(errno::FAULT);
         }
         let count = new_len.div_ceil(PAGE_LEN as u64);
-        let kind = Kind::Far { protection };
         let end = old.start + count;
         let value = |pager: &Self, page: u64| Ok(pager.processes[&key].remote.address(page) | protection);
         if how < resize::FIXED_MIN {
@@ -251,6 +250,17 @@ impl Pager {
         self.processes.get_mut(&key).expect("it called a moment ago").spans.set(pages, kind);
     }
 
+    /// Has far memory among the pages be what `change` makes of its protection and of whether children have it.
+    pub(super) fn change_far(&mut self, key: u32, pages: Range<u64>, change: impl Fn(u64, bool) -> Kind) {
+        let far = self.processes[&key].spans.within(pages).filter_map(|(span, kind)| match kind {
+            Kind::Far { protection, inherited } => Some((span, change(protection, inherited))),
+            _ => None,
+        });
+        for (span, kind) in far.collect::<Vec<_>>() {
+            self.set_span(key, span, Some(kind));
+        }
+    }
+
     /// The first of the pages that is not in use, or the one behind them.
     pub(super) fn used(&self, key: u32, pages: Range<u64>) -> u64 {
         let spans = self.processes[&key].spans.within(pages.clone());
@@ -259,5 +269,11 @@ impl Pager {
 
     pub(super) fn is_elsewhere(&self, key: u32, pages: Range<u64>) -> bool {
         self.processes[&key].spans.within(pages).any(|(_, kind)| kind == Kind::Elsewhere)
+    }
+
+    pub(super) fn is_all_elsewhere(&self, key: u32, pages: Range<u64>) -> bool {
+        let spans = self.processes[&key].spans.within(pages.clone());
+        let elsewhere = spans.filter(|(_, kind)| *kind == Kind::Elsewhere);
+        elsewhere.map(|(span, _)| span.end - span.start).sum::<u64>() == pages.end - pages.start
     }
 }

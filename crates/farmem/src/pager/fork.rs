@@ -2,11 +2,11 @@
 
 use super::frames::{Held, Owner};
 use super::slots::Home;
-use super::spans::Spans;
+use super::spans::{Kind, Spans};
 use super::table::{Entry, Here, Table};
 use super::{Pager, errno};
 use farmem_io::pages::remote::Lost;
-use farmem_io::pages::remote::call::CONTROL_PAGES;
+use farmem_io::pages::remote::call::{CONTROL_PAGES, ELSEWHERE};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -29,11 +29,23 @@ impl Pager {
         self.freeze_dirty(key)?;
         let process = &self.processes[&key];
         let pages = process.remote.pages();
-        let (spans, objects) = (process.spans.clone(), process.objects.clone());
+        let (mut spans, objects) = (process.spans.clone(), process.objects.clone());
+        let not_inherited = spans.all().filter_map(|(span, kind)| Some((span, kind.instead()?)));
+        let not_inherited: Vec<_> = not_inherited.collect();
+        for (span, instead) in &not_inherited {
+            spans.set(span.clone(), Some(*instead));
+        }
         let mut snapshot = Snapshot { pages, spans, table: Table::new(pages), objects };
         let mut at = CONTROL_PAGES as u64;
         while let Some(page) = self.processes[&key].table.next(at..pages) {
             at = page + 1;
+            if !not_inherited.is_empty()
+                && let Some((span, kind)) = snapshot.spans.at(page)
+                && kind.instead().is_some()
+            {
+                at = span.end;
+                continue;
+            }
             if let Some(slot) = self.entry(key, page).slot {
                 self.slots.share(slot);
                 snapshot.table.set(page, Entry { slot: Some(slot), here: Here::No });
@@ -48,6 +60,26 @@ impl Pager {
         self.forks += 1;
         self.snapshots.insert(self.forks, snapshot);
         Ok(self.forks)
+    }
+
+    /// Whether the children of forks have what is in the pages (MADV_DOFORK, MADV_DONTFORK). Those who do not keep the addresses, and may not
+    /// touch them: the part of a program that asked for it is not the one that allocates, and would be given them once more.
+    pub(super) fn leave_to_children(
+        &mut self,
+        key: u32,
+        pages: Range<u64>,
+        inherited: bool,
+    ) -> Result<(), u64> {
+        let elsewhere = self.is_elsewhere(key, pages.clone());
+        if inherited && elsewhere && !self.is_all_elsewhere(key, pages.clone()) {
+            // The system would do it to the rest as well, and children come to have far memory twice.
+            return Err(errno::INVAL);
+        }
+        self.change_far(key, pages.clone(), |protection, _| Kind::Far { protection, inherited });
+        if elsewhere {
+            return Err(ELSEWHERE);
+        }
+        if self.used(key, pages.clone()) < pages.end { Err(errno::NOMEM) } else { Ok(()) }
     }
 
     /// Dirty pages become owed: no store changes them unseen, and each has a slot, which they are the home of.

@@ -8,6 +8,7 @@
 use super::spans::Kind;
 use super::{Pager, errno};
 use crate::Error;
+use farmem_io::pages::remote::call::ELSEWHERE;
 use farmem_io::pages::remote::raw::{
     Listener, Notification, RawCall, Seen, Touched, Watched, opens_direct, process_of, shares_memory,
 };
@@ -232,6 +233,9 @@ impl Pager {
         (whole, far): (bool, bool),
         advice: i32,
     ) -> Verdict {
+        if let Advised::Inherit { inherited } = advised(advice) {
+            return self.judge_inherit(key, pages, whole, inherited);
+        }
         if !far {
             return Verdict::GoOn;
         }
@@ -239,6 +243,7 @@ impl Pager {
             Advised::Nothing => Verdict::Done,
             Advised::System => Verdict::GoOn,
             Advised::Refused => Verdict::Refused(errno::INVAL),
+            Advised::Inherit { .. } => unreachable!("judged above"),
             Advised::Drop { lazily } => {
                 let alone = whole && !self.is_elsewhere(key, pages.clone());
                 let used = self.used(key, pages.clone()) == pages.end;
@@ -254,6 +259,21 @@ impl Pager {
                     (false, _) => Verdict::GoOn,
                 }
             }
+        }
+    }
+
+    /// What the system makes of MADV_DONTFORK is what far pages are already; MADV_DOFORK it must never make of them.
+    fn judge_inherit(&mut self, key: u32, pages: Range<u64>, whole: bool, inherited: bool) -> Verdict {
+        if self.is_all_elsewhere(key, pages.clone()) && (whole || !inherited) {
+            return Verdict::GoOn;
+        }
+        if inherited && !whole {
+            return Verdict::Refused(errno::INVAL);
+        }
+        match self.leave_to_children(key, pages, inherited) {
+            Ok(()) if whole => Verdict::Done,
+            Ok(()) | Err(ELSEWHERE) => Verdict::GoOn,
+            Err(errno) => Verdict::Refused(errno),
         }
     }
 
@@ -300,11 +320,7 @@ impl Pager {
             if !doubt.of_rights {
                 continue;
             }
-            let spans = self.processes[&key].spans.within(from..to);
-            let far: Vec<_> = spans.filter(|(_, kind)| *kind != Kind::Elsewhere).collect();
-            for (span, _) in far {
-                self.set_span(key, span, Some(Kind::Far { protection: *protection }));
-            }
+            self.change_far(key, from..to, |_, inherited| Kind::Far { protection: *protection, inherited });
         }
         self.replaced(key, at..pages.end);
         still

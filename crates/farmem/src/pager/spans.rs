@@ -8,8 +8,8 @@ use std::ops::Range;
 /// What addresses are used for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// Far memory, of which the program may do this.
-    Far { protection: u64 },
+    /// Far memory, of which the program may do this; a fork's child has its bytes, or nothing there that may be touched.
+    Far { protection: u64, inherited: bool },
     /// Something else that the program mapped there: not ours any more.
     Elsewhere,
     /// Its bytes have moved, and the process is about to unmap it: a thread that touches it waits until then, for its SIGSEGV.
@@ -17,10 +17,23 @@ pub(super) enum Kind {
 }
 
 impl Kind {
+    /// Far memory as it is when nothing else was asked for.
+    pub(super) const fn far(protection: u64) -> Self {
+        Self::Far { protection, inherited: true }
+    }
+
+    /// What a fork's child has in the place of memory that it does not have from its parent; `None` where it has that.
+    pub(super) const fn instead(self) -> Option<Self> {
+        match self {
+            Self::Far { inherited: false, .. } => Some(Self::Far { protection: 0, inherited: false }),
+            _ => None,
+        }
+    }
+
     /// What the program may do there, as `mprotect` has it.
     pub(super) const fn protection(self) -> Option<u64> {
         match self {
-            Self::Far { protection } => Some(protection),
+            Self::Far { protection, .. } => Some(protection),
             Self::Moved => Some(0),
             Self::Elsewhere => None,
         }
@@ -132,7 +145,7 @@ mod tests {
         match n {
             0 => None,
             1 => Some(Kind::Elsewhere),
-            protection => Some(Kind::Far { protection }),
+            protection => Some(Kind::far(protection)),
         }
     }
 

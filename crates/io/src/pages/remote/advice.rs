@@ -8,6 +8,11 @@ pub enum Advised {
         /// The system would take its time, and does so for private anonymous memory only.
         lazily: bool,
     },
+    /// The pager does it: whether the children of forks have the bytes.
+    Inherit {
+        /// They do.
+        inherited: bool,
+    },
     /// Nothing: there are no such pages, they would be fetched one by one, or a child has them in another way.
     Nothing,
     /// What the system does with it is right.
@@ -28,10 +33,10 @@ pub const fn advised(advice: i32) -> Advised {
     match advice {
         libc::MADV_DONTNEED | DONTNEED_LOCKED => Advised::Drop { lazily: false },
         libc::MADV_FREE => Advised::Drop { lazily: true },
-        // The pager relies on far memory not being inherited by the system's fork.
-        libc::MADV_DOFORK
-        | libc::MADV_DONTFORK
-        | libc::MADV_HUGEPAGE
+        // Not the system's: the pager relies on far memory not being inherited by the system's fork.
+        libc::MADV_DONTFORK => Advised::Inherit { inherited: false },
+        libc::MADV_DOFORK => Advised::Inherit { inherited: true },
+        libc::MADV_HUGEPAGE
         | libc::MADV_NOHUGEPAGE
         | libc::MADV_WILLNEED
         | libc::MADV_COLD

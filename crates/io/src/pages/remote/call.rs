@@ -171,6 +171,15 @@ pub enum Call {
         /// Bytes.
         len: u64,
     },
+    /// Whether the children of forks have the bytes, or addresses that cannot be touched. ENOMEM, when it is done, where some are not in use.
+    Inherit {
+        /// First byte.
+        start: u64,
+        /// Bytes.
+        len: u64,
+        /// They have them, as at first.
+        inherited: bool,
+    },
     /// This thread is about to fork. The answer is what the child greets with. Until [`Call::Forked`] other threads' faults wait.
     Fork,
     /// It has forked, or could not.
@@ -256,6 +265,7 @@ impl Call {
             Self::Unlink { len } => [13, len, 0, 0, 0],
             Self::Pin { caller, pid, start, len } => [14, caller, pid, start, len],
             Self::Unpin { pin } => [15, pin, 0, 0, 0],
+            Self::Inherit { start, len, inherited } => [16, start, len, inherited as u64, 0],
         }
     }
 
@@ -280,6 +290,7 @@ impl Call {
             [13, len, ..] => Self::Unlink { len },
             [14, caller, pid, start, len] => Self::Pin { caller, pid, start, len },
             [15, pin, ..] => Self::Unpin { pin },
+            [16, start, len, inherited, _] => Self::Inherit { start, len, inherited: inherited != 0 },
             _ => return None,
         })
     }
@@ -315,6 +326,7 @@ mod tests {
             Call::Unlink { len },
             Call::Pin { caller: 2, pid: 3, start, len },
             Call::Unpin { pin: 4 },
+            Call::Inherit { start, len, inherited: true },
         ];
         for call in calls {
             assert_eq!(Call::of(call.words()), Some(call));

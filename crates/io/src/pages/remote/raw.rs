@@ -9,7 +9,7 @@
 //!
 //! | calls | on far memory |
 //! |---|---|
-//! | `madvise` | done as through libc; MADV_FREE of far memory together with other memory is refused, EINVAL |
+//! | `madvise` | done as through libc; MADV_FREE and MADV_DOFORK of far memory together with other memory are refused, EINVAL |
 //! | `munmap`, `mmap` with MAP_FIXED, `mremap` to there | done by the system; then the pager looks what is there |
 //! | `mprotect`, `pkey_mprotect` without a key | done by the system where all of it is in use (else ENOMEM); then the pager looks what is allowed there |
 //! | `pkey_mprotect` with a key | refused, EINVAL: a fork's child would not have it |
