@@ -1,17 +1,17 @@
 //! The range of addresses that far memory has in this process: reserved once, handed to the pager, and again by a fork's child.
 
 use crate::maps::{system_madvise, system_mprotect};
-use crate::{descriptors, fork, gate, mailbox, shared};
+use crate::{apart, descriptors, fork, gate, heap, mailbox, shared};
 use farmem::pager::call::{
     CONTROL_PAGES, Call, ELSEWHERE, HELLO_WORDS, Hello, SPANS_MAX, VARIABLE, WELCOME_WORDS, device_request,
 };
-use farmem::pager::mechanism::{Faulting, Features, LEN_MAX, PAGE_LEN, Reach, Userfaultfd};
+use farmem::pager::mechanism::{Faulting, Features, LEN_MAX, OpenError, PAGE_LEN, Reach, Userfaultfd};
 use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, recvmsg, send,
     sendmsg, socket_with,
 };
@@ -124,6 +124,7 @@ fn begin() -> bool {
         None => false,
     };
     if ready {
+        heap::begin();
         fork::register();
         descriptors::look_at_inherited();
     }
@@ -142,15 +143,24 @@ pub(crate) fn attach_child(snapshot: u64) {
     // What is allocated until it is there again is libc's.
     STATE.store(TRYING, Ordering::Release);
     mailbox::begin_anew();
-    if let Err(errno) = attach(Some(BASE.load(Ordering::Relaxed)), snapshot) {
+    let mut again = || attach(Some(BASE.load(Ordering::Relaxed)), snapshot);
+    let attached = match again() {
+        Err(Errno::MFILE) => apart::with_own_descriptors(&mut again),
+        other => other,
+    };
+    if let Err(errno) = attached {
         say(&["farmem: the child of a fork cannot have its far memory: ", name_of(errno), "\n"]);
         // Going on would be without a part of its memory.
-        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-        loop {
-            rustix::thread::sched_yield();
-        }
+        end();
     }
     STATE.store(READY, Ordering::Release);
+}
+
+/// By a signal, as its parent should see that this was no end of the program's own. A filter of the program's may refuse that.
+fn end() -> ! {
+    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    // SAFETY: it calls nothing of the program's, and does not come back.
+    unsafe { libc::_exit(128 + libc::SIGKILL) }
 }
 
 /// The value of the invitation.
@@ -200,8 +210,9 @@ fn accept(value: &[u8]) -> bool {
     true
 }
 
-/// Reserves the addresses and has them served. No descriptor stays open here.
+/// Reserves the addresses and has them served. No descriptor stays open here; three are open at once, and a fourth with shared memory.
 fn attach(at: Option<usize>, snapshot: u64) -> Result<(), Errno> {
+    let (socket, uffd) = meet()?;
     let file = memfd_create("farmem", MemfdFlags::CLOEXEC)?;
     let area = match at {
         Some(base) => again(&file, base)?,
@@ -212,9 +223,11 @@ fn attach(at: Option<usize>, snapshot: u64) -> Result<(), Errno> {
     if at.is_none() {
         LEN.store(area.len, Ordering::Relaxed);
     }
-    let served = serve(&file, &area, snapshot);
+    let served = serve((&socket, &uffd, &file), &area, snapshot);
     if served.is_err() {
-        LEN.store(0, Ordering::Relaxed);
+        if at.is_none() {
+            LEN.store(0, Ordering::Relaxed);
+        }
         // SAFETY: exactly what was reserved a moment ago, and nobody knows it yet.
         let _ = unsafe { gate::call(libc::SYS_munmap, [area.base, area.reserved, 0, 0, 0, 0]) };
     }
@@ -296,26 +309,42 @@ fn register(uffd: &Userfaultfd, start: usize, len: usize) -> Result<(), Errno> {
     unsafe { uffd.register(start, len, faulting) }
 }
 
-fn serve(file: &OwnedFd, area: &Area, snapshot: u64) -> Result<(), Errno> {
-    let &Area { base, len, reserved } = area;
+/// A way to the pager, and a userfaultfd.
+fn meet() -> Result<(OwnedFd, Userfaultfd), Errno> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     let mut name = [0; NAME_MAX];
     let name_len = NAME_LEN.load(Ordering::Relaxed);
     name.iter_mut().zip(&NAME).for_each(|(to, from)| *to = from.load(Ordering::Relaxed));
     connect(&socket, &SocketAddrUnix::new_abstract_name(&name[..name_len])?)?;
-    let token =
-        u128::from(TOKEN[0].load(Ordering::Relaxed)) << 64 | u128::from(TOKEN[1].load(Ordering::Relaxed));
+    let reach = if FULL.load(Ordering::Relaxed) { Reach::Full } else { Reach::UserMode };
+    let uffd = open(reach, &socket, token())?;
+    Ok((socket, uffd))
+}
+
+fn token() -> u128 {
+    u128::from(TOKEN[0].load(Ordering::Relaxed)) << 64 | u128::from(TOKEN[1].load(Ordering::Relaxed))
+}
+
+fn serve(
+    (socket, uffd, file): (&OwnedFd, &Userfaultfd, &OwnedFd),
+    area: &Area,
+    snapshot: u64,
+) -> Result<(), Errno> {
+    let &Area { base, len, reserved } = area;
+    register(uffd, base + PAGE_LEN, reserved - PAGE_LEN)?;
+    // Room for the file that may come with the answer: a child that has greeted cannot come again.
+    let room = SHARES.load(Ordering::Relaxed).then(|| fcntl_dupfd_cloexec(socket, 0)).transpose()?;
     let full = FULL.load(Ordering::Relaxed);
-    let uffd = open(if full { Reach::Full } else { Reach::UserMode }, &socket, token)?;
-    register(&uffd, base + PAGE_LEN, reserved - PAGE_LEN)?;
-    greet(&socket, Hello { token, base: base as u64, len: len as u64, snapshot, full }, &uffd, file)?;
-    let ([status, count, shared_base, shared_len], shared_file) = hear_welcome(&socket)?;
+    let hello = Hello { token: token(), base: base as u64, len: len as u64, snapshot, full };
+    greet(socket, hello, uffd, file)?;
+    drop(room);
+    let ([status, count, shared_base, shared_len], shared_file) = hear_welcome(socket)?;
     if status != 0 {
         return Err(Errno::from_raw_os_error(i32::try_from(status).unwrap_or(libc::EINVAL)));
     }
-    take_spans(&socket, count, (&uffd, file), base + reserved..base + len)?;
+    take_spans(socket, count, (uffd, file), base + reserved..base + len)?;
     let Some(file) = shared_file.filter(|_| shared_len > 0) else { return Ok(()) };
-    let begun = shared::begin(&file, shared_base, shared_len, &uffd);
+    let begun = shared::begin(&file, shared_base, shared_len, uffd);
     if snapshot != 0 {
         return begun.and_then(|()| shared::restore());
     }
@@ -327,13 +356,23 @@ fn serve(file: &OwnedFd, area: &Area, snapshot: u64) -> Result<(), Errno> {
 
 /// A userfaultfd, as this process may have it: one that gave up its rights since the program began has it by the pager's device.
 fn open(reach: Reach, socket: &OwnedFd, token: u128) -> Result<Userfaultfd, Errno> {
-    if let Ok(uffd) = Userfaultfd::open(reach, Features::WINDOW) {
-        return Ok(uffd);
+    match Userfaultfd::open(reach, Features::WINDOW) {
+        Ok(uffd) => return Ok(uffd),
+        Err(error) if errno_of(&error) == Errno::MFILE => return Err(Errno::MFILE),
+        Err(_) => {}
     }
     rustix::io::retry_on_intr(|| send(socket, &bytes_of(device_request(token)), SendFlags::NOSIGNAL))?;
     let ([status, ..], device) = hear_welcome(socket)?;
     let device = device.filter(|_| status == 0).ok_or(Errno::PERM)?;
-    Userfaultfd::open_from(&device.into(), reach, Features::WINDOW).map_err(|_| Errno::PERM)
+    Userfaultfd::open_from(&device.into(), reach, Features::WINDOW).map_err(|error| errno_of(&error))
+}
+
+/// That there is no descriptor left, or that this process may not.
+fn errno_of(error: &OpenError) -> Errno {
+    match error {
+        OpenError::System { source, .. } if source.raw_os_error() == Some(libc::EMFILE) => Errno::MFILE,
+        _ => Errno::PERM,
+    }
 }
 
 fn bytes_of(words: [u64; HELLO_WORDS]) -> [u8; HELLO_WORDS * 8] {
@@ -367,6 +406,9 @@ fn hear_welcome(socket: &OwnedFd) -> Result<([u64; WELCOME_WORDS], Option<OwnedF
     })?;
     if message.bytes != WELCOME_WORDS * 8 {
         return Err(Errno::CONNREFUSED); // the pager has gone
+    }
+    if message.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(Errno::MFILE); // the file that came could not be had
     }
     let file = ancillary.drain().find_map(|part| match part {
         RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),

@@ -4,17 +4,19 @@
 //! The flag is the open file's, so the program that it came from loses it too. The bytes are the same; they go by way of the system's cache.
 
 use crate::area;
+use crate::next::Next;
 use libc::{mmsghdr, msghdr, ssize_t};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FileType, Mode, OFlags, RawDir, fcntl_getfl, fcntl_setfl, fstat, open};
-use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint};
 use std::mem::{MaybeUninit, transmute};
-use std::sync::atomic::{AtomicPtr, Ordering};
+
+static RECVMSG: Next = Next::new(c"recvmsg");
+static RECVMMSG: Next = Next::new(c"recvmmsg");
 
 /// At the beginning: what was inherited. Without a /proc nothing is found, and devices' writes are not known to be safe.
 pub(crate) fn look_at_inherited() {
-    RECVMSG.find();
-    RECVMMSG.find();
+    let _now = (RECVMSG.known(), RECVMMSG.known());
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(directory) = open(c"/proc/self/fd", flags, Mode::empty()) else { return };
     let mut room = [MaybeUninit::uninit(); 2048];
@@ -60,7 +62,7 @@ fn look_at(fd: c_int) {
 pub(crate) unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     type Function = unsafe extern "C" fn(c_int, *mut msghdr, c_int) -> ssize_t;
     // SAFETY: libc's function of this name, which has this type.
-    let function: Function = unsafe { transmute(RECVMSG.find()) };
+    let function: Function = unsafe { transmute(RECVMSG.known()) };
     // SAFETY: the caller's promise.
     let count = unsafe { function(fd, message, flags) };
     if count >= 0 && area::is_ready() {
@@ -84,7 +86,7 @@ pub(crate) unsafe extern "C" fn recvmmsg(
 ) -> c_int {
     type Function = unsafe extern "C" fn(c_int, *mut mmsghdr, c_uint, c_int, *mut libc::timespec) -> c_int;
     // SAFETY: libc's function of this name, which has this type.
-    let function: Function = unsafe { transmute(RECVMMSG.find()) };
+    let function: Function = unsafe { transmute(RECVMMSG.known()) };
     // SAFETY: the caller's promise.
     let count = unsafe { function(fd, messages, room, flags, patience) };
     if area::is_ready() {
@@ -121,32 +123,5 @@ unsafe fn look_at_message(message: *const msghdr) {
         }
         // SAFETY: a header of this message.
         part = unsafe { libc::CMSG_NXTHDR(message, part) };
-    }
-}
-
-/// A function of libc's that this library stands before.
-struct Next {
-    name: &'static CStr,
-    function: AtomicPtr<c_void>,
-}
-
-static RECVMSG: Next = Next::new(c"recvmsg");
-static RECVMMSG: Next = Next::new(c"recvmmsg");
-
-impl Next {
-    const fn new(name: &'static CStr) -> Self {
-        Self { name, function: AtomicPtr::new(std::ptr::null_mut()) }
-    }
-
-    fn find(&self) -> *mut c_void {
-        let known = self.function.load(Ordering::Relaxed);
-        if !known.is_null() {
-            return known;
-        }
-        // SAFETY: a text.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
-        assert!(!found.is_null(), "libc has what this library stands before");
-        self.function.store(found, Ordering::Relaxed);
-        found
     }
 }

@@ -4,13 +4,20 @@
 //! to run before the fork, and in the child the first after it. The thread's signals wait from the first to the last: a handler in the
 //! child would find no far memory, and one that forks would fork in the middle of this fork.
 //!
+//! libc's `fork` calls them, and its `_Fork` calls none: that one is called here, between the same handlers.
+//!
 //! A thread may fork in a signal handler that has interrupted it in the heap. Then it holds the heap's lock, in the child too, where it
 //! goes on with what was interrupted when the handler returns. Until then the handler's small blocks are libc's (`heap`).
 
+use crate::maps::failed;
+use crate::next::Next;
 use crate::signals::{Blocked, OverFork};
 use crate::{area, heap, mailbox, shared};
 use farmem::pager::call::Call;
+use libc::pid_t;
+use rustix::io::Errno;
 use std::ffi::{c_int, c_void};
+use std::mem::transmute;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -32,7 +39,36 @@ pub(crate) fn register() {
     // SAFETY: functions that live as long as the program.
     let result = unsafe { __register_atfork(prepare, parent, child, ptr::null_mut()) };
     assert_eq!(result, 0, "the first handlers find room");
+    // Now, as a handler of signals may not look for it.
+    let _without_it_nobody_asks = NEXT.find();
 }
+
+/// `_Fork(3)`. libc's own `fork` does not come by here.
+///
+/// # Safety
+/// As libc's.
+#[unsafe(export_name = "_Fork")]
+pub(crate) unsafe extern "C" fn fork_without_handlers() -> pid_t {
+    type Function = unsafe extern "C" fn() -> pid_t;
+    let Some(function) = NEXT.find() else { return failed(Errno::NOSYS, -1) };
+    // SAFETY: libc's function of this name, which has this type.
+    let function: Function = unsafe { transmute(function) };
+    if !area::is_ready() {
+        // SAFETY: the caller's promise.
+        return unsafe { function() };
+    }
+    prepare();
+    // SAFETY: the caller's promise.
+    let forked = unsafe { function() };
+    if forked == 0 {
+        child();
+    } else {
+        parent();
+    }
+    forked
+}
+
+static NEXT: Next = Next::new(c"_Fork");
 
 extern "C" fn prepare() {
     let on_the_stack = 0_u8;

@@ -484,6 +484,15 @@ unsafe fn free_later(block: *mut c_void) {
     }
 }
 
+/// At the beginning: libc's `malloc` asks for random numbers at its first block. Without far memory that is the program's first block. Here libc
+/// may want its first one much later, when a filter of the program's ends who makes that system call.
+pub(crate) fn begin() {
+    // SAFETY: any length will do.
+    let block = unsafe { __libc_malloc(1) };
+    // SAFETY: the block of a moment ago, or none.
+    unsafe { __libc_free(block) };
+}
+
 fn or_no_memory(block: *mut c_void) -> *mut c_void {
     if block.is_null() { failed(Errno::NOMEM, block) } else { block }
 }

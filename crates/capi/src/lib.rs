@@ -2,14 +2,15 @@
 //! and heap it then puts into far memory.
 //!
 //! It stands before libc's `mmap`, `munmap`, `mremap`, `mprotect`, `madvise` (`maps`), `malloc` with its family (`heap`), `shm_open` and
-//! what is done with what that opens (`shared`), `open` with what is like it (`direct`), `recvmsg` (`descriptors`), and
-//! `process_vm_writev` (`pins`). What it reserves in the program is one range of addresses (`area`), backed by a memfd and served by the pager, another process, through
+//! what is done with what that opens (`shared`), `open` with what is like it (`direct`), `recvmsg` (`descriptors`),
+//! `process_vm_writev` (`pins`), and `_Fork` (`fork`). What it reserves in the program is one range of addresses (`area`), backed by a memfd and served by the pager, another process, through
 //! a userfaultfd. So there is no thread of ours in the program, and no descriptor: both are sent to the pager and closed. What is
 //! asked of the pager goes through a mailbox (`mailbox`), where the fault itself is the message.
 //!
 //! Nothing in here may call what it stands before: it calls the system directly, and allocates nothing. Without an invitation in the
 //! environment, all calls are the system's and libc's.
 
+mod apart;
 mod area;
 mod descriptors;
 mod direct;
@@ -19,6 +20,7 @@ mod heap;
 mod lock;
 mod mailbox;
 mod maps;
+mod next;
 mod pins;
 mod shared;
 mod signals;

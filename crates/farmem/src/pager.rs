@@ -57,6 +57,7 @@ pub use left::{free_left, own_domain};
 
 /// What the program's side of far memory is made of: for the preload library.
 pub mod mechanism {
+    pub use farmem_io::OpenError;
     pub use farmem_io::pages::remote::place::{GATE, LEN_MAX, gate};
     pub use farmem_io::pages::remote::{Advised, advised, advised_shared};
     pub use farmem_io::pages::{Faulting, Features, Reach, Userfaultfd};

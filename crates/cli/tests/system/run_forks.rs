@@ -1,7 +1,8 @@
 //! `farmem run`: forks of programs that gave up root or left themselves little else, and forks in signal handlers. The programs bound their
 //! waits: a child that hangs is a failure, not a wait.
 
-use crate::process::{Dir, is_root, run_command};
+use crate::process::{Dir, farmem, is_root, run_command};
+use crate::rack::Description;
 use crate::run::{MIB, assert_far, far, may_run, number, program, same, stats};
 use serde_json::Value;
 use std::path::Path;
@@ -40,6 +41,59 @@ fn a_handler_that_interrupts_malloc_and_forks() {
         assert_eq!((ended.stdout.as_str(), ended.code), ("150 forks, 0 wrong\n", Some(0)), "{ended:?}");
         assert_eq!(number(&stats(&ended, MIB), "forks"), 1 + 150);
     }
+}
+
+/// A filter of the program's own refuses what a child needs for its far memory, and what the child would end itself by: it ends all the same, and
+/// says why.
+#[test]
+fn a_child_without_far_memory_ends_under_any_filter() {
+    if !may_run("a filter against forks") {
+        return;
+    }
+    let dir = Dir::new("run-denied");
+    let ended = run_command(far(MIB, &[&program(&dir, "tight", &[]), "denied"]));
+    let expected = "exited 1, killed 0, status 137\nwaited: 0\n";
+    assert_eq!((ended.stdout.as_str(), ended.code), (expected, Some(0)), "{ended:?}");
+    assert!(ended.stderr.contains("the child of a fork cannot have its far memory"), "{ended:?}");
+    stats(&ended, MIB);
+}
+
+/// The program forks and prints under a filter that ends it when it asks for random numbers, which it does not do without far memory.
+#[test]
+fn forks_under_a_filter_without_random_numbers() {
+    finds_the_same("strict", 2 * ROUNDS);
+}
+
+/// There are fewer and fewer numbers left for descriptors, and then none, not even for a moment: the children have their memory, and what was open is
+/// open in them.
+#[test]
+fn forks_without_a_descriptor_left() {
+    finds_the_same("full", 5 * 2 * ROUNDS);
+    finds_the_same("full-with-a-pipe", 5 * 2 * ROUNDS + 3);
+}
+
+/// As above where a child needs one more: the file of the memory that it shares.
+#[test]
+fn forks_without_a_descriptor_left_and_with_shared_memory() {
+    if !may_run("no descriptor for shared memory") {
+        return;
+    }
+    let description = Description::new("run-tight-shared", "udp");
+    let up = description.up();
+    let dir = Dir::new("run-tight-shared-program");
+    let (binary, file) = (program(&dir, "tight", &[]), description.file());
+    let args = ["--local", "2MiB", "--rack", &file, "--share", "tight", "--", &binary, "full-with-a-pipe"];
+    let ended = run_command(farmem(&[&["run", "--json"], &args[..]].concat()));
+    let mut expected = "10 children, and here right\n".repeat(5) + &"a child reads a pipe: 0\n".repeat(3);
+    expected.push_str("another descriptor: Too many open files\n");
+    assert_eq!((ended.stdout, ended.code), (expected, Some(0)), "{}", ended.stderr);
+    up.stop();
+}
+
+/// `_Fork` calls no handlers of a program's, and its children have their memory.
+#[test]
+fn forks_past_the_handlers() {
+    finds_the_same("plain", 2 * ROUNDS);
 }
 
 /// What `madvise(MADV_DONTFORK)` keeps from children is a SIGSEGV there until MADV_DOFORK; by libc, and past it.
