@@ -3,7 +3,8 @@
 use crate::maps::{system_madvise, system_mprotect};
 use crate::{apart, descriptors, fork, gate, heap, mailbox, shared};
 use farmem::pager::call::{
-    CONTROL_PAGES, Call, ELSEWHERE, HELLO_WORDS, Hello, SPANS_MAX, VARIABLE, WELCOME_WORDS, device_request,
+    CONTROL_PAGES, Call, ELSEWHERE, HELLO_WORDS, Hello, PATH_MAX, SPANS_MAX, VARIABLE, WELCOME_WORDS,
+    device_request,
 };
 use farmem::pager::mechanism::{Faulting, Features, LEN_MAX, OpenError, PAGE_LEN, Reach, Userfaultfd};
 use rustix::fd::OwnedFd;
@@ -44,8 +45,9 @@ static FULL: AtomicBool = AtomicBool::new(false);
 /// The run shares named memory with others.
 static SHARES: AtomicBool = AtomicBool::new(false);
 static TOKEN: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
-static NAME: [AtomicU8; NAME_MAX] = [const { AtomicU8::new(0) }; NAME_MAX];
-static NAME_LEN: AtomicUsize = AtomicUsize::new(0);
+/// Where the pager is found in its network namespace, and elsewhere.
+static NAME: Text<NAME_MAX> = Text::new();
+static PATH: Text<PATH_MAX> = Text::new();
 
 unsafe extern "C" {
     static environ: *const *const c_char;
@@ -182,12 +184,35 @@ fn find(environment: *const *const c_char) -> Option<&'static [u8]> {
     }
 }
 
-/// Takes an invitation apart: `NAME:TOKEN:THRESHOLD:REACH:SHARED:BASE`. False when it is none.
+/// Bytes that are written before others read them.
+struct Text<const MAX: usize> {
+    bytes: [AtomicU8; MAX],
+    len: AtomicUsize,
+}
+
+impl<const MAX: usize> Text<MAX> {
+    const fn new() -> Self {
+        Self { bytes: [const { AtomicU8::new(0) }; MAX], len: AtomicUsize::new(0) }
+    }
+
+    /// A text that fits.
+    fn set(&self, text: &str) {
+        self.bytes.iter().zip(text.bytes()).for_each(|(to, from)| to.store(from, Ordering::Relaxed));
+        self.len.store(text.len().min(MAX), Ordering::Relaxed);
+    }
+
+    fn get<'a>(&self, room: &'a mut [u8; MAX]) -> &'a [u8] {
+        room.iter_mut().zip(&self.bytes).for_each(|(to, from)| *to = from.load(Ordering::Relaxed));
+        &room[..self.len.load(Ordering::Relaxed)]
+    }
+}
+
+/// Takes an invitation apart: `NAME:TOKEN:THRESHOLD:REACH:SHARED:BASE:PATH`; there may be no path. False when it is none.
 fn accept(value: &[u8]) -> bool {
     let mut parts = value.split(|&byte| byte == b':').map(|part| core::str::from_utf8(part).unwrap_or(""));
     let mut next = || parts.next();
-    let (Some(name), Some(token), Some(threshold), Some(reach), Some(shared), Some(base), None) =
-        (next(), next(), next(), next(), next(), next(), next())
+    let (Some(name), Some(token), Some(threshold), Some(reach), Some(shared), Some(base), Some(path), None) =
+        (next(), next(), next(), next(), next(), next(), next(), next())
     else {
         return false;
     };
@@ -195,12 +220,11 @@ fn accept(value: &[u8]) -> bool {
         return false;
     };
     let base = usize::from_str_radix(base, 16).ok().filter(|base| base.is_multiple_of(PAGE_LEN) && *base > 0);
-    let Some(base) = base.filter(|_| !name.is_empty() && name.len() <= NAME_MAX) else { return false };
+    let fit = !name.is_empty() && name.len() <= NAME_MAX && path.len() <= PATH_MAX;
+    let Some(base) = base.filter(|_| fit) else { return false };
     BASE.store(base, Ordering::Relaxed);
-    for (to, from) in NAME.iter().zip(name.bytes()) {
-        to.store(from, Ordering::Relaxed);
-    }
-    NAME_LEN.store(name.len(), Ordering::Relaxed);
+    NAME.set(name);
+    PATH.set(path);
     let [.., low] = [token >> 64, token & u128::from(u64::MAX)];
     TOKEN[0].store(u64::try_from(token >> 64).unwrap_or(0), Ordering::Relaxed);
     TOKEN[1].store(u64::try_from(low).unwrap_or(0), Ordering::Relaxed);
@@ -312,10 +336,17 @@ fn register(uffd: &Userfaultfd, start: usize, len: usize) -> Result<(), Errno> {
 /// A way to the pager, and a userfaultfd.
 fn meet() -> Result<(OwnedFd, Userfaultfd), Errno> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    let mut name = [0; NAME_MAX];
-    let name_len = NAME_LEN.load(Ordering::Relaxed);
-    name.iter_mut().zip(&NAME).for_each(|(to, from)| *to = from.load(Ordering::Relaxed));
-    connect(&socket, &SocketAddrUnix::new_abstract_name(&name[..name_len])?)?;
+    let by_name = SocketAddrUnix::new_abstract_name(NAME.get(&mut [0; NAME_MAX]))?;
+    if let Err(errno) = connect(&socket, &by_name) {
+        let (mut room, mut path) = ([0; PATH_MAX], [0; PATH_MAX + 1]);
+        let found = PATH.get(&mut room);
+        path[..found.len()].copy_from_slice(found);
+        let path = CStr::from_bytes_until_nul(&path).map_err(|_| errno)?;
+        if path.is_empty() {
+            return Err(errno);
+        }
+        connect(&socket, &SocketAddrUnix::new(path)?).map_err(|_| errno)?;
+    }
     let reach = if FULL.load(Ordering::Relaxed) { Reach::Full } else { Reach::UserMode };
     let uffd = open(reach, &socket, token())?;
     Ok((socket, uffd))
@@ -491,7 +522,7 @@ const fn name_of(errno: Errno) -> &'static str {
     match errno {
         Errno::PERM => "it may not open a userfaultfd (see `farmem doctor`)",
         Errno::NOMEM => "there are not enough addresses or memory",
-        Errno::CONNREFUSED => "`farmem run` is gone, or in another network namespace",
+        Errno::CONNREFUSED => "`farmem run` is gone, or in another network namespace and file system",
         Errno::MFILE | Errno::NFILE => "too many open files",
         Errno::EXIST => "its addresses are taken",
         _ => "the system refuses",

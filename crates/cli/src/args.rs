@@ -151,6 +151,9 @@ pub(crate) struct Guard {
     /// The run's domain.
     #[arg(long, value_name = "NAME", requires = "rack")]
     pub(crate) domain: Option<String>,
+    /// The run's socket, of which nothing is to be left either.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) remove: Option<PathBuf>,
 }
 
 /// `farmem run`

@@ -20,6 +20,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, getppid, kill_process, pidfd_open
 use rustix::thread::{sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
 use std::ffi::OsString;
+use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -133,7 +134,12 @@ impl Report for Stats {
 /// connection.
 pub(crate) fn run_guard(args: &args::Guard) -> Result<End, Failure> {
     let pager = getppid();
-    let killed = guard(io::stdin()).map_err(|error| {
+    let guarded = guard(io::stdin());
+    if let Some(path) = &args.remove {
+        // Gone already when the run ended by itself.
+        let _ = fs::remove_file(path);
+    }
+    let killed = guarded.map_err(|error| {
         let message = format!(
             "pages whose lease has ended could not be taken away, so their program was killed: {error}"
         );
@@ -200,7 +206,7 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
     // The program runs where this process was allowed to, not where the rack wants its clients.
     let back = everywhere.as_ref().map(|cpus| sched_setaffinity(None, cpus));
     // So does the guard, which must be in time where the rack's clients are many.
-    pager.guarded_by(start_guard(args.rack.as_deref(), &domain)?)?;
+    pager.guarded_by(start_guard(args.rack.as_deref(), &domain, pager.path())?)?;
     let start = Instant::now();
     let mut command = Command::new(&file);
     command.arg0(name).args(arguments);
@@ -397,7 +403,7 @@ impl OwnRack {
     }
 }
 
-fn start_guard(rack: Option<&Path>, domain: &str) -> Result<Guard, Failure> {
+fn start_guard(rack: Option<&Path>, domain: &str, left: Option<&Path>) -> Result<Guard, Failure> {
     let (ours, theirs) = Guard::open().map_err(farmem::Error::from)?;
     let itself = std::env::current_exe()
         .map_err(|e| Failure::environment(format!("cannot find the farmem command itself: {e}"), ""))?;
@@ -405,6 +411,9 @@ fn start_guard(rack: Option<&Path>, domain: &str) -> Result<Guard, Failure> {
     command.arg("guard");
     if let Some(rack) = rack {
         command.arg("--rack").arg(rack).args(["--domain", domain]);
+    }
+    if let Some(left) = left {
+        command.arg("--remove").arg(left);
     }
     // Its own process group: what a terminal sends does not reach it.
     let spawned = command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).process_group(0).spawn();

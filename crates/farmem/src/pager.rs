@@ -281,7 +281,9 @@ impl Pager {
     pub fn invitation(&self) -> String {
         let reach = if self.options.user_mode_only { "user" } else { "full" };
         let sharing = if self.sharing.is_some() { "shared" } else { "own" };
-        format!("{}:{}:{reach}:{sharing}:{:x}", self.hall.invitation(), self.options.threshold, self.base)
+        let (hall, threshold) = (self.hall.invitation(), self.options.threshold);
+        let path = self.path().map_or("", |path| path.to_str().expect("as the hall has it"));
+        format!("{hall}:{threshold}:{reach}:{sharing}:{:x}:{path}", self.base)
     }
 
     /// From now on processes that come in are guarded against this one's death.

@@ -4,7 +4,7 @@
 use crate::process::{Dir, Ended, Running, eventually, farmem, processes_with, run_command, runs, signal};
 use serde_json::Value;
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -393,11 +393,21 @@ fn programs_end_with_their_pager() {
     assert_eq!(running.line(), "up\n");
     let processes: Vec<u32> = processes_with(&mark).into_iter().filter(|&pid| pid != running.pid()).collect();
     assert!(processes.len() >= 2, "{processes:?}");
+    assert_eq!(sockets_of(running.pid()), 1);
     signal(running.pid(), "KILL");
     let ended = running.ended();
     eventually("the programs end", || processes.iter().all(|&pid| !runs(pid)));
+    eventually("its socket is gone", || sockets_of(running.pid()) == 0);
     let said = format!("`farmem run` (process {}) ended before its program", running.pid());
     assert!(ended.stderr.contains(&said), "{ended:?}");
+}
+
+/// Sockets that a pager has by a path.
+fn sockets_of(pager: u32) -> usize {
+    let prefix = format!("farmem-run-{pager}-");
+    let entries = fs::read_dir(std::env::temp_dir()).expect("the temporary directory is there").flatten();
+    let sockets = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket()));
+    sockets.filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix)).count()
 }
 
 /// What a killed run has left is removed by the next one. What is not certainly left is not touched: of a process that runs, of another form.

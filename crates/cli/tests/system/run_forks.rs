@@ -90,6 +90,16 @@ fn forks_without_a_descriptor_left_and_with_shared_memory() {
     up.stop();
 }
 
+/// The program goes to another network namespace and forks, and becomes another program there, which has far memory and forks.
+#[test]
+fn forks_in_another_network_namespace() {
+    if !is_root() {
+        return eprintln!("skipped: another network namespace: only root may make one");
+    }
+    let stats = finds_the_same("network", 4 * ROUNDS);
+    assert!(stats.is_none_or(|stats| number(&stats, "processes") == 2 + 4 * ROUNDS));
+}
+
 /// `_Fork` calls no handlers of a program's, and its children have their memory.
 #[test]
 fn forks_past_the_handlers() {

@@ -1,9 +1,11 @@
-//! What a pager leaves on a rack that goes on when it is killed, and how that is found: all of it is in a domain of its own.
+//! What a pager leaves when it is killed: on a rack that goes on, where all of it is in a domain of its own, and here.
 
+use super::Pager;
 use crate::client::wrong_answer;
 use crate::serve::api_client;
 use crate::{Error, RackConfig};
 use farmem_control::api::{ErrorCode, Request, Response};
+use std::path::Path;
 
 /// A name for the domain of one pager, which no other has, on whatever machine of the rack.
 ///
@@ -33,4 +35,12 @@ pub fn free_left(config: &RackConfig, name: &str) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+impl Pager {
+    /// A socket that is a file. The pager removes it when it is dropped, and somebody else is to when it was killed.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.hall.path()
+    }
 }

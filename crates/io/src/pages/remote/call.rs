@@ -16,6 +16,8 @@ use farmem_wire::message::PAGE_LEN;
 
 /// The variable that names the pager to a program's processes.
 pub const VARIABLE: &str = "FARMEM_RUN";
+/// Bytes of the path in it at most.
+pub const PATH_MAX: usize = 108;
 /// Threads of one process that can call at once; more wait for each other.
 pub const MAILBOXES: usize = 4;
 /// Words of a mailbox: number, call (5), status, values (4); and some to spare.

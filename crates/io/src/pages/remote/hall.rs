@@ -1,12 +1,13 @@
 //! Where a pager waits: for processes that come in, for their faults and their ends, and for what else it is told to watch.
 //!
 //! Key types: [`Hall`], [`Arrival`]. Processes come over a socket whose name is the system's alone (it vanishes with the pager), and
-//! say a token that only those who were invited know.
+//! say a token that only those who were invited know. Those in other network namespaces, where it has no such name, find a second one by its
+//! path.
 
 use super::super::Crowd;
 use super::super::uffd::device;
 use super::Remote;
-use super::call::{HELLO_WORDS, Hello, SPANS_MAX, WELCOME_WORDS, device_request};
+use super::call::{HELLO_WORDS, Hello, PATH_MAX, SPANS_MAX, WELCOME_WORDS, device_request};
 use crate::OpenError;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
@@ -17,11 +18,13 @@ use rustix::net::{
     recvmsg, send, sendmsg, socket_with,
 };
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use std::fs::File;
+use std::fs::{self, File, Permissions};
 use std::io;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What is watched.
@@ -46,6 +49,8 @@ pub struct Hall {
     epoll: OwnedFd,
     listener: OwnedFd,
     name: String,
+    /// The same by a path; `None` where no file may be made.
+    by_path: Option<Door>,
     token: u128,
     /// For processes that may not open a userfaultfd themselves; `None` where this one may not open it.
     device: Option<File>,
@@ -65,6 +70,20 @@ pub struct Arrival {
     socket: OwnedFd,
 }
 
+/// A socket that is a file, which goes with it.
+#[derive(Debug)]
+struct Door {
+    listener: OwnedFd,
+    path: PathBuf,
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        // One that is gone already is as good.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
 /// Processes that may wait to come in.
 const BACKLOG: i32 = 128;
 /// Events of one wait.
@@ -79,17 +98,24 @@ impl Hall {
     /// [`OpenError::System`] when the system has no socket left.
     pub fn open(token: u128) -> Result<Self, OpenError> {
         let system = |e: Errno| OpenError::System { doing: "wait for processes".into(), source: e.into() };
-        let listener =
-            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, CLOEXEC, None).map_err(system)?;
         // Not the token: the names of sockets are no secret.
         let name = format!("farmem-run-{}-{:08x}", std::process::id(), hidden(token));
         let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(system)?;
-        bind(&listener, &address).map_err(system)?;
-        listen(&listener, BACKLOG).map_err(system)?;
+        let listener = listener(&address).map_err(system)?;
+        let by_path = door(std::env::temp_dir().join(&name));
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
-        let hall = Self { epoll, listener, name, token, device: device().ok() };
+        let hall = Self { epoll, listener, name, by_path, token, device: device().ok() };
         hall.watch(&hall.listener, Watch::Arrivals).map_err(system)?;
+        if let Some(door) = &hall.by_path {
+            hall.watch(&door.listener, Watch::Arrivals).map_err(system)?;
+        }
         Ok(hall)
+    }
+
+    /// The socket for those in other network namespaces: a file, to be removed after a pager that was killed.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.by_path.as_ref().map(|door| door.path.as_path())
     }
 
     /// What processes need to know to come in: the name of the socket, and the token.
@@ -136,7 +162,8 @@ impl Hall {
     /// Lets a process in, and hears what it says. `None` when it said nothing that makes sense, or was not invited.
     #[must_use]
     pub fn receive(&self) -> Option<Arrival> {
-        let socket = accept_with(&self.listener, CLOEXEC).ok()?;
+        let by_path = || accept_with(&self.by_path.as_ref()?.listener, CLOEXEC).ok();
+        let socket = accept_with(&self.listener, CLOEXEC).ok().or_else(by_path)?;
         set_socket_timeout(&socket, Timeout::Recv, Some(GREETING_TIME_MAX)).ok()?;
         set_socket_timeout(&socket, Timeout::Send, Some(GREETING_TIME_MAX)).ok()?;
         let mut said = hear(&socket)?;
@@ -168,9 +195,27 @@ pub fn is_readable(what: impl AsFd) -> bool {
 /// The process that a thread of this number is of, as the system says; `None` when there is none.
 #[must_use]
 pub fn process_of_thread(number: u64) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{number}/status")).ok()?;
+    let status = fs::read_to_string(format!("/proc/{number}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
     line.trim().parse().ok()
+}
+
+/// A socket that does not wait for who comes: there is another beside it.
+fn listener(address: &SocketAddrUnix) -> Result<OwnedFd, Errno> {
+    let flags = CLOEXEC | SocketFlags::NONBLOCK;
+    let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    bind(&listener, address)?;
+    listen(&listener, BACKLOG)?;
+    Ok(listener)
+}
+
+/// For every user, as programs may have given up their rights; the token says who was invited. `None` for a path that no invitation can name.
+fn door(path: PathBuf) -> Option<Door> {
+    path.to_str().filter(|path| !path.contains(':') && path.len() < PATH_MAX)?;
+    let listener = listener(&SocketAddrUnix::new(&path).ok()?).ok()?;
+    let door = Door { listener, path };
+    fs::set_permissions(&door.path, Permissions::from_mode(0o666)).ok()?;
+    Some(door)
 }
 
 const CLOEXEC: SocketFlags = SocketFlags::CLOEXEC;

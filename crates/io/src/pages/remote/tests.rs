@@ -44,6 +44,26 @@ fn strangers_are_not_let_in() {
     assert_eq!(events, []);
 }
 
+/// Those who do not see the socket's name come in by its path, which goes with the hall.
+#[test]
+fn the_same_by_a_path() {
+    let hall = Hall::open(0x1236).unwrap();
+    let path = hall.path().expect("the temporary directory is writable").to_owned();
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    connect(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    send(&socket, &bytes_of(device_request(0x1236)), SendFlags::empty()).unwrap();
+    shutdown(&socket, Shutdown::Write).unwrap();
+    let mut events = Vec::new();
+    hall.events(None, &mut events).unwrap();
+    assert_eq!(events, [Watch::Arrivals]);
+    assert!(hall.receive().is_none(), "it does not greet");
+    let mut bytes = [0; WELCOME_WORDS * 8];
+    let (count, _) = rustix::net::recv(&socket, &mut bytes, RecvFlags::empty()).unwrap();
+    assert_eq!(count, bytes.len(), "it is answered");
+    drop(hall);
+    assert!(!path.exists());
+}
+
 fn bytes_of(words: [u64; HELLO_WORDS]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
