@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 const GROUND: &[&str] = &["wire", "machine"];
-const PARTS: &[&str] = &["transport", "traversal", "index"];
+const PARTS: &[&str] = &["transport", "traversal", "index", "paging"];
 const APPS: &[&str] = &["webservice", "tablestore", "timeseries", "nativekvs"];
 const ROLES: &[&str] = &["switch", "memnode", "host", "dpu", "control"];
 
@@ -23,6 +23,7 @@ fn picture() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         ("transport", set(&[GROUND])),
         ("traversal", set(&[&["wire"]])),
         ("index", set(&[&["wire"]])),
+        ("paging", set(&[GROUND])),
         ("engine", set(&[&["wire", "traversal"]])),
         ("compiler", set(&[&["wire", "traversal"]])),
         ("sim", set(&[GROUND, PARTS, ROLES])),

@@ -6,43 +6,24 @@
 //!
 //! The thread that calls serves the window with its client; the program runs on a thread of its own, and on as many more as it likes.
 //!
-//! ```text
-//!            fetch                   a write                 frozen, WRITE sent         its answer
-//!   (far) --------> clean (read-only) -------> dirty --------------------------> writing ---------> (far)
-//!     ^               |                          ^                                  |
-//!     '---------------'                          '----------- a write --------------'
-//! ```
+//! Which page comes, goes and is written back is the page cache's to say ([`farmem_paging::Cache`]); this module carries it out.
 
 use crate::client::{Client, Completed, Ticket, Vma};
 use crate::{Error, Op};
-use cache::{Cache, Held, Slot};
 use farmem_host::agent::Pages as _;
 use farmem_io::OpenError;
 use farmem_io::Stop;
-use farmem_io::pages::{
-    Fault, Faults, Groups, Next, Reach, ReadAhead, Ring, Streams, Window, WindowConfig, serve,
-};
+use farmem_io::pages::{Fault, Faults, Next, Reach, Ring, Window, WindowConfig, serve};
+use farmem_paging::{Account, Action, Cache, Config, Key, Layout, Outcome, Source, Why};
 use farmem_wire::VirtAddr;
-use farmem_wire::message::{Access, PAGE_LEN, Page};
+use farmem_wire::message::{PAGE_LEN, Page};
 use std::collections::VecDeque;
 use std::fs;
-use std::ops::Range;
+use std::mem;
 use std::thread;
 
-mod cache;
-
 pub use farmem_io::pages::{Handler, HandlerCpu, Memory, Place};
-
-/// What is fetched beside a page that somebody waits for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ahead {
-    /// Nothing.
-    None,
-    /// The aligned group of so many pages.
-    Group(u64),
-    /// Up to so many pages of a stream: each fault that goes on where the last fetch ended doubles the next one.
-    Stream(u64),
-}
+pub use farmem_paging::Ahead;
 
 /// How a window works.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,7 +34,8 @@ pub struct WindowOptions {
     pub place: Place,
     /// What is fetched beside a page that somebody waits for.
     pub ahead: Ahead,
-    /// Of 8 pages here, those that rest: unmapped, so that a touch tells that they are in use. 0 evicts in the order of arrival.
+    /// Of 8 pages here, those that rest at most when room is needed: unmapped, so that a touch tells that they are in use. With 0 only pages rest that
+    /// are to be written back.
     pub resting_eighths: u8,
     /// Where faults are served, and how.
     pub handler: Handler,
@@ -103,6 +85,8 @@ pub struct WindowStats {
     pub bytes_written_back: u64,
     /// The most bytes that were here at once.
     pub bytes_here_max: u64,
+    /// What was fetched ahead, and what became of it.
+    pub ahead: Account,
 }
 
 /// Fewer pages could not hold what one instruction touches, and what several threads do at once.
@@ -111,6 +95,8 @@ pub(crate) const FRAMES_MIN: u64 = 16;
 const RUN_MAX: u64 = 64;
 /// WRITEs under way at once.
 const WRITING_MAX: usize = 64;
+/// Pages that are laid to rest in one step, and pages of one WRITE, at most.
+const BATCH: usize = 16;
 /// Times a READ or WRITE is tried before the window gives up; each waits until the rack counts as gone.
 const TRIES_MAX: u32 = 3;
 
@@ -151,7 +137,7 @@ impl Client {
             thread.join()
         });
         let flushed = server.flush();
-        let (stats, others) = (server.stats, std::mem::take(&mut server.others));
+        let (stats, others) = (server.stats(), mem::take(&mut server.others));
         self.put_ready(kept);
         self.put_ready(others);
         let result = result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -204,28 +190,45 @@ impl Drop for EndWhenDropped<'_> {
     }
 }
 
-/// What an operation under way is for.
-#[derive(Clone, Debug)]
-enum Purpose {
-    Fetch { pages: Range<u64>, tries: u32 },
-    WriteBack { slot: Slot, page: u64, tries: u32 },
+/// An operation of the client, and what the cache calls it.
+#[derive(Clone, Copy, Debug)]
+enum UnderWay {
+    Fetch { op: farmem_paging::Op, first: u64 },
+    WriteBack { op: farmem_paging::Op },
 }
 
-/// Resolves the window's faults by READs and WRITEs.
+/// Where the window's pages are: all of them in one allocation.
+#[derive(Clone, Copy, Debug)]
+struct Whole {
+    pages: u64,
+}
+
+impl Layout for Whole {
+    fn source(&self, key: Key) -> Source {
+        if key.page < self.pages { Source::Far(key.page) } else { Source::Elsewhere }
+    }
+
+    fn home(&self, key: Key) -> Option<u64> {
+        Some(key.page)
+    }
+}
+
+/// Carries out what the page cache says, by READs and WRITEs.
 struct Server<'a> {
     client: &'a mut Client,
     window: &'a Window,
     cache: Cache,
-    ahead: Box<dyn ReadAhead>,
-    /// Operations under way: as many as fit the frames that are reserved for them.
-    under_way: Vec<(Ticket, Purpose)>,
-    fetching: usize,
-    /// Pages that threads wait for, and for which there was no frame yet.
-    waiting: VecDeque<(u64, bool)>,
+    whole: Whole,
+    actions: Vec<Action>,
+    under_way: Vec<(Ticket, UnderWay)>,
+    /// Operations that the client did not take.
+    refused: Vec<UnderWay>,
     /// Completions of operations that are not ours.
     others: VecDeque<Completed>,
-    resting_eighths: usize,
-    stats: WindowStats,
+    bytes_here_max: u64,
+    /// Why the latest operation failed, and why bytes were lost.
+    why: Option<Error>,
+    why_lost: Option<Error>,
     failed: Option<Error>,
     /// Bytes that the program wanted and that are lost; everything else goes on.
     lost: Option<Error>,
@@ -234,153 +237,138 @@ struct Server<'a> {
 impl<'a> Server<'a> {
     fn new(client: &'a mut Client, window: &'a Window, options: &WindowOptions) -> Self {
         let frames = usize::try_from(window.frames_max()).expect("frames are memory of this machine");
-        let pages =
-            usize::try_from(window.len() / PAGE_LEN as u64).expect("a window is in the address space");
-        let ahead: Box<dyn ReadAhead> = match options.ahead {
-            Ahead::None => Box::new(Groups { pages: 1 }),
-            Ahead::Group(pages) => Box::new(Groups { pages: pages.min(RUN_MAX) }),
-            Ahead::Stream(pages) => Box::new(Streams::new(pages.min(RUN_MAX))),
+        // A window of a page has room for another, which never comes.
+        let frames = frames.max(2);
+        let resting = frames * usize::from(options.resting_eighths.min(8)) / 8;
+        let config = Config {
+            frames,
+            resting_max: resting.max(frames / 16).clamp(1, frames - 1),
+            rest_apart: false,
+            run_max: RUN_MAX,
+            batch_max: BATCH,
+            writing_max: WRITING_MAX,
+            tries_max: TRIES_MAX,
+            ahead: options.ahead,
         };
         Self {
             client,
             window,
-            cache: Cache::new(pages, frames),
-            ahead,
+            cache: Cache::new(config),
+            whole: Whole { pages: window.len() / PAGE_LEN as u64 },
+            actions: Vec::new(),
             under_way: Vec::with_capacity(frames.min(2 * WRITING_MAX)),
-            fetching: 0,
-            waiting: VecDeque::new(),
+            refused: Vec::new(),
             others: VecDeque::new(),
-            resting_eighths: usize::from(options.resting_eighths.min(8)),
-            stats: WindowStats::default(),
+            bytes_here_max: 0,
+            why: None,
+            why_lost: None,
             failed: None,
             lost: None,
         }
     }
 
-    fn page(&self, index: u64) -> Page {
-        Page::of(self.addr(index))
+    fn addr(&self, page: u64) -> VirtAddr {
+        VirtAddr(self.window.base().0 + page * PAGE_LEN as u64)
     }
 
-    fn addr(&self, index: u64) -> VirtAddr {
-        VirtAddr(self.window.base().0 + index * PAGE_LEN as u64)
+    fn page(&self, key: Key) -> Page {
+        Page::of(self.addr(key.page))
     }
 
-    /// Starts a fetch for a page that somebody waits for, with what the policy wants beside it; false when no frame is free.
-    fn fetch(&mut self, page: u64, write: bool) -> bool {
-        if self.cache.find(page).is_some() {
-            return true; // another fault's fetch brings it
+    fn stats(&self) -> WindowStats {
+        let (stats, page) = (self.cache.stats(), PAGE_LEN as u64);
+        WindowStats {
+            faults: stats.faults,
+            missing: stats.missing,
+            upgrades: stats.upgrades,
+            rested: stats.rested,
+            fetches: stats.fetches,
+            bytes_fetched: stats.pages_fetched * page,
+            evictions: stats.evictions,
+            write_backs: stats.write_backs,
+            bytes_written_back: stats.pages_written_back * page,
+            bytes_here_max: self.bytes_here_max,
+            ahead: stats.ahead,
         }
-        if self.failed.is_some() {
-            self.poison(page);
-            return true;
-        }
-        let wanted = self.run(page);
-        let free = self.make_room(wanted.end - wanted.start);
-        if free == 0 {
-            return false;
-        }
-        // Of a run that does not fit, the part from the page on.
-        let pages =
-            if wanted.end - wanted.start <= free { wanted } else { page..wanted.end.min(page + free) };
-        for each in pages.clone() {
-            self.cache.insert(each, Held::Fetching { write: write && each == page });
-        }
-        self.read(pages, 0);
-        true
     }
 
-    fn poison(&mut self, page: u64) {
-        self.window.poison(Page::of(self.addr(page)));
+    /// Carries out what the cache said, and what it says about that. `arrived` is what a fetch brought, and its first page.
+    fn carry_out(&mut self, arrived: (u64, &[u8])) {
+        loop {
+            let mut actions = mem::take(&mut self.actions);
+            actions.drain(..).for_each(|action| self.act(action, arrived));
+            let more = mem::replace(&mut self.actions, actions);
+            self.actions.extend(more);
+            let Some(refused) = self.refused.pop() else { break };
+            self.end(refused, Outcome::Failed);
+        }
+        if self.cache.has_failed() && self.failed.is_none() {
+            let rack = || Error::Unreachable { what: "the rack".into() };
+            self.failed = Some(self.why.take().unwrap_or_else(rack));
+        }
     }
 
-    /// The pages around `page` that the policy proposes, and that are far.
-    fn run(&mut self, page: u64) -> Range<u64> {
-        let proposed = self.ahead.propose(page);
-        let end = proposed.end.min(self.window.len() / PAGE_LEN as u64);
-        let is_far = |cache: &Cache, page| cache.find(page).is_none();
-        let before = (proposed.start.min(page)..page).rev().take_while(|&p| is_far(&self.cache, p)).count();
-        let behind = (page + 1..end.max(page + 1)).take_while(|&p| is_far(&self.cache, p)).count();
-        page - before as u64..page + 1 + behind as u64
-    }
-
-    fn read(&mut self, pages: Range<u64>, tries: u32) {
-        let len = usize::try_from(pages.end - pages.start).expect("at most RUN_MAX") * PAGE_LEN;
-        let buf = self.client.buffer(len);
-        let op = Op::Read { addr: self.addr(pages.start), buf };
-        self.stats.fetches += u64::from(tries == 0);
-        match self.client.submit(op) {
-            Ok(ticket) => {
-                self.under_way.push((ticket, Purpose::Fetch { pages, tries }));
-                self.fetching += 1;
+    fn act(&mut self, action: Action, (start, bytes): (u64, &[u8])) {
+        let mut window = self.window;
+        match action {
+            Action::Fetch { op, first, count, .. } => {
+                let buf = self.client.buffer(count as usize * PAGE_LEN);
+                let read = Op::Read { addr: self.addr(first.page), buf };
+                self.submit(read, UnderWay::Fetch { op, first: first.page });
             }
-            Err(error) => self.give_up_fetch(pages, error),
+            Action::WriteBack { op } => self.write_back(op),
+            Action::Install { first, count, access, .. } => {
+                let at = usize::try_from(first.page - start).expect("a page of the fetch") * PAGE_LEN;
+                window.install_run(self.page(first), &bytes[at..at + count as usize * PAGE_LEN], access);
+                let here = window.frames() * PAGE_LEN as u64;
+                self.bytes_here_max = self.bytes_here_max.max(here);
+            }
+            Action::Map { key, access } => window.mend(self.page(key), access),
+            Action::Rest { first, count } => {
+                for page in first.page..first.page + u64::from(count) {
+                    window.zap(Page::of(self.addr(page)));
+                }
+            }
+            Action::Discard { key } => window.discard(self.page(key)),
+            Action::Wake { key } => window.wake(self.page(key)),
+            Action::Poison { key, why } => {
+                if why == Why::Lost
+                    && let Some(lost) = self.why_lost.take()
+                {
+                    self.lost.get_or_insert(lost);
+                }
+                window.poison(self.page(key));
+            }
+            Action::Zeros { .. } | Action::Copy { .. } => unreachable!("all of a window is in far memory"),
         }
     }
 
-    /// Lets clean pages go until `wanted` frames are free or none is left; answers how many are free, at most `wanted`.
-    ///
-    /// When it must, it starts to write a dirty page back: its frame is free later.
-    fn make_room(&mut self, wanted: u64) -> u64 {
-        while self.cache.free() < wanted && self.evict_one(self.cache.free() == 0) {}
-        self.cache.free().min(wanted)
-    }
-
-    /// Evicts the page that goes first; true when that freed a frame. A dirty one is only touched when `also_dirty`.
-    fn evict_one(&mut self, also_dirty: bool) -> bool {
-        let Some(slot) = self.cache.victim() else { return false };
-        let (page, held) = self.cache.at(slot);
-        match held {
-            Held::Clean => {
-                self.window.discard(Page::of(self.addr(page)));
-                self.cache.remove(slot);
-                self.stats.evictions += 1;
-                true
-            }
-            Held::Dirty if also_dirty && self.failed.is_none() && self.writing() < WRITING_MAX => {
-                self.write_back(slot, page, 0);
-                false
-            }
-            _ => false,
-        }
-    }
-
-    fn writing(&self) -> usize {
-        self.under_way.len() - self.fetching
-    }
-
-    /// Freezes a page, and sends what is in it. It stays readable until the answer comes; a write meanwhile makes it dirty again.
-    fn write_back(&mut self, slot: Slot, page: u64, tries: u32) {
+    fn write_back(&mut self, op: farmem_paging::Op) {
         let mut buf = self.client.buffer(0);
-        let frozen = self.page(page);
-        if tries == 0 {
-            self.window.freeze(frozen);
+        let mut first = None;
+        for key in self.cache.pages_of(op) {
+            first.get_or_insert(key.page);
+            self.window.read(self.page(key), 0..PAGE_LEN, &mut buf);
         }
-        self.window.read(frozen, 0..PAGE_LEN, &mut buf);
-        self.stats.write_backs += u64::from(tries == 0);
-        match self.client.submit(Op::Write { addr: self.addr(page), buf }) {
-            Ok(ticket) => {
-                self.cache.set(slot, Held::Writing(ticket));
-                self.under_way.push((ticket, Purpose::WriteBack { slot, page, tries }));
-            }
+        let addr = self.addr(first.expect("a write-back of a page at least"));
+        self.submit(Op::Write { addr, buf }, UnderWay::WriteBack { op });
+    }
+
+    fn submit(&mut self, operation: Op, what: UnderWay) {
+        match self.client.submit(operation) {
+            Ok(ticket) => self.under_way.push((ticket, what)),
             Err(error) => {
-                self.cache.set(slot, Held::Dirty);
-                self.failed.get_or_insert(error);
+                self.why = Some(error);
+                self.refused.push(what);
             }
         }
     }
 
-    /// Keeps some frames free for the next faults, and some pages resting.
-    fn look_ahead(&mut self) {
-        let reserve = self.cache.reserve();
-        for _ in 0..reserve {
-            if self.cache.free() + self.writing() as u64 >= reserve {
-                break;
-            }
-            self.evict_one(true);
-        }
-        while self.cache.resting() < self.cache.len() * self.resting_eighths / 8 {
-            let Some(page) = self.cache.rest() else { break };
-            self.window.zap(Page::of(self.addr(page)));
+    fn end(&mut self, what: UnderWay, outcome: Outcome) {
+        let Self { cache, whole, actions, .. } = self;
+        match what {
+            UnderWay::Fetch { op, .. } => cache.fetched(op, outcome, whole, actions),
+            UnderWay::WriteBack { op } => cache.written_back(op, outcome, whole, actions),
         }
     }
 
@@ -388,94 +376,24 @@ impl<'a> Server<'a> {
         let Some(at) = self.under_way.iter().position(|(ticket, _)| *ticket == completed.ticket) else {
             return self.others.push_back(completed);
         };
-        let (ticket, purpose) = self.under_way.swap_remove(at);
-        match purpose {
-            Purpose::Fetch { pages, tries } => {
-                self.fetching -= 1;
-                match completed.result {
-                    Ok(_) => self.fetched(pages, &completed.buf),
-                    Err(error @ Error::MemoryLost { .. }) => self.lost_on_the_way(pages, error),
-                    Err(_) if tries + 1 < TRIES_MAX => self.read(pages, tries + 1),
-                    Err(error) => self.give_up_fetch(pages, error),
-                }
+        let (_, what) = self.under_way.swap_remove(at);
+        let Completed { result, buf, .. } = completed;
+        let outcome = match (result, what) {
+            (Ok(_), _) => Outcome::Done,
+            (Err(error @ Error::MemoryLost { .. }), UnderWay::Fetch { .. }) => {
+                self.why_lost = Some(error);
+                Outcome::Lost
             }
-            Purpose::WriteBack { slot, page, tries } => match completed.result {
-                Ok(_) => self.written_back(slot, ticket),
-                Err(error) => self.not_written_back((slot, page), ticket, tries, error),
-            },
-        }
-        self.client.recycle(completed.buf);
-    }
-
-    fn fetched(&mut self, pages: Range<u64>, bytes: &[u8]) {
-        self.stats.bytes_fetched += bytes.len() as u64;
-        // The whole run in one call of the system; then the pages that somebody wants to write.
-        let alone = pages.end - pages.start == 1;
-        let slots =
-            pages.clone().map(|page| self.cache.find(page).expect("a page that is fetched has a frame"));
-        let writes =
-            slots.clone().filter(|&slot| self.cache.at(slot).1 == Held::Fetching { write: true }).count();
-        let access = if alone && writes == 1 { Access::Modified } else { Access::Shared };
-        self.window.install_run(self.page(pages.start), bytes, access);
-        for page in pages {
-            let slot = self.cache.find(page).expect("a page that is fetched has a frame");
-            let write = self.cache.at(slot).1 == Held::Fetching { write: true };
-            if write && !alone {
-                self.window.mend(self.page(page), Access::Modified);
+            (Err(error), _) => {
+                let lost = matches!(error, Error::MemoryLost { .. });
+                self.why = Some(error);
+                if lost { Outcome::Lost } else { Outcome::Failed }
             }
-            self.cache.set(slot, if write { Held::Dirty } else { Held::Clean });
-        }
-        self.stats.bytes_here_max = self.stats.bytes_here_max.max(self.window.frames() * PAGE_LEN as u64);
-    }
-
-    /// Bytes of these pages are lost: who touches a page of which that is so gets a SIGBUS. Of several, those that a thread waits for are asked for
-    /// again, one by one.
-    fn lost_on_the_way(&mut self, pages: Range<u64>, error: Error) {
-        let alone = pages.end - pages.start == 1;
-        if alone {
-            self.lost.get_or_insert(error);
-        }
-        self.ahead = Box::new(Groups { pages: 1 });
-        for page in pages {
-            let slot = self.cache.find(page).expect("a page that is fetched has a frame");
-            self.cache.remove(slot);
-            if alone {
-                self.poison(page);
-            } else {
-                self.window.wake(self.page(page));
-            }
-        }
-    }
-
-    fn give_up_fetch(&mut self, pages: Range<u64>, error: Error) {
-        self.failed.get_or_insert(error);
-        for page in pages {
-            let slot = self.cache.find(page).expect("a page that is fetched has a frame");
-            self.cache.remove(slot);
-            self.poison(page);
-        }
-    }
-
-    fn written_back(&mut self, slot: Slot, ticket: Ticket) {
-        self.stats.bytes_written_back += PAGE_LEN as u64;
-        let (page, held) = self.cache.at(slot);
-        if held == Held::Writing(ticket) {
-            self.window.discard(Page::of(self.addr(page)));
-            self.cache.remove(slot);
-            self.stats.evictions += 1;
-        }
-    }
-
-    fn not_written_back(&mut self, (slot, page): (Slot, u64), ticket: Ticket, tries: u32, error: Error) {
-        if self.cache.at(slot).1 != Held::Writing(ticket) {
-            return; // it was written to meanwhile, and will be written back again
-        }
-        // Asked again, what is lost is refused again.
-        if tries + 1 < TRIES_MAX && !matches!(error, Error::MemoryLost { .. }) {
-            return self.write_back(slot, page, tries + 1);
-        }
-        self.cache.set(slot, Held::Dirty);
-        self.failed.get_or_insert(error);
+        };
+        self.end(what, outcome);
+        let first = if let UnderWay::Fetch { first, .. } = what { first } else { 0 };
+        self.carry_out((first, &buf));
+        self.client.recycle(buf);
     }
 
     /// Waits for one operation, and takes the ends of all that have ended then.
@@ -492,30 +410,15 @@ impl<'a> Server<'a> {
 
     fn link_lost(&mut self, error: Error) {
         self.failed.get_or_insert(error);
-        for (_, purpose) in std::mem::take(&mut self.under_way) {
-            match purpose {
-                Purpose::Fetch { pages, .. } => {
-                    let lost = Error::Unreachable { what: "the rack".into() };
-                    self.give_up_fetch(pages, lost);
-                }
-                Purpose::WriteBack { slot, .. } => self.cache.set(slot, Held::Dirty),
-            }
-        }
-        self.fetching = 0;
+        self.under_way.clear();
+        self.cache.abandon(&self.whole, &mut self.actions);
+        self.carry_out((0, &[]));
     }
 
     /// Writes back all that is dirty.
     fn flush(&mut self) -> Result<(), Error> {
-        for slot in self.cache.slots() {
-            while self.writing() >= WRITING_MAX {
-                self.wait();
-            }
-            if let Some((page, Held::Dirty)) = self.cache.occupied(slot)
-                && self.failed.is_none()
-            {
-                self.write_back(slot, page, 0);
-            }
-        }
+        self.cache.flush(&self.whole, &mut self.actions);
+        self.carry_out((0, &[]));
         while !self.under_way.is_empty() {
             self.wait();
         }
@@ -525,55 +428,25 @@ impl<'a> Server<'a> {
 
 impl Faults for Server<'_> {
     fn fault(&mut self, page: Page, fault: Fault) {
-        self.stats.faults += 1;
-        let index = (page.addr().0 - self.window.base().0) / PAGE_LEN as u64;
-        let Some(slot) = self.cache.find(index) else {
-            self.stats.missing += 1;
-            // A signal makes a thread fault again while it waits.
-            if !self.fetch(index, fault.write) && !self.waiting.iter().any(|&(page, _)| page == index) {
-                self.waiting.push_back((index, fault.write));
-            }
-            return;
-        };
-        let (_, held) = self.cache.at(slot);
-        self.stats.rested += u64::from(self.cache.rests(slot));
-        let next = match held {
-            Held::Fetching { write } => {
-                return self.cache.set(slot, Held::Fetching { write: write || fault.write });
-            }
-            Held::Dirty => Held::Dirty,
-            Held::Clean | Held::Writing(_) if fault.write => {
-                self.stats.upgrades += 1;
-                Held::Dirty
-            }
-            // Read by a thread that faulted before the page came.
-            Held::Writing(_) => return self.window.mend(page, Access::Shared),
-            Held::Clean => Held::Clean,
-        };
-        self.window.mend(page, if next == Held::Dirty { Access::Modified } else { Access::Shared });
-        self.cache.set(slot, next);
+        let page = (page.addr().0 - self.window.base().0) / PAGE_LEN as u64;
+        self.cache.fault(Key { space: 0, page }, fault.write, &self.whole, &mut self.actions);
+        self.carry_out((0, &[]));
     }
 
     fn turn(&mut self) -> Next {
-        if self.fetching > 0 {
+        if self.cache.is_fetching() {
             // Sends what was asked for, and clears up while it is on its way.
             match self.client.poll() {
                 Ok(completed) => completed.into_iter().for_each(|completed| self.ended(completed)),
                 Err(error) => self.link_lost(error),
             }
-            self.look_ahead();
         }
-        if self.fetching > 0 || (!self.waiting.is_empty() && !self.under_way.is_empty()) {
+        self.cache.turn(&self.whole, &mut self.actions);
+        self.carry_out((0, &[]));
+        if self.cache.is_awaited() && !self.under_way.is_empty() {
             self.wait();
         }
-        for _ in 0..self.waiting.len() {
-            let (page, write) = self.waiting.pop_front().expect("the queue has so many");
-            if !self.fetch(page, write) {
-                self.waiting.push_front((page, write));
-                break;
-            }
-        }
         // Answers to WRITEs may wait: the pages are still here.
-        if self.fetching > 0 || !self.waiting.is_empty() { Next::Look } else { Next::Sleep }
+        if self.cache.is_awaited() { Next::Look } else { Next::Sleep }
     }
 }

@@ -99,10 +99,15 @@ fn an_allocation_four_times_the_limit_is_an_array() {
         assert!(stats.bytes_here_max <= LIMIT, "{stats:?}");
         assert!(stats.bytes_here_max >= LIMIT - (64 << 10), "the limit is used: {stats:?}");
         assert!(stats.evictions > 500 && stats.write_backs > 100 && stats.missing > 500, "{stats:?}");
-        assert_eq!(stats.bytes_written_back, stats.write_backs * PAGE as u64);
+        // Pages that lie side by side go in one WRITE.
+        let pages_written = stats.bytes_written_back / PAGE as u64;
+        assert!((stats.write_backs..=16 * stats.write_backs).contains(&pages_written), "{stats:?}");
         let pages = stats.bytes_fetched / PAGE as u64;
         assert_eq!(pages == stats.fetches, ahead == Ahead::None, "{stats:?}");
-        assert_eq!(stats.rested > 0, resting_eighths > 0, "{stats:?}");
+        assert!(stats.rested > 0 || resting_eighths == 0, "{stats:?}");
+        let ahead_known = stats.ahead.used + stats.ahead.wasted;
+        assert!(ahead_known <= stats.ahead.wanted, "{stats:?}");
+        assert_eq!(stats.ahead.wanted > 0, ahead != Ahead::None, "{stats:?}");
         // A second window finds what the first one left.
         let Some((found, _)) = run(&mut client, &vma, options, |memory| {
             let mut all = vec![0; SIZE];
@@ -203,8 +208,7 @@ fn a_page_costs_what_it_must() {
         upgrades: 1,
         fetches: 3,
         bytes_fetched: 3 * PAGE as u64,
-        evictions: 2, // the two that were written back at the end
-        write_backs: 2,
+        write_backs: 1, // at the end, of the two that lie side by side
         bytes_written_back: 2 * PAGE as u64,
         bytes_here_max: 3 * PAGE as u64,
         ..WindowStats::default()

@@ -1,8 +1,8 @@
 //! The page cache's mechanism: far memory under plain loads and stores, by userfaultfd.
 //!
 //! Key types: [`Window`], the addresses and the frames under them; [`serve()`], the loop that hands faults to [`Faults`];
-//! [`Memory`], the program's side. Policies stand beside and are pure: [`Recency`] says which page goes first, [`ReadAhead`] what
-//! is fetched beside a page that faulted. Below all lies [`Userfaultfd`], the system's calls with their results.
+//! [`Memory`], the program's side. Below all lies [`Userfaultfd`], the system's calls with their results. What is to be done is decided elsewhere
+//! (`farmem-paging`).
 //!
 //! Nothing here knows the network or who may hold a page: the host's agent does
 //! ([`farmem_host::agent::Pages`] is implemented by `&Window`).
@@ -12,8 +12,6 @@ mod crowd;
 mod lease;
 mod memory;
 mod message;
-mod readahead;
-mod recency;
 pub mod remote;
 mod serve;
 mod state;
@@ -27,8 +25,6 @@ pub use crowd::Crowd;
 pub use lease::{Apart, Lease, Watcher, Woken};
 pub use memory::Memory;
 pub use message::{BATCH, Cause, Fault, Message, Messages, Patience};
-pub use readahead::{Groups, ReadAhead, STREAMS, Streams};
-pub use recency::{Frame, Recency};
 pub use serve::{Faults, Handler, HandlerCpu, Next, Ring, serve};
 pub use uffd::{Faulting, Features, Mapping, Reach, Stopped, Userfaultfd};
 pub use window::{Mapped, Place, Window, WindowConfig};

@@ -8,9 +8,10 @@ use super::{AHEAD_MAX, Pager, Purpose, TRIES_MAX};
 use crate::Error;
 use crate::client::{Completed, Ticket};
 use farmem_host::Op;
+use farmem_io::pages::Fault;
 use farmem_io::pages::remote::call::CONTROL_PAGES;
 use farmem_io::pages::remote::{Lost, Remote};
-use farmem_io::pages::{Fault, ReadAhead as _, Streams};
+use farmem_paging::{ReadAhead as _, Streams};
 use farmem_wire::message::{Access, PAGE_LEN};
 use std::ops::Range;
 

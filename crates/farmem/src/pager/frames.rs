@@ -7,7 +7,7 @@
 
 use super::slots::Slot;
 use crate::client::Ticket;
-use farmem_io::pages::Recency;
+use farmem_paging::Recency;
 use farmem_wire::message::PAGE_LEN;
 
 /// A page of a process.

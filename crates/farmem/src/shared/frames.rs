@@ -6,8 +6,9 @@
 
 use super::lease::say;
 use farmem_host::agent::Pages;
-use farmem_io::pages::{Frame, Mapped, Recency};
+use farmem_io::pages::Mapped;
 use farmem_machine::{Duration, Instant};
+use farmem_paging::{Frame, Recency};
 use farmem_wire::message::{Access, PAGE_LEN, Page};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;

@@ -12,12 +12,12 @@ use super::frames::Frames;
 use super::lease::say;
 use crate::Error;
 use crate::rack::SILENCE_MAX;
-use crate::window::Ahead;
 use farmem_host::agent::Outcome;
 use farmem_host::caching::{CacheAsk, CacheDone, CacheNote, CachingHost, Came};
-use farmem_io::pages::{Groups, Mapped, ReadAhead, Streams};
+use farmem_io::pages::Mapped;
 use farmem_io::{Driver, Link, Wait};
 use farmem_machine::{Duration, Instant};
+use farmem_paging::{Ahead, ReadAhead};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{Access, PAGE_LEN, Page};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -151,11 +151,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
         let notes = Arc::new(Notes::default());
         let heard = Arc::clone(&notes);
         driver.watch_notes(move |note| heard.hear(note));
-        let ahead: Option<Box<dyn ReadAhead>> = match policy.ahead {
-            Ahead::None => None,
-            Ahead::Group(pages) => Some(Box::new(Groups { pages: pages.min(AHEAD_MAX) })),
-            Ahead::Stream(pages) => Some(Box::new(Streams::new(pages.min(AHEAD_MAX)))),
-        };
+        let ahead = (policy.ahead != Ahead::None).then(|| policy.ahead.policy(AHEAD_MAX));
         Self {
             driver,
             tell,

@@ -1,14 +1,59 @@
-//! What to fetch beside the page that faulted.
+//! What to fetch beside the page that faulted, and an account of what that was good for.
 //!
-//! Key type: [`ReadAhead`]. Policies only propose: pages that are cached already, and those beyond the window, are left out by
+//! Key types: [`ReadAhead`], [`Account`]. Policies only propose: pages that are cached already, and those beyond the memory, are left out by
 //! whoever asks.
 
-use std::ops::Range;
+use alloc::boxed::Box;
+use core::fmt::Debug;
+use core::ops::Range;
 
-/// Proposes pages by their number in the window.
-pub trait ReadAhead: Send {
+/// What is fetched beside a page that somebody waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ahead {
+    /// Nothing.
+    None,
+    /// The aligned group of so many pages.
+    Group(u64),
+    /// Up to so many pages of a stream: each fault that goes on where the last fetch ended doubles the next one.
+    Stream(u64),
+}
+
+impl Ahead {
+    /// The policy for one address space, of at most `most` pages.
+    #[must_use]
+    pub fn policy(self, most: u64) -> Box<dyn ReadAhead> {
+        match self {
+            Self::None => Box::new(Groups { pages: 1 }),
+            Self::Group(pages) => Box::new(Groups { pages: pages.min(most) }),
+            Self::Stream(pages) => Box::new(Streams::new(pages.min(most))),
+        }
+    }
+}
+
+/// What was fetched ahead, and what became of it. A page that is mapped when it comes is used without anybody noticing: it counts as used when
+/// something shows it (it rests and is touched, is written, or the stream it was fetched for goes on behind it), and as nothing before.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Account {
+    /// Pages fetched, or made of zeros, beside one that a thread waited for.
+    pub wanted: u64,
+    /// Of those, pages that were used.
+    pub used: u64,
+    /// Of those, pages that a thread came to wait for while they were on their way.
+    pub late: u64,
+    /// Of those, pages that went and that nothing showed to be used.
+    pub wasted: u64,
+}
+
+/// Proposes pages by their number in an address space.
+pub trait ReadAhead: Send + Debug {
     /// Pages to fetch now that a thread waits for `page`; they contain it.
     fn propose(&mut self, page: u64) -> Range<u64>;
+
+    /// Of the latest proposal only these pages are fetched. None when there was no room even for the one that is waited for: it is to be proposed
+    /// again.
+    fn fetched(&mut self, pages: &Range<u64>) {
+        let _ = pages;
+    }
 }
 
 /// The group of `pages` pages that the page lies in, aligned; 1 fetches the page alone.
@@ -64,20 +109,6 @@ impl Streams {
     pub fn new(pages_max: u64) -> Self {
         Self { pages_max: pages_max.max(1), streams: [Stream::default(); STREAMS], oldest: 0, latest: 0 }
     }
-
-    /// Of the latest proposal only these pages are fetched: the stream goes on beside them. None when there was no room even for the one that is
-    /// waited for: it is to go on there.
-    pub fn fetched(&mut self, pages: &Range<u64>) {
-        let stream = &mut self.streams[self.latest];
-        if pages.is_empty() {
-            let goes_down = stream.up.is_none();
-            let page = Some(pages.start);
-            (stream.up, stream.down) = if goes_down { (None, page) } else { (page, None) };
-            return;
-        }
-        stream.up = stream.up.map(|_| pages.end);
-        stream.down = stream.down.and_then(|_| pages.start.checked_sub(1));
-    }
 }
 
 impl ReadAhead for Streams {
@@ -103,11 +134,25 @@ impl ReadAhead for Streams {
         *stream = Stream { up, down, pages };
         proposed
     }
+
+    /// The stream goes on beside them.
+    fn fetched(&mut self, pages: &Range<u64>) {
+        let stream = &mut self.streams[self.latest];
+        if pages.is_empty() {
+            let goes_down = stream.up.is_none();
+            let page = Some(pages.start);
+            (stream.up, stream.down) = if goes_down { (None, page) } else { (page, None) };
+            return;
+        }
+        stream.up = stream.up.map(|_| pages.end);
+        stream.down = stream.down.and_then(|_| pages.start.checked_sub(1));
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
 
     #[test]
     fn a_group_is_aligned_and_has_the_page() {

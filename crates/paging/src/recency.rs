@@ -10,6 +10,9 @@
 //!                          '---------------- touch ---------------'
 //! ```
 
+use alloc::boxed::Box;
+use alloc::vec;
+
 /// A frame's number, below the number of frames.
 pub type Frame = u32;
 
@@ -20,10 +23,14 @@ pub struct Recency {
     lists: [List; 2],
 }
 
+/// Where a frame is in the order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Where {
+pub(crate) enum Place {
+    /// Not in it: it must not go now.
     Out,
+    /// Among those whose pages are mapped.
     Active,
+    /// Among those whose pages rest.
     Resting,
 }
 
@@ -31,7 +38,7 @@ enum Where {
 struct Link {
     younger: Frame,
     older: Frame,
-    place: Where,
+    place: Place,
 }
 
 /// No frame.
@@ -52,7 +59,7 @@ impl Recency {
     #[must_use]
     pub fn new(frames: usize) -> Self {
         assert!(frames < NONE as usize, "as many frames as numbers");
-        let link = Link { younger: NONE, older: NONE, place: Where::Out };
+        let link = Link { younger: NONE, older: NONE, place: Place::Out };
         let list = List { youngest: NONE, oldest: NONE, len: 0 };
         Self { links: vec![link; frames].into(), lists: [list; 2] }
     }
@@ -60,7 +67,7 @@ impl Recency {
     /// The frame was used just now: the youngest.
     pub fn touch(&mut self, frame: Frame) {
         self.remove(frame);
-        self.push(frame, Where::Active);
+        self.push(frame, Place::Active);
     }
 
     /// Takes the frame out; without effect when it is not in.
@@ -80,27 +87,39 @@ impl Recency {
         if let Some(link) = self.links.get_mut(older as usize) {
             link.younger = younger;
         }
-        self.links[frame as usize] = Link { younger: NONE, older: NONE, place: Where::Out };
+        self.links[frame as usize] = Link { younger: NONE, older: NONE, place: Place::Out };
     }
 
     /// Lays the oldest frame that does not rest to rest, and names it: its page is to be unmapped. `None` when all rest.
     pub fn rest(&mut self) -> Option<Frame> {
-        let frame = self.oldest(Where::Active)?;
+        let frame = self.oldest(Place::Active)?;
         self.remove(frame);
-        self.push(frame, Where::Resting);
+        self.push(frame, Place::Resting);
         Some(frame)
     }
 
     /// The frame to go first: of those that rest the one that rests longest, else the oldest. It stays in the order.
     #[must_use]
     pub fn victim(&self) -> Option<Frame> {
-        self.oldest(Where::Resting).or_else(|| self.oldest(Where::Active))
+        self.oldest(Place::Resting).or_else(|| self.oldest(Place::Active))
     }
 
     /// True when the frame's page is unmapped.
     #[must_use]
     pub fn rests(&self, frame: Frame) -> bool {
-        self.links[frame as usize].place == Where::Resting
+        self.links[frame as usize].place == Place::Resting
+    }
+
+    /// Puts a frame where it belongs from now on, as the youngest there.
+    pub(crate) fn put(&mut self, frame: Frame, place: Place) {
+        self.remove(frame);
+        if place != Place::Out {
+            self.push(frame, place);
+        }
+    }
+
+    pub(crate) fn place(&self, frame: Frame) -> Place {
+        self.links[frame as usize].place
     }
 
     /// Frames that rest.
@@ -121,12 +140,12 @@ impl Recency {
         self.len() == 0
     }
 
-    fn oldest(&self, place: Where) -> Option<Frame> {
-        let list = self.lists[usize::from(place == Where::Resting)];
+    pub(crate) fn oldest(&self, place: Place) -> Option<Frame> {
+        let list = self.lists[usize::from(place == Place::Resting)];
         (list.len > 0).then_some(list.oldest)
     }
 
-    fn push(&mut self, frame: Frame, place: Where) {
+    fn push(&mut self, frame: Frame, place: Place) {
         let Some(list) = self.list_mut(place) else { unreachable!("frames are pushed into a list") };
         let second = list.youngest;
         list.youngest = frame;
@@ -140,11 +159,11 @@ impl Recency {
         self.links[frame as usize] = Link { younger: NONE, older: second, place };
     }
 
-    const fn list_mut(&mut self, place: Where) -> Option<&mut List> {
+    const fn list_mut(&mut self, place: Place) -> Option<&mut List> {
         match place {
-            Where::Out => None,
-            Where::Active => Some(&mut self.lists[0]),
-            Where::Resting => Some(&mut self.lists[1]),
+            Place::Out => None,
+            Place::Active => Some(&mut self.lists[0]),
+            Place::Resting => Some(&mut self.lists[1]),
         }
     }
 }
@@ -152,6 +171,7 @@ impl Recency {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
     use proptest::prelude::*;
 
     #[derive(Clone, Copy, Debug)]

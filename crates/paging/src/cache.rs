@@ -1,0 +1,562 @@
+//! The cache's decisions: what a fault wants, what goes to make room for it, and when.
+
+use crate::ahead::{Account, Ahead, ReadAhead};
+use crate::frames::{Busy, Frames, Page};
+use crate::operations::Operations;
+use crate::recency::Frame;
+use crate::{Action, Key, Layout, Op, Source, Why};
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use core::ops::Range;
+use farmem_wire::message::Access;
+
+/// How a cache works.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// Pages that may be here at once, those on their way included; at least 2.
+    pub frames: usize,
+    /// Of these, pages that may rest; at least 1, and fewer than all.
+    pub resting_max: usize,
+    /// Pages rest in memory of their own, of [`Config::resting_max`] pages: the others share the rest. Otherwise all share all.
+    pub rest_apart: bool,
+    /// Pages of a fetch at most, at least 1.
+    pub run_max: u64,
+    /// Pages that are laid to rest in one step, and pages of a write-back, at most; at least 1.
+    pub batch_max: usize,
+    /// Write-backs under way at once; at least 1.
+    pub writing_max: usize,
+    /// Times a fetch or a write-back is tried; at least 1.
+    pub tries_max: u32,
+    /// What is fetched beside a page that somebody waits for.
+    pub ahead: Ahead,
+}
+
+/// What a cache did.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Stats {
+    /// Faults reported.
+    pub faults: u64,
+    /// Of those, at pages that were far.
+    pub missing: u64,
+    /// Of those, at pages of zeros.
+    pub zeros: u64,
+    /// Of those, at pages that were near.
+    pub near: u64,
+    /// Of those, at pages that rested.
+    pub rested: u64,
+    /// Of those, first writes to a page that could be read.
+    pub upgrades: u64,
+    /// Fetches; one that is tried again counts once.
+    pub fetches: u64,
+    /// Pages they brought.
+    pub pages_fetched: u64,
+    /// Pages that went, to make room.
+    pub evictions: u64,
+    /// Write-backs; one that is tried again counts once.
+    pub write_backs: u64,
+    /// Pages they carried.
+    pub pages_written_back: u64,
+    /// The most pages that were here at once.
+    pub frames_max: u64,
+    /// What was fetched ahead, and what became of it.
+    pub ahead: Account,
+}
+
+/// A page cache.
+#[derive(Debug)]
+pub struct Cache {
+    pub(crate) config: Config,
+    pub(crate) frames: Frames,
+    pub(crate) operations: Operations,
+    ahead: BTreeMap<u32, Box<dyn ReadAhead>>,
+    /// Threads for whose pages there is no frame yet.
+    pub(crate) waiting: VecDeque<(Key, bool)>,
+    /// Pages that rest and are to be written back, in the order in which they came. Some are not any more.
+    pub(crate) unsent: VecDeque<Frame>,
+    /// The backing takes nothing any more.
+    pub(crate) failed: bool,
+    /// Some bytes are lost: no fetch is for several pages any more.
+    pub(crate) one_by_one: bool,
+    pub(crate) stats: Stats,
+    victims: Vec<(Key, Frame)>,
+}
+
+/// What came of an attempt to make room.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Evicted {
+    /// There is more room.
+    Freed,
+    /// There will be.
+    Begun,
+    /// Nothing may go.
+    Nothing,
+}
+
+/// No bytes of the page are under way that are its latest.
+const fn is_steady(busy: Busy) -> bool {
+    matches!(busy, Busy::No | Busy::Writing { again: true, .. })
+}
+
+impl Cache {
+    /// An empty cache.
+    ///
+    /// # Panics
+    /// When `config` has values that its fields rule out.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        assert!(config.resting_max >= 1 && config.resting_max < config.frames, "some rest, not all");
+        assert!(config.run_max >= 1 && config.batch_max >= 1, "runs of a page");
+        assert!(config.writing_max >= 1 && config.tries_max >= 1, "everything is tried once");
+        Self {
+            config,
+            frames: Frames::new(config.frames),
+            operations: Operations::default(),
+            ahead: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            unsent: VecDeque::new(),
+            failed: false,
+            one_by_one: false,
+            stats: Stats::default(),
+            victims: Vec::new(),
+        }
+    }
+
+    /// What it did so far.
+    #[must_use]
+    pub const fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// Pages that are here, or on their way.
+    #[must_use]
+    pub const fn used(&self) -> usize {
+        self.frames.used()
+    }
+
+    /// Nothing is under way, nobody waits, and what is to be written back is.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.operations.is_empty() && self.waiting.is_empty() && (self.failed || self.unsent.is_empty())
+    }
+
+    /// Fetches are under way, or threads wait for room: something is to be waited for.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        self.operations.fetching() > 0 || !self.waiting.is_empty()
+    }
+
+    /// Fetches are under way.
+    #[must_use]
+    pub const fn is_fetching(&self) -> bool {
+        self.operations.fetching() > 0
+    }
+
+    /// The backing takes and gives nothing any more: an operation failed as often as it may be tried, or was abandoned.
+    #[must_use]
+    pub const fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// The page's bytes are here.
+    #[must_use]
+    pub fn has(&self, key: Key) -> bool {
+        self.frames
+            .find(key)
+            .is_some_and(|frame| !matches!(self.frames.at(frame).busy, Busy::Fetching { .. }))
+    }
+
+    /// A thread waits for a page.
+    pub fn fault(&mut self, key: Key, write: bool, layout: &impl Layout, out: &mut Vec<Action>) {
+        self.stats.faults += 1;
+        // A signal makes a thread fault again while it waits.
+        if let Some(before) = self.waiting.iter_mut().find(|(of, _)| *of == key) {
+            before.1 |= write;
+            return;
+        }
+        if !self.serve(key, write, layout, out) {
+            self.waiting.push_back((key, write));
+        }
+    }
+
+    /// Does what is not urgent: keeps frames free for faults to come, and has written back what waits for it. To be called behind faults and ends of
+    /// operations.
+    pub fn turn(&mut self, layout: &impl Layout, out: &mut Vec<Action>) {
+        self.admit_waiting(layout, out);
+        if self.operations.fetching() > 0 {
+            self.make_room(self.reserve(), out);
+        }
+        self.send(layout, out);
+        self.give_up_waiting(out);
+    }
+
+    /// Has everything written back that far memory does not have, without waiting for room to be wanted.
+    pub fn flush(&mut self, layout: &impl Layout, out: &mut Vec<Action>) {
+        self.victims.clear();
+        let dirty = self.frames.all().filter(|(_, page)| page.dirty && page.mapped.is_some());
+        self.victims.extend(dirty.map(|(frame, page)| (page.key, frame)));
+        self.rest(out);
+        self.send(layout, out);
+    }
+
+    /// The page stays where it is until [`Cache::unpin`] was called as often. False when no program has it mapped: touch it first.
+    pub fn pin(&mut self, key: Key) -> bool {
+        let mapped = |frame: &Frame| self.frames.at(*frame).mapped.is_some();
+        let Some(frame) = self.frames.find(key).filter(mapped) else { return false };
+        self.frames.change(frame, false, |page| page.pins += 1);
+        true
+    }
+
+    /// See [`Cache::pin`].
+    ///
+    /// # Panics
+    /// When the page is not pinned.
+    pub fn unpin(&mut self, key: Key) {
+        let frame = self.frames.find(key).expect("a page that is pinned is here");
+        let was = self.frames.at(frame);
+        assert!(was.pins > 0, "{key:?} is pinned");
+        self.frames.change(frame, true, |page| page.pins -= 1);
+        self.queue(frame);
+    }
+
+    /// Pages of a space are not of this memory any more: their frames are free, and nothing is done about them. What is under way for them ends without
+    /// effect.
+    pub fn remove(&mut self, space: u32, pages: Range<u64>) {
+        let mut from = Key { space, page: pages.start };
+        while let Some((frame, key)) = self.frames.next(from, pages.end) {
+            self.frames.remove(frame);
+            from = key.with(key.page + 1);
+        }
+        self.waiting.retain(|(key, _)| key.space != space || !pages.contains(&key.page));
+    }
+
+    /// A space is gone.
+    pub fn remove_space(&mut self, space: u32) {
+        self.remove(space, 0..u64::MAX);
+        self.ahead.remove(&space);
+    }
+
+    /// Asserts every invariant.
+    ///
+    /// # Panics
+    /// When one is broken.
+    pub fn check(&self) {
+        self.frames.check();
+        assert!(self.frames.used() <= self.config.frames, "the limit holds");
+        if self.config.rest_apart {
+            assert!(
+                self.frames.resting() <= self.config.resting_max,
+                "pages rest where there is room for it"
+            );
+            assert!(self.frames.active() <= self.config.frames - self.config.resting_max, "and no others");
+        }
+        self.operations.check(&self.frames);
+    }
+
+    /// Serves a thread; false when there is no room for its page yet.
+    fn serve(&mut self, key: Key, write: bool, layout: &impl Layout, out: &mut Vec<Action>) -> bool {
+        if let Some(frame) = self.frames.find(key) {
+            return self.at_frame(frame, write, out);
+        }
+        match layout.source(key) {
+            Source::Elsewhere => out.push(Action::Wake { key }),
+            Source::Far(_) if self.failed => out.push(Action::Poison { key, why: Why::Failed }),
+            Source::Far(at) => return self.fetch(key, at, write, layout, out),
+            Source::Zeros => return self.zeros(key, layout, out),
+            Source::Near => return self.near(key, write, out),
+        }
+        true
+    }
+
+    /// The page is here, or on its way.
+    fn at_frame(&mut self, frame: Frame, write: bool, out: &mut Vec<Action>) -> bool {
+        let Page { key, right, dirty, busy, mapped, ahead, .. } = self.frames.at(frame);
+        if let Busy::Fetching { op, write: before, .. } = busy {
+            self.stats.ahead.late += u64::from(ahead);
+            let busy = Busy::Fetching { op, write: before || write, waited: true };
+            self.frames.change(frame, false, |page| (page.busy, page.ahead) = (busy, false));
+            return true;
+        }
+        let rested = mapped.is_none();
+        if rested && !self.room_to_map(out) {
+            return false;
+        }
+        // Making room may have let it go.
+        if self.frames.get(frame).is_none_or(|page| page.key != key) {
+            return false;
+        }
+        self.stats.ahead.used += u64::from(ahead);
+        self.stats.rested += u64::from(rested);
+        if write && right == Access::Shared {
+            self.frames.change(frame, true, |page| page.ahead = false);
+            self.ask_to_write(frame, out);
+            return true;
+        }
+        // Bytes that are under way do not change unseen.
+        let writable = write || dirty && right == Access::Modified && is_steady(busy);
+        let access = if writable { Access::Modified } else { Access::Shared };
+        self.stats.upgrades += u64::from(write && mapped == Some(Access::Shared));
+        self.frames.change(frame, true, |page| {
+            page.mapped = Some(page.mapped.map_or(access, |mapped| mapped.max(access)));
+            page.ahead = false;
+            page.dirty |= writable;
+            // What is under way is not the latest.
+            if let (Busy::Writing { again, .. }, true) = (&mut page.busy, write) {
+                *again = true;
+            }
+        });
+        out.push(Action::Map { key, access });
+        true
+    }
+
+    /// The page may be read, and a thread wants to write it.
+    fn ask_to_write(&mut self, frame: Frame, out: &mut Vec<Action>) {
+        self.stats.upgrades += 1;
+        let first = self.frames.at(frame).key;
+        let op = self.operations.begin_fetch([frame].into(), Access::Modified);
+        self.frames.change(frame, false, |page| {
+            page.busy = Busy::Fetching { op, write: true, waited: true };
+        });
+        self.stats.fetches += 1;
+        out.push(Action::Fetch { op, first, count: 1, access: Access::Modified });
+    }
+
+    /// Starts to fetch a page, with what is to be wanted soon and lies beside it.
+    fn fetch(&mut self, key: Key, at: u64, write: bool, layout: &impl Layout, out: &mut Vec<Action>) -> bool {
+        let proposed = self.proposal(key);
+        let lies = |page: u64| {
+            let there = at.checked_add_signed(page.wrapping_sub(key.page).cast_signed());
+            layout.source(key.with(page)) == there.map_or(Source::Elsewhere, Source::Far)
+        };
+        let Some(run) = self.run(key, proposed, lies, out) else { return false };
+        self.stats.missing += 1;
+        self.stats.fetches += 1;
+        let access = if write { Access::Modified } else { Access::Shared };
+        let op = self.operations.next();
+        let mut frames = Vec::with_capacity(usize::try_from(run.end - run.start).unwrap_or(1));
+        for page in run.clone() {
+            let waited = page == key.page;
+            // A stream of writes goes on as one: pages beside the one that faulted come writable too.
+            let busy = Busy::Fetching { op, write, waited };
+            frames.push(self.insert(key.with(page), None, !waited, busy));
+        }
+        let (first, count) = (key.with(run.start), u32::try_from(frames.len()).expect("at most run_max"));
+        let begun = self.operations.begin_fetch(frames, access);
+        assert_eq!(begun, op, "numbers are given in order");
+        out.push(Action::Fetch { op, first, count, access });
+        true
+    }
+
+    /// Pages that nobody has written to.
+    fn zeros(&mut self, key: Key, layout: &impl Layout, out: &mut Vec<Action>) -> bool {
+        let proposed = self.proposal(key);
+        let nowhere = |page: u64| layout.source(key.with(page)) == Source::Zeros;
+        let Some(run) = self.run(key, proposed, nowhere, out) else { return false };
+        self.stats.zeros += 1;
+        for page in run.clone() {
+            self.insert(key.with(page), Some(Access::Modified), page != key.page, Busy::No);
+        }
+        let count = u32::try_from(run.end - run.start).expect("at most run_max");
+        out.push(Action::Zeros { first: key.with(run.start), count });
+        true
+    }
+
+    fn near(&mut self, key: Key, write: bool, out: &mut Vec<Action>) -> bool {
+        if self.make_room(1, out) == 0 {
+            return false;
+        }
+        self.stats.near += 1;
+        let access = if write { Access::Modified } else { Access::Shared };
+        self.insert(key, Some(access), false, Busy::No);
+        out.push(Action::Copy { key, access });
+        true
+    }
+
+    fn insert(&mut self, key: Key, mapped: Option<Access>, ahead: bool, busy: Busy) -> Frame {
+        let dirty = mapped == Some(Access::Modified);
+        let page = Page { key, right: Access::Modified, mapped, dirty, pins: 0, ahead, busy };
+        let frame = self.frames.insert(page);
+        self.stats.frames_max = self.stats.frames_max.max(self.frames.used() as u64);
+        frame
+    }
+
+    /// The pages around `key` that are proposed, are as `is` says, have no frame, and for which there is room. `None` without room for the one.
+    fn run(
+        &mut self,
+        key: Key,
+        proposed: Range<u64>,
+        is: impl Fn(u64) -> bool,
+        out: &mut Vec<Action>,
+    ) -> Option<Range<u64>> {
+        let frames = &self.frames;
+        let fits = |page: &u64| frames.find(key.with(*page)).is_none() && is(*page);
+        let behind = (key.page + 1..proposed.end).take_while(fits).count();
+        let before = (proposed.start..key.page).rev().take_while(fits).count();
+        let room = self.make_room(before + 1 + behind, out) as u64;
+        // A stream goes one way; of a group, what is before comes first.
+        let before = (before as u64).min(room.saturating_sub(1));
+        let behind = (behind as u64).min(room.saturating_sub(1 + before));
+        let run = key.page - before..if room == 0 { key.page } else { key.page + 1 + behind };
+        if let Some(policy) = self.ahead.get_mut(&key.space) {
+            policy.fetched(&run);
+        }
+        self.stats.ahead.wanted += (run.end - run.start).saturating_sub(1);
+        (room > 0).then_some(run)
+    }
+
+    /// What is to come with a page, at most [`Config::run_max`] pages; it contains the page.
+    fn proposal(&mut self, key: Key) -> Range<u64> {
+        if self.one_by_one {
+            return key.page..key.page + 1;
+        }
+        let Config { ahead, run_max, .. } = self.config;
+        let policy = self.ahead.entry(key.space).or_insert_with(|| ahead.policy(run_max));
+        let proposed = policy.propose(key.page);
+        let start = proposed.start.min(key.page).max((key.page + 1).saturating_sub(run_max));
+        let end = proposed.end.max(key.page + 1).min(start.saturating_add(run_max));
+        if end - start > 1 {
+            self.was_used(key);
+        }
+        start..end
+    }
+
+    /// A stream goes on at this page: what was fetched ahead of it up to here was used.
+    fn was_used(&mut self, key: Key) {
+        for step in [u64::wrapping_sub, u64::wrapping_add] {
+            let mut page = step(key.page, 1);
+            while let Some(frame) =
+                self.frames.find(key.with(page)).filter(|&frame| self.frames.at(frame).ahead)
+            {
+                self.frames.change(frame, false, |page| page.ahead = false);
+                self.stats.ahead.used += 1;
+                page = step(page, 1);
+            }
+        }
+    }
+
+    /// Frames to keep free for faults to come: a sixteenth, and not so many that a burst would flush the cache.
+    fn reserve(&self) -> usize {
+        const RESERVE_MAX: usize = 64;
+        (self.frames.len() / 16).min(RESERVE_MAX)
+    }
+
+    /// Pages that never rest, the youngest: an instruction that faulted for several of them is executed.
+    fn awake(&self) -> usize {
+        const AWAKE_MAX: usize = 8;
+        let apart = if self.config.rest_apart { self.config.resting_max } else { 0 };
+        AWAKE_MAX.min((self.config.frames - apart) / 2)
+    }
+
+    /// Frames that a page which becomes visible may take.
+    fn free(&self) -> usize {
+        let free = self.frames.free();
+        if !self.config.rest_apart {
+            return free;
+        }
+        free.min(self.config.frames - self.config.resting_max - self.frames.active())
+    }
+
+    /// Makes room for `wanted` pages; answers for how many there is, at most so many.
+    fn make_room(&mut self, wanted: usize, out: &mut Vec<Action>) -> usize {
+        let mut begun = 0;
+        while self.free() < wanted && begun < self.config.batch_max {
+            match self.evict(out) {
+                Evicted::Freed => {}
+                Evicted::Begun => begun += 1,
+                Evicted::Nothing => break,
+            }
+        }
+        self.free().min(wanted)
+    }
+
+    /// Room for a page that rests and is touched: where resting pages have memory of their own, it needs another frame.
+    fn room_to_map(&mut self, out: &mut Vec<Action>) -> bool {
+        !self.config.rest_apart || self.make_room(1, out) > 0
+    }
+
+    /// Lets go of what was used longest ago.
+    fn evict(&mut self, out: &mut Vec<Action>) -> Evicted {
+        if !self.config.rest_apart
+            && let Some(frame) = self.frames.oldest_resting()
+        {
+            self.drop_page(frame, out);
+            return Evicted::Freed;
+        }
+        self.victims.clear();
+        let (free, before) = (self.free(), self.frames.resting());
+        while self.victims.len() < self.config.batch_max && self.frames.mapped() > self.awake() {
+            let Some(frame) = self.frames.oldest_mapped() else { break };
+            if self.frames.resting() >= self.config.resting_max {
+                let oldest = self.frames.oldest_resting();
+                let is_victim = |oldest: &Frame| self.victims.iter().any(|(_, frame)| frame == oldest);
+                let Some(oldest) = oldest.filter(|oldest| !is_victim(oldest)) else { break };
+                self.drop_page(oldest, out);
+            }
+            let page = self.frames.change(frame, false, |page| page.mapped = None);
+            self.victims.push((page.key, frame));
+        }
+        self.rest(out);
+        match () {
+            () if self.free() > free => Evicted::Freed,
+            () if self.frames.resting() > before => Evicted::Begun,
+            () => Evicted::Nothing,
+        }
+    }
+
+    /// Lays the victims to rest, those together that lie together.
+    fn rest(&mut self, out: &mut Vec<Action>) {
+        let mut victims = core::mem::take(&mut self.victims);
+        victims.sort_unstable();
+        for run in victims.chunk_by(|(a, _), (b, _)| a.space == b.space && a.page + 1 == b.page) {
+            let count = u32::try_from(run.len()).expect("as many as there are frames");
+            out.push(Action::Rest { first: run[0].0, count });
+        }
+        for &(_, frame) in &victims {
+            self.frames.change(frame, false, |page| page.mapped = None);
+            self.queue(frame);
+        }
+        self.victims = victims;
+    }
+
+    /// A page that rests, and that far memory does not have, is to be written back.
+    pub(crate) fn queue(&mut self, frame: Frame) {
+        let page = self.frames.at(frame);
+        if page.rests() && page.dirty && page.busy == Busy::No && page.pins == 0 {
+            self.unsent.push_back(frame);
+        }
+    }
+
+    fn drop_page(&mut self, frame: Frame, out: &mut Vec<Action>) {
+        let page = self.frames.remove(frame);
+        self.stats.evictions += 1;
+        self.stats.ahead.wasted += u64::from(page.ahead);
+        out.push(Action::Discard { key: page.key });
+    }
+
+    /// Threads that had to wait have their turn, as many as there is room for.
+    pub(crate) fn admit_waiting(&mut self, layout: &impl Layout, out: &mut Vec<Action>) {
+        for _ in 0..self.waiting.len() {
+            let Some((key, write)) = self.waiting.pop_front() else { return };
+            if !self.serve(key, write, layout, out) {
+                return self.waiting.push_front((key, write));
+            }
+        }
+    }
+
+    /// Nothing will make room any more.
+    fn give_up_waiting(&mut self, out: &mut Vec<Action>) {
+        while self.operations.is_empty()
+            && let Some((key, _)) = self.waiting.pop_front()
+        {
+            let why = if self.failed { Why::Failed } else { Why::Full };
+            out.push(Action::Poison { key, why });
+        }
+    }
+
+    /// The pages that a fetch is for, or a write-back has yet to bring to far memory, in the order in which they lie there.
+    pub fn pages_of(&self, op: Op) -> impl Iterator<Item = Key> {
+        self.operations.frames_of(op).iter().filter_map(move |&frame| {
+            self.frames.get(frame).filter(|page| page.busy.is_of(op)).map(|page| page.key)
+        })
+    }
+}

@@ -1,0 +1,247 @@
+//! Frames, and what is in them.
+//!
+//! Key type: [`Frames`]. Whatever changes in a frame goes through [`Frames::change`], which keeps the order and the counts.
+
+use crate::recency::{Frame, Place, Recency};
+use crate::{Key, Op};
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use alloc::vec::Vec;
+use farmem_wire::message::Access;
+
+/// What is under way for a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Busy {
+    /// Nothing.
+    No,
+    /// A fetch brings it, or the right to write it.
+    Fetching {
+        op: Op,
+        /// A thread waits to write it.
+        write: bool,
+        /// A thread waits for it.
+        waited: bool,
+    },
+    /// A write-back carries its bytes.
+    Writing {
+        op: Op,
+        /// It was written to since.
+        again: bool,
+    },
+}
+
+/// A page that has a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Page {
+    pub(crate) key: Key,
+    /// What the backing allows.
+    pub(crate) right: Access,
+    /// How programs have it mapped; not at all while it rests, or is on its way.
+    pub(crate) mapped: Option<Access>,
+    /// Far memory is behind.
+    pub(crate) dirty: bool,
+    /// It stays where it is.
+    pub(crate) pins: u32,
+    /// It came beside another, and nobody is known to have used it.
+    pub(crate) ahead: bool,
+    pub(crate) busy: Busy,
+}
+
+impl Page {
+    /// Its bytes are here and no program has it.
+    pub(crate) const fn rests(&self) -> bool {
+        self.mapped.is_none() && !matches!(self.busy, Busy::Fetching { .. })
+    }
+
+    const fn place(&self) -> Place {
+        match (self.busy, self.mapped) {
+            (Busy::Fetching { .. }, _) => Place::Out,
+            _ if self.pins > 0 => Place::Out,
+            (_, Some(_)) => Place::Active,
+            (Busy::No, None) if !self.dirty => Place::Resting,
+            _ => Place::Out,
+        }
+    }
+}
+
+/// Pages of a leaf.
+const LEAF: u64 = 512;
+/// No frame.
+const NONE: Frame = Frame::MAX;
+
+/// All frames, free or not.
+#[derive(Debug)]
+pub(crate) struct Frames {
+    pages: Vec<Option<Page>>,
+    free: Vec<Frame>,
+    order: Recency,
+    resting: usize,
+    /// By space and number of the leaf.
+    leaves: BTreeMap<(u32, u64), Leaf>,
+}
+
+#[derive(Debug)]
+struct Leaf {
+    frames: Box<[Frame]>,
+    used: u32,
+}
+
+impl Frames {
+    pub(crate) fn new(count: usize) -> Self {
+        let numbers = Frame::try_from(count).expect("a local limit below 16 TiB");
+        Self {
+            pages: vec![None; count],
+            free: (0..numbers).rev().collect(),
+            order: Recency::new(count),
+            resting: 0,
+            leaves: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.pages.len()
+    }
+
+    pub(crate) const fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    pub(crate) const fn used(&self) -> usize {
+        self.pages.len() - self.free.len()
+    }
+
+    /// Pages that rest, written back or not.
+    pub(crate) const fn resting(&self) -> usize {
+        self.resting
+    }
+
+    /// Pages that programs have, or that are on their way.
+    pub(crate) const fn active(&self) -> usize {
+        self.used() - self.resting
+    }
+
+    /// Pages that programs have and that may be laid to rest.
+    pub(crate) const fn mapped(&self) -> usize {
+        self.order.len() - self.order.resting()
+    }
+
+    pub(crate) fn find(&self, key: Key) -> Option<Frame> {
+        let leaf = self.leaves.get(&(key.space, key.page / LEAF))?;
+        Some(leaf.frames[within(key)]).filter(|&frame| frame != NONE)
+    }
+
+    pub(crate) fn at(&self, frame: Frame) -> Page {
+        self.get(frame).expect("a frame that was found holds a page")
+    }
+
+    pub(crate) fn get(&self, frame: Frame) -> Option<Page> {
+        self.pages[frame as usize]
+    }
+
+    /// Gives a page a frame; one is free.
+    pub(crate) fn insert(&mut self, page: Page) -> Frame {
+        let frame = self.free.pop().expect("room was made");
+        self.index(page.key, frame);
+        self.pages[frame as usize] = Some(page);
+        self.resting += usize::from(page.rests());
+        self.order.put(frame, page.place());
+        frame
+    }
+
+    /// Changes a page; one that is `used` is the youngest of those it is among from now on.
+    pub(crate) fn change(&mut self, frame: Frame, used: bool, how: impl FnOnce(&mut Page)) -> Page {
+        let before = self.at(frame);
+        let mut page = before;
+        how(&mut page);
+        assert_eq!(page.key, before.key, "a page keeps its name");
+        self.resting = self.resting + usize::from(page.rests()) - usize::from(before.rests());
+        self.pages[frame as usize] = Some(page);
+        if used || page.place() != before.place() {
+            self.order.put(frame, page.place());
+        }
+        page
+    }
+
+    pub(crate) fn remove(&mut self, frame: Frame) -> Page {
+        let page = self.pages[frame as usize].take().expect("a frame that was found holds a page");
+        self.unindex(page.key);
+        self.resting -= usize::from(page.rests());
+        self.order.put(frame, Place::Out);
+        self.free.push(frame);
+        page
+    }
+
+    /// The page that programs have and that was used longest ago.
+    pub(crate) fn oldest_mapped(&self) -> Option<Frame> {
+        self.order.oldest(Place::Active)
+    }
+
+    /// The page that rests longest, of those that far memory has too.
+    pub(crate) fn oldest_resting(&self) -> Option<Frame> {
+        self.order.oldest(Place::Resting)
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = (Frame, Page)> {
+        (0..).zip(&self.pages).filter_map(|(frame, page)| page.map(|page| (frame, page)))
+    }
+
+    /// The first page of a space from `from` on, below `end`.
+    pub(crate) fn next(&self, from: Key, end: u64) -> Option<(Frame, Key)> {
+        let last = end.checked_sub(1).filter(|&last| last >= from.page)? / LEAF;
+        for (&(_, number), leaf) in self.leaves.range((from.space, from.page / LEAF)..=(from.space, last)) {
+            let start = number * LEAF;
+            for page in start.max(from.page)..(start + LEAF).min(end) {
+                let frame = leaf.frames[within(from.with(page))];
+                if frame != NONE {
+                    return Some((frame, from.with(page)));
+                }
+            }
+        }
+        None
+    }
+
+    fn index(&mut self, key: Key, frame: Frame) {
+        let new = || Leaf { frames: vec![NONE; within(key.with(LEAF - 1)) + 1].into(), used: 0 };
+        let leaf = self.leaves.entry((key.space, key.page / LEAF)).or_insert_with(new);
+        let place = &mut leaf.frames[within(key)];
+        assert_eq!(*place, NONE, "{key:?} has one frame");
+        *place = frame;
+        leaf.used += 1;
+    }
+
+    fn unindex(&mut self, key: Key) {
+        let at = (key.space, key.page / LEAF);
+        let leaf = self.leaves.get_mut(&at).expect("a page that has a frame is in the index");
+        leaf.frames[within(key)] = NONE;
+        leaf.used -= 1;
+        if leaf.used == 0 {
+            self.leaves.remove(&at);
+        }
+    }
+
+    /// Asserts that counts, order and index agree with the pages.
+    pub(crate) fn check(&self) {
+        let mut resting = 0;
+        for (frame, page) in self.all() {
+            resting += usize::from(page.rests());
+            assert_eq!(self.find(page.key), Some(frame), "{page:?} is in the index");
+            assert_eq!(self.order.place(frame), page.place(), "{page:?} is in its order");
+            assert!(
+                page.mapped != Some(Access::Modified) || page.dirty,
+                "{page:?}: who may write has written"
+            );
+            assert!(
+                page.mapped.is_none_or(|mapped| mapped <= page.right),
+                "{page:?}: no more than is allowed"
+            );
+        }
+        assert_eq!(resting, self.resting, "as many rest as are counted");
+        let indexed: u32 = self.leaves.values().map(|leaf| leaf.used).sum();
+        assert_eq!(indexed as usize, self.used(), "the index has no other pages");
+    }
+}
+
+fn within(key: Key) -> usize {
+    usize::try_from(key.page % LEAF).expect("a small number")
+}

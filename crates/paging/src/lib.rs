@@ -1,0 +1,175 @@
+//! The page cache: which pages of far memory are here, which are on their way, and which go. Pure.
+//!
+//! Key type: [`Cache`]. It is told what happened (a thread faulted, a fetch ended) and says what is to be done ([`Action`]), in order. It sees
+//! no byte, no mapping and no network: the driver does what it says, to whatever the pages lie in and from wherever they come (the *backing*:
+//! READs and WRITEs of a client, the coherence agent). What came of a fetch or a write-back is an event with its [`Outcome`].
+//!
+//! ```text
+//!             fetched             oldest is unmapped           written back         dropped
+//!   far -----------------> mapped ------------------> resting -------------> clean --------> far
+//!             zeros          ^                          |  |                   |
+//!   nowhere ---------------->'---------- touched -------'--'-------------------'
+//! ```
+//!
+//! A page that is mapped is used without anybody noticing. So the pages that came or were touched longest ago are unmapped, and *rest*: a
+//! touch of one costs a fault and no fetch; one that nobody touches goes next. What was written is written back while it rests.
+//!
+//! What it does not do: fetch, copy or map; know whose a page is; wait.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod ahead;
+mod cache;
+mod frames;
+mod operations;
+mod recency;
+
+pub use ahead::{Account, Ahead, Groups, ReadAhead, STREAMS, Streams};
+pub use cache::{Cache, Config, Stats};
+pub use recency::{Frame, Recency};
+
+use farmem_wire::message::Access;
+
+/// A page as programs know it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Key {
+    /// The address space: a window, a process.
+    pub space: u32,
+    /// The page's number in it.
+    pub page: u64,
+}
+
+impl Key {
+    const fn with(self, page: u64) -> Self {
+        Self { page, ..self }
+    }
+}
+
+/// A fetch or a write-back: its number, never used twice by one cache.
+pub type Op = u64;
+
+/// Where the bytes of a page are that has no frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// In far memory, at this page of it. What lies side by side there, and in the program, is fetched together.
+    Far(u64),
+    /// Nowhere: they are zeros.
+    Zeros,
+    /// Here, in something that the cache does not know: a copy of another page.
+    Near,
+    /// The page is not of this memory any more; who touched it finds out.
+    Elsewhere,
+}
+
+/// Where bytes are, and are to go: what the driver knows and the cache asks for.
+pub trait Layout {
+    /// Where the bytes of a page are that has no frame.
+    fn source(&self, key: Key) -> Source;
+
+    /// The page of far memory that takes a page's bytes; `None` when far memory has no room for it.
+    fn home(&self, key: Key) -> Option<u64>;
+}
+
+/// What is to be done, in order. None of it fails for the cache: a driver that finds a program gone tells so by [`Cache::remove`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Get these pages with this access from the backing; [`Cache::fetched`] tells what came of it.
+    Fetch {
+        /// The number.
+        op: Op,
+        /// The first page.
+        first: Key,
+        /// Pages.
+        count: u32,
+        /// What they are to be used for.
+        access: Access,
+    },
+    /// Give the backing the bytes of the pages of [`Cache::pages_of`]; they lie side by side in far memory. [`Cache::written_back`] tells
+    /// what came of it. The bytes of a page do not change under it, or it is told again.
+    WriteBack {
+        /// The number.
+        op: Op,
+    },
+    /// Pages that a fetch brought become visible, and who waits for them goes on.
+    Install {
+        /// The fetch.
+        op: Op,
+        /// The first page of the run; other pages of the fetch may have been removed.
+        first: Key,
+        /// Pages.
+        count: u32,
+        /// How they may be used.
+        access: Access,
+    },
+    /// Pages of zeros become visible, to be written.
+    Zeros {
+        /// The first.
+        first: Key,
+        /// Pages.
+        count: u32,
+    },
+    /// A page becomes visible whose bytes the driver has ([`Source::Near`]).
+    Copy {
+        /// The page.
+        key: Key,
+        /// How it may be used.
+        access: Access,
+    },
+    /// A page that is here becomes visible, or may be used so; who waits for it goes on.
+    Map {
+        /// The page.
+        key: Key,
+        /// How it may be used.
+        access: Access,
+    },
+    /// Pages are taken from programs, and their bytes stay. When it is done no store is on its way to them.
+    Rest {
+        /// The first.
+        first: Key,
+        /// Pages.
+        count: u32,
+    },
+    /// The bytes of a page are not needed here any more: it rests, or is mapped.
+    Discard {
+        /// The page.
+        key: Key,
+    },
+    /// Who waits for a page looks again.
+    Wake {
+        /// The page.
+        key: Key,
+    },
+    /// The page cannot be had: who touches it is told so, and why.
+    Poison {
+        /// The page.
+        key: Key,
+        /// Why.
+        why: Why,
+    },
+}
+
+/// Why a page cannot be had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Why {
+    /// The backing does not answer, [`Config::tries_max`] times.
+    Failed,
+    /// Its bytes are lost.
+    Lost,
+    /// There is no room for it here, and nothing will make room: far memory takes nothing.
+    Full,
+}
+
+/// What came of a fetch or a write-back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It was done.
+    Done,
+    /// It was not, or nobody knows; it is tried again, up to [`Config::tries_max`] times.
+    Failed,
+    /// The bytes, or some of them, are lost for good.
+    Lost,
+}

@@ -1,0 +1,329 @@
+//! Fetches and write-backs under way, how they end, and how often they are tried.
+
+use crate::cache::Cache;
+use crate::frames::{Busy, Frames, Page};
+use crate::recency::Frame;
+use crate::{Action, Layout, Op, Outcome, Why};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use farmem_wire::message::Access;
+
+impl Busy {
+    /// This operation is under way for it.
+    pub(crate) const fn is_of(self, op: Op) -> bool {
+        match self {
+            Self::No => false,
+            Self::Fetching { op: of, .. } | Self::Writing { op: of, .. } => of == op,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Operation {
+    /// Where its pages are; others may have come there since.
+    frames: Vec<Frame>,
+    tries: u32,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Fetch(Access),
+    WriteBack,
+}
+
+/// All that is under way.
+#[derive(Default, Debug)]
+pub(crate) struct Operations {
+    all: BTreeMap<Op, Operation>,
+    fetching: usize,
+    next: Op,
+}
+
+impl Operations {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    pub(crate) const fn fetching(&self) -> usize {
+        self.fetching
+    }
+
+    fn writing(&self) -> usize {
+        self.all.len() - self.fetching
+    }
+
+    /// The number of the next one.
+    pub(crate) const fn next(&self) -> Op {
+        self.next
+    }
+
+    pub(crate) fn begin_fetch(&mut self, frames: Vec<Frame>, access: Access) -> Op {
+        self.fetching += 1;
+        self.begin(Operation { frames, tries: 1, kind: Kind::Fetch(access) })
+    }
+
+    fn begin(&mut self, operation: Operation) -> Op {
+        let op = self.next;
+        self.next += 1;
+        self.all.insert(op, operation);
+        op
+    }
+
+    fn end(&mut self, op: Op) -> Operation {
+        let ended = self.all.remove(&op).expect("an operation ends once");
+        self.fetching -= usize::from(ended.kind != Kind::WriteBack);
+        ended
+    }
+
+    pub(crate) fn frames_of(&self, op: Op) -> &[Frame] {
+        self.all.get(&op).map_or(&[], |operation| &operation.frames)
+    }
+
+    pub(crate) fn check(&self, frames: &Frames) {
+        for (frame, page) in frames.all() {
+            let op = match page.busy {
+                Busy::No => continue,
+                Busy::Fetching { op, .. } | Busy::Writing { op, .. } => op,
+            };
+            assert!(self.frames_of(op).contains(&frame), "{page:?}: what is under way for it is known");
+        }
+    }
+}
+
+impl Cache {
+    /// Has written back what rests, as far as that may be under way at once.
+    pub(crate) fn send(&mut self, layout: &impl Layout, out: &mut Vec<Action>) {
+        let mut homeless = Vec::new();
+        while self.operations.writing() < self.config.writing_max && !self.failed {
+            let Some((frame, page)) = self.next_unsent() else { break };
+            let Some(home) = layout.home(page.key) else {
+                homeless.push(frame);
+                continue;
+            };
+            let (mut frames, mut last) = (alloc::vec![frame], home);
+            while frames.len() < self.config.batch_max {
+                let Some((frame, page)) = self.next_unsent() else { break };
+                if layout.home(page.key) != last.checked_add(1) {
+                    self.unsent.push_front(frame);
+                    break;
+                }
+                frames.push(frame);
+                last += 1;
+            }
+            self.stats.write_backs += 1;
+            let operation = Operation { frames: frames.clone(), tries: 1, kind: Kind::WriteBack };
+            let op = self.operations.begin(operation);
+            for frame in frames {
+                self.frames.change(frame, false, |page| page.busy = Busy::Writing { op, again: false });
+            }
+            out.push(Action::WriteBack { op });
+        }
+        homeless.into_iter().rev().for_each(|frame| self.unsent.push_front(frame));
+    }
+
+    fn next_unsent(&mut self) -> Option<(Frame, Page)> {
+        while let Some(frame) = self.unsent.pop_front() {
+            let waits = |page: &Page| page.rests() && page.dirty && page.busy == Busy::No && page.pins == 0;
+            if let Some(page) = self.frames.get(frame).filter(waits) {
+                return Some((frame, page));
+            }
+        }
+        None
+    }
+
+    /// A fetch has ended. With [`Outcome::Done`] the driver has the bytes at hand when it does what this says.
+    ///
+    /// # Panics
+    /// When there is no such fetch under way.
+    pub fn fetched(&mut self, op: Op, outcome: Outcome, layout: &impl Layout, out: &mut Vec<Action>) {
+        let mut ended = self.operations.end(op);
+        let Kind::Fetch(access) = ended.kind else { panic!("{op} is a write-back") };
+        ended.frames.retain(|&frame| self.frames.get(frame).is_some_and(|page| page.busy.is_of(op)));
+        match outcome {
+            Outcome::Done => self.arrived(op, &ended.frames, out),
+            Outcome::Lost => self.lost(&ended.frames, out),
+            Outcome::Failed if ended.frames.is_empty() => {}
+            Outcome::Failed if ended.tries < self.config.tries_max && !self.failed => {
+                self.fetch_again(ended, access, out);
+            }
+            Outcome::Failed => {
+                self.failed = true;
+                self.give_up(&ended.frames, Why::Failed, out);
+            }
+        }
+        self.turn(layout, out);
+    }
+
+    /// The same pages again, as far as they are still wanted: one fetch for each run that is left.
+    fn fetch_again(&mut self, ended: Operation, access: Access, out: &mut Vec<Action>) {
+        let key = |frame: Frame, frames: &Frames| frames.at(frame).key;
+        let runs: Vec<Vec<Frame>> = ended
+            .frames
+            .chunk_by(|&a, &b| {
+                let (a, b) = (key(a, &self.frames), key(b, &self.frames));
+                a.space == b.space && a.page + 1 == b.page
+            })
+            .map(<[Frame]>::to_vec)
+            .collect();
+        for run in runs {
+            let (first, count) =
+                (key(run[0], &self.frames), u32::try_from(run.len()).expect("at most run_max"));
+            let op = self.operations.begin_fetch(run.clone(), access);
+            self.operations.all.get_mut(&op).expect("begun a moment ago").tries = ended.tries + 1;
+            for frame in run {
+                self.frames.change(frame, false, |page| {
+                    if let Busy::Fetching { op: of, .. } = &mut page.busy {
+                        *of = op;
+                    }
+                });
+            }
+            out.push(Action::Fetch { op, first, count, access });
+        }
+    }
+
+    /// Pages are here: as one run where they lie together and are to be used alike.
+    fn arrived(&mut self, op: Op, frames: &[Frame], out: &mut Vec<Action>) {
+        let wanted = |page: &Page| matches!(page.busy, Busy::Fetching { write: true, .. });
+        let mut at = 0;
+        while at < frames.len() {
+            let first = self.frames.at(frames[at]);
+            let runs_on = |n: u64, page: &Page| {
+                page.key.space == first.key.space && page.key.page == first.key.page + n
+            };
+            let run = (0..).zip(&frames[at..]).take_while(|&(n, &frame)| runs_on(n, &self.frames.at(frame)));
+            let count = run.count();
+            let run = &frames[at..at + count];
+            at += count;
+            // One that was here all the time becomes writable.
+            if count == 1 && first.mapped.is_some() {
+                self.frames.change(run[0], true, |page| {
+                    (page.busy, page.right, page.mapped, page.dirty) =
+                        (Busy::No, Access::Modified, Some(Access::Modified), true);
+                });
+                out.push(Action::Map { key: first.key, access: Access::Modified });
+                continue;
+            }
+            let all = run.iter().all(|&frame| wanted(&self.frames.at(frame)));
+            let access = if all { Access::Modified } else { Access::Shared };
+            self.stats.pages_fetched += count as u64;
+            out.push(Action::Install {
+                op,
+                first: first.key,
+                count: u32::try_from(count).expect("at most run_max"),
+                access,
+            });
+            for &frame in run {
+                let write = wanted(&self.frames.at(frame));
+                let access = if write { Access::Modified } else { Access::Shared };
+                let page = self.frames.change(frame, true, |page| {
+                    (page.busy, page.mapped, page.dirty) = (Busy::No, Some(access), write);
+                });
+                if write && !all {
+                    out.push(Action::Map { key: page.key, access });
+                }
+            }
+        }
+    }
+
+    /// Bytes of these pages are lost. Of several, those that a thread waits for are asked for again, one by one.
+    fn lost(&mut self, frames: &[Frame], out: &mut Vec<Action>) {
+        self.one_by_one = true;
+        let alone = frames.len() == 1;
+        for &frame in frames {
+            let page = self.frames.remove(frame);
+            let Busy::Fetching { write, waited, .. } = page.busy else { continue };
+            if page.mapped.is_some() {
+                out.push(Action::Discard { key: page.key });
+            }
+            if alone {
+                out.push(Action::Poison { key: page.key, why: Why::Lost });
+            } else if waited {
+                self.waiting.push_back((page.key, write));
+            }
+        }
+    }
+
+    fn give_up(&mut self, frames: &[Frame], why: Why, out: &mut Vec<Action>) {
+        for &frame in frames {
+            let page = self.frames.remove(frame);
+            if page.mapped.is_some() {
+                out.push(Action::Discard { key: page.key });
+            }
+            if matches!(page.busy, Busy::Fetching { waited: true, .. }) {
+                out.push(Action::Poison { key: page.key, why });
+            }
+        }
+    }
+
+    /// Nothing that is under way will ever end: as if all of it had failed for good.
+    pub fn abandon(&mut self, layout: &impl Layout, out: &mut Vec<Action>) {
+        self.failed = true;
+        while let Some((&op, operation)) = self.operations.all.first_key_value() {
+            match operation.kind {
+                Kind::Fetch(_) => self.fetched(op, Outcome::Failed, layout, out),
+                Kind::WriteBack => self.written_back(op, Outcome::Failed, layout, out),
+            }
+        }
+    }
+
+    /// A write-back has ended.
+    ///
+    /// # Panics
+    /// When there is no such write-back under way.
+    pub fn written_back(&mut self, op: Op, outcome: Outcome, layout: &impl Layout, out: &mut Vec<Action>) {
+        let mut ended = self.operations.end(op);
+        assert_eq!(ended.kind, Kind::WriteBack, "{op} is a fetch");
+        let carried = ended.frames.len() as u64;
+        ended.frames.retain(|&frame| self.frames.get(frame).is_some_and(|page| page.busy.is_of(op)));
+        // What was written to meanwhile goes with its newer bytes.
+        ended.frames.retain(|&frame| {
+            let again = matches!(self.frames.at(frame).busy, Busy::Writing { again: true, .. });
+            if again {
+                self.frames.change(frame, false, |page| page.busy = Busy::No);
+                self.queue(frame);
+            }
+            !again
+        });
+        match outcome {
+            Outcome::Done => {
+                self.stats.pages_written_back += carried;
+                for &frame in &ended.frames {
+                    self.frames.change(frame, false, |page| (page.busy, page.dirty) = (Busy::No, false));
+                }
+            }
+            Outcome::Failed if ended.frames.is_empty() => {}
+            Outcome::Failed if ended.tries < self.config.tries_max && !self.failed => {
+                self.write_back_again(ended, layout, out);
+            }
+            Outcome::Failed | Outcome::Lost => {
+                self.failed = true;
+                for &frame in &ended.frames {
+                    self.frames.change(frame, false, |page| page.busy = Busy::No);
+                    self.queue(frame);
+                }
+            }
+        }
+        self.turn(layout, out);
+    }
+
+    fn write_back_again(&mut self, ended: Operation, layout: &impl Layout, out: &mut Vec<Action>) {
+        let home = |frame: Frame, frames: &Frames| layout.home(frames.at(frame).key);
+        let runs: Vec<Vec<Frame>> = ended
+            .frames
+            .chunk_by(|&a, &b| {
+                home(a, &self.frames).and_then(|at| at.checked_add(1)) == home(b, &self.frames)
+            })
+            .map(<[Frame]>::to_vec)
+            .collect();
+        for frames in runs {
+            let operation =
+                Operation { frames: frames.clone(), tries: ended.tries + 1, kind: Kind::WriteBack };
+            let op = self.operations.begin(operation);
+            for frame in frames {
+                self.frames.change(frame, false, |page| page.busy = Busy::Writing { op, again: false });
+            }
+            out.push(Action::WriteBack { op });
+        }
+    }
+}
