@@ -388,6 +388,8 @@ pub(crate) enum SimRun {
     Rack,
     /// Hosts that share pages.
     Pages,
+    /// The page cache of one program beside a memory that fails.
+    Paging,
     /// Every state that the coherence protocol can reach in small racks; neither seeds nor plans.
     Explore,
 }

@@ -270,7 +270,7 @@ impl Cache {
 
     /// The page is here, or on its way.
     fn at_frame(&mut self, frame: Frame, write: bool, out: &mut Vec<Action>) -> bool {
-        let Page { key, right, dirty, busy, mapped, ahead, .. } = self.frames.at(frame);
+        let Page { key, dirty, busy, mapped, ahead, .. } = self.frames.at(frame);
         if let Busy::Fetching { op, write: before, .. } = busy {
             self.stats.ahead.late += u64::from(ahead);
             let busy = Busy::Fetching { op, write: before || write, waited: true };
@@ -287,13 +287,8 @@ impl Cache {
         }
         self.stats.ahead.used += u64::from(ahead);
         self.stats.rested += u64::from(rested);
-        if write && right == Access::Shared {
-            self.frames.change(frame, true, |page| page.ahead = false);
-            self.ask_to_write(frame, out);
-            return true;
-        }
         // Bytes that are under way do not change unseen.
-        let writable = write || dirty && right == Access::Modified && is_steady(busy);
+        let writable = write || dirty && is_steady(busy);
         let access = if writable { Access::Modified } else { Access::Shared };
         self.stats.upgrades += u64::from(write && mapped == Some(Access::Shared));
         self.frames.change(frame, true, |page| {
@@ -307,18 +302,6 @@ impl Cache {
         });
         out.push(Action::Map { key, access });
         true
-    }
-
-    /// The page may be read, and a thread wants to write it.
-    fn ask_to_write(&mut self, frame: Frame, out: &mut Vec<Action>) {
-        self.stats.upgrades += 1;
-        let first = self.frames.at(frame).key;
-        let op = self.operations.begin_fetch([frame].into(), Access::Modified);
-        self.frames.change(frame, false, |page| {
-            page.busy = Busy::Fetching { op, write: true, waited: true };
-        });
-        self.stats.fetches += 1;
-        out.push(Action::Fetch { op, first, count: 1, access: Access::Modified });
     }
 
     /// Starts to fetch a page, with what is to be wanted soon and lies beside it.
@@ -374,7 +357,7 @@ impl Cache {
 
     fn insert(&mut self, key: Key, mapped: Option<Access>, ahead: bool, busy: Busy) -> Frame {
         let dirty = mapped == Some(Access::Modified);
-        let page = Page { key, right: Access::Modified, mapped, dirty, pins: 0, ahead, busy };
+        let page = Page { key, mapped, dirty, pins: 0, ahead, busy };
         let frame = self.frames.insert(page);
         self.stats.frames_max = self.stats.frames_max.max(self.frames.used() as u64);
         frame

@@ -15,7 +15,7 @@ use farmem_wire::message::Access;
 pub(crate) enum Busy {
     /// Nothing.
     No,
-    /// A fetch brings it, or the right to write it.
+    /// A fetch brings it.
     Fetching {
         op: Op,
         /// A thread waits to write it.
@@ -35,8 +35,6 @@ pub(crate) enum Busy {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Page {
     pub(crate) key: Key,
-    /// What the backing allows.
-    pub(crate) right: Access,
     /// How programs have it mapped; not at all while it rests, or is on its way.
     pub(crate) mapped: Option<Access>,
     /// Far memory is behind.
@@ -230,10 +228,6 @@ impl Frames {
             assert!(
                 page.mapped != Some(Access::Modified) || page.dirty,
                 "{page:?}: who may write has written"
-            );
-            assert!(
-                page.mapped.is_none_or(|mapped| mapped <= page.right),
-                "{page:?}: no more than is allowed"
             );
         }
         assert_eq!(resting, self.resting, "as many rest as are counted");

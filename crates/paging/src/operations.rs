@@ -195,15 +195,6 @@ impl Cache {
             let count = run.count();
             let run = &frames[at..at + count];
             at += count;
-            // One that was here all the time becomes writable.
-            if count == 1 && first.mapped.is_some() {
-                self.frames.change(run[0], true, |page| {
-                    (page.busy, page.right, page.mapped, page.dirty) =
-                        (Busy::No, Access::Modified, Some(Access::Modified), true);
-                });
-                out.push(Action::Map { key: first.key, access: Access::Modified });
-                continue;
-            }
             let all = run.iter().all(|&frame| wanted(&self.frames.at(frame)));
             let access = if all { Access::Modified } else { Access::Shared };
             self.stats.pages_fetched += count as u64;
@@ -233,9 +224,6 @@ impl Cache {
         for &frame in frames {
             let page = self.frames.remove(frame);
             let Busy::Fetching { write, waited, .. } = page.busy else { continue };
-            if page.mapped.is_some() {
-                out.push(Action::Discard { key: page.key });
-            }
             if alone {
                 out.push(Action::Poison { key: page.key, why: Why::Lost });
             } else if waited {
@@ -247,9 +235,6 @@ impl Cache {
     fn give_up(&mut self, frames: &[Frame], why: Why, out: &mut Vec<Action>) {
         for &frame in frames {
             let page = self.frames.remove(frame);
-            if page.mapped.is_some() {
-                out.push(Action::Discard { key: page.key });
-            }
             if matches!(page.busy, Busy::Fetching { waited: true, .. }) {
                 out.push(Action::Poison { key: page.key, why });
             }

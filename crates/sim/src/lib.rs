@@ -6,6 +6,7 @@
 //! - [`network`] carries sealed packets and loses, doubles, overtakes and damages them as a [`Plan`] says.
 //! - [`pair`] is one requester and one responder, for millions of operations.
 //! - [`pages`] has several hosts load and store on the same pages, through their caches and the switch's directory.
+//! - [`paging`] is the page cache of one program beside a memory that fails.
 //! - [`world`] is a whole rack, with machines that crash and start again; [`rack`] has random programs work on it.
 //! - [`explore`] walks through every state that the coherence protocol can reach in a small rack.
 //! - [`script`] plays a rack by hand, one packet at a time, from a file that tells a story.
@@ -24,6 +25,7 @@ mod journal;
 mod memory;
 pub mod network;
 pub mod pages;
+pub mod paging;
 pub mod pair;
 mod plan;
 pub mod rack;
