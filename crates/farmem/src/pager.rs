@@ -130,17 +130,6 @@ pub struct PagerStats {
     pub lost: u64,
 }
 
-/// What was allocated is free again; a rack that does not answer has forgotten it.
-impl Drop for Pager {
-    fn drop(&mut self) {
-        for base in self.slots.bases() {
-            if self.broken || self.client.free(base).is_err() {
-                return;
-            }
-        }
-    }
-}
-
 /// Serves processes.
 #[derive(Debug)]
 pub struct Pager {

@@ -44,3 +44,14 @@ impl Pager {
         self.hall.path()
     }
 }
+
+/// What was allocated is free again; a rack that does not answer has forgotten it.
+impl Drop for Pager {
+    fn drop(&mut self) {
+        for base in self.slots.bases() {
+            if self.broken || self.client.free(base).is_err() {
+                return;
+            }
+        }
+    }
+}

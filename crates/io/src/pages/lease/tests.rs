@@ -135,13 +135,14 @@ fn no_store_is_lost_between_the_copy_and_the_hole() {
             let mut out = Vec::new();
             pages.read(page(base, 0), 0..8, &mut out);
             is_done.store(true, Ordering::SeqCst);
-            // The next lease: the page comes back as it was, and the store that waited for it is the last one.
+            // The next lease: the page comes back as it was, and the store that waited for it, if one did, is the last one.
             assert!(lease.begin(&clock, clock.after(Duration::from_secs(3600))));
             window.mend(page(base, 0), Access::Modified);
             (u64::from_le_bytes(out[..].try_into().unwrap()), storing.join().unwrap())
         });
         let (taken, last) = stored;
-        assert!(taken + 1 == last || last == 0, "{taken} of {last} stores: all but the one that waited");
+        // The thread may have had no CPU when the page went: then no store waited. One that went elsewhere is missing in the page.
+        assert!(taken == last || taken + 1 == last, "{taken} of {last} stores: all but one that waited");
         assert_eq!(window.memory().word(0).load(Ordering::Relaxed), last);
     }
 }
