@@ -160,7 +160,7 @@ fn it_says_where_memory_is() {
     assert_eq!(there["nodes"][1]["allocated"], 2 * PAGE);
     assert!(run(&["migrate", "--rack", &file]).stdout.contains(&place));
     run(&["migrate", "--rack", &file, "--base", &place, "--len", "8KiB", "--node", "7"])
-        .refuses(&["node 7", "overview"]);
+        .refuses(&["node 7", "farmem migrate --rack"]);
     run(&["migrate", "--rack", &file, "--base", &place, "--len", "4KiB", "--node", "1"])
         .refuses(&["moved together"]);
     run(&["migrate", "--rack", &file, "--base", &place, "--len", "100", "--node", "1"])
