@@ -65,6 +65,7 @@ pub enum Opcode {
 impl Opcode {
     /// The opcode with this number, if farmem speaks it.
     #[must_use]
+    #[inline]
     pub const fn from_bits(bits: u8) -> Option<Self> {
         Some(match bits {
             0x00 => Self::SendFirst,
@@ -133,6 +134,7 @@ impl Bth {
     ///
     /// # Errors
     /// [`WireError`] naming the field, as [`View::new_checked`] and [`View::opcode`].
+    #[inline]
     pub fn parse(frame: &[u8]) -> Result<(Self, u8), WireError> {
         let view = View::new_checked(frame)?;
         let opcode = view.opcode()?;
@@ -150,6 +152,7 @@ impl Bth {
     ///
     /// # Panics
     /// When `pad` is more than 3.
+    #[inline]
     pub fn emit(&self, pad: u8, out: &mut Vec<u8>) {
         assert!(pad <= 3, "a pad has at most 3 bytes");
         let mut bytes = [0; LEN];
@@ -175,6 +178,7 @@ impl<T: AsRef<[u8]>> View<T> {
     ///
     /// # Errors
     /// [`WireError`] naming the field.
+    #[inline]
     pub fn new_checked(bytes: T) -> Result<Self, WireError> {
         let b = bytes.as_ref();
         if b.len() < LEN {

@@ -168,11 +168,13 @@ impl Deth {
     /// Bytes of a DETH.
     pub const LEN: usize = 8;
 
+    #[inline]
     pub(crate) fn read(r: &mut Reader<'_>) -> Result<Self, WireError> {
         let view = view::Deth::new_checked(r.take(Self::LEN)?)?;
         Ok(Self { qkey: view.qkey(), src_qp: view.src_qp() })
     }
 
+    #[inline]
     pub(crate) fn emit(&self, out: &mut Vec<u8>) {
         let mut view = view::Deth([0; Self::LEN]);
         view.set_qkey(self.qkey);

@@ -172,6 +172,7 @@ impl Header {
         Self { status, response: true, ..*self }
     }
 
+    #[inline]
     fn read(r: &mut Reader<'_>) -> Result<(Self, Kind), WireError> {
         let [version, kind, status, flags] = r.array()?;
         if version != VERSION {
@@ -198,19 +199,21 @@ impl Header {
             origin: HostId(r.u16()?),
             hops: r.u8()?,
         };
-        r.zero("message.reserved", 5)?;
+        r.zero::<5>("message.reserved")?;
         Ok((header, kind))
     }
 
+    #[inline]
     fn emit(&self, kind: Kind, out: &mut Vec<u8>) {
         assert!(self.response || self.status == Status::Ok, "a request has not ended yet");
         let flags = if self.response { Self::FLAG_RESPONSE } else { 0 };
-        out.extend_from_slice(&[VERSION, kind as u8, self.status as u8, flags]);
-        out.put_u32(self.domain.0);
-        out.put_u64(self.request.0);
-        out.put_u16(self.origin.0);
-        out.put_u8(self.hops);
-        out.extend_from_slice(&[0; 5]);
+        let mut bytes = [0; Self::LEN];
+        bytes[..4].copy_from_slice(&[VERSION, kind as u8, self.status as u8, flags]);
+        bytes[4..8].copy_from_slice(&self.domain.0.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.request.0.to_be_bytes());
+        bytes[16..18].copy_from_slice(&self.origin.0.to_be_bytes());
+        bytes[18] = self.hops;
+        out.extend_from_slice(&bytes);
     }
 
     /// True for a response that has what the request asked for.
@@ -273,6 +276,7 @@ impl<'a> Message<'a> {
     ///
     /// # Errors
     /// [`WireError`] naming what is wrong. Version and kind come first, so that a receiver can answer both.
+    #[inline]
     pub fn parse(payload: &'a [u8]) -> Result<Self, WireError> {
         let mut r = Reader::new("message", payload);
         let (header, kind) = Header::read(&mut r)?;
@@ -297,6 +301,7 @@ impl<'a> Message<'a> {
     /// # Panics
     /// When header or body break a rule that their types document: a request with a status, a region's data of another
     /// length than `len`, code in a response, lengths above their bounds.
+    #[inline]
     pub fn emit(&self, out: &mut Vec<u8>) {
         let header = &self.header;
         header.emit(self.body.kind(), out);

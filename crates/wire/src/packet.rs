@@ -47,6 +47,7 @@ impl<'a> Packet<'a> {
     ///
     /// # Errors
     /// [`WireError`] naming what is wrong.
+    #[inline]
     pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
         let (bth, pad) = Bth::parse(frame)?;
         let mut r = Reader::new("packet", frame);
@@ -87,6 +88,7 @@ impl<'a> Packet<'a> {
     /// # Panics
     /// When `ext` is not what the opcode calls for, `len` is not 0 and the opcode has no payload, or `fill` does not append
     /// `len` bytes.
+    #[inline]
     pub fn emit_with(
         bth: &Bth,
         ext: &Extension,
@@ -97,6 +99,7 @@ impl<'a> Packet<'a> {
         assert!(ext.fits(bth.opcode), "{:?} does not carry {ext:?}", bth.opcode);
         assert!(len == 0 || has_payload(bth.opcode), "{:?} has no payload", bth.opcode);
         let pad = pad_of(len);
+        out.reserve(len + HEADERS_MAX);
         bth.emit(pad, out);
         ext.emit(out);
         let start = out.len();
@@ -107,6 +110,7 @@ impl<'a> Packet<'a> {
 }
 
 impl Extension {
+    #[inline]
     fn read(opcode: Opcode, r: &mut Reader<'_>) -> Result<Self, WireError> {
         use Opcode as O;
         Ok(match opcode {
@@ -145,6 +149,7 @@ impl Extension {
         }
     }
 
+    #[inline]
     fn emit(&self, out: &mut Vec<u8>) {
         match self {
             Self::None => {}
@@ -168,6 +173,9 @@ impl Extension {
         }
     }
 }
+
+/// Bytes that stand around a payload at most: headers and pad.
+const HEADERS_MAX: usize = 64;
 
 /// Pad bytes that bring `len` to a multiple of 4 (PROTOCOL 2.6).
 fn pad_of(len: usize) -> u8 {

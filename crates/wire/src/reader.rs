@@ -15,40 +15,50 @@ impl<'a> Reader<'a> {
         Self { what, whole: bytes.len(), rest: bytes }
     }
 
+    #[inline]
     pub(crate) fn take(&mut self, n: usize) -> Result<&'a [u8], WireError> {
-        let Some((head, rest)) = self.rest.split_at_checked(n) else {
-            let need = (self.whole - self.rest.len()).saturating_add(n);
-            return Err(WireError::Short { what: self.what, need, have: self.whole });
-        };
+        let Some((head, rest)) = self.rest.split_at_checked(n) else { return Err(self.short(n)) };
         self.rest = rest;
         Ok(head)
     }
 
+    #[inline]
     pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
-        let mut bytes = [0; N];
-        bytes.copy_from_slice(self.take(N)?);
-        Ok(bytes)
+        let Some((head, rest)) = self.rest.split_first_chunk() else { return Err(self.short(N)) };
+        self.rest = rest;
+        Ok(*head)
     }
 
+    #[cold]
+    fn short(&self, n: usize) -> WireError {
+        let need = (self.whole - self.rest.len()).saturating_add(n);
+        WireError::Short { what: self.what, need, have: self.whole }
+    }
+
+    #[inline]
     pub(crate) fn u8(&mut self) -> Result<u8, WireError> {
         Ok(self.array::<1>()?[0])
     }
 
+    #[inline]
     pub(crate) fn u16(&mut self) -> Result<u16, WireError> {
         Ok(u16::from_be_bytes(self.array()?))
     }
 
+    #[inline]
     pub(crate) fn u32(&mut self) -> Result<u32, WireError> {
         Ok(u32::from_be_bytes(self.array()?))
     }
 
+    #[inline]
     pub(crate) fn u64(&mut self) -> Result<u64, WireError> {
         Ok(u64::from_be_bytes(self.array()?))
     }
 
-    /// Reads `n` bytes that must be zero.
-    pub(crate) fn zero(&mut self, what: &'static str, n: usize) -> Result<(), WireError> {
-        if self.take(n)?.iter().all(|&b| b == 0) { Ok(()) } else { Err(WireError::Reserved { what }) }
+    /// Reads `N` bytes that must be zero.
+    #[inline]
+    pub(crate) fn zero<const N: usize>(&mut self, what: &'static str) -> Result<(), WireError> {
+        if self.array()? == [0; N] { Ok(()) } else { Err(WireError::Reserved { what }) }
     }
 
     pub(crate) fn rest(&mut self) -> &'a [u8] {

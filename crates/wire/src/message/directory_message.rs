@@ -199,9 +199,9 @@ impl<'a> DirectoryMessage<'a> {
         if version != VERSION {
             return Err(WireError::Unknown { what: "message.version", value: version.into() });
         }
-        r.zero("message.reserved", 6)?;
+        r.zero::<6>("message.reserved")?;
         let token = RequestId(r.u64()?);
-        r.zero("message.reserved", 8)?;
+        r.zero::<8>("message.reserved")?;
         let body = read(&mut r, kind)?;
         r.end()?;
         Ok(Self { token, body })
@@ -351,14 +351,14 @@ fn put_region(out: &mut Vec<u8>, region: Region) {
 
 fn under(r: &mut Reader<'_>) -> Result<(Region, Seq), WireError> {
     let region = region(r)?;
-    r.zero("directory message.reserved", 3)?;
+    r.zero::<3>("directory message.reserved")?;
     Ok((region, Seq(r.u64()?)))
 }
 
 fn sweep(r: &mut Reader<'_>) -> Result<Sweep, WireError> {
     let (first, last) = (page(r)?, page(r)?);
     let (seq, fenced, opens) = (Seq(r.u64()?), HostSet(r.u64()?), r.u8()?);
-    r.zero("sweep.reserved", 3)?;
+    r.zero::<3>("sweep.reserved")?;
     if last < first {
         return Err(WireError::Unknown { what: "sweep.last", value: last.addr().0 });
     }

@@ -77,15 +77,15 @@ impl<'a> MoveMessage<'a> {
         if version != VERSION {
             return Err(WireError::Unknown { what: "message.version", value: version.into() });
         }
-        r.zero("message.reserved", 6)?;
+        r.zero::<6>("message.reserved")?;
         let number = r.u64()?;
-        r.zero("message.reserved", 8)?;
+        r.zero::<8>("message.reserved")?;
         let body = match kind {
             0x50 => page_and_state(&mut r)?,
             0x51 => MoveBody::Taken(page(&mut r)?),
             0x52 => {
                 let (request, hops, kept) = (RequestId(r.u64()?), r.u8()?, r.u8()?);
-                r.zero("move message.reserved", 2)?;
+                r.zero::<2>("move message.reserved")?;
                 let bytes = r.rest();
                 match (kept, bytes.len()) {
                     (1, _) => MoveBody::Kept(request, hops, Some(bytes)),
@@ -95,7 +95,7 @@ impl<'a> MoveMessage<'a> {
             }
             0x53 => {
                 let (request, hops) = (RequestId(r.u64()?), r.u8()?);
-                r.zero("move message.reserved", 3)?;
+                r.zero::<3>("move message.reserved")?;
                 MoveBody::Told(request, hops)
             }
             _ => return Err(WireError::Unknown { what: "message.kind", value: kind.into() }),
@@ -171,7 +171,7 @@ fn page_and_state<'a>(r: &mut Reader<'a>) -> Result<MoveBody<'a>, WireError> {
     }
     let state = PageState { floor, lent, holder, lost: flags & LOST != 0, coherent: flags & COHERENT != 0 };
     if flags & ZERO != 0 {
-        r.zero("move message.part", 1)?;
+        r.zero::<1>("move message.part")?;
         return Ok(MoveBody::Page(page, state, None));
     }
     let part = part(r)?;

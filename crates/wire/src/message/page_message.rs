@@ -88,9 +88,9 @@ impl<'a> PageMessage<'a> {
             return Err(WireError::Reserved { what: "message.flags" });
         }
         let domain = Domain(r.u32()?);
-        r.zero("message.request", 8)?;
+        r.zero::<8>("message.request")?;
         let origin = HostId(r.u16()?);
-        r.zero("message.reserved", 6)?;
+        r.zero::<6>("message.reserved")?;
         let Some(status) = Status::from_bits(status) else {
             return Err(WireError::Unknown { what: "message.status", value: status.into() });
         };
@@ -158,13 +158,13 @@ fn body<'a>(r: &mut Reader<'a>, kind: u8, status: Status, host: HostId) -> Resul
         0x30 => {
             let (page, id) = (page(r)?, FetchId(r.u64()?));
             let access = flags(r, 0)?.0;
-            r.zero("get.reserved", 3)?;
+            r.zero::<3>("get.reserved")?;
             PageBody::Get(Get { page, access, id })
         }
         0x31 => {
             let (page, id, seq) = (page(r)?, FetchId(r.u64()?), Seq(r.u64()?));
             let (access, flags) = flags(r, CLEAN | GRANTED | DONE_DUE | BEHIND)?;
-            r.zero("read.reserved", 3)?;
+            r.zero::<3>("read.reserved")?;
             let [clean, behind, granted, done_due] =
                 [CLEAN, BEHIND, GRANTED, DONE_DUE].map(|flag| flags & flag != 0);
             PageBody::Read(Read { page, access, host, id, seq, clean, behind, granted, done_due })
@@ -174,25 +174,25 @@ fn body<'a>(r: &mut Reader<'a>, kind: u8, status: Status, host: HostId) -> Resul
             let (access, flags) = flags(r, GRANTED | DONE_DUE | LOST)?;
             let [granted, done_due, lost] = [GRANTED, DONE_DUE, LOST].map(|flag| flags & flag != 0);
             let part = part(r)?;
-            r.zero("data.reserved", 2)?;
+            r.zero::<2>("data.reserved")?;
             let bytes = r.take(if lost { 0 } else { part.range().len() })?;
             PageBody::Data(Data { page, access, id, seq, granted, done_due, lost, part }, bytes)
         }
         0x33 => {
             let grant = Grant { page: page(r)?, id: FetchId(r.u64()?), seq: Seq(r.u64()?) };
-            r.zero("grant.reserved", 4)?;
+            r.zero::<4>("grant.reserved")?;
             PageBody::Grant(grant)
         }
         0x34 => {
             let done = Done { page: page(r)?, seq: Seq(r.u64()?) };
-            r.zero("done.reserved", 4)?;
+            r.zero::<4>("done.reserved")?;
             PageBody::Done(done)
         }
         0x35 => recall(r)?,
         0x36 => {
             let (base, seq) = (page(r)?, Seq(r.u64()?));
             let (needless, order) = (r.u16()?, r.u8()?);
-            r.zero("recall ack.reserved", 1)?;
+            r.zero::<1>("recall ack.reserved")?;
             PageBody::RecallAck(RecallAck { region: region(base, order)?, seq, needless })
         }
         0x37 => {
@@ -202,12 +202,12 @@ fn body<'a>(r: &mut Reader<'a>, kind: u8, status: Status, host: HostId) -> Resul
         }
         0x38 => {
             let (page, grant, ack) = written(r)?;
-            r.zero("write-back ack.reserved", 1)?;
+            r.zero::<1>("write-back ack.reserved")?;
             PageBody::WriteBackAck(WriteBackAck { page, grant, ack })
         }
         0x39 => {
             let refusal = Refusal { page: page(r)?, id: FetchId(r.u64()?), status };
-            r.zero("refusal.reserved", 4)?;
+            r.zero::<4>("refusal.reserved")?;
             PageBody::Refusal(refusal)
         }
         _ => return Err(WireError::Unknown { what: "message.kind", value: kind.into() }),

@@ -1,7 +1,7 @@
 //! The traversal's one format, for request, continuation and response (PROTOCOL 3.8; PULSE 4.1, 5).
 
 use super::Header;
-use crate::reader::{Put, Reader};
+use crate::reader::Reader;
 use crate::{Pmtu, ProgramHash, VirtAddr, WireError};
 use alloc::vec::Vec;
 
@@ -47,6 +47,7 @@ impl<'a> Traverse<'a> {
         &pad[..pad.len() - zeros * 64]
     }
 
+    #[inline]
     pub(super) fn read(r: &mut Reader<'a>, response: bool) -> Result<Self, WireError> {
         let program = ProgramHash(r.array()?);
         let cur_ptr = VirtAddr(r.u64()?);
@@ -54,7 +55,7 @@ impl<'a> Traverse<'a> {
         let limit = r.u32()?;
         let scratch_len = usize::from(r.u16()?);
         let code_len = usize::from(r.u16()?);
-        r.zero("traverse.reserved", 4)?;
+        r.zero::<4>("traverse.reserved")?;
         if scratch_len > SCRATCH_LEN_MAX {
             return Err(WireError::Long {
                 what: "traverse.scratch",
@@ -76,19 +77,21 @@ impl<'a> Traverse<'a> {
         })
     }
 
+    #[inline]
     pub(super) fn emit(&self, response: bool, out: &mut Vec<u8>) {
         assert!(self.scratch.len() <= SCRATCH_LEN_MAX, "a scratch pad is within its bound");
         assert!(self.code.len() <= CODE_LEN_MAX, "a program is within its bound");
         assert!(!response || self.code.is_empty(), "a response carries no code");
-        out.extend_from_slice(&self.program.0);
-        out.put_u64(self.cur_ptr.0);
-        out.put_u32(self.iterations);
-        out.put_u32(self.limit);
         #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
         let (scratch_len, code_len) = (self.scratch.len() as u16, self.code.len() as u16);
-        out.put_u16(scratch_len);
-        out.put_u16(code_len);
-        out.put_u32(0);
+        let mut fixed = [0; Self::FIXED_LEN];
+        fixed[..16].copy_from_slice(&self.program.0);
+        fixed[16..24].copy_from_slice(&self.cur_ptr.0.to_be_bytes());
+        fixed[24..28].copy_from_slice(&self.iterations.to_be_bytes());
+        fixed[28..32].copy_from_slice(&self.limit.to_be_bytes());
+        fixed[32..34].copy_from_slice(&scratch_len.to_be_bytes());
+        fixed[34..36].copy_from_slice(&code_len.to_be_bytes());
+        out.extend_from_slice(&fixed);
         out.extend_from_slice(self.scratch);
         out.extend_from_slice(self.code);
     }
