@@ -43,7 +43,8 @@ const PERMS: [Perm; 3] = [Perm::ReadWrite, Perm::Read, Perm::None];
 /// Wakes a node may ask for in a row: more than all traversals under way can need.
 const TURNS_MAX: u32 = 100_000;
 /// Tables that can become full.
-const BUDGET: Budget = Budget { ranges: 2, grants: 6, queue_pairs: 4, peers: 5, outliers: 3, workspaces: 4 };
+const BUDGET: Budget =
+    Budget { ranges: 2, grants: 6, queue_pairs: 4, peers: 5, outliers: 3, workspaces: 4, burst: 2 };
 
 /// The connections: queue pair, host, domain, key.
 const PAIRS: [(u32, HostId, Domain, Rkey); 3] =

@@ -84,6 +84,7 @@ impl Mapping {
     ///
     /// # Safety
     /// Nobody may write to them while the slice lives.
+    #[inline]
     unsafe fn slice(&self, offset: usize, len: usize) -> &[u8] {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.len), "a range inside the store");
         // SAFETY: the assertion keeps the range inside the mapping.
@@ -191,6 +192,7 @@ impl StoreReader {
 }
 
 /// Asks the caches for the line at `line`, wherever that is: a hint may be wrong.
+#[inline]
 fn prefetch(line: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the instruction changes nothing but the caches and never faults, whatever the address.
@@ -223,14 +225,18 @@ impl Store for MappedStore {
         window.copy_from_slice(self.bytes(offset, window.len()));
     }
 
+    #[inline]
     fn window(&self, offset: u64, len: u32) -> &[u8] {
         self.bytes(offset, len as usize)
     }
 
+    #[inline]
     fn prefetch(&self, offset: u64, len: u32) {
-        let (start, end) = (place(offset), place(offset).saturating_add(len as usize));
-        for line in (start / LINE * LINE..end).step_by(LINE) {
+        let end = place(offset).saturating_add(len as usize);
+        let mut line = place(offset) / LINE * LINE;
+        while line < end {
             prefetch(self.0.start.as_ptr().wrapping_add(line));
+            line += LINE;
         }
     }
 
@@ -269,6 +275,7 @@ impl Store for MappedStore {
 }
 
 impl MappedStore {
+    #[inline]
     fn bytes(&self, offset: u64, len: usize) -> &[u8] {
         // SAFETY: only the one store writes, and only through `&mut self`; its readers do not.
         unsafe { self.0.slice(place(offset), len) }

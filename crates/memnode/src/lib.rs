@@ -25,6 +25,7 @@ mod programs;
 mod regions;
 mod requests;
 pub mod scheduler;
+mod spans;
 mod store;
 mod updates;
 mod workspaces;
@@ -36,7 +37,7 @@ pub use pages::PARTIAL_MAX;
 pub use programs::{Compile, Interpreted, Logic, PROGRAMS_MAX};
 pub use requests::{DEDUP_DEPTH, DEDUP_HOSTS_MAX, region_read_len_max};
 pub use store::{Store, VecStore, WORD_LEN};
-pub use workspaces::{ITERATIONS_PER_TURN, ITERATIONS_PER_VISIT_MAX, WAITING_MAX, WORKSPACES};
+pub use workspaces::{BURST, ITERATIONS_PER_TURN, ITERATIONS_PER_VISIT_MAX, WAITING_MAX, WORKSPACES};
 
 #[cfg(test)]
 mod tests;

@@ -8,7 +8,7 @@ use crate::programs::{Compile, Interpreted, Programs};
 use crate::regions::{Regions, View};
 use crate::requests::{DEDUP_DEPTH, DEDUP_HOSTS_MAX};
 use crate::store::Store;
-use crate::workspaces::{WORKSPACES, Workspaces};
+use crate::workspaces::{BURST, WORKSPACES, Workspaces};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::convert::Infallible;
@@ -44,10 +44,12 @@ pub struct Budget {
     /// Traversals whose hops are interleaved, at least one; what more comes waits. With one, each runs to its end or the end of its turn
     /// before the next begins: a node for comparison.
     pub workspaces: usize,
+    /// Workspaces whose windows the caches are asked for together, at least one.
+    pub burst: usize,
 }
 
 impl Default for Budget {
-    /// Enough for a rack: 64 ranges, 65,536 grants, 4,096 connections, 1,024 peers, 65,536 outliers, [`WORKSPACES`].
+    /// Enough for a rack: 64 ranges, 65,536 grants, 4,096 connections, 1,024 peers, 65,536 outliers, [`WORKSPACES`] in bursts of [`BURST`].
     fn default() -> Self {
         Self {
             ranges: 64,
@@ -56,6 +58,7 @@ impl Default for Budget {
             peers: 1_024,
             outliers: 65_536,
             workspaces: WORKSPACES,
+            burst: BURST,
         }
     }
 }
@@ -111,7 +114,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             inbox: ud::Inbox::default(),
             dedup: ud::Dedup::new(DEDUP_HOSTS_MAX, DEDUP_DEPTH),
             programs: Programs::new(compile),
-            workspaces: Workspaces::new(config.budget.workspaces),
+            workspaces: Workspaces::new(config.budget.workspaces, config.budget.burst),
             pages: Pages::default(),
             moves: Moves::default(),
             turn_due: Instant::ZERO,

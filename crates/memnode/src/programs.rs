@@ -1,7 +1,7 @@
 //! The programs a node knows, and what runs them: the seam between the node and a compiler.
 
-use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::fmt;
 use farmem_traversal::{Program, Step};
 use farmem_wire::{ProgramHash, Status, VirtAddr};
@@ -19,6 +19,14 @@ pub trait Compile {
 
     /// The logic of `program`. It must do what [`Program::step`] does, to the byte.
     fn compile(&mut self, program: &Program) -> Self::Logic;
+}
+
+impl<C: Compile> Compile for &mut C {
+    type Logic = C::Logic;
+
+    fn compile(&mut self, program: &Program) -> C::Logic {
+        (**self).compile(program)
+    }
 }
 
 /// Runs the iterations of one program.
@@ -73,19 +81,12 @@ pub(crate) struct Known<L> {
 /// As the cache and the traversals under way share it.
 pub(crate) type Shared<L> = Arc<Known<L>>;
 
-/// Verified programs by hash.
+/// Verified programs.
 #[derive(Debug)]
 pub(crate) struct Programs<C: Compile> {
     compile: C,
-    rows: BTreeMap<ProgramHash, Row<C::Logic>>,
-    /// Counts uses; the order of the last ones.
-    clock: u64,
-}
-
-#[derive(Debug)]
-struct Row<L> {
-    known: Shared<L>,
-    used: u64,
+    /// The one that was used last comes first: nearly always it is used again.
+    rows: Vec<Shared<C::Logic>>,
 }
 
 /// What happened to the cache when a program was looked for.
@@ -102,7 +103,7 @@ pub(crate) enum Learned {
 impl<C: Compile> Programs<C> {
     /// Knows none.
     pub(crate) fn new(compile: C) -> Self {
-        Self { compile, rows: BTreeMap::new(), clock: 0 }
+        Self { compile, rows: Vec::new() }
     }
 
     /// The program named `hash`: from `code` when there is some, else from memory (PROTOCOL 7.22, 7.23).
@@ -111,25 +112,27 @@ impl<C: Compile> Programs<C> {
         hash: ProgramHash,
         code: &[u8],
     ) -> Result<(&Shared<C::Logic>, Learned), Status> {
-        let mut learned = Learned::Known;
-        if !self.rows.contains_key(&hash) {
-            learned = self.learn(hash, code)?;
-        }
-        self.clock += 1;
-        let row = self.rows.get_mut(&hash).ok_or(Status::UnknownProgram)?;
-        if !code.is_empty() && row.known.program.encoded() != code {
+        let learned = match self.rows.iter().position(|known| known.program.hash() == hash) {
+            Some(0) => Learned::Known,
+            Some(at) => {
+                self.rows[..=at].rotate_right(1);
+                Learned::Known
+            }
+            None => self.learn(hash, code)?,
+        };
+        let known = &self.rows[0];
+        if !code.is_empty() && known.program.encoded() != code {
             return Err(Status::BadProgram);
         }
-        row.used = self.clock;
-        Ok((&row.known, learned))
+        Ok((known, learned))
     }
 
     /// Asserts that the cache is within its bound and every program has the name it is kept under.
     pub(crate) fn check(&self) {
         assert!(self.rows.len() <= PROGRAMS_MAX, "more programs than the bound");
-        for (hash, row) in &self.rows {
-            assert_eq!(*hash, row.known.program.hash(), "a program is kept under its own name");
-            assert!(row.used <= self.clock, "a program was used in the future");
+        for (n, known) in self.rows.iter().enumerate() {
+            let twice = self.rows[..n].iter().any(|other| other.program.hash() == known.program.hash());
+            assert!(!twice, "a program is kept once");
         }
     }
 
@@ -141,16 +144,10 @@ impl<C: Compile> Programs<C> {
         if program.hash() != hash {
             return Err(Status::BadProgram);
         }
-        let mut learned = Learned::Added;
-        if self.rows.len() >= PROGRAMS_MAX {
-            let oldest = self.rows.iter().min_by_key(|(_, row)| row.used).map(|(hash, _)| *hash);
-            if let Some(oldest) = oldest {
-                self.rows.remove(&oldest);
-                learned = Learned::Replaced;
-            }
-        }
+        let learned = if self.rows.len() < PROGRAMS_MAX { Learned::Added } else { Learned::Replaced };
+        self.rows.truncate(PROGRAMS_MAX - 1);
         let logic = self.compile.compile(&program);
-        self.rows.insert(hash, Row { known: Arc::new(Known { program, logic }), used: self.clock });
+        self.rows.insert(0, Arc::new(Known { program, logic }));
         Ok(learned)
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::outliers::{Outlier, Outliers, State};
 use crate::page_gate::PageGate;
+use crate::spans::Span;
 use crate::store::{Store, WORD_LEN};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -45,24 +46,6 @@ impl Grant {
     }
 }
 
-/// Bytes that one domain may read, or read and write, one after the other in one range and one grant: where the next window is likely to
-/// lie too.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Span {
-    base: u64,
-    len: u64,
-    offset: u64,
-}
-
-impl Span {
-    /// Where in the store `len` bytes at `addr` lie, when all of them are in the span.
-    pub(crate) const fn place(&self, addr: VirtAddr, len: u32) -> Option<u64> {
-        // Below the base it wraps to more than any length.
-        let skip = addr.0.wrapping_sub(self.base);
-        if skip < self.len && self.len - skip >= len as u64 { Some(self.offset + skip) } else { None }
-    }
-}
-
 /// The range table and the grants of a node.
 #[derive(Debug)]
 pub(crate) struct Regions {
@@ -78,7 +61,9 @@ pub(crate) struct Regions {
     /// Addresses that are not where their range has them.
     outliers: Outliers,
     /// What hosts have of pages.
-    pub(crate) gate: PageGate,
+    gate: PageGate,
+    /// Another one after each change.
+    version: u64,
 }
 
 impl Regions {
@@ -93,11 +78,29 @@ impl Regions {
             grant_count: 0,
             outliers: Outliers::new(outliers_max),
             gate: PageGate::default(),
+            version: 0,
         }
+    }
+
+    /// The same number as before: what was said of an access then is still so.
+    pub(crate) const fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// What hosts have of pages.
+    pub(crate) const fn gate(&self) -> &PageGate {
+        &self.gate
+    }
+
+    /// What hosts have of pages, to change it.
+    pub(crate) fn gate_mut(&mut self) -> &mut PageGate {
+        self.version += 1;
+        &mut self.gate
     }
 
     /// `base..base + len` is the store's bytes from `offset` on (PROTOCOL 7.8). The same range again is no error.
     pub(crate) fn add_range(&mut self, base: VirtAddr, len: u64, offset: u64) -> Result<(), Status> {
+        self.version += 1;
         let new = Range { base: base.0, len, offset };
         if self.ranges.contains(&new) {
             return Ok(());
@@ -125,6 +128,7 @@ impl Regions {
 
     /// Takes a range back, as it was given (PROTOCOL 7.9). One that is not there at all is gone already.
     pub(crate) fn remove_range(&mut self, base: VirtAddr, len: u64) -> Result<(), Status> {
+        self.version += 1;
         if let Some(at) = self.ranges.iter().position(|r| r.base == base.0 && r.len == len) {
             self.ranges.remove(at);
             return Ok(());
@@ -142,6 +146,7 @@ impl Regions {
         perm: Perm,
         vma_log2: u8,
     ) -> Result<(), Status> {
+        self.version += 1;
         let Some(end) = base.checked_add(len).filter(|_| len > 0 && domain != Domain(0)) else {
             return Err(Status::Malformed);
         };
@@ -261,6 +266,7 @@ impl Regions {
 
     /// These addresses will be here, at this place of the store (PROTOCOL 7.37).
     pub(crate) fn arrive(&mut self, base: VirtAddr, len: u64, offset: u64) -> Result<(), Status> {
+        self.version += 1;
         self.fits(base, len, offset)?;
         match self.outliers.exactly(base.0, len)?.map(|row| row.state) {
             Some(State::Here | State::Leaving) => return Err(Status::Malformed),
@@ -271,6 +277,7 @@ impl Regions {
 
     /// These addresses will be elsewhere; answers where in the store they are (PROTOCOL 7.38).
     pub(crate) fn leave(&mut self, base: VirtAddr, len: u64) -> Result<u64, Status> {
+        self.version += 1;
         let known = self.outliers.exactly(base.0, len)?;
         let offset = match known.map(|row| (row.state, row.offset)) {
             Some((State::Here | State::Leaving, Some(offset))) => offset,
@@ -290,12 +297,14 @@ impl Regions {
 
     /// These addresses are here, at this place of the store (PROTOCOL 7.39).
     pub(crate) fn place(&mut self, base: VirtAddr, len: u64, offset: u64) -> Result<(), Status> {
+        self.version += 1;
         self.fits(base, len, offset)?;
         self.outliers.put(Outlier { base: base.0, len, offset: Some(offset), state: State::Here })
     }
 
     /// These addresses are at another node.
     pub(crate) fn away(&mut self, base: VirtAddr, len: u64) -> Result<(), Status> {
+        self.version += 1;
         let known = self.outliers.exactly(base.0, len)?;
         let left = known.filter(|row| matches!(row.state, State::Leaving | State::Away));
         let offset = left.and_then(|row| row.offset);
@@ -307,6 +316,7 @@ impl Regions {
     /// Nothing is said of these addresses any more: they are where the range has them. What is known of their pages stays when that is
     /// where they were.
     pub(crate) fn unplace(&mut self, base: VirtAddr, len: u64) -> Result<(), Status> {
+        self.version += 1;
         let known = self.outliers.take(base.0, len)?;
         let place = known.filter(|row| row.state != State::Away).and_then(|row| row.offset);
         let home = self.locate(base).map(|range| range.offset + (base.0 - range.base));
@@ -317,7 +327,7 @@ impl Regions {
     }
 
     fn forget_pages(&mut self, base: VirtAddr, len: u64) {
-        self.gate.forget(Page::of(base), Page::of(VirtAddr(base.0 + (len - 1))));
+        self.gate_mut().forget(Page::of(base), Page::of(VirtAddr(base.0 + (len - 1))));
     }
 
     fn fits(&self, base: VirtAddr, len: u64, offset: u64) -> Result<(), Status> {

@@ -215,6 +215,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             Learned::Known => {}
             Learned::Added => out.note(Note::ProgramLearned),
             Learned::Replaced => {
+                self.workspaces.let_go(known);
                 out.note(Note::ProgramForgotten);
                 out.note(Note::ProgramLearned);
             }

@@ -2,18 +2,18 @@
 //!
 //! A memory pipeline and a logic pipeline are, on one core, the two halves of a hop: [`Workspace::fetch`] translates, checks and asks
 //! the caches for the window; [`Workspace::compute`] runs the program on it. Between the two halves of one traversal stand the hops of
-//! all the others, so that up to [`WORKSPACES`] lines of memory are on their way at once. The caches are asked for the windows of half
-//! of the workspaces together: a core follows many requests at once when little stands between them. A workspace holds no window: until
+//! all the others, so that up to [`WORKSPACES`] lines of memory are on their way at once. The caches are asked for the windows of a burst
+//! of workspaces together: a core follows many requests at once when little stands between them. A workspace holds no window: until
 //! it is computed on, it is in the cache, and the program reads it where it lies. A program that stores gets a copy.
 //!
 //! Nothing here knows of frames; [`Workspaces::turn`] hands out what ended, and how.
 
 use crate::programs::{Known, Logic, Shared};
-use crate::regions::{Regions, Span};
+use crate::regions::Regions;
+use crate::spans::{SetId, Spans};
 use crate::store::Store;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::mem;
 use farmem_transport::{Access, Refusal};
 use farmem_traversal::{End, Step, WINDOW_LEN_MAX};
 use farmem_wire::message::Traverse;
@@ -28,6 +28,10 @@ pub const ITERATIONS_PER_VISIT_MAX: u32 = 4096;
 ///
 /// A core of today has about 16 lines of memory on their way at once: twice as many keep it busy, more bring nothing.
 pub const WORKSPACES: usize = 32;
+
+/// Workspaces whose windows are asked for together, unless [`crate::Budget::burst`] says otherwise: while the lines of one half of them
+/// travel, the other half computes.
+pub const BURST: usize = WORKSPACES / 2;
 
 /// Traversals that wait for a workspace. One more is answered with `Busy`.
 pub const WAITING_MAX: usize = 1024;
@@ -48,50 +52,69 @@ pub(crate) enum Stop {
 #[derive(Debug)]
 pub(crate) struct Workspace<L> {
     known: Shared<L>,
-    header: Header,
+    /// Where in the store the window lies that was fetched.
+    offset: u64,
     cur_ptr: VirtAddr,
     /// On all nodes so far.
     iterations: u32,
-    limit: u32,
     /// Iterations it may still do in this visit.
     left: u32,
+    window_len: u32,
+    limit: u32,
+    spans: SetId,
+    /// The program stores.
+    stores: bool,
     /// The code came with the request, so it goes along.
     with_code: bool,
-    /// Of the program's length, in memory of its own: between small pads no large one's room lies.
+    /// Of the program's length, in memory of its own: between small pads no large one's room lies. It stays for the next traversal.
     scratch: Vec<u8>,
-    /// Where the last window was allowed. Good for one turn: the tables do not change in it.
-    span: Span,
-    /// Where in the store the window lies that was fetched.
-    offset: u64,
+    header: Header,
 }
 
 impl<L: Logic> Workspace<L> {
-    /// A traversal as it arrived, whose scratch pad is not longer than the program's; `scratch` is any buffer.
-    fn new(known: &Shared<L>, header: &Header, request: &Traverse<'_>, mut scratch: Vec<u8>) -> Self {
-        let len = known.program.scratch_len();
-        scratch.clear();
-        scratch.reserve_exact(len);
-        scratch.extend_from_slice(request.scratch);
-        // The zeros that were not sent (PROTOCOL 7.24).
-        scratch.resize(len, 0);
-        let left = request.limit.saturating_sub(request.iterations).min(ITERATIONS_PER_VISIT_MAX);
+    /// Empty, until [`Workspace::begin`].
+    fn new(known: &Shared<L>, header: &Header) -> Self {
         Self {
             known: Shared::clone(known),
-            header: *header,
-            cur_ptr: request.cur_ptr,
-            iterations: request.iterations,
-            limit: request.limit,
-            left,
-            with_code: !request.code.is_empty(),
-            scratch,
-            span: Span::default(),
             offset: 0,
+            cur_ptr: VirtAddr(0),
+            iterations: 0,
+            left: 0,
+            window_len: 0,
+            limit: 0,
+            spans: SetId::default(),
+            stores: false,
+            with_code: false,
+            scratch: Vec::new(),
+            header: *header,
         }
+    }
+
+    /// A traversal as it arrived, whose scratch pad is not longer than the program's.
+    fn begin(&mut self, known: &Shared<L>, header: &Header, request: &Traverse<'_>) {
+        if !Shared::ptr_eq(&self.known, known) {
+            self.known = Shared::clone(known);
+        }
+        let program = &known.program;
+        let len = program.scratch_len();
+        self.scratch.clear();
+        self.scratch.reserve_exact(len);
+        self.scratch.extend_from_slice(request.scratch);
+        // The zeros that were not sent (PROTOCOL 7.24).
+        self.scratch.resize(len, 0);
+        self.left = request.limit.saturating_sub(request.iterations).min(ITERATIONS_PER_VISIT_MAX);
+        self.window_len = u32::try_from(program.window_len()).expect("a window has at most 256 bytes");
+        self.stores = program.stores();
+        self.header = *header;
+        self.cur_ptr = request.cur_ptr;
+        self.iterations = request.iterations;
+        self.limit = request.limit;
+        self.with_code = !request.code.is_empty();
     }
 
     /// True when the program stores.
     pub(crate) fn stores(&self) -> bool {
-        self.known.program.stores()
+        self.stores
     }
 
     /// The request's header.
@@ -101,9 +124,8 @@ impl<L: Logic> Workspace<L> {
 
     /// The traversal as it stands, without code.
     pub(crate) fn traverse(&self) -> Traverse<'_> {
-        let program = &self.known.program;
         Traverse {
-            program: program.hash(),
+            program: self.known.program.hash(),
             cur_ptr: self.cur_ptr,
             iterations: self.iterations,
             limit: self.limit,
@@ -117,62 +139,64 @@ impl<L: Logic> Workspace<L> {
         if self.with_code { self.known.program.encoded() } else { &[] }
     }
 
-    /// The memory pipeline's half of a hop: translation and protection. Answers why there is no next hop.
-    fn fetch(&mut self, regions: &Regions) -> Option<End<Stop>> {
-        if self.left == 0 {
-            return Some(End::IterationLimit);
-        }
-        let len = self.window_len();
-        self.offset = match self.span.place(self.cur_ptr, len) {
-            Some(offset) => offset,
-            None => match self.locate(regions, len) {
-                Ok(offset) => offset,
-                Err(stop) => return Some(End::Fetch(stop)),
-            },
-        };
-        None
+    /// What it does with its windows.
+    fn perm(&self) -> Perm {
+        if self.stores { Perm::ReadWrite } else { Perm::Read }
+    }
+
+    /// The first fetch of a turn, after an update may have come: what was allowed then is asked for again (PROTOCOL 7.15).
+    fn enter(&mut self, regions: &Regions, spans: &mut Spans) -> Result<(), End<Stop>> {
+        self.spans = spans.set(self.header.domain, self.perm());
+        if self.fetch(spans) { Ok(()) } else { self.locate(regions, spans) }
+    }
+
+    /// The memory pipeline's half of a hop: translation and protection. False when it takes [`Workspace::locate`] to say where the window
+    /// is, or why there is none.
+    #[inline]
+    fn fetch(&mut self, spans: &Spans) -> bool {
+        let place = spans.place(self.spans, self.cur_ptr, self.window_len);
+        let Some(offset) = place.filter(|_| self.left > 0) else { return false };
+        self.offset = offset;
+        true
     }
 
     /// A word to the caches: the window that was fetched will be computed on soon.
+    #[inline]
     fn ask<S: Store>(&self, store: &S) {
-        store.prefetch(self.offset, self.window_len());
+        store.prefetch(self.offset, self.window_len);
     }
 
-    /// The slow way to a place: both tables are asked, and what they say of the bytes around is kept.
-    fn locate(&mut self, regions: &Regions, len: u32) -> Result<u64, Stop> {
-        let (domain, addr) = (self.header.domain, self.cur_ptr);
-        let perm = if self.known.program.stores() { Perm::ReadWrite } else { Perm::Read };
-        match regions.check_access(&Access { domain, addr, len, perm }) {
+    /// The slow way to a place: both tables are asked, and what they say of the bytes around is kept. Answers why there is no next hop.
+    #[cold]
+    fn locate(&mut self, regions: &Regions, spans: &mut Spans) -> Result<(), End<Stop>> {
+        if self.left == 0 {
+            return Err(End::IterationLimit);
+        }
+        let (domain, addr, len) = (self.header.domain, self.cur_ptr, self.window_len);
+        match regions.check_access(&Access { domain, addr, len, perm: self.perm() }) {
             Ok(()) => {
-                self.span = regions.span(domain, addr, perm);
-                Ok(regions.offset(addr, len as usize))
+                spans.learn(self.spans, addr, regions);
+                self.offset = regions.offset(addr, len as usize);
+                Ok(())
             }
-            Err(Refusal::NotMapped) if !regions.is_local(addr) => Err(Stop::Elsewhere),
-            Err(refusal) => Err(Stop::Refused(refusal)),
+            Err(Refusal::NotMapped) if !regions.is_local(addr) => Err(End::Fetch(Stop::Elsewhere)),
+            Err(refusal) => Err(End::Fetch(Stop::Refused(refusal))),
         }
     }
 
     /// The logic pipeline's half: the program runs.
-    fn compute<S: Store>(&mut self, store: &mut S) -> Option<End<Stop>> {
-        let len = self.window_len();
-        let Known { program, logic } = &*self.known;
+    #[inline]
+    fn compute<S: Store>(&mut self, store: &mut S) -> Step {
+        let Known { logic, .. } = &*self.known;
         let scratch = self.scratch.as_mut_slice();
-        let step = if program.stores() {
-            compute_storing(logic, store, self.offset, len, &mut self.cur_ptr, scratch)
+        let step = if self.stores {
+            compute_storing(logic, store, self.offset, self.window_len, &mut self.cur_ptr, scratch)
         } else {
-            logic.step(store.window(self.offset, len), &mut self.cur_ptr, scratch)
+            logic.step(store.window(self.offset, self.window_len), &mut self.cur_ptr, scratch)
         };
         self.iterations = self.iterations.saturating_add(1);
         self.left -= 1;
-        match step {
-            Step::Next => None,
-            Step::Return => Some(End::Return),
-            Step::Fault => Some(End::Fault),
-        }
-    }
-
-    fn window_len(&self) -> u32 {
-        u32::try_from(self.known.program.window_len()).expect("a window has at most 256 bytes")
+        step
     }
 }
 
@@ -210,21 +234,35 @@ fn write_back<S: Store>(store: &mut S, offset: u64, before: &[u8], after: &[u8])
 /// The traversals that are under way at a node.
 #[derive(Debug)]
 pub(crate) struct Workspaces<L> {
+    /// As many as there ever were traversals at once. What is found in those that are free is of no meaning.
+    all: Vec<Workspace<L>>,
+    /// Numbers of the free ones.
+    free: Vec<usize>,
     /// Those whose hops are interleaved; all of them when none waits.
-    busy: Vec<Workspace<L>>,
+    busy: Vec<usize>,
     /// Those that wait for one of them to end or to have had its turn.
-    waiting: VecDeque<Workspace<L>>,
+    waiting: VecDeque<usize>,
     /// Busy ones at most.
     count: usize,
-    /// Scratch pads of those that ended, for those that come: no more than there were traversals at once.
-    spare: Vec<Vec<u8>>,
+    /// Those whose windows are asked for together.
+    burst: usize,
+    spans: Spans,
 }
 
 impl<L: Logic> Workspaces<L> {
-    /// `count` of them; no traversal is under way.
-    pub(crate) fn new(count: usize) -> Self {
+    /// `count` of them, whose windows are asked for `burst` at a time; no traversal is under way.
+    pub(crate) fn new(count: usize, burst: usize) -> Self {
         assert!(count > 0, "a node without workspaces runs nothing");
-        Self { busy: Vec::with_capacity(count), waiting: VecDeque::new(), count, spare: Vec::new() }
+        assert!(burst > 0, "a window that is not asked for is waited for");
+        Self {
+            all: Vec::new(),
+            free: Vec::new(),
+            busy: Vec::with_capacity(count),
+            waiting: VecDeque::new(),
+            count,
+            burst,
+            spans: Spans::default(),
+        }
     }
 
     /// True when there is nothing to do.
@@ -247,13 +285,22 @@ impl<L: Logic> Workspaces<L> {
         if request.scratch.len() > known.program.scratch_len() {
             return false;
         }
-        let workspace = Workspace::new(known, header, request, self.spare.pop().unwrap_or_default());
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.all.push(Workspace::new(known, header));
+            self.all.len() - 1
+        });
+        self.all[number].begin(known, header, request);
         if self.busy.len() < self.count {
-            self.busy.push(workspace);
+            self.busy.push(number);
         } else {
-            self.waiting.push_back(workspace);
+            self.waiting.push_back(number);
         }
         true
+    }
+
+    /// A program was forgotten. What ran it is kept by those that still run it, until their workspaces are used again, and by no free one.
+    pub(crate) fn let_go(&mut self, newest: &Shared<L>) {
+        self.free.iter().for_each(|&number| self.all[number].known = Shared::clone(newest));
     }
 
     /// Runs all traversals, one hop each after the other, until they have ended or the turn is over. `ended` gets each one that ends
@@ -264,34 +311,42 @@ impl<L: Logic> Workspaces<L> {
         store: &mut S,
         mut ended: impl FnMut(&Workspace<L>, End<Stop>),
     ) -> u64 {
+        self.spans.renew(regions);
         let (mut iterations, mut at) = (0, 0);
-        while let Some(workspace) = self.busy.get_mut(at) {
-            // An update may have come since the last turn: what was allowed then is asked for again (PROTOCOL 7.15).
-            workspace.span = Span::default();
-            at += match workspace.fetch(regions) {
-                None => 1,
-                Some(end) => self.end(at, end, regions, &mut ended),
+        while let Some(&number) = self.busy.get(at) {
+            at += match self.all[number].enter(regions, &mut self.spans) {
+                Ok(()) => 1,
+                Err(end) => self.end(at, end, regions, &mut ended),
             };
         }
-        self.busy.iter().for_each(|workspace| workspace.ask(store));
-        // The lines of one half travel while the other half computes.
-        let group = self.count.div_ceil(2);
+        self.busy.iter().for_each(|&number| self.all[number].ask(store));
         // After so many iterations of all traversals the node listens again.
         while !self.busy.is_empty() && iterations < self.count * ITERATIONS_PER_TURN {
             at = 0;
             while at < self.busy.len() {
                 let first = at;
-                while at < first + group
-                    && let Some(workspace) = self.busy.get_mut(at)
+                while at < first + self.burst
+                    && let Some(&number) = self.busy.get(at)
                 {
                     iterations += 1;
-                    let end = workspace.compute(store).or_else(|| workspace.fetch(regions));
-                    at += match end {
-                        None => 1,
-                        Some(end) => self.end(at, end, regions, &mut ended),
+                    let workspace = &mut self.all[number];
+                    let step = workspace.compute(store);
+                    if step == Step::Next && workspace.fetch(&self.spans) {
+                        at += 1;
+                        continue;
+                    }
+                    let next = match step {
+                        Step::Next => workspace.locate(regions, &mut self.spans),
+                        Step::Return => Err(End::Return),
+                        Step::Fault => Err(End::Fault),
+                    };
+                    at += match next {
+                        Ok(()) => 1,
+                        Err(end) => self.end(at, end, regions, &mut ended),
                     };
                 }
-                self.busy[first..at].iter().for_each(|workspace| workspace.ask(store));
+                // The lines of this burst travel while the others are computed on.
+                self.busy[first..at].iter().for_each(|&number| self.all[number].ask(store));
             }
         }
         self.rotate();
@@ -302,7 +357,9 @@ impl<L: Logic> Workspaces<L> {
     pub(crate) fn check(&self) {
         assert!(self.busy.len() <= self.count, "more traversals than workspaces");
         assert!(self.waiting.len() <= WAITING_MAX, "more traversals wait than the bound");
-        assert!(self.spare.len() <= WAITING_MAX + self.count, "more scratch pads than traversals at once");
+        assert!(self.all.len() <= WAITING_MAX + self.count, "more workspaces than traversals at once");
+        let used = self.free.len() + self.busy.len() + self.waiting.len();
+        assert_eq!(used, self.all.len(), "a workspace is free, busy or waits");
         assert!(
             self.waiting.is_empty() || self.busy.len() == self.count,
             "one waits beside a free workspace"
@@ -318,22 +375,23 @@ impl<L: Logic> Workspaces<L> {
         regions: &Regions,
         ended: &mut impl FnMut(&Workspace<L>, End<Stop>),
     ) -> usize {
-        ended(&self.busy[at], end);
-        while let Some(mut next) = self.waiting.pop_front() {
-            next.span = Span::default();
-            match next.fetch(regions) {
-                None => {
-                    let over = mem::replace(&mut self.busy[at], next);
-                    self.spare.push(over.scratch);
+        let over = self.busy[at];
+        ended(&self.all[over], end);
+        self.free.push(over);
+        while let Some(next) = self.waiting.pop_front() {
+            let workspace = &mut self.all[next];
+            match workspace.enter(regions, &mut self.spans) {
+                Ok(()) => {
+                    self.busy[at] = next;
                     return 1;
                 }
-                Some(end) => {
-                    ended(&next, end);
-                    self.spare.push(next.scratch);
+                Err(end) => {
+                    ended(workspace, end);
+                    self.free.push(next);
                 }
             }
         }
-        self.spare.push(self.busy.swap_remove(at).scratch);
+        self.busy.swap_remove(at);
         0
     }
 

@@ -1,8 +1,10 @@
-//! A compiler that cannot compile: the node serves all the same, and says so.
+//! Compilers: one that cannot compile, with which the node serves all the same and says so, and one that counts what is kept of its work.
 
 use super::traversals::{find, pad, request};
 use super::*;
-use crate::{Compile, Logic};
+use crate::{Compile, Logic, PROGRAMS_MAX};
+use alloc::format;
+use alloc::sync::Arc;
 use farmem_traversal::{Program, Step};
 use farmem_wire::message::{Kind, Traverse};
 
@@ -34,43 +36,99 @@ impl Logic for Fallback {
     }
 }
 
-/// A program comes that cannot be compiled. It is interpreted: its traversals are answered, and the node notes it once, when it learns
-/// the program.
-#[test]
-fn what_cannot_be_compiled_is_interpreted() {
+/// Interprets; each of its programs holds a copy of the token.
+struct Counting(Arc<()>);
+
+#[derive(Debug)]
+struct Counted(Program, #[expect(dead_code, reason = "it is counted")] Arc<()>);
+
+impl Compile for Counting {
+    type Logic = Counted;
+
+    fn compile(&mut self, program: &Program) -> Counted {
+        Counted(program.clone(), Arc::clone(&self.0))
+    }
+}
+
+impl Logic for Counted {
+    fn step(&self, window: &[u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
+        self.0.step(window, cur_ptr, scratch)
+    }
+
+    fn step_storing(&self, window: &mut [u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
+        self.0.step_storing(window, cur_ptr, scratch)
+    }
+}
+
+/// A node at which Alice may read a page, and what it noted of a burst of frames.
+fn ready<C: Compile>(compile: C) -> MemNode<VecStore, C> {
     let config = Config { home: HOME, pmtu: Pmtu::B1024, budget: Budget::default() };
     let mut store = VecStore::new(STORE_LEN);
     store.write(OFFSET, &pad(3, 30));
-    let mut node = MemNode::compiling(config, store, Failing);
-    let mut hear = |port, frame: &[u8]| {
-        let mut out = Outbox::new();
-        node.handle(Instant::ZERO, Event::Frame { port, bytes: frame }, &mut out);
-        if node.next_wake().is_some() {
-            node.handle(Instant::ZERO, Event::Wake, &mut out);
-        }
-        let mut notes = vec![];
-        out.drain(|action| {
-            if let Action::Note(note) = action {
-                notes.push(note);
-            }
-        });
-        notes
-    };
+    let mut node = MemNode::compiling(config, store, compile);
     let updates = [
         peer(Port::SWITCH, 1),
         peer(Port::host(HOST.0), 3),
         Update::Range { base: BASE, len: LEN, offset: OFFSET },
         Update::Protect { domain: ALICE, base: addr(0), len: 0x1000, perm: Perm::Read, vma_log2: 64 },
     ];
-    assert_eq!(hear(Port::CONTROL, &batch(1, &updates)), [Note::Updated]);
+    assert_eq!(hear(&mut node, Port::CONTROL, &[batch(1, &updates)]), [Note::Updated]);
+    node
+}
 
+fn hear<C: Compile>(node: &mut MemNode<VecStore, C>, port: Port, frames: &[Vec<u8>]) -> Vec<Note> {
+    let mut out = Outbox::new();
+    for bytes in frames {
+        node.handle(Instant::ZERO, Event::Frame { port, bytes }, &mut out);
+    }
+    if node.next_wake().is_some() {
+        node.handle(Instant::ZERO, Event::Wake, &mut out);
+    }
+    node.check();
+    let mut notes = vec![];
+    out.drain(|action| {
+        if let Action::Note(note) = action {
+            notes.push(note);
+        }
+    });
+    notes
+}
+
+/// A program comes that cannot be compiled. It is interpreted: its traversals are answered, and the node notes it once, when it learns
+/// the program.
+#[test]
+fn what_cannot_be_compiled_is_interpreted() {
+    let mut node = ready(Failing);
     let (program, scratch) = (find(), pad(3, 0));
     let asked = request(&program, &scratch);
     let message = |n, code| {
         datagram(&Message { header: header(ALICE, n), body: Body::Traverse(Traverse { code, ..asked }) })
     };
     let answered = Note::Answered(Kind::Traverse, Status::Ok);
-    let first = hear(Port::SWITCH, &message(1, program.encoded()));
+    let first = hear(&mut node, Port::SWITCH, &[message(1, program.encoded())]);
     assert_eq!(first, [Note::ProgramLearned, Note::ProgramInterpreted, answered]);
-    assert_eq!(hear(Port::SWITCH, &message(2, &[])), [answered], "said once");
+    assert_eq!(hear(&mut node, Port::SWITCH, &[message(2, &[])]), [answered], "said once");
+}
+
+/// Three traversals of a program run side by side, and then as many other programs as the node keeps, one after the other in one workspace.
+/// The first is forgotten, and the workspaces that ran it do not keep its code.
+#[test]
+fn what_was_forgotten_is_not_kept_by_workspaces() {
+    let token = Arc::new(());
+    let mut node = ready(Counting(Arc::clone(&token)));
+    let kept = || Arc::strong_count(&token) - 2;
+    let message = |n, program: &Program| {
+        datagram(&Message { header: header(ALICE, n), body: Body::Traverse(request(program, &[])) })
+    };
+    let program = |window| Program::assemble(&format!(".window {window}\n ret")).unwrap();
+    let first = program(1);
+    hear(&mut node, Port::SWITCH, &[0, 1, 2].map(|n| message(n, &first)));
+    assert_eq!((node.stats().iterations, kept()), (3, 1));
+    for window in 2..=PROGRAMS_MAX {
+        hear(&mut node, Port::SWITCH, &[message(9, &program(window))]);
+    }
+    assert_eq!(kept(), PROGRAMS_MAX);
+    let last = hear(&mut node, Port::SWITCH, &[message(9, &program(PROGRAMS_MAX + 1))]);
+    assert!(last.contains(&Note::ProgramForgotten), "{last:?}");
+    assert_eq!(kept(), PROGRAMS_MAX, "and not the first one's code as well");
 }
