@@ -5,13 +5,15 @@
 //! traversals, with and without the switch's help. Every answer is checked. Exact counts come from racks in this process ([`Bed`]), the
 //! accelerator's table from its model.
 
+mod accelerator;
 mod apps;
 mod compare;
 mod counts;
 mod coupled;
-mod engine;
 mod lookups;
+mod node;
 mod plots;
+mod rates;
 mod run;
 mod scatter;
 mod station;

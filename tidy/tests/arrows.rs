@@ -31,7 +31,10 @@ fn picture() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         ("farmem", set(&[GROUND, PARTS, ROLES, &["engine", "io"]])),
         ("capi", set(&[&["farmem"]])),
         ("workload", set(&[&["farmem"]])),
-        ("bench", set(&[&["traversal", "memnode", "engine", "sim", "farmem", "workload"], APPS])),
+        (
+            "bench",
+            set(&[GROUND, &["transport", "traversal", "memnode", "io", "sim", "farmem", "workload"], APPS]),
+        ),
         ("cli", set(&[&["bench", "capi", "farmem", "sim", "compiler", "workload"], APPS])),
         ("fuzz", set(&[GROUND, PARTS, ROLES])),
         ("tidy", set(&[])),

@@ -1,9 +1,9 @@
 //! `pulse.sim.coupled.*`: m logic and n memory pipelines beside as many cores, in the model of PULSE's accelerator: the shape of its
 //! table 4. Counts of picoseconds, the same on every machine.
 
+use super::accelerator::{Account, Costs, Design, Job};
 use crate::{Row, to_f64};
 use farmem::{Program, VirtAddr, hash_table};
-use farmem_memnode::scheduler::{Account, Costs, Design, Job};
 use farmem_traversal::{Accelerator, State};
 use std::convert::Infallible;
 

@@ -3,7 +3,7 @@
 use super::apps::{TableStore, TimeSeries, WebService};
 use super::compare::{Effort, Fleet, Racks, Scenario, systems};
 use super::lookups::Lookups;
-use super::{coupled, engine, plots, scatter};
+use super::{coupled, node, plots, scatter};
 use crate::{Outcome, Sheet, Told};
 use farmem::Error;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ pub struct Plan {
 /// PULSE puts Cortex-A72 cores of a BlueField-2 in place of the server's (PULSE 6) and does not print their speed in numbers. Three
 /// is what such a core at 2.5 GHz, with half as many instructions in a cycle and a slower memory, has against a server's core.
 const WIMPY_TIMES: u32 = 3;
-/// A hop of one traversal at a time, when the engine's own figure is not measured.
+/// A hop of one traversal at a time, when the node's own figure is not measured.
 const HOP: Duration = Duration::from_nanos(150);
 
 impl Plan {
@@ -34,10 +34,10 @@ impl Plan {
         prefix.starts_with(&self.only) || self.only.starts_with(prefix)
     }
 
-    fn engine(&self) -> engine::Effort {
+    fn node(&self) -> node::Effort {
         match self.quick {
-            true => engine::Effort { table: 1 << 27, rounds: 2 },
-            false => engine::Effort { table: 1 << 32, rounds: 9 },
+            true => node::Effort { store: 1 << 27, rounds: 2 },
+            false => node::Effort { store: 1 << 32, rounds: 9 },
         }
     }
 
@@ -70,10 +70,10 @@ pub fn run<R: Racks>(
     let mut sheet = Sheet::new(&plan.only, &mut tell);
     let mut lines = Vec::new();
     let mut hop = HOP;
-    if plan.wants("pulse.engine.") {
-        sheet.begins("engine");
-        let rows = engine::measure(plan.engine());
-        hop = engine::hop(&rows).unwrap_or(HOP);
+    if plan.wants("pulse.node.") {
+        sheet.begins("a node's core");
+        let rows = node::measure(plan.node());
+        hop = node::hop(&rows).unwrap_or(HOP);
         sheet.add(rows);
     }
     if plan.wants("pulse.sim.coupled.") {

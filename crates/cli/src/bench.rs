@@ -46,7 +46,7 @@ impl Screen {
             self.bar.finish_and_clear();
             let what = format!("nothing was measured: no row's id begins with {only:?}");
             let remedy =
-                "docs/results.md has the ids, such as pulse.engine.hash.hops; with --quick there are fewer";
+                "docs/results.md has the ids, such as pulse.node.hash.hops; with --quick there are fewer";
             return Err(Failure::environment(what, remedy));
         }
         let load = self.machine.end();

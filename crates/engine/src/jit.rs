@@ -24,17 +24,17 @@ use std::sync::Arc;
 /// How the code of an iteration ends: two words, in two registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
-pub(crate) struct Exit {
+struct Exit {
     /// After [`Exit::NEXT`] the pointer to load next, else `cur_ptr` as it came.
-    pub(crate) cur_ptr: u64,
+    cur_ptr: u64,
     /// [`Exit::NEXT`], [`Exit::RETURN`] or [`Exit::FAULT`].
-    pub(crate) how: u64,
+    how: u64,
 }
 
 impl Exit {
-    pub(crate) const NEXT: u64 = 0;
-    pub(crate) const RETURN: u64 = 1;
-    pub(crate) const FAULT: u64 = 2;
+    const NEXT: u64 = 0;
+    const RETURN: u64 = 1;
+    const FAULT: u64 = 2;
 }
 
 /// The code of one iteration: window, scratch pad, `cur_ptr`.
@@ -43,7 +43,7 @@ impl Exit {
 /// The first points to as many readable bytes as the program's window has, which nobody else uses when the program stores and which may be
 /// written then; the second to as many bytes as its scratch pad has that
 /// nobody else uses, and the [`Compiled`] that the function is from is alive.
-pub(crate) type Code = unsafe extern "C" fn(*const u8, *mut u8, u64) -> Exit;
+type Code = unsafe extern "C" fn(*const u8, *mut u8, u64) -> Exit;
 
 /// Why a program was not compiled. The interpreter still runs it.
 #[derive(Debug)]
@@ -221,10 +221,10 @@ impl Drop for Pages {
 
 /// What must be known of a program before it is run, in one place.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
-    pub(crate) window_len: u16,
-    pub(crate) scratch_len: u16,
-    pub(crate) stores: bool,
+struct Shape {
+    window_len: u16,
+    scratch_len: u16,
+    stores: bool,
 }
 
 /// A program as machine code.
@@ -266,9 +266,10 @@ impl Compiled {
     ///
     /// # Panics
     /// When `window` or `scratch` does not have the program's lengths, or the program stores.
+    #[inline]
     pub fn step(&self, window: &[u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
-        assert!(!self.program.stores(), "a program that stores needs a window of its own");
-        assert_eq!(window.len(), self.program.window_len(), "the window is the program's");
+        assert!(!self.shape.stores, "a program that stores needs a window of its own");
+        assert_eq!(window.len(), usize::from(self.shape.window_len), "the window is the program's");
         // SAFETY: the window has the program's length, by the assertion, and the program does not store to it.
         unsafe { self.iterate(window.as_ptr(), cur_ptr, scratch) }
     }
@@ -278,7 +279,7 @@ impl Compiled {
     /// # Panics
     /// When `window` or `scratch` does not have the program's lengths.
     pub fn step_storing(&self, window: &mut [u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
-        assert_eq!(window.len(), self.program.window_len(), "the window is the program's");
+        assert_eq!(window.len(), usize::from(self.shape.window_len), "the window is the program's");
         // SAFETY: the window has the program's length, by the assertion, and is borrowed alone.
         unsafe { self.iterate(window.as_mut_ptr(), cur_ptr, scratch) }
     }
@@ -287,7 +288,7 @@ impl Compiled {
     /// `window` is what [`Code`] asks for.
     #[inline]
     unsafe fn iterate(&self, window: *const u8, cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
-        assert_eq!(scratch.len(), self.program.scratch_len(), "the scratch pad is the program's");
+        assert_eq!(scratch.len(), usize::from(self.shape.scratch_len), "the scratch pad is the program's");
         // SAFETY: of the window the caller knows; the scratch pad has the program's length, by the assertion, and is borrowed alone; the
         // code lives as long as `self`.
         let exit = unsafe { (self.code)(window, scratch.as_mut_ptr(), cur_ptr.0) };
@@ -300,16 +301,6 @@ impl Compiled {
                 Step::Fault
             }
         }
-    }
-
-    /// What must be known before the code is run.
-    pub(crate) const fn shape(&self) -> Shape {
-        self.shape
-    }
-
-    /// The code of one iteration.
-    pub(crate) const fn code(&self) -> Code {
-        self.code
     }
 }
 

@@ -1,12 +1,14 @@
 //! Machine code and interpreter do the same, to the byte: on every instruction, on the programs of testdata, on random programs.
 
+#[path = "../../traversal/tests/generator/bytes.rs"]
+#[expect(dead_code, reason = "its programs are used here, its bytes by other tests")]
+mod bytes;
 #[path = "../../traversal/tests/generator/mod.rs"]
 mod generator;
 
-use farmem_engine::{Compiled, Executor, IN_FLIGHT_MAX, Jit, Miss, Range, Ranges, Search, Visit};
+use farmem_engine::{Compiled, Jit};
 use farmem_traversal::{
-    AluOp, Area, Cond, End, Insn, Operand, Outcome, Place, Program, Reg, SCRATCH_LEN_MAX, SearchOp, Size,
-    State, Step, UnaryOp, Width, run,
+    AluOp, Area, Cond, Insn, Operand, Place, Program, Reg, SearchOp, Size, Step, UnaryOp, Width,
 };
 use farmem_wire::VirtAddr;
 use generator::{memory, program, storing_program};
@@ -266,98 +268,30 @@ fn the_spill_area_starts_at_zero() {
     }
 }
 
-/// Bytes by offset, and a range table of ranges that are not where they seem.
-struct Bytes(Vec<u8>);
-
-impl Bytes {
-    fn window(&self, offset: u64, len: usize) -> &[u8] {
-        let start = usize::try_from(offset).expect("small");
-        &self.0[start..start + len]
-    }
-}
-
-fn interpret(
-    program: &Program,
-    ranges: &Ranges,
-    memory: &Bytes,
-    state: &mut State,
-    limit: u32,
-) -> Outcome<Miss> {
-    let mut fetch = |addr: VirtAddr, window: &mut [u8]| {
-        let offset = ranges.translate(addr.0, window.len())?;
-        window.copy_from_slice(memory.window(offset, window.len()));
-        Ok(())
-    };
-    run(program, &mut fetch, state, limit)
-}
-
-const TESTDATA: [&str; 4] = [
-    include_str!("../../../testdata/programs/hash_find.pulse"),
-    include_str!("../../../testdata/programs/list_sum.pulse"),
-    include_str!("../../../testdata/programs/lower_bound.pulse"),
-    include_str!("../../../testdata/programs/btree_find.pulse"),
-];
-
-/// Programs from testdata over memory whose words point into itself, into the gap, and nowhere: 200 visits of all four programs at
-/// once, with limits from none to many, in every number of workspaces and every way to search ranges. Each visit must end as the
-/// interpreter ends it, alone.
+/// The programs of testdata on windows and pads of few different words, so that keys are found, chains end, and each of the ways an
+/// iteration can end is taken.
 #[test]
-fn visits_of_different_programs_do_not_meet() {
-    let ranges = [(0x1000, 0x2000, 0x2000), (0x4000, 0x2000, 0)];
-    let ranges = ranges.map(|(base, len, offset)| Range { base, len, offset });
-    let ranges = Ranges::new(&ranges).unwrap();
-    let mut chance = 7_u64;
-    let mut below = |end: u16| {
-        chance = chance.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        u16::try_from(chance >> 33 & 0xffff).unwrap() % end
-    };
-    let words = (0..0x800).flat_map(|_| {
-        u64::from([0, 1, 0x1000 + below(0x5000), below(3)][usize::from(below(4))]).to_le_bytes()
-    });
-    let memory = Bytes(words.collect());
-    let mut jit = Jit::new(TESTDATA.len()).unwrap();
-    let programs = TESTDATA.map(|text| jit.compile(&Program::assemble(text).unwrap()).unwrap());
-    let starts: Vec<_> = (0..200)
-        .map(|number| {
-            let program = &programs[number % programs.len()];
-            let scratch = (0..program.program().scratch_len()).map(|_| u8::from(below(3) == 1)).collect();
-            // Some begin in the last words of a range, where no window ends inside.
-            let at = if below(8) == 0 { 0x3000 - 8 } else { 0x1000 + below(0x5000) / 8 * 8 };
-            let state = State { cur_ptr: VirtAddr(u64::from(at)), scratch };
-            (program, state, u32::from(below(12)))
-        })
-        .collect();
-    let expected: Vec<_> = starts
-        .iter()
-        .map(|(program, state, limit)| {
-            let mut state = state.clone();
-            (interpret(program.program(), &ranges, &memory, &mut state, *limit), state)
-        })
-        .collect();
-    for (in_flight, search) in
-        (1..=IN_FLIGHT_MAX).flat_map(|n| Search::all().into_iter().map(move |s| (n, s)))
-    {
-        let mut states: Vec<_> = starts.iter().map(|(_, state, _)| state.clone()).collect();
-        let mut outcomes = vec![None; starts.len()];
-        let visits = starts.iter().zip(&mut states).map(|((program, _, limit), state)| Visit {
-            program,
-            ranges: &ranges,
-            cur_ptr: &mut state.cur_ptr,
-            scratch: &mut state.scratch,
-            limit: *limit,
-        });
-        Executor::with_search(in_flight, search).run(&memory.0, visits, |number, outcome| {
-            assert!(outcomes[number].replace(outcome).is_none(), "a visit ends once");
-        });
-        for (number, (expected, outcome)) in expected.iter().zip(outcomes.iter().zip(states)).enumerate() {
-            assert_eq!((&Some(expected.0), &expected.1), (outcome.0, &outcome.1), "visit {number}");
+fn programs_of_testdata() {
+    let mut chance = bytes::Chance(7);
+    let mut jit = Jit::new(1).unwrap();
+    let (mut next, mut returned) = (0, 0);
+    for text in bytes::PROGRAMS {
+        let compiled = jit.compile(&Program::assemble(text).unwrap()).unwrap();
+        let program = compiled.program();
+        let mut words = |len: usize| -> Vec<u8> {
+            let word = |_| [0, 1, 2, 14, 0x1000, u64::MAX][chance.below(6)].to_le_bytes();
+            (0..len.div_ceil(8)).flat_map(word).take(len).collect()
+        };
+        for _ in 0..500 {
+            let (mut window, mut scratch) = (words(program.window_len()), words(program.scratch_len()));
+            match agree_storing(&compiled, &mut window, &mut VirtAddr(0x1000), &mut scratch) {
+                Step::Next => next += 1,
+                Step::Return => returned += 1,
+                Step::Fault => {}
+            }
         }
     }
-    let ended = |end| expected.iter().filter(|(outcome, _)| outcome.end == end).count();
-    let ends = [End::Return, End::IterationLimit, End::Fetch(Miss::Elsewhere), End::Fetch(Miss::Straddles)];
-    for end in ends {
-        assert!(ended(end) > 3, "{end:?} was hardly tried");
-    }
+    assert!(next > 500 && returned > 500, "{next} went on, {returned} returned");
 }
 
 proptest! {
@@ -400,51 +334,4 @@ proptest! {
             }
         }
     }
-
-    /// Random valid programs in the executor, each with visits of its own beside those of the others.
-    #[test]
-    fn random_programs_in_flight(
-        programs in proptest::collection::vec(program(), 1..4),
-        bytes in memory(4096),
-        pads in memory(SCRATCH_LEN_MAX),
-        starts in proptest::collection::vec((any::<prop::sample::Index>(), 0..4096_u64, 0..6_u32), 1..80),
-        in_flight in 1..=IN_FLIGHT_MAX,
-    ) {
-        let mut jit = Jit::new(4).unwrap();
-        let programs: Vec<_> = programs.iter().map(|program| jit.compile(program).unwrap()).collect();
-        let memory = Bytes(bytes);
-        let ranges = Ranges::new(&[Range { base: 0, len: 4096, offset: 0 }]).unwrap();
-        let state = |program: &Compiled, start| {
-            State { cur_ptr: VirtAddr(start), scratch: pads[..program.program().scratch_len()].to_vec() }
-        };
-        let starts: Vec<_> =
-            starts.iter().map(|(which, start, limit)| (which.get(&programs), *start, *limit)).collect();
-        let mut states: Vec<_> = starts.iter().map(|(program, start, _)| state(program, *start)).collect();
-        let mut outcomes = vec![None; starts.len()];
-        let visits = starts.iter().zip(&mut states).map(|((program, _, limit), state)| Visit {
-            program,
-            ranges: &ranges,
-            cur_ptr: &mut state.cur_ptr,
-            scratch: &mut state.scratch,
-            limit: *limit,
-        });
-        Executor::new(in_flight).run(&memory.0, visits, |number, outcome| outcomes[number] = Some(outcome));
-        for (((program, start, limit), ours), outcome) in starts.iter().zip(&states).zip(outcomes) {
-            let mut theirs = state(program, *start);
-            let expected = interpret(program.program(), &ranges, &memory, &mut theirs, *limit);
-            prop_assert_eq!((outcome, ours), (Some(expected), &theirs), "{}", program.program());
-        }
-    }
-}
-
-/// The executor reads where tables lead without asking again, so it takes none that leads elsewhere.
-#[test]
-#[should_panic(expected = "a range table does not leave the memory")]
-fn a_table_must_not_leave_the_memory() {
-    let program = compiled(&Program::assemble(".window 8\n ld8 r1, window[0]\n next r1").unwrap());
-    let ranges = Ranges::new(&[Range { base: 0, len: 64, offset: 1 }]).unwrap();
-    let mut cur_ptr = VirtAddr(0);
-    let visit =
-        Visit { program: &program, ranges: &ranges, cur_ptr: &mut cur_ptr, scratch: &mut [], limit: 9 };
-    Executor::default().run(&[0; 64], [visit], |_, _| {});
 }

@@ -22,8 +22,8 @@ pub struct Profile {
 
 impl Profile {
     /// One core of a memory node with compiled programs: 0.95 ns an instruction of the longest path, 371 ns for the first line, 4.2 ns
-    /// for each further one, which comes beside it. These are the lines `core.` of
-    /// `cargo run --release -p farmem-engine --example hops -- --gib 4`, on one core of a busy server (Sapphire Rapids, a virtual machine,
+    /// for each further one, which comes beside it. These are the rows
+    /// `pulse.node.core.*` of `farmem bench pulse`, on one core of a busy server (Sapphire Rapids, a virtual machine,
     /// huge pages): medians of seven rounds of a B+tree's program in the cache, and of random reads that wait for each other. The same core
     /// loads and computes, so logic may take as long as the load.
     pub const CORE: Self = Self {

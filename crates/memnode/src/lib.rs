@@ -24,7 +24,6 @@ mod peers;
 mod programs;
 mod regions;
 mod requests;
-pub mod scheduler;
 mod spans;
 mod store;
 mod updates;

@@ -44,7 +44,7 @@ pub struct Budget {
     /// Traversals whose hops are interleaved, at least one; what more comes waits. With one, each runs to its end or the end of its turn
     /// before the next begins: a node for comparison.
     pub workspaces: usize,
-    /// Workspaces whose windows the caches are asked for together, at least one.
+    /// Workspaces whose windows the caches are asked for together, at least one. A driver finds the best by a [`Trial`](crate::Trial).
     pub burst: usize,
 }
 
@@ -126,6 +126,11 @@ impl<S: Store, C: Compile> MemNode<S, C> {
     /// The bytes, for those who check them.
     pub fn store(&self) -> &S {
         &self.store
+    }
+
+    /// The bytes, for a node that comes after this one.
+    pub fn into_store(self) -> S {
+        self.store
     }
 
     /// Counts since the start.

@@ -6,7 +6,7 @@
 
 use crate::Program;
 
-/// How fast the executor of a memory node is.
+/// How fast a memory node runs traversals.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Accelerator {
     /// t_i: one instruction, in picoseconds.

@@ -73,8 +73,8 @@ fn pulse_measures_all_of_its_parts() {
     let ids = ids(&run(&["bench", "pulse", "--quick", "--json"]).json(), "pulse");
     let documented = include_str!("../../../../docs/results.md");
     for id in [
-        "pulse.engine.hash.hops",
-        "pulse.engine.btree.lookups",
+        "pulse.node.hash.hops",
+        "pulse.node.btree.lookups",
         "pulse.e2e.webservice.latency",
         "pulse.e2e.webservice.throughput",
         "pulse.e2e.webservice.throughput.over_overlapped",

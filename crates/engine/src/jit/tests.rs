@@ -67,7 +67,7 @@ fn the_pages_of_forgotten_programs_are_given_back() {
 fn no_page_is_writable_and_executable() {
     let mut jit = Jit::new(1).unwrap();
     let compiled = jit.compile(&numbered(1)).unwrap();
-    let at = compiled.code() as usize;
+    let at = compiled.code as usize;
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let line = maps
         .lines()

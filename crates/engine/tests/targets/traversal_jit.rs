@@ -3,8 +3,8 @@
 //!
 //! Fed by the fuzzer, and by seeded bytes in `hostile.rs`.
 
-use farmem_engine::{Compiled, Executor, Jit, Range, Ranges, Visit};
-use farmem_traversal::{Access, End, Outcome, Program, State, Step, run, run_storing};
+use farmem_engine::{Compiled, Jit};
+use farmem_traversal::{Access, End, Outcome, Program, State, Step, run_storing};
 use farmem_wire::VirtAddr;
 use std::sync::Arc;
 
@@ -25,9 +25,6 @@ pub(crate) fn traversal_jit(data: &[u8], requests: u64) -> u64 {
     assert!(Arc::ptr_eq(&compiled, &again), "one compile per program");
     for request in 0..requests {
         both_ways(&program, &compiled, data, request);
-    }
-    if !program.stores() {
-        in_flight(&program, &compiled, data);
     }
     requests
 }
@@ -107,27 +104,6 @@ fn run_compiled(compiled: &Compiled, memory: &mut [u8], state: &mut State) -> Ou
     }
     state.scratch.copy_from_slice(&scratch[FENCE..FENCE + scratch_len]);
     outcome
-}
-
-/// The same in an executor, which lends the windows where they lie, over a memory that is the program's bytes.
-fn in_flight(program: &Program, compiled: &Compiled, data: &[u8]) {
-    let ranges = Ranges::new(&[Range { base: 0, len: data.len() as u64, offset: 0 }]).expect("one range");
-    let mut fetch = |addr: VirtAddr, window: &mut [u8]| {
-        let offset = ranges.translate(addr.0, window.len())?;
-        let start = usize::try_from(offset).expect("small");
-        window.copy_from_slice(&data[start..start + window.len()]);
-        Ok(())
-    };
-    let scratch: Vec<u8> = data.iter().copied().cycle().take(program.scratch_len()).collect();
-    let mut state = State { cur_ptr: VirtAddr(0), scratch: scratch.clone() };
-    let expected = run(program, &mut fetch, &mut state, LIMIT);
-    let (mut ours, mut our_ptr) = (scratch, VirtAddr(0));
-    let visit =
-        Visit { program: compiled, ranges: &ranges, cur_ptr: &mut our_ptr, scratch: &mut ours, limit: LIMIT };
-    let mut outcome = Outcome { iterations: 0, end: End::Fault };
-    Executor::default().run(data, [visit], |_, ended| outcome = ended);
-    assert_eq!((outcome, our_ptr), (expected, state.cur_ptr), "{program}");
-    assert_eq!(ours, state.scratch, "{program}");
 }
 
 /// Words that programs do different things with: small ones, edges, any.

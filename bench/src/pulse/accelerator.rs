@@ -2,20 +2,18 @@
 //!
 //! [`Design::run`] executes real programs over real memory and says when each pipeline would have been busy: what to expect of *m*
 //! logic and *n* memory pipelines beside as many cores that hold one of each (PULSE 6.2, table 4). It is for simulations and
-//! decisions; a node itself has one core and [`crate::WORKSPACES`]. Time is counted in picoseconds and never read.
+//! decisions; a node itself has one core and [`farmem_memnode::WORKSPACES`]. Time is counted in picoseconds and never read.
 //!
 //! Not modelled: the network stack, and memory channels that slow each other down.
 
-use alloc::collections::{BinaryHeap, VecDeque};
-use alloc::vec;
-use alloc::vec::Vec;
-use core::cmp::Reverse;
 use farmem_traversal::{Accelerator, Cost, End, LINE_LEN, Outcome, Program, State, Step, WINDOW_LEN_MAX};
 use farmem_wire::VirtAddr;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 
 /// How many pipelines of each kind, and how they belong together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Design {
+pub(super) enum Design {
     /// Cores of one memory and one logic pipeline, each with one traversal at a time (PULSE figure 4, top).
     Coupled {
         /// Cores.
@@ -32,58 +30,58 @@ pub enum Design {
 
 /// What takes how long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Costs {
+pub(super) struct Costs {
     /// The pipelines: t_d by lines, t_c by the instructions on the program's longest path.
-    pub pipelines: Accelerator,
+    pub(super) pipelines: Accelerator,
     /// One signal of the scheduler of a disaggregated design, in picoseconds. Signals hold up nobody but their own traversal.
-    pub dispatch_ps: u64,
+    pub(super) dispatch_ps: u64,
 }
 
 /// A traversal to run.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub(super) struct Job {
     /// When it arrives.
-    pub arrives_ps: u64,
+    pub(super) arrives_ps: u64,
     /// What it runs.
-    pub program: Program,
+    pub(super) program: Program,
     /// Where it starts.
-    pub state: State,
+    pub(super) state: State,
     /// Iterations at most.
-    pub limit: u32,
+    pub(super) limit: u32,
 }
 
 /// A traversal that was run.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Ended<E> {
+pub(super) struct Ended<E> {
     /// Its state at the end.
-    pub state: State,
+    pub(super) state: State,
     /// What came of it: the same as from [`farmem_traversal::run`].
-    pub outcome: Outcome<E>,
+    pub(super) outcome: Outcome<E>,
     /// From its arrival to its end: waiting for a workspace included.
-    pub latency_ps: u64,
+    pub(super) latency_ps: u64,
 }
 
 /// What a run came to.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Account<E> {
+pub(super) struct Account<E> {
     /// The jobs, in the order they were given.
-    pub ended: Vec<Ended<E>>,
+    pub(super) ended: Vec<Ended<E>>,
     /// From time 0 to the end of the last job.
-    pub span_ps: u64,
+    pub(super) span_ps: u64,
     /// Time that logic pipelines worked, all together.
-    pub logic_ps: u64,
+    pub(super) logic_ps: u64,
     /// Time that memory pipelines worked, all together.
-    pub memory_ps: u64,
+    pub(super) memory_ps: u64,
     /// Lines of memory loaded.
-    pub lines: u64,
+    pub(super) lines: u64,
     /// Signals of the scheduler.
-    pub dispatches: u64,
+    pub(super) dispatches: u64,
 }
 
 impl Design {
     /// Traversals in flight at most: m + n, or one for each core.
     #[must_use]
-    pub const fn workspaces(self) -> usize {
+    pub(super) const fn workspaces(self) -> usize {
         match self {
             Self::Coupled { cores } => cores,
             Self::Disaggregated { logic, memory } => logic + memory,
@@ -95,7 +93,7 @@ impl Design {
     /// # Panics
     /// When the design lacks a kind of pipeline, a scratch pad does not have its program's length, or a program stores: the model changes no
     /// memory.
-    pub fn run<E>(
+    pub(super) fn run<E>(
         self,
         costs: &Costs,
         jobs: Vec<Job>,
@@ -344,14 +342,14 @@ impl<E> Scheduler<E> {
 impl<E> Account<E> {
     /// Jobs in a second, in the middle of the run as at its edges.
     #[must_use]
-    pub fn jobs_per_s(&self) -> f64 {
+    pub(super) fn jobs_per_s(&self) -> f64 {
         const PS: f64 = 1e12;
         self.ended.len() as f64 * PS / self.span_ps.max(1) as f64
     }
 
     /// The mean of the latencies, in picoseconds; 0 without jobs.
     #[must_use]
-    pub fn latency_ps(&self) -> u64 {
+    pub(super) fn latency_ps(&self) -> u64 {
         let sum: u64 = self.ended.iter().map(|ended| ended.latency_ps).sum();
         sum.checked_div(self.ended.len() as u64).unwrap_or(0)
     }

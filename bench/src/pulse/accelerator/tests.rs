@@ -1,16 +1,7 @@
-extern crate std;
-
 use super::*;
-use crate::regions::{Regions, View};
-use crate::{Store, VecStore};
-use alloc::format;
-use alloc::string::String;
-use farmem_transport::{Access, Memory, Refusal};
 use farmem_traversal::run;
-use farmem_wire::{Domain, Perm};
 use proptest::prelude::*;
 
-const DOMAIN: Domain = Domain(7);
 const BASE: u64 = 0x10_0000;
 const NODES: u64 = 4096;
 const NODE_LEN: u64 = 64;
@@ -29,43 +20,34 @@ const FIND: &str = "
         ret
 ";
 
-/// A store full of nodes, and the tables over it.
-struct Bed {
-    regions: Regions,
-    store: VecStore,
-}
+/// A memory full of nodes.
+struct Bed(Vec<u8>);
+
+/// A window that is not all in the memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Outside;
 
 impl Bed {
     /// `next` says for each node which one its pointer leads to.
     fn new(next: impl Fn(u64) -> u64) -> Self {
-        let len = NODES * NODE_LEN;
-        let mut regions = Regions::new(len, 1, 1, 0);
-        regions.add_range(VirtAddr(BASE), len, 0).unwrap();
-        regions.protect(DOMAIN, VirtAddr(BASE), len, Perm::Read, 64).unwrap();
-        let mut store = VecStore::new(usize::try_from(len).unwrap());
-        for node in 0..NODES {
-            for (i, word) in (0..).zip([node, node * 10, place(next(node)).0]) {
-                store.write(node * NODE_LEN + i * 8, &word.to_le_bytes());
-            }
-        }
-        Self { regions, store }
+        let node = |node| [node, node * 10, place(next(node)).0, 0, 0, 0, 0, 0];
+        Self((0..NODES).flat_map(node).flat_map(u64::to_le_bytes).collect())
     }
 
     /// The memory pipeline's work: translation, protection, bytes.
-    fn load(&mut self, addr: VirtAddr, window: &mut [u8]) -> Result<(), Refusal> {
-        let view = View::new(&self.regions, &mut self.store);
-        let len = u32::try_from(window.len()).unwrap();
-        view.check(&Access { domain: DOMAIN, addr, len, perm: Perm::Read })?;
-        view.load(addr, window);
+    fn load(&self, addr: VirtAddr, window: &mut [u8]) -> Result<(), Outside> {
+        let start = addr.0.checked_sub(BASE).and_then(|skip| usize::try_from(skip).ok()).ok_or(Outside)?;
+        let bytes = self.0.get(start..).and_then(|rest| rest.get(..window.len())).ok_or(Outside)?;
+        window.copy_from_slice(bytes);
         Ok(())
     }
 
-    fn run(&mut self, design: Design, costs: &Costs, jobs: &[Job]) -> Account<Refusal> {
-        design.run(costs, jobs.to_vec(), &mut |addr, window| self.load(addr, window))
+    fn run(&self, design: Design, costs: &Costs, jobs: &[Job]) -> Account<Outside> {
+        design.run(costs, jobs.to_vec(), &mut |addr, window: &mut [u8]| self.load(addr, window))
     }
 
     /// Every job of the account came to what the interpreter alone makes of it.
-    fn judge(&mut self, jobs: &[Job], account: &Account<Refusal>) {
+    fn judge(&self, jobs: &[Job], account: &Account<Outside>) {
         for (job, ended) in jobs.iter().zip(&account.ended) {
             let mut state = job.state.clone();
             let mut fetch = |addr, window: &mut [u8]| self.load(addr, window);
@@ -97,7 +79,7 @@ fn costs(program: &Program, load_ps: u64, logic_ps: u64, dispatch_ps: u64) -> Co
 /// them; two cores, with a logic pipeline more, take 12.
 #[test]
 fn figure_4() {
-    let mut bed = Bed::new(|node| node + 1);
+    let bed = Bed::new(|node| node + 1);
     let program = Program::assemble(FIND).unwrap();
     let unit = u64::from(program.longest_path()) * 1000;
     let costs = costs(&program, 2 * unit, unit, 0);
@@ -118,7 +100,7 @@ fn figure_4() {
 }
 
 /// Throughput of a saturated design in jobs per second, and the latency of a job that has it for itself in picoseconds.
-fn measure(bed: &mut Bed, design: Design, costs: &Costs, program: &Program) -> (f64, u64) {
+fn measure(bed: &Bed, design: Design, costs: &Costs, program: &Program) -> (f64, u64) {
     const JOBS: u64 = 240;
     const ITERATIONS: u64 = 48;
     let jobs = |gap_ps| -> Vec<Job> {
@@ -144,7 +126,7 @@ fn near(a: f64, b: f64, share: f64) -> bool {
 #[test]
 fn table_4() {
     // A chain through memory in steps that no cache would guess: it does not matter here, but the windows are all different.
-    let mut bed = Bed::new(|node| node + 1);
+    let bed = Bed::new(|node| node + 1);
     let program = Program::assemble(FIND).unwrap();
     let costs = costs(&program, 132_000, 132_000 / 16, 5_100);
     let mut table = String::from("design      Mops/s   latency us\n");
@@ -153,19 +135,17 @@ fn table_4() {
         (rate, latency as f64)
     };
     let coupled: Vec<_> = (1..=4)
-        .map(|n| {
-            row(format!("coupled {n}"), measure(&mut bed, Design::Coupled { cores: n }, &costs, &program))
-        })
+        .map(|n| row(format!("coupled {n}"), measure(&bed, Design::Coupled { cores: n }, &costs, &program)))
         .collect();
     let apart: Vec<Vec<_>> = (1..=4)
         .map(|logic| {
             let design = |memory| Design::Disaggregated { logic, memory };
             (1..=4)
-                .map(|n| row(format!("({logic}, {n})"), measure(&mut bed, design(n), &costs, &program)))
+                .map(|n| row(format!("({logic}, {n})"), measure(&bed, design(n), &costs, &program)))
                 .collect()
         })
         .collect();
-    std::eprintln!("{table}");
+    eprintln!("{table}");
 
     for (n, times) in (0..4).zip([1.0, 2.0, 3.0, 4.0]) {
         assert!(near(coupled[n].0, times * coupled[0].0, 0.02), "cores add up: {}", n + 1);
@@ -197,13 +177,13 @@ fn table_4() {
 #[test]
 fn logic_pipelines_pay_up_to_eta() {
     const LOAD_PS: u64 = 140_000;
-    let mut bed = Bed::new(|node| node + 1);
+    let bed = Bed::new(|node| node + 1);
     let program = Program::assemble(FIND).unwrap();
     let costs = costs(&program, LOAD_PS, LOAD_PS * 3 / 4, 0);
     let memory_bound = 4.0 * 1e12 / (48 * LOAD_PS) as f64;
     let shares = [1, 2, 3, 4, 6].map(|logic| {
         let design = Design::Disaggregated { logic, memory: 4 };
-        measure(&mut bed, design, &costs, &program).0 / memory_bound
+        measure(&bed, design, &costs, &program).0 / memory_bound
     });
     for (share, expected) in shares.into_iter().zip([1.0 / 3.0, 2.0 / 3.0, 7.0 / 8.0, 1.0, 1.0]) {
         assert!(near(share, expected, 0.02), "{shares:?}");
@@ -213,7 +193,7 @@ fn logic_pipelines_pay_up_to_eta() {
 /// A window over the edge of a line takes two lines, and longer.
 #[test]
 fn time_is_by_lines_touched() {
-    let mut bed = Bed::new(|_| 0);
+    let bed = Bed::new(|_| 0);
     let program = Program::assemble(".window 64\n ret").unwrap();
     let costs = costs(&program, 100_000, 1_000, 0);
     for (skip, lines, load_ps) in [(0, 1, 100_000), (1, 2, 125_000), (63, 2, 125_000)] {
@@ -246,7 +226,7 @@ proptest! {
         jobs in prop::collection::vec((0..3_000_000_u64, 0..NODES + 8, 0..NODES + 8, 0..40_u32, 0..64_u64), 0..40),
     ) {
         // Some pointers lead out of the range, where the traversal ends.
-        let mut bed = Bed::new(|node| (node * stride + 1) % (NODES + 16));
+        let bed = Bed::new(|node| (node * stride + 1) % (NODES + 16));
         let program = Program::assemble(FIND).unwrap();
         let costs = costs(&program, 132_000, 33_000, dispatch_ps);
         let jobs: Vec<Job> = jobs

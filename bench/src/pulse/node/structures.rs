@@ -1,15 +1,23 @@
 //! The two structures: a chained hash table and a B+tree, every node at a place of its own choice, in eight ranges.
 
 use super::Chance;
-use super::table::Table;
-use crate::{Range, Ranges};
+use farmem_memnode::Store;
 
-/// Ranges that the table is mapped as: addresses and store are in different orders, so that every lookup crosses them.
-const RANGES: usize = 8;
+/// Ranges that the store is mapped as: addresses and store are in different orders, so that nearly every hop crosses them.
+const RANGES: u64 = 8;
 /// From one range's first address to the next's.
 const STRIDE: u64 = 1 << 40;
 
+/// Addresses `base..base + len`, whose bytes lie in the store from `offset` on.
+#[derive(Clone, Copy)]
+pub(super) struct Range {
+    pub(super) base: u64,
+    pub(super) len: u64,
+    pub(super) offset: u64,
+}
+
 /// Where nodes lie: a bijection from numbers to places that look like chance, and from places to addresses.
+#[derive(Clone, Copy)]
 pub(super) struct Layout {
     node_len: u64,
     /// The number of nodes is 2^bits.
@@ -17,11 +25,11 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    pub(super) fn new(table_len: usize, node_len: u64) -> Self {
-        Self { node_len, bits: (table_len as u64 / node_len).ilog2() }
+    fn new(store: &impl Store, node_len: u64) -> Self {
+        Self { node_len, bits: (store.len() / node_len).ilog2() }
     }
 
-    pub(super) fn nodes(&self) -> u64 {
+    fn nodes(&self) -> u64 {
         1 << self.bits
     }
 
@@ -32,30 +40,28 @@ impl Layout {
         mixed ^ mixed >> (self.bits / 2)
     }
 
-    /// The number of the node's first word in the store.
-    fn word(&self, number: u64) -> usize {
-        (self.place(number) * self.node_len / 8) as usize
+    /// Writes the node's words.
+    fn write(&self, store: &mut impl Store, number: u64, words: &[u64]) {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        store.write(self.place(number) * self.node_len, &bytes);
     }
 
     /// The node's address.
-    pub(super) fn addr(&self, number: u64) -> u64 {
-        let (per_range, place) = (self.nodes() / RANGES as u64, self.place(number));
+    fn addr(&self, number: u64) -> u64 {
+        let (per_range, place) = (self.nodes() / RANGES, self.place(number));
         let of_store = place / per_range;
-        let of_addresses = (of_store * 5 + 3) % RANGES as u64;
+        let of_addresses = (of_store * 5 + 3) % RANGES;
         (of_addresses + 1) * STRIDE + place % per_range * self.node_len
     }
 
-    pub(super) fn ranges(&self) -> Ranges {
-        let len = self.nodes() / RANGES as u64 * self.node_len;
-        let mut ranges: Vec<_> = (0..RANGES as u64)
-            .map(|n| Range { base: ((n * 5 + 3) % RANGES as u64 + 1) * STRIDE, len, offset: n * len })
-            .collect();
-        ranges.sort_by_key(|range| range.base);
-        Ranges::new(&ranges).expect("a table")
+    pub(super) fn ranges(&self) -> [Range; 8] {
+        let len = self.nodes() / RANGES * self.node_len;
+        let at = |n: u64| Range { base: ((n * 5 + 3) % RANGES + 1) * STRIDE, len, offset: n * len };
+        [0, 1, 2, 3, 4, 5, 6, 7].map(at)
     }
 }
 
-/// What a lookup asks for, and what its answer must be.
+/// What a look-up asks for, and what its answer must be.
 #[derive(Clone, Copy)]
 pub(super) struct Query {
     pub(super) cur_ptr: u64,
@@ -64,36 +70,38 @@ pub(super) struct Query {
     pub(super) iterations: u32,
 }
 
-/// `testdata/programs/hash_find.pulse`: chains of four nodes of 64 bytes.
-pub(super) struct Hash(pub(super) Layout);
-
-const CHAIN: u64 = 4;
+/// `testdata/programs/hash_find.pulse`: chains of nodes of 64 bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Hash {
+    pub(super) layout: Layout,
+    chain: u64,
+}
 
 impl Hash {
     fn key(number: u64) -> [u64; 2] {
         [number.wrapping_mul(0x94d0_49bb_1331_11eb), number + 1]
     }
 
-    pub(super) fn fill(table: &mut Table) -> Self {
-        let words = table.words_mut();
-        let layout = Layout::new(size_of_val(words), 64);
+    /// Chains of `chain` nodes, a power of two.
+    pub(super) fn fill(store: &mut impl Store, chain: u64) -> Self {
+        let layout = Layout::new(store, 64);
         for number in 0..layout.nodes() {
-            let next = if number % CHAIN == CHAIN - 1 { 0 } else { layout.addr(number + 1) };
+            let next = if number % chain == chain - 1 { 0 } else { layout.addr(number + 1) };
             let [low, high] = Self::key(number);
-            let node = &mut words[layout.word(number)..][..8];
-            node.copy_from_slice(&[low, high, next, !number, 0, 0, 0, 0]);
+            layout.write(store, number, &[low, high, next, !number]);
         }
-        Self(layout)
+        Self { layout, chain }
     }
 
-    pub(super) fn query(&self, chance: &mut Chance) -> Query {
-        let number = chance.below(self.0.nodes() as usize) as u64;
-        let hops = number % CHAIN;
+    /// A key that is there, among the first `depth` of its chain.
+    pub(super) fn query(&self, depth: u64, chance: &mut Chance) -> Query {
+        let number = chance.below(self.layout.nodes() / self.chain) * self.chain + chance.below(depth);
+        let hops = number % self.chain;
         Query {
-            cur_ptr: self.0.addr(number - hops),
+            cur_ptr: self.layout.addr(number - hops),
             wanted: Self::key(number),
             value: !number,
-            iterations: hops as u32 + 1,
+            iterations: u32::try_from(hops + 1).expect("a chain is short"),
         }
     }
 }
@@ -114,9 +122,9 @@ impl Btree {
         (number + 1) << 20
     }
 
-    pub(super) fn fill(table: &mut Table) -> Self {
-        let words = table.words_mut();
-        let layout = Layout::new(size_of_val(words), 256);
+    pub(super) fn fill(store: &mut impl Store) -> Self {
+        let layout = Layout::new(store, 256);
+        // As many leaves as leave room for what is above them.
         let mut levels = vec![layout.nodes() / 16 * 15 - 64];
         while levels[levels.len() - 1] > 1 {
             levels.push(levels[levels.len() - 1].div_ceil(CHILDREN));
@@ -125,20 +133,19 @@ impl Btree {
         let (mut first, mut leaves_below) = (0, 1);
         for (level, &nodes) in levels.iter().enumerate() {
             for n in 0..nodes {
-                let node = &mut words[layout.word(first + n)..][..32];
-                node.fill(0);
+                let mut node = [0; 32];
                 node[0] = u64::from(level == 0);
                 for i in 0..KEYS {
                     // In a leaf the key itself; above, the first key of the child to its right.
                     let right = n * CHILDREN + i + 1;
-                    node[1 + i as usize] = match level {
+                    node[1 + index(i)] = match level {
                         0 => Self::key(n * KEYS + i),
                         _ if right < levels[level - 1] => Self::key(right * leaves_below * KEYS),
                         _ => u64::MAX,
                     };
                 }
                 for i in 0..CHILDREN {
-                    node[16 + i as usize] = match level {
+                    node[16 + index(i)] = match level {
                         0 if i < KEYS => !(n * KEYS + i),
                         0 if n + 1 < nodes => layout.addr(n + 1),
                         0 => 0,
@@ -148,6 +155,7 @@ impl Btree {
                         _ => 0,
                     };
                 }
+                layout.write(store, first + n, &node);
             }
             first += nodes;
             leaves_below *= if level == 0 { 1 } else { CHILDREN };
@@ -156,17 +164,19 @@ impl Btree {
         Self { layout, levels, root }
     }
 
-    pub(super) fn keys(&self) -> u64 {
+    fn keys(&self) -> u64 {
         self.levels[0] * KEYS
     }
 
-    pub(super) fn depth(&self) -> usize {
-        self.levels.len()
-    }
-
+    /// A key that is there.
     pub(super) fn query(&self, chance: &mut Chance) -> Query {
-        let number = chance.below(self.keys() as usize) as u64;
+        let number = chance.below(self.keys());
         let wanted = [Self::key(number), 0];
-        Query { cur_ptr: self.root, wanted, value: !number, iterations: self.depth() as u32 }
+        let iterations = u32::try_from(self.levels.len()).expect("few levels");
+        Query { cur_ptr: self.root, wanted, value: !number, iterations }
     }
+}
+
+fn index(n: u64) -> usize {
+    usize::try_from(n).expect("below the number of children")
 }

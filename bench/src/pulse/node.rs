@@ -1,0 +1,210 @@
+//! `pulse.node.*`: how fast one core of a memory node traverses, from the request's frame to the answer's, beside how fast the same core
+//! reads lines and how fast it traverses one by one.
+//!
+//! A store in huge pages is filled with a structure, each of its nodes at a place that looks like chance, and a node over it is given
+//! requests as a link hands them over. Beside it stand the line-read limit, the same store read with nothing to compute; the limit with
+//! the instructions of a hop behind each line; and look-ups in a table that fits the nearest caches, where only instructions count.
+
+mod instructions;
+mod lines;
+mod lookups;
+mod structures;
+
+use super::rates::{Chance, Measured, Rates, Way, cpu_time, measure as in_turns};
+use crate::Row;
+use farmem_io::{Compiler, MappedStore};
+use lookups::{How, Lookups};
+use std::io;
+use std::time::Duration;
+use structures::{Btree, Hash};
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Effort {
+    /// Bytes of the store, a power of two.
+    pub(super) store: u64,
+    /// Rounds of all ways in turn.
+    pub(super) rounds: usize,
+}
+
+/// Bytes of the store that fits caches.
+const SMALL: u64 = 1 << 18;
+/// Nodes of a chain.
+const CHAIN: u64 = 128;
+/// Of these, those that `hash.hops` looks for: 2.5 hops a request. `hash.long` looks for any, 64.5 hops a request.
+const SHORT: u64 = 4;
+
+/// One request at a time, each after the answer before it.
+const ALONE: How = How { at_once: 1, ..How::FEW };
+const INTERPRETED: How = How { compiler: Compiler::interpreter, ..How::FEW };
+
+/// A row: its id, its way, and the way that is its baseline. `lines` is the fastest of those that [`LIMITS`] names.
+type Figure = (&'static str, &'static str, Option<&'static str>);
+
+const LINES: &str = "lines";
+const LIMITS: [&str; 5] = ["loads", "prefetch.16", "prefetch.32", "prefetch.64", "groups"];
+const HASH: [Figure; 8] = [
+    ("pulse.node.lines", LINES, None),
+    ("pulse.node.lines.with_hops", "with_hops", Some(LINES)),
+    ("pulse.node.hash.hops", "hash", Some(LINES)),
+    ("pulse.node.hash.long", "long", Some(LINES)),
+    ("pulse.node.hash.unburst", "unburst", Some("hash")),
+    ("pulse.node.hash.cached", "cached", Some(LINES)),
+    ("pulse.node.hash.one_at_a_time", "one", Some("hash")),
+    ("pulse.node.hash.interpreter", "interpreter", Some("hash")),
+];
+const BTREE: [Figure; 4] = [
+    ("pulse.node.btree.lookups", "btree", Some("one")),
+    ("pulse.node.btree.rank", "rank", Some("one")),
+    ("pulse.node.btree.one_at_a_time", "one", None),
+    ("pulse.node.btree.interpreter", "interpreter", Some("btree")),
+];
+/// What the cost model asks for (PULSE 4.1), in picoseconds: an instruction, the load of one line, each further line of a load.
+const CORE: [&str; 3] = ["pulse.node.core.instruction", "pulse.node.core.load", "pulse.node.core.line"];
+/// The row of a hop of one traversal at a time.
+const ONE: &str = HASH[6].0;
+
+/// The rows; all of them absent when there is no memory for the store.
+pub(super) fn measure(effort: Effort) -> Vec<Row> {
+    on_stores(effort).unwrap_or_else(|error| {
+        let why = format!("there is no memory for a store of {} bytes: {error}", effort.store);
+        let hash = HASH.iter().map(|figure| (figure.0, "1/s"));
+        let core = CORE.iter().map(|id| (*id, "ps"));
+        let btree = BTREE.iter().map(|figure| (figure.0, "1/s"));
+        hash.chain(core).chain(btree).map(|(id, unit)| Row::absent(id, unit, &*why)).collect()
+    })
+}
+
+/// The time of a hop of one traversal at a time.
+pub(super) fn hop(rows: &[Row]) -> Option<Duration> {
+    let per_second = rows.iter().find(|row| row.id == ONE)?.value?;
+    Some(Duration::from_secs_f64(1.0 / per_second))
+}
+
+/// The stores that ways take turns with. A way that starts a node over one gives it back.
+struct Subject {
+    large: Option<MappedStore>,
+    small: Option<MappedStore>,
+}
+
+impl Subject {
+    fn new(len: u64) -> io::Result<Self> {
+        Ok(Self { large: Some(MappedStore::new(len)?), small: Some(MappedStore::new(SMALL)?) })
+    }
+
+    fn store(&self) -> &MappedStore {
+        self.large.as_ref().expect("it was given back")
+    }
+}
+
+fn on_stores(effort: Effort) -> io::Result<Vec<Row>> {
+    let mut subject = Subject::new(effort.store)?;
+    let mut rows = hash(&mut subject, effort.rounds);
+    // A new one: what a store holds already, its system keeps in its place.
+    subject = Subject::new(effort.store)?;
+    rows.extend(btree(&mut subject, effort.rounds));
+    Ok(rows)
+}
+
+fn way<'a>(name: &'static str, lookups: &'a Lookups<'_>, how: How) -> Way<'a, Subject> {
+    Way::new(name, move |subject, chance| lookups.measure(how, subject, chance))
+}
+
+fn hash(subject: &mut Subject, rounds: usize) -> Vec<Row> {
+    let large = Hash::fill(subject.large.as_mut().expect("new"), CHAIN);
+    let small = Hash::fill(subject.small.as_mut().expect("new"), CHAIN);
+    let short = Lookups::hash(&large, SHORT);
+    let long = Lookups::hash(&large, CHAIN);
+    let cached = Lookups::hash(&small, SHORT).in_small();
+    let ways = vec![
+        Way::new(LIMITS[0], lines::loads),
+        Way::new(LIMITS[1], lines::prefetched::<16>),
+        Way::new(LIMITS[2], lines::prefetched::<32>),
+        Way::new(LIMITS[3], lines::prefetched::<64>),
+        Way::new(LIMITS[4], lines::in_groups),
+        Way::new("with_hops", lines::with_hops),
+        way("hash", &short, How::USUAL),
+        way("long", &long, How::FEW),
+        way("unburst", &short, How { burst: 1, ..How::USUAL }),
+        way("cached", &cached, How::USUAL),
+        way("one", &short, ALONE),
+        way("interpreter", &short, INTERPRETED),
+        Way::new("instruction", instructions::instructions),
+        Way::new("load", lines::dependent::<1>),
+        Way::new("load.4", lines::dependent::<4>),
+    ];
+    let mut rates = in_turns(subject, ways, rounds);
+    let limits = rates.iter().filter(|rates| LIMITS.contains(&rates.name));
+    let limit = limits.max_by(|a, b| a.p50().total_cmp(&b.p50())).expect("there are several");
+    rates.push(Rates { name: LINES, ..limit.clone() });
+    let mut rows: Vec<_> = HASH.iter().map(|figure| row(*figure, &rates)).collect();
+    let ps = |name| 1e6 / of(&rates, name).p50();
+    let (load, four) = (ps("load"), ps("load.4"));
+    let times = [ps("instruction"), load, (four - load) / 3.0];
+    rows.extend(CORE.iter().zip(times).map(|(id, ps)| Row::figure(*id, "ps", ps, rounds as u64)));
+    rows
+}
+
+fn btree(subject: &mut Subject, rounds: usize) -> Vec<Row> {
+    let tree = Btree::fill(subject.large.as_mut().expect("new"));
+    let (halving, rank) = (Lookups::btree(&tree), Lookups::btree_rank(&tree));
+    let ways = vec![
+        way("btree", &halving, How::USUAL),
+        way("rank", &rank, How::USUAL),
+        way("one", &halving, ALONE),
+        way("interpreter", &halving, INTERPRETED),
+    ];
+    let rates = in_turns(subject, ways, rounds);
+    BTREE.iter().map(|figure| row(*figure, &rates)).collect()
+}
+
+fn of<'a>(rates: &'a [Rates], name: &str) -> &'a Rates {
+    rates.iter().find(|rates| rates.name == name).expect("every way is measured")
+}
+
+/// A way's row. Its ratio is that of the same rounds, so it is not always the quotient of the two medians.
+fn row((id, way, baseline): Figure, rates: &[Rates]) -> Row {
+    let per_second = |rates: &Rates| rates.p50() * 1e6;
+    let way = of(rates, way);
+    let baseline = baseline.map(|name| of(rates, name));
+    let slowest = way.millions_per_s.iter().copied().fold(f64::INFINITY, f64::min) * 1e6;
+    Row {
+        baseline: baseline.map(per_second),
+        ratio: baseline.map(|baseline| way.times(baseline)),
+        p50: Some(per_second(way)),
+        p99: Some(slowest),
+        ..Row::figure(id, "1/s", per_second(way), way.millions_per_s.len() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids() -> Vec<&'static str> {
+        HASH.iter().map(|figure| figure.0).chain(CORE).chain(BTREE.iter().map(|figure| figure.0)).collect()
+    }
+
+    /// On a store that fits any cache every figure is there, under its id and with what it is compared with; every answer was right, or it
+    /// would have panicked.
+    #[test]
+    fn every_figure_is_there() {
+        let rows = measure(Effort { store: 1 << 18, rounds: 1 });
+        assert_eq!(rows.iter().map(|row| &*row.id).collect::<Vec<_>>(), ids());
+        for row in &rows {
+            assert!(row.value.is_some_and(f64::is_finite) && row.why.is_none(), "{row:?}");
+            let figure = HASH.iter().chain(&BTREE).find(|figure| figure.0 == row.id);
+            assert_eq!(row.ratio.is_some(), figure.is_some_and(|figure| figure.2.is_some()), "{row:?}");
+        }
+        assert!(hop(&rows).is_some_and(|hop| hop < Duration::from_millis(1)));
+    }
+
+    /// No memory is a reason, not an end.
+    #[test]
+    fn without_memory_it_says_why() {
+        let rows = measure(Effort { store: 1 << 60, rounds: 1 });
+        assert_eq!(rows.iter().map(|row| &*row.id).collect::<Vec<_>>(), ids());
+        assert!(rows.iter().all(|row| row.value.is_none() && row.why.is_some()));
+        assert_eq!(hop(&rows), None);
+    }
+}
