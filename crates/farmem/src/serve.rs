@@ -10,8 +10,9 @@ use crate::{Error, Placement};
 use farmem_control::api::{Endpoint, Request, Response};
 use farmem_control::{Config as ControlSettings, Control, Note as ControlNote};
 use farmem_io::{
-    ApiClient, ApiServer, Clock, Compiler, ControlStore, Driver, Link, MappedStore, OpenError, ShmConfig,
-    ShmLink, UdpConfig, UdpLink, os_seed, private_file, private_state, run, run_control,
+    ApiClient, ApiServer, Calibrated, Clock, Compiler, ControlStore, Driver, Link, MappedStore, OpenError,
+    ShmConfig, ShmLink, UdpConfig, UdpLink, calibrate, os_seed, private_file, private_state, run,
+    run_control,
 };
 pub use farmem_io::{Stop, pin_to_cpu};
 use farmem_machine::{Machine, Port, Rng};
@@ -313,10 +314,12 @@ pub fn node_running<'a, C: Compile>(
     impl<C: Compile> WithLink for Serve<'_, C> {
         type Output = ();
         fn with<L: Link + 'static>(self, link: L) -> Result<(), Error> {
-            let Self(config, node, runner, serving) = self;
+            let Self(config, node, mut runner, serving) = self;
             let what = || format!("no {} bytes of memory for node {}", node.memory, node.name);
             let store =
                 MappedStore::new(node.memory).map_err(|source| Error::System { what: what(), source })?;
+            let (store, calibrated) = calibrate(store, &mut runner.compile);
+            say_unusual(&node.name, calibrated);
             let mut api = api_client(config)?;
             let (name, gid) = (node.name.clone(), node.address.to_string());
             let join = api.ask(&Request::JoinNode { name, gid, capacity: node.memory })?;
@@ -324,13 +327,24 @@ pub fn node_running<'a, C: Compile>(
                 return Err(wrong_answer("join_node"));
             };
             let usual = node_settings(&home, &control, config.pmtu);
-            let budget = Budget { workspaces: runner.workspaces, ..usual.budget };
+            let (workspaces, burst) = (runner.workspaces, calibrated.burst);
+            let budget = Budget { workspaces, burst, ..usual.budget };
             let role = MemNode::compiling(NodeSettings { budget, ..usual }, store, runner.compile);
             serve(&format!("memory node {}", node.name), role, link, &control, serving)
         }
     }
     place(config)?;
     with_link(config, node.address, Serve(config, node, runner, serving.into()))
+}
+
+/// Says that a node asks for lines in another way than most do.
+fn say_unusual(node: &str, calibrated: Calibrated) {
+    let Calibrated { burst, one_by_one } = calibrated;
+    if let Some(times) = one_by_one.filter(|_| burst == 1) {
+        let why = format!("on this processor that is {times:.2} times as fast as in bursts");
+        // Nobody need read it.
+        drop(writeln!(io::stderr(), "farmem: memory node {node} asks for lines one by one: {why}"));
+    }
 }
 
 fn serve<M, L>(

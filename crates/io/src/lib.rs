@@ -8,6 +8,7 @@
 
 mod address;
 pub mod affinity;
+mod calibrate;
 mod clock;
 mod control_loop;
 mod control_store;
@@ -29,6 +30,7 @@ pub mod udp;
 
 pub use address::{gid_of, ip_of, parse_gid};
 pub use affinity::{current_cpu, pin_to_cpu};
+pub use calibrate::{Calibrated, calibrate};
 pub use clock::Clock;
 pub use control_loop::run_control;
 pub use control_store::ControlStore;

@@ -26,6 +26,7 @@ mod regions;
 mod requests;
 mod spans;
 mod store;
+mod trial;
 mod updates;
 mod workspaces;
 
@@ -36,6 +37,7 @@ pub use pages::PARTIAL_MAX;
 pub use programs::{Compile, Interpreted, Logic, PROGRAMS_MAX};
 pub use requests::{DEDUP_DEPTH, DEDUP_HOSTS_MAX, region_read_len_max};
 pub use store::{Store, VecStore, WORD_LEN};
+pub use trial::Trial;
 pub use workspaces::{BURST, ITERATIONS_PER_TURN, ITERATIONS_PER_VISIT_MAX, WAITING_MAX, WORKSPACES};
 
 #[cfg(test)]
