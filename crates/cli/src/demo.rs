@@ -119,6 +119,7 @@ pub(crate) fn run(args: &Demo) -> Result<End, Failure> {
                 transport: Transport::Udp,
                 waiting: Waiting::Block,
                 placement: Placement::SameCpu,
+                prefetch: farmem::Prefetch::Auto,
             };
             let file = RackFile::new("demo", shape)?;
             let rack = Supervisor::start(file.config().clone())?;

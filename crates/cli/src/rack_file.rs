@@ -3,7 +3,7 @@
 
 use crate::sweep::sweep;
 use crate::{Failure, output};
-use farmem::{Placement, RackConfig, Transport, Waiting};
+use farmem::{Placement, Prefetch, RackConfig, Transport, Waiting};
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -24,6 +24,8 @@ pub(crate) struct Shape {
     pub(crate) waiting: Waiting,
     /// Where they run.
     pub(crate) placement: Placement,
+    /// Found out where traversals run; a rack that runs none need not.
+    pub(crate) prefetch: Prefetch,
 }
 
 /// A temporary directory with a `rack.toml` in it.
@@ -123,7 +125,12 @@ fn own_directory(what: &str) -> Result<(String, PathBuf), Failure> {
 const LEFT_BEHIND_MAX: u32 = 100;
 
 fn describe(name: &str, shape: Shape, [_, b, c, _]: [u8; 4]) -> String {
-    let Shape { nodes, memory, transport, waiting, placement } = shape;
+    let Shape { nodes, memory, transport, waiting, placement, prefetch } = shape;
+    let prefetch = match prefetch {
+        Prefetch::Auto => "auto",
+        Prefetch::Bursts => "bursts",
+        Prefetch::OneByOne => "one-by-one",
+    };
     let transport = transport.name();
     let waiting = match waiting {
         Waiting::Block => "block",
@@ -142,7 +149,7 @@ fn describe(name: &str, shape: Shape, [_, b, c, _]: [u8; 4]) -> String {
     for n in 1..=nodes {
         let last = 10 + n;
         text += &format!(
-            "[[node]]\nname = \"node{n}\"\naddress = \"127.{b}.{c}.{last}\"\nmemory = \"{memory} B\"\n"
+            "[[node]]\nname = \"node{n}\"\naddress = \"127.{b}.{c}.{last}\"\nmemory = \"{memory} B\"\nprefetch = \"{prefetch}\"\n"
         );
     }
     text

@@ -396,6 +396,7 @@ impl OwnRack {
             transport: Transport::Shm,
             waiting: Waiting::Block,
             placement: Placement::SameCpu,
+            prefetch: farmem::Prefetch::Bursts,
         };
         let file = RackFile::new("run", shape)?;
         let roles = Supervisor::start(file.config().clone())?;

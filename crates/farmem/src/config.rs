@@ -120,6 +120,20 @@ pub struct SwitchConfig {
     pub slots: usize,
 }
 
+/// How a memory node asks the caches for the lines that traversals need next.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Prefetch {
+    /// Found out on the node's own memory before it joins, where that has 256 MiB or more: a tenth of a second of CPU time, and as long as it takes to
+    /// touch that much memory.
+    #[default]
+    Auto,
+    /// Those of several traversals together.
+    Bursts,
+    /// Each as soon as it is known.
+    OneByOne,
+}
+
 /// A memory node's part of `rack.toml`.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
@@ -131,6 +145,8 @@ pub struct NodeConfig {
     pub memory: u64,
     /// What it runs programs with.
     pub compile: Execution,
+    /// How it asks the caches for lines.
+    pub prefetch: Prefetch,
 }
 
 #[derive(Deserialize)]
@@ -175,6 +191,8 @@ struct RawNode {
     memory: Spanned<Value>,
     #[serde(default)]
     compile: Execution,
+    #[serde(default)]
+    prefetch: Prefetch,
 }
 
 #[derive(Deserialize)]
@@ -249,7 +267,8 @@ impl RackConfig {
             }
             let address = taken.take(&page, &format!("node {name:?}"), &node.address)?;
             let memory = page.memory(name, &node.memory)?;
-            nodes.push(NodeConfig { name: name.clone(), address, memory, compile: node.compile });
+            let (compile, prefetch) = (node.compile, node.prefetch);
+            nodes.push(NodeConfig { name: name.clone(), address, memory, compile, prefetch });
         }
         let hosts = taken.hosts(&page, &raw.hosts)?;
         let RawRack { name, transport, waiting, placement, cpu, pmtu, .. } = raw;

@@ -45,7 +45,7 @@ pub mod ycsb;
 pub use arena::Layout;
 pub use btree::BTree;
 pub use client::{Client, Completed, Ticket, Traversal, Vma};
-pub use config::{Execution, Placement, RackConfig, Transport, Waiting};
+pub use config::{Execution, Placement, Prefetch, RackConfig, Transport, Waiting};
 pub use dispatch::{Dispatched, Policy, Profile, Way};
 pub use error::{Error, TraversalStop};
 pub use farmem_control::api;

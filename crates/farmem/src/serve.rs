@@ -4,7 +4,7 @@
 //! [`Stop`] is set, or with the error that kept it from serving.
 
 use crate::client::{gid, wrong_answer};
-use crate::config::{Execution, NodeConfig, RackConfig, Transport};
+use crate::config::{Execution, NodeConfig, Prefetch, RackConfig, Transport};
 use crate::rack::{home_of, link_waiting, node_settings};
 use crate::{Error, Placement};
 use farmem_control::api::{Endpoint, Request, Response};
@@ -16,7 +16,7 @@ use farmem_io::{
 };
 pub use farmem_io::{Stop, pin_to_cpu};
 use farmem_machine::{Machine, Port, Rng};
-use farmem_memnode::{Budget, Config as NodeSettings, MemNode, WORKSPACES};
+use farmem_memnode::{BURST, Budget, Config as NodeSettings, MemNode, WORKSPACES};
 pub use farmem_memnode::{Compile, Logic};
 use farmem_switch::{Budgets, Switch};
 use farmem_transport::PeerChange;
@@ -318,8 +318,15 @@ pub fn node_running<'a, C: Compile>(
             let what = || format!("no {} bytes of memory for node {}", node.memory, node.name);
             let store =
                 MappedStore::new(node.memory).map_err(|source| Error::System { what: what(), source })?;
-            let (store, calibrated) = calibrate(store, &mut runner.compile);
-            say_unusual(&node.name, calibrated);
+            let (store, burst) = match node.prefetch {
+                Prefetch::Bursts => (store, BURST),
+                Prefetch::OneByOne => (store, 1),
+                Prefetch::Auto => {
+                    let (store, calibrated) = calibrate(store, &mut runner.compile);
+                    say_unusual(&node.name, calibrated);
+                    (store, calibrated.burst)
+                }
+            };
             let mut api = api_client(config)?;
             let (name, gid) = (node.name.clone(), node.address.to_string());
             let join = api.ask(&Request::JoinNode { name, gid, capacity: node.memory })?;
@@ -327,8 +334,7 @@ pub fn node_running<'a, C: Compile>(
                 return Err(wrong_answer("join_node"));
             };
             let usual = node_settings(&home, &control, config.pmtu);
-            let (workspaces, burst) = (runner.workspaces, calibrated.burst);
-            let budget = Budget { workspaces, burst, ..usual.budget };
+            let budget = Budget { workspaces: runner.workspaces, burst, ..usual.budget };
             let role = MemNode::compiling(NodeSettings { budget, ..usual }, store, runner.compile);
             serve(&format!("memory node {}", node.name), role, link, &control, serving)
         }

@@ -85,6 +85,18 @@ fn a_node_says_what_it_runs_programs_with() {
     assert!(said.contains("`jit`") && said.contains("`interpreter`"), "{said}");
 }
 
+/// Nodes find out how to ask the caches for lines unless it is written, each for itself.
+#[test]
+fn a_node_says_how_it_asks_the_caches() {
+    let with = |line: &str| RIGHT.replace("memory = 8192\n", &format!("memory = 8192\n{line}\n"));
+    let prefetch = |text: &str| -> Vec<_> { parse(text).unwrap().nodes.iter().map(|n| n.prefetch).collect() };
+    assert_eq!(prefetch(RIGHT), [Prefetch::Auto; 2]);
+    assert_eq!(prefetch(&with("prefetch = \"bursts\"")), [Prefetch::Auto, Prefetch::Bursts]);
+    assert_eq!(prefetch(&with("prefetch = \"one-by-one\"")), [Prefetch::Auto, Prefetch::OneByOne]);
+    let said = complaint(&with("prefetch = \"often\""));
+    assert!(said.contains("`bursts`") && said.contains("`one-by-one`"), "{said}");
+}
+
 /// How coherent memory is run, as written or as the roles do it by themselves.
 #[test]
 fn leases_epochs_and_slots() {

@@ -49,7 +49,14 @@ impl Racks for OwnRacks {
         transport: Transport,
         placement: Placement,
     ) -> Result<OwnRack, Failure> {
-        let shape = Shape { nodes, memory: NODE_MEMORY, transport, waiting: Waiting::Block, placement };
+        let shape = Shape {
+            nodes,
+            memory: NODE_MEMORY,
+            transport,
+            waiting: Waiting::Block,
+            placement,
+            prefetch: farmem::Prefetch::Bursts,
+        };
         let file = RackFile::new("mind", shape)?;
         serve::make_state(file.config())?;
         Ok(OwnRack(file))

@@ -54,6 +54,7 @@ impl Racks for OwnRacks {
             transport: Transport::Udp,
             waiting: Waiting::Block,
             placement: Placement::SameCpu,
+            prefetch: farmem::Prefetch::Auto,
         };
         let file = RackFile::new("bench", shape)?;
         let runs = match kind {

@@ -34,7 +34,14 @@ pub(super) fn measure(
     let node_cpu = if waiting == Waiting::Spin { AWAY_CPU } else { HOME_CPU };
     pin(HOME_CPU)?;
     // Roles are placed here, thread by thread, and not by the rack's description.
-    let shape = Shape { nodes: 1, memory: NODE_MEMORY, transport, waiting, placement: Placement::Free };
+    let shape = Shape {
+        nodes: 1,
+        memory: NODE_MEMORY,
+        transport,
+        waiting,
+        placement: Placement::Free,
+        prefetch: farmem::Prefetch::Bursts,
+    };
     let file = RackFile::new("bench", shape)?;
     let mut roles = Roles::start(file.config(), HOME_CPU, node_cpu)?;
     let mut client = Rack::running(file.config().clone()).client("bench")?;
