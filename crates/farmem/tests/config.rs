@@ -1,6 +1,6 @@
 //! `rack.toml`: what is right gives the rack it describes; each rule, broken, is named with file, line and what was expected.
 
-use farmem::{Error, Execution, Placement, RackConfig, Transport, Waiting};
+use farmem::{Error, Execution, Placement, Prefetch, RackConfig, Transport, Waiting};
 use farmem_machine::Duration;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
