@@ -187,13 +187,22 @@ pub(crate) unsafe extern "C" fn madvise(addr: *mut c_void, len: size_t, advice: 
         return done(unsafe { system_madvise(addr, len, advice) });
     };
     match advised(advice) {
-        Advised::Drop { .. } => {
-            if !addr.addr().is_multiple_of(PAGE_LEN) {
+        Advised::Drop { lazily } => {
+            let whole = (start, part) == (addr.addr(), len);
+            if !addr.addr().is_multiple_of(PAGE_LEN) || (lazily && !whole) {
                 return failed(Errno::INVAL, -1);
             }
             // Zeros, or at once unreachable: then the system has pages of its own there.
-            let dropped = call(Call::Drop { start: start as u64, len: part as u64 });
-            if part < len.next_multiple_of(PAGE_LEN) || dropped == Err(ELSEWHERE) {
+            let dropped = call(Call::Drop { start: start as u64, len: part as u64, lazily });
+            if lazily {
+                return match dropped {
+                    Ok(_) => 0,
+                    // SAFETY: the caller's promise.
+                    Err(ELSEWHERE) => done(unsafe { system_madvise(addr, len, advice) }),
+                    Err(status) => failed(errno_of(status), -1),
+                };
+            }
+            if part < len || dropped == Err(ELSEWHERE) {
                 // SAFETY: the caller's promise.
                 let _ = unsafe { system_madvise(addr, len, libc::MADV_DONTNEED) };
             }

@@ -168,6 +168,9 @@ pub enum Request {
         /// with it, and it gets no other one before it joins again.
         #[serde(default)]
         flushed: u64,
+        /// The UD queue key of the host's endpoint, from the answer to `join_host`: that it was the host who flushed. Looked at when `flushed` is not 0.
+        #[serde(default)]
+        qkey: u32,
     },
     /// A page request of a host is not answered for long: the region is taken back from everybody, and begins anew (MIND 4.4). Answer:
     /// [`Response::Done`], as soon as that has begun.

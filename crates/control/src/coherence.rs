@@ -120,7 +120,12 @@ impl Control {
     }
 
     /// A host says that it is there (PROTOCOL 12.35).
-    pub(crate) fn renew(&mut self, host: u16, generation: u16, flushed: u64) -> Result<Decision, ApiError> {
+    pub(crate) fn renew(
+        &mut self,
+        host: u16,
+        generation: u16,
+        (flushed, qkey): (u64, u32),
+    ) -> Result<Decision, ApiError> {
         self.host_present(host)?;
         if host >= CACHING_HOSTS_MAX {
             return Err(bound("hosts that cache pages", CACHING_HOSTS_MAX - 1));
@@ -129,6 +134,12 @@ impl Control {
         if row.generation != generation {
             let message = format!("host {host} is in generation {}, not {generation}", row.generation);
             return Err(error(ErrorCode::Conflict, message, "give up what is cached, and join again"));
+        }
+        // Whoever has the token may ask in a host's name, and none but the host knows what it has given up (PROTOCOL 12.48).
+        if flushed != 0 && qkey != row.home.qkey {
+            let message =
+                format!("{qkey:#x} is not the key of host {host}, which alone can say what it has flushed");
+            return Err(bad(message, "say the `qkey` of `home` in the host's answer to `join_host`"));
         }
         let gave_up = row.given_up == generation || self.coherence.given_up.get(&host) == Some(&generation);
         let none = Response::Lease { lease_ms: 0, flush: 0 };

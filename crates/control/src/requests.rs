@@ -55,7 +55,9 @@ impl Control {
                 self.memory_call(*process, &Call::Mprotect { addr: *addr, len: *len, prot: *prot })
             }
             Request::Brk { process, addr } => self.memory_call(*process, &Call::Brk { addr: *addr }),
-            Request::Renew { host, generation, flushed } => self.renew(*host, *generation, *flushed),
+            Request::Renew { host, generation, flushed, qkey } => {
+                self.renew(*host, *generation, (*flushed, *qkey))
+            }
             Request::Recover { host, page } => self.recover(*host, *page),
             Request::AcceptLost { domain, base, len } => self.accept_lost(*domain, *base, *len),
             Request::OpenObject { host, domain, name, create, exclusive } => {

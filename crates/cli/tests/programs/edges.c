@@ -92,6 +92,17 @@ static void advice(void) {
     say("MADV_RANDOM", madvise(at, LEN / 2, MADV_RANDOM));
     say("MADV_DONTNEED", madvise(at + PAGE, LEN / 2, MADV_DONTNEED));
     printf("%u\n", sum(at, LEN));
+    /* What was written to a private mapping of a file is the program's alone: MADV_FREE is not for it. */
+    FILE *file = tmpfile();
+    if (!file || ftruncate(fileno(file), LEN / 8)) exit(9);
+    unsigned char *mapped = at + LEN / 2;
+    if (mmap(mapped, LEN / 8, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, fileno(file), 0) != mapped) exit(9);
+    memset(mapped, 7, LEN / 8);
+    say("MADV_FREE of a file", madvise(mapped, LEN / 8, MADV_FREE));
+    say("MADV_FREE of more than a file", madvise(mapped, LEN / 4, MADV_FREE));
+    printf("%u\n", sum(mapped, LEN / 8));
+    say("MADV_FREE", madvise(at, LEN / 2, MADV_FREE));
+    fclose(file);
     munmap(at, LEN);
 }
 

@@ -229,7 +229,9 @@ fn play(rack: &mut Rack, caller: &Caller, step: Step) {
             Request::Disconnect { host, qpn }
         }
         Step::Renew { host, generation, flushed } => {
-            Request::Renew { host: host.into(), generation, flushed: if flushed { u64::MAX } else { 0 } }
+            let (host, flushed) = (u16::from(host), if flushed { u64::MAX } else { 0 });
+            let qkey = rack.qkeys.get(&host).copied().unwrap_or(0);
+            Request::Renew { host, generation, flushed, qkey }
         }
         Step::Recover(host) => Request::Recover { host: host.into(), page: FIRST },
         Step::Allocate { domain, pages, node } => {

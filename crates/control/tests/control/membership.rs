@@ -162,7 +162,7 @@ fn a_control_plane_that_stood_still_fences_nobody() {
     rack.join_node(1, MIB);
     let hosts = [rack.join_host(1), rack.join_host(2)];
     let renew = |rack: &mut Rack, (host, generation)| {
-        let ticket = rack.ask(Request::Renew { host, generation, flushed: 0 });
+        let ticket = rack.ask(Request::Renew { host, generation, flushed: 0, qkey: 0 });
         let lease = rack.wait(ticket).unwrap();
         assert!(matches!(lease, Response::Lease { lease_ms: 1.., .. }), "host {host}: {lease:?}");
     };
@@ -196,9 +196,11 @@ fn numbers_do_not_climb_with_hosts_that_come_and_go() {
     for name in 2..=100_u8 {
         let (host, generation) = rack.join_host(name);
         assert_eq!((host, generation), (stays + 1, u16::from(name) - 1));
-        let lease = rack.call(Request::Renew { host, generation, flushed: 0 }).unwrap();
+        let lease = rack.call(Request::Renew { host, generation, flushed: 0, qkey: 0 }).unwrap();
         assert!(matches!(lease, Response::Lease { lease_ms: 1.., .. }), "{lease:?}");
-        rack.call(Request::Renew { host, generation, flushed: farmem_control::api::GIVEN_UP }).unwrap();
+        let flushed = farmem_control::api::GIVEN_UP;
+        let qkey = rack.qkeys[&host];
+        rack.call(Request::Renew { host, generation, flushed, qkey }).unwrap();
         rack.call(Request::Leave { port: Port::host(host).0 }).unwrap();
     }
     rack.check_log();

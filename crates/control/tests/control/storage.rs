@@ -34,7 +34,7 @@ fn code(rack: &mut Rack, request: Request) -> Result<Response, ErrorCode> {
 fn a_full_disk_refuses_changes_and_serves_the_rest() {
     let (mut rack, disk) = rack_on_disk(90);
     let vma = rack.vmas()[0].clone();
-    let renew = || Request::Renew { host: 1, generation: 1, flushed: 0 };
+    let renew = || Request::Renew { host: 1, generation: 1, flushed: 0, qkey: 0 };
     code(&mut rack, renew()).unwrap();
     let rows = rack.control.compact();
     disk.fill(true);

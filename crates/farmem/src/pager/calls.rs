@@ -74,8 +74,11 @@ impl Pager {
                 self.set_span(key, pages, None);
                 Ok(0)
             }
-            Call::Drop { start, len } => {
+            Call::Drop { start, len, lazily } => {
                 let pages = self.range(key, start, len)?;
+                if lazily && self.is_elsewhere(key, pages.clone()) {
+                    return Err(if self.is_all_elsewhere(key, pages) { ELSEWHERE } else { errno::INVAL });
+                }
                 self.drop_pages(key, pages.clone());
                 if self.is_elsewhere(key, pages.clone()) {
                     return Err(ELSEWHERE);

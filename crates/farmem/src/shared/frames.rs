@@ -344,7 +344,7 @@ impl<W: Mapped> Pages for Frames<W> {
         if self.tally.poisoned == 1 {
             let addr = page.addr();
             say(&format!(
-                "a touch of the page at {addr} ends in SIGBUS: its latest bytes died with a host whose lease ended, or this domain may not use it. \
+                "a touch of the page at {addr} ends in SIGBUS: its latest bytes are lost, with a host whose lease ended or a memory node that was started again, or this domain may not use it. \
                  Of more pages only the count is told (`lost`)"
             ));
         }

@@ -4,7 +4,7 @@ use super::ShareOptions;
 use super::desk::{Desk, Inbox};
 use super::frames::Frames;
 use super::ground::{Ground, Joined};
-use super::lease::{Landlord, Objects};
+use super::lease::{Landlord, Life, Objects};
 use super::pager::{Pager, Policy};
 use crate::Error;
 use crate::client::{gid, wrong_answer};
@@ -178,7 +178,7 @@ where
         driver.submit(CacheAsk::Map { base, len, domain: domain_number }, &mut |_, _| {});
 
         let (tell, told) = channel();
-        let life = (host, settings.generation);
+        let life = Life { host, generation: settings.generation, qkey: settings.home.qkey.0 };
         let lease = Arc::clone(ground.lease());
         let landlord = Landlord::begin(
             &self.config,
@@ -204,8 +204,8 @@ where
         let _panicked = landlord.join();
         if given_up {
             // If it does not hear this, the control plane waits for the lease to end.
-            let _unheard =
-                api.ask(&Request::Renew { host, generation: settings.generation, flushed: GIVEN_UP });
+            let (generation, qkey) = (settings.generation, settings.home.qkey.0);
+            let _unheard = api.ask(&Request::Renew { host, generation, flushed: GIVEN_UP, qkey });
         }
         Ok(())
     }

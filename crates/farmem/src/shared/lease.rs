@@ -29,13 +29,21 @@ use std::time::Duration as StdDuration;
 /// Time between two questions when the control plane has said "not yet".
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 
+/// A life of a host, as the control plane knows it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Life {
+    pub(super) host: u16,
+    pub(super) generation: u16,
+    /// Of its endpoint: what shows that it is the host who says what it has flushed.
+    pub(super) qkey: u32,
+}
+
 /// A host that holds a lease.
 pub(super) struct Landlord {
     api: ApiClient,
     clock: Clock,
     inbox: Arc<Inbox>,
-    host: u16,
-    generation: u16,
+    life: Life,
     /// The newest order that was obeyed, and the newest that was handed on.
     flushed: u64,
     ordered: u64,
@@ -64,7 +72,7 @@ impl Landlord {
     /// Waits for the first lease.
     pub(super) fn begin(
         config: &RackConfig,
-        (host, generation): (u16, u16),
+        life: Life,
         clock: Clock,
         inbox: &Arc<Inbox>,
         watched: Arc<Lease>,
@@ -74,15 +82,14 @@ impl Landlord {
             api: api_client(config)?,
             clock,
             inbox: Arc::clone(inbox),
-            host,
-            generation,
+            life,
             flushed: 0,
             ordered: 0,
             length: Duration::ZERO,
             until: Instant::ZERO,
             given_up: true,
             watched,
-            stuck: recoverer(api_client(config)?, host)?,
+            stuck: recoverer(api_client(config)?, life.host)?,
             objects,
         };
         let begun = clock.now();
@@ -130,7 +137,7 @@ impl Landlord {
                     say(&format!(
                         "the lease of host {} ended; it was last renewed {silent} ms ago: {why}. What was written here and had not reached \
                          the memory nodes may be lost: a touch of such a page ends in SIGBUS",
-                        self.host
+                        self.life.host
                     ));
                     due = self.clock.now();
                 }
@@ -164,9 +171,9 @@ impl Landlord {
     /// Asks once; true when there is a lease.
     fn renew(&mut self) -> Result<bool, Error> {
         let asked = self.clock.now();
-        let Self { host, generation, flushed, .. } = *self;
+        let Self { life: Life { host, generation, qkey }, flushed, .. } = *self;
         let Response::Lease { lease_ms, flush } =
-            self.api.ask(&Request::Renew { host, generation, flushed })?
+            self.api.ask(&Request::Renew { host, generation, flushed, qkey })?
         else {
             return Err(wrong_answer("renew"));
         };
@@ -225,7 +232,7 @@ impl Landlord {
     fn hold_again(&mut self) -> Result<(), Error> {
         let objects = lock(&self.objects).clone();
         for object in objects {
-            self.api.ask(&Request::HoldObject { host: self.host, object })?;
+            self.api.ask(&Request::HoldObject { host: self.life.host, object })?;
         }
         Ok(())
     }

@@ -73,8 +73,8 @@ impl Rack {
             }
             Call::Session(seat, _) => Request::OpenSession { host: host(seat)?, domain: DOMAIN },
             Call::Renew(seat, generation, _) => {
-                let flushed = self.life(seat).flushed;
-                Request::Renew { host: host(seat)?, generation, flushed }
+                let Life { flushed, qkey, .. } = *self.life(seat);
+                Request::Renew { host: host(seat)?, generation, flushed, qkey }
             }
             Call::AcceptLost(page) => {
                 Request::AcceptLost { domain: DOMAIN, base: page.addr().0, len: PAGE_LEN as u64 }
@@ -252,6 +252,7 @@ impl Rack {
             role: CachingHost::new(config, cache, Memory::default(), rng),
             out: Outbox::new(),
             flushed: 0,
+            qkey: config.home.qkey.0,
             limit,
             has_session: false,
             lease_until: Instant::ZERO,

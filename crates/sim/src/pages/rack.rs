@@ -38,6 +38,8 @@ pub(super) struct Life {
     pub(super) out: Outbox<CacheDone, CacheNote>,
     pub(super) generation: u16,
     pub(super) flushed: u64,
+    /// Of its endpoint.
+    pub(super) qkey: u32,
     /// Frames that its cache holds at most.
     pub(super) limit: usize,
     pub(super) has_session: bool,

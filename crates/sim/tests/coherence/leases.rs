@@ -5,8 +5,35 @@ use farmem_control::api::{ErrorCode, GIVEN_UP, Request, Response};
 use farmem_wire::message::{PAGE_LEN, Seq};
 
 fn renew(rack: &mut Rack, host: u16, flushed: u64) -> Result<Response, ErrorCode> {
+    let qkey = rack.seats[&host].qkey;
+    renew_with(rack, host, flushed, qkey)
+}
+
+fn renew_with(rack: &mut Rack, host: u16, flushed: u64, qkey: u32) -> Result<Response, ErrorCode> {
     let generation = rack.seats[&host].generation;
-    rack.call(Request::Renew { host, generation, flushed }).map_err(|error| error.code)
+    rack.call(Request::Renew { host, generation, flushed, qkey }).map_err(|error| error.code)
+}
+
+/// Somebody with the rack's token says of a host that it has given everything up for good, or has obeyed an order that it was given, while the host
+/// has the only copy of a counter. Were that believed, others would count on from the old one, and no page would be said to be lost.
+#[test]
+fn only_the_host_itself_says_what_it_has_flushed() {
+    let (mut rack, a, b, base) = pair(33);
+    assert!(rack.store(b, base, 1));
+    assert!(rack.store(a, base, 5127));
+    rack.start_switch();
+    rack.pass(400, &[b]);
+    let order = Seq::of_epoch(2).0;
+    for flushed in [GIVEN_UP, order] {
+        for qkey in [0, rack.seats[&b].qkey, !rack.seats[&a].qkey] {
+            assert_eq!(renew_with(&mut rack, a, flushed, qkey), Err(ErrorCode::BadRequest), "{flushed:#x}");
+        }
+    }
+    rack.pass(400, &[b]);
+    assert!(!rack.directory().open, "host {a} has not flushed");
+    rack.pass(400, &[a, b]);
+    rack.pass(1, &[]);
+    assert_eq!(rack.load(b, base), Some(5127), "the counter goes on from where it was");
 }
 
 /// Somebody says of a host, before a switch starts again, that it has obeyed an order which nobody gave. If that were taken for an answer to the

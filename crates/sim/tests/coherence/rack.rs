@@ -59,6 +59,7 @@ pub(crate) struct Seat {
     pub(crate) generation: u16,
     pub(crate) role: CachingHost<Memory>,
     flushed: u64,
+    pub(crate) qkey: u32,
     pub(crate) told: Vec<CacheDone>,
 }
 
@@ -163,7 +164,7 @@ impl Rack {
 
     /// Asks for a lease; true when there is one.
     pub(crate) fn renew_only(&mut self, (host, generation): (u16, u16)) -> bool {
-        let answer = self.call(Request::Renew { host, generation, flushed: 0 });
+        let answer = self.call(Request::Renew { host, generation, flushed: 0, qkey: 0 });
         matches!(answer, Ok(Response::Lease { lease_ms, .. }) if lease_ms > 0)
     }
 
@@ -178,7 +179,7 @@ impl Rack {
         let config = HostConfig::new(HostId(host), generation, endpoint(&own));
         let cache = CacheConfig { timeout: Duration::from_micros(500), ..CacheConfig::default() };
         let role = CachingHost::new(config, cache, Memory::default(), Rng::from_number(number.into()));
-        self.seats.insert(host, Seat { generation, role, flushed: 0, told: Vec::new() });
+        self.seats.insert(host, Seat { generation, role, flushed: 0, qkey: own.qkey, told: Vec::new() });
         let switch = Peer { port: Port::SWITCH, endpoint: endpoint(&switch) };
         self.give(host, CacheAsk::Host(HostAsk::Session { domain: Domain(1), switch }));
         host
@@ -197,9 +198,9 @@ impl Rack {
 
     /// Renews a host's lease as its driver would; false when there is none to be had yet.
     pub(crate) fn renew(&mut self, host: u16) -> bool {
-        let Seat { generation, flushed, .. } = self.seats[&host];
+        let Seat { generation, flushed, qkey, .. } = self.seats[&host];
         let asked = self.now;
-        let answer = self.call(Request::Renew { host, generation, flushed });
+        let answer = self.call(Request::Renew { host, generation, flushed, qkey });
         let Ok(Response::Lease { lease_ms, flush }) = answer else { panic!("{answer:?}") };
         if lease_ms == 0 {
             return false;

@@ -47,6 +47,8 @@ pub(crate) struct Rack {
     /// Ports nothing reaches and nothing comes from.
     pub(crate) cut: BTreeSet<Port>,
     pub(crate) peers: BTreeMap<Port, RolePeer>,
+    /// Of the hosts' endpoints.
+    pub(crate) qkeys: BTreeMap<u16, u32>,
     pub(crate) budget: Budget,
     /// Every line kept, as the text a driver would store.
     pub(crate) log: Vec<String>,
@@ -95,6 +97,7 @@ impl Rack {
             faults: Faults::default(),
             cut: BTreeSet::new(),
             peers: BTreeMap::new(),
+            qkeys: BTreeMap::new(),
             budget: Budget::default(),
             log: Vec::new(),
             disk: None,
@@ -278,6 +281,9 @@ impl Rack {
             }
         });
         for response in joined {
+            if let Response::HostJoined { host, home, .. } = &response {
+                self.qkeys.insert(*host, home.qkey);
+            }
             self.start_peer(&response);
         }
         for (port, frame) in frames {

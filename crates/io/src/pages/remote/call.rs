@@ -144,6 +144,9 @@ pub enum Call {
         start: u64,
         /// Bytes.
         len: u64,
+        /// The system would take its time (MADV_FREE), and does so for private anonymous memory only: EINVAL, and nothing is done, where only a part is
+        /// far.
+        lazily: bool,
     },
     /// What may be done there is another. The answer is how many bytes it holds for: up to the first that are not in use.
     Protect {
@@ -255,7 +258,7 @@ impl Call {
             Self::Map { len, protection } => [1, len, protection, 0, 0],
             Self::Renew { start, len, protection } => [2, start, len, protection, 0],
             Self::Unmap { start, len } => [3, start, len, 0, 0],
-            Self::Drop { start, len } => [4, start, len, 0, 0],
+            Self::Drop { start, len, lazily } => [4, start, len, lazily as u64, 0],
             Self::Protect { start, len, protection } => [5, start, len, protection, 0],
             Self::Resize { start, len, new_len, how } => [6, start, len, new_len, how],
             Self::Replace { start, len } => [7, start, len, 0, 0],
@@ -278,7 +281,7 @@ impl Call {
             [1, len, protection, ..] => Self::Map { len, protection },
             [2, start, len, protection, _] => Self::Renew { start, len, protection },
             [3, start, len, ..] => Self::Unmap { start, len },
-            [4, start, len, ..] => Self::Drop { start, len },
+            [4, start, len, lazily, _] => Self::Drop { start, len, lazily: lazily != 0 },
             [5, start, len, protection, _] => Self::Protect { start, len, protection },
             [6, start, len, new_len, how] => Self::Resize { start, len, new_len, how },
             [7, start, len, ..] => Self::Replace { start, len },
@@ -316,7 +319,7 @@ mod tests {
             Call::Map { len, protection },
             Call::Renew { start, len, protection },
             Call::Unmap { start, len },
-            Call::Drop { start, len },
+            Call::Drop { start, len, lazily: true },
             Call::Protect { start, len, protection },
             Call::Resize { start, len, new_len: 4 * len, how: resize::MAY_MOVE },
             Call::Replace { start, len },
