@@ -11,6 +11,7 @@ use farmem_control::{Log, NotKept, Record};
 use redb::{Database, DatabaseError, ReadableDatabase as _, ReadableTable as _, TableDefinition, TableError};
 use std::fmt;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 /// The log: line number to JSON.
@@ -64,10 +65,16 @@ impl ControlStore {
         mut opener: impl FnMut(&Path) -> Result<Database, DatabaseError> + Send + 'static,
     ) -> Result<(Self, Vec<Record>), OpenError> {
         let file = private(directory)?;
-        let database = opener(&file).map_err(|error| open_error(&file, error))?;
-        let mut store = Self { database: Some(database), opener: Box::new(opener), file, next: 0 };
-        let lines = store.load()?;
-        Ok((store, lines))
+        let path = file.clone();
+        // The library asserts some of what a file must have where it could refuse.
+        let opened = catch_unwind(AssertUnwindSafe(move || {
+            let database = opener(&file).map_err(|error| open_error(&file, error))?;
+            let mut store = Self { database: Some(database), opener: Box::new(opener), file, next: 0 };
+            let lines = store.load()?;
+            Ok((store, lines))
+        }));
+        let why = "is damaged, so that what the rack was is not known; begin with another state directory, or with a copy of an older one".into();
+        opened.unwrap_or_else(|_| Err(OpenError::Foreign { path, why }))
     }
 
     /// Lines kept.
@@ -304,6 +311,32 @@ mod tests {
         let (store, found) = ControlStore::open(&directory).unwrap();
         assert_eq!((found.as_slice(), store.len()), (&lines[..3], 3));
         drop(store);
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    /// Bytes that a disk has changed: the log is refused, wherever they are, or is whole all the same.
+    #[test]
+    fn damaged_files_are_refused() {
+        let (directory, lines) = (directory("damaged"), lines());
+        let (mut store, _) = ControlStore::open(&directory).unwrap();
+        lines.iter().for_each(|line| store.append(line).unwrap());
+        drop(store);
+        let file = directory.join(FILE);
+        let whole = fs::read(&file).unwrap();
+        let mut refused = 0;
+        for (start, step) in [(4096, 97), (4096, 4001), (0, 97), (64, 8), (8192, 64)] {
+            let mut bytes = whole.clone();
+            bytes.iter_mut().skip(start).step_by(step).for_each(|byte| *byte ^= 1);
+            fs::write(&file, &bytes).unwrap();
+            match ControlStore::open(&directory) {
+                Ok((_, found)) => assert_eq!(found, lines, "from {start}, each {step}"),
+                Err(error) => {
+                    assert!(matches!(error, OpenError::Foreign { .. }), "from {start}, each {step}: {error}");
+                    refused += 1;
+                }
+            }
+        }
+        assert!(refused >= 3, "{refused} of 5");
         fs::remove_dir_all(directory).unwrap();
     }
 
