@@ -125,7 +125,7 @@ pub struct SwitchConfig {
 #[serde(rename_all = "kebab-case")]
 pub enum Prefetch {
     /// Found out on the node's own memory before it joins, where that has 256 MiB or more: a tenth of a second of CPU time, and as long as it takes to
-    /// touch that much memory.
+    /// touch that much memory; a machine on which that is more than a second has bursts.
     #[default]
     Auto,
     /// Those of several traversals together.

@@ -6,7 +6,7 @@
 use crate::MappedStore;
 use farmem_memnode::{BURST, Compile, Store as _, Trial};
 use rustix::time::{ClockId, clock_gettime};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes of the store that are tried: more than caches hold. A smaller store is not worth it.
 const TRIED: u64 = 256 << 20;
@@ -17,26 +17,51 @@ const ROUNDS: usize = 7;
 /// One by one must be so many times as fast before it is chosen: the middle of the rounds differs by up to a tenth from one start to the next.
 const CLEARLY: f64 = 1.1;
 
+/// A machine that needs longer than this has no time for it now: the usual way is not far from the best.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Bytes that are touched between two looks at the clock.
+const CHUNK: usize = 16 << 20;
+
 /// What was found out.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Calibrated {
     /// The best [`Budget::burst`](farmem_memnode::Budget::burst).
     pub burst: usize,
-    /// How many times as fast lines come one by one as in bursts; `None` when the store is too small to tell.
+    /// How many times as fast lines come one by one as in bursts; `None` when the store is too small to tell, or the machine too busy.
     pub one_by_one: Option<f64>,
 }
 
 /// Tries both ways on the beginning of a store in which nothing was written yet. It is zero again afterwards, and its memory the system's.
 #[must_use]
-pub fn calibrate<C: Compile>(mut store: MappedStore, compile: &mut C) -> (MappedStore, Calibrated) {
+pub fn calibrate<C: Compile>(store: MappedStore, compile: &mut C) -> (MappedStore, Calibrated) {
+    calibrate_within(PATIENCE, store, compile)
+}
+
+fn calibrate_within<C: Compile>(
+    patience: Duration,
+    mut store: MappedStore,
+    compile: &mut C,
+) -> (MappedStore, Calibrated) {
+    let usual = Calibrated { burst: BURST, one_by_one: None };
     if store.len() < TRIED {
-        return (store, Calibrated { burst: BURST, one_by_one: None });
+        return (store, usual);
     }
+    let begun = Instant::now();
     // A page that was never written is one that all such pages share, in the cache.
-    (0..TRIED).step_by(PAGE_STEP).for_each(|offset| store.write(offset, &[0]));
+    for chunk in (0..TRIED).step_by(CHUNK) {
+        if begun.elapsed() >= patience {
+            store.discard(0, chunk);
+            return (store, usual);
+        }
+        (chunk..chunk + CHUNK as u64).step_by(PAGE_STEP).for_each(|offset| store.write(offset, &[0]));
+    }
     let trial = Trial::new(TRIED);
     let mut rounds = Vec::new();
     for _ in 0..=ROUNDS {
+        if begun.elapsed() >= patience {
+            store.discard(0, TRIED);
+            return (store, usual);
+        }
         let mut times = [0.0; 2];
         for (time, burst) in times.iter_mut().zip([BURST, 1]) {
             let start = cpu_time();
@@ -85,10 +110,22 @@ mod tests {
         assert_eq!(calibrated, Calibrated { burst: BURST, one_by_one: None });
     }
 
+    /// A machine without time for it has the usual way, and a store as it was.
+    #[test]
+    fn a_busy_machine_is_not_kept() {
+        let store = MappedStore::new(TRIED).unwrap();
+        let (store, calibrated) = calibrate_within(Duration::ZERO, store, &mut Interpreted);
+        assert_eq!(calibrated, Calibrated { burst: BURST, one_by_one: None });
+        let mut bytes = Vec::new();
+        store.read(0, 1 << 20, &mut bytes);
+        assert!(bytes.iter().all(|byte| *byte == 0));
+    }
+
     /// One that is tried is as empty as before, and the choice is the one that the trial speaks for.
     #[test]
     fn the_store_is_left_as_it_was() {
-        let (store, calibrated) = calibrate(MappedStore::new(TRIED).unwrap(), &mut Interpreted);
+        let (store, calibrated) =
+            calibrate_within(Duration::MAX, MappedStore::new(TRIED).unwrap(), &mut Interpreted);
         let Calibrated { burst, one_by_one } = calibrated;
         assert_eq!(burst, choose(one_by_one.expect("it was tried")));
         let mut bytes = Vec::new();
