@@ -47,9 +47,11 @@ impl TestRack {
         std::fs::create_dir_all(&dir).unwrap();
         let file = dir.join("rack.toml");
         let [_, _, b, c] = id.to_be_bytes();
-        let net = (0..=u8::MAX).map(|n| format!("127.{}.{}", 128 + b % 64, c ^ n.wrapping_add(count)));
+        // A number for each attempt: tests of this process never try the same addresses.
+        static NETS: AtomicU8 = AtomicU8::new(0);
+        let mut nets = (0..=u8::MAX).map(|_| c ^ NETS.fetch_add(1, Ordering::Relaxed)).filter(|net| *net > 0);
         let is_free = |net: &String| UdpSocket::bind((format!("{net}.1"), farmem::UDP_PORT)).is_ok();
-        let net = net.into_iter().filter(|net| !net.ends_with(".0")).find(is_free).unwrap();
+        let net = nets.find_map(|net| Some(format!("127.{}.{net}", 128 + b % 64)).filter(is_free)).unwrap();
         let mut text = format!(
             "name = \"{name}\"\ntransport = \"{transport}\"\nwaiting = \"block\"\nplacement = \"free\"\n\
              [control]\naddress = \"{net}.1\"\nhttp = \"{net}.1:7471\"\nstate = \"state\"\nlease_ms = 2000\n\
