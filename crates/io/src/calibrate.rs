@@ -6,7 +6,7 @@
 use crate::MappedStore;
 use farmem_memnode::{BURST, Compile, Store as _, Trial};
 use rustix::time::{ClockId, clock_gettime};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Bytes of the store that are tried: more than caches hold. A smaller store is not worth it.
 const TRIED: u64 = 256 << 20;
@@ -46,10 +46,11 @@ fn calibrate_within<C: Compile>(
     if store.len() < TRIED {
         return (store, usual);
     }
-    let begun = Instant::now();
+    let begun = time(ClockId::Monotonic);
+    let is_over = || time(ClockId::Monotonic).saturating_sub(begun) >= patience;
     // A page that was never written is one that all such pages share, in the cache.
     for chunk in (0..TRIED).step_by(CHUNK) {
-        if begun.elapsed() >= patience {
+        if is_over() {
             store.discard(0, chunk);
             return (store, usual);
         }
@@ -58,15 +59,16 @@ fn calibrate_within<C: Compile>(
     let trial = Trial::new(TRIED);
     let mut rounds = Vec::new();
     for _ in 0..=ROUNDS {
-        if begun.elapsed() >= patience {
+        if is_over() {
             store.discard(0, TRIED);
             return (store, usual);
         }
         let mut times = [0.0; 2];
-        for (time, burst) in times.iter_mut().zip([BURST, 1]) {
-            let start = cpu_time();
+        for (taken, burst) in times.iter_mut().zip([BURST, 1]) {
+            // CPU time of this thread: what others of this machine take does not count.
+            let start = time(ClockId::ThreadCPUTime);
             (store, _) = trial.run(store, &mut *compile, burst);
-            *time = (cpu_time() - start).as_secs_f64();
+            *taken = (time(ClockId::ThreadCPUTime) - start).as_secs_f64();
         }
         rounds.push(times[0] / times[1]);
     }
@@ -85,9 +87,8 @@ fn middle(numbers: &mut [f64]) -> f64 {
     numbers[numbers.len() / 2]
 }
 
-/// CPU time of this thread: what others of this machine take does not count.
-fn cpu_time() -> Duration {
-    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).expect("a clock that began at 0")
+fn time(clock: ClockId) -> Duration {
+    Duration::try_from(clock_gettime(clock)).expect("a clock that began at 0")
 }
 
 #[cfg(test)]
