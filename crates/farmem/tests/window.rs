@@ -216,6 +216,18 @@ fn a_page_costs_what_it_must() {
     assert_eq!(stats, expected);
 }
 
+/// Pages that came beside one that was written are as far memory has them: they are not written back.
+#[test]
+fn what_came_beside_a_written_page_is_not_written_back() {
+    let (mut client, vma) = client();
+    let options = WindowOptions { ahead: Ahead::Group(8), ..options() };
+    let Some(((), stats)) = run(&mut client, &vma, options, |memory| memory.write(3 * PAGE, &[1])) else {
+        return;
+    };
+    assert_eq!((stats.fetches, stats.bytes_fetched), (1, 8 * PAGE as u64));
+    assert_eq!((stats.write_backs, stats.bytes_written_back), (1, PAGE as u64));
+}
+
 /// A program's panic comes out where the window was asked for, after what it wrote is safe; the client goes on.
 #[test]
 fn a_panic_leaves_far_memory_whole() {

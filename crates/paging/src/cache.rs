@@ -319,8 +319,8 @@ impl Cache {
         let mut frames = Vec::with_capacity(usize::try_from(run.end - run.start).unwrap_or(1));
         for page in run.clone() {
             let waited = page == key.page;
-            // A stream of writes goes on as one: pages beside the one that faulted come writable too.
-            let busy = Busy::Fetching { op, write, waited };
+            // Who writes to one page need not write to those beside it.
+            let busy = Busy::Fetching { op, write: write && waited, waited };
             frames.push(self.insert(key.with(page), None, !waited, busy));
         }
         let (first, count) = (key.with(run.start), u32::try_from(frames.len()).expect("at most run_max"));
