@@ -10,45 +10,12 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LEN = 4 << 20, ROUNDS = 40, NOBODY = 65534, DEADLINE = 30 };
+enum { LEN = 4 << 20, ROUNDS = 40, NOBODY = 65534 };
 
-static unsigned char *far;
-
-static unsigned char value(size_t at) { return (unsigned char)(at * 7 + (at >> 12)); }
-
-static int right(void) {
-    for (size_t i = 0; i < LEN; i += 61)
-        if (far[i] != value(i)) return 0;
-    return 1;
-}
-
-/* The status of a child; one that hangs is killed, and has the status of that. */
-static int end_of(pid_t child) {
-    struct timespec pause = {0, 2000000};
-    for (int i = 0; i < DEADLINE * 500; i++) {
-        int status;
-        if (waitpid(child, &status, WNOHANG) == child) return status;
-        nanosleep(&pause, NULL);
-    }
-    kill(child, SIGKILL);
-    int status;
-    waitpid(child, &status, 0);
-    return status;
-}
-
-static int allocates(void) {
-    for (size_t len = 16; len <= 1 << 20; len *= 4) {
-        unsigned char *block = malloc(len);
-        if (!block) return 0;
-        memset(block, 3, len);
-        if (block[len - 1] != 3) return 0;
-        free(block);
-    }
-    return 1;
-}
+#include "children.h"
 
 static int child(int depth) {
-    if (!allocates() || !right()) return 1;
+    if (!allocates() || !right(0, LEN)) return 1;
     if (depth == 0) return 0;
     pid_t grandchild = fork();
     if (grandchild == 0) _exit(child(depth - 1));
