@@ -175,7 +175,7 @@ fn over(plan: &Plan, config: &RackConfig) -> Result<Vec<Row>, Error> {
 fn space(rack: &Rack) -> Result<SharedSpace, Error> {
     let usual = ShareOptions::new(1 << 30);
     let window = WindowOptions { place: Place::Anywhere, resting_eighths: 0, ..usual.window };
-    rack.share(DOMAIN, ShareOptions { window, ..usual })
+    SharedSpace::join(rack, DOMAIN, ShareOptions { window, ..usual })
 }
 
 fn vmas(space: &SharedSpace, count: usize) -> Result<Vec<Vma>, Error> {

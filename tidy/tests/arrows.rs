@@ -1,59 +1,38 @@
-//! The dependency arrows of docs/architecture.md: ground, parts, roles, two worlds, what a user sees. A wrong arrow fails here.
+//! The dependency arrows of docs/architecture.md. A wrong arrow fails here.
 //!
-//! It reads `cargo metadata`, so it sees what cargo sees. A crate that is not in the picture fails too: draw it in first.
+//! The table in that page is the rule: this test reads it, and `cargo metadata`, so it sees what cargo sees. A crate that is not in the table fails
+//! too: draw it in first.
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
-const GROUND: &[&str] = &["wire", "machine"];
-const PARTS: &[&str] = &["transport", "traversal", "index", "paging"];
-const APPS: &[&str] = &["webservice", "tablestore", "timeseries", "nativekvs"];
-const ROLES: &[&str] = &["switch", "memnode", "host", "dpu", "control"];
+const TABLE: &str = include_str!("../../docs/architecture.md");
+const HEAD: &str = "| crate | what it holds | imports |";
+const ROLES: &[&str] = &["switch", "memnode", "host", "control"];
 
-/// What each crate may import of ours, by folder name. Dev-dependencies are held to the same arrows: a test that needs another
-/// role belongs into a world that has both.
-fn picture() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
-    let set = |lists: &[&[&'static str]]| -> BTreeSet<&'static str> {
-        lists.iter().copied().flatten().copied().collect()
-    };
-    let mut picture = BTreeMap::from([
-        ("wire", set(&[])),
-        ("machine", set(&[])),
-        ("transport", set(&[GROUND])),
-        ("traversal", set(&[&["wire"]])),
-        ("index", set(&[&["wire"]])),
-        ("paging", set(&[GROUND])),
-        ("engine", set(&[&["wire", "traversal"]])),
-        ("compiler", set(&[&["wire", "traversal"]])),
-        ("sim", set(&[GROUND, PARTS, ROLES])),
-        ("io", set(&[GROUND, PARTS, ROLES, &["engine"]])),
-        ("farmem", set(&[GROUND, PARTS, ROLES, &["engine", "io"]])),
-        ("capi", set(&[&["farmem"]])),
-        ("workload", set(&[&["farmem"]])),
-        (
-            "bench",
-            set(&[GROUND, &["transport", "traversal", "memnode", "io", "sim", "farmem", "workload"], APPS]),
-        ),
-        ("cli", set(&[&["bench", "capi", "farmem", "sim", "compiler", "workload"], APPS])),
-        ("fuzz", set(&[GROUND, PARTS, ROLES])),
-        ("tidy", set(&[])),
-    ]);
-    for role in ROLES {
-        picture.insert(role, set(&[GROUND, PARTS]));
+/// What each crate may import of ours, by folder name, as the table has it. Dev-dependencies are held to the same arrows: a test that needs
+/// another role belongs into a world that has both.
+fn picture(page: &str, apps: &BTreeSet<String>) -> BTreeMap<String, BTreeSet<String>> {
+    let table = page.split(HEAD).nth(1).expect("the page has the table");
+    let mut picture = BTreeMap::new();
+    for line in table.lines().skip(2).take_while(|line| line.starts_with('|')) {
+        let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
+        let [crates, .., imports] = cells[..] else { panic!("a row has three cells: {line}") };
+        let imports: BTreeSet<String> = imports
+            .split_whitespace()
+            .filter(|&word| word != "-")
+            .flat_map(|word| match word {
+                "roles" => ROLES.iter().map(|&role| role.into()).collect(),
+                "apps" => apps.iter().cloned().collect(),
+                name => vec![name.to_owned()],
+            })
+            .collect();
+        // Names stand in backquotes.
+        let names = crates.split('`').skip(1).step_by(2);
+        picture.extend(names.map(|name| (name.to_owned(), imports.clone())));
     }
     picture
-}
-
-/// An application imports what a user imports, and how its workload is carried out and reported.
-fn allowed<'a>(
-    picture: &'a BTreeMap<&str, BTreeSet<&'static str>>,
-    package: &Package,
-) -> Option<BTreeSet<&'a str>> {
-    if package.in_apps {
-        return Some(BTreeSet::from(["farmem", "workload"]));
-    }
-    picture.get(package.name.as_str()).map(|allowed| allowed.iter().copied().collect())
 }
 
 struct Package {
@@ -101,17 +80,17 @@ fn short(name: &str) -> String {
 
 /// What is wrong with the imports of `packages`, one line each.
 fn wrong_arrows(packages: &[Package]) -> Vec<String> {
-    let picture = picture();
+    let apps =
+        packages.iter().filter(|package| package.in_apps).map(|package| package.name.clone()).collect();
+    let picture = picture(TABLE, &apps);
     let mut wrong = Vec::new();
     for package in packages {
         let name = &package.name;
-        let Some(allowed) = allowed(&picture, package) else {
-            wrong.push(format!(
-                "{name} is not in the picture: docs/architecture.md, and tidy/tests/arrows.rs"
-            ));
+        let Some(allowed) = picture.get(name) else {
+            wrong.push(format!("{name} is not in the table of docs/architecture.md"));
             continue;
         };
-        let bad = package.imports.iter().filter(|import| !allowed.contains(import.as_str()));
+        let bad = package.imports.iter().filter(|import| !allowed.contains(*import));
         wrong.extend(bad.map(|import| format!("{name} must not import {import}")));
     }
     wrong
@@ -122,6 +101,13 @@ fn every_arrow_points_down() {
     let packages = packages();
     assert!(packages.len() > 10, "cargo metadata lists the workspace");
     let wrong = wrong_arrows(&packages);
+    let names: BTreeSet<&str> = packages.iter().map(|package| package.name.as_str()).collect();
+    for drawn in picture(TABLE, &BTreeSet::new()).keys() {
+        assert!(
+            names.contains(drawn.as_str()),
+            "{drawn} is in the table of docs/architecture.md, and nowhere else"
+        );
+    }
     assert!(wrong.is_empty(), "wrong dependency arrows:\n  {}", wrong.join("\n  "));
 }
 
@@ -136,13 +122,13 @@ fn a_wrong_arrow_is_found() {
     let wrong = wrong_arrows(&[
         package("switch", false, &["wire", "memnode"]),
         package("io", false, &["wire", "sim"]),
-        package("kv", true, &["farmem", "wire"]),
+        package("webservice", true, &["farmem", "wire"]),
         package("util", false, &[]),
         package("cli", false, &["farmem", "sim", "webservice"]),
     ]);
     assert_eq!(wrong.len(), 4, "{wrong:?}");
     assert_eq!(
         wrong[..3],
-        ["switch must not import memnode", "io must not import sim", "kv must not import wire"]
+        ["switch must not import memnode", "io must not import sim", "webservice must not import wire"]
     );
 }

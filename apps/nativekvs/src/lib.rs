@@ -11,9 +11,9 @@ pub use table::{Found, RECORD_LEN, Table, VALUE_WORDS};
 pub use work::{Did, ENTRIES, WORKERS_MAX};
 
 use farmem::worker::Worker;
-use farmem::ycsb::hash;
 use farmem::{Rack, RackConfig, ShareOptions, SharedSpace, Vma};
 pub use farmem_workload::Mix;
+use farmem_workload::ycsb::hash;
 use farmem_workload::{Failure, to_f64};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -77,7 +77,7 @@ pub struct Outcome {
 /// [`Failure`] when there is no such rack, this process may not share memory, or a worker fails.
 pub fn run(args: &Args) -> Result<Outcome, Failure> {
     let config = RackConfig::load(&args.rack)?;
-    let space = Rack::running(config).share("nativekvs", ShareOptions::new(args.local))?;
+    let space = SharedSpace::join(&Rack::running(config), "nativekvs", ShareOptions::new(args.local))?;
     Ok(serve(&space, args, |orders| space.spawn("serve", orders))?)
 }
 

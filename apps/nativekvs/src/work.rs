@@ -5,8 +5,8 @@
 use crate::table::{Found, Table};
 use farmem::window::Memory;
 use farmem::worker::Entry;
-use farmem::ycsb::{Operation, Workload, hash};
 use farmem::{Error, SharedSpace, VirtAddr, Vma};
+use farmem_workload::ycsb::{Operation, Workload, hash};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 

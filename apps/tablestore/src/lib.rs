@@ -19,9 +19,9 @@ pub use operation::{Operation, Operations};
 pub use values::{Order, VALUE_LEN};
 
 use farmem::btree::{BTree, Bring, KEYS_MAX, Records};
-use farmem::ycsb::{Workload, hash};
 use farmem::{Client, Error, FarMemory, Layout};
 pub use farmem_workload::Keys;
+use farmem_workload::ycsb::{Workload, hash};
 use farmem_workload::{Failure, Load, Place, Plan, Progress, Report, loan, measure, on_rack};
 use model::Model;
 use std::cell::RefCell;

@@ -4,8 +4,8 @@ use crate::model::Moment;
 use crate::values::{VALUE_LEN, compose};
 use crate::{State, Store};
 use farmem::btree::{BTree, RecordScan};
-use farmem::ycsb::{self, hash};
 use farmem::{Error, Exchange, FarMemory, Next, Op, Task, VirtAddr};
+use farmem_workload::ycsb::{self, hash};
 use std::cell::RefCell;
 use std::rc::Rc;
 

@@ -22,8 +22,8 @@ pub use request::{Request, Requests};
 
 use clap::builder::RangedU64ValueParser;
 use farmem::hash_table::{HashTable, Key, Spread};
-use farmem::ycsb::{self, Workload};
 use farmem::{Client, Error, FarMemory, VirtAddr};
+use farmem_workload::ycsb::{self, Workload};
 use farmem_workload::{Failure, Load, Plan, Progress, Report, loan, measure, on_rack};
 pub use farmem_workload::{Keys, Mix};
 use objects::Objects;

@@ -3,8 +3,8 @@
 use crate::objects::{OBJECT_LEN, compose, index, is_composed, title};
 use crate::{OPENED, State, key};
 use farmem::hash_table::{HashTable, VALUE_LEN, Value};
-use farmem::ycsb::{Operation, Operations};
 use farmem::{Error, Exchange, FarMemory, Next, Op, Task, VirtAddr};
+use farmem_workload::ycsb::{Operation, Operations};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Instant;

@@ -1,9 +1,9 @@
 //! The service on a rack in this process: exact counts, right answers, and that a wrong one is found.
 
 use farmem::api::Response;
-use farmem::ycsb::Workload;
 use farmem::{Policy, Rack};
 use farmem_webservice::{Keys, Mix, OBJECT_LEN, Service, Settings, serve};
+use farmem_workload::ycsb::Workload;
 use farmem_workload::{Load, Place};
 
 const SETTINGS: Settings =

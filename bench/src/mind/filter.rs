@@ -6,7 +6,7 @@
 
 use super::Samples;
 use crate::Row;
-use farmem::pager::{Started, Watched, spawn};
+use farmem_run::{Started, Watched, spawn};
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::FileExt as _;

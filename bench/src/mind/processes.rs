@@ -39,7 +39,7 @@ const STEPS: [Step; 6] = [
 
 /// Measures with a worker, on allocations that nobody has touched.
 pub(super) fn measure(config: &RackConfig, rounds: usize) -> Result<Vec<Row>, Error> {
-    let space = Rack::running(config.clone()).share(DOMAIN, ShareOptions::new(64 << 20))?;
+    let space = SharedSpace::join(&Rack::running(config.clone()), DOMAIN, ShareOptions::new(64 << 20))?;
     let board = space.allocate(4 * APART)?;
     let told = space.allocate((rounds * STEPS.len() * TOUCHED * size_of::<u64>()) as u64)?;
     let fresh = (0..rounds).map(|_| space.allocate(VMA_LEN)).collect::<Result<Vec<_>, _>>()?;

@@ -2,7 +2,7 @@
 
 use super::DOMAIN;
 use crate::{Row, Sheet};
-use farmem::{Error, Rack, RackConfig, ShareOptions, Transport};
+use farmem::{Error, Rack, RackConfig, ShareOptions, SharedSpace, Transport};
 use farmem_nativekvs::{Args, Mix, Outcome, serve};
 
 /// Bytes of far memory at each worker's host: the whole table fits, so that what is measured is sharing.
@@ -10,7 +10,7 @@ const LOCAL: u64 = 64 << 20;
 
 /// All mixes, first by one worker and then by two.
 pub(super) fn measure(config: &RackConfig, quick: bool, sheet: &mut Sheet<'_>) -> Result<(), Error> {
-    let space = Rack::running(config.clone()).share(DOMAIN, ShareOptions::new(LOCAL))?;
+    let space = SharedSpace::join(&Rack::running(config.clone()), DOMAIN, ShareOptions::new(LOCAL))?;
     for (workload, name) in [(Mix::A, "a"), (Mix::C, "c")] {
         let mut one: Option<f64> = None;
         for workers in [1, 2] {

@@ -6,7 +6,8 @@
 
 use farmem::hash_table::{Key, Spread};
 use farmem::series::Point;
-use farmem::{BTree, Client, ClientOptions, Error, HashTable, Layout, Op, Policy, Rack, Series, ycsb};
+use farmem::{BTree, Client, ClientOptions, Error, HashTable, Layout, Op, Policy, Rack, Series};
+use farmem_workload::ycsb;
 use std::num::NonZero;
 
 /// A structure, and how its nodes lie.

@@ -4,7 +4,8 @@
 use super::compare::Scenario;
 use super::station::App;
 use farmem::hash_table::{Key, NODE_LEN, Spread};
-use farmem::{Client, Completed, Error, Exchange, HashTable, Next, Task, ycsb};
+use farmem::{Client, Completed, Error, Exchange, HashTable, Next, Task};
+use farmem_workload::ycsb;
 use std::rc::Rc;
 
 /// Keys of a chain: a look-up passes half of them, 48, as PULSE's WebService does (PULSE 6, table 3).

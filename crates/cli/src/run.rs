@@ -10,12 +10,12 @@ use crate::output::{self, Report};
 use crate::rack_file::{RackFile, Shape};
 use crate::supervisor::Supervisor;
 use crate::{End, Failure};
-use farmem::pager::{
-    Guard, Pager, PagerOptions, PagerStats, Signals, Started, call, free_left, guard, own_domain, spawn,
-};
 use farmem::window::Ahead;
 use farmem::{Placement, Rack, RackConfig, Transport, VirtAddr, Waiting};
 use farmem::{ShareOptions, ShareStats};
+use farmem_run::{
+    Guard, Pager, PagerOptions, PagerStats, Signals, Started, call, free_left, guard, own_domain, spawn,
+};
 use rustix::process::{Pid, PidfdFlags, Signal, getppid, kill_process, pidfd_open};
 use rustix::thread::{sched_getaffinity, sched_setaffinity};
 use serde::Serialize;

@@ -7,7 +7,7 @@
 //! beside the sum of the first two.
 #![expect(clippy::print_stdout, reason = "a report for people and scripts")]
 
-use farmem::window::{Memory, Place, WindowOptions, WindowStats};
+use farmem::window::{Memory, Place, WindowOptions, WindowStats, with_window};
 use farmem::{Client, Rack, RackConfig, VirtAddr, Vma, serve};
 use farmem_host::agent::Pages as _;
 use farmem_io::pages::{self, Fault, Faults, Handler, Next, Reach, Ring, Window, WindowConfig};
@@ -135,9 +135,9 @@ fn measure(transport: &str, as_json: bool) -> Result<(), Box<dyn Error>> {
         bare_resolve(&mut resolve)?;
         bare_exchange(&mut client, &vma, &mut exchange)?;
         let whole = WindowOptions { place: Place::Anywhere, ..WindowOptions::new(vma.size) };
-        client.with_window(&vma, whole, |memory| touch(memory, &mut fetch))?;
+        with_window(&mut client, &vma, whole, |memory| touch(memory, &mut fetch))?;
         let quarter = WindowOptions { local_limit: vma.size / 4, ..whole };
-        stats = client.with_window(&vma, quarter, |memory| touch(memory, &mut evicting))?.1;
+        stats = with_window(&mut client, &vma, quarter, |memory| touch(memory, &mut evicting))?.1;
     }
     let sum = at(&mut resolve, 50) + at(&mut exchange, 50);
     let ratio = at(&mut fetch, 50) as f64 / sum as f64;

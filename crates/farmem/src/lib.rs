@@ -16,50 +16,15 @@
 //! ```
 //!
 //! The same calls work on a rack of processes: [`Rack::open`] with the `rack.toml` that `farmem up` runs.
+//!
+//! This crate is what a program imports; it has no code of its own. A rack and its clients come from `crates/client`, windows and shared
+//! spaces from `crates/memory`, hash table, B+tree, list and series from `crates/structures`.
 
-mod allocations;
-mod arena;
-pub mod btree;
-mod client;
-pub mod config;
-pub mod dispatch;
-mod embedded;
-mod error;
-pub mod hash_table;
-pub mod iterator;
-pub mod list;
-mod lock;
-pub mod memory;
-mod migrate;
-pub mod pager;
-mod path;
-mod rack;
-pub mod series;
-pub mod serve;
-mod shared;
-mod slots;
-pub mod task;
-pub mod window;
-pub mod ycsb;
-
-pub use arena::Layout;
-pub use btree::BTree;
-pub use client::{Client, Completed, Ticket, Traversal, Vma};
-pub use config::{Execution, Placement, Prefetch, RackConfig, Transport, Waiting};
-pub use dispatch::{Dispatched, Policy, Profile, Way};
-pub use error::{Error, TraversalStop};
-pub use farmem_control::api;
-pub use farmem_host::{Answer, Op, REGION_DATA_MAX, Traversed};
-pub use farmem_io::{doctor, raw};
-pub use farmem_machine::Rng;
-pub use farmem_traversal::Program;
-pub use farmem_wire::{NodeId, UDP_PORT, VirtAddr};
-pub use hash_table::HashTable;
-pub use list::List;
-pub use lock::LockWord;
-pub use memory::FarMemory;
-pub use migrate::{Moved, migrate};
-pub use rack::{ClientOptions, Rack, home_of};
-pub use series::Series;
-pub use shared::{ShareOptions, ShareStats, SharedSpace, process, worker};
-pub use task::{Exchange, Next, Task, Took};
+pub use farmem_client::{
+    Answer, Client, ClientOptions, Completed, Dispatched, Error, Exchange, Execution, FarMemory, LockWord,
+    Moved, Next, NodeId, Op, Placement, Policy, Prefetch, Profile, Program, REGION_DATA_MAX, Rack,
+    RackConfig, Rng, Task, Ticket, Took, Transport, Traversal, TraversalStop, Traversed, UDP_PORT, VirtAddr,
+    Vma, Waiting, Way, api, config, dispatch, doctor, home_of, iterator, migrate, raw, serve, task,
+};
+pub use farmem_memory::{ShareOptions, ShareStats, SharedSpace, process, window, worker};
+pub use farmem_structures::{BTree, HashTable, Layout, List, Series, btree, hash_table, list, series};

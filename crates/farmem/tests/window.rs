@@ -1,6 +1,6 @@
 //! Windows onto far memory, on a rack in one process: real page faults, real READs and WRITEs.
 
-use farmem::window::{Ahead, Memory, Place, WindowOptions, WindowStats};
+use farmem::window::{self, Ahead, Memory, Place, WindowOptions, WindowStats};
 use farmem::{Client, Error, Rack, VirtAddr, Vma};
 use std::io::Write as _;
 use std::sync::atomic::Ordering;
@@ -42,7 +42,7 @@ fn run<R: Send>(
     options: WindowOptions,
     program: impl FnOnce(Memory<'_>) -> R + Send,
 ) -> Option<(R, WindowStats)> {
-    match client.with_window(vma, options, program) {
+    match window::with_window(client, vma, options, program) {
         Err(Error::Open(refused)) => {
             eprintln!("skipped: {refused}");
             None
@@ -233,7 +233,7 @@ fn what_came_beside_a_written_page_is_not_written_back() {
 fn a_panic_leaves_far_memory_whole() {
     let (mut client, vma) = client();
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        client.with_window(&vma, options(), |memory| {
+        window::with_window(&mut client, &vma, options(), |memory| {
             memory.write(3, b"kept");
             panic!("on purpose");
         })
@@ -252,7 +252,7 @@ fn a_panic_leaves_far_memory_whole() {
 fn options_are_checked_and_addresses_are_far_memorys_own() {
     let (mut client, vma) = client();
     let small = WindowOptions::new(4096);
-    let said = client.with_window(&vma, small, |_| ()).unwrap_err().to_string();
+    let said = window::with_window(&mut client, &vma, small, |_| ()).unwrap_err().to_string();
     assert!(said.contains("64 KiB"), "{said}");
     let same = WindowOptions::new(LIMIT);
     let Some((place, _)) = run(&mut client, &vma, same, |memory| memory.as_ptr().addr().get() as u64) else {

@@ -52,7 +52,7 @@ fn space(rack: &TestRack) -> Option<SharedSpace> {
     symlink(&rack.config.file, rack.config.file.with_file_name(&file)).unwrap();
     std::env::set_current_dir(rack.config.file.parent().unwrap()).unwrap();
     let config = RackConfig::load(Path::new(&file)).unwrap();
-    match Rack::running(config).share(rig::DOMAIN, ShareOptions::new(4 << 20)) {
+    match SharedSpace::join(&Rack::running(config), rig::DOMAIN, ShareOptions::new(4 << 20)) {
         Err(Error::Open(refused)) => {
             eprintln!("skipped: {refused}");
             None

@@ -1,5 +1,6 @@
 //! Why a driver does not start: for people, each with what to do about it.
 
+use farmem_preload_abi::userfaultfd;
 use std::io;
 use std::path::PathBuf;
 
@@ -94,5 +95,15 @@ impl From<OpenError> for io::Error {
             OpenError::System { source, .. } => source.kind(),
         };
         Self::new(kind, error)
+    }
+}
+
+impl From<userfaultfd::OpenError> for OpenError {
+    fn from(error: userfaultfd::OpenError) -> Self {
+        let doing = userfaultfd::DOING.into();
+        match error {
+            userfaultfd::OpenError::NotPermitted { remedy } => Self::NotPermitted { doing, remedy },
+            userfaultfd::OpenError::System { source } => Self::System { doing, source },
+        }
     }
 }

@@ -11,20 +11,18 @@ mod bell;
 mod crowd;
 mod lease;
 mod memory;
-mod message;
 pub mod remote;
 mod serve;
 mod state;
 #[cfg(test)]
 mod tests;
-mod uffd;
 mod views;
 mod window;
 
 pub use crowd::Crowd;
+pub use farmem_preload_abi::message::{BATCH, Cause, Fault, Message, Messages, Patience};
+pub use farmem_preload_abi::userfaultfd::{Faulting, Features, Mapping, Reach, Stopped, Userfaultfd};
 pub use lease::{Apart, Lease, Watcher, Woken};
 pub use memory::Memory;
-pub use message::{BATCH, Cause, Fault, Message, Messages, Patience};
 pub use serve::{Faults, Handler, HandlerCpu, Next, Ring, serve};
-pub use uffd::{Faulting, Features, Mapping, Reach, Stopped, Userfaultfd};
 pub use window::{Mapped, Place, Window, WindowConfig};

@@ -1,7 +1,7 @@
 //! How an application's workload is described, carried out on a rack, measured and reported: what the commands in `apps/` have in common.
 //!
 //! Key types: [`Plan`], what every such command can be told; [`measure()`], which carries tasks out and makes a [`Row`] of each kind of
-//! operation; [`loan()`], which leaves nothing in a rack when loading fails; [`Report`], what is printed. What the operations are, and whether their answers are right, only the application knows.
+//! operation; [`loan()`], which leaves nothing in a rack when loading fails; [`Report`], what is printed; [`ycsb`], whose workloads most of them carry out. What the operations are, and whether their answers are right, only the application knows.
 
 mod loan;
 mod measure;
@@ -11,6 +11,7 @@ mod progress;
 mod report;
 mod size;
 mod stop;
+pub mod ycsb;
 
 pub use loan::loan;
 pub use measure::measure;

@@ -1,6 +1,6 @@
 //! YCSB's workloads that need no order of keys, and how often keys are wanted, as commands are told them.
 
-use farmem::ycsb::{self, Workload};
+use crate::ycsb::{self, Workload};
 
 /// YCSB's workload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]

@@ -104,7 +104,7 @@ impl TestRack {
     pub(crate) fn space(&self, options: ShareOptions) -> Option<SharedSpace> {
         let window = WindowOptions { place: Place::Anywhere, ..options.window };
         let options = ShareOptions { window, ..options };
-        match Rack::running(self.config.clone()).share(DOMAIN, options) {
+        match SharedSpace::join(&Rack::running(self.config.clone()), DOMAIN, options) {
             Err(farmem::Error::Open(refused)) => {
                 eprintln!("skipped: {refused}");
                 None
@@ -257,7 +257,7 @@ pub(crate) fn be(programs: &[(&str, Program)]) -> bool {
                 .map(|number| number.parse().unwrap())
                 .collect();
             let limit = args.first().copied().unwrap_or(16 << 20);
-            let space = Rack::running(config).share(DOMAIN, ShareOptions::new(limit)).unwrap();
+            let space = SharedSpace::join(&Rack::running(config), DOMAIN, ShareOptions::new(limit)).unwrap();
             let answer = run(&space, &args[1.min(args.len())..], &mut Talk);
             eprintln!("{:?}", space.stats());
             eprintln!("{ANSWER} {answer}");

@@ -1,8 +1,8 @@
 //! How far page faults may be served here: what far memory by loads and stores needs.
 
 use super::{Finding, State};
-use crate::OpenError;
 use crate::pages::{Features, Reach, Userfaultfd};
+use farmem_preload_abi::userfaultfd::OpenError;
 
 const NAME: &str = "userfaultfd";
 
@@ -49,10 +49,10 @@ mod tests {
     /// What is refused comes with what to do, as the error has it.
     #[test]
     fn findings_say_what_to_do() {
-        let refused = OpenError::NotPermitted { doing: "serve".into(), remedy: "be root".into() };
+        let refused = OpenError::NotPermitted { remedy: "be root".into() };
         let finding = user_mode(&refused);
         assert_eq!((finding.state, finding.remedy.as_str()), (State::Degraded, "be root"));
-        let old = OpenError::System { doing: "serve".into(), source: std::io::ErrorKind::Unsupported.into() };
+        let old = OpenError::System { source: std::io::ErrorKind::Unsupported.into() };
         let finding = none(&old);
         assert_eq!(finding.state, State::Missing);
         assert!(finding.remedy.contains("6.6") && finding.detail.contains("cannot serve"));

@@ -2,9 +2,9 @@
 //!
 //! It is a page of its own that the userfaultfd serves while somebody listens. To ring is to touch it.
 
-use super::uffd::{Faulting, Userfaultfd};
 use super::{Fault, Stopped};
 use crate::OpenError;
+use farmem_preload_abi::userfaultfd::{Faulting, Userfaultfd};
 use farmem_wire::message::PAGE_LEN;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};

@@ -20,10 +20,10 @@
 use super::lease::{Lease, Watcher};
 use super::remote::Remote;
 use super::state::{State, mapping};
-use super::uffd::{Mapping, Stopped, TRIES_MAX, Userfaultfd};
 use super::{Fault, Mapped};
 use crate::OpenError;
 use farmem_host::agent::Pages;
+use farmem_preload_abi::userfaultfd::{Mapping, Stopped, TRIES_MAX, Userfaultfd};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{Access, PAGE_LEN, Page};
 use rustix::fs::{

@@ -7,27 +7,24 @@
 //! Two things a window does cannot be done from outside: the mapping of a page that stays cannot be taken away
 //! (`process_madvise` refuses), so pages do not rest in place; and there is no bell, as one thread waits for many processes.
 
-mod advice;
-pub mod call;
 mod guard;
 mod hall;
-pub mod place;
 pub mod raw;
 #[cfg(test)]
 mod tests;
 
-pub use advice::{Advised, advised, advised_shared};
+pub use farmem_preload_abi::{Advised, advised, advised_shared, call, place};
 pub use guard::{Guard, guard};
 pub use hall::{Arrival, Event, Hall, Watch, is_readable, process_of_thread};
 
-use super::message::parse;
 use super::state::mapping;
-use super::uffd::{Mapping, Stopped, Userfaultfd};
 use super::{BATCH, Fault, Message, Reach};
 use call::{
     CALL_WORDS, CONTROL_PAGES, Call, MAILBOX_WORDS, MAILBOXES, TEXT_MAX, TEXTS, VALUES, WORD_CALL,
     WORD_NUMBER, WORD_STATUS,
 };
+use farmem_preload_abi::message::parse;
+use farmem_preload_abi::userfaultfd::{Mapping, Stopped, Userfaultfd};
 use farmem_wire::message::{Access, PAGE_LEN};
 use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_setfl, fstat, ftruncate};
 use rustix::io::Errno;

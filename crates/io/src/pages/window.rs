@@ -18,10 +18,10 @@
 use super::bell::Bell;
 use super::lease::{Apart, Lease, Watcher};
 use super::state::{State, mapping};
-use super::uffd::{Faulting, Features, Mapping, Reach, Stopped, Userfaultfd};
 use super::{Fault, Memory, views::Views};
 use crate::OpenError;
 use farmem_host::agent::Pages;
+use farmem_preload_abi::userfaultfd::{Faulting, Features, Mapping, Reach, Stopped, Userfaultfd};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{Access, PAGE_LEN, Page};
 use rustix::io::Errno;

@@ -1,8 +1,8 @@
 //! Who may have how much of it.
 
 use crate::rig::{Ended, Rig, alone, fork, load};
-use farmem_io::OpenError;
 use farmem_io::pages::{Features, Reach, Userfaultfd};
+use farmem_preload_abi::userfaultfd::OpenError;
 use std::fs::OpenOptions;
 
 /// The usual user without rights.

@@ -126,7 +126,7 @@ impl Rig {
 
     /// As a window has it, with `more` features.
     pub(crate) fn open(more: Features) -> Result<Self, farmem_io::OpenError> {
-        Userfaultfd::open(Reach::Full, Features::WINDOW.and(more)).map(Self::new)
+        Userfaultfd::open(Reach::Full, Features::WINDOW.and(more)).map(Self::new).map_err(Into::into)
     }
 
     /// A page of `value`s, by COPY.

@@ -5,10 +5,10 @@
 //! path.
 
 use super::super::Crowd;
-use super::super::uffd::device;
 use super::Remote;
 use super::call::{HELLO_WORDS, Hello, PATH_MAX, SPANS_MAX, WELCOME_WORDS, device_request};
 use crate::OpenError;
+use farmem_preload_abi::userfaultfd::device;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};

@@ -1,12 +1,12 @@
 //! The hall and the guard, as far as they go without a program. With one: the system tests of `farmem run`.
 
-use super::super::uffd::device;
 use super::call::{HELLO_WORDS, Hello, WELCOME_WORDS, device_request};
 use super::{Guard, Hall, Watch};
 use crate::Clock;
 use crate::pages::Crowd;
 use farmem_host::agent::Pages as _;
 use farmem_machine::Duration as Span;
+use farmem_preload_abi::userfaultfd::device;
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{Access, PAGE_LEN, Page};
 use rustix::net::{

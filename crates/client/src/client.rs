@@ -1,0 +1,529 @@
+//! A client: far memory as a program on one machine uses it.
+
+mod attach;
+mod explain;
+mod relocate;
+#[cfg(test)]
+mod tests;
+
+use crate::Error;
+use crate::allocations::Allocations;
+use crate::dispatch::{Tally, Way};
+use crate::path::Path;
+use crate::rack::{SILENCE_MAX, retries_in};
+use crate::slots::{self, Meta, Slots};
+use farmem_control::api::{NodeInfo, PermName, Request, Response};
+use farmem_host::{Answer, Ask, Done, Op, Traversed};
+use farmem_machine::{Duration, Port};
+use farmem_transport::rc;
+use farmem_traversal::Program;
+use farmem_wire::{Domain, Gid, NodeId, VirtAddr};
+use std::collections::{BTreeMap, VecDeque};
+
+/// The name of an operation under way.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Ticket(pub(crate) u64);
+
+impl Ticket {
+    /// Of an operation that was carried out at once and never under way.
+    pub const AT_ONCE: Self = Self(0);
+
+    /// The ticket of the operation number `count`, from 1, of far memory that is not a client's ([`crate::task::Concurrent`]). While it is
+    /// under way no other one has its `place`; places are small numbers.
+    ///
+    /// # Panics
+    /// When `place` is 2^24 or more.
+    #[must_use]
+    pub fn at(count: u64, place: usize) -> Self {
+        Self(slots::ticket(count, place))
+    }
+}
+
+/// An operation that ended.
+#[derive(Debug)]
+pub struct Completed {
+    /// Which one.
+    pub ticket: Ticket,
+    /// What came of it.
+    pub result: Result<Answer, Error>,
+    /// The buffer of a read or write, or the scratch pad of a traversal.
+    pub buf: Vec<u8>,
+}
+
+/// What came of a traversal.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Traversal {
+    /// Where it ended, and after how many iterations and requests.
+    pub end: Traversed,
+    /// The scratch pad.
+    pub scratch: Vec<u8>,
+}
+
+/// An allocation in far memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Vma {
+    /// First byte.
+    pub base: VirtAddr,
+    /// Bytes: what was asked for, rounded up to a power of two of at least 4096.
+    pub size: u64,
+    /// The memory node it is on.
+    pub node: NodeId,
+}
+
+/// Times and bounds of a client's connections.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    pub(crate) timeout: Duration,
+    pub(crate) retries_max: u32,
+    pub(crate) window_psns: u32,
+    pub(crate) depth: u32,
+    pub(crate) queue_max: usize,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        let timeout = Duration::from_millis(67); // 4.096 us * 2^14, the usual local ACK timeout
+        Self {
+            timeout,
+            retries_max: retries_in(SILENCE_MAX, timeout),
+            window_psns: 128,
+            depth: rc::RESPONDER_DEPTH,
+            queue_max: 4096,
+        }
+    }
+}
+
+/// A program's access to far memory, in one protection domain.
+///
+/// Every operation has two forms: one that waits (`read`, `write`, ...), and [`Client::submit`] with [`Client::poll`] for
+/// many at once. Work is done on the caller's thread, inside these calls; no thread runs behind it.
+pub struct Client {
+    path: Box<dyn Path>,
+    host: u16,
+    domain: Domain,
+    pace: Pace,
+    nodes: Vec<NodeInfo>,
+    allocations: Allocations,
+    /// This host's queue pair to each node.
+    qpns: BTreeMap<u16, u32>,
+    /// What moved to other nodes, as far as it was noticed: length and node by first address.
+    routes: BTreeMap<u64, (u64, u16)>,
+    /// The allocations that these are parts of: bytes by first address.
+    moved: BTreeMap<u64, u64>,
+    /// Counts what was learned of that.
+    known: u64,
+    /// Ends that were looked through already, and come before those of the host role.
+    backlog: VecDeque<Done>,
+    slots: Slots,
+    /// Completions that came while another one was waited for.
+    ready: VecDeque<Completed>,
+    /// It joins the rack again; what it asks for that itself does not make it do so once more.
+    joining: bool,
+    /// Buffers for reuse.
+    pool: Vec<Vec<u8>>,
+    tally: Tally,
+}
+
+impl core::fmt::Debug for Client {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Client")
+            .field("host", &self.host)
+            .field("domain", &self.domain)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Buffers kept for reuse.
+const POOL_MAX: usize = 64;
+/// Bytes of RoCEv2's largest message.
+const MESSAGE_MAX: usize = 1 << 31;
+
+impl Client {
+    /// Attaches host `host` to the rack: a domain, a session through the switch, a connection to every node.
+    pub(crate) fn attach(
+        mut path: Box<dyn Path>,
+        host: u16,
+        domain: &str,
+        nodes: Vec<NodeInfo>,
+    ) -> Result<Self, Error> {
+        let Response::Domain { domain } = path.ask(Request::CreateDomain { name: domain.into() })? else {
+            return Err(wrong_answer("create_domain"));
+        };
+        let pool = Vec::with_capacity(POOL_MAX);
+        let mut client = Self {
+            path,
+            host,
+            domain: Domain(domain),
+            pace: Pace::default(),
+            nodes,
+            allocations: Allocations::default(),
+            qpns: BTreeMap::new(),
+            routes: BTreeMap::new(),
+            moved: BTreeMap::new(),
+            known: 0,
+            backlog: VecDeque::new(),
+            slots: Slots::default(),
+            ready: VecDeque::new(),
+            joining: false,
+            pool,
+            tally: Tally::default(),
+        };
+        client.open_session()?;
+        for node in client.nodes.clone() {
+            client.connect(node.node)?;
+        }
+        Ok(client)
+    }
+
+    /// Allocates at least `size` bytes on the node with the least allocated; zeroed.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when no node has room.
+    pub fn allocate(&mut self, size: u64) -> Result<Vma, Error> {
+        self.allocate_at(size, None)
+    }
+
+    /// Allocates at least `size` bytes on `node`; zeroed.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when the node does not exist or has no room.
+    pub fn allocate_on(&mut self, size: u64, node: NodeId) -> Result<Vma, Error> {
+        self.allocate_at(size, Some(node.0))
+    }
+
+    fn allocate_at(&mut self, size: u64, node: Option<u16>) -> Result<Vma, Error> {
+        let request = Request::Allocate { domain: self.domain.0, size, node };
+        let Response::Vma(vma) = self.path.ask(request)? else { return Err(wrong_answer("allocate")) };
+        self.allocations.made(&vma);
+        if !self.nodes.iter().any(|n| n.node == vma.node) {
+            self.connect(vma.node)?;
+        }
+        // What was known of these addresses was about memory that is no more.
+        self.route(vma.base, vma.size, None)?;
+        Ok(Vma { base: VirtAddr(vma.base), size: vma.size, node: NodeId(vma.node) })
+    }
+
+    /// Frees an allocation. Its addresses are refused from then on. Repeated after an error, it frees this allocation and no later one.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when this domain does not own an allocation that starts at `base`.
+    pub fn free(&mut self, base: VirtAddr) -> Result<(), Error> {
+        self.allocations.free(self.domain.0, base, |request| self.path.ask(request))
+    }
+
+    /// Lets the domain called `to` use `len` bytes at `base`, which this domain owns.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when they are not in one allocation of this domain.
+    pub fn grant(&mut self, base: VirtAddr, len: u64, to: &str, perm: PermName) -> Result<(), Error> {
+        let Response::Domain { domain: to } = self.path.ask(Request::CreateDomain { name: to.into() })?
+        else {
+            return Err(wrong_answer("create_domain"));
+        };
+        self.path.ask(Request::Grant { domain: self.domain.0, base: base.0, len, to, perm }).map(|_| ())
+    }
+
+    /// Reads `into.len()` bytes at `addr`.
+    ///
+    /// # Errors
+    /// [`Error`] saying what was wrong with the address, or that the node does not answer.
+    pub fn read(&mut self, addr: VirtAddr, into: &mut [u8]) -> Result<(), Error> {
+        let buf = self.buffer(into.len());
+        let (_, buf) = self.carry_out(Op::Read { addr, buf })?;
+        into.copy_from_slice(&buf);
+        self.recycle(buf);
+        Ok(())
+    }
+
+    /// Writes `data` at `addr`.
+    ///
+    /// # Errors
+    /// [`Error`] saying what was wrong with the address, or that the node does not answer.
+    pub fn write(&mut self, addr: VirtAddr, data: &[u8]) -> Result<(), Error> {
+        let mut buf = self.buffer(0);
+        buf.extend_from_slice(data);
+        let (_, buf) = self.carry_out(Op::Write { addr, buf })?;
+        self.recycle(buf);
+        Ok(())
+    }
+
+    /// Atomically replaces the little-endian word at `addr` by `swap` if it equals `compare`; answers what was there.
+    ///
+    /// # Errors
+    /// [`Error`] saying what was wrong with the address, or that the node does not answer.
+    pub fn compare_swap(&mut self, addr: VirtAddr, compare: u64, swap: u64) -> Result<u64, Error> {
+        self.carry_out(Op::CompareSwap { addr, compare, swap }).map(|(answer, _)| old_value(answer))
+    }
+
+    /// Atomically adds to the little-endian word at `addr`, wrapping; answers what was there.
+    ///
+    /// # Errors
+    /// [`Error`] saying what was wrong with the address, or that the node does not answer.
+    pub fn fetch_add(&mut self, addr: VirtAddr, add: u64) -> Result<u64, Error> {
+        self.carry_out(Op::FetchAdd { addr, add }).map(|(answer, _)| old_value(answer))
+    }
+
+    /// Runs `program` at the memory nodes from `start` on, for at most `limit` iterations.
+    ///
+    /// # Errors
+    /// [`Error::Traversal`] with the pointer it stopped at, or [`Error::Unreachable`].
+    pub fn traverse(
+        &mut self,
+        program: &Program,
+        start: VirtAddr,
+        scratch: Vec<u8>,
+        limit: u32,
+    ) -> Result<Traversal, Error> {
+        let op = Op::Traverse { program: program.clone(), cur_ptr: start, scratch, limit };
+        match self.carry_out(op)? {
+            (Answer::Traversed(end), scratch) => Ok(Traversal { end, scratch }),
+            (other @ Answer::Done { .. }, _) => unreachable!("a traversal does not answer {other:?}"),
+        }
+    }
+
+    /// Reads up to [`farmem_host::REGION_DATA_MAX`] bytes through the switch instead of over a connection: for diagnosis.
+    ///
+    /// # Errors
+    /// [`Error`] saying what was wrong with the address.
+    pub fn region_read(&mut self, addr: VirtAddr, into: &mut [u8]) -> Result<(), Error> {
+        let buf = self.buffer(into.len());
+        let (_, buf) = self.carry_out(Op::RegionRead { addr, buf })?;
+        into.copy_from_slice(&buf);
+        self.recycle(buf);
+        Ok(())
+    }
+
+    /// Writes up to [`farmem_host::REGION_DATA_MAX`] bytes through the switch instead of over a connection: for diagnosis.
+    ///
+    /// # Errors
+    /// [`Error`] saying what was wrong with the address.
+    pub fn region_write(&mut self, addr: VirtAddr, data: &[u8]) -> Result<(), Error> {
+        let mut buf = self.buffer(0);
+        buf.extend_from_slice(data);
+        let (_, buf) = self.carry_out(Op::RegionWrite { addr, buf })?;
+        self.recycle(buf);
+        Ok(())
+    }
+
+    /// Starts an operation; [`Client::poll`] or [`Client::wait`] gives its end.
+    ///
+    /// # Errors
+    /// [`Error::TooLong`] for more than one message carries; [`Error::OutOfBounds`] for what is on several nodes and leaves its allocation;
+    /// [`Error::System`] when the link failed. What the rack says comes with the end.
+    pub fn submit(&mut self, op: Op) -> Result<Ticket, Error> {
+        let meta = Meta::of(&op);
+        if meta.len > MESSAGE_MAX as u64 {
+            return Err(Error::TooLong {
+                len: usize::try_from(meta.len).unwrap_or(usize::MAX),
+                max: MESSAGE_MAX,
+            });
+        }
+        if attach::takes_id(&op) && self.path.ids_left() <= attach::IDS_RESERVE && !self.joining {
+            self.join_again()?;
+        }
+        if self.leaves_allocation(&meta)? {
+            return Err(Error::OutOfBounds { addr: meta.addr, len: meta.len });
+        }
+        let (ways, known) = (self.ways(&meta), self.known);
+        let ticket = self.slots.take(Meta { ways, known, ..meta });
+        self.path.submit(Ask::Submit { ticket, domain: self.domain, op })?;
+        Ok(Ticket(ticket))
+    }
+
+    /// The next operation that ended, if one has.
+    ///
+    /// # Errors
+    /// [`Error::System`] when the link failed.
+    pub fn poll(&mut self) -> Result<Option<Completed>, Error> {
+        self.next(false)
+    }
+
+    /// The next operation that has ended already, without a look at the network: for taking a whole batch of ends before submitting more.
+    pub fn poll_ended(&mut self) -> Option<Completed> {
+        if let Some(completed) = self.ready.pop_front() {
+            return Some(completed);
+        }
+        loop {
+            let done = self.backlog.pop_front().or_else(|| self.path.pop())?;
+            if let Some(completed) = self.completed(done) {
+                return Some(completed);
+            }
+        }
+    }
+
+    /// The next operation that ends; waits for it. `None` when nothing is outstanding.
+    ///
+    /// # Errors
+    /// [`Error::System`] when the link failed.
+    pub fn next_completed(&mut self) -> Result<Option<Completed>, Error> {
+        self.next(true)
+    }
+
+    /// Waits until `ticket` ends. Others that end meanwhile are kept for [`Client::poll`].
+    ///
+    /// # Errors
+    /// [`Error::System`] when the link failed.
+    ///
+    /// # Panics
+    /// When `ticket` is not outstanding: it was never given out, or its end was taken already.
+    pub fn wait(&mut self, ticket: Ticket) -> Result<Completed, Error> {
+        loop {
+            if let Some(at) = self.ready.iter().position(|c| c.ticket == ticket) {
+                return Ok(self.ready.remove(at).expect("the position was found a moment ago"));
+            }
+            assert!(self.slots.holds(ticket.0), "{ticket:?} is not outstanding");
+            let done = self.poll_done(true)?.expect("an outstanding operation ends");
+            match self.completed(done) {
+                Some(completed) if completed.ticket == ticket => return Ok(completed),
+                completed => self.ready.extend(completed),
+            }
+        }
+    }
+
+    /// A buffer of `len` bytes, from an earlier operation when there is one; its content is arbitrary.
+    pub fn buffer(&mut self, len: usize) -> Vec<u8> {
+        let mut buf = self.pool.pop().unwrap_or_default();
+        buf.resize(len, 0);
+        buf
+    }
+
+    /// Gives a buffer back for reuse.
+    pub fn recycle(&mut self, buf: Vec<u8>) {
+        if self.pool.len() < POOL_MAX && buf.capacity() > 0 {
+            self.pool.push(buf);
+        }
+    }
+
+    /// The memory nodes this client knows.
+    #[must_use]
+    pub fn nodes(&self) -> &[NodeInfo] {
+        &self.nodes
+    }
+
+    /// Bytes of the longest scratch pad that a datagram of this rack carries: 64 less than its path MTU. What is longer runs at this host.
+    #[must_use]
+    pub fn scratch_len_max(&self) -> usize {
+        self.path.traverse_room()
+    }
+
+    /// Packets sent and received by this client so far; in a rack in one process, the frames that would be packets.
+    #[must_use]
+    pub fn packets(&self) -> (u64, u64) {
+        self.path.packets()
+    }
+
+    /// What the traversals of [`Client::dispatch`] took so far.
+    #[must_use]
+    pub const fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    pub(crate) fn count(&mut self, way: Way, end: &Traversed) {
+        self.tally.count(way, end);
+    }
+
+    /// Takes the completions that came while another operation was waited for, so that [`Client::poll`] answers none but later ones.
+    pub fn take_ready(&mut self) -> VecDeque<Completed> {
+        core::mem::take(&mut self.ready)
+    }
+
+    /// Gives completions back that [`Client::take_ready`] took.
+    pub fn put_ready(&mut self, ready: VecDeque<Completed>) {
+        self.ready.extend(ready);
+    }
+
+    /// The control plane's view of the rack.
+    ///
+    /// # Errors
+    /// [`Error::Api`] when it cannot be reached.
+    pub fn overview(&mut self) -> Result<Response, Error> {
+        self.path.ask(Request::Overview)
+    }
+
+    fn next(&mut self, wait: bool) -> Result<Option<Completed>, Error> {
+        loop {
+            if let Some(completed) = self.ready.pop_front() {
+                return Ok(Some(completed));
+            }
+            let Some(done) = self.poll_done(wait)? else { return Ok(None) };
+            if let Some(completed) = self.completed(done) {
+                return Ok(Some(completed));
+            }
+        }
+    }
+
+    fn carry_out(&mut self, op: Op) -> Result<(Answer, Vec<u8>), Error> {
+        let ticket = self.submit(op)?;
+        let completed = self.wait(ticket)?;
+        completed.result.map(|answer| (answer, completed.buf))
+    }
+
+    fn poll_done(&mut self, wait: bool) -> Result<Option<Done>, Error> {
+        match self.backlog.pop_front() {
+            Some(done) => Ok(Some(done)),
+            None => self.path.poll(wait),
+        }
+    }
+
+    /// The end of an operation; none when it goes on, because what it asked for had moved.
+    fn completed(&mut self, done: Done) -> Option<Completed> {
+        let done = self.move_along(done)?;
+        Some(self.concluded(done))
+    }
+
+    fn concluded(&mut self, done: Done) -> Completed {
+        let meta = self.slots.give_back(done.ticket);
+        let result = match done.result {
+            Ok(answer) => Ok(answer),
+            Err(failure) => Err(self.explain(failure, meta, done.buf.len())),
+        };
+        Completed { ticket: Ticket(done.ticket), result, buf: done.buf }
+    }
+
+    /// The name of the memory node that has the address, as far as this client knows.
+    pub fn name_of_node_at(&self, addr: VirtAddr) -> Option<String> {
+        let node = self.node_of(addr)?;
+        self.nodes.iter().find(|known| known.node == node).map(|known| known.name.clone())
+    }
+
+    fn node_of(&self, addr: VirtAddr) -> Option<u16> {
+        if let Some((&base, &(len, node))) = self.routes.range(..=addr.0).next_back()
+            && addr.0 - base < len
+        {
+            return Some(node);
+        }
+        self.nodes.iter().find(|n| addr.0.wrapping_sub(n.base) < n.capacity).map(|n| n.node)
+    }
+}
+
+/// A client that goes leaves the rack: its sessions and connections end. What its domain allocated stays.
+impl Drop for Client {
+    fn drop(&mut self) {
+        // A rack that is gone has forgotten this host too.
+        let _gone = self.path.ask(Request::Leave { port: Port::host(self.host).0 });
+    }
+}
+
+fn old_value(answer: Answer) -> u64 {
+    match answer {
+        Answer::Done { old } => old,
+        other @ Answer::Traversed(_) => unreachable!("an atomic does not answer {other:?}"),
+    }
+}
+
+/// The control plane answered something else than what was asked.
+#[must_use]
+pub fn wrong_answer(op: &str) -> Error {
+    Error::Api { message: format!("the control plane's answer to {op} is not one this version understands") }
+}
+
+/// The address that the control plane gave for a host or node.
+///
+/// # Errors
+/// [`Error::Api`] when it is none.
+pub fn gid(text: &str) -> Result<Gid, Error> {
+    let address: std::net::IpAddr = text
+        .parse()
+        .map_err(|_| Error::Api { message: format!("the control plane named {text:?} as an address") })?;
+    Ok(farmem_io::gid_of(address))
+}

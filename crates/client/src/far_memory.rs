@@ -1,0 +1,192 @@
+//! Far memory as a structure in it sees it: words, bytes, traversals and room, whoever brings them.
+//!
+//! Key type: [`FarMemory`]. A [`Client`] is one: its accesses are one-sided verbs, its traversals run where a [`Policy`] says. A host
+//! that caches pages is another, and so is one that counts. The structures of `farmem-structures` (hash table, list,
+//! B+tree, series) take any of them, so that the same structure can be looked at through each.
+
+use crate::client::{Client, Vma};
+use crate::dispatch::{Dispatched, Policy, run_over_reads};
+use crate::{Error, Op};
+use farmem_control::api::NodeInfo;
+use farmem_traversal::{Program, SCRATCH_LEN_MAX};
+use farmem_wire::{NodeId, VirtAddr};
+use std::collections::VecDeque;
+
+/// Far memory. Every call waits for its end; [`crate::task`] is for many at once.
+pub trait FarMemory {
+    /// Reads `into.len()` bytes at `addr`.
+    ///
+    /// # Errors
+    /// [`Error`] saying what was wrong with the address, or that the node does not answer.
+    fn read(&mut self, addr: VirtAddr, into: &mut [u8]) -> Result<(), Error>;
+
+    /// Writes `data` at `addr`.
+    ///
+    /// # Errors
+    /// [`Error`] saying what was wrong with the address, or that the node does not answer.
+    fn write(&mut self, addr: VirtAddr, data: &[u8]) -> Result<(), Error>;
+
+    /// Atomically replaces the little-endian word at `addr` by `swap` if it equals `compare`; answers what was there.
+    ///
+    /// # Errors
+    /// [`Error`] saying what was wrong with the address, or that the node does not answer.
+    fn compare_swap(&mut self, addr: VirtAddr, compare: u64, swap: u64) -> Result<u64, Error>;
+
+    /// Atomically adds to the little-endian word at `addr`, wrapping; answers what was there.
+    ///
+    /// # Errors
+    /// [`Error`] saying what was wrong with the address, or that the node does not answer.
+    fn fetch_add(&mut self, addr: VirtAddr, add: u64) -> Result<u64, Error>;
+
+    /// Runs `program` from `start` on for at most `limit` iterations, where `policy` says.
+    ///
+    /// Far memory that cannot run programs runs them here, with a [`FarMemory::read`] for each iteration, whatever `policy` says; so
+    /// does this method when it is not overridden.
+    ///
+    /// # Errors
+    /// [`Error::Traversal`] with the pointer it stopped at, [`Error::ScratchLen`], or what [`FarMemory::read`] says.
+    fn dispatch(
+        &mut self,
+        program: &Program,
+        start: VirtAddr,
+        scratch: Vec<u8>,
+        limit: u32,
+        policy: &Policy,
+    ) -> Result<Dispatched, Error> {
+        let _everything_runs_here = policy;
+        run_over_reads(self, program, start, scratch, limit)
+    }
+
+    /// Allocates at least `size` bytes on the node with the least allocated; zeroed.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when no node has room.
+    fn allocate(&mut self, size: u64) -> Result<Vma, Error>;
+
+    /// Allocates at least `size` bytes on `node`; zeroed.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when the node does not exist or has no room.
+    fn allocate_on(&mut self, size: u64, node: NodeId) -> Result<Vma, Error>;
+
+    /// Frees an allocation.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when there is none that starts at `base`.
+    fn free(&mut self, base: VirtAddr) -> Result<(), Error>;
+
+    /// The memory nodes.
+    fn nodes(&self) -> &[NodeInfo];
+
+    /// Bytes of the longest scratch pad of a program that can run at the memory nodes. Where programs run here it is the longest of all.
+    fn scratch_len_max(&self) -> usize {
+        SCRATCH_LEN_MAX
+    }
+
+    /// Carries out several writes, which may be under way at the same time and end in any order.
+    ///
+    /// # Errors
+    /// As [`FarMemory::write`]; which of the writes were carried out is open then.
+    fn write_many(&mut self, writes: &[(VirtAddr, &[u8])]) -> Result<(), Error> {
+        writes.iter().try_for_each(|(addr, data)| self.write(*addr, data))
+    }
+
+    /// A buffer of `len` bytes; its content is arbitrary.
+    fn buffer(&mut self, len: usize) -> Vec<u8> {
+        vec![0; len]
+    }
+
+    /// Takes a buffer back for reuse.
+    fn recycle(&mut self, buf: Vec<u8>) {
+        drop(buf);
+    }
+}
+
+/// Writes of [`FarMemory::write_many`] that a client keeps under way.
+const WRITES_MAX: usize = 8;
+
+impl FarMemory for Client {
+    fn read(&mut self, addr: VirtAddr, into: &mut [u8]) -> Result<(), Error> {
+        Self::read(self, addr, into)
+    }
+
+    fn write(&mut self, addr: VirtAddr, data: &[u8]) -> Result<(), Error> {
+        Self::write(self, addr, data)
+    }
+
+    fn compare_swap(&mut self, addr: VirtAddr, compare: u64, swap: u64) -> Result<u64, Error> {
+        Self::compare_swap(self, addr, compare, swap)
+    }
+
+    fn fetch_add(&mut self, addr: VirtAddr, add: u64) -> Result<u64, Error> {
+        Self::fetch_add(self, addr, add)
+    }
+
+    fn dispatch(
+        &mut self,
+        program: &Program,
+        start: VirtAddr,
+        scratch: Vec<u8>,
+        limit: u32,
+        policy: &Policy,
+    ) -> Result<Dispatched, Error> {
+        Self::dispatch(self, program, start, scratch, limit, policy)
+    }
+
+    fn allocate(&mut self, size: u64) -> Result<Vma, Error> {
+        Self::allocate(self, size)
+    }
+
+    fn allocate_on(&mut self, size: u64, node: NodeId) -> Result<Vma, Error> {
+        Self::allocate_on(self, size, node)
+    }
+
+    fn free(&mut self, base: VirtAddr) -> Result<(), Error> {
+        Self::free(self, base)
+    }
+
+    fn nodes(&self) -> &[NodeInfo] {
+        Self::nodes(self)
+    }
+
+    fn scratch_len_max(&self) -> usize {
+        Self::scratch_len_max(self)
+    }
+
+    fn write_many(&mut self, writes: &[(VirtAddr, &[u8])]) -> Result<(), Error> {
+        let mut under_way = VecDeque::with_capacity(WRITES_MAX);
+        let mut failed = None;
+        for (addr, data) in writes {
+            if under_way.len() == WRITES_MAX
+                && let Some(ticket) = under_way.pop_front()
+            {
+                failed = end_of_write(self, ticket)?.or(failed);
+            }
+            if failed.is_some() {
+                break;
+            }
+            let mut buf = Self::buffer(self, 0);
+            buf.extend_from_slice(data);
+            under_way.push_back(self.submit(Op::Write { addr: *addr, buf })?);
+        }
+        for ticket in under_way {
+            failed = end_of_write(self, ticket)?.or(failed);
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn buffer(&mut self, len: usize) -> Vec<u8> {
+        Self::buffer(self, len)
+    }
+
+    fn recycle(&mut self, buf: Vec<u8>) {
+        Self::recycle(self, buf);
+    }
+}
+
+/// Waits for a write; what was wrong with it, if anything was.
+fn end_of_write(client: &mut Client, ticket: crate::Ticket) -> Result<Option<Error>, Error> {
+    let completed = client.wait(ticket)?;
+    client.recycle(completed.buf);
+    Ok(completed.result.err())
+}

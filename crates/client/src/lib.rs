@@ -1,0 +1,41 @@
+//! A rack as a program on one machine uses it: its description, the processes of its roles, and clients with verbs, traversals and tasks.
+//!
+//! Key types: [`Rack`], made by [`Rack::embedded`] or opened from its description ([`RackConfig`]); [`Client`], one program's access in one
+//! domain; [`FarMemory`], what structures ask of far memory; [`task`], many operations side by side; [`serve`], the roles as processes.
+//!
+//! What decides is in the roles; this crate carries their actions to a link, to the control plane's API, and back. What makes a host of its own
+//! (windows, shared spaces, the pager of programs) finds what it needs in [`own`].
+
+mod allocations;
+mod client;
+pub mod config;
+pub mod dispatch;
+mod embedded;
+mod error;
+mod far_memory;
+pub mod iterator;
+mod link;
+mod lock;
+mod migrate;
+pub mod own;
+mod path;
+mod rack;
+pub mod serve;
+mod slots;
+pub mod task;
+
+pub use client::{Client, Completed, Ticket, Traversal, Vma};
+pub use config::{Execution, Placement, Prefetch, RackConfig, Transport, Waiting};
+pub use dispatch::{Dispatched, Policy, Profile, Way};
+pub use error::{Error, TraversalStop};
+pub use far_memory::FarMemory;
+pub use farmem_control::api;
+pub use farmem_host::{Answer, Op, REGION_DATA_MAX, Traversed};
+pub use farmem_io::{doctor, raw};
+pub use farmem_machine::Rng;
+pub use farmem_traversal::Program;
+pub use farmem_wire::{NodeId, UDP_PORT, VirtAddr};
+pub use lock::LockWord;
+pub use migrate::{Moved, migrate};
+pub use rack::{ClientOptions, Rack, home_of};
+pub use task::{Exchange, Next, Task, Took};

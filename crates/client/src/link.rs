@@ -1,0 +1,103 @@
+//! A rack's link and control plane, as its description has them: for all that join it, roles, clients and hosts of their own.
+
+use crate::config::RackConfig;
+use crate::{Error, Placement, Transport, Waiting};
+use farmem_io::{ApiClient, Link, ShmConfig, ShmLink, UdpConfig, UdpLink, pin_to_cpu};
+use std::fs;
+use std::io::{self, Write as _};
+use std::net::IpAddr;
+use std::sync::Once;
+
+/// Something to do with whatever link the rack uses.
+pub trait WithLink {
+    /// What comes of it.
+    type Output;
+    /// Does it.
+    ///
+    /// # Errors
+    /// What it says itself.
+    fn with<L: Link + Send + 'static>(self, link: L) -> Result<Self::Output, Error>;
+}
+
+/// Opens the rack's kind of link at `address` and hands it over.
+///
+/// # Errors
+/// [`Error::Open`] when the address is taken, or is not this machine's; else what `then` says.
+pub fn with_link<W: WithLink>(config: &RackConfig, address: IpAddr, then: W) -> Result<W::Output, Error> {
+    let (gid, waiting) = (farmem_io::gid_of(address), link_waiting(config.waiting));
+    match config.transport {
+        Transport::Udp => {
+            let link = UdpLink::open(&UdpConfig { waiting, ..UdpConfig::new(gid) })?;
+            advise(&link);
+            then.with(link)
+        }
+        Transport::Shm => {
+            then.with(ShmLink::open(&ShmConfig { waiting, ..ShmConfig::new(config.rings(), gid) })?)
+        }
+    }
+}
+
+/// Says what is to be done for larger socket buffers, once in a process: they are as small for all its sockets.
+fn advise(link: &UdpLink) {
+    static SAID: Once = Once::new();
+    if let Some(advice) = link.buffers().advice() {
+        // Nobody need read it.
+        SAID.call_once(|| drop(writeln!(io::stderr(), "farmem: {advice}")));
+    }
+}
+
+/// Puts the calling thread where the rack's description wants its roles.
+///
+/// # Errors
+/// [`Error::Config`] when this process may not use that CPU.
+pub fn place(config: &RackConfig) -> Result<(), Error> {
+    match config.placement {
+        Placement::Free => Ok(()),
+        Placement::SameCpu => match config.cpu {
+            Some(cpu) => pin_to_cpu(cpu).map_err(|e| {
+                let expected = "expected a CPU that this process may use, or placement = \"free\"";
+                let message = format!("cannot run on cpu = {cpu}: {e}; {expected}");
+                Error::Config { file: config.file.clone(), message }
+            }),
+            None => pin_to_first_cpu()
+                .map_err(|source| Error::System { what: "cannot stay on one CPU".into(), source }),
+        },
+    }
+}
+
+/// The first CPU that this process may use is the same for all that are started alike: CPU 0 may be somebody else's.
+fn pin_to_first_cpu() -> io::Result<()> {
+    let cpus = farmem_io::affinity::allowed_cpus()?;
+    cpus.first().map_or(Ok(()), |&cpu| pin_to_cpu(cpu))
+}
+
+/// A client of the rack's HTTP API, with the token from its state directory.
+///
+/// # Errors
+/// [`Error::Api`] when the token cannot be read.
+pub fn api_client(config: &RackConfig) -> Result<ApiClient, Error> {
+    let file = config.token_file();
+    let token = fs::read_to_string(&file).map_err(|e| Error::Api {
+        message: format!("cannot read the rack's token {}: {e}", file.display()),
+    })?;
+    Ok(ApiClient::new(&format!("http://{}", config.control.http), token.trim()))
+}
+
+/// Refuses a rack over rings that are not there: opening a link would make them, and nobody would remove them.
+///
+/// # Errors
+/// [`Error::Api`] when the rack is over rings, and does not run.
+pub fn require_running(config: &RackConfig) -> Result<(), Error> {
+    if config.transport != Transport::Shm || config.rings().exists() {
+        return Ok(());
+    }
+    let (name, rings) = (&config.name, config.rings());
+    Err(Error::Api { message: format!("rack {name:?} does not run: {} is not there", rings.display()) })
+}
+
+const fn link_waiting(waiting: Waiting) -> farmem_io::Waiting {
+    match waiting {
+        Waiting::Block => farmem_io::Waiting::Block,
+        Waiting::Spin => farmem_io::Waiting::Spin,
+    }
+}

@@ -1,0 +1,134 @@
+//! Moving memory from node to node: what a range is cut into, and the operator's way to have it done.
+
+use crate::Error;
+use crate::client::wrong_answer;
+use crate::config::RackConfig;
+use crate::link::api_client;
+use farmem_control::MIGRATE_LEN_MAX;
+use farmem_control::api::{ApiError, ErrorCode, MovedInfo, Request, Response};
+use farmem_wire::NodeId;
+
+/// Bytes that a migration is about, and where they were and are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Moved {
+    /// First byte.
+    pub base: u64,
+    /// Bytes, a power of two.
+    pub size: u64,
+    /// The node they came from.
+    pub from: NodeId,
+    /// The node they are on.
+    pub to: NodeId,
+}
+
+/// Moves `len` bytes from `base` on, or the whole allocation that begins there, to `node` of a running rack, while whoever uses them goes
+/// on; `told` hears of each part when it is there.
+///
+/// # Errors
+/// [`Error`] when the rack does not answer or refuses: what was told of before is moved.
+pub fn migrate(
+    config: &RackConfig,
+    base: u64,
+    len: Option<u64>,
+    node: NodeId,
+    told: &mut dyn FnMut(Moved),
+) -> Result<(), Error> {
+    let mut api = api_client(config)?;
+    let located = api.ask(&Request::Locate { addr: base })?;
+    for (base, size) in plan(&located, base, len)? {
+        let from = owner(&located, base)?;
+        if from != node {
+            api.ask(&Request::Migrate { domain: None, base, len: size, node: node.0 })?;
+        }
+        told(Moved { base, size, from, to: node });
+    }
+    Ok(())
+}
+
+/// The node that has a byte of a vma.
+fn owner(located: &Response, addr: u64) -> Result<NodeId, Error> {
+    let Response::Located { vma, moved, .. } = located else { return Err(wrong_answer("locate")) };
+    let piece = moved.iter().find(|piece| addr.wrapping_sub(piece.base) < piece.size);
+    Ok(NodeId(piece.map_or(vma.node, |piece| piece.node)))
+}
+
+/// What is asked for one by one to move `len` bytes from `base` on, or a whole vma: what was moved before as it was then, and the largest
+/// aligned powers of two in between.
+pub(crate) fn plan(located: &Response, base: u64, len: Option<u64>) -> Result<Vec<(u64, u64)>, Error> {
+    let Response::Located { vma, moved, .. } = located else { return Err(wrong_answer("locate")) };
+    let len = len.unwrap_or(vma.base + vma.size - base);
+    let end = base.checked_add(len).filter(|&end| len > 0 && end <= vma.base + vma.size);
+    let (page, cut) = (4096, |piece: &&MovedInfo, at: u64| piece.base < at && at < piece.base + piece.size);
+    let end = end.filter(|end| base.is_multiple_of(page) && end.is_multiple_of(page));
+    let Some(end) = end else {
+        let (from, to) = (vma.base, vma.base + vma.size);
+        let message =
+            format!("{len} bytes from {base:#x} are no whole pages of the allocation {from:#x}..{to:#x}");
+        let remedy = "give a multiple of 4096 as the first byte, and one as the length".to_owned();
+        return Err(Error::Refused(ApiError { code: ErrorCode::BadRequest, message, remedy }));
+    };
+    if let Some(piece) = moved.iter().find(|piece| cut(piece, base) || cut(piece, end)) {
+        let message = format!(
+            "the {} bytes from {:#x} moved together, and can only move together again",
+            piece.size, piece.base
+        );
+        let remedy = "give a range that holds all or none of them".to_owned();
+        return Err(Error::Refused(ApiError { code: ErrorCode::Conflict, message, remedy }));
+    }
+    let (mut parts, mut at) = (Vec::new(), base);
+    while at < end {
+        let piece = moved.iter().find(|piece| piece.base >= at).filter(|piece| piece.base < end);
+        if let Some(piece) = piece.filter(|piece| piece.base == at) {
+            parts.push((at, piece.size));
+            at += piece.size;
+            continue;
+        }
+        let room = piece.map_or(end, |piece| piece.base) - at;
+        let largest = 1 << room.min(MIGRATE_LEN_MAX).ilog2();
+        let size = if at == 0 { largest } else { largest.min(1 << at.trailing_zeros()) };
+        parts.push((at, size));
+        at += size;
+    }
+    Ok(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farmem_control::api::VmaInfo;
+
+    const MIB: u64 = 1 << 20;
+
+    fn located(size: u64, moved: &[(u64, u64)]) -> Response {
+        let vma = VmaInfo { id: 1, base: 256 * MIB, size, node: 1, domain: 1 };
+        let moved =
+            moved.iter().map(|&(at, size)| MovedInfo { base: 256 * MIB + at, size, node: 2 }).collect();
+        Response::Located { vma, moved, lost: Vec::new() }
+    }
+
+    fn cut(located: &Response, at: u64, len: Option<u64>) -> Vec<(u64, u64)> {
+        let parts = plan(located, 256 * MIB + at, len).expect("whole pages");
+        parts.into_iter().map(|(base, size)| (base - 256 * MIB, size)).collect()
+    }
+
+    #[test]
+    fn a_range_is_cut_into_aligned_powers_of_two() {
+        let whole = located(MIB, &[]);
+        assert_eq!(cut(&whole, 0, None), [(0, MIB)]);
+        assert_eq!(cut(&whole, 0x1000, Some(0x5000)), [(0x1000, 0x1000), (0x2000, 0x2000), (0x4000, 0x2000)]);
+        let large = located(256 * MIB, &[]);
+        assert_eq!(cut(&large, 0, None), [0, 64, 128, 192].map(|at| (at * MIB, 64 * MIB)));
+    }
+
+    #[test]
+    fn what_moved_together_moves_together() {
+        let pieces = located(MIB, &[(0x4000, 0x4000), (0x8000, 0x1000)]);
+        let parts = [(0, 0x4000), (0x4000, 0x4000), (0x8000, 0x1000), (0x9000, 0x1000), (0xa000, 0x2000)];
+        assert_eq!(cut(&pieces, 0, Some(0xc000)), parts);
+        for (at, len) in
+            [(0x5000, 0x1000), (0, 0x6000), (0x6000, 0x2000), (1, 0x1000), (0, 2 * MIB), (0, 0), (0, 100)]
+        {
+            assert!(plan(&pieces, 256 * MIB + at, Some(len)).is_err(), "{len:#x} from {at:#x}");
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! What a crate needs that makes a host of its own beside [`Client`](crate::Client).
+
+pub use crate::allocations::Allocations;
+pub use crate::client::{gid, wrong_answer};
+pub use crate::link::{WithLink, api_client, place, require_running, with_link};
+pub use crate::rack::{SILENCE_MAX, endpoint, host_settings};

@@ -1,0 +1,290 @@
+//! A rack: in this process, or running in others.
+
+use crate::client::wrong_answer;
+use crate::config::RackConfig;
+use crate::embedded::World;
+use crate::link::{WithLink, api_client, place, require_running, with_link};
+use crate::path::{InProcess, OverLink};
+use crate::{Client, Error};
+use farmem_control::Config as ControlConfig;
+use farmem_control::api::{ApiError, Endpoint, ErrorCode, Request, Response};
+use farmem_host::{Config as HostConfig, Host};
+use farmem_io::{Clock, Compiler, Driver, Link, MappedStore, OpenError};
+use farmem_machine::{Duration, Port, Rng};
+use farmem_memnode::MemNode;
+use farmem_switch::{Budgets, Switch};
+use farmem_transport::ud;
+use farmem_wire::{HostId, NodeId, Pmtu, Qkey, Qpn};
+use std::cell::RefCell;
+use std::net::{IpAddr, Ipv4Addr};
+use std::num::NonZero;
+use std::path::Path as FilePath;
+use std::rc::Rc;
+
+/// A rack to make clients of.
+pub struct Rack(Kind);
+
+enum Kind {
+    Embedded(Rc<RefCell<World>>),
+    Running(Box<RackConfig>),
+}
+
+impl core::fmt::Debug for Rack {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match &self.0 {
+            Kind::Embedded(_) => f.write_str("Rack(embedded)"),
+            Kind::Running(config) => write!(f, "Rack({}, {})", config.name, config.transport.name()),
+        }
+    }
+}
+
+/// What a client may set beside its domain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClientOptions {
+    /// Times the switch may hand one of its requests to a memory node before the request comes back here.
+    ///
+    /// 1 makes every crossing from one memory node to the next come back to the host, which sends the traversal on: PULSE-ACC,
+    /// the variant without the switch's help that the paper compares with (PULSE 6.1). Results are the same; only the way differs.
+    pub hops_max: NonZero<u8>,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self { hops_max: const { NonZero::new(64).expect("64 is not zero") } }
+    }
+}
+
+/// Memory nodes of [`Rack::embedded`].
+const NODES: u16 = 4;
+/// Bytes of each.
+const NODE_MEMORY: u64 = 256 << 20;
+/// Path MTU in a rack of one process, where no link bounds it.
+const EMBEDDED_PMTU: Pmtu = Pmtu::B4096;
+
+impl Rack {
+    /// A rack in this process: four memory nodes of 256 MiB, a switch and a control plane. No sockets, no privileges.
+    ///
+    /// # Errors
+    /// [`Error::System`] when the system has no memory for it.
+    pub fn embedded() -> Result<Self, Error> {
+        Self::embedded_with(NODES, NODE_MEMORY)
+    }
+
+    /// A rack in this process with `nodes` memory nodes of `memory` bytes each.
+    ///
+    /// # Errors
+    /// [`Error::System`] when the system has no memory for it; [`Error::Refused`] when `memory` is not a multiple of 4096.
+    pub fn embedded_with(nodes: u16, memory: u64) -> Result<Self, Error> {
+        let seed =
+            farmem_io::os_seed().map_err(|source| system("no random numbers from the system", source))?;
+        // Nothing in here has an address; these only fill the API's fields.
+        let address = |number: u16| IpAddr::V4(Ipv4Addr::from(0x7f00_0000 + u32::from(number)));
+        let usual = ControlConfig::new(farmem_io::gid_of(address(1)));
+        let control = ControlConfig { pmtu: EMBEDDED_PMTU, ..usual };
+        let mut world = World::new(control, Rng::from_seed(seed));
+        let Response::Joined { home, control } =
+            world.ask(Request::JoinSwitch { gid: address(2).to_string() })?
+        else {
+            return Err(wrong_answer("join_switch"));
+        };
+        world.seat_switch(Switch::new(home_of(&home, &control), Budgets::default()));
+        for number in 0..nodes {
+            let (name, gid) = (format!("node{}", number + 1), address(16 + number).to_string());
+            start_node(&mut world, name, gid, memory)?;
+        }
+        Ok(Self(Kind::Embedded(Rc::new(RefCell::new(world)))))
+    }
+
+    /// Ends a memory node of a rack in this process, and starts it again, as a machine does that loses its power: what it held is lost. To try
+    /// what a program does then.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when there is no such node; [`Error::Api`] of a rack of processes, whose roles are started again by `farmem up`;
+    /// [`Error::System`] when the system has no memory for it.
+    pub fn restart_node(&self, node: NodeId) -> Result<(), Error> {
+        let Kind::Embedded(world) = &self.0 else {
+            return Err(Error::Api { message: "this rack's memory nodes are processes of their own".into() });
+        };
+        let mut world = world.borrow_mut();
+        let Response::Overview { nodes, .. } = world.ask(Request::Overview)? else {
+            return Err(wrong_answer("overview"));
+        };
+        let known = nodes.into_iter().find(|known| known.node == node.0).ok_or_else(|| {
+            Error::Refused(ApiError {
+                code: ErrorCode::NotFound,
+                message: format!("there is no node {}", node.0),
+                remedy: "see `Client::nodes` for the nodes there are".into(),
+            })
+        })?;
+        world.unseat_node(node.0);
+        start_node(&mut world, known.name, known.gid, known.capacity)
+    }
+
+    /// Frames that the roles of a rack in this process have sent each other so far, the control plane's included. `None` of a rack of
+    /// processes, which nobody sees the whole of.
+    #[must_use]
+    pub fn frames(&self) -> Option<u64> {
+        match &self.0 {
+            Kind::Embedded(world) => Some(world.borrow().frames()),
+            Kind::Running(_) => None,
+        }
+    }
+
+    /// A rack that runs in other processes, as `farmem up` started it from this `rack.toml`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when the file is wrong.
+    pub fn open(file: impl AsRef<FilePath>) -> Result<Self, Error> {
+        Ok(Self::running(RackConfig::load(file.as_ref())?))
+    }
+
+    /// A rack that runs in other processes, by its checked description.
+    #[must_use]
+    pub fn running(config: RackConfig) -> Self {
+        Self(Kind::Running(Box::new(config)))
+    }
+
+    /// Its description, when it runs in other processes.
+    pub fn config(&self) -> Option<&RackConfig> {
+        match &self.0 {
+            Kind::Embedded(_) => None,
+            Kind::Running(config) => Some(config),
+        }
+    }
+
+    /// A client in the protection domain called `domain`, which is made when it does not exist.
+    ///
+    /// On a running rack with [`Placement::SameCpu`](crate::Placement::SameCpu) it binds the calling thread to that CPU.
+    ///
+    /// # Errors
+    /// [`Error`] when the rack does not answer, or [`Error::Full`] when all addresses for clients are in use.
+    pub fn client(&self, domain: &str) -> Result<Client, Error> {
+        self.client_with(domain, ClientOptions::default())
+    }
+
+    /// As [`Rack::client`], with options.
+    ///
+    /// # Errors
+    /// As [`Rack::client`].
+    pub fn client_with(&self, domain: &str, options: ClientOptions) -> Result<Client, Error> {
+        match &self.0 {
+            Kind::Embedded(world) => embedded_client(world, domain, options),
+            Kind::Running(config) => running_client(config, domain, options),
+        }
+    }
+}
+
+/// A memory node joins, and takes its seat.
+fn start_node(world: &mut World, name: String, gid: String, memory: u64) -> Result<(), Error> {
+    let join = world.ask(Request::JoinNode { name, gid, capacity: memory })?;
+    let Response::NodeJoined { node, home, control, .. } = join else {
+        return Err(wrong_answer("join_node"));
+    };
+    let store = MappedStore::new(memory).map_err(|source| system("no memory for a memory node", source))?;
+    let settings = node_settings(&home, &control, EMBEDDED_PMTU);
+    world.seat_node(node, MemNode::compiling(settings, store, Compiler::jit()));
+    Ok(())
+}
+
+/// Silence after which a client takes a peer for gone. A process of a busy machine may have to wait for a second until it runs.
+pub const SILENCE_MAX: Duration = Duration::from_secs(4);
+
+/// The settings of a host that has joined as `host` in this `generation`, with the switch at `home`.
+#[must_use]
+pub fn host_settings(
+    host: u16,
+    generation: u16,
+    home: &Endpoint,
+    pmtu: Pmtu,
+    options: ClientOptions,
+) -> HostConfig {
+    let usual = HostConfig::new(HostId(host), generation, endpoint(home));
+    let request_retries_max = retries_in(SILENCE_MAX, usual.request_timeout);
+    HostConfig { pmtu, hops_max: options.hops_max.get(), request_retries_max, ..usual }
+}
+
+/// How often something is sent again in `silence` when that happens every `timeout`.
+pub(crate) fn retries_in(silence: Duration, timeout: Duration) -> u32 {
+    u32::try_from(silence.as_nanos() / timeout.as_nanos()).unwrap_or(u32::MAX)
+}
+
+fn embedded_client(
+    world: &Rc<RefCell<World>>,
+    domain: &str,
+    options: ClientOptions,
+) -> Result<Client, Error> {
+    let number = world.borrow_mut().next_client();
+    let (name, gid) =
+        (format!("client{number}"), IpAddr::V4(Ipv4Addr::from(0x7f01_0000 + number)).to_string());
+    let join = world.borrow_mut().ask(Request::JoinHost { name, gid })?;
+    let Response::HostJoined { host, generation, home, nodes, .. } = join else {
+        return Err(wrong_answer("join_host"));
+    };
+    let settings = host_settings(host, generation, &home, EMBEDDED_PMTU, options);
+    world.borrow_mut().seat_host(host, Host::new(settings));
+    Client::attach(Box::new(InProcess::new(Rc::clone(world), host)), host, domain, nodes)
+}
+
+fn running_client(config: &RackConfig, domain: &str, options: ClientOptions) -> Result<Client, Error> {
+    place(config)?;
+    require_running(config)?;
+    for &address in &config.hosts {
+        match with_link(config, address, Attach { config, address, domain, options }) {
+            Err(Error::Open(OpenError::InUse { .. })) => {}
+            other => return other,
+        }
+    }
+    let (file, count) = (config.file.display(), config.hosts.len());
+    Err(Error::Full { what: format!("the list of client addresses, {count} by [hosts] of {file},") })
+}
+
+/// Joins and attaches over an open link.
+struct Attach<'a> {
+    config: &'a RackConfig,
+    address: IpAddr,
+    domain: &'a str,
+    options: ClientOptions,
+}
+
+impl WithLink for Attach<'_> {
+    type Output = Client;
+
+    fn with<L: Link + 'static>(self, link: L) -> Result<Client, Error> {
+        let mut api = api_client(self.config)?;
+        let gid_text = self.address.to_string();
+        // The same address again is the same host started again, with the next generation.
+        let name = format!("host-{gid_text}").replace(':', "-");
+        let join = api.ask(&Request::JoinHost { name, gid: gid_text })?;
+        let Response::HostJoined { host, generation, home, nodes } = join else {
+            return Err(wrong_answer("join_host"));
+        };
+        let settings = host_settings(host, generation, &home, self.config.pmtu, self.options);
+        let role = Host::new(settings);
+        let path = OverLink::new(Driver::new(role, link, Clock::start()), api);
+        Client::attach(Box::new(path), host, self.domain, nodes)
+    }
+}
+
+/// The endpoint of an API answer.
+#[must_use]
+pub fn endpoint(text: &Endpoint) -> ud::Endpoint {
+    ud::Endpoint { qpn: Qpn::new(text.qpn), qkey: Qkey(text.qkey) }
+}
+
+/// What a role knows after its join.
+#[must_use]
+pub fn home_of(home: &Endpoint, control: &Endpoint) -> ud::Home {
+    ud::Home {
+        endpoint: endpoint(home),
+        control: ud::Peer { port: Port(control.port), endpoint: endpoint(control) },
+    }
+}
+
+/// A memory node's settings after its join.
+pub(crate) fn node_settings(home: &Endpoint, control: &Endpoint, pmtu: Pmtu) -> farmem_memnode::Config {
+    farmem_memnode::Config { home: home_of(home, control), pmtu, budget: farmem_memnode::Budget::default() }
+}
+
+fn system(what: &str, source: std::io::Error) -> Error {
+    Error::System { what: what.into(), source }
+}

@@ -1,0 +1,310 @@
+//! The roles of a rack as they run in processes or threads: open the link, join, serve until told to stop.
+//!
+//! `farmem up` starts one process for each; a benchmark may start threads. Each function returns when its
+//! [`Stop`] is set, or with the error that kept it from serving.
+
+use crate::Error;
+use crate::client::{gid, wrong_answer};
+use crate::config::{Execution, NodeConfig, Prefetch, RackConfig, Transport};
+use crate::link::{WithLink, api_client, place, with_link};
+use crate::rack::{home_of, node_settings};
+use farmem_control::api::{Endpoint, Request, Response};
+use farmem_control::{Config as ControlSettings, Control, Note as ControlNote};
+use farmem_io::{
+    ApiServer, Calibrated, Clock, Compiler, ControlStore, Driver, Link, MappedStore, OpenError, calibrate,
+    os_seed, private_file, private_state, run, run_control,
+};
+pub use farmem_io::{Stop, pin_to_cpu};
+use farmem_machine::{Machine, Port, Rng};
+use farmem_memnode::{BURST, Budget, Config as NodeSettings, MemNode, WORKSPACES};
+pub use farmem_memnode::{Compile, Logic};
+use farmem_switch::{Budgets, Switch};
+use farmem_transport::PeerChange;
+use std::fs;
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::net::IpAddr;
+use std::path::Path;
+
+/// How long to serve, and whom to tell that it has begun. A [`Stop`] alone will do.
+pub struct Serving<'a> {
+    stop: &'a Stop,
+    begun: Option<&'a mut dyn FnMut()>,
+}
+
+impl<'a> Serving<'a> {
+    /// Serves until `stop` is set; calls `begun` once the role has its address, has joined, and answers.
+    pub fn new(stop: &'a Stop, begun: &'a mut dyn FnMut()) -> Self {
+        Self { stop, begun: Some(begun) }
+    }
+
+    fn begun(&mut self) {
+        if let Some(begun) = self.begun.take() {
+            begun();
+        }
+    }
+}
+
+impl<'a> From<&'a Stop> for Serving<'a> {
+    fn from(stop: &'a Stop) -> Self {
+        Self { stop, begun: None }
+    }
+}
+
+impl core::fmt::Debug for Serving<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Serving").field("stop", self.stop).finish_non_exhaustive()
+    }
+}
+
+/// Serves as the control plane: its HTTP API, its log in the state directory, its updates over the rack's link.
+///
+/// # Errors
+/// [`Error`] when its address, port or state is taken, its log is damaged, or link or disk fail.
+pub fn control<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> Result<(), Error> {
+    struct Serve<'a>(&'a RackConfig, Serving<'a>);
+    impl WithLink for Serve<'_> {
+        type Output = ();
+        fn with<L: Link + 'static>(self, link: L) -> Result<(), Error> {
+            let Self(config, mut serving) = self;
+            let state = &config.control.state;
+            let (store, records) = ControlStore::open(state)?;
+            let token = keep_token(&config.token_file())?;
+            let seed =
+                os_seed().map_err(|source| Error::System { what: "no random numbers".into(), source })?;
+            let usual = ControlSettings::new(farmem_io::gid_of(config.control.address));
+            let (lease, epoch) = (config.control.lease, config.control.epoch);
+            let settings = ControlSettings { pmtu: config.pmtu, lease, epoch, ..usual };
+            let role = Control::restore(settings, Rng::from_seed(seed), records).map_err(|e| Error::Config {
+                file: state.clone(),
+                message: format!("{e}; the log is damaged: restore the directory from a copy, or remove it to begin anew"),
+            })?;
+            let role = role.with_log(Box::new(store));
+            let waker = link
+                .waker()
+                .map_err(|source| Error::System { what: "no waker for the link".into(), source })?;
+            let (server, calls) = ApiServer::start(config.control.http, &token, waker)?;
+            let mut driver = Driver::new(role, link, Clock::start());
+            let log = state.display().to_string();
+            driver.watch_notes(move |note| say_of_log(note, &log));
+            serving.begun();
+            let lost = |source| Error::System { what: "the link of the control plane failed".into(), source };
+            let result = run_control(&mut driver, &calls, serving.stop).map_err(lost);
+            drop(server);
+            result
+        }
+    }
+    with_link(config, config.control.address, Serve(config, serving.into()))
+}
+
+/// Says aloud that changes are refused, and that they are taken again: the API tells only those who ask.
+fn say_of_log(note: ControlNote, state: &str) {
+    let line = match note {
+        ControlNote::Stalled => format!(
+            "the control plane cannot keep its log in {state}: it refuses changes and serves everything else; is the disk full?"
+        ),
+        ControlNote::KeepsAgain => {
+            format!("the control plane keeps its log in {state} again: it takes changes")
+        }
+        _ => return,
+    };
+    // Nobody need read it.
+    drop(writeln!(io::stderr(), "farmem: {line}"));
+}
+
+/// Makes the rack's state directory, for this user alone.
+///
+/// # Errors
+/// [`Error::Config`] when it cannot be made, [`Error::Open`] when others may get at what is in it.
+pub fn make_state(config: &RackConfig) -> Result<(), Error> {
+    let state = &config.control.state;
+    match private_state(state) {
+        Err(OpenError::System { source, .. }) => {
+            let shown = state.display();
+            let message =
+                format!("cannot make the state directory {shown}: {source}; choose another in rack.toml");
+            Err(Error::Config { file: config.file.clone(), message })
+        }
+        made => Ok(made.map(drop)?),
+    }
+}
+
+/// The rack's token: the one kept there, or a new one that only this user can read.
+fn keep_token(file: &Path) -> Result<String, Error> {
+    let cannot =
+        |doing: &str, source| Error::System { what: format!("cannot {doing} {}", file.display()), source };
+    let (mut opened, mut kept) = (private_file(file)?, String::new());
+    opened.read_to_string(&mut kept).map_err(|e| cannot("read", e))?;
+    if !kept.trim().is_empty() {
+        return Ok(kept.trim().to_owned());
+    }
+    opened.rewind().map_err(|e| cannot("write", e))?;
+    let seed = os_seed().map_err(|e| cannot("draw a token for", e))?;
+    let token: String = seed.iter().map(|byte| format!("{byte:02x}")).collect();
+    opened.set_len(0).and_then(|()| opened.write_all(token.as_bytes())).map_err(|e| cannot("write", e))?;
+    Ok(token)
+}
+
+/// Removes the directory of a rack's shared-memory rings when no endpoint in it is held, by whatever process.
+///
+/// # Errors
+/// `ResourceBusy` when one is; otherwise what the system says. Files of something else are left, and then the directory is.
+pub fn remove_unused_rings(rings: &Path) -> io::Result<()> {
+    farmem_io::shm::remove_dir(rings)
+}
+
+/// Removes the shared-memory rings of a rack whose roles have ended; its clients may still hold theirs. A rack over UDP has none.
+///
+/// # Errors
+/// `ResourceBusy` when a role of another rack of this name uses them; otherwise what the system says.
+pub fn remove_rings(config: &RackConfig) -> io::Result<()> {
+    let rings = config.rings();
+    if config.transport == Transport::Udp || !rings.exists() {
+        return Ok(());
+    }
+    let of_client = |name: &String| {
+        let is = |&host: &IpAddr| format!("{:?}", farmem_io::gid_of(host)) == *name;
+        config.hosts.iter().any(is)
+    };
+    match farmem_io::shm::live_endpoints(&rings).iter().find(|name| !of_client(name)) {
+        None => fs::remove_dir_all(&rings),
+        Some(role) => {
+            let text = format!("{} is in use by {role}", rings.display());
+            Err(io::Error::new(io::ErrorKind::ResourceBusy, text))
+        }
+    }
+}
+
+/// What the control plane of a running rack sees.
+///
+/// # Errors
+/// [`Error`] when it does not answer.
+pub fn overview(config: &RackConfig) -> Result<Response, Error> {
+    Ok(api_client(config)?.ask(&Request::Overview)?)
+}
+
+/// Serves as the switch.
+///
+/// # Errors
+/// [`Error`] when its address is taken, the control plane does not let it join, or the link fails.
+pub fn switch<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> Result<(), Error> {
+    struct Serve<'a>(&'a RackConfig, Serving<'a>);
+    impl WithLink for Serve<'_> {
+        type Output = ();
+        fn with<L: Link + 'static>(self, link: L) -> Result<(), Error> {
+            let Self(config, serving) = self;
+            let mut api = api_client(config)?;
+            let Response::Joined { home, control } =
+                api.ask(&Request::JoinSwitch { gid: config.switch.address.to_string() })?
+            else {
+                return Err(wrong_answer("join_switch"));
+            };
+            let budgets = Budgets { directory_slots: config.switch.slots, ..Budgets::default() };
+            let role = Switch::new(home_of(&home, &control), budgets);
+            serve("the switch", role, link, &control, serving)
+        }
+    }
+    place(config)?;
+    with_link(config, config.switch.address, Serve(config, serving.into()))
+}
+
+/// Serves as memory node `node`.
+///
+/// # Errors
+/// [`Error`] when its address is taken, there is no memory, the control plane does not let it join, or the link fails.
+pub fn node<'a>(
+    config: &'a RackConfig,
+    node: &'a NodeConfig,
+    serving: impl Into<Serving<'a>>,
+) -> Result<(), Error> {
+    let compile = match node.compile {
+        Execution::Jit => Compiler::jit(),
+        Execution::Interpreter => Compiler::interpreter(),
+    };
+    node_running(config, node, Runner { compile, workspaces: WORKSPACES }, serving)
+}
+
+/// What a memory node runs traversals with.
+#[derive(Clone, Copy, Debug)]
+pub struct Runner<C> {
+    /// What it makes of programs.
+    pub compile: C,
+    /// Traversals whose hops are interleaved, at least one.
+    pub workspaces: usize,
+}
+
+/// As [`node`], with another runner: for comparing them.
+///
+/// # Errors
+/// As [`node`].
+pub fn node_running<'a, C: Compile>(
+    config: &'a RackConfig,
+    node: &'a NodeConfig,
+    runner: Runner<C>,
+    serving: impl Into<Serving<'a>>,
+) -> Result<(), Error> {
+    struct Serve<'a, C>(&'a RackConfig, &'a NodeConfig, Runner<C>, Serving<'a>);
+    impl<C: Compile> WithLink for Serve<'_, C> {
+        type Output = ();
+        fn with<L: Link + 'static>(self, link: L) -> Result<(), Error> {
+            let Self(config, node, mut runner, serving) = self;
+            let what = || format!("no {} bytes of memory for node {}", node.memory, node.name);
+            let store =
+                MappedStore::new(node.memory).map_err(|source| Error::System { what: what(), source })?;
+            let (store, burst) = match node.prefetch {
+                Prefetch::Bursts => (store, BURST),
+                Prefetch::OneByOne => (store, 1),
+                Prefetch::Auto => {
+                    let (store, calibrated) = calibrate(store, &mut runner.compile);
+                    say_unusual(&node.name, calibrated);
+                    (store, calibrated.burst)
+                }
+            };
+            let mut api = api_client(config)?;
+            let (name, gid) = (node.name.clone(), node.address.to_string());
+            let join = api.ask(&Request::JoinNode { name, gid, capacity: node.memory })?;
+            let Response::NodeJoined { home, control, .. } = join else {
+                return Err(wrong_answer("join_node"));
+            };
+            let usual = node_settings(&home, &control, config.pmtu);
+            let budget = Budget { workspaces: runner.workspaces, burst, ..usual.budget };
+            let role = MemNode::compiling(NodeSettings { budget, ..usual }, store, runner.compile);
+            serve(&format!("memory node {}", node.name), role, link, &control, serving)
+        }
+    }
+    place(config)?;
+    with_link(config, node.address, Serve(config, node, runner, serving.into()))
+}
+
+/// Says that a node asks for lines in another way than most do.
+fn say_unusual(node: &str, calibrated: Calibrated) {
+    let Calibrated { burst, one_by_one } = calibrated;
+    if let Some(times) = one_by_one.filter(|_| burst == 1) {
+        let why = format!("on this processor that is {times:.2} times as fast as in bursts");
+        // Nobody need read it.
+        drop(writeln!(io::stderr(), "farmem: memory node {node} asks for lines one by one: {why}"));
+    }
+}
+
+fn serve<M, L>(
+    name: &str,
+    role: M,
+    mut link: L,
+    control: &Endpoint,
+    mut serving: Serving<'_>,
+) -> Result<(), Error>
+where
+    M: Machine<Out = PeerChange>,
+    L: Link,
+{
+    let lost = |source| Error::System { what: "the link of this role failed".into(), source };
+    link.set_peer(Port(control.port), Some(gid(&control.gid)?)).map_err(lost)?;
+    let mut driver = Driver::new(role, link, Clock::start());
+    serving.begun();
+    run(&mut driver, serving.stop, &mut |change: PeerChange, link: &mut L| {
+        // A peer this link cannot reach stays without an address: what is sent to it is counted as lost, and its requests time out.
+        drop(link.set_peer(change.port, change.gid));
+    })
+    .map_err(lost)?;
+    let halted = driver.machine().halted();
+    halted.map_or(Ok(()), |halt| Err(Error::Halted { role: name.to_owned(), halt }))
+}

@@ -1,0 +1,8 @@
+//! Far memory by plain loads and stores: a window onto one allocation, and spaces that many hosts share coherently.
+//!
+//! Key types: [`window::with_window`], for one program and one allocation; [`SharedSpace`], for many hosts (MIND 4.3).
+
+mod shared;
+pub mod window;
+
+pub use shared::{ShareOptions, ShareStats, SharedSpace, ground, process, worker};

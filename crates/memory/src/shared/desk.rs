@@ -1,0 +1,202 @@
+//! Who works for a shared space, and when: the pager's own threads by turns, and everybody else by what they leave in the [`Inbox`].
+//!
+//! Key type: [`Desk`]. Two threads hear something for the pager: one sleeps at the link, the other one at the userfaultfd. Neither hands over
+//! to the other what it heard, which would cost a wake-up of a thread for each fault and for each page: it does the work itself, and
+//! the other one's turn is when it is done. Who finds the pager at work leaves what he has, to be done next.
+//!
+//! The program's threads only ever leave something. Whoever works here must not fault, and a program's thread may: in a signal handler.
+
+use super::ShareStats;
+use super::pager::{Next, Pager};
+use farmem_client::Error;
+use farmem_io::pages::Mapped;
+use farmem_io::{Link, Parcel, Sleeper, Waker};
+use farmem_machine::Instant;
+use farmem_wire::message::{Access, Page};
+use std::collections::VecDeque;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration as StdDuration;
+
+/// What is wanted of the pager.
+pub(super) enum Ask {
+    /// A thread of the program waits for the page.
+    Fault(Page, Access),
+    /// What is cached may be used until then.
+    Lease(Instant),
+    /// The control plane's order to give everything up.
+    GiveUp(u64),
+    /// Nothing can be had any more, for this reason.
+    Fail(String),
+    /// Everything written so far is to be at the memory nodes; then an answer.
+    WriteBack(Sender<Result<(), Error>>),
+    /// How much was done.
+    Stats(Sender<ShareStats>),
+    /// The program is done: write everything back and end.
+    End,
+}
+
+/// Where what is wanted lies until somebody does it. Bounded by those who leave it: a thread waits for its fault, or for its answer.
+#[derive(Default)]
+pub(super) struct Inbox {
+    state: Mutex<State>,
+    /// The pager is free, or there is something for one that sleeps here.
+    change: Condvar,
+    waker: OnceLock<Waker>,
+}
+
+#[derive(Default)]
+struct State {
+    asks: VecDeque<Ask>,
+    /// Somebody works, and looks here once more before he goes.
+    at_work: bool,
+    /// Somebody sleeps here: a call of the system is needed, which it nearly never is.
+    sleeps: bool,
+}
+
+impl Inbox {
+    /// From here on [`Inbox::put`] wakes who sleeps at the link.
+    pub(super) fn set_waker(&self, waker: Waker) {
+        let again = self.waker.set(waker);
+        assert!(again.is_ok(), "a space has one link");
+    }
+
+    /// Leaves them all, and has somebody look.
+    pub(super) fn put(&self, asks: impl IntoIterator<Item = Ask>) {
+        let mut state = lock(&self.state);
+        state.asks.extend(asks);
+        self.notify(state);
+        if let Some(waker) = self.waker.get() {
+            waker.wake();
+        }
+    }
+
+    /// Adds them; false when somebody is at work, who will see them. Else it is the caller who is at work.
+    fn begin_with(&self, asks: impl IntoIterator<Item = Ask>) -> bool {
+        let mut state = lock(&self.state);
+        state.asks.extend(asks);
+        !std::mem::replace(&mut state.at_work, true)
+    }
+
+    /// Waits until nobody is at work; then it is the caller.
+    fn begin(&self) {
+        let mut state = lock(&self.state);
+        while state.at_work {
+            state = self.sleep(state, None);
+        }
+        state.at_work = true;
+    }
+
+    fn take(&self, into: &mut VecDeque<Ask>) {
+        into.append(&mut lock(&self.state).asks);
+    }
+
+    /// Ends the caller's work; false when something was left meanwhile, and he is still at work.
+    fn leave(&self) -> bool {
+        let mut state = lock(&self.state);
+        state.at_work = !state.asks.is_empty();
+        let is_free = !state.at_work;
+        if is_free {
+            self.notify(state);
+        }
+        is_free
+    }
+
+    /// Wakes who sleeps here. He is awake at once, and finds nothing locked.
+    fn notify(&self, state: MutexGuard<'_, State>) {
+        let sleeps = state.sleeps;
+        drop(state);
+        if sleeps {
+            self.change.notify_all();
+        }
+    }
+
+    /// Waits until there is something, for `most` at the longest.
+    fn wait(&self, most: StdDuration) {
+        let state = lock(&self.state);
+        if state.asks.is_empty() {
+            drop(self.sleep(state, Some(most)));
+        }
+    }
+
+    fn sleep<'a>(
+        &self,
+        mut state: MutexGuard<'a, State>,
+        most: Option<StdDuration>,
+    ) -> MutexGuard<'a, State> {
+        state.sleeps = true;
+        let mut state = match most {
+            None => self.change.wait(state).unwrap_or_else(PoisonError::into_inner),
+            Some(most) => self.change.wait_timeout(state, most).unwrap_or_else(PoisonError::into_inner).0,
+        };
+        state.sleeps = false;
+        state
+    }
+}
+
+/// Nothing that is locked here is left half done by a panic.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The pager, and its turns.
+pub(super) struct Desk<W: Mapped, L: Link> {
+    inbox: Arc<Inbox>,
+    /// Whoever is at work has it; nobody waits for it.
+    pager: Mutex<Pager<W, L>>,
+}
+
+impl<W: Mapped, L: Link> Desk<W, L> {
+    /// The desk of `pager`, to which others speak through `inbox`.
+    pub(super) fn new(pager: Pager<W, L>, inbox: Arc<Inbox>) -> Self {
+        Self { inbox, pager: Mutex::new(pager) }
+    }
+
+    /// Does what is asked, on this thread; or leaves it to who is at work. `parcel` is the caller's own.
+    ///
+    /// What is sent leaves when the pager is free again: a thread that it wakes has this CPU, and the answer may be here before this one
+    /// goes on.
+    pub(super) fn serve(&self, asks: impl IntoIterator<Item = Ask>, parcel: &mut L::Parcel) {
+        let mut at_work = self.inbox.begin_with(asks);
+        while at_work {
+            let mut pager = lock(&self.pager);
+            self.inbox.take(pager.asks());
+            pager.begin(parcel);
+            drop(pager);
+            at_work = !self.inbox.leave();
+        }
+        parcel.hand_over();
+    }
+
+    /// Leaves these to who serves the link.
+    pub(super) fn leave(&self, asks: impl IntoIterator<Item = Ask>) {
+        self.inbox.put(asks);
+    }
+
+    /// Serves what comes over the link, until the pager was told to end and everything is written back or cannot be; true when it was.
+    pub(super) fn run(&self, mut sleeper: Sleeper) -> bool {
+        loop {
+            self.inbox.begin();
+            let next = loop {
+                let mut pager = lock(&self.pager);
+                self.inbox.take(pager.asks());
+                let next = pager.turn();
+                drop(pager);
+                // Nobody works after the end.
+                if matches!(next, Next::End { .. }) || self.inbox.leave() {
+                    break next;
+                }
+            };
+            match next {
+                Next::End { all_written } => return all_written,
+                Next::Look => {}
+                Next::Sleep(most) => {
+                    if let Err(error) = sleeper.sleep(most) {
+                        self.leave([Ask::Fail(format!("the link to the rack failed: {error}"))]);
+                    }
+                }
+                Next::Wait(most) => self.inbox.wait(most),
+            }
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! What a host's pages lie in: the memory of its own process, or that of others; and the host as its process has it.
+//!
+//! Key types: `Ground`, with two implementers: a [`Window`] of this process, and a [`Crowd`] of processes whose faults come here by another
+//! way; [`Joined`], which ends the host when it is dropped.
+
+use super::desk::{Ask, Desk, Inbox, lock};
+use super::lease::{Objects, say};
+use super::{ShareOptions, ShareStats, join};
+use farmem_client::Error;
+use farmem_client::RackConfig;
+use farmem_io::pages::{
+    Crowd, Fault, Faults, Handler, Lease, Mapped, Next, Ring, Watcher, Window, WindowConfig, serve,
+};
+use farmem_io::{Link, Sleeper, Stop};
+use farmem_wire::VirtAddr;
+use farmem_wire::message::{Access, PAGE_LEN, Page};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::{JoinHandle, scope};
+
+/// What a host's pages lie in.
+pub(super) trait Ground: Sized + Send + Sync + 'static {
+    /// Opens it for these addresses, with no page here.
+    fn open(options: &ShareOptions, span: &Range<u64>, frames_max: usize) -> Result<Self, Error>;
+
+    /// Until when its pages may be used.
+    fn lease(&self) -> &Arc<Lease>;
+
+    /// Serves until the host is told to end; true when everything was written back.
+    fn serve<'a, L: Link + Send>(
+        &'a self,
+        handler: Handler,
+        desk: &Desk<&'a Self, L>,
+        sleeper: Sleeper,
+    ) -> bool
+    where
+        &'a Self: Mapped;
+}
+
+impl Ground for Window {
+    fn open(options: &ShareOptions, span: &Range<u64>, frames_max: usize) -> Result<Self, Error> {
+        let config = WindowConfig {
+            base: VirtAddr(span.start),
+            len: span.end - span.start,
+            frames_max: frames_max as u64,
+            place: options.window.place,
+            reach: options.window.reach(),
+        };
+        Ok(Self::open(&config)?.under_lease()?)
+    }
+
+    fn lease(&self) -> &Arc<Lease> {
+        Self::lease(self).expect("it was opened under one")
+    }
+
+    /// Serves faults on a thread of its own and the link on this one.
+    fn serve<'a, L: Link + Send>(
+        &'a self,
+        handler: Handler,
+        desk: &Desk<&'a Self, L>,
+        sleeper: Sleeper,
+    ) -> bool
+    where
+        &'a Self: Mapped,
+    {
+        let stop = Stop::new();
+        let ring = Ring::new(self, stop.clone());
+        let lease = Ground::lease(self);
+        scope(|scope| {
+            // Beside this process where the system allows that, else within it.
+            let apart = self.watch_apart();
+            if apart.is_err() {
+                match self.watcher() {
+                    Ok(watcher) => _ = scope.spawn(move || watch(watcher)),
+                    Err(error) => desk.leave([Ask::Fail(format!("the lease cannot be watched: {error}"))]),
+                }
+            }
+            scope.spawn(|| {
+                let mut faults = AtDesk { desk, batch: Vec::new(), parcel: L::Parcel::default() };
+                if let Err(error) = serve(self, handler, &stop, &mut faults) {
+                    self.forsake(); // or the program would wait for ever
+                    desk.leave([Ask::Fail(format!("page faults cannot be read: {error}"))]);
+                }
+            });
+            let given_up = desk.run(sleeper);
+            ring.end();
+            lease.stop();
+            drop(apart);
+            given_up
+        })
+    }
+}
+
+impl Ground for Crowd {
+    fn open(_: &ShareOptions, span: &Range<u64>, frames_max: usize) -> Result<Self, Error> {
+        Ok(Self::open(VirtAddr(span.start), span.end - span.start, frames_max as u64)?)
+    }
+
+    fn lease(&self) -> &Arc<Lease> {
+        Self::lease(self)
+    }
+
+    /// Its pages are watched by its programs' guard ([`farmem_io::pages::remote::Guard`]). Faults are left by whoever reads them ([`Joined::fault`]).
+    fn serve<'a, L: Link + Send>(&'a self, _: Handler, desk: &Desk<&'a Self, L>, sleeper: Sleeper) -> bool
+    where
+        &'a Self: Mapped,
+    {
+        desk.run(sleeper)
+    }
+}
+
+/// Does nothing but to sleep until the lease ends, and to take the pages when it was not renewed: the thread that serves them may stand still.
+fn watch(mut watcher: Watcher) {
+    if let Err(error) = watcher.watch(None) {
+        say(&format!(
+            "pages whose lease has ended cannot be taken from this program, which must not read them: {error}"
+        ));
+        std::process::abort();
+    }
+}
+
+/// A host that shares. Its threads end when it is dropped: what was written goes to the memory nodes, and the host leaves the rack.
+pub struct Joined<G> {
+    pub(super) ground: Arc<G>,
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) failed: Arc<Mutex<Option<String>>>,
+    pub(super) domain: u32,
+    pub(super) host: u16,
+    pub(super) objects: Objects,
+    pub(super) pager: Option<JoinHandle<()>>,
+}
+
+impl Joined<Crowd> {
+    /// Joins the rack as a host whose programs are other processes, at one of the rack's addresses.
+    ///
+    /// # Errors
+    /// As [`SharedSpace::join`](super::SharedSpace::join).
+    pub fn of_others(config: &RackConfig, domain: &str, options: ShareOptions) -> Result<Self, Error> {
+        let mut options = options;
+        // A page is in two places for a moment when it is laid to rest.
+        options.window.local_limit = options.window.local_limit.saturating_sub(PAGE_LEN as u64);
+        join::join(config, domain, options)
+    }
+}
+
+impl<G> Joined<G> {
+    /// Where its pages are.
+    pub fn ground(&self) -> &G {
+        &self.ground
+    }
+
+    /// Its number.
+    pub const fn host(&self) -> u16 {
+        self.host
+    }
+
+    /// The number of its domain.
+    pub const fn domain(&self) -> u32 {
+        self.domain
+    }
+
+    /// The named objects that it has open, by number; those that opened one put it here.
+    pub fn objects(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        lock(&self.objects)
+    }
+
+    /// A thread waits for a page.
+    pub fn fault(&self, page: Page, write: bool) {
+        let access = if write { Access::Modified } else { Access::Shared };
+        self.inbox.put([Ask::Fault(page, access)]);
+    }
+
+    /// Writes everything to the memory nodes that was written so far.
+    ///
+    /// # Errors
+    /// What kept it from that; then part of it is lost.
+    pub fn write_back(&self) -> Result<(), Error> {
+        self.answered(Ask::WriteBack).unwrap_or_else(|| Err(self.lost()))
+    }
+
+    /// What it did so far.
+    pub fn stats(&self) -> ShareStats {
+        self.answered(Ask::Stats).unwrap_or_default()
+    }
+
+    /// Why nothing can be had any more.
+    pub fn failure(&self) -> Option<String> {
+        lock(&self.failed).clone()
+    }
+
+    fn answered<T>(&self, ask: impl FnOnce(Sender<T>) -> Ask) -> Option<T> {
+        let (answer, answered) = channel();
+        self.inbox.put([ask(answer)]);
+        answered.recv().ok()
+    }
+
+    fn lost(&self) -> Error {
+        let why = self.failure().unwrap_or_else(|| "its pager has ended".into());
+        Error::Unreachable { what: format!("the rack, which this space has lost: {why}") }
+    }
+}
+
+impl<G> core::fmt::Debug for Joined<G> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Joined(host {})", self.host)
+    }
+}
+
+impl<G> Drop for Joined<G> {
+    fn drop(&mut self) {
+        self.inbox.put([Ask::End]);
+        if let Some(pager) = self.pager.take() {
+            // Its panic was printed; there is nobody to hand it to.
+            let _panicked = pager.join();
+        }
+    }
+}
+
+/// Brings faults to the desk, all that were read together at once.
+struct AtDesk<'a, W: Mapped, L: Link> {
+    desk: &'a Desk<W, L>,
+    batch: Vec<Ask>,
+    parcel: L::Parcel,
+}
+
+impl<W: Mapped, L: Link> Faults for AtDesk<'_, W, L> {
+    fn fault(&mut self, page: Page, fault: Fault) {
+        let access = if fault.write { Access::Modified } else { Access::Shared };
+        self.batch.push(Ask::Fault(page, access));
+    }
+
+    fn turn(&mut self) -> Next {
+        self.desk.serve(self.batch.drain(..), &mut self.parcel);
+        Next::Sleep
+    }
+}

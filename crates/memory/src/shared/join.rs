@@ -1,0 +1,221 @@
+//! How a process becomes a host that shares memory: its link, its session, its window, its threads.
+
+use super::ShareOptions;
+use super::desk::{Desk, Inbox};
+use super::frames::Frames;
+use super::ground::{Ground, Joined};
+use super::lease::{Landlord, Life, Objects};
+use super::pager::{Pager, Policy};
+use farmem_client::ClientOptions;
+use farmem_client::Error;
+use farmem_client::RackConfig;
+use farmem_client::own::{WithLink, api_client, place, with_link};
+use farmem_client::own::{endpoint, host_settings, require_running};
+use farmem_client::own::{gid, wrong_answer};
+use farmem_control::api::{GIVEN_UP, NodeInfo, Request, Response};
+use farmem_host::agent::Bounds;
+use farmem_host::caching::{CacheAsk, CacheConfig, CachingHost};
+use farmem_host::{Ask as HostAsk, Config as HostConfig};
+use farmem_io::pages::Mapped;
+use farmem_io::{ApiClient, Clock, Driver, Link, OpenError, os_seed};
+use farmem_machine::{Port, Rng};
+use farmem_transport::ud;
+use farmem_wire::message::{CACHING_HOSTS_MAX, Page};
+use farmem_wire::{Domain, VirtAddr};
+use std::net::IpAddr;
+use std::ops::Range;
+use std::sync::mpsc::{SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread::{Builder, JoinHandle};
+
+/// Takes an address of the rack's that is free. Each process begins to look at another one: where a host has just left, the control
+/// plane may still be taking back what it cached. They are few: an address that was taken once is a host to the control plane, also when
+/// its process died, and only so many hosts can cache pages.
+pub(super) fn join<G: Ground>(
+    config: &RackConfig,
+    domain: &str,
+    options: ShareOptions,
+) -> Result<Joined<G>, Error>
+where
+    for<'a> &'a G: Mapped,
+{
+    options.frames_max()?;
+    place(config)?;
+    require_running(config)?;
+    let few = config.hosts.len().clamp(1, usize::from(CACHING_HOSTS_MAX) / 2);
+    let begin = usize::try_from(std::process::id()).unwrap_or(0) % few;
+    for &address in config.hosts[begin..].iter().chain(&config.hosts[..begin]) {
+        match join_at(config, address, domain, options) {
+            Err(Error::Open(OpenError::InUse { .. })) => {}
+            other => return other,
+        }
+    }
+    let (file, count) = (config.file.display(), config.hosts.len());
+    Err(Error::Full { what: format!("the list of client addresses, {count} by [hosts] of {file},") })
+}
+
+/// What the pager's thread has made when it begins to serve.
+struct Ready<G> {
+    ground: Arc<G>,
+    domain: u32,
+    host: u16,
+}
+
+fn join_at<G: Ground>(
+    config: &RackConfig,
+    address: IpAddr,
+    domain: &str,
+    options: ShareOptions,
+) -> Result<Joined<G>, Error>
+where
+    for<'a> &'a G: Mapped,
+{
+    let (say, said) = sync_channel(1);
+    let inbox = Arc::<Inbox>::default();
+    let failed = Arc::<Mutex<Option<String>>>::default();
+    let objects = Objects::default();
+    let joining = Joining {
+        config: config.clone(),
+        address,
+        domain: domain.to_owned(),
+        options,
+        inbox: Arc::clone(&inbox),
+        failed: Arc::clone(&failed),
+        objects: Arc::clone(&objects),
+        say: say.clone(),
+    };
+    let pager = start("farmem-pager", move || {
+        let config = joining.config.clone();
+        if let Err(error) = with_link(&config, address, joining) {
+            // Nobody listens any more when it had begun: what is lost then is told by the space.
+            let _begun = say.send(Err(error));
+        }
+    })?;
+    let gone = || Error::Unreachable { what: "the pager's thread, which ended".into() };
+    let Ready { ground, domain, host } = said.recv().map_err(|_| gone())??;
+    Ok(Joined { ground, inbox, failed, domain, host, objects, pager: Some(pager) })
+}
+
+pub(super) fn start(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
+    let started = Builder::new().name(name.into()).spawn(run);
+    started.map_err(|source| Error::System { what: format!("cannot start the thread {name}"), source })
+}
+
+/// A host on its way into the rack, on the thread that will own it.
+struct Joining<G> {
+    config: RackConfig,
+    address: IpAddr,
+    domain: String,
+    options: ShareOptions,
+    inbox: Arc<Inbox>,
+    failed: Arc<Mutex<Option<String>>>,
+    objects: Objects,
+    say: SyncSender<Result<Ready<G>, Error>>,
+}
+
+impl<G: Ground> WithLink for Joining<G>
+where
+    for<'a> &'a G: Mapped,
+{
+    type Output = ();
+
+    /// Joins, serves, and leaves.
+    fn with<L: Link + Send + 'static>(self, link: L) -> Result<(), Error> {
+        let mut api = api_client(&self.config)?;
+        let name = format!("host-{}", self.address).replace(':', "-");
+        let join = api.ask(&Request::JoinHost { name, gid: self.address.to_string() })?;
+        let Response::HostJoined { host, generation, home, nodes } = join else {
+            return Err(wrong_answer("join_host"));
+        };
+        let settings = host_settings(host, generation, &home, self.config.pmtu, ClientOptions::default());
+        let served = self.serve(link, &mut api, settings, &nodes);
+        // A rack that is gone has forgotten this host too.
+        let _gone = api.ask(&Request::Leave { port: Port::host(host).0 });
+        served
+    }
+}
+
+impl<G: Ground> Joining<G>
+where
+    for<'a> &'a G: Mapped,
+{
+    fn serve<L: Link + Send>(
+        self,
+        mut link: L,
+        api: &mut ApiClient,
+        settings: HostConfig,
+        nodes: &[NodeInfo],
+    ) -> Result<(), Error> {
+        let lost = |source| Error::System { what: "the link to the rack failed".into(), source };
+        let Response::Domain { domain } = api.ask(&Request::CreateDomain { name: self.domain.clone() })?
+        else {
+            return Err(wrong_answer("create_domain"));
+        };
+        let host = settings.id.0;
+        let Response::Session { switch, .. } = api.ask(&Request::OpenSession { host, domain })? else {
+            return Err(wrong_answer("open_session"));
+        };
+        link.set_peer(Port(switch.port), Some(gid(&switch.gid)?)).map_err(lost)?;
+        for node in nodes {
+            link.set_peer(Port(node.port), Some(gid(&node.gid)?)).map_err(lost)?;
+        }
+        let span = span_of(nodes)?;
+        let frames_max = self.options.frames_max()?;
+        let ground = Arc::new(G::open(&self.options, &span, frames_max)?);
+        self.inbox.set_waker(link.waker().map_err(lost)?);
+        let sleeper = link.sleeper().map_err(lost)?;
+
+        let seed = os_seed().map_err(|source| Error::System { what: "no random numbers".into(), source })?;
+        let bounds = Bounds { pages: frames_max, ..Bounds::default() };
+        let cache = CacheConfig { bounds, timeout: self.options.timeout, ..CacheConfig::default() };
+        let (base, len) = (VirtAddr(span.start), span.end - span.start);
+        let pages = usize::try_from(len).expect("it is mapped") / farmem_wire::message::PAGE_LEN;
+        let frames = Frames::new(&*ground, Page::of(base), pages, frames_max);
+        let role = CachingHost::new(settings, cache, frames, Rng::from_seed(seed));
+        let mut driver = Driver::new(role, link, Clock::start());
+        let switch = ud::Peer { port: Port(switch.port), endpoint: endpoint(&switch) };
+        let domain_number = Domain(domain);
+        driver.submit(CacheAsk::Host(HostAsk::Session { domain: domain_number, switch }), &mut |_, _| {});
+        driver.submit(CacheAsk::Map { base, len, domain: domain_number }, &mut |_, _| {});
+
+        let (tell, told) = channel();
+        let life = Life { host, generation: settings.generation, qkey: settings.home.qkey.0 };
+        let lease = Arc::clone(ground.lease());
+        let landlord = Landlord::begin(
+            &self.config,
+            life,
+            driver.clock(),
+            &self.inbox,
+            Arc::clone(&lease),
+            self.objects,
+        )?;
+        let policy = Policy {
+            timeout: self.options.timeout,
+            frames_max,
+            ahead: self.options.window.ahead,
+            resting_eighths: usize::from(self.options.window.resting_eighths.min(8)),
+        };
+        let desk = Desk::new(Pager::new(driver, policy, tell, self.failed), Arc::clone(&self.inbox));
+        let landlord = landlord.start(told)?;
+        let begun = self.say.send(Ok(Ready { ground: Arc::clone(&ground), domain, host }));
+        let given_up = begun.is_ok() && ground.serve(self.options.window.handler, &desk, sleeper);
+        drop(desk);
+        lease.stop();
+        // The lease thread ends when nobody is left to tell it anything.
+        let _panicked = landlord.join();
+        if given_up {
+            // If it does not hear this, the control plane waits for the lease to end.
+            let (generation, qkey) = (settings.generation, settings.home.qkey.0);
+            let _unheard = api.ask(&Request::Renew { host, generation, flushed: GIVEN_UP, qkey });
+        }
+        Ok(())
+    }
+}
+
+/// The addresses of all memory nodes, and what is between them.
+fn span_of(nodes: &[NodeInfo]) -> Result<Range<u64>, Error> {
+    let start = nodes.iter().map(|node| node.base).min();
+    let end = nodes.iter().map(|node| node.base + node.capacity).max();
+    let span = start.zip(end).map(|(start, end)| start..end);
+    span.ok_or_else(|| Error::Unreachable { what: "any memory node: none has joined".into() })
+}

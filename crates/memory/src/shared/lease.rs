@@ -1,0 +1,251 @@
+//! The thread that keeps the host's lease: it asks the control plane by HTTP, and hands what it hears to the pager.
+//!
+//! A page that is cached may be used for as long as the lease lasts, counted from when it was asked for, so that the control plane never
+//! believes it to be over sooner than this host does (PROTOCOL 12.35). Where the end stands in the [`Lease`], a watcher takes the pages by itself
+//! when neither this thread nor the pager runs.
+//!
+//! Nothing but renewals is done here: whatever else the control plane is asked for is another thread's, over another connection, and an answer that
+//! does not come is waited for no longer than three eighths of a lease: then there is time to ask once more, over a new connection.
+
+use super::desk::{Ask, Inbox, lock};
+use super::join::start;
+use super::pager::Told;
+use farmem_client::Error;
+use farmem_client::RackConfig;
+use farmem_client::own::SILENCE_MAX;
+use farmem_client::own::api_client;
+use farmem_client::own::wrong_answer;
+use farmem_control::api::{ErrorCode, Request, Response};
+use farmem_io::pages::Lease;
+use farmem_io::{ApiClient, Clock};
+use farmem_machine::{Duration, Instant};
+use farmem_wire::message::Page;
+use std::collections::BTreeSet;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration as StdDuration;
+
+/// Time between two questions when the control plane has said "not yet".
+const ASK_AGAIN: Duration = Duration::from_millis(20);
+
+/// A life of a host, as the control plane knows it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Life {
+    pub(super) host: u16,
+    pub(super) generation: u16,
+    /// Of its endpoint: what shows that it is the host who says what it has flushed.
+    pub(super) qkey: u32,
+}
+
+/// A host that holds a lease.
+pub(super) struct Landlord {
+    api: ApiClient,
+    clock: Clock,
+    inbox: Arc<Inbox>,
+    life: Life,
+    /// The newest order that was obeyed, and the newest that was handed on.
+    flushed: u64,
+    ordered: u64,
+    /// How long a lease is.
+    length: Duration,
+    /// When the use of the latest lease ends.
+    until: Instant,
+    /// The pager has given everything up that it had under that; at first it has nothing.
+    given_up: bool,
+    watched: Arc<Lease>,
+    /// Takes pages whose requests get no answer to the control plane.
+    stuck: SyncSender<Page>,
+    objects: Objects,
+}
+
+/// One part in so many of a lease is not used: in that time, and an eighth of a lease more until others may write, the pages are taken.
+const TAKE_SHARE: u64 = 8;
+
+/// Pages that wait to be asked for again; of more, the pager tells again.
+const STUCK_MAX: usize = 64;
+
+/// The named objects that a host has open, by number.
+pub(super) type Objects = Arc<Mutex<BTreeSet<u64>>>;
+
+impl Landlord {
+    /// Waits for the first lease.
+    pub(super) fn begin(
+        config: &RackConfig,
+        life: Life,
+        clock: Clock,
+        inbox: &Arc<Inbox>,
+        watched: Arc<Lease>,
+        objects: Objects,
+    ) -> Result<Self, Error> {
+        let mut landlord = Self {
+            api: api_client(config)?,
+            clock,
+            inbox: Arc::clone(inbox),
+            life,
+            flushed: 0,
+            ordered: 0,
+            length: Duration::ZERO,
+            until: Instant::ZERO,
+            given_up: true,
+            watched,
+            stuck: recoverer(api_client(config)?, life.host)?,
+            objects,
+        };
+        let begun = clock.now();
+        while !landlord.renew().or_else(later)? {
+            // Who has nothing has given everything up.
+            landlord.flushed = landlord.ordered;
+            if clock.now().since(begun) >= SILENCE_MAX.times(2) {
+                return Err(Error::Unreachable { what: "the switch: no host may share memory yet".into() });
+            }
+            std::thread::sleep(std(ASK_AGAIN));
+        }
+        landlord.flushed = landlord.ordered;
+        landlord.api =
+            api_client(config)?.impatient(std(Duration::from_nanos(landlord.length.as_nanos() / 8 * 3)));
+        Ok(landlord)
+    }
+
+    /// Time between two renewals: one may be lost, and there is time for another.
+    const fn pause(&self) -> Duration {
+        Duration::from_nanos(self.length.as_nanos() / 3)
+    }
+
+    /// Renews the lease on a thread of its own until nobody is left to tell it anything.
+    pub(super) fn start(mut self, told: Receiver<Told>) -> Result<JoinHandle<()>, Error> {
+        start("farmem-lease", move || self.run(&told))
+    }
+
+    fn run(&mut self, told: &Receiver<Told>) {
+        let mut leased_last = self.clock.now();
+        let mut why = "nobody asked for another in time: this process did not run".to_owned();
+        // What is told puts a renewal forward, never off.
+        let mut due = leased_last + self.pause();
+        loop {
+            match told.recv_timeout(std(due.since(self.clock.now()))) {
+                Err(RecvTimeoutError::Disconnected) => return,
+                // One too many is told again.
+                Ok(Told::Stuck(page)) => _ = self.stuck.try_send(page),
+                Ok(Told::Flushed(order)) => {
+                    self.flushed = self.flushed.max(order);
+                    due = self.clock.now();
+                }
+                Ok(Told::LeaseEnded) => {
+                    self.given_up = true;
+                    let silent = self.clock.now().since(leased_last).as_nanos() / 1_000_000;
+                    say(&format!(
+                        "the lease of host {} ended; it was last renewed {silent} ms ago: {why}. What was written here and had not reached \
+                         the memory nodes may be lost: a touch of such a page ends in SIGBUS",
+                        self.life.host
+                    ));
+                    due = self.clock.now();
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if self.clock.now() < due {
+                continue;
+            }
+            why = match self.renew() {
+                Ok(true) => {
+                    leased_last = self.clock.now();
+                    "nobody asked for another in time: this process did not run".clone_into(&mut why);
+                    due = leased_last + self.pause();
+                    continue;
+                }
+                Ok(false) => "the control plane gives none".to_owned(),
+                Err(error) => match later(error) {
+                    Ok(_) => "the control plane cannot give one".to_owned(),
+                    Err(error @ Error::Api { .. }) => error.to_string(),
+                    // The rack has ended this life of the host.
+                    Err(error) => return self.inbox.put([Ask::Fail(format!("the lease ended: {error}"))]),
+                },
+            };
+            if self.clock.now().since(leased_last) >= self.length.max(SILENCE_MAX).times(2) {
+                return self.inbox.put([Ask::Fail(format!("the lease ended: {why}"))]);
+            }
+            due = self.clock.now() + ASK_AGAIN;
+        }
+    }
+
+    /// Asks once; true when there is a lease.
+    fn renew(&mut self) -> Result<bool, Error> {
+        let asked = self.clock.now();
+        let Self { life: Life { host, generation, qkey }, flushed, .. } = *self;
+        let Response::Lease { lease_ms, flush } =
+            self.api.ask(&Request::Renew { host, generation, flushed, qkey })?
+        else {
+            return Err(wrong_answer("renew"));
+        };
+        if flush > self.ordered {
+            self.ordered = flush;
+            self.inbox.put([Ask::GiveUp(flush)]);
+        }
+        if lease_ms == 0 {
+            return Ok(false);
+        }
+        let length = Duration::from_millis(lease_ms);
+        let until = asked + Duration::from_nanos(length.as_nanos() / TAKE_SHARE * (TAKE_SHARE - 1));
+        if asked < self.until {
+            // The watcher may have been faster: then this is no longer the lease that the pages are under.
+            if !self.watched.extend(&self.clock, until) {
+                return Ok(false);
+            }
+        } else {
+            // Between two leases others may have written. The next one begins when no page of the last one is left here.
+            if !self.given_up {
+                self.inbox.put([]);
+                return Ok(false);
+            }
+            self.hold_again()?;
+            if !self.watched.begin(&self.clock, until) {
+                return Ok(false);
+            }
+            self.given_up = false;
+        }
+        (self.length, self.until) = (length, until);
+        self.inbox.put([Ask::Lease(until)]);
+        Ok(true)
+    }
+}
+
+/// Starts the thread that has regions reset (PROTOCOL 12.33). It ends with whoever tells it the pages.
+fn recoverer(mut api: ApiClient, host: u16) -> Result<SyncSender<Page>, Error> {
+    let (tell, told) = sync_channel::<Page>(STUCK_MAX);
+    start("farmem-recover", move || {
+        for page in told {
+            // Asked again when it is told again.
+            let _later = api.ask(&Request::Recover { host, page: page.addr().0 });
+        }
+    })?;
+    Ok(tell)
+}
+
+/// Says why programs get a SIGBUS, on standard error: they cannot be told otherwise.
+pub(super) fn say(why: &str) {
+    eprintln!("farmem: shared memory: {why}");
+}
+
+impl Landlord {
+    /// Between two leases the control plane may have closed what this host has open. An object that was freed since would be found under
+    /// another's addresses: then nothing can be had any more (PROTOCOL 8.34).
+    fn hold_again(&mut self) -> Result<(), Error> {
+        let objects = lock(&self.objects).clone();
+        for object in objects {
+            self.api.ask(&Request::HoldObject { host: self.life.host, object })?;
+        }
+        Ok(())
+    }
+}
+
+/// A refusal that passes by itself counts as no lease yet.
+fn later(error: Error) -> Result<bool, Error> {
+    match error.code() {
+        Some(ErrorCode::Unavailable | ErrorCode::Storage | ErrorCode::TooSlow) => Ok(false),
+        _ => Err(error),
+    }
+}
+
+const fn std(duration: Duration) -> StdDuration {
+    StdDuration::from_nanos(duration.as_nanos())
+}

@@ -1,0 +1,256 @@
+//! Programs across hosts: a part of a program that runs as another process, on another host, in the same address space.
+//!
+//! Key calls: [`SharedSpace::spawn`], which starts this very program again as a worker, and [`begin`], with which a program becomes one. All that
+//! a worker needs is in its command line, so any way of starting a command on a machine will do ([`SharedSpace::spawn_by`]: ssh, say).
+//! What it is to work on it is told by addresses, which mean the same to it. The command line has only bytes that no shell looks at, since ssh
+//! hands it to one.
+
+use super::{ShareOptions, SharedSpace};
+use farmem_client::{Error, Rack};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, percent_encode};
+use std::ffi::{OsStr, OsString};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
+use std::sync::mpsc::channel;
+use std::thread::scope;
+
+/// The first argument of a worker.
+const WORKER: &str = "farmem-worker";
+/// What stands before a worker's answer, on its standard output.
+const ANSWER: &str = "farmem-worker answers ";
+
+/// A part of a program that runs as a worker: it gets its space and its numbers, and answers one.
+pub type Entry = fn(&SharedSpace, &[u64]) -> Result<u64, Error>;
+
+/// A worker that was started. Dropped without [`Worker::join`], it goes on by itself.
+#[derive(Debug)]
+pub struct Worker {
+    child: Child,
+    entry: String,
+}
+
+impl Worker {
+    /// Waits until it has ended, and left the rack; answers what its entry answered.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`] when it ended without an answer, with what it exited with: why, it has said on standard error, which is this
+    /// program's own. A command that starts it elsewhere, such as ssh, may end so too.
+    pub fn join(mut self) -> Result<u64, Error> {
+        let answer = listen(self.child.stdout.take());
+        self.ended(answer)
+    }
+
+    /// As [`Worker::join`], of all of them. Workers may wait for each other: when one of them ends without an answer, the others are ended
+    /// at once.
+    ///
+    /// # Errors
+    /// As [`Worker::join`], of the first that ended without an answer.
+    pub fn join_all(workers: impl IntoIterator<Item = Self>) -> Result<Vec<u64>, Error> {
+        let mut workers: Vec<Self> = workers.into_iter().collect();
+        let outputs: Vec<_> = workers.iter_mut().map(|worker| worker.child.stdout.take()).collect();
+        let mut answers = vec![None; workers.len()];
+        let mut first = None;
+        scope(|scope| {
+            let (say, said) = channel();
+            for (n, output) in outputs.into_iter().enumerate() {
+                let say = say.clone();
+                scope.spawn(move || say.send((n, listen(output))));
+            }
+            drop(say);
+            for (n, answer) in said {
+                answers[n] = answer;
+                if answer.is_none() && first.is_none() {
+                    first = Some(n);
+                    // One that has ended minds no signal.
+                    workers.iter_mut().for_each(|worker| drop(worker.kill()));
+                }
+            }
+        });
+        let mut ended: Vec<_> =
+            workers.into_iter().zip(answers).map(|(worker, answer)| worker.ended(answer)).collect();
+        if let Some(first) = first {
+            return Err(ended.swap_remove(first).expect_err("it gave no answer"));
+        }
+        ended.into_iter().collect()
+    }
+
+    fn ended(mut self, answer: Option<u64>) -> Result<u64, Error> {
+        let ended = self.child.wait();
+        answer.ok_or_else(|| {
+            let how = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
+            Error::Unreachable { what: format!("worker {:?}, which ended without one: {how}", self.entry) }
+        })
+    }
+
+    /// The process.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it at once. What it has written and not given up is lost.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn kill(&mut self) -> std::io::Result<()> {
+        self.child.kill()
+    }
+}
+
+impl SharedSpace {
+    /// Starts this program again as a worker that runs `entry`, at another of the rack's addresses of this machine.
+    ///
+    /// # Errors
+    /// [`Error::System`] when the process cannot be started.
+    pub fn spawn(&self, entry: &str, args: &[u64]) -> Result<Worker, Error> {
+        let itself = std::env::current_exe()
+            .map_err(|source| Error::System { what: "cannot find this program itself".into(), source })?;
+        self.spawn_by(Command::new(itself), entry, args)
+    }
+
+    /// As [`SharedSpace::spawn`], by another command, to which the worker's arguments are appended: `ssh HOST PROGRAM`, where the rack's
+    /// description is found by the same path and lists addresses of that machine. The command gets no standard input: ssh would take
+    /// this program's.
+    ///
+    /// # Errors
+    /// As [`SharedSpace::spawn`]. That the command starts and then comes to nothing is told by [`Worker::join`].
+    pub fn spawn_by(&self, mut command: Command, entry: &str, args: &[u64]) -> Result<Worker, Error> {
+        command.args(self.worker_arguments(entry, args)).stdin(Stdio::null()).stdout(Stdio::piped());
+        let child = command.spawn().map_err(|source| {
+            let program = command.get_program();
+            Error::System { what: format!("cannot start worker {entry:?} by {program:?}"), source }
+        })?;
+        Ok(Worker { child, entry: entry.to_owned() })
+    }
+
+    /// What a worker is told. A shell may come in between: it finds nothing here that it would change.
+    #[must_use]
+    pub fn worker_arguments(&self, entry: &str, args: &[u64]) -> Vec<OsString> {
+        let limit = self.options.window.local_limit.to_string();
+        // Another host begins in another directory.
+        let file = std::path::absolute(&self.file).unwrap_or_else(|_| self.file.clone());
+        let mut all: Vec<OsString> = vec![WORKER.into(), plain(file.as_os_str())];
+        all.extend([self.domain(), limit.as_str(), entry].map(|word| plain(OsStr::new(word))));
+        all.extend(args.iter().map(|arg| OsString::from(arg.to_string())));
+        all
+    }
+}
+
+/// At the start of a program: when its arguments are a worker's, runs the entry they name and answers with what the process is to exit with. `None`
+/// when the program is not a worker.
+///
+/// A worker has the usual options, with its parent's local limit.
+#[must_use]
+pub fn begin(entries: &[(&str, Entry)]) -> Option<ExitCode> {
+    let args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if args.first().is_none_or(|first| first != WORKER) {
+        return None;
+    }
+    let answer = run(&args[1..], entries);
+    Some(match answer {
+        Ok(answer) => {
+            // Who started it may be gone.
+            let _gone = writeln!(std::io::stdout(), "{ANSWER}{answer}");
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            let _gone = writeln!(std::io::stderr(), "farmem: a worker: {why}");
+            ExitCode::from(2)
+        }
+    })
+}
+
+fn run(args: &[OsString], entries: &[(&str, Entry)]) -> Result<u64, String> {
+    let [file, domain, limit, entry, numbers @ ..] = args else {
+        return Err(format!("expected {WORKER} RACK.TOML DOMAIN BYTES ENTRY NUMBER..."));
+    };
+    let number = |text: &OsStr| {
+        let number = text.to_str().and_then(|text| text.parse::<u64>().ok());
+        number.ok_or_else(|| format!("{text:?} is no number"))
+    };
+    let numbers = numbers.iter().map(|text| number(text)).collect::<Result<Vec<u64>, String>>()?;
+    let [file, domain, entry] = [file, domain, entry].map(|word| meant(word));
+    let run = entries.iter().find(|(name, _)| *entry == **name);
+    let (_, run) = run.ok_or_else(|| format!("this program has no entry {entry:?}"))?;
+    let (domain, limit) = (domain.to_str().ok_or("a domain's name is UTF-8")?, number(limit)?);
+    let shown = |error: Error| error.to_string();
+    let space = Rack::open(file)
+        .and_then(|rack| SharedSpace::join(&rack, domain, ShareOptions::new(limit)))
+        .map_err(shown)?;
+    run(&space, &numbers).and_then(|answer| space.write_back().map(|()| answer)).map_err(shown)
+}
+
+/// What a worker answers, once it says nothing more.
+fn listen(output: Option<ChildStdout>) -> Option<u64> {
+    let mut answer = None;
+    // Whatever else it says, and whatever a host says to who comes in, is passed over.
+    for line in BufReader::new(output?).split(b'\n').map_while(Result::ok) {
+        answer = answered(&line).or(answer);
+    }
+    answer
+}
+
+/// A worker's answer, when the line is one.
+fn answered(line: &[u8]) -> Option<u64> {
+    std::str::from_utf8(line).ok()?.strip_prefix(ANSWER)?.parse().ok()
+}
+
+/// What is written as `%` and two digits, so that no shell splits it or reads anything into it.
+const WRITTEN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'_').remove(b'-');
+
+/// A word that every shell leaves alone.
+fn plain(word: &OsStr) -> OsString {
+    percent_encode(word.as_bytes(), WRITTEN).to_string().into()
+}
+
+/// What [`plain`] was given.
+fn meant(plain: &OsStr) -> OsString {
+    OsString::from_vec(percent_decode(plain.as_bytes()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Whatever a name or a path is made of comes through a shell as it was.
+        #[test]
+        fn a_word_is_meant_as_it_was(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            let word = OsString::from_vec(bytes);
+            let plain = plain(&word);
+            let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-%".contains(c);
+            prop_assert!(plain.to_str().expect("ASCII").chars().all(is_plain), "{:?}", plain);
+            prop_assert_eq!(meant(&plain), word);
+        }
+    }
+
+    #[test]
+    fn a_common_word_is_readable() {
+        assert_eq!(plain(OsStr::new("/etc/rack-1.toml")), "/etc/rack-1.toml");
+        assert_eq!(plain(OsStr::new("touch pages; rm *")), "touch%20pages%3B%20rm%20%2A");
+    }
+
+    #[test]
+    fn only_an_answer_is_one() {
+        assert_eq!(answered(b"farmem-worker answers 42"), Some(42));
+        for other in [&b"farmem-worker answers"[..], b"farmem-worker answers -1", b"42", b"\xff", b""] {
+            assert_eq!(answered(other), None);
+        }
+    }
+
+    /// Who starts a worker wrongly is told what is wrong, before anything is opened.
+    #[test]
+    fn wrong_arguments_are_named() {
+        let told = |args: &[&str]| {
+            let args: Vec<OsString> = args.iter().map(OsString::from).collect();
+            run(&args, &[("sum", |_, _| Ok(0))]).unwrap_err()
+        };
+        assert!(told(&["rack.toml"]).contains("RACK.TOML DOMAIN BYTES ENTRY"));
+        assert!(told(&["rack.toml", "d", "4096", "sum", "1", "two"]).contains("\"two\" is no number"));
+        assert!(told(&["rack.toml", "d", "4096", "touch%20pages"]).contains("no entry \"touch pages\""));
+        assert!(told(&["rack.toml", "d", "much", "sum"]).contains("\"much\" is no number"));
+        assert!(told(&["/no/such/rack.toml", "d", "4096", "sum"]).contains("/no/such/rack.toml"));
+    }
+}

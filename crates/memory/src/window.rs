@@ -1,0 +1,453 @@
+//! A window onto an allocation: far memory by plain loads and stores, with a bounded part of it here.
+//!
+//! Key call: [`with_window`]. It asks nothing of the rack but READs and WRITEs, so it keeps nobody else out: **one window
+//! at a time may write an allocation**, and who reads it by other ways meanwhile finds what was written back so far. Memory that
+//! several hosts share coherently is the agent's business, not this module's.
+//!
+//! The thread that calls serves the window with its client; the program runs on a thread of its own, and on as many more as it likes.
+//!
+//! Which page comes, goes and is written back is the page cache's to say ([`farmem_paging::Cache`]); this module carries it out.
+
+use farmem_client::{Client, Completed, Ticket, Vma};
+use farmem_client::{Error, Op};
+use farmem_host::agent::Pages as _;
+use farmem_io::OpenError;
+use farmem_io::Stop;
+use farmem_io::pages::{Fault, Faults, Next, Reach, Ring, Window, WindowConfig, serve};
+use farmem_paging::{Account, Action, Cache, Config, Key, Layout, Outcome, Source, Why};
+use farmem_wire::VirtAddr;
+use farmem_wire::message::{PAGE_LEN, Page};
+use std::collections::VecDeque;
+use std::fs;
+use std::mem;
+use std::thread;
+
+pub use farmem_io::pages::{Handler, HandlerCpu, Memory, Place};
+pub use farmem_paging::Ahead;
+
+/// How a window works.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WindowOptions {
+    /// Bytes of the allocation that may be here at once; counted in whole pages, and never exceeded. At least 64 KiB.
+    pub local_limit: u64,
+    /// Where the program finds it.
+    pub place: Place,
+    /// What is fetched beside a page that somebody waits for.
+    pub ahead: Ahead,
+    /// Of 8 pages here, those that rest at most when room is needed: unmapped, so that a touch tells that they are in use. With 0 only pages rest that
+    /// are to be written back.
+    pub resting_eighths: u8,
+    /// Where faults are served, and how.
+    pub handler: Handler,
+    /// False serves faults of user code only, where the system allows no more; system calls on the window then fail with EFAULT.
+    pub system_calls: bool,
+}
+
+impl WindowOptions {
+    /// The usual window, with this much memory here.
+    #[must_use]
+    pub fn new(local_limit: u64) -> Self {
+        Self {
+            local_limit,
+            place: Place::Same,
+            ahead: Ahead::None,
+            resting_eighths: 1,
+            handler: Handler::default(),
+            system_calls: true,
+        }
+    }
+
+    pub(crate) const fn reach(&self) -> Reach {
+        if self.system_calls { Reach::Full } else { Reach::UserMode }
+    }
+}
+
+/// What a window did.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct WindowStats {
+    /// Faults reported.
+    pub faults: u64,
+    /// Of those, at pages that were far.
+    pub missing: u64,
+    /// Of those, first writes to a page.
+    pub upgrades: u64,
+    /// Of those, at pages that rested.
+    pub rested: u64,
+    /// READs sent.
+    pub fetches: u64,
+    /// Bytes they brought.
+    pub bytes_fetched: u64,
+    /// Pages that went.
+    pub evictions: u64,
+    /// WRITEs sent.
+    pub write_backs: u64,
+    /// Bytes they carried.
+    pub bytes_written_back: u64,
+    /// The most bytes that were here at once.
+    pub bytes_here_max: u64,
+    /// What was fetched ahead, and what became of it.
+    pub ahead: Account,
+}
+
+/// Fewer pages could not hold what one instruction touches, and what several threads do at once.
+pub(crate) const FRAMES_MIN: u64 = 16;
+/// Pages of one READ at most.
+const RUN_MAX: u64 = 64;
+/// WRITEs under way at once.
+const WRITING_MAX: usize = 64;
+/// Pages that are laid to rest in one step, and pages of one WRITE, at most.
+const BATCH: usize = 16;
+/// Times a READ or WRITE is tried before the window gives up; each waits until the rack counts as gone.
+const TRIES_MAX: u32 = 3;
+
+/// Runs `program` with `vma` mapped, at most [`WindowOptions::local_limit`] bytes of it here. What it changed is in far memory
+/// when this returns, also when it panics.
+///
+/// A forked child does not have the window: its touch is a SIGSEGV. When the rack no longer answers, threads that need a page that is
+/// not here get a SIGBUS: wrong bytes are never read. So do those that need a page whose bytes are lost ([`Error::MemoryLost`]); all others
+/// go on.
+///
+/// # Errors
+/// [`Error::Open`] when this process may not serve faults (with what to do), or the options cannot be; else what kept the window
+/// from fetching or from writing back, [`Error::MemoryLost`] among it. Then part of what the program wrote is lost.
+///
+/// # Panics
+/// When `program` does.
+pub fn with_window<R: Send>(
+    client: &mut Client,
+    vma: &Vma,
+    options: WindowOptions,
+    program: impl FnOnce(Memory<'_>) -> R + Send,
+) -> Result<(R, WindowStats), Error> {
+    let window = Window::open(&window_config(vma, &options)?)?;
+    let stop = Stop::new();
+    let kept = client.take_ready();
+    let mut server = Server::new(client, &window, &options);
+    let result = thread::scope(|scope| {
+        let end = EndWhenDropped(Ring::new(&window, stop.clone()));
+        let thread = scope.spawn(move || {
+            let end = end;
+            program(end.0.window().memory())
+        });
+        if let Err(source) = serve(&window, options.handler, &stop, &mut server) {
+            window.forsake(); // or the program would wait for ever
+            server.failed = Some(Error::System { what: "page faults cannot be read".into(), source });
+        }
+        thread.join()
+    });
+    let flushed = server.flush();
+    let (stats, others) = (server.stats(), mem::take(&mut server.others));
+    client.put_ready(kept);
+    client.put_ready(others);
+    let result = result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    flushed.map(|()| (result, stats))
+}
+
+fn window_config(vma: &Vma, options: &WindowOptions) -> Result<WindowConfig, Error> {
+    let frames_max = frames_of(options.local_limit, FRAMES_MIN)? as u64;
+    let (base, len) = (vma.base, vma.size);
+    Ok(WindowConfig {
+        base,
+        len,
+        frames_max: frames_max.min(len / PAGE_LEN as u64),
+        place: options.place,
+        reach: options.reach(),
+    })
+}
+
+/// The frames that a local limit of so many bytes allows. What is kept for each frame is allocated at once, so a limit that this machine
+/// can never use is refused.
+///
+/// # Errors
+/// [`Error::Open`] for fewer than `frames_min` pages, or more than this machine's memory, with what it may be.
+pub fn frames_of(local_limit: u64, frames_min: u64) -> Result<usize, Error> {
+    /// Frames have numbers of 32 bits, and one is none.
+    const FRAMES_MAX: u64 = u32::MAX as u64 - 1;
+    let most = memory_of_machine().map_or(FRAMES_MAX, |bytes| (bytes / PAGE_LEN as u64).min(FRAMES_MAX));
+    let frames = local_limit / PAGE_LEN as u64;
+    if (frames_min..=most).contains(&frames) {
+        return Ok(usize::try_from(frames).expect("pages of this machine's memory"));
+    }
+    let (least_kib, most_mib) = ((frames_min * PAGE_LEN as u64) >> 10, (most * PAGE_LEN as u64) >> 20);
+    let value = format!("{local_limit} bytes");
+    let remedy =
+        format!("give it {least_kib} KiB at least, and at most this machine's memory, {most_mib} MiB");
+    Err(OpenError::Setting { setting: "local limit", value, remedy }.into())
+}
+
+/// Bytes; `None` where the system does not tell.
+fn memory_of_machine() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let kib = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    kib.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1 << 10)
+}
+
+/// The program ended, well or by a panic: so does the service.
+struct EndWhenDropped<'w>(Ring<'w>);
+
+impl Drop for EndWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+/// An operation of the client, and what the cache calls it.
+#[derive(Clone, Copy, Debug)]
+enum UnderWay {
+    Fetch { op: farmem_paging::Op, first: u64 },
+    WriteBack { op: farmem_paging::Op },
+}
+
+/// Where the window's pages are: all of them in one allocation.
+#[derive(Clone, Copy, Debug)]
+struct Whole {
+    pages: u64,
+}
+
+impl Layout for Whole {
+    fn source(&self, key: Key) -> Source {
+        if key.page < self.pages { Source::Far(key.page) } else { Source::Elsewhere }
+    }
+
+    fn home(&self, key: Key) -> Option<u64> {
+        Some(key.page)
+    }
+}
+
+/// Carries out what the page cache says, by READs and WRITEs.
+struct Server<'a> {
+    client: &'a mut Client,
+    window: &'a Window,
+    cache: Cache,
+    whole: Whole,
+    actions: Vec<Action>,
+    under_way: Vec<(Ticket, UnderWay)>,
+    /// Operations that the client did not take.
+    refused: Vec<UnderWay>,
+    /// Completions of operations that are not ours.
+    others: VecDeque<Completed>,
+    bytes_here_max: u64,
+    /// Why the latest operation failed, and why bytes were lost.
+    why: Option<Error>,
+    why_lost: Option<Error>,
+    failed: Option<Error>,
+    /// Bytes that the program wanted and that are lost; everything else goes on.
+    lost: Option<Error>,
+}
+
+impl<'a> Server<'a> {
+    fn new(client: &'a mut Client, window: &'a Window, options: &WindowOptions) -> Self {
+        let frames = usize::try_from(window.frames_max()).expect("frames are memory of this machine");
+        // A window of a page has room for another, which never comes.
+        let frames = frames.max(2);
+        let resting = frames * usize::from(options.resting_eighths.min(8)) / 8;
+        let config = Config {
+            frames,
+            resting_max: resting.max(frames / 16).clamp(1, frames - 1),
+            rest_apart: false,
+            run_max: RUN_MAX,
+            batch_max: BATCH,
+            writing_max: WRITING_MAX,
+            tries_max: TRIES_MAX,
+            ahead: options.ahead,
+        };
+        Self {
+            client,
+            window,
+            cache: Cache::new(config),
+            whole: Whole { pages: window.len() / PAGE_LEN as u64 },
+            actions: Vec::new(),
+            under_way: Vec::with_capacity(frames.min(2 * WRITING_MAX)),
+            refused: Vec::new(),
+            others: VecDeque::new(),
+            bytes_here_max: 0,
+            why: None,
+            why_lost: None,
+            failed: None,
+            lost: None,
+        }
+    }
+
+    fn addr(&self, page: u64) -> VirtAddr {
+        VirtAddr(self.window.base().0 + page * PAGE_LEN as u64)
+    }
+
+    fn page(&self, key: Key) -> Page {
+        Page::of(self.addr(key.page))
+    }
+
+    fn stats(&self) -> WindowStats {
+        let (stats, page) = (self.cache.stats(), PAGE_LEN as u64);
+        WindowStats {
+            faults: stats.faults,
+            missing: stats.missing,
+            upgrades: stats.upgrades,
+            rested: stats.rested,
+            fetches: stats.fetches,
+            bytes_fetched: stats.pages_fetched * page,
+            evictions: stats.evictions,
+            write_backs: stats.write_backs,
+            bytes_written_back: stats.pages_written_back * page,
+            bytes_here_max: self.bytes_here_max,
+            ahead: stats.ahead,
+        }
+    }
+
+    /// Carries out what the cache said, and what it says about that. `arrived` is what a fetch brought, and its first page.
+    fn carry_out(&mut self, arrived: (u64, &[u8])) {
+        loop {
+            let mut actions = mem::take(&mut self.actions);
+            actions.drain(..).for_each(|action| self.act(action, arrived));
+            let more = mem::replace(&mut self.actions, actions);
+            self.actions.extend(more);
+            let Some(refused) = self.refused.pop() else { break };
+            self.end(refused, Outcome::Failed);
+        }
+        if self.cache.has_failed() && self.failed.is_none() {
+            let rack = || Error::Unreachable { what: "the rack".into() };
+            self.failed = Some(self.why.take().unwrap_or_else(rack));
+        }
+    }
+
+    fn act(&mut self, action: Action, (start, bytes): (u64, &[u8])) {
+        let mut window = self.window;
+        match action {
+            Action::Fetch { op, first, count, .. } => {
+                let buf = self.client.buffer(count as usize * PAGE_LEN);
+                let read = Op::Read { addr: self.addr(first.page), buf };
+                self.submit(read, UnderWay::Fetch { op, first: first.page });
+            }
+            Action::WriteBack { op } => self.write_back(op),
+            Action::Install { first, count, access, .. } => {
+                let at = usize::try_from(first.page - start).expect("a page of the fetch") * PAGE_LEN;
+                window.install_run(self.page(first), &bytes[at..at + count as usize * PAGE_LEN], access);
+                let here = window.frames() * PAGE_LEN as u64;
+                self.bytes_here_max = self.bytes_here_max.max(here);
+            }
+            Action::Map { key, access } => window.mend(self.page(key), access),
+            Action::Rest { first, count } => {
+                for page in first.page..first.page + u64::from(count) {
+                    window.zap(Page::of(self.addr(page)));
+                }
+            }
+            Action::Discard { key } => window.discard(self.page(key)),
+            Action::Wake { key } => window.wake(self.page(key)),
+            Action::Poison { key, why } => {
+                if why == Why::Lost
+                    && let Some(lost) = self.why_lost.take()
+                {
+                    self.lost.get_or_insert(lost);
+                }
+                window.poison(self.page(key));
+            }
+            Action::Zeros { .. } | Action::Copy { .. } => unreachable!("all of a window is in far memory"),
+        }
+    }
+
+    fn write_back(&mut self, op: farmem_paging::Op) {
+        let mut buf = self.client.buffer(0);
+        let mut first = None;
+        for key in self.cache.pages_of(op) {
+            first.get_or_insert(key.page);
+            self.window.read(self.page(key), 0..PAGE_LEN, &mut buf);
+        }
+        let addr = self.addr(first.expect("a write-back of a page at least"));
+        self.submit(Op::Write { addr, buf }, UnderWay::WriteBack { op });
+    }
+
+    fn submit(&mut self, operation: Op, what: UnderWay) {
+        match self.client.submit(operation) {
+            Ok(ticket) => self.under_way.push((ticket, what)),
+            Err(error) => {
+                self.why = Some(error);
+                self.refused.push(what);
+            }
+        }
+    }
+
+    fn end(&mut self, what: UnderWay, outcome: Outcome) {
+        let Self { cache, whole, actions, .. } = self;
+        match what {
+            UnderWay::Fetch { op, .. } => cache.fetched(op, outcome, whole, actions),
+            UnderWay::WriteBack { op } => cache.written_back(op, outcome, whole, actions),
+        }
+    }
+
+    fn ended(&mut self, completed: Completed) {
+        let Some(at) = self.under_way.iter().position(|(ticket, _)| *ticket == completed.ticket) else {
+            return self.others.push_back(completed);
+        };
+        let (_, what) = self.under_way.swap_remove(at);
+        let Completed { result, buf, .. } = completed;
+        let outcome = match (result, what) {
+            (Ok(_), _) => Outcome::Done,
+            (Err(error @ Error::MemoryLost { .. }), UnderWay::Fetch { .. }) => {
+                self.why_lost = Some(error);
+                Outcome::Lost
+            }
+            (Err(error), _) => {
+                let lost = matches!(error, Error::MemoryLost { .. });
+                self.why = Some(error);
+                if lost { Outcome::Lost } else { Outcome::Failed }
+            }
+        };
+        self.end(what, outcome);
+        let first = if let UnderWay::Fetch { first, .. } = what { first } else { 0 };
+        self.carry_out((first, &buf));
+        self.client.recycle(buf);
+    }
+
+    /// Waits for one operation, and takes the ends of all that have ended then.
+    fn wait(&mut self) {
+        match self.client.next_completed() {
+            Ok(Some(completed)) => self.ended(completed),
+            Ok(None) => unreachable!("an operation under way ends"),
+            Err(error) => self.link_lost(error),
+        }
+        while let Some(completed) = self.client.poll_ended() {
+            self.ended(completed);
+        }
+    }
+
+    fn link_lost(&mut self, error: Error) {
+        self.failed.get_or_insert(error);
+        self.under_way.clear();
+        self.cache.abandon(&self.whole, &mut self.actions);
+        self.carry_out((0, &[]));
+    }
+
+    /// Writes back all that is dirty.
+    fn flush(&mut self) -> Result<(), Error> {
+        self.cache.flush(&self.whole, &mut self.actions);
+        self.carry_out((0, &[]));
+        while !self.under_way.is_empty() {
+            self.wait();
+        }
+        self.failed.take().or_else(|| self.lost.take()).map_or(Ok(()), Err)
+    }
+}
+
+impl Faults for Server<'_> {
+    fn fault(&mut self, page: Page, fault: Fault) {
+        let page = (page.addr().0 - self.window.base().0) / PAGE_LEN as u64;
+        self.cache.fault(Key { space: 0, page }, fault.write, &self.whole, &mut self.actions);
+        self.carry_out((0, &[]));
+    }
+
+    fn turn(&mut self) -> Next {
+        if self.cache.is_fetching() {
+            // Sends what was asked for, and clears up while it is on its way.
+            match self.client.poll() {
+                Ok(completed) => completed.into_iter().for_each(|completed| self.ended(completed)),
+                Err(error) => self.link_lost(error),
+            }
+        }
+        self.cache.turn(&self.whole, &mut self.actions);
+        self.carry_out((0, &[]));
+        if self.cache.is_awaited() && !self.under_way.is_empty() {
+            self.wait();
+        }
+        // Answers to WRITEs may wait: the pages are still here.
+        if self.cache.is_awaited() { Next::Look } else { Next::Sleep }
+    }
+}

@@ -1,0 +1,98 @@
+//! The library's own system calls on far memory. They are made by one instruction, in a page before far memory whose address all processes of a run
+//! have: the filter of the run (docs/run.md) lets calls from there through, and asks the pager about others.
+//!
+//! Without the page, as before there is far memory, calls are made in the ordinary way. Under a filter that is as right, and takes longer.
+
+use crate::area::address;
+use crate::maps::of_syscall;
+use farmem_preload_abi::place::{GATE, gate};
+use farmem_wire::message::PAGE_LEN;
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+use std::arch::asm;
+use std::ffi::c_long;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Where the instruction is; 0 without it.
+static PLACE: AtomicUsize = AtomicUsize::new(0);
+
+/// Opens it before far memory that will begin at `base`. A fork's child has it from its parent.
+pub(crate) fn open(base: usize) {
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+    let place = address(gate(base));
+    // SAFETY: a new page, which replaces nothing.
+    let page = unsafe { mmap_anonymous(place, PAGE_LEN, ProtFlags::READ | ProtFlags::WRITE, flags) };
+    let Ok(page) = page else { return };
+    if page == place {
+        // SAFETY: a page of our own, of more bytes than that.
+        unsafe { page.cast::<u8>().copy_from_nonoverlapping(GATE.as_ptr(), GATE.len()) };
+        // SAFETY: as above, and nobody writes to it any more.
+        if unsafe { mprotect(page, PAGE_LEN, MprotectFlags::READ | MprotectFlags::EXEC) }.is_ok() {
+            PLACE.store(page.expose_provenance(), Ordering::Release);
+            return;
+        }
+    }
+    // The system allows no such page.
+    // SAFETY: the page of a moment ago, which nobody knows.
+    let _ = unsafe { munmap(page, PAGE_LEN) };
+}
+
+/// Makes a system call; answers its result.
+///
+/// # Safety
+/// As the call's.
+pub(crate) unsafe fn call(number: c_long, arguments: [usize; 6]) -> Result<usize, Errno> {
+    let place = PLACE.load(Ordering::Acquire);
+    let [a, b, c, d, e, f] = arguments;
+    if place == 0 {
+        // SAFETY: the caller's promise; libc's `syscall` is none that this library stands before.
+        let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
+        return of_syscall(result).map(c_long::cast_unsigned).map(usize_of);
+    }
+    // SAFETY: the caller's promise; the page holds the instruction and a return for as long as the process lives.
+    let result = unsafe { through(place, number, arguments) };
+    match i32::try_from(result) {
+        Ok(errno @ -4095..=-1) => Err(Errno::from_raw_os_error(-errno)),
+        _ => Ok(usize_of(result.cast_unsigned())),
+    }
+}
+
+fn usize_of(word: u64) -> usize {
+    usize::try_from(word).expect("an address of this machine")
+}
+
+/// # Safety
+/// As the call's; the gate is there.
+#[cfg(target_arch = "x86_64")]
+unsafe fn through(place: usize, number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> c_long {
+    let result;
+    // SAFETY: the caller's promise. The system keeps all registers but these.
+    unsafe {
+        asm!(
+            "call {place}",
+            place = in(reg) place,
+            inlateout("rax") number => result,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            out("rcx") _, out("r11") _,
+        );
+    }
+    result
+}
+
+/// # Safety
+/// As the call's; the gate is there.
+#[cfg(target_arch = "aarch64")]
+unsafe fn through(place: usize, number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> c_long {
+    let result;
+    // SAFETY: the caller's promise. The system keeps all registers but the first, and the call the return address.
+    unsafe {
+        asm!(
+            "blr {place}",
+            place = in(reg) place,
+            inlateout("x0") a => result,
+            in("x1") b, in("x2") c, in("x3") d, in("x4") e, in("x5") f, in("x8") number,
+            out("x30") _,
+        );
+    }
+    result
+}

@@ -1,0 +1,525 @@
+//! What stands before libc's calls for mappings. Those that have nothing to do with far memory go to the system as they are.
+
+use crate::area::{self, address};
+use crate::gate;
+use crate::mailbox::call;
+use crate::shared;
+use crate::signals::Blocked;
+use farmem_preload_abi::call::{Call, ELSEWHERE, TARGET_ELSEWHERE, resize};
+use farmem_preload_abi::{Advised, advised, advised_shared};
+use farmem_wire::message::PAGE_LEN;
+use libc::{MAP_FAILED, off_t, size_t};
+use rustix::io::Errno;
+use std::ffi::{c_int, c_void};
+
+/// Flags of mappings that are not for far memory, though they are anonymous and private.
+const NOT_FAR: c_int = libc::MAP_FIXED
+    | libc::MAP_FIXED_NOREPLACE
+    | libc::MAP_GROWSDOWN
+    | libc::MAP_STACK
+    | libc::MAP_HUGETLB
+    | LOW;
+#[cfg(target_arch = "x86_64")]
+const LOW: c_int = libc::MAP_32BIT;
+#[cfg(not(target_arch = "x86_64"))]
+const LOW: c_int = 0;
+
+const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
+
+/// `mmap(2)`
+///
+/// # Safety
+/// As the system's.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn mmap(
+    addr: *mut c_void,
+    len: size_t,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    let fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) == libc::MAP_FIXED;
+    if !offset.cast_unsigned().is_multiple_of(PAGE_LEN as u64)
+        || (fixed && !addr.addr().is_multiple_of(PAGE_LEN))
+    {
+        return failed(Errno::INVAL, MAP_FAILED);
+    }
+    if flags & libc::MAP_ANONYMOUS == 0
+        && let Some(mapped) = shared::map(addr, len, protection, flags, fd, offset)
+    {
+        return mapped.map_or_else(|errno| failed(errno, MAP_FAILED), address);
+    }
+    let anonymous = flags & libc::MAP_ANONYMOUS != 0 && flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
+    let executable = protection & libc::PROT_EXEC != 0;
+    let far =
+        anonymous && !executable && flags & NOT_FAR == 0 && area::is_ready() && len >= area::threshold();
+    // With no addresses left it gets local memory.
+    if far && let Some(start) = map(len, protection) {
+        return address(start);
+    }
+    if fixed && shared::part(addr.addr(), len).is_some() {
+        area::say(&["farmem: refused: another mapping where shared memory is\n"]);
+        return failed(Errno::OPNOTSUPP, MAP_FAILED);
+    }
+    if fixed && let Some((start, part)) = area::part(addr.addr(), len) {
+        let plain = anonymous && !executable && flags & (libc::MAP_GROWSDOWN | libc::MAP_HUGETLB) == 0;
+        let whole = start == addr.addr() && part == len.next_multiple_of(PAGE_LEN);
+        if plain && whole && renew(start, part, protection) {
+            return addr;
+        }
+        // What is there stays when the system refuses.
+        if let Err(errno) = try_mapping(len, protection, flags, fd, offset) {
+            return failed(errno, MAP_FAILED);
+        }
+        replace(Some(addr), len);
+    }
+    // SAFETY: the caller's promise.
+    let result = unsafe { system_mmap(addr, len, protection, flags, fd, offset) };
+    result.unwrap_or_else(|errno| failed(errno, MAP_FAILED))
+}
+
+/// `mmap64(2)`, which is the same.
+///
+/// # Safety
+/// As the system's.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn mmap64(
+    addr: *mut c_void,
+    len: size_t,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    unsafe { mmap(addr, len, protection, flags, fd, offset) }
+}
+
+/// `munmap(2)`
+///
+/// # Safety
+/// As the system's.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn munmap(addr: *mut c_void, len: size_t) -> c_int {
+    let start = addr.addr();
+    let in_shared = shared::part(start, len);
+    let Some((far, part)) = area::part(start, len).or(in_shared) else {
+        // SAFETY: the caller's promise.
+        return done(unsafe { system_munmap(addr.addr(), len) });
+    };
+    if !start.is_multiple_of(PAGE_LEN) {
+        return failed(Errno::INVAL, -1);
+    }
+    if in_shared.is_some() && (far, part) != (start, len) {
+        area::say(&["farmem: refused: to unmap shared memory together with other memory\n"]);
+        return failed(Errno::INVAL, -1);
+    }
+    if in_shared.is_some() {
+        return done(shared::unmap(far, part));
+    }
+    // What is before and behind far memory is the system's.
+    let (before, end) = (far - start, start + len);
+    if before > 0 {
+        // SAFETY: the caller's promise.
+        let _ = unsafe { system_munmap(start, before) };
+    }
+    if end > far + part {
+        // SAFETY: the caller's promise.
+        let _ = unsafe { system_munmap(far + part, end - far - part) };
+    }
+    unmap(far, part);
+    0
+}
+
+/// `mprotect(2)`
+///
+/// # Safety
+/// As the system's.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn mprotect(addr: *mut c_void, len: size_t, protection: c_int) -> c_int {
+    if let Some((start, part)) = shared::part(addr.addr(), len) {
+        let whole = addr.addr().is_multiple_of(PAGE_LEN) && (start, part) == (addr.addr(), len);
+        return done(if whole { shared::protect(start, part, protection) } else { Err(Errno::INVAL) });
+    }
+    let Some((start, part)) = area::part(addr.addr(), len).filter(|_| addr.addr().is_multiple_of(PAGE_LEN))
+    else {
+        // SAFETY: the caller's promise.
+        return done(unsafe { system_mprotect(addr.addr(), len, protection) });
+    };
+    if protection & !KNOWN_RIGHTS != 0 {
+        return failed(Errno::INVAL, -1);
+    }
+    // A fork's child is to have it so, too. The system knows only what was reserved, the pager what of it is in use.
+    let asked = Call::Protect {
+        start: start as u64,
+        len: part as u64,
+        protection: u64::from(protection.unsigned_abs()),
+    };
+    let part = part.next_multiple_of(PAGE_LEN);
+    let used = call(asked).ok().and_then(|used| usize::try_from(used).ok()).unwrap_or(part);
+    let until = if used < part { start + used } else { addr.addr() + len };
+    if until > addr.addr() {
+        // SAFETY: the caller's promise.
+        let result = unsafe { system_mprotect(addr.addr(), until - addr.addr(), protection) };
+        if used == part || result.is_err() {
+            return done(result);
+        }
+    }
+    failed(Errno::NOMEM, -1)
+}
+
+/// What `mprotect` takes of anonymous memory.
+const KNOWN_RIGHTS: c_int = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC | PROT_SEM;
+/// Of atomics, where they need it.
+const PROT_SEM: c_int = 8;
+
+/// `madvise(2)`
+///
+/// # Safety
+/// As the system's.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
+    if shared::part(addr.addr(), len).is_some() {
+        return if advised_shared(advice) == Advised::Nothing { 0 } else { failed(Errno::INVAL, -1) };
+    }
+    let Some((start, part)) = area::part(addr.addr(), len) else {
+        // SAFETY: the caller's promise.
+        return done(unsafe { system_madvise(addr, len, advice) });
+    };
+    match advised(advice) {
+        Advised::Drop { lazily } => {
+            let whole = (start, part) == (addr.addr(), len);
+            if !addr.addr().is_multiple_of(PAGE_LEN) || (lazily && !whole) {
+                return failed(Errno::INVAL, -1);
+            }
+            // Zeros, or at once unreachable: then the system has pages of its own there.
+            let dropped = call(Call::Drop { start: start as u64, len: part as u64, lazily });
+            if lazily {
+                return match dropped {
+                    Ok(_) => 0,
+                    // SAFETY: the caller's promise.
+                    Err(ELSEWHERE) => done(unsafe { system_madvise(addr, len, advice) }),
+                    Err(status) => failed(errno_of(status), -1),
+                };
+            }
+            if part < len || dropped == Err(ELSEWHERE) {
+                // SAFETY: the caller's promise.
+                let _ = unsafe { system_madvise(addr, len, libc::MADV_DONTNEED) };
+            }
+            match dropped {
+                Ok(_) | Err(ELSEWHERE) => 0,
+                Err(_) => failed(Errno::NOMEM, -1),
+            }
+        }
+        Advised::Inherit { inherited } => {
+            let whole = (start, part) == (addr.addr(), len);
+            if !addr.addr().is_multiple_of(PAGE_LEN) || (inherited && !whole) {
+                return failed(Errno::INVAL, -1);
+            }
+            match call(Call::Inherit { start: start as u64, len: part as u64, inherited }) {
+                Ok(_) if whole => 0,
+                // The rest is the system's. Far memory is already what MADV_DONTFORK makes of it.
+                // SAFETY: the caller's promise.
+                Ok(_) | Err(ELSEWHERE) => done(unsafe { system_madvise(addr, len, advice) }),
+                Err(status) => failed(errno_of(status), -1),
+            }
+        }
+        Advised::Nothing => 0,
+        // SAFETY: the caller's promise.
+        Advised::System => done(unsafe { system_madvise(addr, len, advice) }),
+        Advised::Refused => failed(Errno::INVAL, -1),
+    }
+}
+
+/// `posix_madvise(3)`, whose advice is never more than advice.
+///
+/// # Safety
+/// As the system's.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn posix_madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
+    if advice == libc::POSIX_MADV_DONTNEED || area::part(addr.addr(), len).is_some() {
+        return 0;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { system_madvise(addr, len, advice) }.map_or_else(Errno::raw_os_error, |()| 0)
+}
+
+/// `mremap(2)`. The last argument is there when the flags say so.
+///
+/// # Safety
+/// As the system's.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn mremap(
+    old: *mut c_void,
+    old_len: size_t,
+    new_len: size_t,
+    flags: c_int,
+    new: *mut c_void,
+) -> *mut c_void {
+    let fixed = flags & libc::MREMAP_FIXED != 0;
+    if let Some((start, _)) = shared::part(old.addr(), old_len.max(1)) {
+        let (old_len, new_len) = (old_len.next_multiple_of(PAGE_LEN), new_len.next_multiple_of(PAGE_LEN));
+        if fixed || start != old.addr() || new_len == 0 || new_len > old_len {
+            return failed(Errno::NOMEM, MAP_FAILED);
+        }
+        let shrunk =
+            if new_len < old_len { shared::unmap(start + new_len, old_len - new_len) } else { Ok(()) };
+        return shrunk.map_or_else(|errno| failed(errno, MAP_FAILED), |()| old);
+    }
+    if fixed && shared::part(new.addr(), new_len).is_some() {
+        return failed(Errno::OPNOTSUPP, MAP_FAILED);
+    }
+    if area::part(old.addr(), old_len.max(1)).is_some() {
+        let target = if fixed { Some(new) } else { None };
+        let moved = remap(old, old_len, new_len, flags, target);
+        return moved.unwrap_or_else(|errno| failed(errno, MAP_FAILED));
+    }
+    let aligned = [old, new].iter().all(|at| at.addr().is_multiple_of(PAGE_LEN));
+    if fixed && aligned && flags & libc::MREMAP_MAYMOVE != 0 {
+        replace(Some(new), new_len);
+    }
+    // SAFETY: the caller's promise.
+    let result = unsafe { system_mremap(old, old_len, new_len, flags, new) };
+    result.unwrap_or_else(|errno| failed(errno, MAP_FAILED))
+}
+
+/// Far memory of `len` bytes of zeros; `None` when there are no addresses for it.
+pub(crate) fn map(len: usize, protection: c_int) -> Option<usize> {
+    let asked = Call::Map { len: len as u64, protection: u64::from(protection.unsigned_abs()) };
+    let start = usize::try_from(call(asked).ok()?).ok().filter(|&start| start > 0)?;
+    let len = len.next_multiple_of(PAGE_LEN);
+    // SAFETY: addresses that nobody else has, as the pager says.
+    if unsafe { system_mprotect(start, len, protection) }.is_err() {
+        unmap(start, len);
+        return None;
+    }
+    Some(start)
+}
+
+/// As [`map`], to read and write.
+pub(crate) fn map_heap(len: usize) -> Option<usize> {
+    map(len, READ_WRITE)
+}
+
+/// Gives far memory back.
+pub(crate) fn unmap(start: usize, len: usize) {
+    // First no thread reaches it, then others may have the addresses.
+    // SAFETY: a range of far memory, which its owner gives up.
+    let _ = unsafe { system_mprotect(start, len, libc::PROT_NONE) };
+    if call(Call::Unmap { start: start as u64, len: len as u64 }) == Err(ELSEWHERE) {
+        // SAFETY: something that the program mapped there itself.
+        let _ = unsafe { system_munmap(start, len) };
+    }
+}
+
+/// Far memory of another length, in whole pages; at other addresses when there is no room.
+pub(crate) fn resize_heap(start: usize, len: usize, new_len: usize) -> Option<usize> {
+    if new_len < len {
+        shrink(start, len, new_len);
+        return Some(start);
+    }
+    resized(start, len, new_len, resize::MAY_MOVE).ok()
+}
+
+fn shrink(start: usize, len: usize, new_len: usize) {
+    if new_len < len {
+        unmap(start + new_len, len - new_len);
+    }
+}
+
+/// Zeros for a fixed anonymous mapping. False when something else is mapped there.
+fn renew(start: usize, len: usize, protection: c_int) -> bool {
+    let asked = Call::Renew {
+        start: start as u64,
+        len: len as u64,
+        protection: u64::from(protection.unsigned_abs()),
+    };
+    // SAFETY: a range that the caller maps anew.
+    call(asked).is_ok() && unsafe { system_mprotect(start, len, protection) }.is_ok()
+}
+
+/// Whether the system would map this, at any place.
+fn try_mapping(len: usize, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> Result<(), Errno> {
+    let flags = flags & !(libc::MAP_FIXED | libc::MAP_POPULATE | libc::MAP_LOCKED);
+    // SAFETY: a new mapping that replaces nothing.
+    let there = unsafe { system_mmap(std::ptr::null_mut(), len, protection, flags, fd, offset) }?;
+    // SAFETY: the mapping of a moment ago, which nobody knows.
+    unsafe { system_munmap(there.addr(), len) }
+}
+
+/// Something else is about to be mapped at a fixed place.
+fn replace(target: Option<*mut c_void>, len: usize) {
+    if let Some((start, part)) = target.and_then(|target| area::part(target.addr(), len)) {
+        let _told = call(Call::Replace { start: start as u64, len: part as u64 });
+    }
+}
+
+fn remap(
+    old: *mut c_void,
+    old_len: usize,
+    new_len: usize,
+    flags: c_int,
+    target: Option<*mut c_void>,
+) -> Result<*mut c_void, Errno> {
+    const KNOWN: c_int = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    let aligned = old.addr().is_multiple_of(PAGE_LEN);
+    if flags & !KNOWN != 0 || old_len == 0 || new_len == 0 || !aligned {
+        return Err(Errno::INVAL);
+    }
+    let how = match target {
+        Some(new) if area::has(new.addr()) => new.addr() as u64,
+        Some(new) => return move_out(old, old_len, new_len, new),
+        None if new_len.next_multiple_of(PAGE_LEN) <= old_len.next_multiple_of(PAGE_LEN) => {
+            shrink(old.addr(), old_len.next_multiple_of(PAGE_LEN), new_len.next_multiple_of(PAGE_LEN));
+            return Ok(old);
+        }
+        None if flags & libc::MREMAP_MAYMOVE != 0 => resize::MAY_MOVE,
+        None => resize::IN_PLACE,
+    };
+    match resized(old.addr(), old_len, new_len, how) {
+        Ok(start) => Ok(address(start)),
+        Err(ELSEWHERE) => {
+            replace(target, new_len);
+            // SAFETY: something that the program mapped there itself.
+            unsafe { system_mremap(old, old_len, new_len, flags, target.unwrap_or(old)) }
+        }
+        Err(TARGET_ELSEWHERE) => move_out(old, old_len, new_len, target.unwrap_or(old)),
+        Err(status) => Err(errno_of(status)),
+    }
+}
+
+/// What a call of the pager came to.
+fn errno_of(status: u64) -> Errno {
+    Errno::from_raw_os_error(i32::try_from(status).unwrap_or(libc::ENOMEM))
+}
+
+fn resized(start: usize, len: usize, new_len: usize, how: u64) -> Result<usize, u64> {
+    let (len, new_len) = (len.next_multiple_of(PAGE_LEN), new_len.next_multiple_of(PAGE_LEN));
+    let asked = Call::Resize { start: start as u64, len: len as u64, new_len: new_len as u64, how };
+    // Threads that touch the old addresses wait until those are unmapped; a handler of this one would wait for itself.
+    let (_whole, answer) = loop {
+        let whole = Blocked::new();
+        match call(asked) {
+            // The system writes to it at this moment.
+            Err(AGAIN) => {
+                drop(whole);
+                rustix::thread::sched_yield();
+            }
+            answer => break (whole, answer?),
+        }
+    };
+    let answer = usize::try_from(answer).map_err(|_| 0_u64)?;
+    let (moved, rights) = (answer & !(PAGE_LEN - 1), answer & (PAGE_LEN - 1));
+    let rights = c_int::try_from(rights).unwrap_or(READ_WRITE);
+    if moved != start {
+        unmap(start, len);
+    }
+    // SAFETY: addresses that are this mapping's.
+    unsafe { system_mprotect(moved, new_len, rights) }.map_err(|_| u64::from(libc::ENOMEM.unsigned_abs()))?;
+    Ok(moved)
+}
+
+/// The status of a call that may be tried again.
+const AGAIN: u64 = libc::EAGAIN.unsigned_abs() as u64;
+
+/// To an address that is not far memory's: its bytes become local.
+fn move_out(
+    old: *mut c_void,
+    old_len: usize,
+    new_len: usize,
+    new: *mut c_void,
+) -> Result<*mut c_void, Errno> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    // A thread that writes there from now on finds that it has moved: nothing is written to what has been copied.
+    // SAFETY: the caller of `mremap` gives it up.
+    unsafe { system_mprotect(old.addr(), old_len.next_multiple_of(PAGE_LEN), libc::PROT_READ) }?;
+    replace(Some(new), new_len);
+    // SAFETY: the caller of `mremap` wants whatever is there replaced.
+    let there = unsafe { system_mmap(new, new_len, READ_WRITE, flags, -1, 0) }?;
+    let count = old_len.min(new_len);
+    // SAFETY: the old mapping, which may be read, and the new one.
+    unsafe { std::ptr::copy_nonoverlapping(old.cast::<u8>(), there.cast::<u8>(), count) };
+    unmap(old.addr(), old_len.next_multiple_of(PAGE_LEN));
+    Ok(there)
+}
+
+/// # Safety
+/// As `mmap(2)`.
+unsafe fn system_mmap(
+    addr: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> Result<*mut c_void, Errno> {
+    let offset = usize::try_from(offset.cast_unsigned()).expect("offsets of 64 bits");
+    let arguments = [addr.addr(), len, word(protection), word(flags), word(fd), offset];
+    // SAFETY: the caller's promise.
+    unsafe { gate::call(libc::SYS_mmap, arguments) }.map(address)
+}
+
+/// # Safety
+/// As `munmap(2)`.
+unsafe fn system_munmap(start: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { gate::call(libc::SYS_munmap, [start, len, 0, 0, 0, 0]) }.map(drop)
+}
+
+/// # Safety
+/// As `mprotect(2)`.
+pub(crate) unsafe fn system_mprotect(start: usize, len: usize, protection: c_int) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { gate::call(libc::SYS_mprotect, [start, len, word(protection), 0, 0, 0]) }.map(drop)
+}
+
+/// # Safety
+/// As `madvise(2)`.
+pub(crate) unsafe fn system_madvise(addr: *mut c_void, len: usize, advice: c_int) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { gate::call(libc::SYS_madvise, [addr.addr(), len, word(advice), 0, 0, 0]) }.map(drop)
+}
+
+/// # Safety
+/// As `mremap(2)`.
+unsafe fn system_mremap(
+    old: *mut c_void,
+    old_len: usize,
+    new_len: usize,
+    flags: c_int,
+    new: *mut c_void,
+) -> Result<*mut c_void, Errno> {
+    let arguments = [old.addr(), old_len, new_len, word(flags), new.addr(), 0];
+    // SAFETY: the caller's promise.
+    unsafe { gate::call(libc::SYS_mremap, arguments) }.map(address)
+}
+
+/// A number as it stands in a register.
+fn word(number: c_int) -> usize {
+    usize::try_from(i64::from(number).cast_unsigned()).expect("words of 64 bits")
+}
+
+pub(crate) fn of_syscall(result: libc::c_long) -> Result<libc::c_long, Errno> {
+    if result != -1 {
+        return Ok(result);
+    }
+    // SAFETY: it names the calling thread's own number.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let errno = unsafe { *place };
+    Err(Errno::from_raw_os_error(errno))
+}
+
+fn done(result: Result<(), Errno>) -> c_int {
+    result.map_or_else(|errno| failed(errno, -1), |()| 0)
+}
+
+/// Leaves the error where libc's callers look for it.
+pub(crate) fn failed<T>(errno: Errno, value: T) -> T {
+    // SAFETY: it names the calling thread's own number.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    unsafe { *place = errno.raw_os_error() };
+    value
+}

@@ -1,0 +1,73 @@
+//! The library in this test's own process, uninvited: it passes on what it stands before, and takes nothing.
+
+use crate::{area, heap, maps};
+use farmem_wire::message::PAGE_LEN;
+use std::hint::black_box;
+use std::ptr;
+
+#[test]
+fn without_an_invitation_all_is_local() {
+    assert!(!area::is_ready());
+    let len = 1 << 20;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping.
+    let start = unsafe { maps::mmap(ptr::null_mut(), len, rights, flags, -1, 0) };
+    assert_ne!(start, libc::MAP_FAILED);
+    assert!(!area::has(start.addr()));
+    assert_eq!(area::part(start.addr(), len), None);
+    // SAFETY: the mapping of a moment ago.
+    let moved = unsafe { maps::mremap(start, len, 2 * len, libc::MREMAP_MAYMOVE, ptr::null_mut()) };
+    assert_ne!(moved, libc::MAP_FAILED);
+    // SAFETY: as above.
+    assert_eq!(unsafe { maps::madvise(moved, len, libc::MADV_DONTNEED) }, 0);
+    // SAFETY: as above.
+    assert_eq!(unsafe { maps::mprotect(moved, PAGE_LEN, libc::PROT_READ) }, 0);
+    // SAFETY: as above.
+    assert_eq!(unsafe { maps::munmap(moved, 2 * len) }, 0);
+    // SAFETY: an address that is none.
+    assert_eq!(unsafe { maps::munmap(ptr::without_provenance_mut(1), len) }, -1);
+    assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EINVAL));
+}
+
+/// The length of a block of libc's is read from the word before it. That is true of this libc: a block of every length can be filled to
+/// that length, keeps what is in it, and grows as libc's own do.
+#[test]
+fn blocks_of_libc_are_as_long_as_they_seem() {
+    for size in [1, 24, 25, 100, 1000, 4096, 100_000, 1 << 20] {
+        // The compiler knows these names, and believes that memory which nobody uses can be had.
+        // SAFETY: any length will do.
+        let block = unsafe { heap::malloc(size) };
+        // SAFETY: a block of a moment ago.
+        let usable = unsafe { heap::malloc_usable_size(block) };
+        assert!(usable >= size && usable < size + 2 * PAGE_LEN, "{usable} for {size}");
+        // SAFETY: as long as it says.
+        unsafe { ptr::write_bytes(block.cast::<u8>(), 7, usable) };
+        // SAFETY: a block in use.
+        let block = unsafe { heap::realloc(block, 3 * usable) };
+        // SAFETY: at least that long, and filled.
+        let bytes = unsafe { std::slice::from_raw_parts(block.cast::<u8>(), usable) };
+        assert!(bytes.iter().all(|&byte| byte == 7));
+        // SAFETY: a block in use, for the last time.
+        unsafe { heap::free(block) };
+    }
+}
+
+#[test]
+fn alignments_and_lengths_are_heeded() {
+    for alignment in [16, 64, 4096, 1 << 20] {
+        let mut block = ptr::null_mut();
+        // SAFETY: room for a pointer.
+        assert_eq!(unsafe { heap::posix_memalign(&raw mut block, alignment, 100) }, 0);
+        assert_eq!(block.addr() % alignment, 0);
+        // SAFETY: a block in use.
+        unsafe { heap::free(block) };
+    }
+    let mut block = ptr::null_mut();
+    // SAFETY: room for a pointer.
+    assert_eq!(unsafe { heap::posix_memalign(&raw mut block, 24, 100) }, libc::EINVAL);
+    // SAFETY: any length will do.
+    assert!(black_box(unsafe { heap::calloc(usize::MAX, 2) }).is_null());
+    // SAFETY: as above.
+    assert!(black_box(unsafe { heap::reallocarray(ptr::null_mut(), usize::MAX, 2) }).is_null());
+}

@@ -1,0 +1,582 @@
+//! The pager of `farmem run`: far memory under programs that know nothing of it, one limit for the memory that all of them use here.
+//!
+//! Key type: [`Pager`]. A process of the program comes in with its memfd and userfaultfd ([`Hall`]); from then on its faults are
+//! served from here, by one-sided READs and WRITEs of one client. Its memory is private: nobody else reads or writes those slots.
+//! (Named memory, which a run may share with others, is `sharing`'s, and has a limit of its own.)
+//! What a process asks beside (addresses, a fork) comes as a call through its mailbox, in order with its faults.
+//!
+//! ```text
+//!   program:  zeros --touch--> Dirty --fork--> Owed --write, slot owned alone--> Dirty
+//!                               |               |  `--write, slot shared: bytes to the pool, page gets a slot of its own--> Dirty
+//!   pool:                       '-> Unsent <----'
+//!                                     | WRITE
+//!                                   Sent --answer--> Clean (rests) --touch--> program      or goes: far
+//! ```
+//!
+//! A fork is a snapshot: the child's table names the parent's slots, which then have two owners, and whoever writes takes another. What
+//! is not in far memory at that time stays where it is, read-only, and the slot says where (`Home`): a fork that is followed by an exec
+//! copies nothing.
+
+mod calls;
+mod errno;
+mod evict;
+mod faults;
+mod fork;
+mod frames;
+mod left;
+mod lost;
+mod past;
+mod pins;
+mod sharing;
+mod slots;
+mod spans;
+mod table;
+
+use farmem_client::{Client, Completed, Error, Ticket};
+use farmem_control::api::ErrorCode;
+use farmem_io::OpenError;
+use farmem_io::pages::remote::call::{CONTROL_PAGES, MAILBOXES};
+use farmem_io::pages::remote::{Arrival, Buffer, Event, Hall, Lost, Remote, Watch, buffer, place};
+use farmem_io::pages::{Fault, Features, Reach, Userfaultfd};
+use farmem_memory::window::frames_of;
+use farmem_paging::Streams;
+use farmem_wire::message::{Access, PAGE_LEN};
+use fork::Snapshot;
+use frames::{Frames, Pool};
+use pins::Pins;
+use sharing::Sharing;
+use slots::{Slot, Slots};
+use spans::{Kind, Spans};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+use table::Table;
+
+pub use farmem_io::pages::remote::raw::{Listener, Started, Watched, spawn};
+pub use farmem_io::pages::remote::{Guard, call, guard};
+pub use left::{free_left, own_domain};
+
+pub use farmem_io::signals::{Came, Signals};
+
+/// How a pager works.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PagerOptions {
+    /// Bytes of far memory that may be here at once, of all processes together; counted in whole pages, and never exceeded. At least
+    /// [`LOCAL_MIN`].
+    pub local_limit: u64,
+    /// Pages fetched at most for a stream of faults that go on where the last fetch ended; 1 fetches each page alone.
+    pub ahead: u64,
+    /// Anonymous mappings of fewer bytes stay the program's own.
+    pub threshold: u64,
+    /// True serves faults of user code only: system calls on far memory then fail with EFAULT.
+    pub user_mode_only: bool,
+}
+
+/// The smallest local limit: what one instruction and one system call touch, of several threads at once.
+pub const LOCAL_MIN: u64 = 256 << 10;
+
+impl PagerOptions {
+    /// The usual pager, with this much memory here.
+    #[must_use]
+    pub const fn new(local_limit: u64) -> Self {
+        Self { local_limit, ahead: 16, threshold: 128 << 10, user_mode_only: false }
+    }
+}
+
+/// What a pager did.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct PagerStats {
+    /// Processes that came in: one for each program that was started, and each child of a fork.
+    pub processes: u64,
+    /// Forks among them.
+    pub forks: u64,
+    /// Calls of the processes.
+    pub calls: u64,
+    /// System calls of theirs that passed the preload library by, and that were asked about.
+    pub past_libc: u64,
+    /// Faults reported.
+    pub faults: u64,
+    /// Of those, at pages of zeros.
+    pub zeros: u64,
+    /// Of those, at pages that were far.
+    pub missing: u64,
+    /// Of those, at pages that were in the pool, or in another process.
+    pub near: u64,
+    /// Of those, first writes to a page.
+    pub upgrades: u64,
+    /// READs sent.
+    pub fetches: u64,
+    /// Bytes they brought.
+    pub bytes_fetched: u64,
+    /// Pages that were taken from a program to make room.
+    pub evictions: u64,
+    /// WRITEs sent, each of one page or of several that lie together.
+    pub write_backs: u64,
+    /// Bytes they carried, also those of WRITEs that were not answered yet when the last process ended.
+    pub bytes_written_back: u64,
+    /// The most bytes that were here at once.
+    pub bytes_here_max: u64,
+    /// Bytes of far memory allocated: 0 as long as nothing had to leave.
+    pub bytes_far: u64,
+    /// Pages that a program wanted, and that were lost with a memory node ([`Error::MemoryLost`]).
+    pub lost: u64,
+}
+
+/// Serves processes.
+#[derive(Debug)]
+pub struct Pager {
+    client: Client,
+    hall: Hall,
+    guard: Option<Guard>,
+    sharing: Option<Sharing>,
+    past: past::Past,
+    /// Where all processes have their far memory, if they can.
+    base: usize,
+    moving: Vec<sharing::Moving>,
+    options: PagerOptions,
+    processes: BTreeMap<u32, Process>,
+    /// The key of the next process.
+    next: u32,
+    frames: Frames,
+    /// Pages that stay where they are.
+    pins: Pins,
+    pool: Pool,
+    slots: Slots,
+    /// Pages of the pool that are to be written, in the order in which they came. Some are not any more.
+    unsent: VecDeque<u32>,
+    /// Operations under way, and how many of them are READs.
+    under_way: Vec<(Ticket, Purpose)>,
+    fetching: usize,
+    /// Faults for which there was no frame yet.
+    waiting: VecDeque<(u32, u64, Fault)>,
+    /// Processes that turned out to be gone.
+    gone: Vec<u32>,
+    /// Forks whose children have not come yet.
+    snapshots: BTreeMap<u64, Snapshot>,
+    /// Their number so far.
+    forks: u64,
+    /// Why the rack gives no more far memory.
+    refused: Option<Error>,
+    buffer: Buffer,
+    reported: Vec<(u64, Fault)>,
+    /// Faults at shared pages.
+    shared: Vec<Fault>,
+    zeros: Box<[u8]>,
+    stats: PagerStats,
+    failed: Option<Error>,
+    /// Bytes that a program wanted and that are lost; everything else goes on.
+    lost: Option<Error>,
+    /// Some bytes are lost: no READ is for several pages any more.
+    one_by_one: bool,
+    /// It failed: the rack is not asked for anything more.
+    broken: bool,
+}
+
+/// A process: one program in one address space.
+#[derive(Debug)]
+struct Process {
+    pid: u32,
+    remote: Remote,
+    ended: OwnedFd,
+    spans: Spans,
+    table: Table,
+    /// Shared objects that it used, by number.
+    objects: BTreeSet<u64>,
+    streams: Streams,
+    /// What was made of its pages past libc and not looked at yet.
+    doubts: Vec<past::Doubt>,
+    /// The latest call of each mailbox.
+    called: [u64; MAILBOXES],
+    /// The thread that forks; faults of others wait.
+    forking: Option<u32>,
+    deferred: Vec<(u64, Fault)>,
+}
+
+/// What an operation under way is for.
+#[derive(Clone, Copy, Debug)]
+enum Purpose {
+    Fetch { process: u32, page: u64, count: u64, slot: Slot, tries: u32 },
+    WriteBack { places: [u32; evict::BATCH], count: usize, tries: u32 },
+}
+
+/// Pages of one READ at most.
+const AHEAD_MAX: u64 = 64;
+/// Times a READ or WRITE is tried before the pager gives up; each waits until the rack counts as gone.
+const TRIES_MAX: u32 = 2;
+/// Time that the last processes' children have to come in after a fork.
+const STRAGGLE_MAX: Duration = Duration::from_secs(2);
+
+impl Pager {
+    /// A pager that keeps its pages by `client`, whose domain should be its own.
+    ///
+    /// # Errors
+    /// [`Error::Open`] when faults may not be served as far as asked, or the options cannot be.
+    pub fn open(client: Client, options: PagerOptions) -> Result<Self, Error> {
+        let reach = if options.user_mode_only { Reach::UserMode } else { Reach::Full };
+        // What the processes will do themselves; here it can still be said why not.
+        drop(Userfaultfd::open(reach, Features::WINDOW).map_err(OpenError::from)?);
+        let pages = frames_of(options.local_limit, LOCAL_MIN / PAGE_LEN as u64)?;
+        let pool = (pages / POOL_SHARE).max(POOL_MIN);
+        let seed = farmem_io::os_seed()
+            .map_err(|source| Error::System { what: "no random numbers from the system".into(), source })?;
+        let (token, rest) = seed.split_first_chunk().expect("a seed is longer than a token");
+        let (chance, _) = rest.split_first_chunk().expect("a seed is longer than a token and a number");
+        let token = u128::from_be_bytes(*token);
+        let ahead = options.ahead.clamp(1, AHEAD_MAX);
+        Ok(Self {
+            client,
+            hall: Hall::open(token)?,
+            guard: None,
+            sharing: None,
+            past: past::Past::default(),
+            base: place::base(u64::from_be_bytes(*chance)),
+            moving: Vec::new(),
+            options: PagerOptions { ahead, ..options },
+            processes: BTreeMap::new(),
+            next: 1,
+            frames: Frames::new(pages - pool),
+            pins: Pins::new(pages - pool),
+            pool: Pool::new(pool),
+            slots: Slots::default(),
+            unsent: VecDeque::with_capacity(2 * pool),
+            under_way: Vec::with_capacity(pages.min(1024)),
+            fetching: 0,
+            waiting: VecDeque::new(),
+            gone: Vec::new(),
+            snapshots: BTreeMap::new(),
+            forks: 0,
+            refused: None,
+            buffer: buffer(),
+            reported: Vec::new(),
+            shared: Vec::new(),
+            zeros: vec![0; usize::try_from(AHEAD_MAX).expect("small") * PAGE_LEN].into(),
+            stats: PagerStats::default(),
+            failed: None,
+            lost: None,
+            one_by_one: false,
+            broken: false,
+        })
+    }
+
+    /// The value of the variable [`call::VARIABLE`] for the program.
+    #[must_use]
+    pub fn invitation(&self) -> String {
+        let reach = if self.options.user_mode_only { "user" } else { "full" };
+        let sharing = if self.sharing.is_some() { "shared" } else { "own" };
+        let (hall, threshold) = (self.hall.invitation(), self.options.threshold);
+        let path = self.path().map_or("", |path| path.to_str().expect("as the hall has it"));
+        format!("{hall}:{threshold}:{reach}:{sharing}:{:x}:{path}", self.base)
+    }
+
+    /// From now on processes that come in are guarded against this one's death.
+    ///
+    /// The guard also takes shared pages away when their lease ends while this process stands still.
+    ///
+    /// # Errors
+    /// [`Error::System`] when the guard is gone already.
+    pub fn guarded_by(&mut self, guard: Guard) -> Result<(), Error> {
+        if let Some(sharing) = &self.sharing {
+            let gone = |source| Error::System { what: "the guard is gone".into(), source };
+            guard.watch(sharing.crowd()).map_err(gone)?;
+        }
+        self.guard = Some(guard);
+        Ok(())
+    }
+
+    /// What it did so far.
+    #[must_use]
+    pub const fn stats(&self) -> PagerStats {
+        self.stats
+    }
+
+    /// Serves until `program` is readable, which says that the program has ended, and no process of it is left; calls `signalled` when
+    /// `signals` is.
+    ///
+    /// # Errors
+    /// What kept it from fetching or writing back, or [`Error::MemoryLost`]: programs that needed it got a SIGBUS. Or [`Error::System`] when the system
+    /// takes no more calls; then the processes are best killed.
+    pub fn serve(
+        &mut self,
+        program: impl AsFd,
+        signals: impl AsFd,
+        signalled: &mut dyn FnMut(),
+    ) -> Result<(), Error> {
+        let system =
+            |source: std::io::Error| Error::System { what: "faults cannot be waited for".into(), source };
+        self.hall.watch(&program, Watch::Other(PROGRAM)).map_err(|e| system(e.into()))?;
+        self.hall.watch(&signals, Watch::Other(SIGNALS)).map_err(|e| system(e.into()))?;
+        let (mut events, mut ended, mut busy) = (Vec::new(), false, false);
+        while !(ended && self.processes.is_empty() && self.snapshots.is_empty()) {
+            let over = ended && self.processes.is_empty();
+            let patience = if busy { Some(Duration::ZERO) } else { over.then_some(STRAGGLE_MAX) };
+            self.hall.events(patience, &mut events).map_err(system)?;
+            if events.is_empty() && over && !busy {
+                break; // forks that failed
+            }
+            for &event in &events {
+                match event {
+                    Event::Arrivals => self.receive(),
+                    Event::Faults(key) => self.faulted(key),
+                    Event::Ended(key) => self.bury(key),
+                    Event::Other(SIGNALS) => signalled(),
+                    Event::Other(PAST_LIBC) => self.asked(),
+                    Event::Other(_) => {
+                        self.hall.forget(&program);
+                        ended = true;
+                    }
+                }
+            }
+            busy = self.turn();
+            while let Some(key) = self.gone.pop() {
+                self.bury(key);
+            }
+            self.asked_again();
+        }
+        self.broken = self.failed.is_some();
+        let shared = self.sharing.as_ref().map_or(Ok(()), Sharing::finish);
+        self.failed.take().or_else(|| self.lost.take()).map_or(shared, Err)
+    }
+
+    /// Lets a process in.
+    fn receive(&mut self) {
+        let Some(arrival) = self.hall.receive() else { return };
+        // The same process with another program: what the one before had is nobody's, but for descriptors of objects.
+        if let Some((&key, _)) = self.processes.iter().find(|(_, process)| process.pid == arrival.pid) {
+            self.bury(key);
+        }
+        self.look_for_the_gone();
+        match self.settle(&arrival) {
+            Some(had) => self.welcome(had, arrival),
+            None => arrival.refuse(errno::INVAL),
+        }
+    }
+
+    fn welcome(&mut self, had: (Spans, Table, BTreeSet<u64>), arrival: Arrival) {
+        let (spans, table, mut objects) = had;
+        objects.extend(self.take_moved(arrival.pid));
+        let is_far = |kind: &Kind| *kind != Kind::Elsewhere;
+        let (elsewhere, far) =
+            (spans.all().filter(|(_, kind)| !is_far(kind)), spans.all().filter(|(_, kind)| is_far(kind)));
+        let list: Vec<[u64; 3]> = elsewhere
+            .chain(far)
+            .map(|(pages, kind)| {
+                let rights = kind.protection().unwrap_or(call::ELSEWHERE);
+                [arrival.remote.address(pages.start), (pages.end - pages.start) * PAGE_LEN as u64, rights]
+            })
+            .collect();
+        let key = self.next;
+        self.next += 1;
+        // The bells are hung up before the first call can be made.
+        let bells = &self.zeros[..(CONTROL_PAGES - 1) * PAGE_LEN];
+        let hung = arrival.remote.install(1, bells, Access::Shared);
+        let watched = self.hall.watch(&arrival.remote, Watch::Faults(key)).is_ok()
+            && self.hall.watch(&arrival.ended, Watch::Ended(key)).is_ok();
+        if let Some(guard) = &self.guard
+            && guard.keep(key, &arrival.ended, &arrival.remote).is_err()
+        {
+            self.guard = None; // it was killed; the programs go on unguarded
+        }
+        let shares = self.let_share(key, &arrival);
+        let crowd = self.sharing.as_ref().map(Sharing::crowd);
+        let told = hung.is_ok() && watched && shares && arrival.welcome(&list, crowd).is_ok();
+        let Arrival { pid, remote, ended, .. } = arrival;
+        let streams = Streams::new(self.options.ahead);
+        let process = Process {
+            pid,
+            remote,
+            ended,
+            spans,
+            table,
+            objects,
+            streams,
+            doubts: Vec::new(),
+            called: [0; MAILBOXES],
+            forking: None,
+            deferred: Vec::new(),
+        };
+        self.processes.insert(key, process);
+        self.stats.processes += 1;
+        if !told {
+            self.gone.push(key);
+        }
+    }
+
+    /// What a process begins with: nothing, or what its parent had.
+    fn settle(&mut self, arrival: &Arrival) -> Option<(Spans, Table, BTreeSet<u64>)> {
+        let pages = arrival.remote.pages();
+        if arrival.hello.snapshot == 0 {
+            return Some((Spans::new(CONTROL_PAGES as u64..pages), Table::new(pages), BTreeSet::new()));
+        }
+        let snapshot = self.snapshots.remove(&arrival.hello.snapshot)?;
+        if snapshot.pages != pages {
+            self.release(snapshot);
+            return None;
+        }
+        self.stats.forks += 1;
+        Some((snapshot.spans, snapshot.table, snapshot.objects))
+    }
+
+    /// A process is gone, or has another program: what it had is free.
+    fn bury(&mut self, key: u32) {
+        let Some(process) = self.processes.get(&key) else { return };
+        self.hall.forget(&process.remote);
+        self.hall.forget(&process.ended);
+        if let Some(guard) = &self.guard {
+            guard.let_go(key);
+        }
+        self.waiting.retain(|&(of, _, _)| of != key);
+        let all = 0..process.remote.pages();
+        self.pins.bury(key);
+        self.forget(key, all);
+        if let Some(process) = self.processes.remove(&key) {
+            self.stop_sharing(key, process);
+        }
+    }
+
+    /// Processes whose memory is gone without a word: they run another program now that does not come in.
+    fn look_for_the_gone(&mut self) {
+        for (&key, process) in &self.processes {
+            if process.remote.is_gone() {
+                self.gone.push(key);
+            }
+        }
+        while let Some(key) = self.gone.pop() {
+            self.bury(key);
+        }
+    }
+
+    /// Reads what a process's threads wait for, and serves it as far as that goes at once.
+    fn faulted(&mut self, key: u32) {
+        let mut reported = std::mem::take(&mut self.reported);
+        while let Some(process) = self.processes.get(&key) {
+            let each = |page, fault| reported.push((page, fault));
+            let more = process.remote.faults(&mut self.buffer, each, |fault| self.shared.push(fault));
+            for fault in self.shared.drain(..) {
+                if let Some(sharing) = &self.sharing {
+                    sharing.fault(key, &fault);
+                }
+            }
+            for (page, fault) in reported.drain(..) {
+                self.stats.faults += 1;
+                if !self.fault(key, page, fault) {
+                    self.waiting.push_back((key, page, fault));
+                }
+            }
+            match more {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(_) => {
+                    self.gone.push(key);
+                    break;
+                }
+            }
+        }
+        self.reported = reported;
+    }
+
+    /// Does what takes time; true when there is more to do.
+    fn turn(&mut self) -> bool {
+        self.send();
+        if self.fetching > 0 {
+            // Sends what was asked for, and clears up while it is on its way.
+            match self.client.poll() {
+                Ok(completed) => completed.into_iter().for_each(|completed| self.ended(completed)),
+                Err(error) => self.link_lost(error),
+            }
+            self.look_ahead();
+        }
+        if self.fetching > 0 || (!self.waiting.is_empty() && !self.under_way.is_empty()) {
+            self.wait();
+        }
+        self.serve_waiting();
+        self.note_most();
+        self.fetching > 0 || !self.waiting.is_empty()
+    }
+
+    fn serve_waiting(&mut self) {
+        for _ in 0..self.waiting.len() {
+            let Some((key, page, fault)) = self.waiting.pop_front() else { break };
+            if self.fault(key, page, fault) {
+                continue;
+            }
+            self.waiting.push_front((key, page, fault));
+            let at_rest = self.under_way.is_empty() && (self.unsent.is_empty() || self.failed.is_some());
+            // What a process had that turned out to be gone is free in a moment.
+            if at_rest && self.gone.is_empty() {
+                // Nothing will make room: far memory is full, or it does not answer.
+                self.waiting.pop_front();
+                self.poison(key, page);
+                continue;
+            }
+            break;
+        }
+    }
+
+    /// Waits for one operation, and takes the ends of all that have ended then.
+    fn wait(&mut self) {
+        match self.client.next_completed() {
+            Ok(Some(completed)) => self.ended(completed),
+            Ok(None) => {}
+            Err(error) => self.link_lost(error),
+        }
+        while let Some(completed) = self.client.poll_ended() {
+            self.ended(completed);
+        }
+    }
+
+    fn ended(&mut self, completed: Completed) {
+        let Some(at) = self.under_way.iter().position(|(ticket, _)| *ticket == completed.ticket) else {
+            return; // the client's own
+        };
+        match self.under_way.swap_remove(at) {
+            (ticket, Purpose::Fetch { process, page, count, slot, tries }) => {
+                self.fetching -= 1;
+                self.fetched(ticket, (process, page, count), (slot, tries), completed);
+            }
+            (_, Purpose::WriteBack { places, count, tries }) => self.written(places, count, tries, completed),
+        }
+    }
+
+    fn link_lost(&mut self, error: Error) {
+        self.fail(error);
+        for (ticket, purpose) in std::mem::take(&mut self.under_way) {
+            match purpose {
+                Purpose::Fetch { process, page, count, .. } => self.not_fetched(ticket, process, page, count),
+                Purpose::WriteBack { places, count, .. } => self.not_written(&places[..count]),
+            }
+        }
+        self.fetching = 0;
+    }
+
+    fn fail(&mut self, error: Error) {
+        self.failed.get_or_insert(error);
+    }
+
+    /// A page's bytes cannot be had: who touches it gets a SIGBUS.
+    fn poison(&mut self, key: u32, page: u64) {
+        if self.failed.is_none() && self.lost.is_none() {
+            let full = || Error::Full { what: "far memory".into() };
+            let why = self.refused.take().filter(|error| error.code() != Some(ErrorCode::OutOfMemory));
+            self.fail(why.unwrap_or_else(full));
+        }
+        if let Some(process) = self.processes.get(&key)
+            && process.remote.poison(page) == Err(Lost::Gone)
+        {
+            self.gone.push(key);
+        }
+    }
+
+    fn note_most(&mut self) {
+        let here = (self.frames.used() + self.pool.used()) as u64 * PAGE_LEN as u64;
+        self.stats.bytes_here_max = self.stats.bytes_here_max.max(here);
+    }
+}
+
+/// The pool is this part of the local limit.
+const POOL_SHARE: usize = 8;
+/// Pages of the pool at least.
+const POOL_MIN: usize = 16;
+/// Of [`Watch::Other`].
+const PROGRAM: u32 = 0;
+const SIGNALS: u32 = 1;
+const PAST_LIBC: u32 = 2;

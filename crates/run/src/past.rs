@@ -1,0 +1,374 @@
+//! Calls that processes make past libc, so past the preload library (`raw`): what the pager answers, and how it learns what came of them.
+//!
+//! A process that has no far memory is let go on. One that has is answered as the library would have done, or the system makes the call; what
+//! that made of far memory is looked up where it is known for certain, in the system's list of mappings, before the pager next relies on
+//! what it holds of these pages. Until then the pages are *in doubt*: they keep their bytes, and their faults are served, as a call that the
+//! system refuses leaves all as it was.
+
+use super::spans::Kind;
+use super::{Pager, errno};
+use farmem_client::Error;
+use farmem_io::pages::remote::call::ELSEWHERE;
+use farmem_io::pages::remote::raw::{
+    Listener, Notification, RawCall, Seen, Touched, Watched, opens_direct, process_of, shares_memory,
+};
+use farmem_io::pages::remote::{Advised, Lost, advised, advised_shared};
+use farmem_wire::message::PAGE_LEN;
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// What is known of calls past libc.
+#[derive(Debug, Default)]
+pub(super) struct Past {
+    listener: Option<Listener>,
+    /// Threads that wait until another one of theirs has forked.
+    waiting: VecDeque<Notification>,
+}
+
+/// Pages of which a thread had the system make something that has not been looked at yet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Doubt {
+    pages: Range<u64>,
+    thread: u32,
+    /// What may be done there, and not what is there.
+    of_rights: bool,
+}
+
+/// What becomes of a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    GoOn,
+    Done,
+    Refused(u64),
+    /// Later: another thread forks.
+    Wait,
+}
+
+impl Pager {
+    /// What a filter has to know of the processes.
+    #[must_use]
+    pub fn watched(&self) -> Watched {
+        let shared = self.sharing.as_ref().map(|sharing| {
+            let (base, len) = sharing.crowd().span();
+            base.0..base.0 + len
+        });
+        Watched::new(self.base, shared)
+    }
+
+    /// From now on answers the calls that a filter asks about.
+    ///
+    /// # Errors
+    /// [`Error::System`] when the system takes no more calls.
+    pub fn watch(&mut self, listener: Listener) -> Result<(), Error> {
+        let watched = self.hall.watch(&listener, super::Watch::Other(super::PAST_LIBC));
+        watched
+            .map_err(|e| Error::System { what: "system calls cannot be watched".into(), source: e.into() })?;
+        self.past.listener = Some(listener);
+        Ok(())
+    }
+
+    /// Answers all threads that wait.
+    pub(super) fn asked(&mut self) {
+        let Some(listener) = self.past.listener.take() else { return };
+        while let Some(asked) = listener.receive() {
+            self.answer(&listener, asked);
+        }
+        if listener.is_over() {
+            self.hall.forget(&listener);
+        }
+        self.past.listener = Some(listener);
+    }
+
+    /// Threads that waited for a fork may be answered now.
+    pub(super) fn asked_again(&mut self) {
+        if self.past.waiting.is_empty() {
+            return;
+        }
+        let Some(listener) = self.past.listener.take() else { return };
+        for asked in std::mem::take(&mut self.past.waiting) {
+            self.answer(&listener, asked);
+        }
+        self.past.listener = Some(listener);
+    }
+
+    fn answer(&mut self, listener: &Listener, asked: Notification) {
+        let Some(call) = asked.call else { return listener.go_on(&asked) };
+        let caller = process_of(asked.thread);
+        let process =
+            caller.and_then(|(process, own)| Some((self.with_memory_of(process, asked.thread)?, own)));
+        if !listener.still_waits(&asked) {
+            return;
+        }
+        let verdict = match (call, process) {
+            // Also by a process that has no far memory itself.
+            (RawCall::WriteTo { process }, _) => {
+                self.judge_write(process, caller.is_some_and(|(_, own)| own == asked.thread))
+            }
+            (_, Some((key, own))) => {
+                self.stats.past_libc += 1;
+                self.judge(key, (asked.thread, own), call)
+            }
+            (_, None) => Verdict::GoOn,
+        };
+        match verdict {
+            Verdict::GoOn => listener.go_on(&asked),
+            Verdict::Done => listener.answer(&asked, 0),
+            Verdict::Refused(errno) => {
+                listener.refuse(&asked, i32::try_from(errno).expect("a number of an error"));
+            }
+            Verdict::Wait => self.past.waiting.push_back(asked),
+        }
+        while let Some(key) = self.gone.pop() {
+            self.bury(key);
+        }
+    }
+
+    /// The process whose far memory this one has: itself, or its parent until it becomes another program.
+    fn with_memory_of(&self, pid: u32, thread: u32) -> Option<u32> {
+        let mut all = self.processes.iter();
+        let itself = self.processes.iter().find(|(_, process)| process.pid == pid);
+        let (&key, process) =
+            itself.or_else(|| all.find(|(_, process)| shares_memory(process.pid, thread)))?;
+        // It may run another program, which has none.
+        (!process.remote.is_gone()).then_some(key)
+    }
+
+    /// The thread is named as the pager sees it, and as its process does, which is how it is named in faults.
+    fn judge(&mut self, key: u32, (here, thread): (u32, u32), call: RawCall) -> Verdict {
+        match call {
+            // Answered before.
+            RawCall::WriteTo { .. } => Verdict::Refused(errno::NOSYS),
+            RawCall::NotHere { errno } => Verdict::Refused(u64::from(errno.unsigned_abs())),
+            RawCall::SetDirect { descriptor } => {
+                // Of a pipe it means packets.
+                if is_pipe(here, descriptor) { Verdict::GoOn } else { Verdict::Refused(errno::INVAL) }
+            }
+            RawCall::OpenHow { first, len } => self.judge_open(key, here, (first, len)),
+            RawCall::Replace { first, len } => self.judge_range(key, thread, (first, len), call),
+            RawCall::Protect { first, len, .. } => self.judge_range(key, thread, (first, len), call),
+            RawCall::Advise { first, len, .. } => self.judge_range(key, thread, (first, len), call),
+            RawCall::Never { first, len, .. } => self.judge_range(key, thread, (first, len), call),
+            RawCall::Remap { first, len, new_len, target, .. } => {
+                let old = self.judge_range(key, thread, (first, len.max(1)), call);
+                let Some(target) = target.filter(|_| old == Verdict::GoOn) else { return old };
+                self.judge_range(
+                    key,
+                    thread,
+                    (target, new_len),
+                    RawCall::Replace { first: target, len: new_len },
+                )
+            }
+        }
+    }
+
+    /// Whether a process may be written to without its pages being pinned. Of one in a namespace of its own nobody knows which it is.
+    fn judge_write(&self, process: u64, counted_as_here: bool) -> Verdict {
+        let far = !counted_as_here || self.process_of(process).is_some();
+        if far { Verdict::Refused(errno::NOSYS) } else { Verdict::GoOn }
+    }
+
+    /// The flags of `openat2` are in memory.
+    fn judge_open(&self, key: u32, thread: u32, (first, len): (u64, u64)) -> Verdict {
+        let process = &self.processes[&key];
+        if process.remote.touched(first, len) != Touched::Nothing || self.shared_part(first, len) {
+            // To read it could mean to wait for oneself.
+            return Verdict::Refused(errno::NOSYS);
+        }
+        if opens_direct(thread, first) { Verdict::Refused(errno::INVAL) } else { Verdict::GoOn }
+    }
+
+    fn shared_part(&self, first: u64, len: u64) -> bool {
+        self.sharing.as_ref().is_some_and(|sharing| {
+            let (base, all) = sharing.crowd().span();
+            first < base.0 + all && first.saturating_add(len) > base.0
+        })
+    }
+
+    fn judge_range(&mut self, key: u32, thread: u32, (first, len): (u64, u64), call: RawCall) -> Verdict {
+        if self.shared_part(first, len) {
+            return match call {
+                RawCall::Advise { advice, .. } if advised_shared(advice) == Advised::Nothing => Verdict::Done,
+                _ => Verdict::Refused(errno::INVAL),
+            };
+        }
+        let process = &self.processes[&key];
+        let (pages, whole) = match process.remote.touched(first, len) {
+            Touched::Nothing => return Verdict::GoOn,
+            Touched::Control => return Verdict::Refused(errno::INVAL),
+            Touched::Far { pages, whole } => (pages, whole),
+        };
+        if process.forking.is_some_and(|forker| forker != thread) {
+            return Verdict::Wait;
+        }
+        if !first.is_multiple_of(PAGE_LEN as u64) {
+            return Verdict::Refused(errno::INVAL);
+        }
+        self.look_again(key, thread);
+        // What the program mapped there itself is the system's alone.
+        let far = self.processes[&key].spans.within(pages.clone()).any(|(_, kind)| kind != Kind::Elsewhere);
+        match call {
+            RawCall::Advise { advice, .. } => self.judge_advice(key, pages, (whole, far), advice),
+            RawCall::Never { errno, .. } if far => Verdict::Refused(u64::from(errno.unsigned_abs())),
+            RawCall::Replace { .. } => self.doubt(key, Doubt { pages, thread, of_rights: false }),
+            RawCall::Protect { keyed: true, .. } if far => Verdict::Refused(errno::INVAL),
+            RawCall::Protect { .. } if self.used(key, pages.clone()) < pages.end => {
+                Verdict::Refused(errno::NOMEM)
+            }
+            RawCall::Protect { .. } => self.doubt(key, Doubt { pages, thread, of_rights: true }),
+            RawCall::Remap { len: 0, .. } if far => Verdict::Refused(errno::INVAL),
+            RawCall::Remap { len, new_len, in_place, .. } if far => {
+                if !in_place || new_len > len || new_len == 0 {
+                    return Verdict::Refused(errno::NOMEM);
+                }
+                self.doubt(key, Doubt { pages, thread, of_rights: false })
+            }
+            _ => Verdict::GoOn,
+        }
+    }
+
+    fn judge_advice(
+        &mut self,
+        key: u32,
+        pages: Range<u64>,
+        (whole, far): (bool, bool),
+        advice: i32,
+    ) -> Verdict {
+        if let Advised::Inherit { inherited } = advised(advice) {
+            return self.judge_inherit(key, pages, whole, inherited);
+        }
+        if !far {
+            return Verdict::GoOn;
+        }
+        match advised(advice) {
+            Advised::Nothing => Verdict::Done,
+            Advised::System => Verdict::GoOn,
+            Advised::Refused => Verdict::Refused(errno::INVAL),
+            Advised::Inherit { .. } => unreachable!("judged above"),
+            Advised::Drop { lazily } => {
+                let alone = whole && !self.is_elsewhere(key, pages.clone());
+                let used = self.used(key, pages.clone()) == pages.end;
+                if lazily && !alone {
+                    // The system would refuse it of far pages, having done it to others.
+                    return Verdict::Refused(errno::INVAL);
+                }
+                self.drop_pages(key, pages);
+                match (alone, used) {
+                    (true, true) => Verdict::Done,
+                    (true, false) => Verdict::Refused(errno::NOMEM),
+                    // The rest is the system's; of far pages there is nothing left that it could keep.
+                    (false, _) => Verdict::GoOn,
+                }
+            }
+        }
+    }
+
+    /// What the system makes of MADV_DONTFORK is what far pages are already; MADV_DOFORK it must never make of them.
+    fn judge_inherit(&mut self, key: u32, pages: Range<u64>, whole: bool, inherited: bool) -> Verdict {
+        if self.is_all_elsewhere(key, pages.clone()) && (whole || !inherited) {
+            return Verdict::GoOn;
+        }
+        if inherited && !whole {
+            return Verdict::Refused(errno::INVAL);
+        }
+        match self.leave_to_children(key, pages, inherited) {
+            Ok(()) if whole => Verdict::Done,
+            Ok(()) | Err(ELSEWHERE) => Verdict::GoOn,
+            Err(errno) => Verdict::Refused(errno),
+        }
+    }
+
+    /// The system makes the call, and what came of it will be looked at. Refused where that cannot be.
+    fn doubt(&mut self, key: u32, doubt: Doubt) -> Verdict {
+        let Some(process) = self.processes.get_mut(&key) else { return Verdict::GoOn };
+        if process.remote.seen(process.pid).is_err() {
+            return Verdict::Refused(errno::PERM);
+        }
+        process.doubts.push(doubt);
+        Verdict::GoOn
+    }
+
+    /// Looks at what the system made of pages in doubt, for a thread that is here now: so whatever calls it made before have ended. Others' calls may
+    /// be under way still: as long as nothing has come of them, they stay in doubt.
+    pub(super) fn look_again(&mut self, key: u32, thread: u32) {
+        let Some(process) = self.processes.get_mut(&key).filter(|process| !process.doubts.is_empty()) else {
+            return;
+        };
+        // One that has ended, or runs another program, is noticed otherwise.
+        let Ok(seen) = process.remote.seen(process.pid) else { return };
+        for doubt in std::mem::take(&mut process.doubts) {
+            let still = self.take_over(key, &doubt, &seen);
+            if still
+                && doubt.thread != thread
+                && let Some(process) = self.processes.get_mut(&key)
+            {
+                process.doubts.push(doubt);
+            }
+        }
+    }
+
+    /// Has what is known of some pages be what was seen. True when some are mapped as before.
+    fn take_over(&mut self, key: u32, doubt: &Doubt, seen: &[Seen]) -> bool {
+        let pages = &doubt.pages;
+        let (mut at, mut still) = (pages.start, false);
+        for Seen { pages: there, protection } in seen {
+            let (from, to) = (there.start.max(at), there.end.min(pages.end));
+            if from >= to {
+                continue;
+            }
+            self.replaced(key, at..from);
+            (at, still) = (to, true);
+            if !doubt.of_rights {
+                continue;
+            }
+            self.change_far(key, from..to, |_, inherited| Kind::Far { protection: *protection, inherited });
+        }
+        self.replaced(key, at..pages.end);
+        still
+    }
+
+    /// The pages are used anew: what they had been allowed is of no matter any more.
+    pub(super) fn anew(&mut self, key: u32, pages: &Range<u64>) {
+        let Some(process) = self.processes.get_mut(&key) else { return };
+        for doubt in std::mem::take(&mut process.doubts) {
+            let Range { start, end } = doubt.pages;
+            if !doubt.of_rights || end <= pages.start || pages.end <= start {
+                process.doubts.push(doubt);
+                continue;
+            }
+            let parts = [start..pages.start.max(start), pages.end.min(end)..end];
+            let left = parts.into_iter().filter(|part| !part.is_empty());
+            process.doubts.extend(left.map(|pages| Doubt { pages, ..doubt.clone() }));
+        }
+    }
+
+    /// What was far memory is something else now.
+    fn replaced(&mut self, key: u32, pages: Range<u64>) {
+        if pages.is_empty() {
+            return;
+        }
+        self.drop_pages(key, pages.clone());
+        self.set_span(key, pages, Some(Kind::Elsewhere));
+    }
+
+    /// Write-protects pages, some of which may be something else by now.
+    pub(super) fn freeze(&self, key: u32, pages: Range<u64>) -> Result<(), Lost> {
+        let remote = &self.processes[&key].remote;
+        match remote.freeze(pages.clone()) {
+            Err(Lost::Remapped(_)) => {
+                // The system stopped at the first of them.
+                for page in pages {
+                    if remote.freeze(page..page + 1) == Err(Lost::Gone) {
+                        return Err(Lost::Gone);
+                    }
+                }
+                Ok(())
+            }
+            other => other,
+        }
+    }
+}
+
+fn is_pipe(thread: u32, descriptor: u64) -> bool {
+    let to = std::fs::read_link(format!("/proc/{thread}/fd/{descriptor}"));
+    to.is_ok_and(|to| to.to_string_lossy().starts_with("pipe:"))
+}
