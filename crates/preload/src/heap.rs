@@ -1,4 +1,5 @@
-//! `malloc` and its family. Small blocks are dlmalloc's, in far memory; large ones are mappings of their own.
+//! `malloc` and its family. Small blocks are dlmalloc's, in far memory; large ones are mappings of their own, which are kept for a while when
+//! they are freed (`kept`).
 //!
 //! Two kinds stay with libc's own `malloc`: what is allocated before there is far memory, and small blocks that libc allocates for
 //! itself. Those must: in a fork's child libc walks its list of open files before any handler runs, and the child's far memory is
@@ -13,6 +14,7 @@
 //! ```
 
 use crate::area;
+use crate::kept::{Block, Kept};
 use crate::lock::{Busy, Lock};
 use crate::maps::{failed, map_heap, resize_heap, unmap};
 use dlmalloc::{Allocator, Dlmalloc};
@@ -41,11 +43,18 @@ const IN_USE: usize = 3;
 const FLAGS: usize = 7;
 
 static HEAP: Heap = Heap(UnsafeCell::new(heap()));
+static KEPT: KeptBlocks = KeptBlocks(UnsafeCell::new(Kept::new()));
 
 struct Heap(UnsafeCell<Dlmalloc<Far>>);
 
 // SAFETY: used under LOCK alone.
 unsafe impl Sync for Heap {}
+
+/// Large blocks for which there is no use at present.
+struct KeptBlocks(UnsafeCell<Kept>);
+
+// SAFETY: used under LOCK alone.
+unsafe impl Sync for KeptBlocks {}
 
 const fn heap() -> Dlmalloc<Far> {
     let mut heap = Dlmalloc::new_with_allocator(Far);
@@ -149,7 +158,13 @@ pub(crate) unsafe extern "C" fn free(block: *mut c_void) {
     }
     // SAFETY: a block of ours, by the caller's promise.
     match unsafe { large(block) } {
-        Some(Large { start, len, .. }) => unmap(start, len),
+        Some(Large { start, len, .. }) => {
+            if with_kept(|kept| kept.put(Block { start, len }, |block| unmap(block.start, block.len)))
+                .is_err()
+            {
+                unmap(start, len);
+            }
+        }
         None => {
             // SAFETY: as above.
             if with_heap(|heap| unsafe { heap.c_free(block.cast()) }).is_err() {
@@ -267,9 +282,12 @@ unsafe extern "C" fn calloc_from(count: usize, size: usize, caller: usize) -> *m
         // SAFETY: the caller's promise.
         return unsafe { __libc_calloc(count, size) };
     }
-    let block = allocate(bytes);
-    if !block.is_null() && bytes < LARGE {
-        // SAFETY: a block of at least so many bytes. A large one is new, so it is zeros.
+    let (block, zeroed) = match bytes {
+        LARGE.. => map_large(bytes, ALIGNMENT),
+        _ => (allocate(bytes), false),
+    };
+    if !block.is_null() && !zeroed {
+        // SAFETY: a block of at least so many bytes.
         unsafe { ptr::write_bytes(block.cast::<u8>(), 0, bytes) };
     }
     or_no_memory(block)
@@ -341,7 +359,7 @@ unsafe fn resize(block: *mut c_void, size: usize) -> Option<*mut c_void> {
 /// A new block, or null.
 fn allocate(size: usize) -> *mut c_void {
     if size >= LARGE {
-        return map_large(size, ALIGNMENT);
+        return map_large(size, ALIGNMENT).0;
     }
     // SAFETY: any length will do.
     let block = with_heap(|heap| unsafe { heap.c_malloc(size) });
@@ -355,7 +373,7 @@ fn aligned(alignment: usize, size: usize) -> *mut c_void {
         return unsafe { __libc_memalign(alignment, size) };
     }
     if size >= LARGE || alignment >= LARGE {
-        return map_large(size, alignment.max(ALIGNMENT));
+        return map_large(size, alignment.max(ALIGNMENT)).0;
     }
     // SAFETY: a power of two.
     let block = with_heap(|heap| unsafe { heap.c_memalign(alignment, size) });
@@ -363,13 +381,19 @@ fn aligned(alignment: usize, size: usize) -> *mut c_void {
     block.map_or_else(|Busy| unsafe { __libc_memalign(alignment, size) }, <*mut u8>::cast)
 }
 
-fn map_large(size: usize, alignment: usize) -> *mut c_void {
+/// A large block, or null; and whether its bytes are zeros: those of one that was kept are what its last user left there.
+fn map_large(size: usize, alignment: usize) -> (*mut c_void, bool) {
     let slack = if alignment == ALIGNMENT { 0 } else { alignment };
     let len = size.checked_add(ALIGNMENT + slack).and_then(|len| len.checked_next_multiple_of(PAGE_LEN));
-    let Some((len, start)) = len.and_then(|len| Some((len, map_heap(len)?))) else { return ptr::null_mut() };
+    let Some(len) = len else { return (ptr::null_mut(), false) };
+    let kept = with_kept(|kept| kept.take(len)).ok().flatten();
+    let zeroed = kept.is_none();
+    let Some(Block { start, len }) = kept.or_else(|| map_heap(len).map(|start| Block { start, len })) else {
+        return (ptr::null_mut(), false);
+    };
     let offset = (start + ALIGNMENT).next_multiple_of(alignment) - start;
     // SAFETY: a mapping of our own, in which the offset and `size` bytes behind it lie.
-    unsafe { mark(start, len, offset) }
+    (unsafe { mark(start, len, offset) }, zeroed)
 }
 
 /// A block that is a mapping.
@@ -446,6 +470,13 @@ unsafe fn header(block: *mut c_void) -> usize {
 /// True for blocks that libc's own `malloc` is to give.
 fn is_local(size: usize, caller: usize) -> bool {
     !area::is_ready() || (size < LIBC_MAX && is_libc(caller))
+}
+
+/// With the blocks that are kept; not from a handler that interrupted its thread there.
+fn with_kept<T>(what: impl FnOnce(&mut Kept) -> T) -> Result<T, Busy> {
+    let _held = LOCK.take()?;
+    // SAFETY: the lock is held; and what is done with them does not come back here.
+    Ok(what(unsafe { &mut *KEPT.0.get() }))
 }
 
 /// Enters dlmalloc; not from a handler that interrupted its thread there.

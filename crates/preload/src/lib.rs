@@ -17,6 +17,7 @@ mod direct;
 mod fork;
 mod gate;
 mod heap;
+mod kept;
 mod lock;
 mod mailbox;
 mod maps;

@@ -1,0 +1,141 @@
+//! Large blocks that were freed and are kept to be used again, as libc keeps them: a program that allocates and frees blocks of one length
+//! would otherwise map, fault and unmap each time.
+//!
+//! Key type: [`Kept`]. As in libc (`M_MMAP_THRESHOLD`), the first free of a length gives the mapping back and raises the threshold to it;
+//! later blocks up to the threshold are kept, together twice the threshold at most (`M_TRIM_THRESHOLD`). The oldest goes first.
+
+/// Blocks of more bytes are never kept; libc's largest threshold, too (`DEFAULT_MMAP_THRESHOLD_MAX`).
+const KEPT_MAX: usize = 32 << 20;
+/// Blocks kept at most.
+const COUNT_MAX: usize = 64;
+/// A block is used again where at most this part of it is more than what is asked for.
+const SPARE: usize = 4;
+
+/// A mapping that nobody uses.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Block {
+    /// First address.
+    pub(crate) start: usize,
+    /// Bytes, in whole pages.
+    pub(crate) len: usize,
+}
+
+/// Freed blocks, the oldest first.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    blocks: [Block; COUNT_MAX],
+    count: usize,
+    bytes: usize,
+    threshold: usize,
+}
+
+impl Kept {
+    pub(crate) const fn new() -> Self {
+        Self { blocks: [Block { start: 0, len: 0 }; COUNT_MAX], count: 0, bytes: 0, threshold: 0 }
+    }
+
+    /// A block that was freed. What is to be given back goes to `give_back`: that block itself, or older ones.
+    pub(crate) fn put(&mut self, block: Block, mut give_back: impl FnMut(Block)) {
+        if block.len > self.threshold {
+            if block.len <= KEPT_MAX {
+                self.threshold = block.len;
+            }
+            return give_back(block);
+        }
+        while self.count == COUNT_MAX || self.bytes + block.len > 2 * self.threshold {
+            give_back(self.remove(0));
+        }
+        self.blocks[self.count] = block;
+        self.count += 1;
+        self.bytes += block.len;
+    }
+
+    /// The smallest block that has `len` bytes and not many more; it is the caller's.
+    pub(crate) fn take(&mut self, len: usize) -> Option<Block> {
+        let fits = |block: &Block| block.len >= len && block.len - len <= len / SPARE;
+        let all = self.blocks[..self.count].iter().enumerate();
+        let (place, _) = all.filter(|(_, block)| fits(block)).min_by_key(|(_, block)| block.len)?;
+        Some(self.remove(place))
+    }
+
+    fn remove(&mut self, place: usize) -> Block {
+        let block = self.blocks[place];
+        self.blocks.copy_within(place + 1..self.count, place);
+        self.count -= 1;
+        self.bytes -= block.len;
+        block
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MIB: usize = 1 << 20;
+
+    fn put(kept: &mut Kept, start: usize, len: usize) -> Vec<usize> {
+        let mut gone = Vec::new();
+        kept.put(Block { start, len }, |block| gone.push(block.start));
+        gone
+    }
+
+    #[test]
+    fn a_length_is_kept_from_its_second_free_on() {
+        let mut kept = Kept::new();
+        assert_eq!(put(&mut kept, 1, MIB), [1]);
+        assert_eq!(put(&mut kept, 2, MIB), []);
+        assert_eq!(kept.take(MIB + 1), None);
+        assert_eq!(kept.take(MIB), Some(Block { start: 2, len: MIB }));
+        assert_eq!(kept.take(MIB), None);
+        // Shorter ones are kept at once, and do not serve for much shorter ones.
+        assert_eq!(put(&mut kept, 3, MIB / 2), []);
+        assert_eq!(kept.take(MIB / 4), None);
+        assert_eq!(kept.take(MIB / 2 - MIB / 16), Some(Block { start: 3, len: MIB / 2 }));
+    }
+
+    #[test]
+    fn what_is_kept_has_a_bound_and_the_oldest_goes() {
+        let mut kept = Kept::new();
+        assert_eq!(put(&mut kept, 1, KEPT_MAX + 1), [1]);
+        assert_eq!(put(&mut kept, 2, KEPT_MAX + 1), [2], "too large to be kept at all");
+        assert_eq!(put(&mut kept, 3, MIB), [3]);
+        assert_eq!(put(&mut kept, 4, MIB), []);
+        assert_eq!(put(&mut kept, 5, MIB), []);
+        assert_eq!(put(&mut kept, 6, MIB), [4]);
+        for start in 0..COUNT_MAX {
+            put(&mut kept, 100 + start, MIB / 256);
+        }
+        assert_eq!((kept.count, kept.blocks[0].start), (COUNT_MAX, 100));
+    }
+
+    proptest! {
+        /// Each block is in one place at any time: here, in use, or given back; and the bounds hold.
+        #[test]
+        fn no_block_is_in_two_places(steps in prop::collection::vec((any::<bool>(), 1_usize..40), 1..400)) {
+            let mut kept = Kept::new();
+            let (mut in_use, mut next): (Vec<Block>, usize) = (Vec::new(), 0);
+            for (allocates, pages) in steps {
+                let len = pages * 256 * 1024;
+                if allocates || in_use.is_empty() {
+                    let block = kept.take(len).unwrap_or_else(|| {
+                        next += 1;
+                        Block { start: next, len }
+                    });
+                    prop_assert!(block.len >= len && block.len <= len + len / SPARE);
+                    prop_assert!(!in_use.iter().any(|other| other.start == block.start));
+                    in_use.push(block);
+                } else {
+                    let block = in_use.swap_remove(pages % in_use.len());
+                    let mut gone = Vec::new();
+                    kept.put(block, |block| gone.push(block));
+                    prop_assert!(gone.iter().all(|gone| !in_use.contains(gone)));
+                }
+                let here = &kept.blocks[..kept.count];
+                prop_assert!(here.iter().all(|block| !in_use.contains(block)));
+                prop_assert_eq!(here.iter().map(|block| block.len).sum::<usize>(), kept.bytes);
+                prop_assert!(kept.bytes <= 2 * kept.threshold && kept.threshold <= KEPT_MAX);
+            }
+        }
+    }
+}
