@@ -7,12 +7,9 @@ mod program;
 
 use crate::args::{self, Run};
 use crate::output::{self, Report};
-use crate::rack_file::{RackFile, Shape};
-use crate::supervisor::Supervisor;
 use crate::{End, Failure};
 use farmem::window::Ahead;
-use farmem::{Placement, Rack, RackConfig, Transport, VirtAddr, Waiting};
-use farmem::{ShareOptions, ShareStats};
+use farmem::{Rack, RackConfig, ShareOptions, ShareStats, VirtAddr};
 use farmem_run::{
     Guard, Pager, PagerOptions, PagerStats, Signals, Started, call, free_left, guard, own_domain, spawn,
 };
@@ -29,7 +26,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// Memory nodes of the rack that is started when none is named.
-const NODES: u8 = 2;
+const NODES: u16 = 2;
 /// The preload library's file, and the variable that says where it is when it is not beside the command.
 const LIBRARY: &str = "libfarmem_preload.so";
 const LIBRARY_VARIABLE: &str = "FARMEM_PRELOAD";
@@ -183,16 +180,10 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
         output::note("farmem: faults of user code only: system calls on far memory fail with EFAULT");
     }
     let everywhere = sched_getaffinity(None).ok();
-    let own = match &args.rack {
-        Some(_) => None,
-        None => Some(OwnRack::start(args.far)?),
+    let rack = match &args.rack {
+        Some(file) => Rack::running(RackConfig::load(file)?),
+        None => own_rack(args.far)?,
     };
-    let config = match (&args.rack, &own) {
-        (Some(file), _) => RackConfig::load(file)?,
-        (None, Some(own)) => own.file.config().clone(),
-        (None, None) => unreachable!("one of both"),
-    };
-    let rack = Rack::running(config);
     // All that is in it is this run's: its guard frees what may be left.
     let domain = own_domain()?;
     let client = rack.client(&domain)?;
@@ -229,7 +220,6 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
         report(args, (&pager.stats(), shared), start.elapsed());
     }
     drop(pager);
-    drop(own);
     served?;
     ended_by_loss(status, shared.map_or(0, |shared| shared.lost))?;
     Ok(End::Program(code(status)))
@@ -374,34 +364,13 @@ fn of_shared(local_limit: u64, stats: &ShareStats) -> Shared {
     }
 }
 
-/// A rack for this run alone.
-struct OwnRack {
-    // Dropped in this order: the processes end before their directory goes.
-    _roles: Supervisor,
-    file: RackFile,
-}
-
-impl OwnRack {
-    fn start(far: u64) -> Result<Self, Failure> {
-        if far == 0 {
-            return Err(Failure::environment(
-                "--far 0 is no memory",
-                "give as much as the program is to use",
-            ));
-        }
-        let memory = far.div_ceil(u64::from(NODES)).next_multiple_of(2 << 20);
-        let shape = Shape {
-            nodes: NODES,
-            memory,
-            transport: Transport::Shm,
-            waiting: Waiting::Block,
-            placement: Placement::SameCpu,
-            prefetch: farmem::Prefetch::Bursts,
-        };
-        let file = RackFile::new("run", shape)?;
-        let roles = Supervisor::start(file.config().clone())?;
-        Ok(Self { _roles: roles, file })
+/// A rack for this run alone, in this process and on the pager's thread: a page comes without another process being woken.
+fn own_rack(far: u64) -> Result<Rack, Failure> {
+    if far == 0 {
+        return Err(Failure::environment("--far 0 is no memory", "give as much as the program is to use"));
     }
+    let memory = far.div_ceil(u64::from(NODES)).next_multiple_of(2 << 20);
+    Ok(Rack::embedded_with(NODES, memory)?)
 }
 
 fn start_guard(rack: Option<&Path>, domain: &str, left: Option<&Path>) -> Result<Guard, Failure> {

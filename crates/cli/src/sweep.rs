@@ -15,16 +15,17 @@ const RINGS: &str = "/dev/shm";
 
 /// Removes what killed commands of the kind `what` left on this machine.
 pub(crate) fn sweep(what: &str) {
-    for entry in read_dir(RINGS).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let Some(name) = name.to_str().filter(|name| maker(name, what).is_some_and(is_gone)) else {
-            continue;
+    let (rings, directories) = (Path::new(RINGS), std::env::temp_dir());
+    let names = [rings, &directories].map(read_dir).into_iter().flatten().flatten().flatten();
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+    for name in names.filter(|name| maker(name, what).is_some_and(is_gone)) {
+        let (rings, directory) = (rings.join(&name), directories.join(&name));
+        // A rack over UDP has no rings.
+        let unused = match is_own_directory(&rings) {
+            true => remove_unused_rings(&rings).is_ok(),
+            false => !rings.exists(),
         };
-        if !is_own_directory(&entry.path()) || remove_unused_rings(&entry.path()).is_err() {
-            continue;
-        }
-        let directory = std::env::temp_dir().join(name);
-        if is_own_directory(&directory) {
+        if unused && is_own_directory(&directory) {
             // One that stays is not in the way of the next.
             drop(fs::remove_dir_all(directory));
         }

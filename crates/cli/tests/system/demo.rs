@@ -5,7 +5,8 @@ use crate::rack::Description;
 use farmem::hash_table::{HashTable, Key, Spread, Step};
 use farmem::{Rack, VirtAddr};
 use serde_json::Value;
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 const WORDS: usize = 3000;
 
@@ -201,6 +202,27 @@ fn an_interrupted_demonstration_leaves_nothing() {
     assert_eq!(demo.ended().code, Some(130));
     eventually("the roles end", || processes_with(&marker).is_empty());
     assert_eq!(dir.names(), [""; 0]);
+}
+
+/// What a killed demonstration has left is removed by the next one. What is not certainly left is not touched: of a process that runs, of another form.
+#[test]
+fn what_a_killed_demonstration_left_is_removed() {
+    let mut running = Running::start(farmem(&["demo"]));
+    let name = format!("farmem-demo-{}", running.pid());
+    let left = std::env::temp_dir().join(&name);
+    eventually("its nodes serve", || processes_with(&name).len() == 6);
+    assert!(left.is_dir(), "{left:?}");
+    let others = [format!("{name}x"), format!("farmem-demo-{}", std::process::id())];
+    let others = others.map(|name| PathBuf::from("/dev/shm").join(name));
+    others.iter().for_each(|path| fs::create_dir(path).unwrap());
+    running.kill();
+    // Its roles end by themselves, a moment later.
+    eventually("it is removed", || {
+        run(&["demo", "--limit", "10"]);
+        !left.exists()
+    });
+    assert!(others.iter().all(|path| path.is_dir()), "{others:?}");
+    others.iter().for_each(|path| fs::remove_dir(path).unwrap());
 }
 
 /// Where CPU 0 belongs to somebody else, a rack stays on the CPU it may use.

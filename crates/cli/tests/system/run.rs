@@ -2,6 +2,7 @@
 //! with a small part of their memory here.
 
 use crate::process::{Dir, Ended, Running, eventually, farmem, processes_with, run_command, runs, signal};
+use crate::rack::Description;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -198,6 +199,18 @@ fn numpy() {
     let stats = same(MIB, &[PYTHON, "-c", text]);
     assert_far(&stats);
     assert!(number(&stats, "far_bytes") >= 4 * MIB, "{stats}");
+}
+
+/// A large block that is freed is used again: what is allocated and freed 500 times is not mapped and faulted 500 times.
+#[test]
+fn large_blocks_are_used_again() {
+    if !may_run("large blocks") {
+        return;
+    }
+    let dir = Dir::new("run-blocks");
+    let stats = same(32 * MIB, &[&program(&dir, "blocks", &[])]);
+    // 1500 blocks are allocated and freed; each would be a call to map it and one to unmap it.
+    assert!(number(&stats, "calls") < 1000, "{stats}");
 }
 
 /// What the system says that a process's memory files take, by their name: what of far memory is here, as nobody of ours counted it.
@@ -410,31 +423,6 @@ fn sockets_of(pager: u32) -> usize {
     sockets.filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix)).count()
 }
 
-/// What a killed run has left is removed by the next one. What is not certainly left is not touched: of a process that runs, of another form.
-#[test]
-fn what_a_killed_run_left_is_removed() {
-    if !may_run("what a killed run left") {
-        return;
-    }
-    let mut running =
-        Running::start(farmem(&["run", "--", "sh", "-c", "echo up; while :; do sleep 0.01; done"]));
-    assert_eq!(running.line(), "up\n");
-    let name = format!("farmem-run-{}", running.pid());
-    let left = [PathBuf::from("/dev/shm").join(&name), std::env::temp_dir().join(&name)];
-    assert!(left.iter().all(|path| path.is_dir()), "{left:?}");
-    let others = [format!("{name}x"), format!("farmem-run-{}", std::process::id())];
-    let others = others.map(|name| PathBuf::from("/dev/shm").join(name));
-    others.iter().for_each(|path| fs::create_dir(path).unwrap());
-    running.kill();
-    // Its roles end by themselves, a moment later; as long as they hold their rings those stay.
-    eventually("it is removed", || {
-        run_command(farmem(&["run", "--", "true"]));
-        !left.iter().any(|path| path.exists())
-    });
-    assert!(others.iter().all(|path| path.is_dir()), "{others:?}");
-    others.iter().for_each(|path| fs::remove_dir(path).unwrap());
-}
-
 /// The memory nodes answer nothing while a program writes its last pages: what was sent of them is counted all the same.
 #[test]
 fn bytes_are_counted_when_they_are_sent() {
@@ -443,14 +431,15 @@ fn bytes_are_counted_when_they_are_sent() {
     }
     let dir = Dir::new("run-ends");
     let binary = program(&dir, "ends", &[]);
-    let mut running = Running::start(far(MIB, &[&binary]));
+    let rack = Description::new("run-ends-rack", "shm");
+    let _up = rack.up();
+    let mut running = Running::start(far_on(&rack, &[&binary]));
     assert_eq!(running.line(), "written\n");
-    let of_rack = format!("farmem-run-{}", running.pid());
-    let nodes: Vec<u32> = processes_with(&of_rack).into_iter().filter(|&pid| is_node(pid)).collect();
-    nodes.iter().for_each(|&pid| signal(pid, "STOP"));
+    let nodes = Stopped::of(&rack, "--node");
+    assert_eq!(nodes.0.len(), 2);
     signal(running.pid(), "USR1");
     eventually("the program ends", || processes_with(&binary) == [running.pid()]);
-    nodes.iter().for_each(|&pid| signal(pid, "CONT"));
+    drop(nodes);
     let ended = running.ended();
     assert_eq!(ended.code, Some(0), "{ended:?}");
     let stats = stats(&ended, MIB);
@@ -459,7 +448,7 @@ fn bytes_are_counted_when_they_are_sent() {
     assert_eq!(number(&stats, "bytes_written_back"), 4096 * number(&stats, "evictions"), "{stats}");
 }
 
-/// The rack dies under a program: it gets a SIGBUS rather than wrong bytes, and the command says why.
+/// The rack stands still under a program: it gets a SIGBUS rather than wrong bytes, and the command says why.
 #[test]
 fn a_rack_that_is_gone_is_no_zeros() {
     if !may_run("a rack that is gone") {
@@ -467,12 +456,12 @@ fn a_rack_that_is_gone_is_no_zeros() {
     }
     let dir = Dir::new("run-rack-gone");
     let binary = program(&dir, "reader", &[]);
-    let mut running = Running::start(far(MIB, &[&binary]));
+    let rack = Description::new("run-rack-gone-rack", "shm");
+    let _up = rack.up();
+    let mut running = Running::start(far_on(&rack, &[&binary]));
     assert_eq!(running.line(), "written\n");
-    let of_rack = format!("farmem-run-{}", running.pid());
-    let nodes: Vec<u32> = processes_with(&of_rack).into_iter().filter(|&pid| is_node(pid)).collect();
-    assert_eq!(nodes.len(), 2, "{nodes:?}");
-    nodes.iter().for_each(|&pid| signal(pid, "KILL"));
+    let nodes = Stopped::of(&rack, "--node");
+    assert_eq!(nodes.0.len(), 2);
     signal(running.pid(), "USR1");
     let ended = running.ended();
     assert_eq!(ended.stdout, "", "it read on: {ended:?}");
@@ -480,7 +469,7 @@ fn a_rack_that_is_gone_is_no_zeros() {
     assert!(ended.stderr.contains("answer"), "{ended:?}");
 }
 
-/// The switch dies, and the program wants more than was allocated until then: the reason that is told is the switch, not a lack of room.
+/// The switch stands still, and the program wants more than was allocated until then: the reason that is told is the switch, not a lack of room.
 #[test]
 fn a_switch_that_is_gone_is_no_full_rack() {
     if !may_run("a switch that is gone") {
@@ -492,21 +481,42 @@ fn a_switch_that_is_gone_is_no_full_rack() {
                 signal.sigwait([signal.SIGUSR1])\n\
                 blocks = [bytearray(b'x') * (4 << 20) for _ in range(64)]\n\
                 print('done')\n";
-    let mut running = Running::start(far(MIB, &[PYTHON, "-c", text]));
+    let rack = Description::new("run-switch-gone-rack", "shm");
+    let _up = rack.up();
+    let mut running = Running::start(far_on(&rack, &[PYTHON, "-c", text]));
     assert_eq!(running.line(), "up\n");
-    let of_rack = format!("farmem-run-{}", running.pid());
-    let switches: Vec<u32> =
-        processes_with(&of_rack).into_iter().filter(|&pid| is_role(pid, "switch")).collect();
-    assert_eq!(switches.len(), 1, "{switches:?}");
-    signal(switches[0], "KILL");
+    let switches = Stopped::of(&rack, "switch");
+    assert_eq!(switches.0.len(), 1);
     signal(running.pid(), "USR1");
     let ended = running.ended();
     assert_eq!(ended.code, Some(2), "{ended:?}");
     assert!(ended.stderr.contains("switch"), "{ended:?}");
 }
 
-fn is_node(pid: u32) -> bool {
-    is_role(pid, "--node")
+/// As [`far`], on a rack that runs.
+fn far_on(rack: &Description, command: &[&str]) -> Command {
+    let (local, file) = (MIB.to_string(), rack.file());
+    let mut args = vec!["run", "--json", "--local", &local, "--rack", &file, "--"];
+    args.extend_from_slice(command);
+    farmem(&args)
+}
+
+/// Roles of a rack that stand still as long as this lives.
+struct Stopped(Vec<u32>);
+
+impl Stopped {
+    fn of(rack: &Description, word: &str) -> Self {
+        let roles: Vec<u32> =
+            processes_with(&rack.file()).into_iter().filter(|&pid| is_role(pid, word)).collect();
+        roles.iter().for_each(|&pid| signal(pid, "STOP"));
+        Self(roles)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|&pid| signal(pid, "CONT"));
+    }
 }
 
 fn is_role(pid: u32, word: &str) -> bool {
@@ -543,7 +553,7 @@ fn on_a_rack_that_runs() {
     if !may_run("a rack that runs") {
         return;
     }
-    let description = crate::rack::Description::new("run-rack", "udp");
+    let description = Description::new("run-rack", "udp");
     let up = description.up();
     let file = description.file();
     let local = MIB.to_string();
