@@ -250,6 +250,7 @@ impl<'a> Server<'a> {
             writing_max: WRITING_MAX,
             tries_max: TRIES_MAX,
             ahead: options.ahead,
+            stream_writes: false,
         };
         Self {
             client,
@@ -340,7 +341,9 @@ impl<'a> Server<'a> {
                 }
                 window.poison(self.page(key));
             }
-            Action::Zeros { .. } | Action::Copy { .. } => unreachable!("all of a window is in far memory"),
+            Action::Zeros { .. } | Action::Copy { .. } | Action::Keep { .. } => {
+                unreachable!("all of a window is in far memory, and nobody else's")
+            }
         }
     }
 

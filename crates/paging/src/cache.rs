@@ -30,6 +30,8 @@ pub struct Config {
     pub tries_max: u32,
     /// What is fetched beside a page that somebody waits for.
     pub ahead: Ahead,
+    /// Pages that are fetched beside one that is to be written come writable too: a stream of writes goes on as one.
+    pub stream_writes: bool,
 }
 
 /// What a cache did.
@@ -55,6 +57,8 @@ pub struct Stats {
     pub evictions: u64,
     /// Write-backs; one that is tried again counts once.
     pub write_backs: u64,
+    /// Pages they were begun with.
+    pub pages_sent: u64,
     /// Pages they carried.
     pub pages_written_back: u64,
     /// The most pages that were here at once.
@@ -79,7 +83,7 @@ pub struct Cache {
     /// Some bytes are lost: no fetch is for several pages any more.
     pub(crate) one_by_one: bool,
     pub(crate) stats: Stats,
-    victims: Vec<(Key, Frame)>,
+    pub(crate) victims: Vec<(Key, Frame)>,
 }
 
 /// What came of an attempt to make room.
@@ -184,7 +188,7 @@ impl Cache {
     pub fn turn(&mut self, layout: &impl Layout, out: &mut Vec<Action>) {
         self.admit_waiting(layout, out);
         if self.operations.fetching() > 0 {
-            self.make_room(self.reserve(), out);
+            self.make_room(self.reserve(), layout, out);
         }
         self.send(layout, out);
         self.give_up_waiting(out);
@@ -256,20 +260,20 @@ impl Cache {
     /// Serves a thread; false when there is no room for its page yet.
     fn serve(&mut self, key: Key, write: bool, layout: &impl Layout, out: &mut Vec<Action>) -> bool {
         if let Some(frame) = self.frames.find(key) {
-            return self.at_frame(frame, write, out);
+            return self.at_frame(frame, write, layout, out);
         }
         match layout.source(key) {
             Source::Elsewhere => out.push(Action::Wake { key }),
             Source::Far(_) if self.failed => out.push(Action::Poison { key, why: Why::Failed }),
             Source::Far(at) => return self.fetch(key, at, write, layout, out),
             Source::Zeros => return self.zeros(key, layout, out),
-            Source::Near => return self.near(key, write, out),
+            Source::Near => return self.near(key, write, layout, out),
         }
         true
     }
 
     /// The page is here, or on its way.
-    fn at_frame(&mut self, frame: Frame, write: bool, out: &mut Vec<Action>) -> bool {
+    fn at_frame(&mut self, frame: Frame, write: bool, layout: &impl Layout, out: &mut Vec<Action>) -> bool {
         let Page { key, dirty, busy, mapped, ahead, .. } = self.frames.at(frame);
         if let Busy::Fetching { op, write: before, .. } = busy {
             self.stats.ahead.late += u64::from(ahead);
@@ -277,8 +281,12 @@ impl Cache {
             self.frames.change(frame, false, |page| (page.busy, page.ahead) = (busy, false));
             return true;
         }
+        let heir = if dirty && mapped != Some(Access::Modified) { layout.heir(key) } else { None };
+        if let (Some(heir), true) = (heir, write) {
+            return self.write_shared(frame, heir, layout, out);
+        }
         let rested = mapped.is_none();
-        if rested && !self.room_to_map(out) {
+        if rested && !self.room_to_map(layout, out) {
             return false;
         }
         // Making room may have let it go.
@@ -288,7 +296,7 @@ impl Cache {
         self.stats.ahead.used += u64::from(ahead);
         self.stats.rested += u64::from(rested);
         // Bytes that are under way do not change unseen.
-        let writable = write || dirty && is_steady(busy);
+        let writable = write || dirty && is_steady(busy) && heir.is_none();
         let access = if writable { Access::Modified } else { Access::Shared };
         self.stats.upgrades += u64::from(write && mapped == Some(Access::Shared));
         self.frames.change(frame, true, |page| {
@@ -306,12 +314,12 @@ impl Cache {
 
     /// Starts to fetch a page, with what is to be wanted soon and lies beside it.
     fn fetch(&mut self, key: Key, at: u64, write: bool, layout: &impl Layout, out: &mut Vec<Action>) -> bool {
-        let proposed = self.proposal(key);
+        let proposed = self.proposal(key, layout);
         let lies = |page: u64| {
             let there = at.checked_add_signed(page.wrapping_sub(key.page).cast_signed());
             layout.source(key.with(page)) == there.map_or(Source::Elsewhere, Source::Far)
         };
-        let Some(run) = self.run(key, proposed, lies, out) else { return false };
+        let Some(run) = self.run(key, proposed, lies, layout, out) else { return false };
         self.stats.missing += 1;
         self.stats.fetches += 1;
         let access = if write { Access::Modified } else { Access::Shared };
@@ -320,7 +328,7 @@ impl Cache {
         for page in run.clone() {
             let waited = page == key.page;
             // Who writes to one page need not write to those beside it.
-            let busy = Busy::Fetching { op, write: write && waited, waited };
+            let busy = Busy::Fetching { op, write: write && (waited || self.config.stream_writes), waited };
             frames.push(self.insert(key.with(page), None, !waited, busy));
         }
         let (first, count) = (key.with(run.start), u32::try_from(frames.len()).expect("at most run_max"));
@@ -332,9 +340,9 @@ impl Cache {
 
     /// Pages that nobody has written to.
     fn zeros(&mut self, key: Key, layout: &impl Layout, out: &mut Vec<Action>) -> bool {
-        let proposed = self.proposal(key);
+        let proposed = self.proposal(key, layout);
         let nowhere = |page: u64| layout.source(key.with(page)) == Source::Zeros;
-        let Some(run) = self.run(key, proposed, nowhere, out) else { return false };
+        let Some(run) = self.run(key, proposed, nowhere, layout, out) else { return false };
         self.stats.zeros += 1;
         for page in run.clone() {
             self.insert(key.with(page), Some(Access::Modified), page != key.page, Busy::No);
@@ -344,8 +352,8 @@ impl Cache {
         true
     }
 
-    fn near(&mut self, key: Key, write: bool, out: &mut Vec<Action>) -> bool {
-        if self.make_room(1, out) == 0 {
+    fn near(&mut self, key: Key, write: bool, layout: &impl Layout, out: &mut Vec<Action>) -> bool {
+        if self.make_room(1, layout, out) == 0 {
             return false;
         }
         self.stats.near += 1;
@@ -355,7 +363,7 @@ impl Cache {
         true
     }
 
-    fn insert(&mut self, key: Key, mapped: Option<Access>, ahead: bool, busy: Busy) -> Frame {
+    pub(crate) fn insert(&mut self, key: Key, mapped: Option<Access>, ahead: bool, busy: Busy) -> Frame {
         let dirty = mapped == Some(Access::Modified);
         let page = Page { key, mapped, dirty, pins: 0, ahead, busy };
         let frame = self.frames.insert(page);
@@ -369,13 +377,14 @@ impl Cache {
         key: Key,
         proposed: Range<u64>,
         is: impl Fn(u64) -> bool,
+        layout: &impl Layout,
         out: &mut Vec<Action>,
     ) -> Option<Range<u64>> {
         let frames = &self.frames;
         let fits = |page: &u64| frames.find(key.with(*page)).is_none() && is(*page);
         let behind = (key.page + 1..proposed.end).take_while(fits).count();
         let before = (proposed.start..key.page).rev().take_while(fits).count();
-        let room = self.make_room(before + 1 + behind, out) as u64;
+        let room = self.make_room(before + 1 + behind, layout, out) as u64;
         // A stream goes one way; of a group, what is before comes first.
         let before = (before as u64).min(room.saturating_sub(1));
         let behind = (behind as u64).min(room.saturating_sub(1 + before));
@@ -388,15 +397,17 @@ impl Cache {
     }
 
     /// What is to come with a page, at most [`Config::run_max`] pages; it contains the page.
-    fn proposal(&mut self, key: Key) -> Range<u64> {
+    fn proposal(&mut self, key: Key, layout: &impl Layout) -> Range<u64> {
         if self.one_by_one {
             return key.page..key.page + 1;
         }
         let Config { ahead, run_max, .. } = self.config;
         let policy = self.ahead.entry(key.space).or_insert_with(|| ahead.policy(run_max));
         let proposed = policy.propose(key.page);
-        let start = proposed.start.min(key.page).max((key.page + 1).saturating_sub(run_max));
-        let end = proposed.end.max(key.page + 1).min(start.saturating_add(run_max));
+        let around = layout.around(key);
+        let start =
+            proposed.start.max(around.start).max((key.page + 1).saturating_sub(run_max)).min(key.page);
+        let end = proposed.end.min(around.end).min(start.saturating_add(run_max)).max(key.page + 1);
         if end - start > 1 {
             self.was_used(key);
         }
@@ -440,10 +451,10 @@ impl Cache {
     }
 
     /// Makes room for `wanted` pages; answers for how many there is, at most so many.
-    fn make_room(&mut self, wanted: usize, out: &mut Vec<Action>) -> usize {
+    pub(crate) fn make_room(&mut self, wanted: usize, layout: &impl Layout, out: &mut Vec<Action>) -> usize {
         let mut begun = 0;
         while self.free() < wanted && begun < self.config.batch_max {
-            match self.evict(out) {
+            match self.evict(layout, out) {
                 Evicted::Freed => {}
                 Evicted::Begun => begun += 1,
                 Evicted::Nothing => break,
@@ -453,12 +464,12 @@ impl Cache {
     }
 
     /// Room for a page that rests and is touched: where resting pages have memory of their own, it needs another frame.
-    fn room_to_map(&mut self, out: &mut Vec<Action>) -> bool {
-        !self.config.rest_apart || self.make_room(1, out) > 0
+    fn room_to_map(&mut self, layout: &impl Layout, out: &mut Vec<Action>) -> bool {
+        !self.config.rest_apart || self.make_room(1, layout, out) > 0
     }
 
     /// Lets go of what was used longest ago.
-    fn evict(&mut self, out: &mut Vec<Action>) -> Evicted {
+    fn evict(&mut self, layout: &impl Layout, out: &mut Vec<Action>) -> Evicted {
         if !self.config.rest_apart
             && let Some(frame) = self.frames.oldest_resting()
         {
@@ -467,8 +478,14 @@ impl Cache {
         }
         self.victims.clear();
         let (free, before) = (self.free(), self.frames.resting());
-        while self.victims.len() < self.config.batch_max && self.frames.mapped() > self.awake() {
+        let mut candidates = self.frames.mapped().saturating_sub(self.awake());
+        while self.victims.len() < self.config.batch_max && candidates > 0 {
             let Some(frame) = self.frames.oldest_mapped() else { break };
+            candidates -= 1;
+            if layout.stays(self.frames.at(frame).key) {
+                self.frames.change(frame, true, |_| {});
+                continue;
+            }
             if self.frames.resting() >= self.config.resting_max {
                 let oldest = self.frames.oldest_resting();
                 let is_victim = |oldest: &Frame| self.victims.iter().any(|(_, frame)| frame == oldest);
@@ -509,7 +526,7 @@ impl Cache {
         }
     }
 
-    fn drop_page(&mut self, frame: Frame, out: &mut Vec<Action>) {
+    pub(crate) fn drop_page(&mut self, frame: Frame, out: &mut Vec<Action>) {
         let page = self.frames.remove(frame);
         self.stats.evictions += 1;
         self.stats.ahead.wasted += u64::from(page.ahead);

@@ -161,6 +161,14 @@ impl Frames {
         page
     }
 
+    /// The page in a frame goes by another name from now on, which no page has.
+    pub(crate) fn rename(&mut self, frame: Frame, key: Key) {
+        let page = self.pages[frame as usize].as_mut().expect("a frame that was found holds a page");
+        let before = core::mem::replace(&mut page.key, key);
+        self.unindex(before);
+        self.index(key, frame);
+    }
+
     pub(crate) fn remove(&mut self, frame: Frame) -> Page {
         let page = self.pages[frame as usize].take().expect("a frame that was found holds a page");
         self.unindex(page.key);

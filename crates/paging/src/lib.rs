@@ -25,6 +25,7 @@ extern crate std;
 mod ahead;
 mod cache;
 mod frames;
+mod kin;
 mod operations;
 mod recency;
 
@@ -32,6 +33,7 @@ pub use ahead::{Account, Ahead, Groups, ReadAhead, STREAMS, Streams};
 pub use cache::{Cache, Config, Stats};
 pub use recency::{Frame, Recency};
 
+use core::ops::Range;
 use farmem_wire::message::Access;
 
 /// A page as programs know it.
@@ -72,6 +74,25 @@ pub trait Layout {
 
     /// The page of far memory that takes a page's bytes; `None` when far memory has no room for it.
     fn home(&self, key: Key) -> Option<u64>;
+
+    /// The page is to stay where programs have it: something holds it, or it could not go on from where it rests.
+    fn stays(&self, key: Key) -> bool {
+        let _ = key;
+        false
+    }
+
+    /// The name under which the bytes of a page are kept when it is written to or gone, as far memory has not got them yet and other pages need
+    /// them. No page has that name already that differs from far memory.
+    fn heir(&self, key: Key) -> Option<Key> {
+        let _ = key;
+        None
+    }
+
+    /// Pages that may come together with this one; it is among them.
+    fn around(&self, key: Key) -> Range<u64> {
+        let _ = key;
+        0..u64::MAX
+    }
 }
 
 /// What is to be done, in order. None of it fails for the cache: a driver that finds a program gone tells so by [`Cache::remove`].
@@ -137,6 +158,14 @@ pub enum Action {
     Discard {
         /// The page.
         key: Key,
+    },
+    /// The bytes that a page has now are kept under another name, [`Layout::heir`], and rest there; the page itself is about to be written,
+    /// or is gone.
+    Keep {
+        /// The page.
+        key: Key,
+        /// The other name.
+        heir: Key,
     },
     /// Who waits for a page looks again.
     Wake {

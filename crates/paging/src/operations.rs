@@ -112,6 +112,7 @@ impl Cache {
                 last += 1;
             }
             self.stats.write_backs += 1;
+            self.stats.pages_sent += frames.len() as u64;
             let operation = Operation { frames: frames.clone(), tries: 1, kind: Kind::WriteBack };
             let op = self.operations.begin(operation);
             for frame in frames {

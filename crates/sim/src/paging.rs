@@ -393,6 +393,7 @@ impl World {
                 let is_kept = far == Some(bytes) || is_copy;
                 self.hold(is_kept, || format!("{key:?} goes with {bytes}, and far memory has {far:?}"));
             }
+            Action::Keep { key, .. } => unreachable!("nobody else needs {key:?}"),
             Action::Wake { key } => self.wake(key, more),
             Action::Poison { key, why } => {
                 self.event("poison", key, 0);
@@ -546,10 +547,11 @@ fn configs() -> [Config; 4] {
         writing_max: 3,
         tries_max: 4,
         ahead: Ahead::Stream(8),
+        stream_writes: true,
     };
     [
         usual,
-        Config { rest_apart: false, ..usual },
+        Config { rest_apart: false, stream_writes: false, ..usual },
         Config { rest_apart: false, ahead: Ahead::Group(4), frames: 16, resting_max: 1, ..usual },
         Config { frames: 4, resting_max: 2, ahead: Ahead::None, batch_max: 1, writing_max: 1, ..usual },
     ]
