@@ -545,6 +545,10 @@ impl Cache {
 
     /// Nothing will make room any more.
     fn give_up_waiting(&mut self, out: &mut Vec<Action>) {
+        // What has just been laid to rest may turn out to be nothing, or get a place in far memory.
+        if out.iter().any(|action| matches!(action, Action::Rest { .. })) {
+            return;
+        }
         while self.operations.is_empty()
             && let Some((key, _)) = self.waiting.pop_front()
         {

@@ -27,6 +27,7 @@ mod cache;
 mod frames;
 mod kin;
 mod operations;
+pub mod private;
 mod recency;
 
 pub use ahead::{Account, Ahead, Groups, ReadAhead, STREAMS, Streams};

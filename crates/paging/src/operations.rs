@@ -293,6 +293,18 @@ impl Cache {
         self.turn(layout, out);
     }
 
+    /// Pages of a write-back that was not begun yet have gone: the others are written back by themselves, those together that lie together.
+    ///
+    /// # Panics
+    /// When there is no such write-back.
+    pub fn split(&mut self, op: Op, layout: &impl Layout, out: &mut Vec<Action>) {
+        let mut ended = self.operations.end(op);
+        assert_eq!(ended.kind, Kind::WriteBack, "{op} is a fetch");
+        ended.frames.retain(|&frame| self.frames.get(frame).is_some_and(|page| page.busy.is_of(op)));
+        ended.tries -= 1;
+        self.write_back_again(ended, layout, out);
+    }
+
     fn write_back_again(&mut self, ended: Operation, layout: &impl Layout, out: &mut Vec<Action>) {
         let home = |frame: Frame, frames: &Frames| layout.home(frames.at(frame).key);
         let runs: Vec<Vec<Frame>> = ended

@@ -1,0 +1,639 @@
+//! Private memory of programs that fork: which slot of far memory each page of each process has, which processes share it, and where its newest
+//! bytes are. Pure.
+//!
+//! Key types: [`Private`], which has a [`Cache`] of its own; [`Programs`], what its actions are done to. A page that goes first rests, in a place of
+//! the pager's *pool*; it gets a *slot* of far memory then, if it has none.
+//!
+//! A fork is a snapshot: the child's table names the parent's slots, which then have two owners, and whoever writes takes another. What
+//! is not in far memory at that time stays where it is, read-only, and the slot says where (its *home*): a fork that is followed by an exec copies
+//! nothing. When that page is written to, or goes, while others own its slot, its bytes rest under the slot's own name until they are written back.
+//!
+//! What it does not do: copy a byte, know which addresses a program uses, wait.
+
+mod forks;
+mod pool;
+mod slots;
+mod table;
+
+pub use table::Table;
+
+use crate::{Action, Cache, Config, Key, Layout, Op, Outcome, Source, Stats, Why};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::mem;
+use core::ops::Range;
+use farmem_wire::VirtAddr;
+use farmem_wire::message::{Access, PAGE_LEN};
+use pool::Pool;
+use slots::{GROUP, Home, Slot, Slots};
+use table::{Entry, Here};
+
+/// The space whose pages are slots: bytes that nobody but a slot needs. Processes have other numbers.
+const SLOTS: u32 = 0;
+/// Groups of slots of the first allocation of far memory; each further one is as large as all before, up to the next bound.
+const GROUPS_MIN: u32 = 16;
+const GROUPS_MAX: u32 = 1024;
+/// Slots that are allocated ahead.
+const SLOTS_AHEAD: u32 = 256;
+/// With fewer slots left, and no more to be had, pages without one stay where they are: more than rest in one step.
+const SLOTS_LAST: u32 = 64;
+
+/// A place in the pool.
+pub type Place = u32;
+
+/// What came of asking for far memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Allocated {
+    /// It is here.
+    At(VirtAddr),
+    /// There is not that much.
+    Refused,
+    /// Nobody knows.
+    Failed,
+}
+
+/// Where a page's bytes are to be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum From {
+    /// In the pool.
+    Pool(Place),
+    /// In a program, which does not write to them.
+    Program(Key),
+}
+
+/// What the pages are in: programs, the pool, far memory. A program that is gone, or that has something else where its pages were, is no failure.
+pub trait Programs {
+    /// The pages around one that are used alike, with it; `None` when it is not far memory (any more).
+    fn around(&self, key: Key) -> Option<Range<u64>>;
+    /// The page is to stay in its program.
+    fn stays(&self, key: Key) -> bool;
+
+    /// No store reaches the pages unseen from here on.
+    fn freeze(&mut self, space: u32, pages: Range<u64>);
+    /// Copies a page's bytes from its program to the pool.
+    fn save(&mut self, key: Key, place: Place);
+    /// All bytes there are zeros.
+    fn is_zero(&self, place: Place) -> bool;
+    /// Takes pages from their program.
+    fn discard(&mut self, space: u32, pages: Range<u64>);
+
+    /// Gives a program a page of zeros each, to be written; answers how many of the first it has.
+    fn zeros(&mut self, space: u32, pages: Range<u64>) -> u64;
+    /// Gives a program pages that this fetch brought; answers how many of the first it has.
+    fn install(&mut self, op: Op, space: u32, pages: Range<u64>, access: Access) -> u64;
+    /// Gives a program a page that is elsewhere here; false when it did not take it.
+    fn copy(&mut self, key: Key, from: From, access: Access) -> bool;
+    /// Gives a program its page back from the pool. What it does not take stays with it, for its next touch.
+    fn restore(&mut self, key: Key, place: Place, access: Access);
+    /// A page that the program has may be used so.
+    fn map(&mut self, key: Key, access: Access);
+    /// A page that the program has, and does not write to, is at another of its addresses from now on.
+    fn relocate(&mut self, key: Key, to: Key, access: Access);
+    /// Who waits for one of the pages looks again.
+    fn wake(&mut self, space: u32, pages: Range<u64>);
+    /// The page cannot be had.
+    fn poison(&mut self, key: Key, why: Why);
+
+    /// Gets pages from far memory: [`Private::fetched`] tells what came of it.
+    fn fetch(&mut self, op: Op, first: Key, addr: VirtAddr, count: u32);
+    /// Writes pages to far memory, side by side: [`Private::written_back`] tells what came of it.
+    fn write_back(&mut self, op: Op, addr: VirtAddr, pages: &[From]);
+    /// More far memory may be asked for.
+    fn may_allocate(&self) -> bool;
+    /// Asks for far memory.
+    fn allocate(&mut self, bytes: u64) -> Allocated;
+}
+
+/// The memory of all processes of a program.
+#[derive(Debug)]
+pub struct Private {
+    cache: Cache,
+    book: Book,
+    /// Slots that a write-back is for.
+    writes: BTreeMap<Op, Vec<Slot>>,
+    /// Pages that rest and have no slot. Some have one, or do not rest any more.
+    homeless: Vec<Key>,
+    /// Pages have got slots since the cache was asked what is to be written back.
+    to_send: bool,
+    /// Pages that programs had to give up, to make room.
+    evictions: u64,
+    bytes_far: u64,
+    actions: Vec<Action>,
+}
+
+/// Where everything is.
+#[derive(Debug)]
+struct Book {
+    slots: Slots,
+    tables: BTreeMap<u32, Table>,
+    pool: Pool,
+}
+
+impl Book {
+    fn find(&self, key: Key) -> Option<Entry> {
+        self.tables.get(&key.space).map(|table| table.get(key.page))
+    }
+
+    /// Of a process that is served.
+    fn entry(&self, key: Key) -> Entry {
+        self.find(key).unwrap_or(Entry::NOWHERE)
+    }
+
+    fn set(&mut self, key: Key, entry: Entry) {
+        self.tables.get_mut(&key.space).expect("a process that is served").set(key.page, entry);
+    }
+
+    fn set_here(&mut self, key: Key, here: Here) {
+        let entry = self.entry(key);
+        self.set(key, Entry { here, ..entry });
+    }
+
+    /// The slot's bytes rest under its own name.
+    fn orphan(&self, slot: Slot) -> Option<Place> {
+        match self.slots.home(slot) {
+            Home::Pool(place) if self.pool.at(place).space == SLOTS => Some(place),
+            _ => None,
+        }
+    }
+
+    /// The page is where its slot's newest bytes are.
+    fn is_home(&self, key: Key, slot: Slot) -> bool {
+        match self.slots.home(slot) {
+            Home::Far => false,
+            Home::Page(of) => of == key,
+            Home::Pool(place) => self.pool.at(place) == key,
+        }
+    }
+}
+
+const fn orphan(slot: Slot) -> Key {
+    Key { space: SLOTS, page: slot.0 as u64 }
+}
+
+/// What the cache asks.
+struct View<'a, P> {
+    book: &'a Book,
+    programs: &'a P,
+}
+
+impl<P: Programs> Layout for View<'_, P> {
+    fn source(&self, key: Key) -> Source {
+        let entry = self.book.entry(key);
+        match entry.slot {
+            _ if self.programs.around(key).is_none() => Source::Elsewhere,
+            None => Source::Zeros,
+            Some(slot) if self.book.slots.home(slot) == Home::Far => Source::Far(self.book.slots.far(slot)),
+            Some(_) => Source::Near,
+        }
+    }
+
+    fn home(&self, key: Key) -> Option<u64> {
+        let slot = if key.space == SLOTS { Some(slot_of(key)) } else { self.book.entry(key).slot };
+        slot.map(|slot| self.book.slots.far(slot))
+    }
+
+    fn stays(&self, key: Key) -> bool {
+        let no_slot = || self.book.slots.free() < SLOTS_LAST && !self.programs.may_allocate();
+        self.programs.stays(key) || (self.book.entry(key).slot.is_none() && no_slot())
+    }
+
+    fn heir(&self, key: Key) -> Option<Key> {
+        let slot = self.book.entry(key).slot?;
+        (self.book.slots.owners(slot) > 1).then(|| orphan(slot))
+    }
+
+    fn around(&self, key: Key) -> Range<u64> {
+        self.programs.around(key).unwrap_or(key.page..key.page + 1)
+    }
+}
+
+fn slot_of(orphan: Key) -> Slot {
+    Slot(u32::try_from(orphan.page).expect("a slot's number"))
+}
+
+impl Private {
+    /// No process yet. Of [`Config::frames`], the pool has [`Config::resting_max`].
+    ///
+    /// # Panics
+    /// As [`Cache::new`]; and when pages shall rest in place.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        assert!(config.rest_apart, "pages of other processes cannot rest in place");
+        Self {
+            cache: Cache::new(config),
+            book: Book {
+                slots: Slots::default(),
+                tables: BTreeMap::new(),
+                pool: Pool::new(config.resting_max),
+            },
+            writes: BTreeMap::new(),
+            homeless: Vec::new(),
+            to_send: false,
+            evictions: 0,
+            bytes_far: 0,
+            actions: Vec::new(),
+        }
+    }
+
+    /// What its cache did.
+    #[must_use]
+    pub const fn stats(&self) -> Stats {
+        self.cache.stats()
+    }
+
+    /// Pages that programs had to give up, to make room.
+    #[must_use]
+    pub const fn evictions(&self) -> u64 {
+        self.evictions
+    }
+
+    /// Bytes of far memory that were allocated.
+    #[must_use]
+    pub const fn bytes_far(&self) -> u64 {
+        self.bytes_far
+    }
+
+    /// The allocations of far memory.
+    pub fn allocations(&self) -> impl Iterator<Item = VirtAddr> {
+        self.book.slots.bases()
+    }
+
+    /// The cache.
+    #[must_use]
+    pub const fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// A process comes in with nothing, or with what its parent had.
+    pub fn open(&mut self, space: u32, table: Table) {
+        assert!(space != SLOTS, "processes have numbers from 1 on");
+        assert!(self.book.tables.insert(space, table).is_none(), "a process comes in once");
+    }
+
+    /// To write to the page means to copy it first, as others have its slot.
+    #[must_use]
+    pub fn is_needed(&self, key: Key) -> bool {
+        let shared = self.book.entry(key).slot.is_some_and(|slot| self.book.slots.owners(slot) > 1);
+        shared && self.cache.is_dirty(key)
+    }
+
+    /// A thread waits for a page.
+    pub fn fault(&mut self, key: Key, write: bool, programs: &mut impl Programs) {
+        let view = View { book: &self.book, programs };
+        self.cache.fault(key, write, &view, &mut self.actions);
+        self.carry_out(programs);
+    }
+
+    /// A fetch has ended; the programs have its bytes at hand until this returns.
+    pub fn fetched(&mut self, op: Op, outcome: Outcome, programs: &mut impl Programs) {
+        let view = View { book: &self.book, programs };
+        self.cache.fetched(op, outcome, &view, &mut self.actions);
+        self.carry_out(programs);
+    }
+
+    /// A write-back has ended.
+    pub fn written_back(&mut self, op: Op, outcome: Outcome, programs: &mut impl Programs) {
+        for slot in self.writes.remove(&op).expect("a write-back ends once") {
+            // Nobody knows when bytes come that were given up: nobody else gets their place.
+            if outcome == Outcome::Done || self.book.slots.owners(slot) > 0 {
+                self.book.slots.sent(slot);
+            }
+        }
+        let carried: Vec<Key> = match outcome {
+            Outcome::Done => self.cache.carried(op).collect(),
+            Outcome::Failed | Outcome::Lost => Vec::new(),
+        };
+        let view = View { book: &self.book, programs };
+        self.cache.written_back(op, outcome, &view, &mut self.actions);
+        for key in carried {
+            if key.space == SLOTS {
+                self.drop_orphan(slot_of(key));
+            } else if let Some(slot) = self.book.entry(key).slot
+                && self.book.is_home(key, slot)
+            {
+                self.book.slots.set_home(slot, Home::Far);
+            }
+        }
+        self.carry_out(programs);
+    }
+
+    /// Does what is not urgent. To be called behind faults and ends of operations.
+    pub fn turn(&mut self, programs: &mut impl Programs) {
+        self.house(programs);
+        loop {
+            let view = View { book: &self.book, programs };
+            self.cache.turn(&view, &mut self.actions);
+            self.carry_out(programs);
+            if !mem::take(&mut self.to_send) {
+                return;
+            }
+        }
+    }
+
+    /// Nothing that is under way will ever end.
+    pub fn abandon(&mut self, programs: &mut impl Programs) {
+        self.writes.clear();
+        let view = View { book: &self.book, programs };
+        self.cache.abandon(&view, &mut self.actions);
+        self.carry_out(programs);
+    }
+
+    /// Asserts every invariant.
+    ///
+    /// # Panics
+    /// When one is broken.
+    pub fn check(&self) {
+        self.cache.check();
+        let mut resting = 0;
+        for (&space, table) in &self.book.tables {
+            let mut at = 0;
+            while let Some(page) = table.next(at..u64::MAX) {
+                at = page + 1;
+                let key = Key { space, page };
+                let Entry { slot, here } = table.get(page);
+                let (mapped, has) = (self.cache.access(key), self.cache.has(key));
+                match here {
+                    Here::No => assert!(!has, "{key:?} is nowhere"),
+                    Here::Program => assert!(mapped.is_some(), "{key:?} is in its program"),
+                    Here::Pool(place) => {
+                        resting += 1;
+                        assert_eq!(self.book.pool.at(place), key, "{key:?} is in its place");
+                        assert!(has && mapped.is_none(), "{key:?} rests");
+                    }
+                }
+                let Some(slot) = slot else { continue };
+                let is_home = self.book.is_home(key, slot);
+                let is_newest = self.cache.is_dirty(key) && mapped != Some(Access::Modified);
+                assert_eq!(is_home, is_newest, "{key:?}: who has a slot's newest bytes is its home");
+                let alone = self.book.slots.owners(slot) == 1;
+                assert!(alone || mapped != Some(Access::Modified), "{key:?}: who writes has its slot alone");
+            }
+        }
+        let orphans = self.book.slots.all().filter(|&slot| self.book.orphan(slot).is_some());
+        let orphans =
+            orphans.inspect(|&slot| assert!(self.cache.is_dirty(orphan(slot)), "{slot:?} is needed"));
+        assert_eq!(resting + orphans.count(), self.book.pool.used(), "the pool has no other pages");
+    }
+
+    fn carry_out(&mut self, programs: &mut impl Programs) {
+        while !self.actions.is_empty() {
+            let mut actions = mem::take(&mut self.actions);
+            actions.drain(..).for_each(|action| self.act(action, programs));
+            actions.append(&mut self.actions);
+            self.actions = actions;
+        }
+    }
+
+    fn act(&mut self, action: Action, programs: &mut impl Programs) {
+        let run = |first: Key, count: u32| first.page..first.page + u64::from(count);
+        match action {
+            Action::Fetch { op, first, count, .. } => {
+                let slot = self.book.entry(first).slot.expect("what is far has a slot");
+                programs.fetch(op, first, self.book.slots.addr(slot), count);
+            }
+            Action::WriteBack { op } => self.write_back(op, programs),
+            Action::Install { op, first, count, access } => {
+                let pages = run(first, count);
+                let came = programs.install(op, first.space, pages.clone(), access);
+                self.came(first.space, &pages, came, access, programs);
+            }
+            Action::Zeros { first, count } => {
+                let pages = run(first, count);
+                let came = programs.zeros(first.space, pages.clone());
+                self.came(first.space, &pages, came, Access::Modified, programs);
+            }
+            Action::Copy { key, access } => self.copy(key, access, programs),
+            Action::Map { key, access } => self.map(key, access, programs),
+            Action::Rest { first, count } => self.rest(first.space, run(first, count), programs),
+            Action::Discard { key } if key.space == SLOTS => self.drop_orphan(slot_of(key)),
+            Action::Discard { key } => {
+                if let Here::Pool(place) = self.book.entry(key).here {
+                    self.book.pool.remove(place);
+                    self.book.set_here(key, Here::No);
+                }
+            }
+            Action::Keep { key, heir } => self.keep(key, heir, programs),
+            Action::Wake { key } => programs.wake(key.space, key.page..key.page + 1),
+            Action::Poison { key, why } => programs.poison(key, why),
+        }
+    }
+
+    fn write_back(&mut self, op: Op, programs: &mut impl Programs) {
+        let (mut slots, mut pages) = (Vec::new(), Vec::new());
+        for key in self.cache.pages_of(op) {
+            let slot = if key.space == SLOTS { Some(slot_of(key)) } else { self.book.entry(key).slot };
+            let slot = slot.expect("what is written back has a slot");
+            slots.push(slot);
+            pages.push(match self.book.slots.home(slot) {
+                Home::Pool(place) => From::Pool(place),
+                Home::Page(of) => From::Program(of),
+                Home::Far => unreachable!("{key:?} is written back, and far memory is not behind"),
+            });
+        }
+        // Some may not be needed any more.
+        if slots.is_empty() || !slots.is_sorted_by(|&a, &b| self.book.slots.behind(a) == Some(b)) {
+            let view = View { book: &self.book, programs };
+            return self.cache.split(op, &view, &mut self.actions);
+        }
+        slots.iter().for_each(|&slot| self.book.slots.send(slot));
+        let addr = self.book.slots.addr(slots[0]);
+        self.writes.insert(op, slots);
+        programs.write_back(op, addr, &pages);
+    }
+
+    /// Of these pages the first `came` are in their program.
+    fn came(
+        &mut self,
+        space: u32,
+        pages: &Range<u64>,
+        came: u64,
+        access: Access,
+        programs: &mut impl Programs,
+    ) {
+        let until = pages.start + came;
+        for page in pages.start..until {
+            let key = Key { space, page };
+            self.book.set_here(key, Here::Program);
+            if access == Access::Modified {
+                self.own(key);
+            }
+        }
+        self.did_not_come(space, until..pages.end, programs);
+    }
+
+    /// Who waits for the pages asks again.
+    fn did_not_come(&mut self, space: u32, pages: Range<u64>, programs: &mut impl Programs) {
+        if !pages.is_empty() {
+            self.cache.remove(space, pages.clone());
+            programs.wake(space, pages);
+        }
+    }
+
+    fn copy(&mut self, key: Key, access: Access, programs: &mut impl Programs) {
+        let home = self.book.entry(key).slot.map(|slot| self.book.slots.home(slot));
+        let came = match home {
+            Some(Home::Pool(place)) => programs.copy(key, From::Pool(place), access),
+            Some(Home::Page(of)) => programs.copy(key, From::Program(of), access),
+            // It moved on meanwhile.
+            Some(Home::Far) | None => false,
+        };
+        self.came(key.space, &(key.page..key.page + 1), u64::from(came), access, programs);
+    }
+
+    fn map(&mut self, key: Key, access: Access, programs: &mut impl Programs) {
+        let entry = self.book.entry(key);
+        match entry.here {
+            Here::No => return self.did_not_come(key.space, key.page..key.page + 1, programs),
+            Here::Program => programs.map(key, access),
+            Here::Pool(place) => {
+                let is_home = entry.slot.is_some_and(|slot| self.book.is_home(key, slot));
+                programs.restore(key, place, access);
+                self.book.set_here(key, Here::Program);
+                if let (true, Some(slot)) = (is_home, entry.slot) {
+                    self.book.slots.set_home(slot, Home::Page(key));
+                }
+                self.book.pool.remove(place);
+            }
+        }
+        if access == Access::Modified {
+            self.own(key);
+        }
+    }
+
+    fn rest(&mut self, space: u32, pages: Range<u64>, programs: &mut impl Programs) {
+        let key = |page| Key { space, page };
+        // From here on no store reaches them.
+        if pages.clone().any(|page| self.cache.is_dirty(key(page))) {
+            programs.freeze(space, pages.clone());
+        }
+        for page in pages.clone() {
+            let Entry { slot, here: Here::Program } = self.book.entry(key(page)) else { continue };
+            self.evictions += 1;
+            let place = self.book.pool.put(key(page));
+            programs.save(key(page), place);
+            let alone = slot.is_none_or(|slot| self.book.slots.owners(slot) == 1);
+            let dirty = self.cache.is_dirty(key(page));
+            if dirty && alone && !self.cache.is_writing(key(page)) && programs.is_zero(place) {
+                self.book.pool.remove(place);
+                self.cache.remove(space, page..page + 1);
+                self.forget_slot(key(page));
+                continue;
+            }
+            self.book.set(key(page), Entry { slot, here: Here::Pool(place) });
+            if dirty {
+                self.homeless.extend(slot.is_none().then_some(key(page)));
+                slot.inspect(|&slot| self.book.slots.set_home(slot, Home::Pool(place)));
+            }
+        }
+        programs.discard(space, pages);
+        self.house(programs);
+    }
+
+    /// The page has no slot any more, and its bytes are nowhere.
+    fn forget_slot(&mut self, key: Key) {
+        let entry = self.book.entry(key);
+        self.book.set(key, Entry::NOWHERE);
+        let Some(slot) = entry.slot else { return };
+        if self.book.slots.home(slot) == Home::Page(key) {
+            self.book.slots.set_home(slot, Home::Far);
+        }
+        self.leave(slot);
+    }
+
+    /// Gives pages that rest without a slot one, as far as there are any.
+    fn house(&mut self, programs: &mut impl Programs) {
+        let mut homeless = mem::take(&mut self.homeless);
+        homeless.retain(|&key| {
+            let Entry { slot: None, here: Here::Pool(place) } = self.book.entry(key) else { return false };
+            self.grow(programs);
+            let Some(slot) = self.take_slot(key, programs) else { return true };
+            self.book.set(key, Entry { slot: Some(slot), here: Here::Pool(place) });
+            self.book.slots.set_home(slot, Home::Pool(place));
+            self.to_send = true;
+            false
+        });
+        self.homeless = homeless;
+    }
+
+    /// A slot for a page, beside its neighbours'.
+    fn take_slot(&mut self, key: Key, programs: &mut impl Programs) -> Option<Slot> {
+        if self.book.slots.free() == 0 {
+            self.grow(programs);
+        }
+        let of = |page: u64| self.book.entry(key.with(page)).slot;
+        let before = key.page.checked_sub(1).and_then(of).and_then(|slot| self.book.slots.behind(slot));
+        let near = before.or_else(|| of(key.page + 1).and_then(|slot| self.book.slots.before(slot)));
+        self.book.slots.take(key.page, near)
+    }
+
+    /// Allocates far memory before it is needed; without effect when there is no more.
+    fn grow(&mut self, programs: &mut impl Programs) {
+        if self.book.slots.free() >= SLOTS_AHEAD || self.cache.has_failed() || !programs.may_allocate() {
+            return;
+        }
+        let have = u32::try_from(self.book.slots.len()).expect("slots have numbers") / GROUP;
+        let mut groups = have.clamp(GROUPS_MIN, GROUPS_MAX);
+        loop {
+            let bytes = u64::from(groups * GROUP) * PAGE_LEN as u64;
+            match programs.allocate(bytes) {
+                Allocated::At(base) => {
+                    self.book.slots.extend(base, groups);
+                    self.bytes_far += bytes;
+                    return;
+                }
+                Allocated::Refused if groups > 1 => groups /= 2,
+                Allocated::Refused | Allocated::Failed => return,
+            }
+        }
+    }
+
+    /// The page may be written from now on: its slot is its own, or it has none.
+    fn own(&mut self, key: Key) {
+        let entry = self.book.entry(key);
+        let Some(slot) = entry.slot else { return };
+        let orphaned = self.book.orphan(slot).is_some();
+        if self.book.slots.owners(slot) > 1 || (orphaned && self.book.slots.is_sent(slot)) {
+            self.book.set(key, Entry { slot: None, ..entry });
+            return self.leave(slot);
+        }
+        self.drop_orphan(slot);
+        self.book.slots.set_home(slot, Home::Far);
+    }
+
+    /// One owner less.
+    fn leave(&mut self, slot: Slot) {
+        if self.book.slots.owners(slot) == 1 {
+            self.drop_orphan(slot);
+        }
+        self.book.slots.leave(slot);
+    }
+
+    /// Nobody needs bytes that rest under the slot's own name any more: written later, they could come behind newer ones.
+    fn drop_orphan(&mut self, slot: Slot) {
+        if let Some(place) = self.book.orphan(slot) {
+            let page = orphan(slot).page;
+            self.cache.remove(SLOTS, page..page + 1);
+            self.book.pool.remove(place);
+            self.book.slots.set_home(slot, Home::Far);
+        }
+    }
+
+    fn keep(&mut self, key: Key, heir: Key, programs: &mut impl Programs) {
+        let (entry, slot) = (self.book.entry(key), slot_of(heir));
+        let place = match entry.here {
+            // Its bytes turned out not to be needed meanwhile.
+            Here::No => return self.cache.remove(SLOTS, heir.page..heir.page + 1),
+            Here::Pool(place) => {
+                self.book.pool.rename(place, heir);
+                self.book.set_here(key, Here::No);
+                place
+            }
+            Here::Program => {
+                let place = self.book.pool.put(heir);
+                programs.save(key, place);
+                place
+            }
+        };
+        self.book.slots.set_home(slot, Home::Pool(place));
+    }
+}

@@ -1,0 +1,163 @@
+//! What processes ask for: forks, other addresses for pages, and pages that they do not need any more.
+
+use super::slots::Home;
+use super::table::{Entry, Here, Table};
+use super::{Private, Programs, View};
+use crate::Key;
+use alloc::vec::Vec;
+use core::ops::Range;
+use farmem_wire::message::Access;
+
+impl Private {
+    /// The process forks: what it has now is what the child will have, but for the pages of `not`, in order. `None` when far memory has no room for
+    /// it. The table is to be opened or released.
+    pub fn fork(&mut self, space: u32, not: &[Range<u64>], programs: &mut impl Programs) -> Option<Table> {
+        let pages = self.book.tables[&space].pages();
+        // No store changes what is written from here on.
+        self.freeze(space, 0..pages, programs);
+        let mut table = Table::new(pages);
+        let mut at = 0;
+        while let Some(page) = self.book.tables[&space].next(at..pages) {
+            at = page + 1;
+            let excluded = not.partition_point(|span| span.end <= page);
+            if let Some(span) = not.get(excluded).filter(|span| span.contains(&page)) {
+                at = span.end;
+                continue;
+            }
+            let key = Key { space, page };
+            let Some(slot) = self.book.entry(key).slot.or_else(|| self.take_slot(key, programs)) else {
+                self.release(table);
+                return None;
+            };
+            let Entry { here, .. } = self.book.entry(key);
+            self.book.set(key, Entry { slot: Some(slot), here });
+            if self.cache.access(key) == Some(Access::Modified) {
+                self.cache.protect(key);
+            }
+            if self.cache.is_dirty(key) {
+                match here {
+                    Here::No => {}
+                    Here::Program => self.book.slots.set_home(slot, Home::Page(key)),
+                    Here::Pool(place) => {
+                        self.book.slots.set_home(slot, Home::Pool(place));
+                        self.to_send = true;
+                    }
+                }
+            }
+            self.book.slots.share(slot);
+            table.set(page, Entry { slot: Some(slot), here: Here::No });
+        }
+        Some(table)
+    }
+
+    /// Nobody will come for what a fork left.
+    pub fn release(&mut self, table: Table) {
+        let mut at = 0;
+        while let Some(page) = table.next(at..table.pages()) {
+            if let Some(slot) = table.get(page).slot {
+                self.leave(slot);
+            }
+            at = page + 1;
+        }
+    }
+
+    /// Pages that are written lie frozen: a store to one of them waits for a fault.
+    pub fn freeze(&mut self, space: u32, pages: Range<u64>, programs: &mut impl Programs) {
+        let mut at = pages.start;
+        let written = |pager: &Self, page| pager.cache.access(Key { space, page }) == Some(Access::Modified);
+        while let Some(first) = self.book.tables[&space].next(at..pages.end) {
+            let mut end = first;
+            while end < pages.end && written(self, end) {
+                end += 1;
+            }
+            at = end.max(first + 1);
+            if end > first {
+                programs.freeze(space, first..end);
+            }
+        }
+    }
+
+    /// Threads of a process that wait, and are not to be served now; see [`Cache::hold_back`](crate::Cache::hold_back).
+    pub fn hold_back(&mut self, space: u32) -> Vec<(Key, bool)> {
+        self.cache.hold_back(space)
+    }
+
+    /// Pages get other numbers, from `to` on, where there is nothing. They are frozen.
+    pub fn rename(&mut self, space: u32, pages: Range<u64>, to: u64, programs: &mut impl Programs) {
+        let mut at = pages.start;
+        while let Some(page) = self.book.tables[&space].next(at..pages.end) {
+            at = page + 1;
+            let (old, new) = (Key { space, page }, Key { space, page: page - pages.start + to });
+            let entry = self.book.entry(old);
+            match (entry.here, self.cache.access(old)) {
+                (Here::Program, Some(access)) => programs.relocate(old, new, access),
+                (Here::Pool(place), _) => self.book.pool.rename(place, new),
+                (Here::No | Here::Program, _) => {}
+            }
+            self.cache.rename(old, new);
+            if let Some(slot) = entry.slot
+                && self.book.slots.home(slot) == Home::Page(old)
+            {
+                self.book.slots.set_home(slot, Home::Page(new));
+            }
+            self.book.set(old, Entry::NOWHERE);
+            self.book.set(new, entry);
+            self.homeless.extend((entry.slot.is_none() && entry.here != Here::Program).then_some(new));
+        }
+    }
+
+    /// The pages are zeros from now on, wherever they were; what the program sees of them is the caller's to take from it. False when the bytes of one
+    /// that others need have no place to rest before something is written back: then it is to be called again, for all of them.
+    pub fn forget(&mut self, space: u32, pages: Range<u64>, programs: &mut impl Programs) -> bool {
+        let Some(whole) = self.book.tables.get(&space).map(Table::pages) else { return true };
+        let end = pages.end.min(whole);
+        let mut at = pages.start;
+        while let Some(page) = self.book.tables[&space].next(at..end) {
+            let key = Key { space, page };
+            let view = View { book: &self.book, programs };
+            if !self.cache.leave(key, &view, &mut self.actions) {
+                // Those before may be touched meanwhile, and found to be zeros.
+                programs.discard(space, pages.start..page);
+                return false;
+            }
+            self.carry_out(programs);
+            self.forget_page(key);
+            at = page + 1;
+        }
+        self.cache.remove(space, pages);
+        true
+    }
+
+    /// As [`Private::forget`], where nothing will ever make room: bytes that others need are lost, and nobody gets anything from far memory any more.
+    pub fn give_up(&mut self, space: u32, pages: Range<u64>, programs: &mut impl Programs) {
+        self.abandon(programs);
+        while !self.forget(space, pages.clone(), programs) {
+            let table = &self.book.tables[&space];
+            let page = table.next(pages.start..pages.end.min(table.pages())).expect("a page that did not go");
+            self.cache.remove(space, page..page + 1);
+            self.forget_page(Key { space, page });
+        }
+    }
+
+    /// The cache has nothing of it any more.
+    fn forget_page(&mut self, key: Key) {
+        let entry = self.book.entry(key);
+        if let Some(slot) = entry.slot
+            && self.book.is_home(key, slot)
+        {
+            self.book.slots.set_home(slot, Home::Far);
+        }
+        if let Here::Pool(place) = entry.here {
+            self.book.pool.remove(place);
+        }
+        self.forget_slot(key);
+    }
+
+    /// A process is gone, and nothing of its memory is left.
+    pub fn close(&mut self, space: u32) {
+        self.cache.remove_space(space);
+        if let Some(table) = self.book.tables.remove(&space) {
+            assert!(table.next(0..table.pages()).is_none(), "it was forgotten");
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Places for pages that rest: memory of the pager's, for those whose programs cannot be made to leave them in place.
+
+use crate::Key;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// Which page rests in which place.
+#[derive(Debug)]
+pub(super) struct Pool {
+    keys: Vec<Option<Key>>,
+    free: Vec<u32>,
+}
+
+impl Pool {
+    pub(super) fn new(places: usize) -> Self {
+        let numbers = u32::try_from(places).expect("a local limit below 16 TiB");
+        Self { keys: vec![None; places], free: (0..numbers).rev().collect() }
+    }
+
+    /// A place for a page. The cache lets no more pages rest than there are.
+    pub(super) fn put(&mut self, key: Key) -> u32 {
+        let place = self.free.pop().expect("no more pages rest than there are places");
+        self.keys[place as usize] = Some(key);
+        place
+    }
+
+    pub(super) fn at(&self, place: u32) -> Key {
+        self.keys[place as usize].expect("a place that is named is in use")
+    }
+
+    pub(super) fn rename(&mut self, place: u32, key: Key) {
+        assert!(self.keys[place as usize].replace(key).is_some(), "place {place} is in use");
+    }
+
+    pub(super) fn remove(&mut self, place: u32) {
+        assert!(self.keys[place as usize].take().is_some(), "place {place} is in use");
+        self.free.push(place);
+    }
+
+    pub(super) fn used(&self) -> usize {
+        self.keys.len() - self.free.len()
+    }
+}

@@ -1,0 +1,321 @@
+//! Places for pages in far memory, each with the number of processes that own what is in it. Pure.
+//!
+//! Key type: [`Slots`]. A fork makes owners of two; a page that one of them writes to takes another slot. Pages that lie together get
+//! slots that lie together, so that one READ or WRITE carries many: a page asks for the slot behind its neighbour's, and where
+//! there is none, for its place in an empty group.
+
+use crate::Key;
+use alloc::vec::Vec;
+use farmem_wire::VirtAddr;
+use farmem_wire::message::PAGE_LEN;
+
+/// The number of a place.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Slot(pub(crate) u32);
+
+/// Where the newest bytes of a slot are while far memory is behind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Home {
+    /// In far memory.
+    Far,
+    /// In the program that has this page, which reads it only.
+    Page(Key),
+    /// In this place of the pool, or on their way from there.
+    Pool(u32),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    owners: u32,
+    /// A WRITE to it is under way.
+    sent: bool,
+    home: Home,
+}
+
+/// Consecutive slots in one allocation.
+#[derive(Clone, Copy, Debug)]
+struct Extent {
+    first: u32,
+    count: u32,
+    base: VirtAddr,
+}
+
+/// Slots of a group: pages this near to each other are put together.
+pub(super) const GROUP: u32 = 64;
+
+/// All places there are.
+#[derive(Debug, Default)]
+pub(super) struct Slots {
+    extents: Vec<Extent>,
+    records: Vec<Record>,
+    /// By group: a bit for each free slot.
+    free: Vec<u64>,
+    free_count: u32,
+    /// Groups that were empty when they were put here; some are in use again.
+    empty: Vec<u32>,
+    /// Where the search for any free slot goes on.
+    cursor: usize,
+}
+
+impl Slots {
+    /// Takes an allocation of far memory for so many groups.
+    ///
+    /// # Panics
+    /// When there are more slots than numbers.
+    pub(super) fn extend(&mut self, base: VirtAddr, groups: u32) {
+        let first = u32::try_from(self.records.len()).expect("checked below");
+        let count = groups.checked_mul(GROUP).expect("an allocation of less than 16 TiB");
+        assert!(first.checked_add(count).is_some_and(|end| end < u32::MAX), "far memory of less than 16 TiB");
+        self.extents.push(Extent { first, count, base });
+        self.records
+            .resize(self.records.len() + count as usize, Record { owners: 0, sent: false, home: Home::Far });
+        let groups_before = first / GROUP;
+        self.free.resize(self.free.len() + groups as usize, u64::MAX);
+        self.free_count += count;
+        self.empty.extend((groups_before..groups_before + groups).rev());
+    }
+
+    /// The allocations.
+    pub(super) fn bases(&self) -> impl Iterator<Item = VirtAddr> {
+        self.extents.iter().map(|extent| extent.base)
+    }
+
+    /// Free places.
+    pub(super) const fn free(&self) -> u32 {
+        self.free_count
+    }
+
+    /// All places.
+    pub(super) fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// A place for `page`, with one owner; beside `near`, the slot of the page before or behind it, when that is free. `None` when all
+    /// are taken.
+    pub(super) fn take(&mut self, page: u64, near: Option<Slot>) -> Option<Slot> {
+        let slot =
+            near.filter(|&slot| self.is_free(slot)).or_else(|| self.in_empty(page)).or_else(|| self.any())?;
+        let (group, bit) = (slot.0 / GROUP, slot.0 % GROUP);
+        assert!(self.is_free(slot), "{slot:?} is free");
+        self.free[group as usize] &= !(1 << bit);
+        self.free_count -= 1;
+        self.records[slot.0 as usize] = Record { owners: 1, sent: false, home: Home::Far };
+        Some(slot)
+    }
+
+    /// One owner more.
+    pub(super) fn share(&mut self, slot: Slot) {
+        self.record(slot).owners += 1;
+    }
+
+    /// One owner less. A place without any is free again, once no WRITE to it is under way.
+    pub(super) fn leave(&mut self, slot: Slot) {
+        let record = self.record(slot);
+        assert!(record.owners > 0, "{slot:?} is owned");
+        record.owners -= 1;
+        self.free_if_unused(slot);
+    }
+
+    /// A WRITE to it is under way, the only one.
+    pub(super) fn send(&mut self, slot: Slot) {
+        let record = self.record(slot);
+        assert!(!record.sent, "one WRITE to {slot:?} at a time");
+        record.sent = true;
+    }
+
+    /// A WRITE to it is under way, or one was that nobody answered.
+    pub(super) fn is_sent(&self, slot: Slot) -> bool {
+        self.records[slot.0 as usize].sent
+    }
+
+    /// A WRITE to it has ended.
+    pub(super) fn sent(&mut self, slot: Slot) {
+        let record = self.record(slot);
+        assert!(record.sent, "a WRITE to {slot:?} was under way");
+        record.sent = false;
+        self.free_if_unused(slot);
+    }
+
+    fn free_if_unused(&mut self, slot: Slot) {
+        let record = self.record(slot);
+        if record.owners > 0 || record.sent {
+            return;
+        }
+        record.home = Home::Far;
+        assert!(!self.is_free(slot), "{slot:?} was taken");
+        let group = slot.0 / GROUP;
+        self.free[group as usize] |= 1 << (slot.0 % GROUP);
+        self.free_count += 1;
+        if self.free[group as usize] == u64::MAX {
+            self.empty.push(group);
+        }
+    }
+
+    /// All that somebody owns.
+    pub(super) fn all(&self) -> impl Iterator<Item = Slot> {
+        (0..).map(Slot).zip(&self.records).filter(|(_, record)| record.owners > 0).map(|(slot, _)| slot)
+    }
+
+    /// Owners of it.
+    pub(super) fn owners(&self, slot: Slot) -> u32 {
+        self.records[slot.0 as usize].owners
+    }
+
+    /// Where its newest bytes are.
+    pub(super) fn home(&self, slot: Slot) -> Home {
+        self.records[slot.0 as usize].home
+    }
+
+    pub(super) fn set_home(&mut self, slot: Slot, home: Home) {
+        self.record(slot).home = home;
+    }
+
+    /// Its place in far memory.
+    pub(super) fn addr(&self, slot: Slot) -> VirtAddr {
+        let extent = self.extent(slot);
+        VirtAddr(extent.base.0 + u64::from(slot.0 - extent.first) * PAGE_LEN as u64)
+    }
+
+    /// The slot that lies behind it in far memory.
+    pub(super) fn behind(&self, slot: Slot) -> Option<Slot> {
+        let extent = self.extent(slot);
+        (slot.0 + 1 - extent.first < extent.count).then_some(Slot(slot.0 + 1))
+    }
+
+    /// The slot before it in far memory.
+    pub(super) fn before(&self, slot: Slot) -> Option<Slot> {
+        (slot.0 > self.extent(slot).first).then(|| Slot(slot.0 - 1))
+    }
+
+    /// Its number among pages of far memory, of which those side by side have numbers side by side.
+    pub(super) fn far(&self, slot: Slot) -> u64 {
+        // Allocations are apart.
+        u64::from(slot.0) + self.extents_until(slot) as u64
+    }
+
+    fn extent(&self, slot: Slot) -> Extent {
+        self.extents[self.extents_until(slot) - 1]
+    }
+
+    fn extents_until(&self, slot: Slot) -> usize {
+        self.extents.partition_point(|extent| extent.first <= slot.0)
+    }
+
+    fn record(&mut self, slot: Slot) -> &mut Record {
+        &mut self.records[slot.0 as usize]
+    }
+
+    fn is_free(&self, slot: Slot) -> bool {
+        self.free[(slot.0 / GROUP) as usize] & (1 << (slot.0 % GROUP)) != 0
+    }
+
+    fn in_empty(&mut self, page: u64) -> Option<Slot> {
+        let place = u32::try_from(page % u64::from(GROUP)).expect("below GROUP");
+        while let Some(group) = self.empty.pop() {
+            if self.free[group as usize] == u64::MAX {
+                return Some(Slot(group * GROUP + place));
+            }
+        }
+        None
+    }
+
+    fn any(&mut self) -> Option<Slot> {
+        if self.free_count == 0 {
+            return None;
+        }
+        loop {
+            let bits = self.free[self.cursor];
+            if bits != 0 {
+                let group = u32::try_from(self.cursor).expect("as many as fit a slot's number");
+                return Some(Slot(group * GROUP + bits.trailing_zeros()));
+            }
+            self.cursor = (self.cursor + 1) % self.free.len();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::BTreeMap;
+    use proptest::prelude::*;
+
+    fn slots() -> Slots {
+        let mut slots = Slots::default();
+        slots.extend(VirtAddr(1 << 20), 2);
+        slots.extend(VirtAddr(1 << 30), 1);
+        slots
+    }
+
+    /// Pages that come one after the other, in either direction, lie so in far memory; strangers lie in groups of their own.
+    #[test]
+    fn neighbours_lie_together() {
+        let mut slots = slots();
+        let first = slots.take(130, None).unwrap();
+        let behind = slots.behind(first).unwrap();
+        assert_eq!(slots.take(131, Some(behind)), Some(behind));
+        let before = slots.before(first).unwrap();
+        assert_eq!(slots.take(129, Some(before)), Some(before));
+        assert_eq!(slots.addr(behind).0, slots.addr(first).0 + PAGE_LEN as u64);
+        let stranger = slots.take(7, None).unwrap();
+        assert_ne!(stranger.0 / GROUP, first.0 / GROUP);
+    }
+
+    /// A run ends where its allocation does.
+    #[test]
+    fn allocations_are_apart() {
+        let slots = slots();
+        assert_eq!(slots.behind(Slot(127)), None);
+        assert_eq!(slots.before(Slot(128)), None);
+        assert_eq!(slots.addr(Slot(128)), VirtAddr(1 << 30));
+        assert_eq!(slots.far(Slot(127)) + 2, slots.far(Slot(128)));
+        assert_eq!(slots.far(Slot(126)) + 1, slots.far(Slot(127)));
+    }
+
+    /// A slot that nobody owns is not given to another while a WRITE to it is under way: it could land late.
+    #[test]
+    fn a_slot_waits_for_its_writes() {
+        let mut slots = slots();
+        let slot = slots.take(1, None).unwrap();
+        slots.send(slot);
+        slots.leave(slot);
+        assert_eq!(slots.free() as usize, slots.len() - 1);
+        slots.sent(slot);
+        assert_eq!(slots.free() as usize, slots.len());
+    }
+
+    proptest! {
+        /// No slot is given twice; all of them are given; who is left is owned as often as was said.
+        #[test]
+        fn as_a_map(acts in proptest::collection::vec((0_u64..300, 0_u8..4), 0..400)) {
+            let mut slots = slots();
+            let mut plain: BTreeMap<u32, u32> = BTreeMap::new();
+            for (page, act) in acts {
+                let some = plain.keys().copied().nth(usize::try_from(page).unwrap() % plain.len().max(1)).map(Slot);
+                match (act, some) {
+                    (0, Some(slot)) => {
+                        slots.share(slot);
+                        *plain.get_mut(&slot.0).unwrap() += 1;
+                    }
+                    (1, Some(slot)) => {
+                        slots.leave(slot);
+                        *plain.get_mut(&slot.0).unwrap() -= 1;
+                        plain.retain(|_, owners| *owners > 0);
+                    }
+                    _ => {
+                        let near = some.and_then(|slot| slots.behind(slot));
+                        let taken = slots.take(page, near);
+                        prop_assert_eq!(taken.is_some(), plain.len() < 192);
+                        if let Some(slot) = taken {
+                            prop_assert!(plain.insert(slot.0, 1).is_none());
+                        }
+                    }
+                }
+                prop_assert_eq!(slots.free() as usize + plain.len(), slots.len());
+                for (&slot, &owners) in &plain {
+                    prop_assert_eq!(slots.owners(Slot(slot)), owners);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Where each page of a process is: its slot in far memory, and its copy here. Pure.
+//!
+//! Key type: [`Table`], in leaves of [`LEAF`] pages that exist while one of their pages is somewhere.
+
+use super::slots::Slot;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::mem;
+use core::ops::Range;
+
+/// Where a page is. Nowhere at all means that it is zeros.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Entry {
+    /// Its place in far memory, whose bytes may be behind.
+    pub(super) slot: Option<Slot>,
+    /// Its copy here.
+    pub(super) here: Here,
+}
+
+/// A page's copy here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Here {
+    /// None.
+    No,
+    /// In the program.
+    Program,
+    /// In this place of the pool.
+    Pool(u32),
+}
+
+impl Entry {
+    pub(super) const NOWHERE: Self = Self { slot: None, here: Here::No };
+}
+
+/// Two words as they are kept: with the numbers' highest values for none, and the one below for the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Packed {
+    slot: u32,
+    here: u32,
+}
+
+const NONE: u32 = u32::MAX;
+const PROGRAM: u32 = u32::MAX - 1;
+
+impl Packed {
+    const NOWHERE: Self = Self { slot: NONE, here: NONE };
+
+    fn of(entry: Entry) -> Self {
+        let here = match entry.here {
+            Here::No => NONE,
+            Here::Program => PROGRAM,
+            Here::Pool(place) => place,
+        };
+        Self { slot: entry.slot.map_or(NONE, |slot| slot.0), here }
+    }
+
+    fn entry(self) -> Entry {
+        let here = match self.here {
+            NONE => Here::No,
+            PROGRAM => Here::Program,
+            place => Here::Pool(place),
+        };
+        Entry { slot: (self.slot != NONE).then_some(Slot(self.slot)), here }
+    }
+}
+
+/// Pages of a leaf.
+const LEAF: usize = 512;
+
+/// The pages of a process, or of one that is yet to come.
+#[derive(Debug)]
+pub struct Table {
+    pages: u64,
+    leaves: Vec<Option<Box<Leaf>>>,
+}
+
+#[derive(Clone, Debug)]
+struct Leaf {
+    entries: [Packed; LEAF],
+    /// Pages that are somewhere.
+    used: u32,
+}
+
+impl Table {
+    /// All of `pages` pages nowhere.
+    #[must_use]
+    pub fn new(pages: u64) -> Self {
+        let leaves = place(pages).div_ceil(LEAF);
+        Self { pages, leaves: (0..leaves).map(|_| None).collect() }
+    }
+
+    /// Pages, wherever they are.
+    #[must_use]
+    pub const fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    pub(super) fn get(&self, page: u64) -> Entry {
+        let page = place(page);
+        self.leaves[page / LEAF].as_ref().map_or(Entry::NOWHERE, |leaf| leaf.entries[page % LEAF].entry())
+    }
+
+    pub(super) fn set(&mut self, page: u64, entry: Entry) {
+        let page = place(page);
+        let leaf = &mut self.leaves[page / LEAF];
+        let packed = Packed::of(entry);
+        if leaf.is_none() && packed == Packed::NOWHERE {
+            return;
+        }
+        let inner = leaf.get_or_insert_with(|| Box::new(Leaf { entries: [Packed::NOWHERE; LEAF], used: 0 }));
+        let was = mem::replace(&mut inner.entries[page % LEAF], packed);
+        inner.used += u32::from(packed != Packed::NOWHERE);
+        inner.used -= u32::from(was != Packed::NOWHERE);
+        if inner.used == 0 {
+            *leaf = None;
+        }
+    }
+
+    /// The first page of `pages` that is somewhere.
+    pub(super) fn next(&self, pages: Range<u64>) -> Option<u64> {
+        let mut at = place(pages.start);
+        let end = place(pages.end.min(self.pages));
+        while at < end {
+            let Some(leaf) = &self.leaves[at / LEAF] else {
+                at = (at / LEAF + 1) * LEAF;
+                continue;
+            };
+            if leaf.entries[at % LEAF] != Packed::NOWHERE {
+                return Some(at as u64);
+            }
+            at += 1;
+        }
+        None
+    }
+}
+
+fn place(page: u64) -> usize {
+    usize::try_from(page).expect("pages of one address space")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::BTreeMap;
+    use proptest::prelude::*;
+
+    fn entry() -> impl Strategy<Value = Entry> {
+        let here = prop_oneof![Just(Here::No), Just(Here::Program), (0_u32..9).prop_map(Here::Pool)];
+        (proptest::option::of((0_u32..9).prop_map(Slot)), here).prop_map(|(slot, here)| Entry { slot, here })
+    }
+
+    proptest! {
+        #[test]
+        fn as_a_map(sets in proptest::collection::vec((0_u64..2000, entry()), 0..60), from in 0_u64..2000) {
+            let mut table = Table::new(2000);
+            let mut plain = BTreeMap::new();
+            for (page, entry) in sets {
+                table.set(page, entry);
+                plain.insert(page, entry);
+                plain.retain(|_, entry| *entry != Entry::NOWHERE);
+            }
+            for page in 0..2000 {
+                prop_assert_eq!(table.get(page), plain.get(&page).copied().unwrap_or(Entry::NOWHERE));
+            }
+            prop_assert_eq!(table.next(from..2000), plain.range(from..).next().map(|(&page, _)| page));
+            let leaves = plain.keys().map(|page| page / 512).collect::<alloc::collections::BTreeSet<_>>();
+            prop_assert_eq!(table.leaves.iter().flatten().count(), leaves.len());
+        }
+    }
+}

@@ -1,0 +1,755 @@
+//! Private memory of programs that fork ([`Private`]), under programs that load, store, fork, exit, move and unmap their pages, beside a memory as that of
+//! [`super`].
+//!
+//! A child must find what its parent had stored when it forked; no process sees what another stores after that; nothing is stored in a process while
+//! it forks. Programs may have something else where their pages were, and take none for a while. Far memory may be too small.
+//!
+//! Key types: `World`, `Machine`.
+
+use super::{BURST_MAX, CHECK_EVERY, Faults, SETTLE_MAX, TRACE_MAX, count_of};
+use crate::Plan;
+use crate::campaign::{Outcome as Ended, Verdict};
+use crate::digest::Digest;
+use farmem_machine::Rng;
+use farmem_paging::private::{Allocated, From, Place, Private, Programs, Table};
+use farmem_paging::{Ahead, Config, Key, Op, Outcome, Why};
+use farmem_wire::VirtAddr;
+use farmem_wire::message::{Access, PAGE_LEN};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+
+/// Pages of a process.
+const PAGES_U32: u32 = 48;
+const PAGES: u64 = PAGES_U32 as u64;
+/// Pages that come together lie in the same part.
+const PART: u64 = 16;
+/// Processes at once.
+const PROCESSES_MAX: usize = 5;
+/// Bytes of one group of slots, the least that is allocated.
+const GROUP: u64 = 64 * PAGE_LEN as u64;
+
+/// Runs one world.
+pub(super) fn world(seed: u64, operations: u64, plan: &Plan, trace: bool) -> Ended {
+    let mut world = World::new(seed, plan, operations, trace);
+    let mut walk = 0;
+    let mut steps = 0_u64;
+    while world.machine.accesses < operations && world.machine.wrong.is_none() {
+        world.step(&mut walk);
+        steps += 1;
+        if steps.is_multiple_of(CHECK_EVERY) {
+            world.private.check();
+        }
+    }
+    if world.machine.wrong.is_none() {
+        world.settle();
+    }
+    let (stats, machine) = (world.private.stats(), world.machine);
+    let counts = [
+        ("fetches", stats.fetches),
+        ("write_backs", stats.write_backs),
+        ("rested", stats.rested),
+        ("evictions", world.private.evictions()),
+        ("near", stats.near),
+        ("forks", world.forks),
+        ("renamed", world.renamed),
+        ("pinned", world.pinned),
+        ("zeros", machine.zeros),
+        ("kept", machine.kept),
+        ("refused", machine.refusals),
+        ("told.lost", machine.told[0]),
+        ("told.failed", machine.told[1]),
+        ("told.full", machine.told[2]),
+    ];
+    let (verdict, why) = machine.wrong.unwrap_or_default();
+    Ended {
+        operations: machine.accesses,
+        notes: counts.into_iter().map(|(name, count)| (format!("private.{name}"), count)).collect(),
+        retransmissions: world.tried_again,
+        digest: machine.digest.get(),
+        trace: machine.trace.unwrap_or_default().into(),
+        verdict,
+        why,
+        ..Ended::default()
+    }
+}
+
+struct World {
+    private: Private,
+    config: Config,
+    faults: Faults,
+    rng: Rng,
+    machine: Machine,
+    /// The process that forks, and threads of it that wait until it has.
+    forking: Option<u32>,
+    deferred: Vec<(Key, bool)>,
+    /// What children of forks will have.
+    snapshots: Vec<(Table, Process)>,
+    /// How often what is asked of far memory was not answered: by page, of a process or, when it is written back, of far memory.
+    tries: BTreeMap<Key, u32>,
+    next: u32,
+    forks: u64,
+    renamed: u64,
+    pinned: u64,
+    tried_again: u64,
+}
+
+/// A process, or one that is yet to come.
+#[derive(Clone, Default)]
+struct Process {
+    /// What its pages have, as it knows.
+    truth: BTreeMap<u64, u64>,
+    /// Pages that are no far memory, for now.
+    elsewhere: BTreeSet<u64>,
+}
+
+/// Everything that the pages are in.
+struct Machine {
+    rng: Rng,
+    processes: BTreeMap<u32, Process>,
+    /// What programs have: bytes, and how. Not at all what they did not take.
+    view: BTreeMap<Key, (u64, Option<Access>)>,
+    pool: Vec<u64>,
+    /// By page of far memory.
+    far: BTreeMap<u64, u64>,
+    lost: BTreeSet<u64>,
+    pins: BTreeSet<Key>,
+    under_way: Vec<UnderWay>,
+    /// What the fetch brought that has ended.
+    arrived: BTreeMap<u64, u64>,
+    /// Threads that wait.
+    blocked: Vec<(Key, bool)>,
+    woken: Vec<Key>,
+    /// Nothing is stored in it.
+    still: Option<u32>,
+    /// Of 256 installs, those that a program does not take.
+    refuses: u32,
+    refusals: u64,
+    /// Bytes that may be allocated yet.
+    budget: u64,
+    allocated: u64,
+    refused: bool,
+    failed: bool,
+    zeros: u64,
+    kept: u64,
+    /// Threads that were told that a page is lost, that far memory does not answer, that it is full.
+    told: [u64; 3],
+    stores: u64,
+    accesses: u64,
+    wrong: Option<(Verdict, String)>,
+    digest: Digest,
+    trace: Option<VecDeque<String>>,
+}
+
+struct UnderWay {
+    op: Op,
+    first: Key,
+    /// Pages of far memory.
+    pages: Range<u64>,
+    bytes: Option<Vec<u64>>,
+}
+
+impl Machine {
+    fn event(&mut self, what: &'static str, key: Key, number: u64) {
+        self.digest.number(u64::from(key.space) << 32 ^ key.page << 8 ^ number ^ what.len() as u64);
+        let Some(trace) = &mut self.trace else { return };
+        if trace.len() == TRACE_MAX {
+            trace.pop_front();
+        }
+        trace.push_back(format!("{what} {}.{} {number}", key.space, key.page));
+    }
+
+    fn hold(&mut self, holds: bool, why: impl FnOnce() -> String) {
+        if !holds {
+            self.wrong.get_or_insert_with(|| (Verdict::Unsafe, why()));
+        }
+    }
+
+    fn is_elsewhere(&self, key: Key) -> bool {
+        self.processes.get(&key.space).is_none_or(|process| process.elsewhere.contains(&key.page))
+    }
+
+    /// The program does not take what it is given.
+    fn refuses(&mut self) -> bool {
+        let refuses = self.rng.chance(self.refuses, 256);
+        self.refusals += u64::from(refuses);
+        refuses
+    }
+
+    fn try_access(&mut self, key: Key, write: bool) -> bool {
+        let Some((bytes, Some(access))) = self.view.get_mut(&key) else { return false };
+        if write && *access != Access::Modified {
+            return false;
+        }
+        let process = self.processes.get_mut(&key.space).expect("a process that is there");
+        let truth = process.truth.entry(key.page).or_insert(0);
+        let (read, stored) = (*bytes, *truth);
+        if write {
+            self.stores += 1;
+            // Some pages are zeros again.
+            let value = if self.stores.is_multiple_of(4) { 0 } else { self.stores };
+            (*bytes, *truth) = (value, value);
+        }
+        if write {
+            self.event("store", key, self.stores);
+        }
+        let still = write && self.still == Some(key.space);
+        self.hold(read == stored, || format!("{key:?} reads {read}, and {stored} was stored last"));
+        self.hold(!still, || format!("{key:?} is stored to while its process forks"));
+        true
+    }
+
+    fn give(&mut self, key: Key, bytes: u64, access: Access) {
+        let before = self.view.insert(key, (bytes, Some(access)));
+        assert_eq!(before, None, "{key:?} was not here");
+        self.woken.push(key);
+    }
+
+    /// A page that its program does not write to.
+    fn steady(&mut self, key: Key) -> u64 {
+        let (bytes, access) = self.view[&key];
+        self.hold(access != Some(Access::Modified), || format!("{key:?} changes while it is read"));
+        bytes
+    }
+
+    fn of(&mut self, from: From) -> u64 {
+        match from {
+            From::Pool(place) => self.pool[place as usize],
+            From::Program(key) => self.steady(key),
+        }
+    }
+}
+
+fn keys(space: u32, pages: Range<u64>) -> impl Iterator<Item = Key> {
+    pages.map(move |page| Key { space, page })
+}
+
+fn far_page(addr: VirtAddr) -> u64 {
+    addr.0 / PAGE_LEN as u64
+}
+
+impl Programs for Machine {
+    fn around(&self, key: Key) -> Option<Range<u64>> {
+        let start = key.page - key.page % PART;
+        (!self.is_elsewhere(key)).then_some(start..start + PART)
+    }
+
+    fn stays(&self, key: Key) -> bool {
+        self.pins.contains(&key)
+    }
+
+    fn freeze(&mut self, space: u32, pages: Range<u64>) {
+        for key in keys(space, pages) {
+            if let Some((_, Some(access))) = self.view.get_mut(&key) {
+                *access = Access::Shared;
+            }
+        }
+    }
+
+    fn save(&mut self, key: Key, place: Place) {
+        self.event("save", key, place.into());
+        let pinned = self.pins.contains(&key);
+        self.pool[place as usize] = self.steady(key);
+        self.kept += u64::from(pinned);
+    }
+
+    fn is_zero(&self, place: Place) -> bool {
+        self.pool[place as usize] == 0
+    }
+
+    fn discard(&mut self, space: u32, pages: Range<u64>) {
+        for key in keys(space, pages) {
+            let pinned = self.pins.contains(&key);
+            self.hold(!pinned, || format!("{key:?} goes, and was to stay"));
+            self.view.remove(&key);
+        }
+    }
+
+    fn zeros(&mut self, space: u32, pages: Range<u64>) -> u64 {
+        let pages_start = pages.start;
+        let came = if self.refuses() { pages_start..pages_start } else { pages };
+        self.event("zeros", Key { space, page: pages_start }, came.end - came.start);
+        keys(space, came.clone()).for_each(|key| self.give(key, 0, Access::Modified));
+        self.zeros += came.end - came.start;
+        came.end - came.start
+    }
+
+    fn install(&mut self, _op: Op, space: u32, pages: Range<u64>, access: Access) -> u64 {
+        self.event("install", Key { space, page: pages.start }, pages.end - pages.start);
+        let end = if self.refuses() { pages.start + 1 } else { pages.end };
+        for key in keys(space, pages.start..end) {
+            let bytes = self.arrived[&key.page];
+            self.give(key, bytes, access);
+        }
+        end - pages.start
+    }
+
+    fn copy(&mut self, key: Key, from: From, access: Access) -> bool {
+        self.event("copy", key, 0);
+        if self.refuses() {
+            return false;
+        }
+        let bytes = self.of(from);
+        self.give(key, bytes, access);
+        true
+    }
+
+    fn restore(&mut self, key: Key, place: Place, access: Access) {
+        self.event("restore", key, place.into());
+        let bytes = self.pool[place as usize];
+        self.give(key, bytes, access);
+        if self.refuses() {
+            self.view.insert(key, (bytes, None));
+        }
+    }
+
+    fn map(&mut self, key: Key, access: Access) {
+        self.view.get_mut(&key).expect("a page that is here").1 = Some(access);
+        self.woken.push(key);
+    }
+
+    fn relocate(&mut self, key: Key, to: Key, access: Access) {
+        self.event("relocate", key, to.page);
+        let bytes = self.steady(key);
+        self.view.remove(&key);
+        self.give(to, bytes, access);
+    }
+
+    fn wake(&mut self, space: u32, pages: Range<u64>) {
+        self.woken.extend(keys(space, pages));
+    }
+
+    fn poison(&mut self, key: Key, why: Why) {
+        self.event("poison", key, 0);
+        let (is_lost, is_full) = (!self.lost.is_empty(), self.refused);
+        let due = match why {
+            Why::Lost => is_lost,
+            Why::Failed => self.failed,
+            Why::Full => is_full,
+        };
+        self.hold(due, || format!("{key:?} is refused ({why:?}), and need not be"));
+        let told = match why {
+            Why::Lost => 0,
+            Why::Failed => 1,
+            Why::Full => 2,
+        };
+        self.told[told] += 1;
+        self.blocked.retain(|(of, _)| *of != key);
+    }
+
+    fn fetch(&mut self, op: Op, first: Key, addr: VirtAddr, count: u32) {
+        self.event("fetch", first, count.into());
+        let start = far_page(addr);
+        self.under_way.push(UnderWay { op, first, pages: start..start + u64::from(count), bytes: None });
+    }
+
+    fn write_back(&mut self, op: Op, addr: VirtAddr, pages: &[From]) {
+        let start = far_page(addr);
+        let pages_far = start..start + pages.len() as u64;
+        let first = Key { space: 0, page: start };
+        self.event("write back", first, pages.len() as u64);
+        let meets = |other: &UnderWay| {
+            other.bytes.is_some() && other.pages.start < pages_far.end && pages_far.start < other.pages.end
+        };
+        assert!(!self.under_way.iter().any(meets), "one write-back to a page of far memory at a time");
+        let bytes = pages.iter().map(|&from| self.of(from)).collect();
+        self.under_way.push(UnderWay { op, first, pages: pages_far, bytes: Some(bytes) });
+    }
+
+    fn may_allocate(&self) -> bool {
+        !self.refused
+    }
+
+    fn allocate(&mut self, bytes: u64) -> Allocated {
+        if bytes > self.budget {
+            self.refused |= bytes == GROUP;
+            return Allocated::Refused;
+        }
+        self.budget -= bytes;
+        self.allocated += 1;
+        Allocated::At(VirtAddr(self.allocated << 40))
+    }
+}
+
+impl World {
+    fn new(seed: u64, plan: &Plan, operations: u64, trace: bool) -> Self {
+        let configs = configs();
+        let count = configs.len() as u64;
+        let config = configs[usize::try_from(seed % count).expect("a few")];
+        let faults = Faults::of(plan, seed / count, operations);
+        let calm = plan.name == Plan::CALM.name;
+        let machine = Machine {
+            rng: Rng::from_number(!seed),
+            processes: BTreeMap::new(),
+            view: BTreeMap::new(),
+            pool: vec![0; config.resting_max],
+            far: BTreeMap::new(),
+            lost: BTreeSet::new(),
+            pins: BTreeSet::new(),
+            under_way: Vec::new(),
+            arrived: BTreeMap::new(),
+            blocked: Vec::new(),
+            woken: Vec::new(),
+            still: None,
+            refuses: if calm { 0 } else { 8 },
+            refusals: 0,
+            budget: if !calm && seed / count % 3 == 2 { 2 * GROUP } else { 64 * GROUP },
+            allocated: 0,
+            refused: false,
+            failed: false,
+            zeros: 0,
+            kept: 0,
+            told: [0; 3],
+            stores: 0,
+            accesses: 0,
+            wrong: None,
+            digest: Digest::default(),
+            trace: trace.then(VecDeque::new),
+        };
+        let mut world = Self {
+            private: Private::new(config),
+            config,
+            faults,
+            rng: Rng::from_number(seed),
+            machine,
+            forking: None,
+            deferred: Vec::new(),
+            snapshots: Vec::new(),
+            tries: BTreeMap::new(),
+            next: 1,
+            forks: 0,
+            renamed: 0,
+            pinned: 0,
+            tried_again: 0,
+        };
+        world.comes_in(Table::new(PAGES), Process::default());
+        world
+    }
+
+    fn comes_in(&mut self, table: Table, process: Process) {
+        self.private.open(self.next, table);
+        self.machine.processes.insert(self.next, process);
+        self.next += 1;
+    }
+
+    fn some_process(&mut self) -> u32 {
+        let at = self.rng.below(count_of(self.machine.processes.len())) as usize;
+        *self.machine.processes.keys().nth(at).expect("there is one")
+    }
+
+    fn key(&mut self) -> Key {
+        Key { space: self.some_process(), page: u64::from(self.rng.below(PAGES_U32)) }
+    }
+
+    fn pages(&mut self) -> (u32, Range<u64>) {
+        let Key { space, page } = self.key();
+        (space, page..(page + 1 + u64::from(self.rng.below(6))).min(PAGES))
+    }
+
+    fn step(&mut self, walk: &mut u64) {
+        match self.rng.below(10) {
+            0 if !self.machine.under_way.is_empty() => self.end_one(),
+            1 if self.rng.chance(self.faults.unmapped, 256) => self.unmap(),
+            2 if self.rng.chance(self.faults.pinned, 256) => self.pin(),
+            3 if self.rng.chance(self.faults.lost, 256) => {
+                let count = count_of(self.machine.far.len());
+                let at = if count > 0 { self.rng.below(count) } else { 0 } as usize;
+                let some = self.machine.far.keys().nth(at).copied();
+                self.machine.lost.extend(some);
+            }
+            4 | 5 => {
+                *walk += 1;
+                let space = *self.machine.processes.keys().next().expect("there is one");
+                let write = *walk / (2 * PAGES) % 2 == 0;
+                self.access(Key { space, page: *walk / 2 % PAGES }, write);
+            }
+            6 => {
+                for _ in 0..self.rng.below(BURST_MAX) {
+                    let (key, write) = (self.key(), self.rng.chance(1, 3));
+                    self.machine.accesses += u64::from(self.machine.try_access(key, write));
+                }
+            }
+            7 => match self.rng.below(12) {
+                0 | 1 if self.forking.is_none() => self.fork(),
+                2 if self.snapshots.len() + 1 < PROCESSES_MAX => self.child(),
+                3 if self.machine.processes.len() > 1 => self.exit(),
+                4 => self.rename(),
+                _ => self.forked(),
+            },
+            _ => {
+                let (key, write) = (self.key(), self.rng.chance(1, 2));
+                self.access(key, write);
+            }
+        }
+        let here = self.machine.view.len();
+        let most = self.config.frames - self.config.resting_max;
+        self.machine.hold(here <= most, || format!("{here} pages are in programs, and {most} may be"));
+    }
+
+    fn access(&mut self, key: Key, write: bool) {
+        self.machine.accesses += 1;
+        let waits = self.machine.blocked.iter().filter(|(of, _)| *of == key).count();
+        if self.machine.is_elsewhere(key) || self.machine.try_access(key, write) || waits > 2 {
+            return;
+        }
+        self.fault(key, write);
+        self.turn();
+    }
+
+    fn fault(&mut self, key: Key, write: bool) {
+        if self.forking == Some(key.space) {
+            return self.deferred.push((key, write));
+        }
+        self.machine.blocked.push((key, write));
+        self.private.fault(key, write, &mut self.machine);
+        self.go_on_woken();
+    }
+
+    fn turn(&mut self) {
+        self.private.turn(&mut self.machine);
+        self.go_on_woken();
+    }
+
+    /// Threads that were woken try again, and wait on when they must.
+    fn go_on_woken(&mut self) {
+        while let Some(key) = self.machine.woken.pop() {
+            let waiting: Vec<(Key, bool)> =
+                self.machine.blocked.extract_if(.., |(of, _)| *of == key).collect();
+            for (key, write) in waiting {
+                if !self.machine.is_elsewhere(key) && !self.machine.try_access(key, write) {
+                    self.fault(key, write);
+                }
+            }
+        }
+    }
+
+    fn end_one(&mut self) {
+        let count = count_of(self.machine.under_way.len());
+        let at = if self.faults.any_order { self.rng.below(count) as usize } else { 0 };
+        let UnderWay { op, first, pages, bytes } = self.machine.under_way.remove(at);
+        let asked = || keys(first.space, first.page..first.page + (pages.end - pages.start));
+        let tries = asked().filter_map(|key| self.tries.get(&key)).max().copied().unwrap_or(0);
+        let dies = self.faults.dead_after.is_some_and(|after| self.machine.accesses > after);
+        let unanswered =
+            dies || (self.rng.chance(self.faults.unanswered, 256) && tries + 2 < self.config.tries_max);
+        self.tries.extend(asked().map(|key| (key, if unanswered { tries + 1 } else { 0 })));
+        self.tried_again += u64::from(unanswered);
+        let is_lost = bytes.is_none() && pages.clone().any(|page| self.machine.lost.contains(&page));
+        let outcome = match () {
+            () if unanswered => Outcome::Failed,
+            () if is_lost => Outcome::Lost,
+            () => Outcome::Done,
+        };
+        self.machine.event("end", first, outcome as u64);
+        self.machine.failed |= dies;
+        let Some(bytes) = bytes else {
+            self.machine.arrived = (first.page..)
+                .zip(pages)
+                .filter_map(|(page, far)| Some((page, *self.machine.far.get(&far)?)))
+                .collect();
+            self.private.fetched(op, outcome, &mut self.machine);
+            return self.go_on_woken();
+        };
+        // One that was not answered may have been done all the same.
+        if outcome == Outcome::Done || self.rng.chance(1, 2) {
+            for (far, bytes) in pages.zip(bytes) {
+                self.machine.far.insert(far, bytes);
+                self.machine.lost.remove(&far);
+            }
+        }
+        self.private.written_back(op, outcome, &mut self.machine);
+        self.go_on_woken();
+    }
+
+    /// Pages are zeros, or something else for a while.
+    fn unmap(&mut self) {
+        let (space, pages) = self.pages();
+        if self.forking == Some(space)
+            || keys(space, pages.clone()).any(|key| self.machine.pins.contains(&key))
+        {
+            return;
+        }
+        self.drop_pages(space, pages.clone());
+        let process = self.machine.processes.get_mut(&space).expect("a process that is there");
+        let elsewhere = self.rng.chance(1, 4);
+        for page in pages {
+            if elsewhere {
+                process.elsewhere.insert(page)
+            } else {
+                process.elsewhere.remove(&page)
+            };
+        }
+    }
+
+    fn drop_pages(&mut self, space: u32, pages: Range<u64>) {
+        self.machine.event("forget", Key { space, page: pages.start }, pages.end);
+        // No thread is there any more to see half of it.
+        let of = |key: &Key| key.space == space && pages.contains(&key.page);
+        self.machine.blocked.retain(|(key, _)| !of(key));
+        self.deferred.retain(|(key, _)| !of(key));
+        while !self.private.forget(space, pages.clone(), &mut self.machine) {
+            if self.machine.under_way.is_empty() {
+                self.turn();
+            }
+            if self.machine.under_way.is_empty() {
+                self.machine.failed = true;
+                self.private.give_up(space, pages.clone(), &mut self.machine);
+                break;
+            }
+            self.end_one();
+        }
+        for key in keys(space, pages) {
+            self.machine.view.remove(&key);
+            let process = self.machine.processes.get_mut(&space).expect("a process that is there");
+            process.truth.remove(&key.page);
+        }
+        self.go_on_woken();
+    }
+
+    fn pin(&mut self) {
+        if self.machine.pins.len() >= self.config.frames / 4 || self.rng.chance(1, 2) {
+            self.machine.pins.pop_first();
+        } else {
+            let key = self.key();
+            self.machine.pins.insert(key);
+            self.pinned += 1;
+        }
+    }
+
+    fn fork(&mut self) {
+        if self.snapshots.len() == PROCESSES_MAX {
+            let (table, _) = self.snapshots.remove(0);
+            self.private.release(table);
+        }
+        let space = self.some_process();
+        let (_, not) = self.pages();
+        let not: &[Range<u64>] = if self.rng.chance(1, 4) { &[not] } else { &[] };
+        self.machine.event("fork", Key { space, page: 0 }, 0);
+        let Some(table) = self.private.fork(space, not, &mut self.machine) else {
+            let full = self.machine.refused || self.machine.failed;
+            return self.machine.hold(full, || format!("{space} cannot fork"));
+        };
+        let mut process = self.machine.processes[&space].clone();
+        process.truth.retain(|page, _| !not.iter().any(|not| not.contains(page)));
+        self.snapshots.push((table, process));
+        (self.forking, self.machine.still) = (Some(space), Some(space));
+        let held = self.private.hold_back(space);
+        self.deferred.extend(held.iter());
+        self.machine.blocked.retain(|waiting| !held.iter().any(|(key, _)| *key == waiting.0));
+        self.forks += 1;
+    }
+
+    fn forked(&mut self) {
+        (self.forking, self.machine.still) = (None, None);
+        for (key, write) in std::mem::take(&mut self.deferred) {
+            if !self.machine.is_elsewhere(key) && !self.machine.try_access(key, write) {
+                self.fault(key, write);
+            }
+        }
+    }
+
+    /// A child comes in, or will not any more.
+    fn child(&mut self) {
+        let Some((table, process)) = self.snapshots.pop() else { return };
+        if self.machine.processes.len() < PROCESSES_MAX && self.rng.chance(7, 8) {
+            self.machine.event("child", Key { space: self.next, page: 0 }, 0);
+            return self.comes_in(table, process);
+        }
+        self.private.release(table);
+    }
+
+    fn exit(&mut self) {
+        let space = self.some_process();
+        if self.forking == Some(space) {
+            self.forked();
+        }
+        self.machine.event("exit", Key { space, page: 0 }, 0);
+        self.machine.pins.retain(|key| key.space != space);
+        self.drop_pages(space, 0..PAGES);
+        self.private.close(space);
+        self.machine.processes.remove(&space);
+        self.machine.blocked.retain(|(key, _)| key.space != space);
+        self.machine.woken.retain(|key| key.space != space);
+    }
+
+    fn rename(&mut self) {
+        let (space, from) = self.pages();
+        let count = from.end - from.start;
+        let to = u64::from(self.rng.below(PAGES_U32));
+        self.machine.event("rename", Key { space, page: from.start }, to);
+        let meets = to < from.end && from.start < to + count || to + count > PAGES;
+        let all: Vec<Key> = keys(space, from.clone()).chain(keys(space, to..to + count)).collect();
+        let busy = |key: &Key| self.machine.pins.contains(key) || self.machine.is_elsewhere(*key);
+        if meets || self.forking == Some(space) || all.iter().any(busy) {
+            return;
+        }
+        self.drop_pages(space, to..to + count);
+        self.private.freeze(space, from.clone(), &mut self.machine);
+        self.private.rename(space, from.clone(), to, &mut self.machine);
+        let process = self.machine.processes.get_mut(&space).expect("a process that is there");
+        for (old, new) in from.clone().zip(to..) {
+            if let Some(truth) = process.truth.remove(&old) {
+                process.truth.insert(new, truth);
+            }
+        }
+        self.drop_pages(space, from);
+        self.renamed += 1;
+    }
+
+    /// Everything ends; then every process reads all it has.
+    fn settle(&mut self) {
+        self.faults = Faults { dead_after: self.faults.dead_after, ..Faults::CALM };
+        self.machine.refuses = 0;
+        self.machine.pins.clear();
+        self.forked();
+        while !self.snapshots.is_empty() {
+            self.child();
+        }
+        for space in self.machine.processes.keys().copied().collect::<Vec<_>>() {
+            for key in keys(space, 0..PAGES) {
+                self.access(key, false);
+                self.rest_of_it();
+            }
+        }
+        self.private.check();
+        if !self.machine.blocked.is_empty() {
+            let why = format!("threads wait for ever: {:?}", self.machine.blocked);
+            self.machine.wrong.get_or_insert((Verdict::Stuck, why));
+        }
+        while self.machine.processes.len() > 1 {
+            self.exit();
+        }
+        self.rest_of_it();
+        let quiet = self.private.cache().is_quiet() || self.machine.refused;
+        self.machine.hold(quiet, || "something is not written back".to_owned());
+        self.private.check();
+    }
+
+    fn rest_of_it(&mut self) {
+        for _ in 0..SETTLE_MAX {
+            if self.machine.under_way.is_empty() && self.machine.blocked.is_empty() {
+                break;
+            }
+            if self.machine.under_way.is_empty() { self.turn() } else { self.end_one() }
+        }
+    }
+}
+
+/// Shapes of a cache.
+fn configs() -> [Config; 3] {
+    let usual = Config {
+        frames: 40,
+        resting_max: 8,
+        rest_apart: true,
+        run_max: 8,
+        batch_max: 4,
+        writing_max: 3,
+        tries_max: 4,
+        ahead: Ahead::Stream(8),
+        stream_writes: true,
+    };
+    [
+        usual,
+        Config { frames: 64, resting_max: 24, batch_max: 8, ..usual },
+        Config { frames: 6, resting_max: 2, batch_max: 1, writing_max: 1, ahead: Ahead::None, ..usual },
+    ]
+}
