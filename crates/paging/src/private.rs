@@ -12,12 +12,14 @@
 
 mod forks;
 mod pool;
+mod programs;
 mod slots;
 mod table;
 
+pub use programs::{Allocated, From, Place, Programs};
 pub use table::Table;
 
-use crate::{Action, Cache, Config, Key, Layout, Op, Outcome, Source, Stats, Why};
+use crate::{Action, Cache, Config, Key, Layout, Op, Outcome, Source, Stats};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::mem;
@@ -37,72 +39,6 @@ const GROUPS_MAX: u32 = 1024;
 const SLOTS_AHEAD: u32 = 256;
 /// With fewer slots left, and no more to be had, pages without one stay where they are: more than rest in one step.
 const SLOTS_LAST: u32 = 64;
-
-/// A place in the pool.
-pub type Place = u32;
-
-/// What came of asking for far memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Allocated {
-    /// It is here.
-    At(VirtAddr),
-    /// There is not that much.
-    Refused,
-    /// Nobody knows.
-    Failed,
-}
-
-/// Where a page's bytes are to be read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum From {
-    /// In the pool.
-    Pool(Place),
-    /// In a program, which does not write to them.
-    Program(Key),
-}
-
-/// What the pages are in: programs, the pool, far memory. A program that is gone, or that has something else where its pages were, is no failure.
-pub trait Programs {
-    /// The pages around one that are used alike, with it; `None` when it is not far memory (any more).
-    fn around(&self, key: Key) -> Option<Range<u64>>;
-    /// The page is to stay in its program.
-    fn stays(&self, key: Key) -> bool;
-
-    /// No store reaches the pages unseen from here on.
-    fn freeze(&mut self, space: u32, pages: Range<u64>);
-    /// Copies a page's bytes from its program to the pool.
-    fn save(&mut self, key: Key, place: Place);
-    /// All bytes there are zeros.
-    fn is_zero(&self, place: Place) -> bool;
-    /// Takes pages from their program.
-    fn discard(&mut self, space: u32, pages: Range<u64>);
-
-    /// Gives a program a page of zeros each, to be written; answers how many of the first it has.
-    fn zeros(&mut self, space: u32, pages: Range<u64>) -> u64;
-    /// Gives a program pages that this fetch brought; answers how many of the first it has.
-    fn install(&mut self, op: Op, space: u32, pages: Range<u64>, access: Access) -> u64;
-    /// Gives a program a page that is elsewhere here; false when it did not take it.
-    fn copy(&mut self, key: Key, from: From, access: Access) -> bool;
-    /// Gives a program its page back from the pool. What it does not take stays with it, for its next touch.
-    fn restore(&mut self, key: Key, place: Place, access: Access);
-    /// A page that the program has may be used so.
-    fn map(&mut self, key: Key, access: Access);
-    /// A page that the program has, and does not write to, is at another of its addresses from now on.
-    fn relocate(&mut self, key: Key, to: Key, access: Access);
-    /// Who waits for one of the pages looks again.
-    fn wake(&mut self, space: u32, pages: Range<u64>);
-    /// The page cannot be had.
-    fn poison(&mut self, key: Key, why: Why);
-
-    /// Gets pages from far memory: [`Private::fetched`] tells what came of it.
-    fn fetch(&mut self, op: Op, first: Key, addr: VirtAddr, count: u32);
-    /// Writes pages to far memory, side by side: [`Private::written_back`] tells what came of it.
-    fn write_back(&mut self, op: Op, addr: VirtAddr, pages: &[From]);
-    /// More far memory may be asked for.
-    fn may_allocate(&self) -> bool;
-    /// Asks for far memory.
-    fn allocate(&mut self, bytes: u64) -> Allocated;
-}
 
 /// The memory of all processes of a program.
 #[derive(Debug)]

@@ -1,12 +1,10 @@
 //! What a process asks for through a mailbox: addresses, and what is to become of those it has.
 
-use super::frames::{Held, Owner};
 use super::spans::Kind;
-use super::table::{Entry, Here};
 use super::{Pager, errno};
-use farmem_io::pages::remote::Lost;
 use farmem_io::pages::remote::call::{Call, ELSEWHERE, TARGET_ELSEWHERE, VALUES, bell, resize};
-use farmem_wire::message::{Access, PAGE_LEN};
+use farmem_paging::private::Programs as _;
+use farmem_wire::message::PAGE_LEN;
 use std::ops::Range;
 
 /// What a call answers: a value, or a status that is none.
@@ -172,76 +170,31 @@ impl Pager {
             new.start
         };
         // A thread that writes waits from here on, until the old addresses are unmapped.
-        let mut rest = old.clone();
-        while self.freeze_next(key, &mut rest)?.is_some() {}
+        let (private, mut outside) = self.parts();
+        private.freeze(key, old.clone(), &mut outside);
+        if self.gone.contains(&key) {
+            return Err(errno::FAULT);
+        }
         if how >= resize::FIXED_MIN {
             self.drop_pages(key, first..first + count);
         }
         self.set_span(key, first..first + count, Some(kind));
-        self.move_pages(key, old.clone(), first..first + count);
+        let (private, mut outside) = self.parts();
+        private.rename(key, old.start..old.end.min(old.start + count), first, &mut outside);
         self.set_span(key, old.clone(), Some(Kind::Moved));
         // The old addresses are free once the process has said that no thread of it reaches them.
         self.drop_pages(key, old);
         value(self, first)
     }
 
-    /// Pages get other numbers; those beyond the new ones stay.
-    fn move_pages(&mut self, key: u32, from: Range<u64>, to: Range<u64>) {
-        let end = from.end.min(from.start + (to.end - to.start));
-        let mut at = from.start;
-        while let Some(page) = self.processes[&key].table.next(at..end) {
-            at = page + 1;
-            let new = page - from.start + to.start;
-            let entry = self.entry(key, page);
-            let here = match entry.here {
-                Here::No => Here::No,
-                Here::Pool(place) => {
-                    let resting = self.pool.at(place);
-                    let owner = Some(Owner { process: key, page: new });
-                    self.pool.set(place, super::frames::Resting { owner, ..resting });
-                    entry.here
-                }
-                Here::Frame(frame) => self.move_frame(key, page, new, frame),
-            };
-            self.set_entry(key, page, Entry { slot: None, here: Here::No });
-            self.set_entry(key, new, Entry { here, ..entry });
-        }
-    }
-
-    /// The bytes of a page that is here, at other addresses of its process.
-    fn move_frame(&mut self, key: u32, page: u64, new: u64, frame: u32) -> Here {
-        let (_, held) = self.frames.at(frame);
-        let access = match held {
-            // The READ's bytes are for the old page: the new one is fetched when it is touched.
-            Held::Fetching { .. } => {
-                self.frames.remove(frame);
-                return Here::No;
-            }
-            Held::Dirty => Access::Modified,
-            Held::Clean | Held::Owed => Access::Shared,
-        };
-        let mut bytes = [0; PAGE_LEN];
-        let remote = &self.processes[&key].remote;
-        // It is frozen, or was read-only.
-        remote.read(page, &mut bytes);
-        remote.discard(page..page + 1);
-        if remote.install(new, &bytes, access) == Err(Lost::Gone) {
-            self.gone.push(key);
-        }
-        self.frames.rename(frame, new);
-        Here::Frame(frame)
-    }
-
     /// The pages' bytes are not needed any more.
     pub(super) fn drop_pages(&mut self, key: u32, pages: Range<u64>) {
-        if self.processes[&key].table.next(pages.clone()).is_some() {
+        if self.private.is_anywhere(key, pages.clone()) {
             self.forget(key, pages.clone());
             self.processes[&key].remote.discard(pages.clone());
         }
         // A thread that waited for one of them tries again, and finds what is there now.
-        if self.processes[&key].remote.wake(pages) == Err(Lost::Gone) {
-            self.gone.push(key);
-        }
+        self.parts().1.wake(key, pages);
     }
 
     fn range(&self, key: u32, start: u64, len: u64) -> Result<Range<u64>, u64> {

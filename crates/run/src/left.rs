@@ -48,8 +48,8 @@ impl Pager {
 /// What was allocated is free again; a rack that does not answer has forgotten it.
 impl Drop for Pager {
     fn drop(&mut self) {
-        for base in self.slots.bases() {
-            if self.broken || self.client.free(base).is_err() {
+        for base in self.private.allocations() {
+            if self.broken || self.far.client.free(base).is_err() {
                 return;
             }
         }

@@ -5,52 +5,37 @@
 //! (Named memory, which a run may share with others, is `sharing`'s, and has a limit of its own.)
 //! What a process asks beside (addresses, a fork) comes as a call through its mailbox, in order with its faults.
 //!
-//! ```text
-//!   program:  zeros --touch--> Dirty --fork--> Owed --write, slot owned alone--> Dirty
-//!                               |               |  `--write, slot shared: bytes to the pool, page gets a slot of its own--> Dirty
-//!   pool:                       '-> Unsent <----'
-//!                                     | WRITE
-//!                                   Sent --answer--> Clean (rests) --touch--> program      or goes: far
-//! ```
-//!
-//! A fork is a snapshot: the child's table names the parent's slots, which then have two owners, and whoever writes takes another. What
-//! is not in far memory at that time stays where it is, read-only, and the slot says where (`Home`): a fork that is followed by an exec
-//! copies nothing.
+//! Which page comes, goes, rests, is written back and tried again is the page cache's to say, and what forks share the [`Private`]'s
+//! around it; here is what they say it to: processes, the pool, and the client.
 
 mod calls;
 mod errno;
-mod evict;
+mod far;
 mod faults;
 mod fork;
-mod frames;
 mod left;
-mod lost;
 mod past;
 mod pins;
 mod sharing;
-mod slots;
 mod spans;
-mod table;
 
-use farmem_client::{Client, Completed, Error, Ticket};
-use farmem_control::api::ErrorCode;
+use far::{Far, bytes};
+use farmem_client::{Client, Error};
 use farmem_io::OpenError;
 use farmem_io::pages::remote::call::{CONTROL_PAGES, MAILBOXES};
-use farmem_io::pages::remote::{Arrival, Buffer, Event, Hall, Lost, Remote, Watch, buffer, place};
+use farmem_io::pages::remote::{Arrival, Buffer, Event, Hall, Remote, Watch, buffer, place};
 use farmem_io::pages::{Fault, Features, Reach, Userfaultfd};
 use farmem_memory::window::frames_of;
-use farmem_paging::Streams;
+use farmem_paging::private::{Private, Table};
+use farmem_paging::{Ahead, Config};
 use farmem_wire::message::{Access, PAGE_LEN};
 use fork::Snapshot;
-use frames::{Frames, Pool};
 use pins::Pins;
 use sharing::Sharing;
-use slots::{Slot, Slots};
 use spans::{Kind, Spans};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
-use table::Table;
 
 pub use farmem_io::pages::remote::raw::{Listener, Started, Watched, spawn};
 pub use farmem_io::pages::remote::{Guard, call, guard};
@@ -125,7 +110,7 @@ pub struct PagerStats {
 /// Serves processes.
 #[derive(Debug)]
 pub struct Pager {
-    client: Client,
+    far: Far,
     hall: Hall,
     guard: Option<Guard>,
     sharing: Option<Sharing>,
@@ -137,37 +122,24 @@ pub struct Pager {
     processes: BTreeMap<u32, Process>,
     /// The key of the next process.
     next: u32,
-    frames: Frames,
+    /// Their pages.
+    private: Private,
     /// Pages that stay where they are.
     pins: Pins,
-    pool: Pool,
-    slots: Slots,
-    /// Pages of the pool that are to be written, in the order in which they came. Some are not any more.
-    unsent: VecDeque<u32>,
-    /// Operations under way, and how many of them are READs.
-    under_way: Vec<(Ticket, Purpose)>,
-    fetching: usize,
-    /// Faults for which there was no frame yet.
-    waiting: VecDeque<(u32, u64, Fault)>,
+    /// Pages that rest.
+    pool: Box<[u8]>,
     /// Processes that turned out to be gone.
     gone: Vec<u32>,
     /// Forks whose children have not come yet.
     snapshots: BTreeMap<u64, Snapshot>,
     /// Their number so far.
     forks: u64,
-    /// Why the rack gives no more far memory.
-    refused: Option<Error>,
     buffer: Buffer,
     reported: Vec<(u64, Fault)>,
     /// Faults at shared pages.
     shared: Vec<Fault>,
     zeros: Box<[u8]>,
     stats: PagerStats,
-    failed: Option<Error>,
-    /// Bytes that a program wanted and that are lost; everything else goes on.
-    lost: Option<Error>,
-    /// Some bytes are lost: no READ is for several pages any more.
-    one_by_one: bool,
     /// It failed: the rack is not asked for anything more.
     broken: bool,
 }
@@ -179,28 +151,23 @@ struct Process {
     remote: Remote,
     ended: OwnedFd,
     spans: Spans,
-    table: Table,
     /// Shared objects that it used, by number.
     objects: BTreeSet<u64>,
-    streams: Streams,
     /// What was made of its pages past libc and not looked at yet.
     doubts: Vec<past::Doubt>,
     /// The latest call of each mailbox.
     called: [u64; MAILBOXES],
     /// The thread that forks; faults of others wait.
     forking: Option<u32>,
-    deferred: Vec<(u64, Fault)>,
-}
-
-/// What an operation under way is for.
-#[derive(Clone, Copy, Debug)]
-enum Purpose {
-    Fetch { process: u32, page: u64, count: u64, slot: Slot, tries: u32 },
-    WriteBack { places: [u32; evict::BATCH], count: usize, tries: u32 },
+    deferred: Vec<(u64, bool)>,
 }
 
 /// Pages of one READ at most.
 const AHEAD_MAX: u64 = 64;
+/// WRITEs under way at once.
+const WRITING_MAX: usize = 64;
+/// Pages that go in one step, and pages of one WRITE, at most.
+const BATCH: usize = 16;
 /// Times a READ or WRITE is tried before the pager gives up; each waits until the rack counts as gone.
 const TRIES_MAX: u32 = 2;
 /// Time that the last processes' children have to come in after a fork.
@@ -223,8 +190,19 @@ impl Pager {
         let (chance, _) = rest.split_first_chunk().expect("a seed is longer than a token and a number");
         let token = u128::from_be_bytes(*token);
         let ahead = options.ahead.clamp(1, AHEAD_MAX);
+        let config = Config {
+            frames: pages,
+            resting_max: pool,
+            rest_apart: true,
+            run_max: ahead,
+            batch_max: BATCH,
+            writing_max: WRITING_MAX,
+            tries_max: TRIES_MAX,
+            ahead: Ahead::Stream(ahead),
+            stream_writes: true,
+        };
         Ok(Self {
-            client,
+            far: Far::new(client),
             hall: Hall::open(token)?,
             guard: None,
             sharing: None,
@@ -234,26 +212,17 @@ impl Pager {
             options: PagerOptions { ahead, ..options },
             processes: BTreeMap::new(),
             next: 1,
-            frames: Frames::new(pages - pool),
+            private: Private::new(config),
             pins: Pins::new(pages - pool),
-            pool: Pool::new(pool),
-            slots: Slots::default(),
-            unsent: VecDeque::with_capacity(2 * pool),
-            under_way: Vec::with_capacity(pages.min(1024)),
-            fetching: 0,
-            waiting: VecDeque::new(),
+            pool: vec![0; pool * PAGE_LEN].into(),
             gone: Vec::new(),
             snapshots: BTreeMap::new(),
             forks: 0,
-            refused: None,
             buffer: buffer(),
             reported: Vec::new(),
             shared: Vec::new(),
             zeros: vec![0; usize::try_from(AHEAD_MAX).expect("small") * PAGE_LEN].into(),
             stats: PagerStats::default(),
-            failed: None,
-            lost: None,
-            one_by_one: false,
             broken: false,
         })
     }
@@ -285,8 +254,23 @@ impl Pager {
 
     /// What it did so far.
     #[must_use]
-    pub const fn stats(&self) -> PagerStats {
-        self.stats
+    pub fn stats(&self) -> PagerStats {
+        let cache = self.private.stats();
+        PagerStats {
+            zeros: cache.zeros,
+            missing: cache.missing,
+            near: cache.near + cache.rested,
+            upgrades: cache.upgrades,
+            fetches: cache.fetches,
+            bytes_fetched: bytes(cache.pages_fetched),
+            evictions: self.private.evictions(),
+            write_backs: cache.write_backs,
+            bytes_written_back: bytes(cache.pages_sent),
+            bytes_here_max: bytes(cache.frames_max),
+            bytes_far: self.private.bytes_far(),
+            lost: self.far.pages_lost,
+            ..self.stats
+        }
     }
 
     /// Serves until `program` is readable, which says that the program has ended, and no process of it is left; calls `signalled` when
@@ -332,9 +316,9 @@ impl Pager {
             }
             self.asked_again();
         }
-        self.broken = self.failed.is_some();
+        self.broken = self.far.failed.is_some();
         let shared = self.sharing.as_ref().map_or(Ok(()), Sharing::finish);
-        self.failed.take().or_else(|| self.lost.take()).map_or(shared, Err)
+        self.far.failed.take().or_else(|| self.far.lost.take()).map_or(shared, Err)
     }
 
     /// Lets a process in.
@@ -380,21 +364,19 @@ impl Pager {
         let crowd = self.sharing.as_ref().map(Sharing::crowd);
         let told = hung.is_ok() && watched && shares && arrival.welcome(&list, crowd).is_ok();
         let Arrival { pid, remote, ended, .. } = arrival;
-        let streams = Streams::new(self.options.ahead);
         let process = Process {
             pid,
             remote,
             ended,
             spans,
-            table,
             objects,
-            streams,
             doubts: Vec::new(),
             called: [0; MAILBOXES],
             forking: None,
             deferred: Vec::new(),
         };
         self.processes.insert(key, process);
+        self.private.open(key, table);
         self.stats.processes += 1;
         if !told {
             self.gone.push(key);
@@ -424,10 +406,10 @@ impl Pager {
         if let Some(guard) = &self.guard {
             guard.let_go(key);
         }
-        self.waiting.retain(|&(of, _, _)| of != key);
         let all = 0..process.remote.pages();
         self.pins.bury(key);
         self.forget(key, all);
+        self.private.close(key);
         if let Some(process) = self.processes.remove(&key) {
             self.stop_sharing(key, process);
         }
@@ -458,9 +440,7 @@ impl Pager {
             }
             for (page, fault) in reported.drain(..) {
                 self.stats.faults += 1;
-                if !self.fault(key, page, fault) {
-                    self.waiting.push_back((key, page, fault));
-                }
+                self.fault(key, page, fault);
             }
             match more {
                 Ok(true) => {}
@@ -476,99 +456,18 @@ impl Pager {
 
     /// Does what takes time; true when there is more to do.
     fn turn(&mut self) -> bool {
-        self.send();
-        if self.fetching > 0 {
+        if self.private.cache().is_fetching() {
             // Sends what was asked for, and clears up while it is on its way.
-            match self.client.poll() {
+            match self.far.client.poll() {
                 Ok(completed) => completed.into_iter().for_each(|completed| self.ended(completed)),
                 Err(error) => self.link_lost(error),
             }
-            self.look_ahead();
         }
-        if self.fetching > 0 || (!self.waiting.is_empty() && !self.under_way.is_empty()) {
+        self.private_turn();
+        if self.private.cache().is_awaited() && !self.far.under_way.is_empty() {
             self.wait();
         }
-        self.serve_waiting();
-        self.note_most();
-        self.fetching > 0 || !self.waiting.is_empty()
-    }
-
-    fn serve_waiting(&mut self) {
-        for _ in 0..self.waiting.len() {
-            let Some((key, page, fault)) = self.waiting.pop_front() else { break };
-            if self.fault(key, page, fault) {
-                continue;
-            }
-            self.waiting.push_front((key, page, fault));
-            let at_rest = self.under_way.is_empty() && (self.unsent.is_empty() || self.failed.is_some());
-            // What a process had that turned out to be gone is free in a moment.
-            if at_rest && self.gone.is_empty() {
-                // Nothing will make room: far memory is full, or it does not answer.
-                self.waiting.pop_front();
-                self.poison(key, page);
-                continue;
-            }
-            break;
-        }
-    }
-
-    /// Waits for one operation, and takes the ends of all that have ended then.
-    fn wait(&mut self) {
-        match self.client.next_completed() {
-            Ok(Some(completed)) => self.ended(completed),
-            Ok(None) => {}
-            Err(error) => self.link_lost(error),
-        }
-        while let Some(completed) = self.client.poll_ended() {
-            self.ended(completed);
-        }
-    }
-
-    fn ended(&mut self, completed: Completed) {
-        let Some(at) = self.under_way.iter().position(|(ticket, _)| *ticket == completed.ticket) else {
-            return; // the client's own
-        };
-        match self.under_way.swap_remove(at) {
-            (ticket, Purpose::Fetch { process, page, count, slot, tries }) => {
-                self.fetching -= 1;
-                self.fetched(ticket, (process, page, count), (slot, tries), completed);
-            }
-            (_, Purpose::WriteBack { places, count, tries }) => self.written(places, count, tries, completed),
-        }
-    }
-
-    fn link_lost(&mut self, error: Error) {
-        self.fail(error);
-        for (ticket, purpose) in std::mem::take(&mut self.under_way) {
-            match purpose {
-                Purpose::Fetch { process, page, count, .. } => self.not_fetched(ticket, process, page, count),
-                Purpose::WriteBack { places, count, .. } => self.not_written(&places[..count]),
-            }
-        }
-        self.fetching = 0;
-    }
-
-    fn fail(&mut self, error: Error) {
-        self.failed.get_or_insert(error);
-    }
-
-    /// A page's bytes cannot be had: who touches it gets a SIGBUS.
-    fn poison(&mut self, key: u32, page: u64) {
-        if self.failed.is_none() && self.lost.is_none() {
-            let full = || Error::Full { what: "far memory".into() };
-            let why = self.refused.take().filter(|error| error.code() != Some(ErrorCode::OutOfMemory));
-            self.fail(why.unwrap_or_else(full));
-        }
-        if let Some(process) = self.processes.get(&key)
-            && process.remote.poison(page) == Err(Lost::Gone)
-        {
-            self.gone.push(key);
-        }
-    }
-
-    fn note_most(&mut self) {
-        let here = (self.frames.used() + self.pool.used()) as u64 * PAGE_LEN as u64;
-        self.stats.bytes_here_max = self.stats.bytes_here_max.max(here);
+        self.private.cache().is_awaited()
     }
 }
 

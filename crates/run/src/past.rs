@@ -12,7 +12,7 @@ use farmem_io::pages::remote::call::ELSEWHERE;
 use farmem_io::pages::remote::raw::{
     Listener, Notification, RawCall, Seen, Touched, Watched, opens_direct, process_of, shares_memory,
 };
-use farmem_io::pages::remote::{Advised, Lost, advised, advised_shared};
+use farmem_io::pages::remote::{Advised, advised, advised_shared};
 use farmem_wire::message::PAGE_LEN;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -348,23 +348,6 @@ impl Pager {
         }
         self.drop_pages(key, pages.clone());
         self.set_span(key, pages, Some(Kind::Elsewhere));
-    }
-
-    /// Write-protects pages, some of which may be something else by now.
-    pub(super) fn freeze(&self, key: u32, pages: Range<u64>) -> Result<(), Lost> {
-        let remote = &self.processes[&key].remote;
-        match remote.freeze(pages.clone()) {
-            Err(Lost::Remapped(_)) => {
-                // The system stopped at the first of them.
-                for page in pages {
-                    if remote.freeze(page..page + 1) == Err(Lost::Gone) {
-                        return Err(Lost::Gone);
-                    }
-                }
-                Ok(())
-            }
-            other => other,
-        }
     }
 }
 

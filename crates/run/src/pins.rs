@@ -4,9 +4,9 @@
 //! between the two would be written to when it is no page of the process's any more; nothing tells the pager of it. So a process of the run
 //! says before such a call which pages are to stay, and after it that they need not.
 
-use super::frames::Owner;
 use super::{Pager, errno};
 use farmem_io::pages::remote::call::CONTROL_PAGES;
+use farmem_paging::Key;
 use farmem_wire::message::PAGE_LEN;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -74,8 +74,8 @@ impl Pins {
     }
 
     /// True when the page stays.
-    pub(super) fn has(&self, Owner { process, page }: Owner) -> bool {
-        self.pins.values().any(|pin| pin.of == process && pin.pages.contains(&page))
+    pub(super) fn has(&self, Key { space, page }: Key) -> bool {
+        self.pins.values().any(|pin| pin.of == space && pin.pages.contains(&page))
     }
 
     /// True when one of the pages stays.
@@ -141,8 +141,8 @@ impl Pager {
 mod tests {
     use super::*;
 
-    fn page(process: u32, page: u64) -> Owner {
-        Owner { process, page }
+    fn page(space: u32, page: u64) -> Key {
+        Key { space, page }
     }
 
     /// A pinned page stays until the last pin of it is gone; others go.

@@ -6,7 +6,7 @@
 //! - [`network`] carries sealed packets and loses, doubles, overtakes and damages them as a [`Plan`] says.
 //! - [`pair`] is one requester and one responder, for millions of operations.
 //! - [`pages`] has several hosts load and store on the same pages, through their caches and the switch's directory.
-//! - [`paging`] is the page cache of one program beside a memory that fails.
+//! - [`paging`] is the page cache of one program, and of programs that fork, beside a memory that fails.
 //! - [`world`] is a whole rack, with machines that crash and start again; [`rack`] has random programs work on it.
 //! - [`explore`] walks through every state that the coherence protocol can reach in a small rack.
 //! - [`script`] plays a rack by hand, one packet at a time, from a file that tells a story.

@@ -24,7 +24,7 @@ const PAGES: u64 = PAGES_U32 as u64;
 /// Pages of the last group of each space are copies of others when they are first touched.
 const NEAR_FROM: u64 = 36;
 
-/// The page cache of one program beside a faulty memory.
+/// The page cache of one program, or of programs that fork, beside a faulty memory.
 pub fn campaign(campaign: &Campaign, progress: &mut dyn FnMut(u64)) -> Report {
     campaign::run("paging", campaign, world, progress)
 }

@@ -198,6 +198,14 @@ impl Remote {
         }
     }
 
+    /// Puts a page's bytes where the program finds them by a fault that [`Remote::mend`] serves, whatever it has mapped there now. False when it has sealed
+    /// its own file.
+    #[must_use]
+    pub fn keep(&self, page: u64, bytes: &[u8]) -> bool {
+        let place = page * PAGE_LEN as u64;
+        rustix::io::retry_on_intr(|| rustix::io::pwrite(&self.file, bytes, place)) == Ok(bytes.len())
+    }
+
     /// Gives pages' memory back to the system; whoever touches them waits again.
     ///
     /// # Panics

@@ -61,6 +61,12 @@ impl Private {
         }
     }
 
+    /// Some of the pages are not just zeros.
+    #[must_use]
+    pub fn is_anywhere(&self, space: u32, pages: Range<u64>) -> bool {
+        self.book.tables.get(&space).is_some_and(|table| table.next(pages).is_some())
+    }
+
     /// Pages that are written lie frozen: a store to one of them waits for a fault.
     pub fn freeze(&mut self, space: u32, pages: Range<u64>, programs: &mut impl Programs) {
         let mut at = pages.start;
