@@ -37,10 +37,10 @@ impl Cache {
     }
 
     /// A page is not written any more without a fault; the driver has seen to it that no store is on its way. Without effect when it could not be.
-    pub fn protect(&mut self, key: Key) {
-        if let Some(frame) = self.frames.find(key) {
-            self.frames.change(frame, false, |page| page.mapped = page.mapped.map(|_| Access::Shared));
-        }
+    /// True when it is here, and far memory is behind.
+    pub fn protect(&mut self, key: Key) -> bool {
+        let Some(frame) = self.frames.find(key) else { return false };
+        self.frames.change(frame, false, |page| page.mapped = page.mapped.map(|_| Access::Shared)).dirty
     }
 
     /// A page goes by another name of the same space from now on, as it is. Without effect, but for threads that wait for it, when it is not here; one

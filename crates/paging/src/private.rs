@@ -282,11 +282,8 @@ impl Private {
         self.cache.check();
         let mut resting = 0;
         for (&space, table) in &self.book.tables {
-            let mut at = 0;
-            while let Some(page) = table.next(at..u64::MAX) {
-                at = page + 1;
+            for (page, Entry { slot, here }) in table.all(0..table.pages()) {
                 let key = Key { space, page };
-                let Entry { slot, here } = table.get(page);
                 let (mapped, has) = (self.cache.access(key), self.cache.has(key));
                 match here {
                     Here::No => assert!(!has, "{key:?} is nowhere"),

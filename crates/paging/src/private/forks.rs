@@ -15,49 +15,50 @@ impl Private {
         let pages = self.book.tables[&space].pages();
         // No store changes what is written from here on.
         self.freeze(space, 0..pages, programs);
-        let mut table = Table::new(pages);
-        let mut at = 0;
-        while let Some(page) = self.book.tables[&space].next(at..pages) {
-            at = page + 1;
-            let excluded = not.partition_point(|span| span.end <= page);
-            if let Some(span) = not.get(excluded).filter(|span| span.contains(&page)) {
-                at = span.end;
-                continue;
-            }
+        let slotless: Vec<u64> = self.book.tables[&space]
+            .all(0..pages)
+            .filter(|(_, at)| at.slot.is_none())
+            .map(|(page, _)| page)
+            .collect();
+        for page in slotless {
             let key = Key { space, page };
-            let Some(slot) = self.book.entry(key).slot.or_else(|| self.take_slot(key, programs)) else {
-                self.release(table);
-                return None;
-            };
+            let slot = Some(self.take_slot(key, programs)?);
             let Entry { here, .. } = self.book.entry(key);
-            self.book.set(key, Entry { slot: Some(slot), here });
-            if self.cache.access(key) == Some(Access::Modified) {
-                self.cache.protect(key);
-            }
-            if self.cache.is_dirty(key) {
-                match here {
-                    Here::No => {}
-                    Here::Program => self.book.slots.set_home(slot, Home::Page(key)),
-                    Here::Pool(place) => {
-                        self.book.slots.set_home(slot, Home::Pool(place));
+            self.book.set(key, Entry { slot, here });
+        }
+        let (mut table, mut excluded) = (Table::new(pages), not.iter().peekable());
+        let slots = &mut self.book.slots;
+        for (page, entry) in self.book.tables[&space].all(0..pages) {
+            let (key, slot) = (Key { space, page }, entry.slot.expect("each has one since a moment ago"));
+            match entry.here {
+                Here::No => {}
+                Here::Program => {
+                    if self.cache.protect(key) {
+                        slots.set_home(slot, Home::Page(key));
+                    }
+                }
+                Here::Pool(place) => {
+                    if self.cache.is_dirty(key) {
+                        slots.set_home(slot, Home::Pool(place));
                         self.to_send = true;
                     }
                 }
             }
-            self.book.slots.share(slot);
-            table.set(page, Entry { slot: Some(slot), here: Here::No });
+            while excluded.next_if(|span| span.end <= page).is_some() {}
+            if !excluded.peek().is_some_and(|span| span.contains(&page)) {
+                slots.share(slot);
+                table.set(page, Entry { slot: Some(slot), here: Here::No });
+            }
         }
         Some(table)
     }
 
     /// Nobody will come for what a fork left.
     pub fn release(&mut self, table: Table) {
-        let mut at = 0;
-        while let Some(page) = table.next(at..table.pages()) {
-            if let Some(slot) = table.get(page).slot {
+        for (_, entry) in table.all(0..table.pages()) {
+            if let Some(slot) = entry.slot {
                 self.leave(slot);
             }
-            at = page + 1;
         }
     }
 
@@ -69,17 +70,11 @@ impl Private {
 
     /// Pages that are written lie frozen: a store to one of them waits for a fault.
     pub fn freeze(&mut self, space: u32, pages: Range<u64>, programs: &mut impl Programs) {
-        let mut at = pages.start;
-        let written = |pager: &Self, page| pager.cache.access(Key { space, page }) == Some(Access::Modified);
-        while let Some(first) = self.book.tables[&space].next(at..pages.end) {
-            let mut end = first;
-            while end < pages.end && written(self, end) {
-                end += 1;
-            }
-            at = end.max(first + 1);
-            if end > first {
-                programs.freeze(space, first..end);
-            }
+        let written = |page: u64| self.cache.access(Key { space, page }) == Some(Access::Modified);
+        let here = self.book.tables[&space].all(pages).filter(|(_, at)| at.here == Here::Program);
+        let frozen: Vec<u64> = here.map(|(page, _)| page).filter(|&page| written(page)).collect();
+        for run in frozen.chunk_by(|a, b| a + 1 == *b) {
+            programs.freeze(space, run[0]..run[0] + run.len() as u64);
         }
     }
 
@@ -91,10 +86,9 @@ impl Private {
     /// Pages get other numbers, from `to` on, where there is nothing. They are frozen.
     pub fn rename(&mut self, space: u32, pages: Range<u64>, to: u64, programs: &mut impl Programs) {
         let mut at = pages.start;
-        while let Some(page) = self.book.tables[&space].next(at..pages.end) {
+        while let Some((page, entry)) = self.book.tables[&space].next(at..pages.end) {
             at = page + 1;
             let (old, new) = (Key { space, page }, Key { space, page: page - pages.start + to });
-            let entry = self.book.entry(old);
             match (entry.here, self.cache.access(old)) {
                 (Here::Program, Some(access)) => programs.relocate(old, new, access),
                 (Here::Pool(place), _) => self.book.pool.rename(place, new),
@@ -118,17 +112,23 @@ impl Private {
         let Some(whole) = self.book.tables.get(&space).map(Table::pages) else { return true };
         let end = pages.end.min(whole);
         let mut at = pages.start;
-        while let Some(page) = self.book.tables[&space].next(at..end) {
+        while let Some((page, entry)) = self.book.tables[&space].next(at..end) {
             let key = Key { space, page };
+            at = page + 1;
+            if entry.here == Here::No {
+                self.book.set(key, Entry::NOWHERE);
+                entry.slot.inspect(|&slot| self.leave(slot));
+                continue;
+            }
             let view = View { book: &self.book, programs };
             if !self.cache.leave(key, &view, &mut self.actions) {
                 // Those before may be touched meanwhile, and found to be zeros.
+                self.cache.remove(space, pages.start..page);
                 programs.discard(space, pages.start..page);
                 return false;
             }
             self.carry_out(programs);
             self.forget_page(key);
-            at = page + 1;
         }
         self.cache.remove(space, pages);
         true
@@ -139,7 +139,7 @@ impl Private {
         self.abandon(programs);
         while !self.forget(space, pages.clone(), programs) {
             let table = &self.book.tables[&space];
-            let page = table.next(pages.start..pages.end.min(table.pages())).expect("a page that did not go");
+            let (page, _) = table.next(pages.clone()).expect("a page that did not go");
             self.cache.remove(space, page..page + 1);
             self.forget_page(Key { space, page });
         }
@@ -159,11 +159,9 @@ impl Private {
         self.forget_slot(key);
     }
 
-    /// A process is gone, and nothing of its memory is left.
+    /// A process is gone, and all its pages were forgotten.
     pub fn close(&mut self, space: u32) {
         self.cache.remove_space(space);
-        if let Some(table) = self.book.tables.remove(&space) {
-            assert!(table.next(0..table.pages()).is_none(), "it was forgotten");
-        }
+        self.book.tables.remove(&space);
     }
 }

@@ -72,6 +72,8 @@ const LEAF: usize = 512;
 pub struct Table {
     pages: u64,
     leaves: Vec<Option<Box<Leaf>>>,
+    /// All leaves that ever were are among these.
+    leaves_used: Range<usize>,
 }
 
 #[derive(Clone, Debug)]
@@ -86,7 +88,7 @@ impl Table {
     #[must_use]
     pub fn new(pages: u64) -> Self {
         let leaves = place(pages).div_ceil(LEAF);
-        Self { pages, leaves: (0..leaves).map(|_| None).collect() }
+        Self { pages, leaves: (0..leaves).map(|_| None).collect(), leaves_used: 0..0 }
     }
 
     /// Pages, wherever they are.
@@ -107,6 +109,13 @@ impl Table {
         if leaf.is_none() && packed == Packed::NOWHERE {
             return;
         }
+        if leaf.is_none() {
+            let number = page / LEAF;
+            let before = mem::replace(&mut self.leaves_used, number..number + 1);
+            if !before.is_empty() {
+                self.leaves_used = before.start.min(number)..before.end.max(number + 1);
+            }
+        }
         let inner = leaf.get_or_insert_with(|| Box::new(Leaf { entries: [Packed::NOWHERE; LEAF], used: 0 }));
         let was = mem::replace(&mut inner.entries[page % LEAF], packed);
         inner.used += u32::from(packed != Packed::NOWHERE);
@@ -116,21 +125,24 @@ impl Table {
         }
     }
 
-    /// The first page of `pages` that is somewhere.
-    pub(super) fn next(&self, pages: Range<u64>) -> Option<u64> {
-        let mut at = place(pages.start);
-        let end = place(pages.end.min(self.pages));
-        while at < end {
-            let Some(leaf) = &self.leaves[at / LEAF] else {
-                at = (at / LEAF + 1) * LEAF;
-                continue;
-            };
-            if leaf.entries[at % LEAF] != Packed::NOWHERE {
-                return Some(at as u64);
-            }
-            at += 1;
-        }
-        None
+    /// The first page of `pages` that is somewhere, and where.
+    pub(super) fn next(&self, pages: Range<u64>) -> Option<(u64, Entry)> {
+        self.all(pages).next()
+    }
+
+    /// The pages among these that are somewhere, and where.
+    pub(super) fn all(&self, pages: Range<u64>) -> impl Iterator<Item = (u64, Entry)> {
+        let (start, end) = (place(pages.start), place(pages.end));
+        let leaves = (start / LEAF).max(self.leaves_used.start)..end.div_ceil(LEAF).min(self.leaves_used.end);
+        let first = leaves.start;
+        let some = self.leaves.get(leaves).unwrap_or_default().iter().enumerate();
+        some.filter_map(move |(n, leaf)| Some(((first + n) * LEAF, leaf.as_deref()?))).flat_map(
+            move |(of, leaf)| {
+                let within = start.max(of)..end.min(of + LEAF);
+                let entries = within.map(move |at| (at as u64, leaf.entries[at - of]));
+                entries.filter(|(_, at)| *at != Packed::NOWHERE).map(|(page, at)| (page, at.entry()))
+            },
+        )
     }
 }
 
@@ -162,7 +174,9 @@ mod tests {
             for page in 0..2000 {
                 prop_assert_eq!(table.get(page), plain.get(&page).copied().unwrap_or(Entry::NOWHERE));
             }
-            prop_assert_eq!(table.next(from..2000), plain.range(from..).next().map(|(&page, _)| page));
+            let plain_next = plain.range(from..).next().map(|(&page, &entry)| (page, entry));
+            prop_assert_eq!(table.next(from..2000), plain_next);
+            prop_assert!(table.all(from..1000).eq(plain.range(from..from.max(1000)).map(|(&page, &entry)| (page, entry))));
             let leaves = plain.keys().map(|page| page / 512).collect::<alloc::collections::BTreeSet<_>>();
             prop_assert_eq!(table.leaves.iter().flatten().count(), leaves.len());
         }
