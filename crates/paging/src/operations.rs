@@ -293,7 +293,8 @@ impl Cache {
         self.turn(layout, out);
     }
 
-    /// Pages of a write-back that was not begun yet have gone: the others are written back by themselves, those together that lie together.
+    /// Pages of a write-back that was not begun yet have gone, or have no home any more: the others are written back by themselves, those together that
+    /// lie together.
     ///
     /// # Panics
     /// When there is no such write-back.
@@ -301,6 +302,14 @@ impl Cache {
         let mut ended = self.operations.end(op);
         assert_eq!(ended.kind, Kind::WriteBack, "{op} is a fetch");
         ended.frames.retain(|&frame| self.frames.get(frame).is_some_and(|page| page.busy.is_of(op)));
+        ended.frames.retain(|&frame| {
+            let has_home = layout.home(self.frames.at(frame).key).is_some();
+            if !has_home {
+                self.frames.change(frame, false, |page| page.busy = Busy::No);
+                self.queue(frame);
+            }
+            has_home
+        });
         ended.tries -= 1;
         self.write_back_again(ended, layout, out);
     }

@@ -352,21 +352,21 @@ impl Private {
     }
 
     fn write_back(&mut self, op: Op, programs: &mut impl Programs) {
-        let (mut slots, mut pages) = (Vec::new(), Vec::new());
-        for key in self.cache.pages_of(op) {
-            let slot = if key.space == SLOTS { Some(slot_of(key)) } else { self.book.entry(key).slot };
-            let slot = slot.expect("what is written back has a slot");
-            slots.push(slot);
+        let slot = |key: Key| if key.space == SLOTS { Some(slot_of(key)) } else { self.book.entry(key).slot };
+        let slots: Vec<Slot> = self.cache.pages_of(op).map_while(slot).collect();
+        let all = slots.len() == self.cache.pages_of(op).count();
+        // Some may not be needed any more, or have left a slot that they shared.
+        if !all || slots.is_empty() || !slots.is_sorted_by(|&a, &b| self.book.slots.behind(a) == Some(b)) {
+            let view = View { book: &self.book, programs };
+            return self.cache.split(op, &view, &mut self.actions);
+        }
+        let mut pages = Vec::with_capacity(slots.len());
+        for &slot in &slots {
             pages.push(match self.book.slots.home(slot) {
                 Home::Pool(place) => From::Pool(place),
                 Home::Page(of) => From::Program(of),
-                Home::Far => unreachable!("{key:?} is written back, and far memory is not behind"),
+                Home::Far => unreachable!("{slot:?} is written back, and far memory is not behind"),
             });
-        }
-        // Some may not be needed any more.
-        if slots.is_empty() || !slots.is_sorted_by(|&a, &b| self.book.slots.behind(a) == Some(b)) {
-            let view = View { book: &self.book, programs };
-            return self.cache.split(op, &view, &mut self.actions);
         }
         slots.iter().for_each(|&slot| self.book.slots.send(slot));
         let addr = self.book.slots.addr(slots[0]);
