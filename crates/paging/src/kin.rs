@@ -20,13 +20,6 @@ impl Cache {
         self.frames.find(key).is_some_and(|frame| self.frames.at(frame).dirty)
     }
 
-    /// A write-back carries the page's bytes, or ones that it had before.
-    #[must_use]
-    pub fn is_writing(&self, key: Key) -> bool {
-        let writes = |frame| matches!(self.frames.at(frame).busy, Busy::Writing { .. });
-        self.frames.find(key).is_some_and(writes)
-    }
-
     /// Pages that far memory has when this write-back was done: they were not written to since it began.
     pub fn carried(&self, op: Op) -> impl Iterator<Item = Key> {
         let latest = move |frame: &Frame| match self.frames.get(*frame)?.busy {
@@ -51,6 +44,13 @@ impl Cache {
         };
         self.frames.rename(frame, to);
         self.waiting.retain(|(of, _)| *of != key);
+    }
+
+    /// A page that rests turns out to be zeros, and is nowhere: its frame is free. Threads that wait for it wait on.
+    pub fn vanish(&mut self, key: Key) {
+        if let Some(frame) = self.frames.find(key) {
+            self.frames.remove(frame);
+        }
     }
 
     /// The page is its program's no more. Where others need its bytes they rest as its heir's ([`Action::Keep`]); false, and nothing is done, when

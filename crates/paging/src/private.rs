@@ -446,9 +446,9 @@ impl Private {
             programs.save(key(page), place);
             let alone = slot.is_none_or(|slot| self.book.slots.owners(slot) == 1);
             let dirty = self.cache.is_dirty(key(page));
-            if dirty && alone && !self.cache.is_writing(key(page)) && programs.is_zero(place) {
+            if dirty && alone && programs.is_zero(place) {
                 self.book.pool.remove(place);
-                self.cache.remove(space, page..page + 1);
+                self.cache.vanish(key(page));
                 self.forget_slot(key(page));
                 continue;
             }
