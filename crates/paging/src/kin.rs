@@ -139,3 +139,122 @@ impl Cache {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Ahead, Config, Outcome, Source, Why};
+    use alloc::vec;
+
+    /// All pages of space 1 are zeros at first. Page 0 has an heir, page 1 stays, and nothing has a home but heirs, in space 9.
+    struct Plain;
+
+    const HEIR: Key = Key { space: 9, page: 0 };
+
+    fn page(page: u64) -> Key {
+        Key { space: 1, page }
+    }
+
+    impl Layout for Plain {
+        fn source(&self, _key: Key) -> Source {
+            Source::Zeros
+        }
+
+        fn home(&self, key: Key) -> Option<u64> {
+            (key == HEIR).then_some(7)
+        }
+
+        fn stays(&self, key: Key) -> bool {
+            key == page(1)
+        }
+
+        fn heir(&self, key: Key) -> Option<Key> {
+            (key == page(0)).then_some(HEIR)
+        }
+    }
+
+    fn cache() -> Cache {
+        Cache::new(Config {
+            frames: 6,
+            resting_max: 2,
+            rest_apart: true,
+            run_max: 1,
+            batch_max: 1,
+            writing_max: 1,
+            tries_max: 1,
+            ahead: Ahead::None,
+            stream_writes: false,
+        })
+    }
+
+    fn fault(cache: &mut Cache, key: Key) -> Vec<Action> {
+        let mut out = Vec::new();
+        cache.fault(key, true, &Plain, &mut out);
+        cache.check();
+        out
+    }
+
+    /// What others need is kept before it is written to, is written back under the other name, and goes.
+    #[test]
+    fn a_page_that_others_need_is_kept() {
+        let mut cache = cache();
+        fault(&mut cache, page(0));
+        assert!(cache.protect(page(0)), "it was written");
+        let access = Access::Modified;
+        let expected = vec![Action::Keep { key: page(0), heir: HEIR }, Action::Map { key: page(0), access }];
+        assert_eq!(fault(&mut cache, page(0)), expected);
+        assert!(cache.has(HEIR) && cache.access(page(0)) == Some(access));
+        let mut out = Vec::new();
+        cache.turn(&Plain, &mut out);
+        assert_eq!(out, [Action::WriteBack { op: 0 }]);
+        assert_eq!(cache.carried(0).collect::<Vec<_>>(), [HEIR]);
+        cache.written_back(0, Outcome::Done, &Plain, &mut out);
+        assert!(!cache.is_dirty(HEIR));
+    }
+
+    /// A page that is its program's no more leaves its bytes where others find them; one that nobody needs leaves nothing.
+    #[test]
+    fn a_page_leaves_its_bytes_to_its_heir() {
+        let mut cache = cache();
+        fault(&mut cache, page(0));
+        fault(&mut cache, page(2));
+        cache.protect(page(0));
+        let mut out = Vec::new();
+        assert!(cache.leave(page(0), &Plain, &mut out) && cache.leave(page(2), &Plain, &mut out));
+        assert_eq!(out, [Action::Keep { key: page(0), heir: HEIR }]);
+        assert!(cache.is_dirty(HEIR) && cache.used() == 1);
+        cache.check();
+    }
+
+    /// The oldest go, but those that are to stay; a thread that waits for room is told when nothing more can go.
+    #[test]
+    fn a_page_that_stays_is_passed_by() {
+        let mut cache = cache();
+        for number in 1..5 {
+            fault(&mut cache, page(number));
+        }
+        let rest = |number| Action::Rest { first: page(number), count: 1 };
+        assert_eq!(fault(&mut cache, page(5))[0], rest(2));
+        assert_eq!(fault(&mut cache, page(6))[0], rest(3));
+        assert_eq!(fault(&mut cache, page(7)), [], "nothing that rests has a home");
+        let mut out = Vec::new();
+        cache.turn(&Plain, &mut out);
+        assert_eq!(out, [Action::Poison { key: page(7), why: Why::Full }]);
+    }
+
+    /// A page goes by another name with all that is known of it; threads of a space that are held back are told of once.
+    #[test]
+    fn pages_are_renamed_and_threads_held_back() {
+        let mut cache = cache();
+        fault(&mut cache, page(3));
+        cache.rename(page(3), page(8));
+        assert!(!cache.has(page(3)) && cache.access(page(8)) == Some(Access::Modified));
+        for number in [1, 4, 5, 6, 7, 2] {
+            fault(&mut cache, page(number));
+        }
+        assert_eq!(cache.hold_back(2), []);
+        assert_eq!(cache.hold_back(1), [(page(2), true)]);
+        assert_eq!(cache.hold_back(1), []);
+        cache.check();
+    }
+}
