@@ -86,8 +86,6 @@ struct World {
     deferred: Vec<(Key, bool)>,
     /// What children of forks will have.
     snapshots: Vec<(Table, Process)>,
-    /// How often what is asked of far memory was not answered: by page, of a process or, when it is written back, of far memory.
-    tries: BTreeMap<Key, u32>,
     next: u32,
     forks: u64,
     renamed: u64,
@@ -126,6 +124,7 @@ impl World {
             still: None,
             refuses: if calm { 0 } else { 8 },
             refusals: 0,
+            again: None,
             budget: if !calm && seed / count % 3 == 2 { 2 * GROUP } else { 64 * GROUP },
             allocated: 0,
             refused: false,
@@ -148,7 +147,6 @@ impl World {
             forking: None,
             deferred: Vec::new(),
             snapshots: Vec::new(),
-            tries: BTreeMap::new(),
             next: 1,
             forks: 0,
             renamed: 0,
@@ -259,13 +257,12 @@ impl World {
     fn end_one(&mut self) {
         let count = count_of(self.machine.under_way.len());
         let at = if self.faults.any_order { self.rng.below(count) as usize } else { 0 };
-        let UnderWay { op, first, pages, bytes } = self.machine.under_way.remove(at);
-        let asked = || keys(first.space, first.page..first.page + (pages.end - pages.start));
-        let tries = asked().filter_map(|key| self.tries.get(&key)).max().copied().unwrap_or(0);
+        let UnderWay { op, first, pages, bytes, tries } = self.machine.under_way.remove(at);
         let dies = self.faults.dead_after.is_some_and(|after| self.machine.accesses > after);
         let unanswered =
             dies || (self.rng.chance(self.faults.unanswered, 256) && tries + 2 < self.config.tries_max);
-        self.tries.extend(asked().map(|key| (key, if unanswered { tries + 1 } else { 0 })));
+        let asked = first.page..first.page + (pages.end - pages.start);
+        self.machine.again = unanswered.then_some((first.space, asked, tries + 1));
         self.tried_again += u64::from(unanswered);
         let is_lost = bytes.is_none() && pages.clone().any(|page| self.machine.lost.contains(&page));
         let outcome = match () {
@@ -281,6 +278,7 @@ impl World {
                 .filter_map(|(page, far)| Some((page, *self.machine.far.get(&far)?)))
                 .collect();
             self.private.fetched(op, outcome, &mut self.machine);
+            self.machine.again = None;
             return self.go_on_woken();
         };
         // One that was not answered may have been done all the same.
@@ -291,6 +289,7 @@ impl World {
             }
         }
         self.private.written_back(op, outcome, &mut self.machine);
+        self.machine.again = None;
         self.go_on_woken();
     }
 

@@ -36,6 +36,8 @@ pub(super) struct Machine {
     /// Of 256 installs, those that a program does not take.
     pub(super) refuses: u32,
     pub(super) refusals: u64,
+    /// What was not answered a moment ago: the first page's space, pages, and how often.
+    pub(super) again: Option<(u32, Range<u64>, u32)>,
     /// Bytes that may be allocated yet.
     pub(super) budget: u64,
     pub(super) allocated: u64,
@@ -58,6 +60,8 @@ pub(super) struct UnderWay {
     /// Pages of far memory.
     pub(super) pages: Range<u64>,
     pub(super) bytes: Option<Vec<u64>>,
+    /// How often the same was not answered.
+    pub(super) tries: u32,
 }
 
 impl Machine {
@@ -74,6 +78,14 @@ impl Machine {
         if !holds {
             self.wrong.get_or_insert_with(|| (Verdict::Unsafe, why()));
         }
+    }
+
+    /// How often what begins at this page was asked for before without an answer.
+    pub(super) fn tries(&self, first: Key) -> u32 {
+        let same = |(space, pages, _): &&(u32, Range<u64>, u32)| {
+            *space == first.space && pages.contains(&first.page)
+        };
+        self.again.as_ref().filter(same).map_or(0, |(_, _, tries)| *tries)
     }
 
     pub(super) fn is_elsewhere(&self, key: Key) -> bool {
@@ -251,7 +263,13 @@ impl Programs for Machine {
     fn fetch(&mut self, op: Op, first: Key, addr: VirtAddr, count: u32) {
         self.event("fetch", first, count.into());
         let start = far_page(addr);
-        self.under_way.push(UnderWay { op, first, pages: start..start + u64::from(count), bytes: None });
+        self.under_way.push(UnderWay {
+            op,
+            first,
+            pages: start..start + u64::from(count),
+            bytes: None,
+            tries: self.tries(first),
+        });
     }
 
     fn write_back(&mut self, op: Op, addr: VirtAddr, pages: &[From]) {
@@ -264,7 +282,13 @@ impl Programs for Machine {
         };
         assert!(!self.under_way.iter().any(meets), "one write-back to a page of far memory at a time");
         let bytes = pages.iter().map(|&from| self.of(from)).collect();
-        self.under_way.push(UnderWay { op, first, pages: pages_far, bytes: Some(bytes) });
+        self.under_way.push(UnderWay {
+            op,
+            first,
+            pages: pages_far,
+            bytes: Some(bytes),
+            tries: self.tries(first),
+        });
     }
 
     fn may_allocate(&self) -> bool {
