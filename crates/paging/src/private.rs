@@ -302,6 +302,15 @@ impl Private {
                 assert!(alone || mapped != Some(Access::Modified), "{key:?}: who writes has its slot alone");
             }
         }
+        for slot in self.book.slots.all() {
+            if let Home::Page(of) = self.book.slots.home(slot) {
+                assert_eq!(
+                    self.book.entry(of),
+                    Entry { slot: Some(slot), here: Here::Program },
+                    "{of:?} is a home"
+                );
+            }
+        }
         let orphans = self.book.slots.all().filter(|&slot| self.book.orphan(slot).is_some());
         let orphans =
             orphans.inspect(|&slot| assert!(self.cache.is_dirty(orphan(slot)), "{slot:?} is needed"));
@@ -526,6 +535,10 @@ impl Private {
         let Some(slot) = entry.slot else { return };
         let orphaned = self.book.orphan(slot).is_some();
         if self.book.slots.owners(slot) > 1 || (orphaned && self.book.slots.is_sent(slot)) {
+            // It was clean when it was decided on, though it is written by now: far memory has what the others need.
+            if self.book.is_home(key, slot) {
+                self.book.slots.set_home(slot, Home::Far);
+            }
             self.book.set(key, Entry { slot: None, ..entry });
             return self.leave(slot);
         }
