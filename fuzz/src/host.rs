@@ -1,7 +1,7 @@
 //! A host: two sessions, connections to two memory nodes, and everybody sends it whatever they like.
 //!
-//! What it asks is answered by real responders and by a switch that the input plays; the answers come late, twice, damaged, from the
-//! wrong place or never. Beside it stands a list of what was asked: each operation ends exactly once, nothing that is no answer to a
+//! What it asks is answered by real responders and by a switch and a control plane that the input plays; the answers come late, twice, damaged, from
+//! the wrong place or never. Beside it stands a list of what was asked: each operation ends exactly once, nothing that is no answer to a
 //! request under way ends one, and in the end all of them do.
 
 mod world;
@@ -31,6 +31,7 @@ pub fn host_events(data: &[u8], run: &mut Run) {
     while let Some(event) = input.event(16) {
         match event {
             0 => world.pass(Duration::from_micros(u64::from(input.u16()) * 8), run),
+            1 if world.wants() => world.fulfil(&mut input, run),
             1 => world.set_up(&mut input, run),
             2..=6 => {
                 let domain = input.pick(&DOMAINS);

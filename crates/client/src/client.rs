@@ -2,7 +2,7 @@
 
 mod attach;
 mod explain;
-mod relocate;
+mod places;
 #[cfg(test)]
 mod tests;
 
@@ -13,12 +13,12 @@ use crate::path::Path;
 use crate::rack::{SILENCE_MAX, retries_in};
 use crate::slots::{self, Meta, Slots};
 use farmem_control::api::{NodeInfo, PermName, Request, Response};
-use farmem_host::{Answer, Ask, Done, Op, Traversed};
+use farmem_host::{Answer, Ask, Done, Op, Out, Traversed};
 use farmem_machine::{Duration, Port};
 use farmem_transport::rc;
 use farmem_traversal::Program;
 use farmem_wire::{Domain, Gid, NodeId, VirtAddr};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 /// The name of an operation under way.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -104,16 +104,6 @@ pub struct Client {
     pace: Pace,
     nodes: Vec<NodeInfo>,
     allocations: Allocations,
-    /// This host's queue pair to each node.
-    qpns: BTreeMap<u16, u32>,
-    /// What moved to other nodes, as far as it was noticed: length and node by first address.
-    routes: BTreeMap<u64, (u64, u16)>,
-    /// The allocations that these are parts of: bytes by first address.
-    moved: BTreeMap<u64, u64>,
-    /// Counts what was learned of that.
-    known: u64,
-    /// Ends that were looked through already, and come before those of the host role.
-    backlog: VecDeque<Done>,
     slots: Slots,
     /// Completions that came while another one was waited for.
     ready: VecDeque<Completed>,
@@ -157,11 +147,6 @@ impl Client {
             pace: Pace::default(),
             nodes,
             allocations: Allocations::default(),
-            qpns: BTreeMap::new(),
-            routes: BTreeMap::new(),
-            moved: BTreeMap::new(),
-            known: 0,
-            backlog: VecDeque::new(),
             slots: Slots::default(),
             ready: VecDeque::new(),
             joining: false,
@@ -199,7 +184,7 @@ impl Client {
             self.connect(vma.node)?;
         }
         // What was known of these addresses was about memory that is no more.
-        self.route(vma.base, vma.size, None)?;
+        self.path.submit(Ask::Route { base: VirtAddr(vma.base), len: vma.size, node: None })?;
         Ok(Vma { base: VirtAddr(vma.base), size: vma.size, node: NodeId(vma.node) })
     }
 
@@ -308,8 +293,7 @@ impl Client {
     /// Starts an operation; [`Client::poll`] or [`Client::wait`] gives its end.
     ///
     /// # Errors
-    /// [`Error::TooLong`] for more than one message carries; [`Error::OutOfBounds`] for what is on several nodes and leaves its allocation;
-    /// [`Error::System`] when the link failed. What the rack says comes with the end.
+    /// [`Error::TooLong`] for more than one message carries; [`Error::System`] when the link failed. What the rack says comes with the end.
     pub fn submit(&mut self, op: Op) -> Result<Ticket, Error> {
         let meta = Meta::of(&op);
         if meta.len > MESSAGE_MAX as u64 {
@@ -321,11 +305,7 @@ impl Client {
         if attach::takes_id(&op) && self.path.ids_left() <= attach::IDS_RESERVE && !self.joining {
             self.join_again()?;
         }
-        if self.leaves_allocation(&meta)? {
-            return Err(Error::OutOfBounds { addr: meta.addr, len: meta.len });
-        }
-        let (ways, known) = (self.ways(&meta), self.known);
-        let ticket = self.slots.take(Meta { ways, known, ..meta });
+        let ticket = self.slots.take(meta);
         self.path.submit(Ask::Submit { ticket, domain: self.domain, op })?;
         Ok(Ticket(ticket))
     }
@@ -344,9 +324,9 @@ impl Client {
             return Some(completed);
         }
         loop {
-            let done = self.backlog.pop_front().or_else(|| self.path.pop())?;
-            if let Some(completed) = self.completed(done) {
-                return Some(completed);
+            match self.path.pop()? {
+                Out::Done(done) => return Some(self.completed(done)),
+                Out::Want(want) => self.fulfil(want).ok()?,
             }
         }
     }
@@ -373,10 +353,11 @@ impl Client {
             }
             assert!(self.slots.holds(ticket.0), "{ticket:?} is not outstanding");
             let done = self.poll_done(true)?.expect("an outstanding operation ends");
-            match self.completed(done) {
-                Some(completed) if completed.ticket == ticket => return Ok(completed),
-                completed => self.ready.extend(completed),
+            let completed = self.completed(done);
+            if completed.ticket == ticket {
+                return Ok(completed);
             }
+            self.ready.push_back(completed);
         }
     }
 
@@ -441,15 +422,10 @@ impl Client {
     }
 
     fn next(&mut self, wait: bool) -> Result<Option<Completed>, Error> {
-        loop {
-            if let Some(completed) = self.ready.pop_front() {
-                return Ok(Some(completed));
-            }
-            let Some(done) = self.poll_done(wait)? else { return Ok(None) };
-            if let Some(completed) = self.completed(done) {
-                return Ok(Some(completed));
-            }
+        if let Some(completed) = self.ready.pop_front() {
+            return Ok(Some(completed));
         }
+        Ok(self.poll_done(wait)?.map(|done| self.completed(done)))
     }
 
     fn carry_out(&mut self, op: Op) -> Result<(Answer, Vec<u8>), Error> {
@@ -459,19 +435,16 @@ impl Client {
     }
 
     fn poll_done(&mut self, wait: bool) -> Result<Option<Done>, Error> {
-        match self.backlog.pop_front() {
-            Some(done) => Ok(Some(done)),
-            None => self.path.poll(wait),
+        loop {
+            match self.path.poll(wait)? {
+                Some(Out::Done(done)) => return Ok(Some(done)),
+                Some(Out::Want(want)) => self.fulfil(want)?,
+                None => return Ok(None),
+            }
         }
     }
 
-    /// The end of an operation; none when it goes on, because what it asked for had moved.
-    fn completed(&mut self, done: Done) -> Option<Completed> {
-        let done = self.move_along(done)?;
-        Some(self.concluded(done))
-    }
-
-    fn concluded(&mut self, done: Done) -> Completed {
+    fn completed(&mut self, done: Done) -> Completed {
         let meta = self.slots.give_back(done.ticket);
         let result = match done.result {
             Ok(answer) => Ok(answer),
@@ -482,17 +455,8 @@ impl Client {
 
     /// The name of the memory node that has the address, as far as this client knows.
     pub fn name_of_node_at(&self, addr: VirtAddr) -> Option<String> {
-        let node = self.node_of(addr)?;
-        self.nodes.iter().find(|known| known.node == node).map(|known| known.name.clone())
-    }
-
-    fn node_of(&self, addr: VirtAddr) -> Option<u16> {
-        if let Some((&base, &(len, node))) = self.routes.range(..=addr.0).next_back()
-            && addr.0 - base < len
-        {
-            return Some(node);
-        }
-        self.nodes.iter().find(|n| addr.0.wrapping_sub(n.base) < n.capacity).map(|n| n.node)
+        let node = self.path.node_of(self.domain, addr)?;
+        self.nodes.iter().find(|known| known.node == node.0).map(|known| known.name.clone())
     }
 }
 

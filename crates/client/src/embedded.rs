@@ -6,7 +6,7 @@
 use crate::Error;
 use farmem_control::api::{ApiError, Request, Response};
 use farmem_control::{Ask, Config, Control, Out as ControlOut};
-use farmem_host::{Ask as HostAsk, Done, Host};
+use farmem_host::{Ask as HostAsk, Host, Out as HostOut};
 use farmem_io::{Compiler, MappedStore};
 use farmem_machine::{Action, Event, Instant, Machine, Outbox, Port, Rng};
 use farmem_memnode::MemNode;
@@ -69,7 +69,8 @@ pub(crate) struct World {
     switch: Option<Seat<Switch>>,
     nodes: Vec<Option<Seat<MemNode<MappedStore, Compiler>>>>,
     hosts: Vec<Option<Seat<Host>>>,
-    done: Vec<VecDeque<Done>>,
+    /// What each host said and nobody took yet.
+    said: Vec<VecDeque<HostOut>>,
     replies: BTreeMap<u64, Result<Response, ApiError>>,
     tickets: u64,
     clients: u32,
@@ -92,7 +93,7 @@ impl World {
             switch: None,
             nodes: Vec::new(),
             hosts: Vec::new(),
-            done: Vec::new(),
+            said: Vec::new(),
             replies: BTreeMap::new(),
             tickets: 0,
             clients: 0,
@@ -137,7 +138,7 @@ impl World {
 
     pub(crate) fn seat_host(&mut self, host: u16, role: Host) {
         put(&mut self.hosts, host, Seat::new(role));
-        self.done.resize_with(self.hosts.len(), VecDeque::new);
+        self.said.resize_with(self.hosts.len(), VecDeque::new);
         self.host_frames.resize(self.hosts.len(), (0, 0));
     }
 
@@ -163,9 +164,9 @@ impl World {
         &self.hosts[usize::from(host)].as_ref().expect("the host was seated when its client was made").machine
     }
 
-    /// The next finished operation of a host.
-    pub(crate) fn pop(&mut self, host: u16) -> Option<Done> {
-        self.done[usize::from(host)].pop_front()
+    /// What a host says next.
+    pub(crate) fn pop(&mut self, host: u16) -> Option<HostOut> {
+        self.said[usize::from(host)].pop_front()
     }
 
     /// Frames that roles have sent each other so far.
@@ -271,7 +272,7 @@ impl World {
         let Some(mut outbox) = self.hosts[place].as_mut().map(Seat::take) else { return };
         outbox.drain(|action| match action {
             Action::Send { port, frame } => self.deliver(Port::host(host), port, frame),
-            Action::Local(done) => self.done[place].push_back(done),
+            Action::Local(out) => self.said[place].push_back(out),
             Action::Note(_) => {}
         });
         if let Some(seat) = &mut self.hosts[place] {

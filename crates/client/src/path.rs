@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::embedded::World;
 use farmem_control::api::{Request, Response};
-use farmem_host::{Ask, Done, Host};
+use farmem_host::{Ask, Host, Out};
 use farmem_io::{ApiClient, Driver, Link, Wait};
 use farmem_machine::{Duration, Port};
 use farmem_wire::{Domain, Gid, NodeId, VirtAddr};
@@ -19,14 +19,12 @@ pub(crate) trait Path {
     fn set_peer(&mut self, port: Port, gid: Gid) -> Result<(), Error>;
     /// Hands a request to the host role.
     fn submit(&mut self, ask: Ask) -> Result<(), Error>;
-    /// The next finished operation; waits for it when `wait` is true and something is outstanding.
-    fn poll(&mut self, wait: bool) -> Result<Option<Done>, Error>;
-    /// The next finished operation that is at hand.
-    fn pop(&mut self) -> Option<Done>;
-    /// True when the connection of `domain` to the owner of `addr` broke.
-    fn is_broken(&self, domain: Domain, addr: VirtAddr) -> bool;
-    /// True when the connection of `domain` to `node` broke.
-    fn is_node_broken(&self, domain: Domain, node: NodeId) -> bool;
+    /// What the host role says next; waits for it when `wait` is true and something is outstanding.
+    fn poll(&mut self, wait: bool) -> Result<Option<Out>, Error>;
+    /// What it says next, when that is at hand.
+    fn pop(&mut self) -> Option<Out>;
+    /// The memory node that has `addr`, as far as the host role knows.
+    fn node_of(&self, domain: Domain, addr: VirtAddr) -> Option<NodeId>;
     /// Request ids that the host role has left.
     fn ids_left(&self) -> u32;
     /// Bytes of the longest scratch pad that a datagram carries.
@@ -61,11 +59,11 @@ impl Path for InProcess {
         Ok(())
     }
 
-    fn poll(&mut self, wait: bool) -> Result<Option<Done>, Error> {
+    fn poll(&mut self, wait: bool) -> Result<Option<Out>, Error> {
         let mut world = self.world.borrow_mut();
         loop {
-            if let Some(done) = world.pop(self.host) {
-                return Ok(Some(done));
+            if let Some(out) = world.pop(self.host) {
+                return Ok(Some(out));
             }
             if !wait || !world.jump() {
                 return Ok(None);
@@ -73,16 +71,12 @@ impl Path for InProcess {
         }
     }
 
-    fn pop(&mut self) -> Option<Done> {
+    fn pop(&mut self) -> Option<Out> {
         self.world.borrow_mut().pop(self.host)
     }
 
-    fn is_broken(&self, domain: Domain, addr: VirtAddr) -> bool {
-        self.world.borrow().host(self.host).is_broken(domain, addr)
-    }
-
-    fn is_node_broken(&self, domain: Domain, node: NodeId) -> bool {
-        self.world.borrow().host(self.host).is_node_broken(domain, node)
+    fn node_of(&self, domain: Domain, addr: VirtAddr) -> Option<NodeId> {
+        self.world.borrow().host(self.host).node_of(domain, addr)
     }
 
     fn ids_left(&self) -> u32 {
@@ -102,7 +96,7 @@ impl Path for InProcess {
 pub(crate) struct OverLink<L: Link> {
     driver: Driver<Host, L>,
     api: ApiClient,
-    done: VecDeque<Done>,
+    out: VecDeque<Out>,
 }
 
 /// The longest sleep between two looks at the timers.
@@ -110,12 +104,12 @@ const TURN_MAX: Duration = Duration::from_millis(20);
 
 impl<L: Link> OverLink<L> {
     pub(crate) fn new(driver: Driver<Host, L>, api: ApiClient) -> Self {
-        Self { driver, api, done: VecDeque::new() }
+        Self { driver, api, out: VecDeque::new() }
     }
 
     fn turn(&mut self, wait: Wait) -> Result<(), Error> {
-        let done = &mut self.done;
-        self.driver.turn(wait, &mut |out, _: &mut L| done.push_back(out)).map_err(lost_link)?;
+        let said = &mut self.out;
+        self.driver.turn(wait, &mut |out, _: &mut L| said.push_back(out)).map_err(lost_link)?;
         Ok(())
     }
 }
@@ -134,31 +128,27 @@ impl<L: Link> Path for OverLink<L> {
     }
 
     fn submit(&mut self, ask: Ask) -> Result<(), Error> {
-        let done = &mut self.done;
-        self.driver.submit(ask, &mut |out, _: &mut L| done.push_back(out));
+        let said = &mut self.out;
+        self.driver.submit(ask, &mut |out, _: &mut L| said.push_back(out));
         Ok(())
     }
 
-    fn poll(&mut self, wait: bool) -> Result<Option<Done>, Error> {
-        if self.done.is_empty() && !wait {
+    fn poll(&mut self, wait: bool) -> Result<Option<Out>, Error> {
+        if self.out.is_empty() && !wait {
             self.turn(Wait::No)?;
         }
-        while wait && self.done.is_empty() && self.driver.machine().outstanding() > 0 {
+        while wait && self.out.is_empty() && self.driver.machine().outstanding() > 0 {
             self.turn(Wait::AtMost(TURN_MAX))?;
         }
-        Ok(self.done.pop_front())
+        Ok(self.out.pop_front())
     }
 
-    fn pop(&mut self) -> Option<Done> {
-        self.done.pop_front()
+    fn pop(&mut self) -> Option<Out> {
+        self.out.pop_front()
     }
 
-    fn is_broken(&self, domain: Domain, addr: VirtAddr) -> bool {
-        self.driver.machine().is_broken(domain, addr)
-    }
-
-    fn is_node_broken(&self, domain: Domain, node: NodeId) -> bool {
-        self.driver.machine().is_node_broken(domain, node)
+    fn node_of(&self, domain: Domain, addr: VirtAddr) -> Option<NodeId> {
+        self.driver.machine().node_of(domain, addr)
     }
 
     fn ids_left(&self) -> u32 {

@@ -12,42 +12,12 @@ pub(crate) enum Touch {
     Traverse,
 }
 
-/// What goes over a connection, but for address and buffer: enough to ask it again.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Verb {
-    Read,
-    Write,
-    CompareSwap { compare: u64, swap: u64 },
-    FetchAdd { add: u64 },
-}
-
-/// Enough of an operation to explain its failure, and to ask it again somewhere else.
+/// Enough of an operation to explain its failure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Meta {
     pub(crate) addr: VirtAddr,
     pub(crate) len: u64,
     pub(crate) touch: Touch,
-    /// None of what goes through the switch.
-    pub(crate) verb: Option<Verb>,
-    /// Times it was asked again where its bytes had moved.
-    pub(crate) moves: u8,
-    /// The nodes of its first and of its last byte, as it was sent.
-    pub(crate) ways: [Option<u16>; 2],
-    /// What was known then of where memory is: the client's count of it.
-    pub(crate) known: u64,
-    /// It was asked again where it had been refused.
-    pub(crate) insisted: bool,
-    /// Why a node refused it, as far as the control plane knows.
-    pub(crate) refused: Option<Refused>,
-}
-
-/// What a NAK does not say, and where an allocation is tells.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Refused {
-    /// These of its bytes were lost with an earlier incarnation of their node.
-    Lost { base: u64, len: u64 },
-    /// It leaves the allocation.
-    OutOfBounds,
 }
 
 impl Meta {
@@ -58,15 +28,7 @@ impl Meta {
             Op::CompareSwap { addr, .. } | Op::FetchAdd { addr, .. } => (*addr, 8, Touch::Atomic),
             Op::Traverse { program, cur_ptr, .. } => (*cur_ptr, program.window_len(), Touch::Traverse),
         };
-        let verb = match *op {
-            Op::Read { .. } => Some(Verb::Read),
-            Op::Write { .. } => Some(Verb::Write),
-            Op::CompareSwap { compare, swap, .. } => Some(Verb::CompareSwap { compare, swap }),
-            Op::FetchAdd { add, .. } => Some(Verb::FetchAdd { add }),
-            Op::RegionRead { .. } | Op::RegionWrite { .. } | Op::Traverse { .. } => None,
-        };
-        let (len, ways) = (len as u64, [None; 2]);
-        Self { addr, len, touch, verb, moves: 0, ways, known: 0, insisted: false, refused: None }
+        Self { addr, len: len as u64, touch }
     }
 }
 
@@ -103,12 +65,6 @@ impl Slots {
 
     pub(crate) fn holds(&self, ticket: u64) -> bool {
         self.slots.get(place(ticket)).is_some_and(|slot| slot.ticket == ticket)
-    }
-
-    /// What is remembered of an operation under way.
-    pub(crate) fn meta_mut(&mut self, ticket: u64) -> &mut Meta {
-        assert!(self.holds(ticket), "an operation under way has its slot");
-        &mut self.slots[place(ticket)].meta
     }
 
     pub(crate) fn give_back(&mut self, ticket: u64) -> Meta {

@@ -14,7 +14,7 @@ mod paces;
 pub use note::{CacheNote, Came};
 
 use crate::agent::{self, Action, Agent, Event, Outcome, Pages};
-use crate::{Ask, Config, Done, Host};
+use crate::{Ask, Config, Host};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use buffers::Buffers;
@@ -98,7 +98,7 @@ pub enum CacheAsk {
 #[derive(PartialEq, Eq, Debug)]
 pub enum CacheDone {
     /// What a host tells.
-    Host(Done),
+    Host(crate::Out),
     /// Nothing from before this order is cached any more, and the memory nodes have all that was written: the control plane may be told.
     Flushed {
         /// The order's number.
@@ -154,7 +154,7 @@ pub struct CachingHost<P> {
     bytes: Vec<u8>,
     /// Pages taken from the program that the one who had their region recalled had not asked for.
     needless: u64,
-    inner: Outbox<Done, crate::Note>,
+    inner: Outbox<crate::Out, crate::Note>,
 }
 
 type Out = Outbox<CacheDone, CacheNote>;
@@ -493,7 +493,7 @@ impl<P: Pages> CachingHost<P> {
         self.host.handle(now, event, &mut self.inner);
         self.inner.drain(|action| match action {
             machine::Action::Send { port, frame } => out.send(port, frame),
-            machine::Action::Local(done) => out.local(CacheDone::Host(done)),
+            machine::Action::Local(local) => out.local(CacheDone::Host(local)),
             machine::Action::Note(note) => out.note(CacheNote::Host(note)),
         });
     }

@@ -1,274 +1,370 @@
 //! The host's reliable connections: which one leads to an address, and what comes back over it.
 //!
-//! A node owns the addresses of its range, but for those that moved to another one: of these it is told by [`crate::Ask::Route`]. A READ or
-//! WRITE that goes on where another node owns goes out in parts, and ends when all of them have ended.
+//! A node owns the addresses of its range, but for those that moved to another one ([`Routes`]). A READ or WRITE that goes on where another node
+//! owns goes out in parts, and ends when all of them have ended. What becomes of operations whose connection breaks, or is not up, is said in
+//! [`crate::following`].
 
+use crate::lines::{From, HELD_MAX, Held, Line, Phase, Trail, overlap};
 use crate::routes::Routes;
+use crate::wants::{Want, Wish};
 use crate::wholes::{Part, Wholes};
-use crate::{Answer, Connection, Done, Failure, Note, Out, SetupFault};
-use alloc::collections::BTreeMap;
+use crate::{Answer, Connection, Done, Failure, Note, Out, SetupFault, Sink};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec;
 use alloc::vec::Vec;
 use farmem_machine::{Instant, Port};
-use farmem_transport::rc::{Completion, Requester, Work};
+use farmem_transport::rc::{self, Work};
 use farmem_wire::{Domain, NodeId, Packet, Qpn, VirtAddr};
 
+/// An operation of several nodes, and behind it those that came later and have bytes of it.
 #[derive(Debug)]
-struct Line {
-    setup: Connection,
-    requester: Requester,
-}
-
-impl Line {
-    fn covers(&self, domain: Domain, addr: VirtAddr) -> bool {
-        self.setup.domain == domain && holds(&self.setup, addr)
-    }
-
-    /// True when `new` says something else of the same: of its node, or of an address.
-    fn gives_way_to(&self, new: &Connection) -> bool {
-        let old = &self.setup;
-        let shared = old.len > 0 && new.len > 0 && (holds(old, new.base) || holds(new, old.base));
-        old.domain == new.domain && (old.node == new.node || shared)
-    }
-}
-
-fn holds(setup: &Connection, addr: VirtAddr) -> bool {
-    addr.0.wrapping_sub(setup.base.0) < setup.len
+pub(crate) struct Unproven {
+    pub(crate) domain: Domain,
+    pub(crate) items: Vec<(Held, From)>,
 }
 
 /// Connections of all domains. A rack has few nodes, so the owner of an address is found by a scan from the last hit.
 #[derive(Debug)]
 pub(crate) struct Connections {
-    lines: Vec<Line>,
+    pub(crate) lines: Vec<Line>,
     by_qpn: BTreeMap<Qpn, usize>,
     last: usize,
     lines_max: usize,
-    routes: Routes,
+    pub(crate) routes: Routes,
     /// What went out in parts.
     wholes: Wholes,
+    /// What operations that were asked again have been through, by name.
+    pub(crate) trails: BTreeMap<u64, Trail>,
+    /// By the number of the question what goes out in parts when it is known to stay in its allocation.
+    pub(crate) unproven: BTreeMap<u64, Unproven>,
+    /// Of the last thing wanted.
+    wanted: u64,
 }
 
 impl Connections {
     pub(crate) fn new(lines_max: usize) -> Self {
-        let (routes, wholes) = (Routes::default(), Wholes::default());
-        Self { lines: Vec::new(), by_qpn: BTreeMap::new(), last: 0, lines_max, routes, wholes }
+        Self {
+            lines: Vec::new(),
+            by_qpn: BTreeMap::new(),
+            last: 0,
+            lines_max,
+            routes: Routes::default(),
+            wholes: Wholes::default(),
+            trails: BTreeMap::new(),
+            unproven: BTreeMap::new(),
+            wanted: 0,
+        }
     }
 
     /// These addresses are at a node, or where the ranges have them.
-    pub(crate) fn route(&mut self, base: VirtAddr, len: u64, node: Option<NodeId>, out: &mut Out) {
+    pub(crate) fn route(&mut self, base: VirtAddr, len: u64, node: Option<NodeId>, out: &mut Sink) {
         if !self.routes.set(base.0, len, node) {
             out.note(Note::NotTaken(SetupFault::Full));
+        }
+        self.look_for_strays();
+    }
+
+    /// Memory is not where it was thought to be. Later operations stay behind those that went to where it was ([`Connections::post`]).
+    pub(crate) fn look_for_strays(&mut self) {
+        for line in &mut self.lines {
+            line.astray = line.requester.as_ref().is_some_and(|requester| requester.outstanding() > 0);
         }
     }
 
     /// Takes a connection in. Those of its domain to its node, or to one of its addresses, make room, with their requests flushed:
-    /// what the control plane said last is so (PROTOCOL 11.3, 11.9).
-    pub(crate) fn add(&mut self, setup: Connection, out: &mut Out) {
-        let taken = self.by_qpn.get(&setup.rc.qpn).is_some_and(|&at| !self.lines[at].gives_way_to(&setup));
-        let staying = self.lines.iter().filter(|line| !line.gives_way_to(&setup)).count();
+    /// what the control plane said last is so (PROTOCOL 11.3, 11.9). What waited for it goes on.
+    pub(crate) fn add(&mut self, now: Instant, setup: &Connection, out: &mut Sink) {
+        let new = Line::new(setup);
+        let taken = self.by_qpn.get(&setup.rc.qpn).is_some_and(|&at| !self.lines[at].gives_way_to(&new));
+        let staying = self.lines.iter().filter(|line| !line.gives_way_to(&new)).count();
         if taken || staying >= self.lines_max {
-            let fault = if taken { SetupFault::QueuePairTaken } else { SetupFault::Full };
-            return out.note(Note::NotTaken(fault));
+            return self.not_taken(
+                setup,
+                if taken { SetupFault::QueuePairTaken } else { SetupFault::Full },
+                out,
+            );
         }
-        for mut old in self.lines.extract_if(.., |line| line.gives_way_to(&setup)) {
-            old.requester.abandon(out);
-            finish(&mut old.requester, &mut self.wholes, out);
+        let old: Vec<Line> = self.lines.extract_if(.., |line| line.gives_way_to(&new)).collect();
+        self.lines.push(new);
+        self.index();
+        let mut held = Vec::new();
+        for line in old {
+            held.extend(self.flush(line, out));
         }
-        self.lines.push(Line { setup, requester: Requester::new(setup.rc) });
-        self.by_qpn = self.lines.iter().enumerate().map(|(at, line)| (line.setup.rc.qpn, at)).collect();
-        self.last = self.lines.len() - 1;
+        for item in held {
+            self.dispatch(now, setup.domain, item, From::Held, out);
+        }
     }
 
-    /// Takes all connections down; what is under way on them ends as flushed.
-    pub(crate) fn end_all(&mut self, out: &mut Out) {
-        for mut line in self.lines.drain(..) {
-            line.requester.abandon(out);
-            finish(&mut line.requester, &mut self.wholes, out);
+    /// A node has these addresses. What connections say of them stays so.
+    pub(crate) fn know(&mut self, domain: Domain, node: NodeId, base: VirtAddr, len: u64, out: &mut Sink) {
+        let new = Line { base, len, ..Line::down(domain, node) };
+        if self.lines.iter().any(|line| line.node != node && line.gives_way_to(&new)) {
+            return;
         }
-        self.by_qpn.clear();
-        self.last = 0;
+        let has_room = self.lines.len() < self.lines_max;
+        match self.lines.iter_mut().find(|line| line.is(domain, node)) {
+            Some(line) if line.len == 0 => (line.base, line.len) = (base, len),
+            Some(_) => {}
+            None if has_room => self.lines.push(new),
+            None => out.note(Note::NotTaken(SetupFault::Full)),
+        }
     }
 
-    pub(crate) fn post(
-        &mut self,
-        now: Instant,
-        ticket: u64,
-        domain: Domain,
-        addr: VirtAddr,
-        work: Work,
-        out: &mut Out,
-    ) {
+    /// A connection is not taken; nothing changes but for what waited for it.
+    pub(crate) fn not_taken(&mut self, setup: &Connection, fault: SetupFault, out: &mut Sink) {
+        out.note(Note::NotTaken(fault));
+        let waits =
+            |line: &Line| line.is(setup.domain, setup.node) && matches!(line.phase, Phase::Connecting(_));
+        if let Some(place) = self.lines.iter().position(waits) {
+            self.unmended(place, out);
+        }
+    }
+
+    /// Takes all connections down; what is under way on them, or waits for them, ends as flushed.
+    pub(crate) fn end_all(&mut self, out: &mut Sink) {
+        let flushed = Err(Failure::Connection(rc::Failure::Flushed));
+        for line in core::mem::take(&mut self.lines) {
+            let (domain, node, base, len) = (line.domain, line.node, line.base, line.len);
+            for item in self.flush(line, out) {
+                self.end(item.id, flushed, item.work, out);
+            }
+            self.lines.push(Line { base, len, ..Line::down(domain, node) });
+        }
+        for (_, Unproven { items, .. }) in core::mem::take(&mut self.unproven) {
+            items.into_iter().for_each(|(item, _)| self.end(item.id, flushed, item.work, out));
+        }
+        self.index();
+    }
+
+    /// Gives a connection up; answers what waited for it.
+    fn flush(&mut self, mut line: Line, out: &mut Sink) -> VecDeque<Held> {
+        if let Some(requester) = &mut line.requester {
+            requester.abandon(out);
+            while let Some(rc::Completion { id, result, work }) = requester.pop_completion() {
+                self.trails.remove(&id);
+                let result = result.map(|old| Answer::Done { old }).map_err(Failure::Connection);
+                self.end(id, result, work, out);
+            }
+        }
+        line.held
+    }
+
+    fn index(&mut self) {
+        let up = self.lines.iter().enumerate().filter(|(_, line)| line.requester.is_some());
+        self.by_qpn = up.filter_map(|(at, line)| Some((line.qpn?, at))).collect();
+        self.last = self.lines.len().saturating_sub(1);
+    }
+
+    /// An operation that its user asks for. Those of one domain with a byte in common are executed in the order in which they were asked for, as on
+    /// one connection (PROTOCOL 4.16): what comes to one that waits, or is under way to where its bytes no longer are, stays behind it.
+    pub(crate) fn post(&mut self, now: Instant, ticket: u64, domain: Domain, work: Work, out: &mut Sink) {
+        let item = Held { id: ticket, work, trail: Trail::default() };
+        let over = |line: &Line| (line.astray || !line.held.is_empty()) && line.domain == domain;
+        match self.lines.iter().position(|line| over(line) && line.overlaps(&item.work)) {
+            Some(place) => self.hand_over(now, place, item, From::User, out),
+            None => self.dispatch(now, domain, item, From::User, out),
+        }
+    }
+
+    /// Sends an operation on its way to where its bytes are.
+    pub(crate) fn dispatch(&mut self, now: Instant, domain: Domain, item: Held, from: From, out: &mut Sink) {
+        if from != From::Proven && !self.unproven.is_empty() {
+            let over = |other: &&mut Unproven| {
+                other.domain == domain
+                    && other.items.iter().any(|(other, _)| overlap(&item.work, &other.work))
+            };
+            if let Some(other) = self.unproven.values_mut().find(over) {
+                return other.items.push((item, from));
+            }
+        }
+        let addr = item.work.addr();
         let Some((place, room)) = self.find(domain, addr) else {
-            return refuse(ticket, work, Failure::NotConnected { addr }, out);
+            return self.end(item.id, Err(Failure::NotConnected { addr }), item.work, out);
         };
-        if length(&work) > room {
-            return self.post_parts(now, ticket, domain, work, out);
+        if item.work.span() > room {
+            return self.dispatch_parts(now, domain, item, from, out);
         }
-        let line = &mut self.lines[place];
-        if is_atomic(&work) && !addr.0.is_multiple_of(8) {
-            // The node would answer with a NAK, and the connection would be gone with all that is under way on it (PROTOCOL 11.2).
-            return refuse(ticket, work, Failure::Misaligned { addr }, out);
-        }
-        if let Err(work) = line.requester.post(ticket, work) {
-            return refuse(ticket, work, Failure::QueueFull, out);
-        }
-        line.requester.pump(now, out);
-        finish(&mut line.requester, &mut self.wholes, out);
+        self.hand_over(now, place, item, from, out);
     }
 
-    /// What goes on at another node: a part to each, when it goes on at all and every one has room.
-    fn post_parts(&mut self, now: Instant, ticket: u64, domain: Domain, work: Work, out: &mut Out) {
-        let (addr, len) = (address(&work), length(&work));
-        let mut parts = Vec::new();
-        let mut skip = 0;
+    /// What goes on at another node: a part to each, when it goes on at all.
+    fn dispatch_parts(&mut self, now: Instant, domain: Domain, item: Held, from: From, out: &mut Sink) {
+        let (addr, len) = (item.work.addr(), item.work.span());
         // Also where several nodes have its parts, it stays in the range that its addresses are of.
-        let home = self.lines.iter().find(|line| line.covers(domain, addr)).map(|line| line.setup);
-        if home.is_some_and(|home| len > home.len - addr.0.wrapping_sub(home.base.0)) {
-            return refuse(ticket, work, Failure::OutOfBounds { addr }, out);
-        }
-        while skip < len && !self.routes.is_empty() {
+        let home = self.lines.iter().find(|line| line.covers(domain, addr));
+        let leaves = home.is_some_and(|home| len > home.len - addr.0.wrapping_sub(home.base.0));
+        let (mut places, mut parts, mut skip) = (Vec::new(), Vec::new(), 0);
+        while !leaves && skip < len && !self.routes.is_empty() {
             let Some(at) = addr.0.checked_add(skip) else { break };
             let Some((place, room)) = self.find(domain, VirtAddr(at)) else { break };
             let part = room.min(len - skip);
-            parts.push((place, skip, part));
+            places.push(place);
+            parts.push(Part { skip, len: part });
             skip += part;
         }
-        if skip < len || is_atomic(&work) {
-            return refuse(ticket, work, Failure::OutOfBounds { addr }, out);
+        if skip < len || is_atomic(&item.work) {
+            return self.end(item.id, Err(Failure::OutOfBounds { addr }), item.work, out);
         }
-        let (write, buf) = match work {
-            Work::Read { buf, .. } => (false, buf),
-            Work::Write { buf, .. } => (true, buf),
-            Work::CmpSwap { .. } | Work::FetchAdd { .. } => unreachable!("an atomic has one place"),
-        };
-        let whole = self.wholes.begin(ticket, write, buf, parts.len());
-        for (place, skip, len) in parts {
-            let (id, buf) = self.wholes.part(whole, Part { skip, len });
-            let addr = VirtAddr(addr.0 + skip);
-            let work = if write { Work::Write { addr, buf } } else { Work::Read { addr, buf } };
-            let line = &mut self.lines[place];
-            match line.requester.post(id, work) {
-                Ok(()) => {
-                    line.requester.pump(now, out);
-                    finish(&mut line.requester, &mut self.wholes, out);
-                }
-                Err(Work::Read { buf, .. } | Work::Write { buf, .. }) => {
-                    self.wholes.ended(id, Err(Failure::QueueFull), buf, out);
-                }
-                Err(_) => unreachable!("a part reads or writes"),
+        if from != From::Proven && !self.routes.is_of_one(addr, len) {
+            // No node sees the whole of it, so none could tell that it leaves its allocation (PROTOCOL 7.45).
+            if from == From::User && self.unproven.len() >= HELD_MAX {
+                return self.end(item.id, Err(Failure::QueueFull), item.work, out);
             }
+            let number = self.want(Wish::Locate { addr }, out);
+            self.unproven.insert(number, Unproven { domain, items: vec![(item, from)] });
+            return;
+        }
+        let Held { id, work, trail } = item;
+        for (place, (id, work)) in places.into_iter().zip(self.wholes.split(id, work, &parts)) {
+            self.hand_over(now, place, Held { id, work, trail }, from, out);
         }
     }
 
-    pub(crate) fn packet(&mut self, now: Instant, port: Port, packet: &Packet<'_>, out: &mut Out) {
-        let Some(&place) = self.by_qpn.get(&packet.bth.dest_qp) else {
+    /// Gives an operation to a connection, which may have to be set up first.
+    fn hand_over(&mut self, now: Instant, place: usize, item: Held, from: From, out: &mut Sink) {
+        let addr = item.work.addr();
+        if is_atomic(&item.work) && !addr.0.is_multiple_of(8) {
+            // The node would answer with a NAK, and the connection would be gone with all that is under way on it (PROTOCOL 11.2).
+            return self.end(item.id, Err(Failure::Misaligned { addr }), item.work, out);
+        }
+        let line = &mut self.lines[place];
+        let up = line.requester.as_mut().filter(|requester| !requester.is_broken());
+        let Held { id, work, trail } = item;
+        let refused = match up {
+            Some(requester) if line.held.is_empty() => match requester.post(id, work) {
+                Ok(()) => {
+                    if trail != Trail::default() {
+                        self.trails.insert(id, trail);
+                    }
+                    requester.pump(now, out);
+                    return self.finish(now, place, out);
+                }
+                Err(work) => work,
+            },
+            Some(_) => work,
+            None if from == From::User && line.held.len() >= HELD_MAX => work,
+            None => {
+                line.held.push_back(Held { id, work, trail });
+                if line.phase == Phase::Idle {
+                    self.mend(place, out);
+                }
+                return;
+            }
+        };
+        if from == From::User {
+            return self.end(id, Err(Failure::QueueFull), refused, out);
+        }
+        line.held.push_back(Held { id, work: refused, trail });
+    }
+
+    pub(crate) fn packet(&mut self, now: Instant, port: Port, packet: &Packet<'_>, out: &mut Sink) {
+        let found = self.by_qpn.get(&packet.bth.dest_qp).copied();
+        let Some((place, requester)) = found.zip(found.and_then(|at| self.lines[at].requester.as_mut()))
+        else {
             return out.note(Note::NotForUs);
         };
-        let requester = &mut self.lines[place].requester;
         requester.on_packet(now, port, packet, out);
-        finish(requester, &mut self.wholes, out);
+        self.finish(now, place, out);
     }
 
-    pub(crate) fn wake(&mut self, now: Instant, out: &mut Out) {
-        for line in &mut self.lines {
-            if line.requester.next_wake().is_some_and(|at| at <= now) {
-                line.requester.on_wake(now, out);
-                finish(&mut line.requester, &mut self.wholes, out);
+    pub(crate) fn wake(&mut self, now: Instant, out: &mut Sink) {
+        for place in 0..self.lines.len() {
+            if let Some(requester) = &mut self.lines[place].requester
+                && requester.next_wake().is_some_and(|at| at <= now)
+            {
+                requester.on_wake(now, out);
+                self.finish(now, place, out);
             }
         }
     }
 
     pub(crate) fn next_wake(&self) -> Option<Instant> {
-        self.lines.iter().filter_map(|line| line.requester.next_wake()).min()
+        self.lines.iter().filter_map(|line| line.requester.as_ref()?.next_wake()).min()
     }
 
     pub(crate) fn outstanding(&self) -> usize {
-        self.lines.iter().map(|line| line.requester.outstanding()).sum()
+        let unproven = self.unproven.values().map(|it| it.items.len());
+        self.lines.iter().map(Line::outstanding).chain(unproven).sum()
     }
 
-    pub(crate) fn is_broken(&self, domain: Domain, addr: VirtAddr) -> bool {
-        let node = self.routes.find(addr.0).map(|(node, _)| node);
-        let leads = |line: &Line| match node {
-            Some(node) => line.setup.domain == domain && line.setup.node == node,
-            None => line.covers(domain, addr),
-        };
-        self.lines.iter().any(|line| leads(line) && line.requester.is_broken())
+    pub(crate) fn is_down(&self, domain: Domain, node: NodeId) -> bool {
+        self.lines.iter().any(|line| line.is(domain, node) && !line.is_up())
     }
 
-    pub(crate) fn is_node_broken(&self, domain: Domain, node: NodeId) -> bool {
-        let leads = |line: &Line| line.setup.domain == domain && line.setup.node == node;
-        self.lines.iter().any(|line| leads(line) && line.requester.is_broken())
+    /// The node that has an address, as far as is known here.
+    pub(crate) fn node_of(&self, domain: Domain, addr: VirtAddr) -> Option<NodeId> {
+        let home = || self.lines.iter().find(|line| line.covers(domain, addr)).map(|line| line.node);
+        self.routes.find(addr.0).map(|(node, _)| node).or_else(home)
     }
 
     pub(crate) fn check(&self) {
         assert!(self.lines.len() <= self.lines_max, "more connections than the bound");
         for line in &self.lines {
-            line.requester.check();
-            let same = self.lines.iter().filter(|other| other.gives_way_to(&line.setup)).count();
+            line.check();
+            let same = self.lines.iter().filter(|other| other.gives_way_to(line)).count();
             assert_eq!(same, 1, "one connection for each address of a domain");
         }
-        assert_eq!(self.by_qpn.len(), self.lines.len(), "each connection is found by its own queue pair");
         for (qpn, &place) in &self.by_qpn {
-            assert_eq!(self.lines[place].setup.rc.qpn, *qpn, "the queue pair index names its connection");
+            assert_eq!(self.lines[place].qpn, Some(*qpn), "the queue pair index names its connection");
         }
+        assert!(self.trails.len() <= self.outstanding(), "what was asked again is under way");
         self.routes.check();
         self.wholes.check(self.outstanding());
     }
 
-    /// The connection that leads to an address, and for how many bytes from there on.
+    /// The connection that leads to an address, and for how many bytes from there on. One to a node that has something that moved there may
+    /// have to be set up.
     fn find(&mut self, domain: Domain, addr: VirtAddr) -> Option<(usize, u64)> {
         // Most hosts know of nothing that moved.
         let mut next = u64::MAX;
         if !self.routes.is_empty() {
             if let Some((node, room)) = self.routes.find(addr.0) {
-                let leads = |line: &Line| line.setup.domain == domain && line.setup.node == node;
-                return Some((self.lines.iter().position(leads)?, room));
+                let place = self.lines.iter().position(|line| line.is(domain, node));
+                return Some((place.or_else(|| self.new_line(domain, node))?, room));
             }
             next = self.routes.next(addr.0);
         }
         if !self.lines.get(self.last).is_some_and(|line| line.covers(domain, addr)) {
             self.last = self.lines.iter().position(|line| line.covers(domain, addr))?;
         }
-        let setup = &self.lines[self.last].setup;
-        let room = setup.len - addr.0.wrapping_sub(setup.base.0);
+        let line = &self.lines[self.last];
+        let room = line.len - addr.0.wrapping_sub(line.base.0);
         Some((self.last, room.min(next - addr.0)))
     }
-}
 
-fn address(work: &Work) -> VirtAddr {
-    match work {
-        Work::Read { addr, .. }
-        | Work::Write { addr, .. }
-        | Work::CmpSwap { addr, .. }
-        | Work::FetchAdd { addr, .. } => *addr,
+    fn new_line(&mut self, domain: Domain, node: NodeId) -> Option<usize> {
+        let room = self.lines.len() < self.lines_max;
+        room.then(|| {
+            self.lines.push(Line::down(domain, node));
+            self.lines.len() - 1
+        })
     }
-}
 
-fn length(work: &Work) -> u64 {
-    match work {
-        Work::Read { buf, .. } | Work::Write { buf, .. } => buf.len() as u64,
-        Work::CmpSwap { .. } | Work::FetchAdd { .. } => 8,
+    /// Asks the control plane for something; answers the number of the question.
+    pub(crate) fn want(&mut self, wish: Wish, out: &mut Sink) -> u64 {
+        self.wanted += 1;
+        out.local(Out::Want(Want { number: self.wanted, wish }));
+        self.wanted
+    }
+
+    /// The queue pair of a connection is no more.
+    pub(crate) fn taken_down(&mut self, place: usize) {
+        if let Some(qpn) = self.lines[place].qpn.take() {
+            self.by_qpn.remove(&qpn);
+        }
+    }
+
+    /// An operation, or a part of one, is over.
+    pub(crate) fn end(&mut self, id: u64, result: Result<Answer, Failure>, work: Work, out: &mut Sink) {
+        if Wholes::is_part(id) {
+            self.wholes.ended(id, result, work.into_buf(), out);
+        } else {
+            out.local(Out::Done(Done { ticket: id, result, buf: work.into_buf() }));
+        }
     }
 }
 
 const fn is_atomic(work: &Work) -> bool {
     matches!(work, Work::CmpSwap { .. } | Work::FetchAdd { .. })
-}
-
-fn finish(requester: &mut Requester, wholes: &mut Wholes, out: &mut Out) {
-    while let Some(Completion { id, result, buf }) = requester.pop_completion() {
-        let result = result.map(|old| Answer::Done { old }).map_err(Failure::Connection);
-        if Wholes::is_part(id) {
-            wholes.ended(id, result, buf, out);
-        } else {
-            out.local(Done { ticket: id, result, buf });
-        }
-    }
-}
-
-fn refuse(ticket: u64, work: Work, failure: Failure, out: &mut Out) {
-    let buf = match work {
-        Work::Read { buf, .. } | Work::Write { buf, .. } => buf,
-        Work::CmpSwap { .. } | Work::FetchAdd { .. } => Vec::new(),
-    };
-    out.local(Done { ticket, result: Err(failure), buf });
 }

@@ -1,9 +1,10 @@
 //! The host role: one-sided verbs over reliable connections, and requests through the switch, for the programs of one machine.
 //!
 //! [`Host`] owns a connection per (domain, memory node) and a session per domain. Each [`Ask::Submit`] ends in exactly one
-//! [`Done`]. Traversals are continued here: after an iteration or hop limit, and with the code when a node does not know the
+//! [`Out::Done`]. Traversals are continued here: after an iteration or hop limit, and with the code when a node does not know the
 //! program (PULSE 3, 4.1). Caches and the decision what to offload come with their own modules; membership and memory are the
-//! control plane's.
+//! control plane's. Where an operation cannot go on without the control plane (its memory moved, its connection broke) the host says what it
+//! [wants](Out::Want) of it.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -14,10 +15,13 @@ extern crate std;
 pub mod agent;
 pub mod caching;
 mod connections;
+mod following;
+mod lines;
 mod requests;
 mod routes;
 #[cfg(test)]
 mod tests;
+mod wants;
 mod wholes;
 mod writes;
 
@@ -29,8 +33,11 @@ use farmem_traversal::Program;
 use farmem_wire::{Domain, Extension, HostId, NodeId, Packet, Pmtu, Status, VirtAddr, WireError};
 use requests::Requests;
 
+pub use following::MOVES_MAX;
+pub use lines::HELD_MAX;
 pub use requests::{ASTRAY_MAX, REGION_DATA_MAX, TRAVERSALS_CONTINUED_MAX};
 pub use routes::ROUTES_MAX;
+pub use wants::{Located, Piece, Reply, Want, Wish};
 pub use writes::REGION_WRITES_MAX;
 
 /// Bounds and times of a host.
@@ -104,8 +111,26 @@ pub enum Ask {
         switch: ud::Peer,
     },
     /// Requests of its domain to its addresses use this connection. Replaces those before to its node or to one of these addresses,
-    /// whose requests are flushed.
+    /// whose requests are flushed. Also the answer to [`Wish::Connect`].
     Connect(Connection),
+    /// A node has these addresses. The first operation of the domain that needs a connection to it has it set up.
+    Node {
+        /// The domain.
+        domain: Domain,
+        /// The node.
+        node: NodeId,
+        /// First address of its range.
+        base: VirtAddr,
+        /// Bytes of its range.
+        len: u64,
+    },
+    /// The answer to a [`Want`] that is no connection.
+    Reply {
+        /// The number of the want.
+        number: u64,
+        /// What the control plane says.
+        reply: Reply,
+    },
     /// These addresses are at this node from now on, or with none where the ranges of nodes have them. What was said before of any of them is
     /// forgotten, as a whole.
     Route {
@@ -195,6 +220,15 @@ pub enum Op {
     },
 }
 
+/// What a host says to those around it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Out {
+    /// To its user: an operation ended.
+    Done(Done),
+    /// To its driver: the control plane is to be asked for something.
+    Want(Want),
+}
+
 /// How an operation ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Done {
@@ -272,6 +306,18 @@ pub enum Failure {
     IdsUsedUp,
     /// The connection refused or lost it.
     Connection(rc::Failure),
+    /// No connection to its node can be set up, or nobody says where it is. It was not executed, but for parts of a WRITE.
+    Unreachable {
+        /// First byte.
+        addr: VirtAddr,
+    },
+    /// These of its bytes were lost with an earlier incarnation of their node (PROTOCOL 7.43).
+    Lost {
+        /// The first of them.
+        addr: VirtAddr,
+        /// How many, as far as they go together.
+        len: u64,
+    },
     /// Switch or node refused it.
     Refused {
         /// Why.
@@ -311,6 +357,14 @@ pub enum Note {
     GivenUp,
     /// A request met a page whose latest bytes a host had, and is asked again.
     Waits,
+    /// A node refused what is elsewhere now; it is asked again there.
+    Followed,
+    /// A node refused what is there as far as anybody knows; it is asked again, once.
+    Insisted,
+    /// A node refused it, and that is all there is to know.
+    Believed,
+    /// A connection could not be set up; what waited for it is over.
+    Unmended,
 }
 
 /// Why a session or connection was not taken.
@@ -336,7 +390,7 @@ pub struct Host {
     requests: Requests,
 }
 
-type Out = Outbox<Done, Note>;
+type Sink = Outbox<Out, Note>;
 
 impl Host {
     /// A host with no session and no connection.
@@ -364,16 +418,16 @@ impl Host {
         self.connections.outstanding() + self.requests.outstanding()
     }
 
-    /// True when the connection of `domain` to the owner of `addr` broke and must be set up again.
+    /// True when the connection of `domain` to `node` is down: the next operation has it set up.
     #[must_use]
-    pub fn is_broken(&self, domain: Domain, addr: VirtAddr) -> bool {
-        self.connections.is_broken(domain, addr)
+    pub fn is_down(&self, domain: Domain, node: NodeId) -> bool {
+        self.connections.is_down(domain, node)
     }
 
-    /// True when the connection of `domain` to `node` broke and must be set up again.
+    /// The memory node that has `addr`, as far as this host knows from its connections of `domain` and from what moved.
     #[must_use]
-    pub fn is_node_broken(&self, domain: Domain, node: NodeId) -> bool {
-        self.connections.is_node_broken(domain, node)
+    pub fn node_of(&self, domain: Domain, addr: VirtAddr) -> Option<NodeId> {
+        self.connections.node_of(domain, addr)
     }
 
     /// Request ids that this generation has left.
@@ -388,41 +442,27 @@ impl Host {
         self.requests.traverse_room()
     }
 
-    fn joined(&mut self, generation: u16, home: ud::Endpoint, out: &mut Out) {
+    fn joined(&mut self, generation: u16, home: ud::Endpoint, out: &mut Sink) {
         self.connections.end_all(out);
         self.requests.end_all(out);
         self.config = Config { generation, home, ..self.config };
         self.requests = Requests::new(&self.config);
     }
 
-    fn submit(&mut self, now: Instant, ticket: u64, domain: Domain, op: Op, out: &mut Out) {
-        match op {
-            Op::Read { addr, buf } => {
-                self.connections.post(now, ticket, domain, addr, rc::Work::Read { addr, buf }, out);
-            }
-            Op::Write { addr, buf } => {
-                self.connections.post(now, ticket, domain, addr, rc::Work::Write { addr, buf }, out);
-            }
-            Op::CompareSwap { addr, compare, swap } => {
-                self.connections.post(
-                    now,
-                    ticket,
-                    domain,
-                    addr,
-                    rc::Work::CmpSwap { addr, compare, swap },
-                    out,
-                );
-            }
-            Op::FetchAdd { addr, add } => {
-                self.connections.post(now, ticket, domain, addr, rc::Work::FetchAdd { addr, add }, out);
-            }
+    fn submit(&mut self, now: Instant, ticket: u64, domain: Domain, op: Op, out: &mut Sink) {
+        let work = match op {
+            Op::Read { addr, buf } => rc::Work::Read { addr, buf },
+            Op::Write { addr, buf } => rc::Work::Write { addr, buf },
+            Op::CompareSwap { addr, compare, swap } => rc::Work::CmpSwap { addr, compare, swap },
+            Op::FetchAdd { addr, add } => rc::Work::FetchAdd { addr, add },
             Op::RegionRead { .. } | Op::RegionWrite { .. } | Op::Traverse { .. } => {
-                self.requests.submit(now, ticket, domain, op, out);
+                return self.requests.submit(now, ticket, domain, op, out);
             }
-        }
+        };
+        self.connections.post(now, ticket, domain, work, out);
     }
 
-    fn frame(&mut self, now: Instant, port: Port, bytes: &[u8], out: &mut Out) {
+    fn frame(&mut self, now: Instant, port: Port, bytes: &[u8], out: &mut Sink) {
         let packet = match Packet::parse(bytes) {
             Ok(packet) => packet,
             Err(error) => return out.note(Note::Malformed(error)),
@@ -440,11 +480,11 @@ impl Host {
         }
     }
 
-    fn connect(&mut self, connection: Connection, out: &mut Out) {
+    fn connect(&mut self, now: Instant, connection: &Connection, out: &mut Sink) {
         if connection.rc.qpn == self.config.home.qpn {
-            return out.note(Note::NotTaken(SetupFault::QueuePairTaken));
+            return self.connections.not_taken(connection, SetupFault::QueuePairTaken, out);
         }
-        self.connections.add(connection, out);
+        self.connections.add(now, connection, out);
     }
 }
 
@@ -456,10 +496,10 @@ fn answers_hosts(port: Port) -> bool {
 
 impl Machine for Host {
     type In = Ask;
-    type Out = Done;
+    type Out = Out;
     type Note = Note;
 
-    fn handle(&mut self, now: Instant, event: Event<'_, Ask>, out: &mut Out) {
+    fn handle(&mut self, now: Instant, event: Event<'_, Ask>, out: &mut Sink) {
         match event {
             Event::Frame { port, bytes } => self.frame(now, port, bytes, out),
             Event::Wake => {
@@ -469,7 +509,11 @@ impl Machine for Host {
             Event::Local(Ask::Session { domain, switch }) => self.requests.session(domain, switch, out),
             Event::Local(Ask::Route { base, len, node }) => self.connections.route(base, len, node, out),
             Event::Local(Ask::Joined { generation, home }) => self.joined(generation, home, out),
-            Event::Local(Ask::Connect(connection)) => self.connect(connection, out),
+            Event::Local(Ask::Connect(connection)) => self.connect(now, &connection, out),
+            Event::Local(Ask::Node { domain, node, base, len }) => {
+                self.connections.know(domain, node, base, len, out);
+            }
+            Event::Local(Ask::Reply { number, reply }) => self.connections.reply(now, number, &reply, out),
             Event::Local(Ask::Submit { ticket, domain, op }) => self.submit(now, ticket, domain, op, out),
         }
     }

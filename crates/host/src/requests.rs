@@ -4,7 +4,7 @@
 //! lengths, program. Retransmission and giving up are [`ud::Requester`]'s.
 
 use crate::writes::Writes;
-use crate::{Answer, Config, Done, Failure, Note, Op, Out, SetupFault, Traversed};
+use crate::{Answer, Config, Done, Failure, Note, Op, Out, SetupFault, Sink, Traversed};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::mem;
@@ -157,14 +157,14 @@ impl Requests {
         }
     }
 
-    pub(crate) fn session(&mut self, domain: Domain, switch: ud::Peer, out: &mut Out) {
+    pub(crate) fn session(&mut self, domain: Domain, switch: ud::Peer, out: &mut Sink) {
         if !self.sessions.contains_key(&domain) && self.sessions.len() >= self.sessions_max {
             return out.note(Note::NotTaken(SetupFault::Full));
         }
         self.sessions.insert(domain, switch);
     }
 
-    pub(crate) fn submit(&mut self, now: Instant, ticket: u64, domain: Domain, op: Op, out: &mut Out) {
+    pub(crate) fn submit(&mut self, now: Instant, ticket: u64, domain: Domain, op: Op, out: &mut Sink) {
         let kind = match op {
             Op::RegionRead { addr, buf } => Kind::Read { addr, buf },
             Op::RegionWrite { addr, buf } => Kind::Write { addr, buf, number: None },
@@ -211,7 +211,7 @@ impl Requests {
     }
 
     /// Sends a request under a new id.
-    fn start(&mut self, now: Instant, mut pending: Pending, out: &mut Out) {
+    fn start(&mut self, now: Instant, mut pending: Pending, out: &mut Sink) {
         let (request, switch) = match self.admit(&mut pending) {
             Ok(admitted) => admitted,
             Err(failure) => {
@@ -270,7 +270,7 @@ impl Requests {
     }
 
     /// Takes the payload of a datagram that showed the host's key.
-    pub(crate) fn answer(&mut self, now: Instant, payload: &[u8], out: &mut Out) {
+    pub(crate) fn answer(&mut self, now: Instant, payload: &[u8], out: &mut Sink) {
         let message = match Message::parse(payload) {
             Ok(message) => message,
             Err(error) => return out.note(Note::Malformed(error)),
@@ -320,7 +320,14 @@ impl Requests {
     }
 
     /// A traversal came back: it ended, goes on, or failed (PROTOCOL 11.4, 11.5).
-    fn walk_on(&mut self, now: Instant, mut pending: Pending, status: Status, progress: bool, out: &mut Out) {
+    fn walk_on(
+        &mut self,
+        now: Instant,
+        mut pending: Pending,
+        status: Status,
+        progress: bool,
+        out: &mut Sink,
+    ) {
         let room = self.traverse_room();
         let Kind::Traverse(walk, _) = &mut pending.kind else { unreachable!("called for traversals") };
         let (cur_ptr, iterations, requests) = (walk.cur_ptr, walk.iterations, walk.requests);
@@ -358,7 +365,7 @@ impl Requests {
     }
 
     /// Asks again in a moment: a host is writing back what would be read (PROTOCOL 12.29), or it is moving.
-    fn wait(&mut self, now: Instant, mut pending: Pending, out: &mut Out) {
+    fn wait(&mut self, now: Instant, mut pending: Pending, out: &mut Sink) {
         if pending.waits >= LENT_WAITS_MAX {
             return self.refused(pending, Status::Lent, out);
         }
@@ -368,7 +375,7 @@ impl Requests {
     }
 
     /// Gives everything under way up.
-    pub(crate) fn end_all(&mut self, out: &mut Out) {
+    pub(crate) fn end_all(&mut self, out: &mut Sink) {
         while let Some(Expired { context, .. }) = self.ud.give_up() {
             out.note(Note::GivenUp);
             self.end(context, Err(Failure::NoAnswer), out);
@@ -383,7 +390,7 @@ impl Requests {
         self.ids_max - self.counter
     }
 
-    pub(crate) fn wake(&mut self, now: Instant, out: &mut Out) {
+    pub(crate) fn wake(&mut self, now: Instant, out: &mut Sink) {
         while self.later.front().is_some_and(|(at, _)| *at <= now)
             && let Some((_, pending)) = self.later.pop_front()
         {
@@ -417,7 +424,7 @@ impl Requests {
         assert!(self.sessions.len() <= self.sessions_max, "more sessions than the bound");
     }
 
-    fn refused(&mut self, pending: Pending, status: Status, out: &mut Out) {
+    fn refused(&mut self, pending: Pending, status: Status, out: &mut Sink) {
         let addr = match &pending.kind {
             Kind::Read { addr, .. } | Kind::Write { addr, .. } => *addr,
             Kind::Traverse(walk, _) => walk.cur_ptr,
@@ -425,7 +432,7 @@ impl Requests {
         self.end(pending, Err(Failure::Refused { status, addr }), out);
     }
 
-    fn end(&mut self, pending: Pending, result: Result<Answer, Failure>, out: &mut Out) {
+    fn end(&mut self, pending: Pending, result: Result<Answer, Failure>, out: &mut Sink) {
         let buf = match pending.kind {
             Kind::Read { buf, .. } => buf,
             Kind::Write { buf, number, .. } => {
@@ -437,7 +444,7 @@ impl Requests {
                 walk.scratch
             }
         };
-        out.local(Done { ticket: pending.ticket, result, buf });
+        out.local(Out::Done(Done { ticket: pending.ticket, result, buf }));
     }
 }
 

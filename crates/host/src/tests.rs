@@ -2,12 +2,13 @@
 
 mod answers;
 mod coverage;
+mod following;
 mod requests;
 mod times;
 mod traversals;
 mod verbs;
 
-use crate::{Answer, Ask, Config, Connection, Done, Failure, Host, Note, Op};
+use crate::{Answer, Ask, Config, Connection, Done, Failure, Host, Note, Op, Out, Reply, Want, Wish};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::mem::take;
@@ -74,9 +75,11 @@ fn connection(domain: Domain, node: u16, number: u32) -> Connection {
 struct Bench {
     host: Host,
     now: Instant,
-    out: Outbox<Done, Note>,
+    out: Outbox<Out, Note>,
     sent: Vec<(Port, Vec<u8>)>,
     done: Vec<Done>,
+    /// What it wants of the control plane and was not answered yet.
+    wants: Vec<Want>,
     notes: Vec<Note>,
     /// The name of the next operation.
     ticket: u64,
@@ -91,6 +94,7 @@ impl Bench {
             out: Outbox::new(),
             sent: vec![],
             done: vec![],
+            wants: vec![],
             notes: vec![],
             ticket: 0,
         }
@@ -136,10 +140,11 @@ impl Bench {
     fn event(&mut self, event: Event<'_, Ask>) {
         self.host.handle(self.now, event, &mut self.out);
         self.host.check();
-        let (sent, done, notes) = (&mut self.sent, &mut self.done, &mut self.notes);
-        self.out.drain(|action| match action {
+        let Self { out, sent, done, wants, notes, .. } = self;
+        out.drain(|action| match action {
             Action::Send { port, frame } => sent.push((port, frame.to_vec())),
-            Action::Local(end) => done.push(end),
+            Action::Local(Out::Done(end)) => done.push(end),
+            Action::Local(Out::Want(want)) => wants.push(want),
             Action::Note(note) => notes.push(note),
         });
         coverage::saw(&self.done, &self.notes);
@@ -159,6 +164,19 @@ impl Bench {
         let done = self.ended();
         assert_eq!(done.ticket, self.ticket);
         done.result.expect_err("a failure")
+    }
+
+    /// The one thing that the host wants.
+    fn wish(&mut self) -> Wish {
+        let [want] = self.wants[..] else { panic!("one want, not {:?}", self.wants) };
+        want.wish
+    }
+
+    /// The control plane's answer to the one thing that the host wants, which is this.
+    fn reply(&mut self, wish: Wish, reply: Reply) {
+        assert_eq!(self.wish(), wish);
+        let Want { number, .. } = self.wants.remove(0);
+        self.ask(Ask::Reply { number, reply });
     }
 
     fn took_notes(&mut self) -> Vec<Note> {

@@ -2,7 +2,7 @@
 //!
 //! The buffers go round: what an operation brings back is used for the next.
 
-use farmem_host::{Ask, Config, Connection, Done, Host, Note, Op};
+use farmem_host::{Ask, Config, Connection, Host, Note, Op, Out};
 use farmem_machine::{Action, Duration, Event, Instant, Machine as _, Outbox, Port};
 use farmem_transport::{Access, Memory, Refusal, rc, ud};
 use farmem_traversal::Program;
@@ -45,7 +45,7 @@ impl Memory for Same {
 struct Rack {
     host: Host,
     responder: rc::Responder,
-    out: Outbox<Done, Note>,
+    out: Outbox<Out, Note>,
     node_out: Outbox<(), rc::Note>,
     frames: Outbox<(), ()>,
     buffers: Vec<Vec<u8>>,
@@ -141,7 +141,8 @@ impl Rack {
                     responder.flush(node_out);
                 }
             }
-            Action::Local(done) => {
+            Action::Local(Out::Want(want)) => panic!("nothing breaks, and it wants {want:?}"),
+            Action::Local(Out::Done(done)) => {
                 *well += u64::from(done.result.is_ok());
                 buffers.push(done.buf);
             }

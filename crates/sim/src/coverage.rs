@@ -14,8 +14,11 @@ pub const REACHED: &[&str] = &[
     "control.Retransmitted",
     "control.TakenBack",
     "control.Waits",
+    "host.Believed",
     "host.Continued",
+    "host.Followed",
     "host.GivenUp",
+    "host.Insisted",
     "host.LateAnswer",
     "host.Malformed",
     "host.NotForUs",
@@ -23,6 +26,7 @@ pub const REACHED: &[&str] = &[
     "host.Rc(Broken(RemoteAccess))",
     "host.Rc(Broken(RetriesExceeded))",
     "host.SentCode",
+    "host.Unmended",
     "host.WrongAnswer",
     "node.Answered(RegionRead",
     "node.Answered(RegionWrite",
@@ -251,6 +255,10 @@ mod tests {
                 Host::Continued(_) => "Continued",
                 Host::GivenUp => "GivenUp",
                 Host::Waits => "Waits",
+                Host::Followed => "Followed",
+                Host::Insisted => "Insisted",
+                Host::Believed => "Believed",
+                Host::Unmended => "Unmended",
             };
             assert!(is_listed(&format!("host.{name}")), "{name}");
         }

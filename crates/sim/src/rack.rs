@@ -88,8 +88,6 @@ struct Rack {
     model: Model,
     /// Memory moves.
     moves: bool,
-    /// What hosts learned of moves: by host and first byte the length and the node.
-    routes: BTreeMap<(u16, u64), (u64, u16)>,
     counters: Vec<Counter>,
     /// The rogue's own memory.
     rogue_vma: Option<u64>,
@@ -122,6 +120,8 @@ struct Rack {
     gone: BTreeMap<Who, u64>,
     /// Since when the switch and all nodes have been up.
     settled: Instant,
+    /// And the control plane.
+    controlled: Instant,
     next_crash: Instant,
 }
 
@@ -146,10 +146,7 @@ impl Rack {
         let clients = (0..HOSTS).flat_map(|host| (0..DOMAINS).map(move |domain| (host + 1, domain)));
         let rogue = (plan.rogue_ppm > 0).then_some((HOSTS + 1, DOMAINS));
         Self {
-            clients: clients
-                .chain(rogue)
-                .map(|(host, domain)| Client::new(host, domain, layout.nodes))
-                .collect(),
+            clients: clients.chain(rogue).map(|(host, domain)| Client::new(host, domain)).collect(),
             world,
             rng,
             plan,
@@ -157,7 +154,6 @@ impl Rack {
             domains: Vec::new(),
             model: Model::default(),
             moves: seed.is_multiple_of(2),
-            routes: BTreeMap::new(),
             counters: Vec::new(),
             rogue_vma: None,
             lists: Vec::new(),
@@ -179,6 +175,7 @@ impl Rack {
             losses: BTreeMap::new(),
             gone: BTreeMap::new(),
             settled: Instant::ZERO,
+            controlled: Instant::ZERO,
             next_crash: Instant::ZERO,
         }
     }
@@ -224,6 +221,9 @@ impl Rack {
         let steady = |who: &Who| matches!(who, Who::Switch | Who::Node(_));
         if !self.world.everybody().iter().filter(|who| steady(who)).all(|&who| self.world.is_up(who)) {
             self.settled = now;
+        }
+        if !self.world.is_up(Who::Control) {
+            self.controlled = now;
         }
         if now.since(self.progress) > PATIENCE {
             return Err((Verdict::Stuck, self.describe_stuck()));
@@ -324,16 +324,16 @@ impl Rack {
             self.abandon(&task);
         }
         self.clients.iter_mut().filter(|client| client.host == host).for_each(Client::reset);
-        self.routes.retain(|&(of, _), _| of != host);
-    }
-
-    fn losses_of(&self, node: u16) -> u32 {
-        self.losses.get(&node).copied().unwrap_or(0)
     }
 
     /// True when a role's tables may have been empty at some time since `since`.
     fn was_disturbed(&self, since: Instant) -> bool {
         since < self.settled + SETTLING
+    }
+
+    /// True when the control plane may have been away at some time since `since`, or busy with machines that had to join again.
+    fn was_out_of_control(&self, since: Instant) -> bool {
+        since < self.controlled + SETTLING || self.was_disturbed(since)
     }
 
     /// True when lost packets can explain that an operation which began at `since` got no answer.

@@ -9,12 +9,12 @@ use crate::station::{Around, Station, Who};
 use crate::{Journal, Network, Plan};
 use farmem_control::api::{ApiError, ErrorCode, Request, Response};
 use farmem_control::{Control, Out, Record};
-use farmem_host::{Ask, Done, Host};
+use farmem_host::{Ask, Done, Host, Out as HostOut, Want};
 use farmem_machine::{Duration, Event, Instant, Machine as _, Rng};
 use farmem_memnode::{MemNode, VecStore};
 use farmem_switch::{Budgets, Switch};
 use farmem_transport::PeerChange;
-use farmem_wire::{Domain, VirtAddr};
+use farmem_wire::{Domain, NodeId, VirtAddr};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 mod joins;
@@ -63,6 +63,10 @@ pub struct World {
     asked: BTreeMap<u64, Asked>,
     replies: BTreeMap<u64, Result<Response, ApiError>>,
     done: VecDeque<(u16, Done)>,
+    /// What hosts want of the control plane, and was not asked yet.
+    wants: VecDeque<(u16, Want)>,
+    /// Connections that were set up, by host, domain and node.
+    connected: BTreeMap<(u16, u32, u16), Connected>,
     /// Machines to be started, each when.
     starts: BTreeSet<(Instant, Who)>,
     /// Moments at which somebody outside wants to look again.
@@ -77,6 +81,17 @@ struct Asked {
     by: Who,
     /// Which start of `by` asked: the answer to an earlier one is for nobody.
     start: u32,
+    /// The host's role wants it, under this number: the answer is for it.
+    want: Option<u64>,
+}
+
+/// A host's connection in a domain to a node.
+#[derive(Clone, Copy, Debug)]
+struct Connected {
+    /// How often it was set up.
+    count: u32,
+    /// Which start of the node it is with.
+    starts: u32,
 }
 
 impl World {
@@ -93,7 +108,7 @@ impl World {
         };
         let table = |change: &PeerChange| Some(*change);
         let node = |n| (n, Station::new(Who::Node(n), table as fn(&PeerChange) -> _));
-        let host = |n| (n, Station::new(Who::Host(n), (|_| None) as fn(&Done) -> _));
+        let host = |n| (n, Station::new(Who::Host(n), (|_| None) as fn(&HostOut) -> _));
         let control = Station::new(Who::Control, |out| match out {
             Out::Peer(change) => Some(*change),
             Out::Reply { .. } | Out::Persist(_) => None,
@@ -112,6 +127,8 @@ impl World {
             asked: BTreeMap::new(),
             replies: BTreeMap::new(),
             done: VecDeque::new(),
+            wants: VecDeque::new(),
+            connected: BTreeMap::new(),
             starts: BTreeSet::new(),
             alarms: BTreeSet::new(),
             crashes: 0,
@@ -134,15 +151,23 @@ impl World {
 
     /// Asks the control plane for something on behalf of `by`; the answer comes by [`World::take_reply`].
     pub fn ask(&mut self, by: Who, request: Request) -> u64 {
+        let ticket = self.ask_for(by, request, None);
+        self.carry_wants();
+        ticket
+    }
+
+    fn ask_for(&mut self, by: Who, request: Request, want: Option<u64>) -> u64 {
         self.next_ticket += 1;
         let ticket = self.next_ticket;
-        self.around.journal.line(|| format!("{by:?} asks {ticket}: {request:?}"));
+        if want.is_none() {
+            self.around.journal.line(|| format!("{by:?} asks {ticket}: {request:?}"));
+        }
+        let start = self.starts_of(by);
+        self.asked.insert(ticket, Asked { request: request.clone(), by, start, want });
         if self.control.role.is_none() {
             self.answer(ticket, Err(unreachable_control()));
             return ticket;
         }
-        let start = self.starts_of(by);
-        self.asked.insert(ticket, Asked { request: request.clone(), by, start });
         let ask = farmem_control::Ask { ticket, request };
         self.control_event(Event::Local(ask));
         ticket
@@ -155,12 +180,19 @@ impl World {
 
     /// Hands a host something; false when it is down.
     pub fn tell_host(&mut self, host: u16, ask: Ask) -> bool {
-        let Some(station) = self.hosts.get_mut(&host).filter(|station| station.role.is_some()) else {
-            return false;
-        };
-        let done = &mut self.done;
-        station.event(Event::Local(ask), &mut self.around, |out| done.push_back((host, out)));
-        true
+        let up = self.is_up(Who::Host(host));
+        self.host_event(host, Event::Local(ask));
+        self.carry_wants();
+        up
+    }
+
+    fn host_event(&mut self, host: u16, event: Event<'_, Ask>) {
+        let Self { hosts, around, done, wants, .. } = self;
+        let Some(station) = hosts.get_mut(&host) else { return };
+        station.event(event, around, |out| match out {
+            HostOut::Done(end) => done.push_back((host, end)),
+            HostOut::Want(want) => wants.push_back((host, want)),
+        });
     }
 
     /// Takes the next ended operation, with its host.
@@ -227,6 +259,7 @@ impl World {
             });
         }
         self.around.network.recycle(parcel);
+        self.carry_wants();
     }
 
     fn hand_over(&mut self, from: farmem_wire::Gid, to: farmem_wire::Gid, frame: &[u8]) {
@@ -248,9 +281,12 @@ impl World {
                 }
             }
             Some(Who::Host(n)) => {
-                if let Some(station) = self.hosts.get_mut(&n) {
-                    let done = &mut self.done;
-                    station.frame(from, frame, around, |out| done.push_back((n, out)));
+                let Self { hosts, around, done, wants, .. } = self;
+                if let Some(station) = hosts.get_mut(&n) {
+                    station.frame(from, frame, around, |out| match out {
+                        HostOut::Done(end) => done.push_back((n, end)),
+                        HostOut::Want(want) => wants.push_back((n, want)),
+                    });
                 }
             }
             None => around.journal.line(|| "nobody is there".to_owned()),
@@ -271,10 +307,10 @@ impl World {
         for station in self.nodes.values_mut().filter(|station| due(station.next_wake())) {
             station.event(Event::Wake, around, |_| {});
         }
-        for (&n, station) in self.hosts.iter_mut().filter(|(_, station)| due(station.next_wake())) {
-            let done = &mut self.done;
-            station.event(Event::Wake, around, |out| done.push_back((n, out)));
-        }
+        let hosts = self.hosts.iter().filter(|(_, station)| due(station.next_wake()));
+        let hosts: Vec<u16> = hosts.map(|(&n, _)| n).collect();
+        hosts.into_iter().for_each(|n| self.host_event(n, Event::Wake));
+        self.carry_wants();
     }
 
     /// A role is gone at once, with all it knew; the frames it sent are still on their way. No effect on one that is down.
@@ -298,8 +334,10 @@ impl World {
             Who::Host(n) => {
                 self.hosts.entry(n).and_modify(Station::stop);
                 self.done.retain(|(host, _)| *host != n);
+                self.wants.retain(|(host, _)| *host != n);
             }
         }
+        self.carry_wants();
     }
 
     /// Has a machine started `after` from now.
@@ -391,18 +429,45 @@ impl World {
         network.on_the_way().map(line).collect()
     }
 
+    /// Bytes of each memory node.
+    #[must_use]
+    pub const fn capacity(&self) -> u64 {
+        self.layout.capacity
+    }
+
     /// The first address of a memory node.
     #[must_use]
     pub fn node_base(&self, node: u16) -> Option<u64> {
         self.bases.get(&node).copied()
     }
 
-    /// True when the host's connection in `domain` to the node is in error.
+    /// True when the host's connection in `domain` to the node is down.
     #[must_use]
-    pub fn is_broken(&self, host: u16, domain: u32, node: u16) -> bool {
-        let role = self.hosts.get(&host).and_then(|station| station.role.as_ref());
-        let base = self.bases.get(&node).copied().map(VirtAddr);
-        role.zip(base).is_some_and(|(role, base)| role.is_broken(Domain(domain), base))
+    pub fn is_down(&self, host: u16, domain: u32, node: u16) -> bool {
+        self.role_of(host).is_some_and(|role| role.is_down(Domain(domain), NodeId(node)))
+    }
+
+    /// How often the host's connection in `domain` to the node was set up.
+    #[must_use]
+    pub fn connects(&self, host: u16, domain: u32, node: u16) -> u32 {
+        self.connected.get(&(host, domain, node)).map_or(0, |connected| connected.count)
+    }
+
+    /// True when the node was started again since that connection was set up: it knows nothing of it.
+    #[must_use]
+    pub fn is_stale(&self, host: u16, domain: u32, node: u16) -> bool {
+        let connected = self.connected.get(&(host, domain, node));
+        connected.is_some_and(|connected| connected.starts != self.starts_of(Who::Node(node)))
+    }
+
+    /// The memory node that has an address, as far as the host knows.
+    #[must_use]
+    pub fn node_of(&self, host: u16, domain: u32, addr: u64) -> Option<u16> {
+        self.role_of(host)?.node_of(Domain(domain), VirtAddr(addr)).map(|node| node.0)
+    }
+
+    fn role_of(&self, host: u16) -> Option<&Host> {
+        self.hosts.get(&host)?.role.as_ref()
     }
 
     /// The bytes of a memory node, while it is up.

@@ -115,6 +115,46 @@ pub enum Work {
     },
 }
 
+impl Work {
+    /// The first byte that it is about.
+    #[must_use]
+    pub const fn addr(&self) -> VirtAddr {
+        match self {
+            Self::Read { addr, .. }
+            | Self::Write { addr, .. }
+            | Self::CmpSwap { addr, .. }
+            | Self::FetchAdd { addr, .. } => *addr,
+        }
+    }
+
+    /// Bytes that it is about.
+    #[must_use]
+    pub const fn span(&self) -> u64 {
+        match self {
+            Self::Read { buf, .. } | Self::Write { buf, .. } => buf.len() as u64,
+            Self::CmpSwap { .. } | Self::FetchAdd { .. } => 8,
+        }
+    }
+
+    /// The buffer of a READ or WRITE; empty for atomics.
+    #[must_use]
+    pub fn buf(&self) -> &[u8] {
+        match self {
+            Self::Read { buf, .. } | Self::Write { buf, .. } => buf,
+            Self::CmpSwap { .. } | Self::FetchAdd { .. } => &[],
+        }
+    }
+
+    /// The buffer, back for reuse; an empty one for atomics.
+    #[must_use]
+    pub fn into_buf(self) -> Vec<u8> {
+        match self {
+            Self::Read { buf, .. } | Self::Write { buf, .. } => buf,
+            Self::CmpSwap { .. } | Self::FetchAdd { .. } => Vec::new(),
+        }
+    }
+}
+
 /// How a request ended. Every posted request ends exactly once.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Completion {
@@ -122,8 +162,8 @@ pub struct Completion {
     pub id: u64,
     /// The old value for an atomic, 0 for a READ or WRITE; or why it failed.
     pub result: Result<u64, Failure>,
-    /// The buffer of a READ (filled when it succeeded) or WRITE, back for reuse; empty for atomics.
-    pub buf: Vec<u8>,
+    /// What was posted, with its buffer: a READ's is filled when it succeeded.
+    pub work: Work,
 }
 
 /// Why a request failed.

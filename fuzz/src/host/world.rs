@@ -4,7 +4,9 @@ use super::NOBODY;
 use crate::Run;
 use crate::frames::{Arrival, datagram, endpoint, heard};
 use crate::input::Input;
-use farmem_host::{Answer, Ask, Config, Connection, Done, Host, Note, Op};
+use farmem_host::{
+    Answer, Ask, Config, Connection, Done, Host, Located, Note, Op, Out, Piece, Reply, Want, Wish,
+};
 use farmem_machine::{Action, Duration, Event, Instant, Machine as _, Outbox, Port};
 use farmem_transport::{Access, Memory, Refusal, rc, ud};
 use farmem_wire::message::Traverse;
@@ -95,7 +97,9 @@ struct Asked {
 pub(super) struct World {
     host: Host,
     now: Instant,
-    out: Outbox<Done, Note>,
+    out: Outbox<Out, Note>,
+    /// What it wants of the control plane and was not answered.
+    wants: VecDeque<Want>,
     /// Operations that have not ended.
     asked: BTreeMap<u64, Asked>,
     tickets: u64,
@@ -131,6 +135,7 @@ impl World {
             host: Host::new(config),
             now: Instant::ZERO,
             out: Outbox::new(),
+            wants: VecDeque::new(),
             asked: BTreeMap::new(),
             tickets: 0,
             requests: BTreeMap::new(),
@@ -205,11 +210,45 @@ impl World {
         };
         let base = VirtAddr(RANGES[node]);
         self.refused = false;
+        // What waited for it is sent at once.
+        let before = self.responders.insert(peer_qpn, rc::Responder::new(config));
         self.ask(Ask::Connect(Connection { node: NodeId(number), domain, base, len: RANGE_LEN, rc }), run);
         if !self.refused {
             self.lines.insert(qpn, port);
-            self.responders.insert(peer_qpn, rc::Responder::new(config));
+        } else if let Some(before) = before {
+            self.responders.insert(peer_qpn, before);
+        } else {
+            self.responders.remove(&peer_qpn);
         }
+    }
+
+    /// True when the host wants something of the control plane.
+    pub(super) fn wants(&self) -> bool {
+        !self.wants.is_empty()
+    }
+
+    /// The control plane answers what the host wants, or says something that nobody asked for. It may be wrong about everything.
+    pub(super) fn fulfil(&mut self, input: &mut Input<'_>, run: &mut Run) {
+        let Some(Want { number, wish }) = self.wants.pop_front() else {
+            let number = u64::from(input.u8());
+            return self.ask(Ask::Reply { number, reply: located(input) }, run);
+        };
+        let reply = match input.below(8) {
+            0 => Reply::Gone,
+            1 => Reply::NotFound,
+            2 => Reply::Unavailable,
+            _ => match wish {
+                Wish::Connect { domain, node } if node.0 <= 2 => {
+                    self.connect(domain, usize::from(node.0 - 1), 0, run);
+                    // It may not have been taken.
+                    return self.ask(Ask::Reply { number, reply: Reply::Unavailable }, run);
+                }
+                Wish::Connect { .. } => Reply::NotFound,
+                Wish::Disconnect { .. } => Reply::Gone,
+                Wish::Locate { .. } => located(input),
+            },
+        };
+        self.ask(Ask::Reply { number, reply }, run);
     }
 
     pub(super) fn submit(&mut self, domain: Domain, op: Op, run: &mut Run) {
@@ -294,7 +333,11 @@ impl World {
     /// Nobody answers any more: whatever is left is given up, each operation once.
     pub(super) fn end(mut self, run: &mut Run) {
         let mut wakes = 0;
-        while let Some(at) = self.host.next_wake() {
+        loop {
+            while let Some(Want { number, .. }) = self.wants.pop_front() {
+                self.ask(Ask::Reply { number, reply: Reply::Unavailable }, run);
+            }
+            let Some(at) = self.host.next_wake() else { break };
             wakes += 1;
             assert!(wakes < WAKES_MAX, "the host never gives up");
             self.now = self.now.max(at);
@@ -313,9 +356,13 @@ impl World {
                 assert!(reason, "no reason to send anything");
                 self.sent(port, frame);
             }
-            Action::Local(done) => {
+            Action::Local(Out::Done(done)) => {
                 assert!(reason, "no reason to end anything");
                 self.ended(&done);
+            }
+            Action::Local(Out::Want(want)) => {
+                assert!(reason, "no reason to want anything");
+                self.wants.push_back(want);
             }
             Action::Note(note) => {
                 run.mark(note);
@@ -323,7 +370,10 @@ impl World {
             }
         });
         self.out = out;
-        assert!(self.host.outstanding() <= self.asked.len(), "an operation under way has not ended");
+        assert!(
+            self.host.outstanding() == 0 || !self.asked.is_empty(),
+            "an operation under way has not ended"
+        );
     }
 
     fn ended(&mut self, done: &Done) {
@@ -372,4 +422,23 @@ impl World {
             }
         }
     }
+}
+
+/// Where an allocation is, sensible or not.
+fn located(input: &mut Input<'_>) -> Reply {
+    let base = input.pick(&RANGES);
+    let len = [RANGE_LEN, RANGE_LEN / 4, u64::MAX][usize::from(input.below(3))];
+    let mut parts = || {
+        let at = base.wrapping_add(u64::from(input.u8()) * 16);
+        let len = if input.one_in(16) { u64::MAX } else { u64::from(input.u8()) * 8 };
+        (VirtAddr(at), len, NodeId(1 + u16::from(input.below(3))))
+    };
+    let pieces: Vec<_> = (0..2).map(|_| parts()).collect();
+    let lost: Vec<_> = (0..1).map(|_| parts()).collect();
+    Reply::Located(Located {
+        base: VirtAddr(base),
+        len,
+        pieces: pieces.into_iter().map(|(base, len, node)| Piece { base, len, node }).collect(),
+        lost: lost.into_iter().filter(|&(_, len, _)| len < 512).map(|(base, len, _)| (base, len)).collect(),
+    })
 }

@@ -3,8 +3,8 @@
 use super::{Client, gid, wrong_answer};
 use crate::Error;
 use crate::rack::endpoint;
-use farmem_control::api::{Request, Response};
-use farmem_host::{Ask, Connection, Op};
+use farmem_control::api::{ErrorCode, Request, Response};
+use farmem_host::{Ask, Connection, Located, Op, Piece, Reply, Want, Wish};
 use farmem_machine::Port;
 use farmem_transport::{rc, ud};
 use farmem_wire::{NodeId, Pmtu, Psn, Qkey, Qpn, Rkey, VirtAddr};
@@ -42,7 +42,7 @@ impl Client {
     fn end_all(&mut self) -> Result<(), Error> {
         while let Some(done) = self.poll_done(true)? {
             let completed = self.completed(done);
-            self.ready.extend(completed);
+            self.ready.push_back(completed);
         }
         Ok(())
     }
@@ -63,31 +63,37 @@ impl Client {
             return Err(wrong_answer("join_host"));
         }
         self.path.submit(Ask::Joined { generation, home: endpoint(&home) })?;
-        self.qpns.clear();
+        for info in &nodes {
+            let (node, base) = (NodeId(info.node), VirtAddr(info.base));
+            self.path.submit(Ask::Node { domain: self.domain, node, base, len: info.capacity })?;
+        }
         self.nodes = nodes;
-        self.open_session()?;
-        for node in self.nodes.clone() {
-            // One that does not answer now is asked again by the first operation that needs it.
-            let _later = self.connect(node.node);
-        }
-        Ok(())
+        self.open_session()
     }
 
-    /// No connection leads to `addr`. When its node is known it did not answer when this client joined again; perhaps it does now.
-    pub(super) fn connect_late(&mut self, addr: VirtAddr) -> Error {
-        match self.node_of(addr).filter(|node| !self.qpns.contains_key(node)) {
-            None => Error::NotMapped { addr },
-            Some(node) => self.connect(node).err().unwrap_or(Error::Interrupted),
-        }
-    }
-
-    /// Sets up the connection to `node`, or sets it up again.
+    /// Sets up the first connection to `node`.
     pub(super) fn connect(&mut self, node: u16) -> Result<(), Error> {
-        if let Some(qpn) = self.qpns.remove(&node) {
-            // A late WRITE of the old connection must find no responder, or it would be carried out after newer ones (PROTOCOL 9.6).
-            // A node that joined again has dropped it already; then there is nothing to take down.
-            let _gone = self.path.ask(Request::Disconnect { host: self.host, qpn });
-        }
+        let connection = self.connection(node)?;
+        self.path.submit(Ask::Connect(connection))
+    }
+
+    /// Carries what the host role wants to the control plane, and the answer back. What follows from it the host role decides.
+    pub(super) fn fulfil(&mut self, want: Want) -> Result<(), Error> {
+        let asked = match want.wish {
+            Wish::Connect { node, .. } => match self.connection(node.0) {
+                Ok(connection) => return self.path.submit(Ask::Connect(connection)),
+                Err(error) => Err(error),
+            },
+            Wish::Locate { addr } => self.path.ask(Request::Locate { addr: addr.0 }),
+            Wish::Disconnect { qpn } => {
+                self.path.ask(Request::Disconnect { host: self.host, qpn: qpn.get() })
+            }
+        };
+        self.path.submit(Ask::Reply { number: want.number, reply: reply_of(asked) })
+    }
+
+    /// Asks for a connection to `node`.
+    fn connection(&mut self, node: u16) -> Result<Connection, Error> {
         let request = Request::Connect { host: self.host, node, domain: self.domain.0 };
         let Response::Connection { node: info, qpn, peer_qpn, first_psn, rkey, pmtu } =
             self.path.ask(request)?
@@ -117,11 +123,28 @@ impl Client {
                 rnr_retries_max: self.pace.retries_max,
             },
         };
-        self.qpns.insert(node, qpn);
         match self.nodes.iter_mut().find(|n| n.node == info.node) {
             Some(known) => *known = info,
             None => self.nodes.push(info),
         }
-        self.path.submit(Ask::Connect(connection))
+        Ok(connection)
+    }
+}
+
+/// What the host role is told of the control plane's answer.
+pub(super) fn reply_of(asked: Result<Response, Error>) -> Reply {
+    match asked {
+        Ok(Response::Located { vma, moved, lost }) => Reply::Located(Located {
+            base: VirtAddr(vma.base),
+            len: vma.size,
+            pieces: moved
+                .iter()
+                .map(|piece| Piece { base: VirtAddr(piece.base), len: piece.size, node: NodeId(piece.node) })
+                .collect(),
+            lost: lost.iter().map(|lost| (VirtAddr(lost.base), lost.len)).collect(),
+        }),
+        Ok(Response::Done {}) => Reply::Gone,
+        Err(error) if error.code() == Some(ErrorCode::NotFound) => Reply::NotFound,
+        Ok(_) | Err(_) => Reply::Unavailable,
     }
 }

@@ -1,29 +1,28 @@
 //! Why an operation failed, in words that say what to do: the host role's failures and the nodes' statuses as errors of this crate.
 
 use super::Client;
-use super::relocate::first_lost;
-use crate::slots::{Meta, Refused, Touch};
+use super::attach::reply_of;
+use crate::slots::{Meta, Touch};
 use crate::{Error, TraversalStop};
-use farmem_control::api::{Request, Response};
-use farmem_host::Failure;
+use farmem_control::api::Request;
+use farmem_host::{Failure, Reply};
 use farmem_transport::rc;
 use farmem_wire::{Status, VirtAddr};
 
 impl Client {
-    /// Turns the role's short failure into one that says what was wrong; mends the connection when it broke.
+    /// Turns the role's short failure into one that says what was wrong.
     pub(super) fn explain(&mut self, failure: Failure, meta: Meta, buf_len: usize) -> Error {
         let Meta { addr, len, touch, .. } = meta;
-        match meta.refused {
-            Some(Refused::Lost { base, len }) => return Error::MemoryLost { base: VirtAddr(base), len },
-            Some(Refused::OutOfBounds) => return Error::OutOfBounds { addr, len },
-            None => {}
-        }
         match failure {
-            Failure::NotConnected { addr } => self.connect_late(addr),
+            Failure::NotConnected { addr } => Error::NotMapped { addr },
+            Failure::Unreachable { addr } => {
+                Error::Unreachable { what: format!("the memory node that owns {addr}") }
+            }
+            Failure::Lost { addr, len } => Error::MemoryLost { base: addr, len },
             Failure::NoSession => {
                 Error::Unreachable { what: "the switch: this client has no session".into() }
             }
-            Failure::OutOfBounds { addr } => Error::OutOfBounds { addr, len },
+            Failure::OutOfBounds { .. } => Error::OutOfBounds { addr, len },
             Failure::Misaligned { addr } => Error::Misaligned { addr },
             Failure::TooLong { .. } if touch == Touch::Traverse => {
                 Error::Traversal { addr, reason: TraversalStop::TooLarge }
@@ -47,24 +46,14 @@ impl Client {
         }
     }
 
-    /// A broken connection is set up again; a NAK says little, so the switch is asked what was wrong.
+    /// A NAK says little, so the switch is asked what was wrong.
     fn explain_connection(&mut self, failure: rc::Failure, meta: Meta) -> Error {
-        if self.path.is_broken(self.domain, meta.addr)
-            && let Some(node) = self.node_of(meta.addr)
-            && let Err(error) = self.connect(node)
-        {
-            return error;
-        }
         let Meta { addr, len, .. } = meta;
         match failure {
             rc::Failure::RemoteAccess | rc::Failure::RemoteOperational => self.diagnose(meta),
             rc::Failure::InvalidRequest => Error::OutOfBounds { addr, len },
             rc::Failure::RetriesExceeded | rc::Failure::RnrRetriesExceeded => {
-                match self.found_lost(addr, len) {
-                    // It answers again, in another life: what it held is lost, whatever became of this operation.
-                    Some((base, len)) => Error::MemoryLost { base: VirtAddr(base), len },
-                    None => Error::Unreachable { what: format!("the memory node that owns {addr}") },
-                }
+                Error::Unreachable { what: format!("the memory node that owns {addr}") }
             }
             rc::Failure::Flushed => Error::Interrupted,
         }
@@ -87,16 +76,12 @@ impl Client {
 
     /// Bytes that the node or the switch called lost; which of them, the control plane knows when they went with a node.
     fn memory_lost(&mut self, addr: VirtAddr, len: u64) -> Error {
-        let (base, len) = self.found_lost(addr, len).unwrap_or((addr.0, len));
-        Error::MemoryLost { base: VirtAddr(base), len }
-    }
-
-    /// The first of these bytes that went with a memory node, as far as they go together.
-    fn found_lost(&mut self, addr: VirtAddr, len: u64) -> Option<(u64, u64)> {
-        match self.path.ask(Request::Locate { addr: addr.0 }) {
-            Ok(Response::Located { lost, .. }) => first_lost(&lost, addr.0, len),
+        let found = match reply_of(self.path.ask(Request::Locate { addr: addr.0 })) {
+            Reply::Located(found) => found.first_lost(addr, len),
             _ => None,
-        }
+        };
+        let (base, len) = found.unwrap_or((addr, len));
+        Error::MemoryLost { base, len }
     }
 }
 

@@ -1,6 +1,6 @@
 //! No failure and no note without a story: each variant is reached by some test of this crate.
 
-use super::{Done, Failure, Note, answers, requests, times, traversals, verbs};
+use super::{Done, Failure, Note, answers, following, requests, times, traversals, verbs};
 use alloc::vec::Vec;
 use core::cell::RefCell;
 use std::collections::BTreeSet;
@@ -30,6 +30,8 @@ fn failure(failure: Failure) -> &'static str {
         Failure::QueueFull => "queue full",
         Failure::IdsUsedUp => "ids used up",
         Failure::Connection(_) => "connection",
+        Failure::Unreachable { .. } => "unreachable",
+        Failure::Lost { .. } => "lost",
         Failure::Refused { .. } => "refused",
         Failure::NoAnswer => "no answer",
         Failure::Stalled { .. } => "stalled",
@@ -48,21 +50,29 @@ fn note(note: &Note) -> &'static str {
         Note::Continued(_) => "continued",
         Note::GivenUp => "given up",
         Note::Waits => "waits",
+        Note::Followed => "followed",
+        Note::Insisted => "insisted",
+        Note::Believed => "believed",
+        Note::Unmended => "unmended",
     }
 }
 
-const FAILURES: usize = 13;
-const NOTES: usize = 10;
+const FAILURES: usize = 15;
+const NOTES: usize = 14;
 
 #[test]
 fn every_failure_and_every_note_has_its_story() {
-    let stories: [fn(); 16] = [
+    let stories: [fn(); 20] = [
         verbs::an_address_finds_its_connection,
         verbs::a_range_that_leaves_its_node_is_refused_at_home,
         verbs::a_misaligned_atomic_is_refused_at_home,
         verbs::a_full_queue_gives_the_operation_back,
         verbs::a_new_connection_flushes_what_the_old_one_had,
         verbs::what_cannot_be_set_up_changes_nothing,
+        following::what_moved_is_followed_in_order,
+        following::what_is_back_is_insisted_on_once,
+        following::lost_bytes_are_told_and_what_is_behind_goes_on,
+        following::a_node_that_cannot_be_reached_ends_what_waits_for_it,
         requests::a_region_beyond_one_datagram_is_refused_at_home,
         requests::ids_run_out_and_are_not_used_again,
         answers::an_answer_must_fit_its_request,

@@ -44,7 +44,7 @@ fn verbs_to_lost_bytes_are_refused() {
     for work in works {
         let done = client.finish(&mut bench, work);
         assert_eq!(done.result, Err(Failure::RemoteAccess));
-        assert!(done.buf.iter().all(|&byte| byte < 2), "nothing was read");
+        assert!(done.work.buf().iter().all(|&byte| byte < 2), "nothing was read");
         client = reconnect(&mut bench);
     }
     assert_eq!(*bench.node.store(), before);

@@ -60,7 +60,7 @@ impl Client {
 
     pub(super) fn read(&mut self, bench: &mut Bench, at: u64, len: usize) -> Result<Vec<u8>, Failure> {
         let done = self.finish(bench, Work::Read { addr: addr(at), buf: vec![0xee; len] });
-        done.result.map(|_| done.buf)
+        done.result.map(|_| done.work.into_buf())
     }
 
     pub(super) fn write(&mut self, bench: &mut Bench, at: u64, data: &[u8]) -> Result<u64, Failure> {
@@ -123,7 +123,7 @@ fn a_read_waits_for_what_a_host_has() {
         client.requester.on_wake(now, &mut client.out);
     }
     let done = client.requester.pop_completion().expect("it was read");
-    assert_eq!((done.result, done.buf), (Ok(0), vec![5; 8]));
+    assert_eq!((done.result, done.work.into_buf()), (Ok(0), vec![5; 8]));
     let refused = client.write(&mut bench, 0, &[1]);
     assert_eq!(refused, Err(Failure::RemoteAccess));
     assert_eq!(bench.notes.last(), Some(&Note::Connection(rc::Note::Refused(Refusal::Coherent))));

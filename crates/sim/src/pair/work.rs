@@ -106,7 +106,7 @@ impl Client {
         };
         self.ended += 1;
         match (expected, completion.result) {
-            (Expected::Read(bytes), Ok(_)) => check_read(id, &bytes, &completion.buf),
+            (Expected::Read(bytes), Ok(_)) => check_read(id, &bytes, completion.work.buf()),
             (Expected::Write, Ok(_)) => Ok(()),
             (Expected::Atomic(old), Ok(got)) if got == old => Ok(()),
             (Expected::Refused(failure), Err(got)) if got == failure => Ok(()),
@@ -226,9 +226,9 @@ mod tests {
         let (id, work) = std::iter::repeat_with(|| client.next())
             .find(|(_, work)| matches!(work, Work::FetchAdd { .. }))
             .expect("one in ten");
-        let Work::FetchAdd { addr, add } = work else { unreachable!() };
+        let Work::FetchAdd { addr, add } = work.clone() else { unreachable!() };
         assert!(addr.0 >= BASE && add != 0);
-        let end = |result| Completion { id, result: Ok(result), buf: Vec::new() };
+        let end = |result| Completion { id, result: Ok(result), work: work.clone() };
         let old = client.load(usize::try_from(addr.0 - BASE).expect("small")).wrapping_sub(add);
         assert!(client.end(&end(old.wrapping_add(add))).is_err(), "the atomic found its own addition");
         assert!(client.end(&end(old)).is_err(), "it ended already");

@@ -3,13 +3,14 @@
 use super::moves::Piece;
 use super::{DOMAINS, End, Rack};
 use crate::campaign::Verdict;
-use crate::checker::{Counter, Home, Place, Vma};
+use crate::checker::{Counter, Place, Vma};
 use crate::station::Who;
 use farmem_control::api::{ApiError, ErrorCode, PermName, Request, Response, VmaInfo};
 use farmem_machine::{Duration, Instant};
+use std::collections::BTreeSet;
 
 /// Time after which a refused call is made again.
-const AGAIN: Duration = Duration::from_millis(1);
+pub(super) const AGAIN: Duration = Duration::from_millis(1);
 /// Counters in each domain: one on each of the first nodes.
 const COUNTERS: u16 = 2;
 /// Vmas of one program at once.
@@ -22,11 +23,25 @@ pub(super) struct Client {
     /// Index of its domain.
     pub(super) domain: usize,
     session: Link,
-    lines: Vec<Line>,
-    not_before: Instant,
+    pub(super) not_before: Instant,
+    /// Slots with a write of unknown end: a late packet of the connection it was on could still change them.
+    unsure: Vec<(Place, Until)>,
+    /// Connections that are asked whether they are there, so that such slots can be used again.
+    pub(super) pinged: BTreeSet<u16>,
+    /// Since when it does nothing that spoils a connection.
+    pub(super) orderly: Instant,
 }
 
-/// Something a program has to ask for before it can use it.
+/// When it is known that a write which was given up will not be executed any more (PROTOCOL 9.6).
+#[derive(Debug)]
+enum Until {
+    /// Each of these connections was set up so often, or it is down no longer.
+    Connected(Vec<(u16, u32)>),
+    /// The host was started so often: its connections of before are gone.
+    Started(u32),
+}
+
+/// What a program has to ask for before it can use it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Link {
     Down,
@@ -34,34 +49,10 @@ enum Link {
     Up,
 }
 
-/// A connection to one memory node.
-#[derive(Debug)]
-pub(super) struct Line {
-    link: Link,
-    /// The host's queue pair, when there is or was one.
-    qpn: Option<u32>,
-    /// How often it came up; ends of an earlier one say nothing about this one.
-    pub(super) generation: u32,
-    /// How often the node had lost its memory when it came up.
-    pub(super) losses: u32,
-    /// The node refused something on it, and so executed nothing behind that.
-    refused: bool,
-    /// Slots with a write of unknown end: a late packet of the old connection could still change them. They are free when
-    /// the old connection is known to be gone.
-    unsure: Vec<Place>,
-}
-
 /// A call under way.
 #[derive(Clone, Debug)]
 pub(super) enum Call {
     Session,
-    Connect {
-        node: u16,
-        losses: u32,
-    },
-    Disconnect {
-        node: u16,
-    },
     /// `losses` of all nodes until it was asked for.
     Allocate {
         slot_len: usize,
@@ -85,82 +76,27 @@ pub(super) enum Call {
         piece: Piece,
         losses: u32,
     },
-    /// Where is what a node refused? `rests` when it had been elsewhere for long.
-    Locate {
-        addr: u64,
-        rests: Option<Home>,
-    },
 }
 
 impl Client {
-    pub(super) fn new(host: u16, domain: usize, nodes: u16) -> Self {
-        let line = || Line {
-            link: Link::Down,
-            qpn: None,
-            generation: 0,
-            losses: 0,
-            refused: false,
-            unsure: Vec::new(),
-        };
-        let lines = (0..nodes).map(|_| line()).collect();
-        Self { host, domain, session: Link::Down, lines, not_before: Instant::ZERO }
+    pub(super) const fn new(host: u16, domain: usize) -> Self {
+        let (session, not_before, orderly) = (Link::Down, Instant::ZERO, Instant::ZERO);
+        Self { host, domain, session, not_before, unsure: Vec::new(), pinged: BTreeSet::new(), orderly }
     }
 
-    /// True when its session and all its connections are up.
+    /// True when its session is up, and nothing that it gave up may still come.
     pub(super) fn is_ready(&self) -> bool {
-        self.session == Link::Up && self.lines.iter().all(|line| line.link == Link::Up)
+        self.session == Link::Up && self.unsure.is_empty()
     }
 
     pub(super) fn has_session(&self) -> bool {
         self.session == Link::Up
     }
 
-    pub(super) fn is_connected(&self, node: u16) -> bool {
-        self.line(node).link == Link::Up
-    }
-
-    /// Memory nodes, and so connections.
-    pub(super) fn nodes(&self) -> u16 {
-        u16::try_from(self.lines.len()).expect("few")
-    }
-
-    pub(super) fn line(&self, node: u16) -> &Line {
-        &self.lines[usize::from(node) - 1]
-    }
-
-    fn line_mut(&mut self, node: u16) -> &mut Line {
-        &mut self.lines[usize::from(node) - 1]
-    }
-
     /// The host is gone, and all that it had.
     pub(super) fn reset(&mut self) {
         self.session = Link::Down;
-        self.lines.iter_mut().for_each(|line| (line.link, line.qpn) = (Link::Down, None));
-    }
-
-    /// The connection broke, if it is still that one.
-    pub(super) fn broke(&mut self, node: u16, generation: u32) {
-        let line = self.line_mut(node);
-        if line.generation == generation && line.link == Link::Up {
-            line.link = Link::Down;
-        }
-    }
-
-    /// The node refused something on the connection, if it is still that one.
-    pub(super) fn refused(&mut self, node: u16, generation: u32) {
-        let line = self.line_mut(node);
-        line.refused |= line.generation == generation;
-    }
-
-    /// True when it did.
-    pub(super) fn was_refused(&self, node: u16, generation: u32) -> bool {
-        let line = self.line(node);
-        line.refused && line.generation == generation
-    }
-
-    /// Keeps a slot from being used until the connection is set up anew.
-    pub(super) fn hold(&mut self, node: u16, place: Place) {
-        self.line_mut(node).unsure.push(place);
+        self.pinged.clear();
     }
 }
 
@@ -220,7 +156,8 @@ impl Rack {
         Err((Verdict::Stuck, format!("{request:?} is refused for {:?}", super::PATIENCE)))
     }
 
-    fn wait(&mut self, span: Duration) {
+    /// Lets time pass; only while nothing else happens.
+    pub(super) fn wait(&mut self, span: Duration) {
         let until = self.world.now() + span;
         self.world.alarm(until);
         while self.world.now() < until && self.world.step() {}
@@ -237,9 +174,8 @@ impl Rack {
                 Call::Free { base, .. } => self.free(index, base, true),
                 Call::Lend { base, perm } => self.lend(index, base, perm),
                 Call::Migrate { piece, node } => self.migrate(piece, node),
-                Call::Locate { addr, rests } => self.look_where(index, addr, rests),
                 Call::AcceptLost { piece, .. } => self.accept_lost(piece),
-                Call::Session | Call::Connect { .. } | Call::Disconnect { .. } | Call::Allocate { .. } => {}
+                Call::Session | Call::Allocate { .. } => {}
             }
         }
         for index in 0..self.clients.len() {
@@ -252,26 +188,59 @@ impl Rack {
                 self.clients[index].session = Link::Asked;
                 self.ask(index, Request::OpenSession { host, domain }, Call::Session);
             }
-            for node in 1..=self.clients[index].nodes() {
-                if self.clients[index].line(node).link == Link::Down {
-                    self.reconnect(index, node);
-                }
+            self.settle_unsure(index);
+        }
+    }
+
+    /// Keeps a slot from being used: a write of it was given up, on a connection that is down now.
+    pub(super) fn hold(&mut self, index: usize, place: Place) {
+        let (host, domain) = (self.clients[index].host, self.domain_of(index));
+        let until = if self.world.is_up(Who::Host(host)) {
+            let down = self.nodes().filter(|&node| self.world.is_down(host, domain, node));
+            Until::Connected(down.map(|node| (node, self.world.connects(host, domain, node))).collect())
+        } else {
+            Until::Started(self.world.starts_of(Who::Host(host)))
+        };
+        self.clients[index].unsure.push((place, until));
+    }
+
+    /// Frees slots whose writes cannot come any more; has connections set up that have to be for that.
+    fn settle_unsure(&mut self, index: usize) {
+        if self.clients[index].unsure.is_empty() {
+            return;
+        }
+        let (host, domain) = (self.clients[index].host, self.domain_of(index));
+        let world = &self.world;
+        let settled = |(_, until): &mut (Place, Until)| match until {
+            Until::Started(starts) => world.starts_of(Who::Host(host)) > *starts,
+            Until::Connected(open) => {
+                open.retain(|&(node, count)| world.connects(host, domain, node) == count);
+                open.is_empty()
+            }
+        };
+        let settled: Vec<_> = self.clients[index].unsure.extract_if(.., settled).collect();
+        settled.into_iter().for_each(|(place, _)| self.model.release(place));
+        let open = self.clients[index].unsure.iter().filter_map(|(_, until)| match until {
+            Until::Connected(open) => Some(open.iter().map(|&(node, _)| node)),
+            Until::Started(_) => None,
+        });
+        let open: BTreeSet<u16> = open.flatten().collect();
+        for node in open {
+            if self.clients[index].has_session() && self.clients[index].pinged.insert(node) {
+                self.start_ping(index, node);
             }
         }
     }
 
-    /// Has the old connection taken down first, if there is one: its late packets must not meet the new one's (PROTOCOL 9.6).
-    fn reconnect(&mut self, index: usize, node: u16) {
-        let (host, domain) = (self.clients[index].host, self.domains[self.clients[index].domain]);
-        let line = self.clients[index].line_mut(node);
-        line.link = Link::Asked;
-        match line.qpn {
-            Some(qpn) => self.ask(index, Request::Disconnect { host, qpn }, Call::Disconnect { node }),
-            None => {
-                let losses = self.losses_of(node);
-                self.ask(index, Request::Connect { host, node, domain }, Call::Connect { node, losses });
-            }
-        }
+    /// The control plane's number of a program's domain.
+    pub(super) fn domain_of(&self, index: usize) -> u32 {
+        self.domains[self.clients[index].domain]
+    }
+
+    /// The memory nodes.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = u16> + use<> {
+        let all = self.world.everybody().into_iter();
+        all.filter_map(|who| if let Who::Node(node) = who { Some(node) } else { None })
     }
 
     pub(super) fn ask(&mut self, index: usize, request: Request, call: Call) {
@@ -334,17 +303,6 @@ impl Rack {
             (Call::Session, Response::Session { .. }) => {
                 client.session = if up { Link::Up } else { Link::Down }
             }
-            (Call::Connect { node, losses }, Response::Connection { qpn, .. }) => {
-                let line = client.line_mut(*node);
-                line.link = if up { Link::Up } else { Link::Down };
-                line.qpn = up.then_some(qpn);
-                line.generation += 1;
-                line.losses = *losses;
-                line.refused = false;
-                let settled = std::mem::take(&mut line.unsure);
-                settled.into_iter().for_each(|place| self.model.release(place));
-            }
-            (Call::Disconnect { node }, Response::Done {}) => self.disconnected(index, *node),
             (
                 Call::Allocate { slot_len, losses },
                 Response::Vma(VmaInfo { id, base, size, node, domain }),
@@ -377,9 +335,6 @@ impl Rack {
                 self.accepted(piece, losses, None);
                 self.ended += 1;
             }
-            (&Call::Locate { addr, rests }, Response::Located { vma, moved, .. }) => {
-                self.located(index, addr, rests, &vma, &moved)?;
-            }
             (_, other) => return Err(format!("the answer to something else: {other:?}")),
         }
         Ok(())
@@ -395,34 +350,18 @@ impl Rack {
         let client = &mut self.clients[index];
         match (call, error.code) {
             (Call::Session, ErrorCode::Unavailable | ErrorCode::NotFound) => client.session = Link::Down,
-            (Call::Connect { node, .. }, ErrorCode::Unavailable | ErrorCode::NotFound) => {
-                client.line_mut(*node).link = Link::Down;
-            }
-            (Call::Disconnect { node }, ErrorCode::NotFound) => self.disconnected(index, *node),
-            (Call::Disconnect { node }, ErrorCode::Unavailable) => client.line_mut(*node).link = Link::Down,
             // It may have been begun: until the control plane is back to take it back, the memory may be somebody's.
             (Call::Allocate { .. }, ErrorCode::Unavailable) => self.unsure_allocation = true,
             (Call::Allocate { .. }, ErrorCode::TableFull | ErrorCode::OutOfMemory) => {}
             // What was begun must be brought to its end: until then nobody knows whether the vma may be used.
             (
-                Call::Free { .. }
-                | Call::Lend { .. }
-                | Call::Migrate { .. }
-                | Call::AcceptLost { .. }
-                | Call::Locate { .. },
+                Call::Free { .. } | Call::Lend { .. } | Call::Migrate { .. } | Call::AcceptLost { .. },
                 ErrorCode::Unavailable,
             ) => self.again.push((index, call.clone())),
             // The control plane went on with it when it was back (PROTOCOL 8.25).
             (Call::Free { base, again: true }, ErrorCode::NotFound) => self.gone(*base),
             (Call::Migrate { piece, .. }, code) if self.moved(*piece, Some(code)) => {}
             (&Call::AcceptLost { piece, losses }, code) if self.accepted(piece, losses, Some(code)) => {}
-            (Call::Locate { addr, .. }, ErrorCode::NotFound)
-                if self
-                    .model
-                    .vmas
-                    .range(..=addr)
-                    .next_back()
-                    .is_none_or(|(base, vma)| addr - base >= vma.size || vma.changing) => {}
             // Taking a part of a table's entry away can need more entries (PROTOCOL 6.22): then nothing is changed.
             (Call::Lend { base, .. } | Call::Free { base, .. }, ErrorCode::TableFull) => {
                 self.model.vmas.entry(*base).and_modify(|vma| vma.changing = false);
@@ -437,11 +376,6 @@ impl Rack {
         self.model.vmas.remove(&base);
         self.freed.push(base);
         self.ended += 1;
-    }
-
-    fn disconnected(&mut self, index: usize, node: u16) {
-        let line = self.clients[index].line_mut(node);
-        (line.qpn, line.link) = (None, Link::Down);
     }
 }
 

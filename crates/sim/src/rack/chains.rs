@@ -111,17 +111,18 @@ impl Rack {
         }
     }
 
-    /// Additions to a counter that traversals under way may still make.
+    /// Additions to a counter that may still be made by what is under way.
     pub(super) fn additions_under_way(&self, counter: usize) -> u64 {
         let ways = self.tasks.values().filter_map(|task| match &task.what {
             What::Add { way, .. } => Some(way),
             _ => None,
         });
-        ways.flatten().filter(|stop| stop.counter == counter).count() as u64
+        let atomics = self.tasks.values().filter(|task| task.still_counts() == Some(counter)).count() as u64;
+        atomics + ways.flatten().filter(|stop| stop.counter == counter).count() as u64
     }
 
-    /// The counters of a node begin anew, at zero, when their loss is accepted. An atomic that was under way ended with its connection; a traversal may still come. The other
-    /// nodes on its way know that they had it (PROTOCOL 9.8).
+    /// The counters of a node begin anew, at zero, when their loss is accepted. What is under way may still come: an atomic that its host keeps until
+    /// there is a connection, and a traversal. The other nodes on its way know that they had it (PROTOCOL 9.8).
     pub(super) fn counters_lost(&mut self, node: u16) {
         for number in 0..self.counters.len() {
             if self.counters[number].home.may_be_at(node) {

@@ -1,5 +1,6 @@
 //! How operations ended, and whether they may end so.
 
+use super::calls::AGAIN;
 use super::lists::{Found, NOWHERE};
 use super::tasks::{Must, Path, Task, What};
 use super::{End, Rack};
@@ -48,10 +49,10 @@ impl Rack {
                     }
                     self.model.holds(place, version);
                 }
-                let (addr, len) = self.model.span(place);
                 if let Err(failure) = done.result
-                    && self.was_refused(task, addr, path, failure)
-                    && len <= PMTU
+                    && path == Path::Line
+                    && was_not_executed(failure)
+                    && self.model.span(place).1 <= PMTU
                 {
                     self.model.cannot_hold(place, version);
                 }
@@ -61,9 +62,6 @@ impl Rack {
             What::Read { place, path, losses, last } => {
                 // An answer may still tell of a memory that was lost meanwhile.
                 let same = losses == self.model.home(place).losses;
-                if let Err(failure) = done.result {
-                    self.was_refused(task, self.model.span(place).0, path, failure);
-                }
                 if done.result.is_ok() && same {
                     self.model.check(place, &done.buf)?;
                 } else if done.result.is_ok() {
@@ -74,10 +72,10 @@ impl Rack {
                 }
                 self.conclude(task, place, path, done.result)
             }
-            What::Count { counter, floor, compare, path, losses } => {
-                self.counted(task, counter, floor, compare, path, losses, done.result)
+            What::Count { counter, floor, compare, losses } => {
+                self.counted(task, counter, floor, compare, losses, done.result)
             }
-            What::ReadCounter { counter, path } => match done.result {
+            What::ReadCounter { counter } => match done.result {
                 Ok(_) => {
                     let bytes: [u8; 8] = done.buf.as_slice().try_into().map_err(|_| "no word")?;
                     self.counters[counter].check_end(u64::from_le_bytes(bytes))
@@ -85,18 +83,22 @@ impl Rack {
                 Err(failure) => {
                     self.uncounted.insert(counter);
                     let Counter { addr, home, .. } = self.counters[counter];
-                    self.was_refused(task, addr, path, failure);
-                    let ended = self.may_fail(task, path, Some(home), failure);
-                    self.note_loss(task, path, addr, Err(failure));
+                    let ended = self.may_fail(task, Path::Line, Some(home), failure);
+                    self.note_loss(task, addr, Err(failure));
                     ended
                 }
             },
-            What::Rogue { place } => self.rogue_ended(task, place, done),
+            What::Rogue { place } => self.rogue_ended(place, done),
+            What::Ping { node } => {
+                self.clients[task.client].pinged.remove(&node);
+                done.result.map_or_else(|failure| self.may_fail(task, Path::Line, None, failure), |_| Ok(()))
+            }
             What::Find { list, expected } => self.found(task, list, expected, done),
             What::Add { ref way, limit } => self.added(task, way, limit, done),
             What::Forbidden { place, must } => {
                 place.into_iter().for_each(|place| self.release_forbidden(place));
-                self.refused_rightly(task, must, done.result)
+                let home = place.map(|place| *self.model.home(place));
+                self.refused_rightly(task, must, home, done.result)
             }
         }
     }
@@ -111,28 +113,21 @@ impl Rack {
     ) -> Result<(), String> {
         let writes = matches!(task.what, What::Write { .. });
         match (result, path) {
-            (Err(Failure::Connection(_)), Path::Line { node, .. }) if writes => {
-                self.clients[task.client].hold(node, place)
+            (Err(Failure::Connection(_) | Failure::Lost { .. }), Path::Line) if writes => {
+                self.hold(task.client, place);
             }
             _ => self.model.release(place),
         }
         let home = *self.model.home(place);
         let addr = self.model.span(place).0;
         let ended = result.map_or_else(|failure| self.may_fail(task, path, Some(home), failure), |_| Ok(()));
-        self.note_loss(task, path, addr, result);
+        self.note_loss(task, addr, result);
         ended
     }
 
     /// An operation was refused; when that may be because its bytes are lost, their owner may accept it.
-    fn note_loss(&mut self, task: &Task, path: Path, addr: u64, result: Result<Answer, Failure>) {
-        let told = match (result, path) {
-            (Err(Failure::Refused { status: Status::Lost, .. }), _) => true,
-            (Err(Failure::Connection(rc::Failure::RemoteAccess)), Path::Line { .. }) => {
-                self.home_of(addr).is_some_and(|home| home.lost_since(task.since))
-            }
-            _ => false,
-        };
-        if told {
+    fn note_loss(&mut self, task: &Task, addr: u64, result: Result<Answer, Failure>) {
+        if let Err(Failure::Refused { status: Status::Lost, .. } | Failure::Lost { .. }) = result {
             self.told_lost += 1;
             self.accept_sometimes(
                 addr,
@@ -159,40 +154,8 @@ impl Rack {
         home: Option<Home>,
         failure: Failure,
     ) -> Result<(), String> {
-        if let Path::Line { node, generation } = path {
-            let lost_since = self.clients[task.client].line(node).losses != self.losses_of(node);
-            let current = self.clients[task.client].line(node).generation == generation;
-            if matches!(failure, Failure::Connection(_)) {
-                self.clients[task.client].broke(node, generation);
-            }
-            return match failure {
-                Failure::Connection(rc::Failure::Flushed) | Failure::QueueFull => Ok(()),
-                // Not there any more (PROTOCOL 11.10).
-                Failure::Connection(rc::Failure::RemoteAccess)
-                    if home.is_some_and(|home| home.node != node || home.moved_since(task.since)) =>
-                {
-                    Ok(())
-                }
-                // Lost with its node (PROTOCOL 7.43).
-                Failure::Connection(rc::Failure::RemoteAccess)
-                    if home.is_some_and(|home| home.lost_since(task.since)) =>
-                {
-                    Ok(())
-                }
-                // Put off for too long (PROTOCOL 7.38), or answered before and not there any more (PROTOCOL 4.21).
-                Failure::Connection(rc::Failure::RnrRetriesExceeded | rc::Failure::RemoteOperational)
-                    if home.is_some_and(|home| home.moved_since(task.since))
-                        && self.may_go_unanswered(task.since) =>
-                {
-                    Ok(())
-                }
-                Failure::Connection(rc::Failure::RetriesExceeded)
-                    if self.may_go_unanswered(task.since) || lost_since || !current =>
-                {
-                    Ok(())
-                }
-                _ => Err(format!("nothing explains this, at {home:?}")),
-            };
+        if path == Path::Line {
+            return self.may_fail_on_line(task, home, failure);
         }
         match failure {
             Failure::NoAnswer if self.may_go_unanswered(task.since) => Ok(()),
@@ -206,14 +169,49 @@ impl Rack {
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the fields of one variant")]
+    /// The same of what goes over connections. That bytes moved explains nothing: the host follows them.
+    fn may_fail_on_line(&mut self, task: &Task, home: Option<Home>, failure: Failure) -> Result<(), String> {
+        let unanswered = self.may_go_unanswered(task.since);
+        let moved = home.is_some_and(|home| home.moved_since(task.since));
+        // Whose connection is with a node that was started again since finds out when it uses it.
+        let (host, domain) = (self.clients[task.client].host, self.domain_of(task.client));
+        let stale = self.nodes().any(|node| self.world.is_stale(host, domain, node));
+        let spoiled = self.clients[task.client].orderly >= task.since;
+        let right = match failure {
+            Failure::QueueFull => true,
+            Failure::Connection(rc::Failure::Flushed) => unanswered || stale || spoiled,
+            Failure::Connection(rc::Failure::RetriesExceeded) => unanswered || stale,
+            // Put off for too long (PROTOCOL 7.38), or answered before and not there any more (PROTOCOL 4.21).
+            Failure::Connection(rc::Failure::RnrRetriesExceeded | rc::Failure::RemoteOperational) => {
+                moved && unanswered
+            }
+            // It went and came back twice, or nobody could say where it is.
+            Failure::Connection(rc::Failure::RemoteAccess) => moved || self.was_out_of_control(task.since),
+            Failure::Unreachable { .. } => {
+                self.try_later(task.client);
+                unanswered || self.was_out_of_control(task.since)
+            }
+            // Lost with its node (PROTOCOL 7.43).
+            Failure::Lost { .. } => home.is_some_and(|home| home.lost_since(task.since)),
+            _ => false,
+        };
+        if right { Ok(()) } else { Err(format!("nothing explains this, at {home:?}")) }
+    }
+
+    /// A node cannot be reached: the program waits a little, and an operator looks after the rack.
+    fn try_later(&mut self, client: usize) {
+        let client = &mut self.clients[client];
+        client.not_before = self.world.now() + AGAIN;
+        self.world.alarm(client.not_before);
+        self.replace_gone();
+    }
+
     fn counted(
         &mut self,
         task: &Task,
         counter: usize,
         floor: u64,
         compare: Option<u64>,
-        path: Path,
         losses: u32,
         result: Result<Answer, Failure>,
     ) -> Result<(), String> {
@@ -231,12 +229,11 @@ impl Rack {
             },
             Ok(other) => Err(format!("an atomic answers {other:?}")),
             Err(failure) => {
-                let refused = self.was_refused(task, addr, path, failure);
-                if (failure == Failure::QueueFull || refused) && same {
+                if was_not_executed(failure) && same {
                     self.counters[counter].missed();
                 }
-                let ended = self.may_fail(task, path, Some(home), failure);
-                self.note_loss(task, path, addr, Err(failure));
+                let ended = self.may_fail(task, Path::Line, Some(home), failure);
+                self.note_loss(task, addr, Err(failure));
                 ended
             }
         }
@@ -273,6 +270,7 @@ impl Rack {
         &mut self,
         task: &Task,
         must: Must,
+        home: Option<Home>,
         result: Result<Answer, Failure>,
     ) -> Result<(), String> {
         let Err(failure) = result else {
@@ -297,13 +295,13 @@ impl Rack {
                 Must::StayHome,
                 Failure::TooLong { .. } | Failure::NotConnected { .. } | Failure::Misaligned { .. },
             ) => Ok(()),
-            (Must::BreakAccess { node, generation }, Failure::Connection(rc::Failure::RemoteAccess))
-            | (Must::BreakRequest { node, generation }, Failure::Connection(rc::Failure::InvalidRequest)) => {
-                self.clients[task.client].broke(node, generation);
+            (Must::BreakAccess, Failure::Connection(rc::Failure::RemoteAccess)) => Ok(()),
+            (Must::BreakRequest, Failure::Connection(rc::Failure::InvalidRequest)) => {
+                self.clients[task.client].orderly = self.world.now();
                 Ok(())
             }
-            (Must::BreakAccess { node, generation } | Must::BreakRequest { node, generation }, failure) => {
-                self.may_fail(task, Path::Line { node, generation }, None, failure)
+            (Must::BreakAccess | Must::BreakRequest, failure) => {
+                self.may_fail(task, Path::Line, home, failure)
             }
             (Must::BeRefused(_) | Must::BeGone { .. }, failure) => {
                 self.may_fail(task, Path::Switch, None, failure)
@@ -319,7 +317,7 @@ impl Rack {
             What::Write { place, path, list, .. } => {
                 list.into_iter().for_each(|list| self.list_written(list, false));
                 match path {
-                    Path::Line { node, .. } => self.clients[task.client].hold(node, place),
+                    Path::Line => self.hold(task.client, place),
                     Path::Switch => self.model.release(place),
                 }
             }
@@ -327,7 +325,7 @@ impl Rack {
             What::Forbidden { place: Some(place), .. } => self.release_forbidden(place),
             What::Find { list, .. } => self.release_list(list),
             What::Count { .. } | What::ReadCounter { .. } | What::Add { .. } => {}
-            What::Rogue { .. } | What::Forbidden { place: None, .. } => {}
+            What::Ping { .. } | What::Rogue { .. } | What::Forbidden { place: None, .. } => {}
         }
     }
 
@@ -358,6 +356,10 @@ impl Rack {
                 ));
             }
             self.look();
+            if self.tasks.is_empty() {
+                // A node that could not be reached is tried again a little later.
+                self.wait(AGAIN);
+            }
             while !self.is_at_rest() {
                 self.step()?;
             }
@@ -399,4 +401,12 @@ impl Rack {
             listed.symmetric_difference(&held).map(|base| format!("{base:#x}")).collect();
         Err((Verdict::Unsafe, format!("the control plane and the programs disagree about {difference:?}")))
     }
+}
+
+/// True when the host says that nothing of it was done, but for a part of a WRITE of several packets.
+const fn was_not_executed(failure: Failure) -> bool {
+    matches!(
+        failure,
+        Failure::QueueFull | Failure::Unreachable { .. } | Failure::Connection(rc::Failure::RemoteAccess)
+    )
 }

@@ -137,8 +137,8 @@ impl Rack {
         let mut places = Vec::new();
         for _ in 0..4 * len {
             let place = self.place_of(index, |vma| vma.slot_len == 64)?;
-            let connected = self.clients[index].is_connected(self.node_known(index, place));
-            if connected && self.is_writable(place) && !places.contains(&place) {
+            let addr = self.model.span(place).0;
+            if self.has_line(index, addr) && self.is_writable(place) && !places.contains(&place) {
                 places.push(place);
             }
             if places.len() == len {

@@ -1,17 +1,12 @@
 //! Memory that moves from node to node while programs use it (PROTOCOL 8.38).
 //!
-//! A host learns of it as a client's does: a node refuses what is not there any more, and the host asks where it is now (PROTOCOL 11.10). What was
-//! refused so, and what was flushed behind it, was not executed and never will be (PROTOCOL 4.27): the model counts on it.
+//! Hosts learn of it when a node refuses what is not there any more, and follow it (PROTOCOL 11.10): programs do not notice. The model counts on
+//! what a host says of an operation that it gives up: whether it was executed.
 
 use super::calls::Call;
-use super::tasks::{Path, Task};
 use super::{DOMAINS, Rack};
 use crate::checker::{Home, Loss};
-use crate::station::Who;
-use farmem_control::api::{ErrorCode, MovedInfo, Request, Response, VmaInfo};
-use farmem_host::{Ask, Failure};
-use farmem_transport::rc;
-use farmem_wire::{NodeId, VirtAddr};
+use farmem_control::api::{ErrorCode, Request, Response};
 
 /// Moves under way at once.
 const MOVES_MAX: usize = 3;
@@ -38,7 +33,7 @@ impl Rack {
             pieces.extend(vma.pieces().map(|(offset, _)| Piece::Vma { number, base, offset }));
         }
         let piece = pieces[self.rng.below(u32::try_from(pieces.len()).expect("few")) as usize];
-        let nodes = u32::from(self.clients[0].nodes());
+        let nodes = u32::try_from(self.nodes().count()).expect("few");
         let node = 1 + u16::try_from(self.rng.below(nodes)).expect("few");
         let Some(home) = self.home_mut(piece).filter(|home| home.to.is_none()) else { return };
         home.leave(node);
@@ -148,53 +143,6 @@ impl Rack {
         }
     }
 
-    /// Where a byte is, as far as a host knows.
-    pub(super) fn known(&self, host: u16, addr: u64, range: u16) -> u16 {
-        let found = self.routes.range((host, 0)..=(host, addr)).next_back();
-        found.filter(|((_, base), (len, _))| addr - base < *len).map_or(range, |(_, &(_, node))| node)
-    }
-
-    /// The host asks where something is that a node refused.
-    pub(super) fn look_where(&mut self, client: usize, addr: u64, rests: Option<Home>) {
-        self.ask(client, Request::Locate { addr }, Call::Locate { addr, rests });
-    }
-
-    /// The answer, which the host remembers.
-    pub(super) fn located(
-        &mut self,
-        index: usize,
-        addr: u64,
-        rests: Option<Home>,
-        vma: &VmaInfo,
-        pieces: &[MovedInfo],
-    ) -> Result<(), String> {
-        let at = pieces.iter().find(|piece| addr.wrapping_sub(piece.base) < piece.size);
-        let node = at.map_or(vma.node, |piece| piece.node);
-        let still = self.home_of(addr).zip(rests).filter(|(now, then)| now.moves == then.moves);
-        if let Some((home, _)) = still
-            && home.node != node
-        {
-            return Err(format!("{addr:#x} rests at node {}, and is said to be at {node}", home.node));
-        }
-        let host = self.clients[index].host;
-        if !self.world.is_up(Who::Host(host)) {
-            return Ok(());
-        }
-        let end = vma.base + vma.size;
-        self.routes.retain(|&(of, base), &mut (len, _)| of != host || base + len <= vma.base || end <= base);
-        self.tell_route(host, vma.base, vma.size, None);
-        for piece in pieces {
-            self.routes.insert((host, piece.base), (piece.size, piece.node));
-            self.tell_route(host, piece.base, piece.size, Some(piece.node));
-        }
-        Ok(())
-    }
-
-    fn tell_route(&mut self, host: u16, base: u64, len: u64, node: Option<u16>) {
-        let route = Ask::Route { base: VirtAddr(base), len, node: node.map(NodeId) };
-        assert!(self.world.tell_host(host, route), "only hosts that are up are told");
-    }
-
     pub(super) fn home_of(&self, addr: u64) -> Option<&Home> {
         let len = u64::from(super::COUNTER_VMA_LEN);
         if let Some(counter) = self.counters.iter().find(|counter| addr.wrapping_sub(counter.addr) < len) {
@@ -202,31 +150,6 @@ impl Rack {
         }
         let (&base, vma) = self.model.vmas.range(..=addr).next_back()?;
         (addr - base < vma.size).then(|| vma.home(addr - base))
-    }
-
-    /// An operation ended that went over a connection: what its failure says about others, and about where the bytes are. True when it was
-    /// surely not executed.
-    pub(super) fn was_refused(&mut self, task: &Task, addr: u64, path: Path, failure: Failure) -> bool {
-        let Path::Line { node, generation } = path else { return false };
-        match failure {
-            Failure::Connection(rc::Failure::RemoteAccess) => {
-                self.clients[task.client].refused(node, generation);
-                if let Some(&home) = self.home_of(addr)
-                    && (home.node != node || home.moved_since(task.since))
-                {
-                    self.look_where(
-                        task.client,
-                        addr,
-                        Some(home).filter(|home| !home.moved_since(task.since)),
-                    );
-                }
-                true
-            }
-            Failure::Connection(rc::Failure::Flushed) => {
-                self.clients[task.client].was_refused(node, generation)
-            }
-            _ => false,
-        }
     }
 
     /// At the end the control plane says of every piece where the answers to the moves left it.

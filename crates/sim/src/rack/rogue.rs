@@ -9,7 +9,7 @@ use super::{DOMAINS, HOSTS, Rack};
 use crate::checker::Place;
 use crate::pair::noise;
 use crate::station::Who;
-use farmem_host::{Done, Failure, Op};
+use farmem_host::{Done, Op};
 use farmem_wire::VirtAddr;
 
 /// Operations of it under way at once.
@@ -53,22 +53,7 @@ impl Rack {
     }
 
     /// However it ended: it must not have brought somebody else's bytes.
-    pub(super) fn rogue_ended(
-        &mut self,
-        task: &Task,
-        place: Option<Place>,
-        done: &Done,
-    ) -> Result<(), String> {
-        if let Err(Failure::Connection(_)) = done.result {
-            let client = &self.clients[task.client];
-            let (host, domain) = (client.host, self.domains[client.domain]);
-            for node in 1..=client.nodes() {
-                if self.world.is_broken(host, domain, node) {
-                    let generation = self.clients[task.client].line(node).generation;
-                    self.clients[task.client].broke(node, generation);
-                }
-            }
-        }
+    pub(super) fn rogue_ended(&self, place: Option<Place>, done: &Done) -> Result<(), String> {
         let Some(place) =
             place.filter(|place| done.result.is_ok() && self.model.vmas.contains_key(&place.base))
         else {

@@ -30,15 +30,17 @@ pub(super) enum What {
     /// Reads a slot.
     Read { place: Place, path: Path, losses: u32, last: bool },
     /// Counts up; `compare` when by CMP_SWAP.
-    Count { counter: usize, floor: u64, compare: Option<u64>, path: Path, losses: u32 },
+    Count { counter: usize, floor: u64, compare: Option<u64>, losses: u32 },
     /// Reads a counter at the end.
-    ReadCounter { counter: usize, path: Path },
+    ReadCounter { counter: usize },
     /// Looks a key up in a list.
     Find { list: usize, expected: Found },
     /// Adds along counters by a traversal that stores.
     Add { way: Vec<Stop>, limit: u32 },
     /// What a rogue does; `place` when it is aimed at somebody else's memory.
     Rogue { place: Option<Place> },
+    /// Asks a node for nothing, so that the connection to it is there.
+    Ping { node: u16 },
     /// Does what it may not.
     Forbidden { place: Option<Place>, must: Must },
 }
@@ -48,8 +50,8 @@ pub(super) enum What {
 pub(super) enum Path {
     /// Through the switch.
     Switch,
-    /// Over the connection to a node, in that connection's generation.
-    Line { node: u16, generation: u32 },
+    /// Over connections, wherever its bytes are.
+    Line,
 }
 
 /// How something forbidden must end.
@@ -59,10 +61,10 @@ pub(super) enum Must {
     BeRefused(Status),
     /// Refused, unless the freed memory was allocated again since so many allocations.
     BeGone { base: u64, allocations: u64 },
-    /// NAK 0x62, and the connection is over.
-    BreakAccess { node: u16, generation: u32 },
+    /// NAK 0x62, also when it is asked again.
+    BreakAccess,
     /// NAK 0x61, and the connection is over.
-    BreakRequest { node: u16, generation: u32 },
+    BreakRequest,
     /// Refused by the host itself, which sends nothing.
     StayHome,
 }
@@ -72,10 +74,18 @@ impl Task {
         Self { client, since, what }
     }
 
-    /// A write that may be executed after its node started again: it goes through the switch, which finds the node anew.
+    /// A write that may be executed after its node started again: the switch finds the node anew, and a host what has to wait for a connection.
     pub(super) fn still_to_come(&self) -> Option<(Place, Version)> {
         match self.what {
-            What::Write { place, version, path: Path::Switch, .. } => Some((place, version)),
+            What::Write { place, version, .. } => Some((place, version)),
+            _ => None,
+        }
+    }
+
+    /// A counter that it may still count up then.
+    pub(super) fn still_counts(&self) -> Option<usize> {
+        match self.what {
+            What::Count { counter, .. } => Some(counter),
             _ => None,
         }
     }
@@ -229,13 +239,15 @@ impl Rack {
         let domain = self.clients[index].domain;
         let each = self.counters.len() / super::DOMAINS;
         let counter = domain * each + self.rng.below(u32::try_from(each).expect("few")) as usize;
-        let Some(path) = self.path_to_counter(index, counter) else { return };
         let addr = VirtAddr(self.counters[counter].addr);
+        if !self.has_line(index, addr.0) {
+            return;
+        }
         let floor = self.counters[counter].floor();
         let compare = self.rng.chance(1, 3).then_some(floor);
         self.counters[counter].begin();
         let losses = self.counters[counter].home.losses;
-        let task = Task::new(index, self.world.now(), What::Count { counter, floor, compare, path, losses });
+        let task = Task::new(index, self.world.now(), What::Count { counter, floor, compare, losses });
         let op = match compare {
             Some(compare) => Op::CompareSwap { addr, compare, swap: compare + 1 },
             None => Op::FetchAdd { addr, add: 1 },
@@ -245,11 +257,26 @@ impl Rack {
 
     /// Reads a counter for the last time.
     pub(super) fn start_read_counter(&mut self, index: usize, counter: usize) -> bool {
-        let Some(path) = self.path_to_counter(index, counter) else { return false };
         let addr = self.counters[counter].addr;
-        let task = Task::new(index, self.world.now(), What::ReadCounter { counter, path });
+        if !self.has_line(index, addr) {
+            return false;
+        }
+        let task = Task::new(index, self.world.now(), What::ReadCounter { counter });
         self.submit(task, Op::Read { addr: VirtAddr(addr), buf: vec![0xa5; 8] });
         true
+    }
+
+    /// Asks a node for no bytes.
+    pub(super) fn start_ping(&mut self, index: usize, node: u16) {
+        // The last ones of a node are the last that anybody gets, so nobody moves them.
+        let Some(base) = self.world.node_base(node) else { return };
+        let addr = VirtAddr(base + self.world.capacity() - 1);
+        self.submit(
+            Task::new(index, self.world.now(), What::Ping { node }),
+            Op::Read { addr, buf: Vec::new() },
+        );
+        // It is not what was asked for.
+        self.started -= 1;
     }
 
     /// Something the program may not do.
@@ -294,8 +321,9 @@ impl Rack {
             ),
             7 => {
                 let Some(place) = self.place_of(index, |_| true) else { return };
-                if self.line_path(index, self.node_known(index, place)).is_some() {
-                    let op = Op::FetchAdd { addr: VirtAddr(self.model.span(place).0 + 4), add: 1 };
+                let addr = self.model.span(place).0;
+                if self.has_line(index, addr) {
+                    let op = Op::FetchAdd { addr: VirtAddr(addr + 4), add: 1 };
                     self.forbid(index, None, Must::StayHome, op);
                 }
             }
@@ -312,21 +340,18 @@ impl Rack {
         let stays = |vma: &Vma| vma.piece_len.is_none();
         let found = self.place_where(|vma| vma.domain != domain && !vma.changing && !vma.lent && stays(vma));
         let Some(place) = found.filter(|&place| self.model.is_free(place)) else { return };
-        let node = self.model.home(place).node;
-        // The host may take the addresses for others', which had moved.
-        if self.node_known(index, place) != node {
+        let addr = self.model.span(place).0;
+        if !self.has_line(index, addr) {
             return;
         }
-        let Some(Path::Line { generation, .. }) = self.line_path(index, node) else { return };
-        let addr = self.model.span(place).0;
         if self.rng.chance(1, 2) {
             let op = Op::Write { addr: VirtAddr(addr), buf: vec![0xbb; 8] };
-            self.forbid(index, Some(place), Must::BreakAccess { node, generation }, op);
+            self.forbid(index, Some(place), Must::BreakAccess, op);
         } else {
             // The host would not send it (PROTOCOL 11.2): its network stack spoils what it sends.
             self.world.network_mut().skew(addr);
             let op = Op::FetchAdd { addr: VirtAddr(addr), add: 1 };
-            self.forbid(index, Some(place), Must::BreakRequest { node, generation }, op);
+            self.forbid(index, Some(place), Must::BreakRequest, op);
         }
     }
 
@@ -344,23 +369,18 @@ impl Rack {
         if region && self.clients[index].has_session() && self.model.span(place).1 <= REGION_DATA_MAX {
             return Some(Path::Switch);
         }
-        self.line_path(index, self.node_known(index, place))
+        self.has_line(index, self.model.span(place).0).then_some(Path::Line)
     }
 
-    /// Where a slot is, as far as the program's host knows.
-    pub(super) fn node_known(&self, index: usize, place: Place) -> u16 {
-        self.known(self.clients[index].host, self.model.span(place).0, self.model.vmas[&place.base].node)
-    }
-
-    fn path_to_counter(&self, index: usize, counter: usize) -> Option<Path> {
-        let counter = &self.counters[counter];
-        self.line_path(index, self.known(self.clients[index].host, counter.addr, counter.range_node))
-    }
-
-    fn line_path(&self, index: usize, node: u16) -> Option<Path> {
+    /// True when there is any sense in an operation over the connection that leads to an address: it is up, or can be set up.
+    pub(super) fn has_line(&self, index: usize, addr: u64) -> bool {
         let client = &self.clients[index];
-        let generation = client.line(node).generation;
-        client.is_connected(node).then_some(Path::Line { node, generation })
+        let (host, domain) = (client.host, self.domain_of(index));
+        let Some(node) = self.world.node_of(host, domain, addr).filter(|_| client.has_session()) else {
+            return false;
+        };
+        let later = self.world.now() < client.not_before || !self.world.is_up(Who::Control);
+        !later || !self.world.is_down(host, domain, node)
     }
 
     pub(super) fn is_writable(&self, place: Place) -> bool {

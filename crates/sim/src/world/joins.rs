@@ -1,10 +1,10 @@
 //! How machines come into the rack: what their drivers do with the answers of the control plane.
 
-use super::{Asked, JOIN_AGAIN, World};
+use super::{Asked, Connected, JOIN_AGAIN, World};
 use crate::station::Who;
-use farmem_control::api::{ApiError, Endpoint, NodeInfo, Request, Response};
+use farmem_control::api::{ApiError, Endpoint, ErrorCode, MovedInfo, NodeInfo, Request, Response};
 use farmem_control::{Ask as ControlAsk, Config as ControlConfig, Control, Out};
-use farmem_host::{Ask, Config as HostConfig, Connection, Host};
+use farmem_host::{Ask, Config as HostConfig, Connection, Host, Located, Piece, Reply, Want, Wish};
 use farmem_machine::{Duration, Event, Port, Rng};
 use farmem_memnode::{Budget, Config as NodeConfig, MemNode, VecStore};
 use farmem_switch::Switch;
@@ -68,14 +68,20 @@ impl World {
 
     /// A call ended: its driver acts on the answer, then the caller may take it.
     pub(super) fn answer(&mut self, ticket: u64, result: Result<Response, ApiError>) {
-        self.around.journal.line(|| match &result {
-            Ok(response) => format!("answer {ticket}: {response:?}"),
-            Err(error) => format!("answer {ticket}: {:?}: {}", error.code, error.message),
-        });
-        let Some(asked) = self.asked.remove(&ticket) else {
+        let asked = self.asked.remove(&ticket);
+        if asked.as_ref().is_none_or(|asked| asked.want.is_none()) {
+            self.around.journal.line(|| match &result {
+                Ok(response) => format!("answer {ticket}: {response:?}"),
+                Err(error) => format!("answer {ticket}: {:?}: {}", error.code, error.message),
+            });
+        }
+        let Some(asked) = asked else {
             self.replies.insert(ticket, result);
             return;
         };
+        if let Some(number) = asked.want {
+            return self.answer_want(&asked, number, result);
+        }
         if asked.start == self.starts_of(asked.by) {
             match &result {
                 Ok(response) => self.act_on(&asked, response),
@@ -121,7 +127,12 @@ impl World {
                 let (port, gid) = place(switch);
                 self.host_knows(n, port, gid);
                 let switch = ud::Peer { port, endpoint: endpoint(switch) };
-                self.tell_host(n, Ask::Session { domain: Domain(*domain), switch });
+                let domain = Domain(*domain);
+                self.host_event(n, Event::Local(Ask::Session { domain, switch }));
+                for (node, base) in self.bases.clone() {
+                    let (node, base, len) = (NodeId(node), VirtAddr(base), self.layout.capacity);
+                    self.host_event(n, Event::Local(Ask::Node { domain, node, base, len }));
+                }
             }
             (Who::Host(n), Response::Connection { node, qpn, peer_qpn, first_psn, rkey, pmtu }) => {
                 let (port, gid) = node_place(node);
@@ -144,10 +155,58 @@ impl World {
                 let (base, len) = (VirtAddr(node.base), node.capacity);
                 let connection =
                     Connection { node: NodeId(node.node), domain: Domain(domain), base, len, rc };
-                self.tell_host(n, Ask::Connect(connection));
+                let starts = self.starts_of(Who::Node(node.node));
+                let connected = self.connected.entry((n, domain, node.node));
+                let connected = connected.or_insert(Connected { count: 0, starts });
+                *connected = Connected { count: connected.count + 1, starts };
+                self.host_event(n, Event::Local(Ask::Connect(connection)));
             }
             _ => {}
         }
+    }
+
+    /// A driver's part in what its host wants: it carries each want to the control plane.
+    pub(super) fn carry_wants(&mut self) {
+        while let Some((host, Want { number, wish })) = self.wants.pop_front() {
+            self.around.journal.line(|| format!("  host {host} wants {wish:?}"));
+            let request = match wish {
+                Wish::Locate { addr } => Request::Locate { addr: addr.0 },
+                Wish::Disconnect { qpn } => Request::Disconnect { host, qpn: qpn.get() },
+                Wish::Connect { domain, node } => Request::Connect { host, node: node.0, domain: domain.0 },
+            };
+            self.ask_for(Who::Host(host), request, Some(number));
+        }
+    }
+
+    /// And the answer back, if the host is still the one that wanted it.
+    fn answer_want(&mut self, asked: &Asked, number: u64, result: Result<Response, ApiError>) {
+        let Who::Host(host) = asked.by else { unreachable!("only hosts want anything") };
+        if asked.start != self.starts_of(asked.by) {
+            return;
+        }
+        let reply = match result {
+            Ok(response @ Response::Connection { .. }) => {
+                self.around.journal.line(|| format!("host {host} has a connection"));
+                return self.act_on(asked, &response);
+            }
+            Ok(Response::Located { vma, moved, lost }) => {
+                let piece = |piece: &MovedInfo| {
+                    let (base, len, node) = (VirtAddr(piece.base), piece.size, NodeId(piece.node));
+                    Piece { base, len, node }
+                };
+                Reply::Located(Located {
+                    base: VirtAddr(vma.base),
+                    len: vma.size,
+                    pieces: moved.iter().map(piece).collect(),
+                    lost: lost.iter().map(|lost| (VirtAddr(lost.base), lost.len)).collect(),
+                })
+            }
+            Ok(_) => Reply::Gone,
+            Err(error) if error.code == ErrorCode::NotFound => Reply::NotFound,
+            Err(_) => Reply::Unavailable,
+        };
+        self.around.journal.line(|| format!("host {host} is told {reply:?}"));
+        self.host_event(host, Event::Local(Ask::Reply { number, reply }));
     }
 
     fn host_knows(&mut self, host: u16, port: Port, gid: Gid) {

@@ -4,7 +4,7 @@ use farmem_control::api::{ApiError, DirectoryInfo, Endpoint as Named, Request, R
 use farmem_control::{Ask, Config, Control, Note as ControlNote, Out, Record};
 use farmem_host::agent::Pages;
 use farmem_host::caching::{CacheAsk, CacheConfig, CacheDone, CachingHost};
-use farmem_host::{Ask as HostAsk, Config as HostConfig, Failure, Op};
+use farmem_host::{Ask as HostAsk, Config as HostConfig, Failure, Op, Out as HostOut};
 use farmem_machine::{Action, Duration, Event, Instant, Machine, Outbox, Port, Rng};
 use farmem_memnode::{Budget, Config as NodeConfig, MemNode, VecStore};
 use farmem_switch::{Budgets, Switch};
@@ -273,10 +273,12 @@ impl Rack {
         let (cur_ptr, scratch) = (VirtAddr(start), vec![0; program.scratch_len()]);
         let op = Op::Traverse { program, cur_ptr, scratch, limit: 100 };
         self.give(host, CacheAsk::Host(HostAsk::Submit { ticket: 1, domain: Domain(1), op }));
-        let ended = |done: &CacheDone| matches!(done, CacheDone::Host(_));
+        let ended = |done: &CacheDone| matches!(done, CacheDone::Host(HostOut::Done(_)));
         self.until("a traversal", |rack| rack.seats[&host].told.iter().any(ended));
         let told = std::mem::take(&mut self.seats.get_mut(&host).expect("a host").told);
-        let Some(CacheDone::Host(done)) = told.into_iter().find(ended) else { panic!("it ended") };
+        let Some(CacheDone::Host(HostOut::Done(done))) = told.into_iter().find(ended) else {
+            panic!("it ended")
+        };
         match done.result {
             Ok(_) => Ok(u64::from_le_bytes(done.buf[..8].try_into().expect("a word"))),
             Err(Failure::Refused { status, .. }) => Err(status),

@@ -146,11 +146,7 @@ impl Job {
 
 /// The end of request `id`, posted or not.
 pub(super) fn finish(id: u64, work: Work, result: Result<u64, Failure>) -> Completion {
-    let buf = match work {
-        Work::Read { buf, .. } | Work::Write { buf, .. } => buf,
-        Work::CmpSwap { .. } | Work::FetchAdd { .. } => alloc::vec::Vec::new(),
-    };
-    Completion { id, result, buf }
+    Completion { id, result, work }
 }
 
 /// Why no packet could carry this request, if none could (PROTOCOL 4.17).

@@ -178,6 +178,11 @@ impl Requester {
         self.jobs.len()
     }
 
+    /// What is posted and not finished, oldest first.
+    pub fn works(&self) -> impl Iterator<Item = &Work> {
+        self.jobs.iter().map(|job| &job.work)
+    }
+
     /// True when the connection is in error; every further post is flushed.
     #[must_use]
     pub fn is_broken(&self) -> bool {

@@ -26,7 +26,7 @@ fn a_small_read_is_one_packet_each_way() {
     assert_eq!(host.requester.outstanding(), 1);
     assert!(host.read_response(Only, 100, b"hello").lines().is_empty());
     let done = host.completions();
-    assert_eq!((done[0].id, done[0].result, done[0].buf.as_slice()), (0, Ok(0), b"hello".as_slice()));
+    assert_eq!((done[0].id, done[0].result, done[0].work.buf()), (0, Ok(0), b"hello".as_slice()));
     assert_eq!((done.len(), host.requester.outstanding(), host.requester.next_wake()), (1, 0, None));
 }
 
@@ -262,7 +262,7 @@ fn a_read_is_continued_from_the_first_missing_packet() {
         );
         assert!(host.read_response(restart, 102, part(2)).notes.is_empty());
         assert!(host.read_response(Last, 103, part(3)).notes.is_empty());
-        assert_eq!(host.completions()[0].buf, bytes);
+        assert_eq!(host.completions()[0].work.buf(), bytes);
     }
     // Only the last one is missing: ONLY, or LAST.
     for restart in [Only, Last] {
@@ -273,7 +273,7 @@ fn a_read_is_continued_from_the_first_missing_packet() {
         }
         assert_eq!(host.wake().lines(), ["ReadRequest 103 A @768+232"]);
         host.read_response(restart, 103, part(3));
-        assert_eq!(host.completions()[0].buf, bytes);
+        assert_eq!(host.completions()[0].work.buf(), bytes);
     }
 }
 
@@ -326,7 +326,7 @@ fn misshapen_responses_are_dropped() {
     assert_eq!(host.take(First, 100, refusing, &[0; 256]).notes, dropped(DropReason::Misshapen));
     host.read_response(First, 100, &[1; 256]);
     host.read_response(Last, 101, &[2; 44]);
-    assert_eq!(host.completions()[0].buf, [vec![1; 256], vec![2; 44]].concat());
+    assert_eq!(host.completions()[0].work.buf(), [vec![1; 256], vec![2; 44]].concat());
 }
 
 /// Packet 102 of a WRITE was lost; the responder says so. What is before it is acknowledged, and the WRITE goes on in

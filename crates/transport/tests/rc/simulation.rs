@@ -183,7 +183,7 @@ impl World {
             assert_eq!(completion.id, oldest, "requests end in the order they were posted");
             let (value, bytes) = self.expected.remove(&completion.id).expect("it is the oldest");
             assert_eq!(completion.result, Ok(value), "request {}", completion.id);
-            assert_eq!(completion.buf, bytes, "request {}", completion.id);
+            assert_eq!(completion.work.buf(), bytes, "request {}", completion.id);
         }
     }
 }

@@ -1,0 +1,232 @@
+//! What becomes of operations whose connection breaks, or is not up: memory that moves to another node while it is used, memory that is lost, and
+//! nodes that were gone (PROTOCOL 11.10).
+//!
+//! ```text
+//!                      NAK 0x62, 0x63                    found elsewhere, or insisted once
+//!   on a connection ────────────────────> Locating ──────────────────────────────────────┐
+//!        ^     │       no answer             │ lost, believed, nobody knows: it ends      │
+//!        │     │                             │ and what is held behind it goes on         │
+//!        │     │ flushed, and surely         v                                            v
+//!        │     └────────────────────> held, in order <────────────────────────────────────┘
+//!        │       not executed                │ its connection is down
+//!        │                                   v
+//!        └── up ── Connecting <── Disconnecting
+//! ```
+//!
+//! What counts is how its own connection broke, and no other one. After NAK 0x62 nothing behind the refused request was executed (PROTOCOL 4.27):
+//! all of it is asked again. When a connection broke by itself nobody knows what was executed: READs are asked again, and what changes memory ends
+//! as flushed. An operation of several nodes is one part on each, so a refusal at one node says nothing of what was flushed at another. What goes
+//! through the switch, traversals that store among it, is never asked again here: it has an id under which it is executed once.
+
+use crate::connections::{Connections, Unproven};
+use crate::lines::{From, Held, Phase};
+use crate::wants::{Located, Reply, Wish};
+use crate::{Answer, Failure, Note, SetupFault, Sink};
+use alloc::collections::VecDeque;
+use farmem_machine::Instant;
+use farmem_transport::rc::{self, Completion, Work};
+
+/// Times that one operation follows its bytes before it is given up: nobody moves them so often while it is under way.
+pub const MOVES_MAX: u8 = 64;
+
+impl Connections {
+    /// Takes what ended on a connection. When it broke, what is asked again is held from here on.
+    pub(crate) fn finish(&mut self, now: Instant, place: usize, out: &mut Sink) {
+        let mut broke = None;
+        let mut again = VecDeque::new();
+        let mut leads = false;
+        let is_broken = !self.lines[place].is_up();
+        while let Some(Completion { id, result, work }) = self.lines[place].pop_completion() {
+            let trail = if self.trails.is_empty() { None } else { self.trails.remove(&id) };
+            match result {
+                Err(failure) if is_broken => {
+                    let cause = *broke.get_or_insert(failure);
+                    if goes_on(cause, failure, &work) {
+                        leads |= failure != rc::Failure::Flushed;
+                        again.push_back(Held { id, work, trail: trail.unwrap_or_default() });
+                    } else {
+                        self.end(id, Err(Failure::Connection(failure)), work, out);
+                    }
+                }
+                result => {
+                    let result = result.map(|old| Answer::Done { old }).map_err(Failure::Connection);
+                    self.end(id, result, work, out);
+                }
+            }
+        }
+        let line = &mut self.lines[place];
+        line.astray &= broke.is_none() && line.outstanding() > 0;
+        if let Some(cause) = broke {
+            again.append(&mut line.held);
+            line.held = again;
+            self.settle(now, place, cause, leads, out);
+        } else if !line.held.is_empty() && line.is_up() {
+            // There may be room for what waited for it.
+            self.release(now, place, out);
+        }
+    }
+
+    /// A connection broke; `leads` when the first of what is held is what broke it.
+    fn settle(&mut self, now: Instant, place: usize, cause: rc::Failure, leads: bool, out: &mut Sink) {
+        let Some(head) = self.lines[place].held.front().filter(|_| leads) else {
+            return self.release(now, place, out);
+        };
+        let (addr, len) = (head.work.addr(), head.work.span());
+        let gone = is_gone(cause);
+        if !gone && head.trail.moves >= MOVES_MAX {
+            self.end_head(place, Failure::Connection(cause), out);
+            return self.release(now, place, out);
+        }
+        let line = &self.lines[place];
+        if !gone && !self.routes.are_at(addr, len, line.node, line.holds(addr)) {
+            // Another operation has found out since this one was sent.
+            self.follow(place, true, out);
+            return self.release(now, place, out);
+        }
+        let number = self.want(Wish::Locate { addr }, out);
+        self.lines[place].phase = Phase::Locating(number, cause);
+    }
+
+    /// The control plane's answer. One that nobody waits for changes nothing.
+    pub(crate) fn reply(&mut self, now: Instant, number: u64, reply: &Reply, out: &mut Sink) {
+        if let Some(unproven) = self.unproven.remove(&number) {
+            return self.proven(now, unproven, reply, out);
+        }
+        let Some(place) = self.lines.iter().position(|line| line.phase.waits_for(number)) else {
+            return out.note(Note::LateAnswer);
+        };
+        match (self.lines[place].phase, reply) {
+            (Phase::Locating(_, cause), _) => {
+                self.located(place, cause, reply, out);
+                self.release(now, place, out);
+            }
+            (Phase::Disconnecting(_), Reply::Gone | Reply::NotFound) => {
+                self.taken_down(place);
+                self.mend(place, out);
+            }
+            (Phase::Disconnecting(_) | Phase::Connecting(_), _) => self.unmended(place, out),
+            (Phase::Idle, _) => unreachable!("it waits for nothing"),
+        }
+    }
+
+    /// Whether an operation of several nodes stays in its allocation (PROTOCOL 7.45).
+    fn proven(&mut self, now: Instant, unproven: Unproven, reply: &Reply, out: &mut Sink) {
+        let Unproven { domain, items } = unproven;
+        let mut items = items.into_iter();
+        let (item, _) = items.next().expect("there is one that is asked about");
+        let (addr, len) = (item.work.addr(), item.work.span());
+        let failure = match reply {
+            Reply::Located(found) if found.holds(addr, 1) => {
+                self.learn(found, out);
+                (!found.holds(addr, len)).then_some(Failure::OutOfBounds { addr })
+            }
+            // The node says what is wrong.
+            Reply::NotFound => None,
+            _ => Some(Failure::Unreachable { addr }),
+        };
+        match failure {
+            Some(failure) => self.end(item.id, Err(failure), item.work, out),
+            None => self.dispatch(now, domain, item, From::Proven, out),
+        }
+        for (item, from) in items {
+            self.dispatch(now, domain, item, from, out);
+        }
+    }
+
+    /// Where the first of what is held is: whether it is asked again, or has its answer.
+    fn located(&mut self, place: usize, cause: rc::Failure, reply: &Reply, out: &mut Sink) {
+        let line = &self.lines[place];
+        let head = line.held.front().expect("what was refused is held");
+        let (addr, len, insisted) = (head.work.addr(), head.work.span(), head.trail.insisted);
+        let Reply::Located(found) = reply else {
+            return self.end_head(place, Failure::Connection(cause), out);
+        };
+        let gone = is_gone(cause);
+        let learned = self.learn(found, out);
+        if !gone && !found.holds(addr, len) {
+            self.end_head(place, Failure::OutOfBounds { addr }, out);
+        } else if let Some((addr, len)) = found.first_lost(addr, len) {
+            self.end_head(place, Failure::Lost { addr, len }, out);
+        } else if !gone && (learned || !insisted) {
+            // When it is where it was thought to be it may have gone, and come back before the refusal was here.
+            self.follow(place, learned, out);
+        } else {
+            if !gone {
+                out.note(Note::Believed);
+            }
+            self.end_head(place, Failure::Connection(cause), out);
+        }
+    }
+
+    fn learn(&mut self, found: &Located, out: &mut Sink) -> bool {
+        let learned = self.routes.learn(found);
+        if learned.is_none() {
+            out.note(Note::NotTaken(SetupFault::Full));
+        }
+        if learned != Some(false) {
+            self.look_for_strays();
+        }
+        learned.unwrap_or(true)
+    }
+
+    /// The first of what is held is to be asked again: elsewhere, or where it was refused.
+    fn follow(&mut self, place: usize, moved: bool, out: &mut Sink) {
+        let head = self.lines[place].held.front_mut().expect("what was refused is held");
+        head.trail.moves += 1;
+        head.trail.insisted = !moved;
+        out.note(if moved { Note::Followed } else { Note::Insisted });
+    }
+
+    /// The first of what is held has its answer. What is behind it was not executed, and has done nothing wrong.
+    fn end_head(&mut self, place: usize, failure: Failure, out: &mut Sink) {
+        let head = self.lines[place].held.pop_front().expect("what was refused is held");
+        self.end(head.id, Err(failure), head.work, out);
+    }
+
+    /// Sends all that is held on its way, in order: over other connections, or over this one when it is up again.
+    fn release(&mut self, now: Instant, place: usize, out: &mut Sink) {
+        let line = &mut self.lines[place];
+        line.phase = Phase::Idle;
+        let domain = line.domain;
+        for item in core::mem::take(&mut line.held) {
+            self.dispatch(now, domain, item, From::Held, out);
+        }
+    }
+
+    /// Has a connection set up that is down. A late request of the old one must find no responder, or it would be carried out after newer ones
+    /// (PROTOCOL 9.6).
+    pub(crate) fn mend(&mut self, place: usize, out: &mut Sink) {
+        let (domain, node) = (self.lines[place].domain, self.lines[place].node);
+        self.lines[place].phase = match self.lines[place].qpn {
+            Some(qpn) => Phase::Disconnecting(self.want(Wish::Disconnect { qpn }, out)),
+            None => Phase::Connecting(self.want(Wish::Connect { domain, node }, out)),
+        };
+    }
+
+    /// A connection cannot be set up now. The next operation tries again.
+    pub(crate) fn unmended(&mut self, place: usize, out: &mut Sink) {
+        out.note(Note::Unmended);
+        let line = &mut self.lines[place];
+        line.phase = Phase::Idle;
+        for Held { id, work, .. } in core::mem::take(&mut line.held) {
+            self.end(id, Err(Failure::Unreachable { addr: work.addr() }), work, out);
+        }
+    }
+}
+
+/// Whether what failed so on a connection that broke for `cause` is held, to be asked again or to be looked at.
+const fn goes_on(cause: rc::Failure, failure: rc::Failure, work: &Work) -> bool {
+    match (cause, failure) {
+        // Nothing of it was executed.
+        (rc::Failure::RemoteAccess, _) => true,
+        // Whether its node lost it is asked.
+        (_, failure) if is_gone(failure) => true,
+        (_, rc::Failure::RemoteOperational | rc::Failure::Flushed) => matches!(work, Work::Read { .. }),
+        _ => false,
+    }
+}
+
+/// True when the node did not answer, or put everything off for too long.
+const fn is_gone(cause: rc::Failure) -> bool {
+    matches!(cause, rc::Failure::RetriesExceeded | rc::Failure::RnrRetriesExceeded)
+}

@@ -1,0 +1,164 @@
+//! A reliable connection of a host, up or down, and what waits for it.
+
+use crate::Connection;
+use alloc::collections::VecDeque;
+use farmem_transport::rc::{self, Requester, Work};
+use farmem_wire::{Domain, NodeId, Qpn, VirtAddr};
+
+/// Operations that wait for one connection at most, those not counted that were under way on one before.
+pub const HELD_MAX: usize = 4096;
+
+/// A connection of a domain to a memory node.
+#[derive(Debug)]
+pub(crate) struct Line {
+    pub(crate) domain: Domain,
+    pub(crate) node: NodeId,
+    /// First address of the node's range.
+    pub(crate) base: VirtAddr,
+    /// Bytes of the range; 0 while it is not known.
+    pub(crate) len: u64,
+    /// The host's queue pair, while the control plane may have it.
+    pub(crate) qpn: Option<Qpn>,
+    /// None before the first connection, and after the host joined again.
+    pub(crate) requester: Option<Requester>,
+    pub(crate) phase: Phase,
+    /// Something is under way on it whose bytes are said to be elsewhere meanwhile.
+    pub(crate) astray: bool,
+    /// What waits until it is up, or until there is room, in the order in which it is to be asked.
+    pub(crate) held: VecDeque<Held>,
+}
+
+/// What is being done about a connection that is down. With a question, its number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    /// Nothing: it is up, or nobody wants it.
+    Idle,
+    /// The control plane is asked where the first of what is held is, which failed so.
+    Locating(u64, rc::Failure),
+    /// The broken connection is being taken down.
+    Disconnecting(u64),
+    /// A new one is being set up.
+    Connecting(u64),
+}
+
+impl Phase {
+    /// True when it waits for the answer of this number.
+    pub(crate) const fn waits_for(self, number: u64) -> bool {
+        match self {
+            Self::Idle => false,
+            Self::Locating(asked, _) | Self::Disconnecting(asked) | Self::Connecting(asked) => {
+                asked == number
+            }
+        }
+    }
+}
+
+/// An operation, or a part of one, that is under way on no connection.
+#[derive(Debug)]
+pub(crate) struct Held {
+    /// Its ticket, or the name of the part.
+    pub(crate) id: u64,
+    pub(crate) work: Work,
+    pub(crate) trail: Trail,
+}
+
+/// True when the two have a byte in common.
+pub(crate) const fn overlap(one: &Work, other: &Work) -> bool {
+    let (first, second) = (one.addr().0, other.addr().0);
+    first.wrapping_sub(second) < other.span() || second.wrapping_sub(first) < one.span()
+}
+
+/// Where an operation comes from that is sent on its way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum From {
+    /// From its user: it may be refused for want of room.
+    User,
+    /// It was taken before.
+    Held,
+    /// It was taken before, and no node can tell better than the host whether it stays in its allocation.
+    Proven,
+}
+
+/// What an operation has been through.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Trail {
+    /// Times it was asked again after a refusal of its own.
+    pub(crate) moves: u8,
+    /// It was asked again where it had been refused.
+    pub(crate) insisted: bool,
+}
+
+impl Line {
+    /// One that is down, to a node whose range is not known.
+    pub(crate) const fn down(domain: Domain, node: NodeId) -> Self {
+        Self {
+            domain,
+            node,
+            base: VirtAddr(0),
+            len: 0,
+            qpn: None,
+            requester: None,
+            phase: Phase::Idle,
+            astray: false,
+            held: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn new(setup: &Connection) -> Self {
+        Self {
+            base: setup.base,
+            len: setup.len,
+            qpn: Some(setup.rc.qpn),
+            requester: Some(Requester::new(setup.rc)),
+            ..Self::down(setup.domain, setup.node)
+        }
+    }
+
+    pub(crate) fn is(&self, domain: Domain, node: NodeId) -> bool {
+        self.domain == domain && self.node == node
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.requester.as_ref().is_some_and(|requester| !requester.is_broken())
+    }
+
+    pub(crate) fn holds(&self, addr: VirtAddr) -> bool {
+        addr.0.wrapping_sub(self.base.0) < self.len
+    }
+
+    pub(crate) fn covers(&self, domain: Domain, addr: VirtAddr) -> bool {
+        self.domain == domain && self.holds(addr)
+    }
+
+    /// True when `new` says something else of the same: of its node, or of an address.
+    pub(crate) fn gives_way_to(&self, new: &Self) -> bool {
+        let shared = self.len > 0 && new.len > 0 && (self.holds(new.base) || new.holds(self.base));
+        self.domain == new.domain && (self.node == new.node || shared)
+    }
+
+    /// Takes the next request that has ended on it.
+    pub(crate) fn pop_completion(&mut self) -> Option<rc::Completion> {
+        self.requester.as_mut()?.pop_completion()
+    }
+
+    /// True when what it has under way, or waits for it, has bytes of `work`.
+    pub(crate) fn overlaps(&self, work: &Work) -> bool {
+        let under_way = self.requester.as_ref().filter(|_| self.astray);
+        let under_way = under_way.is_some_and(|it| it.works().any(|other| overlap(work, other)));
+        under_way || self.held.iter().any(|item| overlap(work, &item.work))
+    }
+
+    /// Operations under way on it, and those that wait for it.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.requester.as_ref().map_or(0, Requester::outstanding) + self.held.len()
+    }
+
+    pub(crate) fn check(&self) {
+        if let Some(requester) = &self.requester {
+            requester.check();
+        }
+        assert!(!self.is_up() || self.phase == Phase::Idle, "nothing is done about a connection that is up");
+        let waits = self.is_up() || self.phase != Phase::Idle;
+        assert!(waits || self.held.is_empty(), "what is held waits for something");
+    }
+}
