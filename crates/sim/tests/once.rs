@@ -1,0 +1,339 @@
+//! How often each atomic was executed, counted exactly, while its memory moves, connections break and nodes stop answering: once when it ended
+//! well, at most once when nobody knows, never when the host says so (PROTOCOL 9.5, 11.11).
+//!
+//! Each FETCH_ADD adds another power of eight, so a word says of each one how often it was added. Beside them READs and WRITEs go over two nodes, so that
+//! one node's refusal and another node's broken connection fall together.
+
+use farmem_control::api::{ErrorCode, Request, Response};
+use farmem_host::{Ask, Done, Failure, Op};
+use farmem_machine::{Duration, Rng};
+use farmem_sim::{Layout, Plan, Who, World};
+use farmem_transport::rc;
+use farmem_wire::{Domain, VirtAddr};
+use std::collections::BTreeMap;
+
+const PAGE: u64 = 4096;
+/// Pages of the allocation; they move one by one.
+const PAGES: u64 = 4;
+/// Additions that one word has digits for.
+const DIGITS: u32 = 21;
+/// Words of counters in each page.
+const WORDS: u64 = 60;
+/// Operations under way at once.
+const OPEN_MAX: usize = 24;
+const HOST: u16 = 1;
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    /// Adds the digit to the word.
+    Add { word: u64, digit: u32 },
+    /// Goes over the edge between two pages, to nothing but itself.
+    Both,
+    /// Reads a word at the end.
+    Look { word: u64 },
+}
+
+/// How often an addition may have been made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Made {
+    Once,
+    Never,
+    AtMostOnce,
+}
+
+struct Bench {
+    world: World,
+    rng: Rng,
+    domain: u32,
+    base: u64,
+    open: BTreeMap<u64, What>,
+    tickets: u64,
+    /// Of each word the additions that ended, by digit.
+    made: BTreeMap<u64, Vec<Option<Made>>>,
+    seen: BTreeMap<u64, u64>,
+    migrating: Option<u64>,
+    /// The node that hears nothing, or says nothing.
+    cut: Option<u16>,
+    counts: [u64; 3],
+    both: [u64; 2],
+}
+
+impl Bench {
+    fn new(seed: u64) -> Self {
+        let mut world = World::new(Layout::small(), Plan::CALM, seed, 0);
+        world.start_all();
+        while !world.everybody().into_iter().all(|who| world.is_up(who)) {
+            world.step();
+        }
+        let mut bench = Self {
+            world,
+            rng: Rng::from_number(seed),
+            domain: 0,
+            base: 0,
+            open: BTreeMap::new(),
+            tickets: 0,
+            made: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            migrating: None,
+            cut: None,
+            counts: [0; 3],
+            both: [0; 2],
+        };
+        let Response::Domain { domain } = bench.call(Request::CreateDomain { name: "d".into() }) else {
+            panic!()
+        };
+        let allocate = Request::Allocate { domain, size: PAGES * PAGE, node: Some(1) };
+        let Response::Vma(vma) = bench.call(allocate) else { panic!() };
+        (bench.domain, bench.base) = (domain, vma.base);
+        bench.call(Request::OpenSession { host: HOST, domain });
+        bench
+    }
+
+    fn call(&mut self, request: Request) -> Response {
+        loop {
+            let ticket = self.world.ask(Who::Host(HOST), request.clone());
+            loop {
+                match self.world.take_reply(ticket) {
+                    None => assert!(self.world.step(), "{request:?} is answered"),
+                    Some(Ok(response)) => return response,
+                    Some(Err(error)) if error.code == ErrorCode::Unavailable => break,
+                    Some(Err(error)) => panic!("{request:?}: {error:?}"),
+                }
+            }
+        }
+    }
+
+    fn addr(&self, word: u64) -> VirtAddr {
+        VirtAddr(self.base + word / WORDS * PAGE + 64 + word % WORDS * 8)
+    }
+
+    fn submit(&mut self, op: Op, what: What) {
+        self.tickets += 1;
+        self.open.insert(self.tickets, what);
+        let ask = Ask::Submit { ticket: self.tickets, domain: Domain(self.domain), op };
+        assert!(self.world.tell_host(HOST, ask), "the host is up");
+    }
+
+    fn begin(&mut self) {
+        if self.rng.chance(1, 4) {
+            // The edges of the pages are nobody else's.
+            let edge = 1 + u64::from(self.rng.below(3));
+            let addr = VirtAddr(self.base + edge * PAGE - 32);
+            let buf = vec![edge.to_le_bytes()[0]; 64];
+            let op = if self.rng.chance(1, 2) { Op::Read { addr, buf } } else { Op::Write { addr, buf } };
+            return self.submit(op, What::Both);
+        }
+        let words = u32::try_from(PAGES * WORDS).expect("few");
+        let word = u64::from(self.rng.below(words));
+        let made = self.made.entry(word).or_default();
+        let digit = u32::try_from(made.len()).expect("few");
+        if digit < DIGITS {
+            made.push(None);
+            let op = Op::FetchAdd { addr: self.addr(word), add: 1 << (3 * digit) };
+            self.submit(op, What::Add { word, digit });
+        }
+    }
+
+    /// Now and then a page moves, and now and then nothing comes to a node or from it for so long that connections to it are given up.
+    fn disturb(&mut self) {
+        self.hear_of_move();
+        if self.migrating.is_none() && self.rng.chance(1, 40) {
+            let base = self.base + u64::from(self.rng.below(u32::try_from(PAGES).expect("few"))) * PAGE;
+            let node = 1 + u16::try_from(self.rng.below(3)).expect("few");
+            let request = Request::Migrate { domain: Some(self.domain), base, len: PAGE, node };
+            self.migrating = Some(self.world.ask(Who::Host(2), request));
+        }
+        if self.cut.is_none() && self.rng.chance(1, 150) {
+            // What a node says is lost more often than what it hears: then it has done what it was asked.
+            let node = 1 + u16::try_from(self.rng.below(3)).expect("few");
+            self.cut = Some(node);
+            let (node, host) = (Who::Node(node).gid(), Who::Host(HOST).gid());
+            self.world.network_mut().cut(node, host);
+            if self.rng.chance(1, 4) {
+                self.world.network_mut().cut(host, node);
+            }
+            // And now and then no connection to it can be set up for a while.
+            if self.rng.chance(1, 3) {
+                self.world.network_mut().cut(Who::Control.gid(), node);
+            }
+        } else if self.rng.chance(1, 100) {
+            self.mend();
+        }
+    }
+
+    fn mend(&mut self) {
+        if let Some(node) = self.cut.take() {
+            let (node, host) = (Who::Node(node).gid(), Who::Host(HOST).gid());
+            self.world.network_mut().mend(node, host);
+            self.world.network_mut().mend(host, node);
+            self.world.network_mut().mend(Who::Control.gid(), node);
+        }
+    }
+
+    fn step(&mut self) {
+        if !self.world.step() {
+            assert!(self.open.is_empty(), "nothing happens, and {:?} did not end", self.open);
+        }
+        while let Some((_, done)) = self.world.take_done() {
+            self.ended(&done);
+        }
+    }
+
+    fn ended(&mut self, done: &Done) {
+        match self.open.remove(&done.ticket).expect("an operation ends once") {
+            What::Add { word, digit } => {
+                let made = match done.result {
+                    Ok(_) => Made::Once,
+                    Err(Failure::QueueFull | Failure::Unreachable { .. }) => Made::Never,
+                    Err(Failure::Connection(rc::Failure::RemoteAccess)) => Made::Never,
+                    Err(Failure::Connection(
+                        rc::Failure::Flushed | rc::Failure::RetriesExceeded | rc::Failure::RnrRetriesExceeded,
+                    )) => Made::AtMostOnce,
+                    other => panic!("an atomic ended as {other:?}"),
+                };
+                self.counts[made as usize] += 1;
+                self.made.get_mut(&word).expect("it was begun")[digit as usize] = Some(made);
+            }
+            What::Both => self.both[usize::from(done.result.is_err())] += 1,
+            What::Look { word } => {
+                if done.result.is_ok() {
+                    let bytes: [u8; 8] = done.buf.as_slice().try_into().expect("a word");
+                    self.seen.insert(word, u64::from_le_bytes(bytes));
+                }
+            }
+        }
+    }
+
+    /// A page moves to a node.
+    fn go(&mut self, base: u64, node: u16) {
+        self.call(Request::Migrate { domain: Some(self.domain), base, len: PAGE, node });
+    }
+
+    /// Until everything has ended.
+    fn rest(&mut self) {
+        while !self.open.is_empty() {
+            self.step();
+        }
+    }
+
+    fn run(mut self, operations: u64) -> Self {
+        while self.tickets < operations {
+            if self.open.len() < OPEN_MAX {
+                self.begin();
+            }
+            self.disturb();
+            self.step();
+        }
+        self.mend();
+        while !self.open.is_empty() || self.migrating.is_some() {
+            self.hear_of_move();
+            self.step();
+        }
+        let words: Vec<u64> = self.made.keys().copied().collect();
+        while self.seen.len() < words.len() {
+            for &word in words.iter().filter(|word| !self.seen.contains_key(word)).collect::<Vec<_>>() {
+                let op = Op::Read { addr: self.addr(word), buf: vec![0; 8] };
+                self.submit(op, What::Look { word });
+            }
+            let until = self.world.now() + Duration::from_millis(5);
+            self.world.alarm(until);
+            while !self.open.is_empty() || self.world.now() < until {
+                self.step();
+            }
+        }
+        self
+    }
+
+    fn hear_of_move(&mut self) {
+        if let Some(ticket) = self.migrating
+            && self.world.take_reply(ticket).is_some()
+        {
+            self.migrating = None;
+        }
+    }
+
+    fn judge(&self, seed: u64) {
+        for (&word, made) in &self.made {
+            let value = self.seen[&word];
+            for (digit, made) in made.iter().enumerate() {
+                let times = value >> (3 * digit) & 7;
+                let right = match made.expect("all have ended") {
+                    Made::Once => times == 1,
+                    Made::Never => times == 0,
+                    Made::AtMostOnce => times <= 1,
+                };
+                assert!(
+                    right,
+                    "seed {seed}, word {word}, addition {digit}: {made:?}, and was made {times} times"
+                );
+            }
+            assert_eq!(value >> (3 * made.len()), 0, "seed {seed}, word {word}");
+        }
+    }
+}
+
+/// A READ of two nodes is refused at the one, whose page has moved, and follows it. The other one has executed an atomic, and nothing that it says
+/// arrives: its connection breaks by itself. The refusal says nothing of the atomic, which is not asked again (PROTOCOL 11.11).
+#[test]
+fn a_refusal_at_one_node_says_nothing_of_another() {
+    let mut bench = Bench::new(1);
+    let edge = bench.base + PAGE;
+    bench.go(edge, 2);
+    let add = |bench: &mut Bench, word: u64, digit: u32| {
+        bench.made.entry(word).or_default().push(None);
+        bench.submit(
+            Op::FetchAdd { addr: bench.addr(word), add: 1 << (3 * digit) },
+            What::Add { word, digit },
+        );
+    };
+    // The host finds out where the second page is.
+    add(&mut bench, WORDS, 0);
+    bench.rest();
+    bench.go(bench.base, 3);
+    bench.cut = Some(2);
+    bench.world.network_mut().cut(Who::Node(2).gid(), Who::Host(HOST).gid());
+    bench.submit(Op::Read { addr: VirtAddr(edge - 32), buf: vec![0; 64] }, What::Both);
+    add(&mut bench, WORDS, 1);
+    add(&mut bench, 0, 0);
+    bench.rest();
+    assert_eq!(
+        (bench.counts, bench.both),
+        ([2, 0, 1], [0, 1]),
+        "nobody knows of one of them, and the READ is told so"
+    );
+    let bench = bench.run(0);
+    bench.judge(1);
+    assert_eq!(bench.seen[&WORDS], 0o11, "it was executed, once");
+    let notes = bench.world.journal().notes();
+    assert!(
+        notes["host.Rc(Broken(RemoteAccess))"] >= 2 && notes["host.Rc(Broken(RetriesExceeded))"] == 1,
+        "{notes:?}"
+    );
+}
+
+const SEEDS: u64 = 40;
+
+#[test]
+fn each_atomic_is_executed_as_often_as_its_end_says() {
+    let (mut counts, mut both) = ([0; 3], [0; 2]);
+    let mut notes: BTreeMap<String, u64> = BTreeMap::new();
+    for seed in 0..SEEDS {
+        let bench = Bench::new(seed).run(1500);
+        bench.judge(seed);
+        (0..3).for_each(|at| counts[at] += bench.counts[at]);
+        (0..2).for_each(|at| both[at] += bench.both[at]);
+        for (note, count) in bench.world.journal().notes() {
+            *notes.entry(note.clone()).or_default() += count;
+        }
+    }
+    let [once, _, open] = counts;
+    assert!(once > 10_000 && open > 100 && both[0] > 1000, "{counts:?} {both:?}");
+    for wanted in [
+        "host.Followed",
+        "host.Insisted",
+        "host.Rc(Broken(RetriesExceeded))",
+        "host.Rc(Broken(RemoteAccess))",
+    ] {
+        assert!(notes.keys().any(|note| note.contains(wanted)), "no world reaches {wanted}: {notes:?}");
+    }
+}
