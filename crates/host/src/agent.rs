@@ -255,6 +255,12 @@ impl Agent {
         &self.owed
     }
 
+    /// How much it may hold and have under way.
+    #[must_use]
+    pub const fn bounds(&self) -> &Bounds {
+        &self.bounds
+    }
+
     /// Pages that have bytes here, or will: what the local limit bounds.
     #[must_use]
     pub const fn frames(&self) -> usize {

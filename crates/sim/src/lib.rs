@@ -7,7 +7,7 @@
 //! - [`pair`] is one requester and one responder, for millions of operations.
 //! - [`pages`] has several hosts load and store on the same pages, through their caches and the switch's directory.
 //! - [`paging`] is the page cache of one program, and of programs that fork, beside a memory that fails.
-//! - [`world`] is a whole rack, with machines that crash and start again; [`rack`] has random programs work on it.
+//! - [`world`] is a whole rack, with machines that crash and start again; on its hosts runs any [`Guest`]. [`rack`] has random programs work on it.
 //! - [`explore`] walks through every state that the coherence protocol can reach in a small rack.
 //! - [`script`] plays a rack by hand, one packet at a time, from a file that tells a story.
 //! - [`trace`] holds what real programs did with their memory; [`replay`] plays that over racks with the latencies of MIND's paper.
@@ -21,6 +21,7 @@ pub mod coverage;
 mod describe;
 mod digest;
 pub mod explore;
+mod guest;
 mod journal;
 mod memory;
 pub mod network;
@@ -37,6 +38,7 @@ pub mod world;
 
 pub use campaign::{Campaign, Failure, Outcome, Report, Verdict};
 pub use digest::Digest;
+pub use guest::Guest;
 pub use journal::Journal;
 pub use memory::ModelMemory;
 pub use network::Network;

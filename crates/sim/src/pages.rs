@@ -18,7 +18,7 @@ mod words;
 use crate::Plan;
 use crate::campaign::{self, Campaign, Outcome, Report, Verdict};
 use farmem_host::caching::CacheAsk;
-use farmem_machine::{Duration, Event, Instant};
+use farmem_machine::{Duration, Instant};
 use farmem_wire::message::{Access, Page};
 use rack::Rack;
 use words::WORDS;
@@ -41,18 +41,20 @@ type End = (Verdict, String);
 fn world(seed: u64, operations: u64, plan: Plan, trace: bool) -> Outcome {
     let mut rack = Rack::new(seed, plan, trace);
     let result = rack.run(operations);
+    let notes = rack.notes();
+    let count = |part: &str| notes.iter().filter(|(note, _)| note.contains(part)).map(|(_, n)| n).sum();
     let mut outcome = Outcome {
         operations: rack.ended,
         network: rack.counters(),
-        retransmissions: rack.count("Page(Retry"),
-        naks: rack.count("Page(Refusal"),
-        crashes: rack.crashes,
-        time: rack.now.since(Instant::ZERO),
-        digest: rack.digest.get(),
-        trace: std::mem::take(&mut rack.trace).into(),
-        notes: std::mem::take(&mut rack.notes),
+        retransmissions: count("Page(Retry"),
+        naks: count("Page(Refusal"),
+        crashes: rack.world.crashes(),
+        time: rack.now().since(Instant::ZERO),
+        digest: rack.world.journal().digest(),
+        trace: rack.world.journal_mut().take_lines(),
         ..Outcome::default()
     };
+    outcome.notes = notes;
     if let Err((verdict, why)) = result {
         (outcome.verdict, outcome.why) = (verdict, why);
     }
@@ -100,13 +102,13 @@ impl Rack {
 
     /// The next thing that happens.
     fn step(&mut self) -> Result<(), End> {
-        if self.now.since(self.progress) > PATIENCE {
+        if self.now().since(self.progress) > PATIENCE {
             let open: Vec<_> = self.seats.iter().map(|seat| seat.threads).collect();
             return Err((Verdict::Stuck, format!("no access ended for {PATIENCE:?}: {open:?}")));
         }
         if self.advance() {
             let pause = self.rng.below(20_000);
-            self.next_thread = self.now + Duration::from_nanos(u64::from(1 + pause));
+            self.next_thread = self.now() + Duration::from_nanos(u64::from(1 + pause));
             let host = self.rng.below(u32::try_from(self.seats.len()).expect("few")) as usize;
             self.turn(host)?;
         }
@@ -119,12 +121,12 @@ impl Rack {
         if !self.is_leased(host) {
             return Ok(());
         }
-        let usable: Vec<(Page, Access)> = self.life(host).role.pages().usable().collect();
+        let usable: Vec<(Page, Access)> = self.role(host).pages().usable().collect();
         self.burst(host, &usable)?;
-        let full = self.life(host).role.agent().frames() >= self.life(host).limit;
+        let full = self.role(host).agent().frames() >= self.seats[host].limit;
         if !usable.is_empty() && (full || self.rng.chance(1, 50)) {
             let (victim, _) = usable[self.rng.below(u32::try_from(usable.len()).expect("few")) as usize];
-            self.host(host, Event::Local(CacheAsk::Evict(victim)));
+            self.tell(host, CacheAsk::Evict(victim));
         }
         let thread = self.rng.below(u32::try_from(THREADS).expect("few")) as usize;
         if self.seats[host].threads[thread].is_none() && !self.ending {
@@ -171,13 +173,13 @@ impl Rack {
         let Some(step) = self.seats[host].threads[thread].filter(|_| self.is_leased(host)) else {
             return Ok(());
         };
-        let memory = self.life(host).role.pages();
+        let memory = self.role(host).pages();
         if memory.is_poisoned(step.page) {
             return self.refused(host, thread, step);
         }
         if memory.access(step.page) < Some(step.access) {
             if !step.waits {
-                self.host(host, Event::Local(CacheAsk::Fault(step.page, step.access)));
+                self.tell(host, CacheAsk::Fault(step.page, step.access));
                 // Where there was no room the fault is lost, and is made again.
                 let waits = self.is_asked_for(host, step.page);
                 self.seats[host].threads[thread] = Some(Step { waits, ..step });
@@ -190,14 +192,14 @@ impl Rack {
 
     /// True when the host's cache will wake who waits for the page.
     fn is_asked_for(&self, host: usize, page: Page) -> bool {
-        let agent = self.life(host).role.agent();
+        let agent = self.role(host).agent();
         agent.requests().any(|(asked, _)| asked == page)
             || agent.writing().any(|(going, writing)| going == page && writing.wanted.is_some())
     }
 
     /// The access itself, and what the checker says of it.
     fn make(&mut self, host: usize, step: Step) -> Result<(), End> {
-        let found = self.life(host).role.pages().words(step.page);
+        let found = self.role(host).pages().words(step.page);
         if let Err(why) = self.words.look(step.page, &found) {
             return Err((Verdict::Unsafe, format!("host {}: {why}", host + 1)));
         }
@@ -205,13 +207,14 @@ impl Rack {
             let place = (step.page, step.word);
             let value = self.words.next(place);
             self.words.store(place, value);
-            self.life_mut(host).role.pages_mut().store(step.page, step.word, value);
+            let memory = self.memory_mut(host).expect("the host is up");
+            memory.store(step.page, step.word, value);
             self.line(|| {
                 format!("host {} stores {value:#x} in word {} of {:?}", host + 1, step.word, step.page)
             });
         }
         self.ended += 1;
-        self.progress = self.now;
+        self.progress = self.now();
         Ok(())
     }
 
@@ -228,8 +231,8 @@ impl Rack {
     /// Threads whose page came go on at once, before anybody can take it away.
     fn run_woken(&mut self) -> Result<(), End> {
         for host in 0..self.seats.len() {
-            let Some(life) = &mut self.seats[host].life else { continue };
-            for page in life.role.pages_mut().take_woken() {
+            let Some(memory) = self.memory_mut(host) else { continue };
+            for page in memory.take_woken() {
                 for thread in 0..THREADS {
                     if let Some(step) = &mut self.seats[host].threads[thread]
                         && step.page == page

@@ -278,7 +278,7 @@ impl Rack {
             let noted = self.world.journal().notes().get(&mark).copied().unwrap_or(0);
             let known = self.gone.insert(who, noted).unwrap_or(0);
             if noted > known {
-                self.world.enlarge_switch();
+                self.world.budgets_mut().protection_entries *= 2;
                 self.crash(who);
             }
         }

@@ -147,8 +147,13 @@ impl<M: Machine> Station<M> {
 
     /// A frame arrives from an address.
     pub(crate) fn frame(&mut self, from: Gid, bytes: &[u8], around: &mut Around, each: impl FnMut(M::Out)) {
-        let port = self.peers.by_gid.get(&from).copied().unwrap_or(Port::UNKNOWN);
+        let port = self.port_of(from);
         self.event(Event::Frame { port, bytes }, around, each);
+    }
+
+    /// Who is at an address, as far as this machine knows.
+    pub(crate) fn port_of(&self, from: Gid) -> Port {
+        self.peers.by_gid.get(&from).copied().unwrap_or(Port::UNKNOWN)
     }
 
     /// Hands the role an event and carries out what it wants done; then every invariant of the role must hold.

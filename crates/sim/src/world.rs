@@ -6,18 +6,21 @@
 
 use crate::describe::Describer;
 use crate::station::{Around, Station, Who};
-use crate::{Journal, Network, Plan};
+use crate::{Guest, Journal, Network, Plan};
 use farmem_control::api::{ApiError, ErrorCode, Request, Response};
-use farmem_control::{Control, Out, Record};
-use farmem_host::{Ask, Done, Host, Out as HostOut, Want};
-use farmem_machine::{Duration, Event, Instant, Machine as _, Rng};
+use farmem_control::{Config, Control, Out, Record};
+use farmem_host::{Config as HostConfig, Done, Host, Want};
+use farmem_machine::{Duration, Event, Instant, Machine as _, Port, Rng};
 use farmem_memnode::{MemNode, VecStore};
 use farmem_switch::{Budgets, Switch};
 use farmem_transport::PeerChange;
-use farmem_wire::{Domain, NodeId, VirtAddr};
+use farmem_wire::Pmtu;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+mod hosts;
 mod joins;
+#[cfg(test)]
+mod tests;
 
 /// How a rack is laid out. Nodes and hosts are numbered from 1, as the control plane numbers them.
 #[derive(Clone, Copy, Debug)]
@@ -32,22 +35,49 @@ pub struct Layout {
     pub budgets: Budgets,
     /// Memory nodes that one request may cross.
     pub hops_max: u8,
+    /// The path MTU of all connections, and of what memory nodes send.
+    pub pmtu: Pmtu,
+    /// Time without an answer after which the control plane, or a host, sends anything again.
+    pub timeout: Duration,
+    /// Times it is sent again.
+    pub retries_max: u32,
+    /// For how long a host may use what it caches without being heard of.
+    pub lease: Duration,
+    /// Time between two listings of the directory.
+    pub epoch: Duration,
 }
 
 impl Layout {
-    /// Four nodes of 1 MiB and two hosts.
+    /// Four nodes of 1 MiB and two hosts. Timeouts are long beside the network's delays, and short beside a campaign.
     #[must_use]
     pub fn small() -> Self {
-        Self { nodes: 4, hosts: 2, capacity: 1 << 20, budgets: Budgets::default(), hops_max: 64 }
+        let Config { lease, epoch, .. } = Config::new(Who::Control.gid());
+        Self {
+            nodes: 4,
+            hosts: 2,
+            capacity: 1 << 20,
+            budgets: Budgets::default(),
+            hops_max: 64,
+            pmtu: Pmtu::B1024,
+            timeout: Duration::from_millis(1),
+            retries_max: 7,
+            lease,
+            epoch,
+        }
     }
 }
 
 /// Time after which a machine that was refused its join asks again.
 const JOIN_AGAIN: Duration = Duration::from_millis(1);
+/// How long a call is made again that cannot be served.
+const CALL_MAX: Duration = Duration::from_secs(1);
 
-/// The rack and everything around it.
+/// Makes what runs on a host that has joined.
+type Make<H> = fn(HostConfig, &mut Rng) -> H;
+
+/// The rack and everything around it. On its hosts runs `H`.
 #[derive(Debug)]
-pub struct World {
+pub struct World<H: Guest = Host> {
     layout: Layout,
     rng: Rng,
     around: Around,
@@ -56,13 +86,16 @@ pub struct World {
     log: Vec<Record>,
     switch: Station<Switch>,
     nodes: BTreeMap<u16, Station<MemNode<VecStore>>>,
-    hosts: BTreeMap<u16, Station<Host>>,
+    hosts: BTreeMap<u16, Station<H>>,
+    make: Make<H>,
     /// Where each node's memory begins.
     bases: BTreeMap<u16, u64>,
     next_ticket: u64,
     asked: BTreeMap<u64, Asked>,
     replies: BTreeMap<u64, Result<Response, ApiError>>,
     done: VecDeque<(u16, Done)>,
+    /// What hosts said beside that, and nobody took yet.
+    own: VecDeque<(u16, H::Own)>,
     /// What hosts want of the control plane, and was not asked yet.
     wants: VecDeque<(u16, Want)>,
     /// Connections that were set up, by host, domain and node.
@@ -95,9 +128,17 @@ struct Connected {
 }
 
 impl World {
-    /// A rack in which nothing runs yet. Keeps the last `lines_max` lines of trace.
+    /// A rack of host roles in which nothing runs yet. Keeps the last `lines_max` lines of trace.
     #[must_use]
     pub fn new(layout: Layout, plan: Plan, seed: u64, lines_max: usize) -> Self {
+        Self::of(layout, plan, seed, lines_max, |config, _| Host::new(config))
+    }
+}
+
+impl<H: Guest> World<H> {
+    /// The same of whatever `make` makes when a host has joined.
+    #[must_use]
+    pub fn of(layout: Layout, plan: Plan, seed: u64, lines_max: usize, make: Make<H>) -> Self {
         let mut rng = Rng::from_number(seed);
         let around = Around {
             now: Instant::ZERO,
@@ -108,7 +149,7 @@ impl World {
         };
         let table = |change: &PeerChange| Some(*change);
         let node = |n| (n, Station::new(Who::Node(n), table as fn(&PeerChange) -> _));
-        let host = |n| (n, Station::new(Who::Host(n), (|_| None) as fn(&HostOut) -> _));
+        let host = |n| (n, Station::new(Who::Host(n), (|_| None) as fn(&H::Out) -> _));
         let control = Station::new(Who::Control, |out| match out {
             Out::Peer(change) => Some(*change),
             Out::Reply { .. } | Out::Persist(_) => None,
@@ -122,11 +163,13 @@ impl World {
             switch: Station::new(Who::Switch, table),
             nodes: (1..=layout.nodes).map(node).collect(),
             hosts: (1..=layout.hosts).map(host).collect(),
+            make,
             bases: BTreeMap::new(),
             next_ticket: 0,
             asked: BTreeMap::new(),
             replies: BTreeMap::new(),
             done: VecDeque::new(),
+            own: VecDeque::new(),
             wants: VecDeque::new(),
             connected: BTreeMap::new(),
             starts: BTreeSet::new(),
@@ -139,6 +182,43 @@ impl World {
     pub fn start_all(&mut self) {
         let all = self.everybody();
         all.into_iter().for_each(|who| self.start(who));
+    }
+
+    /// Starts every machine, and lets time pass until all are up.
+    ///
+    /// # Panics
+    /// When they do not come up.
+    pub fn bring_up(&mut self) {
+        self.start_all();
+        while !self.everybody().into_iter().all(|who| self.is_up(who)) {
+            assert!(self.step(), "the rack comes up");
+        }
+    }
+
+    /// Makes a call for `by` and lets time pass until it is answered; one that cannot be served now is made again, for a second.
+    ///
+    /// # Errors
+    /// What the control plane says.
+    pub fn call(&mut self, by: Who, request: &Request) -> Result<Response, ApiError> {
+        let end = self.now() + CALL_MAX;
+        loop {
+            let ticket = self.ask(by, request.clone());
+            let result = loop {
+                match self.take_reply(ticket) {
+                    Some(result) => break result,
+                    None if self.step() => {}
+                    None => break Err(unreachable_control()),
+                }
+            };
+            let again = self.now() + JOIN_AGAIN;
+            match result {
+                Err(error) if error.code == ErrorCode::Unavailable && again < end => {
+                    self.alarm(again);
+                    while self.now() < again && self.step() {}
+                }
+                result => return result,
+            }
+        }
     }
 
     /// Every machine, the control plane first.
@@ -176,31 +256,6 @@ impl World {
     /// Takes the answer to a call, when it is there.
     pub fn take_reply(&mut self, ticket: u64) -> Option<Result<Response, ApiError>> {
         self.replies.remove(&ticket)
-    }
-
-    /// Hands a host something; false when it is down.
-    pub fn tell_host(&mut self, host: u16, ask: Ask) -> bool {
-        let up = self.is_up(Who::Host(host));
-        self.host_event(host, Event::Local(ask));
-        self.carry_wants();
-        up
-    }
-
-    fn host_event(&mut self, host: u16, event: Event<'_, Ask>) {
-        let Self { hosts, around, done, wants, .. } = self;
-        let Some(station) = hosts.get_mut(&host) else { return };
-        station.event(event, around, |out| match out {
-            HostOut::Done(end) => done.push_back((host, end)),
-            HostOut::Want(want) => wants.push_back((host, want)),
-        });
-    }
-
-    /// Takes the next ended operation, with its host.
-    pub fn take_done(&mut self) -> Option<(u16, Done)> {
-        let (host, done) = self.done.pop_front()?;
-        let now = self.around.now;
-        self.around.journal.event(now, done.ticket, &done.buf);
-        Some((host, done))
     }
 
     /// When the next event is due.
@@ -281,13 +336,8 @@ impl World {
                 }
             }
             Some(Who::Host(n)) => {
-                let Self { hosts, around, done, wants, .. } = self;
-                if let Some(station) = hosts.get_mut(&n) {
-                    station.frame(from, frame, around, |out| match out {
-                        HostOut::Done(end) => done.push_back((n, end)),
-                        HostOut::Want(want) => wants.push_back((n, want)),
-                    });
-                }
+                let port = self.hosts.get(&n).map_or(Port::UNKNOWN, |station| station.port_of(from));
+                self.host_event(n, Event::Frame { port, bytes: frame });
             }
             None => around.journal.line(|| "nobody is there".to_owned()),
         }
@@ -334,6 +384,7 @@ impl World {
             Who::Host(n) => {
                 self.hosts.entry(n).and_modify(Station::stop);
                 self.done.retain(|(host, _)| *host != n);
+                self.own.retain(|(host, _)| *host != n);
                 self.wants.retain(|(host, _)| *host != n);
             }
         }
@@ -345,9 +396,9 @@ impl World {
         self.starts.insert((self.around.now + after, who));
     }
 
-    /// From its next start on the switch has twice the tables.
-    pub fn enlarge_switch(&mut self) {
-        self.layout.budgets.protection_entries *= 2;
+    /// The switch's tables, from its next start on.
+    pub const fn budgets_mut(&mut self) -> &mut Budgets {
+        &mut self.layout.budgets
     }
 
     /// Lets time come to a halt at `at`, if it would pass it by.
@@ -441,35 +492,6 @@ impl World {
         self.bases.get(&node).copied()
     }
 
-    /// True when the host's connection in `domain` to the node is down.
-    #[must_use]
-    pub fn is_down(&self, host: u16, domain: u32, node: u16) -> bool {
-        self.role_of(host).is_some_and(|role| role.is_down(Domain(domain), NodeId(node)))
-    }
-
-    /// How often the host's connection in `domain` to the node was set up.
-    #[must_use]
-    pub fn connects(&self, host: u16, domain: u32, node: u16) -> u32 {
-        self.connected.get(&(host, domain, node)).map_or(0, |connected| connected.count)
-    }
-
-    /// True when the node was started again since that connection was set up: it knows nothing of it.
-    #[must_use]
-    pub fn is_stale(&self, host: u16, domain: u32, node: u16) -> bool {
-        let connected = self.connected.get(&(host, domain, node));
-        connected.is_some_and(|connected| connected.starts != self.starts_of(Who::Node(node)))
-    }
-
-    /// The memory node that has an address, as far as the host knows.
-    #[must_use]
-    pub fn node_of(&self, host: u16, domain: u32, addr: u64) -> Option<u16> {
-        self.role_of(host)?.node_of(Domain(domain), VirtAddr(addr)).map(|node| node.0)
-    }
-
-    fn role_of(&self, host: u16) -> Option<&Host> {
-        self.hosts.get(&host)?.role.as_ref()
-    }
-
     /// The bytes of a memory node, while it is up.
     #[must_use]
     pub fn store(&self, node: u16) -> Option<&VecStore> {
@@ -500,71 +522,5 @@ fn unreachable_control() -> ApiError {
         code: ErrorCode::Unavailable,
         message: "the control plane does not answer".to_owned(),
         remedy: "ask again when it is up".to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Layout, Who, World};
-    use crate::Plan;
-    use farmem_control::api::{Request, Response};
-    use farmem_machine::Duration;
-
-    fn up(plan: Plan, seed: u64) -> World {
-        let mut world = World::new(Layout::small(), plan, seed, 300);
-        world.start_all();
-        run(&mut world, |world| world.everybody().into_iter().all(|who| world.is_up(who)));
-        world
-    }
-
-    fn run(world: &mut World, until: impl Fn(&World) -> bool) {
-        let end = world.now() + Duration::from_secs(2);
-        while !until(world) {
-            assert!(world.step() && world.now() < end, "{}", world.journal_mut().take_lines().join("\n"));
-        }
-    }
-
-    fn call(world: &mut World, by: Who, request: Request) -> Response {
-        let ticket = world.ask(by, request);
-        loop {
-            if let Some(result) = world.take_reply(ticket) {
-                return result.expect("granted");
-            }
-            assert!(world.step(), "no answer");
-        }
-    }
-
-    /// Every machine comes up under every plan, and the same seed brings them up in the same way.
-    #[test]
-    fn a_rack_comes_up() {
-        for plan in Plan::ALL {
-            let [one, again] = [up(plan, 3), up(plan, 3)];
-            assert_eq!(one.journal().digest(), again.journal().digest(), "{}", plan.name);
-        }
-    }
-
-    /// Machines that crash come back under their numbers; a vma outlives all of them.
-    #[test]
-    fn machines_come_back() {
-        let mut world = up(Plan::STORM, 5);
-        let Response::Domain { domain } =
-            call(&mut world, Who::Host(1), Request::CreateDomain { name: "d".into() })
-        else {
-            panic!("a domain")
-        };
-        let allocate = Request::Allocate { domain, size: 4096, node: None };
-        let Response::Vma(vma) = call(&mut world, Who::Host(1), allocate) else { panic!("a vma") };
-        for who in world.everybody() {
-            world.crash(who);
-            assert!(!world.is_up(who));
-            world.start_later(who, Duration::from_millis(2));
-            run(&mut world, |world| world.is_up(who));
-        }
-        let Response::Overview { vmas, nodes, hosts, .. } = call(&mut world, Who::Host(1), Request::Overview)
-        else {
-            panic!("an overview")
-        };
-        assert_eq!((vmas, nodes.len(), hosts.len()), (vec![vma], 4, 2));
-        assert!(hosts.iter().all(|host| host.generation == 2));
     }
 }

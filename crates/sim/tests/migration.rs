@@ -1,7 +1,7 @@
 //! Requests that write go through the switch to pages that move from node to node meanwhile, over a network that loses, doubles and delays: each
 //! is executed once, wherever its copies come (PROTOCOL 7.38, 7.41, 8.40).
 
-use farmem_control::api::{ErrorCode, Request, Response};
+use farmem_control::api::{Request, Response};
 use farmem_host::{Answer, Ask, Done, Failure, Op, Traversed};
 use farmem_machine::{Duration, Rng};
 use farmem_sim::{Layout, Plan, Who, World};
@@ -49,10 +49,7 @@ struct Bench {
 impl Bench {
     fn new(seed: u64, plan: Plan) -> Self {
         let mut world = World::new(Layout::small(), plan, seed, 0);
-        world.start_all();
-        while !world.everybody().into_iter().all(|who| world.is_up(who)) {
-            world.step();
-        }
+        world.bring_up();
         let program = Program::assemble(LIST_ADD).expect("a program");
         let mut bench = Self {
             world,
@@ -102,17 +99,7 @@ impl Bench {
     }
 
     fn call(&mut self, host: u16, request: Request) -> Response {
-        loop {
-            let ticket = self.world.ask(Who::Host(host), request.clone());
-            loop {
-                match self.world.take_reply(ticket) {
-                    None => assert!(self.world.step(), "{request:?} is answered"),
-                    Some(Ok(response)) => return response,
-                    Some(Err(error)) if error.code == ErrorCode::Unavailable => break,
-                    Some(Err(error)) => panic!("{request:?}: {error:?}"),
-                }
-            }
-        }
+        self.world.call(Who::Host(host), &request).expect("granted")
     }
 
     /// Carries one operation out alone; none when nobody answered.

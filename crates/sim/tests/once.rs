@@ -4,7 +4,7 @@
 //! Each FETCH_ADD adds another power of eight, so a word says of each one how often it was added. Beside them READs and WRITEs go over two nodes, so that
 //! one node's refusal and another node's broken connection fall together.
 
-use farmem_control::api::{ErrorCode, Request, Response};
+use farmem_control::api::{Request, Response};
 use farmem_host::{Ask, Done, Failure, Op};
 use farmem_machine::{Duration, Rng};
 use farmem_sim::{Layout, Plan, Who, World};
@@ -61,10 +61,7 @@ struct Bench {
 impl Bench {
     fn new(seed: u64) -> Self {
         let mut world = World::new(Layout::small(), Plan::CALM, seed, 0);
-        world.start_all();
-        while !world.everybody().into_iter().all(|who| world.is_up(who)) {
-            world.step();
-        }
+        world.bring_up();
         let mut bench = Self {
             world,
             rng: Rng::from_number(seed),
@@ -90,17 +87,7 @@ impl Bench {
     }
 
     fn call(&mut self, request: Request) -> Response {
-        loop {
-            let ticket = self.world.ask(Who::Host(HOST), request.clone());
-            loop {
-                match self.world.take_reply(ticket) {
-                    None => assert!(self.world.step(), "{request:?} is answered"),
-                    Some(Ok(response)) => return response,
-                    Some(Err(error)) if error.code == ErrorCode::Unavailable => break,
-                    Some(Err(error)) => panic!("{request:?}: {error:?}"),
-                }
-            }
-        }
+        self.world.call(Who::Host(HOST), &request).expect("granted")
     }
 
     fn addr(&self, word: u64) -> VirtAddr {

@@ -103,10 +103,7 @@ impl Client {
 impl Rack {
     /// Brings everything up: machines, domains, programs, counters.
     pub(super) fn set_up(&mut self) -> Result<(), End> {
-        self.world.start_all();
-        while !self.world.everybody().into_iter().all(|who| self.world.is_up(who)) {
-            self.world.step();
-        }
+        self.world.bring_up();
         for domain in 0..DOMAINS + usize::from(self.plan.rogue_ppm > 0) {
             let name = format!("domain{domain}");
             let response = self.call(Request::CreateDomain { name })?;
@@ -136,24 +133,10 @@ impl Rack {
 
     /// Makes one call and waits; only while nothing else happens.
     pub(super) fn call(&mut self, request: Request) -> Result<Response, End> {
-        let end = self.world.now() + super::PATIENCE;
-        while self.world.now() < end {
-            let ticket = self.world.ask(Who::Host(1), request.clone());
-            let result = loop {
-                if let Some(result) = self.world.take_reply(ticket) {
-                    break result;
-                }
-                if !self.world.step() {
-                    return Err((Verdict::Stuck, format!("no answer to {request:?}")));
-                }
-            };
-            match result {
-                Ok(response) => return Ok(response),
-                Err(error) if error.code == ErrorCode::Unavailable => self.wait(AGAIN),
-                Err(error) => return Err((Verdict::Unsafe, format!("{request:?}: {error:?}"))),
-            }
-        }
-        Err((Verdict::Stuck, format!("{request:?} is refused for {:?}", super::PATIENCE)))
+        self.world.call(Who::Host(1), &request).map_err(|error| match error.code {
+            ErrorCode::Unavailable => (Verdict::Stuck, format!("{request:?} is refused for long")),
+            _ => (Verdict::Unsafe, format!("{request:?}: {error:?}")),
+        })
     }
 
     /// Lets time pass; only while nothing else happens.

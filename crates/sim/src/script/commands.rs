@@ -77,12 +77,7 @@ impl Stage {
             layout.budgets.protection_entries = words.number()?;
         }
         let mut world = World::new(layout, Plan::CALM, 1, LINES_MAX);
-        world.start_all();
-        while !world.everybody().into_iter().all(|who| world.is_up(who)) {
-            if !world.step() {
-                return Err("the rack does not come up".to_owned());
-            }
-        }
+        world.bring_up();
         while !world.network().is_empty() {
             world.step();
         }

@@ -1,22 +1,18 @@
 //! How machines come into the rack: what their drivers do with the answers of the control plane.
 
-use super::{Asked, Connected, JOIN_AGAIN, World};
+use super::{Asked, Connected, JOIN_AGAIN, Layout, World};
+use crate::Guest;
 use crate::station::Who;
-use farmem_control::api::{ApiError, Endpoint, ErrorCode, MovedInfo, NodeInfo, Request, Response};
+use farmem_control::api::{ApiError, Endpoint, NodeInfo, Request, Response};
 use farmem_control::{Ask as ControlAsk, Config as ControlConfig, Control, Out};
-use farmem_host::{Ask, Config as HostConfig, Connection, Host, Located, Piece, Reply, Want, Wish};
-use farmem_machine::{Duration, Event, Port, Rng};
+use farmem_host::{Ask, Config as HostConfig, Connection};
+use farmem_machine::{Event, Port, Rng};
 use farmem_memnode::{Budget, Config as NodeConfig, MemNode, VecStore};
 use farmem_switch::Switch;
 use farmem_transport::{rc, ud};
 use farmem_wire::{Domain, Gid, HostId, NodeId, Pmtu, Psn, Qkey, Qpn, Rkey, VirtAddr};
 
-/// Time without an answer after which anything is sent again. Long beside the network's delays, short beside a campaign.
-const TIMEOUT: Duration = Duration::from_millis(1);
-/// Times it is sent again.
-const RETRIES_MAX: u32 = 7;
-
-impl World {
+impl<H: Guest> World<H> {
     /// Starts a machine: the control plane from its log, the others by asking to join. No effect on one that is up or joins.
     ///
     /// # Panics
@@ -39,12 +35,9 @@ impl World {
     }
 
     fn start_control(&mut self) {
-        let config = ControlConfig {
-            pmtu: Pmtu::B1024,
-            timeout: TIMEOUT,
-            retries_max: RETRIES_MAX,
-            ..ControlConfig::new(Who::Control.gid())
-        };
+        let Layout { pmtu, timeout, retries_max, lease, epoch, .. } = self.layout;
+        let usual = ControlConfig::new(Who::Control.gid());
+        let config = ControlConfig { pmtu, timeout, retries_max, lease, epoch, ..usual };
         let rng = Rng::from_number(self.rng.next_u64());
         let role = Control::restore(config, rng, self.log.iter().cloned());
         self.control.start(role.expect("the log is the control plane's own"), []);
@@ -94,7 +87,7 @@ impl World {
         }
     }
 
-    fn act_on(&mut self, asked: &Asked, response: &Response) {
+    pub(super) fn act_on(&mut self, asked: &Asked, response: &Response) {
         match (asked.by, response) {
             (Who::Switch, Response::Joined { home, control }) => {
                 let role = Switch::new(home_of(home, control), self.layout.budgets);
@@ -104,8 +97,11 @@ impl World {
                 self.bases.insert(n, *base);
                 assert_eq!(*node, n, "machines join in the order of their numbers, and keep them");
                 let bytes = usize::try_from(*capacity).expect("a small rack");
-                let config =
-                    NodeConfig { home: home_of(home, control), pmtu: Pmtu::B1024, budget: Budget::default() };
+                let config = NodeConfig {
+                    home: home_of(home, control),
+                    pmtu: self.layout.pmtu,
+                    budget: Budget::default(),
+                };
                 let role = MemNode::new(config, VecStore::new(bytes));
                 if let Some(station) = self.nodes.get_mut(&n) {
                     station.start(role, [place(control)]);
@@ -114,13 +110,15 @@ impl World {
             (Who::Host(n), Response::HostJoined { host, generation, home, nodes }) => {
                 assert_eq!(*host, n, "machines join in the order of their numbers, and keep them");
                 let config = HostConfig {
-                    request_timeout: TIMEOUT,
-                    request_retries_max: RETRIES_MAX,
+                    pmtu: self.layout.pmtu,
+                    request_timeout: self.layout.timeout,
+                    request_retries_max: self.layout.retries_max,
                     hops_max: self.layout.hops_max,
                     ..HostConfig::new(HostId(*host), *generation, endpoint(home))
                 };
                 if let Some(station) = self.hosts.get_mut(&n) {
-                    station.start(Host::new(config), nodes.iter().map(node_place));
+                    let role = (self.make)(config, &mut self.rng);
+                    station.start(role, nodes.iter().map(node_place));
                 }
             }
             (Who::Host(n), Response::Session { switch, domain }) => {
@@ -128,10 +126,10 @@ impl World {
                 self.host_knows(n, port, gid);
                 let switch = ud::Peer { port, endpoint: endpoint(switch) };
                 let domain = Domain(*domain);
-                self.host_event(n, Event::Local(Ask::Session { domain, switch }));
+                self.host_ask(n, Ask::Session { domain, switch });
                 for (node, base) in self.bases.clone() {
                     let (node, base, len) = (NodeId(node), VirtAddr(base), self.layout.capacity);
-                    self.host_event(n, Event::Local(Ask::Node { domain, node, base, len }));
+                    self.host_ask(n, Ask::Node { domain, node, base, len });
                 }
             }
             (Who::Host(n), Response::Connection { node, qpn, peer_qpn, first_psn, rkey, pmtu }) => {
@@ -148,9 +146,9 @@ impl World {
                     window_psns: 64,
                     depth: rc::RESPONDER_DEPTH,
                     queue_max: 256,
-                    timeout: TIMEOUT,
-                    retries_max: RETRIES_MAX,
-                    rnr_retries_max: RETRIES_MAX,
+                    timeout: self.layout.timeout,
+                    retries_max: self.layout.retries_max,
+                    rnr_retries_max: self.layout.retries_max,
                 };
                 let (base, len) = (VirtAddr(node.base), node.capacity);
                 let connection =
@@ -159,54 +157,10 @@ impl World {
                 let connected = self.connected.entry((n, domain, node.node));
                 let connected = connected.or_insert(Connected { count: 0, starts });
                 *connected = Connected { count: connected.count + 1, starts };
-                self.host_event(n, Event::Local(Ask::Connect(connection)));
+                self.host_ask(n, Ask::Connect(connection));
             }
             _ => {}
         }
-    }
-
-    /// A driver's part in what its host wants: it carries each want to the control plane.
-    pub(super) fn carry_wants(&mut self) {
-        while let Some((host, Want { number, wish })) = self.wants.pop_front() {
-            self.around.journal.line(|| format!("  host {host} wants {wish:?}"));
-            let request = match wish {
-                Wish::Locate { addr } => Request::Locate { addr: addr.0 },
-                Wish::Disconnect { qpn } => Request::Disconnect { host, qpn: qpn.get() },
-                Wish::Connect { domain, node } => Request::Connect { host, node: node.0, domain: domain.0 },
-            };
-            self.ask_for(Who::Host(host), request, Some(number));
-        }
-    }
-
-    /// And the answer back, if the host is still the one that wanted it.
-    fn answer_want(&mut self, asked: &Asked, number: u64, result: Result<Response, ApiError>) {
-        let Who::Host(host) = asked.by else { unreachable!("only hosts want anything") };
-        if asked.start != self.starts_of(asked.by) {
-            return;
-        }
-        let reply = match result {
-            Ok(response @ Response::Connection { .. }) => {
-                self.around.journal.line(|| format!("host {host} has a connection"));
-                return self.act_on(asked, &response);
-            }
-            Ok(Response::Located { vma, moved, lost }) => {
-                let piece = |piece: &MovedInfo| {
-                    let (base, len, node) = (VirtAddr(piece.base), piece.size, NodeId(piece.node));
-                    Piece { base, len, node }
-                };
-                Reply::Located(Located {
-                    base: VirtAddr(vma.base),
-                    len: vma.size,
-                    pieces: moved.iter().map(piece).collect(),
-                    lost: lost.iter().map(|lost| (VirtAddr(lost.base), lost.len)).collect(),
-                })
-            }
-            Ok(_) => Reply::Gone,
-            Err(error) if error.code == ErrorCode::NotFound => Reply::NotFound,
-            Err(_) => Reply::Unavailable,
-        };
-        self.around.journal.line(|| format!("host {host} is told {reply:?}"));
-        self.host_event(host, Event::Local(Ask::Reply { number, reply }));
     }
 
     fn host_knows(&mut self, host: u16, port: Port, gid: Gid) {

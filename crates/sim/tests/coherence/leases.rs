@@ -2,15 +2,16 @@
 
 use super::{Rack, pair};
 use farmem_control::api::{ErrorCode, GIVEN_UP, Request, Response};
+use farmem_sim::Who;
 use farmem_wire::message::{PAGE_LEN, Seq};
 
 fn renew(rack: &mut Rack, host: u16, flushed: u64) -> Result<Response, ErrorCode> {
-    let qkey = rack.seats[&host].qkey;
+    let qkey = rack.qkey(host);
     renew_with(rack, host, flushed, qkey)
 }
 
 fn renew_with(rack: &mut Rack, host: u16, flushed: u64, qkey: u32) -> Result<Response, ErrorCode> {
-    let generation = rack.seats[&host].generation;
+    let generation = rack.generation(host);
     rack.call(Request::Renew { host, generation, flushed, qkey }).map_err(|error| error.code)
 }
 
@@ -25,7 +26,7 @@ fn only_the_host_itself_says_what_it_has_flushed() {
     rack.pass(400, &[b]);
     let order = Seq::of_epoch(2).0;
     for flushed in [GIVEN_UP, order] {
-        for qkey in [0, rack.seats[&b].qkey, !rack.seats[&a].qkey] {
+        for qkey in [0, rack.qkey(b), !rack.qkey(a)] {
             assert_eq!(renew_with(&mut rack, a, flushed, qkey), Err(ErrorCode::BadRequest), "{flushed:#x}");
         }
     }
@@ -109,7 +110,7 @@ fn a_host_that_gave_up_and_goes_on_hurts_nobody() {
     rack.pass(400, &[b]);
     assert_eq!(rack.may(a, base + 2 * PAGE_LEN as u64), None);
     assert_eq!((rack.load(b, base), rack.load(b, base + PAGE_LEN as u64)), (Some(8), Some(9)));
-    rack.seats.remove(&a);
+    rack.stop(a);
     let again = rack.join_host(1);
     assert!(rack.renew(again), "its next life is another matter");
 }
@@ -124,7 +125,7 @@ fn lapses_and_leaves_are_counted_apart() {
     rack.pass(400, &[a, b]);
     let info = rack.directory();
     assert_eq!((info.fences, info.lapses, info.leaves, info.lost_pages), (1, 0, 1, 0));
-    rack.cut.insert(farmem_machine::Port::host(a));
+    rack.cut_off(Who::Host(a));
     rack.pass(4_000, &[b]);
     let info = rack.directory();
     assert_eq!((info.fences, info.lapses, info.leaves, info.lost_pages), (2, 1, 1, 1));

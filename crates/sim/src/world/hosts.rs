@@ -1,0 +1,136 @@
+//! The hosts: what is asked of them, what they say, and what their drivers do with what they want of the control plane.
+
+use super::{Asked, World};
+use crate::Guest;
+use crate::station::Who;
+use farmem_control::api::{ApiError, ErrorCode, MovedInfo, Request, Response};
+use farmem_host::{Ask, Done, Host, Located, Out, Piece, Reply, Want, Wish};
+use farmem_machine::Event;
+use farmem_wire::{Domain, NodeId, VirtAddr};
+
+impl<H: Guest> World<H> {
+    /// Hands a host something; false when it is down.
+    pub fn tell_host(&mut self, host: u16, ask: Ask) -> bool {
+        self.tell_guest(host, H::ask(ask))
+    }
+
+    /// Hands what runs on a host something; false when it is down.
+    pub fn tell_guest(&mut self, host: u16, ask: H::In) -> bool {
+        let up = self.is_up(Who::Host(host));
+        self.host_event(host, Event::Local(ask));
+        self.carry_wants();
+        up
+    }
+
+    pub(super) fn host_event(&mut self, host: u16, event: Event<'_, H::In>) {
+        let Self { hosts, around, done, own, wants, .. } = self;
+        let Some(station) = hosts.get_mut(&host) else { return };
+        station.event(event, around, |out| match H::said(out) {
+            Ok(Out::Done(end)) => done.push_back((host, end)),
+            Ok(Out::Want(want)) => wants.push_back((host, want)),
+            Err(said) => own.push_back((host, said)),
+        });
+    }
+
+    /// Tells the host in what runs there.
+    pub(super) fn host_ask(&mut self, host: u16, ask: Ask) {
+        self.host_event(host, Event::Local(H::ask(ask)));
+    }
+
+    /// Takes the next ended operation, with its host.
+    pub fn take_done(&mut self) -> Option<(u16, Done)> {
+        let (host, done) = self.done.pop_front()?;
+        let now = self.around.now;
+        self.around.journal.event(now, done.ticket, &done.buf);
+        Some((host, done))
+    }
+
+    /// Takes the next thing that a host said and a plain one would not have.
+    pub fn take_own(&mut self) -> Option<(u16, H::Own)> {
+        self.own.pop_front()
+    }
+
+    /// True when the host's connection in `domain` to the node is down.
+    #[must_use]
+    pub fn is_down(&self, host: u16, domain: u32, node: u16) -> bool {
+        self.role_of(host).is_some_and(|role| role.is_down(Domain(domain), NodeId(node)))
+    }
+
+    /// How often the host's connection in `domain` to the node was set up.
+    #[must_use]
+    pub fn connects(&self, host: u16, domain: u32, node: u16) -> u32 {
+        self.connected.get(&(host, domain, node)).map_or(0, |connected| connected.count)
+    }
+
+    /// True when the node was started again since that connection was set up: it knows nothing of it.
+    #[must_use]
+    pub fn is_stale(&self, host: u16, domain: u32, node: u16) -> bool {
+        let connected = self.connected.get(&(host, domain, node));
+        connected.is_some_and(|connected| connected.starts != self.starts_of(Who::Node(node)))
+    }
+
+    /// The memory node that has an address, as far as the host knows.
+    #[must_use]
+    pub fn node_of(&self, host: u16, domain: u32, addr: u64) -> Option<u16> {
+        self.role_of(host)?.node_of(Domain(domain), VirtAddr(addr)).map(|node| node.0)
+    }
+
+    fn role_of(&self, host: u16) -> Option<&Host> {
+        self.guest(host).map(H::host)
+    }
+
+    /// What runs on a host, while it is up.
+    #[must_use]
+    pub fn guest(&self, host: u16) -> Option<&H> {
+        self.hosts.get(&host)?.role.as_ref()
+    }
+
+    /// What runs on a host, for a look at its memory: what it does comes by [`World::tell_guest`].
+    pub fn guest_mut(&mut self, host: u16) -> Option<&mut H> {
+        self.hosts.get_mut(&host)?.role.as_mut()
+    }
+
+    /// A driver's part in what its host wants: it carries each want to the control plane.
+    pub(super) fn carry_wants(&mut self) {
+        while let Some((host, Want { number, wish })) = self.wants.pop_front() {
+            self.around.journal.line(|| format!("  host {host} wants {wish:?}"));
+            let request = match wish {
+                Wish::Locate { addr } => Request::Locate { addr: addr.0 },
+                Wish::Disconnect { qpn } => Request::Disconnect { host, qpn: qpn.get() },
+                Wish::Connect { domain, node } => Request::Connect { host, node: node.0, domain: domain.0 },
+            };
+            self.ask_for(Who::Host(host), request, Some(number));
+        }
+    }
+
+    /// And the answer back, if the host is still the one that wanted it.
+    pub(super) fn answer_want(&mut self, asked: &Asked, number: u64, result: Result<Response, ApiError>) {
+        let Who::Host(host) = asked.by else { unreachable!("only hosts want anything") };
+        if asked.start != self.starts_of(asked.by) {
+            return;
+        }
+        let reply = match result {
+            Ok(response @ Response::Connection { .. }) => {
+                self.around.journal.line(|| format!("host {host} has a connection"));
+                return self.act_on(asked, &response);
+            }
+            Ok(Response::Located { vma, moved, lost }) => {
+                let piece = |piece: &MovedInfo| {
+                    let (base, len, node) = (VirtAddr(piece.base), piece.size, NodeId(piece.node));
+                    Piece { base, len, node }
+                };
+                Reply::Located(Located {
+                    base: VirtAddr(vma.base),
+                    len: vma.size,
+                    pieces: moved.iter().map(piece).collect(),
+                    lost: lost.iter().map(|lost| (VirtAddr(lost.base), lost.len)).collect(),
+                })
+            }
+            Ok(_) => Reply::Gone,
+            Err(error) if error.code == ErrorCode::NotFound => Reply::NotFound,
+            Err(_) => Reply::Unavailable,
+        };
+        self.around.journal.line(|| format!("host {host} is told {reply:?}"));
+        self.host_ask(host, Ask::Reply { number, reply });
+    }
+}

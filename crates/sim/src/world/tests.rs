@@ -1,0 +1,57 @@
+//! Racks come up, and machines that crash come back.
+
+use super::{Layout, Who, World};
+use crate::Plan;
+use farmem_control::api::{Request, Response};
+use farmem_machine::Duration;
+
+fn up(plan: Plan, seed: u64) -> World {
+    let mut world = World::new(Layout::small(), plan, seed, 300);
+    world.bring_up();
+    world
+}
+
+fn run(world: &mut World, until: impl Fn(&World) -> bool) {
+    let end = world.now() + Duration::from_secs(2);
+    while !until(world) {
+        assert!(world.step() && world.now() < end, "{}", world.journal_mut().take_lines().join("\n"));
+    }
+}
+
+fn call(world: &mut World, by: Who, request: &Request) -> Response {
+    world.call(by, request).expect("granted")
+}
+
+/// Every machine comes up under every plan, and the same seed brings them up in the same way.
+#[test]
+fn a_rack_comes_up() {
+    for plan in Plan::ALL {
+        let [one, again] = [up(plan, 3), up(plan, 3)];
+        assert_eq!(one.journal().digest(), again.journal().digest(), "{}", plan.name);
+    }
+}
+
+/// Machines that crash come back under their numbers; a vma outlives all of them.
+#[test]
+fn machines_come_back() {
+    let mut world = up(Plan::STORM, 5);
+    let Response::Domain { domain } =
+        call(&mut world, Who::Host(1), &Request::CreateDomain { name: "d".into() })
+    else {
+        panic!("a domain")
+    };
+    let allocate = Request::Allocate { domain, size: 4096, node: None };
+    let Response::Vma(vma) = call(&mut world, Who::Host(1), &allocate) else { panic!("a vma") };
+    for who in world.everybody() {
+        world.crash(who);
+        assert!(!world.is_up(who));
+        world.start_later(who, Duration::from_millis(2));
+        run(&mut world, |world| world.is_up(who));
+    }
+    let Response::Overview { vmas, nodes, hosts, .. } = call(&mut world, Who::Host(1), &Request::Overview)
+    else {
+        panic!("an overview")
+    };
+    assert_eq!((vmas, nodes.len(), hosts.len()), (vec![vma], 4, 2));
+    assert!(hosts.iter().all(|host| host.generation == 2));
+}
