@@ -13,7 +13,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec;
 use alloc::vec::Vec;
 use farmem_machine::{Instant, Port};
-use farmem_transport::rc::{self, Work};
+use farmem_transport::rc::{self, Requester, Work};
 use farmem_wire::{Domain, NodeId, Packet, Qpn, VirtAddr};
 
 /// An operation of several nodes, and behind it those that came later and have bytes of it.
@@ -58,16 +58,19 @@ impl Connections {
 
     /// These addresses are at a node, or where the ranges have them.
     pub(crate) fn route(&mut self, base: VirtAddr, len: u64, node: Option<NodeId>, out: &mut Sink) {
+        let was_empty = self.routes.is_empty();
         if !self.routes.set(base.0, len, node) {
             out.note(Note::NotTaken(SetupFault::Full));
         }
-        self.look_for_strays();
+        if !(was_empty && self.routes.is_empty()) {
+            self.look_for_strays();
+        }
     }
 
     /// Memory is not where it was thought to be. Later operations stay behind those that went to where it was ([`Connections::post`]).
     pub(crate) fn look_for_strays(&mut self) {
         for line in &mut self.lines {
-            line.astray = line.requester.as_ref().is_some_and(|requester| requester.outstanding() > 0);
+            line.astray = line.requester.as_ref().map_or(0, Requester::outstanding);
         }
     }
 
@@ -160,7 +163,7 @@ impl Connections {
     /// one connection (PROTOCOL 4.16): what comes to one that waits, or is under way to where its bytes no longer are, stays behind it.
     pub(crate) fn post(&mut self, now: Instant, ticket: u64, domain: Domain, work: Work, out: &mut Sink) {
         let item = Held { id: ticket, work, trail: Trail::default() };
-        let over = |line: &Line| (line.astray || !line.held.is_empty()) && line.domain == domain;
+        let over = |line: &Line| (line.astray > 0 || !line.held.is_empty()) && line.domain == domain;
         match self.lines.iter().position(|line| over(line) && line.overlaps(&item.work)) {
             Some(place) => self.hand_over(now, place, item, From::User, out),
             None => self.dispatch(now, domain, item, From::User, out),

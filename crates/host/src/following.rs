@@ -55,7 +55,9 @@ impl Connections {
             }
         }
         let line = &mut self.lines[place];
-        line.astray &= broke.is_none() && line.outstanding() > 0;
+        if broke.is_some() {
+            line.astray = 0;
+        }
         if let Some(cause) = broke {
             again.append(&mut line.held);
             line.held = again;

@@ -22,8 +22,8 @@ pub(crate) struct Line {
     /// None before the first connection, and after the host joined again.
     pub(crate) requester: Option<Requester>,
     pub(crate) phase: Phase,
-    /// Something is under way on it whose bytes are said to be elsewhere meanwhile.
-    pub(crate) astray: bool,
+    /// So many of the requests under way, the oldest, were sent before it was heard that memory had moved: their bytes may be elsewhere.
+    pub(crate) astray: usize,
     /// What waits until it is up, or until there is room, in the order in which it is to be asked.
     pub(crate) held: VecDeque<Held>,
 }
@@ -99,7 +99,7 @@ impl Line {
             qpn: None,
             requester: None,
             phase: Phase::Idle,
-            astray: false,
+            astray: 0,
             held: VecDeque::new(),
         }
     }
@@ -138,13 +138,16 @@ impl Line {
 
     /// Takes the next request that has ended on it.
     pub(crate) fn pop_completion(&mut self) -> Option<rc::Completion> {
-        self.requester.as_mut()?.pop_completion()
+        let completion = self.requester.as_mut()?.pop_completion()?;
+        // The oldest end first; one that no packet could carry was never under way.
+        self.astray -= usize::from(completion.result.is_ok() && self.astray > 0);
+        Some(completion)
     }
 
     /// True when what it has under way, or waits for it, has bytes of `work`.
     pub(crate) fn overlaps(&self, work: &Work) -> bool {
-        let under_way = self.requester.as_ref().filter(|_| self.astray);
-        let under_way = under_way.is_some_and(|it| it.works().any(|other| overlap(work, other)));
+        let under_way = self.requester.iter().flat_map(|it| it.works().take(self.astray));
+        let under_way = under_way.into_iter().any(|other| overlap(work, other));
         under_way || self.held.iter().any(|item| overlap(work, &item.work))
     }
 
