@@ -77,21 +77,7 @@ impl Rack {
     pub fn embedded_with(nodes: u16, memory: u64) -> Result<Self, Error> {
         let seed =
             farmem_io::os_seed().map_err(|source| system("no random numbers from the system", source))?;
-        // Nothing in here has an address; these only fill the API's fields.
-        let address = |number: u16| IpAddr::V4(Ipv4Addr::from(0x7f00_0000 + u32::from(number)));
-        let usual = ControlConfig::new(farmem_io::gid_of(address(1)));
-        let control = ControlConfig { pmtu: EMBEDDED_PMTU, ..usual };
-        let mut world = World::new(control, Rng::from_seed(seed));
-        let Response::Joined { home, control } =
-            world.ask(Request::JoinSwitch { gid: address(2).to_string() })?
-        else {
-            return Err(wrong_answer("join_switch"));
-        };
-        world.seat_switch(Switch::new(home_of(&home, &control), Budgets::default()));
-        for number in 0..nodes {
-            let (name, gid) = (format!("node{}", number + 1), address(16 + number).to_string());
-            start_node(&mut world, name, gid, memory)?;
-        }
+        let world = embedded_world(nodes, memory, Rng::from_seed(seed))?;
         Ok(Self(Kind::Embedded(Rc::new(RefCell::new(world)))))
     }
 
@@ -174,6 +160,26 @@ impl Rack {
     }
 }
 
+/// The roles of a rack in this process, but for its hosts.
+pub(crate) fn embedded_world(nodes: u16, memory: u64, rng: Rng) -> Result<World, Error> {
+    // Nothing in here has an address; these only fill the API's fields.
+    let address = |number: u16| IpAddr::V4(Ipv4Addr::from(0x7f00_0000 + u32::from(number)));
+    let usual = ControlConfig::new(farmem_io::gid_of(address(1)));
+    let control = ControlConfig { pmtu: EMBEDDED_PMTU, ..usual };
+    let mut world = World::new(control, rng);
+    let Response::Joined { home, control } =
+        world.ask(Request::JoinSwitch { gid: address(2).to_string() })?
+    else {
+        return Err(wrong_answer("join_switch"));
+    };
+    world.seat_switch(Switch::new(home_of(&home, &control), Budgets::default()));
+    for number in 0..nodes {
+        let (name, gid) = (format!("node{}", number + 1), address(16 + number).to_string());
+        start_node(&mut world, name, gid, memory)?;
+    }
+    Ok(world)
+}
+
 /// A memory node joins, and takes its seat.
 fn start_node(world: &mut World, name: String, gid: String, memory: u64) -> Result<(), Error> {
     let join = world.ask(Request::JoinNode { name, gid, capacity: memory })?;
@@ -213,6 +219,16 @@ fn embedded_client(
     domain: &str,
     options: ClientOptions,
 ) -> Result<Client, Error> {
+    embedded_client_of(world, domain, options, |settings| settings)
+}
+
+/// As [`embedded_client`], of a host whose settings are changed.
+pub(crate) fn embedded_client_of(
+    world: &Rc<RefCell<World>>,
+    domain: &str,
+    options: ClientOptions,
+    change: impl FnOnce(HostConfig) -> HostConfig,
+) -> Result<Client, Error> {
     let number = world.borrow_mut().next_client();
     let (name, gid) =
         (format!("client{number}"), IpAddr::V4(Ipv4Addr::from(0x7f01_0000 + number)).to_string());
@@ -220,7 +236,7 @@ fn embedded_client(
     let Response::HostJoined { host, generation, home, nodes, .. } = join else {
         return Err(wrong_answer("join_host"));
     };
-    let settings = host_settings(host, generation, &home, EMBEDDED_PMTU, options);
+    let settings = change(host_settings(host, generation, &home, EMBEDDED_PMTU, options));
     world.borrow_mut().seat_host(host, Host::new(settings));
     Client::attach(Box::new(InProcess::new(Rc::clone(world), host)), host, domain, nodes)
 }

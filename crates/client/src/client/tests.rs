@@ -3,17 +3,12 @@
 use super::attach::IDS_RESERVE;
 use crate::allocations::Allocations;
 use crate::embedded::World;
-use crate::path::InProcess;
-use crate::rack::{endpoint, home_of, node_settings};
-use crate::{Client, Error};
-use farmem_control::Config as ControlConfig;
+use crate::rack::{embedded_client_of, embedded_world};
+use crate::{Client, ClientOptions, Error};
 use farmem_control::api::{ErrorCode, Request, Response};
-use farmem_host::{Config as HostConfig, Host, Op};
-use farmem_io::{Compiler, MappedStore};
+use farmem_host::{Config as HostConfig, Op};
 use farmem_machine::Rng;
-use farmem_memnode::MemNode;
-use farmem_switch::{Budgets, Switch};
-use farmem_wire::{Gid, HostId, Pmtu, VirtAddr};
+use farmem_wire::VirtAddr;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -22,31 +17,11 @@ const MEMORY: u64 = 1 << 20;
 
 /// A client whose host has so many request ids before it joins again.
 fn client_with_ids(ids: u32) -> (Rc<RefCell<World>>, Client) {
-    let control = ControlConfig { pmtu: Pmtu::B4096, ..ControlConfig::new(Gid::from_v4([127, 0, 0, 1])) };
-    let mut world = World::new(control, Rng::from_number(5));
-    let Ok(Response::Joined { home, control }) = world.ask(Request::JoinSwitch { gid: "127.0.0.2".into() })
-    else {
-        panic!("the switch joins")
-    };
-    world.seat_switch(Switch::new(home_of(&home, &control), Budgets::default()));
-    let join = Request::JoinNode { name: "n".into(), gid: "127.0.0.3".into(), capacity: MEMORY };
-    let Ok(Response::NodeJoined { node, home, control, .. }) = world.ask(join) else {
-        panic!("a node joins")
-    };
-    let store = MappedStore::new(MEMORY).unwrap();
-    world.seat_node(
-        node,
-        MemNode::compiling(node_settings(&home, &control, Pmtu::B4096), store, Compiler::jit()),
-    );
-    let join = Request::JoinHost { name: "h".into(), gid: "127.0.0.4".into() };
-    let Ok(Response::HostJoined { host, generation, home, nodes }) = world.ask(join) else {
-        panic!("a host joins")
-    };
-    let usual = HostConfig::new(HostId(host), generation, endpoint(&home));
-    world.seat_host(host, Host::new(HostConfig { ids_max: IDS_RESERVE + ids, ..usual }));
+    let world = embedded_world(1, MEMORY, Rng::from_number(5)).expect("a rack");
     let world = Rc::new(RefCell::new(world));
-    let path = InProcess::new(Rc::clone(&world), host);
-    (world, Client::attach(Box::new(path), host, "domain", nodes).unwrap())
+    let few = |usual| HostConfig { ids_max: IDS_RESERVE + ids, ..usual };
+    let client = embedded_client_of(&world, "domain", ClientOptions::default(), few).expect("a client");
+    (world, client)
 }
 
 fn generation(client: &mut Client) -> u16 {
