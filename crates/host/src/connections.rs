@@ -159,15 +159,9 @@ impl Connections {
         self.last = self.lines.len().saturating_sub(1);
     }
 
-    /// An operation that its user asks for. Those of one domain with a byte in common are executed in the order in which they were asked for, as on
-    /// one connection (PROTOCOL 4.16): what comes to one that waits, or is under way to where its bytes no longer are, stays behind it.
+    /// An operation that its user asks for.
     pub(crate) fn post(&mut self, now: Instant, ticket: u64, domain: Domain, work: Work, out: &mut Sink) {
-        let item = Held { id: ticket, work, trail: Trail::default() };
-        let over = |line: &Line| (line.astray > 0 || !line.held.is_empty()) && line.domain == domain;
-        match self.lines.iter().position(|line| over(line) && line.overlaps(&item.work)) {
-            Some(place) => self.hand_over(now, place, item, From::User, out),
-            None => self.dispatch(now, domain, item, From::User, out),
-        }
+        self.dispatch(now, domain, Held { id: ticket, work, trail: Trail::default() }, From::User, out);
     }
 
     /// Sends an operation on its way to where its bytes are.
@@ -224,6 +218,18 @@ impl Connections {
         }
     }
 
+    /// Where an operation goes that is for the connection at `place`. Those of one domain with a byte in common are executed in the order in which they
+    /// were asked for, as on one connection (PROTOCOL 4.16, 11.12): what comes to one that waits, or is under way to where its bytes no longer are,
+    /// goes behind it, is refused with it, and follows it.
+    fn behind(&self, place: usize, work: &Work) -> usize {
+        let domain = self.lines[place].domain;
+        let over = |(at, line): (usize, &Line)| {
+            let busy = line.astray > 0 || !line.held.is_empty();
+            busy && at != place && line.domain == domain && line.overlaps(work)
+        };
+        self.lines.iter().enumerate().position(over).unwrap_or(place)
+    }
+
     /// Gives an operation to a connection, which may have to be set up first.
     fn hand_over(&mut self, now: Instant, place: usize, item: Held, from: From, out: &mut Sink) {
         let addr = item.work.addr();
@@ -231,6 +237,8 @@ impl Connections {
             // The node would answer with a NAK, and the connection would be gone with all that is under way on it (PROTOCOL 11.2).
             return self.end(item.id, Err(Failure::Misaligned { addr }), item.work, out);
         }
+        let right = place;
+        let place = self.behind(place, &item.work);
         let line = &mut self.lines[place];
         let up = line.requester.as_mut().filter(|requester| !requester.is_broken());
         let Held { id, work, trail } = item;
@@ -241,6 +249,9 @@ impl Connections {
                         self.trails.insert(id, trail);
                     }
                     requester.pump(now, out);
+                    if place != right {
+                        line.astray = requester.outstanding();
+                    }
                     return self.finish(now, place, out);
                 }
                 Err(work) => work,

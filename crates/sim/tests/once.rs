@@ -2,7 +2,8 @@
 //! well, at most once when nobody knows, never when the host says so (PROTOCOL 9.5, 11.11).
 //!
 //! Each FETCH_ADD adds another power of eight, so a word says of each one how often it was added. Beside them READs and WRITEs go over two nodes, so that
-//! one node's refusal and another node's broken connection fall together.
+//! one node's refusal and another node's broken connection fall together; each READ finds what was asked for before it, wherever the bytes have gone
+//! (PROTOCOL 11.12).
 
 use farmem_control::api::{Request, Response};
 use farmem_host::{Ask, Done, Failure, Op};
@@ -27,8 +28,8 @@ const HOST: u16 = 1;
 enum What {
     /// Adds the digit to the word.
     Add { word: u64, digit: u32 },
-    /// Goes over the edge between two pages, to nothing but itself.
-    Both,
+    /// Goes over the edge between two pages.
+    Both { edge: u64, writes: bool },
     /// Reads a word at the end.
     Look { word: u64 },
 }
@@ -56,6 +57,10 @@ struct Bench {
     cut: Option<u16>,
     counts: [u64; 3],
     both: [u64; 2],
+    /// Of each edge the WRITEs by ticket, which is what they write, and whether each ended well.
+    written: BTreeMap<u64, BTreeMap<u64, bool>>,
+    /// READs of edges that ended well, by ticket, and what they found.
+    found: BTreeMap<u64, (u64, Vec<u8>)>,
 }
 
 impl Bench {
@@ -75,6 +80,8 @@ impl Bench {
             cut: None,
             counts: [0; 3],
             both: [0; 2],
+            written: BTreeMap::new(),
+            found: BTreeMap::new(),
         };
         let Response::Domain { domain } = bench.call(Request::CreateDomain { name: "d".into() }) else {
             panic!()
@@ -106,9 +113,13 @@ impl Bench {
             // The edges of the pages are nobody else's.
             let edge = 1 + u64::from(self.rng.below(3));
             let addr = VirtAddr(self.base + edge * PAGE - 32);
-            let buf = vec![edge.to_le_bytes()[0]; 64];
-            let op = if self.rng.chance(1, 2) { Op::Read { addr, buf } } else { Op::Write { addr, buf } };
-            return self.submit(op, What::Both);
+            let writes = self.rng.chance(1, 2);
+            let buf = (self.tickets + 1).to_le_bytes().repeat(8);
+            let op = if writes { Op::Write { addr, buf } } else { Op::Read { addr, buf } };
+            if writes {
+                self.written.entry(edge).or_default().insert(self.tickets + 1, false);
+            }
+            return self.submit(op, What::Both { edge, writes });
         }
         let words = u32::try_from(PAGES * WORDS).expect("few");
         let word = u64::from(self.rng.below(words));
@@ -181,7 +192,14 @@ impl Bench {
                 self.counts[made as usize] += 1;
                 self.made.get_mut(&word).expect("it was begun")[digit as usize] = Some(made);
             }
-            What::Both => self.both[usize::from(done.result.is_err())] += 1,
+            What::Both { edge, writes } => {
+                self.both[usize::from(done.result.is_err())] += 1;
+                if done.result.is_ok() && writes {
+                    self.written.get_mut(&edge).expect("it was begun").insert(done.ticket, true);
+                } else if done.result.is_ok() {
+                    self.found.insert(done.ticket, (edge, done.buf.clone()));
+                }
+            }
             What::Look { word } => {
                 if done.result.is_ok() {
                     let bytes: [u8; 8] = done.buf.as_slice().try_into().expect("a word");
@@ -239,7 +257,26 @@ impl Bench {
         }
     }
 
+    /// No READ finds less than what was written before it was asked for, or a later WRITE unless nobody knows how that ended.
+    fn judge_order(&self, seed: u64) {
+        let none = BTreeMap::new();
+        for (&read, (edge, bytes)) in &self.found {
+            let written = self.written.get(edge).unwrap_or(&none);
+            let last = written.range(..read).rev().find(|(_, well)| **well).map_or(0, |(&write, _)| write);
+            for word in bytes.chunks_exact(8) {
+                let word = u64::from_le_bytes(word.try_into().expect("a word"));
+                let is_write = word == 0 || written.contains_key(&word);
+                let later_and_well = word > read && written[&word];
+                assert!(
+                    is_write && word >= last && !later_and_well,
+                    "seed {seed}: READ {read} of edge {edge} found {word}, and {last} was written"
+                );
+            }
+        }
+    }
+
     fn judge(&self, seed: u64) {
+        self.judge_order(seed);
         for (&word, made) in &self.made {
             let value = self.seen[&word];
             for (digit, made) in made.iter().enumerate() {
@@ -279,7 +316,10 @@ fn a_refusal_at_one_node_says_nothing_of_another() {
     bench.go(bench.base, 3);
     bench.cut = Some(2);
     bench.world.network_mut().cut(Who::Node(2).gid(), Who::Host(HOST).gid());
-    bench.submit(Op::Read { addr: VirtAddr(edge - 32), buf: vec![0; 64] }, What::Both);
+    bench.submit(
+        Op::Read { addr: VirtAddr(edge - 32), buf: vec![0; 64] },
+        What::Both { edge: 1, writes: false },
+    );
     add(&mut bench, WORDS, 1);
     add(&mut bench, 0, 0);
     bench.rest();
@@ -298,7 +338,7 @@ fn a_refusal_at_one_node_says_nothing_of_another() {
     );
 }
 
-const SEEDS: u64 = 40;
+const SEEDS: u64 = 60;
 
 #[test]
 fn each_atomic_is_executed_as_often_as_its_end_says() {
