@@ -16,13 +16,6 @@ use farmem_machine::{Instant, Port};
 use farmem_transport::rc::{self, Requester, Work};
 use farmem_wire::{Domain, NodeId, Packet, Qpn, VirtAddr};
 
-/// An operation of several nodes, and behind it those that came later and have bytes of it.
-#[derive(Debug)]
-pub(crate) struct Unproven {
-    pub(crate) domain: Domain,
-    pub(crate) items: Vec<(Held, From)>,
-}
-
 /// Connections of all domains. A rack has few nodes, so the owner of an address is found by a scan from the last hit.
 #[derive(Debug)]
 pub(crate) struct Connections {
@@ -36,7 +29,10 @@ pub(crate) struct Connections {
     /// What operations that were asked again have been through, by name.
     pub(crate) trails: BTreeMap<u64, Trail>,
     /// By the number of the question what goes out in parts when it is known to stay in its allocation.
-    pub(crate) unproven: BTreeMap<u64, Unproven>,
+    /// Behind it what was held with it and has bytes of it.
+    pub(crate) unproven: BTreeMap<u64, (Domain, Vec<Held>)>,
+    /// What came later than something with bytes of it that is not where those bytes are, in the order in which it came.
+    waiting: VecDeque<(Domain, Held)>,
     /// Of the last thing wanted.
     wanted: u64,
 }
@@ -52,6 +48,7 @@ impl Connections {
             wholes: Wholes::default(),
             trails: BTreeMap::new(),
             unproven: BTreeMap::new(),
+            waiting: VecDeque::new(),
             wanted: 0,
         }
     }
@@ -67,7 +64,7 @@ impl Connections {
         }
     }
 
-    /// Memory is not where it was thought to be. Later operations stay behind those that went to where it was ([`Connections::post`]).
+    /// Memory is not where it was thought to be. Later operations stay behind those that went to where it was.
     pub(crate) fn look_for_strays(&mut self) {
         for line in &mut self.lines {
             line.astray = line.requester.as_ref().map_or(0, Requester::outstanding);
@@ -134,8 +131,10 @@ impl Connections {
             }
             self.lines.push(Line { base, len, ..Line::down(domain, node) });
         }
-        for (_, Unproven { items, .. }) in core::mem::take(&mut self.unproven) {
-            items.into_iter().for_each(|(item, _)| self.end(item.id, flushed, item.work, out));
+        let unproven = core::mem::take(&mut self.unproven).into_values().flat_map(|(_, items)| items);
+        let waiting = core::mem::take(&mut self.waiting).into_iter().map(|(_, item)| item);
+        for item in unproven.chain(waiting) {
+            self.end(item.id, flushed, item.work, out);
         }
         self.index();
     }
@@ -166,13 +165,12 @@ impl Connections {
 
     /// Sends an operation on its way to where its bytes are.
     pub(crate) fn dispatch(&mut self, now: Instant, domain: Domain, item: Held, from: From, out: &mut Sink) {
-        if from != From::Proven && !self.unproven.is_empty() {
-            let over = |other: &&mut Unproven| {
-                other.domain == domain
-                    && other.items.iter().any(|(other, _)| overlap(&item.work, &other.work))
+        if from == From::Held && !self.unproven.is_empty() {
+            let over = |(of, items): &&mut (Domain, Vec<Held>)| {
+                *of == domain && items.iter().any(|other| overlap(&item.work, &other.work))
             };
-            if let Some(other) = self.unproven.values_mut().find(over) {
-                return other.items.push((item, from));
+            if let Some((_, items)) = self.unproven.values_mut().find(over) {
+                return items.push(item);
             }
         }
         let addr = item.work.addr();
@@ -205,11 +203,11 @@ impl Connections {
         }
         if from != From::Proven && !self.routes.is_of_one(addr, len) {
             // No node sees the whole of it, so none could tell that it leaves its allocation (PROTOCOL 7.45).
-            if from == From::User && self.unproven.len() >= HELD_MAX {
-                return self.end(item.id, Err(Failure::QueueFull), item.work, out);
+            if from.is_behind() && (self.is_aside(domain, &item.work) || self.is_met(domain, &item.work)) {
+                return self.wait(domain, item, from, out);
             }
             let number = self.want(Wish::Locate { addr }, out);
-            self.unproven.insert(number, Unproven { domain, items: vec![(item, from)] });
+            self.unproven.insert(number, (domain, vec![item]));
             return;
         }
         let Held { id, work, trail } = item;
@@ -218,16 +216,41 @@ impl Connections {
         }
     }
 
-    /// Where an operation goes that is for the connection at `place`. Those of one domain with a byte in common are executed in the order in which they
-    /// were asked for, as on one connection (PROTOCOL 4.16, 11.12): what comes to one that waits, or is under way to where its bytes no longer are,
-    /// goes behind it, is refused with it, and follows it.
-    fn behind(&self, place: usize, work: &Work) -> usize {
-        let domain = self.lines[place].domain;
-        let over = |(at, line): (usize, &Line)| {
+    /// True when something that came earlier has bytes of `work` and is not on its way to where `work` goes, the connection at `place`. Operations of one
+    /// domain with a byte in common are executed in the order in which they came, as on one connection (PROTOCOL 4.16, 11.12).
+    fn must_wait(&self, domain: Domain, place: usize, work: &Work) -> bool {
+        let other = |(at, line): (usize, &Line)| {
             let busy = line.astray > 0 || !line.held.is_empty();
             busy && at != place && line.domain == domain && line.overlaps(work)
         };
-        self.lines.iter().enumerate().position(over).unwrap_or(place)
+        self.lines.iter().enumerate().any(other) || self.is_aside(domain, work)
+    }
+
+    /// True when something with bytes of `work` is on no connection, and waits for none.
+    fn is_aside(&self, domain: Domain, work: &Work) -> bool {
+        let over = |of: Domain, item: &Held| of == domain && overlap(&item.work, work);
+        self.unproven.values().any(|(of, items)| items.iter().any(|item| over(*of, item)))
+            || self.waiting.iter().any(|(of, item)| over(*of, item))
+    }
+
+    /// True when something with bytes of `work` is on a connection, or waits for one.
+    fn is_met(&self, domain: Domain, work: &Work) -> bool {
+        self.lines.iter().any(|line| line.domain == domain && line.meets(work))
+    }
+
+    fn wait(&mut self, domain: Domain, item: Held, from: From, out: &mut Sink) {
+        if from == From::User && self.waiting.len() >= HELD_MAX {
+            return self.end(item.id, Err(Failure::QueueFull), item.work, out);
+        }
+        self.waiting.push_back((domain, item));
+    }
+
+    /// Sends what waits on its way when nothing is before it any more.
+    pub(crate) fn look_again(&mut self, now: Instant, out: &mut Sink) {
+        for (domain, item) in core::mem::take(&mut self.waiting) {
+            // Those that still wait are in the list again, before it.
+            self.dispatch(now, domain, item, From::Waiting, out);
+        }
     }
 
     /// Gives an operation to a connection, which may have to be set up first.
@@ -237,8 +260,10 @@ impl Connections {
             // The node would answer with a NAK, and the connection would be gone with all that is under way on it (PROTOCOL 11.2).
             return self.end(item.id, Err(Failure::Misaligned { addr }), item.work, out);
         }
-        let right = place;
-        let place = self.behind(place, &item.work);
+        let domain = self.lines[place].domain;
+        if from.is_behind() && self.must_wait(domain, place, &item.work) {
+            return self.wait(domain, item, from, out);
+        }
         let line = &mut self.lines[place];
         let up = line.requester.as_mut().filter(|requester| !requester.is_broken());
         let Held { id, work, trail } = item;
@@ -249,9 +274,6 @@ impl Connections {
                         self.trails.insert(id, trail);
                     }
                     requester.pump(now, out);
-                    if place != right {
-                        line.astray = requester.outstanding();
-                    }
                     return self.finish(now, place, out);
                 }
                 Err(work) => work,
@@ -298,8 +320,8 @@ impl Connections {
     }
 
     pub(crate) fn outstanding(&self) -> usize {
-        let unproven = self.unproven.values().map(|it| it.items.len());
-        self.lines.iter().map(Line::outstanding).chain(unproven).sum()
+        let aside = self.unproven.values().map(|(_, items)| items.len()).sum::<usize>() + self.waiting.len();
+        self.lines.iter().map(Line::outstanding).sum::<usize>() + aside
     }
 
     pub(crate) fn is_down(&self, domain: Domain, node: NodeId) -> bool {

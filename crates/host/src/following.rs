@@ -18,13 +18,15 @@
 //! as flushed. An operation of several nodes is one part on each, so a refusal at one node says nothing of what was flushed at another. What goes
 //! through the switch, traversals that store among it, is never asked again here: it has an id under which it is executed once.
 
-use crate::connections::{Connections, Unproven};
+use crate::connections::Connections;
 use crate::lines::{From, Held, Phase};
 use crate::wants::{Located, Reply, Wish};
 use crate::{Answer, Failure, Note, SetupFault, Sink};
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 use farmem_machine::Instant;
 use farmem_transport::rc::{self, Completion, Work};
+use farmem_wire::Domain;
 
 /// Times that one operation follows its bytes before it is given up: nobody moves them so often while it is under way.
 pub const MOVES_MAX: u8 = 64;
@@ -112,10 +114,10 @@ impl Connections {
     }
 
     /// Whether an operation of several nodes stays in its allocation (PROTOCOL 7.45).
-    fn proven(&mut self, now: Instant, unproven: Unproven, reply: &Reply, out: &mut Sink) {
-        let Unproven { domain, items } = unproven;
+    fn proven(&mut self, now: Instant, unproven: (Domain, Vec<Held>), reply: &Reply, out: &mut Sink) {
+        let (domain, items) = unproven;
         let mut items = items.into_iter();
-        let (item, _) = items.next().expect("there is one that is asked about");
+        let item = items.next().expect("there is one that is asked about");
         let (addr, len) = (item.work.addr(), item.work.span());
         let failure = match reply {
             Reply::Located(found) if found.holds(addr, 1) => {
@@ -130,8 +132,8 @@ impl Connections {
             Some(failure) => self.end(item.id, Err(failure), item.work, out),
             None => self.dispatch(now, domain, item, From::Proven, out),
         }
-        for (item, from) in items {
-            self.dispatch(now, domain, item, from, out);
+        for item in items {
+            self.dispatch(now, domain, item, From::Held, out);
         }
     }
 

@@ -516,6 +516,7 @@ impl Machine for Host {
             Event::Local(Ask::Reply { number, reply }) => self.connections.reply(now, number, &reply, out),
             Event::Local(Ask::Submit { ticket, domain, op }) => self.submit(now, ticket, domain, op, out),
         }
+        self.connections.look_again(now, out);
     }
 
     fn next_wake(&self) -> Option<Instant> {

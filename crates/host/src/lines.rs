@@ -73,10 +73,19 @@ pub(crate) const fn overlap(one: &Work, other: &Work) -> bool {
 pub(crate) enum From {
     /// From its user: it may be refused for want of room.
     User,
-    /// It was taken before.
+    /// It waited for what came before it.
+    Waiting,
+    /// It was on a connection, or waited for one: what came later waits for it.
     Held,
     /// It was taken before, and no node can tell better than the host whether it stays in its allocation.
     Proven,
+}
+
+impl From {
+    /// True when it stays behind what came before it; what was taken before has its place among those already.
+    pub(crate) const fn is_behind(self) -> bool {
+        matches!(self, Self::User | Self::Waiting)
+    }
 }
 
 /// What an operation has been through.
@@ -148,6 +157,12 @@ impl Line {
     pub(crate) fn overlaps(&self, work: &Work) -> bool {
         let under_way = self.requester.iter().flat_map(|it| it.works().take(self.astray));
         let under_way = under_way.into_iter().any(|other| overlap(work, other));
+        under_way || self.held.iter().any(|item| overlap(work, &item.work))
+    }
+
+    /// The same of all that it has under way, wherever its bytes are.
+    pub(crate) fn meets(&self, work: &Work) -> bool {
+        let under_way = self.requester.iter().flat_map(Requester::works).any(|other| overlap(work, other));
         under_way || self.held.iter().any(|item| overlap(work, &item.work))
     }
 
