@@ -10,8 +10,10 @@ mod page_cache;
 mod paged;
 pub mod pulse;
 mod row;
+pub mod run;
 mod samples;
 mod sheet;
+mod swap;
 
 pub use machine::Machine;
 pub use native::{Native, NativeLogic};

@@ -15,6 +15,8 @@ mod zram;
 
 pub use filter::{CALLS, calls};
 pub use processes::ENTRIES;
+#[cfg(test)]
+pub(crate) use zram::Squeezed;
 pub use zram::{SQUEEZED, squeezed};
 
 use crate::{Outcome, Row, Samples, Sheet, Told};

@@ -5,20 +5,17 @@
 //! none can be made, pages of this process are put out on request. A system that puts out what has long not been touched may use the device
 //! too while it is there; all of that comes back when it is taken away.
 
-mod group;
-mod keeper;
 mod squeezed;
 
+pub(crate) use squeezed::Squeezed;
 pub use squeezed::{SQUEEZED, squeezed};
 
 use super::Samples;
 use super::fault::scattered;
+use crate::swap::{Group, Zram};
 use crate::{Row, to_f64};
 use farmem::raw::Swapped;
-use group::Group;
-use keeper::Keeper;
-use squeezed::Squeezed;
-use std::fs::{read_to_string, write};
+use std::fs::read_to_string;
 use std::process::Command;
 use std::time::Instant;
 
@@ -27,13 +24,11 @@ const PAGES: usize = 4096;
 /// Bytes that the process under a limit may have of its pages: half.
 const LIMIT: u64 = (PAGES * super::PAGE / 2) as u64;
 /// Bytes of the device: room for all pages.
-const DEVICE_LEN: &str = "64M";
-/// The highest there is.
-const PRIORITY: &str = "32767";
+const DEVICE_LEN: u64 = 64 << 20;
 
 /// The row, with a figure where this machine allows it.
 pub(super) fn row(rounds: usize) -> Row {
-    match Device::begin().and_then(|device| measure(&device, rounds)) {
+    match Zram::begin(DEVICE_LEN).and_then(|device| measure(&device, rounds)) {
         Ok(Measured { times, how }) => {
             let why = format!("{how}; no rack has a part in it");
             Row { why: Some(why), ..times.row(ID, None) }
@@ -49,14 +44,14 @@ struct Measured {
 }
 
 /// Under a limit, or else on request.
-fn measure(device: &Device, rounds: usize) -> Result<Measured, String> {
+fn measure(device: &Zram, rounds: usize) -> Result<Measured, String> {
     under_a_limit(device, rounds).or_else(|no_limit| {
         let Measured { times, how } = on_request(device, rounds)?;
         Ok(Measured { times, how: format!("{how} (under no limit: {no_limit})") })
     })
 }
 
-fn under_a_limit(device: &Device, rounds: usize) -> Result<Measured, String> {
+fn under_a_limit(device: &Zram, rounds: usize) -> Result<Measured, String> {
     let group = Group::begin(LIMIT)?;
     let itself = std::env::current_exe().map_err(|error| format!("this program itself: {error}"))?;
     let mut command = Command::new(itself);
@@ -81,7 +76,7 @@ fn under_a_limit(device: &Device, rounds: usize) -> Result<Measured, String> {
     Ok(Measured { times, how })
 }
 
-fn on_request(device: &Device, rounds: usize) -> Result<Measured, String> {
+fn on_request(device: &Zram, rounds: usize) -> Result<Measured, String> {
     let mut pages = Swapped::open(PAGES).map_err(|error| error.to_string())?;
     let mut times = Samples::new();
     let mut compressed = String::new();
@@ -111,100 +106,4 @@ fn swapped_kib() -> Result<u64, String> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmSwap:"));
     let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
     number.ok_or_else(|| "the system does not say what is in swap".into())
-}
-
-/// A zram device that is swapped to, as long as this lives. It is taken away when this process dies, too.
-struct Device {
-    number: String,
-    _away: Keeper,
-}
-
-/// A device in use is not taken away: who swaps to it may still have to end, so it is tried for 10 s. Once it is gone its number may be
-/// another's.
-const TAKE_AWAY: &str = r#"n=0
-until
-    swapoff "/dev/zram$1"; echo 1 > "/sys/block/zram$1/reset"
-    echo "$1" > /sys/class/zram-control/hot_remove || test $n -ge 100
-do n=$((n + 1)); sleep 0.1; done"#;
-
-impl Device {
-    fn begin() -> Result<Self, String> {
-        let add = "/sys/class/zram-control/hot_add";
-        let number = read_to_string(add)
-            .map_err(|error| format!("no zram device ({add}: {error}); needs the module zram, and root"))?;
-        let number = number.trim().to_owned();
-        let away = Keeper::begin(TAKE_AWAY, &number);
-        if away.is_err() {
-            let _stays = write("/sys/class/zram-control/hot_remove", &number);
-        }
-        let device = Self { number, _away: away? };
-        let size = device.setting("disksize");
-        write(&size, DEVICE_LEN).map_err(|error| format!("{size}: {error}"))?;
-        let path = device.path();
-        command("mkswap", &[&path])?;
-        // Before whatever else is swapped to.
-        command("swapon", &["-p", PRIORITY, &path])?;
-        Ok(device)
-    }
-
-    fn path(&self) -> String {
-        format!("/dev/zram{}", self.number)
-    }
-
-    fn setting(&self, name: &str) -> String {
-        format!("/sys/block/zram{}/{name}", self.number)
-    }
-
-    /// How much room the bytes take that it has at this moment, in words; an error when there are fewer than `least`.
-    fn compressed(&self, least: u64) -> Result<String, String> {
-        let stat = read_to_string(self.setting("mm_stat")).unwrap_or_default();
-        let mut numbers = stat.split_whitespace().map_while(|number| number.parse::<u64>().ok());
-        match (numbers.next(), numbers.next()) {
-            (Some(bytes), Some(room)) if bytes >= least => {
-                Ok(format!("compressed to {:.0} % of their bytes", to_f64(room) / to_f64(bytes) * 100.0))
-            }
-            (bytes, _) => {
-                Err(format!("{} has {} bytes: pages went elsewhere", self.path(), bytes.unwrap_or(0)))
-            }
-        }
-    }
-}
-
-fn command(program: &str, arguments: &[&str]) -> Result<(), String> {
-    let ended =
-        Command::new(program).args(arguments).output().map_err(|error| format!("{program}: {error}"))?;
-    if ended.status.success() {
-        return Ok(());
-    }
-    Err(format!("{program} {}: {}", arguments.join(" "), String::from_utf8_lossy(&ended.stderr).trim()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::path::Path;
-
-    /// A device goes with what it was made for, also when that panics, and nothing swaps to it any more. It comes first while it is there.
-    #[test]
-    fn a_device_goes_with_its_measurement() {
-        let device = match Device::begin() {
-            Ok(device) => device,
-            Err(why) => return eprintln!("skipped: {why}"),
-        };
-        let (path, setting) = (device.path(), device.setting(""));
-        let swaps = || {
-            let swaps = read_to_string("/proc/swaps").unwrap();
-            swaps.lines().find(|line| line.split_whitespace().next() == Some(&path)).map(str::to_owned)
-        };
-        let line = swaps();
-        assert!(line.as_ref().is_some_and(|line| line.ends_with(PRIORITY)), "{line:?}");
-        assert!(Path::new(&setting).exists());
-        let panicked = std::panic::catch_unwind(move || {
-            let _device = device;
-            panic!("a measurement went wrong");
-        });
-        assert!(panicked.is_err());
-        assert_eq!(swaps(), None);
-        assert!(!Path::new(&setting).exists(), "{setting} is left");
-    }
 }

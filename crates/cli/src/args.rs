@@ -67,6 +67,14 @@ pub(crate) enum Command {
         /// Times that each is touched.
         rounds: usize,
     },
+    /// Work with memory (started by `farmem bench run`).
+    #[command(hide = true, name = farmem_bench::run::WORK)]
+    Work {
+        /// The kind of work.
+        name: String,
+        /// Bytes of memory.
+        bytes: usize,
+    },
 }
 
 /// An example of a rack.toml; `farmem up --example` prints it.
@@ -209,6 +217,8 @@ pub(crate) enum Bench {
     Pulse(BenchPulse),
     /// Coherent far memory: faults, changes of a page's state, and how they scale.
     Mind(BenchMind),
+    /// Unmodified programs under `farmem run`, beside the same programs alone, on a swap file, and on zram.
+    Run(BenchRun),
 }
 
 /// `farmem bench net`
@@ -249,6 +259,20 @@ pub(crate) struct BenchMind {
     #[arg(long)]
     pub(crate) quick: bool,
     /// Measure only rows whose ids begin with PREFIX, such as mind.fault.
+    #[arg(long, value_name = "PREFIX")]
+    pub(crate) only: Option<String>,
+}
+
+/// `farmem bench run`
+#[derive(Debug, Args)]
+pub(crate) struct BenchRun {
+    /// Print one JSON object instead of the table; progress and notes go to stderr.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Less memory, and each once: ends within 20 s.
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Measure only rows whose ids begin with PREFIX, such as run.over4.
     #[arg(long, value_name = "PREFIX")]
     pub(crate) only: Option<String>,
 }

@@ -3,11 +3,13 @@
 mod mind;
 mod net;
 mod pulse;
+mod run;
 
 pub(crate) use mind::run as mind;
 pub(crate) use mind::{calls, squeezed};
 pub(crate) use net::run as net;
 pub(crate) use pulse::run as pulse;
+pub(crate) use run::{run as runs, work};
 
 use crate::output;
 use crate::{End, Failure, progress};

@@ -87,6 +87,7 @@ fn main() -> ExitCode {
         Command::Bench { bench: Bench::Net(args) } => bench::net(&args),
         Command::Bench { bench: Bench::Pulse(args) } => bench::pulse(&args),
         Command::Bench { bench: Bench::Mind(args) } => bench::mind(&args),
+        Command::Bench { bench: Bench::Run(args) } => bench::runs(&args),
         Command::Migrate(args) => migrate::run(&args),
         Command::Compile(args) => compile::run(&args),
         Command::Doctor(args) => doctor::run(&args),
@@ -97,6 +98,7 @@ fn main() -> ExitCode {
         Command::Role(args) => role::run(&args),
         Command::Calls => bench::calls(),
         Command::Squeezed { pages, rounds } => bench::squeezed(pages, rounds),
+        Command::Work { name, bytes } => bench::work(&name, bytes),
     };
     match result {
         Ok(End::Fine) => ExitCode::SUCCESS,

@@ -56,7 +56,7 @@ pub fn squeezed(pages: usize, rounds: usize) -> io::Result<()> {
 }
 
 /// Such a process; killed with this, and waited for.
-pub(super) struct Squeezed {
+pub(crate) struct Squeezed {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
@@ -64,7 +64,7 @@ pub(super) struct Squeezed {
 
 impl Squeezed {
     /// Starts it. It takes no memory yet.
-    pub(super) fn begin(mut command: Command) -> Result<Self, String> {
+    pub(crate) fn begin(mut command: Command) -> Result<Self, String> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|error| format!("{:?}: {error}", command.get_program()))?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
@@ -72,12 +72,12 @@ impl Squeezed {
         Ok(Self { child, input: input.expect("it was asked for"), output })
     }
 
-    pub(super) fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
     /// Has it touch its pages; answers the times of those that were out. Its memory is still there then.
-    pub(super) fn times(&mut self) -> Result<Samples, String> {
+    pub(crate) fn times(&mut self) -> Result<Samples, String> {
         let mut times = Samples::new();
         // When it has ended it cannot hear, and says nothing either.
         let _gone = writeln!(self.input, "{BEGIN}");

@@ -17,7 +17,7 @@ const REMOVE: &str =
 
 /// Of the two interfaces the one that a hierarchy has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Version {
+pub(crate) enum Version {
     V1,
     V2,
 }
@@ -59,7 +59,7 @@ impl fmt::Display for Version {
 
 /// A cgroup of this process's own, as long as this lives, or the process. Whoever is in it has to be gone before.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(crate) struct Group {
     dir: PathBuf,
     version: Version,
     _removed: Keeper,
@@ -67,18 +67,18 @@ pub(super) struct Group {
 
 impl Group {
     /// Makes one, wherever one can be made, whose processes may have so many bytes together.
-    pub(super) fn begin(limit: u64) -> Result<Self, String> {
+    pub(crate) fn begin(limit: u64) -> Result<Self, String> {
         let read = |path: &str| read_to_string(path).map_err(|error| format!("{path}: {error}"));
         let places = places(&read("/proc/self/mountinfo")?, &read("/proc/self/cgroup")?);
         first(&places, limit)
     }
 
-    pub(super) const fn version(&self) -> Version {
+    pub(crate) const fn version(&self) -> Version {
         self.version
     }
 
     /// Puts a process into it: what that takes from now on counts.
-    pub(super) fn take_in(&self, process: u32) -> Result<(), String> {
+    pub(crate) fn take_in(&self, process: u32) -> Result<(), String> {
         set(&self.dir.join("cgroup.procs"), &process.to_string())
     }
 

@@ -1,7 +1,7 @@
 //! Cgroups as other machines have them, in text; and one of this machine, where it may be made.
 
 use super::*;
-use crate::mind::zram::squeezed::Squeezed;
+use crate::mind::Squeezed;
 use std::process::Command;
 
 const MIB: u64 = 1 << 20;

@@ -5,11 +5,11 @@ use std::process::{Child, Command, Stdio};
 
 /// Does something when it is dropped, or when this process is no more.
 #[derive(Debug)]
-pub(super) struct Keeper(Child);
+pub(crate) struct Keeper(Child);
 
 impl Keeper {
     /// `undo` is for a shell, which knows `argument` as `$1`.
-    pub(super) fn begin(undo: &str, argument: &str) -> Result<Self, String> {
+    pub(crate) fn begin(undo: &str, argument: &str) -> Result<Self, String> {
         // The pipe closes with the last process that can write to it, which is this one alone.
         let script = format!("while read -r _; do :; done; {undo}");
         let mut command = Command::new("sh");

@@ -1,0 +1,226 @@
+//! `farmem run` beside the same program without it: where all of its memory fits here, and where a quarter does, beside swap.
+//!
+//! Key function: [`run`]. The program is this one, started again ([`work`]), and Python for NumPy's temporaries. Native and far runs take
+//! turns, so that what else the machine does meets both. Under swap the program is in a memory cgroup whose limit is the far program's
+//! local limit.
+
+mod work;
+
+pub use work::{WORK, work};
+
+use crate::swap::{Group, SwapFile, Zram};
+use crate::{Outcome, Row, Sheet, Told, to_f64};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Command, Stdio};
+use work::{BEGIN, Kind};
+
+/// What to measure.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Less memory, and each once.
+    pub quick: bool,
+    /// Rows whose ids begin with this.
+    pub only: String,
+}
+
+/// 3,000 temporaries of 1.2 MB at the full size.
+const NUMPY: &str = "import sys, time\n\
+    import numpy as np\n\
+    sys.stdin.readline()\n\
+    count = int(sys.argv[1]) * 3000 // (128 << 20)\n\
+    a = np.arange(150_000, dtype=np.float64)\n\
+    begin, total = time.perf_counter_ns(), 0.0\n\
+    for n in range(count):\n\
+    \x20   total += float((a + n)[n])\n\
+    print(time.perf_counter_ns() - begin, int(total))\n";
+
+/// Parts of the work's memory that are here where not all of it is.
+const PART: u64 = 4;
+
+/// Works that fit.
+const FIT: [(&str, Program); 6] = [
+    ("malloc", Program::Work(Kind::Malloc)),
+    ("numpy", Program::NumPy),
+    ("small", Program::Work(Kind::Small)),
+    ("realloc", Program::Work(Kind::Realloc)),
+    ("fill", Program::Work(Kind::Fill)),
+    ("scan", Program::Work(Kind::Scan)),
+];
+
+/// Works that do not.
+const OVER: [Kind; 6] =
+    [Kind::Fill, Kind::Seq, Kind::RandomRead, Kind::RandomWrite, Kind::Sort, Kind::PageRank];
+
+#[derive(Clone, Copy, Debug)]
+enum Program {
+    Work(Kind),
+    NumPy,
+}
+
+/// Where a program's memory is.
+enum Where<'a> {
+    Native,
+    /// Under `farmem run`, with so many bytes here.
+    Far(u64),
+    /// In a cgroup.
+    Limited(&'a Group),
+}
+
+/// Measures; tells each row as it comes.
+pub fn run(plan: &Plan, tell: &mut dyn FnMut(Told<'_>)) -> Outcome {
+    let mut sheet = Sheet::new(&plan.only, tell);
+    let (bytes, rounds) = if plan.quick { (16 << 20, 1) } else { (128 << 20, 5) };
+    for (name, program) in FIT {
+        let id = format!("run.fit.{name}");
+        if !id.starts_with(&plan.only) && !plan.only.starts_with(&id) {
+            continue;
+        }
+        sheet.begins(&id);
+        fit(&id, program, bytes, rounds, &mut sheet);
+    }
+    let swaps = ["", ".zram"].map(|end| move |kind: Kind| format!("run.over4.{}{end}", kind.name()));
+    for (which, id) in swaps.into_iter().enumerate() {
+        let wanted: Vec<Kind> = OVER.into_iter().filter(|&kind| id(kind).starts_with(&plan.only)).collect();
+        if wanted.is_empty() {
+            continue;
+        }
+        sheet.begins(&id(wanted[0]));
+        match Swap::begin(which == 1, 2 * bytes) {
+            Ok(swap) => {
+                for kind in wanted {
+                    sheet.begins(&id(kind));
+                    over(&id(kind), kind, bytes, rounds.min(3), &swap, &mut sheet);
+                }
+            }
+            Err(why) => sheet.add(wanted.into_iter().map(|kind| Row::absent(id(kind), "ns", why.clone()))),
+        }
+    }
+    sheet.end()
+}
+
+/// What is swapped to, as long as this lives.
+enum Swap {
+    File(SwapFile),
+    Zram(Zram),
+}
+
+impl Swap {
+    fn begin(compressed: bool, len: u64) -> Result<Self, String> {
+        if compressed { Zram::begin(len).map(Self::Zram) } else { SwapFile::begin(len).map(Self::File) }
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Self::File(file) => format!("a swap file ({})", file.path()),
+            Self::Zram(zram) => format!("zram ({})", zram.path()),
+        }
+    }
+}
+
+/// Twice what the program has may be here.
+fn fit(id: &str, program: Program, bytes: u64, rounds: usize, sheet: &mut Sheet<'_>) {
+    let local = 2 * bytes;
+    let (mut native, mut far) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        let both = start(program, bytes, &Where::Native)
+            .and_then(|alone| Ok((alone, start(program, bytes, &Where::Far(local))?)));
+        match both {
+            Ok((alone, here)) => {
+                sheet.add_wrong(u64::from(alone.sum != here.sum));
+                native.push(alone.nanos);
+                far.push(here.nanos);
+            }
+            Err(why) => return sheet.add([Row::absent(id, "ns", why)]),
+        }
+    }
+    let why = format!("{} MiB, all of it here; beside native", bytes >> 20);
+    sheet.add([row(id, far, native, why)]);
+}
+
+fn over(id: &str, kind: Kind, bytes: u64, rounds: usize, swap: &Swap, sheet: &mut Sheet<'_>) {
+    let local = bytes / PART;
+    let (mut swapped, mut far) = (Vec::new(), Vec::new());
+    let mut limits = String::new();
+    for _ in 0..rounds {
+        let both = start(Program::Work(kind), bytes, &Where::Far(local)).and_then(|here| {
+            let group = Group::begin(local)?;
+            limits = format!("cgroup {}", group.version());
+            Ok((start(Program::Work(kind), bytes, &Where::Limited(&group))?, here))
+        });
+        match both {
+            Ok((out, here)) => {
+                sheet.add_wrong(u64::from(out.sum != here.sum));
+                swapped.push(out.nanos);
+                far.push(here.nanos);
+            }
+            Err(why) => return sheet.add([Row::absent(id, "ns", why)]),
+        }
+    }
+    let why =
+        format!("{} MiB, {} MiB of it here; beside {} under {limits}", bytes >> 20, local >> 20, swap.name());
+    sheet.add([row(id, far, swapped, why)]);
+}
+
+/// Medians.
+fn row(id: &str, far: Vec<u64>, baseline: Vec<u64>, why: String) -> Row {
+    let n = far.len() as u64;
+    let [value, baseline] = [far, baseline].map(|mut times| {
+        times.sort_unstable();
+        to_f64(times[times.len() / 2])
+    });
+    Row { why: Some(why), ..Row::figure(id, "ns", value, n).beside(Some(baseline)) }
+}
+
+/// What a program says of its work.
+struct Said {
+    nanos: u64,
+    sum: u64,
+}
+
+/// Starts a program, has it work, and waits for its end.
+fn start(program: Program, bytes: u64, place: &Where<'_>) -> Result<Said, String> {
+    let itself = std::env::current_exe().map_err(|error| format!("this program itself: {error}"))?;
+    let mut command = match place {
+        Where::Far(local) => {
+            let mut command = Command::new(&itself);
+            command.args(["run", "--local", &local.to_string(), "--far", &(4 * bytes).to_string(), "--"]);
+            command.arg(if matches!(program, Program::NumPy) {
+                "python3".as_ref()
+            } else {
+                itself.as_os_str()
+            });
+            command
+        }
+        Where::Native | Where::Limited(_) => match program {
+            Program::NumPy => Command::new("python3"),
+            Program::Work(_) => Command::new(&itself),
+        },
+    };
+    match program {
+        Program::Work(kind) => command.args([WORK, kind.name(), &bytes.to_string()]),
+        Program::NumPy => command.args(["-c", NUMPY, &bytes.to_string()]),
+    };
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| format!("{:?}: {error}", command.get_program()))?;
+    if let Where::Limited(group) = place
+        && let Err(why) = group.take_in(child.id())
+    {
+        let _gone = child.kill();
+        let _gone = child.wait();
+        return Err(why);
+    }
+    // When it has ended it cannot hear, and says nothing either.
+    let _gone = writeln!(child.stdin.take().expect("it was asked for"), "{BEGIN}");
+    let mut line = String::new();
+    let _none = BufReader::new(child.stdout.take().expect("it was asked for")).read_line(&mut line);
+    let ended = child.wait_with_output().map_err(|error| error.to_string())?;
+    let mut numbers = line.split_whitespace().map_while(|word| word.parse().ok());
+    match (ended.status.success(), numbers.next(), numbers.next()) {
+        (true, Some(nanos), Some(sum)) => Ok(Said { nanos, sum }),
+        _ => {
+            let said = String::from_utf8_lossy(&ended.stderr);
+            let last = said.lines().last().unwrap_or("it said nothing");
+            Err(format!("{command:?}: {}: {last}", ended.status))
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! A file that is swapped to.
+
+use super::keeper::Keeper;
+use super::{PRIORITY, command};
+use std::fs::{OpenOptions, remove_file};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::PathBuf;
+
+/// A swap file, as long as this lives. It is taken away when this process dies, too.
+pub(crate) struct SwapFile {
+    path: String,
+    _away: Keeper,
+}
+
+/// Who swaps to it may still have to end, so it is tried for 10 s.
+const TAKE_AWAY: &str = r#"n=0
+until swapoff "$1" || ! grep -q "^$1 " /proc/swaps || test $n -ge 100
+do n=$((n + 1)); sleep 0.1; done
+rm -f "$1""#;
+
+impl SwapFile {
+    /// Makes one of so many bytes in a directory on a disk, and swaps to it before whatever else is swapped to.
+    pub(crate) fn begin(len: u64) -> Result<Self, String> {
+        let directory = PathBuf::from("/var/tmp");
+        let path = directory.join(format!("farmem-bench-{}.swap", std::process::id()));
+        let path = path.to_str().expect("ASCII").to_owned();
+        let away = Keeper::begin(TAKE_AWAY, &path)?;
+        let file = Self { path, _away: away };
+        file.fill(len).map_err(|error| format!("{}: {error}", file.path))?;
+        command("mkswap", &[&file.path])?;
+        command("swapon", &["-p", PRIORITY, &file.path])?;
+        Ok(file)
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// With blocks of its own: a file with holes cannot be swapped to.
+    fn fill(&self, len: u64) -> std::io::Result<()> {
+        const PIECE: usize = 1 << 20;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&self.path)?;
+        for _ in 0..len.div_ceil(PIECE as u64) {
+            file.write_all(&[0; PIECE])?;
+        }
+        file.sync_all().inspect_err(|_| drop(remove_file(&self.path)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::swapped_to;
+    use super::*;
+
+    /// The file goes with what it was made for, and nothing swaps to it any more. It comes first while it is there.
+    #[test]
+    fn a_swap_file_leaves_nothing() {
+        let file = match SwapFile::begin(8 << 20) {
+            Ok(file) => file,
+            Err(why) => return eprintln!("SKIPPED: swap files: {why}"),
+        };
+        let path = file.path().to_owned();
+        assert!(swapped_to(&path).is_some_and(|line| line.ends_with(PRIORITY)));
+        drop(file);
+        assert_eq!(swapped_to(&path), None);
+        assert!(!PathBuf::from(path).exists());
+    }
+}

@@ -1,0 +1,91 @@
+//! Compressed memory.
+
+use super::keeper::Keeper;
+use super::{PRIORITY, command};
+use crate::to_f64;
+use std::fs::{read_to_string, write};
+
+/// A zram device that is swapped to, as long as this lives. It is taken away when this process dies, too.
+pub(crate) struct Zram {
+    number: String,
+    _away: Keeper,
+}
+
+/// A device in use is not taken away: who swaps to it may still have to end, so it is tried for 10 s. Once it is gone its number may be
+/// another's.
+const TAKE_AWAY: &str = r#"n=0
+until
+    swapoff "/dev/zram$1"; echo 1 > "/sys/block/zram$1/reset"
+    echo "$1" > /sys/class/zram-control/hot_remove || test $n -ge 100
+do n=$((n + 1)); sleep 0.1; done"#;
+
+impl Zram {
+    /// Makes one of so many bytes, and swaps to it before whatever else is swapped to.
+    pub(crate) fn begin(len: u64) -> Result<Self, String> {
+        let add = "/sys/class/zram-control/hot_add";
+        let number = read_to_string(add)
+            .map_err(|error| format!("no zram device ({add}: {error}); needs the module zram, and root"))?;
+        let number = number.trim().to_owned();
+        let away = Keeper::begin(TAKE_AWAY, &number);
+        if away.is_err() {
+            let _stays = write("/sys/class/zram-control/hot_remove", &number);
+        }
+        let device = Self { number, _away: away? };
+        let size = device.setting("disksize");
+        write(&size, len.to_string()).map_err(|error| format!("{size}: {error}"))?;
+        let path = device.path();
+        command("mkswap", &[&path])?;
+        // Before whatever else is swapped to.
+        command("swapon", &["-p", PRIORITY, &path])?;
+        Ok(device)
+    }
+
+    pub(crate) fn path(&self) -> String {
+        format!("/dev/zram{}", self.number)
+    }
+
+    pub(crate) fn setting(&self, name: &str) -> String {
+        format!("/sys/block/zram{}/{name}", self.number)
+    }
+
+    /// How much room the bytes take that it has at this moment, in words; an error when there are fewer than `least`.
+    pub(crate) fn compressed(&self, least: u64) -> Result<String, String> {
+        let stat = read_to_string(self.setting("mm_stat")).unwrap_or_default();
+        let mut numbers = stat.split_whitespace().map_while(|number| number.parse::<u64>().ok());
+        match (numbers.next(), numbers.next()) {
+            (Some(bytes), Some(room)) if bytes >= least => {
+                Ok(format!("compressed to {:.0} % of their bytes", to_f64(room) / to_f64(bytes) * 100.0))
+            }
+            (bytes, _) => {
+                Err(format!("{} has {} bytes: pages went elsewhere", self.path(), bytes.unwrap_or(0)))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::swapped_to;
+    use super::*;
+    use std::path::Path;
+
+    /// A device goes with what it was made for, also when that panics, and nothing swaps to it any more. It comes first while it is there.
+    #[test]
+    fn a_device_goes_with_its_measurement() {
+        let device = match Zram::begin(64 << 20) {
+            Ok(device) => device,
+            Err(why) => return eprintln!("skipped: {why}"),
+        };
+        let (path, setting) = (device.path(), device.setting(""));
+        let line = swapped_to(&path);
+        assert!(line.as_ref().is_some_and(|line| line.ends_with(PRIORITY)), "{line:?}");
+        assert!(Path::new(&setting).exists());
+        let panicked = std::panic::catch_unwind(move || {
+            let _device = device;
+            panic!("a measurement went wrong");
+        });
+        assert!(panicked.is_err());
+        assert_eq!(swapped_to(&path), None);
+        assert!(!Path::new(&setting).exists(), "{setting} is left");
+    }
+}

@@ -1,0 +1,19 @@
+//! `farmem bench run`: programs under `farmem run`, beside the same ones without it.
+
+use super::Screen;
+use crate::args::BenchRun;
+use crate::{End, Failure};
+use farmem_bench::run::{Plan, run as measure};
+
+pub(crate) fn run(args: &BenchRun) -> Result<End, Failure> {
+    let plan = Plan { quick: args.quick, only: args.only.clone().unwrap_or_default() };
+    let screen = Screen::begin("run", args.json);
+    let outcome = measure(&plan, &mut |told| screen.hear(told));
+    screen.end(&plan.only, outcome)
+}
+
+/// `farmem work`: the program of the benchmark.
+pub(crate) fn work(name: &str, bytes: usize) -> Result<End, Failure> {
+    let ended = farmem_bench::run::work(name, bytes);
+    ended.map(|()| End::Fine).map_err(|e| Failure::environment(format!("the benchmark's work: {e}"), ""))
+}
