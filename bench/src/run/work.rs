@@ -150,7 +150,7 @@ fn numbers() -> impl Iterator<Item = u64> {
     let next = |state: &u64| {
         Some(state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407))
     };
-    std::iter::successors(Some(1), next).skip(1).map(|state: u64| state ^ state >> 29)
+    std::iter::successors(Some(1), next).skip(1).map(|state: u64| state ^ (state >> 29))
 }
 
 /// Places of words in `len`.
@@ -183,8 +183,7 @@ fn small(count: usize) -> u64 {
     let mut sum = 0;
     for (n, number) in numbers().take(count).enumerate() {
         let len = 16 + usize::try_from(number % 497).expect("less than 497");
-        let mut block = Vec::with_capacity(len);
-        block.resize(len, 0_u8);
+        let mut block = vec![0_u8; len];
         block[len - 1] = 1;
         let old = std::mem::replace(&mut here[n % 1000], block.into_boxed_slice());
         sum += u64::from(old.last().copied().unwrap_or(0));
@@ -225,7 +224,7 @@ impl Graph {
             .map(|_| {
                 // Few nodes have many links.
                 let (a, b) = (numbers.next().unwrap_or(0) >> 32, numbers.next().unwrap_or(0) >> 32);
-                let at = (a * b >> 32) * nodes as u64 >> 32;
+                let at = (((a * b) >> 32) * nodes as u64) >> 32;
                 u32::try_from(at).expect("fewer nodes than 2^32")
             })
             .collect();
