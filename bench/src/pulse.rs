@@ -7,6 +7,7 @@
 
 mod accelerator;
 mod apps;
+mod batch;
 mod compare;
 mod counts;
 mod coupled;

@@ -3,8 +3,10 @@
 use crate::input::Input;
 use farmem_machine::Port;
 use farmem_transport::ud;
-use farmem_wire::message::{Update, Updates};
-use farmem_wire::{Body, Bth, Deth, Extension, Header, Message, Opcode, Packet, Psn, Qkey, Qpn, RequestId};
+use farmem_wire::message::{Batch, Pair, Update, Updates};
+use farmem_wire::{
+    Body, Bth, Deth, Extension, Header, Message, Opcode, Packet, Psn, Qkey, Qpn, RequestId, Status,
+};
 
 /// A frame and where it comes from.
 pub(crate) type Arrival = (Port, Vec<u8>);
@@ -36,11 +38,15 @@ pub(crate) const fn endpoint(number: u32) -> ud::Endpoint {
 
 /// A datagram with this message.
 pub(crate) fn datagram(to: ud::Endpoint, message: &Message<'_>) -> Vec<u8> {
-    let mut frame = Vec::new();
+    let mut bytes = Vec::new();
+    message.emit(&mut bytes);
+    enclosed(to, &bytes)
+}
+
+/// A datagram with a message's bytes.
+pub(crate) fn enclosed(to: ud::Endpoint, message: &[u8]) -> Vec<u8> {
     let bth = Bth::new(Opcode::UdSendOnly, to.qpn, Psn::new(0));
-    let ext = Extension::Deth(Deth { qkey: to.qkey, src_qp: Qpn::new(0x77) });
-    Packet::emit_with(&bth, &ext, message.len(), &mut frame, |bytes| message.emit(bytes));
-    frame
+    packet(bth, Extension::Deth(Deth { qkey: to.qkey, src_qp: Qpn::new(0x77) }), message)
 }
 
 /// A packet of a reliable connection.
@@ -69,6 +75,35 @@ pub(crate) fn sent(frame: &[u8]) -> (ud::Endpoint, Message<'_>) {
     let Extension::Deth(deth) = packet.ext else { panic!("a datagram, not {:?}", packet.ext) };
     let message = Message::parse(packet.payload).expect("a role sends messages");
     (ud::Endpoint { qpn: packet.bth.dest_qp, qkey: deth.qkey }, message)
+}
+
+/// The traversals of a batch as messages of their own: what it says (PROTOCOL 3.13). Any other message is itself.
+pub(crate) fn each<'a>(message: &Message<'a>) -> Vec<Message<'a>> {
+    let Body::Batch(batch) = message.body else { return vec![*message] };
+    let header = message.header;
+    let alone = |pair: Pair<'a>| {
+        let status = if header.status == Status::Ok { pair.status } else { header.status };
+        let request = header.request.with_counter(pair.counter);
+        Message { header: Header { status, request, ..header }, body: Body::Traverse(batch.traverse(&pair)) }
+    };
+    batch.pairs().map(alone).collect()
+}
+
+/// A batch of the same program, from a traversal's message: it, and others with the next ids.
+pub(crate) fn with_others(message: &Message<'_>, others: u8) -> Vec<u8> {
+    let Body::Traverse(state) = message.body else { panic!("a traversal") };
+    let header = message.header;
+    let ended = if header.response { header.status } else { Status::Ok };
+    let header = if header.response { header.answer(Status::Ok) } else { header };
+    let mut pairs = Vec::new();
+    for n in 0..=u32::from(others) {
+        let request = header.request.with_counter(header.request.counter().wrapping_add(n));
+        Pair::of(request, ended, &state).emit(&mut pairs);
+    }
+    let batch = Batch::new(&header, state.program, state.code, u16::from(others) + 1, &pairs);
+    let mut bytes = Vec::new();
+    Message { header, body: Body::Batch(batch.expect("a few pairs")) }.emit(&mut bytes);
+    bytes
 }
 
 /// What a role hears of a datagram: its receiver and its message, when it is one at all.

@@ -246,7 +246,8 @@ impl Bench {
 
     /// A request as the switch passes it on.
     fn request(&mut self, input: &mut Input<'_>) -> Arrival {
-        self.counter += 1;
+        // Room for those that share a datagram.
+        self.counter += 4;
         let origin = input.pick(&[HOST, HOST, OTHER]);
         let host = if input.one_in(16) { HostId(5) } else { origin };
         let generation = if input.one_in(16) { 0 } else { 1 };
@@ -374,17 +375,23 @@ fn traversal(header: Header, cur_ptr: VirtAddr, input: &mut Input<'_>) -> Vec<u8
         scratch.truncate(usize::from(input.u8()));
     }
     let (iterations, limit) = (u32::from(input.below(4)), u32::from(input.u8()));
-    let code = match input.below(8) {
+    let choice = input.u8();
+    let code = match choice % 8 {
         7 => input.bytes(),
         4..=6 => &[],
         _ => program.encoded(),
     };
     let state = Traverse { program: program.hash(), cur_ptr, iterations, limit, scratch: &scratch, code };
-    datagram(HOME.endpoint, &Message { header, body: Body::Traverse(state) })
+    let message = Message { header, body: Body::Traverse(state) };
+    if choice / 8 % 4 == 3 {
+        return frames::enclosed(HOME.endpoint, &frames::with_others(&message, choice / 32 % 4));
+    }
+    datagram(HOME.endpoint, &message)
 }
 
 fn is_walk(frame: &[u8]) -> bool {
-    frames::heard(frame).is_some_and(|(_, message)| matches!(message.body, Body::Traverse(_)))
+    let is = |body| matches!(body, Body::Traverse(_) | Body::Batch(_));
+    frames::heard(frame).is_some_and(|(_, message)| is(message.body))
 }
 
 /// The one datagram among what was sent, and who gets it.

@@ -6,7 +6,7 @@
 mod model;
 
 use crate::Run;
-use crate::frames::{self, Arrival, Way, batch, datagram, endpoint, noise};
+use crate::frames::{self, Arrival, Way, batch, datagram, enclosed, endpoint, noise, with_others};
 use crate::input::Input;
 use farmem_machine::{Action, Event, Instant, Machine as _, Outbox, Port};
 use farmem_switch::{Budgets, Note, Switch};
@@ -147,9 +147,16 @@ impl Bench {
         let namesake = if input.one_in(16) { 9 } else { host };
         self.counter += 1;
         let id = RequestId::new(HostId(namesake), 3, self.counter);
-        let hops = [4, 1, 255, 0][usize::from(input.below(4))];
-        let message = Message { header: Header::request(id, hops), body: body(input) };
-        (Port::host(host), datagram(session, &turned(message, input)))
+        let choice = input.u8();
+        let hops = [4, 1, 255, 0][usize::from(choice % 4)];
+        let message = turned(Message { header: Header::request(id, hops), body: body(input) }, input);
+        let together = choice / 4 % 4 == 3 && matches!(message.body, Body::Traverse(_));
+        let frame = if together {
+            enclosed(session, &with_others(&message, choice / 16 % 4))
+        } else {
+            datagram(session, &message)
+        };
+        (Port::host(host), frame)
     }
 
     /// A traversal that a node sends back, in a domain and for a host that it says.
@@ -195,6 +202,7 @@ fn turned<'a>(message: Message<'a>, input: &mut Input<'_>) -> Message<'a> {
         Body::RegionRead { addr, .. } => Body::RegionRead { addr, len: 0, data: &[] },
         Body::RegionWrite { addr, len, .. } => Body::RegionWrite { addr, len, data: &[] },
         Body::Traverse(state) => Body::Traverse(Traverse { code: &[], ..state }),
+        Body::Batch(batch) => Body::Batch(batch.without_code()),
         Body::Update(updates) => Body::Update(farmem_wire::message::Updates::response(updates.seq, 0)),
     };
     Message { header, body }

@@ -124,7 +124,8 @@ impl Bed {
     /// When an answer is wrong.
     pub fn count(&mut self, operations: u64, returning: bool) -> Result<Counted, Error> {
         let hops_max = if returning { NonZero::<u8>::MIN } else { ClientOptions::default().hops_max };
-        let mut client = self.rack.client_with(DOMAIN, ClientOptions { hops_max })?;
+        let mut client =
+            self.rack.client_with(DOMAIN, ClientOptions { hops_max, ..ClientOptions::default() })?;
         self.set_policy();
         // Programs are sent with their code until a memory node knows them.
         for n in 0..operations {

@@ -10,6 +10,8 @@ use std::rc::Rc;
 
 /// Keys of a chain: a look-up passes half of them, 48, as PULSE's WebService does (PULSE 6, table 3).
 const CHAIN: u64 = 95;
+/// The same where messages are what counts: 2.5 nodes.
+const SHORT_CHAIN: u64 = 4;
 /// Keys that are drawn before they begin anew.
 const DRAWN: u64 = 1 << 16;
 /// Every system draws the same keys.
@@ -19,15 +21,21 @@ const SEED: u64 = 1;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lookups {
     buckets: u64,
+    chain: u64,
 }
 
 impl Lookups {
     pub(super) const fn new(quick: bool) -> Self {
-        Self { buckets: if quick { 1 << 9 } else { 1 << 12 } }
+        Self { buckets: if quick { 1 << 9 } else { 1 << 12 }, chain: CHAIN }
+    }
+
+    /// As much data in short chains.
+    pub(super) const fn short(quick: bool) -> Self {
+        Self { buckets: if quick { 1 << 14 } else { 1 << 17 }, chain: SHORT_CHAIN }
     }
 
     const fn keys(self) -> u64 {
-        self.buckets * CHAIN
+        self.buckets * self.chain
     }
 }
 

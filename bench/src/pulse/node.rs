@@ -36,6 +36,8 @@ const SHORT: u64 = 4;
 
 /// One request at a time, each after the answer before it.
 const ALONE: How = How { at_once: 1, ..How::FEW };
+/// Half of the look-ups that come at once in each datagram.
+const BATCHED: How = How { pairs: 32, ..How::USUAL };
 const INTERPRETED: How = How { compiler: Compiler::interpreter, ..How::FEW };
 
 /// A row: its id, its way, and the way that is its baseline. `lines` is the fastest of those that [`LIMITS`] names.
@@ -43,26 +45,29 @@ type Figure = (&'static str, &'static str, Option<&'static str>);
 
 const LINES: &str = "lines";
 const LIMITS: [&str; 5] = ["loads", "prefetch.16", "prefetch.32", "prefetch.64", "groups"];
-const HASH: [Figure; 8] = [
+const HASH: [Figure; 10] = [
     ("pulse.node.lines", LINES, None),
     ("pulse.node.lines.with_hops", "with_hops", Some(LINES)),
     ("pulse.node.hash.hops", "hash", Some(LINES)),
     ("pulse.node.hash.long", "long", Some(LINES)),
     ("pulse.node.hash.unburst", "unburst", Some("hash")),
     ("pulse.node.hash.cached", "cached", Some(LINES)),
+    ("pulse.node.hash.batched", "batched", Some(LINES)),
+    ("pulse.node.hash.batched_cached", "batched_cached", Some(LINES)),
     ("pulse.node.hash.one_at_a_time", "one", Some("hash")),
     ("pulse.node.hash.interpreter", "interpreter", Some("hash")),
 ];
-const BTREE: [Figure; 4] = [
+const BTREE: [Figure; 5] = [
     ("pulse.node.btree.lookups", "btree", Some("one")),
     ("pulse.node.btree.rank", "rank", Some("one")),
+    ("pulse.node.btree.batched", "batched", Some("one")),
     ("pulse.node.btree.one_at_a_time", "one", None),
     ("pulse.node.btree.interpreter", "interpreter", Some("btree")),
 ];
 /// What the cost model asks for (PULSE 4.1), in picoseconds: an instruction, the load of one line, each further line of a load.
 const CORE: [&str; 3] = ["pulse.node.core.instruction", "pulse.node.core.load", "pulse.node.core.line"];
 /// The row of a hop of one traversal at a time.
-const ONE: &str = HASH[6].0;
+const ONE: &str = HASH[8].0;
 
 /// The rows; all of them absent when there is no memory for the store.
 pub(super) fn measure(effort: Effort) -> Vec<Row> {
@@ -127,6 +132,8 @@ fn hash(subject: &mut Subject, rounds: usize) -> Vec<Row> {
         way("long", &long, How::FEW),
         way("unburst", &short, How { burst: 1, ..How::USUAL }),
         way("cached", &cached, How::USUAL),
+        way("batched", &short, BATCHED),
+        way("batched_cached", &cached, BATCHED),
         way("one", &short, ALONE),
         way("interpreter", &short, INTERPRETED),
         Way::new("instruction", instructions::instructions),
@@ -151,6 +158,7 @@ fn btree(subject: &mut Subject, rounds: usize) -> Vec<Row> {
     let ways = vec![
         way("btree", &halving, How::USUAL),
         way("rank", &rank, How::USUAL),
+        way("batched", &rank, BATCHED),
         way("one", &halving, ALONE),
         way("interpreter", &halving, INTERPRETED),
     ];

@@ -3,7 +3,7 @@
 use super::apps::{TableStore, TimeSeries, WebService};
 use super::compare::{Effort, Fleet, Racks, Scenario, systems};
 use super::lookups::Lookups;
-use super::{coupled, node, plots, scatter};
+use super::{batch, coupled, node, plots, scatter};
 use crate::{Outcome, Sheet, Told};
 use farmem::Error;
 use std::path::PathBuf;
@@ -48,6 +48,11 @@ impl Plan {
         }
     }
 
+    fn batch(&self) -> batch::Effort {
+        let (rounds, slice) = if self.quick { (2, 50) } else { (9, 300) };
+        batch::Effort { quick: self.quick, rounds, slice: Duration::from_millis(slice) }
+    }
+
     fn compare(&self) -> Effort {
         let (rounds, slice, warm_max) = if self.quick { (2, 20, 200) } else { (9, 150, 5_000) };
         let millis = Duration::from_millis;
@@ -87,6 +92,10 @@ pub fn run<R: Racks>(
     if scatter::SUBJECTS.iter().any(|(name, _)| plan.wants(&format!("pulse.distributed.{name}."))) {
         sheet.begins("packets and round trips");
         sheet.add(scatter::costs(plan.scatter())?);
+    }
+    if plan.wants("pulse.batch.") {
+        sheet.begins("look-ups in batches");
+        sheet.add(batch::measure(plan.batch(), racks)?);
     }
     applications(plan, racks, &mut sheet, hop * (WIMPY_TIMES - 1))?;
     if let Some(directory) = &plan.plots {

@@ -132,7 +132,7 @@ impl<A: App> Station<A> {
             How::Returning => NonZero::<u8>::MIN,
             How::Cached { .. } | How::Reads | How::Offloaded => ClientOptions::default().hops_max,
         };
-        let mut client = rack.client_with(DOMAIN, ClientOptions { hops_max })?;
+        let mut client = rack.client_with(DOMAIN, ClientOptions { hops_max, ..ClientOptions::default() })?;
         let app = lay(&mut client)?;
         let memory = match system.how {
             How::Cached { percent } => {

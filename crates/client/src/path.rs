@@ -109,7 +109,10 @@ impl<L: Link> OverLink<L> {
 
     fn turn(&mut self, wait: Wait) -> Result<(), Error> {
         let said = &mut self.out;
-        self.driver.turn(wait, &mut |out, _: &mut L| said.push_back(out)).map_err(lost_link)?;
+        let each_out = &mut |out, _: &mut L| said.push_back(out);
+        // What was gathered since the last turn leaves before this one waits.
+        self.driver.wake_if_due(each_out);
+        self.driver.turn(wait, each_out).map_err(lost_link)?;
         Ok(())
     }
 }

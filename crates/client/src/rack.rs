@@ -14,6 +14,7 @@ use farmem_machine::{Duration, Port, Rng};
 use farmem_memnode::MemNode;
 use farmem_switch::{Budgets, Switch};
 use farmem_transport::ud;
+use farmem_wire::message::PAIRS_MAX;
 use farmem_wire::{HostId, NodeId, Pmtu, Qkey, Qpn};
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr};
@@ -46,11 +47,17 @@ pub struct ClientOptions {
     /// 1 makes every crossing from one memory node to the next come back to the host, which sends the traversal on: PULSE-ACC,
     /// the variant without the switch's help that the paper compares with (PULSE 6.1). Results are the same; only the way differs.
     pub hops_max: NonZero<u8>,
+    /// Traversals that share one datagram at most, of those that are submitted without waiting in between (PROTOCOL 11.13). 1 sends each in
+    /// one of its own. Results are the same. A rack in this process has no datagrams to save: there each goes alone.
+    pub pairs_max: NonZero<u16>,
 }
 
 impl Default for ClientOptions {
     fn default() -> Self {
-        Self { hops_max: const { NonZero::new(64).expect("64 is not zero") } }
+        Self {
+            hops_max: const { NonZero::new(64).expect("64 is not zero") },
+            pairs_max: const { NonZero::new(PAIRS_MAX).expect("a batch has pairs") },
+        }
     }
 }
 
@@ -206,7 +213,8 @@ pub fn host_settings(
 ) -> HostConfig {
     let usual = HostConfig::new(HostId(host), generation, endpoint(home));
     let request_retries_max = retries_in(SILENCE_MAX, usual.request_timeout);
-    HostConfig { pmtu, hops_max: options.hops_max.get(), request_retries_max, ..usual }
+    let (hops_max, pairs_max) = (options.hops_max.get(), options.pairs_max.get());
+    HostConfig { pmtu, hops_max, pairs_max, request_retries_max, ..usual }
 }
 
 /// How often something is sent again in `silence` when that happens every `timeout`.
@@ -236,7 +244,8 @@ pub(crate) fn embedded_client_of(
     let Response::HostJoined { host, generation, home, nodes, .. } = join else {
         return Err(wrong_answer("join_host"));
     };
-    let settings = change(host_settings(host, generation, &home, EMBEDDED_PMTU, options));
+    let settings = host_settings(host, generation, &home, EMBEDDED_PMTU, options);
+    let settings = change(HostConfig { pairs_max: 1, ..settings });
     world.borrow_mut().seat_host(host, Host::new(settings));
     Client::attach(Box::new(InProcess::new(Rc::clone(world), host)), host, domain, nodes)
 }

@@ -188,8 +188,12 @@ fn layouts_differ_in_crossings_only() {
         let mut writer = rack.client("layout").unwrap();
         let mut tree = BTree::create(&mut writer, layout).unwrap();
         tree.load(&mut writer, (0..15 * 256_u32).map(|n| (n.into(), 1)), 15).unwrap();
-        let mut acc =
-            rack.client_with("layout", ClientOptions { hops_max: NonZero::new(1).unwrap() }).unwrap();
+        let mut acc = rack
+            .client_with(
+                "layout",
+                ClientOptions { hops_max: NonZero::new(1).unwrap(), ..ClientOptions::default() },
+            )
+            .unwrap();
         let sum = |client: &mut Client| {
             let before = client.tally().requests;
             assert_eq!(tree.aggregate(client, ..).unwrap().unwrap().sum, 15 * 256);

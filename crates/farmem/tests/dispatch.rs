@@ -42,7 +42,9 @@ fn requests_of_each_way() {
     let rack = Rack::embedded_with(4, 16 << 20).unwrap();
     let program = Program::assemble(LIST_SUM).unwrap();
     let mut pulse = rack.client("way").unwrap();
-    let mut acc = rack.client_with("way", ClientOptions { hops_max: NonZero::new(1).unwrap() }).unwrap();
+    let mut acc = rack
+        .client_with("way", ClientOptions { hops_max: NonZero::new(1).unwrap(), ..ClientOptions::default() })
+        .unwrap();
     let mut host = rack.client("way").unwrap();
     let warm = list(&mut pulse, &[1, 2, 3, 4]);
     for _ in 0..4 {

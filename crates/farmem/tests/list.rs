@@ -39,7 +39,7 @@ proptest! {
         acts in vec(act(), 1..80),
     ) {
         let rack = Rack::embedded_with(nodes, 16 << 20).unwrap();
-        let options = ClientOptions { hops_max: NonZero::new(hops_max).unwrap() };
+        let options = ClientOptions { hops_max: NonZero::new(hops_max).unwrap(), ..ClientOptions::default() };
         let mut client = rack.client_with("list", options).unwrap();
         let mut list = List::create(&mut client, layout).unwrap();
         list.set_policy(policy);
@@ -82,8 +82,12 @@ fn requests_of_a_scattered_list() {
     for value in 0..1024 {
         list.push_front(&mut client, value).unwrap();
     }
-    let mut acc =
-        rack.client_with("scattered", ClientOptions { hops_max: NonZero::new(1).unwrap() }).unwrap();
+    let mut acc = rack
+        .client_with(
+            "scattered",
+            ClientOptions { hops_max: NonZero::new(1).unwrap(), ..ClientOptions::default() },
+        )
+        .unwrap();
     let mut requests = |client: &mut farmem::Client, policy| {
         list.set_policy(policy);
         for _ in 0..5 {

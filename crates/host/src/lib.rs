@@ -13,6 +13,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod agent;
+mod batches;
 pub mod caching;
 mod connections;
 mod following;
@@ -33,6 +34,7 @@ use farmem_traversal::Program;
 use farmem_wire::{Domain, Extension, HostId, NodeId, Packet, Pmtu, Status, VirtAddr, WireError};
 use requests::Requests;
 
+pub use batches::BATCHES_OPEN_MAX;
 pub use following::MOVES_MAX;
 pub use lines::HELD_MAX;
 pub use requests::{ASTRAY_MAX, REGION_DATA_MAX, TRAVERSALS_CONTINUED_MAX};
@@ -63,6 +65,8 @@ pub struct Config {
     pub connections_max: usize,
     /// Request ids of one generation (PROTOCOL 5.1, 11.8).
     pub ids_max: u32,
+    /// Traversals that share one datagram at most (PROTOCOL 11.13); with 1 each goes alone, at once.
+    pub pairs_max: u16,
 }
 
 impl Config {
@@ -80,6 +84,7 @@ impl Config {
             hops_max: 64,
             connections_max: 1024,
             ids_max: u32::MAX,
+            pairs_max: 1,
         }
     }
 }
@@ -365,6 +370,8 @@ pub enum Note {
     Believed,
     /// A connection could not be set up; what waited for it is over.
     Unmended,
+    /// So many traversals left in one datagram.
+    Batch(u16),
 }
 
 /// Why a session or connection was not taken.
@@ -455,8 +462,12 @@ impl Host {
             Op::Write { addr, buf } => rc::Work::Write { addr, buf },
             Op::CompareSwap { addr, compare, swap } => rc::Work::CmpSwap { addr, compare, swap },
             Op::FetchAdd { addr, add } => rc::Work::FetchAdd { addr, add },
+            Op::Traverse { cur_ptr, .. } if self.config.pairs_max > 1 => {
+                let node = self.connections.node_of(domain, cur_ptr);
+                return self.requests.submit(now, ticket, domain, op, node, out);
+            }
             Op::RegionRead { .. } | Op::RegionWrite { .. } | Op::Traverse { .. } => {
-                return self.requests.submit(now, ticket, domain, op, out);
+                return self.requests.submit(now, ticket, domain, op, None, out);
             }
         };
         self.connections.post(now, ticket, domain, work, out);

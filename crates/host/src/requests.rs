@@ -3,6 +3,7 @@
 //! Key type: [`Requests`]. An answer counts when it fits the outstanding request it names (PROTOCOL 5.1, 11.6): kind, place,
 //! lengths, program. Retransmission and giving up are [`ud::Requester`]'s.
 
+use crate::batches::{Batches, Open, Shared};
 use crate::writes::Writes;
 use crate::{Answer, Config, Done, Failure, Note, Op, Out, SetupFault, Sink, Traversed};
 use alloc::collections::{BTreeMap, VecDeque};
@@ -12,10 +13,10 @@ use farmem_machine::{Duration, Instant};
 use farmem_transport::ud::{self, Expired};
 use farmem_traversal::Program;
 use farmem_wire::{
-    Body, Bth, Deth, Domain, Extension, Header, HostId, Message, Opcode, Packet, ProgramHash, Psn, Qpn,
-    RequestId, Status, VirtAddr, message,
+    Body, Bth, Deth, Domain, Extension, Header, HostId, Message, NodeId, Opcode, Packet, ProgramHash, Psn,
+    Qpn, RequestId, Status, VirtAddr, message,
 };
-use message::Traverse;
+use message::{Pair, Traverse};
 
 /// The most bytes of a region read or write, at a PMTU of 1024 or more. (PROTOCOL 7.19 would allow a few more.)
 pub const REGION_DATA_MAX: usize = 1024 - message::OVERHEAD - message::REGION_LEN;
@@ -66,6 +67,8 @@ struct Walk {
     limit: u32,
     requests: u32,
     carries: Carries,
+    /// Its request went in a batch.
+    in_batch: bool,
 }
 
 /// What the last request of a traversal carried beside its state.
@@ -130,6 +133,7 @@ pub(crate) struct Requests {
     sessions_max: usize,
     sessions: BTreeMap<Domain, ud::Peer>,
     writes: Writes,
+    batches: Batches,
     ud: ud::Requester<Pending>,
     /// Those that are asked again, in the order of when: each waits as long.
     later: VecDeque<(Instant, Pending)>,
@@ -151,6 +155,7 @@ impl Requests {
             sessions_max: config.connections_max,
             sessions: BTreeMap::new(),
             writes: Writes::default(),
+            batches: Batches::new(config.pairs_max, config.pmtu),
             later: VecDeque::new(),
             ud: ud::Requester::new(config.requests_max, config.request_timeout, config.request_retries_max),
             frame: Vec::new(),
@@ -164,13 +169,23 @@ impl Requests {
         self.sessions.insert(domain, switch);
     }
 
-    pub(crate) fn submit(&mut self, now: Instant, ticket: u64, domain: Domain, op: Op, out: &mut Sink) {
+    /// Begins an operation. A traversal whose pointer is at `node` may share a datagram with others.
+    pub(crate) fn submit(
+        &mut self,
+        now: Instant,
+        ticket: u64,
+        domain: Domain,
+        op: Op,
+        node: Option<NodeId>,
+        out: &mut Sink,
+    ) {
         let kind = match op {
             Op::RegionRead { addr, buf } => Kind::Read { addr, buf },
             Op::RegionWrite { addr, buf } => Kind::Write { addr, buf, number: None },
             Op::Traverse { program, cur_ptr, scratch, limit } => {
-                let (iterations, requests, carries) = (0, 0, Carries::Name);
-                let mut walk = Walk { program, cur_ptr, scratch, iterations, limit, requests, carries };
+                let (iterations, requests, carries, in_batch) = (0, 0, Carries::Name, false);
+                let mut walk =
+                    Walk { program, cur_ptr, scratch, iterations, limit, requests, carries, in_batch };
                 walk.begin(self.traverse_room());
                 Kind::Traverse(walk, None)
             }
@@ -181,7 +196,7 @@ impl Requests {
         let pending = Pending { ticket, domain, kind, waits: 0 };
         match self.refusal(&pending.kind) {
             Some(failure) => self.end(pending, Err(failure), out),
-            None => self.start(now, pending, out),
+            None => self.start_at(now, pending, node, out),
         }
     }
 
@@ -211,7 +226,12 @@ impl Requests {
     }
 
     /// Sends a request under a new id.
-    fn start(&mut self, now: Instant, mut pending: Pending, out: &mut Sink) {
+    fn start(&mut self, now: Instant, pending: Pending, out: &mut Sink) {
+        self.start_at(now, pending, None, out);
+    }
+
+    /// Sends a request under a new id; a traversal whose pointer is at `node` when the host is woken, with others.
+    fn start_at(&mut self, now: Instant, mut pending: Pending, node: Option<NodeId>, out: &mut Sink) {
         let (request, switch) = match self.admit(&mut pending) {
             Ok(admitted) => admitted,
             Err(failure) => {
@@ -227,9 +247,53 @@ impl Requests {
         };
         self.build(&switch, request, &pending);
         let frame = mem::take(&mut self.frame);
-        let started = self.ud.start(now, request, switch.port, &frame, pending, out);
+        let started = if self.gather(now, request, switch, node, &mut pending, out) {
+            self.ud.hold(now, request, switch.port, &frame, pending)
+        } else {
+            self.ud.start(now, request, switch.port, &frame, pending, out)
+        };
         assert!(started.is_ok(), "an admitted request finds room");
         self.frame = frame;
+    }
+
+    /// Puts a traversal's request into a batch. False when it goes alone: its node is not known, or it fits no batch.
+    fn gather(
+        &mut self,
+        now: Instant,
+        request: RequestId,
+        switch: ud::Peer,
+        node: Option<NodeId>,
+        pending: &mut Pending,
+        out: &mut Sink,
+    ) -> bool {
+        let Kind::Traverse(walk, _) = &mut pending.kind else { return false };
+        walk.in_batch = false;
+        let Some(node) = node else { return false };
+        let with_code = walk.carries == Carries::Code;
+        let shared = Shared { switch, node, program: walk.program.clone(), with_code };
+        let pair = Pair::of(request, Status::Ok, &walk.traverse());
+        if !self.batches.are_wanted() || !self.batches.fits(&shared, &pair) {
+            return false;
+        }
+        let leaves = self.batches.add(now, shared, request, &pair);
+        walk.in_batch = true;
+        if let Some(open) = leaves {
+            self.leave(open, out);
+        }
+        true
+    }
+
+    /// Sends a batch; one of a single traversal as that traversal.
+    fn leave(&mut self, open: Open, out: &mut Sink) {
+        if open.count == 1 {
+            self.ud.send(open.first, out);
+        } else {
+            let (message, switch) = (open.message(self.hops_max), open.shared.switch);
+            let psn = Psn::new(open.first.counter());
+            ud::send(out, switch, self.home, psn, &message);
+            out.note(Note::Batch(open.count));
+        }
+        self.batches.left(open);
     }
 
     /// Gives a request its id and, when it writes, its place among the writes. One that is refused uses up neither.
@@ -275,11 +339,24 @@ impl Requests {
             Ok(message) => message,
             Err(error) => return out.note(Note::Malformed(error)),
         };
+        let Body::Batch(batch) = message.body else { return self.answer_one(now, &message, out) };
+        for pair in batch.pairs() {
+            let status =
+                if message.header.status == Status::Ok { pair.status } else { message.header.status };
+            let request = message.header.request.with_counter(pair.counter);
+            let header = Header { status, request, ..message.header };
+            let body = Body::Traverse(batch.without_code().traverse(&pair));
+            self.answer_one(now, &Message { header, body }, out);
+        }
+    }
+
+    /// Takes an answer to one request, which came alone or with others.
+    fn answer_one(&mut self, now: Instant, message: &Message<'_>, out: &mut Sink) {
         let Some(pending) = self.ud.get_mut(message.header.request) else {
             return out.note(Note::LateAnswer);
         };
-        let unread = is_of_unread(&message);
-        if !message.header.response || !(unread || fits(&pending.kind, &message)) {
+        let unread = is_of_unread(message);
+        if !message.header.response || !(unread || fits(&pending.kind, message)) {
             return out.note(Note::WrongAnswer);
         }
         let Some(mut pending) = self.ud.finish(message.header.request) else {
@@ -352,6 +429,8 @@ impl Requests {
                 pending.waits = if progress { 0 } else { pending.waits };
                 self.wait(now, pending, out);
             }
+            // Nothing was done with the whole batch, perhaps for the sake of another one in it.
+            Status::Apart if walk.in_batch => self.start(now, pending, out),
             // A node asks once. When it got the code, another one asks, which the traversal reached without it.
             Status::UnknownProgram
                 if walk.carries == Carries::Name || progress && requests < TRAVERSALS_CONTINUED_MAX =>
@@ -391,6 +470,9 @@ impl Requests {
     }
 
     pub(crate) fn wake(&mut self, now: Instant, out: &mut Sink) {
+        while let Some(open) = self.batches.take(now) {
+            self.leave(open, out);
+        }
         while self.later.front().is_some_and(|(at, _)| *at <= now)
             && let Some((_, pending)) = self.later.pop_front()
         {
@@ -403,7 +485,8 @@ impl Requests {
     }
 
     pub(crate) fn next_wake(&self) -> Option<Instant> {
-        self.ud.next_wake().into_iter().chain(self.later.front().map(|(at, _)| *at)).min()
+        let later = self.later.front().map(|(at, _)| *at);
+        self.ud.next_wake().into_iter().chain(later).chain(self.batches.next_wake()).min()
     }
 
     pub(crate) fn outstanding(&self) -> usize {
@@ -419,6 +502,7 @@ impl Requests {
     pub(crate) fn check(&self) {
         self.ud.check();
         self.writes.check();
+        self.batches.check();
         assert!(self.writes.outstanding() <= self.ud.len(), "a write under way is a request outstanding");
         assert!(self.counter <= self.ids_max, "no id beyond the last one");
         assert!(self.sessions.len() <= self.sessions_max, "more sessions than the bound");
@@ -474,7 +558,7 @@ fn is_of_unread(message: &Message<'_>) -> bool {
             addr.is_null() && *len == 0
         }
         Body::Traverse(state) => state.program == ProgramHash::default() && state.scratch.is_empty(),
-        Body::Update(_) => false,
+        Body::Batch(_) | Body::Update(_) => false,
     };
     nothing && matches!(message.header.status, Status::Malformed | Status::Version | Status::Unsupported)
 }

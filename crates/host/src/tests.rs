@@ -1,6 +1,7 @@
 //! A host and everybody it speaks to, played by the tests: its program, the switch, memory nodes, and whoever else sends it frames.
 
 mod answers;
+mod batches;
 mod coverage;
 mod following;
 mod requests;

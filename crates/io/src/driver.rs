@@ -70,6 +70,17 @@ impl<M: Machine, L: Link> Driver<M, L> {
         (most > Duration::ZERO && self.link.may_sleep()).then_some(most)
     }
 
+    /// Wakes the role if it is due. What it sends is queued, as by [`Driver::submit`].
+    pub fn wake_if_due(&mut self, each_out: &mut dyn FnMut(M::Out, &mut L)) {
+        let now = self.machine.next_wake().map(|at| (at, self.clock.now()));
+        if let Some((at, now)) = now
+            && at <= now
+        {
+            self.machine.handle(now, Event::Wake, &mut self.outbox);
+            self.act(&mut infallible(each_out)).expect("it cannot fail");
+        }
+    }
+
     /// Hands the role a request of its own user. What it sends is queued: the next [`Driver::turn`] or [`Driver::flush`] sends it,
     /// so that several requests in a row share one batch.
     pub fn submit(&mut self, input: M::In, each_out: &mut dyn FnMut(M::Out, &mut L)) {

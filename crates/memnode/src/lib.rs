@@ -14,6 +14,7 @@
 
 extern crate alloc;
 
+mod answers;
 mod moves;
 mod node;
 mod note;
@@ -30,6 +31,7 @@ mod trial;
 mod updates;
 mod workspaces;
 
+pub use answers::ANSWERS_OPEN_MAX;
 pub use moves::{MOVE_LEN_MAX, MOVES_MAX, PUSHED_MAX};
 pub use node::{Budget, Config, MemNode};
 pub use note::{Counted, DropReason, Note, Stats};

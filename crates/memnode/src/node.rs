@@ -1,5 +1,6 @@
 //! The role: which part of the node an event is for.
 
+use crate::answers::Answers;
 use crate::moves::Moves;
 use crate::note::{DropReason, Note, Stats};
 use crate::pages::Pages;
@@ -81,6 +82,8 @@ pub struct MemNode<S, C: Compile = Interpreted> {
     pub(crate) dedup: ud::Dedup,
     pub(crate) programs: Programs<C>,
     pub(crate) workspaces: Workspaces<C::Logic>,
+    /// To pairs of batches, in the event that they come of.
+    pub(crate) answers: Answers,
     pub(crate) pages: Pages,
     pub(crate) moves: Moves,
     /// When the traversals that are under way want their turn.
@@ -115,6 +118,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             dedup: ud::Dedup::new(DEDUP_HOSTS_MAX, DEDUP_DEPTH),
             programs: Programs::new(compile),
             workspaces: Workspaces::new(config.budget.workspaces, config.budget.burst),
+            answers: Answers::default(),
             pages: Pages::default(),
             moves: Moves::default(),
             turn_due: Instant::ZERO,
@@ -188,9 +192,10 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         }
         match (port, message.body) {
             (Port::CONTROL, Body::Update(updates)) => self.on_updates(now, &message.header, &updates, out),
-            (Port::SWITCH, Body::RegionRead { .. } | Body::RegionWrite { .. } | Body::Traverse(_)) => {
-                self.on_request(now, &message, out);
-            }
+            (
+                Port::SWITCH,
+                Body::RegionRead { .. } | Body::RegionWrite { .. } | Body::Traverse(_) | Body::Batch(_),
+            ) => self.on_request(now, &message, out),
             _ => self.drop_frame(DropReason::WrongPort, out),
         }
     }
@@ -238,6 +243,7 @@ impl<S: Store, C: Compile> Machine for MemNode<S, C> {
         self.peers.check();
         self.programs.check();
         self.workspaces.check();
+        self.answers.check();
         self.pages.check();
         self.moves.check();
         assert!(self.queue_pairs.len() <= self.config.budget.queue_pairs, "more connections than the budget");

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use farmem_machine::{Outbox, Port};
 use farmem_transport::ud;
 use farmem_wire::message::{DirectoryBody, DirectoryMessage, Page};
-use farmem_wire::{Bth, Deth, Extension, Message, Opcode, Packet, Psn, RequestId, Status};
+use farmem_wire::{Bth, Deth, Extension, HostId, Message, Opcode, Packet, Psn, RequestId, Status};
 
 /// The peer table, and the node's own endpoint that messages come from.
 #[derive(Debug)]
@@ -13,6 +13,8 @@ pub(crate) struct Peers {
     home: ud::Endpoint,
     peers_max: usize,
     rows: BTreeMap<Port, ud::Endpoint>,
+    /// The hosts among them, by number: whoever is answered is looked up twice.
+    hosts: Vec<Option<ud::Endpoint>>,
     /// Nobody looks at it; it helps those who read traces.
     psn: Psn,
 }
@@ -21,7 +23,7 @@ impl Peers {
     /// Knows only the control plane.
     pub(crate) fn new(home: &ud::Home, peers_max: usize) -> Self {
         let rows = BTreeMap::from([(home.control.port, home.control.endpoint)]);
-        Self { home: home.endpoint, peers_max, rows, psn: Psn::default() }
+        Self { home: home.endpoint, peers_max, rows, hosts: Vec::new(), psn: Psn::default() }
     }
 
     /// Adds a peer or moves it.
@@ -34,6 +36,11 @@ impl Peers {
             return Err(Status::TableFull);
         }
         self.rows.insert(port, endpoint);
+        if let Some(host) = port.as_host() {
+            let at = usize::from(host);
+            self.hosts.resize(self.hosts.len().max(at + 1), None);
+            self.hosts[at] = Some(endpoint);
+        }
         Ok(())
     }
 
@@ -43,7 +50,17 @@ impl Peers {
             return Err(Status::Malformed);
         }
         self.rows.remove(&port);
+        if let Some(row) = port.as_host().and_then(|host| self.hosts.get_mut(usize::from(host))) {
+            *row = None;
+        }
         Ok(())
+    }
+
+    /// The endpoint of a host.
+    #[inline]
+    pub(crate) fn host(&self, host: HostId) -> Option<ud::Peer> {
+        let endpoint = (*self.hosts.get(usize::from(host.0))?)?;
+        Some(ud::Peer { port: Port::host(host.0), endpoint })
     }
 
     /// The endpoint behind `port`.
@@ -87,5 +104,8 @@ impl Peers {
     pub(crate) fn check(&self) {
         assert!(self.rows.len() <= self.peers_max + 1, "more peers than the budget");
         assert!(self.rows.contains_key(&Port::CONTROL), "the control plane is always known");
+        let rows = self.rows.iter().filter_map(|(port, endpoint)| Some((port.as_host()?, *endpoint)));
+        let hosts = (0..=u16::MAX).zip(&self.hosts).filter_map(|(host, row)| Some((host, (*row)?)));
+        assert!(rows.eq(hosts), "a host is found by its number");
     }
 }

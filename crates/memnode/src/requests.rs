@@ -3,13 +3,14 @@
 //! The switch wrote domain and origin into the header; the node checks the access once more against its own tables and answers
 //! the host itself (PULSE 5).
 
+use crate::answers::Answers;
 use crate::node::{MemNode, Outbox};
 use crate::note::{DropReason, Note};
 use crate::peers::Peers;
 use crate::programs::{Compile, Learned, Logic};
 use crate::regions::View;
 use crate::store::Store;
-use crate::workspaces::{Stop, Workspace};
+use crate::workspaces::{Came, Stop, Workspace};
 use alloc::vec::Vec;
 use farmem_machine::{Instant, Port};
 use farmem_transport::ud::{self, Seen};
@@ -34,13 +35,20 @@ impl<S: Store, C: Compile> MemNode<S, C> {
     /// Serves a request for the host that the switch named (PROTOCOL 7.18).
     pub(crate) fn on_request(&mut self, now: Instant, message: &Message<'_>, out: &mut Outbox) {
         let header = &message.header;
-        let Some(origin) = self.peers.get(Port::host(header.origin.0)) else {
+        let Some(origin) = self.peers.host(header.origin) else {
             return self.drop_frame(DropReason::UnknownPeer, out);
         };
         match message.body {
             Body::RegionRead { addr, len, .. } => self.on_region_read(origin, header, addr, len, out),
             Body::RegionWrite { addr, data, .. } => self.on_region_write(origin, header, addr, data, out),
-            Body::Traverse(traverse) => self.on_traverse(now, origin, header, &traverse, out),
+            Body::Traverse(traverse) => self.on_traverse(now, origin, header, &traverse, Came::Alone, out),
+            Body::Batch(batch) => {
+                for pair in batch.pairs() {
+                    let header = Header { request: header.request.with_counter(pair.counter), ..*header };
+                    self.on_traverse(now, origin, &header, &batch.traverse(&pair), Came::InBatch, out);
+                }
+                self.answers.flush(&mut self.peers, out);
+            }
             Body::Update(_) => self.drop_frame(DropReason::WrongPort, out),
         }
     }
@@ -134,6 +142,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         origin: ud::Peer,
         header: &Header,
         request: &Traverse<'_>,
+        came: Came,
         out: &mut Outbox,
     ) {
         let stores = request.program.stores();
@@ -144,7 +153,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         }
         self.stats.visits = self.stats.visits.wrapping_add(1);
         let was_empty = self.workspaces.is_empty();
-        let admitted = if foreign { Err(Status::Malformed) } else { self.admit(header, request, out) };
+        let admitted = if foreign { Err(Status::Malformed) } else { self.admit(header, request, came, out) };
         match admitted {
             // The turn that is due already takes this one along.
             Ok(()) if was_empty => self.turn_due = now,
@@ -156,8 +165,14 @@ impl<S: Store, C: Compile> MemNode<S, C> {
                     // A copy that comes when the program is known, or there is room, must not run what the host goes on with.
                     keep(&mut self.dedup, &mut self.buffer, header, &answer);
                 }
-                out.note(Note::Answered(body.kind(), status));
-                self.peers.send(origin, &answer, out);
+                out.note(Note::Answered(came.kind(), status));
+                match came {
+                    Came::Alone => self.peers.send(origin, &answer, out),
+                    Came::InBatch => {
+                        let way = (self.config.pmtu, &mut self.peers, out);
+                        self.answers.add(origin, header, status, request, way);
+                    }
+                }
             }
         }
     }
@@ -206,7 +221,13 @@ impl<S: Store, C: Compile> MemNode<S, C> {
     }
 
     /// Finds the program and a workspace, or a place to wait for one (PULSE 4.2, scheduler, rule 1).
-    fn admit(&mut self, header: &Header, request: &Traverse<'_>, out: &mut Outbox) -> Result<(), Status> {
+    fn admit(
+        &mut self,
+        header: &Header,
+        request: &Traverse<'_>,
+        came: Came,
+        out: &mut Outbox,
+    ) -> Result<(), Status> {
         if self.workspaces.is_full() {
             return Err(Status::Busy);
         }
@@ -223,14 +244,16 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         if learned != Learned::Known && known.logic.fell_back() {
             out.note(Note::ProgramInterpreted);
         }
-        if self.workspaces.take(known, header, request) { Ok(()) } else { Err(Status::Malformed) }
+        if self.workspaces.take(known, header, request, came) { Ok(()) } else { Err(Status::Malformed) }
     }
 
     /// Gives the traversals that are under way a turn. Each that ends is answered, or goes on elsewhere by way of the switch.
     pub(crate) fn turn(&mut self, out: &mut Outbox) {
-        let Self { config, regions, store, peers, dedup, buffer, workspaces, stats, .. } = self;
-        let mut exit = Exit { pmtu: config.pmtu, peers, dedup, buffer, out, continued: 0, dropped: 0 };
+        let Self { config, regions, store, peers, dedup, buffer, workspaces, answers, stats, .. } = self;
+        let (continued, dropped) = (0, 0);
+        let mut exit = Exit { pmtu: config.pmtu, peers, dedup, buffer, answers, out, continued, dropped };
         let iterations = workspaces.turn(regions, store, |workspace, end| exit.ended(workspace, end));
+        exit.answers.flush(exit.peers, exit.out);
         stats.iterations = stats.iterations.wrapping_add(iterations);
         stats.continued = stats.continued.wrapping_add(exit.continued);
         stats.dropped = stats.dropped.wrapping_add(exit.dropped);
@@ -243,6 +266,7 @@ struct Exit<'a> {
     peers: &'a mut Peers,
     dedup: &'a mut ud::Dedup,
     buffer: &'a mut Vec<u8>,
+    answers: &'a mut Answers,
     out: &'a mut Outbox,
     continued: u64,
     dropped: u64,
@@ -254,15 +278,21 @@ impl Exit<'_> {
         if end == End::Fetch(Stop::Elsewhere) && header.hops > 0 {
             return self.leave(workspace);
         }
-        let Some(origin) = self.peers.get(Port::host(header.origin.0)) else { return self.drop_traversal() };
+        let Some(origin) = self.peers.host(header.origin) else { return self.drop_traversal() };
         let status = status_at(end);
         if let End::Fetch(Stop::Refused(Refusal::Lent(page))) = end {
             self.peers.visit(page, self.out);
         }
-        let answer = Message { header: header.answer(status), body: Body::Traverse(workspace.traverse()) };
+        let (state, came) = (workspace.traverse(), workspace.came());
+        let answer = Message { header: header.answer(status), body: Body::Traverse(state) };
         self.remember(workspace, &answer);
-        self.out.note(Note::Answered(answer.body.kind(), status));
-        self.peers.send(origin, &answer, self.out);
+        self.out.note(Note::Answered(came.kind(), status));
+        match came {
+            Came::Alone => self.peers.send(origin, &answer, self.out),
+            Came::InBatch => {
+                self.answers.add(origin, header, status, &state, (self.pmtu, self.peers, self.out));
+            }
+        }
     }
 
     /// Sends the traversal back to the switch, which routes it by its next pointer (PROTOCOL 7.26).

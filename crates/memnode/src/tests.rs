@@ -1,5 +1,6 @@
 //! The node as its peers see it: frames in, frames out, and what is in the store afterwards.
 
+mod batches;
 mod compiling;
 mod hostile;
 mod incarnation;

@@ -16,7 +16,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use farmem_transport::{Access, Refusal};
 use farmem_traversal::{End, Step, WINDOW_LEN_MAX};
-use farmem_wire::message::Traverse;
+use farmem_wire::message::{Kind, Traverse};
 use farmem_wire::{Header, Perm, VirtAddr};
 
 /// Iterations a traversal may do at one node before it must go back to its host, whatever its own limit says.
@@ -48,6 +48,25 @@ pub(crate) enum Stop {
     Refused(Refusal),
 }
 
+/// How a traversal came, and so how it is answered: by itself, or with others of its batch (PROTOCOL 7.48). It goes on by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Came {
+    /// In a message of its own.
+    Alone,
+    /// As a pair.
+    InBatch,
+}
+
+impl Came {
+    /// Of the message.
+    pub(crate) const fn kind(self) -> Kind {
+        match self {
+            Self::Alone => Kind::Traverse,
+            Self::InBatch => Kind::Batch,
+        }
+    }
+}
+
 /// One traversal at this node: its state, the request it came in, and where its next window lies.
 #[derive(Debug)]
 pub(crate) struct Workspace<L> {
@@ -66,6 +85,7 @@ pub(crate) struct Workspace<L> {
     stores: bool,
     /// The code came with the request, so it goes along.
     with_code: bool,
+    came: Came,
     /// Of the program's length, in memory of its own: between small pads no large one's room lies. It stays for the next traversal.
     scratch: Vec<u8>,
     header: Header,
@@ -85,13 +105,14 @@ impl<L: Logic> Workspace<L> {
             spans: SetId::default(),
             stores: false,
             with_code: false,
+            came: Came::Alone,
             scratch: Vec::new(),
             header: *header,
         }
     }
 
     /// A traversal as it arrived, whose scratch pad is not longer than the program's.
-    fn begin(&mut self, known: &Shared<L>, header: &Header, request: &Traverse<'_>) {
+    fn begin(&mut self, known: &Shared<L>, header: &Header, request: &Traverse<'_>, came: Came) {
         if !Shared::ptr_eq(&self.known, known) {
             self.known = Shared::clone(known);
         }
@@ -110,11 +131,17 @@ impl<L: Logic> Workspace<L> {
         self.iterations = request.iterations;
         self.limit = request.limit;
         self.with_code = !request.code.is_empty();
+        self.came = came;
     }
 
     /// True when the program stores.
     pub(crate) fn stores(&self) -> bool {
         self.stores
+    }
+
+    /// How it came.
+    pub(crate) const fn came(&self) -> Came {
+        self.came
     }
 
     /// The request's header.
@@ -280,7 +307,13 @@ impl<L: Logic> Workspaces<L> {
     ///
     /// # Panics
     /// When [`Workspaces::is_full`].
-    pub(crate) fn take(&mut self, known: &Shared<L>, header: &Header, request: &Traverse<'_>) -> bool {
+    pub(crate) fn take(
+        &mut self,
+        known: &Shared<L>,
+        header: &Header,
+        request: &Traverse<'_>,
+        came: Came,
+    ) -> bool {
         assert!(!self.is_full(), "a traversal that is taken has a place to wait");
         if request.scratch.len() > known.program.scratch_len() {
             return false;
@@ -289,7 +322,7 @@ impl<L: Logic> Workspaces<L> {
             self.all.push(Workspace::new(known, header));
             self.all.len() - 1
         });
-        self.all[number].begin(known, header, request);
+        self.all[number].begin(known, header, request, came);
         if self.busy.len() < self.count {
             self.busy.push(number);
         } else {

@@ -14,6 +14,7 @@ pub const REACHED: &[&str] = &[
     "control.Retransmitted",
     "control.TakenBack",
     "control.Waits",
+    "host.Batch",
     "host.Believed",
     "host.Continued",
     "host.Followed",
@@ -28,6 +29,7 @@ pub const REACHED: &[&str] = &[
     "host.SentCode",
     "host.Unmended",
     "host.WrongAnswer",
+    "node.Answered(Batch",
     "node.Answered(RegionRead",
     "node.Answered(RegionWrite",
     "node.Answered(Traverse",
@@ -259,6 +261,7 @@ mod tests {
                 Host::Insisted => "Insisted",
                 Host::Believed => "Believed",
                 Host::Unmended => "Unmended",
+                Host::Batch(_) => "Batch",
             };
             assert!(is_listed(&format!("host.{name}")), "{name}");
         }

@@ -1,6 +1,6 @@
 //! Frames in words, for traces: what a person needs to follow a protocol, and nothing that a seed makes up (keys, queue pairs).
 
-use farmem_wire::message::{DirectoryMessage, MoveBody, MoveMessage, PageBody, PageMessage};
+use farmem_wire::message::{DirectoryMessage, MoveBody, MoveMessage, PageBody, PageMessage, Pair};
 use farmem_wire::{Aeth, Body, Extension, Gid, Message, Opcode, Packet, Psn, Syndrome};
 use std::collections::BTreeMap;
 
@@ -82,9 +82,19 @@ fn datagram(packet: &Packet<'_>) -> String {
             let (hops, done, limit) = (header.hops, t.iterations, t.limit);
             format!("Traverse {id:?}{end}{whose} at {} hops {hops} done {done}/{limit}{code}", t.cur_ptr)
         }
+        Body::Batch(batch) => {
+            let pairs: Vec<String> = batch.pairs().map(|pair| pair_of(header.response, &pair)).collect();
+            let code = if batch.code().is_empty() { "" } else { " with code" };
+            format!("Batch {id:?}{end}{whose} hops {}{code}: {}", header.hops, pairs.join(", "))
+        }
         Body::Update(updates) if header.response => format!("Update {}{end}", updates.seq),
         Body::Update(updates) => format!("Update {} of {}", updates.seq, updates.iter().count()),
     }
+}
+
+fn pair_of(response: bool, pair: &Pair<'_>) -> String {
+    let end = if response { format!(" {:?}", pair.status) } else { String::new() };
+    format!("{}{end} at {} done {}/{}", pair.counter, pair.cur_ptr, pair.iterations, pair.limit)
 }
 
 /// A message about pages, the directory or a move.

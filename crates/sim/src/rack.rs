@@ -22,6 +22,7 @@ use calls::{Call, Client};
 use farmem_machine::{Duration, Instant, Rng};
 use farmem_switch::Budgets;
 use farmem_traversal::Program;
+use farmem_wire::message::PAIRS_MAX;
 use lists::{List, Programs};
 use std::collections::{BTreeMap, BTreeSet};
 use tasks::Task;
@@ -88,6 +89,8 @@ struct Rack {
     model: Model,
     /// Memory moves.
     moves: bool,
+    /// Hosts send traversals that begin together in batches.
+    in_batches: bool,
     counters: Vec<Counter>,
     /// The rogue's own memory.
     rogue_vma: Option<u64>,
@@ -138,6 +141,8 @@ impl Rack {
             layout.hosts = HOSTS + 1;
         }
         layout.hops_max = [1, 2, 64][rng.below(3) as usize];
+        // In most worlds traversals that begin together share a datagram.
+        layout.pairs_max = [1, 3, PAIRS_MAX][usize::try_from(seed % 3).expect("small")];
         let slow = Who::Node(1 + u16::try_from(rng.below(u32::from(layout.nodes))).expect("few"));
         let mut world = World::new(layout, plan, seed, if trace { TRACE_MAX } else { 0 });
         world.network_mut().set_slow(slow.gid());
@@ -154,6 +159,7 @@ impl Rack {
             domains: Vec::new(),
             model: Model::default(),
             moves: seed.is_multiple_of(2),
+            in_batches: layout.pairs_max > 1,
             counters: Vec::new(),
             rogue_vma: None,
             lists: Vec::new(),

@@ -35,6 +35,8 @@ pub struct Layout {
     pub budgets: Budgets,
     /// Memory nodes that one request may cross.
     pub hops_max: u8,
+    /// Traversals of a host that share one datagram at most.
+    pub pairs_max: u16,
     /// The path MTU of all connections, and of what memory nodes send.
     pub pmtu: Pmtu,
     /// Time without an answer after which the control plane, or a host, sends anything again.
@@ -58,6 +60,7 @@ impl Layout {
             capacity: 1 << 20,
             budgets: Budgets::default(),
             hops_max: 64,
+            pairs_max: 1,
             pmtu: Pmtu::B1024,
             timeout: Duration::from_millis(1),
             retries_max: 7,

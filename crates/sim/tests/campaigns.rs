@@ -100,7 +100,7 @@ fn a_million_operations_on_nodes_that_come_back_without_their_memory() {
 /// a zero before (PROTOCOL 7.43, 9.19).
 #[test]
 fn nodes_come_back_without_their_memory() {
-    let campaign = Campaign { operations: 40_000, seeds: 20, first_seed: 4_000, plan: Plan::CRASH };
+    let campaign = Campaign { operations: 60_000, seeds: 20, first_seed: 4_000, plan: Plan::CRASH };
     let report = rack::campaign(&campaign, &mut |_| {});
     fine(&report);
     assert!(report.total.crashes > 100 && report.total.notes["rack.ToldLost"] > 500, "{report}");

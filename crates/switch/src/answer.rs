@@ -5,12 +5,13 @@
 use farmem_wire::message::{Kind, Traverse, Updates, VERSION};
 use farmem_wire::{Body, Domain, Header, HostId, Message, ProgramHash, RequestId, Status, VirtAddr};
 
-/// The response to `message` with `status`: a region without data, a traversal's whole state without code (PROTOCOL 6.14).
+/// The response to `message` with `status`: a region without data, traversals' whole state without code (PROTOCOL 6.14).
 pub(crate) fn refusal<'a>(message: &Message<'a>, status: Status) -> Message<'a> {
     let body = match message.body {
         Body::RegionRead { addr, len, .. } => Body::RegionRead { addr, len, data: &[] },
         Body::RegionWrite { addr, len, .. } => Body::RegionWrite { addr, len, data: &[] },
         Body::Traverse(traverse) => Body::Traverse(Traverse { code: &[], ..traverse }),
+        Body::Batch(batch) => Body::Batch(batch.without_code()),
         Body::Update(updates) => Body::Update(Updates::response(updates.seq, 0)),
     };
     Message { header: message.header.answer(status), body }
@@ -56,7 +57,8 @@ impl Envelope {
         let body = match self.kind {
             Some(Kind::RegionRead) | None => Body::RegionRead { addr, len, data },
             Some(Kind::RegionWrite) => Body::RegionWrite { addr, len, data },
-            Some(Kind::Traverse) => Body::Traverse(Traverse {
+            // Of a batch it is the first pair's answer.
+            Some(Kind::Traverse | Kind::Batch) => Body::Traverse(Traverse {
                 program: ProgramHash([0; 16]),
                 cur_ptr: addr,
                 iterations: 0,

@@ -170,8 +170,13 @@ impl Switch {
         if message.header.hops == 0 {
             return Err(Status::HopLimit);
         }
-        self.tables.protection.check(message.header.domain, wanted.addr, wanted.len, wanted.perm)?;
-        let node = self.tables.translation.lookup(wanted.addr).ok_or(Status::NotMapped)?;
+        let domain = message.header.domain;
+        let allowed = self.tables.protection.check(domain, wanted.addr, wanted.len, wanted.perm);
+        let owner = || self.tables.translation.lookup(wanted.addr).ok_or(Status::NotMapped);
+        let node = allowed.map_err(Status::from).and_then(|()| owner());
+        // What is wrong with the first pair of a batch says nothing of the others (PROTOCOL 6.25).
+        let of_all = |status| if matches!(message.body, Body::Batch(_)) { Status::Apart } else { status };
+        let node = node.map_err(of_all)?;
         Ok(self.tables.node(node).map(|peer| (node, peer)))
     }
 
@@ -343,6 +348,11 @@ impl Wanted {
             Body::Traverse(traverse) => {
                 let perm = if traverse.program.stores() { Perm::ReadWrite } else { Perm::Read };
                 Ok(Self { addr: traverse.cur_ptr, len: 1, perm })
+            }
+            // The node checks the windows of all pairs (PROTOCOL 6.25).
+            Body::Batch(batch) => {
+                let perm = if batch.program().stores() { Perm::ReadWrite } else { Perm::Read };
+                Ok(Self { addr: batch.first().cur_ptr, len: 1, perm })
             }
             Body::Update(_) => Err(Status::Unsupported),
         }

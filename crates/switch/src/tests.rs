@@ -11,6 +11,7 @@ use farmem_wire::{
     ProgramHash, Psn, Qkey, Qpn, RequestId, VirtAddr,
 };
 
+mod batches;
 mod continuations;
 mod fuzz;
 mod orders;

@@ -136,7 +136,8 @@ impl Bth {
     /// [`WireError`] naming the field, as [`View::new_checked`] and [`View::opcode`].
     #[inline]
     pub fn parse(frame: &[u8]) -> Result<(Self, u8), WireError> {
-        let view = View::new_checked(frame)?;
+        let Some(bytes) = frame.first_chunk::<LEN>() else { return Err(short(frame)) };
+        let view = View::new_checked(bytes)?;
         let opcode = view.opcode()?;
         let value = Self {
             opcode,
@@ -154,6 +155,12 @@ impl Bth {
     /// When `pad` is more than 3.
     #[inline]
     pub fn emit(&self, pad: u8, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.bytes(pad));
+    }
+
+    /// The 12 bytes that [`Bth::emit`] appends.
+    #[inline]
+    pub(crate) fn bytes(&self, pad: u8) -> [u8; LEN] {
         assert!(pad <= 3, "a pad has at most 3 bytes");
         let mut bytes = [0; LEN];
         bytes[field::OPCODE] = self.opcode as u8;
@@ -163,7 +170,7 @@ impl Bth {
         let mut view = View(bytes);
         view.set_dest_qp(self.dest_qp);
         view.set_psn(self.psn);
-        out.extend_from_slice(&view.0);
+        view.0
     }
 }
 
@@ -182,7 +189,7 @@ impl<T: AsRef<[u8]>> View<T> {
     pub fn new_checked(bytes: T) -> Result<Self, WireError> {
         let b = bytes.as_ref();
         if b.len() < LEN {
-            return Err(WireError::Short { what: "BTH", need: LEN, have: b.len() });
+            return Err(short(b));
         }
         if b[field::FLAGS] & TVER_MASK != 0 {
             return Err(WireError::Unknown {
@@ -204,6 +211,7 @@ impl<T: AsRef<[u8]>> View<T> {
     ///
     /// # Errors
     /// [`WireError::Unknown`] for one farmem does not speak.
+    #[inline]
     pub fn opcode(&self) -> Result<Opcode, WireError> {
         let bits = self.0.as_ref()[field::OPCODE];
         Opcode::from_bits(bits)
@@ -268,6 +276,11 @@ impl<T: AsMut<[u8]>> View<T> {
     pub fn after_mut(&mut self) -> &mut [u8] {
         self.0.as_mut().get_mut(LEN..).unwrap_or_default()
     }
+}
+
+#[cold]
+fn short(bytes: &[u8]) -> WireError {
+    WireError::Short { what: "BTH", need: LEN, have: bytes.len() }
 }
 
 fn be24(bytes: &[u8]) -> u32 {

@@ -170,15 +170,20 @@ impl Deth {
 
     #[inline]
     pub(crate) fn read(r: &mut Reader<'_>) -> Result<Self, WireError> {
-        let view = view::Deth::new_checked(r.take(Self::LEN)?)?;
+        let view = view::Deth::new_checked(r.fixed::<{ Self::LEN }>()?)?;
         Ok(Self { qkey: view.qkey(), src_qp: view.src_qp() })
     }
 
     #[inline]
     pub(crate) fn emit(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.bytes());
+    }
+
+    #[inline]
+    pub(crate) fn bytes(&self) -> [u8; Self::LEN] {
         let mut view = view::Deth([0; Self::LEN]);
         view.set_qkey(self.qkey);
         view.set_src_qp(self.src_qp);
-        out.extend_from_slice(&view.0);
+        view.0
     }
 }

@@ -147,6 +147,18 @@ impl RequestId {
     pub const fn host(self) -> HostId {
         HostId((self.0 >> 48) as u16)
     }
+
+    /// Which of the host's requests in that generation.
+    #[must_use]
+    pub const fn counter(self) -> u32 {
+        (self.0 & 0xffff_ffff) as u32
+    }
+
+    /// The id that the same host gave in the same generation as `counter`.
+    #[must_use]
+    pub const fn with_counter(self, counter: u32) -> Self {
+        Self(self.0 >> 32 << 32 | counter as u64)
+    }
 }
 
 impl fmt::Debug for RequestId {

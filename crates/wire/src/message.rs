@@ -4,10 +4,11 @@
 //! [`Header::response`] set and a [`Status`]. A traversal's request and response have one format, so that any node can
 //! continue any traversal (PULSE 4.2, 5).
 
-use crate::reader::{Put, Reader};
+use crate::reader::{Put, Reader, be16, be32, be64};
 use crate::{Domain, HostId, RequestId, VirtAddr, WireError};
 use alloc::vec::Vec;
 
+mod batch;
 mod coherence;
 mod directory_message;
 mod move_message;
@@ -16,6 +17,7 @@ mod page_message;
 mod traverse;
 mod update;
 
+pub use batch::{Batch, PAIRS_MAX, Pair, Pairs};
 pub use coherence::{
     Data, Done, Get, Grant, Part, Read, Recall, RecallAck, Refusal, WriteBack, WriteBackAck,
 };
@@ -80,6 +82,8 @@ pub enum Status {
     Lost = 16,
     /// Hosts cache the page coherently: nothing else may write it (PROTOCOL 12.46).
     Coherent = 17,
+    /// The batch could not be routed by its first pair. Nothing was done; ask for each pair alone (PROTOCOL 6.25).
+    Apart = 18,
 }
 
 impl Status {
@@ -105,6 +109,7 @@ impl Status {
             15 => Self::Lent,
             16 => Self::Lost,
             17 => Self::Coherent,
+            18 => Self::Apart,
             _ => return None,
         })
     }
@@ -120,6 +125,8 @@ pub enum Kind {
     RegionWrite = 0x02,
     /// Runs a traversal.
     Traverse = 0x10,
+    /// Runs several traversals of one program.
+    Batch = 0x11,
     /// Control changes a role's tables.
     Update = 0x20,
 }
@@ -132,6 +139,7 @@ impl Kind {
             0x01 => Self::RegionRead,
             0x02 => Self::RegionWrite,
             0x10 => Self::Traverse,
+            0x11 => Self::Batch,
             0x20 => Self::Update,
             _ => return None,
         })
@@ -174,7 +182,8 @@ impl Header {
 
     #[inline]
     fn read(r: &mut Reader<'_>) -> Result<(Self, Kind), WireError> {
-        let [version, kind, status, flags] = r.array()?;
+        let bytes = r.fixed::<{ Self::LEN }>()?;
+        let [version, kind, status, flags, ..] = *bytes;
         if version != VERSION {
             return Err(WireError::Unknown { what: "message.version", value: u64::from(version) });
         }
@@ -191,20 +200,22 @@ impl Header {
         if !response && status != Status::Ok {
             return Err(WireError::Unknown { what: "message.status of a request", value: status as u64 });
         }
+        if bytes[19..] != [0; 5] {
+            return Err(WireError::Reserved { what: "message.reserved" });
+        }
         let header = Self {
             status,
             response,
-            domain: Domain(r.u32()?),
-            request: RequestId(r.u64()?),
-            origin: HostId(r.u16()?),
-            hops: r.u8()?,
+            domain: Domain(be32(bytes, 4)),
+            request: RequestId(be64(bytes, 8)),
+            origin: HostId(be16(bytes, 16)),
+            hops: bytes[18],
         };
-        r.zero::<5>("message.reserved")?;
         Ok((header, kind))
     }
 
     #[inline]
-    fn emit(&self, kind: Kind, out: &mut Vec<u8>) {
+    fn bytes(&self, kind: Kind) -> [u8; Self::LEN] {
         assert!(self.response || self.status == Status::Ok, "a request has not ended yet");
         let flags = if self.response { Self::FLAG_RESPONSE } else { 0 };
         let mut bytes = [0; Self::LEN];
@@ -213,7 +224,7 @@ impl Header {
         bytes[8..16].copy_from_slice(&self.request.0.to_be_bytes());
         bytes[16..18].copy_from_slice(&self.origin.0.to_be_bytes());
         bytes[18] = self.hops;
-        out.extend_from_slice(&bytes);
+        bytes
     }
 
     /// True for a response that has what the request asked for.
@@ -222,7 +233,7 @@ impl Header {
     }
 }
 
-/// What follows the header (PROTOCOL 3.6 to 3.10).
+/// What follows the header (PROTOCOL 3.6 to 3.10, 3.13).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Body<'a> {
     /// Reads `len` bytes at `addr`. In a response with status `Ok` these bytes follow; otherwise none.
@@ -245,6 +256,8 @@ pub enum Body<'a> {
     },
     /// A traversal's program and state.
     Traverse(Traverse<'a>),
+    /// A program and the states of several traversals.
+    Batch(Batch<'a>),
     /// Table updates; see [`Updates`].
     Update(Updates<'a>),
 }
@@ -257,6 +270,7 @@ impl Body<'_> {
             Self::RegionRead { .. } => Kind::RegionRead,
             Self::RegionWrite { .. } => Kind::RegionWrite,
             Self::Traverse(_) => Kind::Traverse,
+            Self::Batch(_) => Kind::Batch,
             Self::Update(_) => Kind::Update,
         }
     }
@@ -290,6 +304,7 @@ impl<'a> Message<'a> {
                 Body::RegionWrite { addr, len, data }
             }
             Kind::Traverse => Body::Traverse(Traverse::read(&mut r, header.response)?),
+            Kind::Batch => Body::Batch(Batch::read(&mut r, &header)?),
             Kind::Update => Body::Update(Updates::read(&mut r, &header)?),
         };
         r.end()?;
@@ -304,24 +319,27 @@ impl<'a> Message<'a> {
     #[inline]
     pub fn emit(&self, out: &mut Vec<u8>) {
         let header = &self.header;
-        header.emit(self.body.kind(), out);
+        out.extend_from_slice(&header.bytes(self.body.kind()));
         match &self.body {
             Body::RegionRead { addr, len, data } => {
                 put_region(*addr, *len, data, header.is_good_response(), out);
             }
             Body::RegionWrite { addr, len, data } => put_region(*addr, *len, data, !header.response, out),
             Body::Traverse(traverse) => traverse.emit(header.response, out),
+            Body::Batch(batch) => batch.emit(header, out),
             Body::Update(updates) => updates.emit(header, out),
         }
     }
 
     /// Bytes that [`Message::emit`] appends.
+    #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         Header::LEN
             + match &self.body {
                 Body::RegionRead { data, .. } | Body::RegionWrite { data, .. } => REGION_LEN + data.len(),
                 Body::Traverse(traverse) => traverse.len(),
+                Body::Batch(batch) => batch.len(),
                 Body::Update(updates) => updates.len(),
             }
     }

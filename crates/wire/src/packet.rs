@@ -51,7 +51,7 @@ impl<'a> Packet<'a> {
     pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
         let (bth, pad) = Bth::parse(frame)?;
         let mut r = Reader::new("packet", frame);
-        r.take(crate::bth::LEN)?;
+        r.fixed::<{ crate::bth::LEN }>()?;
         let ext = Extension::read(bth.opcode, &mut r)?;
         let rest = r.rest();
         let Some(len) = rest.len().checked_sub(usize::from(pad)) else {
@@ -100,8 +100,16 @@ impl<'a> Packet<'a> {
         assert!(len == 0 || has_payload(bth.opcode), "{:?} has no payload", bth.opcode);
         let pad = pad_of(len);
         out.reserve(len + HEADERS_MAX);
-        bth.emit(pad, out);
-        ext.emit(out);
+        if let Extension::Deth(deth) = ext {
+            // The headers of a datagram as one.
+            let mut bytes = [0; DATAGRAM_LEN];
+            bytes[..crate::bth::LEN].copy_from_slice(&bth.bytes(pad));
+            bytes[crate::bth::LEN..].copy_from_slice(&deth.bytes());
+            out.extend_from_slice(&bytes);
+        } else {
+            bth.emit(pad, out);
+            ext.emit(out);
+        }
         let start = out.len();
         fill(out);
         assert_eq!(out.len() - start, len, "the payload has the length it was announced with");
@@ -173,6 +181,9 @@ impl Extension {
         }
     }
 }
+
+/// Bytes of BTH and DETH.
+const DATAGRAM_LEN: usize = crate::bth::LEN + Deth::LEN;
 
 /// Bytes that stand around a payload at most: headers and pad.
 const HEADERS_MAX: usize = 64;

@@ -4,6 +4,7 @@ use crate::WireError;
 use alloc::vec::Vec;
 
 /// A cursor over hostile bytes.
+#[derive(Clone, Debug)]
 pub(crate) struct Reader<'a> {
     what: &'static str,
     whole: usize,
@@ -24,9 +25,15 @@ impl<'a> Reader<'a> {
 
     #[inline]
     pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
+        self.fixed().copied()
+    }
+
+    /// A fixed part, whose fields [`be16`] and its like read where they lie.
+    #[inline]
+    pub(crate) fn fixed<const N: usize>(&mut self) -> Result<&'a [u8; N], WireError> {
         let Some((head, rest)) = self.rest.split_first_chunk() else { return Err(self.short(N)) };
         self.rest = rest;
-        Ok(*head)
+        Ok(head)
     }
 
     #[cold]
@@ -72,6 +79,30 @@ impl<'a> Reader<'a> {
         }
         Err(WireError::Long { what: self.what, most: self.whole - self.rest.len(), have: self.whole })
     }
+}
+
+/// The big-endian number at `at` of a fixed part. Where `at` is a constant, so is whether it is inside.
+#[inline(always)]
+pub(crate) fn be16<const N: usize>(bytes: &[u8; N], at: usize) -> u16 {
+    u16::from_be_bytes(field(bytes, at))
+}
+
+/// As [`be16`].
+#[inline(always)]
+pub(crate) fn be32<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
+    u32::from_be_bytes(field(bytes, at))
+}
+
+/// As [`be16`].
+#[inline(always)]
+pub(crate) fn be64<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
+    u64::from_be_bytes(field(bytes, at))
+}
+
+/// The `M` bytes at `at`.
+#[inline(always)]
+pub(crate) fn field<const N: usize, const M: usize>(bytes: &[u8; N], at: usize) -> [u8; M] {
+    *bytes[at..].first_chunk().expect("a field is inside of its fixed part")
 }
 
 /// Appending big-endian fields.

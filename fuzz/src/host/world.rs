@@ -2,7 +2,7 @@
 
 use super::NOBODY;
 use crate::Run;
-use crate::frames::{Arrival, datagram, endpoint, heard};
+use crate::frames::{Arrival, datagram, each, enclosed, endpoint, heard, with_others};
 use crate::input::Input;
 use farmem_host::{
     Answer, Ask, Config, Connection, Done, Host, Located, Note, Op, Out, Piece, Reply, Want, Wish,
@@ -128,6 +128,7 @@ impl World {
             request_timeout: Duration::from_millis(1),
             request_retries_max: 3,
             pmtu: Pmtu::B1024,
+            pairs_max: 3,
             ..Config::new(HOST, 1, HOME)
         };
         let bytes = |base| Bytes { base, bytes: vec![0x5a; 0x1000] };
@@ -299,7 +300,8 @@ impl World {
             // Its own words.
             return Some((Port::SWITCH, datagram(HOME, &message)));
         }
-        let status = input.pick(&[
+        let choice = input.u8();
+        let statuses = [
             Status::Ok,
             Status::HopLimit,
             Status::IterationLimit,
@@ -308,7 +310,8 @@ impl World {
             Status::NoPermission,
             Status::Malformed,
             Status::Busy,
-        ]);
+        ];
+        let status = statuses[usize::from(choice) % statuses.len()];
         let state;
         let body = match message.body {
             Body::RegionRead { addr, len, .. } => Body::RegionRead {
@@ -324,9 +327,18 @@ impl World {
                 let cur_ptr = VirtAddr(input.pick(&RANGES));
                 Body::Traverse(Traverse { iterations, cur_ptr, scratch: &state, code: &[], ..traverse })
             }
-            Body::Update(_) => panic!("a host updates nobody"),
+            Body::Batch(_) | Body::Update(_) => {
+                panic!("each traversal is kept apart, and a host updates nobody")
+            }
         };
-        let answer = datagram(HOME, &Message { header: message.header.answer(status), body });
+        let message = Message { header: message.header.answer(status), body };
+        let together = matches!(body, Body::Traverse(_)) && choice / 8 % 4 == 3;
+        let answer = if together {
+            // Others of these ids are under way, or never were.
+            enclosed(HOME, &with_others(&message, choice / 32 % 3))
+        } else {
+            datagram(HOME, &message)
+        };
         Some((input.pick(&[Port::node(1), Port::SWITCH, Port::UNKNOWN]), answer))
     }
 
@@ -410,15 +422,17 @@ impl World {
         let (to, message) = heard(frame).expect("a host sends messages");
         assert!(port == Port::SWITCH && SESSIONS.iter().any(|session| session.1 == to));
         assert!(!message.header.response && message.len() <= Pmtu::B1024.bytes());
-        let id = message.header.request;
-        match self.requests.get(&id) {
-            Some(first) => assert!(first == frame, "{id:?} is used again for something else"),
-            None => {
-                assert_eq!(id.host(), HOST);
-                let newest = self.requests.last_key_value().map(|(id, _)| *id);
-                assert!(newest < Some(id), "ids go up");
-                self.requests.insert(id, frame.to_vec());
-                self.open.push(id);
+        for message in each(&message) {
+            let id = message.header.request;
+            assert_eq!(id.host(), HOST);
+            // Those of a batch are asked for alone when they are asked for again.
+            let frame = datagram(to, &message);
+            match self.requests.get(&id) {
+                Some(first) => assert!(*first == frame, "{id:?} is used again for something else"),
+                None => {
+                    self.requests.insert(id, frame);
+                    self.open.push(id);
+                }
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use super::walks::Walk;
 use super::{HOME, Outcome, PROGRAMS, only};
+use crate::frames::each;
 use farmem_machine::Port;
 use farmem_memnode::{Counted, DropReason, Note, region_read_len_max};
 use farmem_transport::{PeerChange, ud};
@@ -176,6 +177,13 @@ impl Model {
             Body::Traverse(state) => {
                 assert!(outcome.sent.is_empty(), "its end is told apart from others");
                 self.begin_walk(header, &state);
+            }
+            Body::Batch(_) => {
+                assert!(outcome.sent.is_empty(), "the ends of its traversals are told apart from others");
+                for message in each(&Message { header: *header, body: *body }) {
+                    let Body::Traverse(state) = message.body else { unreachable!("a batch has traversals") };
+                    self.begin_walk(&message.header, &state);
+                }
             }
             Body::Update(_) => {}
         }

@@ -95,6 +95,10 @@ impl Model {
             Body::RegionWrite { addr, len, .. } => (addr.0, len, Perm::ReadWrite),
             Body::Traverse(state) if state.program.stores() => (state.cur_ptr.0, 1, Perm::ReadWrite),
             Body::Traverse(state) => (state.cur_ptr.0, 1, Perm::Read),
+            Body::Batch(batch) => {
+                let perm = if batch.program().stores() { Perm::ReadWrite } else { Perm::Read };
+                (batch.first().cur_ptr.0, 1, perm)
+            }
             Body::Update(_) => return None,
         };
         let fits = (1..=REGION_BYTES_MAX).contains(&len);

@@ -7,7 +7,7 @@ use farmem_machine::{Action, Event, Instant, Machine as _, Outbox, Port};
 use farmem_memnode::{BURST, Budget, Config, MemNode, Note};
 use farmem_transport::{PeerChange, ud};
 use farmem_traversal::Program;
-use farmem_wire::message::{Traverse, Update, Updates};
+use farmem_wire::message::{self as wire, Pair, Traverse, Update, Updates};
 use farmem_wire::{
     Body, Bth, Deth, Domain, Extension, Gid, Header, HostId, Message, Opcode, Packet, Perm, Pmtu, Psn, Qkey,
     Qpn, RequestId, Status, VirtAddr,
@@ -19,7 +19,7 @@ pub(super) const BTREE_FIND: &str = include_str!("../../../../testdata/programs/
 /// The same look-ups, with RANK in the place of four halvings.
 const BTREE_FIND_RANK: &str = include_str!("../../../../testdata/programs/btree_find_rank.pulse");
 
-/// Frames between two readings of the clock.
+/// Look-ups between two readings of the clock.
 const BATCH: usize = 512;
 
 const HOST: HostId = HostId(3);
@@ -33,8 +33,10 @@ type Node = MemNode<MappedStore, Compiler>;
 pub(super) struct How {
     /// Look-ups of a measurement.
     pub(super) count: usize,
-    /// Frames before the node is woken.
+    /// Look-ups before the node is woken.
     pub(super) at_once: usize,
+    /// Look-ups of one frame.
+    pub(super) pairs: usize,
     /// Windows that are asked for together.
     pub(super) burst: usize,
     /// What the node makes of programs.
@@ -44,7 +46,7 @@ pub(super) struct How {
 impl How {
     /// As a link and a node have them; for about a tenth of a second.
     pub(super) const USUAL: Self =
-        Self { count: 1 << 18, at_once: 64, burst: BURST, compiler: Compiler::jit };
+        Self { count: 1 << 18, at_once: 64, pairs: 1, burst: BURST, compiler: Compiler::jit };
     /// For look-ups that take several times as long.
     pub(super) const FEW: Self = Self { count: 1 << 15, ..Self::USUAL };
 }
@@ -104,9 +106,9 @@ impl<'a> Lookups<'a> {
         let mut batch = Batch::default();
         for n in 0..=how.count / BATCH {
             // The first batch brings the program, and is not counted.
-            self.ask(&mut batch, chance, n == 0);
+            self.ask(&mut batch, chance, n == 0, how.pairs);
             let start = cpu_time();
-            for frames in batch.frames.chunks(how.at_once) {
+            for frames in batch.frames.chunks((how.at_once / how.pairs).max(1)) {
                 for (start, end) in frames {
                     let bytes = &batch.bytes[*start..*end];
                     node.handle(Instant::ZERO, Event::Frame { port: Port::SWITCH, bytes }, &mut out);
@@ -126,30 +128,38 @@ impl<'a> Lookups<'a> {
         measured
     }
 
-    fn ask(&self, batch: &mut Batch, chance: &mut Chance, with_code: bool) {
+    fn ask(&self, batch: &mut Batch, chance: &mut Chance, with_code: bool, pairs: usize) {
         let Batch { queries, bytes, frames } = batch;
         queries.clear();
         bytes.clear();
         frames.clear();
-        for n in 0..BATCH {
-            let query = (self.make)(chance);
-            let mut scratch = vec![0; self.program.scratch_len()];
-            scratch[..8].copy_from_slice(&query.wanted[0].to_le_bytes());
-            scratch[8..16].copy_from_slice(&query.wanted[1].to_le_bytes());
-            let traverse = Traverse {
-                program: self.program.hash(),
-                cur_ptr: VirtAddr(query.cur_ptr),
-                iterations: 0,
-                limit: 4096,
-                scratch: &scratch,
-                code: if with_code { self.program.encoded() } else { &[] },
-            };
-            let id = RequestId::new(HOST, 1, u32::try_from(n).expect("a batch is short"));
-            let header = Header { domain: DOMAIN, origin: HOST, ..Header::request(id, 1) };
+        let code = if with_code { self.program.encoded() } else { &[] };
+        for first in (0..BATCH).step_by(pairs) {
+            let mut together = Vec::new();
+            let id = |n: usize| RequestId::new(HOST, 1, u32::try_from(n).expect("a batch is short"));
+            let header = Header { domain: DOMAIN, origin: HOST, ..Header::request(id(first), 1) };
             let start = bytes.len();
-            datagram(&Message { header, body: Body::Traverse(traverse) }, bytes);
+            for n in first..first + pairs {
+                let query = (self.make)(chance);
+                let mut scratch = vec![0; self.program.scratch_len()];
+                scratch[..8].copy_from_slice(&query.wanted[0].to_le_bytes());
+                scratch[8..16].copy_from_slice(&query.wanted[1].to_le_bytes());
+                let (program, cur_ptr) = (self.program.hash(), VirtAddr(query.cur_ptr));
+                let traverse =
+                    Traverse { program, cur_ptr, iterations: 0, limit: 4096, scratch: &scratch, code };
+                if pairs == 1 {
+                    datagram(&Message { header, body: Body::Traverse(traverse) }, bytes);
+                } else {
+                    Pair::of(id(n), Status::Ok, &traverse).emit(&mut together);
+                }
+                queries.push(query);
+            }
+            if pairs > 1 {
+                let count = u16::try_from(pairs).expect("few");
+                let body = wire::Batch::new(&header, self.program.hash(), code, count, &together);
+                datagram(&Message { header, body: Body::Batch(body.expect("it fits")) }, bytes);
+            }
             frames.push((start, bytes.len()));
-            queries.push(query);
         }
     }
 
@@ -159,13 +169,23 @@ impl<'a> Lookups<'a> {
         out.drain(|action| {
             let Action::Send { frame, .. } = action else { return };
             let message = Message::parse(Packet::parse(frame).expect("a packet").payload).expect("a message");
-            let Body::Traverse(answer) = message.body else { panic!("a traversal's answer") };
-            let query = &queries[usize::try_from(message.header.request.0 & 0xffff_ffff).expect("32 bits")];
-            assert_eq!((message.header.status, answer.iterations), (Status::Ok, query.iterations));
-            let word = |n: usize| u64::from_le_bytes(answer.scratch.as_chunks().0[n]);
-            assert_eq!((word(self.found), word(self.value)), (1, query.value), "the key was found");
-            answers += 1;
-            hops += u64::from(answer.iterations);
+            let mut one = |counter: u32, status, answer: &Traverse<'_>| {
+                let query = &queries[counter as usize];
+                assert_eq!((status, answer.iterations), (Status::Ok, query.iterations));
+                let word = |n: usize| u64::from_le_bytes(answer.scratch.as_chunks().0[n]);
+                assert_eq!((word(self.found), word(self.value)), (1, query.value), "the key was found");
+                answers += 1;
+                hops += u64::from(answer.iterations);
+            };
+            match message.body {
+                Body::Traverse(answer) => {
+                    one(message.header.request.counter(), message.header.status, &answer)
+                }
+                Body::Batch(batch) => {
+                    batch.pairs().for_each(|pair| one(pair.counter, pair.status, &batch.traverse(&pair)));
+                }
+                other => panic!("a traversal's answer, not {other:?}"),
+            }
         });
         assert_eq!(answers, queries.len() as u64, "every request is answered");
         if self.hops { hops } else { answers }

@@ -77,6 +77,53 @@ over_either_transport! {
         assert_eq!(page, [7; 4096]);
     }
 
+    /// Traversals that are submitted without waiting in between share datagrams, one to each node and one back, and each ends as it does
+    /// alone: also one that goes on at another node, one at a null pointer and one at memory that is nobody's.
+    traversals_share_datagrams(description: 2 nodes) {
+        let mut client = description.client("batches");
+        let vmas = [1, 2].map(|node| client.allocate_on(4096, NodeId(node)).unwrap().base);
+        let program = Program::assemble(
+            ".window 16\n.scratch 8\n ld8 r2, window[0]\n ld8 r3, scratch[0]\n add r3, r2\n st8 scratch[0], r3\n\
+             ld8 r4, window[8]\n jeq r4, 0, end\n next r4\n end: ret",
+        ).unwrap();
+        // 0 to 7 on each node, of which the last goes on at the first of the other.
+        for (mine, other) in [(0, 1), (1, 0)] {
+            for n in 0..8 {
+                let next = if n == 7 && mine == 0 { vmas[other].0 } else { 0 };
+                let node = [(n + 10 * mine as u64).to_le_bytes(), next.to_le_bytes()].concat();
+                client.write(VirtAddr(vmas[mine].0 + 16 * n), &node).unwrap();
+            }
+        }
+        let sums: Vec<u64> = (0..7).chain([17]).chain(10..18).collect();
+        let run = |client: &mut Client| {
+            let before = client.packets();
+            let starts = vmas.iter().flat_map(|base| (0..8).map(|n| VirtAddr(base.0 + 16 * n)));
+            let tickets: Vec<_> = starts.map(|cur_ptr| {
+                let op = Op::Traverse { program: program.clone(), cur_ptr, scratch: vec![0; 8], limit: 9 };
+                client.submit(op).unwrap()
+            }).collect();
+            let ends = tickets.into_iter().map(|ticket| client.wait(ticket).unwrap());
+            let found: Vec<u64> = ends.map(|end| {
+                end.result.unwrap();
+                u64::from_le_bytes(end.buf.try_into().unwrap())
+            }).collect();
+            assert_eq!(found, sums);
+            let after = client.packets();
+            (after.0 - before.0, after.1 - before.1)
+        };
+        run(&mut client);
+        // The fewest of many: a machine that pauses may have packets sent again.
+        assert_eq!((0..20).map(|_| run(&mut client)).min(), Some((2, 3)), "the one that went on is answered from there");
+
+        let nobodys = VirtAddr(vmas[0].0 + (8 << 20));
+        let starts = [vmas[0], nobodys, VirtAddr::NULL, VirtAddr(vmas[0].0 + 16)];
+        let tickets = starts.map(|cur_ptr| {
+            client.submit(Op::Traverse { program: program.clone(), cur_ptr, scratch: vec![0; 8], limit: 9 }).unwrap()
+        });
+        let ends = tickets.map(|ticket| client.wait(ticket).unwrap().result.is_ok());
+        assert_eq!(ends, [true, false, false, true]);
+    }
+
     /// Each wrong access says what was wrong, and the client goes on working.
     refusals(description: 2 nodes) {
         let mut client = description.client("owner");

@@ -179,7 +179,7 @@ pub(super) fn what_is_no_answer_at_all_is_counted() {
     waiting.drops(
         Port::node(1),
         &sealed(HOME, &[]),
-        Note::Malformed(WireError::Short { what: "message", need: 4, have: 0 }),
+        Note::Malformed(WireError::Short { what: "message", need: 24, have: 0 }),
     );
     let mut payload = Packet::parse(&whole).unwrap().payload.to_vec();
     payload[0] = 2;

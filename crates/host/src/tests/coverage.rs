@@ -1,6 +1,6 @@
 //! No failure and no note without a story: each variant is reached by some test of this crate.
 
-use super::{Done, Failure, Note, answers, following, requests, times, traversals, verbs};
+use super::{Done, Failure, Note, answers, batches, following, requests, times, traversals, verbs};
 use alloc::vec::Vec;
 use core::cell::RefCell;
 use std::collections::BTreeSet;
@@ -54,15 +54,16 @@ fn note(note: &Note) -> &'static str {
         Note::Insisted => "insisted",
         Note::Believed => "believed",
         Note::Unmended => "unmended",
+        Note::Batch(_) => "batch",
     }
 }
 
 const FAILURES: usize = 15;
-const NOTES: usize = 14;
+const NOTES: usize = 15;
 
 #[test]
 fn every_failure_and_every_note_has_its_story() {
-    let stories: [fn(); 20] = [
+    let stories: [fn(); 21] = [
         verbs::an_address_finds_its_connection,
         verbs::a_range_that_leaves_its_node_is_refused_at_home,
         verbs::a_misaligned_atomic_is_refused_at_home,
@@ -83,6 +84,7 @@ fn every_failure_and_every_note_has_its_story() {
         traversals::a_refused_traversal_says_where_it_stands,
         traversals::a_traversal_that_gets_nowhere_is_stalled,
         traversals::a_traversal_waits_for_a_page_that_a_host_has,
+        batches::traversals_to_one_node_share_a_datagram,
     ];
     stories.iter().for_each(|story| story());
     let seen: Vec<&str> = SEEN.with_borrow(|seen| seen.iter().copied().collect());

@@ -257,7 +257,7 @@ impl World {
                     return Ok(());
                 }
             },
-            Body::Traverse(_) | Body::Update(_) => {
+            Body::Traverse(_) | Body::Batch(_) | Body::Update(_) => {
                 return Err((Verdict::Unsafe, "a kind nobody sent".to_owned()));
             }
         }

@@ -99,8 +99,7 @@ impl Rack {
         }
         let programs = u32::from(super::HOSTS) * u32::try_from(super::DOMAINS).expect("few");
         let index = self.rng.below(programs) as usize;
-        let open = self.tasks.values().filter(|task| task.client == index).count();
-        if open >= TASKS_MAX || !self.world.is_up(Who::Host(self.clients[index].host)) {
+        if self.open_of(index) >= TASKS_MAX || !self.world.is_up(Who::Host(self.clients[index].host)) {
             return;
         }
         match self.rng.below(100) {
@@ -109,12 +108,24 @@ impl Rack {
             6..=30 => self.start_random_write(index),
             31..=55 => self.start_random_read(index),
             56..=66 => self.start_count(index),
-            67..=70 => self.start_adding(index),
-            71..=84 => self.start_find(index),
+            67..=70 => self.start_together(index, Self::start_adding),
+            71..=84 => self.start_together(index, Self::start_find),
             85..=87 => self.build_list(index),
             88..=90 => self.start_lending(index),
             91..=94 => self.start_foreign_read(index),
             _ => self.start_forbidden(index),
+        }
+    }
+
+    fn open_of(&self, index: usize) -> usize {
+        self.tasks.values().filter(|task| task.client == index).count()
+    }
+
+    /// Begins a traversal; where hosts send batches, others with it.
+    fn start_together(&mut self, index: usize, begin: fn(&mut Self, usize)) {
+        begin(self, index);
+        while self.in_batches && self.open_of(index) < TASKS_MAX && self.rng.chance(2, 3) {
+            begin(self, index);
         }
     }
 

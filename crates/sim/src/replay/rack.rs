@@ -348,7 +348,7 @@ impl<'a> Rack<'a> {
     fn act(&mut self, id: HostId, action: HostAction) {
         let here = Place::Host(id.0);
         match action {
-            HostAction::Keep(..) | HostAction::Release(_) => {}
+            HostAction::Keep(..) | HostAction::Release(_) | HostAction::Clean(_) => {}
             HostAction::Install(page, access) => {
                 self.outcome.fetches += 1;
                 let place = self.place(page);
@@ -389,7 +389,7 @@ impl<'a> Rack<'a> {
                     _ => self.send_to_node(here, id, write_back),
                 }
             }
-            HostAction::Poison(page) => unreachable!("{page:?} is not refused"),
+            HostAction::Poison(page) | HostAction::Refuse(page) => unreachable!("{page:?} is not refused"),
         }
     }
 

@@ -114,6 +114,7 @@ impl<H: Guest> World<H> {
                     request_timeout: self.layout.timeout,
                     request_retries_max: self.layout.retries_max,
                     hops_max: self.layout.hops_max,
+                    pairs_max: self.layout.pairs_max,
                     ..HostConfig::new(HostId(*host), *generation, endpoint(home))
                 };
                 if let Some(station) = self.hosts.get_mut(&n) {

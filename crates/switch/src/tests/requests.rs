@@ -21,6 +21,7 @@ fn refused(
         Body::RegionRead { addr, len, .. } => Body::RegionRead { addr, len, data: &[] },
         Body::RegionWrite { addr, len, .. } => Body::RegionWrite { addr, len, data: &[] },
         Body::Traverse(state) => Body::Traverse(Traverse { code: &[], ..state }),
+        Body::Batch(batch) => Body::Batch(batch.without_code()),
         Body::Update(updates) => Body::Update(Updates::response(updates.seq, 0)),
     };
     let origin = HostId(host.port.as_host().expect("a host"));

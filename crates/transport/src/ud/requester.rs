@@ -87,10 +87,30 @@ impl<T> Requester<T> {
         context: T,
         out: &mut Outbox<O, N>,
     ) -> Result<(), T> {
+        self.hold(now, request, port, frame, context)?;
+        out.send(port, frame);
+        Ok(())
+    }
+
+    /// As [`Requester::start`], but the owner sends it: together with others, or by [`Requester::send`]. Its timer runs from now on, and what is
+    /// sent again is `frame`.
+    ///
+    /// # Errors
+    /// As [`Requester::start`].
+    ///
+    /// # Panics
+    /// As [`Requester::start`].
+    pub fn hold(
+        &mut self,
+        now: Instant,
+        request: RequestId,
+        port: Port,
+        frame: &[u8],
+        context: T,
+    ) -> Result<(), T> {
         if self.requests.len() >= self.outstanding_max {
             return Err(context);
         }
-        out.send(port, frame);
         let mut kept = self.spare.pop().unwrap_or_default();
         kept.extend_from_slice(frame);
         let due = now + wait(self.timeout, 0);
@@ -99,6 +119,13 @@ impl<T> Requester<T> {
         assert!(previous.is_none(), "{request:?} is used once");
         self.enqueue(0, Row { due, request });
         Ok(())
+    }
+
+    /// Sends a request that was held, as it is kept; nothing when it is not outstanding any more.
+    pub fn send<O, N>(&self, request: RequestId, out: &mut Outbox<O, N>) {
+        if let Some(outstanding) = self.requests.get(&request) {
+            out.send(outstanding.port, &outstanding.frame);
+        }
     }
 
     /// The context of an outstanding request.

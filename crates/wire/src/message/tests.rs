@@ -164,14 +164,14 @@ fn every_truncation_and_every_extra_byte_is_refused() {
 #[test]
 fn numbers_are_frozen_and_all_others_are_refused() {
     let statuses = "Ok IterationLimit HopLimit UnknownProgram BadProgram NotMapped NoPermission OutOfBounds Misaligned \
-                    Malformed Busy ProgramFault TableFull Version Unsupported Lent Lost Coherent";
+                    Malformed Busy ProgramFault TableFull Version Unsupported Lent Lost Coherent Apart";
     for (bits, name) in (0..=u8::MAX).zip(statuses.split_whitespace()) {
         let status = Status::from_bits(bits).unwrap();
         assert_eq!((status as u8, alloc::format!("{status:?}").as_str()), (bits, name));
     }
-    assert!((18..=u8::MAX).all(|bits| Status::from_bits(bits).is_none()));
+    assert!((19..=u8::MAX).all(|bits| Status::from_bits(bits).is_none()));
     let kinds: Vec<u8> = (0..=u8::MAX).filter(|&bits| Kind::from_bits(bits).is_some()).collect();
-    assert_eq!(kinds, [0x01, 0x02, 0x10, 0x20]);
+    assert_eq!(kinds, [0x01, 0x02, 0x10, 0x11, 0x20]);
     assert!(kinds.into_iter().all(|bits| Kind::from_bits(bits).unwrap() as u8 == bits));
 }
 
@@ -515,8 +515,8 @@ proptest! {
 
     /// No masked bits here: what we understand, we would have sent byte for byte.
     #[test]
-    fn emit_undoes_parse(mut payload in prop::collection::vec(any::<u8>(), 24..120), kind in 0..4_usize, response: bool) {
-        payload[..4].copy_from_slice(&[VERSION, [0x01, 0x02, 0x10, 0x20][kind], 0, u8::from(response)]);
+    fn emit_undoes_parse(mut payload in prop::collection::vec(any::<u8>(), 24..120), kind in 0..5_usize, response: bool) {
+        payload[..4].copy_from_slice(&[VERSION, [0x01, 0x02, 0x10, 0x11, 0x20][kind], 0, u8::from(response)]);
         payload[19..24].fill(0);
         if let Ok(message) = Message::parse(&payload) {
             prop_assert_eq!(emitted(&message), payload);

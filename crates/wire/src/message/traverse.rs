@@ -1,7 +1,7 @@
 //! The traversal's one format, for request, continuation and response (PROTOCOL 3.8; PULSE 4.1, 5).
 
 use super::Header;
-use crate::reader::Reader;
+use crate::reader::{Reader, be16, be32, be64, field};
 use crate::{Pmtu, ProgramHash, VirtAddr, WireError};
 use alloc::vec::Vec;
 
@@ -9,6 +9,9 @@ use alloc::vec::Vec;
 pub const SCRATCH_LEN_MAX: usize = Traverse::room(Pmtu::B4096);
 /// The largest program in a packet, in bytes (a header of 8 and 512 instructions of 8). The PMTU may allow less.
 pub const CODE_LEN_MAX: usize = 4104;
+
+/// Bytes before scratch pad and code.
+const FIXED_LEN: usize = 40;
 
 /// A traversal: which program, and all of its state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,7 +33,7 @@ pub struct Traverse<'a> {
 
 impl<'a> Traverse<'a> {
     /// Bytes before scratch pad and code.
-    pub const FIXED_LEN: usize = 40;
+    pub const FIXED_LEN: usize = FIXED_LEN;
 
     /// Bytes for scratch pad and code together in one datagram.
     #[must_use]
@@ -49,13 +52,11 @@ impl<'a> Traverse<'a> {
 
     #[inline]
     pub(super) fn read(r: &mut Reader<'a>, response: bool) -> Result<Self, WireError> {
-        let program = ProgramHash(r.array()?);
-        let cur_ptr = VirtAddr(r.u64()?);
-        let iterations = r.u32()?;
-        let limit = r.u32()?;
-        let scratch_len = usize::from(r.u16()?);
-        let code_len = usize::from(r.u16()?);
-        r.zero::<4>("traverse.reserved")?;
+        let fixed = r.fixed::<FIXED_LEN>()?;
+        let (scratch_len, code_len) = (usize::from(be16(fixed, 32)), usize::from(be16(fixed, 34)));
+        if be32(fixed, 36) != 0 {
+            return Err(WireError::Reserved { what: "traverse.reserved" });
+        }
         if scratch_len > SCRATCH_LEN_MAX {
             return Err(WireError::Long {
                 what: "traverse.scratch",
@@ -68,10 +69,10 @@ impl<'a> Traverse<'a> {
             return Err(WireError::Long { what: "traverse.code", most, have: code_len });
         }
         Ok(Self {
-            program,
-            cur_ptr,
-            iterations,
-            limit,
+            program: ProgramHash(field(fixed, 0)),
+            cur_ptr: VirtAddr(be64(fixed, 16)),
+            iterations: be32(fixed, 24),
+            limit: be32(fixed, 28),
             scratch: r.take(scratch_len)?,
             code: r.take(code_len)?,
         })
@@ -84,7 +85,7 @@ impl<'a> Traverse<'a> {
         assert!(!response || self.code.is_empty(), "a response carries no code");
         #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
         let (scratch_len, code_len) = (self.scratch.len() as u16, self.code.len() as u16);
-        let mut fixed = [0; Self::FIXED_LEN];
+        let mut fixed = [0; FIXED_LEN];
         fixed[..16].copy_from_slice(&self.program.0);
         fixed[16..24].copy_from_slice(&self.cur_ptr.0.to_be_bytes());
         fixed[24..28].copy_from_slice(&self.iterations.to_be_bytes());

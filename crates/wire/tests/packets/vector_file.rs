@@ -1,6 +1,6 @@
 //! Packets as text: the format of testdata/vectors, which scripts/check-scapy describes.
 
-use farmem_wire::message::{Traverse, Update, Updates};
+use farmem_wire::message::{Batch, Pair, Traverse, Update, Updates};
 use farmem_wire::{Body, Extension, Gid, Message, Opcode, Packet, Psn, Qkey, Qpn, Reth, UDP_PORT, icrc};
 use std::fmt::Write as _;
 
@@ -204,6 +204,7 @@ impl List {
                 self.add("region.data", dashed(data));
             }
             Body::Traverse(traverse) => self.traverse(traverse),
+            Body::Batch(batch) => self.batch(batch),
             Body::Update(updates) => self.updates(updates),
         }
     }
@@ -215,6 +216,16 @@ impl List {
         self.add("traverse.limit", traverse.limit.to_string());
         self.add("traverse.scratch", dashed(traverse.scratch));
         self.add("traverse.code", dashed(traverse.code));
+    }
+
+    fn batch(&mut self, batch: &Batch<'_>) {
+        self.add("batch.program", hex(&batch.program().0));
+        self.add("batch.code", dashed(batch.code()));
+        for pair in batch.pairs() {
+            let Pair { counter, status, cur_ptr, iterations, limit, scratch } = pair;
+            let (status, at) = (status as u8, cur_ptr.0);
+            self.add("pair", format!("{counter} {status} {at:#x} {iterations} {limit} {}", dashed(scratch)));
+        }
     }
 
     fn updates(&mut self, updates: &Updates<'_>) {

@@ -1,0 +1,67 @@
+//! `pulse.batch.lookups`: look-ups a second of one host with many under way, when those that go to one node share datagrams, beside one
+//! datagram for each (PROTOCOL 11.13). Both clients work on one table, in turns, and every answer is checked.
+
+use super::compare::{Racks, Scenario as _};
+use super::lookups::Lookups;
+use super::station::{App as _, NodeKind};
+use crate::{Row, rate_row, to_f64};
+use farmem::{Client, ClientOptions, Error, Policy, Rack};
+use std::iter::from_fn;
+use std::num::NonZero;
+use std::time::{Duration, Instant};
+
+/// How long it takes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Effort {
+    pub(super) quick: bool,
+    /// Rounds of both ways in turn, after one that warms up.
+    pub(super) rounds: u32,
+    /// What a way has of a round.
+    pub(super) slice: Duration,
+}
+
+/// Look-ups under way: several batches full.
+const DEPTH: usize = 256;
+const DOMAIN: &str = "bench";
+/// Keys drawn alike.
+const MIX: &str = "uniform";
+
+/// The row.
+pub(super) fn measure<R: Racks>(effort: Effort, racks: &mut R) -> Result<Vec<Row>, R::Failure> {
+    let rack = racks.start(1, NodeKind::Offload)?;
+    Ok(vec![compare(effort, rack.as_ref())?])
+}
+
+fn compare(effort: Effort, rack: &Rack) -> Result<Row, Error> {
+    let usual = ClientOptions::default();
+    let alone = ClientOptions { pairs_max: NonZero::<u16>::MIN, ..usual };
+    let mut clients = [rack.client_with(DOMAIN, usual)?, rack.client_with(DOMAIN, alone)?];
+    let mut finder = Lookups::short(effort.quick).lay(MIX, true, &mut clients[0])?;
+    let mut rates = [Vec::new(), Vec::new()];
+    for round in 0..=effort.rounds {
+        for (client, rates) in clients.iter_mut().zip(&mut rates) {
+            let rate = rate(client, &mut finder, effort.slice)?;
+            if round > 0 {
+                rates.push(rate);
+            }
+        }
+    }
+    let wrong = finder.wrong();
+    finder.destroy(&mut clients[0])?;
+    assert_eq!(wrong, 0, "every key is found with its value");
+    let [together, alone] = &mut rates;
+    Ok(rate_row("pulse.batch.lookups", together, alone, effort.rounds.into()))
+}
+
+/// Look-ups a second, for `slice`.
+fn rate(client: &mut Client, finder: &mut super::lookups::Finder, slice: Duration) -> Result<f64, Error> {
+    let (begin, mut count) = (Instant::now(), 0);
+    let cell = std::cell::RefCell::new(finder);
+    let tasks = from_fn(|| (begin.elapsed() < slice).then(|| cell.borrow_mut().next()));
+    let done = |task, _| {
+        count += 1;
+        cell.borrow_mut().ended(task);
+    };
+    client.run_tasks(tasks, DEPTH, &Policy::Offload, done)?;
+    Ok(to_f64(count) / begin.elapsed().as_secs_f64())
+}

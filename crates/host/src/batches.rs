@@ -1,0 +1,147 @@
+//! Traversals on their way out that share a datagram (PROTOCOL 11.13).
+//!
+//! Key type: [`Batches`]. Those of one program, whose pointers are at one node, wait for each other until the host is woken, which it asks for
+//! at once: so what its user asks for without waiting in between goes together. Each is a request of its own beside: what is sent
+//! again is sent alone.
+
+use alloc::vec::Vec;
+use farmem_machine::Instant;
+use farmem_transport::ud;
+use farmem_traversal::Program;
+use farmem_wire::message::{Batch, PAIRS_MAX, Pair};
+use farmem_wire::{Body, Header, Message, NodeId, Pmtu, RequestId};
+
+/// Batches that are filled at a time: of so many programs and nodes; for one more the one begun first leaves.
+pub const BATCHES_OPEN_MAX: usize = 16;
+
+/// What traversals of one batch share.
+#[derive(Clone, Debug)]
+pub(crate) struct Shared {
+    /// The session they go over.
+    pub(crate) switch: ud::Peer,
+    /// Where their pointers are, as far as the host knows.
+    pub(crate) node: NodeId,
+    pub(crate) program: Program,
+    /// They bring the code along.
+    pub(crate) with_code: bool,
+}
+
+impl Shared {
+    /// True when both are said of one batch. Of programs that is their names, as on the wire.
+    fn is(&self, other: &Self) -> bool {
+        let of = |shared: &Self| (shared.switch, shared.node, shared.program.hash(), shared.with_code);
+        of(self) == of(other)
+    }
+}
+
+/// A batch that was begun.
+#[derive(Debug)]
+pub(crate) struct Open {
+    pub(crate) shared: Shared,
+    pub(crate) first: RequestId,
+    pub(crate) count: u16,
+    pairs: Vec<u8>,
+}
+
+impl Open {
+    /// The request, of the first pair's id.
+    pub(crate) fn message(&self, hops: u8) -> Message<'_> {
+        let Self { shared, first, count, pairs } = self;
+        let header = Header::request(*first, hops);
+        let code = if shared.with_code { shared.program.encoded() } else { &[] };
+        let batch = Batch::new(&header, shared.program.hash(), code, *count, pairs);
+        Message { header, body: Body::Batch(batch.expect("pairs that were put together here")) }
+    }
+}
+
+/// Batches that were begun and have not left.
+#[derive(Debug)]
+pub(crate) struct Batches {
+    pairs_max: u16,
+    pmtu: Pmtu,
+    open: Vec<Open>,
+    /// When they leave.
+    due: Instant,
+    /// Memory of those that left.
+    spare: Vec<Vec<u8>>,
+}
+
+impl Batches {
+    /// Of at most `pairs_max` traversals each, and [`PAIRS_MAX`].
+    pub(crate) fn new(pairs_max: u16, pmtu: Pmtu) -> Self {
+        let pairs_max = pairs_max.min(PAIRS_MAX);
+        Self { pairs_max, pmtu, open: Vec::new(), due: Instant::ZERO, spare: Vec::new() }
+    }
+
+    /// True when traversals are to share datagrams at all.
+    pub(crate) const fn are_wanted(&self) -> bool {
+        self.pairs_max > 1
+    }
+
+    /// True when a batch of this one alone fits a datagram.
+    pub(crate) fn fits(&self, shared: &Shared, pair: &Pair<'_>) -> bool {
+        pair.len() <= self.room(shared)
+    }
+
+    /// Takes a request in. Answers the batch that must leave now, if one must: it has no room for this one, or there are too many.
+    ///
+    /// # Panics
+    /// When it does not fit ([`Batches::fits`]).
+    pub(crate) fn add(
+        &mut self,
+        now: Instant,
+        shared: Shared,
+        first: RequestId,
+        pair: &Pair<'_>,
+    ) -> Option<Open> {
+        let room = self.room(&shared);
+        assert!(pair.len() <= room, "a pair that fits no batch goes alone");
+        if self.open.is_empty() {
+            self.due = now;
+        }
+        let has_room = |open: &Open| open.count < self.pairs_max && open.pairs.len() + pair.len() <= room;
+        let mut leaves = None;
+        match self.open.iter().position(|open| open.shared.is(&shared)) {
+            Some(at) if has_room(&self.open[at]) => {
+                let open = &mut self.open[at];
+                open.count += 1;
+                pair.emit(&mut open.pairs);
+                return None;
+            }
+            Some(at) => leaves = Some(self.open.remove(at)),
+            None if self.open.len() == BATCHES_OPEN_MAX => leaves = Some(self.open.remove(0)),
+            None => {}
+        }
+        let mut pairs = self.spare.pop().unwrap_or_default();
+        pair.emit(&mut pairs);
+        self.open.push(Open { shared, first, count: 1, pairs });
+        leaves
+    }
+
+    /// The next batch that leaves when the host is woken.
+    pub(crate) fn take(&mut self, now: Instant) -> Option<Open> {
+        (self.due <= now && !self.open.is_empty()).then(|| self.open.remove(0))
+    }
+
+    /// A batch left: its memory is used again.
+    pub(crate) fn left(&mut self, mut open: Open) {
+        open.pairs.clear();
+        self.spare.push(open.pairs);
+    }
+
+    /// When those that were begun leave.
+    pub(crate) fn next_wake(&self) -> Option<Instant> {
+        (!self.open.is_empty()).then_some(self.due)
+    }
+
+    pub(crate) fn check(&self) {
+        assert!(self.open.len() <= BATCHES_OPEN_MAX, "more batches than the bound");
+        assert!(self.open.len() + self.spare.len() <= BATCHES_OPEN_MAX + 1, "memory is used again");
+        assert!(self.open.iter().all(|open| (1..=self.pairs_max).contains(&open.count)), "a batch has pairs");
+    }
+
+    fn room(&self, shared: &Shared) -> usize {
+        let code = if shared.with_code { shared.program.encoded().len() } else { 0 };
+        Batch::room(self.pmtu).saturating_sub(code)
+    }
+}

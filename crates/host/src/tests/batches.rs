@@ -1,0 +1,199 @@
+//! Traversals that share a datagram: which do, when they leave, and what becomes of each (PROTOCOL 11.13).
+
+use super::traversals::list_sum;
+use super::*;
+use crate::BATCHES_OPEN_MAX;
+use farmem_traversal::Program;
+use farmem_wire::Header;
+use farmem_wire::message::{Batch, Pair};
+
+/// A host with sessions and connections to both nodes, whose batches have up to `pairs_max` traversals.
+fn with_batches_of(pairs_max: u16) -> Bench {
+    let mut bench = Bench::new(Config { pairs_max, ..config() });
+    bench.open(ALICE, ALICES);
+    bench.open(BOB, BOBS);
+    for (number, node) in [(1, 1), (2, 2)] {
+        bench.ask(Ask::Connect(connection(ALICE, node, number)));
+    }
+    bench
+}
+
+/// What was sent since the last look.
+fn sent(bench: &mut Bench) -> Vec<Request> {
+    take(&mut bench.sent).into_iter().map(|(_, frame)| Request { frame }).collect()
+}
+
+/// Pointers of the pairs of a batch; of an ordinary traversal its one.
+fn pointers(request: &Request) -> Vec<u64> {
+    match request.message().body {
+        Body::Batch(batch) => batch.pairs().map(|pair| pair.cur_ptr.0).collect(),
+        Body::Traverse(state) => vec![state.cur_ptr.0],
+        other => panic!("traversals, not {other:?}"),
+    }
+}
+
+/// The answer to a batch, each pair as `change` leaves it; without those that it leaves out.
+fn answer<'a>(
+    request: &'a Request,
+    status: Status,
+    mut change: impl FnMut(Pair<'a>) -> Option<Pair<'a>>,
+) -> Vec<u8> {
+    let message = request.message();
+    let Body::Batch(batch) = message.body else { panic!("a batch") };
+    let pairs: Vec<_> = batch.pairs().filter_map(&mut change).collect();
+    let mut bytes = vec![];
+    pairs.iter().for_each(|pair| pair.emit(&mut bytes));
+    let header = message.header.answer(status);
+    let header = Header { request: header.request.with_counter(pairs[0].counter), ..header };
+    let count = u16::try_from(pairs.len()).unwrap();
+    let batch = Batch::new(&header, batch.program(), &[], count, &bytes).unwrap();
+    datagram(HOME, &Message { header, body: Body::Batch(batch) })
+}
+
+fn returned(pair: Pair<'_>) -> Option<Pair<'_>> {
+    Some(Pair { iterations: pair.iterations + 1, scratch: &[7; 16], ..pair })
+}
+
+/// What is submitted without waiting in between leaves when the host is woken, which it asks for at once: one datagram for each node, one
+/// traversal alone as ever. Each ends as if it had gone alone.
+#[test]
+pub(super) fn traversals_to_one_node_share_a_datagram() {
+    let mut bench = with_batches_of(64);
+    let at = [BASE_1, BASE_2, BASE_1 + 16, BASE_1 + 32];
+    let tickets = at.map(|at| bench.submit(list_sum(at, 9)));
+    assert_eq!((bench.sent.len(), bench.host.outstanding()), (0, 4));
+    assert_eq!(bench.host.next_wake(), Some(bench.now), "at once");
+    bench.wake();
+    assert_eq!(bench.took_notes(), [Note::Batch(3)]);
+    let [first, second] = &sent(&mut bench)[..] else { panic!("two datagrams") };
+    assert_eq!(pointers(first), [BASE_1, BASE_1 + 16, BASE_1 + 32]);
+    assert_eq!((pointers(second), second.message().body.kind() as u8), (vec![BASE_2], 0x10));
+    assert!(second.id().counter() > first.id().counter());
+
+    bench.hear(Port::node(1), &answer(first, Status::Ok, returned));
+    bench.hear(Port::node(2), &second.state(Status::Ok, |s| Traverse { iterations: 1, ..s }));
+    let mut ended: Vec<_> = take(&mut bench.done);
+    ended.sort_by_key(|done| done.ticket);
+    assert_eq!(ended.iter().map(|done| done.ticket).collect::<Vec<_>>(), tickets);
+    assert!(ended.iter().all(|done| matches!(done.result, Ok(Answer::Traversed(t)) if t.requests == 1)));
+    assert_eq!((&ended[0].buf[..], &ended[1].buf[..]), (&[7; 16][..], &[0; 16][..]));
+    assert_eq!(bench.host.outstanding(), 0);
+}
+
+/// Some answers are lost: what has none is asked for again, alone, under its id; what has one is not (5.12).
+#[test]
+fn only_what_has_no_answer_is_asked_again() {
+    let mut bench = with_batches_of(64);
+    for n in 0..3 {
+        bench.submit(list_sum(BASE_1 + 16 * n, 9));
+    }
+    bench.wake();
+    let [batch] = &sent(&mut bench)[..] else { panic!("one datagram") };
+    let lost = batch.id().counter() + 1;
+    bench.hear(Port::node(1), &answer(batch, Status::Ok, |p| returned(p).filter(|p| p.counter != lost)));
+    assert_eq!(bench.done.len(), 2);
+    bench.wake();
+    let again = bench.request();
+    assert_eq!((again.id().counter(), pointers(&again)), (lost, vec![BASE_1 + 16]));
+    // The node's answer to the batch was only late.
+    bench.hear(Port::node(1), &answer(batch, Status::Ok, returned));
+    assert_eq!((bench.done.len(), bench.host.outstanding()), (3, 0));
+    assert_eq!(bench.took_notes(), [Note::Batch(3), Note::LateAnswer, Note::LateAnswer]);
+}
+
+/// The switch takes a batch apart: each goes alone under a new id, once (6.25). Alone, `Apart` is no answer to go on from.
+#[test]
+fn a_batch_that_was_taken_apart_goes_on_one_by_one() {
+    let mut bench = with_batches_of(64);
+    for n in 0..3 {
+        bench.submit(list_sum(BASE_1 + 16 * n, 9));
+    }
+    bench.wake();
+    let [batch] = &sent(&mut bench)[..] else { panic!("one datagram") };
+    bench.hear(Port::SWITCH, &answer(batch, Status::Apart, Some));
+    let alone = sent(&mut bench);
+    assert_eq!(alone.iter().flat_map(pointers).collect::<Vec<_>>(), [0, 16, 32].map(|n| BASE_1 + n));
+    assert!(alone.iter().all(|request| request.id() > batch.id() && !request.traverse().program.stores()));
+    bench.hear(Port::SWITCH, &alone[0].answer(Status::Apart, &[]));
+    let refused = Failure::Refused { status: Status::Apart, addr: VirtAddr(BASE_1) };
+    assert_eq!(bench.ended().result, Err(refused));
+}
+
+/// Bounds: a full batch leaves when one more comes, a batch fits the PMTU, and of more programs than are kept apart the first leaves. What is
+/// at no node that the host knows goes alone at once.
+#[test]
+fn batches_have_bounds() {
+    let mut bench = with_batches_of(4);
+    for n in 0..9 {
+        bench.submit(list_sum(BASE_1 + 16 * n, 9));
+    }
+    bench.wake();
+    let batches = sent(&mut bench);
+    assert_eq!(batches.iter().map(|batch| pointers(batch).len()).collect::<Vec<_>>(), [4, 4, 1]);
+
+    bench.submit(list_sum(1, 9));
+    assert_eq!(pointers(&bench.request()), [1]);
+
+    let mut bench = with_batches_of(64);
+    let long = Program::assemble(".scratch 200\n ret").unwrap();
+    let op = |program: &Program, n: u64| Op::Traverse {
+        program: program.clone(),
+        cur_ptr: VirtAddr(BASE_1 + n),
+        scratch: vec![1; program.scratch_len()],
+        limit: 9,
+    };
+    for n in 0..30 {
+        bench.submit(op(&long, n));
+    }
+    bench.wake();
+    let batches = sent(&mut bench);
+    assert_eq!(batches.iter().map(|batch| pointers(batch).len()).collect::<Vec<_>>(), [18, 12]);
+    assert!(batches.iter().all(|batch| batch.message().len() <= Pmtu::B4096.bytes()));
+
+    for n in 0..=BATCHES_OPEN_MAX {
+        let program = Program::assemble(&alloc::format!(".window {}\n ret", n + 1)).unwrap();
+        bench.submit(op(&program, n as u64));
+    }
+    assert_eq!(sent(&mut bench).iter().flat_map(pointers).collect::<Vec<_>>(), [BASE_1]);
+    bench.wake();
+    assert_eq!(sent(&mut bench).len(), BATCHES_OPEN_MAX);
+}
+
+/// A program that stores brings its code along, in a batch once for all (11.4), and each of its pairs is a write of its own.
+#[test]
+fn traversals_that_store_bring_their_code_once() {
+    let mut bench = with_batches_of(64);
+    let program = Program::assemble(".stores\n.window 8\n st8 window[0], 1\n ret").unwrap();
+    for n in 0..2 {
+        let cur_ptr = VirtAddr(BASE_1 + 8 * n);
+        bench.submit(Op::Traverse { program: program.clone(), cur_ptr, scratch: vec![], limit: 9 });
+    }
+    bench.wake();
+    let [batch] = &sent(&mut bench)[..] else { panic!("one datagram") };
+    let Body::Batch(pairs) = batch.message().body else { panic!("a batch") };
+    assert_eq!((pairs.count(), pairs.code()), (2, program.encoded()));
+    bench.wake();
+    let again = sent(&mut bench);
+    assert!(again.iter().all(|request| request.traverse().code == program.encoded()));
+    assert_eq!(again.len(), 2, "each alone, with the code");
+}
+
+/// Answers that fit nothing change nothing: pairs of other ids, with other limits, with a pad that is too long, a batch that is no answer.
+#[test]
+fn hostile_answers_end_nothing() {
+    let mut bench = with_batches_of(64);
+    for n in 0..2 {
+        bench.submit(list_sum(BASE_1 + 16 * n, 9));
+    }
+    bench.wake();
+    let [batch] = &sent(&mut bench)[..] else { panic!("one datagram") };
+    bench.took_notes();
+    bench.hear(Port::node(1), &answer(batch, Status::Ok, |p| Some(Pair { counter: p.counter + 9, ..p })));
+    bench.hear(Port::node(1), &answer(batch, Status::Ok, |p| Some(Pair { limit: 8, ..p })));
+    bench.hear(Port::node(1), &answer(batch, Status::Ok, |p| Some(Pair { scratch: &[1; 17], ..p })));
+    let asked = batch.message();
+    bench.hear(Port::node(1), &datagram(HOME, &asked));
+    assert_eq!((bench.done.len(), bench.host.outstanding()), (0, 2));
+    let wrong = [Note::LateAnswer, Note::LateAnswer].into_iter().chain([Note::WrongAnswer; 6]);
+    assert_eq!(bench.took_notes(), wrong.collect::<Vec<_>>());
+}

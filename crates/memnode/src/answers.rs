@@ -1,0 +1,104 @@
+//! Answers to the pairs of batches, gathered into batches (PROTOCOL 7.48).
+//!
+//! Key type: [`Answers`]. What came of the pairs of a batch leaves together as far as it is known at the end of one event, in as few
+//! datagrams as hold it. Nothing waits for a pair that is still under way.
+
+use crate::node::Outbox;
+use crate::peers::Peers;
+use alloc::vec::Vec;
+use farmem_transport::ud;
+use farmem_wire::message::{Batch, PAIRS_MAX, Pair, Traverse};
+use farmem_wire::{Body, Header, Message, Pmtu, ProgramHash, Status};
+
+/// Batches of answers that are filled at a time; one more, and the one begun first leaves.
+pub const ANSWERS_OPEN_MAX: usize = 16;
+
+/// Answers that have not left.
+#[derive(Debug, Default)]
+pub(crate) struct Answers {
+    open: Vec<Open>,
+    /// Memory of batches that have left.
+    spare: Vec<Vec<u8>>,
+}
+
+#[derive(Debug)]
+struct Open {
+    to: ud::Peer,
+    /// That of the first pair's answer.
+    header: Header,
+    program: ProgramHash,
+    count: u16,
+    pairs: Vec<u8>,
+}
+
+impl Open {
+    /// True when the answer differs from those in here by its pair alone.
+    fn takes(&self, header: &Header, program: ProgramHash) -> bool {
+        let mine = &self.header;
+        let same_host = mine.request.0 >> 32 == header.request.0 >> 32;
+        same_host
+            && (mine.domain, mine.origin, mine.hops) == (header.domain, header.origin, header.hops)
+            && self.program == program
+    }
+
+    fn has_room(&self, len: usize, pmtu: Pmtu) -> bool {
+        self.count < PAIRS_MAX && self.pairs.len() + len <= Batch::room(pmtu)
+    }
+}
+
+impl Answers {
+    /// Takes the answer to a pair in: `header` is the request's. One that fits no batch leaves by itself.
+    pub(crate) fn add(
+        &mut self,
+        to: ud::Peer,
+        header: &Header,
+        status: Status,
+        state: &Traverse<'_>,
+        (pmtu, peers, out): (Pmtu, &mut Peers, &mut Outbox),
+    ) {
+        let pair = Pair::of(header.request, status, state);
+        if pair.len() > Batch::room(pmtu) {
+            let body = Body::Traverse(Traverse { code: &[], ..*state });
+            return peers.send(to, &Message { header: header.answer(status), body }, out);
+        }
+        let same = self.open.iter().position(|open| open.takes(header, state.program));
+        let mut at = same.unwrap_or(self.open.len());
+        if same.is_some_and(|at| !self.open[at].has_room(pair.len(), pmtu)) {
+            self.leave(at, peers, out);
+            at = self.open.len();
+        }
+        if at == ANSWERS_OPEN_MAX {
+            self.leave(0, peers, out);
+            at = self.open.len();
+        }
+        if at == self.open.len() {
+            let (header, pairs) = (header.answer(Status::Ok), self.spare.pop().unwrap_or_default());
+            self.open.push(Open { to, header, program: state.program, count: 0, pairs });
+        }
+        let open = &mut self.open[at];
+        open.count += 1;
+        pair.emit(&mut open.pairs);
+    }
+
+    /// Sends all there are.
+    pub(crate) fn flush(&mut self, peers: &mut Peers, out: &mut Outbox) {
+        while !self.open.is_empty() {
+            self.leave(self.open.len() - 1, peers, out);
+        }
+    }
+
+    /// Asserts the bounds.
+    pub(crate) fn check(&self) {
+        assert!(self.open.is_empty(), "every answer leaves with the event that it comes of");
+        assert!(self.spare.len() <= ANSWERS_OPEN_MAX, "as much memory as there ever were answers at once");
+    }
+
+    fn leave(&mut self, at: usize, peers: &mut Peers, out: &mut Outbox) {
+        let Open { to, header, program, count, mut pairs } = self.open.swap_remove(at);
+        let batch =
+            Batch::new(&header, program, &[], count, &pairs).expect("pairs that were put together here");
+        peers.send(to, &Message { header, body: Body::Batch(batch) }, out);
+        pairs.clear();
+        self.spare.push(pairs);
+    }
+}

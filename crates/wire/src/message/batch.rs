@@ -1,0 +1,373 @@
+//! A batch: one program and several traversals of it in one datagram (PROTOCOL 3.13).
+//!
+//! Key types: [`Batch`] and its [`Pair`]s. A pair is a traversal with a request id of its own, so that each is asked again, executed once,
+//! continued and answered without the others. What a batch says is what as many [`super::Traverse`] messages would.
+
+use super::{CODE_LEN_MAX, Header, SCRATCH_LEN_MAX, Status, Traverse};
+use crate::reader::{Reader, be16, be32, be64, field};
+use crate::{Pmtu, ProgramHash, RequestId, VirtAddr, WireError};
+use alloc::vec::Vec;
+
+/// Pairs of one batch at most.
+pub const PAIRS_MAX: u16 = 64;
+
+/// Bytes of the program's name, the lengths and what is reserved, before code and pairs.
+const FIXED_LEN: usize = 24;
+/// Bytes of a pair before its scratch pad.
+const PAIR_LEN: usize = 24;
+
+/// Several traversals of one program, in a request; what came of several, in a response.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Batch<'a> {
+    program: ProgramHash,
+    code: &'a [u8],
+    count: u16,
+    /// Read and found good when the batch was made.
+    pairs: &'a [u8],
+}
+
+/// One traversal of a batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pair<'a> {
+    /// The counter of its request id. Host and generation are those of the header's.
+    pub counter: u32,
+    /// How it ended; [`Status::Ok`] in a request.
+    pub status: Status,
+    /// As [`Traverse::cur_ptr`].
+    pub cur_ptr: VirtAddr,
+    /// As [`Traverse::iterations`].
+    pub iterations: u32,
+    /// As [`Traverse::limit`].
+    pub limit: u32,
+    /// As [`Traverse::scratch`].
+    pub scratch: &'a [u8],
+}
+
+impl<'a> Pair<'a> {
+    /// The traversal that a request or an answer of its own would have.
+    #[must_use]
+    pub fn of(request: RequestId, status: Status, traverse: &Traverse<'a>) -> Self {
+        let Traverse { cur_ptr, iterations, limit, scratch, .. } = *traverse;
+        Self { counter: request.counter(), status, cur_ptr, iterations, limit, scratch }
+    }
+
+    /// Bytes that [`Pair::emit`] appends.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        PAIR_LEN + self.scratch.len()
+    }
+
+    /// A pair is never empty.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Appends the pair.
+    ///
+    /// # Panics
+    /// When the scratch pad is longer than [`SCRATCH_LEN_MAX`].
+    #[inline]
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        assert!(self.scratch.len() <= SCRATCH_LEN_MAX, "a scratch pad is within its bound");
+        #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
+        let scratch_len = self.scratch.len() as u16;
+        let mut fixed = [0; PAIR_LEN];
+        fixed[..4].copy_from_slice(&self.counter.to_be_bytes());
+        fixed[4..8].copy_from_slice(&self.iterations.to_be_bytes());
+        fixed[8..16].copy_from_slice(&self.cur_ptr.0.to_be_bytes());
+        fixed[16..20].copy_from_slice(&self.limit.to_be_bytes());
+        fixed[20..22].copy_from_slice(&scratch_len.to_be_bytes());
+        fixed[22] = self.status as u8;
+        out.extend_from_slice(&fixed);
+        out.extend_from_slice(self.scratch);
+    }
+
+    #[inline]
+    fn read(r: &mut Reader<'a>) -> Result<Self, WireError> {
+        let fixed = r.fixed::<PAIR_LEN>()?;
+        let scratch_len = usize::from(be16(fixed, 20));
+        let Some(status) = Status::from_bits(fixed[22]) else {
+            return Err(WireError::Unknown { what: "pair.status", value: u64::from(fixed[22]) });
+        };
+        if fixed[23] != 0 {
+            return Err(WireError::Reserved { what: "pair.reserved" });
+        }
+        if scratch_len > SCRATCH_LEN_MAX {
+            let (what, most) = ("pair.scratch", SCRATCH_LEN_MAX);
+            return Err(WireError::Long { what, most, have: scratch_len });
+        }
+        Ok(Self {
+            counter: be32(fixed, 0),
+            status,
+            cur_ptr: VirtAddr(be64(fixed, 8)),
+            iterations: be32(fixed, 4),
+            limit: be32(fixed, 16),
+            scratch: r.take(scratch_len)?,
+        })
+    }
+}
+
+impl<'a> Batch<'a> {
+    /// Bytes for code and pairs together in one datagram.
+    #[must_use]
+    pub const fn room(pmtu: Pmtu) -> usize {
+        pmtu.bytes() - Header::LEN - FIXED_LEN
+    }
+
+    /// A batch of `count` pairs that [`Pair::emit`] appended to `pairs`, in a message with this header.
+    ///
+    /// # Errors
+    /// [`WireError`] as [`super::Message::parse`] has it of such a batch: no pair or more than [`PAIRS_MAX`], a status or no code in a
+    /// request, code in a response, a header that is not of the first pair.
+    pub fn new(
+        header: &Header,
+        program: ProgramHash,
+        code: &'a [u8],
+        count: u16,
+        pairs: &'a [u8],
+    ) -> Result<Self, WireError> {
+        if code.len() > CODE_LEN_MAX || header.response && !code.is_empty() {
+            let most = if header.response { 0 } else { CODE_LEN_MAX };
+            return Err(WireError::Long { what: "batch.code", most, have: code.len() });
+        }
+        if !(1..=PAIRS_MAX).contains(&count) {
+            return Err(WireError::Unknown { what: "batch.count", value: u64::from(count) });
+        }
+        let mut r = Reader::new("batch.pairs", pairs);
+        for n in 0..count {
+            let pair = Pair::read(&mut r)?;
+            if n == 0 && pair.counter != header.request.counter() {
+                let value = u64::from(pair.counter);
+                return Err(WireError::Unknown { what: "counter of the first pair", value });
+            }
+            // One that was refused as a whole says so in its header alone.
+            let ended = pair.status != Status::Ok;
+            if ended && (!header.response || header.status != Status::Ok) {
+                return Err(WireError::Unknown { what: "status of a pair", value: pair.status as u64 });
+            }
+        }
+        r.end()?;
+        Ok(Self { program, code, count, pairs })
+    }
+
+    /// The program's name.
+    #[must_use]
+    pub const fn program(&self) -> ProgramHash {
+        self.program
+    }
+
+    /// The program's encoded form, when the sender thinks the node has not seen it.
+    #[must_use]
+    pub const fn code(&self) -> &'a [u8] {
+        self.code
+    }
+
+    /// How many pairs there are, at least 1.
+    #[must_use]
+    pub const fn count(&self) -> u16 {
+        self.count
+    }
+
+    /// The first pair, by which the switch routes all of them.
+    #[must_use]
+    pub fn first(&self) -> Pair<'a> {
+        self.pairs().next().expect("a batch has a pair")
+    }
+
+    /// All pairs, in order.
+    #[must_use]
+    pub fn pairs(&self) -> Pairs<'a> {
+        Pairs { rest: Reader::new("batch.pairs", self.pairs), left: self.count }
+    }
+
+    /// The pair as a message of its own would have it.
+    #[must_use]
+    pub fn traverse(&self, pair: &Pair<'a>) -> Traverse<'a> {
+        let Pair { cur_ptr, iterations, limit, scratch, .. } = *pair;
+        Traverse { program: self.program, cur_ptr, iterations, limit, scratch, code: self.code }
+    }
+
+    /// The same without code, for an answer.
+    #[must_use]
+    pub const fn without_code(self) -> Self {
+        Self { code: &[], ..self }
+    }
+
+    pub(super) fn read(r: &mut Reader<'a>, header: &Header) -> Result<Self, WireError> {
+        let fixed = r.fixed::<FIXED_LEN>()?;
+        if be32(fixed, 20) != 0 {
+            return Err(WireError::Reserved { what: "batch.reserved" });
+        }
+        let code = r.take(usize::from(be16(fixed, 16)))?;
+        Self::new(header, ProgramHash(field(fixed, 0)), code, be16(fixed, 18), r.rest())
+    }
+
+    pub(super) fn emit(&self, header: &Header, out: &mut Vec<u8>) {
+        assert!(!header.response || self.code.is_empty(), "a response carries no code");
+        assert_eq!(self.first().counter, header.request.counter(), "a batch goes by its first pair");
+        let code_len = u16::try_from(self.code.len()).expect("code is within its bound");
+        let mut fixed = [0; FIXED_LEN];
+        fixed[..16].copy_from_slice(&self.program.0);
+        fixed[16..18].copy_from_slice(&code_len.to_be_bytes());
+        fixed[18..20].copy_from_slice(&self.count.to_be_bytes());
+        out.extend_from_slice(&fixed);
+        out.extend_from_slice(self.code);
+        out.extend_from_slice(self.pairs);
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        FIXED_LEN + self.code.len() + self.pairs.len()
+    }
+}
+
+/// The pairs of a batch.
+#[derive(Clone, Debug)]
+pub struct Pairs<'a> {
+    rest: Reader<'a>,
+    left: u16,
+}
+
+impl<'a> Iterator for Pairs<'a> {
+    type Item = Pair<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Pair<'a>> {
+        self.left = self.left.checked_sub(1)?;
+        Some(Pair::read(&mut self.rest).expect("they were read when the batch was made"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Body, Domain, HostId, Message};
+    use alloc::vec;
+    use proptest::prelude::*;
+
+    const REQUEST: Header = Header {
+        domain: Domain(3),
+        origin: HostId(4),
+        ..Header::request(RequestId::new(HostId(4), 2, 9), 5)
+    };
+    const PROGRAM: ProgramHash = ProgramHash([0xaa; 16]);
+
+    fn pair(counter: u32, scratch: &[u8]) -> Pair<'_> {
+        let cur_ptr = VirtAddr(0x2122_2324_2526_2728);
+        Pair { counter, status: Status::Ok, cur_ptr, iterations: 5, limit: 100, scratch }
+    }
+
+    fn emitted(pairs: &[Pair<'_>]) -> Vec<u8> {
+        let mut bytes = vec![];
+        pairs.iter().for_each(|pair| pair.emit(&mut bytes));
+        bytes
+    }
+
+    fn payload(header: Header, code: &[u8], pairs: &[Pair<'_>]) -> Vec<u8> {
+        let bytes = emitted(pairs);
+        let count = u16::try_from(pairs.len()).unwrap();
+        let batch = Batch::new(&header, PROGRAM, code, count, &bytes).unwrap();
+        let message = Message { header, body: Body::Batch(batch) };
+        let mut payload = vec![];
+        message.emit(&mut payload);
+        assert_eq!(payload.len(), message.len());
+        payload
+    }
+
+    /// PROTOCOL 3.13, byte by byte.
+    #[test]
+    fn a_batch_stands_where_the_protocol_says() {
+        let payload = payload(REQUEST, b"code", &[pair(9, b"one"), pair(12, b"")]);
+        let body = &payload[Header::LEN..];
+        assert_eq!((payload[1], &body[..16]), (0x11, &[0xaa; 16][..]));
+        assert_eq!(body[16..24], [0, 4, 0, 2, 0, 0, 0, 0]);
+        assert_eq!(&body[24..28], b"code");
+        let first = [
+            0, 0, 0, 9, 0, 0, 0, 5, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28, 0, 0, 0, 100, 0, 3, 0, 0,
+        ];
+        assert_eq!((&body[28..52], &body[52..55]), (&first[..], &b"one"[..]));
+        assert_eq!((body[58], body.len()), (12, 79));
+        let Body::Batch(batch) = Message::parse(&payload).unwrap().body else { panic!("a batch") };
+        assert_eq!((batch.count(), batch.code(), batch.first()), (2, &b"code"[..], pair(9, b"one")));
+        assert_eq!(batch.pairs().collect::<Vec<_>>(), [pair(9, b"one"), pair(12, b"")]);
+        let state = batch.traverse(&pair(12, b""));
+        assert_eq!((state.program, state.code, state.limit), (PROGRAM, &b"code"[..], 100));
+    }
+
+    /// No pair or too many, a status where nothing has ended, code in an answer, a header of another pair: each is refused by name.
+    #[test]
+    fn a_batch_that_makes_no_sense_is_refused() {
+        let good = emitted(&[pair(9, b"")]);
+        let (ended, refused) = (REQUEST.answer(Status::Ok), REQUEST.answer(Status::Malformed));
+        let new = |header: &Header, code: &'static [u8], count, pairs: &[u8]| {
+            Batch::new(header, PROGRAM, code, count, pairs).map(|batch| batch.count())
+        };
+        assert_eq!(new(&REQUEST, b"code", 1, &good), Ok(1));
+        assert_eq!(new(&refused, b"", 1, &good), Ok(1));
+        assert!(matches!(new(&ended, b"code", 1, &good), Err(WireError::Long { what: "batch.code", .. })));
+        for count in [0, PAIRS_MAX + 1, u16::MAX] {
+            let value = u64::from(count);
+            let error = WireError::Unknown { what: "batch.count", value };
+            assert_eq!(new(&REQUEST, b"", count, &good), Err(error));
+        }
+        assert!(matches!(new(&REQUEST, b"", 2, &good), Err(WireError::Short { .. })));
+        assert!(matches!(new(&REQUEST, b"", 1, &[&good[..], b"x"].concat()), Err(WireError::Long { .. })));
+        let other = emitted(&[pair(8, b"")]);
+        let error = WireError::Unknown { what: "counter of the first pair", value: 8 };
+        assert_eq!(new(&REQUEST, b"", 1, &other), Err(error));
+        let busy = emitted(&[Pair { status: Status::Busy, ..pair(9, b"") }]);
+        let error = WireError::Unknown { what: "status of a pair", value: 10 };
+        assert_eq!(new(&REQUEST, b"", 1, &busy), Err(error));
+        assert_eq!(new(&refused, b"", 1, &busy), Err(error), "the header says it of all");
+        assert_eq!(new(&ended, b"", 1, &busy), Ok(1));
+        for (at, what) in [(22, "pair.status"), (23, "pair.reserved")] {
+            let mut bytes = good.clone();
+            bytes[at] = 0xff;
+            let error = new(&ended, b"", 1, &bytes).unwrap_err();
+            assert!(alloc::format!("{error:?}").contains(what), "{error:?}");
+        }
+        let mut long = good.clone();
+        long[20..22].fill(0xff);
+        assert!(matches!(new(&REQUEST, b"", 1, &long), Err(WireError::Long { what: "pair.scratch", .. })));
+        let mut reserved = payload(REQUEST, b"", &[pair(9, b"")]);
+        reserved[Header::LEN + 23] = 1;
+        assert_eq!(Message::parse(&reserved), Err(WireError::Reserved { what: "batch.reserved" }));
+    }
+
+    /// PROTOCOL 3.3: nothing is missing, nothing stands behind.
+    #[test]
+    fn every_truncation_and_every_extra_byte_is_refused() {
+        let mut payload = payload(REQUEST, b"code", &[pair(9, b"pad"), pair(10, b"pad")]);
+        for have in 0..payload.len() {
+            assert!(Message::parse(&payload[..have]).is_err(), "{have} bytes");
+        }
+        payload.push(0);
+        assert!(Message::parse(&payload).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn parse_undoes_emit(
+            response: bool, code in prop::collection::vec(any::<u8>(), 0..64),
+            pairs in prop::collection::vec((any::<u32>(), 0..19_u8, any::<u64>(), any::<u32>(), any::<u32>(), prop::collection::vec(any::<u8>(), 0..64)), 1..64),
+        ) {
+            let pairs: Vec<_> = pairs.iter().map(|(counter, status, cur_ptr, iterations, limit, scratch)| Pair {
+                counter: *counter,
+                status: if response { Status::from_bits(*status).unwrap() } else { Status::Ok },
+                cur_ptr: VirtAddr(*cur_ptr),
+                iterations: *iterations,
+                limit: *limit,
+                scratch,
+            }).collect();
+            let request = Header { request: REQUEST.request.with_counter(pairs[0].counter), ..REQUEST };
+            let header = if response { request.answer(Status::Ok) } else { request };
+            let code = if response { &[][..] } else { &code };
+            let payload = payload(header, code, &pairs);
+            let message = Message::parse(&payload).unwrap();
+            let Body::Batch(batch) = message.body else { panic!("a batch") };
+            prop_assert_eq!(message.header, header);
+            prop_assert_eq!((batch.program(), batch.code()), (PROGRAM, code));
+            prop_assert_eq!(batch.pairs().collect::<Vec<_>>(), pairs);
+        }
+    }
+}
