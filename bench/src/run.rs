@@ -201,7 +201,8 @@ fn start(program: Program, bytes: u64, place: &Where<'_>) -> Result<Said, String
         Program::NumPy => command.args(["-c", NUMPY, &bytes.to_string()]),
     };
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(|error| format!("{:?}: {error}", command.get_program()))?;
+    let mut child =
+        command.spawn().map_err(|error| format!("{}: {error}", command.get_program().to_string_lossy()))?;
     if let Where::Limited(group) = place
         && let Err(why) = group.take_in(child.id())
     {

@@ -216,9 +216,9 @@ pub(crate) enum Bench {
     /// Traversal offload beside a page cache, READs, native code at the memory node, and the limits of this machine.
     Pulse(BenchPulse),
     /// Coherent far memory: faults, changes of a page's state, and how they scale.
-    Mind(BenchMind),
+    Mind(BenchRows),
     /// Unmodified programs under `farmem run`, beside the same programs alone, on a swap file, and on zram.
-    Run(BenchRun),
+    Run(BenchRows),
 }
 
 /// `farmem bench net`
@@ -249,30 +249,16 @@ pub(crate) struct BenchPulse {
     pub(crate) plots: Option<PathBuf>,
 }
 
-/// `farmem bench mind`
+/// `farmem bench mind` and `farmem bench run`
 #[derive(Debug, Args)]
-pub(crate) struct BenchMind {
+pub(crate) struct BenchRows {
     /// Print one JSON object instead of the table; progress and notes go to stderr.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Fewer repetitions: ends within 20 s.
+    /// Less memory and fewer repetitions: ends within 20 s.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Measure only rows whose ids begin with PREFIX, such as mind.fault.
-    #[arg(long, value_name = "PREFIX")]
-    pub(crate) only: Option<String>,
-}
-
-/// `farmem bench run`
-#[derive(Debug, Args)]
-pub(crate) struct BenchRun {
-    /// Print one JSON object instead of the table; progress and notes go to stderr.
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Less memory, and each once: ends within 20 s.
-    #[arg(long)]
-    pub(crate) quick: bool,
-    /// Measure only rows whose ids begin with PREFIX, such as run.over4.
+    /// Measure only rows whose ids begin with PREFIX, such as mind.fault or run.over4.
     #[arg(long, value_name = "PREFIX")]
     pub(crate) only: Option<String>,
 }

@@ -48,6 +48,7 @@ struct Stats {
     faults_near: u64,
     first_writes: u64,
     fetches: u64,
+    ahead: FetchedAhead,
     bytes_fetched: u64,
     evictions: u64,
     write_backs: u64,
@@ -58,6 +59,32 @@ struct Stats {
     shared: Option<Shared>,
 }
 
+/// What was fetched before a thread waited for it, and what became of it.
+#[derive(Serialize)]
+struct FetchedAhead {
+    wanted: u64,
+    used: u64,
+    late: u64,
+    wasted: u64,
+}
+
+impl FetchedAhead {
+    const fn of(account: farmem::window::Account) -> Self {
+        let farmem::window::Account { wanted, used, late, wasted } = account;
+        Self { wanted, used, late, wasted }
+    }
+
+    fn rows(&self) -> [Vec<String>; 4] {
+        let row = |what: &str, n: u64| vec![what.to_owned(), output::count(n)];
+        [
+            row("    ahead of faults", self.wanted),
+            row("      used", self.used),
+            row("      late", self.late),
+            row("      wasted", self.wasted),
+        ]
+    }
+}
+
 /// Of the shared pages.
 #[derive(Serialize)]
 struct Shared {
@@ -65,7 +92,7 @@ struct Shared {
     largest_local_bytes: u64,
     faults: u64,
     fetches: u64,
-    fetched_ahead: u64,
+    ahead: FetchedAhead,
     bytes_fetched: u64,
     first_writes: u64,
     invalidations: u64,
@@ -95,19 +122,24 @@ impl Report for Stats {
             row("  at pages still here", self.faults_near),
             row("  first writes", self.first_writes),
             row("fetches", self.fetches),
+        ];
+        rows.extend(self.ahead.rows());
+        rows.extend([
             row("  bytes", self.bytes_fetched),
             row("evictions", self.evictions),
             row("write-backs", self.write_backs),
             row("  bytes", self.bytes_written_back),
             row("lost pages touched", self.lost),
-        ];
+        ]);
         if let Some(shared) = &self.shared {
             rows.extend([
                 row("shared memory: local limit, bytes", shared.local_limit),
                 row("  most that was here", shared.largest_local_bytes),
                 row("  faults handed on", shared.faults),
                 row("  fetches", shared.fetches),
-                row("    ahead of faults", shared.fetched_ahead),
+            ]);
+            rows.extend(shared.ahead.rows());
+            rows.extend([
                 row("    bytes", shared.bytes_fetched),
                 vec![
                     "    seconds waited, over all pages".to_owned(),
@@ -326,6 +358,7 @@ fn report(args: &Run, (stats, shared): (&PagerStats, Option<ShareStats>), took: 
         faults_near: stats.near,
         first_writes: stats.upgrades,
         fetches: stats.fetches,
+        ahead: FetchedAhead::of(stats.ahead),
         bytes_fetched: stats.bytes_fetched,
         evictions: stats.evictions,
         write_backs: stats.write_backs,
@@ -350,7 +383,7 @@ fn of_shared(local_limit: u64, stats: &ShareStats) -> Shared {
         largest_local_bytes: stats.bytes_here_max,
         faults: stats.faults,
         fetches: stats.fetches,
-        fetched_ahead: stats.ahead,
+        ahead: FetchedAhead::of(stats.ahead),
         bytes_fetched: stats.bytes_fetched,
         first_writes: stats.upgrades,
         invalidations: stats.invalidations,

@@ -16,7 +16,7 @@ mod recall;
 #[cfg(test)]
 mod tests;
 
-pub use pages::Pages;
+pub use pages::{Mapped, Pages};
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -80,8 +80,10 @@ pub enum Action {
     Keep(Page, Part),
     /// [`Pages::install`], from the buffer of the page's request, which ended.
     Install(Page, Access),
-    /// [`Pages::poison`]; the page's request ended without the page.
+    /// [`Pages::poison`]; the page's request ended without the page, whose bytes are lost.
     Poison(Page),
+    /// [`Pages::refuse`]; the page's request ended without the page, which the domain may not use so.
+    Refuse(Page),
     /// [`Pages::wake`].
     Wake(Page),
     /// [`Pages::freeze`].
@@ -92,6 +94,8 @@ pub enum Action {
     Release(Page),
     /// [`Pages::discard`].
     Discard(Page),
+    /// [`Pages::clean`].
+    Clean(Page),
     /// To the switch.
     Get(Get),
     /// To the switch.
@@ -356,7 +360,9 @@ impl Agent {
     fn lose(&mut self, data: &Data, out: &mut Vec<Action>) {
         let Data { page, seq, granted, done_due, .. } = *data;
         self.requests.remove(&page);
-        self.cached.remove(&page);
+        if self.cached.remove(&page).is_some() {
+            out.push(Action::Discard(page));
+        }
         self.frames -= 1;
         out.push(Action::Poison(page));
         if granted && done_due {
@@ -379,7 +385,7 @@ impl Agent {
             out.push(Action::Discard(page));
         }
         self.frames -= 1;
-        out.push(Action::Poison(page));
+        out.push(Action::Refuse(page));
         Outcome::Done
     }
 
@@ -423,7 +429,9 @@ impl Agent {
         };
         let wanted = writing.wanted;
         self.writing.remove(&page);
-        if !self.cached.contains_key(&page) {
+        if self.cached.contains_key(&page) {
+            out.push(Action::Clean(page));
+        } else {
             self.frames -= 1;
             out.push(Action::Release(page));
         }

@@ -7,10 +7,12 @@
 //! What is cached may be used for as long as the host's lease lasts, which its driver has renewed by the control plane and tells with
 //! [`CacheAsk::Lease`]. When it ends, or the host joins again, everything is taken from the program (PROTOCOL 12.35).
 
+mod asks;
 mod buffers;
 mod note;
 mod paces;
 
+pub use asks::{CacheAsk, CacheDone};
 pub use note::{CacheNote, Came};
 
 use crate::agent::{self, Action, Agent, Event, Outcome, Pages};
@@ -62,56 +64,6 @@ impl Default for CacheConfig {
             patience: Duration::from_secs(1),
         }
     }
-}
-
-/// What the host's user asks.
-#[derive(Debug)]
-pub enum CacheAsk {
-    /// Anything that a host is asked.
-    Host(Ask),
-    /// Pages of these addresses are cached in the name of `domain`. At most [`RANGES_MAX`] ranges; they share no page.
-    Map {
-        /// First byte; at a page.
-        base: VirtAddr,
-        /// Bytes; pages.
-        len: u64,
-        /// In whose name.
-        domain: Domain,
-    },
-    /// A thread waits for the page.
-    Fault(Page, Access),
-    /// The page is to make room.
-    Evict(Page),
-    /// What is cached may be used until then. A host that was never given a lease asks for pages all the same; the switch refuses them.
-    Lease {
-        /// The end: what the control plane gave, counted from when it was asked.
-        until: Instant,
-    },
-    /// The control plane's order to give everything up; [`CacheDone::Flushed`] follows (PROTOCOL 12.36).
-    Flush {
-        /// Its number.
-        order: u64,
-    },
-}
-
-/// What the host tells its user.
-#[derive(PartialEq, Eq, Debug)]
-pub enum CacheDone {
-    /// What a host tells.
-    Host(crate::Out),
-    /// Nothing from before this order is cached any more, and the memory nodes have all that was written: the control plane may be told.
-    Flushed {
-        /// The order's number.
-        order: u64,
-    },
-    /// The page's request is under way for longer than [`CacheConfig::patience`]: the control plane is to be asked to reset its region. Told
-    /// again after as long.
-    Stuck {
-        /// The page.
-        page: Page,
-    },
-    /// The lease ended before another was given: all pages were taken from the program, and faults wait for the next one.
-    LeaseEnded,
 }
 
 /// Whether what is cached may be used.
@@ -233,7 +185,8 @@ impl<P: Pages> CachingHost<P> {
 
     fn fault(&mut self, now: Instant, page: Page, access: Access, out: &mut Out) {
         if self.session(page).is_none() {
-            return out.note(CacheNote::OutOfRange);
+            out.note(CacheNote::OutOfRange);
+            return out.local(CacheDone::NotAsked { page, why: Outcome::Stale });
         }
         self.step(now, Came::Fault, Event::Fault(page, access), &[], out);
     }
@@ -333,6 +286,12 @@ impl<P: Pages> CachingHost<P> {
         match (outcome, event) {
             (Outcome::Busy, Event::Refusal(refusal)) => self.back_off(now, refusal.page),
             (Outcome::Void, Event::Data(Data { page, .. })) => self.back_off(now, page),
+            (why @ (Outcome::Full | Outcome::IdsUsedUp), Event::Fault(page, _)) => {
+                out.local(CacheDone::NotAsked { page, why });
+            }
+            (why @ (Outcome::Full | Outcome::Waits), Event::Evict(page)) => {
+                out.local(CacheDone::NotEvicted { page, why });
+            }
             _ => {}
         }
         out.note(CacheNote::Page(came, outcome));
@@ -351,6 +310,11 @@ impl<P: Pages> CachingHost<P> {
                 self.buffers.forget(page);
                 self.pages.poison(page);
             }
+            Action::Refuse(page) => {
+                self.paces.stop(Timer::Request, page);
+                self.buffers.forget(page);
+                self.pages.refuse(page);
+            }
             Action::Wake(page) => self.pages.wake(page),
             Action::Freeze(page) => self.pages.freeze(page),
             Action::Zap(page) => self.pages.zap(page),
@@ -359,6 +323,10 @@ impl<P: Pages> CachingHost<P> {
                 self.pages.release(page);
             }
             Action::Discard(page) => self.pages.discard(page),
+            Action::Clean(page) => {
+                self.paces.stop(Timer::WriteBack, page);
+                self.pages.clean(page);
+            }
             Action::Get(get) => {
                 self.pace(now, Timer::Request, get.page);
                 if self.lease == Lease::Ended {
@@ -459,10 +427,6 @@ impl<P: Pages> CachingHost<P> {
                 Timer::WriteBack => (Came::RetryWriteBack, Event::RetryWriteBack(page)),
             };
             self.step(now, came, event, &[], out);
-            // A write-back whose page stays Shared ends without a release.
-            if self.paces.get(timer, page).is_some_and(|pace| pace.at <= now) {
-                self.paces.stop(timer, page);
-            }
         }
     }
 
@@ -571,5 +535,7 @@ impl<P: Pages> Machine for CachingHost<P> {
                 "{page:?} is written back again some time"
             );
         }
+        let under_way = self.agent.requests().count() + self.agent.writing().count();
+        assert_eq!(self.paces.count(), under_way, "no timer runs for what has ended");
     }
 }

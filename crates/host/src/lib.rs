@@ -18,6 +18,7 @@ pub mod caching;
 mod connections;
 mod following;
 mod lines;
+pub mod paged;
 mod requests;
 mod routes;
 #[cfg(test)]

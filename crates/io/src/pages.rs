@@ -20,9 +20,10 @@ mod views;
 mod window;
 
 pub use crowd::Crowd;
+pub use farmem_host::agent::Mapped;
 pub use farmem_preload_abi::message::{BATCH, Cause, Fault, Message, Messages, Patience};
 pub use farmem_preload_abi::userfaultfd::{Faulting, Features, Mapping, Reach, Stopped, Userfaultfd};
 pub use lease::{Apart, Lease, Watcher, Woken};
 pub use memory::Memory;
 pub use serve::{Faults, Handler, HandlerCpu, Next, Ring, serve};
-pub use window::{Mapped, Place, Window, WindowConfig};
+pub use window::{Place, Window, WindowConfig};

@@ -18,12 +18,14 @@
 //! touch of one, at any host, ends in SIGBUS and never in old bytes, until the owner accepts the old ones (PROTOCOL 12.25, 12.31).
 
 mod desk;
-mod frames;
 pub mod ground;
 mod join;
 mod lease;
 mod pager;
+mod poisoned;
 pub mod process;
+#[cfg(test)]
+mod tests;
 pub mod worker;
 
 use crate::window::{FRAMES_MIN, WindowOptions, frames_of};
@@ -37,6 +39,7 @@ use farmem_control::api::{PermName, Request, Response, VmaInfo};
 use farmem_io::pages::{Memory, Window};
 use farmem_io::{ApiClient, OpenError};
 use farmem_machine::Duration;
+use farmem_paging::Account;
 use farmem_wire::{NodeId, VirtAddr};
 use ground::Joined;
 use std::path::PathBuf;
@@ -72,8 +75,8 @@ pub struct ShareStats {
     pub faults: u64,
     /// Pages that came.
     pub fetches: u64,
-    /// Of those, asked for before anybody waited.
-    pub ahead: u64,
+    /// What was asked for before anybody waited, and what became of it.
+    pub ahead: Account,
     /// Pages that were here to be read and may be written since.
     pub upgrades: u64,
     /// Touches of pages that rested.
@@ -84,7 +87,7 @@ pub struct ShareStats {
     pub invalidations: u64,
     /// Of those, that the other host had not asked for: they lay in one region with a page that it had.
     pub false_invalidations: u64,
-    /// Write-backs begun.
+    /// Write-backs begun, to make room or for others.
     pub write_backs: u64,
     /// Pages that could not be had, and ended in SIGBUS: lost, or not this domain's.
     pub lost: u64,

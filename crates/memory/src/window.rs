@@ -14,7 +14,7 @@ use farmem_host::agent::Pages as _;
 use farmem_io::OpenError;
 use farmem_io::Stop;
 use farmem_io::pages::{Fault, Faults, Next, Reach, Ring, Window, WindowConfig, serve};
-use farmem_paging::{Account, Action, Cache, Config, Key, Layout, Outcome, Source, Why};
+use farmem_paging::{Action, Cache, Config, Key, Layout, Outcome, Source, Why};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{PAGE_LEN, Page};
 use std::collections::VecDeque;
@@ -23,7 +23,7 @@ use std::mem;
 use std::thread;
 
 pub use farmem_io::pages::{Handler, HandlerCpu, Memory, Place};
-pub use farmem_paging::Ahead;
+pub use farmem_paging::{Account, Ahead};
 
 /// How a window works.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -175,6 +175,24 @@ pub fn frames_of(local_limit: u64, frames_min: u64) -> Result<usize, Error> {
     Err(OpenError::Setting { setting: "local limit", value, remedy }.into())
 }
 
+/// A page cache of so many frames.
+pub(crate) fn cache_config(frames: usize, options: &WindowOptions) -> Config {
+    // A window of a page has room for another, which never comes.
+    let frames = frames.max(2);
+    let resting = frames * usize::from(options.resting_eighths.min(8)) / 8;
+    Config {
+        frames,
+        resting_max: resting.max(frames / 16).clamp(1, frames - 1),
+        rest_apart: false,
+        run_max: RUN_MAX,
+        batch_max: BATCH,
+        writing_max: WRITING_MAX,
+        tries_max: TRIES_MAX,
+        ahead: options.ahead,
+        stream_writes: false,
+    }
+}
+
 /// Bytes; `None` where the system does not tell.
 fn memory_of_machine() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
@@ -238,20 +256,8 @@ struct Server<'a> {
 impl<'a> Server<'a> {
     fn new(client: &'a mut Client, window: &'a Window, options: &WindowOptions) -> Self {
         let frames = usize::try_from(window.frames_max()).expect("frames are memory of this machine");
-        // A window of a page has room for another, which never comes.
-        let frames = frames.max(2);
-        let resting = frames * usize::from(options.resting_eighths.min(8)) / 8;
-        let config = Config {
-            frames,
-            resting_max: resting.max(frames / 16).clamp(1, frames - 1),
-            rest_apart: false,
-            run_max: RUN_MAX,
-            batch_max: BATCH,
-            writing_max: WRITING_MAX,
-            tries_max: TRIES_MAX,
-            ahead: options.ahead,
-            stream_writes: false,
-        };
+        let config = cache_config(frames, options);
+        let frames = config.frames;
         Self {
             client,
             window,

@@ -1,7 +1,8 @@
-//! What to fetch beside the page that faulted, and an account of what that was good for.
+//! What to fetch before anybody waits for it, and an account of what that was good for.
 //!
-//! Key types: [`ReadAhead`], [`Account`]. Policies only propose: pages that are cached already, and those beyond the memory, are left out by
-//! whoever asks.
+//! Key types: [`Prefetch`], [`Account`]. Something happened that lets a policy guess what will be wanted: to the page cache a [`Fault`], elsewhere a key that
+//! was parsed from a packet. What is wanted then is the policy's own type: pages here, or records, or traversals. Policies only propose: what is
+//! here already, and what does not exist, is left out by whoever asks. He also keeps the account, which is the same for all.
 
 use alloc::boxed::Box;
 use core::fmt::Debug;
@@ -21,7 +22,7 @@ pub enum Ahead {
 impl Ahead {
     /// The policy for one address space, of at most `most` pages.
     #[must_use]
-    pub fn policy(self, most: u64) -> Box<dyn ReadAhead> {
+    pub fn policy(self, most: u64) -> Box<dyn Prefetch<Fault, Wanted = Range<u64>>> {
         match self {
             Self::None => Box::new(Groups { pages: 1 }),
             Self::Group(pages) => Box::new(Groups { pages: pages.min(most) }),
@@ -30,29 +31,74 @@ impl Ahead {
     }
 }
 
-/// What was fetched ahead, and what became of it. A page that is mapped when it comes is used without anybody noticing: it counts as used when
+/// What was fetched ahead, and what became of it, in whatever was fetched: pages, records, traversals. What is neither used, late nor wasted is
+/// still here, or went unseen.
+///
+/// A page that is mapped when it comes is used without anybody noticing: it counts as used when
 /// something shows it (it rests and is touched, is written, or the stream it was fetched for goes on behind it), and as nothing before.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Account {
-    /// Pages fetched, or made of zeros, beside one that a thread waited for.
+    /// Fetched, or made of zeros, before anybody waited.
     pub wanted: u64,
-    /// Of those, pages that were used.
+    /// Of those, what was used.
     pub used: u64,
-    /// Of those, pages that a thread came to wait for while they were on their way.
+    /// Of those, what somebody came to wait for while it was on its way.
     pub late: u64,
-    /// Of those, pages that went and that nothing showed to be used.
+    /// Of those, what went and nothing showed to be used.
     pub wasted: u64,
 }
 
-/// Proposes pages by their number in an address space.
-pub trait ReadAhead: Send + Debug {
-    /// Pages to fetch now that a thread waits for `page`; they contain it.
-    fn propose(&mut self, page: u64) -> Range<u64>;
+impl Account {
+    /// What became of nothing yet.
+    #[must_use]
+    pub const fn open(&self) -> u64 {
+        self.wanted.saturating_sub(self.used + self.late + self.wasted)
+    }
+}
 
-    /// Of the latest proposal only these pages are fetched. None when there was no room even for the one that is waited for: it is to be proposed
-    /// again.
-    fn fetched(&mut self, pages: &Range<u64>) {
-        let _ = pages;
+/// A thread waits for a page of an address space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fault {
+    /// The page's number.
+    pub page: u64,
+}
+
+/// Proposes what to fetch when an event of type `E` happened.
+///
+/// ```
+/// use farmem_paging::Prefetch;
+///
+/// /// Records of one size in the order of their keys: who asks for one asks for the next.
+/// #[derive(Debug)]
+/// struct Sorted;
+/// /// A request for a record came in.
+/// struct Key(u64);
+/// /// Bytes of far memory.
+/// #[derive(Debug, PartialEq)]
+/// struct Record {
+///     addr: u64,
+///     len: u32,
+/// }
+///
+/// impl Prefetch<Key> for Sorted {
+///     type Wanted = Record;
+///     fn propose(&mut self, &Key(key): &Key) -> Record {
+///         Record { addr: (key + 1) * 64, len: 64 }
+///     }
+/// }
+/// assert_eq!(Sorted.propose(&Key(2)), Record { addr: 192, len: 64 });
+/// ```
+pub trait Prefetch<E>: Send + Debug {
+    /// What is fetched.
+    type Wanted;
+
+    /// What to fetch now that this happened. Of pages: a run that has the one that a thread waits for.
+    fn propose(&mut self, event: &E) -> Self::Wanted;
+
+    /// Of the latest proposal only this is fetched. Of pages: none when there was no room even for the one that is waited for; it is to be
+    /// proposed again.
+    fn fetched(&mut self, what: &Self::Wanted) {
+        let _ = what;
     }
 }
 
@@ -69,8 +115,10 @@ impl Default for Groups {
     }
 }
 
-impl ReadAhead for Groups {
-    fn propose(&mut self, page: u64) -> Range<u64> {
+impl Prefetch<Fault> for Groups {
+    type Wanted = Range<u64>;
+
+    fn propose(&mut self, &Fault { page }: &Fault) -> Range<u64> {
         let size = self.pages.max(1);
         let start = page - page % size;
         start..start.saturating_add(size)
@@ -111,8 +159,10 @@ impl Streams {
     }
 }
 
-impl ReadAhead for Streams {
-    fn propose(&mut self, page: u64) -> Range<u64> {
+impl Prefetch<Fault> for Streams {
+    type Wanted = Range<u64>;
+
+    fn propose(&mut self, &Fault { page }: &Fault) -> Range<u64> {
         let goes_on = |stream: &Stream| stream.up == Some(page) || stream.down == Some(page);
         let Some(at) = self.streams.iter().position(goes_on) else {
             let end = page.saturating_add(1);
@@ -154,12 +204,16 @@ mod tests {
     use super::*;
     use alloc::vec::Vec;
 
+    fn propose(policy: &mut impl Prefetch<Fault, Wanted = Range<u64>>, page: u64) -> Range<u64> {
+        policy.propose(&Fault { page })
+    }
+
     #[test]
     fn a_group_is_aligned_and_has_the_page() {
         let mut four = Groups { pages: 4 };
-        assert_eq!([0, 3, 4, 9].map(|page| four.propose(page)), [0..4, 0..4, 4..8, 8..12]);
-        assert_eq!(Groups { pages: 0 }.propose(7), 7..8);
-        assert_eq!(Groups::default().propose(7), 7..8);
+        assert_eq!([0, 3, 4, 9].map(|page| propose(&mut four, page)), [0..4, 0..4, 4..8, 8..12]);
+        assert_eq!(propose(&mut Groups { pages: 0 }, 7), 7..8);
+        assert_eq!(propose(&mut Groups::default(), 7), 7..8);
     }
 
     /// Two streams side by side grow as if they were alone, and jumps fetch single pages.
@@ -169,7 +223,7 @@ mod tests {
         let mut lens = Vec::new();
         let (mut a, mut b) = (10, 1000);
         for _ in 0..5 {
-            let (ahead, other) = (policy.propose(a), policy.propose(b));
+            let (ahead, other) = (propose(&mut policy, a), propose(&mut policy, b));
             assert_eq!((ahead.start, other.start), (a, b));
             assert_eq!(ahead.end - a, other.end - b);
             lens.push(ahead.end - a);
@@ -177,7 +231,7 @@ mod tests {
         }
         assert_eq!(lens, [1, 2, 4, 8, 8]);
         for jump in [777, 555, 333] {
-            assert_eq!(policy.propose(jump), jump..jump + 1);
+            assert_eq!(propose(&mut policy, jump), jump..jump + 1);
         }
     }
 
@@ -185,38 +239,38 @@ mod tests {
     #[test]
     fn streams_go_down_too() {
         let mut policy = Streams::new(8);
-        let down = [30, 29, 27, 23, 15, 7].map(|page| policy.propose(page));
+        let down = [30, 29, 27, 23, 15, 7].map(|page| propose(&mut policy, page));
         assert_eq!(down, [30..31, 28..30, 24..28, 16..24, 8..16, 0..8]);
-        assert_eq!(policy.propose(8), 8..9, "not upwards again");
+        assert_eq!(propose(&mut policy, 8), 8..9, "not upwards again");
         let mut policy = Streams::new(4);
-        assert_eq!([10, 11, 9].map(|page| policy.propose(page)), [10..11, 11..13, 9..10]);
+        assert_eq!([10, 11, 9].map(|page| propose(&mut policy, page)), [10..11, 11..13, 9..10]);
     }
 
     /// A stream of which less was fetched than it proposed goes on where that ended, as fast as it was.
     #[test]
     fn streams_go_on_where_they_were_cut() {
         let mut policy = Streams::new(16);
-        assert_eq!([5, 6, 8].map(|page| policy.propose(page)), [5..6, 6..8, 8..12]);
+        assert_eq!([5, 6, 8].map(|page| propose(&mut policy, page)), [5..6, 6..8, 8..12]);
         policy.fetched(&(8..9));
-        assert_eq!(policy.propose(9), 9..17);
+        assert_eq!(propose(&mut policy, 9), 9..17);
         policy.fetched(&(9..9));
-        assert_eq!(policy.propose(9), 9..25);
+        assert_eq!(propose(&mut policy, 9), 9..25);
         let mut policy = Streams::new(16);
-        assert_eq!([50, 49, 47].map(|page| policy.propose(page)), [50..51, 48..50, 44..48]);
+        assert_eq!([50, 49, 47].map(|page| propose(&mut policy, page)), [50..51, 48..50, 44..48]);
         policy.fetched(&(46..48));
-        assert_eq!(policy.propose(45), 38..46);
+        assert_eq!(propose(&mut policy, 45), 38..46);
         policy.fetched(&(45..45));
-        assert_eq!(policy.propose(45), 30..46);
+        assert_eq!(propose(&mut policy, 45), 30..46);
     }
 
     /// A stream that is not followed for longer than others are begun is forgotten.
     #[test]
     fn old_streams_are_forgotten() {
         let mut policy = Streams::new(8);
-        assert_eq!(policy.propose(5), 5..6);
+        assert_eq!(propose(&mut policy, 5), 5..6);
         for jump in 0..STREAMS as u64 {
-            policy.propose(100 * (jump + 1));
+            propose(&mut policy, 100 * (jump + 1));
         }
-        assert_eq!(policy.propose(6), 6..7);
+        assert_eq!(propose(&mut policy, 6), 6..7);
     }
 }

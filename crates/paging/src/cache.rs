@@ -1,6 +1,6 @@
 //! The cache's decisions: what a fault wants, what goes to make room for it, and when.
 
-use crate::ahead::{Account, Ahead, ReadAhead};
+use crate::ahead::{Account, Ahead, Fault, Prefetch};
 use crate::frames::{Busy, Frames, Page};
 use crate::operations::Operations;
 use crate::recency::Frame;
@@ -61,6 +61,8 @@ pub struct Stats {
     pub pages_sent: u64,
     /// Pages they carried.
     pub pages_written_back: u64,
+    /// Pages that went because others took them.
+    pub taken: u64,
     /// The most pages that were here at once.
     pub frames_max: u64,
     /// What was fetched ahead, and what became of it.
@@ -73,7 +75,7 @@ pub struct Cache {
     pub(crate) config: Config,
     pub(crate) frames: Frames,
     pub(crate) operations: Operations,
-    ahead: BTreeMap<u32, Box<dyn ReadAhead>>,
+    ahead: BTreeMap<u32, Box<dyn Prefetch<Fault, Wanted = Range<u64>>>>,
     /// Threads for whose pages there is no frame yet.
     pub(crate) waiting: VecDeque<(Key, bool)>,
     /// Pages that rest and are to be written back, in the order in which they came. Some are not any more.
@@ -84,12 +86,14 @@ pub struct Cache {
     pub(crate) one_by_one: bool,
     pub(crate) stats: Stats,
     pub(crate) victims: Vec<(Key, Frame)>,
+    /// Fetches under way at once.
+    pub(crate) fetching_max: usize,
 }
 
 /// What came of an attempt to make room.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Evicted {
-    /// There is more room.
+pub(crate) enum Evicted {
+    /// There is more room, or something that can go at once.
     Freed,
     /// There will be.
     Begun,
@@ -123,6 +127,7 @@ impl Cache {
             one_by_one: false,
             stats: Stats::default(),
             victims: Vec::new(),
+            fetching_max: usize::MAX,
         }
     }
 
@@ -165,9 +170,7 @@ impl Cache {
     /// The page's bytes are here.
     #[must_use]
     pub fn has(&self, key: Key) -> bool {
-        self.frames
-            .find(key)
-            .is_some_and(|frame| !matches!(self.frames.at(frame).busy, Busy::Fetching { .. }))
+        self.frames.find(key).is_some_and(|frame| !self.frames.at(frame).is_coming_or_going())
     }
 
     /// A thread waits for a page.
@@ -187,7 +190,8 @@ impl Cache {
     /// operations.
     pub fn turn(&mut self, layout: &impl Layout, out: &mut Vec<Action>) {
         self.admit_waiting(layout, out);
-        if self.operations.fetching() > 0 {
+        // Where others wait for the bytes of a page that goes, it goes in time.
+        if self.operations.fetching() > 0 || self.frames.is_coherent() {
             self.make_room(self.reserve(), layout, out);
         }
         self.send(layout, out);
@@ -196,6 +200,10 @@ impl Cache {
 
     /// Has everything written back that far memory does not have, without waiting for room to be wanted.
     pub fn flush(&mut self, layout: &impl Layout, out: &mut Vec<Action>) {
+        if self.frames.is_coherent() {
+            self.unsent.extend(self.frames.all().filter(|(_, page)| page.dirty).map(|(frame, _)| frame));
+            return self.give_back_unsent(out);
+        }
         self.victims.clear();
         let dirty = self.frames.all().filter(|(_, page)| page.dirty && page.mapped.is_some());
         self.victims.extend(dirty.map(|(frame, page)| (page.key, frame)));
@@ -255,6 +263,8 @@ impl Cache {
             assert!(self.frames.active() <= self.config.frames - self.config.resting_max, "and no others");
         }
         self.operations.check(&self.frames);
+        let open = self.frames.all().filter(|(_, page)| page.ahead).count() as u64;
+        assert!(open <= self.stats.ahead.open(), "what came ahead is in the account once");
     }
 
     /// Serves a thread; false when there is no room for its page yet.
@@ -280,6 +290,9 @@ impl Cache {
             let busy = Busy::Fetching { op, write: before || write, waited: true };
             self.frames.change(frame, false, |page| (page.busy, page.ahead) = (busy, false));
             return true;
+        }
+        if let Some(served) = self.at_right(frame, write, out) {
+            return served;
         }
         let heir = if dirty && mapped != Some(Access::Modified) { layout.heir(key) } else { None };
         if let (Some(heir), true) = (heir, write) {
@@ -321,6 +334,10 @@ impl Cache {
         };
         let Some(run) = self.run(key, proposed, lies, layout, out) else { return false };
         self.stats.missing += 1;
+        if self.frames.is_coherent() {
+            self.fetch_each(key, run, write, out);
+            return true;
+        }
         self.stats.fetches += 1;
         let access = if write { Access::Modified } else { Access::Shared };
         let op = self.operations.next();
@@ -365,7 +382,8 @@ impl Cache {
 
     pub(crate) fn insert(&mut self, key: Key, mapped: Option<Access>, ahead: bool, busy: Busy) -> Frame {
         let dirty = mapped == Some(Access::Modified);
-        let page = Page { key, mapped, dirty, pins: 0, ahead, busy };
+        let right = if self.frames.is_coherent() { Access::Shared } else { Access::Modified };
+        let page = Page { key, right, mapped, dirty, pins: 0, ahead, busy };
         let frame = self.frames.insert(page);
         self.stats.frames_max = self.stats.frames_max.max(self.frames.used() as u64);
         frame
@@ -384,7 +402,7 @@ impl Cache {
         let fits = |page: &u64| frames.find(key.with(*page)).is_none() && is(*page);
         let behind = (key.page + 1..proposed.end).take_while(fits).count();
         let before = (proposed.start..key.page).rev().take_while(fits).count();
-        let room = self.make_room(before + 1 + behind, layout, out) as u64;
+        let room = self.make_room(before + 1 + behind, layout, out).min(self.fetches_left()) as u64;
         // A stream goes one way; of a group, what is before comes first.
         let before = (before as u64).min(room.saturating_sub(1));
         let behind = (behind as u64).min(room.saturating_sub(1 + before));
@@ -398,12 +416,12 @@ impl Cache {
 
     /// What is to come with a page, at most [`Config::run_max`] pages; it contains the page.
     fn proposal(&mut self, key: Key, layout: &impl Layout) -> Range<u64> {
-        if self.one_by_one {
+        let Config { ahead, run_max, .. } = self.config;
+        if self.one_by_one || ahead == Ahead::None {
             return key.page..key.page + 1;
         }
-        let Config { ahead, run_max, .. } = self.config;
         let policy = self.ahead.entry(key.space).or_insert_with(|| ahead.policy(run_max));
-        let proposed = policy.propose(key.page);
+        let proposed = policy.propose(&Fault { page: key.page });
         let around = layout.around(key);
         let start =
             proposed.start.max(around.start).max((key.page + 1).saturating_sub(run_max)).min(key.page);
@@ -453,7 +471,8 @@ impl Cache {
     /// Makes room for `wanted` pages; answers for how many there is, at most so many.
     pub(crate) fn make_room(&mut self, wanted: usize, layout: &impl Layout, out: &mut Vec<Action>) -> usize {
         let mut begun = 0;
-        while self.free() < wanted && begun < self.config.batch_max {
+        // What is on its way out makes room by itself.
+        while self.free() + self.frames.leaving() < wanted && begun < self.config.batch_max {
             match self.evict(layout, out) {
                 Evicted::Freed => {}
                 Evicted::Begun => begun += 1,
@@ -473,8 +492,7 @@ impl Cache {
         if !self.config.rest_apart
             && let Some(frame) = self.frames.oldest_resting()
         {
-            self.drop_page(frame, out);
-            return Evicted::Freed;
+            return self.drop_page(frame, out);
         }
         self.victims.clear();
         let (free, before) = (self.free(), self.frames.resting());
@@ -490,7 +508,9 @@ impl Cache {
                 let oldest = self.frames.oldest_resting();
                 let is_victim = |oldest: &Frame| self.victims.iter().any(|(_, frame)| frame == oldest);
                 let Some(oldest) = oldest.filter(|oldest| !is_victim(oldest)) else { break };
-                self.drop_page(oldest, out);
+                if self.drop_page(oldest, out) == Evicted::Nothing {
+                    break;
+                }
             }
             let page = self.frames.change(frame, false, |page| page.mapped = None);
             self.victims.push((page.key, frame));
@@ -498,6 +518,8 @@ impl Cache {
         self.rest(out);
         match () {
             () if self.free() > free => Evicted::Freed,
+            // Else who waits would be told that nothing can go.
+            () if !self.config.rest_apart && self.frames.oldest_resting().is_some() => Evicted::Freed,
             () if self.frames.resting() > before => Evicted::Begun,
             () => Evicted::Nothing,
         }
@@ -521,16 +543,24 @@ impl Cache {
     /// A page that rests, and that far memory does not have, is to be written back.
     pub(crate) fn queue(&mut self, frame: Frame) {
         let page = self.frames.at(frame);
-        if page.rests() && page.dirty && page.busy == Busy::No && page.pins == 0 {
+        if !self.frames.is_coherent() && page.rests() && page.dirty && page.busy == Busy::No && page.pins == 0
+        {
             self.unsent.push_back(frame);
         }
     }
 
-    pub(crate) fn drop_page(&mut self, frame: Frame, out: &mut Vec<Action>) {
-        let page = self.frames.remove(frame);
+    pub(crate) fn drop_page(&mut self, frame: Frame, out: &mut Vec<Action>) -> Evicted {
+        let Page { key, dirty, ahead, .. } = self.frames.at(frame);
+        if dirty {
+            let begun = self.give_back(frame, out);
+            self.stats.evictions += u64::from(begun);
+            return if begun { Evicted::Begun } else { Evicted::Nothing };
+        }
+        self.frames.remove(frame);
         self.stats.evictions += 1;
-        self.stats.ahead.wasted += u64::from(page.ahead);
-        out.push(Action::Discard { key: page.key });
+        self.stats.ahead.wasted += u64::from(ahead);
+        out.push(Action::Discard { key });
+        Evicted::Freed
     }
 
     /// Threads that had to wait have their turn, as many as there is room for.

@@ -29,12 +29,28 @@ pub(crate) enum Busy {
         /// It was written to since.
         again: bool,
     },
+    /// The right to write it is asked for; it may be read meanwhile.
+    Upgrading { op: Op },
+    /// The right to write it was taken, and its bytes are on their way; it may be read meanwhile.
+    Settling {
+        op: Op,
+        /// A thread waits to write it.
+        wanted: bool,
+    },
+    /// It is given up, and its bytes are on their way; nobody may use it any more.
+    Leaving {
+        op: Op,
+        /// A thread waits for it, to write it or not.
+        wanted: Option<bool>,
+    },
 }
 
 /// A page that has a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Page {
     pub(crate) key: Key,
+    /// How programs may use it; as they like where nobody else does.
+    pub(crate) right: Access,
     /// How programs have it mapped; not at all while it rests, or is on its way.
     pub(crate) mapped: Option<Access>,
     /// Far memory is behind.
@@ -49,25 +65,35 @@ pub(crate) struct Page {
 impl Page {
     /// Its bytes are here and no program has it.
     pub(crate) const fn rests(&self) -> bool {
-        self.mapped.is_none() && !matches!(self.busy, Busy::Fetching { .. })
+        self.mapped.is_none() && !self.is_coming_or_going()
     }
 
-    const fn place(&self) -> Place {
+    /// Its bytes are not here, or nobody may use them.
+    pub(crate) const fn is_coming_or_going(&self) -> bool {
+        matches!(self.busy, Busy::Fetching { .. } | Busy::Leaving { .. })
+    }
+
+    const fn leaves(&self) -> bool {
+        matches!(self.busy, Busy::Leaving { .. })
+    }
+
+    /// Where it stands when pages go. Where rights are asked for (`coherent`), what was written is written back as it goes.
+    const fn place(&self, coherent: bool) -> Place {
         match (self.busy, self.mapped) {
-            (Busy::Fetching { .. }, _) => Place::Out,
+            (
+                Busy::Fetching { .. } | Busy::Upgrading { .. } | Busy::Settling { .. } | Busy::Leaving { .. },
+                _,
+            ) => Place::Out,
             _ if self.pins > 0 => Place::Out,
             (_, Some(_)) => Place::Active,
-            (Busy::No, None) if !self.dirty => Place::Resting,
+            (Busy::No, None) if coherent || !self.dirty => Place::Resting,
             _ => Place::Out,
         }
     }
 }
 
 /// Pages of a leaf.
-const LEAF: u64 = 512;
-/// No frame.
-const NONE: Frame = Frame::MAX;
-
+const LEAF: u64 = 64;
 /// All frames, free or not.
 #[derive(Debug)]
 pub(crate) struct Frames {
@@ -75,12 +101,15 @@ pub(crate) struct Frames {
     free: Vec<Frame>,
     order: Recency,
     resting: usize,
+    leaving: usize,
+    coherent: bool,
     /// By space and number of the leaf.
     leaves: BTreeMap<(u32, u64), Leaf>,
 }
 
 #[derive(Debug)]
 struct Leaf {
+    /// Of each page its frame and one, or 0: such memory the system has at hand.
     frames: Box<[Frame]>,
     used: u32,
 }
@@ -93,6 +122,8 @@ impl Frames {
             free: (0..numbers).rev().collect(),
             order: Recency::new(count),
             resting: 0,
+            leaving: 0,
+            coherent: false,
             leaves: BTreeMap::new(),
         }
     }
@@ -114,6 +145,21 @@ impl Frames {
         self.resting
     }
 
+    /// Pages whose frames are free when their bytes have arrived.
+    pub(crate) const fn leaving(&self) -> usize {
+        self.leaving
+    }
+
+    /// Rights are asked for.
+    pub(crate) const fn is_coherent(&self) -> bool {
+        self.coherent
+    }
+
+    /// From here on rights are asked for; no page is here yet.
+    pub(crate) const fn set_coherent(&mut self) {
+        self.coherent = true;
+    }
+
     /// Pages that programs have, or that are on their way.
     pub(crate) const fn active(&self) -> usize {
         self.used() - self.resting
@@ -125,8 +171,7 @@ impl Frames {
     }
 
     pub(crate) fn find(&self, key: Key) -> Option<Frame> {
-        let leaf = self.leaves.get(&(key.space, key.page / LEAF))?;
-        Some(leaf.frames[within(key)]).filter(|&frame| frame != NONE)
+        self.leaves.get(&(key.space, key.page / LEAF))?.frames[within(key)].checked_sub(1)
     }
 
     pub(crate) fn at(&self, frame: Frame) -> Page {
@@ -143,7 +188,7 @@ impl Frames {
         self.index(page.key, frame);
         self.pages[frame as usize] = Some(page);
         self.resting += usize::from(page.rests());
-        self.order.put(frame, page.place());
+        self.order.put(frame, page.place(self.coherent));
         frame
     }
 
@@ -154,9 +199,11 @@ impl Frames {
         how(&mut page);
         assert_eq!(page.key, before.key, "a page keeps its name");
         self.resting = self.resting + usize::from(page.rests()) - usize::from(before.rests());
+        self.leaving = self.leaving + usize::from(page.leaves()) - usize::from(before.leaves());
         self.pages[frame as usize] = Some(page);
-        if used || page.place() != before.place() {
-            self.order.put(frame, page.place());
+        let place = page.place(self.coherent);
+        if used || place != before.place(self.coherent) {
+            self.order.put(frame, place);
         }
         page
     }
@@ -173,6 +220,7 @@ impl Frames {
         let page = self.pages[frame as usize].take().expect("a frame that was found holds a page");
         self.unindex(page.key);
         self.resting -= usize::from(page.rests());
+        self.leaving -= usize::from(page.leaves());
         self.order.put(frame, Place::Out);
         self.free.push(frame);
         page
@@ -198,8 +246,7 @@ impl Frames {
         for (&(_, number), leaf) in self.leaves.range((from.space, from.page / LEAF)..=(from.space, last)) {
             let start = number * LEAF;
             for page in start.max(from.page)..(start + LEAF).min(end) {
-                let frame = leaf.frames[within(from.with(page))];
-                if frame != NONE {
+                if let Some(frame) = leaf.frames[within(from.with(page))].checked_sub(1) {
                     return Some((frame, from.with(page)));
                 }
             }
@@ -208,18 +255,18 @@ impl Frames {
     }
 
     fn index(&mut self, key: Key, frame: Frame) {
-        let new = || Leaf { frames: vec![NONE; within(key.with(LEAF - 1)) + 1].into(), used: 0 };
+        let new = || Leaf { frames: vec![0; within(key.with(LEAF - 1)) + 1].into(), used: 0 };
         let leaf = self.leaves.entry((key.space, key.page / LEAF)).or_insert_with(new);
         let place = &mut leaf.frames[within(key)];
-        assert_eq!(*place, NONE, "{key:?} has one frame");
-        *place = frame;
+        assert_eq!(*place, 0, "{key:?} has one frame");
+        *place = frame + 1;
         leaf.used += 1;
     }
 
     fn unindex(&mut self, key: Key) {
         let at = (key.space, key.page / LEAF);
         let leaf = self.leaves.get_mut(&at).expect("a page that has a frame is in the index");
-        leaf.frames[within(key)] = NONE;
+        leaf.frames[within(key)] = 0;
         leaf.used -= 1;
         if leaf.used == 0 {
             self.leaves.remove(&at);
@@ -228,17 +275,21 @@ impl Frames {
 
     /// Asserts that counts, order and index agree with the pages.
     pub(crate) fn check(&self) {
-        let mut resting = 0;
+        let (mut resting, mut leaving) = (0, 0);
         for (frame, page) in self.all() {
             resting += usize::from(page.rests());
+            leaving += usize::from(page.leaves());
             assert_eq!(self.find(page.key), Some(frame), "{page:?} is in the index");
-            assert_eq!(self.order.place(frame), page.place(), "{page:?} is in its order");
+            assert_eq!(self.order.place(frame), page.place(self.coherent), "{page:?} is in its order");
+            assert!(page.mapped <= Some(page.right), "{page:?}: nobody may do more than is right");
+            let rightful = page.dirty == (page.right == Access::Modified && !page.is_coming_or_going());
+            assert!(rightful || !self.coherent, "{page:?}: who may write may have written");
             assert!(
                 page.mapped != Some(Access::Modified) || page.dirty,
                 "{page:?}: who may write has written"
             );
         }
-        assert_eq!(resting, self.resting, "as many rest as are counted");
+        assert_eq!((resting, leaving), (self.resting, self.leaving), "as many rest and leave as are counted");
         let indexed: u32 = self.leaves.values().map(|leaf| leaf.used).sum();
         assert_eq!(indexed as usize, self.used(), "the index has no other pages");
     }

@@ -1,6 +1,6 @@
 //! Pages whose bytes other pages need: programs that forked, and pages that go by other names.
 
-use crate::cache::Cache;
+use crate::cache::{Cache, Evicted};
 use crate::frames::{Busy, Page};
 use crate::recency::Frame;
 use crate::{Action, Key, Layout, Op};
@@ -135,8 +135,7 @@ impl Cache {
             return true;
         }
         let Some(oldest) = self.frames.oldest_resting() else { return false };
-        self.drop_page(oldest, out);
-        true
+        self.drop_page(oldest, out) != Evicted::Nothing
     }
 }
 

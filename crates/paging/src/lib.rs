@@ -11,6 +11,8 @@
 //!   nowhere ---------------->'---------- touched -------'--'-------------------'
 //! ```
 //!
+//! Where pages are shared with others the right to use one is asked for, and taken away again: see [`Cache::coherent`].
+//!
 //! A page that is mapped is used without anybody noticing. So the pages that came or were touched longest ago are unmapped, and *rest*: a
 //! touch of one costs a fault and no fetch; one that nobody touches goes next. What was written is written back while it rests.
 //!
@@ -24,14 +26,16 @@ extern crate std;
 
 mod ahead;
 mod cache;
+mod coherent;
 mod frames;
 mod kin;
 mod operations;
 pub mod private;
 mod recency;
 
-pub use ahead::{Account, Ahead, Groups, ReadAhead, STREAMS, Streams};
+pub use ahead::{Account, Ahead, Fault, Groups, Prefetch, STREAMS, Streams};
 pub use cache::{Cache, Config, Stats};
+pub use coherent::Taken;
 pub use recency::{Frame, Recency};
 
 use core::ops::Range;
@@ -189,6 +193,8 @@ pub enum Why {
     Failed,
     /// Its bytes are lost.
     Lost,
+    /// This program may not use it so, or there is no such page.
+    Refused,
     /// There is no room for it here, and nothing will make room: far memory takes nothing.
     Full,
 }
@@ -202,4 +208,12 @@ pub enum Outcome {
     Failed,
     /// The bytes, or some of them, are lost for good.
     Lost,
+    /// Of a fetch, where rights are asked for: it was done, and the page may be used so. That may be more or less than was asked for.
+    Granted(Access),
+    /// Of a fetch, where rights are asked for: nobody here may use the page so.
+    Refused,
+    /// Of a fetch, where rights are asked for: what comes of it does not count any more; who waits asks again.
+    Void,
+    /// Where rights are asked for: it was not begun, since there was no room for it. It is tried again at the next turn.
+    Later,
 }

@@ -4,16 +4,28 @@ use crate::cache::Cache;
 use crate::frames::{Busy, Frames, Page};
 use crate::recency::Frame;
 use crate::{Action, Layout, Op, Outcome, Why};
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use farmem_wire::message::Access;
 
 impl Busy {
     /// This operation is under way for it.
     pub(crate) const fn is_of(self, op: Op) -> bool {
+        matches!(self.op(), Some(of) if of == op)
+    }
+
+    pub(crate) const fn is_fetch(self) -> bool {
+        matches!(self, Self::Fetching { .. } | Self::Upgrading { .. })
+    }
+
+    /// What is under way.
+    pub(crate) const fn op(self) -> Option<Op> {
         match self {
-            Self::No => false,
-            Self::Fetching { op: of, .. } | Self::Writing { op: of, .. } => of == op,
+            Self::No => None,
+            Self::Fetching { op, .. }
+            | Self::Writing { op, .. }
+            | Self::Upgrading { op }
+            | Self::Settling { op, .. }
+            | Self::Leaving { op, .. } => Some(op),
         }
     }
 }
@@ -35,7 +47,8 @@ enum Kind {
 /// All that is under way.
 #[derive(Default, Debug)]
 pub(crate) struct Operations {
-    all: BTreeMap<Op, Operation>,
+    /// By number: they begin in that order. Few are under way, and nothing is allocated for one more.
+    all: Vec<(Op, Operation)>,
     fetching: usize,
     next: Op,
 }
@@ -49,7 +62,7 @@ impl Operations {
         self.fetching
     }
 
-    fn writing(&self) -> usize {
+    pub(crate) fn writing(&self) -> usize {
         self.all.len() - self.fetching
     }
 
@@ -63,29 +76,42 @@ impl Operations {
         self.begin(Operation { frames, tries: 1, kind: Kind::Fetch(access) })
     }
 
+    /// A write-back of one page that goes, or that may not be written any more.
+    pub(crate) fn begin_write_back(&mut self, frame: Frame) -> Op {
+        self.begin(Operation { frames: alloc::vec![frame], tries: 1, kind: Kind::WriteBack })
+    }
+
     fn begin(&mut self, operation: Operation) -> Op {
         let op = self.next;
         self.next += 1;
-        self.all.insert(op, operation);
+        self.all.push((op, operation));
         op
     }
 
+    /// Nothing is under way any more, and nothing will be told to have ended.
+    pub(crate) fn forget(&mut self) {
+        self.all.clear();
+        self.fetching = 0;
+    }
+
     fn end(&mut self, op: Op) -> Operation {
-        let ended = self.all.remove(&op).expect("an operation ends once");
+        let at = self.at(op).expect("an operation ends once");
+        let (_, ended) = self.all.remove(at);
         self.fetching -= usize::from(ended.kind != Kind::WriteBack);
         ended
     }
 
     pub(crate) fn frames_of(&self, op: Op) -> &[Frame] {
-        self.all.get(&op).map_or(&[], |operation| &operation.frames)
+        self.at(op).map_or(&[], |at| &self.all[at].1.frames)
+    }
+
+    fn at(&self, op: Op) -> Option<usize> {
+        self.all.binary_search_by_key(&op, |&(op, _)| op).ok()
     }
 
     pub(crate) fn check(&self, frames: &Frames) {
         for (frame, page) in frames.all() {
-            let op = match page.busy {
-                Busy::No => continue,
-                Busy::Fetching { op, .. } | Busy::Writing { op, .. } => op,
-            };
+            let Some(op) = page.busy.op() else { continue };
             assert!(self.frames_of(op).contains(&frame), "{page:?}: what is under way for it is known");
         }
     }
@@ -94,6 +120,9 @@ impl Operations {
 impl Cache {
     /// Has written back what rests, as far as that may be under way at once.
     pub(crate) fn send(&mut self, layout: &impl Layout, out: &mut Vec<Action>) {
+        if self.frames.is_coherent() {
+            return self.give_back_unsent(out);
+        }
         let mut homeless = Vec::new();
         while self.operations.writing() < self.config.writing_max && !self.failed {
             let Some((frame, page)) = self.next_unsent() else { break };
@@ -144,6 +173,10 @@ impl Cache {
         match outcome {
             Outcome::Done => self.arrived(op, &ended.frames, out),
             Outcome::Lost => self.lost(&ended.frames, out),
+            Outcome::Granted(access) => self.granted(op, &ended.frames, access, out),
+            Outcome::Refused => self.give_up(&ended.frames, Why::Refused, out),
+            Outcome::Void => self.void(&ended.frames, out),
+            Outcome::Later => self.put_off(&ended.frames),
             Outcome::Failed if ended.frames.is_empty() => {}
             Outcome::Failed if ended.tries < self.config.tries_max && !self.failed => {
                 self.fetch_again(ended, access, out);
@@ -153,7 +186,14 @@ impl Cache {
                 self.give_up(&ended.frames, Why::Failed, out);
             }
         }
-        self.turn(layout, out);
+        self.turn_behind(layout, out);
+    }
+
+    /// Behind the end of an operation. Where rights are asked for, whoever tells of the end is in the midst of something: he calls [`Cache::turn`] later.
+    fn turn_behind(&mut self, layout: &impl Layout, out: &mut Vec<Action>) {
+        if !self.frames.is_coherent() {
+            self.turn(layout, out);
+        }
     }
 
     /// The same pages again, as far as they are still wanted: one fetch for each run that is left.
@@ -171,7 +211,7 @@ impl Cache {
             let (first, count) =
                 (key(run[0], &self.frames), u32::try_from(run.len()).expect("at most run_max"));
             let op = self.operations.begin_fetch(run.clone(), access);
-            self.operations.all.get_mut(&op).expect("begun a moment ago").tries = ended.tries + 1;
+            self.operations.all.last_mut().expect("begun a moment ago").1.tries = ended.tries + 1;
             for frame in run {
                 self.frames.change(frame, false, |page| {
                     if let Busy::Fetching { op: of, .. } = &mut page.busy {
@@ -220,10 +260,14 @@ impl Cache {
 
     /// Bytes of these pages are lost. Of several, those that a thread waits for are asked for again, one by one.
     fn lost(&mut self, frames: &[Frame], out: &mut Vec<Action>) {
-        self.one_by_one = true;
         let alone = frames.len() == 1;
+        if alone && self.frames.is_coherent() {
+            return self.give_up(frames, Why::Lost, out);
+        }
+        self.one_by_one = true;
         for &frame in frames {
             let page = self.frames.remove(frame);
+            self.stats.ahead.wasted += u64::from(page.ahead);
             let Busy::Fetching { write, waited, .. } = page.busy else { continue };
             if alone {
                 out.push(Action::Poison { key: page.key, why: Why::Lost });
@@ -236,6 +280,7 @@ impl Cache {
     fn give_up(&mut self, frames: &[Frame], why: Why, out: &mut Vec<Action>) {
         for &frame in frames {
             let page = self.frames.remove(frame);
+            self.stats.ahead.wasted += u64::from(page.ahead);
             if matches!(page.busy, Busy::Fetching { waited: true, .. }) {
                 out.push(Action::Poison { key: page.key, why });
             }
@@ -245,7 +290,7 @@ impl Cache {
     /// Nothing that is under way will ever end: as if all of it had failed for good.
     pub fn abandon(&mut self, layout: &impl Layout, out: &mut Vec<Action>) {
         self.failed = true;
-        while let Some((&op, operation)) = self.operations.all.first_key_value() {
+        while let Some(&(op, ref operation)) = self.operations.all.first() {
             match operation.kind {
                 Kind::Fetch(_) => self.fetched(op, Outcome::Failed, layout, out),
                 Kind::WriteBack => self.written_back(op, Outcome::Failed, layout, out),
@@ -260,6 +305,9 @@ impl Cache {
     pub fn written_back(&mut self, op: Op, outcome: Outcome, layout: &impl Layout, out: &mut Vec<Action>) {
         let mut ended = self.operations.end(op);
         assert_eq!(ended.kind, Kind::WriteBack, "{op} is a fetch");
+        if self.frames.is_coherent() {
+            return self.given_back(&ended.frames, op, outcome, out);
+        }
         let carried = ended.frames.len() as u64;
         ended.frames.retain(|&frame| self.frames.get(frame).is_some_and(|page| page.busy.is_of(op)));
         // What was written to meanwhile goes with its newer bytes.
@@ -282,7 +330,7 @@ impl Cache {
             Outcome::Failed if ended.tries < self.config.tries_max && !self.failed => {
                 self.write_back_again(ended, layout, out);
             }
-            Outcome::Failed | Outcome::Lost => {
+            _ => {
                 self.failed = true;
                 for &frame in &ended.frames {
                     self.frames.change(frame, false, |page| page.busy = Busy::No);

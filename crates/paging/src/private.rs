@@ -237,7 +237,7 @@ impl Private {
         }
         let carried: Vec<Key> = match outcome {
             Outcome::Done => self.cache.carried(op).collect(),
-            Outcome::Failed | Outcome::Lost => Vec::new(),
+            _ => Vec::new(),
         };
         let view = View { book: &self.book, programs };
         self.cache.written_back(op, outcome, &view, &mut self.actions);

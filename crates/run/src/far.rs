@@ -80,6 +80,7 @@ impl Far {
                 }
             }
             Why::Failed => self.give_up(),
+            Why::Refused => unreachable!("nobody asks for the right to use private memory"),
             Why::Full => {
                 if self.failed.is_none() && self.lost.is_none() {
                     let full = || Error::Full { what: "far memory".into() };

@@ -27,7 +27,7 @@ use farmem_io::pages::remote::{Arrival, Buffer, Event, Hall, Remote, Watch, buff
 use farmem_io::pages::{Fault, Features, Reach, Userfaultfd};
 use farmem_memory::window::frames_of;
 use farmem_paging::private::{Private, Table};
-use farmem_paging::{Ahead, Config};
+use farmem_paging::{Account, Ahead, Config};
 use farmem_wire::message::{Access, PAGE_LEN};
 use fork::Snapshot;
 use pins::Pins;
@@ -91,6 +91,8 @@ pub struct PagerStats {
     pub upgrades: u64,
     /// READs sent.
     pub fetches: u64,
+    /// What was fetched, or made of zeros, before a thread waited for it, and what became of it: pages.
+    pub ahead: Account,
     /// Bytes they brought.
     pub bytes_fetched: u64,
     /// Pages that were taken from a program to make room.
@@ -262,6 +264,7 @@ impl Pager {
             near: cache.near + cache.rested,
             upgrades: cache.upgrades,
             fetches: cache.fetches,
+            ahead: cache.ahead,
             bytes_fetched: bytes(cache.pages_fetched),
             evictions: self.private.evictions(),
             write_backs: cache.write_backs,

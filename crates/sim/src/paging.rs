@@ -7,6 +7,8 @@
 //!
 //! Key type: `World`.
 
+mod coherent;
+mod others;
 mod private;
 
 use crate::Plan;
@@ -24,17 +26,19 @@ const PAGES: u64 = PAGES_U32 as u64;
 /// Pages of the last group of each space are copies of others when they are first touched.
 const NEAR_FROM: u64 = 36;
 
-/// The page cache of one program, or of programs that fork, beside a faulty memory.
+/// The page cache of one program, of programs that fork, or of pages that are shared with others, beside a faulty memory.
 pub fn campaign(campaign: &Campaign, progress: &mut dyn FnMut(u64)) -> Report {
     campaign::run("paging", campaign, world, progress)
 }
 
-/// Runs one world.
+/// Runs one world: of every three, one is of a window, one of programs that fork, and one of pages that are shared with others.
 fn world(seed: u64, operations: u64, plan: Plan, trace: bool) -> Ended {
-    // Windows and programs that fork take turns.
-    let (seed, forks) = (seed / 2, seed % 2 == 1);
-    if forks {
-        return private::world(seed, operations, &plan, trace);
+    // Windows, programs that fork, and pages that are shared with others take turns.
+    let (seed, kind) = (seed / 3, seed % 3);
+    match kind {
+        1 => return private::world(seed, operations, &plan, trace),
+        2 => return coherent::world(seed, operations, plan, trace),
+        _ => {}
     }
     let mut world = World::new(seed, plan, operations, trace);
     let mut walk = 0;
@@ -407,7 +411,7 @@ impl World {
                 let due = match why {
                     Why::Lost => self.memory.lost.contains(&home(key)),
                     Why::Failed => self.failed,
-                    Why::Full => false,
+                    Why::Full | Why::Refused => false,
                 };
                 self.hold(due, || format!("{key:?} is refused ({why:?}), and need not be"));
                 *(if why == Why::Lost { &mut self.told_lost } else { &mut self.told_failed }) += 1;
@@ -436,7 +440,7 @@ impl World {
             () if is_lost && ended.bytes.is_none() => Outcome::Lost,
             () => Outcome::Done,
         };
-        self.event("end", first, outcome as u64);
+        self.event("end", first, (outcome == Outcome::Done).into());
         // One that was not answered may have been done all the same.
         if let Some(bytes) = &ended.bytes
             && (outcome == Outcome::Done || self.rng.chance(1, 2))

@@ -1,7 +1,7 @@
 //! `farmem bench mind`: its roles are threads of this process, over rings and over UDP.
 
 use super::Screen;
-use crate::args::BenchMind;
+use crate::args::BenchRows;
 use crate::rack_file::{RackFile, Shape};
 use crate::{End, Failure};
 use farmem::{Placement, RackConfig, Transport, Waiting, serve};
@@ -10,7 +10,7 @@ use farmem_bench::mind::{Plan, Racks, run as measure};
 /// Bytes of memory of each memory node: addresses; what is not used costs nothing.
 const NODE_MEMORY: u64 = 1 << 30;
 
-pub(crate) fn run(args: &BenchMind) -> Result<End, Failure> {
+pub(crate) fn run(args: &BenchRows) -> Result<End, Failure> {
     let plan = Plan { quick: args.quick, only: args.only.clone().unwrap_or_default() };
     let screen = Screen::begin("mind", args.json);
     let outcome = measure(&plan, &mut OwnRacks, |told| screen.hear(told))?;

@@ -1,11 +1,11 @@
 //! `farmem bench run`: programs under `farmem run`, beside the same ones without it.
 
 use super::Screen;
-use crate::args::BenchRun;
+use crate::args::BenchRows;
 use crate::{End, Failure};
 use farmem_bench::run::{Plan, run as measure};
 
-pub(crate) fn run(args: &BenchRun) -> Result<End, Failure> {
+pub(crate) fn run(args: &BenchRows) -> Result<End, Failure> {
     let plan = Plan { quick: args.quick, only: args.only.clone().unwrap_or_default() };
     let screen = Screen::begin("run", args.json);
     let outcome = measure(&plan, &mut |told| screen.hear(told));

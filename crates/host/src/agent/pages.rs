@@ -62,4 +62,31 @@ pub trait Pages {
     /// An Invalid page cannot be had: its latest bytes died with the host that had it Modified, or the domain may not. From here on
     /// an access ends in an error (SIGBUS), and so do those that wait now. [`Pages::install`] makes the page good again.
     fn poison(&mut self, page: Page);
+
+    /// As [`Pages::poison`], when the domain may not use the page as somebody wanted to, or it is no memory.
+    fn refuse(&mut self, page: Page) {
+        self.poison(page);
+    }
+
+    /// The node has the bytes of a page that was frozen and stays Shared.
+    fn clean(&mut self, page: Page) {
+        let _ = page;
+    }
+}
+
+/// What a cache does to the mappings of a program beside what the protocol wants: it lays pages to rest, and lets poison end.
+///
+/// Implementers: a window of this process, one whose programs are other processes, and plain maps in simulated worlds.
+pub trait Mapped: Pages {
+    /// Maps a page again that has a frame and is to be used with `access`, and lets who waits for it try again.
+    ///
+    /// # Panics
+    /// When the page has no frame.
+    fn mend(&mut self, page: Page, access: Access);
+
+    /// Takes a page's poison back: the next touch waits to be served. Without effect on any other page.
+    fn heal(&mut self, page: Page);
+
+    /// Takes over what the lease's watcher has taken, if anything: no page is left that the program can reach. Before the next lease begins.
+    fn absorb(&mut self);
 }

@@ -244,8 +244,31 @@ fn what_is_lost_or_refused_ends_the_request() {
     let refusal = |status| Event::Refusal(Refusal { page: page(8), id: FetchId(2), status });
     assert_eq!(step(&mut agent, refusal(Status::Busy)), (Outcome::Busy, vec![]));
     let denied = Status::NoPermission;
-    assert_eq!(step(&mut agent, refusal(denied)), (Outcome::Done, vec![Action::Poison(page(8))]));
+    assert_eq!(step(&mut agent, refusal(denied)), (Outcome::Done, vec![Action::Refuse(page(8))]));
     assert_eq!(step(&mut agent, refusal(denied)).0, Outcome::Stale);
+    assert_eq!(agent.frames(), 0);
+}
+
+/// A page that stays Shared is said to be written back when it is; one whose upgrade finds it lost, or refused, is taken from the program first.
+#[test]
+fn what_is_known_of_a_page_that_stays_is_said() {
+    let mut agent = having(&[(8, Modified, 3)]);
+    let carried = Some(ack(4, 0));
+    assert_eq!(
+        step(&mut agent, recall(4, true)).1,
+        [Action::Freeze(page(8)), write_back(page(8), 3, carried)]
+    );
+    assert_eq!(step(&mut agent, written(page(8), 3, carried)).1, [Action::Clean(page(8))]);
+    assert_eq!((agent.access(page(8)), agent.frames()), (Some(Shared), 1));
+    let _ = step(&mut agent, Event::Fault(page(8), Modified));
+    let lost = Data { lost: true, ..data(page(8), Modified, 2, 5, [true, false]) };
+    let taken = [Action::Discard(page(8)), Action::Poison(page(8))];
+    assert_eq!(step(&mut agent, Event::Data(lost)).1, taken);
+    let mut agent = having(&[(8, Shared, 3)]);
+    let _ = step(&mut agent, Event::Fault(page(8), Modified));
+    let refusal = Refusal { page: page(8), id: FetchId(2), status: Status::NoPermission };
+    let taken = [Action::Discard(page(8)), Action::Refuse(page(8))];
+    assert_eq!(step(&mut agent, Event::Refusal(refusal)).1, taken);
     assert_eq!(agent.frames(), 0);
 }
 

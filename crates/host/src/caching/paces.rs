@@ -31,6 +31,11 @@ impl Paces {
         self.by_page.get(&(timer, page)).copied()
     }
 
+    /// Timers that run.
+    pub(super) fn count(&self) -> usize {
+        self.by_page.len()
+    }
+
     /// Starts a timer, or sets it anew.
     pub(super) fn set(&mut self, timer: Timer, page: Page, pace: Pace) {
         if let Some(before) = self.by_page.insert((timer, page), pace) {

@@ -17,12 +17,12 @@
 //! is read, and punched out of the file; what was read is its frame from then on. When the lease ends, a [`Watcher`] in another process does that to
 //! all pages ([`Lease`]): each of them is Kept then, whatever was being done to it here.
 
+use super::Fault;
 use super::lease::{Lease, Watcher};
 use super::remote::Remote;
 use super::state::{State, mapping};
-use super::{Fault, Mapped};
 use crate::OpenError;
-use farmem_host::agent::Pages;
+use farmem_host::agent::{Mapped, Pages};
 use farmem_preload_abi::userfaultfd::{Mapping, Stopped, TRIES_MAX, Userfaultfd};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{Access, PAGE_LEN, Page};

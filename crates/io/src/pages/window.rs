@@ -20,7 +20,7 @@ use super::lease::{Apart, Lease, Watcher};
 use super::state::{State, mapping};
 use super::{Fault, Memory, views::Views};
 use crate::OpenError;
-use farmem_host::agent::Pages;
+use farmem_host::agent::{Mapped, Pages};
 use farmem_preload_abi::userfaultfd::{Faulting, Features, Mapping, Reach, Stopped, Userfaultfd};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{Access, PAGE_LEN, Page};
@@ -75,23 +75,6 @@ struct Leased {
     lease: Arc<Lease>,
     /// Takes of its watcher that are known here.
     takes: AtomicU64,
-}
-
-/// What a cache does to the mappings of a program beside what the protocol wants: it lays pages to rest, and lets poison end.
-///
-/// Two implementers: a window of this process, and one whose program is another process.
-pub trait Mapped: Pages {
-    /// Maps a page again that has a frame and is to be used with `access`, and lets who waits for it try again.
-    ///
-    /// # Panics
-    /// When the page has no frame.
-    fn mend(&mut self, page: Page, access: Access);
-
-    /// Takes a page's poison back: the next touch waits to be served. Without effect on any other page.
-    fn heal(&mut self, page: Page);
-
-    /// Takes over what the lease's watcher has taken, if anything: no page is left that the program can reach. Before the next lease begins.
-    fn absorb(&mut self);
 }
 
 impl Window {

@@ -2,10 +2,10 @@
 
 use super::ShareOptions;
 use super::desk::{Desk, Inbox};
-use super::frames::Frames;
 use super::ground::{Ground, Joined};
 use super::lease::{Landlord, Life, Objects};
-use super::pager::{Pager, Policy};
+use super::pager::Pager;
+use crate::window::cache_config;
 use farmem_client::ClientOptions;
 use farmem_client::Error;
 use farmem_client::RackConfig;
@@ -15,10 +15,12 @@ use farmem_client::own::{gid, wrong_answer};
 use farmem_control::api::{GIVEN_UP, NodeInfo, Request, Response};
 use farmem_host::agent::Bounds;
 use farmem_host::caching::{CacheAsk, CacheConfig, CachingHost};
+use farmem_host::paged::Paged;
 use farmem_host::{Ask as HostAsk, Config as HostConfig};
 use farmem_io::pages::Mapped;
 use farmem_io::{ApiClient, Clock, Driver, Link, OpenError, os_seed};
 use farmem_machine::{Port, Rng};
+use farmem_paging::Cache;
 use farmem_transport::ud;
 use farmem_wire::message::{CACHING_HOSTS_MAX, Page};
 use farmem_wire::{Domain, VirtAddr};
@@ -169,9 +171,10 @@ where
         let bounds = Bounds { pages: frames_max, ..Bounds::default() };
         let cache = CacheConfig { bounds, timeout: self.options.timeout, ..CacheConfig::default() };
         let (base, len) = (VirtAddr(span.start), span.end - span.start);
-        let pages = usize::try_from(len).expect("it is mapped") / farmem_wire::message::PAGE_LEN;
-        let frames = Frames::new(&*ground, Page::of(base), pages, frames_max);
-        let role = CachingHost::new(settings, cache, frames, Rng::from_seed(seed));
+        let pages = len / farmem_wire::message::PAGE_LEN as u64;
+        let decides = Cache::coherent(cache_config(frames_max, &self.options.window), bounds.requests);
+        let paged = Paged::new(&*ground, decides, Page::of(base), pages);
+        let role = CachingHost::new(settings, cache, paged, Rng::from_seed(seed));
         let mut driver = Driver::new(role, link, Clock::start());
         let switch = ud::Peer { port: Port(switch.port), endpoint: endpoint(&switch) };
         let domain_number = Domain(domain);
@@ -189,13 +192,8 @@ where
             Arc::clone(&lease),
             self.objects,
         )?;
-        let policy = Policy {
-            timeout: self.options.timeout,
-            frames_max,
-            ahead: self.options.window.ahead,
-            resting_eighths: usize::from(self.options.window.resting_eighths.min(8)),
-        };
-        let desk = Desk::new(Pager::new(driver, policy, tell, self.failed), Arc::clone(&self.inbox));
+        let pager = Pager::new(driver, self.options.timeout, tell, self.failed);
+        let desk = Desk::new(pager, Arc::clone(&self.inbox));
         let landlord = landlord.start(told)?;
         let begun = self.say.send(Ok(Ready { ground: Arc::clone(&ground), domain, host }));
         let given_up = begun.is_ok() && ground.serve(self.options.window.handler, &desk, sleeper);

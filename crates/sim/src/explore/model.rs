@@ -354,6 +354,8 @@ impl World {
             }
             agent::Action::Keep(..)
             | agent::Action::Poison(_)
+            | agent::Action::Refuse(_)
+            | agent::Action::Clean(_)
             | agent::Action::Wake(_)
             | agent::Action::Freeze(_)
             | agent::Action::Zap(_)

@@ -293,7 +293,7 @@ impl Rack {
                     self.seats[seat].threads.iter_mut().flatten().for_each(|step| step.waits = false);
                 }
                 CacheDone::Stuck { page } => self.call(Call::Recover(seat, page)),
-                CacheDone::Host(_) => {}
+                CacheDone::Host(_) | CacheDone::NotAsked { .. } | CacheDone::NotEvicted { .. } => {}
             }
         }
         self.take_answers();

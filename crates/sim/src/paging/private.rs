@@ -98,7 +98,7 @@ struct World {
 struct Process {
     /// What its pages have, as it knows.
     truth: BTreeMap<u64, u64>,
-    /// Pages that are no far memory, for now.
+    /// Pages at which something else than far memory is mapped.
     elsewhere: BTreeSet<u64>,
 }
 
@@ -265,12 +265,12 @@ impl World {
         self.machine.again = unanswered.then_some((first.space, asked, tries + 1));
         self.tried_again += u64::from(unanswered);
         let is_lost = bytes.is_none() && pages.clone().any(|page| self.machine.lost.contains(&page));
-        let outcome = match () {
-            () if unanswered => Outcome::Failed,
-            () if is_lost => Outcome::Lost,
-            () => Outcome::Done,
+        let (outcome, number) = match () {
+            () if unanswered => (Outcome::Failed, 1),
+            () if is_lost => (Outcome::Lost, 2),
+            () => (Outcome::Done, 0),
         };
-        self.machine.event("end", first, outcome as u64);
+        self.machine.event("end", first, number);
         self.machine.failed |= dies;
         let Some(bytes) = bytes else {
             self.machine.arrived = (first.page..)

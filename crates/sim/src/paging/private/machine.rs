@@ -249,12 +249,13 @@ impl Programs for Machine {
             Why::Lost => is_lost,
             Why::Failed => self.failed,
             Why::Full => is_full,
+            Why::Refused => false,
         };
         self.hold(due, || format!("{key:?} is refused ({why:?}), and need not be"));
         let told = match why {
             Why::Lost => 0,
             Why::Failed => 1,
-            Why::Full => 2,
+            Why::Full | Why::Refused => 2,
         };
         self.told[told] += 1;
         self.blocked.retain(|(of, _)| *of != key);
