@@ -14,7 +14,7 @@ use super::{BURST_MAX, CHECK_EVERY, Faults, SETTLE_MAX, TRACE_MAX, count_of};
 use crate::Plan;
 use crate::campaign::{Outcome as Ended, Verdict};
 use crate::digest::Digest;
-use farmem_host::agent::{Action, Agent, Bounds, Event, Outcome, Pages as _};
+use farmem_host::agent::{Action, Agent, Bounds, Event, Mapped as _, Outcome, Pages as _};
 use farmem_host::paged::{Paged, Told, Want};
 use farmem_machine::Rng;
 use farmem_paging::{Ahead, Cache, Config, Why};

@@ -16,7 +16,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    fn frame(&mut self, page: Page) -> &mut (u64, Option<Access>) {
+    pub(super) fn frame(&mut self, page: Page) -> &mut (u64, Option<Access>) {
         self.frames.get_mut(&page).expect("a page that is here")
     }
 }
