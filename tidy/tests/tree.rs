@@ -1,5 +1,5 @@
-//! What prose and habit say about the tree, checked: file sizes, pure crates, where `unsafe` lives, citations of docs/protocol.md, the
-//! README's map and Rust version, ignored tests.
+//! What prose and habit say about the tree, checked: file sizes, pure crates, where `unsafe` lives, citations of the protocol and its
+//! index, the README's map and Rust version, ignored tests.
 
 mod source;
 
@@ -16,7 +16,9 @@ const PURE: &[&str] =
 /// Where `unsafe` may live.
 const UNSAFE: &[&str] = &["crates/engine/", "crates/io/", "crates/preload/", "crates/preload-abi/"];
 
+/// The protocol: its index, and the folder with a file for each section.
 const PROTOCOL: &str = "docs/protocol.md";
+const SECTIONS: &str = "docs/protocol/";
 
 #[test]
 fn no_source_file_is_longer_than_an_hour() {
@@ -71,13 +73,10 @@ fn an_ignored_test_says_why() {
 
 #[test]
 fn every_citation_of_the_protocol_exists() {
-    let Some(protocol) = read(PROTOCOL) else {
-        panic!("{PROTOCOL} is missing, and the code cites it");
-    };
-    let paragraphs = paragraphs(&protocol);
+    let paragraphs: BTreeSet<String> = sections().flat_map(|file| paragraphs(&file.text())).collect();
     let mut dangling = BTreeSet::new();
     let mut cited = 0;
-    for file in files().filter(|file| file.path != PROTOCOL) {
+    for file in files().filter(|file| file.path != PROTOCOL && !file.path.starts_with(SECTIONS)) {
         for citation in citations(&file.text()) {
             cited += 1;
             if !paragraphs.contains(&citation) {
@@ -92,12 +91,38 @@ fn every_citation_of_the_protocol_exists() {
 /// A paragraph number names one paragraph.
 #[test]
 fn paragraphs_of_the_protocol_are_numbered_once() {
-    let Some(protocol) = read(PROTOCOL) else {
-        panic!("{PROTOCOL} is missing");
-    };
     let mut seen = BTreeSet::new();
-    let twice: Vec<String> = numbers(&protocol).filter(|number| !seen.insert(number.clone())).collect();
+    let all: Vec<String> = sections().flat_map(|file| numbers(&file.text()).collect::<Vec<_>>()).collect();
+    assert!(all.len() > 200, "{SECTIONS} has the paragraphs");
+    let twice: Vec<String> = all.into_iter().filter(|number| !seen.insert(number.clone())).collect();
     assert_none(&twice, "paragraph numbers used twice");
+}
+
+/// The file of section n is `0n-name.md`, holds paragraphs n.m and no others, and the index has a row that links to it and says how far they go.
+#[test]
+fn the_index_of_the_protocol_names_every_section() {
+    let index = read(PROTOCOL).unwrap_or_else(|| panic!("{PROTOCOL} is missing"));
+    let mut wrong = Vec::new();
+    for file in sections() {
+        let text = file.text();
+        let name = file.path.strip_prefix(SECTIONS).expect("a file of that folder");
+        let section: u32 =
+            digits(name).parse().unwrap_or_else(|_| panic!("{} begins with its number", file.path));
+        let count = numbers(&text).count();
+        let expected: BTreeSet<String> =
+            (1..=count).map(|paragraph| format!("{section}.{paragraph}")).collect();
+        if paragraphs(&text) != expected {
+            wrong
+                .push(format!("{} does not hold the paragraphs {section}.1 to {section}.{count}", file.path));
+        }
+        let heading =
+            text.lines().next().and_then(|line| line.strip_prefix(&format!("# {section}. "))).unwrap_or("");
+        let row = format!("| [{section} {heading}](protocol/{name}) | {section}.1 to {section}.{count} |");
+        if !index.lines().any(|line| line.starts_with(&row)) {
+            wrong.push(format!("{PROTOCOL} has no row that begins {row}"));
+        }
+    }
+    assert_none(&wrong, "sections and index of the protocol");
 }
 
 #[test]
@@ -144,6 +169,11 @@ fn one_rust_version() {
         let wrong: Vec<String> = rust_versions(&text).filter(|named| *named != version).collect();
         assert_none(&wrong, &format!("Rust versions in {page} that are not {version}"));
     }
+}
+
+/// The files of the protocol's sections.
+fn sections() -> impl Iterator<Item = File> {
+    files().filter(|file| file.path.starts_with(SECTIONS))
 }
 
 fn assert_none<'a>(wrong: impl IntoIterator<Item = &'a String>, what: &str) {

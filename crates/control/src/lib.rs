@@ -4,7 +4,7 @@
 //! switch and the memory nodes what they must know, keeps a log of all it decided ([`Record`]), and answers when the tables are in
 //! place. It is not on the data path: no READ, WRITE or traversal passes here.
 //!
-//! The state changes only by applying lines of the log, so that a restart rebuilds it exactly (docs/protocol.md, section 8).
+//! The state changes only by applying lines of the log, so that a restart rebuilds it exactly (docs/protocol/08-the-control-plane.md).
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -8,7 +8,7 @@
 //!   straight to the host or sent back to the switch when the next pointer is elsewhere.
 //!
 //! The node believes nobody: a datagram counts by its port and key, a verb by its connection, key and grants. It knows no other
-//! node, but for the time in which pages move to or from it, and no directory. docs/protocol.md, section 7 says all of this as rules.
+//! node, but for the time in which pages move to or from it, and no directory. docs/protocol/07-the-memory-node.md says all of this as rules.
 #![no_std]
 #![forbid(unsafe_code)]
 

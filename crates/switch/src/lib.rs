@@ -6,7 +6,7 @@
 //!
 //! It keeps no state per request, executes nothing, and forwards no RC packets: those go directly between host and node.
 //!
-//! Rules: docs/protocol.md, section 6.
+//! Rules: docs/protocol/06-the-switch.md.
 #![no_std]
 #![forbid(unsafe_code)]
 

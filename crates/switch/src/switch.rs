@@ -1,7 +1,7 @@
 //! The role: who is speaking, what do they ask, may they, and where does it go.
 //!
 //! A frame is taken apart once, decided on, and written again with what the switch knows better than its sender: domain,
-//! origin, hops, and the node's endpoint. Each rule cites docs/protocol.md, section 6.
+//! origin, hops, and the node's endpoint. Each rule cites docs/protocol/06-the-switch.md.
 
 use crate::answer::{Envelope, refusal};
 use crate::pages::Directory;

@@ -1,4 +1,4 @@
-//! Reliable connections (docs/protocol.md, section 4): one [`Requester`] or [`Responder`] is one half of a queue pair.
+//! Reliable connections (docs/protocol/04-reliable-connections.md): one [`Requester`] or [`Responder`] is one half of a queue pair.
 
 mod job;
 mod requester;

@@ -1,4 +1,4 @@
-//! Datagram requests: every rule of docs/protocol.md, section 5.
+//! Datagram requests: every rule of docs/protocol/05-datagram-requests.md.
 
 use farmem_machine::{Action, Duration, Halt, Instant, Outbox, Port, Rng};
 use farmem_transport::ud::{Dedup, Endpoint, Inbox, Peer, Requester, Seen, Turn, send};

@@ -1,4 +1,4 @@
-//! The control plane from outside: requests and frames in, answers, frames and log lines out (docs/protocol.md, section 8).
+//! The control plane from outside: requests and frames in, answers, frames and log lines out (docs/protocol/08-the-control-plane.md).
 
 mod damage;
 mod failures;

@@ -182,7 +182,7 @@ async fn ask(shared: &Shared, request: Request) -> Result<Response, ApiError> {
 
 /// The fields of the body and one of [`NAMES`] make the request.
 pub(super) fn parse(name: &str, body: &[u8]) -> Result<Request, ApiError> {
-    let remedy = format!("docs/protocol.md, 8.51, lists the fields of {name}");
+    let remedy = format!("docs/protocol/08-the-control-plane.md, 8.51, lists the fields of {name}");
     let bad = |message: String| refusal(ErrorCode::BadRequest, message, remedy.clone());
     let mut fields: Map<String, Value> = if body.trim_ascii().is_empty() {
         Map::new()

@@ -1,4 +1,4 @@
-//! Reliable connections: every rule of docs/protocol.md, section 4, and both halves together over a bad channel.
+//! Reliable connections: every rule of docs/protocol/04-reliable-connections.md, and both halves together over a bad channel.
 
 mod failures;
 mod hostile;

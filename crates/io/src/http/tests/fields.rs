@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
-const PROTOCOL: &str = include_str!("../../../../../docs/protocol.md");
+const PROTOCOL: &str = include_str!("../../../../../docs/protocol/08-the-control-plane.md");
 
 /// The rows of the table of paragraph 8.51 whose first column has this title: its cells, without the title.
 fn table(title: &str) -> Vec<Vec<String>> {
