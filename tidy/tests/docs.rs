@@ -1,0 +1,231 @@
+//! What pages say about the code, checked: links lead somewhere, functions that a page names are in the file that it links to, and a newcomer finds
+//! the lines that decide.
+
+mod source;
+
+use source::{File, code_only, files, read, root};
+use std::path::{Component, Path, PathBuf};
+
+/// The page and section that the README sends a newcomer to.
+const PAGE: &str = "docs/architecture.md";
+const SECTION: &str = "Where it is decided";
+
+/// What a newcomer asks; a row of the section's table begins with each.
+const QUESTIONS: [&str; 3] = [
+    "Where does a faulted page come from?",
+    "Which node does a traversal go to next?",
+    "Why is a WRITE refused?",
+];
+
+/// A link of a page: `[text](path#anchor)`.
+#[derive(Debug, PartialEq, Eq)]
+struct Link {
+    text: String,
+    path: String,
+    anchor: Option<String>,
+}
+
+impl Link {
+    /// The function that the link's text names, for a link to Rust source: `` [`Type::name`](file.rs) ``.
+    fn function(&self) -> Option<&str> {
+        let name = self.text.strip_prefix('`')?.strip_suffix('`')?;
+        let name = name.rsplit("::").next().unwrap_or(name);
+        let is_name = name.starts_with(|c: char| c.is_ascii_lowercase()) && name.chars().all(is_of_a_word);
+        (self.path.ends_with(".rs") && is_name).then_some(name)
+    }
+}
+
+#[test]
+fn every_link_of_a_page_leads_somewhere() {
+    let mut wrong = Vec::new();
+    let mut seen = 0;
+    for page in pages() {
+        for link in links(&page.text()) {
+            seen += 1;
+            let target = target(&page.path, &link.path);
+            if !root().join(&target).exists() {
+                wrong.push(format!("{} links to {}, which is not there", page.path, link.path));
+                continue;
+            }
+            let Some(anchor) = link.anchor else { continue };
+            let text = read(&target).unwrap_or_default();
+            if !headings(&text).any(|heading| slug(heading) == anchor) {
+                wrong
+                    .push(format!("{} links to #{anchor} of {target}, which has no such heading", page.path));
+            }
+        }
+    }
+    assert!(seen > 50, "the pages have links");
+    assert_none(&wrong, "broken links");
+}
+
+#[test]
+fn every_function_that_a_page_names_is_there() {
+    let mut wrong = Vec::new();
+    let mut seen = 0;
+    for page in pages() {
+        for link in links(&page.text()) {
+            let Some(name) = link.function() else { continue };
+            seen += 1;
+            let file = target(&page.path, &link.path);
+            if !defines(&read(&file).unwrap_or_default(), name) {
+                wrong.push(format!("{} names the function {name}, which is not in {file}", page.path));
+            }
+        }
+    }
+    assert!(seen > 30, "{PAGE} names functions");
+    assert_none(&wrong, "functions that are not where a page says");
+}
+
+/// README, section, file, function: each of the three questions is answered in three steps, and the line that the page quotes stands in that function.
+#[test]
+fn a_newcomer_finds_the_lines_that_decide() {
+    let readme = read("README.md").expect("README.md is there");
+    let door = |link: &Link| link.path == PAGE && link.anchor == Some(slug(SECTION));
+    assert!(links(&readme).iter().any(door), "README.md links to {PAGE}#{}", slug(SECTION));
+    let page = read(PAGE).expect("the page is there");
+    let rows: Vec<Vec<&str>> = rows(section(&page, SECTION)).collect();
+    for question in QUESTIONS {
+        let is_asked = rows.iter().any(|row| row[0] == question);
+        assert!(is_asked, "the table of {PAGE} asks: {question}");
+    }
+    let mut wrong = Vec::new();
+    for row in &rows {
+        let link =
+            links(row[1]).into_iter().next().unwrap_or_else(|| panic!("a row links to a file: {row:?}"));
+        let name = link.function().unwrap_or_else(|| panic!("a row names a function: {row:?}"));
+        let file = target(PAGE, &link.path);
+        let line = row[2].trim_matches('`');
+        let text = read(&file).unwrap_or_default();
+        if !bodies(&text, name).any(|body| body.contains(line)) {
+            wrong.push(format!("{} is answered by `{line}`, which is not in {name} of {file}", row[0]));
+        }
+    }
+    assert_none(&wrong, "answers that are not where the page says");
+}
+
+/// Markdown that people read.
+fn pages() -> impl Iterator<Item = File> {
+    files().filter(|file| !file.is_source() && file.path.ends_with(".md"))
+}
+
+fn assert_none(wrong: &[String], what: &str) {
+    assert!(wrong.is_empty(), "{what}:\n  {}", wrong.join("\n  "));
+}
+
+const fn is_of_a_word(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
+}
+
+/// The links of a text within the tree. What stands in fenced blocks is none.
+fn links(text: &str) -> Vec<Link> {
+    let prose = text.split("```").step_by(2).collect::<String>();
+    let mut found = Vec::new();
+    let mut rest = prose.as_str();
+    while let Some(at) = rest.find("](") {
+        let (before, after) = (&rest[..at], &rest[at + 2..]);
+        let (Some(start), Some(end)) = (before.rfind('['), after.find(')')) else { break };
+        let (path, anchor) = match after[..end].split_once('#') {
+            Some((path, anchor)) => (path, Some(anchor.to_owned())),
+            None => (&after[..end], None),
+        };
+        if !path.contains("://") {
+            found.push(Link { text: before[start + 1..].to_owned(), path: path.to_owned(), anchor });
+        }
+        rest = &after[end..];
+    }
+    found
+}
+
+/// A link's path from the root; that of the page itself for a link within it.
+fn target(page: &str, path: &str) -> String {
+    if path.is_empty() {
+        return page.to_owned();
+    }
+    let mut target = PathBuf::new();
+    for part in Path::new(page).parent().unwrap_or(Path::new("")).join(path).components() {
+        match part {
+            Component::ParentDir => drop(target.pop()),
+            Component::CurDir => {}
+            part => target.push(part),
+        }
+    }
+    target.to_string_lossy().into_owned()
+}
+
+fn headings(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim())
+}
+
+/// A heading as links name it.
+fn slug(heading: &str) -> String {
+    let kept = heading.chars().filter(|&c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
+}
+
+/// The text of a section, up to the next heading.
+fn section<'a>(page: &'a str, heading: &str) -> &'a str {
+    let start = format!("\n## {heading}\n");
+    let rest = page.split(&start).nth(1).unwrap_or_else(|| panic!("the page has the section {heading}"));
+    rest.split("\n## ").next().unwrap_or(rest)
+}
+
+/// The cells of each row of a table, without its head.
+fn rows(text: &str) -> impl Iterator<Item = Vec<&str>> {
+    let lines = text.lines().filter(|line| line.starts_with('|')).skip(2);
+    lines.map(|line| line.trim_matches('|').split(" | ").map(str::trim).collect())
+}
+
+/// The source defines a function of this name.
+fn defines(source: &str, name: &str) -> bool {
+    let code = code_only(source);
+    let words: Vec<&str> = code.split(|c: char| !is_of_a_word(c)).filter(|word| !word.is_empty()).collect();
+    words.windows(2).any(|pair| pair == ["fn", name])
+}
+
+/// The bodies of the functions of this name: from its line to the brace that stands as far in as that.
+fn bodies<'a>(source: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
+    let head = format!("fn {name}");
+    let starts = source.match_indices(&head).map(|(at, _)| at).collect::<Vec<_>>();
+    starts.into_iter().filter_map(move |at| {
+        let line = source[..at].rfind('\n').map_or(0, |end| end + 1);
+        let indent = &source[line..][..source[line..].len() - source[line..].trim_start_matches(' ').len()];
+        let close = format!("\n{indent}}}");
+        let is_whole = !source[at + head.len()..].starts_with(is_of_a_word);
+        let end = source[at..].find(&close)?;
+        is_whole.then(|| &source[at..at + end])
+    })
+}
+
+/// The tests above can fail: what they look for is found, and nothing else.
+mod finds {
+    use super::*;
+
+    #[test]
+    fn links_of_a_page() {
+        let page = "See [a](b.md#c d), [web](https://x.y/z) and [`Type::name`](../src/f.rs).\n```\n[no](link)\n```\n";
+        let link = |text: &str, path: &str, anchor: Option<&str>| Link {
+            text: text.into(),
+            path: path.into(),
+            anchor: anchor.map(str::to_owned),
+        };
+        let found = links(page);
+        assert_eq!(found, [link("a", "b.md", Some("c d")), link("`Type::name`", "../src/f.rs", None)]);
+        assert_eq!((found[0].function(), found[1].function()), (None, Some("name")));
+        assert_eq!(target("docs/page.md", "../src/f.rs"), "src/f.rs");
+        assert_eq!(
+            slug("A page fault of `farmem run`, step by step"),
+            "a-page-fault-of-farmem-run-step-by-step"
+        );
+    }
+
+    #[test]
+    fn functions_by_name() {
+        let source = "// fn comment\nimpl A {\n    fn one(&self) {\n        first();\n    }\n\n    fn one_more() {\n        second();\n    }\n}\n";
+        assert!(defines(source, "one") && defines(source, "one_more"));
+        assert!(!defines(source, "comment") && !defines(source, "on"));
+        let bodies: Vec<&str> = bodies(source, "one").collect();
+        assert_eq!(bodies.len(), 1);
+        assert!(bodies[0].contains("first()") && !bodies[0].contains("second()"));
+    }
+}
