@@ -176,7 +176,7 @@ fn over(plan: &Plan, config: &RackConfig) -> Result<Vec<Row>, Error> {
 /// A host with room for everything, whose requests are not sent again while a busy machine makes it wait.
 fn space(rack: &Rack) -> Result<SharedSpace, Error> {
     let usual = ShareOptions::new(1 << 30);
-    let window = WindowOptions { place: Place::Anywhere, resting_eighths: 0, ..usual.window };
+    let window = WindowOptions { place: Place::Anywhere, inactive_eighths: 0, ..usual.window };
     SharedSpace::join(rack, DOMAIN, ShareOptions { window, ..usual })
 }
 

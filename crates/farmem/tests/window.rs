@@ -88,9 +88,9 @@ fn an_allocation_four_times_the_limit_is_an_array() {
         (Ahead::Stream(16), 1),
         (Ahead::Group(1 << 40), 8),
     ];
-    for (n, (ahead, resting_eighths)) in policies.into_iter().enumerate() {
+    for (n, (ahead, inactive_eighths)) in policies.into_iter().enumerate() {
         let (mut client, vma) = client();
-        let options = WindowOptions { ahead, resting_eighths, ..options() };
+        let options = WindowOptions { ahead, inactive_eighths, ..options() };
         let mut plain = vec![0; SIZE];
         let touched =
             run(&mut client, &vma, options, |memory| churn(memory, &mut plain, n as u64, 0..SIZE, 4000));
@@ -104,7 +104,7 @@ fn an_allocation_four_times_the_limit_is_an_array() {
         assert!((stats.write_backs..=16 * stats.write_backs).contains(&pages_written), "{stats:?}");
         let pages = stats.bytes_fetched / PAGE as u64;
         assert_eq!(pages == stats.fetches, ahead == Ahead::None, "{stats:?}");
-        assert!(stats.rested > 0 || resting_eighths == 0, "{stats:?}");
+        assert!(stats.reactivated > 0 || inactive_eighths == 0, "{stats:?}");
         let ahead_known = stats.ahead.used + stats.ahead.wasted;
         assert!(ahead_known <= stats.ahead.wanted, "{stats:?}");
         assert_eq!(stats.ahead.wanted > 0, ahead != Ahead::None, "{stats:?}");
@@ -189,7 +189,7 @@ fn files_go_in_and_out_by_system_calls() {
 #[test]
 fn a_page_costs_what_it_must() {
     let (mut client, vma) = client();
-    let options = WindowOptions { resting_eighths: 0, ..options() };
+    let options = WindowOptions { inactive_eighths: 0, ..options() };
     let Some(((), stats)) = run(&mut client, &vma, options, |memory| {
         let mut byte = [0];
         for _ in 0..3 {

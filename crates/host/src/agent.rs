@@ -1,7 +1,7 @@
 //! The host's half of the coherence protocol: which pages it caches, with which access, and what it owes the others.
 //!
 //! Key type: [`Agent`], one step per event; it knows neither time nor bytes. What it has done to the pages, and what it sends, comes
-//! out as [`Action`]s, which are to be carried out in their order: a page is frozen before its bytes are sent, and taken from the
+//! out as [`Action`]s, which are to be carried out in their order: a page is write-protected before its bytes are sent, and taken from the
 //! program before anybody is told that it is gone. The role around it owns the timers, the buffer of each request, and the
 //! memory itself ([`Pages`]).
 //!
@@ -86,10 +86,10 @@ pub enum Action {
     Refuse(Page),
     /// [`Pages::wake`].
     Wake(Page),
-    /// [`Pages::freeze`].
-    Freeze(Page),
-    /// [`Pages::zap`].
-    Zap(Page),
+    /// [`Pages::write_protect`].
+    WriteProtect(Page),
+    /// [`Pages::unmap`].
+    Unmap(Page),
     /// [`Pages::release`].
     Release(Page),
     /// [`Pages::discard`].
@@ -146,14 +146,14 @@ pub struct Request {
     /// What was sent under a smaller number is void.
     pub floor: Seq,
     /// What the buffer holds, whole or not.
-    pub held: Option<Held>,
+    pub partial: Option<PartialPage>,
     /// The number that the switch granted.
     pub granted: Option<Seq>,
 }
 
 /// The parts of a page in a request's buffer, all sent under one number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Held {
+pub struct PartialPage {
     /// The number.
     pub seq: Seq,
     /// No grant is needed beside the bytes.
@@ -165,7 +165,7 @@ pub struct Held {
     count: u8,
 }
 
-impl Held {
+impl PartialPage {
     /// True when all parts are there.
     #[must_use]
     pub const fn is_whole(&self) -> bool {
@@ -292,7 +292,7 @@ impl Agent {
         let Some(id) = self.next_id else { return Outcome::IdsUsedUp };
         self.next_id = id.next();
         self.frames += usize::from(!has_frame);
-        let request = Request { access, id, floor: self.floor, held: None, granted: None };
+        let request = Request { access, id, floor: self.floor, partial: None, granted: None };
         self.requests.insert(page, request);
         out.push(Action::Get(Get { page, access, id }));
         Outcome::Done
@@ -310,7 +310,7 @@ impl Agent {
             }
             self.cached.remove(&page);
             self.writing.insert(page, Writing { grant, wanted: None });
-            out.extend([Action::Freeze(page), Action::Zap(page)]);
+            out.extend([Action::WriteProtect(page), Action::Unmap(page)]);
             out.push(self.write_back(page, grant));
         } else {
             self.cached.remove(&page);
@@ -341,15 +341,15 @@ impl Agent {
             return Outcome::Done;
         }
         let bit = 1 << part.index;
-        match &mut request.held {
-            Some(held) if held.seq > seq => return Outcome::Stale,
+        match &mut request.partial {
+            Some(partial) if partial.seq > seq => return Outcome::Stale,
             // Copies of one number have the same bytes, or the later one is void: parts of both fit together.
-            Some(held) if held.seq == seq && held.count == part.count => {
-                held.parts |= bit;
-                held.granted |= granted;
-                held.done_due |= done_due;
+            Some(partial) if partial.seq == seq && partial.count == part.count => {
+                partial.parts |= bit;
+                partial.granted |= granted;
+                partial.done_due |= done_due;
             }
-            held => *held = Some(Held { seq, granted, done_due, parts: bit, count: part.count }),
+            partial => *partial = Some(PartialPage { seq, granted, done_due, parts: bit, count: part.count }),
         }
         out.push(Action::Keep(page, part));
         self.install(page, out);
@@ -408,16 +408,16 @@ impl Agent {
     fn install(&mut self, page: Page, out: &mut Vec<Action>) {
         let Some(request) = self.requests.get(&page) else { return };
         let access = request.access;
-        let Some(held) = request.held.filter(Held::is_whole) else { return };
-        let by_switch = request.granted == Some(held.seq);
-        if !held.granted && !by_switch {
+        let Some(partial) = request.partial.filter(PartialPage::is_whole) else { return };
+        let by_switch = request.granted == Some(partial.seq);
+        if !partial.granted && !by_switch {
             return;
         }
         self.requests.remove(&page);
-        self.cached.insert(page, Cached { access, grant: held.seq });
+        self.cached.insert(page, Cached { access, grant: partial.seq });
         out.push(Action::Install(page, access));
-        if held.done_due || by_switch {
-            out.push(Action::Done(Done { page, seq: held.seq }));
+        if partial.done_due || by_switch {
+            out.push(Action::Done(Done { page, seq: partial.seq }));
         }
     }
 
@@ -495,7 +495,7 @@ impl Agent {
 fn give_up_shared(writing: &BTreeMap<Page, Writing>, page: Page, out: &mut Vec<Action>) -> usize {
     if writing.contains_key(&page) {
         // It was Modified, and its bytes are still on their way.
-        out.push(Action::Zap(page));
+        out.push(Action::Unmap(page));
         0
     } else {
         out.push(Action::Discard(page));

@@ -10,10 +10,10 @@
 mod asks;
 mod buffers;
 mod note;
-mod paces;
+mod retry_timers;
 
 pub use asks::{CacheAsk, CacheDone};
-pub use note::{CacheNote, Came};
+pub use note::{CacheNote, Trigger};
 
 use crate::agent::{self, Action, Agent, Event, Outcome, Pages};
 use crate::{Ask, Config, Host};
@@ -27,7 +27,7 @@ use farmem_wire::message::{
     Access, Data, FetchId, PAGE_LEN, Page, PageBody, PageMessage, Part, Recall, RecallAck, Seq, WriteBack,
 };
 use farmem_wire::{Domain, Extension, HostId, Packet, Psn, VirtAddr};
-use paces::{Pace, Paces, Timer};
+use retry_timers::{RetryTimer, RetryTimers, Timer};
 
 /// Ranges of addresses whose pages are cached.
 pub const RANGES_MAX: usize = 1024;
@@ -94,7 +94,7 @@ pub struct CachingHost<P> {
     /// By address.
     ranges: Vec<Range>,
     buffers: Buffers,
-    paces: Paces,
+    retry_timers: RetryTimers,
     /// The pages installed last, and until when they are kept.
     fresh: VecDeque<(Instant, Page)>,
     put_off: VecDeque<(Instant, Recall)>,
@@ -124,7 +124,7 @@ impl<P: Pages> CachingHost<P> {
             sessions: BTreeMap::new(),
             ranges: Vec::new(),
             buffers: Buffers::default(),
-            paces: Paces::default(),
+            retry_timers: RetryTimers::default(),
             fresh: VecDeque::new(),
             put_off: VecDeque::new(),
             lease: Lease::Never,
@@ -188,16 +188,16 @@ impl<P: Pages> CachingHost<P> {
             out.note(CacheNote::OutOfRange);
             return out.local(CacheDone::NotAsked { page, why: Outcome::Stale });
         }
-        self.step(now, Came::Fault, Event::Fault(page, access), &[], out);
+        self.step(now, Trigger::Fault, Event::Fault(page, access), &[], out);
     }
 
     /// Others may write from here on (PROTOCOL 12.35).
     fn end_lease(&mut self, now: Instant, out: &mut Out) {
         self.put_off.clear();
         self.fresh.clear();
-        self.paces.stop_all(Timer::Request);
+        self.retry_timers.stop_all(Timer::Request);
         self.buffers.forget_all();
-        self.step(now, Came::LeaseEnded, Event::LeaseEnded, &[], out);
+        self.step(now, Trigger::LeaseEnded, Event::LeaseEnded, &[], out);
     }
 
     /// Says that an order was obeyed, once it is.
@@ -216,16 +216,16 @@ impl<P: Pages> CachingHost<P> {
         let from_switch = port == Port::SWITCH;
         match message.body {
             PageBody::Data(data, bytes) if !from_switch => {
-                self.step(now, Came::Data, Event::Data(data), bytes, out);
+                self.step(now, Trigger::Data, Event::Data(data), bytes, out);
             }
             PageBody::WriteBackAck(ack) => {
-                self.step(now, Came::WriteBackAck, Event::WriteBackAck(ack), &[], out);
+                self.step(now, Trigger::WriteBackAck, Event::WriteBackAck(ack), &[], out);
             }
             PageBody::Grant(grant) if from_switch => {
-                self.step(now, Came::Grant, Event::Grant(grant), &[], out);
+                self.step(now, Trigger::Grant, Event::Grant(grant), &[], out);
             }
             PageBody::Refusal(refusal) if from_switch => {
-                self.step(now, Came::Refusal, Event::Refusal(refusal), &[], out);
+                self.step(now, Trigger::Refusal, Event::Refusal(refusal), &[], out);
             }
             PageBody::Recall(hosts, recall) if from_switch && hosts.contains(own) => {
                 self.recall(now, recall, out);
@@ -247,17 +247,17 @@ impl<P: Pages> CachingHost<P> {
                 self.put_off.insert(at, (until, recall));
                 out.note(CacheNote::PutOff);
             }
-            _ => self.step(now, Came::Recall, Event::Recall(recall), &[], out),
+            _ => self.step(now, Trigger::Recall, Event::Recall(recall), &[], out),
         }
     }
 
     /// One step of the agent, and what it has done. `bytes` are those of the part that came.
-    fn step(&mut self, now: Instant, came: Came, event: Event, bytes: &[u8], out: &mut Out) {
+    fn step(&mut self, now: Instant, trigger: Trigger, event: Event, bytes: &[u8], out: &mut Out) {
         let mut actions = mem::take(&mut self.actions);
         let outcome = self.agent.step(event, &mut actions);
         if let Event::Recall(Recall { region, wanted: Some(wanted), .. }) = event {
             let wanted = region.page(wanted);
-            let is_needless = |action: &&Action| matches!(action, Action::Zap(page) | Action::Discard(page) if *page != wanted);
+            let is_needless = |action: &&Action| matches!(action, Action::Unmap(page) | Action::Discard(page) if *page != wanted);
             self.needless += actions.iter().filter(is_needless).count() as u64;
         }
         let mut left = &actions[..];
@@ -271,8 +271,8 @@ impl<P: Pages> CachingHost<P> {
                     self.install(now, page, bytes, *access);
                     behind
                 }
-                (Action::Freeze(page), [Action::Zap(same), behind @ ..]) if page == *same => {
-                    self.pages.seize(page);
+                (Action::WriteProtect(page), [Action::Unmap(same), behind @ ..]) if page == *same => {
+                    self.pages.write_protect_and_unmap(page);
                     behind
                 }
                 (action, behind) => {
@@ -294,7 +294,7 @@ impl<P: Pages> CachingHost<P> {
             }
             _ => {}
         }
-        out.note(CacheNote::Page(came, outcome));
+        out.note(CacheNote::Page(trigger, outcome));
     }
 
     fn act(&mut self, now: Instant, action: Action, bytes: &[u8], out: &mut Out) {
@@ -306,29 +306,29 @@ impl<P: Pages> CachingHost<P> {
                 self.buffers.give_back(buffer);
             }
             Action::Poison(page) => {
-                self.paces.stop(Timer::Request, page);
+                self.retry_timers.stop(Timer::Request, page);
                 self.buffers.forget(page);
                 self.pages.poison(page);
             }
             Action::Refuse(page) => {
-                self.paces.stop(Timer::Request, page);
+                self.retry_timers.stop(Timer::Request, page);
                 self.buffers.forget(page);
                 self.pages.refuse(page);
             }
             Action::Wake(page) => self.pages.wake(page),
-            Action::Freeze(page) => self.pages.freeze(page),
-            Action::Zap(page) => self.pages.zap(page),
+            Action::WriteProtect(page) => self.pages.write_protect(page),
+            Action::Unmap(page) => self.pages.unmap(page),
             Action::Release(page) => {
-                self.paces.stop(Timer::WriteBack, page);
+                self.retry_timers.stop(Timer::WriteBack, page);
                 self.pages.release(page);
             }
             Action::Discard(page) => self.pages.discard(page),
             Action::Clean(page) => {
-                self.paces.stop(Timer::WriteBack, page);
+                self.retry_timers.stop(Timer::WriteBack, page);
                 self.pages.clean(page);
             }
             Action::Get(get) => {
-                self.pace(now, Timer::Request, get.page);
+                self.retry(now, Timer::Request, get.page);
                 if self.lease == Lease::Ended {
                     return;
                 }
@@ -337,7 +337,7 @@ impl<P: Pages> CachingHost<P> {
             Action::Done(done) => self.send(done.page, PageBody::Done(done), out),
             Action::RecallAck(ack) => self.acknowledge(ack, out),
             Action::WriteBack(write_back) => {
-                self.pace(now, Timer::WriteBack, write_back.page);
+                self.retry(now, Timer::WriteBack, write_back.page);
                 self.write_back(write_back, out);
             }
         }
@@ -345,7 +345,7 @@ impl<P: Pages> CachingHost<P> {
 
     fn install(&mut self, now: Instant, page: Page, bytes: &[u8; PAGE_LEN], access: Access) {
         self.pages.install(page, bytes, access);
-        self.paces.stop(Timer::Request, page);
+        self.retry_timers.stop(Timer::Request, page);
         if self.fresh.len() == FRESH_MAX {
             self.fresh.pop_front();
         }
@@ -391,19 +391,19 @@ impl<P: Pages> CachingHost<P> {
     }
 
     /// Starts a page's timer, or lets it run for longer than before.
-    fn pace(&mut self, now: Instant, timer: Timer, page: Page) {
-        let before = self.paces.get(timer, page);
-        let (tries, since) = before.map_or((0, now), |pace| (pace.tries + 1, pace.since));
+    fn retry(&mut self, now: Instant, timer: Timer, page: Page) {
+        let before = self.retry_timers.get(timer, page);
+        let (tries, since) = before.map_or((0, now), |retry| (retry.tries + 1, retry.since));
         let at = now + self.jitter(self.config.timeout.times(1 << tries.min(DOUBLINGS_MAX)));
-        self.paces.set(timer, page, Pace { at, tries, since });
+        self.retry_timers.set(timer, page, RetryTimer { at, tries, since });
     }
 
     /// Asks again soon, at a time drawn by lot, so that those who wait for one region do not come together again.
     fn back_off(&mut self, now: Instant, page: Page) {
-        let Some(pace) = self.paces.get(Timer::Request, page) else { return };
-        let wait = self.config.backoff.times(1 << pace.tries.min(DOUBLINGS_MAX));
-        let at = (now + self.jitter(wait)).min(pace.at);
-        self.paces.set(Timer::Request, page, Pace { at, ..pace });
+        let Some(retry) = self.retry_timers.get(Timer::Request, page) else { return };
+        let wait = self.config.backoff.times(1 << retry.tries.min(DOUBLINGS_MAX));
+        let at = (now + self.jitter(wait)).min(retry.at);
+        self.retry_timers.set(Timer::Request, page, RetryTimer { at, ..retry });
     }
 
     /// Between half of it and one and a half times it.
@@ -418,15 +418,15 @@ impl<P: Pages> CachingHost<P> {
             && at <= now
         {
             self.put_off.pop_front();
-            self.step(now, Came::Recall, Event::Recall(recall), &[], out);
+            self.step(now, Trigger::Recall, Event::Recall(recall), &[], out);
         }
-        while let Some((timer, page)) = self.paces.due(now) {
+        while let Some((timer, page)) = self.retry_timers.due(now) {
             self.complain(now, timer, page, out);
-            let (came, event) = match timer {
-                Timer::Request => (Came::Retry, Event::Retry(page)),
-                Timer::WriteBack => (Came::RetryWriteBack, Event::RetryWriteBack(page)),
+            let (trigger, event) = match timer {
+                Timer::Request => (Trigger::Retry, Event::Retry(page)),
+                Timer::WriteBack => (Trigger::RetryWriteBack, Event::RetryWriteBack(page)),
             };
-            self.step(now, came, event, &[], out);
+            self.step(now, trigger, event, &[], out);
         }
     }
 
@@ -434,9 +434,9 @@ impl<P: Pages> CachingHost<P> {
     fn complain(&mut self, now: Instant, timer: Timer, page: Page, out: &mut Out) {
         let patience = self.config.patience;
         let leased = self.lease != Lease::Ended;
-        let pace = self.paces.get(timer, page).filter(|_| timer == Timer::Request && leased);
-        if let Some(pace) = pace.filter(|pace| now.since(pace.since) >= patience) {
-            self.paces.set(timer, page, Pace { since: now, ..pace });
+        let retry = self.retry_timers.get(timer, page).filter(|_| timer == Timer::Request && leased);
+        if let Some(retry) = retry.filter(|retry| now.since(retry.since) >= patience) {
+            self.retry_timers.set(timer, page, RetryTimer { since: now, ..retry });
             out.local(CacheDone::Stuck { page });
         }
     }
@@ -503,12 +503,12 @@ impl<P: Pages> Machine for CachingHost<P> {
             machine::Event::Local(CacheAsk::Map { base, len, domain }) => self.map(base, len, domain, out),
             machine::Event::Local(CacheAsk::Fault(page, access)) => self.fault(now, page, access, out),
             machine::Event::Local(CacheAsk::Evict(page)) => {
-                self.step(now, Came::Evict, Event::Evict(page), &[], out);
+                self.step(now, Trigger::Evict, Event::Evict(page), &[], out);
             }
             machine::Event::Local(CacheAsk::Lease { until }) => self.lease = Lease::Until(until),
             machine::Event::Local(CacheAsk::Flush { order }) => {
                 self.flush = self.flush.max(Some(order));
-                self.step(now, Came::Flush, Event::Flush(Seq(order)), &[], out);
+                self.step(now, Trigger::Flush, Event::Flush(Seq(order)), &[], out);
             }
         }
         self.settle_flush(out);
@@ -516,7 +516,7 @@ impl<P: Pages> Machine for CachingHost<P> {
 
     fn next_wake(&self) -> Option<Instant> {
         let put_off = self.put_off.front().map(|(at, _)| *at);
-        let paced = self.paces.next();
+        let paced = self.retry_timers.next();
         let lease = if let Lease::Until(until) = self.lease { Some(until) } else { None };
         [put_off, paced, lease, self.host.next_wake()].into_iter().flatten().min()
     }
@@ -524,18 +524,18 @@ impl<P: Pages> Machine for CachingHost<P> {
     fn check(&self) {
         self.host.check();
         self.agent.assert_invariants();
-        self.paces.assert_invariants();
+        self.retry_timers.assert_invariants();
         assert!(self.put_off.len() <= PUT_OFF_MAX && self.fresh.len() <= FRESH_MAX, "within their bounds");
         for (page, _) in self.agent.requests() {
-            assert!(self.paces.get(Timer::Request, page).is_some(), "{page:?} is asked for again some time");
+            assert!(self.retry_timers.get(Timer::Request, page).is_some(), "{page:?} is asked for again some time");
         }
         for (page, _) in self.agent.writing() {
             assert!(
-                self.paces.get(Timer::WriteBack, page).is_some(),
+                self.retry_timers.get(Timer::WriteBack, page).is_some(),
                 "{page:?} is written back again some time"
             );
         }
         let under_way = self.agent.requests().count() + self.agent.writing().count();
-        assert_eq!(self.paces.count(), under_way, "no timer runs for what has ended");
+        assert_eq!(self.retry_timers.count(), under_way, "no timer runs for what has ended");
     }
 }

@@ -1,13 +1,13 @@
 //! The host's reliable connections: which one leads to an address, and what comes back over it.
 //!
 //! A node owns the addresses of its range, but for those that moved to another one ([`Routes`]). A READ or WRITE that goes on where another node
-//! owns goes out in parts, and ends when all of them have ended. What becomes of operations whose connection breaks, or is not up, is said in
+//! owns goes out in segments, and ends when all of them have ended. What becomes of operations whose connection breaks, or is not up, is said in
 //! [`crate::following`].
 
-use crate::lines::{From, HELD_MAX, Held, Line, Phase, Trail, overlap};
+use crate::lines::{From, QUEUED_MAX, QueuedOp, Line, Recovery, Trail, overlap};
 use crate::routes::Routes;
 use crate::wants::{Want, Wish};
-use crate::wholes::{Part, Wholes};
+use crate::split_ops::{Segment, SplitOps};
 use crate::{Answer, Connection, Done, Failure, Note, Out, SetupFault, Sink};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec;
@@ -24,15 +24,15 @@ pub(crate) struct Connections {
     last: usize,
     lines_max: usize,
     pub(crate) routes: Routes,
-    /// What went out in parts.
-    wholes: Wholes,
+    /// What went out in segments.
+    split_ops: SplitOps,
     /// What operations that were asked again have been through, by name.
     pub(crate) trails: BTreeMap<u64, Trail>,
-    /// By the number of the question what goes out in parts when it is known to stay in its allocation.
-    /// Behind it what was held with it and has bytes of it.
-    pub(crate) unproven: BTreeMap<u64, (Domain, Vec<Held>)>,
+    /// By the number of the question what goes out in segments when it is known to stay in its allocation.
+    /// Behind it what was queued with it and has bytes of it.
+    pub(crate) unproven: BTreeMap<u64, (Domain, Vec<QueuedOp>)>,
     /// What came later than something with bytes of it that is not where those bytes are, in the order in which it came.
-    waiting: VecDeque<(Domain, Held)>,
+    waiting: VecDeque<(Domain, QueuedOp)>,
     /// Of the last thing wanted.
     wanted: u64,
 }
@@ -45,7 +45,7 @@ impl Connections {
             last: 0,
             lines_max,
             routes: Routes::default(),
-            wholes: Wholes::default(),
+            split_ops: SplitOps::default(),
             trails: BTreeMap::new(),
             unproven: BTreeMap::new(),
             waiting: VecDeque::new(),
@@ -87,12 +87,12 @@ impl Connections {
         let old: Vec<Line> = self.lines.extract_if(.., |line| line.gives_way_to(&new)).collect();
         self.lines.push(new);
         self.index();
-        let mut held = Vec::new();
+        let mut queued = Vec::new();
         for line in old {
-            held.extend(self.flush(line, out));
+            queued.extend(self.flush(line, out));
         }
-        for item in held {
-            self.dispatch(now, setup.domain, item, From::Held, out);
+        for item in queued {
+            self.dispatch(now, setup.domain, item, From::Queued, out);
         }
     }
 
@@ -115,9 +115,9 @@ impl Connections {
     pub(crate) fn not_taken(&mut self, setup: &Connection, fault: SetupFault, out: &mut Sink) {
         out.note(Note::NotTaken(fault));
         let waits =
-            |line: &Line| line.is(setup.domain, setup.node) && matches!(line.phase, Phase::Connecting(_));
+            |line: &Line| line.is(setup.domain, setup.node) && matches!(line.recovery, Recovery::Connecting(_));
         if let Some(place) = self.lines.iter().position(waits) {
-            self.unmended(place, out);
+            self.reconnect_failed(place, out);
         }
     }
 
@@ -140,7 +140,7 @@ impl Connections {
     }
 
     /// Gives a connection up; answers what waited for it.
-    fn flush(&mut self, mut line: Line, out: &mut Sink) -> VecDeque<Held> {
+    fn flush(&mut self, mut line: Line, out: &mut Sink) -> VecDeque<QueuedOp> {
         if let Some(requester) = &mut line.requester {
             requester.abandon(out);
             while let Some(rc::Completion { id, result, work }) = requester.pop_completion() {
@@ -149,7 +149,7 @@ impl Connections {
                 self.end(id, result, work, out);
             }
         }
-        line.held
+        line.queued
     }
 
     fn index(&mut self) {
@@ -160,13 +160,13 @@ impl Connections {
 
     /// An operation that its user asks for.
     pub(crate) fn post(&mut self, now: Instant, ticket: u64, domain: Domain, work: Work, out: &mut Sink) {
-        self.dispatch(now, domain, Held { id: ticket, work, trail: Trail::default() }, From::User, out);
+        self.dispatch(now, domain, QueuedOp { id: ticket, work, trail: Trail::default() }, From::User, out);
     }
 
     /// Sends an operation on its way to where its bytes are.
-    pub(crate) fn dispatch(&mut self, now: Instant, domain: Domain, item: Held, from: From, out: &mut Sink) {
-        if from == From::Held && !self.unproven.is_empty() {
-            let over = |(of, items): &&mut (Domain, Vec<Held>)| {
+    pub(crate) fn dispatch(&mut self, now: Instant, domain: Domain, item: QueuedOp, from: From, out: &mut Sink) {
+        if from == From::Queued && !self.unproven.is_empty() {
+            let over = |(of, items): &&mut (Domain, Vec<QueuedOp>)| {
                 *of == domain && items.iter().any(|other| overlap(&item.work, &other.work))
             };
             if let Some((_, items)) = self.unproven.values_mut().find(over) {
@@ -178,25 +178,25 @@ impl Connections {
             return self.end(item.id, Err(Failure::NotConnected { addr }), item.work, out);
         };
         if item.work.span() > room {
-            return self.dispatch_parts(now, domain, item, from, out);
+            return self.dispatch_segments(now, domain, item, from, out);
         }
         self.hand_over(now, place, item, from, out);
     }
 
-    /// What goes on at another node: a part to each, when it goes on at all.
-    fn dispatch_parts(&mut self, now: Instant, domain: Domain, item: Held, from: From, out: &mut Sink) {
+    /// What goes on at another node: a segment to each, when it goes on at all.
+    fn dispatch_segments(&mut self, now: Instant, domain: Domain, item: QueuedOp, from: From, out: &mut Sink) {
         let (addr, len) = (item.work.addr(), item.work.span());
-        // Also where several nodes have its parts, it stays in the range that its addresses are of.
+        // Also where several nodes have parts of it, it stays in the range that its addresses are of.
         let home = self.lines.iter().find(|line| line.covers(domain, addr));
         let leaves = home.is_some_and(|home| len > home.len - addr.0.wrapping_sub(home.base.0));
-        let (mut places, mut parts, mut skip) = (Vec::new(), Vec::new(), 0);
+        let (mut places, mut segments, mut skip) = (Vec::new(), Vec::new(), 0);
         while !leaves && skip < len && !self.routes.is_empty() {
             let Some(at) = addr.0.checked_add(skip) else { break };
             let Some((place, room)) = self.find(domain, VirtAddr(at)) else { break };
-            let part = room.min(len - skip);
+            let segment = room.min(len - skip);
             places.push(place);
-            parts.push(Part { skip, len: part });
-            skip += part;
+            segments.push(Segment { skip, len: segment });
+            skip += segment;
         }
         if skip < len || is_atomic(&item.work) {
             return self.end(item.id, Err(Failure::OutOfBounds { addr }), item.work, out);
@@ -210,9 +210,9 @@ impl Connections {
             self.unproven.insert(number, (domain, vec![item]));
             return;
         }
-        let Held { id, work, trail } = item;
-        for (place, (id, work)) in places.into_iter().zip(self.wholes.split(id, work, &parts)) {
-            self.hand_over(now, place, Held { id, work, trail }, from, out);
+        let QueuedOp { id, work, trail } = item;
+        for (place, (id, work)) in places.into_iter().zip(self.split_ops.split(id, work, &segments)) {
+            self.hand_over(now, place, QueuedOp { id, work, trail }, from, out);
         }
     }
 
@@ -220,7 +220,7 @@ impl Connections {
     /// domain with a byte in common are executed in the order in which they came, as on one connection (PROTOCOL 4.16, 11.12).
     fn must_wait(&self, domain: Domain, place: usize, work: &Work) -> bool {
         let other = |(at, line): (usize, &Line)| {
-            let busy = line.astray > 0 || !line.held.is_empty();
+            let busy = line.astray > 0 || !line.queued.is_empty();
             busy && at != place && line.domain == domain && line.overlaps(work)
         };
         self.lines.iter().enumerate().any(other) || self.is_aside(domain, work)
@@ -228,7 +228,7 @@ impl Connections {
 
     /// True when something with bytes of `work` is on no connection, and waits for none.
     fn is_aside(&self, domain: Domain, work: &Work) -> bool {
-        let over = |of: Domain, item: &Held| of == domain && overlap(&item.work, work);
+        let over = |of: Domain, item: &QueuedOp| of == domain && overlap(&item.work, work);
         self.unproven.values().any(|(of, items)| items.iter().any(|item| over(*of, item)))
             || self.waiting.iter().any(|(of, item)| over(*of, item))
     }
@@ -238,8 +238,8 @@ impl Connections {
         self.lines.iter().any(|line| line.domain == domain && line.meets(work))
     }
 
-    fn wait(&mut self, domain: Domain, item: Held, from: From, out: &mut Sink) {
-        if from == From::User && self.waiting.len() >= HELD_MAX {
+    fn wait(&mut self, domain: Domain, item: QueuedOp, from: From, out: &mut Sink) {
+        if from == From::User && self.waiting.len() >= QUEUED_MAX {
             return self.end(item.id, Err(Failure::QueueFull), item.work, out);
         }
         self.waiting.push_back((domain, item));
@@ -254,7 +254,7 @@ impl Connections {
     }
 
     /// Gives an operation to a connection, which may have to be set up first.
-    fn hand_over(&mut self, now: Instant, place: usize, item: Held, from: From, out: &mut Sink) {
+    fn hand_over(&mut self, now: Instant, place: usize, item: QueuedOp, from: From, out: &mut Sink) {
         let addr = item.work.addr();
         if is_atomic(&item.work) && !addr.0.is_multiple_of(8) {
             // The node would answer with a NAK, and the connection would be gone with all that is under way on it (PROTOCOL 11.2).
@@ -266,9 +266,9 @@ impl Connections {
         }
         let line = &mut self.lines[place];
         let up = line.requester.as_mut().filter(|requester| !requester.is_broken());
-        let Held { id, work, trail } = item;
+        let QueuedOp { id, work, trail } = item;
         let refused = match up {
-            Some(requester) if line.held.is_empty() => match requester.post(id, work) {
+            Some(requester) if line.queued.is_empty() => match requester.post(id, work) {
                 Ok(()) => {
                     if trail != Trail::default() {
                         self.trails.insert(id, trail);
@@ -279,11 +279,11 @@ impl Connections {
                 Err(work) => work,
             },
             Some(_) => work,
-            None if from == From::User && line.held.len() >= HELD_MAX => work,
+            None if from == From::User && line.queued.len() >= QUEUED_MAX => work,
             None => {
-                line.held.push_back(Held { id, work, trail });
-                if line.phase == Phase::Idle {
-                    self.mend(place, out);
+                line.queued.push_back(QueuedOp { id, work, trail });
+                if line.recovery == Recovery::Idle {
+                    self.reconnect(place, out);
                 }
                 return;
             }
@@ -291,7 +291,7 @@ impl Connections {
         if from == From::User {
             return self.end(id, Err(Failure::QueueFull), refused, out);
         }
-        line.held.push_back(Held { id, work: refused, trail });
+        line.queued.push_back(QueuedOp { id, work: refused, trail });
     }
 
     pub(crate) fn packet(&mut self, now: Instant, port: Port, packet: &Packet<'_>, out: &mut Sink) {
@@ -346,7 +346,7 @@ impl Connections {
         }
         assert!(self.trails.len() <= self.outstanding(), "what was asked again is under way");
         self.routes.check();
-        self.wholes.check(self.outstanding());
+        self.split_ops.check(self.outstanding());
     }
 
     /// The connection that leads to an address, and for how many bytes from there on. One to a node that has something that moved there may
@@ -391,10 +391,10 @@ impl Connections {
         }
     }
 
-    /// An operation, or a part of one, is over.
+    /// An operation, or a segment of one, is over.
     pub(crate) fn end(&mut self, id: u64, result: Result<Answer, Failure>, work: Work, out: &mut Sink) {
-        if Wholes::is_part(id) {
-            self.wholes.ended(id, result, work.into_buf(), out);
+        if SplitOps::is_segment(id) {
+            self.split_ops.ended(id, result, work.into_buf(), out);
         } else {
             out.local(Out::Done(Done { ticket: id, result, buf: work.into_buf() }));
         }

@@ -5,9 +5,9 @@
 //!                      NAK 0x62, 0x63                    found elsewhere, or insisted once
 //!   on a connection ────────────────────> Locating ──────────────────────────────────────┐
 //!        ^     │       no answer             │ lost, believed, nobody knows: it ends      │
-//!        │     │                             │ and what is held behind it goes on         │
+//!        │     │                             │ and what is queued behind it goes on       │
 //!        │     │ flushed, and surely         v                                            v
-//!        │     └────────────────────> held, in order <────────────────────────────────────┘
+//!        │     └────────────────────> queued, in order <──────────────────────────────────┘
 //!        │       not executed                │ its connection is down
 //!        │                                   v
 //!        └── up ── Connecting <── Disconnecting
@@ -15,11 +15,11 @@
 //!
 //! What counts is how its own connection broke, and no other one. After NAK 0x62 nothing behind the refused request was executed (PROTOCOL 4.27):
 //! all of it is asked again. When a connection broke by itself nobody knows what was executed: READs are asked again, and what changes memory ends
-//! as flushed. An operation of several nodes is one part on each, so a refusal at one node says nothing of what was flushed at another. What goes
+//! as flushed. An operation of several nodes is one segment on each, so a refusal at one node says nothing of what was flushed at another. What goes
 //! through the switch, traversals that store among it, is never asked again here: it has an id under which it is executed once.
 
 use crate::connections::Connections;
-use crate::lines::{From, Held, Phase};
+use crate::lines::{From, QueuedOp, Recovery};
 use crate::wants::{Located, Reply, Wish};
 use crate::{Answer, Failure, Note, SetupFault, Sink};
 use alloc::collections::VecDeque;
@@ -32,7 +32,7 @@ use farmem_wire::Domain;
 pub const MOVES_MAX: u8 = 64;
 
 impl Connections {
-    /// Takes what ended on a connection. When it broke, what is asked again is held from here on.
+    /// Takes what ended on a connection. When it broke, what is asked again is queued from here on.
     pub(crate) fn finish(&mut self, now: Instant, place: usize, out: &mut Sink) {
         let mut broke = None;
         let mut again = VecDeque::new();
@@ -45,7 +45,7 @@ impl Connections {
                     let cause = *broke.get_or_insert(failure);
                     if goes_on(cause, failure, &work) {
                         leads |= failure != rc::Failure::Flushed;
-                        again.push_back(Held { id, work, trail: trail.unwrap_or_default() });
+                        again.push_back(QueuedOp { id, work, trail: trail.unwrap_or_default() });
                     } else {
                         self.end(id, Err(Failure::Connection(failure)), work, out);
                     }
@@ -61,18 +61,18 @@ impl Connections {
             line.astray = 0;
         }
         if let Some(cause) = broke {
-            again.append(&mut line.held);
-            line.held = again;
+            again.append(&mut line.queued);
+            line.queued = again;
             self.settle(now, place, cause, leads, out);
-        } else if !line.held.is_empty() && line.is_up() {
+        } else if !line.queued.is_empty() && line.is_up() {
             // There may be room for what waited for it.
             self.release(now, place, out);
         }
     }
 
-    /// A connection broke; `leads` when the first of what is held is what broke it.
+    /// A connection broke; `leads` when the first of what is queued is what broke it.
     fn settle(&mut self, now: Instant, place: usize, cause: rc::Failure, leads: bool, out: &mut Sink) {
-        let Some(head) = self.lines[place].held.front().filter(|_| leads) else {
+        let Some(head) = self.lines[place].queued.front().filter(|_| leads) else {
             return self.release(now, place, out);
         };
         let (addr, len) = (head.work.addr(), head.work.span());
@@ -88,7 +88,7 @@ impl Connections {
             return self.release(now, place, out);
         }
         let number = self.want(Wish::Locate { addr }, out);
-        self.lines[place].phase = Phase::Locating(number, cause);
+        self.lines[place].recovery = Recovery::Locating(number, cause);
     }
 
     /// The control plane's answer. One that nobody waits for changes nothing.
@@ -96,25 +96,25 @@ impl Connections {
         if let Some(unproven) = self.unproven.remove(&number) {
             return self.proven(now, unproven, reply, out);
         }
-        let Some(place) = self.lines.iter().position(|line| line.phase.waits_for(number)) else {
+        let Some(place) = self.lines.iter().position(|line| line.recovery.waits_for(number)) else {
             return out.note(Note::LateAnswer);
         };
-        match (self.lines[place].phase, reply) {
-            (Phase::Locating(_, cause), _) => {
+        match (self.lines[place].recovery, reply) {
+            (Recovery::Locating(_, cause), _) => {
                 self.located(place, cause, reply, out);
                 self.release(now, place, out);
             }
-            (Phase::Disconnecting(_), Reply::Gone | Reply::NotFound) => {
+            (Recovery::Disconnecting(_), Reply::Gone | Reply::NotFound) => {
                 self.taken_down(place);
-                self.mend(place, out);
+                self.reconnect(place, out);
             }
-            (Phase::Disconnecting(_) | Phase::Connecting(_), _) => self.unmended(place, out),
-            (Phase::Idle, _) => unreachable!("it waits for nothing"),
+            (Recovery::Disconnecting(_) | Recovery::Connecting(_), _) => self.reconnect_failed(place, out),
+            (Recovery::Idle, _) => unreachable!("it waits for nothing"),
         }
     }
 
     /// Whether an operation of several nodes stays in its allocation (PROTOCOL 7.45).
-    fn proven(&mut self, now: Instant, unproven: (Domain, Vec<Held>), reply: &Reply, out: &mut Sink) {
+    fn proven(&mut self, now: Instant, unproven: (Domain, Vec<QueuedOp>), reply: &Reply, out: &mut Sink) {
         let (domain, items) = unproven;
         let mut items = items.into_iter();
         let item = items.next().expect("there is one that is asked about");
@@ -133,14 +133,14 @@ impl Connections {
             None => self.dispatch(now, domain, item, From::Proven, out),
         }
         for item in items {
-            self.dispatch(now, domain, item, From::Held, out);
+            self.dispatch(now, domain, item, From::Queued, out);
         }
     }
 
-    /// Where the first of what is held is: whether it is asked again, or has its answer.
+    /// Where the first of what is queued is: whether it is asked again, or has its answer.
     fn located(&mut self, place: usize, cause: rc::Failure, reply: &Reply, out: &mut Sink) {
         let line = &self.lines[place];
-        let head = line.held.front().expect("what was refused is held");
+        let head = line.queued.front().expect("what was refused is queued");
         let (addr, len, insisted) = (head.work.addr(), head.work.span(), head.trail.insisted);
         let Reply::Located(found) = reply else {
             return self.end_head(place, Failure::Connection(cause), out);
@@ -173,52 +173,52 @@ impl Connections {
         learned.unwrap_or(true)
     }
 
-    /// The first of what is held is to be asked again: elsewhere, or where it was refused.
+    /// The first of what is queued is to be asked again: elsewhere, or where it was refused.
     fn follow(&mut self, place: usize, moved: bool, out: &mut Sink) {
-        let head = self.lines[place].held.front_mut().expect("what was refused is held");
+        let head = self.lines[place].queued.front_mut().expect("what was refused is queued");
         head.trail.moves += 1;
         head.trail.insisted = !moved;
         out.note(if moved { Note::Followed } else { Note::Insisted });
     }
 
-    /// The first of what is held has its answer. What is behind it was not executed, and has done nothing wrong.
+    /// The first of what is queued has its answer. What is behind it was not executed, and has done nothing wrong.
     fn end_head(&mut self, place: usize, failure: Failure, out: &mut Sink) {
-        let head = self.lines[place].held.pop_front().expect("what was refused is held");
+        let head = self.lines[place].queued.pop_front().expect("what was refused is queued");
         self.end(head.id, Err(failure), head.work, out);
     }
 
-    /// Sends all that is held on its way, in order: over other connections, or over this one when it is up again.
+    /// Sends all that is queued on its way, in order: over other connections, or over this one when it is up again.
     fn release(&mut self, now: Instant, place: usize, out: &mut Sink) {
         let line = &mut self.lines[place];
-        line.phase = Phase::Idle;
+        line.recovery = Recovery::Idle;
         let domain = line.domain;
-        for item in core::mem::take(&mut line.held) {
-            self.dispatch(now, domain, item, From::Held, out);
+        for item in core::mem::take(&mut line.queued) {
+            self.dispatch(now, domain, item, From::Queued, out);
         }
     }
 
     /// Has a connection set up that is down. A late request of the old one must find no responder, or it would be carried out after newer ones
     /// (PROTOCOL 9.6).
-    pub(crate) fn mend(&mut self, place: usize, out: &mut Sink) {
+    pub(crate) fn reconnect(&mut self, place: usize, out: &mut Sink) {
         let (domain, node) = (self.lines[place].domain, self.lines[place].node);
-        self.lines[place].phase = match self.lines[place].qpn {
-            Some(qpn) => Phase::Disconnecting(self.want(Wish::Disconnect { qpn }, out)),
-            None => Phase::Connecting(self.want(Wish::Connect { domain, node }, out)),
+        self.lines[place].recovery = match self.lines[place].qpn {
+            Some(qpn) => Recovery::Disconnecting(self.want(Wish::Disconnect { qpn }, out)),
+            None => Recovery::Connecting(self.want(Wish::Connect { domain, node }, out)),
         };
     }
 
     /// A connection cannot be set up now. The next operation tries again.
-    pub(crate) fn unmended(&mut self, place: usize, out: &mut Sink) {
+    pub(crate) fn reconnect_failed(&mut self, place: usize, out: &mut Sink) {
         out.note(Note::Unmended);
         let line = &mut self.lines[place];
-        line.phase = Phase::Idle;
-        for Held { id, work, .. } in core::mem::take(&mut line.held) {
+        line.recovery = Recovery::Idle;
+        for QueuedOp { id, work, .. } in core::mem::take(&mut line.queued) {
             self.end(id, Err(Failure::Unreachable { addr: work.addr() }), work, out);
         }
     }
 }
 
-/// Whether what failed so on a connection that broke for `cause` is held, to be asked again or to be looked at.
+/// Whether what failed so on a connection that broke for `cause` is queued, to be asked again or to be looked at.
 const fn goes_on(cause: rc::Failure, failure: rc::Failure, work: &Work) -> bool {
     match (cause, failure) {
         // Nothing of it was executed.

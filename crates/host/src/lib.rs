@@ -24,7 +24,7 @@ mod routes;
 #[cfg(test)]
 mod tests;
 mod wants;
-mod wholes;
+mod split_ops;
 mod writes;
 
 use alloc::vec::Vec;
@@ -37,7 +37,7 @@ use requests::Requests;
 
 pub use batches::BATCHES_OPEN_MAX;
 pub use following::MOVES_MAX;
-pub use lines::HELD_MAX;
+pub use lines::QUEUED_MAX;
 pub use requests::{ASTRAY_MAX, REGION_DATA_MAX, TRAVERSALS_CONTINUED_MAX};
 pub use routes::ROUTES_MAX;
 pub use wants::{Located, Piece, Reply, Want, Wish};

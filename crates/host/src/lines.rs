@@ -6,7 +6,7 @@ use farmem_transport::rc::{self, Requester, Work};
 use farmem_wire::{Domain, NodeId, Qpn, VirtAddr};
 
 /// Operations that wait for one connection at most, those not counted that were under way on one before.
-pub const HELD_MAX: usize = 4096;
+pub const QUEUED_MAX: usize = 4096;
 
 /// A connection of a domain to a memory node.
 #[derive(Debug)]
@@ -21,19 +21,19 @@ pub(crate) struct Line {
     pub(crate) qpn: Option<Qpn>,
     /// None before the first connection, and after the host joined again.
     pub(crate) requester: Option<Requester>,
-    pub(crate) phase: Phase,
+    pub(crate) recovery: Recovery,
     /// So many of the requests under way, the oldest, were sent before it was heard that memory had moved: their bytes may be elsewhere.
     pub(crate) astray: usize,
     /// What waits until it is up, or until there is room, in the order in which it is to be asked.
-    pub(crate) held: VecDeque<Held>,
+    pub(crate) queued: VecDeque<QueuedOp>,
 }
 
 /// What is being done about a connection that is down. With a question, its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Phase {
+pub(crate) enum Recovery {
     /// Nothing: it is up, or nobody wants it.
     Idle,
-    /// The control plane is asked where the first of what is held is, which failed so.
+    /// The control plane is asked where the first of what is queued is, which failed so.
     Locating(u64, rc::Failure),
     /// The broken connection is being taken down.
     Disconnecting(u64),
@@ -41,7 +41,7 @@ pub(crate) enum Phase {
     Connecting(u64),
 }
 
-impl Phase {
+impl Recovery {
     /// True when it waits for the answer of this number.
     pub(crate) const fn waits_for(self, number: u64) -> bool {
         match self {
@@ -53,10 +53,10 @@ impl Phase {
     }
 }
 
-/// An operation, or a part of one, that is under way on no connection.
+/// An operation, or a segment of one, that is under way on no connection.
 #[derive(Debug)]
-pub(crate) struct Held {
-    /// Its ticket, or the name of the part.
+pub(crate) struct QueuedOp {
+    /// Its ticket, or the name of the segment.
     pub(crate) id: u64,
     pub(crate) work: Work,
     pub(crate) trail: Trail,
@@ -76,7 +76,7 @@ pub(crate) enum From {
     /// It waited for what came before it.
     Waiting,
     /// It was on a connection, or waited for one: what came later waits for it.
-    Held,
+    Queued,
     /// It was taken before, and no node can tell better than the host whether it stays in its allocation.
     Proven,
 }
@@ -107,9 +107,9 @@ impl Line {
             len: 0,
             qpn: None,
             requester: None,
-            phase: Phase::Idle,
+            recovery: Recovery::Idle,
             astray: 0,
-            held: VecDeque::new(),
+            queued: VecDeque::new(),
         }
     }
 
@@ -157,26 +157,26 @@ impl Line {
     pub(crate) fn overlaps(&self, work: &Work) -> bool {
         let under_way = self.requester.iter().flat_map(|it| it.works().take(self.astray));
         let under_way = under_way.into_iter().any(|other| overlap(work, other));
-        under_way || self.held.iter().any(|item| overlap(work, &item.work))
+        under_way || self.queued.iter().any(|item| overlap(work, &item.work))
     }
 
     /// The same of all that it has under way, wherever its bytes are.
     pub(crate) fn meets(&self, work: &Work) -> bool {
         let under_way = self.requester.iter().flat_map(Requester::works).any(|other| overlap(work, other));
-        under_way || self.held.iter().any(|item| overlap(work, &item.work))
+        under_way || self.queued.iter().any(|item| overlap(work, &item.work))
     }
 
     /// Operations under way on it, and those that wait for it.
     pub(crate) fn outstanding(&self) -> usize {
-        self.requester.as_ref().map_or(0, Requester::outstanding) + self.held.len()
+        self.requester.as_ref().map_or(0, Requester::outstanding) + self.queued.len()
     }
 
     pub(crate) fn check(&self) {
         if let Some(requester) = &self.requester {
             requester.check();
         }
-        assert!(!self.is_up() || self.phase == Phase::Idle, "nothing is done about a connection that is up");
-        let waits = self.is_up() || self.phase != Phase::Idle;
-        assert!(waits || self.held.is_empty(), "what is held waits for something");
+        assert!(!self.is_up() || self.recovery == Recovery::Idle, "nothing is done about a connection that is up");
+        let waits = self.is_up() || self.recovery != Recovery::Idle;
+        assert!(waits || self.queued.is_empty(), "what is queued waits for something");
     }
 }

@@ -8,7 +8,7 @@
 //!    faults        wants           events
 //!   ------> cache ------> driver --------> agent
 //!             |  ^                           |
-//!     rest,   |  |  granted, taken, settled  |  install, freeze, zap, ...
+//! deactivate, |  |  granted, taken, settled  |  install, write_protect, unmap, ...
 //!     map     v  '------------------.        v
 //!           memory <------------------ Paged as Pages
 //! ```
@@ -20,7 +20,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::mem;
 use core::ops::Range;
-use farmem_paging::{Action, Cache, Key, Layout, Op, Outcome, Source, Taken, Why};
+use farmem_paging::{Action, Cache, Key, Layout, Op, Outcome, Source, Taken, Cause};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{Access, PAGE_LEN, Page};
 
@@ -35,11 +35,11 @@ pub enum Want {
 
 /// What happened to pages that somebody may wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Told {
+pub enum Notice {
     /// It came, or may be written now, or is to be asked for again.
-    Came(Page),
+    Trigger(Page),
     /// It cannot be had.
-    Refused(Page, Why),
+    Refused(Page, Cause),
     /// The memory node has what was written to it, up to when it was given up.
     Settled(Page),
 }
@@ -78,7 +78,7 @@ pub struct Paged<M> {
     cache: Cache,
     span: Span,
     wants: VecDeque<Want>,
-    told: Vec<Told>,
+    told: Vec<Notice>,
     actions: Vec<Action>,
 }
 
@@ -117,12 +117,12 @@ impl<M: Mapped> Paged<M> {
     }
 
     /// What happened since the last call; to be given back.
-    pub fn take_told(&mut self) -> Vec<Told> {
+    pub fn take_told(&mut self) -> Vec<Notice> {
         mem::take(&mut self.told)
     }
 
     /// See [`Paged::take_told`].
-    pub fn give_back(&mut self, mut told: Vec<Told>) {
+    pub fn give_back(&mut self, mut told: Vec<Notice>) {
         told.clear();
         self.told = told;
     }
@@ -170,7 +170,7 @@ impl<M: Mapped> Paged<M> {
     }
 
     /// The rack is gone: no page may be used any more, and what was not written back is lost. The agent is not to be run any more.
-    pub fn forsake(&mut self) {
+    pub fn abandon(&mut self) {
         let wants = mem::take(&mut self.wants);
         for want in wants {
             // What makes room has no frame in the cache any more.
@@ -180,7 +180,7 @@ impl<M: Mapped> Paged<M> {
                 self.drop_page(page);
             }
         }
-        self.cache.forsake(&mut self.actions);
+        self.cache.discard_all(&mut self.actions);
         for action in mem::take(&mut self.actions) {
             match action {
                 Action::Discard { key } => self.drop_page(self.span.page(key)),
@@ -228,7 +228,7 @@ impl<M: Mapped> Paged<M> {
     }
 
     fn end_write_back(&mut self, page: Page) {
-        self.told.push(Told::Settled(page));
+        self.told.push(Notice::Settled(page));
         if let Some(op) = self.cache.write_back_of(self.span.key(page)) {
             self.cache.written_back(op, Outcome::Done, &self.span, &mut self.actions);
             self.act(None);
@@ -248,27 +248,27 @@ impl<M: Mapped> Paged<M> {
                 Action::Install { first, access, .. } => {
                     let page = self.span.page(first);
                     self.memory.install(page, bytes.expect("a page that came has bytes"), access);
-                    self.told.push(Told::Came(page));
+                    self.told.push(Notice::Trigger(page));
                 }
                 Action::Map { key, access } => {
                     let page = self.span.page(key);
-                    self.memory.mend(page, access);
-                    self.told.push(Told::Came(page));
+                    self.memory.remap(page, access);
+                    self.told.push(Notice::Trigger(page));
                 }
-                Action::Rest { first, count } => {
+                Action::Deactivate { first, count } => {
                     for page in first.page..first.page + u64::from(count) {
-                        self.memory.zap(self.span.page(Key { page, ..first }));
+                        self.memory.unmap(self.span.page(Key { page, ..first }));
                     }
                 }
                 Action::Wake { key } => {
                     let page = self.span.page(key);
                     self.memory.wake(page);
-                    self.told.push(Told::Came(page));
+                    self.told.push(Notice::Trigger(page));
                 }
                 Action::Poison { key, why } => {
                     let page = self.span.page(key);
                     self.memory.poison(page);
-                    self.told.push(Told::Refused(page, why));
+                    self.told.push(Notice::Refused(page, why));
                 }
                 Action::Zeros { .. } | Action::Copy { .. } => {
                     unreachable!("all of a window is in far memory")
@@ -303,8 +303,8 @@ impl<M: Mapped> Pages for Paged<M> {
         self.end_fetch(page, Outcome::Granted(access), Some(bytes));
     }
 
-    fn freeze(&mut self, page: Page) {
-        self.memory.freeze(page);
+    fn write_protect(&mut self, page: Page) {
+        self.memory.write_protect(page);
         self.took(page, Taken::Write);
     }
 
@@ -312,13 +312,13 @@ impl<M: Mapped> Pages for Paged<M> {
         self.memory.read(page, range, out);
     }
 
-    fn zap(&mut self, page: Page) {
-        self.memory.zap(page);
+    fn unmap(&mut self, page: Page) {
+        self.memory.unmap(page);
         self.took(page, Taken::Away);
     }
 
-    fn seize(&mut self, page: Page) {
-        self.memory.seize(page);
+    fn write_protect_and_unmap(&mut self, page: Page) {
+        self.memory.write_protect_and_unmap(page);
         self.took(page, Taken::Away);
     }
 

@@ -136,12 +136,12 @@ fn operations(samples: &mut Samples) -> Result<(), Box<dyn Error>> {
         timed(samples, clock, "op.install_shared", || window.install(at, &bytes, Access::Shared));
         timed(samples, clock, "op.upgrade", || window.install(at, &bytes, Access::Modified));
         opened.memory().write(index * PAGE_LEN, &[1]);
-        timed(samples, clock, "op.freeze", || window.freeze(at));
+        timed(samples, clock, "op.write_protect", || window.write_protect(at));
         read.clear();
         timed(samples, clock, "op.read", || Pages::read(&window, at, 0..PAGE_LEN, &mut read));
-        timed(samples, clock, "op.zap", || window.zap(at));
-        timed(samples, clock, "op.map_again", || window.mend(at, Access::Modified));
-        window.freeze(at);
+        timed(samples, clock, "op.unmap", || window.unmap(at));
+        timed(samples, clock, "op.map_again", || window.remap(at, Access::Modified));
+        window.write_protect(at);
         timed(samples, clock, "op.discard", || window.discard(at));
     }
     let group = vec![7; GROUP * PAGE_LEN];
@@ -215,8 +215,8 @@ impl Faults for AtHand<'_> {
     fn fault(&mut self, at: Page, fault: Fault) {
         match fault.cause {
             Cause::Missing => self.window.install(at, &self.bytes, Access::Shared),
-            Cause::Minor => self.window.mend(at, Access::Shared),
-            Cause::WriteProtected => self.window.mend(at, Access::Modified),
+            Cause::Minor => self.window.remap(at, Access::Shared),
+            Cause::WriteProtected => self.window.remap(at, Access::Modified),
         }
     }
 
@@ -242,7 +242,7 @@ fn faults(samples: &mut Samples, name: &str, cpu: usize, handler: Handler) -> Re
                     timed(samples, clock, &format!("fault.{what}.{name}"), act);
                 };
                 time("missing", &mut || memory.read(index * PAGE_LEN, &mut byte));
-                (&window).zap(page(index));
+                (&window).unmap(page(index));
                 time("minor", &mut || memory.read(index * PAGE_LEN, &mut byte));
                 time("upgrade", &mut || memory.write(index * PAGE_LEN, &[1]));
             }

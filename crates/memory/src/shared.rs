@@ -79,8 +79,8 @@ pub struct ShareStats {
     pub ahead: Account,
     /// Pages that were here to be read and may be written since.
     pub upgrades: u64,
-    /// Touches of pages that rested.
-    pub rested: u64,
+    /// Touches of pages that reactivated.
+    pub reactivated: u64,
     /// Pages that went to make room.
     pub evictions: u64,
     /// Pages that went because another host wanted them, or others of their region.

@@ -14,7 +14,7 @@ use farmem_host::agent::Pages as _;
 use farmem_io::OpenError;
 use farmem_io::Stop;
 use farmem_io::pages::{Fault, Faults, Next, Reach, Ring, Window, WindowConfig, serve};
-use farmem_paging::{Action, Cache, Config, Key, Layout, Outcome, Source, Why};
+use farmem_paging::{Action, Cache, Config, Key, Layout, Outcome, Source, Cause};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{PAGE_LEN, Page};
 use std::collections::VecDeque;
@@ -36,7 +36,7 @@ pub struct WindowOptions {
     pub ahead: Ahead,
     /// Of 8 pages here, those that rest at most when room is needed: unmapped, so that a touch tells that they are in use. With 0 only pages rest that
     /// are to be written back.
-    pub resting_eighths: u8,
+    pub inactive_eighths: u8,
     /// Where faults are served, and how.
     pub handler: Handler,
     /// False serves faults of user code only, where the system allows no more; system calls on the window then fail with EFAULT.
@@ -51,7 +51,7 @@ impl WindowOptions {
             local_limit,
             place: Place::Same,
             ahead: Ahead::None,
-            resting_eighths: 1,
+            inactive_eighths: 1,
             handler: Handler::default(),
             system_calls: true,
         }
@@ -71,8 +71,8 @@ pub struct WindowStats {
     pub missing: u64,
     /// Of those, first writes to a page.
     pub upgrades: u64,
-    /// Of those, at pages that rested.
-    pub rested: u64,
+    /// Of those, at pages that reactivated.
+    pub reactivated: u64,
     /// READs sent.
     pub fetches: u64,
     /// Bytes they brought.
@@ -130,7 +130,7 @@ pub fn with_window<R: Send>(
             program(end.0.window().memory())
         });
         if let Err(source) = serve(&window, options.handler, &stop, &mut server) {
-            window.forsake(); // or the program would wait for ever
+            window.abandon(); // or the program would wait for ever
             server.failed = Some(Error::System { what: "page faults cannot be read".into(), source });
         }
         thread.join()
@@ -179,11 +179,11 @@ pub fn frames_of(local_limit: u64, frames_min: u64) -> Result<usize, Error> {
 pub(crate) fn cache_config(frames: usize, options: &WindowOptions) -> Config {
     // A window of a page has room for another, which never comes.
     let frames = frames.max(2);
-    let resting = frames * usize::from(options.resting_eighths.min(8)) / 8;
+    let inactive = frames * usize::from(options.inactive_eighths.min(8)) / 8;
     Config {
         frames,
-        resting_max: resting.max(frames / 16).clamp(1, frames - 1),
-        rest_apart: false,
+        inactive_max: inactive.max(frames / 16).clamp(1, frames - 1),
+        inactive_apart: false,
         run_max: RUN_MAX,
         batch_max: BATCH,
         writing_max: WRITING_MAX,
@@ -289,7 +289,7 @@ impl<'a> Server<'a> {
             faults: stats.faults,
             missing: stats.missing,
             upgrades: stats.upgrades,
-            rested: stats.rested,
+            reactivated: stats.reactivated,
             fetches: stats.fetches,
             bytes_fetched: stats.pages_fetched * page,
             evictions: stats.evictions,
@@ -331,16 +331,16 @@ impl<'a> Server<'a> {
                 let here = window.frames() * PAGE_LEN as u64;
                 self.bytes_here_max = self.bytes_here_max.max(here);
             }
-            Action::Map { key, access } => window.mend(self.page(key), access),
-            Action::Rest { first, count } => {
+            Action::Map { key, access } => window.remap(self.page(key), access),
+            Action::Deactivate { first, count } => {
                 for page in first.page..first.page + u64::from(count) {
-                    window.zap(Page::of(self.addr(page)));
+                    window.unmap(Page::of(self.addr(page)));
                 }
             }
             Action::Discard { key } => window.discard(self.page(key)),
             Action::Wake { key } => window.wake(self.page(key)),
             Action::Poison { key, why } => {
-                if why == Why::Lost
+                if why == Cause::Lost
                     && let Some(lost) = self.why_lost.take()
                 {
                     self.lost.get_or_insert(lost);

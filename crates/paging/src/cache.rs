@@ -4,7 +4,7 @@ use crate::ahead::{Account, Ahead, Fault, Prefetch};
 use crate::frames::{Busy, Frames, Page};
 use crate::operations::Operations;
 use crate::recency::Frame;
-use crate::{Action, Key, Layout, Op, Source, Why};
+use crate::{Action, Key, Layout, Op, Source, Cause};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -17,9 +17,9 @@ pub struct Config {
     /// Pages that may be here at once, those on their way included; at least 2.
     pub frames: usize,
     /// Of these, pages that may rest; at least 1, and fewer than all.
-    pub resting_max: usize,
-    /// Pages rest in memory of their own, of [`Config::resting_max`] pages: the others share the rest. Otherwise all share all.
-    pub rest_apart: bool,
+    pub inactive_max: usize,
+    /// Pages rest in memory of their own, of [`Config::inactive_max`] pages: the others share the rest. Otherwise all share all.
+    pub inactive_apart: bool,
     /// Pages of a fetch at most, at least 1.
     pub run_max: u64,
     /// Pages that are laid to rest in one step, and pages of a write-back, at most; at least 1.
@@ -45,8 +45,8 @@ pub struct Stats {
     pub zeros: u64,
     /// Of those, at pages that were near.
     pub near: u64,
-    /// Of those, at pages that rested.
-    pub rested: u64,
+    /// Of those, at pages that reactivated.
+    pub reactivated: u64,
     /// Of those, first writes to a page that could be read.
     pub upgrades: u64,
     /// Fetches; one that is tried again counts once.
@@ -113,7 +113,7 @@ impl Cache {
     /// When `config` has values that its fields rule out.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        assert!(config.resting_max >= 1 && config.resting_max < config.frames, "some rest, not all");
+        assert!(config.inactive_max >= 1 && config.inactive_max < config.frames, "some rest, not all");
         assert!(config.run_max >= 1 && config.batch_max >= 1, "runs of a page");
         assert!(config.writing_max >= 1 && config.tries_max >= 1, "everything is tried once");
         Self {
@@ -207,7 +207,7 @@ impl Cache {
         self.victims.clear();
         let dirty = self.frames.all().filter(|(_, page)| page.dirty && page.mapped.is_some());
         self.victims.extend(dirty.map(|(frame, page)| (page.key, frame)));
-        self.rest(out);
+        self.deactivate(out);
         self.send(layout, out);
     }
 
@@ -255,12 +255,12 @@ impl Cache {
     pub fn check(&self) {
         self.frames.check();
         assert!(self.frames.used() <= self.config.frames, "the limit holds");
-        if self.config.rest_apart {
+        if self.config.inactive_apart {
             assert!(
-                self.frames.resting() <= self.config.resting_max,
+                self.frames.inactive() <= self.config.inactive_max,
                 "pages rest where there is room for it"
             );
-            assert!(self.frames.active() <= self.config.frames - self.config.resting_max, "and no others");
+            assert!(self.frames.active() <= self.config.frames - self.config.inactive_max, "and no others");
         }
         self.operations.check(&self.frames);
         let open = self.frames.all().filter(|(_, page)| page.ahead).count() as u64;
@@ -274,7 +274,7 @@ impl Cache {
         }
         match layout.source(key) {
             Source::Elsewhere => out.push(Action::Wake { key }),
-            Source::Far(_) if self.failed => out.push(Action::Poison { key, why: Why::Failed }),
+            Source::Far(_) if self.failed => out.push(Action::Poison { key, why: Cause::Failed }),
             Source::Far(at) => return self.fetch(key, at, write, layout, out),
             Source::Zeros => return self.zeros(key, layout, out),
             Source::Near => return self.near(key, write, layout, out),
@@ -298,8 +298,8 @@ impl Cache {
         if let (Some(heir), true) = (heir, write) {
             return self.write_shared(frame, heir, layout, out);
         }
-        let rested = mapped.is_none();
-        if rested && !self.room_to_map(layout, out) {
+        let reactivated = mapped.is_none();
+        if reactivated && !self.room_to_map(layout, out) {
             return false;
         }
         // Making room may have let it go.
@@ -307,7 +307,7 @@ impl Cache {
             return false;
         }
         self.stats.ahead.used += u64::from(ahead);
-        self.stats.rested += u64::from(rested);
+        self.stats.reactivated += u64::from(reactivated);
         // Bytes that are under way do not change unseen.
         let writable = write || dirty && is_steady(busy) && heir.is_none();
         let access = if writable { Access::Modified } else { Access::Shared };
@@ -453,19 +453,19 @@ impl Cache {
     }
 
     /// Pages that never rest, the youngest: an instruction that faulted for several of them is executed.
-    fn awake(&self) -> usize {
-        const AWAKE_MAX: usize = 8;
-        let apart = if self.config.rest_apart { self.config.resting_max } else { 0 };
-        AWAKE_MAX.min((self.config.frames - apart) / 2)
+    fn active_min(&self) -> usize {
+        const ACTIVE_MIN: usize = 8;
+        let apart = if self.config.inactive_apart { self.config.inactive_max } else { 0 };
+        ACTIVE_MIN.min((self.config.frames - apart) / 2)
     }
 
     /// Frames that a page which becomes visible may take.
     fn free(&self) -> usize {
         let free = self.frames.free();
-        if !self.config.rest_apart {
+        if !self.config.inactive_apart {
             return free;
         }
-        free.min(self.config.frames - self.config.resting_max - self.frames.active())
+        free.min(self.config.frames - self.config.inactive_max - self.frames.active())
     }
 
     /// Makes room for `wanted` pages; answers for how many there is, at most so many.
@@ -484,19 +484,19 @@ impl Cache {
 
     /// Room for a page that rests and is touched: where resting pages have memory of their own, it needs another frame.
     fn room_to_map(&mut self, layout: &impl Layout, out: &mut Vec<Action>) -> bool {
-        !self.config.rest_apart || self.make_room(1, layout, out) > 0
+        !self.config.inactive_apart || self.make_room(1, layout, out) > 0
     }
 
     /// Lets go of what was used longest ago.
     fn evict(&mut self, layout: &impl Layout, out: &mut Vec<Action>) -> Evicted {
-        if !self.config.rest_apart
-            && let Some(frame) = self.frames.oldest_resting()
+        if !self.config.inactive_apart
+            && let Some(frame) = self.frames.oldest_inactive()
         {
             return self.drop_page(frame, out);
         }
         self.victims.clear();
-        let (free, before) = (self.free(), self.frames.resting());
-        let mut candidates = self.frames.mapped().saturating_sub(self.awake());
+        let (free, before) = (self.free(), self.frames.inactive());
+        let mut candidates = self.frames.mapped().saturating_sub(self.active_min());
         while self.victims.len() < self.config.batch_max && candidates > 0 {
             let Some(frame) = self.frames.oldest_mapped() else { break };
             candidates -= 1;
@@ -504,8 +504,8 @@ impl Cache {
                 self.frames.change(frame, true, |_| {});
                 continue;
             }
-            if self.frames.resting() >= self.config.resting_max {
-                let oldest = self.frames.oldest_resting();
+            if self.frames.inactive() >= self.config.inactive_max {
+                let oldest = self.frames.oldest_inactive();
                 let is_victim = |oldest: &Frame| self.victims.iter().any(|(_, frame)| frame == oldest);
                 let Some(oldest) = oldest.filter(|oldest| !is_victim(oldest)) else { break };
                 if self.drop_page(oldest, out) == Evicted::Nothing {
@@ -515,23 +515,23 @@ impl Cache {
             let page = self.frames.change(frame, false, |page| page.mapped = None);
             self.victims.push((page.key, frame));
         }
-        self.rest(out);
+        self.deactivate(out);
         match () {
             () if self.free() > free => Evicted::Freed,
             // Else who waits would be told that nothing can go.
-            () if !self.config.rest_apart && self.frames.oldest_resting().is_some() => Evicted::Freed,
-            () if self.frames.resting() > before => Evicted::Begun,
+            () if !self.config.inactive_apart && self.frames.oldest_inactive().is_some() => Evicted::Freed,
+            () if self.frames.inactive() > before => Evicted::Begun,
             () => Evicted::Nothing,
         }
     }
 
     /// Lays the victims to rest, those together that lie together.
-    fn rest(&mut self, out: &mut Vec<Action>) {
+    fn deactivate(&mut self, out: &mut Vec<Action>) {
         let mut victims = core::mem::take(&mut self.victims);
         victims.sort_unstable();
         for run in victims.chunk_by(|(a, _), (b, _)| a.space == b.space && a.page + 1 == b.page) {
             let count = u32::try_from(run.len()).expect("as many as there are frames");
-            out.push(Action::Rest { first: run[0].0, count });
+            out.push(Action::Deactivate { first: run[0].0, count });
         }
         for &(_, frame) in &victims {
             self.frames.change(frame, false, |page| page.mapped = None);
@@ -543,7 +543,7 @@ impl Cache {
     /// A page that rests, and that far memory does not have, is to be written back.
     pub(crate) fn queue(&mut self, frame: Frame) {
         let page = self.frames.at(frame);
-        if !self.frames.is_coherent() && page.rests() && page.dirty && page.busy == Busy::No && page.pins == 0
+        if !self.frames.is_coherent() && page.is_inactive() && page.dirty && page.busy == Busy::No && page.pins == 0
         {
             self.unsent.push_back(frame);
         }
@@ -576,13 +576,13 @@ impl Cache {
     /// Nothing will make room any more.
     fn give_up_waiting(&mut self, out: &mut Vec<Action>) {
         // What has just been laid to rest may turn out to be nothing, or get a place in far memory.
-        if out.iter().any(|action| matches!(action, Action::Rest { .. })) {
+        if out.iter().any(|action| matches!(action, Action::Deactivate { .. })) {
             return;
         }
         while self.operations.is_empty()
             && let Some((key, _)) = self.waiting.pop_front()
         {
-            let why = if self.failed { Why::Failed } else { Why::Full };
+            let why = if self.failed { Cause::Failed } else { Cause::Full };
             out.push(Action::Poison { key, why });
         }
     }

@@ -49,7 +49,7 @@ impl Cache {
     /// When `config` has values that its fields rule out, pages rest apart, or nothing may be fetched.
     #[must_use]
     pub fn coherent(config: Config, fetching_max: usize) -> Self {
-        assert!(!config.rest_apart && fetching_max > 0, "pages rest where they are, and some are fetched");
+        assert!(!config.inactive_apart && fetching_max > 0, "pages rest where they are, and some are fetched");
         let mut cache = Self::new(config);
         cache.frames.set_coherent();
         cache.fetching_max = fetching_max;
@@ -138,7 +138,7 @@ impl Cache {
     }
 
     /// No page may be used any more, and none can be had: what is here is to be discarded, whatever its bytes, and who waits is told.
-    pub fn forsake(&mut self, out: &mut Vec<Action>) {
+    pub fn discard_all(&mut self, out: &mut Vec<Action>) {
         self.failed = true;
         self.operations.forget();
         let all: Vec<(Frame, Page)> = self.frames.all().collect();
@@ -149,11 +149,11 @@ impl Cache {
                 out.push(Action::Discard { key });
             }
             if page.busy.op().is_some() {
-                out.push(Action::Poison { key, why: crate::Why::Failed });
+                out.push(Action::Poison { key, why: crate::Cause::Failed });
             }
         }
         let waiting = self.waiting.drain(..);
-        out.extend(waiting.map(|(key, _)| Action::Poison { key, why: crate::Why::Failed }));
+        out.extend(waiting.map(|(key, _)| Action::Poison { key, why: crate::Cause::Failed }));
         self.unsent.clear();
     }
 

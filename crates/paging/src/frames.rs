@@ -64,7 +64,7 @@ pub(crate) struct Page {
 
 impl Page {
     /// Its bytes are here and no program has it.
-    pub(crate) const fn rests(&self) -> bool {
+    pub(crate) const fn is_inactive(&self) -> bool {
         self.mapped.is_none() && !self.is_coming_or_going()
     }
 
@@ -100,7 +100,7 @@ pub(crate) struct Frames {
     pages: Vec<Option<Page>>,
     free: Vec<Frame>,
     order: Recency,
-    resting: usize,
+    inactive: usize,
     leaving: usize,
     coherent: bool,
     /// By space and number of the leaf.
@@ -121,7 +121,7 @@ impl Frames {
             pages: vec![None; count],
             free: (0..numbers).rev().collect(),
             order: Recency::new(count),
-            resting: 0,
+            inactive: 0,
             leaving: 0,
             coherent: false,
             leaves: BTreeMap::new(),
@@ -141,8 +141,8 @@ impl Frames {
     }
 
     /// Pages that rest, written back or not.
-    pub(crate) const fn resting(&self) -> usize {
-        self.resting
+    pub(crate) const fn inactive(&self) -> usize {
+        self.inactive
     }
 
     /// Pages whose frames are free when their bytes have arrived.
@@ -162,12 +162,12 @@ impl Frames {
 
     /// Pages that programs have, or that are on their way.
     pub(crate) const fn active(&self) -> usize {
-        self.used() - self.resting
+        self.used() - self.inactive
     }
 
     /// Pages that programs have and that may be laid to rest.
     pub(crate) const fn mapped(&self) -> usize {
-        self.order.len() - self.order.resting()
+        self.order.len() - self.order.inactive()
     }
 
     pub(crate) fn find(&self, key: Key) -> Option<Frame> {
@@ -187,7 +187,7 @@ impl Frames {
         let frame = self.free.pop().expect("room was made");
         self.index(page.key, frame);
         self.pages[frame as usize] = Some(page);
-        self.resting += usize::from(page.rests());
+        self.inactive += usize::from(page.is_inactive());
         self.order.put(frame, page.place(self.coherent));
         frame
     }
@@ -198,7 +198,7 @@ impl Frames {
         let mut page = before;
         how(&mut page);
         assert_eq!(page.key, before.key, "a page keeps its name");
-        self.resting = self.resting + usize::from(page.rests()) - usize::from(before.rests());
+        self.inactive = self.inactive + usize::from(page.is_inactive()) - usize::from(before.is_inactive());
         self.leaving = self.leaving + usize::from(page.leaves()) - usize::from(before.leaves());
         self.pages[frame as usize] = Some(page);
         let place = page.place(self.coherent);
@@ -219,7 +219,7 @@ impl Frames {
     pub(crate) fn remove(&mut self, frame: Frame) -> Page {
         let page = self.pages[frame as usize].take().expect("a frame that was found holds a page");
         self.unindex(page.key);
-        self.resting -= usize::from(page.rests());
+        self.inactive -= usize::from(page.is_inactive());
         self.leaving -= usize::from(page.leaves());
         self.order.put(frame, Place::Out);
         self.free.push(frame);
@@ -232,7 +232,7 @@ impl Frames {
     }
 
     /// The page that rests longest, of those that far memory has too.
-    pub(crate) fn oldest_resting(&self) -> Option<Frame> {
+    pub(crate) fn oldest_inactive(&self) -> Option<Frame> {
         self.order.oldest(Place::Resting)
     }
 
@@ -275,9 +275,9 @@ impl Frames {
 
     /// Asserts that counts, order and index agree with the pages.
     pub(crate) fn check(&self) {
-        let (mut resting, mut leaving) = (0, 0);
+        let (mut inactive, mut leaving) = (0, 0);
         for (frame, page) in self.all() {
-            resting += usize::from(page.rests());
+            inactive += usize::from(page.is_inactive());
             leaving += usize::from(page.leaves());
             assert_eq!(self.find(page.key), Some(frame), "{page:?} is in the index");
             assert_eq!(self.order.place(frame), page.place(self.coherent), "{page:?} is in its order");
@@ -289,7 +289,7 @@ impl Frames {
                 "{page:?}: who may write has written"
             );
         }
-        assert_eq!((resting, leaving), (self.resting, self.leaving), "as many rest and leave as are counted");
+        assert_eq!((inactive, leaving), (self.inactive, self.leaving), "as many rest and leave as are counted");
         let indexed: u32 = self.leaves.values().map(|leaf| leaf.used).sum();
         assert_eq!(indexed as usize, self.used(), "the index has no other pages");
     }

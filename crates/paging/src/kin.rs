@@ -101,22 +101,22 @@ impl Cache {
     ) -> bool {
         let before = self.frames.at(frame);
         let key = before.key;
-        let rested = before.mapped.is_none();
-        let moves = rested || !self.config.rest_apart;
+        let reactivated = before.mapped.is_none();
+        let moves = reactivated || !self.config.inactive_apart;
         if if moves { self.make_room(1, layout, out) == 0 } else { !self.room_to_rest(out) } {
             return false;
         }
         // Making room may have laid it to rest.
-        if self.frames.get(frame).is_none_or(|page| page.key != key || page.mapped.is_none() != rested) {
+        if self.frames.get(frame).is_none_or(|page| page.key != key || page.mapped.is_none() != reactivated) {
             return false;
         }
         self.stats.ahead.used += u64::from(before.ahead);
-        self.stats.rested += u64::from(rested);
-        self.stats.upgrades += u64::from(!rested);
+        self.stats.reactivated += u64::from(reactivated);
+        self.stats.upgrades += u64::from(!reactivated);
         self.bequeath(frame, heir, out);
         let access = Access::Modified;
         self.insert(key, Some(access), false, Busy::No);
-        out.push(if rested { Action::Copy { key, access } } else { Action::Map { key, access } });
+        out.push(if reactivated { Action::Copy { key, access } } else { Action::Map { key, access } });
         true
     }
 
@@ -131,10 +131,10 @@ impl Cache {
 
     /// Room for one page more that rests.
     fn room_to_rest(&mut self, out: &mut Vec<Action>) -> bool {
-        if self.frames.resting() < self.config.resting_max || !self.config.rest_apart {
+        if self.frames.inactive() < self.config.inactive_max || !self.config.inactive_apart {
             return true;
         }
-        let Some(oldest) = self.frames.oldest_resting() else { return false };
+        let Some(oldest) = self.frames.oldest_inactive() else { return false };
         self.drop_page(oldest, out) != Evicted::Nothing
     }
 }
@@ -142,7 +142,7 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Ahead, Config, Outcome, Source, Why};
+    use crate::{Ahead, Config, Outcome, Source, Cause};
     use alloc::vec;
 
     /// All pages of space 1 are zeros at first. Page 0 has an heir, page 1 stays, and nothing has a home but heirs, in space 9.
@@ -175,8 +175,8 @@ mod tests {
     fn cache() -> Cache {
         Cache::new(Config {
             frames: 6,
-            resting_max: 2,
-            rest_apart: true,
+            inactive_max: 2,
+            inactive_apart: true,
             run_max: 1,
             batch_max: 1,
             writing_max: 1,
@@ -232,13 +232,13 @@ mod tests {
         for number in 1..5 {
             fault(&mut cache, page(number));
         }
-        let rest = |number| Action::Rest { first: page(number), count: 1 };
-        assert_eq!(fault(&mut cache, page(5))[0], rest(2));
-        assert_eq!(fault(&mut cache, page(6))[0], rest(3));
+        let deactivate = |number| Action::Deactivate { first: page(number), count: 1 };
+        assert_eq!(fault(&mut cache, page(5))[0], deactivate(2));
+        assert_eq!(fault(&mut cache, page(6))[0], deactivate(3));
         assert_eq!(fault(&mut cache, page(7)), [], "nothing that rests has a home");
         let mut out = Vec::new();
         cache.turn(&Plain, &mut out);
-        assert_eq!(out, [Action::Poison { key: page(7), why: Why::Full }]);
+        assert_eq!(out, [Action::Poison { key: page(7), why: Cause::Full }]);
     }
 
     /// A page goes by another name with all that is known of it; threads of a space that are held back are told of once.

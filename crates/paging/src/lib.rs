@@ -153,7 +153,7 @@ pub enum Action {
         access: Access,
     },
     /// Pages are taken from programs, and their bytes stay. When it is done no store is on its way to them.
-    Rest {
+    Deactivate {
         /// The first.
         first: Key,
         /// Pages.
@@ -182,13 +182,13 @@ pub enum Action {
         /// The page.
         key: Key,
         /// Why.
-        why: Why,
+        why: Cause,
     },
 }
 
 /// Why a page cannot be had.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Why {
+pub enum Cause {
     /// The backing does not answer, [`Config::tries_max`] times.
     Failed,
     /// Its bytes are lost.

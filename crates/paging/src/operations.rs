@@ -3,7 +3,7 @@
 use crate::cache::Cache;
 use crate::frames::{Busy, Frames, Page};
 use crate::recency::Frame;
-use crate::{Action, Layout, Op, Outcome, Why};
+use crate::{Action, Layout, Op, Outcome, Cause};
 use alloc::vec::Vec;
 use farmem_wire::message::Access;
 
@@ -154,7 +154,7 @@ impl Cache {
 
     fn next_unsent(&mut self) -> Option<(Frame, Page)> {
         while let Some(frame) = self.unsent.pop_front() {
-            let waits = |page: &Page| page.rests() && page.dirty && page.busy == Busy::No && page.pins == 0;
+            let waits = |page: &Page| page.is_inactive() && page.dirty && page.busy == Busy::No && page.pins == 0;
             if let Some(page) = self.frames.get(frame).filter(waits) {
                 return Some((frame, page));
             }
@@ -174,7 +174,7 @@ impl Cache {
             Outcome::Done => self.arrived(op, &ended.frames, out),
             Outcome::Lost => self.lost(&ended.frames, out),
             Outcome::Granted(access) => self.granted(op, &ended.frames, access, out),
-            Outcome::Refused => self.give_up(&ended.frames, Why::Refused, out),
+            Outcome::Refused => self.give_up(&ended.frames, Cause::Refused, out),
             Outcome::Void => self.void(&ended.frames, out),
             Outcome::Later => self.put_off(&ended.frames),
             Outcome::Failed if ended.frames.is_empty() => {}
@@ -183,7 +183,7 @@ impl Cache {
             }
             Outcome::Failed => {
                 self.failed = true;
-                self.give_up(&ended.frames, Why::Failed, out);
+                self.give_up(&ended.frames, Cause::Failed, out);
             }
         }
         self.turn_behind(layout, out);
@@ -262,7 +262,7 @@ impl Cache {
     fn lost(&mut self, frames: &[Frame], out: &mut Vec<Action>) {
         let alone = frames.len() == 1;
         if alone && self.frames.is_coherent() {
-            return self.give_up(frames, Why::Lost, out);
+            return self.give_up(frames, Cause::Lost, out);
         }
         self.one_by_one = true;
         for &frame in frames {
@@ -270,14 +270,14 @@ impl Cache {
             self.stats.ahead.wasted += u64::from(page.ahead);
             let Busy::Fetching { write, waited, .. } = page.busy else { continue };
             if alone {
-                out.push(Action::Poison { key: page.key, why: Why::Lost });
+                out.push(Action::Poison { key: page.key, why: Cause::Lost });
             } else if waited {
                 self.waiting.push_back((page.key, write));
             }
         }
     }
 
-    fn give_up(&mut self, frames: &[Frame], why: Why, out: &mut Vec<Action>) {
+    fn give_up(&mut self, frames: &[Frame], why: Cause, out: &mut Vec<Action>) {
         for &frame in frames {
             let page = self.frames.remove(frame);
             self.stats.ahead.wasted += u64::from(page.ahead);

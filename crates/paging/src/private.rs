@@ -148,19 +148,19 @@ fn slot_of(orphan: Key) -> Slot {
 }
 
 impl Private {
-    /// No process yet. Of [`Config::frames`], the pool has [`Config::resting_max`].
+    /// No process yet. Of [`Config::frames`], the pool has [`Config::inactive_max`].
     ///
     /// # Panics
     /// As [`Cache::new`]; and when pages shall rest in place.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        assert!(config.rest_apart, "pages of other processes cannot rest in place");
+        assert!(config.inactive_apart, "pages of other processes cannot rest in place");
         Self {
             cache: Cache::new(config),
             book: Book {
                 slots: Slots::default(),
                 tables: BTreeMap::new(),
-                pool: Pool::new(config.resting_max),
+                pool: Pool::new(config.inactive_max),
             },
             writes: BTreeMap::new(),
             homeless: Vec::new(),
@@ -280,7 +280,7 @@ impl Private {
     /// When one is broken.
     pub fn check(&self) {
         self.cache.check();
-        let mut resting = 0;
+        let mut inactive = 0;
         for (&space, table) in &self.book.tables {
             for (page, Entry { slot, here }) in table.all(0..table.pages()) {
                 let key = Key { space, page };
@@ -289,7 +289,7 @@ impl Private {
                     Here::No => assert!(!has, "{key:?} is nowhere"),
                     Here::Program => assert!(mapped.is_some(), "{key:?} is in its program"),
                     Here::Pool(place) => {
-                        resting += 1;
+                        inactive += 1;
                         assert_eq!(self.book.pool.at(place), key, "{key:?} is in its place");
                         assert!(has && mapped.is_none(), "{key:?} rests");
                     }
@@ -314,7 +314,7 @@ impl Private {
         let orphans = self.book.slots.all().filter(|&slot| self.book.orphan(slot).is_some());
         let orphans =
             orphans.inspect(|&slot| assert!(self.cache.is_dirty(orphan(slot)), "{slot:?} is needed"));
-        assert_eq!(resting + orphans.count(), self.book.pool.used(), "the pool has no other pages");
+        assert_eq!(inactive + orphans.count(), self.book.pool.used(), "the pool has no other pages");
     }
 
     fn carry_out(&mut self, programs: &mut impl Programs) {
@@ -346,7 +346,7 @@ impl Private {
             }
             Action::Copy { key, access } => self.copy(key, access, programs),
             Action::Map { key, access } => self.map(key, access, programs),
-            Action::Rest { first, count } => self.rest(first.space, run(first, count), programs),
+            Action::Deactivate { first, count } => self.deactivate(first.space, run(first, count), programs),
             Action::Discard { key } if key.space == SLOTS => self.drop_orphan(slot_of(key)),
             Action::Discard { key } => {
                 if let Here::Pool(place) = self.book.entry(key).here {
@@ -442,11 +442,11 @@ impl Private {
         }
     }
 
-    fn rest(&mut self, space: u32, pages: Range<u64>, programs: &mut impl Programs) {
+    fn deactivate(&mut self, space: u32, pages: Range<u64>, programs: &mut impl Programs) {
         let key = |page| Key { space, page };
         // From here on no store reaches them.
         if pages.clone().any(|page| self.cache.is_dirty(key(page))) {
-            programs.freeze(space, pages.clone());
+            programs.write_protect(space, pages.clone());
         }
         for page in pages.clone() {
             let Entry { slot, here: Here::Program } = self.book.entry(key(page)) else { continue };

@@ -5,7 +5,7 @@
 //! is touched again says so by a fault that costs no fetch, and is young again; one that is not is the next to go.
 //!
 //! ```text
-//!   insert, touch --> [ young ... old ]  --rest-->  [ rested just now ... rested longest ] --> victim
+//!   insert, touch --> [ young ... old ]  --rest-->  [ reactivated just now ... reactivated longest ] --> victim
 //!                          ^                                      |
 //!                          '---------------- touch ---------------'
 //! ```
@@ -91,7 +91,7 @@ impl Recency {
     }
 
     /// Lays the oldest frame that does not rest to rest, and names it: its page is to be unmapped. `None` when all rest.
-    pub fn rest(&mut self) -> Option<Frame> {
+    pub fn deactivate(&mut self) -> Option<Frame> {
         let frame = self.oldest(Place::Active)?;
         self.remove(frame);
         self.push(frame, Place::Resting);
@@ -106,7 +106,7 @@ impl Recency {
 
     /// True when the frame's page is unmapped.
     #[must_use]
-    pub fn rests(&self, frame: Frame) -> bool {
+    pub fn is_inactive(&self, frame: Frame) -> bool {
         self.links[frame as usize].place == Place::Resting
     }
 
@@ -124,7 +124,7 @@ impl Recency {
 
     /// Frames that rest.
     #[must_use]
-    pub const fn resting(&self) -> usize {
+    pub const fn inactive(&self) -> usize {
         self.lists[1].len
     }
 
@@ -178,7 +178,7 @@ mod tests {
     enum Act {
         Touch(Frame),
         Remove(Frame),
-        Rest,
+        Deactivate,
     }
 
     const FRAMES: Frame = 6;
@@ -187,7 +187,7 @@ mod tests {
         prop_oneof![
             3 => (0..FRAMES).prop_map(Act::Touch),
             1 => (0..FRAMES).prop_map(Act::Remove),
-            2 => Just(Act::Rest),
+            2 => Just(Act::Deactivate),
         ]
     }
 
@@ -195,18 +195,18 @@ mod tests {
     #[derive(Default)]
     struct Plain {
         active: Vec<Frame>,
-        resting: Vec<Frame>,
+        inactive: Vec<Frame>,
     }
 
     impl Plain {
         fn remove(&mut self, frame: Frame) {
             self.active.retain(|&f| f != frame);
-            self.resting.retain(|&f| f != frame);
+            self.inactive.retain(|&f| f != frame);
         }
 
-        fn rest(&mut self) -> Option<Frame> {
+        fn deactivate(&mut self) -> Option<Frame> {
             let frame = (!self.active.is_empty()).then(|| self.active.remove(0))?;
-            self.resting.push(frame);
+            self.inactive.push(frame);
             Some(frame)
         }
     }
@@ -228,14 +228,14 @@ mod tests {
                         recency.remove(frame);
                         plain.remove(frame);
                     }
-                    Act::Rest => prop_assert_eq!(recency.rest(), plain.rest()),
+                    Act::Deactivate => prop_assert_eq!(recency.deactivate(), plain.deactivate()),
                 }
-                prop_assert_eq!(recency.victim(), plain.resting.iter().chain(&plain.active).next().copied());
-                prop_assert_eq!(recency.resting(), plain.resting.len());
-                prop_assert_eq!(recency.len(), plain.active.len() + plain.resting.len());
-                prop_assert_eq!(recency.is_empty(), plain.active.is_empty() && plain.resting.is_empty());
+                prop_assert_eq!(recency.victim(), plain.inactive.iter().chain(&plain.active).next().copied());
+                prop_assert_eq!(recency.inactive(), plain.inactive.len());
+                prop_assert_eq!(recency.len(), plain.active.len() + plain.inactive.len());
+                prop_assert_eq!(recency.is_empty(), plain.active.is_empty() && plain.inactive.is_empty());
                 for frame in 0..FRAMES {
-                    prop_assert_eq!(recency.rests(frame), plain.resting.contains(&frame));
+                    prop_assert_eq!(recency.is_inactive(frame), plain.inactive.contains(&frame));
                 }
             }
         }

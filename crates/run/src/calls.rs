@@ -41,7 +41,7 @@ impl Pager {
             process.remote.answer(mailbox, status, values);
             self.stats.calls += 1;
             let next = bell(mailbox, number + 1) as u64;
-            self.served(key, next, |remote| remote.freeze(next..next + 1));
+            self.served(key, next, |remote| remote.write_protect(next..next + 1));
         }
         self.served(key, page, |remote| remote.allow(page));
     }
@@ -171,7 +171,7 @@ impl Pager {
         };
         // A thread that writes waits from here on, until the old addresses are unmapped.
         let (private, mut outside) = self.parts();
-        private.freeze(key, old.clone(), &mut outside);
+        private.write_protect(key, old.clone(), &mut outside);
         if self.gone.contains(&key) {
             return Err(errno::FAULT);
         }

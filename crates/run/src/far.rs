@@ -9,7 +9,7 @@ use super::Pager;
 use farmem_client::{Client, Completed, Error, Ticket};
 use farmem_control::api::ErrorCode;
 use farmem_host::Op;
-use farmem_paging::{Op as Number, Outcome, Why};
+use farmem_paging::{Op as Number, Outcome, Cause};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::PAGE_LEN;
 
@@ -71,17 +71,17 @@ impl Far {
     }
 
     /// A program is told that it cannot have a page: so is who reads what came of the run.
-    pub(super) fn told(&mut self, why: Why) {
+    pub(super) fn told(&mut self, why: Cause) {
         match why {
-            Why::Lost => {
+            Cause::Lost => {
                 self.pages_lost += 1;
                 if let Some(error) = self.why_lost.take() {
                     self.lost.get_or_insert(error);
                 }
             }
-            Why::Failed => self.give_up(),
-            Why::Refused => unreachable!("nobody asks for the right to use private memory"),
-            Why::Full => {
+            Cause::Failed => self.give_up(),
+            Cause::Refused => unreachable!("nobody asks for the right to use private memory"),
+            Cause::Full => {
                 if self.failed.is_none() && self.lost.is_none() {
                     let full = || Error::Full { what: "far memory".into() };
                     let why = self.no_more.take();
@@ -199,7 +199,7 @@ impl Pager {
                 self.private_turn();
             }
             if self.far.under_way.is_empty() {
-                self.far.told(Why::Full);
+                self.far.told(Cause::Full);
                 let (private, mut outside) = self.parts();
                 return private.give_up(key, pages, &mut outside);
             }

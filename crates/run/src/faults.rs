@@ -12,7 +12,7 @@ use farmem_io::pages::Fault;
 use farmem_io::pages::remote::call::CONTROL_PAGES;
 use farmem_io::pages::remote::{Lost, Remote};
 use farmem_paging::private::{Allocated, From, Place, Private, Programs};
-use farmem_paging::{Key, Op as Number, Why};
+use farmem_paging::{Key, Op as Number, Cause};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{Access, PAGE_LEN};
 use std::collections::BTreeMap;
@@ -113,18 +113,18 @@ impl Programs for Outside<'_> {
         self.pins.has(key)
     }
 
-    fn freeze(&mut self, space: u32, pages: Range<u64>) {
+    fn write_protect(&mut self, space: u32, pages: Range<u64>) {
         let Some(Process { remote, .. }) = self.processes.get(&space) else { return };
-        let frozen = match remote.freeze(pages.clone()) {
+        let protected = match remote.write_protect(pages.clone()) {
             // The system stopped at the first that is something else by now, to which no store comes either.
             Err(Lost::Remapped(_)) => pages
-                .map(|page| remote.freeze(page..page + 1))
-                .find(|frozen| *frozen == Err(Lost::Gone))
+                .map(|page| remote.write_protect(page..page + 1))
+                .find(|protected| *protected == Err(Lost::Gone))
                 .unwrap_or(Ok(())),
             other => other,
         };
         // One that is gone stores nothing.
-        if frozen == Err(Lost::Gone) {
+        if protected == Err(Lost::Gone) {
             self.gone.push(space);
         }
     }
@@ -175,7 +175,7 @@ impl Programs for Outside<'_> {
     }
 
     fn map(&mut self, key: Key, access: Access) {
-        self.served(key, |remote| remote.mend(key.page, access));
+        self.served(key, |remote| remote.remap(key.page, access));
     }
 
     fn relocate(&mut self, key: Key, to: Key, access: Access) {
@@ -194,7 +194,7 @@ impl Programs for Outside<'_> {
         }
     }
 
-    fn poison(&mut self, key: Key, why: Why) {
+    fn poison(&mut self, key: Key, why: Cause) {
         self.far.told(why);
         if let Some(process) = self.processes.get(&key.space)
             && process.remote.poison(key.page) == Err(Lost::Gone)

@@ -194,8 +194,8 @@ impl Pager {
         let ahead = options.ahead.clamp(1, AHEAD_MAX);
         let config = Config {
             frames: pages,
-            resting_max: pool,
-            rest_apart: true,
+            inactive_max: pool,
+            inactive_apart: true,
             run_max: ahead,
             batch_max: BATCH,
             writing_max: WRITING_MAX,
@@ -261,7 +261,7 @@ impl Pager {
         PagerStats {
             zeros: cache.zeros,
             missing: cache.missing,
-            near: cache.near + cache.rested,
+            near: cache.near + cache.reactivated,
             upgrades: cache.upgrades,
             fetches: cache.fetches,
             ahead: cache.ahead,

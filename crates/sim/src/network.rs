@@ -275,8 +275,8 @@ impl Network {
         self.cuts.insert((from, to), Instant::from_nanos(u64::MAX));
     }
 
-    /// Mends that link.
-    pub fn mend(&mut self, from: Gid, to: Gid) {
+    /// Restores that link.
+    pub fn restore(&mut self, from: Gid, to: Gid) {
         self.cuts.remove(&(from, to));
     }
 
@@ -480,7 +480,7 @@ mod tests {
         assert!(c.reordered > 5_000 && c.flipped_unseen > 0, "{c:?}");
     }
 
-    /// A cut link is cut in one direction only, until it is mended.
+    /// A cut link is cut in one direction only, until it is restored.
     #[test]
     fn a_cut_is_one_way() {
         let (a, b) = gids();
@@ -489,7 +489,7 @@ mod tests {
         network.send(Instant::ZERO, a, b, &frame(1));
         network.send(Instant::ZERO, b, a, &frame(2));
         assert_eq!((network.len(), network.counters().cut), (1, 1));
-        network.mend(a, b);
+        network.restore(a, b);
         network.send(Instant::ZERO, a, b, &frame(3));
         assert_eq!(network.len(), 2);
     }

@@ -15,7 +15,7 @@ use crate::Plan;
 use crate::campaign::{self, Campaign, Outcome as Ended, Report, Verdict};
 use crate::digest::Digest;
 use farmem_machine::Rng;
-use farmem_paging::{Action, Ahead, Cache, Config, Key, Layout, Op, Outcome, Source, Why};
+use farmem_paging::{Action, Ahead, Cache, Config, Key, Layout, Op, Outcome, Source, Cause};
 use farmem_wire::message::Access;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -61,7 +61,7 @@ fn world(seed: u64, operations: u64, plan: Plan, trace: bool) -> Ended {
     let counts = [
         ("fetches", stats.fetches),
         ("write_backs", stats.write_backs),
-        ("rested", stats.rested),
+        ("rested", stats.reactivated),
         ("evictions", stats.evictions),
         ("ahead.wanted", stats.ahead.wanted),
         ("ahead.used", stats.ahead.used),
@@ -269,9 +269,9 @@ impl World {
     fn check_limits(&mut self) {
         let (here, config) = (self.view.len(), self.config);
         self.hold(here <= config.frames, || format!("{here} pages are here, and {} may be", config.frames));
-        if config.rest_apart {
+        if config.inactive_apart {
             let mapped = self.view.values().filter(|(_, access)| access.is_some()).count();
-            let fits = mapped <= config.frames - config.resting_max && here - mapped <= config.resting_max;
+            let fits = mapped <= config.frames - config.inactive_max && here - mapped <= config.inactive_max;
             self.hold(fits, || format!("{mapped} pages are mapped and {} rest", here - mapped));
         }
     }
@@ -391,7 +391,7 @@ impl World {
                 }
                 self.wake(key, more);
             }
-            Action::Rest { first, count } => {
+            Action::Deactivate { first, count } => {
                 self.event("rest", first, u64::from(count));
                 run(first, count)
                     .for_each(|key| self.view.get_mut(&key).expect("a page that is here").1 = None);
@@ -409,12 +409,12 @@ impl World {
             Action::Poison { key, why } => {
                 self.event("poison", key, 0);
                 let due = match why {
-                    Why::Lost => self.memory.lost.contains(&home(key)),
-                    Why::Failed => self.failed,
-                    Why::Full | Why::Refused => false,
+                    Cause::Lost => self.memory.lost.contains(&home(key)),
+                    Cause::Failed => self.failed,
+                    Cause::Full | Cause::Refused => false,
                 };
                 self.hold(due, || format!("{key:?} is refused ({why:?}), and need not be"));
-                *(if why == Why::Lost { &mut self.told_lost } else { &mut self.told_failed }) += 1;
+                *(if why == Cause::Lost { &mut self.told_lost } else { &mut self.told_failed }) += 1;
                 self.blocked.retain(|(of, _)| *of != key);
             }
         }
@@ -551,8 +551,8 @@ const SETTLE_MAX: u32 = 10_000;
 fn configs() -> [Config; 4] {
     let usual = Config {
         frames: 20,
-        resting_max: 4,
-        rest_apart: true,
+        inactive_max: 4,
+        inactive_apart: true,
         run_max: 8,
         batch_max: 4,
         writing_max: 3,
@@ -562,9 +562,9 @@ fn configs() -> [Config; 4] {
     };
     [
         usual,
-        Config { rest_apart: false, stream_writes: false, ..usual },
-        Config { rest_apart: false, ahead: Ahead::Group(4), frames: 16, resting_max: 1, ..usual },
-        Config { frames: 4, resting_max: 2, ahead: Ahead::None, batch_max: 1, writing_max: 1, ..usual },
+        Config { inactive_apart: false, stream_writes: false, ..usual },
+        Config { inactive_apart: false, ahead: Ahead::Group(4), frames: 16, inactive_max: 1, ..usual },
+        Config { frames: 4, inactive_max: 2, ahead: Ahead::None, batch_max: 1, writing_max: 1, ..usual },
     ]
 }
 

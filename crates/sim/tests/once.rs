@@ -155,16 +155,16 @@ impl Bench {
                 self.world.network_mut().cut(Who::Control.gid(), node);
             }
         } else if self.rng.chance(1, 100) {
-            self.mend();
+            self.restore();
         }
     }
 
-    fn mend(&mut self) {
+    fn restore(&mut self) {
         if let Some(node) = self.cut.take() {
             let (node, host) = (Who::Node(node).gid(), Who::Host(HOST).gid());
-            self.world.network_mut().mend(node, host);
-            self.world.network_mut().mend(host, node);
-            self.world.network_mut().mend(Who::Control.gid(), node);
+            self.world.network_mut().restore(node, host);
+            self.world.network_mut().restore(host, node);
+            self.world.network_mut().restore(Who::Control.gid(), node);
         }
     }
 
@@ -229,7 +229,7 @@ impl Bench {
             self.disturb();
             self.step();
         }
-        self.mend();
+        self.restore();
         while !self.open.is_empty() || self.migrating.is_some() {
             self.hear_of_move();
             self.step();

@@ -4,11 +4,11 @@
 //! alone decides which page is in which state; an implementer does as it is told, in order, and keeps no protocol state.
 //!
 //! ```text
-//!            install Shared             freeze
-//!   Invalid ---------------> Shared <------------ Modified
-//!      ^                       |  \                 ^
-//!      |  discard, or          |   `----------------'   install Modified: the bytes are
-//!      `--- zap ... release ---'                        the same, only the access grows
+//!            install Shared          write_protect
+//!   Invalid ---------------> Shared <------------- Modified
+//!      ^                       |  \                  ^
+//!      |  discard, or          |   `-----------------'   install Modified: the bytes are
+//!      `--- unmap ... release -'                         the same, only the access grows
 //! ```
 
 use alloc::vec::Vec;
@@ -23,36 +23,36 @@ pub trait Pages {
     /// Gives the page these bytes, lets the program reach it with `access`, and wakes the threads that wait for it.
     ///
     /// A page that is Shared already is only ever installed Modified, and its bytes are those that it has: they need not be
-    /// written again. A page whose bytes are still kept after a [`Pages::zap`] is never installed. The access is always to be
+    /// written again. A page whose bytes are still kept after a [`Pages::unmap`] is never installed. The access is always to be
     /// set as given, whatever marks the kernel kept from before.
     fn install(&mut self, page: Page, bytes: &[u8; PAGE_LEN], access: Access);
 
     /// Takes write access from a Modified page; the program may go on reading it. From here on its bytes do not change: no
     /// store is on its way, not even in a store buffer, and a thread that writes faults.
-    fn freeze(&mut self, page: Page);
+    fn write_protect(&mut self, page: Page);
 
-    /// Appends the bytes at `range` of a page that is Shared, or frozen, or zapped and not yet released.
+    /// Appends the bytes at `range` of a page that is Shared, or write-protected, or unmapped and not yet released.
     ///
     /// # Panics
     /// When the range leaves the page.
     fn read(&self, page: Page, range: Range<usize>, out: &mut Vec<u8>);
 
     /// Takes the page from the program: the next access of any thread faults. Its bytes are kept until [`Pages::release`]. A
-    /// Modified page is always frozen first, or [seized](Pages::seize).
-    fn zap(&mut self, page: Page);
+    /// Modified page is always write-protected first, or both at once ([`Pages::write_protect_and_unmap`]).
+    fn unmap(&mut self, page: Page);
 
-    /// Freezes and zaps a page; in one call of the system where that is enough to stop all stores.
-    fn seize(&mut self, page: Page) {
-        self.freeze(page);
-        self.zap(page);
+    /// Write-protects and unmaps a page; in one call of the system where that is enough to stop all stores.
+    fn write_protect_and_unmap(&mut self, page: Page) {
+        self.write_protect(page);
+        self.unmap(page);
     }
 
-    /// Frees the bytes of a zapped page.
+    /// Frees the bytes of an unmapped page.
     fn release(&mut self, page: Page);
 
-    /// Zaps and releases a page that need not be written back; cheaper at once where the system offers it.
+    /// Unmaps and releases a page that need not be written back; cheaper at once where the system offers it.
     fn discard(&mut self, page: Page) {
-        self.zap(page);
+        self.unmap(page);
         self.release(page);
     }
 
@@ -68,7 +68,7 @@ pub trait Pages {
         self.poison(page);
     }
 
-    /// The node has the bytes of a page that was frozen and stays Shared.
+    /// The node has the bytes of a page that was write-protected and stays Shared.
     fn clean(&mut self, page: Page) {
         let _ = page;
     }
@@ -82,10 +82,10 @@ pub trait Mapped: Pages {
     ///
     /// # Panics
     /// When the page has no frame.
-    fn mend(&mut self, page: Page, access: Access);
+    fn remap(&mut self, page: Page, access: Access);
 
     /// Takes a page's poison back: the next touch waits to be served. Without effect on any other page.
-    fn heal(&mut self, page: Page);
+    fn unpoison(&mut self, page: Page);
 
     /// Takes over what the lease's watcher has taken, if anything: no page is left that the program can reach. Before the next lease begins.
     fn absorb(&mut self);

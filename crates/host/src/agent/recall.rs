@@ -3,7 +3,7 @@
 //! ```text
 //!   owner                switch                 node
 //!     |  <--- recall s ----|                      |
-//!   freeze, zap            |                      |
+//!   write-protect, unmap |                      |
 //!     |---- write-back g, ack s ----------------->|  the bytes are there, and only now
 //!     |                    |<------ ack s --------|  the switch learns that the owner is done
 //!     |  <--- ack g ------------------------------|
@@ -77,10 +77,10 @@ impl Agent {
         Outcome::Done
     }
 
-    /// Begins the write-backs of the pages that were frozen by the actions from `first` on.
+    /// Begins the write-backs of the pages that were write-protected by the actions from `first` on.
     fn write_frozen(&self, first: usize, out: &mut Vec<Action>) {
         for index in first..out.len() {
-            if let Action::Freeze(page) = out[index] {
+            if let Action::WriteProtect(page) = out[index] {
                 let grant = self.writing[&page].grant;
                 out.push(self.write_back(page, grant));
             }
@@ -91,7 +91,7 @@ impl Agent {
     fn raise_floors(&mut self, from: Page, to: Page, seq: Seq) {
         for (_, request) in self.requests.range_mut(from..=to) {
             request.floor = request.floor.max(seq);
-            request.held = request.held.filter(|held| held.seq >= seq);
+            request.partial = request.partial.filter(|partial| partial.seq >= seq);
             request.granted = request.granted.filter(|&granted| granted >= seq);
         }
     }
@@ -116,9 +116,9 @@ impl Agent {
                 return true;
             }
             writing.insert(page, Writing { grant: cached.grant, wanted: None });
-            out.push(Action::Freeze(page));
+            out.push(Action::WriteProtect(page));
             if !keep {
-                out.push(Action::Zap(page));
+                out.push(Action::Unmap(page));
             }
             cached.access = Access::Shared;
             !keep

@@ -146,8 +146,8 @@ fn the_last_write_back_carries_the_acknowledgement() {
     assert_eq!(
         step(&mut agent, recall(4, false)).1,
         [
-            Action::Freeze(page(8)),
-            Action::Zap(page(8)),
+            Action::WriteProtect(page(8)),
+            Action::Unmap(page(8)),
             Action::Discard(page(9)),
             write_back(page(8), 3, carried)
         ]
@@ -175,15 +175,15 @@ fn an_acknowledgement_waits_for_all_write_backs() {
     assert_eq!(
         step(&mut agent, recall(4, true)).1,
         [
-            Action::Freeze(page(8)),
-            Action::Freeze(page(9)),
+            Action::WriteProtect(page(8)),
+            Action::WriteProtect(page(9)),
             write_back(page(8), 3, None),
             write_back(page(9), 3, None)
         ]
     );
     assert_eq!((agent.access(page(8)), agent.access(page(9))), (Some(Shared), Some(Shared)));
     let actions = step(&mut agent, recall(5, false)).1;
-    assert_eq!(actions, [Action::Zap(page(8)), Action::Zap(page(9))], "their bytes are still on their way");
+    assert_eq!(actions, [Action::Unmap(page(8)), Action::Unmap(page(9))], "their bytes are still on their way");
     assert_eq!(step(&mut agent, written(page(9), 3, None)).1, [Action::Release(page(9))]);
     assert_eq!(
         step(&mut agent, written(page(8), 3, None)).1,
@@ -206,7 +206,7 @@ fn a_fault_waits_for_the_write_back() {
     let mut agent = having(&[(8, Modified, 3)]);
     assert_eq!(
         step(&mut agent, Event::Evict(page(8))).1,
-        [Action::Freeze(page(8)), Action::Zap(page(8)), write_back(page(8), 3, None)]
+        [Action::WriteProtect(page(8)), Action::Unmap(page(8)), write_back(page(8), 3, None)]
     );
     assert_eq!(step(&mut agent, Event::Fault(page(8), Shared)), (Outcome::Waits, vec![]));
     assert_eq!(step(&mut agent, Event::Fault(page(8), Modified)), (Outcome::Waits, vec![]));
@@ -226,7 +226,7 @@ fn bounds_hold() {
     assert_eq!(step(&mut agent, Event::Recall(other)), (Outcome::Full, vec![]), "as if it were lost");
     assert_eq!(agent.access(page(12)), Some(Modified));
     assert_eq!(step(&mut agent, Event::Evict(page(12))).0, Outcome::Full);
-    assert_eq!(step(&mut agent, Event::Evict(page(8))).1, [Action::Zap(page(8))], "written back already");
+    assert_eq!(step(&mut agent, Event::Evict(page(8))).1, [Action::Unmap(page(8))], "written back already");
     assert_eq!(step(&mut agent, Event::Fault(page(9), Modified)).0, Outcome::Waits);
     assert_eq!(agent.frames(), 4);
 }
@@ -256,7 +256,7 @@ fn what_is_known_of_a_page_that_stays_is_said() {
     let carried = Some(ack(4, 0));
     assert_eq!(
         step(&mut agent, recall(4, true)).1,
-        [Action::Freeze(page(8)), write_back(page(8), 3, carried)]
+        [Action::WriteProtect(page(8)), write_back(page(8), 3, carried)]
     );
     assert_eq!(step(&mut agent, written(page(8), 3, carried)).1, [Action::Clean(page(8))]);
     assert_eq!((agent.access(page(8)), agent.frames()), (Some(Shared), 1));

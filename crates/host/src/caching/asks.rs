@@ -46,7 +46,7 @@ pub enum CacheDone {
         /// The order's number.
         order: u64,
     },
-    /// The page's request is under way for longer than [`CacheConfig::patience`](super::CacheConfig::patience): the control plane is to be asked to reset its region. Told
+    /// The page's request is under way for longer than [`CacheConfig::patience`](super::CacheConfig::patience): the control plane is to be asked to reset its region. Notice
     /// again after as long.
     Stuck {
         /// The page.

@@ -8,7 +8,7 @@ pub enum CacheNote {
     /// At the host.
     Host(crate::Note),
     /// At the agent: what came, and what it was to it.
-    Page(Came, Outcome),
+    Page(Trigger, Outcome),
     /// A recall was put off for a fresh page.
     PutOff,
     /// A page message that could not be read, from a port that sends none, or for others.
@@ -20,7 +20,7 @@ pub enum CacheNote {
 /// What came to the agent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[expect(missing_docs, reason = "named as the agent's events")]
-pub enum Came {
+pub enum Trigger {
     Fault,
     Evict,
     Data,

@@ -40,7 +40,7 @@ impl Bench {
     }
 
     /// The broken connection to a node is taken down and set up anew: connection `number` in the place of `before`.
-    fn mend(&mut self, node: u16, before: u32, number: u32, nodes: &mut [Node]) {
+    fn reconnect(&mut self, node: u16, before: u32, number: u32, nodes: &mut [Node]) {
         self.reply(Wish::Disconnect { qpn: connection(ALICE, node, before).rc.qpn }, Reply::Gone);
         assert_eq!(self.wish(), Wish::Connect { domain: ALICE, node: NodeId(node) });
         self.wants.clear();
@@ -92,7 +92,7 @@ pub(super) fn what_moved_is_followed_in_order() {
     let ends = take(&mut bench.done);
     assert_eq!(ends.iter().map(|done| done.ticket).collect::<Vec<_>>(), moved);
     assert_eq!(ends[2].buf, [7, 7, 7, 7, 0, 0, 0, 0], "in order");
-    bench.mend(1, 1, 3, &mut nodes);
+    bench.reconnect(1, 1, 3, &mut nodes);
     talk_to(&mut bench, &mut nodes);
     assert_eq!(bench.results(), [(stays, did(0)), (later, did(1))]);
     assert!(bench.wants.is_empty());
@@ -115,7 +115,7 @@ pub(super) fn what_is_back_is_insisted_on_once() {
     talk_to(&mut bench, &mut nodes);
     nodes[0].memory.bytes = bytes;
     bench.reply(locate(0), located(&[], &[]));
-    bench.mend(1, 1, 3, &mut nodes);
+    bench.reconnect(1, 1, 3, &mut nodes);
     talk_to(&mut bench, &mut nodes);
     assert_eq!(bench.results(), [(ticket, did(0))]);
 
@@ -124,12 +124,12 @@ pub(super) fn what_is_back_is_insisted_on_once() {
     let right = bench.submit(add(0));
     talk_to(&mut bench, &mut nodes);
     bench.reply(locate(RANGE_LEN - 8), located(&[], &[]));
-    bench.mend(1, 3, 4, &mut nodes);
+    bench.reconnect(1, 3, 4, &mut nodes);
     talk_to(&mut bench, &mut nodes);
     assert_eq!(bench.results(), []);
     bench.reply(locate(RANGE_LEN - 8), located(&[], &[]));
     assert_eq!(bench.results(), [(wrong, failed(rc::Failure::RemoteAccess))]);
-    bench.mend(1, 4, 5, &mut nodes);
+    bench.reconnect(1, 4, 5, &mut nodes);
     talk_to(&mut bench, &mut nodes);
     assert_eq!(bench.results(), [(right, did(1))]);
     let notes = bench.took_notes();
@@ -164,7 +164,7 @@ pub(super) fn lost_bytes_are_told_and_what_is_behind_goes_on() {
     nodes[0].memory.bytes = bytes;
     bench.reply(locate(1000), located(&[], &[(512, 512), (1024, 512)]));
     assert_eq!(bench.results(), [(lost, Err(Failure::Lost { addr: VirtAddr(BASE_1 + 1000), len: 24 }))]);
-    bench.mend(1, 1, 3, &mut nodes);
+    bench.reconnect(1, 1, 3, &mut nodes);
     nodes[0].memory.bytes.truncate(4096 + 8);
     talk_to(&mut bench, &mut nodes);
     assert_eq!(bench.results(), [(right, did(0))]);
@@ -174,7 +174,7 @@ pub(super) fn lost_bytes_are_told_and_what_is_behind_goes_on() {
 
     // A node that does not answer any more may have been started again: then what it held is lost.
     let ticket = bench.submit(add(0));
-    bench.mend(1, 3, 4, &mut nodes);
+    bench.reconnect(1, 3, 4, &mut nodes);
     bench.silence();
     bench.reply(locate(0), located(&[], &[(0, 4096)]));
     assert_eq!(bench.results(), [(ticket, Err(Failure::Lost { addr: VirtAddr(BASE_1), len: 8 }))]);
@@ -243,7 +243,7 @@ fn a_refusal_says_nothing_of_what_another_node_did() {
     bench.ask(Ask::Reply { number: refused.number, reply: located(&[(512, 512, 2), (256, 256, 2)], &[]) });
     bench.wants.clear();
     bench.ask(Ask::Reply { number: gone.number, reply: Reply::Unavailable });
-    bench.mend(2, 2, 5, &mut nodes);
+    bench.reconnect(2, 2, 5, &mut nodes);
     talk_to(&mut bench, &mut nodes);
     let ends = bench.results();
     assert!(ends.contains(&(beside, did(0))), "{ends:?}");

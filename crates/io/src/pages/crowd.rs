@@ -7,9 +7,9 @@
 //! ```text
 //!            install               install
 //!   Gone ------------> ReadOnly -------------> Writable       what a member may do that has it mapped; those that have not wait
-//!    ^  ^               |   ^------freeze--------'  |         when they touch it, and are served from here
+//!    ^  ^               |   ^---write_protect----'  |         when they touch it, and are served from here
 //!    |  '---discard-----+--------------+------------'
-//!    |                 zap            zap
+//!    |                unmap          unmap
 //!    '----release---- Kept <-----------'                      Kept: the bytes are with us, not in the file
 //! ```
 //!
@@ -322,7 +322,7 @@ impl Pages for &Crowd {
         }
     }
 
-    fn freeze(&mut self, page: Page) {
+    fn write_protect(&mut self, page: Page) {
         let index = self.index(page);
         let mut inner = self.inner();
         match inner.states[index] {
@@ -356,7 +356,7 @@ impl Pages for &Crowd {
         out.extend_from_slice(&inner.kept[&index][range]);
     }
 
-    fn zap(&mut self, page: Page) {
+    fn unmap(&mut self, page: Page) {
         let index = self.index(page);
         let mut inner = self.inner();
         let was = inner.states[index];
@@ -423,7 +423,7 @@ impl Pages for &Crowd {
 }
 
 impl Mapped for &Crowd {
-    fn mend(&mut self, page: Page, access: Access) {
+    fn remap(&mut self, page: Page, access: Access) {
         let index = self.index(page);
         let mut inner = self.inner();
         let was = inner.set(index, State::shown(access));
@@ -445,7 +445,7 @@ impl Mapped for &Crowd {
     }
 
     /// A member whose thread got a SIGBUS gets it again until the page is installed, or it maps it anew: nothing takes poison away from outside.
-    fn heal(&mut self, page: Page) {
+    fn unpoison(&mut self, page: Page) {
         let index = self.index(page);
         let mut inner = self.inner();
         if inner.states[index] == State::Poisoned {

@@ -152,7 +152,7 @@ impl Remote {
     ///
     /// # Errors
     /// [`Lost`].
-    pub fn mend(&self, page: u64, access: Access) -> Result<(), Lost> {
+    pub fn remap(&self, page: u64, access: Access) -> Result<(), Lost> {
         let start = self.place(page);
         // SAFETY: addresses of another process, which sent the descriptor to have them served.
         match unsafe { self.uffd.map(start, PAGE_LEN, mapping(access)) } {
@@ -177,7 +177,7 @@ impl Remote {
     ///
     /// # Errors
     /// [`Lost`].
-    pub fn freeze(&self, pages: Range<u64>) -> Result<(), Lost> {
+    pub fn write_protect(&self, pages: Range<u64>) -> Result<(), Lost> {
         self.protect(pages, Mapping::ReadOnly)
     }
 
@@ -198,7 +198,7 @@ impl Remote {
         }
     }
 
-    /// Puts a page's bytes where the program finds them by a fault that [`Remote::mend`] serves, whatever it has mapped there now. False when it has sealed
+    /// Puts a page's bytes where the program finds them by a fault that [`Remote::remap`] serves, whatever it has mapped there now. False when it has sealed
     /// its own file.
     #[must_use]
     pub fn keep(&self, page: u64, bytes: &[u8]) -> bool {

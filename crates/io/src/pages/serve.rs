@@ -14,7 +14,7 @@ use std::ptr;
 
 /// What resolves faults.
 pub trait Faults {
-    /// A thread waits for `page` until it is installed, mended, poisoned or woken: in this call, or in a later [`Faults::turn`]. The same
+    /// A thread waits for `page` until it is installed, remapped, poisoned or woken: in this call, or in a later [`Faults::turn`]. The same
     /// page may be reported many times: by several threads, by one that a signal interrupted, and late, when it is there already.
     fn fault(&mut self, page: Page, fault: Fault);
 

@@ -56,12 +56,12 @@ fn a_page_goes_through_its_states_and_its_memory_is_counted() {
     window.install(page(3), &filled(7), Access::Modified);
     assert_exact(window, 1);
     window.memory().write(3 * PAGE_LEN + 5, &[9]);
-    window.freeze(page(3));
+    window.write_protect(page(3));
     let mut expected = filled(7);
     expected[5] = 9;
     assert_eq!(bytes_of(window, page(3)), expected);
     assert_eq!(byte(window, 3), 9, "readable while frozen");
-    window.zap(page(3));
+    window.unmap(page(3));
     assert_eq!(bytes_of(window, page(3)), expected, "kept until released");
     assert_exact(window, 1);
     window.release(page(3));
@@ -71,8 +71,8 @@ fn a_page_goes_through_its_states_and_its_memory_is_counted() {
     window.install(page(3), &filled(1), Access::Shared);
     window.install(page(3), &filled(1), Access::Modified);
     window.memory().write(3 * PAGE_LEN + 5, &[2]); // on this thread: a fault would never be served
-    window.zap(page(3));
-    window.mend(page(3), Access::Modified);
+    window.unmap(page(3));
+    window.remap(page(3), Access::Modified);
     window.memory().write(3 * PAGE_LEN + 5, &[4]);
     assert_eq!(byte(window, 3), 4);
     window.discard(page(3));
@@ -100,11 +100,11 @@ fn broken_rules_are_told() {
     };
     (&window).install(a, &filled(1), Access::Shared);
     refused("a page out of the window", &|| (&window).install(page(PAGES), &filled(1), Access::Shared));
-    refused("a page before the window", &|| (&window).zap(Page::of(VirtAddr(BASE - 1))));
+    refused("a page before the window", &|| (&window).unmap(Page::of(VirtAddr(BASE - 1))));
     refused("Shared over Shared", &|| (&window).install(a, &filled(1), Access::Shared));
-    refused("a frozen page's freeze", &|| (&window).freeze(a));
+    refused("a frozen page's write_protect", &|| (&window).write_protect(a));
     refused("the bytes of no page", &|| drop(bytes_of(&window, b)));
-    refused("a zap of no page", &|| (&window).zap(page(2)));
+    refused("a unmap of no page", &|| (&window).unmap(page(2)));
     (&window).install(b, &filled(2), Access::Modified);
     refused("the bytes of a page that is written", &|| drop(bytes_of(&window, b)));
     refused("more than the limit", &|| (&window).install(page(3), &filled(3), Access::Shared));
@@ -170,7 +170,7 @@ impl Faults for Numbers<'_> {
         }
         if fault.cause == Cause::WriteProtected {
             self.upgrades += 1;
-            window.mend(at, Access::Modified);
+            window.remap(at, Access::Modified);
         } else if window.has(at) {
             window.wake(at);
         } else {
@@ -282,7 +282,7 @@ fn service_ends_and_begins_again() {
         assert_eq!(numbers.reports.len(), 1);
     }
     Ring::new(&window, Stop::new()).end();
-    window.forsake();
+    window.abandon();
     let zeros = std::fs::File::open("/dev/zero").unwrap();
     let refused = window.memory().read_from(&zeros, 40 * PAGE_LEN, 8).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EFAULT));
@@ -377,10 +377,10 @@ fn a_healed_page_waits_to_be_served_as_at_first() {
     let Some(opened) = window() else { return };
     let mut window = &opened;
     window.poison(page(4));
-    Mapped::heal(&mut window, page(4));
+    Mapped::unpoison(&mut window, page(4));
     window.install(page(5), &filled(50), Access::Shared);
-    window.heal(page(5));
-    window.heal(page(6));
+    window.unpoison(page(5));
+    window.unpoison(page(6));
     assert_exact(window, 1);
     let numbers = with_numbers(&opened, Handler::default(), Numbers::of(&opened), || {
         assert_eq!([4, 5, 6].map(|index| byte(&opened, index)), [4, 50, 6]);

@@ -7,9 +7,9 @@
 //!
 //! ```text
 //!   Gone --install--> ReadOnly --install--> Writable        what a page's frame and the program's mapping are; who may hold
-//!    ^  ^                |  ^------freeze------'  |         which page is the business of whoever calls
+//!    ^  ^                |  ^---write_protect--'  |         which page is the business of whoever calls
 //!    |  '----discard-----+-------------+----------'
-//!    |                  zap           zap
+//!    |                 unmap         unmap
 //!    '-----release--- Kept <-----------'                    Kept: the bytes are there, the program's next touch waits
 //! ```
 //!
@@ -289,11 +289,11 @@ impl Window {
     }
 
     /// A thread faulted at a page that is cached, and whose access is `access`: maps it again if need be, and lets the thread try again. So
-    /// do faults that were answered before they were read, and pages that were zapped and are wanted again.
+    /// do faults that were answered before they were read, and pages that were unmapped and are wanted again.
     ///
     /// # Panics
     /// When the page is not cached.
-    pub fn mend(&self, page: Page, access: Access) {
+    pub fn remap(&self, page: Page, access: Access) {
         let index = self.index(page);
         if !self.is_settled() {
             return self.try_again(page);
@@ -322,22 +322,22 @@ impl Window {
     ///
     /// # Panics
     /// When the page is not in the window.
-    pub fn heal(&self, page: Page) {
+    pub fn unpoison(&self, page: Page) {
         let index = self.index(page);
         let poisoned = State::Poisoned as u8;
-        let healed = self.states[index].compare_exchange(
+        let changed = self.states[index].compare_exchange(
             poisoned,
             State::Gone as u8,
             Ordering::AcqRel,
             Ordering::Acquire,
         );
-        if healed.is_ok() {
+        if changed.is_ok() {
             self.views.unmap_from_program(index * PAGE_LEN);
         }
     }
 
     /// Nobody will serve the window any more: every touch of a page that is not cached ends in SIGBUS, rather than to wait for ever.
-    pub fn forsake(&self) {
+    pub fn abandon(&self) {
         let mut pages = self;
         for index in 0..self.states.len() {
             if self.state(index) == State::Gone {
@@ -409,7 +409,7 @@ impl Pages for &Window {
         }
     }
 
-    fn freeze(&mut self, page: Page) {
+    fn write_protect(&mut self, page: Page) {
         let index = self.index(page);
         match self.state(index) {
             State::Writable => {
@@ -434,7 +434,7 @@ impl Pages for &Window {
         }
     }
 
-    fn zap(&mut self, page: Page) {
+    fn unmap(&mut self, page: Page) {
         let index = self.index(page);
         let was = self.swap(index, State::Kept);
         assert!(was.has_frame(), "{page:?} is cached");
@@ -444,8 +444,8 @@ impl Pages for &Window {
     }
 
     /// What is not mapped any more is not written: the system stops all stores before it returns.
-    fn seize(&mut self, page: Page) {
-        self.zap(page);
+    fn write_protect_and_unmap(&mut self, page: Page) {
+        self.unmap(page);
     }
 
     fn release(&mut self, page: Page) {
@@ -463,8 +463,8 @@ impl Pages for &Window {
     fn wake(&mut self, page: Page) {
         match self.state(self.index(page)) {
             // Not only woken: the system may have unmapped a page that it moves or swaps, and would report the same fault again.
-            State::ReadOnly => self.mend(page, Access::Shared),
-            State::Writable => self.mend(page, Access::Modified),
+            State::ReadOnly => self.remap(page, Access::Shared),
+            State::Writable => self.remap(page, Access::Modified),
             State::Gone | State::Kept | State::Poisoned => self.try_again(page),
         }
     }
@@ -483,12 +483,12 @@ impl Pages for &Window {
 }
 
 impl Mapped for &Window {
-    fn mend(&mut self, page: Page, access: Access) {
-        Window::mend(self, page, access);
+    fn remap(&mut self, page: Page, access: Access) {
+        Window::remap(self, page, access);
     }
 
-    fn heal(&mut self, page: Page) {
-        Window::heal(self, page);
+    fn unpoison(&mut self, page: Page) {
+        Window::unpoison(self, page);
     }
 
     fn absorb(&mut self) {

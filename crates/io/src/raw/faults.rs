@@ -31,7 +31,7 @@ pub fn faults<R: Send>(pages: usize, program: impl FnOnce(Memory<'_>) -> R + Sen
             program(window.memory())
         });
         if let Err(source) = serve(&window, Handler::default(), &stop, &mut at_hand) {
-            window.forsake(); // or the program would wait for ever
+            window.abandon(); // or the program would wait for ever
             return Err(OpenError::System { doing: "read page faults".into(), source });
         }
         Ok(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))

@@ -66,7 +66,7 @@ fn a_page_that_is_mapped_again_is_as_writable_as_said_then() {
         rig.copy(page, 7, Mapping::ReadOnly).unwrap();
         rig.protect(page, Mapping::ReadOnly);
     }
-    rig.zap(0);
+    rig.unmap(0);
     rig.map(0, Mapping::Writable).unwrap();
     rig.punch(1);
     rig.copy(1, 7, Mapping::Writable).unwrap();
@@ -81,7 +81,7 @@ fn a_page_that_is_mapped_again_is_as_writable_as_said_then() {
 fn a_protected_page_that_is_unmapped_faults_as_minor() {
     let rig = or_skip!(Rig::open(NONE));
     rig.copy(0, 7, Mapping::ReadOnly).unwrap();
-    rig.zap(0);
+    rig.unmap(0);
     let writer = rig.writer(0, 8);
     let fault = rig.fault();
     assert_eq!((fault.cause, fault.write), (Cause::Minor, true));

@@ -151,7 +151,7 @@ impl Rig {
         fallocate(&self.file, mode, (page * PAGE) as u64, PAGE as u64).unwrap();
     }
 
-    pub(crate) fn zap(&self, page: usize) {
+    pub(crate) fn unmap(&self, page: usize) {
         self.app.advise(page, 1, Advice::LinuxDontNeed).unwrap();
     }
 

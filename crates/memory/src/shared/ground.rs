@@ -80,7 +80,7 @@ impl Ground for Window {
             scope.spawn(|| {
                 let mut faults = AtDesk { desk, batch: Vec::new(), parcel: L::Parcel::default() };
                 if let Err(error) = serve(self, handler, &stop, &mut faults) {
-                    self.forsake(); // or the program would wait for ever
+                    self.abandon(); // or the program would wait for ever
                     desk.leave([Ask::Fail(format!("page faults cannot be read: {error}"))]);
                 }
             });

@@ -13,8 +13,8 @@ use super::poisoned::Poisoned;
 use farmem_client::Error;
 use farmem_client::own::SILENCE_MAX;
 use farmem_host::agent::Outcome;
-use farmem_host::caching::{CacheAsk, CacheDone, CacheNote, CachingHost, Came};
-use farmem_host::paged::{Paged, Told as Happened, Want};
+use farmem_host::caching::{CacheAsk, CacheDone, CacheNote, CachingHost, Trigger};
+use farmem_host::paged::{Paged, Notice, Want};
 use farmem_io::pages::Mapped;
 use farmem_io::{Driver, Link, Wait};
 use farmem_machine::{Duration, Instant};
@@ -52,8 +52,8 @@ struct Notes {
 impl Notes {
     fn hear(&self, note: CacheNote) {
         let counted = match note {
-            CacheNote::Page(Came::Retry | Came::RetryWriteBack, Outcome::Done) => &self.retries,
-            CacheNote::Page(Came::Refusal, Outcome::Busy) => &self.busy,
+            CacheNote::Page(Trigger::Retry | Trigger::RetryWriteBack, Outcome::Done) => &self.retries,
+            CacheNote::Page(Trigger::Refusal, Outcome::Busy) => &self.busy,
             _ => return,
         };
         counted.fetch_add(1, Ordering::Relaxed);
@@ -159,7 +159,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
         // What somebody waits for is on its way before anything else is done.
         self.flush();
         let now = self.driver.clock().now();
-        self.poisoned.heal(now, self.driver.machine_mut().pages_mut().memory_mut());
+        self.poisoned.unpoison(now, self.driver.machine_mut().pages_mut().memory_mut());
         if self.dead {
             // Of these nothing is to be told: the threads that wait got their SIGBUS.
             let told = self.paged_mut().take_told();
@@ -305,13 +305,13 @@ impl<W: Mapped, L: Link> Pager<W, L> {
         let happened = self.paged_mut().take_told();
         for &happened in &happened {
             match happened {
-                Happened::Came(page) => self.end_wait(page, now),
-                Happened::Refused(page, why) => {
+                Notice::Trigger(page) => self.end_wait(page, now),
+                Notice::Refused(page, why) => {
                     self.end_wait(page, now);
                     self.stats.lost += 1;
                     self.poisoned.add(page, why, now);
                 }
-                Happened::Settled(page) => {
+                Notice::Settled(page) => {
                     for flush in &mut self.flushes {
                         if flush.left.remove(&page) {
                             flush.since = now;
@@ -346,7 +346,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
         }
         say(&format!("nothing can be had any more, and every touch ends in SIGBUS: {why}"));
         lock(&self.failed).get_or_insert(why);
-        self.paged_mut().forsake();
+        self.paged_mut().abandon();
         self.since.clear();
     }
 
@@ -359,7 +359,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
             fetches: cache.pages_fetched,
             ahead: cache.ahead,
             upgrades: cache.upgrades,
-            rested: cache.rested,
+            reactivated: cache.reactivated,
             evictions: cache.evictions,
             invalidations: cache.taken,
             false_invalidations: self.driver.machine().needless(),

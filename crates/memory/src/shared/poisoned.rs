@@ -6,7 +6,7 @@
 use super::lease::say;
 use farmem_io::pages::Mapped;
 use farmem_machine::{Duration, Instant};
-use farmem_paging::Why;
+use farmem_paging::Cause;
 use farmem_wire::message::Page;
 use std::collections::VecDeque;
 
@@ -25,8 +25,8 @@ pub(super) struct Poisoned {
 
 impl Poisoned {
     /// A page was poisoned. The first says why, on standard error: programs cannot be told otherwise.
-    pub(super) fn add(&mut self, page: Page, why: Why, now: Instant) {
-        let is_lost = why == Why::Lost;
+    pub(super) fn add(&mut self, page: Page, why: Cause, now: Instant) {
+        let is_lost = why == Cause::Lost;
         if !std::mem::replace(&mut self.told[usize::from(is_lost)], true) {
             let addr = page.addr();
             let reason = if is_lost {
@@ -48,13 +48,13 @@ impl Poisoned {
     }
 
     /// Poison ends: the rack is to say again whether the page can be had.
-    pub(super) fn heal(&mut self, now: Instant, memory: &mut impl Mapped) {
+    pub(super) fn unpoison(&mut self, now: Instant, memory: &mut impl Mapped) {
         let is_over = |until: Instant, count: usize| until <= now || count > POISONED_MAX;
         while let Some(&(until, page)) = self.pages.front()
             && is_over(until, self.pages.len())
         {
             self.pages.pop_front();
-            memory.heal(page);
+            memory.unpoison(page);
         }
     }
 }

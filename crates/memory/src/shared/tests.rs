@@ -2,10 +2,10 @@
 
 use super::poisoned::Poisoned;
 use farmem_host::agent::{Action, Agent, Bounds, Event, Mapped as _, Outcome, Pages as _};
-use farmem_host::paged::{Paged, Told, Want};
+use farmem_host::paged::{Paged, Notice, Want};
 use farmem_io::pages::{Place, Reach, Window, WindowConfig};
 use farmem_machine::{Duration, Instant};
-use farmem_paging::{Ahead, Cache, Config, Why};
+use farmem_paging::{Ahead, Cache, Config, Cause};
 use farmem_wire::message::{
     Access, Data, FetchId, PAGE_LEN, Page, Part, Recall, Refusal, Region, Seq, WriteBackAck,
 };
@@ -43,8 +43,8 @@ impl<'w> Host<'w> {
     fn new(window: &'w Window, ahead: Ahead) -> Self {
         let config = Config {
             frames: FRAMES,
-            resting_max: FRAMES / 2,
-            rest_apart: false,
+            inactive_max: FRAMES / 2,
+            inactive_apart: false,
             run_max: 8,
             batch_max: 4,
             writing_max: 8,
@@ -70,8 +70,8 @@ impl<'w> Host<'w> {
                 Action::Poison(page) => self.paged.poison(page),
                 Action::Refuse(page) => self.paged.refuse(page),
                 Action::Wake(page) => self.paged.wake(page),
-                Action::Freeze(page) => self.paged.freeze(page),
-                Action::Zap(page) => self.paged.zap(page),
+                Action::WriteProtect(page) => self.paged.write_protect(page),
+                Action::Unmap(page) => self.paged.unmap(page),
                 Action::Release(page) => self.paged.release(page),
                 Action::Discard(page) => self.paged.discard(page),
                 Action::Clean(page) => self.paged.clean(page),
@@ -129,10 +129,10 @@ impl<'w> Host<'w> {
         self.serve_wants();
     }
 
-    fn refusals(&mut self) -> Vec<(Page, Why)> {
+    fn refusals(&mut self) -> Vec<(Page, Cause)> {
         let told = self.paged.take_told();
         let refused = told.iter().filter_map(|told| match *told {
-            Told::Refused(page, why) => Some((page, why)),
+            Notice::Refused(page, why) => Some((page, why)),
             _ => None,
         });
         refused.collect()
@@ -154,7 +154,7 @@ fn the_oldest_go_when_room_is_short() {
     // It rests: this touch asks for nothing.
     host.touch(1, Access::Shared, 1);
     let stats = host.paged.cache().stats();
-    assert_eq!((stats.rested, stats.fetches), (1, 31));
+    assert_eq!((stats.reactivated, stats.fetches), (1, 31));
     host.touch(1, Access::Modified, 2);
     assert_eq!(host.paged.cache().stats().upgrades, 1);
     window.memory().write(PAGE_LEN, &[9]); // on this thread: a fault would never be served
@@ -195,7 +195,7 @@ fn what_goes_is_counted_by_its_reason() {
     host.answer_all(4);
     let stats = host.paged.cache().stats();
     assert_eq!((stats.taken, stats.write_backs, stats.evictions, window.frames()), (2, 2, 0, 1));
-    host.paged.forsake();
+    host.paged.abandon();
     assert_eq!((window.frames(), window.bytes_taken()), (0, 0));
 }
 
@@ -211,17 +211,17 @@ fn poison_is_for_those_who_wait_and_ends() {
         let status = Status::NoPermission;
         host.step(Event::Refusal(Refusal { page: get.page, id: get.id, status }));
     }
-    assert_eq!(host.refusals(), [(page(8), Why::Refused)]);
+    assert_eq!(host.refusals(), [(page(8), Cause::Refused)]);
     let account = host.paged.cache().stats().ahead;
     assert_eq!((account.wanted, account.wasted, account.open()), (3, 3, 0));
     let (mut poisoned, now) = (Poisoned::default(), Instant::from_nanos(1));
-    poisoned.add(page(8), Why::Refused, now);
-    poisoned.heal(now, host.paged.memory_mut());
+    poisoned.add(page(8), Cause::Refused, now);
+    poisoned.unpoison(now, host.paged.memory_mut());
     assert!(!poisoned.is_empty(), "its time has begun");
-    poisoned.heal(now + Duration::from_millis(10), host.paged.memory_mut());
+    poisoned.unpoison(now + Duration::from_millis(10), host.paged.memory_mut());
     assert!(poisoned.is_empty());
     host.touch(8, Access::Shared, 1);
     assert!(window.has(page(8)));
-    host.paged.memory_mut().heal(page(8));
+    host.paged.memory_mut().unpoison(page(8));
     assert!(window.has(page(8)), "nothing to be healed");
 }

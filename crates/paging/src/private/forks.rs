@@ -14,7 +14,7 @@ impl Private {
     pub fn fork(&mut self, space: u32, not: &[Range<u64>], programs: &mut impl Programs) -> Option<Table> {
         let pages = self.book.tables[&space].pages();
         // No store changes what is written from here on.
-        self.freeze(space, 0..pages, programs);
+        self.write_protect(space, 0..pages, programs);
         let slotless: Vec<u64> = self.book.tables[&space]
             .all(0..pages)
             .filter(|(_, at)| at.slot.is_none())
@@ -68,13 +68,13 @@ impl Private {
         self.book.tables.get(&space).is_some_and(|table| table.next(pages).is_some())
     }
 
-    /// Pages that are written lie frozen: a store to one of them waits for a fault.
-    pub fn freeze(&mut self, space: u32, pages: Range<u64>, programs: &mut impl Programs) {
+    /// Pages that are written become write-protected: a store to one of them waits for a fault.
+    pub fn write_protect(&mut self, space: u32, pages: Range<u64>, programs: &mut impl Programs) {
         let written = |page: u64| self.cache.access(Key { space, page }) == Some(Access::Modified);
         let here = self.book.tables[&space].all(pages).filter(|(_, at)| at.here == Here::Program);
-        let frozen: Vec<u64> = here.map(|(page, _)| page).filter(|&page| written(page)).collect();
-        for run in frozen.chunk_by(|a, b| a + 1 == *b) {
-            programs.freeze(space, run[0]..run[0] + run.len() as u64);
+        let protected: Vec<u64> = here.map(|(page, _)| page).filter(|&page| written(page)).collect();
+        for run in protected.chunk_by(|a, b| a + 1 == *b) {
+            programs.write_protect(space, run[0]..run[0] + run.len() as u64);
         }
     }
 
@@ -83,7 +83,7 @@ impl Private {
         self.cache.hold_back(space)
     }
 
-    /// Pages get other numbers, from `to` on, where there is nothing. They are frozen.
+    /// Pages get other numbers, from `to` on, where there is nothing. They are write-protected.
     pub fn rename(&mut self, space: u32, pages: Range<u64>, to: u64, programs: &mut impl Programs) {
         let mut at = pages.start;
         while let Some((page, entry)) = self.book.tables[&space].next(at..pages.end) {

@@ -2,7 +2,7 @@
 //!
 //! Key type: [`Programs`].
 
-use crate::{Key, Op, Why};
+use crate::{Key, Op, Cause};
 use core::ops::Range;
 use farmem_wire::VirtAddr;
 use farmem_wire::message::Access;
@@ -38,7 +38,7 @@ pub trait Programs {
     fn stays(&self, key: Key) -> bool;
 
     /// No store reaches the pages unseen from here on.
-    fn freeze(&mut self, space: u32, pages: Range<u64>);
+    fn write_protect(&mut self, space: u32, pages: Range<u64>);
     /// Copies a page's bytes from its program to the pool.
     fn save(&mut self, key: Key, place: Place);
     /// All bytes there are zeros.
@@ -61,7 +61,7 @@ pub trait Programs {
     /// Who waits for one of the pages looks again.
     fn wake(&mut self, space: u32, pages: Range<u64>);
     /// The page cannot be had.
-    fn poison(&mut self, key: Key, why: Why);
+    fn poison(&mut self, key: Key, why: Cause);
 
     /// Gets pages from far memory: [`Private::fetched`](super::Private::fetched) tells what came of it.
     fn fetch(&mut self, op: Op, first: Key, addr: VirtAddr, count: u32);

@@ -95,7 +95,7 @@ impl Canonical {
                 ids.push(request.id);
                 seqs.push(request.floor);
                 seqs.extend(request.granted);
-                seqs.extend(request.held.map(|held| held.seq));
+                seqs.extend(request.partial.map(|partial| partial.seq));
             }
         }
         for (_, gate) in world.gate.iter() {
@@ -292,7 +292,7 @@ impl Ranks<'_> {
             pack.put(usize::from(request.is_some()), 1);
             if let Some(request) = request {
                 self.request(pack, id, page, request);
-                if request.held.is_some() {
+                if request.partial.is_some() {
                     pack.put(usize::from(buffer >> index(page) & 1), 1);
                 }
             }
@@ -306,10 +306,10 @@ impl Ranks<'_> {
         let matters = self.is_void_in_flight(host, page, request);
         pack.put(if matters { 1 + self.seq(request.floor) } else { 0 }, SEQ_BITS + 1);
         pack.put(self.some_seq(request.granted), SEQ_BITS + 1);
-        pack.put(self.some_seq(request.held.map(|held| held.seq)), SEQ_BITS + 1);
-        if let Some(held) = request.held {
-            pack.put(usize::from(held.granted), 1);
-            pack.put(usize::from(held.done_due), 1);
+        pack.put(self.some_seq(request.partial.map(|partial| partial.seq)), SEQ_BITS + 1);
+        if let Some(partial) = request.partial {
+            pack.put(usize::from(partial.granted), 1);
+            pack.put(usize::from(partial.done_due), 1);
         }
     }
 

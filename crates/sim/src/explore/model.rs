@@ -357,8 +357,8 @@ impl World {
             | agent::Action::Refuse(_)
             | agent::Action::Clean(_)
             | agent::Action::Wake(_)
-            | agent::Action::Freeze(_)
-            | agent::Action::Zap(_)
+            | agent::Action::WriteProtect(_)
+            | agent::Action::Unmap(_)
             | agent::Action::Release(_)
             | agent::Action::Discard(_) => {}
         }

@@ -10,7 +10,7 @@ use std::ops::Range;
 #[derive(Debug)]
 struct Frame {
     bytes: Box<[u8; PAGE_LEN]>,
-    /// What the program may do; nothing once it is zapped.
+    /// What the program may do; nothing once it is unmapped.
     access: Option<Access>,
 }
 
@@ -96,7 +96,7 @@ impl Pages for Memory {
         self.woken.push(page);
     }
 
-    fn freeze(&mut self, page: Page) {
+    fn write_protect(&mut self, page: Page) {
         let frame = self.frame(page);
         assert_eq!(frame.access, Some(Access::Modified), "{page:?} can be written until now");
         frame.access = Some(Access::Shared);
@@ -108,15 +108,15 @@ impl Pages for Memory {
         out.extend_from_slice(&frame.bytes[range]);
     }
 
-    fn zap(&mut self, page: Page) {
+    fn unmap(&mut self, page: Page) {
         let frame = self.frame(page);
-        assert_eq!(frame.access, Some(Access::Shared), "{page:?} is frozen before it is zapped");
+        assert_eq!(frame.access, Some(Access::Shared), "{page:?} is write-protected before it is unmapped");
         frame.access = None;
     }
 
     fn release(&mut self, page: Page) {
         let frame = self.frames.remove(&page).expect("bytes are released once");
-        assert_eq!(frame.access, None, "{page:?} is zapped before its bytes go");
+        assert_eq!(frame.access, None, "{page:?} is unmapped before its bytes go");
     }
 
     fn wake(&mut self, page: Page) {

@@ -15,9 +15,9 @@ use crate::Plan;
 use crate::campaign::{Outcome as Ended, Verdict};
 use crate::digest::Digest;
 use farmem_host::agent::{Action, Agent, Bounds, Event, Mapped as _, Outcome, Pages as _};
-use farmem_host::paged::{Paged, Told, Want};
+use farmem_host::paged::{Paged, Notice, Want};
 use farmem_machine::Rng;
-use farmem_paging::{Ahead, Cache, Config, Why};
+use farmem_paging::{Ahead, Cache, Config, Cause};
 use farmem_wire::message::{Access, FetchId, PAGE_LEN, Page, WriteBack};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -42,7 +42,7 @@ pub(super) fn world(seed: u64, operations: u64, plan: Plan, trace: bool) -> Ende
         ("fetches", stats.fetches),
         ("upgrades", stats.upgrades),
         ("write_backs", stats.write_backs),
-        ("rested", stats.rested),
+        ("rested", stats.reactivated),
         ("evictions", stats.evictions),
         ("taken", stats.taken),
         ("ahead.wanted", stats.ahead.wanted),
@@ -111,8 +111,8 @@ impl World {
         let frames = 4 + rng.below(17) as usize;
         let config = Config {
             frames,
-            resting_max: 1 + rng.below(count_of(frames / 2)) as usize,
-            rest_apart: false,
+            inactive_max: 1 + rng.below(count_of(frames / 2)) as usize,
+            inactive_apart: false,
             run_max: 8,
             batch_max: 1 + rng.below(6) as usize,
             writing_max: 1 + rng.below(4) as usize,
@@ -289,20 +289,20 @@ impl World {
                 self.blocked.push((at, write));
                 self.fault(at, write);
             }
-            self.paged.memory_mut().heal(at);
+            self.paged.memory_mut().unpoison(at);
         }
         let told = self.paged.take_told();
         for &told in &told {
-            let Told::Refused(page, why) = told else { continue };
+            let Notice::Refused(page, why) = told else { continue };
             let cell = self.others.cells[index(page)];
             let due = match why {
-                Why::Lost => cell.was_lost,
-                Why::Refused => cell.was_denied,
-                Why::Failed => self.forsaken,
-                Why::Full => false,
+                Cause::Lost => cell.was_lost,
+                Cause::Refused => cell.was_denied,
+                Cause::Failed => self.forsaken,
+                Cause::Full => false,
             };
             self.hold(due, || format!("{page:?} is refused ({why:?}), and need not be"));
-            *(if why == Why::Lost { &mut self.told_lost } else { &mut self.told_refused }) += 1;
+            *(if why == Cause::Lost { &mut self.told_lost } else { &mut self.told_refused }) += 1;
         }
         self.paged.give_back(told);
     }
@@ -356,8 +356,8 @@ impl World {
             Action::Poison(page) => self.paged.poison(page),
             Action::Refuse(page) => self.paged.refuse(page),
             Action::Wake(page) => self.paged.wake(page),
-            Action::Freeze(page) => self.paged.freeze(page),
-            Action::Zap(page) => self.paged.zap(page),
+            Action::WriteProtect(page) => self.paged.write_protect(page),
+            Action::Unmap(page) => self.paged.unmap(page),
             Action::Release(page) => self.paged.release(page),
             Action::Discard(page) => self.paged.discard(page),
             Action::Clean(page) => self.paged.clean(page),
@@ -507,7 +507,7 @@ impl World {
     /// The rack is gone, at whatever moment: nothing stays, and nobody waits for ever.
     fn end_forsaken(&mut self) {
         self.forsaken = true;
-        self.paged.forsake();
+        self.paged.abandon();
         self.run_woken();
         let left = self.paged.memory().frames.len();
         self.hold(left == 0, || format!("{left} pages are left without a rack"));

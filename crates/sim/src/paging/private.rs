@@ -49,7 +49,7 @@ pub(super) fn world(seed: u64, operations: u64, plan: &Plan, trace: bool) -> End
     let counts = [
         ("fetches", stats.fetches),
         ("write_backs", stats.write_backs),
-        ("rested", stats.rested),
+        ("rested", stats.reactivated),
         ("evictions", world.private.evictions()),
         ("near", stats.near),
         ("forks", world.forks),
@@ -113,7 +113,7 @@ impl World {
             rng: Rng::from_number(!seed),
             processes: BTreeMap::new(),
             view: BTreeMap::new(),
-            pool: vec![0; config.resting_max],
+            pool: vec![0; config.inactive_max],
             far: BTreeMap::new(),
             lost: BTreeSet::new(),
             pins: BTreeSet::new(),
@@ -213,7 +213,7 @@ impl World {
             }
         }
         let here = self.machine.view.len();
-        let most = self.config.frames - self.config.resting_max;
+        let most = self.config.frames - self.config.inactive_max;
         self.machine.hold(here <= most, || format!("{here} pages are in programs, and {most} may be"));
     }
 
@@ -416,7 +416,7 @@ impl World {
             return;
         }
         self.drop_pages(space, to..to + count);
-        self.private.freeze(space, from.clone(), &mut self.machine);
+        self.private.write_protect(space, from.clone(), &mut self.machine);
         self.private.rename(space, from.clone(), to, &mut self.machine);
         let process = self.machine.processes.get_mut(&space).expect("a process that is there");
         for (old, new) in from.clone().zip(to..) {
@@ -471,8 +471,8 @@ impl World {
 fn configs() -> [Config; 3] {
     let usual = Config {
         frames: 40,
-        resting_max: 8,
-        rest_apart: true,
+        inactive_max: 8,
+        inactive_apart: true,
         run_max: 8,
         batch_max: 4,
         writing_max: 3,
@@ -482,7 +482,7 @@ fn configs() -> [Config; 3] {
     };
     [
         usual,
-        Config { frames: 64, resting_max: 24, batch_max: 8, ..usual },
-        Config { frames: 6, resting_max: 2, batch_max: 1, writing_max: 1, ahead: Ahead::None, ..usual },
+        Config { frames: 64, inactive_max: 24, batch_max: 8, ..usual },
+        Config { frames: 6, inactive_max: 2, batch_max: 1, writing_max: 1, ahead: Ahead::None, ..usual },
     ]
 }

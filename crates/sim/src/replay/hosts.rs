@@ -59,7 +59,7 @@ impl Resident {
     }
 
     /// The right to write is gone, the page still here.
-    pub(super) fn freeze(&mut self, page: u32) {
+    pub(super) fn write_protect(&mut self, page: u32) {
         self.frames[page as usize].access = Some(Access::Shared);
     }
 

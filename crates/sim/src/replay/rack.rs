@@ -339,7 +339,7 @@ impl<'a> Rack<'a> {
         }
         let recalled = matches!(event, agent::Event::Recall(Recall { .. }));
         for action in actions {
-            let taken = matches!(action, HostAction::Freeze(_) | HostAction::Discard(_));
+            let taken = matches!(action, HostAction::WriteProtect(_) | HostAction::Discard(_));
             self.outcome.invalidations += u64::from(recalled && taken);
             self.act(id, action);
         }
@@ -360,11 +360,11 @@ impl<'a> Rack<'a> {
                 self.make_room(id);
             }
             HostAction::Wake(page) => self.look_again(id, self.place(page)),
-            HostAction::Freeze(page) => {
+            HostAction::WriteProtect(page) => {
                 let place = self.place(page);
-                self.hosts[usize::from(id.0)].resident.freeze(place);
+                self.hosts[usize::from(id.0)].resident.write_protect(place);
             }
-            HostAction::Zap(page) | HostAction::Discard(page) => {
+            HostAction::Unmap(page) | HostAction::Discard(page) => {
                 let place = self.place(page);
                 self.hosts[usize::from(id.0)].resident.take(place);
             }

@@ -36,13 +36,13 @@ impl Pages for Memory {
         let frame = self.frames.entry(page).or_insert_with(|| (bytes.to_vec(), None));
         frame.1 = Some(access);
     }
-    fn freeze(&mut self, page: Page) {
+    fn write_protect(&mut self, page: Page) {
         self.frames.get_mut(&page).expect("a Modified page").1 = Some(Access::Shared);
     }
     fn read(&self, page: Page, range: Range<usize>, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.frames[&page].0[range]);
     }
-    fn zap(&mut self, page: Page) {
+    fn unmap(&mut self, page: Page) {
         self.frames.get_mut(&page).expect("a page that is here").1 = None;
     }
     fn release(&mut self, page: Page) {

@@ -124,12 +124,12 @@ fn a_page_through_its_states() {
     crowd.install(page, &filled(0), Access::Modified);
     assert_eq!(writer.join().unwrap(), 5, "the bytes were here: they are not written again");
     assert_eq!(add(3, 1).join().unwrap(), 6);
-    crowd.freeze(page);
+    crowd.write_protect(page);
     assert_eq!(bytes_of(crowd, page), 7);
     let writer = add(3, 1);
     assert_eq!(rig.asked(), (page, true));
     assert_eq!(read(3).join().unwrap(), 7, "readable while it is frozen");
-    crowd.zap(page);
+    crowd.unmap(page);
     assert_eq!(bytes_of(crowd, page), 7);
     rig.assert_here(1);
     crowd.release(page);
@@ -149,15 +149,15 @@ fn a_page_rests_without_losing_stores() {
     crowd.install(page, &filled(0), Access::Modified);
     let adding = thread::spawn(|| (0..ADDS).for_each(|_| _ = word(0).fetch_add(1, Ordering::SeqCst)));
     while !adding.is_finished() {
-        crowd.zap(page);
+        crowd.unmap(page);
         rig.assert_here(1);
-        crowd.mend(page, Access::Modified);
+        crowd.remap(page, Access::Modified);
         while rig.asked.try_recv().is_ok() {
             crowd.wake(page);
         }
     }
     adding.join().unwrap();
-    crowd.freeze(page);
+    crowd.write_protect(page);
     assert_eq!(bytes_of(crowd, page), ADDS);
 }
 
@@ -182,13 +182,13 @@ fn members_leave_and_poison_ends() {
     let Some(rig) = Rig::open(2) else { return };
     let (mut crowd, page) = (&*rig.crowd, Rig::page(2));
     crowd.poison(page); // nobody waits: nobody is told
-    crowd.heal(page);
+    crowd.unpoison(page);
     let reader = read(2);
     assert_eq!(rig.asked(), (page, false));
     crowd.install(page, &filled(3), Access::Modified);
     assert_eq!(reader.join().unwrap(), 3);
     rig.crowd.leave(MEMBER);
-    crowd.freeze(page);
+    crowd.write_protect(page);
     crowd.discard(page);
     rig.assert_here(0);
 }

@@ -137,7 +137,7 @@ fn no_store_is_lost_between_the_copy_and_the_hole() {
             is_done.store(true, Ordering::SeqCst);
             // The next lease: the page comes back as it was, and the store that waited for it, if one did, is the last one.
             assert!(lease.begin(&clock, clock.after(Duration::from_secs(3600))));
-            window.mend(page(base, 0), Access::Modified);
+            window.remap(page(base, 0), Access::Modified);
             (u64::from_le_bytes(out[..].try_into().unwrap()), storing.join().unwrap())
         });
         let (taken, last) = stored;
@@ -174,7 +174,7 @@ fn a_pager_that_goes_on_after_the_end_shows_nothing() {
         pages.install(page(base, index), &of(index), access);
     }
     window.memory().write(PAGE_LEN, &[77]);
-    pages.zap(page(base, 3));
+    pages.unmap(page(base, 3));
     assert!(lease.extend(&clock, clock.now()));
     watcher.look().unwrap();
     let out_of_reach = |what: &str| {
@@ -190,12 +190,12 @@ fn a_pager_that_goes_on_after_the_end_shows_nothing() {
     out_of_reach("an upgrade");
     pages.install(page(base, 9), &filled(10), Access::Shared);
     out_of_reach("a page that came");
-    pages.freeze(page(base, 1));
+    pages.write_protect(page(base, 1));
     pages.wake(page(base, 1));
     out_of_reach("a thread that was to try again");
-    window.mend(page(base, 3), Access::Shared);
+    window.remap(page(base, 3), Access::Shared);
     out_of_reach("a page that was at rest");
-    pages.seize(page(base, 2));
+    pages.write_protect_and_unmap(page(base, 2));
     let bytes = |index: u64| {
         let mut out = Vec::new();
         (&*window).read(page(base, index), 0..PAGE_LEN, &mut out);
@@ -246,7 +246,7 @@ fn a_pager_of_others_that_goes_on_after_the_end_shows_nothing() {
     }
     // A store of a member's, which has the file mapped.
     write_at(crowd.file(), PAGE_LEN, &[77]).unwrap();
-    pages.zap(page(base, 3));
+    pages.unmap(page(base, 3));
     assert!(lease.extend(&clock, clock.now()));
     watcher.look().unwrap();
     // What is in the file can be mapped, and nothing else can.
@@ -255,11 +255,11 @@ fn a_pager_of_others_that_goes_on_after_the_end_shows_nothing() {
     pages.install(page(base, 0), &filled(0), Access::Modified);
     pages.install(page(base, 9), &filled(10), Access::Shared);
     out_of_reach("pages that came");
-    pages.freeze(page(base, 1));
+    pages.write_protect(page(base, 1));
     pages.wake(page(base, 1));
-    pages.mend(page(base, 3), Access::Shared);
+    pages.remap(page(base, 3), Access::Shared);
     out_of_reach("pages that were here");
-    pages.zap(page(base, 2));
+    pages.unmap(page(base, 2));
     let bytes = |index: u64| {
         let mut out = Vec::new();
         (&crowd).read(page(base, index), 0..PAGE_LEN, &mut out);
@@ -310,7 +310,7 @@ fn a_watcher_that_dies_over_it_leaves_the_rest_to_the_pager() {
     assert!(lease.is_over() && lease.takes() == 1);
     for index in 0..4 {
         let mut out = Vec::new();
-        pages.freeze(page(base, index));
+        pages.write_protect(page(base, index));
         pages.read(page(base, index), 0..PAGE_LEN, &mut out);
         assert_eq!(out, of(index));
     }
@@ -333,7 +333,7 @@ fn a_process_beside_takes_the_pages() {
     }
     assert!(!is_mapped(window, 1));
     pages.absorb();
-    pages.freeze(page(base, 1));
+    pages.write_protect(page(base, 1));
     let mut out = Vec::new();
     pages.read(page(base, 1), 0..2, &mut out);
     assert_eq!(out, [77, 2]);

@@ -149,7 +149,7 @@ fn a_guard_takes_shared_pages_when_their_lease_ends() {
         std::thread::yield_now();
     }
     assert_eq!(rustix::fs::fstat(crowd.file()).unwrap().st_blocks, 0, "out of every program's reach");
-    pages.freeze(Page::of(base));
+    pages.write_protect(Page::of(base));
     let mut bytes = Vec::new();
     pages.read(Page::of(base), 0..PAGE_LEN, &mut bytes);
     assert_eq!(bytes, [7; PAGE_LEN], "and not lost");

@@ -29,7 +29,7 @@ impl Pages for Memory {
         self.woken.push_back(page);
     }
 
-    fn freeze(&mut self, page: Page) {
+    fn write_protect(&mut self, page: Page) {
         let access = &mut self.frame(page).1;
         *access = access.map(|_| Access::Shared);
     }
@@ -40,12 +40,12 @@ impl Pages for Memory {
         out.extend_from_slice(&value.to_le_bytes());
     }
 
-    fn zap(&mut self, page: Page) {
+    fn unmap(&mut self, page: Page) {
         self.frame(page).1 = None;
     }
 
     fn release(&mut self, page: Page) {
-        assert_eq!(self.frames.remove(&page).map(|(_, access)| access), Some(None), "{page:?} was zapped");
+        assert_eq!(self.frames.remove(&page).map(|(_, access)| access), Some(None), "{page:?} was unmapped");
     }
 
     fn discard(&mut self, page: Page) {
@@ -64,12 +64,12 @@ impl Pages for Memory {
 }
 
 impl Mapped for Memory {
-    fn mend(&mut self, page: Page, access: Access) {
+    fn remap(&mut self, page: Page, access: Access) {
         self.frame(page).1 = Some(access);
         self.woken.push_back(page);
     }
 
-    fn heal(&mut self, page: Page) {
+    fn unpoison(&mut self, page: Page) {
         self.poisoned.remove(&page);
     }
 

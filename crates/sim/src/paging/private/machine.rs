@@ -8,7 +8,7 @@ use crate::campaign::Verdict;
 use crate::digest::Digest;
 use farmem_machine::Rng;
 use farmem_paging::private::{Allocated, From, Place, Programs};
-use farmem_paging::{Key, Op, Why};
+use farmem_paging::{Key, Op, Cause};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{Access, PAGE_LEN};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -161,7 +161,7 @@ impl Programs for Machine {
         self.pins.contains(&key)
     }
 
-    fn freeze(&mut self, space: u32, pages: Range<u64>) {
+    fn write_protect(&mut self, space: u32, pages: Range<u64>) {
         for key in keys(space, pages) {
             if let Some((_, Some(access))) = self.view.get_mut(&key) {
                 *access = Access::Shared;
@@ -242,20 +242,20 @@ impl Programs for Machine {
         self.woken.extend(keys(space, pages));
     }
 
-    fn poison(&mut self, key: Key, why: Why) {
+    fn poison(&mut self, key: Key, why: Cause) {
         self.event("poison", key, 0);
         let (is_lost, is_full) = (!self.lost.is_empty(), self.refused);
         let due = match why {
-            Why::Lost => is_lost,
-            Why::Failed => self.failed,
-            Why::Full => is_full,
-            Why::Refused => false,
+            Cause::Lost => is_lost,
+            Cause::Failed => self.failed,
+            Cause::Full => is_full,
+            Cause::Refused => false,
         };
         self.hold(due, || format!("{key:?} is refused ({why:?}), and need not be"));
         let told = match why {
-            Why::Lost => 0,
-            Why::Failed => 1,
-            Why::Full | Why::Refused => 2,
+            Cause::Lost => 0,
+            Cause::Failed => 1,
+            Cause::Full | Cause::Refused => 2,
         };
         self.told[told] += 1;
         self.blocked.retain(|(of, _)| *of != key);

@@ -12,7 +12,7 @@ pub(super) enum Timer {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
+pub(super) struct RetryTimer {
     pub(super) at: Instant,
     pub(super) tries: u32,
     /// When it began, or was last complained about.
@@ -21,13 +21,13 @@ pub(super) struct Pace {
 
 /// The timers that run. Bounded by the agent's requests and write-backs.
 #[derive(Debug, Default)]
-pub(super) struct Paces {
-    by_page: BTreeMap<(Timer, Page), Pace>,
+pub(super) struct RetryTimers {
+    by_page: BTreeMap<(Timer, Page), RetryTimer>,
     by_time: BTreeSet<(Instant, Timer, Page)>,
 }
 
-impl Paces {
-    pub(super) fn get(&self, timer: Timer, page: Page) -> Option<Pace> {
+impl RetryTimers {
+    pub(super) fn get(&self, timer: Timer, page: Page) -> Option<RetryTimer> {
         self.by_page.get(&(timer, page)).copied()
     }
 
@@ -37,17 +37,17 @@ impl Paces {
     }
 
     /// Starts a timer, or sets it anew.
-    pub(super) fn set(&mut self, timer: Timer, page: Page, pace: Pace) {
-        if let Some(before) = self.by_page.insert((timer, page), pace) {
+    pub(super) fn set(&mut self, timer: Timer, page: Page, retry: RetryTimer) {
+        if let Some(before) = self.by_page.insert((timer, page), retry) {
             self.by_time.remove(&(before.at, timer, page));
         }
-        self.by_time.insert((pace.at, timer, page));
+        self.by_time.insert((retry.at, timer, page));
     }
 
     /// Stops a timer, if it runs.
     pub(super) fn stop(&mut self, timer: Timer, page: Page) {
-        if let Some(pace) = self.by_page.remove(&(timer, page)) {
-            self.by_time.remove(&(pace.at, timer, page));
+        if let Some(retry) = self.by_page.remove(&(timer, page)) {
+            self.by_time.remove(&(retry.at, timer, page));
         }
     }
 
@@ -70,8 +70,8 @@ impl Paces {
     /// Asserts that both views are of the same timers.
     pub(super) fn assert_invariants(&self) {
         assert_eq!(self.by_page.len(), self.by_time.len(), "as many by page as by time");
-        for (&(timer, page), pace) in &self.by_page {
-            assert!(self.by_time.contains(&(pace.at, timer, page)), "{timer:?} of {page:?} has its time");
+        for (&(timer, page), retry) in &self.by_page {
+            assert!(self.by_time.contains(&(retry.at, timer, page)), "{timer:?} of {page:?} has its time");
         }
     }
 }
@@ -90,27 +90,27 @@ mod tests {
         Instant::ZERO + Duration::from_nanos(nanos)
     }
 
-    fn pace(nanos: u64) -> Pace {
-        Pace { at: after(nanos), tries: 0, since: Instant::ZERO }
+    fn retry(nanos: u64) -> RetryTimer {
+        RetryTimer { at: after(nanos), tries: 0, since: Instant::ZERO }
     }
 
     /// The timers come in the order of their times, each as it was last set.
     #[test]
     fn the_first_that_is_due_comes_first() {
-        let mut paces = Paces::default();
-        paces.set(Timer::Request, page(1), pace(30));
-        paces.set(Timer::WriteBack, page(1), pace(20));
-        paces.set(Timer::Request, page(2), pace(10));
-        paces.set(Timer::Request, page(2), pace(40));
-        paces.assert_invariants();
-        assert_eq!((paces.next(), paces.due(after(19))), (Some(after(20)), None));
-        assert_eq!(paces.due(after(50)), Some((Timer::WriteBack, page(1))));
-        paces.stop(Timer::WriteBack, page(1));
-        assert_eq!(paces.due(after(50)), Some((Timer::Request, page(1))));
-        paces.stop_all(Timer::WriteBack);
-        assert_eq!(paces.next(), Some(after(30)));
-        paces.stop_all(Timer::Request);
-        paces.assert_invariants();
-        assert_eq!((paces.next(), paces.get(Timer::Request, page(2)).is_none()), (None, true));
+        let mut retry_timers = RetryTimers::default();
+        retry_timers.set(Timer::Request, page(1), retry(30));
+        retry_timers.set(Timer::WriteBack, page(1), retry(20));
+        retry_timers.set(Timer::Request, page(2), retry(10));
+        retry_timers.set(Timer::Request, page(2), retry(40));
+        retry_timers.assert_invariants();
+        assert_eq!((retry_timers.next(), retry_timers.due(after(19))), (Some(after(20)), None));
+        assert_eq!(retry_timers.due(after(50)), Some((Timer::WriteBack, page(1))));
+        retry_timers.stop(Timer::WriteBack, page(1));
+        assert_eq!(retry_timers.due(after(50)), Some((Timer::Request, page(1))));
+        retry_timers.stop_all(Timer::WriteBack);
+        assert_eq!(retry_timers.next(), Some(after(30)));
+        retry_timers.stop_all(Timer::Request);
+        retry_timers.assert_invariants();
+        assert_eq!((retry_timers.next(), retry_timers.get(Timer::Request, page(2)).is_none()), (None, true));
     }
 }

@@ -1,0 +1,111 @@
+//! READs and WRITEs that a host split into segments, one for each of several nodes (PROTOCOL 11.10).
+
+use crate::{Answer, Done, Failure, Out, Sink};
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use alloc::vec::Vec;
+use farmem_transport::rc::Work;
+use farmem_wire::VirtAddr;
+
+/// Bit of the names of segments. No ticket of a user has it: tickets are counted from below.
+const SEGMENT: u64 = 1 << 63;
+
+/// A segment: where in the operation, and how long.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Segment {
+    pub(crate) skip: u64,
+    pub(crate) len: u64,
+}
+
+#[derive(Debug)]
+struct SplitOp {
+    ticket: u64,
+    write: bool,
+    buf: Vec<u8>,
+    left: usize,
+    /// What went wrong, of what is first in it: with where that is.
+    failure: Option<(u64, Failure)>,
+}
+
+/// The operations that are under way in segments.
+#[derive(Debug, Default)]
+pub(crate) struct SplitOps {
+    ops: BTreeMap<u64, SplitOp>,
+    segments: BTreeMap<u64, (u64, Segment)>,
+    count: u64,
+}
+
+impl SplitOps {
+    /// True for the name of a segment.
+    pub(crate) const fn is_segment(id: u64) -> bool {
+        id & SEGMENT != 0
+    }
+
+    /// Makes segments of a READ or WRITE, or of a segment of one; answers the name of each and what it asks.
+    ///
+    /// # Panics
+    /// When it is an atomic.
+    pub(crate) fn split(&mut self, id: u64, work: Work, segments: &[Segment]) -> Vec<(u64, Work)> {
+        let (write, first, buf) = match work {
+            Work::Read { addr, buf } => (false, addr, buf),
+            Work::Write { addr, buf } => (true, addr, buf),
+            Work::CmpSwap { .. } | Work::FetchAdd { .. } => unreachable!("an atomic has one place"),
+        };
+        let (name, before) = match self.segments.remove(&id) {
+            Some((name, segment)) => (name, segment.skip),
+            None => {
+                self.count += 1;
+                let op = SplitOp { ticket: id, write, buf, left: 1, failure: None };
+                self.ops.insert(self.count, op);
+                (self.count, 0)
+            }
+        };
+        let op = self.ops.get_mut(&name).expect("an operation ends after its segments");
+        op.left += segments.len() - 1;
+        let each = segments.iter().map(|&Segment { skip, len }| {
+            self.count += 1;
+            let id = SEGMENT | self.count;
+            let segment = Segment { skip: before + skip, len };
+            self.segments.insert(id, (name, segment));
+            let addr = VirtAddr(first.0 + skip);
+            let work = if write {
+                Work::Write { addr, buf: op.buf[span(segment)].to_vec() }
+            } else {
+                Work::Read { addr, buf: vec![0; span(segment).len()] }
+            };
+            (id, work)
+        });
+        each.collect()
+    }
+
+    /// A segment ended; the operation ends with the last one.
+    pub(crate) fn ended(&mut self, id: u64, result: Result<Answer, Failure>, buf: Vec<u8>, out: &mut Sink) {
+        let (name, segment) = self.segments.remove(&id).expect("a segment ends once");
+        let op = self.ops.get_mut(&name).expect("an operation ends after its segments");
+        match result {
+            Ok(_) if !op.write => op.buf[span(segment)].copy_from_slice(&buf),
+            Ok(_) => {}
+            Err(failure) if op.failure.is_none_or(|(skip, _)| segment.skip < skip) => {
+                op.failure = Some((segment.skip, failure));
+            }
+            Err(_) => {}
+        }
+        op.left -= 1;
+        if op.left == 0
+            && let Some(SplitOp { ticket, buf, failure, .. }) = self.ops.remove(&name)
+        {
+            let result = failure.map_or(Ok(Answer::Done { old: 0 }), |(_, failure)| Err(failure));
+            out.local(Out::Done(Done { ticket, result, buf }));
+        }
+    }
+
+    pub(crate) fn check(&self, outstanding: usize) {
+        assert!(self.segments.len() <= outstanding, "a segment is under way on a connection");
+        assert!(self.ops.values().all(|op| op.left > 0), "an operation that is under way has segments");
+    }
+}
+
+fn span(segment: Segment) -> core::ops::Range<usize> {
+    let index = |at: u64| usize::try_from(at).expect("a buffer is in memory");
+    index(segment.skip)..index(segment.skip + segment.len)
+}
