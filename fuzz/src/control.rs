@@ -6,7 +6,7 @@
 mod rack;
 
 use crate::Run;
-use crate::frames::{Way, noise};
+use crate::frames::{FaultyLink, noise};
 use crate::input::Input;
 use farmem_control::api::{PermName, Request};
 use farmem_machine::{Duration, Port};
@@ -18,13 +18,13 @@ use rack::Rack;
 /// When a frame changes what it may not, a request is answered twice or never, or the log leads elsewhere.
 pub fn control_events(data: &[u8], run: &mut Run) {
     let mut rack = Rack::joined();
-    let mut way = Way::default();
+    let mut link = FaultyLink::default();
     let mut input = Input::new(data);
     while let Some(event) = input.event(16) {
         match event {
             0 => rack.pass(Duration::from_millis(u64::from(input.u16() % 1_000)), run),
             1 => rack.hear(&noise(&mut input), run),
-            2 => rack.hear(&way.again(&mut input), run),
+            2 => rack.hear(&link.again(&mut input), run),
             3 if input.one_in(4) => rack.restart(input.one_in(2)),
             3..=7 => {
                 let request = request(&rack, &mut input);
@@ -32,7 +32,7 @@ pub fn control_events(data: &[u8], run: &mut Run) {
             }
             _ => {
                 if let Some(answer) = rack.answer(&mut input) {
-                    rack.hear(&way.arrival(answer, &mut input), run);
+                    rack.hear(&link.arrival(answer, &mut input), run);
                 }
             }
         }

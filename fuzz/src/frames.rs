@@ -116,12 +116,12 @@ pub(crate) fn heard(frame: &[u8]) -> Option<(ud::Endpoint, Message<'_>)> {
 
 /// The way to the role: frames are damaged, repeated, or come from somewhere else.
 #[derive(Debug, Default)]
-pub(crate) struct Way {
+pub(crate) struct FaultyLink {
     kept: Vec<Arrival>,
     next: usize,
 }
 
-impl Way {
+impl FaultyLink {
     /// What arrives of a frame that was sent.
     pub(crate) fn arrival(&mut self, (port, mut frame): Arrival, input: &mut Input<'_>) -> Arrival {
         let fate = input.u8();

@@ -7,7 +7,7 @@
 mod world;
 
 use crate::Run;
-use crate::frames::{Way, noise};
+use crate::frames::{FaultyLink, noise};
 use crate::input::Input;
 use farmem_host::{Op, REGION_DATA_MAX};
 use farmem_machine::Duration;
@@ -26,7 +26,7 @@ static PROGRAMS: LazyLock<[Program; 2]> = LazyLock::new(|| {
 /// When an operation ends twice or never, or by something that does not answer it.
 pub fn host_events(data: &[u8], run: &mut Run) {
     let mut world = World::new();
-    let mut way = Way::default();
+    let mut link = FaultyLink::default();
     let mut input = Input::new(data);
     while let Some(event) = input.event(16) {
         match event {
@@ -38,11 +38,11 @@ pub fn host_events(data: &[u8], run: &mut Run) {
                 world.submit(domain, op(&mut input), run);
             }
             7 => world.hear(&noise(&mut input), run),
-            8 => world.hear(&way.again(&mut input), run),
+            8 => world.hear(&link.again(&mut input), run),
             // What an honest rack would have sent by now, as it arrives.
             _ => {
                 if let Some(answer) = world.answer(&mut input) {
-                    world.hear(&way.arrival(answer, &mut input), run);
+                    world.hear(&link.arrival(answer, &mut input), run);
                 }
             }
         }

@@ -7,7 +7,7 @@ mod model;
 mod walks;
 
 use crate::Run;
-use crate::frames::{self, Arrival, Way, batch, datagram, endpoint, noise, packet};
+use crate::frames::{self, Arrival, FaultyLink, batch, datagram, endpoint, noise, packet};
 use crate::input::Input;
 use farmem_machine::{Action, Event, Instant, Machine as _, Outbox, Port};
 use farmem_memnode::{Budget, Config, MemNode, Note, Store as _, VecStore};
@@ -71,7 +71,7 @@ struct Bench {
     node: MemNode<VecStore>,
     out: Outbox<PeerChange, Note>,
     model: Model,
-    way: Way,
+    link: FaultyLink,
     counter: u32,
     /// A connection that was refused something: the next that its host does is have it set up anew.
     broken: Option<usize>,
@@ -94,7 +94,7 @@ pub fn memnode_events(data: &[u8], run: &mut Run) {
                 continue;
             }
             1 => noise(&mut input),
-            2 => bench.way.again(&mut input),
+            2 => bench.link.again(&mut input),
             3 => bench.arrival(Bench::updates, &mut input),
             4..=8 => bench.arrival(Bench::request, &mut input),
             9 => bench.turn_of_grants(&mut input),
@@ -128,7 +128,7 @@ impl Bench {
             node: MemNode::new(Config { home: HOME, pmtu: Pmtu::B1024, budget: BUDGET }, store),
             out: Outbox::new(),
             model,
-            way: Way::default(),
+            link: FaultyLink::default(),
             counter: 0,
             broken: None,
             rest: VecDeque::new(),
@@ -205,7 +205,7 @@ impl Bench {
         input: &mut Input<'_>,
     ) -> Arrival {
         let sent = sender(self, input);
-        self.way.arrival(sent, input)
+        self.link.arrival(sent, input)
     }
 
     /// Learns from the answers which PSN a connection expects, as its host would.

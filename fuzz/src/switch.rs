@@ -6,7 +6,7 @@
 mod model;
 
 use crate::Run;
-use crate::frames::{self, Arrival, Way, batch, datagram, enclosed, endpoint, noise, with_others};
+use crate::frames::{self, Arrival, FaultyLink, batch, datagram, enclosed, endpoint, noise, with_others};
 use crate::input::Input;
 use farmem_machine::{Action, Event, Instant, Machine as _, Outbox, Port};
 use farmem_switch::{Budgets, Note, Switch};
@@ -43,7 +43,7 @@ struct Bench {
     switch: Switch,
     out: Outbox<PeerChange, Note>,
     model: Model,
-    way: Way,
+    link: FaultyLink,
     counter: u32,
 }
 
@@ -62,18 +62,18 @@ pub fn switch_events(data: &[u8], run: &mut Run) {
                 continue;
             }
             1 => noise(&mut input),
-            2 => bench.way.again(&mut input),
+            2 => bench.link.again(&mut input),
             3..=5 => {
                 let sent = bench.updates(&mut input);
-                bench.way.arrival(sent, &mut input)
+                bench.link.arrival(sent, &mut input)
             }
             6..=8 => {
                 let sent = bench.continuation(&mut input);
-                bench.way.arrival(sent, &mut input)
+                bench.link.arrival(sent, &mut input)
             }
             _ => {
                 let sent = bench.request(&mut input);
-                bench.way.arrival(sent, &mut input)
+                bench.link.arrival(sent, &mut input)
             }
         };
         run.cases += 1;
@@ -89,7 +89,7 @@ pub fn switch_events(data: &[u8], run: &mut Run) {
 impl Bench {
     fn new() -> Self {
         let switch = Switch::new(Home { endpoint: HOME, control: CONTROL }, BUDGETS);
-        Self { switch, out: Outbox::new(), model: Model::new(), way: Way::default(), counter: 0 }
+        Self { switch, out: Outbox::new(), model: Model::new(), link: FaultyLink::default(), counter: 0 }
     }
 
     /// What the control plane says before the story begins.

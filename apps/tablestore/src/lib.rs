@@ -22,7 +22,7 @@ use farmem::btree::{BTree, Bring, KEYS_MAX, Records};
 use farmem::{Client, Error, FarMemory, Layout};
 pub use farmem_workload::Keys;
 use farmem_workload::ycsb::{Workload, hash};
-use farmem_workload::{Failure, Load, Place, Plan, Progress, Report, loan, measure, on_rack};
+use farmem_workload::{Failure, Load, Place, Plan, Progress, Report, load_or_free, measure, on_rack};
 use model::Model;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -174,8 +174,9 @@ pub fn serve(
     load: &Load,
 ) -> Result<Report, Error> {
     let mut progress = Progress::new("tablestore: load");
-    let store =
-        loan(client, |memory| Store::load(memory, settings, &mut |done, total| progress.set(done, total)))?;
+    let store = load_or_free(client, |memory| {
+        Store::load(memory, settings, &mut |done, total| progress.set(done, total))
+    })?;
     drop(progress);
     let before = client.packets();
     let operations = store.operations(settings.records, load.operations, load.seed);

@@ -12,7 +12,7 @@ pub use data::{Source, generate, load_parquet, read};
 
 use farmem::series::{Channels, Columns, Point, Series, Window};
 use farmem::{Client, Error, Exchange, FarMemory, Layout, Next, Rng, Task};
-use farmem_workload::{Failure, Load, Plan, Report, loan, measure, on_rack};
+use farmem_workload::{Failure, Load, Plan, Report, load_or_free, measure, on_rack};
 use std::cell::Cell;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -218,7 +218,7 @@ pub fn serve(
     channels: usize,
     load: &Load,
 ) -> Result<Report, Error> {
-    let recording = loan(client, |memory| {
+    let recording = load_or_free(client, |memory| {
         Recording::load(memory, &source.points, channels, Layout::Partitioned, load.check)
     })?;
     let before = client.packets();

@@ -24,7 +24,7 @@ use clap::builder::RangedU64ValueParser;
 use farmem::hash_table::{HashTable, Key, Spread};
 use farmem::{Client, Error, FarMemory, VirtAddr};
 use farmem_workload::ycsb::{self, Workload};
-use farmem_workload::{Failure, Load, Plan, Progress, Report, loan, measure, on_rack};
+use farmem_workload::{Failure, Load, Plan, Progress, Report, load_or_free, measure, on_rack};
 pub use farmem_workload::{Keys, Mix};
 use objects::Objects;
 use request::entry;
@@ -217,8 +217,9 @@ pub fn serve(
     load: &Load,
 ) -> Result<Report, Error> {
     let mut progress = Progress::new("webservice: load");
-    let service =
-        loan(client, |memory| Service::load(memory, settings, &mut |done, total| progress.set(done, total)))?;
+    let service = load_or_free(client, |memory| {
+        Service::load(memory, settings, &mut |done, total| progress.set(done, total))
+    })?;
     drop(progress);
     let before = client.packets();
     let requests = service.requests(mix.workload(), load.operations, load.seed);

@@ -527,7 +527,10 @@ impl<P: Pages> Machine for CachingHost<P> {
         self.retry_timers.assert_invariants();
         assert!(self.put_off.len() <= PUT_OFF_MAX && self.fresh.len() <= FRESH_MAX, "within their bounds");
         for (page, _) in self.agent.requests() {
-            assert!(self.retry_timers.get(Timer::Request, page).is_some(), "{page:?} is asked for again some time");
+            assert!(
+                self.retry_timers.get(Timer::Request, page).is_some(),
+                "{page:?} is asked for again some time"
+            );
         }
         for (page, _) in self.agent.writing() {
             assert!(

@@ -4,10 +4,10 @@
 //! owns goes out in segments, and ends when all of them have ended. What becomes of operations whose connection breaks, or is not up, is said in
 //! [`crate::following`].
 
-use crate::lines::{From, QUEUED_MAX, QueuedOp, Line, Recovery, Trail, overlap};
+use crate::lines::{From, Line, QUEUED_MAX, QueuedOp, Recovery, Trail, overlap};
 use crate::routes::Routes;
-use crate::wants::{Want, Wish};
 use crate::split_ops::{Segment, SplitOps};
+use crate::wants::{Want, Wish};
 use crate::{Answer, Connection, Done, Failure, Note, Out, SetupFault, Sink};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec;
@@ -114,8 +114,9 @@ impl Connections {
     /// A connection is not taken; nothing changes but for what waited for it.
     pub(crate) fn not_taken(&mut self, setup: &Connection, fault: SetupFault, out: &mut Sink) {
         out.note(Note::NotTaken(fault));
-        let waits =
-            |line: &Line| line.is(setup.domain, setup.node) && matches!(line.recovery, Recovery::Connecting(_));
+        let waits = |line: &Line| {
+            line.is(setup.domain, setup.node) && matches!(line.recovery, Recovery::Connecting(_))
+        };
         if let Some(place) = self.lines.iter().position(waits) {
             self.reconnect_failed(place, out);
         }
@@ -164,7 +165,14 @@ impl Connections {
     }
 
     /// Sends an operation on its way to where its bytes are.
-    pub(crate) fn dispatch(&mut self, now: Instant, domain: Domain, item: QueuedOp, from: From, out: &mut Sink) {
+    pub(crate) fn dispatch(
+        &mut self,
+        now: Instant,
+        domain: Domain,
+        item: QueuedOp,
+        from: From,
+        out: &mut Sink,
+    ) {
         if from == From::Queued && !self.unproven.is_empty() {
             let over = |(of, items): &&mut (Domain, Vec<QueuedOp>)| {
                 *of == domain && items.iter().any(|other| overlap(&item.work, &other.work))
@@ -184,7 +192,14 @@ impl Connections {
     }
 
     /// What goes on at another node: a segment to each, when it goes on at all.
-    fn dispatch_segments(&mut self, now: Instant, domain: Domain, item: QueuedOp, from: From, out: &mut Sink) {
+    fn dispatch_segments(
+        &mut self,
+        now: Instant,
+        domain: Domain,
+        item: QueuedOp,
+        from: From,
+        out: &mut Sink,
+    ) {
         let (addr, len) = (item.work.addr(), item.work.span());
         // Also where several nodes have parts of it, it stays in the range that its addresses are of.
         let home = self.lines.iter().find(|line| line.covers(domain, addr));

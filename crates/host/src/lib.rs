@@ -21,10 +21,10 @@ mod lines;
 pub mod paged;
 mod requests;
 mod routes;
+mod split_ops;
 #[cfg(test)]
 mod tests;
 mod wants;
-mod split_ops;
 mod writes;
 
 use alloc::vec::Vec;

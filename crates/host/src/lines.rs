@@ -175,7 +175,10 @@ impl Line {
         if let Some(requester) = &self.requester {
             requester.check();
         }
-        assert!(!self.is_up() || self.recovery == Recovery::Idle, "nothing is done about a connection that is up");
+        assert!(
+            !self.is_up() || self.recovery == Recovery::Idle,
+            "nothing is done about a connection that is up"
+        );
         let waits = self.is_up() || self.recovery != Recovery::Idle;
         assert!(waits || self.queued.is_empty(), "what is queued waits for something");
     }

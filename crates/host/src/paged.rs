@@ -20,7 +20,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::mem;
 use core::ops::Range;
-use farmem_paging::{Action, Cache, Key, Layout, Op, Outcome, Source, Taken, Cause};
+use farmem_paging::{Action, Cache, Cause, Key, Layout, Op, Outcome, Source, Taken};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{Access, PAGE_LEN, Page};
 

@@ -12,11 +12,11 @@ const TURN_MAX: Duration = Duration::from_millis(20);
 
 /// Requests under way.
 #[derive(Default)]
-struct Desk {
+struct ApiBridge {
     asked: BTreeMap<u64, ApiCall>,
 }
 
-impl Desk {
+impl ApiBridge {
     /// Does what the control plane says.
     fn take<L: Link>(&mut self, out: Out, link: &mut L) -> io::Result<()> {
         match out {
@@ -45,16 +45,16 @@ pub fn run_control<L: Link>(
     calls: &Receiver<ApiCall>,
     stop: &Stop,
 ) -> io::Result<()> {
-    let mut desk = Desk::default();
+    let mut bridge = ApiBridge::default();
     let mut tickets = 0;
     while !stop.is_set() {
         while let Ok(call) = calls.try_recv() {
             tickets += 1;
             let request = call.request.clone();
-            desk.asked.insert(tickets, call);
-            driver.try_submit(Ask { ticket: tickets, request }, &mut |out, link| desk.take(out, link))?;
+            bridge.asked.insert(tickets, call);
+            driver.try_submit(Ask { ticket: tickets, request }, &mut |out, link| bridge.take(out, link))?;
         }
-        driver.try_turn(Wait::AtMost(TURN_MAX), &mut |out, link| desk.take(out, link))?;
+        driver.try_turn(Wait::AtMost(TURN_MAX), &mut |out, link| bridge.take(out, link))?;
     }
     Ok(())
 }

@@ -15,10 +15,10 @@ const KEPT: usize = 1;
 
 /// Makes of programs what a memory node runs.
 #[derive(Debug)]
-pub struct Compiler(Way);
+pub struct Compiler(Backend);
 
 #[derive(Debug)]
-enum Way {
+enum Backend {
     Machine(Box<Jit>),
     /// This machine has no compiler.
     NoMachine,
@@ -29,13 +29,13 @@ impl Compiler {
     /// Compiles programs to machine code where the engine can make it for this machine.
     #[must_use]
     pub fn jit() -> Self {
-        Self(Jit::new(KEPT).map_or(Way::NoMachine, |jit| Way::Machine(Box::new(jit))))
+        Self(Jit::new(KEPT).map_or(Backend::NoMachine, |jit| Backend::Machine(Box::new(jit))))
     }
 
     /// Interprets programs, to compare.
     #[must_use]
     pub const fn interpreter() -> Self {
-        Self(Way::Interpreter)
+        Self(Backend::Interpreter)
     }
 }
 
@@ -44,9 +44,9 @@ impl Compile for Compiler {
 
     fn compile(&mut self, program: &Program) -> Running {
         let compiled = match &mut self.0 {
-            Way::Machine(jit) => jit.compile(program).ok(),
-            Way::NoMachine => None,
-            Way::Interpreter => {
+            Backend::Machine(jit) => jit.compile(program).ok(),
+            Backend::NoMachine => None,
+            Backend::Interpreter => {
                 return Running(Form::Interpreted { program: program.clone(), fell_back: false });
             }
         };
@@ -105,7 +105,7 @@ mod tests {
     /// Both ways run it alike, and say which they are. A machine without a compiler interprets, and says that it was not meant to.
     #[test]
     fn a_program_runs_whichever_way_there_is() {
-        let ways = [Compiler::jit(), Compiler::interpreter(), Compiler(Way::NoMachine)];
+        let ways = [Compiler::jit(), Compiler::interpreter(), Compiler(Backend::NoMachine)];
         let said = ways.map(|mut compiler| {
             let running = compiler.compile(&program());
             let (mut cur_ptr, mut scratch) = (VirtAddr(1), [0; 8]);

@@ -23,7 +23,7 @@ pub struct Signals {
 
 /// A signal that came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Came {
+pub struct SignalInfo {
     /// Its number.
     pub signal: i32,
     /// True when a process sent it to this one alone. A terminal sends to the whole group: others have it already.
@@ -77,7 +77,7 @@ impl Signals {
 
     /// The next that came, if one has.
     #[must_use]
-    pub fn next(&self) -> Option<Came> {
+    pub fn next(&self) -> Option<SignalInfo> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
         let len = size_of::<libc::signalfd_siginfo>();
         // SAFETY: room for one record.
@@ -88,7 +88,7 @@ impl Signals {
         // SAFETY: plain numbers, which the system filled.
         let info = unsafe { info.assume_init() };
         let signal = i32::try_from(info.ssi_signo).ok()?;
-        Some(Came { signal, by_process: info.ssi_code <= 0 })
+        Some(SignalInfo { signal, by_process: info.ssi_code <= 0 })
     }
 }
 

@@ -10,7 +10,7 @@ use crate::peers::Peers;
 use crate::programs::{Compile, Learned, Logic};
 use crate::regions::View;
 use crate::store::Store;
-use crate::workspaces::{Came, Stop, Workspace};
+use crate::workspaces::{Delivery, Stop, Workspace};
 use alloc::vec::Vec;
 use farmem_machine::{Instant, Port};
 use farmem_transport::ud::{self, Seen};
@@ -41,11 +41,13 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         match message.body {
             Body::RegionRead { addr, len, .. } => self.on_region_read(origin, header, addr, len, out),
             Body::RegionWrite { addr, data, .. } => self.on_region_write(origin, header, addr, data, out),
-            Body::Traverse(traverse) => self.on_traverse(now, origin, header, &traverse, Came::Alone, out),
+            Body::Traverse(traverse) => {
+                self.on_traverse(now, origin, header, &traverse, Delivery::Single, out)
+            }
             Body::Batch(batch) => {
                 for pair in batch.pairs() {
                     let header = Header { request: header.request.with_counter(pair.counter), ..*header };
-                    self.on_traverse(now, origin, &header, &batch.traverse(&pair), Came::InBatch, out);
+                    self.on_traverse(now, origin, &header, &batch.traverse(&pair), Delivery::InBatch, out);
                 }
                 self.answers.flush(&mut self.peers, out);
             }
@@ -142,7 +144,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         origin: ud::Peer,
         header: &Header,
         request: &Traverse<'_>,
-        came: Came,
+        delivery: Delivery,
         out: &mut Outbox,
     ) {
         let stores = request.program.stores();
@@ -153,7 +155,8 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         }
         self.stats.visits = self.stats.visits.wrapping_add(1);
         let was_empty = self.workspaces.is_empty();
-        let admitted = if foreign { Err(Status::Malformed) } else { self.admit(header, request, came, out) };
+        let admitted =
+            if foreign { Err(Status::Malformed) } else { self.admit(header, request, delivery, out) };
         match admitted {
             // The turn that is due already takes this one along.
             Ok(()) if was_empty => self.turn_due = now,
@@ -165,10 +168,10 @@ impl<S: Store, C: Compile> MemNode<S, C> {
                     // A copy that comes when the program is known, or there is room, must not run what the host goes on with.
                     keep(&mut self.dedup, &mut self.buffer, header, &answer);
                 }
-                out.note(Note::Answered(came.kind(), status));
-                match came {
-                    Came::Alone => self.peers.send(origin, &answer, out),
-                    Came::InBatch => {
+                out.note(Note::Answered(delivery.kind(), status));
+                match delivery {
+                    Delivery::Single => self.peers.send(origin, &answer, out),
+                    Delivery::InBatch => {
                         let way = (self.config.pmtu, &mut self.peers, out);
                         self.answers.add(origin, header, status, request, way);
                     }
@@ -225,7 +228,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         &mut self,
         header: &Header,
         request: &Traverse<'_>,
-        came: Came,
+        delivery: Delivery,
         out: &mut Outbox,
     ) -> Result<(), Status> {
         if self.workspaces.is_full() {
@@ -244,7 +247,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         if learned != Learned::Known && known.logic.fell_back() {
             out.note(Note::ProgramInterpreted);
         }
-        if self.workspaces.take(known, header, request, came) { Ok(()) } else { Err(Status::Malformed) }
+        if self.workspaces.take(known, header, request, delivery) { Ok(()) } else { Err(Status::Malformed) }
     }
 
     /// Gives the traversals that are under way a turn. Each that ends is answered, or goes on elsewhere by way of the switch.
@@ -283,13 +286,13 @@ impl Exit<'_> {
         if let End::Fetch(Stop::Refused(Refusal::Lent(page))) = end {
             self.peers.visit(page, self.out);
         }
-        let (state, came) = (workspace.traverse(), workspace.came());
+        let (state, delivery) = (workspace.traverse(), workspace.delivery());
         let answer = Message { header: header.answer(status), body: Body::Traverse(state) };
         self.remember(workspace, &answer);
-        self.out.note(Note::Answered(came.kind(), status));
-        match came {
-            Came::Alone => self.peers.send(origin, &answer, self.out),
-            Came::InBatch => {
+        self.out.note(Note::Answered(delivery.kind(), status));
+        match delivery {
+            Delivery::Single => self.peers.send(origin, &answer, self.out),
+            Delivery::InBatch => {
                 self.answers.add(origin, header, status, &state, (self.pmtu, self.peers, self.out));
             }
         }

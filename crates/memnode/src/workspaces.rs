@@ -50,18 +50,18 @@ pub(crate) enum Stop {
 
 /// How a traversal came, and so how it is answered: by itself, or with others of its batch (PROTOCOL 7.48). It goes on by itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Came {
+pub(crate) enum Delivery {
     /// In a message of its own.
-    Alone,
+    Single,
     /// As a pair.
     InBatch,
 }
 
-impl Came {
+impl Delivery {
     /// Of the message.
     pub(crate) const fn kind(self) -> Kind {
         match self {
-            Self::Alone => Kind::Traverse,
+            Self::Single => Kind::Traverse,
             Self::InBatch => Kind::Batch,
         }
     }
@@ -85,7 +85,7 @@ pub(crate) struct Workspace<L> {
     stores: bool,
     /// The code came with the request, so it goes along.
     with_code: bool,
-    came: Came,
+    delivery: Delivery,
     /// Of the program's length, in memory of its own: between small pads no large one's room lies. It stays for the next traversal.
     scratch: Vec<u8>,
     header: Header,
@@ -105,14 +105,14 @@ impl<L: Logic> Workspace<L> {
             spans: SetId::default(),
             stores: false,
             with_code: false,
-            came: Came::Alone,
+            delivery: Delivery::Single,
             scratch: Vec::new(),
             header: *header,
         }
     }
 
     /// A traversal as it arrived, whose scratch pad is not longer than the program's.
-    fn begin(&mut self, known: &Shared<L>, header: &Header, request: &Traverse<'_>, came: Came) {
+    fn begin(&mut self, known: &Shared<L>, header: &Header, request: &Traverse<'_>, delivery: Delivery) {
         if !Shared::ptr_eq(&self.known, known) {
             self.known = Shared::clone(known);
         }
@@ -131,7 +131,7 @@ impl<L: Logic> Workspace<L> {
         self.iterations = request.iterations;
         self.limit = request.limit;
         self.with_code = !request.code.is_empty();
-        self.came = came;
+        self.delivery = delivery;
     }
 
     /// True when the program stores.
@@ -140,8 +140,8 @@ impl<L: Logic> Workspace<L> {
     }
 
     /// How it came.
-    pub(crate) const fn came(&self) -> Came {
-        self.came
+    pub(crate) const fn delivery(&self) -> Delivery {
+        self.delivery
     }
 
     /// The request's header.
@@ -312,7 +312,7 @@ impl<L: Logic> Workspaces<L> {
         known: &Shared<L>,
         header: &Header,
         request: &Traverse<'_>,
-        came: Came,
+        delivery: Delivery,
     ) -> bool {
         assert!(!self.is_full(), "a traversal that is taken has a place to wait");
         if request.scratch.len() > known.program.scratch_len() {
@@ -322,7 +322,7 @@ impl<L: Logic> Workspaces<L> {
             self.all.push(Workspace::new(known, header));
             self.all.len() - 1
         });
-        self.all[number].begin(known, header, request, came);
+        self.all[number].begin(known, header, request, delivery);
         if self.busy.len() < self.count {
             self.busy.push(number);
         } else {

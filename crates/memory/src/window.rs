@@ -14,7 +14,7 @@ use farmem_host::agent::Pages as _;
 use farmem_io::OpenError;
 use farmem_io::Stop;
 use farmem_io::pages::{Fault, Faults, Next, Reach, Ring, Window, WindowConfig, serve};
-use farmem_paging::{Action, Cache, Config, Key, Layout, Outcome, Source, Cause};
+use farmem_paging::{Action, Cache, Cause, Config, Key, Layout, Outcome, Source};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{PAGE_LEN, Page};
 use std::collections::VecDeque;

@@ -4,7 +4,7 @@ use crate::ahead::{Account, Ahead, Fault, Prefetch};
 use crate::frames::{Busy, Frames, Page};
 use crate::operations::Operations;
 use crate::recency::Frame;
-use crate::{Action, Key, Layout, Op, Source, Cause};
+use crate::{Action, Cause, Key, Layout, Op, Source};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -543,7 +543,11 @@ impl Cache {
     /// A page that rests, and that far memory does not have, is to be written back.
     pub(crate) fn queue(&mut self, frame: Frame) {
         let page = self.frames.at(frame);
-        if !self.frames.is_coherent() && page.is_inactive() && page.dirty && page.busy == Busy::No && page.pins == 0
+        if !self.frames.is_coherent()
+            && page.is_inactive()
+            && page.dirty
+            && page.busy == Busy::No
+            && page.pins == 0
         {
             self.unsent.push_back(frame);
         }

@@ -49,7 +49,10 @@ impl Cache {
     /// When `config` has values that its fields rule out, pages rest apart, or nothing may be fetched.
     #[must_use]
     pub fn coherent(config: Config, fetching_max: usize) -> Self {
-        assert!(!config.inactive_apart && fetching_max > 0, "pages rest where they are, and some are fetched");
+        assert!(
+            !config.inactive_apart && fetching_max > 0,
+            "pages rest where they are, and some are fetched"
+        );
         let mut cache = Self::new(config);
         cache.frames.set_coherent();
         cache.fetching_max = fetching_max;

@@ -289,7 +289,11 @@ impl Frames {
                 "{page:?}: who may write has written"
             );
         }
-        assert_eq!((inactive, leaving), (self.inactive, self.leaving), "as many rest and leave as are counted");
+        assert_eq!(
+            (inactive, leaving),
+            (self.inactive, self.leaving),
+            "as many rest and leave as are counted"
+        );
         let indexed: u32 = self.leaves.values().map(|leaf| leaf.used).sum();
         assert_eq!(indexed as usize, self.used(), "the index has no other pages");
     }

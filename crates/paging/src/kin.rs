@@ -142,7 +142,7 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Ahead, Config, Outcome, Source, Cause};
+    use crate::{Ahead, Cause, Config, Outcome, Source};
     use alloc::vec;
 
     /// All pages of space 1 are zeros at first. Page 0 has an heir, page 1 stays, and nothing has a home but heirs, in space 9.

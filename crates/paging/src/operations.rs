@@ -3,7 +3,7 @@
 use crate::cache::Cache;
 use crate::frames::{Busy, Frames, Page};
 use crate::recency::Frame;
-use crate::{Action, Layout, Op, Outcome, Cause};
+use crate::{Action, Cause, Layout, Op, Outcome};
 use alloc::vec::Vec;
 use farmem_wire::message::Access;
 
@@ -154,7 +154,8 @@ impl Cache {
 
     fn next_unsent(&mut self) -> Option<(Frame, Page)> {
         while let Some(frame) = self.unsent.pop_front() {
-            let waits = |page: &Page| page.is_inactive() && page.dirty && page.busy == Busy::No && page.pins == 0;
+            let waits =
+                |page: &Page| page.is_inactive() && page.dirty && page.busy == Busy::No && page.pins == 0;
             if let Some(page) = self.frames.get(frame).filter(waits) {
                 return Some((frame, page));
             }

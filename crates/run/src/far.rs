@@ -9,7 +9,7 @@ use super::Pager;
 use farmem_client::{Client, Completed, Error, Ticket};
 use farmem_control::api::ErrorCode;
 use farmem_host::Op;
-use farmem_paging::{Op as Number, Outcome, Cause};
+use farmem_paging::{Cause, Op as Number, Outcome};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::PAGE_LEN;
 

@@ -12,7 +12,7 @@ use farmem_io::pages::Fault;
 use farmem_io::pages::remote::call::CONTROL_PAGES;
 use farmem_io::pages::remote::{Lost, Remote};
 use farmem_paging::private::{Allocated, From, Place, Private, Programs};
-use farmem_paging::{Key, Op as Number, Cause};
+use farmem_paging::{Cause, Key, Op as Number};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{Access, PAGE_LEN};
 use std::collections::BTreeMap;

@@ -41,7 +41,7 @@ pub use farmem_io::pages::remote::raw::{Listener, Started, Watched, spawn};
 pub use farmem_io::pages::remote::{Guard, call, guard};
 pub use left::{free_left, own_domain};
 
-pub use farmem_io::signals::{Came, Signals};
+pub use farmem_io::signals::{SignalInfo, Signals};
 
 /// How a pager works.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -32,7 +32,7 @@ mod plan;
 pub mod rack;
 pub mod replay;
 pub mod script;
-mod station;
+mod sim_node;
 pub mod trace;
 pub mod world;
 
@@ -43,5 +43,5 @@ pub use journal::Journal;
 pub use memory::ModelMemory;
 pub use network::Network;
 pub use plan::Plan;
-pub use station::Who;
+pub use sim_node::Who;
 pub use world::{Layout, World};

@@ -55,7 +55,7 @@ impl Counters {
 
 /// A packet on its way.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Parcel {
+pub struct InFlight {
     /// The sender's address.
     pub from: Gid,
     /// The receiver's.
@@ -67,7 +67,7 @@ pub struct Parcel {
     flips: BTreeSet<usize>,
 }
 
-impl Parcel {
+impl InFlight {
     /// The frame in it as it stands, ICRC left out and not checked.
     #[must_use]
     pub fn frame(&self) -> &[u8] {
@@ -98,7 +98,7 @@ pub type Ticket = (Instant, u64);
 pub struct Network {
     plan: Plan,
     rng: Rng,
-    ways: BTreeMap<Ticket, Parcel>,
+    ways: BTreeMap<Ticket, InFlight>,
     serial: u64,
     latest: BTreeMap<(Gid, Gid), u64>,
     /// Links that carry nothing, each until when.
@@ -173,23 +173,23 @@ impl Network {
     }
 
     /// Takes the next packet that is due at `now` off its link; [`Network::open`] tells whether it is whole.
-    pub fn take_due(&mut self, now: Instant) -> Option<Parcel> {
+    pub fn take_due(&mut self, now: Instant) -> Option<InFlight> {
         let entry = self.ways.first_entry()?;
         if entry.key().0 > now { None } else { Some(entry.remove()) }
     }
 
     /// The receiver's half: checks the ICRC and answers the frame, or nothing when the packet is damaged.
-    pub fn open<'a>(&mut self, parcel: &'a Parcel) -> Option<&'a [u8]> {
-        let latest = self.latest.entry((parcel.from, parcel.to)).or_default();
-        if *latest > parcel.serial {
+    pub fn open<'a>(&mut self, in_flight: &'a InFlight) -> Option<&'a [u8]> {
+        let latest = self.latest.entry((in_flight.from, in_flight.to)).or_default();
+        if *latest > in_flight.serial {
             self.counters.reordered += 1;
         }
-        *latest = parcel.serial.max(*latest);
-        let Ok(frame) = icrc::check(&route(parcel.from, parcel.to), &parcel.packet) else {
+        *latest = in_flight.serial.max(*latest);
+        let Ok(frame) = icrc::check(&route(in_flight.from, in_flight.to), &in_flight.packet) else {
             self.counters.icrc_dropped += 1;
             return None;
         };
-        match (parcel.flips.is_empty(), parcel.is_damaged()) {
+        match (in_flight.flips.is_empty(), in_flight.is_damaged()) {
             (_, true) => self.counters.undetected += 1,
             (false, false) => self.counters.flipped_unseen += 1,
             (true, false) => {}
@@ -198,17 +198,17 @@ impl Network {
         Some(frame)
     }
 
-    /// Gives a parcel's memory back for the next packet.
-    pub fn recycle(&mut self, parcel: Parcel) {
+    /// Gives a packet's memory back for the next packet.
+    pub fn recycle(&mut self, in_flight: InFlight) {
         const SPARE_MAX: usize = 256;
         if self.spare.len() < SPARE_MAX {
-            self.spare.push(parcel.packet);
+            self.spare.push(in_flight.packet);
         }
     }
 
     /// What is on its way, next due first.
-    pub fn on_the_way(&self) -> impl Iterator<Item = (Ticket, &Parcel)> {
-        self.ways.iter().map(|(&ticket, parcel)| (ticket, parcel))
+    pub fn on_the_way(&self) -> impl Iterator<Item = (Ticket, &InFlight)> {
+        self.ways.iter().map(|(&ticket, in_flight)| (ticket, in_flight))
     }
 
     /// Packets on their way.
@@ -224,50 +224,50 @@ impl Network {
     }
 
     /// Takes one packet off its link, due or not: a script's hand.
-    pub fn take(&mut self, ticket: Ticket) -> Option<Parcel> {
+    pub fn take(&mut self, ticket: Ticket) -> Option<InFlight> {
         self.ways.remove(&ticket)
     }
 
     /// Puts a second copy right behind a packet: a script's hand.
     pub fn duplicate(&mut self, ticket: Ticket) {
-        if let Some(parcel) = self.ways.get(&ticket).cloned() {
+        if let Some(in_flight) = self.ways.get(&ticket).cloned() {
             self.counters.duplicated += 1;
             self.serial += 1;
-            self.ways.insert((ticket.0, self.serial), Parcel { serial: self.serial, ..parcel });
+            self.ways.insert((ticket.0, self.serial), InFlight { serial: self.serial, ..in_flight });
         }
     }
 
     /// Flips bit `bit` (0 is the most significant bit of the first byte; modulo the packet's length): a script's hand.
     pub fn flip(&mut self, ticket: Ticket, bit: usize) {
-        if let Some(parcel) = self.ways.get_mut(&ticket) {
+        if let Some(in_flight) = self.ways.get_mut(&ticket) {
             self.counters.flipped += 1;
-            parcel.flip(bit);
+            in_flight.flip(bit);
         }
     }
 
     /// Changes a packet and seals it again, as its sender could have: a script's hand.
     pub fn rewrite(&mut self, ticket: Ticket, change: impl FnOnce(&mut [u8])) {
-        if let Some(parcel) = self.ways.get_mut(&ticket) {
-            parcel.packet.truncate(parcel.packet.len() - icrc::LEN);
-            change(&mut parcel.packet);
-            icrc::seal(&route(parcel.from, parcel.to), &mut parcel.packet, 0);
+        if let Some(in_flight) = self.ways.get_mut(&ticket) {
+            in_flight.packet.truncate(in_flight.packet.len() - icrc::LEN);
+            change(&mut in_flight.packet);
+            icrc::seal(&route(in_flight.from, in_flight.to), &mut in_flight.packet, 0);
         }
     }
 
     /// Puts a packet behind all others on their way: a script's hand.
     pub fn hold(&mut self, ticket: Ticket) {
         let last = self.ways.last_key_value().map(|(&(due, _), _)| due);
-        if let Some((parcel, last)) = self.ways.remove(&ticket).zip(last) {
+        if let Some((in_flight, last)) = self.ways.remove(&ticket).zip(last) {
             self.serial += 1;
-            self.ways.insert((last, self.serial), parcel);
+            self.ways.insert((last, self.serial), in_flight);
         }
     }
 
     /// Loses a packet: a script's hand.
-    pub fn lose(&mut self, ticket: Ticket) -> Option<Parcel> {
-        let parcel = self.ways.remove(&ticket)?;
+    pub fn lose(&mut self, ticket: Ticket) -> Option<InFlight> {
+        let in_flight = self.ways.remove(&ticket)?;
         self.counters.lost += 1;
-        Some(parcel)
+        Some(in_flight)
     }
 
     /// Cuts the link from one address to another, in that direction only. What is on its way still arrives.
@@ -314,21 +314,21 @@ impl Network {
 
     fn launch(&mut self, now: Instant, from: Gid, to: Gid, packet: Vec<u8>) {
         self.serial += 1;
-        let mut parcel = Parcel { from, to, packet, serial: self.serial, flips: BTreeSet::new() };
+        let mut in_flight = InFlight { from, to, packet, serial: self.serial, flips: BTreeSet::new() };
         if self.chance(self.plan.flip_ppm) {
             self.counters.flipped += 1;
             // Up to three bits: as many as a CRC-32 always finds in a packet of this length.
             let flips = 1 + self.rng.below(3) as usize;
-            let bits = u32::try_from(parcel.packet.len() * 8).unwrap_or(u32::MAX);
-            while parcel.flips.len() < flips {
+            let bits = u32::try_from(in_flight.packet.len() * 8).unwrap_or(u32::MAX);
+            while in_flight.flips.len() < flips {
                 let bit = self.rng.below(bits) as usize;
-                if !parcel.flips.contains(&bit) {
-                    parcel.flip(bit);
+                if !in_flight.flips.contains(&bit) {
+                    in_flight.flip(bit);
                 }
             }
         }
         let due = now + self.delay(from, to);
-        self.ways.insert((due, self.serial), parcel);
+        self.ways.insert((due, self.serial), in_flight);
     }
 
     /// Changes a frame as broken software would: some bits, a byte, a word, or its length.
@@ -451,11 +451,11 @@ mod tests {
             network.send(Instant::from_nanos(u64::from(psn) * 1000), a, b, &frame(psn));
         }
         while let Some(due) = network.next_due() {
-            let parcel = network.take_due(due).expect("due");
-            if let Some(frame) = network.open(&parcel) {
+            let in_flight = network.take_due(due).expect("due");
+            if let Some(frame) = network.open(&in_flight) {
                 arrived.push(Packet::parse(frame).expect("whole").bth.psn.get());
             }
-            network.recycle(parcel);
+            network.recycle(in_flight);
         }
         (arrived, *network.counters())
     }

@@ -88,7 +88,7 @@ impl Rack {
     fn read_everything(&mut self) -> Result<(), End> {
         let pages: Vec<Page> = self.words.pages().collect();
         for page in pages {
-            self.seats[0].threads[0] = Some(Step { page, word: 0, access: Access::Shared, waits: false });
+            self.slots[0].threads[0] = Some(Step { page, word: 0, access: Access::Shared, waits: false });
             while self.is_busy() {
                 self.step()?;
             }
@@ -97,19 +97,19 @@ impl Rack {
     }
 
     fn is_busy(&self) -> bool {
-        self.is_recovering() || self.seats.iter().any(|seat| seat.threads.iter().any(Option::is_some))
+        self.is_recovering() || self.slots.iter().any(|slot| slot.threads.iter().any(Option::is_some))
     }
 
     /// The next thing that happens.
     fn step(&mut self) -> Result<(), End> {
         if self.now().since(self.progress) > PATIENCE {
-            let open: Vec<_> = self.seats.iter().map(|seat| seat.threads).collect();
+            let open: Vec<_> = self.slots.iter().map(|slot| slot.threads).collect();
             return Err((Verdict::Stuck, format!("no access ended for {PATIENCE:?}: {open:?}")));
         }
         if self.advance() {
             let pause = self.rng.below(20_000);
             self.next_thread = self.now() + Duration::from_nanos(u64::from(1 + pause));
-            let host = self.rng.below(u32::try_from(self.seats.len()).expect("few")) as usize;
+            let host = self.rng.below(u32::try_from(self.slots.len()).expect("few")) as usize;
             self.turn(host)?;
         }
         self.run_woken()
@@ -123,17 +123,17 @@ impl Rack {
         }
         let usable: Vec<(Page, Access)> = self.role(host).pages().usable().collect();
         self.burst(host, &usable)?;
-        let full = self.role(host).agent().frames() >= self.seats[host].limit;
+        let full = self.role(host).agent().frames() >= self.slots[host].limit;
         if !usable.is_empty() && (full || self.rng.chance(1, 50)) {
             let (victim, _) = usable[self.rng.below(u32::try_from(usable.len()).expect("few")) as usize];
             self.tell(host, CacheAsk::Evict(victim));
         }
         let thread = self.rng.below(u32::try_from(THREADS).expect("few")) as usize;
-        if self.seats[host].threads[thread].is_none() && !self.ending {
+        if self.slots[host].threads[thread].is_none() && !self.ending {
             let step = self.draw();
             // Nobody asks for what a node lost before all have noticed that it did.
             if !self.words.wiped().any(|page| page == step.page) {
-                self.seats[host].threads[thread] = Some(step);
+                self.slots[host].threads[thread] = Some(step);
             }
         }
         self.execute(host, thread)
@@ -170,7 +170,7 @@ impl Rack {
 
     /// Executes the thread's access if the host may, else faults.
     fn execute(&mut self, host: usize, thread: usize) -> Result<(), End> {
-        let Some(step) = self.seats[host].threads[thread].filter(|_| self.is_leased(host)) else {
+        let Some(step) = self.slots[host].threads[thread].filter(|_| self.is_leased(host)) else {
             return Ok(());
         };
         let memory = self.role(host).pages();
@@ -182,11 +182,11 @@ impl Rack {
                 self.tell(host, CacheAsk::Fault(step.page, step.access));
                 // Where there was no room the fault is lost, and is made again.
                 let waits = self.is_asked_for(host, step.page);
-                self.seats[host].threads[thread] = Some(Step { waits, ..step });
+                self.slots[host].threads[thread] = Some(Step { waits, ..step });
             }
             return Ok(());
         }
-        self.seats[host].threads[thread] = None;
+        self.slots[host].threads[thread] = None;
         self.make(host, step)
     }
 
@@ -223,18 +223,18 @@ impl Rack {
         if !self.has_lost {
             return Err((Verdict::Unsafe, format!("{:?} is refused to host {}", step.page, host + 1)));
         }
-        self.seats[host].threads[thread] = Some(Step { waits: false, ..step });
+        self.slots[host].threads[thread] = Some(Step { waits: false, ..step });
         self.accept_lost(step.page);
         Ok(())
     }
 
     /// Threads whose page came go on at once, before anybody can take it away.
     fn run_woken(&mut self) -> Result<(), End> {
-        for host in 0..self.seats.len() {
+        for host in 0..self.slots.len() {
             let Some(memory) = self.memory_mut(host) else { continue };
             for page in memory.take_woken() {
                 for thread in 0..THREADS {
-                    if let Some(step) = &mut self.seats[host].threads[thread]
+                    if let Some(step) = &mut self.slots[host].threads[thread]
                         && step.page == page
                     {
                         step.waits = false;

@@ -15,7 +15,7 @@ use crate::Plan;
 use crate::campaign::{self, Campaign, Outcome as Ended, Report, Verdict};
 use crate::digest::Digest;
 use farmem_machine::Rng;
-use farmem_paging::{Action, Ahead, Cache, Config, Key, Layout, Op, Outcome, Source, Cause};
+use farmem_paging::{Action, Ahead, Cache, Cause, Config, Key, Layout, Op, Outcome, Source};
 use farmem_wire::message::Access;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -16,7 +16,7 @@ mod tasks;
 
 use crate::campaign::{self, Campaign, Outcome, Report, Verdict};
 use crate::checker::{Counter, Model, Place};
-use crate::station::Who;
+use crate::sim_node::Who;
 use crate::{Layout, Plan, World};
 use calls::{Call, Client};
 use farmem_machine::{Duration, Instant, Rng};

@@ -75,7 +75,7 @@ impl fmt::Debug for Who {
 
 /// What the stations share.
 #[derive(Debug)]
-pub(crate) struct Around {
+pub(crate) struct SimEnv {
     pub(crate) now: Instant,
     pub(crate) network: Network,
     pub(crate) journal: Journal,
@@ -86,7 +86,7 @@ pub(crate) struct Around {
 
 /// A machine; its role is `None` while it is down.
 #[derive(Debug)]
-pub(crate) struct Station<M: Machine> {
+pub(crate) struct SimNode<M: Machine> {
     pub(crate) who: Who,
     pub(crate) role: Option<M>,
     /// How often the role was started.
@@ -116,7 +116,7 @@ impl Peers {
     }
 }
 
-impl<M: Machine> Station<M> {
+impl<M: Machine> SimNode<M> {
     /// A machine that is down.
     pub(crate) fn new(who: Who, peer_of: fn(&M::Out) -> Option<PeerChange>) -> Self {
         Self { who, role: None, starts: 0, peers: Peers::default(), peer_of, out: Outbox::new() }
@@ -146,9 +146,9 @@ impl<M: Machine> Station<M> {
     }
 
     /// A frame arrives from an address.
-    pub(crate) fn frame(&mut self, from: Gid, bytes: &[u8], around: &mut Around, each: impl FnMut(M::Out)) {
+    pub(crate) fn frame(&mut self, from: Gid, bytes: &[u8], env: &mut SimEnv, each: impl FnMut(M::Out)) {
         let port = self.port_of(from);
-        self.event(Event::Frame { port, bytes }, around, each);
+        self.event(Event::Frame { port, bytes }, env, each);
     }
 
     /// Who is at an address, as far as this machine knows.
@@ -157,20 +157,15 @@ impl<M: Machine> Station<M> {
     }
 
     /// Hands the role an event and carries out what it wants done; then every invariant of the role must hold.
-    pub(crate) fn event(
-        &mut self,
-        event: Event<'_, M::In>,
-        around: &mut Around,
-        mut each: impl FnMut(M::Out),
-    ) {
+    pub(crate) fn event(&mut self, event: Event<'_, M::In>, env: &mut SimEnv, mut each: impl FnMut(M::Out)) {
         let Self { who, role: Some(role), peers, peer_of, out, .. } = self else { return };
-        role.handle(around.now, event, out);
+        role.handle(env.now, event, out);
         out.drain(|action| match action {
             Action::Send { port, frame } => match peers.by_port.get(&port) {
-                Some(&to) => around.send(*who, to, frame),
-                None => around.nowhere(*who, port),
+                Some(&to) => env.send(*who, to, frame),
+                None => env.nowhere(*who, port),
             },
-            Action::Note(note) => around.journal.note(who.kind(), who, &note),
+            Action::Note(note) => env.journal.note(who.kind(), who, &note),
             Action::Local(local) => {
                 // In its place among the frames: the next one may be for this very port.
                 if let Some(change) = peer_of(&local) {
@@ -181,13 +176,13 @@ impl<M: Machine> Station<M> {
         });
         role.check();
         if let Some(halt) = role.halted() {
-            around.journal.line(|| format!("  {who:?} stops: {halt}"));
+            env.journal.line(|| format!("  {who:?} stops: {halt}"));
             self.stop();
         }
     }
 }
 
-impl Around {
+impl SimEnv {
     fn send(&mut self, from: Who, to: Gid, frame: &[u8]) {
         let describer = &mut self.describer;
         self.journal

@@ -5,7 +5,7 @@
 //! thing without faults of its own, as over HTTP: a call is answered once, or fails because the control plane is down.
 
 use crate::describe::Describer;
-use crate::station::{Around, Station, Who};
+use crate::sim_node::{SimEnv, SimNode, Who};
 use crate::{Guest, Journal, Network, Plan};
 use farmem_control::api::{ApiError, ErrorCode, Request, Response};
 use farmem_control::{Config, Control, Out, Record};
@@ -83,13 +83,13 @@ type Make<H> = fn(HostConfig, &mut Rng) -> H;
 pub struct World<H: Guest = Host> {
     layout: Layout,
     rng: Rng,
-    around: Around,
-    control: Station<Control>,
+    env: SimEnv,
+    control: SimNode<Control>,
     /// The control plane's disk.
     log: Vec<Record>,
-    switch: Station<Switch>,
-    nodes: BTreeMap<u16, Station<MemNode<VecStore>>>,
-    hosts: BTreeMap<u16, Station<H>>,
+    switch: SimNode<Switch>,
+    nodes: BTreeMap<u16, SimNode<MemNode<VecStore>>>,
+    hosts: BTreeMap<u16, SimNode<H>>,
     make: Make<H>,
     /// Where each node's memory begins.
     bases: BTreeMap<u16, u64>,
@@ -143,7 +143,7 @@ impl<H: Guest> World<H> {
     #[must_use]
     pub fn of(layout: Layout, plan: Plan, seed: u64, lines_max: usize, make: Make<H>) -> Self {
         let mut rng = Rng::from_number(seed);
-        let around = Around {
+        let env = SimEnv {
             now: Instant::ZERO,
             network: Network::new(plan, Rng::from_number(rng.next_u64())),
             journal: Journal::new(lines_max),
@@ -151,19 +151,19 @@ impl<H: Guest> World<H> {
             unroutable: 0,
         };
         let table = |change: &PeerChange| Some(*change);
-        let node = |n| (n, Station::new(Who::Node(n), table as fn(&PeerChange) -> _));
-        let host = |n| (n, Station::new(Who::Host(n), (|_| None) as fn(&H::Out) -> _));
-        let control = Station::new(Who::Control, |out| match out {
+        let node = |n| (n, SimNode::new(Who::Node(n), table as fn(&PeerChange) -> _));
+        let host = |n| (n, SimNode::new(Who::Host(n), (|_| None) as fn(&H::Out) -> _));
+        let control = SimNode::new(Who::Control, |out| match out {
             Out::Peer(change) => Some(*change),
             Out::Reply { .. } | Out::Persist(_) => None,
         });
         Self {
             layout,
             rng,
-            around,
+            env,
             control,
             log: Vec::new(),
-            switch: Station::new(Who::Switch, table),
+            switch: SimNode::new(Who::Switch, table),
             nodes: (1..=layout.nodes).map(node).collect(),
             hosts: (1..=layout.hosts).map(host).collect(),
             make,
@@ -243,7 +243,7 @@ impl<H: Guest> World<H> {
         self.next_ticket += 1;
         let ticket = self.next_ticket;
         if want.is_none() {
-            self.around.journal.line(|| format!("{by:?} asks {ticket}: {request:?}"));
+            self.env.journal.line(|| format!("{by:?} asks {ticket}: {request:?}"));
         }
         let start = self.starts_of(by);
         self.asked.insert(ticket, Asked { request: request.clone(), by, start, want });
@@ -265,7 +265,7 @@ impl<H: Guest> World<H> {
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
         let start = self.starts.first().map(|&(at, _)| at);
-        [start, self.alarms.first().copied(), self.around.network.next_due(), self.next_wake()]
+        [start, self.alarms.first().copied(), self.env.network.next_due(), self.next_wake()]
             .into_iter()
             .flatten()
             .min()
@@ -274,8 +274,8 @@ impl<H: Guest> World<H> {
     /// When the next role wants to be woken.
     #[must_use]
     pub fn next_wake(&self) -> Option<Instant> {
-        let nodes = self.nodes.values().filter_map(Station::next_wake);
-        let hosts = self.hosts.values().filter_map(Station::next_wake);
+        let nodes = self.nodes.values().filter_map(SimNode::next_wake);
+        let hosts = self.hosts.values().filter_map(SimNode::next_wake);
         let rest = [self.control.next_wake(), self.switch.next_wake()].into_iter().flatten();
         nodes.chain(hosts).chain(rest).min()
     }
@@ -283,16 +283,16 @@ impl<H: Guest> World<H> {
     /// Takes the next event, whatever it is. False when there is none: the rack is at rest.
     pub fn step(&mut self) -> bool {
         let Some(due) = self.next_due() else { return false };
-        self.around.now = self.around.now.max(due);
-        let now = self.around.now;
+        self.env.now = self.env.now.max(due);
+        let now = self.env.now;
         self.alarms = self.alarms.split_off(&(now + Duration::from_nanos(1)));
         if let Some(&(at, who)) = self.starts.first()
             && at <= now
         {
             self.starts.remove(&(at, who));
             self.start(who);
-        } else if let Some(parcel) = self.around.network.take_due(now) {
-            self.deliver(parcel);
+        } else if let Some(in_flight) = self.env.network.take_due(now) {
+            self.deliver(in_flight);
         } else {
             self.wake();
         }
@@ -300,67 +300,67 @@ impl<H: Guest> World<H> {
     }
 
     /// Delivers one packet to its machine.
-    pub(crate) fn deliver(&mut self, parcel: crate::network::Parcel) {
-        let Around { now, network, journal, describer, .. } = &mut self.around;
-        if let Some(frame) = network.open(&parcel) {
-            let (from, to) = (parcel.from, parcel.to);
+    pub(crate) fn deliver(&mut self, in_flight: crate::network::InFlight) {
+        let SimEnv { now, network, journal, describer, .. } = &mut self.env;
+        if let Some(frame) = network.open(&in_flight) {
+            let (from, to) = (in_flight.from, in_flight.to);
             journal.event(*now, u64::from(to.0[13]) << 16 | u64::from(to.0[15]), frame);
             journal.line(|| {
-                let (from_name, to_name) = (crate::station::name(from), crate::station::name(to));
+                let (from_name, to_name) = (crate::sim_node::name(from), crate::sim_node::name(to));
                 format!("{from_name} => {to_name}: {}", describer.frame(from, to, frame))
             });
             self.hand_over(from, to, frame);
         } else {
-            let to = crate::station::name(parcel.to);
+            let to = crate::sim_node::name(in_flight.to);
             journal.line(|| {
-                format!("{} => {to}: damaged, dropped for its ICRC", crate::station::name(parcel.from))
+                format!("{} => {to}: damaged, dropped for its ICRC", crate::sim_node::name(in_flight.from))
             });
         }
-        self.around.network.recycle(parcel);
+        self.env.network.recycle(in_flight);
         self.carry_wants();
     }
 
     fn hand_over(&mut self, from: farmem_wire::Gid, to: farmem_wire::Gid, frame: &[u8]) {
         let who = Who::at(to);
         if let Some(down) = who.filter(|&who| !self.is_up(who)) {
-            self.around.journal.line(|| format!("  {down:?} is down"));
+            self.env.journal.line(|| format!("  {down:?} is down"));
         }
-        let around = &mut self.around;
+        let env = &mut self.env;
         match who {
             Some(Who::Control) => {
                 let mut outs = Vec::new();
-                self.control.frame(from, frame, around, |out| outs.push(out));
+                self.control.frame(from, frame, env, |out| outs.push(out));
                 self.control_outs(outs);
             }
-            Some(Who::Switch) => self.switch.frame(from, frame, around, |_| {}),
+            Some(Who::Switch) => self.switch.frame(from, frame, env, |_| {}),
             Some(Who::Node(n)) => {
-                if let Some(station) = self.nodes.get_mut(&n) {
-                    station.frame(from, frame, around, |_| {});
+                if let Some(sim_node) = self.nodes.get_mut(&n) {
+                    sim_node.frame(from, frame, env, |_| {});
                 }
             }
             Some(Who::Host(n)) => {
-                let port = self.hosts.get(&n).map_or(Port::UNKNOWN, |station| station.port_of(from));
+                let port = self.hosts.get(&n).map_or(Port::UNKNOWN, |sim_node| sim_node.port_of(from));
                 self.host_event(n, Event::Frame { port, bytes: frame });
             }
-            None => around.journal.line(|| "nobody is there".to_owned()),
+            None => env.journal.line(|| "nobody is there".to_owned()),
         }
     }
 
     /// Wakes every role whose time has come.
     pub(crate) fn wake(&mut self) {
-        let now = self.around.now;
+        let now = self.env.now;
         let due = |wake: Option<Instant>| wake.is_some_and(|at| at <= now);
         if due(self.control.next_wake()) {
             self.control_event(Event::Wake);
         }
-        let around = &mut self.around;
+        let env = &mut self.env;
         if due(self.switch.next_wake()) {
-            self.switch.event(Event::Wake, around, |_| {});
+            self.switch.event(Event::Wake, env, |_| {});
         }
-        for station in self.nodes.values_mut().filter(|station| due(station.next_wake())) {
-            station.event(Event::Wake, around, |_| {});
+        for sim_node in self.nodes.values_mut().filter(|sim_node| due(sim_node.next_wake())) {
+            sim_node.event(Event::Wake, env, |_| {});
         }
-        let hosts = self.hosts.iter().filter(|(_, station)| due(station.next_wake()));
+        let hosts = self.hosts.iter().filter(|(_, sim_node)| due(sim_node.next_wake()));
         let hosts: Vec<u16> = hosts.map(|(&n, _)| n).collect();
         hosts.into_iter().for_each(|n| self.host_event(n, Event::Wake));
         self.carry_wants();
@@ -372,7 +372,7 @@ impl<H: Guest> World<H> {
             return;
         }
         self.crashes += 1;
-        self.around.journal.line(|| format!("{who:?} crashes"));
+        self.env.journal.line(|| format!("{who:?} crashes"));
         match who {
             Who::Control => {
                 self.control.stop();
@@ -382,10 +382,10 @@ impl<H: Guest> World<H> {
             }
             Who::Switch => self.switch.stop(),
             Who::Node(n) => {
-                self.nodes.entry(n).and_modify(Station::stop);
+                self.nodes.entry(n).and_modify(SimNode::stop);
             }
             Who::Host(n) => {
-                self.hosts.entry(n).and_modify(Station::stop);
+                self.hosts.entry(n).and_modify(SimNode::stop);
                 self.done.retain(|(host, _)| *host != n);
                 self.own.retain(|(host, _)| *host != n);
                 self.wants.retain(|(host, _)| *host != n);
@@ -396,7 +396,7 @@ impl<H: Guest> World<H> {
 
     /// Has a machine started `after` from now.
     pub fn start_later(&mut self, who: Who, after: Duration) {
-        self.starts.insert((self.around.now + after, who));
+        self.starts.insert((self.env.now + after, who));
     }
 
     /// The switch's tables, from its next start on.
@@ -415,8 +415,8 @@ impl<H: Guest> World<H> {
         match who {
             Who::Control => self.control.role.is_some(),
             Who::Switch => self.switch.role.is_some(),
-            Who::Node(n) => self.nodes.get(&n).is_some_and(|station| station.role.is_some()),
-            Who::Host(n) => self.hosts.get(&n).is_some_and(|station| station.role.is_some()),
+            Who::Node(n) => self.nodes.get(&n).is_some_and(|sim_node| sim_node.role.is_some()),
+            Who::Host(n) => self.hosts.get(&n).is_some_and(|sim_node| sim_node.role.is_some()),
         }
     }
 
@@ -426,8 +426,8 @@ impl<H: Guest> World<H> {
         match who {
             Who::Control => self.control.starts,
             Who::Switch => self.switch.starts,
-            Who::Node(n) => self.nodes.get(&n).map_or(0, |station| station.starts),
-            Who::Host(n) => self.hosts.get(&n).map_or(0, |station| station.starts),
+            Who::Node(n) => self.nodes.get(&n).map_or(0, |sim_node| sim_node.starts),
+            Who::Host(n) => self.hosts.get(&n).map_or(0, |sim_node| sim_node.starts),
         }
     }
 
@@ -440,45 +440,45 @@ impl<H: Guest> World<H> {
     /// The time.
     #[must_use]
     pub const fn now(&self) -> Instant {
-        self.around.now
+        self.env.now
     }
 
     /// Moves the time on, without an event.
     pub(crate) fn set_now(&mut self, now: Instant) {
-        assert!(now >= self.around.now, "time does not go back");
-        self.around.now = now;
+        assert!(now >= self.env.now, "time does not go back");
+        self.env.now = now;
     }
 
     /// The network.
     #[must_use]
     pub const fn network(&self) -> &Network {
-        &self.around.network
+        &self.env.network
     }
 
     /// The network, to interfere with.
     pub const fn network_mut(&mut self) -> &mut Network {
-        &mut self.around.network
+        &mut self.env.network
     }
 
     /// What was written down.
     #[must_use]
     pub const fn journal(&self) -> &Journal {
-        &self.around.journal
+        &self.env.journal
     }
 
     /// What was written down, to add to it.
     pub const fn journal_mut(&mut self) -> &mut Journal {
-        &mut self.around.journal
+        &mut self.env.journal
     }
 
     /// What is on its way, a line for each packet, in the order it is due.
     #[must_use]
     pub fn describe_network(&mut self) -> Vec<String> {
-        let Around { network, describer, .. } = &mut self.around;
-        let name = crate::station::name;
-        let line = |(_, parcel): (_, &crate::network::Parcel)| {
-            let what = describer.frame(parcel.from, parcel.to, parcel.frame());
-            format!("{} -> {}: {what}", name(parcel.from), name(parcel.to))
+        let SimEnv { network, describer, .. } = &mut self.env;
+        let name = crate::sim_node::name;
+        let line = |(_, in_flight): (_, &crate::network::InFlight)| {
+            let what = describer.frame(in_flight.from, in_flight.to, in_flight.frame());
+            format!("{} -> {}: {what}", name(in_flight.from), name(in_flight.to))
         };
         network.on_the_way().map(line).collect()
     }
@@ -514,8 +514,8 @@ impl<H: Guest> World<H> {
     pub fn check(&self) {
         self.control.role.iter().for_each(|role| role.check());
         self.switch.role.iter().for_each(|role| role.check());
-        self.nodes.values().filter_map(|station| station.role.as_ref()).for_each(|role| role.check());
-        self.hosts.values().filter_map(|station| station.role.as_ref()).for_each(|role| role.check());
+        self.nodes.values().filter_map(|sim_node| sim_node.role.as_ref()).for_each(|role| role.check());
+        self.hosts.values().filter_map(|sim_node| sim_node.role.as_ref()).for_each(|role| role.check());
     }
 }
 

@@ -21,7 +21,7 @@ const OPEN_MAX: usize = 12;
 const LIST_ADD: &str = include_str!("../../../testdata/programs/list_add.pulse");
 
 #[derive(Clone, Copy, Debug)]
-enum What {
+enum Operation {
     Walk,
     Write { word: u64, value: u64 },
     Read,
@@ -33,7 +33,7 @@ struct Bench {
     domain: u32,
     base: u64,
     program: Program,
-    open: BTreeMap<u64, What>,
+    open: BTreeMap<u64, Operation>,
     tickets: u64,
     /// Walks that ended, and those of which nobody knows how far they got.
     walks: u64,
@@ -104,14 +104,14 @@ impl Bench {
 
     /// Carries one operation out alone; none when nobody answered.
     fn once(&mut self, op: Op) -> Option<Vec<u8>> {
-        self.submit(1, op, What::Read);
+        self.submit(1, op, Operation::Read);
         while !self.open.is_empty() {
             self.step();
         }
         self.read.take()
     }
 
-    fn submit(&mut self, host: u16, op: Op, what: What) {
+    fn submit(&mut self, host: u16, op: Op, what: Operation) {
         self.tickets += 1;
         self.open.insert(self.tickets, what);
         let ask = Ask::Submit { ticket: self.tickets, domain: Domain(self.domain), op };
@@ -124,14 +124,14 @@ impl Bench {
             let cur_ptr = VirtAddr(self.node(0));
             let scratch = [1u64, 0].map(u64::to_le_bytes).concat();
             let op = Op::Traverse { program: self.program.clone(), cur_ptr, scratch, limit: 100 };
-            return self.submit(host, op, What::Walk);
+            return self.submit(host, op, Operation::Walk);
         }
         let word = u64::from(self.rng.below(u32::try_from(PAGES * WORDS).expect("few")));
         if self.busy.insert(word) {
             let value = self.tickets + 1;
             let op = Op::RegionWrite { addr: VirtAddr(self.word(word)), buf: value.to_le_bytes().to_vec() };
             self.words.entry(word).or_default().insert(value);
-            self.submit(host, op, What::Write { word, value });
+            self.submit(host, op, Operation::Write { word, value });
         }
     }
 
@@ -159,19 +159,19 @@ impl Bench {
     fn ended(&mut self, done: Done) {
         let what = self.open.remove(&done.ticket).expect("an operation ends once");
         match (what, done.result) {
-            (What::Walk, Ok(Answer::Traversed(Traversed { returned: true, iterations, .. }))) => {
+            (Operation::Walk, Ok(Answer::Traversed(Traversed { returned: true, iterations, .. }))) => {
                 assert_eq!(u64::from(iterations), PAGES);
                 self.walks += 1;
             }
-            (What::Walk, Err(Failure::NoAnswer)) => self.unsure += 1,
-            (What::Write { word, value }, Ok(_)) => {
+            (Operation::Walk, Err(Failure::NoAnswer)) => self.unsure += 1,
+            (Operation::Write { word, value }, Ok(_)) => {
                 self.busy.remove(&word);
                 self.words.insert(word, BTreeSet::from([value]));
             }
             // It may still be executed: the word is left alone from now on.
-            (What::Write { .. }, Err(Failure::NoAnswer)) => {}
-            (What::Read, Ok(_)) => self.read = Some(done.buf),
-            (What::Read, Err(Failure::NoAnswer)) => {}
+            (Operation::Write { .. }, Err(Failure::NoAnswer)) => {}
+            (Operation::Read, Ok(_)) => self.read = Some(done.buf),
+            (Operation::Read, Err(Failure::NoAnswer)) => {}
             (what, result) => panic!("{what:?} ended as {result:?}"),
         }
     }

@@ -25,7 +25,7 @@ const OPEN_MAX: usize = 24;
 const HOST: u16 = 1;
 
 #[derive(Clone, Copy, Debug)]
-enum What {
+enum Operation {
     /// Adds the digit to the word.
     Add { word: u64, digit: u32 },
     /// Goes over the edge between two pages.
@@ -47,7 +47,7 @@ struct Bench {
     rng: Rng,
     domain: u32,
     base: u64,
-    open: BTreeMap<u64, What>,
+    open: BTreeMap<u64, Operation>,
     tickets: u64,
     /// Of each word the additions that ended, by digit.
     made: BTreeMap<u64, Vec<Option<Made>>>,
@@ -101,7 +101,7 @@ impl Bench {
         VirtAddr(self.base + word / WORDS * PAGE + 64 + word % WORDS * 8)
     }
 
-    fn submit(&mut self, op: Op, what: What) {
+    fn submit(&mut self, op: Op, what: Operation) {
         self.tickets += 1;
         self.open.insert(self.tickets, what);
         let ask = Ask::Submit { ticket: self.tickets, domain: Domain(self.domain), op };
@@ -119,7 +119,7 @@ impl Bench {
             if writes {
                 self.written.entry(edge).or_default().insert(self.tickets + 1, false);
             }
-            return self.submit(op, What::Both { edge, writes });
+            return self.submit(op, Operation::Both { edge, writes });
         }
         let words = u32::try_from(PAGES * WORDS).expect("few");
         let word = u64::from(self.rng.below(words));
@@ -128,7 +128,7 @@ impl Bench {
         if digit < DIGITS {
             made.push(None);
             let op = Op::FetchAdd { addr: self.addr(word), add: 1 << (3 * digit) };
-            self.submit(op, What::Add { word, digit });
+            self.submit(op, Operation::Add { word, digit });
         }
     }
 
@@ -179,7 +179,7 @@ impl Bench {
 
     fn ended(&mut self, done: &Done) {
         match self.open.remove(&done.ticket).expect("an operation ends once") {
-            What::Add { word, digit } => {
+            Operation::Add { word, digit } => {
                 let made = match done.result {
                     Ok(_) => Made::Once,
                     Err(Failure::QueueFull | Failure::Unreachable { .. }) => Made::Never,
@@ -192,7 +192,7 @@ impl Bench {
                 self.counts[made as usize] += 1;
                 self.made.get_mut(&word).expect("it was begun")[digit as usize] = Some(made);
             }
-            What::Both { edge, writes } => {
+            Operation::Both { edge, writes } => {
                 self.both[usize::from(done.result.is_err())] += 1;
                 if done.result.is_ok() && writes {
                     self.written.get_mut(&edge).expect("it was begun").insert(done.ticket, true);
@@ -200,7 +200,7 @@ impl Bench {
                     self.found.insert(done.ticket, (edge, done.buf.clone()));
                 }
             }
-            What::Look { word } => {
+            Operation::Look { word } => {
                 if done.result.is_ok() {
                     let bytes: [u8; 8] = done.buf.as_slice().try_into().expect("a word");
                     self.seen.insert(word, u64::from_le_bytes(bytes));
@@ -238,7 +238,7 @@ impl Bench {
         while self.seen.len() < words.len() {
             for &word in words.iter().filter(|word| !self.seen.contains_key(word)).collect::<Vec<_>>() {
                 let op = Op::Read { addr: self.addr(word), buf: vec![0; 8] };
-                self.submit(op, What::Look { word });
+                self.submit(op, Operation::Look { word });
             }
             let until = self.world.now() + Duration::from_millis(5);
             self.world.alarm(until);
@@ -307,7 +307,7 @@ fn a_refusal_at_one_node_says_nothing_of_another() {
         bench.made.entry(word).or_default().push(None);
         bench.submit(
             Op::FetchAdd { addr: bench.addr(word), add: 1 << (3 * digit) },
-            What::Add { word, digit },
+            Operation::Add { word, digit },
         );
     };
     // The host finds out where the second page is.
@@ -318,7 +318,7 @@ fn a_refusal_at_one_node_says_nothing_of_another() {
     bench.world.network_mut().cut(Who::Node(2).gid(), Who::Host(HOST).gid());
     bench.submit(
         Op::Read { addr: VirtAddr(edge - 32), buf: vec![0; 64] },
-        What::Both { edge: 1, writes: false },
+        Operation::Both { edge: 1, writes: false },
     );
     add(&mut bench, WORDS, 1);
     add(&mut bench, 0, 0);

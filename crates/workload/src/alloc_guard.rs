@@ -9,28 +9,28 @@ use std::io::ErrorKind;
 ///
 /// # Errors
 /// What `load` says.
-pub fn loan<R>(
+pub fn load_or_free<R>(
     client: &mut Client,
     load: impl FnOnce(&mut dyn FarMemory) -> Result<R, Error>,
 ) -> Result<R, Error> {
-    let mut loan = Loan { client, held: Vec::new() };
-    let loaded = load(&mut loan);
+    let mut guard = AllocGuard { client, held: Vec::new() };
+    let loaded = load(&mut guard);
     if loaded.is_err() {
-        for base in loan.held {
+        for base in guard.held {
             // Whoever does not answer here did not answer `load`, whose error says more.
-            let _did_not_answer = loan.client.free(base);
+            let _did_not_answer = guard.client.free(base);
         }
     }
     loaded
 }
 
 /// A client, and what was allocated through it.
-struct Loan<'a> {
+struct AllocGuard<'a> {
     client: &'a mut Client,
     held: Vec<VirtAddr>,
 }
 
-impl Loan<'_> {
+impl AllocGuard<'_> {
     fn hold(&mut self, vma: Vma) -> Vma {
         self.held.push(vma.base);
         vma
@@ -42,7 +42,7 @@ fn go_on() -> Result<(), Error> {
     if stop::asked() { Err(asked()) } else { Ok(()) }
 }
 
-impl FarMemory for Loan<'_> {
+impl FarMemory for AllocGuard<'_> {
     fn read(&mut self, addr: VirtAddr, into: &mut [u8]) -> Result<(), Error> {
         go_on()?;
         self.client.read(addr, into)

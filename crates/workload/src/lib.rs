@@ -1,9 +1,9 @@
 //! How an application's workload is described, carried out on a rack, measured and reported: what the commands in `apps/` have in common.
 //!
 //! Key types: [`Plan`], what every such command can be told; [`measure()`], which carries tasks out and makes a [`Row`] of each kind of
-//! operation; [`loan()`], which leaves nothing in a rack when loading fails; [`Report`], what is printed; [`ycsb`], whose workloads most of them carry out. What the operations are, and whether their answers are right, only the application knows.
+//! operation; [`load_or_free()`], which leaves nothing in a rack when loading fails; [`Report`], what is printed; [`ycsb`], whose workloads most of them carry out. What the operations are, and whether their answers are right, only the application knows.
 
-mod loan;
+mod alloc_guard;
 mod measure;
 mod mix;
 mod plan;
@@ -13,7 +13,7 @@ mod size;
 mod stop;
 pub mod ycsb;
 
-pub use loan::loan;
+pub use alloc_guard::load_or_free;
 pub use measure::measure;
 pub use mix::{Keys, Mix};
 pub use plan::{Load, Place, Plan, on_rack};

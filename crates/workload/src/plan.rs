@@ -100,7 +100,7 @@ const NODE_MEMORY_MIN: u64 = 256 << 20;
 
 /// Does `work` with a client of the rack that `plan` names, or of one inside this process whose nodes have room for `bytes` together.
 /// `work` also gets the name of the rack's transport. On a rack that others use Ctrl-C has it end early: [`crate::measure()`] and
-/// [`crate::loan()`] see to that.
+/// [`crate::load_or_free()`] see to that.
 ///
 /// # Errors
 /// [`Failure`] when there is no such rack or it does not answer, and what `work` says.

@@ -1,6 +1,6 @@
 //! Ctrl-C: a command that uses somebody's rack ends early, so that what it has in far memory is given back.
 //!
-//! The first signal (SIGINT, SIGTERM or SIGHUP) asks; [`crate::measure()`] and [`crate::loan()`] listen. The second ends the process at once.
+//! The first signal (SIGINT, SIGTERM or SIGHUP) asks; [`crate::measure()`] and [`crate::load_or_free()`] listen. The second ends the process at once.
 
 use crate::Failure;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -183,7 +183,11 @@ fn an_acknowledgement_waits_for_all_write_backs() {
     );
     assert_eq!((agent.access(page(8)), agent.access(page(9))), (Some(Shared), Some(Shared)));
     let actions = step(&mut agent, recall(5, false)).1;
-    assert_eq!(actions, [Action::Unmap(page(8)), Action::Unmap(page(9))], "their bytes are still on their way");
+    assert_eq!(
+        actions,
+        [Action::Unmap(page(8)), Action::Unmap(page(9))],
+        "their bytes are still on their way"
+    );
     assert_eq!(step(&mut agent, written(page(9), 3, None)).1, [Action::Release(page(9))]);
     assert_eq!(
         step(&mut agent, written(page(8), 3, None)).1,

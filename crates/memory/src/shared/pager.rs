@@ -14,7 +14,7 @@ use farmem_client::Error;
 use farmem_client::own::SILENCE_MAX;
 use farmem_host::agent::Outcome;
 use farmem_host::caching::{CacheAsk, CacheDone, CacheNote, CachingHost, Trigger};
-use farmem_host::paged::{Paged, Notice, Want};
+use farmem_host::paged::{Notice, Paged, Want};
 use farmem_io::pages::Mapped;
 use farmem_io::{Driver, Link, Wait};
 use farmem_machine::{Duration, Instant};

@@ -2,7 +2,7 @@
 //!
 //! Key type: [`Programs`].
 
-use crate::{Key, Op, Cause};
+use crate::{Cause, Key, Op};
 use core::ops::Range;
 use farmem_wire::VirtAddr;
 use farmem_wire::message::Access;

@@ -1,7 +1,7 @@
 //! What drivers ask the control plane, and do with its answers: hosts renew their leases, owners accept losses, pages move.
 
 use super::rack::{LEASE, NODES, PAGES, Rack, host_in};
-use crate::station::Who;
+use crate::sim_node::Who;
 use farmem_control::api::{ApiError, Request, Response};
 use farmem_host::caching::CacheAsk;
 use farmem_machine::{Duration, Instant};
@@ -32,7 +32,7 @@ impl Rack {
     pub(super) fn call(&mut self, call: Call) {
         let Some(request) = self.request(call) else { return };
         let by = match call {
-            Call::Session(seat, _) | Call::Renew(seat, ..) | Call::Recover(seat, _) => seat,
+            Call::Session(slot, _) | Call::Renew(slot, ..) | Call::Recover(slot, _) => slot,
             _ => 0,
         };
         let ticket = self.world.ask(Who::Host(host_in(by)), request);
@@ -46,17 +46,17 @@ impl Rack {
             Call::Allocate => {
                 Request::Allocate { domain: DOMAIN, size: PAGES * PAGE_LEN as u64, node: Some(1) }
             }
-            Call::Session(seat, _) => Request::OpenSession { host: host_in(seat), domain: DOMAIN },
-            Call::Renew(seat, ..) => {
-                let config = self.guest(seat)?.host().config();
+            Call::Session(slot, _) => Request::OpenSession { host: host_in(slot), domain: DOMAIN },
+            Call::Renew(slot, ..) => {
+                let config = self.guest(slot)?.host().config();
                 let (generation, qkey, flushed) =
-                    (config.generation, config.home.qkey.0, self.seats[seat].flushed);
-                Request::Renew { host: host_in(seat), generation, flushed, qkey }
+                    (config.generation, config.home.qkey.0, self.slots[slot].flushed);
+                Request::Renew { host: host_in(slot), generation, flushed, qkey }
             }
             Call::AcceptLost(page) => {
                 Request::AcceptLost { domain: DOMAIN, base: page.addr().0, len: PAGE_LEN as u64 }
             }
-            Call::Recover(seat, page) => Request::Recover { host: host_in(seat), page: page.addr().0 },
+            Call::Recover(slot, page) => Request::Recover { host: host_in(slot), page: page.addr().0 },
             Call::Migrate(block, node) => {
                 let len = self.block * PAGE_LEN as u64;
                 Request::Migrate { domain: Some(DOMAIN), base: self.base.0 + block * len, len, node }
@@ -71,8 +71,8 @@ impl Rack {
             return;
         }
         self.move_pages();
-        for seat in 0..self.seats.len() {
-            self.tend_host(seat);
+        for slot in 0..self.slots.len() {
+            self.tend_host(slot);
         }
         self.look_for_wiped();
         let now = self.now();
@@ -113,18 +113,18 @@ impl Rack {
         }
     }
 
-    fn tend_host(&mut self, seat: usize) {
+    fn tend_host(&mut self, slot: usize) {
         let now = self.now();
-        let &super::rack::Seat { cut_until, starts, has_session, next_renew, .. } = &self.seats[seat];
+        let &super::rack::HostSlot { cut_until, starts, has_session, next_renew, .. } = &self.slots[slot];
         // Far memory is there before those who use it.
-        if self.base.0 == 0 || cut_until > now || self.guest(seat).is_none() {
+        if self.base.0 == 0 || cut_until > now || self.guest(slot).is_none() {
             return;
         }
         if !has_session {
-            self.call_once(Call::Session(seat, starts));
+            self.call_once(Call::Session(slot, starts));
         } else if next_renew <= now {
-            self.seats[seat].next_renew = now + Duration::from_nanos(LEASE.as_nanos() / 4);
-            self.call(Call::Renew(seat, starts, now));
+            self.slots[slot].next_renew = now + Duration::from_nanos(LEASE.as_nanos() / 4);
+            self.call(Call::Renew(slot, starts, now));
         }
     }
 
@@ -166,40 +166,40 @@ impl Rack {
                 self.owners = (0..PAGES).map(owner).collect();
             }
             // The world has told the host of the session.
-            (Call::Session(seat, starts), Response::Session { .. }) if self.is_in(seat, starts) => {
-                self.seats[seat].has_session = true;
+            (Call::Session(slot, starts), Response::Session { .. }) if self.is_in(slot, starts) => {
+                self.slots[slot].has_session = true;
                 let (base, len, domain) = (self.base, PAGES * PAGE_LEN as u64, Domain(DOMAIN));
-                self.tell(seat, CacheAsk::Map { base, len, domain });
+                self.tell(slot, CacheAsk::Map { base, len, domain });
             }
-            (Call::Renew(seat, starts, asked), Response::Lease { lease_ms, flush })
-                if self.is_in(seat, starts) && lease_ms > 0 =>
+            (Call::Renew(slot, starts, asked), Response::Lease { lease_ms, flush })
+                if self.is_in(slot, starts) && lease_ms > 0 =>
             {
-                self.lease(seat, asked + Duration::from_millis(lease_ms), flush);
+                self.lease(slot, asked + Duration::from_millis(lease_ms), flush);
             }
             (Call::AcceptLost(page), _) => self.accepted(page),
             _ => {}
         }
     }
 
-    fn is_in(&self, seat: usize, starts: u32) -> bool {
-        self.guest(seat).is_some() && self.seats[seat].starts == starts
+    fn is_in(&self, slot: usize, starts: u32) -> bool {
+        self.guest(slot).is_some() && self.slots[slot].starts == starts
     }
 
-    fn lease(&mut self, seat: usize, until: Instant, flush: u64) {
-        let machine = &mut self.seats[seat];
+    fn lease(&mut self, slot: usize, until: Instant, flush: u64) {
+        let machine = &mut self.slots[slot];
         machine.lease_until = machine.lease_until.max(until);
         let order = Some(flush).filter(|&flush| flush > machine.flushed);
-        self.tell(seat, CacheAsk::Lease { until });
+        self.tell(slot, CacheAsk::Lease { until });
         if let Some(order) = order {
-            self.tell(seat, CacheAsk::Flush { order });
+            self.tell(slot, CacheAsk::Flush { order });
         }
     }
 
     fn accepted(&mut self, page: Page) {
         self.accepting.remove(&page);
         self.words.accept_loss(page);
-        for seat in 0..self.seats.len() {
-            if let Some(memory) = self.memory_mut(seat) {
+        for slot in 0..self.slots.len() {
+            if let Some(memory) = self.memory_mut(slot) {
                 memory.forgive(page);
             }
         }
@@ -213,7 +213,7 @@ impl Rack {
         }
         let wiped: Vec<Page> = self.words.wiped().collect();
         for page in wiped {
-            let guests = (0..self.seats.len()).filter_map(|seat| self.guest(seat));
+            let guests = (0..self.slots.len()).filter_map(|slot| self.guest(slot));
             let has = guests.map(|guest| guest.agent()).any(|agent| {
                 agent.access(page).is_some()
                     || agent.requests().any(|(other, _)| other == page)

@@ -5,7 +5,7 @@ use super::memory::Memory;
 use super::words::Words;
 use super::{Step, THREADS};
 use crate::network::Counters;
-use crate::station::Who;
+use crate::sim_node::Who;
 use crate::{Layout, Network, Plan, World};
 use farmem_host::Config as HostConfig;
 use farmem_host::agent::Bounds;
@@ -39,7 +39,7 @@ type Caching = CachingHost<Memory>;
 
 /// A machine that runs programs, up or down. The first one is host 1.
 #[derive(Default)]
-pub(super) struct Seat {
+pub(super) struct HostSlot {
     pub(super) threads: [Option<Step>; THREADS],
     /// Its calls do not reach the control plane until then.
     pub(super) cut_until: Instant,
@@ -58,7 +58,7 @@ pub(super) struct Rack {
     pub(super) world: World<Caching>,
     pub(super) rng: Rng,
     pub(super) plan: Plan,
-    pub(super) seats: Vec<Seat>,
+    pub(super) slots: Vec<HostSlot>,
     /// How often each node was started, when that was last looked at.
     nodes_started: [u32; NODES as usize],
     /// Pages that move from node to node together.
@@ -86,12 +86,12 @@ pub(super) struct Rack {
     notes: BTreeMap<String, u64>,
 }
 
-/// The number of the host in a seat.
-pub(super) fn host_in(seat: usize) -> u16 {
-    u16::try_from(seat + 1).expect("few hosts")
+/// The number of the host in a slot.
+pub(super) fn host_in(slot: usize) -> u16 {
+    u16::try_from(slot + 1).expect("few hosts")
 }
 
-fn seat_of(host: u16) -> usize {
+fn slot_of(host: u16) -> usize {
     usize::from(host) - 1
 }
 
@@ -130,7 +130,7 @@ impl Rack {
         let mut rack = Self {
             world: World::of(layout, Plan::CALM, rng.next_u64(), lines_max, make),
             plan,
-            seats: (0..hosts).map(|_| Seat::default()).collect(),
+            slots: (0..hosts).map(|_| HostSlot::default()).collect(),
             nodes_started: [0; NODES as usize],
             block: [1, 2, 4, 8][rng.below(4) as usize],
             owners: Vec::new(),
@@ -165,7 +165,7 @@ impl Rack {
         self.until(|rack| rack.calls.is_empty());
         self.call(Call::Allocate);
         self.next_tend = self.now();
-        self.until(|rack| rack.base.0 > 0 && (0..rack.seats.len()).all(|seat| rack.is_leased(seat)));
+        self.until(|rack| rack.base.0 > 0 && (0..rack.slots.len()).all(|slot| rack.is_leased(slot)));
     }
 
     fn until(&mut self, done: impl Fn(&Self) -> bool) {
@@ -189,30 +189,30 @@ impl Rack {
         self.world.network_mut().heal();
         self.ending = true;
         let now = self.now();
-        self.seats.iter_mut().for_each(|seat| seat.cut_until = now);
+        self.slots.iter_mut().for_each(|slot| slot.cut_until = now);
     }
 
     /// True while something is down, or a host without a lease, or an answer under way.
     pub(super) fn is_recovering(&self) -> bool {
-        let leased = (0..self.seats.len()).all(|seat| self.is_leased(seat));
+        let leased = (0..self.slots.len()).all(|slot| self.is_leased(slot));
         !self.is_up() || !leased || self.words.wiped().next().is_some()
     }
 
-    pub(super) fn is_leased(&self, seat: usize) -> bool {
-        self.guest(seat).is_some() && self.seats[seat].lease_until > self.now()
+    pub(super) fn is_leased(&self, slot: usize) -> bool {
+        self.guest(slot).is_some() && self.slots[slot].lease_until > self.now()
     }
 
-    /// What runs on the host in a seat, while it is up.
-    pub(super) fn guest(&self, seat: usize) -> Option<&Caching> {
-        self.world.guest(host_in(seat))
+    /// What runs on the host in a slot, while it is up.
+    pub(super) fn guest(&self, slot: usize) -> Option<&Caching> {
+        self.world.guest(host_in(slot))
     }
 
-    pub(super) fn role(&self, seat: usize) -> &Caching {
-        self.guest(seat).expect("the host is up")
+    pub(super) fn role(&self, slot: usize) -> &Caching {
+        self.guest(slot).expect("the host is up")
     }
 
-    pub(super) fn memory_mut(&mut self, seat: usize) -> Option<&mut Memory> {
-        self.world.guest_mut(host_in(seat)).map(Caching::pages_mut)
+    pub(super) fn memory_mut(&mut self, slot: usize) -> Option<&mut Memory> {
+        self.world.guest_mut(host_in(slot)).map(Caching::pages_mut)
     }
 
     pub(super) fn page(&self, index: u64) -> Page {
@@ -259,8 +259,8 @@ impl Rack {
     }
 
     /// Asks the cache of a host for something.
-    pub(super) fn tell(&mut self, seat: usize, ask: CacheAsk) {
-        self.world.tell_guest(host_in(seat), ask);
+    pub(super) fn tell(&mut self, slot: usize, ask: CacheAsk) {
+        self.world.tell_guest(host_in(slot), ask);
         self.look();
     }
 
@@ -273,26 +273,26 @@ impl Rack {
                 self.node_began(node);
             }
         }
-        for seat in 0..self.seats.len() {
-            let starts = self.world.starts_of(Who::Host(host_in(seat)));
-            if self.seats[seat].starts != starts
-                && let Some(guest) = self.guest(seat)
+        for slot in 0..self.slots.len() {
+            let starts = self.world.starts_of(Who::Host(host_in(slot)));
+            if self.slots[slot].starts != starts
+                && let Some(guest) = self.guest(slot)
             {
                 let room = guest.agent().bounds().pages;
                 let limit = room - 1 - self.rng.below(2) as usize;
-                let cut_until = self.seats[seat].cut_until;
-                self.seats[seat] = Seat { starts, limit, cut_until, ..Seat::default() };
+                let cut_until = self.slots[slot].cut_until;
+                self.slots[slot] = HostSlot { starts, limit, cut_until, ..HostSlot::default() };
             }
         }
         while let Some((host, said)) = self.world.take_own() {
-            let seat = seat_of(host);
+            let slot = slot_of(host);
             match said {
-                CacheDone::Flushed { order } => self.seats[seat].flushed = order,
+                CacheDone::Flushed { order } => self.slots[slot].flushed = order,
                 CacheDone::LeaseEnded => {
                     self.has_lost = true;
-                    self.seats[seat].threads.iter_mut().flatten().for_each(|step| step.waits = false);
+                    self.slots[slot].threads.iter_mut().flatten().for_each(|step| step.waits = false);
                 }
-                CacheDone::Stuck { page } => self.call(Call::Recover(seat, page)),
+                CacheDone::Stuck { page } => self.call(Call::Recover(slot, page)),
                 CacheDone::Host(_) | CacheDone::NotAsked { .. } | CacheDone::NotEvicted { .. } => {}
             }
         }
@@ -310,12 +310,12 @@ impl Rack {
     /// Now and then a machine dies, or a host hears no more of the control plane.
     fn crash(&mut self) {
         let now = self.now();
-        let hosts = u32::try_from(self.seats.len()).expect("few");
+        let hosts = u32::try_from(self.slots.len()).expect("few");
         if self.ending || self.next_crash > now {
             let partitions = self.plan.partition_every > Duration::ZERO && self.next_thread <= now + TEND;
             if partitions && !self.ending && self.rng.chance(1, 400) {
-                let seat = self.rng.below(hosts) as usize;
-                self.seats[seat].cut_until = now + LEASE.times(u64::from(1 + self.rng.below(3)));
+                let slot = self.rng.below(hosts) as usize;
+                self.slots[slot].cut_until = now + LEASE.times(u64::from(1 + self.rng.below(3)));
             }
             return;
         }
@@ -335,8 +335,8 @@ impl Rack {
         self.world.start_later(who, down);
         self.has_lost |= matches!(who, Who::Node(_) | Who::Host(_));
         if let Who::Host(host) = who {
-            let seat = &mut self.seats[seat_of(host)];
-            (seat.threads, seat.lease_until) = (Default::default(), Instant::ZERO);
+            let slot = &mut self.slots[slot_of(host)];
+            (slot.threads, slot.lease_until) = (Default::default(), Instant::ZERO);
         }
         self.note(format!("crash.{}", who.kind()));
         self.look();

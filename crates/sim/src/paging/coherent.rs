@@ -15,9 +15,9 @@ use crate::Plan;
 use crate::campaign::{Outcome as Ended, Verdict};
 use crate::digest::Digest;
 use farmem_host::agent::{Action, Agent, Bounds, Event, Mapped as _, Outcome, Pages as _};
-use farmem_host::paged::{Paged, Notice, Want};
+use farmem_host::paged::{Notice, Paged, Want};
 use farmem_machine::Rng;
-use farmem_paging::{Ahead, Cache, Config, Cause};
+use farmem_paging::{Ahead, Cache, Cause, Config};
 use farmem_wire::message::{Access, FetchId, PAGE_LEN, Page, WriteBack};
 use std::collections::{BTreeMap, VecDeque};
 

@@ -177,12 +177,12 @@ impl Pair {
             return Err((Verdict::Stuck, format!("{left} operations, and none ended for {PATIENCE:?}")));
         }
         match self.network.take_due(self.now) {
-            Some(parcel) => {
-                if let Some(frame) = self.network.open(&parcel) {
+            Some(in_flight) => {
+                if let Some(frame) = self.network.open(&in_flight) {
                     self.digest.bytes(frame);
-                    self.deliver(parcel.to == responder_gid(), frame)?;
+                    self.deliver(in_flight.to == responder_gid(), frame)?;
                 }
-                self.network.recycle(parcel);
+                self.network.recycle(in_flight);
             }
             None => {
                 self.requester.on_wake(self.now, &mut self.out);

@@ -194,12 +194,12 @@ impl World {
         if self.now.since(self.progress) > PATIENCE {
             return Err((Verdict::Stuck, format!("nothing ended for {PATIENCE:?}")));
         }
-        if let Some(parcel) = self.network.take_due(self.now) {
-            if let Some(frame) = self.network.open(&parcel) {
+        if let Some(in_flight) = self.network.take_due(self.now) {
+            if let Some(frame) = self.network.open(&in_flight) {
                 self.digest.bytes(frame);
-                self.deliver(parcel.from, parcel.to, frame)?;
+                self.deliver(in_flight.from, in_flight.to, frame)?;
             }
-            self.network.recycle(parcel);
+            self.network.recycle(in_flight);
         } else {
             for index in 0..self.clients.len() {
                 if let Some(expired) = self.clients[index].requester.on_wake(self.now, &mut self.out) {

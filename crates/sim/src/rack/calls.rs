@@ -4,7 +4,7 @@ use super::moves::Piece;
 use super::{DOMAINS, End, Rack};
 use crate::campaign::Verdict;
 use crate::checker::{Counter, Place, Vma};
-use crate::station::Who;
+use crate::sim_node::Who;
 use farmem_control::api::{ApiError, ErrorCode, PermName, Request, Response, VmaInfo};
 use farmem_machine::{Duration, Instant};
 use std::collections::BTreeSet;

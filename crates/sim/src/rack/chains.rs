@@ -4,7 +4,7 @@
 //! traversal that was executed twice somewhere, or not at all, or whose addition was not one step, is found out (PROTOCOL 7.35, 7.36).
 
 use super::Rack;
-use super::tasks::{Path, Task, What};
+use super::tasks::{Operation, Path, Task};
 use crate::checker::Counter;
 use farmem_host::{Answer, Done, Failure, Op};
 use farmem_traversal::Program;
@@ -72,7 +72,7 @@ impl Rack {
         }
         let cur_ptr = VirtAddr(self.counters[way[0].counter].addr);
         let limit = if self.rng.chance(1, 4) { 1 + self.rng.below(len) } else { 1000 };
-        let task = Task::new(index, self.world.now(), What::Add { way, limit });
+        let task = Task::new(index, self.world.now(), Operation::Add { way, limit });
         self.submit(task, Op::Traverse { program: self.adding.clone(), cur_ptr, scratch, limit });
     }
 
@@ -114,7 +114,7 @@ impl Rack {
     /// Additions to a counter that may still be made by what is under way.
     pub(super) fn additions_under_way(&self, counter: usize) -> u64 {
         let ways = self.tasks.values().filter_map(|task| match &task.what {
-            What::Add { way, .. } => Some(way),
+            Operation::Add { way, .. } => Some(way),
             _ => None,
         });
         let atomics = self.tasks.values().filter(|task| task.still_counts() == Some(counter)).count() as u64;

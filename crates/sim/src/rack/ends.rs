@@ -2,7 +2,7 @@
 
 use super::calls::AGAIN;
 use super::lists::{Found, NOWHERE};
-use super::tasks::{Must, Path, Task, What};
+use super::tasks::{Must, Operation, Path, Task};
 use super::{End, Rack};
 use crate::campaign::Verdict;
 use crate::checker::{Counter, Home, Loss, Place};
@@ -41,7 +41,7 @@ impl Rack {
 
     fn judge(&mut self, task: &Task, done: &Done) -> Result<(), String> {
         match task.what {
-            What::Write { place, version, path, losses, list } => {
+            Operation::Write { place, version, path, losses, list } => {
                 let well = done.result.is_ok();
                 if well && losses == self.model.home(place).losses {
                     if self.model.home(place).loss == Loss::Sure {
@@ -59,7 +59,7 @@ impl Rack {
                 list.into_iter().for_each(|list| self.list_written(list, well));
                 self.conclude(task, place, path, done.result)
             }
-            What::Read { place, path, losses, last } => {
+            Operation::Read { place, path, losses, last } => {
                 // An answer may still tell of a memory that was lost meanwhile.
                 let same = losses == self.model.home(place).losses;
                 if done.result.is_ok() && same {
@@ -72,10 +72,10 @@ impl Rack {
                 }
                 self.conclude(task, place, path, done.result)
             }
-            What::Count { counter, floor, compare, losses } => {
+            Operation::Count { counter, floor, compare, losses } => {
                 self.counted(task, counter, floor, compare, losses, done.result)
             }
-            What::ReadCounter { counter } => match done.result {
+            Operation::ReadCounter { counter } => match done.result {
                 Ok(_) => {
                     let bytes: [u8; 8] = done.buf.as_slice().try_into().map_err(|_| "no word")?;
                     self.counters[counter].check_end(u64::from_le_bytes(bytes))
@@ -88,14 +88,14 @@ impl Rack {
                     ended
                 }
             },
-            What::Rogue { place } => self.rogue_ended(place, done),
-            What::Ping { node } => {
+            Operation::Rogue { place } => self.rogue_ended(place, done),
+            Operation::Ping { node } => {
                 self.clients[task.client].pinged.remove(&node);
                 done.result.map_or_else(|failure| self.may_fail(task, Path::Line, None, failure), |_| Ok(()))
             }
-            What::Find { list, expected } => self.found(task, list, expected, done),
-            What::Add { ref way, limit } => self.added(task, way, limit, done),
-            What::Forbidden { place, must } => {
+            Operation::Find { list, expected } => self.found(task, list, expected, done),
+            Operation::Add { ref way, limit } => self.added(task, way, limit, done),
+            Operation::Forbidden { place, must } => {
                 place.into_iter().for_each(|place| self.release_forbidden(place));
                 let home = place.map(|place| *self.model.home(place));
                 self.refused_rightly(task, must, home, done.result)
@@ -111,7 +111,7 @@ impl Rack {
         path: Path,
         result: Result<Answer, Failure>,
     ) -> Result<(), String> {
-        let writes = matches!(task.what, What::Write { .. });
+        let writes = matches!(task.what, Operation::Write { .. });
         match (result, path) {
             (Err(Failure::Connection(_) | Failure::Lost { .. }), Path::Line) if writes => {
                 self.hold(task.client, place);
@@ -131,7 +131,7 @@ impl Rack {
             self.told_lost += 1;
             self.accept_sometimes(
                 addr,
-                matches!(task.what, What::Read { last: true, .. } | What::ReadCounter { .. }),
+                matches!(task.what, Operation::Read { last: true, .. } | Operation::ReadCounter { .. }),
             );
         }
     }
@@ -314,18 +314,18 @@ impl Rack {
     pub(super) fn abandon(&mut self, task: &Task) {
         self.ended += 1;
         match task.what {
-            What::Write { place, path, list, .. } => {
+            Operation::Write { place, path, list, .. } => {
                 list.into_iter().for_each(|list| self.list_written(list, false));
                 match path {
                     Path::Line => self.hold(task.client, place),
                     Path::Switch => self.model.release(place),
                 }
             }
-            What::Read { place, .. } => self.model.release(place),
-            What::Forbidden { place: Some(place), .. } => self.release_forbidden(place),
-            What::Find { list, .. } => self.release_list(list),
-            What::Count { .. } | What::ReadCounter { .. } | What::Add { .. } => {}
-            What::Ping { .. } | What::Rogue { .. } | What::Forbidden { place: None, .. } => {}
+            Operation::Read { place, .. } => self.model.release(place),
+            Operation::Forbidden { place: Some(place), .. } => self.release_forbidden(place),
+            Operation::Find { list, .. } => self.release_list(list),
+            Operation::Count { .. } | Operation::ReadCounter { .. } | Operation::Add { .. } => {}
+            Operation::Ping { .. } | Operation::Rogue { .. } | Operation::Forbidden { place: None, .. } => {}
         }
     }
 

@@ -1,7 +1,7 @@
 //! Linked lists over several nodes, and the program that looks a key up in one.
 
 use super::Rack;
-use super::tasks::{Task, What};
+use super::tasks::{Operation, Task};
 use crate::checker::Place;
 use farmem_host::Op;
 use farmem_machine::Rng;
@@ -233,7 +233,7 @@ impl Rack {
         scratch[..8].copy_from_slice(&wanted.to_le_bytes());
         let cur_ptr = VirtAddr(nodes[0].addr);
         self.lists[list].readers += 1;
-        let task = Task::new(index, self.world.now(), What::Find { list, expected });
+        let task = Task::new(index, self.world.now(), Operation::Find { list, expected });
         self.submit(task, Op::Traverse { program, cur_ptr, scratch, limit });
     }
 }

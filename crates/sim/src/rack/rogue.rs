@@ -4,11 +4,11 @@
 //! memory. Whatever it does, it can only do in its own domain: nobody else's bytes may change, and none may come back to it
 //! (PROTOCOL 9.17).
 
-use super::tasks::{Task, What};
+use super::tasks::{Operation, Task};
 use super::{DOMAINS, HOSTS, Rack};
 use crate::checker::Place;
 use crate::pair::noise;
-use crate::station::Who;
+use crate::sim_node::Who;
 use farmem_host::{Done, Op};
 use farmem_wire::VirtAddr;
 
@@ -47,7 +47,7 @@ impl Rack {
             }
         };
         let place = foreign.filter(|_| reads);
-        self.submit(Task::new(index, self.world.now(), What::Rogue { place }), op);
+        self.submit(Task::new(index, self.world.now(), Operation::Rogue { place }), op);
         // It is not what was asked for.
         self.started -= 1;
     }

@@ -25,8 +25,10 @@ impl Rack {
         }
         let nth = self.rng.below(count) as usize;
         // It repeats what it heard whole: a damaged packet with a good ICRC would be a forgery with a good key.
-        let heard = self.world.network().on_the_way().nth(nth).filter(|(_, parcel)| !parcel.is_damaged());
-        let Some((to, mut frame)) = heard.map(|(_, parcel)| (parcel.to, parcel.frame().to_vec())) else {
+        let heard =
+            self.world.network().on_the_way().nth(nth).filter(|(_, in_flight)| !in_flight.is_damaged());
+        let Some((to, mut frame)) = heard.map(|(_, in_flight)| (in_flight.to, in_flight.frame().to_vec()))
+        else {
             return;
         };
         // Now and then it is sent to somebody it is not for.

@@ -5,7 +5,7 @@ use super::calls::{Call, VMAS_MAX};
 use super::chains::Stop;
 use super::lists::{Found, NOWHERE};
 use crate::checker::{Place, Version, Vma};
-use crate::station::Who;
+use crate::sim_node::Who;
 use farmem_control::api::PermName;
 use farmem_host::{Ask, Op, REGION_DATA_MAX};
 use farmem_machine::Instant;
@@ -19,12 +19,12 @@ const TASKS_MAX: usize = 8;
 pub(super) struct Task {
     pub(super) client: usize,
     pub(super) since: Instant,
-    pub(super) what: What,
+    pub(super) what: Operation,
 }
 
 /// What it does, and what the checker needs to judge its end.
 #[derive(Clone, Debug)]
-pub(super) enum What {
+pub(super) enum Operation {
     /// Fills a slot; `list` when it is a node of one.
     Write { place: Place, version: Version, path: Path, losses: u32, list: Option<usize> },
     /// Reads a slot.
@@ -70,14 +70,14 @@ pub(super) enum Must {
 }
 
 impl Task {
-    pub(super) const fn new(client: usize, since: Instant, what: What) -> Self {
+    pub(super) const fn new(client: usize, since: Instant, what: Operation) -> Self {
         Self { client, since, what }
     }
 
     /// A write that may be executed after its node started again: the switch finds the node anew, and a host what has to wait for a connection.
     pub(super) fn still_to_come(&self) -> Option<(Place, Version)> {
         match self.what {
-            What::Write { place, version, .. } => Some((place, version)),
+            Operation::Write { place, version, .. } => Some((place, version)),
             _ => None,
         }
     }
@@ -85,7 +85,7 @@ impl Task {
     /// A counter that it may still count up then.
     pub(super) fn still_counts(&self) -> Option<usize> {
         match self.what {
-            What::Count { counter, .. } => Some(counter),
+            Operation::Count { counter, .. } => Some(counter),
             _ => None,
         }
     }
@@ -205,7 +205,8 @@ impl Rack {
         self.model.may_hold(place, version);
         let buf = self.model.bytes(version, len);
         let losses = self.model.home(place).losses;
-        let task = Task::new(index, self.world.now(), What::Write { place, version, path, losses, list });
+        let task =
+            Task::new(index, self.world.now(), Operation::Write { place, version, path, losses, list });
         let addr = VirtAddr(addr);
         self.submit(
             task,
@@ -228,7 +229,7 @@ impl Rack {
         self.model.take(place);
         let (addr, buf) = (VirtAddr(addr), vec![0xa5; len]);
         let losses = self.model.home(place).losses;
-        let task = Task::new(index, self.world.now(), What::Read { place, path, losses, last });
+        let task = Task::new(index, self.world.now(), Operation::Read { place, path, losses, last });
         self.submit(
             task,
             if path == Path::Switch { Op::RegionRead { addr, buf } } else { Op::Read { addr, buf } },
@@ -258,7 +259,7 @@ impl Rack {
         let compare = self.rng.chance(1, 3).then_some(floor);
         self.counters[counter].begin();
         let losses = self.counters[counter].home.losses;
-        let task = Task::new(index, self.world.now(), What::Count { counter, floor, compare, losses });
+        let task = Task::new(index, self.world.now(), Operation::Count { counter, floor, compare, losses });
         let op = match compare {
             Some(compare) => Op::CompareSwap { addr, compare, swap: compare + 1 },
             None => Op::FetchAdd { addr, add: 1 },
@@ -272,7 +273,7 @@ impl Rack {
         if !self.has_line(index, addr) {
             return false;
         }
-        let task = Task::new(index, self.world.now(), What::ReadCounter { counter });
+        let task = Task::new(index, self.world.now(), Operation::ReadCounter { counter });
         self.submit(task, Op::Read { addr: VirtAddr(addr), buf: vec![0xa5; 8] });
         true
     }
@@ -283,7 +284,7 @@ impl Rack {
         let Some(base) = self.world.node_base(node) else { return };
         let addr = VirtAddr(base + self.world.capacity() - 1);
         self.submit(
-            Task::new(index, self.world.now(), What::Ping { node }),
+            Task::new(index, self.world.now(), Operation::Ping { node }),
             Op::Read { addr, buf: Vec::new() },
         );
         // It is not what was asked for.
@@ -372,7 +373,7 @@ impl Rack {
             return;
         }
         place.into_iter().for_each(|place| self.model.take(place));
-        self.submit(Task::new(index, self.world.now(), What::Forbidden { place, must }), op);
+        self.submit(Task::new(index, self.world.now(), Operation::Forbidden { place, must }), op);
     }
 
     /// The way to a slot, if there is one now.

@@ -107,7 +107,7 @@ impl Resident {
 
 /// How a request gets on.
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Pace {
+pub(super) struct RetryTimer {
     /// How often it was told to come again.
     pub(super) tries: u32,
     /// When it comes again by itself.
@@ -120,7 +120,7 @@ pub(super) struct Host {
     pub(super) agent: Agent,
     pub(super) resident: Resident,
     /// Of the requests that are open.
-    pub(super) paces: BTreeMap<Page, Pace>,
+    pub(super) retry_timers: BTreeMap<Page, RetryTimer>,
     /// Where each core is, by its place in the rack's list.
     pub(super) cores: std::ops::Range<usize>,
     /// Until when the library's lock is held.
@@ -133,6 +133,6 @@ impl Host {
         let many = usize::MAX / 2;
         let bounds = Bounds { pages: many, requests: many, evictions: many, owed: many };
         let agent = Agent::new(bounds, FetchId(1));
-        Self { agent, resident: Resident::new(pages), paces: BTreeMap::new(), cores, lock_free: 0 }
+        Self { agent, resident: Resident::new(pages), retry_timers: BTreeMap::new(), cores, lock_free: 0 }
     }
 }

@@ -353,7 +353,7 @@ impl<'a> Rack<'a> {
                 self.outcome.fetches += 1;
                 let place = self.place(page);
                 let host = &mut self.hosts[usize::from(id.0)];
-                host.paces.remove(&page);
+                host.retry_timers.remove(&page);
                 host.resident.put(place, access);
                 // The threads that wait go on at once, before anybody can take the page away.
                 self.look_again(id, place);
@@ -370,7 +370,7 @@ impl<'a> Rack<'a> {
             }
             HostAction::Get(get) => {
                 let due = self.now + self.setup.profile.timeout.as_nanos();
-                self.hosts[usize::from(id.0)].paces.entry(get.page).or_default().due = due;
+                self.hosts[usize::from(id.0)].retry_timers.entry(get.page).or_default().due = due;
                 self.put(due, Happens::Timeout(id, get.page));
                 self.send(here, self.home_of(get.page), Load::Small, Happens::Get(id, get));
             }
@@ -395,7 +395,7 @@ impl<'a> Rack<'a> {
 
     /// The request comes again, at a time drawn by lot.
     fn back_off(&mut self, id: HostId, page: Page) {
-        let pace = self.hosts[usize::from(id.0)].paces.entry(page).or_default();
+        let pace = self.hosts[usize::from(id.0)].retry_timers.entry(page).or_default();
         let wait = self.setup.profile.backoff.as_nanos() << pace.tries.min(DOUBLINGS_MAX);
         pace.tries += 1;
         let spread = u32::try_from(wait).expect("short waits");
@@ -405,7 +405,7 @@ impl<'a> Rack<'a> {
 
     /// Nothing is lost here; but a reset breaks into transactions, whose requests are to come again.
     fn time_out(&mut self, id: HostId, page: Page) {
-        let pace = self.hosts[usize::from(id.0)].paces.get(&page);
+        let pace = self.hosts[usize::from(id.0)].retry_timers.get(&page);
         if pace.is_some_and(|pace| pace.due <= self.now) {
             self.host(id, agent::Event::Retry(page));
         }

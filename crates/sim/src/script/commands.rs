@@ -3,8 +3,8 @@
 use super::LINES_MAX;
 use super::words::{Words, number};
 use crate::describe::payload;
-use crate::network::{Parcel, Ticket, claim_address, claim_domain};
-use crate::station::Who;
+use crate::network::{InFlight, Ticket, claim_address, claim_domain};
+use crate::sim_node::Who;
 use crate::{Layout, Plan, World};
 use farmem_control::api::{PermName, Request, Response};
 use farmem_host::{Answer, Ask, Done, Failure, Op};
@@ -322,9 +322,9 @@ impl Stage {
 
     fn next_packet(&mut self, words: &mut Words<'_>) -> Result<Ticket, String> {
         let to = if words.peek().is_some() { Some(who(words)?) } else { None };
-        let fits = |parcel: &Parcel| to.is_none_or(|to| parcel.to == to.gid());
+        let fits = |in_flight: &InFlight| to.is_none_or(|to| in_flight.to == to.gid());
         let network = self.world()?.network();
-        let found = network.on_the_way().find(|(_, parcel)| fits(parcel)).map(|(ticket, _)| ticket);
+        let found = network.on_the_way().find(|(_, in_flight)| fits(in_flight)).map(|(ticket, _)| ticket);
         found.ok_or_else(|| "no such packet is on its way".to_owned())
     }
 
@@ -401,8 +401,8 @@ impl Stage {
 /// Delivers the next packet from or to the control plane. False when there is none.
 fn move_control(world: &mut World) -> bool {
     let control = Who::Control.gid();
-    let ours = |parcel: &Parcel| parcel.from == control || parcel.to == control;
-    let next = world.network().on_the_way().find(|(_, parcel)| ours(parcel)).map(|(ticket, _)| ticket);
+    let ours = |in_flight: &InFlight| in_flight.from == control || in_flight.to == control;
+    let next = world.network().on_the_way().find(|(_, in_flight)| ours(in_flight)).map(|(ticket, _)| ticket);
     if let Some(next) = next {
         take_and_deliver(world, next);
     }
@@ -418,8 +418,8 @@ fn pass_time(world: &mut World, end: Instant) -> bool {
 }
 
 fn take_and_deliver(world: &mut World, ticket: Ticket) {
-    if let Some(parcel) = world.network_mut().take(ticket) {
-        world.deliver(parcel);
+    if let Some(in_flight) = world.network_mut().take(ticket) {
+        world.deliver(in_flight);
         // A driver wakes its role in the turn that brought frames: a node's traversals run then (PROTOCOL 7.31).
         if world.next_wake().is_some_and(|at| at <= world.now()) {
             world.wake();

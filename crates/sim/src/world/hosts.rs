@@ -2,7 +2,7 @@
 
 use super::{Asked, World};
 use crate::Guest;
-use crate::station::Who;
+use crate::sim_node::Who;
 use farmem_control::api::{ApiError, ErrorCode, MovedInfo, Request, Response};
 use farmem_host::{Ask, Done, Host, Located, Out, Piece, Reply, Want, Wish};
 use farmem_machine::Event;
@@ -23,9 +23,9 @@ impl<H: Guest> World<H> {
     }
 
     pub(super) fn host_event(&mut self, host: u16, event: Event<'_, H::In>) {
-        let Self { hosts, around, done, own, wants, .. } = self;
-        let Some(station) = hosts.get_mut(&host) else { return };
-        station.event(event, around, |out| match H::said(out) {
+        let Self { hosts, env, done, own, wants, .. } = self;
+        let Some(sim_node) = hosts.get_mut(&host) else { return };
+        sim_node.event(event, env, |out| match H::said(out) {
             Ok(Out::Done(end)) => done.push_back((host, end)),
             Ok(Out::Want(want)) => wants.push_back((host, want)),
             Err(said) => own.push_back((host, said)),
@@ -40,8 +40,8 @@ impl<H: Guest> World<H> {
     /// Takes the next ended operation, with its host.
     pub fn take_done(&mut self) -> Option<(u16, Done)> {
         let (host, done) = self.done.pop_front()?;
-        let now = self.around.now;
-        self.around.journal.event(now, done.ticket, &done.buf);
+        let now = self.env.now;
+        self.env.journal.event(now, done.ticket, &done.buf);
         Some((host, done))
     }
 
@@ -93,7 +93,7 @@ impl<H: Guest> World<H> {
     /// A driver's part in what its host wants: it carries each want to the control plane.
     pub(super) fn carry_wants(&mut self) {
         while let Some((host, Want { number, wish })) = self.wants.pop_front() {
-            self.around.journal.line(|| format!("  host {host} wants {wish:?}"));
+            self.env.journal.line(|| format!("  host {host} wants {wish:?}"));
             let request = match wish {
                 Wish::Locate { addr } => Request::Locate { addr: addr.0 },
                 Wish::Disconnect { qpn } => Request::Disconnect { host, qpn: qpn.get() },
@@ -111,7 +111,7 @@ impl<H: Guest> World<H> {
         }
         let reply = match result {
             Ok(response @ Response::Connection { .. }) => {
-                self.around.journal.line(|| format!("host {host} has a connection"));
+                self.env.journal.line(|| format!("host {host} has a connection"));
                 return self.act_on(asked, &response);
             }
             Ok(Response::Located { vma, moved, lost }) => {
@@ -130,7 +130,7 @@ impl<H: Guest> World<H> {
             Err(error) if error.code == ErrorCode::NotFound => Reply::NotFound,
             Err(_) => Reply::Unavailable,
         };
-        self.around.journal.line(|| format!("host {host} is told {reply:?}"));
+        self.env.journal.line(|| format!("host {host} is told {reply:?}"));
         self.host_ask(host, Ask::Reply { number, reply });
     }
 }

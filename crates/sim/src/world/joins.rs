@@ -2,7 +2,7 @@
 
 use super::{Asked, Connected, JOIN_AGAIN, Layout, World};
 use crate::Guest;
-use crate::station::Who;
+use crate::sim_node::Who;
 use farmem_control::api::{ApiError, Endpoint, NodeInfo, Request, Response};
 use farmem_control::{Ask as ControlAsk, Config as ControlConfig, Control, Out};
 use farmem_host::{Ask, Config as HostConfig, Connection};
@@ -21,7 +21,7 @@ impl<H: Guest> World<H> {
         if self.is_up(who) || self.asked.values().any(|asked| asked.by == who && joins(&asked.request)) {
             return;
         }
-        self.around.journal.line(|| format!("{who:?} starts"));
+        self.env.journal.line(|| format!("{who:?} starts"));
         let gid = format!("{:?}", who.gid());
         let request = match who {
             Who::Control => return self.start_control(),
@@ -45,7 +45,7 @@ impl<H: Guest> World<H> {
 
     pub(super) fn control_event(&mut self, event: Event<'_, ControlAsk>) {
         let mut outs = Vec::new();
-        self.control.event(event, &mut self.around, |out| outs.push(out));
+        self.control.event(event, &mut self.env, |out| outs.push(out));
         self.control_outs(outs);
     }
 
@@ -63,7 +63,7 @@ impl<H: Guest> World<H> {
     pub(super) fn answer(&mut self, ticket: u64, result: Result<Response, ApiError>) {
         let asked = self.asked.remove(&ticket);
         if asked.as_ref().is_none_or(|asked| asked.want.is_none()) {
-            self.around.journal.line(|| match &result {
+            self.env.journal.line(|| match &result {
                 Ok(response) => format!("answer {ticket}: {response:?}"),
                 Err(error) => format!("answer {ticket}: {:?}: {}", error.code, error.message),
             });
@@ -103,8 +103,8 @@ impl<H: Guest> World<H> {
                     budget: Budget::default(),
                 };
                 let role = MemNode::new(config, VecStore::new(bytes));
-                if let Some(station) = self.nodes.get_mut(&n) {
-                    station.start(role, [place(control)]);
+                if let Some(sim_node) = self.nodes.get_mut(&n) {
+                    sim_node.start(role, [place(control)]);
                 }
             }
             (Who::Host(n), Response::HostJoined { host, generation, home, nodes }) => {
@@ -117,9 +117,9 @@ impl<H: Guest> World<H> {
                     pairs_max: self.layout.pairs_max,
                     ..HostConfig::new(HostId(*host), *generation, endpoint(home))
                 };
-                if let Some(station) = self.hosts.get_mut(&n) {
+                if let Some(sim_node) = self.hosts.get_mut(&n) {
                     let role = (self.make)(config, &mut self.rng);
-                    station.start(role, nodes.iter().map(node_place));
+                    sim_node.start(role, nodes.iter().map(node_place));
                 }
             }
             (Who::Host(n), Response::Session { switch, domain }) => {
@@ -165,8 +165,8 @@ impl<H: Guest> World<H> {
     }
 
     fn host_knows(&mut self, host: u16, port: Port, gid: Gid) {
-        if let Some(station) = self.hosts.get_mut(&host) {
-            station.peer(port, gid);
+        if let Some(sim_node) = self.hosts.get_mut(&host) {
+            sim_node.peer(port, gid);
         }
     }
 }

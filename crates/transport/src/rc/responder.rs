@@ -114,7 +114,7 @@ impl Responder {
         if let Some(writing) = self.writing {
             assert!(writing.left > 0, "a WRITE without bytes to come is over");
         }
-        assert!(self.fault.is_none() || self.writing.is_none(), "a fault ends what was under way");
+        assert!(self.fault.is_none() || self.writing.is_none(), "a fault ends op was under way");
         assert!(!self.nak_sent || self.fault.is_none(), "in error there are no gaps");
     }
 }
@@ -308,7 +308,7 @@ impl Responder {
         }
         self.may(memory, reth, Perm::Read)?;
         let psn = self.expected;
-        self.saved.push(Answered { psn, what: What::Read { addr: reth.va, len: reth.dma_len } });
+        self.saved.push(Answered { psn, op: AnsweredOp::Read { addr: reth.va, len: reth.dma_len } });
         self.executed(self.config.pmtu.packets(reth.dma_len));
         self.respond_read(psn, reth, memory, out);
         Ok(())
@@ -331,7 +331,7 @@ impl Responder {
             _ => memory.fetch_add(eth.va, eth.swap_or_add),
         };
         let psn = self.expected;
-        self.saved.push(Answered { psn, what: What::Atomic { original } });
+        self.saved.push(Answered { psn, op: AnsweredOp::Atomic { original } });
         self.executed(1);
         self.respond_atomic(psn, original, out);
         Ok(())
@@ -420,11 +420,11 @@ struct Saved {
 #[derive(Clone, Copy, Debug)]
 struct Answered {
     psn: Psn,
-    what: What,
+    op: AnsweredOp,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum What {
+enum AnsweredOp {
     Read { addr: VirtAddr, len: u32 },
     Atomic { original: u64 },
 }
@@ -445,7 +445,7 @@ impl Saved {
     fn has_read(&self, psn: Psn, reth: &Reth, config: &ResponderConfig) -> bool {
         let pmtu = config.pmtu as u32;
         self.newest_first().any(|answered| {
-            let What::Read { addr, len } = answered.what else { return false };
+            let AnsweredOp::Read { addr, len } = answered.op else { return false };
             let Ok(index) = u32::try_from(psn.distance(answered.psn)) else { return false };
             let Some(offset) = index.checked_mul(pmtu) else { return false };
             let part = index < config.pmtu.packets(len) && reth.dma_len <= len - offset;
@@ -455,8 +455,8 @@ impl Saved {
 
     /// What was there before the atomic with this PSN.
     fn original(&self, psn: Psn) -> Option<u64> {
-        self.newest_first().find_map(|answered| match answered.what {
-            What::Atomic { original } if answered.psn == psn => Some(original),
+        self.newest_first().find_map(|answered| match answered.op {
+            AnsweredOp::Atomic { original } if answered.psn == psn => Some(original),
             _ => None,
         })
     }

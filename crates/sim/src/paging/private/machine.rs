@@ -8,7 +8,7 @@ use crate::campaign::Verdict;
 use crate::digest::Digest;
 use farmem_machine::Rng;
 use farmem_paging::private::{Allocated, From, Place, Programs};
-use farmem_paging::{Key, Op, Cause};
+use farmem_paging::{Cause, Key, Op};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{Access, PAGE_LEN};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
