@@ -6,7 +6,7 @@
 //! memory itself ([`Pages`]).
 //!
 //! Three numbers order everything here (PROTOCOL 12.4). A page's *grant* is the number it was handed out under: a recall with a
-//! larger one is about it, one with a smaller one is late. A request's *floor* is the largest number it saw a recall with: what
+//! larger one is about it, one with a smaller one is late. A request's *min_seq* is the largest number it saw a recall with: what
 //! was sent before that is void. A write-back carries the grant, so that the memory node can tell it from a later one.
 //!
 //! Rules: PROTOCOL 12.17 to 12.25.
@@ -144,7 +144,7 @@ pub struct Request {
     /// Its name.
     pub id: FetchId,
     /// What was sent under a smaller number is void.
-    pub floor: Seq,
+    pub min_seq: Seq,
     /// What the buffer holds, whole or not.
     pub partial: Option<PartialPage>,
     /// The number that the switch granted.
@@ -195,8 +195,8 @@ pub struct Agent {
     next_id: Option<FetchId>,
     /// Pages that have bytes here, or will: cached, being written back, or asked for.
     frames: usize,
-    /// The floor that requests begin with.
-    floor: Seq,
+    /// The `min_seq` that requests begin with.
+    min_seq: Seq,
 }
 
 impl Agent {
@@ -211,7 +211,7 @@ impl Agent {
             owed: Vec::new(),
             next_id: Some(first),
             frames: 0,
-            floor: Seq(0),
+            min_seq: Seq(0),
         }
     }
 
@@ -292,7 +292,7 @@ impl Agent {
         let Some(id) = self.next_id else { return Outcome::IdsUsedUp };
         self.next_id = id.next();
         self.frames += usize::from(!has_frame);
-        let request = Request { access, id, floor: self.floor, partial: None, granted: None };
+        let request = Request { access, id, min_seq: self.min_seq, partial: None, granted: None };
         self.requests.insert(page, request);
         out.push(Action::Get(Get { page, access, id }));
         Outcome::Done
@@ -330,7 +330,7 @@ impl Agent {
             }
             return Outcome::Stale;
         };
-        if seq < request.floor {
+        if seq < request.min_seq {
             return Outcome::Void;
         }
         if data.access != request.access || part.index >= part.count || part.count > Part::COUNT_MAX {
@@ -396,7 +396,7 @@ impl Agent {
             out.push(Action::Done(Done { page, seq }));
             return Outcome::Stale;
         };
-        if seq < request.floor {
+        if seq < request.min_seq {
             return Outcome::Void;
         }
         request.granted = request.granted.max(Some(seq));

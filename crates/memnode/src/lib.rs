@@ -19,7 +19,7 @@ mod moves;
 mod node;
 mod note;
 mod outliers;
-pub mod page_gate;
+pub mod page_states;
 mod pages;
 mod peers;
 mod programs;

@@ -283,7 +283,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
                 self.buffer.clear();
                 let at = offset + (page.addr().0 - base);
                 self.store.read(at, PAGE_BYTES, &mut self.buffer);
-                let state = self.regions.gate().state(page);
+                let state = self.regions.page_states().state(page);
                 if self.buffer.iter().all(|&byte| byte == 0) {
                     return send(MoveBody::Page(page, state, None));
                 }
@@ -385,7 +385,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             if *known != ALL_PARTS {
                 return;
             }
-            self.regions.gate_mut().put(page, state);
+            self.regions.page_states_mut().put(page, state);
             out.note(Note::PageArrived);
         }
         let (from, message) = (arriving.from, MoveMessage { number, body: MoveBody::Taken(page) });

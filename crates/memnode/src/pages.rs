@@ -1,11 +1,11 @@
 //! Page messages: pages out to hosts, and back from them (PROTOCOL 12.26, 12.27).
 //!
-//! What counts is [`PageGate`]'s to say. Here are the bytes: out in parts that fit the path, in until all parts of one write-back
+//! What counts is [`PageStates`]'s to say. Here are the bytes: out in parts that fit the path, in until all parts of one write-back
 //! are there.
 
 use crate::node::{MemNode, Outbox};
 use crate::note::{Counted, DropReason, Note};
-use crate::page_gate::{Handed, PageGate};
+use crate::page_states::{Handed, PageStates};
 use crate::programs::Compile;
 use crate::store::Store;
 use alloc::boxed::Box;
@@ -80,23 +80,23 @@ impl Pages {
 
 impl<S: Store, C: Compile> MemNode<S, C> {
     /// What hosts cache, for those who check it.
-    pub fn page_gate(&self) -> &PageGate {
-        self.regions.gate()
+    pub fn page_states(&self) -> &PageStates {
+        self.regions.page_states()
     }
 
     /// The bytes of these pages are taken as they are here, for good (PROTOCOL 7.44, 12.31).
     pub(crate) fn accept_lost(&mut self, base: VirtAddr, len: u64) {
-        self.regions.gate_mut().accept_loss(Page::of(base), Page::of(VirtAddr(base.0 + (len - 1))));
+        self.regions.page_states_mut().accept_loss(Page::of(base), Page::of(VirtAddr(base.0 + (len - 1))));
     }
 
     /// What was written to these pages was lost with an earlier incarnation of this node (PROTOCOL 7.42).
     pub(crate) fn lose(&mut self, base: VirtAddr, len: u64) {
-        self.regions.gate_mut().lose(Page::of(base), Page::of(VirtAddr(base.0 + (len - 1))));
+        self.regions.page_states_mut().lose(Page::of(base), Page::of(VirtAddr(base.0 + (len - 1))));
     }
 
     /// These bytes are zero from here on, whatever hosts still have of them (PROTOCOL 12.44).
     pub(crate) fn renew_pages(&mut self, base: VirtAddr, len: u64) {
-        self.regions.gate_mut().renew(Page::of(base), Page::of(VirtAddr(base.0 + (len - 1))));
+        self.regions.page_states_mut().renew(Page::of(base), Page::of(VirtAddr(base.0 + (len - 1))));
     }
 
     /// A message about the directory (PROTOCOL 12.41).
@@ -107,7 +107,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         match (port, body) {
             (Port::CONTROL, DirectoryBody::Sweep(sweep)) => self.sweep(token, sweep, out),
             (Port::SWITCH, DirectoryBody::Clean(page, seq)) => {
-                self.regions.gate_mut().clean(page, seq);
+                self.regions.page_states_mut().clean(page, seq);
                 out.note(Note::PageCleaned);
             }
             (Port::CONTROL, DirectoryBody::Moving(number)) => self.say_moved(number, token, out),
@@ -117,7 +117,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
 
     fn sweep(&mut self, token: RequestId, sweep: Sweep, out: &mut Outbox) {
         let Sweep { first, last, seq, fenced, opens } = sweep;
-        let lost = self.regions.gate_mut().sweep_pages(first, last, seq, fenced);
+        let lost = self.regions.page_states_mut().sweep_pages(first, last, seq, fenced);
         if opens {
             self.pages.epoch = self.pages.epoch.max(seq.epoch());
         }
@@ -156,7 +156,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         if seq.epoch() != self.pages.epoch {
             return self.drop_frame(DropReason::Epoch, out);
         }
-        let handed = self.regions.gate_mut().read(read);
+        let handed = self.regions.page_states_mut().read(read);
         if handed == Handed::Nothing {
             return out.note(Note::PageTooEarly);
         }
@@ -192,7 +192,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         if part.count > 1 && whole.is_none() {
             return out.note(Note::PageWritten(Counted::NotYet));
         }
-        let counts = self.regions.gate_mut().write_back(page, origin, grant);
+        let counts = self.regions.page_states_mut().write_back(page, origin, grant);
         if counts {
             let offset = self.regions.offset(page.addr(), PAGE_LEN);
             self.store.write(offset, whole.as_ref().map_or(bytes, |whole| &whole[..]));

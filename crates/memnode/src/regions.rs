@@ -5,7 +5,7 @@
 //! An access needs both. [`View`] joins them with the store to the [`Memory`] that responders and traversals use.
 
 use crate::outliers::{Outlier, Outliers, State};
-use crate::page_gate::PageGate;
+use crate::page_states::PageStates;
 use crate::spans::Span;
 use crate::store::{Store, WORD_LEN};
 use alloc::collections::BTreeMap;
@@ -61,7 +61,7 @@ pub(crate) struct Regions {
     /// Addresses that are not where their range has them.
     outliers: Outliers,
     /// What hosts have of pages.
-    gate: PageGate,
+    page_states: PageStates,
     /// Another one after each change.
     version: u64,
 }
@@ -77,7 +77,7 @@ impl Regions {
             grants: BTreeMap::new(),
             grant_count: 0,
             outliers: Outliers::new(outliers_max),
-            gate: PageGate::default(),
+            page_states: PageStates::default(),
             version: 0,
         }
     }
@@ -88,14 +88,14 @@ impl Regions {
     }
 
     /// What hosts have of pages.
-    pub(crate) const fn gate(&self) -> &PageGate {
-        &self.gate
+    pub(crate) const fn page_states(&self) -> &PageStates {
+        &self.page_states
     }
 
     /// What hosts have of pages, to change it.
-    pub(crate) fn gate_mut(&mut self) -> &mut PageGate {
+    pub(crate) fn page_states_mut(&mut self) -> &mut PageStates {
         self.version += 1;
-        &mut self.gate
+        &mut self.page_states
     }
 
     /// `base..base + len` is the store's bytes from `offset` on (PROTOCOL 7.8). The same range again is no error.
@@ -249,7 +249,7 @@ impl Regions {
         if here.is_none() {
             return Err(Refusal::Moving);
         }
-        self.gate.check(Page::of(access.addr), Page::of(VirtAddr(end - 1)), access.perm)
+        self.page_states.check(Page::of(access.addr), Page::of(VirtAddr(end - 1)), access.perm)
     }
 
     /// The bytes around `addr` where `domain` may do this, as far as one range and one grant go; none when it may not at that one.
@@ -258,7 +258,7 @@ impl Regions {
         let grant = grants[grants.partition_point(|g| g.end <= addr.0)..].first();
         let grant = grant.filter(|g| g.base <= addr.0 && g.perm.allows(perm));
         let (Some(range), Some(grant)) = (self.locate(addr), grant) else { return Span::default() };
-        let (first, last) = self.gate.alike(Page::of(addr));
+        let (first, last) = self.page_states.alike(Page::of(addr));
         let base = range.base.max(grant.base).max(first.addr().0);
         let end = (range.base + range.len).min(grant.end).min(last.addr().0.saturating_add(PAGE_LEN as u64));
         Span { base, len: end - base, offset: range.offset + (base - range.base) }
@@ -327,7 +327,7 @@ impl Regions {
     }
 
     fn forget_pages(&mut self, base: VirtAddr, len: u64) {
-        self.gate_mut().forget(Page::of(base), Page::of(VirtAddr(base.0 + (len - 1))));
+        self.page_states_mut().forget(Page::of(base), Page::of(VirtAddr(base.0 + (len - 1))));
     }
 
     fn fits(&self, base: VirtAddr, len: u64, offset: u64) -> Result<(), Status> {

@@ -7,7 +7,7 @@
 //! broken it tells the shortest way there. [`Guards`] take what the protocol does for safety away, piece by piece: the explorer must
 //! find each.
 //!
-//! The roles here are [`farmem_switch::directory::Entry`], [`farmem_host::agent::Agent`], [`farmem_memnode::page_gate::PageGate`] and
+//! The roles here are [`farmem_switch::directory::Entry`], [`farmem_host::agent::Agent`], [`farmem_memnode::page_states::PageStates`] and
 //! [`farmem_control::reset::Reset`], as they are. Time is not in it: a timer may fire whenever nothing is under way, and as often
 //! early as the configuration says.
 

@@ -32,7 +32,7 @@ impl Agent {
             return Outcome::Full;
         }
         let (from, to) = (region.base(), region.last());
-        self.raise_floors(from, to, seq);
+        self.raise_min_seqs(from, to, seq);
         let first = out.len();
         let wanted = wanted.map(|index| region.page(index));
         let needless = self.give_up(from, to, &Terms { seq, keep, wanted }, out);
@@ -48,8 +48,8 @@ impl Agent {
 
     /// Everything from before `seq` is given up; every open or further request is to be answered with what is newer (PROTOCOL 12.36).
     pub(super) fn flush(&mut self, seq: Seq, out: &mut Vec<Action>) -> Outcome {
-        self.floor = self.floor.max(seq);
-        self.raise_floors(Page::FIRST, Page::LAST, seq);
+        self.min_seq = self.min_seq.max(seq);
+        self.raise_min_seqs(Page::FIRST, Page::LAST, seq);
         self.give_up_all(seq, out)
     }
 
@@ -88,9 +88,9 @@ impl Agent {
     }
 
     /// What was sent to requests for these pages before `seq` is void.
-    fn raise_floors(&mut self, from: Page, to: Page, seq: Seq) {
+    fn raise_min_seqs(&mut self, from: Page, to: Page, seq: Seq) {
         for (_, request) in self.requests.range_mut(from..=to) {
-            request.floor = request.floor.max(seq);
+            request.min_seq = request.min_seq.max(seq);
             request.partial = request.partial.filter(|partial| partial.seq >= seq);
             request.granted = request.granted.filter(|&granted| granted >= seq);
         }

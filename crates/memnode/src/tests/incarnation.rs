@@ -78,7 +78,7 @@ fn requests_to_lost_bytes_are_refused() {
     let [(_, message)] = &sent(&bench)[..] else { panic!("one part") };
     let PageBody::Data(data, bytes) = message.body else { panic!("the page, or its loss") };
     assert!(data.lost && bytes.is_empty());
-    assert_eq!(bench.node.page_gate().gate(Page::of(addr(0x1000))).lent(), None, "nobody has it");
+    assert_eq!(bench.node.page_states().record(Page::of(addr(0x1000))).lent(), None, "nobody has it");
 }
 
 /// A traversal comes to lost bytes from others: it ends before the iteration that would read them, also when its turn has found the pages around.
@@ -101,7 +101,7 @@ fn a_traversal_stops_before_lost_bytes() {
 fn accepted_and_cleared_pages_are_there() {
     let (mut bench, _) = lossy();
     assert_eq!(bench.update(&[Update::AcceptLost { base: BASE, len: 1 }]), (Status::Ok, 0));
-    let lost: Vec<_> = bench.node.page_gate().lost().collect();
+    let lost: Vec<_> = bench.node.page_states().lost().collect();
     assert_eq!(lost, [(Page::of(addr(0x1000)), Page::of(addr(0x1000)))]);
     let mut client = reconnect(&mut bench);
     assert_eq!(client.read(&mut bench, 0xff0, 16), Ok(vec![0xee; 16]));
@@ -110,7 +110,7 @@ fn accepted_and_cleared_pages_are_there() {
     assert_eq!(bench.update(&[Update::Clear { base: addr(0x1000), len: 0x1000 }]), (Status::Ok, 0));
     let mut client = reconnect(&mut bench);
     assert_eq!(client.read(&mut bench, 0x1000, 16), Ok(vec![0; 16]));
-    assert_eq!(bench.node.page_gate().lost().count(), 0);
+    assert_eq!(bench.node.page_states().lost().count(), 0);
 }
 
 /// PROTOCOL 7.45: two vmas of Alice's that touch, with the same rights. Inside each all is as ever; what goes on in the next is out of bounds.

@@ -212,14 +212,14 @@ fn pages_move_with_all_that_is_known_of_them() {
         };
         assert!(there(&pair, 0, 0x2000) == bytes, "losing every {lose_every}");
         assert!(there(&pair, 2 * PAGE, 0x2000) == [0; 2 * PAGE_LEN], "zeros move too");
-        let gate = pair.new.node.page_gate().state(page);
-        let known = PageState { floor: Seq(12), lent: Seq(9), holder: HOST, lost: true, coherent: true };
-        assert_eq!(gate, known);
+        let record = pair.new.node.page_states().state(page);
+        let known = PageState { min_seq: Seq(12), lent: Seq(9), holder: HOST, lost: true, coherent: true };
+        assert_eq!(record, known);
         // What an earlier incarnation of the old node lost is lost here too (PROTOCOL 7.44).
-        assert!(pair.new.node.page_gate().state(Page::of(addr(3 * PAGE))).lost);
-        assert!(!pair.new.node.page_gate().state(Page::of(addr(2 * PAGE))).lost);
-        let gate = pair.old.node.page_gate();
-        assert_eq!((gate.iter().count(), gate.lost().count()), (0, 0));
+        assert!(pair.new.node.page_states().state(Page::of(addr(3 * PAGE))).lost);
+        assert!(!pair.new.node.page_states().state(Page::of(addr(2 * PAGE))).lost);
+        let record = pair.old.node.page_states();
+        assert_eq!((record.iter().count(), record.lost().count()), (0, 0));
         assert_eq!(status(&mut pair.new, 4, region_read(0, 8)), Status::Ok);
         assert_eq!(status(&mut pair.new, 5, region_read(PAGE, 8)), Status::Lost);
         pair.old.not_here(header(ALICE, 6), region_read(0, 8));
@@ -340,7 +340,7 @@ fn verbs_wait_while_their_bytes_leave() {
 fn only_the_ends_of_a_move_are_heard() {
     let mut pair = Pair::new(0);
     pair.arrive(12);
-    let state = PageState { floor: Seq(1), lent: Seq(0), holder: HostId(0), lost: false, coherent: false };
+    let state = PageState { min_seq: Seq(1), lent: Seq(0), holder: HostId(0), lost: false, coherent: false };
     let bytes = [7; PAGE_LEN];
     let page = |at| MoveBody::Page(Page::of(addr(at)), state, Some((Part::WHOLE, &bytes)));
     let wrong = [

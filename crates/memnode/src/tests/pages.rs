@@ -57,7 +57,7 @@ fn a_page_goes_out_in_parts() {
         assert_eq!(*port, Port::host(HOST.0));
         assert_eq!(message.body, PageBody::Data(data, &bytes[part.range()]));
     }
-    assert_eq!(bench.node.page_gate().gate(page()).lent(), Some((Seq(4), HOST)));
+    assert_eq!(bench.node.page_states().record(page()).lent(), Some((Seq(4), HOST)));
 }
 
 /// A write-back counts when all its parts are there, once; the acknowledgement in it goes to the switch then, and not before.

@@ -93,14 +93,14 @@ impl Canonical {
             seqs.extend(agent.owed().iter().map(|owed| owed.seq));
             for (_, request) in agent.requests() {
                 ids.push(request.id);
-                seqs.push(request.floor);
+                seqs.push(request.min_seq);
                 seqs.extend(request.granted);
                 seqs.extend(request.partial.map(|partial| partial.seq));
             }
         }
-        for (_, gate) in world.gate.iter() {
-            seqs.push(gate.floor());
-            seqs.extend(gate.lent().map(|(lent, _)| lent));
+        for (_, record) in world.page_states.iter() {
+            seqs.push(record.min_seq());
+            seqs.extend(record.lent().map(|(lent, _)| lent));
         }
         for reset in &world.resets {
             if let Stage::Sweeping(seq, _) = reset.stage() {
@@ -255,13 +255,13 @@ impl Ranks<'_> {
     fn node(&self, pack: &mut Packer<'_>, config: &Config) {
         for place in 0..usize::from(config.pages) {
             let page = self.page_at(place);
-            let gate = self.world.gate.gate(page);
+            let record = self.world.page_states.record(page);
             pack.put(usize::from(self.world.node_has_latest(page)), 1);
             pack.put(usize::from(self.world.is_visiting(page)), 1);
-            // The floor of a page that was never read is below all grants, whether some number equals it or not.
-            pack.put(self.seqs.binary_search(&gate.floor()).unwrap_or(0), SEQ_BITS);
+            // The min_seq of a page that was never read is below all grants, whether some number equals it or not.
+            pack.put(self.seqs.binary_search(&record.min_seq()).unwrap_or(0), SEQ_BITS);
             let (lent, holder) =
-                gate.lent().map_or((None, 0), |(lent, holder)| (Some(lent), self.named(holder)));
+                record.lent().map_or((None, 0), |(lent, holder)| (Some(lent), self.named(holder)));
             pack.put(self.some_seq(lent), SEQ_BITS + 1);
             pack.put(holder, 2);
         }
@@ -304,7 +304,7 @@ impl Ranks<'_> {
         pack.put(request.access as usize, 2);
         pack.put(self.id(host, request.id), ID_BITS);
         let matters = self.is_void_in_flight(host, page, request);
-        pack.put(if matters { 1 + self.seq(request.floor) } else { 0 }, SEQ_BITS + 1);
+        pack.put(if matters { 1 + self.seq(request.min_seq) } else { 0 }, SEQ_BITS + 1);
         pack.put(self.some_seq(request.granted), SEQ_BITS + 1);
         pack.put(self.some_seq(request.partial.map(|partial| partial.seq)), SEQ_BITS + 1);
         if let Some(partial) = request.partial {
@@ -321,9 +321,9 @@ impl Ranks<'_> {
         })
     }
 
-    /// A floor only matters to what was sent before it. What is still to be sent is not below it.
+    /// A min_seq only matters to what was sent before it. What is still to be sent is not below it.
     fn is_void_in_flight(&self, host: HostId, page: Page, request: &Request) -> bool {
-        let void = |to, at, id, seq| (to, at, id) == (host, page, request.id) && seq < request.floor;
+        let void = |to, at, id, seq| (to, at, id) == (host, page, request.id) && seq < request.min_seq;
         self.world.net.iter().any(|message| match *message {
             Message::Read(read) => void(read.host, read.page, read.id, read.seq),
             Message::Data(to, data, _) => void(to, data.page, data.id, data.seq),

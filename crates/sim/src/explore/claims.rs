@@ -2,7 +2,7 @@
 
 use super::message::{host, page, region};
 use super::model::{Broken, Rules, World, nth};
-use farmem_memnode::page_gate::Verdict;
+use farmem_memnode::page_states::Verdict;
 use farmem_switch::directory::{Entry, Phase};
 use farmem_wire::HostId;
 use farmem_wire::message::{Access, Page, Region};
@@ -66,7 +66,7 @@ impl World {
     }
 
     fn what_is_not_lent_is_the_latest(&self, at: Page) -> Result<(), Broken> {
-        if self.gate.verdict(at) == Verdict::Latest && !self.node_has_latest(at) {
+        if self.page_states.verdict(at) == Verdict::Latest && !self.node_has_latest(at) {
             return Err(format!("{} is not lent, and the node has old bytes", page(at)));
         }
         Ok(())
@@ -80,9 +80,9 @@ impl World {
                     of.contains(page) && wanted.is_none_or(|access| cached.access == access)
                 })
             };
-            let writes_back = agent
-                .writing()
-                .any(|(page, writing)| of.contains(page) && writing.grant >= self.gate.gate(page).floor());
+            let writes_back = agent.writing().any(|(page, writing)| {
+                of.contains(page) && writing.grant >= self.page_states.record(page).min_seq()
+            });
             let wrong = match entry.phase() {
                 Phase::Invalid => caches(None) || writes_back,
                 Phase::Shared => {
@@ -94,17 +94,17 @@ impl World {
             if wrong {
                 return Err(format!("the directory is wrong about {} at {}", region(of), host(id)));
             }
-            self.floor_is_reached(of, entry, id)?;
+            self.min_seq_is_reached(of, entry, id)?;
         }
         Ok(())
     }
 
     /// What is sent for the transaction that runs is not void when it comes.
-    fn floor_is_reached(&self, of: Region, entry: &Entry, id: HostId) -> Result<(), Broken> {
+    fn min_seq_is_reached(&self, of: Region, entry: &Entry, id: HostId) -> Result<(), Broken> {
         let Some((requester, request, index)) = entry.transaction() else { return Ok(()) };
         let at = of.page(index);
         let open = self.host(id).agent.requests().find(|(page, open)| *page == at && open.id == request);
-        let void = requester == id && open.is_some_and(|(_, open)| open.floor > entry.seq());
+        let void = requester == id && open.is_some_and(|(_, open)| open.min_seq > entry.seq());
         if void {
             return Err(format!("{} waits for what it will not take of {}", host(id), page(at)));
         }

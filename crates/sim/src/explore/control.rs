@@ -47,16 +47,16 @@ impl World {
         let old = |page: &Page| region.contains(*page) && !self.node_has_latest(*page);
         let lost: Vec<Page> = (0..usize::from(rules.config.pages)).map(nth).filter(old).collect();
         for &page in &lost {
-            let holder = self.gate.gate(page).lent().map(|(_, holder)| holder);
+            let holder = self.page_states.record(page).lent().map(|(_, holder)| holder);
             if holder.is_none_or(|holder| !self.fenced.contains(holder)) {
                 return Err(format!("bytes of {} are lost in silence", message::page(page)));
             }
         }
-        let floor = rules.guards.sweep_floor(seq);
+        let min_seq = rules.guards.sweep_min_seq(seq);
         let fenced = self.fenced;
-        let _ = self.gate_mut().sweep(region, floor, fenced);
+        let _ = self.page_states_mut().sweep(region, min_seq, fenced);
         for page in (0..usize::from(rules.config.pages)).map(nth).filter(|&page| region.contains(page)) {
-            self.gate_mut().accept_loss(page, page);
+            self.page_states_mut().accept_loss(page, page);
         }
         for page in lost {
             self.make_stale(page);

@@ -29,7 +29,7 @@ pub enum Guard {
     RecallSeq,
     /// An owner's own fetch says nothing about what the owner may still write back (PROTOCOL 12.12).
     OwnerNotClean,
-    /// A write-back counts only when its grant is not below the floor (PROTOCOL 12.27).
+    /// A write-back counts only when its grant is not below min_seq (PROTOCOL 12.27).
     WriteBackGrant,
     /// A late write-back does not end a later loan (PROTOCOL 12.28).
     LentMark,
@@ -62,7 +62,7 @@ impl Guard {
         (Self::LentMark, "lent-mark"),
         (Self::DataId, "data-id"),
         (Self::SplitIdle, "split-idle"),
-        (Self::SweepFloor, "sweep-floor"),
+        (Self::SweepFloor, "sweep-min_seq"),
         (Self::Poke, "poke"),
         (Self::Behind, "behind"),
         (Self::PassingPage, "passing-page"),
@@ -118,14 +118,14 @@ impl Guards {
                         (data.id, data.access) = (request.id, request.access);
                     }
                     if self.lacks(Guard::Floors) {
-                        data.seq = data.seq.max(request.floor);
+                        data.seq = data.seq.max(request.min_seq);
                     }
                 }
                 Message::Data(host, data, latest)
             }
             Message::Grant(host, mut grant) if self.lacks(Guard::Floors) => {
                 let request = world.host(host).agent.requests().find(|(page, _)| *page == grant.page);
-                grant.seq = grant.seq.max(request.map_or(Seq(0), |(_, request)| request.floor));
+                grant.seq = grant.seq.max(request.map_or(Seq(0), |(_, request)| request.min_seq));
                 Message::Grant(host, grant)
             }
             Message::Ack(host, ack) if self.lacks(Guard::AckSeq) => {
@@ -182,8 +182,8 @@ impl Guards {
     }
 
     /// The grant that a write-back is taken for.
-    pub(super) fn grant_of_write_back(self, grant: Seq, floor: Seq) -> Seq {
-        if self.lacks(Guard::WriteBackGrant) { grant.max(floor) } else { grant }
+    pub(super) fn grant_of_write_back(self, grant: Seq, min_seq: Seq) -> Seq {
+        if self.lacks(Guard::WriteBackGrant) { grant.max(min_seq) } else { grant }
     }
 
     pub(super) const fn late_write_back_ends_loan(self) -> bool {
@@ -199,7 +199,7 @@ impl Guards {
         }
     }
 
-    pub(super) const fn sweep_floor(self, seq: Seq) -> Seq {
+    pub(super) const fn sweep_min_seq(self, seq: Seq) -> Seq {
         if self.lacks(Guard::SweepFloor) { Seq(0) } else { seq }
     }
 

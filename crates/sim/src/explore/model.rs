@@ -9,7 +9,7 @@ use super::moves::Move;
 use super::{Config, Left};
 use farmem_control::reset::{self, Reset};
 use farmem_host::agent::{self, Agent, Outcome};
-use farmem_memnode::page_gate::{Handed, PageGate, Verdict};
+use farmem_memnode::page_states::{Handed, PageStates, Verdict};
 use farmem_switch::directory::{self, Entry};
 use farmem_wire::message::{
     Access, Data, FetchId, HostSet, PAGE_SHIFT, Page, Read, Recall, RecallAck, Region, Seq, WriteBack,
@@ -21,7 +21,7 @@ use std::rc::Rc;
 /// A promise that was broken, in words.
 pub(super) type Broken = String;
 
-/// What a host is made of. Agents and gates are shared with the worlds before until they change: most moves change one.
+/// What a host is made of. Agents and page states are shared with the worlds before until they change: most moves change one.
 #[derive(Clone, Debug)]
 pub(super) struct Host {
     pub(super) agent: Rc<Agent>,
@@ -37,7 +37,7 @@ pub(super) struct Host {
 pub(super) struct World {
     pub(super) entries: Vec<(Region, Entry)>,
     pub(super) hosts: Vec<Host>,
-    pub(super) gate: Rc<PageGate>,
+    pub(super) page_states: Rc<PageStates>,
     /// By page: the node's bytes are the latest.
     pub(super) node: u8,
     pub(super) resets: Vec<Reset>,
@@ -90,7 +90,7 @@ impl World {
         Self {
             entries: regions.map(|region| (region, Entry::new(Seq(0)))).collect(),
             hosts: vec![host; usize::from(config.hosts)],
-            gate: Rc::default(),
+            page_states: Rc::default(),
             node: u8::MAX,
             resets: Vec::new(),
             fenced: HostSet::EMPTY,
@@ -114,8 +114,8 @@ impl World {
         &mut self.hosts[usize::from(id.0)]
     }
 
-    pub(super) fn gate_mut(&mut self) -> &mut PageGate {
-        Rc::make_mut(&mut self.gate)
+    pub(super) fn page_states_mut(&mut self) -> &mut PageStates {
+        Rc::make_mut(&mut self.page_states)
     }
 
     pub(super) fn has_latest(&self, host: HostId, page: Page) -> bool {
@@ -403,7 +403,7 @@ impl World {
 
     fn read(&mut self, read: Read, rules: &Rules) {
         let Read { page, access, host, id, seq, granted, done_due, .. } = read;
-        let handed = self.gate_mut().read(&read);
+        let handed = self.page_states_mut().read(&read);
         if handed == Handed::Nothing {
             return;
         }
@@ -415,11 +415,11 @@ impl World {
 
     fn write_back(&mut self, from: HostId, write_back: WriteBack, latest: bool, rules: &Rules) {
         let WriteBack { page, grant, ack } = write_back;
-        let counted = rules.guards.grant_of_write_back(grant, self.gate.gate(page).floor());
-        if self.gate_mut().write_back(page, from, counted) {
+        let counted = rules.guards.grant_of_write_back(grant, self.page_states.record(page).min_seq());
+        if self.page_states_mut().write_back(page, from, counted) {
             set(&mut self.node, page, latest);
         } else if rules.guards.late_write_back_ends_loan() {
-            self.gate_mut().clean(page, Seq(u64::MAX >> 1));
+            self.page_states_mut().clean(page, Seq(u64::MAX >> 1));
         }
         self.send(Message::WriteBackAck(from, WriteBackAck { page, grant, ack }), rules);
         if let Some(ack) = ack {
@@ -429,9 +429,9 @@ impl World {
 
     fn visit(&mut self, page: Page, clean: Option<Seq>, rules: &Rules) -> Result<(), Broken> {
         if let Some(seq) = clean {
-            self.gate_mut().clean(page, seq);
+            self.page_states_mut().clean(page, seq);
         }
-        match self.gate.verdict(page) {
+        match self.page_states.verdict(page) {
             Verdict::Lent => {
                 self.send(Message::Refused(page), rules);
                 return Ok(());

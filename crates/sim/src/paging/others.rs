@@ -40,7 +40,7 @@ pub(super) struct Cell {
     /// What the node has.
     pub(super) far: u64,
     /// PROTOCOL 12.26.
-    floor: u64,
+    min_seq: u64,
     lent: u64,
     /// Its latest bytes died with a host.
     pub(super) lost: bool,
@@ -55,7 +55,7 @@ impl Cell {
     /// The node was told of a page that is read.
     fn read(&mut self, seq: Seq, access: Access, clean: bool) {
         if clean {
-            self.floor = self.floor.max(seq.0);
+            self.min_seq = self.min_seq.max(seq.0);
         }
         if access == Access::Modified {
             self.lent = self.lent.max(seq.0);
@@ -100,7 +100,7 @@ pub(super) fn pages_of(region: usize) -> impl Iterator<Item = usize> {
 impl Others {
     pub(super) fn new() -> Self {
         let entry = Entry { seq: Seq(1), ..Entry::default() };
-        let cell = Cell { floor: 1, ..Cell::default() };
+        let cell = Cell { min_seq: 1, ..Cell::default() };
         Self {
             cells: vec![cell; index(page(PAGES))],
             entries: vec![entry; index(page(PAGES)) >> ORDER],
@@ -203,8 +203,8 @@ impl Others {
             Message::WriteBack(write_back, value) => {
                 let WriteBack { page, grant, ack } = write_back;
                 let cell = &mut self.cells[index(page)];
-                if (cell.floor..=cell.lent).contains(&grant.0) {
-                    (cell.far, cell.floor) = (value, grant.0 + 1);
+                if (cell.min_seq..=cell.lent).contains(&grant.0) {
+                    (cell.far, cell.min_seq) = (value, grant.0 + 1);
                 }
                 ack.into_iter().for_each(|ack| self.acknowledged(ack));
                 out.push(Message::Written(WriteBackAck { page, grant, ack }));
@@ -254,7 +254,7 @@ impl Others {
         let Some((of, write)) = entry.recall.take() else { return };
         entry.ours = entry.ours.map(|_| Access::Shared).filter(|_| !write);
         for at in pages_of(region) {
-            self.cells[at].floor = self.cells[at].floor.max(ack.seq.0);
+            self.cells[at].min_seq = self.cells[at].min_seq.max(ack.seq.0);
         }
         self.have(index(of), write);
     }
@@ -266,11 +266,11 @@ impl Others {
             *entry = Entry { seq: entry.seq.next(), ..Entry::default() };
         }
         for (at, cell) in self.cells.iter_mut().enumerate() {
-            if cell.lent >= cell.floor {
+            if cell.lent >= cell.min_seq {
                 lost += u64::from(cell.truth != cell.far);
                 (cell.lost, cell.was_lost) = (true, true);
             }
-            cell.floor = cell.floor.max(self.entries[at >> ORDER].seq.0);
+            cell.min_seq = cell.min_seq.max(self.entries[at >> ORDER].seq.0);
             // The old bytes are what there is.
             cell.truth = cell.far;
         }

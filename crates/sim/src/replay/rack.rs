@@ -9,7 +9,7 @@ use super::{Outcome, Regions, Setup, System, Workload};
 use farmem_control::reset;
 use farmem_host::agent::{self, Action as HostAction};
 use farmem_machine::{Duration, Rng};
-use farmem_memnode::page_gate::{Handed, PageGate};
+use farmem_memnode::page_states::{Handed, PageStates};
 use farmem_switch::directory::{Action, Event, Phase};
 use farmem_wire::message::{
     Access, Data, Done, Get, Grant, HostSet, PAGE_SHIFT, Page, Part, Read, Recall, RecallAck, Refusal,
@@ -77,7 +77,7 @@ pub(super) struct Rack<'a> {
     now: u64,
     links: Links,
     directory: Directory,
-    gates: Vec<PageGate>,
+    page_states: Vec<PageStates>,
     hosts: Vec<Host>,
     cores: Vec<Core>,
     /// Cores that are not through.
@@ -109,7 +109,7 @@ impl<'a> Rack<'a> {
             now: 0,
             links: Links::new(setup.profile, setup.hosts),
             directory: Directory::new(setup.directory(), workload, live),
-            gates: vec![PageGate::default(); setup.profile.nodes.into()],
+            page_states: vec![PageStates::default(); setup.profile.nodes.into()],
             hosts: hosts.collect(),
             working: cores.iter().filter(|core| !core.ended).count(),
             cores,
@@ -176,7 +176,7 @@ impl<'a> Rack<'a> {
             }
             Happens::Swept(region, seq) => {
                 let node = self.node_of(region.base());
-                let _ = self.gates[usize::from(node)].sweep(region, seq, HostSet::EMPTY);
+                let _ = self.page_states[usize::from(node)].sweep(region, seq, HostSet::EMPTY);
                 self.reset(region, reset::Event::Swept(seq));
             }
             Happens::Host(host, event) => self.host(host, event),
@@ -291,7 +291,7 @@ impl<'a> Rack<'a> {
     fn read(&mut self, read: Read) {
         let Read { page, access, host, id, seq, granted, done_due, .. } = read;
         let node = self.node_of(page);
-        if self.gates[usize::from(node)].read(&read) != Handed::Bytes {
+        if self.page_states[usize::from(node)].read(&read) != Handed::Bytes {
             // The write-back came first, in the order of the link, but the page is lent again: this read is a repeat, or the owner had asked
             // once more. The node does not answer; who still waits asks again.
             assert!(read.behind, "nothing is lost here");
@@ -310,7 +310,7 @@ impl<'a> Rack<'a> {
     fn write_back(&mut self, host: HostId, write_back: WriteBack) {
         let WriteBack { page, grant, ack } = write_back;
         let node = self.node_of(page);
-        let _ = self.gates[usize::from(node)].write_back(page, host, grant);
+        let _ = self.page_states[usize::from(node)].write_back(page, host, grant);
         let from = Place::Node(node);
         self.tell(from, host, agent::Event::WriteBackAck(WriteBackAck { page, grant, ack }));
         if let Some(ack) = ack {

@@ -17,7 +17,7 @@ use alloc::vec::Vec;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageState {
     /// Write-backs of smaller grants are late.
-    pub floor: Seq,
+    pub min_seq: Seq,
     /// The largest number under which it was handed out to be written.
     pub lent: Seq,
     /// And to whom.
@@ -164,12 +164,12 @@ fn page(r: &mut Reader<'_>) -> Result<Page, WireError> {
 
 fn page_and_state<'a>(r: &mut Reader<'a>) -> Result<MoveBody<'a>, WireError> {
     let page = page(r)?;
-    let (floor, lent, holder) = (Seq(r.u64()?), Seq(r.u64()?), HostId(r.u16()?));
+    let (min_seq, lent, holder) = (Seq(r.u64()?), Seq(r.u64()?), HostId(r.u16()?));
     let flags = r.u8()?;
     if flags > LOST | COHERENT | ZERO {
         return Err(WireError::Reserved { what: "move message.flags" });
     }
-    let state = PageState { floor, lent, holder, lost: flags & LOST != 0, coherent: flags & COHERENT != 0 };
+    let state = PageState { min_seq, lent, holder, lost: flags & LOST != 0, coherent: flags & COHERENT != 0 };
     if flags & ZERO != 0 {
         r.zero::<1>("move message.part")?;
         return Ok(MoveBody::Page(page, state, None));
@@ -182,7 +182,7 @@ fn page_and_state<'a>(r: &mut Reader<'a>) -> Result<MoveBody<'a>, WireError> {
 fn put_page(page: Page, state: PageState, part: Option<(Part, &[u8])>, out: &mut Vec<u8>) {
     let flag = |set: bool, bit: u8| if set { bit } else { 0 };
     out.put_u64(page.addr().0);
-    out.put_u64(state.floor.0);
+    out.put_u64(state.min_seq.0);
     out.put_u64(state.lent.0);
     out.put_u16(state.holder.0);
     out.put_u8(flag(state.lost, LOST) | flag(state.coherent, COHERENT) | flag(part.is_none(), ZERO));
@@ -207,8 +207,8 @@ mod tests {
     }
 
     fn state_of() -> impl Strategy<Value = PageState> {
-        any::<(u64, u64, u16, bool, bool)>().prop_map(|(floor, lent, holder, lost, coherent)| PageState {
-            floor: Seq(floor),
+        any::<(u64, u64, u16, bool, bool)>().prop_map(|(min_seq, lent, holder, lost, coherent)| PageState {
+            min_seq: Seq(min_seq),
             lent: Seq(lent),
             holder: HostId(holder),
             lost,
