@@ -13,7 +13,7 @@ use crate::path::Path;
 use crate::rack::{SILENCE_MAX, retries_in};
 use crate::slots::{self, Meta, Slots};
 use farmem_control::api::{NodeInfo, PermName, Request, Response};
-use farmem_host::{Answer, Ask, Done, Op, Out, Traversed};
+use farmem_host::{Answer, Done, HostRequest, Op, Out, Traversed};
 use farmem_machine::{Duration, Port};
 use farmem_transport::rc;
 use farmem_traversal::Program;
@@ -184,7 +184,7 @@ impl Client {
             self.connect(vma.node)?;
         }
         // What was known of these addresses was about memory that is no more.
-        self.path.submit(Ask::Route { base: VirtAddr(vma.base), len: vma.size, node: None })?;
+        self.path.submit(HostRequest::Route { base: VirtAddr(vma.base), len: vma.size, node: None })?;
         Ok(Vma { base: VirtAddr(vma.base), size: vma.size, node: NodeId(vma.node) })
     }
 
@@ -306,7 +306,7 @@ impl Client {
             self.join_again()?;
         }
         let ticket = self.slots.take(meta);
-        self.path.submit(Ask::Submit { ticket, domain: self.domain, op })?;
+        self.path.submit(HostRequest::Submit { ticket, domain: self.domain, op })?;
         Ok(Ticket(ticket))
     }
 

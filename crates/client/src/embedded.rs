@@ -6,7 +6,7 @@
 use crate::Error;
 use farmem_control::api::{ApiError, Request, Response};
 use farmem_control::{Ask, Config, Control, Out as ControlOut};
-use farmem_host::{Ask as HostAsk, Host, Out as HostOut};
+use farmem_host::{Host, HostRequest, Out as HostOut};
 use farmem_io::{Compiler, MappedStore};
 use farmem_machine::{Action, Event, Instant, Machine, Outbox, Port, Rng};
 use farmem_memnode::MemNode;
@@ -143,7 +143,7 @@ impl World {
     }
 
     /// Hands a host's request over and runs until nothing moves.
-    pub(crate) fn submit(&mut self, host: u16, ask: HostAsk) {
+    pub(crate) fn submit(&mut self, host: u16, ask: HostRequest) {
         self.now += farmem_machine::Duration::from_nanos(1);
         let seat =
             self.hosts[usize::from(host)].as_mut().expect("the host was seated when its client was made");

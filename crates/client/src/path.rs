@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::embedded::World;
 use farmem_control::api::{Request, Response};
-use farmem_host::{Ask, Host, Out};
+use farmem_host::{Host, HostRequest, Out};
 use farmem_io::{ApiClient, Driver, Link, Wait};
 use farmem_machine::{Duration, Port};
 use farmem_wire::{Domain, Gid, NodeId, VirtAddr};
@@ -18,7 +18,7 @@ pub(crate) trait Path {
     /// Tells the host role where `port` is.
     fn set_peer(&mut self, port: Port, gid: Gid) -> Result<(), Error>;
     /// Hands a request to the host role.
-    fn submit(&mut self, ask: Ask) -> Result<(), Error>;
+    fn submit(&mut self, ask: HostRequest) -> Result<(), Error>;
     /// What the host role says next; waits for it when `wait` is true and something is outstanding.
     fn poll(&mut self, wait: bool) -> Result<Option<Out>, Error>;
     /// What it says next, when that is at hand.
@@ -54,7 +54,7 @@ impl Path for InProcess {
         Ok(()) // ports are the addresses in here
     }
 
-    fn submit(&mut self, ask: Ask) -> Result<(), Error> {
+    fn submit(&mut self, ask: HostRequest) -> Result<(), Error> {
         self.world.borrow_mut().submit(self.host, ask);
         Ok(())
     }
@@ -130,7 +130,7 @@ impl<L: Link> Path for OverLink<L> {
         self.driver.link_mut().set_peer(port, Some(gid)).map_err(lost_link)
     }
 
-    fn submit(&mut self, ask: Ask) -> Result<(), Error> {
+    fn submit(&mut self, ask: HostRequest) -> Result<(), Error> {
         let said = &mut self.out;
         self.driver.submit(ask, &mut |out, _: &mut L| said.push_back(out));
         Ok(())

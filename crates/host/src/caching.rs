@@ -5,18 +5,18 @@
 //! the instruction that faulted is executed (PROTOCOL 12.24).
 //!
 //! What is cached may be used for as long as the host's lease lasts, which its driver has renewed by the control plane and tells with
-//! [`CacheAsk::Lease`]. When it ends, or the host joins again, everything is taken from the program (PROTOCOL 12.35).
+//! [`CacheRequest::Lease`]. When it ends, or the host joins again, everything is taken from the program (PROTOCOL 12.35).
 
-mod asks;
 mod buffers;
 mod note;
+mod requests;
 mod retry_timers;
 
-pub use asks::{CacheAsk, CacheDone};
 pub use note::{CacheNote, Trigger};
+pub use requests::{CacheDone, CacheRequest};
 
 use crate::agent::{self, Action, Agent, Event, Outcome, Pages};
-use crate::{Ask, Config, Host};
+use crate::{Config, Host, HostRequest};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use buffers::Buffers;
@@ -453,7 +453,7 @@ impl<P: Pages> CachingHost<P> {
     }
 
     /// Hands an event to the host and its actions on, in their order.
-    fn pass(&mut self, now: Instant, event: machine::Event<'_, Ask>, out: &mut Out) {
+    fn pass(&mut self, now: Instant, event: machine::Event<'_, HostRequest>, out: &mut Out) {
         self.host.handle(now, event, &mut self.inner);
         self.inner.drain(|action| match action {
             machine::Action::Send { port, frame } => out.send(port, frame),
@@ -464,11 +464,11 @@ impl<P: Pages> CachingHost<P> {
 }
 
 impl<P: Pages> Machine for CachingHost<P> {
-    type In = CacheAsk;
+    type In = CacheRequest;
     type Out = CacheDone;
     type Note = CacheNote;
 
-    fn handle(&mut self, now: Instant, event: machine::Event<'_, CacheAsk>, out: &mut Out) {
+    fn handle(&mut self, now: Instant, event: machine::Event<'_, CacheRequest>, out: &mut Out) {
         if let Lease::Until(until) = self.lease
             && until <= now
         {
@@ -488,11 +488,11 @@ impl<P: Pages> Machine for CachingHost<P> {
                 self.wake(now, out);
                 self.pass(now, machine::Event::Wake, out);
             }
-            machine::Event::Local(CacheAsk::Host(ask)) => {
+            machine::Event::Local(CacheRequest::Host(ask)) => {
                 match ask {
-                    Ask::Session { domain, switch } => _ = self.sessions.insert(domain, switch),
+                    HostRequest::Session { domain, switch } => _ = self.sessions.insert(domain, switch),
                     // What the life before cached is no longer ours (PROTOCOL 12.35).
-                    Ask::Joined { .. } => {
+                    HostRequest::Joined { .. } => {
                         self.sessions.clear();
                         self.end_lease(now, out);
                     }
@@ -500,13 +500,15 @@ impl<P: Pages> Machine for CachingHost<P> {
                 }
                 self.pass(now, machine::Event::Local(ask), out);
             }
-            machine::Event::Local(CacheAsk::Map { base, len, domain }) => self.map(base, len, domain, out),
-            machine::Event::Local(CacheAsk::Fault(page, access)) => self.fault(now, page, access, out),
-            machine::Event::Local(CacheAsk::Evict(page)) => {
+            machine::Event::Local(CacheRequest::Map { base, len, domain }) => {
+                self.map(base, len, domain, out)
+            }
+            machine::Event::Local(CacheRequest::Fault(page, access)) => self.fault(now, page, access, out),
+            machine::Event::Local(CacheRequest::Evict(page)) => {
                 self.step(now, Trigger::Evict, Event::Evict(page), &[], out);
             }
-            machine::Event::Local(CacheAsk::Lease { until }) => self.lease = Lease::Until(until),
-            machine::Event::Local(CacheAsk::Flush { order }) => {
+            machine::Event::Local(CacheRequest::Lease { until }) => self.lease = Lease::Until(until),
+            machine::Event::Local(CacheRequest::Flush { order }) => {
                 self.flush = self.flush.max(Some(order));
                 self.step(now, Trigger::Flush, Event::Flush(Seq(order)), &[], out);
             }

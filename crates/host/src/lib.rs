@@ -1,6 +1,6 @@
 //! The host role: one-sided verbs over reliable connections, and requests through the switch, for the programs of one machine.
 //!
-//! [`Host`] owns a connection per (domain, memory node) and a session per domain. Each [`Ask::Submit`] ends in exactly one
+//! [`Host`] owns a connection per (domain, memory node) and a session per domain. Each [`HostRequest::Submit`] ends in exactly one
 //! [`Out::Done`]. Traversals are continued here: after an iteration or hop limit, and with the code when a node does not know the
 //! program (PULSE 3, 4.1). Caches and the decision what to offload come with their own modules; membership and memory are the
 //! control plane's. Where an operation cannot go on without the control plane (its memory moved, its connection broke) the host says what it
@@ -107,7 +107,7 @@ pub struct Connection {
 
 /// What the host's user asks.
 #[derive(Debug)]
-pub enum Ask {
+pub enum HostRequest {
     /// Requests of `domain` that go through the switch use this session. Replaces the one before; what was sent over that stays with
     /// it.
     Session {
@@ -308,7 +308,7 @@ pub enum Failure {
     },
     /// Too much is outstanding ([`Config::requests_max`], [`REGION_WRITES_MAX`], the connection's queue); wait for completions.
     QueueFull,
-    /// All request ids of this generation are used up ([`Config::ids_max`]); joining again gives the next one ([`Ask::Joined`]).
+    /// All request ids of this generation are used up ([`Config::ids_max`]); joining again gives the next one ([`HostRequest::Joined`]).
     IdsUsedUp,
     /// The connection refused or lost it.
     Connection(rc::Failure),
@@ -507,26 +507,34 @@ fn answers_hosts(port: Port) -> bool {
 }
 
 impl Machine for Host {
-    type In = Ask;
+    type In = HostRequest;
     type Out = Out;
     type Note = Note;
 
-    fn handle(&mut self, now: Instant, event: Event<'_, Ask>, out: &mut Sink) {
+    fn handle(&mut self, now: Instant, event: Event<'_, HostRequest>, out: &mut Sink) {
         match event {
             Event::Frame { port, bytes } => self.frame(now, port, bytes, out),
             Event::Wake => {
                 self.connections.wake(now, out);
                 self.requests.wake(now, out);
             }
-            Event::Local(Ask::Session { domain, switch }) => self.requests.session(domain, switch, out),
-            Event::Local(Ask::Route { base, len, node }) => self.connections.route(base, len, node, out),
-            Event::Local(Ask::Joined { generation, home }) => self.joined(generation, home, out),
-            Event::Local(Ask::Connect(connection)) => self.connect(now, &connection, out),
-            Event::Local(Ask::Node { domain, node, base, len }) => {
+            Event::Local(HostRequest::Session { domain, switch }) => {
+                self.requests.session(domain, switch, out)
+            }
+            Event::Local(HostRequest::Route { base, len, node }) => {
+                self.connections.route(base, len, node, out)
+            }
+            Event::Local(HostRequest::Joined { generation, home }) => self.joined(generation, home, out),
+            Event::Local(HostRequest::Connect(connection)) => self.connect(now, &connection, out),
+            Event::Local(HostRequest::Node { domain, node, base, len }) => {
                 self.connections.know(domain, node, base, len, out);
             }
-            Event::Local(Ask::Reply { number, reply }) => self.connections.reply(now, number, &reply, out),
-            Event::Local(Ask::Submit { ticket, domain, op }) => self.submit(now, ticket, domain, op, out),
+            Event::Local(HostRequest::Reply { number, reply }) => {
+                self.connections.reply(now, number, &reply, out)
+            }
+            Event::Local(HostRequest::Submit { ticket, domain, op }) => {
+                self.submit(now, ticket, domain, op, out)
+            }
         }
         self.connections.look_again(now, out);
     }

@@ -9,7 +9,7 @@ mod times;
 mod traversals;
 mod verbs;
 
-use crate::{Answer, Ask, Config, Connection, Done, Failure, Host, Note, Op, Out, Reply, Want, Wish};
+use crate::{Answer, Config, Connection, Done, Failure, Host, HostRequest, Note, Op, Out, Reply, Want, Wish};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::mem::take;
@@ -110,7 +110,7 @@ impl Bench {
     }
 
     fn open(&mut self, domain: Domain, endpoint: ud::Endpoint) {
-        self.ask(Ask::Session { domain, switch: ud::Peer { port: Port::SWITCH, endpoint } });
+        self.ask(HostRequest::Session { domain, switch: ud::Peer { port: Port::SWITCH, endpoint } });
     }
 
     /// Submits an operation of Alice; answers its ticket.
@@ -120,11 +120,11 @@ impl Bench {
 
     fn submit_as(&mut self, domain: Domain, op: Op) -> u64 {
         self.ticket += 1;
-        self.ask(Ask::Submit { ticket: self.ticket, domain, op });
+        self.ask(HostRequest::Submit { ticket: self.ticket, domain, op });
         self.ticket
     }
 
-    fn ask(&mut self, ask: Ask) {
+    fn ask(&mut self, ask: HostRequest) {
         self.event(Event::Local(ask));
     }
 
@@ -138,7 +138,7 @@ impl Bench {
         self.event(Event::Wake);
     }
 
-    fn event(&mut self, event: Event<'_, Ask>) {
+    fn event(&mut self, event: Event<'_, HostRequest>) {
         self.host.handle(self.now, event, &mut self.out);
         self.host.check();
         let Self { out, sent, done, wants, notes, .. } = self;
@@ -177,7 +177,7 @@ impl Bench {
     fn reply(&mut self, wish: Wish, reply: Reply) {
         assert_eq!(self.wish(), wish);
         let Want { number, .. } = self.wants.remove(0);
-        self.ask(Ask::Reply { number, reply });
+        self.ask(HostRequest::Reply { number, reply });
     }
 
     fn took_notes(&mut self) -> Vec<Note> {

@@ -1,8 +1,8 @@
 //! What a host wants of the control plane to go on with an operation, and what it is answered.
 //!
 //! The host decides what is asked, in which order, and what follows (PROTOCOL 11.10). Its driver carries each [`Want`] to the control plane's API
-//! and what comes back to the host: nothing is repeated or left out there. Each is answered exactly once, with [`crate::Ask::Reply`] or, when it
-//! was a connection, with [`crate::Ask::Connect`].
+//! and what comes back to the host: nothing is repeated or left out there. Each is answered exactly once, with [`crate::HostRequest::Reply`] or, when it
+//! was a connection, with [`crate::HostRequest::Connect`].
 
 use alloc::vec::Vec;
 use farmem_wire::{Domain, NodeId, Qpn, VirtAddr};

@@ -2,7 +2,7 @@
 //!
 //! The buffers go round: what an operation brings back is used for the next.
 
-use farmem_host::{Ask, Config, Connection, Host, Note, Op, Out};
+use farmem_host::{Config, Connection, Host, HostRequest, Note, Op, Out};
 use farmem_machine::{Action, Duration, Event, Instant, Machine as _, Outbox, Port};
 use farmem_transport::{Access, Memory, Refusal, rc, ud};
 use farmem_traversal::Program;
@@ -92,12 +92,15 @@ impl Rack {
             well: 0,
         };
         let connection = Connection { node: NodeId(1), domain: DOMAIN, base: BASE, len: 0x1000, rc };
-        rack.ask(Ask::Connect(connection));
-        rack.ask(Ask::Session { domain: DOMAIN, switch: ud::Peer { port: Port::SWITCH, endpoint: SESSION } });
+        rack.ask(HostRequest::Connect(connection));
+        rack.ask(HostRequest::Session {
+            domain: DOMAIN,
+            switch: ud::Peer { port: Port::SWITCH, endpoint: SESSION },
+        });
         rack
     }
 
-    fn ask(&mut self, ask: Ask) {
+    fn ask(&mut self, ask: HostRequest) {
         self.host.handle(Instant::ZERO, Event::Local(ask), &mut self.out);
     }
 
@@ -121,7 +124,7 @@ impl Rack {
                     Op::Traverse { program, cur_ptr: addr, scratch, limit: 100 }
                 }
             };
-            self.ask(Ask::Submit { ticket, domain: DOMAIN, op });
+            self.ask(HostRequest::Submit { ticket, domain: DOMAIN, op });
         }
         while !self.out.is_empty() {
             self.pass();

@@ -1,8 +1,8 @@
 //! What can sit where a host does in a simulated rack: the host role, and what is built around it.
 
 use farmem_host::agent::Pages;
-use farmem_host::caching::{CacheAsk, CacheDone, CachingHost};
-use farmem_host::{Ask, Host, Out};
+use farmem_host::caching::{CacheDone, CacheRequest, CachingHost};
+use farmem_host::{Host, HostRequest, Out};
 use farmem_machine::Machine;
 use std::fmt::Debug;
 
@@ -12,7 +12,7 @@ pub trait Guest: Machine<Out: Debug> + Debug {
     type Own: Debug;
 
     /// What its host is asked, as it is asked.
-    fn ask(ask: Ask) -> Self::In;
+    fn ask(ask: HostRequest) -> Self::In;
 
     /// What it says: its host's words, or its own.
     ///
@@ -27,7 +27,7 @@ pub trait Guest: Machine<Out: Debug> + Debug {
 impl Guest for Host {
     type Own = core::convert::Infallible;
 
-    fn ask(ask: Ask) -> Ask {
+    fn ask(ask: HostRequest) -> HostRequest {
         ask
     }
 
@@ -43,8 +43,8 @@ impl Guest for Host {
 impl<P: Pages + Debug> Guest for CachingHost<P> {
     type Own = CacheDone;
 
-    fn ask(ask: Ask) -> CacheAsk {
-        CacheAsk::Host(ask)
+    fn ask(ask: HostRequest) -> CacheRequest {
+        CacheRequest::Host(ask)
     }
 
     fn said(out: CacheDone) -> Result<Out, CacheDone> {

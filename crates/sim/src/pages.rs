@@ -17,7 +17,7 @@ mod words;
 
 use crate::Plan;
 use crate::campaign::{self, Campaign, Outcome, Report, Verdict};
-use farmem_host::caching::CacheAsk;
+use farmem_host::caching::CacheRequest;
 use farmem_machine::{Duration, Instant};
 use farmem_wire::message::{Access, Page};
 use rack::Rack;
@@ -126,7 +126,7 @@ impl Rack {
         let full = self.role(host).agent().frames() >= self.slots[host].limit;
         if !usable.is_empty() && (full || self.rng.chance(1, 50)) {
             let (victim, _) = usable[self.rng.below(u32::try_from(usable.len()).expect("few")) as usize];
-            self.tell(host, CacheAsk::Evict(victim));
+            self.tell(host, CacheRequest::Evict(victim));
         }
         let thread = self.rng.below(u32::try_from(THREADS).expect("few")) as usize;
         if self.slots[host].threads[thread].is_none() && !self.ending {
@@ -179,7 +179,7 @@ impl Rack {
         }
         if memory.access(step.page) < Some(step.access) {
             if !step.waits {
-                self.tell(host, CacheAsk::Fault(step.page, step.access));
+                self.tell(host, CacheRequest::Fault(step.page, step.access));
                 // Where there was no room the fault is lost, and is made again.
                 let waits = self.is_asked_for(host, step.page);
                 self.slots[host].threads[thread] = Some(Step { waits, ..step });

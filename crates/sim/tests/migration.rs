@@ -2,7 +2,7 @@
 //! is executed once, wherever its copies come (PROTOCOL 7.38, 7.41, 8.40).
 
 use farmem_control::api::{Request, Response};
-use farmem_host::{Answer, Ask, Done, Failure, Op, Traversed};
+use farmem_host::{Answer, Done, Failure, HostRequest, Op, Traversed};
 use farmem_machine::{Duration, Rng};
 use farmem_sim::{Layout, Plan, Who, World};
 use farmem_traversal::Program;
@@ -114,7 +114,7 @@ impl Bench {
     fn submit(&mut self, host: u16, op: Op, what: Operation) {
         self.tickets += 1;
         self.open.insert(self.tickets, what);
-        let ask = Ask::Submit { ticket: self.tickets, domain: Domain(self.domain), op };
+        let ask = HostRequest::Submit { ticket: self.tickets, domain: Domain(self.domain), op };
         assert!(self.world.tell_host(host, ask), "the host is up");
     }
 

@@ -6,7 +6,7 @@
 //! (PROTOCOL 11.12).
 
 use farmem_control::api::{Request, Response};
-use farmem_host::{Ask, Done, Failure, Op};
+use farmem_host::{Done, Failure, HostRequest, Op};
 use farmem_machine::{Duration, Rng};
 use farmem_sim::{Layout, Plan, Who, World};
 use farmem_transport::rc;
@@ -104,7 +104,7 @@ impl Bench {
     fn submit(&mut self, op: Op, what: Operation) {
         self.tickets += 1;
         self.open.insert(self.tickets, what);
-        let ask = Ask::Submit { ticket: self.tickets, domain: Domain(self.domain), op };
+        let ask = HostRequest::Submit { ticket: self.tickets, domain: Domain(self.domain), op };
         assert!(self.world.tell_host(HOST, ask), "the host is up");
     }
 

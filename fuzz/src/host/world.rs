@@ -5,7 +5,7 @@ use crate::Run;
 use crate::frames::{Arrival, datagram, each, enclosed, endpoint, heard, with_others};
 use crate::input::Input;
 use farmem_host::{
-    Answer, Ask, Config, Connection, Done, Host, Located, Note, Op, Out, Piece, Reply, Want, Wish,
+    Answer, Config, Connection, Done, Host, HostRequest, Located, Note, Op, Out, Piece, Reply, Want, Wish,
 };
 use farmem_machine::{Action, Duration, Event, Instant, Machine as _, Outbox, Port};
 use farmem_transport::{Access, Memory, Refusal, rc, ud};
@@ -151,14 +151,15 @@ impl World {
         };
         let run = &mut Run::new();
         for (domain, endpoint) in SESSIONS {
-            world.ask(Ask::Session { domain, switch: ud::Peer { port: Port::SWITCH, endpoint } }, run);
+            world
+                .ask(HostRequest::Session { domain, switch: ud::Peer { port: Port::SWITCH, endpoint } }, run);
         }
         world.connect(Domain(7), 0, 0, run);
         world.connect(Domain(7), 1, 0, run);
         world
     }
 
-    fn ask(&mut self, ask: Ask, run: &mut Run) {
+    fn ask(&mut self, ask: HostRequest, run: &mut Run) {
         self.host.handle(self.now, Event::Local(ask), &mut self.out);
         self.look(true, run);
     }
@@ -169,7 +170,10 @@ impl World {
             0 => {
                 let (domain, endpoint) = input.pick(&SESSIONS);
                 let domain = if input.one_in(4) { Domain(u32::from(input.u8())) } else { domain };
-                self.ask(Ask::Session { domain, switch: ud::Peer { port: Port::SWITCH, endpoint } }, run);
+                self.ask(
+                    HostRequest::Session { domain, switch: ud::Peer { port: Port::SWITCH, endpoint } },
+                    run,
+                );
             }
             kind => {
                 let domain = input.pick(&[Domain(7), Domain(8), Domain(10)]);
@@ -213,7 +217,10 @@ impl World {
         self.refused = false;
         // What waited for it is sent at once.
         let before = self.responders.insert(peer_qpn, rc::Responder::new(config));
-        self.ask(Ask::Connect(Connection { node: NodeId(number), domain, base, len: RANGE_LEN, rc }), run);
+        self.ask(
+            HostRequest::Connect(Connection { node: NodeId(number), domain, base, len: RANGE_LEN, rc }),
+            run,
+        );
         if !self.refused {
             self.lines.insert(qpn, port);
         } else if let Some(before) = before {
@@ -232,7 +239,7 @@ impl World {
     pub(super) fn fulfil(&mut self, input: &mut Input<'_>, run: &mut Run) {
         let Some(Want { number, wish }) = self.wants.pop_front() else {
             let number = u64::from(input.u8());
-            return self.ask(Ask::Reply { number, reply: located(input) }, run);
+            return self.ask(HostRequest::Reply { number, reply: located(input) }, run);
         };
         let reply = match input.below(8) {
             0 => Reply::Gone,
@@ -242,14 +249,14 @@ impl World {
                 Wish::Connect { domain, node } if node.0 <= 2 => {
                     self.connect(domain, usize::from(node.0 - 1), 0, run);
                     // It may not have been taken.
-                    return self.ask(Ask::Reply { number, reply: Reply::Unavailable }, run);
+                    return self.ask(HostRequest::Reply { number, reply: Reply::Unavailable }, run);
                 }
                 Wish::Connect { .. } => Reply::NotFound,
                 Wish::Disconnect { .. } => Reply::Gone,
                 Wish::Locate { .. } => located(input),
             },
         };
-        self.ask(Ask::Reply { number, reply }, run);
+        self.ask(HostRequest::Reply { number, reply }, run);
     }
 
     pub(super) fn submit(&mut self, domain: Domain, op: Op, run: &mut Run) {
@@ -261,7 +268,7 @@ impl World {
             Op::Traverse { scratch, .. } => (scratch.len(), true),
         };
         self.asked.insert(self.tickets, Asked { len, traversal });
-        self.ask(Ask::Submit { ticket: self.tickets, domain, op }, run);
+        self.ask(HostRequest::Submit { ticket: self.tickets, domain, op }, run);
     }
 
     /// Time passes; the host is woken whether or not it asked for it.
@@ -347,7 +354,7 @@ impl World {
         let mut wakes = 0;
         loop {
             while let Some(Want { number, .. }) = self.wants.pop_front() {
-                self.ask(Ask::Reply { number, reply: Reply::Unavailable }, run);
+                self.ask(HostRequest::Reply { number, reply: Reply::Unavailable }, run);
             }
             let Some(at) = self.host.next_wake() else { break };
             wakes += 1;

@@ -4,7 +4,7 @@ use super::{Client, gid, wrong_answer};
 use crate::Error;
 use crate::rack::endpoint;
 use farmem_control::api::{ErrorCode, Request, Response};
-use farmem_host::{Ask, Connection, Located, Op, Piece, Reply, Want, Wish};
+use farmem_host::{Connection, HostRequest, Located, Op, Piece, Reply, Want, Wish};
 use farmem_machine::Port;
 use farmem_transport::{rc, ud};
 use farmem_wire::{NodeId, Pmtu, Psn, Qkey, Qpn, Rkey, VirtAddr};
@@ -27,7 +27,7 @@ impl Client {
         let port = Port(switch.port);
         self.path.set_peer(port, gid(&switch.gid)?)?;
         let endpoint = ud::Endpoint { qpn: Qpn::new(switch.qpn), qkey: Qkey(switch.qkey) };
-        self.path.submit(Ask::Session { domain: self.domain, switch: ud::Peer { port, endpoint } })
+        self.path.submit(HostRequest::Session { domain: self.domain, switch: ud::Peer { port, endpoint } })
     }
 
     /// Joins again, as the next generation of the same host, which has its request ids still before it (PROTOCOL 11.8). Whatever is
@@ -62,10 +62,10 @@ impl Client {
         if host != self.host {
             return Err(wrong_answer("join_host"));
         }
-        self.path.submit(Ask::Joined { generation, home: endpoint(&home) })?;
+        self.path.submit(HostRequest::Joined { generation, home: endpoint(&home) })?;
         for info in &nodes {
             let (node, base) = (NodeId(info.node), VirtAddr(info.base));
-            self.path.submit(Ask::Node { domain: self.domain, node, base, len: info.capacity })?;
+            self.path.submit(HostRequest::Node { domain: self.domain, node, base, len: info.capacity })?;
         }
         self.nodes = nodes;
         self.open_session()
@@ -74,14 +74,14 @@ impl Client {
     /// Sets up the first connection to `node`.
     pub(super) fn connect(&mut self, node: u16) -> Result<(), Error> {
         let connection = self.connection(node)?;
-        self.path.submit(Ask::Connect(connection))
+        self.path.submit(HostRequest::Connect(connection))
     }
 
     /// Carries what the host role wants to the control plane, and the answer back. What follows from it the host role decides.
     pub(super) fn fulfil(&mut self, want: Want) -> Result<(), Error> {
         let asked = match want.wish {
             Wish::Connect { node, .. } => match self.connection(node.0) {
-                Ok(connection) => return self.path.submit(Ask::Connect(connection)),
+                Ok(connection) => return self.path.submit(HostRequest::Connect(connection)),
                 Err(error) => Err(error),
             },
             Wish::Locate { addr } => self.path.ask(Request::Locate { addr: addr.0 }),
@@ -89,7 +89,7 @@ impl Client {
                 self.path.ask(Request::Disconnect { host: self.host, qpn: qpn.get() })
             }
         };
-        self.path.submit(Ask::Reply { number: want.number, reply: reply_of(asked) })
+        self.path.submit(HostRequest::Reply { number: want.number, reply: reply_of(asked) })
     }
 
     /// Asks for a connection to `node`.

@@ -13,7 +13,7 @@ fn with_batches_of(pairs_max: u16) -> Bench {
     bench.open(ALICE, ALICES);
     bench.open(BOB, BOBS);
     for (number, node) in [(1, 1), (2, 2)] {
-        bench.ask(Ask::Connect(connection(ALICE, node, number)));
+        bench.ask(HostRequest::Connect(connection(ALICE, node, number)));
     }
     bench
 }

@@ -33,7 +33,7 @@ impl Bench {
     fn with_two() -> (Self, [Node; 2]) {
         let (mut bench, one) = Self::connected();
         let second = connection(ALICE, 2, 2);
-        bench.ask(Ask::Connect(second));
+        bench.ask(HostRequest::Connect(second));
         let mut two = Node::behind(&second);
         two.memory.base = BASE_1;
         (bench, [one, two])
@@ -49,7 +49,7 @@ impl Bench {
         let mut fresh = Node::behind(&anew);
         core::mem::swap(&mut fresh.memory, &mut seat.memory);
         *seat = fresh;
-        self.ask(Ask::Connect(anew));
+        self.ask(HostRequest::Connect(anew));
     }
 
     /// Nobody answers until the host gives up.
@@ -100,7 +100,7 @@ pub(super) fn what_moved_is_followed_in_order() {
     // Whoever is told so by another operation asks nobody.
     nodes[1].memory.base = 0;
     let ticket = bench.submit(add(1024));
-    bench.ask(Ask::Route { base: VirtAddr(BASE_1), len: RANGE_LEN, node: None });
+    bench.ask(HostRequest::Route { base: VirtAddr(BASE_1), len: RANGE_LEN, node: None });
     nodes[0].memory.bytes.resize(2048, 0);
     talk_to(&mut bench, &mut nodes);
     assert_eq!((bench.results(), &bench.wants[..]), (vec![(ticket, did(0))], &[][..]));
@@ -142,7 +142,7 @@ pub(super) fn what_is_back_is_insisted_on_once() {
 fn what_was_known_of_an_earlier_allocation_is_forgotten() {
     let (mut bench, mut nodes) = Bench::with_two();
     nodes[1].memory.bytes.clear();
-    bench.ask(Ask::Route { base: VirtAddr(BASE_1), len: 4096, node: Some(NodeId(2)) });
+    bench.ask(HostRequest::Route { base: VirtAddr(BASE_1), len: 4096, node: Some(NodeId(2)) });
     let ticket = bench.submit(add(1024));
     talk_to(&mut bench, &mut nodes);
     let small = Located { base: VirtAddr(BASE_1 + 1024), len: 1024, pieces: vec![], lost: vec![] };
@@ -204,12 +204,12 @@ pub(super) fn a_node_that_cannot_be_reached_ends_what_waits_for_it() {
     let last = bench.submit(add(0));
     assert_eq!(bench.wish(), Wish::Connect { domain: ALICE, node: NodeId(1) });
     // An answer that comes late, or again, changes nothing.
-    bench.ask(Ask::Reply { number: 1, reply: Reply::Gone });
+    bench.ask(HostRequest::Reply { number: 1, reply: Reply::Gone });
     assert!(bench.took_notes().contains(&Note::LateAnswer));
     bench.wants.clear();
     let anew = connection(ALICE, 1, 3);
     nodes[0] = Node::behind(&anew);
-    bench.ask(Ask::Connect(anew));
+    bench.ask(HostRequest::Connect(anew));
     talk_to(&mut bench, &mut nodes);
     assert_eq!(bench.results(), [(last, did(0))]);
 }
@@ -219,7 +219,7 @@ pub(super) fn a_node_that_cannot_be_reached_ends_what_waits_for_it() {
 #[test]
 fn a_refusal_says_nothing_of_what_another_node_did() {
     let (mut bench, mut nodes) = Bench::with_two();
-    bench.ask(Ask::Route { base: VirtAddr(BASE_1 + 512), len: 512, node: Some(NodeId(2)) });
+    bench.ask(HostRequest::Route { base: VirtAddr(BASE_1 + 512), len: 512, node: Some(NodeId(2)) });
     let both = bench.submit(read(BASE_1 + 504, 16));
     bench.reply(locate(504), located(&[(512, 512, 2)], &[]));
     let atomic = bench.submit(add(640));
@@ -240,9 +240,12 @@ fn a_refusal_says_nothing_of_what_another_node_did() {
     assert_eq!(bench.results(), [(atomic, failed(rc::Failure::Flushed))]);
     let [refused, gone] = bench.wants[..] else { panic!("two questions") };
     bench.wants.clear();
-    bench.ask(Ask::Reply { number: refused.number, reply: located(&[(512, 512, 2), (256, 256, 2)], &[]) });
+    bench.ask(HostRequest::Reply {
+        number: refused.number,
+        reply: located(&[(512, 512, 2), (256, 256, 2)], &[]),
+    });
     bench.wants.clear();
-    bench.ask(Ask::Reply { number: gone.number, reply: Reply::Unavailable });
+    bench.ask(HostRequest::Reply { number: gone.number, reply: Reply::Unavailable });
     bench.reconnect(2, 2, 5, &mut nodes);
     talk_to(&mut bench, &mut nodes);
     let ends = bench.results();
@@ -258,7 +261,7 @@ fn later_operations_stay_behind_earlier_ones() {
     let (mut bench, mut nodes) = Bench::with_two();
     let first = bench.submit(write(BASE_1 + 1024, &[1; 8]));
     let on_its_way = take(&mut bench.sent);
-    bench.ask(Ask::Route { base: VirtAddr(BASE_1 + 1024), len: 1024, node: Some(NodeId(2)) });
+    bench.ask(HostRequest::Route { base: VirtAddr(BASE_1 + 1024), len: 1024, node: Some(NodeId(2)) });
     let second = bench.submit(write(BASE_1 + 1028, &[2; 8]));
     let beside = bench.submit(read(BASE_1 + 1024 + 64, 8));
     assert_eq!(
@@ -279,7 +282,7 @@ fn later_operations_stay_behind_earlier_ones() {
 #[test]
 fn what_leaves_its_allocation_is_refused_where_no_node_sees_it() {
     let (mut bench, mut nodes) = Bench::with_two();
-    bench.ask(Ask::Route { base: VirtAddr(BASE_1 + 512), len: 512, node: Some(NodeId(2)) });
+    bench.ask(HostRequest::Route { base: VirtAddr(BASE_1 + 512), len: 512, node: Some(NodeId(2)) });
     let leaves = bench.submit(write(BASE_1 + 1000, &[9; 100]));
     let behind = bench.submit(read(BASE_1 + 1016, 8));
     let found = Located {

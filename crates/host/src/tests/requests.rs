@@ -245,13 +245,13 @@ pub(super) fn ids_run_out_and_are_not_used_again() {
 #[test]
 fn a_host_that_joins_again_begins_anew() {
     let mut bench = Bench::with_sessions();
-    bench.ask(Ask::Connect(connection(ALICE, 1, 1)));
+    bench.ask(HostRequest::Connect(connection(ALICE, 1, 1)));
     bench.submit(region_write(BASE_1, b"1234"));
     let old = bench.request();
     bench.submit(Op::Read { addr: VirtAddr(BASE_1), buf: vec![0; 8] });
     bench.sent.clear();
     let left = bench.host.ids_left();
-    bench.ask(Ask::Joined { generation: GENERATION + 1, home: HOME });
+    bench.ask(HostRequest::Joined { generation: GENERATION + 1, home: HOME });
     let ended: Vec<_> = take(&mut bench.done).into_iter().map(|done| done.result).collect();
     let flushed = Failure::Connection(rc::Failure::Flushed);
     assert_eq!(ended, [Err(flushed), Err(Failure::NoAnswer)]);

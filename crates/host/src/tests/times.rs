@@ -83,7 +83,7 @@ fn the_first_of_all_timers_wakes_the_host() {
     let mut bench = Bench::with_sessions();
     let mut line = connection(ALICE, 1, 1);
     line.rc.timeout = Duration::from_millis(4);
-    bench.ask(Ask::Connect(line));
+    bench.ask(HostRequest::Connect(line));
     bench.submit(region_read(BASE_1, 4));
     assert_eq!(bench.host.next_wake(), Some(bench.now + TIMEOUT));
     bench.submit(read(BASE_1, 4));

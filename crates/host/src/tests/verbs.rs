@@ -101,7 +101,7 @@ impl Bench {
     /// A host with a connection of Alice to node 1.
     pub(super) fn connected() -> (Self, Node) {
         let (mut bench, connection) = (Self::new(config()), connection(ALICE, 1, 1));
-        bench.ask(Ask::Connect(connection));
+        bench.ask(HostRequest::Connect(connection));
         (bench, Node::behind(&connection))
     }
 
@@ -167,7 +167,7 @@ fn reads_writes_and_atomics_reach_memory() {
 pub(super) fn an_address_finds_its_connection() {
     let mut bench = Bench::new(config());
     let lines = [connection(ALICE, 1, 1), connection(ALICE, 2, 2), connection(BOB, 1, 3)];
-    lines.iter().for_each(|line| bench.ask(Ask::Connect(*line)));
+    lines.iter().for_each(|line| bench.ask(HostRequest::Connect(*line)));
     let cases =
         [(ALICE, BASE_1, 0), (ALICE, BASE_2, 1), (BOB, BASE_1, 2), (ALICE, BASE_1 + RANGE_LEN - 8, 0)];
     for (domain, addr, line) in cases {
@@ -229,7 +229,7 @@ pub(super) fn a_misaligned_atomic_is_refused_at_home() {
 fn a_range_that_wraps_holds_no_surprise() {
     let mut bench = Bench::new(config());
     let line = Connection { base: VirtAddr(u64::MAX - 7), len: 16, ..connection(ALICE, 1, 1) };
-    bench.ask(Ask::Connect(line));
+    bench.ask(HostRequest::Connect(line));
     for (addr, len) in [(u64::MAX - 7, 17), (4, 5), (7, 2)] {
         bench.submit(read(addr, len));
         assert_eq!(bench.refused(), Failure::OutOfBounds { addr: VirtAddr(addr) });
@@ -271,7 +271,7 @@ fn a_refusal_breaks_the_connection_and_a_new_one_mends_it() {
     assert_eq!(bench.wish(), Wish::Connect { domain: ALICE, node: NodeId(1) });
 
     let anew = connection(ALICE, 1, 2);
-    bench.ask(Ask::Connect(anew));
+    bench.ask(HostRequest::Connect(anew));
     assert!(!bench.host.is_down(ALICE, NodeId(1)));
     bench.talk(&mut Node::behind(&anew));
     let done = bench.ended();
@@ -286,7 +286,7 @@ pub(super) fn a_new_connection_flushes_what_the_old_one_had() {
     let tickets: Vec<u64> = (0..6).map(|i| bench.submit(read(BASE_1 + i, 1))).collect();
     let late = bench.sent[0].clone();
     let anew = connection(ALICE, 1, 2);
-    bench.ask(Ask::Connect(anew));
+    bench.ask(HostRequest::Connect(anew));
     let flushed = take(&mut bench.done);
     assert_eq!(flushed.iter().map(|done| done.ticket).collect::<Vec<_>>(), tickets);
     assert!(
@@ -310,16 +310,16 @@ fn addresses_move_to_another_node() {
     bench.submit(read(BASE_1, 8));
     let moved =
         Connection { base: VirtAddr(BASE_1 - RANGE_LEN), len: 2 * RANGE_LEN, ..connection(ALICE, 2, 2) };
-    bench.ask(Ask::Connect(connection(BOB, 1, 3)));
+    bench.ask(HostRequest::Connect(connection(BOB, 1, 3)));
     assert_eq!(bench.done.len(), 0, "another domain's connection is another matter");
-    bench.ask(Ask::Connect(moved));
+    bench.ask(HostRequest::Connect(moved));
     assert_eq!(bench.ended().result, Err(Failure::Connection(rc::Failure::Flushed)));
     bench.sent.clear();
     bench.submit(read(BASE_1, 8));
     assert_eq!(bench.sent[0].0, Port::node(2));
 
     // Node 2 in its turn has other addresses now, and these no longer.
-    bench.ask(Ask::Connect(Connection { base: VirtAddr(BASE_2), ..connection(ALICE, 2, 4) }));
+    bench.ask(HostRequest::Connect(Connection { base: VirtAddr(BASE_2), ..connection(ALICE, 2, 4) }));
     assert_eq!(bench.ended().result, Err(Failure::Connection(rc::Failure::Flushed)));
     bench.sent.clear();
     bench.submit(read(BASE_1, 8));
@@ -331,8 +331,8 @@ fn addresses_move_to_another_node() {
 pub(super) fn what_cannot_be_set_up_changes_nothing() {
     let mut bench = Bench::new(Config { connections_max: 2, ..config() });
     let (first, second) = (connection(ALICE, 1, 1), connection(BOB, 1, 2));
-    bench.ask(Ask::Connect(first));
-    bench.ask(Ask::Connect(second));
+    bench.ask(HostRequest::Connect(first));
+    bench.ask(HostRequest::Connect(second));
     bench.submit(read(BASE_1, 8));
     let mut own = connection(ALICE, 2, 3);
     own.rc.qpn = HOME.qpn;
@@ -343,7 +343,7 @@ pub(super) fn what_cannot_be_set_up_changes_nothing() {
         (own, SetupFault::QueuePairTaken),
     ];
     for (connection, fault) in cases {
-        bench.ask(Ask::Connect(connection));
+        bench.ask(HostRequest::Connect(connection));
         assert_eq!(bench.took_notes(), [Note::NotTaken(fault)]);
     }
     assert_eq!((bench.done.len(), bench.host.outstanding()), (0, 1));
@@ -351,7 +351,7 @@ pub(super) fn what_cannot_be_set_up_changes_nothing() {
     bench.talk(&mut node);
     assert_eq!(bench.ended().buf, [0; 8]);
     // In the place of one that makes room there is room, and its number is free.
-    bench.ask(Ask::Connect(first));
+    bench.ask(HostRequest::Connect(first));
     assert_eq!(bench.took_notes(), [Note::Rc(rc::Note::Broken(rc::Failure::Flushed))]);
 
     bench.open(ALICE, ALICES);
@@ -421,11 +421,11 @@ pub(super) fn talk_to(bench: &mut Bench, nodes: &mut [Node]) {
 fn what_moved_is_asked_for_where_it_is() {
     let (mut bench, one) = Bench::connected();
     let second = connection(ALICE, 2, 2);
-    bench.ask(Ask::Connect(second));
+    bench.ask(HostRequest::Connect(second));
     let mut two = Node::behind(&second);
     two.memory.base = BASE_1;
     let mut nodes = [one, two];
-    let route = |base: u64, len, node: Option<u16>| Ask::Route {
+    let route = |base: u64, len, node: Option<u16>| HostRequest::Route {
         base: VirtAddr(BASE_1 + base),
         len,
         node: node.map(NodeId),

@@ -14,9 +14,9 @@ use farmem_client::own::{endpoint, host_settings, require_running};
 use farmem_client::own::{gid, wrong_answer};
 use farmem_control::api::{GIVEN_UP, NodeInfo, Request, Response};
 use farmem_host::agent::Bounds;
-use farmem_host::caching::{CacheAsk, CacheConfig, CachingHost};
+use farmem_host::caching::{CacheConfig, CacheRequest, CachingHost};
 use farmem_host::paged::Paged;
-use farmem_host::{Ask as HostAsk, Config as HostConfig};
+use farmem_host::{Config as HostConfig, HostRequest};
 use farmem_io::pages::Mapped;
 use farmem_io::{ApiClient, Clock, Driver, Link, OpenError, os_seed};
 use farmem_machine::{Port, Rng};
@@ -178,8 +178,11 @@ where
         let mut driver = Driver::new(role, link, Clock::start());
         let switch = ud::Peer { port: Port(switch.port), endpoint: endpoint(&switch) };
         let domain_number = Domain(domain);
-        driver.submit(CacheAsk::Host(HostAsk::Session { domain: domain_number, switch }), &mut |_, _| {});
-        driver.submit(CacheAsk::Map { base, len, domain: domain_number }, &mut |_, _| {});
+        driver.submit(
+            CacheRequest::Host(HostRequest::Session { domain: domain_number, switch }),
+            &mut |_, _| {},
+        );
+        driver.submit(CacheRequest::Map { base, len, domain: domain_number }, &mut |_, _| {});
 
         let (tell, told) = channel();
         let life = Life { host, generation: settings.generation, qkey: settings.home.qkey.0 };

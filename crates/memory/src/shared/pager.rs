@@ -13,7 +13,7 @@ use super::poisoned::Poisoned;
 use farmem_client::Error;
 use farmem_client::own::SILENCE_MAX;
 use farmem_host::agent::Outcome;
-use farmem_host::caching::{CacheAsk, CacheDone, CacheNote, CachingHost, Trigger};
+use farmem_host::caching::{CacheDone, CacheNote, CacheRequest, CachingHost, Trigger};
 use farmem_host::paged::{Notice, Paged, Want};
 use farmem_io::pages::Mapped;
 use farmem_io::{Driver, Link, Wait};
@@ -202,7 +202,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
         }
     }
 
-    fn submit(&mut self, ask: CacheAsk) {
+    fn submit(&mut self, ask: CacheRequest) {
         let Self { driver, told, .. } = self;
         driver.submit(ask, &mut |done, _| told.push(done));
     }
@@ -241,8 +241,8 @@ impl<W: Mapped, L: Link> Pager<W, L> {
                 self.serve_wants();
             }
             Ask::Lease(_) | Ask::GiveUp(_) if self.dead => {}
-            Ask::Lease(until) => self.submit(CacheAsk::Lease { until }),
-            Ask::GiveUp(order) => self.submit(CacheAsk::Flush { order }),
+            Ask::Lease(until) => self.submit(CacheRequest::Lease { until }),
+            Ask::GiveUp(order) => self.submit(CacheRequest::Flush { order }),
             Ask::Fail(why) => self.fail(why),
             Ask::WriteBack(done) => self.begin_flush(Some(done)),
             Ask::Stats(answer) => {
@@ -265,9 +265,9 @@ impl<W: Mapped, L: Link> Pager<W, L> {
                         let now = self.driver.clock().now();
                         self.since.entry(page).or_insert(now);
                     }
-                    CacheAsk::Fault(page, access)
+                    CacheRequest::Fault(page, access)
                 }
-                Want::GiveUp(page) => CacheAsk::Evict(page),
+                Want::GiveUp(page) => CacheRequest::Evict(page),
             };
             let told = self.told.len();
             self.submit(ask);

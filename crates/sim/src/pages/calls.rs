@@ -3,7 +3,7 @@
 use super::rack::{LEASE, NODES, PAGES, Rack, host_in};
 use crate::sim_node::Who;
 use farmem_control::api::{ApiError, Request, Response};
-use farmem_host::caching::CacheAsk;
+use farmem_host::caching::CacheRequest;
 use farmem_machine::{Duration, Instant};
 use farmem_wire::message::{PAGE_LEN, Page};
 use farmem_wire::{Domain, VirtAddr};
@@ -169,7 +169,7 @@ impl Rack {
             (Call::Session(slot, starts), Response::Session { .. }) if self.is_in(slot, starts) => {
                 self.slots[slot].has_session = true;
                 let (base, len, domain) = (self.base, PAGES * PAGE_LEN as u64, Domain(DOMAIN));
-                self.tell(slot, CacheAsk::Map { base, len, domain });
+                self.tell(slot, CacheRequest::Map { base, len, domain });
             }
             (Call::Renew(slot, starts, asked), Response::Lease { lease_ms, flush })
                 if self.is_in(slot, starts) && lease_ms > 0 =>
@@ -189,9 +189,9 @@ impl Rack {
         let machine = &mut self.slots[slot];
         machine.lease_until = machine.lease_until.max(until);
         let order = Some(flush).filter(|&flush| flush > machine.flushed);
-        self.tell(slot, CacheAsk::Lease { until });
+        self.tell(slot, CacheRequest::Lease { until });
         if let Some(order) = order {
-            self.tell(slot, CacheAsk::Flush { order });
+            self.tell(slot, CacheRequest::Flush { order });
         }
     }
 

@@ -9,7 +9,7 @@ use crate::sim_node::Who;
 use crate::{Layout, Network, Plan, World};
 use farmem_host::Config as HostConfig;
 use farmem_host::agent::Bounds;
-use farmem_host::caching::{CacheAsk, CacheConfig, CacheDone, CachingHost};
+use farmem_host::caching::{CacheConfig, CacheDone, CacheRequest, CachingHost};
 use farmem_machine::{Duration, Instant, Rng};
 use farmem_switch::Budgets;
 use farmem_wire::message::{PAGE_LEN, Page};
@@ -259,7 +259,7 @@ impl Rack {
     }
 
     /// Asks the cache of a host for something.
-    pub(super) fn tell(&mut self, slot: usize, ask: CacheAsk) {
+    pub(super) fn tell(&mut self, slot: usize, ask: CacheRequest) {
         self.world.tell_guest(host_in(slot), ask);
         self.look();
     }

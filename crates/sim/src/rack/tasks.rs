@@ -7,7 +7,7 @@ use super::lists::{Found, NOWHERE};
 use crate::checker::{Place, Version, Vma};
 use crate::sim_node::Who;
 use farmem_control::api::PermName;
-use farmem_host::{Ask, Op, REGION_DATA_MAX};
+use farmem_host::{HostRequest, Op, REGION_DATA_MAX};
 use farmem_machine::Instant;
 use farmem_wire::{Domain, Status, VirtAddr};
 
@@ -139,7 +139,7 @@ impl Rack {
         self.tasks.insert(ticket, task);
         self.started += 1;
         assert!(
-            self.world.tell_host(host, Ask::Submit { ticket, domain, op }),
+            self.world.tell_host(host, HostRequest::Submit { ticket, domain, op }),
             "only hosts that are up begin anything"
         );
     }

@@ -7,7 +7,7 @@ use crate::network::{InFlight, Ticket, claim_address, claim_domain};
 use crate::sim_node::Who;
 use crate::{Layout, Plan, World};
 use farmem_control::api::{PermName, Request, Response};
-use farmem_host::{Answer, Ask, Done, Failure, Op};
+use farmem_host::{Answer, Done, Failure, HostRequest, Op};
 use farmem_machine::{Duration, Instant};
 use farmem_memnode::Store as _;
 use farmem_traversal::Program;
@@ -218,7 +218,7 @@ impl Stage {
         };
         self.operations += 1;
         let ticket = self.operations;
-        if self.world()?.tell_host(host, Ask::Submit { ticket, domain, op }) {
+        if self.world()?.tell_host(host, HostRequest::Submit { ticket, domain, op }) {
             Ok(())
         } else {
             Err(format!("host {host} is down"))

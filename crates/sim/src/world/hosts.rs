@@ -4,13 +4,13 @@ use super::{Asked, World};
 use crate::Guest;
 use crate::sim_node::Who;
 use farmem_control::api::{ApiError, ErrorCode, MovedInfo, Request, Response};
-use farmem_host::{Ask, Done, Host, Located, Out, Piece, Reply, Want, Wish};
+use farmem_host::{Done, Host, HostRequest, Located, Out, Piece, Reply, Want, Wish};
 use farmem_machine::Event;
 use farmem_wire::{Domain, NodeId, VirtAddr};
 
 impl<H: Guest> World<H> {
     /// Hands a host something; false when it is down.
-    pub fn tell_host(&mut self, host: u16, ask: Ask) -> bool {
+    pub fn tell_host(&mut self, host: u16, ask: HostRequest) -> bool {
         self.tell_guest(host, H::ask(ask))
     }
 
@@ -33,7 +33,7 @@ impl<H: Guest> World<H> {
     }
 
     /// Tells the host in what runs there.
-    pub(super) fn host_ask(&mut self, host: u16, ask: Ask) {
+    pub(super) fn host_ask(&mut self, host: u16, ask: HostRequest) {
         self.host_event(host, Event::Local(H::ask(ask)));
     }
 
@@ -131,6 +131,6 @@ impl<H: Guest> World<H> {
             Err(_) => Reply::Unavailable,
         };
         self.env.journal.line(|| format!("host {host} is told {reply:?}"));
-        self.host_ask(host, Ask::Reply { number, reply });
+        self.host_ask(host, HostRequest::Reply { number, reply });
     }
 }

@@ -5,7 +5,7 @@ use crate::Guest;
 use crate::sim_node::Who;
 use farmem_control::api::{ApiError, Endpoint, NodeInfo, Request, Response};
 use farmem_control::{Ask as ControlAsk, Config as ControlConfig, Control, Out};
-use farmem_host::{Ask, Config as HostConfig, Connection};
+use farmem_host::{Config as HostConfig, Connection, HostRequest};
 use farmem_machine::{Event, Port, Rng};
 use farmem_memnode::{Budget, Config as NodeConfig, MemNode, VecStore};
 use farmem_switch::Switch;
@@ -127,10 +127,10 @@ impl<H: Guest> World<H> {
                 self.host_knows(n, port, gid);
                 let switch = ud::Peer { port, endpoint: endpoint(switch) };
                 let domain = Domain(*domain);
-                self.host_ask(n, Ask::Session { domain, switch });
+                self.host_ask(n, HostRequest::Session { domain, switch });
                 for (node, base) in self.bases.clone() {
                     let (node, base, len) = (NodeId(node), VirtAddr(base), self.layout.capacity);
-                    self.host_ask(n, Ask::Node { domain, node, base, len });
+                    self.host_ask(n, HostRequest::Node { domain, node, base, len });
                 }
             }
             (Who::Host(n), Response::Connection { node, qpn, peer_qpn, first_psn, rkey, pmtu }) => {
@@ -158,7 +158,7 @@ impl<H: Guest> World<H> {
                 let connected = self.connected.entry((n, domain, node.node));
                 let connected = connected.or_insert(Connected { count: 0, starts });
                 *connected = Connected { count: connected.count + 1, starts };
-                self.host_ask(n, Ask::Connect(connection));
+                self.host_ask(n, HostRequest::Connect(connection));
             }
             _ => {}
         }

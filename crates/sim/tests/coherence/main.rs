@@ -4,7 +4,7 @@ mod leases;
 mod rack;
 
 use farmem_control::api::{ErrorCode, Request, Response};
-use farmem_host::caching::{CacheAsk, CacheDone};
+use farmem_host::caching::{CacheDone, CacheRequest};
 use farmem_machine::Duration;
 use farmem_sim::Who;
 use farmem_wire::message::Access;
@@ -90,7 +90,7 @@ fn a_host_that_joins_again_waits_for_its_earlier_life_to_end() {
 fn a_host_may_leave() {
     let (mut rack, a, b, base) = pair(5);
     assert!(rack.store(a, base, 7));
-    rack.give(a, CacheAsk::Flush { order: u64::MAX });
+    rack.give(a, CacheRequest::Flush { order: u64::MAX });
     rack.until("a flush", |rack| matches!(rack.told(a).last(), Some(CacheDone::Flushed { .. })));
     let port = farmem_machine::Port::host(a).0;
     rack.call(Request::Leave { port }).expect("a host may leave");
@@ -248,7 +248,7 @@ fn rights_are_taken_from_pages_that_are_cached_and_nothing_is_lost() {
     let len = 4 << 12;
     let base = returned(&mut rack, Request::Mmap { process, addr: 0, len, prot: 3, flags: 0x22 });
     for host in [a, b] {
-        rack.give(host, CacheAsk::Map { base: VirtAddr(base), len, domain: Domain(1) });
+        rack.give(host, CacheRequest::Map { base: VirtAddr(base), len, domain: Domain(1) });
     }
     assert!(rack.store(a, base, 7));
     returned(&mut rack, Request::Mprotect { process, addr: base, len, prot: 1 });

@@ -2,8 +2,8 @@
 
 use farmem_control::api::{ApiError, DirectoryInfo, Request, Response, VmaInfo};
 use farmem_host::agent::Pages;
-use farmem_host::caching::{CacheAsk, CacheConfig, CacheDone, CachingHost};
-use farmem_host::{Ask as HostAsk, Config as HostConfig, Failure, Op};
+use farmem_host::caching::{CacheConfig, CacheDone, CacheRequest, CachingHost};
+use farmem_host::{Config as HostConfig, Failure, HostRequest, Op};
 use farmem_machine::{Duration, Instant, Rng};
 use farmem_sim::{Layout, Network, Plan, Who, World};
 use farmem_switch::Switch;
@@ -194,7 +194,7 @@ impl Rack {
 
     pub(crate) fn map(&mut self, host: u16, vma: &VmaInfo) {
         let (base, len, domain) = (VirtAddr(vma.base), vma.size, Domain(1));
-        self.give(host, CacheAsk::Map { base, len, domain });
+        self.give(host, CacheRequest::Map { base, len, domain });
     }
 
     /// Renews a host's lease as its driver would; false when there is none to be had yet.
@@ -209,9 +209,9 @@ impl Rack {
         if lease_ms == 0 {
             return false;
         }
-        self.give(host, CacheAsk::Lease { until: asked + Duration::from_millis(lease_ms) });
+        self.give(host, CacheRequest::Lease { until: asked + Duration::from_millis(lease_ms) });
         if flush > flushed {
-            self.give(host, CacheAsk::Flush { order: flush });
+            self.give(host, CacheRequest::Flush { order: flush });
         }
         true
     }
@@ -284,7 +284,7 @@ impl Rack {
         let program = Program::assemble(text).expect("a program");
         let (cur_ptr, scratch) = (VirtAddr(start), vec![0; program.scratch_len()]);
         let op = Op::Traverse { program, cur_ptr, scratch, limit: 100 };
-        self.world.tell_host(host, HostAsk::Submit { ticket: 1, domain: Domain(1), op });
+        self.world.tell_host(host, HostRequest::Submit { ticket: 1, domain: Domain(1), op });
         let mut ended = None;
         self.until("a traversal", |rack| {
             ended = rack.world.take_done();
@@ -322,7 +322,7 @@ impl Rack {
     }
 
     pub(crate) fn fault(&mut self, host: u16, addr: u64, access: Access) {
-        self.give(host, CacheAsk::Fault(Page::of(VirtAddr(addr)), access));
+        self.give(host, CacheRequest::Fault(Page::of(VirtAddr(addr)), access));
     }
 
     /// What the program may do with the page now.
@@ -337,7 +337,7 @@ impl Rack {
             .collect()
     }
 
-    pub(crate) fn give(&mut self, host: u16, ask: CacheAsk) {
+    pub(crate) fn give(&mut self, host: u16, ask: CacheRequest) {
         self.world.tell_guest(host, ask);
         self.listen();
     }

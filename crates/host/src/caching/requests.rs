@@ -1,6 +1,6 @@
 //! What a caching host's user asks, and is told.
 
-use crate::Ask;
+use crate::HostRequest;
 use crate::agent::Outcome;
 use farmem_machine::Instant;
 use farmem_wire::message::{Access, Page};
@@ -8,9 +8,9 @@ use farmem_wire::{Domain, VirtAddr};
 
 /// What the host's user asks.
 #[derive(Debug)]
-pub enum CacheAsk {
+pub enum CacheRequest {
     /// Anything that a host is asked.
-    Host(Ask),
+    Host(HostRequest),
     /// Pages of these addresses are cached in the name of `domain`. At most [`RANGES_MAX`](super::RANGES_MAX) ranges; they share no page.
     Map {
         /// First byte; at a page.
