@@ -32,7 +32,7 @@ use retry_timers::{RetryTimer, RetryTimers, Timer};
 /// Ranges of addresses whose pages are cached.
 pub const RANGES_MAX: usize = 1024;
 /// Recalls that are put off at once; one more is obeyed at once.
-pub const PUT_OFF_MAX: usize = 64;
+pub const DEFERRED_MAX: usize = 64;
 /// Fresh pages that are remembered.
 const FRESH_MAX: usize = 64;
 /// Doublings of a timer.
@@ -97,7 +97,7 @@ pub struct CachingHost<P> {
     retry_timers: RetryTimers,
     /// The pages installed last, and until when they are kept.
     fresh: VecDeque<(Instant, Page)>,
-    put_off: VecDeque<(Instant, Recall)>,
+    deferred: VecDeque<(Instant, Recall)>,
     lease: Lease,
     /// The order that is being obeyed.
     flush: Option<u64>,
@@ -105,7 +105,7 @@ pub struct CachingHost<P> {
     actions: Vec<Action>,
     bytes: Vec<u8>,
     /// Pages taken from the program that the one who had their region recalled had not asked for.
-    needless: u64,
+    false_invalidations: u64,
     inner: Outbox<crate::Out, crate::Note>,
 }
 
@@ -126,13 +126,13 @@ impl<P: Pages> CachingHost<P> {
             buffers: Buffers::default(),
             retry_timers: RetryTimers::default(),
             fresh: VecDeque::new(),
-            put_off: VecDeque::new(),
+            deferred: VecDeque::new(),
             lease: Lease::Never,
             flush: None,
             psn: Psn::default(),
             actions: Vec::new(),
             bytes: Vec::new(),
-            needless: 0,
+            false_invalidations: 0,
             inner: Outbox::new(),
         }
     }
@@ -159,8 +159,8 @@ impl<P: Pages> CachingHost<P> {
 
     /// Pages taken from the program so far that nobody had asked for: they lie in one region with a page that somebody had (MIND 4.3.1,
     /// false invalidations).
-    pub const fn needless(&self) -> u64 {
-        self.needless
+    pub const fn false_invalidations(&self) -> u64 {
+        self.false_invalidations
     }
 
     fn map(&mut self, base: VirtAddr, len: u64, domain: Domain, out: &mut Out) {
@@ -193,7 +193,7 @@ impl<P: Pages> CachingHost<P> {
 
     /// Others may write from here on (PROTOCOL 12.35).
     fn end_lease(&mut self, now: Instant, out: &mut Out) {
-        self.put_off.clear();
+        self.deferred.clear();
         self.fresh.clear();
         self.retry_timers.stop_all(Timer::Request);
         self.buffers.forget_all();
@@ -242,9 +242,9 @@ impl<P: Pages> CachingHost<P> {
         let kept =
             self.fresh.iter().filter(|(_, page)| recall.region.contains(*page)).map(|(until, _)| *until);
         match kept.max() {
-            Some(until) if self.put_off.len() < PUT_OFF_MAX => {
-                let at = self.put_off.partition_point(|(at, _)| *at <= until);
-                self.put_off.insert(at, (until, recall));
+            Some(until) if self.deferred.len() < DEFERRED_MAX => {
+                let at = self.deferred.partition_point(|(at, _)| *at <= until);
+                self.deferred.insert(at, (until, recall));
                 out.note(CacheNote::PutOff);
             }
             _ => self.step(now, Trigger::Recall, Event::Recall(recall), &[], out),
@@ -257,8 +257,8 @@ impl<P: Pages> CachingHost<P> {
         let outcome = self.agent.step(event, &mut actions);
         if let Event::Recall(Recall { region, wanted: Some(wanted), .. }) = event {
             let wanted = region.page(wanted);
-            let is_needless = |action: &&Action| matches!(action, Action::Unmap(page) | Action::Discard(page) if *page != wanted);
-            self.needless += actions.iter().filter(is_needless).count() as u64;
+            let is_false = |action: &&Action| matches!(action, Action::Unmap(page) | Action::Discard(page) if *page != wanted);
+            self.false_invalidations += actions.iter().filter(is_false).count() as u64;
         }
         let mut left = &actions[..];
         while let [action, behind @ ..] = left {
@@ -414,10 +414,10 @@ impl<P: Pages> CachingHost<P> {
     }
 
     fn wake(&mut self, now: Instant, out: &mut Out) {
-        while let Some(&(at, recall)) = self.put_off.front()
+        while let Some(&(at, recall)) = self.deferred.front()
             && at <= now
         {
-            self.put_off.pop_front();
+            self.deferred.pop_front();
             self.step(now, Trigger::Recall, Event::Recall(recall), &[], out);
         }
         while let Some((timer, page)) = self.retry_timers.due(now) {
@@ -517,17 +517,17 @@ impl<P: Pages> Machine for CachingHost<P> {
     }
 
     fn next_wake(&self) -> Option<Instant> {
-        let put_off = self.put_off.front().map(|(at, _)| *at);
+        let deferred = self.deferred.front().map(|(at, _)| *at);
         let paced = self.retry_timers.next();
         let lease = if let Lease::Until(until) = self.lease { Some(until) } else { None };
-        [put_off, paced, lease, self.host.next_wake()].into_iter().flatten().min()
+        [deferred, paced, lease, self.host.next_wake()].into_iter().flatten().min()
     }
 
     fn check(&self) {
         self.host.check();
         self.agent.assert_invariants();
         self.retry_timers.assert_invariants();
-        assert!(self.put_off.len() <= PUT_OFF_MAX && self.fresh.len() <= FRESH_MAX, "within their bounds");
+        assert!(self.deferred.len() <= DEFERRED_MAX && self.fresh.len() <= FRESH_MAX, "within their bounds");
         for (page, _) in self.agent.requests() {
             assert!(
                 self.retry_timers.get(Timer::Request, page).is_some(),

@@ -32,7 +32,7 @@ pub(crate) struct Outlier {
 
 impl Outlier {
     /// True when somebody may use the addresses later on, here or elsewhere, but not now.
-    pub(crate) const fn is_put_off(&self) -> bool {
+    pub(crate) const fn is_moving(&self) -> bool {
         matches!(self.state, State::Arriving | State::Leaving)
     }
 }

@@ -193,16 +193,16 @@ impl Regions {
 
     /// True when the address is in a range of this node, or will be, or was until a moment ago.
     pub(crate) fn is_local(&self, addr: VirtAddr) -> bool {
-        self.locate(addr).is_some() || self.is_put_off(addr)
+        self.locate(addr).is_some() || self.is_moving(addr)
     }
 
     /// True when the address is about to be at another node, or about to be here.
-    pub(crate) fn is_put_off(&self, addr: VirtAddr) -> bool {
-        self.put_off(addr.0).is_some()
+    pub(crate) fn is_moving(&self, addr: VirtAddr) -> bool {
+        self.moving(addr.0).is_some()
     }
 
-    fn put_off(&self, addr: u64) -> Option<Range> {
-        let &Outlier { base, len, offset, .. } = self.outliers.find(addr).filter(|row| row.is_put_off())?;
+    fn moving(&self, addr: u64) -> Option<Range> {
+        let &Outlier { base, len, offset, .. } = self.outliers.find(addr).filter(|row| row.is_moving())?;
         Some(Range { base, len, offset: offset? })
     }
 
@@ -220,7 +220,7 @@ impl Regions {
             return Ok(());
         }
         let here = self.locate(access.addr);
-        let range = here.or_else(|| self.put_off(addr)).ok_or(Refusal::NotMapped)?;
+        let range = here.or_else(|| self.moving(addr)).ok_or(Refusal::NotMapped)?;
         let grants = self.grants.get(&access.domain).map_or(&[][..], Vec::as_slice);
         let first = grants.partition_point(|g| g.end <= addr);
         let mut rest = grants[first..].iter();
@@ -231,7 +231,7 @@ impl Regions {
         let end = addr.checked_add(u64::from(access.len)).ok_or(Refusal::OutOfBounds)?;
         if end - range.base > range.len {
             // What lies behind is about to be elsewhere, or here: then this is looked at again.
-            if here.is_none() || self.put_off(range.base + range.len).is_some() {
+            if here.is_none() || self.moving(range.base + range.len).is_some() {
                 return Err(Refusal::Moving);
             }
             // Also when the next address is here in another range: its bytes lie elsewhere in the store.

@@ -109,7 +109,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
                 Seen::Forgotten => return self.drop_frame(DropReason::Forgotten, out),
             }
         }
-        if self.regions.is_put_off(addr) {
+        if self.regions.is_moving(addr) {
             return self.drop_frame(DropReason::Moving, out);
         }
         self.stats.region_writes = self.stats.region_writes.wrapping_add(1);
@@ -192,7 +192,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         let Traverse { cur_ptr, code, .. } = *request;
         match self.dedup.look_visit(header.request, header.hops) {
             // Its copies will go to where the bytes are by then; what was remembered of it here would not be known there.
-            Seen::New if self.regions.is_put_off(cur_ptr) => self.drop_frame(DropReason::Moving, out),
+            Seen::New if self.regions.is_moving(cur_ptr) => self.drop_frame(DropReason::Moving, out),
             // The switch sent it here, so its bytes were here until a moment ago. Sent on it would be a later visit to whoever has them now, and
             // perhaps has executed this one.
             Seen::New if !self.regions.is_local(cur_ptr) => self.drop_frame(DropReason::NotHere, out),

@@ -270,7 +270,7 @@ impl Cache {
     }
 
     /// A fetch was not begun: it comes again.
-    pub(crate) fn put_off(&mut self, frames: &[Frame]) {
+    pub(crate) fn retry_later(&mut self, frames: &[Frame]) {
         for &frame in frames {
             let page = self.frames.at(frame);
             match page.busy {

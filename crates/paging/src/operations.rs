@@ -177,7 +177,7 @@ impl Cache {
             Outcome::Granted(access) => self.granted(op, &ended.frames, access, out),
             Outcome::Refused => self.give_up(&ended.frames, Cause::Refused, out),
             Outcome::Void => self.void(&ended.frames, out),
-            Outcome::Later => self.put_off(&ended.frames),
+            Outcome::Later => self.retry_later(&ended.frames),
             Outcome::Failed if ended.frames.is_empty() => {}
             Outcome::Failed if ended.tries < self.config.tries_max && !self.failed => {
                 self.fetch_again(ended, access, out);

@@ -148,7 +148,7 @@ impl Switch {
                 left -= 1;
                 let resetting = matches!(entry.phase(), Phase::Resetting | Phase::Collected);
                 let what = if resetting { RowKind::Resetting } else { RowKind::Listed };
-                Row { region, what, needless: entry.take_needless() }.emit(&mut bytes);
+                Row { region, what, false_invalidations: entry.take_false_invalidations() }.emit(&mut bytes);
                 true
             });
         }

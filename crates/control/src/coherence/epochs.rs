@@ -134,14 +134,14 @@ impl Control {
         }
         let splitting = &mut known.1;
         let (splits, merges) = splitting.sync(round.rows.iter().map(|row| sized(row.region)));
-        let needless = |row: &&Row| row.needless > 0;
-        let counts = round.rows.iter().filter(needless);
-        let orders =
-            splitting.epoch(counts.clone().map(|row| (row.region.base().addr().0, row.needless.into())));
+        let false_invalidations = |row: &&Row| row.false_invalidations > 0;
+        let counts = round.rows.iter().filter(false_invalidations);
+        let orders = splitting
+            .epoch(counts.clone().map(|row| (row.region.base().addr().0, row.false_invalidations.into())));
         let counted = &mut self.coherence.counts;
         counted.splits += splits;
         counted.merges += merges;
-        counted.false_invalidations += counts.map(|row| u64::from(row.needless)).sum::<u64>();
+        counted.false_invalidations += counts.map(|row| u64::from(row.false_invalidations)).sum::<u64>();
         let mut bytes = Vec::new();
         for part in orders.chunks(ROWS_MAX) {
             bytes.clear();
@@ -176,5 +176,5 @@ fn row_of(order: &Order) -> Option<Row> {
     };
     let order = u8::try_from((region.size >> PAGE_SHIFT).ilog2()).ok()?;
     let region = Region::new(super::errands::page_at(region.base), order)?;
-    Some(Row { region, what, needless: 0 })
+    Some(Row { region, what, false_invalidations: 0 })
 }

@@ -35,8 +35,8 @@ impl Agent {
         self.raise_min_seqs(from, to, seq);
         let first = out.len();
         let wanted = wanted.map(|index| region.page(index));
-        let needless = self.give_up(from, to, &Terms { seq, keep, wanted }, out);
-        let ack = RecallAck { region, seq, needless };
+        let false_invalidations = self.give_up(from, to, &Terms { seq, keep, wanted }, out);
+        let ack = RecallAck { region, seq, false_invalidations };
         if !self.is_writing_in(&ack) {
             out.push(Action::RecallAck(ack));
             return Outcome::Done;
@@ -100,14 +100,14 @@ impl Agent {
     fn give_up(&mut self, from: Page, to: Page, terms: &Terms, out: &mut Vec<Action>) -> u16 {
         let &Terms { seq, keep, wanted } = terms;
         let Self { cached, requests, writing, frames, .. } = self;
-        let mut needless: u16 = 0;
+        let mut false_invalidations: u16 = 0;
         let mut give_up = |page: Page, cached: &mut Cached| {
             let shared = cached.access == Access::Shared;
             if cached.grant >= seq || shared && keep {
                 return false;
             }
             if wanted.is_some_and(|wanted| wanted != page) {
-                needless = needless.saturating_add(1);
+                false_invalidations = false_invalidations.saturating_add(1);
             }
             if shared {
                 let freed = give_up_shared(writing, page, out);
@@ -124,7 +124,7 @@ impl Agent {
             !keep
         };
         cached.extract_if(from..=to, |&page, cached| give_up(page, cached)).for_each(drop);
-        needless
+        false_invalidations
     }
 
     /// Remembers to acknowledge; a later recall of the same region takes the place of an earlier one.
@@ -132,7 +132,7 @@ impl Agent {
         match self.owed.iter_mut().find(|owed| owed.region == ack.region) {
             Some(owed) => {
                 owed.seq = owed.seq.max(ack.seq);
-                owed.needless = owed.needless.saturating_add(ack.needless);
+                owed.false_invalidations = owed.false_invalidations.saturating_add(ack.false_invalidations);
             }
             None => self.owed.push(ack),
         }

@@ -36,8 +36,8 @@ fn recall(seq: u64, keep: bool) -> Event {
     Event::Recall(Recall { region: region(), seq: Seq(seq), keep, wanted: Some(0) })
 }
 
-fn ack(seq: u64, needless: u16) -> RecallAck {
-    RecallAck { region: region(), seq: Seq(seq), needless }
+fn ack(seq: u64, false_invalidations: u16) -> RecallAck {
+    RecallAck { region: region(), seq: Seq(seq), false_invalidations }
 }
 
 fn write_back(at: Page, grant: u64, ack: Option<RecallAck>) -> Action {

@@ -65,7 +65,7 @@ fn a_page_goes_out_in_parts() {
 fn a_write_back_comes_in_parts() {
     let mut bench = Bench::ready();
     bench.hear(Port::SWITCH, &frame(PageBody::Read(read(4))));
-    let ack = RecallAck { region: Region::around(page(), 2), seq: Seq(5), needless: 1 };
+    let ack = RecallAck { region: Region::around(page(), 2), seq: Seq(5), false_invalidations: 1 };
     let write_back = WriteBack { page: page(), grant: Seq(4), ack: Some(ack) };
     let bytes = [0xab; PAGE_LEN];
     let part = |index| {

@@ -362,7 +362,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
             reactivated: cache.reactivated,
             evictions: cache.evictions,
             invalidations: cache.taken,
-            false_invalidations: self.driver.machine().needless(),
+            false_invalidations: self.driver.machine().false_invalidations(),
             write_backs: cache.write_backs,
             bytes_fetched: cache.pages_fetched * page,
             bytes_written_back: cache.pages_written_back * page,

@@ -215,7 +215,7 @@ impl Guards {
 fn acknowledge_for_all(region: Region, entry: &mut Entry, out: &mut Vec<directory::Action>) {
     for host in entry.set().iter() {
         if entry.phase().is_recalling() {
-            let ack = RecallAck { region, seq: entry.seq(), needless: 0 };
+            let ack = RecallAck { region, seq: entry.seq(), false_invalidations: 0 };
             let _ = entry.step(region, directory::Event::Ack(host, ack), out);
         }
     }

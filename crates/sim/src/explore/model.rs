@@ -311,7 +311,7 @@ impl World {
             }
         }
         self.send(
-            Message::Ack(host, RecallAck { region: recall.region, seq: recall.seq, needless: 0 }),
+            Message::Ack(host, RecallAck { region: recall.region, seq: recall.seq, false_invalidations: 0 }),
             rules,
         );
         Ok(())
@@ -340,10 +340,10 @@ impl World {
             agent::Action::Get(get) => self.send(Message::Get(id, get), rules),
             agent::Action::Done(done) => self.send(Message::Done(id, done), rules),
             agent::Action::RecallAck(ack) => {
-                self.send(Message::Ack(id, RecallAck { needless: 0, ..ack }), rules);
+                self.send(Message::Ack(id, RecallAck { false_invalidations: 0, ..ack }), rules);
             }
             agent::Action::WriteBack(mut write_back) => {
-                write_back.ack = write_back.ack.map(|ack| RecallAck { needless: 0, ..ack });
+                write_back.ack = write_back.ack.map(|ack| RecallAck { false_invalidations: 0, ..ack });
                 let latest = self.has_latest(id, write_back.page);
                 self.send(Message::WriteBack(id, write_back, latest), rules);
                 if rules.guards.forgets_write_backs() {

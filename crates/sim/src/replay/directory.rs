@@ -113,7 +113,7 @@ impl Directory {
         let regions: Vec<splitting::Region> = splitting.regions().collect();
         let counts = regions.iter().filter_map(|region| {
             let (_, entry) = slots.lookup(wire(*region).base())?;
-            Some((region.base, u64::from(entry.take_needless())))
+            Some((region.base, u64::from(entry.take_false_invalidations())))
         });
         let counts: Vec<(u64, u64)> = counts.collect();
         for order in splitting.epoch(counts) {

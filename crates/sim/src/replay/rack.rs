@@ -171,7 +171,7 @@ impl<'a> Rack<'a> {
             Happens::Ack(host, ack) => {
                 let phase = self.direct(ack.region.base(), Event::Ack(host, ack));
                 if phase.is_some_and(|phase| !phase.is_passed()) {
-                    self.outcome.false_invalidations += u64::from(ack.needless);
+                    self.outcome.false_invalidations += u64::from(ack.false_invalidations);
                 }
             }
             Happens::Swept(region, seq) => {
@@ -266,7 +266,7 @@ impl<'a> Rack<'a> {
         if let WriteBack { page, ack: Some(ack), .. } = write_back
             && self.direct(page, Event::Passing(host, page, ack)).is_some()
         {
-            self.outcome.false_invalidations += u64::from(ack.needless);
+            self.outcome.false_invalidations += u64::from(ack.false_invalidations);
         }
     }
 

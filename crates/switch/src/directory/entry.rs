@@ -21,7 +21,7 @@ pub struct Entry {
     /// The request of the transaction that runs.
     id: FetchId,
     /// Pages given up needlessly since the control plane last looked (MIND 5); stays at its largest value.
-    needless: u16,
+    false_invalidations: u16,
     /// The page of the transaction that runs, as its index in the region.
     page: u16,
     phase: Phase,
@@ -97,7 +97,7 @@ impl Entry {
             seq,
             set: HostSet::EMPTY,
             id: FetchId(0),
-            needless: 0,
+            false_invalidations: 0,
             page: 0,
             phase: Phase::Invalid,
             owner: 0,
@@ -147,8 +147,8 @@ impl Entry {
     }
 
     /// Pages given up needlessly since the last call.
-    pub const fn take_needless(&mut self) -> u16 {
-        core::mem::replace(&mut self.needless, 0)
+    pub const fn take_false_invalidations(&mut self) -> u16 {
+        core::mem::replace(&mut self.false_invalidations, 0)
     }
 
     /// Takes one event and writes what follows from it to `out`, at most [`ACTIONS_MAX`] actions, in order. `region` is the entry's
@@ -261,7 +261,7 @@ impl Entry {
         if !self.phase.is_idle() {
             return None;
         }
-        let half = Self { needless: 0, ..*self };
+        let half = Self { false_invalidations: 0, ..*self };
         Some([half, half])
     }
 
@@ -279,18 +279,18 @@ impl Entry {
             (Phase::Modified, Phase::Modified) if less.owner == more.owner => HostSet::EMPTY,
             _ => return None,
         };
-        let needless = less.needless.saturating_add(more.needless);
-        Some(Self { seq: less.seq.max(more.seq), set, needless, ..*more })
+        let false_invalidations = less.false_invalidations.saturating_add(more.false_invalidations);
+        Some(Self { seq: less.seq.max(more.seq), set, false_invalidations, ..*more })
     }
 
     fn apply(&mut self, row: &Row, region: Region, event: &Event) {
         let counted = match *event {
             // It counted when it passed.
             Event::Ack(..) if self.phase.is_passed() => 0,
-            Event::Ack(_, ack) | Event::Passing(_, _, ack) => ack.needless,
+            Event::Ack(_, ack) | Event::Passing(_, _, ack) => ack.false_invalidations,
             _ => 0,
         };
-        self.needless = self.needless.saturating_add(counted);
+        self.false_invalidations = self.false_invalidations.saturating_add(counted);
         if row.grows {
             self.seq = self.seq.next();
         }

@@ -24,7 +24,7 @@ fn get(host: HostId, access: Access) -> Event {
 }
 
 fn ack(host: HostId, seq: u64) -> Event {
-    Event::Ack(host, RecallAck { region: region(), seq: Seq(seq), needless: 2 })
+    Event::Ack(host, RecallAck { region: region(), seq: Seq(seq), false_invalidations: 2 })
 }
 
 fn done(host: HostId, seq: u64) -> Event {
@@ -108,7 +108,7 @@ fn a_writer_waits_for_every_sharer() {
     assert_eq!(entry.phase(), Phase::Settling);
     assert_eq!(sent(&mut entry, done(C, 1)), []);
     assert_eq!((entry.phase(), entry.owner()), (Phase::Modified, Some(C)));
-    assert_eq!(entry.take_needless(), 4, "two of each sharer");
+    assert_eq!(entry.take_false_invalidations(), 4, "two of each sharer");
 }
 
 /// M to S, M to M: the owner first (MIND 7.2: two round trips). So it is when his write-back does not acknowledge.
@@ -143,7 +143,7 @@ fn a_read_follows_the_write_back_that_goes_by() {
     );
     assert_eq!(sent(&mut entry, ack(A, 2)), []);
     assert_eq!((entry.phase(), entry.set()), (Phase::Shared, HostSet::only(A).with(B)));
-    assert_eq!(entry.take_needless(), 2, "counted once");
+    assert_eq!(entry.take_false_invalidations(), 2, "counted once");
 
     let takes = read(B, Access::Modified, 2, [true, true, true]);
     let mut entry = owned_by_a();
@@ -209,7 +209,7 @@ fn a_reset_takes_everything_back() {
         assert_eq!(sent(&mut entry, Event::Fence(B, HostSet::only(A))), [Action::Report(region(), Seq(seq))]);
         assert_eq!(sent(&mut entry, Event::Swept(Seq(seq - 1))), [], "an earlier sweep");
         let _ = entry.step(region(), Event::Swept(Seq(seq)), &mut Vec::new());
-        let _ = entry.take_needless();
+        let _ = entry.take_false_invalidations();
         assert_eq!(entry, Entry::new(Seq(seq)));
     }
     let mut entry = Entry::new(Seq(0));

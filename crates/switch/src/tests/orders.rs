@@ -53,7 +53,7 @@ impl Scene {
 
     fn acknowledge(&mut self, host: u16, region: Region, seq: u64) -> Vec<Out> {
         let session = if host == 1 { SESSION_1_10 } else { SESSION_2_10 };
-        let ack = PageBody::RecallAck(RecallAck { region, seq: Seq(seq), needless: 0 });
+        let ack = PageBody::RecallAck(RecallAck { region, seq: Seq(seq), false_invalidations: 0 });
         self.deliver(Port::host(host), &page_frame(session, ack))
     }
 
@@ -191,7 +191,7 @@ fn regions_are_listed_and_resized() {
     scene.get(1, BASE_1, Access::Shared);
     scene.order(DirectoryBody::Reset(page(BASE_1)));
     scene.get(1, BASE_2, Access::Shared);
-    let row = |region, what| Row { region, what, needless: 0 };
+    let row = |region, what| Row { region, what, false_invalidations: 0 };
     let rows = |scene: &mut Scene, from| {
         let out = scene.order(DirectoryBody::List(from));
         let [DirectoryMessage { body: DirectoryBody::Listing(listing), .. }] = said(&out, Port::CONTROL)[..]

@@ -125,7 +125,7 @@ fn a_recall_goes_to_the_sharers_and_only_to_them() {
     );
     assert_eq!(frames[1].0, Port::node(1));
 
-    let ack = |seq| PageBody::RecallAck(RecallAck { region, seq: Seq(seq), needless: 0 });
+    let ack = |seq| PageBody::RecallAck(RecallAck { region, seq: Seq(seq), false_invalidations: 0 });
     let proxy = |seq, origin| datagram(HOME, &page_payload(Domain(0), HostId(origin), ack(seq)));
     for (frame, why) in [(proxy(10, 1), "an earlier one"), (proxy(11, 2), "it was not asked")] {
         assert_eq!(scene.page(Port::node(1), &frame), (Vec::new(), Note::Page(Outcome::Stale)), "{why}");

@@ -155,7 +155,7 @@ pub struct RecallAck {
     /// As in the [`Recall`].
     pub seq: Seq,
     /// Pages that were given up beside the one that was asked for (MIND 4.3.1, false invalidation).
-    pub needless: u16,
+    pub false_invalidations: u16,
 }
 
 /// Host to memory node: the bytes of a page, which do not change until this is acknowledged.

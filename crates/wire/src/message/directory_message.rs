@@ -98,7 +98,7 @@ pub struct Row {
     /// What about it.
     pub what: RowKind,
     /// Listed: pages given up needlessly since the last listing.
-    pub needless: u16,
+    pub false_invalidations: u16,
 }
 
 /// What a row says of its region.
@@ -155,14 +155,14 @@ impl Row {
             3 => RowKind::Merge,
             _ => return Err(WireError::Unknown { what: "row", value: kind.into() }),
         };
-        Ok(Self { region, what, needless: r.u16()? })
+        Ok(Self { region, what, false_invalidations: r.u16()? })
     }
 
     /// Appends the row.
     pub fn emit(&self, out: &mut Vec<u8>) {
         put_region(out, self.region);
         out.put_u8(self.what as u8);
-        out.put_u16(self.needless);
+        out.put_u16(self.false_invalidations);
     }
 }
 
@@ -409,11 +409,8 @@ mod tests {
 
     fn row_of() -> impl Strategy<Value = Row> {
         let what = vec![RowKind::Listed, RowKind::Resetting, RowKind::Split, RowKind::Merge];
-        (region_of(), prop::sample::select(what), any::<u16>()).prop_map(|(region, what, needless)| Row {
-            region,
-            what,
-            needless,
-        })
+        (region_of(), prop::sample::select(what), any::<u16>())
+            .prop_map(|(region, what, false_invalidations)| Row { region, what, false_invalidations })
     }
 
     fn bodies() -> impl Strategy<Value = DirectoryBody<'static>> {

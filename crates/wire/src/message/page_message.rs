@@ -191,9 +191,9 @@ fn body<'a>(r: &mut Reader<'a>, kind: u8, status: Status, host: HostId) -> Resul
         0x35 => recall(r)?,
         0x36 => {
             let (base, seq) = (page(r)?, Seq(r.u64()?));
-            let (needless, order) = (r.u16()?, r.u8()?);
+            let (false_invalidations, order) = (r.u16()?, r.u8()?);
             r.zero::<1>("recall ack.reserved")?;
-            PageBody::RecallAck(RecallAck { region: region(base, order)?, seq, needless })
+            PageBody::RecallAck(RecallAck { region: region(base, order)?, seq, false_invalidations })
         }
         0x37 => {
             let (page, grant, ack) = written(r)?;
@@ -265,13 +265,13 @@ fn recall<'a>(r: &mut Reader<'a>) -> Result<PageBody<'a>, WireError> {
 /// What a write-back and its acknowledgement have in common: page, grant, and an acknowledgement for a region around the page.
 fn written(r: &mut Reader<'_>) -> Result<(Page, Seq, Option<RecallAck>), WireError> {
     let (page, grant, seq) = (page(r)?, Seq(r.u64()?), Seq(r.u64()?));
-    let (needless, order) = (r.u16()?, r.u8()?);
+    let (false_invalidations, order) = (r.u16()?, r.u8()?);
     if order == NO_ACK {
-        let clear = seq == Seq(0) && needless == 0;
+        let clear = seq == Seq(0) && false_invalidations == 0;
         return if clear { Ok((page, grant, None)) } else { Err(WireError::Reserved { what: "ack" }) };
     }
     let around = Page::of(VirtAddr(page.addr().0 & !(region_len(order) - 1)));
-    Ok((page, grant, Some(RecallAck { region: region(around, order)?, seq, needless })))
+    Ok((page, grant, Some(RecallAck { region: region(around, order)?, seq, false_invalidations })))
 }
 
 /// Bytes of a region of that order; of the largest, when there is none.
@@ -311,9 +311,9 @@ fn emit(body: &PageBody<'_>, out: &mut Vec<u8>) {
             out.put_u16(wanted.unwrap_or(NO_PAGE));
             out.extend_from_slice(&[region.order(), bit(keep, KEEP)]);
         }
-        PageBody::RecallAck(RecallAck { region, seq, needless }) => {
+        PageBody::RecallAck(RecallAck { region, seq, false_invalidations }) => {
             put(out, region.base(), &[seq.0]);
-            out.put_u16(needless);
+            out.put_u16(false_invalidations);
             out.extend_from_slice(&[region.order(), 0]);
         }
         PageBody::WriteBack(WriteBack { page, grant, ack }, part, bytes) => {
@@ -357,15 +357,15 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8], due: usize) {
 }
 
 fn put_written(out: &mut Vec<u8>, page: Page, grant: Seq, ack: Option<RecallAck>) {
-    let (seq, needless, order) = match ack {
+    let (seq, false_invalidations, order) = match ack {
         Some(ack) => {
             assert!(ack.region.contains(page), "a write-back acknowledges for its own region");
-            (ack.seq.0, ack.needless, ack.region.order())
+            (ack.seq.0, ack.false_invalidations, ack.region.order())
         }
         None => (0, 0, NO_ACK),
     };
     put(out, page, &[grant.0, seq]);
-    out.put_u16(needless);
+    out.put_u16(false_invalidations);
     out.put_u8(order);
 }
 

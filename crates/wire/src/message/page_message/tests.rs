@@ -18,10 +18,8 @@ fn part_of() -> impl Strategy<Value = Part> {
 }
 
 fn ack_around(page: Page) -> impl Strategy<Value = RecallAck> {
-    (0..=REGION_ORDER_MAX, any::<(u64, u16)>()).prop_map(move |(order, (seq, needless))| RecallAck {
-        region: Region::around(page, order),
-        seq: Seq(seq),
-        needless,
+    (0..=REGION_ORDER_MAX, any::<(u64, u16)>()).prop_map(move |(order, (seq, false_invalidations))| {
+        RecallAck { region: Region::around(page, order), seq: Seq(seq), false_invalidations }
     })
 }
 
