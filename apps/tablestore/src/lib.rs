@@ -22,7 +22,7 @@ use farmem::btree::{BTree, Bring, KEYS_MAX, Records};
 use farmem::{Client, Error, FarMemory, Layout};
 pub use farmem_workload::Keys;
 use farmem_workload::ycsb::{Workload, hash};
-use farmem_workload::{Failure, Load, Place, Plan, Progress, Report, load_or_free, measure, on_rack};
+use farmem_workload::{Failure, Load, Plan, Progress, Report, RunAt, load_or_free, measure, on_rack};
 use model::Model;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -210,7 +210,7 @@ pub fn run(args: &Args) -> Result<Report, Failure> {
         operations: load.operations,
         values: args.values,
         layout: Layout::Partitioned,
-        bring: if load.policy == Place::Host { Bring::Reads } else { Bring::Traversals },
+        bring: if load.policy == RunAt::Host { Bring::Reads } else { Bring::Traversals },
         keys: args.keys,
         check: load.check,
     };

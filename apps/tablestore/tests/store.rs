@@ -3,7 +3,7 @@
 use farmem::btree::Bring;
 use farmem::{Layout, Policy, Rack, VirtAddr};
 use farmem_tablestore::{Keys, Order, Settings, Store, VALUE_LEN, serve};
-use farmem_workload::{Load, Place};
+use farmem_workload::{Load, RunAt};
 
 const SETTINGS: Settings = Settings {
     records: 3000,
@@ -15,14 +15,14 @@ const SETTINGS: Settings = Settings {
     check: true,
 };
 
-fn load(policy: Place) -> Load {
+fn load(policy: RunAt) -> Load {
     Load { operations: 2000, in_flight: 16, policy, seed: 5, check: true }
 }
 
 /// Every scan is right while records are inserted beside it, wherever traversals run and values lie.
 #[test]
 fn scans_beside_inserts_are_right() {
-    for (policy, nodes) in [(Place::Offload, 3), (Place::Offload, 1), (Place::Host, 3)] {
+    for (policy, nodes) in [(RunAt::Offload, 3), (RunAt::Offload, 1), (RunAt::Host, 3)] {
         for (values, layout, bring, keys) in [
             (Order::Insertion, Layout::Partitioned, Bring::Traversals, Keys::Zipfian),
             (Order::Clustered, Layout::Scattered { granularity: 4096 }, Bring::Traversals, Keys::Uniform),

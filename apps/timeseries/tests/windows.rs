@@ -3,7 +3,7 @@
 use farmem::series::{Columns, LEAF_POINTS_MAX, Point, load_csv};
 use farmem::{Layout, Policy, Rack};
 use farmem_timeseries::{Recording, Source, generate, load_parquet, read, serve};
-use farmem_workload::{Load, Place};
+use farmem_workload::{Load, RunAt};
 use parquet::basic::{Compression, GzipLevel, ZstdLevel};
 use parquet::data_type::{DoubleType, Int64Type};
 use parquet::file::properties::WriterProperties;
@@ -13,7 +13,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-fn load(policy: Place) -> Load {
+fn load(policy: RunAt) -> Load {
     Load { operations: 1000, in_flight: 16, policy, seed: 3, check: true }
 }
 
@@ -22,14 +22,14 @@ fn load(policy: Place) -> Load {
 #[test]
 fn a_window_is_one_round_trip() {
     let source = Source { name: "generated".into(), points: generate(20_000) };
-    for policy in [Place::Offload, Place::Auto, Place::Host] {
+    for policy in [RunAt::Offload, RunAt::Auto, RunAt::Host] {
         let mut client = Rack::embedded_with(2, 64 << 20).unwrap().client("windows").unwrap();
         serve(
             &mut client,
             "here",
             &source,
             1,
-            &Load { operations: 20, in_flight: 1, ..load(Place::Offload) },
+            &Load { operations: 20, in_flight: 1, ..load(RunAt::Offload) },
         )
         .unwrap();
         let report = serve(&mut client, "here", &source, 3, &load(policy)).unwrap();
@@ -41,7 +41,7 @@ fn a_window_is_one_round_trip() {
             let leaves = 120 * seconds / LEAF_POINTS_MAX as u64;
             // Down through three levels, along the leaves, and one more at either end.
             assert!((n * (leaves + 2)..n * (leaves + 6)).contains(&row.iterations), "{row:?}");
-            let trips = if policy == Place::Host { row.iterations } else { n };
+            let trips = if policy == RunAt::Host { row.iterations } else { n };
             assert_eq!((row.round_trips, row.requests), (trips, trips), "{row:?}");
         }
     }

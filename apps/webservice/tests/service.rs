@@ -4,19 +4,19 @@ use farmem::api::Response;
 use farmem::{Policy, Rack};
 use farmem_webservice::{Keys, Mix, OBJECT_LEN, Service, Settings, serve};
 use farmem_workload::ycsb::Workload;
-use farmem_workload::{Load, Place};
+use farmem_workload::{Load, RunAt};
 
 const SETTINGS: Settings =
     Settings { records: 380, objects: 95, hops: 48, in_flight: 16, keys: Keys::Zipfian, check: true };
 
-fn load(policy: Place) -> Load {
+fn load(policy: RunAt) -> Load {
     Load { operations: 2000, in_flight: 16, policy, seed: 7, check: true }
 }
 
 /// A read is a traversal and a READ of the object, an update a traversal and a WRITE of the new one: two round trips each. At the host, a READ for every hop.
 #[test]
 fn requests_are_two_round_trips() {
-    for policy in [Place::Offload, Place::Auto, Place::Host] {
+    for policy in [RunAt::Offload, RunAt::Auto, RunAt::Host] {
         let mut client = Rack::embedded_with(2, 64 << 20).unwrap().client("service").unwrap();
         // Until every memory node knows the program.
         serve(
@@ -24,7 +24,7 @@ fn requests_are_two_round_trips() {
             "here",
             &SETTINGS,
             Mix::C,
-            &Load { operations: 50, in_flight: 1, ..load(Place::Offload) },
+            &Load { operations: 50, in_flight: 1, ..load(RunAt::Offload) },
         )
         .unwrap();
         let report = serve(&mut client, "here", &SETTINGS, Mix::A, &load(policy)).unwrap();
@@ -35,7 +35,7 @@ fn requests_are_two_round_trips() {
             assert!((900..1100).contains(&n), "half of them: {row:?}");
             // 95 users in a chain are 48 hops away on average; popular ones are somewhere.
             assert!((30 * n..66 * n).contains(&row.iterations), "{row:?}");
-            if policy == Place::Host {
+            if policy == RunAt::Host {
                 assert_eq!((row.at_host, row.offloaded), (n, 0));
                 assert_eq!(row.round_trips, row.iterations + n, "{row:?}");
             } else {
@@ -52,7 +52,7 @@ fn requests_are_two_round_trips() {
 fn what_does_not_fit_leaves_nothing() {
     let mut client = Rack::embedded_with(2, 4 << 20).unwrap().client("small").unwrap();
     let settings = Settings { records: 400_000, objects: 20, ..SETTINGS };
-    serve(&mut client, "here", &settings, Mix::C, &load(Place::Auto)).unwrap_err();
+    serve(&mut client, "here", &settings, Mix::C, &load(RunAt::Auto)).unwrap_err();
     let Response::Overview { vmas, .. } = client.overview().unwrap() else { panic!("an overview") };
     assert!(vmas.is_empty(), "{vmas:?}");
 }
@@ -62,7 +62,7 @@ fn what_does_not_fit_leaves_nothing() {
 fn the_mixes_are_ycsbs() {
     let mut client = Rack::embedded_with(1, 64 << 20).unwrap().client("mix").unwrap();
     for (mix, updates) in [(Mix::A, 900..1100), (Mix::B, 60..140), (Mix::C, 0..1)] {
-        let report = serve(&mut client, "here", &SETTINGS, mix, &load(Place::Offload)).unwrap();
+        let report = serve(&mut client, "here", &SETTINGS, mix, &load(RunAt::Offload)).unwrap();
         let of_updates: u64 =
             report.rows.iter().filter(|row| row.operation == "update").map(|row| row.operations).sum();
         assert!(updates.contains(&of_updates), "{mix:?} has {of_updates} updates");
@@ -70,7 +70,7 @@ fn the_mixes_are_ycsbs() {
     }
     // With uniform keys the mix is the same, and the average way the chains' own: 48 hops.
     let uniform = Settings { keys: Keys::Uniform, ..SETTINGS };
-    let report = serve(&mut client, "here", &uniform, Mix::C, &load(Place::Offload)).unwrap();
+    let report = serve(&mut client, "here", &uniform, Mix::C, &load(RunAt::Offload)).unwrap();
     assert_eq!((report.wrong_answers, report.rows[0].operations), (0, 2000));
     assert!((46 * 2000..50 * 2000).contains(&report.rows[0].iterations), "{:?}", report.rows[0]);
     let Response::Overview { vmas, .. } = client.overview().unwrap() else { panic!("an overview") };

@@ -7,7 +7,7 @@ use farmem::series::Columns;
 use farmem_tablestore as tablestore;
 use farmem_timeseries as timeseries;
 use farmem_webservice as webservice;
-use farmem_workload::{Load, Outcome, Place, Report, STOPPED, stopped};
+use farmem_workload::{Load, Outcome, Report, RunAt, STOPPED, stopped};
 
 /// The report of an application, as every command prints its own.
 impl Printed for Report {
@@ -62,7 +62,7 @@ pub(crate) fn all(client: &mut Client, transport: &'static str, size: u64) -> Re
     let load = |operations: u64| Load {
         operations: operations.max(100),
         in_flight: IN_FLIGHT,
-        policy: Place::Auto,
+        policy: RunAt::Auto,
         seed: 1,
         check: true,
     };

@@ -3,7 +3,7 @@
 use crate::args::Doctor;
 use crate::output::{self, Report};
 use crate::{End, Failure};
-use farmem::doctor::{Finding, State, examine};
+use farmem::doctor::{Finding, Support, examine};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -41,9 +41,9 @@ pub(crate) fn run(args: &Doctor) -> Result<End, Failure> {
 
 fn line(finding: Finding) -> Line {
     let state = match finding.state {
-        State::Ok => "ok",
-        State::Degraded => "degraded",
-        State::Missing => "missing",
+        Support::Ok => "ok",
+        Support::Degraded => "degraded",
+        Support::Missing => "missing",
     };
     Line { name: finding.name, state, detail: finding.detail, remedy: finding.remedy }
 }

@@ -4,7 +4,7 @@
 //! differs is who holds what: a BPF function gets the node in r1, the scratch pad in r2, `cur_ptr` in r3 and a stack in r10, an
 //! iteration of the ISA starts with `cur_ptr` in r1 and zeros elsewhere (PROTOCOL 10.2). So r1 and r3 change places.
 
-use crate::error::Refusal;
+use crate::error::Unsupported;
 use farmem_traversal::{AluOp, Cond, Operand, Reg, SearchOp, Size, Width};
 use std::collections::BTreeMap;
 
@@ -81,9 +81,9 @@ pub(crate) struct Numbered {
 }
 
 /// A refusal and the number of the slot.
-pub(crate) type Refused = (usize, Refusal);
+pub(crate) type Refused = (usize, Unsupported);
 
-struct Slot {
+struct RawInsn {
     opcode: u8,
     dst: u8,
     src: u8,
@@ -91,7 +91,7 @@ struct Slot {
     imm: i32,
 }
 
-impl Slot {
+impl RawInsn {
     fn read(bytes: &[u8; 8]) -> Self {
         let [opcode, registers, o0, o1, i0, i1, i2, i3] = *bytes;
         Self {
@@ -103,15 +103,15 @@ impl Slot {
         }
     }
 
-    fn dst(&self) -> Result<Reg, Refusal> {
+    fn dst(&self) -> Result<Reg, Unsupported> {
         register(self.dst)
     }
 
-    fn src(&self) -> Result<Reg, Refusal> {
+    fn src(&self) -> Result<Reg, Unsupported> {
         register(self.src)
     }
 
-    fn operand(&self) -> Result<Operand, Refusal> {
+    fn operand(&self) -> Result<Operand, Unsupported> {
         if self.opcode & BY_REG == 0 { Ok(Operand::Imm(self.imm)) } else { Ok(Operand::Reg(self.src()?)) }
     }
 
@@ -133,8 +133,8 @@ const EXIT: u8 = 0x95;
 const GOTO: u8 = 0x05;
 const GOTO_LONG: u8 = 0x06;
 
-fn register(number: u8) -> Result<Reg, Refusal> {
-    let reg = Reg::from_number(number).ok_or(Refusal::Malformed("a register above r10"))?;
+fn register(number: u8) -> Result<Reg, Unsupported> {
+    let reg = Reg::from_number(number).ok_or(Unsupported::Malformed("a register above r10"))?;
     Ok(match reg {
         Reg::R1 => WINDOW,
         Reg::R3 => CUR_PTR,
@@ -149,11 +149,12 @@ pub(crate) fn decode(
 ) -> Result<Vec<Numbered>, Refused> {
     let positions = positions(code);
     let mut ops = Vec::with_capacity(code.len());
-    let mut slots = code.iter().map(Slot::read).enumerate();
+    let mut slots = code.iter().map(RawInsn::read).enumerate();
     while let Some((at, slot)) = slots.next() {
         let refuse = |why| (at, why);
         let op = if slot.opcode == LDDW {
-            let (_, second) = slots.next().ok_or_else(|| refuse(Refusal::Malformed("half a constant")))?;
+            let (_, second) =
+                slots.next().ok_or_else(|| refuse(Unsupported::Malformed("half a constant")))?;
             constant(&slot, &second, references.get(&at)).map_err(refuse)?
         } else {
             operation(&slot, at, &positions, references.get(&at)).map_err(refuse)?
@@ -175,36 +176,38 @@ fn positions(code: &[[u8; 8]]) -> Vec<Option<usize>> {
     positions
 }
 
-fn constant(first: &Slot, second: &Slot, reference: Option<&String>) -> Result<Op, Refusal> {
+fn constant(first: &RawInsn, second: &RawInsn, reference: Option<&String>) -> Result<Op, Unsupported> {
     match reference {
-        Some(name) if name == IN_TEXT => return Err(Refusal::Call("a function through a pointer".into())),
-        Some(name) => return Err(Refusal::Global(name.clone())),
+        Some(name) if name == IN_TEXT => {
+            return Err(Unsupported::Call("a function through a pointer".into()));
+        }
+        Some(name) => return Err(Unsupported::Global(name.clone())),
         None => {}
     }
     if first.src != 0 {
-        return Err(Refusal::Global("of a BPF map".into()));
+        return Err(Unsupported::Global("of a BPF map".into()));
     }
     if second.opcode != 0 {
-        return Err(Refusal::Malformed("half a constant"));
+        return Err(Unsupported::Malformed("half a constant"));
     }
     let value = u64::from(first.imm.cast_unsigned()) | u64::from(second.imm.cast_unsigned()) << 32;
     Ok(Op::Constant { dst: first.dst()?, value })
 }
 
 fn operation(
-    slot: &Slot,
+    slot: &RawInsn,
     at: usize,
     positions: &[Option<usize>],
     reference: Option<&String>,
-) -> Result<Op, Refusal> {
+) -> Result<Op, Unsupported> {
     let goto = |distance: i64| {
         let target = i64::try_from(at).ok().and_then(|at| usize::try_from(at + 1 + distance).ok());
         let position = target.and_then(|target| positions.get(target).copied());
-        position.ok_or(Refusal::FallsOff)?.ok_or(Refusal::Malformed("a jump into a constant"))
+        position.ok_or(Unsupported::FallsOff)?.ok_or(Unsupported::Malformed("a jump into a constant"))
     };
     match (slot.opcode, slot.opcode & 0x07) {
-        (CALL, _) => search(slot, reference).ok_or_else(|| Refusal::Call(callee(slot, reference))),
-        (CALL_REG, _) => Err(Refusal::Call("a function through a pointer".into())),
+        (CALL, _) => search(slot, reference).ok_or_else(|| Unsupported::Call(callee(slot, reference))),
+        (CALL_REG, _) => Err(Unsupported::Call("a function through a pointer".into())),
         (EXIT, _) => Ok(Op::Exit),
         (GOTO, _) => Ok(Op::Goto { target: goto(i64::from(slot.offset))? }),
         (GOTO_LONG, _) => Ok(Op::Goto { target: goto(i64::from(slot.imm))? }),
@@ -214,11 +217,11 @@ fn operation(
         (_, 7) => alu(slot, Width::W64),
         (_, class @ (5 | 6)) => {
             let width = if class == 5 { Width::W64 } else { Width::W32 };
-            let cond = condition(slot.opcode).ok_or(Refusal::Opcode(slot.opcode))?;
+            let cond = condition(slot.opcode).ok_or(Unsupported::Opcode(slot.opcode))?;
             let target = goto(i64::from(slot.offset))?;
             Ok(Op::Branch { width, cond, left: slot.dst()?, right: slot.operand()?, target })
         }
-        _ => Err(Refusal::Opcode(slot.opcode)),
+        _ => Err(Unsupported::Opcode(slot.opcode)),
     }
 }
 
@@ -226,7 +229,7 @@ fn operation(
 const RANK: i32 = 0x4661_0000;
 const MATCH: i32 = 0x4661_0100;
 
-fn search(slot: &Slot, reference: Option<&String>) -> Option<Op> {
+fn search(slot: &RawInsn, reference: Option<&String>) -> Option<Op> {
     if reference.is_some() || slot.src != 0 {
         return None;
     }
@@ -239,7 +242,7 @@ fn search(slot: &Slot, reference: Option<&String>) -> Option<Op> {
 /// What a reference to a function without a name of its own is called ([`crate::elf`]).
 const IN_TEXT: &str = "in section .text";
 
-fn callee(slot: &Slot, reference: Option<&String>) -> String {
+fn callee(slot: &RawInsn, reference: Option<&String>) -> String {
     match reference {
         Some(name) if name != IN_TEXT => name.clone(),
         _ if slot.src == 0 && slot.imm >= 0 => format!("the kernel's function {}", slot.imm),
@@ -247,26 +250,26 @@ fn callee(slot: &Slot, reference: Option<&String>) -> String {
     }
 }
 
-fn load(slot: &Slot) -> Result<Op, Refusal> {
+fn load(slot: &RawInsn) -> Result<Op, Unsupported> {
     let signed = match slot.opcode & 0xe0 {
         0x60 => false,
         0x80 if slot.size() != Size::B8 => true,
-        _ => return Err(Refusal::Opcode(slot.opcode)),
+        _ => return Err(Unsupported::Opcode(slot.opcode)),
     };
     Ok(Op::Load { size: slot.size(), signed, dst: slot.dst()?, base: slot.src()?, offset: slot.offset })
 }
 
-fn store(slot: &Slot) -> Result<Op, Refusal> {
+fn store(slot: &RawInsn) -> Result<Op, Unsupported> {
     let src = match (slot.opcode & 0xe0, slot.opcode & 0x07) {
         (0x60, 2) => Operand::Imm(slot.imm),
         (0x60, _) => Operand::Reg(slot.src()?),
-        (0xc0, 3) => return Err(Refusal::Atomic),
-        _ => return Err(Refusal::Opcode(slot.opcode)),
+        (0xc0, 3) => return Err(Unsupported::Atomic),
+        _ => return Err(Unsupported::Opcode(slot.opcode)),
     };
     Ok(Op::Store { size: slot.size(), base: slot.dst()?, offset: slot.offset, src })
 }
 
-fn alu(slot: &Slot, width: Width) -> Result<Op, Refusal> {
+fn alu(slot: &RawInsn, width: Width) -> Result<Op, Unsupported> {
     let dst = slot.dst()?;
     let op = match slot.opcode & 0xf0 {
         0x00 => AluOp::Add,
@@ -283,29 +286,29 @@ fn alu(slot: &Slot, width: Width) -> Result<Op, Refusal> {
         0xb0 => AluOp::Mov,
         0xc0 => AluOp::Sar,
         0xd0 => return byte_order(slot, width, dst),
-        _ => return Err(Refusal::Opcode(slot.opcode)),
+        _ => return Err(Unsupported::Opcode(slot.opcode)),
     };
     match (op, slot.offset) {
         (_, 0) => Ok(Op::Alu { width, op, dst, src: slot.operand()? }),
-        (AluOp::Div | AluOp::Mod, 1) => Err(Refusal::SignedDivision),
+        (AluOp::Div | AluOp::Mod, 1) => Err(Unsupported::SignedDivision),
         (AluOp::Mov, bits @ (8 | 16 | 32)) if slot.opcode & BY_REG != 0 => {
             let bits = u8::try_from(bits).expect("8, 16 or 32");
             Ok(Op::Extend { width, bits, dst, src: slot.src()? })
         }
-        _ => Err(Refusal::Malformed("an offset in an operation that has none")),
+        _ => Err(Unsupported::Malformed("an offset in an operation that has none")),
     }
 }
 
 /// `le` keeps the low bits; everything else turns bytes around.
-fn byte_order(slot: &Slot, width: Width, dst: Reg) -> Result<Op, Refusal> {
+fn byte_order(slot: &RawInsn, width: Width, dst: Reg) -> Result<Op, Unsupported> {
     if width == Width::W64 || slot.opcode & BY_REG != 0 {
-        return Err(Refusal::ByteSwap);
+        return Err(Unsupported::ByteSwap);
     }
     match slot.imm {
         16 => Ok(Op::Alu { width: Width::W64, op: AluOp::And, dst, src: Operand::Imm(0xffff) }),
         32 => Ok(Op::Alu { width: Width::W32, op: AluOp::Mov, dst, src: Operand::Reg(dst) }),
         64 => Ok(Op::Alu { width: Width::W64, op: AluOp::Mov, dst, src: Operand::Reg(dst) }),
-        _ => Err(Refusal::Malformed("a byte order of no width")),
+        _ => Err(Unsupported::Malformed("a byte order of no width")),
     }
 }
 

@@ -28,9 +28,9 @@ pub enum CompileError {
     #[error("{place}: {why}")]
     At {
         /// Where.
-        place: Place,
+        place: SourceLocation,
         /// What is wrong, and what to do.
-        why: Refusal,
+        why: Unsupported,
     },
     /// The whole is refused by the verifier, most often because it is too long.
     #[error("{name}: {why}{}", hint(.why))]
@@ -51,7 +51,7 @@ fn hint(why: &VerifyError) -> &'static str {
 
 /// A place in the source, as well as it is known.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct SourceLocation {
     /// The iterator.
     pub iterator: String,
     /// The BPF instruction, as a disassembler numbers it.
@@ -75,7 +75,7 @@ impl fmt::Display for Line {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SourceLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.line {
             Some(line) => write!(f, "{line}: {}", self.iterator),
@@ -88,7 +88,7 @@ impl fmt::Display for Place {
 
 /// Why one instruction is refused.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub enum Refusal {
+pub enum Unsupported {
     /// The control flow has a cycle.
     #[error("the loop is not unrolled: put FARMEM_UNROLL before it, and give it a constant number of rounds")]
     Loop,

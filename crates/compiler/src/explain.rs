@@ -47,7 +47,7 @@ pub fn explain(compiled: &Compiled, accelerator: &Accelerator, eta: Eta) -> Expl
     let program = &compiled.program;
     let cost = program.cost(accelerator);
     let stored = |insn: &Insn| {
-        matches!(insn, Insn::Store { to: farmem_traversal::Place { area: Area::Window, .. }, .. })
+        matches!(insn, Insn::Store { to: farmem_traversal::MemOperand { area: Area::Window, .. }, .. })
     };
     let searches = program.instructions().filter(|insn| matches!(insn, Insn::Search { .. }));
     let places = program.instructions().filter_map(|insn| insn.access());

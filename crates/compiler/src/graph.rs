@@ -4,7 +4,7 @@
 //! a reverse post-order, and in it all edges lead forward (PULSE 4.1). A cycle is a loop that was not unrolled, and is refused.
 
 use crate::bpf::{Numbered, Op, Refused};
-use crate::error::Refusal;
+use crate::error::Unsupported;
 use farmem_traversal::{Cond, Operand, Reg, Width};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -100,9 +100,9 @@ impl End {
 /// The loop that is in the way, or an end of the code that can be reached.
 pub(crate) fn ordered(blocks: &[Block]) -> Result<Vec<usize>, Refused> {
     let order = reverse_post_order(blocks.len(), |block| blocks[block].end.successors());
-    let order = order.map_err(|cycle| (blocks[cycle.from].last, Refusal::Loop))?;
+    let order = order.map_err(|cycle| (blocks[cycle.from].last, Unsupported::Loop))?;
     match order.iter().find(|&&block| blocks[block].end == End::Nowhere) {
-        Some(&block) => Err((blocks[block].last, Refusal::FallsOff)),
+        Some(&block) => Err((blocks[block].last, Unsupported::FallsOff)),
         None => Ok(order),
     }
 }

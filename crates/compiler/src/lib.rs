@@ -21,7 +21,7 @@ mod live;
 mod lower;
 mod value;
 
-pub use error::{CompileError, Line, Place, Refusal};
+pub use error::{CompileError, Line, SourceLocation, Unsupported};
 pub use explain::{Explanation, explain};
 pub use farmem_traversal::{Accelerator, Cost, Eta};
 
@@ -58,7 +58,7 @@ pub fn compile(object: &[u8], iterator: Option<&str>) -> Result<Compiled, Compil
     let refuse = |why| CompileError::Program { name: name.clone(), why };
     check_sizes(iterator.sizes).map_err(refuse)?;
     let translated = translate(&iterator).map_err(|(slot, why)| CompileError::At {
-        place: Place { iterator: name.clone(), instruction: slot, line: line(slot) },
+        place: SourceLocation { iterator: name.clone(), instruction: slot, line: line(slot) },
         why,
     })?;
     let (insns, slots): (Vec<_>, Vec<_>) = translated.insns.into_iter().unzip();

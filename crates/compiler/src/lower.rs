@@ -6,12 +6,12 @@
 
 use crate::bpf::{CUR_PTR, Numbered, Op, RESULT, Refused, SCRATCH, STACK, WINDOW};
 use crate::elf::Sizes;
-use crate::error::Refusal;
+use crate::error::Unsupported;
 use crate::graph::{Block, End};
 use crate::live::{Registers, live};
-use crate::value::{At, Fact, State, Value};
+use crate::value::{AbstractState, At, Fact, Value};
 use farmem_traversal::{
-    AluOp, Area, Cond, Insn, Operand, Place, Reg, SCRATCH_LEN_MAX, SEARCH_COUNT_MAX, SPILL_LEN, Search,
+    AluOp, Area, Cond, Insn, MemOperand, Operand, Reg, SCRATCH_LEN_MAX, SEARCH_COUNT_MAX, SPILL_LEN, Search,
     SearchOp, Size, UnaryOp, WINDOW_LEN_MAX, Width,
 };
 
@@ -81,7 +81,7 @@ pub(crate) fn lower(
 ) -> Result<Lowered, Refused> {
     let joined = pass(ops, blocks, order, sizes, None);
     match joined {
-        Err((_, Refusal::MixedPointer)) => {
+        Err((_, Unsupported::MixedPointer)) => {
             let live = live(ops, blocks, order);
             pass(ops, blocks, order, sizes, Some(&live)).or(joined)
         }
@@ -101,7 +101,7 @@ fn pass(
 ) -> Result<Lowered, Refused> {
     let states = vec![Vec::new(); blocks.len()];
     let mut pass = Pass { blocks, sizes, apart, reach: Reach::default(), states, copies: 0 };
-    pass.enter(0, &State::at_entry()).map_err(|why| (0, why))?;
+    pass.enter(0, &AbstractState::at_entry()).map_err(|why| (0, why))?;
     let (mut codes, mut places) = (Vec::new(), Vec::new());
     for &number in order {
         let block = &blocks[number];
@@ -128,15 +128,20 @@ struct Pass<'a> {
     apart: Option<&'a [Registers]>,
     reach: Reach,
     /// What is known at the start of each copy of a block, joined from the edges seen so far; and the number of the copy.
-    states: Vec<Vec<(usize, State)>>,
+    states: Vec<Vec<(usize, AbstractState)>>,
     /// Copies so far.
     copies: usize,
 }
 
 impl Pass<'_> {
-    fn operation(&mut self, op: Op, state: &mut State, mut emit: impl FnMut(Insn)) -> Result<(), Refusal> {
+    fn operation(
+        &mut self,
+        op: Op,
+        state: &mut AbstractState,
+        mut emit: impl FnMut(Insn),
+    ) -> Result<(), Unsupported> {
         if written(op) == Some(STACK) {
-            return Err(Refusal::Malformed("r10 is written to"));
+            return Err(Unsupported::Malformed("r10 is written to"));
         }
         match op {
             Op::Alu { width, op, dst, src } => {
@@ -165,7 +170,7 @@ impl Pass<'_> {
             Op::Load { size, signed, dst, base, offset } => {
                 let from = self.place(state.get(base), base, offset, size)?;
                 let value = match from {
-                    Place { area: Area::Spill, index: None, offset } => {
+                    MemOperand { area: Area::Spill, index: None, offset } => {
                         state.load(usize::try_from(offset).expect("inside the area"), size)?
                     }
                     _ => Value::ANY,
@@ -194,13 +199,13 @@ impl Pass<'_> {
     }
 
     /// The array and the key that a call hands over.
-    fn search(&mut self, state: &State, op: SearchOp, size: Size) -> Result<Search, Refusal> {
+    fn search(&mut self, state: &AbstractState, op: SearchOp, size: Size) -> Result<Search, Unsupported> {
         let Value::Pointer { area: Area::Window, at: At::Is(start) } = state.get(WINDOW) else {
-            return Err(Refusal::SearchPlace);
+            return Err(Unsupported::SearchPlace);
         };
-        let Value::Number(Fact::Is(count)) = state.get(SCRATCH) else { return Err(Refusal::SearchCount) };
+        let Value::Number(Fact::Is(count)) = state.get(SCRATCH) else { return Err(Unsupported::SearchCount) };
         let count = usize::try_from(count).ok().filter(|count| (1..=SEARCH_COUNT_MAX).contains(count));
-        let count = count.ok_or(Refusal::SearchCount)?;
+        let count = count.ok_or(Unsupported::SearchCount)?;
         state.get(CUR_PTR).number()?;
         let offset = self.constant(Area::Window, start, count * size.bytes())?;
         let count = u8::try_from(count).expect("at most 64");
@@ -209,26 +214,26 @@ impl Pass<'_> {
 
     fn store(
         &mut self,
-        state: &mut State,
+        state: &mut AbstractState,
         size: Size,
         base: Reg,
         offset: i16,
         src: Operand,
-    ) -> Result<Place, Refusal> {
+    ) -> Result<MemOperand, Unsupported> {
         let value = operand(state, src);
         let to = self.place(state.get(base), base, offset, size)?;
         match to {
-            Place { area: Area::Window, .. } if !self.sizes.is_some_and(|sizes| sizes.stores) => {
-                return Err(Refusal::WindowStore);
+            MemOperand { area: Area::Window, .. } if !self.sizes.is_some_and(|sizes| sizes.stores) => {
+                return Err(Unsupported::WindowStore);
             }
-            Place { area: Area::Spill, index: None, offset } => {
+            MemOperand { area: Area::Spill, index: None, offset } => {
                 state.store(usize::try_from(offset).expect("inside the area"), size, value)?;
             }
-            Place { area: Area::Spill, .. } => {
+            MemOperand { area: Area::Spill, .. } => {
                 value.data()?;
                 state.store_anywhere();
             }
-            Place { area: Area::Window | Area::Scratch, .. } => {
+            MemOperand { area: Area::Window | Area::Scratch, .. } => {
                 value.data()?;
             }
         }
@@ -236,12 +241,12 @@ impl Pass<'_> {
     }
 
     /// Where an access lies in the ISA.
-    fn place(&mut self, base: Value, reg: Reg, offset: i16, size: Size) -> Result<Place, Refusal> {
+    fn place(&mut self, base: Value, reg: Reg, offset: i16, size: Size) -> Result<MemOperand, Unsupported> {
         let (area, at) = match base {
             Value::Pointer { area, at } => (area, at),
-            Value::Number(_) => return Err(Refusal::FarAccess),
-            Value::Mixed => return Err(Refusal::MixedPointer),
-            Value::Unset => return Err(Refusal::Unset),
+            Value::Number(_) => return Err(Unsupported::FarAccess),
+            Value::Mixed => return Err(Unsupported::MixedPointer),
+            Value::Unset => return Err(Unsupported::Unset),
         };
         let (index, offset) = match at {
             At::Is(at) => {
@@ -256,21 +261,21 @@ impl Pass<'_> {
             }
             At::Any => (Some(reg), self.indexed(area, offset)?),
         };
-        Ok(Place { area, index, offset })
+        Ok(MemOperand { area, index, offset })
     }
 
     /// An access at a constant place: inside, and remembered.
-    fn constant(&mut self, area: Area, start: i64, size: usize) -> Result<i16, Refusal> {
+    fn constant(&mut self, area: Area, start: i64, size: usize) -> Result<i16, Unsupported> {
         let bytes = i64::try_from(size).expect("at most 512");
-        let outside = |len| Refusal::Outside { area, offset: start, len };
+        let outside = |len| Unsupported::Outside { area, offset: start, len };
         let offset = match area {
             Area::Spill => {
                 let spill = i64::try_from(SPILL_LEN).expect("128");
                 if start.saturating_add(bytes) > 0 {
-                    return Err(Refusal::Malformed("an access above the stack"));
+                    return Err(Unsupported::Malformed("an access above the stack"));
                 }
                 if start < -spill {
-                    return Err(Refusal::Stack { bytes: start.saturating_neg() });
+                    return Err(Unsupported::Stack { bytes: start.saturating_neg() });
                 }
                 start + spill
             }
@@ -280,7 +285,7 @@ impl Pass<'_> {
         let end = from.saturating_add(size);
         match area {
             Area::Window if end > WINDOW_LEN_MAX => {
-                return Err(Refusal::WindowTooLarge { last: start.saturating_add(bytes - 1) });
+                return Err(Unsupported::WindowTooLarge { last: start.saturating_add(bytes - 1) });
             }
             Area::Window => self.reach.window = self.reach.window.max(end),
             Area::Scratch if end > self.len(area) => return Err(outside(self.len(area))),
@@ -300,13 +305,13 @@ impl Pass<'_> {
     }
 
     /// An access by index: the register counts from the beginning of the area, of the stack from its top.
-    fn indexed(&mut self, area: Area, offset: i16) -> Result<i16, Refusal> {
+    fn indexed(&mut self, area: Area, offset: i16) -> Result<i16, Unsupported> {
         match area {
             Area::Spill => {
                 let top = i16::try_from(SPILL_LEN).expect("128");
-                offset.checked_add(top).ok_or(Refusal::Malformed("an access above the stack"))
+                offset.checked_add(top).ok_or(Unsupported::Malformed("an access above the stack"))
             }
-            Area::Window | Area::Scratch if self.sizes.is_none() => Err(Refusal::UnknownSize(area)),
+            Area::Window | Area::Scratch if self.sizes.is_none() => Err(Unsupported::UnknownSize(area)),
             Area::Window => {
                 self.reach.window_indexed = true;
                 Ok(offset)
@@ -315,7 +320,7 @@ impl Pass<'_> {
         }
     }
 
-    fn leave(&mut self, end: End, mut state: State) -> Result<Leave, Refusal> {
+    fn leave(&mut self, end: End, mut state: AbstractState) -> Result<Leave, Unsupported> {
         match end {
             End::Goto(to) => Ok(Leave::Goto(self.edge(to, state)?)),
             End::Branch { width, cond, left, right, taken, fall } => {
@@ -337,12 +342,12 @@ impl Pass<'_> {
                     fall: Target::Next,
                 }),
             },
-            End::Nowhere => Err(Refusal::FallsOff),
+            End::Nowhere => Err(Unsupported::FallsOff),
         }
     }
 
     /// Goes to a block, or ends right here when that is all the block does and r0 is known.
-    fn edge(&mut self, to: usize, state: State) -> Result<Target, Refusal> {
+    fn edge(&mut self, to: usize, state: AbstractState) -> Result<Target, Unsupported> {
         let block = &self.blocks[to];
         if block.body.is_empty()
             && block.end == End::Exit
@@ -354,14 +359,14 @@ impl Pass<'_> {
     }
 
     /// The copy of a block for what is known when it is entered.
-    fn enter(&mut self, to: usize, state: &State) -> Result<usize, Refusal> {
-        let fits = |known: &State| self.apart.is_none_or(|live| known.is_of_a_kind(state, live[to]));
+    fn enter(&mut self, to: usize, state: &AbstractState) -> Result<usize, Unsupported> {
+        let fits = |known: &AbstractState| self.apart.is_none_or(|live| known.is_of_a_kind(state, live[to]));
         if let Some((copy, known)) = self.states[to].iter_mut().find(|(_, known)| fits(known)) {
             known.join(state);
             return Ok(*copy);
         }
         if self.apart.is_some() && self.copies == COPIES_MAX {
-            return Err(Refusal::MixedPointer);
+            return Err(Unsupported::MixedPointer);
         }
         let copy = self.copies;
         self.copies += 1;
@@ -383,7 +388,7 @@ const fn written(op: Op) -> Option<Reg> {
     }
 }
 
-fn operand(state: &State, operand: Operand) -> Value {
+fn operand(state: &AbstractState, operand: Operand) -> Value {
     match operand {
         Operand::Reg(reg) => state.get(reg),
         Operand::Imm(imm) => Value::Number(Fact::Is(i64::from(imm).cast_unsigned())),
@@ -391,7 +396,7 @@ fn operand(state: &State, operand: Operand) -> Value {
 }
 
 /// What an operation leaves in `dst`.
-fn alu(state: &State, width: Width, op: AluOp, dst: Reg, src: Operand) -> Result<Value, Refusal> {
+fn alu(state: &AbstractState, width: Width, op: AluOp, dst: Reg, src: Operand) -> Result<Value, Unsupported> {
     let right = operand(state, src);
     match (op, width) {
         (AluOp::Mov, Width::W64) => return Ok(right),
@@ -437,7 +442,7 @@ fn moved(at: At, by: Fact, how: fn(i64, i64) -> Option<i64>) -> At {
 }
 
 /// The constant that a register is known to hold, where a store can have it in itself.
-fn constant_operand(state: &State, src: Operand) -> Operand {
+fn constant_operand(state: &AbstractState, src: Operand) -> Operand {
     match operand(state, src) {
         Value::Number(Fact::Is(value)) => i32::try_from(value.cast_signed()).map_or(src, Operand::Imm),
         _ => src,
@@ -456,7 +461,13 @@ fn extend(width: Width, bits: u8, dst: Reg, mut emit: impl FnMut(Insn)) {
 }
 
 /// Numbers compare with numbers. Pointers into one area are equal or not; their order means nothing to an author.
-fn compare(state: &State, width: Width, cond: Cond, left: Reg, right: Operand) -> Result<(), Refusal> {
+fn compare(
+    state: &AbstractState,
+    width: Width,
+    cond: Cond,
+    left: Reg,
+    right: Operand,
+) -> Result<(), Unsupported> {
     let (left, right) = (state.get(left), operand(state, right));
     if let (Value::Pointer { area: a, .. }, Value::Pointer { area: b, .. }) = (left, right)
         && a == b
@@ -471,7 +482,14 @@ fn compare(state: &State, width: Width, cond: Cond, left: Reg, right: Operand) -
 }
 
 /// What a comparison with a constant says about the register on either side.
-fn learn(jumped: &mut State, fallen: &mut State, width: Width, cond: Cond, left: Reg, right: Operand) {
+fn learn(
+    jumped: &mut AbstractState,
+    fallen: &mut AbstractState,
+    width: Width,
+    cond: Cond,
+    left: Reg,
+    right: Operand,
+) {
     let (Operand::Imm(imm), Width::W64) = (right, width) else { return };
     let (equal, other) = match cond {
         Cond::Eq => (jumped, fallen),

@@ -95,27 +95,30 @@ fn check(code: &[[u8; 8]], sizes: bool) {
 /// Each refusal of a single instruction, by number; what C makes of them is in tests/refused.rs.
 #[test]
 fn instructions_that_are_not_ours() {
-    use crate::Refusal;
+    use crate::Unsupported;
     let exit = [0x95, 0, 0, 0, 0, 0, 0, 0];
     for (slot, why) in [
-        ([0x85, 0, 0, 0, 7, 0, 0, 0], Refusal::Call("the kernel's function 7".into())),
-        ([0x85, 0x10, 0, 0, 0xff, 0xff, 0xff, 0xff], Refusal::Call("a function that was not inlined".into())),
-        ([0x8d, 0, 0, 0, 0, 0, 0, 0], Refusal::Call("a function through a pointer".into())),
-        ([0x3f, 0x43, 1, 0, 0, 0, 0, 0], Refusal::SignedDivision),
-        ([0xdb, 0x12, 0, 0, 0, 0, 0, 0], Refusal::Atomic),
-        ([0xdc, 0x03, 0, 0, 64, 0, 0, 0], Refusal::ByteSwap),
-        ([0xd7, 0x03, 0, 0, 64, 0, 0, 0], Refusal::ByteSwap),
-        ([0xbf, 0x1b, 0, 0, 0, 0, 0, 0], Refusal::Malformed("a register above r10")),
-        ([0xbf, 0x1a, 0, 0, 0, 0, 0, 0], Refusal::Malformed("r10 is written to")),
-        ([0x20, 0, 0, 0, 0, 0, 0, 0], Refusal::Opcode(0x20)),
-        ([0xe5, 0, 0, 0, 0, 0, 0, 0], Refusal::Opcode(0xe5)),
-        ([0x05, 0, 9, 0, 0, 0, 0, 0], Refusal::FallsOff),
-        ([0x05, 0, 0xff, 0xff, 0, 0, 0, 0], Refusal::Loop),
-        ([0xbf, 0x40, 0, 0, 0, 0, 0, 0], Refusal::Unset),
+        ([0x85, 0, 0, 0, 7, 0, 0, 0], Unsupported::Call("the kernel's function 7".into())),
+        (
+            [0x85, 0x10, 0, 0, 0xff, 0xff, 0xff, 0xff],
+            Unsupported::Call("a function that was not inlined".into()),
+        ),
+        ([0x8d, 0, 0, 0, 0, 0, 0, 0], Unsupported::Call("a function through a pointer".into())),
+        ([0x3f, 0x43, 1, 0, 0, 0, 0, 0], Unsupported::SignedDivision),
+        ([0xdb, 0x12, 0, 0, 0, 0, 0, 0], Unsupported::Atomic),
+        ([0xdc, 0x03, 0, 0, 64, 0, 0, 0], Unsupported::ByteSwap),
+        ([0xd7, 0x03, 0, 0, 64, 0, 0, 0], Unsupported::ByteSwap),
+        ([0xbf, 0x1b, 0, 0, 0, 0, 0, 0], Unsupported::Malformed("a register above r10")),
+        ([0xbf, 0x1a, 0, 0, 0, 0, 0, 0], Unsupported::Malformed("r10 is written to")),
+        ([0x20, 0, 0, 0, 0, 0, 0, 0], Unsupported::Opcode(0x20)),
+        ([0xe5, 0, 0, 0, 0, 0, 0, 0], Unsupported::Opcode(0xe5)),
+        ([0x05, 0, 9, 0, 0, 0, 0, 0], Unsupported::FallsOff),
+        ([0x05, 0, 0xff, 0xff, 0, 0, 0, 0], Unsupported::Loop),
+        ([0xbf, 0x40, 0, 0, 0, 0, 0, 0], Unsupported::Unset),
     ] {
         let code = [slot, exit];
         let refused = translate(&iterator(&code, None)).err();
-        let place = usize::from(why == Refusal::Unset);
+        let place = usize::from(why == Unsupported::Unset);
         assert_eq!(refused, Some((place, why)), "{slot:02x?}");
     }
 }
@@ -183,7 +186,7 @@ fn an_index_needs_a_size() {
         [0x95, 0, 0, 0, 0, 0, 0, 0],
     ];
     let refused = translate(&iterator(&code, None)).err();
-    assert_eq!(refused, Some((2, crate::Refusal::UnknownSize(farmem_traversal::Area::Window))));
+    assert_eq!(refused, Some((2, crate::Unsupported::UnknownSize(farmem_traversal::Area::Window))));
     let program = program(&code);
     assert_eq!(program.window_len(), SIZES.window);
     // The sum is in the access: load, load, compare, next, return.
@@ -216,9 +219,9 @@ fn constants_take_two_slots() {
     assert_eq!(program(&code).step(&[0], &mut ptr, &mut [0; 64]), Step::Next);
     assert_eq!(ptr.0, 0x9abc_def0_1234_5678);
     let named = BTreeMap::from([(0, "weights".to_owned())]);
-    assert_eq!(bpf::decode(&code, &named), Err((0, crate::Refusal::Global("weights".into()))));
+    assert_eq!(bpf::decode(&code, &named), Err((0, crate::Unsupported::Global("weights".into()))));
     assert_eq!(
         bpf::decode(&code[..1], &BTreeMap::new()),
-        Err((0, crate::Refusal::Malformed("half a constant")))
+        Err((0, crate::Unsupported::Malformed("half a constant")))
     );
 }

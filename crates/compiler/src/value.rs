@@ -4,7 +4,7 @@
 //! pointer arithmetic is arithmetic, joins need no code, and there is no host address that could escape.
 
 use crate::bpf::{CUR_PTR, SCRATCH, STACK, WINDOW};
-use crate::error::Refusal;
+use crate::error::Unsupported;
 use crate::live::Registers;
 use farmem_traversal::{Area, Reg, SPILL_LEN, Size};
 
@@ -66,19 +66,19 @@ impl Value {
     }
 
     /// It as a number.
-    pub(crate) const fn number(self) -> Result<Fact, Refusal> {
+    pub(crate) const fn number(self) -> Result<Fact, Unsupported> {
         match self {
             Self::Number(fact) => Ok(fact),
-            Self::Unset => Err(Refusal::Unset),
-            Self::Mixed => Err(Refusal::MixedPointer),
-            Self::Pointer { area, .. } => Err(Refusal::PointerArithmetic(area)),
+            Self::Unset => Err(Unsupported::Unset),
+            Self::Mixed => Err(Unsupported::MixedPointer),
+            Self::Pointer { area, .. } => Err(Unsupported::PointerArithmetic(area)),
         }
     }
 
     /// It as what may leave the iteration: written to the scratch pad or returned.
-    pub(crate) const fn data(self) -> Result<Fact, Refusal> {
+    pub(crate) const fn data(self) -> Result<Fact, Unsupported> {
         match self {
-            Self::Pointer { area, .. } => Err(Refusal::PointerEscapes(area)),
+            Self::Pointer { area, .. } => Err(Unsupported::PointerEscapes(area)),
             other => other.number(),
         }
     }
@@ -109,12 +109,12 @@ const SLOTS: usize = SPILL_LEN / 8;
 
 /// All registers and stack slots at one point of the program.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct State {
+pub(crate) struct AbstractState {
     registers: [Value; Reg::ALL.len()],
     slots: [Value; SLOTS],
 }
 
-impl State {
+impl AbstractState {
     /// As a function is called.
     pub(crate) fn at_entry() -> Self {
         let mut state = Self { registers: [Value::Unset; Reg::ALL.len()], slots: [Value::Unset; SLOTS] };
@@ -157,14 +157,14 @@ impl State {
     }
 
     /// What a load from byte `at` of the spill area brings.
-    pub(crate) fn load(&self, at: usize, size: Size) -> Result<Value, Refusal> {
+    pub(crate) fn load(&self, at: usize, size: Size) -> Result<Value, Unsupported> {
         if at.is_multiple_of(8) && size == Size::B8 {
             return Ok(self.slots[at / 8]);
         }
         for slot in &self.slots[touched(at, size)] {
             match slot {
-                Value::Pointer { area, .. } => return Err(Refusal::PointerArithmetic(*area)),
-                Value::Mixed => return Err(Refusal::MixedPointer),
+                Value::Pointer { area, .. } => return Err(Unsupported::PointerArithmetic(*area)),
+                Value::Mixed => return Err(Unsupported::MixedPointer),
                 Value::Unset | Value::Number(_) => {}
             }
         }
@@ -172,7 +172,7 @@ impl State {
     }
 
     /// A store to byte `at` of the spill area.
-    pub(crate) fn store(&mut self, at: usize, size: Size, value: Value) -> Result<(), Refusal> {
+    pub(crate) fn store(&mut self, at: usize, size: Size, value: Value) -> Result<(), Unsupported> {
         if at.is_multiple_of(8) && size == Size::B8 {
             self.slots[at / 8] = value;
             return Ok(());
@@ -237,7 +237,7 @@ mod tests {
     /// What was known of a slot ends with a store by index, which may have hit it.
     #[test]
     fn a_store_by_index_may_hit_any_number() {
-        let mut state = State::at_entry();
+        let mut state = AbstractState::at_entry();
         state.store(8, Size::B8, Value::Number(Fact::Is(4))).expect("a number");
         state.store_anywhere();
         assert_eq!((state.load(8, Size::B8), state.load(24, Size::B8)), (Ok(Value::ANY), Ok(Value::ANY)));
@@ -248,7 +248,7 @@ mod tests {
     fn a_sum_ends_with_its_register() {
         let sum = Value::Pointer { area: Area::Window, at: At::Sum(Reg::R4, 8) };
         let lost = Value::Pointer { area: Area::Window, at: At::Any };
-        let mut state = State::at_entry();
+        let mut state = AbstractState::at_entry();
         state.set(Reg::R5, sum);
         state.store(0, Size::B8, sum).expect("a whole slot");
         state.set(Reg::R6, Value::ANY);
@@ -260,12 +260,16 @@ mod tests {
     /// A pointer goes through the stack whole or not at all.
     #[test]
     fn spilled_pointers_come_back() {
-        let mut state = State::at_entry();
+        let mut state = AbstractState::at_entry();
         assert_eq!(state.store(16, Size::B8, WINDOW_8), Ok(()));
         assert_eq!(state.load(16, Size::B8), Ok(WINDOW_8));
-        assert_eq!(state.load(16, Size::B4), Err(Refusal::PointerArithmetic(Area::Window)));
-        assert_eq!(state.load(12, Size::B8), Err(Refusal::PointerArithmetic(Area::Window)), "its first half");
-        assert_eq!(state.store(20, Size::B8, WINDOW_8), Err(Refusal::PointerEscapes(Area::Window)));
+        assert_eq!(state.load(16, Size::B4), Err(Unsupported::PointerArithmetic(Area::Window)));
+        assert_eq!(
+            state.load(12, Size::B8),
+            Err(Unsupported::PointerArithmetic(Area::Window)),
+            "its first half"
+        );
+        assert_eq!(state.store(20, Size::B8, WINDOW_8), Err(Unsupported::PointerEscapes(Area::Window)));
         state.store_anywhere();
         assert_eq!(state.load(16, Size::B8), Ok(WINDOW_8));
         assert_eq!(state.store(20, Size::B2, Value::ANY), Ok(()));

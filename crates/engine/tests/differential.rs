@@ -8,7 +8,7 @@ mod generator;
 
 use farmem_engine::{Compiled, Jit};
 use farmem_traversal::{
-    AluOp, Area, Cond, Insn, Operand, Place, Program, Reg, SearchOp, Size, Step, UnaryOp, Width,
+    AluOp, Area, Cond, Insn, MemOperand, Operand, Program, Reg, SearchOp, Size, Step, UnaryOp, Width,
 };
 use farmem_wire::VirtAddr;
 use generator::{memory, program, storing_program};
@@ -70,7 +70,7 @@ const WIDTHS: [Width; 2] = [Width::W64, Width::W32];
 /// Each of `middle`s instructions computes on r2 and r3, which are words 0 and 1 of the window, and leaves its result in r2. It is run
 /// for all pairs of edges.
 fn on_all_edges(middles: impl IntoIterator<Item = Vec<Insn>>) {
-    let word = |area, number: i16| Place { area, index: None, offset: number * 8 };
+    let word = |area, number: i16| MemOperand { area, index: None, offset: number * 8 };
     let load = |dst, number| Insn::Load { size: Size::B8, dst, from: word(Area::Window, number) };
     let mut jit = Jit::new(1).unwrap();
     for middle in middles {
@@ -140,7 +140,7 @@ fn every_access() {
         for (index, offset) in
             [(None, 0), (None, 13), (Some(Reg::R1), 0), (Some(Reg::R1), -9), (Some(Reg::R1), 21)]
         {
-            let place = Place { area, index, offset };
+            let place = MemOperand { area, index, offset };
             let mark = Operand::Imm(-0x1234_5678);
             let mut insns = Vec::new();
             if area != Area::Window {
@@ -148,7 +148,7 @@ fn every_access() {
                 insns.push(Insn::Store { size, to: place, src: Operand::Reg(Reg::R1) });
             }
             insns.push(Insn::Load { size, dst: Reg::R4, from: place });
-            let whole = Place { area: Area::Scratch, index: None, offset: 24 };
+            let whole = MemOperand { area: Area::Scratch, index: None, offset: 24 };
             insns.push(Insn::Store { size: Size::B8, to: whole, src: Operand::Reg(Reg::R4) });
             insns.push(Insn::Next { ptr: Reg::R4 });
             let program = Program::from_instructions(29, 32, insns).unwrap();
@@ -175,8 +175,8 @@ fn every_store_to_the_window() {
         for (index, offset) in
             [(None, 0), (None, 13), (Some(Reg::R1), 0), (Some(Reg::R1), -9), (Some(Reg::R1), 21)]
         {
-            let to = Place { area: Area::Window, index, offset };
-            let whole = Place { area: Area::Scratch, index: None, offset: 0 };
+            let to = MemOperand { area: Area::Window, index, offset };
+            let whole = MemOperand { area: Area::Scratch, index: None, offset: 0 };
             let insns = vec![
                 Insn::Store { size, to, src: Operand::Imm(-0x1234_5678) },
                 Insn::Load { size, dst: Reg::R4, from: to },

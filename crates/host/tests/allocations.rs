@@ -4,7 +4,7 @@
 
 use farmem_host::{Config, Connection, Host, HostRequest, Note, Op, Out};
 use farmem_machine::{Action, Duration, Event, Instant, Machine as _, Outbox, Port};
-use farmem_transport::{Access, Memory, Refusal, rc, ud};
+use farmem_transport::{Access, AccessError, Memory, rc, ud};
 use farmem_traversal::Program;
 use farmem_wire::message::Traverse;
 use farmem_wire::{
@@ -23,7 +23,7 @@ const PROGRAM: &str = include_str!("../../../testdata/programs/list_sum.pulse");
 struct Same;
 
 impl Memory for Same {
-    fn check(&self, _: &Access) -> Result<(), Refusal> {
+    fn check(&self, _: &Access) -> Result<(), AccessError> {
         Ok(())
     }
     fn read(&self, _: VirtAddr, len: u32, out: &mut Vec<u8>) {

@@ -8,7 +8,7 @@ mod userfaultfd;
 
 /// How well something works here.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum State {
+pub enum Support {
     /// As farmem wants it.
     Ok,
     /// It works, slower or with limits that `detail` names.
@@ -23,7 +23,7 @@ pub struct Finding {
     /// What was looked at.
     pub name: String,
     /// How well it works.
-    pub state: State,
+    pub state: Support,
     /// What was seen.
     pub detail: String,
     /// What to do about it; empty when all is well or nothing can be done.
@@ -31,12 +31,12 @@ pub struct Finding {
 }
 
 impl Finding {
-    fn new(name: &str, state: State, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
+    fn new(name: &str, state: Support, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { name: name.into(), state, detail: detail.into(), remedy: remedy.into() }
     }
 
     fn ok(name: &str, detail: impl Into<String>) -> Self {
-        Self::new(name, State::Ok, detail, "")
+        Self::new(name, Support::Ok, detail, "")
     }
 }
 
@@ -81,6 +81,6 @@ mod tests {
             assert_eq!(findings.iter().filter(|f| f.name == name).count(), 1, "{name}");
         }
         assert!(findings.iter().all(|f| !f.detail.is_empty()));
-        assert!(findings.iter().all(|f| f.state != State::Ok || f.remedy.is_empty()));
+        assert!(findings.iter().all(|f| f.state != Support::Ok || f.remedy.is_empty()));
     }
 }

@@ -21,7 +21,7 @@ pub enum Action<'a, Out, Note> {
 }
 
 #[derive(Debug)]
-enum Slot<Out, Note> {
+enum Queued<Out, Note> {
     Send { port: Port, range: Range<usize> },
     Local(Out),
     Note(Note),
@@ -31,7 +31,7 @@ enum Slot<Out, Note> {
 #[derive(Debug)]
 pub struct Outbox<Out, Note> {
     arena: Vec<u8>,
-    slots: Vec<Slot<Out, Note>>,
+    slots: Vec<Queued<Out, Note>>,
 }
 
 impl<Out, Note> Default for Outbox<Out, Note> {
@@ -60,12 +60,12 @@ impl<Out, Note> Outbox<Out, Note> {
 
     /// Answers the role's own user.
     pub fn local(&mut self, out: Out) {
-        self.slots.push(Slot::Local(out));
+        self.slots.push(Queued::Local(out));
     }
 
     /// Notes something for whoever watches.
     pub fn note(&mut self, note: Note) {
-        self.slots.push(Slot::Note(note));
+        self.slots.push(Queued::Note(note));
     }
 
     /// How many actions wait.
@@ -84,9 +84,9 @@ impl<Out, Note> Outbox<Out, Note> {
     pub fn drain(&mut self, mut each: impl FnMut(Action<'_, Out, Note>)) {
         for slot in self.slots.drain(..) {
             match slot {
-                Slot::Send { port, range } => each(Action::Send { port, frame: &self.arena[range] }),
-                Slot::Local(out) => each(Action::Local(out)),
-                Slot::Note(note) => each(Action::Note(note)),
+                Queued::Send { port, range } => each(Action::Send { port, frame: &self.arena[range] }),
+                Queued::Local(out) => each(Action::Local(out)),
+                Queued::Note(note) => each(Action::Note(note)),
             }
         }
         self.arena.clear();
@@ -118,6 +118,6 @@ impl<Out, Note> Drop for FrameWriter<'_, Out, Note> {
     fn drop(&mut self) {
         let end = self.outbox.arena.len();
         assert!(end >= self.start, "a frame writer only appends");
-        self.outbox.slots.push(Slot::Send { port: self.port, range: self.start..end });
+        self.outbox.slots.push(Queued::Send { port: self.port, range: self.start..end });
     }
 }

@@ -9,7 +9,7 @@ use farmem_wire::Status;
 
 /// What becomes of an outlier's addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum State {
+pub(crate) enum MoveState {
     /// They are here, at the outlier's place.
     Here,
     /// They are pushed here, and not here yet.
@@ -27,13 +27,13 @@ pub(crate) struct Outlier {
     pub(crate) len: u64,
     /// None: away, and the bytes are gone.
     pub(crate) offset: Option<u64>,
-    pub(crate) state: State,
+    pub(crate) state: MoveState,
 }
 
 impl Outlier {
     /// True when somebody may use the addresses later on, here or elsewhere, but not now.
     pub(crate) const fn is_moving(&self) -> bool {
-        matches!(self.state, State::Arriving | State::Leaving)
+        matches!(self.state, MoveState::Arriving | MoveState::Leaving)
     }
 }
 
@@ -89,7 +89,7 @@ impl Outliers {
         if known.is_none() && self.rows.len() >= self.most {
             return Err(Status::TableFull);
         }
-        let offset = new.offset.filter(|_| new.state != State::Away);
+        let offset = new.offset.filter(|_| new.state != MoveState::Away);
         if let Some(offset) = offset {
             let before = self.places.range(..offset + new.len).next_back();
             let other = before.filter(|&(&at, &(len, base))| at + len > offset && base != new.base);
@@ -102,7 +102,7 @@ impl Outliers {
             self.places.insert(offset, (new.len, new.base));
             // What left these bytes before cannot be looked up there any more.
             let lost = |row: &&mut Outlier| {
-                row.state == State::Away
+                row.state == MoveState::Away
                     && row.offset.is_some_and(|at| at < offset + new.len && offset < at + row.len)
             };
             self.rows.values_mut().filter(lost).for_each(|row| row.offset = None);
@@ -126,7 +126,7 @@ impl Outliers {
 
     fn drop_place(&mut self, known: Option<Outlier>) {
         if let Some(Outlier { offset: Some(offset), state, .. }) = known
-            && state != State::Away
+            && state != MoveState::Away
         {
             self.places.remove(&offset);
         }
@@ -157,8 +157,8 @@ impl Outliers {
             assert!(row.base >= end && row.len > 0, "{row:?} is in order");
             end = row.base + row.len;
             assert!(row.offset.is_none_or(|at| at + row.len <= store_len), "{row:?} is in the store");
-            let place = row.offset.filter(|_| row.state != State::Away);
-            assert!(place.is_some() || row.state == State::Away, "{row:?} has a place");
+            let place = row.offset.filter(|_| row.state != MoveState::Away);
+            assert!(place.is_some() || row.state == MoveState::Away, "{row:?} has a place");
             let listed = place.is_none_or(|at| self.places.get(&at) == Some(&(row.len, row.base)));
             assert!(listed, "{row:?} is found by its place");
         }

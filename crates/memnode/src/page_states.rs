@@ -14,7 +14,7 @@ mod tests;
 
 use alloc::collections::BTreeMap;
 use core::ops::Range;
-use farmem_transport::Refusal;
+use farmem_transport::AccessError;
 use farmem_wire::message::{Access, HostSet, Page, PageState, Read, Region, Seq};
 use farmem_wire::{HostId, Perm};
 use rangemap::RangeSet;
@@ -164,23 +164,23 @@ impl PageStates {
     /// Whether bytes from the first of these pages to the last may be used by those who do not cache them (PROTOCOL 7.43, 12.28, 12.46).
     ///
     /// # Errors
-    /// [`Refusal::Lost`], whatever else is so of these pages; then [`Refusal::Coherent`] to who would write what hosts were handed out, and
-    /// [`Refusal::Lent`] to who would read it.
-    pub fn check(&self, first: Page, last: Page, perm: Perm) -> Result<(), Refusal> {
+    /// [`AccessError::Lost`], whatever else is so of these pages; then [`AccessError::Coherent`] to who would write what hosts were handed out, and
+    /// [`AccessError::Lent`] to who would read it.
+    pub fn check(&self, first: Page, last: Page, perm: Perm) -> Result<(), AccessError> {
         // Most nodes never lent a page, and started once.
         if self.records.is_empty() && self.lost.is_empty() {
             return Ok(());
         }
         let records = self.records.range(first..=last);
         if self.lost.overlaps(&numbers(first, last)) || records.clone().any(|(_, record)| record.lost) {
-            return Err(Refusal::Lost);
+            return Err(AccessError::Lost);
         }
         for (&page, record) in records {
             if perm == Perm::ReadWrite && record.coherent {
-                return Err(Refusal::Coherent);
+                return Err(AccessError::Coherent);
             }
             if perm != Perm::ReadWrite && record.verdict() == Verdict::Lent {
-                return Err(Refusal::Lent(page));
+                return Err(AccessError::Lent(page));
             }
         }
         Ok(())

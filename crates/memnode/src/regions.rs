@@ -4,14 +4,14 @@
 //! know nothing of each other: *ranges* say where an address lies in the store, *grants* say what a domain may do with it.
 //! An access needs both. [`View`] joins them with the store to the [`Memory`] that responders and traversals use.
 
-use crate::outliers::{Outlier, Outliers, State};
+use crate::outliers::{MoveState, Outlier, Outliers};
 use crate::page_states::PageStates;
 use crate::spans::Span;
 use crate::store::{Store, WORD_LEN};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::cell::Cell;
-use farmem_transport::{Access, Memory, Refusal};
+use farmem_transport::{Access, AccessError, Memory};
 use farmem_wire::message::{PAGE_LEN, Page};
 use farmem_wire::{Domain, Perm, Status, VirtAddr};
 
@@ -213,41 +213,41 @@ impl Regions {
     }
 
     /// Whether `access` is allowed, and if not, why (PROTOCOL 7.14).
-    pub(crate) fn check_access(&self, access: &Access) -> Result<(), Refusal> {
+    pub(crate) fn check_access(&self, access: &Access) -> Result<(), AccessError> {
         let addr = access.addr.0;
         if access.len == 0 {
             // It touches nothing; IBA 9.7.4 asks for no check of address and key then.
             return Ok(());
         }
         let here = self.locate(access.addr);
-        let range = here.or_else(|| self.moving(addr)).ok_or(Refusal::NotMapped)?;
+        let range = here.or_else(|| self.moving(addr)).ok_or(AccessError::NotMapped)?;
         let grants = self.grants.get(&access.domain).map_or(&[][..], Vec::as_slice);
         let first = grants.partition_point(|g| g.end <= addr);
         let mut rest = grants[first..].iter();
-        let grant = rest.next().filter(|g| g.base <= addr).ok_or(Refusal::NotMapped)?;
+        let grant = rest.next().filter(|g| g.base <= addr).ok_or(AccessError::NotMapped)?;
         if !grant.perm.allows(access.perm) {
-            return Err(Refusal::NoPermission);
+            return Err(AccessError::NoPermission);
         }
-        let end = addr.checked_add(u64::from(access.len)).ok_or(Refusal::OutOfBounds)?;
+        let end = addr.checked_add(u64::from(access.len)).ok_or(AccessError::OutOfBounds)?;
         if end - range.base > range.len {
             // What lies behind is about to be elsewhere, or here: then this is looked at again.
             if here.is_none() || self.moving(range.base + range.len).is_some() {
-                return Err(Refusal::Moving);
+                return Err(AccessError::Moving);
             }
             // Also when the next address is here in another range: its bytes lie elsewhere in the store.
-            return Err(Refusal::OutOfBounds);
+            return Err(AccessError::OutOfBounds);
         }
         let mut covered = grant;
         while covered.end < end {
             // Where another vma begins the access leaves its own, whatever it may do there.
-            let next = rest.next().filter(|next| covered.goes_on_in(next)).ok_or(Refusal::OutOfBounds)?;
+            let next = rest.next().filter(|next| covered.goes_on_in(next)).ok_or(AccessError::OutOfBounds)?;
             if !next.perm.allows(access.perm) {
-                return Err(Refusal::NoPermission);
+                return Err(AccessError::NoPermission);
             }
             covered = next;
         }
         if here.is_none() {
-            return Err(Refusal::Moving);
+            return Err(AccessError::Moving);
         }
         self.page_states.check(Page::of(access.addr), Page::of(VirtAddr(end - 1)), access.perm)
     }
@@ -269,10 +269,10 @@ impl Regions {
         self.version += 1;
         self.fits(base, len, offset)?;
         match self.outliers.exactly(base.0, len)?.map(|row| row.state) {
-            Some(State::Here | State::Leaving) => return Err(Status::Malformed),
-            None | Some(State::Arriving | State::Away) => {}
+            Some(MoveState::Here | MoveState::Leaving) => return Err(Status::Malformed),
+            None | Some(MoveState::Arriving | MoveState::Away) => {}
         }
-        self.outliers.put(Outlier { base: base.0, len, offset: Some(offset), state: State::Arriving })
+        self.outliers.put(Outlier { base: base.0, len, offset: Some(offset), state: MoveState::Arriving })
     }
 
     /// These addresses will be elsewhere; answers where in the store they are (PROTOCOL 7.38).
@@ -280,7 +280,7 @@ impl Regions {
         self.version += 1;
         let known = self.outliers.exactly(base.0, len)?;
         let offset = match known.map(|row| (row.state, row.offset)) {
-            Some((State::Here | State::Leaving, Some(offset))) => offset,
+            Some((MoveState::Here | MoveState::Leaving, Some(offset))) => offset,
             Some(_) => return Err(Status::Malformed),
             None => {
                 let whole = |range: &Range| range.len - (base.0 - range.base) >= len;
@@ -291,7 +291,7 @@ impl Regions {
                 range.offset + (base.0 - range.base)
             }
         };
-        self.outliers.put(Outlier { base: base.0, len, offset: Some(offset), state: State::Leaving })?;
+        self.outliers.put(Outlier { base: base.0, len, offset: Some(offset), state: MoveState::Leaving })?;
         Ok(offset)
     }
 
@@ -299,16 +299,16 @@ impl Regions {
     pub(crate) fn place(&mut self, base: VirtAddr, len: u64, offset: u64) -> Result<(), Status> {
         self.version += 1;
         self.fits(base, len, offset)?;
-        self.outliers.put(Outlier { base: base.0, len, offset: Some(offset), state: State::Here })
+        self.outliers.put(Outlier { base: base.0, len, offset: Some(offset), state: MoveState::Here })
     }
 
     /// These addresses are at another node.
     pub(crate) fn away(&mut self, base: VirtAddr, len: u64) -> Result<(), Status> {
         self.version += 1;
         let known = self.outliers.exactly(base.0, len)?;
-        let left = known.filter(|row| matches!(row.state, State::Leaving | State::Away));
+        let left = known.filter(|row| matches!(row.state, MoveState::Leaving | MoveState::Away));
         let offset = left.and_then(|row| row.offset);
-        self.outliers.put(Outlier { base: base.0, len, offset, state: State::Away })?;
+        self.outliers.put(Outlier { base: base.0, len, offset, state: MoveState::Away })?;
         self.forget_pages(base, len);
         Ok(())
     }
@@ -318,7 +318,7 @@ impl Regions {
     pub(crate) fn unplace(&mut self, base: VirtAddr, len: u64) -> Result<(), Status> {
         self.version += 1;
         let known = self.outliers.take(base.0, len)?;
-        let place = known.filter(|row| row.state != State::Away).and_then(|row| row.offset);
+        let place = known.filter(|row| row.state != MoveState::Away).and_then(|row| row.offset);
         let home = self.locate(base).map(|range| range.offset + (base.0 - range.base));
         if known.is_some() && (place.is_none() || place != home) {
             self.forget_pages(base, len);
@@ -382,7 +382,7 @@ impl Regions {
             return self.home(addr);
         }
         if let Some(row) = self.outliers.find(addr.0) {
-            let offset = row.offset.filter(|_| row.state == State::Here)?;
+            let offset = row.offset.filter(|_| row.state == MoveState::Here)?;
             return Some(Range { base: row.base, len: row.len, offset });
         }
         let Range { base, len, offset } = self.home(addr)?;
@@ -398,7 +398,7 @@ impl Regions {
 
     /// Where the bytes are that left with these addresses, as they left.
     fn left(&self, addr: VirtAddr) -> Option<Range> {
-        let left = |row: &&Outlier| matches!(row.state, State::Leaving | State::Away);
+        let left = |row: &&Outlier| matches!(row.state, MoveState::Leaving | MoveState::Away);
         let &Outlier { base, len, offset, .. } = self.outliers.find(addr.0).filter(left)?;
         Some(Range { base, len, offset: offset? })
     }
@@ -443,15 +443,15 @@ impl<'a, S> View<'a, S> {
 }
 
 impl<S: Store> Memory for View<'_, S> {
-    fn check(&self, access: &Access) -> Result<(), Refusal> {
+    fn check(&self, access: &Access) -> Result<(), AccessError> {
         let allowed = self.regions.check_access(access);
-        if let Err(Refusal::Lent(page)) = allowed {
+        if let Err(AccessError::Lent(page)) = allowed {
             self.lent.set(Some(page));
         }
         allowed
     }
 
-    fn check_again(&self, access: &Access) -> Result<(), Refusal> {
+    fn check_again(&self, access: &Access) -> Result<(), AccessError> {
         match self.check(access) {
             Err(_) if self.regions.may_read_left(access) => Ok(()),
             allowed => allowed,

@@ -14,7 +14,7 @@ use crate::workspaces::{Delivery, Stop, Workspace};
 use alloc::vec::Vec;
 use farmem_machine::{Instant, Port};
 use farmem_transport::ud::{self, Seen};
-use farmem_transport::{Access, Memory, Refusal};
+use farmem_transport::{Access, AccessError, Memory};
 use farmem_traversal::End;
 use farmem_wire::message::{REGION_LEN, Traverse};
 use farmem_wire::{Body, Header, Message, Perm, Pmtu, Status, VirtAddr};
@@ -283,7 +283,7 @@ impl Exit<'_> {
         }
         let Some(origin) = self.peers.host(header.origin) else { return self.drop_traversal() };
         let status = status_at(end);
-        if let End::Fetch(Stop::Refused(Refusal::Lent(page))) = end {
+        if let End::Fetch(Stop::Refused(AccessError::Lent(page))) = end {
             self.peers.visit(page, self.out);
         }
         let (state, delivery) = (workspace.traverse(), workspace.delivery());
@@ -361,14 +361,14 @@ fn check<S: Store>(
     view.check(&Access { domain: header.domain, addr, len, perm }).map_err(status_of)
 }
 
-const fn status_of(refusal: Refusal) -> Status {
+const fn status_of(refusal: AccessError) -> Status {
     match refusal {
-        Refusal::NotMapped => Status::NotMapped,
-        Refusal::NoPermission | Refusal::WrongKey(_) => Status::NoPermission,
-        Refusal::OutOfBounds => Status::OutOfBounds,
-        Refusal::Misaligned => Status::Misaligned,
-        Refusal::Lent(_) | Refusal::Moving => Status::Lent,
-        Refusal::Lost => Status::Lost,
-        Refusal::Coherent => Status::Coherent,
+        AccessError::NotMapped => Status::NotMapped,
+        AccessError::NoPermission | AccessError::WrongKey(_) => Status::NoPermission,
+        AccessError::OutOfBounds => Status::OutOfBounds,
+        AccessError::Misaligned => Status::Misaligned,
+        AccessError::Lent(_) | AccessError::Moving => Status::Lent,
+        AccessError::Lost => Status::Lost,
+        AccessError::Coherent => Status::Coherent,
     }
 }

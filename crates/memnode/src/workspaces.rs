@@ -14,7 +14,7 @@ use crate::spans::{SetId, Spans};
 use crate::store::Store;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use farmem_transport::{Access, Refusal};
+use farmem_transport::{Access, AccessError};
 use farmem_traversal::{End, Step, WINDOW_LEN_MAX};
 use farmem_wire::message::{Kind, Traverse};
 use farmem_wire::{Header, Perm, VirtAddr};
@@ -45,7 +45,7 @@ pub(crate) enum Stop {
     /// No range of this node holds the pointer.
     Elsewhere,
     /// The pointer is here, and the window may not be read, or not be stored to by a program that stores.
-    Refused(Refusal),
+    Refused(AccessError),
 }
 
 /// How a traversal came, and so how it is answered: by itself, or with others of its batch (PROTOCOL 7.48). It goes on by itself.
@@ -206,7 +206,7 @@ impl<L: Logic> Workspace<L> {
                 self.offset = regions.offset(addr, len as usize);
                 Ok(())
             }
-            Err(Refusal::NotMapped) if !regions.is_local(addr) => Err(End::Fetch(Stop::Elsewhere)),
+            Err(AccessError::NotMapped) if !regions.is_local(addr) => Err(End::Fetch(Stop::Elsewhere)),
             Err(refusal) => Err(End::Fetch(Stop::Refused(refusal))),
         }
     }

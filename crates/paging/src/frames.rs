@@ -2,7 +2,7 @@
 //!
 //! Key type: [`Frames`]. Whatever changes in a frame goes through [`Frames::change`], which keeps the order and the counts.
 
-use crate::recency::{Frame, Place, Recency};
+use crate::recency::{Frame, ListId, Recency};
 use crate::{Key, Op};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -78,16 +78,16 @@ impl Page {
     }
 
     /// Where it stands when pages go. Where rights are asked for (`coherent`), what was written is written back as it goes.
-    const fn place(&self, coherent: bool) -> Place {
+    const fn place(&self, coherent: bool) -> ListId {
         match (self.busy, self.mapped) {
             (
                 Busy::Fetching { .. } | Busy::Upgrading { .. } | Busy::Settling { .. } | Busy::Leaving { .. },
                 _,
-            ) => Place::Out,
-            _ if self.pins > 0 => Place::Out,
-            (_, Some(_)) => Place::Active,
-            (Busy::No, None) if coherent || !self.dirty => Place::Resting,
-            _ => Place::Out,
+            ) => ListId::Out,
+            _ if self.pins > 0 => ListId::Out,
+            (_, Some(_)) => ListId::Active,
+            (Busy::No, None) if coherent || !self.dirty => ListId::Inactive,
+            _ => ListId::Out,
         }
     }
 }
@@ -221,19 +221,19 @@ impl Frames {
         self.unindex(page.key);
         self.inactive -= usize::from(page.is_inactive());
         self.leaving -= usize::from(page.leaves());
-        self.order.put(frame, Place::Out);
+        self.order.put(frame, ListId::Out);
         self.free.push(frame);
         page
     }
 
     /// The page that programs have and that was used longest ago.
     pub(crate) fn oldest_mapped(&self) -> Option<Frame> {
-        self.order.oldest(Place::Active)
+        self.order.oldest(ListId::Active)
     }
 
     /// The page that rests longest, of those that far memory has too.
     pub(crate) fn oldest_inactive(&self) -> Option<Frame> {
-        self.order.oldest(Place::Resting)
+        self.order.oldest(ListId::Inactive)
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = (Frame, Page)> {

@@ -25,20 +25,20 @@ pub struct Recency {
 
 /// Where a frame is in the order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
+pub(crate) enum ListId {
     /// Not in it: it must not go now.
     Out,
     /// Among those whose pages are mapped.
     Active,
     /// Among those whose pages rest.
-    Resting,
+    Inactive,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Link {
     younger: Frame,
     older: Frame,
-    place: Place,
+    place: ListId,
 }
 
 /// No frame.
@@ -59,7 +59,7 @@ impl Recency {
     #[must_use]
     pub fn new(frames: usize) -> Self {
         assert!(frames < NONE as usize, "as many frames as numbers");
-        let link = Link { younger: NONE, older: NONE, place: Place::Out };
+        let link = Link { younger: NONE, older: NONE, place: ListId::Out };
         let list = List { youngest: NONE, oldest: NONE, len: 0 };
         Self { links: vec![link; frames].into(), lists: [list; 2] }
     }
@@ -67,7 +67,7 @@ impl Recency {
     /// The frame was used just now: the youngest.
     pub fn touch(&mut self, frame: Frame) {
         self.remove(frame);
-        self.push(frame, Place::Active);
+        self.push(frame, ListId::Active);
     }
 
     /// Takes the frame out; without effect when it is not in.
@@ -87,38 +87,38 @@ impl Recency {
         if let Some(link) = self.links.get_mut(older as usize) {
             link.younger = younger;
         }
-        self.links[frame as usize] = Link { younger: NONE, older: NONE, place: Place::Out };
+        self.links[frame as usize] = Link { younger: NONE, older: NONE, place: ListId::Out };
     }
 
     /// Lays the oldest frame that does not rest to rest, and names it: its page is to be unmapped. `None` when all rest.
     pub fn deactivate(&mut self) -> Option<Frame> {
-        let frame = self.oldest(Place::Active)?;
+        let frame = self.oldest(ListId::Active)?;
         self.remove(frame);
-        self.push(frame, Place::Resting);
+        self.push(frame, ListId::Inactive);
         Some(frame)
     }
 
     /// The frame to go first: of those that rest the one that rests longest, else the oldest. It stays in the order.
     #[must_use]
     pub fn victim(&self) -> Option<Frame> {
-        self.oldest(Place::Resting).or_else(|| self.oldest(Place::Active))
+        self.oldest(ListId::Inactive).or_else(|| self.oldest(ListId::Active))
     }
 
     /// True when the frame's page is unmapped.
     #[must_use]
     pub fn is_inactive(&self, frame: Frame) -> bool {
-        self.links[frame as usize].place == Place::Resting
+        self.links[frame as usize].place == ListId::Inactive
     }
 
     /// Puts a frame where it belongs from now on, as the youngest there.
-    pub(crate) fn put(&mut self, frame: Frame, place: Place) {
+    pub(crate) fn put(&mut self, frame: Frame, place: ListId) {
         self.remove(frame);
-        if place != Place::Out {
+        if place != ListId::Out {
             self.push(frame, place);
         }
     }
 
-    pub(crate) fn place(&self, frame: Frame) -> Place {
+    pub(crate) fn place(&self, frame: Frame) -> ListId {
         self.links[frame as usize].place
     }
 
@@ -140,12 +140,12 @@ impl Recency {
         self.len() == 0
     }
 
-    pub(crate) fn oldest(&self, place: Place) -> Option<Frame> {
-        let list = self.lists[usize::from(place == Place::Resting)];
+    pub(crate) fn oldest(&self, place: ListId) -> Option<Frame> {
+        let list = self.lists[usize::from(place == ListId::Inactive)];
         (list.len > 0).then_some(list.oldest)
     }
 
-    fn push(&mut self, frame: Frame, place: Place) {
+    fn push(&mut self, frame: Frame, place: ListId) {
         let Some(list) = self.list_mut(place) else { unreachable!("frames are pushed into a list") };
         let second = list.youngest;
         list.youngest = frame;
@@ -159,11 +159,11 @@ impl Recency {
         self.links[frame as usize] = Link { younger: NONE, older: second, place };
     }
 
-    const fn list_mut(&mut self, place: Place) -> Option<&mut List> {
+    const fn list_mut(&mut self, place: ListId) -> Option<&mut List> {
         match place {
-            Place::Out => None,
-            Place::Active => Some(&mut self.lists[0]),
-            Place::Resting => Some(&mut self.lists[1]),
+            ListId::Out => None,
+            ListId::Active => Some(&mut self.lists[0]),
+            ListId::Inactive => Some(&mut self.lists[1]),
         }
     }
 }

@@ -195,7 +195,7 @@ impl Vma {
 
 /// A place in the model: the first byte of a vma, and which of its slots.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Place {
+pub(crate) struct SlotId {
     pub(crate) base: u64,
     pub(crate) slot: usize,
 }
@@ -239,59 +239,59 @@ impl Model {
     }
 
     /// Address and length of a slot.
-    pub(crate) fn span(&self, place: Place) -> (u64, usize) {
+    pub(crate) fn span(&self, place: SlotId) -> (u64, usize) {
         let slot_len = self.vmas[&place.base].slot_len;
         (place.base + (place.slot * slot_len) as u64, slot_len)
     }
 
     /// Where a slot is.
-    pub(crate) fn home(&self, place: Place) -> &Home {
+    pub(crate) fn home(&self, place: SlotId) -> &Home {
         let vma = &self.vmas[&place.base];
         vma.home((place.slot * vma.slot_len) as u64)
     }
 
-    pub(crate) fn is_free(&self, place: Place) -> bool {
+    pub(crate) fn is_free(&self, place: SlotId) -> bool {
         let vma = &self.vmas[&place.base];
         !vma.changing && !vma.slots[place.slot].busy
     }
 
-    pub(crate) fn is_pinned(&self, place: Place) -> bool {
+    pub(crate) fn is_pinned(&self, place: SlotId) -> bool {
         self.vmas[&place.base].slots[place.slot].pinned
     }
 
-    pub(crate) fn pin(&mut self, place: Place, pinned: bool) {
+    pub(crate) fn pin(&mut self, place: SlotId, pinned: bool) {
         self.slot(place).pinned = pinned;
     }
 
     /// An operation on the slot begins.
-    pub(crate) fn take(&mut self, place: Place) {
+    pub(crate) fn take(&mut self, place: SlotId) {
         let slot = self.slot(place);
         assert!(!slot.busy, "one operation at a time, at {place:?}");
         slot.busy = true;
     }
 
     /// It ended without a write.
-    pub(crate) fn release(&mut self, place: Place) {
+    pub(crate) fn release(&mut self, place: SlotId) {
         self.slot(place).busy = false;
     }
 
     /// From here on the slot may hold `version` too.
-    pub(crate) fn may_hold(&mut self, place: Place, version: Version) {
+    pub(crate) fn may_hold(&mut self, place: SlotId, version: Version) {
         self.slot(place).allowed.insert(version);
     }
 
     /// A write ended well, and nothing was lost meanwhile: the slot holds `version` and nothing else.
-    pub(crate) fn holds(&mut self, place: Place, version: Version) {
+    pub(crate) fn holds(&mut self, place: SlotId, version: Version) {
         self.slot(place).allowed = BTreeSet::from([version]);
     }
 
     /// A write was surely not executed, nor will it be.
-    pub(crate) fn cannot_hold(&mut self, place: Place, version: Version) {
+    pub(crate) fn cannot_hold(&mut self, place: SlotId, version: Version) {
         self.slot(place).allowed.remove(&version);
     }
 
     /// The node lost its memory. `still` are the versions whose write may yet come.
-    pub(crate) fn node_lost(&mut self, node: u16, still: &BTreeMap<Place, Version>) {
+    pub(crate) fn node_lost(&mut self, node: u16, still: &BTreeMap<SlotId, Version>) {
         for (&base, vma) in &mut self.vmas {
             let lost: Vec<Option<bool>> =
                 vma.homes.iter_mut().map(|home| home.may_be_at(node).then(|| home.lost())).collect();
@@ -309,7 +309,7 @@ impl Model {
                 }
                 state.allowed.extend(accepting[piece].then_some(0));
                 // Executed when the loss is accepted, if it is repeated so long.
-                state.allowed.extend(still.get(&Place { base, slot }));
+                state.allowed.extend(still.get(&SlotId { base, slot }));
             }
         }
     }
@@ -327,20 +327,20 @@ impl Model {
     }
 
     /// Checks what was read from a slot by what began before it was lost: nothing but what was there then, or what was accepted since.
-    pub(crate) fn check_before(&self, place: Place, bytes: &[u8]) -> Result<(), String> {
+    pub(crate) fn check_before(&self, place: SlotId, bytes: &[u8]) -> Result<(), String> {
         let slot = &self.vmas[&place.base].slots[place.slot];
         self.check_versions(place, bytes, &slot.was.union(&slot.allowed).copied().collect())
     }
 
     /// Checks what was read from a slot.
-    pub(crate) fn check(&self, place: Place, bytes: &[u8]) -> Result<(), String> {
+    pub(crate) fn check(&self, place: SlotId, bytes: &[u8]) -> Result<(), String> {
         if self.home(place).loss == Loss::Sure {
             return Err(format!("{:#x} was lost, and nobody said so", self.span(place).0));
         }
         self.check_versions(place, bytes, &self.vmas[&place.base].slots[place.slot].allowed)
     }
 
-    fn check_versions(&self, place: Place, bytes: &[u8], allowed: &BTreeSet<Version>) -> Result<(), String> {
+    fn check_versions(&self, place: SlotId, bytes: &[u8], allowed: &BTreeSet<Version>) -> Result<(), String> {
         for (i, word) in bytes.chunks_exact(8).enumerate() {
             let word = u64::from_le_bytes(word.try_into().expect("eight bytes"));
             if !allowed.iter().any(|&version| self.word(version, i) == word) {
@@ -359,7 +359,7 @@ impl Model {
         }
     }
 
-    fn slot(&mut self, place: Place) -> &mut Slot {
+    fn slot(&mut self, place: SlotId) -> &mut Slot {
         let vma = self.vmas.get_mut(&place.base).expect("a vma in use is not freed");
         &mut vma.slots[place.slot]
     }
@@ -454,10 +454,10 @@ const fn mix(n: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Counter, Model, Place, Vma};
+    use super::{Counter, Model, SlotId, Vma};
     use std::collections::BTreeMap;
 
-    const PLACE: Place = Place { base: 0x1000, slot: 1 };
+    const PLACE: SlotId = SlotId { base: 0x1000, slot: 1 };
 
     fn model() -> Model {
         let mut model = Model::default();

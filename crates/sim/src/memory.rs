@@ -1,6 +1,6 @@
 //! Plain memory behind a responder: the second implementer of `transport::Memory`, and the model that checkers compare with.
 
-use farmem_transport::{Access, Memory, Refusal};
+use farmem_transport::{Access, AccessError, Memory};
 use farmem_wire::{Domain, Perm, VirtAddr};
 
 /// One stretch of bytes, all of one domain; its last part is for reading only.
@@ -43,21 +43,21 @@ impl ModelMemory {
 }
 
 impl Memory for ModelMemory {
-    fn check(&self, access: &Access) -> Result<(), Refusal> {
+    fn check(&self, access: &Access) -> Result<(), AccessError> {
         let Some(start) = access.addr.0.checked_sub(self.base.0).filter(|&at| at < self.bytes.len() as u64)
         else {
-            return Err(Refusal::NotMapped);
+            return Err(AccessError::NotMapped);
         };
         if access.domain != self.domain {
-            return Err(Refusal::NoPermission);
+            return Err(AccessError::NoPermission);
         }
         let Some(end) =
             start.checked_add(u64::from(access.len)).filter(|&end| end <= self.bytes.len() as u64)
         else {
-            return Err(Refusal::OutOfBounds);
+            return Err(AccessError::OutOfBounds);
         };
         if access.perm == Perm::ReadWrite && end > self.writable as u64 {
-            return Err(Refusal::NoPermission);
+            return Err(AccessError::NoPermission);
         }
         Ok(())
     }
@@ -93,7 +93,7 @@ impl Memory for ModelMemory {
 #[cfg(test)]
 mod tests {
     use super::ModelMemory;
-    use farmem_transport::{Access, Memory, Refusal};
+    use farmem_transport::{Access, AccessError, Memory};
     use farmem_wire::{Domain, Perm, VirtAddr};
 
     const BASE: u64 = 0x1000;
@@ -107,12 +107,12 @@ mod tests {
         };
         assert_eq!(ask(7, BASE, 64, Perm::Read), Ok(()));
         assert_eq!(ask(7, BASE, 32, Perm::ReadWrite), Ok(()));
-        assert_eq!(ask(7, BASE, 33, Perm::ReadWrite), Err(Refusal::NoPermission));
-        assert_eq!(ask(8, BASE, 1, Perm::Read), Err(Refusal::NoPermission));
-        assert_eq!(ask(7, BASE - 1, 1, Perm::Read), Err(Refusal::NotMapped));
-        assert_eq!(ask(7, BASE + 64, 0, Perm::Read), Err(Refusal::NotMapped));
-        assert_eq!(ask(7, BASE + 63, 2, Perm::Read), Err(Refusal::OutOfBounds));
-        assert_eq!(ask(7, BASE + 63, u32::MAX, Perm::Read), Err(Refusal::OutOfBounds));
+        assert_eq!(ask(7, BASE, 33, Perm::ReadWrite), Err(AccessError::NoPermission));
+        assert_eq!(ask(8, BASE, 1, Perm::Read), Err(AccessError::NoPermission));
+        assert_eq!(ask(7, BASE - 1, 1, Perm::Read), Err(AccessError::NotMapped));
+        assert_eq!(ask(7, BASE + 64, 0, Perm::Read), Err(AccessError::NotMapped));
+        assert_eq!(ask(7, BASE + 63, 2, Perm::Read), Err(AccessError::OutOfBounds));
+        assert_eq!(ask(7, BASE + 63, u32::MAX, Perm::Read), Err(AccessError::OutOfBounds));
     }
 
     /// Atomics work on little-endian words and answer what was there.

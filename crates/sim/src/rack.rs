@@ -15,7 +15,7 @@ mod stranger;
 mod tasks;
 
 use crate::campaign::{self, Campaign, Outcome, Report, Verdict};
-use crate::checker::{Counter, Model, Place};
+use crate::checker::{Counter, Model, SlotId};
 use crate::sim_node::Who;
 use crate::{Layout, Plan, World};
 use calls::{Call, Client};
@@ -103,7 +103,7 @@ struct Rack {
     /// Vmas that were asked for, ever: what a forbidden access is judged by.
     allocations: u64,
     /// At the end: slots, each with its owner, and counters that have still to be read.
-    unread: BTreeSet<(usize, Place)>,
+    unread: BTreeSet<(usize, SlotId)>,
     uncounted: BTreeSet<usize>,
     /// An allocation failed in a way that does not say whether it was begun.
     unsure_allocation: bool,
@@ -310,7 +310,7 @@ impl Rack {
     /// switch.
     fn node_lost(&mut self, node: u16) {
         *self.losses.entry(node).or_default() += 1;
-        let still: BTreeMap<Place, u64> = self.tasks.values().filter_map(Task::still_to_come).collect();
+        let still: BTreeMap<SlotId, u64> = self.tasks.values().filter_map(Task::still_to_come).collect();
         self.model.node_lost(node, &still);
         self.counters_lost(node);
         self.lists_lost(node);

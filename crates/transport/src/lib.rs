@@ -13,7 +13,7 @@ mod memory;
 pub mod rc;
 pub mod ud;
 
-pub use memory::{Access, Memory, Refusal};
+pub use memory::{Access, AccessError, Memory};
 
 use farmem_machine::Port;
 use farmem_wire::Gid;

@@ -19,7 +19,7 @@ pub struct Access {
 
 /// Why memory refuses an access.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Refusal {
+pub enum AccessError {
     /// No region here holds the first byte, or no allocation of the domain does.
     NotMapped,
     /// The domain may not do this.
@@ -47,14 +47,14 @@ pub trait Memory {
     /// Answers whether the access is allowed.
     ///
     /// # Errors
-    /// [`Refusal`] with the reason.
-    fn check(&self, access: &Access) -> Result<(), Refusal>;
+    /// [`AccessError`] with the reason.
+    fn check(&self, access: &Access) -> Result<(), AccessError>;
 
     /// The same for a READ that was executed before and is asked for again (PROTOCOL 4.21): what left this memory since may still be read.
     ///
     /// # Errors
-    /// [`Refusal`] with the reason.
-    fn check_again(&self, access: &Access) -> Result<(), Refusal> {
+    /// [`AccessError`] with the reason.
+    fn check_again(&self, access: &Access) -> Result<(), AccessError> {
         self.check(access)
     }
 

@@ -201,7 +201,7 @@ pub enum Note {
     /// Responder: a gap; NAK 0x60 sent.
     NakSequence,
     /// Responder: refused a request; NAK 0x61 or 0x62 sent.
-    Refused(crate::Refusal),
+    Refused(crate::AccessError),
     /// Responder: opcode order or length was wrong; NAK 0x61 sent.
     InvalidRequest,
     /// Responder: a duplicate WRITE was acknowledged again, not executed.

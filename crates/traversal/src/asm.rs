@@ -4,7 +4,7 @@
 //! inferred when the text does not declare it, and the verifier has the last word. Every error has a line and a column.
 
 use crate::Program;
-use crate::isa::{AluOp, Area, Cond, Insn, Operand, Place, Reg, Search, SearchOp, Size, UnaryOp, Width};
+use crate::isa::{AluOp, Area, Cond, Insn, MemOperand, Operand, Reg, Search, SearchOp, Size, UnaryOp, Width};
 use crate::isa::{SCRATCH_LEN_MAX, SEARCH_COUNT_MAX, SLOTS_MAX, WINDOW_LEN_MAX};
 use crate::verify::{self, VerifyError};
 use alloc::collections::BTreeMap;
@@ -236,7 +236,7 @@ impl<'t> Assembler<'t> {
         let dst = cursor.register()?;
         cursor.expect(',')?;
         let spot = cursor.spot();
-        let Place { area: Area::Window, index: None, offset } = self.place(cursor)? else {
+        let MemOperand { area: Area::Window, index: None, offset } = self.place(cursor)? else {
             return Err(spot.error("an array that is searched lies at a constant place in the window"));
         };
         cursor.expect(',')?;
@@ -274,7 +274,7 @@ impl<'t> Assembler<'t> {
             .ok_or_else(|| spot.error(format!("{value} does not fit 64 bits")))
     }
 
-    fn place(&self, cursor: &mut Cursor<'t>) -> Result<Place, AssembleError> {
+    fn place(&self, cursor: &mut Cursor<'t>) -> Result<MemOperand, AssembleError> {
         let spot = cursor.spot();
         let area = match cursor.next() {
             Token::Name(name) => area(name),
@@ -294,7 +294,7 @@ impl<'t> Assembler<'t> {
         cursor.expect(']')?;
         let offset = i16::try_from(value)
             .map_err(|_| spot.error(format!("an offset of {value} does not fit 16 bits")))?;
-        Ok(Place { area, index, offset })
+        Ok(MemOperand { area, index, offset })
     }
 
     fn expression(&self, cursor: &mut Cursor<'t>) -> Result<i128, AssembleError> {

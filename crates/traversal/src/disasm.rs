@@ -1,7 +1,7 @@
 //! The text form of a program, written so that it assembles to the same bytes (PROTOCOL 10.20).
 
 use crate::Program;
-use crate::isa::{AluOp, Area, Cond, Insn, Operand, Place, Reg, Search, SearchOp, Size, UnaryOp, Width};
+use crate::isa::{AluOp, Area, Cond, Insn, MemOperand, Operand, Reg, Search, SearchOp, Size, UnaryOp, Width};
 use alloc::collections::BTreeSet;
 use alloc::string::String;
 use core::fmt::{self, Write};
@@ -56,7 +56,7 @@ impl fmt::Display for Insn {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for MemOperand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { area, index, offset } = *self;
         match index {

@@ -4,8 +4,8 @@
 //! can say wrong, so that each program has exactly one encoding; what instructions mean together is the verifier's.
 
 use crate::SLOTS_MAX;
-use crate::isa::{AluOp, Area, Cond, Insn, Operand, Place, Reg, Search, SearchOp, Size, UnaryOp, Width};
-use crate::verify::{Refusal, VerifyError};
+use crate::isa::{AluOp, Area, Cond, Insn, MemOperand, Operand, Reg, Search, SearchOp, Size, UnaryOp, Width};
+use crate::verify::{Rejection, VerifyError};
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -82,7 +82,7 @@ impl Header {
 
 /// One slot, taken apart.
 #[derive(Clone, Copy, Default)]
-struct Slot {
+struct RawInsn {
     opcode: u8,
     dst: u8,
     src: u8,
@@ -90,7 +90,7 @@ struct Slot {
     imm: i32,
 }
 
-impl Slot {
+impl RawInsn {
     fn read(bytes: &[u8; SLOT_LEN]) -> Self {
         let [opcode, regs, o0, o1, i0, i1, i2, i3] = *bytes;
         Self {
@@ -109,16 +109,16 @@ impl Slot {
         out.extend_from_slice(&self.imm.to_le_bytes());
     }
 
-    fn dst(self) -> Result<Reg, Refusal> {
-        Reg::from_number(self.dst).ok_or(Refusal::Register(self.dst))
+    fn dst(self) -> Result<Reg, Rejection> {
+        Reg::from_number(self.dst).ok_or(Rejection::Register(self.dst))
     }
 
-    fn src(self) -> Result<Reg, Refusal> {
-        Reg::from_number(self.src).ok_or(Refusal::Register(self.src))
+    fn src(self) -> Result<Reg, Rejection> {
+        Reg::from_number(self.src).ok_or(Rejection::Register(self.src))
     }
 
     /// The second operand, with the field that the other kind of operand would use checked to be zero.
-    fn operand(self) -> Result<Operand, Refusal> {
+    fn operand(self) -> Result<Operand, Rejection> {
         if self.opcode & field::BY_REG == 0 {
             self.no_src()?;
             Ok(Operand::Imm(self.imm))
@@ -128,20 +128,20 @@ impl Slot {
         }
     }
 
-    fn no_dst(self) -> Result<(), Refusal> {
-        if self.dst == 0 { Ok(()) } else { Err(Refusal::Reserved("dst")) }
+    fn no_dst(self) -> Result<(), Rejection> {
+        if self.dst == 0 { Ok(()) } else { Err(Rejection::Reserved("dst")) }
     }
 
-    fn no_src(self) -> Result<(), Refusal> {
-        if self.src == 0 { Ok(()) } else { Err(Refusal::Reserved("src")) }
+    fn no_src(self) -> Result<(), Rejection> {
+        if self.src == 0 { Ok(()) } else { Err(Rejection::Reserved("src")) }
     }
 
-    fn no_offset(self) -> Result<(), Refusal> {
-        if self.offset == 0 { Ok(()) } else { Err(Refusal::Reserved("offset")) }
+    fn no_offset(self) -> Result<(), Rejection> {
+        if self.offset == 0 { Ok(()) } else { Err(Rejection::Reserved("offset")) }
     }
 
-    fn no_imm(self) -> Result<(), Refusal> {
-        if self.imm == 0 { Ok(()) } else { Err(Refusal::Reserved("imm")) }
+    fn no_imm(self) -> Result<(), Rejection> {
+        if self.imm == 0 { Ok(()) } else { Err(Rejection::Reserved("imm")) }
     }
 }
 
@@ -192,14 +192,14 @@ fn encode_insn(insn: &Insn, jump: i16, out: &mut Vec<u8>) {
                 UnaryOp::Neg => field::NEG,
                 UnaryOp::Not => field::NOT,
             };
-            Slot { opcode: alu_class(width) | bits, dst: dst.number(), ..Slot::default() }
+            RawInsn { opcode: alu_class(width) | bits, dst: dst.number(), ..RawInsn::default() }
         }
         Insn::Imm64 { dst, imm } => {
             let (low, high) = halves(imm);
-            Slot { opcode: field::LDDW, dst: dst.number(), imm: low, ..Slot::default() }.write(out);
-            Slot { imm: high, ..Slot::default() }
+            RawInsn { opcode: field::LDDW, dst: dst.number(), imm: low, ..RawInsn::default() }.write(out);
+            RawInsn { imm: high, ..RawInsn::default() }
         }
-        Insn::Load { size, dst, from } => Slot {
+        Insn::Load { size, dst, from } => RawInsn {
             opcode: field::LDX | access_bits(size, from),
             dst: dst.number(),
             src: from.index.map_or(0, Reg::number),
@@ -212,14 +212,14 @@ fn encode_insn(insn: &Insn, jump: i16, out: &mut Vec<u8>) {
                 Operand::Imm(imm) => (field::ST, 0, imm),
             };
             let opcode = class | access_bits(size, to);
-            Slot { opcode, dst: to.index.map_or(0, Reg::number), src, offset: to.offset, imm }
+            RawInsn { opcode, dst: to.index.map_or(0, Reg::number), src, offset: to.offset, imm }
         }
         Insn::Search { dst, search } => {
             let bits = match search.op {
                 SearchOp::Rank => 0,
                 SearchOp::Match => field::MATCH,
             };
-            Slot {
+            RawInsn {
                 opcode: field::LDX | field::SEARCH | bits | size_bits(search.size),
                 dst: dst.number(),
                 src: search.key.number(),
@@ -227,26 +227,26 @@ fn encode_insn(insn: &Insn, jump: i16, out: &mut Vec<u8>) {
                 imm: i32::from(search.count),
             }
         }
-        Insn::Jump { .. } => Slot { opcode: field::JA, offset: jump, ..Slot::default() },
+        Insn::Jump { .. } => RawInsn { opcode: field::JA, offset: jump, ..RawInsn::default() },
         Insn::Branch { width, cond, left, right, .. } => {
             let class = match width {
                 Width::W64 => field::JMP,
                 Width::W32 => field::JMP32,
             };
-            Slot { offset: jump, ..with_operand(class | cond_bits(cond), left, right) }
+            RawInsn { offset: jump, ..with_operand(class | cond_bits(cond), left, right) }
         }
-        Insn::Next { ptr } => Slot { opcode: field::NEXT, dst: ptr.number(), ..Slot::default() },
-        Insn::Return => Slot { opcode: field::RETURN, ..Slot::default() },
+        Insn::Next { ptr } => RawInsn { opcode: field::NEXT, dst: ptr.number(), ..RawInsn::default() },
+        Insn::Return => RawInsn { opcode: field::RETURN, ..RawInsn::default() },
     };
     slot.write(out);
 }
 
-const fn with_operand(opcode: u8, dst: Reg, src: Operand) -> Slot {
+const fn with_operand(opcode: u8, dst: Reg, src: Operand) -> RawInsn {
     let (by_reg, src, imm) = match src {
         Operand::Reg(reg) => (field::BY_REG, reg.number(), 0),
         Operand::Imm(imm) => (0, 0, imm),
     };
-    Slot { opcode: opcode | by_reg, dst: dst.number(), src, offset: 0, imm }
+    RawInsn { opcode: opcode | by_reg, dst: dst.number(), src, offset: 0, imm }
 }
 
 /// Reads the encoded form: header, and each slot by itself. Targets are translated to instruction numbers.
@@ -280,11 +280,11 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<(Header, Vec<Insn>), VerifyError> {
 fn decode_slots(code: &[[u8; SLOT_LEN]]) -> Result<Vec<Insn>, VerifyError> {
     let numbers = instruction_numbers(code);
     let mut insns = Vec::with_capacity(code.len());
-    let mut slots = code.iter().map(Slot::read).enumerate();
+    let mut slots = code.iter().map(RawInsn::read).enumerate();
     while let Some((at, slot)) = slots.next() {
         let refuse = |why| VerifyError::At { slot: at, why };
         let insn = if slot.opcode == field::LDDW {
-            let (_, second) = slots.next().ok_or_else(|| refuse(Refusal::HalfConstant))?;
+            let (_, second) = slots.next().ok_or_else(|| refuse(Rejection::HalfConstant))?;
             decode_constant(slot, second).map_err(refuse)?
         } else {
             decode_slot(slot, at, &numbers).map_err(refuse)?
@@ -306,11 +306,11 @@ fn instruction_numbers(code: &[[u8; SLOT_LEN]]) -> Vec<Option<u16>> {
     numbers
 }
 
-fn decode_constant(first: Slot, second: Slot) -> Result<Insn, Refusal> {
+fn decode_constant(first: RawInsn, second: RawInsn) -> Result<Insn, Rejection> {
     first.no_src()?;
     first.no_offset()?;
     if second.opcode != 0 {
-        return Err(Refusal::HalfConstant);
+        return Err(Rejection::HalfConstant);
     }
     second.no_dst()?;
     second.no_src()?;
@@ -318,7 +318,7 @@ fn decode_constant(first: Slot, second: Slot) -> Result<Insn, Refusal> {
     Ok(Insn::Imm64 { dst: first.dst()?, imm: whole(first.imm, second.imm) })
 }
 
-fn decode_slot(slot: Slot, at: usize, numbers: &[Option<u16>]) -> Result<Insn, Refusal> {
+fn decode_slot(slot: RawInsn, at: usize, numbers: &[Option<u16>]) -> Result<Insn, Rejection> {
     match slot.opcode & field::CLASS {
         field::LDX if slot.opcode & field::AREA == field::SEARCH => decode_search(slot),
         field::LDX => decode_load(slot),
@@ -346,11 +346,11 @@ fn decode_slot(slot: Slot, at: usize, numbers: &[Option<u16>]) -> Result<Insn, R
         }
         field::JMP => decode_branch(slot, Width::W64, at, numbers),
         field::JMP32 => decode_branch(slot, Width::W32, at, numbers),
-        _ => Err(Refusal::Opcode(slot.opcode)),
+        _ => Err(Rejection::Opcode(slot.opcode)),
     }
 }
 
-fn decode_alu(slot: Slot, width: Width) -> Result<Insn, Refusal> {
+fn decode_alu(slot: RawInsn, width: Width) -> Result<Insn, Rejection> {
     let unary = match slot.opcode & field::OP {
         field::NEG => Some(UnaryOp::Neg),
         field::NOT => Some(UnaryOp::Not),
@@ -358,26 +358,26 @@ fn decode_alu(slot: Slot, width: Width) -> Result<Insn, Refusal> {
     };
     if let Some(op) = unary {
         if slot.opcode & field::BY_REG != 0 {
-            return Err(Refusal::Opcode(slot.opcode));
+            return Err(Rejection::Opcode(slot.opcode));
         }
         slot.no_src()?;
         slot.no_offset()?;
         slot.no_imm()?;
         return Ok(Insn::Unary { width, op, dst: slot.dst()? });
     }
-    let op = alu_from_bits(slot.opcode & field::OP).ok_or(Refusal::Opcode(slot.opcode))?;
+    let op = alu_from_bits(slot.opcode & field::OP).ok_or(Rejection::Opcode(slot.opcode))?;
     slot.no_offset()?;
     Ok(Insn::Alu { width, op, dst: slot.dst()?, src: slot.operand()? })
 }
 
-fn decode_branch(slot: Slot, width: Width, at: usize, numbers: &[Option<u16>]) -> Result<Insn, Refusal> {
-    let cond = cond_from_bits(slot.opcode & field::OP).ok_or(Refusal::Opcode(slot.opcode))?;
+fn decode_branch(slot: RawInsn, width: Width, at: usize, numbers: &[Option<u16>]) -> Result<Insn, Rejection> {
+    let cond = cond_from_bits(slot.opcode & field::OP).ok_or(Rejection::Opcode(slot.opcode))?;
     let (left, right) = (slot.dst()?, slot.operand()?);
     Ok(Insn::Branch { width, cond, left, right, target: target(slot, at, numbers)? })
 }
 
-fn decode_load(slot: Slot) -> Result<Insn, Refusal> {
-    let area = area_from_bits(slot.opcode).ok_or(Refusal::Opcode(slot.opcode))?;
+fn decode_load(slot: RawInsn) -> Result<Insn, Rejection> {
+    let area = area_from_bits(slot.opcode).ok_or(Rejection::Opcode(slot.opcode))?;
     slot.no_imm()?;
     let index = if slot.opcode & field::INDEXED == 0 {
         slot.no_src()?;
@@ -385,20 +385,20 @@ fn decode_load(slot: Slot) -> Result<Insn, Refusal> {
     } else {
         Some(slot.src()?)
     };
-    let from = Place { area, index, offset: slot.offset };
+    let from = MemOperand { area, index, offset: slot.offset };
     Ok(Insn::Load { size: size_from_bits(slot.opcode), dst: slot.dst()?, from })
 }
 
-fn decode_search(slot: Slot) -> Result<Insn, Refusal> {
+fn decode_search(slot: RawInsn) -> Result<Insn, Rejection> {
     let op = if slot.opcode & field::MATCH == 0 { SearchOp::Rank } else { SearchOp::Match };
-    let count = u8::try_from(slot.imm).map_err(|_| Refusal::SearchCount(slot.imm.cast_unsigned()))?;
+    let count = u8::try_from(slot.imm).map_err(|_| Rejection::SearchCount(slot.imm.cast_unsigned()))?;
     let search =
         Search { op, size: size_from_bits(slot.opcode), offset: slot.offset, count, key: slot.src()? };
     Ok(Insn::Search { dst: slot.dst()?, search })
 }
 
-fn decode_store(slot: Slot) -> Result<Insn, Refusal> {
-    let area = area_from_bits(slot.opcode).ok_or(Refusal::Opcode(slot.opcode))?;
+fn decode_store(slot: RawInsn) -> Result<Insn, Rejection> {
+    let area = area_from_bits(slot.opcode).ok_or(Rejection::Opcode(slot.opcode))?;
     let index = if slot.opcode & field::INDEXED == 0 {
         slot.no_dst()?;
         None
@@ -412,14 +412,18 @@ fn decode_store(slot: Slot) -> Result<Insn, Refusal> {
         slot.no_imm()?;
         Operand::Reg(slot.src()?)
     };
-    Ok(Insn::Store { size: size_from_bits(slot.opcode), to: Place { area, index, offset: slot.offset }, src })
+    Ok(Insn::Store {
+        size: size_from_bits(slot.opcode),
+        to: MemOperand { area, index, offset: slot.offset },
+        src,
+    })
 }
 
 /// The instruction that a jump at slot `at` leads to.
-fn target(slot: Slot, at: usize, numbers: &[Option<u16>]) -> Result<u16, Refusal> {
-    let ahead = usize::try_from(slot.offset).map_err(|_| Refusal::Backward)?;
-    let entry = numbers.get(at + 1 + ahead).ok_or(Refusal::TargetOutside)?;
-    entry.ok_or(Refusal::TargetInConstant)
+fn target(slot: RawInsn, at: usize, numbers: &[Option<u16>]) -> Result<u16, Rejection> {
+    let ahead = usize::try_from(slot.offset).map_err(|_| Rejection::Backward)?;
+    let entry = numbers.get(at + 1 + ahead).ok_or(Rejection::TargetOutside)?;
+    entry.ok_or(Rejection::TargetInConstant)
 }
 
 const fn alu_class(width: Width) -> u8 {
@@ -483,7 +487,7 @@ const fn size_bits(size: Size) -> u8 {
     }
 }
 
-const fn access_bits(size: Size, place: Place) -> u8 {
+const fn access_bits(size: Size, place: MemOperand) -> u8 {
     let area = match place.area {
         Area::Window => 0x00,
         Area::Scratch => 0x20,

@@ -5,8 +5,8 @@
 
 use crate::Program;
 use crate::isa::{
-    AluOp, Area, Cond, Insn, Operand, Place, Reg, SPILL_LEN, Search, SearchOp, Size, UnaryOp, WINDOW_LEN_MAX,
-    Width,
+    AluOp, Area, Cond, Insn, MemOperand, Operand, Reg, SPILL_LEN, Search, SearchOp, Size, UnaryOp,
+    WINDOW_LEN_MAX, Width,
 };
 use alloc::vec::Vec;
 use farmem_wire::VirtAddr;
@@ -67,16 +67,16 @@ pub fn run<E>(
     limit: u32,
 ) -> Outcome<E> {
     assert!(!program.stores(), "a program that stores needs somewhere to store");
-    let mut memory = |addr: VirtAddr, access: Access<'_>| match access {
-        Access::Load(window) => fetch(addr, window),
-        Access::Store(_) => unreachable!("the program does not store"),
+    let mut memory = |addr: VirtAddr, access: WindowAccess<'_>| match access {
+        WindowAccess::Load(window) => fetch(addr, window),
+        WindowAccess::Store(_) => unreachable!("the program does not store"),
     };
     run_storing(program, &mut memory, state, limit)
 }
 
 /// One of the two things that an iteration wants of the memory.
 #[derive(PartialEq, Eq, Debug)]
-pub enum Access<'a> {
+pub enum WindowAccess<'a> {
     /// LOAD: fill the window. The window of a program that stores must be writable, too.
     Load(&'a mut [u8]),
     /// STORE: the window as the iteration leaves it, which changed some of its bytes. It was loaded from the same place, and what is
@@ -90,7 +90,7 @@ pub enum Access<'a> {
 /// When the scratch pad in `state` does not have the program's length.
 pub fn run_storing<E>(
     program: &Program,
-    memory: &mut impl FnMut(VirtAddr, Access<'_>) -> Result<(), E>,
+    memory: &mut impl FnMut(VirtAddr, WindowAccess<'_>) -> Result<(), E>,
     state: &mut State,
     limit: u32,
 ) -> Outcome<E> {
@@ -99,7 +99,7 @@ pub fn run_storing<E>(
     let window = &mut buffer[..program.window_len()];
     for iterations in 0..limit {
         let at = state.cur_ptr;
-        if let Err(why) = memory(at, Access::Load(window)) {
+        if let Err(why) = memory(at, WindowAccess::Load(window)) {
             return Outcome { iterations, end: End::Fetch(why) };
         }
         let before = &mut before[..if program.stores() { window.len() } else { 0 }];
@@ -107,7 +107,7 @@ pub fn run_storing<E>(
         let step = program.step_storing(window, &mut state.cur_ptr, &mut state.scratch);
         if step != Step::Fault
             && *before != window[..before.len()]
-            && let Err(why) = memory(at, Access::Store(window))
+            && let Err(why) = memory(at, WindowAccess::Store(window))
         {
             return Outcome { iterations: iterations + 1, end: End::Fetch(why) };
         }
@@ -306,7 +306,7 @@ struct Areas<'a> {
 impl Areas<'_> {
     /// `None` when an indexed access leaves its area; the verifier has proved the others inside.
     #[inline]
-    fn load(&self, size: Size, from: Place, regs: &Regs) -> Option<u64> {
+    fn load(&self, size: Size, from: MemOperand, regs: &Regs) -> Option<u64> {
         let area = match from.area {
             Area::Window => self.window.bytes(),
             Area::Scratch => &*self.scratch,
@@ -323,7 +323,7 @@ impl Areas<'_> {
 
     /// As [`Self::load`], the other way. Nothing is written when it answers `None`.
     #[inline]
-    fn store(&mut self, size: Size, to: Place, regs: &Regs, value: u64) -> Option<()> {
+    fn store(&mut self, size: Size, to: MemOperand, regs: &Regs, value: u64) -> Option<()> {
         let area = match to.area {
             Area::Window => match &mut self.window {
                 Window::Own(bytes) => &mut **bytes,
@@ -361,7 +361,7 @@ impl Areas<'_> {
 
 /// Where an access starts, from the beginning of its area.
 #[inline]
-fn start(place: Place, regs: &Regs) -> Option<usize> {
+fn start(place: MemOperand, regs: &Regs) -> Option<usize> {
     let index = place.index.map_or(0, |reg| regs[reg as usize]);
     usize::try_from(index.wrapping_add_signed(i64::from(place.offset))).ok()
 }

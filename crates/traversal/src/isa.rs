@@ -118,7 +118,7 @@ pub enum Area {
 /// Without an index the verifier proves the access inside. With one the address is the register plus the offset
 /// modulo 2^64, and leaving the area is a fault of the traversal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Place {
+pub struct MemOperand {
     /// Which area.
     pub area: Area,
     /// The register that is added to the offset.
@@ -276,14 +276,14 @@ pub enum Insn {
         /// Result, zero-extended.
         dst: Reg,
         /// Where.
-        from: Place,
+        from: MemOperand,
     },
     /// `place = src`: the low bytes of `src`, an immediate sign-extended to 64 bits first.
     Store {
         /// Bytes written.
         size: Size,
         /// Where; in the window only when the program declares that it stores.
-        to: Place,
+        to: MemOperand,
         /// What.
         src: Operand,
     },
@@ -357,7 +357,7 @@ impl Insn {
 
     /// The access it makes: bytes and where.
     #[must_use]
-    pub const fn access(&self) -> Option<(Size, Place)> {
+    pub const fn access(&self) -> Option<(Size, MemOperand)> {
         match *self {
             Self::Load { size, from, .. } => Some((size, from)),
             Self::Store { size, to, .. } => Some((size, to)),

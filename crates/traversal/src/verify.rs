@@ -41,13 +41,13 @@ pub enum VerifyError {
         /// Its slot, from 0.
         slot: usize,
         /// Why.
-        why: Refusal,
+        why: Rejection,
     },
 }
 
 /// Why one instruction is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refusal {
+pub enum Rejection {
     /// No instruction has this opcode.
     Opcode(u8),
     /// There is no register of this number.
@@ -109,7 +109,7 @@ pub(crate) fn verify(header: &Header, insns: &[Insn]) -> Result<u16, VerifyError
         slot += insn.slots();
     }
     if !last.is_terminal() {
-        return Err(VerifyError::At { slot: slot - last.slots(), why: Refusal::FallsOff });
+        return Err(VerifyError::At { slot: slot - last.slots(), why: Rejection::FallsOff });
     }
     Ok(longest_path(insns))
 }
@@ -120,14 +120,14 @@ fn check(
     count: usize,
     stores: bool,
     len_of: impl Fn(Area) -> usize,
-) -> Result<(), Refusal> {
+) -> Result<(), Rejection> {
     if let Some(target) = insn.target() {
         let target = usize::from(target);
         if target <= number {
-            return Err(Refusal::Backward);
+            return Err(Rejection::Backward);
         }
         if target >= count {
-            return Err(Refusal::TargetOutside);
+            return Err(Rejection::TargetOutside);
         }
     }
     if let Insn::Search { search, .. } = insn {
@@ -135,7 +135,7 @@ fn check(
     }
     let Some((size, place)) = insn.access() else { return Ok(()) };
     if place.area == Area::Window && matches!(insn, Insn::Store { .. }) && !stores {
-        return Err(Refusal::WindowStore);
+        return Err(Rejection::WindowStore);
     }
     if place.index.is_some() {
         return Ok(());
@@ -143,16 +143,16 @@ fn check(
     lies_inside(place.area, place.offset, size.bytes(), len_of(place.area))
 }
 
-fn check_search(search: &Search, window_len: usize) -> Result<(), Refusal> {
+fn check_search(search: &Search, window_len: usize) -> Result<(), Rejection> {
     if !(1..=SEARCH_COUNT_MAX).contains(&usize::from(search.count)) {
-        return Err(Refusal::SearchCount(u32::from(search.count)));
+        return Err(Rejection::SearchCount(u32::from(search.count)));
     }
     lies_inside(Area::Window, search.offset, search.len(), window_len)
 }
 
-fn lies_inside(area: Area, offset: i16, size: usize, len: usize) -> Result<(), Refusal> {
+fn lies_inside(area: Area, offset: i16, size: usize, len: usize) -> Result<(), Rejection> {
     let inside = usize::try_from(offset).is_ok_and(|offset| offset + size <= len);
-    if inside { Ok(()) } else { Err(Refusal::Outside { area, offset, size, len }) }
+    if inside { Ok(()) } else { Err(Rejection::Outside { area, offset, size, len }) }
 }
 
 /// Instructions on the longest path from the first to a terminal one. Targets lie ahead, so one pass from the end does.
@@ -204,7 +204,7 @@ impl fmt::Display for VerifyError {
 
 impl core::error::Error for VerifyError {}
 
-impl fmt::Display for Refusal {
+impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Opcode(opcode) => write!(f, "no instruction has the opcode {opcode:#04x}"),

@@ -4,7 +4,7 @@
 //! runs cut into pieces of random length, as a traversal does that meets its iteration limit or crosses memory nodes: it
 //! must end with the same state (PROTOCOL 10.1; PULSE 3, 5).
 
-use farmem_traversal::{Access, End, Outcome, Program, State, run, run_storing};
+use farmem_traversal::{End, Outcome, Program, State, WindowAccess, run, run_storing};
 use farmem_wire::VirtAddr;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,10 +53,10 @@ impl Memory {
         Ok(())
     }
 
-    fn serve(&mut self, addr: VirtAddr, access: Access<'_>) -> Result<(), VirtAddr> {
+    fn serve(&mut self, addr: VirtAddr, access: WindowAccess<'_>) -> Result<(), VirtAddr> {
         match access {
-            Access::Load(window) => self.load(addr, window),
-            Access::Store(window) => {
+            WindowAccess::Load(window) => self.load(addr, window),
+            WindowAccess::Store(window) => {
                 let start = usize::try_from(addr.0 - BASE).expect("it was loaded from there");
                 self.bytes[start..start + window.len()].copy_from_slice(window);
                 Ok(())
@@ -255,7 +255,7 @@ proptest! {
         lay_out(&mut memory, 0);
         let scratch = [add, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
         let mut state = State { cur_ptr: VirtAddr(addrs[0]), scratch };
-        let mut serve = |addr, access: Access<'_>| memory.serve(addr, access);
+        let mut serve = |addr, access: WindowAccess<'_>| memory.serve(addr, access);
         let mut ends = pieces.iter().cycle().map(|piece| run_storing(&program, &mut serve, &mut state, *piece).end);
         prop_assert_eq!(ends.find(|end| *end != End::IterationLimit), Some(End::Return));
         prop_assert_eq!((words(&state)[1], state.cur_ptr.0), (values.len() as u64, *addrs.last().expect("one")));

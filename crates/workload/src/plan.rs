@@ -18,8 +18,8 @@ pub struct Plan {
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = RangedU64ValueParser::<usize>::new().range(1..=4096))]
     pub in_flight: usize,
     /// Where traversals run.
-    #[arg(long, value_enum, default_value_t = Place::Auto)]
-    pub policy: Place,
+    #[arg(long, value_enum, default_value_t = RunAt::Auto)]
+    pub policy: RunAt,
     /// One seed gives one sequence of operations.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
@@ -47,7 +47,7 @@ impl Plan {
 
 /// Where traversals run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub enum Place {
+pub enum RunAt {
     /// At the memory nodes.
     Offload,
     /// At this host, over READs.
@@ -56,7 +56,7 @@ pub enum Place {
     Auto,
 }
 
-impl Place {
+impl RunAt {
     /// As the dispatch engine has it.
     #[must_use]
     pub fn policy(self) -> Policy {
@@ -86,7 +86,7 @@ pub struct Load {
     /// Under way at once.
     pub in_flight: usize,
     /// Where traversals run.
-    pub policy: Place,
+    pub policy: RunAt,
     /// One seed gives one sequence of operations.
     pub seed: u64,
     /// Whether every answer is checked.

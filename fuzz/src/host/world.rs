@@ -8,7 +8,7 @@ use farmem_host::{
     Answer, Config, Connection, Done, Host, HostRequest, Located, Note, Op, Out, Piece, Reply, Want, Wish,
 };
 use farmem_machine::{Action, Duration, Event, Instant, Machine as _, Outbox, Port};
-use farmem_transport::{Access, Memory, Refusal, rc, ud};
+use farmem_transport::{Access, AccessError, Memory, rc, ud};
 use farmem_wire::message::Traverse;
 use farmem_wire::{
     Body, Domain, HostId, Message, NodeId, Packet, Perm, Pmtu, Psn, Qpn, RequestId, Rkey, Status, VirtAddr,
@@ -53,14 +53,14 @@ impl Bytes {
 }
 
 impl Memory for Bytes {
-    fn check(&self, access: &Access) -> Result<(), Refusal> {
-        let start = access.addr.0.checked_sub(self.base).ok_or(Refusal::NotMapped)?;
-        let end = start.checked_add(access.len.into()).ok_or(Refusal::OutOfBounds)?;
+    fn check(&self, access: &Access) -> Result<(), AccessError> {
+        let start = access.addr.0.checked_sub(self.base).ok_or(AccessError::NotMapped)?;
+        let end = start.checked_add(access.len.into()).ok_or(AccessError::OutOfBounds)?;
         if end > self.bytes.len() as u64 {
-            return Err(Refusal::OutOfBounds);
+            return Err(AccessError::OutOfBounds);
         }
         let read_only = access.perm == Perm::ReadWrite && end > RANGE_LEN / 2;
-        if read_only { Err(Refusal::NoPermission) } else { Ok(()) }
+        if read_only { Err(AccessError::NoPermission) } else { Ok(()) }
     }
 
     fn read(&self, addr: VirtAddr, len: u32, out: &mut Vec<u8>) {

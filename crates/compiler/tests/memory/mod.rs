@@ -1,6 +1,6 @@
 //! Far memory as one piece of this process, and a traversal over it.
 
-use farmem_traversal::{Access, End, Program, State, run_storing};
+use farmem_traversal::{End, Program, State, WindowAccess, run_storing};
 use farmem_wire::VirtAddr;
 
 /// Where the memory begins: no small number is an address by chance.
@@ -65,12 +65,12 @@ pub(super) fn traverse(program: &Program, memory: &Memory, start: u64, scratch: 
 
 /// The same for a program that stores.
 pub(super) fn traverse_storing(program: &Program, memory: &mut Memory, start: u64, scratch: &[u8]) -> Ended {
-    let mut serve = |at: VirtAddr, access: Access<'_>| -> Result<(), VirtAddr> {
+    let mut serve = |at: VirtAddr, access: WindowAccess<'_>| -> Result<(), VirtAddr> {
         let from = at.0.checked_sub(BASE).and_then(|from| usize::try_from(from).ok()).ok_or(at)?;
         let bytes = memory.bytes.get_mut(from..from + program.window_len()).ok_or(at)?;
         match access {
-            Access::Load(window) => window.copy_from_slice(bytes),
-            Access::Store(window) => bytes.copy_from_slice(window),
+            WindowAccess::Load(window) => window.copy_from_slice(bytes),
+            WindowAccess::Store(window) => bytes.copy_from_slice(window),
         }
         Ok(())
     };

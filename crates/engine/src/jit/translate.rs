@@ -13,7 +13,8 @@ use cranelift_codegen::ir::{
 use cranelift_codegen::isa::TargetFrontendConfig;
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
 use farmem_traversal::{
-    AluOp, Area, Cond, Insn, Operand, Place, Program, Reg, SPILL_LEN, Search, SearchOp, Size, UnaryOp, Width,
+    AluOp, Area, Cond, Insn, MemOperand, Operand, Program, Reg, SPILL_LEN, Search, SearchOp, Size, UnaryOp,
+    Width,
 };
 
 /// Fills `function`, which has the signature of [`super::Code`].
@@ -262,7 +263,7 @@ impl Body<'_> {
     /// Where an access goes: an address and a constant offset to it. `None` when it cannot be inside, and ends the iteration.
     ///
     /// A processor that guesses the check's answer must not read elsewhere either: the address it would use then is the area's first.
-    fn place(&mut self, size: Size, place: Place) -> Option<(Value, i32)> {
+    fn place(&mut self, size: Size, place: MemOperand) -> Option<(Value, i32)> {
         let area = place.area as usize;
         let base = self.bases[area].expect("an area that is accessed has an address");
         let Some(index) = place.index else { return Some((base, i32::from(place.offset))) };

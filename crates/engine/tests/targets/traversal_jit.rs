@@ -4,7 +4,7 @@
 //! Fed by the fuzzer, and by seeded bytes in `hostile.rs`.
 
 use farmem_engine::{Compiled, Jit};
-use farmem_traversal::{Access, End, Outcome, Program, State, Step, run_storing};
+use farmem_traversal::{End, Outcome, Program, State, Step, WindowAccess, run_storing};
 use farmem_wire::VirtAddr;
 use std::sync::Arc;
 
@@ -42,11 +42,13 @@ fn both_ways(program: &Program, compiled: &Compiled, data: &[u8], request: u64) 
     let cur_ptr = VirtAddr(words.next());
 
     let (mut theirs, mut expected) = (memory.clone(), State { cur_ptr, scratch: scratch.clone() });
-    let mut serve = |addr: VirtAddr, access: Access<'_>| {
+    let mut serve = |addr: VirtAddr, access: WindowAccess<'_>| {
         let places = places(addr)?;
         match access {
-            Access::Load(window) => window.iter_mut().zip(places).for_each(|(to, at)| *to = theirs[at]),
-            Access::Store(window) => window.iter().zip(places).for_each(|(from, at)| theirs[at] = *from),
+            WindowAccess::Load(window) => window.iter_mut().zip(places).for_each(|(to, at)| *to = theirs[at]),
+            WindowAccess::Store(window) => {
+                window.iter().zip(places).for_each(|(from, at)| theirs[at] = *from)
+            }
         }
         Ok(())
     };

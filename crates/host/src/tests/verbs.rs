@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{Located, Piece, Reply, SetupFault};
-use farmem_transport::{Access, Memory, Refusal};
+use farmem_transport::{Access, AccessError, Memory};
 use farmem_wire::Perm;
 
 /// A memory node as plain bytes from its base on, all of it Alice's.
@@ -27,13 +27,13 @@ impl Bytes {
 }
 
 impl Memory for Bytes {
-    fn check(&self, access: &Access) -> Result<(), Refusal> {
-        let start = access.addr.0.checked_sub(self.base).ok_or(Refusal::NotMapped)?;
+    fn check(&self, access: &Access) -> Result<(), AccessError> {
+        let start = access.addr.0.checked_sub(self.base).ok_or(AccessError::NotMapped)?;
         let inside = start + u64::from(access.len) <= self.bytes.len() as u64;
         let read_only = access.perm == Perm::ReadWrite && start >= RANGE_LEN / 2;
         match (inside, read_only) {
-            (false, _) => Err(Refusal::OutOfBounds),
-            (true, true) => Err(Refusal::NoPermission),
+            (false, _) => Err(AccessError::OutOfBounds),
+            (true, true) => Err(AccessError::NoPermission),
             (true, false) => Ok(()),
         }
     }

@@ -1,6 +1,6 @@
 //! What earlier racks left behind: rings nobody uses, and addresses somebody still holds.
 
-use super::{Finding, State};
+use super::{Finding, Support};
 use farmem_wire::UDP_PORT;
 use std::collections::BTreeSet;
 use std::fs::{read_dir, read_to_string};
@@ -36,7 +36,7 @@ fn rings(directory: &Path) -> Finding {
         return Finding::ok(&name, "in use");
     }
     let remedy = format!("a rack ended without removing them: `rm -r {}`", directory.display());
-    Finding::new(&name, State::Degraded, "no process of this user uses them", remedy)
+    Finding::new(&name, Support::Degraded, "no process of this user uses them", remedy)
 }
 
 /// True when a process whose maps we may read has a file of `directory` mapped.
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn unused_rings_are_reported() {
         let finding = rings(Path::new("/dev/shm/farmem-no-such-rack"));
-        assert_eq!(finding.state, State::Degraded);
+        assert_eq!(finding.state, Support::Degraded);
         assert!(finding.remedy.contains("rm -r /dev/shm/farmem-no-such-rack"));
     }
 }

@@ -1,6 +1,6 @@
 //! What the kernel and the hardware offer.
 
-use super::{Finding, State};
+use super::{Finding, Support};
 use crate::MappedStore;
 use farmem_engine::Jit;
 use farmem_memnode::Store as _;
@@ -43,7 +43,7 @@ pub(super) fn cpus() -> Finding {
     match usable {
         1 => Finding::new(
             "CPUs",
-            State::Degraded,
+            Support::Degraded,
             detail,
             "waiting = \"spin\" needs a second CPU; keep \"block\" and \"same-cpu\"",
         ),
@@ -59,12 +59,12 @@ pub(super) fn udp_port() -> Finding {
         Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
             let remedy = "something holds 0.0.0.0:4791, the kernel's Soft-RoCE for one: `rdma link delete NAME`, or run racks in \
                           another network namespace";
-            Finding::new(name, State::Missing, "taken on every address of this machine", remedy)
+            Finding::new(name, Support::Missing, "taken on every address of this machine", remedy)
         }
         Err(e) => {
             let remedy =
                 "loopback must have 127.0.0.0/8: `ip address add 127.0.0.1/8 dev lo` and `ip link set lo up`";
-            Finding::new(name, State::Missing, format!("cannot be opened: {e}"), remedy)
+            Finding::new(name, Support::Missing, format!("cannot be opened: {e}"), remedy)
         }
     }
 }
@@ -84,10 +84,10 @@ pub(super) fn socket_buffers() -> Finding {
                 Finding::ok(name, detail + "; this user may exceed that")
             } else {
                 let remedy = "bursts may be lost and sent again: `sysctl net.core.rmem_max=4194304 net.core.wmem_max=4194304`";
-                Finding::new(name, State::Degraded, detail, remedy)
+                Finding::new(name, Support::Degraded, detail, remedy)
             }
         }
-        _ => Finding::new(name, State::Degraded, "their limits cannot be read", ""),
+        _ => Finding::new(name, Support::Degraded, "their limits cannot be read", ""),
     }
 }
 
@@ -100,11 +100,11 @@ pub(super) fn shared_memory() -> Finding {
         Ok(free) if free >= SHARED_MEMORY_WANTED => Finding::ok(name, format!("{} MiB free", free >> 20)),
         Ok(free) => {
             let remedy = "transport = \"shm\" needs 64 MiB: `mount -o remount,size=1G /dev/shm`";
-            Finding::new(name, State::Degraded, format!("{} MiB free", free >> 20), remedy)
+            Finding::new(name, Support::Degraded, format!("{} MiB free", free >> 20), remedy)
         }
         Err(e) => {
             let remedy = "transport = \"shm\" needs it: `mount -t tmpfs tmpfs /dev/shm`";
-            Finding::new(name, State::Missing, format!("cannot be looked at: {e}"), remedy)
+            Finding::new(name, Support::Missing, format!("cannot be looked at: {e}"), remedy)
         }
     }
 }
@@ -128,14 +128,14 @@ pub(super) fn huge_pages() -> Finding {
                   `echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`";
     let setting = read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
     let Ok(setting) = setting.as_deref().map(chosen) else {
-        return Finding::new(name, State::Degraded, "this kernel has no transparent huge pages", "");
+        return Finding::new(name, Support::Degraded, "this kernel has no transparent huge pages", "");
     };
     let backed = MappedStore::new(8 << 20).ok().and_then(|mut store| {
         store.write(0, &[1]);
         store.huge_len()
     });
     match (setting, backed) {
-        ("never", _) => Finding::new(name, State::Degraded, "transparent huge pages are off", remedy),
+        ("never", _) => Finding::new(name, Support::Degraded, "transparent huge pages are off", remedy),
         (setting, Some(1..)) => {
             Finding::ok(name, format!("transparent huge pages: {setting}; a memory node's memory gets them"))
         }
@@ -144,7 +144,7 @@ pub(super) fn huge_pages() -> Finding {
                 format!("transparent huge pages: {setting}; a memory node's memory did not get one just now");
             let remedy =
                 "free memory may be in pieces: `echo 1 > /proc/sys/vm/compact_memory`, then start the nodes";
-            Finding::new(name, State::Degraded, detail, remedy)
+            Finding::new(name, Support::Degraded, detail, remedy)
         }
         (setting, None) => Finding::ok(name, format!("transparent huge pages: {setting}")),
     }
@@ -157,7 +157,7 @@ pub(super) fn compiler() -> Finding {
         Ok(_) => Finding::ok(name, "traversals run as machine code"),
         Err(why) => {
             let remedy = "traversals are interpreted, 3 to 7 times slower; x86-64, aarch64, s390x and riscv64 have a compiler";
-            Finding::new(name, State::Degraded, why.to_string(), remedy)
+            Finding::new(name, Support::Degraded, why.to_string(), remedy)
         }
     }
 }
@@ -175,11 +175,11 @@ pub(super) fn xdp() -> Finding {
         (true, Some(1..)) => Finding::ok(name, "programs may be loaded, and are compiled"),
         (true, _) => {
             let remedy = "`sysctl net.core.bpf_jit_enable=1`";
-            Finding::new(name, State::Degraded, "programs may be loaded, and are interpreted", remedy)
+            Finding::new(name, Support::Degraded, "programs may be loaded, and are interpreted", remedy)
         }
         (false, _) => {
             let remedy = "the switch runs in user space; for the fast path run it as root, or give it CAP_BPF and CAP_NET_ADMIN";
-            Finding::new(name, State::Missing, "this user may not load programs", remedy)
+            Finding::new(name, Support::Missing, "this user may not load programs", remedy)
         }
     }
 }

@@ -1,6 +1,6 @@
 //! How far page faults may be served here: what far memory by loads and stores needs.
 
-use super::{Finding, State};
+use super::{Finding, Support};
 use crate::pages::{Features, Reach, Userfaultfd};
 use farmem_preload_abi::userfaultfd::OpenError;
 
@@ -27,12 +27,12 @@ fn full(uffd: &Userfaultfd) -> Finding {
 
 fn user_mode(refused: &OpenError) -> Finding {
     let detail = "user mode only: system calls on far memory fail with EFAULT";
-    Finding::new(NAME, State::Degraded, detail, remedy(refused))
+    Finding::new(NAME, Support::Degraded, detail, remedy(refused))
 }
 
 fn none(missing: &OpenError) -> Finding {
     let detail = format!("far memory by loads and stores will not work: {missing}");
-    Finding::new(NAME, State::Missing, detail, remedy(missing))
+    Finding::new(NAME, Support::Missing, detail, remedy(missing))
 }
 
 fn remedy(refused: &OpenError) -> String {
@@ -51,10 +51,10 @@ mod tests {
     fn findings_say_what_to_do() {
         let refused = OpenError::NotPermitted { remedy: "be root".into() };
         let finding = user_mode(&refused);
-        assert_eq!((finding.state, finding.remedy.as_str()), (State::Degraded, "be root"));
+        assert_eq!((finding.state, finding.remedy.as_str()), (Support::Degraded, "be root"));
         let old = OpenError::System { source: std::io::ErrorKind::Unsupported.into() };
         let finding = none(&old);
-        assert_eq!(finding.state, State::Missing);
+        assert_eq!(finding.state, Support::Missing);
         assert!(finding.remedy.contains("6.6") && finding.detail.contains("cannot serve"));
     }
 }

@@ -19,7 +19,7 @@ fn one_range() -> Regions {
     regions
 }
 
-fn ask(regions: &Regions, domain: Domain, at: u64, len: u32, perm: Perm) -> Result<(), Refusal> {
+fn ask(regions: &Regions, domain: Domain, at: u64, len: u32, perm: Perm) -> Result<(), AccessError> {
     regions.check();
     regions.check_access(&Access { domain, addr: addr(at), len, perm })
 }
@@ -28,31 +28,35 @@ fn ask(regions: &Regions, domain: Domain, at: u64, len: u32, perm: Perm) -> Resu
 #[test]
 fn an_access_needs_a_range_and_a_grant() {
     let mut regions = one_range();
-    assert_eq!(ask(&regions, ALICE, 0x1000, 8, Perm::Read), Err(Refusal::NotMapped), "no grant yet");
+    assert_eq!(ask(&regions, ALICE, 0x1000, 8, Perm::Read), Err(AccessError::NotMapped), "no grant yet");
     assert_eq!(regions.protect(ALICE, addr(0x1000), 0x1000, Perm::Read, 64), Ok(()));
 
     assert_eq!(ask(&regions, ALICE, 0x1000, 0x1000, Perm::Read), Ok(()));
     assert_eq!(ask(&regions, ALICE, 0x1fff, 1, Perm::Read), Ok(()));
-    assert_eq!(ask(&regions, ALICE, 0x1fff, 2, Perm::Read), Err(Refusal::OutOfBounds), "leaves the grant");
+    assert_eq!(
+        ask(&regions, ALICE, 0x1fff, 2, Perm::Read),
+        Err(AccessError::OutOfBounds),
+        "leaves the grant"
+    );
     assert_eq!(
         ask(&regions, ALICE, 0x2000, 1, Perm::Read),
-        Err(Refusal::NotMapped),
+        Err(AccessError::NotMapped),
         "starts behind the grant"
     );
     assert_eq!(
         ask(&regions, ALICE, 0x0fff, 2, Perm::Read),
-        Err(Refusal::NotMapped),
+        Err(AccessError::NotMapped),
         "starts before the range"
     );
-    assert_eq!(ask(&regions, ALICE, 0x1000, 1, Perm::ReadWrite), Err(Refusal::NoPermission));
+    assert_eq!(ask(&regions, ALICE, 0x1000, 1, Perm::ReadWrite), Err(AccessError::NoPermission));
     assert_eq!(
         ask(&regions, BOB, 0x1000, 1, Perm::Read),
-        Err(Refusal::NotMapped),
+        Err(AccessError::NotMapped),
         "another domain has nothing"
     );
     assert_eq!(
         ask(&regions, Domain(0), 0x1000, 1, Perm::Read),
-        Err(Refusal::NotMapped),
+        Err(AccessError::NotMapped),
         "no domain has nothing"
     );
 }
@@ -63,9 +67,9 @@ fn a_freed_vma_is_not_mapped_and_its_neighbours_are() {
     let mut regions = one_range();
     regions.protect(ALICE, addr(0x1000), 0x300, Perm::ReadWrite, 64).unwrap();
     regions.protect(ALICE, addr(0x1100), 0x100, Perm::None, 64).unwrap();
-    assert_eq!(ask(&regions, ALICE, 0x1100, 8, Perm::Read), Err(Refusal::NotMapped));
+    assert_eq!(ask(&regions, ALICE, 0x1100, 8, Perm::Read), Err(AccessError::NotMapped));
     assert_eq!(ask(&regions, ALICE, 0x10f8, 8, Perm::ReadWrite), Ok(()));
-    assert_eq!(ask(&regions, ALICE, 0x10f8, 9, Perm::ReadWrite), Err(Refusal::OutOfBounds));
+    assert_eq!(ask(&regions, ALICE, 0x10f8, 9, Perm::ReadWrite), Err(AccessError::OutOfBounds));
     assert_eq!(ask(&regions, ALICE, 0x1200, 0x100, Perm::ReadWrite), Ok(()));
     assert_eq!(regions.grant_count, 2);
 }
@@ -79,9 +83,9 @@ fn an_access_past_the_end_of_the_address_space_is_out_of_bounds() {
     regions.add_range(base, len, 0).unwrap();
     regions.protect(ALICE, base, len, Perm::ReadWrite, 64).unwrap();
     assert_eq!(ask(&regions, ALICE, u64::MAX - 1, 1, Perm::Read), Ok(()), "the last byte there can be");
-    assert_eq!(ask(&regions, ALICE, u64::MAX - 1, 2, Perm::Read), Err(Refusal::OutOfBounds));
-    assert_eq!(ask(&regions, ALICE, u64::MAX - 1, u32::MAX, Perm::Read), Err(Refusal::OutOfBounds));
-    assert_eq!(ask(&regions, ALICE, u64::MAX, 1, Perm::Read), Err(Refusal::NotMapped));
+    assert_eq!(ask(&regions, ALICE, u64::MAX - 1, 2, Perm::Read), Err(AccessError::OutOfBounds));
+    assert_eq!(ask(&regions, ALICE, u64::MAX - 1, u32::MAX, Perm::Read), Err(AccessError::OutOfBounds));
+    assert_eq!(ask(&regions, ALICE, u64::MAX, 1, Perm::Read), Err(AccessError::NotMapped));
 }
 
 /// Two ranges whose addresses touch lie apart in the store, so an access over the seam is refused even when both are granted.
@@ -92,7 +96,7 @@ fn an_access_over_the_seam_of_two_ranges_is_out_of_bounds() {
     regions.add_range(addr(0x2000), 0x1000, 0x1000).unwrap();
     regions.protect(ALICE, addr(0x1000), 0x2000, Perm::ReadWrite, 64).unwrap();
     assert_eq!(ask(&regions, ALICE, 0x1ff8, 8, Perm::Read), Ok(()));
-    assert_eq!(ask(&regions, ALICE, 0x1ff8, 9, Perm::Read), Err(Refusal::OutOfBounds));
+    assert_eq!(ask(&regions, ALICE, 0x1ff8, 9, Perm::Read), Err(AccessError::OutOfBounds));
     assert_eq!(ask(&regions, ALICE, 0x2000, 8, Perm::Read), Ok(()));
 }
 
@@ -103,8 +107,8 @@ fn an_access_may_go_over_touching_grants_when_each_allows_it() {
     regions.protect(ALICE, addr(0x1000), 0x100, Perm::ReadWrite, 64).unwrap();
     regions.protect(ALICE, addr(0x1100), 0x100, Perm::Read, 64).unwrap();
     assert_eq!(ask(&regions, ALICE, 0x10f0, 0x20, Perm::Read), Ok(()));
-    assert_eq!(ask(&regions, ALICE, 0x10f0, 0x20, Perm::ReadWrite), Err(Refusal::NoPermission));
-    assert_eq!(ask(&regions, ALICE, 0x10f0, 0x200, Perm::Read), Err(Refusal::OutOfBounds));
+    assert_eq!(ask(&regions, ALICE, 0x10f0, 0x20, Perm::ReadWrite), Err(AccessError::NoPermission));
+    assert_eq!(ask(&regions, ALICE, 0x10f0, 0x200, Perm::Read), Err(AccessError::OutOfBounds));
 }
 
 /// An access of no bytes touches nothing, so nothing is checked (IBA 9.7.4), and nothing must break behind it.
@@ -275,24 +279,24 @@ impl Model {
         (base..base + len).map(|a| self.place.get(&a).copied())
     }
 
-    fn check(&self, domain: Domain, at: u64, len: u64, perm: Perm) -> Result<(), Refusal> {
+    fn check(&self, domain: Domain, at: u64, len: u64, perm: Perm) -> Result<(), AccessError> {
         let class = |a: u64| self.perm.get(&(domain, a)).copied().unwrap_or_default();
         let mut range = None;
         for a in at..at + len {
             let (first, place) = (a == at, self.place.get(&a));
-            let unknown = if first { Refusal::NotMapped } else { Refusal::OutOfBounds };
+            let unknown = if first { AccessError::NotMapped } else { AccessError::OutOfBounds };
             let (_, base) = *place.ok_or(unknown)?;
             if *range.get_or_insert(base) != base {
-                return Err(Refusal::OutOfBounds);
+                return Err(AccessError::OutOfBounds);
             }
             if class(a) == Perm::None {
                 return Err(unknown);
             }
             if self.vma.get(&(domain, a)) != self.vma.get(&(domain, at)) {
-                return Err(Refusal::OutOfBounds);
+                return Err(AccessError::OutOfBounds);
             }
             if !class(a).allows(perm) {
-                return Err(Refusal::NoPermission);
+                return Err(AccessError::NoPermission);
             }
         }
         Ok(())
@@ -309,10 +313,10 @@ impl Model {
 }
 
 /// Refusals may name the first or the worst of several reasons; that there is one, and what a first byte's is, they agree on.
-fn same(real: Result<(), Refusal>, model: Result<(), Refusal>) -> bool {
+fn same(real: Result<(), AccessError>, model: Result<(), AccessError>) -> bool {
     match (real, model) {
         (Ok(()), Ok(())) => true,
-        (Err(a), Err(b)) => (a == Refusal::NotMapped) == (b == Refusal::NotMapped),
+        (Err(a), Err(b)) => (a == AccessError::NotMapped) == (b == AccessError::NotMapped),
         _ => false,
     }
 }

@@ -6,7 +6,7 @@ use crate::workspaces::Stop;
 use crate::{ITERATIONS_PER_TURN, ITERATIONS_PER_VISIT_MAX, PROGRAMS_MAX, WAITING_MAX, WORKSPACES};
 use alloc::collections::BTreeMap;
 use alloc::format;
-use farmem_transport::{Access, Refusal};
+use farmem_transport::{Access, AccessError};
 use farmem_traversal::{End, Program, State, run};
 use farmem_wire::message::Traverse;
 use proptest::prelude::*;
@@ -274,8 +274,8 @@ fn alone(
     let (port, status) = match outcome.end {
         End::Fetch(Stop::Elsewhere) if header.hops > 0 => (Port::SWITCH, Status::Ok),
         End::Fetch(Stop::Elsewhere) => (Port::host(HOST.0), Status::HopLimit),
-        End::Fetch(Stop::Refused(Refusal::NotMapped)) => (Port::host(HOST.0), Status::NotMapped),
-        End::Fetch(Stop::Refused(Refusal::OutOfBounds)) => (Port::host(HOST.0), Status::OutOfBounds),
+        End::Fetch(Stop::Refused(AccessError::NotMapped)) => (Port::host(HOST.0), Status::NotMapped),
+        End::Fetch(Stop::Refused(AccessError::OutOfBounds)) => (Port::host(HOST.0), Status::OutOfBounds),
         End::Fetch(Stop::Refused(refusal)) => panic!("no reason to refuse a load: {refusal:?}"),
         End::Return => (Port::host(HOST.0), Status::Ok),
         End::IterationLimit => (Port::host(HOST.0), Status::IterationLimit),

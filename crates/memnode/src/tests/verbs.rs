@@ -3,7 +3,7 @@
 use super::*;
 use farmem_machine::Duration;
 use farmem_transport::rc::{self, Completion, Failure, Requester, RequesterConfig, Work};
-use farmem_transport::{Refusal, ud::Endpoint};
+use farmem_transport::{AccessError, ud::Endpoint};
 
 /// A host's end of a connection to the bench's node.
 pub(super) struct Client {
@@ -126,7 +126,7 @@ fn a_read_waits_for_what_a_host_has() {
     assert_eq!((done.result, done.work.into_buf()), (Ok(0), vec![5; 8]));
     let refused = client.write(&mut bench, 0, &[1]);
     assert_eq!(refused, Err(Failure::RemoteAccess));
-    assert_eq!(bench.notes.last(), Some(&Note::Connection(rc::Note::Refused(Refusal::Coherent))));
+    assert_eq!(bench.notes.last(), Some(&Note::Connection(rc::Note::Refused(AccessError::Coherent))));
 }
 
 /// The four verbs, over several packets and over the wrap of the PSN (PROTOCOL 7.16, 7.17).
@@ -158,16 +158,16 @@ fn a_connection_is_held_to_its_domain_and_key() {
     let write = |at, len| Work::Write { addr: addr(at), buf: vec![1; len] };
     let wrong = Rkey(RKEY.0 ^ 1);
     let cases = [
-        (wrong, read(0, 8), Refusal::WrongKey(wrong), "the wrong key"),
-        (wrong, write(0, 8), Refusal::WrongKey(wrong), "the wrong key"),
-        (RKEY, read(0x2000, 8), Refusal::NotMapped, "the memory of another domain"),
-        (RKEY, write(0x2000, 8), Refusal::NotMapped, "the memory of another domain"),
-        (RKEY, write(0x1000, 8), Refusal::NoPermission, "read only"),
-        (RKEY, word(0x1000), Refusal::NoPermission, "read only"),
-        (RKEY, read(0x1ff0, 17), Refusal::OutOfBounds, "past the end of the grant"),
-        (RKEY, write(0xff0, 17), Refusal::NoPermission, "from writable to read only"),
-        (RKEY, read(LEN, 1), Refusal::NotMapped, "an address that is not here"),
-        (RKEY, word(4), Refusal::Misaligned, "not on a word"),
+        (wrong, read(0, 8), AccessError::WrongKey(wrong), "the wrong key"),
+        (wrong, write(0, 8), AccessError::WrongKey(wrong), "the wrong key"),
+        (RKEY, read(0x2000, 8), AccessError::NotMapped, "the memory of another domain"),
+        (RKEY, write(0x2000, 8), AccessError::NotMapped, "the memory of another domain"),
+        (RKEY, write(0x1000, 8), AccessError::NoPermission, "read only"),
+        (RKEY, word(0x1000), AccessError::NoPermission, "read only"),
+        (RKEY, read(0x1ff0, 17), AccessError::OutOfBounds, "past the end of the grant"),
+        (RKEY, write(0xff0, 17), AccessError::NoPermission, "from writable to read only"),
+        (RKEY, read(LEN, 1), AccessError::NotMapped, "an address that is not here"),
+        (RKEY, word(4), AccessError::Misaligned, "not on a word"),
     ];
     for (rkey, work, refusal, why) in cases {
         let (mut bench, _) = connected();
@@ -175,7 +175,7 @@ fn a_connection_is_held_to_its_domain_and_key() {
         let before = bench.node.store().clone();
         let failure = client.finish(&mut bench, work).result.unwrap_err();
         let expected =
-            if refusal == Refusal::Misaligned { Failure::InvalidRequest } else { Failure::RemoteAccess };
+            if refusal == AccessError::Misaligned { Failure::InvalidRequest } else { Failure::RemoteAccess };
         assert_eq!(failure, expected, "{why}");
         assert!(
             bench.notes.contains(&Note::Connection(rc::Note::Refused(refusal))),
@@ -254,7 +254,7 @@ fn a_grant_taken_back_stops_a_write_in_the_middle() {
     for frame in &frames[1..] {
         bench.hear(client.port, frame);
     }
-    assert!(bench.notes.contains(&Note::Connection(rc::Note::Refused(Refusal::NotMapped))));
+    assert!(bench.notes.contains(&Note::Connection(rc::Note::Refused(AccessError::NotMapped))));
     assert_eq!(bench.bytes(addr(0), 3 * 1024), vec![0; 3 * 1024]);
 }
 

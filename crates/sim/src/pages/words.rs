@@ -37,7 +37,7 @@ pub(super) struct Words {
 }
 
 /// A page and a word of it.
-pub(super) type Place = (Page, usize);
+pub(super) type WordAddr = (Page, usize);
 
 impl Words {
     pub(super) fn new(first: Page, pages: usize) -> Self {
@@ -45,13 +45,13 @@ impl Words {
     }
 
     /// A value that was never stored, for this word alone.
-    pub(super) fn next(&mut self, place: Place) -> u64 {
+    pub(super) fn next(&mut self, place: WordAddr) -> u64 {
         self.stored += 1;
         self.stored << 16 | self.tag(place)
     }
 
     /// The word was stored.
-    pub(super) fn store(&mut self, (page, word): Place, value: u64) {
+    pub(super) fn store(&mut self, (page, word): WordAddr, value: u64) {
         let index = self.index(page);
         self.latest[index][word] = value;
     }
@@ -140,7 +140,7 @@ impl Words {
         usize::try_from(page.number() - self.first).expect("one of the pages")
     }
 
-    fn tag(&self, (page, word): Place) -> u64 {
+    fn tag(&self, (page, word): WordAddr) -> u64 {
         (self.index(page) * WORDS + word) as u64 + 1
     }
 }

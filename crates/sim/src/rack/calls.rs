@@ -3,7 +3,7 @@
 use super::moves::Piece;
 use super::{DOMAINS, End, Rack};
 use crate::campaign::Verdict;
-use crate::checker::{Counter, Place, Vma};
+use crate::checker::{Counter, SlotId, Vma};
 use crate::sim_node::Who;
 use farmem_control::api::{ApiError, ErrorCode, PermName, Request, Response, VmaInfo};
 use farmem_machine::{Duration, Instant};
@@ -25,7 +25,7 @@ pub(super) struct Client {
     session: Link,
     pub(super) not_before: Instant,
     /// Slots with a write of unknown end: a late packet of the connection it was on could still change them.
-    unsure: Vec<(Place, Until)>,
+    unsure: Vec<(SlotId, Until)>,
     /// Connections that are asked whether they are there, so that such slots can be used again.
     pub(super) pinged: BTreeSet<u16>,
     /// Since when it does nothing that spoils a connection.
@@ -176,7 +176,7 @@ impl Rack {
     }
 
     /// Keeps a slot from being used: a write of it was given up, on a connection that is down now.
-    pub(super) fn hold(&mut self, index: usize, place: Place) {
+    pub(super) fn hold(&mut self, index: usize, place: SlotId) {
         let (host, domain) = (self.clients[index].host, self.domain_of(index));
         let until = if self.world.is_up(Who::Host(host)) {
             let down = self.nodes().filter(|&node| self.world.is_down(host, domain, node));
@@ -194,7 +194,7 @@ impl Rack {
         }
         let (host, domain) = (self.clients[index].host, self.domain_of(index));
         let world = &self.world;
-        let settled = |(_, until): &mut (Place, Until)| match until {
+        let settled = |(_, until): &mut (SlotId, Until)| match until {
             Until::Started(starts) => world.starts_of(Who::Host(host)) > *starts,
             Until::Connected(open) => {
                 open.retain(|&(node, count)| world.connects(host, domain, node) == count);

@@ -5,7 +5,7 @@ use super::lists::{Found, NOWHERE};
 use super::tasks::{Must, Operation, Path, Task};
 use super::{End, Rack};
 use crate::campaign::Verdict;
-use crate::checker::{Counter, Home, Loss, Place};
+use crate::checker::{Counter, Home, Loss, SlotId};
 use farmem_control::api::{Request, Response};
 use farmem_host::{Answer, Done, Failure};
 use farmem_transport::rc;
@@ -107,7 +107,7 @@ impl Rack {
     fn conclude(
         &mut self,
         task: &Task,
-        place: Place,
+        place: SlotId,
         path: Path,
         result: Result<Answer, Failure>,
     ) -> Result<(), String> {
@@ -329,7 +329,7 @@ impl Rack {
         }
     }
 
-    fn release_forbidden(&mut self, place: Place) {
+    fn release_forbidden(&mut self, place: SlotId) {
         let addr = self.model.span(place).0;
         self.world.network_mut().straighten(addr);
         self.model.release(place);
@@ -343,7 +343,7 @@ impl Rack {
     /// found by using it, so a look may fail and is repeated.
     pub(super) fn read_everything(&mut self) -> Result<(), End> {
         for (&base, vma) in &self.model.vmas {
-            self.unread.extend((0..vma.slots()).map(|slot| (vma.owner, Place { base, slot })));
+            self.unread.extend((0..vma.slots()).map(|slot| (vma.owner, SlotId { base, slot })));
         }
         self.uncounted.extend(0..self.counters.len());
         let mut looks = 0;
@@ -369,7 +369,7 @@ impl Rack {
 
     /// Starts as many last reads as fit.
     fn look(&mut self) {
-        let batch: Vec<(usize, Place)> = self.unread.iter().take(LOOKS_AT_ONCE).copied().collect();
+        let batch: Vec<(usize, SlotId)> = self.unread.iter().take(LOOKS_AT_ONCE).copied().collect();
         for (owner, place) in batch {
             if self.start_read(owner, place, false, true) {
                 self.unread.remove(&(owner, place));

@@ -2,7 +2,7 @@
 
 use super::Rack;
 use super::tasks::{Operation, Task};
-use crate::checker::Place;
+use crate::checker::SlotId;
 use farmem_host::Op;
 use farmem_machine::Rng;
 use farmem_traversal::Program;
@@ -74,7 +74,7 @@ pub(super) struct List {
 
 #[derive(Clone, Copy, Debug)]
 struct Node {
-    place: Place,
+    place: SlotId,
     addr: u64,
     key: u64,
     value: u64,
@@ -133,7 +133,7 @@ impl Rack {
     }
 
     /// Slots for the nodes, spread over vmas and so over memory nodes.
-    fn places_for(&mut self, index: usize, len: usize) -> Option<Vec<Place>> {
+    fn places_for(&mut self, index: usize, len: usize) -> Option<Vec<SlotId>> {
         let mut places = Vec::new();
         for _ in 0..4 * len {
             let place = self.place_of(index, |vma| vma.slot_len == 64)?;

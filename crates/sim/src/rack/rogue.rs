@@ -6,7 +6,7 @@
 
 use super::tasks::{Operation, Task};
 use super::{DOMAINS, HOSTS, Rack};
-use crate::checker::Place;
+use crate::checker::SlotId;
 use crate::pair::noise;
 use crate::sim_node::Who;
 use farmem_host::{Done, Op};
@@ -53,7 +53,7 @@ impl Rack {
     }
 
     /// However it ended: it must not have brought somebody else's bytes.
-    pub(super) fn rogue_ended(&self, place: Option<Place>, done: &Done) -> Result<(), String> {
+    pub(super) fn rogue_ended(&self, place: Option<SlotId>, done: &Done) -> Result<(), String> {
         let Some(place) =
             place.filter(|place| done.result.is_ok() && self.model.vmas.contains_key(&place.base))
         else {

@@ -4,7 +4,7 @@ use super::Rack;
 use super::calls::{Call, VMAS_MAX};
 use super::chains::Stop;
 use super::lists::{Found, NOWHERE};
-use crate::checker::{Place, Version, Vma};
+use crate::checker::{SlotId, Version, Vma};
 use crate::sim_node::Who;
 use farmem_control::api::PermName;
 use farmem_host::{HostRequest, Op, REGION_DATA_MAX};
@@ -26,9 +26,9 @@ pub(super) struct Task {
 #[derive(Clone, Debug)]
 pub(super) enum Operation {
     /// Fills a slot; `list` when it is a node of one.
-    Write { place: Place, version: Version, path: Path, losses: u32, list: Option<usize> },
+    Write { place: SlotId, version: Version, path: Path, losses: u32, list: Option<usize> },
     /// Reads a slot.
-    Read { place: Place, path: Path, losses: u32, last: bool },
+    Read { place: SlotId, path: Path, losses: u32, last: bool },
     /// Counts up; `compare` when by CMP_SWAP.
     Count { counter: usize, floor: u64, compare: Option<u64>, losses: u32 },
     /// Reads a counter at the end.
@@ -38,11 +38,11 @@ pub(super) enum Operation {
     /// Adds along counters by a traversal that stores.
     Add { way: Vec<Stop>, limit: u32 },
     /// What a rogue does; `place` when it is aimed at somebody else's memory.
-    Rogue { place: Option<Place> },
+    Rogue { place: Option<SlotId> },
     /// Asks a node for nothing, so that the connection to it is there.
     Ping { node: u16 },
     /// Does what it may not.
-    Forbidden { place: Option<Place>, must: Must },
+    Forbidden { place: Option<SlotId>, must: Must },
 }
 
 /// Which way an operation goes.
@@ -75,7 +75,7 @@ impl Task {
     }
 
     /// A write that may be executed after its node started again: the switch finds the node anew, and a host what has to wait for a connection.
-    pub(super) fn still_to_come(&self) -> Option<(Place, Version)> {
+    pub(super) fn still_to_come(&self) -> Option<(SlotId, Version)> {
         match self.what {
             Operation::Write { place, version, .. } => Some((place, version)),
             _ => None,
@@ -191,7 +191,7 @@ impl Rack {
     pub(super) fn start_write(
         &mut self,
         index: usize,
-        place: Place,
+        place: SlotId,
         version: Version,
         region: bool,
         list: Option<usize>,
@@ -223,7 +223,7 @@ impl Rack {
     }
 
     /// Reads a whole slot. False when there is no way to it now.
-    pub(super) fn start_read(&mut self, index: usize, place: Place, region: bool, last: bool) -> bool {
+    pub(super) fn start_read(&mut self, index: usize, place: SlotId, region: bool, last: bool) -> bool {
         let (addr, len) = self.model.span(place);
         let Some(path) = self.path(index, place, region) else { return false };
         self.model.take(place);
@@ -367,7 +367,7 @@ impl Rack {
         }
     }
 
-    fn forbid(&mut self, index: usize, place: Option<Place>, must: Must, op: Op) {
+    fn forbid(&mut self, index: usize, place: Option<SlotId>, must: Must, op: Op) {
         let through_switch = matches!(op, Op::RegionRead { .. } | Op::RegionWrite { .. });
         if through_switch && !self.clients[index].has_session() {
             return;
@@ -377,7 +377,7 @@ impl Rack {
     }
 
     /// The way to a slot, if there is one now.
-    fn path(&self, index: usize, place: Place, region: bool) -> Option<Path> {
+    fn path(&self, index: usize, place: SlotId, region: bool) -> Option<Path> {
         if region && self.clients[index].has_session() && self.model.span(place).1 <= REGION_DATA_MAX {
             return Some(Path::Switch);
         }
@@ -395,16 +395,16 @@ impl Rack {
         !later || !self.world.is_down(host, domain, node)
     }
 
-    pub(super) fn is_writable(&self, place: Place) -> bool {
+    pub(super) fn is_writable(&self, place: SlotId) -> bool {
         self.model.is_free(place) && !self.model.is_pinned(place)
     }
 
     /// A random slot of a program.
-    pub(super) fn place_of(&mut self, index: usize, kind: impl Fn(&Vma) -> bool) -> Option<Place> {
+    pub(super) fn place_of(&mut self, index: usize, kind: impl Fn(&Vma) -> bool) -> Option<SlotId> {
         self.place_where(|vma| vma.owner == index && !vma.changing && kind(vma))
     }
 
-    pub(super) fn place_where(&mut self, kind: impl Fn(&Vma) -> bool) -> Option<Place> {
+    pub(super) fn place_where(&mut self, kind: impl Fn(&Vma) -> bool) -> Option<SlotId> {
         let fit: Vec<(u64, usize)> = self
             .model
             .vmas
@@ -416,6 +416,6 @@ impl Rack {
             return None;
         }
         let (base, slots) = fit[self.rng.below(u32::try_from(fit.len()).expect("few")) as usize];
-        Some(Place { base, slot: self.rng.below(u32::try_from(slots).expect("few")) as usize })
+        Some(SlotId { base, slot: self.rng.below(u32::try_from(slots).expect("few")) as usize })
     }
 }

@@ -4,7 +4,7 @@ use super::profile::{PAGE_FRAME_LEN, Profile, SMALL_LEN};
 
 /// Where messages come from and go to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum LinkEnd {
     Switch,
     Host(u16),
     Node(u16),
@@ -39,7 +39,7 @@ impl Links {
     }
 
     /// When a message that is sent now arrives. All go through the switch; to oneself it takes no time.
-    pub(super) fn travel(&mut self, now: u64, from: Place, to: Place, load: Load) -> u64 {
+    pub(super) fn travel(&mut self, now: u64, from: LinkEnd, to: LinkEnd, load: Load) -> u64 {
         if from == to {
             return now;
         }
@@ -59,11 +59,11 @@ impl Links {
         at
     }
 
-    fn link(&mut self, place: Place) -> Option<&mut Link> {
+    fn link(&mut self, place: LinkEnd) -> Option<&mut Link> {
         match place {
-            Place::Switch => None,
-            Place::Host(host) => Some(&mut self.hosts[usize::from(host)]),
-            Place::Node(node) => Some(&mut self.nodes[usize::from(node)]),
+            LinkEnd::Switch => None,
+            LinkEnd::Host(host) => Some(&mut self.hosts[usize::from(host)]),
+            LinkEnd::Node(node) => Some(&mut self.nodes[usize::from(node)]),
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::cores::{Core, Wait};
 use super::directory::Directory;
 use super::hosts::{Host, NOBODY};
-use super::links::{Links, Load, Place};
+use super::links::{LinkEnd, Links, Load};
 use super::workload::Step;
 use super::{Outcome, Regions, Setup, System, Workload};
 use farmem_control::reset;
@@ -152,7 +152,7 @@ impl<'a> Rack<'a> {
     }
 
     /// Sends a message.
-    fn send(&mut self, from: Place, to: Place, load: Load, happens: Happens) {
+    fn send(&mut self, from: LinkEnd, to: LinkEnd, load: Load, happens: Happens) {
         let at = self.links.travel(self.now, from, to, load);
         self.put(at, happens);
     }
@@ -182,7 +182,7 @@ impl<'a> Rack<'a> {
             Happens::Host(host, event) => self.host(host, event),
             Happens::Timeout(host, page) => self.time_out(host, page),
             Happens::Passing(host, write_back) => {
-                self.send_to_node(Place::Switch, host, write_back);
+                self.send_to_node(LinkEnd::Switch, host, write_back);
                 self.pass(host, write_back);
             }
             Happens::Read(read) => self.read(read),
@@ -198,12 +198,12 @@ impl<'a> Rack<'a> {
     }
 
     /// Where the directory's entry of a page is.
-    fn home_of(&self, page: Page) -> Place {
+    fn home_of(&self, page: Page) -> LinkEnd {
         match self.setup.system {
-            System::Gam => Place::Host(
+            System::Gam => LinkEnd::Host(
                 u16::try_from(page.number() % u64::from(self.setup.hosts)).expect("below the hosts"),
             ),
-            _ => Place::Switch,
+            _ => LinkEnd::Switch,
         }
     }
 
@@ -247,7 +247,7 @@ impl<'a> Rack<'a> {
                     }
                 }
                 Action::Read(read) => {
-                    let to = Place::Node(self.node_of(read.page));
+                    let to = LinkEnd::Node(self.node_of(read.page));
                     self.send(from, to, Load::Small, Happens::Read(read));
                 }
                 Action::Grant(host, grant) => self.tell(from, host, agent::Event::Grant(grant)),
@@ -275,15 +275,15 @@ impl<'a> Rack<'a> {
         let sweep = self.directory.reset(region, event, &mut actions);
         self.act_all(region.base(), actions);
         if let Some((region, seq)) = sweep {
-            let node = Place::Node(self.node_of(region.base()));
-            let there = self.links.travel(self.now, Place::Switch, node, Load::Small);
-            let back = self.links.travel(there, node, Place::Switch, Load::Small);
+            let node = LinkEnd::Node(self.node_of(region.base()));
+            let there = self.links.travel(self.now, LinkEnd::Switch, node, Load::Small);
+            let back = self.links.travel(there, node, LinkEnd::Switch, Load::Small);
             self.put(back, Happens::Swept(region, seq));
         }
     }
 
-    fn tell(&mut self, from: Place, host: HostId, event: agent::Event) {
-        self.send(from, Place::Host(host.0), Load::Small, Happens::Host(host, event));
+    fn tell(&mut self, from: LinkEnd, host: HostId, event: agent::Event) {
+        self.send(from, LinkEnd::Host(host.0), Load::Small, Happens::Host(host, event));
     }
 
     // Memory nodes.
@@ -299,11 +299,11 @@ impl<'a> Rack<'a> {
         }
         let data = Data { page, access, id, seq, granted, done_due, lost: false, part: Part::WHOLE };
         let data = Happens::Host(host, agent::Event::Data(data));
-        self.send(Place::Node(node), Place::Host(host.0), Load::Page, data);
+        self.send(LinkEnd::Node(node), LinkEnd::Host(host.0), Load::Page, data);
     }
 
-    fn send_to_node(&mut self, from: Place, host: HostId, write_back: WriteBack) {
-        let to = Place::Node(self.node_of(write_back.page));
+    fn send_to_node(&mut self, from: LinkEnd, host: HostId, write_back: WriteBack) {
+        let to = LinkEnd::Node(self.node_of(write_back.page));
         self.send(from, to, Load::Page, Happens::WriteBack(host, write_back));
     }
 
@@ -311,7 +311,7 @@ impl<'a> Rack<'a> {
         let WriteBack { page, grant, ack } = write_back;
         let node = self.node_of(page);
         let _ = self.page_states[usize::from(node)].write_back(page, host, grant);
-        let from = Place::Node(node);
+        let from = LinkEnd::Node(node);
         self.tell(from, host, agent::Event::WriteBackAck(WriteBackAck { page, grant, ack }));
         if let Some(ack) = ack {
             self.send(from, self.home_of(ack.region.base()), Load::Small, Happens::Ack(host, ack));
@@ -346,7 +346,7 @@ impl<'a> Rack<'a> {
     }
 
     fn act(&mut self, id: HostId, action: HostAction) {
-        let here = Place::Host(id.0);
+        let here = LinkEnd::Host(id.0);
         match action {
             HostAction::Keep(..) | HostAction::Release(_) | HostAction::Clean(_) => {}
             HostAction::Install(page, access) => {
@@ -383,8 +383,8 @@ impl<'a> Rack<'a> {
             HostAction::WriteBack(write_back) => {
                 self.outcome.write_backs += 1;
                 match self.home_of(write_back.page) {
-                    Place::Switch => {
-                        self.send(here, Place::Switch, Load::Page, Happens::Passing(id, write_back));
+                    LinkEnd::Switch => {
+                        self.send(here, LinkEnd::Switch, Load::Page, Happens::Passing(id, write_back));
                     }
                     _ => self.send_to_node(here, id, write_back),
                 }
@@ -433,8 +433,8 @@ impl<'a> Rack<'a> {
         let resident = &mut self.hosts[0].resident;
         if resident.is_dirty(page) {
             self.outcome.write_backs += 1;
-            let node = Place::Node(self.node_of(self.page(page)));
-            self.links.travel(self.now, Place::Host(0), node, Load::Page);
+            let node = LinkEnd::Node(self.node_of(self.page(page)));
+            self.links.travel(self.now, LinkEnd::Host(0), node, Load::Page);
         }
         self.hosts[0].resident.take(page);
     }
@@ -453,7 +453,7 @@ impl<'a> Rack<'a> {
             return self.host(id, agent::Event::Fault(page, access));
         }
         if self.swapping.insert(place) {
-            let (here, node) = (Place::Host(id.0), Place::Node(self.node_of(page)));
+            let (here, node) = (LinkEnd::Host(id.0), LinkEnd::Node(self.node_of(page)));
             let there = self.links.travel(self.now, here, node, Load::Small);
             let back = self.links.travel(there, node, here, Load::Page);
             self.put(back, Happens::Swapped(place));

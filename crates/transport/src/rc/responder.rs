@@ -4,7 +4,7 @@
 //! what a READ asks for goes from memory into the frame. It does not decide what is allowed: [`Memory::check`] does.
 
 use super::{DropReason, Note, READ_LEN_MAX, RESPONDER_DEPTH, ResponderConfig};
-use crate::{Access, Memory, Refusal};
+use crate::{Access, AccessError, Memory};
 use farmem_machine::{Outbox, Port};
 use farmem_wire::{
     Aeth, AtomicEth, Bth, Extension, Nak, Opcode, Packet, Perm, Psn, Reth, Syndrome, VirtAddr,
@@ -50,11 +50,11 @@ enum Fault {
     /// Opcode order, length, or an opcode that is not served.
     Invalid,
     /// Memory said no.
-    Refused(Refusal),
+    Refused(AccessError),
 }
 
-impl From<Refusal> for Fault {
-    fn from(refusal: Refusal) -> Self {
+impl From<AccessError> for Fault {
+    fn from(refusal: AccessError) -> Self {
         Self::Refused(refusal)
     }
 }
@@ -135,7 +135,7 @@ impl Responder {
         match self.execute(packet, memory, out) {
             Ok(()) => self.not_ready = 0,
             Err(Fault::Invalid) => self.refuse(Nak::InvalidRequest, Note::InvalidRequest, out),
-            Err(Fault::Refused(Refusal::Lent(_) | Refusal::Moving)) => {
+            Err(Fault::Refused(AccessError::Lent(_) | AccessError::Moving)) => {
                 // What came behind it is dropped, and needs no NAK of its own.
                 self.nak_sent = true;
                 self.not_ready(self.expected, out);
@@ -177,7 +177,7 @@ impl Responder {
                     return out.note(Note::DuplicateForgotten.into());
                 }
                 let allowed = self.may_again(memory, &reth);
-                if let Err(Refusal::Lent(_) | Refusal::Moving) = allowed {
+                if let Err(AccessError::Lent(_) | AccessError::Moving) = allowed {
                     return self.not_ready(psn, out);
                 }
                 if let Err(refusal) = allowed {
@@ -323,7 +323,7 @@ impl Responder {
         out: &mut Outbox<O, N>,
     ) -> Result<(), Fault> {
         if !eth.va.0.is_multiple_of(8) {
-            return Err(Refusal::Misaligned.into());
+            return Err(AccessError::Misaligned.into());
         }
         self.may(memory, &Reth { va: eth.va, rkey: eth.rkey, dma_len: 8 }, Perm::ReadWrite)?;
         let original = match opcode {
@@ -345,23 +345,23 @@ impl Responder {
     }
 
     /// Key and memory; a message without bytes touches nothing and needs neither (PROTOCOL 4.25).
-    fn may<M: Memory>(&self, memory: &M, reth: &Reth, perm: Perm) -> Result<(), Refusal> {
+    fn may<M: Memory>(&self, memory: &M, reth: &Reth, perm: Perm) -> Result<(), AccessError> {
         if reth.dma_len == 0 {
             return Ok(());
         }
         if reth.rkey != self.config.rkey {
-            return Err(Refusal::WrongKey(reth.rkey));
+            return Err(AccessError::WrongKey(reth.rkey));
         }
         memory.check(&Access { domain: self.config.domain, addr: reth.va, len: reth.dma_len, perm })
     }
 
     /// The same for a READ that was executed before.
-    fn may_again<M: Memory>(&self, memory: &M, reth: &Reth) -> Result<(), Refusal> {
+    fn may_again<M: Memory>(&self, memory: &M, reth: &Reth) -> Result<(), AccessError> {
         if reth.dma_len == 0 {
             return Ok(());
         }
         if reth.rkey != self.config.rkey {
-            return Err(Refusal::WrongKey(reth.rkey));
+            return Err(AccessError::WrongKey(reth.rkey));
         }
         let access =
             Access { domain: self.config.domain, addr: reth.va, len: reth.dma_len, perm: Perm::Read };
@@ -466,16 +466,16 @@ fn drop_packet<O, N: From<Note>>(reason: DropReason, out: &mut Outbox<O, N>) {
     out.note(Note::Dropped(reason).into());
 }
 
-fn nak_of(refusal: Refusal) -> Nak {
+fn nak_of(refusal: AccessError) -> Nak {
     match refusal {
-        Refusal::Misaligned => Nak::InvalidRequest,
-        Refusal::NotMapped
-        | Refusal::NoPermission
-        | Refusal::OutOfBounds
-        | Refusal::Lent(_)
-        | Refusal::Moving
-        | Refusal::Lost
-        | Refusal::Coherent
-        | Refusal::WrongKey(_) => Nak::RemoteAccess,
+        AccessError::Misaligned => Nak::InvalidRequest,
+        AccessError::NotMapped
+        | AccessError::NoPermission
+        | AccessError::OutOfBounds
+        | AccessError::Lent(_)
+        | AccessError::Moving
+        | AccessError::Lost
+        | AccessError::Coherent
+        | AccessError::WrongKey(_) => Nak::RemoteAccess,
     }
 }

@@ -6,7 +6,7 @@ use crate::support::{
 };
 use farmem_machine::Port;
 use farmem_transport::rc::{DropReason, Note, READ_LEN_MAX, RESPONDER_DEPTH, ResponderConfig};
-use farmem_transport::{Access, Memory, Refusal};
+use farmem_transport::{Access, AccessError, Memory};
 use farmem_wire::{AtomicEth, Bth, Extension, Opcode, Packet, Perm, Psn, Reth, Rkey, Syndrome};
 
 use Opcode::{ReadRequest, WriteFirst, WriteLast, WriteMiddle, WriteOnly};
@@ -335,16 +335,16 @@ fn memory_that_is_not_granted_is_refused() {
         |offset, rkey| Extension::AtomicEth(AtomicEth { va: va(offset), rkey, swap_or_add: 1, compare: 0 });
     let key = Rkey(1);
     let foreign = Extension::Reth(Reth { va: va(0), rkey: key, dma_len: 1 });
-    let cases: [(Opcode, Extension, &[u8], Refusal); 9] = [
-        (ReadRequest, foreign, &[], Refusal::WrongKey(key)),
-        (WriteOnly, foreign, &[1], Refusal::WrongKey(key)),
-        (Opcode::FetchAdd, eth(0, key), &[], Refusal::WrongKey(key)),
-        (ReadRequest, reth(4096, 1), &[], Refusal::NotMapped),
-        (ReadRequest, reth(4000, 97), &[], Refusal::OutOfBounds),
-        (WriteOnly, reth(4095, 2), &[1, 2], Refusal::OutOfBounds),
-        (WriteFirst, reth(0, 1 << 31), &[1; 256], Refusal::OutOfBounds),
-        (WriteOnly, reth(2048, 1), &[1], Refusal::NoPermission),
-        (Opcode::FetchAdd, eth(2048, RKEY), &[], Refusal::NoPermission),
+    let cases: [(Opcode, Extension, &[u8], AccessError); 9] = [
+        (ReadRequest, foreign, &[], AccessError::WrongKey(key)),
+        (WriteOnly, foreign, &[1], AccessError::WrongKey(key)),
+        (Opcode::FetchAdd, eth(0, key), &[], AccessError::WrongKey(key)),
+        (ReadRequest, reth(4096, 1), &[], AccessError::NotMapped),
+        (ReadRequest, reth(4000, 97), &[], AccessError::OutOfBounds),
+        (WriteOnly, reth(4095, 2), &[1, 2], AccessError::OutOfBounds),
+        (WriteFirst, reth(0, 1 << 31), &[1; 256], AccessError::OutOfBounds),
+        (WriteOnly, reth(2048, 1), &[1], AccessError::NoPermission),
+        (Opcode::FetchAdd, eth(2048, RKEY), &[], AccessError::NoPermission),
     ];
     for (opcode, ext, payload, refusal) in cases {
         let mut node = Node::usual();
@@ -361,7 +361,7 @@ fn memory_that_is_not_granted_is_refused() {
 fn a_write_is_checked_whole_before_its_first_byte() {
     let mut node = Node::new(responder_config(), ModelMemory::new(512));
     let sent = part(&mut node, WriteFirst, 100, 513, &[1; 256]);
-    assert_eq!((sent.notes, node.memory.changes), (vec![Note::Refused(Refusal::OutOfBounds)], 0));
+    assert_eq!((sent.notes, node.memory.changes), (vec![Note::Refused(AccessError::OutOfBounds)], 0));
 }
 
 /// The grant is taken away between two packets of a WRITE, or between a READ and its repetition. Memory would rightly
@@ -380,7 +380,7 @@ fn a_grant_taken_away_stops_at_once() {
     node.memory.perm = Perm::None;
     let sent = node.read(101, 256, 344);
     assert_eq!(sent.lines(), ["Acknowledge 101 Nak(RemoteOperational) msn=1"]);
-    assert_eq!(sent.notes, [Note::Refused(Refusal::NoPermission)]);
+    assert_eq!(sent.notes, [Note::Refused(AccessError::NoPermission)]);
 }
 
 /// An atomic between two words. PROTOCOL 4.26.
@@ -390,7 +390,7 @@ fn a_misaligned_atomic_is_an_invalid_request() {
         let mut node = Node::usual();
         let sent = node.fetch_add(100, offset, 1);
         assert_eq!(sent.lines(), ["Acknowledge 100 Nak(InvalidRequest) msn=0"]);
-        assert_eq!((sent.notes, node.memory.changes), (vec![Note::Refused(Refusal::Misaligned)], 0));
+        assert_eq!((sent.notes, node.memory.changes), (vec![Note::Refused(AccessError::Misaligned)], 0));
     }
 }
 

@@ -4,7 +4,7 @@ use farmem_machine::{Action, Duration, Instant, Outbox, Port};
 use farmem_transport::rc::{
     Completion, DropReason, Note, Requester, RequesterConfig, Responder, ResponderConfig, Work,
 };
-use farmem_transport::{Access, Memory, Refusal};
+use farmem_transport::{Access, AccessError, Memory};
 use farmem_wire::{
     Aeth, AtomicEth, Bth, Domain, Extension, Opcode, Packet, Perm, Pmtu, Psn, Qpn, Reth, Rkey, Syndrome,
     VirtAddr,
@@ -59,21 +59,21 @@ impl ModelMemory {
 }
 
 impl Memory for ModelMemory {
-    fn check(&self, access: &Access) -> Result<(), Refusal> {
+    fn check(&self, access: &Access) -> Result<(), AccessError> {
         assert_eq!(access.domain, DOMAIN, "the domain is the connection's");
-        let start = access.addr.0.checked_sub(BASE).ok_or(Refusal::NotMapped)?;
-        let end = start.checked_add(u64::from(access.len)).ok_or(Refusal::OutOfBounds)?;
+        let start = access.addr.0.checked_sub(BASE).ok_or(AccessError::NotMapped)?;
+        let end = start.checked_add(u64::from(access.len)).ok_or(AccessError::OutOfBounds)?;
         if start >= self.bytes.len() as u64 {
-            return Err(Refusal::NotMapped);
+            return Err(AccessError::NotMapped);
         }
         if end > self.bytes.len() as u64 {
-            return Err(Refusal::OutOfBounds);
+            return Err(AccessError::OutOfBounds);
         }
         if self.moving {
-            return Err(Refusal::Moving);
+            return Err(AccessError::Moving);
         }
         let beyond = access.perm == Perm::ReadWrite && end > self.writable as u64;
-        if !self.perm.allows(access.perm) || beyond { Err(Refusal::NoPermission) } else { Ok(()) }
+        if !self.perm.allows(access.perm) || beyond { Err(AccessError::NoPermission) } else { Ok(()) }
     }
 
     fn read(&self, addr: VirtAddr, len: u32, out: &mut Vec<u8>) {

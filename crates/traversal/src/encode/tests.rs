@@ -1,4 +1,4 @@
-use crate::{Program, Refusal, VerifyError};
+use crate::{Program, Rejection, VerifyError};
 use alloc::format;
 use alloc::vec::Vec;
 
@@ -172,7 +172,7 @@ fn unused_fields_must_be_zero() {
     for (what, slot, field) in cases {
         assert_eq!(
             refusal(&[slot]),
-            Err(VerifyError::At { slot: 0, why: Refusal::Reserved(field) }),
+            Err(VerifyError::At { slot: 0, why: Rejection::Reserved(field) }),
             "{what}"
         );
     }
@@ -182,7 +182,7 @@ fn unused_fields_must_be_zero() {
         ([0, 0x10, 0, 0, 0, 0, 0, 0], "src"),
         ([0, 0, 1, 0, 0, 0, 0, 0], "offset"),
     ] {
-        let why = Refusal::Reserved(field);
+        let why = Rejection::Reserved(field);
         assert_eq!(refusal(&[first, second]), Err(VerifyError::At { slot: 0, why }), "second slot's {field}");
     }
 }
@@ -198,7 +198,7 @@ fn registers_end_at_ten() {
     ] {
         assert_eq!(
             refusal(&with_second(&slot)),
-            Err(VerifyError::At { slot: 0, why: Refusal::Register(number) })
+            Err(VerifyError::At { slot: 0, why: Rejection::Register(number) })
         );
     }
 }
@@ -210,14 +210,14 @@ fn opcodes_that_mean_nothing_are_refused() {
     for opcode in 0..=u8::MAX {
         match refusal(&with_second(&[opcode, 0, 0, 0, 0, 0, 0, 0])) {
             Ok(()) => known += 1,
-            Err(VerifyError::At { slot: 0, why: Refusal::WindowStore }) => {
+            Err(VerifyError::At { slot: 0, why: Rejection::WindowStore }) => {
                 assert!(matches!(opcode & 0x67, 2 | 3))
             }
-            Err(VerifyError::At { slot: 0, why: Refusal::SearchCount(0) }) => {
+            Err(VerifyError::At { slot: 0, why: Rejection::SearchCount(0) }) => {
                 assert!(matches!(opcode & 0x67, 0x61))
             }
             Err(error) => {
-                assert_eq!(error, VerifyError::At { slot: 0, why: Refusal::Opcode(opcode) });
+                assert_eq!(error, VerifyError::At { slot: 0, why: Rejection::Opcode(opcode) });
             }
         }
     }
@@ -230,7 +230,7 @@ fn opcodes_that_mean_nothing_are_refused() {
 #[test]
 fn stores_to_the_window_are_declared() {
     let store = [0x1b, 0x20, 0, 0, 0, 0, 0, 0];
-    assert_eq!(refusal(&[store]), Err(VerifyError::At { slot: 0, why: Refusal::WindowStore }));
+    assert_eq!(refusal(&[store]), Err(VerifyError::At { slot: 0, why: Rejection::WindowStore }));
     let mut bytes = program(&[store]);
     bytes[1] = 1;
     let storing = Program::decode(&bytes).expect("declared");
@@ -250,7 +250,7 @@ fn an_array_has_no_more_elements_than_its_slot_says() {
     for imm in [0_i32, 65, 256, 257, -1, i32::MAX, i32::MIN] {
         let [a, b, c, d] = imm.to_le_bytes();
         let refused = refusal(&[[0x79, 0x21, 0, 0, a, b, c, d]]);
-        let why = Refusal::SearchCount(imm.cast_unsigned());
+        let why = Rejection::SearchCount(imm.cast_unsigned());
         assert_eq!(refused, Err(VerifyError::At { slot: 0, why }), "{imm}");
     }
 }
@@ -258,7 +258,7 @@ fn an_array_has_no_more_elements_than_its_slot_says() {
 #[test]
 fn a_constant_needs_both_slots() {
     let lddw = [0x18, 0x01, 0, 0, 1, 0, 0, 0];
-    let half = |slot| Err(VerifyError::At { slot, why: Refusal::HalfConstant });
+    let half = |slot| Err(VerifyError::At { slot, why: Rejection::HalfConstant });
     assert_eq!(refusal(&[lddw]), half(0), "an instruction in the second slot");
     let mut cut = program(&[lddw]);
     cut.truncate(16);
@@ -277,12 +277,12 @@ fn jumps_lead_forward_to_an_instruction() {
     let lddw = [0x18, 0x01, 0, 0, 1, 0, 0, 0];
     let at = |slot, why| Err(VerifyError::At { slot, why });
     assert_eq!(refusal(&[jump(0)]), Ok(()), "to the next one is forward");
-    assert_eq!(refusal(&[jump(-1)]), at(0, Refusal::Backward), "to itself");
-    assert_eq!(refusal(&[RETURN, jump(-2)]), at(1, Refusal::Backward));
-    assert_eq!(refusal(&[jump(i16::MIN)]), at(0, Refusal::Backward));
-    assert_eq!(refusal(&[jump(1)]), at(0, Refusal::TargetOutside));
-    assert_eq!(refusal(&[jump(i16::MAX)]), at(0, Refusal::TargetOutside));
-    assert_eq!(refusal(&[jump(1), lddw, [0; 8]]), at(0, Refusal::TargetInConstant));
+    assert_eq!(refusal(&[jump(-1)]), at(0, Rejection::Backward), "to itself");
+    assert_eq!(refusal(&[RETURN, jump(-2)]), at(1, Rejection::Backward));
+    assert_eq!(refusal(&[jump(i16::MIN)]), at(0, Rejection::Backward));
+    assert_eq!(refusal(&[jump(1)]), at(0, Rejection::TargetOutside));
+    assert_eq!(refusal(&[jump(i16::MAX)]), at(0, Rejection::TargetOutside));
+    assert_eq!(refusal(&[jump(1), lddw, [0; 8]]), at(0, Rejection::TargetInConstant));
     assert_eq!(refusal(&[jump(2), lddw, [0; 8]]), Ok(()));
 }
 

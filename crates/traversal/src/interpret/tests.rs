@@ -356,14 +356,14 @@ fn a_window_that_was_stored_to_is_taken_back() {
     let program = Program::assemble(COUNT_UP).expect("assembles");
     let mut memory = [[7_u64, 1], [8, 2], [9, 0]];
     let mut log = vec![];
-    let mut serve = |addr: VirtAddr, access: Access<'_>| {
+    let mut serve = |addr: VirtAddr, access: WindowAccess<'_>| {
         let node = &mut memory[usize::try_from(addr.0).expect("small")];
         match access {
-            Access::Load(window) => {
+            WindowAccess::Load(window) => {
                 window[..8].copy_from_slice(&node[0].to_le_bytes());
                 window[8..].copy_from_slice(&node[1].to_le_bytes());
             }
-            Access::Store(window) => {
+            WindowAccess::Store(window) => {
                 log.push(addr.0);
                 node[0] = u64::from_le_bytes(*window.first_chunk().expect("16 bytes"));
             }
@@ -383,8 +383,8 @@ fn a_fault_stores_nothing() {
         Program::assemble(".stores\n.window 8\nst1 window[0], 1\nld1 r2, window[r1]\nret").expect("good");
     for (at, end, stored) in [(7, End::Return, 1), (8, End::Fault, 0)] {
         let mut stores = 0;
-        let mut serve = |_: VirtAddr, access: Access<'_>| {
-            stores += u32::from(matches!(access, Access::Store([1, 0, 0, 0, 0, 0, 0, 0])));
+        let mut serve = |_: VirtAddr, access: WindowAccess<'_>| {
+            stores += u32::from(matches!(access, WindowAccess::Store([1, 0, 0, 0, 0, 0, 0, 0])));
             Ok::<(), ()>(())
         };
         let mut state = State { cur_ptr: VirtAddr(at), scratch: vec![] };
@@ -392,8 +392,8 @@ fn a_fault_stores_nothing() {
         assert_eq!(stores, stored);
     }
     let same = Program::assemble(".stores\n.window 8\nst1 window[0], 0\nret").expect("good");
-    let mut serve = |_: VirtAddr, access: Access<'_>| {
-        assert!(matches!(access, Access::Load(_)), "nothing changed");
+    let mut serve = |_: VirtAddr, access: WindowAccess<'_>| {
+        assert!(matches!(access, WindowAccess::Load(_)), "nothing changed");
         Ok::<(), ()>(())
     };
     assert_eq!(run_storing(&same, &mut serve, &mut State::default(), 1).end, End::Return);

@@ -1,14 +1,14 @@
 use super::*;
 use crate::Program;
-use crate::isa::{AluOp, Cond, Operand, Place, Reg, SearchOp, Size, Width};
+use crate::isa::{AluOp, Cond, MemOperand, Operand, Reg, SearchOp, Size, Width};
 use alloc::format;
 use alloc::string::ToString;
 use alloc::vec::Vec;
 
 const MOVE: Insn = Insn::Alu { width: Width::W64, op: AluOp::Mov, dst: Reg::R2, src: Operand::Imm(1) };
 
-fn place(area: Area, offset: i16) -> Place {
-    Place { area, index: None, offset }
+fn place(area: Area, offset: i16) -> MemOperand {
+    MemOperand { area, index: None, offset }
 }
 
 fn load(size: Size, area: Area, offset: i16) -> Insn {
@@ -22,7 +22,7 @@ fn verdict(insns: &[Insn]) -> Result<(), VerifyError> {
     Program::from_instructions(24, 16, insns).map(|_| ())
 }
 
-fn at(slot: usize, why: Refusal) -> Result<(), VerifyError> {
+fn at(slot: usize, why: Rejection) -> Result<(), VerifyError> {
     Err(VerifyError::At { slot, why })
 }
 
@@ -35,7 +35,7 @@ fn constant_accesses_lie_inside() {
             let last = i16::try_from(len - bytes).expect("small");
             assert_eq!(verdict(&[load(size, area, last)]), Ok(()), "{area} {size:?}");
             for offset in [last + 1, i16::MAX, -1, i16::MIN] {
-                let why = Refusal::Outside { area, offset, size: bytes, len };
+                let why = Rejection::Outside { area, offset, size: bytes, len };
                 assert_eq!(verdict(&[load(size, area, offset)]), at(0, why), "{area} {size:?} {offset}");
             }
         }
@@ -43,7 +43,7 @@ fn constant_accesses_lie_inside() {
     let store =
         |offset| Insn::Store { size: Size::B8, to: place(Area::Scratch, offset), src: Operand::Imm(0) };
     assert_eq!(verdict(&[store(8)]), Ok(()));
-    let why = Refusal::Outside { area: Area::Scratch, offset: 9, size: 8, len: 16 };
+    let why = Rejection::Outside { area: Area::Scratch, offset: 9, size: 8, len: 16 };
     assert_eq!(verdict(&[MOVE, store(9)]), at(1, why));
 }
 
@@ -51,7 +51,7 @@ fn constant_accesses_lie_inside() {
 #[test]
 fn indexed_accesses_are_left_to_the_run() {
     for offset in [i16::MIN, -1, 0, 500, i16::MAX] {
-        let from = Place { area: Area::Window, index: Some(Reg::R3), offset };
+        let from = MemOperand { area: Area::Window, index: Some(Reg::R3), offset };
         assert_eq!(verdict(&[Insn::Load { size: Size::B8, dst: Reg::R0, from }]), Ok(()));
     }
 }
@@ -62,13 +62,13 @@ fn the_window_is_read_only_unless_declared() {
     let storing =
         |insn| Program::storing_from_instructions(24, 16, Vec::from([insn, Insn::Return])).map(|_| ());
     for (index, offset) in [(None, 0), (None, 23), (Some(Reg::R3), 0), (Some(Reg::R3), -9)] {
-        let to = Place { area: Area::Window, index, offset };
+        let to = MemOperand { area: Area::Window, index, offset };
         let store = Insn::Store { size: Size::B1, to, src: Operand::Reg(Reg::R0) };
-        assert_eq!(verdict(&[MOVE, store]), at(1, Refusal::WindowStore));
+        assert_eq!(verdict(&[MOVE, store]), at(1, Rejection::WindowStore));
         assert_eq!(storing(store), Ok(()));
     }
     let outside = Insn::Store { size: Size::B2, to: place(Area::Window, 23), src: Operand::Imm(0) };
-    let why = Refusal::Outside { area: Area::Window, offset: 23, size: 2, len: 24 };
+    let why = Rejection::Outside { area: Area::Window, offset: 23, size: 2, len: 24 };
     assert_eq!(storing(outside), at(0, why));
 }
 
@@ -82,13 +82,13 @@ fn arrays_lie_in_the_window() {
     for (size, offset, count) in [(Size::B8, 0, 3), (Size::B8, 16, 1), (Size::B1, 0, 24), (Size::B4, 3, 5)] {
         assert_eq!(search(size, offset, count), Ok(()), "{size:?} {offset} {count}");
     }
-    let outside = |offset, size| at(0, Refusal::Outside { area: Area::Window, offset, size, len: 24 });
+    let outside = |offset, size| at(0, Rejection::Outside { area: Area::Window, offset, size, len: 24 });
     assert_eq!(search(Size::B8, 1, 3), outside(1, 24));
     assert_eq!(search(Size::B8, -8, 1), outside(-8, 8));
     assert_eq!(search(Size::B1, 0, 25), outside(0, 25));
     assert_eq!(search(Size::B8, i16::MAX, 64), outside(i16::MAX, 512));
     for count in [0, 65, 255] {
-        assert_eq!(search(Size::B1, 0, count), at(0, Refusal::SearchCount(count.into())));
+        assert_eq!(search(Size::B1, 0, count), at(0, Rejection::SearchCount(count.into())));
     }
 }
 
@@ -102,25 +102,25 @@ fn decoded_targets_are_checked_too() {
         target,
     };
     assert_eq!(verdict(&[MOVE, branch(2)]), Ok(()));
-    assert_eq!(verdict(&[MOVE, branch(1)]), at(1, Refusal::Backward), "to itself");
-    assert_eq!(verdict(&[MOVE, Insn::Jump { target: 0 }]), at(1, Refusal::Backward));
-    assert_eq!(verdict(&[MOVE, branch(3)]), at(1, Refusal::TargetOutside));
-    assert_eq!(verdict(&[Insn::Jump { target: u16::MAX }]), at(0, Refusal::TargetOutside));
+    assert_eq!(verdict(&[MOVE, branch(1)]), at(1, Rejection::Backward), "to itself");
+    assert_eq!(verdict(&[MOVE, Insn::Jump { target: 0 }]), at(1, Rejection::Backward));
+    assert_eq!(verdict(&[MOVE, branch(3)]), at(1, Rejection::TargetOutside));
+    assert_eq!(verdict(&[Insn::Jump { target: u16::MAX }]), at(0, Rejection::TargetOutside));
 }
 
 /// A refusal names the slot, not the instruction: a 64-bit constant before it counts twice.
 #[test]
 fn a_refusal_names_the_slot() {
     let constant = Insn::Imm64 { dst: Reg::R0, imm: 0 };
-    assert_eq!(verdict(&[constant, constant, Insn::Jump { target: 9 }]), at(4, Refusal::TargetOutside));
+    assert_eq!(verdict(&[constant, constant, Insn::Jump { target: 9 }]), at(4, Rejection::TargetOutside));
 }
 
 #[test]
 fn a_program_ends_with_a_terminal_instruction() {
     let falls = |insns: &[Insn]| Program::from_instructions(1, 0, insns.to_vec()).map(|_| ());
-    assert_eq!(falls(&[MOVE]), at(0, Refusal::FallsOff));
+    assert_eq!(falls(&[MOVE]), at(0, Rejection::FallsOff));
     let constant = Insn::Imm64 { dst: Reg::R0, imm: 0 };
-    assert_eq!(falls(&[Insn::Return, constant]), at(1, Refusal::FallsOff));
+    assert_eq!(falls(&[Insn::Return, constant]), at(1, Rejection::FallsOff));
     assert_eq!(falls(&[Insn::Next { ptr: Reg::R1 }]), Ok(()));
     assert_eq!(falls(&[]), Err(VerifyError::Empty));
 }
@@ -183,16 +183,16 @@ fn refusals_say_what_is_wrong() {
         (
             VerifyError::At {
                 slot: 3,
-                why: Refusal::Outside { area: Area::Window, offset: 60, size: 8, len: 64 },
+                why: Rejection::Outside { area: Area::Window, offset: 60, size: 8, len: 64 },
             },
             "slot 3: 8 bytes at 60 leave the load window, which has 64",
         ),
         (
-            VerifyError::At { slot: 0, why: Refusal::WindowStore },
+            VerifyError::At { slot: 0, why: Rejection::WindowStore },
             "slot 0: the window is read-only in a program that does not declare `.stores`",
         ),
         (
-            VerifyError::At { slot: 0, why: Refusal::SearchCount(65) },
+            VerifyError::At { slot: 0, why: Rejection::SearchCount(65) },
             "slot 0: 65 elements cannot be searched, only 1 to 64",
         ),
         (VerifyError::TooLong { slots: 600 }, "the program has 600 slots, 512 are possible"),

@@ -1,7 +1,7 @@
 //! Random valid programs and memory for them: what every way to run programs is held to. Included by the tests of other crates.
 
 use farmem_traversal::{
-    AluOp, Area, Cond, Insn, Operand, Place, Program, Reg, SCRATCH_LEN_MAX, SPILL_LEN, Search, SearchOp,
+    AluOp, Area, Cond, Insn, MemOperand, Operand, Program, Reg, SCRATCH_LEN_MAX, SPILL_LEN, Search, SearchOp,
     Size, UnaryOp, Width,
 };
 use proptest::prelude::*;
@@ -35,10 +35,10 @@ fn size() -> impl Strategy<Value = Size> {
     select(&[Size::B1, Size::B2, Size::B4, Size::B8][..])
 }
 
-fn place() -> impl Strategy<Value = Place> {
+fn place() -> impl Strategy<Value = MemOperand> {
     let area = select(&[Area::Window, Area::Scratch, Area::Spill][..]);
     let offset = prop_oneof![0..256_i16, 0..4032_i16, -9..9_i16, any::<i16>()];
-    (area, proptest::option::weighted(0.3, reg()), offset).prop_map(|(area, index, offset)| Place {
+    (area, proptest::option::weighted(0.3, reg()), offset).prop_map(|(area, index, offset)| MemOperand {
         area,
         index,
         offset,
@@ -91,7 +91,7 @@ fn fit(
     let left = count - number - 1;
     let ahead = number + 1 + usize::from(draft.ahead) % left;
     let target = u16::try_from(ahead).expect("few instructions");
-    let fit_place = |size: Size, place: Place, store: bool| {
+    let fit_place = |size: Size, place: MemOperand, store: bool| {
         let area = if store && !stores && place.area == Area::Window { Area::Spill } else { place.area };
         let len = match area {
             Area::Window => window_len,
@@ -99,13 +99,13 @@ fn fit(
             Area::Spill => SPILL_LEN,
         };
         let Some(last) = len.checked_sub(size.bytes()) else {
-            return Place { area, index: Some(place.index.unwrap_or(Reg::R3)), ..place };
+            return MemOperand { area, index: Some(place.index.unwrap_or(Reg::R3)), ..place };
         };
         if place.index.is_some() {
-            return Place { area, ..place };
+            return MemOperand { area, ..place };
         }
         let offset = usize::from(place.offset.unsigned_abs()) % (last + 1);
-        Place { area, index: None, offset: i16::try_from(offset).expect("inside an area") }
+        MemOperand { area, index: None, offset: i16::try_from(offset).expect("inside an area") }
     };
     match draft.insn {
         Insn::Jump { .. } => Insn::Jump { target },

@@ -1,6 +1,6 @@
 //! Fuzz target: bytes from a hostile peer as a program. Fed by the fuzzer, and by seeded bytes in `hostile.rs`.
 
-use farmem_traversal::{Access, End, Program, SCRATCH_LEN_MAX, State, run_storing};
+use farmem_traversal::{End, Program, SCRATCH_LEN_MAX, State, WindowAccess, run_storing};
 use farmem_wire::VirtAddr;
 
 /// Decodes `data` as a program. When it is one, its other forms must give it back, and it must run without a panic on
@@ -16,7 +16,7 @@ pub(crate) fn traversal_verify_run(data: &[u8]) -> bool {
     let scratch = data.iter().copied().cycle().take(program.scratch_len()).collect();
     let mut state = State { cur_ptr: VirtAddr(u64::from(data[0])), scratch };
     let mut bytes = data.to_vec();
-    let mut memory = |addr: VirtAddr, access: Access<'_>| {
+    let mut memory = |addr: VirtAddr, access: WindowAccess<'_>| {
         // Every third pointer leads nowhere; the others to these bytes, from a place that the pointer chooses.
         if addr.0 % 3 == 2 {
             return Err(addr);
@@ -24,8 +24,8 @@ pub(crate) fn traversal_verify_run(data: &[u8]) -> bool {
         let start = usize::try_from(addr.0 % data.len() as u64).expect("less than a length");
         let places = (0..bytes.len()).cycle().skip(start);
         match access {
-            Access::Load(window) => window.iter_mut().zip(places).for_each(|(to, at)| *to = bytes[at]),
-            Access::Store(window) => {
+            WindowAccess::Load(window) => window.iter_mut().zip(places).for_each(|(to, at)| *to = bytes[at]),
+            WindowAccess::Store(window) => {
                 assert!(program.stores(), "only what declares it stores");
                 window.iter().zip(places).for_each(|(from, at)| bytes[at] = *from);
             }
