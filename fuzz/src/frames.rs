@@ -11,7 +11,7 @@ use farmem_wire::{
 /// A frame and where it comes from.
 pub(crate) type Arrival = (Port, Vec<u8>);
 
-/// Who may send something: everybody a rack has, and strangers.
+/// Senders: all roles of a rack, and strangers.
 const PORTS: [Port; 10] = [
     Port::CONTROL,
     Port::SWITCH,

@@ -74,4 +74,4 @@ fn op(input: &mut Input<'_>) -> Op {
 }
 
 /// A domain without session and connection.
-const NOBODY: Domain = Domain(9);
+const STRANGER: Domain = Domain(9);

@@ -82,7 +82,7 @@ struct Bench {
 /// Reads `data` as a story of the frames a memory node is given.
 ///
 /// # Panics
-/// When a byte of the store changes that nobody authorised asked for, or one is told to somebody who may not know it.
+/// When a byte of the store changes that no authorised peer asked for, or one is told to a peer that may not know it.
 pub fn memnode_events(data: &[u8], run: &mut Run) {
     let mut bench = Bench::new();
     bench.open();
@@ -394,7 +394,7 @@ fn is_walk(frame: &[u8]) -> bool {
     frames::heard(frame).is_some_and(|(_, message)| is(message.body))
 }
 
-/// The one datagram among what was sent, and who gets it.
+/// The one datagram among what was sent, and its receiver.
 fn only(outcome: &Outcome) -> (ud::Peer, Message<'_>) {
     let [(port, frame)] = &outcome.sent[..] else { panic!("one frame, not {:?}", outcome.sent) };
     let (endpoint, message) = frames::sent(frame);

@@ -50,7 +50,7 @@ struct Bench {
 /// Reads `data` as a story of the frames a switch is given.
 ///
 /// # Panics
-/// When the switch forwards what it may not, or not what it must, or changes a table that nobody authorised told it to.
+/// When the switch forwards what it may not, or not what it must, or changes a table that no authorised peer told it to.
 pub fn switch_events(data: &[u8], run: &mut Run) {
     let mut bench = Bench::new();
     bench.open();
@@ -192,7 +192,7 @@ fn open((endpoint, host, domain): (Endpoint, u16, u32)) -> Update {
     Update::Session { qpn: endpoint.qpn, qkey: endpoint.qkey, host, domain }
 }
 
-/// A message, now and then turned into a response, which nobody owes the switch.
+/// A message, now and then turned into a response, which no peer owes the switch.
 fn turned<'a>(message: Message<'a>, input: &mut Input<'_>) -> Message<'a> {
     if !input.one_in(32) {
         return message;

@@ -1,7 +1,7 @@
 //! The table: a hash table in far memory that every worker of every host reads and writes, in no part its own.
 //!
-//! Key type: [`Table`]. Each record has a sequence lock in far memory beside it: who writes makes its number odd, and even again when he is
-//! done; who reads looks at the number before and after, so that readers take nothing from each other. A worker that dies
+//! Key type: [`Table`]. Each record has a sequence lock in far memory beside it: a writer makes its number odd, and even again when it is
+//! done; a reader looks at the number before and after, so that readers take nothing from each other. A worker that dies
 //! while it writes leaves its record locked.
 
 use farmem::window::Memory;
@@ -162,7 +162,7 @@ const fn stored(key: u64) -> u64 {
     key + 1
 }
 
-/// What the `n`th word of a key's value is after so many updates: whoever reads can tell whether all of it belongs together.
+/// What the `n`th word of a key's value is after so many updates: a reader can tell whether all of it belongs together.
 const fn content(key: u64, updates: u64, n: usize) -> u64 {
     mixed(key ^ updates.rotate_left(32) ^ (n as u64).rotate_left(56))
 }

@@ -1,6 +1,6 @@
 //! What a worker does: its share of the load, then its share of the operations, side by side with all the others.
 //!
-//! Whatever the workers tell each other and the one who started them is in far memory too, in the [`Board`].
+//! What the workers tell each other and their starter is in far memory too, in the [`Board`].
 
 use crate::table::{Found, Table};
 use farmem::window::Memory;
@@ -55,7 +55,7 @@ impl Orders {
     }
 }
 
-/// What workers say, in far memory: who has come to which point, and what each of them did.
+/// What workers say, in far memory: which worker has come to which point, and what each of them did.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Board<'m>(Memory<'m>);
 
@@ -72,7 +72,7 @@ pub struct Did {
     pub fetches: u64,
     /// Pages that others took meanwhile.
     pub invalidations: u64,
-    /// Of those, that nobody had asked for.
+    /// Of those, that no host had asked for.
     pub false_invalidations: u64,
 }
 

@@ -107,7 +107,7 @@ pub enum Unsupported {
     SignedDivision,
     /// A read-modify-write of memory.
     #[error(
-        "an atomic operation: nobody else can touch node or scratch pad within an iteration; read and write them plainly"
+        "an atomic operation: nothing else can touch node or scratch pad within an iteration; read and write them plainly"
     )]
     Atomic,
     /// A reversal of bytes.

@@ -1,4 +1,4 @@
-//! From blocks to the list of instructions: nothing is computed that nobody reads, every jump leads ahead, and few jumps are left.
+//! From blocks to the list of instructions: nothing is computed that no instruction reads, every jump leads ahead, and few jumps are left.
 
 use crate::bpf::RESULT;
 use crate::graph::reverse_post_order;

@@ -13,7 +13,7 @@ const R_BPF_64_ABS64: u32 = 2;
 const R_BPF_64_ABS32: u32 = 3;
 const R_BPF_64_NODYLD32: u32 = 4;
 
-/// The header whose functions are inlined into iterators: who wrote the iterator wants the line that uses them.
+/// The header whose functions are inlined into iterators: the author of the iterator wants the line that uses them.
 const HEADER: &str = "farmem/iterator.h";
 
 /// The debug sections of an object, relocated.

@@ -35,7 +35,7 @@ fn hand_written(name: &str) -> Program {
     Program::assemble(&fs::read_to_string(path).expect("testdata is there")).expect("it assembles")
 }
 
-/// An iterator in every form there is, each with who made it.
+/// An iterator in every form there is, each with its compiler.
 fn compiled(source: &str) -> Vec<(String, Compiled)> {
     let mut all = vec![("the object in testdata".to_owned(), from_object(source))];
     for clang in clangs::all() {

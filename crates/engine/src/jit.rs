@@ -40,9 +40,9 @@ impl Exit {
 /// The code of one iteration: window, scratch pad, `cur_ptr`.
 ///
 /// # Safety
-/// The first points to as many readable bytes as the program's window has, which nobody else uses when the program stores and which may be
+/// The first points to as many readable bytes as the program's window has, which no other code uses when the program stores and which may be
 /// written then; the second to as many bytes as its scratch pad has that
-/// nobody else uses, and the [`Compiled`] that the function is from is alive.
+/// no other code uses, and the [`Compiled`] that the function is from is alive.
 type Code = unsafe extern "C" fn(*const u8, *mut u8, u64) -> Exit;
 
 /// Why a program was not compiled. The interpreter still runs it.
@@ -141,7 +141,7 @@ impl Jit {
     pub fn compile(&mut self, program: &Program) -> Result<Arc<Compiled>, JitError> {
         self.clock += 1;
         if let Some(kept) = self.kept.get_mut(&program.hash())
-            // The name is half a SHA-256: whoever finds two programs of one name must not get the one for the other.
+            // The name is half a SHA-256: a peer that finds two programs of one name must not get the one for the other.
             && kept.compiled.program == *program
         {
             kept.used = self.clock;
@@ -201,7 +201,7 @@ impl Jit {
     }
 }
 
-/// The pages of one program. Cranelift leaks them unless they are freed by hand, as it cannot know who still runs them.
+/// The pages of one program. Cranelift leaks them unless they are freed by hand, as it cannot know what still runs them.
 struct Pages(ManuallyDrop<JITModule>);
 
 impl Pages {

@@ -2,7 +2,7 @@
 //!
 //! Key type: [`Agent`], one step per event; it knows neither time nor bytes. What it has done to the pages, and what it sends, comes
 //! out as [`Action`]s, which are to be carried out in their order: a page is write-protected before its bytes are sent, and taken from the
-//! program before anybody is told that it is gone. The role around it owns the timers, the buffer of each request, and the
+//! program before the switch is told that it is gone. The role around it owns the timers, the buffer of each request, and the
 //! memory itself ([`Pages`]).
 //!
 //! Three numbers order everything here (PROTOCOL 12.4). A page's *grant* is the number it was handed out under: a recall with a
@@ -115,7 +115,7 @@ pub enum Outcome {
     Stale,
     /// What came is older than a recall, and void: the request may be sent again at once.
     Void,
-    /// Somebody else has his turn: the request is to be sent again soon.
+    /// Another host has its turn: the request is to be sent again soon.
     Busy,
     /// The page is the program's already, or will be: nothing to do.
     Present,
@@ -323,7 +323,7 @@ impl Agent {
     fn data(&mut self, data: &Data, out: &mut Vec<Action>) -> Outcome {
         let Data { page, seq, granted, done_due, part, .. } = *data;
         let Some(request) = self.requests.get_mut(&page).filter(|request| request.id == data.id) else {
-            // Nobody waits for it, but the switch may wait for us. Not so when it has not granted it yet: others may still
+            // No request waits for it, but the switch may wait for this host. Not so when it has not granted it yet: others may still
             // use the page then, and a done would end the wait for them.
             if granted && done_due && part.index == 0 {
                 out.push(Action::Done(Done { page, seq }));

@@ -45,7 +45,7 @@ pub struct CacheConfig {
     pub bounds: agent::Bounds,
     /// Time without the page after which a request is sent again; doubles up to 64 times. The same for write-backs.
     pub timeout: Duration,
-    /// About how long to wait when somebody else has his turn; doubles likewise, and is drawn by lot.
+    /// About how long to wait when another host has its turn; doubles likewise, and is drawn by lot.
     pub backoff: Duration,
     /// How long a fresh page is kept.
     pub hold: Duration,
@@ -69,7 +69,7 @@ impl Default for CacheConfig {
 /// Whether what is cached may be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Lease {
-    /// Nobody gave one; nobody takes it either.
+    /// The driver gave none; the control plane takes none either.
     Never,
     Until(Instant),
     Ended,
@@ -104,7 +104,7 @@ pub struct CachingHost<P> {
     psn: Psn,
     actions: Vec<Action>,
     bytes: Vec<u8>,
-    /// Pages taken from the program that the one who had their region recalled had not asked for.
+    /// Pages taken from the program that the host which had their region recalled had not asked for.
     false_invalidations: u64,
     inner: Outbox<crate::Out, crate::Note>,
 }
@@ -157,7 +157,7 @@ impl<P: Pages> CachingHost<P> {
         &mut self.pages
     }
 
-    /// Pages taken from the program so far that nobody had asked for: they lie in one region with a page that somebody had (MIND 4.3.1,
+    /// Pages taken from the program so far that no host had asked for: they lie in one region with a page that a host had asked for (MIND 4.3.1,
     /// false invalidations).
     pub const fn false_invalidations(&self) -> u64 {
         self.false_invalidations
@@ -209,7 +209,7 @@ impl<P: Pages> CachingHost<P> {
         }
     }
 
-    /// A page message, which is heard only with our key, and from those who send such.
+    /// A page message, which is heard only with this host's key, and from the switch and memory nodes.
     fn message(&mut self, now: Instant, port: Port, payload: &[u8], out: &mut Out) {
         let own = self.host.config().id;
         let Ok(message) = PageMessage::parse(payload) else { return out.note(CacheNote::NotForUs) };
@@ -398,7 +398,7 @@ impl<P: Pages> CachingHost<P> {
         self.retry_timers.set(timer, page, RetryTimer { at, tries, since });
     }
 
-    /// Asks again soon, at a time drawn by lot, so that those who wait for one region do not come together again.
+    /// Asks again soon, at a time drawn by lot, so that hosts that wait for one region do not come together again.
     fn back_off(&mut self, now: Instant, page: Page) {
         let Some(retry) = self.retry_timers.get(Timer::Request, page) else { return };
         let wait = self.config.backoff.times(1 << retry.tries.min(DOUBLINGS_MAX));

@@ -4,7 +4,7 @@
 //! ```text
 //!                      NAK 0x62, 0x63                    found elsewhere, or insisted once
 //!   on a connection ────────────────────> Locating ──────────────────────────────────────┐
-//!        ^     │       no answer             │ lost, believed, nobody knows: it ends      │
+//!        ^     │       no answer             │ lost, believed, not known: it ends         │
 //!        │     │                             │ and what is queued behind it goes on       │
 //!        │     │ flushed, and surely         v                                            v
 //!        │     └────────────────────> queued, in order <──────────────────────────────────┘
@@ -14,7 +14,7 @@
 //! ```
 //!
 //! What counts is how its own connection broke, and no other one. After NAK 0x62 nothing behind the refused request was executed (PROTOCOL 4.27):
-//! all of it is asked again. When a connection broke by itself nobody knows what was executed: READs are asked again, and what changes memory ends
+//! all of it is asked again. When a connection broke by itself the host cannot know what was executed: READs are asked again, and what changes memory ends
 //! as flushed. An operation of several nodes is one segment on each, so a refusal at one node says nothing of what was flushed at another. What goes
 //! through the switch, traversals that store among it, is never asked again here: it has an id under which it is executed once.
 
@@ -28,7 +28,7 @@ use farmem_machine::Instant;
 use farmem_transport::rc::{self, Completion, Work};
 use farmem_wire::Domain;
 
-/// Times that one operation follows its bytes before it is given up: nobody moves them so often while it is under way.
+/// Times that one operation follows its bytes before it is given up: no rack moves them so often while it is under way.
 pub const MOVES_MAX: u8 = 64;
 
 impl Connections {
@@ -91,7 +91,7 @@ impl Connections {
         self.lines[place].recovery = Recovery::Locating(number, cause);
     }
 
-    /// The control plane's answer. One that nobody waits for changes nothing.
+    /// The control plane's answer. One that no connection waits for changes nothing.
     pub(crate) fn reply(&mut self, now: Instant, number: u64, reply: &Reply, out: &mut Sink) {
         if let Some(unproven) = self.unproven.remove(&number) {
             return self.proven(now, unproven, reply, out);

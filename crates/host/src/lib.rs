@@ -312,7 +312,7 @@ pub enum Failure {
     IdsUsedUp,
     /// The connection refused or lost it.
     Connection(rc::Failure),
-    /// No connection to its node can be set up, or nobody says where it is. It was not executed, but for parts of a WRITE.
+    /// No connection to its node can be set up, or the control plane does not say where it is. It was not executed, but for parts of a WRITE.
     Unreachable {
         /// First byte.
         addr: VirtAddr,
@@ -365,7 +365,7 @@ pub enum Note {
     Waits,
     /// A node refused what is elsewhere now; it is asked again there.
     Followed,
-    /// A node refused what is there as far as anybody knows; it is asked again, once.
+    /// A node refused what is there as far as the host and the control plane know; it is asked again, once.
     Insisted,
     /// A node refused it, and that is all there is to know.
     Believed,

@@ -31,7 +31,7 @@ pub(crate) struct Line {
 /// What is being done about a connection that is down. With a question, its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Recovery {
-    /// Nothing: it is up, or nobody wants it.
+    /// Nothing: it is up, or no operation wants it.
     Idle,
     /// The control plane is asked where the first of what is queued is, which failed so.
     Locating(u64, rc::Failure),

@@ -2,7 +2,7 @@
 //!
 //! Key type: [`Paged`], which stands between the agent and the memory. To the agent it is the memory ([`Pages`]): what the agent does to a page
 //! happens to it at once, and the cache is told in the same call, so that both always know the same of it. To the cache it is the backing: what the
-//! cache wants of the agent is handed out by [`Paged::next_want`], in order, to whoever runs the agent, when the agent is not in the midst of a step.
+//! cache wants of the agent is handed out by [`Paged::next_want`], in order, to the driver of the agent, when the agent is not in the midst of a step.
 //!
 //! ```text
 //!    faults        wants           events
@@ -33,7 +33,7 @@ pub enum Want {
     GiveUp(Page),
 }
 
-/// What happened to pages that somebody may wait for.
+/// What happened to pages that a thread may wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Notice {
     /// It came, or may be written now, or is to be asked for again.
@@ -190,7 +190,7 @@ impl<M: Mapped> Paged<M> {
         }
     }
 
-    /// Who waits for it looks again.
+    /// The threads that wait for it look again.
     fn drop_page(&mut self, page: Page) {
         self.memory.discard(page);
         self.memory.wake(page);
@@ -274,7 +274,7 @@ impl<M: Mapped> Paged<M> {
                     unreachable!("all of a window is in far memory")
                 }
                 Action::Keep { key, .. } => {
-                    unreachable!("{key:?} has no heir: nobody forks what hosts share")
+                    unreachable!("{key:?} has no heir: no process forks what hosts share")
                 }
             }
         }

@@ -26,7 +26,7 @@ pub const TRAVERSALS_CONTINUED_MAX: u32 = 1 << 20;
 
 /// How long a request waits that met a page whose latest bytes a host had (PROTOCOL 12.29): some round trips.
 const LENT_WAIT: Duration = Duration::from_micros(200);
-/// And how often in a row, before it is refused: together longer than a lease, after which nobody has them.
+/// And how often in a row, before it is refused: together longer than a lease, after which no host has them.
 const LENT_WAITS_MAX: u32 = 1 << 14;
 /// How often in a row a traversal is sent again that came back from a node for want of hops, without an iteration (PROTOCOL 11.5).
 pub const ASTRAY_MAX: u32 = 64;
@@ -85,7 +85,7 @@ enum Carries {
 }
 
 impl Walk {
-    /// What a request carries as long as nobody asked for the code. One that stores has it with it where both fit, so that all its copies have one
+    /// What a request carries as long as no node asked for the code. One that stores has it with it where both fit, so that all its copies have one
     /// id, under which it is executed once wherever a node that lost its memory would have asked (PROTOCOL 9.8).
     fn begin(&mut self, room: usize) {
         let both = self.scratch.len() + self.program.encoded().len() <= room;
@@ -381,7 +381,7 @@ impl Requests {
                     walk.carries = Carries::NameIntroduced;
                     return self.start(now, pending, out);
                 }
-                // Each continuation costs an iteration of the limit, so that nobody can have us ask for ever.
+                // Each continuation costs an iteration of the limit, so that no node can have this host ask for ever.
                 let progress = state.iterations > walk.iterations;
                 walk.cur_ptr = state.cur_ptr;
                 walk.iterations = state.iterations;

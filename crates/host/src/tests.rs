@@ -1,4 +1,4 @@
-//! A host and everybody it speaks to, played by the tests: its program, the switch, memory nodes, and whoever else sends it frames.
+//! A host and all that it speaks to, played by the tests: its program, the switch, memory nodes, and strangers that send it frames.
 
 mod answers;
 mod batches;
@@ -208,7 +208,7 @@ impl Request {
         assert_eq!(packet.ext, Extension::Deth(Deth { qkey: ALICES.qkey, src_qp: HOME.qpn }));
         let message = Message::parse(packet.payload).unwrap();
         assert!(!message.header.response);
-        // Who asks and in which domain, the switch knows (PROTOCOL 6.4).
+        // The switch knows which host asks and in which domain (PROTOCOL 6.4).
         assert_eq!((message.header.domain, message.header.origin), (Domain(0), HostId(0)));
         message
     }

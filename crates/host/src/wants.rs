@@ -47,7 +47,7 @@ pub enum Reply {
     Gone,
     /// There is none: no allocation with this address, no such connection or node.
     NotFound,
-    /// Nobody answers, or it cannot be done now.
+    /// The control plane does not answer, or it cannot be done now.
     Unavailable,
 }
 

@@ -180,7 +180,7 @@ fn answer(payload: &[u8], frames: &mut Outbox<(), ()>) {
             }
             Body::Traverse(Traverse { iterations: state.iterations + 1, code: &[], ..state })
         }
-        Body::Batch(_) | Body::Update(_) => unreachable!("this host sends no batches, and updates nobody"),
+        Body::Batch(_) | Body::Update(_) => unreachable!("this host sends no batches and no updates"),
     };
     let message = Message { header: request.header.answer(status), body };
     ud::send(frames, ud::Peer { port: HOST, endpoint: HOME }, Qpn::new(7), Psn::new(0), &message);

@@ -124,7 +124,7 @@ fn scattered(end: usize) -> impl Iterator<Item = usize> {
     (0..end).map(move |n| n * STRIDE % end)
 }
 
-/// The window's own calls, with nobody waiting.
+/// The window's own calls, with no thread waiting.
 fn operations(samples: &mut Samples) -> Result<(), Box<dyn Error>> {
     let clock = Clock::start();
     let opened = open()?;

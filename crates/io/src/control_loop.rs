@@ -20,7 +20,7 @@ impl ApiBridge {
     /// Does what the control plane says.
     fn take<L: Link>(&mut self, out: Out, link: &mut L) -> io::Result<()> {
         match out {
-            // Nothing behind it may be done: nobody keeps it.
+            // Nothing behind it may be done: no log keeps it.
             Out::Persist(_) => return Err(io::Error::other("the control plane was lent no log")),
             Out::Peer(change) => {
                 // A peer this link cannot reach gets no updates; the control plane finds it silent.

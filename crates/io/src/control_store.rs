@@ -103,7 +103,7 @@ impl ControlStore {
         {
             let mut table = transaction.open_table(LOG)?;
             if reopened {
-                // A line whose transaction failed at its very end may be there: nobody was told of it (PROTOCOL 8.48).
+                // A line whose transaction failed at its very end may be there: no caller was told of it (PROTOCOL 8.48).
                 table.retain_in(next.., |_, _| false)?;
                 let last = table.last()?.map(|(number, _)| number.value());
                 if last != next.checked_sub(1) {

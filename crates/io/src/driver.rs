@@ -104,7 +104,7 @@ impl<M: Machine, L: Link> Driver<M, L> {
         self.link.flush()
     }
 
-    /// As [`Driver::flush`], for who hands it over himself.
+    /// As [`Driver::flush`], for a caller that hands it over itself.
     pub fn flush_into(&mut self, parcel: &mut L::Parcel) {
         self.link.flush_into(parcel);
     }

@@ -1,4 +1,4 @@
-//! What memory nodes run programs with: machine code, or the interpreter for those who compare.
+//! What memory nodes run programs with: machine code, or the interpreter, to compare.
 //!
 //! [`Compiler`] joins a node's [`Compile`] to the engine's [`Jit`]. The node asks it once for each program that it learns. A program
 //! that cannot be compiled is interpreted, which the node notes: it does the same, several times slower.

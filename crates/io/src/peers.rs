@@ -1,4 +1,4 @@
-//! Who is where: ports by number and by address, with what a link keeps for each.
+//! Which role is where: ports by number and by address, with what a link keeps for each.
 
 use farmem_machine::Port;
 use farmem_wire::Gid;
@@ -40,7 +40,7 @@ impl<T> Peers<T> {
         self.by_port.get(&port).map(|(_, peer)| peer)
     }
 
-    /// Who is at `gid`; [`Port::UNKNOWN`] when nobody is known there.
+    /// The port at `gid`; [`Port::UNKNOWN`] when no role is known there.
     pub(crate) fn port_at(&self, gid: Gid) -> Port {
         self.by_gid.get(&gid).copied().unwrap_or(Port::UNKNOWN)
     }
@@ -53,7 +53,7 @@ mod tests {
     const HERE: Gid = Gid([1; 16]);
     const THERE: Gid = Gid([2; 16]);
 
-    /// A node restarts at another machine: what comes from the old address is nobody's any more.
+    /// A node restarts at another machine: what comes from the old address is of no role any more.
     #[test]
     fn a_port_that_moves_leaves_its_address() {
         let mut peers = Peers::default();

@@ -2,7 +2,7 @@
 //!
 //! The control plane's state has every key of the rack, its token opens the API, and the rings carry what programs write. Who can read the
 //! first can change the tables of every role. So what is there already with wider permissions, or under another owner, is not used: the
-//! error says which command closes it, and whoever runs that knows that others may have read it (PROTOCOL 9.20).
+//! error says which command closes it, and the user who runs that knows that others may have read it (PROTOCOL 9.20).
 
 use crate::OpenError;
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(mode(&directory), 0o500);
     }
 
-    /// PROTOCOL 9.20: whatever more than that is allowed to anybody is refused, with the path, the mode and the command that closes it; nothing is changed.
+    /// PROTOCOL 9.20: whatever more than that is allowed to any other user is refused, with the path, the mode and the command that closes it; nothing is changed.
     #[test]
     fn what_others_may_get_at_is_refused_with_the_remedy() {
         let folder = tempfile::tempdir().unwrap();
@@ -167,7 +167,7 @@ mod tests {
         }
     }
 
-    /// A link that somebody left in a directory of all users leads nowhere, and neither do things of another kind.
+    /// A link that another user left in a directory of all users leads nowhere, and neither do things of another kind.
     #[test]
     fn links_and_other_things_are_refused() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! The raw operation that benchmarks compare with: datagrams without a protocol, on the same kind of socket, with the same way of
 //! waiting, over the same path.
 //!
-//! A [`RawSocket`] sends and receives bytes nobody looks at. [`RawSocket::serve`] plays the part that a role has on a path: it sends each
+//! A [`RawSocket`] sends and receives bytes that no code looks at. [`RawSocket::serve`] plays the part that a role has on a path: it sends each
 //! datagram on to the next address, or back. [`RawSocket::stream`] sends bursts for credits, for rates. [`faults()`] are page faults for
 //! which nothing is fetched, [`Swapped`] pages that come back from swap.
 
@@ -184,7 +184,7 @@ impl RawSocket {
                 libc::iovec { iov_base: self.buffer.as_mut_ptr().cast(), iov_len: self.buffer.len() };
             let mut messages = [empty_message(); BURST_MAX];
             for message in &mut messages {
-                // All into one buffer: nobody looks at the bytes, but the kernel must copy them.
+                // All into one buffer: no code looks at the bytes, but the kernel must copy them.
                 message.msg_hdr.msg_iov = &raw mut bytes;
                 message.msg_hdr.msg_iovlen = 1;
             }
@@ -221,7 +221,7 @@ pub struct RawRing {
 const RING_PEER: Port = Port::SWITCH;
 
 impl RawRing {
-    /// Opens the ring of `own` in `dir`, to `peer`; frames come from whoever has a ring to `own`.
+    /// Opens the ring of `own` in `dir`, to `peer`; frames come from every peer that has a ring to `own`.
     ///
     /// # Errors
     /// [`OpenError`], as a shared-memory link.

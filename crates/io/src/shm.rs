@@ -8,7 +8,7 @@
 //! A ring outlives its ends: what was sent to an endpoint before it started, or started again, is delivered late, as a slow
 //! network would. A sender that finds the ring full loses the frame and counts it.
 //!
-//! Who may write here is trusted not to cut files short, and with nothing else: a peer that writes nonsense into a ring loses the ring.
+//! A process that may write here is trusted not to cut files short, and with nothing else: a peer that writes nonsense into a ring loses the ring.
 
 mod bell;
 mod dir;
@@ -229,7 +229,7 @@ impl ShmLink {
         handed
     }
 
-    /// True when nothing has arrived, and whoever sends from here on rings.
+    /// True when nothing has arrived, and a peer that sends from here on rings.
     fn falls_asleep(&self) -> bool {
         self.bell.falls_asleep_unless(|| {
             self.bell.arrivals() != self.arrivals_seen

@@ -3,7 +3,7 @@
 //! Every write goes through atomic words (and atomic bytes at unaligned edges), so threads of this process that read beside the
 //! memory node ([`MappedStore::reader`]) never see a torn aligned word, and an atomic from the network is atomic to them too. Longer
 //! accesses are not: a reader may see the first words of a WRITE and not yet the last. The node's own reads are plain copies, since
-//! nobody but the node writes.
+//! only the node writes.
 
 use farmem_memnode::Store;
 use std::fmt;
@@ -83,7 +83,7 @@ impl Mapping {
     /// The bytes themselves.
     ///
     /// # Safety
-    /// Nobody may write to them while the slice lives.
+    /// No code may write to them while the slice lives.
     #[inline]
     unsafe fn slice(&self, offset: usize, len: usize) -> &[u8] {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.len), "a range inside the store");
@@ -123,7 +123,7 @@ fn head_len(offset: usize, len: usize) -> usize {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range is what mmap gave, and nobody holds a reference into it any more: the last owner is being dropped.
+        // SAFETY: the range is what mmap gave, and no reference into it is left: the last owner is being dropped.
         let result = unsafe { libc::munmap(self.whole.as_ptr().cast(), self.whole_len) };
         assert_eq!(result, 0, "a mapping of our own is unmapped");
     }

@@ -1,4 +1,4 @@
-//! A stranger's ICMP "fragmentation needed" (IPv4) and "packet too big" (IPv6) between two machines that exchange pages: whoever can send one
+//! A stranger's ICMP "fragmentation needed" (IPv4) and "packet too big" (IPv6) between two machines that exchange pages: a stranger that can send one
 //! packet to a host could cut its paths for ten minutes. Links go by the MTU of their own device, and by nothing that the network says
 //! (PROTOCOL 2.14); what they put on the wire keeps its identification, which the ICRC covers (PROTOCOL 2.9).
 

@@ -16,7 +16,7 @@ pub enum Action<'a, Out, Note> {
     },
     /// Answer the role's own user.
     Local(Out),
-    /// Tell whoever watches.
+    /// Tell the observer.
     Note(Note),
 }
 
@@ -63,7 +63,7 @@ impl<Out, Note> Outbox<Out, Note> {
         self.slots.push(Queued::Local(out));
     }
 
-    /// Notes something for whoever watches.
+    /// Notes something for the observer.
     pub fn note(&mut self, note: Note) {
         self.slots.push(Queued::Note(note));
     }

@@ -2,12 +2,12 @@
 //!
 //! [`MemNode`] is a [`farmem_machine::Machine`] over a [`Store`]. Three kinds of peer speak to it, each in its own way:
 //!
-//! - **Control**, in datagrams of updates: what is here (ranges), who may use it (grants), who is there (peers, connections).
+//! - **Control**, in datagrams of updates: what is here (ranges), which domain may use it (grants), which roles there are (peers, connections).
 //! - **Hosts**, on reliable connections: READ, WRITE, CMP_SWAP, FETCH_ADD, direct and checked here (MIND 4.2).
 //! - **The switch**, in datagrams: region reads and writes for diagnosis, and traversals (PULSE 4.2, 5), which are answered
 //!   straight to the host or sent back to the switch when the next pointer is elsewhere.
 //!
-//! The node believes nobody: a datagram counts by its port and key, a verb by its connection, key and grants. It knows no other
+//! The node believes no claim: a datagram counts by its port and key, a verb by its connection, key and grants. It knows no other
 //! node, but for the time in which pages move to or from it, and no directory. docs/protocol/07-the-memory-node.md says all of this as rules.
 #![no_std]
 #![forbid(unsafe_code)]

@@ -1,8 +1,8 @@
 //! Pages on their way from one node to another (PROTOCOL 7.37 to 7.40).
 //!
 //! ```text
-//!   control -- Arrive --> new node: takes what is pushed under the number of the move, lets nobody use it
-//!   control -- Leave ---> old node: lets nobody use the addresses any more, and pushes
+//!   control -- Arrive --> new node: takes what is pushed under the number of the move, lets no access use it
+//!   control -- Leave ---> old node: lets no access use the addresses any more, and pushes
 //!       what is known of each page, and its bytes
 //!       what came of the requests that write and began there: a copy of one finds the new node from now on
 //! ```
@@ -169,7 +169,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         Ok(())
     }
 
-    /// These addresses are pushed to another node; nobody uses them here from now on.
+    /// These addresses are pushed to another node; no access uses them here from now on.
     pub(crate) fn leave(
         &mut self,
         now: Instant,

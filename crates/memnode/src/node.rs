@@ -225,7 +225,7 @@ impl<S: Store, C: Compile> Machine for MemNode<S, C> {
         }
     }
 
-    /// A node asks nothing of anybody but those it pushes pages to: a turn of traversals is due, or one of them did not answer.
+    /// A node asks only the nodes that it pushes pages to: a turn of traversals is due, or one of those nodes did not answer.
     fn next_wake(&self) -> Option<Instant> {
         if self.halted().is_some() {
             return None;

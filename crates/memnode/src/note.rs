@@ -1,4 +1,4 @@
-//! What a memory node tells whoever watches.
+//! What a memory node tells its observer.
 
 use farmem_transport::rc;
 use farmem_wire::{Status, message::Kind};
@@ -34,7 +34,7 @@ pub enum Note {
     PageWritten(Counted),
     /// Pages were swept.
     Swept,
-    /// A page is known to be nobody's.
+    /// A page is known to be cached at no host.
     PageCleaned,
     /// All of a move was pushed, and taken by the other node.
     Pushed,

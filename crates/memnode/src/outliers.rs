@@ -31,7 +31,7 @@ pub(crate) struct Outlier {
 }
 
 impl Outlier {
-    /// True when somebody may use the addresses later on, here or elsewhere, but not now.
+    /// True when accesses may use the addresses later on, here or elsewhere, but not now.
     pub(crate) const fn is_moving(&self) -> bool {
         matches!(self.state, MoveState::Arriving | MoveState::Leaving)
     }

@@ -4,7 +4,7 @@
 //! keeps two numbers of a page. Its *min_seq* is the smallest grant whose write-back still counts; *lent* is the largest number
 //! under which it was handed out to be written. The page is lent, its bytes here perhaps old, while lent is not below min_seq.
 //!
-//! Bytes that are *lost* are neither read nor written before somebody accepts that: those of a page whose latest ones died with a host, and
+//! Bytes that are *lost* are neither read nor written before their owner accepts that: those of a page whose latest ones died with a host, and
 //! those that were here in an earlier incarnation of the node, which no page knows of and the control plane tells as whole ranges.
 //!
 //! Rules: PROTOCOL 12.26 to 12.31, 7.42 to 7.44.
@@ -152,7 +152,7 @@ impl PageStates {
         self.records.entry(page).or_default().raise_min_seq(seq);
     }
 
-    /// What the page may be read for by those who do not cache it (PROTOCOL 12.28).
+    /// What the page may be read for by accesses past the caches (PROTOCOL 12.28).
     #[must_use]
     pub fn verdict(&self, page: Page) -> Verdict {
         if self.lost.contains(&page.number()) {
@@ -161,11 +161,11 @@ impl PageStates {
         self.records.get(&page).map_or(Verdict::Latest, PageRecord::verdict)
     }
 
-    /// Whether bytes from the first of these pages to the last may be used by those who do not cache them (PROTOCOL 7.43, 12.28, 12.46).
+    /// Whether bytes from the first of these pages to the last may be used by accesses past the caches (PROTOCOL 7.43, 12.28, 12.46).
     ///
     /// # Errors
-    /// [`AccessError::Lost`], whatever else is so of these pages; then [`AccessError::Coherent`] to who would write what hosts were handed out, and
-    /// [`AccessError::Lent`] to who would read it.
+    /// [`AccessError::Lost`], whatever else is so of these pages; then [`AccessError::Coherent`] for a write to what hosts were handed out, and
+    /// [`AccessError::Lent`] for a read of it.
     pub fn check(&self, first: Page, last: Page, perm: Perm) -> Result<(), AccessError> {
         // Most nodes never lent a page, and started once.
         if self.records.is_empty() && self.lost.is_empty() {
@@ -235,7 +235,7 @@ impl PageStates {
         lost
     }
 
-    /// These pages begin a new life: what hosts had of them before is nobody's any more (PROTOCOL 12.44).
+    /// These pages begin a new life: what hosts had of them before counts no more (PROTOCOL 12.44).
     pub fn renew(&mut self, first: Page, last: Page) {
         for (_, record) in self.records.range_mut(first..=last) {
             record.raise_min_seq(record.lent.next());
@@ -271,7 +271,7 @@ impl PageStates {
         self.lost.remove(numbers(first, last));
     }
 
-    /// Somebody takes the bytes of lost pages, from the first to the last, as they are here, for good (PROTOCOL 7.44, 12.31).
+    /// The owner takes the bytes of lost pages, from the first to the last, as they are here, for good (PROTOCOL 7.44, 12.31).
     pub fn accept_loss(&mut self, first: Page, last: Page) {
         self.records.range_mut(first..=last).for_each(|(_, record)| record.lost = false);
         self.lost.remove(numbers(first, last));

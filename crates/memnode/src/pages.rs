@@ -129,7 +129,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         }
     }
 
-    /// A page message: only the switch passes any on, and it has checked who may.
+    /// A page message: only the switch passes any on, and it has checked the rights.
     pub(crate) fn on_page_message(&mut self, port: Port, payload: &[u8], out: &mut Outbox) {
         if port != Port::SWITCH {
             return self.drop_frame(DropReason::WrongPort, out);
@@ -204,7 +204,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
                 self.peers.emit(peer, message.len(), out, |bytes| message.emit(bytes));
             }
         };
-        // Somebody waits for what the switch does then, and nobody for what the host does.
+        // A host waits for what the switch does then, and none for what the writer does.
         if let Some(ack) = ack {
             send(Port::SWITCH, PageBody::RecallAck(ack));
         }

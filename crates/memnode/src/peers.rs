@@ -1,4 +1,4 @@
-//! Who is there: the UD endpoints of the peers, and how a message gets to one.
+//! The UD endpoints of the peers, and how a message gets to one.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -13,9 +13,9 @@ pub(crate) struct Peers {
     home: ud::Endpoint,
     peers_max: usize,
     rows: BTreeMap<Port, ud::Endpoint>,
-    /// The hosts among them, by number: whoever is answered is looked up twice.
+    /// The hosts among them, by number: the host that an answer goes to is looked up twice.
     hosts: Vec<Option<ud::Endpoint>>,
-    /// Nobody looks at it; it helps those who read traces.
+    /// The node does not look at it; it helps those who read traces.
     psn: Psn,
 }
 
@@ -44,7 +44,7 @@ impl Peers {
         Ok(())
     }
 
-    /// Removes a peer. Without the control plane there would be nobody to answer.
+    /// Removes a peer. Without the control plane there would be no peer to answer.
     pub(crate) fn remove(&mut self, port: Port) -> Result<(), Status> {
         if port == Port::CONTROL {
             return Err(Status::Malformed);

@@ -193,7 +193,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         match self.dedup.look_visit(header.request, header.hops) {
             // Its copies will go to where the bytes are by then; what was remembered of it here would not be known there.
             Seen::New if self.regions.is_moving(cur_ptr) => self.drop_frame(DropReason::Moving, out),
-            // The switch sent it here, so its bytes were here until a moment ago. Sent on it would be a later visit to whoever has them now, and
+            // The switch sent it here, so its bytes were here until a moment ago. Sent on it would be a later visit to the node that has them now, and
             // perhaps has executed this one.
             Seen::New if !self.regions.is_local(cur_ptr) => self.drop_frame(DropReason::NotHere, out),
             Seen::New => {

@@ -1,7 +1,7 @@
 //! Where windows lie that were allowed before: what the tables said of the addresses around one, kept until the tables change.
 //!
 //! A hop asks here first, and nearly always gets its place in a few instructions none of which is a branch that cannot be foreseen: a
-//! pointer leads into any of the spans. Whoever is answered `None` asks the tables.
+//! pointer leads into any of the spans. A caller that gets `None` asks the tables.
 
 use crate::regions::Regions;
 use alloc::vec::Vec;

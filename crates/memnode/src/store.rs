@@ -35,13 +35,13 @@ pub trait Store {
     /// When they leave the store.
     fn load(&self, offset: u64, window: &mut [u8]);
 
-    /// The `len` bytes from `offset`, lent where they lie: nobody writes while the store is borrowed.
+    /// The `len` bytes from `offset`, lent where they lie: nothing writes while the store is borrowed.
     ///
     /// # Panics
     /// When they leave the store.
     fn window(&self, offset: u64, len: u32) -> &[u8];
 
-    /// The `len` bytes from `offset` will be loaded soon: they may be brought near meanwhile. Changes nothing that anybody can see.
+    /// The `len` bytes from `offset` will be loaded soon: they may be brought near meanwhile. Changes nothing that a reader can see.
     fn prefetch(&self, offset: u64, len: u32) {
         let _ = (offset, len);
     }
@@ -71,7 +71,7 @@ pub trait Store {
     fn discard(&mut self, offset: u64, len: u64);
 }
 
-/// A store in a plain vector. Nobody else can see the bytes, so every access is atomic.
+/// A store in a plain vector. Only its owner sees the bytes, so every access is atomic.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VecStore {
     bytes: Vec<u8>,

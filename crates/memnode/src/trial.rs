@@ -2,7 +2,7 @@
 //!
 //! Whether it pays to ask for the lines of many workspaces together depends on the processor, on what stands between two lines, and shows
 //! only in memory that no cache holds. So a trial is the node itself, from requests to answers. Nothing here reads a clock: a trial is
-//! a number of requests, and whoever runs it knows how long they took.
+//! a number of requests, and its caller knows how long they took.
 
 use crate::node::{Budget, Config, MemNode, Outbox};
 use crate::programs::Compile;

@@ -1,4 +1,4 @@
-//! The control plane's updates: how a node learns what is here, who may use it, and who is there.
+//! The control plane's updates: how a node learns what is here, which domain may use it, and which peers there are.
 
 use crate::moves::End;
 use crate::node::{MemNode, Outbox};

@@ -250,7 +250,7 @@ fn compute_storing<L: Logic, S: Store>(
 }
 
 /// STORE: what an iteration changed becomes part of the store, from the first byte to the last one in one write, so that a local reader
-/// sees each word as it was before or as it is afterwards. What others wrote it does not touch: nobody writes within an iteration.
+/// sees each word as it was before or as it is afterwards. What others wrote it does not touch: no other program writes within an iteration.
 fn write_back<S: Store>(store: &mut S, offset: u64, before: &[u8], after: &[u8]) {
     let differ = |(a, b): (&u8, &u8)| a != b;
     let Some(first) = before.iter().zip(after).position(differ) else { return };

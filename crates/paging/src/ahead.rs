@@ -1,14 +1,14 @@
-//! What to fetch before anybody waits for it, and an account of what that was good for.
+//! What to fetch before a thread waits for it, and an account of what that was good for.
 //!
 //! Key types: [`Prefetch`], [`Account`]. Something happened that lets a policy guess what will be wanted: to the page cache a [`Fault`], elsewhere a key that
-//! was parsed from a packet. What is wanted then is the policy's own type: pages here, or records, or traversals. Policies only propose: what is
-//! here already, and what does not exist, is left out by whoever asks. He also keeps the account, which is the same for all.
+//! was parsed from a packet. What is wanted then is the policy's own type: pages here, or records, or traversals. Policies only propose: the
+//! caller leaves out what is here already and what does not exist. It also keeps the account, which is the same for all.
 
 use alloc::boxed::Box;
 use core::fmt::Debug;
 use core::ops::Range;
 
-/// What is fetched beside a page that somebody waits for.
+/// What is fetched beside a page that a thread waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ahead {
     /// Nothing.
@@ -34,15 +34,15 @@ impl Ahead {
 /// What was fetched ahead, and what became of it, in whatever was fetched: pages, records, traversals. What is neither used, late nor wasted is
 /// still here, or went unseen.
 ///
-/// A page that is mapped when it comes is used without anybody noticing: it counts as used when
-/// something shows it (it rests and is touched, is written, or the stream it was fetched for goes on behind it), and as nothing before.
+/// The cache does not see how a mapped page is used: it counts as used when
+/// something shows it (it is inactive and touched, is written, or the stream it was fetched for goes on behind it), and as nothing before.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Account {
-    /// Fetched, or made of zeros, before anybody waited.
+    /// Fetched, or made of zeros, before a thread waited.
     pub wanted: u64,
     /// Of those, what was used.
     pub used: u64,
-    /// Of those, what somebody came to wait for while it was on its way.
+    /// Of those, what a thread came to wait for while it was on its way.
     pub late: u64,
     /// Of those, what went and nothing showed to be used.
     pub wasted: u64,
@@ -68,7 +68,7 @@ pub struct Fault {
 /// ```
 /// use farmem_paging::Prefetch;
 ///
-/// /// Records of one size in the order of their keys: who asks for one asks for the next.
+/// /// Records of one size in the order of their keys: a caller that asks for one asks for the next.
 /// #[derive(Debug)]
 /// struct Sorted;
 /// /// A request for a record came in.

@@ -16,19 +16,19 @@ use farmem_wire::message::Access;
 pub struct Config {
     /// Pages that may be here at once, those on their way included; at least 2.
     pub frames: usize,
-    /// Of these, pages that may rest; at least 1, and fewer than all.
+    /// Of these, pages that may be inactive; at least 1, and fewer than all.
     pub inactive_max: usize,
-    /// Pages rest in memory of their own, of [`Config::inactive_max`] pages: the others share the rest. Otherwise all share all.
+    /// Inactive pages lie in memory of their own, of [`Config::inactive_max`] pages: active pages have the other frames. Otherwise all share all.
     pub inactive_apart: bool,
     /// Pages of a fetch at most, at least 1.
     pub run_max: u64,
-    /// Pages that are laid to rest in one step, and pages of a write-back, at most; at least 1.
+    /// Pages that one step deactivates, and pages of a write-back, at most; at least 1.
     pub batch_max: usize,
     /// Write-backs under way at once; at least 1.
     pub writing_max: usize,
     /// Times a fetch or a write-back is tried; at least 1.
     pub tries_max: u32,
-    /// What is fetched beside a page that somebody waits for.
+    /// What is fetched beside a page that a thread waits for.
     pub ahead: Ahead,
     /// Pages that are fetched beside one that is to be written come writable too: a stream of writes goes on as one.
     pub stream_writes: bool,
@@ -45,7 +45,7 @@ pub struct Stats {
     pub zeros: u64,
     /// Of those, at pages that were near.
     pub near: u64,
-    /// Of those, at pages that reactivated.
+    /// Of those, at inactive pages.
     pub reactivated: u64,
     /// Of those, first writes to a page that could be read.
     pub upgrades: u64,
@@ -78,7 +78,7 @@ pub struct Cache {
     ahead: BTreeMap<u32, Box<dyn Prefetch<Fault, Wanted = Range<u64>>>>,
     /// Threads for whose pages there is no frame yet.
     pub(crate) waiting: VecDeque<(Key, bool)>,
-    /// Pages that rest and are to be written back, in the order in which they came. Some are not any more.
+    /// Inactive pages that are to be written back, in the order in which they came. Some are not any more.
     pub(crate) unsent: VecDeque<Frame>,
     /// The backing takes nothing any more.
     pub(crate) failed: bool,
@@ -113,7 +113,10 @@ impl Cache {
     /// When `config` has values that its fields rule out.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        assert!(config.inactive_max >= 1 && config.inactive_max < config.frames, "some rest, not all");
+        assert!(
+            config.inactive_max >= 1 && config.inactive_max < config.frames,
+            "some are inactive, not all"
+        );
         assert!(config.run_max >= 1 && config.batch_max >= 1, "runs of a page");
         assert!(config.writing_max >= 1 && config.tries_max >= 1, "everything is tried once");
         Self {
@@ -143,7 +146,7 @@ impl Cache {
         self.frames.used()
     }
 
-    /// Nothing is under way, nobody waits, and what is to be written back is.
+    /// Nothing is under way, no thread waits, and what is to be written back is.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.operations.is_empty() && self.waiting.is_empty() && (self.failed || self.unsent.is_empty())
@@ -256,11 +259,11 @@ impl Cache {
         self.frames.check();
         assert!(self.frames.used() <= self.config.frames, "the limit holds");
         if self.config.inactive_apart {
+            assert!(self.frames.inactive() <= self.config.inactive_max, "inactive pages fit their memory");
             assert!(
-                self.frames.inactive() <= self.config.inactive_max,
-                "pages rest where there is room for it"
+                self.frames.active() <= self.config.frames - self.config.inactive_max,
+                "active pages fit theirs"
             );
-            assert!(self.frames.active() <= self.config.frames - self.config.inactive_max, "and no others");
         }
         self.operations.check(&self.frames);
         let open = self.frames.all().filter(|(_, page)| page.ahead).count() as u64;
@@ -344,7 +347,7 @@ impl Cache {
         let mut frames = Vec::with_capacity(usize::try_from(run.end - run.start).unwrap_or(1));
         for page in run.clone() {
             let waited = page == key.page;
-            // Who writes to one page need not write to those beside it.
+            // A thread that writes to one page need not write to those beside it.
             let busy = Busy::Fetching { op, write: write && (waited || self.config.stream_writes), waited };
             frames.push(self.insert(key.with(page), None, !waited, busy));
         }
@@ -355,7 +358,7 @@ impl Cache {
         true
     }
 
-    /// Pages that nobody has written to.
+    /// Pages that no program has written to.
     fn zeros(&mut self, key: Key, layout: &impl Layout, out: &mut Vec<Action>) -> bool {
         let proposed = self.proposal(key, layout);
         let nowhere = |page: u64| layout.source(key.with(page)) == Source::Zeros;
@@ -452,7 +455,7 @@ impl Cache {
         (self.frames.len() / 16).min(RESERVE_MAX)
     }
 
-    /// Pages that never rest, the youngest: an instruction that faulted for several of them is executed.
+    /// The youngest pages, which stay active: an instruction that faulted for several of them is executed.
     fn active_min(&self) -> usize {
         const ACTIVE_MIN: usize = 8;
         let apart = if self.config.inactive_apart { self.config.inactive_max } else { 0 };
@@ -482,12 +485,12 @@ impl Cache {
         self.free().min(wanted)
     }
 
-    /// Room for a page that rests and is touched: where resting pages have memory of their own, it needs another frame.
+    /// Room for an inactive page that is touched: where inactive pages have memory of their own, it needs another frame.
     fn room_to_map(&mut self, layout: &impl Layout, out: &mut Vec<Action>) -> bool {
         !self.config.inactive_apart || self.make_room(1, layout, out) > 0
     }
 
-    /// Lets go of what was used longest ago.
+    /// Evicts what was used longest ago.
     fn evict(&mut self, layout: &impl Layout, out: &mut Vec<Action>) -> Evicted {
         if !self.config.inactive_apart
             && let Some(frame) = self.frames.oldest_inactive()
@@ -518,14 +521,14 @@ impl Cache {
         self.deactivate(out);
         match () {
             () if self.free() > free => Evicted::Freed,
-            // Else who waits would be told that nothing can go.
+            // Else the waiting threads would be told that nothing can go.
             () if !self.config.inactive_apart && self.frames.oldest_inactive().is_some() => Evicted::Freed,
             () if self.frames.inactive() > before => Evicted::Begun,
             () => Evicted::Nothing,
         }
     }
 
-    /// Lays the victims to rest, those together that lie together.
+    /// Deactivates the victims, those together that lie together.
     fn deactivate(&mut self, out: &mut Vec<Action>) {
         let mut victims = core::mem::take(&mut self.victims);
         victims.sort_unstable();
@@ -540,7 +543,7 @@ impl Cache {
         self.victims = victims;
     }
 
-    /// A page that rests, and that far memory does not have, is to be written back.
+    /// An inactive page that far memory does not have is to be written back.
     pub(crate) fn queue(&mut self, frame: Frame) {
         let page = self.frames.at(frame);
         if !self.frames.is_coherent()
@@ -579,7 +582,7 @@ impl Cache {
 
     /// Nothing will make room any more.
     fn give_up_waiting(&mut self, out: &mut Vec<Action>) {
-        // What has just been laid to rest may turn out to be nothing, or get a place in far memory.
+        // What has just been deactivated may turn out to be zeros, or get a place in far memory.
         if out.iter().any(|action| matches!(action, Action::Deactivate { .. })) {
             return;
         }

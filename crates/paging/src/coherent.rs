@@ -9,10 +9,10 @@
 //!   Shared               here, clean: it goes by Discard
 //!   Modified             here, dirty: it goes by WriteBack
 //!   Shared, and written  Settling: the right to write was taken, the bytes are on their way
-//!   written              Leaving: nobody may use it; its frame is free when the bytes have arrived
+//!   written              Leaving: no program may use it; its frame is free when the bytes have arrived
 //! ```
 //!
-//! What the cache does to mappings beside that (pages rest) the authority need not know.
+//! What the cache does to mappings beside that (it deactivates pages) the authority need not know.
 
 use crate::cache::{Cache, Config};
 use crate::frames::{Busy, Page};
@@ -39,19 +39,19 @@ impl Cache {
     /// - Each page is a fetch and a write-back of its own; a fetch of a page that is here asks for the right to write it.
     /// - A fetch ends with [`Outcome::Granted`], [`Outcome::Lost`], [`Outcome::Refused`], [`Outcome::Void`] or [`Outcome::Later`], a write-back with
     ///   [`Outcome::Done`] or [`Outcome::Later`].
-    /// - A page that was written rests as any other, and is written back when it goes: then nobody may use it any more.
+    /// - A page that was written is deactivated as any other, and is written back when it goes: then no program may use it any more.
     /// - What others take is told by [`Cache::taken`], at any time.
     /// - Nothing is done for others at the end of an operation: [`Cache::turn`] is to be called behind it.
     ///
     /// At most `fetching_max` fetches are under way at once.
     ///
     /// # Panics
-    /// When `config` has values that its fields rule out, pages rest apart, or nothing may be fetched.
+    /// When `config` has values that its fields rule out, inactive pages lie apart, or nothing may be fetched.
     #[must_use]
     pub fn coherent(config: Config, fetching_max: usize) -> Self {
         assert!(
             !config.inactive_apart && fetching_max > 0,
-            "pages rest where they are, and some are fetched"
+            "inactive pages stay where they are, and some are fetched"
         );
         let mut cache = Self::new(config);
         cache.frames.set_coherent();
@@ -115,7 +115,7 @@ impl Cache {
         let busy = match (taken, busy) {
             // It is not here, or goes anyway.
             (_, Busy::Fetching { .. } | Busy::Leaving { .. }) => return false,
-            // Who waits to write it waits for all of it.
+            // A thread that waits to write it waits for all of it.
             (Taken::Gone, Busy::Upgrading { op }) => Busy::Fetching { op, write: true, waited: true },
             (Taken::Gone, _) => {
                 self.frames.remove(frame);
@@ -140,7 +140,7 @@ impl Cache {
         true
     }
 
-    /// No page may be used any more, and none can be had: what is here is to be discarded, whatever its bytes, and who waits is told.
+    /// No page may be used any more, and none can be had: discards what is here, whatever its bytes, and tells the threads that wait.
     pub fn discard_all(&mut self, out: &mut Vec<Action>) {
         self.failed = true;
         self.operations.forget();
@@ -242,7 +242,7 @@ impl Cache {
             }
             self.stats.pages_fetched += 1;
             out.push(Action::Install { op, first: key, count: 1, access });
-            // Somebody came to write it while it was asked for to be read.
+            // A thread came to write it while it was asked for to be read.
             if matches!(busy, Busy::Fetching { write: true, .. })
                 && access == Access::Shared
                 && !self.upgrade(frame, out)
@@ -252,7 +252,7 @@ impl Cache {
         }
     }
 
-    /// Nothing comes of a fetch: who waits asks again.
+    /// Nothing comes of a fetch: the threads that wait ask again.
     pub(crate) fn void(&mut self, frames: &[Frame], out: &mut Vec<Action>) {
         for &frame in frames {
             let page = self.frames.at(frame);
@@ -290,7 +290,7 @@ impl Cache {
         }
     }
 
-    /// Gives a page up that was written: nobody may use it from here on. False when too many are on their way.
+    /// Gives a page up that was written: no program may use it from here on. False when too many are on their way.
     pub(crate) fn give_back(&mut self, frame: Frame, out: &mut Vec<Action>) -> bool {
         if self.operations.writing() >= self.config.writing_max {
             return false;

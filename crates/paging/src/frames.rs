@@ -37,7 +37,7 @@ pub(crate) enum Busy {
         /// A thread waits to write it.
         wanted: bool,
     },
-    /// It is given up, and its bytes are on their way; nobody may use it any more.
+    /// It is given up, and its bytes are on their way; no program may use it any more.
     Leaving {
         op: Op,
         /// A thread waits for it, to write it or not.
@@ -49,15 +49,15 @@ pub(crate) enum Busy {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Page {
     pub(crate) key: Key,
-    /// How programs may use it; as they like where nobody else does.
+    /// How programs may use it; as they like where no other host does.
     pub(crate) right: Access,
-    /// How programs have it mapped; not at all while it rests, or is on its way.
+    /// How programs have it mapped; not at all while it is inactive, or on its way.
     pub(crate) mapped: Option<Access>,
     /// Far memory is behind.
     pub(crate) dirty: bool,
     /// It stays where it is.
     pub(crate) pins: u32,
-    /// It came beside another, and nobody is known to have used it.
+    /// It came beside another, and no thread is known to have used it.
     pub(crate) ahead: bool,
     pub(crate) busy: Busy,
 }
@@ -68,7 +68,7 @@ impl Page {
         self.mapped.is_none() && !self.is_coming_or_going()
     }
 
-    /// Its bytes are not here, or nobody may use them.
+    /// Its bytes are not here, or no program may use them.
     pub(crate) const fn is_coming_or_going(&self) -> bool {
         matches!(self.busy, Busy::Fetching { .. } | Busy::Leaving { .. })
     }
@@ -140,7 +140,7 @@ impl Frames {
         self.pages.len() - self.free.len()
     }
 
-    /// Pages that rest, written back or not.
+    /// Inactive pages, written back or not.
     pub(crate) const fn inactive(&self) -> usize {
         self.inactive
     }
@@ -165,7 +165,7 @@ impl Frames {
         self.used() - self.inactive
     }
 
-    /// Pages that programs have and that may be laid to rest.
+    /// Pages that programs have and that may be deactivated.
     pub(crate) const fn mapped(&self) -> usize {
         self.order.len() - self.order.inactive()
     }
@@ -231,7 +231,7 @@ impl Frames {
         self.order.oldest(ListId::Active)
     }
 
-    /// The page that rests longest, of those that far memory has too.
+    /// The oldest inactive page, of those that far memory has too.
     pub(crate) fn oldest_inactive(&self) -> Option<Frame> {
         self.order.oldest(ListId::Inactive)
     }
@@ -281,18 +281,18 @@ impl Frames {
             leaving += usize::from(page.leaves());
             assert_eq!(self.find(page.key), Some(frame), "{page:?} is in the index");
             assert_eq!(self.order.place(frame), page.place(self.coherent), "{page:?} is in its order");
-            assert!(page.mapped <= Some(page.right), "{page:?}: nobody may do more than is right");
+            assert!(page.mapped <= Some(page.right), "{page:?}: no program may do more than is right");
             let rightful = page.dirty == (page.right == Access::Modified && !page.is_coming_or_going());
-            assert!(rightful || !self.coherent, "{page:?}: who may write may have written");
+            assert!(rightful || !self.coherent, "{page:?}: a program that may write may have written");
             assert!(
                 page.mapped != Some(Access::Modified) || page.dirty,
-                "{page:?}: who may write has written"
+                "{page:?}: a program that may write has written"
             );
         }
         assert_eq!(
             (inactive, leaving),
             (self.inactive, self.leaving),
-            "as many rest and leave as are counted"
+            "as many are inactive and leave as are counted"
         );
         let indexed: u32 = self.leaves.values().map(|leaf| leaf.used).sum();
         assert_eq!(indexed as usize, self.used(), "the index has no other pages");

@@ -46,14 +46,14 @@ impl Cache {
         self.waiting.retain(|(of, _)| *of != key);
     }
 
-    /// A page that rests turns out to be zeros, and is nowhere: its frame is free. Threads that wait for it wait on.
+    /// An inactive page turns out to be zeros, and is nowhere: its frame is free. Threads that wait for it wait on.
     pub fn vanish(&mut self, key: Key) {
         if let Some(frame) = self.frames.find(key) {
             self.frames.remove(frame);
         }
     }
 
-    /// The page is its program's no more. Where others need its bytes they rest as its heir's ([`Action::Keep`]); false, and nothing is done, when
+    /// The program gave the page up. Where others need its bytes its heir keeps them, inactive ([`Action::Keep`]); false, and nothing is done, when
     /// there is no room for that before something is written back.
     pub fn leave(&mut self, key: Key, layout: &impl Layout, out: &mut Vec<Action>) -> bool {
         if let Some(frame) = self.frames.find(key)
@@ -72,7 +72,7 @@ impl Cache {
     }
 
     /// Threads of a space that wait for room wait no more; answers for which pages, and whether to write. What is on its way comes to be read
-    /// only: who waits to write it faults again.
+    /// only: a thread that waits to write it faults again.
     pub fn hold_back(&mut self, space: u32) -> Vec<(Key, bool)> {
         let (held, others) = core::mem::take(&mut self.waiting)
             .into_iter()
@@ -106,7 +106,7 @@ impl Cache {
         if if moves { self.make_room(1, layout, out) == 0 } else { !self.room_to_rest(out) } {
             return false;
         }
-        // Making room may have laid it to rest.
+        // Making room may have deactivated it.
         if self.frames.get(frame).is_none_or(|page| page.key != key || page.mapped.is_none() != reactivated) {
             return false;
         }
@@ -120,7 +120,7 @@ impl Cache {
         true
     }
 
-    /// What is in the frame rests there as the heir's.
+    /// The heir keeps what is in the frame, inactive.
     fn bequeath(&mut self, frame: Frame, heir: Key, out: &mut Vec<Action>) {
         let key = self.frames.at(frame).key;
         self.frames.rename(frame, heir);
@@ -129,7 +129,7 @@ impl Cache {
         out.push(Action::Keep { key, heir });
     }
 
-    /// Room for one page more that rests.
+    /// Room for one more inactive page.
     fn room_to_rest(&mut self, out: &mut Vec<Action>) -> bool {
         if self.frames.inactive() < self.config.inactive_max || !self.config.inactive_apart {
             return true;
@@ -211,7 +211,7 @@ mod tests {
         assert!(!cache.is_dirty(HEIR));
     }
 
-    /// A page that is its program's no more leaves its bytes where others find them; one that nobody needs leaves nothing.
+    /// A page that its program gave up leaves its bytes where its relatives find them; a page that no relative needs leaves nothing.
     #[test]
     fn a_page_leaves_its_bytes_to_its_heir() {
         let mut cache = cache();
@@ -235,7 +235,7 @@ mod tests {
         let deactivate = |number| Action::Deactivate { first: page(number), count: 1 };
         assert_eq!(fault(&mut cache, page(5))[0], deactivate(2));
         assert_eq!(fault(&mut cache, page(6))[0], deactivate(3));
-        assert_eq!(fault(&mut cache, page(7)), [], "nothing that rests has a home");
+        assert_eq!(fault(&mut cache, page(7)), [], "no inactive page has a home");
         let mut out = Vec::new();
         cache.turn(&Plain, &mut out);
         assert_eq!(out, [Action::Poison { key: page(7), why: Cause::Full }]);

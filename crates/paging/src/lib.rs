@@ -1,20 +1,20 @@
 //! The page cache: which pages of far memory are here, which are on their way, and which go. Pure.
 //!
-//! Key type: [`Cache`]. It is told what happened (a thread faulted, a fetch ended) and says what is to be done ([`Action`]), in order. It sees
+//! Key type: [`Cache`]. Its driver tells it what happened (a thread faulted, a fetch ended), and it says what to do ([`Action`]), in order. It sees
 //! no byte, no mapping and no network: the driver does what it says, to whatever the pages lie in and from wherever they come (the *backing*:
 //! READs and WRITEs of a client, the coherence agent). What came of a fetch or a write-back is an event with its [`Outcome`].
 //!
 //! ```text
 //!             fetched             oldest is unmapped           written back         dropped
-//!   far -----------------> mapped ------------------> resting -------------> clean --------> far
+//!   far -----------------> mapped -----------------> inactive -------------> clean --------> far
 //!             zeros          ^                          |  |                   |
 //!   nowhere ---------------->'---------- touched -------'--'-------------------'
 //! ```
 //!
 //! Where pages are shared with others the right to use one is asked for, and taken away again: see [`Cache::coherent`].
 //!
-//! A page that is mapped is used without anybody noticing. So the pages that came or were touched longest ago are unmapped, and *rest*: a
-//! touch of one costs a fault and no fetch; one that nobody touches goes next. What was written is written back while it rests.
+//! The cache does not see how a mapped page is used. So it unmaps the pages that came or were touched longest ago and puts them on the
+//! *inactive list*: a touch of one costs a fault and no fetch; a page that no thread touches goes next. What was written is written back while it is inactive.
 //!
 //! What it does not do: fetch, copy or map; know whose a page is; wait.
 #![no_std]
@@ -68,7 +68,7 @@ pub enum Source {
     Zeros,
     /// Here, in something that the cache does not know: a copy of another page.
     Near,
-    /// The page is not of this memory any more; who touched it finds out.
+    /// The page is not of this memory any more; the thread that touched it finds out.
     Elsewhere,
 }
 
@@ -80,7 +80,7 @@ pub trait Layout {
     /// The page of far memory that takes a page's bytes; `None` when far memory has no room for it.
     fn home(&self, key: Key) -> Option<u64>;
 
-    /// The page is to stay where programs have it: something holds it, or it could not go on from where it rests.
+    /// The page is to stay where programs have it: something holds it, or it could not go on from the inactive list.
     fn stays(&self, key: Key) -> bool {
         let _ = key;
         false
@@ -100,7 +100,7 @@ pub trait Layout {
     }
 }
 
-/// What is to be done, in order. None of it fails for the cache: a driver that finds a program gone tells so by [`Cache::remove`].
+/// What the driver is to do, in order. None of it fails for the cache: a driver that finds a program gone calls [`Cache::remove`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Get these pages with this access from the backing; [`Cache::fetched`] tells what came of it.
@@ -120,7 +120,7 @@ pub enum Action {
         /// The number.
         op: Op,
     },
-    /// Pages that a fetch brought become visible, and who waits for them goes on.
+    /// Pages that a fetch brought become visible, and the threads that wait for them go on.
     Install {
         /// The fetch.
         op: Op,
@@ -145,7 +145,7 @@ pub enum Action {
         /// How it may be used.
         access: Access,
     },
-    /// A page that is here becomes visible, or may be used so; who waits for it goes on.
+    /// A page that is here becomes visible, or may be used so; the threads that wait for it go on.
     Map {
         /// The page.
         key: Key,
@@ -159,12 +159,12 @@ pub enum Action {
         /// Pages.
         count: u32,
     },
-    /// The bytes of a page are not needed here any more: it rests, or is mapped.
+    /// The bytes of a page are not needed here any more: it is inactive, or mapped.
     Discard {
         /// The page.
         key: Key,
     },
-    /// The bytes that a page has now are kept under another name, [`Layout::heir`], and rest there; the page itself is about to be written,
+    /// The bytes that a page has now are kept under another name, [`Layout::heir`], and are inactive there; the page itself is about to be written,
     /// or is gone.
     Keep {
         /// The page.
@@ -172,12 +172,12 @@ pub enum Action {
         /// The other name.
         heir: Key,
     },
-    /// Who waits for a page looks again.
+    /// The threads that wait for a page look again.
     Wake {
         /// The page.
         key: Key,
     },
-    /// The page cannot be had: who touches it is told so, and why.
+    /// The page cannot be had: a thread that touches it is told so, and why.
     Poison {
         /// The page.
         key: Key,
@@ -204,15 +204,15 @@ pub enum Cause {
 pub enum Outcome {
     /// It was done.
     Done,
-    /// It was not, or nobody knows; it is tried again, up to [`Config::tries_max`] times.
+    /// It was not, or that is not known; it is tried again, up to [`Config::tries_max`] times.
     Failed,
     /// The bytes, or some of them, are lost for good.
     Lost,
     /// Of a fetch, where rights are asked for: it was done, and the page may be used so. That may be more or less than was asked for.
     Granted(Access),
-    /// Of a fetch, where rights are asked for: nobody here may use the page so.
+    /// Of a fetch, where rights are asked for: no program here may use the page so.
     Refused,
-    /// Of a fetch, where rights are asked for: what comes of it does not count any more; who waits asks again.
+    /// Of a fetch, where rights are asked for: what comes of it does not count any more; the threads that wait ask again.
     Void,
     /// Where rights are asked for: it was not begun, since there was no room for it. It is tried again at the next turn.
     Later,

@@ -118,7 +118,7 @@ impl Operations {
 }
 
 impl Cache {
-    /// Has written back what rests, as far as that may be under way at once.
+    /// Begins to write inactive pages back, as many as may be under way at once.
     pub(crate) fn send(&mut self, layout: &impl Layout, out: &mut Vec<Action>) {
         if self.frames.is_coherent() {
             return self.give_back_unsent(out);
@@ -190,7 +190,7 @@ impl Cache {
         self.turn_behind(layout, out);
     }
 
-    /// Behind the end of an operation. Where rights are asked for, whoever tells of the end is in the midst of something: he calls [`Cache::turn`] later.
+    /// Behind the end of an operation. Where rights are asked for, the driver tells of the end in the midst of a step: it calls [`Cache::turn`] later.
     fn turn_behind(&mut self, layout: &impl Layout, out: &mut Vec<Action>) {
         if !self.frames.is_coherent() {
             self.turn(layout, out);

@@ -1,12 +1,12 @@
 //! Which frame goes first: least recently used, as far as a page cache can see.
 //!
-//! Key type: [`Recency`], pure. A page that is mapped is read and written without anybody noticing, so the order in which pages came is
-//! all that is known of them. To learn more, the oldest are laid to *rest*: they keep their frame and lose their mapping. One that
-//! is touched again says so by a fault that costs no fetch, and is young again; one that is not is the next to go.
+//! Key type: [`Recency`], pure. The cache does not see how a mapped page is read and written, so the order in which pages came is
+//! all that is known of them. To learn more, the oldest go to the *inactive list*: they keep their frame and lose their mapping. One that
+//! is touched again costs a fault and no fetch, and is young again; one that is not is the next to go.
 //!
 //! ```text
-//!   insert, touch --> [ young ... old ]  --rest-->  [ reactivated just now ... reactivated longest ] --> victim
-//!                          ^                                      |
+//!   insert, touch --> [ young ... old ] --deactivate--> [ young ... old ] --> victim
+//!                        active                           inactive
 //!                          '---------------- touch ---------------'
 //! ```
 
@@ -30,7 +30,7 @@ pub(crate) enum ListId {
     Out,
     /// Among those whose pages are mapped.
     Active,
-    /// Among those whose pages rest.
+    /// Among those whose pages are unmapped.
     Inactive,
 }
 
@@ -90,7 +90,7 @@ impl Recency {
         self.links[frame as usize] = Link { younger: NONE, older: NONE, place: ListId::Out };
     }
 
-    /// Lays the oldest frame that does not rest to rest, and names it: its page is to be unmapped. `None` when all rest.
+    /// Moves the oldest active frame to the inactive list, and names it: its page is to be unmapped. `None` when all are inactive.
     pub fn deactivate(&mut self) -> Option<Frame> {
         let frame = self.oldest(ListId::Active)?;
         self.remove(frame);
@@ -98,7 +98,7 @@ impl Recency {
         Some(frame)
     }
 
-    /// The frame to go first: of those that rest the one that rests longest, else the oldest. It stays in the order.
+    /// The frame to go first: the oldest inactive one, else the oldest active one. It stays in the order.
     #[must_use]
     pub fn victim(&self) -> Option<Frame> {
         self.oldest(ListId::Inactive).or_else(|| self.oldest(ListId::Active))
@@ -122,13 +122,13 @@ impl Recency {
         self.links[frame as usize].place
     }
 
-    /// Frames that rest.
+    /// Inactive frames.
     #[must_use]
     pub const fn inactive(&self) -> usize {
         self.lists[1].len
     }
 
-    /// Frames in the order, resting or not.
+    /// Frames in the order, active and inactive.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.lists[0].len + self.lists[1].len

@@ -3,7 +3,7 @@
 //! Memory is cut into *slots* that only one operation touches at a time, so most words have one right value. Where an operation
 //! failed without saying whether it was executed (PROTOCOL 9.5), a word has several, until a later write settles it. A node that crashes loses
 //! what it held: nothing of it is read or written any more until its owner accepts that, and only then its words are zero (PROTOCOL 9.19). Memory
-//! moves from node to node; of what is on its way when one of the two crashes, nobody says whether it was lost: it is as it was, or refused.
+//! moves from node to node; of what is on its way when one of the two crashes, it is not said whether it was lost: it is as it was, or refused.
 
 use farmem_machine::Instant;
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,7 +40,7 @@ pub(crate) enum Loss {
 pub(crate) struct Home {
     /// The node that has it; while it moves, the one that it leaves.
     pub(crate) node: u16,
-    /// The node that somebody asked it to move to, until the answer is there.
+    /// The node that an operator asked it to move to, until the answer is there.
     pub(crate) to: Option<u16>,
     /// Moves that were asked for.
     pub(crate) moves: u32,
@@ -81,7 +81,7 @@ impl Home {
         self.loss != Loss::None || self.accepted.is_some_and(|accepted| accepted >= since)
     }
 
-    /// Somebody asks for it to be moved.
+    /// An operator asks for it to be moved.
     pub(crate) const fn leave(&mut self, to: u16) {
         self.to = Some(to);
         self.moves += 1;
@@ -130,7 +130,7 @@ pub(crate) struct Vma {
     /// The client that asked for it.
     pub(crate) owner: usize,
     pub(crate) slot_len: usize,
-    /// May be read by the other domain: the answer to the grant is there, and nobody takes it back.
+    /// May be read by the other domain: the answer to the grant is there, and the owner does not take it back.
     pub(crate) lent: bool,
     /// Is being freed, lent or taken back.
     pub(crate) changing: bool,
@@ -220,7 +220,7 @@ impl Model {
         self.vmas.insert(base, vma);
     }
 
-    /// A version nobody used, and the bytes it stands for.
+    /// A version that was never used, and the bytes it stands for.
     pub(crate) fn fresh(&mut self, len: usize) -> (Version, Vec<u8>) {
         self.last_version += 1;
         (self.last_version, self.bytes(self.last_version, len))
@@ -335,7 +335,7 @@ impl Model {
     /// Checks what was read from a slot.
     pub(crate) fn check(&self, place: SlotId, bytes: &[u8]) -> Result<(), String> {
         if self.home(place).loss == Loss::Sure {
-            return Err(format!("{:#x} was lost, and nobody said so", self.span(place).0));
+            return Err(format!("{:#x} was lost, and that was not told", self.span(place).0));
         }
         self.check_versions(place, bytes, &self.vmas[&place.base].slots[place.slot].allowed)
     }
@@ -380,7 +380,7 @@ pub(crate) struct Counter {
     /// Additions that began.
     begun: u64,
     found: BTreeSet<u64>,
-    /// Nobody says whether it was lost: no value is wrong from then on.
+    /// It is not said whether it was lost: no value is wrong from then on.
     lost_perhaps: bool,
 }
 
@@ -418,7 +418,7 @@ impl Counter {
     /// It is not lost: what began since the last loss found it.
     pub(crate) fn is_there(&self) -> Result<(), String> {
         if self.home.loss == Loss::Sure {
-            return Err(format!("{:#x} was lost, and nobody said so", self.addr));
+            return Err(format!("{:#x} was lost, and that was not told", self.addr));
         }
         Ok(())
     }

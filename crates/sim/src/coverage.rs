@@ -108,7 +108,7 @@ pub const ELSEWHERE: &[(&str, &str)] = &[
     ),
     (
         "control.Silent",
-        "needs a machine that is down for long while somebody needs it: a few seeds in a hundred",
+        "needs a machine that is down for long while an operation needs it: a few seeds in a hundred",
     ),
     ("host.NotTaken", "the control plane of these worlds hands out no queue pair twice: tests of host"),
     ("host.Rc(Dropped(Misshapen))", "needs a node that answers wrongly: tests of transport"),
@@ -142,7 +142,7 @@ pub const ELSEWHERE: &[(&str, &str)] = &[
 /// Operations of each world of [`run`].
 const OPERATIONS: u64 = 800;
 
-/// Runs every plan on whole racks, on pairs and on hosts that share pages, `seeds` worlds each. Answers the reports and the marks that nobody reached.
+/// Runs every plan on whole racks, on pairs and on hosts that share pages, `seeds` worlds each. Answers the reports and the marks that no world reached.
 pub fn run(seeds: u64, progress: &mut dyn FnMut(u64)) -> (Vec<Report>, Vec<&'static str>) {
     let mut reports = Vec::new();
     let mut notes = BTreeMap::new();

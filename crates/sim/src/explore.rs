@@ -83,7 +83,7 @@ pub struct Left {
     pub crashes: Budget,
     /// Restarts of the switch.
     pub restarts: Budget,
-    /// Resets that somebody asks for.
+    /// Resets that a host or the control plane asks for.
     pub resets: Budget,
     /// Traversals.
     pub visits: Budget,

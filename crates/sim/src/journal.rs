@@ -46,13 +46,13 @@ impl Journal {
     }
 
     /// Counts a role's note under its kind and name, and adds it to the digest.
-    pub fn note(&mut self, kind: &str, who: &dyn Debug, note: &dyn Debug) {
+    pub fn note(&mut self, kind: &str, role_id: &dyn Debug, note: &dyn Debug) {
         self.name.clear();
         // Writing to a String cannot fail.
         let _ = write!(self.name, "{note:?}");
         self.digest.bytes(self.name.as_bytes());
         if self.is_tracing() {
-            let line = format!("  {who:?} notes {}", self.name);
+            let line = format!("  {role_id:?} notes {}", self.name);
             self.line(|| line);
         }
         let mark = mark(kind, &self.name);
@@ -112,7 +112,7 @@ mod tests {
         );
     }
 
-    /// Only the last lines are kept, and none when nobody wants them.
+    /// Only the last lines are kept, and none when they are not wanted.
     #[test]
     fn lines_are_bounded() {
         let mut journal = Journal::new(2);
@@ -121,7 +121,7 @@ mod tests {
         }
         assert_eq!(journal.take_lines(), ["3", "4"]);
         let mut silent = Journal::new(0);
-        silent.line(|| unreachable!("nobody asked"));
+        silent.line(|| unreachable!("lines are not wanted"));
         assert!(silent.take_lines().is_empty());
     }
 }

@@ -43,5 +43,5 @@ pub use journal::Journal;
 pub use memory::ModelMemory;
 pub use network::Network;
 pub use plan::Plan;
-pub use sim_node::Who;
+pub use sim_node::RoleId;
 pub use world::{Layout, World};

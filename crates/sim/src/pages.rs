@@ -131,7 +131,7 @@ impl Rack {
         let thread = self.rng.below(u32::try_from(THREADS).expect("few")) as usize;
         if self.slots[host].threads[thread].is_none() && !self.ending {
             let step = self.draw();
-            // Nobody asks for what a node lost before all have noticed that it did.
+            // No host asks for what a node lost before all have noticed that it did.
             if !self.words.wiped().any(|page| page == step.page) {
                 self.slots[host].threads[thread] = Some(step);
             }
@@ -153,7 +153,7 @@ impl Rack {
         }
     }
 
-    /// Accesses to pages that the program has; nobody but the checker notices them.
+    /// Accesses to pages that the program has; only the checker notices them.
     fn burst(&mut self, host: usize, usable: &[(Page, Access)]) -> Result<(), End> {
         if usable.is_empty() || self.ending {
             return Ok(());
@@ -190,7 +190,7 @@ impl Rack {
         self.make(host, step)
     }
 
-    /// True when the host's cache will wake who waits for the page.
+    /// True when the host's cache will wake the threads that wait for the page.
     fn is_asked_for(&self, host: usize, page: Page) -> bool {
         let agent = self.role(host).agent();
         agent.requests().any(|(asked, _)| asked == page)
@@ -228,7 +228,7 @@ impl Rack {
         Ok(())
     }
 
-    /// Threads whose page came go on at once, before anybody can take it away.
+    /// Threads whose page came go on at once, before another host can take it away.
     fn run_woken(&mut self) -> Result<(), End> {
         for host in 0..self.slots.len() {
             let Some(memory) = self.memory_mut(host) else { continue };

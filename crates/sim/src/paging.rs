@@ -2,7 +2,7 @@
 //!
 //! Every load is held against the last store, or its thread was told why it gets nothing; what goes must be in far memory; no more is here than may
 //! be. The cache is the one of windows ([`farmem_paging::Cache`]); around it is only what it asks for. No packets here: a plan's faults of the
-//! network are operations that nobody answers, done or not; its crashes are pages that are lost; its outages are a memory that answers nothing
+//! network are operations that get no answer, done or not; its crashes are pages that are lost; its outages are a memory that answers nothing
 //! any more. The seed chooses the shape of the cache.
 //!
 //! Key type: `World`.
@@ -404,7 +404,7 @@ impl World {
                 let is_kept = far == Some(bytes) || is_copy;
                 self.hold(is_kept, || format!("{key:?} goes with {bytes}, and far memory has {far:?}"));
             }
-            Action::Keep { key, .. } => unreachable!("nobody else needs {key:?}"),
+            Action::Keep { key, .. } => unreachable!("no other page needs {key:?}"),
             Action::Wake { key } => self.wake(key, more),
             Action::Poison { key, why } => {
                 self.event("poison", key, 0);

@@ -118,7 +118,7 @@ impl Plan {
     /// One memory node is a hundred times slower than its peers.
     pub const SLOW: Self = Self { name: "slow", slow_node: Duration::from_micros(500), ..Self::LOSS };
 
-    /// A light storm, and a stranger who repeats and forges packets.
+    /// A light storm, and a stranger that repeats and forges packets.
     pub const STRANGER: Self =
         Self { name: "stranger", stranger_ppm: 200_000, crash_every: Duration::ZERO, ..Self::CRASH };
 
@@ -152,7 +152,7 @@ impl Plan {
         Self::ALL.into_iter().chain([Self::HAVOC]).map(|plan| plan.name)
     }
 
-    /// The same plan with no partition longer than `most`: for worlds in which nobody sets a broken connection up again.
+    /// The same plan with no partition longer than `most`: for worlds in which no role sets a broken connection up again.
     #[must_use]
     pub fn with_short_partitions(self, most: Duration) -> Self {
         Self { partition_for: self.partition_for.min(most), ..self }

@@ -16,7 +16,7 @@ mod tasks;
 
 use crate::campaign::{self, Campaign, Outcome, Report, Verdict};
 use crate::checker::{Counter, Model, SlotId};
-use crate::sim_node::Who;
+use crate::sim_node::RoleId;
 use crate::{Layout, Plan, World};
 use calls::{Call, Client};
 use farmem_machine::{Duration, Instant, Rng};
@@ -120,7 +120,7 @@ struct Rack {
     /// How often each node lost its memory.
     losses: BTreeMap<u16, u32>,
     /// How often each role was noted to be gone.
-    gone: BTreeMap<Who, u64>,
+    gone: BTreeMap<RoleId, u64>,
     /// Since when the switch and all nodes have been up.
     settled: Instant,
     /// And the control plane.
@@ -143,10 +143,10 @@ impl Rack {
         layout.hops_max = [1, 2, 64][rng.below(3) as usize];
         // In most worlds traversals that begin together share a datagram.
         layout.pairs_max = [1, 3, PAIRS_MAX][usize::try_from(seed % 3).expect("small")];
-        let slow = Who::Node(1 + u16::try_from(rng.below(u32::from(layout.nodes))).expect("few"));
+        let slow = RoleId::Node(1 + u16::try_from(rng.below(u32::from(layout.nodes))).expect("few"));
         let mut world = World::new(layout, plan, seed, if trace { TRACE_MAX } else { 0 });
         world.network_mut().set_slow(slow.gid());
-        world.network_mut().set_rogue(Who::Host(HOSTS + 1).gid());
+        world.network_mut().set_rogue(RoleId::Host(HOSTS + 1).gid());
         let programs = Programs::new(if rng.chance(1, 8) { 200 } else { 3 });
         let clients = (0..HOSTS).flat_map(|host| (0..DOMAINS).map(move |domain| (host + 1, domain)));
         let rogue = (plan.rogue_ppm > 0).then_some((HOSTS + 1, DOMAINS));
@@ -202,8 +202,8 @@ impl Rack {
         self.world.network_mut().heal();
         self.healed = Some(self.world.now());
         let all = self.world.everybody();
-        for who in all {
-            self.world.start(who);
+        for role_id in all {
+            self.world.start(role_id);
         }
         while !self.is_at_rest() {
             self.step()?;
@@ -214,7 +214,7 @@ impl Rack {
 
     /// Everything under way ended, and every machine and connection is up.
     fn is_at_rest(&self) -> bool {
-        let up = self.world.everybody().into_iter().all(|who| self.world.is_up(who));
+        let up = self.world.everybody().into_iter().all(|role_id| self.world.is_up(role_id));
         let idle = self.tasks.is_empty() && self.calls.is_empty() && self.again.is_empty();
         up && idle && self.clients.iter().all(Client::is_ready)
     }
@@ -224,11 +224,17 @@ impl Rack {
         let ended = self.ended;
         let moved = self.world.step();
         let now = self.world.now();
-        let steady = |who: &Who| matches!(who, Who::Switch | Who::Node(_));
-        if !self.world.everybody().iter().filter(|who| steady(who)).all(|&who| self.world.is_up(who)) {
+        let steady = |role_id: &RoleId| matches!(role_id, RoleId::Switch | RoleId::Node(_));
+        if !self
+            .world
+            .everybody()
+            .iter()
+            .filter(|role_id| steady(role_id))
+            .all(|&role_id| self.world.is_up(role_id))
+        {
             self.settled = now;
         }
-        if !self.world.is_up(Who::Control) {
+        if !self.world.is_up(RoleId::Control) {
             self.controlled = now;
         }
         if now.since(self.progress) > PATIENCE {
@@ -262,47 +268,47 @@ impl Rack {
             return;
         }
         let all = self.world.everybody();
-        if !all.iter().all(|&who| self.world.is_up(who)) {
+        if !all.iter().all(|&role_id| self.world.is_up(role_id)) {
             let mean = u32::try_from(self.plan.crash_every.as_nanos()).unwrap_or(u32::MAX);
             self.next_crash = now + Duration::from_nanos(u64::from(self.rng.below(2 * mean)));
         } else if now >= self.next_crash {
             for _ in 0..=u32::from(self.rng.chance(1, 3)) {
-                let who = all[self.rng.below(u32::try_from(all.len()).expect("few")) as usize];
-                self.crash(who);
+                let role_id = all[self.rng.below(u32::try_from(all.len()).expect("few")) as usize];
+                self.crash(role_id);
             }
         }
     }
 
     /// The operator's part: a role that is gone must join again (PROTOCOL 8.17), a switch with larger tables (PROTOCOL 9.11).
     fn replace_gone(&mut self) {
-        for who in self.world.everybody() {
-            let mark = match who {
-                Who::Switch => "control.Gone(Switch)".to_owned(),
-                Who::Node(node) => format!("control.Gone(Node({node}))"),
-                Who::Control | Who::Host(_) => continue,
+        for role_id in self.world.everybody() {
+            let mark = match role_id {
+                RoleId::Switch => "control.Gone(Switch)".to_owned(),
+                RoleId::Node(node) => format!("control.Gone(Node({node}))"),
+                RoleId::Control | RoleId::Host(_) => continue,
             };
             let noted = self.world.journal().notes().get(&mark).copied().unwrap_or(0);
-            let known = self.gone.insert(who, noted).unwrap_or(0);
+            let known = self.gone.insert(role_id, noted).unwrap_or(0);
             if noted > known {
                 self.world.budgets_mut().protection_entries *= 2;
-                self.crash(who);
+                self.crash(role_id);
             }
         }
     }
 
-    fn crash(&mut self, who: Who) {
-        if !self.world.is_up(who) {
+    fn crash(&mut self, role_id: RoleId) {
+        if !self.world.is_up(role_id) {
             return;
         }
-        self.world.crash(who);
-        // Longer than any packet is held (PROTOCOL 9.2); now and then so long that nobody waits any more.
+        self.world.crash(role_id);
+        // Longer than any packet is held (PROTOCOL 9.2); now and then so long that no host waits any more.
         let most = if self.rng.chance(1, 3) { 150_000 } else { 20_000 };
         let down = Duration::from_millis(2) + Duration::from_micros(u64::from(self.rng.below(most)));
-        self.world.start_later(who, down);
-        match who {
-            Who::Node(node) => self.node_lost(node),
-            Who::Host(host) => self.host_lost(host),
-            Who::Control | Who::Switch => {}
+        self.world.start_later(role_id, down);
+        match role_id {
+            RoleId::Node(node) => self.node_lost(node),
+            RoleId::Host(host) => self.host_lost(host),
+            RoleId::Control | RoleId::Switch => {}
         }
     }
 

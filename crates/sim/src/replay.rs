@@ -150,7 +150,7 @@ pub struct Outcome {
     pub fetches: u64,
     /// Pages, or rights to write them, taken from blades for others.
     pub invalidations: u64,
-    /// Those of them that nobody had asked for.
+    /// Those of them that no blade had asked for.
     pub false_invalidations: u64,
     /// Pages written back.
     pub write_backs: u64,

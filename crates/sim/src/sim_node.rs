@@ -1,6 +1,6 @@
 //! One machine of the rack: a role, its address, and what a driver does around it.
 //!
-//! As over sockets, a driver knows who a port is only from what its role (or the control plane) told it; a frame from any other
+//! As over sockets, a driver knows the address of a port only from what its role (or the control plane) told it; a frame from any other
 //! address comes from [`Port::UNKNOWN`], and a frame for a port without an address goes nowhere.
 
 use crate::describe::Describer;
@@ -11,9 +11,9 @@ use farmem_wire::Gid;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Who in the rack.
+/// One role of the rack.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Who {
+pub enum RoleId {
     /// The control plane.
     Control,
     /// The switch.
@@ -24,7 +24,7 @@ pub enum Who {
     Host(u16),
 }
 
-impl Who {
+impl RoleId {
     /// Where this machine is: every machine has an address of its own, and keeps it when it starts again.
     #[must_use]
     pub fn gid(self) -> Gid {
@@ -38,7 +38,7 @@ impl Who {
         Gid::from_v4([10, kind, high, low])
     }
 
-    /// Who is at an address.
+    /// The role at an address.
     #[must_use]
     pub fn at(gid: Gid) -> Option<Self> {
         let [_, kind, high, low] = gid.as_v4()?;
@@ -64,7 +64,7 @@ impl Who {
     }
 }
 
-impl fmt::Debug for Who {
+impl fmt::Debug for RoleId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Control | Self::Switch => f.write_str(self.kind()),
@@ -87,7 +87,7 @@ pub(crate) struct SimEnv {
 /// A machine; its role is `None` while it is down.
 #[derive(Debug)]
 pub(crate) struct SimNode<M: Machine> {
-    pub(crate) who: Who,
+    pub(crate) role_id: RoleId,
     pub(crate) role: Option<M>,
     /// How often the role was started.
     pub(crate) starts: u32,
@@ -118,8 +118,8 @@ impl Peers {
 
 impl<M: Machine> SimNode<M> {
     /// A machine that is down.
-    pub(crate) fn new(who: Who, peer_of: fn(&M::Out) -> Option<PeerChange>) -> Self {
-        Self { who, role: None, starts: 0, peers: Peers::default(), peer_of, out: Outbox::new() }
+    pub(crate) fn new(role_id: RoleId, peer_of: fn(&M::Out) -> Option<PeerChange>) -> Self {
+        Self { role_id, role: None, starts: 0, peers: Peers::default(), peer_of, out: Outbox::new() }
     }
 
     /// Starts a role with nothing known but `peers`.
@@ -151,21 +151,21 @@ impl<M: Machine> SimNode<M> {
         self.event(Event::Frame { port, bytes }, env, each);
     }
 
-    /// Who is at an address, as far as this machine knows.
+    /// The port at an address, as far as this machine knows.
     pub(crate) fn port_of(&self, from: Gid) -> Port {
         self.peers.by_gid.get(&from).copied().unwrap_or(Port::UNKNOWN)
     }
 
     /// Hands the role an event and carries out what it wants done; then every invariant of the role must hold.
     pub(crate) fn event(&mut self, event: Event<'_, M::In>, env: &mut SimEnv, mut each: impl FnMut(M::Out)) {
-        let Self { who, role: Some(role), peers, peer_of, out, .. } = self else { return };
+        let Self { role_id, role: Some(role), peers, peer_of, out, .. } = self else { return };
         role.handle(env.now, event, out);
         out.drain(|action| match action {
             Action::Send { port, frame } => match peers.by_port.get(&port) {
-                Some(&to) => env.send(*who, to, frame),
-                None => env.nowhere(*who, port),
+                Some(&to) => env.send(*role_id, to, frame),
+                None => env.nowhere(*role_id, port),
             },
-            Action::Note(note) => env.journal.note(who.kind(), who, &note),
+            Action::Note(note) => env.journal.note(role_id.kind(), role_id, &note),
             Action::Local(local) => {
                 // In its place among the frames: the next one may be for this very port.
                 if let Some(change) = peer_of(&local) {
@@ -176,14 +176,14 @@ impl<M: Machine> SimNode<M> {
         });
         role.check();
         if let Some(halt) = role.halted() {
-            env.journal.line(|| format!("  {who:?} stops: {halt}"));
+            env.journal.line(|| format!("  {role_id:?} stops: {halt}"));
             self.stop();
         }
     }
 }
 
 impl SimEnv {
-    fn send(&mut self, from: Who, to: Gid, frame: &[u8]) {
+    fn send(&mut self, from: RoleId, to: Gid, frame: &[u8]) {
         let describer = &mut self.describer;
         self.journal
             .line(|| format!("  {from:?} -> {}: {}", name(to), describer.frame(from.gid(), to, frame)));
@@ -191,27 +191,28 @@ impl SimEnv {
     }
 
     /// A frame for a port that the driver has no address for.
-    fn nowhere(&mut self, from: Who, port: Port) {
+    fn nowhere(&mut self, from: RoleId, port: Port) {
         self.unroutable += 1;
         self.journal.line(|| format!("  {from:?} has no address for {port:?}"));
     }
 }
 
-/// Who is at an address, for people.
+/// The name of the role at an address, for people.
 pub(crate) fn name(gid: Gid) -> String {
-    Who::at(gid).map_or_else(|| format!("{gid:?}"), |who| format!("{who:?}"))
+    RoleId::at(gid).map_or_else(|| format!("{gid:?}"), |role_id| format!("{role_id:?}"))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Who;
+    use super::RoleId;
 
     /// Every machine is found by its address.
     #[test]
     fn addresses_name_machines() {
-        for who in [Who::Control, Who::Switch, Who::Node(1), Who::Node(700), Who::Host(3)] {
-            assert_eq!(Who::at(who.gid()), Some(who));
+        for role_id in [RoleId::Control, RoleId::Switch, RoleId::Node(1), RoleId::Node(700), RoleId::Host(3)]
+        {
+            assert_eq!(RoleId::at(role_id.gid()), Some(role_id));
         }
-        assert_eq!(format!("{:?} {:?}", Who::Switch, Who::Node(7)), "switch node 7");
+        assert_eq!(format!("{:?} {:?}", RoleId::Switch, RoleId::Node(7)), "switch node 7");
     }
 }

@@ -39,7 +39,7 @@ pub enum Event {
 /// A page that a thread turns to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Visit {
-    /// Who, numbered from 0 in the order in which threads ran first.
+    /// The thread, numbered from 0 in the order in which threads ran first.
     pub thread: u16,
     /// The page's number: address / [`PAGE_LEN`].
     pub page: u64,
@@ -51,7 +51,7 @@ pub struct Visit {
     pub accesses: u64,
 }
 
-/// Turns events into visits. What is left out are accesses that a page table entry, once filled, serves without anybody's notice:
+/// Turns events into visits. What is left out are accesses that a page table entry, once filled, serves unnoticed:
 /// those to the last [`AT_HAND`] pages of the running thread.
 #[derive(Debug, Default)]
 pub struct Compactor {

@@ -5,7 +5,7 @@
 //! thing without faults of its own, as over HTTP: a call is answered once, or fails because the control plane is down.
 
 use crate::describe::Describer;
-use crate::sim_node::{SimEnv, SimNode, Who};
+use crate::sim_node::{RoleId, SimEnv, SimNode};
 use crate::{Guest, Journal, Network, Plan};
 use farmem_control::api::{ApiError, ErrorCode, Request, Response};
 use farmem_control::{Config, Control, Out, Record};
@@ -53,7 +53,7 @@ impl Layout {
     /// Four nodes of 1 MiB and two hosts. Timeouts are long beside the network's delays, and short beside a campaign.
     #[must_use]
     pub fn small() -> Self {
-        let Config { lease, epoch, .. } = Config::new(Who::Control.gid());
+        let Config { lease, epoch, .. } = Config::new(RoleId::Control.gid());
         Self {
             nodes: 4,
             hosts: 2,
@@ -97,15 +97,15 @@ pub struct World<H: Guest = Host> {
     asked: BTreeMap<u64, Asked>,
     replies: BTreeMap<u64, Result<Response, ApiError>>,
     done: VecDeque<(u16, Done)>,
-    /// What hosts said beside that, and nobody took yet.
+    /// What hosts said beside that, and is not taken yet.
     own: VecDeque<(u16, H::Own)>,
     /// What hosts want of the control plane, and was not asked yet.
     wants: VecDeque<(u16, Want)>,
     /// Connections that were set up, by host, domain and node.
     connected: BTreeMap<(u16, u32, u16), Connected>,
     /// Machines to be started, each when.
-    starts: BTreeSet<(Instant, Who)>,
-    /// Moments at which somebody outside wants to look again.
+    starts: BTreeSet<(Instant, RoleId)>,
+    /// Moments at which the world's user wants to look again.
     alarms: BTreeSet<Instant>,
     crashes: u64,
 }
@@ -114,8 +114,8 @@ pub struct World<H: Guest = Host> {
 #[derive(Debug)]
 struct Asked {
     request: Request,
-    by: Who,
-    /// Which start of `by` asked: the answer to an earlier one is for nobody.
+    by: RoleId,
+    /// Which start of `by` asked: the answer to an earlier one is dropped.
     start: u32,
     /// The host's role wants it, under this number: the answer is for it.
     want: Option<u64>,
@@ -151,9 +151,9 @@ impl<H: Guest> World<H> {
             unroutable: 0,
         };
         let table = |change: &PeerChange| Some(*change);
-        let node = |n| (n, SimNode::new(Who::Node(n), table as fn(&PeerChange) -> _));
-        let host = |n| (n, SimNode::new(Who::Host(n), (|_| None) as fn(&H::Out) -> _));
-        let control = SimNode::new(Who::Control, |out| match out {
+        let node = |n| (n, SimNode::new(RoleId::Node(n), table as fn(&PeerChange) -> _));
+        let host = |n| (n, SimNode::new(RoleId::Host(n), (|_| None) as fn(&H::Out) -> _));
+        let control = SimNode::new(RoleId::Control, |out| match out {
             Out::Peer(change) => Some(*change),
             Out::Reply { .. } | Out::Persist(_) => None,
         });
@@ -163,7 +163,7 @@ impl<H: Guest> World<H> {
             env,
             control,
             log: Vec::new(),
-            switch: SimNode::new(Who::Switch, table),
+            switch: SimNode::new(RoleId::Switch, table),
             nodes: (1..=layout.nodes).map(node).collect(),
             hosts: (1..=layout.hosts).map(host).collect(),
             make,
@@ -184,7 +184,7 @@ impl<H: Guest> World<H> {
     /// Starts every machine, in the order of a real rack: control plane, switch, nodes, hosts.
     pub fn start_all(&mut self) {
         let all = self.everybody();
-        all.into_iter().for_each(|who| self.start(who));
+        all.into_iter().for_each(|role_id| self.start(role_id));
     }
 
     /// Starts every machine, and lets time pass until all are up.
@@ -193,7 +193,7 @@ impl<H: Guest> World<H> {
     /// When they do not come up.
     pub fn bring_up(&mut self) {
         self.start_all();
-        while !self.everybody().into_iter().all(|who| self.is_up(who)) {
+        while !self.everybody().into_iter().all(|role_id| self.is_up(role_id)) {
             assert!(self.step(), "the rack comes up");
         }
     }
@@ -202,7 +202,7 @@ impl<H: Guest> World<H> {
     ///
     /// # Errors
     /// What the control plane says.
-    pub fn call(&mut self, by: Who, request: &Request) -> Result<Response, ApiError> {
+    pub fn call(&mut self, by: RoleId, request: &Request) -> Result<Response, ApiError> {
         let end = self.now() + CALL_MAX;
         loop {
             let ticket = self.ask(by, request.clone());
@@ -226,20 +226,20 @@ impl<H: Guest> World<H> {
 
     /// Every machine, the control plane first.
     #[must_use]
-    pub fn everybody(&self) -> Vec<Who> {
-        let nodes = self.nodes.keys().map(|&n| Who::Node(n));
-        let hosts = self.hosts.keys().map(|&n| Who::Host(n));
-        [Who::Control, Who::Switch].into_iter().chain(nodes).chain(hosts).collect()
+    pub fn everybody(&self) -> Vec<RoleId> {
+        let nodes = self.nodes.keys().map(|&n| RoleId::Node(n));
+        let hosts = self.hosts.keys().map(|&n| RoleId::Host(n));
+        [RoleId::Control, RoleId::Switch].into_iter().chain(nodes).chain(hosts).collect()
     }
 
     /// Asks the control plane for something on behalf of `by`; the answer comes by [`World::take_reply`].
-    pub fn ask(&mut self, by: Who, request: Request) -> u64 {
+    pub fn ask(&mut self, by: RoleId, request: Request) -> u64 {
         let ticket = self.ask_for(by, request, None);
         self.carry_wants();
         ticket
     }
 
-    fn ask_for(&mut self, by: Who, request: Request, want: Option<u64>) -> u64 {
+    fn ask_for(&mut self, by: RoleId, request: Request, want: Option<u64>) -> u64 {
         self.next_ticket += 1;
         let ticket = self.next_ticket;
         if want.is_none() {
@@ -286,11 +286,11 @@ impl<H: Guest> World<H> {
         self.env.now = self.env.now.max(due);
         let now = self.env.now;
         self.alarms = self.alarms.split_off(&(now + Duration::from_nanos(1)));
-        if let Some(&(at, who)) = self.starts.first()
+        if let Some(&(at, role_id)) = self.starts.first()
             && at <= now
         {
-            self.starts.remove(&(at, who));
-            self.start(who);
+            self.starts.remove(&(at, role_id));
+            self.start(role_id);
         } else if let Some(in_flight) = self.env.network.take_due(now) {
             self.deliver(in_flight);
         } else {
@@ -321,28 +321,28 @@ impl<H: Guest> World<H> {
     }
 
     fn hand_over(&mut self, from: farmem_wire::Gid, to: farmem_wire::Gid, frame: &[u8]) {
-        let who = Who::at(to);
-        if let Some(down) = who.filter(|&who| !self.is_up(who)) {
+        let role_id = RoleId::at(to);
+        if let Some(down) = role_id.filter(|&role_id| !self.is_up(role_id)) {
             self.env.journal.line(|| format!("  {down:?} is down"));
         }
         let env = &mut self.env;
-        match who {
-            Some(Who::Control) => {
+        match role_id {
+            Some(RoleId::Control) => {
                 let mut outs = Vec::new();
                 self.control.frame(from, frame, env, |out| outs.push(out));
                 self.control_outs(outs);
             }
-            Some(Who::Switch) => self.switch.frame(from, frame, env, |_| {}),
-            Some(Who::Node(n)) => {
+            Some(RoleId::Switch) => self.switch.frame(from, frame, env, |_| {}),
+            Some(RoleId::Node(n)) => {
                 if let Some(sim_node) = self.nodes.get_mut(&n) {
                     sim_node.frame(from, frame, env, |_| {});
                 }
             }
-            Some(Who::Host(n)) => {
+            Some(RoleId::Host(n)) => {
                 let port = self.hosts.get(&n).map_or(Port::UNKNOWN, |sim_node| sim_node.port_of(from));
                 self.host_event(n, Event::Frame { port, bytes: frame });
             }
-            None => env.journal.line(|| "nobody is there".to_owned()),
+            None => env.journal.line(|| "no role is there".to_owned()),
         }
     }
 
@@ -367,24 +367,24 @@ impl<H: Guest> World<H> {
     }
 
     /// A role is gone at once, with all it knew; the frames it sent are still on their way. No effect on one that is down.
-    pub fn crash(&mut self, who: Who) {
-        if !self.is_up(who) {
+    pub fn crash(&mut self, role_id: RoleId) {
+        if !self.is_up(role_id) {
             return;
         }
         self.crashes += 1;
-        self.env.journal.line(|| format!("{who:?} crashes"));
-        match who {
-            Who::Control => {
+        self.env.journal.line(|| format!("{role_id:?} crashes"));
+        match role_id {
+            RoleId::Control => {
                 self.control.stop();
-                // Whoever waits for an answer notices that the connection is gone.
+                // A caller that waits for an answer notices that the connection is gone.
                 let open: Vec<u64> = self.asked.keys().copied().collect();
                 open.into_iter().for_each(|ticket| self.answer(ticket, Err(unreachable_control())));
             }
-            Who::Switch => self.switch.stop(),
-            Who::Node(n) => {
+            RoleId::Switch => self.switch.stop(),
+            RoleId::Node(n) => {
                 self.nodes.entry(n).and_modify(SimNode::stop);
             }
-            Who::Host(n) => {
+            RoleId::Host(n) => {
                 self.hosts.entry(n).and_modify(SimNode::stop);
                 self.done.retain(|(host, _)| *host != n);
                 self.own.retain(|(host, _)| *host != n);
@@ -395,8 +395,8 @@ impl<H: Guest> World<H> {
     }
 
     /// Has a machine started `after` from now.
-    pub fn start_later(&mut self, who: Who, after: Duration) {
-        self.starts.insert((self.env.now + after, who));
+    pub fn start_later(&mut self, role_id: RoleId, after: Duration) {
+        self.starts.insert((self.env.now + after, role_id));
     }
 
     /// The switch's tables, from its next start on.
@@ -411,23 +411,23 @@ impl<H: Guest> World<H> {
 
     /// True while the role runs.
     #[must_use]
-    pub fn is_up(&self, who: Who) -> bool {
-        match who {
-            Who::Control => self.control.role.is_some(),
-            Who::Switch => self.switch.role.is_some(),
-            Who::Node(n) => self.nodes.get(&n).is_some_and(|sim_node| sim_node.role.is_some()),
-            Who::Host(n) => self.hosts.get(&n).is_some_and(|sim_node| sim_node.role.is_some()),
+    pub fn is_up(&self, role_id: RoleId) -> bool {
+        match role_id {
+            RoleId::Control => self.control.role.is_some(),
+            RoleId::Switch => self.switch.role.is_some(),
+            RoleId::Node(n) => self.nodes.get(&n).is_some_and(|sim_node| sim_node.role.is_some()),
+            RoleId::Host(n) => self.hosts.get(&n).is_some_and(|sim_node| sim_node.role.is_some()),
         }
     }
 
     /// How often a machine was started.
     #[must_use]
-    pub fn starts_of(&self, who: Who) -> u32 {
-        match who {
-            Who::Control => self.control.starts,
-            Who::Switch => self.switch.starts,
-            Who::Node(n) => self.nodes.get(&n).map_or(0, |sim_node| sim_node.starts),
-            Who::Host(n) => self.hosts.get(&n).map_or(0, |sim_node| sim_node.starts),
+    pub fn starts_of(&self, role_id: RoleId) -> u32 {
+        match role_id {
+            RoleId::Control => self.control.starts,
+            RoleId::Switch => self.switch.starts,
+            RoleId::Node(n) => self.nodes.get(&n).map_or(0, |sim_node| sim_node.starts),
+            RoleId::Host(n) => self.hosts.get(&n).map_or(0, |sim_node| sim_node.starts),
         }
     }
 

@@ -4,7 +4,7 @@
 use farmem_control::api::{Request, Response};
 use farmem_host::{Answer, Done, Failure, HostRequest, Op, Traversed};
 use farmem_machine::{Duration, Rng};
-use farmem_sim::{Layout, Plan, Who, World};
+use farmem_sim::{Layout, Plan, RoleId, World};
 use farmem_traversal::Program;
 use farmem_wire::{Domain, VirtAddr};
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,7 +35,7 @@ struct Bench {
     program: Program,
     open: BTreeMap<u64, Operation>,
     tickets: u64,
-    /// Walks that ended, and those of which nobody knows how far they got.
+    /// Walks that ended, and those of which it is not known how far they got.
     walks: u64,
     unsure: u64,
     /// What each word may hold.
@@ -99,10 +99,10 @@ impl Bench {
     }
 
     fn call(&mut self, host: u16, request: Request) -> Response {
-        self.world.call(Who::Host(host), &request).expect("granted")
+        self.world.call(RoleId::Host(host), &request).expect("granted")
     }
 
-    /// Carries one operation out alone; none when nobody answered.
+    /// Carries one operation out alone; none when no answer came.
     fn once(&mut self, op: Op) -> Option<Vec<u8>> {
         self.submit(1, op, Operation::Read);
         while !self.open.is_empty() {
@@ -144,7 +144,7 @@ impl Bench {
         let base = self.base + u64::from(self.rng.below(u32::try_from(PAGES).expect("few"))) * PAGE;
         let node = 1 + u16::try_from(self.rng.below(4)).expect("few");
         let request = Request::Migrate { domain: Some(self.domain), base, len: PAGE, node };
-        self.migrating = Some(self.world.ask(Who::Host(1), request));
+        self.migrating = Some(self.world.ask(RoleId::Host(1), request));
     }
 
     fn step(&mut self) {
@@ -216,7 +216,7 @@ impl Bench {
     }
 }
 
-/// The plans, and of how many walks one may end unsure: the host gave up, and nobody knows how far it got. It tries for 47 ms, and a page is put
+/// The plans, and of how many walks one may end unsure: the host gave up, and it is not known how far it got. It tries for 47 ms, and a page is put
 /// off for as long as it moves. Where nothing is lost that is over in a moment. Where packets are lost it takes 10 ms and more: what was
 /// lost is pushed again after 5 ms, with a page go the answers of all walks that began there, and the next move begins at once. So the tries of
 /// a walk fail together, and a few walks find one of the four pages moving each time. (While nothing moves, 2 of 100 000 end unsure in a storm, and none

@@ -1,5 +1,5 @@
 //! How often each atomic was executed, counted exactly, while its memory moves, connections break and nodes stop answering: once when it ended
-//! well, at most once when nobody knows, never when the host says so (PROTOCOL 9.5, 11.11).
+//! well, at most once when it is not known, never when the host says so (PROTOCOL 9.5, 11.11).
 //!
 //! Each FETCH_ADD adds another power of eight, so a word says of each one how often it was added. Beside them READs and WRITEs go over two nodes, so that
 //! one node's refusal and another node's broken connection fall together; each READ finds what was asked for before it, wherever the bytes have gone
@@ -8,7 +8,7 @@
 use farmem_control::api::{Request, Response};
 use farmem_host::{Done, Failure, HostRequest, Op};
 use farmem_machine::{Duration, Rng};
-use farmem_sim::{Layout, Plan, Who, World};
+use farmem_sim::{Layout, Plan, RoleId, World};
 use farmem_transport::rc;
 use farmem_wire::{Domain, VirtAddr};
 use std::collections::BTreeMap;
@@ -94,7 +94,7 @@ impl Bench {
     }
 
     fn call(&mut self, request: Request) -> Response {
-        self.world.call(Who::Host(HOST), &request).expect("granted")
+        self.world.call(RoleId::Host(HOST), &request).expect("granted")
     }
 
     fn addr(&self, word: u64) -> VirtAddr {
@@ -110,7 +110,7 @@ impl Bench {
 
     fn begin(&mut self) {
         if self.rng.chance(1, 4) {
-            // The edges of the pages are nobody else's.
+            // No other operation uses the edges of the pages.
             let edge = 1 + u64::from(self.rng.below(3));
             let addr = VirtAddr(self.base + edge * PAGE - 32);
             let writes = self.rng.chance(1, 2);
@@ -139,20 +139,20 @@ impl Bench {
             let base = self.base + u64::from(self.rng.below(u32::try_from(PAGES).expect("few"))) * PAGE;
             let node = 1 + u16::try_from(self.rng.below(3)).expect("few");
             let request = Request::Migrate { domain: Some(self.domain), base, len: PAGE, node };
-            self.migrating = Some(self.world.ask(Who::Host(2), request));
+            self.migrating = Some(self.world.ask(RoleId::Host(2), request));
         }
         if self.cut.is_none() && self.rng.chance(1, 150) {
             // What a node says is lost more often than what it hears: then it has done what it was asked.
             let node = 1 + u16::try_from(self.rng.below(3)).expect("few");
             self.cut = Some(node);
-            let (node, host) = (Who::Node(node).gid(), Who::Host(HOST).gid());
+            let (node, host) = (RoleId::Node(node).gid(), RoleId::Host(HOST).gid());
             self.world.network_mut().cut(node, host);
             if self.rng.chance(1, 4) {
                 self.world.network_mut().cut(host, node);
             }
             // And now and then no connection to it can be set up for a while.
             if self.rng.chance(1, 3) {
-                self.world.network_mut().cut(Who::Control.gid(), node);
+                self.world.network_mut().cut(RoleId::Control.gid(), node);
             }
         } else if self.rng.chance(1, 100) {
             self.restore();
@@ -161,10 +161,10 @@ impl Bench {
 
     fn restore(&mut self) {
         if let Some(node) = self.cut.take() {
-            let (node, host) = (Who::Node(node).gid(), Who::Host(HOST).gid());
+            let (node, host) = (RoleId::Node(node).gid(), RoleId::Host(HOST).gid());
             self.world.network_mut().restore(node, host);
             self.world.network_mut().restore(host, node);
-            self.world.network_mut().restore(Who::Control.gid(), node);
+            self.world.network_mut().restore(RoleId::Control.gid(), node);
         }
     }
 
@@ -257,7 +257,7 @@ impl Bench {
         }
     }
 
-    /// No READ finds less than what was written before it was asked for, or a later WRITE unless nobody knows how that ended.
+    /// No READ finds less than what was written before it was asked for, or a later WRITE unless it is not known how that ended.
     fn judge_order(&self, seed: u64) {
         let none = BTreeMap::new();
         for (&read, (edge, bytes)) in &self.found {
@@ -315,7 +315,7 @@ fn a_refusal_at_one_node_says_nothing_of_another() {
     bench.rest();
     bench.go(bench.base, 3);
     bench.cut = Some(2);
-    bench.world.network_mut().cut(Who::Node(2).gid(), Who::Host(HOST).gid());
+    bench.world.network_mut().cut(RoleId::Node(2).gid(), RoleId::Host(HOST).gid());
     bench.submit(
         Op::Read { addr: VirtAddr(edge - 32), buf: vec![0; 64] },
         Operation::Both { edge: 1, writes: false },
@@ -326,7 +326,7 @@ fn a_refusal_at_one_node_says_nothing_of_another() {
     assert_eq!(
         (bench.counts, bench.both),
         ([2, 0, 1], [0, 1]),
-        "nobody knows of one of them, and the READ is told so"
+        "one of them is not known, and the READ is told so"
     );
     let bench = bench.run(0);
     bench.judge(1);

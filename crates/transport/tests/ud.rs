@@ -51,7 +51,7 @@ fn a_message_shows_the_peers_key() {
     assert_eq!(Message::parse(packet.payload), Ok(message));
 }
 
-/// Nobody answers. The same frame goes again after 1, 2, 4, 8 and 8 times the timeout; then the request is given up,
+/// No answer comes. The same frame goes again after 1, 2, 4, 8 and 8 times the timeout; then the request is given up,
 /// once, and its context comes back. PROTOCOL 5.2, 5.3.
 #[test]
 fn a_silent_server_is_asked_ever_more_slowly() {
@@ -78,7 +78,7 @@ fn a_silent_server_is_asked_ever_more_slowly() {
     assert_eq!(requester.finish(id(1)), None, "the answer comes now: late");
 }
 
-/// An answer ends its request; a second copy of it, and an answer nobody asked for, end nothing. PROTOCOL 5.1.
+/// An answer ends its request; a second copy of it, and an answer to no request, end nothing. PROTOCOL 5.1.
 #[test]
 fn an_answer_counts_once() {
     let mut requester = Requester::new(4, TIMEOUT, 3);
@@ -216,7 +216,7 @@ fn a_repeated_write_gets_its_answer_again() {
 }
 
 /// Three answers are remembered. An older write may have been executed, so it is dropped, not executed again; that
-/// holds for one that never came before, too: nobody can tell. PROTOCOL 5.6.
+/// holds for one that never came before, too: the server cannot tell. PROTOCOL 5.6.
 #[test]
 fn what_is_forgotten_is_not_executed() {
     let mut dedup = Dedup::new(4, 3);
@@ -284,7 +284,7 @@ fn visits_of_a_request_are_remembered_by_the_last() {
 }
 
 /// Three visits are remembered, and a fourth request comes while they are under way: the oldest is not executed again, whatever comes of it,
-/// and one that ends when nobody remembers it is no harm. PROTOCOL 5.6.
+/// and one that ends when it is forgotten does no harm. PROTOCOL 5.6.
 #[test]
 fn a_visit_may_be_forgotten_while_it_is_under_way() {
     let mut dedup = Dedup::new(4, 3);

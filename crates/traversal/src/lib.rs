@@ -2,7 +2,7 @@
 //!
 //! A traversal is `cur_ptr`, a scratch pad and a [`Program`]. One iteration loads a window of memory at `cur_ptr`, computes
 //! on it without loops, and either names the next pointer or ends the traversal. Because that is all the state there is,
-//! whoever holds it can go on: another memory node, or the host.
+//! any role that holds it can go on: another memory node, or the host.
 //!
 //! [`Program`] exists only verified: [`Program::step`] checks nothing that could be checked before. This crate knows no
 //! memory and no wire; loads come in as a closure of [`run`]. A compiler to machine code starts at

@@ -56,7 +56,7 @@ proptest! {
             let lent = window.clone();
             let step = program.step_storing(&mut window, &mut cur_ptr, &mut scratch);
             prop_assert_eq!(&window, &stored, "{}", program);
-            prop_assert!(program.stores() || window == lent, "nobody else stores");
+            prop_assert!(program.stores() || window == lent, "nothing else stores");
             let (expected, expected_ptr) = match ending {
                 Ending::Next(next) => (Step::Next, VirtAddr(next)),
                 Ending::Return => (Step::Return, before),

@@ -1,6 +1,6 @@
 //! The invariant CRC behind every frame: full, incremental, and with the sender's IP id found again (PROTOCOL 2.7 to 2.10).
 //!
-//! It covers the IP and UDP headers as sent, so only who knows those can seal and check it: a [`Route`] says them. The CRC
+//! It covers the IP and UDP headers as sent, so only a link that knows those can seal and check it: a [`Route`] says them. The CRC
 //! itself is crc32fast's; here is what to feed it, and the arithmetic modulo its polynomial that lets a switch patch a
 //! CRC without the payload and a receiver solve for a header field it cannot see.
 //!

@@ -1,4 +1,4 @@
-//! Loading into a rack that may be somebody's who goes on using it: all or nothing stays there.
+//! Loading into a rack that others may go on using: all or nothing stays there.
 
 use crate::stop;
 use farmem::api::NodeInfo;
@@ -17,7 +17,7 @@ pub fn load_or_free<R>(
     let loaded = load(&mut guard);
     if loaded.is_err() {
         for base in guard.held {
-            // Whoever does not answer here did not answer `load`, whose error says more.
+            // A rack that does not answer here did not answer `load`, whose error says more.
             let _did_not_answer = guard.client.free(base);
         }
     }

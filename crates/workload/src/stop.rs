@@ -1,4 +1,4 @@
-//! Ctrl-C: a command that uses somebody's rack ends early, so that what it has in far memory is given back.
+//! Ctrl-C: a command that uses a rack of others ends early, so that what it has in far memory is given back.
 //!
 //! The first signal (SIGINT, SIGTERM or SIGHUP) asks; [`crate::measure()`] and [`crate::load_or_free()`] listen. The second ends the process at once.
 
@@ -30,10 +30,7 @@ pub fn asked() -> bool {
     ASKED.load(Ordering::Relaxed)
 }
 
-#[expect(
-    clippy::exit,
-    reason = "asked twice: whoever asks wants no more of what the program does in the end"
-)]
+#[expect(clippy::exit, reason = "asked twice: the user wants no more of what the program does in the end")]
 fn leave() {
     std::process::exit(STOPPED.into());
 }

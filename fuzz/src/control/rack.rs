@@ -1,4 +1,4 @@
-//! What is around the control plane: its driver, those who ask, and the roles it updates.
+//! What is around the control plane: its driver, its callers, and the roles it updates.
 
 use crate::Run;
 use crate::frames::{Arrival, datagram, heard, sent};
@@ -86,7 +86,7 @@ pub(super) struct Rack {
     restarts: u64,
     /// Nothing happened since the last start: whatever is first, the control plane says then what a start makes it say.
     started: bool,
-    /// Addresses to ask about; the first one is nobody's.
+    /// Addresses to ask about; the first one is of no allocation.
     vmas: Vec<u64>,
     queue_pairs: Vec<u32>,
 }
@@ -185,7 +185,7 @@ impl Rack {
         datagram(self.own, &Message { header: batch.header.answer(status), body })
     }
 
-    /// Nobody cached a page.
+    /// No host cached a page.
     fn swept(&self, token: RequestId, sweep: Sweep) -> Vec<u8> {
         let message = DirectoryMessage { token, body: DirectoryBody::Swept(sweep, 0) };
         let bth = Bth::new(Opcode::UdSendOnly, self.own.qpn, Psn::new(0));
@@ -195,7 +195,7 @@ impl Rack {
         frame
     }
 
-    /// The process ends and starts again from its log, or from the shortest one that leads there. Who had asked is gone.
+    /// The process ends and starts again from its log, or from the shortest one that leads there. Callers that had asked are gone.
     pub(super) fn restart(&mut self, compact: bool) {
         if compact {
             self.log = self.control.compact();
@@ -208,7 +208,7 @@ impl Rack {
         self.sweeps.clear();
     }
 
-    /// Everybody answers well until nobody has anything more to say.
+    /// All roles answer well until none has anything more to say.
     fn settle(&mut self, run: &mut Run) {
         for _ in 0..ROUNDS_MAX {
             let mut answers: Vec<Arrival> = self
@@ -230,7 +230,7 @@ impl Rack {
         panic!("the control plane never comes to rest");
     }
 
-    /// The rack heals: everybody who asked is answered, and the log leads here.
+    /// The rack heals: every caller is answered, and the log leads here.
     pub(super) fn end(mut self, run: &mut Run) {
         let cases = run.cases;
         self.settle(run);
@@ -283,14 +283,14 @@ impl Rack {
         if DirectoryMessage::is(payload) {
             let message = DirectoryMessage::parse(payload).expect("the control plane sends messages");
             let DirectoryBody::Sweep(sweep) = message.body else {
-                panic!("nobody caches pages: {message:?}")
+                panic!("no host caches pages: {message:?}")
             };
             self.sweeps.insert(port, (message.token, sweep));
             return;
         }
         let (_, message) = sent(frame);
         let Body::Update(updates) = message.body else { panic!("updates, not {message:?}") };
-        assert!(!message.header.response, "the control plane answers nobody");
+        assert!(!message.header.response, "the control plane answers no peer");
         let count = u16::try_from(updates.iter().count()).expect("few updates");
         assert!(count > 0, "a batch of nothing");
         self.batches.insert(port, Batch { header: message.header, seq: updates.seq, count });

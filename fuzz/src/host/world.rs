@@ -1,6 +1,6 @@
 //! What is around the host, and the list of what it was asked.
 
-use super::NOBODY;
+use super::STRANGER;
 use crate::Run;
 use crate::frames::{Arrival, datagram, each, enclosed, endpoint, heard, with_others};
 use crate::input::Input;
@@ -15,7 +15,7 @@ use farmem_wire::{
 };
 use std::collections::{BTreeMap, VecDeque};
 
-pub(super) const DOMAINS: [Domain; 5] = [Domain(7), Domain(7), Domain(7), Domain(8), NOBODY];
+pub(super) const DOMAINS: [Domain; 5] = [Domain(7), Domain(7), Domain(7), Domain(8), STRANGER];
 /// First addresses of the nodes' ranges.
 pub(super) const RANGES: [u64; 2] = [0x1000_0000, 0x2000_0000];
 const RANGE_LEN: u64 = 0x1000;
@@ -235,7 +235,7 @@ impl World {
         !self.wants.is_empty()
     }
 
-    /// The control plane answers what the host wants, or says something that nobody asked for. It may be wrong about everything.
+    /// The control plane answers what the host wants, or says something that the host did not ask for. It may be wrong about everything.
     pub(super) fn fulfil(&mut self, input: &mut Input<'_>, run: &mut Run) {
         let Some(Want { number, wish }) = self.wants.pop_front() else {
             let number = u64::from(input.u8());
@@ -335,7 +335,7 @@ impl World {
                 Body::Traverse(Traverse { iterations, cur_ptr, scratch: &state, code: &[], ..traverse })
             }
             Body::Batch(_) | Body::Update(_) => {
-                panic!("each traversal is kept apart, and a host updates nobody")
+                panic!("each traversal is kept apart, and a host sends no updates")
             }
         };
         let message = Message { header: message.header.answer(status), body };
@@ -349,7 +349,7 @@ impl World {
         Some((input.pick(&[Port::node(1), Port::SWITCH, Port::UNKNOWN]), answer))
     }
 
-    /// Nobody answers any more: whatever is left is given up, each operation once.
+    /// No role answers any more: whatever is left is given up, each operation once.
     pub(super) fn end(mut self, run: &mut Run) {
         let mut wakes = 0;
         loop {

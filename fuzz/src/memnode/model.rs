@@ -97,7 +97,7 @@ impl Model {
     }
 
     /// Judges what the node made of a frame: its store must hold what this frame from this port allows, and nothing else; what it
-    /// sends must go to who asked and hold what they may know.
+    /// sends must go to the asker and hold what it may know.
     pub(super) fn judge(&mut self, port: Port, frame: &[u8], outcome: &Outcome, now: &[u8]) {
         let moved = match Packet::parse(frame) {
             Ok(packet) if packet.bth.opcode.is_ud() => self.on_datagram(port, &packet, outcome, now),
@@ -141,7 +141,7 @@ impl Model {
                 if self.peers.contains_key(&Port::host(header.origin.0)) {
                     self.on_request(header, &body, outcome);
                 } else {
-                    assert!(outcome.sent.is_empty(), "nobody to answer");
+                    assert!(outcome.sent.is_empty(), "no peer to answer");
                 }
             }
             _ => assert!(outcome.sent.is_empty(), "not from this port"),
@@ -207,7 +207,7 @@ impl Model {
         }
     }
 
-    /// The answer to a request, sent to its origin and to nobody else. That of a repeated write goes where its host was then.
+    /// The answer to a request, sent to its origin alone. That of a repeated write goes where its host was then.
     fn answer<'a>(&self, header: &Header, outcome: &'a Outcome) -> Message<'a> {
         let (peer, message) = only(outcome);
         let again = outcome.notes.contains(&Note::DuplicateWrite);
@@ -323,11 +323,11 @@ impl Model {
         }
         let told: Vec<u8> = answers.iter().flat_map(|answer| answer.payload).copied().collect();
         if !told.is_empty() {
-            let Extension::Reth(reth) = packet.ext else { panic!("bytes for who did not ask") };
+            let Extension::Reth(reth) = packet.ext else { panic!("bytes for a peer that did not ask") };
             assert_eq!((packet.bth.opcode, reth.rkey), (Opcode::ReadRequest, pair.rkey));
             assert!(
                 self.may(domain, reth.va, reth.dma_len.into(), Perm::Read),
-                "bytes for who may not read them"
+                "bytes for a peer that may not read them"
             );
             assert!(told == self.slice(reth.va, reth.dma_len.into()), "other bytes than are there");
         }

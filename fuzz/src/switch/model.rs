@@ -17,7 +17,7 @@ pub(super) enum Expected {
     Forwarded(NodeId, Peer, Vec<u8>),
     /// The next batch: the tables change as its answer says.
     Updates(u64, Vec<Update>),
-    /// Nothing changes, and nobody but the one who asked hears of it.
+    /// Nothing changes, and only the asker hears of it.
     Nothing,
 }
 
@@ -144,7 +144,7 @@ impl Model {
                 );
                 if !outcome.sent.is_empty() {
                     let (to, message) = only(outcome);
-                    assert!(message.header.response, "a refusal asks nobody anything");
+                    assert!(message.header.response, "a refusal asks nothing");
                     let host = to.port.as_host().and_then(|_| self.peers.get(&to.port));
                     let known = if to.port == Port::CONTROL { Some(&self.control) } else { host };
                     assert_eq!(known, Some(&to.endpoint), "refusals go to hosts and the control plane");
@@ -155,7 +155,7 @@ impl Model {
     }
 
     fn unchanged(&self, switch: &Switch, outcome: &Outcome) {
-        assert!(outcome.peers.is_empty(), "nobody moved");
+        assert!(outcome.peers.is_empty(), "no peer moved");
         assert!(*switch.translation() == self.translation, "the translation changed by itself");
         assert!(*switch.protection() == self.protection, "the protection changed by itself");
         self.counts(switch);

@@ -1,4 +1,4 @@
-// refused: atomic.c:14: count: an atomic operation: nobody else can touch node or scratch pad within an iteration; read and write them plainly
+// refused: atomic.c:14: count: an atomic operation: nothing else can touch node or scratch pad within an iteration; read and write them plainly
 #include <farmem/iterator.h>
 
 struct node {

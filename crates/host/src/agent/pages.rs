@@ -63,7 +63,7 @@ pub trait Pages {
     /// an access ends in an error (SIGBUS), and so do those that wait now. [`Pages::install`] makes the page good again.
     fn poison(&mut self, page: Page);
 
-    /// As [`Pages::poison`], when the domain may not use the page as somebody wanted to, or it is no memory.
+    /// As [`Pages::poison`], when the domain may not use the page as a thread wanted to, or it is no memory.
     fn refuse(&mut self, page: Page) {
         self.poison(page);
     }
@@ -74,11 +74,11 @@ pub trait Pages {
     }
 }
 
-/// What a cache does to the mappings of a program beside what the protocol wants: it lays pages to rest, and lets poison end.
+/// What a cache does to the mappings of a program beside what the protocol wants: it deactivates pages, and lets poison end.
 ///
 /// Implementers: a window of this process, one whose programs are other processes, and plain maps in simulated worlds.
 pub trait Mapped: Pages {
-    /// Maps a page again that has a frame and is to be used with `access`, and lets who waits for it try again.
+    /// Maps a page again that has a frame and is to be used with `access`, and lets the threads that wait for it try again.
     ///
     /// # Panics
     /// When the page has no frame.

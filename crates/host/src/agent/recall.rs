@@ -54,7 +54,7 @@ impl Agent {
     }
 
     /// Others may write from here on: no page stays, and what is still on its way must not be installed. The threads that wait ask again,
-    /// under new ids. What was written goes back as long as somebody takes it (PROTOCOL 12.35).
+    /// under new ids. What was written goes back as long as the node takes it (PROTOCOL 12.35).
     pub(super) fn lease_ended(&mut self, out: &mut Vec<Action>) -> Outcome {
         let requests = core::mem::take(&mut self.requests);
         self.frames -= requests.keys().filter(|page| !self.cached.contains_key(page)).count();
@@ -96,7 +96,7 @@ impl Agent {
         }
     }
 
-    /// Takes the pages from the program, or the right to write them; answers how many that nobody had asked for.
+    /// Takes the pages from the program, or the right to write them; answers how many that no host had asked for.
     fn give_up(&mut self, from: Page, to: Page, terms: &Terms, out: &mut Vec<Action>) -> u16 {
         let &Terms { seq, keep, wanted } = terms;
         let Self { cached, requests, writing, frames, .. } = self;

@@ -1,4 +1,4 @@
-//! Answers that are late, repeated, forged, misshapen or from a place that answers nobody. None of them ends an operation, and the
+//! Answers that are late, repeated, forged, misshapen or from a place that answers no host. None of them ends an operation, and the
 //! right one still does.
 
 use super::*;
@@ -41,7 +41,7 @@ impl Waiting {
     }
 }
 
-/// The same answer twice, as a network may bring it: the second is late. So is one to a request that nobody made.
+/// The same answer twice, as a network may bring it: the second is late. So is one to a request that the host never made.
 #[test]
 fn a_repeated_answer_is_late() {
     let Waiting { mut bench, read, .. } = Waiting::new();
@@ -54,7 +54,7 @@ fn a_repeated_answer_is_late() {
     assert_eq!((bench.done.len(), bench.host.outstanding()), (0, 2));
 }
 
-/// Whoever does not know the keys of the host's endpoint is not heard.
+/// The host does not hear a sender that does not know the keys of its endpoint.
 #[test]
 fn without_the_keys_nobody_answers() {
     let mut waiting = Waiting::new();

@@ -52,7 +52,7 @@ impl Bench {
         self.ask(HostRequest::Connect(anew));
     }
 
-    /// Nobody answers until the host gives up.
+    /// No node answers until the host gives up.
     fn silence(&mut self) {
         while let Some(at) = self.host.next_wake() {
             self.sent.clear();
@@ -97,7 +97,7 @@ pub(super) fn what_moved_is_followed_in_order() {
     assert_eq!(bench.results(), [(stays, did(0)), (later, did(1))]);
     assert!(bench.wants.is_empty());
 
-    // Whoever is told so by another operation asks nobody.
+    // An operation that learns it from another one asks the control plane nothing.
     nodes[1].memory.base = 0;
     let ticket = bench.submit(add(1024));
     bench.ask(HostRequest::Route { base: VirtAddr(BASE_1), len: RANGE_LEN, node: None });
@@ -215,7 +215,7 @@ pub(super) fn a_node_that_cannot_be_reached_ends_what_waits_for_it() {
 }
 
 /// A READ of two nodes is refused at the one, whose bytes moved; the connection to the other one breaks by itself with an atomic on it that was
-/// executed there. The refusal says nothing of that one: it is not asked again, and its user is told that nobody knows.
+/// executed there. The refusal says nothing of that one: it is not asked again, and its user is told that it is not known.
 #[test]
 fn a_refusal_says_nothing_of_what_another_node_did() {
     let (mut bench, mut nodes) = Bench::with_two();

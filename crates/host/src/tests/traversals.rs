@@ -117,7 +117,7 @@ fn the_callers_limit_ends_it() {
     }
 }
 
-/// Whoever stops a traversal before its first iteration would do so for ever: the host does not ask again. But for what came to a node that
+/// A node that stops a traversal before its first iteration would do so for ever: the host does not ask again. But for what came to a node that
 /// its address had just left: that is asked again in a moment, some times.
 #[test]
 pub(super) fn a_traversal_that_gets_nowhere_is_stalled() {
@@ -174,7 +174,7 @@ fn continuations_are_bounded_by_the_limit() {
     assert_eq!(bench.ended().result, Err(Failure::Stalled { addr: VirtAddr(BASE_1) }));
 }
 
-/// Whatever the limit, a traversal is continued only so often: a caller who waits hears of it in the end.
+/// Whatever the limit, a traversal is continued only so often: a caller that waits hears of it in the end.
 #[test]
 fn continuations_are_bounded_in_number() {
     let mut bench = Bench::with_sessions();
@@ -341,7 +341,7 @@ fn a_traversal_that_stores_counts_as_a_write() {
     assert_eq!(traversed(&bench.ended()).iterations, 2);
 }
 
-/// One that stores has its code with it from the first request on, and in each that goes on: nobody has to ask for it, and so all copies of a
+/// One that stores has its code with it from the first request on, and in each that goes on: no node has to ask for it, and so all copies of a
 /// request have one id (PROTOCOL 9.8, 11.4). Where they do not fit one datagram it begins with the name alone, as others do.
 #[test]
 fn a_traversal_that_stores_brings_its_code() {

@@ -384,7 +384,7 @@ fn a_node_that_is_gone_costs_its_connection() {
     assert_eq!(bench.host.next_wake(), None);
 }
 
-/// An answer over a connection counts from the node it is with, and from nobody else (PROTOCOL 4.1).
+/// An answer over a connection counts from the node it is with, and from no other sender (PROTOCOL 4.1).
 #[test]
 fn a_stranger_cannot_answer_for_a_node() {
     let (mut bench, mut node) = Bench::connected();
@@ -396,7 +396,7 @@ fn a_stranger_cannot_answer_for_a_node() {
     assert_eq!((bench.done.len(), bench.host.outstanding()), (0, 1));
 }
 
-/// Carries frames between the host and several nodes until nobody has any.
+/// Carries frames between the host and several nodes until none has any.
 pub(super) fn talk_to(bench: &mut Bench, nodes: &mut [Node]) {
     while !bench.sent.is_empty() {
         for (port, frame) in take(&mut bench.sent) {

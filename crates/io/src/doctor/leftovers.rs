@@ -1,4 +1,4 @@
-//! What earlier racks left behind: rings nobody uses, and addresses somebody still holds.
+//! What earlier racks left behind: rings that no process uses, and addresses that a process still holds.
 
 use super::{Finding, Support};
 use farmem_wire::UDP_PORT;
@@ -77,7 +77,7 @@ mod tests {
         assert!(holders("").is_empty());
     }
 
-    /// A directory that nobody maps is a leftover, with the command that removes it.
+    /// A directory that no process maps is a leftover, with the command that removes it.
     #[test]
     fn unused_rings_are_reported() {
         let finding = rings(Path::new("/dev/shm/farmem-no-such-rack"));

@@ -85,7 +85,7 @@ fn heard(link: &mut UdpLink) -> Vec<u8> {
     got
 }
 
-/// Frames come in, the user is told, the answers go out, notes go to who watches: in one turn, without a flush by hand.
+/// Frames come in, the user is told, the answers go out, notes go to the observer: in one turn, without a flush by hand.
 #[test]
 fn one_turn_carries_a_batch_there_and_back() {
     let (mut driver, mut peer) = driven(60);
@@ -148,7 +148,7 @@ fn nothing_is_done_behind_a_failure() {
     assert_eq!(driver.link().counters().frames_out, 1);
 }
 
-/// A role is driven until it is told to stop, by whoever holds the flag.
+/// A role is driven until it is told to stop, by any holder of the flag.
 #[test]
 fn a_role_runs_until_it_is_stopped() {
     let (mut driver, mut peer) = driven(64);

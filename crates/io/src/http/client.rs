@@ -22,7 +22,7 @@ pub enum ApiCallError {
     /// The control plane refused.
     #[error("{}", .0.message)]
     Refused(ApiError),
-    /// Nobody answers there.
+    /// No server answers there.
     #[error("no control plane answers at {url}: {why}")]
     Unreachable {
         /// Where it was asked.

@@ -188,7 +188,7 @@ fn evict(stream: &TcpStream) {
     }
 }
 
-/// Closes so that the last answer is read: the system throws it away, on both sides, when what the client still sends finds nobody.
+/// Closes so that the last answer is read: the system throws it away, on both sides, when what the client still sends is not read.
 async fn close(stream: &mut TcpStream) {
     if stream.shutdown().await.is_err() {
         return;

@@ -31,7 +31,7 @@ pub struct ApiCall {
 impl ApiCall {
     /// Answers it. An asker that hung up meanwhile is fine.
     pub fn answer(self, result: Result<Response, ApiError>) {
-        // The only failure is that nobody waits any more.
+        // The only failure is that no caller waits any more.
         drop(self.reply.send(result));
     }
 }

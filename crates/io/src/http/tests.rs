@@ -148,7 +148,7 @@ fn an_oversized_body_is_refused() {
     assert!(calls.try_recv().is_err(), "nothing reached the control plane");
 }
 
-/// Whoever sends a head or a body byte by byte is told so and cut off, and the server goes on serving.
+/// The server tells a caller that sends a head or a body byte by byte, cuts it off, and goes on serving.
 #[test]
 fn whoever_dribbles_is_cut_off() {
     let (server, calls) = start_impatient();
@@ -184,7 +184,7 @@ fn silent_connections_do_not_keep_others_out() {
     drop(silent);
 }
 
-/// Those who ask and ask and never read, without the token, fill their connections and lose them: the others are served.
+/// Callers that ask and ask and never read, without the token, fill their connections and lose them: the others are served.
 #[test]
 fn whoever_does_not_read_is_cut_off() {
     let (server, _calls) = start_impatient();
@@ -206,7 +206,7 @@ fn whoever_does_not_read_is_cut_off() {
     drop(deaf);
 }
 
-/// A refusal that comes before the whole request is read by whoever is still sending: the rest finds somebody who takes it. Else the system would
+/// A refusal that comes before the whole request is read by a caller that is still sending: the server takes the rest. Else the system would
 /// answer the rest with a reset, and a client that is not done sending would see that instead of the refusal.
 #[test]
 fn an_early_refusal_outlives_the_rest_of_the_request() {
@@ -247,7 +247,7 @@ fn an_answer_outlives_bytes_behind_the_last_request() {
     control.join().unwrap();
 }
 
-/// A second server on the same port says who has it; nobody listening says so too.
+/// A second server on the same port says which process has it; a port where no server listens says so too.
 #[test]
 fn a_taken_port_and_an_empty_one() {
     let (server, _calls) = start();

@@ -38,7 +38,7 @@ impl Swapped {
                 let by_chance = ((page * PAGE + at) as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 let word = if at % 16 == 0 { by_chance.rotate_left(32) } else { 0 };
                 let to = swapped.at(page).cast::<u64>().wrapping_byte_add(at);
-                // SAFETY: an aligned word of the mapping, which nobody else has.
+                // SAFETY: an aligned word of the mapping, which no other code has.
                 unsafe { to.write_volatile(word) };
             }
         }

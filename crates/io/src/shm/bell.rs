@@ -1,4 +1,4 @@
-//! The doorbell of an endpoint: says whether it sleeps, and that somebody new writes to it.
+//! The doorbell of an endpoint: says whether it sleeps, and that a new peer writes to it.
 //!
 //! A sender must not make a system call for a receiver that is awake, and must never miss one that goes to sleep:
 //!

@@ -57,13 +57,13 @@ impl Dir {
         OutRing::attach(src, dst, mapping, bell).map_err(|Broken| corrupt(path))
     }
 
-    /// The reading end of the ring from `src`, who is at `port`, to `dst`.
+    /// The reading end of the ring from `src`, which is at `port`, to `dst`.
     pub(super) fn in_ring(&self, src: Gid, dst: Gid, port: Port) -> Result<InRing, OpenError> {
         let (path, Opened { mapping, .. }) = self.ring(src, dst)?;
         InRing::attach(src, dst, port, mapping).map_err(|Broken| corrupt(path))
     }
 
-    /// Those who have a ring to `dst`.
+    /// The endpoints that have a ring to `dst`.
     pub(super) fn senders_to(&self, dst: Gid) -> Vec<Gid> {
         let suffix = format!("-{dst:?}.ring");
         let names = names(&self.path);
@@ -92,7 +92,7 @@ fn corrupt(path: PathBuf) -> OpenError {
     OpenError::Foreign { path, why: "has indices that do not belong together: corrupt".into() }
 }
 
-/// Times a lock is tried: one who only looks whether it is held ([`live_endpoints`]) holds it for a moment.
+/// Times a lock is tried: a process that only looks whether it is held ([`live_endpoints`]) holds it for a moment.
 const LOCK_TRIES_MAX: u32 = 100;
 
 /// Locks the file; false when another process holds the lock.
@@ -130,7 +130,7 @@ pub fn live_endpoints(dir: &Path) -> Vec<String> {
     bells.filter(|(name, _)| is_held(name)).map(|(_, gid)| gid.to_owned()).collect()
 }
 
-/// Removes a rack's directory with the rings and bells in it, once nobody uses it. Other files are left, and so is the directory then.
+/// Removes a rack's directory with the rings and bells in it, once no process uses it. Other files are left, and so is the directory then.
 ///
 /// # Errors
 /// `ResourceBusy` when an endpoint is alive; otherwise what the system says.

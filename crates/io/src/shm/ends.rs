@@ -77,7 +77,7 @@ impl Bell {
         self.words()[bell::SLEEPING].load(super::atomic::Ordering::Relaxed) == 1
     }
 
-    /// Sleeps until somebody rings, at most `most`; not when somebody has since [`Bell::falls_asleep_unless`].
+    /// Sleeps until a peer rings, at most `most`; not when a peer has rung since [`Bell::falls_asleep_unless`].
     pub(super) fn sleep(&self, most: Duration) -> io::Result<()> {
         let slept = futex::wait(&self.words()[bell::SLEEPING], 1, most);
         bell::wake_up(self.words());
@@ -147,7 +147,7 @@ impl OutRing {
 /// The reading end of a ring from a peer.
 #[derive(Debug)]
 pub(super) struct InRing {
-    /// Who the peer is, as far as the link was told.
+    /// Which role the peer is, as far as the link was told.
     pub(super) port: Port,
     route: Route,
     mapping: Mapping,

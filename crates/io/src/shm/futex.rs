@@ -1,4 +1,4 @@
-//! Sleeping on a shared word, and waking who sleeps there.
+//! Sleeping on a shared word, and waking the threads that sleep there.
 
 use super::atomic::AtomicU64;
 use farmem_machine::Duration;

@@ -1,4 +1,4 @@
-//! Files of shared words: made whole or not at all, checked before use, mapped for as long as somebody holds them.
+//! Files of shared words: made whole or not at all, checked before use, mapped for as long as an owner holds them.
 
 use super::atomic::{AtomicU64, Ordering};
 use super::ring::WORD;
@@ -86,8 +86,8 @@ fn refused(path: &Path, e: io::Error) -> OpenError {
     }
 }
 
-/// Makes the file nameless, whole and with all its memory, then names it: nobody ever sees half a file. `None` when
-/// somebody else was first.
+/// Makes the file nameless, whole and with all its memory, then names it: no process ever sees half a file. `None` when
+/// another process was first.
 fn create(path: &Path, kind: Kind, words: usize) -> Result<Option<File>, OpenError> {
     let dir = path.parent().unwrap_or_else(|| Path::new("."));
     let doing = || format!("make {}", path.display());

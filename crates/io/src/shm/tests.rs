@@ -96,7 +96,7 @@ fn frames_leave_with_the_flush() {
     assert_eq!(seen, 3);
 }
 
-/// What is in a parcel lies in the ring already; who sleeps is woken when it is handed over.
+/// What is in a parcel lies in the ring already; the sleeping end is woken when it is handed over.
 #[test]
 fn a_parcel_rings_when_it_is_handed_over() {
     let dir = TestDir::new("parcel");
@@ -116,7 +116,7 @@ fn a_parcel_rings_when_it_is_handed_over() {
     assert_eq!(a.counters().frames_out, 1);
 }
 
-/// A node answers a host that has not been told of it: the frame arrives, from nobody known; once told, from its port.
+/// A node answers a host that has not been told of it: the frame arrives, from an unknown port; once told, from its port.
 #[test]
 fn a_sender_nobody_was_told_of_is_unknown() {
     let dir = TestDir::new("unknown");

@@ -36,7 +36,7 @@ fn a_fork_brings_what_serves_the_child() {
     assert_eq!(rig.own.read(0), 7, "the file is one for both");
 }
 
-/// Without that the child has the addresses and nobody who serves them: it reads zeros where pages are missing, and no one is told.
+/// Without that the child has the addresses and no server for them: it reads zeros where pages are missing, and no process is told.
 #[test]
 fn a_fork_without_the_event_reads_zeros_silently() {
     let _alone = alone();
@@ -80,13 +80,13 @@ fn what_becomes_of_a_range_is_reported() {
     giver.join().unwrap();
 
     let range = Range::of_file(&rig.file);
-    // SAFETY: a range of ours, which nobody touches.
+    // SAFETY: a range of ours, which no code touches.
     unsafe { rig.uffd.register(range.start, range.len(), all_faults()) }.unwrap();
     let (from, len) = (range.start, range.len());
     std::mem::forget(range); // it moves, and is unmapped below
     let mover = Rig::spawn(move || {
         let (old, flags) = (ptr::with_exposed_provenance_mut(from), MremapFlags::MAYMOVE);
-        // SAFETY: the whole of a mapping that nobody else uses; larger, so that it may have to move.
+        // SAFETY: the whole of a mapping that no other code uses; larger, so that it may have to move.
         unsafe { mremap(old, len, 64 * len, flags) }.unwrap().expose_provenance()
     });
     let (mut moved, mut unmapped) = (None, 0);

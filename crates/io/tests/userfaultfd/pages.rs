@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 const NONE: Features = Features::WINDOW;
 
-/// Missing, minor and write-protect faults say what they are, whether they write, who faulted, and where to the byte.
+/// Missing, minor and write-protect faults say what they are, whether they write, which thread faulted, and where to the byte.
 #[test]
 fn a_fault_says_what_it_is() {
     let rig = or_skip!(Rig::open(NONE));
@@ -58,7 +58,7 @@ fn a_page_comes_read_only_at_once() {
     }
 }
 
-/// Write protection is no property of a page that lasts: whoever maps it again must say it again.
+/// Write protection is no property of a page that lasts: the server must say it again when it maps the page again.
 #[test]
 fn a_page_that_is_mapped_again_is_as_writable_as_said_then() {
     let rig = or_skip!(Rig::open(NONE));
@@ -215,7 +215,7 @@ fn a_page_moves_where_it_is_expected_and_not_shared() {
     unsafe { uffd.register(to.start, to.len(), Faulting::MISSING) }.unwrap();
     from.write(0, 7);
     from.write(1, 8);
-    // SAFETY: nobody relies on what is at `from`.
+    // SAFETY: no code relies on what is at `from`.
     let refused = unsafe { uffd.take(unknown.at(0), from.at(0), PAGE) }.unwrap_err();
     assert_eq!(refused.errno, Errno::INVAL);
     // SAFETY: as above.

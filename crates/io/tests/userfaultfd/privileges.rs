@@ -1,4 +1,4 @@
-//! Who may have how much of it.
+//! Which process may have how much of it.
 
 use crate::rig::{Ended, Rig, alone, fork, load};
 use farmem_io::pages::{Features, Reach, Userfaultfd};
@@ -64,7 +64,7 @@ fn a_plain_user_hears_of_no_forks() {
     assert!(ended.is_none_or(|ended| ended == Ended::Exit(0)), "{ended:?}");
 }
 
-/// The device is for those who may open it; but once open it gives full ones to whoever inherits it.
+/// The device is for processes that may open it; but once open it gives full ones to every process that inherits it.
 #[test]
 fn an_inherited_device_gives_full_ones() {
     let opened = OpenOptions::new().read(true).write(true).open("/dev/userfaultfd");

@@ -14,7 +14,7 @@ pub(crate) const PAGE: usize = 4096;
 /// Pages of a range.
 pub(crate) const PAGES: usize = 32;
 
-/// What this test needs is not allowed here: says so, for whoever reads the log.
+/// What this test needs is not allowed here: says so, for the reader of the log.
 macro_rules! or_skip {
     ($opened:expr) => {
         match $opened {

@@ -53,21 +53,21 @@ fn a_read_behind_a_write_back_waits_for_it() {
     assert_eq!(states.read(&behind), Handed::Bytes);
     assert_eq!(states.record(page()).lent(), Some((Seq(2), B)));
     assert!(!states.write_back(page(), A, Seq(1)), "a copy of it");
-    assert_eq!(states.read(&behind), Handed::Nothing, "a copy comes when the page is lent to who asked");
+    assert_eq!(states.read(&behind), Handed::Nothing, "a copy comes when the page is lent to the asker");
 }
 
 /// Whom the page was not lent to has nothing to write back, whatever number it guesses.
 #[test]
 fn another_host_writes_nothing_back() {
     let mut states = PageStates::default();
-    assert!(!states.write_back(page(), A, Seq(1)), "nobody was handed it");
+    assert!(!states.write_back(page(), A, Seq(1)), "no host was handed it");
     assert_eq!(states.iter().count(), 0, "nor does the guess take room");
     assert_eq!(states.read(&read(A, Access::Modified, 4, true)), Handed::Bytes);
     assert!(!states.write_back(page(), B, Seq(4)));
     assert!(states.write_back(page(), A, Seq(4)));
 }
 
-/// A late copy of a read lends a page that nobody has; the next clean news heals it.
+/// A late copy of a read lends a page that no host has; the next clean news corrects that.
 #[test]
 fn clean_news_ends_a_loan_that_never_was() {
     let mut states = PageStates::default();

@@ -188,7 +188,7 @@ fn a_pair_that_stores_runs_once() {
     assert_eq!(bench.bytes(addr(0), 8), 2_u64.to_le_bytes(), "twice, not five times");
 }
 
-/// Hosts, domains and programs are not mixed up in answers: each goes to whoever asked, in a batch of its own.
+/// Hosts, domains and programs are not mixed up in answers: each goes to the host that asked, in a batch of its own.
 #[test]
 fn answers_of_different_hosts_do_not_mix() {
     let mut bench = Bench::ready();

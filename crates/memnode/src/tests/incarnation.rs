@@ -78,7 +78,7 @@ fn requests_to_lost_bytes_are_refused() {
     let [(_, message)] = &sent(&bench)[..] else { panic!("one part") };
     let PageBody::Data(data, bytes) = message.body else { panic!("the page, or its loss") };
     assert!(data.lost && bytes.is_empty());
-    assert_eq!(bench.node.page_states().record(Page::of(addr(0x1000))).lent(), None, "nobody has it");
+    assert_eq!(bench.node.page_states().record(Page::of(addr(0x1000))).lent(), None, "no host has it");
 }
 
 /// A traversal comes to lost bytes from others: it ends before the iteration that would read them, also when its turn has found the pages around.

@@ -216,7 +216,7 @@ fn a_program_that_is_forgotten_still_ends_what_it_began() {
     assert_eq!(ended, (0..=64).map(|n| (n, Status::Ok)).collect::<Vec<_>>());
 }
 
-/// Places of list nodes: three quarters of them Alice's to read, some of Bob's, and some nobody's.
+/// Places of list nodes: three quarters of them Alice's to read, some of Bob's, and some of no domain.
 const PLACES: u64 = 0x2800 / 0x40;
 
 /// A request of the property: where from, which program, how far, and whether it may leave the node.

@@ -164,7 +164,7 @@ fn status(bench: &mut Bench, counter: u32, body: Body<'_>) -> Status {
     bench.ask(header(ALICE, counter), body).header.status
 }
 
-/// Four pages move, whatever is lost on the way. Meanwhile nobody uses them, at neither node; what comes is put off. Then they are at the new
+/// Four pages move, whatever is lost on the way. Meanwhile no access uses them, at neither node; what comes is to come again. Then they are at the new
 /// node, with their bytes and what was known of them, and no more at the old one (PROTOCOL 7.38, 7.39, 7.40).
 #[test]
 fn pages_move_with_all_that_is_known_of_them() {
@@ -335,7 +335,7 @@ fn verbs_wait_while_their_bytes_leave() {
     assert_eq!(client.read(&mut pair.old, 0, 9), Err(rc::Failure::RemoteAccess));
 }
 
-/// Who has no part in a move says nothing that counts, and nothing counts that is about no page of it (PROTOCOL 7.40).
+/// A node without a part in a move says nothing that counts, and nothing counts that is about no page of it (PROTOCOL 7.40).
 #[test]
 fn only_the_ends_of_a_move_are_heard() {
     let mut pair = Pair::new(0);

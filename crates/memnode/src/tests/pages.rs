@@ -91,7 +91,7 @@ fn a_write_back_comes_in_parts() {
     assert_eq!(bench.bytes(addr(0x1000), 4096), bytes, "written once, and acknowledged each time");
 }
 
-/// A grant that nobody was given: it must not count, nor close the page to the grants that were.
+/// A grant that no host was given: it must not count, nor close the page to the grants that were.
 #[test]
 fn a_grant_from_nowhere_does_not_count() {
     let mut bench = Bench::ready();
@@ -166,7 +166,7 @@ fn directory(port: Port, body: DirectoryBody<'_>, bench: &mut Bench) {
     bench.hear(port, &frame);
 }
 
-/// Reading a lent page otherwise than by Read: not now, and the switch is told; once it says that nobody has the page, yes (PROTOCOL 12.28).
+/// Reading a lent page otherwise than by Read: not now, and the switch is told; once it says that no host has the page, yes (PROTOCOL 12.28).
 #[test]
 fn a_lent_page_is_not_read() {
     use super::traversals::{find, list, pad, request};
@@ -194,7 +194,7 @@ fn a_lent_page_is_not_read() {
     assert_eq!(asked(&mut bench, 4), (Status::Ok, 3));
 }
 
-/// What hosts were handed out nobody else writes, until the page is cleared (PROTOCOL 12.46).
+/// What hosts were handed out only they write, until the page is cleared (PROTOCOL 12.46).
 #[test]
 fn a_coherent_page_is_only_written_back() {
     let mut bench = lent();

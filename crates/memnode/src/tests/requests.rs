@@ -83,7 +83,7 @@ fn a_freed_vma_is_refused() {
     bench.not_here(header(ALICE, 4), read(0x1000, 8));
 }
 
-/// The answer to a write is lost and the host asks again; meanwhile somebody else wrote there. The repeated request is answered
+/// The answer to a write is lost and the host asks again; meanwhile another host wrote there. The repeated request is answered
 /// and must not write over it (PROTOCOL 7.20).
 #[test]
 fn a_repeated_write_is_executed_once() {
@@ -98,7 +98,7 @@ fn a_repeated_write_is_executed_once() {
     assert_eq!(bench.node.stats().region_writes, 2);
 }
 
-/// A copy of a write turns up after so many later ones that its answer is forgotten. Whether it was executed nobody knows any
+/// A copy of a write turns up after so many later ones that its answer is forgotten. Whether it was executed is not known any
 /// more, so it must not be (PROTOCOL 7.20).
 #[test]
 fn a_forgotten_write_is_dropped() {
@@ -148,7 +148,7 @@ fn a_host_cannot_use_up_the_ids_of_another() {
     assert_eq!(bench.bytes(addr(0), 4), b"good");
 }
 
-/// Nobody knows the host that a request came from: it could not be answered, so it is not executed either (PROTOCOL 7.18).
+/// The node does not know the host that a request came from: it could not be answered, so it is not executed either (PROTOCOL 7.18).
 #[test]
 fn a_request_of_an_unknown_host_is_dropped() {
     let mut bench = Bench::ready();

@@ -205,7 +205,7 @@ fn a_refusal_is_remembered() {
     assert_eq!(counts(&bench, &PLACES), [1; 3]);
 }
 
-/// A host has more requests behind one than a node remembers: that one is not run any more, and nobody is told, for it may have been
+/// A host has more requests behind one than a node remembers: that one is not run any more, and no host is told, for it may have been
 /// (PROTOCOL 5.6). Region writes are counted with them.
 #[test]
 fn what_is_older_than_memory_is_dropped() {

@@ -197,7 +197,7 @@ fn an_unknown_program_is_asked_for() {
     assert_eq!(status, Status::Ok);
 }
 
-/// Code under a wrong name would be run for everybody who asks for that name (PROTOCOL 7.23).
+/// Code under a wrong name would be run for every host that asks for that name (PROTOCOL 7.23).
 #[test]
 fn code_must_be_the_program_it_is_named_for() {
     let mut bench = Bench::ready();
@@ -276,7 +276,7 @@ fn a_window_is_checked_as_a_whole() {
         (addr(0x1fe9), Status::OutOfBounds, "one byte over the grant"),
         (addr(0x1fff), Status::OutOfBounds, "all but one byte over the grant"),
         (addr(0x2000), Status::NotMapped, "another domain's"),
-        (addr(0x3ff0), Status::NotMapped, "nobody's"),
+        (addr(0x3ff0), Status::NotMapped, "of no domain"),
     ];
     for (cur_ptr, status, why) in cases {
         let asked = Traverse { cur_ptr, ..request(&program, &scratch) };

@@ -4,7 +4,7 @@ use super::*;
 use crate::Budget;
 use farmem_machine::Halt;
 
-/// A node has just started and the control plane has not spoken: it serves nobody (PROTOCOL 7.1).
+/// A node has just started and the control plane has not spoken: it serves no host (PROTOCOL 7.1).
 #[test]
 fn a_node_without_tables_refuses_everything() {
     let mut bench = Bench::empty(Budget::default());
@@ -17,7 +17,7 @@ fn a_node_without_tables_refuses_everything() {
     assert_eq!(
         bench.ask(header(ALICE, 2), body).header.status,
         Status::NotMapped,
-        "here, and granted to nobody"
+        "here, and granted to no domain"
     );
 }
 
@@ -63,7 +63,7 @@ fn a_batch_stops_at_the_first_refusal() {
     );
 }
 
-/// Nobody but the control plane changes tables, whatever keys he knows (PROTOCOL 7.3).
+/// Only the control plane changes tables, whatever keys a sender knows (PROTOCOL 7.3).
 #[test]
 fn updates_count_only_from_the_control_plane() {
     let mut bench = Bench::ready();
@@ -169,7 +169,7 @@ fn a_connection_that_must_not_be_is_refused() {
     );
 }
 
-/// Before bytes go to somebody else they become zero: exactly those, and only when all of them are here (PROTOCOL 7.11).
+/// Before bytes go to another owner they become zero: exactly those, and only when all of them are here (PROTOCOL 7.11).
 #[test]
 fn clear_really_clears() {
     let mut bench = Bench::ready();
@@ -201,7 +201,7 @@ fn updates_for_another_role_are_unsupported() {
 }
 
 /// A thief of the control plane's keys was faster: the control plane's own batch comes as a repetition with other bytes. The node stops, answers
-/// nobody any more and changes nothing, since nobody knows what its tables should be (PROTOCOL 5.11).
+/// no host any more and changes nothing, since it cannot know what its tables should be (PROTOCOL 5.11).
 #[test]
 fn a_batch_that_repeats_a_number_with_other_bytes_stops_the_node() {
     let mut bench = Bench::ready();

@@ -112,7 +112,7 @@ fn a_read_waits_for_what_a_host_has() {
             assert_eq!(ports, [Port::host(HOST.0)]);
             break;
         }
-        assert_eq!(ports, [Port::host(HOST.0), Port::SWITCH], "the switch learns that somebody waits");
+        assert_eq!(ports, [Port::host(HOST.0), Port::SWITCH], "the switch learns that a READ waits");
         assert!(client.requester.pop_completion().is_none());
         if turn == 1 {
             let bytes = [5; 4096];
@@ -232,7 +232,7 @@ fn a_connection_is_replaced_by_a_new_one() {
     assert_eq!(bench.bytes(addr(0), 4), b"new\0");
 }
 
-/// A WRITE of three packets is under way when its vma is freed and given to somebody else. What has arrived has arrived; the
+/// A WRITE of three packets is under way when its vma is freed and given to another domain. What has arrived has arrived; the
 /// rest must not be written (PROTOCOL 7.15).
 #[test]
 fn a_grant_taken_back_stops_a_write_in_the_middle() {

@@ -53,7 +53,7 @@ impl Private {
         Some(table)
     }
 
-    /// Nobody will come for what a fork left.
+    /// No child will come for what a fork left.
     pub fn release(&mut self, table: Table) {
         for (_, entry) in table.all(0..table.pages()) {
             if let Some(slot) = entry.slot {
@@ -107,7 +107,7 @@ impl Private {
     }
 
     /// The pages are zeros from now on, wherever they were; what the program sees of them is the caller's to take from it. False when the bytes of one
-    /// that others need have no place to rest before something is written back: then it is to be called again, for all of them.
+    /// that others need have no place in the pool before something is written back: then it is to be called again, for all of them.
     pub fn forget(&mut self, space: u32, pages: Range<u64>, programs: &mut impl Programs) -> bool {
         let Some(whole) = self.book.tables.get(&space).map(Table::pages) else { return true };
         let end = pages.end.min(whole);
@@ -134,7 +134,7 @@ impl Private {
         true
     }
 
-    /// As [`Private::forget`], where nothing will ever make room: bytes that others need are lost, and nobody gets anything from far memory any more.
+    /// As [`Private::forget`], where nothing will ever make room: bytes that others need are lost, and no process gets anything from far memory any more.
     pub fn give_up(&mut self, space: u32, pages: Range<u64>, programs: &mut impl Programs) {
         self.abandon(programs);
         while !self.forget(space, pages.clone(), programs) {

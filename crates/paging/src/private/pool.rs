@@ -1,10 +1,10 @@
-//! Places for pages that rest: memory of the pager's, for those whose programs cannot be made to leave them in place.
+//! Places for inactive pages: memory of the pager's, for those whose programs cannot be made to leave them in place.
 
 use crate::Key;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Which page rests in which place.
+/// Which inactive page is in which place.
 #[derive(Debug)]
 pub(super) struct Pool {
     keys: Vec<Option<Key>>,
@@ -17,9 +17,9 @@ impl Pool {
         Self { keys: vec![None; places], free: (0..numbers).rev().collect() }
     }
 
-    /// A place for a page. The cache lets no more pages rest than there are.
+    /// A place for a page. The cache has no more inactive pages than there are places.
     pub(super) fn put(&mut self, key: Key) -> u32 {
-        let place = self.free.pop().expect("no more pages rest than there are places");
+        let place = self.free.pop().expect("no more pages are inactive than there are places");
         self.keys[place as usize] = Some(key);
         place
     }

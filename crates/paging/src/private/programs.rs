@@ -17,7 +17,7 @@ pub enum Allocated {
     At(VirtAddr),
     /// There is not that much.
     Refused,
-    /// Nobody knows.
+    /// It is not known.
     Failed,
 }
 
@@ -58,7 +58,7 @@ pub trait Programs {
     fn map(&mut self, key: Key, access: Access);
     /// A page that the program has, and does not write to, is at another of its addresses from now on.
     fn relocate(&mut self, key: Key, to: Key, access: Access);
-    /// Who waits for one of the pages looks again.
+    /// The threads that wait for one of the pages look again.
     fn wake(&mut self, space: u32, pages: Range<u64>);
     /// The page cannot be had.
     fn poison(&mut self, key: Key, why: Cause);

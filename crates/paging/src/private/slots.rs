@@ -123,7 +123,7 @@ impl Slots {
         record.sent = true;
     }
 
-    /// A WRITE to it is under way, or one was that nobody answered.
+    /// A WRITE to it is under way, or one was that got no answer.
     pub(super) fn is_sent(&self, slot: Slot) -> bool {
         self.records[slot.0 as usize].sent
     }
@@ -151,7 +151,7 @@ impl Slots {
         }
     }
 
-    /// All that somebody owns.
+    /// All that have an owner.
     pub(super) fn all(&self) -> impl Iterator<Item = Slot> {
         (0..).map(Slot).zip(&self.records).filter(|(_, record)| record.owners > 0).map(|(slot, _)| slot)
     }
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(slots.far(Slot(126)) + 1, slots.far(Slot(127)));
     }
 
-    /// A slot that nobody owns is not given to another while a WRITE to it is under way: it could land late.
+    /// A slot without an owner is not given to another page while a WRITE to it is under way: the WRITE could land late.
     #[test]
     fn a_slot_waits_for_its_writes() {
         let mut slots = slots();
@@ -285,7 +285,7 @@ mod tests {
     }
 
     proptest! {
-        /// No slot is given twice; all of them are given; who is left is owned as often as was said.
+        /// No slot is given twice; all of them are given; the slots that are left have as many owners as was said.
         #[test]
         fn as_a_map(acts in proptest::collection::vec((0_u64..300, 0_u8..4), 0..400)) {
             let mut slots = slots();

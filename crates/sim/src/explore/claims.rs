@@ -62,7 +62,7 @@ impl World {
         if self.node_has_latest(at) || held || dead {
             return Ok(());
         }
-        Err(format!("nobody has the latest bytes of {}", page(at)))
+        Err(format!("no host and no node has the latest bytes of {}", page(at)))
     }
 
     fn what_is_not_lent_is_the_latest(&self, at: Page) -> Result<(), Broken> {

@@ -100,7 +100,7 @@ impl World {
         }
     }
 
-    /// The hosts that count: one that died is asked until it is fenced, since nobody knows.
+    /// The hosts that count: one that died is asked until it is fenced, since the switch cannot know.
     pub(super) fn live(&self) -> HostSet {
         let ids = (0..).map(HostId).take(self.hosts.len());
         ids.filter(|&id| !self.fenced.contains(id)).fold(HostSet::EMPTY, HostSet::with)
@@ -459,7 +459,7 @@ impl World {
         !self.fenced.contains(host) && entry.step(region, event, &mut Vec::new()) != directory::Outcome::Stale
     }
 
-    /// What a message that goes by is to the directory: who sent it, and which page it is taken for.
+    /// What a message that goes by is to the directory: its sender, and which page it is taken for.
     fn passing(&self, message: Message, rules: &Rules) -> Option<(HostId, Page, directory::Event)> {
         let Message::WriteBack(host, WriteBack { page, ack: Some(ack), .. }, _) = message else {
             return None;

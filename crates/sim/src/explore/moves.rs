@@ -41,7 +41,7 @@ pub(super) enum Move {
     Fence(HostId),
     /// The switch dies and comes up without a directory.
     Restart,
-    /// Somebody asks for a reset.
+    /// A reset is asked for.
     Reset(Region),
     /// A region becomes two.
     Split(Region),

@@ -1,7 +1,7 @@
 //! What drivers ask the control plane, and do with its answers: hosts renew their leases, owners accept losses, pages move.
 
 use super::rack::{LEASE, NODES, PAGES, Rack, host_in};
-use crate::sim_node::Who;
+use crate::sim_node::RoleId;
 use farmem_control::api::{ApiError, Request, Response};
 use farmem_host::caching::CacheRequest;
 use farmem_machine::{Duration, Instant};
@@ -28,14 +28,14 @@ pub(super) enum Call {
 }
 
 impl Rack {
-    /// Asks the control plane. One that is down answers that it is: whoever asks does so again when he looks after things next.
+    /// Asks the control plane. One that is down answers that it is: the host asks again when it looks after things next.
     pub(super) fn call(&mut self, call: Call) {
         let Some(request) = self.request(call) else { return };
         let by = match call {
             Call::Session(slot, _) | Call::Renew(slot, ..) | Call::Recover(slot, _) => slot,
             _ => 0,
         };
-        let ticket = self.world.ask(Who::Host(host_in(by)), request);
+        let ticket = self.world.ask(RoleId::Host(host_in(by)), request);
         self.calls.insert(ticket, call);
         self.look();
     }
@@ -67,7 +67,7 @@ impl Rack {
 
     /// Looks after every machine: those that are up keep their leases.
     pub(super) fn tend(&mut self) {
-        if !self.world.is_up(Who::Control) {
+        if !self.world.is_up(RoleId::Control) {
             return;
         }
         self.move_pages();
@@ -116,7 +116,7 @@ impl Rack {
     fn tend_host(&mut self, slot: usize) {
         let now = self.now();
         let &super::rack::HostSlot { cut_until, starts, has_session, next_renew, .. } = &self.slots[slot];
-        // Far memory is there before those who use it.
+        // Far memory is there before its users.
         if self.base.0 == 0 || cut_until > now || self.guest(slot).is_none() {
             return;
         }
@@ -130,7 +130,7 @@ impl Rack {
 
     /// The owner of a page that was refused takes its old bytes.
     pub(super) fn accept_lost(&mut self, page: Page) {
-        if self.world.is_up(Who::Control) && self.accepting.insert(page) {
+        if self.world.is_up(RoleId::Control) && self.accepting.insert(page) {
             self.words.begin_accepting(page);
             self.call(Call::AcceptLost(page));
         }
@@ -208,7 +208,7 @@ impl Rack {
 
     /// Pages of a node that started again of which no host has anything any more are what that node has from now on.
     fn look_for_wiped(&mut self) {
-        if (1..=NODES).any(|node| !self.world.is_up(Who::Node(node))) {
+        if (1..=NODES).any(|node| !self.world.is_up(RoleId::Node(node))) {
             return;
         }
         let wiped: Vec<Page> = self.words.wiped().collect();

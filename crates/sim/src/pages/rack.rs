@@ -5,7 +5,7 @@ use super::memory::Memory;
 use super::words::Words;
 use super::{Step, THREADS};
 use crate::network::Counters;
-use crate::sim_node::Who;
+use crate::sim_node::RoleId;
 use crate::{Layout, Network, Plan, World};
 use farmem_host::Config as HostConfig;
 use farmem_host::agent::Bounds;
@@ -70,7 +70,7 @@ pub(super) struct Rack {
     pub(super) calls: BTreeMap<u64, Call>,
     /// Pages whose old bytes are asked for.
     pub(super) accepting: BTreeSet<Page>,
-    /// Those of whose calls nobody will tell how they ended, and by when they did.
+    /// Those whose calls get no answer, and by when they ended.
     pub(super) late_accepts: Vec<(Instant, Page)>,
     pub(super) words: Words,
     /// Something died, or a lease ended.
@@ -181,7 +181,7 @@ impl Rack {
     }
 
     fn is_up(&self) -> bool {
-        self.world.everybody().into_iter().all(|who| self.world.is_up(who))
+        self.world.everybody().into_iter().all(|role_id| self.world.is_up(role_id))
     }
 
     /// No more faults.
@@ -264,17 +264,17 @@ impl Rack {
         self.look();
     }
 
-    /// A look at what happened in the rack: who began, what hosts said, what the control plane answered.
+    /// A look at what happened in the rack: which hosts began, what hosts said, what the control plane answered.
     pub(super) fn look(&mut self) {
         for node in 1..=NODES {
-            let starts = self.world.starts_of(Who::Node(node));
+            let starts = self.world.starts_of(RoleId::Node(node));
             let known = &mut self.nodes_started[usize::from(node) - 1];
             if core::mem::replace(known, starts) != starts {
                 self.node_began(node);
             }
         }
         for slot in 0..self.slots.len() {
-            let starts = self.world.starts_of(Who::Host(host_in(slot)));
+            let starts = self.world.starts_of(RoleId::Host(host_in(slot)));
             if self.slots[slot].starts != starts
                 && let Some(guest) = self.guest(slot)
             {
@@ -322,23 +322,23 @@ impl Rack {
         self.plan_crash();
         let down = Duration::from_nanos(u64::from(self.rng.below(DOWN_MAX)));
         let one_of = |count: u32, rng: &mut Rng| 1 + u16::try_from(rng.below(count)).expect("few");
-        let who = match self.rng.below(8) {
-            0 | 1 => Who::Control,
-            2 | 3 => Who::Switch,
-            4 => Who::Node(one_of(NODES.into(), &mut self.rng)),
-            _ => Who::Host(one_of(hosts, &mut self.rng)),
+        let role_id = match self.rng.below(8) {
+            0 | 1 => RoleId::Control,
+            2 | 3 => RoleId::Switch,
+            4 => RoleId::Node(one_of(NODES.into(), &mut self.rng)),
+            _ => RoleId::Host(one_of(hosts, &mut self.rng)),
         };
-        if !self.world.is_up(who) {
+        if !self.world.is_up(role_id) {
             return;
         }
-        self.world.crash(who);
-        self.world.start_later(who, down);
-        self.has_lost |= matches!(who, Who::Node(_) | Who::Host(_));
-        if let Who::Host(host) = who {
+        self.world.crash(role_id);
+        self.world.start_later(role_id, down);
+        self.has_lost |= matches!(role_id, RoleId::Node(_) | RoleId::Host(_));
+        if let RoleId::Host(host) = role_id {
             let slot = &mut self.slots[slot_of(host)];
             (slot.threads, slot.lease_until) = (Default::default(), Instant::ZERO);
         }
-        self.note(format!("crash.{}", who.kind()));
+        self.note(format!("crash.{}", role_id.kind()));
         self.look();
     }
 }

@@ -9,7 +9,7 @@ pub(super) const WORDS: usize = 4;
 /// What is known of a page beside its latest words.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Known {
-    /// Its node started again with nothing: until nobody has the page from before, who has it sees the latest words, and never zeros.
+    /// Its node started again with nothing: until no host has the page from before, a host that has it sees the latest words, and never zeros.
     wiped: bool,
     loss: Loss,
 }
@@ -19,11 +19,11 @@ struct Known {
 enum Loss {
     #[default]
     None,
-    /// It went with its node: nobody sees a word of it before its owner accepts that.
+    /// It went with its node: no host sees a word of it before its owner accepts that.
     Sure,
     /// Its owner is taking the old bytes; when, only control plane and node know.
     Accepting,
-    /// Who looks at it next defines what it holds: bytes that were lost were given up for older ones, or for zeros.
+    /// The next load defines what it holds: bytes that were lost were given up for older ones, or for zeros.
     Open,
 }
 
@@ -118,7 +118,7 @@ impl Words {
         self.known.iter().filter(|(_, known)| known.wiped).map(|(&page, _)| page)
     }
 
-    /// Nobody has the wiped page any more: it is lost for all, or accepted.
+    /// No host has the wiped page any more: it is lost for all, or accepted.
     pub(super) fn reopen(&mut self, page: Page) {
         let known = self.known.get(&page).copied().unwrap_or_default();
         self.set(page, Known { wiped: false, ..known });
@@ -162,7 +162,7 @@ mod tests {
         words
     }
 
-    /// What the checker is for: an old byte, a byte of elsewhere, and a loss that nobody spoke of are seen.
+    /// What the checker is for: an old byte, a byte of elsewhere, and a loss that was not told are seen.
     #[test]
     fn only_the_latest_will_do() {
         let mut words = words();
@@ -189,7 +189,7 @@ mod tests {
         assert!(words.look(PAGE, &[0, second, 0, 0]).is_err(), "it was given up");
     }
 
-    /// A node that starts again has nothing. Who has the page from before sees that; then nobody sees anything, until it is accepted: zeros.
+    /// A node that starts again has nothing. A host that has the page from before sees that; then no host sees anything, until it is accepted: zeros.
     #[test]
     fn a_wiped_page_is_the_latest_or_lost() {
         let mut words = words();

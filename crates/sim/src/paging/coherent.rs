@@ -1,7 +1,7 @@
 //! The page cache where others have a say: grants, refusals, recalls at any moment, leases that end.
 //!
 //! The host's agent and the cache over it are real ([`Agent`], [`Paged`]); the rest of the rack is [`Others`]. Messages are lost, doubled and come in any
-//! order, as the plan says. Every load is held against the last store of anybody; whatever is mapped must be rightful at that moment, by the directory; and
+//! order, as the plan says. Every load is checked against the last store of any host; whatever is mapped must be rightful at that moment, by the directory; and
 //! agent and cache must know the same.
 //!
 //! Key type: `World`.
@@ -414,7 +414,7 @@ impl World {
         self.run_woken();
     }
 
-    /// Whoever waits for an answer sends again.
+    /// A role that waits for an answer sends again.
     fn retry(&mut self) {
         self.tried_again += 1;
         let requests: Vec<Page> = self.agent.requests().map(|(page, _)| page).collect();
@@ -504,7 +504,7 @@ impl World {
         }
     }
 
-    /// The rack is gone, at whatever moment: nothing stays, and nobody waits for ever.
+    /// The rack is gone, at whatever moment: nothing stays, and no thread waits for ever.
     fn end_forsaken(&mut self) {
         self.forsaken = true;
         self.paged.abandon();

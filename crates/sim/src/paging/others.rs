@@ -35,7 +35,7 @@ pub(super) enum Message {
 /// A page at its node, and what is true of it.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Cell {
-    /// What was stored last, by anybody.
+    /// What was stored last, by any host.
     pub(super) truth: u64,
     /// What the node has.
     pub(super) far: u64,
@@ -172,7 +172,7 @@ impl Others {
         }
     }
 
-    /// A host dies with a page that the host under test has not: its bytes are lost until somebody takes the old ones.
+    /// A host dies with a page that the host under test has not: its bytes are lost until a host takes the old ones.
     pub(super) fn lose(&mut self, at: usize) {
         let Entry { ours, recall, .. } = self.entries[at >> ORDER];
         if ours.is_none() && recall.is_none() {

@@ -258,7 +258,7 @@ impl World {
                 }
             },
             Body::Traverse(_) | Body::Batch(_) | Body::Update(_) => {
-                return Err((Verdict::Unsafe, "a kind nobody sent".to_owned()));
+                return Err((Verdict::Unsafe, "a kind that was not sent".to_owned()));
             }
         }
         self.network.send(self.now, responder_gid(), from, &answer);
@@ -268,7 +268,7 @@ impl World {
     fn answer(&mut self, index: usize, message: &Message<'_>) -> Result<(), End> {
         let request = message.header.request;
         let Some(client) = self.clients.get_mut(index) else {
-            return Err((Verdict::Unsafe, format!("an answer to {request:?}, who is not here")));
+            return Err((Verdict::Unsafe, format!("an answer to {request:?}, which is not here")));
         };
         let Some(asked) = client.requester.finish(request) else {
             self.note("LateAnswer");

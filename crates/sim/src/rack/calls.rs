@@ -4,7 +4,7 @@ use super::moves::Piece;
 use super::{DOMAINS, End, Rack};
 use crate::campaign::Verdict;
 use crate::checker::{Counter, SlotId, Vma};
-use crate::sim_node::Who;
+use crate::sim_node::RoleId;
 use farmem_control::api::{ApiError, ErrorCode, PermName, Request, Response, VmaInfo};
 use farmem_machine::{Duration, Instant};
 use std::collections::BTreeSet;
@@ -133,7 +133,7 @@ impl Rack {
 
     /// Makes one call and waits; only while nothing else happens.
     pub(super) fn call(&mut self, request: Request) -> Result<Response, End> {
-        self.world.call(Who::Host(1), &request).map_err(|error| match error.code {
+        self.world.call(RoleId::Host(1), &request).map_err(|error| match error.code {
             ErrorCode::Unavailable => (Verdict::Stuck, format!("{request:?} is refused for long")),
             _ => (Verdict::Unsafe, format!("{request:?}: {error:?}")),
         })
@@ -163,7 +163,7 @@ impl Rack {
         }
         for index in 0..self.clients.len() {
             let client = &self.clients[index];
-            if !self.world.is_up(Who::Host(client.host)) || self.world.now() < client.not_before {
+            if !self.world.is_up(RoleId::Host(client.host)) || self.world.now() < client.not_before {
                 continue;
             }
             if client.session == Link::Down {
@@ -178,11 +178,11 @@ impl Rack {
     /// Keeps a slot from being used: a write of it was given up, on a connection that is down now.
     pub(super) fn hold(&mut self, index: usize, place: SlotId) {
         let (host, domain) = (self.clients[index].host, self.domain_of(index));
-        let until = if self.world.is_up(Who::Host(host)) {
+        let until = if self.world.is_up(RoleId::Host(host)) {
             let down = self.nodes().filter(|&node| self.world.is_down(host, domain, node));
             Until::Connected(down.map(|node| (node, self.world.connects(host, domain, node))).collect())
         } else {
-            Until::Started(self.world.starts_of(Who::Host(host)))
+            Until::Started(self.world.starts_of(RoleId::Host(host)))
         };
         self.clients[index].unsure.push((place, until));
     }
@@ -195,7 +195,7 @@ impl Rack {
         let (host, domain) = (self.clients[index].host, self.domain_of(index));
         let world = &self.world;
         let settled = |(_, until): &mut (SlotId, Until)| match until {
-            Until::Started(starts) => world.starts_of(Who::Host(host)) > *starts,
+            Until::Started(starts) => world.starts_of(RoleId::Host(host)) > *starts,
             Until::Connected(open) => {
                 open.retain(|&(node, count)| world.connects(host, domain, node) == count);
                 open.is_empty()
@@ -223,11 +223,11 @@ impl Rack {
     /// The memory nodes.
     pub(super) fn nodes(&self) -> impl Iterator<Item = u16> + use<> {
         let all = self.world.everybody().into_iter();
-        all.filter_map(|who| if let Who::Node(node) = who { Some(node) } else { None })
+        all.filter_map(|role_id| if let RoleId::Node(node) = role_id { Some(node) } else { None })
     }
 
     pub(super) fn ask(&mut self, index: usize, request: Request, call: Call) {
-        let ticket = self.world.ask(Who::Host(self.clients[index].host), request);
+        let ticket = self.world.ask(RoleId::Host(self.clients[index].host), request);
         self.calls.insert(ticket, (index, call));
     }
 
@@ -280,8 +280,8 @@ impl Rack {
 
     fn granted(&mut self, index: usize, call: &Call, response: Response) -> Result<(), String> {
         let client = &mut self.clients[index];
-        // The host may have crashed since: then nobody has what was granted.
-        let up = self.world.is_up(Who::Host(client.host));
+        // The host may have crashed since: then no host has what was granted.
+        let up = self.world.is_up(RoleId::Host(client.host));
         match (call, response) {
             (Call::Session, Response::Session { .. }) => {
                 client.session = if up { Link::Up } else { Link::Down }
@@ -333,10 +333,10 @@ impl Rack {
         let client = &mut self.clients[index];
         match (call, error.code) {
             (Call::Session, ErrorCode::Unavailable | ErrorCode::NotFound) => client.session = Link::Down,
-            // It may have been begun: until the control plane is back to take it back, the memory may be somebody's.
+            // It may have been begun: until the control plane is back to take it back, the memory may have an owner.
             (Call::Allocate { .. }, ErrorCode::Unavailable) => self.unsure_allocation = true,
             (Call::Allocate { .. }, ErrorCode::TableFull | ErrorCode::OutOfMemory) => {}
-            // What was begun must be brought to its end: until then nobody knows whether the vma may be used.
+            // What was begun must be brought to its end: until then it is not known whether the vma may be used.
             (
                 Call::Free { .. } | Call::Lend { .. } | Call::Migrate { .. } | Call::AcceptLost { .. },
                 ErrorCode::Unavailable,

@@ -1,6 +1,6 @@
 //! Traversals that store: each adds one to several counters, on several memory nodes, and brings back what it found there.
 //!
-//! The counters are those that everybody counts up with atomics. No two additions may find the same value, whoever makes them: so a
+//! The counters are those that all programs count up with atomics. No two additions may find the same value, atomic or traversal: so a
 //! traversal that was executed twice somewhere, or not at all, or whose addition was not one step, is found out (PROTOCOL 7.35, 7.36).
 
 use super::Rack;
@@ -17,7 +17,7 @@ const ADDRS: usize = 8;
 const FOUND: usize = ADDRS + 8 * (STOPS_MAX + 1);
 const SCRATCH_LEN: usize = FOUND + 8 * STOPS_MAX;
 
-/// The way is in the scratch pad, so nobody needs to build a list.
+/// The way is in the scratch pad, so no program needs to build a list.
 const ADD_ALONG: &str = "
     ld8 r2, scratch[0]
     ld8 r3, window[0]

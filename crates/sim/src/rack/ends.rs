@@ -45,7 +45,7 @@ impl Rack {
                 let well = done.result.is_ok();
                 if well && losses == self.model.home(place).losses {
                     if self.model.home(place).loss == Loss::Sure {
-                        return Err("what was lost took it, and nobody said so".to_owned());
+                        return Err("what was lost took it, and that was not told".to_owned());
                     }
                     self.model.holds(place, version);
                 }
@@ -185,7 +185,7 @@ impl Rack {
             Failure::Connection(rc::Failure::RnrRetriesExceeded | rc::Failure::RemoteOperational) => {
                 moved && unanswered
             }
-            // It went and came back twice, or nobody could say where it is.
+            // It went and came back twice, or the control plane could not say where it is.
             Failure::Connection(rc::Failure::RemoteAccess) => moved || self.was_out_of_control(task.since),
             Failure::Unreachable { .. } => {
                 self.try_later(task.client);
@@ -245,7 +245,7 @@ impl Rack {
             done.buf.get(from..from + 8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes)
         };
         let right = match (done.result, expected) {
-            // Whoever looks through memory whose loss was accepted may find anything of zeros.
+            // A traversal through memory whose loss was accepted may find anything of zeros.
             _ if self.is_dead(list) => true,
             (Err(Failure::Refused { status: Status::Lost, addr }), _) if self.is_lost(list) => {
                 return self.stopped_at_loss(task, addr);
@@ -310,7 +310,7 @@ impl Rack {
         }
     }
 
-    /// An operation whose host crashed: nobody will ever know how it ended.
+    /// An operation whose host crashed: it will never be known how it ended.
     pub(super) fn abandon(&mut self, task: &Task) {
         self.ended += 1;
         match task.what {

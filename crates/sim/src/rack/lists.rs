@@ -14,7 +14,7 @@ const LEN_MIN: u32 = 2;
 const LEN_MAX: u32 = 10;
 /// Lists of all programs at once.
 const LISTS_MAX: usize = 6;
-/// A page that nobody owns.
+/// A page without an owner.
 pub(super) const NOWHERE: u64 = 0x00de_ad00_0000;
 
 /// A node is key, value and the address of the next node; the scratch pad is the wanted key, 1 when found, the value.
@@ -64,7 +64,7 @@ pub(super) struct List {
     open: usize,
     /// A node was never written, or its loss was accepted: it may be anything.
     dead: bool,
-    /// A node was lost with its memory: whoever comes to it is refused.
+    /// A node was lost with its memory: an operation that comes to it is refused.
     lost: bool,
     /// Lookups under way.
     pub(super) readers: usize,
@@ -176,7 +176,7 @@ impl Rack {
         list.dead |= !well;
     }
 
-    /// A memory node lost what it held: whoever follows a list over it is refused there.
+    /// A memory node lost what it held: a traversal that follows a list over it is refused there.
     pub(super) fn lists_lost(&mut self, node: u16) {
         for list in &mut self.lists {
             list.lost |= list.nodes.iter().any(|part| self.model.home(part.place).may_be_at(node));
@@ -221,7 +221,7 @@ impl Rack {
         let expected = match nodes.get(position as usize) {
             _ if limit < needed => Found::Limit(nodes[limit as usize].addr),
             Some(node) => Found::Value(node.value, needed),
-            // At the limit nobody follows the pointer any more.
+            // At the limit the traversal does not follow the pointer any more.
             None if self.lists[list].dangling && limit == needed => Found::Limit(NOWHERE),
             None if self.lists[list].dangling => Found::Dangling,
             None => Found::Nothing(needed),

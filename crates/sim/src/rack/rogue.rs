@@ -1,14 +1,14 @@
 //! A rogue: a host of the rack, with sessions, connections and keys of its own, whose frames say what they like.
 //!
 //! Its network stack spoils frames before it seals them ([`Network`](crate::Network)), and its program reaches for everybody's
-//! memory. Whatever it does, it can only do in its own domain: nobody else's bytes may change, and none may come back to it
+//! memory. Whatever it does, it can only do in its own domain: no bytes of other domains may change, and none may come back to it
 //! (PROTOCOL 9.17).
 
 use super::tasks::{Operation, Task};
 use super::{DOMAINS, HOSTS, Rack};
 use crate::checker::SlotId;
 use crate::pair::noise;
-use crate::sim_node::Who;
+use crate::sim_node::RoleId;
 use farmem_host::{Done, Op};
 use farmem_wire::VirtAddr;
 
@@ -21,7 +21,7 @@ impl Rack {
         let Some(own) = self.rogue_vma else { return };
         let index = usize::from(HOSTS) * DOMAINS;
         let open = self.tasks.values().filter(|task| task.client == index).count();
-        if open >= TASKS_MAX || !self.world.is_up(Who::Host(HOSTS + 1)) || !self.rng.chance(1, 6) {
+        if open >= TASKS_MAX || !self.world.is_up(RoleId::Host(HOSTS + 1)) || !self.rng.chance(1, 6) {
             return;
         }
         let foreign =
@@ -52,7 +52,7 @@ impl Rack {
         self.started -= 1;
     }
 
-    /// However it ended: it must not have brought somebody else's bytes.
+    /// However it ended: it must not have brought bytes of another domain.
     pub(super) fn rogue_ended(&self, place: Option<SlotId>, done: &Done) -> Result<(), String> {
         let Some(place) =
             place.filter(|place| done.result.is_ok() && self.model.vmas.contains_key(&place.base))

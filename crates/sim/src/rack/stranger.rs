@@ -1,4 +1,4 @@
-//! A stranger on the network: it hears packets go by and sends its own, with a good ICRC and from an address that nobody knows.
+//! A stranger on the network: it hears packets go by and sends its own, with a good ICRC and from an address that no role knows.
 
 use super::Rack;
 use farmem_wire::Gid;
@@ -31,7 +31,7 @@ impl Rack {
         else {
             return;
         };
-        // Now and then it is sent to somebody it is not for.
+        // Now and then it is sent to a role that it is not for.
         let all = self.world.everybody();
         let wrong = all[self.rng.below(u32::try_from(all.len()).expect("few")) as usize];
         let to = if self.rng.chance(1, 4) { wrong.gid() } else { to };

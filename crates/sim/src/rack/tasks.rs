@@ -5,7 +5,7 @@ use super::calls::{Call, VMAS_MAX};
 use super::chains::Stop;
 use super::lists::{Found, NOWHERE};
 use crate::checker::{SlotId, Version, Vma};
-use crate::sim_node::Who;
+use crate::sim_node::RoleId;
 use farmem_control::api::PermName;
 use farmem_host::{HostRequest, Op, REGION_DATA_MAX};
 use farmem_machine::Instant;
@@ -37,7 +37,7 @@ pub(super) enum Operation {
     Find { list: usize, expected: Found },
     /// Adds along counters by a traversal that stores.
     Add { way: Vec<Stop>, limit: u32 },
-    /// What a rogue does; `place` when it is aimed at somebody else's memory.
+    /// What a rogue does; `place` when it is aimed at the memory of another domain.
     Rogue { place: Option<SlotId> },
     /// Asks a node for nothing, so that the connection to it is there.
     Ping { node: u16 },
@@ -99,7 +99,7 @@ impl Rack {
         }
         let programs = u32::from(super::HOSTS) * u32::try_from(super::DOMAINS).expect("few");
         let index = self.rng.below(programs) as usize;
-        if self.open_of(index) >= TASKS_MAX || !self.world.is_up(Who::Host(self.clients[index].host)) {
+        if self.open_of(index) >= TASKS_MAX || !self.world.is_up(RoleId::Host(self.clients[index].host)) {
             return;
         }
         match self.rng.below(100) {
@@ -145,7 +145,7 @@ impl Rack {
     }
 
     fn more_memory(&mut self, index: usize) {
-        // What may be freed already could be given to somebody else before it is asked for again.
+        // What may be freed already could be given to another program before it is asked for again.
         let frees_again = |call: &Call| matches!(call, Call::Free { again: true, .. });
         if self.again.iter().any(|(_, call)| matches!(call, Call::Free { .. }))
             || self.calls.values().any(|(_, call)| frees_again(call))
@@ -280,7 +280,7 @@ impl Rack {
 
     /// Asks a node for no bytes.
     pub(super) fn start_ping(&mut self, index: usize, node: u16) {
-        // The last ones of a node are the last that anybody gets, so nobody moves them.
+        // The last ones of a node are the last that a program gets, so they are not moved.
         let Some(base) = self.world.node_base(node) else { return };
         let addr = VirtAddr(base + self.world.capacity() - 1);
         self.submit(
@@ -391,7 +391,7 @@ impl Rack {
         let Some(node) = self.world.node_of(host, domain, addr).filter(|_| client.has_session()) else {
             return false;
         };
-        let later = self.world.now() < client.not_before || !self.world.is_up(Who::Control);
+        let later = self.world.now() < client.not_before || !self.world.is_up(RoleId::Control);
         !later || !self.world.is_down(host, domain, node)
     }
 

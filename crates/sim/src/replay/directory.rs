@@ -1,4 +1,4 @@
-//! The directory: its slots, and who decides how large the regions in them are.
+//! The directory: its slots, and what decides how large the regions in them are.
 
 use super::{Outcome, Regions, Workload};
 use farmem_control::reset::{self, Order as ResetOrder, Reset};

@@ -5,7 +5,7 @@ use farmem_wire::message::{Access, FetchId, Page};
 use std::collections::BTreeMap;
 
 /// No page.
-pub(super) const NOBODY: u32 = u32::MAX;
+pub(super) const NO_FRAME: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
 struct Frame {
@@ -26,8 +26,8 @@ pub(super) struct Resident {
 
 impl Resident {
     pub(super) fn new(pages: usize) -> Self {
-        let frame = Frame { access: None, dirty: false, newer: NOBODY, older: NOBODY };
-        Self { frames: vec![frame; pages], newest: NOBODY, oldest: NOBODY, len: 0 }
+        let frame = Frame { access: None, dirty: false, newer: NO_FRAME, older: NO_FRAME };
+        Self { frames: vec![frame; pages], newest: NO_FRAME, oldest: NO_FRAME, len: 0 }
     }
 
     pub(super) fn access(&self, page: u32) -> Option<Access> {
@@ -82,7 +82,7 @@ impl Resident {
     fn link(&mut self, page: u32) {
         let newest = self.newest;
         let frame = &mut self.frames[page as usize];
-        (frame.newer, frame.older) = (NOBODY, newest);
+        (frame.newer, frame.older) = (NO_FRAME, newest);
         match self.frames.get_mut(newest as usize) {
             Some(frame) => frame.newer = page,
             None => self.oldest = page,

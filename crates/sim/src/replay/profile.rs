@@ -37,7 +37,7 @@ pub struct Profile {
     pub threads: u16,
     /// Memory blades (MIND 7.2).
     pub nodes: u16,
-    /// How long about to wait when somebody else has his turn; doubles up to 64 times. Half a round trip.
+    /// How long about to wait when another blade has its turn; doubles up to 64 times. Half a round trip.
     pub backoff: Duration,
     /// After how long a request without an answer comes again (MIND 4.4 gives no value). Ten round trips.
     pub timeout: Duration,

@@ -2,7 +2,7 @@
 
 use super::cores::{Core, Wait};
 use super::directory::Directory;
-use super::hosts::{Host, NOBODY};
+use super::hosts::{Host, NO_FRAME};
 use super::links::{LinkEnd, Links, Load};
 use super::workload::Step;
 use super::{Outcome, Regions, Setup, System, Workload};
@@ -293,7 +293,7 @@ impl<'a> Rack<'a> {
         let node = self.node_of(page);
         if self.page_states[usize::from(node)].read(&read) != Handed::Bytes {
             // The write-back came first, in the order of the link, but the page is lent again: this read is a repeat, or the owner had asked
-            // once more. The node does not answer; who still waits asks again.
+            // once more. The node does not answer; a host that still waits asks again.
             assert!(read.behind, "nothing is lost here");
             return;
         }
@@ -355,7 +355,7 @@ impl<'a> Rack<'a> {
                 let host = &mut self.hosts[usize::from(id.0)];
                 host.retry_timers.remove(&page);
                 host.resident.put(place, access);
-                // The threads that wait go on at once, before anybody can take the page away.
+                // The threads that wait go on at once, before another blade can take the page away.
                 self.look_again(id, place);
                 self.make_room(id);
             }
@@ -416,7 +416,7 @@ impl<'a> Rack<'a> {
         let at = usize::from(id.0);
         let mut victim = self.hosts[at].resident.oldest();
         for _ in 0..VICTIMS_MAX {
-            if self.hosts[at].resident.len() <= self.setup.local_pages || victim == NOBODY {
+            if self.hosts[at].resident.len() <= self.setup.local_pages || victim == NO_FRAME {
                 return;
             }
             let next = self.hosts[at].resident.newer(victim);

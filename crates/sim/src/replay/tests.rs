@@ -37,7 +37,7 @@ fn transitions_take_one_round_trip_or_one_and_a_half() {
     let mind = setup(System::Mind, 1);
     let one = play(&[visit(1, 7, false)], &mind).runtime.as_nanos();
     assert!((9_000..9_010).contains(&(one - LOCAL)), "{one} ns");
-    // From Shared to Modified, where nobody else shares.
+    // From Shared to Modified, where no other blade shares.
     assert!((9_000..9_010).contains(&(last(&[visit(1, 7, false), visit(1, 7, true)], &mind) - LOCAL)));
     assert_eq!(last(&[visit(1, 7, true), visit(1, 7, false)], &mind), LOCAL, "it is there");
     // Thread 2, on another host, works long at home before it wants the page that thread 1 has written.

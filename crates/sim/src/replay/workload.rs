@@ -78,7 +78,7 @@ impl Workload {
                 shared + own * u32::from(host) + rng.below(own)
             };
             let write = !rng.chance(reads_percent, 100);
-            // Thread 0 is who starts the others.
+            // Thread 0 starts the others.
             Step { page, thread: host + 1, write, accesses: 1 }
         });
         Self { steps: steps.collect(), pages: (0..u64::from(pages)).collect(), threads: hosts + 1 }

@@ -4,7 +4,7 @@ use super::LINES_MAX;
 use super::words::{Words, number};
 use crate::describe::payload;
 use crate::network::{InFlight, Ticket, claim_address, claim_domain};
-use crate::sim_node::Who;
+use crate::sim_node::RoleId;
 use crate::{Layout, Plan, World};
 use farmem_control::api::{PermName, Request, Response};
 use farmem_host::{Answer, Done, Failure, HostRequest, Op};
@@ -47,8 +47,8 @@ impl Stage {
             "drop" | "dup" | "flip" | "hold" | "forge" => self.interfere(verb, &mut words)?,
             "tick" => self.tick(&mut words)?,
             "crash" => {
-                let who = who(&mut words)?;
-                self.world()?.crash(who);
+                let role_id = role_id(&mut words)?;
+                self.world()?.crash(role_id);
             }
             "start" => self.start(&mut words)?,
             "show" => self.show()?,
@@ -167,8 +167,8 @@ impl Stage {
         self.domains.insert(name.to_owned(), domain);
         self.call(host, Request::OpenSession { host, domain })?;
         let everybody = self.world()?.everybody();
-        for who in everybody {
-            if let Who::Node(node) = who {
+        for role_id in everybody {
+            if let RoleId::Node(node) = role_id {
                 // PROTOCOL 9.6: the old connection's late packets must not meet the new one's.
                 if let Some(qpn) = self.connections.remove(&(host, domain, node)) {
                     let gone = self.call(host, Request::Disconnect { host, qpn })?;
@@ -229,7 +229,7 @@ impl Stage {
     fn call(&mut self, host: u16, request: Request) -> Result<Option<Response>, String> {
         self.collect();
         let world = self.world()?;
-        let ticket = world.ask(Who::Host(host), request);
+        let ticket = world.ask(RoleId::Host(host), request);
         let end = world.now() + CALL_MAX;
         let result = loop {
             if let Some(result) = world.take_reply(ticket) {
@@ -264,19 +264,19 @@ impl Stage {
     }
 
     fn start(&mut self, words: &mut Words<'_>) -> Outcome {
-        let who = who(words)?;
+        let role_id = role_id(words)?;
         self.collect();
         let world = self.world()?;
-        world.start(who);
+        world.start(role_id);
         let end = world.now() + CALL_MAX;
-        while !world.is_up(who) {
+        while !world.is_up(role_id) {
             if !move_control(world) && !pass_time(world, end) {
-                return Err(format!("{who:?} does not come up"));
+                return Err(format!("{role_id:?} does not come up"));
             }
         }
         while move_control(world) {}
         world.journal_mut().take_lines();
-        self.lines.push(format!("{who:?} is up"));
+        self.lines.push(format!("{role_id:?} is up"));
         Ok(())
     }
 
@@ -321,7 +321,7 @@ impl Stage {
     }
 
     fn next_packet(&mut self, words: &mut Words<'_>) -> Result<Ticket, String> {
-        let to = if words.peek().is_some() { Some(who(words)?) } else { None };
+        let to = if words.peek().is_some() { Some(role_id(words)?) } else { None };
         let fits = |in_flight: &InFlight| to.is_none_or(|to| in_flight.to == to.gid());
         let network = self.world()?.network();
         let found = network.on_the_way().find(|(_, in_flight)| fits(in_flight)).map(|(ticket, _)| ticket);
@@ -400,7 +400,7 @@ impl Stage {
 
 /// Delivers the next packet from or to the control plane. False when there is none.
 fn move_control(world: &mut World) -> bool {
-    let control = Who::Control.gid();
+    let control = RoleId::Control.gid();
     let ours = |in_flight: &InFlight| in_flight.from == control || in_flight.to == control;
     let next = world.network().on_the_way().find(|(_, in_flight)| ours(in_flight)).map(|(ticket, _)| ticket);
     if let Some(next) = next {
@@ -427,12 +427,12 @@ fn take_and_deliver(world: &mut World, ticket: Ticket) {
     }
 }
 
-fn who(words: &mut Words<'_>) -> Result<Who, String> {
+fn role_id(words: &mut Words<'_>) -> Result<RoleId, String> {
     match words.word("control, switch, node N or host H")? {
-        "control" => Ok(Who::Control),
-        "switch" => Ok(Who::Switch),
-        "node" => Ok(Who::Node(words.number()?)),
-        "host" => Ok(Who::Host(words.number()?)),
+        "control" => Ok(RoleId::Control),
+        "switch" => Ok(RoleId::Switch),
+        "node" => Ok(RoleId::Node(words.number()?)),
+        "host" => Ok(RoleId::Host(words.number()?)),
         other => Err(format!("expected control, switch, node N or host H, found `{other}`")),
     }
 }

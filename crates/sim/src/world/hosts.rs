@@ -2,7 +2,7 @@
 
 use super::{Asked, World};
 use crate::Guest;
-use crate::sim_node::Who;
+use crate::sim_node::RoleId;
 use farmem_control::api::{ApiError, ErrorCode, MovedInfo, Request, Response};
 use farmem_host::{Done, Host, HostRequest, Located, Out, Piece, Reply, Want, Wish};
 use farmem_machine::Event;
@@ -16,7 +16,7 @@ impl<H: Guest> World<H> {
 
     /// Hands what runs on a host something; false when it is down.
     pub fn tell_guest(&mut self, host: u16, ask: H::In) -> bool {
-        let up = self.is_up(Who::Host(host));
+        let up = self.is_up(RoleId::Host(host));
         self.host_event(host, Event::Local(ask));
         self.carry_wants();
         up
@@ -66,7 +66,7 @@ impl<H: Guest> World<H> {
     #[must_use]
     pub fn is_stale(&self, host: u16, domain: u32, node: u16) -> bool {
         let connected = self.connected.get(&(host, domain, node));
-        connected.is_some_and(|connected| connected.starts != self.starts_of(Who::Node(node)))
+        connected.is_some_and(|connected| connected.starts != self.starts_of(RoleId::Node(node)))
     }
 
     /// The memory node that has an address, as far as the host knows.
@@ -99,13 +99,13 @@ impl<H: Guest> World<H> {
                 Wish::Disconnect { qpn } => Request::Disconnect { host, qpn: qpn.get() },
                 Wish::Connect { domain, node } => Request::Connect { host, node: node.0, domain: domain.0 },
             };
-            self.ask_for(Who::Host(host), request, Some(number));
+            self.ask_for(RoleId::Host(host), request, Some(number));
         }
     }
 
     /// And the answer back, if the host is still the one that wanted it.
     pub(super) fn answer_want(&mut self, asked: &Asked, number: u64, result: Result<Response, ApiError>) {
-        let Who::Host(host) = asked.by else { unreachable!("only hosts want anything") };
+        let RoleId::Host(host) = asked.by else { unreachable!("only hosts want anything") };
         if asked.start != self.starts_of(asked.by) {
             return;
         }

@@ -2,7 +2,7 @@
 
 use super::{Asked, Connected, JOIN_AGAIN, Layout, World};
 use crate::Guest;
-use crate::sim_node::Who;
+use crate::sim_node::RoleId;
 use farmem_control::api::{ApiError, Endpoint, NodeInfo, Request, Response};
 use farmem_control::{Ask as ControlAsk, Config as ControlConfig, Control, Out};
 use farmem_host::{Config as HostConfig, Connection, HostRequest};
@@ -17,26 +17,28 @@ impl<H: Guest> World<H> {
     ///
     /// # Panics
     /// When the control plane does not take its own log.
-    pub fn start(&mut self, who: Who) {
-        if self.is_up(who) || self.asked.values().any(|asked| asked.by == who && joins(&asked.request)) {
+    pub fn start(&mut self, role_id: RoleId) {
+        if self.is_up(role_id)
+            || self.asked.values().any(|asked| asked.by == role_id && joins(&asked.request))
+        {
             return;
         }
-        self.env.journal.line(|| format!("{who:?} starts"));
-        let gid = format!("{:?}", who.gid());
-        let request = match who {
-            Who::Control => return self.start_control(),
-            Who::Switch => Request::JoinSwitch { gid },
-            Who::Node(n) => {
+        self.env.journal.line(|| format!("{role_id:?} starts"));
+        let gid = format!("{:?}", role_id.gid());
+        let request = match role_id {
+            RoleId::Control => return self.start_control(),
+            RoleId::Switch => Request::JoinSwitch { gid },
+            RoleId::Node(n) => {
                 Request::JoinNode { name: format!("node{n}"), gid, capacity: self.layout.capacity }
             }
-            Who::Host(n) => Request::JoinHost { name: format!("host{n}"), gid },
+            RoleId::Host(n) => Request::JoinHost { name: format!("host{n}"), gid },
         };
-        self.ask(who, request);
+        self.ask(role_id, request);
     }
 
     fn start_control(&mut self) {
         let Layout { pmtu, timeout, retries_max, lease, epoch, .. } = self.layout;
-        let usual = ControlConfig::new(Who::Control.gid());
+        let usual = ControlConfig::new(RoleId::Control.gid());
         let config = ControlConfig { pmtu, timeout, retries_max, lease, epoch, ..usual };
         let rng = Rng::from_number(self.rng.next_u64());
         let role = Control::restore(config, rng, self.log.iter().cloned());
@@ -89,11 +91,11 @@ impl<H: Guest> World<H> {
 
     pub(super) fn act_on(&mut self, asked: &Asked, response: &Response) {
         match (asked.by, response) {
-            (Who::Switch, Response::Joined { home, control }) => {
+            (RoleId::Switch, Response::Joined { home, control }) => {
                 let role = Switch::new(home_of(home, control), self.layout.budgets);
                 self.switch.start(role, [place(control)]);
             }
-            (Who::Node(n), Response::NodeJoined { node, home, control, base, capacity }) => {
+            (RoleId::Node(n), Response::NodeJoined { node, home, control, base, capacity }) => {
                 self.bases.insert(n, *base);
                 assert_eq!(*node, n, "machines join in the order of their numbers, and keep them");
                 let bytes = usize::try_from(*capacity).expect("a small rack");
@@ -107,7 +109,7 @@ impl<H: Guest> World<H> {
                     sim_node.start(role, [place(control)]);
                 }
             }
-            (Who::Host(n), Response::HostJoined { host, generation, home, nodes }) => {
+            (RoleId::Host(n), Response::HostJoined { host, generation, home, nodes }) => {
                 assert_eq!(*host, n, "machines join in the order of their numbers, and keep them");
                 let config = HostConfig {
                     pmtu: self.layout.pmtu,
@@ -122,7 +124,7 @@ impl<H: Guest> World<H> {
                     sim_node.start(role, nodes.iter().map(node_place));
                 }
             }
-            (Who::Host(n), Response::Session { switch, domain }) => {
+            (RoleId::Host(n), Response::Session { switch, domain }) => {
                 let (port, gid) = place(switch);
                 self.host_knows(n, port, gid);
                 let switch = ud::Peer { port, endpoint: endpoint(switch) };
@@ -133,7 +135,7 @@ impl<H: Guest> World<H> {
                     self.host_ask(n, HostRequest::Node { domain, node, base, len });
                 }
             }
-            (Who::Host(n), Response::Connection { node, qpn, peer_qpn, first_psn, rkey, pmtu }) => {
+            (RoleId::Host(n), Response::Connection { node, qpn, peer_qpn, first_psn, rkey, pmtu }) => {
                 let (port, gid) = node_place(node);
                 self.host_knows(n, port, gid);
                 let Request::Connect { domain, .. } = asked.request else { return };
@@ -154,7 +156,7 @@ impl<H: Guest> World<H> {
                 let (base, len) = (VirtAddr(node.base), node.capacity);
                 let connection =
                     Connection { node: NodeId(node.node), domain: Domain(domain), base, len, rc };
-                let starts = self.starts_of(Who::Node(node.node));
+                let starts = self.starts_of(RoleId::Node(node.node));
                 let connected = self.connected.entry((n, domain, node.node));
                 let connected = connected.or_insert(Connected { count: 0, starts });
                 *connected = Connected { count: connected.count + 1, starts };

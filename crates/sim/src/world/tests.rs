@@ -1,6 +1,6 @@
 //! Racks come up, and machines that crash come back.
 
-use super::{Layout, Who, World};
+use super::{Layout, RoleId, World};
 use crate::Plan;
 use farmem_control::api::{Request, Response};
 use farmem_machine::Duration;
@@ -18,7 +18,7 @@ fn run(world: &mut World, until: impl Fn(&World) -> bool) {
     }
 }
 
-fn call(world: &mut World, by: Who, request: &Request) -> Response {
+fn call(world: &mut World, by: RoleId, request: &Request) -> Response {
     world.call(by, request).expect("granted")
 }
 
@@ -36,19 +36,19 @@ fn a_rack_comes_up() {
 fn machines_come_back() {
     let mut world = up(Plan::STORM, 5);
     let Response::Domain { domain } =
-        call(&mut world, Who::Host(1), &Request::CreateDomain { name: "d".into() })
+        call(&mut world, RoleId::Host(1), &Request::CreateDomain { name: "d".into() })
     else {
         panic!("a domain")
     };
     let allocate = Request::Allocate { domain, size: 4096, node: None };
-    let Response::Vma(vma) = call(&mut world, Who::Host(1), &allocate) else { panic!("a vma") };
-    for who in world.everybody() {
-        world.crash(who);
-        assert!(!world.is_up(who));
-        world.start_later(who, Duration::from_millis(2));
-        run(&mut world, |world| world.is_up(who));
+    let Response::Vma(vma) = call(&mut world, RoleId::Host(1), &allocate) else { panic!("a vma") };
+    for role_id in world.everybody() {
+        world.crash(role_id);
+        assert!(!world.is_up(role_id));
+        world.start_later(role_id, Duration::from_millis(2));
+        run(&mut world, |world| world.is_up(role_id));
     }
-    let Response::Overview { vmas, nodes, hosts, .. } = call(&mut world, Who::Host(1), &Request::Overview)
+    let Response::Overview { vmas, nodes, hosts, .. } = call(&mut world, RoleId::Host(1), &Request::Overview)
     else {
         panic!("an overview")
     };

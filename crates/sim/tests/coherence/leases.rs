@@ -2,7 +2,7 @@
 
 use super::{Rack, pair};
 use farmem_control::api::{ErrorCode, GIVEN_UP, Request, Response};
-use farmem_sim::Who;
+use farmem_sim::RoleId;
 use farmem_wire::message::{PAGE_LEN, Seq};
 
 fn renew(rack: &mut Rack, host: u16, flushed: u64) -> Result<Response, ErrorCode> {
@@ -15,7 +15,7 @@ fn renew_with(rack: &mut Rack, host: u16, flushed: u64, qkey: u32) -> Result<Res
     rack.call(Request::Renew { host, generation, flushed, qkey }).map_err(|error| error.code)
 }
 
-/// Somebody with the rack's token says of a host that it has given everything up for good, or has obeyed an order that it was given, while the host
+/// A caller with the rack's token says of a host that it has given everything up for good, or has obeyed an order that it was given, while the host
 /// has the only copy of a counter. Were that believed, others would count on from the old one, and no page would be said to be lost.
 #[test]
 fn only_the_host_itself_says_what_it_has_flushed() {
@@ -37,7 +37,7 @@ fn only_the_host_itself_says_what_it_has_flushed() {
     assert_eq!(rack.load(b, base), Some(5127), "the counter goes on from where it was");
 }
 
-/// Somebody says of a host, before a switch starts again, that it has obeyed an order which nobody gave. If that were taken for an answer to the
+/// A caller says of a host, before a switch starts again, that it has obeyed an order which was never given. If that were taken for an answer to the
 /// next switch's order, the directory would open while the host still has the only copy of a counter: the others would count on from the old one,
 /// and what the host writes back later is dropped.
 #[test]
@@ -75,7 +75,7 @@ fn an_order_that_was_guessed_counts_when_it_was_given() {
     assert_eq!(rack.load(b, base), Some(5127));
 }
 
-/// A control plane that started again does not know what it had given: it gives it once more, and nobody is refused for having obeyed before.
+/// A control plane that started again does not know what it had given: it gives it once more, and no host is refused for having obeyed before.
 #[test]
 fn an_order_from_before_a_restart_is_given_again() {
     let (mut rack, a, b, base) = pair(33);
@@ -125,7 +125,7 @@ fn lapses_and_leaves_are_counted_apart() {
     rack.pass(400, &[a, b]);
     let info = rack.directory();
     assert_eq!((info.fences, info.lapses, info.leaves, info.lost_pages), (1, 0, 1, 0));
-    rack.cut_off(Who::Host(a));
+    rack.cut_off(RoleId::Host(a));
     rack.pass(4_000, &[b]);
     let info = rack.directory();
     assert_eq!((info.fences, info.lapses, info.leaves, info.lost_pages), (2, 1, 1, 1));

@@ -6,7 +6,7 @@ mod rack;
 use farmem_control::api::{ErrorCode, Request, Response};
 use farmem_host::caching::{CacheDone, CacheRequest};
 use farmem_machine::Duration;
-use farmem_sim::Who;
+use farmem_sim::RoleId;
 use farmem_wire::message::Access;
 use farmem_wire::{Domain, Status, VirtAddr};
 use rack::Rack;
@@ -85,7 +85,7 @@ fn a_host_that_joins_again_waits_for_its_earlier_life_to_end() {
     assert!(rack.store(b, base + 4096, 1));
 }
 
-/// A host that gave everything up and left loses nothing and keeps nobody waiting.
+/// A host that gave everything up and left loses nothing and keeps no host waiting.
 #[test]
 fn a_host_may_leave() {
     let (mut rack, a, b, base) = pair(5);
@@ -108,7 +108,7 @@ fn a_lease_that_ends_takes_everything() {
     let (mut rack, a, b, base) = pair(6);
     assert!(rack.store(a, base, 7));
     assert_eq!(rack.load(a, base + (4 << 12)), Some(0));
-    rack.cut_off(Who::Host(a));
+    rack.cut_off(RoleId::Host(a));
     rack.pass(2_100, &[b]);
     assert_eq!((rack.may(a, base), rack.may(a, base + (4 << 12))), (None, None));
     assert_eq!(rack.told(a).last(), Some(&CacheDone::LeaseEnded));
@@ -169,7 +169,7 @@ fn a_node_starts_again() {
     rack.pass(400, &[a, b]);
     assert_eq!((rack.may(a, base), rack.may(b, base + (4 << 12))), (None, None));
     assert_eq!((rack.load(a, base), rack.load(b, base)), (None, None));
-    assert!(!rack.store(a, base, 8), "nor does anybody count on from 0");
+    assert!(!rack.store(a, base, 8), "nor does a host count on from 0");
     rack.call(Request::AcceptLost { domain: 1, base, len: 4096 }).expect("the owner may");
     assert_eq!((rack.load(a, base), rack.load(b, base)), (Some(0), Some(0)));
     assert!(rack.store(a, base, 8));
@@ -189,11 +189,11 @@ fn a_region_is_reset() {
     assert_eq!(rack.directory().resets, 1);
 }
 
-/// A request that gets no answer is complained about, again and again; it ends when there is somebody to answer.
+/// A request that gets no answer is complained about, again and again; it ends when there is a role to answer.
 #[test]
 fn a_request_without_an_answer_is_complained_about() {
     let (mut rack, a, b, base) = pair(18);
-    rack.cut_off(Who::Node(1));
+    rack.cut_off(RoleId::Node(1));
     rack.fault(a, base, Access::Shared);
     rack.pass(3_500, &[a, b]);
     let page = farmem_wire::message::Page::of(VirtAddr(base));
@@ -206,14 +206,14 @@ fn a_request_without_an_answer_is_complained_about() {
     assert_eq!(rack.directory().resets, 1);
 }
 
-/// A vma that is freed is nobody's: who cached it has nothing to say in its next life.
+/// A vma that is freed has no owner: a host that cached it has no say in its next life.
 #[test]
 fn a_freed_vma_is_taken_from_hosts() {
     let (mut rack, a, b, base) = pair(11);
     assert!(rack.store(a, base, 7));
     let id = rack.id_at(base);
     rack.call(Request::Free { domain: 1, base, id }).expect("the owner frees");
-    assert_eq!(rack.may(a, base), None, "when that is answered nobody has it");
+    assert_eq!(rack.may(a, base), None, "when that is answered no host has it");
     let next = rack.allocate(16, 1);
     assert_eq!(next.base, base);
     assert_eq!((rack.load(a, base), rack.load(b, base)), (Some(0), Some(0)));
@@ -234,7 +234,7 @@ fn a_freed_vma_waits_for_a_dead_host() {
     assert_eq!(rack.load(b, base), Some(0));
 }
 
-/// What was written while it might be is there when it may only be read, and nobody writes any more when that was answered. So it is when the
+/// What was written while it might be is there when it may only be read, and no host writes any more when that was answered. So it is when the
 /// control plane starts again meanwhile.
 #[test]
 fn rights_are_taken_from_pages_that_are_cached_and_nothing_is_lost() {
@@ -261,7 +261,7 @@ fn rights_are_taken_from_pages_that_are_cached_and_nothing_is_lost() {
     assert_eq!((rack.may(a, base), rack.load(b, base)), (None, None));
     rack.restart_control();
     returned(&mut rack, Request::Mprotect { process, addr: base, len, prot: 1 });
-    assert_eq!(rack.load(b, base), Some(9), "nobody might read it, and it was there");
+    assert_eq!(rack.load(b, base), Some(9), "no host might read it, and it was there");
 }
 
 /// The control plane starts again in the middle of a fence, and sees it through.
@@ -285,7 +285,7 @@ fn a_fence_reaches_a_switch_that_was_silent() {
     let (mut rack, a, b, base) = pair(17);
     assert!(rack.store(a, base, 7));
     rack.stop(a);
-    rack.cut_off(Who::Switch);
+    rack.cut_off(RoleId::Switch);
     rack.pass(8_000, &[b]);
     let again = rack.join_host_only(1);
     assert!(!rack.renew_only(again), "the switch does not know of its end yet");
@@ -342,7 +342,7 @@ fn a_region_is_split_where_hosts_disturb_each_other() {
     assert!(rack.directory().merges >= 1, "{:?}", rack.directory());
 }
 
-/// More regions than slots: those that disturb nobody make room, again and again unless regions happen to be merged, and nothing that was written is
+/// More regions than slots: those that disturb no host make room, again and again unless regions happen to be merged, and nothing that was written is
 /// lost by it.
 #[test]
 fn regions_make_room_for_others() {
@@ -401,7 +401,7 @@ fn a_traversal_sees_what_a_host_has_not_written_back() {
     let storing = ".stores\n .scratch 8\n ld8 r2, window[0]\n add r2, 1\n st8 window[0], r2\n ret\n";
     assert_eq!(rack.traverse(b, storing, base), Err(Status::Coherent));
     let fresh = rack.allocate(1, 2);
-    assert_eq!(rack.traverse(b, storing, fresh.base), Ok(0), "a page that nobody caches");
+    assert_eq!(rack.traverse(b, storing, fresh.base), Ok(0), "a page that no host caches");
     rack.map(a, &fresh);
     assert_eq!(rack.load(a, fresh.base), Some(1));
     assert_eq!(rack.traverse(b, storing, fresh.base), Err(Status::Coherent));

@@ -5,7 +5,7 @@ use farmem_host::agent::Pages;
 use farmem_host::caching::{CacheConfig, CacheDone, CacheRequest, CachingHost};
 use farmem_host::{Config as HostConfig, Failure, HostRequest, Op};
 use farmem_machine::{Duration, Instant, Rng};
-use farmem_sim::{Layout, Network, Plan, Who, World};
+use farmem_sim::{Layout, Network, Plan, RoleId, World};
 use farmem_switch::Switch;
 use farmem_traversal::Program;
 use farmem_wire::message::{Access, PAGE_LEN, Page};
@@ -83,31 +83,31 @@ impl Rack {
             ..Layout::small()
         };
         let mut rack = Self { world: World::of(layout, PLAN, seed, 0, make), told: BTreeMap::new(), seed };
-        for who in [Who::Control, Who::Switch, Who::Node(1), Who::Node(2)] {
-            rack.start(who);
+        for role_id in [RoleId::Control, RoleId::Switch, RoleId::Node(1), RoleId::Node(2)] {
+            rack.start(role_id);
         }
         rack.call(Request::CreateDomain { name: "d".into() }).expect("a domain");
         rack
     }
 
     /// Starts a machine, again if it runs.
-    fn start(&mut self, who: Who) {
-        self.world.crash(who);
-        self.world.start(who);
-        self.until("a machine", |rack| rack.world.is_up(who));
+    fn start(&mut self, role_id: RoleId) {
+        self.world.crash(role_id);
+        self.world.start(role_id);
+        self.until("a machine", |rack| rack.world.is_up(role_id));
     }
 
     pub(crate) fn start_switch(&mut self) {
-        self.start(Who::Switch);
+        self.start(RoleId::Switch);
     }
 
     pub(crate) fn start_node(&mut self, node: u16) {
-        self.start(Who::Node(node));
+        self.start(RoleId::Node(node));
     }
 
     /// The control plane stops and starts again from its log.
     pub(crate) fn restart_control(&mut self) {
-        self.start(Who::Control);
+        self.start(RoleId::Control);
     }
 
     /// A process that caches pages of all of far memory starts, and holds a lease.
@@ -120,27 +120,27 @@ impl Rack {
     /// Joins as a host, and does no more.
     pub(crate) fn join_host_only(&mut self, host: u16) -> u16 {
         self.told.insert(host, Vec::new());
-        self.start(Who::Host(host));
+        self.start(RoleId::Host(host));
         host
     }
 
     pub(crate) fn join_host(&mut self, host: u16) -> u16 {
         self.join_host_only(host);
-        let session = self.call_by(Who::Host(host), Request::OpenSession { host, domain: 1 });
+        let session = self.call_by(RoleId::Host(host), Request::OpenSession { host, domain: 1 });
         assert!(matches!(session, Ok(Response::Session { .. })), "{session:?}");
         host
     }
 
     /// The process is gone, and all that it had.
     pub(crate) fn stop(&mut self, host: u16) {
-        self.world.crash(Who::Host(host));
+        self.world.crash(RoleId::Host(host));
     }
 
     /// Frames from and to this machine are lost.
-    pub(crate) fn cut_off(&mut self, who: Who) {
+    pub(crate) fn cut_off(&mut self, role_id: RoleId) {
         for other in self.world.everybody() {
-            self.world.network_mut().cut(who.gid(), other.gid());
-            self.world.network_mut().cut(other.gid(), who.gid());
+            self.world.network_mut().cut(role_id.gid(), other.gid());
+            self.world.network_mut().cut(other.gid(), role_id.gid());
         }
     }
 
@@ -239,10 +239,10 @@ impl Rack {
     }
 
     pub(crate) fn call(&mut self, request: Request) -> Result<Response, ApiError> {
-        self.call_by(Who::Control, request)
+        self.call_by(RoleId::Control, request)
     }
 
-    fn call_by(&mut self, by: Who, request: Request) -> Result<Response, ApiError> {
+    fn call_by(&mut self, by: RoleId, request: Request) -> Result<Response, ApiError> {
         let ticket = self.world.ask(by, request);
         let mut answer = None;
         self.until("an answer", |rack| {

@@ -27,7 +27,7 @@ pub struct Responder {
     writing: Option<Writing>,
     /// A NAK 0x60 is out for the gap before what came last.
     nak_sent: bool,
-    /// The NAK that ended the connection, and will be said again to who asks again (PROTOCOL 4.27).
+    /// The NAK that ended the connection, and is sent again for each request that comes again (PROTOCOL 4.27).
     fault: Option<Nak>,
     /// An acknowledgement is held back for [`Responder::flush`].
     ack_due: bool,

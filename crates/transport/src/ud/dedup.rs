@@ -38,8 +38,8 @@ struct Answer {
     hops: u8,
     /// That visit is not over.
     under_way: bool,
-    /// The lowest and the highest place in memory where a visit began, for those who look for what began in a part of it: a copy of any of
-    /// them may still come, to whoever has that place by then.
+    /// The lowest and the highest place in memory where a visit began, to find what began in a part of it: a copy of any of
+    /// them may still come, to the host that has that place by then.
     places: (u64, u64),
     bytes: Vec<u8>,
 }

@@ -134,7 +134,11 @@ fn the_queue_is_bounded() {
     assert_eq!(host.requester.post(2, write(0, 3)), Ok(()));
     assert_eq!(host.requester.post(3, write(0, 4)), Err(write(0, 4)));
     host.ack(100, Syndrome::Ack);
-    assert_eq!(host.requester.post(3, write(0, 4)), Err(write(0, 4)), "a completion nobody takes counts too");
+    assert_eq!(
+        host.requester.post(3, write(0, 4)),
+        Err(write(0, 4)),
+        "a completion that is not taken counts too"
+    );
     assert_eq!(host.results(), [(0, Ok(0))]);
     assert_eq!(host.requester.post(3, write(0, 4)), Ok(()));
 }
@@ -347,7 +351,7 @@ fn a_write_goes_on_in_its_middle() {
     );
     assert_eq!(payloads(&sent.frames[..3]), numbered(256, 744));
     assert_eq!((host.results(), sent.notes), (vec![(0, Ok(0))], vec![Note::WentBack]));
-    // The network doubles the NAK: a second copy of everything would help nobody.
+    // The network doubles the NAK: a second copy of everything would not help.
     let again = host.ack(102, Syndrome::Nak(Nak::PsnSequence));
     assert_eq!((again.frames.len(), again.notes), (0, dropped(DropReason::Unexpected)));
     // Another gap is another matter.
@@ -428,7 +432,7 @@ fn psns_wrap() {
     assert_eq!(host.results(), [(0, Ok(0))]);
 }
 
-/// A connection with a window nobody can fill, or a timer that never runs, is a mistake of ours, not of a peer.
+/// A connection with a window that cannot be filled, or a timer that never runs, is a mistake of ours, not of a peer.
 /// PROTOCOL 4.7, 4.14.
 #[test]
 fn impossible_connections_are_refused() {

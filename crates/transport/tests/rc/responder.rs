@@ -44,7 +44,7 @@ fn acks_are_coalesced() {
     assert_eq!(node.flush().lines(), ["Acknowledge 102 msn=3"]);
     let bth = Bth::new(WriteOnly, NODE_QPN, Psn::new(103));
     node.take_from(HOST, &Packet { bth, ext: reth(0, 1), payload: &[2] });
-    assert!(node.flush().lines().is_empty(), "nobody asked");
+    assert!(node.flush().lines().is_empty(), "nothing was asked");
 }
 
 /// An ACK that is held back must not stay behind the response to a later READ; the response says the same, so the ACK
@@ -224,7 +224,7 @@ fn a_result_from_the_last_round_is_not_mixed_up() {
         let packet = Packet { bth, ext: reth(0, 0), payload: &[] };
         node.responder.on_packet(HOST, &packet, &mut node.memory, &mut out);
     }
-    assert!(out.is_empty(), "nobody asked, nothing was wrong");
+    assert!(out.is_empty(), "nothing was asked, nothing was wrong");
     assert_eq!(node.fetch_add(100, 0, 1).lines(), ["AtomicAck 100 msn=1 was 0x1"]);
     let again = node.fetch_add(100, 0, 1);
     assert_eq!(
@@ -267,7 +267,7 @@ fn opcodes_out_of_order_are_refused() {
     }
 }
 
-/// Nobody posts receives at a memory node: SENDs, and WRITEs that would wake one, are refused. PROTOCOL 4.4.
+/// A memory node posts no receives: SENDs, and WRITEs that would wake one, are refused. PROTOCOL 4.4.
 #[test]
 fn sends_are_refused() {
     let reth_imm = |len| Extension::RethImm(Reth { va: va(0), rkey: RKEY, dma_len: len }, 1);

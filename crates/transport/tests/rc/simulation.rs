@@ -132,7 +132,7 @@ impl World {
         let notes = &mut self.notes;
         self.out.drain(|action| match action {
             Action::Send { port, frame } => frames.push((port, frame.to_vec())),
-            Action::Local(()) => unreachable!("nobody asked"),
+            Action::Local(()) => unreachable!("nothing was asked"),
             Action::Note(note) => {
                 notes.insert(format!("{note:?}"));
             }
@@ -225,7 +225,7 @@ fn run_seeds(seeds: std::ops::Range<u64>, weather: Weather, requests: u64) -> BT
     notes
 }
 
-/// The everyday case of a rack: a good channel. Nothing is ever sent twice, and nobody has anything to note.
+/// The everyday case of a rack: a good channel. Nothing is ever sent twice, and neither end has anything to note.
 /// PROTOCOL 4.17, 4.18.
 #[test]
 fn on_a_good_channel_nothing_is_sent_twice() {

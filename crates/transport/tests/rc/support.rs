@@ -167,7 +167,7 @@ impl Sent {
                 assert_eq!(to, port, "frames go to the peer");
                 sent.frames.push(frame.to_vec());
             }
-            Action::Local(()) => unreachable!("nobody asked"),
+            Action::Local(()) => unreachable!("nothing was asked"),
             Action::Note(note) => sent.notes.push(note),
         });
         sent

@@ -2,7 +2,7 @@ use crate::{Program, Rejection, VerifyError};
 use alloc::format;
 use alloc::vec::Vec;
 
-/// Every form of instruction and its slot (PROTOCOL 10.5 to 10.9), written down by hand: whoever changes a number breaks
+/// Every form of instruction and its slot (PROTOCOL 10.5 to 10.9), written down by hand: a changed number breaks
 /// every program that was ever stored.
 const SLOTS: [(&str, &[u8]); 86] = [
     ("add r1, r2", &[0x0f, 0x21, 0, 0, 0, 0, 0, 0]),

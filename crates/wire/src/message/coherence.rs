@@ -33,7 +33,7 @@ pub struct Read {
     pub page: Page,
     /// What it is asked for.
     pub access: Access,
-    /// Who asks.
+    /// The host that asks.
     pub host: HostId,
     /// Its request.
     pub id: FetchId,
@@ -143,7 +143,7 @@ pub struct Recall {
     pub seq: Seq,
     /// They stay Shared: only writing ends.
     pub keep: bool,
-    /// The page somebody asked for, as its index in the region; what else is given up is given up for nothing. None in a reset.
+    /// The page that a host asked for, as its index in the region; what else is given up is given up for nothing. None in a reset.
     pub wanted: Option<u16>,
 }
 
@@ -187,6 +187,6 @@ pub struct Refusal {
     pub page: Page,
     /// The request.
     pub id: FetchId,
-    /// [`Status::Busy`]: somebody else has his turn at the region, ask again soon. Anything else is final.
+    /// [`Status::Busy`]: another host has its turn at the region, ask again soon. Anything else is final.
     pub status: Status,
 }

@@ -10,8 +10,8 @@
 //!     control -- Moving --> node -- Moved --> control
 //! ```
 //!
-//! They are no table updates: each may be lost, come twice and late, and changes nothing when it does. Who asks asks again. The token says
-//! which question an answer is to; what nobody asked for has the token 0.
+//! They are no table updates: each may be lost, come twice and late, and changes nothing when it does. The asker repeats its question. The token says
+//! which question an answer is to; what answers no question has the token 0.
 
 use super::{CACHING_HOSTS_MAX, Header, HostSet, Page, Region, Seq, VERSION};
 use crate::reader::{Put, Reader};
@@ -28,7 +28,7 @@ pub enum DirectoryBody<'a> {
     Reset(Page),
     /// Switch to control: no host has anything of the region from before this number.
     Collected(Region, Seq),
-    /// Switch to control: no region holds the page, so nobody has it.
+    /// Switch to control: no region holds the page, so no host has it.
     Unknown(Page),
     /// Control to node.
     Sweep(Sweep),
@@ -46,7 +46,7 @@ pub enum DirectoryBody<'a> {
     Resize(Rows<'a>),
     /// Switch to control: there is no slot for the region of this page.
     Full(Page),
-    /// Node to switch: somebody wants to read the page, and its latest bytes may be at a host.
+    /// Node to switch: a traversal or a READ wants to read the page, and its latest bytes may be at a host.
     Visit(Page),
     /// Switch to node: no host has, or will write back, the page from before this number.
     Clean(Page, Seq),

@@ -74,7 +74,7 @@ impl fmt::Debug for Page {
 pub enum Access {
     /// Read it; others may too.
     Shared = 1,
-    /// Read and write it; nobody else may do either.
+    /// Read and write it; no other host may do either.
     Modified = 2,
 }
 
@@ -251,7 +251,7 @@ impl fmt::Debug for Region {
 pub struct HostSet(pub u64);
 
 impl HostSet {
-    /// Nobody.
+    /// No host.
     pub const EMPTY: Self = Self(0);
 
     /// This host alone.
@@ -288,7 +288,7 @@ impl HostSet {
         host.0 < CACHING_HOSTS_MAX && self.0 >> host.0 & 1 == 1
     }
 
-    /// True when nobody is.
+    /// True when no host is in it.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0

@@ -26,7 +26,7 @@ pub enum PageBody<'a> {
     Grant(Grant),
     /// Host to switch.
     Done(Done),
-    /// Switch to hosts: those of the set, whoever else it may reach (MIND 4.3.2).
+    /// Switch to hosts: those of the set, though it may reach others (MIND 4.3.2).
     Recall(HostSet, Recall),
     /// Host, or memory node in its name, to switch.
     RecallAck(RecallAck),
@@ -64,7 +64,7 @@ const BEHIND: u8 = 1 << 6;
 const KEEP: u8 = 1;
 /// A write-back that acknowledges nothing has this in the place of a region's order.
 const NO_ACK: u8 = 0xff;
-/// A recall that nobody's request caused has this in the place of a page's index.
+/// A recall that no request caused has this in the place of a page's index.
 const NO_PAGE: u16 = 0xffff;
 
 impl<'a> PageMessage<'a> {

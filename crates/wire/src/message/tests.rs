@@ -298,7 +298,7 @@ fn each_update_has_its_tag_and_its_length() {
     }
 }
 
-/// PROTOCOL 3.9, 3.10: an update that makes no sense is refused with its batch, by whoever puts it together and by whoever gets it.
+/// PROTOCOL 3.9, 3.10: an update that makes no sense is refused with its batch, by its sender and by its receiver.
 #[test]
 fn updates_that_make_no_sense_are_refused() {
     let (domain, base, perm) = (Domain(1), VirtAddr(0x1000), Perm::Read);

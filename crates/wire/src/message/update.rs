@@ -127,7 +127,7 @@ pub enum Update {
     Live {
         /// The host; below [`super::CACHING_HOSTS_MAX`].
         host: HostId,
-        /// How often it started, for those who look.
+        /// How often it started, for diagnosis.
         generation: u16,
     },
     /// Switch: the host's lease surely ended; what it had is taken back without it (PROTOCOL 12.35).
@@ -135,7 +135,7 @@ pub enum Update {
         /// The host; below [`super::CACHING_HOSTS_MAX`].
         host: HostId,
     },
-    /// Node: somebody takes the bytes of lost pages as they are here, for good (PROTOCOL 7.44, 12.31).
+    /// Node: the owner takes the bytes of lost pages as they are here, for good (PROTOCOL 7.44, 12.31).
     AcceptLost {
         /// First byte.
         base: VirtAddr,
@@ -149,7 +149,7 @@ pub enum Update {
         /// Bytes: whole pages.
         len: u64,
     },
-    /// Node: another node pushes what is at these addresses here. Nobody uses them here before [`Update::Place`] or [`Update::Unplace`]
+    /// Node: another node pushes what is at these addresses here. No access uses them here before [`Update::Place`] or [`Update::Unplace`]
     /// (PROTOCOL 7.37).
     Arrive {
         /// First address; a multiple of `2^size_log2`.
@@ -169,7 +169,7 @@ pub enum Update {
         /// Its UD queue key.
         qkey: Qkey,
     },
-    /// Node: nobody uses these addresses here from now on, and what is there is pushed to another node (PROTOCOL 7.38).
+    /// Node: no access uses these addresses here from now on, and what is there is pushed to another node (PROTOCOL 7.38).
     Leave {
         /// First address; a multiple of `2^size_log2`.
         base: VirtAddr,

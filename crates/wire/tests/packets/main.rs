@@ -1,4 +1,4 @@
-//! farmem's packets beside somebody else's: the vectors in testdata, and scapy itself.
+//! farmem's packets beside those of others: the vectors in testdata, and scapy itself.
 
 mod scapy;
 mod vector_file;
