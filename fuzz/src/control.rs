@@ -8,7 +8,10 @@ mod rack;
 use crate::Run;
 use crate::frames::{FaultyLink, noise};
 use crate::input::Input;
-use farmem_control::api::{PermName, Request};
+use farmem_control::api::{
+    Allocate, Connect, CreateDomain, Disconnect, Free, Grant, JoinHost, JoinNode, JoinSwitch, Leave,
+    OpenSession, Overview, PermName, Request,
+};
 use farmem_machine::{Duration, Port};
 use rack::Rack;
 
@@ -40,47 +43,51 @@ pub fn control_events(data: &[u8], run: &mut Run) {
     rack.end(run);
 }
 
-/// Something people, programs and roles ask, sensible or not.
+/// A request that people, programs and roles may make, sensible or not.
 fn request(rack: &Rack, input: &mut Input<'_>) -> Request {
     let (node, host) = (u16::from(1 + input.below(3)), u16::from(1 + input.below(2)));
     let domain = u32::from(1 + input.below(3));
     match input.below(16) {
-        0 => Request::JoinSwitch { gid: gid(2, input) },
-        1 => Request::JoinNode {
+        0 => JoinSwitch { gid: gid(2, input) }.into(),
+        1 => JoinNode {
             name: name('n', node, input),
             gid: gid(10 + node, input),
             capacity: 4096 * u64::from(1 + input.below(32)),
-        },
-        2 => Request::JoinHost { name: name('h', host, input), gid: gid(100 + host, input) },
-        3 => Request::Leave {
+        }
+        .into(),
+        2 => JoinHost { name: name('h', host, input), gid: gid(100 + host, input) }.into(),
+        3 => Leave {
             port: if input.one_in(2) {
                 Port::host(host).0
             } else {
                 input.pick(&[Port::node(node).0, 0, 1, 7])
             },
-        },
-        4 => Request::CreateDomain { name: name('d', u16::from(input.below(4)), input) },
-        5..=6 => Request::OpenSession { host, domain },
-        7..=8 => Request::Connect { host, node, domain },
-        9 => Request::Disconnect { host, qpn: input.pick(rack.queue_pairs()) },
+        }
+        .into(),
+        4 => CreateDomain { name: name('d', u16::from(input.below(4)), input) }.into(),
+        5..=6 => OpenSession { host, domain }.into(),
+        7..=8 => Connect { host, node, domain }.into(),
+        9 => Disconnect { host, qpn: input.pick(rack.queue_pairs()) }.into(),
         10..=11 => {
             let size = u64::from(input.u16()) * if input.one_in(16) { 1 << 48 } else { 1 };
-            Request::Allocate { domain, size, node: input.one_in(4).then_some(node) }
+            Allocate { domain, size, node: input.one_in(4).then_some(node) }.into()
         }
-        12 => Request::Free {
+        12 => Free {
             domain,
             base: input.pick(rack.vmas()).wrapping_add(u64::from(input.below(2))),
             // Changes, and so allocations, are few here: most of these are of some.
             id: u64::from(input.below(24)),
-        },
-        13..=14 => Request::Grant {
+        }
+        .into(),
+        13..=14 => Grant {
             domain,
             base: input.pick(rack.vmas()) + 256 * u64::from(input.below(20)),
             len: if input.one_in(16) { input.u64() } else { 256 * u64::from(input.below(20)) },
             to: u32::from(1 + input.below(4)),
             perm: input.pick(&[PermName::Read, PermName::ReadWrite, PermName::None]),
-        },
-        _ => Request::Overview,
+        }
+        .into(),
+        _ => Overview {}.into(),
     }
 }
 

@@ -5,7 +5,6 @@
 
 use super::DOMAIN;
 use crate::{Row, to_f64};
-use farmem::api::Response;
 use farmem::{Error, Rack, RackConfig, Rng, Vma, serve};
 use farmem_sim::replay::Tables;
 
@@ -34,7 +33,7 @@ const DOUBLINGS: u32 = 4;
 pub(super) fn measure(sequence: &Sequence, config: &RackConfig) -> Result<Vec<Row>, Error> {
     let &Sequence { name, count, sizes: (smallest, largest), paper } = sequence;
     let mut client = Rack::running(config.clone()).client(DOMAIN)?;
-    let Response::Overview { nodes, .. } = serve::overview(config)? else { return Err(no_overview()) };
+    let nodes = serve::overview(config)?.nodes;
     let all: Vec<_> = nodes.iter().map(|node| (node.node, node.base, node.capacity)).collect();
     let mut tables = Tables::new(&all);
     let (mut chance, mut rows, mut vmas) = (Rng::from_number(1), Vec::new(), Vec::<Vma>::new());
@@ -48,13 +47,9 @@ pub(super) fn measure(sequence: &Sequence, config: &RackConfig) -> Result<Vec<Ro
             rows.push(entries(name, paper, &tables, &vmas));
         }
     }
-    let Response::Overview { balance_ppm, .. } = serve::overview(config)? else { return Err(no_overview()) };
+    let balance_ppm = serve::overview(config)?.balance_ppm;
     rows.push(balance(name, paper, f64::from(balance_ppm) / 1e6, &vmas, all[0].2));
     Ok(rows)
-}
-
-fn no_overview() -> Error {
-    Error::Broken { addr: farmem::VirtAddr(0), what: "the control plane's overview" }
 }
 
 /// The entries of both tables, beside those of a table of pages of 2 MiB.

@@ -158,12 +158,7 @@ impl Bed {
     /// # Errors
     /// [`Error`] when the control plane does not answer.
     pub fn allocated(&mut self) -> Result<u64, Error> {
-        match self.owner.overview()? {
-            farmem::api::Response::Overview { nodes, .. } => {
-                Ok(nodes.iter().map(|node| node.allocated).sum())
-            }
-            other => unreachable!("an overview is not {other:?}"),
-        }
+        Ok(self.owner.overview()?.nodes.iter().map(|node| node.allocated).sum())
     }
 
     fn set_policy(&mut self) {

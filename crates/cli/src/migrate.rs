@@ -3,7 +3,7 @@
 use crate::args::Migrate;
 use crate::output::{self, Report};
 use crate::{End, Failure};
-use farmem::api::Response;
+use farmem::api::RackOverview;
 use farmem::{NodeId, RackConfig};
 use serde::Serialize;
 
@@ -102,9 +102,7 @@ pub(crate) fn run(args: &Migrate) -> Result<End, Failure> {
 }
 
 fn whereabouts(config: &RackConfig) -> Result<Whereabouts, Failure> {
-    let Response::Overview { nodes, vmas, moved, domains, .. } = farmem::serve::overview(config)? else {
-        return Err(Failure::environment("the control plane's answer is not an overview", "run one version"));
-    };
+    let RackOverview { nodes, vmas, moved, domains, .. } = farmem::serve::overview(config)?;
     let nodes = nodes.into_iter().map(|n| Node {
         node: n.node,
         name: n.name,

@@ -4,7 +4,7 @@ use crate::args::{EXAMPLE, Up};
 use crate::output::{self, Report};
 use crate::supervisor::{DEATHS_MAX, Death, Happened, Role as Which, Supervisor};
 use crate::{End, Failure};
-use farmem::api::Response;
+use farmem::api::RackOverview;
 use farmem::{RackConfig, serve};
 use serde::Serialize;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -187,7 +187,7 @@ fn lost_with(rack: &Supervisor, name: &str) -> Option<Lost> {
     let config = rack.config().clone();
     // In a thread of its own: a control plane that does not answer must not keep the other roles from being watched.
     std::thread::spawn(move || drop(say.send(serve::overview(&config))));
-    let Ok(Ok(Response::Overview { nodes, vmas, moved, .. })) = said.recv_timeout(ASK_TIME_MAX) else {
+    let Ok(Ok(RackOverview { nodes, vmas, moved, .. })) = said.recv_timeout(ASK_TIME_MAX) else {
         return None;
     };
     let node = nodes.iter().find(|node| node.name == name)?;

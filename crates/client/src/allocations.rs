@@ -4,8 +4,8 @@
 //! repeated. So each free names its allocation; one that is repeated and finds it gone was carried out before.
 
 use crate::Error;
-use crate::client::wrong_answer;
-use farmem_control::api::{ErrorCode, Request, Response, VmaInfo};
+use crate::client::answer_to;
+use farmem_control::api::{ErrorCode, Free, Locate, Request, Response, VmaInfo};
 use farmem_wire::VirtAddr;
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub struct Allocations {
 #[derive(Clone, Copy, Debug)]
 struct Allocation {
     id: u64,
-    /// A free of it was begun, and nobody knows what came of it.
+    /// A free of it was begun, and its answer did not come.
     is_open: bool,
 }
 
@@ -43,10 +43,9 @@ impl Allocations {
             Some(&allocation) => allocation,
             None => Allocation { id: id_at(base, &mut ask)?, is_open: false },
         };
-        let freed = match ask(Request::Free { domain, base, id: allocation.id }) {
-            Ok(_) => Ok(()),
+        let freed = match answer_to(Free { domain, base, id: allocation.id }, &mut ask) {
             Err(error) if error.code() == Some(ErrorCode::NotFound) && allocation.is_open => Ok(()),
-            Err(error) => Err(error),
+            freed => freed,
         };
         match &freed {
             Err(error) if is_open(error) => {
@@ -72,8 +71,5 @@ const fn is_open(error: &Error) -> bool {
 
 /// The allocation that another client made.
 fn id_at(base: u64, ask: &mut impl FnMut(Request) -> Result<Response, Error>) -> Result<u64, Error> {
-    let Response::Located { vma, .. } = ask(Request::Locate { addr: base })? else {
-        return Err(wrong_answer("locate"));
-    };
-    Ok(vma.id)
+    Ok(answer_to(Locate { addr: base }, ask)?.vma.id)
 }

@@ -12,8 +12,10 @@ use crate::dispatch::{Tally, Way};
 use crate::path::Path;
 use crate::rack::{SILENCE_MAX, retries_in};
 use crate::slots::{self, Meta, Slots};
-use farmem_control::api::{NodeInfo, PermName, Request, Response};
-use farmem_host::{Answer, Done, HostRequest, Op, Out, Traversed};
+use farmem_control::api::{
+    Allocate, Call, CreateDomain, Grant, Leave, NodeInfo, Overview, PermName, RackOverview, Request, Response,
+};
+use farmem_host::{Answer, Ask, Done, Op, Out, Traversed};
 use farmem_machine::{Duration, Port};
 use farmem_transport::rc;
 use farmem_traversal::Program;
@@ -136,9 +138,7 @@ impl Client {
         domain: &str,
         nodes: Vec<NodeInfo>,
     ) -> Result<Self, Error> {
-        let Response::Domain { domain } = path.ask(Request::CreateDomain { name: domain.into() })? else {
-            return Err(wrong_answer("create_domain"));
-        };
+        let domain = path.call(CreateDomain { name: domain.into() })?.domain;
         let pool = Vec::with_capacity(POOL_MAX);
         let mut client = Self {
             path,
@@ -177,8 +177,7 @@ impl Client {
     }
 
     fn allocate_at(&mut self, size: u64, node: Option<u16>) -> Result<Vma, Error> {
-        let request = Request::Allocate { domain: self.domain.0, size, node };
-        let Response::Vma(vma) = self.path.ask(request)? else { return Err(wrong_answer("allocate")) };
+        let vma = self.path.call(Allocate { domain: self.domain.0, size, node })?;
         self.allocations.made(&vma);
         if !self.nodes.iter().any(|n| n.node == vma.node) {
             self.connect(vma.node)?;
@@ -193,7 +192,7 @@ impl Client {
     /// # Errors
     /// [`Error::Refused`] when this domain does not own an allocation that starts at `base`.
     pub fn free(&mut self, base: VirtAddr) -> Result<(), Error> {
-        self.allocations.free(self.domain.0, base, |request| self.path.ask(request))
+        self.allocations.free(self.domain.0, base, |request| self.path.call(request))
     }
 
     /// Lets the domain called `to` use `len` bytes at `base`, which this domain owns.
@@ -201,11 +200,8 @@ impl Client {
     /// # Errors
     /// [`Error::Refused`] when they are not in one allocation of this domain.
     pub fn grant(&mut self, base: VirtAddr, len: u64, to: &str, perm: PermName) -> Result<(), Error> {
-        let Response::Domain { domain: to } = self.path.ask(Request::CreateDomain { name: to.into() })?
-        else {
-            return Err(wrong_answer("create_domain"));
-        };
-        self.path.ask(Request::Grant { domain: self.domain.0, base: base.0, len, to, perm }).map(|_| ())
+        let to = self.path.call(CreateDomain { name: to.into() })?.domain;
+        self.path.call(Grant { domain: self.domain.0, base: base.0, len, to, perm })
     }
 
     /// Reads `into.len()` bytes at `addr`.
@@ -417,8 +413,8 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Api`] when it cannot be reached.
-    pub fn overview(&mut self) -> Result<Response, Error> {
-        self.path.ask(Request::Overview)
+    pub fn overview(&mut self) -> Result<RackOverview, Error> {
+        self.path.call(Overview {})
     }
 
     fn next(&mut self, wait: bool) -> Result<Option<Completed>, Error> {
@@ -464,7 +460,7 @@ impl Client {
 impl Drop for Client {
     fn drop(&mut self) {
         // A rack that is gone has forgotten this host too.
-        let _gone = self.path.ask(Request::Leave { port: Port::host(self.host).0 });
+        let _gone = self.path.call(Leave { port: Port::host(self.host).0 });
     }
 }
 
@@ -473,6 +469,19 @@ fn old_value(answer: Answer) -> u64 {
         Answer::Done { old } => old,
         other @ Answer::Traversed(_) => unreachable!("an atomic does not answer {other:?}"),
     }
+}
+
+/// What answers `call`, out of what `ask` gets for it.
+///
+/// # Errors
+/// What `ask` says; [`Error::Api`] when the control plane answers another request than this.
+pub(crate) fn answer_to<C: Call>(
+    call: C,
+    ask: impl FnOnce(Request) -> Result<Response, Error>,
+) -> Result<C::Answer, Error> {
+    let request = call.into();
+    let name = request.name();
+    C::Answer::try_from(ask(request)?).map_err(|_| wrong_answer(name))
 }
 
 /// The control plane answered something else than what was asked.

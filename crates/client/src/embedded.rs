@@ -4,7 +4,8 @@
 //! nothing else does: then it jumps to the next timer, as in a simulated world.
 
 use crate::Error;
-use farmem_control::api::{ApiError, Request, Response};
+use crate::client::answer_to;
+use farmem_control::api::{ApiError, Call, Request, Response};
 use farmem_control::{Ask, Config, Control, Out as ControlOut};
 use farmem_host::{Host, HostRequest, Out as HostOut};
 use farmem_io::{Compiler, MappedStore};
@@ -69,7 +70,7 @@ pub(crate) struct World {
     switch: Option<Seat<Switch>>,
     nodes: Vec<Option<Seat<MemNode<MappedStore, Compiler>>>>,
     hosts: Vec<Option<Seat<Host>>>,
-    /// What each host said and nobody took yet.
+    /// What each host said and its client has not taken yet.
     said: Vec<VecDeque<HostOut>>,
     replies: BTreeMap<u64, Result<Response, ApiError>>,
     tickets: u64,
@@ -104,7 +105,11 @@ impl World {
     }
 
     /// Asks the control plane and runs until it answers.
-    pub(crate) fn ask(&mut self, request: Request) -> Result<Response, Error> {
+    pub(crate) fn call<C: Call>(&mut self, call: C) -> Result<C::Answer, Error> {
+        answer_to(call, |request| self.ask(request))
+    }
+
+    fn ask(&mut self, request: Request) -> Result<Response, Error> {
         self.tickets += 1;
         let ticket = self.tickets;
         let event = Event::Local(Ask { ticket, request });

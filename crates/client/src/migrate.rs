@@ -1,12 +1,12 @@
 //! Moving memory from node to node: what a range is cut into, and the operator's way to have it done.
 
 use crate::Error;
-use crate::client::wrong_answer;
 use crate::config::RackConfig;
 use crate::link::api_client;
 use farmem_control::MIGRATE_LEN_MAX;
-use farmem_control::api::{ApiError, ErrorCode, MovedInfo, Request, Response};
+use farmem_control::api::{ApiError, ErrorCode, Locate, LocatedVma, Migrate, MovedInfo};
 use farmem_wire::NodeId;
+use farmem_wire::message::PAGE_LEN;
 
 /// Bytes that a migration is about, and where they were and are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,11 +34,11 @@ pub fn migrate(
     told: &mut dyn FnMut(Moved),
 ) -> Result<(), Error> {
     let mut api = api_client(config)?;
-    let located = api.ask(&Request::Locate { addr: base })?;
+    let located = api.call(Locate { addr: base })?;
     for (base, size) in plan(&located, base, len)? {
-        let from = owner(&located, base)?;
+        let from = owner(&located, base);
         if from != node {
-            api.ask(&Request::Migrate { domain: None, base, len: size, node: node.0 })?;
+            api.call(Migrate { domain: None, base, len: size, node: node.0 })?;
         }
         told(Moved { base, size, from, to: node });
     }
@@ -46,19 +46,19 @@ pub fn migrate(
 }
 
 /// The node that has a byte of a vma.
-fn owner(located: &Response, addr: u64) -> Result<NodeId, Error> {
-    let Response::Located { vma, moved, .. } = located else { return Err(wrong_answer("locate")) };
-    let piece = moved.iter().find(|piece| addr.wrapping_sub(piece.base) < piece.size);
-    Ok(NodeId(piece.map_or(vma.node, |piece| piece.node)))
+fn owner(located: &LocatedVma, addr: u64) -> NodeId {
+    let piece = located.moved.iter().find(|piece| addr.wrapping_sub(piece.base) < piece.size);
+    NodeId(piece.map_or(located.vma.node, |piece| piece.node))
 }
 
 /// What is asked for one by one to move `len` bytes from `base` on, or a whole vma: what was moved before as it was then, and the largest
 /// aligned powers of two in between.
-pub(crate) fn plan(located: &Response, base: u64, len: Option<u64>) -> Result<Vec<(u64, u64)>, Error> {
-    let Response::Located { vma, moved, .. } = located else { return Err(wrong_answer("locate")) };
+pub(crate) fn plan(located: &LocatedVma, base: u64, len: Option<u64>) -> Result<Vec<(u64, u64)>, Error> {
+    let LocatedVma { vma, moved, .. } = located;
     let len = len.unwrap_or(vma.base + vma.size - base);
     let end = base.checked_add(len).filter(|&end| len > 0 && end <= vma.base + vma.size);
-    let (page, cut) = (4096, |piece: &&MovedInfo, at: u64| piece.base < at && at < piece.base + piece.size);
+    let (page, cut) =
+        (PAGE_LEN as u64, |piece: &&MovedInfo, at: u64| piece.base < at && at < piece.base + piece.size);
     let end = end.filter(|end| base.is_multiple_of(page) && end.is_multiple_of(page));
     let Some(end) = end else {
         let (from, to) = (vma.base, vma.base + vma.size);
@@ -99,14 +99,14 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn located(size: u64, moved: &[(u64, u64)]) -> Response {
+    fn located(size: u64, moved: &[(u64, u64)]) -> LocatedVma {
         let vma = VmaInfo { id: 1, base: 256 * MIB, size, node: 1, domain: 1 };
         let moved =
             moved.iter().map(|&(at, size)| MovedInfo { base: 256 * MIB + at, size, node: 2 }).collect();
-        Response::Located { vma, moved, lost: Vec::new() }
+        LocatedVma { vma, moved, lost: Vec::new() }
     }
 
-    fn cut(located: &Response, at: u64, len: Option<u64>) -> Vec<(u64, u64)> {
+    fn cut(located: &LocatedVma, at: u64, len: Option<u64>) -> Vec<(u64, u64)> {
         let parts = plan(located, 256 * MIB + at, len).expect("whole pages");
         parts.into_iter().map(|(base, size)| (base - 256 * MIB, size)).collect()
     }

@@ -1,9 +1,10 @@
 //! How a client's requests reach the rack: inside this process, or over a link to other processes.
 
 use crate::Error;
+use crate::client::answer_to;
 use crate::embedded::World;
-use farmem_control::api::{Request, Response};
-use farmem_host::{Host, HostRequest, Out};
+use farmem_control::api::{Call, Request, Response};
+use farmem_host::{Ask, Host, Out};
 use farmem_io::{ApiClient, Driver, Link, Wait};
 use farmem_machine::{Duration, Port};
 use farmem_wire::{Domain, Gid, NodeId, VirtAddr};
@@ -13,7 +14,7 @@ use std::rc::Rc;
 
 /// One client's way to the rack. Two implementers: [`InProcess`] and [`OverLink`].
 pub(crate) trait Path {
-    /// Asks the control plane.
+    /// Asks the control plane; callers use [`call`](#method.call).
     fn ask(&mut self, request: Request) -> Result<Response, Error>;
     /// Tells the host role where `port` is.
     fn set_peer(&mut self, port: Port, gid: Gid) -> Result<(), Error>;
@@ -33,6 +34,13 @@ pub(crate) trait Path {
     fn packets(&self) -> (u64, u64);
 }
 
+impl dyn Path {
+    /// Asks the control plane.
+    pub(crate) fn call<C: Call>(&mut self, call: C) -> Result<C::Answer, Error> {
+        answer_to(call, |request| self.ask(request))
+    }
+}
+
 /// A client of a rack in this process.
 pub(crate) struct InProcess {
     world: Rc<RefCell<World>>,
@@ -47,7 +55,7 @@ impl InProcess {
 
 impl Path for InProcess {
     fn ask(&mut self, request: Request) -> Result<Response, Error> {
-        self.world.borrow_mut().ask(request)
+        self.world.borrow_mut().call(request)
     }
 
     fn set_peer(&mut self, _: Port, _: Gid) -> Result<(), Error> {
@@ -123,7 +131,7 @@ fn lost_link(source: std::io::Error) -> Error {
 
 impl<L: Link> Path for OverLink<L> {
     fn ask(&mut self, request: Request) -> Result<Response, Error> {
-        Ok(self.api.ask(&request)?)
+        Ok(self.api.call(request)?)
     }
 
     fn set_peer(&mut self, port: Port, gid: Gid) -> Result<(), Error> {

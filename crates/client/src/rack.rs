@@ -1,13 +1,15 @@
 //! A rack: in this process, or running in others.
 
-use crate::client::wrong_answer;
 use crate::config::RackConfig;
 use crate::embedded::World;
 use crate::link::{WithLink, api_client, place, require_running, with_link};
 use crate::path::{InProcess, OverLink};
 use crate::{Client, Error};
 use farmem_control::Config as ControlConfig;
-use farmem_control::api::{ApiError, Endpoint, ErrorCode, Request, Response};
+use farmem_control::api::{
+    ApiError, Endpoint, ErrorCode, HostJoined, JoinHost, JoinNode, JoinSwitch, NodeJoined, Overview,
+    SwitchJoined,
+};
 use farmem_host::{Config as HostConfig, Host};
 use farmem_io::{Clock, Compiler, Driver, Link, MappedStore, OpenError};
 use farmem_machine::{Duration, Port, Rng};
@@ -99,9 +101,7 @@ impl Rack {
             return Err(Error::Api { message: "this rack's memory nodes are processes of their own".into() });
         };
         let mut world = world.borrow_mut();
-        let Response::Overview { nodes, .. } = world.ask(Request::Overview)? else {
-            return Err(wrong_answer("overview"));
-        };
+        let nodes = world.call(Overview {})?.nodes;
         let known = nodes.into_iter().find(|known| known.node == node.0).ok_or_else(|| {
             Error::Refused(ApiError {
                 code: ErrorCode::NotFound,
@@ -174,11 +174,7 @@ pub(crate) fn embedded_world(nodes: u16, memory: u64, rng: Rng) -> Result<World,
     let usual = ControlConfig::new(farmem_io::gid_of(address(1)));
     let control = ControlConfig { pmtu: EMBEDDED_PMTU, ..usual };
     let mut world = World::new(control, rng);
-    let Response::Joined { home, control } =
-        world.ask(Request::JoinSwitch { gid: address(2).to_string() })?
-    else {
-        return Err(wrong_answer("join_switch"));
-    };
+    let SwitchJoined { home, control } = world.call(JoinSwitch { gid: address(2).to_string() })?;
     world.seat_switch(Switch::new(home_of(&home, &control), Budgets::default()));
     for number in 0..nodes {
         let (name, gid) = (format!("node{}", number + 1), address(16 + number).to_string());
@@ -189,10 +185,7 @@ pub(crate) fn embedded_world(nodes: u16, memory: u64, rng: Rng) -> Result<World,
 
 /// A memory node joins, and takes its seat.
 fn start_node(world: &mut World, name: String, gid: String, memory: u64) -> Result<(), Error> {
-    let join = world.ask(Request::JoinNode { name, gid, capacity: memory })?;
-    let Response::NodeJoined { node, home, control, .. } = join else {
-        return Err(wrong_answer("join_node"));
-    };
+    let NodeJoined { node, home, control, .. } = world.call(JoinNode { name, gid, capacity: memory })?;
     let store = MappedStore::new(memory).map_err(|source| system("no memory for a memory node", source))?;
     let settings = node_settings(&home, &control, EMBEDDED_PMTU);
     world.seat_node(node, MemNode::compiling(settings, store, Compiler::jit()));
@@ -240,10 +233,7 @@ pub(crate) fn embedded_client_of(
     let number = world.borrow_mut().next_client();
     let (name, gid) =
         (format!("client{number}"), IpAddr::V4(Ipv4Addr::from(0x7f01_0000 + number)).to_string());
-    let join = world.borrow_mut().ask(Request::JoinHost { name, gid })?;
-    let Response::HostJoined { host, generation, home, nodes, .. } = join else {
-        return Err(wrong_answer("join_host"));
-    };
+    let HostJoined { host, generation, home, nodes, .. } = world.borrow_mut().call(JoinHost { name, gid })?;
     let settings = host_settings(host, generation, &home, EMBEDDED_PMTU, options);
     let settings = change(HostConfig { pairs_max: 1, ..settings });
     world.borrow_mut().seat_host(host, Host::new(settings));
@@ -279,10 +269,7 @@ impl WithLink for Attach<'_> {
         let gid_text = self.address.to_string();
         // The same address again is the same host started again, with the next generation.
         let name = format!("host-{gid_text}").replace(':', "-");
-        let join = api.ask(&Request::JoinHost { name, gid: gid_text })?;
-        let Response::HostJoined { host, generation, home, nodes } = join else {
-            return Err(wrong_answer("join_host"));
-        };
+        let HostJoined { host, generation, home, nodes } = api.call(JoinHost { name, gid: gid_text })?;
         let settings = host_settings(host, generation, &home, self.config.pmtu, self.options);
         let role = Host::new(settings);
         let path = OverLink::new(Driver::new(role, link, Clock::start()), api);

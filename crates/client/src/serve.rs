@@ -4,11 +4,11 @@
 //! [`Stop`] is set, or with the error that kept it from serving.
 
 use crate::Error;
-use crate::client::{gid, wrong_answer};
+use crate::client::gid;
 use crate::config::{Execution, NodeConfig, Prefetch, RackConfig, Transport};
 use crate::link::{WithLink, api_client, place, with_link};
 use crate::rack::{home_of, node_settings};
-use farmem_control::api::{Endpoint, Request, Response};
+use farmem_control::api::{Endpoint, JoinNode, JoinSwitch, NodeJoined, Overview, RackOverview, SwitchJoined};
 use farmem_control::{Config as ControlSettings, Control, Note as ControlNote};
 use farmem_io::{
     ApiServer, Calibrated, Clock, Compiler, ControlStore, Driver, Link, MappedStore, OpenError, calibrate,
@@ -178,8 +178,8 @@ pub fn remove_rings(config: &RackConfig) -> io::Result<()> {
 ///
 /// # Errors
 /// [`Error`] when it does not answer.
-pub fn overview(config: &RackConfig) -> Result<Response, Error> {
-    Ok(api_client(config)?.ask(&Request::Overview)?)
+pub fn overview(config: &RackConfig) -> Result<RackOverview, Error> {
+    Ok(api_client(config)?.call(Overview {})?)
 }
 
 /// Serves as the switch.
@@ -193,11 +193,8 @@ pub fn switch<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> Re
         fn with<L: Link + 'static>(self, link: L) -> Result<(), Error> {
             let Self(config, serving) = self;
             let mut api = api_client(config)?;
-            let Response::Joined { home, control } =
-                api.ask(&Request::JoinSwitch { gid: config.switch.address.to_string() })?
-            else {
-                return Err(wrong_answer("join_switch"));
-            };
+            let SwitchJoined { home, control } =
+                api.call(JoinSwitch { gid: config.switch.address.to_string() })?;
             let budgets = Budgets { directory_slots: config.switch.slots, ..Budgets::default() };
             let role = Switch::new(home_of(&home, &control), budgets);
             serve("the switch", role, link, &control, serving)
@@ -261,10 +258,7 @@ pub fn node_running<'a, C: Compile>(
             };
             let mut api = api_client(config)?;
             let (name, gid) = (node.name.clone(), node.address.to_string());
-            let join = api.ask(&Request::JoinNode { name, gid, capacity: node.memory })?;
-            let Response::NodeJoined { home, control, .. } = join else {
-                return Err(wrong_answer("join_node"));
-            };
+            let NodeJoined { home, control, .. } = api.call(JoinNode { name, gid, capacity: node.memory })?;
             let usual = node_settings(&home, &control, config.pmtu);
             let budget = Budget { workspaces: runner.workspaces, burst, ..usual.budget };
             let role = MemNode::compiling(NodeSettings { budget, ..usual }, store, runner.compile);

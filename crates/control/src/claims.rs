@@ -1,7 +1,10 @@
 //! Which requests must not overlap: each is about some things, and waits while an earlier one changes one of them
 //! (PROTOCOL 8.18).
 
-use crate::api::Request;
+use crate::api::{
+    AcceptLost, Brk, Disconnect, DropObject, Free, Grant, HoldObject, JoinHost, JoinNode, Migrate, Mmap,
+    Mprotect, Munmap, OpenObject, ProcessExit, Request, ResizeObject,
+};
 use crate::invariants::NODE_END;
 use crate::record::{VmaRow, What};
 use crate::state::State;
@@ -31,7 +34,7 @@ pub(crate) enum Claim {
 /// How a request is about a thing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Need {
-    /// It changes the thing: whoever comes later and needs it waits.
+    /// It changes the thing: a later request that needs it waits.
     Changes(Claim),
     /// It needs the thing not to be changing.
     Uses(Claim),
@@ -57,25 +60,29 @@ impl State {
         let uses_host = |host: u16| Need::Uses(Claim::Member(Port::host(host).0));
         let changes = |port: Port| Need::Changes(Claim::Member(port.0));
         match request {
-            Request::JoinSwitch { .. } => Vec::from([changes(Port::SWITCH)]),
-            Request::JoinNode { name, .. } => {
+            Request::JoinSwitch(_) => Vec::from([changes(Port::SWITCH)]),
+            Request::JoinNode(JoinNode { name, .. }) => {
                 let known = self.nodes.iter().filter(|(_, row)| row.name == *name);
                 known.map(|(&node, _)| changes(Port::node(node))).collect()
             }
-            Request::JoinHost { name, .. } => {
+            Request::JoinHost(JoinHost { name, .. }) => {
                 let known = self.hosts.iter().filter(|(_, row)| row.name == *name);
                 known.map(|(&host, _)| changes(Port::host(host))).collect()
             }
-            Request::Leave { port } => Vec::from([changes(Port(*port))]),
-            Request::OpenSession { host, domain } => {
-                Vec::from([uses_host(*host), Need::Changes(Claim::Session(*host, *domain))])
+            Request::Leave(call) => Vec::from([changes(Port(call.port))]),
+            Request::OpenSession(call) => {
+                Vec::from([uses_host(call.host), Need::Changes(Claim::Session(call.host, call.domain))])
             }
-            Request::Connect { host, node, .. } => {
-                uses_node(*node).into_iter().chain([uses_host(*host)]).collect()
+            Request::Connect(call) => {
+                uses_node(call.node).into_iter().chain([uses_host(call.host)]).collect()
             }
-            Request::Disconnect { host, .. } => Vec::from([uses_host(*host)]),
-            Request::Allocate { node, .. } => node.and_then(uses_node).into_iter().collect(),
-            Request::Free { base, .. } | Request::Grant { base, .. } | Request::AcceptLost { base, .. } => {
+            Request::Disconnect(Disconnect { host, .. }) | Request::OpenObject(OpenObject { host, .. }) => {
+                Vec::from([uses_host(*host)])
+            }
+            Request::Allocate(call) => call.node.and_then(uses_node).into_iter().collect(),
+            Request::Free(Free { base, .. })
+            | Request::Grant(Grant { base, .. })
+            | Request::AcceptLost(AcceptLost { base, .. }) => {
                 let found = self.vma_at(*base);
                 let needs = found.map(|(base, vma)| {
                     let space = Need::Uses(Claim::Space(vma.domain));
@@ -83,7 +90,7 @@ impl State {
                 });
                 needs.into_iter().flatten().flatten().collect()
             }
-            Request::Migrate { base, node, .. } => {
+            Request::Migrate(Migrate { base, node, .. }) => {
                 let found = self.vma_at(*base);
                 let its = |(base, vma): (u64, &VmaRow)| {
                     let nodes = self.nodes_of_vma(base).into_iter().filter_map(uses_node);
@@ -93,24 +100,23 @@ impl State {
                 };
                 found.map(its).unwrap_or_default().into_iter().chain(uses_node(*node)).collect()
             }
-            Request::ProcessStart { domain, .. } => self.needs_of_space(Some(*domain)),
-            Request::ProcessExit { process }
-            | Request::Mmap { process, .. }
-            | Request::Munmap { process, .. }
-            | Request::Mprotect { process, .. }
-            | Request::Brk { process, .. } => self.needs_of_space(self.processes.get(process).copied()),
-            Request::Renew { host, .. } => Vec::from([uses_host(*host), Need::Changes(Claim::Cache(*host))]),
-            Request::OpenObject { host, .. } => Vec::from([uses_host(*host)]),
-            Request::HoldObject { host, object }
-            | Request::ResizeObject { host, object, .. }
-            | Request::DropObject { host, object } => {
+            Request::ProcessStart(call) => self.needs_of_space(Some(call.domain)),
+            Request::ProcessExit(ProcessExit { process })
+            | Request::Mmap(Mmap { process, .. })
+            | Request::Munmap(Munmap { process, .. })
+            | Request::Mprotect(Mprotect { process, .. })
+            | Request::Brk(Brk { process, .. }) => self.needs_of_space(self.processes.get(process).copied()),
+            Request::Renew(call) => Vec::from([uses_host(call.host), Need::Changes(Claim::Cache(call.host))]),
+            Request::HoldObject(HoldObject { host, object })
+            | Request::ResizeObject(ResizeObject { host, object, .. })
+            | Request::DropObject(DropObject { host, object }) => {
                 Vec::from([uses_host(*host), Need::Changes(Claim::Object(*object))])
             }
-            Request::UnlinkObject { .. }
-            | Request::CreateDomain { .. }
-            | Request::Recover { .. }
-            | Request::Locate { .. }
-            | Request::Overview => Vec::new(),
+            Request::UnlinkObject(_)
+            | Request::CreateDomain(_)
+            | Request::Recover(_)
+            | Request::Locate(_)
+            | Request::Overview(_) => Vec::new(),
         }
     }
 }

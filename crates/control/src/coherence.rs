@@ -17,7 +17,7 @@ mod vacating;
 
 pub use errands::RESETS_MAX;
 
-use crate::api::{ApiError, DirectoryInfo, ErrorCode, GIVEN_UP, Response};
+use crate::api::{ApiError, DirectoryInfo, ErrorCode, GIVEN_UP, LeaseInfo, Response};
 use crate::claims::Claim;
 use crate::errors::{bad, bound, error};
 use crate::log::Stalled;
@@ -135,17 +135,17 @@ impl Control {
             let message = format!("host {host} is in generation {}, not {generation}", row.generation);
             return Err(error(ErrorCode::Conflict, message, "give up what is cached, and join again"));
         }
-        // Whoever has the token may ask in a host's name, and none but the host knows what it has given up (PROTOCOL 12.48).
+        // A holder of the token may ask in a host's name, and none but the host knows what it has given up (PROTOCOL 12.48).
         if flushed != 0 && qkey != row.home.qkey {
             let message =
                 format!("{qkey:#x} is not the key of host {host}, which alone can say what it has flushed");
             return Err(bad(message, "say the `qkey` of `home` in the host's answer to `join_host`"));
         }
         let gave_up = row.given_up == generation || self.coherence.given_up.get(&host) == Some(&generation);
-        let none = Response::Lease { lease_ms: 0, flush: 0 };
+        let none = LeaseInfo { lease_ms: 0, flush: 0 };
         if gave_up {
             if flushed == GIVEN_UP {
-                return Ok(Decision::Reply(none));
+                return Ok(Decision::Reply(none.into()));
             }
             let message = format!("host {host} gave everything up for good in generation {generation}");
             return Err(error(ErrorCode::Conflict, message, "touch no page any more, and join again"));
@@ -154,19 +154,17 @@ impl Control {
             Cache::Live { .. } if flushed == GIVEN_UP => {
                 self.coherence.ends.insert(host, self.now);
                 self.coherence.given_up.insert(host, generation);
-                Ok(Decision::Reply(none))
+                Ok(Decision::Reply(none.into()))
             }
             Cache::Live { .. } => {
                 let flushed = self.obeyed(host, flushed)?;
                 self.coherence.ends.insert(host, self.now + lease_end(self.config.lease));
                 self.coherence.flushed.insert(host, flushed);
                 let lease = self.lease(host);
-                if let Response::Lease { flush, .. } = lease {
-                    self.coherence.ordered.insert(host, flush);
-                }
-                Ok(Decision::Reply(lease))
+                self.coherence.ordered.insert(host, lease.flush);
+                Ok(Decision::Reply(lease.into()))
             }
-            Cache::Empty if flushed == GIVEN_UP => Ok(Decision::Reply(none)),
+            Cache::Empty if flushed == GIVEN_UP => Ok(Decision::Reply(none.into())),
             Cache::Empty => {
                 if self.state.switch.is_none() {
                     return Err(self.state.unavailable(Role::Switch, "has not joined"));
@@ -174,12 +172,12 @@ impl Control {
                 self.switch_answers()?;
                 Ok(Decision::Begin(What::Live { host, generation }))
             }
-            Cache::Orphaned | Cache::Fenced => Ok(Decision::Reply(none)),
+            Cache::Orphaned | Cache::Fenced => Ok(Decision::Reply(none.into())),
         }
     }
 
     /// The order that a host says it has obeyed, as far as that counts: none is taken for obeyed that this control plane did not give to the
-    /// host's present lease (PROTOCOL 12.48). One that it cannot have given to anybody is refused.
+    /// host's present lease (PROTOCOL 12.48). One that it cannot have given is refused.
     fn obeyed(&self, host: u16, flushed: u64) -> Result<u64, ApiError> {
         let present = self.state.epoch;
         let epoch = Seq(flushed).epoch();
@@ -198,13 +196,13 @@ impl Control {
     }
 
     /// The answer to a host that may hold pages.
-    pub(crate) fn lease(&self, host: u16) -> Response {
+    pub(crate) fn lease(&self, host: u16) -> LeaseInfo {
         let since = match self.state.hosts.get(&host).map(|row| row.cache) {
             Some(Cache::Live { since }) => since,
             _ => self.state.epoch,
         };
         let flush = if since < self.state.epoch { newest(self.state.epoch).0 } else { 0 };
-        Response::Lease { lease_ms: self.config.lease.as_nanos() / 1_000_000, flush }
+        LeaseInfo { lease_ms: self.config.lease.as_nanos() / 1_000_000, flush }
     }
 
     /// A page request of a host gets no answer (PROTOCOL 12.33).

@@ -13,7 +13,7 @@
 
 use crate::Control;
 use crate::allocate::PAGE;
-use crate::api::{ApiError, ErrorCode, PermName, Response};
+use crate::api::{ApiError, ErrorCode, LocatedVma, PermName, Response};
 use crate::errors::{LISTED, bad, bound, error, not_found};
 use crate::pieces::{log2, translate, untranslate};
 use crate::record::{Change, Migration, MigrationStep, PieceRow, Role, Told, What, Why};
@@ -122,7 +122,7 @@ impl Control {
         let vma = row.info(base);
         let moved = self.state.moved(base, base + (row.size - 1));
         let lost = self.state.lost_in(base, row.size);
-        Ok(Decision::Reply(Response::Located { vma, moved, lost }))
+        Ok(Decision::Reply(LocatedVma { vma, moved, lost }.into()))
     }
 
     fn vma_with(&self, addr: u64) -> Result<(u64, &crate::record::VmaRow), ApiError> {

@@ -3,7 +3,7 @@
 //! An object has a number that nobody can guess, which hosts use once they have opened it; a name until it is unlinked; a length, and from
 //! the first time that is set one vma. It is freed when it has no name and no host has it open any more.
 
-use crate::api::{ApiError, ErrorCode, Response};
+use crate::api::{ApiError, ErrorCode, ObjectInfo, OpenObject, Response};
 use crate::claims::Claim;
 use crate::errors::{bad, bound, error, not_found};
 use crate::record::{Line, ObjectRow, What};
@@ -19,13 +19,8 @@ pub const OBJECT_NAME_MAX: usize = 255;
 
 impl Control {
     /// Opens the object of a name, or makes it.
-    pub(crate) fn open_object(
-        &mut self,
-        (host, domain): (u16, u32),
-        name: &str,
-        create: bool,
-        exclusive: bool,
-    ) -> Result<Decision, ApiError> {
+    pub(crate) fn open_object(&mut self, call: &OpenObject) -> Result<Decision, ApiError> {
+        let OpenObject { host, domain, ref name, create, exclusive } = *call;
         self.host_present(host)?;
         self.domain_known(domain)?;
         object_name_allowed(name)?;
@@ -44,8 +39,7 @@ impl Control {
         if self.state.objects.len() >= most {
             return Err(bound("objects", most));
         }
-        let row =
-            ObjectRow { domain, name: Some(String::from(name)), length: 0, base: None, hosts: Vec::new() };
+        let row = ObjectRow { domain, name: Some(name.clone()), length: 0, base: None, hosts: Vec::new() };
         let object = self.draw_object();
         Ok(self.held(object, row, host))
     }
@@ -147,7 +141,7 @@ impl Control {
 
     fn described(&self, object: u64, row: &ObjectRow) -> Response {
         let size = row.base.and_then(|base| self.state.vmas.get(&base)).map_or(0, |vma| vma.size);
-        Response::Object { object, length: row.length, base: row.base.unwrap_or(0), size }
+        ObjectInfo { object, length: row.length, base: row.base.unwrap_or(0), size }.into()
     }
 
     /// The object, when the host has it open.

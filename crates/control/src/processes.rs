@@ -2,7 +2,7 @@
 
 use crate::Control;
 use crate::allocate::first_fit;
-use crate::api::{ApiError, ErrorCode, PermName, Response};
+use crate::api::{ApiError, ErrorCode, PermName, Returned};
 use crate::errors::{bound, error, not_found};
 use crate::record::{Remap, Role, Span, Told, VmaRow, What};
 use crate::requests::Decision;
@@ -66,7 +66,7 @@ impl Control {
             Err(errno) => -i64::from(errno as u8),
         };
         if plan.edits.is_empty() && starts.is_none() && ends.is_none() {
-            return Ok(Decision::Reply(Response::Returned { value }));
+            return Ok(Decision::Reply(Returned { value }.into()));
         }
         let what = What::Remap(Remap { domain, edits: plan.edits, value, starts, ends });
         for role in self.state.concerned(&what) {

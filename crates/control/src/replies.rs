@@ -2,7 +2,10 @@
 
 use crate::Control;
 use crate::allocate::PAGE;
-use crate::api::{Endpoint, HostInfo, NodeInfo, Response};
+use crate::api::{
+    ConnectionInfo, Endpoint, HostInfo, HostJoined, NodeInfo, NodeJoined, ProcessInfo, RackOverview,
+    Response, Returned, SessionInfo, SwitchJoined,
+};
 use crate::record::{Key, NodeRow, Role, SessionRow, What, gid_text};
 use crate::updates::Reach;
 use alloc::vec::Vec;
@@ -15,45 +18,49 @@ impl Control {
     pub(crate) fn success(&self, what: &What) -> Response {
         match what {
             What::JoinSwitch { gid, home } => {
-                Response::Joined { home: endpoint(Port::SWITCH, *gid, *home), control: self.own_endpoint() }
+                let home = endpoint(Port::SWITCH, *gid, *home);
+                SwitchJoined { home, control: self.own_endpoint() }.into()
             }
-            What::JoinNode { node, gid, home, base, capacity, .. } => Response::NodeJoined {
+            What::JoinNode { node, gid, home, base, capacity, .. } => NodeJoined {
                 node: *node,
                 home: endpoint(Port::node(*node), *gid, *home),
                 control: self.own_endpoint(),
                 base: *base,
                 capacity: *capacity,
-            },
-            What::JoinHost { host, gid, home, .. } => Response::HostJoined {
+            }
+            .into(),
+            What::JoinHost { host, gid, home, .. } => HostJoined {
                 host: *host,
                 generation: self.state.hosts.get(host).map_or(0, |row| row.generation),
                 home: endpoint(Port::host(*host), *gid, *home),
                 nodes: self.node_infos().collect(),
-            },
+            }
+            .into(),
             What::OpenSession(row) => self.session(row),
             What::Connect(row) => match self.state.nodes.get(&row.node) {
-                Some(node) => Response::Connection {
+                Some(node) => ConnectionInfo {
                     node: self.node_info(row.node, node),
                     qpn: row.qpn,
                     peer_qpn: row.peer_qpn,
                     first_psn: row.first_psn,
                     rkey: row.rkey,
                     pmtu: row.pmtu,
-                },
+                }
+                .into(),
                 None => unreachable!("a connection's node is there: its leaving ends the connection"),
             },
             What::Allocate { object: Some((object, _)), .. } => self.object(*object),
             What::Allocate { base, .. } => match self.state.vmas.get(base) {
-                Some(vma) => Response::Vma(vma.info(*base)),
+                Some(vma) => vma.info(*base).into(),
                 None => unreachable!("what was just allocated is there"),
             },
             What::Remap(remap) => match remap.starts {
                 Some(process) => {
                     let heap = self.state.spaces.get(&remap.domain).and_then(|space| space.heap_start());
-                    Response::Process { process, heap: heap.unwrap_or(0) }
+                    ProcessInfo { process, heap: heap.unwrap_or(0) }.into()
                 }
                 None if remap.ends.is_some() => Response::Done {},
-                None => Response::Returned { value: remap.value },
+                None => Returned { value: remap.value }.into(),
             },
             What::LeaveNode { .. }
             | What::LeaveHost { .. }
@@ -64,13 +71,13 @@ impl Control {
             | What::AcceptLost { .. }
             | What::Migrate(_)
             | What::Grant { .. } => Response::Done {},
-            What::Live { host, .. } => self.lease(*host),
+            What::Live { host, .. } => self.lease(*host).into(),
         }
     }
 
     pub(crate) fn session(&self, row: &SessionRow) -> Response {
         let gid = self.state.switch.as_ref().map_or([0; 16], |row| row.gid);
-        Response::Session { switch: endpoint(Port::SWITCH, gid, row.key), domain: row.domain }
+        SessionInfo { switch: endpoint(Port::SWITCH, gid, row.key), domain: row.domain }.into()
     }
 
     pub(crate) fn overview(&self) -> Response {
@@ -83,7 +90,7 @@ impl Control {
         });
         let vmas = self.state.vmas.iter().filter(|(_, vma)| vma.pending.is_none());
         let vmas = vmas.map(|(&base, vma)| vma.info(base));
-        Response::Overview {
+        RackOverview {
             nodes: self.node_infos().collect(),
             hosts: hosts.collect(),
             vmas: vmas.collect(),
@@ -93,6 +100,7 @@ impl Control {
             directory: self.directory_info(),
             switch: self.state.reach(Role::Switch).is_some_and(|reach| reach != Reach::Held),
         }
+        .into()
     }
 
     /// Jain's index of what the nodes have allocated (MIND 7.2), in millionths: all when each has the same, as little as one part in

@@ -2,7 +2,9 @@
 
 use crate::Control;
 use crate::allocate::{VA_END, vma_size};
-use crate::api::{ApiError, ErrorCode, PermName, Request, Response};
+use crate::api::{
+    ApiError, DomainInfo, ErrorCode, Grant, Mmap, Mprotect, Munmap, Overview, PermName, Request, Response,
+};
 use crate::errors::{LISTED, bad, bound, error, not_found};
 use crate::grants;
 use crate::members::name_allowed;
@@ -30,60 +32,54 @@ const DRAWS_MAX: u32 = 1 << 16;
 impl Control {
     pub(crate) fn decide(&mut self, request: &Request) -> Result<Decision, ApiError> {
         match request {
-            Request::JoinSwitch { gid } => self.join_switch(gid),
-            Request::JoinNode { name, gid, capacity } => self.join_node(name, gid, *capacity),
-            Request::JoinHost { name, gid } => self.join_host(name, gid),
-            Request::Leave { port } => self.leave(*port),
-            Request::CreateDomain { name } => self.create_domain(name),
-            Request::OpenSession { host, domain } => self.open_session(*host, *domain),
-            Request::Connect { host, node, domain } => self.connect(*host, *node, *domain),
-            Request::Disconnect { host, qpn } => self.disconnect(*host, *qpn),
-            Request::Allocate { domain, size, node } => self.allocate(*domain, *size, *node),
-            Request::Free { domain, base, id } => self.free(*domain, *base, *id),
-            Request::Grant { domain, base, len, to, perm } => {
-                self.grant(*domain, Span { base: *base, len: *len, perm: *perm }, *to)
-            }
-            Request::ProcessStart { domain, heap } => self.process_start(*domain, *heap),
-            Request::ProcessExit { process } => self.process_exit(*process),
-            Request::Mmap { process, addr, len, prot, flags } => {
+            Request::JoinSwitch(call) => self.join_switch(&call.gid),
+            Request::JoinNode(call) => self.join_node(&call.name, &call.gid, call.capacity),
+            Request::JoinHost(call) => self.join_host(&call.name, &call.gid),
+            Request::Leave(call) => self.leave(call.port),
+            Request::CreateDomain(call) => self.create_domain(&call.name),
+            Request::OpenSession(call) => self.open_session(call.host, call.domain),
+            Request::Connect(call) => self.connect(call.host, call.node, call.domain),
+            Request::Disconnect(call) => self.disconnect(call.host, call.qpn),
+            Request::Allocate(call) => self.allocate(call.domain, call.size, call.node),
+            Request::Free(call) => self.free(call.domain, call.base, call.id),
+            Request::Grant(call) => self.grant(call),
+            Request::ProcessStart(call) => self.process_start(call.domain, call.heap),
+            Request::ProcessExit(call) => self.process_exit(call.process),
+            Request::Mmap(Mmap { process, addr, len, prot, flags }) => {
                 self.memory_call(*process, &Call::Mmap { addr: *addr, len: *len, prot: *prot, flags: *flags })
             }
-            Request::Munmap { process, addr, len } => {
+            Request::Munmap(Munmap { process, addr, len }) => {
                 self.memory_call(*process, &Call::Munmap { addr: *addr, len: *len })
             }
-            Request::Mprotect { process, addr, len, prot } => {
+            Request::Mprotect(Mprotect { process, addr, len, prot }) => {
                 self.memory_call(*process, &Call::Mprotect { addr: *addr, len: *len, prot: *prot })
             }
-            Request::Brk { process, addr } => self.memory_call(*process, &Call::Brk { addr: *addr }),
-            Request::Renew { host, generation, flushed, qkey } => {
-                self.renew(*host, *generation, (*flushed, *qkey))
-            }
-            Request::Recover { host, page } => self.recover(*host, *page),
-            Request::AcceptLost { domain, base, len } => self.accept_lost(*domain, *base, *len),
-            Request::OpenObject { host, domain, name, create, exclusive } => {
-                self.open_object((*host, *domain), name, *create, *exclusive)
-            }
-            Request::HoldObject { host, object } => self.hold_object(*host, *object),
-            Request::ResizeObject { host, object, length } => self.resize_object(*host, *object, *length),
-            Request::UnlinkObject { domain, name } => self.unlink_object(*domain, name),
-            Request::DropObject { host, object } => self.drop_object(*host, *object),
-            Request::Migrate { domain, base, len, node } => self.migrate(*domain, *base, *len, *node),
-            Request::Locate { addr } => self.locate(*addr),
-            Request::Overview => Ok(Decision::Reply(self.overview())),
+            Request::Brk(call) => self.memory_call(call.process, &Call::Brk { addr: call.addr }),
+            Request::Renew(call) => self.renew(call.host, call.generation, (call.flushed, call.qkey)),
+            Request::Recover(call) => self.recover(call.host, call.page),
+            Request::AcceptLost(call) => self.accept_lost(call.domain, call.base, call.len),
+            Request::OpenObject(call) => self.open_object(call),
+            Request::HoldObject(call) => self.hold_object(call.host, call.object),
+            Request::ResizeObject(call) => self.resize_object(call.host, call.object, call.length),
+            Request::UnlinkObject(call) => self.unlink_object(call.domain, &call.name),
+            Request::DropObject(call) => self.drop_object(call.host, call.object),
+            Request::Migrate(call) => self.migrate(call.domain, call.base, call.len, call.node),
+            Request::Locate(call) => self.locate(call.addr),
+            Request::Overview(Overview {}) => Ok(Decision::Reply(self.overview())),
         }
     }
 
     fn create_domain(&self, name: &str) -> Result<Decision, ApiError> {
         name_allowed("domain", name)?;
         if let Some((&domain, _)) = self.state.domains.iter().find(|(_, known)| *known == name) {
-            return Ok(Decision::Reply(Response::Domain { domain }));
+            return Ok(Decision::Reply(DomainInfo { domain }.into()));
         }
         let most = self.config.bounds.domains_max;
         if self.state.domains.len() >= most {
             return Err(bound("domains", most));
         }
         let domain = self.state.domains.last_key_value().map_or(1, |(&last, _)| last + 1);
-        Ok(Decision::Keep(Line::Domain { domain, name: String::from(name) }, Response::Domain { domain }))
+        Ok(Decision::Keep(Line::Domain { domain, name: String::from(name) }, DomainInfo { domain }.into()))
     }
 
     fn open_session(&mut self, host: u16, domain: u32) -> Result<Decision, ApiError> {
@@ -222,10 +218,9 @@ impl Control {
         Ok(Decision::Begin(What::Free { base }))
     }
 
-    fn grant(&self, domain: u32, span: Span, to: u32) -> Result<Decision, ApiError> {
+    fn grant(&self, &Grant { domain, base, len, to, perm }: &Grant) -> Result<Decision, ApiError> {
         self.domain_known(domain)?;
         self.domain_known(to)?;
-        let Span { base, len, perm } = span;
         let (first, vma) = self.owned(domain, base)?;
         let end = first + vma.size;
         if len == 0 || base.checked_add(len).is_none_or(|last| last > end) {
@@ -240,7 +235,7 @@ impl Control {
             ));
         }
         let old = self.state.grants_of(first, to);
-        let new = grants::overlay(old, span);
+        let new = grants::overlay(old, Span { base, len, perm });
         if new == old {
             return Ok(Decision::Reply(Response::Done {}));
         }

@@ -262,7 +262,7 @@ fn open_error(file: &Path, error: DatabaseError) -> OpenError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use farmem_control::api::Request;
+    use farmem_control::api::CreateDomain;
     use farmem_control::{Ask, Config, Control, Out};
     use farmem_machine::{Action, Event, Instant, Machine as _, Outbox, Rng};
     use farmem_wire::Gid;
@@ -282,7 +282,7 @@ mod tests {
         let mut control = Control::new(Config::new(Gid::from_v4([127, 0, 0, 1])), Rng::from_number(1));
         let mut out = Outbox::new();
         for (ticket, name) in [(1, "red"), (2, "blue")] {
-            let request = Request::CreateDomain { name: name.into() };
+            let request = CreateDomain { name: name.into() }.into();
             control.handle(Instant::ZERO, Event::Local(Ask { ticket, request }), &mut out);
         }
         let mut lines = Vec::new();

@@ -23,44 +23,9 @@ const BODY_MAX: usize = 64 << 10;
 /// Largest head of a request, in bytes. It is looked at when more is read, so somewhat longer ones may pass.
 const HEAD_MAX: usize = 16 << 10;
 
-/// The request without fields.
-const OVERVIEW: &str = "overview";
-
 /// How long an idle connection stays in the client's hands. The server keeps it longer ([`Limits::head`]), so that it does not close
 /// what a request is about to use.
 const IDLE_MAX: Duration = Duration::from_secs(10);
-
-/// The names that `POST /v1/NAME` knows, in the order of [`Request`](farmem_control::api::Request) and of PROTOCOL 8.51.
-const NAMES: [&str; 28] = [
-    "join_switch",
-    "join_node",
-    "join_host",
-    "leave",
-    "create_domain",
-    "open_session",
-    "connect",
-    "disconnect",
-    "allocate",
-    "free",
-    "grant",
-    "process_start",
-    "process_exit",
-    "mmap",
-    "munmap",
-    "mprotect",
-    "brk",
-    "renew",
-    "recover",
-    "accept_lost",
-    "open_object",
-    "hold_object",
-    "resize_object",
-    "unlink_object",
-    "drop_object",
-    "migrate",
-    "locate",
-    OVERVIEW,
-];
 
 /// The HTTP status of a refusal.
 const fn status_of(code: ErrorCode) -> u16 {

@@ -1,7 +1,9 @@
 //! A whole control plane: HTTP client, server, the role, its log in a file; stopped and started again, on a disk that fails, with a log that
 //! grows.
 
-use farmem_control::api::{ErrorCode, PermName, Request, Response};
+use farmem_control::api::{
+    Allocate, CreateDomain, ErrorCode, Grant, JoinHost, Leave, Overview, PermName, RackOverview, Request,
+};
 use farmem_control::{Ask, COMPACT_LINES_MIN, Config, Control, Log as _, Record};
 use farmem_io::{
     ApiCallError, ApiClient, ApiServer, Clock, ControlStore, Driver, Link as _, Stop, UdpConfig, UdpLink,
@@ -79,12 +81,8 @@ impl Drop for State {
 #[test]
 fn what_was_answered_survives_a_restart() {
     let state = State(std::env::temp_dir().join(format!("farmem-test-control-{}", std::process::id())));
-    let domain =
-        |client: &mut ApiClient, name: &str| match client.ask(&Request::CreateDomain { name: name.into() }) {
-            Ok(Response::Domain { domain }) => domain,
-            other => panic!("{other:?}"),
-        };
-    let refused = |client: &mut ApiClient, request| match client.ask(&request) {
+    let domain = |client: &mut ApiClient, name: &str| create(client, name).unwrap();
+    let refused = |client: &mut ApiClient, request: Request| match client.call(request) {
         Err(ApiCallError::Refused(error)) if !error.remedy.is_empty() => error.code,
         other => panic!("{other:?}"),
     };
@@ -94,24 +92,20 @@ fn what_was_answered_survives_a_restart() {
     assert_ne!(red, blue);
     assert_eq!(domain(&mut client, "red"), red, "found, not made");
 
-    let grant = Request::Grant { domain: red, base: 0x1000, len: 1, to: blue, perm: PermName::Read };
-    assert_eq!(refused(&mut client, grant), ErrorCode::NotFound);
-    assert_eq!(
-        refused(&mut client, Request::Allocate { domain: 999, size: 1, node: None }),
-        ErrorCode::NotFound
-    );
+    let grant = Grant { domain: red, base: 0x1000, len: 1, to: blue, perm: PermName::Read };
+    assert_eq!(refused(&mut client, grant.into()), ErrorCode::NotFound);
+    let allocate = Allocate { domain: 999, size: 1, node: None };
+    assert_eq!(refused(&mut client, allocate.into()), ErrorCode::NotFound);
     let mut stranger = ApiClient::new(&plane.url, "a guess");
-    assert_eq!(refused(&mut stranger, Request::Overview), ErrorCode::Unauthorized);
+    assert_eq!(refused(&mut stranger, Overview {}.into()), ErrorCode::Unauthorized);
     let second = ControlStore::open(&state.0).unwrap_err().to_string();
     assert!(second.contains("another instance is running on the state in"), "{second}");
 
     drop(plane);
-    assert!(matches!(client.ask(&Request::Overview), Err(ApiCallError::Unreachable { .. })));
+    assert!(matches!(client.call(Overview {}), Err(ApiCallError::Unreachable { .. })));
     let plane = Plane::start(&state.0);
     let mut client = plane.client();
-    let Ok(Response::Overview { domains, nodes, .. }) = client.ask(&Request::Overview) else {
-        panic!("no overview")
-    };
+    let RackOverview { domains, nodes, .. } = client.call(Overview {}).unwrap();
     assert_eq!((domains, nodes), (vec![(red, "red".into()), (blue, "blue".into())], vec![]));
     let green = domain(&mut client, "green");
     assert!(![red, blue].contains(&green));
@@ -184,18 +178,15 @@ fn state_of(test: &str) -> State {
 
 /// Makes a domain, or says why not.
 fn create(client: &mut ApiClient, name: &str) -> Result<u32, farmem_control::api::ApiError> {
-    match client.ask(&Request::CreateDomain { name: name.into() }) {
-        Ok(Response::Domain { domain }) => Ok(domain),
+    match client.call(CreateDomain { name: name.into() }) {
+        Ok(made) => Ok(made.domain),
         Err(ApiCallError::Refused(error)) => Err(error),
         other => panic!("{other:?}"),
     }
 }
 
 fn domains(client: &mut ApiClient) -> Vec<String> {
-    match client.ask(&Request::Overview) {
-        Ok(Response::Overview { domains, .. }) => domains.into_iter().map(|(_, name)| name).collect(),
-        other => panic!("{other:?}"),
-    }
+    client.call(Overview {}).unwrap().domains.into_iter().map(|(_, name)| name).collect()
 }
 
 /// The disk takes no bytes, or cannot be synced, or its file cannot grow: a change is refused with `storage`, the file and a remedy, and changes
@@ -257,8 +248,8 @@ fn a_log_that_grows_stays_a_small_file() {
     let mut sizes = Vec::new();
     for _ in 0..4 {
         for _ in 0..COMPACT_LINES_MIN / 2 {
-            let join = Request::JoinHost { name: "h".into(), gid: "127.71.210.201".into() };
-            for request in [join, Request::Leave { port: 0x1_0001 }] {
+            let join = JoinHost { name: "h".into(), gid: "127.71.210.201".into() };
+            for request in [join.into(), Leave { port: 0x1_0001 }.into()] {
                 control.handle(Instant::ZERO, Event::Local(Ask { ticket: 1, request }), &mut out);
             }
             out.drain(|_| ());

@@ -33,9 +33,8 @@ use desk::lock;
 use farmem_client::Vma;
 use farmem_client::own::Allocations;
 use farmem_client::own::api_client;
-use farmem_client::own::wrong_answer;
 use farmem_client::{Error, Rack};
-use farmem_control::api::{PermName, Request, Response, VmaInfo};
+use farmem_control::api::{AcceptLost, Allocate, Call, CreateDomain, Grant, Overview, PermName, VmaInfo};
 use farmem_io::pages::{Memory, Window};
 use farmem_io::{ApiClient, OpenError};
 use farmem_machine::Duration;
@@ -166,11 +165,7 @@ impl SharedSpace {
     /// # Errors
     /// [`Error::Refused`] when no memory node has that much free in one piece.
     pub fn allocate(&self, size: u64) -> Result<Vma, Error> {
-        let Response::Vma(info) =
-            self.ask(&Request::Allocate { domain: self.joined.domain(), size, node: None })?
-        else {
-            return Err(wrong_answer("allocate"));
-        };
+        let info = self.call(Allocate { domain: self.joined.domain(), size, node: None })?;
         lock(&self.allocations).made(&info);
         self.reachable(&info)
     }
@@ -180,9 +175,7 @@ impl SharedSpace {
     /// # Errors
     /// [`Error::NotMapped`] when there is none; [`Error::Unreachable`] when it is on a memory node that joined after this space.
     pub fn attach(&self, addr: VirtAddr) -> Result<Vma, Error> {
-        let Response::Overview { vmas, .. } = self.ask(&Request::Overview)? else {
-            return Err(wrong_answer("overview"));
-        };
+        let vmas = self.call(Overview {})?.vmas;
         let holds = |vma: &&VmaInfo| addr.0.wrapping_sub(vma.base) < vma.size;
         let info = vmas.iter().find(holds).ok_or(Error::NotMapped { addr })?;
         self.reachable(info)
@@ -193,7 +186,7 @@ impl SharedSpace {
     /// # Errors
     /// [`Error::Refused`] when this domain does not own an allocation that starts at `base`.
     pub fn free(&self, base: VirtAddr) -> Result<(), Error> {
-        lock(&self.allocations).free(self.joined.domain(), base, |request| self.ask(&request))
+        lock(&self.allocations).free(self.joined.domain(), base, |request| self.call(request))
     }
 
     /// Lets the domain called `to` use `len` bytes at `base`, which this domain owns.
@@ -201,10 +194,8 @@ impl SharedSpace {
     /// # Errors
     /// [`Error::Refused`] when they are not in one allocation of this domain.
     pub fn grant(&self, base: VirtAddr, len: u64, to: &str, perm: PermName) -> Result<(), Error> {
-        let Response::Domain { domain: to } = self.ask(&Request::CreateDomain { name: to.into() })? else {
-            return Err(wrong_answer("create_domain"));
-        };
-        self.ask(&Request::Grant { domain: self.joined.domain(), base: base.0, len, to, perm }).map(|_| ())
+        let to = self.call(CreateDomain { name: to.into() })?.domain;
+        self.call(Grant { domain: self.joined.domain(), base: base.0, len, to, perm })
     }
 
     /// Takes the old bytes of the lost pages among these: from here on they are read again, as the memory nodes have them.
@@ -212,7 +203,7 @@ impl SharedSpace {
     /// # Errors
     /// [`Error::Refused`] when they are not in one allocation of this domain.
     pub fn accept_lost(&self, base: VirtAddr, len: u64) -> Result<(), Error> {
-        self.ask(&Request::AcceptLost { domain: self.joined.domain(), base: base.0, len }).map(|_| ())
+        self.call(AcceptLost { domain: self.joined.domain(), base: base.0, len })
     }
 
     /// An allocation's bytes.
@@ -285,8 +276,8 @@ impl SharedSpace {
         self.options
     }
 
-    fn ask(&self, request: &Request) -> Result<Response, Error> {
-        Ok(lock(&self.api).ask(request)?)
+    fn call<C: Call>(&self, call: C) -> Result<C::Answer, Error> {
+        Ok(lock(&self.api).call(call)?)
     }
 
     fn window(&self) -> &Window {

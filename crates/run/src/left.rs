@@ -2,9 +2,8 @@
 
 use super::Pager;
 use farmem_client::own::api_client;
-use farmem_client::own::wrong_answer;
 use farmem_client::{Error, RackConfig};
-use farmem_control::api::{ErrorCode, Request, Response};
+use farmem_control::api::{ErrorCode, Free, Overview, RackOverview};
 use std::path::Path;
 
 /// A name for the domain of one pager, which no other has, on whatever machine of the rack.
@@ -24,14 +23,12 @@ pub fn own_domain() -> Result<String, Error> {
 /// When the rack does not answer, or refuses.
 pub fn free_left(config: &RackConfig, name: &str) -> Result<(), Error> {
     let mut api = api_client(config)?;
-    let Response::Overview { domains, vmas, .. } = api.ask(&Request::Overview)? else {
-        return Err(wrong_answer("overview"));
-    };
+    let RackOverview { domains, vmas, .. } = api.call(Overview {})?;
     let Some(&(domain, _)) = domains.iter().find(|(_, known)| known == name) else { return Ok(()) };
     for vma in vmas.iter().filter(|vma| vma.domain == domain) {
-        match api.ask(&Request::Free { domain, base: vma.base, id: vma.id }).map_err(Error::from) {
+        match api.call(Free { domain, base: vma.base, id: vma.id }).map_err(Error::from) {
             Err(error) if error.code() == Some(ErrorCode::NotFound) => {} // freed meanwhile
-            freed => _ = freed?,
+            freed => freed?,
         }
     }
     Ok(())

@@ -9,7 +9,9 @@ use farmem_client::Error;
 use farmem_client::RackConfig;
 use farmem_client::own::api_client;
 use farmem_client::own::wrong_answer;
-use farmem_control::api::{ErrorCode, Request, Response};
+use farmem_control::api::{
+    DropObject, ErrorCode, HoldObject, ObjectInfo, OpenObject, Request, ResizeObject, Response, UnlinkObject,
+};
 use farmem_io::ApiClient;
 use farmem_io::pages::remote::Arrival;
 use farmem_io::pages::remote::call::{Call, VALUES};
@@ -57,17 +59,17 @@ impl Sharing {
     /// What a process asks: an object's number, length, first byte and bytes of memory.
     fn carry_out(&mut self, call: Call, name: Option<String>) -> Result<[u64; VALUES], u64> {
         let (host, domain) = (self.space.host(), self.space.domain());
-        let request = match (call, name) {
+        let request: Request = match (call, name) {
             (Call::Open { create, exclusive, .. }, Some(name)) => {
-                Request::OpenObject { host, domain, name, create, exclusive }
+                OpenObject { host, domain, name, create, exclusive }.into()
             }
-            (Call::Unlink { .. }, Some(name)) => Request::UnlinkObject { domain, name },
-            (Call::Hold { object }, _) => Request::HoldObject { host, object },
-            (Call::Truncate { object, length }, _) => Request::ResizeObject { host, object, length },
+            (Call::Unlink { .. }, Some(name)) => UnlinkObject { domain, name }.into(),
+            (Call::Hold { object }, _) => HoldObject { host, object }.into(),
+            (Call::Truncate { object, length }, _) => ResizeObject { host, object, length }.into(),
             _ => return Err(errno::INVAL),
         };
-        match self.api.ask(&request).map_err(Error::from) {
-            Ok(Response::Object { object, length, base, size }) => {
+        match self.api.call(request).map_err(Error::from) {
+            Ok(Response::Object(ObjectInfo { object, length, base, size })) => {
                 self.space.objects().insert(object);
                 Ok([object, length, base, size])
             }
@@ -82,7 +84,7 @@ impl Sharing {
         if open {
             let host = self.space.host();
             // A rack that does not answer, or has forgotten this host, has closed it.
-            let _closed = self.api.ask(&Request::DropObject { host, object });
+            let _closed = self.api.call(DropObject { host, object });
         }
     }
 }

@@ -7,7 +7,7 @@
 use crate::describe::Describer;
 use crate::sim_node::{RoleId, SimEnv, SimNode};
 use crate::{Guest, Journal, Network, Plan};
-use farmem_control::api::{ApiError, ErrorCode, Request, Response};
+use farmem_control::api::{ApiError, Call, ErrorCode, Request, Response};
 use farmem_control::{Config, Control, Out, Record};
 use farmem_host::{Config as HostConfig, Done, Host, Want};
 use farmem_machine::{Duration, Event, Instant, Machine as _, Port, Rng};
@@ -202,8 +202,11 @@ impl<H: Guest> World<H> {
     ///
     /// # Errors
     /// What the control plane says.
-    pub fn call(&mut self, by: RoleId, request: &Request) -> Result<Response, ApiError> {
-        let end = self.now() + CALL_MAX;
+    ///
+    /// # Panics
+    /// When the control plane answers another request.
+    pub fn call<C: Call>(&mut self, by: Who, call: C) -> Result<C::Answer, ApiError> {
+        let (request, end): (Request, _) = (call.into(), self.now() + CALL_MAX);
         loop {
             let ticket = self.ask(by, request.clone());
             let result = loop {
@@ -219,7 +222,10 @@ impl<H: Guest> World<H> {
                     self.alarm(again);
                     while self.now() < again && self.step() {}
                 }
-                result => return result,
+                result => {
+                    let typed = |response| C::Answer::try_from(response).ok().expect("its own answer");
+                    return result.map(typed);
+                }
             }
         }
     }
@@ -233,8 +239,8 @@ impl<H: Guest> World<H> {
     }
 
     /// Asks the control plane for something on behalf of `by`; the answer comes by [`World::take_reply`].
-    pub fn ask(&mut self, by: RoleId, request: Request) -> u64 {
-        let ticket = self.ask_for(by, request, None);
+    pub fn ask(&mut self, by: Who, request: impl Into<Request>) -> u64 {
+        let ticket = self.ask_for(by, request.into(), None);
         self.carry_wants();
         ticket
     }

@@ -1,8 +1,8 @@
 //! Requests that write go through the switch to pages that move from node to node meanwhile, over a network that loses, doubles and delays: each
 //! is executed once, wherever its copies come (PROTOCOL 7.38, 7.41, 8.40).
 
-use farmem_control::api::{Request, Response};
-use farmem_host::{Answer, Done, Failure, HostRequest, Op, Traversed};
+use farmem_control::api::{Allocate, Call, CreateDomain, Migrate, OpenSession};
+use farmem_host::{Answer, Ask, Done, Failure, Op, Traversed};
 use farmem_machine::{Duration, Rng};
 use farmem_sim::{Layout, Plan, RoleId, World};
 use farmem_traversal::Program;
@@ -67,16 +67,12 @@ impl Bench {
             migrated: 0,
             read: None,
         };
-        let Response::Domain { domain } = bench.call(1, Request::CreateDomain { name: "d".into() }) else {
-            panic!()
-        };
+        let domain = bench.call(1, CreateDomain { name: "d".into() }).domain;
         let size = PAGES * PAGE;
-        let Response::Vma(vma) = bench.call(1, Request::Allocate { domain, size, node: Some(1) }) else {
-            panic!()
-        };
+        let vma = bench.call(1, Allocate { domain, size, node: Some(1) });
         (bench.domain, bench.base) = (domain, vma.base);
         for host in 1..=HOSTS {
-            bench.call(host, Request::OpenSession { host, domain });
+            bench.call(host, OpenSession { host, domain });
         }
         for page in 0..PAGES {
             let next = if page + 1 == PAGES { 0 } else { bench.node(page + 1) };
@@ -98,8 +94,8 @@ impl Bench {
         self.base + word / WORDS * PAGE + word % WORDS * 8
     }
 
-    fn call(&mut self, host: u16, request: Request) -> Response {
-        self.world.call(RoleId::Host(host), &request).expect("granted")
+    fn call<C: Call>(&mut self, host: u16, call: C) -> C::Answer {
+        self.world.call(Who::Host(host), call).expect("granted")
     }
 
     /// Carries one operation out alone; none when no answer came.
@@ -143,8 +139,8 @@ impl Bench {
         }
         let base = self.base + u64::from(self.rng.below(u32::try_from(PAGES).expect("few"))) * PAGE;
         let node = 1 + u16::try_from(self.rng.below(4)).expect("few");
-        let request = Request::Migrate { domain: Some(self.domain), base, len: PAGE, node };
-        self.migrating = Some(self.world.ask(RoleId::Host(1), request));
+        let request = Migrate { domain: Some(self.domain), base, len: PAGE, node };
+        self.migrating = Some(self.world.ask(Who::Host(1), request));
     }
 
     fn step(&mut self) {

@@ -5,8 +5,8 @@
 //! one node's refusal and another node's broken connection fall together; each READ finds what was asked for before it, wherever the bytes have gone
 //! (PROTOCOL 11.12).
 
-use farmem_control::api::{Request, Response};
-use farmem_host::{Done, Failure, HostRequest, Op};
+use farmem_control::api::{Allocate, Call, CreateDomain, Migrate, OpenSession};
+use farmem_host::{Ask, Done, Failure, Op};
 use farmem_machine::{Duration, Rng};
 use farmem_sim::{Layout, Plan, RoleId, World};
 use farmem_transport::rc;
@@ -83,18 +83,15 @@ impl Bench {
             written: BTreeMap::new(),
             found: BTreeMap::new(),
         };
-        let Response::Domain { domain } = bench.call(Request::CreateDomain { name: "d".into() }) else {
-            panic!()
-        };
-        let allocate = Request::Allocate { domain, size: PAGES * PAGE, node: Some(1) };
-        let Response::Vma(vma) = bench.call(allocate) else { panic!() };
+        let domain = bench.call(CreateDomain { name: "d".into() }).domain;
+        let vma = bench.call(Allocate { domain, size: PAGES * PAGE, node: Some(1) });
         (bench.domain, bench.base) = (domain, vma.base);
-        bench.call(Request::OpenSession { host: HOST, domain });
+        bench.call(OpenSession { host: HOST, domain });
         bench
     }
 
-    fn call(&mut self, request: Request) -> Response {
-        self.world.call(RoleId::Host(HOST), &request).expect("granted")
+    fn call<C: Call>(&mut self, call: C) -> C::Answer {
+        self.world.call(Who::Host(HOST), call).expect("granted")
     }
 
     fn addr(&self, word: u64) -> VirtAddr {
@@ -138,8 +135,8 @@ impl Bench {
         if self.migrating.is_none() && self.rng.chance(1, 40) {
             let base = self.base + u64::from(self.rng.below(u32::try_from(PAGES).expect("few"))) * PAGE;
             let node = 1 + u16::try_from(self.rng.below(3)).expect("few");
-            let request = Request::Migrate { domain: Some(self.domain), base, len: PAGE, node };
-            self.migrating = Some(self.world.ask(RoleId::Host(2), request));
+            let request = Migrate { domain: Some(self.domain), base, len: PAGE, node };
+            self.migrating = Some(self.world.ask(Who::Host(2), request));
         }
         if self.cut.is_none() && self.rng.chance(1, 150) {
             // What a node says is lost more often than what it hears: then it has done what it was asked.
@@ -211,7 +208,7 @@ impl Bench {
 
     /// A page moves to a node.
     fn go(&mut self, base: u64, node: u16) {
-        self.call(Request::Migrate { domain: Some(self.domain), base, len: PAGE, node });
+        self.call(Migrate { domain: Some(self.domain), base, len: PAGE, node });
     }
 
     /// Until everything has ended.

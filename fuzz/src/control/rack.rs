@@ -3,7 +3,10 @@
 use crate::Run;
 use crate::frames::{Arrival, datagram, heard, sent};
 use crate::input::Input;
-use farmem_control::api::{Endpoint, Request, Response};
+use farmem_control::api::{
+    Allocate, Connect, CreateDomain, Endpoint, JoinHost, JoinNode, JoinSwitch, NodeJoined, OpenSession,
+    Request, Response, SwitchJoined,
+};
 use farmem_control::{Ask, Config, Control, Note, Out, Record};
 use farmem_machine::{Action, Duration, Event, Instant, Machine as _, Outbox, Port, Rng};
 use farmem_transport::ud;
@@ -37,16 +40,16 @@ struct Joined {
 static JOINED: LazyLock<Joined> = LazyLock::new(|| {
     let mut rack = Rack::new(Control::new(config(), Rng::from_number(SEED)), Vec::new());
     let gid = |octet: u8| format!("127.0.0.{octet}");
-    let requests = [
-        Request::JoinSwitch { gid: gid(2) },
-        Request::JoinNode { name: "n1".into(), gid: gid(11), capacity: 16 * 4096 },
-        Request::JoinNode { name: "n2".into(), gid: gid(12), capacity: 16 * 4096 },
-        Request::JoinHost { name: "h1".into(), gid: gid(101) },
-        Request::CreateDomain { name: "d1".into() },
-        Request::CreateDomain { name: "d2".into() },
-        Request::Allocate { domain: 1, size: 8192, node: Some(1) },
-        Request::OpenSession { host: 1, domain: 1 },
-        Request::Connect { host: 1, node: 1, domain: 2 },
+    let requests: [Request; 9] = [
+        JoinSwitch { gid: gid(2) }.into(),
+        JoinNode { name: "n1".into(), gid: gid(11), capacity: 16 * 4096 }.into(),
+        JoinNode { name: "n2".into(), gid: gid(12), capacity: 16 * 4096 }.into(),
+        JoinHost { name: "h1".into(), gid: gid(101) }.into(),
+        CreateDomain { name: "d1".into() }.into(),
+        CreateDomain { name: "d2".into() }.into(),
+        Allocate { domain: 1, size: 8192, node: Some(1) }.into(),
+        OpenSession { host: 1, domain: 1 }.into(),
+        Connect { host: 1, node: 1, domain: 2 }.into(),
     ];
     let run = &mut Run::new();
     for request in requests {
@@ -268,11 +271,10 @@ impl Rack {
 
     fn learn(&mut self, response: Response) {
         match response {
-            Response::Joined { control, .. } | Response::NodeJoined { control, .. } => {
-                self.own = endpoint(&control)
-            }
+            Response::Joined(SwitchJoined { control, .. })
+            | Response::NodeJoined(NodeJoined { control, .. }) => self.own = endpoint(&control),
             Response::Vma(vma) => self.vmas.push(vma.base),
-            Response::Connection { qpn, .. } => self.queue_pairs.push(qpn),
+            Response::Connection(connection) => self.queue_pairs.push(connection.qpn),
             _ => {}
         }
     }

@@ -3,8 +3,11 @@
 use super::{Client, gid, wrong_answer};
 use crate::Error;
 use crate::rack::endpoint;
-use farmem_control::api::{ErrorCode, Request, Response};
-use farmem_host::{Connection, HostRequest, Located, Op, Piece, Reply, Want, Wish};
+use farmem_control::api::{
+    Connect, ConnectionInfo, Disconnect, ErrorCode, HostJoined, JoinHost, Locate, LocatedVma, MovedInfo,
+    OpenSession, Overview,
+};
+use farmem_host::{Ask, Connection, Located, Op, Piece, Reply, Want, Wish};
 use farmem_machine::Port;
 use farmem_transport::{rc, ud};
 use farmem_wire::{NodeId, Pmtu, Psn, Qkey, Qpn, Rkey, VirtAddr};
@@ -20,10 +23,8 @@ pub(super) const fn takes_id(op: &Op) -> bool {
 impl Client {
     /// Opens the session through the switch, or finds the one there is.
     pub(super) fn open_session(&mut self) -> Result<(), Error> {
-        let request = Request::OpenSession { host: self.host, domain: self.domain.0 };
-        let Response::Session { switch, .. } = self.path.ask(request)? else {
-            return Err(wrong_answer("open_session"));
-        };
+        let request = OpenSession { host: self.host, domain: self.domain.0 };
+        let switch = self.path.call(request)?.switch;
         let port = Port(switch.port);
         self.path.set_peer(port, gid(&switch.gid)?)?;
         let endpoint = ud::Endpoint { qpn: Qpn::new(switch.qpn), qkey: Qkey(switch.qkey) };
@@ -48,17 +49,13 @@ impl Client {
     }
 
     fn join(&mut self) -> Result<(), Error> {
-        let Response::Overview { hosts, .. } = self.path.ask(Request::Overview)? else {
-            return Err(wrong_answer("overview"));
-        };
+        let hosts = self.path.call(Overview {})?.hosts;
         let own = hosts.into_iter().find(|host| host.host == self.host);
         let own = own.ok_or_else(|| Error::Unreachable {
             what: "the switch: this client has left the rack meanwhile".into(),
         })?;
-        let request = Request::JoinHost { name: own.name, gid: own.gid };
-        let Response::HostJoined { host, generation, home, nodes } = self.path.ask(request)? else {
-            return Err(wrong_answer("join_host"));
-        };
+        let request = JoinHost { name: own.name, gid: own.gid };
+        let HostJoined { host, generation, home, nodes } = self.path.call(request)?;
         if host != self.host {
             return Err(wrong_answer("join_host"));
         }
@@ -79,27 +76,27 @@ impl Client {
 
     /// Carries what the host role wants to the control plane, and the answer back. What follows from it the host role decides.
     pub(super) fn fulfil(&mut self, want: Want) -> Result<(), Error> {
-        let asked = match want.wish {
+        let reply = match want.wish {
             Wish::Connect { node, .. } => match self.connection(node.0) {
-                Ok(connection) => return self.path.submit(HostRequest::Connect(connection)),
-                Err(error) => Err(error),
+                Ok(connection) => return self.path.submit(Ask::Connect(connection)),
+                Err(error) => refused(&error),
             },
-            Wish::Locate { addr } => self.path.ask(Request::Locate { addr: addr.0 }),
+            Wish::Locate { addr } => match self.path.call(Locate { addr: addr.0 }) {
+                Ok(found) => Reply::Located(located(found)),
+                Err(error) => refused(&error),
+            },
             Wish::Disconnect { qpn } => {
-                self.path.ask(Request::Disconnect { host: self.host, qpn: qpn.get() })
+                let gone = self.path.call(Disconnect { host: self.host, qpn: qpn.get() });
+                gone.map_or_else(|error| refused(&error), |()| Reply::Gone)
             }
         };
-        self.path.submit(HostRequest::Reply { number: want.number, reply: reply_of(asked) })
+        self.path.submit(Ask::Reply { number: want.number, reply })
     }
 
     /// Asks for a connection to `node`.
     fn connection(&mut self, node: u16) -> Result<Connection, Error> {
-        let request = Request::Connect { host: self.host, node, domain: self.domain.0 };
-        let Response::Connection { node: info, qpn, peer_qpn, first_psn, rkey, pmtu } =
-            self.path.ask(request)?
-        else {
-            return Err(wrong_answer("connect"));
-        };
+        let request = Connect { host: self.host, node, domain: self.domain.0 };
+        let ConnectionInfo { node: info, qpn, peer_qpn, first_psn, rkey, pmtu } = self.path.call(request)?;
         let Some(pmtu) = Pmtu::from_bytes(usize::from(pmtu)) else { return Err(wrong_answer("connect")) };
         let port = Port(info.port);
         self.path.set_peer(port, gid(&info.gid)?)?;
@@ -131,20 +128,19 @@ impl Client {
     }
 }
 
-/// What the host role is told of the control plane's answer.
-pub(super) fn reply_of(asked: Result<Response, Error>) -> Reply {
-    match asked {
-        Ok(Response::Located { vma, moved, lost }) => Reply::Located(Located {
-            base: VirtAddr(vma.base),
-            len: vma.size,
-            pieces: moved
-                .iter()
-                .map(|piece| Piece { base: VirtAddr(piece.base), len: piece.size, node: NodeId(piece.node) })
-                .collect(),
-            lost: lost.iter().map(|lost| (VirtAddr(lost.base), lost.len)).collect(),
-        }),
-        Ok(Response::Done {}) => Reply::Gone,
-        Err(error) if error.code() == Some(ErrorCode::NotFound) => Reply::NotFound,
-        Ok(_) | Err(_) => Reply::Unavailable,
+/// Where a vma is, as the host role keeps it.
+pub(super) fn located(LocatedVma { vma, moved, lost }: LocatedVma) -> Located {
+    let piece =
+        |moved: &MovedInfo| Piece { base: VirtAddr(moved.base), len: moved.size, node: NodeId(moved.node) };
+    Located {
+        base: VirtAddr(vma.base),
+        len: vma.size,
+        pieces: moved.iter().map(piece).collect(),
+        lost: lost.iter().map(|lost| (VirtAddr(lost.base), lost.len)).collect(),
     }
+}
+
+/// What the host role is told of a refusal.
+fn refused(error: &Error) -> Reply {
+    if error.code() == Some(ErrorCode::NotFound) { Reply::NotFound } else { Reply::Unavailable }
 }

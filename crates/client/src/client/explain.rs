@@ -1,11 +1,11 @@
 //! Why an operation failed, in words that say what to do: the host role's failures and the nodes' statuses as errors of this crate.
 
 use super::Client;
-use super::attach::reply_of;
+use super::attach::located;
 use crate::slots::{Meta, Touch};
 use crate::{Error, TraversalStop};
-use farmem_control::api::Request;
-use farmem_host::{Failure, Reply};
+use farmem_control::api::Locate;
+use farmem_host::Failure;
 use farmem_transport::rc;
 use farmem_wire::{Status, VirtAddr};
 
@@ -76,10 +76,8 @@ impl Client {
 
     /// Bytes that the node or the switch called lost; which of them, the control plane knows when they went with a node.
     fn memory_lost(&mut self, addr: VirtAddr, len: u64) -> Error {
-        let found = match reply_of(self.path.ask(Request::Locate { addr: addr.0 })) {
-            Reply::Located(found) => found.first_lost(addr, len),
-            _ => None,
-        };
+        let found = self.path.call(Locate { addr: addr.0 }).ok();
+        let found = found.and_then(|found| located(found).first_lost(addr, len));
         let (base, len) = found.unwrap_or((addr, len));
         Error::MemoryLost { base, len }
     }

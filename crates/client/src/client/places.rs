@@ -1,10 +1,10 @@
 //! Where a client's memory is: moving it, asking for it, and taking back what was lost. What becomes of operations while it moves is the host role's
 //! to say (PROTOCOL 11.10).
 
-use super::{Client, Vma, wrong_answer};
+use super::{Client, Vma};
 use crate::Error;
 use crate::migrate::plan;
-use farmem_control::api::{Request, Response};
+use farmem_control::api::{AcceptLost, Locate, LocatedVma, Migrate};
 use farmem_wire::message::PAGE_LEN;
 use farmem_wire::{NodeId, VirtAddr};
 
@@ -15,10 +15,9 @@ impl Client {
     /// # Errors
     /// [`Error::Refused`] when there is no such node, it has no room, or a node does not answer.
     pub fn migrate(&mut self, base: VirtAddr, len: u64, to: NodeId) -> Result<(), Error> {
-        let located = self.path.ask(Request::Locate { addr: base.0 })?;
+        let located = self.path.call(Locate { addr: base.0 })?;
         for (base, len) in plan(&located, base.0, Some(len))? {
-            let request = Request::Migrate { domain: Some(self.domain.0), base, len, node: to.0 };
-            self.path.ask(request)?;
+            self.path.call(Migrate { domain: Some(self.domain.0), base, len, node: to.0 })?;
         }
         Ok(())
     }
@@ -28,9 +27,7 @@ impl Client {
     /// # Errors
     /// [`Error::Refused`] when no allocation holds it.
     pub fn locate(&mut self, addr: VirtAddr) -> Result<Vec<Vma>, Error> {
-        let Response::Located { vma, moved, .. } = self.path.ask(Request::Locate { addr: addr.0 })? else {
-            return Err(wrong_answer("locate"));
-        };
+        let LocatedVma { vma, moved, .. } = self.path.call(Locate { addr: addr.0 })?;
         let part = |base: u64, size: u64, node: u16| Vma { base: VirtAddr(base), size, node: NodeId(node) };
         let (mut parts, mut at) = (Vec::new(), vma.base);
         for piece in moved {
@@ -55,6 +52,6 @@ impl Client {
     pub fn accept_lost(&mut self, base: VirtAddr, len: u64) -> Result<(), Error> {
         let skip = base.0 % PAGE_LEN as u64;
         let (first, len) = (base.0 - skip, len.saturating_add(skip));
-        self.path.ask(Request::AcceptLost { domain: self.domain.0, base: first, len }).map(|_| ())
+        self.path.call(AcceptLost { domain: self.domain.0, base: first, len })
     }
 }

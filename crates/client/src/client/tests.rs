@@ -2,10 +2,11 @@
 
 use super::attach::IDS_RESERVE;
 use crate::allocations::Allocations;
+use crate::client::answer_to;
 use crate::embedded::World;
 use crate::rack::{embedded_client_of, embedded_world};
 use crate::{Client, ClientOptions, Error};
-use farmem_control::api::{ErrorCode, Request, Response};
+use farmem_control::api::{Allocate, ErrorCode, Leave, Locate, Request};
 use farmem_host::{Config as HostConfig, Op};
 use farmem_machine::Rng;
 use farmem_wire::VirtAddr;
@@ -25,7 +26,7 @@ fn client_with_ids(ids: u32) -> (Rc<RefCell<World>>, Client) {
 }
 
 fn generation(client: &mut Client) -> u16 {
-    let Response::Overview { hosts, .. } = client.overview().unwrap() else { panic!("an overview") };
+    let hosts = client.overview().unwrap().hosts;
     hosts[0].generation
 }
 
@@ -68,7 +69,7 @@ fn a_client_that_left_does_not_join_again() {
     let mut word = [0; 8];
     client.region_read(base, &mut word).unwrap();
     client.region_read(base, &mut word).unwrap();
-    world.borrow_mut().ask(Request::Leave { port: farmem_machine::Port::host(1).0 }).unwrap();
+    world.borrow_mut().call(Leave { port: farmem_machine::Port::host(1).0 }).unwrap();
     assert!(matches!(client.region_read(base, &mut word), Err(Error::Unreachable { .. })));
 }
 
@@ -78,27 +79,25 @@ fn a_client_that_left_does_not_join_again() {
 fn a_free_that_is_repeated_after_unavailable_spares_the_next_allocation() {
     for is_its_own in [true, false] {
         let (world, client) = client_with_ids(1000);
-        let ask = |request: Request| world.borrow_mut().ask(request);
+        let ask = |request: Request| world.borrow_mut().call(request);
         let domain = client.domain.0;
-        let allocate = Request::Allocate { domain, size: MEMORY, node: None };
-        let Ok(Response::Vma(first)) = ask(allocate.clone()) else { panic!("a vma") };
+        let allocate = Allocate { domain, size: MEMORY, node: None };
+        let first = answer_to(allocate.clone(), ask).unwrap();
         let base = VirtAddr(first.base);
         let mut allocations = Allocations::default();
         if is_its_own {
             allocations.made(&first);
         }
         let cut_off = |request: Request| match (&request, ask(request.clone())) {
-            (Request::Free { .. }, Ok(_)) => Err(Error::Api { message: "cut off".into() }),
+            (Request::Free(_), Ok(_)) => Err(Error::Api { message: "cut off".into() }),
             (_, answer) => answer,
         };
         assert!(matches!(allocations.free(domain, base, cut_off), Err(Error::Api { .. })));
-        let Ok(Response::Vma(second)) = ask(allocate) else { panic!("a vma: the first one is freed") };
+        let second = answer_to(allocate, ask).expect("a vma: the first one is freed");
         assert_eq!(second.base, first.base, "the addresses are used again");
         allocations.free(domain, base, ask).expect("it was freed before");
-        let Ok(Response::Located { vma, .. }) = ask(Request::Locate { addr: second.base }) else {
-            panic!("the second allocation was freed in the place of the first")
-        };
-        assert_eq!(vma, second);
+        let found = answer_to(Locate { addr: second.base }, ask).expect("the second allocation is there");
+        assert_eq!(found.vma, second);
         allocations.free(domain, base, ask).expect("who asks anew means what is there");
         let error = allocations.free(domain, base, ask).expect_err("nothing is there");
         assert_eq!(error.code(), Some(ErrorCode::NotFound));

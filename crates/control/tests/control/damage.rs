@@ -1,7 +1,7 @@
 //! Hostile frames and damaged logs: nothing makes the control plane panic, and nothing it does not believe changes it.
 
 use crate::rack::{Rack, grant, text};
-use farmem_control::api::{PermName, Request};
+use farmem_control::api::{Allocate, Connect, JoinHost, OpenSession, PermName};
 use farmem_control::{Control, DropReason, Note, Record};
 use farmem_machine::{Event, Machine, Outbox, Port, Rng};
 use proptest::prelude::*;
@@ -18,10 +18,10 @@ fn busy_rack(seed: u64) -> Rack {
     let (one, two) = (rack.domain("one"), rack.domain("two"));
     let vma = rack.allocate(one, 8192);
     rack.call(grant(&vma, 1024, 2048, two, PermName::Read)).unwrap();
-    rack.call(Request::OpenSession { host: 1, domain: one }).unwrap();
-    rack.call(Request::Connect { host: 1, node: 1, domain: two }).unwrap();
-    rack.ask(Request::Allocate { domain: two, size: 100, node: Some(2) });
-    rack.ask(Request::JoinHost { name: "h2".into(), gid: text(102) });
+    rack.call(OpenSession { host: 1, domain: one }).unwrap();
+    rack.call(Connect { host: 1, node: 1, domain: two }).unwrap();
+    rack.ask(Allocate { domain: two, size: 100, node: Some(2) });
+    rack.ask(JoinHost { name: "h2".into(), gid: text(102) });
     rack
 }
 

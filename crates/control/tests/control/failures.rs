@@ -2,7 +2,10 @@
 
 use crate::rack::peer::Budget;
 use crate::rack::{Faults, Rack, grant, text};
-use farmem_control::api::{ErrorCode, PermName, Request, Response};
+use farmem_control::api::{
+    Allocate, Connect, CreateDomain, Disconnect, ErrorCode, Free, JoinHost, JoinNode, JoinSwitch, Leave,
+    OpenSession, PermName, Request,
+};
 use farmem_control::{DropReason, MISSED_MAX, Note, Role};
 use farmem_machine::{Duration, Port};
 use farmem_wire::{Perm, Status};
@@ -37,7 +40,7 @@ fn lost_and_doubled_frames_do_no_harm() {
         live.push(vma);
     }
     for vma in live.drain(..20) {
-        rack.call(Request::Free { domain: owner, base: vma.base, id: vma.id }).unwrap();
+        rack.call(Free { domain: owner, base: vma.base, id: vma.id }).unwrap();
     }
     assert!(rack.noted(Note::Retransmitted(Role::Switch)) > 10);
     assert!(rack.noted(Note::Dropped(DropReason::Stale)) > 10, "late and doubled answers came");
@@ -54,10 +57,8 @@ fn a_full_table_leaves_everything_as_it_was() {
     let (rows, switch, node) =
         (rack.control.compact().len(), rack.tables(Port::SWITCH).clone(), rack.tables(NODE).clone());
     for (full, titled) in [(Port::SWITCH, "the switch"), (NODE, "node 1 (n1)")] {
-        for request in [
-            Request::Allocate { domain: owner, size: 1, node: None },
-            grant(&vma, 0, 1024, other, PermName::Read),
-        ] {
+        let allocate = Allocate { domain: owner, size: 1, node: None };
+        for request in [Request::from(allocate), grant(&vma, 0, 1024, other, PermName::Read).into()] {
             rack.peers.get_mut(&full).unwrap().budget = Budget { perms: 4, ..Budget::default() };
             let error = rack.refused(request);
             assert_eq!(error.code, ErrorCode::TableFull);
@@ -83,12 +84,12 @@ fn full_tables_refuse_members_sessions_and_connections() {
         |rack: &mut Rack, port: Port, budget: Budget| rack.peers.get_mut(&port).unwrap().budget = budget;
     squeeze(&mut rack, Port::SWITCH, Budget { sessions: 0, peers: 2, translations: 1, ..Budget::default() });
     squeeze(&mut rack, NODE, Budget { queue_pairs: 0, ..Budget::default() });
-    let new_node = Request::JoinNode { name: "n2".into(), gid: text(12), capacity: MIB };
+    let new_node = JoinNode { name: "n2".into(), gid: text(12), capacity: MIB };
     for request in [
-        Request::OpenSession { host, domain: owner },
-        Request::Connect { host, node: 1, domain: owner },
-        Request::JoinHost { name: "h2".into(), gid: text(102) },
-        new_node.clone(),
+        Request::from(OpenSession { host, domain: owner }),
+        Connect { host, node: 1, domain: owner }.into(),
+        JoinHost { name: "h2".into(), gid: text(102) }.into(),
+        new_node.clone().into(),
     ] {
         assert_eq!(rack.refused(request).code, ErrorCode::TableFull);
     }
@@ -110,16 +111,13 @@ fn a_refused_free_is_taken_back() {
     let vma = rack.allocate(owner, 4096);
     rack.call(grant(&vma, 1024, 1024, other, PermName::Read)).unwrap();
     rack.peers.get_mut(&Port::SWITCH).unwrap().refuse_next = Some(Status::TableFull);
-    assert_eq!(
-        rack.refused(Request::Free { domain: owner, base: vma.base, id: vma.id }).code,
-        ErrorCode::TableFull
-    );
+    assert_eq!(rack.refused(Free { domain: owner, base: vma.base, id: vma.id }).code, ErrorCode::TableFull);
     for port in [Port::SWITCH, NODE] {
         assert_eq!(rack.peers[&port].may(owner, vma.base), Perm::ReadWrite);
         assert_eq!(rack.peers[&port].may(other, vma.base + 1024), Perm::Read);
     }
     tables_agree(&rack);
-    rack.call(Request::Free { domain: owner, base: vma.base, id: vma.id }).unwrap();
+    rack.call(Free { domain: owner, base: vma.base, id: vma.id }).unwrap();
 }
 
 /// A refusal that says versions differ is not taken for a full table.
@@ -127,7 +125,7 @@ fn a_refused_free_is_taken_back() {
 fn another_refusal_says_its_status() {
     let (mut rack, owner, _) = rack_of_one(44);
     rack.peers.get_mut(&NODE).unwrap().refuse_next = Some(Status::Unsupported);
-    let error = rack.refused(Request::Allocate { domain: owner, size: 1, node: None });
+    let error = rack.refused(Allocate { domain: owner, size: 1, node: None });
     assert_eq!(error.code, ErrorCode::Unavailable);
     assert!(error.message.contains("Unsupported"), "{}", error.message);
     assert_eq!(rack.noted(Note::Refused(Role::Node(1), Status::Unsupported)), 1);
@@ -141,7 +139,7 @@ fn a_silent_node_misses_nothing() {
     let (mut rack, owner, other) = rack_of_one(45);
     let kept = rack.allocate(owner, 4096);
     rack.cut.insert(NODE);
-    let error = rack.refused(Request::Allocate { domain: owner, size: 1, node: None });
+    let error = rack.refused(Allocate { domain: owner, size: 1, node: None });
     assert_eq!(error.code, ErrorCode::Unavailable);
     assert!(error.message.contains("node 1 (n1)"), "{}", error.message);
     assert_eq!(rack.noted(Note::Silent(Role::Node(1))), 1);
@@ -150,14 +148,14 @@ fn a_silent_node_misses_nothing() {
     // While it is silent: no change that needs it, at once; hosts come and go; what is freed stays unused.
     let retransmitted = rack.noted(Note::Retransmitted(Role::Node(1)));
     for request in [
-        grant(&kept, 0, 1024, other, PermName::Read),
-        Request::Allocate { domain: owner, size: 1, node: Some(1) },
-        Request::Allocate { domain: owner, size: 1, node: None },
+        Request::from(grant(&kept, 0, 1024, other, PermName::Read)),
+        Allocate { domain: owner, size: 1, node: Some(1) }.into(),
+        Allocate { domain: owner, size: 1, node: None }.into(),
     ] {
         assert_eq!(rack.refused(request).code, ErrorCode::Unavailable);
     }
     rack.join_host(1);
-    rack.call(Request::Free { domain: owner, base: kept.base, id: kept.id }).unwrap();
+    rack.call(Free { domain: owner, base: kept.base, id: kept.id }).unwrap();
     assert_eq!(rack.noted(Note::Retransmitted(Role::Node(1))), retransmitted);
     rack.check_log();
 
@@ -176,7 +174,7 @@ fn a_silent_switch_makes_requests_unavailable() {
     let (mut rack, owner, _) = rack_of_one(46);
     let vma = rack.allocate(owner, 4096);
     rack.cut.insert(Port::SWITCH);
-    let free = Request::Free { domain: owner, base: vma.base, id: vma.id };
+    let free = Free { domain: owner, base: vma.base, id: vma.id };
     assert_eq!(rack.refused(free.clone()).code, ErrorCode::Unavailable);
     assert_eq!(rack.refused(free.clone()).code, ErrorCode::Unavailable);
     assert_eq!(rack.noted(Note::Silent(Role::Switch)), 1);
@@ -192,7 +190,7 @@ fn a_silent_switch_makes_requests_unavailable() {
 fn who_misses_too_much_must_join_again() {
     let (mut rack, owner, _) = rack_of_one(47);
     rack.cut.insert(NODE);
-    rack.refused(Request::Allocate { domain: owner, size: 1, node: None });
+    rack.refused(Allocate { domain: owner, size: 1, node: None });
     for _ in 0..=MISSED_MAX {
         rack.join_host(1);
         if rack.noted(Note::Gone(Role::Node(1))) > 0 {
@@ -202,11 +200,11 @@ fn who_misses_too_much_must_join_again() {
     assert_eq!(rack.noted(Note::Gone(Role::Node(1))), 1);
     rack.cut.clear();
     rack.settle();
-    let error = rack.refused(Request::Connect { host: 1, node: 1, domain: owner });
+    let error = rack.refused(Connect { host: 1, node: 1, domain: owner });
     assert!(error.message.contains("must join again"), "{}", error.message);
     rack.check_log();
     rack.join_node(1, MIB);
-    rack.call(Request::Connect { host: 1, node: 1, domain: owner }).unwrap();
+    rack.call(Connect { host: 1, node: 1, domain: owner }).unwrap();
     rack.check_tables(Port::SWITCH);
     rack.check_tables(NODE);
 }
@@ -219,13 +217,13 @@ fn a_switch_that_refuses_its_tables_is_gone() {
     rack.budget = Budget { perms: 3, ..Budget::default() };
     rack.join_switch().unwrap();
     assert_eq!(rack.noted(Note::Gone(Role::Switch)), 1);
-    let error = rack.refused(Request::Free { domain: owner, base: vma.base, id: vma.id });
+    let error = rack.refused(Free { domain: owner, base: vma.base, id: vma.id });
     assert_eq!(error.code, ErrorCode::Unavailable);
     assert!(error.message.contains("refused its tables"), "{}", error.message);
     rack.check_log();
     rack.budget = Budget::default();
     rack.join_switch().unwrap();
-    rack.call(Request::Free { domain: owner, base: vma.base, id: vma.id }).unwrap();
+    rack.call(Free { domain: owner, base: vma.base, id: vma.id }).unwrap();
     tables_agree(&rack);
 }
 
@@ -235,14 +233,14 @@ fn a_switch_that_refuses_its_tables_is_gone() {
 fn a_request_outlives_the_restart_of_a_role() {
     let (mut rack, owner, _) = rack_of_one(49);
     let (host, _) = rack.join_host(1);
-    let node = || Request::JoinNode { name: "n1".into(), gid: text(11), capacity: MIB };
-    let switch = || Request::JoinSwitch { gid: text(2) };
-    let allocate = Request::Allocate { domain: owner, size: 4096, node: None };
+    let node = || Request::from(JoinNode { name: "n1".into(), gid: text(11), capacity: MIB });
+    let switch = || Request::from(JoinSwitch { gid: text(2) });
+    let allocate = Request::from(Allocate { domain: owner, size: 4096, node: None });
     for (cut, join, request) in [
         (NODE, node(), allocate.clone()),
         (Port::SWITCH, switch(), allocate),
-        (NODE, node(), Request::Connect { host, node: 1, domain: owner }),
-        (Port::SWITCH, switch(), Request::OpenSession { host, domain: owner }),
+        (NODE, node(), Connect { host, node: 1, domain: owner }.into()),
+        (Port::SWITCH, switch(), OpenSession { host, domain: owner }.into()),
     ] {
         rack.cut.insert(cut);
         let ticket = rack.ask(request);
@@ -269,17 +267,17 @@ fn a_free_outlives_the_join_of_a_role_though_its_room_is_taken() {
         let kept = rack.allocate(owner, 4096);
         rack.peers.get_mut(&first).unwrap().budget = Budget { perms: 8, ..Budget::default() };
         rack.cut.insert(late);
-        let free = rack.ask(Request::Free { domain: owner, base: vma.base, id: vma.id });
+        let free = rack.ask(Free { domain: owner, base: vma.base, id: vma.id });
         rack.pass(Duration::from_millis(20));
         assert_eq!(rack.peers[&first].may(owner, vma.base), Perm::None, "{first:?} has done it");
         let taker = rack.ask(grant(&kept, 0, 4096, other, PermName::Read));
         rack.pass(Duration::from_millis(20));
         assert_eq!(rack.peers[&first].may(other, kept.base), Perm::Read, "the room is somebody else's");
         rack.cut.clear();
-        let join = rack.ask(match late {
-            Port::SWITCH => Request::JoinSwitch { gid: text(2) },
-            _ => Request::JoinNode { name: "n1".into(), gid: text(11), capacity: MIB },
-        });
+        let join = match late {
+            Port::SWITCH => rack.ask(JoinSwitch { gid: text(2) }),
+            _ => rack.ask(JoinNode { name: "n1".into(), gid: text(11), capacity: MIB }),
+        };
         for ticket in [join, free, taker] {
             rack.wait(ticket).unwrap();
         }
@@ -300,7 +298,7 @@ fn a_restart_completes_what_was_being_freed() {
     let kept = rack.allocate(owner, 4096);
     rack.peers.get_mut(&Port::SWITCH).unwrap().budget = Budget { perms: 8, ..Budget::default() };
     rack.cut.insert(NODE);
-    rack.ask(Request::Free { domain: owner, base: vma.base, id: vma.id });
+    rack.ask(Free { domain: owner, base: vma.base, id: vma.id });
     rack.pass(Duration::from_millis(20));
     rack.ask(grant(&kept, 0, 4096, other, PermName::Read));
     rack.pass(Duration::from_millis(20));
@@ -319,9 +317,9 @@ fn a_request_is_not_begun_anew_for_ever() {
     let (mut rack, owner, _) = rack_of_one(50);
     let (host, _) = rack.join_host(1);
     rack.cut.insert(NODE);
-    let ticket = rack.ask(Request::Connect { host, node: 1, domain: owner });
+    let ticket = rack.ask(Connect { host, node: 1, domain: owner });
     while rack.answer(ticket).is_none() {
-        rack.call(Request::JoinNode { name: "n1".into(), gid: text(11), capacity: MIB }).unwrap();
+        rack.call(JoinNode { name: "n1".into(), gid: text(11), capacity: MIB }).unwrap();
     }
     assert_eq!(rack.answer(ticket).unwrap().as_ref().unwrap_err().code, ErrorCode::Unavailable);
     assert_eq!(rack.noted(Note::BegunAnew), 3);
@@ -337,12 +335,12 @@ fn an_answer_from_before_the_join_does_not_count() {
     let (mut rack, owner, _) = rack_of_one(51);
     // The old life's next batch, answered but held back.
     rack.join_node(1, MIB);
-    let ticket = rack.ask(Request::Allocate { domain: owner, size: 4096, node: Some(1) });
+    let ticket = rack.ask(Allocate { domain: owner, size: 4096, node: Some(1) });
     let sent = rack.take_wires();
     let (_, batch) = sent.into_iter().find(|(port, _)| *port == NODE).expect("a batch for the node");
     let old_answer = rack.peers.get_mut(&NODE).unwrap().hear(&batch).expect("its answer");
     rack.cut.insert(NODE);
-    rack.call(Request::JoinNode { name: "n1".into(), gid: text(11), capacity: MIB }).unwrap();
+    rack.call(JoinNode { name: "n1".into(), gid: text(11), capacity: MIB }).unwrap();
     rack.cut.clear();
     // The new life's batches 1 and 2 are outstanding in turn; the old answer comes at every moment.
     let mut tries = 0;
@@ -363,7 +361,7 @@ fn an_answer_from_before_the_join_does_not_count() {
 fn a_restart_sends_the_same_batch_again() {
     let (mut rack, owner, _) = rack_of_one(52);
     let (switch, node) = (rack.tables(Port::SWITCH).clone(), rack.tables(NODE).clone());
-    let ticket = rack.ask(Request::Allocate { domain: owner, size: 4096, node: None });
+    let ticket = rack.ask(Allocate { domain: owner, size: 4096, node: None });
     for (port, batch) in rack.take_wires() {
         rack.peers.get_mut(&port).unwrap().hear(&batch).expect("an answer, which is lost");
     }
@@ -383,7 +381,7 @@ fn a_restart_sends_the_same_batch_again() {
 #[test]
 fn what_is_taken_back_late_does_not_hit_who_came_since() {
     let (mut rack, owner, _) = rack_of_one(54);
-    rack.ask(Request::Allocate { domain: owner, size: 16384, node: None });
+    rack.ask(Allocate { domain: owner, size: 16384, node: None });
     rack.restart();
     let vma = rack.allocate(owner, 4096);
     for port in [Port::SWITCH, NODE] {
@@ -401,26 +399,19 @@ fn the_control_plane_may_die_at_every_action() {
         let mut rack = Rack::new(53);
         rack.crash_in = Some(die_at);
         let afternoon = |rack: &mut Rack| -> Result<(), farmem_control::api::ApiError> {
-            rack.call(Request::JoinSwitch { gid: text(2) })?;
-            rack.call(Request::JoinNode { name: "n1".into(), gid: text(11), capacity: MIB })?;
-            rack.call(Request::JoinHost { name: "h1".into(), gid: text(101) })?;
-            rack.call(Request::CreateDomain { name: "owner".into() })?;
-            rack.call(Request::CreateDomain { name: "other".into() })?;
-            let Response::Vma(vma) = rack.call(Request::Allocate { domain: 1, size: 4096, node: None })?
-            else {
-                panic!()
-            };
+            rack.call(JoinSwitch { gid: text(2) })?;
+            rack.call(JoinNode { name: "n1".into(), gid: text(11), capacity: MIB })?;
+            rack.call(JoinHost { name: "h1".into(), gid: text(101) })?;
+            rack.call(CreateDomain { name: "owner".into() })?;
+            rack.call(CreateDomain { name: "other".into() })?;
+            let vma = rack.call(Allocate { domain: 1, size: 4096, node: None })?;
             rack.call(grant(&vma, 0, 1024, 2, PermName::Read))?;
-            rack.call(Request::OpenSession { host: 1, domain: 1 })?;
-            let Response::Connection { qpn, .. } =
-                rack.call(Request::Connect { host: 1, node: 1, domain: 1 })?
-            else {
-                panic!()
-            };
-            rack.call(Request::Disconnect { host: 1, qpn })?;
-            rack.call(Request::Free { domain: 1, base: vma.base, id: vma.id })?;
-            rack.call(Request::Leave { port: Port::node(1).0 })?;
-            rack.call(Request::Leave { port: Port::host(1).0 }).map(drop)
+            rack.call(OpenSession { host: 1, domain: 1 })?;
+            let qpn = rack.call(Connect { host: 1, node: 1, domain: 1 })?.qpn;
+            rack.call(Disconnect { host: 1, qpn })?;
+            rack.call(Free { domain: 1, base: vma.base, id: vma.id })?;
+            rack.call(Leave { port: Port::node(1).0 })?;
+            rack.call(Leave { port: Port::host(1).0 }).map(drop)
         };
         let done = afternoon(&mut rack);
         rack.settle();
@@ -428,8 +419,8 @@ fn the_control_plane_may_die_at_every_action() {
         let survived = rack.crash_in.take().is_some();
         assert!(done.is_ok() || !survived, "{done:?}");
         // A role whose join was cut off has no process that listens: it asks again.
-        rack.call(Request::JoinSwitch { gid: text(2) }).unwrap();
-        rack.call(Request::JoinNode { name: "n1".into(), gid: text(11), capacity: MIB }).unwrap();
+        rack.call(JoinSwitch { gid: text(2) }).unwrap();
+        rack.call(JoinNode { name: "n1".into(), gid: text(11), capacity: MIB }).unwrap();
         rack.settle();
         rack.check_tables(Port::SWITCH);
         rack.check_tables(NODE);

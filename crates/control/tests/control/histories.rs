@@ -4,7 +4,11 @@
 
 use crate::rack::peer::{Budget, QueuePairRow};
 use crate::rack::{Answer, Faults, Rack, restored, text};
-use farmem_control::api::{ErrorCode, PermName, Request, Response, VmaInfo};
+use farmem_control::api::{
+    AcceptLost, Allocate, Connect, Disconnect, ErrorCode, Free, Grant, JoinHost, JoinNode, JoinSwitch, Leave,
+    Migrate, Mmap, Mprotect, Munmap, OpenSession, Overview, PermName, ProcessExit, ProcessStart,
+    RackOverview, Recover, Renew, Request, Response, VmaInfo,
+};
 use farmem_control::{Config, Control, STALL_RETRY};
 use farmem_machine::{Duration, Machine, Port, Rng};
 use proptest::prelude::*;
@@ -186,19 +190,19 @@ impl Caller {
             (_, Ok(Response::Vma(vma))) => {
                 assert_eq!(self.vmas.insert(vma.base, vma.clone()), None, "{vma:?} is handed out twice");
             }
-            (Request::Free { base, .. }, Ok(_)) => {
+            (Request::Free(Free { base, .. }), Ok(_)) => {
                 self.vmas.remove(base);
             }
             // It may be freed or not; who asks has to look.
-            (Request::Free { base, .. }, Err(error))
+            (Request::Free(Free { base, .. }), Err(error))
                 if error.message == "cut off" || error.message.ends_with("if its roles take it then") =>
             {
                 self.vmas.remove(base);
                 self.unsure = true;
             }
-            (_, Ok(Response::Process { process, .. })) => self.processes.push(*process),
-            (Request::Connect { node, .. }, Ok(Response::Connection { qpn, .. })) => {
-                self.connections.insert(*qpn, *node);
+            (_, Ok(Response::Process(started))) => self.processes.push(started.process),
+            (Request::Connect(call), Ok(Response::Connection(made))) => {
+                self.connections.insert(made.qpn, call.node);
             }
             (_, Err(error)) => {
                 assert!(!error.message.is_empty() && !error.remedy.is_empty());
@@ -211,47 +215,47 @@ impl Caller {
 
 fn play(rack: &mut Rack, caller: &Caller, step: Step) {
     let port = |host: u8| Port::host(u16::from(host)).0;
-    let request = match step {
-        Step::JoinSwitch => Request::JoinSwitch { gid: text(2) },
-        Step::JoinNode(node) => join_node(node),
-        Step::JoinHost(host) => Request::JoinHost { name: format!("h{host}"), gid: text(100 + host) },
-        Step::LeaveNode(node) => Request::Leave { port: role(node).0 },
-        Step::LeaveHost(host) => Request::Leave { port: port(host) },
-        Step::Session { host, domain } => Request::OpenSession { host: host.into(), domain },
+    let request: Request = match step {
+        Step::JoinSwitch => JoinSwitch { gid: text(2) }.into(),
+        Step::JoinNode(node) => join_node(node).into(),
+        Step::JoinHost(host) => JoinHost { name: format!("h{host}"), gid: text(100 + host) }.into(),
+        Step::LeaveNode(node) => Leave { port: role(node).0 }.into(),
+        Step::LeaveHost(host) => Leave { port: port(host) }.into(),
+        Step::Session { host, domain } => OpenSession { host: host.into(), domain }.into(),
         Step::Connect { host, node, domain } => {
-            Request::Connect { host: host.into(), node: node.into(), domain }
+            Connect { host: host.into(), node: node.into(), domain }.into()
         }
         Step::Disconnect(index) => {
             let Some((&qpn, &host)) = caller.connections.iter().nth(index % caller.connections.len().max(1))
             else {
                 return;
             };
-            Request::Disconnect { host, qpn }
+            Disconnect { host, qpn }.into()
         }
         Step::Renew { host, generation, flushed } => {
             let (host, flushed) = (u16::from(host), if flushed { u64::MAX } else { 0 });
             let qkey = rack.qkeys.get(&host).copied().unwrap_or(0);
-            Request::Renew { host, generation, flushed, qkey }
+            Renew { host, generation, flushed, qkey }.into()
         }
-        Step::Recover(host) => Request::Recover { host: host.into(), page: FIRST },
+        Step::Recover(host) => Recover { host: host.into(), page: FIRST }.into(),
         Step::Allocate { domain, pages, node } => {
-            Request::Allocate { domain, size: pages * PAGE, node: node.map(u16::from) }
+            Allocate { domain, size: pages * PAGE, node: node.map(u16::from) }.into()
         }
         Step::Free(index) => {
             let Some(vma) = caller.vma(index) else { return };
-            Request::Free { domain: vma.domain, base: vma.base, id: vma.id }
+            Free { domain: vma.domain, base: vma.base, id: vma.id }.into()
         }
         Step::Accept { vma, page, pages } => {
             let Some(vma) = caller.vma(vma) else { return };
             let from = page * PAGE % vma.size;
             let len = (pages * PAGE).min(vma.size - from);
-            Request::AcceptLost { domain: vma.domain, base: vma.base + from, len }
+            AcceptLost { domain: vma.domain, base: vma.base + from, len }.into()
         }
         Step::Grant { vma, from, blocks, to, perm } => {
             let Some(vma) = caller.vma(vma) else { return };
             let from = from * 1024 % vma.size;
             let len = (blocks * 1024).min(vma.size - from);
-            Request::Grant { domain: vma.domain, base: vma.base + from, len, to, perm }
+            Grant { domain: vma.domain, base: vma.base + from, len, to, perm }.into()
         }
         Step::Migrate { vma, page, log2, node } => {
             let size = PAGE << log2;
@@ -259,7 +263,7 @@ fn play(rack: &mut Rack, caller: &Caller, step: Step) {
                 Some(vma) => vma.base + page * PAGE % vma.size,
                 None => FIRST + page * PAGE,
             };
-            Request::Migrate { domain: None, base: base / size * size, len: size, node: node.into() }
+            Migrate { domain: None, base: base / size * size, len: size, node: node.into() }.into()
         }
         Step::Fill(full) => {
             rack.disk.iter().for_each(|disk| disk.fill(full));
@@ -271,23 +275,23 @@ fn play(rack: &mut Rack, caller: &Caller, step: Step) {
             }
             return;
         }
-        Step::Start { heap } => Request::ProcessStart { domain: PROGRAMS, heap: heap * PAGE },
+        Step::Start { heap } => ProcessStart { domain: PROGRAMS, heap: heap * PAGE }.into(),
         Step::Exit(index) => {
             let Some(process) = caller.process(index) else { return };
-            Request::ProcessExit { process }
+            ProcessExit { process }.into()
         }
         Step::Map { process, page, pages, fixed } => {
             let Some(process) = caller.process(process) else { return };
             let (addr, flags) = if fixed { (FIRST + page * PAGE, 0x32) } else { (0, 0x22) };
-            Request::Mmap { process, addr, len: pages * PAGE, prot: 3, flags }
+            Mmap { process, addr, len: pages * PAGE, prot: 3, flags }.into()
         }
         Step::Unmap { process, page, pages } => {
             let Some(process) = caller.process(process) else { return };
-            Request::Munmap { process, addr: FIRST + page * PAGE, len: pages * PAGE }
+            Munmap { process, addr: FIRST + page * PAGE, len: pages * PAGE }.into()
         }
         Step::Turn { process, page, pages, prot } => {
             let Some(process) = caller.process(process) else { return };
-            Request::Mprotect { process, addr: FIRST + page * PAGE, len: pages * PAGE, prot }
+            Mprotect { process, addr: FIRST + page * PAGE, len: pages * PAGE, prot }.into()
         }
         Step::Pass(millis) => return rack.pass(Duration::from_millis(millis)),
         Step::Cut(number, true) => {
@@ -305,8 +309,8 @@ fn play(rack: &mut Rack, caller: &Caller, step: Step) {
     rack.ask(request);
 }
 
-fn join_node(node: u8) -> Request {
-    Request::JoinNode { name: format!("n{node}"), gid: text(10 + node), capacity: 24 * PAGE }
+fn join_node(node: u8) -> JoinNode {
+    JoinNode { name: format!("n{node}"), gid: text(10 + node), capacity: 24 * PAGE }
 }
 
 fn give_room(rack: &mut Rack, port: Port, room: Option<usize>) {
@@ -332,9 +336,9 @@ fn heal(rack: &mut Rack) {
     rack.pass(STALL_RETRY);
     rack.settle();
     for number in 0..=NODES {
-        let request = if number == 0 { Request::JoinSwitch { gid: text(2) } } else { join_node(number) };
+        let join = if number == 0 { JoinSwitch { gid: text(2) }.into() } else { join_node(number).into() };
         if !in_step(rack, number) {
-            rack.call(request).expect("a healed rack takes everybody back");
+            rack.call::<Request>(join).expect("a healed rack takes every role back");
         }
     }
     rack.settle();
@@ -380,9 +384,9 @@ fn history(faults: Faults, steps: &[Step], seed: u64) -> (Rack, Caller) {
     for domain in 1..=PROGRAMS {
         rack.domain(&format!("d{domain}"));
     }
-    for request in [Request::JoinSwitch { gid: text(2) }, join_node(1), join_node(2)] {
-        rack.call(request).unwrap();
-    }
+    rack.join_switch().unwrap();
+    rack.call(join_node(1)).unwrap();
+    rack.call(join_node(2)).unwrap();
     rack.join_host(1);
     rack.faults = faults;
     for &step in steps {
@@ -397,7 +401,7 @@ fn history(faults: Faults, steps: &[Step], seed: u64) -> (Rack, Caller) {
 
 /// Whatever may be used at a node is what was written to it, or the node knows that it is lost: nobody reads zeros in silence.
 fn check_lost(rack: &mut Rack) -> Result<(), TestCaseError> {
-    let Ok(Response::Overview { nodes, vmas, moved, .. }) = rack.call(Request::Overview) else { panic!() };
+    let RackOverview { nodes, vmas, moved, .. } = rack.call(Overview {}).unwrap();
     for vma in vmas {
         for page in vma.base / PAGE..(vma.base + vma.size) / PAGE {
             let piece = moved.iter().find(|piece| (page * PAGE).wrapping_sub(piece.base) < piece.size);
@@ -418,7 +422,7 @@ fn check_end(rack: &mut Rack, caller: &Caller) -> Result<(), TestCaseError> {
     check_lost(rack)?;
     rack.check_log();
     let ports: Vec<Port> = rack.peers.keys().copied().collect();
-    let Ok(Response::Overview { nodes, vmas, .. }) = rack.call(Request::Overview) else { panic!() };
+    let RackOverview { nodes, vmas, .. } = rack.call(Overview {}).unwrap();
     for port in ports {
         if port == Port::SWITCH || nodes.iter().any(|node| node.port == port.0) {
             rack.check_tables(port);

@@ -3,7 +3,10 @@
 
 use crate::rack::{Rack, restored};
 use farmem_control::Note;
-use farmem_control::api::{ErrorCode, LostInfo, Request, Response, VmaInfo};
+use farmem_control::api::{
+    AcceptLost, Allocate, ErrorCode, Free, Locate, LostInfo, Migrate, Mmap, Munmap, ProcessExit,
+    ProcessStart, VmaInfo,
+};
 use farmem_machine::Port;
 use farmem_wire::VirtAddr;
 use farmem_wire::message::Update;
@@ -23,17 +26,11 @@ fn rack_of_two(seed: u64) -> (Rack, u32) {
 }
 
 fn allocate_on(rack: &mut Rack, domain: u32, pages: u64, node: u16) -> VmaInfo {
-    match rack.call(Request::Allocate { domain, size: pages * PAGE, node: Some(node) }) {
-        Ok(Response::Vma(vma)) => vma,
-        other => panic!("{other:?}"),
-    }
+    rack.call(Allocate { domain, size: pages * PAGE, node: Some(node) }).unwrap()
 }
 
 fn lost_of(rack: &mut Rack, vma: &VmaInfo) -> Vec<LostInfo> {
-    match rack.call(Request::Locate { addr: vma.base }) {
-        Ok(Response::Located { lost, .. }) => lost,
-        other => panic!("{other:?}"),
-    }
+    rack.call(Locate { addr: vma.base }).unwrap().lost
 }
 
 /// What a node was told is lost, in its present life: first byte and bytes.
@@ -45,8 +42,8 @@ fn told(rack: &Rack, port: Port) -> Vec<(u64, u64)> {
     rack.peers[&port].applied.iter().filter_map(lose).collect()
 }
 
-fn accept(vma: &VmaInfo, page: u64, pages: u64) -> Request {
-    Request::AcceptLost { domain: vma.domain, base: vma.base + page * PAGE, len: pages * PAGE }
+fn accept(vma: &VmaInfo, page: u64, pages: u64) -> AcceptLost {
+    AcceptLost { domain: vma.domain, base: vma.base + page * PAGE, len: pages * PAGE }
 }
 
 /// Two vmas on one node, one on another. The first node starts again: its two are lost, it hears so before it knows the switch, and whoever
@@ -80,7 +77,7 @@ fn what_is_accepted_is_lost_no_more() {
     let other = rack.domain("other");
     let vma = allocate_on(&mut rack, owner, 8, 1);
     rack.join_node(1, MIB);
-    let foreign = Request::AcceptLost { domain: other, base: vma.base, len: PAGE };
+    let foreign = AcceptLost { domain: other, base: vma.base, len: PAGE };
     assert_eq!(rack.refused(foreign).code, ErrorCode::NotOwner);
     rack.call(accept(&vma, 2, 2)).unwrap();
     let rests = [(0, 2), (4, 4)];
@@ -102,7 +99,7 @@ fn what_is_accepted_is_lost_no_more() {
 fn what_counts_is_where_the_bytes_were() {
     let (mut rack, owner) = rack_of_two(72);
     let (one, two) = (allocate_on(&mut rack, owner, 8, 1), allocate_on(&mut rack, owner, 8, 2));
-    let to = |base: u64, node| Request::Migrate { domain: None, base, len: 2 * PAGE, node };
+    let to = |base: u64, node| Migrate { domain: None, base, len: 2 * PAGE, node };
     rack.call(to(one.base + 2 * PAGE, 2)).unwrap();
     rack.call(to(two.base, 1)).unwrap();
     rack.join_node(1, MIB);
@@ -127,7 +124,7 @@ fn what_is_allocated_anew_is_not_lost() {
     let (mut rack, owner) = rack_of_two(73);
     let old = allocate_on(&mut rack, owner, 4, 1);
     rack.join_node(1, MIB);
-    rack.call(Request::Free { domain: owner, base: old.base, id: old.id }).unwrap();
+    rack.call(Free { domain: owner, base: old.base, id: old.id }).unwrap();
     let new = allocate_on(&mut rack, owner, 4, 1);
     assert_eq!(new.base, old.base);
     assert_eq!(lost_of(&mut rack, &new), []);
@@ -135,11 +132,11 @@ fn what_is_allocated_anew_is_not_lost() {
 
     // The node hears nothing of an allocation, and starts again.
     rack.cut.insert(ONE);
-    let ticket = rack.ask(Request::Allocate { domain: owner, size: PAGE, node: Some(1) });
+    let ticket = rack.ask(Allocate { domain: owner, size: PAGE, node: Some(1) });
     rack.cut.clear();
     rack.take_wires();
     rack.join_node(1, MIB);
-    let Ok(Response::Vma(young)) = rack.wait(ticket) else { panic!("it is told behind the tables") };
+    let young = VmaInfo::try_from(rack.wait(ticket).unwrap()).unwrap();
     rack.settle();
     assert_eq!(lost_of(&mut rack, &young), []);
     assert!(rack.peers[&ONE].kept.contains(&(young.base / PAGE)));
@@ -151,13 +148,9 @@ fn what_is_allocated_anew_is_not_lost() {
 #[test]
 fn of_an_address_space_what_is_mapped_is_lost() {
     let (mut rack, owner) = rack_of_two(74);
-    let Ok(Response::Process { process, .. }) = rack.call(Request::ProcessStart { domain: owner, heap: 0 })
-    else {
-        panic!()
-    };
-    let map =
-        |addr: u64, pages: u64, flags| Request::Mmap { process, addr, len: pages * PAGE, prot: 3, flags };
-    let Ok(Response::Returned { value }) = rack.call(map(0, 5, 0x22)) else { panic!() };
+    let process = rack.call(ProcessStart { domain: owner, heap: 0 }).unwrap().process;
+    let map = |addr: u64, pages: u64, flags| Mmap { process, addr, len: pages * PAGE, prot: 3, flags };
+    let value = rack.call(map(0, 5, 0x22)).unwrap().value;
     let base = u64::try_from(value).unwrap();
     rack.join_node(1, MIB);
     let vma = rack.vmas().into_iter().find(|vma| vma.base == base).expect("one vma of eight pages");
@@ -167,13 +160,13 @@ fn of_an_address_space_what_is_mapped_is_lost() {
     // One page more, one of the lost ones anew, and one given back.
     rack.call(map(base + 5 * PAGE, 1, 0x32)).unwrap();
     rack.call(map(base + PAGE, 1, 0x32)).unwrap();
-    rack.call(Request::Munmap { process, addr: base + 4 * PAGE, len: PAGE }).unwrap();
+    rack.call(Munmap { process, addr: base + 4 * PAGE, len: PAGE }).unwrap();
     let left = [LostInfo { base, len: PAGE }, LostInfo { base: base + 2 * PAGE, len: 2 * PAGE }];
     assert_eq!(lost_of(&mut rack, &vma), left);
     let lost: Vec<u64> = rack.peers[&ONE].lost.iter().map(|page| page - base / PAGE).collect();
     assert_eq!(lost, [0, 2, 3, 4], "what is given back nobody asks for");
     rack.check_log();
-    rack.call(Request::ProcessExit { process }).unwrap();
+    rack.call(ProcessExit { process }).unwrap();
     rack.check_log();
 }
 
@@ -202,7 +195,7 @@ fn a_loss_that_comes_meanwhile_is_not_accepted_with_the_one_before() {
 fn a_loss_is_not_accepted_at_a_node_that_does_not_answer() {
     let (mut rack, owner) = rack_of_two(77);
     let vma = allocate_on(&mut rack, owner, 4, 1);
-    rack.call(Request::Migrate { domain: None, base: vma.base, len: PAGE, node: 2 }).unwrap();
+    rack.call(Migrate { domain: None, base: vma.base, len: PAGE, node: 2 }).unwrap();
     rack.cut.insert(TWO);
     let error = rack.refused(accept(&vma, 0, 1));
     assert_eq!(error.code, ErrorCode::Unavailable, "it falls silent");

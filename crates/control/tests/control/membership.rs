@@ -1,7 +1,11 @@
 //! Who is there, what they are told, and when they are answered (PROTOCOL 8.2 to 8.9).
 
 use crate::rack::{Rack, Step, text};
-use farmem_control::api::{ErrorCode, PermName, Request, Response};
+use farmem_control::api::{
+    Allocate, Connect, ConnectionInfo, Disconnect, ErrorCode, Free, JoinHost, JoinNode, JoinSwitch,
+    LeaseInfo, Leave, NodeJoined, OpenSession, Overview, PermName, RackOverview, Renew, SessionInfo,
+    SwitchJoined,
+};
 use farmem_control::{LEASE, Note};
 use farmem_machine::{Duration, Event, Port};
 use farmem_wire::message::Update;
@@ -13,7 +17,7 @@ const MIB: u64 = 1 << 20;
 #[test]
 fn a_rack_comes_up() {
     let mut rack = Rack::new(1);
-    let Ok(Response::Joined { home, control }) = rack.join_switch() else { panic!("the switch joins") };
+    let SwitchJoined { home, control } = rack.join_switch().unwrap();
     assert_eq!((home.port, home.gid.as_str()), (1, "127.0.0.2"));
     assert_eq!((control.port, control.gid.as_str()), (0, "127.0.0.1"));
     assert!(rack.tables(Port::SWITCH).peers.is_empty(), "nobody is there yet");
@@ -39,9 +43,8 @@ fn a_rack_comes_up() {
         assert_eq!(tables.ranges.iter().collect::<Vec<_>>(), [(&(base, capacity), &0)]);
         assert_eq!(tables.peers[&1], (home.qpn, home.qkey), "nodes answer to the switch's endpoint");
     }
-    let Ok(Response::Overview { nodes, hosts, switch: true, .. }) = rack.call(Request::Overview) else {
-        panic!()
-    };
+    let RackOverview { nodes, hosts, switch, .. } = rack.call(Overview {}).unwrap();
+    assert!(switch, "it has joined");
     assert_eq!(
         nodes.iter().map(|node| (node.name.as_str(), node.gid.as_str())).collect::<Vec<_>>(),
         [("n1", "127.0.0.11"), ("n2", "127.0.0.12")]
@@ -57,7 +60,7 @@ fn a_host_is_answered_when_all_know_it() {
     rack.join_switch().unwrap();
     rack.join_node(1, MIB);
     rack.join_node(2, MIB);
-    let ticket = rack.ask(Request::JoinHost { name: "h1".into(), gid: text(101) });
+    let ticket = rack.ask(JoinHost { name: "h1".into(), gid: text(101) });
     while rack.answer(ticket).is_none() {
         assert!(rack.step());
     }
@@ -95,7 +98,7 @@ fn first_kept_then_answered_then_sent() {
     let mut rack = Rack::new(3);
     rack.join_switch().unwrap();
     rack.trace.clear();
-    let ticket = rack.ask(Request::JoinNode { name: "n1".into(), gid: text(11), capacity: MIB });
+    let ticket = rack.ask(JoinNode { name: "n1".into(), gid: text(11), capacity: MIB });
     rack.wait(ticket).unwrap();
     rack.settle();
     let sent = |port| move |step: &Step| *step == Step::Sent(port);
@@ -109,9 +112,9 @@ fn first_kept_then_answered_then_sent() {
 #[test]
 fn the_own_endpoint_outlives_a_restart() {
     let mut rack = Rack::new(4);
-    let Ok(Response::Joined { control, .. }) = rack.join_switch() else { panic!() };
+    let control = rack.join_switch().unwrap().control;
     rack.restart();
-    let Ok(Response::Joined { control: again, .. }) = rack.join_switch() else { panic!() };
+    let again = rack.join_switch().unwrap().control;
     assert_eq!(control, again);
 }
 
@@ -124,8 +127,8 @@ fn a_host_that_joins_again_is_the_next_generation() {
     rack.join_node(1, MIB);
     let (host, _) = rack.join_host(1);
     let domain = rack.domain("web");
-    rack.call(Request::OpenSession { host, domain }).unwrap();
-    rack.call(Request::Connect { host, node: 1, domain }).unwrap();
+    rack.call(OpenSession { host, domain }).unwrap();
+    rack.call(Connect { host, node: 1, domain }).unwrap();
     assert_eq!(rack.tables(Port::SWITCH).sessions.len(), 1);
     assert_eq!(rack.tables(Port::node(1)).queue_pairs.len(), 1);
     let before = rack.tables(Port::node(1)).peers[&Port::host(1).0];
@@ -144,11 +147,11 @@ fn a_host_that_left_keeps_its_number_and_generation() {
     rack.join_switch().unwrap();
     rack.join_node(1, MIB);
     let (host, _) = rack.join_host(1);
-    rack.call(Request::Leave { port: Port::host(host).0 }).unwrap();
+    rack.call(Leave { port: Port::host(host).0 }).unwrap();
     for port in [Port::SWITCH, Port::node(1)] {
         assert!(!rack.tables(port).peers.contains_key(&Port::host(host).0));
     }
-    assert_eq!(rack.refused(Request::Leave { port: Port::host(host).0 }).code, ErrorCode::NotFound);
+    assert_eq!(rack.refused(Leave { port: Port::host(host).0 }).code, ErrorCode::NotFound);
     rack.restart();
     assert_eq!(rack.join_host(1), (host, 2));
 }
@@ -162,9 +165,9 @@ fn a_control_plane_that_stood_still_fences_nobody() {
     rack.join_node(1, MIB);
     let hosts = [rack.join_host(1), rack.join_host(2)];
     let renew = |rack: &mut Rack, (host, generation)| {
-        let ticket = rack.ask(Request::Renew { host, generation, flushed: 0, qkey: 0 });
-        let lease = rack.wait(ticket).unwrap();
-        assert!(matches!(lease, Response::Lease { lease_ms: 1.., .. }), "host {host}: {lease:?}");
+        let ticket = rack.ask(Renew { host, generation, flushed: 0, qkey: 0 });
+        let lease = LeaseInfo::try_from(rack.wait(ticket).unwrap()).unwrap();
+        assert!(lease.lease_ms > 0, "host {host}: {lease:?}");
     };
     hosts.iter().for_each(|&host| renew(&mut rack, host));
     for _ in 0..3 {
@@ -196,12 +199,12 @@ fn numbers_do_not_climb_with_hosts_that_come_and_go() {
     for name in 2..=100_u8 {
         let (host, generation) = rack.join_host(name);
         assert_eq!((host, generation), (stays + 1, u16::from(name) - 1));
-        let lease = rack.call(Request::Renew { host, generation, flushed: 0, qkey: 0 }).unwrap();
-        assert!(matches!(lease, Response::Lease { lease_ms: 1.., .. }), "{lease:?}");
+        let lease = rack.call(Renew { host, generation, flushed: 0, qkey: 0 }).unwrap();
+        assert!(lease.lease_ms > 0, "{lease:?}");
         let flushed = farmem_control::api::GIVEN_UP;
         let qkey = rack.qkeys[&host];
-        rack.call(Request::Renew { host, generation, flushed, qkey }).unwrap();
-        rack.call(Request::Leave { port: Port::host(host).0 }).unwrap();
+        rack.call(Renew { host, generation, flushed, qkey }).unwrap();
+        rack.call(Leave { port: Port::host(host).0 }).unwrap();
     }
     rack.check_log();
 }
@@ -213,9 +216,9 @@ fn numbers_of_hosts_that_left_are_used_again() {
     config.bounds.hosts_max = 2;
     let mut rack = Rack::with(7, config);
     assert_eq!((rack.join_host(1), rack.join_host(2)), ((1, 1), (2, 1)));
-    let error = rack.refused(Request::JoinHost { name: "h3".into(), gid: text(103) });
+    let error = rack.refused(JoinHost { name: "h3".into(), gid: text(103) });
     assert_eq!(error.code, ErrorCode::TableFull);
-    rack.call(Request::Leave { port: Port::host(1).0 }).unwrap();
+    rack.call(Leave { port: Port::host(1).0 }).unwrap();
     assert_eq!(rack.join_host(3), (1, 2));
     rack.check_log();
 }
@@ -231,10 +234,7 @@ fn a_node_that_joins_again_keeps_its_vmas_and_loses_its_connections() {
     let (owner, reader) = (rack.domain("web"), rack.domain("log"));
     let vma = rack.allocate(owner, 8192);
     rack.call(crate::rack::grant(&vma, 4096, 4096, reader, PermName::Read)).unwrap();
-    let Ok(Response::Connection { qpn, .. }) = rack.call(Request::Connect { host, node: 1, domain: owner })
-    else {
-        panic!()
-    };
+    let qpn = rack.call(Connect { host, node: 1, domain: owner }).unwrap().qpn;
     let translations = rack.tables(Port::SWITCH).translations.clone();
 
     rack.join_node(1, MIB);
@@ -244,8 +244,8 @@ fn a_node_that_joins_again_keeps_its_vmas_and_loses_its_connections() {
     assert!(node.tables.queue_pairs.is_empty());
     assert_eq!(rack.tables(Port::SWITCH).translations, translations);
     assert_eq!(rack.vmas(), [vma]);
-    assert_eq!(rack.refused(Request::Disconnect { host, qpn }).code, ErrorCode::NotFound);
-    rack.call(Request::Connect { host, node: 1, domain: owner }).unwrap();
+    assert_eq!(rack.refused(Disconnect { host, qpn }).code, ErrorCode::NotFound);
+    rack.call(Connect { host, node: 1, domain: owner }).unwrap();
     rack.check_log();
 }
 
@@ -257,17 +257,16 @@ fn a_node_may_come_back_with_another_capacity() {
     let domain = rack.domain("web");
     let vma = rack.allocate(domain, 4096);
     for (pages, fits) in [(4, true), (5, false), (1, true)] {
-        let join = Request::JoinNode { name: "n1".into(), gid: text(11), capacity: pages * 4096 };
+        let join = JoinNode { name: "n1".into(), gid: text(11), capacity: pages * 4096 };
         match rack.call(join) {
-            Ok(Response::NodeJoined { base, capacity, .. }) => {
+            Ok(NodeJoined { base, capacity, .. }) => {
                 assert!(fits && base == vma.base && capacity == pages * 4096)
             }
             Err(error) => assert!(!fits && error.code == ErrorCode::Conflict),
-            other => panic!("{other:?}"),
         }
     }
     assert_eq!(rack.tables(Port::node(1)).ranges.keys().next(), Some(&(vma.base, 4096)));
-    assert_eq!(rack.refused(Request::Allocate { domain, size: 1, node: None }).code, ErrorCode::OutOfMemory);
+    assert_eq!(rack.refused(Allocate { domain, size: 1, node: None }).code, ErrorCode::OutOfMemory);
 }
 
 /// The switch moves to another address: sessions stay, and opening one again tells where it is now (PROTOCOL 8.7).
@@ -277,12 +276,9 @@ fn a_switch_may_move() {
     rack.join_switch().unwrap();
     rack.join_host(1);
     let domain = rack.domain("web");
-    let session = |rack: &mut Rack| match rack.call(Request::OpenSession { host: 1, domain }) {
-        Ok(Response::Session { switch, .. }) => switch,
-        other => panic!("{other:?}"),
-    };
+    let session = |rack: &mut Rack| rack.call(OpenSession { host: 1, domain }).unwrap().switch;
     let before = session(&mut rack);
-    rack.call(Request::JoinSwitch { gid: text(3) }).unwrap();
+    rack.call(JoinSwitch { gid: text(3) }).unwrap();
     let after = session(&mut rack);
     assert_eq!((before.gid.as_str(), after.gid.as_str()), ("127.0.0.2", "127.0.0.3"));
     assert_eq!((before.qpn, before.qkey), (after.qpn, after.qkey));
@@ -296,11 +292,11 @@ fn a_node_leaves_when_nothing_is_allocated_on_it() {
     rack.join_node(1, MIB);
     let domain = rack.domain("web");
     let vma = rack.allocate(domain, 1);
-    let leave = Request::Leave { port: Port::node(1).0 };
+    let leave = Leave { port: Port::node(1).0 };
     let error = rack.refused(leave.clone());
     assert_eq!(error.code, ErrorCode::Conflict);
     assert!(error.message.contains("1 vmas") && error.message.contains("n1"), "{}", error.message);
-    rack.call(Request::Free { domain, base: vma.base, id: vma.id }).unwrap();
+    rack.call(Free { domain, base: vma.base, id: vma.id }).unwrap();
     rack.call(leave).unwrap();
     let switch = rack.tables(Port::SWITCH);
     assert!(switch.peers.is_empty() && switch.translations.is_empty());
@@ -320,12 +316,12 @@ fn a_switch_that_joins_again_gets_everything() {
         rack.join_host(number);
     }
     let domain = rack.domain("web");
-    rack.call(Request::OpenSession { host: 2, domain }).unwrap();
+    rack.call(OpenSession { host: 2, domain }).unwrap();
     for _ in 0..40 {
         rack.allocate(domain, 4096);
     }
     let before = rack.tables(Port::SWITCH).clone();
-    let Ok(Response::Joined { home, .. }) = rack.join_switch() else { panic!() };
+    let home = rack.join_switch().unwrap().home;
     assert_eq!(*rack.tables(Port::SWITCH), before);
     assert!(rack.peers[&Port::SWITCH].batches > 1, "so many updates take more than one batch");
     for node in 1..=3 {
@@ -342,12 +338,12 @@ fn without_a_switch_there_is_memory_and_no_session() {
     let (host, _) = rack.join_host(1);
     let domain = rack.domain("web");
     let vma = rack.allocate(domain, 4096);
-    let error = rack.refused(Request::OpenSession { host, domain });
+    let error = rack.refused(OpenSession { host, domain });
     assert_eq!(error.code, ErrorCode::Unavailable);
     assert!(error.message.contains("the switch has not joined"), "{}", error.message);
     rack.join_switch().unwrap();
     assert_eq!(rack.peers[&Port::SWITCH].may(domain, vma.base), Perm::ReadWrite);
-    rack.call(Request::OpenSession { host, domain }).unwrap();
+    rack.call(OpenSession { host, domain }).unwrap();
     rack.check_tables(Port::node(1));
 }
 
@@ -359,14 +355,14 @@ fn a_session_is_opened_once() {
     rack.join_host(1);
     rack.join_host(2);
     let (one, two) = (rack.domain("one"), rack.domain("two"));
-    let first = rack.call(Request::OpenSession { host: 1, domain: one });
-    assert_eq!(rack.call(Request::OpenSession { host: 1, domain: one }), first);
+    let first = rack.call(OpenSession { host: 1, domain: one }).unwrap();
+    assert_eq!(rack.call(OpenSession { host: 1, domain: one }).unwrap(), first);
     // Asked for twice at the same moment: the second waits and finds the first.
-    let pair = [1, 2].map(|_| rack.ask(Request::OpenSession { host: 2, domain: two }));
-    let [left, right] = pair.map(|ticket| rack.wait(ticket));
+    let pair = [1, 2].map(|_| rack.ask(OpenSession { host: 2, domain: two }));
+    let [left, right] = pair.map(|ticket| SessionInfo::try_from(rack.wait(ticket).unwrap()).unwrap());
     assert_eq!(left, right);
     assert_ne!(left, first);
-    let Ok(Response::Session { switch, domain }) = left else { panic!() };
+    let SessionInfo { switch, domain } = left;
     assert_eq!(rack.tables(Port::SWITCH).sessions[&switch.qpn], (switch.qkey, 2, domain));
     assert_eq!(rack.tables(Port::SWITCH).sessions.len(), 2);
 }
@@ -380,11 +376,8 @@ fn both_ends_of_a_connection_agree() {
     let domain = rack.domain("web");
     let mut seen = Vec::new();
     for _ in 0..50 {
-        let Ok(Response::Connection { node, qpn, peer_qpn, first_psn, rkey, pmtu }) =
-            rack.call(Request::Connect { host: 1, node: 1, domain })
-        else {
-            panic!()
-        };
+        let ConnectionInfo { node, qpn, peer_qpn, first_psn, rkey, pmtu } =
+            rack.call(Connect { host: 1, node: 1, domain }).unwrap();
         assert_eq!((node.node, pmtu), (1, 1024));
         assert!(qpn >= 16 && peer_qpn >= 16 && qpn < 1 << 24 && peer_qpn < 1 << 24 && rkey != 0);
         let row = rack.tables(Port::node(1)).queue_pairs[&peer_qpn];
@@ -396,11 +389,8 @@ fn both_ends_of_a_connection_agree() {
     seen.dedup();
     assert_eq!(seen.len(), count);
     assert_eq!(rack.tables(Port::node(1)).queue_pairs.len(), 50);
-    let Ok(Response::Connection { qpn, .. }) = rack.call(Request::Connect { host: 1, node: 1, domain })
-    else {
-        panic!()
-    };
-    rack.call(Request::Disconnect { host: 1, qpn }).unwrap();
+    let qpn = rack.call(Connect { host: 1, node: 1, domain }).unwrap().qpn;
+    rack.call(Disconnect { host: 1, qpn }).unwrap();
     assert_eq!(rack.tables(Port::node(1)).queue_pairs.len(), 50);
     rack.check_log();
 }

@@ -1,7 +1,7 @@
 //! Allocation, free and grants (MIND 4.1, 4.2; PROTOCOL 8.10 to 8.13).
 
 use crate::rack::{Rack, grant};
-use farmem_control::api::{ErrorCode, PermName, Request, Response, VmaInfo};
+use farmem_control::api::{Allocate, ErrorCode, Free, PermName, VmaInfo};
 use farmem_machine::Port;
 use farmem_wire::Perm;
 use proptest::prelude::*;
@@ -51,7 +51,7 @@ fn a_part_of_a_vma_is_lent_and_taken_back() {
     rack.check_log();
     rack.check_tables(Port::SWITCH);
 
-    rack.call(Request::Free { domain: owner, base: vma.base, id: vma.id }).unwrap();
+    rack.call(Free { domain: owner, base: vma.base, id: vma.id }).unwrap();
     assert!(rack.tables(Port::SWITCH).perms.is_empty() && rack.tables(Port::node(1)).perms.is_empty());
     assert_eq!(rack.vmas(), []);
     rack.check_log();
@@ -62,11 +62,8 @@ fn a_part_of_a_vma_is_lent_and_taken_back() {
 fn a_freed_place_is_used_again_by_another_domain() {
     let (mut rack, owner, other) = rack_of_one();
     let vma = rack.allocate(owner, MIB);
-    assert_eq!(
-        rack.refused(Request::Allocate { domain: other, size: 1, node: None }).code,
-        ErrorCode::OutOfMemory
-    );
-    rack.call(Request::Free { domain: owner, base: vma.base, id: vma.id }).unwrap();
+    assert_eq!(rack.refused(Allocate { domain: other, size: 1, node: None }).code, ErrorCode::OutOfMemory);
+    rack.call(Free { domain: owner, base: vma.base, id: vma.id }).unwrap();
     let again = rack.allocate(other, MIB);
     assert_eq!(again.base, vma.base);
     assert_eq!(perms(&rack, owner, vma.base), (Perm::None, Perm::None));
@@ -82,7 +79,7 @@ fn a_repeated_free_never_meets_a_later_allocation() {
         [(4096, 4096, owner), (4096, 65_536, owner), (65_536, 4096, owner), (8192, 8192, other)]
     {
         let vma = rack.allocate(owner, size);
-        let free = Request::Free { domain: owner, base: vma.base, id: vma.id };
+        let free = Free { domain: owner, base: vma.base, id: vma.id };
         rack.call(free.clone()).unwrap();
         let next = rack.allocate(by, later);
         assert_eq!(next.base, vma.base, "the lowest free place");
@@ -94,7 +91,7 @@ fn a_repeated_free_never_meets_a_later_allocation() {
         assert_eq!(rack.refused(free).code, ErrorCode::NotFound);
         assert_eq!(rack.vmas(), std::slice::from_ref(&next), "which stays");
         rack.check_log();
-        rack.call(Request::Free { domain: by, base: next.base, id: next.id }).unwrap();
+        rack.call(Free { domain: by, base: next.base, id: next.id }).unwrap();
     }
     assert_eq!(rack.vmas(), []);
 }
@@ -105,7 +102,7 @@ fn freed_neighbours_become_one_piece() {
     let (mut rack, owner, _) = rack_of_one();
     let quarters: Vec<VmaInfo> = (0..4).map(|_| rack.allocate(owner, MIB / 4)).collect();
     for vma in &quarters[..2] {
-        rack.call(Request::Free { domain: owner, base: vma.base, id: vma.id }).unwrap();
+        rack.call(Free { domain: owner, base: vma.base, id: vma.id }).unwrap();
     }
     assert_eq!(rack.allocate(owner, MIB / 2).base, quarters[0].base);
 }
@@ -116,7 +113,7 @@ fn requests_about_one_vma_take_turns() {
     let (mut rack, owner, other) = rack_of_one();
     let (one, two) = (rack.allocate(owner, 4096), rack.allocate(owner, 4096));
     let lend = rack.ask(grant(&one, 0, 4096, other, PermName::Read));
-    let free = rack.ask(Request::Free { domain: owner, base: one.base, id: one.id });
+    let free = rack.ask(Free { domain: owner, base: one.base, id: one.id });
     let late = rack.ask(grant(&one, 0, 4096, other, PermName::ReadWrite));
     let apart = rack.ask(grant(&two, 0, 4096, other, PermName::Read));
     assert_eq!(rack.noted(farmem_control::Note::Waits), 2);
@@ -140,8 +137,7 @@ fn the_least_allocated_node_is_next() {
     let domain = rack.domain("web");
     let nodes: Vec<u16> = [4096, 8192, 4096, 4096, 4096].map(|size| rack.allocate(domain, size).node).into();
     assert_eq!(nodes, [1, 2, 3, 1, 3]);
-    let fixed = rack.call(Request::Allocate { domain, size: 4096, node: Some(2) });
-    assert!(matches!(fixed, Ok(Response::Vma(VmaInfo { node: 2, .. }))));
+    assert_eq!(rack.call(Allocate { domain, size: 4096, node: Some(2) }).unwrap().node, 2);
 }
 
 /// The rack's memory as one bit for each page; a vma is a run of pages.
@@ -191,13 +187,13 @@ proptest! {
         for (size, who, which, free) in steps {
             if free && !live.is_empty() {
                 let vma = live.swap_remove(which.index(live.len()));
-                rack.call(Request::Free { domain: vma.domain, base: vma.base, id: vma.id }).unwrap();
+                rack.call(Free { domain: vma.domain, base: vma.base, id: vma.id }).unwrap();
                 bitmap.give(&vma);
                 continue;
             }
             let needed = size.max(4096).next_power_of_two();
-            match rack.call(Request::Allocate { domain: domains[who as usize], size, node: None }) {
-                Ok(Response::Vma(vma)) => {
+            match rack.call(Allocate { domain: domains[who as usize], size, node: None }) {
+                Ok(vma) => {
                     let (base, capacity) = nodes[usize::from(vma.node) - 1];
                     prop_assert!(vma.base >= base && vma.base + vma.size <= base + capacity);
                     prop_assert_eq!(vma.size, needed);
@@ -208,7 +204,6 @@ proptest! {
                     prop_assert_eq!(error.code, ErrorCode::OutOfMemory);
                     prop_assert!(!bitmap.has(&nodes, needed), "{} bytes were free", needed);
                 }
-                other => panic!("{other:?}"),
             }
         }
         rack.check_log();

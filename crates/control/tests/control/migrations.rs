@@ -3,7 +3,10 @@
 
 use crate::rack::peer::{Budget, Outlier};
 use crate::rack::{Rack, grant, text};
-use farmem_control::api::{ErrorCode, MovedInfo, PermName, Request, Response, VmaInfo};
+use farmem_control::api::{
+    Allocate, ErrorCode, Free, JoinNode, JoinSwitch, Leave, Locate, LocatedVma, Migrate, MovedInfo, Overview,
+    PermName, RackOverview, Response, VmaInfo,
+};
 use farmem_control::{Note, Role};
 use farmem_machine::{Duration, Port};
 use farmem_wire::Perm;
@@ -20,16 +23,13 @@ fn rack_of_two(seed: u64) -> (Rack, VmaInfo, u32) {
     rack.join_node(1, MIB);
     rack.join_node(2, MIB);
     let (owner, other) = (rack.domain("owner"), rack.domain("other"));
-    let vma = match rack.call(Request::Allocate { domain: owner, size: 16 * PAGE, node: Some(1) }) {
-        Ok(Response::Vma(vma)) => vma,
-        answer => panic!("{answer:?}"),
-    };
+    let vma = rack.call(Allocate { domain: owner, size: 16 * PAGE, node: Some(1) }).unwrap();
     rack.call(grant(&vma, 0, 8 * PAGE, other, PermName::Read)).unwrap();
     (rack, vma, other)
 }
 
-fn to(base: u64, pages: u64, node: u16) -> Request {
-    Request::Migrate { domain: None, base, len: pages * PAGE, node }
+fn to(base: u64, pages: u64, node: u16) -> Migrate {
+    Migrate { domain: None, base, len: pages * PAGE, node }
 }
 
 fn tables_agree(rack: &Rack) {
@@ -40,12 +40,8 @@ fn tables_agree(rack: &Rack) {
 }
 
 fn overview(rack: &mut Rack) -> (Vec<MovedInfo>, Vec<u64>, u32) {
-    match rack.call(Request::Overview) {
-        Ok(Response::Overview { moved, nodes, balance_ppm, .. }) => {
-            (moved, nodes.iter().map(|node| node.allocated).collect(), balance_ppm)
-        }
-        answer => panic!("{answer:?}"),
-    }
+    let RackOverview { moved, nodes, balance_ppm, .. } = rack.call(Overview {}).unwrap();
+    (moved, nodes.iter().map(|node| node.allocated).collect(), balance_ppm)
 }
 
 /// Half of a vma goes to the other node and comes home again. Each time everybody knows where it is, bytes count where they are, and whoever
@@ -57,7 +53,7 @@ fn a_part_of_a_vma_goes_and_comes_home() {
     let (base, log2) = (vma.base + 8 * PAGE, 15);
     let before = [ONE, TWO, Port::SWITCH].map(|port| rack.tables(port).clone());
     for _ in 0..2 {
-        assert_eq!(rack.call(to(base, 8, 2)), Ok(Response::Done {}));
+        rack.call(to(base, 8, 2)).unwrap();
         tables_agree(&rack);
         assert_eq!(rack.tables(ONE).outliers[&(base, log2)], Outlier::Away);
         assert_eq!(rack.tables(TWO).outliers[&(base, log2)], Outlier::Here(0));
@@ -70,11 +66,11 @@ fn a_part_of_a_vma_goes_and_comes_home() {
         );
         let moved = MovedInfo { base, size: 8 * PAGE, node: 2 };
         assert_eq!(overview(&mut rack), (vec![moved], vec![8 * PAGE, 8 * PAGE], 1_000_000));
-        let located = rack.call(Request::Locate { addr: base + 1 }).unwrap();
-        assert_eq!(located, Response::Located { vma: vma.clone(), moved: vec![moved], lost: vec![] });
-        assert_eq!(rack.call(to(base, 8, 2)), Ok(Response::Done {}), "it is there already");
+        let located = rack.call(Locate { addr: base + 1 }).unwrap();
+        assert_eq!(located, LocatedVma { vma: vma.clone(), moved: vec![moved], lost: vec![] });
+        assert_eq!(rack.call(to(base, 8, 2)), Ok(()), "it is there already");
 
-        assert_eq!(rack.call(to(base, 8, 1)), Ok(Response::Done {}));
+        rack.call(to(base, 8, 1)).unwrap();
         tables_agree(&rack);
         let after = [ONE, TWO, Port::SWITCH].map(|port| rack.tables(port).clone());
         assert_eq!(after, before, "nothing is left of it");
@@ -92,7 +88,7 @@ fn a_vma_in_pieces_is_granted_and_freed_as_a_whole() {
     rack.join_node(3, MIB);
     let before = [ONE, TWO, Port::node(3), Port::SWITCH].map(|port| rack.tables(port).clone());
     for (page, node) in [(0, 2), (1, 3), (2, 2), (9, 3), (1, 2)] {
-        assert_eq!(rack.call(to(vma.base + page * PAGE, 1, node)), Ok(Response::Done {}), "page {page}");
+        assert_eq!(rack.call(to(vma.base + page * PAGE, 1, node)), Ok(()), "page {page}");
         tables_agree(&rack);
     }
     assert_eq!(rack.tables(TWO).outliers.len(), 3);
@@ -104,8 +100,8 @@ fn a_vma_in_pieces_is_granted_and_freed_as_a_whole() {
     tables_agree(&rack);
     let placed = rack.allocate(vma.domain, 4 * PAGE);
     assert_eq!(placed.node, 3, "the least allocated");
-    rack.call(Request::Free { domain: vma.domain, base: placed.base, id: placed.id }).unwrap();
-    rack.call(Request::Free { domain: vma.domain, base: vma.base, id: vma.id }).unwrap();
+    rack.call(Free { domain: vma.domain, base: placed.base, id: placed.id }).unwrap();
+    rack.call(Free { domain: vma.domain, base: vma.base, id: vma.id }).unwrap();
     tables_agree(&rack);
     for (port, mut before) in [ONE, TWO, Port::node(3), Port::SWITCH].into_iter().zip(before) {
         before.perms.clear();
@@ -123,34 +119,26 @@ fn what_was_left_is_used_again() {
     rack.join_node(1, 4 * PAGE);
     rack.join_node(2, 4 * PAGE);
     let owner = rack.domain("owner");
-    let full = |rack: &mut Rack, node| match rack.call(Request::Allocate {
-        domain: owner,
-        size: 4 * PAGE,
-        node: Some(node),
-    }) {
-        Ok(Response::Vma(vma)) => vma,
-        answer => panic!("{answer:?}"),
+    let full = |rack: &mut Rack, node| {
+        rack.call(Allocate { domain: owner, size: 4 * PAGE, node: Some(node) }).unwrap()
     };
     let one = full(&mut rack, 1);
-    assert_eq!(rack.call(to(one.base, 2, 2)), Ok(Response::Done {}));
-    let error = rack.refused(Request::Allocate { domain: owner, size: 4 * PAGE, node: Some(2) });
+    rack.call(to(one.base, 2, 2)).unwrap();
+    let error = rack.refused(Allocate { domain: owner, size: 4 * PAGE, node: Some(2) });
     assert_eq!(error.code, ErrorCode::OutOfMemory, "two pages of it are another's");
-    let two = match rack.call(Request::Allocate { domain: owner, size: 2 * PAGE, node: Some(2) }) {
-        Ok(Response::Vma(vma)) => vma,
-        answer => panic!("{answer:?}"),
-    };
+    let two = rack.call(Allocate { domain: owner, size: 2 * PAGE, node: Some(2) }).unwrap();
     // Node 2 is full. Its own pages go to where the others' were.
-    assert_eq!(rack.call(to(two.base, 2, 1)), Ok(Response::Done {}));
+    rack.call(to(two.base, 2, 1)).unwrap();
     tables_agree(&rack);
     assert_eq!(rack.tables(ONE).outliers[&(two.base, 13)], Outlier::Here(0));
     let error = rack.refused(to(one.base, 2, 1));
     assert_eq!(error.code, ErrorCode::OutOfMemory, "node 1 is full");
     assert_eq!(
-        rack.refused(Request::Allocate { domain: owner, size: PAGE, node: Some(1) }).code,
+        rack.refused(Allocate { domain: owner, size: PAGE, node: Some(1) }).code,
         ErrorCode::OutOfMemory
     );
-    rack.call(Request::Free { domain: owner, base: two.base, id: two.id }).unwrap();
-    assert_eq!(rack.call(to(one.base, 2, 1)), Ok(Response::Done {}));
+    rack.call(Free { domain: owner, base: two.base, id: two.id }).unwrap();
+    rack.call(to(one.base, 2, 1)).unwrap();
     tables_agree(&rack);
     assert!(rack.tables(ONE).outliers.is_empty() && rack.tables(TWO).outliers.is_empty());
 }
@@ -161,8 +149,7 @@ fn what_cannot_be_moved_is_refused() {
     let (mut rack, vma, other) = rack_of_two(73);
     rack.call(to(vma.base + 2 * PAGE, 2, 2)).unwrap();
     let batches: Vec<u64> = rack.peers.values().map(|peer| peer.batches).collect();
-    let part =
-        |offset: u64, len: u64| Request::Migrate { domain: None, base: vma.base + offset, len, node: 2 };
+    let part = |offset: u64, len: u64| Migrate { domain: None, base: vma.base + offset, len, node: 2 };
     let cases = [
         (part(0, 3 * PAGE), ErrorCode::BadRequest),
         (part(0, 2048), ErrorCode::BadRequest),
@@ -173,16 +160,16 @@ fn what_cannot_be_moved_is_refused() {
         (to(vma.base, 1, 9), ErrorCode::NotFound),
         (to(vma.base, 4, 2), ErrorCode::Conflict),
         (to(vma.base + 2 * PAGE, 1, 1), ErrorCode::Conflict),
-        (Request::Migrate { domain: Some(other), base: vma.base, len: PAGE, node: 2 }, ErrorCode::NotOwner),
-        (Request::Migrate { domain: Some(99), base: vma.base, len: PAGE, node: 2 }, ErrorCode::NotFound),
-        (Request::Locate { addr: 1 }, ErrorCode::NotFound),
+        (Migrate { domain: Some(other), base: vma.base, len: PAGE, node: 2 }, ErrorCode::NotOwner),
+        (Migrate { domain: Some(99), base: vma.base, len: PAGE, node: 2 }, ErrorCode::NotFound),
     ];
     for (request, code) in cases {
         assert_eq!(rack.refused(request.clone()).code, code, "{request:?}");
     }
+    assert_eq!(rack.refused(Locate { addr: 1 }).code, ErrorCode::NotFound);
     assert_eq!(rack.peers.values().map(|peer| peer.batches).collect::<Vec<_>>(), batches);
-    rack.call(Request::Migrate { domain: Some(vma.domain), base: vma.base, len: PAGE, node: 2 }).unwrap();
-    assert_eq!(rack.refused(Request::Leave { port: TWO.0 }).code, ErrorCode::Conflict, "it has pages");
+    rack.call(Migrate { domain: Some(vma.domain), base: vma.base, len: PAGE, node: 2 }).unwrap();
+    assert_eq!(rack.refused(Leave { port: TWO.0 }).code, ErrorCode::Conflict, "it has pages");
 }
 
 /// Whoever has no room for a migration refuses it, at whatever step; everything is as before (PROTOCOL 8.15).
@@ -239,8 +226,7 @@ fn whoever_starts_again_finds_everything_in_order() {
                 rack.step();
             }
             let join = |rack: &mut Rack, number: u8| {
-                let request =
-                    Request::JoinNode { name: format!("n{number}"), gid: text(10 + number), capacity: MIB };
+                let request = JoinNode { name: format!("n{number}"), gid: text(10 + number), capacity: MIB };
                 rack.ask(request)
             };
             let joined = match victim {
@@ -248,7 +234,7 @@ fn whoever_starts_again_finds_everything_in_order() {
                     rack.restart();
                     None
                 }
-                1 => Some(rack.ask(Request::JoinSwitch { gid: text(2) })),
+                1 => Some(rack.ask(JoinSwitch { gid: text(2) })),
                 other => Some(join(&mut rack, other - 1)),
             };
             joined.into_iter().for_each(|joined| assert!(rack.wait(joined).is_ok()));

@@ -4,7 +4,10 @@
 use crate::rack::Rack;
 use crate::rack::peer::Budget;
 use farmem_control::Config;
-use farmem_control::api::{ErrorCode, Request, Response};
+use farmem_control::api::{
+    Call, DropObject, ErrorCode, Free, HoldObject, Leave, ObjectInfo, OpenObject, Request, ResizeObject,
+    UnlinkObject,
+};
 use farmem_machine::{Duration, Port};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,20 +26,18 @@ fn rack(seed: u64) -> (Rack, u32) {
     (rack, domain)
 }
 
-fn open(host: u16, domain: u32, name: &str) -> Request {
-    Request::OpenObject { host, domain, name: name.into(), create: true, exclusive: false }
+fn open(host: u16, domain: u32, name: &str) -> OpenObject {
+    OpenObject { host, domain, name: name.into(), create: true, exclusive: false }
 }
 
-fn find(host: u16, domain: u32, name: &str) -> Request {
-    Request::OpenObject { host, domain, name: name.into(), create: false, exclusive: false }
+fn find(host: u16, domain: u32, name: &str) -> OpenObject {
+    OpenObject { host, domain, name: name.into(), create: false, exclusive: false }
 }
 
 /// What an answer says of an object: number, length, base and size.
-fn told(rack: &mut Rack, request: Request) -> (u64, u64, u64, u64) {
-    match rack.call(request) {
-        Ok(Response::Object { object, length, base, size }) => (object, length, base, size),
-        other => panic!("{other:?}"),
-    }
+fn told(rack: &mut Rack, call: impl Call<Answer = ObjectInfo>) -> (u64, u64, u64, u64) {
+    let ObjectInfo { object, length, base, size } = rack.call(call).unwrap();
+    (object, length, base, size)
 }
 
 fn tables_agree(rack: &Rack) {
@@ -50,25 +51,25 @@ fn an_object_from_its_name_to_its_end() {
     let (mut rack, domain) = rack(90);
     let (object, ..) = told(&mut rack, open(1, domain, "table"));
     assert_eq!(told(&mut rack, find(2, domain, "table")), (object, 0, 0, 0));
-    let resize = |host, length| Request::ResizeObject { host, object, length };
+    let resize = |host, length| ResizeObject { host, object, length };
     let (_, length, base, size) = told(&mut rack, resize(2, 3 * PAGE - 100));
     assert_eq!((length, size), (3 * PAGE - 100, 4 * PAGE));
     assert_eq!(told(&mut rack, resize(1, length)), (object, length, base, size), "as it is already");
     assert_eq!(told(&mut rack, resize(1, 4 * PAGE)), (object, 4 * PAGE, base, size), "grown in place");
     let id = rack.vmas()[0].id;
-    assert_eq!(rack.refused(Request::Free { domain, base, id }).code, ErrorCode::Conflict);
+    assert_eq!(rack.refused(Free { domain, base, id }).code, ErrorCode::Conflict);
     tables_agree(&rack);
     rack.restart();
     rack.settle();
-    rack.call(Request::UnlinkObject { domain, name: "table".into() }).unwrap();
+    rack.call(UnlinkObject { domain, name: "table".into() }).unwrap();
     assert_eq!(rack.refused(find(2, domain, "table")).code, ErrorCode::NotFound);
     assert_ne!(told(&mut rack, open(2, domain, "table")).0, object, "the name is free");
-    rack.call(Request::DropObject { host: 1, object }).unwrap();
-    assert_eq!(told(&mut rack, Request::HoldObject { host: 2, object }), (object, 4 * PAGE, base, size));
+    rack.call(DropObject { host: 1, object }).unwrap();
+    assert_eq!(told(&mut rack, HoldObject { host: 2, object }), (object, 4 * PAGE, base, size));
     assert_eq!(rack.vmas().len(), 1);
-    rack.call(Request::DropObject { host: 2, object }).unwrap();
+    rack.call(DropObject { host: 2, object }).unwrap();
     assert_eq!(rack.vmas(), []);
-    assert_eq!(rack.refused(Request::HoldObject { host: 2, object }).code, ErrorCode::NotFound);
+    assert_eq!(rack.refused(HoldObject { host: 2, object }).code, ErrorCode::NotFound);
     tables_agree(&rack);
 }
 
@@ -77,27 +78,26 @@ fn an_object_from_its_name_to_its_end() {
 fn refusals_name_what_was_wrong() {
     let (mut rack, domain) = rack(91);
     let (object, ..) = told(&mut rack, open(1, domain, "one"));
-    told(&mut rack, Request::ResizeObject { host: 1, object, length: 5 * PAGE });
-    let exclusive =
-        Request::OpenObject { host: 2, domain, name: "one".into(), create: true, exclusive: true };
-    let resize = |host, length| Request::ResizeObject { host, object, length };
+    told(&mut rack, ResizeObject { host: 1, object, length: 5 * PAGE });
+    let exclusive = OpenObject { host: 2, domain, name: "one".into(), create: true, exclusive: true };
+    let resize = |host, length| ResizeObject { host, object, length };
     let other = rack.domain("other");
     use ErrorCode as E;
-    let cases = [
-        (exclusive, E::Conflict, "one"),
-        (find(2, domain, "two"), E::NotFound, "two"),
-        (find(2, other, "one"), E::NotFound, "one"),
-        (Request::UnlinkObject { domain, name: "two".into() }, E::NotFound, "two"),
-        (open(2, domain, ""), E::BadRequest, "\"\""),
-        (open(2, domain, "a/b"), E::BadRequest, "a/b"),
-        (open(2, domain, &"x".repeat(256)), E::BadRequest, "xxx"),
-        (open(9, domain, "three"), E::NotFound, "host 9"),
-        (open(1, 99, "three"), E::NotFound, "domain 99"),
-        (resize(2, PAGE), E::NotFound, "open"),
-        (resize(1, 4 * PAGE), E::Conflict, "does not shrink"),
-        (resize(1, 8 * PAGE + 1), E::Conflict, "grow"),
-        (Request::DropObject { host: 2, object }, E::NotFound, "open"),
-        (Request::HoldObject { host: 2, object: object + 1 }, E::NotFound, "open"),
+    let cases: [(Request, E, &str); 14] = [
+        (exclusive.into(), E::Conflict, "one"),
+        (find(2, domain, "two").into(), E::NotFound, "two"),
+        (find(2, other, "one").into(), E::NotFound, "one"),
+        (UnlinkObject { domain, name: "two".into() }.into(), E::NotFound, "two"),
+        (open(2, domain, "").into(), E::BadRequest, "\"\""),
+        (open(2, domain, "a/b").into(), E::BadRequest, "a/b"),
+        (open(2, domain, &"x".repeat(256)).into(), E::BadRequest, "xxx"),
+        (open(9, domain, "three").into(), E::NotFound, "host 9"),
+        (open(1, 99, "three").into(), E::NotFound, "domain 99"),
+        (resize(2, PAGE).into(), E::NotFound, "open"),
+        (resize(1, 4 * PAGE).into(), E::Conflict, "does not shrink"),
+        (resize(1, 8 * PAGE + 1).into(), E::Conflict, "grow"),
+        (DropObject { host: 2, object }.into(), E::NotFound, "open"),
+        (HoldObject { host: 2, object: object + 1 }.into(), E::NotFound, "open"),
     ];
     let rows = rack.control.compact();
     for (request, code, named) in cases {
@@ -108,12 +108,12 @@ fn refusals_name_what_was_wrong() {
     }
     assert_eq!(rack.control.compact(), rows);
     let (two, ..) = told(&mut rack, open(1, domain, "two"));
-    let much = Request::ResizeObject { host: 1, object: two, length: 2 * MIB };
+    let much = ResizeObject { host: 1, object: two, length: 2 * MIB };
     assert_eq!(rack.refused(much).code, ErrorCode::OutOfMemory);
-    let none = Request::ResizeObject { host: 1, object: two, length: 0 };
+    let none = ResizeObject { host: 1, object: two, length: 0 };
     assert_eq!(told(&mut rack, none), (two, 0, 0, 0));
     rack.peers.get_mut(&Port::SWITCH).unwrap().budget = Budget { perms: 8, ..Budget::default() };
-    let full = Request::ResizeObject { host: 1, object: two, length: PAGE };
+    let full = ResizeObject { host: 1, object: two, length: PAGE };
     assert_eq!(rack.refused(full).code, ErrorCode::TableFull);
     assert_eq!(told(&mut rack, find(2, domain, "two")), (two, 0, 0, 0), "as before");
 }
@@ -125,16 +125,16 @@ fn hosts_that_go_let_go() {
     let (named, ..) = told(&mut rack, open(1, domain, "named"));
     let (nameless, ..) = told(&mut rack, open(1, domain, "nameless"));
     for object in [named, nameless] {
-        told(&mut rack, Request::ResizeObject { host: 1, object, length: PAGE });
+        told(&mut rack, ResizeObject { host: 1, object, length: PAGE });
     }
-    rack.call(Request::UnlinkObject { domain, name: "nameless".into() }).unwrap();
+    rack.call(UnlinkObject { domain, name: "nameless".into() }).unwrap();
     assert_eq!(rack.vmas().len(), 2);
     rack.join_host(1);
     assert_eq!(rack.vmas().len(), 1);
     assert_eq!(told(&mut rack, find(1, domain, "named")).0, named);
-    rack.call(Request::UnlinkObject { domain, name: "named".into() }).unwrap();
+    rack.call(UnlinkObject { domain, name: "named".into() }).unwrap();
     assert_eq!(rack.vmas().len(), 1);
-    rack.call(Request::Leave { port: Port::host(1).0 }).unwrap();
+    rack.call(Leave { port: Port::host(1).0 }).unwrap();
     assert_eq!(rack.vmas(), []);
     tables_agree(&rack);
 }
@@ -145,7 +145,7 @@ fn one_allocation_for_all_who_ask() {
     let (mut rack, domain) = rack(93);
     let (object, ..) = told(&mut rack, open(1, domain, "one"));
     told(&mut rack, open(2, domain, "one"));
-    let resize = |host| Request::ResizeObject { host, object, length: 2 * PAGE };
+    let resize = |host| ResizeObject { host, object, length: 2 * PAGE };
     rack.cut.insert(Port::node(1));
     rack.ask(resize(1));
     rack.pass(Duration::from_millis(20));
@@ -218,30 +218,30 @@ proptest! {
         let mut seen: Vec<u64> = Vec::new();
         for step in steps {
             let pick = |object: usize| seen.get(object % seen.len().max(1)).copied().unwrap_or(1);
-            let (request, expected) = match step.clone() {
+            let (request, expected): (Request, bool) = match step.clone() {
                 Step::Open { host, name, create, exclusive } => {
                     let there = model.names.contains_key(&name);
                     let name = NAMES[name].into();
-                    (Request::OpenObject { host, domain, name, create, exclusive }, if there { !(create && exclusive) } else { create })
+                    (OpenObject { host, domain, name, create, exclusive }.into(), if there { !(create && exclusive) } else { create })
                 }
                 Step::Hold { host, object } => {
                     let object = pick(object);
-                    (Request::HoldObject { host, object }, model.objects.contains_key(&object))
+                    (HoldObject { host, object }.into(), model.objects.contains_key(&object))
                 }
                 Step::Resize { host, object, pages } => {
                     let (object, length) = (pick(object), pages * PAGE);
                     let plain = model.objects.get(&object).filter(|plain| plain.hosts.contains(&host));
                     let fits = |plain: &Plain| plain.length == 0 || (plain.length..=plain.length.next_power_of_two()).contains(&length);
-                    (Request::ResizeObject { host, object, length }, plain.is_some_and(fits))
+                    (ResizeObject { host, object, length }.into(), plain.is_some_and(fits))
                 }
                 Step::Unlink(name) => (
-                    Request::UnlinkObject { domain, name: NAMES[name].into() },
+                    UnlinkObject { domain, name: NAMES[name].into() }.into(),
                     model.names.contains_key(&name),
                 ),
                 Step::Drop { host, object } => {
                     let object = pick(object);
                     let open = model.objects.get(&object).is_some_and(|plain| plain.hosts.contains(&host));
-                    (Request::DropObject { host, object }, open)
+                    (DropObject { host, object }.into(), open)
                 }
                 Step::Again(host) => {
                     rack.join_host(u8::try_from(host).unwrap());
@@ -258,7 +258,8 @@ proptest! {
             let answer = rack.call(request.clone());
             prop_assert_eq!(answer.is_ok(), expected, "{:?}: {:?}", request, answer);
             let Ok(answer) = answer else { continue };
-            let number = match answer { Response::Object { object, .. } => object, _ => 0 };
+            let told = ObjectInfo::try_from(answer).ok();
+            let number = told.as_ref().map_or(0, |told| told.object);
             match step {
                 Step::Open { host, name, .. } => {
                     prop_assert_eq!(*model.names.entry(name).or_insert(number), number);
@@ -278,8 +279,8 @@ proptest! {
             }
             model.settle();
             rack.settle();
-            if let Response::Object { object, length, .. } = answer {
-                prop_assert_eq!(length, model.objects[&object].length);
+            if let Some(told) = told {
+                prop_assert_eq!(told.length, model.objects[&told.object].length);
             }
             let allocated: u64 = rack.vmas().iter().map(|vma| vma.size).sum();
             let expected: u64 = model.objects.values().filter(|plain| plain.length > 0)
@@ -301,7 +302,7 @@ fn objects_are_bounded() {
     let (first, ..) = told(&mut rack, open(1, domain, "1"));
     told(&mut rack, open(1, domain, "2"));
     assert_eq!(rack.refused(open(1, domain, "3")).code, ErrorCode::TableFull);
-    rack.call(Request::UnlinkObject { domain, name: "1".into() }).unwrap();
-    rack.call(Request::DropObject { host: 1, object: first }).unwrap();
+    rack.call(UnlinkObject { domain, name: "1".into() }).unwrap();
+    rack.call(DropObject { host: 1, object: first }).unwrap();
     told(&mut rack, open(1, domain, "3"));
 }

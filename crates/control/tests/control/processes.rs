@@ -3,7 +3,10 @@
 
 use crate::rack::peer::Budget;
 use crate::rack::{Rack, grant, text};
-use farmem_control::api::{ErrorCode, PermName, Request, Response, VmaInfo};
+use farmem_control::api::{
+    Brk, Call, ErrorCode, Free, JoinNode, JoinSwitch, Mmap, Mprotect, Munmap, Overview, PermName,
+    ProcessExit, ProcessInfo, ProcessStart, Request, Response, Returned, VmaInfo,
+};
 use farmem_control::{Note, Role};
 use farmem_machine::{Duration, Port};
 use farmem_wire::Perm;
@@ -27,21 +30,16 @@ fn rack_with_process(seed: u64) -> (Rack, u32, u32) {
 }
 
 fn start(rack: &mut Rack, domain: u32, heap: u64) -> (u32, u64) {
-    match rack.call(Request::ProcessStart { domain, heap }) {
-        Ok(Response::Process { process, heap }) => (process, heap),
-        other => panic!("{other:?}"),
-    }
+    let ProcessInfo { process, heap } = rack.call(ProcessStart { domain, heap }).unwrap();
+    (process, heap)
 }
 
-fn returned(rack: &mut Rack, request: Request) -> i64 {
-    match rack.call(request) {
-        Ok(Response::Returned { value }) => value,
-        other => panic!("{other:?}"),
-    }
+fn returned(rack: &mut Rack, call: impl Call<Answer = Returned>) -> i64 {
+    rack.call(call).unwrap().value
 }
 
-const fn mmap(process: u32, len: u64, prot: u32) -> Request {
-    Request::Mmap { process, addr: 0, len, prot, flags: 0x22 }
+const fn mmap(process: u32, len: u64, prot: u32) -> Mmap {
+    Mmap { process, addr: 0, len, prot, flags: 0x22 }
 }
 
 fn map(rack: &mut Rack, process: u32, pages: u64) -> u64 {
@@ -76,10 +74,9 @@ fn a_process_from_start_to_end() {
     let (none, read, write) = (Perm::None, Perm::Read, Perm::ReadWrite);
     assert_eq!(perms(&rack, domain, base, 8), [write, write, write, write, write, none, none, none]);
     assert_eq!(rack.vmas()[0].size, 8 * PAGE, "a power of two");
-    let protect = Request::Mprotect { process, addr: base + PAGE, len: 2 * PAGE, prot: 1 };
+    let protect = Mprotect { process, addr: base + PAGE, len: 2 * PAGE, prot: 1 };
     assert_eq!(returned(&mut rack, protect), 0);
-    let unmap =
-        |page: u64, pages: u64| Request::Munmap { process, addr: base + page * PAGE, len: pages * PAGE };
+    let unmap = |page: u64, pages: u64| Munmap { process, addr: base + page * PAGE, len: pages * PAGE };
     assert_eq!(returned(&mut rack, unmap(3, 1)), 0);
     assert_eq!(perms(&rack, domain, base, 6), [write, read, read, none, write, none]);
     tables_agree(&rack);
@@ -91,7 +88,7 @@ fn a_process_from_start_to_end() {
     }
     assert_eq!(rack.vmas(), [], "a vma goes with its last page");
     map(&mut rack, process, 1);
-    rack.call(Request::ProcessExit { process }).unwrap();
+    rack.call(ProcessExit { process }).unwrap();
     assert_eq!(rack.vmas(), []);
     assert!(rack.tables(Port::SWITCH).perms.is_empty() && rack.tables(NODE).perms.is_empty());
     tables_agree(&rack);
@@ -104,7 +101,7 @@ fn a_heap_moves() {
     let (mut rack, _, _) = rack_with_process(81);
     let domain = rack.domain("heap");
     let (process, heap) = start(&mut rack, domain, 3 * PAGE);
-    let mut brk = |addr: u64| u64::try_from(returned(&mut rack, Request::Brk { process, addr })).unwrap();
+    let mut brk = |addr: u64| u64::try_from(returned(&mut rack, Brk { process, addr })).unwrap();
     assert_eq!(brk(0), heap);
     assert_eq!(brk(heap + 100), heap + 100);
     assert_eq!(brk(heap + 4 * PAGE), heap + 4 * PAGE, "what was asked for, rounded up to a power of two");
@@ -121,15 +118,15 @@ fn a_domain_is_an_address_space() {
     let (mut rack, domain, first) = rack_with_process(82);
     let base = map(&mut rack, first, 2);
     let (second, _) = start(&mut rack, domain, 0);
-    let fixed = Request::Mmap { process: second, addr: base, len: PAGE, prot: 3, flags: 0x10_0022 };
+    let fixed = Mmap { process: second, addr: base, len: PAGE, prot: 3, flags: 0x10_0022 };
     assert_eq!(returned(&mut rack, fixed), -17, "the first one's page is the second one's");
-    rack.call(Request::ProcessExit { process: first }).unwrap();
+    rack.call(ProcessExit { process: first }).unwrap();
     assert_eq!(perms(&rack, domain, base, 2), [Perm::ReadWrite; 2]);
     let stranger_domain = rack.domain("stranger");
     let (stranger, _) = start(&mut rack, stranger_domain, 0);
-    let taken = Request::Mmap { process: stranger, addr: base, len: PAGE, prot: 3, flags: 0x32 };
+    let taken = Mmap { process: stranger, addr: base, len: PAGE, prot: 3, flags: 0x32 };
     assert_eq!(returned(&mut rack, taken), ENOMEM);
-    rack.call(Request::ProcessExit { process: second }).unwrap();
+    rack.call(ProcessExit { process: second }).unwrap();
     assert_eq!(rack.vmas(), []);
     tables_agree(&rack);
 }
@@ -141,25 +138,26 @@ fn refusals_have_numbers() {
     let base = map(&mut rack, process, 4);
     let rows = rack.control.compact();
     for (request, value) in [
-        (mmap(process, 0, 3), EINVAL),
-        (mmap(process, PAGE, 4), -13),
-        (mmap(process, 2 * MIB, 3), ENOMEM),
-        (mmap(process, u64::MAX, 3), ENOMEM),
-        (Request::Mmap { process, addr: base, len: PAGE, prot: 3, flags: 0x10_0022 }, -17),
-        (Request::Mmap { process, addr: base + 1, len: PAGE, prot: 3, flags: 0x32 }, EINVAL),
-        (Request::Munmap { process, addr: base + 1, len: PAGE }, EINVAL),
-        (Request::Munmap { process, addr: base + 64 * PAGE, len: PAGE }, 0),
-        (Request::Mprotect { process, addr: base + 4 * PAGE, len: PAGE, prot: 1 }, ENOMEM),
-        (Request::Brk { process, addr: base }, 0),
+        (Request::from(mmap(process, 0, 3)), EINVAL),
+        (mmap(process, PAGE, 4).into(), -13),
+        (mmap(process, 2 * MIB, 3).into(), ENOMEM),
+        (mmap(process, u64::MAX, 3).into(), ENOMEM),
+        (Mmap { process, addr: base, len: PAGE, prot: 3, flags: 0x10_0022 }.into(), -17),
+        (Mmap { process, addr: base + 1, len: PAGE, prot: 3, flags: 0x32 }.into(), EINVAL),
+        (Munmap { process, addr: base + 1, len: PAGE }.into(), EINVAL),
+        (Munmap { process, addr: base + 64 * PAGE, len: PAGE }.into(), 0),
+        (Mprotect { process, addr: base + 4 * PAGE, len: PAGE, prot: 1 }.into(), ENOMEM),
+        (Brk { process, addr: base }.into(), 0),
     ] {
-        assert_eq!(returned(&mut rack, request.clone()), value, "{request:?}");
+        let answer = rack.call(request.clone()).unwrap();
+        assert_eq!(answer, Returned { value }.into(), "{request:?}");
         assert_eq!(rack.control.compact(), rows, "{request:?}");
     }
     let id = rack.vmas()[0].id;
-    assert_eq!(rack.refused(Request::Free { domain, base, id }).code, ErrorCode::Conflict);
+    assert_eq!(rack.refused(Free { domain, base, id }).code, ErrorCode::Conflict);
     assert_eq!(rack.refused(mmap(process + 1, PAGE, 3)).code, ErrorCode::NotFound);
-    assert_eq!(rack.refused(Request::ProcessStart { domain: 77, heap: 0 }).code, ErrorCode::NotFound);
-    let much = Request::ProcessStart { domain: rack.domain("much"), heap: 4 * MIB };
+    assert_eq!(rack.refused(ProcessStart { domain: 77, heap: 0 }).code, ErrorCode::NotFound);
+    let much = ProcessStart { domain: rack.domain("much"), heap: 4 * MIB };
     assert_eq!(rack.refused(much).code, ErrorCode::OutOfMemory);
     rack.peers.get_mut(&Port::SWITCH).unwrap().budget = Budget { perms: 16, ..Budget::default() };
     assert_eq!(rack.refused(mmap(process, PAGE, 3)).code, ErrorCode::TableFull);
@@ -182,13 +180,13 @@ fn a_fixed_mapping_replaces_pages() {
         applied.iter().filter(|update| matches!(update, farmem_wire::message::Update::Clear { .. })).count()
     };
     let before = clears(&rack);
-    let replace = Request::Mmap { process, addr: base + PAGE, len: 2 * PAGE, prot: 1, flags: 0x32 };
+    let replace = Mmap { process, addr: base + PAGE, len: 2 * PAGE, prot: 1, flags: 0x32 };
     assert_eq!(returned(&mut rack, replace), i64::try_from(base + PAGE).unwrap());
     assert_eq!(clears(&rack), before + 1);
     let (read, write) = (Perm::Read, Perm::ReadWrite);
     assert_eq!(perms(&rack, domain, base, 4), [write, read, read, write]);
     assert_eq!(rack.peers[&Port::SWITCH].may(other, base), Perm::Read);
-    assert_eq!(returned(&mut rack, Request::Munmap { process, addr: base, len: 4 * PAGE }), 0);
+    assert_eq!(returned(&mut rack, Munmap { process, addr: base, len: 4 * PAGE }), 0);
     assert_eq!(rack.peers[&Port::SWITCH].may(other, base), Perm::None, "grants go with the vma");
     tables_agree(&rack);
 }
@@ -199,15 +197,15 @@ fn calls_outlive_joins_and_restarts() {
     let (mut rack, domain, process) = rack_with_process(85);
     let base = map(&mut rack, process, 4);
     let joins = [
-        (NODE, Request::JoinNode { name: "n1".into(), gid: text(11), capacity: MIB }),
-        (Port::SWITCH, Request::JoinSwitch { gid: text(2) }),
+        (NODE, Request::from(JoinNode { name: "n1".into(), gid: text(11), capacity: MIB })),
+        (Port::SWITCH, JoinSwitch { gid: text(2) }.into()),
     ];
     for (cut, join) in joins {
         for request in [
-            mmap(process, PAGE, 3),
-            Request::Mprotect { process, addr: base, len: PAGE, prot: 1 },
-            Request::Munmap { process, addr: base, len: PAGE },
-            Request::Mmap { process, addr: base, len: PAGE, prot: 3, flags: 0x32 },
+            Request::from(mmap(process, PAGE, 3)),
+            Mprotect { process, addr: base, len: PAGE, prot: 1 }.into(),
+            Munmap { process, addr: base, len: PAGE }.into(),
+            Mmap { process, addr: base, len: PAGE, prot: 3, flags: 0x32 }.into(),
         ] {
             rack.cut.insert(cut);
             let ticket = rack.ask(request);
@@ -215,13 +213,13 @@ fn calls_outlive_joins_and_restarts() {
             rack.cut.clear();
             let join = rack.ask(join.clone());
             rack.wait(join).unwrap();
-            assert!(matches!(rack.wait(ticket), Ok(Response::Returned { value: 0.. })));
+            assert!(matches!(rack.wait(ticket), Ok(Response::Returned(Returned { value: 0.. }))));
             rack.settle();
             tables_agree(&rack);
         }
     }
     rack.cut.insert(NODE);
-    rack.ask(Request::Munmap { process, addr: base, len: PAGE });
+    rack.ask(Munmap { process, addr: base, len: PAGE });
     rack.pass(Duration::from_millis(20));
     rack.restart();
     rack.cut.clear();
@@ -240,10 +238,7 @@ fn calls_outlive_joins_and_restarts() {
 #[test]
 fn the_balance_is_jains_index() {
     let (mut rack, _, process) = rack_with_process(86);
-    let balance = |rack: &mut Rack| match rack.call(Request::Overview) {
-        Ok(Response::Overview { balance_ppm, .. }) => balance_ppm,
-        other => panic!("{other:?}"),
-    };
+    let balance = |rack: &mut Rack| rack.call(Overview {}).unwrap().balance_ppm;
     assert_eq!(balance(&mut rack), 1_000_000);
     map(&mut rack, process, 4);
     assert_eq!(balance(&mut rack), 500_000);

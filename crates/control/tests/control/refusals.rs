@@ -2,17 +2,20 @@
 
 use crate::rack::{Rack, gid, grant, text};
 use farmem_control::Config;
-use farmem_control::api::{ErrorCode, PermName, Request, Response};
+use farmem_control::api::{
+    Allocate, Connect, CreateDomain, Disconnect, ErrorCode, Free, Grant, JoinHost, JoinNode, JoinSwitch,
+    Leave, OpenSession, Overview, PermName, Renew, Request, Response, Returned, VmaInfo,
+};
 use farmem_machine::Port;
 
 const MIB: u64 = 1 << 20;
 
 fn join_node(name: &str, gid: &str, capacity: u64) -> Request {
-    Request::JoinNode { name: name.into(), gid: gid.into(), capacity }
+    JoinNode { name: name.into(), gid: gid.into(), capacity }.into()
 }
 
 fn join_host(name: &str, gid: &str) -> Request {
-    Request::JoinHost { name: name.into(), gid: gid.into() }
+    JoinHost { name: name.into(), gid: gid.into() }.into()
 }
 
 /// Each request, the code, and the value that the message must name. Among them: another domain's vma is not freed or granted
@@ -32,7 +35,7 @@ fn every_refusal_names_what_was_wrong() {
         (join_node("", "127.0.0.9", MIB), E::BadRequest, "\"\"".into()),
         (join_node("a b", "127.0.0.9", MIB), E::BadRequest, "a b".into()),
         (join_host(&long, "127.0.0.9"), E::BadRequest, "xxx".into()),
-        (Request::CreateDomain { name: "ä".into() }, E::BadRequest, "domain".into()),
+        (CreateDomain { name: "ä".into() }.into(), E::BadRequest, "domain".into()),
         (join_node("n9", "127.0.0", MIB), E::BadRequest, "127.0.0".into()),
         (join_node("n9", "127.0.0.9:4791", MIB), E::BadRequest, "127.0.0.9:4791".into()),
         (join_host("h9", "0.0.0.0"), E::BadRequest, "0.0.0.0".into()),
@@ -46,52 +49,44 @@ fn every_refusal_names_what_was_wrong() {
         (join_node("n9", &text(101), MIB), E::Conflict, Port::host(1).0.to_string()),
         (join_host("h9", &text(1)), E::Conflict, "port 0".into()),
         (join_host("h9", "::ffff:127.0.0.2"), E::Conflict, "port 1".into()),
-        (Request::JoinSwitch { gid: text(11) }, E::Conflict, Port::node(1).0.to_string()),
+        (JoinSwitch { gid: text(11) }.into(), E::Conflict, Port::node(1).0.to_string()),
         (join_host("n1", "127.0.0.9"), E::Conflict, "n1".into()),
         (join_node("h1", "127.0.0.9", MIB), E::Conflict, "h1".into()),
         (join_node("n1", &text(11), 2 * MIB), E::Conflict, (2 * MIB).to_string()),
         (join_node("n1", &text(11), 4096), E::Conflict, "8192".into()),
-        (Request::Leave { port: 0 }, E::BadRequest, "port 0".into()),
-        (Request::Leave { port: 1 }, E::BadRequest, "port 1".into()),
-        (Request::Leave { port: 77 }, E::NotFound, "77".into()),
-        (Request::Leave { port: Port::node(9).0 }, E::NotFound, Port::node(9).0.to_string()),
-        (Request::Leave { port: u32::MAX }, E::NotFound, u32::MAX.to_string()),
-        (Request::OpenSession { host: 9, domain: owner }, E::NotFound, "host 9".into()),
-        (Request::OpenSession { host: 1, domain: 99 }, E::NotFound, "domain 99".into()),
-        (Request::Connect { host: 1, node: 9, domain: owner }, E::NotFound, "node 9".into()),
-        (Request::Connect { host: 1, node: u16::MAX, domain: owner }, E::NotFound, "node 65535".into()),
-        (Request::Disconnect { host: 1, qpn: 4711 }, E::NotFound, "4711".into()),
-        (Request::Allocate { domain: 99, size: 1, node: None }, E::NotFound, "domain 99".into()),
-        (Request::Allocate { domain: owner, size: 0, node: None }, E::BadRequest, "size is 0".into()),
+        (Leave { port: 0 }.into(), E::BadRequest, "port 0".into()),
+        (Leave { port: 1 }.into(), E::BadRequest, "port 1".into()),
+        (Leave { port: 77 }.into(), E::NotFound, "77".into()),
+        (Leave { port: Port::node(9).0 }.into(), E::NotFound, Port::node(9).0.to_string()),
+        (Leave { port: u32::MAX }.into(), E::NotFound, u32::MAX.to_string()),
+        (OpenSession { host: 9, domain: owner }.into(), E::NotFound, "host 9".into()),
+        (OpenSession { host: 1, domain: 99 }.into(), E::NotFound, "domain 99".into()),
+        (Connect { host: 1, node: 9, domain: owner }.into(), E::NotFound, "node 9".into()),
+        (Connect { host: 1, node: u16::MAX, domain: owner }.into(), E::NotFound, "node 65535".into()),
+        (Disconnect { host: 1, qpn: 4711 }.into(), E::NotFound, "4711".into()),
+        (Allocate { domain: 99, size: 1, node: None }.into(), E::NotFound, "domain 99".into()),
+        (Allocate { domain: owner, size: 0, node: None }.into(), E::BadRequest, "size is 0".into()),
+        (Allocate { domain: owner, size: MIB + 1, node: None }.into(), E::OutOfMemory, (2 * MIB).to_string()),
         (
-            Request::Allocate { domain: owner, size: MIB + 1, node: None },
-            E::OutOfMemory,
-            (2 * MIB).to_string(),
-        ),
-        (
-            Request::Allocate { domain: owner, size: u64::MAX, node: None },
+            Allocate { domain: owner, size: u64::MAX, node: None }.into(),
             E::OutOfMemory,
             format!("an allocation of {} bytes is longer than the addresses of a rack", u64::MAX),
         ),
-        (Request::Allocate { domain: owner, size: 1, node: Some(9) }, E::NotFound, "node 9".into()),
-        (Request::Free { domain: owner, base: 0, id: 1 }, E::NotFound, "0x0".into()),
+        (Allocate { domain: owner, size: 1, node: Some(9) }.into(), E::NotFound, "node 9".into()),
+        (Free { domain: owner, base: 0, id: 1 }.into(), E::NotFound, "0x0".into()),
+        (Free { domain: owner, base: inside, id: vma.id }.into(), E::BadRequest, format!("{:#x}", vma.base)),
+        (Free { domain: other, base: vma.base, id: vma.id }.into(), E::NotOwner, format!("domain {other}")),
         (
-            Request::Free { domain: owner, base: inside, id: vma.id },
-            E::BadRequest,
-            format!("{:#x}", vma.base),
-        ),
-        (Request::Free { domain: other, base: vma.base, id: vma.id }, E::NotOwner, format!("domain {other}")),
-        (
-            Request::Grant { domain: other, base: vma.base, len: 1, to: other, perm: PermName::Read },
+            Grant { domain: other, base: vma.base, len: 1, to: other, perm: PermName::Read }.into(),
             E::NotOwner,
             format!("domain {other}"),
         ),
-        (grant(&vma, 0, 0, other, PermName::Read), E::BadRequest, "0 bytes".into()),
-        (grant(&vma, 4096, 4097, other, PermName::Read), E::BadRequest, "4097".into()),
-        (grant(&vma, 1, u64::MAX, other, PermName::Read), E::BadRequest, u64::MAX.to_string()),
-        (grant(&vma, 8192, 1, other, PermName::Read), E::NotFound, format!("{:#x}", vma.base + 8192)),
-        (grant(&vma, 0, 1, owner, PermName::Read), E::BadRequest, format!("domain {owner}")),
-        (grant(&vma, 0, 1, 99, PermName::Read), E::NotFound, "domain 99".into()),
+        (grant(&vma, 0, 0, other, PermName::Read).into(), E::BadRequest, "0 bytes".into()),
+        (grant(&vma, 4096, 4097, other, PermName::Read).into(), E::BadRequest, "4097".into()),
+        (grant(&vma, 1, u64::MAX, other, PermName::Read).into(), E::BadRequest, u64::MAX.to_string()),
+        (grant(&vma, 8192, 1, other, PermName::Read).into(), E::NotFound, format!("{:#x}", vma.base + 8192)),
+        (grant(&vma, 0, 1, owner, PermName::Read).into(), E::BadRequest, format!("domain {owner}")),
+        (grant(&vma, 0, 1, 99, PermName::Read).into(), E::NotFound, "domain 99".into()),
     ];
     let rows = rack.control.compact();
     for (request, code, named) in cases {
@@ -118,17 +113,17 @@ fn every_bound_is_a_refusal() {
     rack.call(grant(&vma, 0, 1024, other, PermName::Read)).unwrap();
     rack.call(grant(&vma, 2048, 1024, other, PermName::Read)).unwrap();
     let twice = [
-        Request::Allocate { domain: owner, size: 1, node: None },
-        Request::OpenSession { host: 1, domain: owner },
-        Request::Connect { host: 1, node: 1, domain: owner },
-        grant(&vma, 4096, 1024, other, PermName::Read),
+        Request::from(Allocate { domain: owner, size: 1, node: None }),
+        OpenSession { host: 1, domain: owner }.into(),
+        Connect { host: 1, node: 1, domain: owner }.into(),
+        grant(&vma, 4096, 1024, other, PermName::Read).into(),
     ];
     let first = twice.clone().map(|request| rack.ask(request));
     let second = [
         twice[0].clone(),
-        Request::OpenSession { host: 1, domain: other },
+        OpenSession { host: 1, domain: other }.into(),
         twice[2].clone(),
-        grant(&vma, 6144, 1024, other, PermName::Read),
+        grant(&vma, 6144, 1024, other, PermName::Read).into(),
     ]
     .map(|request| rack.ask(request));
     for (first, second) in first.into_iter().zip(second) {
@@ -140,7 +135,7 @@ fn every_bound_is_a_refusal() {
     for request in [
         join_node("n2", "127.0.0.9", MIB),
         join_host("h2", "127.0.0.9"),
-        Request::CreateDomain { name: "third".into() },
+        CreateDomain { name: "third".into() }.into(),
     ] {
         assert_eq!(rack.refused(request).code, ErrorCode::TableFull);
     }
@@ -180,27 +175,39 @@ fn the_last_generation_is_the_last() {
     let mut rack = Rack::new(63);
     for generation in 1..=u16::MAX {
         let ticket = rack.ask(join_host("h1", "127.0.0.9"));
-        assert!(
-            matches!(rack.answer(ticket), Some(Ok(Response::HostJoined { generation: g, .. })) if *g == generation)
-        );
+        let answer = rack.answer(ticket);
+        assert!(matches!(answer, Some(Ok(Response::HostJoined(joined))) if joined.generation == generation));
     }
     let error = rack.refused(join_host("h1", "127.0.0.9"));
     assert_eq!(error.code, ErrorCode::Conflict);
     assert!(error.message.contains("65535"), "{}", error.message);
 }
 
-/// Requests and answers read back from JSON as they were.
+/// Requests and answers read back from JSON as they were, and the bytes are these.
 #[test]
 fn the_api_travels_as_json() {
     let request: Request = serde_json::from_str(r#"{"op":"allocate","domain":1,"size":4096}"#).unwrap();
-    assert_eq!(request, Request::Allocate { domain: 1, size: 4096, node: None });
+    assert_eq!(request, Allocate { domain: 1, size: 4096, node: None }.into());
     assert!(
         serde_json::from_str::<Request>(r#"{"op":"allocate","domain":1,"size":4096,"sizee":1}"#).is_err()
     );
+    let renew = Request::from(Renew { host: 1, generation: 2, flushed: 3, qkey: 4 });
+    let vma = Response::from(VmaInfo { id: 1, base: 2, size: 3, node: 4, domain: 5 });
+    let told = [
+        (serde_json::to_string(&request), r#"{"op":"allocate","domain":1,"size":4096}"#),
+        (serde_json::to_string(&renew), r#"{"op":"renew","host":1,"generation":2,"flushed":3,"qkey":4}"#),
+        (serde_json::to_string(&Request::from(Overview {})), r#"{"op":"overview"}"#),
+        (serde_json::to_string(&vma), r#"{"is":"vma","id":1,"base":2,"size":3,"node":4,"domain":5}"#),
+        (serde_json::to_string(&Response::from(Returned { value: -12 })), r#"{"is":"returned","value":-12}"#),
+        (serde_json::to_string(&Response::Done {}), r#"{"is":"done"}"#),
+    ];
+    for (json, expected) in told {
+        assert_eq!(json.unwrap(), expected);
+    }
     let mut rack = Rack::new(64);
     rack.join_switch().unwrap();
     rack.join_node(1, MIB);
-    let overview = rack.call(Request::Overview).unwrap();
+    let overview = Response::from(rack.call(Overview {}).unwrap());
     let text = serde_json::to_string(&overview).unwrap();
     assert_eq!(serde_json::from_str::<Response>(&text).unwrap(), overview);
 }

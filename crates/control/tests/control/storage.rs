@@ -2,7 +2,10 @@
 
 use crate::rack::disk::Disk;
 use crate::rack::{Rack, text};
-use farmem_control::api::{ErrorCode, Request, Response};
+use farmem_control::api::{
+    Allocate, Call, CreateDomain, DropObject, ErrorCode, Free, JoinHost, JoinNode, JoinSwitch, Leave, Locate,
+    OpenObject, OpenSession, Overview, ProcessStart, Renew, Request,
+};
 use farmem_control::{COMPACT_LINES_MIN, COMPACT_RATIO, DropReason, LEASE, Note, STALL_RETRY};
 use farmem_machine::{Duration, Port};
 
@@ -20,12 +23,13 @@ fn rack_on_disk(seed: u64) -> (Rack, Disk) {
     (rack, disk)
 }
 
-fn code(rack: &mut Rack, request: Request) -> Result<Response, ErrorCode> {
-    let ticket = rack.ask(request);
-    rack.wait(ticket).map_err(|error| {
+fn code<C: Call>(rack: &mut Rack, call: C) -> Result<C::Answer, ErrorCode> {
+    let ticket = rack.ask(call);
+    let answer = rack.wait(ticket).map_err(|error| {
         assert!(!error.message.is_empty() && !error.remedy.is_empty(), "{error:?}");
         error.code
-    })
+    })?;
+    Ok(C::Answer::try_from(answer).ok().expect("the answer to this request"))
 }
 
 /// While the disk is full every request that needs a line is refused with `storage`, at once, and the state stays as it is; what needs none is
@@ -34,21 +38,21 @@ fn code(rack: &mut Rack, request: Request) -> Result<Response, ErrorCode> {
 fn a_full_disk_refuses_changes_and_serves_the_rest() {
     let (mut rack, disk) = rack_on_disk(90);
     let vma = rack.vmas()[0].clone();
-    let renew = || Request::Renew { host: 1, generation: 1, flushed: 0, qkey: 0 };
+    let renew = || Renew { host: 1, generation: 1, flushed: 0, qkey: 0 };
     code(&mut rack, renew()).unwrap();
     let rows = rack.control.compact();
     disk.fill(true);
-    let changes = [
-        Request::CreateDomain { name: "two".into() },
-        Request::Allocate { domain: 1, size: 4096, node: None },
-        Request::Free { domain: 1, base: vma.base, id: vma.id },
-        Request::JoinHost { name: "h2".into(), gid: text(102) },
-        Request::JoinNode { name: "n2".into(), gid: text(12), capacity: MIB },
-        Request::JoinSwitch { gid: text(3) },
-        Request::Leave { port: Port::host(1).0 },
-        Request::OpenSession { host: 1, domain: 1 },
-        Request::ProcessStart { domain: 1, heap: 0 },
-        Request::OpenObject { host: 1, domain: 1, name: "o".into(), create: true, exclusive: false },
+    let changes: [Request; 10] = [
+        CreateDomain { name: "two".into() }.into(),
+        Allocate { domain: 1, size: 4096, node: None }.into(),
+        Free { domain: 1, base: vma.base, id: vma.id }.into(),
+        JoinHost { name: "h2".into(), gid: text(102) }.into(),
+        JoinNode { name: "n2".into(), gid: text(12), capacity: MIB }.into(),
+        JoinSwitch { gid: text(3) }.into(),
+        Leave { port: Port::host(1).0 }.into(),
+        OpenSession { host: 1, domain: 1 }.into(),
+        ProcessStart { domain: 1, heap: 0 }.into(),
+        OpenObject { host: 1, domain: 1, name: "o".into(), create: true, exclusive: false }.into(),
     ];
     for change in changes {
         assert_eq!(code(&mut rack, change.clone()), Err(ErrorCode::Storage), "{change:?}");
@@ -60,11 +64,9 @@ fn a_full_disk_refuses_changes_and_serves_the_rest() {
     let tenths = Duration::from_nanos(LEASE.as_nanos() / 10);
     for _ in 0..30 {
         rack.pass(tenths);
-        assert!(matches!(code(&mut rack, Request::Overview), Ok(Response::Overview { .. })));
-        let found = code(&mut rack, Request::Locate { addr: vma.base });
-        assert!(matches!(found, Ok(Response::Located { .. })), "{found:?}");
-        let lease = code(&mut rack, renew());
-        assert!(matches!(lease, Ok(Response::Lease { lease_ms: 1.., .. })), "{lease:?}");
+        code(&mut rack, Overview {}).unwrap();
+        code(&mut rack, Locate { addr: vma.base }).unwrap();
+        assert!(code(&mut rack, renew()).unwrap().lease_ms > 0);
     }
     assert!(rack.noted(Note::Listed) > 0, "the directory is listed on");
     assert_eq!(rack.control.compact(), rows, "nobody is fenced, nothing has changed");
@@ -84,15 +86,15 @@ fn a_full_disk_refuses_changes_and_serves_the_rest() {
 fn changes_in_flight_do_not_wait_for_the_disk() {
     let (mut rack, disk) = rack_on_disk(91);
     let before = rack.vmas();
-    let allocate = rack.ask(Request::Allocate { domain: 1, size: 4096, node: None });
-    let free = rack.ask(Request::Free { domain: 1, base: before[0].base, id: before[0].id });
+    let allocate = rack.ask(Allocate { domain: 1, size: 4096, node: None });
+    let free = rack.ask(Free { domain: 1, base: before[0].base, id: before[0].id });
     disk.fill(true);
     let (allocated, freed) = (rack.wait(allocate).unwrap_err(), rack.wait(free).unwrap_err());
     assert_eq!((allocated.code, freed.code), (ErrorCode::Storage, ErrorCode::Storage));
     assert!(allocated.message.ends_with("the change is taken back"), "{allocated:?}");
     assert!(freed.message.ends_with("if its roles take it then"), "{freed:?}");
     // About the same vma: it does not wait either.
-    let again = Request::Free { domain: 1, base: before[0].base, id: before[0].id };
+    let again = Free { domain: 1, base: before[0].base, id: before[0].id };
     assert_eq!(code(&mut rack, again), Err(ErrorCode::Storage));
     rack.pass(Duration::from_secs(60));
     assert!(rack.noted(Note::Dropped(DropReason::NotKept)) > 100, "the node answers each time");
@@ -112,12 +114,12 @@ fn changes_in_flight_do_not_wait_for_the_disk() {
 fn a_restart_on_a_full_disk_serves() {
     let (mut rack, disk) = rack_on_disk(92);
     let before = rack.vmas();
-    let allocate = rack.ask(Request::Allocate { domain: 1, size: 4096, node: None });
+    let allocate = rack.ask(Allocate { domain: 1, size: 4096, node: None });
     disk.fill(true);
     rack.restart();
     assert_eq!(rack.wait(allocate).unwrap_err().message, "cut off");
-    assert!(matches!(code(&mut rack, Request::Overview), Ok(Response::Overview { .. })));
-    assert_eq!(code(&mut rack, Request::CreateDomain { name: "two".into() }), Err(ErrorCode::Storage));
+    code(&mut rack, Overview {}).unwrap();
+    assert_eq!(code(&mut rack, CreateDomain { name: "two".into() }), Err(ErrorCode::Storage));
     rack.pass(Duration::from_secs(10));
     disk.fill(false);
     rack.settle();
@@ -132,8 +134,8 @@ fn a_new_rack_waits_for_its_first_line() {
     let mut rack = Rack::new(93);
     let disk = rack.lend_disk();
     disk.fill(true);
-    assert_eq!(code(&mut rack, Request::JoinSwitch { gid: text(2) }), Err(ErrorCode::Storage));
-    assert!(matches!(code(&mut rack, Request::Overview), Ok(Response::Overview { .. })));
+    assert_eq!(code(&mut rack, JoinSwitch { gid: text(2) }), Err(ErrorCode::Storage));
+    code(&mut rack, Overview {}).unwrap();
     disk.fill(false);
     rack.pass(STALL_RETRY);
     rack.join_switch().unwrap();
@@ -151,7 +153,7 @@ fn a_log_that_grows_is_written_anew() {
     let rows = rack.control.compact().len() as u64;
     for _ in 0..PAIRS {
         let vma = rack.allocate(1, 4096);
-        rack.call(Request::Free { domain: 1, base: vma.base, id: vma.id }).unwrap();
+        rack.call(Free { domain: 1, base: vma.base, id: vma.id }).unwrap();
     }
     let shortest = rack.control.compact().len() as u64;
     assert_eq!(shortest, rows, "nothing is left of them");
@@ -176,15 +178,15 @@ fn a_log_that_cannot_be_written_anew_stays() {
     let mut churn = |rack: &mut Rack, lines: u64| {
         for _ in 0..lines {
             name += 1;
-            let object = Request::OpenObject {
+            let object = OpenObject {
                 host: 1,
                 domain: 1,
                 name: format!("o{}", name % 3),
                 create: true,
                 exclusive: false,
             };
-            let Ok(Response::Object { object, .. }) = rack.call(object) else { panic!("an object") };
-            rack.call(Request::DropObject { host: 1, object }).unwrap();
+            let object = rack.call(object).unwrap().object;
+            rack.call(DropObject { host: 1, object }).unwrap();
         }
     };
     disk.content().no_rewrites = true;

@@ -3,7 +3,7 @@
 use crate::LIMIT;
 use crate::programs::look;
 use crate::rig::{DOMAIN, PAGE, TestRack};
-use farmem::api::{DirectoryInfo, Response};
+use farmem::api::DirectoryInfo;
 use farmem::{Rack, ShareOptions, VirtAddr};
 use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::Ordering;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 fn directory(rack: &TestRack) -> DirectoryInfo {
     let mut client = Rack::running(rack.config.clone()).client(DOMAIN).unwrap();
-    let Response::Overview { directory, .. } = client.overview().unwrap() else { panic!("an overview") };
+    let directory = client.overview().unwrap().directory;
     directory
 }
 

@@ -2,7 +2,6 @@
 
 use crate::programs::look;
 use crate::rig::{PAGE, TestRack};
-use farmem::api::Response;
 use farmem::process::{At, Prot};
 use farmem::{Error, NodeId, Rack, ShareOptions, SharedSpace, VirtAddr, Vma};
 use std::sync::atomic::Ordering;
@@ -37,7 +36,7 @@ fn errno<T: std::fmt::Debug>(result: Result<T, Error>) -> i32 {
 
 fn mapped_bytes(rack: &TestRack) -> u64 {
     let mut client = Rack::running(rack.config.clone()).client("onlooker").unwrap();
-    let Response::Overview { nodes, .. } = client.overview().unwrap() else { panic!("an overview") };
+    let nodes = client.overview().unwrap().nodes;
     nodes.iter().map(|node| node.allocated).sum()
 }
 

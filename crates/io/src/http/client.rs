@@ -1,7 +1,7 @@
 //! The client: one request, one answer, blocking.
 
 use super::IDLE_MAX;
-use farmem_control::api::{ApiError, Request, Response};
+use farmem_control::api::{ApiError, Call, Request, Response};
 use serde_json::Value;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub enum ApiCallError {
     /// The control plane refused.
     #[error("{}", .0.message)]
     Refused(ApiError),
-    /// No server answers there.
+    /// Nothing answers there.
     #[error("no control plane answers at {url}: {why}")]
     Unreachable {
         /// Where it was asked.
@@ -63,12 +63,13 @@ impl ApiClient {
         Self { agent: config.into(), url: url.trim_end_matches('/').into(), token: token.into() }
     }
 
-    /// Asks.
+    /// Asks, and waits for the answer.
     ///
     /// # Errors
     /// [`ApiCallError`].
-    pub fn ask(&mut self, request: &Request) -> Result<Response, ApiCallError> {
-        let (name, body) = split(request);
+    pub fn call<C: Call>(&mut self, call: C) -> Result<C::Answer, ApiCallError> {
+        let request = call.into();
+        let (name, body) = (request.name(), fields(&request));
         let url = format!("{}/v1/{name}", self.url);
         let unreachable =
             |e: ureq::Error| ApiCallError::Unreachable { url: self.url.clone(), why: e.to_string() };
@@ -77,23 +78,19 @@ impl ApiClient {
         let mut answer = answer.map_err(unreachable)?;
         let good = answer.status().is_success();
         let text = answer.body_mut().read_to_string().map_err(unreachable)?;
-        let foreign =
-            |e: serde_json::Error| ApiCallError::Foreign { url: self.url.clone(), why: e.to_string() };
-        if good {
-            serde_json::from_str(&text).map_err(foreign)
-        } else {
-            Err(ApiCallError::Refused(serde_json::from_str(&text).map_err(foreign)?))
+        let foreign = |why: String| ApiCallError::Foreign { url: self.url.clone(), why };
+        let unread = |e: serde_json::Error| foreign(e.to_string());
+        if !good {
+            return Err(ApiCallError::Refused(serde_json::from_str(&text).map_err(unread)?));
         }
+        let response: Response = serde_json::from_str(&text).map_err(unread)?;
+        C::Answer::try_from(response).map_err(|_| foreign(format!("its answer is not one to {name}")))
     }
 }
 
-/// A request's name, and its fields without it.
-fn split(request: &Request) -> (String, Value) {
+/// A request's fields, without its name.
+fn fields(request: &Request) -> Value {
     let mut value = serde_json::to_value(request).expect("the API's types have only strings for keys");
-    let fields = value.as_object_mut().expect("a request is an object");
-    let name = fields
-        .remove("op")
-        .and_then(|op| op.as_str().map(str::to_owned))
-        .expect("a request has its name in `op`");
-    (name, value)
+    value.as_object_mut().expect("a request is an object").remove("op");
+    value
 }

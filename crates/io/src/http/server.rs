@@ -2,7 +2,7 @@
 
 use super::conn_table::ConnGuard;
 use super::connections::{self, Limits, body_of, has_body};
-use super::{NAMES, OVERVIEW, refusal, status_of};
+use super::{refusal, status_of};
 use crate::{OpenError, Waker};
 use axum::body::Body;
 use axum::extract::State;
@@ -31,7 +31,7 @@ pub struct ApiCall {
 impl ApiCall {
     /// Answers it. An asker that hung up meanwhile is fine.
     pub fn answer(self, result: Result<Response, ApiError>) {
-        // The only failure is that no caller waits any more.
+        // The only failure is that the asker waits no more.
         drop(self.reply.send(result));
     }
 }
@@ -163,7 +163,7 @@ async fn named(
         Err(error) => return answer(Err(error)),
     };
     guard.mark_authenticated();
-    let Some(name) = uri.path().strip_prefix("/v1/").filter(|name| NAMES.contains(name)) else {
+    let Some(name) = uri.path().strip_prefix("/v1/").filter(|name| Request::NAMES.contains(name)) else {
         return answer(Err(unknown(&method, &uri)));
     };
     match parse(name, &body) {
@@ -180,7 +180,7 @@ async fn ask(shared: &Shared, request: Request) -> Result<Response, ApiError> {
     answer.await.unwrap_or_else(|_| Err(gone()))
 }
 
-/// The fields of the body and one of [`NAMES`] make the request.
+/// The fields of the body and one of [`Request::NAMES`] make the request.
 pub(super) fn parse(name: &str, body: &[u8]) -> Result<Request, ApiError> {
     let remedy = format!("docs/protocol/08-the-control-plane.md, 8.51, lists the fields of {name}");
     let bad = |message: String| refusal(ErrorCode::BadRequest, message, remedy.clone());
@@ -189,10 +189,6 @@ pub(super) fn parse(name: &str, body: &[u8]) -> Result<Request, ApiError> {
     } else {
         serde_json::from_slice(body).map_err(|e| bad(format!("the body is not a JSON object: {e}")))?
     };
-    // The deserialiser takes any field of a request that has none.
-    if let Some(field) = fields.keys().next().filter(|_| name == OVERVIEW) {
-        return Err(bad(format!("{name}: unknown field `{field}`, there are no fields")));
-    }
     if fields.insert("op".into(), name.into()).is_some() {
         return Err(bad("the field \"op\" is not for the body: the path names the request".into()));
     }
@@ -200,7 +196,8 @@ pub(super) fn parse(name: &str, body: &[u8]) -> Result<Request, ApiError> {
 }
 
 fn unknown(method: &Method, uri: &Uri) -> ApiError {
-    let remedy = format!("POST /v1/NAME with one of: {}; or GET /v1/overview, /v1/health", NAMES.join(", "));
+    let names = Request::NAMES.join(", ");
+    let remedy = format!("POST /v1/NAME with one of: {names}; or GET /v1/overview, /v1/health");
     refusal(ErrorCode::UnknownRequest, format!("there is no request {method} {}", uri.path()), remedy)
 }
 

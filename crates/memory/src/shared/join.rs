@@ -9,10 +9,12 @@ use crate::window::cache_config;
 use farmem_client::ClientOptions;
 use farmem_client::Error;
 use farmem_client::RackConfig;
+use farmem_client::own::gid;
 use farmem_client::own::{WithLink, api_client, place, with_link};
 use farmem_client::own::{endpoint, host_settings, require_running};
-use farmem_client::own::{gid, wrong_answer};
-use farmem_control::api::{GIVEN_UP, NodeInfo, Request, Response};
+use farmem_control::api::{
+    CreateDomain, GIVEN_UP, HostJoined, JoinHost, Leave, NodeInfo, OpenSession, Renew,
+};
 use farmem_host::agent::Bounds;
 use farmem_host::caching::{CacheConfig, CacheRequest, CachingHost};
 use farmem_host::paged::Paged;
@@ -125,14 +127,12 @@ where
     fn with<L: Link + Send + 'static>(self, link: L) -> Result<(), Error> {
         let mut api = api_client(&self.config)?;
         let name = format!("host-{}", self.address).replace(':', "-");
-        let join = api.ask(&Request::JoinHost { name, gid: self.address.to_string() })?;
-        let Response::HostJoined { host, generation, home, nodes } = join else {
-            return Err(wrong_answer("join_host"));
-        };
+        let HostJoined { host, generation, home, nodes } =
+            api.call(JoinHost { name, gid: self.address.to_string() })?;
         let settings = host_settings(host, generation, &home, self.config.pmtu, ClientOptions::default());
         let served = self.serve(link, &mut api, settings, &nodes);
         // A rack that is gone has forgotten this host too.
-        let _gone = api.ask(&Request::Leave { port: Port::host(host).0 });
+        let _gone = api.call(Leave { port: Port::host(host).0 });
         served
     }
 }
@@ -149,14 +149,9 @@ where
         nodes: &[NodeInfo],
     ) -> Result<(), Error> {
         let lost = |source| Error::System { what: "the link to the rack failed".into(), source };
-        let Response::Domain { domain } = api.ask(&Request::CreateDomain { name: self.domain.clone() })?
-        else {
-            return Err(wrong_answer("create_domain"));
-        };
+        let domain = api.call(CreateDomain { name: self.domain.clone() })?.domain;
         let host = settings.id.0;
-        let Response::Session { switch, .. } = api.ask(&Request::OpenSession { host, domain })? else {
-            return Err(wrong_answer("open_session"));
-        };
+        let switch = api.call(OpenSession { host, domain })?.switch;
         link.set_peer(Port(switch.port), Some(gid(&switch.gid)?)).map_err(lost)?;
         for node in nodes {
             link.set_peer(Port(node.port), Some(gid(&node.gid)?)).map_err(lost)?;
@@ -207,7 +202,7 @@ where
         if given_up {
             // If it does not hear this, the control plane waits for the lease to end.
             let (generation, qkey) = (settings.generation, settings.home.qkey.0);
-            let _unheard = api.ask(&Request::Renew { host, generation, flushed: GIVEN_UP, qkey });
+            let _unheard = api.call(Renew { host, generation, flushed: GIVEN_UP, qkey });
         }
         Ok(())
     }

@@ -14,8 +14,7 @@ use farmem_client::Error;
 use farmem_client::RackConfig;
 use farmem_client::own::SILENCE_MAX;
 use farmem_client::own::api_client;
-use farmem_client::own::wrong_answer;
-use farmem_control::api::{ErrorCode, Request, Response};
+use farmem_control::api::{ErrorCode, HoldObject, LeaseInfo, Recover, Renew};
 use farmem_io::pages::Lease;
 use farmem_io::{ApiClient, Clock};
 use farmem_machine::{Duration, Instant};
@@ -172,11 +171,7 @@ impl Landlord {
     fn renew(&mut self) -> Result<bool, Error> {
         let asked = self.clock.now();
         let Self { life: Life { host, generation, qkey }, flushed, .. } = *self;
-        let Response::Lease { lease_ms, flush } =
-            self.api.ask(&Request::Renew { host, generation, flushed, qkey })?
-        else {
-            return Err(wrong_answer("renew"));
-        };
+        let LeaseInfo { lease_ms, flush } = self.api.call(Renew { host, generation, flushed, qkey })?;
         if flush > self.ordered {
             self.ordered = flush;
             self.inbox.put([Ask::GiveUp(flush)]);
@@ -215,7 +210,7 @@ fn recoverer(mut api: ApiClient, host: u16) -> Result<SyncSender<Page>, Error> {
     start("farmem-recover", move || {
         for page in told {
             // Asked again when it is told again.
-            let _later = api.ask(&Request::Recover { host, page: page.addr().0 });
+            let _later = api.call(Recover { host, page: page.addr().0 });
         }
     })?;
     Ok(tell)
@@ -232,7 +227,7 @@ impl Landlord {
     fn hold_again(&mut self) -> Result<(), Error> {
         let objects = lock(&self.objects).clone();
         for object in objects {
-            self.api.ask(&Request::HoldObject { host: self.life.host, object })?;
+            self.api.call(HoldObject { host: self.life.host, object })?;
         }
         Ok(())
     }

@@ -7,8 +7,9 @@
 use super::SharedSpace;
 use core::ops::BitOr;
 use farmem_client::Error;
-use farmem_client::own::wrong_answer;
-use farmem_control::api::{Request, Response};
+use farmem_control::api::{
+    Brk, Call, Mmap, Mprotect, Munmap, ProcessExit, ProcessInfo, ProcessStart, Returned,
+};
 use farmem_wire::VirtAddr;
 use std::io;
 
@@ -66,11 +67,7 @@ impl SharedSpace {
     /// # Errors
     /// [`Error::Refused`] when no memory node has room for the heap, or there are too many processes.
     pub fn process(&self, heap: u64) -> Result<Process<'_>, Error> {
-        let Response::Process { process, heap } =
-            self.ask(&Request::ProcessStart { domain: self.joined.domain(), heap })?
-        else {
-            return Err(wrong_answer("process_start"));
-        };
+        let ProcessInfo { process, heap } = self.call(ProcessStart { domain: self.joined.domain(), heap })?;
         let heap = (heap > 0).then_some(VirtAddr(heap));
         Ok(Process { space: self, number: process, heap, ended: false })
     }
@@ -102,8 +99,7 @@ impl Process<'_> {
             At::Exactly(addr) => (addr.0, MAP_FIXED_NOREPLACE),
         };
         let flags = MAP_PRIVATE | MAP_ANONYMOUS | flag;
-        let base =
-            self.call("mmap", &Request::Mmap { process: self.number, addr, len, prot: prot.0, flags })?;
+        let base = self.call("mmap", Mmap { process: self.number, addr, len, prot: prot.0, flags })?;
         let (start, span) = self.space.span();
         if base < start.0 || base - start.0 + len > span {
             // Nobody could touch it here.
@@ -119,7 +115,7 @@ impl Process<'_> {
     /// # Errors
     /// [`Error::System`] with EINVAL when they are no whole pages; [`Error::Refused`] when a role does not answer.
     pub fn unmap(&self, addr: VirtAddr, len: u64) -> Result<(), Error> {
-        self.call("munmap", &Request::Munmap { process: self.number, addr: addr.0, len }).map(|_| ())
+        self.call("munmap", Munmap { process: self.number, addr: addr.0, len }).map(|_| ())
     }
 
     /// mprotect(2): at every host. What it forbids ends in SIGBUS.
@@ -127,8 +123,7 @@ impl Process<'_> {
     /// # Errors
     /// [`Error::System`] with EINVAL, EACCES, or ENOMEM at the first page that is not mapped; [`Error::Refused`] when a role does not answer.
     pub fn protect(&self, addr: VirtAddr, len: u64, prot: Prot) -> Result<(), Error> {
-        let request = Request::Mprotect { process: self.number, addr: addr.0, len, prot: prot.0 };
-        self.call("mprotect", &request).map(|_| ())
+        self.call("mprotect", Mprotect { process: self.number, addr: addr.0, len, prot: prot.0 }).map(drop)
     }
 
     /// The system call brk(2): where the heap ends afterwards, whether it moved or not.
@@ -136,7 +131,7 @@ impl Process<'_> {
     /// # Errors
     /// [`Error::Refused`] when a role does not answer.
     pub fn brk(&self, end: VirtAddr) -> Result<VirtAddr, Error> {
-        self.call("brk", &Request::Brk { process: self.number, addr: end.0 }).map(VirtAddr)
+        self.call("brk", Brk { process: self.number, addr: end.0 }).map(VirtAddr)
     }
 
     /// Ends it. With the last of its domain the address space is given back.
@@ -145,13 +140,11 @@ impl Process<'_> {
     /// [`Error::Refused`] or [`Error::Api`] when the control plane does not do it.
     pub fn exit(mut self) -> Result<(), Error> {
         self.ended = true;
-        self.space.ask(&Request::ProcessExit { process: self.number }).map(|_| ())
+        self.space.call(ProcessExit { process: self.number })
     }
 
-    fn call(&self, name: &str, request: &Request) -> Result<u64, Error> {
-        let Response::Returned { value } = self.space.ask(request)? else {
-            return Err(wrong_answer(name));
-        };
+    fn call(&self, name: &str, call: impl Call<Answer = Returned>) -> Result<u64, Error> {
+        let value = self.space.call(call)?.value;
         u64::try_from(value).map_err(|_negative| {
             let errno = i32::try_from(-value).unwrap_or(i32::MAX);
             Error::System {
@@ -166,7 +159,7 @@ impl Process<'_> {
 impl Drop for Process<'_> {
     fn drop(&mut self) {
         if !self.ended {
-            let _unheard = self.space.ask(&Request::ProcessExit { process: self.number });
+            let _unheard = self.space.call(ProcessExit { process: self.number });
         }
     }
 }

@@ -1,9 +1,12 @@
 //! What drivers ask the control plane, and do with its answers: hosts renew their leases, owners accept losses, pages move.
 
 use super::rack::{LEASE, NODES, PAGES, Rack, host_in};
-use crate::sim_node::RoleId;
-use farmem_control::api::{ApiError, Request, Response};
-use farmem_host::caching::CacheRequest;
+use crate::station::Who;
+use farmem_control::api::{
+    AcceptLost, Allocate, ApiError, CreateDomain, LeaseInfo, Locate, LocatedVma, Migrate, OpenSession,
+    Recover, Renew, Request, Response,
+};
+use farmem_host::caching::CacheAsk;
 use farmem_machine::{Duration, Instant};
 use farmem_wire::message::{PAGE_LEN, Page};
 use farmem_wire::{Domain, VirtAddr};
@@ -42,26 +45,26 @@ impl Rack {
 
     fn request(&self, call: Call) -> Option<Request> {
         Some(match call {
-            Call::Domain => Request::CreateDomain { name: "d".into() },
+            Call::Domain => CreateDomain { name: "d".into() }.into(),
             Call::Allocate => {
-                Request::Allocate { domain: DOMAIN, size: PAGES * PAGE_LEN as u64, node: Some(1) }
+                Allocate { domain: DOMAIN, size: PAGES * PAGE_LEN as u64, node: Some(1) }.into()
             }
-            Call::Session(slot, _) => Request::OpenSession { host: host_in(slot), domain: DOMAIN },
-            Call::Renew(slot, ..) => {
-                let config = self.guest(slot)?.host().config();
+            Call::Session(seat, _) => OpenSession { host: host_in(seat), domain: DOMAIN }.into(),
+            Call::Renew(seat, ..) => {
+                let config = self.guest(seat)?.host().config();
                 let (generation, qkey, flushed) =
-                    (config.generation, config.home.qkey.0, self.slots[slot].flushed);
-                Request::Renew { host: host_in(slot), generation, flushed, qkey }
+                    (config.generation, config.home.qkey.0, self.seats[seat].flushed);
+                Renew { host: host_in(seat), generation, flushed, qkey }.into()
             }
             Call::AcceptLost(page) => {
-                Request::AcceptLost { domain: DOMAIN, base: page.addr().0, len: PAGE_LEN as u64 }
+                AcceptLost { domain: DOMAIN, base: page.addr().0, len: PAGE_LEN as u64 }.into()
             }
-            Call::Recover(slot, page) => Request::Recover { host: host_in(slot), page: page.addr().0 },
+            Call::Recover(seat, page) => Recover { host: host_in(seat), page: page.addr().0 }.into(),
             Call::Migrate(block, node) => {
                 let len = self.block * PAGE_LEN as u64;
-                Request::Migrate { domain: Some(DOMAIN), base: self.base.0 + block * len, len, node }
+                Migrate { domain: Some(DOMAIN), base: self.base.0 + block * len, len, node }.into()
             }
-            Call::Locate => Request::Locate { addr: self.base.0 },
+            Call::Locate => Locate { addr: self.base.0 }.into(),
         })
     }
 
@@ -157,7 +160,7 @@ impl Rack {
         match (call, response) {
             (Call::Allocate, Response::Vma(vma)) => self.base = VirtAddr(vma.base),
             (Call::Migrate(..), Response::Done {}) => self.note("control.migrated".to_owned()),
-            (Call::Locate, Response::Located { vma, moved, .. }) => {
+            (Call::Locate, Response::Located(LocatedVma { vma, moved, .. })) => {
                 let owner = |page: u64| {
                     let at = vma.base + page * PAGE_LEN as u64;
                     let piece = moved.iter().find(|piece| at.wrapping_sub(piece.base) < piece.size);
@@ -166,13 +169,13 @@ impl Rack {
                 self.owners = (0..PAGES).map(owner).collect();
             }
             // The world has told the host of the session.
-            (Call::Session(slot, starts), Response::Session { .. }) if self.is_in(slot, starts) => {
-                self.slots[slot].has_session = true;
+            (Call::Session(seat, starts), Response::Session(_)) if self.is_in(seat, starts) => {
+                self.seats[seat].has_session = true;
                 let (base, len, domain) = (self.base, PAGES * PAGE_LEN as u64, Domain(DOMAIN));
                 self.tell(slot, CacheRequest::Map { base, len, domain });
             }
-            (Call::Renew(slot, starts, asked), Response::Lease { lease_ms, flush })
-                if self.is_in(slot, starts) && lease_ms > 0 =>
+            (Call::Renew(seat, starts, asked), Response::Lease(LeaseInfo { lease_ms, flush }))
+                if self.is_in(seat, starts) && lease_ms > 0 =>
             {
                 self.lease(slot, asked + Duration::from_millis(lease_ms), flush);
             }

@@ -3,9 +3,13 @@
 use super::moves::Piece;
 use super::{DOMAINS, End, Rack};
 use crate::campaign::Verdict;
-use crate::checker::{Counter, SlotId, Vma};
-use crate::sim_node::RoleId;
-use farmem_control::api::{ApiError, ErrorCode, PermName, Request, Response, VmaInfo};
+use crate::checker::{Counter, Place, Vma};
+use crate::station::Who;
+use core::fmt::Debug;
+use farmem_control::api::{
+    self, Allocate, ApiError, CreateDomain, ErrorCode, Free, Grant, OpenSession, PermName, Request, Response,
+    VmaInfo,
+};
 use farmem_machine::{Duration, Instant};
 use std::collections::BTreeSet;
 
@@ -106,21 +110,18 @@ impl Rack {
         self.world.bring_up();
         for domain in 0..DOMAINS + usize::from(self.plan.rogue_ppm > 0) {
             let name = format!("domain{domain}");
-            let response = self.call(Request::CreateDomain { name })?;
-            let Response::Domain { domain } = response else { return Err(unexpected(&response)) };
-            self.domains.push(domain);
+            let created = self.call(CreateDomain { name })?;
+            self.domains.push(created.domain);
         }
         if let Some(&domain) = self.domains.get(DOMAINS) {
-            let response = self.call(Request::Allocate { domain, size: 4096, node: None })?;
-            let Response::Vma(vma) = response else { return Err(unexpected(&response)) };
+            let vma = self.call(Allocate { domain, size: 4096, node: None })?;
             self.rogue_vma = Some(vma.base);
         }
         for index in 0..DOMAINS {
             let domain = self.domains[index];
             for node in 1..=COUNTERS {
                 let size = u64::from(super::COUNTER_VMA_LEN);
-                let response = self.call(Request::Allocate { domain, size, node: Some(node) })?;
-                let Response::Vma(vma) = response else { return Err(unexpected(&response)) };
+                let vma = self.call(Allocate { domain, size, node: Some(node) })?;
                 self.counters.push(Counter::new(vma.base, vma.node));
             }
         }
@@ -132,10 +133,11 @@ impl Rack {
     }
 
     /// Makes one call and waits; only while nothing else happens.
-    pub(super) fn call(&mut self, request: Request) -> Result<Response, End> {
-        self.world.call(RoleId::Host(1), &request).map_err(|error| match error.code {
-            ErrorCode::Unavailable => (Verdict::Stuck, format!("{request:?} is refused for long")),
-            _ => (Verdict::Unsafe, format!("{request:?}: {error:?}")),
+    pub(super) fn call<C: api::Call + Debug>(&mut self, call: C) -> Result<C::Answer, End> {
+        let asked = format!("{call:?}");
+        self.world.call(Who::Host(1), call).map_err(|error| match error.code {
+            ErrorCode::Unavailable => (Verdict::Stuck, format!("{asked} is refused for long")),
+            _ => (Verdict::Unsafe, format!("{asked}: {error:?}")),
         })
     }
 
@@ -169,7 +171,7 @@ impl Rack {
             if client.session == Link::Down {
                 let (host, domain) = (client.host, self.domains[client.domain]);
                 self.clients[index].session = Link::Asked;
-                self.ask(index, Request::OpenSession { host, domain }, Call::Session);
+                self.ask(index, OpenSession { host, domain }, Call::Session);
             }
             self.settle_unsure(index);
         }
@@ -226,8 +228,8 @@ impl Rack {
         all.filter_map(|role_id| if let RoleId::Node(node) = role_id { Some(node) } else { None })
     }
 
-    pub(super) fn ask(&mut self, index: usize, request: Request, call: Call) {
-        let ticket = self.world.ask(RoleId::Host(self.clients[index].host), request);
+    pub(super) fn ask(&mut self, index: usize, request: impl Into<Request>, call: Call) {
+        let ticket = self.world.ask(Who::Host(self.clients[index].host), request);
         self.calls.insert(ticket, (index, call));
     }
 
@@ -239,7 +241,7 @@ impl Rack {
         let domain = self.domains[self.clients[index].domain];
         self.ask(
             index,
-            Request::Allocate { domain, size, node: None },
+            Allocate { domain, size, node: None },
             Call::Allocate { slot_len, losses: self.losses.values().sum() },
         );
     }
@@ -248,7 +250,7 @@ impl Rack {
         let vma = self.model.vmas.get_mut(&base).expect("the program's own");
         vma.changing = true;
         let (domain, id) = (vma.domain, vma.id);
-        self.ask(index, Request::Free { domain, base, id }, Call::Free { base, again });
+        self.ask(index, Free { domain, base, id }, Call::Free { base, again });
     }
 
     /// Lets the other domain read a vma, or no longer.
@@ -257,7 +259,7 @@ impl Rack {
         (vma.changing, vma.lent) = (true, false);
         let (domain, len) = (vma.domain, vma.size);
         let to = self.domains[1 - self.clients[index].domain];
-        self.ask(index, Request::Grant { domain, base, len, to, perm }, Call::Lend { base, perm });
+        self.ask(index, Grant { domain, base, len, to, perm }, Call::Lend { base, perm });
     }
 
     /// Takes the answers that have come.
@@ -283,9 +285,7 @@ impl Rack {
         // The host may have crashed since: then no host has what was granted.
         let up = self.world.is_up(RoleId::Host(client.host));
         match (call, response) {
-            (Call::Session, Response::Session { .. }) => {
-                client.session = if up { Link::Up } else { Link::Down }
-            }
+            (Call::Session, Response::Session(_)) => client.session = if up { Link::Up } else { Link::Down },
             (
                 Call::Allocate { slot_len, losses },
                 Response::Vma(VmaInfo { id, base, size, node, domain }),

@@ -5,8 +5,8 @@ use super::lists::{Found, NOWHERE};
 use super::tasks::{Must, Operation, Path, Task};
 use super::{End, Rack};
 use crate::campaign::Verdict;
-use crate::checker::{Counter, Home, Loss, SlotId};
-use farmem_control::api::{Request, Response};
+use crate::checker::{Counter, Home, Loss, Place};
+use farmem_control::api::{Overview, RackOverview};
 use farmem_host::{Answer, Done, Failure};
 use farmem_transport::rc;
 use farmem_wire::{Status, VirtAddr};
@@ -385,11 +385,8 @@ impl Rack {
 
     /// The control plane lists exactly the vmas that programs were given (PROTOCOL 9.13).
     pub(super) fn compare_vmas(&mut self) -> Result<(), End> {
-        let response = self.call(Request::Overview)?;
-        self.compare_homes(&response).map_err(|why| (Verdict::Unsafe, why))?;
-        let Response::Overview { vmas, .. } = response else {
-            return Err((Verdict::Unsafe, format!("the answer to something else: {response:?}")));
-        };
+        let RackOverview { vmas, moved, .. } = self.call(Overview {})?;
+        self.compare_homes(&moved).map_err(|why| (Verdict::Unsafe, why))?;
         let listed: BTreeSet<u64> = vmas.iter().map(|vma| vma.base).collect();
         let mut held: BTreeSet<u64> = self.model.vmas.keys().copied().collect();
         held.extend(self.rogue_vma);

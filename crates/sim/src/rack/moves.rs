@@ -6,7 +6,7 @@
 use super::calls::Call;
 use super::{DOMAINS, Rack};
 use crate::checker::{Home, Loss};
-use farmem_control::api::{ErrorCode, Request, Response};
+use farmem_control::api::{AcceptLost, ErrorCode, Migrate, MovedInfo};
 
 /// Moves under way at once.
 const MOVES_MAX: usize = 3;
@@ -43,8 +43,7 @@ impl Rack {
     /// Asks for a piece to be moved.
     pub(super) fn migrate(&mut self, piece: Piece, node: u16) {
         let Some((domain, base, len)) = self.span_of(piece) else { return };
-        let request = Request::Migrate { domain: Some(domain), base, len, node };
-        self.ask(0, request, Call::Migrate { piece, node });
+        self.ask(0, Migrate { domain: Some(domain), base, len, node }, Call::Migrate { piece, node });
     }
 
     /// The owner of a piece that was found to be lost accepts that, now and then, or surely.
@@ -66,7 +65,7 @@ impl Rack {
         // A list that has a node in it is none any more.
         self.lists_accepted(base..base + len);
         let losses = self.home_mut(piece).map_or(0, |home| home.losses);
-        self.ask(0, Request::AcceptLost { domain, base, len }, Call::AcceptLost { piece, losses });
+        self.ask(0, AcceptLost { domain, base, len }, Call::AcceptLost { piece, losses });
     }
 
     /// The answer. False when nothing explains that.
@@ -153,8 +152,7 @@ impl Rack {
     }
 
     /// At the end the control plane says of every piece where the answers to the moves left it.
-    pub(super) fn compare_homes(&self, response: &Response) -> Result<(), String> {
-        let Response::Overview { moved, .. } = response else { return Err("no overview".to_owned()) };
+    pub(super) fn compare_homes(&self, moved: &[MovedInfo]) -> Result<(), String> {
         let says = |addr: u64, range: u16| {
             let piece = moved.iter().find(|piece| addr.wrapping_sub(piece.base) < piece.size);
             piece.map_or(range, |piece| piece.node)

@@ -6,8 +6,11 @@ use crate::describe::payload;
 use crate::network::{InFlight, Ticket, claim_address, claim_domain};
 use crate::sim_node::RoleId;
 use crate::{Layout, Plan, World};
-use farmem_control::api::{PermName, Request, Response};
-use farmem_host::{Answer, Done, Failure, HostRequest, Op};
+use farmem_control::api::{
+    Allocate, Call, Connect, CreateDomain, Disconnect, DomainInfo, Free, Grant, OpenSession, PermName,
+    VmaInfo,
+};
+use farmem_host::{Answer, Ask, Done, Failure, Op};
 use farmem_machine::{Duration, Instant};
 use farmem_memnode::Store as _;
 use farmem_traversal::Program;
@@ -122,16 +125,11 @@ impl Stage {
                 let node = if words.take_if("on") { Some(words.number()?) } else { None };
                 words.expect("as")?;
                 let name = words.word("a name for the address")?;
-                match self.call(host, Request::Allocate { domain, size, node })? {
-                    Some(Response::Vma(vma)) => {
-                        self.names.insert(name.to_owned(), vma.base);
-                        self.ids.insert(vma.base, vma.id);
-                        self.lines.push(format!(
-                            "{name} is {:#x}, {} bytes on node {}",
-                            vma.base, vma.size, vma.node
-                        ));
-                    }
-                    other => self.unexpected(other.as_ref()),
+                if let Some(vma) = self.call(host, Allocate { domain, size, node })? {
+                    self.names.insert(name.to_owned(), vma.base);
+                    self.ids.insert(vma.base, vma.id);
+                    let VmaInfo { base, size, node, .. } = vma;
+                    self.lines.push(format!("{name} is {base:#x}, {size} bytes on node {node}"));
                 }
                 Ok(())
             }
@@ -139,8 +137,7 @@ impl Stage {
                 let base = self.address(words)?;
                 // Of no allocation of the script's: any will do, there is none of that address.
                 let id = self.ids.get(&base).copied().unwrap_or(0);
-                self.call(host, Request::Free { domain, base, id })
-                    .map(|response| self.done(response.as_ref()))
+                self.call(host, Free { domain, base, id }).map(|done| self.done(done))
             }
             "grant" => {
                 let (base, len) = (self.address(words)?, words.number()?);
@@ -153,8 +150,7 @@ impl Stage {
                     "read_write" => PermName::ReadWrite,
                     other => return Err(format!("expected none, read or read_write, found `{other}`")),
                 };
-                let request = Request::Grant { domain, base, len, to, perm };
-                self.call(host, request).map(|response| self.done(response.as_ref()))
+                self.call(host, Grant { domain, base, len, to, perm }).map(|done| self.done(done))
             }
             _ => self.submit(host, Domain(domain), verb, words),
         }
@@ -162,25 +158,23 @@ impl Stage {
 
     /// A session, and a connection to each node.
     fn join(&mut self, host: u16, name: &str) -> Outcome {
-        let created = self.call(host, Request::CreateDomain { name: name.to_owned() })?;
-        let Some(Response::Domain { domain }) = created else { return Err(format!("{created:?}")) };
+        let created = self.call(host, CreateDomain { name: name.to_owned() })?;
+        let Some(DomainInfo { domain }) = created else { return Err(format!("no domain {name}")) };
         self.domains.insert(name.to_owned(), domain);
-        self.call(host, Request::OpenSession { host, domain })?;
+        self.call(host, OpenSession { host, domain })?;
         let everybody = self.world()?.everybody();
         for role_id in everybody {
             if let RoleId::Node(node) = role_id {
                 // PROTOCOL 9.6: the old connection's late packets must not meet the new one's.
                 if let Some(qpn) = self.connections.remove(&(host, domain, node)) {
-                    let gone = self.call(host, Request::Disconnect { host, qpn })?;
+                    let gone = self.call(host, Disconnect { host, qpn })?;
                     if gone.is_none() {
                         // It went with its node; that it is not found is as good.
                         self.lines.pop();
                     }
                 }
-                if let Some(Response::Connection { qpn, .. }) =
-                    self.call(host, Request::Connect { host, node, domain })?
-                {
-                    self.connections.insert((host, domain, node), qpn);
+                if let Some(connection) = self.call(host, Connect { host, node, domain })? {
+                    self.connections.insert((host, domain, node), connection.qpn);
                 }
             }
         }
@@ -226,10 +220,10 @@ impl Stage {
     }
 
     /// Makes a call and waits for it; only the control plane's packets move. `None`: refused, and the refusal is in the trace.
-    fn call(&mut self, host: u16, request: Request) -> Result<Option<Response>, String> {
+    fn call<C: Call>(&mut self, host: u16, call: C) -> Result<Option<C::Answer>, String> {
         self.collect();
         let world = self.world()?;
-        let ticket = world.ask(RoleId::Host(host), request);
+        let ticket = world.ask(Who::Host(host), call);
         let end = world.now() + CALL_MAX;
         let result = loop {
             if let Some(result) = world.take_reply(ticket) {
@@ -242,7 +236,9 @@ impl Stage {
         while move_control(world) {}
         world.journal_mut().take_lines();
         match result {
-            Ok(response) => Ok(Some(response)),
+            Ok(response) => {
+                Ok(Some(C::Answer::try_from(response).ok().ok_or("the answer to another request")?))
+            }
             Err(error) => {
                 self.lines.push(format!("refused: {:?}: {}", error.code, error.message));
                 Ok(None)
@@ -250,17 +246,8 @@ impl Stage {
         }
     }
 
-    fn done(&mut self, response: Option<&Response>) {
-        match response {
-            Some(Response::Done {}) => self.lines.push("done".to_owned()),
-            other => self.unexpected(other),
-        }
-    }
-
-    fn unexpected(&mut self, response: Option<&Response>) {
-        if let Some(response) = response {
-            self.lines.push(format!("unexpected: {response:?}"));
-        }
+    fn done(&mut self, done: Option<()>) {
+        self.lines.extend(done.map(|()| "done".to_owned()));
     }
 
     fn start(&mut self, words: &mut Words<'_>) -> Outcome {

@@ -2,9 +2,11 @@
 
 use super::{Asked, World};
 use crate::Guest;
-use crate::sim_node::RoleId;
-use farmem_control::api::{ApiError, ErrorCode, MovedInfo, Request, Response};
-use farmem_host::{Done, Host, HostRequest, Located, Out, Piece, Reply, Want, Wish};
+use crate::station::Who;
+use farmem_control::api::{
+    ApiError, Connect, Disconnect, ErrorCode, Locate, LocatedVma, MovedInfo, Request, Response,
+};
+use farmem_host::{Ask, Done, Host, Located, Out, Piece, Reply, Want, Wish};
 use farmem_machine::Event;
 use farmem_wire::{Domain, NodeId, VirtAddr};
 
@@ -93,11 +95,11 @@ impl<H: Guest> World<H> {
     /// A driver's part in what its host wants: it carries each want to the control plane.
     pub(super) fn carry_wants(&mut self) {
         while let Some((host, Want { number, wish })) = self.wants.pop_front() {
-            self.env.journal.line(|| format!("  host {host} wants {wish:?}"));
-            let request = match wish {
-                Wish::Locate { addr } => Request::Locate { addr: addr.0 },
-                Wish::Disconnect { qpn } => Request::Disconnect { host, qpn: qpn.get() },
-                Wish::Connect { domain, node } => Request::Connect { host, node: node.0, domain: domain.0 },
+            self.around.journal.line(|| format!("  host {host} wants {wish:?}"));
+            let request: Request = match wish {
+                Wish::Locate { addr } => Locate { addr: addr.0 }.into(),
+                Wish::Disconnect { qpn } => Disconnect { host, qpn: qpn.get() }.into(),
+                Wish::Connect { domain, node } => Connect { host, node: node.0, domain: domain.0 }.into(),
             };
             self.ask_for(RoleId::Host(host), request, Some(number));
         }
@@ -110,11 +112,11 @@ impl<H: Guest> World<H> {
             return;
         }
         let reply = match result {
-            Ok(response @ Response::Connection { .. }) => {
-                self.env.journal.line(|| format!("host {host} has a connection"));
+            Ok(response @ Response::Connection(_)) => {
+                self.around.journal.line(|| format!("host {host} has a connection"));
                 return self.act_on(asked, &response);
             }
-            Ok(Response::Located { vma, moved, lost }) => {
+            Ok(Response::Located(LocatedVma { vma, moved, lost })) => {
                 let piece = |piece: &MovedInfo| {
                     let (base, len, node) = (VirtAddr(piece.base), piece.size, NodeId(piece.node));
                     Piece { base, len, node }

@@ -2,8 +2,11 @@
 
 use super::{Asked, Connected, JOIN_AGAIN, Layout, World};
 use crate::Guest;
-use crate::sim_node::RoleId;
-use farmem_control::api::{ApiError, Endpoint, NodeInfo, Request, Response};
+use crate::station::Who;
+use farmem_control::api::{
+    ApiError, Connect, ConnectionInfo, Endpoint, HostJoined, JoinHost, JoinNode, JoinSwitch, NodeInfo,
+    NodeJoined, Request, Response, SessionInfo, SwitchJoined,
+};
 use farmem_control::{Ask as ControlAsk, Config as ControlConfig, Control, Out};
 use farmem_host::{Config as HostConfig, Connection, HostRequest};
 use farmem_machine::{Event, Port, Rng};
@@ -23,15 +26,13 @@ impl<H: Guest> World<H> {
         {
             return;
         }
-        self.env.journal.line(|| format!("{role_id:?} starts"));
-        let gid = format!("{:?}", role_id.gid());
-        let request = match role_id {
-            RoleId::Control => return self.start_control(),
-            RoleId::Switch => Request::JoinSwitch { gid },
-            RoleId::Node(n) => {
-                Request::JoinNode { name: format!("node{n}"), gid, capacity: self.layout.capacity }
-            }
-            RoleId::Host(n) => Request::JoinHost { name: format!("host{n}"), gid },
+        self.around.journal.line(|| format!("{who:?} starts"));
+        let gid = format!("{:?}", who.gid());
+        let request: Request = match who {
+            Who::Control => return self.start_control(),
+            Who::Switch => JoinSwitch { gid }.into(),
+            Who::Node(n) => JoinNode { name: format!("node{n}"), gid, capacity: self.layout.capacity }.into(),
+            Who::Host(n) => JoinHost { name: format!("host{n}"), gid }.into(),
         };
         self.ask(role_id, request);
     }
@@ -91,11 +92,11 @@ impl<H: Guest> World<H> {
 
     pub(super) fn act_on(&mut self, asked: &Asked, response: &Response) {
         match (asked.by, response) {
-            (RoleId::Switch, Response::Joined { home, control }) => {
+            (Who::Switch, Response::Joined(SwitchJoined { home, control })) => {
                 let role = Switch::new(home_of(home, control), self.layout.budgets);
                 self.switch.start(role, [place(control)]);
             }
-            (RoleId::Node(n), Response::NodeJoined { node, home, control, base, capacity }) => {
+            (Who::Node(n), Response::NodeJoined(NodeJoined { node, home, control, base, capacity })) => {
                 self.bases.insert(n, *base);
                 assert_eq!(*node, n, "machines join in the order of their numbers, and keep them");
                 let bytes = usize::try_from(*capacity).expect("a small rack");
@@ -109,7 +110,7 @@ impl<H: Guest> World<H> {
                     sim_node.start(role, [place(control)]);
                 }
             }
-            (RoleId::Host(n), Response::HostJoined { host, generation, home, nodes }) => {
+            (Who::Host(n), Response::HostJoined(HostJoined { host, generation, home, nodes })) => {
                 assert_eq!(*host, n, "machines join in the order of their numbers, and keep them");
                 let config = HostConfig {
                     pmtu: self.layout.pmtu,
@@ -124,7 +125,7 @@ impl<H: Guest> World<H> {
                     sim_node.start(role, nodes.iter().map(node_place));
                 }
             }
-            (RoleId::Host(n), Response::Session { switch, domain }) => {
+            (Who::Host(n), Response::Session(SessionInfo { switch, domain })) => {
                 let (port, gid) = place(switch);
                 self.host_knows(n, port, gid);
                 let switch = ud::Peer { port, endpoint: endpoint(switch) };
@@ -135,10 +136,11 @@ impl<H: Guest> World<H> {
                     self.host_ask(n, HostRequest::Node { domain, node, base, len });
                 }
             }
-            (RoleId::Host(n), Response::Connection { node, qpn, peer_qpn, first_psn, rkey, pmtu }) => {
+            (Who::Host(n), Response::Connection(told)) => {
+                let ConnectionInfo { node, qpn, peer_qpn, first_psn, rkey, pmtu } = told;
                 let (port, gid) = node_place(node);
                 self.host_knows(n, port, gid);
-                let Request::Connect { domain, .. } = asked.request else { return };
+                let Request::Connect(Connect { domain, .. }) = asked.request else { return };
                 let rc = rc::RequesterConfig {
                     qpn: Qpn::new(*qpn),
                     peer_qpn: Qpn::new(*peer_qpn),
@@ -174,7 +176,7 @@ impl<H: Guest> World<H> {
 }
 
 const fn joins(request: &Request) -> bool {
-    matches!(request, Request::JoinSwitch { .. } | Request::JoinNode { .. } | Request::JoinHost { .. })
+    matches!(request, Request::JoinSwitch(_) | Request::JoinNode(_) | Request::JoinHost(_))
 }
 
 fn gid(text: &str) -> Gid {

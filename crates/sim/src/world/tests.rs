@@ -2,7 +2,7 @@
 
 use super::{Layout, RoleId, World};
 use crate::Plan;
-use farmem_control::api::{Request, Response};
+use farmem_control::api::{Allocate, CreateDomain, Overview, RackOverview};
 use farmem_machine::Duration;
 
 fn up(plan: Plan, seed: u64) -> World {
@@ -18,10 +18,6 @@ fn run(world: &mut World, until: impl Fn(&World) -> bool) {
     }
 }
 
-fn call(world: &mut World, by: RoleId, request: &Request) -> Response {
-    world.call(by, request).expect("granted")
-}
-
 /// Every machine comes up under every plan, and the same seed brings them up in the same way.
 #[test]
 fn a_rack_comes_up() {
@@ -35,23 +31,16 @@ fn a_rack_comes_up() {
 #[test]
 fn machines_come_back() {
     let mut world = up(Plan::STORM, 5);
-    let Response::Domain { domain } =
-        call(&mut world, RoleId::Host(1), &Request::CreateDomain { name: "d".into() })
-    else {
-        panic!("a domain")
-    };
-    let allocate = Request::Allocate { domain, size: 4096, node: None };
-    let Response::Vma(vma) = call(&mut world, RoleId::Host(1), &allocate) else { panic!("a vma") };
-    for role_id in world.everybody() {
-        world.crash(role_id);
-        assert!(!world.is_up(role_id));
-        world.start_later(role_id, Duration::from_millis(2));
-        run(&mut world, |world| world.is_up(role_id));
+    let created = world.call(Who::Host(1), CreateDomain { name: "d".into() }).unwrap();
+    let allocate = Allocate { domain: created.domain, size: 4096, node: None };
+    let vma = world.call(Who::Host(1), allocate).unwrap();
+    for who in world.everybody() {
+        world.crash(who);
+        assert!(!world.is_up(who));
+        world.start_later(who, Duration::from_millis(2));
+        run(&mut world, |world| world.is_up(who));
     }
-    let Response::Overview { vmas, nodes, hosts, .. } = call(&mut world, RoleId::Host(1), &Request::Overview)
-    else {
-        panic!("an overview")
-    };
+    let RackOverview { vmas, nodes, hosts, .. } = world.call(Who::Host(1), Overview {}).unwrap();
     assert_eq!((vmas, nodes.len(), hosts.len()), (vec![vma], 4, 2));
     assert!(hosts.iter().all(|host| host.generation == 2));
 }

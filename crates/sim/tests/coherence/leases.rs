@@ -1,18 +1,18 @@
 //! What a host says with `renew`, true or not, and what is counted of leases that end (PROTOCOL 12.35, 12.36, 12.48, 12.50).
 
 use super::{Rack, pair};
-use farmem_control::api::{ErrorCode, GIVEN_UP, Request, Response};
-use farmem_sim::RoleId;
+use farmem_control::api::{ErrorCode, GIVEN_UP, LeaseInfo, Renew};
+use farmem_sim::Who;
 use farmem_wire::message::{PAGE_LEN, Seq};
 
-fn renew(rack: &mut Rack, host: u16, flushed: u64) -> Result<Response, ErrorCode> {
+fn renew(rack: &mut Rack, host: u16, flushed: u64) -> Result<LeaseInfo, ErrorCode> {
     let qkey = rack.qkey(host);
     renew_with(rack, host, flushed, qkey)
 }
 
-fn renew_with(rack: &mut Rack, host: u16, flushed: u64, qkey: u32) -> Result<Response, ErrorCode> {
+fn renew_with(rack: &mut Rack, host: u16, flushed: u64, qkey: u32) -> Result<LeaseInfo, ErrorCode> {
     let generation = rack.generation(host);
-    rack.call(Request::Renew { host, generation, flushed, qkey }).map_err(|error| error.code)
+    rack.call(Renew { host, generation, flushed, qkey }).map_err(|error| error.code)
 }
 
 /// A caller with the rack's token says of a host that it has given everything up for good, or has obeyed an order that it was given, while the host
@@ -66,7 +66,7 @@ fn an_order_that_was_guessed_counts_when_it_was_given() {
     let order = Seq::of_epoch(2).0;
     rack.pass(400, &[b]);
     let answer = renew(&mut rack, a, order).expect("a lease");
-    assert!(matches!(answer, Response::Lease { flush, .. } if flush == order), "{answer:?}");
+    assert_eq!(answer.flush, order);
     rack.pass(200, &[b]);
     assert!(!rack.directory().open, "host {a} was given the order after it said that");
     rack.pass(400, &[a, b]);
@@ -96,13 +96,13 @@ fn a_host_that_gave_up_and_goes_on_hurts_nobody() {
     let (mut rack, a, b, base) = pair(34);
     assert!(rack.store(a, base, 7));
     assert_eq!(rack.load(a, base + PAGE_LEN as u64), Some(0));
-    assert_eq!(renew(&mut rack, a, GIVEN_UP), Ok(Response::Lease { lease_ms: 0, flush: 0 }));
+    assert_eq!(renew(&mut rack, a, GIVEN_UP), Ok(LeaseInfo { lease_ms: 0, flush: 0 }));
     assert_eq!(renew(&mut rack, a, 0), Err(ErrorCode::Conflict), "while it is being fenced");
     rack.pass(400, &[b]);
     assert_eq!(renew(&mut rack, a, 0), Err(ErrorCode::Conflict), "and when nothing of it is left");
     rack.restart_control();
     assert_eq!(renew(&mut rack, a, 0), Err(ErrorCode::Conflict), "and by a control plane that started again");
-    assert_eq!(renew(&mut rack, a, GIVEN_UP), Ok(Response::Lease { lease_ms: 0, flush: 0 }), "said twice");
+    assert_eq!(renew(&mut rack, a, GIVEN_UP), Ok(LeaseInfo { lease_ms: 0, flush: 0 }), "said twice");
     // What it asks for, and what it writes back, is not heard.
     rack.fault(a, base + 2 * PAGE_LEN as u64, farmem_wire::message::Access::Modified);
     assert!(rack.store(b, base, 8));

@@ -3,8 +3,11 @@
 mod leases;
 mod rack;
 
-use farmem_control::api::{ErrorCode, Request, Response};
-use farmem_host::caching::{CacheDone, CacheRequest};
+use farmem_control::api::{
+    AcceptLost, ErrorCode, Free, Leave, Mmap, Mprotect, Overview, ProcessStart, Recover, Request, Response,
+    Returned,
+};
+use farmem_host::caching::{CacheAsk, CacheDone};
 use farmem_machine::Duration;
 use farmem_sim::RoleId;
 use farmem_wire::message::Access;
@@ -63,9 +66,9 @@ fn what_died_with_a_host_is_seen_to_be_lost() {
     assert_eq!(rack.load(b, base + (8 << 12)), Some(9));
     let info = rack.directory();
     assert_eq!((info.fences, info.lost_pages), (1, 1));
-    let refused = rack.call(Request::AcceptLost { domain: 1, base: base + 1, len: 4096 });
+    let refused = rack.call(AcceptLost { domain: 1, base: base + 1, len: 4096 });
     assert_eq!(refused.expect_err("not a page").code, ErrorCode::BadRequest);
-    rack.call(Request::AcceptLost { domain: 1, base, len: 4096 }).expect("the owner may");
+    rack.call(AcceptLost { domain: 1, base, len: 4096 }).expect("the owner may");
     assert_eq!(rack.load(b, base), Some(7));
     assert!(rack.store(b, base, 10));
 }
@@ -93,7 +96,7 @@ fn a_host_may_leave() {
     rack.give(a, CacheRequest::Flush { order: u64::MAX });
     rack.until("a flush", |rack| matches!(rack.told(a).last(), Some(CacheDone::Flushed { .. })));
     let port = farmem_machine::Port::host(a).0;
-    rack.call(Request::Leave { port }).expect("a host may leave");
+    rack.call(Leave { port }).expect("a host may leave");
     rack.stop(a);
     assert_eq!(rack.load(b, base), Some(7));
     assert_eq!(rack.directory().lost_pages, 0);
@@ -169,8 +172,8 @@ fn a_node_starts_again() {
     rack.pass(400, &[a, b]);
     assert_eq!((rack.may(a, base), rack.may(b, base + (4 << 12))), (None, None));
     assert_eq!((rack.load(a, base), rack.load(b, base)), (None, None));
-    assert!(!rack.store(a, base, 8), "nor does a host count on from 0");
-    rack.call(Request::AcceptLost { domain: 1, base, len: 4096 }).expect("the owner may");
+    assert!(!rack.store(a, base, 8), "nor does anybody count on from 0");
+    rack.call(AcceptLost { domain: 1, base, len: 4096 }).expect("the owner may");
     assert_eq!((rack.load(a, base), rack.load(b, base)), (Some(0), Some(0)));
     assert!(rack.store(a, base, 8));
     assert_eq!(rack.load(b, base), Some(8));
@@ -181,7 +184,7 @@ fn a_node_starts_again() {
 fn a_region_is_reset() {
     let (mut rack, a, b, base) = pair(10);
     assert!(rack.store(a, base, 7));
-    rack.call(Request::Recover { host: b, page: base }).expect("it holds a lease");
+    rack.call(Recover { host: b, page: base }).expect("it holds a lease");
     rack.pass(50, &[]);
     assert_eq!(rack.may(a, base), None);
     assert_eq!(rack.regions(), [], "its slot is free");
@@ -199,7 +202,7 @@ fn a_request_without_an_answer_is_complained_about() {
     let page = farmem_wire::message::Page::of(VirtAddr(base));
     let stuck = rack.told(a).iter().filter(|&told| *told == CacheDone::Stuck { page }).count();
     assert_eq!(stuck, 3, "once in each second");
-    rack.call(Request::Recover { host: a, page: base }).expect("it holds a lease");
+    rack.call(Recover { host: a, page: base }).expect("it holds a lease");
     rack.reconnect();
     rack.pass(500, &[a, b]);
     assert_eq!(rack.load(a, base), Some(0));
@@ -212,8 +215,8 @@ fn a_freed_vma_is_taken_from_hosts() {
     let (mut rack, a, b, base) = pair(11);
     assert!(rack.store(a, base, 7));
     let id = rack.id_at(base);
-    rack.call(Request::Free { domain: 1, base, id }).expect("the owner frees");
-    assert_eq!(rack.may(a, base), None, "when that is answered no host has it");
+    rack.call(Free { domain: 1, base, id }).expect("the owner frees");
+    assert_eq!(rack.may(a, base), None, "when that is answered nobody has it");
     let next = rack.allocate(16, 1);
     assert_eq!(next.base, base);
     assert_eq!((rack.load(a, base), rack.load(b, base)), (Some(0), Some(0)));
@@ -227,7 +230,7 @@ fn a_freed_vma_waits_for_a_dead_host() {
     rack.stop(a);
     let asked = rack.now();
     let id = rack.id_at(base);
-    rack.call(Request::Free { domain: 1, base, id }).expect("the owner frees");
+    rack.call(Free { domain: 1, base, id }).expect("the owner frees");
     assert!(rack.now().since(asked) >= Duration::from_secs(1), "not before its lease surely ended");
     assert_eq!(rack.allocate(16, 1).base, base);
     rack.pass(400, &[b]);
@@ -239,29 +242,29 @@ fn a_freed_vma_waits_for_a_dead_host() {
 #[test]
 fn rights_are_taken_from_pages_that_are_cached_and_nothing_is_lost() {
     let (mut rack, a, b, _) = pair(19);
-    let start = Request::ProcessStart { domain: 1, heap: 0 };
-    let Ok(Response::Process { process, .. }) = rack.call(start) else { panic!("a process") };
-    let returned = |rack: &mut Rack, request| match rack.call(request) {
-        Ok(Response::Returned { value }) => u64::try_from(value).expect("it is done"),
-        other => panic!("{other:?}"),
+    let start = ProcessStart { domain: 1, heap: 0 };
+    let process = rack.call(start).unwrap().process;
+    let returned = |rack: &mut Rack, call: Request| {
+        let returned = Returned::try_from(rack.call(call).unwrap()).unwrap();
+        u64::try_from(returned.value).expect("it is done")
     };
     let len = 4 << 12;
-    let base = returned(&mut rack, Request::Mmap { process, addr: 0, len, prot: 3, flags: 0x22 });
+    let base = returned(&mut rack, Mmap { process, addr: 0, len, prot: 3, flags: 0x22 }.into());
     for host in [a, b] {
         rack.give(host, CacheRequest::Map { base: VirtAddr(base), len, domain: Domain(1) });
     }
     assert!(rack.store(a, base, 7));
-    returned(&mut rack, Request::Mprotect { process, addr: base, len, prot: 1 });
+    returned(&mut rack, Mprotect { process, addr: base, len, prot: 1 }.into());
     assert_eq!(rack.may(a, base), None);
     assert_eq!((rack.load(b, base), rack.load(a, base)), (Some(7), Some(7)));
     assert!(!rack.store(a, base, 8) && !rack.store(b, base, 8));
-    returned(&mut rack, Request::Mprotect { process, addr: base, len, prot: 3 });
+    returned(&mut rack, Mprotect { process, addr: base, len, prot: 3 }.into());
     assert!(rack.store(a, base, 9));
-    returned(&mut rack, Request::Mprotect { process, addr: base, len, prot: 0 });
+    returned(&mut rack, Mprotect { process, addr: base, len, prot: 0 }.into());
     assert_eq!((rack.may(a, base), rack.load(b, base)), (None, None));
     rack.restart_control();
-    returned(&mut rack, Request::Mprotect { process, addr: base, len, prot: 1 });
-    assert_eq!(rack.load(b, base), Some(9), "no host might read it, and it was there");
+    returned(&mut rack, Mprotect { process, addr: base, len, prot: 1 }.into());
+    assert_eq!(rack.load(b, base), Some(9), "nobody might read it, and it was there");
 }
 
 /// The control plane starts again in the middle of a fence, and sees it through.
@@ -303,7 +306,7 @@ fn nothing_of_it_depends_on_luck() {
         rack.lose(200_000);
         assert!(rack.store(a, base, 7));
         assert!(rack.store(b, base + (4 << 12), 8));
-        rack.call(Request::Recover { host: b, page: base }).expect("it holds a lease");
+        rack.call(Recover { host: b, page: base }).expect("it holds a lease");
         rack.pass(300, &[a, b]);
         assert_eq!(rack.load(b, base), Some(7));
         rack.start_switch();
@@ -316,7 +319,7 @@ fn nothing_of_it_depends_on_luck() {
         rack.start_node(1);
         rack.pass(1_000, &[b]);
         assert_eq!(rack.load(b, base), None, "seed {seed}: lost with its node as well");
-        rack.call(Request::AcceptLost { domain: 1, base, len: 4096 }).expect("the owner may");
+        rack.call(AcceptLost { domain: 1, base, len: 4096 }).expect("the owner may");
         assert_eq!(rack.load(b, base), Some(0), "seed {seed}");
     }
 }
@@ -415,6 +418,6 @@ fn the_overview_shows_the_directory() {
     rack.pass(300, &[a]);
     let info = rack.directory();
     assert!(info.open && info.slots > 0 && info.used == 1, "{info:?}");
-    let Ok(answer @ Response::Overview { .. }) = rack.call(Request::Overview) else { panic!() };
+    let answer = Response::from(rack.call(Overview {}).unwrap());
     assert!(format!("{answer:?}").contains("false_invalidations"));
 }

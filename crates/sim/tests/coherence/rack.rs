@@ -1,6 +1,9 @@
 //! A simulated rack whose hosts cache pages, with the calls that its drivers make to the control plane.
 
-use farmem_control::api::{ApiError, DirectoryInfo, Request, Response, VmaInfo};
+use farmem_control::api::{
+    Allocate, ApiError, Call, CreateDomain, DirectoryInfo, LeaseInfo, Locate, OpenSession, Overview, Renew,
+    VmaInfo,
+};
 use farmem_host::agent::Pages;
 use farmem_host::caching::{CacheConfig, CacheDone, CacheRequest, CachingHost};
 use farmem_host::{Config as HostConfig, Failure, HostRequest, Op};
@@ -86,7 +89,7 @@ impl Rack {
         for role_id in [RoleId::Control, RoleId::Switch, RoleId::Node(1), RoleId::Node(2)] {
             rack.start(role_id);
         }
-        rack.call(Request::CreateDomain { name: "d".into() }).expect("a domain");
+        rack.call(CreateDomain { name: "d".into() }).expect("a domain");
         rack
     }
 
@@ -126,8 +129,7 @@ impl Rack {
 
     pub(crate) fn join_host(&mut self, host: u16) -> u16 {
         self.join_host_only(host);
-        let session = self.call_by(RoleId::Host(host), Request::OpenSession { host, domain: 1 });
-        assert!(matches!(session, Ok(Response::Session { .. })), "{session:?}");
+        self.call_by(Who::Host(host), OpenSession { host, domain: 1 }).expect("a session");
         host
     }
 
@@ -187,8 +189,8 @@ impl Rack {
     }
 
     pub(crate) fn allocate(&mut self, pages: u64, node: u16) -> VmaInfo {
-        let request = Request::Allocate { domain: 1, size: pages << 12, node: Some(node) };
-        let Ok(Response::Vma(vma)) = self.call(request) else { panic!("a vma") };
+        let request = Allocate { domain: 1, size: pages << 12, node: Some(node) };
+        let vma = self.call(request).unwrap();
         vma
     }
 
@@ -204,8 +206,7 @@ impl Rack {
             |told: &CacheDone| if let CacheDone::Flushed { order } = told { Some(*order) } else { None };
         let flushed = self.told[&host].iter().filter_map(obeyed).next_back().unwrap_or(0);
         let asked = self.now();
-        let answer = self.call(Request::Renew { host, generation, flushed, qkey });
-        let Ok(Response::Lease { lease_ms, flush }) = answer else { panic!("{answer:?}") };
+        let LeaseInfo { lease_ms, flush } = self.call(Renew { host, generation, flushed, qkey }).unwrap();
         if lease_ms == 0 {
             return false;
         }
@@ -219,8 +220,8 @@ impl Rack {
     /// Asks for a lease and does nothing with it; true when there is one.
     pub(crate) fn renew_only(&mut self, host: u16) -> bool {
         let generation = self.generation(host);
-        let answer = self.call(Request::Renew { host, generation, flushed: 0, qkey: 0 });
-        matches!(answer, Ok(Response::Lease { lease_ms, .. }) if lease_ms > 0)
+        let renewed = self.call(Renew { host, generation, flushed: 0, qkey: 0 });
+        renewed.is_ok_and(|lease| lease.lease_ms > 0)
     }
 
     /// Lets time pass, in which these hosts renew their leases.
@@ -238,28 +239,28 @@ impl Rack {
         }
     }
 
-    pub(crate) fn call(&mut self, request: Request) -> Result<Response, ApiError> {
-        self.call_by(RoleId::Control, request)
+    pub(crate) fn call<C: Call>(&mut self, call: C) -> Result<C::Answer, ApiError> {
+        self.call_by(Who::Control, call)
     }
 
-    fn call_by(&mut self, by: RoleId, request: Request) -> Result<Response, ApiError> {
-        let ticket = self.world.ask(by, request);
+    fn call_by<C: Call>(&mut self, by: Who, call: C) -> Result<C::Answer, ApiError> {
+        let ticket = self.world.ask(by, call);
         let mut answer = None;
         self.until("an answer", |rack| {
             answer = rack.world.take_reply(ticket);
             answer.is_some()
         });
-        answer.expect("it was answered")
+        let typed = |response| C::Answer::try_from(response).ok().expect("the answer to this request");
+        answer.expect("it was answered").map(typed)
     }
 
     /// Which allocation an address is of.
     pub(crate) fn id_at(&mut self, addr: u64) -> u64 {
-        let Ok(Response::Located { vma, .. }) = self.call(Request::Locate { addr }) else { panic!() };
-        vma.id
+        self.call(Locate { addr }).unwrap().vma.id
     }
 
     pub(crate) fn directory(&mut self) -> DirectoryInfo {
-        let Ok(Response::Overview { directory, .. }) = self.call(Request::Overview) else { panic!() };
+        let directory = self.call(Overview {}).unwrap().directory;
         directory
     }
 

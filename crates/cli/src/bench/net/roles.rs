@@ -2,7 +2,7 @@
 
 use crate::Failure;
 use farmem::RackConfig;
-use farmem::api::Response;
+use farmem::api::RackOverview;
 use farmem::serve::{self, Stop};
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
@@ -66,10 +66,7 @@ impl Roles {
             let c = own();
             move |stop| serve::node(&c, &c.nodes[0], stop)
         });
-        roles.await_overview(
-            config,
-            |overview| matches!(overview, Response::Overview { nodes, switch: true, .. } if nodes.len() == 1),
-        )?;
+        roles.await_overview(config, |overview| overview.switch && overview.nodes.len() == 1)?;
         Ok(roles)
     }
 
@@ -86,7 +83,7 @@ impl Roles {
     fn await_overview(
         &mut self,
         config: &RackConfig,
-        ready: impl Fn(&Response) -> bool,
+        ready: impl Fn(&RackOverview) -> bool,
     ) -> Result<(), Failure> {
         let deadline = Instant::now() + JOIN_TIME_MAX;
         loop {

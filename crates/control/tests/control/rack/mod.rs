@@ -7,7 +7,10 @@ pub(crate) mod disk;
 pub(crate) mod peer;
 
 use disk::Disk;
-use farmem_control::api::{ApiError, Endpoint, ErrorCode, PermName, Request, Response, VmaInfo};
+use farmem_control::api::{
+    Allocate, ApiError, Call, CreateDomain, Endpoint, ErrorCode, Grant, HostJoined, JoinHost, JoinNode,
+    JoinSwitch, NodeJoined, Overview, PermName, Request, Response, SwitchJoined, VmaInfo,
+};
 use farmem_control::{Ask, Config, Control, Note, Out, Record};
 use farmem_machine::{Action, Duration, Event, Instant, Machine, Outbox, Port, Rng};
 use farmem_wire::{Gid, Qkey, Qpn};
@@ -128,7 +131,8 @@ impl Rack {
     }
 
     /// Asks without waiting for the answer.
-    pub(crate) fn ask(&mut self, request: Request) -> u64 {
+    pub(crate) fn ask(&mut self, request: impl Into<Request>) -> u64 {
+        let request = request.into();
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         self.asked.insert(ticket, request.clone());
@@ -153,8 +157,8 @@ impl Rack {
     }
 
     /// Asks, waits, and lets the tables settle.
-    pub(crate) fn call(&mut self, request: Request) -> Answer {
-        let ticket = self.ask(request);
+    pub(crate) fn call<C: Call>(&mut self, call: C) -> Result<C::Answer, ApiError> {
+        let ticket = self.ask(call);
         let answer = self.wait(ticket);
         self.settle();
         if self.forgets {
@@ -164,10 +168,12 @@ impl Rack {
             self.trace.clear();
             self.peers.values_mut().for_each(|peer| peer.applied.clear());
         }
-        answer
+        let typed = |response| C::Answer::try_from(response).ok().expect("the answer to this request");
+        answer.map(typed)
     }
 
-    pub(crate) fn refused(&mut self, request: Request) -> ApiError {
+    pub(crate) fn refused(&mut self, request: impl Into<Request>) -> ApiError {
+        let request = request.into();
         let error = self.call(request.clone()).expect_err("a refusal");
         assert!(!error.message.is_empty() && !error.remedy.is_empty(), "{request:?}: {error:?}");
         error
@@ -281,7 +287,7 @@ impl Rack {
             }
         });
         for response in joined {
-            if let Response::HostJoined { host, home, .. } = &response {
+            if let Response::HostJoined(HostJoined { host, home, .. }) = &response {
                 self.qkeys.insert(*host, home.qkey);
             }
             self.start_peer(&response);
@@ -347,12 +353,12 @@ impl Rack {
     /// The tables of a role are what a role that joins now would be told.
     pub(crate) fn check_tables(&self, port: Port) {
         let mut twin = self.twin();
-        let request = if port == Port::SWITCH {
-            Request::JoinSwitch { gid: text(self.peers[&port].octet) }
+        if port == Port::SWITCH {
+            twin.call(JoinSwitch { gid: text(self.peers[&port].octet) }).expect("the switch may join again");
         } else {
-            twin.join_node_request(port)
-        };
-        twin.call(request).expect("a role may join again");
+            let join = twin.join_node_request(port);
+            twin.call(join).expect("a node may join again");
+        }
         let without_connections = |tables: &Tables| Tables { queue_pairs: BTreeMap::new(), ..tables.clone() };
         let (told, full) = (&self.peers[&port].tables, &twin.peers[&port].tables);
         assert_eq!(without_connections(told), without_connections(full), "{port:?} knows what it must");
@@ -369,17 +375,16 @@ impl Rack {
         twin
     }
 
-    fn join_node_request(&mut self, port: Port) -> Request {
-        let Ok(Response::Overview { nodes, .. }) = self.call(Request::Overview) else {
-            panic!("an overview")
-        };
+    fn join_node_request(&mut self, port: Port) -> JoinNode {
+        let nodes = self.call(Overview {}).unwrap().nodes;
         let node = nodes.into_iter().find(|node| node.port == port.0).expect("the node is known");
-        Request::JoinNode { name: node.name, gid: node.gid, capacity: node.capacity }
+        JoinNode { name: node.name, gid: node.gid, capacity: node.capacity }
     }
 
     /// A role's process reads the answer to its join, and starts with empty tables.
     fn start_peer(&mut self, response: &Response) {
-        let (Response::Joined { home, control } | Response::NodeJoined { home, control, .. }) = response
+        let (Response::Joined(SwitchJoined { home, control })
+        | Response::NodeJoined(NodeJoined { home, control, .. })) = response
         else {
             return;
         };
@@ -407,44 +412,31 @@ impl Rack {
 
     // What tests ask all the time.
 
-    pub(crate) fn join_switch(&mut self) -> Answer {
-        self.call(Request::JoinSwitch { gid: text(2) })
+    pub(crate) fn join_switch(&mut self) -> Result<SwitchJoined, ApiError> {
+        self.call(JoinSwitch { gid: text(2) })
     }
 
     pub(crate) fn join_node(&mut self, number: u8, capacity: u64) -> u16 {
         let name = format!("n{number}");
-        match self.call(Request::JoinNode { name, gid: text(10 + number), capacity }) {
-            Ok(Response::NodeJoined { node, .. }) => node,
-            other => panic!("{other:?}"),
-        }
+        self.call(JoinNode { name, gid: text(10 + number), capacity }).unwrap().node
     }
 
     pub(crate) fn join_host(&mut self, number: u8) -> (u16, u16) {
-        match self.call(Request::JoinHost { name: format!("h{number}"), gid: text(100 + number) }) {
-            Ok(Response::HostJoined { host, generation, .. }) => (host, generation),
-            other => panic!("{other:?}"),
-        }
+        let join = JoinHost { name: format!("h{number}"), gid: text(100 + number) };
+        let joined = self.call(join).unwrap();
+        (joined.host, joined.generation)
     }
 
     pub(crate) fn domain(&mut self, name: &str) -> u32 {
-        match self.call(Request::CreateDomain { name: name.into() }) {
-            Ok(Response::Domain { domain }) => domain,
-            other => panic!("{other:?}"),
-        }
+        self.call(CreateDomain { name: name.into() }).unwrap().domain
     }
 
     pub(crate) fn allocate(&mut self, domain: u32, size: u64) -> VmaInfo {
-        match self.call(Request::Allocate { domain, size, node: None }) {
-            Ok(Response::Vma(vma)) => vma,
-            other => panic!("{other:?}"),
-        }
+        self.call(Allocate { domain, size, node: None }).unwrap()
     }
 
     pub(crate) fn vmas(&mut self) -> Vec<VmaInfo> {
-        match self.call(Request::Overview) {
-            Ok(Response::Overview { vmas, .. }) => vmas,
-            other => panic!("{other:?}"),
-        }
+        self.call(Overview {}).unwrap().vmas
     }
 
     pub(crate) fn tables(&self, port: Port) -> &Tables {
@@ -463,8 +455,8 @@ pub(crate) fn restored(config: &Config, seed: u64, log: &[String]) -> Control {
     control
 }
 
-pub(crate) fn grant(vma: &VmaInfo, offset: u64, len: u64, to: u32, perm: PermName) -> Request {
-    Request::Grant { domain: vma.domain, base: vma.base + offset, len, to, perm }
+pub(crate) fn grant(vma: &VmaInfo, offset: u64, len: u64, to: u32, perm: PermName) -> Grant {
+    Grant { domain: vma.domain, base: vma.base + offset, len, to, perm }
 }
 
 pub(crate) fn gid(octet: u8) -> Gid {

@@ -3,7 +3,7 @@
 use super::{TOKEN, start_within};
 use crate::Waker;
 use crate::http::{ApiCall, ApiClient, Limits};
-use farmem_control::api::{Request, Response};
+use farmem_control::api::{DomainInfo, Leave, Response};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Mutex;
@@ -63,7 +63,7 @@ fn idle_connections_do_not_keep_clients_out() {
     let said = |n: usize| if n.is_multiple_of(2) { "" } else { half.as_str() };
     let idle: Vec<TcpStream> = (0..count).map(|n| connected(server.address(), said(n))).collect();
     let mut client = ApiClient::new(&format!("http://{}", server.address()), TOKEN);
-    assert_eq!(client.ask(&Request::Leave { port: 1 }).unwrap(), Response::Done {});
+    client.call(Leave { port: 1 }).unwrap();
     old.write_all(whole.as_bytes()).unwrap();
     let len = old.read(&mut answer).unwrap();
     assert!(answer[..len].starts_with(b"HTTP/1.1 200"));
@@ -118,7 +118,7 @@ fn a_half_closed_client_is_answered() {
     let (server, calls) = start_within(patient(), Waker::new(|| {}));
     let control = std::thread::spawn(move || {
         for (number, call) in (0..).zip(calls) {
-            call.answer(Ok(Response::Domain { domain: number }));
+            call.answer(Ok(DomainInfo { domain: number }.into()));
         }
     });
     let ask = format!("GET /v1/overview HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n");

@@ -1,8 +1,10 @@
 //! The tables of PROTOCOL 8.51 against the code: each request takes exactly the fields that its row names, of the types that it names.
 
-use crate::http::{NAMES, server};
+use crate::http::server;
 use farmem_control::api::{
-    ApiError, DirectoryInfo, Endpoint, HostInfo, LostInfo, MovedInfo, NodeInfo, PermName, Response, VmaInfo,
+    ApiError, ConnectionInfo, DirectoryInfo, DomainInfo, Endpoint, HostInfo, HostJoined, LeaseInfo,
+    LocatedVma, LostInfo, MovedInfo, NodeInfo, NodeJoined, ObjectInfo, PermName, ProcessInfo, RackOverview,
+    Request, Response, Returned, SessionInfo, SwitchJoined, VmaInfo,
 };
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -73,9 +75,9 @@ fn parse(name: &str, body: &Map<String, Value>) -> Result<(), ApiError> {
 #[test]
 fn the_table_has_every_request() {
     let names: Vec<String> = rows().into_iter().map(|row| row.name).collect();
-    assert_eq!(names, NAMES);
-    let error = serde_json::from_value::<farmem_control::api::Request>(json!({"op": "fly"})).unwrap_err();
-    assert_eq!(quoted(&error.to_string())[1..], NAMES, "{error}");
+    assert_eq!(names, Request::NAMES);
+    let error = serde_json::from_value::<Request>(json!({"op": "fly"})).unwrap_err();
+    assert_eq!(quoted(&error.to_string())[1..], *Request::NAMES, "{error}");
 }
 
 /// Each request is taken with the fields of its row, each at the extremes of its type, without those that may be left out; and refused without one
@@ -119,53 +121,35 @@ fn keys(value: &impl Serialize) -> Vec<String> {
     value.as_object().unwrap().keys().filter(|key| *key != "is").cloned().collect()
 }
 
-/// One of each answer. A new one does not compile before it is in [`name_of`], and fails the test before it is here.
+/// One of each answer.
 fn answers() -> Vec<Response> {
     let home = endpoint();
+    let overview = RackOverview {
+        nodes: Vec::new(),
+        hosts: Vec::new(),
+        vmas: Vec::new(),
+        moved: Vec::new(),
+        domains: Vec::new(),
+        balance_ppm: 0,
+        switch: false,
+        directory: DirectoryInfo::default(),
+    };
     vec![
-        Response::Joined { home: home.clone(), control: home.clone() },
-        Response::NodeJoined { node: 0, home: home.clone(), control: home.clone(), base: 0, capacity: 0 },
-        Response::HostJoined { host: 0, generation: 0, home: home.clone(), nodes: Vec::new() },
-        Response::Session { switch: home, domain: 0 },
-        Response::Connection { node: node(), qpn: 0, peer_qpn: 0, first_psn: 0, rkey: 0, pmtu: 0 },
-        Response::Vma(VMA),
-        Response::Located { vma: VMA, moved: Vec::new(), lost: Vec::new() },
-        Response::Overview {
-            nodes: Vec::new(),
-            hosts: Vec::new(),
-            vmas: Vec::new(),
-            moved: Vec::new(),
-            domains: Vec::new(),
-            balance_ppm: 0,
-            switch: false,
-            directory: DirectoryInfo::default(),
-        },
-        Response::Process { process: 0, heap: 0 },
-        Response::Returned { value: 0 },
-        Response::Lease { lease_ms: 0, flush: 0 },
-        Response::Object { object: 0, length: 0, base: 0, size: 0 },
-        Response::Domain { domain: 0 },
+        SwitchJoined { home: home.clone(), control: home.clone() }.into(),
+        NodeJoined { node: 0, home: home.clone(), control: home.clone(), base: 0, capacity: 0 }.into(),
+        HostJoined { host: 0, generation: 0, home: home.clone(), nodes: Vec::new() }.into(),
+        SessionInfo { switch: home, domain: 0 }.into(),
+        ConnectionInfo { node: node(), qpn: 0, peer_qpn: 0, first_psn: 0, rkey: 0, pmtu: 0 }.into(),
+        VMA.into(),
+        LocatedVma { vma: VMA, moved: Vec::new(), lost: Vec::new() }.into(),
+        overview.into(),
+        ProcessInfo { process: 0, heap: 0 }.into(),
+        Returned { value: 0 }.into(),
+        LeaseInfo { lease_ms: 0, flush: 0 }.into(),
+        ObjectInfo { object: 0, length: 0, base: 0, size: 0 }.into(),
+        DomainInfo { domain: 0 }.into(),
         Response::Done {},
     ]
-}
-
-const fn name_of(answer: &Response) -> &'static str {
-    match answer {
-        Response::Joined { .. } => "joined",
-        Response::NodeJoined { .. } => "node_joined",
-        Response::HostJoined { .. } => "host_joined",
-        Response::Session { .. } => "session",
-        Response::Connection { .. } => "connection",
-        Response::Vma(_) => "vma",
-        Response::Located { .. } => "located",
-        Response::Overview { .. } => "overview",
-        Response::Process { .. } => "process",
-        Response::Returned { .. } => "returned",
-        Response::Lease { .. } => "lease",
-        Response::Object { .. } => "object",
-        Response::Domain { .. } => "domain",
-        Response::Done {} => "done",
-    }
 }
 
 const VMA: VmaInfo = VmaInfo { id: 0, base: 0, size: 0, node: 0, domain: 0 };
@@ -193,8 +177,8 @@ fn each_answer_has_the_fields_of_its_row() {
         ("(directory)".to_owned(), keys(&DirectoryInfo::default())),
     ];
     for answer in answers() {
-        assert_eq!(serde_json::to_value(&answer).unwrap()["is"], name_of(&answer));
-        has.push((format!("`{}`", name_of(&answer)), keys(&answer)));
+        let name = serde_json::to_value(&answer).unwrap()["is"].as_str().map(|name| format!("`{name}`"));
+        has.push((name.expect("an answer says which it is"), keys(&answer)));
     }
     let rows = table("answer");
     let sorted = |mut names: Vec<String>| {
@@ -214,22 +198,26 @@ fn each_answer_has_the_fields_of_its_row() {
     }
 }
 
-/// The table names the answer of each request that its documentation names.
+/// The table names the answer of each request that the list of requests names.
 #[test]
 fn each_request_names_its_answer() {
     let source = include_str!("../../../../control/src/api.rs");
-    let requests = source.split("pub enum Request {").nth(1).unwrap().split("\n}\n").next().unwrap();
-    let named = requests.split("[`Response::").skip(1).map(|rest| rest.split('`').next().unwrap());
-    let snake = |name: &str| {
+    let list = |of: &str| source.split(of).nth(1).unwrap().split("\n}").next().unwrap().lines().skip(1);
+    let variants =
+        list("\nanswers! {").map(|line| line.trim_end_matches("),").trim().split_once('(').unwrap());
+    let variants: Vec<(&str, &str)> = variants.chain([("Done", ")")]).collect();
+    let named = list("\ncalls! {").map(|line| {
+        let answer = line.split("-> ").nth(1).unwrap().trim_end_matches(',').trim_start_matches('(');
+        let (variant, _) = variants.iter().find(|(_, kind)| *kind == answer).expect(answer);
         let mut snake = String::new();
-        for letter in name.chars() {
+        for letter in variant.chars() {
             if letter.is_ascii_uppercase() && !snake.is_empty() {
                 snake.push('_');
             }
             snake.push(letter.to_ascii_lowercase());
         }
         format!("`{snake}`")
-    };
+    });
     let table: Vec<String> = table("request").into_iter().map(|mut cells| cells.remove(2)).collect();
-    assert_eq!(table, named.map(snake).collect::<Vec<_>>());
+    assert_eq!(table, named.collect::<Vec<_>>());
 }

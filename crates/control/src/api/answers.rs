@@ -1,0 +1,275 @@
+//! What answers the requests, and the parts of answers.
+
+#[cfg(doc)]
+use super::GIVEN_UP;
+use alloc::string::String;
+use alloc::vec::Vec;
+use serde::{Deserialize, Serialize};
+
+/// A memory node has joined.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NodeJoined {
+    /// Its number.
+    pub node: u16,
+    /// Its own endpoint.
+    pub home: Endpoint,
+    /// The control plane's.
+    pub control: Endpoint,
+    /// First address of its range.
+    pub base: u64,
+    /// Bytes of its range that have memory behind them.
+    pub capacity: u64,
+}
+
+/// A host has joined.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HostJoined {
+    /// Its number.
+    pub host: u16,
+    /// How often it started; part of its request ids.
+    pub generation: u16,
+    /// Its own endpoint.
+    pub home: Endpoint,
+    /// The nodes of the rack.
+    pub nodes: Vec<NodeInfo>,
+}
+
+/// The switch has joined.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SwitchJoined {
+    /// Its own endpoint.
+    pub home: Endpoint,
+    /// The control plane's.
+    pub control: Endpoint,
+}
+
+/// A session.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SessionInfo {
+    /// The switch's endpoint for it.
+    pub switch: Endpoint,
+    /// The domain its requests are in.
+    pub domain: u32,
+}
+
+/// A connection.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ConnectionInfo {
+    /// The node.
+    pub node: NodeInfo,
+    /// The host's queue pair.
+    pub qpn: u32,
+    /// The node's queue pair.
+    pub peer_qpn: u32,
+    /// The PSN of the host's first request.
+    pub first_psn: u32,
+    /// The key its requests show.
+    pub rkey: u32,
+    /// Path MTU in bytes.
+    pub pmtu: u16,
+}
+
+/// Where a vma is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LocatedVma {
+    /// The vma, with the node that its addresses belong to.
+    pub vma: VmaInfo,
+    /// Parts of it that are at other nodes.
+    pub moved: Vec<MovedInfo>,
+    /// Parts of it whose bytes were lost with an earlier incarnation of their node, and not accepted since.
+    #[serde(default)]
+    pub lost: Vec<LostInfo>,
+}
+
+/// The members of the rack and its allocations.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RackOverview {
+    /// Memory nodes.
+    pub nodes: Vec<NodeInfo>,
+    /// Hosts.
+    pub hosts: Vec<HostInfo>,
+    /// Allocations.
+    pub vmas: Vec<VmaInfo>,
+    /// Parts of them that were moved to other nodes.
+    #[serde(default)]
+    pub moved: Vec<MovedInfo>,
+    /// Domains, by number and name.
+    pub domains: Vec<(u32, String)>,
+    /// How evenly the nodes are allocated: Jain's index in millionths.
+    pub balance_ppm: u32,
+    /// True when the switch has joined.
+    pub switch: bool,
+    /// The switch's directory of pages that hosts cache.
+    #[serde(default)]
+    pub directory: DirectoryInfo,
+}
+
+/// A process.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ProcessInfo {
+    /// Its number.
+    pub process: u32,
+    /// Where the heap of its address space begins; 0 when it has none.
+    pub heap: u64,
+}
+
+/// What a memory system call returns, as from the kernel: a value, or a negative error number.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Returned {
+    /// The value.
+    pub value: i64,
+}
+
+/// A lease.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LeaseInfo {
+    /// For so long, from when the request was sent, the host may use what it caches. 0: not yet, ask again in a moment.
+    pub lease_ms: u64,
+    /// The newest order to give everything up; 0 when none was given. A host that has obeyed less writes back what is Modified, takes
+    /// all pages from its programs, and says so with its next renewal.
+    pub flush: u64,
+}
+
+/// A named object.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ObjectInfo {
+    /// Its number.
+    pub object: u64,
+    /// Bytes, as its users set it; 0 at first.
+    pub length: u64,
+    /// The first byte of its vma; 0 when it has none yet.
+    pub base: u64,
+    /// Bytes of its vma.
+    pub size: u64,
+}
+
+/// A domain.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DomainInfo {
+    /// Its number.
+    pub domain: u32,
+}
+
+/// A permission class by name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PermName {
+    /// Nothing.
+    None,
+    /// Loads.
+    Read,
+    /// Loads, stores, atomics.
+    ReadWrite,
+}
+
+/// A UD endpoint and where it is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Endpoint {
+    /// Port number.
+    pub port: u32,
+    /// Address.
+    pub gid: String,
+    /// UD queue pair.
+    pub qpn: u32,
+    /// UD queue key.
+    pub qkey: u32,
+}
+
+/// A memory node as a host needs to know it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NodeInfo {
+    /// Its number.
+    pub node: u16,
+    /// Its name.
+    pub name: String,
+    /// Port number.
+    pub port: u32,
+    /// Address.
+    pub gid: String,
+    /// First address of its range.
+    pub base: u64,
+    /// Bytes of its range that have memory behind them.
+    pub capacity: u64,
+    /// Bytes allocated.
+    pub allocated: u64,
+}
+
+/// A host, for the overview.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HostInfo {
+    /// Its number.
+    pub host: u16,
+    /// Its name.
+    pub name: String,
+    /// Address.
+    pub gid: String,
+    /// How often it started.
+    pub generation: u16,
+}
+
+/// A vma, for the overview.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct VmaInfo {
+    /// Which allocation it is: no other one of the rack ever has this number. (Those of one memory system call have one number together.)
+    pub id: u64,
+    /// First byte.
+    pub base: u64,
+    /// Bytes, a power of two.
+    pub size: u64,
+    /// The node that its addresses belong to: it is there, but for parts that were moved.
+    pub node: u16,
+    /// Its owner.
+    pub domain: u32,
+}
+
+/// A part of a vma that is not at the node its addresses belong to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MovedInfo {
+    /// First byte.
+    pub base: u64,
+    /// Bytes, a power of two.
+    pub size: u64,
+    /// The node it is on.
+    pub node: u16,
+}
+
+/// A part of a vma whose bytes were lost: the node that had them started again without its memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LostInfo {
+    /// First byte, at a page.
+    pub base: u64,
+    /// Bytes: whole pages.
+    pub len: u64,
+}
+
+/// The directory, for the overview. Counts are since the control plane started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DirectoryInfo {
+    /// Pages are served. Not so while hosts may still have some that an earlier switch handed out.
+    pub open: bool,
+    /// Slots there are; 0 when no host has cached pages yet.
+    pub slots: u32,
+    /// Slots that had a region when the directory was last listed.
+    pub used: u32,
+    /// Regions split.
+    pub splits: u64,
+    /// Pairs of regions merged.
+    pub merges: u64,
+    /// Regions reset, for whatever reason.
+    pub resets: u64,
+    /// Of these, to make room for others.
+    pub evictions: u64,
+    /// Hosts fenced, or gone: `lapses` and `leaves` together.
+    pub fences: u64,
+    /// Leases that ended without being given up: the host died, left or joined again with pages, or did not renew in time.
+    pub lapses: u64,
+    /// Leases that hosts gave up before they left, with everything that they had ([`GIVEN_UP`]).
+    pub leaves: u64,
+    /// Pages that hosts gave up although no host had asked for them.
+    pub false_invalidations: u64,
+    /// False invalidations of a region in an epoch above which it is split.
+    pub threshold: u64,
+    /// Pages whose latest bytes died with a host.
+    pub lost_pages: u64,
+}
