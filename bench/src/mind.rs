@@ -25,7 +25,7 @@ use farmem::{Error, Placement, Rack, RackConfig, ShareOptions, SharedSpace, Tran
 use roles::Roles;
 
 /// Bytes of a page.
-const PAGE: usize = 4096;
+const PAGE: usize = farmem::PAGE_LEN;
 /// Domain of all that is measured.
 const DOMAIN: &str = "bench-mind";
 

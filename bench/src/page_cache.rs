@@ -3,11 +3,9 @@
 //! Key type: [`Pages`]. It holds bytes and an order, and never more bytes than it was given. It fetches nothing and writes nothing
 //! back: whoever has it does.
 
+pub use farmem::PAGE_LEN;
 use farmem::VirtAddr;
 use std::collections::BTreeMap;
-
-/// Bytes of a page.
-pub const PAGE_LEN: usize = 4096;
 
 /// The number of a page: its address divided by its length.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -8,6 +8,7 @@ mod rack;
 use crate::Run;
 use crate::frames::{FaultyLink, noise};
 use crate::input::Input;
+use farmem_control::PAGE;
 use farmem_control::api::{
     Allocate, Connect, CreateDomain, Disconnect, Free, Grant, JoinHost, JoinNode, JoinSwitch, Leave,
     OpenSession, Overview, PermName, Request,
@@ -52,7 +53,7 @@ fn request(rack: &Rack, input: &mut Input<'_>) -> Request {
         1 => JoinNode {
             name: name('n', node, input),
             gid: gid(10 + node, input),
-            capacity: 4096 * u64::from(1 + input.below(32)),
+            capacity: PAGE * u64::from(1 + input.below(32)),
         }
         .into(),
         2 => JoinHost { name: name('h', host, input), gid: gid(100 + host, input) }.into(),

@@ -15,7 +15,7 @@ pub const ENTRIES: &[(&str, Entry)] = &[("serve", serve)];
 
 /// Workers at most: the board has a page for each, and a host that caches needs a number below 64.
 pub const WORKERS_MAX: u64 = 48;
-const PAGE: usize = 4096;
+const PAGE: usize = farmem::PAGE_LEN;
 /// Points at which all workers meet; each has a page of the board.
 const MEETINGS: usize = 3;
 

@@ -7,6 +7,7 @@ use bytesize::ByteSize;
 use farmem_machine::Duration;
 use farmem_switch::directory::SLOTS_DEFAULT;
 use farmem_wire::Pmtu;
+use farmem_wire::message::PAGE_LEN;
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -206,12 +207,12 @@ struct RawHosts {
 const HOSTS_MAX: u32 = 4096;
 
 /// Granularity of a node's memory, in bytes.
-const MEMORY_UNIT: u64 = 4096;
+const MEMORY_UNIT: u64 = PAGE_LEN as u64;
 
 /// A lease shorter than this ends whenever a busy machine makes a host wait; one longer than this keeps the pages of a dead host for too long.
 const LEASES_MS: RangeInclusive<u64> = 100..=600_000;
 
-/// The directory is listed once an epoch; in a longer one than this nobody sees regions being split.
+/// The directory is listed once an epoch; in a longer one than this regions are split too late to help.
 const EPOCHS_MS: RangeInclusive<u64> = 1..=60_000;
 
 /// A slot takes less than 100 bytes of the switch's memory.

@@ -34,6 +34,7 @@ pub use farmem_host::{Answer, Op, REGION_DATA_MAX, Traversed};
 pub use farmem_io::{doctor, raw};
 pub use farmem_machine::Rng;
 pub use farmem_traversal::Program;
+pub use farmem_wire::message::PAGE_LEN;
 pub use farmem_wire::{NodeId, UDP_PORT, VirtAddr};
 pub use lock::LockWord;
 pub use migrate::{Moved, migrate};

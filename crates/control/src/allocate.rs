@@ -3,9 +3,10 @@
 use crate::api::VmaInfo;
 use crate::record::VmaRow;
 use alloc::vec::Vec;
+use farmem_wire::message::PAGE_LEN;
 
 /// The smallest vma, and the granularity of a node's memory.
-pub const PAGE: u64 = 4096;
+pub const PAGE: u64 = PAGE_LEN as u64;
 /// Where the address space of a rack ends: what a user process on x86-64 and arm64 can map.
 pub const VA_END: u64 = 1 << 47;
 
@@ -67,7 +68,7 @@ mod tests {
         assert_eq!(first_fit([(0, u64::MAX)].into_iter(), 0, u64::MAX, 2), None);
         assert_eq!(first_fit(core::iter::empty(), u64::MAX, u64::MAX, 4), None);
         assert_eq!(vma_size(u64::MAX), None);
-        assert_eq!(vma_size(1), Some(4096));
+        assert_eq!(vma_size(1), Some(PAGE));
         assert_eq!(vma_size(4097), Some(8192));
     }
 

@@ -1,6 +1,6 @@
 //! Bounded splitting: how large the regions are that the switch's directory tracks (MIND 4.3.1, 5).
 //!
-//! A directory entry covers a region, a power of two of pages. Large regions need few entries and invalidate pages that nobody asked
+//! A directory entry covers a region, a power of two of pages. Large regions need few entries and invalidate pages that no host asked
 //! for; small ones the other way round. Each epoch the switch says how many pages were falsely invalidated in each region;
 //! [`Splitting::epoch`] orders the regions above the threshold to be split and the quiet ones to be merged, so that the directory fits
 //! into its slots. Key types: [`Splitting`], [`Region`], [`Order`].
@@ -13,13 +13,14 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 use farmem_machine::Duration;
+use farmem_wire::message::{REGION_ORDER_FIRST, REGION_ORDER_MAX};
 
 /// The smallest region: a page.
 pub const REGION_MIN: u64 = PAGE;
 /// The largest region in bytes, MIND's block of M pages.
-pub const REGION_MAX: u64 = 2 << 20;
+pub const REGION_MAX: u64 = PAGE << REGION_ORDER_MAX;
 /// A region's size when it is first touched, in bytes (MIND 5.2: a favourable trade-off for the paper's programs).
-pub const REGION_INITIAL: u64 = 16 << 10;
+pub const REGION_INITIAL: u64 = PAGE << REGION_ORDER_FIRST;
 /// The length of an epoch (MIND 7.3: longer ones cost little, shorter ones see too few invalidations).
 pub const EPOCH: Duration = Duration::from_millis(100);
 /// Entries that the switch has room for (MIND 7.2).

@@ -22,7 +22,7 @@
 
 pub use farmem_client::{
     Answer, Client, ClientOptions, Completed, Dispatched, Error, Exchange, Execution, FarMemory, LockWord,
-    Moved, Next, NodeId, Op, Placement, Policy, Prefetch, Profile, Program, REGION_DATA_MAX, Rack,
+    Moved, Next, NodeId, Op, PAGE_LEN, Placement, Policy, Prefetch, Profile, Program, REGION_DATA_MAX, Rack,
     RackConfig, Rng, Task, Ticket, Took, Transport, Traversal, TraversalStop, Traversed, UDP_PORT, VirtAddr,
     Vma, Waiting, Way, api, config, dispatch, doctor, home_of, iterator, migrate, raw, serve, task,
 };

@@ -5,13 +5,12 @@
 
 use crate::MappedStore;
 use farmem_memnode::{BURST, Compile, Store as _, Trial};
+use farmem_wire::message::PAGE_LEN;
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
 /// Bytes of the store that are tried: more than caches hold. A smaller store is not worth it.
 const TRIED: u64 = 256 << 20;
-/// Steps in which they are touched: where the system gives small pages, each of them.
-const PAGE_STEP: usize = 4096;
 /// Pairs of trials. Each takes a millisecond or two.
 const ROUNDS: usize = 7;
 /// One by one must be so many times as fast before it is chosen: the middle of the rounds differs by up to a tenth from one start to the next.
@@ -54,7 +53,7 @@ fn calibrate_within<C: Compile>(
             store.discard(0, chunk);
             return (store, usual);
         }
-        (chunk..chunk + CHUNK as u64).step_by(PAGE_STEP).for_each(|offset| store.write(offset, &[0]));
+        (chunk..chunk + CHUNK as u64).step_by(PAGE_LEN).for_each(|offset| store.write(offset, &[0]));
     }
     let trial = Trial::new(TRIED);
     let mut rounds = Vec::new();

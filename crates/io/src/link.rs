@@ -2,13 +2,14 @@
 
 use farmem_machine::{Duration, Port};
 use farmem_wire::Gid;
+use farmem_wire::message::PageMessage;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 
 /// Bytes of the longest frame a link carries, without its ICRC: a whole page and the headers before it (PROTOCOL 12.39). With IP,
 /// UDP and ICRC that is an Ethernet of 4200.
-pub const FRAME_MAX: usize = 4096 + 72;
+pub const FRAME_MAX: usize = PageMessage::FRAME_LEN_MAX;
 
 /// A way for frames to go between ports. Two implementers: `UdpLink` and `ShmLink`.
 ///

@@ -11,6 +11,7 @@ mod swap;
 pub use crate::Waiting;
 use crate::{Link as _, OpenError, ShmConfig, ShmLink, Stop, Wait, gid_of};
 use farmem_machine::Port;
+use farmem_wire::message::PAGE_LEN;
 pub use faults::faults;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -21,7 +22,7 @@ use std::time::Duration;
 pub use swap::{Swapped, major_faults};
 
 /// Longest datagram: a page and the headers before it.
-const DATAGRAM_MAX: usize = 4096 + 64;
+const DATAGRAM_MAX: usize = PAGE_LEN + 64;
 /// Datagrams of one burst at most.
 pub const BURST_MAX: usize = 32;
 /// Time after which a server that hears nothing looks at its stop flag.

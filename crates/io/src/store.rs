@@ -6,6 +6,8 @@
 //! only the node writes.
 
 use farmem_memnode::Store;
+use farmem_traversal::LINE_LEN;
+use farmem_wire::message::PAGE_LEN;
 use std::fmt;
 use std::io;
 use std::ptr::{self, NonNull};
@@ -14,12 +16,8 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Bytes of a huge page; the mapping begins at a multiple of it.
 const HUGE: usize = 2 << 20;
-/// Bytes of a page that can be given back.
-const PAGE: usize = 4096;
 /// Bytes of a word.
 const WORD: usize = 8;
-/// Bytes that a processor fetches from memory at a time.
-const LINE: usize = 64;
 
 /// A mapping of zero bytes. Shared by the store and its readers; unmapped with the last of them.
 struct Mapping {
@@ -233,10 +231,10 @@ impl Store for MappedStore {
     #[inline]
     fn prefetch(&self, offset: u64, len: u32) {
         let end = place(offset).saturating_add(len as usize);
-        let mut line = place(offset) / LINE * LINE;
+        let mut line = place(offset) / LINE_LEN * LINE_LEN;
         while line < end {
             prefetch(self.0.start.as_ptr().wrapping_add(line));
-            line += LINE;
+            line += LINE_LEN;
         }
     }
 
@@ -258,7 +256,7 @@ impl Store for MappedStore {
         let (start, len) = (place(offset), place(len));
         assert!(start.checked_add(len).is_some_and(|end| end <= self.0.len), "a range inside the store");
         let end = start + len;
-        let (first, last) = (start.next_multiple_of(PAGE), end / PAGE * PAGE);
+        let (first, last) = (start.next_multiple_of(PAGE_LEN), end / PAGE_LEN * PAGE_LEN);
         if first >= last {
             return self.zero(start, end);
         }
@@ -282,10 +280,10 @@ impl MappedStore {
     }
 
     fn zero(&self, start: usize, end: usize) {
-        const ZEROS: [u8; PAGE] = [0; PAGE];
+        const ZEROS: [u8; PAGE_LEN] = [0; PAGE_LEN];
         let mut at = start;
         while at < end {
-            let n = (end - at).min(PAGE);
+            let n = (end - at).min(PAGE_LEN);
             self.0.store(at, &ZEROS[..n]);
             at += n;
         }
@@ -298,7 +296,7 @@ mod tests {
     use farmem_memnode::VecStore;
     use proptest::prelude::*;
 
-    const LEN: u64 = 5 * PAGE as u64 + 24;
+    const LEN: u64 = 5 * PAGE_LEN as u64 + 24;
 
     #[derive(Clone, Debug)]
     enum Act {

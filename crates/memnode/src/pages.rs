@@ -12,8 +12,8 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use farmem_machine::Port;
 use farmem_wire::message::{
-    Data, DirectoryBody, DirectoryMessage, PAGE_LEN, Page, PageBody, PageMessage, Part, Read, Seq, Sweep,
-    WriteBack, WriteBackAck,
+    Data, DirectoryBody, DirectoryMessage, PAGE_LEN, PAGE_SHIFT, Page, PageBody, PageMessage, Part, Read,
+    Seq, Sweep, WriteBack, WriteBackAck,
 };
 use farmem_wire::{Domain, HostId, RequestId, VirtAddr};
 
@@ -21,10 +21,7 @@ use farmem_wire::{Domain, HostId, RequestId, VirtAddr};
 pub const PARTIAL_MAX: usize = 64;
 
 /// A page in 32 bits.
-pub(crate) const PAGE_BYTES: u32 = {
-    assert!(PAGE_LEN == 4096);
-    4096
-};
+pub(crate) const PAGE_BYTES: u32 = 1 << PAGE_SHIFT;
 
 /// What the node keeps for pages.
 #[derive(Debug, Default)]

@@ -19,7 +19,7 @@ use farmem_wire::{
 };
 
 const BASE: u64 = 1 << 30;
-const LINE: u64 = 64;
+const LINE: u64 = farmem_traversal::LINE_LEN as u64;
 const DOMAIN: Domain = Domain(1);
 const HOST: HostId = HostId(1);
 const ENDPOINT: ud::Endpoint = ud::Endpoint { qpn: Qpn::new(0x500), qkey: Qkey(1) };

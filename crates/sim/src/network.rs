@@ -6,11 +6,9 @@
 
 use crate::Plan;
 use farmem_machine::{Duration, Instant, Rng};
+use farmem_wire::message::PageMessage;
 use farmem_wire::{Gid, Opcode, UDP_PORT, bth, icrc};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// The largest frame any role may send: a whole page behind its headers (PROTOCOL 12.39).
-pub const FRAME_LEN_MAX: usize = 4096 + 72;
 
 /// What happened to packets so far.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -136,9 +134,9 @@ impl Network {
     /// Takes a frame from the machine at `from`.
     ///
     /// # Panics
-    /// When the frame is longer than [`FRAME_LEN_MAX`]: a role made what no link carries.
+    /// When the frame is longer than [`PageMessage::FRAME_LEN_MAX`]: a role made what no link carries.
     pub fn send(&mut self, now: Instant, from: Gid, to: Gid, frame: &[u8]) {
-        assert!(frame.len() <= FRAME_LEN_MAX, "a frame of {} bytes fits no link", frame.len());
+        assert!(frame.len() <= PageMessage::FRAME_LEN_MAX, "a frame of {} bytes fits no link", frame.len());
         self.counters.sent += 1;
         if self.is_cut(now, from, to) {
             self.counters.cut += 1;

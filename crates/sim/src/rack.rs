@@ -22,7 +22,7 @@ use calls::{Call, Client};
 use farmem_machine::{Duration, Instant, Rng};
 use farmem_switch::Budgets;
 use farmem_traversal::Program;
-use farmem_wire::message::PAIRS_MAX;
+use farmem_wire::message::{PAGE_SHIFT, PAIRS_MAX};
 use lists::{List, Programs};
 use std::collections::{BTreeMap, BTreeSet};
 use tasks::Task;
@@ -37,7 +37,7 @@ const DOMAINS: usize = 2;
 /// Hosts with programs that behave. A rogue is one more, with a domain of its own.
 const HOSTS: u16 = 2;
 /// Bytes of the vma that a counter is in.
-const COUNTER_VMA_LEN: u32 = 4096;
+const COUNTER_VMA_LEN: u32 = 1 << PAGE_SHIFT;
 /// Virtual time without an ended operation after which a rack is stuck.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// After a machine came up, time in which requests may still be refused for tables that are being filled.

@@ -14,7 +14,7 @@ pub mod lackey;
 pub use file::{Header, Reader, TraceError, Writer};
 
 /// Bytes of a page.
-pub const PAGE_LEN: u64 = 4096;
+pub const PAGE_LEN: u64 = 1 << farmem_wire::message::PAGE_SHIFT;
 /// Pages that a thread is taken to have at hand: coming back to one of them is counted, and is no new visit.
 pub const AT_HAND: usize = 8;
 

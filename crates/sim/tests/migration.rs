@@ -1,6 +1,7 @@
 //! Requests that write go through the switch to pages that move from node to node meanwhile, over a network that loses, doubles and delays: each
 //! is executed once, wherever its copies come (PROTOCOL 7.38, 7.41, 8.40).
 
+use farmem_control::PAGE;
 use farmem_control::api::{Allocate, Call, CreateDomain, Migrate, OpenSession};
 use farmem_host::{Answer, Ask, Done, Failure, Op, Traversed};
 use farmem_machine::{Duration, Rng};
@@ -9,7 +10,6 @@ use farmem_traversal::Program;
 use farmem_wire::{Domain, VirtAddr};
 use std::collections::{BTreeMap, BTreeSet};
 
-const PAGE: u64 = 4096;
 /// Pages that move, each with a node of the chain and words that are written.
 const PAGES: u64 = 4;
 const WORDS: u64 = 8;

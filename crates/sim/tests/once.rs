@@ -5,6 +5,7 @@
 //! one node's refusal and another node's broken connection fall together; each READ finds what was asked for before it, wherever the bytes have gone
 //! (PROTOCOL 11.12).
 
+use farmem_control::PAGE;
 use farmem_control::api::{Allocate, Call, CreateDomain, Migrate, OpenSession};
 use farmem_host::{Ask, Done, Failure, Op};
 use farmem_machine::{Duration, Rng};
@@ -13,7 +14,6 @@ use farmem_transport::rc;
 use farmem_wire::{Domain, VirtAddr};
 use std::collections::BTreeMap;
 
-const PAGE: u64 = 4096;
 /// Pages of the allocation; they move one by one.
 const PAGES: u64 = 4;
 /// Additions that one word has digits for.

@@ -27,7 +27,6 @@ pub mod translate;
 
 pub use budgets::{Budgets, Occupancy, TableError, Usage};
 pub use note::{Note, Reason};
-pub use pages::REGION_ORDER_FIRST;
 pub use protect::{Denial, Protection};
 pub use switch::{REGION_BYTES_MAX, Switch};
 pub use translate::Translation;

@@ -9,13 +9,10 @@ use crate::{Note, Reason, Switch};
 use alloc::vec::Vec;
 use farmem_transport::ud::Peer;
 use farmem_wire::message::{
-    Access, DirectoryBody, Get, HostSet, PAGE_LEN, Page, PageBody, PageMessage, Part, Refusal, Region, Seq,
-    WriteBack, WriteBackAck,
+    Access, DirectoryBody, Get, HostSet, PAGE_SHIFT, Page, PageBody, PageMessage, Part, REGION_ORDER_FIRST,
+    Refusal, Region, Seq, WriteBack, WriteBackAck,
 };
 use farmem_wire::{Domain, HostId, NodeId, Perm, RequestId, Status};
-
-/// Log2 of the pages of a region when it gets a slot: 16 KiB (MIND 7.3).
-pub const REGION_ORDER_FIRST: u8 = 2;
 
 /// The directory of a switch, closed at first.
 #[derive(Debug)]
@@ -137,10 +134,7 @@ impl Switch {
 
     /// Whether a domain may have a page, and where it is.
     fn check_page(&self, domain: Domain, page: Page, perm: Perm) -> Result<(NodeId, Peer), Status> {
-        const LEN: u32 = {
-            assert!(PAGE_LEN == 4096);
-            4096
-        };
+        const LEN: u32 = 1 << PAGE_SHIFT;
         self.tables.protection.check(domain, page.addr(), LEN, perm)?;
         let node = self.tables.translation.lookup(page.addr()).ok_or(Status::NotMapped)?;
         // It is to join again.

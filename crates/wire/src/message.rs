@@ -26,7 +26,8 @@ pub use directory_message::{
 };
 pub use move_message::{MoveBody, MoveMessage, PageState};
 pub use page::{
-    Access, CACHING_HOSTS_MAX, FetchId, HostSet, PAGE_LEN, PAGE_SHIFT, Page, REGION_ORDER_MAX, Region, Seq,
+    Access, CACHING_HOSTS_MAX, FetchId, HostSet, PAGE_LEN, PAGE_SHIFT, Page, REGION_ORDER_FIRST,
+    REGION_ORDER_MAX, Region, Seq,
 };
 pub use page_message::{PageBody, PageMessage};
 pub use traverse::{CODE_LEN_MAX, SCRATCH_LEN_MAX, Traverse};

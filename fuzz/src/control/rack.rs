@@ -7,7 +7,7 @@ use farmem_control::api::{
     Allocate, Connect, CreateDomain, Endpoint, JoinHost, JoinNode, JoinSwitch, NodeJoined, OpenSession,
     Request, Response, SwitchJoined,
 };
-use farmem_control::{Ask, Config, Control, Note, Out, Record};
+use farmem_control::{Ask, Config, Control, Note, Out, PAGE, Record};
 use farmem_machine::{Action, Duration, Event, Instant, Machine as _, Outbox, Port, Rng};
 use farmem_transport::ud;
 use farmem_wire::message::{DirectoryBody, DirectoryMessage, Sweep, Updates};
@@ -42,8 +42,8 @@ static JOINED: LazyLock<Joined> = LazyLock::new(|| {
     let gid = |octet: u8| format!("127.0.0.{octet}");
     let requests: [Request; 9] = [
         JoinSwitch { gid: gid(2) }.into(),
-        JoinNode { name: "n1".into(), gid: gid(11), capacity: 16 * 4096 }.into(),
-        JoinNode { name: "n2".into(), gid: gid(12), capacity: 16 * 4096 }.into(),
+        JoinNode { name: "n1".into(), gid: gid(11), capacity: 16 * PAGE }.into(),
+        JoinNode { name: "n2".into(), gid: gid(12), capacity: 16 * PAGE }.into(),
         JoinHost { name: "h1".into(), gid: gid(101) }.into(),
         CreateDomain { name: "d1".into() }.into(),
         CreateDomain { name: "d2".into() }.into(),

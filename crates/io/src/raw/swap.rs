@@ -1,12 +1,11 @@
 //! Pages of plain memory that the system put out to swap: what far memory stands beside when the far place is this machine's own.
 
 use crate::OpenError;
+use farmem_wire::message::PAGE_LEN;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
-
-const PAGE: usize = 4096;
 
 /// Private memory whose pages can be put out and read back.
 #[derive(Debug)]
@@ -27,15 +26,15 @@ impl Swapped {
         assert!(pages > 0, "some pages");
         let (read_write, private) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let start = unsafe { mmap_anonymous(ptr::null_mut(), pages * PAGE, read_write, private) };
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), pages * PAGE_LEN, read_write, private) };
         let start = start.map_err(|e| OpenError::System { doing: "map pages".into(), source: e.into() })?;
         let start = NonNull::new(start.cast::<u8>()).expect("mmap gives no null");
         let swapped = Self { start, pages };
         // SAFETY: the mapping of a moment ago; the advice changes no bytes. Refused, pages are put out as they are.
-        let _ = unsafe { madvise(swapped.start.as_ptr().cast(), pages * PAGE, Advice::LinuxNoHugepage) };
+        let _ = unsafe { madvise(swapped.start.as_ptr().cast(), pages * PAGE_LEN, Advice::LinuxNoHugepage) };
         for page in 0..pages {
-            for at in (0..PAGE).step_by(size_of::<u64>()) {
-                let by_chance = ((page * PAGE + at) as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            for at in (0..PAGE_LEN).step_by(size_of::<u64>()) {
+                let by_chance = ((page * PAGE_LEN + at) as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 let word = if at % 16 == 0 { by_chance.rotate_left(32) } else { 0 };
                 let to = swapped.at(page).cast::<u64>().wrapping_byte_add(at);
                 // SAFETY: an aligned word of the mapping, which no other code has.
@@ -51,7 +50,7 @@ impl Swapped {
     /// When the system knows no such advice.
     pub fn put_out(&mut self) -> io::Result<()> {
         // SAFETY: the whole mapping; the advice changes no bytes.
-        unsafe { madvise(self.start.as_ptr().cast(), self.pages * PAGE, Advice::LinuxPageOut) }
+        unsafe { madvise(self.start.as_ptr().cast(), self.pages * PAGE_LEN, Advice::LinuxPageOut) }
             .map_err(Into::into)
     }
 
@@ -67,14 +66,14 @@ impl Swapped {
 
     fn at(&self, page: usize) -> *mut u8 {
         assert!(page < self.pages, "a page of these");
-        self.start.as_ptr().wrapping_add(page * PAGE)
+        self.start.as_ptr().wrapping_add(page * PAGE_LEN)
     }
 }
 
 impl Drop for Swapped {
     fn drop(&mut self) {
         // SAFETY: exactly the mapping of `open`, and its one owner goes.
-        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.pages * PAGE) };
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.pages * PAGE_LEN) };
     }
 }
 

@@ -6,11 +6,13 @@ use crate::campaign::Verdict;
 use crate::checker::{Counter, Place, Vma};
 use crate::station::Who;
 use core::fmt::Debug;
+use farmem_control::PAGE;
 use farmem_control::api::{
     self, Allocate, ApiError, CreateDomain, ErrorCode, Free, Grant, OpenSession, PermName, Request, Response,
     VmaInfo,
 };
 use farmem_machine::{Duration, Instant};
+use farmem_wire::message::PAGE_SHIFT;
 use std::collections::BTreeSet;
 
 /// Time after which a refused call is made again.
@@ -114,7 +116,7 @@ impl Rack {
             self.domains.push(created.domain);
         }
         if let Some(&domain) = self.domains.get(DOMAINS) {
-            let vma = self.call(Allocate { domain, size: 4096, node: None })?;
+            let vma = self.call(Allocate { domain, size: PAGE, node: None })?;
             self.rogue_vma = Some(vma.base);
         }
         for index in 0..DOMAINS {
@@ -236,7 +238,7 @@ impl Rack {
     /// Asks for memory; more often for many short slots than for a few long ones.
     pub(super) fn allocate(&mut self, index: usize) {
         let (size, slot_len) =
-            [(4096, 64), (4096, 64), (4096, 512), (16_384, 4096)][self.rng.below(4) as usize];
+            [(PAGE, 64), (PAGE, 64), (PAGE, 512), (4 * PAGE, 1 << PAGE_SHIFT)][self.rng.below(4) as usize];
         self.allocations += 1;
         let domain = self.domains[self.clients[index].domain];
         self.ask(
@@ -290,11 +292,11 @@ impl Rack {
                 Call::Allocate { slot_len, losses },
                 Response::Vma(VmaInfo { id, base, size, node, domain }),
             ) => {
-                self.freed.retain(|&freed| freed + 4096 <= base || base + size <= freed);
+                self.freed.retain(|&freed| freed + PAGE <= base || base + size <= freed);
                 let mut vma = Vma::new(self.allocations, size, node, domain, index, *slot_len);
                 vma.id = id;
                 // As one or page by page, or not at all.
-                let piece_len = [None, Some(4096), Some(size)][self.rng.below(3) as usize];
+                let piece_len = [None, Some(PAGE), Some(size)][self.rng.below(3) as usize];
                 if let Some(len) = piece_len.filter(|_| self.moves) {
                     vma = vma.in_pieces(len);
                 }
@@ -360,8 +362,4 @@ impl Rack {
         self.freed.push(base);
         self.ended += 1;
     }
-}
-
-fn unexpected(response: &Response) -> End {
-    (Verdict::Unsafe, format!("the answer to something else: {response:?}"))
 }

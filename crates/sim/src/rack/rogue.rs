@@ -11,6 +11,7 @@ use crate::pair::noise;
 use crate::sim_node::RoleId;
 use farmem_host::{Done, Op};
 use farmem_wire::VirtAddr;
+use farmem_wire::message::PAGE_SHIFT;
 
 /// Operations of it under way at once.
 const TASKS_MAX: usize = 16;
@@ -28,7 +29,7 @@ impl Rack {
             if self.rng.chance(1, 2) { self.place_where(|vma| !vma.lent && !vma.changing) } else { None };
         let addr = VirtAddr(match foreign {
             Some(place) => self.model.span(place).0,
-            None => own + u64::from(self.rng.below(4096)),
+            None => own + u64::from(self.rng.below(1 << PAGE_SHIFT)),
         });
         let len = 1 + self.rng.below(2000) as usize;
         let data = noise(&mut self.rng, len);

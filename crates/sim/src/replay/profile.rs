@@ -1,5 +1,6 @@
 //! The hardware of MIND's evaluation, as far as the paper gives it: each value with its place there.
 
+use crate::trace::PAGE_LEN;
 use farmem_machine::Duration;
 
 /// Match-action rules that the switch has room for (MIND 7.2).
@@ -79,4 +80,4 @@ impl Profile {
 /// Bytes of a message without a page, headers and the gap between frames included.
 pub(super) const SMALL_LEN: u64 = 120;
 /// Bytes of a message with a page.
-pub(super) const PAGE_FRAME_LEN: u64 = 4096 + SMALL_LEN;
+pub(super) const PAGE_FRAME_LEN: u64 = PAGE_LEN + SMALL_LEN;

@@ -1,12 +1,12 @@
 //! Page messages: who may ask for a page, what reaches the directory, and where what it decides goes.
 
 use super::*;
+use crate::Reason;
 use crate::directory::{Outcome, Phase, Trigger};
-use crate::{REGION_ORDER_FIRST, Reason};
 use farmem_wire::Status;
 use farmem_wire::message::{
-    Access, Done, FetchId, Get, HostSet, PAGE_LEN, Page, PageBody, PageMessage, Part, Read, Recall,
-    RecallAck, Refusal, Region, Seq, WriteBack, WriteBackAck,
+    Access, Done, FetchId, Get, HostSet, PAGE_LEN, Page, PageBody, PageMessage, Part, REGION_ORDER_FIRST,
+    Read, Recall, RecallAck, Refusal, Region, Seq, WriteBack, WriteBackAck,
 };
 
 fn page(addr: u64) -> Page {

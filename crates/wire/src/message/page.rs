@@ -12,6 +12,9 @@ pub const PAGE_SHIFT: u32 = 12;
 /// The largest region has 2^`REGION_ORDER_MAX` pages: 2 MiB (MIND 4.3.1).
 pub const REGION_ORDER_MAX: u8 = 9;
 
+/// A region has 2^`REGION_ORDER_FIRST` pages when it gets a slot: 16 KiB (MIND 5.2, 7.3).
+pub const REGION_ORDER_FIRST: u8 = 2;
+
 /// Hosts that can take part: those with numbers below this.
 pub const CACHING_HOSTS_MAX: u16 = 64;
 

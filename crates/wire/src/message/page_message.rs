@@ -8,7 +8,7 @@
 use super::coherence::{
     Data, Done, Get, Grant, Part, Read, Recall, RecallAck, Refusal, WriteBack, WriteBackAck,
 };
-use super::{Access, FetchId, Header, HostSet, Page, Region, Seq, Status, VERSION};
+use super::{Access, FetchId, Header, HostSet, OVERHEAD, PAGE_LEN, Page, Region, Seq, Status, VERSION};
 use crate::reader::{Put, Reader};
 use crate::{Domain, HostId, VirtAddr, WireError};
 use alloc::vec::Vec;
@@ -66,8 +66,13 @@ const KEEP: u8 = 1;
 const NO_ACK: u8 = 0xff;
 /// A recall that no request caused has this in the place of a page's index.
 const NO_PAGE: u16 = 0xffff;
+/// Bytes of a body before a part of a page.
+const BEFORE_PART: usize = 28;
 
 impl<'a> PageMessage<'a> {
+    /// Bytes of the longest frame of all, BTH to pad: a whole page and the headers before it (PROTOCOL 12.39).
+    pub const FRAME_LEN_MAX: usize = OVERHEAD + BEFORE_PART + PAGE_LEN;
+
     /// True when the payload says that it is a coherence message of this version.
     #[must_use]
     pub const fn is(payload: &[u8]) -> bool {
@@ -123,7 +128,7 @@ impl<'a> PageMessage<'a> {
             + match self.body {
                 PageBody::Get(_) | PageBody::Done(_) | PageBody::Refusal(_) => 20,
                 PageBody::Read(_) | PageBody::Grant(_) => 28,
-                PageBody::Data(_, bytes) | PageBody::WriteBack(_, _, bytes) => 28 + bytes.len(),
+                PageBody::Data(_, bytes) | PageBody::WriteBack(_, _, bytes) => BEFORE_PART + bytes.len(),
                 PageBody::Recall(..) => 28,
                 PageBody::RecallAck(_) => 20,
                 PageBody::WriteBackAck(_) => 28,

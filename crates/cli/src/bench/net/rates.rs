@@ -13,7 +13,7 @@ use std::time::Instant;
 /// Pages under way at once: what an RC connection allows for READs.
 const DEPTH: usize = 16;
 /// Bytes of a page.
-const PAGE: usize = 4096;
+const PAGE: usize = farmem::PAGE_LEN;
 /// A page's datagram: BTH, AETH, page, ICRC.
 const DATAGRAM: usize = 12 + 4 + PAGE + 4;
 /// Pages of one round for each operation of a round trip's round.
