@@ -145,7 +145,7 @@ fn on_rack(config: RackConfig, words: Words, start: Instant) -> Result<Shown, Fa
         let mut table = HashTable::create(&mut client, entries, entries / CHAIN_LEN, spread)?;
         buckets = table.buckets();
         let worked = on_table(&mut client, &mut table, &words, spread, &mut rows);
-        // Also when that failed: the rack may be somebody's who goes on using it.
+        // Also when that failed: the rack may be another program's, which goes on using it.
         let destroyed = table.destroy(&mut client);
         wrong += worked?;
         destroyed?;

@@ -25,14 +25,14 @@ pub(crate) fn print_json<S: Serialize>(report: &S) {
 pub(crate) fn write_out(text: &str) {
     let mut out = io::stdout().lock();
     if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
-        // Nobody reads any more; there is no one to tell.
+        // The reader is gone; there is no one to tell.
     }
 }
 
-/// Writes a line to stderr, where `eprintln!` would panic once nobody reads there.
+/// Writes a line to stderr, where `eprintln!` would panic once its reader is gone.
 pub(crate) fn note(line: &str) {
     if writeln!(io::stderr().lock(), "{line}").is_err() {
-        // Nobody reads any more; there is no one to tell.
+        // The reader is gone; there is no one to tell.
     }
 }
 

@@ -102,7 +102,7 @@ fn go_when_interrupted(directories: [PathBuf; 2]) {
     });
 }
 
-/// A new directory for this user alone: nobody else can put a rack's state there, or read its token.
+/// A new directory for this user alone: no other user can put a rack's state there, or read its token.
 fn own_directory(what: &str) -> Result<(String, PathBuf), Failure> {
     let id = std::process::id();
     let mut number = 0;
@@ -158,7 +158,7 @@ fn describe(name: &str, shape: Shape, [_, b, c, _]: [u8; 4]) -> String {
 /// Where the HTTP API listens on the control plane's address, which is the rack's own: no other rack can want the same port.
 const HTTP_PORT: u16 = 7471;
 
-/// A loopback subnet 127.b.c.0/24 in which nobody holds the first role's address.
+/// A loopback subnet 127.b.c.0/24 in which the first role's address is free.
 fn free_subnet() -> Result<[u8; 4], Failure> {
     let [_, _, high, low] = std::process::id().to_be_bytes();
     for attempt in 0..=u8::MAX {

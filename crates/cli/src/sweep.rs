@@ -1,6 +1,6 @@
 //! What commands leave that were killed: the rings and the directory of a rack of their own. The next command of the same kind removes them.
 //!
-//! A directory is removed only if everything says that nobody uses it: its name has the form that [`crate::rack_file`] gives, with a process that
+//! A directory is removed only if everything says that no process uses it: its name has the form that [`crate::rack_file`] gives, with a process that
 //! is no more; it is a directory, and this user's; and no endpoint in it is held. Whatever is left after that, `farmem doctor` names.
 
 use farmem::serve::remove_unused_rings;

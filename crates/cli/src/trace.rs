@@ -91,7 +91,7 @@ fn write_down(args: &TraceRecord, file: File, pipe: &Path, mut child: Child) -> 
     thread::scope(|scope| {
         let over = scope.spawn(move || {
             let status = child.wait();
-            // Whoever waits for valgrind to open the pipe shall not wait for ever when it never did.
+            // The thread that waits for valgrind to open the pipe must not wait for ever when it never did.
             let opened = OpenOptions::new().write(true).open(pipe);
             drop(opened);
             status

@@ -51,7 +51,7 @@ pub(crate) fn run(args: &Up) -> Result<End, Failure> {
     };
     let (ask_to_stop, stop) = channel();
     ctrlc::set_handler(move || {
-        // A second Ctrl-C while stopping finds nobody listening, which is fine.
+        // A second Ctrl-C while stopping finds no listener, which is fine.
         let _nobody_listens = ask_to_stop.send(());
     })
     .map_err(|e| Failure::environment(format!("cannot catch Ctrl-C: {e}"), ""))?;

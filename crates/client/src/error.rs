@@ -14,7 +14,7 @@ pub enum Error {
         /// The address.
         addr: VirtAddr,
     },
-    /// Bytes that were written are no more: the memory node that had them was started again, or the host that had changed them stopped. Nobody
+    /// Bytes that were written are no more: the memory node that had them was started again, or the host that had changed them stopped. No host
     /// reads or writes them before their owner accepts that ([`crate::Client::accept_lost`]); then they are zeros, or as they were before.
     #[error(
         "{len} bytes at {base} are lost: the memory node that had them was started again, or a host stopped that had changed them"
@@ -86,7 +86,7 @@ pub enum Error {
         /// What was looked for.
         what: &'static str,
     },
-    /// Nobody answered.
+    /// No answer came.
     #[error("no answer from {what}")]
     Unreachable {
         /// Who was asked.

@@ -1,4 +1,4 @@
-//! Far memory as a structure in it sees it: words, bytes, traversals and room, whoever brings them.
+//! Far memory as a structure in it sees it: words, bytes, traversals and room, whatever brings them.
 //!
 //! Key type: [`FarMemory`]. A [`Client`] is one: its accesses are one-sided verbs, its traversals run where a [`Policy`] says. A host
 //! that caches pages is another, and so is one that counts. The structures of `farmem-structures` (hash table, list,

@@ -41,7 +41,7 @@ pub fn with_link<W: WithLink>(config: &RackConfig, address: IpAddr, then: W) -> 
 fn advise(link: &UdpLink) {
     static SAID: Once = Once::new();
     if let Some(advice) = link.buffers().advice() {
-        // Nobody need read it.
+        // stderr may be closed.
         SAID.call_once(|| drop(writeln!(io::stderr(), "farmem: {advice}")));
     }
 }
@@ -65,7 +65,7 @@ pub fn place(config: &RackConfig) -> Result<(), Error> {
     }
 }
 
-/// The first CPU that this process may use is the same for all that are started alike: CPU 0 may be somebody else's.
+/// The first CPU that this process may use is the same for all that are started alike: CPU 0 may be another program's.
 fn pin_to_first_cpu() -> io::Result<()> {
     let cpus = farmem_io::affinity::allowed_cpus()?;
     cpus.first().map_or(Ok(()), |&cpu| pin_to_cpu(cpu))
@@ -83,7 +83,7 @@ pub fn api_client(config: &RackConfig) -> Result<ApiClient, Error> {
     Ok(ApiClient::new(&format!("http://{}", config.control.http), token.trim()))
 }
 
-/// Refuses a rack over rings that are not there: opening a link would make them, and nobody would remove them.
+/// Refuses a rack over rings that are not there: opening a link would make them, and no role would remove them.
 ///
 /// # Errors
 /// [`Error::Api`] when the rack is over rings, and does not run.

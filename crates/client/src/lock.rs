@@ -1,6 +1,6 @@
 //! The lock word of a structure: who may write, and whether anything was written meanwhile.
 //!
-//! Key type: [`LockWord`]. The word is even while the structure is free and odd while somebody holds it. Taking and giving back each
+//! Key type: [`LockWord`]. The word is even while the structure is free and odd while a client holds it. Taking and giving back each
 //! add one, so it is the structure's version as well. Both happen by compare-and-swap, which is atomic against every other access
 //! (PROTOCOL 7.16). PULSE leaves synchronisation to the host (PULSE 2.3): nothing at a memory node looks at this word.
 
@@ -22,7 +22,7 @@ impl LockWord {
         Self { at, held: None }
     }
 
-    /// Takes the lock if it is free; false when somebody holds it. Nobody waits in here: how long to wait is the caller's matter.
+    /// Takes the lock if it is free; false when a client holds it. It does not wait: how long to wait is the caller's matter.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer.

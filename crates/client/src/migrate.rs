@@ -21,7 +21,7 @@ pub struct Moved {
     pub to: NodeId,
 }
 
-/// Moves `len` bytes from `base` on, or the whole allocation that begins there, to `node` of a running rack, while whoever uses them goes
+/// Moves `len` bytes from `base` on, or the whole allocation that begins there, to `node` of a running rack, while programs that use them go
 /// on; `told` hears of each part when it is there.
 ///
 /// # Errors

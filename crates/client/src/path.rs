@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 /// One client's way to the rack. Two implementers: [`InProcess`] and [`OverLink`].
 pub(crate) trait Path {
-    /// Asks the control plane; callers use [`call`](#method.call).
+    /// Asks the control plane: [`dyn Path`](Path) has `call`, which answers in the type of the request.
     fn ask(&mut self, request: Request) -> Result<Response, Error>;
     /// Tells the host role where `port` is.
     fn set_peer(&mut self, port: Port, gid: Gid) -> Result<(), Error>;

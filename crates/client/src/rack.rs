@@ -114,7 +114,7 @@ impl Rack {
     }
 
     /// Frames that the roles of a rack in this process have sent each other so far, the control plane's included. `None` of a rack of
-    /// processes, which nobody sees the whole of.
+    /// processes, of which no process sees all frames.
     #[must_use]
     pub fn frames(&self) -> Option<u64> {
         match &self.0 {

@@ -107,7 +107,7 @@ fn say_of_log(note: ControlNote, state: &str) {
         }
         _ => return,
     };
-    // Nobody need read it.
+    // stderr may be closed.
     drop(writeln!(io::stderr(), "farmem: {line}"));
 }
 
@@ -274,7 +274,7 @@ fn say_unusual(node: &str, calibrated: Calibrated) {
     let Calibrated { burst, one_by_one } = calibrated;
     if let Some(times) = one_by_one.filter(|_| burst == 1) {
         let why = format!("on this processor that is {times:.2} times as fast as in bursts");
-        // Nobody need read it.
+        // stderr may be closed.
         drop(writeln!(io::stderr(), "farmem: memory node {node} asks for lines one by one: {why}"));
     }
 }

@@ -9,7 +9,7 @@ use farmem_wire::message::PAGE_LEN;
 use farmem_wire::{NodeId, VirtAddr};
 
 impl Client {
-    /// Moves `len` bytes from `base` on, whole pages of one allocation of this domain, to another node, while whoever uses them goes on. They
+    /// Moves `len` bytes from `base` on, whole pages of one allocation of this domain, to another node, while programs that use them go on. They
     /// move in parts, each a power of two and where it was moved to before with its bounds then; a part moves wholly or not at all.
     ///
     /// # Errors

@@ -30,7 +30,7 @@ fn generation(client: &mut Client) -> u16 {
     hosts[0].generation
 }
 
-/// Far more requests than one generation has ids for: the client joins again by itself, nobody notices, and what was begun ends.
+/// Far more requests than one generation has ids for: the client joins again by itself, its caller does not notice, and what was begun ends.
 #[test]
 fn a_client_that_runs_out_of_ids_joins_again() {
     const IDS: u32 = 10;

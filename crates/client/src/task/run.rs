@@ -60,7 +60,7 @@ pub fn run_tasks<T: Task>(
 /// Where a task stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stand {
-    /// Nobody sits here.
+    /// It has no task.
     Empty,
     /// It can go on, or waits for this many operations.
     UnderWay { flights: usize },
@@ -104,7 +104,7 @@ struct Flight {
     walk: Option<Walk>,
 }
 
-/// Operations that a run has under way at most. A client takes 1024 requests to nodes at a time, and somebody may have some outstanding.
+/// Operations that a run has under way at most. A client takes 1024 requests to nodes at a time, and its caller may have some outstanding.
 const FLIGHTS_MAX: usize = 960;
 
 struct Run<T, D> {
@@ -258,7 +258,7 @@ impl<T: Task, D: FnMut(T, Took)> Run<T, D> {
         }
     }
 
-    /// Gives the seat's turn to whoever waited longest for it.
+    /// Gives the seat's turn to the task that waited longest for it.
     fn give_turn_back(&mut self, number: usize) {
         let Some(name) = self.seats[number].turn.take() else { return };
         let waiting = self.seats.iter().enumerate().filter_map(|(number, seat)| match seat.stand {
@@ -278,7 +278,7 @@ impl<T: Task, D: FnMut(T, Took)> Run<T, D> {
             Stand::ForAlone { since } => Some((since, number)),
             _ => None,
         });
-        let (_, number) = waiting.min().expect("somebody waits to be alone");
+        let (_, number) = waiting.min().expect("a task waits to be alone");
         self.for_alone -= 1;
         let seat = &mut self.seats[number];
         seat.stand = Stand::UnderWay { flights: 0 };
@@ -374,7 +374,7 @@ impl<T: Task, D: FnMut(T, Took)> Run<T, D> {
         self.fly(client, Flight { ticket: Ticket::AT_ONCE, seat, number, walk: Some(walk) }, op)
     }
 
-    /// An operation ended: of this run, or of somebody else.
+    /// An operation ended: of this run, or of its caller.
     fn ended(&mut self, client: &mut impl Concurrent, completed: Completed) -> Result<(), Error> {
         let at = place(completed.ticket.0);
         let mine = self
