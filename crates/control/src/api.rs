@@ -25,70 +25,6 @@ impl Call for Request {
     type Answer = Response;
 }
 
-/// The requests: the name in the path, the type, the type of the answer.
-macro_rules! calls {
-    ($($name:literal $call:ident -> $answer:ty,)*) => {
-        /// Any request.
-        #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-        #[serde(tag = "op")]
-        pub enum Request {
-            $(#[doc = concat!("`", $name, "`")] #[serde(rename = $name)] $call($call),)*
-        }
-
-        impl Request {
-            /// The names that `POST /v1/NAME` knows, in the order of PROTOCOL 8.51.
-            pub const NAMES: &[&str] = &[$($name),*];
-
-            /// Its name in the path.
-            #[must_use]
-            pub const fn name(&self) -> &'static str {
-                match self { $(Self::$call(_) => $name,)* }
-            }
-        }
-
-        $(impl From<$call> for Request {
-            fn from(call: $call) -> Self {
-                Self::$call(call)
-            }
-        }
-
-        impl Call for $call {
-            type Answer = $answer;
-        })*
-    };
-}
-
-calls! {
-    "join_switch" JoinSwitch -> SwitchJoined,
-    "join_node" JoinNode -> NodeJoined,
-    "join_host" JoinHost -> HostJoined,
-    "leave" Leave -> (),
-    "create_domain" CreateDomain -> DomainInfo,
-    "open_session" OpenSession -> SessionInfo,
-    "connect" Connect -> ConnectionInfo,
-    "disconnect" Disconnect -> (),
-    "allocate" Allocate -> VmaInfo,
-    "free" Free -> (),
-    "grant" Grant -> (),
-    "process_start" ProcessStart -> ProcessInfo,
-    "process_exit" ProcessExit -> (),
-    "mmap" Mmap -> Returned,
-    "munmap" Munmap -> Returned,
-    "mprotect" Mprotect -> Returned,
-    "brk" Brk -> Returned,
-    "renew" Renew -> LeaseInfo,
-    "recover" Recover -> (),
-    "accept_lost" AcceptLost -> (),
-    "open_object" OpenObject -> ObjectInfo,
-    "hold_object" HoldObject -> ObjectInfo,
-    "resize_object" ResizeObject -> ObjectInfo,
-    "unlink_object" UnlinkObject -> (),
-    "drop_object" DropObject -> (),
-    "migrate" Migrate -> (),
-    "locate" Locate -> LocatedVma,
-    "overview" Overview -> RackOverview,
-}
-
 /// The answers: the variant, whose name in snake case is in the field `is`, and the type.
 macro_rules! answers {
     ($($variant:ident($answer:ty),)*) => {
@@ -131,6 +67,12 @@ answers! {
     Lease(LeaseInfo),
     Object(ObjectInfo),
     Domain(DomainInfo),
+}
+
+impl From<()> for Response {
+    fn from((): ()) -> Self {
+        Self::Done {}
+    }
 }
 
 impl TryFrom<Response> for () {

@@ -12,7 +12,7 @@ use crate::grants;
 use crate::record::{
     Cache, Change, HostRow, NodeRow, Refusal, Remap, Role, Span, SwitchRow, Told, VmaRow, What, Why,
 };
-use crate::state::{Effect, Misfit, State};
+use crate::state::{Effect, LogError, State};
 use crate::tables::{queue_pair_gone, session_gone};
 use crate::updates::{Entry, Queue, Reach};
 use alloc::vec::Vec;
@@ -62,12 +62,12 @@ impl What {
     }
 
     /// True for what is about the protection of a vma. When a role joins meanwhile it is told again, behind that role's tables: taking it
-    /// back elsewhere could need entries that somebody else got since (PROTOCOL 8.5).
+    /// back elsewhere could need entries that another change got since (PROTOCOL 8.5).
     const fn is_protection(&self) -> bool {
         matches!(self, Self::Allocate { .. } | Self::Free { .. } | Self::Grant { .. } | Self::Remap(_))
     }
 
-    /// True when a restart of the control plane takes the change back: nobody could have been told of it. What was to go, goes.
+    /// True when a restart of the control plane takes the change back: no caller could have been told of it. What was to go, goes.
     pub(crate) fn is_revocable(&self) -> bool {
         match self {
             Self::Remap(remap) => remap.starts.is_some() || remap.reserved().next().is_some(),
@@ -92,14 +92,14 @@ impl What {
 }
 
 impl State {
-    pub(crate) fn begin(&mut self, id: u64, what: &What, effects: &mut Vec<Effect>) -> Result<(), Misfit> {
+    pub(crate) fn begin(&mut self, id: u64, what: &What, effects: &mut Vec<Effect>) -> Result<(), LogError> {
         if id < self.next_change {
-            return Err(Misfit("a change with a number used before"));
+            return Err(LogError("a change with a number used before"));
         }
         self.next_change = id.saturating_add(1);
         self.fits(what)?;
         let (waits, undo) = (Vec::new(), Vec::new());
-        self.changes.insert(id, Change { what: what.clone(), waits, undo, vacates: None, failed: None });
+        self.changes.insert(id, Change { what: what.clone(), waits, undo, drains: None, failed: None });
         match what {
             What::JoinSwitch { gid, home } => {
                 self.reset(Role::Switch, Why::Joined { role: Role::Switch }, What::is_protection, effects);
@@ -117,7 +117,7 @@ impl State {
             What::JoinHost { .. } => self.begin_join_host(id, what, effects),
             What::LeaveHost { host } => {
                 self.cut_off(*host, effects);
-                let row = self.hosts.get_mut(host).ok_or(Misfit("an unknown host leaves"))?;
+                let row = self.hosts.get_mut(host).ok_or(LogError("an unknown host leaves"))?;
                 row.present = false;
                 if matches!(row.cache, Cache::Live { .. }) {
                     row.cache = Cache::Orphaned;
@@ -128,21 +128,21 @@ impl State {
                 let port = Port::node(*node);
                 self.reset(Role::Node(*node), Why::Left { port: port.0 }, |_| false, effects);
                 self.connections.retain(|_, row| row.node != *node);
-                self.nodes.remove(node).ok_or(Misfit("an unknown node leaves"))?;
+                self.nodes.remove(node).ok_or(LogError("an unknown node leaves"))?;
                 effects.push(Effect::Peer(PeerChange { port, gid: None }));
             }
             What::Disconnect(row) => {
-                self.connections.remove(&row.qpn).ok_or(Misfit("an unknown connection ends"))?;
+                self.connections.remove(&row.qpn).ok_or(LogError("an unknown connection ends"))?;
             }
             What::Allocate { base, size, node, domain, .. } => {
                 let row = VmaRow::new(id, *size, *node, *domain);
                 if self.vmas.insert(*base, row).is_some() {
-                    return Err(Misfit("a vma over another"));
+                    return Err(LogError("a vma over another"));
                 }
             }
             What::Remap(remap) => self.begin_remap(id, remap)?,
             What::Fence { host, given_up } => {
-                let row = self.hosts.get_mut(host).ok_or(Misfit("an unknown host is fenced"))?;
+                let row = self.hosts.get_mut(host).ok_or(LogError("an unknown host is fenced"))?;
                 (row.cache, row.given_up) = (Cache::Fenced, *given_up);
             }
             What::OpenSession(_)
@@ -158,12 +158,12 @@ impl State {
         Ok(())
     }
 
-    /// Tells everybody concerned of a change, or of its next step.
+    /// Tells all roles concerned of a change, or of its next step.
     pub(crate) fn tell_all(&mut self, id: u64, what: &What, effects: &mut Vec<Effect>) {
         for role in self.concerned(what) {
             let steps = self.tell(what, role);
             if role == Role::Switch && what.is_protection() {
-                self.vacate(id, steps.iter().map(|(update, _)| update));
+                self.drain(id, steps.iter().map(|(update, _)| update));
             }
             for (update, undo) in steps {
                 self.enqueue(role, Some(id), Told(update), undo, effects);
@@ -171,15 +171,15 @@ impl State {
         }
     }
 
-    fn begin_remap(&mut self, id: u64, remap: &Remap) -> Result<(), Misfit> {
+    fn begin_remap(&mut self, id: u64, remap: &Remap) -> Result<(), LogError> {
         if let Some(process) = remap.starts {
-            self.next_process = process.checked_add(1).ok_or(Misfit("there is no further process"))?;
+            self.next_process = process.checked_add(1).ok_or(LogError("there is no further process"))?;
         }
         for (base, size) in remap.reserved() {
-            let node = self.node_at(base).ok_or(Misfit("a vma on no node"))?;
+            let node = self.node_at(base).ok_or(LogError("a vma on no node"))?;
             let row = VmaRow::new(id, size, node, remap.domain);
             if self.vmas.insert(base, row).is_some() {
-                return Err(Misfit("a vma over another"));
+                return Err(LogError("a vma over another"));
             }
         }
         Ok(())
@@ -293,11 +293,11 @@ impl State {
         seq: u64,
         refusal: Option<Refusal>,
         effects: &mut Vec<Effect>,
-    ) -> Result<(), Misfit> {
+    ) -> Result<(), LogError> {
         let queue = self.queues.get_mut(&role).filter(|queue| queue.seq == seq);
-        let queue = queue.ok_or(Misfit("an answer to no batch"))?;
+        let queue = queue.ok_or(LogError("an answer to no batch"))?;
         let answer = queue.answer(refusal.map(|refusal| usize::from(refusal.index)));
-        let answer = answer.ok_or(Misfit("an answer to no update"))?;
+        let answer = answer.ok_or(LogError("an answer to no update"))?;
         self.take_back(role, &answer.applied);
         for entry in answer.applied {
             self.unwait(role, &entry);
@@ -341,9 +341,9 @@ impl State {
     }
 
     /// The role did not answer for long.
-    pub(crate) fn silent(&mut self, role: Role, effects: &mut Vec<Effect>) -> Result<(), Misfit> {
+    pub(crate) fn silent(&mut self, role: Role, effects: &mut Vec<Effect>) -> Result<(), LogError> {
         let queue = self.queues.get_mut(&role).filter(|queue| queue.outstanding().is_some());
-        queue.ok_or(Misfit("silence of a role that was not asked"))?.fall_silent();
+        queue.ok_or(LogError("silence of a role that was not asked"))?.fall_silent();
         let waiting: Vec<u64> =
             self.changes.iter().filter(|(_, c)| waits_on(c, role)).map(|(&id, _)| id).collect();
         for id in waiting {
@@ -356,7 +356,7 @@ impl State {
         Ok(())
     }
 
-    /// The control plane started again: whoever asked is gone, so what can be taken back is.
+    /// The control plane started again: the callers are gone, so it takes back what it can.
     pub(crate) fn abandon(&mut self, effects: &mut Vec<Effect>) {
         for id in self.applying(What::is_revocable) {
             self.fail(id, Why::Restarted, effects);

@@ -10,19 +10,19 @@
 //! What is kept over a restart stands in the log: who may hold pages ([`Cache`]), and whether the directory is open. When a lease ends
 //! is not: after a restart every lease counts as renewed just then, which is later than any host can think.
 
+mod draining;
 mod epochs;
-mod errands;
 mod moves;
-mod vacating;
+mod pending;
 
-pub use errands::RESETS_MAX;
+pub use pending::RESETS_MAX;
 
-use crate::api::{ApiError, DirectoryInfo, ErrorCode, GIVEN_UP, LeaseInfo, Response};
+use crate::api::{AcceptLost, ApiError, DirectoryInfo, ErrorCode, GIVEN_UP, LeaseInfo, Recover, Renew};
 use crate::claims::Claim;
 use crate::errors::{bad, bound, error};
 use crate::log::Stalled;
 use crate::record::{Cache, Line, Role, What};
-use crate::requests::Decision;
+use crate::requests::{Decided, Decision};
 use crate::splitting::Splitting;
 pub(crate) use crate::tables::newest;
 use crate::updates::Reach;
@@ -31,13 +31,13 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::vec::Vec;
 use core::mem;
+use draining::Draining;
 use epochs::Round;
-use errands::{Running, page_at};
 use farmem_machine::{Duration, Instant};
 use farmem_wire::HostId;
 use farmem_wire::message::{CACHING_HOSTS_MAX, Page, Seq, Update};
 use moves::Moving;
-use vacating::Vacating;
+use pending::{Running, page_at};
 
 /// A lease surely ended when the host's clock may have been slow by one part in so many.
 const DRIFT: u64 = 8;
@@ -49,7 +49,7 @@ const LOOKS: u64 = 16;
 pub(crate) struct Coherence {
     /// When the lease of a host surely ends, of all that may hold pages.
     ends: BTreeMap<u16, Instant>,
-    /// When the control plane has to look up although nothing happens, while anybody has a lease.
+    /// When the control plane has to look up although nothing happens, while a host has a lease.
     look: Option<Instant>,
     /// The largest order to give everything up that a host said it had obeyed, of those that it was given.
     flushed: BTreeMap<u16, u64>,
@@ -78,7 +78,7 @@ pub(crate) struct Coherence {
     /// What is waited for of migrations, by change.
     moves: BTreeMap<u64, Moving>,
     /// What is waited for of changes that took rights away, by change.
-    vacating: BTreeMap<u64, Vacating>,
+    draining: BTreeMap<u64, Draining>,
     /// Questions so far: what tells their answers apart.
     questions: u32,
     counts: DirectoryInfo,
@@ -88,11 +88,11 @@ impl Coherence {
     /// When something is to be done next.
     pub(crate) fn due(&self) -> Option<Instant> {
         let ends = self.ends.values().copied();
-        let errands = self.wanted.values().copied().chain(self.resets.values().map(Running::due));
+        let messages = self.wanted.values().copied().chain(self.resets.values().map(Running::due));
         let round = self.round.as_ref().map_or(self.next_round, |round| Some(round.due()));
-        let moves = self.moves.values().map(Moving::due).chain(self.vacating.values().map(Vacating::due));
+        let moves = self.moves.values().map(Moving::due).chain(self.draining.values().map(Draining::due));
         let ends = ends.chain(self.look.filter(|_| !self.ends.is_empty()));
-        ends.chain(errands).chain(self.sweeps.values().copied()).chain(round).chain(moves).min()
+        ends.chain(messages).chain(self.sweeps.values().copied()).chain(round).chain(moves).min()
     }
 
     /// Asserts that everything is within its bounds.
@@ -125,7 +125,7 @@ impl Control {
         host: u16,
         generation: u16,
         (flushed, qkey): (u64, u32),
-    ) -> Result<Decision, ApiError> {
+    ) -> Decided<Renew> {
         self.host_present(host)?;
         if host >= CACHING_HOSTS_MAX {
             return Err(bound("hosts that cache pages", CACHING_HOSTS_MAX - 1));
@@ -145,7 +145,7 @@ impl Control {
         let none = LeaseInfo { lease_ms: 0, flush: 0 };
         if gave_up {
             if flushed == GIVEN_UP {
-                return Ok(Decision::Reply(none.into()));
+                return Ok(Decision::Reply(none));
             }
             let message = format!("host {host} gave everything up for good in generation {generation}");
             return Err(error(ErrorCode::Conflict, message, "touch no page any more, and join again"));
@@ -154,7 +154,7 @@ impl Control {
             Cache::Live { .. } if flushed == GIVEN_UP => {
                 self.coherence.ends.insert(host, self.now);
                 self.coherence.given_up.insert(host, generation);
-                Ok(Decision::Reply(none.into()))
+                Ok(Decision::Reply(none))
             }
             Cache::Live { .. } => {
                 let flushed = self.obeyed(host, flushed)?;
@@ -162,9 +162,9 @@ impl Control {
                 self.coherence.flushed.insert(host, flushed);
                 let lease = self.lease(host);
                 self.coherence.ordered.insert(host, lease.flush);
-                Ok(Decision::Reply(lease.into()))
+                Ok(Decision::Reply(lease))
             }
-            Cache::Empty if flushed == GIVEN_UP => Ok(Decision::Reply(none.into())),
+            Cache::Empty if flushed == GIVEN_UP => Ok(Decision::Reply(none)),
             Cache::Empty => {
                 if self.state.switch.is_none() {
                     return Err(self.state.unavailable(Role::Switch, "has not joined"));
@@ -172,7 +172,7 @@ impl Control {
                 self.switch_answers()?;
                 Ok(Decision::Begin(What::Live { host, generation }))
             }
-            Cache::Orphaned | Cache::Fenced => Ok(Decision::Reply(none.into())),
+            Cache::Orphaned | Cache::Fenced => Ok(Decision::Reply(none)),
         }
     }
 
@@ -206,14 +206,14 @@ impl Control {
     }
 
     /// A page request of a host gets no answer (PROTOCOL 12.33).
-    pub(crate) fn recover(&mut self, host: u16, page: u64) -> Result<Decision, ApiError> {
+    pub(crate) fn recover(&mut self, host: u16, page: u64) -> Decided<Recover> {
         self.host_present(host)?;
         if !matches!(self.state.hosts[&host].cache, Cache::Live { .. }) {
             let message = format!("host {host} holds no lease");
             return Err(error(ErrorCode::Conflict, message, "renew it first"));
         }
         self.want_reset(page_at(page));
-        Ok(Decision::Reply(Response::Done {}))
+        Ok(Decision::Reply(()))
     }
 
     /// What people see of the directory.
@@ -222,7 +222,7 @@ impl Control {
         DirectoryInfo { open: self.state.directory, threshold, ..self.coherence.counts }
     }
 
-    pub(crate) fn accept_lost(&self, domain: u32, base: u64, len: u64) -> Result<Decision, ApiError> {
+    pub(crate) fn accept_lost(&self, domain: u32, base: u64, len: u64) -> Decided<AcceptLost> {
         self.domain_known(domain)?;
         let (vma, row) = self.owned(domain, base)?;
         let end = vma + row.size;
@@ -247,9 +247,9 @@ impl Control {
         self.open_directory(out);
         self.count_fences();
         self.send_rounds(out);
-        self.send_errands(out);
+        self.retransmit(out);
         self.see_to_moves(out);
-        self.see_to_vacating(out);
+        self.see_to_draining(out);
     }
 
     /// A switch that starts knows nothing of what was ordered before.
@@ -286,7 +286,7 @@ impl Control {
         !queue.is_some_and(|queue| queue.entries().any(|entry| entry.told.0 == fence))
     }
 
-    /// Everybody who may hold pages has an end, nobody else.
+    /// Each host that may hold pages has an end, and no other host.
     fn count_leases(&mut self) {
         let end = self.now + lease_end(self.config.lease);
         let holds = |cache: Cache| matches!(cache, Cache::Live { .. } | Cache::Orphaned);
@@ -330,7 +330,7 @@ impl Control {
         }
     }
 
-    /// Once nobody can have a page that an earlier switch handed out.
+    /// Once no host can have a page that an earlier switch handed out.
     fn open_directory(&mut self, out: &mut Actions) {
         let joined = self.state.switch.as_ref().is_some_and(|row| row.joining.is_none());
         let ready = joined && self.state.reach(Role::Switch) == Some(Reach::Ready);
@@ -354,7 +354,7 @@ impl Control {
         }
     }
 
-    /// Begins a change that nobody asked for.
+    /// Begins a change that no caller asked for.
     fn begin(&mut self, what: What, out: &mut Actions) -> Result<(), Stalled> {
         let change = self.state.next_change;
         self.keep(Line::Began { change, what }, out)

@@ -4,13 +4,13 @@ use crate::allocate::{PAGE, VA_END};
 use crate::claims::claim;
 use crate::grants;
 use crate::record::{MigrationStep, Remap, Role, VmaRow, What};
-use crate::state::{Misfit, State};
+use crate::state::{LogError, State};
 use crate::syscalls::Edit;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use farmem_wire::message::CACHING_HOSTS_MAX;
 
-/// The first statement that is false, for whoever has to find out why.
+/// The first statement that is false, for those who debug it.
 type Verdict = Result<(), &'static str>;
 
 fn must(holds: bool, statement: &'static str) -> Verdict {
@@ -19,7 +19,7 @@ fn must(holds: bool, statement: &'static str) -> Verdict {
 
 impl State {
     /// Looks at every invariant.
-    pub(crate) fn sound(&self) -> Result<(), Misfit> {
+    pub(crate) fn sound(&self) -> Result<(), LogError> {
         self.nodes_sound()
             .and_then(|()| self.vmas_sound())
             .and_then(|()| self.pieces_fault().map_or(Ok(()), Err))
@@ -27,12 +27,12 @@ impl State {
             .and_then(|()| self.spaces_sound())
             .and_then(|()| self.names_sound())
             .and_then(|()| self.objects_fault().map_or(Ok(()), Err))
-            .map_err(Misfit)?;
-        self.endpoints_sound().and_then(|()| self.changes_sound()).map_err(Misfit)
+            .map_err(LogError)?;
+        self.endpoints_sound().and_then(|()| self.changes_sound()).map_err(LogError)
     }
 
     /// Whether a change in a log is about things that are there, and stays in their bounds.
-    pub(crate) fn fits(&self, what: &What) -> Result<(), Misfit> {
+    pub(crate) fn fits(&self, what: &What) -> Result<(), LogError> {
         let holds = match what {
             What::JoinSwitch { .. } | What::OpenDirectory { .. } => true,
             What::Live { host, .. } | What::Fence { host, .. } => {
@@ -56,14 +56,14 @@ impl State {
             What::Allocate { base, size, node, .. } => self.vma_fits(*base, *size, *node),
             What::Free { base } => self.vmas.contains_key(base),
             What::Migrate(migration) => {
-                migration.step == MigrationStep::Vacating && self.migration_fits(migration)
+                migration.step == MigrationStep::Draining && self.migration_fits(migration)
             }
             What::Remap(remap) => self.remap_fits(remap),
             What::Grant { vma, base, len, .. } => self.vmas.get(vma).is_some_and(|row| {
                 *len > 0 && base >= vma && base.checked_add(*len).is_some_and(|end| end <= vma + row.size)
             }),
         };
-        if holds { Ok(()) } else { Err(Misfit("a change to something that is not there")) }
+        if holds { Ok(()) } else { Err(LogError("a change to something that is not there")) }
     }
 
     /// Whether what a change that has begun is about is still there.

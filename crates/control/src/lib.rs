@@ -81,7 +81,7 @@ pub struct Config {
     pub pmtu: Pmtu,
     /// Time without an answer after which a batch of updates is sent again; doubles up to 8 times it.
     pub timeout: Duration,
-    /// Times a batch is sent again before nobody waits for the role any more. It is then sent on at 8 times `timeout`.
+    /// Times a batch is sent again before no change waits for the role any more. It is then sent on at 8 times `timeout`.
     pub retries_max: u32,
     /// For how long a host that caches pages may go on without being heard of.
     pub lease: Duration,
@@ -193,10 +193,10 @@ pub enum Out {
         /// The answer.
         result: Result<Response, ApiError>,
     },
-    /// Keep this line before anything behind it is done. A driver that cannot must stop: nobody was told yet. A role that was lent a
+    /// Keep this line before anything behind it is done. A driver that cannot must stop: no role and no caller was told yet. A role that was lent a
     /// log ([`Control::with_log`]) keeps its lines there, and never says this.
     Persist(Record),
-    /// Where somebody is, before the first frame to them.
+    /// Where a member is, before the first frame to it.
     Peer(PeerChange),
 }
 
@@ -207,7 +207,7 @@ pub enum Note {
     Dropped(DropReason),
     /// A batch was sent again.
     Retransmitted(Role),
-    /// A role did not answer for long; nobody waits for it any more.
+    /// A role did not answer for long; no change waits for it any more.
     Silent(Role),
     /// A silent role answered.
     Back(Role),
@@ -352,7 +352,7 @@ impl Control {
             count = line + 1;
             let event = record.is_event();
             if rows && event {
-                control.state.sound().map_err(|misfit| RestoreError { line, what: misfit.0 })?;
+                control.state.sound().map_err(|error| RestoreError { line, what: error.0 })?;
                 rows = false;
             }
             if !rows && !event && !matches!(record, Line::Domain { .. } | Line::Object { .. }) {
@@ -361,10 +361,10 @@ impl Control {
             control
                 .state
                 .apply(&record, &mut effects)
-                .map_err(|misfit| RestoreError { line, what: misfit.0 })?;
+                .map_err(|error| RestoreError { line, what: error.0 })?;
             effects.clear();
         }
-        control.state.sound().map_err(|misfit| RestoreError { line: count, what: misfit.0 })?;
+        control.state.sound().map_err(|error| RestoreError { line: count, what: error.0 })?;
         Ok(control)
     }
 

@@ -140,7 +140,7 @@ impl Control {
         queue.outstanding().map(|_| self.request_id(role, queue.seq))
     }
 
-    /// Host 0 is nobody; a generation of the role keeps answers of an earlier join apart (PROTOCOL 8.20).
+    /// Host 0 is none; a generation of the role keeps answers of an earlier join apart (PROTOCOL 8.20).
     fn request_id(&self, role: Role, seq: u64) -> RequestId {
         #[expect(
             clippy::cast_possible_truncation,

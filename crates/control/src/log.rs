@@ -118,7 +118,7 @@ impl Control {
         }
     }
 
-    /// Tells all who wait for a line that it is not kept: nobody waits for a disk (PROTOCOL 8.49).
+    /// Tells all callers that wait for a line that it is not kept: no request waits for a disk (PROTOCOL 8.49).
     pub(crate) fn refuse_stalled(&mut self, out: &mut Actions) {
         if !self.log.is_stalled() {
             return;

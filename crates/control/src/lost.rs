@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 impl State {
     /// A node that was there before starts again, with empty memory: all that was written to what is at it is lost.
     ///
-    /// Not what is being allocated or mapped: nobody was told of it yet, and it is cleared behind the node's tables.
+    /// Not what is being allocated or mapped: no caller was told of it yet, and it is cleared behind the node's tables.
     pub(crate) fn lose_memory_of(&mut self, node: u16) {
         let vmas = self.vmas.iter().filter(|(_, vma)| vma.pending.is_none());
         let parts: Vec<(u64, u64)> = vmas
@@ -22,7 +22,7 @@ impl State {
         self.lost.extend(parts.into_iter().map(|(base, len)| base..base + len));
     }
 
-    /// The parts of a vma that hold bytes of somebody: all of it, or what its address space has mapped.
+    /// The parts of a vma that are in use: all of it, or what its address space has mapped.
     fn in_use(&self, base: u64, vma: &VmaRow) -> Vec<(u64, u64)> {
         match self.spaces.get(&vma.domain).filter(|space| space.vma(base).is_some()) {
             Some(space) => {
@@ -66,7 +66,7 @@ impl State {
         self.lost.get(&base).is_some_and(|lost| lost.start < base && end < lost.end)
     }
 
-    /// These pages are lost no more: accepted, cleared, or nobody's.
+    /// These pages are lost no more: accepted, cleared, or freed.
     pub(crate) fn forget_lost(&mut self, base: u64, len: u64) {
         let end = base.saturating_add(len).next_multiple_of(PAGE);
         if base < end {

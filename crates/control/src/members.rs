@@ -1,11 +1,11 @@
 //! Joins and leaves: names, addresses, numbers and ranges (PROTOCOL 8.2 to 8.9).
 
 use crate::allocate::{PAGE, VA_END, first_fit};
-use crate::api::{ApiError, ErrorCode};
+use crate::api::{ApiError, ErrorCode, JoinHost, JoinNode, JoinSwitch, Leave};
 use crate::claims::Claim;
 use crate::errors::{LISTED, bad, bound, error, not_found};
 use crate::record::{Cache, HostRow, NodeRow, What};
-use crate::requests::Decision;
+use crate::requests::{Decided, Decision};
 use crate::{Control, NAME_LEN_MAX};
 use alloc::format;
 use alloc::string::String;
@@ -15,12 +15,12 @@ use farmem_machine::Port;
 use farmem_wire::Gid;
 
 impl Control {
-    pub(crate) fn join_switch(&mut self, gid: &str) -> Result<Decision, ApiError> {
+    pub(crate) fn join_switch(&mut self, gid: &str) -> Decided<JoinSwitch> {
         let gid = self.free_gid(gid, Port::SWITCH)?;
         Ok(Decision::Begin(What::JoinSwitch { gid, home: self.draw_key() }))
     }
 
-    pub(crate) fn join_node(&mut self, name: &str, gid: &str, capacity: u64) -> Result<Decision, ApiError> {
+    pub(crate) fn join_node(&mut self, name: &str, gid: &str, capacity: u64) -> Decided<JoinNode> {
         name_allowed("node", name)?;
         if capacity == 0 || !capacity.is_multiple_of(PAGE) {
             return Err(bad(
@@ -46,7 +46,7 @@ impl Control {
         Ok(Decision::Begin(What::JoinNode { node, name, gid, home, base, size_log2, capacity, again }))
     }
 
-    pub(crate) fn join_host(&mut self, name: &str, gid: &str) -> Result<Decision, ApiError> {
+    pub(crate) fn join_host(&mut self, name: &str, gid: &str) -> Decided<JoinHost> {
         name_allowed("host", name)?;
         if self.state.nodes.values().any(|row| row.name == name) {
             return Err(name_taken(name, "memory node"));
@@ -66,7 +66,7 @@ impl Control {
         Ok(Decision::Begin(What::JoinHost { host, name: String::from(name), gid, home: self.draw_key() }))
     }
 
-    pub(crate) fn leave(&self, port: u32) -> Result<Decision, ApiError> {
+    pub(crate) fn leave(&self, port: u32) -> Decided<Leave> {
         if port <= Port::SWITCH.0 {
             let message = format!("port {port} is the control plane's or the switch's, which do not leave");
             return Err(bad(message, "stop the process; a switch that is started again joins again"));
@@ -100,7 +100,7 @@ impl Control {
         Ok(Decision::Begin(What::LeaveNode { node, base: row.base, size_log2: row.size_log2 }))
     }
 
-    /// The address of this text, when nobody but `port` has it.
+    /// The address of this text, when no member but `port` has it.
     fn free_gid(&self, text: &str, port: Port) -> Result<[u8; 16], ApiError> {
         let gid = parse_gid(text)?;
         let own = (Port::CONTROL, self.config.gid.0);

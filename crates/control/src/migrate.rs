@@ -1,24 +1,24 @@
 //! Migration: a part of a vma moves to another node while it is used (PROTOCOL 8.38 to 8.42).
 //!
 //! ```text
-//!   Vacating   new node: Arrive, grants.  switch: Vacate.  hosts give up what they cache of it
-//!   Pushing    old node: Leave. Nobody uses it there from now on; all that is there goes to the new node
+//!   Draining   new node: Arrive, grants.  switch: Vacate.  hosts give up what they cache of it
+//!   Pushing    old node: Leave. No host uses it there from now on; all that is there goes to the new node
 //!   Turning    new node: serves.  switch: sends there.     From here on it is not taken back
 //!   Leaving    old node: forgets
 //! ```
 //!
-//! One change, with its updates step by step. A step ends when all roles have answered, and when what no update says is so: nobody holds
+//! One change, with its updates step by step. A step ends when all roles have answered, and when what no update says is so: no host holds
 //! pages, all is pushed, the switch knows ([`crate::coherence`] looks after that). Until the third one everything is as before, and can be
 //! so again.
 
 use crate::Control;
 use crate::allocate::PAGE;
-use crate::api::{ApiError, ErrorCode, LocatedVma, PermName, Response};
+use crate::api::{ApiError, ErrorCode, Locate, LocatedVma, Migrate, PermName};
 use crate::errors::{LISTED, bad, bound, error, not_found};
 use crate::pieces::{log2, translate, untranslate};
 use crate::record::{Change, Migration, MigrationStep, PieceRow, Role, Told, What, Why};
-use crate::requests::Decision;
-use crate::state::{Effect, Misfit, State};
+use crate::requests::{Decided, Decision};
+use crate::state::{Effect, LogError, State};
 use crate::tables::{Step, protect, step, whole};
 use alloc::format;
 use alloc::vec::Vec;
@@ -26,7 +26,7 @@ use farmem_machine::Port;
 use farmem_wire::message::Update;
 use farmem_wire::{Gid, Qkey, Qpn, VirtAddr};
 
-/// Most bytes that move at once: while they are pushed nobody uses them, and nobody shall be put off for longer than he repeats.
+/// Most bytes that move at once: while they are pushed no host can use them, and a host that retries later must not give up before they are there.
 pub const MIGRATE_LEN_MAX: u64 = 64 << 20;
 
 impl Migration {
@@ -48,19 +48,13 @@ impl Change {
     pub(crate) fn is_held(&self) -> bool {
         let last = |migration: &Migration| migration.step == MigrationStep::Leaving;
         let moves = self.what.migration().is_some_and(|migration| !last(migration));
-        self.failed.is_none() && (moves || self.vacates.is_some())
+        self.failed.is_none() && (moves || self.drains.is_some())
     }
 }
 
 impl Control {
     /// Someone wants a part of a vma at another node.
-    pub(crate) fn migrate(
-        &self,
-        domain: Option<u32>,
-        base: u64,
-        len: u64,
-        node: u16,
-    ) -> Result<Decision, ApiError> {
+    pub(crate) fn migrate(&self, domain: Option<u32>, base: u64, len: u64, node: u16) -> Decided<Migrate> {
         let (vma, row) = match domain {
             Some(domain) => self.domain_known(domain).and_then(|()| self.owned(domain, base))?,
             None => self.vma_with(base)?,
@@ -85,7 +79,7 @@ impl Control {
             return Err(self.moved_otherwise(base, len));
         };
         if from == node {
-            return Ok(Decision::Reply(Response::Done {}));
+            return Ok(Decision::Reply(()));
         }
         self.node_answers(from)?;
         if self.state.switch.is_none() {
@@ -101,7 +95,7 @@ impl Control {
             let message = format!("node {node} has no {len} aligned bytes free in one piece");
             return Err(error(ErrorCode::OutOfMemory, message, "move less, or free vmas on that node"));
         };
-        let (number, size, step) = (self.state.next_change, len, MigrationStep::Vacating);
+        let (number, size, step) = (self.state.next_change, len, MigrationStep::Draining);
         let migration = Migration { number, vma, base, size, from, from_place, to: node, place, step };
         Ok(Decision::Begin(What::Migrate(migration)))
     }
@@ -117,12 +111,12 @@ impl Control {
     }
 
     /// Where a vma is.
-    pub(crate) fn locate(&self, addr: u64) -> Result<Decision, ApiError> {
+    pub(crate) fn locate(&self, addr: u64) -> Decided<Locate> {
         let (base, row) = self.vma_with(addr)?;
         let vma = row.info(base);
         let moved = self.state.moved(base, base + (row.size - 1));
         let lost = self.state.lost_in(base, row.size);
-        Ok(Decision::Reply(LocatedVma { vma, moved, lost }.into()))
+        Ok(Decision::Reply(LocatedVma { vma, moved, lost }))
     }
 
     fn vma_with(&self, addr: u64) -> Result<(u64, &crate::record::VmaRow), ApiError> {
@@ -137,8 +131,8 @@ impl State {
     pub(crate) fn tell_migration(&self, migration: &Migration, role: Role) -> Vec<Step> {
         let Migration { base, size, from, from_place, to, place, .. } = *migration;
         match (migration.step, role) {
-            (MigrationStep::Vacating, Role::Node(node)) if node == to => self.tell_arrival(migration),
-            (MigrationStep::Vacating, Role::Switch) => {
+            (MigrationStep::Draining, Role::Node(node)) if node == to => self.tell_arrival(migration),
+            (MigrationStep::Draining, Role::Switch) => {
                 let vacate = Update::Vacate { base: VirtAddr(base), size_log2: log2(size) };
                 let now = PieceRow { size, node: from, place: from_place };
                 if self.pieces.contains_key(&base) {
@@ -215,16 +209,16 @@ impl State {
     }
 
     /// A change goes on with its next step: what the one before waited for is so. One that took rights away has no next step: it is over.
-    pub(crate) fn advance(&mut self, id: u64, effects: &mut Vec<Effect>) -> Result<(), Misfit> {
-        let misfit = Misfit("no change goes on");
+    pub(crate) fn advance(&mut self, id: u64, effects: &mut Vec<Effect>) -> Result<(), LogError> {
+        let error = LogError("no change goes on");
         let change = self.changes.get_mut(&id).filter(|change| change.is_held() && change.waits.is_empty());
-        let change = change.ok_or(misfit)?;
-        if change.vacates.take().is_some() {
+        let change = change.ok_or(error)?;
+        if change.drains.take().is_some() {
             return Ok(());
         }
-        let What::Migrate(migration) = &mut change.what else { return Err(misfit) };
+        let What::Migrate(migration) = &mut change.what else { return Err(error) };
         migration.step = match migration.step {
-            MigrationStep::Vacating => MigrationStep::Pushing,
+            MigrationStep::Draining => MigrationStep::Pushing,
             MigrationStep::Pushing => MigrationStep::Turning,
             MigrationStep::Turning | MigrationStep::Leaving => MigrationStep::Leaving,
         };
@@ -242,10 +236,10 @@ impl State {
     }
 
     /// Nothing came of a change for too long.
-    pub(crate) fn give_up(&mut self, id: u64, why: Why, effects: &mut Vec<Effect>) -> Result<(), Misfit> {
+    pub(crate) fn give_up(&mut self, id: u64, why: Why, effects: &mut Vec<Effect>) -> Result<(), LogError> {
         let held = self.changes.get(&id).is_some_and(|change| change.is_held() && !change.what.is_decided());
         if !held {
-            return Err(Misfit("what is given up is a migration that is not decided"));
+            return Err(LogError("what is given up is a migration that is not decided"));
         }
         self.fail(id, why, effects);
         Ok(())

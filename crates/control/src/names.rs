@@ -1,13 +1,15 @@
 //! Named memory: objects that hosts of a domain open by a name, as processes open POSIX shared memory (PROTOCOL 8.33 to 8.37).
 //!
-//! An object has a number that nobody can guess, which hosts use once they have opened it; a name until it is unlinked; a length, and from
+//! An object has a number that cannot be guessed, which hosts use once they have opened it; a name until it is unlinked; a length, and from
 //! the first time that is set one vma. It is freed when it has no name and no host has it open any more.
 
-use crate::api::{ApiError, ErrorCode, ObjectInfo, OpenObject, Response};
+use crate::api::{
+    ApiError, DropObject, ErrorCode, HoldObject, ObjectInfo, OpenObject, ResizeObject, UnlinkObject,
+};
 use crate::claims::Claim;
 use crate::errors::{bad, bound, error, not_found};
 use crate::record::{Line, ObjectRow, What};
-use crate::requests::Decision;
+use crate::requests::{Decided, Decision};
 use crate::state::State;
 use crate::{Actions, Control};
 use alloc::format;
@@ -19,7 +21,7 @@ pub const OBJECT_NAME_MAX: usize = 255;
 
 impl Control {
     /// Opens the object of a name, or makes it.
-    pub(crate) fn open_object(&mut self, call: &OpenObject) -> Result<Decision, ApiError> {
+    pub(crate) fn open_object(&mut self, call: &OpenObject) -> Decided<OpenObject> {
         let OpenObject { host, domain, ref name, create, exclusive } = *call;
         self.host_present(host)?;
         self.domain_known(domain)?;
@@ -44,15 +46,15 @@ impl Control {
         Ok(self.held(object, row, host))
     }
 
-    /// Opens the object of a number, which somebody of the domain was told.
-    pub(crate) fn hold_object(&self, host: u16, object: u64) -> Result<Decision, ApiError> {
+    /// Opens the object of a number, which a host of the domain was told.
+    pub(crate) fn hold_object(&self, host: u16, object: u64) -> Decided<HoldObject> {
         self.host_present(host)?;
         let row = self.state.objects.get(&object).filter(|row| !row.is_orphan());
         Ok(self.held(object, row.ok_or_else(|| unknown(object))?.clone(), host))
     }
 
     /// Gives an object its length.
-    pub(crate) fn resize_object(&self, host: u16, object: u64, length: u64) -> Result<Decision, ApiError> {
+    pub(crate) fn resize_object(&self, host: u16, object: u64, length: u64) -> Decided<ResizeObject> {
         let row = self.opened(host, object)?;
         if length == row.length {
             return Ok(Decision::Reply(self.object(object)));
@@ -78,32 +80,32 @@ impl Control {
     }
 
     /// The name is free again. Who has the object open keeps it.
-    pub(crate) fn unlink_object(&self, domain: u32, name: &str) -> Result<Decision, ApiError> {
+    pub(crate) fn unlink_object(&self, domain: u32, name: &str) -> Decided<UnlinkObject> {
         self.domain_known(domain)?;
         let Some((object, row)) = self.state.object_named(domain, name) else {
             let message = format!("domain {domain} has no object called {name:?}");
             return Err(not_found(message, "it may have been unlinked already"));
         };
         let row = ObjectRow { name: None, ..row.clone() };
-        Ok(Decision::Keep(Line::Object { object, row: Some(row) }, Response::Done {}))
+        Ok(Decision::Keep(Line::Object { object, row: Some(row) }, ()))
     }
 
     /// The host uses the object no more.
-    pub(crate) fn drop_object(&self, host: u16, object: u64) -> Result<Decision, ApiError> {
+    pub(crate) fn drop_object(&self, host: u16, object: u64) -> Decided<DropObject> {
         let mut row = self.opened(host, object)?.clone();
         row.hosts.retain(|&its| its != host);
-        Ok(Decision::Keep(Line::Object { object, row: Some(row) }, Response::Done {}))
+        Ok(Decision::Keep(Line::Object { object, row: Some(row) }, ()))
     }
 
     /// What an object is now.
-    pub(crate) fn object(&self, object: u64) -> Response {
+    pub(crate) fn object(&self, object: u64) -> ObjectInfo {
         match self.state.objects.get(&object) {
             Some(row) => self.described(object, row),
             None => unreachable!("it is there: who has it open was just asked"),
         }
     }
 
-    /// Frees the objects that nobody can reach any more.
+    /// Frees the objects that no host can reach any more.
     pub(crate) fn free_objects(&mut self, out: &mut Actions) {
         let claims = self.state.claims();
         let idle = |(object, row): &(&u64, &ObjectRow)| {
@@ -128,7 +130,7 @@ impl Control {
     }
 
     /// The host has the object open from now on.
-    fn held(&self, object: u64, mut row: ObjectRow, host: u16) -> Decision {
+    fn held(&self, object: u64, mut row: ObjectRow, host: u16) -> Decision<ObjectInfo> {
         let answer = self.described(object, &row);
         match row.hosts.binary_search(&host) {
             Ok(_) => Decision::Reply(answer),
@@ -139,9 +141,9 @@ impl Control {
         }
     }
 
-    fn described(&self, object: u64, row: &ObjectRow) -> Response {
+    fn described(&self, object: u64, row: &ObjectRow) -> ObjectInfo {
         let size = row.base.and_then(|base| self.state.vmas.get(&base)).map_or(0, |vma| vma.size);
-        ObjectInfo { object, length: row.length, base: row.base.unwrap_or(0), size }.into()
+        ObjectInfo { object, length: row.length, base: row.base.unwrap_or(0), size }
     }
 
     /// The object, when the host has it open.
@@ -162,7 +164,7 @@ impl Control {
 }
 
 impl ObjectRow {
-    /// Nobody can reach it.
+    /// No host can reach it.
     pub(crate) fn is_orphan(&self) -> bool {
         self.name.is_none() && self.hosts.is_empty()
     }

@@ -1,7 +1,7 @@
 //! Pieces: parts of vmas that are not where their addresses are (MIND 4.1, outliers), and whose memory they have.
 //!
 //! Addresses belong to the node in whose range they lie; its memory is behind them, unless a piece says otherwise. A piece takes a *place*:
-//! memory of its node that is named by that node's addresses, which nobody else has then. What a piece left is free for others.
+//! memory of its node that is named by that node's addresses, which no other vma has then. What a piece left is free for others.
 
 use crate::allocate::{PAGE, first_fit};
 use crate::api::MovedInfo;
@@ -76,7 +76,7 @@ impl State {
         parts
     }
 
-    /// The memory of a node that is somebody's, as its addresses: first byte and bytes, ascending.
+    /// The memory of a node that is in use, as its addresses: first byte and bytes, ascending.
     pub(crate) fn used(&self, node: u16) -> Vec<(u64, u64)> {
         let mut used = Vec::new();
         let homes = self.vmas.iter().filter(|(_, vma)| vma.node == node);
@@ -156,7 +156,7 @@ impl State {
         away.map(|(&base, piece)| MovedInfo { base, size: piece.size, node: piece.node }).collect()
     }
 
-    /// A vma goes: whoever knows of its pieces forgets them, before he is told anything that is decided later.
+    /// A vma goes: the roles that know of its pieces forget them, before they are told anything that is decided later.
     pub(crate) fn drop_pieces(&mut self, vma: u64, effects: &mut Vec<Effect>) {
         let Some(row) = self.vmas.get(&vma) else { return };
         let (home, end) = (row.node, vma + row.size);

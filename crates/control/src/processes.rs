@@ -2,10 +2,10 @@
 
 use crate::Control;
 use crate::allocate::first_fit;
-use crate::api::{ApiError, ErrorCode, PermName, Returned};
+use crate::api::{ApiError, ErrorCode, Mmap, PermName, ProcessExit, ProcessStart, Returned};
 use crate::errors::{bound, error, not_found};
 use crate::record::{Remap, Role, Span, Told, VmaRow, What};
-use crate::requests::Decision;
+use crate::requests::{Decided, Decision};
 use crate::state::{Effect, State};
 use crate::syscalls::{Call, Edit, Ground, Plan, Prot, Space};
 use crate::tables::{Step, protect, step};
@@ -16,7 +16,7 @@ use farmem_wire::VirtAddr;
 use farmem_wire::message::Update;
 
 impl Control {
-    pub(crate) fn process_start(&self, domain: u32, heap: u64) -> Result<Decision, ApiError> {
+    pub(crate) fn process_start(&self, domain: u32, heap: u64) -> Decided<ProcessStart> {
         self.domain_known(domain)?;
         let most = self.config.bounds.processes_max;
         if self.state.processes.len() + self.in_flight(|what| matches!(what, What::Remap(_))) >= most {
@@ -34,7 +34,7 @@ impl Control {
         self.remap(domain, Some(process), None, plan)
     }
 
-    pub(crate) fn process_exit(&self, process: u32) -> Result<Decision, ApiError> {
+    pub(crate) fn process_exit(&self, process: u32) -> Decided<ProcessExit> {
         let domain = self.domain_of(process)?;
         let last = self.state.processes.values().filter(|&&of| of == domain).count() == 1;
         let space = self.state.spaces.get(&domain).filter(|_| last);
@@ -42,7 +42,7 @@ impl Control {
         self.remap(domain, None, Some(process), plan)
     }
 
-    pub(crate) fn memory_call(&self, process: u32, call: &Call) -> Result<Decision, ApiError> {
+    pub(crate) fn memory_call(&self, process: u32, call: &Call) -> Decided<Mmap> {
         let domain = self.domain_of(process)?;
         let Some(space) = self.state.spaces.get(&domain) else { unreachable!("a process has its space") };
         let plan = space.call(call, &self.ground());
@@ -51,23 +51,20 @@ impl Control {
         if new > 0 && self.state.vmas.len() + new > most {
             return Err(bound("vmas", most));
         }
+        if plan.edits.is_empty() {
+            return Ok(Decision::Reply(Returned { value: plan.value() }));
+        }
         self.remap(domain, None, None, plan)
     }
 
-    fn remap(
+    fn remap<A>(
         &self,
         domain: u32,
         starts: Option<u32>,
         ends: Option<u32>,
         plan: Plan,
-    ) -> Result<Decision, ApiError> {
-        let value = match plan.answer {
-            Ok(value) => i64::try_from(value).unwrap_or(i64::MAX),
-            Err(errno) => -i64::from(errno as u8),
-        };
-        if plan.edits.is_empty() && starts.is_none() && ends.is_none() {
-            return Ok(Decision::Reply(Returned { value }.into()));
-        }
+    ) -> Result<Decision<A>, ApiError> {
+        let value = plan.value();
         let what = What::Remap(Remap { domain, edits: plan.edits, value, starts, ends });
         for role in self.state.concerned(&what) {
             match role {
@@ -160,7 +157,7 @@ impl State {
         };
         match *edit {
             Edit::Reserve { base, size } => clear(base, size),
-            // Nobody shall go on with the bytes of before, from a cache: the switch takes the pages back, and is told who may have them anew.
+            // No host may go on with the bytes of before, from its cache: the switch takes the pages back, and is told who may have them anew.
             Edit::Clear { base, len } if role == Role::Switch => self.turn(domain, base, len, PermName::None),
             Edit::Clear { base, len } => clear(base, len),
             Edit::Map { base, len, prot } => self.turn(domain, base, len, perm_of(prot)),

@@ -26,7 +26,7 @@ pub struct Record(pub(crate) Line);
 pub(crate) enum Line {
     /// Row, and the first line of every log: the control plane's own endpoint.
     Home(Key),
-    /// Row and event: a domain. Nobody else needs to know.
+    /// Row and event: a domain. No role needs to know.
     Domain { domain: u32, name: String },
     /// Row and event: a named object as it is from now on; none: it is gone.
     Object { object: u64, row: Option<ObjectRow> },
@@ -34,7 +34,7 @@ pub(crate) enum Line {
     Began { change: u64, what: What },
     /// Event: a role answered the batch at the head of its queue.
     Answered { role: Role, seq: u64, refusal: Option<Refusal> },
-    /// Event: a role did not answer for so long that nobody waits for it any more.
+    /// Event: a role did not answer for so long that no change waits for it any more.
     Silent { role: Role },
     /// Event: the control plane started again; those who had asked for the changes in flight are gone.
     Restarted,
@@ -248,8 +248,9 @@ pub(crate) struct Migration {
 /// How far a migration is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub(crate) enum MigrationStep {
-    /// The new node gets ready, the switch vacates the addresses, and hosts give up what they have of them.
-    Vacating,
+    /// The new node gets ready, the switch drains the addresses (`Vacate`), and hosts give up what they have of them.
+    #[serde(rename = "Vacating")] // as in logs that were written before
+    Draining,
     /// The old node pushes.
     Pushing,
     /// The new node serves, and the switch sends there. From here on it is not taken back.
@@ -291,7 +292,7 @@ impl Remap {
 pub(crate) struct SwitchRow {
     pub(crate) gid: [u8; 16],
     pub(crate) home: Key,
-    /// The change that brings it in, until everybody knows.
+    /// The change that brings it in, until all roles know.
     pub(crate) joining: Option<u64>,
 }
 
@@ -333,7 +334,7 @@ pub(crate) enum Cache {
     Empty,
     /// It may, since this epoch of the switch; its lease is renewed, or did not surely end.
     Live { since: u64 },
-    /// It left or started again: nobody renews the lease, which did not surely end.
+    /// It left or started again: no process renews the lease, which did not surely end.
     Orphaned,
     /// Its lease surely ended; what it had is being taken back.
     Fenced,
@@ -374,7 +375,7 @@ pub(crate) struct PieceRow {
     /// A power of two.
     pub(crate) size: u64,
     pub(crate) node: u16,
-    /// Whose memory it has, as addresses of that node. Nobody uses these otherwise.
+    /// Whose memory it has, as addresses of that node. No vma uses these otherwise.
     pub(crate) place: u64,
 }
 
@@ -417,9 +418,9 @@ pub(crate) struct Change {
     pub(crate) waits: Vec<(Role, u32)>,
     /// What takes back the updates already applied, in the order they were applied.
     pub(crate) undo: Vec<(Role, Vec<Told>)>,
-    /// First and last address of which it takes rights away, until nobody has pages there that he got by them.
-    #[serde(default)]
-    pub(crate) vacates: Option<(u64, u64)>,
+    /// First and last address of which it takes rights away, until no host has pages there that it got by them.
+    #[serde(default, rename = "vacates")]
+    pub(crate) drains: Option<(u64, u64)>,
     /// Set when it is being taken back.
     pub(crate) failed: Option<Why>,
 }

@@ -36,7 +36,7 @@ impl Control {
                 nodes: self.node_infos().collect(),
             }
             .into(),
-            What::OpenSession(row) => self.session(row),
+            What::OpenSession(row) => self.session(row).into(),
             What::Connect(row) => match self.state.nodes.get(&row.node) {
                 Some(node) => ConnectionInfo {
                     node: self.node_info(row.node, node),
@@ -49,7 +49,7 @@ impl Control {
                 .into(),
                 None => unreachable!("a connection's node is there: its leaving ends the connection"),
             },
-            What::Allocate { object: Some((object, _)), .. } => self.object(*object),
+            What::Allocate { object: Some((object, _)), .. } => self.object(*object).into(),
             What::Allocate { base, .. } => match self.state.vmas.get(base) {
                 Some(vma) => vma.info(*base).into(),
                 None => unreachable!("what was just allocated is there"),
@@ -75,12 +75,12 @@ impl Control {
         }
     }
 
-    pub(crate) fn session(&self, row: &SessionRow) -> Response {
+    pub(crate) fn session(&self, row: &SessionRow) -> SessionInfo {
         let gid = self.state.switch.as_ref().map_or([0; 16], |row| row.gid);
-        SessionInfo { switch: endpoint(Port::SWITCH, gid, row.key), domain: row.domain }.into()
+        SessionInfo { switch: endpoint(Port::SWITCH, gid, row.key), domain: row.domain }
     }
 
-    pub(crate) fn overview(&self) -> Response {
+    pub(crate) fn overview(&self) -> RackOverview {
         let hosts = self.state.hosts.iter().filter(|(_, row)| row.present && row.joining.is_none());
         let hosts = hosts.map(|(&host, row)| HostInfo {
             host,
@@ -100,7 +100,6 @@ impl Control {
             directory: self.directory_info(),
             switch: self.state.reach(Role::Switch).is_some_and(|reach| reach != Reach::Held),
         }
-        .into()
     }
 
     /// Jain's index of what the nodes have allocated (MIND 7.2), in millionths: all when each has the same, as little as one part in

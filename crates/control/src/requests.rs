@@ -3,7 +3,8 @@
 use crate::Control;
 use crate::allocate::{VA_END, vma_size};
 use crate::api::{
-    ApiError, DomainInfo, ErrorCode, Grant, Mmap, Mprotect, Munmap, Overview, PermName, Request, Response,
+    self, Allocate, ApiError, Connect, CreateDomain, Disconnect, DomainInfo, ErrorCode, Free, Grant, Mmap,
+    Mprotect, Munmap, OpenSession, PermName, Request, Response,
 };
 use crate::errors::{LISTED, bad, bound, error, not_found};
 use crate::grants;
@@ -17,72 +18,92 @@ use alloc::vec::Vec;
 use farmem_wire::{Psn, Qpn};
 
 /// What to do about a request.
-pub(crate) enum Decision {
+pub(crate) enum Decision<A> {
     /// Answer.
-    Reply(Response),
+    Reply(A),
     /// Keep this, then answer.
-    Keep(Line, Response),
+    Keep(Line, A),
     /// Begin this change; the answer comes with its end.
     Begin(What),
+}
+
+/// What to do about a request of this type, or why not.
+pub(crate) type Decided<C> = Result<Decision<<C as api::Call>::Answer>, ApiError>;
+
+/// The same, of any request.
+fn any<C: api::Call>(_: &C, decided: Decided<C>) -> Decided<Request>
+where
+    Response: From<C::Answer>,
+{
+    decided.map(|decision| match decision {
+        Decision::Reply(answer) => Decision::Reply(answer.into()),
+        Decision::Keep(line, answer) => Decision::Keep(line, answer.into()),
+        Decision::Begin(what) => Decision::Begin(what),
+    })
 }
 
 /// Draws before a free queue pair number must have come up: one in 2^24 is taken for each one in use.
 const DRAWS_MAX: u32 = 1 << 16;
 
 impl Control {
-    pub(crate) fn decide(&mut self, request: &Request) -> Result<Decision, ApiError> {
+    pub(crate) fn decide(&mut self, request: &Request) -> Decided<Request> {
         match request {
-            Request::JoinSwitch(call) => self.join_switch(&call.gid),
-            Request::JoinNode(call) => self.join_node(&call.name, &call.gid, call.capacity),
-            Request::JoinHost(call) => self.join_host(&call.name, &call.gid),
-            Request::Leave(call) => self.leave(call.port),
-            Request::CreateDomain(call) => self.create_domain(&call.name),
-            Request::OpenSession(call) => self.open_session(call.host, call.domain),
-            Request::Connect(call) => self.connect(call.host, call.node, call.domain),
-            Request::Disconnect(call) => self.disconnect(call.host, call.qpn),
-            Request::Allocate(call) => self.allocate(call.domain, call.size, call.node),
-            Request::Free(call) => self.free(call.domain, call.base, call.id),
-            Request::Grant(call) => self.grant(call),
-            Request::ProcessStart(call) => self.process_start(call.domain, call.heap),
-            Request::ProcessExit(call) => self.process_exit(call.process),
-            Request::Mmap(Mmap { process, addr, len, prot, flags }) => {
-                self.memory_call(*process, &Call::Mmap { addr: *addr, len: *len, prot: *prot, flags: *flags })
+            Request::JoinSwitch(call) => any(call, self.join_switch(&call.gid)),
+            Request::JoinNode(call) => any(call, self.join_node(&call.name, &call.gid, call.capacity)),
+            Request::JoinHost(call) => any(call, self.join_host(&call.name, &call.gid)),
+            Request::Leave(call) => any(call, self.leave(call.port)),
+            Request::CreateDomain(call) => any(call, self.create_domain(&call.name)),
+            Request::OpenSession(call) => any(call, self.open_session(call.host, call.domain)),
+            Request::Connect(call) => any(call, self.connect(call.host, call.node, call.domain)),
+            Request::Disconnect(call) => any(call, self.disconnect(call.host, call.qpn)),
+            Request::Allocate(call) => any(call, self.allocate(call.domain, call.size, call.node)),
+            Request::Free(call) => any(call, self.free(call.domain, call.base, call.id)),
+            Request::Grant(call) => any(call, self.grant(call)),
+            Request::ProcessStart(call) => any(call, self.process_start(call.domain, call.heap)),
+            Request::ProcessExit(call) => any(call, self.process_exit(call.process)),
+            Request::Mmap(call) => {
+                let &Mmap { process, addr, len, prot, flags } = call;
+                any(call, self.memory_call(process, &Call::Mmap { addr, len, prot, flags }))
             }
-            Request::Munmap(Munmap { process, addr, len }) => {
-                self.memory_call(*process, &Call::Munmap { addr: *addr, len: *len })
+            Request::Munmap(call) => {
+                let &Munmap { process, addr, len } = call;
+                any(call, self.memory_call(process, &Call::Munmap { addr, len }))
             }
-            Request::Mprotect(Mprotect { process, addr, len, prot }) => {
-                self.memory_call(*process, &Call::Mprotect { addr: *addr, len: *len, prot: *prot })
+            Request::Mprotect(call) => {
+                let &Mprotect { process, addr, len, prot } = call;
+                any(call, self.memory_call(process, &Call::Mprotect { addr, len, prot }))
             }
-            Request::Brk(call) => self.memory_call(call.process, &Call::Brk { addr: call.addr }),
-            Request::Renew(call) => self.renew(call.host, call.generation, (call.flushed, call.qkey)),
-            Request::Recover(call) => self.recover(call.host, call.page),
-            Request::AcceptLost(call) => self.accept_lost(call.domain, call.base, call.len),
-            Request::OpenObject(call) => self.open_object(call),
-            Request::HoldObject(call) => self.hold_object(call.host, call.object),
-            Request::ResizeObject(call) => self.resize_object(call.host, call.object, call.length),
-            Request::UnlinkObject(call) => self.unlink_object(call.domain, &call.name),
-            Request::DropObject(call) => self.drop_object(call.host, call.object),
-            Request::Migrate(call) => self.migrate(call.domain, call.base, call.len, call.node),
-            Request::Locate(call) => self.locate(call.addr),
-            Request::Overview(Overview {}) => Ok(Decision::Reply(self.overview())),
+            Request::Brk(call) => any(call, self.memory_call(call.process, &Call::Brk { addr: call.addr })),
+            Request::Renew(call) => {
+                any(call, self.renew(call.host, call.generation, (call.flushed, call.qkey)))
+            }
+            Request::Recover(call) => any(call, self.recover(call.host, call.page)),
+            Request::AcceptLost(call) => any(call, self.accept_lost(call.domain, call.base, call.len)),
+            Request::OpenObject(call) => any(call, self.open_object(call)),
+            Request::HoldObject(call) => any(call, self.hold_object(call.host, call.object)),
+            Request::ResizeObject(call) => any(call, self.resize_object(call.host, call.object, call.length)),
+            Request::UnlinkObject(call) => any(call, self.unlink_object(call.domain, &call.name)),
+            Request::DropObject(call) => any(call, self.drop_object(call.host, call.object)),
+            Request::Migrate(call) => any(call, self.migrate(call.domain, call.base, call.len, call.node)),
+            Request::Locate(call) => any(call, self.locate(call.addr)),
+            Request::Overview(call) => any(call, Ok(Decision::Reply(self.overview()))),
         }
     }
 
-    fn create_domain(&self, name: &str) -> Result<Decision, ApiError> {
+    fn create_domain(&self, name: &str) -> Decided<CreateDomain> {
         name_allowed("domain", name)?;
         if let Some((&domain, _)) = self.state.domains.iter().find(|(_, known)| *known == name) {
-            return Ok(Decision::Reply(DomainInfo { domain }.into()));
+            return Ok(Decision::Reply(DomainInfo { domain }));
         }
         let most = self.config.bounds.domains_max;
         if self.state.domains.len() >= most {
             return Err(bound("domains", most));
         }
         let domain = self.state.domains.last_key_value().map_or(1, |(&last, _)| last + 1);
-        Ok(Decision::Keep(Line::Domain { domain, name: String::from(name) }, DomainInfo { domain }.into()))
+        Ok(Decision::Keep(Line::Domain { domain, name: String::from(name) }, DomainInfo { domain }))
     }
 
-    fn open_session(&mut self, host: u16, domain: u32) -> Result<Decision, ApiError> {
+    fn open_session(&mut self, host: u16, domain: u32) -> Decided<OpenSession> {
         self.host_present(host)?;
         self.domain_known(domain)?;
         if self.state.switch.is_none() {
@@ -100,7 +121,7 @@ impl Control {
         Ok(Decision::Begin(What::OpenSession(SessionRow { key: self.draw_key(), host, domain })))
     }
 
-    fn connect(&mut self, host: u16, node: u16, domain: u32) -> Result<Decision, ApiError> {
+    fn connect(&mut self, host: u16, node: u16, domain: u32) -> Decided<Connect> {
         self.host_present(host)?;
         self.domain_known(domain)?;
         self.node_answers(node)?;
@@ -122,7 +143,7 @@ impl Control {
         Ok(Decision::Begin(What::Connect(row)))
     }
 
-    fn disconnect(&self, host: u16, qpn: u32) -> Result<Decision, ApiError> {
+    fn disconnect(&self, host: u16, qpn: u32) -> Decided<Disconnect> {
         self.host_present(host)?;
         let row = self.state.connections.get(&qpn).filter(|row| row.host == host);
         let unknown = || {
@@ -132,7 +153,7 @@ impl Control {
         Ok(Decision::Begin(What::Disconnect(row.ok_or_else(unknown)?.clone())))
     }
 
-    pub(crate) fn allocate(&self, domain: u32, size: u64, node: Option<u16>) -> Result<Decision, ApiError> {
+    pub(crate) fn allocate(&self, domain: u32, size: u64, node: Option<u16>) -> Decided<Allocate> {
         self.domain_known(domain)?;
         if size == 0 {
             return Err(bad("size is 0", "ask for at least 1 byte"));
@@ -184,7 +205,7 @@ impl Control {
     }
 
     /// Frees the allocation that is meant, and no other that has its addresses by now (PROTOCOL 8.47).
-    fn free(&self, domain: u32, base: u64, id: u64) -> Result<Decision, ApiError> {
+    fn free(&self, domain: u32, base: u64, id: u64) -> Decided<Free> {
         self.domain_known(domain)?;
         let present = self.state.vma_at(base).filter(|(_, vma)| vma.pending.is_none());
         if let Some((first, vma)) = present.filter(|(_, vma)| vma.id != id) {
@@ -218,7 +239,7 @@ impl Control {
         Ok(Decision::Begin(What::Free { base }))
     }
 
-    fn grant(&self, &Grant { domain, base, len, to, perm }: &Grant) -> Result<Decision, ApiError> {
+    fn grant(&self, &Grant { domain, base, len, to, perm }: &Grant) -> Decided<Grant> {
         self.domain_known(domain)?;
         self.domain_known(to)?;
         let (first, vma) = self.owned(domain, base)?;
@@ -237,7 +258,7 @@ impl Control {
         let old = self.state.grants_of(first, to);
         let new = grants::overlay(old, Span { base, len, perm });
         if new == old {
-            return Ok(Decision::Reply(Response::Done {}));
+            return Ok(Decision::Reply(()));
         }
         let all =
             self.state.vmas.values().flat_map(|vma| &vma.grants).map(|(_, spans)| spans.len()).sum::<usize>();
@@ -312,7 +333,7 @@ impl Control {
         Key { qpn: self.draw_qpn(0), qkey: self.draw_secret() }
     }
 
-    /// A queue pair number nobody has, and not `other`.
+    /// A queue pair number that is free, and not `other`.
     fn draw_qpn(&mut self, other: u32) -> u32 {
         for _ in 0..DRAWS_MAX {
             let qpn = Qpn::FIRST_FREE + self.rng.below(Qpn::MAX + 1 - Qpn::FIRST_FREE);

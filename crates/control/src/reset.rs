@@ -1,4 +1,4 @@
-//! Resets: everybody gives a region up, what a dead host had of it is marked lost, and it begins anew (MIND 4.4).
+//! Resets: all hosts give a region up, what a dead host had of it is marked lost, and it begins anew (MIND 4.4).
 //!
 //! One mechanism serves a transaction that does not get on, a host that died, a switch that was started again, and a directory slot
 //! that is needed for something else:

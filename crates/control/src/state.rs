@@ -65,11 +65,11 @@ pub(crate) enum Effect {
 
 /// A line that does not fit what came before it. Only a damaged or foreign log has one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Misfit(pub(crate) &'static str);
+pub(crate) struct LogError(pub(crate) &'static str);
 
 impl State {
     /// Takes one line. The state is of no use after an error.
-    pub(crate) fn apply(&mut self, line: &Line, effects: &mut Vec<Effect>) -> Result<(), Misfit> {
+    pub(crate) fn apply(&mut self, line: &Line, effects: &mut Vec<Effect>) -> Result<(), LogError> {
         match line {
             Line::Home(key) => self.home = Some(*key),
             Line::Domain { domain, name } => {
@@ -92,11 +92,11 @@ impl State {
             }
             Line::Lost { base, len } => {
                 let end = base.checked_add(*len).filter(|_| *len > 0);
-                self.lost.insert(*base..end.ok_or(Misfit("what is lost is a range of addresses"))?);
+                self.lost.insert(*base..end.ok_or(LogError("what is lost is a range of addresses"))?);
             }
             Line::Forgotten { host } => {
                 let row = self.hosts.get_mut(host).filter(|row| row.cache == Cache::Fenced);
-                row.ok_or(Misfit("a host is forgotten that was not fenced"))?.cache = Cache::Empty;
+                row.ok_or(LogError("a host is forgotten that was not fenced"))?.cache = Cache::Empty;
                 self.close_objects(*host);
             }
             Line::Counters { next_change, switch_generation, epoch, directory } => {
@@ -242,7 +242,7 @@ impl State {
             })
     }
 
-    /// Where everybody is.
+    /// Where all members are.
     pub(crate) fn peers(&self) -> Vec<PeerChange> {
         let switch = self.switch.iter().map(|row| (Port::SWITCH, row.gid));
         let nodes = self.nodes.iter().map(|(&node, row)| (Port::node(node), row.gid));

@@ -5,7 +5,7 @@
 //! plane tells switch and nodes, and then makes the edits with [`Space::apply`]; a plan that was not carried out has changed nothing.
 //!
 //! Every mapping lies in power-of-two vmas, so that it takes few entries in the switch. What a vma has beyond the mapping is
-//! nobody's: a later call at that address may have it, an access to it is refused as one to an unmapped page is.
+//! free: a later call at that address may have it, an access to it is refused as one to an unmapped page is.
 
 mod calls;
 mod pages;

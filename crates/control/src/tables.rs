@@ -107,7 +107,7 @@ impl State {
         }
     }
 
-    /// All that `role` must know once it has empty tables, in the order it needs it: it serves nobody before its tables are whole.
+    /// All that `role` must know once it has empty tables, in the order it needs it: it serves no request before its tables are whole.
     /// Joins in flight are in it, as part of their change.
     pub(crate) fn tables(&self, role: Role) -> Vec<Entry> {
         let plain = |update| Entry::plain(Told(update));
@@ -198,7 +198,7 @@ impl State {
         updates
     }
 
-    /// A vma that goes: nobody may use it any more.
+    /// A vma that goes: no domain may use it any more.
     pub(crate) fn free(&self, base: u64, vma: &VmaRow) -> Vec<Step> {
         let none = whole(base, vma.size, PermName::None);
         let own = self.own_spans(base, vma, base, vma.size);

@@ -164,7 +164,7 @@ impl Queue {
         unwaited
     }
 
-    /// Nobody waits for this role any more.
+    /// No change waits for this role any more.
     pub(crate) fn fall_silent(&mut self) {
         self.reach = Reach::Silent;
         self.missed = 0;

@@ -1,9 +1,7 @@
 //! A whole control plane: HTTP client, server, the role, its log in a file; stopped and started again, on a disk that fails, with a log that
 //! grows.
 
-use farmem_control::api::{
-    Allocate, CreateDomain, ErrorCode, Grant, JoinHost, Leave, Overview, PermName, RackOverview, Request,
-};
+use farmem_control::api::*;
 use farmem_control::{Ask, COMPACT_LINES_MIN, Config, Control, Log as _, Record};
 use farmem_io::{
     ApiCallError, ApiClient, ApiServer, Clock, ControlStore, Driver, Link as _, Stop, UdpConfig, UdpLink,
@@ -177,7 +175,7 @@ fn state_of(test: &str) -> State {
 }
 
 /// Makes a domain, or says why not.
-fn create(client: &mut ApiClient, name: &str) -> Result<u32, farmem_control::api::ApiError> {
+fn create(client: &mut ApiClient, name: &str) -> Result<u32, ApiError> {
     match client.call(CreateDomain { name: name.into() }) {
         Ok(made) => Ok(made.domain),
         Err(ApiCallError::Refused(error)) => Err(error),

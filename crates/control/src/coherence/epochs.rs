@@ -4,7 +4,7 @@
 //! the one before has come, and serves three ends: [`Splitting`] learns which pages were given up needlessly, resets that the switch
 //! began and of which nothing was heard are found, and a listing without any shows that nothing is left of hosts that were fenced.
 
-use super::errands::RESETS_MAX;
+use super::pending::RESETS_MAX;
 use crate::record::{Cache, Line, Role};
 use crate::splitting::{Order, REGION_INITIAL, Region as Sized, Splitting};
 use crate::{Actions, Control, Note};
@@ -55,7 +55,7 @@ impl Control {
         }
     }
 
-    /// Regions are listed while somebody caches pages, or something of somebody is left.
+    /// Regions are listed while a host caches pages, or something of a host is left.
     fn is_listing_due(&mut self) -> bool {
         // Nothing of a fenced host can be forgotten before all nodes are swept.
         let fenced = self.unswept().next().is_none();
@@ -157,7 +157,7 @@ impl Control {
         match quietest {
             Some(region) => {
                 self.coherence.counts.evictions += 1;
-                self.want_reset(super::errands::page_at(region.base));
+                self.want_reset(super::pending::page_at(region.base));
             }
             // Nothing is known of the regions yet.
             None => self.coherence.next_round = Some(self.now),
@@ -175,6 +175,6 @@ fn row_of(order: &Order) -> Option<Row> {
         Order::Merge(region) => (region, RowKind::Merge),
     };
     let order = u8::try_from((region.size >> PAGE_SHIFT).ilog2()).ok()?;
-    let region = Region::new(super::errands::page_at(region.base), order)?;
-    Some(Row { region, what, false_invalidations: 0 })
+    let region = Region::new(super::pending::page_at(region.base), order)?;
+    Some(Row { region, what, needless: 0 })
 }

@@ -1,8 +1,8 @@
-//! What a migration waits for and no update says: that nobody holds pages any more, and that all is pushed (PROTOCOL 8.39 to 8.41).
+//! What a migration waits for and no update says: that no host holds pages any more, and that all is pushed (PROTOCOL 8.39 to 8.41).
 //!
 //! None of this is in the log. After a restart a migration that was not decided is taken back, and one that was needs nothing of this.
 
-use super::vacating::Look;
+use super::draining::Look;
 use crate::log::Stalled;
 use crate::record::{Line, Migration, MigrationStep, Role, Why};
 use crate::{Actions, Control, Note};
@@ -21,7 +21,7 @@ pub(super) struct Moving {
     due: Instant,
     /// When it is given up.
     end: Instant,
-    /// Vacating: whether its regions are being reset.
+    /// While it drains: whether its regions are being reset.
     look: Option<Look>,
     /// Pushing: times the old node was asked without anything new, and what was left.
     asked: u32,
@@ -78,7 +78,7 @@ impl Control {
     pub(super) fn advance(&mut self, id: u64, out: &mut Actions) -> Result<(), Stalled> {
         self.keep(Line::Advanced { change: id }, out)?;
         self.coherence.moves.remove(&id);
-        self.coherence.vacating.remove(&id);
+        self.coherence.draining.remove(&id);
         out.note(Note::Advanced);
         // The next step may have nothing to wait for.
         self.see_to_moves(out);
@@ -97,8 +97,8 @@ impl Control {
         let due = self.now + self.config.timeout;
         let mut next = Moving { due, ..moving };
         match migration.step {
-            MigrationStep::Vacating if self.now >= moving.end => return self.give_up(id, Why::Held, out),
-            MigrationStep::Vacating => {
+            MigrationStep::Draining if self.now >= moving.end => return self.give_up(id, Why::Held, out),
+            MigrationStep::Draining => {
                 // A page that is pushed before its node is swept, to one that was, would be taken for the latest, though that died with its host.
                 if self.state.directory && self.unswept().all(|node| node != migration.from) {
                     next.look = Some(self.look(migration.base, out));
@@ -119,8 +119,8 @@ impl Control {
         self.coherence.moves.insert(id, next);
     }
 
-    /// A part of the directory, if it was asked for here: true then. When no region of what is vacated is being reset, nobody has its pages.
-    pub(super) fn vacated(&mut self, token: RequestId, listing: &Listing<'_>, out: &mut Actions) -> bool {
+    /// A part of the directory, if it was asked for here: true then. When no region of what is drained is being reset, no host has its pages.
+    pub(super) fn drained(&mut self, token: RequestId, listing: &Listing<'_>, out: &mut Actions) -> bool {
         let asked = |(_, moving): &(&u64, &Moving)| moving.look.is_some_and(|look| look.token == token);
         let Some((&id, &moving)) = self.coherence.moves.iter().find(asked) else { return false };
         let migration = self.state.changes.get(&id).and_then(|change| change.what.migration().copied());
@@ -131,11 +131,11 @@ impl Control {
         true
     }
 
-    /// A reset ended: perhaps the last one that somebody waits for.
-    pub(super) fn look_at_vacated(&mut self) {
+    /// A reset ended: perhaps the last one that a migration waits for.
+    pub(super) fn look_at_drained(&mut self) {
         let now = self.now;
-        let vacating = |moving: &&mut Moving| moving.step == MigrationStep::Vacating && !moving.over;
-        self.coherence.moves.values_mut().filter(vacating).for_each(|moving| moving.due = now);
+        let draining = |moving: &&mut Moving| moving.step == MigrationStep::Draining && !moving.over;
+        self.coherence.moves.values_mut().filter(draining).for_each(|moving| moving.due = now);
     }
 
     /// The old node says how much is left to push.

@@ -8,7 +8,7 @@ fn region() -> Region {
 
 const DEAD: HostSet = HostSet(2);
 
-/// The order of things: nobody is swept before all hosts have given up, nothing is free before all nodes are swept.
+/// The order of things: no node is swept before all hosts have given up, nothing is free before all nodes are swept.
 #[test]
 fn hosts_then_nodes_then_the_region_is_free() {
     let mut reset = Reset::new(region(), 2);

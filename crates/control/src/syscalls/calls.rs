@@ -53,6 +53,14 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// What the call returns, as from the kernel: a value, or a negative error number.
+    pub(crate) fn value(&self) -> i64 {
+        match self.answer {
+            Ok(value) => i64::try_from(value).unwrap_or(i64::MAX),
+            Err(errno) => -i64::from(errno as u8),
+        }
+    }
+
     const fn nothing(answer: Result<u64, Errno>) -> Self {
         Self { edits: Vec::new(), answer }
     }
@@ -122,8 +130,8 @@ impl Space {
         Ok(Plan { edits, answer: Ok(base) })
     }
 
-    /// Maps exactly these pages: in the space's own vmas, and where it has none in new ones. `None` when somebody else is there, or nobody's
-    /// memory.
+    /// Maps exactly these pages: in the space's own vmas, and where it has none in new ones. `None` when another space is there, or
+    /// no memory.
     fn map_at(&self, base: u64, end: u64, prot: Prot, ground: &impl Ground) -> Option<Plan> {
         let mut draft = self.draft();
         let mut at = base;

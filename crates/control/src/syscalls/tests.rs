@@ -1,5 +1,5 @@
 //! Random calls of two address spaces on one rack, beside a plain model of what Linux does: an array of pages for each space. A second model
-//! does what the edits say, as nodes would: it must come to the same pages, and nobody may ever see what somebody left behind.
+//! does what the edits say, as nodes would: it must come to the same pages, and no process may ever see what another left behind.
 
 use super::calls::{FIXED, FIXED_NOREPLACE};
 use super::*;
@@ -199,7 +199,7 @@ impl Linux {
     }
 }
 
-/// True when the page is the space's own, or nobody's and there is memory behind it.
+/// True when the page is the space's own, or free and there is memory behind it.
 fn available(room: &Rack, space: usize, page: usize) -> bool {
     let at = page as u64 * PAGE;
     let own = room.vmas.range(..=at).next_back().filter(|(base, (size, _))| at < **base + size);

@@ -2,10 +2,7 @@
 
 use crate::rack::peer::Budget;
 use crate::rack::{Faults, Rack, grant, text};
-use farmem_control::api::{
-    Allocate, Connect, CreateDomain, Disconnect, ErrorCode, Free, JoinHost, JoinNode, JoinSwitch, Leave,
-    OpenSession, PermName, Request,
-};
+use farmem_control::api::*;
 use farmem_control::{DropReason, MISSED_MAX, Note, Role};
 use farmem_machine::{Duration, Port};
 use farmem_wire::{Perm, Status};
@@ -257,7 +254,7 @@ fn a_request_outlives_the_restart_of_a_role() {
     assert_eq!(rack.vmas().len(), 2);
 }
 
-/// A free is on its way, and who was told first has given the room to somebody else, when the other one joins again. The free goes on: to take it
+/// A free is on its way, and the role that was told first has given the room to another vma, when the other one joins again. The free goes on: to take it
 /// back would need the room again, and a role without room for what it must know is lost (PROTOCOL 8.5, 8.17).
 #[test]
 fn a_free_outlives_the_join_of_a_role_though_its_room_is_taken() {
@@ -356,7 +353,7 @@ fn an_answer_from_before_the_join_does_not_count() {
 }
 
 /// The control plane dies while a batch is unanswered, and the role has applied it. After the restart the same batch goes out with
-/// the same number; the role answers without applying it twice; the request nobody waits for is taken back (PROTOCOL 8.19, 8.25).
+/// the same number; the role answers without applying it twice; the request that no caller waits for is taken back (PROTOCOL 8.19, 8.25).
 #[test]
 fn a_restart_sends_the_same_batch_again() {
     let (mut rack, owner, _) = rack_of_one(52);
@@ -377,7 +374,7 @@ fn a_restart_sends_the_same_batch_again() {
 }
 
 /// An allocation is on its way to the node when the control plane dies. After the restart its place is handed out anew at once, while
-/// nobody knows yet whether the first one was applied. It was; it is undone before the second is told, not after (PROTOCOL 8.16).
+/// it is not known yet whether the first one was applied. It was; it is undone before the second is told, not after (PROTOCOL 8.16).
 #[test]
 fn what_is_taken_back_late_does_not_hit_who_came_since() {
     let (mut rack, owner, _) = rack_of_one(54);
@@ -398,7 +395,7 @@ fn the_control_plane_may_die_at_every_action() {
     loop {
         let mut rack = Rack::new(53);
         rack.crash_in = Some(die_at);
-        let afternoon = |rack: &mut Rack| -> Result<(), farmem_control::api::ApiError> {
+        let afternoon = |rack: &mut Rack| -> Result<(), ApiError> {
             rack.call(JoinSwitch { gid: text(2) })?;
             rack.call(JoinNode { name: "n1".into(), gid: text(11), capacity: MIB })?;
             rack.call(JoinHost { name: "h1".into(), gid: text(101) })?;

@@ -1,20 +1,15 @@
 //! Random histories: many requests in flight at once, frames lost, doubled and late, roles cut off and started again, tables full, and
-//! the control plane dying between any two actions. In the end everybody was answered once, the log leads to where the control plane
+//! the control plane dying between any two actions. In the end every caller was answered once, the log leads to where the control plane
 //! is, and every role knows exactly what it must.
 
 use crate::rack::peer::{Budget, QueuePairRow};
 use crate::rack::{Answer, Faults, Rack, restored, text};
-use farmem_control::api::{
-    AcceptLost, Allocate, Connect, Disconnect, ErrorCode, Free, Grant, JoinHost, JoinNode, JoinSwitch, Leave,
-    Migrate, Mmap, Mprotect, Munmap, OpenSession, Overview, PermName, ProcessExit, ProcessStart,
-    RackOverview, Recover, Renew, Request, Response, VmaInfo,
-};
-use farmem_control::{Config, Control, STALL_RETRY};
+use farmem_control::api::*;
+use farmem_control::{Config, Control, PAGE, STALL_RETRY};
 use farmem_machine::{Duration, Machine, Port, Rng};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-const PAGE: u64 = 4096;
 const NODES: u8 = 3;
 const HOSTS: u8 = 3;
 const DOMAINS: u32 = 3;
@@ -325,7 +320,7 @@ fn give_room(rack: &mut Rack, port: Port, room: Option<usize>) {
     });
 }
 
-/// The world heals: everybody can be reached, has room, and nothing is lost. Who has no process starts it again.
+/// The world heals: every role can be reached and has room, no frame is lost, and a role without a process starts again.
 fn heal(rack: &mut Rack) {
     rack.faults = Faults::default();
     rack.cut.clear();
@@ -342,7 +337,7 @@ fn heal(rack: &mut Rack) {
         }
     }
     rack.settle();
-    // Nobody renews the leases of the hosts: what took rights away waits until they have ended, and are forgotten.
+    // No host renews its lease: what took rights away waits until they have ended, and are forgotten.
     for _ in 0..LEASES_MAX {
         if rack.open().is_empty() {
             return;
@@ -399,7 +394,7 @@ fn history(faults: Faults, steps: &[Step], seed: u64) -> (Rack, Caller) {
     (rack, caller)
 }
 
-/// Whatever may be used at a node is what was written to it, or the node knows that it is lost: nobody reads zeros in silence.
+/// Whatever may be used at a node is what was written to it, or the node knows that it is lost: no host reads zeros in silence.
 fn check_lost(rack: &mut Rack) -> Result<(), TestCaseError> {
     let RackOverview { nodes, vmas, moved, .. } = rack.call(Overview {}).unwrap();
     for vma in vmas {
@@ -433,7 +428,7 @@ fn check_end(rack: &mut Rack, caller: &Caller) -> Result<(), TestCaseError> {
     }
     let allocated: u64 = nodes.iter().map(|node| node.allocated).sum();
     prop_assert_eq!(allocated, vmas.iter().map(|vma| vma.size).sum::<u64>());
-    // What the caller was told it has, it has. What it has beyond that, nobody could have told it: its answer was cut off.
+    // What the caller was told it has, it has. What it has beyond that it could not be told: the answer was cut off.
     let there: BTreeMap<u64, VmaInfo> =
         vmas.into_iter().filter(|vma| vma.domain != PROGRAMS).map(|vma| (vma.base, vma)).collect();
     for (base, vma) in &caller.vmas {
@@ -503,7 +498,7 @@ proptest! {
     }
 }
 
-/// The histories reach everything the control plane can note: a mark nobody reaches is a case nobody tests. (A role is gone only when its tables are
+/// The histories reach everything the control plane can note: a mark that no history reaches is a case that no test covers. (A role is gone only when its tables are
 /// too small for what they held before; `failures.rs` plays that.)
 #[test]
 fn every_note_is_reached() {

@@ -2,16 +2,12 @@
 //! (PROTOCOL 8.44 to 8.46).
 
 use crate::rack::{Rack, restored};
-use farmem_control::Note;
-use farmem_control::api::{
-    AcceptLost, Allocate, ErrorCode, Free, Locate, LostInfo, Migrate, Mmap, Munmap, ProcessExit,
-    ProcessStart, VmaInfo,
-};
+use farmem_control::api::*;
+use farmem_control::{Note, PAGE};
 use farmem_machine::Port;
 use farmem_wire::VirtAddr;
 use farmem_wire::message::Update;
 
-const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
 const ONE: Port = Port::node(1);
 const TWO: Port = Port::node(2);
@@ -46,8 +42,8 @@ fn accept(vma: &VmaInfo, page: u64, pages: u64) -> AcceptLost {
     AcceptLost { domain: vma.domain, base: vma.base + page * PAGE, len: pages * PAGE }
 }
 
-/// Two vmas on one node, one on another. The first node starts again: its two are lost, it hears so before it knows the switch, and whoever
-/// asks where they are is told. The other node's is not.
+/// Two vmas on one node, one on another. The first node starts again: its two are lost, it hears so before it knows the switch, and a caller
+/// that asks where they are is told. The other node's is not.
 #[test]
 fn what_was_on_a_node_that_starts_again_is_lost() {
     let (mut rack, owner) = rack_of_two(70);
@@ -118,7 +114,7 @@ fn what_counts_is_where_the_bytes_were() {
     rack.check_log();
 }
 
-/// A freed vma is nobody's: who gets its addresses next has lost nothing. Nor has who is given memory while the node joins.
+/// A freed vma has no owner: the next owner of its addresses has lost nothing. Nor has the owner of memory that is allocated while the node joins.
 #[test]
 fn what_is_allocated_anew_is_not_lost() {
     let (mut rack, owner) = rack_of_two(73);
@@ -190,7 +186,7 @@ fn a_loss_that_comes_meanwhile_is_not_accepted_with_the_one_before() {
     rack.check_log();
 }
 
-/// A part of the vma is at a node that does not answer: nobody can say yet what is lost of it, so nothing is accepted.
+/// A part of the vma is at a node that does not answer: no role can say yet what is lost of it, so nothing is accepted.
 #[test]
 fn a_loss_is_not_accepted_at_a_node_that_does_not_answer() {
     let (mut rack, owner) = rack_of_two(77);

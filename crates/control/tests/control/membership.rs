@@ -1,11 +1,7 @@
 //! Who is there, what they are told, and when they are answered (PROTOCOL 8.2 to 8.9).
 
 use crate::rack::{Rack, Step, text};
-use farmem_control::api::{
-    Allocate, Connect, ConnectionInfo, Disconnect, ErrorCode, Free, JoinHost, JoinNode, JoinSwitch,
-    LeaseInfo, Leave, NodeJoined, OpenSession, Overview, PermName, RackOverview, Renew, SessionInfo,
-    SwitchJoined,
-};
+use farmem_control::api::*;
 use farmem_control::{LEASE, Note};
 use farmem_machine::{Duration, Event, Port};
 use farmem_wire::message::Update;
@@ -201,7 +197,7 @@ fn numbers_do_not_climb_with_hosts_that_come_and_go() {
         assert_eq!((host, generation), (stays + 1, u16::from(name) - 1));
         let lease = rack.call(Renew { host, generation, flushed: 0, qkey: 0 }).unwrap();
         assert!(lease.lease_ms > 0, "{lease:?}");
-        let flushed = farmem_control::api::GIVEN_UP;
+        let flushed = GIVEN_UP;
         let qkey = rack.qkeys[&host];
         rack.call(Renew { host, generation, flushed, qkey }).unwrap();
         rack.call(Leave { port: Port::host(host).0 }).unwrap();
@@ -305,7 +301,7 @@ fn a_node_leaves_when_nothing_is_allocated_on_it() {
     rack.check_log();
 }
 
-/// The switch starts again with empty tables: it gets all of them, sessions included, and nobody else notices but by its endpoint
+/// The switch starts again with empty tables: it gets all of them, sessions included, and no other member notices but by its endpoint
 /// (PROTOCOL 8.7).
 #[test]
 fn a_switch_that_joins_again_gets_everything() {

@@ -44,7 +44,7 @@ fn a_part_of_a_vma_is_lent_and_taken_back() {
         [0, 1, 2, 3].map(|i| at(&rack, i)),
         [Perm::None, Perm::Read, Perm::None, Perm::ReadWrite].map(both)
     );
-    // What is so already needs nobody to be told.
+    // What is so already needs no update.
     let batches = rack.peers[&Port::SWITCH].batches;
     rack.call(grant(&vma, 4096, 4096, other, PermName::Read)).unwrap();
     assert_eq!(rack.peers[&Port::SWITCH].batches, batches);

@@ -1,18 +1,14 @@
-//! Pages that move between memory nodes (PROTOCOL 8.38 to 8.43): what everybody is told, what is given back, and what is left of a move that
+//! Pages that move between memory nodes (PROTOCOL 8.38 to 8.43): what all roles are told, what is given back, and what is left of a move that
 //! came to nothing.
 
 use crate::rack::peer::{Budget, Outlier};
 use crate::rack::{Rack, grant, text};
-use farmem_control::api::{
-    Allocate, ErrorCode, Free, JoinNode, JoinSwitch, Leave, Locate, LocatedVma, Migrate, MovedInfo, Overview,
-    PermName, RackOverview, Response, VmaInfo,
-};
-use farmem_control::{Note, Role};
+use farmem_control::api::*;
+use farmem_control::{Note, PAGE, Role};
 use farmem_machine::{Duration, Port};
 use farmem_wire::Perm;
 
 const MIB: u64 = 1 << 20;
-const PAGE: u64 = 4096;
 const ONE: Port = Port::node(1);
 const TWO: Port = Port::node(2);
 
@@ -44,7 +40,7 @@ fn overview(rack: &mut Rack) -> (Vec<MovedInfo>, Vec<u64>, u32) {
     (moved, nodes.iter().map(|node| node.allocated).collect(), balance_ppm)
 }
 
-/// Half of a vma goes to the other node and comes home again. Each time everybody knows where it is, bytes count where they are, and whoever
+/// Half of a vma goes to the other node and comes home again. Each time all roles know where it is, bytes count where they are, and a domain that
 /// might use it before may use it there. The new node serves only when all is pushed, and the old one forgets it when the switch knows
 /// (PROTOCOL 8.39, 8.40, 8.41).
 #[test]
@@ -76,12 +72,14 @@ fn a_part_of_a_vma_goes_and_comes_home() {
         assert_eq!(after, before, "nothing is left of it");
         assert_eq!(overview(&mut rack), (vec![], vec![16 * PAGE, 0], 500_000));
     }
+    let named = rack.log.iter().filter(|line| line.contains("\"step\":\"Vacating\"")).count();
+    assert_eq!(named, 4, "the step is called in the log as in logs that were written before");
     assert_eq!(rack.noted(Note::Advanced), 12);
     assert_eq!(rack.noted(Note::GivenUp), 0);
 }
 
 /// Pages of one vma at three nodes; grants and frees reach all of them, and a free leaves nothing behind (PROTOCOL 8.42). What another vma's
-/// pages left is used again, and nothing is put where somebody is.
+/// pages left is used again, and nothing is put over another vma.
 #[test]
 fn a_vma_in_pieces_is_granted_and_freed_as_a_whole() {
     let (mut rack, vma, other) = rack_of_two(71);
@@ -110,7 +108,7 @@ fn a_vma_in_pieces_is_granted_and_freed_as_a_whole() {
     assert_eq!(overview(&mut rack), (vec![], vec![0, 0, 0], 1_000_000));
 }
 
-/// Memory that was left is somebody else's: a node that is full takes what it got rid of, and pages come back to another place when theirs
+/// Memory that was left may be another's: a node that is full takes what it got rid of, and pages come back to another place when theirs
 /// is taken (PROTOCOL 8.43).
 #[test]
 fn what_was_left_is_used_again() {
@@ -143,7 +141,7 @@ fn what_was_left_is_used_again() {
     assert!(rack.tables(ONE).outliers.is_empty() && rack.tables(TWO).outliers.is_empty());
 }
 
-/// What cannot be moved is refused with the reason, and nothing is told to anybody (PROTOCOL 8.38).
+/// What cannot be moved is refused with the reason, and no role is told anything (PROTOCOL 8.38).
 #[test]
 fn what_cannot_be_moved_is_refused() {
     let (mut rack, vma, other) = rack_of_two(73);
@@ -172,7 +170,7 @@ fn what_cannot_be_moved_is_refused() {
     assert_eq!(rack.refused(Leave { port: TWO.0 }).code, ErrorCode::Conflict, "it has pages");
 }
 
-/// Whoever has no room for a migration refuses it, at whatever step; everything is as before (PROTOCOL 8.15).
+/// A role without room for a migration refuses it, at whatever step; everything is as before (PROTOCOL 8.15).
 #[test]
 fn a_full_table_stops_a_migration() {
     let (mut rack, vma, _) = rack_of_two(74);
@@ -192,7 +190,7 @@ fn a_full_table_stops_a_migration() {
     rack.call(to(vma.base, 4, 2)).unwrap();
 }
 
-/// The old node pushes and never ends, or says nothing any more: the migration is given up, and the old node goes on. So does whoever waited
+/// The old node pushes and never ends, or says nothing any more: the migration is given up, and the old node goes on. So does the change that waited
 /// for the vma (PROTOCOL 8.41).
 #[test]
 fn a_push_that_does_not_end_is_given_up() {

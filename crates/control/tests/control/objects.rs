@@ -3,16 +3,12 @@
 
 use crate::rack::Rack;
 use crate::rack::peer::Budget;
-use farmem_control::Config;
-use farmem_control::api::{
-    Call, DropObject, ErrorCode, Free, HoldObject, Leave, ObjectInfo, OpenObject, Request, ResizeObject,
-    UnlinkObject,
-};
+use farmem_control::api::*;
+use farmem_control::{Config, PAGE};
 use farmem_machine::{Duration, Port};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
 
 /// A node, two hosts, and a domain.
@@ -45,7 +41,7 @@ fn tables_agree(rack: &Rack) {
     rack.peers.keys().for_each(|&port| rack.check_tables(port));
 }
 
-/// Made by one host, found by another, given memory by whoever is first, kept without a name, and free when nobody has it open.
+/// Made by one host, found by another, given memory by the host that is first, kept without a name, and free when no host has it open.
 #[test]
 fn an_object_from_its_name_to_its_end() {
     let (mut rack, domain) = rack(90);
@@ -139,7 +135,7 @@ fn hosts_that_go_let_go() {
     tables_agree(&rack);
 }
 
-/// Two hosts set the length at once: it is allocated once. The control plane dies meanwhile: nobody was told, and nothing is left.
+/// Two hosts set the length at once: it is allocated once. The control plane dies meanwhile: no host was told, and nothing is left.
 #[test]
 fn one_allocation_for_all_who_ask() {
     let (mut rack, domain) = rack(93);

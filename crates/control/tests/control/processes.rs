@@ -1,17 +1,13 @@
-//! Processes and their memory system calls: what they get, what switch and nodes are told, what happens when somebody fails meanwhile
+//! Processes and their memory system calls: what they get, what switch and nodes are told, what happens when a role fails meanwhile
 //! (PROTOCOL 8.27 to 8.31). What each call means for the pages is tested beside a model of Linux in `src/syscalls/tests.rs`.
 
 use crate::rack::peer::Budget;
 use crate::rack::{Rack, grant, text};
-use farmem_control::api::{
-    Brk, Call, ErrorCode, Free, JoinNode, JoinSwitch, Mmap, Mprotect, Munmap, Overview, PermName,
-    ProcessExit, ProcessInfo, ProcessStart, Request, Response, Returned, VmaInfo,
-};
-use farmem_control::{Note, Role};
+use farmem_control::api::*;
+use farmem_control::{Note, PAGE, Role};
 use farmem_machine::{Duration, Port};
 use farmem_wire::Perm;
 
-const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
 const NODE: Port = Port::node(1);
 const ENOMEM: i64 = -12;

@@ -2,10 +2,7 @@
 
 use crate::rack::{Rack, gid, grant, text};
 use farmem_control::Config;
-use farmem_control::api::{
-    Allocate, Connect, CreateDomain, Disconnect, ErrorCode, Free, Grant, JoinHost, JoinNode, JoinSwitch,
-    Leave, OpenSession, Overview, PermName, Renew, Request, Response, Returned, VmaInfo,
-};
+use farmem_control::api::*;
 use farmem_machine::Port;
 
 const MIB: u64 = 1 << 20;

@@ -2,10 +2,7 @@
 
 use crate::rack::disk::Disk;
 use crate::rack::{Rack, text};
-use farmem_control::api::{
-    Allocate, Call, CreateDomain, DropObject, ErrorCode, Free, JoinHost, JoinNode, JoinSwitch, Leave, Locate,
-    OpenObject, OpenSession, Overview, ProcessStart, Renew, Request,
-};
+use farmem_control::api::*;
 use farmem_control::{COMPACT_LINES_MIN, COMPACT_RATIO, DropReason, LEASE, Note, STALL_RETRY};
 use farmem_machine::{Duration, Port};
 

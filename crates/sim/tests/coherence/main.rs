@@ -3,10 +3,7 @@
 mod leases;
 mod rack;
 
-use farmem_control::api::{
-    AcceptLost, ErrorCode, Free, Leave, Mmap, Mprotect, Overview, ProcessStart, Recover, Request, Response,
-    Returned,
-};
+use farmem_control::api::*;
 use farmem_host::caching::{CacheAsk, CacheDone};
 use farmem_machine::Duration;
 use farmem_sim::RoleId;

@@ -1,9 +1,6 @@
 //! A simulated rack whose hosts cache pages, with the calls that its drivers make to the control plane.
 
-use farmem_control::api::{
-    Allocate, ApiError, Call, CreateDomain, DirectoryInfo, LeaseInfo, Locate, OpenSession, Overview, Renew,
-    VmaInfo,
-};
+use farmem_control::api::*;
 use farmem_host::agent::Pages;
 use farmem_host::caching::{CacheConfig, CacheDone, CacheRequest, CachingHost};
 use farmem_host::{Config as HostConfig, Failure, HostRequest, Op};

@@ -7,10 +7,7 @@ pub(crate) mod disk;
 pub(crate) mod peer;
 
 use disk::Disk;
-use farmem_control::api::{
-    Allocate, ApiError, Call, CreateDomain, Endpoint, ErrorCode, Grant, HostJoined, JoinHost, JoinNode,
-    JoinSwitch, NodeJoined, Overview, PermName, Request, Response, SwitchJoined, VmaInfo,
-};
+use farmem_control::api::*;
 use farmem_control::{Ask, Config, Control, Note, Out, Record};
 use farmem_machine::{Action, Duration, Event, Instant, Machine, Outbox, Port, Rng};
 use farmem_wire::{Gid, Qkey, Qpn};
@@ -21,7 +18,7 @@ pub(crate) type Answer = Result<Response, ApiError>;
 
 /// Far below any bound the tests need; a loop that gets there is stuck.
 const STEPS_MAX: u32 = 200_000;
-/// So long nobody is unlucky: who is not heard of in between does not live.
+/// A role that is not heard of for so long does not live: no run of lost frames is that long.
 const DEAD_AFTER: Duration = Duration::from_secs(30);
 
 /// What the network does to frames, in percent.
@@ -69,7 +66,7 @@ pub(crate) struct Rack {
     /// Dies after so many actions.
     pub(crate) crash_in: Option<usize>,
     wires: Vec<InFlight>,
-    /// When the last frame reached somebody.
+    /// When the last frame reached a role.
     heard: Instant,
     answers: BTreeMap<u64, Answer>,
     /// Tickets in the order of their answers.

@@ -1,5 +1,6 @@
 //! The other end of the control plane's updates: a switch or a memory node with plain tables.
 
+use farmem_control::PAGE;
 use farmem_machine::{Action, Outbox, Port};
 use farmem_transport::ud::{self, Endpoint, Inbox, Peer, Turn};
 use farmem_wire::message::{DirectoryBody, DirectoryMessage, Listing, Rows, UNKNOWN_MOVE, Update, Updates};
@@ -8,7 +9,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Permissions are kept by blocks of so many bytes; tests grant whole blocks.
 pub(crate) const BLOCK: u64 = 1024;
-const PAGE: u64 = 4096;
 
 /// A connection at its node: peer's queue pair, peer's port, first PSN, key, domain.
 pub(crate) type QueuePairRow = (u32, u32, u32, u32, u32);
@@ -139,7 +139,7 @@ impl RolePeer {
         Some(self.to_control(answer.len(), |bytes| answer.emit(bytes)))
     }
 
-    /// Nobody caches a page here: there is no region, and nothing to sweep.
+    /// No host caches a page here: there is no region, and nothing to sweep.
     fn hear_of_directory(&self, payload: &[u8]) -> Option<Vec<u8>> {
         let DirectoryMessage { token, body } =
             DirectoryMessage::parse(payload).expect("the control plane sends valid messages");

@@ -1,11 +1,7 @@
 //! The tables of PROTOCOL 8.51 against the code: each request takes exactly the fields that its row names, of the types that it names.
 
 use crate::http::server;
-use farmem_control::api::{
-    ApiError, ConnectionInfo, DirectoryInfo, DomainInfo, Endpoint, HostInfo, HostJoined, LeaseInfo,
-    LocatedVma, LostInfo, MovedInfo, NodeInfo, NodeJoined, ObjectInfo, PermName, ProcessInfo, RackOverview,
-    Request, Response, Returned, SessionInfo, SwitchJoined, VmaInfo,
-};
+use farmem_control::api::*;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
@@ -201,13 +197,13 @@ fn each_answer_has_the_fields_of_its_row() {
 /// The table names the answer of each request that the list of requests names.
 #[test]
 fn each_request_names_its_answer() {
-    let source = include_str!("../../../../control/src/api.rs");
-    let list = |of: &str| source.split(of).nth(1).unwrap().split("\n}").next().unwrap().lines().skip(1);
-    let variants =
-        list("\nanswers! {").map(|line| line.trim_end_matches("),").trim().split_once('(').unwrap());
+    let answers = include_str!("../../../../control/src/api.rs").split("\nanswers! {\n").nth(1).unwrap();
+    let variants = answers.split("\n}").next().unwrap().lines();
+    let variants = variants.map(|line| line.trim_end_matches("),").trim().split_once('(').unwrap());
     let variants: Vec<(&str, &str)> = variants.chain([("Done", ")")]).collect();
-    let named = list("\ncalls! {").map(|line| {
-        let answer = line.split("-> ").nth(1).unwrap().trim_end_matches(',').trim_start_matches('(');
+    let calls = include_str!("../../../../control/src/api/calls.rs").split("\ncalls! {\n").nth(1).unwrap();
+    let named = calls.lines().filter_map(|line| line.split_once(" -> ")).map(|(_, answer)| {
+        let answer = answer.trim_end_matches(" {").trim_start_matches('(');
         let (variant, _) = variants.iter().find(|(_, kind)| *kind == answer).expect(answer);
         let mut snake = String::new();
         for letter in variant.chars() {

@@ -1,7 +1,7 @@
 //! Resets and sweeps over the wire: what was sent and not answered is sent again (PROTOCOL 12.41 to 12.43).
 //!
 //! The steps of a reset are [`Reset`]'s. Here are its messages, to the switch and to each node that has pages of the region, and the resets
-//! that nobody here ordered: the switch begins some itself, for a fence or a node that went, and tells of each when all hosts have
+//! that the control plane did not order: the switch begins some itself, for a fence or a node that went, and tells of each when all hosts have
 //! given it up. None of this is in the log: the switch knows which regions are being reset, and lists them.
 
 use super::{Coherence, newest};
@@ -35,7 +35,7 @@ impl Running {
 }
 
 impl Control {
-    /// Has the region of a page reset, unless as many are asked for as there may be: who wants it asks again.
+    /// Has the region of a page reset, unless as many are asked for as there may be: the caller asks again.
     pub(super) fn want_reset(&mut self, page: Page) {
         let Coherence { wanted, .. } = &mut self.coherence;
         if wanted.len() < RESETS_MAX {
@@ -43,8 +43,8 @@ impl Control {
         }
     }
 
-    /// Sends what is due.
-    pub(super) fn send_errands(&mut self, out: &mut Actions) {
+    /// Sends the pending messages that are due, again or for the first time.
+    pub(super) fn retransmit(&mut self, out: &mut Actions) {
         let (now, again) = (self.now, self.now + self.config.timeout);
         let mut pages: Vec<Page> = Vec::new();
         for (&page, due) in self.coherence.wanted.iter_mut().filter(|(_, due)| **due <= now) {
@@ -78,7 +78,7 @@ impl Control {
             }
             (Role::Switch, DirectoryBody::Ended(region, seq)) if asked => self.ended(region, seq, out),
             (Role::Switch, DirectoryBody::Listing(listing)) if asked => {
-                if !self.vacated(token, &listing, out) && !self.listed_for_vacating(token, &listing, out) {
+                if !self.drained(token, &listing, out) && !self.listed_for_draining(token, &listing, out) {
                     self.listed(token, &listing, out);
                 }
             }
@@ -117,7 +117,7 @@ impl Control {
         if let Some(Order::Sweep(..)) = running.reset.step(Event::Report(seq), fenced) {
             running.nodes = nodes;
             if running.nodes.is_empty() {
-                // Nobody has its pages any more: there is nothing to sweep.
+                // No host has its pages any more: there is nothing to sweep.
                 let _ = running.reset.step(Event::Swept(seq), fenced);
             }
             running.due = self.now + self.config.timeout;
@@ -158,8 +158,8 @@ impl Control {
         if self.coherence.resets.get(&region.base()).is_some_and(over) {
             self.coherence.resets.remove(&region.base());
             self.coherence.counts.resets += 1;
-            self.look_at_vacated();
-            self.look_at_vacating();
+            self.look_at_drained();
+            self.look_at_draining();
             out.note(Note::ResetEnded);
         }
     }

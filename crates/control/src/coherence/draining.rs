@@ -4,7 +4,7 @@
 //! being reset. When the switch has started anew meanwhile, every host gives everything up before its directory opens. Nothing of this is
 //! in the log but that the change is over.
 
-use super::errands::page_at;
+use super::pending::page_at;
 use crate::record::{Cache, Role};
 use crate::state::State;
 use crate::{Actions, Control};
@@ -13,9 +13,9 @@ use farmem_machine::Instant;
 use farmem_wire::message::{DirectoryBody, Listing, Page, REGION_ORDER_MAX, Region, RowKind, Update};
 use farmem_wire::{Perm, RequestId};
 
-/// A change that is over when its pages are nobody's.
+/// A change that is over when no host has its pages.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Vacating {
+pub(super) struct Draining {
     due: Instant,
     look: Option<Look>,
     over: bool,
@@ -30,7 +30,7 @@ pub(super) struct Look {
     resetting: bool,
 }
 
-impl Vacating {
+impl Draining {
     pub(super) const fn due(&self) -> Instant {
         self.due
     }
@@ -39,7 +39,7 @@ impl Vacating {
 impl State {
     /// Where the switch is told to allow less, it has the pages taken from all hosts (PROTOCOL 12.43), and the change is over when they are
     /// (PROTOCOL 12.47): until then a program could still use what it had.
-    pub(crate) fn vacate<'a>(&mut self, id: u64, updates: impl Iterator<Item = &'a Update>) {
+    pub(crate) fn drain<'a>(&mut self, id: u64, updates: impl Iterator<Item = &'a Update>) {
         if self.hosts.values().all(|row| row.cache == Cache::Empty) {
             return;
         }
@@ -51,50 +51,50 @@ impl State {
         });
         let all = less.reduce(|(first, last), (base, end)| (first.min(base), last.max(end)));
         if let Some(change) = self.changes.get_mut(&id) {
-            change.vacates = all;
+            change.drains = all;
         }
     }
 }
 
 impl Control {
     /// Sees to every change that took rights away and whose roles have answered.
-    pub(super) fn see_to_vacating(&mut self, out: &mut Actions) {
+    pub(super) fn see_to_draining(&mut self, out: &mut Actions) {
         let held = self.state.changes.iter().filter_map(|(&id, change)| {
             let ready = change.failed.is_none() && change.waits.is_empty();
-            Some((id, change.vacates?)).filter(|_| ready)
+            Some((id, change.drains?)).filter(|_| ready)
         });
         let held: Vec<(u64, (u64, u64))> = held.collect();
-        self.coherence.vacating.retain(|id, _| held.iter().any(|(other, _)| other == id));
-        let nobody = self.state.hosts.values().all(|row| row.cache == Cache::Empty);
+        self.coherence.draining.retain(|id, _| held.iter().any(|(other, _)| other == id));
+        let none_caches = self.state.hosts.values().all(|row| row.cache == Cache::Empty);
         for (id, (first, _)) in held {
-            let fresh = Vacating { due: self.now, look: None, over: false };
-            let vacating = *self.coherence.vacating.entry(id).or_insert(fresh);
-            if vacating.over || nobody {
+            let fresh = Draining { due: self.now, look: None, over: false };
+            let draining = *self.coherence.draining.entry(id).or_insert(fresh);
+            if draining.over || none_caches {
                 if self.advance(id, out).is_ok() {
-                    return self.see_to_vacating(out);
+                    return self.see_to_draining(out);
                 }
-            } else if vacating.due <= self.now {
+            } else if draining.due <= self.now {
                 let due = self.now + self.config.timeout;
                 // While it is closed, hosts give up what they have from before: nothing can be said yet.
                 let look = self.state.directory.then(|| self.look(first, out));
-                self.coherence.vacating.insert(id, Vacating { due, look, over: false });
+                self.coherence.draining.insert(id, Draining { due, look, over: false });
             }
         }
     }
 
     /// A part of the directory, if it was asked for here: true then.
-    pub(super) fn listed_for_vacating(
+    pub(super) fn listed_for_draining(
         &mut self,
         token: RequestId,
         listing: &Listing<'_>,
         out: &mut Actions,
     ) -> bool {
-        let asked = |(_, one): &(&u64, &Vacating)| one.look.is_some_and(|look| look.token == token);
-        let Some((&id, &vacating)) = self.coherence.vacating.iter().find(asked) else { return false };
-        let range = self.state.changes.get(&id).and_then(|change| change.vacates);
-        if let (Some(look), Some(range)) = (vacating.look, range) {
+        let asked = |(_, one): &(&u64, &Draining)| one.look.is_some_and(|look| look.token == token);
+        let Some((&id, &draining)) = self.coherence.draining.iter().find(asked) else { return false };
+        let range = self.state.changes.get(&id).and_then(|change| change.drains);
+        if let (Some(look), Some(range)) = (draining.look, range) {
             let (look, over) = self.look_on(look, listing, range, out);
-            self.coherence.vacating.insert(id, Vacating { look, over, ..vacating });
+            self.coherence.draining.insert(id, Draining { look, over, ..draining });
         }
         true
     }
@@ -136,8 +136,8 @@ impl Control {
     }
 
     /// A reset ended: perhaps the last one that a change waits for.
-    pub(super) fn look_at_vacating(&mut self) {
+    pub(super) fn look_at_draining(&mut self) {
         let now = self.now;
-        self.coherence.vacating.values_mut().for_each(|vacating| vacating.due = now);
+        self.coherence.draining.values_mut().for_each(|draining| draining.due = now);
     }
 }
