@@ -51,7 +51,7 @@ fn requests_are_two_round_trips() {
 fn what_does_not_fit_leaves_nothing() {
     let mut client = Rack::embedded_with(2, 4 << 20).unwrap().client("small").unwrap();
     let settings = Settings { records: 400_000, objects: 20, ..SETTINGS };
-    serve(&mut client, "here", &settings, Mix::C, &load(Place::Auto)).unwrap_err();
+    serve(&mut client, "here", &settings, Mix::C, &load(RunAt::Auto)).unwrap_err();
     let vmas = client.overview().unwrap().vmas;
     assert!(vmas.is_empty(), "{vmas:?}");
 }

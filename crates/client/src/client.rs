@@ -15,7 +15,7 @@ use crate::slots::{self, Meta, Slots};
 use farmem_control::api::{
     Allocate, Call, CreateDomain, Grant, Leave, NodeInfo, Overview, PermName, RackOverview, Request, Response,
 };
-use farmem_host::{Answer, Ask, Done, Op, Out, Traversed};
+use farmem_host::{Answer, Done, HostRequest, Op, Out, Traversed};
 use farmem_machine::{Duration, Port};
 use farmem_transport::rc;
 use farmem_traversal::Program;

@@ -4,7 +4,7 @@ use crate::Error;
 use crate::client::answer_to;
 use crate::embedded::World;
 use farmem_control::api::{Call, Request, Response};
-use farmem_host::{Ask, Host, Out};
+use farmem_host::{Host, HostRequest, Out};
 use farmem_io::{ApiClient, Driver, Link, Wait};
 use farmem_machine::{Duration, Port};
 use farmem_wire::{Domain, Gid, NodeId, VirtAddr};

@@ -205,7 +205,7 @@ impl<H: Guest> World<H> {
     ///
     /// # Panics
     /// When the control plane answers another request.
-    pub fn call<C: Call>(&mut self, by: Who, call: C) -> Result<C::Answer, ApiError> {
+    pub fn call<C: Call>(&mut self, by: RoleId, call: C) -> Result<C::Answer, ApiError> {
         let (request, end): (Request, _) = (call.into(), self.now() + CALL_MAX);
         loop {
             let ticket = self.ask(by, request.clone());
@@ -239,7 +239,7 @@ impl<H: Guest> World<H> {
     }
 
     /// Asks the control plane for something on behalf of `by`; the answer comes by [`World::take_reply`].
-    pub fn ask(&mut self, by: Who, request: impl Into<Request>) -> u64 {
+    pub fn ask(&mut self, by: RoleId, request: impl Into<Request>) -> u64 {
         let ticket = self.ask_for(by, request.into(), None);
         self.carry_wants();
         ticket

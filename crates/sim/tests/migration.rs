@@ -3,7 +3,7 @@
 
 use farmem_control::PAGE;
 use farmem_control::api::{Allocate, Call, CreateDomain, Migrate, OpenSession};
-use farmem_host::{Answer, Ask, Done, Failure, Op, Traversed};
+use farmem_host::{Answer, Done, Failure, HostRequest, Op, Traversed};
 use farmem_machine::{Duration, Rng};
 use farmem_sim::{Layout, Plan, RoleId, World};
 use farmem_traversal::Program;
@@ -95,7 +95,7 @@ impl Bench {
     }
 
     fn call<C: Call>(&mut self, host: u16, call: C) -> C::Answer {
-        self.world.call(Who::Host(host), call).expect("granted")
+        self.world.call(RoleId::Host(host), call).expect("granted")
     }
 
     /// Carries one operation out alone; none when no answer came.
@@ -140,7 +140,7 @@ impl Bench {
         let base = self.base + u64::from(self.rng.below(u32::try_from(PAGES).expect("few"))) * PAGE;
         let node = 1 + u16::try_from(self.rng.below(4)).expect("few");
         let request = Migrate { domain: Some(self.domain), base, len: PAGE, node };
-        self.migrating = Some(self.world.ask(Who::Host(1), request));
+        self.migrating = Some(self.world.ask(RoleId::Host(1), request));
     }
 
     fn step(&mut self) {

@@ -7,7 +7,7 @@
 
 use farmem_control::PAGE;
 use farmem_control::api::{Allocate, Call, CreateDomain, Migrate, OpenSession};
-use farmem_host::{Ask, Done, Failure, Op};
+use farmem_host::{Done, Failure, HostRequest, Op};
 use farmem_machine::{Duration, Rng};
 use farmem_sim::{Layout, Plan, RoleId, World};
 use farmem_transport::rc;
@@ -91,7 +91,7 @@ impl Bench {
     }
 
     fn call<C: Call>(&mut self, call: C) -> C::Answer {
-        self.world.call(Who::Host(HOST), call).expect("granted")
+        self.world.call(RoleId::Host(HOST), call).expect("granted")
     }
 
     fn addr(&self, word: u64) -> VirtAddr {
@@ -136,7 +136,7 @@ impl Bench {
             let base = self.base + u64::from(self.rng.below(u32::try_from(PAGES).expect("few"))) * PAGE;
             let node = 1 + u16::try_from(self.rng.below(3)).expect("few");
             let request = Migrate { domain: Some(self.domain), base, len: PAGE, node };
-            self.migrating = Some(self.world.ask(Who::Host(2), request));
+            self.migrating = Some(self.world.ask(RoleId::Host(2), request));
         }
         if self.cut.is_none() && self.rng.chance(1, 150) {
             // What a node says is lost more often than what it hears: then it has done what it was asked.

@@ -7,7 +7,7 @@ use farmem_control::api::{
     Connect, ConnectionInfo, Disconnect, ErrorCode, HostJoined, JoinHost, Locate, LocatedVma, MovedInfo,
     OpenSession, Overview,
 };
-use farmem_host::{Ask, Connection, Located, Op, Piece, Reply, Want, Wish};
+use farmem_host::{Connection, HostRequest, Located, Op, Piece, Reply, Want, Wish};
 use farmem_machine::Port;
 use farmem_transport::{rc, ud};
 use farmem_wire::{NodeId, Pmtu, Psn, Qkey, Qpn, Rkey, VirtAddr};
@@ -78,7 +78,7 @@ impl Client {
     pub(super) fn fulfil(&mut self, want: Want) -> Result<(), Error> {
         let reply = match want.wish {
             Wish::Connect { node, .. } => match self.connection(node.0) {
-                Ok(connection) => return self.path.submit(Ask::Connect(connection)),
+                Ok(connection) => return self.path.submit(HostRequest::Connect(connection)),
                 Err(error) => refused(&error),
             },
             Wish::Locate { addr } => match self.path.call(Locate { addr: addr.0 }) {
@@ -90,7 +90,7 @@ impl Client {
                 gone.map_or_else(|error| refused(&error), |()| Reply::Gone)
             }
         };
-        self.path.submit(Ask::Reply { number: want.number, reply })
+        self.path.submit(HostRequest::Reply { number: want.number, reply })
     }
 
     /// Asks for a connection to `node`.

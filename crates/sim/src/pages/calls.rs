@@ -1,12 +1,12 @@
 //! What drivers ask the control plane, and do with its answers: hosts renew their leases, owners accept losses, pages move.
 
 use super::rack::{LEASE, NODES, PAGES, Rack, host_in};
-use crate::station::Who;
+use crate::sim_node::RoleId;
 use farmem_control::api::{
     AcceptLost, Allocate, ApiError, CreateDomain, LeaseInfo, Locate, LocatedVma, Migrate, OpenSession,
     Recover, Renew, Request, Response,
 };
-use farmem_host::caching::CacheAsk;
+use farmem_host::caching::CacheRequest;
 use farmem_machine::{Duration, Instant};
 use farmem_wire::message::{PAGE_LEN, Page};
 use farmem_wire::{Domain, VirtAddr};

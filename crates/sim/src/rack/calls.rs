@@ -3,8 +3,8 @@
 use super::moves::Piece;
 use super::{DOMAINS, End, Rack};
 use crate::campaign::Verdict;
-use crate::checker::{Counter, Place, Vma};
-use crate::station::Who;
+use crate::checker::{Counter, SlotId, Vma};
+use crate::sim_node::RoleId;
 use core::fmt::Debug;
 use farmem_control::PAGE;
 use farmem_control::api::{
@@ -137,7 +137,7 @@ impl Rack {
     /// Makes one call and waits; only while nothing else happens.
     pub(super) fn call<C: api::Call + Debug>(&mut self, call: C) -> Result<C::Answer, End> {
         let asked = format!("{call:?}");
-        self.world.call(Who::Host(1), call).map_err(|error| match error.code {
+        self.world.call(RoleId::Host(1), call).map_err(|error| match error.code {
             ErrorCode::Unavailable => (Verdict::Stuck, format!("{asked} is refused for long")),
             _ => (Verdict::Unsafe, format!("{asked}: {error:?}")),
         })
@@ -231,7 +231,7 @@ impl Rack {
     }
 
     pub(super) fn ask(&mut self, index: usize, request: impl Into<Request>, call: Call) {
-        let ticket = self.world.ask(Who::Host(self.clients[index].host), request);
+        let ticket = self.world.ask(RoleId::Host(self.clients[index].host), request);
         self.calls.insert(ticket, (index, call));
     }
 

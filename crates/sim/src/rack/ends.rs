@@ -5,7 +5,7 @@ use super::lists::{Found, NOWHERE};
 use super::tasks::{Must, Operation, Path, Task};
 use super::{End, Rack};
 use crate::campaign::Verdict;
-use crate::checker::{Counter, Home, Loss, Place};
+use crate::checker::{Counter, Home, Loss, SlotId};
 use farmem_control::api::{Overview, RackOverview};
 use farmem_host::{Answer, Done, Failure};
 use farmem_transport::rc;

@@ -10,7 +10,7 @@ use farmem_control::api::{
     Allocate, Call, Connect, CreateDomain, Disconnect, DomainInfo, Free, Grant, OpenSession, PermName,
     VmaInfo,
 };
-use farmem_host::{Answer, Ask, Done, Failure, Op};
+use farmem_host::{Answer, Done, Failure, HostRequest, Op};
 use farmem_machine::{Duration, Instant};
 use farmem_memnode::Store as _;
 use farmem_traversal::Program;
@@ -223,7 +223,7 @@ impl Stage {
     fn call<C: Call>(&mut self, host: u16, call: C) -> Result<Option<C::Answer>, String> {
         self.collect();
         let world = self.world()?;
-        let ticket = world.ask(Who::Host(host), call);
+        let ticket = world.ask(RoleId::Host(host), call);
         let end = world.now() + CALL_MAX;
         let result = loop {
             if let Some(result) = world.take_reply(ticket) {

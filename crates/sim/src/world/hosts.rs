@@ -2,11 +2,11 @@
 
 use super::{Asked, World};
 use crate::Guest;
-use crate::station::Who;
+use crate::sim_node::RoleId;
 use farmem_control::api::{
     ApiError, Connect, Disconnect, ErrorCode, Locate, LocatedVma, MovedInfo, Request, Response,
 };
-use farmem_host::{Ask, Done, Host, Located, Out, Piece, Reply, Want, Wish};
+use farmem_host::{Done, Host, HostRequest, Located, Out, Piece, Reply, Want, Wish};
 use farmem_machine::Event;
 use farmem_wire::{Domain, NodeId, VirtAddr};
 

@@ -2,7 +2,7 @@
 
 use super::{Asked, Connected, JOIN_AGAIN, Layout, World};
 use crate::Guest;
-use crate::station::Who;
+use crate::sim_node::RoleId;
 use farmem_control::api::{
     ApiError, Connect, ConnectionInfo, Endpoint, HostJoined, JoinHost, JoinNode, JoinSwitch, NodeInfo,
     NodeJoined, Request, Response, SessionInfo, SwitchJoined,
@@ -29,10 +29,12 @@ impl<H: Guest> World<H> {
         self.around.journal.line(|| format!("{who:?} starts"));
         let gid = format!("{:?}", who.gid());
         let request: Request = match who {
-            Who::Control => return self.start_control(),
-            Who::Switch => JoinSwitch { gid }.into(),
-            Who::Node(n) => JoinNode { name: format!("node{n}"), gid, capacity: self.layout.capacity }.into(),
-            Who::Host(n) => JoinHost { name: format!("host{n}"), gid }.into(),
+            RoleId::Control => return self.start_control(),
+            RoleId::Switch => JoinSwitch { gid }.into(),
+            RoleId::Node(n) => {
+                JoinNode { name: format!("node{n}"), gid, capacity: self.layout.capacity }.into()
+            }
+            RoleId::Host(n) => JoinHost { name: format!("host{n}"), gid }.into(),
         };
         self.ask(role_id, request);
     }
@@ -92,11 +94,11 @@ impl<H: Guest> World<H> {
 
     pub(super) fn act_on(&mut self, asked: &Asked, response: &Response) {
         match (asked.by, response) {
-            (Who::Switch, Response::Joined(SwitchJoined { home, control })) => {
+            (RoleId::Switch, Response::Joined(SwitchJoined { home, control })) => {
                 let role = Switch::new(home_of(home, control), self.layout.budgets);
                 self.switch.start(role, [place(control)]);
             }
-            (Who::Node(n), Response::NodeJoined(NodeJoined { node, home, control, base, capacity })) => {
+            (RoleId::Node(n), Response::NodeJoined(NodeJoined { node, home, control, base, capacity })) => {
                 self.bases.insert(n, *base);
                 assert_eq!(*node, n, "machines join in the order of their numbers, and keep them");
                 let bytes = usize::try_from(*capacity).expect("a small rack");
@@ -110,7 +112,7 @@ impl<H: Guest> World<H> {
                     sim_node.start(role, [place(control)]);
                 }
             }
-            (Who::Host(n), Response::HostJoined(HostJoined { host, generation, home, nodes })) => {
+            (RoleId::Host(n), Response::HostJoined(HostJoined { host, generation, home, nodes })) => {
                 assert_eq!(*host, n, "machines join in the order of their numbers, and keep them");
                 let config = HostConfig {
                     pmtu: self.layout.pmtu,
@@ -125,7 +127,7 @@ impl<H: Guest> World<H> {
                     sim_node.start(role, nodes.iter().map(node_place));
                 }
             }
-            (Who::Host(n), Response::Session(SessionInfo { switch, domain })) => {
+            (RoleId::Host(n), Response::Session(SessionInfo { switch, domain })) => {
                 let (port, gid) = place(switch);
                 self.host_knows(n, port, gid);
                 let switch = ud::Peer { port, endpoint: endpoint(switch) };
@@ -136,7 +138,7 @@ impl<H: Guest> World<H> {
                     self.host_ask(n, HostRequest::Node { domain, node, base, len });
                 }
             }
-            (Who::Host(n), Response::Connection(told)) => {
+            (RoleId::Host(n), Response::Connection(told)) => {
                 let ConnectionInfo { node, qpn, peer_qpn, first_psn, rkey, pmtu } = told;
                 let (port, gid) = node_place(node);
                 self.host_knows(n, port, gid);

@@ -31,16 +31,16 @@ fn a_rack_comes_up() {
 #[test]
 fn machines_come_back() {
     let mut world = up(Plan::STORM, 5);
-    let created = world.call(Who::Host(1), CreateDomain { name: "d".into() }).unwrap();
+    let created = world.call(RoleId::Host(1), CreateDomain { name: "d".into() }).unwrap();
     let allocate = Allocate { domain: created.domain, size: 4096, node: None };
-    let vma = world.call(Who::Host(1), allocate).unwrap();
+    let vma = world.call(RoleId::Host(1), allocate).unwrap();
     for who in world.everybody() {
         world.crash(who);
         assert!(!world.is_up(who));
         world.start_later(who, Duration::from_millis(2));
         run(&mut world, |world| world.is_up(who));
     }
-    let RackOverview { vmas, nodes, hosts, .. } = world.call(Who::Host(1), Overview {}).unwrap();
+    let RackOverview { vmas, nodes, hosts, .. } = world.call(RoleId::Host(1), Overview {}).unwrap();
     assert_eq!((vmas, nodes.len(), hosts.len()), (vec![vma], 4, 2));
     assert!(hosts.iter().all(|host| host.generation == 2));
 }

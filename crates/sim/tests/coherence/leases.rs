@@ -2,7 +2,7 @@
 
 use super::{Rack, pair};
 use farmem_control::api::{ErrorCode, GIVEN_UP, LeaseInfo, Renew};
-use farmem_sim::Who;
+use farmem_sim::RoleId;
 use farmem_wire::message::{PAGE_LEN, Seq};
 
 fn renew(rack: &mut Rack, host: u16, flushed: u64) -> Result<LeaseInfo, ErrorCode> {

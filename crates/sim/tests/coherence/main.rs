@@ -4,7 +4,7 @@ mod leases;
 mod rack;
 
 use farmem_control::api::*;
-use farmem_host::caching::{CacheAsk, CacheDone};
+use farmem_host::caching::{CacheDone, CacheRequest};
 use farmem_machine::Duration;
 use farmem_sim::RoleId;
 use farmem_wire::message::Access;

@@ -126,7 +126,7 @@ impl Rack {
 
     pub(crate) fn join_host(&mut self, host: u16) -> u16 {
         self.join_host_only(host);
-        self.call_by(Who::Host(host), OpenSession { host, domain: 1 }).expect("a session");
+        self.call_by(RoleId::Host(host), OpenSession { host, domain: 1 }).expect("a session");
         host
     }
 
@@ -237,10 +237,10 @@ impl Rack {
     }
 
     pub(crate) fn call<C: Call>(&mut self, call: C) -> Result<C::Answer, ApiError> {
-        self.call_by(Who::Control, call)
+        self.call_by(RoleId::Control, call)
     }
 
-    fn call_by<C: Call>(&mut self, by: Who, call: C) -> Result<C::Answer, ApiError> {
+    fn call_by<C: Call>(&mut self, by: RoleId, call: C) -> Result<C::Answer, ApiError> {
         let ticket = self.world.ask(by, call);
         let mut answer = None;
         self.until("an answer", |rack| {
