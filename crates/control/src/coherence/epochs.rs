@@ -176,5 +176,5 @@ fn row_of(order: &Order) -> Option<Row> {
     };
     let order = u8::try_from((region.size >> PAGE_SHIFT).ilog2()).ok()?;
     let region = Region::new(super::pending::page_at(region.base), order)?;
-    Some(Row { region, what, needless: 0 })
+    Some(Row { region, what, false_invalidations: 0 })
 }

@@ -49,17 +49,17 @@ impl Rack {
             Call::Allocate => {
                 Allocate { domain: DOMAIN, size: PAGES * PAGE_LEN as u64, node: Some(1) }.into()
             }
-            Call::Session(seat, _) => OpenSession { host: host_in(seat), domain: DOMAIN }.into(),
-            Call::Renew(seat, ..) => {
-                let config = self.guest(seat)?.host().config();
+            Call::Session(slot, _) => OpenSession { host: host_in(slot), domain: DOMAIN }.into(),
+            Call::Renew(slot, ..) => {
+                let config = self.guest(slot)?.host().config();
                 let (generation, qkey, flushed) =
-                    (config.generation, config.home.qkey.0, self.seats[seat].flushed);
-                Renew { host: host_in(seat), generation, flushed, qkey }.into()
+                    (config.generation, config.home.qkey.0, self.slots[slot].flushed);
+                Renew { host: host_in(slot), generation, flushed, qkey }.into()
             }
             Call::AcceptLost(page) => {
                 AcceptLost { domain: DOMAIN, base: page.addr().0, len: PAGE_LEN as u64 }.into()
             }
-            Call::Recover(seat, page) => Recover { host: host_in(seat), page: page.addr().0 }.into(),
+            Call::Recover(slot, page) => Recover { host: host_in(slot), page: page.addr().0 }.into(),
             Call::Migrate(block, node) => {
                 let len = self.block * PAGE_LEN as u64;
                 Migrate { domain: Some(DOMAIN), base: self.base.0 + block * len, len, node }.into()
@@ -169,13 +169,13 @@ impl Rack {
                 self.owners = (0..PAGES).map(owner).collect();
             }
             // The world has told the host of the session.
-            (Call::Session(seat, starts), Response::Session(_)) if self.is_in(seat, starts) => {
-                self.seats[seat].has_session = true;
+            (Call::Session(slot, starts), Response::Session(_)) if self.is_in(slot, starts) => {
+                self.slots[slot].has_session = true;
                 let (base, len, domain) = (self.base, PAGES * PAGE_LEN as u64, Domain(DOMAIN));
                 self.tell(slot, CacheRequest::Map { base, len, domain });
             }
-            (Call::Renew(seat, starts, asked), Response::Lease(LeaseInfo { lease_ms, flush }))
-                if self.is_in(seat, starts) && lease_ms > 0 =>
+            (Call::Renew(slot, starts, asked), Response::Lease(LeaseInfo { lease_ms, flush }))
+                if self.is_in(slot, starts) && lease_ms > 0 =>
             {
                 self.lease(slot, asked + Duration::from_millis(lease_ms), flush);
             }

@@ -95,7 +95,7 @@ impl<H: Guest> World<H> {
     /// A driver's part in what its host wants: it carries each want to the control plane.
     pub(super) fn carry_wants(&mut self) {
         while let Some((host, Want { number, wish })) = self.wants.pop_front() {
-            self.around.journal.line(|| format!("  host {host} wants {wish:?}"));
+            self.env.journal.line(|| format!("  host {host} wants {wish:?}"));
             let request: Request = match wish {
                 Wish::Locate { addr } => Locate { addr: addr.0 }.into(),
                 Wish::Disconnect { qpn } => Disconnect { host, qpn: qpn.get() }.into(),
@@ -113,7 +113,7 @@ impl<H: Guest> World<H> {
         }
         let reply = match result {
             Ok(response @ Response::Connection(_)) => {
-                self.around.journal.line(|| format!("host {host} has a connection"));
+                self.env.journal.line(|| format!("host {host} has a connection"));
                 return self.act_on(asked, &response);
             }
             Ok(Response::Located(LocatedVma { vma, moved, lost })) => {

@@ -26,9 +26,9 @@ impl<H: Guest> World<H> {
         {
             return;
         }
-        self.around.journal.line(|| format!("{who:?} starts"));
-        let gid = format!("{:?}", who.gid());
-        let request: Request = match who {
+        self.env.journal.line(|| format!("{role_id:?} starts"));
+        let gid = format!("{:?}", role_id.gid());
+        let request: Request = match role_id {
             RoleId::Control => return self.start_control(),
             RoleId::Switch => JoinSwitch { gid }.into(),
             RoleId::Node(n) => {
