@@ -113,10 +113,7 @@ impl Cache {
     /// When `config` has values that its fields rule out.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        assert!(
-            config.inactive_max >= 1 && config.inactive_max < config.frames,
-            "some are inactive, not all"
-        );
+        assert!(config.inactive_max >= 1 && config.inactive_max < config.frames, "some are inactive");
         assert!(config.run_max >= 1 && config.batch_max >= 1, "runs of a page");
         assert!(config.writing_max >= 1 && config.tries_max >= 1, "everything is tried once");
         Self {
@@ -545,13 +542,7 @@ impl Cache {
 
     /// An inactive page that far memory does not have is to be written back.
     pub(crate) fn queue(&mut self, frame: Frame) {
-        let page = self.frames.at(frame);
-        if !self.frames.is_coherent()
-            && page.is_inactive()
-            && page.dirty
-            && page.busy == Busy::No
-            && page.pins == 0
-        {
+        if !self.frames.is_coherent() && self.frames.at(frame).is_to_send() {
             self.unsent.push_back(frame);
         }
     }

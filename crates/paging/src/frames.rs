@@ -68,6 +68,11 @@ impl Page {
         self.mapped.is_none() && !self.is_coming_or_going()
     }
 
+    /// It is to be written back: it is inactive, far memory does not have it, and nothing holds or carries it.
+    pub(crate) fn is_to_send(&self) -> bool {
+        self.is_inactive() && self.dirty && self.busy == Busy::No && self.pins == 0
+    }
+
     /// Its bytes are not here, or no program may use them.
     pub(crate) const fn is_coming_or_going(&self) -> bool {
         matches!(self.busy, Busy::Fetching { .. } | Busy::Leaving { .. })

@@ -154,9 +154,7 @@ impl Cache {
 
     fn next_unsent(&mut self) -> Option<(Frame, Page)> {
         while let Some(frame) = self.unsent.pop_front() {
-            let waits =
-                |page: &Page| page.is_inactive() && page.dirty && page.busy == Busy::No && page.pins == 0;
-            if let Some(page) = self.frames.get(frame).filter(waits) {
+            if let Some(page) = self.frames.get(frame).filter(Page::is_to_send) {
                 return Some((frame, page));
             }
         }
