@@ -391,13 +391,13 @@ impl World {
         self.out = out;
         assert!(
             self.host.outstanding() == 0 || !self.asked.is_empty(),
-            "an operation under link has not ended"
+            "an operation under way has not ended"
         );
     }
 
     fn ended(&mut self, done: &Done) {
         let asked = self.asked.remove(&done.ticket);
-        let Some(asked) = asked else { panic!("{done:?} ended, and was not under link") };
+        let Some(asked) = asked else { panic!("{done:?} ended, and was not under way") };
         assert_eq!(done.buf.len(), asked.len, "the buffer comes back");
         if let Ok(answer) = done.result {
             assert_eq!(matches!(answer, Answer::Traversed(_)), asked.traversal);

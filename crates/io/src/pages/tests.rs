@@ -102,9 +102,9 @@ fn broken_rules_are_told() {
     refused("a page out of the window", &|| (&window).install(page(PAGES), &filled(1), Access::Shared));
     refused("a page before the window", &|| (&window).unmap(Page::of(VirtAddr(BASE - 1))));
     refused("Shared over Shared", &|| (&window).install(a, &filled(1), Access::Shared));
-    refused("a frozen page's write_protect", &|| (&window).write_protect(a));
+    refused("a write_protect of a protected page", &|| (&window).write_protect(a));
     refused("the bytes of no page", &|| drop(bytes_of(&window, b)));
-    refused("a unmap of no page", &|| (&window).unmap(page(2)));
+    refused("an unmap of no page", &|| (&window).unmap(page(2)));
     (&window).install(b, &filled(2), Access::Modified);
     refused("the bytes of a page that is written", &|| drop(bytes_of(&window, b)));
     refused("more than the limit", &|| (&window).install(page(3), &filled(3), Access::Shared));

@@ -62,7 +62,7 @@ impl Guard {
         (Self::LentMark, "lent-mark"),
         (Self::DataId, "data-id"),
         (Self::SplitIdle, "split-idle"),
-        (Self::SweepFloor, "sweep-min_seq"),
+        (Self::SweepFloor, "sweep-floor"),
         (Self::Poke, "poke"),
         (Self::Behind, "behind"),
         (Self::PassingPage, "passing-page"),

@@ -114,7 +114,7 @@ impl Responder {
         if let Some(writing) = self.writing {
             assert!(writing.left > 0, "a WRITE without bytes to come is over");
         }
-        assert!(self.fault.is_none() || self.writing.is_none(), "a fault ends op was under way");
+        assert!(self.fault.is_none() || self.writing.is_none(), "a fault ends what was under way");
         assert!(!self.nak_sent || self.fault.is_none(), "in error there are no gaps");
     }
 }
