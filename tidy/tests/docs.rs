@@ -143,7 +143,7 @@ fn target(page: &str, path: &str) -> String {
         return page.to_owned();
     }
     let mut target = PathBuf::new();
-    for part in Path::new(page).parent().unwrap_or(Path::new("")).join(path).components() {
+    for part in Path::new(page).parent().unwrap_or_else(|| Path::new("")).join(path).components() {
         match part {
             Component::ParentDir => drop(target.pop()),
             Component::CurDir => {}

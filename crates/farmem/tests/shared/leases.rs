@@ -12,8 +12,7 @@ use std::time::Duration;
 
 fn directory(rack: &TestRack) -> DirectoryInfo {
     let mut client = Rack::running(rack.config.clone()).client(DOMAIN).unwrap();
-    let directory = client.overview().unwrap().directory;
-    directory
+    client.overview().unwrap().directory
 }
 
 /// A process dies with pages that threads of another one wait for, each from another moment on: so somebody always says that his request gets no answer.

@@ -186,9 +186,7 @@ impl Rack {
     }
 
     pub(crate) fn allocate(&mut self, pages: u64, node: u16) -> VmaInfo {
-        let request = Allocate { domain: 1, size: pages << 12, node: Some(node) };
-        let vma = self.call(request).unwrap();
-        vma
+        self.call(Allocate { domain: 1, size: pages << 12, node: Some(node) }).unwrap()
     }
 
     pub(crate) fn map(&mut self, host: u16, vma: &VmaInfo) {
@@ -257,8 +255,7 @@ impl Rack {
     }
 
     pub(crate) fn directory(&mut self) -> DirectoryInfo {
-        let directory = self.call(Overview {}).unwrap().directory;
-        directory
+        self.call(Overview {}).unwrap().directory
     }
 
     /// A word as the host's program reads it; none when the access ends in an error.
