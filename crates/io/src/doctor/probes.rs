@@ -5,36 +5,32 @@ use crate::MappedStore;
 use farmem_engine::Jit;
 use farmem_memnode::Store as _;
 use farmem_wire::UDP_PORT;
+use rustix::fs::statvfs;
+use rustix::process::geteuid;
+use rustix::thread::{CapabilitySet, capabilities};
 use std::fs::{read_dir, read_to_string};
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
 
-const CAP_NET_ADMIN: u32 = 12;
-const CAP_SYS_PTRACE: u32 = 19;
-const CAP_SYS_ADMIN: u32 = 21;
-const CAP_BPF: u32 = 39;
-
 pub(super) fn privileges() -> Finding {
-    // SAFETY: geteuid reads a number and cannot fail.
-    let root = unsafe { libc::geteuid() } == 0;
-    let user = if root { "root" } else { "an ordinary user" };
+    let user = if geteuid().is_root() { "root" } else { "an ordinary user" };
     let list = [
-        (CAP_NET_ADMIN, "NET_ADMIN"),
-        (CAP_BPF, "BPF"),
-        (CAP_SYS_ADMIN, "SYS_ADMIN"),
-        (CAP_SYS_PTRACE, "SYS_PTRACE"),
+        (CapabilitySet::NET_ADMIN, "NET_ADMIN"),
+        (CapabilitySet::BPF, "BPF"),
+        (CapabilitySet::SYS_ADMIN, "SYS_ADMIN"),
+        (CapabilitySet::SYS_PTRACE, "SYS_PTRACE"),
     ];
+    let has = effective();
     let held: Vec<&str> =
-        list.into_iter().filter(|&(cap, _)| has_capability(cap)).map(|(_, name)| name).collect();
+        list.into_iter().filter(|&(cap, _)| has.contains(cap)).map(|(_, name)| name).collect();
     let held =
         if held.is_empty() { "none of the capabilities farmem can use".to_owned() } else { held.join(", ") };
     Finding::ok("privileges", format!("{user}, {held}; racks over UDP and shared memory need none"))
 }
 
-fn has_capability(number: u32) -> bool {
-    let status = read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).map(str::trim);
-    effective.and_then(|hex| u64::from_str_radix(hex, 16).ok()).is_some_and(|bits| bits >> number & 1 == 1)
+/// The capabilities that count when this process asks the system for something; none where it does not tell.
+fn effective() -> CapabilitySet {
+    capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective)
 }
 
 pub(super) fn cpus() -> Finding {
@@ -80,7 +76,7 @@ pub(super) fn socket_buffers() -> Finding {
             let detail = format!("at most {} KiB to receive, {} KiB to send", receive >> 10, send >> 10);
             if receive >= SOCKET_BUFFER_WANTED && send >= SOCKET_BUFFER_WANTED {
                 Finding::ok(name, detail)
-            } else if has_capability(CAP_NET_ADMIN) {
+            } else if effective().contains(CapabilitySet::NET_ADMIN) {
                 Finding::ok(name, detail + "; this user may exceed that")
             } else {
                 let remedy = "bursts may be lost and sent again: `sysctl net.core.rmem_max=4194304 net.core.wmem_max=4194304`";
@@ -96,7 +92,7 @@ const SHARED_MEMORY_WANTED: u64 = 64 << 20;
 
 pub(super) fn shared_memory() -> Finding {
     let name = "/dev/shm";
-    match free_bytes(c"/dev/shm") {
+    match statvfs("/dev/shm").map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize)) {
         Ok(free) if free >= SHARED_MEMORY_WANTED => Finding::ok(name, format!("{} MiB free", free >> 20)),
         Ok(free) => {
             let remedy = "transport = \"shm\" needs 64 MiB: `mount -o remount,size=1G /dev/shm`";
@@ -107,18 +103,6 @@ pub(super) fn shared_memory() -> Finding {
             Finding::new(name, Support::Missing, format!("cannot be looked at: {e}"), remedy)
         }
     }
-}
-
-fn free_bytes(path: &std::ffi::CStr) -> io::Result<u64> {
-    let mut stat = std::mem::MaybeUninit::<libc::statvfs>::uninit();
-    // SAFETY: the path ends with a NUL and `stat` has room for the answer; both outlive the call.
-    let result = unsafe { libc::statvfs(path.as_ptr(), stat.as_mut_ptr()) };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: statvfs answered 0, so it filled the structure.
-    let stat = unsafe { stat.assume_init() };
-    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
 /// Memory as a memory node takes it: does the system back it with huge pages?
@@ -169,7 +153,9 @@ fn chosen(text: &str) -> &str {
 
 pub(super) fn xdp() -> Finding {
     let name = "XDP";
-    let loads = has_capability(CAP_SYS_ADMIN) || (has_capability(CAP_BPF) && has_capability(CAP_NET_ADMIN));
+    let has = effective();
+    let loads =
+        has.contains(CapabilitySet::SYS_ADMIN) || has.contains(CapabilitySet::BPF | CapabilitySet::NET_ADMIN);
     let compiled = number("/proc/sys/net/core/bpf_jit_enable");
     match (loads, compiled) {
         (true, Some(1..)) => Finding::ok(name, "programs may be loaded, and are compiled"),

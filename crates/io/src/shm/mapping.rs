@@ -136,8 +136,7 @@ fn link(fd: RawFd, path: &Path) -> io::Result<()> {
 fn check_and_map(path: &Path, file: &File, kind: Kind) -> Result<Mapping, OpenError> {
     let foreign = |why: String| OpenError::Foreign { path: path.into(), why };
     let about = file.metadata().map_err(OpenError::system(format!("look at {}", path.display())))?;
-    // SAFETY: geteuid takes nothing, touches no memory and cannot fail.
-    let us = unsafe { libc::geteuid() };
+    let us = rustix::process::geteuid().as_raw();
     if !about.is_file() || about.uid() != us {
         return Err(foreign(format!("is not a file of user {us}")));
     }
