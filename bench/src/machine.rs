@@ -1,5 +1,6 @@
 //! The machine a figure was measured on, for the reader of the figure.
 
+use procfs_core::{CpuInfo, FromRead as _, LoadAverage};
 use serde::Serialize;
 use std::fmt;
 use std::fs::read_to_string;
@@ -11,18 +12,18 @@ pub struct Machine {
     cpus: usize,
     kernel: String,
     /// Runnable tasks over the last minute when the benchmark began, and when it ended.
-    load: [Option<f64>; 2],
+    load: [Option<f32>; 2],
 }
 
 impl Machine {
     /// Looks at the machine; call [`Machine::end`] when the work is done.
     #[must_use]
     pub fn begin() -> Self {
-        let info = read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let model = info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or(": unknown");
+        let info = CpuInfo::from_file("/proc/cpuinfo").ok();
         let kernel = read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let model = info.as_ref().and_then(|info| info.model_name(0)).unwrap_or("unknown");
         Self {
-            cpu: model.trim_start_matches(['\t', ' ', ':']).to_owned(),
+            cpu: model.to_owned(),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             kernel: kernel.trim().to_owned(),
             load: [load(), None],
@@ -32,14 +33,14 @@ impl Machine {
     /// Notes the load at the end, and says what it was.
     pub fn end(&mut self) -> String {
         self.load[1] = load();
-        let show = |load: Option<f64>| load.map_or_else(|| "?".to_owned(), |l| format!("{l:.2}"));
+        let show = |load: Option<f32>| load.map_or_else(|| "?".to_owned(), |l| format!("{l:.2}"));
         let [begin, end] = self.load.map(show);
         format!("load {begin} to {end}")
     }
 }
 
-fn load() -> Option<f64> {
-    read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
+fn load() -> Option<f32> {
+    Some(LoadAverage::from_file("/proc/loadavg").ok()?.one)
 }
 
 impl fmt::Display for Machine {

@@ -15,7 +15,8 @@ use super::fault::scattered;
 use crate::swap::{Group, Zram};
 use crate::{Row, to_f64};
 use farmem::raw::Swapped;
-use std::fs::read_to_string;
+use procfs_core::FromRead as _;
+use procfs_core::process::Status;
 use std::process::Command;
 use std::time::Instant;
 
@@ -102,8 +103,6 @@ fn on_request(device: &Zram, rounds: usize) -> Result<Measured, String> {
 
 /// What of this process is in swap.
 fn swapped_kib() -> Result<u64, String> {
-    let status = read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmSwap:"));
-    let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
-    number.ok_or_else(|| "the system does not say what is in swap".into())
+    let status = Status::from_file("/proc/self/status").map_err(|error| error.to_string())?;
+    status.vmswap.ok_or_else(|| "the system does not say what is in swap".into())
 }

@@ -8,6 +8,8 @@
 use farmem_memnode::Store;
 use farmem_traversal::LINE_LEN;
 use farmem_wire::message::PAGE_LEN;
+use procfs_core::FromRead as _;
+use procfs_core::process::{MemoryMap, MemoryMaps};
 use std::fmt;
 use std::io;
 use std::ptr::{self, NonNull};
@@ -149,16 +151,10 @@ impl MappedStore {
     /// Bytes around the store's first that lie in huge pages, by what the kernel says; `None` where it says nothing.
     #[must_use]
     pub fn huge_len(&self) -> Option<u64> {
-        let smaps = std::fs::read_to_string("/proc/self/smaps").ok()?;
-        let first = self.0.start.as_ptr().addr();
-        let holds = |line: &str| {
-            let span = line.split_whitespace().next()?.split_once('-')?;
-            let [start, end] = [span.0, span.1].map(|hex| usize::from_str_radix(hex, 16).ok());
-            Some((start?..end?).contains(&first))
-        };
-        let mut lines = smaps.lines().skip_while(|line| holds(line) != Some(true));
-        let huge = lines.find_map(|line| line.strip_prefix("AnonHugePages:"))?;
-        Some(huge.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+        let mappings = MemoryMaps::from_file("/proc/self/smaps").ok()?;
+        let first = self.0.start.as_ptr().addr() as u64;
+        let holds = |mapping: &&MemoryMap| (mapping.address.0..mapping.address.1).contains(&first);
+        mappings.iter().find(holds)?.extension.map.get("AnonHugePages").copied()
     }
 
     /// A way for other threads of this process to read beside the memory node.

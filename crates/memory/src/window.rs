@@ -17,8 +17,8 @@ use farmem_io::pages::{Fault, Faults, Next, Reach, Ring, Window, WindowConfig, s
 use farmem_paging::{Action, Cache, Cause, Config, Key, Layout, Outcome, Source};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{PAGE_LEN, Page};
+use procfs_core::{FromRead as _, Meminfo};
 use std::collections::VecDeque;
-use std::fs;
 use std::mem;
 use std::thread;
 
@@ -195,9 +195,7 @@ pub(crate) fn cache_config(frames: usize, options: &WindowOptions) -> Config {
 
 /// Bytes; `None` where the system does not tell.
 fn memory_of_machine() -> Option<u64> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let kib = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    kib.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1 << 10)
+    Some(Meminfo::from_file("/proc/meminfo").ok()?.mem_total)
 }
 
 /// The program ended, well or by a panic: so does the service.

@@ -1,6 +1,8 @@
 //! `farmem bench`: the form of what it prints, and that whatever it measures gives right answers. Nothing here looks at a time.
 
 use crate::process::{Running, eventually, farmem, processes_with, run, run_command};
+use procfs_core::FromRead as _;
+use procfs_core::process::Stat;
 use serde_json::Value;
 use std::fs;
 use std::io::Write as _;
@@ -199,9 +201,7 @@ fn who_is_under_the_limit_waits_until_told() {
 /// What a benchmark has made of this machine's swap and cgroups: its keepers name it, who wait to undo it.
 fn made_by(pid: u32) -> Vec<PathBuf> {
     let is_child = |other: &u32| {
-        let stat = fs::read_to_string(format!("/proc/{other}/stat")).unwrap_or_default();
-        let rest = stat.rsplit_once(") ").map(|(_, rest)| rest.to_owned()).unwrap_or_default();
-        rest.split(' ').nth(1) == Some(&pid.to_string())
+        Stat::from_file(format!("/proc/{other}/stat")).is_ok_and(|stat| u32::try_from(stat.ppid) == Ok(pid))
     };
     let named = |keeper: u32| {
         let line = fs::read(format!("/proc/{keeper}/cmdline")).unwrap_or_default();

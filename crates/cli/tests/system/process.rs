@@ -1,5 +1,7 @@
 //! Running the command: what it said, how it ended, what it left.
 
+use procfs_core::FromRead as _;
+use procfs_core::process::Stat;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -148,8 +150,7 @@ pub(crate) fn signal(pid: u32, name: &str) {
 
 /// True while the process runs: one that has ended and that nobody has waited for does not.
 pub(crate) fn runs(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+    Stat::from_file(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.state != 'Z')
 }
 
 /// Running processes with `text` in their command line.
@@ -225,7 +226,5 @@ pub(crate) fn give_away(path: &Path) {
 const NOBODY: u32 = 65534;
 
 pub(crate) fn is_root() -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mut lines = status.lines();
-    lines.any(|l| l.strip_prefix("Uid:").is_some_and(|ids| ids.split_whitespace().nth(1) == Some("0")))
+    rustix::process::geteuid().is_root()
 }

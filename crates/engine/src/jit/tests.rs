@@ -2,6 +2,8 @@
 //! interpreter in `tests/differential.rs`.
 
 use super::*;
+use procfs_core::FromRead as _;
+use procfs_core::process::{MMPermissions, MMapPath, MemoryMap, MemoryMaps};
 
 /// A program whose number is its result.
 fn numbered(number: u64) -> Program {
@@ -12,6 +14,10 @@ fn result(compiled: &Compiled) -> u64 {
     let mut scratch = [0; 8];
     assert_eq!(compiled.step(&[0], &mut VirtAddr(7), &mut scratch), Step::Return);
     u64::from_le_bytes(scratch)
+}
+
+fn mappings() -> MemoryMaps {
+    MemoryMaps::from_file("/proc/self/maps").unwrap()
 }
 
 #[test]
@@ -48,10 +54,11 @@ fn a_forgotten_program_lives_as_long_as_it_is_run() {
 /// Many more programs than fit: what is forgotten is freed. Without that this would map a page and more for each.
 #[test]
 fn the_pages_of_forgotten_programs_are_given_back() {
-    let executable = || {
-        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        maps.lines().filter(|line| line.contains("r-xp") && line.split_whitespace().count() < 6).count()
+    let is_code = |map: &&MemoryMap| {
+        map.pathname == MMapPath::Anonymous
+            && map.perms.contains(MMPermissions::READ | MMPermissions::EXECUTE)
     };
+    let executable = || mappings().iter().filter(is_code).count();
     let mut jit = Jit::new(2).unwrap();
     let before = executable();
     for number in 0..50 {
@@ -67,17 +74,13 @@ fn the_pages_of_forgotten_programs_are_given_back() {
 fn no_page_is_writable_and_executable() {
     let mut jit = Jit::new(1).unwrap();
     let compiled = jit.compile(&numbered(1)).unwrap();
-    let at = compiled.code as usize;
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let line = maps
-        .lines()
-        .find(|line| {
-            let (start, end) = line.split_whitespace().next().unwrap().split_once('-').unwrap();
-            (usize::from_str_radix(start, 16).unwrap()..usize::from_str_radix(end, 16).unwrap()).contains(&at)
-        })
-        .expect("the code is mapped");
-    assert_eq!(line.split_whitespace().nth(1), Some("r-xp"), "{line}");
-    assert!(!maps.contains("rwxp"), "{maps}");
+    let at = compiled.code as usize as u64;
+    let maps = mappings();
+    let map =
+        maps.iter().find(|map| (map.address.0..map.address.1).contains(&at)).expect("the code is mapped");
+    assert_eq!(map.perms, MMPermissions::READ | MMPermissions::EXECUTE | MMPermissions::PRIVATE, "{map:?}");
+    let both = MMPermissions::WRITE | MMPermissions::EXECUTE;
+    assert!(!maps.iter().any(|map| map.perms.contains(both)), "{maps:?}");
 }
 
 /// Programs of the same name cannot be made to order, so the cache is told a lie instead: it must look at the bytes as well.

@@ -2,9 +2,12 @@
 
 use super::{Finding, Support};
 use farmem_wire::UDP_PORT;
+use procfs_core::net::UdpNetEntries;
+use procfs_core::{ExplicitSystemInfo, FromReadSI as _, ProcResult};
 use std::collections::BTreeSet;
-use std::fs::{read_dir, read_to_string};
-use std::net::Ipv4Addr;
+use std::fs::{File, read_dir, read_to_string};
+use std::io::Read;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 /// Where racks put their rings, and how the directories' names begin.
@@ -12,15 +15,23 @@ const RINGS: (&str, &str) = ("/dev/shm", "farmem-");
 
 pub(super) fn examine() -> Vec<Finding> {
     let mut findings: Vec<Finding> = ring_directories().iter().map(|dir| rings(dir)).collect();
-    let holders = holders(&read_to_string("/proc/net/udp").unwrap_or_default());
-    if holders.is_empty() {
-        findings.push(Finding::ok("running roles", "none has UDP port 4791 of an address"));
-    } else {
-        let list: Vec<String> = holders.iter().map(Ipv4Addr::to_string).collect();
-        findings
-            .push(Finding::ok("running roles", format!("UDP port 4791 is theirs on {}", list.join(", "))));
-    }
+    findings.push(running(File::open("/proc/net/udp").map_err(Into::into).and_then(holders)));
     findings
+}
+
+fn running(holders: ProcResult<BTreeSet<IpAddr>>) -> Finding {
+    let name = "running roles";
+    match holders {
+        Ok(none) if none.is_empty() => Finding::ok(name, "none has UDP port 4791 of an address"),
+        Ok(holders) => {
+            let list: Vec<String> = holders.iter().map(IpAddr::to_string).collect();
+            Finding::ok(name, format!("UDP port 4791 is theirs on {}", list.join(", ")))
+        }
+        Err(why) => {
+            let detail = format!("the kernel's table of UDP sockets cannot be read: {why}");
+            Finding::new(name, State::Degraded, detail, "mount /proc: `mount -t proc proc /proc`")
+        }
+    }
 }
 
 fn ring_directories() -> Vec<PathBuf> {
@@ -49,22 +60,20 @@ fn is_mapped(directory: &Path) -> bool {
 }
 
 /// Addresses on which port 4791 is open, by the kernel's table of UDP sockets.
-fn holders(table: &str) -> BTreeSet<Ipv4Addr> {
-    let local = |line: &str| {
-        let (address, port) = line.split_whitespace().nth(1)?.split_once(':')?;
-        let port = u16::from_str_radix(port, 16).ok()?;
-        let address = u32::from_str_radix(address, 16).ok()?;
-        // The kernel prints the address as the number its bytes make in host order.
-        #[expect(clippy::host_endian_bytes, reason = "undoing the kernel's host-order print")]
-        let bytes = address.to_ne_bytes();
-        (port == UDP_PORT).then_some(Ipv4Addr::from(bytes))
-    };
-    table.lines().skip(1).filter_map(local).collect()
+fn holders(table: impl Read) -> ProcResult<BTreeSet<IpAddr>> {
+    // The table has each address as the number its bytes make in host order. The other fields do not matter to it.
+    let is_little_endian = cfg!(target_endian = "little");
+    let system =
+        ExplicitSystemInfo { boot_time_secs: 0, ticks_per_second: 0, page_size: 0, is_little_endian };
+    let sockets = UdpNetEntries::from_read(table, &system)?.0;
+    let local = sockets.iter().map(|socket| socket.local_address);
+    Ok(local.filter(|address| address.port() == UDP_PORT).map(|address| address.ip()).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::Ipv4Addr;
 
     /// The kernel's table as it prints it on a little-endian machine; the second socket has another port.
     #[test]
@@ -73,8 +82,13 @@ mod tests {
                      2190: 0B00477F:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 7 2\n\
                      2191: 0100007F:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 8 2\n";
         #[cfg(target_endian = "little")]
-        assert_eq!(holders(table), BTreeSet::from([Ipv4Addr::new(127, 71, 0, 11)]));
-        assert!(holders("").is_empty());
+        assert_eq!(
+            holders(table.as_bytes()).unwrap(),
+            BTreeSet::from([Ipv4Addr::new(127, 71, 0, 11).into()])
+        );
+        assert!(holders(&b""[..]).unwrap().is_empty());
+        let finding = running(holders(&b"\nnonsense"[..]));
+        assert_eq!(finding.state, State::Degraded, "what cannot be read is not an empty table");
     }
 
     /// A directory that no process maps is a leftover, with the command that removes it.
