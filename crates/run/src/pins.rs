@@ -6,6 +6,7 @@
 
 use super::{Pager, errno};
 use farmem_io::pages::remote::call::CONTROL_PAGES;
+use farmem_io::pages::remote::raw;
 use farmem_paging::Key;
 use farmem_wire::message::PAGE_LEN;
 use std::collections::BTreeMap;
@@ -133,7 +134,8 @@ impl Pager {
         let find = |pid: u64| {
             self.processes.iter().find(|(_, process)| u64::from(process.pid) == pid).map(|(&key, _)| key)
         };
-        find(number).or_else(|| find(farmem_io::pages::remote::process_of_thread(number)?))
+        let of_thread = || Some(u64::from(raw::process_of(u32::try_from(number).ok()?)?.0));
+        find(number).or_else(|| find(of_thread()?))
     }
 }
 

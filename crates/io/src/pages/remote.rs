@@ -15,7 +15,7 @@ mod tests;
 
 pub use farmem_preload_abi::{Advised, advised, advised_shared, call, place};
 pub use guard::{Guard, guard};
-pub use hall::{Arrival, Event, Hall, Watch, is_readable, process_of_thread};
+pub use hall::{Arrival, Event, Hall, Watch, is_readable};
 
 use super::state::mapping;
 use super::{BATCH, Fault, Message, Reach};

@@ -192,14 +192,6 @@ pub fn is_readable(what: impl AsFd) -> bool {
     rustix::io::retry_on_intr(|| poll(&mut one, Some(&now))).is_ok_and(|count| count > 0)
 }
 
-/// The process that a thread of this number is of, as the system says; `None` when there is none.
-#[must_use]
-pub fn process_of_thread(number: u64) -> Option<u64> {
-    let status = fs::read_to_string(format!("/proc/{number}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
-    line.trim().parse().ok()
-}
-
 /// A socket that does not wait for who comes: there is another beside it.
 fn listener(address: &SocketAddrUnix) -> Result<OwnedFd, Errno> {
     let flags = CLOEXEC | SocketFlags::NONBLOCK;

@@ -37,7 +37,9 @@ pub enum Touched {
 /// The process that a thread belongs to; and the thread's number as it sees it itself, which is another in a namespace of numbers.
 #[must_use]
 pub fn process_of(thread: u32) -> Option<(u32, u32)> {
-    let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+    // By hand: all of `Status` takes 58 times the instructions, and every call that is looked at asks. A name need not be UTF-8.
+    let status = fs::read(format!("/proc/{thread}/status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
     let last = |what| {
         let line = status.lines().find_map(|line| line.strip_prefix(what))?;
         line.split_ascii_whitespace().next_back()?.parse().ok()
@@ -120,13 +122,18 @@ impl Remote {
 
 /// The system's list. A process whose first thread has ended has it by the others.
 fn maps_of(process: u32) -> io::Result<String> {
-    let list = |of: &Path| fs::read_to_string(of.join("maps")).ok().filter(|maps| !maps.is_empty());
+    // By hand: a file of the program's that is called "/SYSV1" would end the library's parser, and the pager. Nor need a name be UTF-8.
+    let list = |of: &Path| fs::read(of.join("maps")).ok().filter(|maps| !maps.is_empty()).map(text);
     let itself = PathBuf::from(format!("/proc/{process}"));
     if let Some(maps) = list(&itself) {
         return Ok(maps);
     }
     let mut threads = fs::read_dir(itself.join("task"))?.flatten();
     threads.find_map(|thread| list(&thread.path())).ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap_or_else(|bytes| String::from_utf8_lossy(bytes.as_bytes()).into_owned())
 }
 
 /// A line of the system's list of mappings.
@@ -160,6 +167,7 @@ impl<'a> Mapped<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ptr;
 
     #[test]
     fn a_line_of_the_list() {
@@ -173,6 +181,28 @@ mod tests {
         assert_eq!(Mapped::of(line), Some(expected));
         assert_eq!(Mapped::of("nonsense"), None);
         assert_eq!(Mapped::of(""), None);
+    }
+
+    /// A name of 15 bytes may end within a character, and a file may be called anything: neither hides a process or its mappings.
+    #[test]
+    fn names_that_are_no_text_hide_nothing() {
+        let id = std::process::id();
+        let named = std::thread::spawn(|| {
+            let here = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+            rustix::thread::set_name(c"\xd0\xbf\xd1").unwrap();
+            (process_of(here), here)
+        });
+        let (process, thread) = named.join().unwrap();
+        assert_eq!(process, Some((id, thread)));
+        let file = rustix::fs::memfd_create(c"\xff", rustix::fs::MemfdFlags::empty()).unwrap();
+        rustix::fs::ftruncate(&file, PAGE_LEN as u64).unwrap();
+        let (rights, flags) = (rustix::mm::ProtFlags::READ, rustix::mm::MapFlags::SHARED);
+        // SAFETY: the system chooses the address, so that nothing of ours is replaced.
+        let mapped = unsafe { rustix::mm::mmap(ptr::null_mut(), PAGE_LEN, rights, flags, &file, 0) }.unwrap();
+        let maps = maps_of(id);
+        // SAFETY: the mapping that was just made, whole, to which nobody has a reference.
+        unsafe { rustix::mm::munmap(mapped, PAGE_LEN) }.unwrap();
+        assert!(maps.unwrap().contains(&format!("{:x}-", mapped.addr())));
     }
 
     #[test]
