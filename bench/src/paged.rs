@@ -16,6 +16,7 @@ use farmem::{
     Answer, Client, Completed, Dispatched, Error, FarMemory, NodeId, Op, Policy, Program, Ticket, VirtAddr,
     Vma, Way,
 };
+use slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
 
 mod access;
@@ -55,8 +56,8 @@ pub struct Paged {
     /// Wanted pages that there was no room for: all of it is for pages that are under way.
     without_room: VecDeque<Page>,
     write_backs: usize,
-    jobs: Vec<Option<Job>>,
-    free: Vec<usize>,
+    /// By place, which is theirs until their end is taken; None when they have ended.
+    jobs: Slab<Option<Job>>,
     submitted: u64,
     /// Jobs that wait for pages.
     waiting: usize,
@@ -87,8 +88,7 @@ impl Paged {
             wanted: BTreeMap::new(),
             without_room: VecDeque::new(),
             write_backs: 0,
-            jobs: Vec::new(),
-            free: Vec::new(),
+            jobs: Slab::new(),
             submitted: 0,
             waiting: 0,
             ended: VecDeque::new(),
@@ -262,7 +262,7 @@ impl Paged {
         }
         self.client.recycle(completed.buf);
         for place in jobs {
-            if self.jobs[place].is_some() {
+            if self.jobs.get(place).is_some_and(Option::is_some) {
                 self.go_on(place)?;
             }
         }
@@ -360,10 +360,7 @@ impl FarMemory for Paged {
 impl Concurrent for Paged {
     /// A traversal runs here whatever its policy: as far as its pages go, without a way back to who submitted it.
     fn submit(&mut self, op: Op) -> Result<Ticket, Error> {
-        let place = self.free.pop().unwrap_or_else(|| {
-            self.jobs.push(None);
-            self.jobs.len() - 1
-        });
+        let place = self.jobs.insert(None);
         self.submitted += 1;
         let ticket = Ticket::at(self.submitted, place);
         match op {
@@ -394,7 +391,7 @@ impl Concurrent for Paged {
 
     fn poll_ended(&mut self) -> Option<Completed> {
         let (place, completed) = self.ended.pop_front()?;
-        self.free.push(place);
+        self.jobs.remove(place);
         Some(completed)
     }
 }

@@ -2,6 +2,7 @@
 
 use farmem_host::Op;
 use farmem_wire::VirtAddr;
+use slab::Slab;
 
 /// How an operation touches memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,7 +33,7 @@ impl Meta {
     }
 }
 
-/// A slot's ticket and operation; the ticket is 0 while the slot is free.
+/// A slot's ticket and operation.
 #[derive(Debug)]
 struct Slot {
     ticket: u64,
@@ -42,8 +43,7 @@ struct Slot {
 /// The slots. A ticket is a counter above its slot's number, so that none is used twice.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
-    slots: Vec<Slot>,
-    free: Vec<usize>,
+    slots: Slab<Slot>,
     counter: u64,
 }
 
@@ -53,13 +53,9 @@ const SLOTS_MAX: usize = 1 << SLOT_BITS;
 impl Slots {
     pub(crate) fn take(&mut self, meta: Meta) -> u64 {
         self.counter += 1;
-        let place = self.free.pop().unwrap_or(self.slots.len());
-        let ticket = ticket(self.counter, place);
-        if place == self.slots.len() {
-            self.slots.push(Slot { ticket, meta });
-        } else {
-            self.slots[place] = Slot { ticket, meta };
-        }
+        let slot = self.slots.vacant_entry();
+        let ticket = ticket(self.counter, slot.key());
+        slot.insert(Slot { ticket, meta });
         ticket
     }
 
@@ -69,10 +65,7 @@ impl Slots {
 
     pub(crate) fn give_back(&mut self, ticket: u64) -> Meta {
         assert!(self.holds(ticket), "an operation ends once");
-        let place = place(ticket);
-        self.slots[place].ticket = 0;
-        self.free.push(place);
-        self.slots[place].meta
+        self.slots.remove(place(ticket)).meta
     }
 }
 
