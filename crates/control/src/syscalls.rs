@@ -147,7 +147,7 @@ impl Space {
             end = base + size;
         }
         if !self.pages.is_sound() {
-            return Some("areas are whole pages, disjoint and joined");
+            return Some("areas are whole pages");
         }
         let held = |(base, end): (u64, u64)| {
             self.pieces(base, end).map(|(from, to)| to - from).sum::<u64>() == end - base
