@@ -29,7 +29,7 @@ fn running(holders: ProcResult<BTreeSet<IpAddr>>) -> Finding {
         }
         Err(why) => {
             let detail = format!("the kernel's table of UDP sockets cannot be read: {why}");
-            Finding::new(name, State::Degraded, detail, "mount /proc: `mount -t proc proc /proc`")
+            Finding::new(name, Support::Degraded, detail, "mount /proc: `mount -t proc proc /proc`")
         }
     }
 }
@@ -88,7 +88,7 @@ mod tests {
         );
         assert!(holders(&b""[..]).unwrap().is_empty());
         let finding = running(holders(&b"\nnonsense"[..]));
-        assert_eq!(finding.state, State::Degraded, "what cannot be read is not an empty table");
+        assert_eq!(finding.state, Support::Degraded, "what cannot be read is not an empty table");
     }
 
     /// A directory that no process maps is a leftover, with the command that removes it.
