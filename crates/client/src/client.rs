@@ -417,6 +417,24 @@ impl Client {
         self.path.call(Overview {})
     }
 
+    pub(crate) const fn host(&self) -> u16 {
+        self.host
+    }
+
+    pub(crate) const fn domain_number(&self) -> u32 {
+        self.domain.0
+    }
+
+    /// Asks the control plane.
+    pub(crate) fn call<C: Call>(&mut self, request: C) -> Result<C::Answer, Error> {
+        self.path.call(request)
+    }
+
+    /// Tells the host role.
+    pub(crate) fn tell(&mut self, request: HostRequest) -> Result<(), Error> {
+        self.path.submit(request)
+    }
+
     fn next(&mut self, wait: bool) -> Result<Option<Completed>, Error> {
         if let Some(completed) = self.ready.pop_front() {
             return Ok(Some(completed));

@@ -70,6 +70,56 @@ pub enum Error {
         /// What.
         what: String,
     },
+    /// There is one of this name already.
+    #[error("there is already {what}")]
+    Exists {
+        /// What.
+        what: String,
+    },
+    /// There is none of this name.
+    #[error("there is no {what}")]
+    Missing {
+        /// What.
+        what: String,
+    },
+    /// No bytes, where there has to be at least one.
+    #[error("{what} has no bytes, and needs at least one")]
+    Empty {
+        /// What.
+        what: &'static str,
+    },
+    /// Each time that a record was read, a write of it was under way or came between.
+    #[error("the record at {addr} was being written in each of {tries} reads")]
+    Torn {
+        /// The record.
+        addr: VirtAddr,
+        /// How often it was read.
+        tries: u32,
+    },
+    /// A write of a record is under way, by another program, and did not end in time.
+    #[error("the record at {addr} is locked by {holder}, which did not let go of it in {tries} tries")]
+    Locked {
+        /// The record.
+        addr: VirtAddr,
+        /// Whose write is under way.
+        holder: String,
+        /// How often it was looked at.
+        tries: u32,
+    },
+    /// Others kept changing the same place.
+    #[error("other programs changed {what} first, in each of {tries} tries")]
+    Contended {
+        /// What.
+        what: String,
+        /// How often it was tried.
+        tries: u32,
+    },
+    /// This program was not heard of for longer than its lease, and others went on without it: what it held pointers to may be used again.
+    #[error("the lease of this program on {heap} ended while it held pointers there")]
+    Evicted {
+        /// Which heap.
+        heap: String,
+    },
     /// A key that the structure cannot take.
     #[error("key {key}: {reason}")]
     Key {
@@ -209,6 +259,17 @@ impl Error {
             Self::ScratchLen { .. } => "make the scratch pad as long as Program::scratch_len says".into(),
             Self::QueueFull => "wait for completions before submitting more".into(),
             Self::Full { .. } => "make it with more room, or give back what is no longer used".into(),
+            Self::Exists { .. } => "open it, destroy it first, or use another name".into(),
+            Self::Missing { .. } => "create it first, in the same protection domain".into(),
+            Self::Empty { .. } => "give it at least one byte".into(),
+            Self::Torn { .. } => "read it again; when others write it all the time, replace records in place of writing them".into(),
+            Self::Locked { .. } => {
+                "try again: when its writer is gone, the lock is taken over as soon as the writer's lease has surely ended".into()
+            }
+            Self::Contended { .. } => "try again, or spread what is changed over more places".into(),
+            Self::Evicted { .. } => {
+                "give back all pins and begin the operation anew; between two operations call `Heap::keep` at least once a lease".into()
+            }
             Self::Key { .. } => "use a key the structure's documentation allows".into(),
             Self::Broken { .. } => {
                 "open it at the address it was made at, and have one writer at a time".into()

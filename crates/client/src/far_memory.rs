@@ -91,6 +91,14 @@ pub trait FarMemory {
         writes.iter().try_for_each(|(addr, data)| self.write(*addr, data))
     }
 
+    /// Carries out several reads, which may be under way at the same time and end in any order.
+    ///
+    /// # Errors
+    /// As [`FarMemory::read`]; what the buffers have is open then.
+    fn read_many(&mut self, reads: &mut [(VirtAddr, &mut [u8])]) -> Result<(), Error> {
+        reads.iter_mut().try_for_each(|(addr, into)| self.read(*addr, into))
+    }
+
     /// A buffer of `len` bytes; its content is arbitrary.
     fn buffer(&mut self, len: usize) -> Vec<u8> {
         vec![0; len]
@@ -104,6 +112,8 @@ pub trait FarMemory {
 
 /// Writes of [`FarMemory::write_many`] that a client keeps under way.
 const WRITES_MAX: usize = 8;
+/// READs of [`FarMemory::read_many`]: as many as a connection has under way.
+const READS_MAX: usize = 16;
 
 impl FarMemory for Client {
     fn read(&mut self, addr: VirtAddr, into: &mut [u8]) -> Result<(), Error> {
@@ -171,6 +181,29 @@ impl FarMemory for Client {
         }
         for ticket in under_way {
             failed = end_of_write(self, ticket)?.or(failed);
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn read_many(&mut self, reads: &mut [(VirtAddr, &mut [u8])]) -> Result<(), Error> {
+        let mut failed = None;
+        for together in reads.chunks_mut(READS_MAX) {
+            let mut tickets = Vec::with_capacity(together.len());
+            for (addr, into) in together.iter() {
+                let buf = Self::buffer(self, into.len());
+                tickets.push(self.submit(Op::Read { addr: *addr, buf })?);
+            }
+            for (ticket, (_, into)) in tickets.into_iter().zip(together) {
+                let completed = self.wait(ticket)?;
+                match completed.result {
+                    Ok(_) => into.copy_from_slice(&completed.buf),
+                    Err(error) => failed = Some(error),
+                }
+                Self::recycle(self, completed.buf);
+            }
+            if failed.is_some() {
+                break;
+            }
         }
         failed.map_or(Ok(()), Err)
     }

@@ -104,6 +104,11 @@ impl FarMemory for AllocGuard<'_> {
         self.client.write_many(writes)
     }
 
+    fn read_many(&mut self, reads: &mut [(VirtAddr, &mut [u8])]) -> Result<(), Error> {
+        go_on()?;
+        self.client.read_many(reads)
+    }
+
     fn buffer(&mut self, len: usize) -> Vec<u8> {
         self.client.buffer(len)
     }

@@ -69,7 +69,7 @@ impl Client {
     }
 
     /// Sets up the first connection to `node`.
-    pub(super) fn connect(&mut self, node: u16) -> Result<(), Error> {
+    pub(crate) fn connect(&mut self, node: u16) -> Result<(), Error> {
         let connection = self.connection(node)?;
         self.path.submit(HostRequest::Connect(connection))
     }

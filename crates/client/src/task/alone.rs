@@ -159,6 +159,13 @@ impl FarMemory for Counted<'_> {
         self.memory.write_many(writes)
     }
 
+    /// They are under way together, too.
+    fn read_many(&mut self, reads: &mut [(VirtAddr, &mut [u8])]) -> Result<(), Error> {
+        self.took.requests += reads.len() as u64;
+        self.took.round_trips += u64::from(!reads.is_empty());
+        self.memory.read_many(reads)
+    }
+
     fn buffer(&mut self, len: usize) -> Vec<u8> {
         self.memory.buffer(len)
     }
