@@ -22,9 +22,12 @@
 
 pub use farmem_client::{
     Answer, Client, ClientOptions, Completed, Dispatched, Error, Exchange, Execution, FarMemory, LockWord,
-    Moved, Next, NodeId, Op, PAGE_LEN, Placement, Policy, Prefetch, Profile, Program, REGION_DATA_MAX, Rack,
-    RackConfig, Rng, Task, Ticket, Took, Transport, Traversal, TraversalStop, Traversed, UDP_PORT, VirtAddr,
-    Vma, Waiting, Way, api, config, dispatch, doctor, home_of, iterator, migrate, raw, serve, task,
+    Moved, Named, Next, NodeId, Op, PAGE_LEN, Placement, Policy, Prefetch, Profile, Program, REGION_DATA_MAX,
+    Rack, RackConfig, Rng, Task, Ticket, Took, Transport, Traversal, TraversalStop, Traversed, UDP_PORT,
+    VirtAddr, Vma, Waiting, Way, api, config, dispatch, doctor, home_of, iterator, migrate, raw, serve, task,
 };
 pub use farmem_memory::{ShareOptions, ShareStats, SharedSpace, process, window, worker};
-pub use farmem_structures::{BTree, HashTable, Layout, List, Series, btree, hash_table, list, series};
+pub use farmem_structures::{
+    BTree, HashTable, Heap, Layout, List, RecordTree, Series, Table, btree, hash_table, heap, list,
+    record_tree, series, table,
+};

@@ -6,11 +6,17 @@
 mod arena;
 pub mod btree;
 pub mod hash_table;
+pub mod heap;
 pub mod list;
+pub mod record_tree;
 pub mod series;
+pub mod table;
 
 pub use arena::Layout;
 pub use btree::BTree;
 pub use hash_table::HashTable;
+pub use heap::Heap;
 pub use list::List;
+pub use record_tree::RecordTree;
 pub use series::Series;
+pub use table::Table;

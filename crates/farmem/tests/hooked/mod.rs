@@ -1,0 +1,111 @@
+//! Far memory that counts round trips, and lets a test act before each verb: look, do something as another program, or end this one there.
+
+use farmem::{Client, Dispatched, Error, FarMemory, NodeId, Policy, Program, VirtAddr, Vma, api};
+
+/// A client's far memory.
+pub(crate) struct Hooked<'a> {
+    client: &'a mut Client,
+    /// Called before each verb and traversal; what it refuses is not carried out.
+    before: &'a mut dyn FnMut() -> Result<(), Error>,
+    /// Round trips so far: what is under way together counts once.
+    pub(crate) trips: u64,
+    /// READs are carried out in pieces of so many bytes, the last one first, with a call of `before` in between: as a memory node may answer the packets of one.
+    pub(crate) packet_len: usize,
+}
+
+impl<'a> Hooked<'a> {
+    pub(crate) fn new(client: &'a mut Client, before: &'a mut dyn FnMut() -> Result<(), Error>) -> Self {
+        Self { client, before, trips: 0, packet_len: usize::MAX }
+    }
+
+    fn begin(&mut self) -> Result<(), Error> {
+        (self.before)()?;
+        self.trips += 1;
+        Ok(())
+    }
+}
+
+/// What a program that ended says no more.
+pub(crate) fn ended() -> Error {
+    Error::Unreachable { what: "a program that ended".into() }
+}
+
+impl FarMemory for Hooked<'_> {
+    fn read(&mut self, addr: VirtAddr, into: &mut [u8]) -> Result<(), Error> {
+        self.begin()?;
+        let packet_len = self.packet_len.min(into.len());
+        let last = into.len().div_ceil(packet_len) - 1;
+        for (number, packet) in into.chunks_mut(packet_len).enumerate().rev() {
+            if number < last {
+                (self.before)()?;
+            }
+            self.client.read(VirtAddr(addr.0 + (number * packet_len) as u64), packet)?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, addr: VirtAddr, data: &[u8]) -> Result<(), Error> {
+        self.begin()?;
+        self.client.write(addr, data)
+    }
+
+    fn compare_swap(&mut self, addr: VirtAddr, compare: u64, swap: u64) -> Result<u64, Error> {
+        self.begin()?;
+        self.client.compare_swap(addr, compare, swap)
+    }
+
+    fn fetch_add(&mut self, addr: VirtAddr, add: u64) -> Result<u64, Error> {
+        self.begin()?;
+        self.client.fetch_add(addr, add)
+    }
+
+    fn dispatch(
+        &mut self,
+        program: &Program,
+        start: VirtAddr,
+        scratch: Vec<u8>,
+        limit: u32,
+        policy: &Policy,
+    ) -> Result<Dispatched, Error> {
+        self.begin()?;
+        self.client.dispatch(program, start, scratch, limit, policy)
+    }
+
+    fn allocate(&mut self, size: u64) -> Result<Vma, Error> {
+        self.client.allocate(size)
+    }
+
+    fn allocate_on(&mut self, size: u64, node: NodeId) -> Result<Vma, Error> {
+        self.client.allocate_on(size, node)
+    }
+
+    fn free(&mut self, base: VirtAddr) -> Result<(), Error> {
+        self.client.free(base)
+    }
+
+    fn nodes(&self) -> &[api::NodeInfo] {
+        self.client.nodes()
+    }
+
+    fn scratch_len_max(&self) -> usize {
+        self.client.scratch_len_max()
+    }
+
+    fn write_many(&mut self, writes: &[(VirtAddr, &[u8])]) -> Result<(), Error> {
+        self.trips += u64::from(!writes.is_empty());
+        for (addr, data) in writes {
+            (self.before)()?;
+            self.client.write(*addr, data)?;
+        }
+        Ok(())
+    }
+
+    fn read_many(&mut self, reads: &mut [(VirtAddr, &mut [u8])]) -> Result<(), Error> {
+        self.trips += u64::from(!reads.is_empty());
+        for (addr, into) in reads {
+            (self.before)()?;
+            self.client.read(*addr, into)?;
+        }
+        Ok(())
+    }
+}

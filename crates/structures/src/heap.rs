@@ -1,0 +1,429 @@
+//! A heap of records in far memory, which programs on any host of a rack open by its name.
+//!
+//! Key types: [`Heap`], a program's hold of one; [`Record`], what it hands out. A record has a header and 1 byte to 128 KiB, and is found by its
+//! address alone. [`Heap::put`] makes one, [`Heap::read`] reads it in one round trip and notices a writer, [`Heap::write`] overwrites it in place,
+//! [`Heap::free`] frees it, whoever made it. What others may still read is not used again: a program that has a heap open holds a *lease*, and says with each
+//! renewal that it holds no older pointers ([`Heap::pin`] while it does). One that died stops nobody for longer than a few leases. Roots are names for
+//! records: with them structures are found ([`Heap::root`]).
+//!
+//! Why it is so, and what was left: [the decision](../../../docs/decisions/2026-11-23-far-heap.md).
+//!
+//! # What it does not do
+//!
+//! Memory goes from records to records of the same class, and back to the rack with [`Heap::destroy`] only. A member that was evicted and had a WRITE on its way all the
+//! time, for longer than [`HeapOptions::lease`] twice, could write into memory that is another's by then: nothing at a memory node looks at leases.
+
+use farmem_client::{Client, Error, FarMemory, NodeId};
+use farmem_traversal::Program;
+use farmem_wire::VirtAddr;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+mod access;
+mod arena;
+mod epoch;
+mod layout;
+mod member;
+mod record;
+mod room;
+mod roots;
+
+pub use access::{LOCK_TRIES, Locked, READ_TRIES};
+pub use layout::{CHUNKS_MAX, ROOTS_MAX};
+pub(crate) use record::{Decoded, Header, decode};
+pub use record::{HEADER_LEN, LINE_LEN, RECORD_LEN_MAX, Record, Tag};
+pub use room::FREED_PROGRAM;
+pub use roots::ROOT_NAME_MAX;
+
+use arena::Arena;
+use layout::{EPOCH_AT, LEASE_AT, MAGIC, ROOT_LEN, VERSION, VERSION_AT, words};
+use member::Member;
+use record::{Class, encode};
+
+/// Freed records that are not marked in far memory yet: what a program that dies loses at most, beside what it had just made.
+pub const UNMARKED_MAX: usize = 32;
+/// The shortest lease: renewals are a round trip.
+pub const LEASE_MIN: Duration = Duration::from_millis(10);
+
+/// Where a heap has the time from: a clock that runs on while the machine is suspended.
+#[derive(Clone)]
+pub struct Clock(Arc<dyn Fn() -> Duration + Send + Sync>);
+
+impl Clock {
+    /// The machine's.
+    #[must_use]
+    pub fn system() -> Self {
+        Self::new(|| Duration::from_nanos(farmem_client::Clock::boot_time_ns()))
+    }
+
+    /// Any that never goes back.
+    #[must_use]
+    pub fn new(now: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
+        Self(Arc::new(now))
+    }
+
+    fn now(&self) -> Duration {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Clock")
+    }
+}
+
+/// What may be set of a heap.
+#[derive(Clone, Debug)]
+pub struct HeapOptions {
+    /// How long a program may be silent before it counts as gone; at least [`LEASE_MIN`]. Set by who creates the heap.
+    pub lease: Duration,
+    /// Where this program has the time from.
+    pub clock: Clock,
+}
+
+impl Default for HeapOptions {
+    fn default() -> Self {
+        Self { lease: Duration::from_secs(10), clock: Clock::system() }
+    }
+}
+
+/// A program's hold of a heap.
+pub struct Heap {
+    name: String,
+    base: VirtAddr,
+    options: HeapOptions,
+    member: Member,
+    arena: Arena,
+    /// Pins that were not given back.
+    pins: u32,
+    /// It was evicted, and has not joined again since.
+    is_out: bool,
+    /// The memory node whose turn it is.
+    turn: usize,
+}
+
+impl fmt::Debug for Heap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Heap").field("name", &self.name).field("base", &self.base).finish_non_exhaustive()
+    }
+}
+
+impl Heap {
+    /// Makes a heap called `name` in the client's domain, and opens it.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] when there is one; [`Error::Refused`] for a name that is none, or no room.
+    ///
+    /// # Panics
+    /// When the lease is shorter than [`LEASE_MIN`].
+    pub fn create(client: &mut Client, name: &str, options: HeapOptions) -> Result<Self, Error> {
+        assert!(options.lease >= LEASE_MIN, "a heap's lease is at least {LEASE_MIN:?}");
+        let base = client.create_named(name, ROOT_LEN)?.base;
+        let exists = || Error::Exists { what: format!("a heap called {name:?}") };
+        if room::read_word(client, base)? != 0 {
+            return Err(exists());
+        }
+        // Each word by compare-and-swap: whoever makes it at the same time writes the same, or finds it made.
+        client.compare_swap(VirtAddr(base.0 + EPOCH_AT), 0, 1)?;
+        let lease = u64::try_from(options.lease.as_nanos()).unwrap_or(u64::MAX);
+        client.compare_swap(VirtAddr(base.0 + LEASE_AT), 0, lease)?;
+        client.compare_swap(VirtAddr(base.0 + VERSION_AT), 0, VERSION)?;
+        if client.compare_swap(base, 0, MAGIC)? != 0 {
+            return Err(exists());
+        }
+        Self::open(client, name, options)
+    }
+
+    /// Opens the heap called `name`. Its lease is the one that it was made with.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] when there is none; [`Error::Broken`] when the memory of that name is no heap, or of another version; [`Error::Full`] when
+    /// 64 programs have it open.
+    pub fn open(client: &mut Client, name: &str, options: HeapOptions) -> Result<Self, Error> {
+        let named = match client.open_named(name) {
+            Err(Error::Missing { .. }) => {
+                return Err(Error::Missing { what: format!("heap called {name:?}") });
+            }
+            other => other?,
+        };
+        let base = named.base;
+        let mut bytes = [0; 24];
+        client.read(base, &mut bytes)?;
+        let words = words(&bytes);
+        if words[0] != MAGIC || words[1] != VERSION || named.length != ROOT_LEN {
+            return Err(Error::Broken { addr: base, what: "a heap of this version" });
+        }
+        let options = HeapOptions { lease: Duration::from_nanos(words[2]), ..options };
+        let member = Member::join(client, base, options.lease, &options)?;
+        let arena = Arena::default();
+        Ok(Self { name: name.into(), base, options, member, arena, pins: 0, is_out: false, turn: 0 })
+    }
+
+    /// Leaves the heap, in order: nothing that this program freed is lost, and others use at once what it had. A heap that is dropped is left as by a program
+    /// that died.
+    ///
+    /// # Errors
+    /// [`Error`] when far memory does not answer.
+    pub fn close(mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
+        self.enter(memory)?;
+        self.mark(memory)?;
+        self.member.leave(memory)
+    }
+
+    /// Frees the heap with all its records, and its name. Nobody may have it open but this program. Tables and trees in it have memory of their own: they are
+    /// destroyed before.
+    ///
+    /// # Errors
+    /// [`Error::Locked`] when another program has it open: nothing is freed then, and this program leaves it as by [`Heap::close`]. [`Error`] when the control plane does not answer.
+    pub fn destroy(mut self, client: &mut Client) -> Result<(), Error> {
+        self.enter(client)?;
+        let seen = member::standing(client, self.base)?;
+        let other =
+            seen.words.iter().enumerate().find(|(slot, word)| *slot != self.member.slot && !word.is_free());
+        if let Some((slot, word)) = other {
+            let holder =
+                format!("the program in slot {slot}.{}, which has {} open", word.generation(), self.title());
+            let addr = self.base;
+            return self.close(client).and(Err(Error::Locked { addr, holder, tries: 1 }));
+        }
+        self.read_rows(client)?;
+        for row in self.arena.rows.iter().filter(|row| row.base != 0) {
+            client.free(VirtAddr(row.base))?;
+        }
+        client.unlink_named(&self.name)
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Records that were freed and are kept because somebody may still read them, as far as this program knows.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.arena.retired() + self.arena.unmarked.len()
+    }
+
+    /// Makes a record of `content`, on any memory node: one round trip, when a block is at hand. `kind` is the caller's, and comes back with each read.
+    ///
+    /// # Errors
+    /// [`Error::Empty`], [`Error::TooLong`] over [`RECORD_LEN_MAX`]; [`Error::Full`] when there is no room; [`Error`] when far memory does not answer: then nobody
+    /// has the record, and its block is lost until this program leaves.
+    pub fn put(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        kind: u8,
+        content: &[u8],
+    ) -> Result<Record, Error> {
+        self.turn = (self.turn + 1) % memory.nodes().len().max(1);
+        let nodes = memory.nodes();
+        let node =
+            nodes.get(self.turn).ok_or_else(|| Error::Full { what: "a rack without memory nodes".into() })?;
+        let node = NodeId(node.node);
+        self.put_on(memory, node, kind, content)
+    }
+
+    /// As [`Heap::put`], on the memory node `node`.
+    ///
+    /// # Errors
+    /// As [`Heap::put`].
+    pub fn put_on(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        node: NodeId,
+        kind: u8,
+        content: &[u8],
+    ) -> Result<Record, Error> {
+        self.enter(memory)?;
+        let fresh = self.prepare(memory, node, kind, content)?;
+        memory.write(fresh.record.at, &fresh.image)?;
+        self.still(memory)?;
+        Ok(fresh.record)
+    }
+
+    /// A record that is not written yet: structures write several at once.
+    pub(crate) fn prepare(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        node: NodeId,
+        kind: u8,
+        content: &[u8],
+    ) -> Result<Fresh, Error> {
+        let class = Class::of(content.len())?;
+        let at = self.take(memory, node, class)?;
+        let tag = self.tag(memory)?;
+        let len = u32::try_from(content.len()).expect("a record's length fits");
+        Ok(Fresh { record: Record { at, len }, image: encode(tag, kind, class, content) })
+    }
+
+    /// Gives back records that were prepared and that nobody was told of.
+    pub(crate) fn drop_fresh(&mut self, fresh: &[Fresh]) {
+        for Fresh { record, .. } in fresh {
+            let class = Class::of(record.len as usize).expect("a block was taken for it");
+            if let Some(node) = self.arena.own_at(record.at).map(|chunk| chunk.node) {
+                self.arena.push(node, class, record.at);
+            }
+        }
+    }
+
+    /// Frees a record that nothing leads to any more, once; whoever made it. It is used again when nobody can be reading it.
+    ///
+    /// # Errors
+    /// [`Error::Broken`] when there is no record, or it was freed already by this program, or by another one that has marked it; [`Error`] when far memory does
+    /// not answer.
+    pub fn free(&mut self, memory: &mut (impl FarMemory + ?Sized), record: Record) -> Result<(), Error> {
+        self.enter(memory)?;
+        let mut bytes = [0; HEADER_LEN];
+        memory.read(record.at, &mut bytes)?;
+        let is_pending = self.arena.unmarked.iter().any(|freed| freed.at == record.at);
+        let header = Header::parse(&bytes).filter(|header| header.stamp == 0 && !is_pending);
+        let header = header.ok_or(Error::Broken { addr: record.at, what: "a record in use" })?;
+        self.retire(memory, record.at, header.class)
+    }
+
+    /// Frees what a structure took out, of which it knows that it is a record of `len` bytes.
+    pub(crate) fn retire_record(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        at: VirtAddr,
+        len: usize,
+    ) -> Result<(), Error> {
+        let class = Class::of(len)?;
+        self.retire(memory, at, class)
+    }
+
+    /// From now on this program may hold pointers that it read here, until it gives the pin back. Nothing that is freed meanwhile is used again.
+    ///
+    /// # Errors
+    /// [`Error`] when far memory does not answer.
+    pub fn pin(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
+        self.enter(memory)?;
+        self.pins += 1;
+        Ok(())
+    }
+
+    /// Gives a pin back.
+    ///
+    /// # Panics
+    /// When none was taken.
+    pub const fn unpin(&mut self) {
+        self.pins = self.pins.checked_sub(1).expect("a pin that is given back was taken");
+    }
+
+    /// Says that this program is there, when it is time to: for programs that compute for long. Every operation does it, too.
+    ///
+    /// # Errors
+    /// [`Error::Evicted`] when it was silent for too long, and holds a pin; [`Error`] when far memory does not answer.
+    pub fn keep(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
+        self.enter(memory)
+    }
+
+    /// Gets back what was freed and nobody can be reading, and helps others to get theirs. Making records does it when room is short; this is for programs that
+    /// want it before that.
+    ///
+    /// # Errors
+    /// As [`Heap::keep`].
+    pub fn reclaim(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
+        self.enter(memory)?;
+        self.get_back(memory, true)
+    }
+
+    /// Begins an operation: the lease runs. Who was evicted and holds nothing joins anew.
+    pub(crate) fn enter(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
+        if !self.is_out && self.member.is_due() && !self.member.renew(memory, self.pins == 0)? {
+            self.drop_out();
+        }
+        if !self.is_out {
+            return Ok(());
+        }
+        if self.pins > 0 {
+            return Err(self.evicted_error());
+        }
+        self.member = Member::join(memory, self.base, self.options.lease, &self.options)?;
+        self.is_out = false;
+        Ok(())
+    }
+
+    /// Goes on with an operation that has read or written something: it counts only if nobody can have taken the memory meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Evicted`] when somebody may have.
+    pub(crate) fn still(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
+        if self.is_out || !self.member.holds() && !self.member.renew(memory, false)? {
+            return Err(self.evicted(memory));
+        }
+        Ok(())
+    }
+
+    /// As [`Heap::still`] for a read that can be begun anew: false when it must be.
+    fn holds_on(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<bool, Error> {
+        match self.still(memory) {
+            Ok(()) => Ok(true),
+            Err(Error::Evicted { .. }) if self.pins == 0 => {
+                self.enter(memory)?;
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// It was evicted: what it had is others'.
+    pub(crate) fn evicted(&mut self, _: &mut (impl FarMemory + ?Sized)) -> Error {
+        self.drop_out();
+        self.evicted_error()
+    }
+
+    fn drop_out(&mut self) {
+        self.is_out = true;
+        self.arena = Arena::default();
+    }
+
+    pub(crate) fn evicted_error(&self) -> Error {
+        Error::Evicted { heap: self.title() }
+    }
+
+    /// A tag for a write.
+    fn tag(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<Tag, Error> {
+        if let Some(tag) = self.member.tag() {
+            return Ok(tag);
+        }
+        // It has written 2^37 times: as another member it begins again.
+        self.mark(memory)?;
+        self.member.leave(memory)?;
+        Err(self.evicted(memory))
+    }
+
+    fn title(&self) -> String {
+        format!("the heap {:?}", self.name)
+    }
+
+    /// The memory node that an address belongs to.
+    pub(crate) fn node_of(&self, memory: &(impl FarMemory + ?Sized), at: u64) -> Option<NodeId> {
+        room::node_of(memory, at)
+    }
+
+    /// A structure's program.
+    pub(crate) fn program(text: &str) -> Program {
+        Program::assemble(text).expect("the program is part of the crate, and a test assembles it")
+    }
+}
+
+/// A record with its bytes, before they are written.
+#[derive(Clone, Debug)]
+pub(crate) struct Fresh {
+    pub(crate) record: Record,
+    pub(crate) image: Vec<u8>,
+}
+
+/// Writes several records at once: nobody has their addresses yet.
+pub(crate) fn write_all(memory: &mut (impl FarMemory + ?Sized), fresh: &[Fresh]) -> Result<(), Error> {
+    let writes: Vec<(VirtAddr, &[u8])> =
+        fresh.iter().map(|fresh| (fresh.record.at, fresh.image.as_slice())).collect();
+    memory.write_many(&writes)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+//! Room for records: which blocks of a member's chunks are free, which are freed and may still be read, and where more room comes from.
+//!
+//! Key type: [`Arena`], what a member owns of the heap. A *chunk* is an allocation on one memory node, which one member owns at a time; a *slab* is
+//! some pages of it, cut into blocks of one class. What a chunk has can be found out from its bytes alone: the map at its start says which slab
+//! begins at which page, and each block's header whether it is in use. So a member that is gone leaves nothing but what it had not marked yet.
+//!
+//! It decides and remembers; [`super::room`] talks to far memory.
+
+use super::layout::Row;
+use super::record::Class;
+use farmem_client::NodeId;
+use farmem_wire::VirtAddr;
+use farmem_wire::message::PAGE_LEN;
+use std::collections::BTreeMap;
+
+/// Bytes of the smallest chunk: room for its map and the largest slab.
+pub(crate) const CHUNK_MIN: u64 = 256 << 10;
+/// Of the largest.
+pub(crate) const CHUNK_MAX: u64 = 64 << 20;
+const _: () = assert!(CHUNK_MIN.is_power_of_two() && CHUNK_MAX.is_power_of_two());
+
+const PAGE: u64 = PAGE_LEN as u64;
+
+/// A chunk of this member.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chunk {
+    pub(crate) row: usize,
+    pub(crate) node: NodeId,
+    pub(crate) base: u64,
+    pub(crate) size: u64,
+    /// The first page that is in no slab.
+    pub(crate) next_page: u64,
+}
+
+impl Chunk {
+    /// A chunk in which nothing was cut yet.
+    pub(crate) const fn fresh(row: usize, node: NodeId, base: u64, size: u64) -> Self {
+        Self { row, node, base, size, next_page: map_pages(size) }
+    }
+
+    pub(crate) const fn page_at(&self, page: u64) -> VirtAddr {
+        VirtAddr(self.base + page * PAGE)
+    }
+
+    /// Where the map says what begins at a page.
+    pub(crate) const fn map_at(&self, page: u64) -> VirtAddr {
+        VirtAddr(self.base + page)
+    }
+
+    const fn pages(&self) -> u64 {
+        self.size / PAGE
+    }
+
+    /// What its map says: where the slabs begin, and of which class they are.
+    pub(crate) fn slabs(&mut self, map: &[u8]) -> Vec<(VirtAddr, Class)> {
+        let mut slabs = Vec::new();
+        self.next_page = map_pages(self.size);
+        while let Some(byte) = usize::try_from(self.next_page).ok().and_then(|page| map.get(page)) {
+            // 0: nothing was cut from here on.
+            let Some(class) = byte.checked_sub(1).and_then(Class::numbered) else { break };
+            slabs.push((self.page_at(self.next_page), class));
+            self.next_page += class.slab_pages() as u64;
+        }
+        slabs
+    }
+}
+
+/// Pages of a chunk's map: a byte for each of its pages.
+const fn map_pages(size: u64) -> u64 {
+    (size / PAGE).div_ceil(PAGE)
+}
+
+/// A record that was freed and may still be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Freed {
+    pub(crate) at: VirtAddr,
+    pub(crate) class: Class,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Arena {
+    pub(crate) own: Vec<Chunk>,
+    /// Blocks to be handed out, by memory node and class.
+    free: BTreeMap<(u16, Class), Vec<VirtAddr>>,
+    /// By the epoch from which on they are handed out again.
+    retired: BTreeMap<u32, Vec<Freed>>,
+    /// Freed, of whatever owner, and not marked as freed in far memory yet.
+    pub(crate) unmarked: Vec<Freed>,
+    /// The rows of all chunks, as they were last read.
+    pub(crate) rows: Vec<Row>,
+}
+
+impl Arena {
+    /// A block, if one is at hand.
+    pub(crate) fn pop(&mut self, node: NodeId, class: Class) -> Option<VirtAddr> {
+        self.free.get_mut(&(node.0, class))?.pop()
+    }
+
+    /// A block to be handed out: one that nobody was told of, or that nobody can hold a pointer to.
+    pub(crate) fn push(&mut self, node: NodeId, class: Class, at: VirtAddr) {
+        self.free.entry((node.0, class)).or_default().push(at);
+    }
+
+    /// The chunk of this member that has the address.
+    pub(crate) fn own_at(&self, at: VirtAddr) -> Option<&Chunk> {
+        self.own.iter().find(|chunk| at.0.wrapping_sub(chunk.base) < chunk.size)
+    }
+
+    /// Of a block of this member's, freed before the heap's epoch is `stamp`.
+    pub(crate) fn retire(&mut self, stamp: u32, freed: Freed) {
+        self.retired.entry(stamp).or_default().push(freed);
+    }
+
+    pub(crate) fn has_retired(&self) -> bool {
+        !self.retired.is_empty()
+    }
+
+    /// How many are freed and not to be handed out yet.
+    pub(crate) fn retired(&self) -> usize {
+        self.retired.values().map(Vec::len).sum()
+    }
+
+    /// True when something is to be handed out again.
+    pub(crate) fn is_ripe(&self, epoch: u32) -> bool {
+        self.retired.first_key_value().is_some_and(|(&stamp, _)| stamp <= epoch)
+    }
+
+    /// Lets what was freed be handed out that nobody can hold a pointer to in `epoch`.
+    pub(crate) fn collect(&mut self, epoch: u32) {
+        let later = self.retired.split_off(&epoch.saturating_add(1));
+        for freed in core::mem::replace(&mut self.retired, later).into_values().flatten() {
+            // What was freed of a chunk that this member lost meanwhile is the next owner's.
+            if let Some(&Chunk { node, .. }) = self.own_at(freed.at) {
+                self.push(node, freed.class, freed.at);
+            }
+        }
+    }
+
+    /// A slab for blocks of `class`, in a chunk on `node`: the chunk and its page. The map has to say so before a block is used.
+    pub(crate) fn cut(&mut self, node: NodeId, class: Class) -> Option<(Chunk, u64)> {
+        let pages = class.slab_pages() as u64;
+        let has_room = |chunk: &&mut Chunk| chunk.node == node && chunk.next_page + pages <= chunk.pages();
+        let chunk = self.own.iter_mut().find(has_room)?;
+        let page = chunk.next_page;
+        chunk.next_page += pages;
+        Some((*chunk, page))
+    }
+
+    /// Bytes of the next chunk on `node`: as much as there is, in bounds.
+    pub(crate) fn next_size(&self, node: NodeId) -> u64 {
+        let have: u64 = self.own.iter().filter(|chunk| chunk.node == node).map(|chunk| chunk.size).sum();
+        have.next_power_of_two().clamp(CHUNK_MIN, CHUNK_MAX)
+    }
+}

@@ -1,0 +1,195 @@
+//! The rules of the epochs, explored exhaustively: members that join, read, free, move and advance in every order, words that are read one by one.
+
+use super::*;
+use std::collections::BTreeSet;
+
+/// Members in the model: one reads, one frees, one helps the epoch on.
+const MEMBERS: usize = 3;
+/// The last epoch that is looked at.
+const EPOCH_MAX: u32 = 5;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Doing {
+    Out,
+    /// It has read the epoch and will take a slot.
+    Joining(u32),
+    /// It has a slot, and looks whether the epoch is the one it stands in.
+    Checking,
+    Idle,
+    /// It has read the epoch, and will move there.
+    Moving(u32),
+    /// It reads the words of all, in any order; then it will move the epoch on.
+    Reading {
+        epoch: u32,
+        seen: [Option<u64>; MEMBERS],
+    },
+}
+
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct World {
+    epoch: u32,
+    words: [u64; MEMBERS],
+    doing: [Doing; MEMBERS],
+    /// The reader has a pointer to the record.
+    holds: bool,
+    /// The stamp of the record, once it is freed.
+    freed: Option<u32>,
+    reused: bool,
+}
+
+impl World {
+    fn next(&self, to_reuse: u32) -> Vec<Self> {
+        (0..MEMBERS).flat_map(|member| self.steps(member, to_reuse)).collect()
+    }
+
+    fn with(&self, change: impl FnOnce(&mut Self)) -> Self {
+        let mut world = self.clone();
+        change(&mut world);
+        world
+    }
+
+    fn steps(&self, member: usize, to_reuse: u32) -> Vec<Self> {
+        let word = Word(self.words[member]);
+        let doing = |next: Doing| move |world: &mut Self| world.doing[member] = next;
+        let moved = |epoch: u32, next: Doing| {
+            move |world: &mut Self| {
+                // The beat only tells that it changed: without it there are fewer worlds.
+                world.words[member] = word.moved(epoch).0 & !0xffff;
+                world.doing[member] = next;
+            }
+        };
+        match self.doing[member] {
+            Doing::Out => vec![self.with(doing(Doing::Joining(self.epoch)))],
+            Doing::Joining(epoch) => vec![self.with(|world| {
+                world.words[member] = word.joined(epoch).0;
+                world.doing[member] = Doing::Checking;
+            })],
+            Doing::Checking if self.epoch == word.epoch() => vec![self.with(doing(Doing::Idle))],
+            Doing::Checking => vec![self.with(moved(self.epoch, Doing::Checking))],
+            Doing::Idle => self.idle(member, to_reuse),
+            Doing::Moving(epoch) => vec![self.with(moved(epoch, Doing::Idle))],
+            Doing::Reading { epoch, seen } => self.reading(member, epoch, seen),
+        }
+    }
+
+    fn idle(&self, member: usize, to_reuse: u32) -> Vec<Self> {
+        let own = Word(self.words[member]).epoch();
+        let mut worlds = Vec::new();
+        let is_reader = member == 0;
+        if !(is_reader && self.holds) && self.epoch != own {
+            worlds.push(self.with(|world| world.doing[member] = Doing::Moving(world.epoch)));
+        }
+        if self.epoch < EPOCH_MAX && self.epoch == own {
+            let reading = Doing::Reading { epoch: own, seen: [None; MEMBERS] };
+            worlds.push(self.with(|world| world.doing[member] = reading));
+        }
+        match (is_reader, self.holds, self.freed) {
+            // It reads the pointer to the record, and is done with it at some time.
+            (true, false, None) => worlds.push(self.with(|world| world.holds = true)),
+            (true, true, _) => worlds.push(self.with(|world| world.holds = false)),
+            (false, _, None) if member == 1 => {
+                worlds.push(self.with(|world| world.freed = Some(own + to_reuse)));
+            }
+            // Whoever has the record by then uses it again, by the epoch that it stands in.
+            (false, _, Some(stamp)) if own >= stamp => worlds.push(self.with(|world| world.reused = true)),
+            _ => {}
+        }
+        worlds
+    }
+
+    fn reading(&self, member: usize, epoch: u32, seen: [Option<u64>; MEMBERS]) -> Vec<Self> {
+        let mut worlds: Vec<Self> = (0..MEMBERS)
+            .filter(|&other| seen[other].is_none())
+            .map(|other| {
+                let mut seen = seen;
+                seen[other] = Some(self.words[other]);
+                self.with(|world| world.doing[member] = Doing::Reading { epoch, seen })
+            })
+            .collect();
+        if let [Some(a), Some(b), Some(c)] = seen {
+            worlds.push(self.with(|world| {
+                let advances = may_advance(epoch, &[Word(a), Word(b), Word(c)]) && world.epoch == epoch;
+                world.epoch += u32::from(advances);
+                world.doing[member] = Doing::Idle;
+            }));
+        }
+        worlds
+    }
+}
+
+/// Worlds, and whether in one the record was used again while the reader had a pointer to it, and whether it was in any.
+fn explore(to_reuse: u32) -> (usize, bool, bool) {
+    let start = World {
+        epoch: 1,
+        words: [0, Word::default().joined(1).0, Word::default().joined(1).0],
+        doing: [Doing::Out, Doing::Idle, Doing::Idle],
+        holds: false,
+        freed: None,
+        reused: false,
+    };
+    let mut seen = BTreeSet::from([start.clone()]);
+    let mut open = vec![start];
+    let (mut wrong, mut reused) = (false, false);
+    while let Some(world) = open.pop() {
+        reused |= world.reused;
+        wrong |= world.reused && world.holds;
+        if wrong {
+            break;
+        }
+        if world.reused {
+            continue;
+        }
+        for next in world.next(to_reuse) {
+            if seen.insert(next.clone()) {
+                open.push(next);
+            }
+        }
+    }
+    (seen.len(), wrong, reused)
+}
+
+/// Nobody holds a pointer to what is used again; and what is freed is used again.
+#[test]
+fn what_is_used_again_nobody_holds() {
+    let (worlds, wrong, reused) = explore(EPOCHS_TO_REUSE);
+    assert!(!wrong);
+    assert!(reused && worlds > 10_000, "{worlds} worlds");
+}
+
+/// The same worlds find what is wrong with fewer epochs: the member that frees may stand one behind.
+#[test]
+fn two_epochs_are_too_few() {
+    assert!(explore(EPOCHS_TO_REUSE - 1).1);
+}
+
+#[test]
+fn a_word_has_its_parts() {
+    let word = Word::default().joined(7);
+    assert_eq!((word.generation(), word.epoch(), word.is_free()), (1, 7, false));
+    let moved = word.moved(u32::MAX);
+    assert_eq!((moved.generation(), moved.epoch()), (1, u32::MAX));
+    assert_ne!(moved.moved(u32::MAX), moved, "each change is seen");
+    let last = Word(u64::MAX).moved(3);
+    assert_eq!((last.generation(), last.epoch()), (u16::MAX, 3), "a beat that goes round stays in its place");
+    assert_eq!(moved.left().joined(2).generation(), 2);
+    assert!(moved.left().is_free());
+    assert!(!may_advance(u32::MAX, &[]), "the last epoch stays");
+    assert_eq!(stamp(u32::MAX - 1), u32::MAX, "what is freed then is never used again");
+}
+
+/// Who is silent for three leases is evicted, by one who looks often enough to know.
+#[test]
+fn the_silent_are_evicted() {
+    let at = |seconds| Duration::from_secs(seconds);
+    let (lease, word) = (at(10), Word::default().joined(4));
+    let mut watch = Watch::begin(word, at(100));
+    assert!(!watch.look(word, at(129), at(129), lease));
+    assert!(watch.look(word, at(130), at(131), lease));
+    assert!(!watch.look(word.moved(4), at(131), at(131), lease), "it is there");
+    assert!(!watch.look(word.moved(4), at(160), at(160), lease));
+    assert!(
+        !watch.look(word.moved(4), at(999), at(999), lease),
+        "too long ago: the same word may be a later one"
+    );
+    assert!(watch.look(word.moved(4), at(1030), at(1030), lease));
+}

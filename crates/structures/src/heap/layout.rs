@@ -1,0 +1,105 @@
+//! Where what is in a heap's root: named memory of [`ROOT_LEN`] bytes, of which every word is little-endian and changed by compare-and-swap.
+//!
+//! | byte | what |
+//! |---|---|
+//! | 0 | "farmemHP", last of all: who finds it finds a heap |
+//! | 8 | version of the layout |
+//! | 16 | the lease in nanoseconds |
+//! | 24 | the epoch, from 1 |
+//! | 32 | 64 words of members |
+//! | 1024 | 64 named roots: addresses of records |
+//! | 2048 | 512 rows of chunks, 24 bytes each: owner, first byte and log2 of the size, records that others freed |
+
+use super::epoch::MEMBERS_MAX;
+use farmem_wire::VirtAddr;
+
+/// Bytes of the root.
+pub(crate) const ROOT_LEN: u64 = 16 << 10;
+/// Of the first word.
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"farmemHP");
+/// Of this layout.
+pub(crate) const VERSION: u64 = 1;
+/// Named roots of a heap.
+pub const ROOTS_MAX: usize = 64;
+/// Pieces that a heap gets its memory in.
+pub const CHUNKS_MAX: usize = 512;
+
+pub(crate) const VERSION_AT: u64 = 8;
+pub(crate) const LEASE_AT: u64 = 16;
+pub(crate) const EPOCH_AT: u64 = 24;
+const MEMBERS_AT: u64 = 32;
+pub(crate) const ROOTS_AT: u64 = 1024;
+pub(crate) const CHUNKS_AT: u64 = 2048;
+/// Bytes of a chunk's row.
+pub(crate) const ROW_LEN: usize = 24;
+/// In a row, the first byte of the chunk.
+pub(crate) const ROW_BASE: u64 = 8;
+/// In a row, the newest record that others freed in the chunk.
+pub(crate) const ROW_FREED: u64 = 16;
+
+const _: () = assert!(MEMBERS_AT + 8 * MEMBERS_MAX as u64 <= ROOTS_AT);
+const _: () = assert!(ROOTS_AT + 8 * ROOTS_MAX as u64 <= CHUNKS_AT);
+const _: () = assert!(CHUNKS_AT + (ROW_LEN * CHUNKS_MAX) as u64 <= ROOT_LEN);
+
+/// From the epoch to the last member's word.
+pub(crate) const STANDING_LEN: usize = 8 * (MEMBERS_MAX + 1);
+
+pub(crate) const fn member_at(base: VirtAddr, slot: usize) -> VirtAddr {
+    VirtAddr(base.0 + MEMBERS_AT + 8 * slot as u64)
+}
+
+pub(crate) const fn row_at(base: VirtAddr, row: usize) -> VirtAddr {
+    VirtAddr(base.0 + CHUNKS_AT + (ROW_LEN * row) as u64)
+}
+
+pub(crate) const fn root_at(base: VirtAddr, number: usize) -> VirtAddr {
+    VirtAddr(base.0 + ROOTS_AT + 8 * number as u64)
+}
+
+/// Who owns a chunk: a member's slot and generation. 0 is nobody.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Owner(pub(crate) u64);
+
+impl Owner {
+    pub(crate) fn new(slot: usize, generation: u16) -> Self {
+        Self(1 << 32 | (slot as u64) << 16 | u64::from(generation))
+    }
+
+    /// Its slot and generation.
+    pub(crate) fn member(self) -> Option<(usize, u16)> {
+        let slot = usize::try_from(self.0 >> 16 & 0xffff).ok()?;
+        let generation = u16::try_from(self.0 & 0xffff).ok()?;
+        (self.0 >> 32 == 1 && slot < MEMBERS_MAX).then_some((slot, generation))
+    }
+}
+
+/// A chunk's row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Row {
+    pub(crate) owner: Owner,
+    /// 0 as long as its owner has not said.
+    pub(crate) base: u64,
+    pub(crate) size: u64,
+}
+
+impl Row {
+    pub(crate) fn parse(bytes: &[u8]) -> Self {
+        let words = words(bytes);
+        let (base, log2) = (words[1] & !0xfff, words[1] & 0x3f);
+        Self { owner: Owner(words[0]), base, size: if base == 0 { 0 } else { 1 << log2 } }
+    }
+
+    /// The word that says where the chunk is. Its size is a power of two, at a page.
+    pub(crate) const fn base_word(base: u64, size: u64) -> u64 {
+        base | size.trailing_zeros() as u64
+    }
+
+    pub(crate) const fn has(&self, addr: VirtAddr) -> bool {
+        self.base != 0 && addr.0.wrapping_sub(self.base) < self.size
+    }
+}
+
+pub(crate) fn words(bytes: &[u8]) -> Vec<u64> {
+    let word = |chunk: &[u8]| u64::from_le_bytes(chunk.try_into().expect("a chunk of 8 bytes"));
+    bytes.chunks_exact(8).map(word).collect()
+}

@@ -1,0 +1,240 @@
+//! A program's membership of a heap: its slot, its lease, its epoch; and what it does about other members that are silent.
+//!
+//! Key type: [`Member`]. A member changes its word at least once a lease, between operations, and then moves on to the heap's epoch if nothing of the
+//! program holds pointers. That is all that reclamation costs a reader: no message of its own for an operation.
+
+use super::epoch::{MEMBERS_MAX, Watch, Word, may_advance, stamp};
+use super::layout::{EPOCH_AT, STANDING_LEN, member_at, words};
+use super::record::Tag;
+use super::{Clock, HeapOptions};
+use farmem_client::{Error, FarMemory};
+use farmem_wire::VirtAddr;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Renewals of the lease in the time of one.
+const RENEWALS: u32 = 8;
+/// Times that a slot is looked for while others join.
+const JOIN_TRIES: u32 = 64;
+
+/// What a look at the members' words brought.
+pub(crate) struct Standing {
+    pub(crate) epoch: u32,
+    pub(crate) words: Vec<Word>,
+}
+
+pub(crate) struct Member {
+    base: VirtAddr,
+    pub(crate) slot: usize,
+    pub(crate) word: Word,
+    lease: Duration,
+    clock: Clock,
+    /// When the last change of the word was asked for.
+    renewed: Duration,
+    /// Writes so far.
+    writes: u64,
+    /// Others' words, by slot.
+    watched: BTreeMap<usize, Watch>,
+}
+
+/// The heap's epoch and its members' words, in one READ.
+pub(crate) fn standing(memory: &mut (impl FarMemory + ?Sized), base: VirtAddr) -> Result<Standing, Error> {
+    let mut bytes = [0; STANDING_LEN];
+    memory.read(VirtAddr(base.0 + EPOCH_AT), &mut bytes)?;
+    let all = words(&bytes);
+    let broken = Error::Broken { addr: base, what: "a heap's root" };
+    let epoch = u32::try_from(all[0]).ok().filter(|&epoch| epoch > 0).ok_or(broken)?;
+    Ok(Standing { epoch, words: all[1..].iter().map(|&word| Word(word)).collect() })
+}
+
+impl Member {
+    /// Takes a slot of the heap at `base`.
+    pub(crate) fn join(
+        memory: &mut (impl FarMemory + ?Sized),
+        base: VirtAddr,
+        lease: Duration,
+        options: &HeapOptions,
+    ) -> Result<Self, Error> {
+        let clock = options.clock.clone();
+        let renewed = clock.now();
+        let unused = Self {
+            base,
+            slot: 0,
+            word: Word::default(),
+            lease,
+            clock,
+            renewed,
+            writes: 0,
+            watched: BTreeMap::new(),
+        };
+        let mut member = unused;
+        for _ in 0..JOIN_TRIES {
+            let asked = member.clock.now();
+            let standing = standing(memory, base)?;
+            let Some(slot) = standing.words.iter().position(|word| word.is_free()) else {
+                member.evict_silent(memory, &standing, asked)?;
+                continue;
+            };
+            let (free, taken) = (standing.words[slot], standing.words[slot].joined(standing.epoch));
+            member.renewed = member.clock.now();
+            if memory.compare_swap(member_at(base, slot), free.0, taken.0)? == free.0 {
+                (member.slot, member.word) = (slot, taken);
+                // The epoch may have gone on by more than one before the slot was taken: nothing was read yet, so nothing is lost by moving on.
+                member.catch_up(memory)?;
+                return Ok(member);
+            }
+        }
+        Err(Error::Full { what: format!("the list of programs that have a heap open, {MEMBERS_MAX},") })
+    }
+
+    /// Moves on until the heap's epoch is the one that it stands in, seen after it stood there.
+    fn catch_up(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
+        for _ in 0..JOIN_TRIES {
+            let epoch = standing(memory, self.base)?.epoch;
+            if epoch == self.word.epoch() {
+                return Ok(());
+            }
+            if !self.change(memory, epoch)? {
+                break;
+            }
+        }
+        Err(Error::Contended { what: "the epoch of the heap".into(), tries: JOIN_TRIES })
+    }
+
+    /// Gives the slot back.
+    pub(crate) fn leave(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
+        memory.compare_swap(member_at(self.base, self.slot), self.word.0, self.word.left().0).map(|_| ())
+    }
+
+    pub(crate) const fn generation(&self) -> u16 {
+        self.word.generation()
+    }
+
+    /// The epoch that it stands in.
+    pub(crate) const fn epoch(&self) -> u32 {
+        self.word.epoch()
+    }
+
+    /// The stamp of what it frees now.
+    pub(crate) const fn stamp(&self) -> u32 {
+        stamp(self.epoch())
+    }
+
+    /// A tag that no other write has; `None` when this member has had them all, and must join anew.
+    pub(crate) fn tag(&mut self) -> Option<Tag> {
+        self.writes += 1;
+        (self.writes <= Tag::COUNT_MAX).then(|| Tag::new(self.slot, self.generation(), self.writes))
+    }
+
+    /// True as long as nobody can have evicted it.
+    pub(crate) fn holds(&self) -> bool {
+        self.clock.now().saturating_sub(self.renewed) < self.lease
+    }
+
+    /// True when it is time to change the word.
+    pub(crate) fn is_due(&self) -> bool {
+        self.clock.now().saturating_sub(self.renewed) >= self.lease / RENEWALS
+    }
+
+    /// Says that it is there, standing in `epoch`; false when it was evicted.
+    fn change(&mut self, memory: &mut (impl FarMemory + ?Sized), epoch: u32) -> Result<bool, Error> {
+        let (asked, next) = (self.clock.now(), self.word.moved(epoch));
+        let at = member_at(self.base, self.slot);
+        let seen = memory.compare_swap(at, self.word.0, next.0)?;
+        // `next` is there when an earlier change was carried out although its answer did not come.
+        if seen != self.word.0 && seen != next.0 {
+            return Ok(false);
+        }
+        self.word = next;
+        self.renewed = asked;
+        Ok(true)
+    }
+
+    /// Says that it is there; false when it was evicted. With `moves` it goes to the heap's epoch: nothing holds pointers then.
+    pub(crate) fn renew(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        moves: bool,
+    ) -> Result<bool, Error> {
+        let epoch = if moves { standing(memory, self.base)?.epoch } else { self.epoch() };
+        self.change(memory, epoch)
+    }
+
+    /// Moves the heap's epoch on if all members stand in it, and evicts those that are silent. Answers the epoch after it; `None` when this member
+    /// was evicted.
+    pub(crate) fn advance(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        moves: bool,
+    ) -> Result<Option<u32>, Error> {
+        let asked = self.clock.now();
+        let seen = standing(memory, self.base)?;
+        if seen.words[self.slot] != self.word {
+            return Ok(None);
+        }
+        if self.epoch() != seen.epoch {
+            // Who asks must have stood in the epoch before it read the others' words: they are not all read at one moment.
+            return Ok(if !moves || self.change(memory, seen.epoch)? { Some(seen.epoch) } else { None });
+        }
+        if may_advance(seen.epoch, &seen.words) {
+            let at = VirtAddr(self.base.0 + EPOCH_AT);
+            let was = memory.compare_swap(at, u64::from(seen.epoch), u64::from(seen.epoch) + 1)?;
+            let now = if was == u64::from(seen.epoch) { seen.epoch + 1 } else { seen.epoch };
+            return Ok(if !moves || self.change(memory, now)? { Some(now) } else { None });
+        }
+        self.evict_silent(memory, &seen, asked)?;
+        Ok(Some(seen.epoch))
+    }
+
+    /// Takes back the words of members that did not change them for too long; answers how many.
+    fn evict_silent(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        seen: &Standing,
+        asked: Duration,
+    ) -> Result<usize, Error> {
+        let mut evicted = 0;
+        for (slot, &word) in seen.words.iter().enumerate() {
+            evicted += usize::from(self.evict_if_silent(memory, slot, word, asked)?);
+        }
+        Ok(evicted)
+    }
+
+    fn evict_if_silent(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        slot: usize,
+        word: Word,
+        asked: Duration,
+    ) -> Result<bool, Error> {
+        let is_own = slot == self.slot && !self.word.is_free();
+        if word.is_free() || is_own {
+            self.watched.remove(&slot);
+            return Ok(false);
+        }
+        let now = self.clock.now();
+        let watch = self.watched.entry(slot).or_insert_with(|| Watch::begin(word, now));
+        if !watch.look(word, asked, now, self.lease) {
+            return Ok(false);
+        }
+        self.watched.remove(&slot);
+        Ok(memory.compare_swap(member_at(self.base, slot), word.0, word.left().0)? == word.0)
+    }
+
+    /// True when the member of this slot and generation is there no more: it left, or was evicted, by this call if it is time.
+    pub(crate) fn is_gone(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        (slot, generation): (usize, u16),
+    ) -> Result<bool, Error> {
+        if slot >= MEMBERS_MAX {
+            return Ok(true);
+        }
+        let asked = self.clock.now();
+        let mut bytes = [0; 8];
+        memory.read(member_at(self.base, slot), &mut bytes)?;
+        let word = Word(u64::from_le_bytes(bytes));
+        let is_other = word.is_free() || word.generation() != generation;
+        Ok(is_other || self.evict_if_silent(memory, slot, word, asked)?)
+    }
+}

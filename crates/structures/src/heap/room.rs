@@ -1,0 +1,414 @@
+//! How a member comes to room in far memory: blocks, slabs, chunks; what it does with what it frees; what it takes over from members that are gone.
+
+use super::arena::{CHUNK_MIN, Chunk, Freed};
+use super::epoch::EPOCHS_TO_REUSE;
+use super::layout::{CHUNKS_AT, CHUNKS_MAX, Owner, ROW_BASE, ROW_FREED, ROW_LEN, Row, row_at, words};
+use super::member::standing;
+use super::record::{Class, HEADER_LEN, Header, LINK_AT};
+use super::{Heap, UNMARKED_MAX};
+use farmem_client::{Error, FarMemory, NodeId, Policy};
+use farmem_traversal::Program;
+use farmem_wire::VirtAddr;
+use farmem_wire::message::PAGE_LEN;
+use std::collections::BTreeMap;
+
+/// Of a freed record's stamp: it is found in the list of its chunk's row, and nowhere else.
+const LISTED: u64 = 1 << 32;
+/// Times that a word which others change is tried.
+const TRIES: u32 = 100;
+/// READs that are prepared together when a chunk is taken over.
+const READS_MAX: usize = 64;
+/// Blocks up to this size are looked through by READs of their slab, larger ones by their headers.
+const SLAB_READ_MAX: usize = 1024;
+/// Records that one traversal of a list of freed ones brings.
+const LISTED_MAX: usize = 48;
+
+/// Takes a list of freed records into the scratch pad.
+pub const FREED_PROGRAM: &str = "
+; Walks a list of freed records. Scratch pad: 0 bytes of records so far; from 8 on, 16 bytes a record: its address, its class and stamp.
+.window 32
+.scratch 8 + 48*16
+.def CLASS 14
+.def LINK  16
+.def STAMP 24
+    ld8 r2, scratch[0]
+    st8 scratch[r2 + 8], r1
+    ld4 r3, window[STAMP]
+    ld1 r4, window[CLASS]
+    shl r4, 32
+    or r3, r4
+    st8 scratch[r2 + 16], r3
+    add r2, 16
+    st8 scratch[0], r2
+    ld8 r5, window[LINK]
+    jeq r5, 0, end
+    jge r2, 48*16, end
+    next r5
+end:
+    ret
+";
+
+impl Heap {
+    /// A block of `class` on `node`.
+    pub(super) fn take(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        node: NodeId,
+        class: Class,
+    ) -> Result<VirtAddr, Error> {
+        if let Some(at) = self.arena.pop(node, class) {
+            return Ok(at);
+        }
+        self.arena.collect(self.member.epoch());
+        if let Some(at) = self.arena.pop(node, class) {
+            return Ok(at);
+        }
+        if !self.cut(memory, node, class)? {
+            self.get_back(memory, false)?;
+        }
+        loop {
+            // What came back, or a chunk that was taken over, may have free blocks and no room for a slab.
+            if let Some(at) = self.arena.pop(node, class) {
+                return Ok(at);
+            }
+            if self.cut(memory, node, class)? {
+                continue;
+            }
+            if !self.grow(memory, node)? {
+                return Err(self.full(node, class));
+            }
+        }
+    }
+
+    fn full(&self, node: NodeId, class: Class) -> Error {
+        let (size, waiting) = (class.size(), self.waiting());
+        let what = format!(
+            "{} on memory node {}, asked for a block of {size} bytes ({waiting} freed records may still be read),",
+            self.title(),
+            node.0
+        );
+        Error::Full { what }
+    }
+
+    /// Sees to it that a record of `len` bytes can be made on `node` while a pin is held: memory comes back only while none is.
+    pub(crate) fn reserve(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        node: NodeId,
+        len: usize,
+    ) -> Result<(), Error> {
+        self.enter(memory)?;
+        let class = Class::of(len)?;
+        let at = self.take(memory, node, class)?;
+        self.arena.push(node, class, at);
+        Ok(())
+    }
+
+    /// Cuts a slab for `class`; false when no chunk has room for one.
+    fn cut(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        node: NodeId,
+        class: Class,
+    ) -> Result<bool, Error> {
+        let Some((chunk, page)) = self.arena.cut(node, class) else { return Ok(false) };
+        memory.write(chunk.map_at(page), &[class.number() + 1])?;
+        let slab = chunk.page_at(page);
+        for offset in class.blocks().rev() {
+            self.arena.push(node, class, VirtAddr(slab.0 + offset));
+        }
+        Ok(true)
+    }
+
+    /// A record of this class is linked nowhere any more; others may still read it.
+    pub(super) fn retire(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        at: VirtAddr,
+        class: Class,
+    ) -> Result<(), Error> {
+        self.arena.unmarked.push(Freed { at, class });
+        if self.arena.unmarked.len() >= UNMARKED_MAX { self.mark(memory) } else { Ok(()) }
+    }
+
+    /// Marks what was freed, so that it is found again when this program is gone; what is in others' chunks goes to their owners.
+    pub(super) fn mark(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
+        let (stamp, mut listed) = (self.member.stamp(), BTreeMap::<usize, Vec<Freed>>::new());
+        let mut own = Vec::new();
+        for freed in core::mem::take(&mut self.arena.unmarked) {
+            match self.arena.own_at(freed.at) {
+                Some(_) => own.push(freed),
+                None => listed.entry(self.row_of(memory, freed.at)?).or_default().push(freed),
+            }
+        }
+        mark_own(memory, &own, stamp)?;
+        for freed in own {
+            self.arena.retire(stamp, freed);
+        }
+        for (row, freed) in listed {
+            self.hand_over(memory, row, &freed, stamp)?;
+        }
+        Ok(())
+    }
+
+    /// Puts records in front of the list of their chunk's row.
+    fn hand_over(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        row: usize,
+        freed: &[Freed],
+        stamp: u32,
+    ) -> Result<(), Error> {
+        let head = VirtAddr(row_at(self.base, row).0 + ROW_FREED);
+        let mut first = read_word(memory, head)?;
+        let marks = |first: u64| -> Vec<(VirtAddr, [u8; 16])> {
+            let next = freed[1..].iter().map(|next| next.at.0).chain([first]);
+            freed
+                .iter()
+                .zip(next)
+                .map(|(freed, next)| mark_of(freed, next, u64::from(stamp) | LISTED))
+                .collect()
+        };
+        let mut writes = marks(first);
+        for _ in 0..TRIES {
+            write_marks(memory, &writes)?;
+            let was = memory.compare_swap(head, first, freed[0].at.0)?;
+            if was == first {
+                return Ok(());
+            }
+            first = was;
+            writes = marks(first).split_off(freed.len() - 1);
+        }
+        Err(Error::Contended {
+            what: format!("the freed records of chunk {row} of {}", self.title()),
+            tries: TRIES,
+        })
+    }
+
+    /// Gets back what can be had: what others freed here, and what nobody can read any more. With `helps` it moves on also when it waits for nothing itself.
+    pub(super) fn get_back(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        helps: bool,
+    ) -> Result<(), Error> {
+        self.mark(memory)?;
+        for chunk in self.arena.own.clone() {
+            self.drain(memory, &chunk)?;
+        }
+        for _ in 0..EPOCHS_TO_REUSE {
+            if !helps && (!self.arena.has_retired() || self.arena.is_ripe(self.member.epoch())) {
+                break;
+            }
+            if self.member.advance(memory, self.pins == 0)?.is_none() {
+                return Err(self.evicted(memory));
+            }
+        }
+        self.arena.collect(self.member.epoch());
+        Ok(())
+    }
+
+    /// Takes the list of what others freed in a chunk.
+    fn drain(&mut self, memory: &mut (impl FarMemory + ?Sized), chunk: &Chunk) -> Result<(), Error> {
+        let head = VirtAddr(row_at(self.base, chunk.row).0 + ROW_FREED);
+        let mut seen = read_word(memory, head)?;
+        let mut first = 0;
+        for _ in 0..TRIES {
+            if seen == 0 {
+                return Ok(());
+            }
+            let was = memory.compare_swap(head, seen, 0)?;
+            if was == seen {
+                first = seen;
+                break;
+            }
+            seen = was;
+        }
+        let program = Program::assemble(FREED_PROGRAM).expect("a test assembles it");
+        while first != 0 {
+            let pad = vec![0; program.scratch_len()];
+            let limit = u32::try_from(LISTED_MAX).expect("a small number");
+            let done = memory.dispatch(&program, VirtAddr(first), pad, limit, &Policy::default())?;
+            let pad = words(&done.scratch);
+            let count = usize::try_from(pad[0] / 16).unwrap_or(usize::MAX).min(LISTED_MAX);
+            let mut found = Vec::with_capacity(count);
+            for pair in pad[1..].chunks_exact(2).take(count) {
+                let at = VirtAddr(pair[0]);
+                let class = u8::try_from(pair[1] >> 32).ok().and_then(Class::numbered);
+                let broken = Error::Broken { addr: at, what: "a freed record" };
+                let class = class.filter(|_| self.arena.own_at(at).is_some()).ok_or(broken)?;
+                found.push((u32::try_from(pair[1] & 0xffff_ffff).expect("32 bits"), Freed { at, class }));
+            }
+            let last = found.last().map_or(VirtAddr(first), |(_, freed)| freed.at);
+            first = read_word(memory, VirtAddr(last.0 + LINK_AT))?;
+            let marks: Vec<_> =
+                found.iter().map(|(stamp, freed)| mark_of(freed, 0, u64::from(*stamp))).collect();
+            write_marks(memory, &marks)?;
+            for (stamp, freed) in found {
+                self.arena.retire(stamp, freed);
+            }
+        }
+        Ok(())
+    }
+
+    /// The row of the chunk that has the address.
+    fn row_of(&mut self, memory: &mut (impl FarMemory + ?Sized), at: VirtAddr) -> Result<usize, Error> {
+        if let Some(row) = self.arena.rows.iter().position(|row| row.has(at)) {
+            return Ok(row);
+        }
+        self.read_rows(memory)?;
+        let found = self.arena.rows.iter().position(|row| row.has(at));
+        found.ok_or(Error::Broken { addr: at, what: "a record of this heap" })
+    }
+
+    pub(super) fn read_rows(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
+        let mut bytes = vec![0; ROW_LEN * CHUNKS_MAX];
+        memory.read(VirtAddr(self.base.0 + CHUNKS_AT), &mut bytes)?;
+        self.arena.rows = bytes.chunks_exact(ROW_LEN).map(Row::parse).collect();
+        Ok(())
+    }
+
+    /// One chunk more on `node`: one whose owner is gone, else a new one. False when there is neither.
+    fn grow(&mut self, memory: &mut (impl FarMemory + ?Sized), node: NodeId) -> Result<bool, Error> {
+        self.read_rows(memory)?;
+        let seen = standing(memory, self.base)?;
+        let me = Owner::new(self.member.slot, self.member.generation());
+        let is_left = |owner: Owner| match owner.member() {
+            None => owner.0 == 0,
+            Some((slot, generation)) => {
+                seen.words[slot].is_free() || seen.words[slot].generation() != generation
+            }
+        };
+        // One that this member claimed when there was no room for a chunk is as good as nobody's.
+        let is_ours = |row: &Row| is_left(row.owner) || row.owner == me && row.base == 0;
+        let rows = self.arena.rows.iter().copied().enumerate();
+        let left: Vec<(usize, Row)> = rows.filter(|(_, row)| is_ours(row)).collect();
+        for &(number, row) in left.iter().filter(|(_, row)| row.base != 0) {
+            if node_of(memory, row.base) != Some(node) {
+                continue;
+            }
+            let at = row_at(self.base, number);
+            if memory.compare_swap(at, row.owner.0, me.0)? != row.owner.0 {
+                continue;
+            }
+            self.take_over(memory, Chunk::fresh(number, node, row.base, row.size))?;
+            return Ok(true);
+        }
+        for &(number, row) in left.iter().filter(|(_, row)| row.base == 0) {
+            let at = row_at(self.base, number);
+            if memory.compare_swap(at, row.owner.0, me.0)? != row.owner.0 {
+                continue;
+            }
+            let Some(vma) = allocate(memory, node, self.arena.next_size(node))? else { return Ok(false) };
+            // By compare-and-swap: who claimed this row before, and was evicted, may come late.
+            let (base, size) = (vma.base.0, vma.size);
+            if memory.compare_swap(VirtAddr(at.0 + ROW_BASE), 0, Row::base_word(base, size))? != 0 {
+                memory.free(vma.base)?;
+                continue;
+            }
+            self.arena.rows[number] = Row { owner: me, base, size };
+            self.arena.own.push(Chunk::fresh(number, node, base, size));
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Finds out what a chunk has whose owner is gone.
+    fn take_over(&mut self, memory: &mut (impl FarMemory + ?Sized), mut chunk: Chunk) -> Result<(), Error> {
+        let pages = usize::try_from(chunk.size / PAGE_LEN as u64).expect("a chunk has bounds");
+        let mut map = vec![0; pages];
+        memory.read(VirtAddr(chunk.base), &mut map)?;
+        let slabs = chunk.slabs(&map);
+        self.arena.own.push(chunk);
+        let mut looks: Vec<(VirtAddr, usize, Class)> = Vec::new();
+        for (slab, class) in slabs {
+            if class.size() <= SLAB_READ_MAX {
+                looks.push((slab, class.slab_pages() * PAGE_LEN, class));
+            } else {
+                looks.extend(class.blocks().map(|offset| (VirtAddr(slab.0 + offset), HEADER_LEN, class)));
+            }
+        }
+        for together in looks.chunks(READS_MAX) {
+            let mut bytes: Vec<Vec<u8>> = together.iter().map(|(_, len, _)| vec![0; *len]).collect();
+            let mut reads: Vec<(VirtAddr, &mut [u8])> = together
+                .iter()
+                .zip(&mut bytes)
+                .map(|((at, ..), bytes)| (*at, bytes.as_mut_slice()))
+                .collect();
+            memory.read_many(&mut reads)?;
+            for (&(at, len, class), bytes) in together.iter().zip(&bytes) {
+                let blocks = if len == HEADER_LEN { vec![0] } else { class.blocks().collect::<Vec<_>>() };
+                for offset in blocks {
+                    let header = usize::try_from(offset).expect("in a slab");
+                    self.sort(
+                        chunk.node,
+                        class,
+                        VirtAddr(at.0 + offset),
+                        &bytes[header..header + HEADER_LEN],
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What a block is whose header is `bytes`: free, freed, or in use.
+    fn sort(&mut self, node: NodeId, class: Class, at: VirtAddr, bytes: &[u8]) {
+        match Header::parse(bytes) {
+            // Never written.
+            None if bytes.iter().all(|&byte| byte == 0) => self.arena.push(node, class, at),
+            // Who freed it has put it into its row's list, or died before: then it is lost until the heap is destroyed.
+            Some(header) if header.stamp & LISTED != 0 => {}
+            Some(header) if header.stamp != 0 => {
+                let stamp = u32::try_from(header.stamp & 0xffff_ffff).expect("32 bits");
+                self.arena.retire(stamp, Freed { at, class });
+            }
+            Some(_) | None => {}
+        }
+    }
+}
+
+/// The mark of a freed record: the next one in a list, and its stamp.
+fn mark_of(freed: &Freed, next: u64, stamp: u64) -> (VirtAddr, [u8; 16]) {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&next.to_le_bytes());
+    bytes[8..].copy_from_slice(&stamp.to_le_bytes());
+    (VirtAddr(freed.at.0 + LINK_AT), bytes)
+}
+
+fn write_marks(memory: &mut (impl FarMemory + ?Sized), marks: &[(VirtAddr, [u8; 16])]) -> Result<(), Error> {
+    let writes: Vec<(VirtAddr, &[u8])> = marks.iter().map(|(at, bytes)| (*at, bytes.as_slice())).collect();
+    memory.write_many(&writes)
+}
+
+fn mark_own(memory: &mut (impl FarMemory + ?Sized), own: &[Freed], stamp: u32) -> Result<(), Error> {
+    let marks: Vec<_> = own.iter().map(|freed| mark_of(freed, 0, u64::from(stamp))).collect();
+    write_marks(memory, &marks)
+}
+
+pub(super) fn read_word(memory: &mut (impl FarMemory + ?Sized), at: VirtAddr) -> Result<u64, Error> {
+    let mut bytes = [0; 8];
+    memory.read(at, &mut bytes)?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+/// The memory node that an address belongs to.
+pub(super) fn node_of(memory: &(impl FarMemory + ?Sized), at: u64) -> Option<NodeId> {
+    let owner = memory.nodes().iter().find(|node| at.wrapping_sub(node.base) < node.capacity);
+    owner.map(|node| NodeId(node.node))
+}
+
+/// `size` bytes on `node`, or half, a quarter... of it; `None` when there is no room for the smallest chunk.
+fn allocate(
+    memory: &mut (impl FarMemory + ?Sized),
+    node: NodeId,
+    mut size: u64,
+) -> Result<Option<farmem_client::Vma>, Error> {
+    loop {
+        match memory.allocate_on(size, node) {
+            Ok(vma) => return Ok(Some(vma)),
+            Err(Error::Refused(_)) if size > CHUNK_MIN => size /= 2,
+            Err(Error::Refused(_)) => return Ok(None),
+            Err(other) => return Err(other),
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Named roots of a heap: a word for each, the address of a record with the name and what it stands for.
+//!
+//! A name is given once and then changed by compare-and-swap of its word; words are never emptied, so that two programs that give a name at once meet
+//! at the same word. A heap has [`ROOTS_MAX`] names in all its life.
+
+use super::layout::{ROOTS_AT, ROOTS_MAX, root_at, words};
+use super::{Heap, Record};
+use farmem_client::{Error, FarMemory};
+use farmem_wire::VirtAddr;
+use siphasher::sip::SipHasher13;
+use std::hash::Hasher as _;
+
+/// The kind of a root's record.
+const KIND: u8 = 1;
+/// Bytes before the name: kind of structure, address.
+const HEAD_LEN: usize = 16;
+/// Most bytes of a name: a root is read by one READ of a line.
+pub const ROOT_NAME_MAX: usize = 200;
+
+/// What a root's word leads to.
+struct Found {
+    number: usize,
+    /// 0 of a word that no name has.
+    word: u64,
+    len: u32,
+    kind: u64,
+    value: u64,
+}
+
+impl Heap {
+    /// The record that `name` stands for, when it is of this kind of structure.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] when the name stands for nothing; [`Error::Broken`] when it stands for another kind of structure.
+    pub fn root(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        name: &str,
+        kind: [u8; 8],
+    ) -> Result<VirtAddr, Error> {
+        self.pin(memory)?;
+        let found = self.look_up(memory, name);
+        self.unpin();
+        let found = found?;
+        if found.word == 0 || found.value == 0 {
+            let what = format!("structure called {name:?} in {}", self.title());
+            return Err(Error::Missing { what });
+        }
+        if found.kind != u64::from_le_bytes(kind) {
+            return Err(Error::Broken { addr: VirtAddr(found.word), what: "a structure of this kind" });
+        }
+        Ok(VirtAddr(found.value))
+    }
+
+    /// Lets `name` stand for the record at `value`, if it stands for nothing.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] when it stands for something; [`Error::Full`] when the heap has [`ROOTS_MAX`] names; [`Error::Empty`] and [`Error::TooLong`] for a name
+    /// that is none.
+    pub fn set_root(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        name: &str,
+        kind: [u8; 8],
+        value: VirtAddr,
+    ) -> Result<(), Error> {
+        self.change_root(memory, name, u64::from_le_bytes(kind), value.0)
+    }
+
+    /// Lets `name` stand for nothing. What it stood for is the caller's to free.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] when it stands for nothing.
+    pub fn remove_root(&mut self, memory: &mut (impl FarMemory + ?Sized), name: &str) -> Result<(), Error> {
+        self.change_root(memory, name, 0, 0)
+    }
+
+    fn change_root(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        name: &str,
+        kind: u64,
+        value: u64,
+    ) -> Result<(), Error> {
+        if name.is_empty() {
+            return Err(Error::Empty { what: "a root's name" });
+        }
+        if name.len() > ROOT_NAME_MAX {
+            return Err(Error::TooLong { len: name.len(), max: ROOT_NAME_MAX });
+        }
+        let content = [&kind.to_le_bytes(), &value.to_le_bytes(), name.as_bytes()].concat();
+        let fresh = self.put(memory, KIND, &content)?;
+        self.pin(memory)?;
+        let changed = self.swap_root(memory, name, value, fresh);
+        self.unpin();
+        match changed? {
+            Ok(0) => Ok(()),
+            Ok(old) => self.free(memory, Record { at: VirtAddr(old), len: fresh.len }),
+            Err(refused) => {
+                self.free(memory, fresh)?;
+                Err(refused)
+            }
+        }
+    }
+
+    /// Puts `fresh` in the place of what the name leads to; answers what that was, or why not.
+    fn swap_root(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        name: &str,
+        value: u64,
+        fresh: Record,
+    ) -> Result<Result<u64, Error>, Error> {
+        for _ in 0..ROOTS_MAX {
+            let found = match self.look_up(memory, name) {
+                Err(refused @ Error::Full { .. }) => return Ok(Err(refused)),
+                other => other?,
+            };
+            let stands = found.word != 0 && found.value != 0;
+            if stands && value != 0 {
+                let what = format!("a structure called {name:?} in {}", self.title());
+                return Ok(Err(Error::Exists { what }));
+            }
+            if !stands && value == 0 {
+                let what = format!("structure called {name:?} in {}", self.title());
+                return Ok(Err(Error::Missing { what }));
+            }
+            self.still(memory)?;
+            if memory.compare_swap(root_at(self.base, found.number), found.word, fresh.at.0)? == found.word {
+                debug_assert!(
+                    found.word == 0 || found.len == fresh.len,
+                    "records of one name are of one length"
+                );
+                return Ok(Ok(found.word));
+            }
+        }
+        let tries = u32::try_from(ROOTS_MAX).expect("a small number");
+        Ok(Err(Error::Contended { what: format!("the root {name:?} of {}", self.title()), tries }))
+    }
+
+    /// The word of a name, or the one that it would get.
+    fn look_up(&mut self, memory: &mut (impl FarMemory + ?Sized), name: &str) -> Result<Found, Error> {
+        let mut bytes = vec![0; 8 * ROOTS_MAX];
+        memory.read(VirtAddr(self.base.0 + ROOTS_AT), &mut bytes)?;
+        let all = words(&bytes);
+        let mut hasher = SipHasher13::new();
+        hasher.write(name.as_bytes());
+        let first = usize::try_from(hasher.finish() % ROOTS_MAX as u64).expect("a small number");
+        for number in (first..ROOTS_MAX).chain(0..first) {
+            let word = all[number];
+            if word == 0 {
+                return Ok(Found { number, word, len: 0, kind: 0, value: 0 });
+            }
+            let len = u32::try_from(HEAD_LEN + name.len()).unwrap_or(u32::MAX);
+            let (kind, content) = self.read(memory, Record { at: VirtAddr(word), len })?;
+            if kind != KIND || content.len() < HEAD_LEN {
+                return Err(Error::Broken { addr: VirtAddr(word), what: "a root of a heap" });
+            }
+            if &content[HEAD_LEN..] == name.as_bytes() {
+                let head = words(&content[..HEAD_LEN]);
+                return Ok(Found { number, word, len, kind: head[0], value: head[1] });
+            }
+        }
+        Err(Error::Full {
+            what: format!("the list of names in {}, {ROOTS_MAX} in all its life,", self.title()),
+        })
+    }
+}

@@ -1,0 +1,498 @@
+//! A hash table of records: keys and values of 1 byte to 64 KiB, opened by name from any host, written by many at once without locks.
+//!
+//! Key type: [`Table`]. It lies in a [`Heap`]: a bucket is a word, the address of a chain of nodes that never change (`table/node.rs`). A change makes
+//! new nodes in the place of those up to the changed one, and swaps the bucket's word: it happens at once, or not at all. So
+//!
+//! - [`Table::get`] is one traversal, which compares 128 bits of hash at the memory node and brings the node, or the body behind it as far as a datagram has
+//!   room; the key is compared here. A value that is longer takes a READ more;
+//! - every operation on a key happens at one moment between its call and its answer (it is linearizable), also beside others on other hosts;
+//! - a writer that dies at any point leaves a whole table, and at most what it was making as lost room.
+//!
+//! What was replaced stays readable for those who may be reading it: that is the heap's matter. [`crate::HashTable`] has values of 40 bytes in place, and one writer.
+
+use crate::heap::{Decoded, Fresh, Header, Heap, LINE_LEN, RECORD_LEN_MAX, Record, decode, write_all};
+use farmem_client::{Error, FarMemory, NodeId, Policy, TraversalStop};
+use farmem_traversal::Program;
+use farmem_wire::VirtAddr;
+use node::{BODY, Held, Node, body_len, lines_in, pad, pair, unpair};
+use siphasher::sip128::{Hasher128, SipHasher13};
+use std::hash::Hasher as _;
+
+mod iter;
+mod node;
+
+pub use iter::{Iter, Pair};
+pub use node::{WHOLE_MAX, find_program};
+
+/// Bytes of the longest key, and of the longest value.
+pub const BYTES_MAX: usize = 64 << 10;
+const _: () = assert!(body_len(BYTES_MAX, BYTES_MAX) <= RECORD_LEN_MAX);
+
+/// What a root says of a table.
+const ROOT_KIND: [u8; 8] = *b"farmemTB";
+/// The kind of the record that describes it.
+const KIND: u8 = 5;
+/// Buckets that one load has.
+const GROUP: u64 = (LINE_LEN / 8) as u64;
+/// Memory nodes that a table's buckets lie on at most.
+const SHARDS_MAX: usize = 1024;
+/// Nodes of a chain after which it is a cycle.
+const CHAIN_MAX: u32 = 1 << 16;
+/// Times that a bucket is tried which others change.
+const CHANGE_TRIES: u32 = 1000;
+/// Lines of a body that come along at most: what is longer costs less as a READ of its own.
+const LINES_MAX: usize = 8;
+
+/// A program's hold of a table.
+#[derive(Debug)]
+pub struct Table {
+    name: String,
+    /// The record that describes it.
+    at: Record,
+    buckets: u64,
+    /// Where each memory node's buckets begin.
+    shards: Vec<(NodeId, VirtAddr)>,
+    program: Program,
+    policy: Policy,
+}
+
+/// What a look-up saw.
+struct Seen {
+    bucket: VirtAddr,
+    /// The bucket's word.
+    head: u64,
+    /// Nodes before the one that was found.
+    before: u64,
+    found: Option<FoundNode>,
+}
+
+struct FoundNode {
+    at: VirtAddr,
+    node: Node,
+    /// The key and the value, as [`pair`] has them.
+    content: Vec<u8>,
+}
+
+impl FoundNode {
+    fn key_value(&self) -> Result<(&[u8], &[u8]), Error> {
+        unpair(&self.content, self.at)
+    }
+}
+
+impl Table {
+    /// Makes a table called `name` in a heap, with about `buckets` buckets (rounded up to a power of two) over all memory nodes; as many as it will have keys is
+    /// right. The number stays as it is.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] when the heap has something of this name; [`Error::Full`], [`Error::Refused`] when there is no room.
+    pub fn create(
+        memory: &mut (impl FarMemory + ?Sized),
+        heap: &mut Heap,
+        name: &str,
+        buckets: u64,
+    ) -> Result<Self, Error> {
+        let nodes: Vec<NodeId> =
+            memory.nodes().iter().map(|node| NodeId(node.node)).take(SHARDS_MAX).collect();
+        if nodes.is_empty() {
+            return Err(Error::Full { what: "a rack without memory nodes".into() });
+        }
+        let count = nodes.len() as u64;
+        let buckets = buckets.max(GROUP * count).checked_next_power_of_two().unwrap_or(1 << 63);
+        let bytes = buckets.div_ceil(count).next_multiple_of(GROUP).saturating_mul(8);
+        let mut shards: Vec<(NodeId, VirtAddr)> = Vec::with_capacity(nodes.len());
+        let made = nodes.iter().try_for_each(|&node| {
+            shards.push((node, memory.allocate_on(bytes, node)?.base));
+            Ok(())
+        });
+        let made = made.and_then(|()| {
+            let bases = shards.iter().flat_map(|(_, base)| base.0.to_le_bytes());
+            let content: Vec<u8> = buckets.to_le_bytes().into_iter().chain(bases).collect();
+            let at = heap.put(memory, KIND, &content)?;
+            match heap.set_root(memory, name, ROOT_KIND, at.at) {
+                Ok(()) => Ok(at),
+                Err(error) => heap.free(memory, at).and(Err(error)),
+            }
+        });
+        match made {
+            Ok(at) => Ok(Self::new(memory, name, at, buckets, shards)),
+            Err(error) => {
+                shards.iter().try_for_each(|(_, base)| memory.free(*base))?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Opens the table called `name` of a heap.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] when there is none; [`Error::Broken`] when the name is another kind of structure's.
+    pub fn open(memory: &mut (impl FarMemory + ?Sized), heap: &mut Heap, name: &str) -> Result<Self, Error> {
+        let at = heap.root(memory, name, ROOT_KIND)?;
+        let len = 8 + 8 * u32::try_from(memory.nodes().len()).unwrap_or(u32::MAX);
+        let (kind, content) = heap.read(memory, Record { at, len })?;
+        let mut words = crate::btree::words(&content);
+        let buckets = words.first().copied().unwrap_or(0);
+        let shards: Option<Vec<(NodeId, VirtAddr)>> =
+            words.drain(..).skip(1).map(|base| Some((heap.node_of(memory, base)?, VirtAddr(base)))).collect();
+        let shards = shards.filter(|shards| !shards.is_empty() && kind == KIND && buckets.is_power_of_two());
+        let shards = shards.ok_or(Error::Broken { addr: at, what: "a table of records" })?;
+        let len = u32::try_from(content.len()).expect("a record's length");
+        Ok(Self::new(memory, name, Record { at, len }, buckets, shards))
+    }
+
+    fn new(
+        memory: &(impl FarMemory + ?Sized),
+        name: &str,
+        at: Record,
+        buckets: u64,
+        shards: Vec<(NodeId, VirtAddr)>,
+    ) -> Self {
+        let lines = lines_in(memory.scratch_len_max()).clamp(1, LINES_MAX);
+        let program = Heap::program(&find_program(lines));
+        Self { name: name.into(), at, buckets, shards, program, policy: Policy::default() }
+    }
+
+    /// Frees the table: its keys, its buckets and its name. Nobody may use it meanwhile or afterwards.
+    ///
+    /// # Errors
+    /// [`Error`] when far memory does not answer; what is left then is the heap's until that is destroyed.
+    pub fn destroy(self, memory: &mut (impl FarMemory + ?Sized), heap: &mut Heap) -> Result<(), Error> {
+        heap.remove_root(memory, &self.name)?;
+        let mut chains = self.chains();
+        while let Some(nodes) = chains.next(memory, heap)? {
+            for (at, node) in nodes {
+                self.retire(memory, heap, at, &node)?;
+                if let Held::Far(body) = node.held {
+                    heap.free(memory, Record { at: body, len: 1 })?;
+                }
+            }
+        }
+        self.shards.iter().try_for_each(|(_, base)| memory.free(*base))?;
+        heap.free(memory, self.at)
+    }
+
+    /// Says where this handle's look-ups run.
+    pub const fn set_policy(&mut self, policy: Policy) {
+        self.policy = policy;
+    }
+
+    /// Buckets in all.
+    #[must_use]
+    pub const fn buckets(&self) -> u64 {
+        self.buckets
+    }
+
+    /// The value of `key`.
+    ///
+    /// # Errors
+    /// [`Error::Empty`], [`Error::TooLong`] for a key that is none; [`Error`] when far memory does not answer or is not a table's.
+    pub fn get(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        heap: &mut Heap,
+        key: &[u8],
+    ) -> Result<Option<Vec<u8>>, Error> {
+        allowed("a key", key)?;
+        heap.pin(memory)?;
+        let seen = self.look_up(memory, heap, key);
+        heap.unpin();
+        let Some(found) = seen?.found else { return Ok(None) };
+        let (_, value) = found.key_value()?;
+        Ok(Some(value.to_vec()))
+    }
+
+    /// Puts `value` under `key`; answers the one there was.
+    ///
+    /// # Errors
+    /// [`Error::Empty`], [`Error::TooLong`] for a key or value that is none; [`Error::Full`]; [`Error::Contended`] when others change the same bucket all
+    /// the time; [`Error::Evicted`]; [`Error`] when far memory does not answer: then it is open whether the value is there.
+    pub fn insert(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        heap: &mut Heap,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<Option<Vec<u8>>, Error> {
+        allowed("a key", key)?;
+        allowed("a value", value)?;
+        self.change(memory, heap, key, Some(value))
+    }
+
+    /// Takes `key` out; answers its value.
+    ///
+    /// # Errors
+    /// As [`Table::insert`].
+    pub fn remove(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        heap: &mut Heap,
+        key: &[u8],
+    ) -> Result<Option<Vec<u8>>, Error> {
+        allowed("a key", key)?;
+        self.change(memory, heap, key, None)
+    }
+
+    fn change(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        heap: &mut Heap,
+        key: &[u8],
+        value: Option<&[u8]>,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        if let Some(value) = value {
+            let (home, whole) = (self.home(key), key.len() + value.len() <= WHOLE_MAX);
+            let held = if whole { Held::Whole(pair(key, value)) } else { Held::Far(VirtAddr::NULL) };
+            heap.reserve(memory, home, Node { next: 0, hash: [0; 16], held }.len())?;
+            if !whole {
+                heap.reserve(memory, home, body_len(key.len(), value.len()))?;
+            }
+        }
+        heap.pin(memory)?;
+        let changed = self.change_pinned(memory, heap, key, value);
+        heap.unpin();
+        changed
+    }
+
+    fn change_pinned(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        heap: &mut Heap,
+        key: &[u8],
+        value: Option<&[u8]>,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let home = self.home(key);
+        // The body is the same, however often the bucket has to be tried.
+        let mut body = Vec::new();
+        let held = match value {
+            Some(value) if key.len() + value.len() <= WHOLE_MAX => Some(Held::Whole(pair(key, value))),
+            Some(value) => {
+                body.push(heap.prepare(memory, home, BODY, &pair(key, value))?);
+                Some(Held::Far(body[0].record.at))
+            }
+            None => None,
+        };
+        for attempt in 0..CHANGE_TRIES {
+            let seen = self.look_up(memory, heap, key)?;
+            if held.is_none() && seen.found.is_none() {
+                return Ok(None);
+            }
+            let old = self.before(memory, &seen)?;
+            let fresh = self.rebuilt(memory, heap, home, &seen, &old, hash_of(key), held.clone())?;
+            let head = fresh
+                .last()
+                .map_or_else(|| seen.found.as_ref().map_or(0, |f| f.node.next), |f| f.record.at.0);
+            let writes: Vec<Fresh> =
+                if attempt == 0 { body.iter().chain(&fresh).cloned().collect() } else { fresh.clone() };
+            write_all(memory, &writes)?;
+            heap.still(memory)?;
+            if memory.compare_swap(seen.bucket, seen.head, head)? == seen.head {
+                return self.changed(memory, heap, seen, old);
+            }
+            heap.still(memory)?;
+            heap.drop_fresh(&fresh);
+        }
+        heap.drop_fresh(&body);
+        Err(Error::Contended { what: format!("a bucket of table {:?}", self.name), tries: CHANGE_TRIES })
+    }
+
+    /// Frees what a change took out; answers the value there was.
+    fn changed(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        heap: &mut Heap,
+        seen: Seen,
+        old: Vec<(VirtAddr, Node)>,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let Some(found) = seen.found else { return Ok(None) };
+        for (at, node) in &old {
+            self.retire(memory, heap, *at, node)?;
+        }
+        self.retire(memory, heap, found.at, &found.node)?;
+        if let Held::Far(body) = found.node.held {
+            heap.retire_record(memory, body, found.content.len())?;
+        }
+        let (_, value) = found.key_value()?;
+        Ok(Some(value.to_vec()))
+    }
+
+    /// The nodes before the one that was found; none when none was.
+    fn before(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        seen: &Seen,
+    ) -> Result<Vec<(VirtAddr, Node)>, Error> {
+        let mut at = VirtAddr(seen.head);
+        let mut nodes = Vec::new();
+        for _ in 0..if seen.found.is_some() { seen.before } else { 0 } {
+            let node = read_node(memory, at)?;
+            let next = VirtAddr(node.next);
+            nodes.push((at, node));
+            at = next;
+        }
+        Ok(nodes)
+    }
+
+    /// The nodes that take the place of those up to the one that was found; the last is the first of the chain.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the parts of one change, of which two belong together each"
+    )]
+    fn rebuilt(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        heap: &mut Heap,
+        home: NodeId,
+        seen: &Seen,
+        old: &[(VirtAddr, Node)],
+        hash: [u8; 16],
+        held: Option<Held>,
+    ) -> Result<Vec<Fresh>, Error> {
+        // Behind the key's place the chain stays.
+        let mut next = seen.found.as_ref().map_or(seen.head, |found| found.node.next);
+        let mut fresh = Vec::with_capacity(old.len() + 1);
+        let new = held.map(|held| Node { next: 0, hash, held });
+        for node in new.into_iter().chain(old.iter().rev().map(|(_, node)| node.clone())) {
+            let (kind, content) = Node { next, ..node }.content();
+            fresh.push(heap.prepare(memory, home, kind, &content)?);
+            next = fresh.last().expect("pushed just now").record.at.0;
+        }
+        Ok(fresh)
+    }
+
+    fn retire(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        heap: &mut Heap,
+        at: VirtAddr,
+        node: &Node,
+    ) -> Result<(), Error> {
+        heap.retire_record(memory, at, node.len())
+    }
+
+    /// Looks `key` up with one traversal.
+    fn look_up(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        heap: &mut Heap,
+        key: &[u8],
+    ) -> Result<Seen, Error> {
+        let hash = hash_of(key);
+        let (shard, bucket) = self.place(&hash);
+        let group = bucket / GROUP;
+        let start = VirtAddr(self.shards[shard].1.0 + group * LINE_LEN as u64);
+        let within = bucket % GROUP * 8;
+        let mut scratch = memory.buffer(0);
+        scratch.clear();
+        scratch.resize(self.program.scratch_len(), 0);
+        scratch[pad::HASH..pad::HASH + 16].copy_from_slice(&hash);
+        scratch[pad::BUCKET..pad::BUCKET + 8].copy_from_slice(&within.to_le_bytes());
+        let done = memory.dispatch(&self.program, start, scratch, CHAIN_MAX, &self.policy)?;
+        heap.still(memory)?;
+        if !done.end.returned {
+            return Err(Error::Traversal { addr: done.end.cur_ptr, reason: TraversalStop::Stalled });
+        }
+        let word = |at: usize| u64::from_le_bytes(done.scratch[at..at + 8].try_into().expect("8 bytes"));
+        let (head, before) = (word(pad::HEAD), word(pad::BEFORE));
+        let mut seen = Seen { bucket: VirtAddr(start.0 + within), head, before, found: None };
+        if word(pad::FOUND) == 1 {
+            let at = VirtAddr(word(pad::AT));
+            let node = Node::parse(&done.scratch[pad::NODE..pad::LINES], at)?;
+            let content = self.content(memory, heap, &node, &done.scratch[pad::LINES..])?;
+            seen.found = Some(FoundNode { at, node, content });
+        }
+        memory.recycle(done.scratch);
+        match &seen.found {
+            // Two keys of one hash: what 128 bits do not tell apart is told apart here.
+            Some(found) if found.key_value()?.0 != key => self.look_further(memory, heap, seen, key),
+            _ => Ok(seen),
+        }
+    }
+
+    /// Goes on behind a node that has the hash and another key.
+    fn look_further(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        heap: &mut Heap,
+        seen: Seen,
+        key: &[u8],
+    ) -> Result<Seen, Error> {
+        let (mut before, hash) = (seen.before, hash_of(key));
+        let mut next = seen.found.as_ref().map_or(0, |found| found.node.next);
+        while next != 0 && before < u64::from(CHAIN_MAX) {
+            before += 1;
+            let at = VirtAddr(next);
+            let node = read_node(memory, at)?;
+            next = node.next;
+            if node.hash == hash {
+                let content = self.content(memory, heap, &node, &[])?;
+                if unpair(&content, at)?.0 == key {
+                    return Ok(Seen { before, found: Some(FoundNode { at, node, content }), ..seen });
+                }
+            }
+        }
+        Ok(Seen { before, found: None, ..seen })
+    }
+
+    /// Key and value of a node; of its body `lines` may be here.
+    fn content(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        heap: &mut Heap,
+        node: &Node,
+        lines: &[u8],
+    ) -> Result<Vec<u8>, Error> {
+        let body = match &node.held {
+            Held::Whole(content) => return Ok(content.clone()),
+            Held::Far(body) => *body,
+        };
+        if let Decoded::Whole { kind: BODY, content, .. } = decode(lines) {
+            return Ok(content);
+        }
+        // The first line is here, and says how long it is: then it is one READ.
+        let first = lines.get(..LINE_LEN).and_then(Header::parse);
+        let len = u32::try_from(first.map_or(1, |header| header.len)).expect("a record's length");
+        let (kind, content) = heap.read(memory, Record { at: body, len })?;
+        if kind == BODY { Ok(content) } else { Err(Error::Broken { addr: body, what: "a key and a value" }) }
+    }
+
+    /// The memory node that a key's nodes are made on.
+    fn home(&self, key: &[u8]) -> NodeId {
+        self.shards[self.place(&hash_of(key)).0].0
+    }
+
+    /// Shard and number in it of the bucket of a hash.
+    fn place(&self, hash: &[u8; 16]) -> (usize, u64) {
+        let half = u64::from_le_bytes(hash[8..].try_into().expect("8 bytes"));
+        let bucket = half & (self.buckets - 1);
+        let count = self.shards.len() as u64;
+        (usize::try_from(bucket % count).expect("fewer than there are shards"), bucket / count)
+    }
+}
+
+/// The SipHash-1-3-128 of a key's bytes.
+fn hash_of(key: &[u8]) -> [u8; 16] {
+    let mut hasher = SipHasher13::new();
+    hasher.write(key);
+    let hash = hasher.finish128();
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&hash.h1.to_le_bytes());
+    bytes[8..].copy_from_slice(&hash.h2.to_le_bytes());
+    bytes
+}
+
+fn allowed(what: &'static str, bytes: &[u8]) -> Result<(), Error> {
+    match bytes.len() {
+        0 => Err(Error::Empty { what }),
+        len if len > BYTES_MAX => Err(Error::TooLong { len, max: BYTES_MAX }),
+        _ => Ok(()),
+    }
+}
+
+fn read_node(memory: &mut (impl FarMemory + ?Sized), at: VirtAddr) -> Result<Node, Error> {
+    let mut line = [0; LINE_LEN];
+    memory.read(at, &mut line)?;
+    Node::parse(&line, at)
+}
+
+#[cfg(test)]
+mod tests;
