@@ -18,6 +18,7 @@ mod migrate;
 mod past_libc;
 mod process;
 mod rack;
+mod records;
 mod refusals;
 mod run;
 mod run_forks;
