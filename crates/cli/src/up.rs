@@ -20,6 +20,7 @@ const ASK_TIME_MAX: Duration = Duration::from_secs(2);
 struct Listening {
     rack: String,
     transport: &'static str,
+    link: String,
     api: String,
     token_file: String,
     roles: Vec<Role>,
@@ -38,8 +39,8 @@ impl Report for Listening {
             self.roles.iter().map(|r| vec![r.role.clone(), r.address.clone(), r.pid.to_string()]).collect();
         let table = output::table(&["role", "address", "process"], &rows);
         format!(
-            "rack {:?} is up, transport {}\n{table}API    {}\ntoken  {}\nCtrl-C stops it.\n",
-            self.rack, self.transport, self.api, self.token_file
+            "rack {:?} is up, transport {}, link {}\n{table}API    {}\ntoken  {}\nCtrl-C stops it.\n",
+            self.rack, self.transport, self.link, self.api, self.token_file
         )
     }
 }
@@ -209,6 +210,7 @@ fn listening(rack: &Supervisor) -> Listening {
     Listening {
         rack: config.name.clone(),
         transport: config.transport.name(),
+        link: config.link.to_string(),
         api: format!("http://{}/v1", config.control.http),
         token_file: config.token_file().display().to_string(),
         roles: roles.collect(),

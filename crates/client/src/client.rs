@@ -16,6 +16,7 @@ use farmem_control::api::{
     Allocate, Call, CreateDomain, Grant, Leave, NodeInfo, Overview, PermName, RackOverview, Request, Response,
 };
 use farmem_host::{Answer, Done, HostRequest, Op, Out, Traversed};
+use farmem_io::LinkProfile;
 use farmem_machine::{Duration, Port};
 use farmem_transport::rc;
 use farmem_traversal::Program;
@@ -369,6 +370,12 @@ impl Client {
         if self.pool.len() < POOL_MAX && buf.capacity() > 0 {
             self.pool.push(buf);
         }
+    }
+
+    /// The network that its link stands for; none within one process.
+    #[must_use]
+    pub fn link_profile(&self) -> LinkProfile {
+        self.path.link_profile()
     }
 
     /// The memory nodes this client knows.

@@ -4,6 +4,7 @@
 
 use crate::Error;
 use bytesize::ByteSize;
+use farmem_io::{LinkProfile, ProfileError};
 use farmem_machine::Duration;
 use farmem_switch::directory::SLOTS_DEFAULT;
 use farmem_wire::Pmtu;
@@ -85,6 +86,8 @@ pub struct RackConfig {
     /// Path MTU of its connections and datagrams: as written; without a word the largest where no Ethernet can be on the path (rings, or
     /// loopback addresses alone), and else what a link of 1500 bytes carries.
     pub pmtu: Pmtu,
+    /// What every role and client makes of its link, for what it sends: nothing, unless written.
+    pub link: LinkProfile,
     /// The control plane.
     pub control: ControlConfig,
     /// The switch.
@@ -161,6 +164,7 @@ struct RawRack {
     placement: Placement,
     cpu: Option<usize>,
     pmtu: Option<Spanned<usize>>,
+    link: Option<Spanned<String>>,
     control: RawControl,
     switch: RawSwitch,
     node: Spanned<Vec<RawNode>>,
@@ -272,6 +276,7 @@ impl RackConfig {
             nodes.push(NodeConfig { name: name.clone(), address, memory, compile, prefetch });
         }
         let hosts = taken.hosts(&page, &raw.hosts)?;
+        let link = raw.link.as_ref().map(|raw| page.link(raw)).transpose()?.unwrap_or_default();
         let RawRack { name, transport, waiting, placement, cpu, pmtu, .. } = raw;
         let pmtu = match pmtu {
             Some(written) => page.pmtu(&written)?,
@@ -281,7 +286,7 @@ impl RackConfig {
             None => Pmtu::B1024,
         };
         let (name, file) = (name.into_inner(), file.to_owned());
-        Ok(Self { name, transport, waiting, placement, cpu, pmtu, control, switch, nodes, hosts, file })
+        Ok(Self { name, transport, waiting, placement, cpu, pmtu, link, control, switch, nodes, hosts, file })
     }
 
     /// Where the control plane's token is kept: who can read it can use the API.
@@ -342,6 +347,10 @@ impl Page<'_> {
                 "expected 256, 512, 1024 (what links of 1500 bytes carry), 2048 or 4096 (jumbo links)";
             self.fault(&raw.span(), format!("pmtu is {}: {expected}", raw.as_ref()))
         })
+    }
+
+    fn link(&self, raw: &Spanned<String>) -> Result<LinkProfile, Error> {
+        raw.as_ref().parse().map_err(|e: ProfileError| self.fault(&raw.span(), format!("link: {e}")))
     }
 
     /// A path in the file counts from the file's directory.

@@ -32,7 +32,7 @@ pub use error::{Error, TraversalStop};
 pub use far_memory::FarMemory;
 pub use farmem_control::api;
 pub use farmem_host::{Answer, Op, REGION_DATA_MAX, Traversed};
-pub use farmem_io::{Clock, doctor, raw};
+pub use farmem_io::{Clock, LinkProfile, ProfileError, doctor, raw};
 pub use farmem_machine::Rng;
 pub use farmem_traversal::Program;
 pub use farmem_wire::message::PAGE_LEN;

@@ -2,7 +2,7 @@
 
 use crate::config::RackConfig;
 use crate::{Error, Placement, Transport, Waiting};
-use farmem_io::{ApiClient, Link, ShmConfig, ShmLink, UdpConfig, UdpLink, pin_to_cpu};
+use farmem_io::{ApiClient, Link, PacedLink, ShmConfig, ShmLink, UdpConfig, UdpLink, os_seed, pin_to_cpu};
 use std::fs;
 use std::io::{self, Write as _};
 use std::net::IpAddr;
@@ -19,22 +19,29 @@ pub trait WithLink {
     fn with<L: Link + Send + 'static>(self, link: L) -> Result<Self::Output, Error>;
 }
 
-/// Opens the rack's kind of link at `address` and hands it over.
+/// Opens the rack's kind of link at `address` and hands it over: as it is, of the link's own type, unless the rack has a profile.
 ///
 /// # Errors
 /// [`Error::Open`] when the address is taken, or is not this machine's; else what `then` says.
 pub fn with_link<W: WithLink>(config: &RackConfig, address: IpAddr, then: W) -> Result<W::Output, Error> {
-    let (gid, waiting) = (farmem_io::gid_of(address), link_waiting(config.waiting));
+    let (gid, waiting) = (farmem_io::gid_of(address), link_waiting(config));
     match config.transport {
         Transport::Udp => {
             let link = UdpLink::open(&UdpConfig { waiting, ..UdpConfig::new(gid) })?;
             advise(&link);
-            then.with(link)
+            if config.link.is_none() { then.with(link) } else { then.with(paced(config, link)?) }
         }
         Transport::Shm => {
-            then.with(ShmLink::open(&ShmConfig { waiting, ..ShmConfig::new(config.rings(), gid) })?)
+            let link = ShmLink::open(&ShmConfig { waiting, ..ShmConfig::new(config.rings(), gid) })?;
+            if config.link.is_none() { then.with(link) } else { then.with(paced(config, link)?) }
         }
     }
+}
+
+fn paced<L: Link>(config: &RackConfig, link: L) -> Result<PacedLink<L>, Error> {
+    let waiting = link_waiting(config);
+    let opened = os_seed().and_then(|seed| PacedLink::new(link, waiting, config.link, seed));
+    opened.map_err(|source| Error::System { what: "cannot pace the link".into(), source })
 }
 
 /// Says what is to be done for larger socket buffers, once in a process: they are as small for all its sockets.
@@ -95,9 +102,11 @@ pub fn require_running(config: &RackConfig) -> Result<(), Error> {
     Err(Error::Api { message: format!("rack {name:?} does not run: {} is not there", rings.display()) })
 }
 
-const fn link_waiting(waiting: Waiting) -> farmem_io::Waiting {
-    match waiting {
-        Waiting::Block => farmem_io::Waiting::Block,
+/// One that holds frames back wakes for them in time.
+fn link_waiting(config: &RackConfig) -> farmem_io::Waiting {
+    match config.waiting {
+        Waiting::Block if config.link.is_none() => farmem_io::Waiting::Block,
+        Waiting::Block => farmem_io::Waiting::Precise,
         Waiting::Spin => farmem_io::Waiting::Spin,
     }
 }

@@ -5,7 +5,7 @@ use crate::client::answer_to;
 use crate::embedded::World;
 use farmem_control::api::{Call, Request, Response};
 use farmem_host::{Host, HostRequest, Out};
-use farmem_io::{ApiClient, Driver, Link, Wait};
+use farmem_io::{ApiClient, Driver, Link, LinkProfile, Wait};
 use farmem_machine::{Duration, Port};
 use farmem_wire::{Domain, Gid, NodeId, VirtAddr};
 use std::cell::RefCell;
@@ -32,6 +32,8 @@ pub(crate) trait Path {
     fn traverse_room(&self) -> usize;
     /// Packets sent and received by this host so far.
     fn packets(&self) -> (u64, u64);
+    /// The network that its link stands for.
+    fn link_profile(&self) -> LinkProfile;
 }
 
 impl dyn Path {
@@ -97,6 +99,10 @@ impl Path for InProcess {
 
     fn packets(&self) -> (u64, u64) {
         self.world.borrow().host_frames(self.host)
+    }
+
+    fn link_profile(&self) -> LinkProfile {
+        LinkProfile::NONE
     }
 }
 
@@ -173,5 +179,9 @@ impl<L: Link> Path for OverLink<L> {
     fn packets(&self) -> (u64, u64) {
         let counters = self.driver.link().counters();
         (counters.frames_out, counters.frames_in)
+    }
+
+    fn link_profile(&self) -> LinkProfile {
+        self.driver.link().profile()
     }
 }

@@ -21,10 +21,11 @@
 //! spaces from `crates/memory`, hash table, B+tree, list and series from `crates/structures`.
 
 pub use farmem_client::{
-    Answer, Client, ClientOptions, Completed, Dispatched, Error, Exchange, Execution, FarMemory, LockWord,
-    Moved, Named, Next, NodeId, Op, PAGE_LEN, Placement, Policy, Prefetch, Profile, Program, REGION_DATA_MAX,
-    Rack, RackConfig, Rng, Task, Ticket, Took, Transport, Traversal, TraversalStop, Traversed, UDP_PORT,
-    VirtAddr, Vma, Waiting, Way, api, config, dispatch, doctor, home_of, iterator, migrate, raw, serve, task,
+    Answer, Client, ClientOptions, Completed, Dispatched, Error, Exchange, Execution, FarMemory, LinkProfile,
+    LockWord, Moved, Named, Next, NodeId, Op, PAGE_LEN, Placement, Policy, Prefetch, Profile, ProfileError,
+    Program, REGION_DATA_MAX, Rack, RackConfig, Rng, Task, Ticket, Took, Transport, Traversal, TraversalStop,
+    Traversed, UDP_PORT, VirtAddr, Vma, Waiting, Way, api, config, dispatch, doctor, home_of, iterator,
+    migrate, raw, serve, task,
 };
 pub use farmem_memory::{ShareOptions, ShareStats, SharedSpace, process, window, worker};
 pub use farmem_structures::{

@@ -142,6 +142,18 @@ fn the_path_mtu() {
     }
 }
 
+/// What the rack's links are to be like, by name or by values; as they are when nothing is written.
+#[test]
+fn a_link_has_a_profile() {
+    let link = |value: &str| {
+        parse(&RIGHT.replace("cpu = 0", &format!("link = \"{value}\""))).unwrap().link.to_string()
+    };
+    assert_eq!(parse(RIGHT).unwrap().link.to_string(), "none");
+    assert_eq!(link("none"), "none");
+    assert_eq!(link("rate=100gbit,delay=2us"), "100g-2us");
+    assert_eq!(link("delay=5us"), "delay=5us");
+}
+
 /// (the line's number, what it says instead, words of the complaint): every rule, and the line that breaks it, not one that looks
 /// like it.
 const BROKEN: &[(usize, &str, &[&str])] = &[
@@ -155,6 +167,19 @@ const BROKEN: &[(usize, &str, &[&str])] = &[
     (6, "cpu = -1", &["-1", "expected"]),
     (6, "pmtu = 1500", &["pmtu is 1500", "expected 256, 512, 1024", "4096 (jumbo links)"]),
     (6, "pmtu = -1", &["-1", "expected"]),
+    (
+        6,
+        r#"link = "fast""#,
+        &["link: no link profile is called \"fast\"", "100g-2us", "rate=25Gbit/s,delay=5us"],
+    ),
+    (6, r#"link = "rate=0bit/s""#, &["link: rate=0bit/s", "expected 1Mbit/s to 10Tbit/s"]),
+    (
+        6,
+        r#"link = "rate=99999999999999999999Gbit/s""#,
+        &["link: rate=99999999999999999999Gbit/s", "expected"],
+    ),
+    (6, r#"link = "delay=1s""#, &["link: delay=1s", "0us to 10ms"]),
+    (6, "link = 5", &["integer `5`", "expected a string"]),
     (6, "colour = 1", &["unknown field `colour`", "expected one of"]),
     (6, "cpu = ", &["string values must be quoted"]),
     (9, r#"address = "localhost""#, &["the control plane", "\"localhost\"", "expected the IP address"]),

@@ -63,10 +63,11 @@ impl<M: Machine, L: Link> Driver<M, L> {
         received
     }
 
-    /// How long a [`Sleeper`](crate::Sleeper) of the link may sleep now, at most `most`: until the role's next wake-up. Not at all when
-    /// something has arrived, or the role is due.
+    /// How long a [`Sleeper`](crate::Sleeper) of the link may sleep now, at most `most`: until the role's next wake-up, or the link's. Not at all
+    /// when something has arrived, or the role is due.
     pub fn may_sleep(&mut self, most: Duration) -> Option<Duration> {
         let Wait::AtMost(most) = self.until_next_wake(Wait::AtMost(most)) else { return None };
+        let most = self.link.next_wake().map_or(most, |due| most.min(due));
         (most > Duration::ZERO && self.link.may_sleep()).then_some(most)
     }
 

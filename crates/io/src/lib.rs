@@ -1,7 +1,8 @@
 //! The world of sockets and shared memory: what carries a role's frames, keeps its bytes and wakes it in time.
 //!
 //! A role is a pure [`Machine`](farmem_machine::Machine). Here a [`Driver`] gives it the clock ([`Clock`]) and a [`Link`]. There are
-//! two links: RoCEv2 over UDP sockets ([`udp`]), and rings in shared memory between processes of one machine ([`shm`]). The
+//! two links: RoCEv2 over UDP sockets ([`udp`]), and rings in shared memory between processes of one machine ([`shm`]); a
+//! [`PacedLink`] around either makes it as slow as a given network ([`LinkProfile`]). The
 //! ICRC is sealed and checked here, at the edge; roles never see it.
 //!
 //! Which link is used is always the caller's choice; asking for one never silently gives another.
@@ -18,14 +19,18 @@ mod error;
 mod http;
 mod jit;
 mod link;
+mod paced;
 pub mod pages;
 mod peers;
 mod private;
+mod profile;
 pub mod raw;
 mod seed;
+mod shaper;
 pub mod shm;
 pub mod signals;
 mod store;
+mod timers;
 pub mod udp;
 
 pub use address::{gid_of, ip_of, parse_gid};
@@ -39,8 +44,11 @@ pub use error::OpenError;
 pub use http::{ApiCall, ApiCallError, ApiClient, ApiServer, Limits as ApiLimits};
 pub use jit::{Compiler, Running};
 pub use link::{FRAME_MAX, Link, LinkCounters, Parcel, Sleeper, Wait, Waiting, Waker};
+pub use paced::{PacedLink, PacedParcel, held_back};
 pub use private::{private_directory, private_file, private_state};
+pub use profile::{HELD_BYTES_MAX, LinkProfile, ProfileError, WIRE_OVERHEAD};
 pub use seed::os_seed;
+pub use shaper::{Shaped, Shaper};
 pub use shm::{ShmConfig, ShmLink, ShmParcel};
 pub use store::{MappedStore, StoreReader};
 pub use udp::{UdpConfig, UdpLink, UdpParcel};

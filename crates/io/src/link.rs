@@ -1,5 +1,6 @@
 //! What carries frames between ports: the seam between a role's driver and UDP sockets or shared-memory rings.
 
+use crate::LinkProfile;
 use farmem_machine::{Duration, Port};
 use farmem_wire::Gid;
 use farmem_wire::message::PageMessage;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 /// UDP and ICRC that is an Ethernet of 4200.
 pub const FRAME_MAX: usize = PageMessage::FRAME_LEN_MAX;
 
-/// A way for frames to go between ports. Two implementers: `UdpLink` and `ShmLink`.
+/// A way for frames to go between ports. Implementers: `UdpLink` and `ShmLink`, and `PacedLink` around either.
 ///
 /// A link is like the network it stands for: it may lose frames (a full ring or socket buffer, a peer that is gone), and
 /// counts what it loses. It seals the ICRC on the way out, and hands over only frames whose ICRC was right.
@@ -66,6 +67,17 @@ pub trait Link {
     /// True when nothing has arrived: then a frame or a [`Waker`] that comes from here on ends the next [`Sleeper::sleep`], or keeps it from
     /// beginning.
     fn may_sleep(&mut self) -> bool;
+
+    /// The time after which the link is to be flushed, or asked to receive, even when nothing arrives; `None` when it holds no frame back.
+    /// [`Link::receive`] does not wait beyond it; the caller of a [`Sleeper`] must not.
+    fn next_wake(&self) -> Option<Duration> {
+        None
+    }
+
+    /// The network that it stands for.
+    fn profile(&self) -> LinkProfile {
+        LinkProfile::NONE
+    }
 }
 
 /// Frames on their way out of a [`Link`], to be handed over without it.
@@ -89,6 +101,8 @@ pub enum Waiting {
     /// Sleeps in the kernel. Right whenever there are more threads than CPUs.
     #[default]
     Block,
+    /// As [`Waiting::Block`], and wakes by the system's finest timers: for a link that holds frames back. Over UDP a wait is two system calls.
+    Precise,
     /// Looks again and again, and yields the CPU from time to time. The lowest latency, and one CPU burnt per link.
     Spin,
 }
@@ -120,6 +134,12 @@ pub struct LinkCounters {
     pub full: u64,
     /// To be sent, and dropped: the system refused, for another reason.
     pub send_refused: u64,
+    /// To be sent, and dropped: the link's profile wants so many lost.
+    pub lost_by_profile: u64,
+    /// Held back as the link's profile wants, and then sent.
+    pub paced: u64,
+    /// By how many nanoseconds they were later than it wants, all together.
+    pub late_ns: u64,
     /// Rings closed because what their other end wrote made no sense.
     pub broken_rings: u64,
 }
@@ -140,6 +160,9 @@ impl LinkCounters {
             no_address,
             full,
             send_refused,
+            lost_by_profile,
+            paced,
+            late_ns,
             broken_rings,
         } = more;
         self.frames_in += frames_in;
@@ -154,13 +177,22 @@ impl LinkCounters {
         self.no_address += no_address;
         self.full += full;
         self.send_refused += send_refused;
+        self.lost_by_profile += lost_by_profile;
+        self.paced += paced;
+        self.late_ns = self.late_ns.saturating_add(late_ns);
         self.broken_rings += broken_rings;
     }
 
     /// Frames lost in either direction, as far as this end knows.
     #[must_use]
     pub const fn lost(&self) -> u64 {
-        self.bad_icrc + self.short + self.long + self.no_address + self.full + self.send_refused
+        self.bad_icrc
+            + self.short
+            + self.long
+            + self.no_address
+            + self.full
+            + self.send_refused
+            + self.lost_by_profile
     }
 }
 

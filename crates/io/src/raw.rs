@@ -19,7 +19,7 @@ use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::ptr;
 use std::time::Duration;
-pub use swap::{Swapped, major_faults};
+pub use swap::{Swapped, cpu_time_of_children, major_faults};
 
 /// Longest datagram: a page and the headers before it.
 const DATAGRAM_MAX: usize = PAGE_LEN + 64;
@@ -63,7 +63,9 @@ impl RawSocket {
             forbid_fragments(&socket).map_err(cannot())?;
         }
         match waiting {
-            Waiting::Block => socket.set_read_timeout(Some(LOOK_EVERY)).map_err(cannot())?,
+            Waiting::Block | Waiting::Precise => {
+                socket.set_read_timeout(Some(LOOK_EVERY)).map_err(cannot())?
+            }
             Waiting::Spin => socket.set_nonblocking(true).map_err(cannot())?,
         }
         Ok(Self { socket, waiting, buffer: vec![0; DATAGRAM_MAX] })
@@ -149,7 +151,7 @@ impl RawSocket {
         loop {
             match self.socket.recv_from(&mut self.buffer) {
                 Ok(got) => return Ok(Some(got)),
-                Err(e) if is_empty(&e) && self.waiting == Waiting::Block => return Ok(None),
+                Err(e) if is_empty(&e) && self.waiting != Waiting::Spin => return Ok(None),
                 Err(e) if is_empty(&e) => {
                     looks += 1;
                     if looks >= SPINS_MAX {
@@ -200,7 +202,7 @@ impl RawSocket {
             }
             let error = io::Error::last_os_error();
             match is_empty(&error) {
-                true if self.waiting == Waiting::Block || looks >= SPINS_MAX => return Ok(0),
+                true if self.waiting != Waiting::Spin || looks >= SPINS_MAX => return Ok(0),
                 true => {
                     looks += 1;
                     rest(looks);

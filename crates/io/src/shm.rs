@@ -27,6 +27,7 @@ mod atomic {
 pub use dir::{live_endpoints, remove_dir};
 
 use crate::peers::Peers;
+use crate::timers::wake_precisely;
 use crate::{Clock, FRAME_MAX, Link, LinkCounters, OpenError, Parcel, Sleeper, Wait, Waiting, Waker};
 use dir::Dir;
 use ends::{Bell, InRing, OutRing, Popped};
@@ -362,6 +363,10 @@ impl Link for ShmLink {
                 match self.waiting {
                     Waiting::Spin => Ok(self.spin(most, each)),
                     Waiting::Block => self.block(most, each),
+                    Waiting::Precise => {
+                        wake_precisely();
+                        self.block(most, each)
+                    }
                 }
             }
             _ => Ok(handed),
@@ -384,6 +389,10 @@ impl Link for ShmLink {
         let (bell, waiting) = (Arc::clone(&self.bell), self.waiting);
         Ok(Sleeper::new(move |most| match waiting {
             Waiting::Block => bell.sleep(most),
+            Waiting::Precise => {
+                wake_precisely();
+                bell.sleep(most)
+            }
             Waiting::Spin => {
                 std::thread::yield_now();
                 Ok(())

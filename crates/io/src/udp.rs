@@ -160,6 +160,16 @@ impl UdpLink {
         Ok(if handed == 0 && !was_woken { Taken::Rubbish } else { Taken::Frames(handed) })
     }
 
+    /// Waits for a packet, then takes what is there.
+    fn wait_precisely(&mut self, most: Duration, each: &mut dyn FnMut(Port, &[u8])) -> io::Result<Taken> {
+        let taken = self.take(libc::MSG_DONTWAIT, each)?;
+        if !matches!(taken, Taken::Nothing) {
+            return Ok(taken);
+        }
+        self.socket.await_packet(most)?;
+        self.take(libc::MSG_DONTWAIT, each)
+    }
+
     fn spin(&mut self, most: Duration, each: &mut dyn FnMut(Port, &[u8])) -> io::Result<usize> {
         let until = self.clock.after(most);
         for spins in 0_u32.. {
@@ -301,6 +311,7 @@ impl Link for UdpLink {
                     self.socket.set_patience(most)?;
                     self.take(libc::MSG_WAITFORONE, each)?
                 }
+                Waiting::Precise => self.wait_precisely(most, each)?,
             },
             _ => self.take(libc::MSG_DONTWAIT, each)?,
         };
@@ -327,6 +338,14 @@ impl Link for UdpLink {
             Waiting::Block => {
                 socket.set_patience(most)?;
                 lock(&inbound).keep(&socket, libc::MSG_WAITFORONE)
+            }
+            Waiting::Precise => {
+                // What is kept already must not wait for what comes next.
+                let mut inbound = lock(&inbound);
+                if !inbound.is_kept() {
+                    socket.await_packet(most)?;
+                }
+                inbound.keep(&socket, libc::MSG_DONTWAIT)
             }
             Waiting::Spin => {
                 std::thread::yield_now();

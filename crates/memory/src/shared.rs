@@ -36,7 +36,7 @@ use farmem_client::own::api_client;
 use farmem_client::{Error, Rack};
 use farmem_control::api::{AcceptLost, Allocate, Call, CreateDomain, Grant, Overview, PermName, VmaInfo};
 use farmem_io::pages::{Memory, Window};
-use farmem_io::{ApiClient, OpenError};
+use farmem_io::{ApiClient, LinkProfile, OpenError};
 use farmem_machine::Duration;
 use farmem_paging::Account;
 use farmem_wire::{NodeId, VirtAddr};
@@ -120,6 +120,7 @@ pub struct SharedSpace {
     allocations: Mutex<Allocations>,
     /// The rack's description.
     file: PathBuf,
+    link: LinkProfile,
     domain_name: String,
     options: ShareOptions,
 }
@@ -155,9 +156,16 @@ impl SharedSpace {
             api: Mutex::new(api_client(config)?),
             allocations: Mutex::default(),
             file: config.file.clone(),
+            link: config.link,
             domain_name: domain.to_owned(),
             options,
         })
+    }
+
+    /// The network that the rack's links stand for.
+    #[must_use]
+    pub const fn link_profile(&self) -> LinkProfile {
+        self.link
     }
 
     /// Allocates at least `size` bytes, rounded up to a power of two of at least 4096. All bytes are zero.

@@ -22,6 +22,34 @@ macro_rules! over_either_transport {
     };
 }
 
+/// A rack whose links stand for a network says so, and everything works on it as on any other: both ends hold frames back, and none is lost.
+#[test]
+fn a_rack_on_a_paced_link() {
+    for transport in ["udp", "shm"] {
+        let description = Description::new("paced", transport).with("link = \"rate=10Gbit/s,delay=50us\"\n");
+        let mut up = description.up();
+        assert_eq!(up.listening()["link"], "rate=10Gbit/s,delay=50us");
+        let mut client = description.client("paced");
+        assert_eq!(client.link_profile().to_string(), "rate=10Gbit/s,delay=50us");
+        let vma = client.allocate(1 << 20).unwrap();
+        let data: Vec<u8> = (0..300_001_u32).map(|n| (n * 7 % 251) as u8).collect();
+        client.write(vma.base, &data).unwrap();
+        let mut back = vec![0; data.len()];
+        client.read(vma.base, &mut back).unwrap();
+        assert!(back == data, "what was written is read");
+        let mut table = HashTable::create(&mut client, 64, 16, Spread::Scattered).unwrap();
+        for n in 0..64_u8 {
+            table.insert(&mut client, Key::of(&[n]), &[n; VALUE_LEN]).unwrap();
+        }
+        for n in 0..64_u8 {
+            assert_eq!(table.find(&mut client, Key::of(&[n])).unwrap(), Some([n; VALUE_LEN]));
+        }
+        drop(client);
+        assert!(up.is_whole(), "all roles are alive");
+        assert_eq!(up.stop().stderr, "", "and had nothing to say");
+    }
+}
+
 over_either_transport! {
     /// What is written is read, on every node, across packets, at odd offsets; atomics answer what was there.
     verbs(description: 3 nodes) {

@@ -110,7 +110,7 @@ fn turns(
     let (mut next, mut idle) = (Next::Sleep, 0_u32);
     while !(stop.is_set() && next == Next::Sleep) {
         let patience = match (next, waiting) {
-            (Next::Sleep, Waiting::Block) => Patience::Endless,
+            (Next::Sleep, Waiting::Block | Waiting::Precise) => Patience::Endless,
             _ => Patience::None,
         };
         let count = messages.read(patience, &mut |message| match message {

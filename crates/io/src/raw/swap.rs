@@ -6,6 +6,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
+use std::time::Duration;
 
 /// Private memory whose pages can be put out and read back.
 #[derive(Debug)]
@@ -87,6 +88,22 @@ pub fn major_faults() -> u64 {
     // SAFETY: written by the call, which did not fail.
     let usage = unsafe { usage.assume_init() };
     u64::try_from(usage.ru_majflt).expect("a count")
+}
+
+/// CPU time of this process's children that have ended and were waited for, and of theirs.
+#[must_use]
+pub fn cpu_time_of_children() -> Duration {
+    let mut usage = MaybeUninit::<libc::rusage>::uninit();
+    // SAFETY: the system writes one rusage, for which there is room.
+    let done = unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr()) };
+    assert_eq!(done, 0, "a process may always ask for its children's usage");
+    // SAFETY: written by the call, which did not fail.
+    let usage = unsafe { usage.assume_init() };
+    let span = |time: libc::timeval| {
+        let (seconds, micros) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_usec));
+        Duration::from_secs(seconds.expect("a time")) + Duration::from_micros(micros.expect("a time"))
+    };
+    span(usage.ru_utime) + span(usage.ru_stime)
 }
 
 #[cfg(test)]

@@ -11,6 +11,8 @@ const B: Gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 72, 0, 2]);
 const PORT_A: Port = Port(10);
 const PORT_B: Port = Port(20);
 
+const WAITING: [Waiting; 3] = [Waiting::Block, Waiting::Precise, Waiting::Spin];
+
 /// A rack's directory that goes when the test ends.
 struct TestDir(PathBuf);
 
@@ -291,8 +293,8 @@ fn a_directory_for_everybody_is_refused() {
 fn threads_lose_nothing_when_they_wait_for_each_other() {
     const FRAMES: u32 = 20_000;
     const WINDOW: u32 = 16;
-    for waiting in [Waiting::Block, Waiting::Spin] {
-        let dir = TestDir::new(if waiting == Waiting::Block { "block" } else { "spin" });
+    for waiting in WAITING {
+        let dir = TestDir::new(&format!("{waiting:?}"));
         let config = |gid| ShmConfig { waiting, ..dir.config(gid) };
         let (to_b, to_a) = (config(A), config(B));
         let (mut a, mut b) = (ShmLink::open(&to_b).unwrap(), ShmLink::open(&to_a).unwrap());
@@ -336,8 +338,8 @@ fn threads_lose_nothing_when_they_wait_for_each_other() {
 /// A waker ends a wait that would last for ever, also when it called before the wait began.
 #[test]
 fn a_waker_ends_the_wait() {
-    for waiting in [Waiting::Block, Waiting::Spin] {
-        let dir = TestDir::new(if waiting == Waiting::Block { "wake-block" } else { "wake-spin" });
+    for waiting in WAITING {
+        let dir = TestDir::new(&format!("wake-{waiting:?}"));
         let mut a = ShmLink::open(&ShmConfig { waiting, ..dir.config(A) }).unwrap();
         let waker = a.waker().unwrap();
         let for_ever = Wait::AtMost(Duration::from_secs(1_000_000));
@@ -352,8 +354,8 @@ fn a_waker_ends_the_wait() {
 /// A sleeper ends its sleep when a frame comes, also one that came just before; and when a waker calls.
 #[test]
 fn a_sleeper_waits_beside_its_link() {
-    for waiting in [Waiting::Block, Waiting::Spin] {
-        let dir = TestDir::new(if waiting == Waiting::Block { "sleeper-block" } else { "sleeper-spin" });
+    for waiting in WAITING {
+        let dir = TestDir::new(&format!("sleeper-{waiting:?}"));
         let mut a = ShmLink::open(&ShmConfig { waiting, ..dir.config(A) }).unwrap();
         let mut b = ShmLink::open(&dir.config(B)).unwrap();
         a.set_peer(PORT_B, Some(B)).unwrap();
@@ -379,8 +381,8 @@ fn a_sleeper_waits_beside_its_link() {
 /// A wait with nothing to wait for ends by itself.
 #[test]
 fn a_wait_ends_in_time() {
-    for waiting in [Waiting::Block, Waiting::Spin] {
-        let dir = TestDir::new(if waiting == Waiting::Block { "time-block" } else { "time-spin" });
+    for waiting in WAITING {
+        let dir = TestDir::new(&format!("time-{waiting:?}"));
         let mut a = ShmLink::open(&ShmConfig { waiting, ..dir.config(A) }).unwrap();
         for wait in [Wait::No, Wait::AtMost(Duration::ZERO), Wait::AtMost(Duration::from_micros(50))] {
             assert_eq!(a.receive(wait, &mut |_, _| ()).unwrap(), 0);

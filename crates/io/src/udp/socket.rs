@@ -1,9 +1,12 @@
 //! The socket: opened as the ICRC needs it, with errors that say what to do.
 
 use super::sockaddr::SockAddr;
+use crate::timers::wake_precisely;
 use crate::{OpenError, ip_of};
 use farmem_machine::Duration;
 use farmem_wire::{Gid, UDP_PORT};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use socket2::{Domain, Protocol, Type};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -98,6 +101,20 @@ impl Socket {
             self.patience_ms.store(ms, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// Waits until a packet is there, for `most` at the longest, by the system's finest timers; or less.
+    pub(crate) fn await_packet(&self, most: Duration) -> io::Result<()> {
+        wake_precisely();
+        let nanos = most.as_nanos();
+        let span = Timespec {
+            tv_sec: i64::try_from(nanos / 1_000_000_000).expect("at most 2^34 seconds"),
+            tv_nsec: i64::try_from(nanos % 1_000_000_000).expect("less than a second"),
+        };
+        match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&span)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Sends an empty datagram. When the system refuses, so many packets wait that nobody sleeps.

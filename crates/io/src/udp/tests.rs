@@ -262,7 +262,7 @@ fn buffers_that_are_too_small_are_admitted() {
 /// A waker ends a wait that would last for ever, also when it called before the wait began; nothing is counted for it.
 #[test]
 fn a_waker_ends_the_wait() {
-    for (test, waiting) in [(28, Waiting::Block), (29, Waiting::Spin)] {
+    for (test, waiting) in [(28, Waiting::Block), (29, Waiting::Spin), (80, Waiting::Precise)] {
         let mut a = UdpLink::open(&UdpConfig { waiting, ..UdpConfig::new(gid(test, 1)) }).unwrap();
         let waker = a.waker().unwrap();
         let for_ever = Wait::AtMost(Duration::from_secs(1_000_000));
@@ -278,7 +278,7 @@ fn a_waker_ends_the_wait() {
 /// A sleeper ends its sleep when a frame comes, which then is there without another wait; and when a waker calls.
 #[test]
 fn a_sleeper_waits_beside_its_link() {
-    for (test, waiting) in [(32, Waiting::Block), (33, Waiting::Spin)] {
+    for (test, waiting) in [(32, Waiting::Block), (33, Waiting::Spin), (81, Waiting::Precise)] {
         let mut a = UdpLink::open(&UdpConfig { waiting, ..UdpConfig::new(gid(test, 1)) }).unwrap();
         let mut b = open(gid(test, 2));
         b.set_peer(Port::SWITCH, Some(gid(test, 1))).unwrap();
@@ -304,7 +304,7 @@ fn a_sleeper_waits_beside_its_link() {
 /// A wait with nothing to wait for ends by itself.
 #[test]
 fn a_wait_ends_in_time() {
-    for (test, waiting) in [(30, Waiting::Block), (31, Waiting::Spin)] {
+    for (test, waiting) in [(30, Waiting::Block), (31, Waiting::Spin), (82, Waiting::Precise)] {
         let mut a = UdpLink::open(&UdpConfig { waiting, ..UdpConfig::new(gid(test, 1)) }).unwrap();
         for wait in [Wait::No, Wait::AtMost(Duration::ZERO), Wait::AtMost(Duration::from_micros(50))] {
             assert_eq!(a.receive(wait, &mut |_, _| ()).unwrap(), 0);

@@ -1,0 +1,198 @@
+//! A link with a profile: frames leave it at the profile's rate and arrive after its delay.
+//!
+//! Key type: [`PacedLink`], around either of the other links. It holds frames at their sender, so both directions are paced when both ends have the profile.
+//! A link without a profile is used as it is: nobody wraps it, so it costs nothing.
+//!
+//! While it waits for frames it wakes when the first of those it holds is due: by the system's finest timers where it sleeps
+//! ([`Waiting::Precise`]), which still takes tens of microseconds on many machines; at once where it spins. A frame is never early; how late
+//! they were is counted ([`held_back`]).
+
+use crate::profile::LinkProfile;
+use crate::shaper::{Shaped, Shaper};
+use crate::{Clock, FRAME_MAX, Link, LinkCounters, Parcel, Sleeper, Wait, Waiting, Waker};
+use farmem_machine::{Duration, Instant, Port, Rng};
+use farmem_wire::{Gid, bth};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A link whose frames keep to a [`LinkProfile`].
+///
+/// What it holds when it is dropped leaves at once, as it would have without it.
+#[derive(Debug)]
+pub struct PacedLink<L: Link> {
+    link: L,
+    waiting: Waiting,
+    clock: Clock,
+    shaper: Shaper,
+    /// Ends the sleep of whoever waits for the link, when somebody else has sent.
+    waker: Waker,
+    counters: LinkCounters,
+}
+
+impl<L: Link> PacedLink<L> {
+    /// `link`, which was opened to wait as `waiting` says, with a profile; `seed` decides which frames are lost.
+    ///
+    /// # Errors
+    /// When the system has no more descriptors.
+    pub fn new(link: L, waiting: Waiting, profile: LinkProfile, seed: [u8; 32]) -> io::Result<Self> {
+        let (waker, shaper) = (link.waker()?, Shaper::new(profile, Rng::from_seed(seed)));
+        Ok(Self { link, waiting, clock: Clock::start(), shaper, waker, counters: LinkCounters::default() })
+    }
+
+    /// Sends what is due, without flushing it.
+    fn release(&mut self, now: Instant) {
+        let Self { link, shaper, counters, .. } = self;
+        let before = (counters.paced, counters.late_ns);
+        shaper.release(now, |due, port, frame| {
+            counters.paced += 1;
+            counters.late_ns += now.since(due).as_nanos();
+            link.send(port, frame);
+        });
+        if counters.paced > before.0 {
+            FRAMES.fetch_add(counters.paced - before.0, Ordering::Relaxed);
+            LATE_NS.fetch_add(counters.late_ns - before.1, Ordering::Relaxed);
+        }
+    }
+
+    /// Looks at link and clock by turns until something comes, or the first of the frames is due, which is soon: a link that spins looks at the
+    /// clock now and then only.
+    fn spin(&mut self, most: Duration, each: &mut dyn FnMut(Port, &[u8])) -> io::Result<usize> {
+        let until = self.clock.after(most);
+        loop {
+            let received = self.link.receive(Wait::No, each)?;
+            if received > 0 || self.clock.now() >= until {
+                return Ok(received);
+            }
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// A frame that is due so soon is waited for with the clock in view.
+const SOON: Duration = Duration::from_micros(20);
+
+/// Frames that all paced links of this process have held back, and by how many nanoseconds they were late together.
+static FRAMES: AtomicU64 = AtomicU64::new(0);
+static LATE_NS: AtomicU64 = AtomicU64::new(0);
+
+/// How many frames the paced links of this process have held back so far, and by how many nanoseconds they were later than their profile wants,
+/// all together: what a figure over such a link has from the machine and not from the profile.
+#[must_use]
+pub fn held_back() -> (u64, u64) {
+    (FRAMES.load(Ordering::Relaxed), LATE_NS.load(Ordering::Relaxed))
+}
+
+impl<L: Link> Drop for PacedLink<L> {
+    fn drop(&mut self) {
+        let Self { link, shaper, .. } = self;
+        shaper.release(Instant::from_nanos(u64::MAX), |_, port, frame| link.send(port, frame));
+        // The link is gone either way.
+        drop(link.flush());
+    }
+}
+
+/// Frames of a [`PacedLink`] that are due, and the news that others are held.
+#[derive(Debug)]
+pub struct PacedParcel<P> {
+    due: P,
+    waker: Option<Waker>,
+}
+
+impl<P: Default> Default for PacedParcel<P> {
+    fn default() -> Self {
+        Self { due: P::default(), waker: None }
+    }
+}
+
+impl<P: Parcel> Parcel for PacedParcel<P> {
+    fn hand_over(&mut self) {
+        self.due.hand_over();
+        // Whoever sleeps by the link does not know yet that something is held.
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+impl<L: Link> Link for PacedLink<L> {
+    type Parcel = PacedParcel<L::Parcel>;
+
+    fn set_peer(&mut self, port: Port, gid: Option<Gid>) -> io::Result<()> {
+        self.link.set_peer(port, gid)
+    }
+
+    fn send(&mut self, port: Port, frame: &[u8]) {
+        // The link counts what is no frame.
+        if !(bth::LEN..=FRAME_MAX).contains(&frame.len()) {
+            return self.link.send(port, frame);
+        }
+        match self.shaper.send(self.clock.now(), port, frame) {
+            Shaped::Held(_) => {}
+            Shaped::Lost => self.counters.lost_by_profile += 1,
+            Shaped::Full => self.counters.full += 1,
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.shaper.next().is_some() {
+            self.release(self.clock.now());
+        }
+        self.link.flush()
+    }
+
+    fn flush_into(&mut self, parcel: &mut Self::Parcel) {
+        if self.shaper.next().is_some() {
+            self.release(self.clock.now());
+        }
+        self.link.flush_into(&mut parcel.due);
+        parcel.waker = self.shaper.next().is_some().then(|| self.waker.clone());
+    }
+
+    fn receive(&mut self, wait: Wait, each: &mut dyn FnMut(Port, &[u8])) -> io::Result<usize> {
+        self.flush()?;
+        let wait = match (wait, self.next_wake()) {
+            (Wait::AtMost(most), Some(due)) => Wait::AtMost(most.min(due)),
+            _ => wait,
+        };
+        let received = match wait {
+            Wait::AtMost(most) if self.waiting == Waiting::Spin && most <= SOON => self.spin(most, each),
+            _ => self.link.receive(wait, each),
+        };
+        self.flush()?;
+        received
+    }
+
+    fn counters(&self) -> LinkCounters {
+        let mut counters = self.counters;
+        counters.add(self.link.counters());
+        counters
+    }
+
+    fn waker(&self) -> io::Result<Waker> {
+        Ok(self.waker.clone())
+    }
+
+    fn sleeper(&self) -> io::Result<Sleeper> {
+        self.link.sleeper()
+    }
+
+    fn may_sleep(&mut self) -> bool {
+        self.next_wake().is_none_or(|due| due > Duration::default()) && self.link.may_sleep()
+    }
+
+    fn profile(&self) -> LinkProfile {
+        self.shaper.profile()
+    }
+
+    fn next_wake(&self) -> Option<Duration> {
+        let inner = self.link.next_wake();
+        let own = self.shaper.next().map(|due| due.since(self.clock.now()));
+        match (inner, own) {
+            (Some(inner), Some(own)) => Some(inner.min(own)),
+            (inner, own) => inner.or(own),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,179 @@
+//! Paced links over rings and over sockets: what was sent arrives, in order, and never before its time.
+
+use super::*;
+use crate::{ShmConfig, ShmLink, UdpConfig, UdpLink};
+use farmem_machine::{Event, Machine, Outbox};
+use std::path::PathBuf;
+
+const FROM: Port = Port(10);
+const TO: Port = Port(20);
+const FOR_EVER: Duration = Duration::from_secs(1_000_000);
+
+/// Rings that go when the test ends.
+struct TestDir(PathBuf);
+
+impl Drop for TestDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn gid(test: u8, n: u8) -> Gid {
+    Gid::from_v4([127, 70, test, n])
+}
+
+fn paced<L: Link>(link: L, waiting: Waiting, profile: &str) -> PacedLink<L> {
+    PacedLink::new(link, waiting, profile.parse().unwrap(), [7; 32]).unwrap()
+}
+
+/// The paced end of a pair, each the other's peer, and the end as it is.
+fn joined<L: Link>((mut a, mut b): (L, L), waiting: Waiting, profile: &str, test: u8) -> (PacedLink<L>, L) {
+    a.set_peer(TO, Some(gid(test, 2))).unwrap();
+    b.set_peer(FROM, Some(gid(test, 1))).unwrap();
+    (paced(a, waiting, profile), b)
+}
+
+fn rings(test: u8, waiting: Waiting, profile: &str) -> (TestDir, PacedLink<ShmLink>, ShmLink) {
+    let dir = TestDir(format!("/dev/shm/farmem-paced-{}-{test}", std::process::id()).into());
+    let open =
+        |n| ShmLink::open(&ShmConfig { waiting, ..ShmConfig::new(dir.0.clone(), gid(test, n)) }).unwrap();
+    let (a, b) = joined((open(1), open(2)), waiting, profile, test);
+    (dir, a, b)
+}
+
+fn sockets(test: u8, waiting: Waiting, profile: &str) -> (PacedLink<UdpLink>, UdpLink) {
+    let open = |n| UdpLink::open(&UdpConfig { waiting, ..UdpConfig::new(gid(test, n)) }).unwrap();
+    joined((open(1), open(2)), waiting, profile, test)
+}
+
+fn frame(n: u8) -> Vec<u8> {
+    let mut frame = vec![n; 130];
+    frame[1] = 0xaa;
+    frame
+}
+
+/// Forty frames of 200 bytes on the wire: 800 us of a link of 80 Mbit/s, 1 ms from end to end.
+const SLOW: &str = "rate=80Mbit/s,delay=200us";
+const COUNT: u8 = 40;
+
+/// Sends them at once, then does nothing but to wait for what never comes; the other end notes what arrives and when.
+fn goes_through<L: Link>(mut a: PacedLink<L>, mut b: L) {
+    let clock = Clock::start();
+    for n in 0..COUNT {
+        a.send(TO, &frame(n));
+    }
+    assert_eq!(a.counters().frames_out, 0, "nothing has left before its time");
+    let mut came: Vec<(Port, Vec<u8>, Instant)> = Vec::new();
+    let mut silent = 0;
+    while came.len() < COUNT.into() {
+        // Longer than the test runs, were it not for what it holds.
+        silent += a.receive(Wait::AtMost(FOR_EVER), &mut |_, _| ()).unwrap();
+        let now = clock.now();
+        while b.receive(Wait::No, &mut |port, bytes| came.push((port, bytes.to_vec(), now))).unwrap() > 0 {}
+    }
+    assert_eq!(silent, 0);
+    for (n, (port, bytes, at)) in (0..).zip(&came) {
+        assert_eq!((*port, bytes), (FROM, &frame(n)), "in order");
+        let due = Duration::from_micros(20).times(u64::from(n) + 1) + Duration::from_micros(200);
+        assert!(at.since(Instant::ZERO) >= due, "{n} came at {at:?}, before {due:?}");
+    }
+    let counters = a.counters();
+    assert_eq!((counters.paced, counters.frames_out, counters.lost()), (40, 40, 0));
+    let (frames, late) = held_back();
+    assert!(frames >= 40 && late >= counters.late_ns, "of all links of this process");
+    assert_eq!(a.next_wake(), None, "nothing is held");
+}
+
+/// Over rings and sockets, asleep and spinning: one implementation.
+#[test]
+fn frames_leave_at_their_rate_over_either_link() {
+    for (test, waiting) in [(1, Waiting::Block), (2, Waiting::Precise), (3, Waiting::Spin)] {
+        let (_dir, a, b) = rings(test, waiting, SLOW);
+        goes_through(a, b);
+        let (a, b) = sockets(test, waiting, SLOW);
+        goes_through(a, b);
+    }
+}
+
+/// A thread sleeps by the link while another sends: it wakes, and what is held leaves when it is due.
+#[test]
+fn a_sleeper_hears_that_something_is_held() {
+    for (test, waiting) in [(4, Waiting::Precise), (5, Waiting::Spin)] {
+        let (mut a, mut b) = sockets(test, waiting, SLOW);
+        let mut sleeper = a.sleeper().unwrap();
+        assert!(a.may_sleep());
+        let mut parcel = PacedParcel::default();
+        a.send(TO, &frame(1));
+        a.flush_into(&mut parcel);
+        let other = std::thread::spawn(move || parcel.hand_over());
+        sleeper.sleep(FOR_EVER).unwrap();
+        other.join().unwrap();
+        let mut came = 0;
+        while came == 0 {
+            let due = a.next_wake();
+            if due.is_some() {
+                a.receive(Wait::AtMost(FOR_EVER), &mut |_, _| ()).unwrap();
+            }
+            came += b.receive(Wait::No, &mut |_, _| ()).unwrap();
+        }
+    }
+}
+
+/// What goes over its rate's queue, what the profile wants lost, and what is no frame, is counted; what is held at the end leaves.
+#[test]
+fn what_is_lost_is_counted_and_the_rest_arrives() {
+    let (mut a, mut b) = sockets(6, Waiting::Precise, "rate=1Mbit/s,loss=50%");
+    for n in 0..100 {
+        a.send(TO, &frame(n));
+    }
+    a.send(TO, &[1; 3]);
+    a.send(TO, &vec![0; FRAME_MAX + 1]);
+    let counters = a.counters();
+    assert_eq!((counters.short, counters.long, counters.frames_out), (1, 1, 0));
+    let lost = counters.lost_by_profile;
+    assert!((20..80).contains(&lost), "{lost} of 100");
+    assert_eq!(counters.lost(), lost + 2);
+    drop(a);
+    let mut came = 0;
+    while b.receive(Wait::No, &mut |_, _| came += 1).unwrap() > 0 {}
+    assert_eq!(came, 100 - lost);
+}
+
+/// A role that answers each frame once.
+#[derive(Debug)]
+struct Echo;
+
+impl Machine for Echo {
+    type In = ();
+    type Out = ();
+    type Note = ();
+    fn handle(&mut self, _: Instant, event: Event<'_, ()>, out: &mut Outbox<(), ()>) {
+        if let Event::Frame { port, bytes } = event {
+            out.send(port, bytes);
+        }
+    }
+    fn next_wake(&self) -> Option<Instant> {
+        None
+    }
+    fn check(&self) {}
+}
+
+/// A driver whose role wants nothing wakes for its link: the answer leaves though nothing else comes, and a sleep ends in time for it.
+#[test]
+fn a_driver_wakes_for_its_link() {
+    let (a, mut b) = sockets(7, Waiting::Precise, "delay=300us");
+    let mut driver = crate::Driver::new(Echo, a, Clock::start());
+    driver.link_mut().set_peer(FROM, Some(gid(7, 2))).unwrap();
+    b.send(FROM, &frame(3));
+    b.flush().unwrap();
+    assert_eq!(driver.turn(Wait::AtMost(FOR_EVER), &mut |(), _| ()).unwrap(), 1);
+    if let Some(sleep) = driver.may_sleep(FOR_EVER) {
+        assert!(sleep <= Duration::from_micros(300), "{sleep:?}");
+    }
+    let mut came = Vec::new();
+    while came.is_empty() {
+        assert_eq!(driver.turn(Wait::AtMost(FOR_EVER), &mut |(), _| ()).unwrap(), 0);
+        b.receive(Wait::No, &mut |_, bytes| came.push(bytes.to_vec())).unwrap();
+    }
+    assert_eq!(came, [frame(3)]);
+}

@@ -1,0 +1,235 @@
+//! When frames leave a link that has a profile: a token bucket, then a delay. Order is kept.
+//!
+//! Key type: [`Shaper`], pure: it is told the time, and holds what is on its way. It sends nothing.
+
+use crate::profile::{HELD_BYTES_MAX, LinkProfile, WIRE_OVERHEAD};
+use farmem_machine::{Instant, Port, Rng};
+use std::collections::VecDeque;
+
+/// Nanoseconds of a second: bytes a second times nanoseconds are billionths of a byte.
+const BILLION: u128 = 1_000_000_000;
+
+/// What became of a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shaped {
+    /// It is held, and arrives at that time.
+    Held(Instant),
+    /// It was lost, as the profile wants; it took its time on the wire.
+    Lost,
+    /// There is no room for it.
+    Full,
+}
+
+/// Frames of one sender on their way.
+#[derive(Debug)]
+pub struct Shaper {
+    profile: LinkProfile,
+    /// When the wire has sent what it was given, in nanoseconds times bytes a second: the bucket's tokens, as the time at which it would be full.
+    sent_at: u128,
+    rng: Rng,
+    /// Those on their way, first to arrive first.
+    held: VecDeque<Held>,
+    held_bytes: u64,
+    /// Buffers of frames that have gone.
+    spare: Vec<Vec<u8>>,
+}
+
+#[derive(Debug)]
+struct Held {
+    due: Instant,
+    port: Port,
+    bytes: Vec<u8>,
+}
+
+impl Shaper {
+    /// Nothing on its way; `rng` decides which frames are lost.
+    #[must_use]
+    pub const fn new(profile: LinkProfile, rng: Rng) -> Self {
+        Self { profile, sent_at: 0, rng, held: VecDeque::new(), held_bytes: 0, spare: Vec::new() }
+    }
+
+    /// What it keeps to.
+    #[must_use]
+    pub const fn profile(&self) -> LinkProfile {
+        self.profile
+    }
+
+    /// A frame is sent at `now`, which never goes back.
+    pub fn send(&mut self, now: Instant, port: Port, frame: &[u8]) -> Shaped {
+        let len = frame.len() as u64;
+        // Else a queue that is full would delay what comes after it by what it did not take.
+        if self.held_bytes + len > HELD_BYTES_MAX {
+            return Shaped::Full;
+        }
+        let due = self.leaves(now, len + WIRE_OVERHEAD) + self.profile.delay();
+        if self.profile.loss_ppm() > 0 && self.rng.chance(self.profile.loss_ppm(), 1_000_000) {
+            return Shaped::Lost;
+        }
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        bytes.clear();
+        bytes.extend_from_slice(frame);
+        self.held_bytes += len;
+        self.held.push_back(Held { due, port, bytes });
+        Shaped::Held(due)
+    }
+
+    /// When a frame of `len` bytes has left that is sent at `now`: when the bucket has as many tokens, counting those behind which it waits.
+    fn leaves(&mut self, now: Instant, len: u64) -> Instant {
+        let Some(rate) = self.profile.rate().map(u128::from) else { return now };
+        let now_at = u128::from(now.as_nanos()) * rate;
+        self.sent_at = self.sent_at.max(now_at) + u128::from(len) * BILLION;
+        let leaves = self.sent_at.saturating_sub(u128::from(self.profile.burst()) * BILLION).div_ceil(rate);
+        // Some hundred years after the boot it saturates.
+        now.max(Instant::from_nanos(u64::try_from(leaves).unwrap_or(u64::MAX)))
+    }
+
+    /// When the first of those on their way arrives.
+    #[must_use]
+    pub fn next(&self) -> Option<Instant> {
+        self.held.front().map(|held| held.due)
+    }
+
+    /// Hands over those that arrive by `now`, in order, each with the time at which it was to arrive.
+    pub fn release(&mut self, now: Instant, mut each: impl FnMut(Instant, Port, &[u8])) {
+        while self.next().is_some_and(|due| due <= now) {
+            let Held { due, port, bytes } = self.held.pop_front().expect("it was just seen");
+            each(due, port, &bytes);
+            self.held_bytes -= bytes.len() as u64;
+            if self.spare.len() < SPARE_MAX {
+                self.spare.push(bytes);
+            }
+        }
+    }
+}
+
+/// Buffers that are kept: a window of requests.
+const SPARE_MAX: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farmem_machine::Duration;
+
+    const PORT: Port = Port(9);
+
+    fn shaper(profile: &str) -> Shaper {
+        Shaper::new(profile.parse().unwrap(), Rng::from_number(1))
+    }
+
+    fn at(nanos: u64) -> Instant {
+        Instant::from_nanos(nanos)
+    }
+
+    /// A frame that takes `wire` bytes on the wire.
+    fn frame(wire: u64) -> Vec<u8> {
+        vec![0; usize::try_from(wire - WIRE_OVERHEAD).unwrap()]
+    }
+
+    fn due(shaped: Shaped) -> u64 {
+        let Shaped::Held(at) = shaped else { panic!("{shaped:?}") };
+        at.as_nanos()
+    }
+
+    /// 1,000 bytes take 80 ns at 100 Gbit/s, and arrive 2 us after that; the next waits for the wire; after a pause the wire is free.
+    #[test]
+    fn frames_leave_at_the_rate_and_arrive_after_the_delay() {
+        let mut shaper = shaper("100g-2us");
+        let times: Vec<u64> =
+            [0, 0, 0, 200, 1_000].map(|now| due(shaper.send(at(now), PORT, &frame(1000)))).into();
+        assert_eq!(times, [2_080, 2_160, 2_240, 2_320, 3_080]);
+    }
+
+    /// A million bytes through 1 Gbit/s: the last has left after 8 ms to the nanosecond, however they were cut.
+    #[test]
+    fn bytes_take_as_long_as_computed() {
+        for len in [100, 125, 1_000, 4_000] {
+            let mut shaper = shaper("rate=1Gbit/s");
+            let last = (0..1_000_000 / len).map(|_| due(shaper.send(at(5), PORT, &frame(len)))).last();
+            assert_eq!(last, Some(8_000_005), "in frames of {len}");
+        }
+    }
+
+    /// A rate by which a byte takes no whole number of nanoseconds drifts by nothing: 3 bytes a time at 7 Mbit/s.
+    #[test]
+    fn fractions_of_nanoseconds_are_not_lost() {
+        let mut shaper = shaper("rate=7Mbit/s");
+        let last = (0..7_000).map(|_| due(shaper.send(at(0), PORT, &frame(125)))).last();
+        assert_eq!(last, Some(1_000_000_000));
+    }
+
+    /// A burst leaves at once; what goes beyond waits until there are tokens; a pause fills the bucket, and no more than that.
+    #[test]
+    fn a_burst_leaves_at_once_and_no_more() {
+        let mut shaper = shaper("rate=1Gbit/s,burst=2kB");
+        let mut burst =
+            |now| -> Vec<u64> { (0..4).map(|_| due(shaper.send(at(now), PORT, &frame(1000)))).collect() };
+        assert_eq!(burst(0), [0, 0, 8_000, 16_000]);
+        assert_eq!(burst(1_000_000), [1_000_000, 1_000_000, 1_008_000, 1_016_000]);
+    }
+
+    /// What arrives is what was sent, in order and at its time, not before.
+    #[test]
+    fn order_is_kept_and_nothing_comes_early() {
+        let mut shaper = shaper("rate=1Gbit/s,delay=1us");
+        for n in 0..100_u8 {
+            shaper.send(at(u64::from(n)), Port(n.into()), &[n; 30]);
+        }
+        let mut came = Vec::new();
+        let mut now = at(0);
+        while let Some(next) = shaper.next() {
+            shaper.release(Instant::from_nanos(next.as_nanos() - 1), |_, _, _| panic!("early"));
+            assert!(next >= now);
+            now = next;
+            shaper.release(now, |due, port, bytes| came.push((due, port, bytes.to_vec())));
+        }
+        let sent: Vec<_> = (0..100_u8)
+            // 100 bytes take 800 ns; sent one nanosecond apart, they wait for the wire.
+            .map(|n| (at(1_000 + 800 * (u64::from(n) + 1)), Port(n.into()), vec![n; 30]))
+            .collect();
+        assert_eq!(came, sent);
+        assert_eq!(shaper.held_bytes, 0);
+    }
+
+    /// Without a rate only the delay counts, and it is exact.
+    #[test]
+    fn a_delay_alone_is_exact() {
+        let mut shaper = shaper("delay=7us");
+        for now in [0, 1, 1, 50_000] {
+            assert_eq!(due(shaper.send(at(now), PORT, &frame(4000))), now + 7_000);
+        }
+        assert_eq!(shaper.next(), Some(at(0) + Duration::from_micros(7)));
+    }
+
+    /// The share that is lost is the one asked for, it takes its time on the wire, and the same seed loses the same.
+    #[test]
+    fn loss_is_a_share_of_all_and_takes_its_time() {
+        let run = || {
+            let mut shaper = shaper("rate=1Gbit/s,loss=10%");
+            let sent: Vec<Shaped> = (0..10_000).map(|_| shaper.send(at(0), PORT, &frame(125))).collect();
+            (sent, due(shaper.send(at(0), PORT, &frame(125))))
+        };
+        let ((sent, after), again) = (run(), run());
+        assert_eq!((&sent, after), (&again.0, again.1));
+        let lost = sent.iter().filter(|&&shaped| shaped == Shaped::Lost).count();
+        assert!((900..1100).contains(&lost), "{lost} of 10,000");
+        assert_eq!(after, 10_001 * 1000, "those that were lost too");
+    }
+
+    /// A sender that is faster than its wire for ever loses what is beyond the queue; what is in it still arrives.
+    #[test]
+    fn a_full_queue_loses_the_newest() {
+        let mut shaper = shaper("rate=1Mbit/s");
+        let frame = vec![0; 4096];
+        let room = HELD_BYTES_MAX / 4096;
+        for _ in 0..room {
+            due(shaper.send(at(0), PORT, &frame));
+        }
+        assert_eq!(shaper.send(at(0), PORT, &frame), Shaped::Full);
+        let first = shaper.next().unwrap();
+        let mut came = 0;
+        shaper.release(first, |_, _, _| came += 1);
+        assert_eq!(came, 1);
+        let next = due(shaper.send(first, PORT, &frame));
+        assert_eq!(next, (room + 1) * (4096 + WIRE_OVERHEAD) * 8 * 1000);
+    }
+}
