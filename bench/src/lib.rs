@@ -1,8 +1,10 @@
 //! Measurements that stand beside what they are compared with, from the same run.
 //!
 //! Every benchmark is a list of [`Row`]s in the same form ([`Results`]): `farmem bench NAME` prints it as a table or as JSON. Ids are
-//! stable and listed in docs/results.md. [`Samples`] are times of one kind of operation; [`Machine`] is where they were taken.
+//! stable and listed in docs/results.md. [`Samples`] are times of one kind of operation; [`Machine`] is where they were taken, [`CpuMeter`] what
+//! they cost the threads at work.
 
+mod cpu;
 mod machine;
 pub mod mind;
 mod native;
@@ -15,11 +17,12 @@ mod samples;
 mod sheet;
 mod swap;
 
+pub use cpu::{CpuMeter, CpuSpan, CpuTime};
 pub use machine::Machine;
 pub use native::{Native, NativeLogic};
 pub use page_cache::{Evicted, PAGE_LEN, Page, Pages};
 pub use paged::{PageCounts, Paged};
-pub use row::{Results, Row};
+pub use row::{Results, Row, link_late};
 pub use samples::{Samples, rate_row, to_f64};
 use sheet::Sheet;
 pub use sheet::{Outcome, Told};

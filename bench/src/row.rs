@@ -1,6 +1,6 @@
 //! The form of every benchmark: rows with stable ids.
 
-use crate::Machine;
+use crate::{Machine, to_f64};
 use serde::Serialize;
 
 /// What a benchmark prints.
@@ -10,8 +10,20 @@ pub struct Results {
     pub bench: &'static str,
     /// Where it ran.
     pub machine: Machine,
+    /// The profile of its racks' links, `none` when they are used as they are.
+    pub link: String,
+    /// By how many nanoseconds the frames of this process's paced links left later than their profile wants, on average: what the figures have
+    /// from this machine's timers and load beside it. `None` where no frame was held back.
+    pub link_late: Option<f64>,
     /// Its figures.
     pub rows: Vec<Row>,
+}
+
+/// The mean lateness of the frames that this process's links held back so far, in nanoseconds; `None` when there were none.
+#[must_use]
+pub fn link_late() -> Option<f64> {
+    let (frames, late) = farmem_io::held_back();
+    (frames > 0).then(|| to_f64(late) / to_f64(frames))
 }
 
 /// One figure. Ids are stable and listed in docs/results.md.
@@ -31,6 +43,9 @@ pub struct Row {
     pub p50: Option<f64>,
     /// The 99th percentile; of a rate, its slow end.
     pub p99: Option<f64>,
+    /// CPU time of an operation in nanoseconds, of all threads at work together; `None` of what is counted and not timed, or where their
+    /// threads cannot be seen.
+    pub cpu: Option<f64>,
     /// Measurements behind it.
     pub n: u64,
     /// Why there is no figure, or what must be known to read it.
@@ -50,6 +65,7 @@ impl Row {
             ratio: None,
             p50: None,
             p99: None,
+            cpu: None,
             n,
             why: None,
         }
@@ -59,6 +75,12 @@ impl Row {
     #[must_use]
     pub fn absent(id: impl Into<String>, unit: &'static str, why: impl Into<String>) -> Self {
         Self { value: None, why: Some(why.into()), ..Self::figure(id, unit, 0.0, 0) }
+    }
+
+    /// The same figure, with the CPU time of an operation.
+    #[must_use]
+    pub fn with_cpu(self, cpu: Option<f64>) -> Self {
+        Self { cpu, ..self }
     }
 
     /// The same figure beside what it is compared with.

@@ -9,9 +9,10 @@ mod work;
 pub use work::{WORK, work};
 
 use crate::swap::{Group, SwapFile, Zram};
-use crate::{Outcome, Row, Sheet, Told, to_f64};
+use crate::{CpuMeter, CpuTime, Outcome, Row, Sheet, Told, to_f64};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 use work::{BEGIN, Kind};
 
 /// What to measure.
@@ -120,7 +121,7 @@ impl Swap {
 /// Twice what the program has may be here.
 fn fit(id: &str, program: Program, bytes: u64, rounds: usize, sheet: &mut Sheet<'_>) {
     let local = 2 * bytes;
-    let (mut native, mut far) = (Vec::new(), Vec::new());
+    let (mut native, mut far, mut cpu) = (Vec::new(), Vec::new(), CpuTime::default());
     for _ in 0..rounds {
         let both = start(program, bytes, &Where::Native)
             .and_then(|alone| Ok((alone, start(program, bytes, &Where::Far(local))?)));
@@ -129,17 +130,18 @@ fn fit(id: &str, program: Program, bytes: u64, rounds: usize, sheet: &mut Sheet<
                 sheet.add_wrong(u64::from(alone.sum != here.sum));
                 native.push(alone.nanos);
                 far.push(here.nanos);
+                cpu.add(here.cpu, 1);
             }
             Err(why) => return sheet.add([Row::absent(id, "ns", why)]),
         }
     }
     let why = format!("{} MiB, all of it here; beside native", bytes >> 20);
-    sheet.add([row(id, far, native, why)]);
+    sheet.add([row(id, far, native, why).with_cpu(cpu.per_operation())]);
 }
 
 fn over(id: &str, kind: Kind, bytes: u64, rounds: usize, swap: &Swap, sheet: &mut Sheet<'_>) {
     let local = bytes / PART;
-    let (mut swapped, mut far) = (Vec::new(), Vec::new());
+    let (mut swapped, mut far, mut cpu) = (Vec::new(), Vec::new(), CpuTime::default());
     let mut limits = String::new();
     for _ in 0..rounds {
         let both = start(Program::Work(kind), bytes, &Where::Far(local)).and_then(|here| {
@@ -152,13 +154,14 @@ fn over(id: &str, kind: Kind, bytes: u64, rounds: usize, swap: &Swap, sheet: &mu
                 sheet.add_wrong(u64::from(out.sum != here.sum));
                 swapped.push(out.nanos);
                 far.push(here.nanos);
+                cpu.add(here.cpu, 1);
             }
             Err(why) => return sheet.add([Row::absent(id, "ns", why)]),
         }
     }
     let why =
         format!("{} MiB, {} MiB of it here; beside {} under {limits}", bytes >> 20, local >> 20, swap.name());
-    sheet.add([row(id, far, swapped, why)]);
+    sheet.add([row(id, far, swapped, why).with_cpu(cpu.per_operation())]);
 }
 
 /// Medians.
@@ -175,6 +178,8 @@ fn row(id: &str, far: Vec<u64>, baseline: Vec<u64>, why: String) -> Row {
 struct Said {
     nanos: u64,
     sum: u64,
+    /// Of its process, and of those that made far memory for it, from start to end.
+    cpu: Option<Duration>,
 }
 
 /// Starts a program, has it work, and waits for its end.
@@ -201,6 +206,8 @@ fn start(program: Program, bytes: u64, place: &Where<'_>) -> Result<Said, String
         Program::NumPy => command.args(["-c", NUMPY, &bytes.to_string()]),
     };
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let children = CpuMeter::children();
+    let cpu = children.begin();
     let mut child =
         command.spawn().map_err(|error| format!("{}: {error}", command.get_program().to_string_lossy()))?;
     if let Where::Limited(group) = place
@@ -215,9 +222,10 @@ fn start(program: Program, bytes: u64, place: &Where<'_>) -> Result<Said, String
     let mut line = String::new();
     let _none = BufReader::new(child.stdout.take().expect("it was asked for")).read_line(&mut line);
     let ended = child.wait_with_output().map_err(|error| error.to_string())?;
+    let cpu = cpu.end();
     let mut numbers = line.split_whitespace().map_while(|word| word.parse().ok());
     match (ended.status.success(), numbers.next(), numbers.next()) {
-        (true, Some(nanos), Some(sum)) => Ok(Said { nanos, sum }),
+        (true, Some(nanos), Some(sum)) => Ok(Said { nanos, sum, cpu }),
         _ => {
             let said = String::from_utf8_lossy(&ended.stderr);
             let last = said.lines().last().unwrap_or("it said nothing");

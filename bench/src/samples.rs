@@ -1,12 +1,15 @@
 //! Measurements: times in interleaved rounds, so that a machine that changes speed changes both sides.
 
-use crate::Row;
+use crate::{CpuMeter, CpuTime, Row};
 use hdrhistogram::Histogram;
 use std::time::{Duration, Instant};
 
-/// Times of one kind of operation, in nanoseconds.
+/// Times of one kind of operation, in nanoseconds, and the CPU time that they took.
 #[derive(Clone, Debug)]
-pub struct Samples(Histogram<u64>);
+pub struct Samples {
+    times: Histogram<u64>,
+    cpu: CpuTime,
+}
 
 impl Default for Samples {
     fn default() -> Self {
@@ -18,7 +21,9 @@ impl Samples {
     /// None yet.
     #[must_use]
     pub fn new() -> Self {
-        Self(Histogram::new_with_max(60_000_000_000, 3).expect("a minute with three digits is in range"))
+        let times =
+            Histogram::new_with_max(60_000_000_000, 3).expect("a minute with three digits is in range");
+        Self { times, cpu: CpuTime::default() }
     }
 
     /// Times one operation and records it.
@@ -44,44 +49,60 @@ impl Samples {
         Ok(())
     }
 
-    /// Times `batch` operations together and records their mean: for operations too short for the clock.
+    /// Times `batch` operations together and records their mean: for operations too short for the clock. Their CPU time is that of this process.
     ///
     /// # Errors
     /// The operations'; they are not recorded then.
     pub fn time_batch<E>(&mut self, batch: u32, operation: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        let own = CpuMeter::own();
+        let cpu = own.begin();
         let begin = Instant::now();
         operation()?;
+        let time = begin.elapsed();
+        self.spent(cpu.end(), batch.into());
         // Tenths of a nanosecond are lost; the operations take tens of nanoseconds and more.
-        self.record(begin.elapsed() / batch.max(1));
+        self.record(time / batch.max(1));
         Ok(())
     }
 
     /// Records a time that was taken elsewhere.
     pub fn record(&mut self, time: Duration) {
-        self.0.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        self.times.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// Adds the CPU time that `operations` of these took together.
+    pub fn spent(&mut self, cpu: Option<Duration>, operations: u64) {
+        self.cpu.add(cpu, operations);
     }
 
     /// Adds another's times.
     pub fn add(&mut self, other: &Self) {
-        self.0.add(&other.0).expect("both have the same range");
+        self.times.add(&other.times).expect("both have the same range");
+        self.cpu.add_all(&other.cpu);
+    }
+
+    /// The CPU time of an operation in nanoseconds, if it was counted.
+    #[must_use]
+    pub fn cpu(&self) -> Option<f64> {
+        self.cpu.per_operation()
     }
 
     /// Times recorded.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.0.len()
+        self.times.len()
     }
 
     /// True when there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.times.is_empty()
     }
 
     /// The time that a share `q` of all does not exceed.
     #[must_use]
     pub fn quantile(&self, q: f64) -> f64 {
-        to_f64(self.0.value_at_quantile(q))
+        to_f64(self.times.value_at_quantile(q))
     }
 
     /// The row of these times beside those of the baseline.
@@ -91,9 +112,9 @@ impl Samples {
         let row = Row {
             p50: Some(median),
             p99: Some(self.quantile(0.99)),
-            ..Row::figure(id, "ns", median, self.0.len())
+            ..Row::figure(id, "ns", median, self.times.len())
         };
-        row.beside(baseline.map(|b| b.quantile(0.5)))
+        row.with_cpu(self.cpu()).beside(baseline.map(|b| b.quantile(0.5)))
     }
 }
 

@@ -51,6 +51,8 @@ pub struct Args {
 /// What came of it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
+    /// The network that the rack's links stand for.
+    pub link: String,
     /// Workers.
     pub workers: u64,
     /// Operations of all of them.
@@ -131,7 +133,8 @@ fn work(
     Worker::join_all(workers)?;
     let board = Board::new(space.memory(board));
     let did: Vec<Did> = (0..args.workers).map(|worker| board.did(worker)).collect();
-    Ok(judge(args, &did, &Table::new(space.memory(table))))
+    let judged = judge(args, &did, &Table::new(space.memory(table)));
+    Ok(Outcome { link: space.link_profile().to_string(), ..judged })
 }
 
 /// What they did, and what the table says to it.
@@ -148,6 +151,7 @@ fn judge(args: &Args, did: &[Did], table: &Table<'_>) -> Outcome {
     wrong += updates.abs_diff(in_table);
     let seconds = to_f64(did.iter().map(|did| did.nanos).max().unwrap_or(0)) / 1e9;
     Outcome {
+        link: String::new(),
         workers: args.workers,
         operations: args.operations,
         seconds,
@@ -163,14 +167,14 @@ fn judge(args: &Args, did: &[Did], table: &Table<'_>) -> Outcome {
 impl farmem_workload::Outcome for Outcome {
     fn text(&self) -> String {
         let Self { workers, operations, seconds, operations_per_second, updates, .. } = self;
-        let Self { fetches, invalidations, false_invalidations, wrong_answers, .. } = self;
+        let Self { fetches, invalidations, false_invalidations, wrong_answers, link, .. } = self;
         let answers = if *wrong_answers == 0 {
             "every answer was right, and the table holds every update".to_owned()
         } else {
             format!("{wrong_answers} ANSWERS WERE WRONG")
         };
         format!(
-            "native-kvs: {workers} workers, {operations} operations in {seconds:.2} s: {operations_per_second:.0} /s; {updates} updates, \
+            "native-kvs: {workers} workers, link {link}, {operations} operations in {seconds:.2} s: {operations_per_second:.0} /s; {updates} updates, \
              {fetches} pages fetched, {invalidations} given up, {false_invalidations} of them for another of their region\n{answers}\n"
         )
     }

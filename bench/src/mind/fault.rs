@@ -2,7 +2,7 @@
 //! over the same path, host to switch to memory node to host.
 
 use super::{PAGE, Samples, io_error};
-use crate::Row;
+use crate::{CpuMeter, Row};
 use farmem::raw::{self, Onward, RawRing, RawSocket, Waiting};
 use farmem::serve::Stop;
 use farmem::window::Memory;
@@ -40,7 +40,11 @@ pub(super) fn measure(config: &RackConfig, space: &SharedSpace, fresh: &[Vma]) -
             for _ in 0..count {
                 exchange.time_if(|| ping().map_err(io_error("the raw exchange failed")))?;
             }
+            // Whose threads the roles are, and the pager.
+            let own = CpuMeter::own();
+            let cpu = own.begin();
             touch(memory, REGION, &mut fetch);
+            fetch.spent(cpu.end(), count as u64);
         }
         Ok(Faults { fetch, resolve, exchange })
     })

@@ -5,7 +5,7 @@
 //! of these calls, so what they cost more is what it costs to be filtered at all.
 
 use super::Samples;
-use crate::Row;
+use crate::{CpuMeter, Row};
 use farmem_run::{Started, Watched, spawn};
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -42,7 +42,10 @@ fn alternate(callers: &mut [Caller; 2], call: usize, rounds: usize) -> io::Resul
     let mut times = [Samples::new(), Samples::new()];
     for round in 0..rounds {
         for n in [round % 2, 1 - round % 2] {
+            let meter = CpuMeter::of(callers[n].started.child.id());
+            let cpu = meter.begin();
             times[n].record(callers[n].time(call)?);
+            times[n].spent(cpu.end(), BATCH.into());
         }
     }
     Ok(times)

@@ -1,7 +1,7 @@
 //! Native-KVS on real processes: one worker, and two that share its table (MIND 7.1).
 
 use super::DOMAIN;
-use crate::{Row, Sheet};
+use crate::{CpuMeter, CpuTime, Row, Sheet};
 use farmem::{Error, Rack, RackConfig, ShareOptions, SharedSpace, Transport};
 use farmem_nativekvs::{Args, Mix, Outcome, serve};
 
@@ -24,9 +24,15 @@ pub(super) fn measure(config: &RackConfig, quick: bool, sheet: &mut Sheet<'_>) -
                 seed: 1,
                 json: false,
             };
+            // The workers, which have ended by then, and the roles; what it took to load the table counts too.
+            let all = CpuMeter::own().and_children();
+            let cpu = all.begin();
             let outcome = serve(&space, &args, |orders| space.spawn("serve", orders))?;
+            let mut spent = CpuTime::default();
+            spent.add(cpu.end(), outcome.operations);
             sheet.add_wrong(outcome.wrong_answers);
-            sheet.add([row(config.transport, name, &outcome).beside(one)]);
+            let row = row(config.transport, name, &outcome).with_cpu(spent.per_operation());
+            sheet.add([row.beside(one)]);
             one = one.or(Some(outcome.operations_per_second));
         }
     }

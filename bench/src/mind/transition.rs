@@ -3,7 +3,7 @@
 use super::fault::{REGION, scattered};
 use super::{PAGE, Samples};
 use crate::samples::median;
-use crate::{Row, to_f64};
+use crate::{CpuMeter, Row, to_f64};
 use farmem::window::Memory;
 use farmem::{Error, ShareStats, SharedSpace, Transport, Vma};
 use std::time::Instant;
@@ -48,7 +48,11 @@ impl Transitions {
     ) {
         let before = packets(&stats());
         let times = &mut self.times[at];
+        // Both hosts are of this process, and so are the roles.
+        let own = CpuMeter::own();
+        let cpu = own.begin();
         let count = each(memory, access, &mut |time| times.record(time));
+        times.spent(cpu.end(), count);
         self.packets[at].push(to_f64(packets(&stats()) - before) / to_f64(count));
     }
 

@@ -4,7 +4,7 @@
 use super::compare::{Racks, Scenario as _};
 use super::lookups::Lookups;
 use super::station::{App as _, NodeKind};
-use crate::{Row, rate_row, to_f64};
+use crate::{CpuMeter, CpuTime, Row, rate_row, to_f64};
 use farmem::{Client, ClientOptions, Error, Policy, Rack};
 use std::iter::from_fn;
 use std::num::NonZero;
@@ -29,20 +29,24 @@ const MIX: &str = "uniform";
 /// The row.
 pub(super) fn measure<R: Racks>(effort: Effort, racks: &mut R) -> Result<Vec<Row>, R::Failure> {
     let rack = racks.start(1, NodeKind::Offload)?;
-    Ok(vec![compare(effort, rack.as_ref())?])
+    let meter = CpuMeter::with(racks.processes(&rack));
+    Ok(vec![compare(effort, rack.as_ref(), &meter)?])
 }
 
-fn compare(effort: Effort, rack: &Rack) -> Result<Row, Error> {
+fn compare(effort: Effort, rack: &Rack, meter: &CpuMeter) -> Result<Row, Error> {
     let usual = ClientOptions::default();
     let alone = ClientOptions { pairs_max: NonZero::<u16>::MIN, ..usual };
     let mut clients = [rack.client_with(DOMAIN, usual)?, rack.client_with(DOMAIN, alone)?];
     let mut finder = Lookups::short(effort.quick).lay(MIX, true, &mut clients[0])?;
     let mut rates = [Vec::new(), Vec::new()];
+    let mut spent = [CpuTime::default(); 2];
     for round in 0..=effort.rounds {
-        for (client, rates) in clients.iter_mut().zip(&mut rates) {
-            let rate = rate(client, &mut finder, effort.slice)?;
+        for (at, (client, rates)) in clients.iter_mut().zip(&mut rates).enumerate() {
+            let cpu = meter.begin();
+            let (rate, count) = rate(client, &mut finder, effort.slice)?;
             if round > 0 {
                 rates.push(rate);
+                spent[at].add(cpu.end(), count);
             }
         }
     }
@@ -50,11 +54,16 @@ fn compare(effort: Effort, rack: &Rack) -> Result<Row, Error> {
     finder.destroy(&mut clients[0])?;
     assert_eq!(wrong, 0, "every key is found with its value");
     let [together, alone] = &mut rates;
-    Ok(rate_row("pulse.batch.lookups", together, alone, effort.rounds.into()))
+    let row = rate_row("pulse.batch.lookups", together, alone, effort.rounds.into());
+    Ok(row.with_cpu(spent[0].per_operation()))
 }
 
-/// Look-ups a second, for `slice`.
-fn rate(client: &mut Client, finder: &mut super::lookups::Finder, slice: Duration) -> Result<f64, Error> {
+/// Look-ups a second, for `slice`, and how many there were.
+fn rate(
+    client: &mut Client,
+    finder: &mut super::lookups::Finder,
+    slice: Duration,
+) -> Result<(f64, u64), Error> {
     let (begin, mut count) = (Instant::now(), 0);
     let cell = std::cell::RefCell::new(finder);
     let tasks = from_fn(|| (begin.elapsed() < slice).then(|| cell.borrow_mut().next()));
@@ -63,5 +72,5 @@ fn rate(client: &mut Client, finder: &mut super::lookups::Finder, slice: Duratio
         cell.borrow_mut().ended(task);
     };
     client.run_tasks(tasks, DEPTH, &Policy::Offload, done)?;
-    Ok(to_f64(count) / begin.elapsed().as_secs_f64())
+    Ok((to_f64(count) / begin.elapsed().as_secs_f64(), count))
 }

@@ -1,7 +1,7 @@
 //! All systems beside each other on one application: who takes part, rounds in turn, and the rows of what came of it.
 
 use super::station::{App, Figures, How, NodeKind, Shared, Station, System};
-use crate::{Row, Sheet, rate_row, to_f64};
+use crate::{CpuMeter, Row, Sheet, rate_row, to_f64};
 use farmem::{Client, Error, Rack};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,6 +20,9 @@ pub trait Racks {
     /// # Errors
     /// What keeps it from starting.
     fn start(&mut self, nodes: u8, kind: NodeKind) -> Result<Self::Rack, Self::Failure>;
+
+    /// The processes of its roles, whose CPU time counts with this one's.
+    fn processes(&self, rack: &Self::Rack) -> Vec<u32>;
 }
 
 /// An application and its data, to be laid out on a rack.
@@ -152,9 +155,10 @@ impl<R: Racks> Fleet<'_, '_, R> {
         let mut stations: Vec<(usize, Station<S::App>)> = Vec::new();
         for at in order {
             let system = systems[at];
-            let rack = self.started[&system.node].as_ref();
+            let started = &self.started[&system.node];
+            let (rack, cpu) = (started.as_ref(), CpuMeter::with(self.racks.processes(started)));
             let known = laid.get(&system.node).filter(|_| system.offloads()).cloned();
-            let station = Station::new(system, rack, |client| match known {
+            let station = Station::new(system, rack, cpu, |client| match known {
                 Some(app) => Ok(app),
                 None => {
                     let app = Rc::new(RefCell::new(scenario.lay(mix, system.offloads(), client)?));
@@ -205,8 +209,11 @@ impl Compared {
             let mix = if self.is_main { String::new() } else { format!(".{}", self.mix) };
             let id = |what: &str| format!("pulse.e2e.{}{mix}.{what}", self.scenario);
             rows.push(pulse.latency.row(&id("latency"), Some(&cache.latency)));
-            rows.push(rates(&id("throughput"), &pulse.many, &cache.alone, pulse.operations));
-            rows.push(rates(&id("throughput.over_overlapped"), &pulse.many, &cache.many, pulse.operations));
+            let many = pulse.many_cpu.per_operation();
+            let row =
+                |what: &str, baseline: &[f64]| rates(&id(what), &pulse.many, baseline, pulse.operations);
+            rows.push(row("throughput", &cache.alone).with_cpu(many));
+            rows.push(row("throughput.over_overlapped", &cache.many).with_cpu(many));
             if let Some(own) = cache.own_time {
                 let n = cache.operations;
                 let all = pulse.latency.quantile(0.5);
@@ -217,7 +224,8 @@ impl Compared {
             let Self { scenario, mix, nodes, .. } = self;
             let id = |what: &str| format!("pulse.distributed.{scenario}.{mix}.n{nodes}.{what}");
             rows.push(pulse.latency.row(&id("latency"), Some(&acc.latency)));
-            rows.push(rates(&id("throughput"), &pulse.many, &acc.many, pulse.operations));
+            let row = rates(&id("throughput"), &pulse.many, &acc.many, pulse.operations);
+            rows.push(row.with_cpu(pulse.many_cpu.per_operation()));
         }
         rows
     }
@@ -231,13 +239,11 @@ impl Compared {
             let baseline = baseline.filter(|_| *name != BASELINE);
             let of = |rates: fn(&Figures) -> &Vec<f64>| baseline.map(rates).map_or(&[][..], |rates| rates);
             rows.push(figures.latency.row(&id("latency"), baseline.map(|b| &b.latency)));
-            rows.push(rates(&id("throughput"), &figures.many, of(|b| &b.many), figures.operations));
-            rows.push(rates(
-                &id("throughput.alone"),
-                &figures.alone,
-                of(|b| &b.alone),
-                figures.latency.len(),
-            ));
+            let many = rates(&id("throughput"), &figures.many, of(|b| &b.many), figures.operations);
+            rows.push(many.with_cpu(figures.many_cpu.per_operation()));
+            let n = figures.latency.len();
+            let alone = rates(&id("throughput.alone"), &figures.alone, of(|b| &b.alone), n);
+            rows.push(alone.with_cpu(figures.latency.cpu()));
             // What goes further than a cache are its misses.
             if !name.starts_with("cache") {
                 let n = figures.latency.len();

@@ -181,6 +181,8 @@ fn row((id, way, baseline): Figure, rates: &[Rates]) -> Row {
         ratio: baseline.map(|baseline| way.times(baseline)),
         p50: Some(per_second(way)),
         p99: Some(slowest),
+        // Rates are by CPU time of the one thread.
+        cpu: Some(1e9 / per_second(way)),
         ..Row::figure(id, "1/s", per_second(way), way.millions_per_s.len() as u64)
     }
 }

@@ -1,7 +1,7 @@
 //! The ways to carry out an application's operations that are compared, and what each has: a kind of memory node, a client, a place for
 //! traversals.
 
-use crate::{Paged, Samples, to_f64};
+use crate::{CpuMeter, CpuTime, Paged, Samples, to_f64};
 use farmem::task::{run_one, run_tasks};
 use farmem::{Client, ClientOptions, Error, Policy, Rack, Task};
 use std::cell::RefCell;
@@ -87,6 +87,8 @@ pub(super) struct Station<A> {
     memory: Memory,
     /// Stations that see memory alike may have the same, since they take turns.
     app: Shared<A>,
+    /// This process, and those of the rack's roles.
+    cpu: CpuMeter,
     pub(super) figures: Figures,
 }
 
@@ -103,6 +105,8 @@ pub(super) struct Figures {
     /// Operations a second by round: one at a time, and many under way.
     pub(super) alone: Vec<f64>,
     pub(super) many: Vec<f64>,
+    /// The CPU time of those with many under way.
+    pub(super) many_cpu: CpuTime,
     /// Operations in all, and those whose answer was wrong.
     pub(super) operations: u64,
     pub(super) wrong: u64,
@@ -122,10 +126,11 @@ impl System {
 }
 
 impl<A: App> Station<A> {
-    /// A client of `rack` that works on what `lay` lays out for it, or has laid out for another.
+    /// A client of `rack`, of which `cpu` knows the processes, that works on what `lay` lays out for it, or has laid out for another.
     pub(super) fn new(
         system: System,
         rack: &Rack,
+        cpu: CpuMeter,
         lay: impl FnOnce(&mut Client) -> Result<Shared<A>, Error>,
     ) -> Result<Self, Error> {
         let hops_max = match system.how {
@@ -141,7 +146,7 @@ impl<A: App> Station<A> {
             How::Reads => Memory::Direct(Box::new(client), Policy::Host),
             How::Offloaded | How::Returning => Memory::Direct(Box::new(client), Policy::Offload),
         };
-        Ok(Self { system, memory, app, figures: Figures::default() })
+        Ok(Self { system, memory, app, cpu, figures: Figures::default() })
     }
 
     /// Carries operations out, many at once, until a cache has turned over twice, and for at least `least`; nothing is recorded.
@@ -163,6 +168,7 @@ impl<A: App> Station<A> {
     pub(super) fn one_at_a_time(&mut self, slice: Duration) -> Result<(), Error> {
         let before = self.fetched();
         let (mut busy, mut operations) = (Duration::ZERO, 0);
+        let cpu = self.cpu.begin();
         while busy < slice {
             let mut task = self.app.borrow_mut().next();
             let took = match &mut self.memory {
@@ -175,6 +181,7 @@ impl<A: App> Station<A> {
             self.figures.round_trips += took.round_trips;
             self.app.borrow_mut().ended(task);
         }
+        self.figures.latency.spent(cpu.end(), operations);
         self.figures.alone.push(to_f64(operations) / busy.as_secs_f64());
         self.figures.operations += operations;
         self.figures.pages += self.fetched() - before;
@@ -185,6 +192,7 @@ impl<A: App> Station<A> {
     pub(super) fn many(&mut self, depth: usize, slice: Duration) -> Result<(), Error> {
         let before = self.fetched();
         let mut operations = 0;
+        let cpu = self.cpu.begin();
         let begin = Instant::now();
         let app = &self.app;
         let tasks = from_fn(|| (begin.elapsed() < slice).then(|| app.borrow_mut().next()));
@@ -197,6 +205,7 @@ impl<A: App> Station<A> {
             Memory::Cached(paged) => run_tasks(&mut **paged, tasks, depth, &Policy::Offload, done)?,
             Memory::Direct(client, policy) => client.run_tasks(tasks, depth, policy, done)?,
         }
+        self.figures.many_cpu.add(cpu.end(), operations);
         self.figures.many.push(to_f64(operations) / begin.elapsed().as_secs_f64());
         self.figures.operations += operations;
         self.figures.pages += self.fetched() - before;

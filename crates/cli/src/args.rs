@@ -2,6 +2,7 @@
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
+use farmem::LinkProfile;
 use farmem_sim::Plan;
 use farmem_workload::bytes;
 use std::ffi::OsString;
@@ -216,7 +217,7 @@ pub(crate) enum Bench {
     /// Traversal offload beside a page cache, READs, native code at the memory node, and the limits of this machine.
     Pulse(BenchPulse),
     /// Coherent far memory: faults, changes of a page's state, and how they scale.
-    Mind(BenchRows),
+    Mind(BenchMind),
     /// Unmodified programs under `farmem run`, beside the same programs alone, on a swap file, and on zram.
     Run(BenchRows),
 }
@@ -230,6 +231,9 @@ pub(crate) struct BenchNet {
     /// Fewer repetitions: ends within 20 s.
     #[arg(long)]
     pub(crate) quick: bool,
+    /// The network that the rack's links stand for: none, a name as 100g-2us, or values as rate=25Gbit/s,delay=5us,burst=64KiB,loss=0.1%.
+    #[arg(long, value_name = "PROFILE", default_value = "none")]
+    pub(crate) link: LinkProfile,
 }
 
 /// `farmem bench pulse`
@@ -247,6 +251,20 @@ pub(crate) struct BenchPulse {
     /// Draw figures into this directory, as SVG.
     #[arg(long, value_name = "DIR")]
     pub(crate) plots: Option<PathBuf>,
+    /// The network that the racks' links stand for: none, a name as 100g-2us, or values as rate=25Gbit/s,delay=5us,burst=64KiB,loss=0.1%.
+    #[arg(long, value_name = "PROFILE", default_value = "none")]
+    pub(crate) link: LinkProfile,
+}
+
+/// `farmem bench mind`
+#[derive(Debug, Args)]
+pub(crate) struct BenchMind {
+    /// What is measured.
+    #[command(flatten)]
+    pub(crate) rows: BenchRows,
+    /// The network that the racks' links stand for: none, a name as 100g-2us, or values as rate=25Gbit/s,delay=5us,burst=64KiB,loss=0.1%.
+    #[arg(long, value_name = "PROFILE", default_value = "none")]
+    pub(crate) link: LinkProfile,
 }
 
 /// `farmem bench mind` and `farmem bench run`

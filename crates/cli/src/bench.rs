@@ -13,21 +13,24 @@ pub(crate) use run::{run as runs, work};
 
 use crate::output;
 use crate::{End, Failure, progress};
-use farmem_bench::{Machine, Outcome, Results, Row, Told};
+use farmem::LinkProfile;
+use farmem_bench::{Machine, Outcome, Results, Row, Told, link_late};
 use indicatif::ProgressBar;
 
 /// A benchmark's part of the screen: a table that grows row by row, or one JSON object at the end; and what is being measured, on stderr.
 struct Screen {
     bench: &'static str,
     machine: Machine,
+    link: LinkProfile,
     json: bool,
     bar: ProgressBar,
 }
 
 impl Screen {
-    fn begin(bench: &'static str, json: bool) -> Self {
-        let screen = Self { bench, machine: Machine::begin(), json, bar: progress::stages(bench) };
-        screen.write(&format!("bench {bench}: {}\n{}{}", screen.machine, line(&HEADING), line(&RULE)));
+    fn begin(bench: &'static str, json: bool, link: LinkProfile) -> Self {
+        let screen = Self { bench, machine: Machine::begin(), link, json, bar: progress::stages(bench) };
+        let (on, heading) = (&screen.machine, line(&HEADING) + &line(&RULE));
+        screen.write(&format!("bench {bench}: {on}, link {link}\n{heading}"));
         screen
     }
 
@@ -52,7 +55,19 @@ impl Screen {
             return Err(Failure::environment(what, remedy));
         }
         let load = self.machine.end();
-        let mut text = format!("value: median; ratio: value / baseline, both from this run; {load}\n");
+        let mut text = format!(
+            "value: median; ratio: value / baseline, both from this run; cpu: of all threads at work, for an operation; {load}\n"
+        );
+        if !self.link.is_none() {
+            text += "baselines that have no rack in them are not held back by the link's profile\n";
+        }
+        let link_late = link_late();
+        if let Some(late) = link_late {
+            let late = output::time(late);
+            text += &format!(
+                "frames of this process left {late} later than the link's profile wants, on average\n"
+            );
+        }
         for row in &rows {
             match (&row.why, row.value) {
                 (Some(why), None) => text += &format!("{} was not measured: {why}\n", row.id),
@@ -63,7 +78,8 @@ impl Screen {
         self.write(&text);
         self.bar.finish_and_clear();
         if self.json {
-            output::print_json(&Results { bench: self.bench, machine: self.machine, rows });
+            let link = self.link.to_string();
+            output::print_json(&Results { bench: self.bench, machine: self.machine, link, link_late, rows });
         }
         if wrong > 0 {
             output::note(&format!("farmem: {} answers were wrong", output::count(wrong)));
@@ -80,12 +96,13 @@ impl Screen {
     }
 }
 
-const HEADING: [&str; 6] = ["id", "value", "baseline", "ratio", "p99", "n"];
-const RULE: [&str; 6] = ["---"; 6];
+const HEADING: [&str; COLUMNS] = ["id", "value", "baseline", "ratio", "p99", "cpu", "n"];
+const RULE: [&str; COLUMNS] = ["---"; COLUMNS];
+const COLUMNS: usize = 7;
 /// Room for each column: rows are printed before the widest is known, and a wider cell pushes the others.
-const WIDTHS: [usize; 6] = [60, 16, 16, 8, 10, 11];
+const WIDTHS: [usize; COLUMNS] = [60, 16, 16, 8, 10, 9, 11];
 
-fn line<S: AsRef<str>>(cells: &[S; 6]) -> String {
+fn line<S: AsRef<str>>(cells: &[S; COLUMNS]) -> String {
     let mut text = String::from("|");
     for (n, (cell, width)) in cells.iter().zip(WIDTHS).enumerate() {
         let cell = cell.as_ref();
@@ -94,7 +111,7 @@ fn line<S: AsRef<str>>(cells: &[S; 6]) -> String {
     text + "\n"
 }
 
-fn cells(row: &Row) -> [String; 6] {
+fn cells(row: &Row) -> [String; COLUMNS] {
     let show = |figure: Option<f64>| figure.map_or_else(|| "-".to_owned(), |f| in_unit(f, row.unit));
     [
         row.id.clone(),
@@ -102,6 +119,7 @@ fn cells(row: &Row) -> [String; 6] {
         show(row.baseline),
         row.ratio.map_or_else(|| "-".to_owned(), |r| format!("{r:.2}")),
         show(row.p99),
+        row.cpu.map_or_else(|| "-".to_owned(), output::time),
         output::count(row.n),
     ]
 }

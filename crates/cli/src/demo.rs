@@ -36,6 +36,7 @@ struct Shown {
     source: String,
     nodes: usize,
     transport: &'static str,
+    link: String,
     buckets: u64,
     rows: Vec<Row>,
     applications: Vec<Application>,
@@ -93,7 +94,7 @@ impl Report for Shown {
             n => format!("{} ANSWERS WERE WRONG", output::count(n)),
         };
         format!(
-            "{} words from {} in {} buckets on {} memory nodes, transport {}\n{}\
+            "{} words from {} in {} buckets on {} memory nodes, transport {}, link {}\n{}\
              packets: sent and received by this host; round trips: per look-up, seen by this host; p50, p99: one look-up at a time;\n\
              look-ups/s: {DEPTH} at a time; ratio: look-ups/s beside the READs of the same table.\n{applications}\n{verdict}; {:.1} s in all\n",
             output::count(self.words),
@@ -101,6 +102,7 @@ impl Report for Shown {
             output::count(self.buckets),
             self.nodes,
             self.transport,
+            self.link,
             output::table(&heading, &rows),
             self.seconds,
         )
@@ -120,6 +122,7 @@ pub(crate) fn run(args: &Demo) -> Result<End, Failure> {
                 waiting: Waiting::Block,
                 placement: Placement::SameCpu,
                 prefetch: farmem::Prefetch::Auto,
+                link: farmem::LinkProfile::NONE,
             };
             let file = RackFile::new("demo", shape)?;
             let rack = Supervisor::start(file.config().clone())?;
@@ -157,6 +160,7 @@ fn on_rack(config: RackConfig, words: Words, start: Instant) -> Result<Shown, Fa
         source: words.source().to_owned(),
         nodes: client.nodes().len(),
         transport,
+        link: client.link_profile().to_string(),
         buckets,
         rows,
         applications,

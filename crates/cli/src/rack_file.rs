@@ -3,7 +3,7 @@
 
 use crate::sweep::sweep;
 use crate::{Failure, output};
-use farmem::{Placement, Prefetch, RackConfig, Transport, Waiting};
+use farmem::{LinkProfile, Placement, Prefetch, RackConfig, Transport, Waiting};
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -26,6 +26,8 @@ pub(crate) struct Shape {
     pub(crate) placement: Placement,
     /// Found out where traversals run; a rack that runs none need not.
     pub(crate) prefetch: Prefetch,
+    /// The network that its links stand for.
+    pub(crate) link: LinkProfile,
 }
 
 /// A temporary directory with a `rack.toml` in it.
@@ -125,7 +127,7 @@ fn own_directory(what: &str) -> Result<(String, PathBuf), Failure> {
 const LEFT_BEHIND_MAX: u32 = 100;
 
 fn describe(name: &str, shape: Shape, [_, b, c, _]: [u8; 4]) -> String {
-    let Shape { nodes, memory, transport, waiting, placement, prefetch } = shape;
+    let Shape { nodes, memory, transport, waiting, placement, prefetch, link } = shape;
     let prefetch = match prefetch {
         Prefetch::Auto => "auto",
         Prefetch::Bursts => "bursts",
@@ -141,7 +143,7 @@ fn describe(name: &str, shape: Shape, [_, b, c, _]: [u8; 4]) -> String {
         Placement::Free => "free",
     };
     let mut text = format!(
-        "name = \"{name}\"\ntransport = \"{transport}\"\nwaiting = \"{waiting}\"\nplacement = \"{placement}\"\n\
+        "name = \"{name}\"\ntransport = \"{transport}\"\nwaiting = \"{waiting}\"\nplacement = \"{placement}\"\nlink = \"{link}\"\n\
          [control]\naddress = \"127.{b}.{c}.1\"\nhttp = \"127.{b}.{c}.1:{HTTP_PORT}\"\nstate = \"state\"\n\
          [switch]\naddress = \"127.{b}.{c}.2\"\n\
          [hosts]\nfirst = \"127.{b}.{c}.200\"\ncount = 50\n"

@@ -40,6 +40,8 @@ pub struct Report {
     pub memory_nodes: usize,
     /// How frames travel.
     pub transport: &'static str,
+    /// The network that the links stand for.
+    pub link: String,
     /// Where traversals run.
     pub policy: &'static str,
     /// Operations under way at once.
@@ -80,6 +82,7 @@ impl Report {
             workload: String::new(),
             memory_nodes: client.nodes().len(),
             transport,
+            link: client.link_profile().to_string(),
             policy: load.policy.name(),
             in_flight: load.in_flight,
             operations,
@@ -98,8 +101,14 @@ impl Report {
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!(
-            "{}: {}\n{} memory nodes, transport {}, traversals {}, {} operations under way at once\n",
-            self.application, self.workload, self.memory_nodes, self.transport, self.policy, self.in_flight
+            "{}: {}\n{} memory nodes, transport {}, link {}, traversals {}, {} operations under way at once\n",
+            self.application,
+            self.workload,
+            self.memory_nodes,
+            self.transport,
+            self.link,
+            self.policy,
+            self.in_flight
         );
         text += &format!(
             "{:<16} {:>10} {:>11} {:>9} {:>10} {:>10} {:>10}\n",

@@ -1,19 +1,20 @@
 //! `farmem bench mind`: its roles are threads of this process, over rings and over UDP.
 
 use super::Screen;
-use crate::args::BenchRows;
+use crate::args::BenchMind;
 use crate::rack_file::{RackFile, Shape};
 use crate::{End, Failure};
-use farmem::{Placement, RackConfig, Transport, Waiting, serve};
+use farmem::{LinkProfile, Placement, RackConfig, Transport, Waiting, serve};
 use farmem_bench::mind::{Plan, Racks, run as measure};
 
 /// Bytes of memory of each memory node: addresses; what is not used costs nothing.
 const NODE_MEMORY: u64 = 1 << 30;
 
-pub(crate) fn run(args: &BenchRows) -> Result<End, Failure> {
-    let plan = Plan { quick: args.quick, only: args.only.clone().unwrap_or_default() };
-    let screen = Screen::begin("mind", args.json);
-    let outcome = measure(&plan, &mut OwnRacks, |told| screen.hear(told))?;
+pub(crate) fn run(args: &BenchMind) -> Result<End, Failure> {
+    let BenchMind { rows, link } = args;
+    let plan = Plan { quick: rows.quick, only: rows.only.clone().unwrap_or_default() };
+    let screen = Screen::begin("mind", rows.json, *link);
+    let outcome = measure(&plan, &mut OwnRacks(*link), |told| screen.hear(told))?;
     screen.end(&plan.only, outcome)
 }
 
@@ -29,7 +30,8 @@ pub(crate) fn calls() -> Result<End, Failure> {
     ended.map(|()| End::Fine).map_err(|e| Failure::environment(format!("system calls: {e}"), ""))
 }
 
-struct OwnRacks;
+/// Racks whose links have this profile.
+struct OwnRacks(LinkProfile);
 
 struct OwnRack(RackFile);
 
@@ -56,6 +58,7 @@ impl Racks for OwnRacks {
             waiting: Waiting::Block,
             placement,
             prefetch: farmem::Prefetch::Bursts,
+            link: self.0,
         };
         let file = RackFile::new("mind", shape)?;
         serve::make_state(file.config())?;

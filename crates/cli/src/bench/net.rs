@@ -12,7 +12,7 @@ mod roles;
 use super::Screen;
 use crate::args::BenchNet;
 use crate::{End, Failure};
-use farmem::{Transport, Waiting};
+use farmem::{LinkProfile, Transport, Waiting};
 use farmem_bench::{Outcome, Row, Told};
 
 /// How much is measured.
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &BenchNet) -> Result<End, Failure> {
     };
     // Before anything is bound to one CPU: a bound thread counts one.
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let screen = Screen::begin("net", args.json);
+    let screen = Screen::begin("net", args.json, args.link);
     let mut outcome = Outcome::default();
     let mut add = |rows: Vec<Row>| {
         rows.iter().for_each(|row| screen.hear(Told::Measured(row)));
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &BenchNet) -> Result<End, Failure> {
     for transport in [Transport::Shm, Transport::Udp] {
         for (waiting, suffix) in MODES {
             screen.hear(Told::Begins(&format!("{}{suffix}", transport.name())));
-            add(one_mode(transport, waiting, suffix, cpus, effort)?);
+            add(one_mode(transport, waiting, suffix, cpus, effort, args.link)?);
         }
     }
     screen.end("", outcome)
@@ -58,11 +58,12 @@ fn one_mode(
     suffix: &str,
     cpus: usize,
     effort: Effort,
+    link: LinkProfile,
 ) -> Result<Vec<Row>, Failure> {
     if waiting == Waiting::Spin && cpus < 2 {
         let why = "two spinning parties need two CPUs";
         let ids = operations::ALL.iter().map(|op| remote::id(transport, *op, suffix));
         return Ok(ids.map(|id| Row::absent(id, "ns", why)).collect());
     }
-    remote::measure(transport, waiting, suffix, effort)
+    remote::measure(transport, waiting, suffix, effort, link)
 }

@@ -5,7 +5,7 @@ use crate::args::{BenchPulse, NodeRuns};
 use crate::rack_file::{RackFile, Shape};
 use crate::supervisor::Supervisor;
 use crate::{End, Failure};
-use farmem::{Placement, Rack, Transport, Waiting};
+use farmem::{LinkProfile, Placement, Rack, Transport, Waiting};
 use farmem_bench::pulse::{NodeKind, Plan, Racks, run as measure};
 
 /// Bytes of memory of each memory node: addresses; what is not used costs nothing.
@@ -22,18 +22,18 @@ pub(crate) fn run(args: &BenchPulse) -> Result<End, Failure> {
             Failure::environment(what, "name a directory that can be written to with --plots")
         })?;
     }
-    let screen = Screen::begin("pulse", args.json);
-    let outcome = measure(&plan, &mut OwnRacks, |told| screen.hear(told))?;
+    let screen = Screen::begin("pulse", args.json, args.link);
+    let outcome = measure(&plan, &mut OwnRacks(args.link), |told| screen.hear(told))?;
     screen.end(&plan.only, outcome)
 }
 
-/// Starts racks as `farmem up` does, all roles on one CPU.
-struct OwnRacks;
+/// Starts racks as `farmem up` does, all roles on one CPU, with links of this profile.
+struct OwnRacks(LinkProfile);
 
 /// A rack of this command's. The processes end before their directory goes.
 struct OwnRack {
     rack: Rack,
-    _processes: Supervisor,
+    processes: Supervisor,
     _file: RackFile,
 }
 
@@ -55,6 +55,7 @@ impl Racks for OwnRacks {
             waiting: Waiting::Block,
             placement: Placement::SameCpu,
             prefetch: farmem::Prefetch::Auto,
+            link: self.0,
         };
         let file = RackFile::new("bench", shape)?;
         let runs = match kind {
@@ -66,6 +67,10 @@ impl Racks for OwnRacks {
         };
         let processes = Supervisor::start_with(file.config().clone(), &runs.arguments())?;
         let rack = Rack::running(file.config().clone());
-        Ok(OwnRack { rack, _processes: processes, _file: file })
+        Ok(OwnRack { rack, processes, _file: file })
+    }
+
+    fn processes(&self, rack: &OwnRack) -> Vec<u32> {
+        rack.processes.processes().map(|(_, pid)| pid).collect()
     }
 }

@@ -3,11 +3,13 @@
 use super::Screen;
 use crate::args::BenchRows;
 use crate::{End, Failure};
+use farmem::LinkProfile;
 use farmem_bench::run::{Plan, run as measure};
 
 pub(crate) fn run(args: &BenchRows) -> Result<End, Failure> {
     let plan = Plan { quick: args.quick, only: args.only.clone().unwrap_or_default() };
-    let screen = Screen::begin("run", args.json);
+    // Its racks are in the pager's process, without links.
+    let screen = Screen::begin("run", args.json, LinkProfile::NONE);
     let outcome = measure(&plan, &mut |told| screen.hear(told));
     screen.end(&plan.only, outcome)
 }

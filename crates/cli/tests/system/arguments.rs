@@ -8,7 +8,9 @@ const COMMANDS: &[(&[&str], &[&str])] = &[
     (&["up"], &["[RACK]", "--example", "--json", "Ctrl-C"]),
     (&["demo"], &["--json", "--words <FILE>", "--limit <N>", "--rack <RACK.TOML>"]),
     (&["bench"], &["net"]),
-    (&["bench", "net"], &["--json", "--quick"]),
+    (&["bench", "net"], &["--json", "--quick", "--link <PROFILE>", "100g-2us"]),
+    (&["bench", "pulse"], &["--link <PROFILE>"]),
+    (&["bench", "mind"], &["--link <PROFILE>"]),
     (&["doctor"], &["--json"]),
     (&["sim"], &["rc", "ud", "rack", "--operations", "--seeds", "--seed ", "--plan", "--json"]),
     (

@@ -9,18 +9,20 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 /// The fields of a row, and which of them are numbers or null.
-const FIELDS: [&str; 8] = ["id", "value", "unit", "baseline", "ratio", "p50", "p99", "n"];
+const FIELDS: [&str; 9] = ["id", "value", "unit", "baseline", "ratio", "p50", "p99", "cpu", "n"];
 
 /// Asserts the form of `farmem bench NAME --json`, and answers the ids.
 fn ids(report: &Value, bench: &str) -> Vec<String> {
     assert_eq!(report["bench"], bench);
+    assert!(report["link"].is_string(), "{}", report["link"]);
+    assert_eq!(report["link_late"].is_null(), report["link"] == "none", "{report}");
     assert!(report["machine"]["cpus"].as_u64() >= Some(1), "{}", report["machine"]);
     let rows = report["rows"].as_array().expect("a list");
     for row in rows {
         let fields = row.as_object().expect("an object");
         assert!(FIELDS.iter().all(|field| fields.contains_key(*field)), "{row}");
         assert!(fields.keys().all(|field| FIELDS.contains(&field.as_str()) || field == "why"), "{row}");
-        for field in ["value", "baseline", "ratio", "p50", "p99"] {
+        for field in ["value", "baseline", "ratio", "p50", "p99", "cpu"] {
             assert!(
                 row[field].is_null() || row[field].as_f64() > Some(0.0) || row[field] == 0.0,
                 "{field}: {row}"
@@ -54,6 +56,38 @@ fn pulse_compares_systems_on_racks_of_processes() {
     }
     assert!(ids.iter().any(|id| id.starts_with("pulse.systems.lookups.zipfian.n2.pulse_acc.")));
     assert!(ids.iter().all(|id| id.starts_with("pulse.systems.lookups.")), "nothing else was asked for");
+}
+
+/// Racks of processes whose links stand for a network: the profile is printed with the figures, its CPU time is there, and every answer is right.
+#[test]
+fn figures_say_what_the_links_stand_for() {
+    let only = ["bench", "pulse", "--quick", "--only", "pulse.batch."];
+    let paced = run(&[&only[..], &["--json", "--link", "rate=25Gbit/s,delay=20us"]].concat()).json();
+    assert_eq!(paced["link"], "rate=25Gbit/s,delay=20us");
+    assert_eq!(ids(&paced, "pulse"), ["pulse.batch.lookups"]);
+    assert!(paced["link_late"].as_f64() > Some(0.0), "{paced}");
+    assert!(paced["rows"][0]["cpu"].as_f64() > Some(0.0), "{paced}");
+    let shown = run(&[&only[..], &["--link", "100g-2us"]].concat());
+    assert_eq!(shown.code, Some(0), "{shown:?}");
+    assert!(shown.stdout.lines().next().is_some_and(|line| line.ends_with(", link 100g-2us")), "{shown:?}");
+    assert!(shown.stdout.contains("not held back by the link's profile"), "{shown:?}");
+    assert!(shown.stdout.contains("later than the link's profile wants, on average"), "{shown:?}");
+}
+
+/// What is no profile is refused before anything is measured, by name.
+#[test]
+fn a_link_that_cannot_be_is_refused() {
+    for (link, words) in [
+        ("fast", ["no link profile is called \"fast\"", "100g-2us"]),
+        ("rate=0bit/s", ["rate=0bit/s", "1Mbit/s to 10Tbit/s"]),
+        ("delay=1s", ["delay=1s", "0us to 10ms"]),
+    ] {
+        let ended = run(&["bench", "net", "--quick", "--link", link]);
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), ""), "{ended:?}");
+        for word in words {
+            assert!(ended.stderr.contains(word), "{word:?} is not in {ended:?}");
+        }
+    }
 }
 
 /// A name that no row has is a mistake, and a place where nothing can be drawn is one that is known before anything is measured.
@@ -128,7 +162,8 @@ fn the_model_is_a_table_for_people() {
 #[test]
 fn rows_come_one_by_one() {
     let mut running = Running::start(farmem(&["bench", "mind", "--only", "mind.scaling.random."]));
-    assert!(running.line().starts_with("bench mind: "));
+    let first = running.line();
+    assert!(first.starts_with("bench mind: ") && first.trim_end().ends_with(", link none"), "{first}");
     assert!(running.line().starts_with("| id "));
     assert!(running.line().starts_with("| ---"));
     assert!(running.line().starts_with("| mind.scaling.random.read0.shared0 "));

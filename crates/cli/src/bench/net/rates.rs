@@ -5,8 +5,7 @@ use super::remote::{Ends, RawConfig, address};
 use crate::Failure;
 use farmem::serve::Stop;
 use farmem::{Client, Op, Transport, VirtAddr};
-use farmem_bench::Row;
-use farmem_bench::{rate_row, to_f64};
+use farmem_bench::{CpuMeter, CpuTime, Row, rate_row, to_f64};
 use std::thread::scope;
 use std::time::Instant;
 
@@ -35,6 +34,9 @@ pub(super) fn measure(
 ) -> Result<Vec<Row>, Failure> {
     let pages = effort.per_round * PAGES_PER_OPERATION;
     let (mut reads, mut writes, mut datagrams) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut reads_spent, mut writes_spent) = (CpuTime::default(), CpuTime::default());
+    // All parties are threads of this process.
+    let own = CpuMeter::own();
     let stop = Stop::new();
     let (mut sink, mut source) = (raw.socket()?, raw.socket()?);
     let source_at = address(&source)?;
@@ -49,8 +51,14 @@ pub(super) fn measure(
                     came.map_err(|e| Failure::environment(format!("the raw stream failed: {e}"), ""))?;
                 datagrams.push(to_f64(came as u64) / begin.elapsed().as_secs_f64());
             }
-            reads.push(pages_per_second(client, base, pages, Direction::Read)?);
-            writes.push(pages_per_second(client, base, pages, Direction::Write)?);
+            for (direction, rates, spent) in [
+                (Direction::Read, &mut reads, &mut reads_spent),
+                (Direction::Write, &mut writes, &mut writes_spent),
+            ] {
+                let cpu = own.begin();
+                rates.push(pages_per_second(client, base, pages, direction)?);
+                spent.add(cpu.end(), pages.into());
+            }
         }
         Ok::<(), Failure>(())
     })?;
@@ -58,7 +66,10 @@ pub(super) fn measure(
     let row = |name: &str, rounds: &mut [f64], baseline: &mut [f64]| {
         rate_row(&format!("net.{}.{name}.rate", raw.transport.name()), rounds, baseline, n)
     };
-    Ok(vec![row("read4k", &mut reads, &mut datagrams), row("write4k", &mut writes, &mut datagrams)])
+    Ok(vec![
+        row("read4k", &mut reads, &mut datagrams).with_cpu(reads_spent.per_operation()),
+        row("write4k", &mut writes, &mut datagrams).with_cpu(writes_spent.per_operation()),
+    ])
 }
 
 fn pages_per_second(

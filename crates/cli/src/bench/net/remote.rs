@@ -7,9 +7,8 @@ use crate::Failure;
 use crate::rack_file::{RackFile, Shape};
 use farmem::raw::{Onward, RawRing, RawSocket};
 use farmem::serve::{Stop, pin_to_cpu};
-use farmem::{Client, Placement, Rack, RackConfig, Transport, Waiting};
-use farmem_bench::Row;
-use farmem_bench::Samples;
+use farmem::{Client, LinkProfile, Placement, Rack, RackConfig, Transport, Waiting};
+use farmem_bench::{CpuMeter, Row, Samples};
 use std::net::{IpAddr, SocketAddr};
 use std::thread::{Scope, scope};
 
@@ -30,6 +29,7 @@ pub(super) fn measure(
     waiting: Waiting,
     suffix: &str,
     effort: Effort,
+    link: LinkProfile,
 ) -> Result<Vec<Row>, Failure> {
     let node_cpu = if waiting == Waiting::Spin { AWAY_CPU } else { HOME_CPU };
     pin(HOME_CPU)?;
@@ -41,6 +41,7 @@ pub(super) fn measure(
         waiting,
         placement: Placement::Free,
         prefetch: farmem::Prefetch::Bursts,
+        link,
     };
     let file = RackFile::new("bench", shape)?;
     let mut roles = Roles::start(file.config(), HOME_CPU, node_cpu)?;
@@ -216,17 +217,30 @@ fn interleave(
         for _ in 0..effort.per_round {
             baseline.time_if(|| raw().map_err(lost))?;
         }
-        for _ in 0..effort.per_round {
-            samples.time(&mut *work)?;
-        }
+        round(&mut samples, effort.per_round, work)?;
     }
     Ok((samples, baseline))
 }
 
 fn alone(id: &str, effort: Effort, work: &mut dyn FnMut() -> Result<(), Failure>) -> Result<Row, Failure> {
     let mut samples = Samples::new();
-    for _ in 0..effort.rounds * effort.per_round {
-        samples.time(&mut *work)?;
+    for _ in 0..effort.rounds {
+        round(&mut samples, effort.per_round, work)?;
     }
     Ok(samples.row(id, None))
+}
+
+/// Operations one after the other, with the CPU time of this process, whose threads all parties are.
+fn round(
+    samples: &mut Samples,
+    operations: u32,
+    work: &mut dyn FnMut() -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let own = CpuMeter::own();
+    let cpu = own.begin();
+    for _ in 0..operations {
+        samples.time(&mut *work)?;
+    }
+    samples.spent(cpu.end(), operations.into());
+    Ok(())
 }
