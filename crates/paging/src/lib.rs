@@ -32,11 +32,13 @@ mod kin;
 mod operations;
 pub mod private;
 mod recency;
+mod refaults;
 
 pub use ahead::{Account, Ahead, Fault, Groups, Prefetch, STREAMS, Streams};
 pub use cache::{Cache, Config, Stats};
 pub use coherent::Taken;
 pub use recency::{Frame, Recency};
+pub use refaults::Refaults;
 
 use core::ops::Range;
 use farmem_wire::message::Access;
