@@ -254,7 +254,7 @@ impl Cache {
     /// When one is broken.
     pub fn check(&self) {
         self.frames.check();
-        assert!(self.frames.used() <= self.config.frames, "the limit holds");
+        assert!(self.frames.taken() <= self.config.frames, "the limit holds");
         if self.config.inactive_apart {
             assert!(self.frames.inactive() <= self.config.inactive_max, "inactive pages fit their memory");
             assert!(
@@ -355,20 +355,6 @@ impl Cache {
         true
     }
 
-    /// Pages that no program has written to.
-    fn zeros(&mut self, key: Key, layout: &impl Layout, out: &mut Vec<Action>) -> bool {
-        let proposed = self.proposal(key, layout);
-        let nowhere = |page: u64| layout.source(key.with(page)) == Source::Zeros;
-        let Some(run) = self.run(key, proposed, nowhere, layout, out) else { return false };
-        self.stats.zeros += 1;
-        for page in run.clone() {
-            self.insert(key.with(page), Some(Access::Modified), page != key.page, Busy::No);
-        }
-        let count = u32::try_from(run.end - run.start).expect("at most run_max");
-        out.push(Action::Zeros { first: key.with(run.start), count });
-        true
-    }
-
     fn near(&mut self, key: Key, write: bool, layout: &impl Layout, out: &mut Vec<Action>) -> bool {
         if self.make_room(1, layout, out) == 0 {
             return false;
@@ -385,12 +371,12 @@ impl Cache {
         let right = if self.frames.is_coherent() { Access::Shared } else { Access::Modified };
         let page = Page { key, right, mapped, dirty, pins: 0, ahead, busy };
         let frame = self.frames.insert(page);
-        self.stats.frames_max = self.stats.frames_max.max(self.frames.used() as u64);
+        self.stats.frames_max = self.stats.frames_max.max(self.frames.taken() as u64);
         frame
     }
 
     /// The pages around `key` that are proposed, are as `is` says, have no frame, and for which there is room. `None` without room for the one.
-    fn run(
+    pub(crate) fn run(
         &mut self,
         key: Key,
         proposed: Range<u64>,
@@ -415,7 +401,7 @@ impl Cache {
     }
 
     /// What is to come with a page, at most [`Config::run_max`] pages; it contains the page.
-    fn proposal(&mut self, key: Key, layout: &impl Layout) -> Range<u64> {
+    pub(crate) fn proposal(&mut self, key: Key, layout: &impl Layout) -> Range<u64> {
         let Config { ahead, run_max, .. } = self.config;
         if self.one_by_one || ahead == Ahead::None {
             return key.page..key.page + 1;
@@ -447,7 +433,7 @@ impl Cache {
     }
 
     /// Frames to keep free for faults to come: a sixteenth, and not so many that a burst would flush the cache.
-    fn reserve(&self) -> usize {
+    pub(crate) fn reserve(&self) -> usize {
         const RESERVE_MAX: usize = 64;
         (self.frames.len() / 16).min(RESERVE_MAX)
     }
@@ -460,7 +446,7 @@ impl Cache {
     }
 
     /// Frames that a page which becomes visible may take.
-    fn free(&self) -> usize {
+    pub(crate) fn free(&self) -> usize {
         let free = self.frames.free();
         if !self.config.inactive_apart {
             return free;

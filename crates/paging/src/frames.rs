@@ -107,6 +107,8 @@ pub(crate) struct Frames {
     order: Recency,
     inactive: usize,
     leaving: usize,
+    /// Frames for pages that are here and that the cache does not see.
+    aside: usize,
     coherent: bool,
     /// By space and number of the leaf.
     leaves: BTreeMap<(u32, u64), Leaf>,
@@ -128,6 +130,7 @@ impl Frames {
             order: Recency::new(count),
             inactive: 0,
             leaving: 0,
+            aside: 0,
             coherent: false,
             leaves: BTreeMap::new(),
         }
@@ -138,7 +141,17 @@ impl Frames {
     }
 
     pub(crate) const fn free(&self) -> usize {
-        self.free.len()
+        self.free.len() - self.aside
+    }
+
+    /// Frames that hold a page, and those set aside.
+    pub(crate) const fn taken(&self) -> usize {
+        self.used() + self.aside
+    }
+
+    /// Sets frames aside, or no longer.
+    pub(crate) const fn set_aside(&mut self, frames: usize) {
+        self.aside = frames;
     }
 
     pub(crate) const fn used(&self) -> usize {
@@ -165,9 +178,9 @@ impl Frames {
         self.coherent = true;
     }
 
-    /// Pages that programs have, or that are on their way.
+    /// Pages that programs have, or may have unseen, or that are on their way.
     pub(crate) const fn active(&self) -> usize {
-        self.used() - self.inactive
+        self.taken() - self.inactive
     }
 
     /// Pages that programs have and that may be deactivated.

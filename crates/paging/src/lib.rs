@@ -25,6 +25,7 @@ extern crate alloc;
 extern crate std;
 
 mod ahead;
+mod aside;
 mod cache;
 mod coherent;
 mod frames;
@@ -33,12 +34,14 @@ mod operations;
 pub mod private;
 mod recency;
 mod refaults;
+mod zeros;
 
 pub use ahead::{Account, Ahead, Fault, Groups, Prefetch, STREAMS, Streams};
 pub use cache::{Cache, Config, Stats};
 pub use coherent::Taken;
 pub use recency::{Frame, Recency};
 pub use refaults::Refaults;
+pub use zeros::ZEROS_MAX;
 
 use core::ops::Range;
 use farmem_wire::message::Access;

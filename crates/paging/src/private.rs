@@ -10,22 +10,26 @@
 //!
 //! What it does not do: copy a byte, know which addresses a program uses, wait.
 
+mod check;
 mod forks;
+mod plain;
 mod pool;
 mod programs;
 mod slots;
 mod table;
 
+pub use plain::PlainStats;
 pub use programs::{Allocated, From, Place, Programs};
 pub use table::Table;
 
-use crate::{Action, Cache, Config, Key, Layout, Op, Outcome, Source, Stats};
+use crate::{Action, Cache, Config, Key, Layout, Op, Outcome, Refaults, Source, Stats};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::mem;
 use core::ops::Range;
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{Access, PAGE_LEN};
+use plain::Plain;
 use pool::Pool;
 use slots::{GROUP, Home, Slot, Slots};
 use table::{Entry, Here};
@@ -53,6 +57,12 @@ pub struct Private {
     to_send: bool,
     /// Pages that programs had to give up, to make room.
     evictions: u64,
+    refaults: Refaults,
+    stats_plain: PlainStats,
+    /// After how many pages of zeros memory becomes plain, if at all.
+    strays: Option<u32>,
+    /// Frames were wanted that plain memory had.
+    pressed: bool,
     bytes_far: u64,
     actions: Vec<Action>,
 }
@@ -63,6 +73,7 @@ struct Book {
     slots: Slots,
     tables: BTreeMap<u32, Table>,
     pool: Pool,
+    plain: Plain,
 }
 
 impl Book {
@@ -116,7 +127,7 @@ impl<P: Programs> Layout for View<'_, P> {
     fn source(&self, key: Key) -> Source {
         let entry = self.book.entry(key);
         match entry.slot {
-            _ if self.programs.around(key).is_none() => Source::Elsewhere,
+            _ if self.programs.around(key).is_none() || self.book.plain.has(key) => Source::Elsewhere,
             None => Source::Zeros,
             Some(slot) if self.book.slots.home(slot) == Home::Far => Source::Far(self.book.slots.far(slot)),
             Some(_) => Source::Near,
@@ -139,7 +150,7 @@ impl<P: Programs> Layout for View<'_, P> {
     }
 
     fn around(&self, key: Key) -> Range<u64> {
-        self.programs.around(key).unwrap_or(key.page..key.page + 1)
+        self.programs.around(key).map_or(key.page..key.page + 1, |around| self.book.plain.cut(key, around))
     }
 }
 
@@ -161,11 +172,16 @@ impl Private {
                 slots: Slots::default(),
                 tables: BTreeMap::new(),
                 pool: Pool::new(config.inactive_max),
+                plain: Plain::default(),
             },
             writes: BTreeMap::new(),
             homeless: Vec::new(),
             to_send: false,
             evictions: 0,
+            refaults: Refaults::new(config.frames),
+            stats_plain: PlainStats::default(),
+            strays: None,
+            pressed: false,
             bytes_far: 0,
             actions: Vec::new(),
         }
@@ -181,6 +197,12 @@ impl Private {
     #[must_use]
     pub const fn evictions(&self) -> u64 {
         self.evictions
+    }
+
+    /// Pages that were fetched again soon after they had gone.
+    #[must_use]
+    pub const fn refaults(&self) -> &Refaults {
+        &self.refaults
     }
 
     /// Bytes of far memory that were allocated.
@@ -215,9 +237,15 @@ impl Private {
 
     /// A thread waits for a page.
     pub fn fault(&mut self, key: Key, write: bool, programs: &mut impl Programs) {
+        self.press(programs);
+        let before = self.cache.stats();
         let view = View { book: &self.book, programs };
         self.cache.fault(key, write, &view, &mut self.actions);
         self.carry_out(programs);
+        let now = self.cache.stats();
+        if now.zeros > before.zeros {
+            self.touched_zeros(key, now.ahead.wanted == before.ahead.wanted, programs);
+        }
     }
 
     /// A fetch has ended; the programs have its bytes at hand until this returns.
@@ -274,49 +302,6 @@ impl Private {
         self.carry_out(programs);
     }
 
-    /// Asserts every invariant.
-    ///
-    /// # Panics
-    /// When one is broken.
-    pub fn check(&self) {
-        self.cache.check();
-        let mut inactive = 0;
-        for (&space, table) in &self.book.tables {
-            for (page, Entry { slot, here }) in table.all(0..table.pages()) {
-                let key = Key { space, page };
-                let (mapped, has) = (self.cache.access(key), self.cache.has(key));
-                match here {
-                    Here::No => assert!(!has, "{key:?} is nowhere"),
-                    Here::Program => assert!(mapped.is_some(), "{key:?} is in its program"),
-                    Here::Pool(place) => {
-                        inactive += 1;
-                        assert_eq!(self.book.pool.at(place), key, "{key:?} is in its place");
-                        assert!(has && mapped.is_none(), "{key:?} rests");
-                    }
-                }
-                let Some(slot) = slot else { continue };
-                let is_home = self.book.is_home(key, slot);
-                let is_newest = self.cache.is_dirty(key) && mapped != Some(Access::Modified);
-                assert_eq!(is_home, is_newest, "{key:?}: who has a slot's newest bytes is its home");
-                let alone = self.book.slots.owners(slot) == 1;
-                assert!(alone || mapped != Some(Access::Modified), "{key:?}: who writes has its slot alone");
-            }
-        }
-        for slot in self.book.slots.all() {
-            if let Home::Page(of) = self.book.slots.home(slot) {
-                assert_eq!(
-                    self.book.entry(of),
-                    Entry { slot: Some(slot), here: Here::Program },
-                    "{of:?} is a home"
-                );
-            }
-        }
-        let orphans = self.book.slots.all().filter(|&slot| self.book.orphan(slot).is_some());
-        let orphans =
-            orphans.inspect(|&slot| assert!(self.cache.is_dirty(orphan(slot)), "{slot:?} is needed"));
-        assert_eq!(inactive + orphans.count(), self.book.pool.used(), "the pool has no other pages");
-    }
-
     fn carry_out(&mut self, programs: &mut impl Programs) {
         while !self.actions.is_empty() {
             let mut actions = mem::take(&mut self.actions);
@@ -331,6 +316,7 @@ impl Private {
         match action {
             Action::Fetch { op, first, count, .. } => {
                 let slot = self.book.entry(first).slot.expect("what is far has a slot");
+                self.refaults.fetched(first.space, run(first, count));
                 programs.fetch(op, first, self.book.slots.addr(slot), count);
             }
             Action::WriteBack { op } => self.write_back(op, programs),
@@ -352,6 +338,7 @@ impl Private {
                 if let Here::Pool(place) = self.book.entry(key).here {
                     self.book.pool.remove(place);
                     self.book.set_here(key, Here::No);
+                    self.refaults.evicted(key);
                 }
             }
             Action::Keep { key, heir } => self.keep(key, heir, programs),

@@ -55,6 +55,7 @@ impl Pager {
                 self.drop_pages(key, pages.clone());
                 self.anew(key, &pages);
                 if self.is_elsewhere(key, pages.clone()) {
+                    self.end_plain(key, pages.clone(), false);
                     self.set_span(key, pages, Some(Kind::Elsewhere));
                     return Err(ELSEWHERE);
                 }
@@ -65,7 +66,9 @@ impl Pager {
                 let pages = self.range(key, start, len)?;
                 self.drop_pages(key, pages.clone());
                 self.anew(key, &pages);
-                if self.is_elsewhere(key, pages.clone()) {
+                let is_elsewhere = self.is_elsewhere(key, pages.clone());
+                self.end_plain(key, pages.clone(), !is_elsewhere);
+                if is_elsewhere {
                     self.set_span(key, pages, Some(Kind::Elsewhere));
                     return Err(ELSEWHERE);
                 }
@@ -97,6 +100,7 @@ impl Pager {
             Call::Replace { start, len } => {
                 let pages = self.range(key, start, len)?;
                 self.drop_pages(key, pages.clone());
+                self.end_plain(key, pages.clone(), false);
                 self.set_span(key, pages, Some(Kind::Elsewhere));
                 Ok(0)
             }
@@ -124,6 +128,18 @@ impl Pager {
         let address = process.remote.address(first);
         self.set_span(key, first..first + count.max(1), Some(Kind::far(protection)));
         Ok(address)
+    }
+
+    /// The pages are not far memory any more. They were dropped; something else may be there by now.
+    pub(super) fn end_plain(&mut self, key: u32, pages: Range<u64>, is_ours: bool) {
+        let (private, mut outside) = self.parts();
+        private.unmap(key, pages, is_ours, &mut outside);
+    }
+
+    /// What the pages are is about to change in a way that the system alone cannot be left with.
+    pub(super) fn take_over_plain(&mut self, key: u32, pages: Range<u64>) -> bool {
+        let (private, mut outside) = self.parts();
+        private.take_over(key, pages, &mut outside)
     }
 
     /// Bytes at more, fewer or other addresses. The value's low bits are the protection.
@@ -169,6 +185,9 @@ impl Pager {
             }
             new.start
         };
+        if !self.take_over_plain(key, old.clone()) || !self.take_over_plain(key, first..first + count) {
+            return Err(errno::NOMEM);
+        }
         // A thread that writes waits from here on, until the old addresses are unmapped.
         let (private, mut outside) = self.parts();
         private.write_protect(key, old.clone(), &mut outside);

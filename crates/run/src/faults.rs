@@ -113,6 +113,33 @@ impl Programs for Outside<'_> {
         self.pins.has(key)
     }
 
+    fn unwatch(&mut self, space: u32, pages: Range<u64>) -> bool {
+        // While it forks its other threads store nothing, and what a call past libc put there is not known yet.
+        let is_steady = |process: &&Process| process.forking.is_none() && process.doubts.is_empty();
+        self.processes
+            .get(&space)
+            .filter(is_steady)
+            .is_some_and(|process| process.remote.unwatch(pages).is_ok())
+    }
+
+    fn watch(&mut self, space: u32, pages: Range<u64>) -> bool {
+        let Some(Process { remote, .. }) = self.processes.get(&space) else { return false };
+        match remote.watch(pages) {
+            Ok(()) => return true,
+            Err(Lost::Gone) => self.gone.push(space),
+            Err(Lost::Remapped(errno)) => {
+                // Its pages would stay for ever, and nobody would know how many they are.
+                let what = "the pages of a program cannot be watched".into();
+                self.far.fail(Error::System { what, source: errno.into() });
+            }
+        }
+        false
+    }
+
+    fn populated(&mut self, space: u32, pages: Range<u64>) -> Vec<Range<u64>> {
+        self.processes.get(&space).map_or_else(Vec::new, |process| process.remote.populated(pages))
+    }
+
     fn write_protect(&mut self, space: u32, pages: Range<u64>) {
         let Some(Process { remote, .. }) = self.processes.get(&space) else { return };
         let protected = match remote.write_protect(pages.clone()) {

@@ -23,11 +23,13 @@ use far::{Far, bytes};
 use farmem_client::{Client, Error};
 use farmem_io::OpenError;
 use farmem_io::pages::remote::call::{CONTROL_PAGES, MAILBOXES};
-use farmem_io::pages::remote::{Arrival, Buffer, Event, Hall, Remote, Watch, buffer, place};
+use farmem_io::pages::remote::{
+    Arrival, Buffer, Event, Hall, Remote, Watch, buffer, pages_come_singly, place,
+};
 use farmem_io::pages::{Fault, Features, Reach, Userfaultfd};
 use farmem_memory::window::frames_of;
 use farmem_paging::private::{Private, Table};
-use farmem_paging::{Account, Ahead, Config};
+use farmem_paging::{Account, Ahead, Config, ZEROS_MAX};
 use farmem_wire::message::{Access, PAGE_LEN};
 use fork::Snapshot;
 use pins::Pins;
@@ -89,12 +91,20 @@ pub struct PagerStats {
     pub near: u64,
     /// Of those, first writes to a page.
     pub upgrades: u64,
+    /// Pages of memory that fitted, and that were left to the system, without a fault: touched or not.
+    pub plain: u64,
+    /// Those of them that were here when frames were wanted, or at a fork or a move.
+    pub taken_over: u64,
     /// READs sent.
     pub fetches: u64,
     /// What was fetched, or made of zeros, before a thread waited for it, and what became of it: pages.
     pub ahead: Account,
     /// Bytes they brought.
     pub bytes_fetched: u64,
+    /// Of the pages fetched, those that came again soon after they had gone ([`Refaults`](farmem_paging::Refaults)).
+    pub refaults: u64,
+    /// The program thrashed: a local limit of so many bytes would have kept three of four of the pages that came again.
+    pub local_wanted: Option<u64>,
     /// Pages that were taken from a program to make room.
     pub evictions: u64,
     /// WRITEs sent, each of one page or of several that lie together.
@@ -172,6 +182,8 @@ const WRITING_MAX: usize = 64;
 const BATCH: usize = 16;
 /// Times a READ or WRITE is tried before the pager gives up; each waits until the rack counts as gone.
 const TRIES_MAX: u32 = 2;
+/// Pages of zeros that are touched one after the other, each alone, until memory that fits is left to the system.
+const STRAYS: u32 = 16;
 /// Time that the last processes' children have to come in after a fork.
 const STRAGGLE_MAX: Duration = Duration::from_secs(2);
 
@@ -203,6 +215,11 @@ impl Pager {
             ahead: Ahead::Stream(ahead),
             stream_writes: true,
         };
+        let mut private = Private::new(config);
+        // System calls on far memory fail from the start, or never.
+        if !options.user_mode_only && pages_come_singly() {
+            private.allow_plain(STRAYS);
+        }
         Ok(Self {
             far: Far::new(client),
             hall: Hall::open(token)?,
@@ -214,7 +231,7 @@ impl Pager {
             options: PagerOptions { ahead, ..options },
             processes: BTreeMap::new(),
             next: 1,
-            private: Private::new(config),
+            private,
             pins: Pins::new(pages - pool),
             pool: vec![0; pool * PAGE_LEN].into(),
             gone: Vec::new(),
@@ -223,7 +240,7 @@ impl Pager {
             buffer: buffer(),
             reported: Vec::new(),
             shared: Vec::new(),
-            zeros: vec![0; usize::try_from(AHEAD_MAX).expect("small") * PAGE_LEN].into(),
+            zeros: vec![0; usize::try_from(AHEAD_MAX.max(ZEROS_MAX)).expect("small") * PAGE_LEN].into(),
             stats: PagerStats::default(),
             broken: false,
         })
@@ -263,9 +280,13 @@ impl Pager {
             missing: cache.missing,
             near: cache.near + cache.reactivated,
             upgrades: cache.upgrades,
+            plain: self.private.plain().handed_over,
+            taken_over: self.private.plain().taken_over,
             fetches: cache.fetches,
             ahead: cache.ahead,
             bytes_fetched: bytes(cache.pages_fetched),
+            refaults: self.private.refaults().count(),
+            local_wanted: self.private.refaults().frames_wanted().map(bytes),
             evictions: self.private.evictions(),
             write_backs: cache.write_backs,
             bytes_written_back: bytes(cache.pages_sent),

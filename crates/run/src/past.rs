@@ -283,7 +283,11 @@ impl Pager {
         if process.remote.seen(process.pid).is_err() {
             return Verdict::Refused(errno::PERM);
         }
-        process.doubts.push(doubt);
+        process.doubts.push(doubt.clone());
+        // What is to be something else is watched before: that is not taken for the program's plain pages later.
+        if !doubt.of_rights && !self.take_over_plain(key, doubt.pages) {
+            return Verdict::Refused(errno::NOMEM);
+        }
         Verdict::GoOn
     }
 
@@ -347,6 +351,7 @@ impl Pager {
             return;
         }
         self.drop_pages(key, pages.clone());
+        self.end_plain(key, pages.clone(), false);
         self.set_span(key, pages, Some(Kind::Elsewhere));
     }
 }

@@ -9,6 +9,7 @@
 
 mod guard;
 mod hall;
+mod plain;
 pub mod raw;
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,7 @@ mod tests;
 pub use farmem_preload_abi::{Advised, advised, advised_shared, call, place};
 pub use guard::{Guard, guard};
 pub use hall::{Arrival, Event, Hall, Watch, is_readable};
+pub use plain::pages_come_singly;
 
 use super::state::mapping;
 use super::{BATCH, Fault, Message, Reach};

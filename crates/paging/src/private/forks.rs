@@ -10,9 +10,12 @@ use farmem_wire::message::Access;
 
 impl Private {
     /// The process forks: what it has now is what the child will have, but for the pages of `not`, in order. `None` when far memory has no room for
-    /// it. The table is to be opened or released.
+    /// it, or a plain page cannot be taken over. The table is to be opened or released.
     pub fn fork(&mut self, space: u32, not: &[Range<u64>], programs: &mut impl Programs) -> Option<Table> {
         let pages = self.book.tables[&space].pages();
+        if !self.take_over(space, 0..pages, programs) {
+            return None;
+        }
         // No store changes what is written from here on.
         self.write_protect(space, 0..pages, programs);
         let slotless: Vec<u64> = self.book.tables[&space]
@@ -62,10 +65,11 @@ impl Private {
         }
     }
 
-    /// Some of the pages are not just zeros.
+    /// Some of the pages are not just zeros, or may be others.
     #[must_use]
     pub fn is_anywhere(&self, space: u32, pages: Range<u64>) -> bool {
-        self.book.tables.get(&space).is_some_and(|table| table.next(pages).is_some())
+        let plain = self.book.plain.within(space, pages.clone()).next().is_some();
+        plain || self.book.tables.get(&space).is_some_and(|table| table.next(pages).is_some())
     }
 
     /// Pages that are written become write-protected: a store to one of them waits for a fault.
@@ -83,7 +87,7 @@ impl Private {
         self.cache.hold_back(space)
     }
 
-    /// Pages get other numbers, from `to` on, where there is nothing. They are write-protected.
+    /// Pages get other numbers, from `to` on, where there is nothing. They are write-protected, and none of either is plain.
     pub fn rename(&mut self, space: u32, pages: Range<u64>, to: u64, programs: &mut impl Programs) {
         let mut at = pages.start;
         while let Some((page, entry)) = self.book.tables[&space].next(at..pages.end) {
@@ -95,6 +99,7 @@ impl Private {
                 (Here::No | Here::Program, _) => {}
             }
             self.cache.rename(old, new);
+            self.refaults.rename(old, new);
             if let Some(slot) = entry.slot
                 && self.book.slots.home(slot) == Home::Page(old)
             {
@@ -130,6 +135,7 @@ impl Private {
             self.carry_out(programs);
             self.forget_page(key);
         }
+        self.refaults.forget(space, pages.clone());
         self.cache.remove(space, pages);
         true
     }
@@ -162,6 +168,8 @@ impl Private {
     /// A process is gone, and all its pages were forgotten.
     pub fn close(&mut self, space: u32) {
         self.cache.remove_space(space);
+        self.refaults.forget(space, 0..u64::MAX);
+        self.forget_plain(space);
         self.book.tables.remove(&space);
     }
 }

@@ -3,6 +3,7 @@
 //! Key type: [`Programs`].
 
 use crate::{Cause, Key, Op};
+use alloc::vec::Vec;
 use core::ops::Range;
 use farmem_wire::VirtAddr;
 use farmem_wire::message::Access;
@@ -36,6 +37,14 @@ pub trait Programs {
     fn around(&self, key: Key) -> Option<Range<u64>>;
     /// The page is to stay in its program.
     fn stays(&self, key: Key) -> bool;
+
+    /// The system alone serves the pages from here on: those that are there may be used, and who touches another has a page of zeros, unseen. False when
+    /// it does not, and they are watched as before.
+    fn unwatch(&mut self, space: u32, pages: Range<u64>) -> bool;
+    /// Takes that back: when it returns, no page comes there but by this. False when the system refuses, and it goes on.
+    fn watch(&mut self, space: u32, pages: Range<u64>) -> bool;
+    /// The pages among these that are there, in runs and in order. They are watched.
+    fn populated(&mut self, space: u32, pages: Range<u64>) -> Vec<Range<u64>>;
 
     /// No store reaches the pages unseen from here on.
     fn write_protect(&mut self, space: u32, pages: Range<u64>);

@@ -55,6 +55,10 @@ pub(super) fn world(seed: u64, operations: u64, plan: &Plan, trace: bool) -> End
         ("forks", world.forks),
         ("renamed", world.renamed),
         ("pinned", world.pinned),
+        ("plain", world.private.plain().handed_over),
+        ("plain.unseen", machine.unseen),
+        ("plain.taken_over", world.private.plain().taken_over),
+        ("refaults", world.private.refaults().count()),
         ("zeros", machine.zeros),
         ("kept", machine.kept),
         ("refused", machine.refusals),
@@ -117,6 +121,8 @@ impl World {
             far: BTreeMap::new(),
             lost: BTreeSet::new(),
             pins: BTreeSet::new(),
+            plain: BTreeSet::new(),
+            unseen: 0,
             under_way: Vec::new(),
             arrived: BTreeMap::new(),
             blocked: Vec::new(),
@@ -138,8 +144,10 @@ impl World {
             digest: Digest::default(),
             trace: trace.then(VecDeque::new),
         };
+        let mut private = Private::new(config);
+        private.allow_plain(2);
         let mut world = Self {
-            private: Private::new(config),
+            private,
             config,
             faults,
             rng: Rng::from_number(seed),
@@ -205,6 +213,7 @@ impl World {
                 2 if self.snapshots.len() + 1 < PROCESSES_MAX => self.child(),
                 3 if self.machine.processes.len() > 1 => self.exit(),
                 4 => self.rename(),
+                5 | 6 => self.anew(),
                 _ => self.forked(),
             },
             _ => {
@@ -302,8 +311,11 @@ impl World {
             return;
         }
         self.drop_pages(space, pages.clone());
-        let process = self.machine.processes.get_mut(&space).expect("a process that is there");
         let elsewhere = self.rng.chance(1, 4);
+        if elsewhere {
+            self.end_plain(space, pages.clone());
+        }
+        let process = self.machine.processes.get_mut(&space).expect("a process that is there");
         for page in pages {
             if elsewhere {
                 process.elsewhere.insert(page)
@@ -311,6 +323,26 @@ impl World {
                 process.elsewhere.remove(&page)
             };
         }
+    }
+
+    /// Many pages are zeros again: new memory takes the place of what was there.
+    fn anew(&mut self) {
+        let Key { space, page } = self.key();
+        let pages = page..(page + 1 + u64::from(self.rng.below(20))).min(PAGES);
+        let busy = |key: Key| self.machine.pins.contains(&key) || self.machine.is_elsewhere(key);
+        if self.forking == Some(space) || keys(space, pages.clone()).any(busy) {
+            return;
+        }
+        self.drop_pages(space, pages.clone());
+        if self.rng.chance(1, 2) {
+            self.end_plain(space, pages);
+        }
+    }
+
+    /// The pages are no memory any more. What a thread stored there at the last moment goes with what was there.
+    fn end_plain(&mut self, space: u32, pages: Range<u64>) {
+        self.private.unmap(space, pages.clone(), true, &mut self.machine);
+        self.drop_pages(space, pages);
     }
 
     fn drop_pages(&mut self, space: u32, pages: Range<u64>) {
@@ -415,6 +447,8 @@ impl World {
         if meets || self.forking == Some(space) || all.iter().any(busy) {
             return;
         }
+        self.private.take_over(space, from.clone(), &mut self.machine);
+        self.private.take_over(space, to..to + count, &mut self.machine);
         self.drop_pages(space, to..to + count);
         self.private.write_protect(space, from.clone(), &mut self.machine);
         self.private.rename(space, from.clone(), to, &mut self.machine);

@@ -25,6 +25,10 @@ pub(super) struct Machine {
     pub(super) far: BTreeMap<u64, u64>,
     pub(super) lost: BTreeSet<u64>,
     pub(super) pins: BTreeSet<Key>,
+    /// Pages that the system serves: who touches one has zeros.
+    pub(super) plain: BTreeSet<Key>,
+    /// Pages that came so.
+    pub(super) unseen: u64,
     pub(super) under_way: Vec<UnderWay>,
     /// What the fetch brought that has ended.
     pub(super) arrived: BTreeMap<u64, u64>,
@@ -100,6 +104,10 @@ impl Machine {
     }
 
     pub(super) fn try_access(&mut self, key: Key, write: bool) -> bool {
+        if self.plain.contains(&key) && !self.is_elsewhere(key) && !self.view.contains_key(&key) {
+            self.unseen += 1;
+            self.view.insert(key, (0, Some(Access::Modified)));
+        }
         let Some((bytes, Some(access))) = self.view.get_mut(&key) else { return false };
         if write && *access != Access::Modified {
             return false;
@@ -123,6 +131,8 @@ impl Machine {
     }
 
     pub(super) fn give(&mut self, key: Key, bytes: u64, access: Access) {
+        let plain = self.plain.contains(&key);
+        self.hold(!plain, || format!("{key:?} is given to its program, and it is plain"));
         let before = self.view.insert(key, (bytes, Some(access)));
         assert_eq!(before, None, "{key:?} was not here");
         self.woken.push(key);
@@ -159,6 +169,41 @@ impl Programs for Machine {
 
     fn stays(&self, key: Key) -> bool {
         self.pins.contains(&key)
+    }
+
+    fn unwatch(&mut self, space: u32, pages: Range<u64>) -> bool {
+        self.event("unwatch", Key { space, page: pages.start }, pages.end);
+        if self.refuses() {
+            return false;
+        }
+        for key in keys(space, pages) {
+            if let Some((_, access)) = self.view.get_mut(&key) {
+                *access = Some(Access::Modified);
+            }
+            let is_new = self.plain.insert(key);
+            self.hold(is_new, || format!("{key:?} becomes plain twice"));
+        }
+        true
+    }
+
+    fn watch(&mut self, space: u32, pages: Range<u64>) -> bool {
+        self.event("watch", Key { space, page: pages.start }, pages.end);
+        // A thread that touches one at the last moment.
+        for key in keys(space, pages.clone()) {
+            if self.rng.chance(1, 8) && self.still != Some(space) {
+                self.accesses += u64::from(self.try_access(key, true));
+            }
+        }
+        for key in keys(space, pages) {
+            let was = self.plain.remove(&key);
+            self.hold(was, || format!("{key:?} is watched, and was not plain"));
+        }
+        true
+    }
+
+    fn populated(&mut self, space: u32, pages: Range<u64>) -> Vec<Range<u64>> {
+        let there: Vec<u64> = pages.filter(|&page| self.view.contains_key(&Key { space, page })).collect();
+        there.chunk_by(|a, b| a + 1 == *b).map(|run| run[0]..run[0] + run.len() as u64).collect()
     }
 
     fn write_protect(&mut self, space: u32, pages: Range<u64>) {
