@@ -47,9 +47,15 @@ struct Stats {
     faults_far: u64,
     faults_near: u64,
     first_writes: u64,
+    /// Pages that the system served alone, and those of them that were taken over from it.
+    plain: u64,
+    taken_over: u64,
     fetches: u64,
     ahead: FetchedAhead,
     bytes_fetched: u64,
+    refaults: u64,
+    /// Of a program that thrashed: what would have kept most of what came again.
+    local_wanted: Option<u64>,
     evictions: u64,
     write_backs: u64,
     bytes_written_back: u64,
@@ -121,11 +127,14 @@ impl Report for Stats {
             row("  at far pages", self.faults_far),
             row("  at pages still here", self.faults_near),
             row("  first writes", self.first_writes),
+            row("pages left to the system", self.plain),
+            row("  taken over", self.taken_over),
             row("fetches", self.fetches),
         ];
         rows.extend(self.ahead.rows());
         rows.extend([
             row("  bytes", self.bytes_fetched),
+            row("  pages that came again", self.refaults),
             row("evictions", self.evictions),
             row("write-backs", self.write_backs),
             row("  bytes", self.bytes_written_back),
@@ -248,6 +257,7 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
     let status =
         started.child.wait().map_err(|e| Failure::environment(format!("the program is lost: {e}"), ""))?;
     let shared = pager.share_stats();
+    tell_of_thrashing(args, &pager.stats());
     if args.stats || args.json {
         report(args, (&pager.stats(), shared), start.elapsed());
     }
@@ -357,9 +367,13 @@ fn report(args: &Run, (stats, shared): (&PagerStats, Option<ShareStats>), took: 
         faults_far: stats.missing,
         faults_near: stats.near,
         first_writes: stats.upgrades,
+        plain: stats.plain,
+        taken_over: stats.taken_over,
         fetches: stats.fetches,
         ahead: FetchedAhead::of(stats.ahead),
         bytes_fetched: stats.bytes_fetched,
+        refaults: stats.refaults,
+        local_wanted: local_wanted(args, stats),
         evictions: stats.evictions,
         write_backs: stats.write_backs,
         bytes_written_back: stats.bytes_written_back,
@@ -370,6 +384,27 @@ fn report(args: &Run, (stats, shared): (&PagerStats, Option<ShareStats>), took: 
     let text =
         if args.json { serde_json::to_string(&stats).expect("numbers and names") } else { stats.text() };
     output::note(text.trim_end());
+}
+
+/// Bytes that `--local` is to be, of private and shared memory together, where a program thrashed; in whole MiB.
+fn local_wanted(args: &Run, stats: &PagerStats) -> Option<u64> {
+    let private = stats.local_wanted?;
+    let both = match (&args.share, args.share_local) {
+        (None, _) => private,
+        (Some(_), Some(shared)) => private + shared,
+        (Some(_), None) => 2 * private,
+    };
+    Some(both.next_multiple_of(1 << 20))
+}
+
+/// One line at the end, however often it thrashed.
+fn tell_of_thrashing(args: &Run, stats: &PagerStats) {
+    let Some(wanted) = local_wanted(args, stats) else { return };
+    let again = output::count(stats.refaults);
+    output::note(&format!(
+        "farmem: the program thrashed: {again} pages were fetched again soon after they had gone. `--local {}MiB` would have kept about three of four of them",
+        wanted >> 20
+    ));
 }
 
 /// The part of the local limit that is for shared memory.

@@ -21,6 +21,7 @@ mod rack;
 mod records;
 mod refusals;
 mod run;
+mod run_fit;
 mod run_forks;
 mod run_lease;
 mod run_pins;

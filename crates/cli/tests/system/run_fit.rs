@@ -1,0 +1,104 @@
+//! `farmem run` where a program fits, where it no longer does, and where the local limit is so low that it thrashes.
+
+use crate::process::{Dir, run_command};
+use crate::run::{MIB, far, may_run, number, program, same, stats};
+use std::cell::Cell;
+
+/// A program that goes round over four times what may be here is told so in one line, with a limit at which it fetches less than a quarter; a program that
+/// fits is told nothing.
+#[test]
+fn a_program_that_thrashes_is_told_what_would_serve() {
+    if !may_run("thrashing") {
+        return;
+    }
+    let dir = Dir::new("run-thrashing");
+    let rounds = program(&dir, "rounds", &[]);
+    let run = |local: u64| {
+        let ended = run_command(far(local, &[&rounds, "16", "8"]));
+        assert_eq!((ended.stdout.as_str(), ended.code), ("0 wrong\n", Some(0)), "{ended:?}");
+        let told: Vec<String> =
+            ended.stderr.lines().filter(|line| line.contains("thrashed")).map(str::to_owned).collect();
+        (told, stats(&ended, local))
+    };
+    let (told, before) = run(4 * MIB);
+    let wanted = number(&before, "local_wanted");
+    assert!((15 * MIB..=19 * MIB).contains(&wanted), "{before}");
+    assert!(number(&before, "refaults") > 7 * 4096 * 3 / 4, "{before}");
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains(&format!("`--local {}MiB`", wanted / MIB)), "{told:?}");
+    let (told, after) = run(wanted);
+    assert_eq!(told, Vec::<String>::new());
+    assert!(after["local_wanted"].is_null(), "{after}");
+    assert!(number(&after, "bytes_fetched") * 4 <= number(&before, "bytes_fetched"), "{before} {after}");
+}
+
+/// A block of 4096 pages that fits: touched here and there it is left to the system after a few faults; from one end to the other it comes in runs. Nothing
+/// is far. With fewer frames than it needs the same program finds the same.
+#[test]
+fn memory_that_fits_costs_few_faults() {
+    if !may_run("memory that fits") {
+        return;
+    }
+    let dir = Dir::new("run-fits");
+    let rounds = program(&dir, "rounds", &[]);
+    let run = |local: u64, how: &[&str]| {
+        let ended = run_command(far(local, &[&[&rounds, "16", "2"], how].concat()));
+        assert_eq!((ended.stdout.as_str(), ended.code), ("0 wrong\n", Some(0)), "{ended:?}");
+        stats(&ended, local)
+    };
+    let fits = |how: &[&str]| {
+        let fits = run(32 * MIB, how);
+        assert!(number(&fits, "faults_zero") < 200, "{fits}");
+        for count in ["faults_far", "faults_near", "taken_over", "fetches", "evictions", "far_bytes"] {
+            assert_eq!(number(&fits, count), 0, "{count} of {fits}");
+        }
+        // What is left to the system is counted whole, so no less than was there.
+        assert!(number(&fits, "largest_local_bytes") >= 16 * MIB, "{fits}");
+        number(&fits, "plain")
+    };
+    assert!(fits(&["here and there"]) >= 4096);
+    assert_eq!(fits(&[]), 0);
+    let over = run(8 * MIB, &["here and there"]);
+    assert!(number(&over, "evictions") > 0 && number(&over, "bytes_fetched") > 0, "{over}");
+}
+
+/// Threads touch memory that fits while more comes that does not: no byte is lost where it is left to the system or taken over, at whatever limit that is.
+#[test]
+fn memory_is_taken_over_under_threads() {
+    if !may_run("taking over") {
+        return;
+    }
+    let dir = Dir::new("run-pressure");
+    let pressure = program(&dir, "pressure", &[]);
+    for local in [4, 12, 20] {
+        let stats = same(local * MIB, &[&pressure]);
+        assert!(number(&stats, "plain") > 0 && number(&stats, "taken_over") > 0, "{local}: {stats}");
+        assert!(number(&stats, "evictions") > 0, "{local}: {stats}");
+    }
+    let stats = same(256 * MIB, &[&pressure]);
+    assert_eq!(number(&stats, "evictions"), 0, "{stats}");
+}
+
+/// What programs do to their memory does the same to memory that fits: forks, moves, protection, mapping over, calls past libc.
+#[test]
+fn programs_that_fit_find_the_same() {
+    if !may_run("programs that fit") {
+        return;
+    }
+    let dir = Dir::new("run-fit-same");
+    let plain = Cell::new(0);
+    let fits = |command: &[&str]| {
+        let stats = same(512 * MIB, command);
+        assert_eq!(number(&stats, "evictions"), 0, "{command:?}: {stats}");
+        plain.set(plain.get() + u64::from(number(&stats, "plain") > 0));
+    };
+    for name in ["forks", "mappings", "edges", "threads", "moves"] {
+        fits(&[&program(&dir, name, &[])]);
+    }
+    let past_libc = program(&dir, "past_libc", &[]);
+    for case in ["dropped", "replaced", "unmapped", "refused", "protected", "moved", "interrupted", "racing"]
+    {
+        fits(&[&past_libc, case]);
+    }
+    assert!(plain.get() > 0, "some of them touch their memory here and there");
+}
