@@ -20,8 +20,11 @@ pub(crate) use zram::Squeezed;
 pub use zram::{SQUEEZED, squeezed};
 
 use crate::{Outcome, Row, Samples, Sheet, Told};
-use farmem::window::{Place, WindowOptions};
-use farmem::{Error, Placement, Rack, RackConfig, ShareOptions, SharedSpace, Transport, Vma};
+use farmem::serve::pin_to_cpu;
+use farmem::window::{FaultMode, Place, WindowOptions};
+use farmem::{Error, Placement, Rack, RackConfig, ShareOptions, SharedSpace, Transport, Vma, Waiting};
+use farmem_io::affinity::allowed_cpus;
+use fault::{Cpus, Faulting};
 use roles::Roles;
 
 /// Bytes of a page.
@@ -84,6 +87,7 @@ pub fn run<R: Racks>(
     mut tell: impl FnMut(Told<'_>),
 ) -> Result<Outcome, R::Failure> {
     let mut sheet = Sheet::new(&plan.only, &mut tell);
+    let cpus = allowed_cpus().unwrap_or_default();
     // First what may run on all CPUs: threads of this process are bound to one from then on.
     for transport in BOTH {
         let name = transport.name();
@@ -97,6 +101,12 @@ pub fn run<R: Racks>(
     }
     for transport in BOTH {
         coherence(plan, transport, racks, &mut sheet)?;
+        let prefix = format!("mind.fault.{}.apart", transport.name());
+        if plan.wants(&prefix) {
+            sheet.begins(&format!("faults across CPUs over {}", transport.name()));
+            let rack = racks.describe(1, transport, Placement::SameCpu)?;
+            sheet.add(allowed(&prefix, "ns", apart(plan, rack.as_ref(), &cpus))?);
+        }
     }
     if plan.wants("mind.fault.zram") {
         sheet.begins("zram");
@@ -164,19 +174,55 @@ fn scaled(plan: &Plan, config: &RackConfig, sheet: &mut Sheet<'_>) -> Result<(),
 fn over(plan: &Plan, config: &RackConfig) -> Result<Vec<Row>, Error> {
     let _roles = Roles::start(config)?;
     let rack = Rack::running(config.clone());
-    let (one, other) = (space(&rack)?, space(&rack)?);
+    let (one, other) = (space(&rack, FaultMode::Handler)?, space(&rack, FaultMode::Handler)?);
+    let by_signal = space(&rack, FaultMode::Signal)?;
     let mut rows = Vec::new();
     let warm = vmas(&one, 1)?;
     transition::measure(&one, &other, &warm)?;
-    rows.push(fault::measure(config, &one, &vmas(&one, plan.rounds())?)?.row(config.transport, "one CPU"));
+    let hosts = faulting(plan, [&one, &by_signal])?;
+    rows.extend(fault::measure(config, &hosts, Cpus::One)?.rows(config.transport));
     rows.extend(transition::measure(&one, &other, &vmas(&one, plan.rounds())?)?.rows(config.transport));
     Ok(rows)
 }
 
+/// What a fault costs when the program has a CPU of its own, and all that serves it another one.
+fn apart(plan: &Plan, config: &RackConfig, cpus: &[usize]) -> Result<Vec<Row>, Error> {
+    let &[own, theirs, ..] = cpus else {
+        let id = format!("mind.fault.{}.apart", config.transport.name());
+        return Ok(vec![Row::absent(&id, "ns", "this process may use one CPU")]);
+    };
+    let config = RackConfig { cpu: Some(theirs), ..config.clone() };
+    let _roles = Roles::start(&RackConfig { waiting: Waiting::Spin, ..config.clone() })?;
+    // Hosts bind the thread that joins to the roles' CPU, and with it their own.
+    let join = || {
+        let rack = Rack::running(config.clone());
+        Ok([space(&rack, FaultMode::Handler)?, space(&rack, FaultMode::Signal)?])
+    };
+    let spaces: [SharedSpace; 2] = on_its_own(join)?;
+    let [by_handler, by_signal] = &spaces;
+    let hosts = faulting(plan, [by_handler, by_signal])?;
+    on_its_own(|| {
+        pin_to_cpu(own).map_err(io_error("cannot run on one CPU"))?;
+        Ok(fault::measure(&config, &hosts, Cpus::Apart(theirs))?.rows(config.transport).collect())
+    })
+}
+
+/// On a thread that ends with it, and with it the CPU that it was bound to.
+fn on_its_own<T: Send>(run: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
+    let ended = std::thread::scope(|threads| threads.spawn(run).join());
+    ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// These hosts, each with allocations of its own.
+fn faulting<'a>(plan: &Plan, spaces: [&'a SharedSpace; 2]) -> Result<Vec<Faulting<'a>>, Error> {
+    let host = |space| Ok(Faulting { space, fresh: vmas(space, plan.rounds())? });
+    spaces.into_iter().map(host).collect()
+}
+
 /// A host with room for everything, whose requests are not sent again while a busy machine makes it wait.
-fn space(rack: &Rack) -> Result<SharedSpace, Error> {
+fn space(rack: &Rack, faults: FaultMode) -> Result<SharedSpace, Error> {
     let usual = ShareOptions::new(1 << 30);
-    let window = WindowOptions { place: Place::Anywhere, inactive_eighths: 0, ..usual.window };
+    let window = WindowOptions { place: Place::Anywhere, inactive_eighths: 0, faults, ..usual.window };
     SharedSpace::join(rack, DOMAIN, ShareOptions { window, ..usual })
 }
 

@@ -4,8 +4,8 @@
 use super::{PAGE, Samples, io_error};
 use crate::{CpuMeter, Row};
 use farmem::raw::{self, Onward, RawRing, RawSocket, Waiting};
-use farmem::serve::Stop;
-use farmem::window::Memory;
+use farmem::serve::{Stop, pin_to_cpu};
+use farmem::window::{FaultMode, Memory};
 use farmem::{Error, RackConfig, SharedSpace, Transport, Vma};
 use std::net::IpAddr;
 use std::thread::{Scope, scope};
@@ -18,49 +18,87 @@ const ANSWER_LEN: usize = 4096 + 64;
 /// Pages of a region: one of each is touched, so that no region is seen twice.
 pub(super) const REGION: usize = 4;
 
-/// Times of one kind, of what they are compared with, and of its parts.
-pub(super) struct Faults {
-    fetch: Samples,
-    resolve: Samples,
-    exchange: Samples,
+/// Where what is measured runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Cpus {
+    /// All of it on the CPU that this thread is bound to; what waits sleeps.
+    One,
+    /// What serves on this one, where it spins; the program on another one.
+    Apart(usize),
 }
 
-/// Measures in turns: faults at hand, exchanges, fetches. `fresh` are allocations nobody has touched yet.
-pub(super) fn measure(config: &RackConfig, space: &SharedSpace, fresh: &[Vma]) -> Result<Faults, Error> {
-    let (mut fetch, mut resolve, mut exchange) = (Samples::new(), Samples::new(), Samples::new());
-    let mut path = Path::open(config)?;
+/// A host that faults, and allocations nobody has touched yet.
+pub(super) struct Faulting<'a> {
+    pub(super) space: &'a SharedSpace,
+    pub(super) fresh: Vec<Vma>,
+}
+
+/// Times of one host's faults, and of faults in the same mode whose page is at hand.
+struct Times {
+    mode: FaultMode,
+    fetch: Samples,
+    resolve: Samples,
+}
+
+/// Times of each host, and of what all are compared with.
+pub(super) struct Faults {
+    hosts: Vec<Times>,
+    exchange: Samples,
+    cpus: Cpus,
+}
+
+/// Measures in turns: faults at hand, exchanges, fetches, of each host.
+pub(super) fn measure(config: &RackConfig, hosts: &[Faulting<'_>], cpus: Cpus) -> Result<Faults, Error> {
+    let mut path = Path::open(config, cpus)?;
+    let mut exchange = Samples::new();
+    let mode = |host: &Faulting<'_>| host.space.options().window.faults;
+    let times = |host| Times { mode: mode(host), fetch: Samples::new(), resolve: Samples::new() };
+    let mut times: Vec<Times> = hosts.iter().map(times).collect();
+    let rounds = hosts.iter().map(|host| host.fresh.len()).min().unwrap_or(0);
     let stop = Stop::new();
     scope(|threads| {
         let _ends = Ends(&stop);
-        let mut ping = path.serve(threads, &stop);
-        for vma in fresh {
-            let memory = space.memory(vma);
-            let count = memory.len() / (REGION * PAGE);
-            raw::faults(count, |memory| touch(memory, 1, &mut resolve))?;
-            for _ in 0..count {
-                exchange.time_if(|| ping().map_err(io_error("the raw exchange failed")))?;
+        let mut ping = path.serve(threads, &stop, cpus);
+        for round in 0..rounds {
+            for (host, times) in hosts.iter().zip(&mut times) {
+                let memory = host.space.memory(&host.fresh[round]);
+                let count = memory.len() / (REGION * PAGE);
+                raw::faults(times.mode, count, |memory| touch(memory, 1, &mut times.resolve))?;
+                for _ in 0..count {
+                    exchange.time_if(|| ping().map_err(io_error("the raw exchange failed")))?;
+                }
+                // Whose threads the roles are, and the pager.
+                let own = CpuMeter::own();
+                let cpu = own.begin();
+                touch(memory, REGION, &mut times.fetch);
+                times.fetch.spent(cpu.end(), count as u64);
             }
-            // Whose threads the roles are, and the pager.
-            let own = CpuMeter::own();
-            let cpu = own.begin();
-            touch(memory, REGION, &mut fetch);
-            fetch.spent(cpu.end(), count as u64);
         }
-        Ok(Faults { fetch, resolve, exchange })
+        Ok(Faults { hosts: times, exchange, cpus })
     })
 }
 
 impl Faults {
-    /// The row, its parts in words.
-    pub(super) fn row(&self, transport: Transport, why: &str) -> Row {
-        let (resolve, exchange) = (self.resolve.quantile(0.5), self.exchange.quantile(0.5));
-        let row = self.fetch.row(&format!("mind.fault.{}", transport.name()), None);
-        let parts = format!(
-            "baseline: a fault with its page at hand {resolve:.0} ns (p99 {:.0}), an exchange {exchange:.0} ns (p99 {:.0}); {why}",
-            self.resolve.quantile(0.99),
-            self.exchange.quantile(0.99)
-        );
-        Row { why: Some(parts), ..row.beside(Some(resolve + exchange)) }
+    /// The rows, their parts in words.
+    pub(super) fn rows(&self, transport: Transport) -> impl Iterator<Item = Row> {
+        self.hosts.iter().map(move |times| {
+            let (resolve, exchange) = (times.resolve.quantile(0.5), self.exchange.quantile(0.5));
+            let (place, how) = match self.cpus {
+                Cpus::One => ("", "one CPU"),
+                Cpus::Apart(_) => (".apart", "two CPUs: the roles spin on the other one"),
+            };
+            let (mode, who) = match times.mode {
+                FaultMode::Handler => ("", "a thread serves faults"),
+                FaultMode::Signal => (".signal", "the thread that faults serves itself"),
+            };
+            let row = times.fetch.row(&format!("mind.fault.{}{place}{mode}", transport.name()), None);
+            let parts = format!(
+                "baseline: a fault with its page at hand {resolve:.0} ns (p99 {:.0}), an exchange {exchange:.0} ns (p99 {:.0}); {how}; {who}",
+                times.resolve.quantile(0.99),
+                self.exchange.quantile(0.99)
+            );
+            Row { why: Some(parts), ..row.beside(Some(resolve + exchange)) }
+        })
     }
 }
 
@@ -97,10 +135,10 @@ enum Path {
 }
 
 impl Path {
-    fn open(config: &RackConfig) -> Result<Self, Error> {
+    fn open(config: &RackConfig, cpus: Cpus) -> Result<Self, Error> {
         let [own, switch, node]: [IpAddr; 3] =
             [config.control.address, config.switch.address, config.nodes[0].address];
-        let waiting = Waiting::Block;
+        let waiting = if cpus == Cpus::One { Waiting::Block } else { Waiting::Spin };
         Ok(match config.transport {
             Transport::Udp => Self::Datagrams {
                 pinger: RawSocket::open(own, waiting)?,
@@ -124,19 +162,20 @@ impl Path {
         &'s mut self,
         threads: &'s Scope<'s, '_>,
         stop: &'s Stop,
+        cpus: Cpus,
     ) -> Box<dyn FnMut() -> std::io::Result<bool> + 's> {
         match self {
             Self::Datagrams { pinger, switch, node } => {
                 let address = |socket: &RawSocket| socket.address().expect("a bound socket has an address");
                 let (home, node_at, switch_at) = (address(pinger), address(node), address(switch));
-                begin(threads, move || node.serve(Onward::To(home), ANSWER_LEN, stop));
-                begin(threads, move || switch.serve(Onward::To(node_at), REQUEST_LEN, stop));
+                begin(threads, cpus, move || node.serve(Onward::To(home), ANSWER_LEN, stop));
+                begin(threads, cpus, move || switch.serve(Onward::To(node_at), REQUEST_LEN, stop));
                 Box::new(move || pinger.exchange(switch_at, REQUEST_LEN))
             }
             Self::Rings { rings, .. } => {
                 let [pinger, switch, node] = &mut **rings;
-                begin(threads, move || node.serve(ANSWER_LEN, stop));
-                begin(threads, move || switch.serve(REQUEST_LEN, stop));
+                begin(threads, cpus, move || node.serve(ANSWER_LEN, stop));
+                begin(threads, cpus, move || switch.serve(REQUEST_LEN, stop));
                 Box::new(move || pinger.exchange(REQUEST_LEN))
             }
         }
@@ -152,9 +191,18 @@ impl Drop for Path {
     }
 }
 
-/// Starts a raw server where this thread is, which the rack has bound to its CPU: threads inherit that.
-fn begin<'s>(threads: &'s Scope<'s, '_>, serve: impl FnOnce() -> std::io::Result<()> + Send + 's) {
-    threads.spawn(move || serve().expect("a raw server works as long as it is asked"));
+/// Starts a raw server where the roles are: where this thread is, which the rack has bound to its CPU and threads inherit that, or apart.
+fn begin<'s>(
+    threads: &'s Scope<'s, '_>,
+    cpus: Cpus,
+    serve: impl FnOnce() -> std::io::Result<()> + Send + 's,
+) {
+    threads.spawn(move || {
+        if let Cpus::Apart(cpu) = cpus {
+            pin_to_cpu(cpu).expect("the roles run there");
+        }
+        serve().expect("a raw server works as long as it is asked");
+    });
 }
 
 /// Sets the flag when a measurement ends, also when it fails: a scope waits for its threads.

@@ -1,7 +1,7 @@
 //! The roles of a rack as threads of this process, so that the raw servers they are compared with can stand in their places.
 
 use farmem::serve::{self, Serving, Stop};
-use farmem::{Error, RackConfig};
+use farmem::{Error, RackConfig, Waiting};
 use std::sync::mpsc::channel;
 use std::thread::{JoinHandle, spawn};
 
@@ -16,19 +16,22 @@ impl Roles {
     /// Starts control plane, switch and memory nodes, each when the one before serves.
     pub(super) fn start(config: &RackConfig) -> Result<Self, Error> {
         let mut roles = Self { stop: Stop::new(), threads: Vec::new(), config: config.clone() };
-        roles.begin(|config, serving| serve::control(config, serving))?;
-        roles.begin(|config, serving| serve::switch(config, serving))?;
+        // Nothing that is measured waits for the control plane: it leaves the CPU to those that may spin.
+        let calm = RackConfig { waiting: Waiting::Block, ..config.clone() };
+        roles.begin(&calm, |config, serving| serve::control(config, serving))?;
+        roles.begin(config, |config, serving| serve::switch(config, serving))?;
         for node in 0..config.nodes.len() {
-            roles.begin(move |config, serving| serve::node(config, &config.nodes[node], serving))?;
+            roles.begin(config, move |config, serving| serve::node(config, &config.nodes[node], serving))?;
         }
         Ok(roles)
     }
 
     fn begin(
         &mut self,
+        config: &RackConfig,
         serve: impl for<'a> FnOnce(&'a RackConfig, Serving<'a>) -> Result<(), Error> + Send + 'static,
     ) -> Result<(), Error> {
-        let (config, stop) = (self.config.clone(), self.stop.clone());
+        let (config, stop) = (config.clone(), self.stop.clone());
         let (say, said) = channel();
         self.threads.push(spawn(move || {
             let mut begun = || drop(say.send(Ok(())));

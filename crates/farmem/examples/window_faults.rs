@@ -10,7 +10,7 @@
 use farmem::window::{Memory, Place, WindowOptions, WindowStats, with_window};
 use farmem::{Client, Rack, RackConfig, VirtAddr, Vma, serve};
 use farmem_host::agent::Pages as _;
-use farmem_io::pages::{self, Fault, Faults, Handler, Next, Reach, Ring, Window, WindowConfig};
+use farmem_io::pages::{self, Fault, FaultMode, Faults, Handler, Next, Reach, Ring, Window, WindowConfig};
 use farmem_io::{Clock, Stop};
 use farmem_wire::message::{Access, Page};
 use std::error::Error;
@@ -217,6 +217,7 @@ fn bare_resolve(times: &mut Vec<u64>) -> Result<(), Box<dyn Error>> {
         frames_max: PAGES as u64,
         place: Place::Anywhere,
         reach: Reach::Full,
+        faults: FaultMode::Handler,
     })?;
     let stop = Stop::new();
     let ring = Ring::new(&window, stop.clone());

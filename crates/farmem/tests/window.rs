@@ -1,6 +1,6 @@
 //! Windows onto far memory, on a rack in one process: real page faults, real READs and WRITEs.
 
-use farmem::window::{self, Ahead, Memory, Place, WindowOptions, WindowStats};
+use farmem::window::{self, Ahead, FaultMode, Memory, Place, WindowOptions, WindowStats};
 use farmem::{Client, Error, Rack, VirtAddr, Vma};
 use std::io::Write as _;
 use std::sync::atomic::Ordering;
@@ -10,6 +10,8 @@ const PAGE: usize = 4096;
 /// Bytes of an allocation, and a quarter of them: what may be here.
 const SIZE: usize = 2 << 20;
 const LIMIT: u64 = SIZE as u64 / 4;
+/// Whoever serves faults, the program sees the same.
+const MODES: [FaultMode; 2] = [FaultMode::Handler, FaultMode::Signal];
 
 /// SplitMix64.
 struct Chance(u64);
@@ -33,6 +35,10 @@ fn client() -> (Client, Vma) {
 /// Wherever there is room: tests run side by side, each with a rack whose addresses begin at the same place.
 fn options() -> WindowOptions {
     WindowOptions { place: Place::Anywhere, ..WindowOptions::new(LIMIT) }
+}
+
+fn options_by(faults: FaultMode) -> WindowOptions {
+    WindowOptions { faults, ..options() }
 }
 
 /// `None`, with the reason on stderr, where this process may not serve faults.
@@ -88,9 +94,10 @@ fn an_allocation_four_times_the_limit_is_an_array() {
         (Ahead::Stream(16), 1),
         (Ahead::Group(1 << 40), 8),
     ];
-    for (n, (ahead, inactive_eighths)) in policies.into_iter().enumerate() {
+    let ways = MODES.into_iter().flat_map(|faults| policies.map(|policy| (faults, policy)));
+    for (n, (faults, (ahead, inactive_eighths))) in ways.enumerate() {
         let (mut client, vma) = client();
-        let options = WindowOptions { ahead, inactive_eighths, ..options() };
+        let options = WindowOptions { ahead, inactive_eighths, ..options_by(faults) };
         let mut plain = vec![0; SIZE];
         let touched =
             run(&mut client, &vma, options, |memory| churn(memory, &mut plain, n as u64, 0..SIZE, 4000));
@@ -123,10 +130,14 @@ fn an_allocation_four_times_the_limit_is_an_array() {
 /// Threads side by side in parts of their own, and all of them on one counter; somebody looks all the while how much is here.
 #[test]
 fn threads_share_a_window_and_the_limit_holds_all_the_while() {
+    MODES.into_iter().for_each(threads_share_a_window);
+}
+
+fn threads_share_a_window(faults: FaultMode) {
     const THREADS: usize = 4;
     const PART: usize = SIZE / THREADS;
     let (mut client, vma) = client();
-    let Some((most, stats)) = run(&mut client, &vma, options(), |memory| {
+    let Some((most, stats)) = run(&mut client, &vma, options_by(faults), |memory| {
         let done = std::sync::atomic::AtomicUsize::new(0);
         thread::scope(|scope| {
             for thread in 0..THREADS {
@@ -161,13 +172,17 @@ fn threads_share_a_window_and_the_limit_holds_all_the_while() {
 /// A file is read into far memory, four times what may be here, and written out of it again, by the system itself.
 #[test]
 fn files_go_in_and_out_by_system_calls() {
+    MODES.into_iter().for_each(files_go_in_and_out);
+}
+
+fn files_go_in_and_out(faults: FaultMode) {
     let (mut client, vma) = client();
     let mut chance = Chance(5);
     let content: Vec<u8> = (0..SIZE - 100).map(|_| u8::try_from(chance.below(256)).unwrap()).collect();
     let place = std::env::temp_dir().join(format!("farmem-window-{}", std::process::id()));
     std::fs::File::create(&place).unwrap().write_all(&content).unwrap();
     let copied = place.with_extension("copy");
-    let done = run(&mut client, &vma, options(), |memory| {
+    let done = run(&mut client, &vma, options_by(faults), |memory| {
         let (file, copy) = (std::fs::File::open(&place).unwrap(), std::fs::File::create(&copied).unwrap());
         let (mut read, mut written) = (0, 0);
         while read < content.len() {
@@ -188,8 +203,12 @@ fn files_go_in_and_out_by_system_calls() {
 /// What a page costs: one READ when it is first touched, nothing while it is here, one WRITE when it goes and was written.
 #[test]
 fn a_page_costs_what_it_must() {
+    MODES.into_iter().for_each(a_page_costs);
+}
+
+fn a_page_costs(faults: FaultMode) {
     let (mut client, vma) = client();
-    let options = WindowOptions { inactive_eighths: 0, ..options() };
+    let options = WindowOptions { inactive_eighths: 0, ..options_by(faults) };
     let Some(((), stats)) = run(&mut client, &vma, options, |memory| {
         let mut byte = [0];
         for _ in 0..3 {
@@ -231,9 +250,13 @@ fn what_came_beside_a_written_page_is_not_written_back() {
 /// A program's panic comes out where the window was asked for, after what it wrote is safe; the client goes on.
 #[test]
 fn a_panic_leaves_far_memory_whole() {
+    MODES.into_iter().for_each(a_panic_leaves_far_memory);
+}
+
+fn a_panic_leaves_far_memory(faults: FaultMode) {
     let (mut client, vma) = client();
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        window::with_window(&mut client, &vma, options(), |memory| {
+        window::with_window(&mut client, &vma, options_by(faults), |memory| {
             memory.write(3, b"kept");
             panic!("on purpose");
         })

@@ -8,7 +8,8 @@
 
 use farmem_host::agent::Pages;
 use farmem_io::pages::{
-    Cause, Fault, Faults, Handler, HandlerCpu, Next, Place, Reach, Ring, Window, WindowConfig, serve,
+    Cause, Fault, FaultMode, Faults, Handler, HandlerCpu, Next, Place, Reach, Ring, Window, WindowConfig,
+    serve,
 };
 use farmem_io::{Clock, Stop, Waiting, affinity, pin_to_cpu};
 use farmem_wire::VirtAddr;
@@ -111,6 +112,7 @@ fn open() -> Result<Window, Box<dyn Error>> {
         frames_max: PAGES as u64,
         place: Place::Anywhere,
         reach: Reach::Full,
+        faults: FaultMode::Handler,
     };
     Ok(Window::open(&config)?)
 }

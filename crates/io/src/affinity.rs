@@ -37,6 +37,13 @@ pub fn allowed_cpus() -> io::Result<Vec<usize>> {
     Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
 }
 
+/// CPUs of this machine that are in use, whatever this thread may run on.
+pub(crate) fn cpus_online() -> usize {
+    // SAFETY: it takes a number, and touches no memory of ours.
+    let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    usize::try_from(count).unwrap_or(1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,6 @@
 //! What carries frames between ports: the seam between a role's driver and UDP sockets or shared-memory rings.
 
-use crate::LinkProfile;
+use crate::{Clock, LinkProfile};
 use farmem_machine::{Duration, Port};
 use farmem_wire::Gid;
 use farmem_wire::message::PageMessage;
@@ -64,6 +64,12 @@ pub trait Link {
     /// When the system has no more descriptors.
     fn sleeper(&self) -> io::Result<Sleeper>;
 
+    /// Says whether something has arrived, without a call of the system; frames that come from here on end no sleep until [`Link::may_sleep`]
+    /// is asked. `None` where only the sleeper can tell.
+    fn glance(&mut self) -> Option<bool> {
+        None
+    }
+
     /// True when nothing has arrived: then a frame or a [`Waker`] that comes from here on ends the next [`Sleeper::sleep`], or keeps it from
     /// beginning.
     fn may_sleep(&mut self) -> bool;
@@ -105,6 +111,19 @@ pub enum Waiting {
     Precise,
     /// Looks again and again, and yields the CPU from time to time. The lowest latency, and one CPU burnt per link.
     Spin,
+}
+
+/// A yield that takes longer let another thread run, in nanoseconds.
+const YIELD_NS: u64 = 1_000;
+
+impl Waiting {
+    /// Lets other threads of this CPU run; true when one did. A thread that spins beside another one does so after each look: what it waits for may be
+    /// the other's to do.
+    pub(crate) fn yields(clock: &Clock) -> bool {
+        let before = clock.now();
+        std::thread::yield_now();
+        clock.now().since(before).as_nanos() >= YIELD_NS
+    }
 }
 
 /// What went through a link and what was lost, since it was opened.

@@ -13,6 +13,7 @@ mod lease;
 mod memory;
 pub mod remote;
 mod serve;
+mod signal;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -25,5 +26,5 @@ pub use farmem_preload_abi::message::{BATCH, Cause, Fault, Message, Messages, Pa
 pub use farmem_preload_abi::userfaultfd::{Faulting, Features, Mapping, Reach, Stopped, Userfaultfd};
 pub use lease::{Apart, Lease, Watcher, Woken};
 pub use memory::Memory;
-pub use serve::{Faults, Handler, HandlerCpu, Next, Ring, serve};
-pub use window::{Place, Window, WindowConfig};
+pub use serve::{Faults, Handler, HandlerCpu, Next, Ring, serve, serve_shared};
+pub use window::{FaultMode, Place, Window, WindowConfig};

@@ -9,7 +9,7 @@ mod faults;
 mod swap;
 
 pub use crate::Waiting;
-use crate::{Link as _, OpenError, ShmConfig, ShmLink, Stop, Wait, gid_of};
+use crate::{Clock, Link as _, OpenError, ShmConfig, ShmLink, Stop, Wait, gid_of};
 use farmem_machine::Port;
 use farmem_wire::message::PAGE_LEN;
 pub use faults::faults;
@@ -45,6 +45,9 @@ pub struct RawSocket {
     socket: UdpSocket,
     waiting: Waiting,
     buffer: Vec<u8>,
+    clock: Clock,
+    /// Another thread ran when this one spun and yielded last.
+    is_crowded: bool,
 }
 
 impl RawSocket {
@@ -68,7 +71,7 @@ impl RawSocket {
             }
             Waiting::Spin => socket.set_nonblocking(true).map_err(cannot())?,
         }
-        Ok(Self { socket, waiting, buffer: vec![0; DATAGRAM_MAX] })
+        Ok(Self { socket, waiting, buffer: vec![0; DATAGRAM_MAX], clock: Clock::start(), is_crowded: false })
     }
 
     /// Where it listens.
@@ -146,6 +149,15 @@ impl RawSocket {
         Ok(received)
     }
 
+    /// Between two looks of a spinning socket, as the UDP link does.
+    fn rest(&mut self, looks: u32) {
+        if self.is_crowded || looks >= SPINS_BEFORE_YIELD {
+            self.is_crowded = Waiting::yields(&self.clock);
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+
     fn receive(&mut self) -> io::Result<Option<(usize, SocketAddr)>> {
         let mut looks = 0;
         loop {
@@ -157,7 +169,7 @@ impl RawSocket {
                     if looks >= SPINS_MAX {
                         return Ok(None);
                     }
-                    rest(looks);
+                    self.rest(looks);
                 }
                 Err(e) => return Err(e),
             }
@@ -205,7 +217,7 @@ impl RawSocket {
                 true if self.waiting != Waiting::Spin || looks >= SPINS_MAX => return Ok(0),
                 true => {
                     looks += 1;
-                    rest(looks);
+                    self.rest(looks);
                 }
                 false => return Err(error),
             }
@@ -287,10 +299,6 @@ fn forbid_fragments(socket: &UdpSocket) -> io::Result<()> {
         libc::setsockopt(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, (&raw const value).cast(), len)
     };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-fn rest(looks: u32) {
-    if looks < SPINS_BEFORE_YIELD { std::hint::spin_loop() } else { std::thread::yield_now() }
 }
 
 fn is_empty(error: &io::Error) -> bool {

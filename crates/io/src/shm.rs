@@ -100,6 +100,8 @@ pub struct ShmLink {
     ins: Vec<InRing>,
     /// Where the next look at the rings begins, so that none starves the others.
     turn: usize,
+    /// Another thread ran when this one spun and yielded last.
+    is_crowded: bool,
     sealed: Vec<u8>,
     received: Box<[u8]>,
     counters: LinkCounters,
@@ -129,6 +131,7 @@ impl ShmLink {
             dirty: Vec::new(),
             ins: Vec::new(),
             turn: 0,
+            is_crowded: false,
             sealed: Vec::with_capacity(FRAME_MAX + icrc::LEN),
             received: vec![0; (FRAME_MAX + icrc::LEN).next_multiple_of(ring::WORD)].into(),
             counters: LinkCounters::default(),
@@ -232,11 +235,14 @@ impl ShmLink {
 
     /// True when nothing has arrived, and a peer that sends from here on rings.
     fn falls_asleep(&self) -> bool {
-        self.bell.falls_asleep_unless(|| {
-            self.bell.arrivals() != self.arrivals_seen
-                || self.wakes.load(Ordering::Acquire) != self.wakes_seen
-                || self.ins.iter().any(InRing::has_more)
-        })
+        self.bell.falls_asleep_unless(|| self.has_more())
+    }
+
+    /// Something is here that was not looked at.
+    fn has_more(&self) -> bool {
+        self.bell.arrivals() != self.arrivals_seen
+            || self.wakes.load(Ordering::Acquire) != self.wakes_seen
+            || self.ins.iter().any(InRing::has_more)
     }
 
     fn was_woken(&mut self) -> bool {
@@ -257,7 +263,11 @@ impl ShmLink {
                     break;
                 }
             }
-            if spins > SPINS_BEFORE_YIELD { std::thread::yield_now() } else { std::hint::spin_loop() }
+            if self.is_crowded || spins > SPINS_BEFORE_YIELD {
+                self.is_crowded = Waiting::yields(&self.clock);
+            } else {
+                std::hint::spin_loop();
+            }
         }
         0
     }
@@ -398,6 +408,11 @@ impl Link for ShmLink {
                 Ok(())
             }
         }))
+    }
+
+    fn glance(&mut self) -> Option<bool> {
+        self.bell.stays_awake();
+        Some(self.has_more())
     }
 
     fn may_sleep(&mut self) -> bool {

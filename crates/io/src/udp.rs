@@ -78,6 +78,8 @@ pub struct UdpLink {
     must_solve: bool,
     any_source_port: bool,
     clock: Clock,
+    /// Another thread ran when this one spun and yielded last.
+    is_crowded: bool,
     peers: Peers<Destination>,
     /// The sender of the last packet; most packets come in runs.
     last_source: (Gid, Port),
@@ -104,6 +106,7 @@ impl UdpLink {
             must_solve: config.solve_unknown_ip_id,
             any_source_port: config.any_source_port,
             clock: Clock::start(),
+            is_crowded: false,
             peers: Peers::default(),
             last_source: (config.gid, Port::UNKNOWN),
             outbound: Outbound::new(config.segmentation),
@@ -179,8 +182,8 @@ impl UdpLink {
             if self.clock.now() >= until {
                 break;
             }
-            if spins > SPINS_BEFORE_YIELD {
-                std::thread::yield_now();
+            if self.is_crowded || spins > SPINS_BEFORE_YIELD {
+                self.is_crowded = Waiting::yields(&self.clock);
             }
         }
         Ok(0)

@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 use std::mem;
 use std::thread;
 
-pub use farmem_io::pages::{Handler, HandlerCpu, Memory, Place};
+pub use farmem_io::pages::{FaultMode, Handler, HandlerCpu, Memory, Place};
 pub use farmem_paging::{Account, Ahead};
 
 /// How a window works.
@@ -41,6 +41,8 @@ pub struct WindowOptions {
     pub handler: Handler,
     /// False serves faults of user code only, where the system allows no more; system calls on the window then fail with EFAULT.
     pub system_calls: bool,
+    /// Who serves faults: a thread for all, or each thread its own.
+    pub faults: FaultMode,
 }
 
 impl WindowOptions {
@@ -54,6 +56,7 @@ impl WindowOptions {
             inactive_eighths: 1,
             handler: Handler::default(),
             system_calls: true,
+            faults: FaultMode::Handler,
         }
     }
 
@@ -152,6 +155,7 @@ fn window_config(vma: &Vma, options: &WindowOptions) -> Result<WindowConfig, Err
         frames_max: frames_max.min(len / PAGE_LEN as u64),
         place: options.place,
         reach: options.reach(),
+        faults: options.faults,
     })
 }
 

@@ -180,6 +180,10 @@ fn mind_measures_all_of_its_parts() {
     for kind in [
         "mind.fault.shm",
         "mind.fault.udp",
+        "mind.fault.shm.signal",
+        "mind.fault.udp.signal",
+        "mind.fault.shm.apart",
+        "mind.fault.udp.apart",
         "mind.fault.zram",
         "mind.filter.",
         "mind.transition.",

@@ -7,13 +7,20 @@ mod processes;
 mod programs;
 mod rig;
 
+use farmem::window::FaultMode;
 use farmem::{ShareOptions, SharedSpace, VirtAddr, Vma};
 use programs::{PROGRAMS, look};
 use rig::{PAGE, TestRack, Worker};
 use std::sync::atomic::Ordering;
 
 const LIMIT: u64 = 4 << 20;
-const TRANSPORTS: [&str; 2] = ["shm", "udp"];
+/// Whatever carries frames and whoever serves faults, programs see the same.
+const WAYS: [(&str, FaultMode); 4] = [
+    ("shm", FaultMode::Handler),
+    ("udp", FaultMode::Handler),
+    ("shm", FaultMode::Signal),
+    ("udp", FaultMode::Signal),
+];
 
 /// Only does something in another process.
 #[test]
@@ -43,8 +50,8 @@ fn answers(workers: &mut [Worker]) -> Vec<u64> {
 #[test]
 fn a_counter_is_exact() {
     const ROUNDS: u64 = 2000;
-    for transport in TRANSPORTS {
-        let rack = TestRack::start(transport, 2);
+    for way in WAYS {
+        let rack = TestRack::start_by(way, 2);
         let space = space_or_skip!(rack);
         let vma = space.allocate(4 * PAGE).unwrap();
         let mut workers: Vec<_> =
@@ -59,8 +66,8 @@ fn a_counter_is_exact() {
 /// Letters of many lengths go to another process and come back turned around: who sees the flag sees all that was written before it.
 #[test]
 fn messages_arrive_whole() {
-    for transport in TRANSPORTS {
-        let rack = TestRack::start(transport, 1);
+    for way in WAYS {
+        let rack = TestRack::start_by(way, 1);
         let space = space_or_skip!(rack);
         let vma = space.allocate(8 * PAGE).unwrap();
         let (out, back) = (vma.base.0, vma.base.0 + 4 * PAGE);
@@ -90,8 +97,8 @@ fn messages_arrive_whole() {
 #[test]
 fn a_lock_excludes() {
     const ROUNDS: u64 = 60;
-    for transport in TRANSPORTS {
-        let rack = TestRack::start(transport, 2);
+    for way in WAYS {
+        let rack = TestRack::start_by(way, 2);
         let space = space_or_skip!(rack);
         let (vma, far) = (space.allocate(4 * PAGE).unwrap(), space.allocate(4 * PAGE).unwrap());
         let args = [LIMIT, vma.base.0, vma.base.0 + PAGE, far.base.0, ROUNDS];
@@ -118,8 +125,8 @@ fn false_sharing_costs_no_word() {
 #[test]
 fn an_eighth_of_the_data_is_room_enough() {
     const LEN: u64 = 1 << 20;
-    for transport in TRANSPORTS {
-        let rack = TestRack::start(transport, 2);
+    for way in WAYS {
+        let rack = TestRack::start_by(way, 2);
         let space = space_or_skip!(rack);
         let vma = space.allocate(2 * LEN).unwrap();
         let args = |own| [LEN / 8, vma.base.0, LEN, own, 3, 3000];
@@ -133,8 +140,16 @@ fn an_eighth_of_the_data_is_room_enough() {
 /// there. Once the owner accepts, the bytes of before are there.
 #[test]
 fn what_a_killed_process_had_is_lost_and_not_silently() {
-    let rack = TestRack::start("shm", 1);
-    let space = space_or_skip!(rack);
+    for faults in [FaultMode::Handler, FaultMode::Signal] {
+        let mut rack = TestRack::start("shm", 1);
+        // Its pages are looked at by system calls, which meet no signals.
+        let space = space_or_skip!(rack);
+        rack.faults = faults;
+        what_a_killed_process_had_is_lost(&rack, &space);
+    }
+}
+
+fn what_a_killed_process_had_is_lost(rack: &TestRack, space: &SharedSpace) {
     let vma = space.allocate(64 * PAGE).unwrap();
     let (given_back, kept) = (vma.base.0, vma.base.0 + 32 * PAGE);
     let mut holder = rack.run("hold", &[LIMIT, given_back, kept]);
@@ -154,8 +169,8 @@ fn what_a_killed_process_had_is_lost_and_not_silently() {
 /// The switch dies and another one takes its place, while processes write the same word: they wait, and go on, and not one addition is lost.
 #[test]
 fn the_switch_is_started_again() {
-    for transport in TRANSPORTS {
-        let mut rack = TestRack::start(transport, 1);
+    for way in WAYS {
+        let mut rack = TestRack::start_by(way, 1);
         let space = space_or_skip!(rack);
         let (counter, stop) = (space.allocate(PAGE).unwrap(), space.allocate(PAGE).unwrap());
         let mut workers: Vec<_> =
@@ -192,6 +207,28 @@ fn what_is_allocated_later_is_there_from_then_on() {
     let there = std::iter::repeat_with(|| look(memory, 0)).find_map(|word| word);
     assert_eq!(there, Some(5));
     assert_eq!(space.attach(next.base).unwrap(), next);
+}
+
+/// A thread that serves itself does so on its own stack: 64 KiB are enough, for a page that comes, one that goes and one that is first written.
+#[test]
+fn a_small_stack_is_enough_to_serve_oneself() {
+    for transport in ["shm", "udp"] {
+        let rack = TestRack::start_by((transport, FaultMode::Signal), 1);
+        let Some(space) = rack.space(ShareOptions::new(64 << 10)) else { return };
+        let vma = space.allocate(64 * PAGE).unwrap();
+        let sum = std::thread::scope(|scope| {
+            let program = || {
+                (0..64).for_each(|n| {
+                    _ = space.word(VirtAddr(vma.base.0 + n * PAGE)).fetch_add(n, Ordering::Relaxed);
+                });
+                (0..64).map(|n| word(&space, &vma, n * PAGE)).sum::<u64>()
+            };
+            let thread = std::thread::Builder::new().stack_size(64 << 10).spawn_scoped(scope, program);
+            thread.unwrap().join().unwrap()
+        });
+        assert_eq!(sum, 63 * 64 / 2);
+        assert!(space.stats().evictions >= 48, "{:?}", space.stats());
+    }
 }
 
 /// What was written back is there for those who read without a cache, and a space that is dropped leaves all of it behind.

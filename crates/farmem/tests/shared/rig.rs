@@ -1,6 +1,6 @@
 //! A rack of processes, and programs that share memory on it: this test program again, told by its environment what to be.
 
-use farmem::window::{Place, WindowOptions};
+use farmem::window::{FaultMode, Place, WindowOptions};
 use farmem::{Rack, RackConfig, ShareOptions, SharedSpace, serve};
 use farmem_io::Stop;
 use std::fs::File;
@@ -18,6 +18,8 @@ const FILE: &str = "FARMEM_TEST_RACK";
 const SAID: &str = "said";
 /// A program's numbers, with spaces between them.
 const ARGS: &str = "FARMEM_TEST_ARGS";
+/// Its faults are signals.
+const SIGNALS: &str = "FARMEM_TEST_SIGNALS";
 /// What a process says when it serves, or before it begins.
 const READY: &str = "serves now";
 /// What a program says when it has done what it was asked, with its answer behind it.
@@ -36,9 +38,17 @@ pub(crate) struct TestRack {
     dir: PathBuf,
     pub(crate) config: RackConfig,
     roles: Vec<(String, Child)>,
+    pub(crate) faults: FaultMode,
 }
 
 impl TestRack {
+    /// A rack whose programs have their faults served so, and so has this process.
+    pub(crate) fn start_by((transport, faults): (&str, FaultMode), nodes: u8) -> Self {
+        let mut rack = Self::start(transport, nodes);
+        rack.faults = faults;
+        rack
+    }
+
     pub(crate) fn start(transport: &str, nodes: u8) -> Self {
         static COUNT: AtomicU8 = AtomicU8::new(0);
         let (id, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -65,7 +75,7 @@ impl TestRack {
         }
         std::fs::write(&file, text).unwrap();
         let config = RackConfig::load(&file).unwrap();
-        let mut rack = Self { dir, config, roles: Vec::new() };
+        let mut rack = Self { dir, config, roles: Vec::new(), faults: FaultMode::Handler };
         rack.begin("control");
         rack.begin("switch");
         for node in 1..=nodes {
@@ -102,7 +112,7 @@ impl TestRack {
 
     /// A space of this process, wherever there is room: tests run side by side. `None` where faults may not be served.
     pub(crate) fn space(&self, options: ShareOptions) -> Option<SharedSpace> {
-        let window = WindowOptions { place: Place::Anywhere, ..options.window };
+        let window = WindowOptions { place: Place::Anywhere, faults: self.faults, ..options.window };
         let options = ShareOptions { window, ..options };
         match SharedSpace::join(&Rack::running(self.config.clone()), DOMAIN, options) {
             Err(farmem::Error::Open(refused)) => {
@@ -115,7 +125,11 @@ impl TestRack {
 
     /// A program in a process of its own.
     pub(crate) fn run(&self, program: &str, args: &[u64]) -> Worker {
-        let mut child = again(program, &self.config.file, args).spawn().unwrap();
+        let mut command = again(program, &self.config.file, args);
+        if self.faults == FaultMode::Signal {
+            command.env(SIGNALS, "");
+        }
+        let mut child = command.spawn().unwrap();
         let said = BufReader::new(child.stderr.take().unwrap()).lines();
         let input = child.stdin.take();
         Worker { program: program.to_owned(), child, said, input }
@@ -257,7 +271,11 @@ pub(crate) fn be(programs: &[(&str, Program)]) -> bool {
                 .map(|number| number.parse().unwrap())
                 .collect();
             let limit = args.first().copied().unwrap_or(16 << 20);
-            let space = SharedSpace::join(&Rack::running(config), DOMAIN, ShareOptions::new(limit)).unwrap();
+            let mut options = ShareOptions::new(limit);
+            if std::env::var_os(SIGNALS).is_some() {
+                options.window.faults = FaultMode::Signal;
+            }
+            let space = SharedSpace::join(&Rack::running(config), DOMAIN, options).unwrap();
             let answer = run(&space, &args[1.min(args.len())..], &mut Talk);
             eprintln!("{:?}", space.stats());
             eprintln!("{ANSWER} {answer}");

@@ -17,13 +17,18 @@ pub struct Memory<'w> {
     /// Where its first byte is in the window.
     start: usize,
     len: usize,
+    /// The system may reach into it.
+    system_calls: bool,
 }
+
+/// Bytes that one call of the system moves where it may not reach into far memory, at most.
+const MOVE_MAX: usize = 64 << 10;
 
 const WORD: usize = 8;
 
 impl<'w> Memory<'w> {
-    pub(super) const fn new(views: &'w Views) -> Self {
-        Self { views, start: 0, len: views.len() }
+    pub(super) const fn new(views: &'w Views, system_calls: bool) -> Self {
+        Self { views, start: 0, len: views.len(), system_calls }
     }
 
     /// A part of it: `len` bytes from `offset` on.
@@ -129,7 +134,8 @@ impl<'w> Memory<'w> {
         unsafe { AtomicU64::from_ptr(place.as_ptr().cast()) }
     }
 
-    /// The system reads from `file` into the window, at its own position: `read(2)` into far memory.
+    /// The system reads from `file` into the window, at its own position: `read(2)` into far memory. Where faults are signals
+    /// ([`FaultMode::Signal`](super::FaultMode::Signal)) it goes through a buffer, by 64 KiB at most.
     ///
     /// # Errors
     /// What the system says; EFAULT when only faults of user code are served (see `farmem doctor`).
@@ -138,6 +144,12 @@ impl<'w> Memory<'w> {
     /// When the bytes leave the window.
     pub fn read_from(&self, file: impl AsFd, offset: usize, len: usize) -> io::Result<usize> {
         self.check(offset, len);
+        if !self.system_calls {
+            let mut bytes = vec![0; len.min(MOVE_MAX)];
+            let count = rustix::io::read(file, &mut bytes)?;
+            self.write(offset, &bytes[..count]);
+            return Ok(count);
+        }
         // SAFETY: inside the view, by the check.
         let place = unsafe { self.as_ptr().add(offset) };
         // SAFETY: the system writes `len` bytes of a mapping that lives as long as 'w.
@@ -145,7 +157,7 @@ impl<'w> Memory<'w> {
         usize::try_from(count).map_err(|_| io::Error::last_os_error())
     }
 
-    /// The system writes to `file` from the window: `write(2)` from far memory.
+    /// The system writes to `file` from the window: `write(2)` from far memory; as [`Memory::read_from`].
     ///
     /// # Errors
     /// As [`Memory::read_from`].
@@ -154,6 +166,11 @@ impl<'w> Memory<'w> {
     /// When the bytes leave the window.
     pub fn write_to(&self, file: impl AsFd, offset: usize, len: usize) -> io::Result<usize> {
         self.check(offset, len);
+        if !self.system_calls {
+            let mut bytes = vec![0; len.min(MOVE_MAX)];
+            self.read(offset, &mut bytes);
+            return Ok(rustix::io::write(file, &bytes)?);
+        }
         // SAFETY: inside the view, by the check.
         let place = unsafe { self.as_ptr().add(offset) };
         // SAFETY: the system reads `len` bytes of a mapping that lives as long as 'w.

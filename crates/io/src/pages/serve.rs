@@ -3,6 +3,7 @@
 //! Key items: [`serve`], [`Faults`]. A hand-over costs three to four times less on one CPU than across two (docs/decisions,
 //! "same-CPU placement"), so the loop goes where the faulting threads run unless told otherwise.
 
+use super::signal::{Lead, Touch};
 use super::{Fault, Message, Patience, Window};
 use crate::{Stop, Waiting};
 use farmem_wire::message::Page;
@@ -21,6 +22,15 @@ pub trait Faults {
 
     /// All that was reported is handed over: do what takes time.
     fn turn(&mut self) -> Next;
+
+    /// Takes what has come, without a wait: a thread whose fault is a signal ([`FaultMode::Signal`](super::FaultMode)) looks for its page so. False when
+    /// there is nothing to look at.
+    fn look(&mut self) -> bool {
+        false
+    }
+
+    /// The thread that looked does so no more.
+    fn rest(&mut self) {}
 }
 
 /// What the loop does after a [`Faults::turn`].
@@ -76,7 +86,10 @@ impl<'w> Ring<'w> {
     /// Ends it: returns when the loop has heard, or when there is none.
     pub fn end(&self) {
         self.stop.set();
-        self.window.bell().ring();
+        match self.window.signals() {
+            Some(signals) => signals.knock(),
+            None => self.window.bell().ring(),
+        }
     }
 }
 
@@ -87,12 +100,80 @@ impl<'w> Ring<'w> {
 /// # Errors
 /// When the system takes no more calls. Threads that wait then wait on.
 pub fn serve(window: &Window, handler: Handler, stop: &Stop, faults: &mut impl Faults) -> io::Result<()> {
-    window.bell().listen(window.uffd())?;
-    let _no_signals = SignalsBlocked::new();
-    let _cpus = CpusKept::new()?;
-    if let HandlerCpu::Fixed(cpu) = handler.cpu {
-        crate::pin_to_cpu(cpu)?;
+    let Some(signals) = window.signals() else { return serve_reported(window, handler, stop, faults) };
+    let _place = Serving::begin(handler, Some(libc::SIGBUS))?;
+    signals.attend(handler.waiting, stop, &mut Touches { window, faults });
+    Ok(())
+}
+
+/// As [`serve`], by what any thread may use: where faults are signals the threads that fault serve themselves, and this one does what is left.
+///
+/// # Errors
+/// As [`serve`].
+pub fn serve_shared(
+    window: &Window,
+    handler: Handler,
+    stop: &Stop,
+    faults: &mut (impl Faults + Send),
+) -> io::Result<()> {
+    let Some(signals) = window.signals() else { return serve_reported(window, handler, stop, faults) };
+    let _place = Serving::begin(handler, Some(libc::SIGBUS))?;
+    signals.attend_shared(handler.waiting, stop, &mut Touches { window, faults });
+    Ok(())
+}
+
+/// What a thread is given back when it serves no more.
+struct Serving {
+    _no_signals: SignalsBlocked,
+    _cpus: CpusKept,
+}
+
+impl Serving {
+    /// With `open` the thread takes that signal: a touch of what it serves is told.
+    fn begin(handler: Handler, open: Option<i32>) -> io::Result<Self> {
+        let serving = Self { _no_signals: SignalsBlocked::new(open), _cpus: CpusKept::new()? };
+        if let HandlerCpu::Fixed(cpu) = handler.cpu {
+            crate::pin_to_cpu(cpu)?;
+        }
+        Ok(serving)
     }
+}
+
+/// Brings touches to what resolves faults.
+struct Touches<'a, F> {
+    window: &'a Window,
+    faults: &'a mut F,
+}
+
+impl<F: Faults> Lead for Touches<'_, F> {
+    fn fault(&mut self, touch: Touch) {
+        let fault = self.window.fault_of(touch);
+        let page = self.window.page_of(&fault).expect("only touches of the window are served");
+        self.faults.fault(page, fault);
+    }
+
+    fn turn(&mut self) -> Next {
+        self.faults.turn()
+    }
+
+    fn look(&mut self) -> bool {
+        self.faults.look()
+    }
+
+    fn rest(&mut self) {
+        self.faults.rest();
+    }
+}
+
+/// Serves faults as the system reports them.
+fn serve_reported(
+    window: &Window,
+    handler: Handler,
+    stop: &Stop,
+    faults: &mut impl Faults,
+) -> io::Result<()> {
+    window.bell().listen(window.uffd())?;
+    let _place = Serving::begin(handler, None)?;
     let mut follower = (handler.cpu == HandlerCpu::Follow).then(Follower::default);
     let result = turns(window, handler.waiting, stop, &mut follower, faults);
     window.bell().leave(window.uffd());
@@ -175,11 +256,15 @@ fn cpu_of(thread: u32) -> Option<usize> {
 struct SignalsBlocked(libc::sigset_t);
 
 impl SignalsBlocked {
-    fn new() -> Self {
+    fn new(open: Option<i32>) -> Self {
         let mut all = MaybeUninit::<libc::sigset_t>::uninit();
         let mut before = MaybeUninit::<libc::sigset_t>::uninit();
         // SAFETY: `all` has room for the set, which the call fills.
         let _ = unsafe { libc::sigfillset(all.as_mut_ptr()) };
+        if let Some(signal) = open {
+            // SAFETY: a set that was filled, and a signal's number.
+            let _ = unsafe { libc::sigdelset(all.as_mut_ptr(), signal) };
+        }
         // SAFETY: a set that was filled, and room for the one before.
         let result = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
         assert_eq!(result, 0, "a mask of all signals is one");

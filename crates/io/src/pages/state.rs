@@ -4,6 +4,10 @@
 
 use super::Mapping;
 use farmem_wire::message::Access;
+use std::sync::atomic::AtomicU8;
+
+/// Those of all pages of a window, each as a number. They take no memory before they are used.
+pub(super) type States = Box<[AtomicU8]>;
 
 /// A page's frame, and the program's way to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

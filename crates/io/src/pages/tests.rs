@@ -10,24 +10,31 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-const PAGES: usize = 64;
+pub(super) const PAGES: usize = 64;
 const BASE: u64 = 0x7000_0000;
 
-fn config(frames_max: u64) -> WindowConfig {
+pub(super) fn config(frames_max: u64) -> WindowConfig {
     let len = (PAGES * PAGE_LEN) as u64;
-    WindowConfig { base: VirtAddr(BASE), len, frames_max, place: Place::Anywhere, reach: Reach::UserMode }
+    WindowConfig {
+        base: VirtAddr(BASE),
+        len,
+        frames_max,
+        place: Place::Anywhere,
+        reach: Reach::UserMode,
+        faults: FaultMode::Handler,
+    }
 }
 
 /// A window with room for all; `None` where the system allows none.
-fn window() -> Option<Window> {
+pub(super) fn window() -> Option<Window> {
     Window::open(&config(PAGES as u64)).inspect_err(|refused| eprintln!("skipped: {refused}")).ok()
 }
 
-fn page(index: usize) -> Page {
+pub(super) fn page(index: usize) -> Page {
     Page::of(VirtAddr(BASE + (index * PAGE_LEN) as u64))
 }
 
-fn filled(value: u8) -> [u8; PAGE_LEN] {
+pub(super) fn filled(value: u8) -> [u8; PAGE_LEN] {
     [value; PAGE_LEN]
 }
 
@@ -37,14 +44,14 @@ fn bytes_of(window: &Window, at: Page) -> Vec<u8> {
     bytes
 }
 
-fn byte(window: &Window, index: usize) -> u8 {
+pub(super) fn byte(window: &Window, index: usize) -> u8 {
     let mut byte = [0];
     window.memory().read(index * PAGE_LEN + 5, &mut byte);
     byte[0]
 }
 
 /// Frames and the system's count of the file agree, whatever is done.
-fn assert_exact(window: &Window, frames: u64) {
+pub(super) fn assert_exact(window: &Window, frames: u64) {
     assert_eq!((window.frames(), window.bytes_taken()), (frames, frames * PAGE_LEN as u64));
 }
 
@@ -141,17 +148,17 @@ fn far_memory_is_where_its_addresses_are() {
 
 /// Gives each page its number, and counts what was asked.
 #[derive(Default)]
-struct Numbers<'w> {
+pub(super) struct Numbers<'w> {
     window: Option<&'w Window>,
-    reports: BTreeMap<usize, u32>,
-    upgrades: u32,
+    pub(super) reports: BTreeMap<usize, u32>,
+    pub(super) upgrades: u32,
     /// Reports of a page that are left unanswered at first.
     deaf: u32,
     answered: Option<&'w AtomicBool>,
 }
 
 impl<'w> Numbers<'w> {
-    fn of(window: &'w Window) -> Self {
+    pub(super) fn of(window: &'w Window) -> Self {
         Self { window: Some(window), ..Self::default() }
     }
 }

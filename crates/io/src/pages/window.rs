@@ -17,8 +17,9 @@
 
 use super::bell::Bell;
 use super::lease::{Apart, Lease, Watcher};
-use super::state::{State, mapping};
-use super::{Fault, Memory, views::Views};
+use super::signal::{Registered, Signals, Touch};
+use super::state::{State, States, mapping};
+use super::{Cause, Fault, Memory, views::Views};
 use crate::OpenError;
 use farmem_host::agent::{Mapped, Pages};
 use farmem_preload_abi::userfaultfd::{Faulting, Features, Mapping, Reach, Stopped, Userfaultfd};
@@ -40,6 +41,19 @@ pub enum Place {
     Anywhere,
 }
 
+/// How a touch of a page that is not here comes to be served.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum FaultMode {
+    /// The system reports it to a thread that serves the window, and the thread that faults sleeps. Loads, stores and system calls may touch the window.
+    #[default]
+    Handler,
+    /// The thread that faults gets a SIGBUS and serves itself in its handler (docs/decisions, "signal mode"): fewer hand-overs. System
+    /// calls on the window fail with EFAULT. A SIGBUS handler of the program's that is installed after the window is opened has to call the one that it
+    /// replaces; a thread that blocks SIGBUS dies of its first fault, and one that blocks any other signal is served by the thread that
+    /// serves the window. The handler runs on the stack of the thread that faults: 64 KiB of it have to be free.
+    Signal,
+}
+
 /// What a window is.
 #[derive(Clone, Copy, Debug)]
 pub struct WindowConfig {
@@ -52,7 +66,10 @@ pub struct WindowConfig {
     /// Where the program finds it.
     pub place: Place,
     /// How far faults are served. [`Reach::Full`] unless the program is known not to hand its addresses to the kernel.
+    /// [`FaultMode::Signal`] never reaches further than [`Reach::UserMode`].
     pub reach: Reach,
+    /// Who serves them.
+    pub faults: FaultMode,
 }
 
 /// Far memory as addresses of this process. Any thread may call it; one at a time acts on a page.
@@ -61,10 +78,11 @@ pub struct Window {
     base: VirtAddr,
     frames_max: u64,
     // Dropped in this order: no thread of the program may find the addresses unserved, or it would read zeros.
+    signals: Option<Registered>,
     views: Views,
     bell: Bell,
     uffd: Userfaultfd,
-    states: Box<[AtomicU8]>,
+    states: Arc<States>,
     frames: AtomicU64,
     lease: Option<Leased>,
 }
@@ -86,7 +104,7 @@ impl Window {
     /// [`OpenError::NotPermitted`] when this process may not serve faults as far as asked, [`OpenError::Setting`] for addresses
     /// that are no window or are taken, [`OpenError::System`] when the kernel lacks something.
     pub fn open(config: &WindowConfig) -> Result<Self, OpenError> {
-        let WindowConfig { base, len, frames_max, place, reach } = *config;
+        let WindowConfig { base, len, frames_max, place, reach, faults } = *config;
         let len = usize::try_from(len).ok().filter(|&len| len > 0 && len.is_multiple_of(PAGE_LEN));
         let Some(len) = len.filter(|_| base.0.is_multiple_of(PAGE_LEN as u64)) else {
             return Err(setting("window", format!("{} bytes at {base}", config.len), "use whole pages"));
@@ -94,7 +112,10 @@ impl Window {
         if frames_max == 0 {
             return Err(setting("local limit", "0".into(), "give it room for one page at least"));
         }
-        let uffd = Userfaultfd::open(reach, Features::WINDOW)?;
+        let uffd = match faults {
+            FaultMode::Handler => Userfaultfd::open(reach, Features::WINDOW)?,
+            FaultMode::Signal => Userfaultfd::open(Reach::UserMode, Features::WINDOW.and(Features::SIGBUS))?,
+        };
         let views = Views::open(base, len, place)?;
         let faulting = Faulting::MISSING.and(Faulting::MINOR).and(Faulting::WRITE_PROTECTED);
         // SAFETY: the program's view is ours and new; whoever reaches into it knows that the window is to be served.
@@ -105,8 +126,12 @@ impl Window {
         let bell = Bell::open()?;
         let states = Box::<[AtomicU8]>::new_zeroed_slice(len / PAGE_LEN);
         // SAFETY: an AtomicU8 of zero bits is one of value 0.
-        let states = unsafe { states.assume_init() };
-        Ok(Self { base, frames_max, views, bell, uffd, states, frames: AtomicU64::new(0), lease: None })
+        let states = Arc::new(unsafe { states.assume_init() });
+        let addrs = views.program()..views.program() + len;
+        let register = || Registered::new(addrs, Arc::clone(&states));
+        let signals = (faults == FaultMode::Signal).then(register).transpose()?;
+        let frames = AtomicU64::new(0);
+        Ok(Self { base, frames_max, signals, views, bell, uffd, states, frames, lease: None })
     }
 
     /// The window, when its pages may be used for as long as a lease runs. It costs a call of the system more for each page that is put in place:
@@ -196,7 +221,7 @@ impl Window {
     /// The program's side. Its accesses wait while nobody serves the window.
     #[must_use]
     pub const fn memory(&self) -> Memory<'_> {
-        Memory::new(&self.views)
+        Memory::new(&self.views, self.signals.is_none())
     }
 
     /// The page a thread waits for; `None` for an address outside of the window.
@@ -223,6 +248,30 @@ impl Window {
         &self.bell
     }
 
+    /// Who waits, when faults are signals.
+    pub(super) fn signals(&self) -> Option<&Signals> {
+        self.signals.as_ref().map(Registered::signals)
+    }
+
+    /// A touch as the system would report it. Where the machine does not say whether it was a write, it was one of a page that may be read.
+    pub(super) fn fault_of(&self, Touch { addr, write }: Touch) -> Fault {
+        let state = self.state((addr - self.views.program()) / PAGE_LEN);
+        let write = write.unwrap_or(state == State::ReadOnly);
+        let cause = match state {
+            State::Gone | State::Poisoned => Cause::Missing,
+            State::ReadOnly | State::Writable if write => Cause::WriteProtected,
+            State::ReadOnly | State::Writable | State::Kept => Cause::Minor,
+        };
+        Fault { addr, cause, write, thread: 0 }
+    }
+
+    /// The system was told to wake who waits for these pages; where faults are signals it does not know them.
+    fn woken(&self, pages: Range<usize>) {
+        if let Some(signals) = self.signals() {
+            signals.wake(&(self.place(pages.start)..self.place(pages.end)));
+        }
+    }
+
     /// Puts pages in place that are not cached, from `first` on, and wakes who waits for them: one call of the system for all.
     ///
     /// # Panics
@@ -243,6 +292,7 @@ impl Window {
         // SAFETY: pages of the registered view that nobody has yet; what they are to hold was fetched for them.
         let copied = unsafe { self.uffd.copy_all(self.place(pages.start), bytes, mapping(access)) };
         copied.unwrap_or_else(|errno| panic!("a page that was missing: {errno}"));
+        self.woken(pages);
     }
 
     /// Puts pages into the file, and maps them unless the lease is over: then they are Kept.
@@ -251,7 +301,7 @@ impl Window {
         if self.is_settled() {
             // SAFETY: pages of the registered view; the file has their bytes.
             match unsafe { self.uffd.map(self.place(pages.start), bytes.len(), mapping(access)) } {
-                Ok(()) => return,
+                Ok(()) => return self.woken(pages),
                 // A hole: they were just taken.
                 Err(Stopped { errno: Errno::FAULT, .. }) => _ = self.is_settled(),
                 Err(Stopped { errno, .. }) => panic!("pages that were missing cannot be mapped: {errno}"),
@@ -306,7 +356,7 @@ impl Window {
         let start = self.place(index);
         // SAFETY: a page of the registered view; its frame holds its bytes.
         match unsafe { self.uffd.map(start, PAGE_LEN, mapping(access)) } {
-            Ok(()) => {}
+            Ok(()) => self.woken(index..index + 1),
             // It is mapped, and the marks of the mapping may be those of before.
             Err(Stopped { errno: Errno::EXIST, .. }) => match access {
                 Access::Modified => self.protect(index, Mapping::Writable),
@@ -347,13 +397,18 @@ impl Window {
     }
 
     fn try_again(&self, page: Page) {
-        self.uffd.wake(self.place(self.index(page)), PAGE_LEN).expect("a page of our own range");
+        let index = self.index(page);
+        self.uffd.wake(self.place(index), PAGE_LEN).expect("a page of our own range");
+        self.woken(index..index + 1);
     }
 
     fn protect(&self, index: usize, mapping: Mapping) {
         // SAFETY: a page of the registered view, by its owner's wish.
         let result = unsafe { self.uffd.protect(self.place(index), PAGE_LEN, mapping) };
         result.expect("a page of our own range");
+        if mapping == Mapping::Writable {
+            self.woken(index..index + 1);
+        }
     }
 
     fn punch(&self, index: usize) {
@@ -479,6 +534,7 @@ impl Pages for &Window {
             Err(Errno::EXIST) if was == State::Poisoned => {} // who waited was woken
             Err(errno) => panic!("{page:?} cannot be poisoned: {errno}"),
         }
+        self.woken(index..index + 1);
     }
 }
 

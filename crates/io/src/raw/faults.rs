@@ -1,26 +1,34 @@
 //! Page faults that are resolved with what is at hand: what a fault costs when nothing has to be fetched.
 
-use crate::pages::{Fault, Faults, Handler, Memory, Next, Place, Reach, Ring, Window, WindowConfig, serve};
+use crate::pages::{
+    Fault, FaultMode, Faults, Handler, Memory, Next, Place, Reach, Ring, Window, WindowConfig, serve_shared,
+};
 use crate::{OpenError, Stop};
 use farmem_host::agent::Pages as _;
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{Access, PAGE_LEN, Page};
 use std::thread;
 
-/// Runs `program` on a thread of its own with `pages` pages none of which is here; each is installed when it is touched, to be read.
+/// Runs `program` on a thread of its own with `pages` pages none of which is here; each is installed when it is touched, to be read, by a thread that serves
+/// or by the one that faults.
 ///
 /// # Errors
 /// When this process may not serve faults, or the system reads no more of them.
 ///
 /// # Panics
 /// When `program` does, or there are no pages.
-pub fn faults<R: Send>(pages: usize, program: impl FnOnce(Memory<'_>) -> R + Send) -> Result<R, OpenError> {
+pub fn faults<R: Send>(
+    mode: FaultMode,
+    pages: usize,
+    program: impl FnOnce(Memory<'_>) -> R + Send,
+) -> Result<R, OpenError> {
     let window = Window::open(&WindowConfig {
         base: VirtAddr(0),
         len: (pages * PAGE_LEN) as u64,
         frames_max: pages as u64,
         place: Place::Anywhere,
         reach: Reach::Full,
+        faults: mode,
     })?;
     let stop = Stop::new();
     let ring = Ring::new(&window, stop.clone());
@@ -30,7 +38,7 @@ pub fn faults<R: Send>(pages: usize, program: impl FnOnce(Memory<'_>) -> R + Sen
             let _end = EndWhenDropped(&ring);
             program(window.memory())
         });
-        if let Err(source) = serve(&window, Handler::default(), &stop, &mut at_hand) {
+        if let Err(source) = serve_shared(&window, Handler::default(), &stop, &mut at_hand) {
             window.abandon(); // or the program would wait for ever
             return Err(OpenError::System { doing: "read page faults".into(), source });
         }
@@ -69,16 +77,18 @@ mod tests {
 
     #[test]
     fn every_page_is_resolved() {
-        let touched = faults(8, |memory| {
-            let mut bytes = [0; 3];
-            (0..8).all(|index| {
-                memory.read(index * PAGE_LEN + 9, &mut bytes);
-                bytes == [7; 3]
-            })
-        });
-        match touched {
-            Err(refused) => eprintln!("skipped: {refused}"),
-            Ok(all) => assert!(all),
+        for mode in [FaultMode::Handler, FaultMode::Signal] {
+            let touched = faults(mode, 8, |memory| {
+                let mut bytes = [0; 3];
+                (0..8).all(|index| {
+                    memory.read(index * PAGE_LEN + 9, &mut bytes);
+                    bytes == [7; 3]
+                })
+            });
+            match touched {
+                Err(refused) => eprintln!("skipped: {refused}"),
+                Ok(all) => assert!(all),
+            }
         }
     }
 }

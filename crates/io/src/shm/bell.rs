@@ -32,6 +32,11 @@ pub(crate) fn wake_up(bell: &[AtomicU64]) {
     bell[SLEEPING].store(0, Ordering::Relaxed);
 }
 
+/// The receiver: true when senders ring at this moment.
+pub(crate) fn may_ring(bell: &[AtomicU64]) -> bool {
+    bell[SLEEPING].load(Ordering::Relaxed) == 1
+}
+
 /// A sender, after it published: true when it must wake the receiver. True for one sender only.
 pub(crate) fn must_wake(bell: &[AtomicU64]) -> bool {
     fence(Ordering::SeqCst);

@@ -71,6 +71,13 @@ impl Bell {
         !is_here
     }
 
+    /// Its owner looks at its rings, and no sender need ring. Whoever sleeps here meanwhile sleeps on.
+    pub(super) fn stays_awake(&self) {
+        if bell::may_ring(self.words()) {
+            bell::wake_up(self.words());
+        }
+    }
+
     /// True when its owner sleeps, or is about to.
     #[cfg(test)]
     pub(super) fn is_asleep(&self) -> bool {

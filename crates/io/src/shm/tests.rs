@@ -378,6 +378,25 @@ fn a_sleeper_waits_beside_its_link() {
     }
 }
 
+/// While somebody looks at the rings nobody rings for what comes, nor is it lost: who would sleep then is told.
+#[test]
+fn a_glance_keeps_the_bell_still() {
+    let dir = TestDir::new("glance");
+    let (mut a, mut b) = dir.pair();
+    assert_eq!(drain(&mut b), []);
+    assert!(b.may_sleep() && b.bell.is_asleep());
+    assert_eq!(b.glance(), Some(false));
+    assert!(!b.bell.is_asleep(), "it is awake as long as it looks");
+    a.send(PORT_B, &frame(1, 64));
+    a.flush().unwrap();
+    assert_eq!(b.glance(), Some(true));
+    assert!(!b.may_sleep(), "something is here");
+    assert_eq!(drain(&mut b), [(PORT_A, frame(1, 64))]);
+    b.waker().unwrap().wake();
+    assert_eq!(b.glance(), Some(true), "a waker called");
+    assert!(!b.may_sleep() && b.may_sleep(), "once");
+}
+
 /// A wait with nothing to wait for ends by itself.
 #[test]
 fn a_wait_ends_in_time() {

@@ -168,6 +168,31 @@ impl<W: Mapped, L: Link> Desk<W, L> {
         parcel.hand_over();
     }
 
+    /// Takes what has come over the link, if nobody is at work; false for a link at which only its sleeper hears something. What comes
+    /// wakes no sleeper until [`Desk::rest`].
+    pub(super) fn look(&self) -> bool {
+        let mut can_look = true;
+        self.work(|pager| can_look = pager.look());
+        can_look
+    }
+
+    /// What comes from here on wakes the sleeper.
+    pub(super) fn rest(&self) {
+        self.work(Pager::rest);
+    }
+
+    /// Works unless another thread does, who then does what is asked.
+    fn work(&self, mut work: impl FnMut(&mut Pager<W, L>)) {
+        let mut at_work = self.inbox.begin_with([]);
+        while at_work {
+            let mut pager = lock(&self.pager);
+            self.inbox.take(pager.asks());
+            work(&mut pager);
+            drop(pager);
+            at_work = !self.inbox.leave();
+        }
+    }
+
     /// Leaves these to who serves the link.
     pub(super) fn leave(&self, asks: impl IntoIterator<Item = Ask>) {
         self.inbox.put(asks);

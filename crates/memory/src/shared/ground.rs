@@ -9,7 +9,7 @@ use super::{ShareOptions, ShareStats, join};
 use farmem_client::Error;
 use farmem_client::RackConfig;
 use farmem_io::pages::{
-    Crowd, Fault, Faults, Handler, Lease, Mapped, Next, Ring, Watcher, Window, WindowConfig, serve,
+    Crowd, Fault, Faults, Handler, Lease, Mapped, Next, Ring, Watcher, Window, WindowConfig, serve_shared,
 };
 use farmem_io::{Link, Sleeper, Stop};
 use farmem_wire::VirtAddr;
@@ -47,6 +47,7 @@ impl Ground for Window {
             frames_max: frames_max as u64,
             place: options.window.place,
             reach: options.window.reach(),
+            faults: options.window.faults,
         };
         Ok(Self::open(&config)?.under_lease()?)
     }
@@ -79,7 +80,7 @@ impl Ground for Window {
             }
             scope.spawn(|| {
                 let mut faults = AtDesk { desk, batch: Vec::new(), parcel: L::Parcel::default() };
-                if let Err(error) = serve(self, handler, &stop, &mut faults) {
+                if let Err(error) = serve_shared(self, handler, &stop, &mut faults) {
                     self.abandon(); // or the program would wait for ever
                     desk.leave([Ask::Fail(format!("page faults cannot be read: {error}"))]);
                 }
@@ -234,5 +235,13 @@ impl<W: Mapped, L: Link> Faults for AtDesk<'_, W, L> {
     fn turn(&mut self) -> Next {
         self.desk.serve(self.batch.drain(..), &mut self.parcel);
         Next::Sleep
+    }
+
+    fn look(&mut self) -> bool {
+        self.desk.look()
+    }
+
+    fn rest(&mut self) {
+        self.desk.rest();
     }
 }

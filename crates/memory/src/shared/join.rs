@@ -8,10 +8,10 @@ use super::pager::Pager;
 use crate::window::cache_config;
 use farmem_client::ClientOptions;
 use farmem_client::Error;
-use farmem_client::RackConfig;
 use farmem_client::own::gid;
 use farmem_client::own::{WithLink, api_client, place, with_link};
 use farmem_client::own::{endpoint, host_settings, require_running};
+use farmem_client::{RackConfig, Waiting};
 use farmem_control::api::{
     CreateDomain, GIVEN_UP, HostJoined, JoinHost, Leave, NodeInfo, OpenSession, Renew,
 };
@@ -19,7 +19,7 @@ use farmem_host::agent::Bounds;
 use farmem_host::caching::{CacheConfig, CacheRequest, CachingHost};
 use farmem_host::paged::Paged;
 use farmem_host::{Config as HostConfig, HostRequest};
-use farmem_io::pages::Mapped;
+use farmem_io::pages::{FaultMode, Mapped};
 use farmem_io::{ApiClient, Clock, Driver, Link, OpenError, os_seed};
 use farmem_machine::{Port, Rng};
 use farmem_paging::Cache;
@@ -78,8 +78,13 @@ where
     let inbox = Arc::<Inbox>::default();
     let failed = Arc::<Mutex<Option<String>>>::default();
     let objects = Objects::default();
+    let mut config = config.clone();
+    if options.window.faults == FaultMode::Signal {
+        // The threads that fault look for their pages themselves; one that looks beside them takes their turns.
+        config.waiting = Waiting::Block;
+    }
     let joining = Joining {
-        config: config.clone(),
+        config,
         address,
         domain: domain.to_owned(),
         options,

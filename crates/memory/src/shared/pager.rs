@@ -194,6 +194,27 @@ impl<W: Mapped, L: Link> Pager<W, L> {
         self.driver.may_sleep(most).map_or(Next::Look, Next::Sleep)
     }
 
+    /// Does what is asked, and takes what has come, if anything has. False for a link at which only its sleeper hears something. What comes wakes no
+    /// sleeper until [`Pager::rest`].
+    pub(super) fn look(&mut self) -> bool {
+        let arrived = if self.dead { None } else { self.driver.link_mut().glance() };
+        if arrived == Some(true) || !self.asks.is_empty() {
+            self.turn();
+        }
+        arrived.is_some()
+    }
+
+    /// What comes from here on wakes the sleeper of the link.
+    pub(super) fn rest(&mut self) {
+        loop {
+            self.do_asked();
+            if self.dead || self.driver.link_mut().may_sleep() {
+                return self.flush();
+            }
+            self.turn();
+        }
+    }
+
     fn flush(&mut self) {
         if !self.dead
             && let Err(error) = self.driver.flush()

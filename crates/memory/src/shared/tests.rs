@@ -3,7 +3,7 @@
 use super::poisoned::Poisoned;
 use farmem_host::agent::{Action, Agent, Bounds, Event, Mapped as _, Outcome, Pages as _};
 use farmem_host::paged::{Notice, Paged, Want};
-use farmem_io::pages::{Place, Reach, Window, WindowConfig};
+use farmem_io::pages::{FaultMode, Place, Reach, Window, WindowConfig};
 use farmem_machine::{Duration, Instant};
 use farmem_paging::{Ahead, Cache, Cause, Config};
 use farmem_wire::message::{
@@ -23,6 +23,7 @@ fn window() -> Option<Window> {
         frames_max: FRAMES as u64,
         place: Place::Anywhere,
         reach: Reach::UserMode,
+        faults: FaultMode::Handler,
     };
     Window::open(&config).inspect_err(|refused| eprintln!("skipped: {refused}")).ok()
 }

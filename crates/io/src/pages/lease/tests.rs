@@ -1,7 +1,9 @@
 //! A pager that stands still at any of its instructions, and a watcher that does not; by what the program reads, never by times (PROTOCOL 12.49).
 
 use super::*;
-use crate::pages::{Crowd, Faulting, Features, Mapped as _, Place, Reach, Userfaultfd, Window, WindowConfig};
+use crate::pages::{
+    Crowd, FaultMode, Faulting, Features, Mapped as _, Place, Reach, Userfaultfd, Window, WindowConfig,
+};
 use farmem_host::agent::Pages;
 use farmem_machine::Duration;
 use farmem_wire::VirtAddr;
@@ -154,6 +156,7 @@ fn window() -> Option<Window> {
         frames_max: PAGES,
         place: Place::Anywhere,
         reach: Reach::UserMode,
+        faults: FaultMode::Handler,
     };
     let opened = Window::open(&config).and_then(Window::under_lease);
     opened.inspect_err(|refused| eprintln!("skipped: {refused}")).ok()

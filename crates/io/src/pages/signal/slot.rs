@@ -1,0 +1,152 @@
+//! Where a thread waits for its page, and how it sleeps there. Nothing here takes a lock or memory: signal handlers use it.
+
+use super::Touch;
+use rustix::thread::futex;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+
+/// A place to sleep. Who stirs it counts up first, so that none who looked before sleeps through it.
+#[derive(Default, Debug)]
+pub(super) struct Sleep {
+    stirs: AtomicU32,
+    asleep: AtomicBool,
+}
+
+impl Sleep {
+    /// What to hand to [`Sleep::sleep`]; to be asked before looking whether there is anything to do.
+    pub(super) fn seen(&self) -> u32 {
+        self.stirs.load(Ordering::SeqCst)
+    }
+
+    /// Sleeps unless it was stirred since; it may also return for no reason. One sleeps at a time.
+    pub(super) fn sleep(&self, seen: u32) {
+        self.asleep.store(true, Ordering::SeqCst);
+        // Stirred meanwhile, or by a signal: the caller looks again.
+        let _again = futex::wait(&self.stirs, futex::Flags::PRIVATE, seen, None);
+        self.asleep.store(false, Ordering::SeqCst);
+    }
+
+    /// Ends the sleep, or keeps it from beginning.
+    pub(super) fn stir(&self) {
+        self.stirs.fetch_add(1, Ordering::SeqCst);
+        if self.asleep.load(Ordering::SeqCst) {
+            let woken = futex::wake(&self.stirs, futex::Flags::PRIVATE, 1);
+            woken.expect("a word of our own");
+        }
+    }
+}
+
+/// What became of a touch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+enum State {
+    /// Of no thread.
+    Free = 0,
+    /// Nobody was told of it.
+    Fresh = 1,
+    /// What serves the window was.
+    Reported = 2,
+    /// The thread is to try again.
+    Done = 3,
+}
+
+/// A thread's touch, from its signal to its return.
+#[derive(Default, Debug)]
+pub(super) struct Slot {
+    state: AtomicU8,
+    may_lead: AtomicBool,
+    told: AtomicBool,
+    /// 0 read, 1 write, 2 unknown.
+    write: AtomicU8,
+    addr: AtomicUsize,
+    thread: AtomicUsize,
+    sleep: Sleep,
+}
+
+impl Slot {
+    /// It is this thread's, which has just claimed it.
+    pub(super) fn begin(&self, touch: Touch, thread: usize, may_lead: bool) {
+        self.addr.store(touch.addr, Ordering::Relaxed);
+        self.write.store(touch.write.map_or(2, u8::from), Ordering::Relaxed);
+        self.thread.store(thread, Ordering::Relaxed);
+        self.may_lead.store(may_lead, Ordering::Relaxed);
+        self.told.store(false, Ordering::Relaxed);
+        self.state.store(State::Fresh as u8, Ordering::SeqCst);
+    }
+
+    /// It is nobody's; true when it was still fresh.
+    pub(super) fn free(&self) -> bool {
+        self.thread.store(0, Ordering::Relaxed);
+        self.state.swap(State::Free as u8, Ordering::SeqCst) == State::Fresh as u8
+    }
+
+    /// Its touch, for the one who tells of it; `None` when that is done, or nothing is to be told.
+    pub(super) fn report(&self) -> Option<Touch> {
+        let (fresh, reported) = (State::Fresh as u8, State::Reported as u8);
+        self.state.compare_exchange(fresh, reported, Ordering::SeqCst, Ordering::SeqCst).ok()?;
+        let write = match self.write.load(Ordering::Relaxed) {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        };
+        Some(Touch { addr: self.addr(), write })
+    }
+
+    /// Its thread tries again; true when the touch was still fresh.
+    pub(super) fn end(&self) -> bool {
+        let mut was = self.state.load(Ordering::SeqCst);
+        while was == State::Fresh as u8 || was == State::Reported as u8 {
+            match self.state.compare_exchange(was, State::Done as u8, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => {
+                    self.stir();
+                    return was == State::Fresh as u8;
+                }
+                Err(now) => was = now,
+            }
+        }
+        false
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.state.load(Ordering::SeqCst) == State::Done as u8
+    }
+
+    /// The byte that was touched.
+    pub(super) fn addr(&self) -> usize {
+        self.addr.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn thread(&self) -> usize {
+        self.thread.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_of(&self, thread: usize) -> bool {
+        self.thread() == thread
+    }
+
+    pub(super) fn may_lead(&self) -> bool {
+        self.may_lead.load(Ordering::Relaxed)
+    }
+
+    /// Its thread is to lead.
+    pub(super) fn tell(&self) {
+        self.told.store(true, Ordering::SeqCst);
+        self.stir();
+    }
+
+    /// True when it was told so since it was last asked.
+    pub(super) fn was_told(&self) -> bool {
+        self.told.swap(false, Ordering::SeqCst)
+    }
+
+    pub(super) fn seen(&self) -> u32 {
+        self.sleep.seen()
+    }
+
+    pub(super) fn sleep(&self, seen: u32) {
+        self.sleep.sleep(seen);
+    }
+
+    pub(super) fn stir(&self) {
+        self.sleep.stir();
+    }
+}
