@@ -39,7 +39,7 @@ mod zeros;
 pub use ahead::{Account, Ahead, Fault, Groups, Prefetch, STREAMS, Streams};
 pub use cache::{Cache, Config, Stats};
 pub use coherent::Taken;
-pub use recency::{Frame, Recency};
+pub use recency::Frame;
 pub use refaults::Refaults;
 pub use zeros::ZEROS_MAX;
 

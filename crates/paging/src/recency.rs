@@ -5,9 +5,9 @@
 //! is touched again costs a fault and no fetch, and is young again; one that is not is the next to go.
 //!
 //! ```text
-//!   insert, touch --> [ young ... old ] --deactivate--> [ young ... old ] --> victim
-//!                        active                           inactive
-//!                          '---------------- touch ---------------'
+//!   first use --> [ young ... old ] --oldest--> [ young ... old ] --oldest--> goes
+//!                      active                        inactive
+//!                        '-------------- touch -------------'
 //! ```
 
 use alloc::boxed::Box;
@@ -18,7 +18,7 @@ pub type Frame = u32;
 
 /// Frames in the order of their last known use. Frames that must not go now are simply not in it.
 #[derive(Clone, Debug)]
-pub struct Recency {
+pub(crate) struct Recency {
     links: Box<[Link]>,
     lists: [List; 2],
 }
@@ -56,22 +56,15 @@ impl Recency {
     ///
     /// # Panics
     /// When there are more frames than numbers for them.
-    #[must_use]
-    pub fn new(frames: usize) -> Self {
+    pub(crate) fn new(frames: usize) -> Self {
         assert!(frames < NONE as usize, "as many frames as numbers");
         let link = Link { younger: NONE, older: NONE, place: ListId::Out };
         let list = List { youngest: NONE, oldest: NONE, len: 0 };
         Self { links: vec![link; frames].into(), lists: [list; 2] }
     }
 
-    /// The frame was used just now: the youngest.
-    pub fn touch(&mut self, frame: Frame) {
-        self.remove(frame);
-        self.push(frame, ListId::Active);
-    }
-
     /// Takes the frame out; without effect when it is not in.
-    pub fn remove(&mut self, frame: Frame) {
+    fn remove(&mut self, frame: Frame) {
         let Link { younger, older, place } = self.links[frame as usize];
         let Some(list) = self.list_mut(place) else { return };
         list.len -= 1;
@@ -90,26 +83,6 @@ impl Recency {
         self.links[frame as usize] = Link { younger: NONE, older: NONE, place: ListId::Out };
     }
 
-    /// Moves the oldest active frame to the inactive list, and names it: its page is to be unmapped. `None` when all are inactive.
-    pub fn deactivate(&mut self) -> Option<Frame> {
-        let frame = self.oldest(ListId::Active)?;
-        self.remove(frame);
-        self.push(frame, ListId::Inactive);
-        Some(frame)
-    }
-
-    /// The frame to go first: the oldest inactive one, else the oldest active one. It stays in the order.
-    #[must_use]
-    pub fn victim(&self) -> Option<Frame> {
-        self.oldest(ListId::Inactive).or_else(|| self.oldest(ListId::Active))
-    }
-
-    /// True when the frame's page is unmapped.
-    #[must_use]
-    pub fn is_inactive(&self, frame: Frame) -> bool {
-        self.links[frame as usize].place == ListId::Inactive
-    }
-
     /// Puts a frame where it belongs from now on, as the youngest there.
     pub(crate) fn put(&mut self, frame: Frame, place: ListId) {
         self.remove(frame);
@@ -118,28 +91,22 @@ impl Recency {
         }
     }
 
+    /// Where it is.
     pub(crate) fn place(&self, frame: Frame) -> ListId {
         self.links[frame as usize].place
     }
 
     /// Inactive frames.
-    #[must_use]
-    pub const fn inactive(&self) -> usize {
+    pub(crate) const fn inactive(&self) -> usize {
         self.lists[1].len
     }
 
     /// Frames in the order, active and inactive.
-    #[must_use]
-    pub const fn len(&self) -> usize {
+    pub(crate) const fn len(&self) -> usize {
         self.lists[0].len + self.lists[1].len
     }
 
-    /// True when there is none.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
+    /// The one that was used longest ago of these.
     pub(crate) fn oldest(&self, place: ListId) -> Option<Frame> {
         let list = self.lists[usize::from(place == ListId::Inactive)];
         (list.len > 0).then_some(list.oldest)
@@ -174,68 +141,38 @@ mod tests {
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
-    #[derive(Clone, Copy, Debug)]
-    enum Act {
-        Touch(Frame),
-        Remove(Frame),
-        Deactivate,
-    }
-
     const FRAMES: Frame = 6;
 
-    fn act() -> impl Strategy<Value = Act> {
-        prop_oneof![
-            3 => (0..FRAMES).prop_map(Act::Touch),
-            1 => (0..FRAMES).prop_map(Act::Remove),
-            2 => Just(Act::Deactivate),
-        ]
-    }
-
-    /// The plain form: two vectors, the oldest in front.
-    #[derive(Default)]
-    struct Plain {
-        active: Vec<Frame>,
-        inactive: Vec<Frame>,
-    }
-
-    impl Plain {
-        fn remove(&mut self, frame: Frame) {
-            self.active.retain(|&f| f != frame);
-            self.inactive.retain(|&f| f != frame);
-        }
-
-        fn deactivate(&mut self) -> Option<Frame> {
-            let frame = (!self.active.is_empty()).then(|| self.active.remove(0))?;
-            self.inactive.push(frame);
-            Some(frame)
-        }
+    fn list() -> impl Strategy<Value = ListId> {
+        prop_oneof![1 => Just(ListId::Out), 3 => Just(ListId::Active), 2 => Just(ListId::Inactive)]
     }
 
     proptest! {
-        /// Linked and plain lists agree on every answer.
+        /// Linked and plain lists agree on every answer; of the plain ones the oldest is in front.
         #[test]
-        fn as_plain_lists(acts in proptest::collection::vec(act(), 0..60)) {
+        fn as_plain_lists(puts in proptest::collection::vec((0..FRAMES, list()), 0..60)) {
             let mut recency = Recency::new(FRAMES as usize);
-            let mut plain = Plain::default();
-            for act in acts {
-                match act {
-                    Act::Touch(frame) => {
-                        recency.touch(frame);
-                        plain.remove(frame);
-                        plain.active.push(frame);
-                    }
-                    Act::Remove(frame) => {
-                        recency.remove(frame);
-                        plain.remove(frame);
-                    }
-                    Act::Deactivate => prop_assert_eq!(recency.deactivate(), plain.deactivate()),
+            let mut plain = [Vec::new(), Vec::new()];
+            for (frame, list) in puts {
+                recency.put(frame, list);
+                plain.iter_mut().for_each(|list| list.retain(|&f| f != frame));
+                match list {
+                    ListId::Out => {}
+                    ListId::Active => plain[0].push(frame),
+                    ListId::Inactive => plain[1].push(frame),
                 }
-                prop_assert_eq!(recency.victim(), plain.inactive.iter().chain(&plain.active).next().copied());
-                prop_assert_eq!(recency.inactive(), plain.inactive.len());
-                prop_assert_eq!(recency.len(), plain.active.len() + plain.inactive.len());
-                prop_assert_eq!(recency.is_empty(), plain.active.is_empty() && plain.inactive.is_empty());
+                let [active, inactive] = &plain;
+                prop_assert_eq!(recency.oldest(ListId::Active), active.first().copied());
+                prop_assert_eq!(recency.oldest(ListId::Inactive), inactive.first().copied());
+                prop_assert_eq!(recency.inactive(), inactive.len());
+                prop_assert_eq!(recency.len(), active.len() + inactive.len());
                 for frame in 0..FRAMES {
-                    prop_assert_eq!(recency.is_inactive(frame), plain.inactive.contains(&frame));
+                    let place = match (active.contains(&frame), inactive.contains(&frame)) {
+                        (true, _) => ListId::Active,
+                        (_, true) => ListId::Inactive,
+                        _ => ListId::Out,
+                    };
+                    prop_assert_eq!(recency.place(frame), place);
                 }
             }
         }
