@@ -231,29 +231,23 @@ pub(crate) struct BenchNet {
     /// Fewer repetitions: ends within 20 s.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// The network that the rack's links stand for: none, a name as 100g-2us, or values as rate=25Gbit/s,delay=5us,burst=64KiB,loss=0.1%.
-    #[arg(long, value_name = "PROFILE", default_value = "none")]
-    pub(crate) link: LinkProfile,
+    /// What its racks' links are.
+    #[command(flatten)]
+    pub(crate) links: BenchLinks,
 }
 
 /// `farmem bench pulse`
 #[derive(Debug, Args)]
 pub(crate) struct BenchPulse {
-    /// Print one JSON object instead of the table; progress and notes go to stderr.
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Less data, fewer systems and repetitions: ends within 20 s.
-    #[arg(long)]
-    pub(crate) quick: bool,
-    /// Measure only rows whose ids begin with PREFIX, such as pulse.e2e.
-    #[arg(long, value_name = "PREFIX")]
-    pub(crate) only: Option<String>,
+    /// What is measured.
+    #[command(flatten)]
+    pub(crate) rows: BenchRows,
     /// Draw figures into this directory, as SVG.
     #[arg(long, value_name = "DIR")]
     pub(crate) plots: Option<PathBuf>,
-    /// The network that the racks' links stand for: none, a name as 100g-2us, or values as rate=25Gbit/s,delay=5us,burst=64KiB,loss=0.1%.
-    #[arg(long, value_name = "PROFILE", default_value = "none")]
-    pub(crate) link: LinkProfile,
+    /// What its racks' links are.
+    #[command(flatten)]
+    pub(crate) links: BenchLinks,
 }
 
 /// `farmem bench mind`
@@ -262,23 +256,31 @@ pub(crate) struct BenchMind {
     /// What is measured.
     #[command(flatten)]
     pub(crate) rows: BenchRows,
-    /// The network that the racks' links stand for: none, a name as 100g-2us, or values as rate=25Gbit/s,delay=5us,burst=64KiB,loss=0.1%.
-    #[arg(long, value_name = "PROFILE", default_value = "none")]
-    pub(crate) link: LinkProfile,
+    /// What its racks' links are.
+    #[command(flatten)]
+    pub(crate) links: BenchLinks,
 }
 
-/// `farmem bench mind` and `farmem bench run`
+/// `farmem bench run`, and what it shares with others
 #[derive(Debug, Args)]
 pub(crate) struct BenchRows {
     /// Print one JSON object instead of the table; progress and notes go to stderr.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Less memory and fewer repetitions: ends within 20 s.
+    /// Less data or memory, and fewer systems and repetitions: ends within 20 s.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Measure only rows whose ids begin with PREFIX, such as mind.fault or run.over4.
+    /// Measure only rows whose ids begin with PREFIX, such as pulse.e2e, mind.fault or run.over4.
     #[arg(long, value_name = "PREFIX")]
     pub(crate) only: Option<String>,
+}
+
+/// The links of a benchmark's racks
+#[derive(Debug, Args)]
+pub(crate) struct BenchLinks {
+    /// The network that the racks' links stand for: none, a name as 100g-2us, or values as rate=25Gbit/s,delay=5us,burst=64KiB,loss=0.1%.
+    #[arg(long, value_name = "PROFILE", default_value = "none")]
+    pub(crate) link: LinkProfile,
 }
 
 /// `farmem compile`

@@ -11,10 +11,10 @@ use farmem_bench::mind::{Plan, Racks, run as measure};
 const NODE_MEMORY: u64 = 1 << 30;
 
 pub(crate) fn run(args: &BenchMind) -> Result<End, Failure> {
-    let BenchMind { rows, link } = args;
+    let BenchMind { rows, links } = args;
     let plan = Plan { quick: rows.quick, only: rows.only.clone().unwrap_or_default() };
-    let screen = Screen::begin("mind", rows.json, *link);
-    let outcome = measure(&plan, &mut OwnRacks(*link), |told| screen.hear(told))?;
+    let screen = Screen::begin("mind", rows.json, links.link);
+    let outcome = measure(&plan, &mut OwnRacks(links.link), |told| screen.hear(told))?;
     screen.end(&plan.only, outcome)
 }
 

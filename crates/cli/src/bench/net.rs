@@ -35,7 +35,7 @@ pub(crate) fn run(args: &BenchNet) -> Result<End, Failure> {
     };
     // Before anything is bound to one CPU: a bound thread counts one.
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let screen = Screen::begin("net", args.json, args.link);
+    let screen = Screen::begin("net", args.json, args.links.link);
     let mut outcome = Outcome::default();
     let mut add = |rows: Vec<Row>| {
         rows.iter().for_each(|row| screen.hear(Told::Measured(row)));
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &BenchNet) -> Result<End, Failure> {
     for transport in [Transport::Shm, Transport::Udp] {
         for (waiting, suffix) in MODES {
             screen.hear(Told::Begins(&format!("{}{suffix}", transport.name())));
-            add(one_mode(transport, waiting, suffix, cpus, effort, args.link)?);
+            add(one_mode(transport, waiting, suffix, cpus, effort, args.links.link)?);
         }
     }
     screen.end("", outcome)

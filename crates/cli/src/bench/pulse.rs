@@ -12,8 +12,11 @@ use farmem_bench::pulse::{NodeKind, Plan, Racks, run as measure};
 const NODE_MEMORY: u64 = 1 << 30;
 
 pub(crate) fn run(args: &BenchPulse) -> Result<End, Failure> {
-    let plan =
-        Plan { quick: args.quick, only: args.only.clone().unwrap_or_default(), plots: args.plots.clone() };
+    let plan = Plan {
+        quick: args.rows.quick,
+        only: args.rows.only.clone().unwrap_or_default(),
+        plots: args.plots.clone(),
+    };
     // Looked at first: figures are drawn behind all measurements.
     if let Some(directory) = &plan.plots {
         let drawable = std::fs::create_dir_all(directory).and_then(|()| tempfile::tempfile_in(directory));
@@ -22,8 +25,8 @@ pub(crate) fn run(args: &BenchPulse) -> Result<End, Failure> {
             Failure::environment(what, "name a directory that can be written to with --plots")
         })?;
     }
-    let screen = Screen::begin("pulse", args.json, args.link);
-    let outcome = measure(&plan, &mut OwnRacks(args.link), |told| screen.hear(told))?;
+    let screen = Screen::begin("pulse", args.rows.json, args.links.link);
+    let outcome = measure(&plan, &mut OwnRacks(args.links.link), |told| screen.hear(told))?;
     screen.end(&plan.only, outcome)
 }
 
