@@ -286,7 +286,12 @@ impl Pager {
             ahead: cache.ahead,
             bytes_fetched: bytes(cache.pages_fetched),
             refaults: self.private.refaults().count(),
-            local_wanted: self.private.refaults().frames_wanted().map(bytes),
+            // What the pool has is here and costs a fault all the same: the programs' share of the limit is to be as large.
+            local_wanted: self
+                .private
+                .refaults()
+                .frames_wanted()
+                .map(|frames| bytes((frames * POOL_SHARE as u64).div_ceil(POOL_SHARE as u64 - 1))),
             evictions: self.private.evictions(),
             write_backs: cache.write_backs,
             bytes_written_back: bytes(cache.pages_sent),
