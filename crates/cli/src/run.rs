@@ -479,7 +479,7 @@ fn library() -> Result<PathBuf, Failure> {
     places.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {
         Failure::environment(
             format!("{LIBRARY} is neither in {} nor in ../lib/farmem beside it", beside.display()),
-            format!("build it with `cargo build -p farmem-capi`, or say in {LIBRARY_VARIABLE} where it is"),
+            format!("copy it beside the command from where that was built (target/release/deps, or `cargo build -p farmem-preload`), or say in {LIBRARY_VARIABLE} where it is"),
         )
     })
 }
