@@ -211,8 +211,12 @@ fn delay(text: &str) -> Result<Duration, ProfileError> {
 fn loss(text: &str) -> Result<u32, ProfileError> {
     // A percent is ten thousand of a million.
     let millionths = scaled(text, &[("%", 10_000)]).and_then(|n| u32::try_from(n).ok());
-    millionths.filter(|&n| n <= MILLION / 2).ok_or_else(|| {
-        ProfileError(format!("loss={text}: expected a share of the frames, 0% to 50%, such as 0.1%"))
+    // What is asked for is not rounded to nothing.
+    let is_none = !text.contains(|c| matches!(c, '1'..='9'));
+    millionths.filter(|&n| n <= MILLION / 2 && (n > 0 || is_none)).ok_or_else(|| {
+        ProfileError(format!(
+            "loss={text}: expected a share of the frames with its %, 0% or 0.0001% to 50%, such as 0.1%"
+        ))
     })
 }
 
@@ -327,7 +331,9 @@ mod tests {
             ("delay=11ms", "delay=11ms"),
             ("delay=18446744073709551615s", "expected a time"),
             ("loss=51%", "loss=51%"),
-            ("loss=0.1", "loss=0.1"),
+            ("loss=0.1", "with its %"),
+            ("loss=0.00009%", "0.0001% to 50%"),
+            ("loss=0.0000000000000001%", "0.0001% to 50%"),
             ("burst=1MiB", "a burst without a rate"),
             ("rate=1Gbit/s,burst=1GiB", "burst=1GiB"),
             ("rate=1Gbit/s,rate=1Gbit/s", "rate is given twice"),
