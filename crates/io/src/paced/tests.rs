@@ -8,6 +8,8 @@ use std::path::PathBuf;
 const FROM: Port = Port(10);
 const TO: Port = Port(20);
 const FOR_EVER: Duration = Duration::from_secs(1_000_000);
+/// For a link that may have held something a moment ago, and waits for the other end when it does not any more.
+const LONG: Duration = Duration::from_secs(1);
 
 /// Rings that go when the test ends.
 struct TestDir(PathBuf);
@@ -66,9 +68,8 @@ fn goes_through<L: Link>(mut a: PacedLink<L>, mut b: L) {
     let mut came: Vec<(Port, Vec<u8>, Instant)> = Vec::new();
     let mut silent = 0;
     while came.len() < COUNT.into() {
-        // Longer than the test runs, were it not for what it holds.
         if a.next_wake().is_some() {
-            silent += a.receive(Wait::AtMost(FOR_EVER), &mut |_, _| ()).unwrap();
+            silent += a.receive(Wait::AtMost(LONG), &mut |_, _| ()).unwrap();
         }
         // What has left may still be on its way through the system.
         let wait = if a.next_wake().is_some() { Wait::No } else { Wait::AtMost(FOR_EVER) };
@@ -113,7 +114,7 @@ fn a_sleeper_hears_that_something_is_held() {
         sleeper.sleep(FOR_EVER).unwrap();
         other.join().unwrap();
         while a.next_wake().is_some() {
-            a.receive(Wait::AtMost(FOR_EVER), &mut |_, _| ()).unwrap();
+            a.receive(Wait::AtMost(LONG), &mut |_, _| ()).unwrap();
         }
         assert_eq!(b.receive(Wait::AtMost(FOR_EVER), &mut |_, _| ()).unwrap(), 1);
     }
@@ -172,7 +173,7 @@ fn a_driver_wakes_for_its_link() {
     }
     let mut came = Vec::new();
     while driver.link_mut().next_wake().is_some() {
-        assert_eq!(driver.turn(Wait::AtMost(FOR_EVER), &mut |(), _| ()).unwrap(), 0);
+        assert_eq!(driver.turn(Wait::AtMost(LONG), &mut |(), _| ()).unwrap(), 0);
     }
     b.receive(Wait::AtMost(FOR_EVER), &mut |_, bytes| came.push(bytes.to_vec())).unwrap();
     assert_eq!(came, [frame(3)]);
