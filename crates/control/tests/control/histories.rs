@@ -533,6 +533,8 @@ fn every_note_is_reached() {
             Note::Dropped(DropReason::NotKept) => "not kept",
             Note::Stalled => "stalled",
             Note::KeepsAgain => "keeps again",
+            // Images are the business of the tests of images in sim, beside a real switch.
+            Note::SoftRefused => "image refused",
             // So long a log only `storage.rs` has.
             Note::Shortened => "shortened",
         };

@@ -66,6 +66,8 @@ pub(crate) struct Rack {
     /// Dies after so many actions.
     pub(crate) crash_in: Option<usize>,
     wires: Vec<InFlight>,
+    /// Pages that were lost when they were pushed from one node to another, by the number of the move.
+    pushed_lost: BTreeMap<u64, BTreeSet<u64>>,
     /// When the last frame reached a role.
     heard: Instant,
     answers: BTreeMap<u64, Answer>,
@@ -108,6 +110,7 @@ impl Rack {
             restarts: 0,
             crash_in: None,
             wires: Vec::new(),
+            pushed_lost: BTreeMap::new(),
             heard: Instant::ZERO,
             answers: BTreeMap::new(),
             answered: Vec::new(),
@@ -227,10 +230,21 @@ impl Rack {
             self.heard = self.now;
             self.event(Event::Frame { port: wire.port, bytes: &wire.bytes });
         } else if let Some(answer) = self.peers.get_mut(&wire.port).and_then(|peer| peer.hear(&wire.bytes)) {
+            self.move_pages(wire.port);
             self.heard = self.now;
             self.carry(true, wire.port, &answer);
         }
         true
+    }
+
+    /// What this role pushed since, and what came to it: what is lost stays so while it moves (PROTOCOL 7.40, 7.44).
+    fn move_pages(&mut self, port: Port) {
+        let Some(peer) = self.peers.get_mut(&port) else { return };
+        self.pushed_lost.append(&mut peer.pushes_lost);
+        for (number, base, len) in core::mem::take(&mut peer.arrived) {
+            let lost = self.pushed_lost.get(&number).expect("what arrives was pushed");
+            peer.take_pages((base, len), lost);
+        }
     }
 
     fn next_due(&self) -> Option<Instant> {
@@ -369,6 +383,7 @@ impl Rack {
                 .unwrap();
         twin.now = self.now;
         twin.peers = self.peers.iter().map(|(&port, peer)| (port, peer.twin())).collect();
+        twin.pushed_lost = self.pushed_lost.clone();
         twin
     }
 

@@ -86,6 +86,10 @@ pub(crate) struct RolePeer {
     pub(crate) lost: BTreeSet<u64>,
     /// Pages whose bytes here are what was written to them: cleared in this life, accepted as they are, or come from another node.
     pub(crate) kept: BTreeSet<u64>,
+    /// Pages that are lost of those that it pushes, by the number of the move: the other node is told so page by page (PROTOCOL 7.40, 7.44).
+    pub(crate) pushes_lost: BTreeMap<u64, BTreeSet<u64>>,
+    /// Moves to here that are decided, and whose pages are still to be taken: number, first byte, bytes.
+    pub(crate) arrived: Vec<(u64, u64, u64)>,
     /// What it says is left to push, when it is asked; nothing when it does not answer that.
     pub(crate) left_to_push: Option<u32>,
     /// It answers when it is told to sweep.
@@ -108,6 +112,8 @@ impl RolePeer {
             used: BTreeMap::new(),
             lost: BTreeSet::new(),
             kept: BTreeSet::new(),
+            pushes_lost: BTreeMap::new(),
+            arrived: Vec::new(),
             left_to_push: Some(0),
             sweeps: true,
         }
@@ -319,11 +325,21 @@ impl RolePeer {
             };
             assert!(!others.iter().any(taken), "{update:?} shares memory with another");
         }
+        let home = self.tables.ranges.keys().any(|&(first, len)| first <= base && base - first < len);
         match (update, others.get(&key)) {
-            (Update::Place { .. } | Update::Unplace { .. }, Some(Outlier::Arriving(..))) => {
-                self.kept.extend(pages(base, end - base));
+            // What was to come to another place than its own, and does not.
+            (Update::Unplace { .. }, Some(Outlier::Arriving(..))) if !home => {}
+            (Update::Place { .. } | Update::Unplace { .. }, Some(&Outlier::Arriving(number, _))) => {
+                self.arrived.push((number, base, end - base));
             }
-            (Update::Away { .. }, _) | (Update::Unplace { .. }, Some(Outlier::Here(_))) => {
+            (Update::Leave { number, .. }, _) => {
+                let lost = pages(base, end - base).filter(|page| self.lost.contains(page)).collect();
+                self.pushes_lost.insert(number, lost);
+            }
+            // What left its own node and goes back there was never gone.
+            (Update::Unplace { .. }, Some(Outlier::Leaving(_))) if home => {}
+            (Update::Away { .. }, _)
+            | (Update::Unplace { .. }, Some(Outlier::Here(_) | Outlier::Leaving(_))) => {
                 pages(base, end - base)
                     .for_each(|page| _ = (self.kept.remove(&page), self.lost.remove(&page)));
             }
@@ -340,6 +356,13 @@ impl RolePeer {
             _ => _ = others.remove(&key),
         }
         Ok(())
+    }
+
+    /// Takes the pages of a move to here, of which these are lost.
+    pub(crate) fn take_pages(&mut self, (base, len): (u64, u64), lost: &BTreeSet<u64>) {
+        let (lost, kept): (Vec<u64>, Vec<u64>) = pages(base, len).partition(|page| lost.contains(page));
+        self.lost.extend(lost);
+        self.kept.extend(kept);
     }
 
     /// True when the address is at this node, or comes there.
