@@ -24,7 +24,7 @@ pub struct PacedLink<L: Link> {
     waiting: Waiting,
     clock: Clock,
     shaper: Shaper,
-    /// Ends the sleep of whoever waits for the link, when somebody else has sent.
+    /// Ends the sleep of the thread that waits for the link, when another one has sent.
     waker: Waker,
     counters: LinkCounters,
 }
@@ -40,7 +40,11 @@ impl<L: Link> PacedLink<L> {
     }
 
     /// Sends what is due, without flushing it.
-    fn release(&mut self, now: Instant) {
+    fn release(&mut self) {
+        if self.shaper.next().is_none() {
+            return;
+        }
+        let now = self.clock.now();
         let Self { link, shaper, counters, .. } = self;
         let before = (counters.paced, counters.late_ns);
         shaper.release(now, |due, port, frame| {
@@ -107,7 +111,7 @@ impl<P: Default> Default for PacedParcel<P> {
 impl<P: Parcel> Parcel for PacedParcel<P> {
     fn hand_over(&mut self) {
         self.due.hand_over();
-        // Whoever sleeps by the link does not know yet that something is held.
+        // The thread that sleeps by the link does not know yet that something is held.
         if let Some(waker) = self.waker.take() {
             waker.wake();
         }
@@ -134,16 +138,12 @@ impl<L: Link> Link for PacedLink<L> {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        if self.shaper.next().is_some() {
-            self.release(self.clock.now());
-        }
+        self.release();
         self.link.flush()
     }
 
     fn flush_into(&mut self, parcel: &mut Self::Parcel) {
-        if self.shaper.next().is_some() {
-            self.release(self.clock.now());
-        }
+        self.release();
         self.link.flush_into(&mut parcel.due);
         parcel.waker = self.shaper.next().is_some().then(|| self.waker.clone());
     }

@@ -194,8 +194,8 @@ mod tests {
     #[test]
     fn a_delay_alone_is_exact() {
         let mut shaper = shaper("delay=7us");
-        for now in [0, 1, 1, 50_000] {
-            assert_eq!(due(shaper.send(at(now), PORT, &frame(4000))), now + 7_000);
+        for sent_ns in [0, 1, 1, 50_000] {
+            assert_eq!(due(shaper.send(at(sent_ns), PORT, &frame(4000))), sent_ns + 7_000);
         }
         assert_eq!(shaper.next(), Some(at(0) + Duration::from_micros(7)));
     }

@@ -1,6 +1,8 @@
 //! Frames in words, for traces: what a person needs to follow a protocol, and nothing that a seed makes up (keys, queue pairs).
 
-use farmem_wire::message::{DirectoryMessage, MoveBody, MoveMessage, PageBody, PageMessage, Pair};
+use farmem_wire::message::{
+    DirectoryMessage, MoveBody, MoveMessage, PageBody, PageMessage, Pair, SoftBody, SoftMessage,
+};
 use farmem_wire::{Aeth, Body, Extension, Gid, Message, Opcode, Packet, Psn, Syndrome};
 use std::collections::BTreeMap;
 
@@ -97,10 +99,18 @@ fn pair_of(response: bool, pair: &Pair<'_>) -> String {
     format!("{}{end} at {} done {}/{}", pair.counter, pair.cur_ptr, pair.iterations, pair.limit)
 }
 
-/// A message about pages, the directory or a move.
+/// A message about pages, the directory, the image or a move.
 fn other(bytes: &[u8]) -> Option<String> {
     if let Ok(message) = DirectoryMessage::parse(bytes) {
         return Some(format!("{:?}", message.body));
+    }
+    if let Ok(SoftMessage { body, .. }) = SoftMessage::parse(bytes) {
+        return Some(match body {
+            SoftBody::Load(load) => {
+                format!("Load image {} at {}/{}{}", load.epoch, load.offset, load.len, payload(load.bytes))
+            }
+            body => format!("{body:?}"),
+        });
     }
     if let Ok(MoveMessage { number, body }) = MoveMessage::parse(bytes) {
         let what = match body {

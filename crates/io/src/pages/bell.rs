@@ -1,6 +1,6 @@
-//! A bell: wakes whoever sleeps in a read of the userfaultfd, without a second descriptor to wait for.
+//! A bell: wakes the thread that sleeps in a read of the userfaultfd, without a second descriptor to wait for.
 //!
-//! It is a page of its own that the userfaultfd serves while somebody listens. To ring is to touch it.
+//! It is a page of its own that the userfaultfd serves while a handler listens. To ring is to touch it.
 
 use super::{Fault, Stopped};
 use crate::OpenError;
@@ -39,11 +39,11 @@ impl Bell {
     /// From here on a ring is reported. One listens at a time.
     pub(super) fn listen(&self, uffd: &Userfaultfd) -> Result<(), Errno> {
         assert!(!self.listening.swap(true, Ordering::AcqRel), "one thread serves a window");
-        // SAFETY: a page of our own that is touched by nobody but `ring`.
+        // SAFETY: a page of our own that only `ring` touches.
         unsafe { uffd.register(self.at(), PAGE_LEN, Faulting::MISSING) }
     }
 
-    /// Nobody listens any more: who rings now does not wait.
+    /// The handler does not listen any more: a thread that rings now does not wait.
     pub(super) fn leave(&self, uffd: &Userfaultfd) {
         // SAFETY: the page's bytes are of no interest. This wakes who waits.
         unsafe { uffd.unregister(self.at(), PAGE_LEN) }.expect("a range of our own");
@@ -52,7 +52,7 @@ impl Bell {
 
     /// Returns when the listener heard, or at once when there is none.
     pub(super) fn ring(&self) {
-        let _one_at_a_time = self.ringing.lock().expect("nobody panics while ringing");
+        let _one_at_a_time = self.ringing.lock().expect("ringing does not panic");
         // SAFETY: the page of the one who rang before is given back, so that the touch faults again.
         unsafe { madvise(self.page.as_ptr().cast(), PAGE_LEN, Advice::LinuxDontNeed) }
             .expect("a page of our own");

@@ -192,7 +192,7 @@ impl Crowd {
             let Inner { states, kept, .. } = inner;
             self.lease.give_back(|start, bytes| {
                 for (index, bytes) in (start / PAGE_LEN..).zip(bytes.as_chunks::<PAGE_LEN>().0) {
-                    // Of others the bytes are with us, or nobody's any more.
+                    // Of others the bytes are with us, or gone.
                     if matches!(states[index], State::ReadOnly | State::Writable) {
                         states[index] = State::Kept;
                         kept.insert(index, Box::new(*bytes));
@@ -247,7 +247,7 @@ impl Crowd {
         }
     }
 
-    /// Gives a page's memory back, and takes it from whoever maps it.
+    /// Gives a page's memory back, and takes it from all processes that map it.
     fn punch(&self, index: usize) {
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let (start, len) = ((index * PAGE_LEN) as u64, PAGE_LEN as u64);
@@ -309,7 +309,7 @@ impl Pages for &Crowd {
                 self.is_settled(&mut inner);
                 self.show_again(&mut inner, index);
             }
-            // It was taken, and whoever fetched it does not know yet: what it is, the bytes with us are.
+            // It was taken, and the cache that fetched it does not know yet: what it is, the bytes with us are.
             State::Kept => self.show_again(&mut inner, index),
             State::Writable => panic!("{page:?} is here already"),
             State::Gone | State::Poisoned => {

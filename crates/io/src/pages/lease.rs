@@ -1,7 +1,7 @@
-//! Whether pages may be used: the end of a lease, as the pager and whoever watches it share it; and the taking of all pages when it has passed.
+//! Whether pages may be used: the end of a lease, as the pager and its watcher share it; and the taking of all pages when it has passed.
 //!
 //! Key types: [`Lease`], a word in shared memory that says until when pages may be used; [`Watcher`], which sleeps until then and takes the pages
-//! away when nobody has moved the end on. The watcher needs no help of the pager's, which may stand still at any instruction (stopped, frozen, in
+//! away when the pager has not moved the end on. The watcher needs no help of the pager's, which may stand still at any instruction (stopped, frozen, in
 //! a debugger) while the program runs on: after the lease others write, and the program must not read what was there before (PROTOCOL 12.49).
 //!
 //! ```text
@@ -12,9 +12,9 @@
 //!                   '---watcher, at the end---> TAKING ---all is taken---> TAKEN
 //! ```
 //!
-//! A page is taken out of its file, which takes it from whoever maps it, and its bytes go to a file beside it: what a program has written is still
+//! A page is taken out of its file, which takes it from all that map it, and its bytes go to a file beside it: what a program has written is still
 //! to be written back. At each instant one of the two files has them. No store is lost between a copy and a hole: a pipe holds the page itself
-//! (`splice`), and it is copied once more when nobody can reach it.
+//! (`splice`), and it is copied once more when no mapping reaches it.
 //!
 //! ```text
 //!   pager:    fill the file --> look at the word --> map the page       Whichever of the two looks last sees what the other has done: the pager
@@ -297,7 +297,7 @@ impl Watcher {
 /// Takes pages.
 #[derive(Debug)]
 struct Taker {
-    /// Hold pages that are nobody's any more; both ends of each.
+    /// Hold pages that no mapping has any more; both ends of each.
     pipes: [(OwnedFd, OwnedFd); 2],
     bytes: Vec<u8>,
     last: Vec<u8>,
@@ -337,7 +337,7 @@ impl Taker {
         read_pipe(copy_read, &mut self.bytes[..held])?;
         write_at(kept, part.start, &self.bytes[..held])?;
         punch(file, part.start as u64, held as u64)?;
-        // From here on nobody stores to these pages.
+        // From here on no thread stores to these pages.
         read_pipe(read_end, &mut self.last[..held])?;
         if self.last[..held] != self.bytes[..held] {
             write_at(kept, part.start, &self.last[..held])?;

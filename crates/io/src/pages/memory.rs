@@ -71,7 +71,7 @@ impl<'w> Memory<'w> {
     ///
     /// # Safety
     /// While the slice is used, nothing else writes to the window's bytes: no other slice or [`Memory`], and no other host.
-    /// Whoever serves the window answers, always with the bytes last written.
+    /// The thread that serves the window answers, always with the bytes last written.
     pub unsafe fn as_mut_slice(&self) -> &'w mut [u8] {
         // SAFETY: mapped as long as 'w; the caller promises the rest.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr().as_ptr(), self.len()) }

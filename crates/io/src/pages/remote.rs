@@ -144,7 +144,7 @@ impl Remote {
     /// Puts pages in place that are not there, and wakes who waits for them.
     ///
     /// # Errors
-    /// [`Lost`], also when a page is there already: nobody but the program itself can have put it there.
+    /// [`Lost`], also when a page is there already: only the program itself can have put it there.
     pub fn install(&self, first: u64, bytes: &[u8], access: Access) -> Result<(), Lost> {
         // SAFETY: addresses of another process, which sent the descriptor to have them filled.
         unsafe { self.uffd.copy_all(self.place(first), bytes, mapping(access)) }.map_err(lost)
@@ -208,7 +208,7 @@ impl Remote {
         rustix::io::retry_on_intr(|| rustix::io::pwrite(&self.file, bytes, place)) == Ok(bytes.len())
     }
 
-    /// Gives pages' memory back to the system; whoever touches them waits again.
+    /// Gives pages' memory back to the system; threads that touch them wait again.
     ///
     /// # Panics
     /// When the system refuses.

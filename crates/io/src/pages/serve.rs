@@ -1,4 +1,4 @@
-//! Serving a window: the loop that reads faults and hands them to whoever resolves them.
+//! Serving a window: the loop that reads faults and hands them to what resolves them.
 //!
 //! Key items: [`serve`], [`Faults`]. A hand-over costs three to four times less on one CPU than across two (docs/decisions,
 //! "same-CPU placement"), so the loop goes where the faulting threads run unless told otherwise.
@@ -36,7 +36,7 @@ pub trait Faults {
 /// What the loop does after a [`Faults::turn`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
-    /// Nothing is under way: sleep until somebody faults.
+    /// Nothing is under way: sleep until a thread faults.
     Sleep,
     /// Something is: look what was reported meanwhile, and come back at once.
     Look,
@@ -59,7 +59,7 @@ pub enum HandlerCpu {
 pub struct Handler {
     /// Where the loop runs.
     pub cpu: HandlerCpu,
-    /// What it does when nobody faults.
+    /// What it does when no thread faults.
     pub waiting: Waiting,
 }
 

@@ -89,7 +89,7 @@ pub(super) struct Signals {
     passed: AtomicBool,
     closed: AtomicBool,
     can_spin: bool,
-    /// Times in a row that a look was in vain, and faults for which nobody looks.
+    /// Times in a row that a look was in vain, and faults for which no thread looks.
     vain: AtomicU32,
     skip: AtomicU32,
     clock: Clock,
@@ -150,7 +150,7 @@ impl Signals {
         }
     }
 
-    /// Nobody will serve any more, and the addresses go: whoever waits tries again.
+    /// The window is not served any more, and the addresses go: threads that wait try again.
     fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         self.used_slots().for_each(Slot::stir);
@@ -241,7 +241,7 @@ impl Signals {
         }
     }
 
-    /// Somebody waits whose touch was not reported.
+    /// A thread waits whose touch was not reported.
     fn is_wanted(&self) -> bool {
         self.fresh.load(Ordering::SeqCst) > 0
     }
@@ -356,7 +356,7 @@ impl Signals {
     }
 
     /// Looks again and again, for a while. What serves on this CPU cannot while this thread looks: in vain, it sleeps sooner next time.
-    fn spin(&self, is_done: &mut dyn FnMut() -> bool) -> bool {
+    fn spin(&self, is_done: &mut dyn FnMut() -> bool) {
         let until = self.clock.now().as_nanos() + SPIN_NS_MAX;
         let mut looks = 0_u32;
         let came = loop {
@@ -374,7 +374,6 @@ impl Signals {
         if vain > 0 {
             self.skip.store(1 << vain, Ordering::Relaxed);
         }
-        came
     }
 }
 

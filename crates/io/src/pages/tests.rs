@@ -6,6 +6,7 @@ use farmem_host::agent::Pages;
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{Access, PAGE_LEN, Page};
 use std::collections::BTreeMap;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -190,13 +191,23 @@ impl Faults for Numbers<'_> {
     }
 }
 
-/// Serves the window by numbers while `program` runs on threads of its own.
+/// Serves the window by numbers while `program` runs on a thread of its own.
 fn with_numbers<'w>(
     window: &'w Window,
     handler: Handler,
-    mut numbers: Numbers<'w>,
+    numbers: Numbers<'w>,
     program: impl FnOnce() + Send,
 ) -> Numbers<'w> {
+    run_beside(window, program, numbers, |stop, numbers| serve(window, handler, stop, numbers))
+}
+
+/// Has `serves` serve the window by `faults` until `program` has ended, on a thread of its own; what the program panics with goes on here.
+pub(super) fn run_beside<F>(
+    window: &Window,
+    program: impl FnOnce() + Send,
+    mut faults: F,
+    serves: impl FnOnce(&Stop, &mut F) -> io::Result<()>,
+) -> F {
     let stop = Stop::new();
     let ring = Ring::new(window, stop.clone());
     thread::scope(|scope| {
@@ -205,10 +216,35 @@ fn with_numbers<'w>(
             ring.end();
             result
         });
-        serve(window, handler, &stop, &mut numbers).unwrap();
+        serves(&stop, &mut faults).unwrap();
         thread.join().unwrap().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     });
-    numbers
+    faults
+}
+
+/// Four threads that read each page's number and add one to a word of it.
+pub(super) fn four_threads_add(window: &Window) {
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for index in 0..PAGES {
+                    assert_eq!(usize::from(byte(window, index)), index);
+                    window.memory().word(index * PAGE_LEN + 8).fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+}
+
+/// What [`four_threads_add`] leaves behind: each page was reported, made writable, and has all additions.
+pub(super) fn assert_four_threads_added(window: &Window, numbers: &Numbers<'_>) {
+    assert_eq!(numbers.reports.len(), PAGES);
+    assert!(numbers.upgrades as usize >= PAGES);
+    for index in 0..PAGES {
+        let number = u64::from_le_bytes([u8::try_from(index).unwrap(); 8]);
+        assert_eq!(window.memory().word(index * PAGE_LEN + 8).load(Ordering::Relaxed), number + 4);
+    }
+    assert_exact(window, PAGES as u64);
 }
 
 /// Threads that touch the same pages at the same time all get them, wherever the handler runs.
@@ -224,26 +260,9 @@ fn threads_that_want_the_same_page_all_get_it() {
     for handler in handlers {
         let Some(window) = window() else { return };
         let before = crate::affinity::allowed_cpus().unwrap();
-        let numbers = with_numbers(&window, handler, Numbers::of(&window), || {
-            thread::scope(|scope| {
-                for _ in 0..4 {
-                    scope.spawn(|| {
-                        for index in 0..PAGES {
-                            assert_eq!(usize::from(byte(&window, index)), index);
-                            window.memory().word(index * PAGE_LEN + 8).fetch_add(1, Ordering::Relaxed);
-                        }
-                    });
-                }
-            });
-        });
+        let numbers = with_numbers(&window, handler, Numbers::of(&window), || four_threads_add(&window));
         assert_eq!(crate::affinity::allowed_cpus().unwrap(), before, "the CPUs are the thread's own again");
-        assert_eq!(numbers.reports.len(), PAGES);
-        assert!(numbers.upgrades as usize >= PAGES);
-        for index in 0..PAGES {
-            let number = u64::from_le_bytes([u8::try_from(index).unwrap(); 8]);
-            assert_eq!(window.memory().word(index * PAGE_LEN + 8).load(Ordering::Relaxed), number + 4);
-        }
-        assert_exact(&window, PAGES as u64);
+        assert_four_threads_added(&window, &numbers);
     }
 }
 
@@ -277,7 +296,7 @@ fn a_signal_interrupts_a_fault_and_does_not_lose_it() {
     assert!(numbers.reports[&9] >= 3);
 }
 
-/// Who rings where nobody listens does not wait; a window may be served again; what is forsaken is no zeros.
+/// A thread that rings where no handler listens does not wait; a window may be served again; what is abandoned is no zeros.
 #[test]
 fn service_ends_and_begins_again() {
     let Some(window) = window() else { return };
@@ -312,7 +331,7 @@ fn files_are_read_into_far_memory_and_written_from_it() {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         assert_eq!(memory.write_to(&ours, 7 * PAGE_LEN, 10).unwrap(), 10);
         let mut got = [0; 10];
-        std::io::Read::read_exact(&mut &theirs, &mut got).unwrap();
+        io::Read::read_exact(&mut &theirs, &mut got).unwrap();
         assert_eq!(got, [7; 10]);
     });
 }

@@ -103,7 +103,7 @@ impl Views {
         result.expect("a page of our own mapping");
     }
 
-    /// Gives a page's frame back to the system, and takes it from whoever maps it.
+    /// Gives a page's frame back to the system, and takes it from all processes that map it.
     pub(super) fn punch(&self, offset: usize) {
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let result =

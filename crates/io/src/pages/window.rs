@@ -1,13 +1,13 @@
 //! A window: addresses of far memory that a program reaches by plain loads and stores.
 //!
 //! Key type: [`Window`]. A memfd is reached in two ways: the program has it mapped, at the addresses of far memory, where each touch
-//! of a page that is not there waits for whoever serves the window; we read the file, and see what the program wrote. The file's
+//! of a page that is not there waits for the thread that serves the window; we read the file, and see what the program wrote. The file's
 //! offsets are the window's, and a page's memory is given back by punching a hole, so what the file takes is what is cached: the
 //! limit is exact (docs/decisions, "page cache").
 //!
 //! ```text
 //!   Gone --install--> ReadOnly --install--> Writable        what a page's frame and the program's mapping are; who may hold
-//!    ^  ^                |  ^---write_protect--'  |         which page is the business of whoever calls
+//!    ^  ^                |  ^---write_protect--'  |         which page is the business of the caller
 //!    |  '----discard-----+-------------+----------'
 //!    |                 unmap         unmap
 //!    '-----release--- Kept <-----------'                    Kept: the bytes are there, the program's next touch waits
@@ -118,7 +118,7 @@ impl Window {
         };
         let views = Views::open(base, len, place)?;
         let faulting = Faulting::MISSING.and(Faulting::MINOR).and(Faulting::WRITE_PROTECTED);
-        // SAFETY: the program's view is ours and new; whoever reaches into it knows that the window is to be served.
+        // SAFETY: the program's view is ours and new; the caller knows that the window is to be served.
         unsafe { uffd.register(views.program(), len, faulting) }.map_err(|e| OpenError::System {
             doing: "serve faults of the window".into(),
             source: e.into(),
@@ -218,7 +218,7 @@ impl Window {
         self.uffd.reach()
     }
 
-    /// The program's side. Its accesses wait while nobody serves the window.
+    /// The program's side. Its accesses wait while the window is not served.
     #[must_use]
     pub const fn memory(&self) -> Memory<'_> {
         Memory::new(&self.views, self.signals.is_none())
@@ -289,7 +289,7 @@ impl Window {
         if self.lease.is_some() {
             return self.fill_run(pages, bytes, access);
         }
-        // SAFETY: pages of the registered view that nobody has yet; what they are to hold was fetched for them.
+        // SAFETY: pages of the registered view that no thread can see yet; what they are to hold was fetched for them.
         let copied = unsafe { self.uffd.copy_all(self.place(pages.start), bytes, mapping(access)) };
         copied.unwrap_or_else(|errno| panic!("a page that was missing: {errno}"));
         self.woken(pages);
@@ -386,7 +386,7 @@ impl Window {
         }
     }
 
-    /// Nobody will serve the window any more: every touch of a page that is not cached ends in SIGBUS, rather than to wait for ever.
+    /// The window will not be served any more: every touch of a page that is not cached ends in SIGBUS, rather than to wait for ever.
     pub fn abandon(&self) {
         let mut pages = self;
         for index in 0..self.states.len() {
@@ -447,7 +447,7 @@ impl Window {
     }
 }
 
-/// By whoever owns the window's pages: threads may share it, and one of them is the agent.
+/// By the owner of the window's pages: threads may share it, and one of them is the agent.
 impl Pages for &Window {
     fn install(&mut self, page: Page, bytes: &[u8; PAGE_LEN], access: Access) {
         let index = self.index(page);
@@ -458,7 +458,7 @@ impl Pages for &Window {
                 self.protect(index, Mapping::Writable);
                 self.is_settled();
             }
-            // It was taken, and whoever fetched it does not know yet: what it is, the file has.
+            // It was taken, and the cache that fetched it does not know yet: what it is, the file has.
             State::Kept if self.lease.is_some() => self.try_again(page),
             _ => self.install_run(page, bytes, access),
         }
@@ -512,7 +512,7 @@ impl Pages for &Window {
     fn discard(&mut self, page: Page) {
         let index = self.index(page);
         assert!(self.swap(index, State::Gone).has_frame(), "{page:?} is cached");
-        self.punch(index); // takes it from whoever maps it as well
+        self.punch(index); // takes it from all that map it as well
     }
 
     fn wake(&mut self, page: Page) {

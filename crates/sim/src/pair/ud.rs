@@ -60,7 +60,8 @@ enum Asked {
 
 struct Client {
     host: HostId,
-    requester: Requester<Asked>,
+    /// With each request's frame.
+    requester: Requester<(Asked, Vec<u8>)>,
     counter: u32,
     /// What each slot holds once its request under way has ended.
     model: Vec<u8>,
@@ -173,7 +174,8 @@ impl World {
         client.busy[slot] = true;
         let message = Message { header, body };
         let frame = frame(SERVER_QPN, SERVER_QKEY, client_qpn(client.host), &message);
-        let started = client.requester.start(self.now, request, SERVER, &frame, asked, &mut self.out);
+        self.out.send(SERVER, &frame);
+        let started = client.requester.start(self.now, request, (asked, frame));
         assert!(started.is_ok(), "there was room");
         self.posted += 1;
         self.tell(|| format!("post {request:?} slot {slot}"));
@@ -202,7 +204,9 @@ impl World {
             self.network.recycle(in_flight);
         } else {
             for index in 0..self.clients.len() {
-                if let Some(expired) = self.clients[index].requester.on_wake(self.now, &mut self.out) {
+                let out = &mut self.out;
+                let send = |_, (_, frame): &(Asked, Vec<u8>)| out.send(SERVER, frame);
+                if let Some(expired) = self.clients[index].requester.on_wake(self.now, send) {
                     return Err((Verdict::Stuck, format!("{:?} was given up", expired.request)));
                 }
                 self.drain_client(index);
@@ -270,7 +274,7 @@ impl World {
         let Some(client) = self.clients.get_mut(index) else {
             return Err((Verdict::Unsafe, format!("an answer to {request:?}, which is not here")));
         };
-        let Some(asked) = client.requester.finish(request) else {
+        let Some((asked, _)) = client.requester.finish(request) else {
             self.note("LateAnswer");
             return Ok(());
         };

@@ -181,7 +181,7 @@ fn what_is_here_is_found_without_asking() {
 fn members_leave_and_poison_ends() {
     let Some(rig) = Rig::open(2) else { return };
     let (mut crowd, page) = (&*rig.crowd, Rig::page(2));
-    crowd.poison(page); // nobody waits: nobody is told
+    crowd.poison(page); // no thread waits: none is told
     crowd.unpoison(page);
     let reader = read(2);
     assert_eq!(rig.asked(), (page, false));

@@ -39,7 +39,7 @@ pub struct Apart {
     work: NonNull<Work>,
 }
 
-// SAFETY: what is behind the pointer is the watcher's alone until it has ended, and is then dropped by whoever has this.
+// SAFETY: what is behind the pointer is the watcher's alone until it has ended, and is then dropped by the owner of this.
 unsafe impl Send for Apart {}
 // SAFETY: as above; nothing is reached through a shared reference.
 unsafe impl Sync for Apart {}
@@ -82,7 +82,7 @@ impl Apart {
         let refused = io::Error::last_os_error();
         restore_signals(&before);
         if pid < 0 {
-            // SAFETY: nobody else has it.
+            // SAFETY: no other thread has it.
             drop(unsafe { Box::from_raw(work.as_ptr()) });
             return Err(refused);
         }
@@ -97,7 +97,7 @@ impl Apart {
     }
 }
 
-/// It is told to end by whoever stops the watch; one that was not is killed.
+/// It is told to end when the watch stops; one that was not is killed.
 impl Drop for Apart {
     fn drop(&mut self) {
         // One that has ended, or is about to, minds no signal.
@@ -117,7 +117,7 @@ const WAIT_FOR_ANY: u32 = 0x4000_0000;
 
 /// The watcher's life.
 extern "C" fn entry(work: *mut c_void) -> c_int {
-    // SAFETY: what `start` handed over; nobody else touches it while this runs.
+    // SAFETY: what `start` handed over; nothing else touches it while this runs.
     let work = unsafe { &mut *work.cast::<Work>() };
     // Where a terminal's signals do not come; it has no group to lead yet, so it is not refused.
     let _alone = rustix::process::setsid();
@@ -177,7 +177,7 @@ fn restore_signals(before: &libc::sigset_t) {
     let _always = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, ptr::null_mut()) };
 }
 
-/// A stack; it is given back when nobody runs on it.
+/// A stack; it is given back when no process runs on it.
 #[derive(Debug)]
 struct Stack(NonNull<c_void>);
 
@@ -196,7 +196,7 @@ impl Stack {
     }
 
     fn forget(&self) {
-        // SAFETY: exactly what `new` mapped, and nobody runs on it any more.
+        // SAFETY: exactly what `new` mapped, and no process runs on it any more.
         let _gone = unsafe { munmap(self.0.as_ptr(), STACK) };
     }
 }

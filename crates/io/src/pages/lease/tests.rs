@@ -320,7 +320,7 @@ fn a_watcher_that_dies_over_it_leaves_the_rest_to_the_pager() {
     assert_eq!(fstat(crowd.file()).unwrap().st_blocks, 0);
 }
 
-/// A process beside this one takes the pages, of a window that this one does nothing about; it ends when nobody wants it any more.
+/// A process beside this one takes the pages, of a window that this one does nothing about; it ends when this one lets go of it.
 #[test]
 fn a_process_beside_takes_the_pages() {
     let Some(window) = window() else { return };

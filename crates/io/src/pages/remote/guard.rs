@@ -42,7 +42,7 @@ impl Guard {
     /// From now on the process `number` is guarded, until it is let go.
     ///
     /// # Errors
-    /// When the guard is gone: then nobody is guarded.
+    /// When the guard is gone: then the program is not guarded.
     pub fn keep(&self, number: u32, ended: impl AsFd, uffd: impl AsFd) -> Result<(), Errno> {
         let descriptors = [ended.as_fd(), uffd.as_fd()];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
@@ -54,7 +54,7 @@ impl Guard {
     /// From now on the pages of `crowd` are taken away when their lease ends, whether or not this process runs.
     ///
     /// # Errors
-    /// When the guard is gone: then nobody watches.
+    /// When the guard is gone: then the lease is not watched.
     pub fn watch(&self, crowd: &Crowd) -> io::Result<()> {
         let lease = crowd.lease();
         let [words, doorbell, kept] = lease.descriptors();

@@ -216,7 +216,7 @@ fn number_of(pid: Pid) -> u32 {
     u32::try_from(pid.as_raw_nonzero().get()).expect("processes have positive numbers")
 }
 
-/// A number by which nobody guesses the token, and which differs when it does.
+/// A number that does not help to guess the token, and which differs when it does.
 const fn hidden(token: u128) -> u32 {
     let [a, b, c, d, ..] = token.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835).to_be_bytes();
     u32::from_be_bytes([a, b, c, d])

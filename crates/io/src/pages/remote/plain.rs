@@ -9,7 +9,7 @@ use std::ops::Range;
 /// How shared memory gets its pages, as the system's administrator has set it.
 const SHMEM_ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
 
-/// True when the system gives files of shared memory a page at a time where nobody asks for more: pages that came unseen can be taken away one by one.
+/// True when the system gives files of shared memory a page at a time where a program does not ask for more: pages that came unseen can be taken away one by one.
 #[must_use]
 pub fn pages_come_singly() -> bool {
     // A kernel without huge pages has no such setting.

@@ -93,7 +93,7 @@ fn the_device_is_for_those_who_were_invited() {
     }
 }
 
-/// The name of the socket, which everybody can read, does not give the token away.
+/// The name of the socket, which every process can read, does not give the token away.
 #[test]
 fn the_name_is_not_the_token() {
     let token = 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef;
@@ -103,7 +103,7 @@ fn the_name_is_not_the_token() {
     assert!(!name.contains(&said[..8]) && !name.contains(&said[24..]));
 }
 
-/// A guard whose pager is done has nobody to kill and ends; what it was given and let go of does not matter to it.
+/// A guard whose pager is done has no program to kill and ends; what it was given and let go of does not matter to it.
 #[test]
 fn a_guard_ends_with_its_pager() {
     let (ours, theirs) = Guard::open().unwrap();
@@ -143,7 +143,7 @@ fn a_guard_takes_shared_pages_when_their_lease_ends() {
     ours.watch(&crowd).unwrap();
     pages.install(Page::of(base), &[7; PAGE_LEN], Access::Modified);
     assert!(lease.extend(&clock, clock.now()));
-    // The end is earlier than the guard knew: whoever moves it so rings.
+    // The end is earlier than the guard knew: what moves it so rings.
     assert!(lease.begin(&clock, clock.now()));
     while lease.takes() == 0 {
         std::thread::yield_now();

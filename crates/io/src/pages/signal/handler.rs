@@ -159,7 +159,7 @@ fn serve(info: *const libc::siginfo_t, context: *const c_void) -> bool {
         let signals = unsafe { entry.signals.load(Ordering::SeqCst).as_ref() };
         let served = signals.filter(|signals| signals.addrs.contains(&addr)).map(|signals| {
             // A child that is not forked but shares its parent's memory (vfork) has other threads' numbers, and nothing here to do.
-            // A page that cannot be had is nobody's to serve; not every system says so by another code.
+            // A page that cannot be had is not served; not every system says so by another code.
             if signals.process != std::process::id() || signals.is_poisoned(addr) {
                 return false;
             }
@@ -221,7 +221,7 @@ const fn is_write(_: *const c_void) -> Option<bool> {
 }
 
 fn say(message: &[u8]) {
-    // SAFETY: initialized bytes of that length. Nothing can be done when nobody reads it.
+    // SAFETY: initialized bytes of that length. Nothing can be done when stderr is closed.
     let _ = unsafe { libc::write(libc::STDERR_FILENO, message.as_ptr().cast(), message.len()) };
 }
 

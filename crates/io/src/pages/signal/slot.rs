@@ -41,9 +41,9 @@ impl Sleep {
 enum State {
     /// Of no thread.
     Free = 0,
-    /// Nobody was told of it.
+    /// It was not reported yet.
     Fresh = 1,
-    /// What serves the window was.
+    /// What serves the window knows of it.
     Reported = 2,
     /// The thread is to try again.
     Done = 3,
@@ -73,7 +73,7 @@ impl Slot {
         self.state.store(State::Fresh as u8, Ordering::SeqCst);
     }
 
-    /// It is nobody's; true when it was still fresh.
+    /// No thread has it any more; true when it was still fresh.
     pub(super) fn free(&self) -> bool {
         self.thread.store(0, Ordering::Relaxed);
         self.state.swap(State::Free as u8, Ordering::SeqCst) == State::Fresh as u8

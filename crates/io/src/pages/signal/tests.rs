@@ -1,16 +1,17 @@
 //! Faults as signals, under threads of this process and under what only a process of its own may do: die, fork, install handlers.
 
-use super::super::tests::{Numbers, PAGES, assert_exact, byte, config, filled, page};
+use super::super::tests::{
+    Numbers, PAGES, assert_four_threads_added, byte, config, filled, four_threads_add, page, run_beside,
+};
 use super::super::{
-    Fault, FaultMode, Faults, Handler, HandlerCpu, Ring, Window, WindowConfig, serve, serve_shared,
+    Fault, FaultMode, Faults, Handler, HandlerCpu, Window, WindowConfig, serve, serve_shared,
 };
 use super::{Next, SLOTS};
-use crate::{Stop, Waiting};
+use crate::Waiting;
 use farmem_host::agent::Pages as _;
 use farmem_wire::message::{Access, PAGE_LEN, Page};
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt as _;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, ThreadId};
@@ -32,24 +33,13 @@ enum By {
 fn served<F: Faults + Send>(
     window: &Window,
     (by, handler): (By, Handler),
-    mut faults: F,
+    faults: F,
     program: impl FnOnce() + Send,
 ) -> F {
-    let stop = Stop::new();
-    let ring = Ring::new(window, stop.clone());
-    thread::scope(|scope| {
-        let thread = scope.spawn(move || {
-            let result = catch_unwind(AssertUnwindSafe(program));
-            ring.end();
-            result
-        });
-        match by {
-            By::Itself => serve_shared(window, handler, &stop, &mut faults).unwrap(),
-            By::Server => serve(window, handler, &stop, &mut faults).unwrap(),
-        }
-        thread.join().unwrap().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-    });
-    faults
+    run_beside(window, program, faults, |stop, faults| match by {
+        By::Itself => serve_shared(window, handler, stop, faults),
+        By::Server => serve(window, handler, stop, faults),
+    })
 }
 
 const SPINS: Handler = Handler { cpu: HandlerCpu::Any, waiting: Waiting::Spin };
@@ -60,30 +50,14 @@ fn all() -> [(By, Handler); 4] {
     [(By::Itself, block), (By::Itself, spin), (By::Server, block), (By::Server, spin)]
 }
 
-/// Threads that touch the same pages at the same time all get them, and no addition is lost, whoever leads.
+/// Threads that touch the same pages at the same time all get them, and no addition is lost, whichever thread leads.
 #[test]
 fn threads_that_want_the_same_page_all_get_it() {
     for how in all() {
         let Some(window) = window() else { return };
-        let numbers = served(&window, how, Numbers::of(&window), || {
-            thread::scope(|scope| {
-                for _ in 0..4 {
-                    scope.spawn(|| {
-                        for index in 0..PAGES {
-                            assert_eq!(usize::from(byte(&window, index)), index);
-                            window.memory().word(index * PAGE_LEN + 8).fetch_add(1, Ordering::Relaxed);
-                        }
-                    });
-                }
-            });
-        });
-        assert_eq!(numbers.reports.len(), PAGES, "{how:?}");
-        assert!(numbers.upgrades as usize >= PAGES, "{how:?}");
-        for index in 0..PAGES {
-            let number = u64::from_le_bytes([u8::try_from(index).unwrap(); 8]);
-            assert_eq!(window.memory().word(index * PAGE_LEN + 8).load(Ordering::Relaxed), number + 4);
-        }
-        assert_exact(&window, PAGES as u64);
+        eprintln!("{how:?}");
+        let numbers = served(&window, how, Numbers::of(&window), || four_threads_add(&window));
+        assert_four_threads_added(&window, &numbers);
     }
 }
 
@@ -123,7 +97,7 @@ fn a_thread_with_a_blocked_signal_is_served_by_another() {
     let leaders = Leaders { window: &window, of: BTreeMap::new() };
     let leaders = served(&window, (By::Itself, Handler::default()), leaders, || {
         *own.lock().unwrap() = Some(thread::current().id());
-        assert_eq!(byte(&window, 0), 0, "whoever serves it: from here on the window is served");
+        assert_eq!(byte(&window, 0), 0, "by either thread: from here on the window is served");
         assert_eq!(byte(&window, 1), 1);
         block(libc::SIGUSR1);
         assert_eq!(byte(&window, 2), 2);
@@ -193,7 +167,7 @@ fn more_threads_than_may_wait_all_go_on() {
     }
 }
 
-/// Whoever touches a window before it is served waits until it is; it may be served again.
+/// A thread that touches a window before it is served waits until it is; it may be served again.
 #[test]
 fn service_ends_and_begins_again() {
     let Some(window) = window() else { return };

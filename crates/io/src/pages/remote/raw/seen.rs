@@ -56,8 +56,8 @@ pub fn shares_memory(process: u32, thread: u32) -> bool {
     result == 0
 }
 
-/// True when what `openat2` is to do, at an address of a thread's that is alive, says O_DIRECT. That must not be in far memory: it would wait for whoever
-/// reads it.
+/// True when what `openat2` is to do, at an address of a thread's that is alive, says O_DIRECT. That must not be in far memory: it would wait for the
+/// pager, which reads it.
 #[must_use]
 pub fn opens_direct(thread: u32, how: u64) -> bool {
     let mut flags = [0; 8];
@@ -99,7 +99,7 @@ impl Remote {
     /// or something else.
     ///
     /// # Errors
-    /// When the process has ended, or lets nobody look.
+    /// When the process has ended, or does not let itself be looked at.
     pub fn seen(&self, process: u32) -> io::Result<Vec<Seen>> {
         let stat = fstat(&self.file)?;
         let file = (major(stat.st_dev), minor(stat.st_dev), stat.st_ino);
@@ -200,7 +200,7 @@ mod tests {
         // SAFETY: the system chooses the address, so that nothing of ours is replaced.
         let mapped = unsafe { rustix::mm::mmap(ptr::null_mut(), PAGE_LEN, rights, flags, &file, 0) }.unwrap();
         let maps = maps_of(id);
-        // SAFETY: the mapping that was just made, whole, to which nobody has a reference.
+        // SAFETY: the mapping that was just made, whole, to which there is no reference.
         unsafe { rustix::mm::munmap(mapped, PAGE_LEN) }.unwrap();
         assert!(maps.unwrap().contains(&format!("{:x}-", mapped.addr())));
     }
