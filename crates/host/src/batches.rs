@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use farmem_machine::Instant;
 use farmem_transport::ud;
 use farmem_traversal::Program;
-use farmem_wire::message::{Batch, PAIRS_MAX, Pair};
+use farmem_wire::message::{Batch, PAIRS_MAX, Pair, PairBuf};
 use farmem_wire::{Body, Header, Message, NodeId, Pmtu, RequestId};
 
 /// Batches that are filled at a time: of so many programs and nodes; for one more the one begun first leaves.
@@ -39,18 +39,21 @@ impl Shared {
 pub(crate) struct Open {
     pub(crate) shared: Shared,
     pub(crate) first: RequestId,
-    pub(crate) count: u16,
-    pairs: Vec<u8>,
+    pairs: PairBuf,
 }
 
 impl Open {
     /// The request, of the first pair's id.
     pub(crate) fn message(&self, hops: u8) -> Message<'_> {
-        let Self { shared, first, count, pairs } = self;
+        let Self { shared, first, pairs } = self;
         let header = Header::request(*first, hops);
         let code = if shared.with_code { shared.program.encoded() } else { &[] };
-        let batch = Batch::new(&header, shared.program.hash(), code, *count, pairs);
-        Message { header, body: Body::Batch(batch.expect("pairs that were put together here")) }
+        Message { header, body: Body::Batch(Batch::of(&header, shared.program.hash(), code, pairs)) }
+    }
+
+    /// Traversals in it, at least 1.
+    pub(crate) const fn count(&self) -> u16 {
+        self.pairs.count()
     }
 }
 
@@ -63,7 +66,7 @@ pub(crate) struct Batches {
     /// When they leave.
     due: Instant,
     /// Memory of those that left.
-    spare: Vec<Vec<u8>>,
+    spare: Vec<PairBuf>,
 }
 
 impl Batches {
@@ -99,13 +102,12 @@ impl Batches {
         if self.open.is_empty() {
             self.due = now;
         }
-        let has_room = |open: &Open| open.count < self.pairs_max && open.pairs.len() + pair.len() <= room;
+        let has_room =
+            |open: &Open| open.count() < self.pairs_max && open.pairs.bytes_len() + pair.len() <= room;
         let mut leaves = None;
         match self.open.iter().position(|open| open.shared.is(&shared)) {
             Some(at) if has_room(&self.open[at]) => {
-                let open = &mut self.open[at];
-                open.count += 1;
-                pair.emit(&mut open.pairs);
+                self.open[at].pairs.push(pair);
                 return None;
             }
             Some(at) => leaves = Some(self.open.remove(at)),
@@ -113,8 +115,8 @@ impl Batches {
             None => {}
         }
         let mut pairs = self.spare.pop().unwrap_or_default();
-        pair.emit(&mut pairs);
-        self.open.push(Open { shared, first, count: 1, pairs });
+        pairs.push(pair);
+        self.open.push(Open { shared, first, pairs });
         leaves
     }
 
@@ -137,7 +139,10 @@ impl Batches {
     pub(crate) fn check(&self) {
         assert!(self.open.len() <= BATCHES_OPEN_MAX, "more batches than the bound");
         assert!(self.open.len() + self.spare.len() <= BATCHES_OPEN_MAX + 1, "memory is used again");
-        assert!(self.open.iter().all(|open| (1..=self.pairs_max).contains(&open.count)), "a batch has pairs");
+        assert!(
+            self.open.iter().all(|open| (1..=self.pairs_max).contains(&open.count())),
+            "a batch has pairs"
+        );
     }
 
     fn room(&self, shared: &Shared) -> usize {

@@ -202,7 +202,7 @@ impl Connections {
     ) {
         let (addr, len) = (item.work.addr(), item.work.span());
         // Also where several nodes have parts of it, it stays in the range that its addresses are of.
-        let home = self.lines.iter().find(|line| line.covers(domain, addr));
+        let home = self.home_of(domain, addr).map(|at| &self.lines[at]);
         let leaves = home.is_some_and(|home| len > home.len - addr.0.wrapping_sub(home.base.0));
         let (mut places, mut segments, mut skip) = (Vec::new(), Vec::new(), 0);
         while !leaves && skip < len && !self.routes.is_empty() {
@@ -345,7 +345,7 @@ impl Connections {
 
     /// The node that has an address, as far as is known here.
     pub(crate) fn node_of(&self, domain: Domain, addr: VirtAddr) -> Option<NodeId> {
-        let home = || self.lines.iter().find(|line| line.covers(domain, addr)).map(|line| line.node);
+        let home = || self.home_of(domain, addr).map(|at| self.lines[at].node);
         self.routes.find(addr.0).map(|(node, _)| node).or_else(home)
     }
 
@@ -376,12 +376,17 @@ impl Connections {
             }
             next = self.routes.next(addr.0);
         }
-        if !self.lines.get(self.last).is_some_and(|line| line.covers(domain, addr)) {
-            self.last = self.lines.iter().position(|line| line.covers(domain, addr))?;
-        }
+        self.last = self.home_of(domain, addr)?;
         let line = &self.lines[self.last];
         let room = line.len - addr.0.wrapping_sub(line.base.0);
         Some((self.last, room.min(next - addr.0)))
+    }
+
+    /// The connection to the node whose range has an address.
+    fn home_of(&self, domain: Domain, addr: VirtAddr) -> Option<usize> {
+        let covers = |line: &Line| line.covers(domain, addr);
+        let hit = self.lines.get(self.last).is_some_and(covers).then_some(self.last);
+        hit.or_else(|| self.lines.iter().position(covers))
     }
 
     fn new_line(&mut self, domain: Domain, node: NodeId) -> Option<usize> {

@@ -8,13 +8,12 @@ use crate::writes::Writes;
 use crate::{Answer, Config, Done, Failure, Note, Op, Out, SetupFault, Sink, Traversed};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
-use core::mem;
 use farmem_machine::{Duration, Instant};
 use farmem_transport::ud::{self, Expired};
 use farmem_traversal::Program;
 use farmem_wire::{
-    Body, Bth, Deth, Domain, Extension, Header, HostId, Message, NodeId, Opcode, Packet, ProgramHash, Psn,
-    Qpn, RequestId, Status, VirtAddr, message,
+    Body, Domain, Header, HostId, Message, NodeId, ProgramHash, Psn, Qpn, RequestId, Status, VirtAddr,
+    message,
 };
 use message::{Pair, Traverse};
 
@@ -117,6 +116,14 @@ impl Walk {
     }
 }
 
+/// A request under way.
+#[derive(Debug)]
+struct Sent {
+    /// The session that it went over: it is sent again as it was, also when there is a new one by then.
+    switch: ud::Peer,
+    pending: Pending,
+}
+
 /// Outstanding requests and the sessions they go over.
 #[derive(Debug)]
 pub(crate) struct Requests {
@@ -134,11 +141,9 @@ pub(crate) struct Requests {
     sessions: BTreeMap<Domain, ud::Peer>,
     writes: Writes,
     batches: Batches,
-    ud: ud::Requester<Pending>,
+    ud: ud::Requester<Sent>,
     /// Those that are asked again, in the order of when: each waits as long.
     later: VecDeque<(Instant, Pending)>,
-    /// The frame being built; kept for its memory.
-    frame: Vec<u8>,
 }
 
 impl Requests {
@@ -158,7 +163,6 @@ impl Requests {
             batches: Batches::new(config.pairs_max, config.pmtu),
             later: VecDeque::new(),
             ud: ud::Requester::new(config.requests_max, config.request_timeout, config.request_retries_max),
-            frame: Vec::new(),
         }
     }
 
@@ -245,15 +249,13 @@ impl Requests {
                 return self.end(pending, Err(failure), out);
             }
         };
-        self.build(&switch, request, &pending);
-        let frame = mem::take(&mut self.frame);
-        let started = if self.gather(now, request, switch, node, &mut pending, out) {
-            self.ud.hold(now, request, switch.port, &frame, pending)
-        } else {
-            self.ud.start(now, request, switch.port, &frame, pending, out)
-        };
+        let gathered = self.gather(now, request, switch, node, &mut pending, out);
+        let sent = Sent { switch, pending };
+        if !gathered {
+            send(self.home, self.hops_max, request, &sent, out);
+        }
+        let started = self.ud.start(now, request, sent);
         assert!(started.is_ok(), "an admitted request finds room");
-        self.frame = frame;
     }
 
     /// Puts a traversal's request into a batch. False when it goes alone: its node is not known, or it fits no batch.
@@ -285,13 +287,16 @@ impl Requests {
 
     /// Sends a batch; one of a single traversal as that traversal.
     fn leave(&mut self, open: Open, out: &mut Sink) {
-        if open.count == 1 {
-            self.ud.send(open.first, out);
+        if open.count() == 1 {
+            // Nothing when it is not outstanding any more.
+            if let Some(sent) = self.ud.get(open.first) {
+                send(self.home, self.hops_max, open.first, sent, out);
+            }
         } else {
             let (message, switch) = (open.message(self.hops_max), open.shared.switch);
             let psn = Psn::new(open.first.counter());
             ud::send(out, switch, self.home, psn, &message);
-            out.note(Note::Batch(open.count));
+            out.note(Note::Batch(open.count()));
         }
         self.batches.left(open);
     }
@@ -320,19 +325,6 @@ impl Requests {
         Ok((RequestId::new(self.id, self.generation, counter), switch))
     }
 
-    fn build(&mut self, switch: &ud::Peer, request: RequestId, pending: &Pending) {
-        let body = match &pending.kind {
-            Kind::Read { addr, buf } => Body::RegionRead { addr: *addr, len: len32(buf), data: &[] },
-            Kind::Write { addr, buf, .. } => Body::RegionWrite { addr: *addr, len: len32(buf), data: buf },
-            Kind::Traverse(walk, _) => Body::Traverse(walk.traverse()),
-        };
-        let message = Message { header: Header::request(request, self.hops_max), body };
-        let bth = Bth::new(Opcode::UdSendOnly, switch.endpoint.qpn, Psn::new(self.counter));
-        let ext = Extension::Deth(Deth { qkey: switch.endpoint.qkey, src_qp: self.home });
-        self.frame.clear();
-        Packet::emit_with(&bth, &ext, message.len(), &mut self.frame, |bytes| message.emit(bytes));
-    }
-
     /// Takes the payload of a datagram that showed the host's key.
     pub(crate) fn answer(&mut self, now: Instant, payload: &[u8], out: &mut Sink) {
         let message = match Message::parse(payload) {
@@ -352,14 +344,14 @@ impl Requests {
 
     /// Takes an answer to one request, which came alone or with others.
     fn answer_one(&mut self, now: Instant, message: &Message<'_>, out: &mut Sink) {
-        let Some(pending) = self.ud.get_mut(message.header.request) else {
+        let Some(sent) = self.ud.get(message.header.request) else {
             return out.note(Note::LateAnswer);
         };
         let unread = is_of_unread(message);
-        if !message.header.response || !(unread || fits(&pending.kind, message)) {
+        if !message.header.response || !(unread || fits(&sent.pending.kind, message)) {
             return out.note(Note::WrongAnswer);
         }
-        let Some(mut pending) = self.ud.finish(message.header.request) else {
+        let Some(Sent { mut pending, .. }) = self.ud.finish(message.header.request) else {
             unreachable!("the request was outstanding a moment ago");
         };
         let status = message.header.status;
@@ -457,7 +449,7 @@ impl Requests {
     pub(crate) fn end_all(&mut self, out: &mut Sink) {
         while let Some(Expired { context, .. }) = self.ud.give_up() {
             out.note(Note::GivenUp);
-            self.end(context, Err(Failure::NoAnswer), out);
+            self.end(context.pending, Err(Failure::NoAnswer), out);
         }
         while let Some((_, pending)) = self.later.pop_front() {
             out.note(Note::GivenUp);
@@ -478,9 +470,12 @@ impl Requests {
         {
             self.start(now, pending, out);
         }
-        while let Some(Expired { context, .. }) = self.ud.on_wake(now, out) {
+        let (home, hops_max) = (self.home, self.hops_max);
+        while let Some(Expired { context, .. }) =
+            self.ud.on_wake(now, |request, sent| send(home, hops_max, request, sent, out))
+        {
             out.note(Note::GivenUp);
-            self.end(context, Err(Failure::NoAnswer), out);
+            self.end(context.pending, Err(Failure::NoAnswer), out);
         }
     }
 
@@ -530,6 +525,17 @@ impl Requests {
         };
         out.local(Out::Done(Done { ticket: pending.ticket, result, buf }));
     }
+}
+
+/// Sends a request alone, with the same bytes each time.
+fn send(home: Qpn, hops_max: u8, request: RequestId, sent: &Sent, out: &mut Sink) {
+    let body = match &sent.pending.kind {
+        Kind::Read { addr, buf } => Body::RegionRead { addr: *addr, len: len32(buf), data: &[] },
+        Kind::Write { addr, buf, .. } => Body::RegionWrite { addr: *addr, len: len32(buf), data: buf },
+        Kind::Traverse(walk, _) => Body::Traverse(walk.traverse()),
+    };
+    let message = Message { header: Header::request(request, hops_max), body };
+    ud::send(out, sent.switch, home, Psn::new(request.counter()), &message);
 }
 
 /// True when the answer has the kind, the place and the lengths that its request asked for.

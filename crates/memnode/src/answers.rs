@@ -7,7 +7,7 @@ use crate::node::Outbox;
 use crate::peers::Peers;
 use alloc::vec::Vec;
 use farmem_transport::ud;
-use farmem_wire::message::{Batch, PAIRS_MAX, Pair, Traverse};
+use farmem_wire::message::{Batch, PAIRS_MAX, Pair, PairBuf, Traverse};
 use farmem_wire::{Body, Header, Message, Pmtu, ProgramHash, Status};
 
 /// Batches of answers that are filled at a time; one more, and the one begun first leaves.
@@ -18,7 +18,7 @@ pub const ANSWERS_OPEN_MAX: usize = 16;
 pub(crate) struct Answers {
     open: Vec<Open>,
     /// Memory of batches that have left.
-    spare: Vec<Vec<u8>>,
+    spare: Vec<PairBuf>,
 }
 
 #[derive(Debug)]
@@ -27,8 +27,7 @@ struct Open {
     /// That of the first pair's answer.
     header: Header,
     program: ProgramHash,
-    count: u16,
-    pairs: Vec<u8>,
+    pairs: PairBuf,
 }
 
 impl Open {
@@ -42,7 +41,7 @@ impl Open {
     }
 
     fn has_room(&self, len: usize, pmtu: Pmtu) -> bool {
-        self.count < PAIRS_MAX && self.pairs.len() + len <= Batch::room(pmtu)
+        self.pairs.count() < PAIRS_MAX && self.pairs.bytes_len() + len <= Batch::room(pmtu)
     }
 }
 
@@ -73,11 +72,9 @@ impl Answers {
         }
         if at == self.open.len() {
             let (header, pairs) = (header.answer(Status::Ok), self.spare.pop().unwrap_or_default());
-            self.open.push(Open { to, header, program: state.program, count: 0, pairs });
+            self.open.push(Open { to, header, program: state.program, pairs });
         }
-        let open = &mut self.open[at];
-        open.count += 1;
-        pair.emit(&mut open.pairs);
+        self.open[at].pairs.push(&pair);
     }
 
     /// Sends all there are.
@@ -94,10 +91,9 @@ impl Answers {
     }
 
     fn leave(&mut self, at: usize, peers: &mut Peers, out: &mut Outbox) {
-        let Open { to, header, program, count, mut pairs } = self.open.swap_remove(at);
-        let batch =
-            Batch::new(&header, program, &[], count, &pairs).expect("pairs that were put together here");
-        peers.send(to, &Message { header, body: Body::Batch(batch) }, out);
+        let Open { to, header, program, mut pairs } = self.open.swap_remove(at);
+        let body = Body::Batch(Batch::of(&header, program, &[], &pairs));
+        peers.send(to, &Message { header, body }, out);
         pairs.clear();
         self.spare.push(pairs);
     }

@@ -32,6 +32,15 @@ fn pointers(request: &Request) -> Vec<u64> {
     }
 }
 
+/// The batch of so many traversals from node 1's first address on, 16 bytes apart.
+fn batch_of(bench: &mut Bench, count: u64) -> Request {
+    for n in 0..count {
+        bench.submit(list_sum(BASE_1 + 16 * n, 9));
+    }
+    bench.wake();
+    bench.request()
+}
+
 /// The answer to a batch, each pair as `change` leaves it; without those that it leaves out.
 fn answer<'a>(
     request: &'a Request,
@@ -84,11 +93,7 @@ pub(super) fn traversals_to_one_node_share_a_datagram() {
 #[test]
 fn only_what_has_no_answer_is_asked_again() {
     let mut bench = with_batches_of(64);
-    for n in 0..3 {
-        bench.submit(list_sum(BASE_1 + 16 * n, 9));
-    }
-    bench.wake();
-    let [batch] = &sent(&mut bench)[..] else { panic!("one datagram") };
+    let batch = &batch_of(&mut bench, 3);
     let lost = batch.id().counter() + 1;
     bench.hear(Port::node(1), &answer(batch, Status::Ok, |p| returned(p).filter(|p| p.counter != lost)));
     assert_eq!(bench.done.len(), 2);
@@ -101,15 +106,31 @@ fn only_what_has_no_answer_is_asked_again() {
     assert_eq!(bench.took_notes(), [Note::Batch(3), Note::LateAnswer, Note::LateAnswer]);
 }
 
+/// What has no answer is sent again with the same bytes each time, also when its session is another one by then (PROTOCOL 5.2): a region write,
+/// and a traversal that went in a batch.
+#[test]
+fn what_is_sent_again_is_unchanged() {
+    let mut bench = with_batches_of(64);
+    bench.submit(Op::RegionWrite { addr: VirtAddr(BASE_1), buf: vec![7; 100] });
+    let write = bench.request().frame;
+    bench.submit(list_sum(BASE_1, 9));
+    bench.submit(list_sum(BASE_1 + 16, 9));
+    bench.wake();
+    assert_eq!(sent(&mut bench).len(), 1, "a batch");
+    bench.wake();
+    let first: Vec<_> = sent(&mut bench).into_iter().map(|request| request.frame).collect();
+    assert_eq!((first.len(), &first[0]), (3, &write));
+    bench.open(ALICE, BOBS);
+    bench.wake();
+    let again: Vec<_> = sent(&mut bench).into_iter().map(|request| request.frame).collect();
+    assert_eq!(again, first);
+}
+
 /// The switch takes a batch apart: each goes alone under a new id, once (6.25). Alone, `Apart` is no answer to go on from.
 #[test]
 fn a_batch_that_was_taken_apart_goes_on_one_by_one() {
     let mut bench = with_batches_of(64);
-    for n in 0..3 {
-        bench.submit(list_sum(BASE_1 + 16 * n, 9));
-    }
-    bench.wake();
-    let [batch] = &sent(&mut bench)[..] else { panic!("one datagram") };
+    let batch = &batch_of(&mut bench, 3);
     bench.hear(Port::SWITCH, &answer(batch, Status::Apart, Some));
     let alone = sent(&mut bench);
     assert_eq!(alone.iter().flat_map(pointers).collect::<Vec<_>>(), [0, 16, 32].map(|n| BASE_1 + n));
@@ -182,11 +203,7 @@ fn traversals_that_store_bring_their_code_once() {
 #[test]
 fn hostile_answers_end_nothing() {
     let mut bench = with_batches_of(64);
-    for n in 0..2 {
-        bench.submit(list_sum(BASE_1 + 16 * n, 9));
-    }
-    bench.wake();
-    let [batch] = &sent(&mut bench)[..] else { panic!("one datagram") };
+    let batch = &batch_of(&mut bench, 2);
     bench.took_notes();
     bench.hear(Port::node(1), &answer(batch, Status::Ok, |p| Some(Pair { counter: p.counter + 9, ..p })));
     bench.hear(Port::node(1), &answer(batch, Status::Ok, |p| Some(Pair { limit: 8, ..p })));

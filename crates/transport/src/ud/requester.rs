@@ -1,18 +1,17 @@
 //! The requester's side: outstanding requests by id, each with a timer and a bounded number of retransmissions.
 //!
-//! Key type: [`Requester`]. It keeps frames as they were sent and does not look into them; matching an answer to its
+//! Key type: [`Requester`]. It says when a request is sent again; sending it, unchanged (PROTOCOL 5.2), matching an answer to its
 //! request, and checking who sent it, is the owner's.
 
 use alloc::collections::{BTreeMap, VecDeque};
-use alloc::vec::Vec;
-use farmem_machine::{Duration, Instant, Outbox, Port};
+use farmem_machine::{Duration, Instant};
 use farmem_wire::RequestId;
 
 /// How often the wait doubles: 1, 2, 4 and then 8 times the timeout (PROTOCOL 5.2).
 const DOUBLINGS_MAX: u32 = 3;
 const WAITS: usize = DOUBLINGS_MAX as usize + 1;
 
-/// Outstanding requests; `T` is what the owner keeps for each.
+/// Outstanding requests; `T` is what the owner keeps for each, so that it can send it again.
 #[derive(Debug)]
 pub struct Requester<T> {
     outstanding_max: usize,
@@ -22,14 +21,10 @@ pub struct Requester<T> {
     /// One queue per length of wait, so that each is in order of time without sorting. Rows of finished requests stay
     /// until they come to the front or are swept; the front row of each is always alive.
     queues: [VecDeque<Row>; WAITS],
-    /// Memory of finished frames, to be used again.
-    spare: Vec<Vec<u8>>,
 }
 
 #[derive(Debug)]
 struct Outstanding<T> {
-    port: Port,
-    frame: Vec<u8>,
     context: T,
     /// Times it was sent again.
     retries: u32,
@@ -61,83 +56,36 @@ impl<T> Requester<T> {
     #[must_use]
     pub fn new(outstanding_max: usize, timeout: Duration, retries_max: u32) -> Self {
         assert!(timeout.as_nanos() > 0, "a timeout that lets time pass");
-        Self {
-            outstanding_max,
-            timeout,
-            retries_max,
-            requests: BTreeMap::new(),
-            queues: Default::default(),
-            spare: Vec::new(),
-        }
+        Self { outstanding_max, timeout, retries_max, requests: BTreeMap::new(), queues: Default::default() }
     }
 
-    /// Sends `frame` to `port` and keeps it until [`Requester::finish`].
+    /// Takes in a request that its owner sends now, alone or together with others. It is outstanding until [`Requester::finish`].
     ///
     /// # Errors
     /// The context, when too many requests are outstanding.
     ///
     /// # Panics
     /// When `request` is outstanding already: ids are used once.
-    pub fn start<O, N>(
-        &mut self,
-        now: Instant,
-        request: RequestId,
-        port: Port,
-        frame: &[u8],
-        context: T,
-        out: &mut Outbox<O, N>,
-    ) -> Result<(), T> {
-        self.hold(now, request, port, frame, context)?;
-        out.send(port, frame);
-        Ok(())
-    }
-
-    /// As [`Requester::start`], but the owner sends it: together with others, or by [`Requester::send`]. Its timer runs from now on, and what is
-    /// sent again is `frame`.
-    ///
-    /// # Errors
-    /// As [`Requester::start`].
-    ///
-    /// # Panics
-    /// As [`Requester::start`].
-    pub fn hold(
-        &mut self,
-        now: Instant,
-        request: RequestId,
-        port: Port,
-        frame: &[u8],
-        context: T,
-    ) -> Result<(), T> {
+    pub fn start(&mut self, now: Instant, request: RequestId, context: T) -> Result<(), T> {
         if self.requests.len() >= self.outstanding_max {
             return Err(context);
         }
-        let mut kept = self.spare.pop().unwrap_or_default();
-        kept.extend_from_slice(frame);
         let due = now + wait(self.timeout, 0);
-        let previous =
-            self.requests.insert(request, Outstanding { port, frame: kept, context, retries: 0, due });
+        let previous = self.requests.insert(request, Outstanding { context, retries: 0, due });
         assert!(previous.is_none(), "{request:?} is used once");
         self.enqueue(0, Row { due, request });
         Ok(())
     }
 
-    /// Sends a request that was held, as it is kept; nothing when it is not outstanding any more.
-    pub fn send<O, N>(&self, request: RequestId, out: &mut Outbox<O, N>) {
-        if let Some(outstanding) = self.requests.get(&request) {
-            out.send(outstanding.port, &outstanding.frame);
-        }
-    }
-
     /// The context of an outstanding request.
-    pub fn get_mut(&mut self, request: RequestId) -> Option<&mut T> {
-        self.requests.get_mut(&request).map(|outstanding| &mut outstanding.context)
+    #[must_use]
+    pub fn get(&self, request: RequestId) -> Option<&T> {
+        self.requests.get(&request).map(|outstanding| &outstanding.context)
     }
 
     /// Ends a request: its answer came. `None` for one that is not outstanding (a late or repeated answer).
     pub fn finish(&mut self, request: RequestId) -> Option<T> {
-        let Outstanding { mut frame, context, retries, .. } = self.requests.remove(&request)?;
-        frame.clear();
-        self.spare.push(frame);
+        let Outstanding { context, retries, .. } = self.requests.remove(&request)?;
         self.clean_front(queue_of(retries));
         Some(context)
     }
@@ -148,8 +96,8 @@ impl<T> Requester<T> {
         self.finish(request).map(|context| Expired { request, context })
     }
 
-    /// Sends again what is due; answers one given-up request per call, `None` when there is no more to do.
-    pub fn on_wake<O, N>(&mut self, now: Instant, out: &mut Outbox<O, N>) -> Option<Expired<T>> {
+    /// Has `send` send again what is due; answers one given-up request per call, `None` when there is no more to do.
+    pub fn on_wake(&mut self, now: Instant, mut send: impl FnMut(RequestId, &T)) -> Option<Expired<T>> {
         // Longest wait first: what is sent again goes into a queue that was looked at already, or to the end of its own
         // with a time that has not come.
         for queue in (0..WAITS).rev() {
@@ -157,7 +105,7 @@ impl<T> Requester<T> {
                 && due <= now
             {
                 self.queues[queue].pop_front();
-                let expired = self.send_again(now, request, out);
+                let expired = self.send_again(now, request, &mut send);
                 self.clean_front(queue);
                 if expired.is_some() {
                     return expired;
@@ -191,7 +139,6 @@ impl<T> Requester<T> {
     /// When one is broken.
     pub fn check(&self) {
         assert!(self.requests.len() <= self.outstanding_max);
-        assert!(self.requests.len() + self.spare.len() <= self.outstanding_max, "frames are used again");
         for queue in &self.queues {
             assert!(queue.front().is_none_or(|&row| self.is_alive(row)), "the front row is alive");
             assert!(queue.len() <= self.rows_max(), "dead rows are swept");
@@ -204,18 +151,18 @@ impl<T> Requester<T> {
 
 impl<T> Requester<T> {
     /// Sends a due request again, or takes it out when it was sent often enough.
-    fn send_again<O, N>(
+    fn send_again(
         &mut self,
         now: Instant,
         request: RequestId,
-        out: &mut Outbox<O, N>,
+        send: &mut impl FnMut(RequestId, &T),
     ) -> Option<Expired<T>> {
         let outstanding = self.requests.get_mut(&request)?;
         if outstanding.retries == self.retries_max {
             return self.finish(request).map(|context| Expired { request, context });
         }
         outstanding.retries += 1;
-        out.send(outstanding.port, &outstanding.frame);
+        send(request, &outstanding.context);
         let retries = outstanding.retries;
         let due = now + wait(self.timeout, retries);
         outstanding.due = due;
@@ -251,7 +198,7 @@ fn is_alive<T>(requests: &BTreeMap<RequestId, Outstanding<T>>, row: Row) -> bool
     requests.get(&row.request).is_some_and(|request| request.due == row.due)
 }
 
-/// How long to wait for an answer to a frame that was sent again so often.
+/// How long to wait for an answer to a request that was sent again so often.
 fn wait(timeout: Duration, retries: u32) -> Duration {
     timeout.times(1 << retries.min(DOUBLINGS_MAX))
 }

@@ -1,6 +1,6 @@
 //! A batch: one program and several traversals of it in one datagram (PROTOCOL 3.13).
 //!
-//! Key types: [`Batch`] and its [`Pair`]s. A pair is a traversal with a request id of its own, so that each is asked again, executed once,
+//! Key types: [`Batch`] and its [`Pair`]s; [`PairBuf`], where they are put together. A pair is a traversal with a request id of its own, so that each is asked again, executed once,
 //! continued and answered without the others. What a batch says is what as many [`super::Traverse`] messages would.
 
 use super::{CODE_LEN_MAX, Header, SCRATCH_LEN_MAX, Status, Traverse};
@@ -108,6 +108,51 @@ impl<'a> Pair<'a> {
     }
 }
 
+/// Pairs that are being put together for a batch.
+#[derive(Clone, Debug, Default)]
+pub struct PairBuf {
+    bytes: Vec<u8>,
+    count: u16,
+    /// The counter of the first pair.
+    first: u32,
+    /// One of them ended with another status than [`Status::Ok`].
+    has_status: bool,
+}
+
+impl PairBuf {
+    /// Appends a pair.
+    ///
+    /// # Panics
+    /// When there are [`PAIRS_MAX`] already, or its scratch pad is longer than [`SCRATCH_LEN_MAX`].
+    pub fn push(&mut self, pair: &Pair<'_>) {
+        assert!(self.count < PAIRS_MAX, "a batch has at most {PAIRS_MAX} pairs");
+        if self.count == 0 {
+            self.first = pair.counter;
+        }
+        self.count += 1;
+        self.has_status |= pair.status != Status::Ok;
+        pair.emit(&mut self.bytes);
+    }
+
+    /// Takes all pairs out; the memory stays.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        (self.count, self.has_status) = (0, false);
+    }
+
+    /// How many pairs there are.
+    #[must_use]
+    pub const fn count(&self) -> u16 {
+        self.count
+    }
+
+    /// Bytes of all pairs.
+    #[must_use]
+    pub const fn bytes_len(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
 impl<'a> Batch<'a> {
     /// Bytes for code and pairs together in one datagram.
     #[must_use]
@@ -115,7 +160,22 @@ impl<'a> Batch<'a> {
         pmtu.bytes() - Header::LEN - FIXED_LEN
     }
 
-    /// A batch of `count` pairs that [`Pair::emit`] appended to `pairs`, in a message with this header.
+    /// A batch of these pairs, in a message with this header. The pairs are not read again.
+    ///
+    /// # Panics
+    /// When [`Batch::new`] would refuse it.
+    #[must_use]
+    pub fn of(header: &Header, program: ProgramHash, code: &'a [u8], pairs: &'a PairBuf) -> Self {
+        assert!(pairs.count > 0, "a batch has a pair");
+        assert_eq!(pairs.first, header.request.counter(), "a batch goes by its first pair");
+        assert!(code.len() <= CODE_LEN_MAX, "code is within its bound");
+        assert!(!header.response || code.is_empty(), "a response carries no code");
+        let may_have_status = header.response && header.status == Status::Ok;
+        assert!(may_have_status || !pairs.has_status, "pairs have a status where the header has none");
+        Self { program, code, count: pairs.count, pairs: &pairs.bytes }
+    }
+
+    /// A batch of `count` pairs as they stand in a payload, in a message with this header.
     ///
     /// # Errors
     /// [`WireError`] as [`super::Message::parse`] has it of such a batch: no pair or more than [`PAIRS_MAX`], a status or no code in a
@@ -240,6 +300,8 @@ impl<'a> Iterator for Pairs<'a> {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
     use super::*;
     use crate::{Body, Domain, HostId, Message};
     use alloc::vec;
@@ -264,9 +326,13 @@ mod tests {
     }
 
     fn payload(header: Header, code: &[u8], pairs: &[Pair<'_>]) -> Vec<u8> {
+        let mut buf = PairBuf::default();
+        pairs.iter().for_each(|pair| buf.push(pair));
+        let batch = Batch::of(&header, PROGRAM, code, &buf);
         let bytes = emitted(pairs);
         let count = u16::try_from(pairs.len()).unwrap();
-        let batch = Batch::new(&header, PROGRAM, code, count, &bytes).unwrap();
+        assert_eq!((buf.count(), buf.bytes_len()), (count, bytes.len()));
+        assert_eq!(Batch::new(&header, PROGRAM, code, count, &bytes), Ok(batch));
         let message = Message { header, body: Body::Batch(batch) };
         let mut payload = vec![];
         message.emit(&mut payload);
@@ -332,6 +398,31 @@ mod tests {
         let mut reserved = payload(REQUEST, b"", &[pair(9, b"")]);
         reserved[Header::LEN + 23] = 1;
         assert_eq!(Message::parse(&reserved), Err(WireError::Reserved { what: "batch.reserved" }));
+    }
+
+    /// What is refused of a peer is a broken invariant of ours: no pair, a header of another pair, a status in a request, code in an answer. A buffer that was
+    /// cleared has nothing of its former pairs.
+    #[test]
+    fn a_batch_of_our_own_makes_sense() {
+        let busy = Pair { status: Status::Busy, ..pair(9, b"") };
+        let answer = REQUEST.answer(Status::Ok);
+        let makes = |header: Header, code: &[u8], pairs: &[Pair<'_>]| {
+            let mut buf = PairBuf::default();
+            buf.push(&busy);
+            buf.clear();
+            pairs.iter().for_each(|pair| buf.push(pair));
+            std::panic::catch_unwind(|| Batch::of(&header, PROGRAM, code, &buf).count()).ok()
+        };
+        assert_eq!(makes(REQUEST, b"code", &[pair(9, b""), pair(8, b"")]), Some(2));
+        assert_eq!(makes(answer, b"", &[busy]), Some(1));
+        assert_eq!(makes(REQUEST, b"", &[]), None);
+        assert_eq!(makes(REQUEST, b"", &[pair(8, b"")]), None);
+        assert_eq!(makes(REQUEST, b"", &[busy]), None);
+        assert_eq!(makes(REQUEST.answer(Status::Malformed), b"", &[busy]), None);
+        assert_eq!(makes(answer, b"code", &[pair(9, b"")]), None);
+        let mut full = PairBuf::default();
+        (0..u32::from(PAIRS_MAX)).for_each(|n| full.push(&pair(9 + n, b"")));
+        assert!(std::panic::catch_unwind(move || full.push(&pair(9, b""))).is_err());
     }
 
     /// PROTOCOL 3.3: nothing is missing, nothing stands behind.
