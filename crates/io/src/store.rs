@@ -5,6 +5,9 @@
 //! accesses are not: a reader may see the first words of a WRITE and not yet the last. The node's own reads are plain copies, since
 //! only the node writes.
 
+mod ahead;
+
+use ahead::Ahead;
 use farmem_memnode::Store;
 use farmem_traversal::LINE_LEN;
 use farmem_wire::message::PAGE_LEN;
@@ -130,7 +133,7 @@ impl Drop for Mapping {
 }
 
 /// A [`Store`] in mapped memory.
-pub struct MappedStore(Arc<Mapping>);
+pub struct MappedStore(Arc<Mapping>, Option<Ahead>);
 
 impl fmt::Debug for MappedStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -145,7 +148,15 @@ impl MappedStore {
     /// When the system has no address space for it.
     pub fn new(len: u64) -> io::Result<Self> {
         let len = usize::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        Ok(Self(Arc::new(Mapping::new(len)?)))
+        Ok(Self(Arc::new(Mapping::new(len)?), None))
+    }
+
+    /// The same, whose memory is taken from the system a little ahead of the writes, by a thread of its own: for who is not to wait until the system has
+    /// cleared it.
+    #[must_use]
+    pub fn populated_ahead(self) -> Self {
+        let ahead = Ahead::new(self.0.whole_len - HUGE);
+        Self(self.0, Some(ahead))
     }
 
     /// Bytes around the store's first that lie in huge pages, by what the kernel says; `None` where it says nothing.
@@ -235,6 +246,9 @@ impl Store for MappedStore {
     }
 
     fn write(&mut self, offset: u64, data: &[u8]) {
+        if let Some(ahead) = &mut self.1 {
+            ahead.writes(&self.0, place(offset).saturating_add(data.len()));
+        }
         self.0.store(place(offset), data);
     }
 

@@ -1,7 +1,7 @@
 //! The range of addresses that far memory has in this process: reserved once, handed to the pager, and again by a fork's child.
 
 use crate::maps::{system_madvise, system_mprotect};
-use crate::{apart, descriptors, fork, gate, heap, mailbox, shared};
+use crate::{apart, descriptors, fork, gate, heap, lock, mailbox, shared};
 use farmem_preload_abi::call::{
     CONTROL_PAGES, Call, ELSEWHERE, HELLO_WORDS, Hello, PATH_MAX, SPANS_MAX, VARIABLE, WELCOME_WORDS,
     device_request,
@@ -128,6 +128,7 @@ fn begin() -> bool {
         None => false,
     };
     if ready {
+        lock::begin();
         heap::begin();
         fork::register();
         descriptors::look_at_inherited();

@@ -4,12 +4,19 @@
 //! it is told that its own thread is [`Busy`]. The owner is named by its thread pointer, which is the same in a fork's child (its number
 //! is another); it is the lock's word itself, so there is no moment at which the lock is held and its owner unknown.
 //!
+//! A process of one thread takes it without an atomic instruction, as libc's own `malloc` does: those are most of what a small block costs. libc says
+//! so (`__libc_single_threaded`), and says otherwise before a second thread begins. A handler of the one thread may come between load and store; it lets
+//! go of what it takes before it returns.
+//!
 //! ```text
 //!   word:   | thread pointer | FORKING | AWAITED |      0 when it is free
 //! ```
 
 use rustix::thread::futex;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+#[cfg(target_arch = "x86_64")]
+use std::arch::asm;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering, compiler_fence};
 
 #[derive(Debug)]
 pub(crate) struct Lock {
@@ -56,7 +63,10 @@ impl Lock {
             self.word.fetch_and(!FORKING, Ordering::Relaxed);
             return Ok(Held { lock: self, again: true });
         }
-        if self.word.compare_exchange(FREE, me, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        if word == FREE && is_alone() {
+            self.word.store(me, Ordering::Relaxed);
+            compiler_fence(Ordering::SeqCst);
+        } else if self.word.compare_exchange(FREE, me, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.wait(me);
         }
         Ok(Held { lock: self, again: false })
@@ -94,6 +104,10 @@ impl Lock {
     }
 
     fn release(&self) {
+        if is_alone() && self.word.load(Ordering::Relaxed) & AWAITED == 0 {
+            compiler_fence(Ordering::SeqCst);
+            return self.word.store(FREE, Ordering::Relaxed);
+        }
         if self.word.swap(FREE, Ordering::Release) & AWAITED != 0 {
             self.released.fetch_add(1, Ordering::Release);
             let _ = futex::wake(&self.released, futex::Flags::PRIVATE, 1);
@@ -111,7 +125,36 @@ impl Drop for Held<'_> {
     }
 }
 
+/// libc's word on whether this process has one thread; without it, that it has several.
+static ALONE: AtomicPtr<AtomicU8> = AtomicPtr::new(ptr::from_ref(&NOT_KNOWN).cast_mut());
+static NOT_KNOWN: AtomicU8 = AtomicU8::new(0);
+
+/// Looks for libc's word: since 2.32 there is one.
+pub(crate) fn begin() {
+    // SAFETY: a text.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
+    if !found.is_null() {
+        ALONE.store(found.cast(), Ordering::Relaxed);
+    }
+}
+
+/// No other thread is there, nor begins before this one asks for it.
+fn is_alone() -> bool {
+    let place = ALONE.load(Ordering::Relaxed);
+    // SAFETY: a byte of this library's or of libc's, which are there for good.
+    unsafe { &*place }.load(Ordering::Relaxed) != 0
+}
+
 /// What names the calling thread, here and in a child that it forks: the address of libc's record of it, which is a multiple of 64.
+#[cfg(target_arch = "x86_64")]
+fn thread() -> usize {
+    let me;
+    // SAFETY: `fs` points to libc's record of the thread, whose third word is its own address: what `pthread_self` answers.
+    unsafe { asm!("mov {}, fs:[16]", out(reg) me, options(nostack, pure, readonly, preserves_flags)) };
+    me
+}
+
+#[cfg(not(target_arch = "x86_64"))]
 fn thread() -> usize {
     // SAFETY: it reads a register.
     let me = unsafe { libc::pthread_self() };

@@ -1,8 +1,9 @@
 //! Loading into a rack that others may go on using: all or nothing stays there.
 
 use crate::stop;
-use farmem::api::NodeInfo;
-use farmem::{Client, Dispatched, Error, FarMemory, NodeId, Policy, Program, VirtAddr, Vma};
+use farmem::{
+    Client, Dispatched, Error, FarMemory, NodeId, Policy, Program, VirtAddr, Vma, forward_far_memory,
+};
 use std::io::ErrorKind;
 
 /// Lets `load` allocate and fill far memory. When it fails, or the process is asked to stop meanwhile, all that it allocated is freed.
@@ -43,6 +44,8 @@ fn go_on() -> Result<(), Error> {
 }
 
 impl FarMemory for AllocGuard<'_> {
+    forward_far_memory!(client: compare_swap, fetch_add, nodes, scratch_len_max, buffer, recycle);
+
     fn read(&mut self, addr: VirtAddr, into: &mut [u8]) -> Result<(), Error> {
         go_on()?;
         self.client.read(addr, into)
@@ -51,14 +54,6 @@ impl FarMemory for AllocGuard<'_> {
     fn write(&mut self, addr: VirtAddr, data: &[u8]) -> Result<(), Error> {
         go_on()?;
         self.client.write(addr, data)
-    }
-
-    fn compare_swap(&mut self, addr: VirtAddr, compare: u64, swap: u64) -> Result<u64, Error> {
-        self.client.compare_swap(addr, compare, swap)
-    }
-
-    fn fetch_add(&mut self, addr: VirtAddr, add: u64) -> Result<u64, Error> {
-        self.client.fetch_add(addr, add)
     }
 
     fn dispatch(
@@ -91,14 +86,6 @@ impl FarMemory for AllocGuard<'_> {
         Ok(())
     }
 
-    fn nodes(&self) -> &[NodeInfo] {
-        self.client.nodes()
-    }
-
-    fn scratch_len_max(&self) -> usize {
-        self.client.scratch_len_max()
-    }
-
     fn write_many(&mut self, writes: &[(VirtAddr, &[u8])]) -> Result<(), Error> {
         go_on()?;
         self.client.write_many(writes)
@@ -107,13 +94,5 @@ impl FarMemory for AllocGuard<'_> {
     fn read_many(&mut self, reads: &mut [(VirtAddr, &mut [u8])]) -> Result<(), Error> {
         go_on()?;
         self.client.read_many(reads)
-    }
-
-    fn buffer(&mut self, len: usize) -> Vec<u8> {
-        self.client.buffer(len)
-    }
-
-    fn recycle(&mut self, buf: Vec<u8>) {
-        self.client.recycle(buf);
     }
 }

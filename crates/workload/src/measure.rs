@@ -1,7 +1,7 @@
 //! Carries tasks out and measures each kind of operation.
 
 use crate::{Load, Progress, Row, stop};
-use farmem::{Client, Error, Task, Took};
+use farmem::{Client, Error, Task, TaskStats};
 use hdrhistogram::Histogram;
 use std::time::Instant;
 
@@ -30,8 +30,8 @@ pub fn measure<T: Task>(
     let mut done = 0;
     let started = Instant::now();
     let tasks = tasks.take_while(|_| !stop::asked());
-    client.run_tasks(tasks, load.in_flight, &load.policy.policy(), |task, took| {
-        count(&mut kinds, kind(&task), &took);
+    client.run_tasks(tasks, load.in_flight, &load.policy.policy(), |task, stats| {
+        count(&mut kinds, kind(&task), &stats);
         done += 1;
         if done % 64 == 0 {
             progress.set(done, load.operations);
@@ -46,7 +46,7 @@ pub fn measure<T: Task>(
     Ok((rows.collect(), seconds))
 }
 
-fn count(kinds: &mut Vec<Kind>, name: &'static str, took: &Took) {
+fn count(kinds: &mut Vec<Kind>, name: &'static str, stats: &TaskStats) {
     let place = kinds.iter().position(|kind| kind.row.operation == name).unwrap_or_else(|| {
         let latency =
             Histogram::new_with_max(LATENCY_MAX_NS, 3).expect("a minute with three digits is in range");
@@ -55,10 +55,10 @@ fn count(kinds: &mut Vec<Kind>, name: &'static str, took: &Took) {
     });
     let Kind { row, latency } = &mut kinds[place];
     row.operations += 1;
-    row.round_trips += took.round_trips;
-    row.requests += took.requests;
-    row.iterations += took.iterations;
-    row.offloaded += took.offloaded;
-    row.at_host += took.at_host;
-    latency.saturating_record(u64::try_from(took.latency.as_nanos()).unwrap_or(u64::MAX));
+    row.round_trips += stats.round_trips;
+    row.requests += stats.requests;
+    row.iterations += stats.iterations;
+    row.offloaded += stats.offloaded;
+    row.at_host += stats.at_host;
+    latency.saturating_record(u64::try_from(stats.latency.as_nanos()).unwrap_or(u64::MAX));
 }
