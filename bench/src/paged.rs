@@ -9,12 +9,11 @@
 
 use crate::native::Native;
 use crate::page_cache::{Evicted, PAGE_LEN, Page, Pages};
-use farmem::api::NodeInfo;
 use farmem::dispatch::run_over_reads;
 use farmem::task::{Concurrent, carry_out};
 use farmem::{
-    Answer, Client, Completed, Dispatched, Error, FarMemory, NodeId, Op, Policy, Program, Ticket, VirtAddr,
-    Vma, Way,
+    Answer, Client, Completed, Dispatched, Error, FarMemory, Op, Policy, Program, Site, Ticket, VirtAddr,
+    forward_far_memory,
 };
 use slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
@@ -281,6 +280,8 @@ fn write_back(client: &mut Client, page: Page, bytes: &[u8]) -> Result<(), Error
 }
 
 impl FarMemory for Paged {
+    forward_far_memory!(client: allocate, allocate_on, nodes, buffer, recycle);
+
     fn read(&mut self, addr: VirtAddr, into: &mut [u8]) -> Result<(), Error> {
         // Nearly always all of it is in one page that is here: then nothing is made for it.
         let (page, at) = Page::of(addr);
@@ -324,17 +325,9 @@ impl FarMemory for Paged {
         }
         let op = Op::Traverse { program: program.clone(), cur_ptr: start, scratch, limit };
         match self.carry_out(op)?.into_answer() {
-            (Answer::Traversed(end), scratch) => Ok(Dispatched { way: Way::AtHost, end, scratch }),
+            (Answer::Traversed(end), scratch) => Ok(Dispatched { site: Site::Host, end, scratch }),
             (other @ Answer::Done { .. }, _) => unreachable!("a traversal does not answer {other:?}"),
         }
-    }
-
-    fn allocate(&mut self, size: u64) -> Result<Vma, Error> {
-        self.client.allocate(size)
-    }
-
-    fn allocate_on(&mut self, size: u64, node: NodeId) -> Result<Vma, Error> {
-        self.client.allocate_on(size, node)
     }
 
     /// Also empties the cache: what is allocated there next has other bytes.
@@ -342,18 +335,6 @@ impl FarMemory for Paged {
         self.flush()?;
         while self.pages.evict().is_some() {}
         self.client.free(base)
-    }
-
-    fn nodes(&self) -> &[NodeInfo] {
-        self.client.nodes()
-    }
-
-    fn buffer(&mut self, len: usize) -> Vec<u8> {
-        self.client.buffer(len)
-    }
-
-    fn recycle(&mut self, buf: Vec<u8>) {
-        self.client.recycle(buf);
     }
 }
 

@@ -120,58 +120,60 @@ impl Swap {
 
 /// Twice what the program has may be here.
 fn fit(id: &str, program: Program, bytes: u64, rounds: usize, sheet: &mut Sheet<'_>) {
-    let local = 2 * bytes;
-    let (mut native, mut far, mut cpu) = (Vec::new(), Vec::new(), CpuTime::default());
-    for _ in 0..rounds {
-        let both = start(program, bytes, &Where::Native)
-            .and_then(|alone| Ok((alone, start(program, bytes, &Where::Far(local))?)));
-        match both {
-            Ok((alone, here)) => {
-                sheet.add_wrong(u64::from(alone.sum != here.sum));
-                native.push(alone.nanos);
-                far.push(here.nanos);
-                cpu.add(here.cpu, 1);
-            }
-            Err(why) => return sheet.add([Row::absent(id, "ns", why)]),
-        }
+    let pair = || {
+        let native = start(program, bytes, &Where::Native)?;
+        Ok((native, start(program, bytes, &Where::Far(2 * bytes))?))
+    };
+    if let Some(row) = compare(id, rounds, sheet, pair) {
+        let why = format!("{} MiB, all of it here; beside native", bytes >> 20);
+        sheet.add([Row { why: Some(why), ..row }]);
     }
-    let why = format!("{} MiB, all of it here; beside native", bytes >> 20);
-    sheet.add([row(id, far, native, why).with_cpu(cpu.per_operation())]);
 }
 
 fn over(id: &str, kind: Kind, bytes: u64, rounds: usize, swap: &Swap, sheet: &mut Sheet<'_>) {
-    let local = bytes / PART;
-    let (mut swapped, mut far, mut cpu) = (Vec::new(), Vec::new(), CpuTime::default());
+    let (local, program) = (bytes / PART, Program::Work(kind));
     let mut limits = String::new();
-    for _ in 0..rounds {
-        let both = start(Program::Work(kind), bytes, &Where::Far(local)).and_then(|here| {
-            let group = Group::begin(local)?;
-            limits = format!("cgroup {}", group.version());
-            Ok((start(Program::Work(kind), bytes, &Where::Limited(&group))?, here))
-        });
-        match both {
-            Ok((out, here)) => {
-                sheet.add_wrong(u64::from(out.sum != here.sum));
-                swapped.push(out.nanos);
-                far.push(here.nanos);
-                cpu.add(here.cpu, 1);
-            }
-            Err(why) => return sheet.add([Row::absent(id, "ns", why)]),
-        }
+    let pair = || {
+        let far = start(program, bytes, &Where::Far(local))?;
+        let group = Group::begin(local)?;
+        limits = format!("cgroup {}", group.version());
+        Ok((start(program, bytes, &Where::Limited(&group))?, far))
+    };
+    if let Some(row) = compare(id, rounds, sheet, pair) {
+        let (all, here, swap) = (bytes >> 20, local >> 20, swap.name());
+        let why = format!("{all} MiB, {here} MiB of it here; beside {swap} under {limits}");
+        sheet.add([Row { why: Some(why), ..row }]);
     }
-    let why =
-        format!("{} MiB, {} MiB of it here; beside {} under {limits}", bytes >> 20, local >> 20, swap.name());
-    sheet.add([row(id, far, swapped, why).with_cpu(cpu.per_operation())]);
 }
 
-/// Medians.
-fn row(id: &str, far: Vec<u64>, baseline: Vec<u64>, why: String) -> Row {
-    let n = far.len() as u64;
-    let [value, baseline] = [far, baseline].map(|mut times| {
+/// The median time of far runs beside that of their baselines, of pairs (baseline, far). `None` when a run failed: the sheet has the reason then.
+fn compare(
+    id: &str,
+    rounds: usize,
+    sheet: &mut Sheet<'_>,
+    mut pair: impl FnMut() -> Result<(Said, Said), String>,
+) -> Option<Row> {
+    let (mut baselines, mut fars, mut cpu) = (Vec::new(), Vec::new(), CpuTime::default());
+    for _ in 0..rounds {
+        match pair() {
+            Ok((baseline, far)) => {
+                sheet.add_wrong(u64::from(baseline.sum != far.sum));
+                baselines.push(baseline.nanos);
+                fars.push(far.nanos);
+                cpu.add(far.cpu, 1);
+            }
+            Err(why) => {
+                sheet.add([Row::absent(id, "ns", why)]);
+                return None;
+            }
+        }
+    }
+    let n = fars.len() as u64;
+    let [value, baseline] = [fars, baselines].map(|mut times| {
         times.sort_unstable();
         to_f64(times[times.len() / 2])
     });
-    Row { why: Some(why), ..Row::figure(id, "ns", value, n).beside(Some(baseline)) }
+    Some(Row::figure(id, "ns", value, n).beside(Some(baseline)).with_cpu(cpu.per_operation()))
 }
 
 /// What a program says of its work.
@@ -217,11 +219,15 @@ fn start(program: Program, bytes: u64, place: &Where<'_>) -> Result<Said, String
         let _gone = child.wait();
         return Err(why);
     }
-    // When it has ended it cannot hear, and says nothing either.
-    let _gone = writeln!(child.stdin.take().expect("it was asked for"), "{BEGIN}");
-    let mut line = String::new();
-    let _none = BufReader::new(child.stdout.take().expect("it was asked for")).read_line(&mut line);
-    let ended = child.wait_with_output().map_err(|error| error.to_string())?;
+    let works = || {
+        // When it has ended it cannot hear, and says nothing either.
+        let _gone = writeln!(child.stdin.take().expect("it was asked for"), "{BEGIN}");
+        let mut line = String::new();
+        let _none = BufReader::new(child.stdout.take().expect("it was asked for")).read_line(&mut line);
+        (line, child.wait_with_output())
+    };
+    let (line, ended) = if let Where::Limited(group) = place { group.add_up(works) } else { works() };
+    let ended = ended.map_err(|error| error.to_string())?;
     let cpu = cpu.end();
     let mut numbers = line.split_whitespace().map_while(|word| word.parse().ok());
     match (ended.status.success(), numbers.next(), numbers.next()) {

@@ -23,6 +23,12 @@ fn swapped_to(path: &str) -> Option<String> {
     swaps.lines().find(|line| line.split_whitespace().next() == Some(path)).map(str::to_owned)
 }
 
+/// Swaps to a file or device, before whatever else is swapped to.
+fn swap_to(path: &str) -> Result<(), String> {
+    command("mkswap", &[path])?;
+    command("swapon", &["-p", PRIORITY, path])
+}
+
 fn command(program: &str, arguments: &[&str]) -> Result<(), String> {
     let ended =
         Command::new(program).args(arguments).output().map_err(|error| format!("{program}: {error}"))?;

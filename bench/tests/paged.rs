@@ -3,7 +3,7 @@
 
 use farmem::hash_table::{Key, Spread};
 use farmem::task::{Concurrent as _, carry_out, run_tasks};
-use farmem::{Client, Error, Exchange, FarMemory as _, HashTable, Next, Op, Policy, Rack, Task, VirtAddr};
+use farmem::{Client, Error, FarMemory as _, HashTable, Next, Op, OpQueue, Policy, Rack, Task, VirtAddr};
 use farmem_bench::{PAGE_LEN, Paged};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -183,14 +183,14 @@ struct Find<'t> {
 }
 
 impl Task for Find<'_> {
-    fn next(&mut self, exchange: &mut Exchange) -> Result<Next, Error> {
-        if let Some(completed) = exchange.take() {
+    fn next(&mut self, queue: &mut OpQueue) -> Result<Next, Error> {
+        if let Some(completed) = queue.take() {
             let value = HashTable::found(&completed);
             self.found = Some(value == Some([self.number.to_le_bytes()[0]; 40]));
             return Ok(Next::Done);
         }
-        let buf = exchange.buffer();
-        exchange.need(self.table.find_op(Key::of(&self.number.to_le_bytes()), buf));
+        let buf = queue.buffer();
+        queue.need(self.table.find_op(Key::of(&self.number.to_le_bytes()), buf));
         Ok(Next::Need)
     }
 }

@@ -4,7 +4,7 @@
 use super::compare::Scenario;
 use super::station::App;
 use farmem::hash_table::{Key, NODE_LEN, Spread};
-use farmem::{Client, Completed, Error, Exchange, HashTable, Next, Task};
+use farmem::{Client, Completed, Error, HashTable, Next, OpQueue, Task};
 use farmem_workload::ycsb;
 use std::rc::Rc;
 
@@ -106,13 +106,13 @@ pub(super) struct Find {
 }
 
 impl Task for Find {
-    fn next(&mut self, exchange: &mut Exchange) -> Result<Next, Error> {
-        if let Some(ended) = exchange.take() {
+    fn next(&mut self, queue: &mut OpQueue) -> Result<Next, Error> {
+        if let Some(ended) = queue.take() {
             self.ended = Some(ended);
             return Ok(Next::Done);
         }
-        let buf = exchange.buffer();
-        exchange.need(self.table.find_op(key(self.number), buf));
+        let buf = queue.buffer();
+        queue.need(self.table.find_op(key(self.number), buf));
         Ok(Next::Need)
     }
 }

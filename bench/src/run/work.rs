@@ -235,7 +235,7 @@ impl Graph {
     }
 
     /// Rounds of `PageRank` with a damping of 0.85; the largest rank in millionths of all.
-    #[allow(clippy::cast_precision_loss, reason = "ranks are fractions")]
+    #[expect(clippy::cast_precision_loss, reason = "ranks are fractions")]
     fn rank(&self, rounds: usize) -> u64 {
         let nodes = self.out.len();
         let mut ranks = vec![1.0 / nodes as f64; nodes];
@@ -251,7 +251,11 @@ impl Graph {
             }
         }
         let most = ranks.iter().copied().fold(0.0, f64::max);
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a fraction of a million")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a fraction of a million"
+        )]
         let millionths = (most * 1e6) as u64;
         millionths
     }

@@ -1,7 +1,7 @@
 //! A file that is swapped to.
 
 use super::keeper::Keeper;
-use super::{PRIORITY, command};
+use super::swap_to;
 use std::fs::{OpenOptions, remove_file};
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -28,9 +28,7 @@ impl SwapFile {
         let away = Keeper::begin(TAKE_AWAY, &path)?;
         let file = Self { path, _away: away };
         file.fill(len).map_err(|error| format!("{}: {error}", file.path))?;
-        command("mkswap", &[&file.path])?;
-        command("swapon", &["-p", PRIORITY, &file.path])?;
-        Ok(file)
+        swap_to(&file.path).map(|()| file)
     }
 
     pub(crate) fn path(&self) -> &str {
@@ -50,7 +48,7 @@ impl SwapFile {
 
 #[cfg(test)]
 mod tests {
-    use super::super::swapped_to;
+    use super::super::{PRIORITY, swapped_to};
     use super::*;
 
     /// The file goes with what it was made for, and nothing swaps to it any more. It comes first while it is there.

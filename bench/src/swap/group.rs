@@ -2,6 +2,9 @@
 //!
 //! Key type: [`Group`]. It is made beneath the cgroup that this process is in. Where version 2 does not allow that, since a cgroup that hands
 //! controllers down may have no processes of its own, it is made beside it. No cgroup that was there before is changed.
+//!
+//! The system counts a cgroup's pages CPU by CPU, and adds up every other second, or when somebody asks ([`Group::add_up`]). By these sums it decides
+//! what it takes away. Where they are old it may find nothing to take, and kills a process that turned its memory over since: a sort, for one.
 
 use super::keeper::Keeper;
 use procfs_core::process::MountInfo;
@@ -10,6 +13,9 @@ use std::fmt;
 use std::fs::{OpenOptions, create_dir, read_to_string, remove_dir};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
 /// Removes the cgroup. A process that was ended, or ends because this one has died, may take a moment to leave it: it is asked for 10 s.
 const REMOVE: &str =
@@ -80,6 +86,24 @@ impl Group {
     /// Puts a process into it: what that takes from now on counts.
     pub(crate) fn take_in(&self, process: u32) -> Result<(), String> {
         set(&self.dir.join("cgroup.procs"), &process.to_string())
+    }
+
+    /// Does `what`, and has the system add up what the cgroup's processes have, ten times a second, while that goes on.
+    pub(crate) fn add_up<T>(&self, what: impl FnOnce() -> T) -> T {
+        const EVERY: Duration = Duration::from_millis(100);
+        let stat = self.dir.join("memory.stat");
+        // It ends with the work, also when that panics.
+        let (working, until) = mpsc::channel::<()>();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                while until.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
+                    // To read it is to ask. Where it cannot be read, the system's own sums have to do.
+                    let _sums = read_to_string(&stat);
+                }
+            });
+            let _ends = working;
+            what()
+        })
     }
 
     fn begin_at(place: &Place, limit: u64) -> Result<Self, String> {

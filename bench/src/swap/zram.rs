@@ -1,7 +1,7 @@
 //! Compressed memory.
 
 use super::keeper::Keeper;
-use super::{PRIORITY, command};
+use super::swap_to;
 use crate::to_f64;
 use std::fs::{read_to_string, write};
 
@@ -33,11 +33,7 @@ impl Zram {
         let device = Self { number, _away: away? };
         let size = device.setting("disksize");
         write(&size, len.to_string()).map_err(|error| format!("{size}: {error}"))?;
-        let path = device.path();
-        command("mkswap", &[&path])?;
-        // Before whatever else is swapped to.
-        command("swapon", &["-p", PRIORITY, &path])?;
-        Ok(device)
+        swap_to(&device.path()).map(|()| device)
     }
 
     pub(crate) fn path(&self) -> String {
@@ -65,7 +61,7 @@ impl Zram {
 
 #[cfg(test)]
 mod tests {
-    use super::super::swapped_to;
+    use super::super::{PRIORITY, swapped_to};
     use super::*;
     use std::path::Path;
 

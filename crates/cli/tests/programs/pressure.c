@@ -1,4 +1,4 @@
-/* Threads write and read pages of their own all over mappings that come one after the other, go back to zeros and are unmapped, while more and more is mapped.
+/* One thread touches a block that fits here and there, so it is left to the system, whatever comes later. Then threads write and read pages of their own all over mappings that come one after the other, go back to zeros and are unmapped, while more and more is mapped.
  * Says so only if each page has what its thread wrote last, or zeros. */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, LEN = 1 << 20, PAGES = LEN / PAGE, MAPS = 24, THREADS = 4, TOUCHES = 6000, ROUNDS = 3 };
+enum { PAGE = 4096, CALM = 128, LEN = 1 << 20, PAGES = LEN / PAGE, MAPS = 24, THREADS = 4, TOUCHES = 6000, ROUNDS = 3 };
 
 static char *maps[MAPS];
 static atomic_int mapped;
@@ -51,7 +51,13 @@ static int looks(void) {
     return odd > 0;
 }
 
+/* Page 37 n modulo their number: each once, and none beside the one before. */
+static uint64_t *calm_page(char *block, int n) { return (uint64_t *)(block + (size_t)(37 * n % CALM) * PAGE); }
+
 int main(void) {
+    char *calm = mmap(NULL, CALM * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (calm == MAP_FAILED) return 2;
+    for (int n = 0; n < CALM; n++) *calm_page(calm, n) = n + 1;
     for (int round = 0; round < ROUNDS; round++) {
         pthread_t threads[THREADS];
         atomic_store(&mapped, 0);
@@ -84,6 +90,7 @@ int main(void) {
             }
         }
     }
+    for (int n = 0; n < CALM; n++) wrong += *calm_page(calm, n) != (uint64_t)n + 1;
     printf("%ld wrong\n", atomic_load(&wrong));
     return wrong != 0;
 }
