@@ -1,0 +1,285 @@
+//! A node of the tree: 256 bytes, which a memory node reads and replaces as a whole.
+//!
+//! ```text
+//!     0  u64       head: what a replacement compares (see [`Head`])
+//!     8  u64       the node to the right on the same level, 0 at the end; in a dead node: the one that has its keys now
+//!    16  u64       the smallest key that the node may have
+//!    24  u64       the largest
+//!    32  14 x u64  leaf: keys, in no order; inner node: the smallest key of each child, ascending, the first as at 16, unused ones 2^64 - 1
+//!   144  14 x u64  leaf: their values; inner node: their children
+//! ```
+//!
+//! All numbers are little-endian, as the programs of traversals have them. There is no key that a tree cannot have.
+
+use alloc::vec::Vec;
+use core::fmt;
+use farmem_wire::VirtAddr;
+
+/// Bytes of a node, and what its address is a multiple of: the largest window of a traversal.
+pub const NODE_LEN: usize = 256;
+/// Pairs of a leaf at most, and children of an inner node.
+pub const ENTRIES_MAX: usize = 14;
+/// Levels of a tree at most.
+pub const LEVELS_MAX: u8 = 31;
+
+const RIGHT: usize = 8;
+const FIRST: usize = 16;
+const LAST: usize = 24;
+const KEYS: usize = 32;
+const VALUES: usize = KEYS + 8 * ENTRIES_MAX;
+
+const _: () = assert!(VALUES + 8 * ENTRIES_MAX == NODE_LEN, "a node is full of entries");
+
+/// What becomes of a node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum State {
+    /// It is read and written.
+    Live,
+    /// It is read. Its entries move to another node, so who wants to write them carries that out first.
+    Closing,
+    /// Its entries are elsewhere.
+    Dead,
+}
+
+/// The first word of a node: it is another one after every replacement.
+///
+/// From the lowest bit: 24 bits of version, 28 of the tree's tag, 5 of level, 4 of entries, 2 of state, and a 0. No node has the word 0.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Head {
+    /// Replacements so far at this address, modulo 2^24, whatever node it was.
+    pub version: u32,
+    /// Of which tree: never 0.
+    pub tag: Tag,
+    /// Height above the leaves.
+    pub level: u8,
+    /// How many entries it has.
+    pub entries: u8,
+    /// What becomes of it.
+    pub state: State,
+}
+
+/// Tells the nodes of a tree from those of others: 28 bits, not all 0.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Tag(u32);
+
+impl Tag {
+    /// Bits of a tag.
+    pub const BITS: u32 = 28;
+
+    /// The tag that is made of the lowest bits of `number`.
+    #[must_use]
+    pub const fn new(number: u32) -> Self {
+        let tag = number & ((1 << Self::BITS) - 1);
+        Self(if tag == 0 { 1 } else { tag })
+    }
+
+    /// The tag as a number.
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl Head {
+    const VERSION: u32 = (1 << 24) - 1;
+
+    /// The head as its word.
+    #[must_use]
+    pub const fn word(self) -> u64 {
+        (self.version & Self::VERSION) as u64
+            | (self.tag.0 as u64) << 24
+            | (self.level as u64 & 31) << 52
+            | (self.entries as u64 & 15) << 57
+            | (self.state as u64) << 61
+    }
+
+    /// The head that this word is.
+    ///
+    /// # Errors
+    /// [`NodeError`] when it is none.
+    pub const fn parse(word: u64) -> Result<Self, NodeError> {
+        let state = match word >> 61 {
+            0 => State::Live,
+            1 => State::Closing,
+            2 => State::Dead,
+            _ => return Err(NodeError("a state that there is not")),
+        };
+        #[expect(clippy::cast_possible_truncation, reason = "masked to fewer bits")]
+        let (version, tag, level, entries) = (
+            word as u32 & Self::VERSION,
+            (word >> 24) as u32 & ((1 << Tag::BITS) - 1),
+            (word >> 52) as u8 & 31,
+            (word >> 57) as u8 & 15,
+        );
+        if tag == 0 {
+            return Err(NodeError("no tree's tag"));
+        }
+        if entries as usize > ENTRIES_MAX {
+            return Err(NodeError("more entries than a node has room for"));
+        }
+        Ok(Self { version, tag: Tag(tag), level, entries, state })
+    }
+
+    /// The head behind this one, of the same address.
+    pub(super) const fn next(self) -> u32 {
+        (self.version + 1) & Self::VERSION
+    }
+}
+
+/// Why bytes are no node: what is wrong with them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NodeError(pub &'static str);
+
+impl fmt::Display for NodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no node of a tree: {}", self.0)
+    }
+}
+
+impl core::error::Error for NodeError {}
+
+/// A node.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Node {
+    /// Replacements so far at its address.
+    pub version: u32,
+    /// Of which tree.
+    pub tag: Tag,
+    /// Height above the leaves: 0 is a leaf.
+    pub level: u8,
+    /// What becomes of it.
+    pub state: State,
+    /// The node to the right on the same level, null at the end; of a dead node: the one that has its keys.
+    pub right: VirtAddr,
+    /// The smallest key that it may have.
+    pub first: u64,
+    /// The largest.
+    pub last: u64,
+    /// A leaf's keys with their values, ascending (they lie in no order in the node's bytes); an inner node's children behind the smallest key
+    /// of each. At most [`ENTRIES_MAX`].
+    pub entries: Vec<(u64, u64)>,
+}
+
+/// Where a descent goes on from a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Turn {
+    /// The key is in this leaf, or nowhere.
+    Here,
+    /// To this node: a child, the right neighbour, or who has the keys of a dead node.
+    To(VirtAddr),
+    /// The key is to the left: whoever led here knew an old tree.
+    Left,
+}
+
+impl Node {
+    /// An empty leaf for all keys: a tree begins with it.
+    #[must_use]
+    pub const fn root(tag: Tag) -> Self {
+        Self {
+            version: 0,
+            tag,
+            level: 0,
+            state: State::Live,
+            right: VirtAddr(0),
+            first: 0,
+            last: u64::MAX,
+            entries: Vec::new(),
+        }
+    }
+
+    /// What the node's first word is.
+    #[must_use]
+    pub fn head(&self) -> Head {
+        let entries = u8::try_from(self.entries.len()).expect("a node has at most 14 entries");
+        Head { version: self.version, tag: self.tag, level: self.level, entries, state: self.state }
+    }
+
+    /// Where a descent to `key` goes on. An inner node has at least one child.
+    #[must_use]
+    pub fn turn(&self, key: u64) -> Turn {
+        match () {
+            () if self.state == State::Dead => Turn::To(self.right),
+            () if key < self.first => Turn::Left,
+            () if key > self.last => Turn::To(self.right),
+            () if self.level == 0 => Turn::Here,
+            () => Turn::To(VirtAddr(self.entries[self.child_of(key)].1)),
+        }
+    }
+
+    /// The place of the child of an inner node that has `key`, which is not below the node's first key.
+    pub(super) fn child_of(&self, key: u64) -> usize {
+        self.entries.partition_point(|&(first, _)| first <= key).saturating_sub(1)
+    }
+
+    /// The value of a key of a leaf.
+    #[must_use]
+    pub fn value(&self, key: u64) -> Option<u64> {
+        self.entries.binary_search_by_key(&key, |&(key, _)| key).ok().map(|at| self.entries[at].1)
+    }
+
+    /// The node as bytes.
+    ///
+    /// # Panics
+    /// When it has more than [`ENTRIES_MAX`] entries.
+    #[must_use]
+    pub fn emit(&self) -> [u8; NODE_LEN] {
+        let mut bytes = [0; NODE_LEN];
+        let mut put = |at: usize, word: u64| bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        put(0, self.head().word());
+        put(RIGHT, self.right.0);
+        put(FIRST, self.first);
+        put(LAST, self.last);
+        let unused = (u64::MAX, 0);
+        let entries = self.entries.iter().copied().chain(core::iter::repeat(unused)).take(ENTRIES_MAX);
+        for (i, (key, value)) in entries.enumerate() {
+            put(KEYS + 8 * i, key);
+            put(VALUES + 8 * i, value);
+        }
+        bytes
+    }
+
+    /// The node that these bytes are.
+    ///
+    /// # Errors
+    /// [`NodeError`] when they are none: keys that lie outside or stand twice, children that do not ascend, a dead node that leads nowhere.
+    pub fn parse(bytes: &[u8; NODE_LEN]) -> Result<Self, NodeError> {
+        let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|i| bytes[at + i]));
+        let Head { version, tag, level, entries, state } = Head::parse(word(0))?;
+        let (right, first, last) = (VirtAddr(word(RIGHT)), word(FIRST), word(LAST));
+        let pairs = (0..usize::from(entries)).map(|i| (word(KEYS + 8 * i), word(VALUES + 8 * i)));
+        let mut entries: Vec<(u64, u64)> = pairs.collect();
+        if level == 0 {
+            entries.sort_unstable();
+        }
+        let node = Self { version, tag, level, state, right, first, last, entries };
+        node.fault().map_or(Ok(node), |what| Err(NodeError(what)))
+    }
+
+    /// What is wrong with the node, if anything.
+    fn fault(&self) -> Option<&'static str> {
+        let keys = || self.entries.iter().map(|&(key, _)| key);
+        let links = self.right.0.is_multiple_of(NODE_LEN as u64);
+        let leads = self.state == State::Dead || self.last != u64::MAX;
+        match () {
+            () if self.first > self.last => Some("its last key is below its first"),
+            () if leads == self.right.is_null() || !links => {
+                Some("its right neighbour is at no node's address")
+            }
+            () if self.state == State::Dead => None,
+            () if !keys().all(|key| (self.first..=self.last).contains(&key)) => {
+                Some("a key outside of its keys")
+            }
+            () if !keys().is_sorted_by(|a, b| a < b) => Some("keys that do not ascend"),
+            () if self.level == 0 => None,
+            () if keys().next() != Some(self.first) => Some("no child for its first key"),
+            () if self
+                .entries
+                .iter()
+                .any(|&(_, child)| child == 0 || !child.is_multiple_of(NODE_LEN as u64)) =>
+            {
+                Some("a child at no node's address")
+            }
+            () => None,
+        }
+    }
+}

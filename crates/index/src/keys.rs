@@ -1,0 +1,162 @@
+//! Keys that are no 64-bit number, as bytes in the same order: text, byte strings, signed numbers, and several of them one after the other.
+//!
+//! An index compares 64 bits. A key of another kind becomes bytes here ([`KeyBytes`]), whose first eight are the number that the tree is ordered by
+//! ([`prefix`]). Keys with the same first eight bytes have the same number: who uses them keeps the rest beside the value, and compares it.
+//!
+//! A number is its bytes from high to low, the sign bit of a signed one turned round. Text and byte strings end with two zero bytes, and a zero byte
+//! in one is followed by a one: so none is the beginning of another, and what follows cannot change the order.
+//!
+//! Own code, because what there is needs the standard library (storekey 0.11 writes to `std::io`, memcomparable 0.2 to `bytes` by way of serde), and
+//! both encode whole types, where a key's first eight bytes are to be laid out by hand.
+
+use alloc::vec::Vec;
+
+/// Behind a zero byte that is part of a text.
+const INSIDE: u8 = 1;
+/// What a text ends with.
+const END: [u8; 2] = [0, 0];
+
+/// A key of several parts. Keys with the same kinds of parts are in the order of their parts.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
+pub struct KeyBytes(Vec<u8>);
+
+impl KeyBytes {
+    /// A key without parts.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// With a number of one byte behind.
+    #[must_use]
+    pub fn u8(self, part: u8) -> Self {
+        self.with(&[part])
+    }
+
+    /// With a number of two bytes behind.
+    #[must_use]
+    pub fn u16(self, part: u16) -> Self {
+        self.with(&part.to_be_bytes())
+    }
+
+    /// With a number of four bytes behind.
+    #[must_use]
+    pub fn u32(self, part: u32) -> Self {
+        self.with(&part.to_be_bytes())
+    }
+
+    /// With a number of eight bytes behind.
+    #[must_use]
+    pub fn u64(self, part: u64) -> Self {
+        self.with(&part.to_be_bytes())
+    }
+
+    /// With a signed number of eight bytes behind.
+    #[must_use]
+    pub fn i64(self, part: i64) -> Self {
+        self.u64(part.cast_unsigned() ^ 1 << 63)
+    }
+
+    /// With a text behind, in the order of its characters' numbers.
+    #[must_use]
+    pub fn text(self, part: &str) -> Self {
+        self.bytes(part.as_bytes())
+    }
+
+    /// With a byte string behind.
+    #[must_use]
+    pub fn bytes(mut self, part: &[u8]) -> Self {
+        for &byte in part {
+            self.0.push(byte);
+            if byte == 0 {
+                self.0.push(INSIDE);
+            }
+        }
+        self.with(&END)
+    }
+
+    fn with(mut self, bytes: &[u8]) -> Self {
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The number that an index compares: [`prefix`] of the bytes.
+    #[must_use]
+    pub fn prefix(&self) -> u64 {
+        prefix(&self.0)
+    }
+}
+
+/// The first eight bytes as a number, zeros where there are fewer. Of two byte strings in order, the second's is not smaller.
+///
+/// 2^64 - 1, of eight bytes ff, is no key of the trees in `crates/structures`. Text never begins with ff.
+#[must_use]
+pub fn prefix(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    let len = bytes.len().min(8);
+    word[..len].copy_from_slice(&bytes[..len]);
+    u64::from_be_bytes(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use std::string::String;
+
+    #[test]
+    fn bytes_are_as_documented() {
+        let key = KeyBytes::new().u8(7).text("a\0b").u16(0x102);
+        assert_eq!(key.as_bytes(), [7, b'a', 0, 1, b'b', 0, 0, 1, 2]);
+        assert_eq!(key.prefix(), u64::from_be_bytes([7, b'a', 0, 1, b'b', 0, 0, 1]));
+        assert_eq!(
+            KeyBytes::new().i64(-1).u32(3).as_bytes(),
+            [0x7f, 255, 255, 255, 255, 255, 255, 255, 0, 0, 0, 3]
+        );
+        assert_eq!((prefix(&[]), prefix(&[1]), prefix(&[255; 9])), (0, 1 << 56, u64::MAX));
+        assert_eq!(KeyBytes::new().u64(0x59a4).prefix(), 0x59a4);
+    }
+
+    /// Texts that are beginnings of each other, with zeros and with what zeros become.
+    fn part() -> impl Strategy<Value = Vec<u8>> {
+        vec(prop_oneof![4 => 0..3_u8, 1 => Just(255), 1 => any::<u8>()], 0..6)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(5_000))]
+        #[test]
+        fn the_order_is_that_of_the_parts(
+            a in (part(), any::<i64>(), part(), any::<u8>()),
+            b in (part(), any::<i64>(), part(), any::<u8>()),
+            same in 0..4_usize,
+        ) {
+            // Often equal up to some part.
+            let b = (
+                if same > 0 { a.0.clone() } else { b.0 },
+                if same > 1 { a.1 } else { b.1 },
+                if same > 2 { a.2.clone() } else { b.2 },
+                b.3,
+            );
+            let key = |(text, number, bytes, small): &(Vec<u8>, i64, Vec<u8>, u8)| {
+                KeyBytes::new().bytes(text).i64(*number).bytes(bytes).u8(*small)
+            };
+            let (first, second) = (key(&a), key(&b));
+            prop_assert_eq!(first.cmp(&second), a.cmp(&b));
+            let prefixes = first.prefix().cmp(&second.prefix());
+            prop_assert!(prefixes.is_eq() || prefixes == a.cmp(&b));
+        }
+
+        #[test]
+        fn texts_are_in_their_order(a in any::<String>(), b in any::<String>(), n in any::<u32>(), m in any::<u32>()) {
+            let key = |text: &str, number: u32| KeyBytes::new().text(text).u32(number);
+            prop_assert_eq!(key(&a, n).cmp(&key(&b, m)), (&a, n).cmp(&(&b, m)));
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! What a switch knows of trees: of each a fat root and node sets, and which traversals they are for. As a section of its soft state, and as tables.
+//!
+//! A section is words of eight bytes, big-endian:
+//!
+//! ```text
+//!   version  root  programs  ranges  sets
+//!   programs x (name, 2 words)                                           the traversals whose pad begins with the key
+//!   ranges   x (first key, child)                                        ascending, the first from 0 on
+//!   sets     x (nodes, nodes x (address, children, children - 1 pivots, children))
+//! ```
+//!
+//! A child is an address, which is a multiple of 256, and in its lowest byte the level.
+
+use crate::{
+    BRANCHES, Child, NodeSet, NodeSetError, RANGES_MAX, Range, RangeError, RangeTables, SET_NODES_MAX,
+    SetNode,
+};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::fmt;
+use farmem_wire::{ProgramHash, VirtAddr};
+
+/// The kind of a section that has a tree's tables.
+pub const SECTION_KIND: u16 = 0x0d13;
+/// Node sets of a tree at most: two in each of the layers below the core switch (Fat-B+Tree IV-A), and room for more.
+pub const SETS_MAX: usize = 8;
+/// Programs that a tree's tables are for at most.
+pub const PROGRAMS_MAX: usize = 64;
+/// Trees that a switch has tables of at most.
+pub const TREES_MAX: usize = 1024;
+
+const VERSION: u64 = 1;
+
+/// What is published of a tree.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TreeSection {
+    /// Where traversals of the tree begin.
+    pub root: VirtAddr,
+    /// The traversals that may begin further down: those that go to the key that the first eight bytes of their pad are, little-endian.
+    pub programs: Vec<ProgramHash>,
+    /// The fat root (Fat-B+Tree III-B).
+    pub ranges: Vec<Range>,
+    /// The node sets, each of one layer below the one before (Fat-B+Tree III-C).
+    pub sets: Vec<Vec<SetNode>>,
+}
+
+/// Why a section is no tree's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SectionError {
+    /// It ends too early, goes on behind its end, or is of another version.
+    Form,
+    /// It says that there are more of something than there may be: of what, and how many.
+    TooMany(&'static str, u64),
+    /// This address is no node's: null, or no multiple of 256.
+    Address(u64),
+    /// The fat root.
+    Ranges(RangeError),
+    /// A node set.
+    Nodes(NodeSetError),
+    /// Two trees have this root, or there are more than [`TREES_MAX`].
+    Root(VirtAddr),
+    /// A program that stores: a request of it that comes again must take the way that it took (PROTOCOL 13.14).
+    Stores(ProgramHash),
+}
+
+impl fmt::Display for SectionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Form => f.write_str("a section that is cut off, too long, or of another version"),
+            Self::TooMany(what, have) => write!(f, "{have} {what} are too many"),
+            Self::Address(addr) => write!(f, "{addr:#x} is no node's address"),
+            Self::Ranges(error) => write!(f, "the fat root: {error}"),
+            Self::Nodes(error) => write!(f, "a node set: {error}"),
+            Self::Stores(_) => f.write_str("a program that stores begins at the root"),
+            Self::Root(root) => write!(f, "one tree more with its root at {:#x}", root.0),
+        }
+    }
+}
+
+impl core::error::Error for SectionError {}
+
+impl From<RangeError> for SectionError {
+    fn from(error: RangeError) -> Self {
+        Self::Ranges(error)
+    }
+}
+
+impl From<NodeSetError> for SectionError {
+    fn from(error: NodeSetError) -> Self {
+        Self::Nodes(error)
+    }
+}
+
+impl TreeSection {
+    /// The section as bytes.
+    #[must_use]
+    pub fn emit(&self) -> Vec<u8> {
+        let child = |child: Child| child.addr.0 | u64::from(child.level);
+        let counts = [self.programs.len(), self.ranges.len(), self.sets.len()].map(|count| count as u64);
+        let mut words = Vec::from([VERSION, self.root.0]);
+        words.extend(counts);
+        words.extend(self.programs.iter().flat_map(|name| {
+            let (high, low) = name.0.split_at(8);
+            [high, low].map(|half| u64::from_be_bytes(half.try_into().expect("half of 16 bytes")))
+        }));
+        words.extend(self.ranges.iter().flat_map(|range| [range.first, child(range.child)]));
+        for set in &self.sets {
+            words.push(set.len() as u64);
+            for node in set {
+                words.extend([node.addr.0, node.children.len() as u64]);
+                words.extend(&node.pivots);
+                words.extend(node.children.iter().map(|&at| child(at)));
+            }
+        }
+        words.iter().flat_map(|word| word.to_be_bytes()).collect()
+    }
+
+    /// The section that these bytes are. Its ranges and nodes are looked at by [`TreeTables::new`].
+    ///
+    /// # Errors
+    /// [`SectionError`].
+    pub fn parse(bytes: &[u8]) -> Result<Self, SectionError> {
+        let (words, rest) = bytes.as_chunks::<8>();
+        let mut words = Words(words.iter());
+        if !rest.is_empty() || words.next()? != VERSION {
+            return Err(SectionError::Form);
+        }
+        let root = address(words.next()?)?;
+        let programs = words.count("programs", PROGRAMS_MAX)?;
+        let ranges = words.count("ranges", RANGES_MAX)?;
+        let sets = words.count("node sets", SETS_MAX)?;
+        let programs = (0..programs).map(|_| words.name()).collect::<Result<_, _>>()?;
+        let firsts = (0..ranges).map(|_| Ok((words.next()?, child(words.next()?)?)));
+        let firsts: Vec<(u64, Child)> = firsts.collect::<Result<_, SectionError>>()?;
+        let lasts = firsts.iter().skip(1).map(|(first, _)| first.wrapping_sub(1)).chain([u64::MAX]);
+        let ranges =
+            firsts.iter().zip(lasts).map(|(&(first, child), last)| Range { first, last, child }).collect();
+        let sets = (0..sets).map(|_| words.set()).collect::<Result<_, _>>()?;
+        if words.0.next().is_some() {
+            return Err(SectionError::Form);
+        }
+        Ok(Self { root, programs, ranges, sets })
+    }
+}
+
+/// The words of a section that are still to be read.
+struct Words<'a>(core::slice::Iter<'a, [u8; 8]>);
+
+impl Words<'_> {
+    fn next(&mut self) -> Result<u64, SectionError> {
+        self.0.next().map(|word| u64::from_be_bytes(*word)).ok_or(SectionError::Form)
+    }
+
+    fn count(&mut self, what: &'static str, most: usize) -> Result<usize, SectionError> {
+        let have = self.next()?;
+        usize::try_from(have).ok().filter(|&count| count <= most).ok_or(SectionError::TooMany(what, have))
+    }
+
+    fn name(&mut self) -> Result<ProgramHash, SectionError> {
+        let mut name = [0; 16];
+        name[..8].copy_from_slice(&self.next()?.to_be_bytes());
+        name[8..].copy_from_slice(&self.next()?.to_be_bytes());
+        Ok(ProgramHash(name))
+    }
+
+    fn set(&mut self) -> Result<Vec<SetNode>, SectionError> {
+        let nodes = self.count("nodes of a set", SET_NODES_MAX)?;
+        let node = |_| {
+            let addr = address(self.next()?)?;
+            let children = self.count("children of a node", BRANCHES)?;
+            let pivots = (1..children).map(|_| self.next()).collect::<Result<_, _>>()?;
+            let children = (0..children).map(|_| child(self.next()?)).collect::<Result<_, _>>()?;
+            Ok(SetNode { addr, pivots, children })
+        };
+        (0..nodes).map(node).collect()
+    }
+}
+
+fn address(word: u64) -> Result<VirtAddr, SectionError> {
+    if word == 0 || word & 0xff != 0 { Err(SectionError::Address(word)) } else { Ok(VirtAddr(word)) }
+}
+
+fn child(word: u64) -> Result<Child, SectionError> {
+    let [.., level] = word.to_be_bytes();
+    Ok(Child { addr: address(word & !0xff)?, level })
+}
+
+/// A tree as a switch knows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TreeTables {
+    programs: Vec<ProgramHash>,
+    ranges: RangeTables,
+    sets: Vec<NodeSet>,
+}
+
+impl TreeTables {
+    /// The tables of a section.
+    ///
+    /// # Errors
+    /// [`SectionError::Ranges`], [`SectionError::Nodes`] and [`SectionError::Stores`].
+    pub fn new(section: TreeSection) -> Result<Self, SectionError> {
+        if let Some(&program) = section.programs.iter().find(|program| program.stores()) {
+            return Err(SectionError::Stores(program));
+        }
+        let mut programs = section.programs;
+        programs.sort_unstable();
+        let ranges = RangeTables::new(&section.ranges)?;
+        let sets = section.sets.into_iter().map(NodeSet::new).collect::<Result<_, _>>()?;
+        Ok(Self { programs, ranges, sets })
+    }
+
+    /// The deepest node that is known on the way to `key`: the fat root leads to one, and each set takes one step further if it has that node.
+    #[must_use]
+    pub fn deepest(&self, key: u64) -> Child {
+        self.sets.iter().fold(self.ranges.find(key), |at, set| set.step(at.addr, key).unwrap_or(at))
+    }
+}
+
+/// All trees that a switch knows.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct IndexTables {
+    trees: BTreeMap<VirtAddr, TreeTables>,
+}
+
+impl IndexTables {
+    /// Takes the tables of one section more.
+    ///
+    /// # Errors
+    /// [`SectionError`]; the other trees are as they were.
+    pub fn add(&mut self, section: &[u8]) -> Result<(), SectionError> {
+        let section = TreeSection::parse(section)?;
+        if self.trees.len() >= TREES_MAX || self.trees.contains_key(&section.root) {
+            return Err(SectionError::Root(section.root));
+        }
+        self.trees.insert(section.root, TreeTables::new(section)?);
+        Ok(())
+    }
+
+    /// Where a traversal may begin in place of `at`: none when that is no tree's root, or when the program is none that goes to the key in its pad.
+    ///
+    /// The pad may be without the zeros at its end.
+    #[must_use]
+    pub fn start(&self, at: VirtAddr, program: ProgramHash, pad: &[u8]) -> Option<VirtAddr> {
+        let tree = self.trees.get(&at)?;
+        tree.programs.binary_search(&program).ok()?;
+        let mut key = [0; 8];
+        let there = pad.len().min(8);
+        key[..there].copy_from_slice(&pad[..there]);
+        Some(tree.deepest(u64::from_le_bytes(key)).addr)
+    }
+
+    /// How many trees there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.trees.len()
+    }
+
+    /// True when no tree is known.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.trees.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,264 @@
+//! What is known of a B+tree when its index is made: inner nodes with their pivots, children and accesses. Plain data, checked once.
+
+mod bulk;
+
+use crate::nodes::{self, NodeSetError, SetNode};
+use crate::{Child, Range};
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt;
+use farmem_wire::VirtAddr;
+
+/// A node as whoever reads the tree found it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TreeNode {
+    /// Its height above the leaves: 0 is a leaf.
+    pub level: u8,
+    /// At most [`crate::PIVOTS`], ascending: pivot i is the smallest key that child i + 1 may have. None in a leaf.
+    pub pivots: Vec<u64>,
+    /// One more than pivots; none in a leaf.
+    pub children: Vec<VirtAddr>,
+    /// Descents that came by, in whatever time they were counted.
+    pub accesses: u64,
+}
+
+/// A tree whose index is to be made: every inner node, and of the leaves as many as one likes.
+///
+/// A child of a node of level 1 that is not there is a leaf. The root may be a leaf: then it must be there.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct TreeView {
+    root: Option<VirtAddr>,
+    nodes: BTreeMap<VirtAddr, Placed>,
+}
+
+/// A node, and the keys that lead to it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Placed {
+    node: TreeNode,
+    first: u64,
+    last: u64,
+}
+
+/// Why nodes are no tree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TreeError {
+    /// The root is not among the nodes.
+    NoRoot {
+        /// Where it should be.
+        addr: VirtAddr,
+    },
+    /// An inner node has a wrong number of children or pivots, or its pivots do not ascend.
+    Node(NodeSetError),
+    /// A leaf has children or pivots.
+    Leaf {
+        /// The leaf.
+        addr: VirtAddr,
+    },
+    /// A node leads to one that is not there, or to none: a child is the null pointer.
+    Dangling {
+        /// The node.
+        addr: VirtAddr,
+        /// Its child.
+        child: VirtAddr,
+    },
+    /// A child is not below its parent.
+    Level {
+        /// The parent.
+        addr: VirtAddr,
+        /// The child.
+        child: VirtAddr,
+    },
+    /// A node is the child of two, or twice of one.
+    Shared {
+        /// The node.
+        addr: VirtAddr,
+    },
+    /// A pivot does not lie between the keys that lead to its node, so that a child could have none.
+    Outside {
+        /// The node.
+        addr: VirtAddr,
+        /// The pivot.
+        pivot: u64,
+    },
+    /// A key that is to be laid out does not come after those before it.
+    Unsorted {
+        /// The key.
+        key: u64,
+    },
+    /// No path leads from the root to a node.
+    Unreached {
+        /// The node.
+        addr: VirtAddr,
+    },
+}
+
+impl TreeView {
+    /// The tree of these nodes. One without any is [`TreeView::default`]; an empty tree of `crates/structures` has one leaf.
+    ///
+    /// # Errors
+    /// [`TreeError`] when the nodes are no tree: read beside a writer, or broken. Reading again helps for the first.
+    pub fn new(root: VirtAddr, nodes: BTreeMap<VirtAddr, TreeNode>) -> Result<Self, TreeError> {
+        if !nodes.contains_key(&root) {
+            return Err(TreeError::NoRoot { addr: root });
+        }
+        let mut view = Self { root: Some(root), nodes: BTreeMap::new() };
+        let mut unplaced = nodes;
+        let mut waiting = vec![(root, 0, u64::MAX)];
+        // Ends: each turn takes a node from `unplaced`, or a leaf of one of them.
+        while let Some((addr, first, last)) = waiting.pop() {
+            let Some(node) = unplaced.remove(&addr) else {
+                // A leaf that is not there, or a node that was there before.
+                if view.nodes.contains_key(&addr) {
+                    return Err(TreeError::Shared { addr });
+                }
+                continue;
+            };
+            check(addr, &node, first, last)?;
+            for &child in &node.children {
+                check_child(addr, &node, child, unplaced.get(&child).or_else(|| view.node(child)))?;
+            }
+            waiting
+                .extend(spans(&node.pivots, first, last).zip(&node.children).map(|((a, z), &c)| (c, a, z)));
+            view.nodes.insert(addr, Placed { node, first, last });
+        }
+        match unplaced.keys().next() {
+            Some(&addr) => Err(TreeError::Unreached { addr }),
+            None => view.leaves_are_apart().map(|()| view),
+        }
+    }
+
+    /// No leaf that is not there is a child twice, or a node's address.
+    fn leaves_are_apart(&self) -> Result<(), TreeError> {
+        let mut leaves: Vec<VirtAddr> = self
+            .nodes
+            .values()
+            .flat_map(|placed| &placed.node.children)
+            .filter(|child| !self.nodes.contains_key(child))
+            .copied()
+            .collect();
+        leaves.sort_unstable();
+        match leaves.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(pair) => Err(TreeError::Shared { addr: pair[0] }),
+            None => Ok(()),
+        }
+    }
+
+    /// Where the root is; `None` when there is nothing.
+    #[must_use]
+    pub const fn root(&self) -> Option<VirtAddr> {
+        self.root
+    }
+
+    /// The node at `addr`, if it is there.
+    #[must_use]
+    pub fn node(&self, addr: VirtAddr) -> Option<&TreeNode> {
+        self.nodes.get(&addr).map(|placed| &placed.node)
+    }
+
+    /// All nodes, in order of addresses.
+    pub fn nodes(&self) -> impl Iterator<Item = (VirtAddr, &TreeNode)> {
+        self.nodes.iter().map(|(&addr, placed)| (addr, &placed.node))
+    }
+
+    /// How many nodes are there.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// True when nothing is there.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// The inner node at `addr`: one that an index may hold.
+    pub(crate) fn inner(&self, addr: VirtAddr) -> Option<&TreeNode> {
+        self.node(addr).filter(|node| node.level > 0)
+    }
+
+    /// The range of all keys that lead to the node at `addr`.
+    pub(crate) fn range_of(&self, addr: VirtAddr) -> Option<Range> {
+        let Placed { node, first, last } = self.nodes.get(&addr)?;
+        Some(Range { first: *first, last: *last, child: Child { addr, level: node.level } })
+    }
+
+    /// The ranges of the children of the inner node at `addr`.
+    pub(crate) fn ranges_below(&self, addr: VirtAddr) -> Vec<Range> {
+        let Some(Placed { node, first, last }) = self.nodes.get(&addr) else { return Vec::new() };
+        let children = node.children.iter().map(|&child| self.child(child));
+        let spans = spans(&node.pivots, *first, *last);
+        spans.zip(children).map(|((first, last), child)| Range { first, last, child }).collect()
+    }
+
+    /// The inner node at `addr` as a set holds it.
+    pub(crate) fn set_node(&self, addr: VirtAddr) -> Option<SetNode> {
+        let node = self.inner(addr)?;
+        let children = node.children.iter().map(|&child| self.child(child)).collect();
+        Some(SetNode { addr, pivots: node.pivots.clone(), children })
+    }
+
+    fn child(&self, addr: VirtAddr) -> Child {
+        Child { addr, level: self.node(addr).map_or(0, |node| node.level) }
+    }
+}
+
+/// The keys of each child, of a node with the keys `first..=last`.
+fn spans(pivots: &[u64], first: u64, last: u64) -> impl Iterator<Item = (u64, u64)> {
+    let firsts = [first].into_iter().chain(pivots.iter().copied());
+    let lasts = pivots.iter().map(|pivot| pivot - 1).chain([last]);
+    firsts.zip(lasts)
+}
+
+fn check(addr: VirtAddr, node: &TreeNode, first: u64, last: u64) -> Result<(), TreeError> {
+    if node.level == 0 {
+        let empty = node.pivots.is_empty() && node.children.is_empty();
+        return if empty { Ok(()) } else { Err(TreeError::Leaf { addr }) };
+    }
+    nodes::check(addr, &node.pivots, node.children.len()).map_err(TreeError::Node)?;
+    match node.pivots.iter().find(|&&pivot| pivot <= first || pivot > last) {
+        Some(&pivot) => Err(TreeError::Outside { addr, pivot }),
+        None => Ok(()),
+    }
+}
+
+fn check_child(
+    addr: VirtAddr,
+    node: &TreeNode,
+    child: VirtAddr,
+    found: Option<&TreeNode>,
+) -> Result<(), TreeError> {
+    match found {
+        _ if child.is_null() => Err(TreeError::Dangling { addr, child }),
+        None if node.level > 1 && child != addr => Err(TreeError::Dangling { addr, child }),
+        Some(below) if below.level >= node.level => Err(TreeError::Level { addr, child }),
+        None if child == addr => Err(TreeError::Level { addr, child }),
+        _ => Ok(()),
+    }
+}
+
+impl fmt::Display for TreeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::NoRoot { addr } => write!(f, "the root at {addr} is not among the nodes"),
+            Self::Node(error) => error.fmt(f),
+            Self::Leaf { addr } => write!(f, "the leaf at {addr} has children or pivots"),
+            Self::Dangling { addr, child } => {
+                write!(f, "the node at {addr} has a child at {child}, where no node is")
+            }
+            Self::Level { addr, child } => write!(f, "the child at {child} is not below its node at {addr}"),
+            Self::Shared { addr } => write!(f, "the node at {addr} is a child more than once"),
+            Self::Outside { addr, pivot } => {
+                write!(f, "the pivot {pivot} of the node at {addr} is not between the keys that lead there")
+            }
+            Self::Unsorted { key } => write!(f, "the key {key} does not come after those before it"),
+            Self::Unreached { addr } => write!(f, "no path leads from the root to the node at {addr}"),
+        }
+    }
+}
+
+impl core::error::Error for TreeError {}
+
+#[cfg(test)]
+mod tests;

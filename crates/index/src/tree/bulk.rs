@@ -1,0 +1,101 @@
+//! A tree as bulk loading lays it out, from its keys alone: what an index of them would be, before there is a tree.
+
+use super::{TreeError, TreeNode, TreeView};
+use crate::BRANCHES;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use farmem_wire::VirtAddr;
+
+/// Bytes from one node to the next, as in `crates/structures`.
+const NODE_LEN: u64 = 256;
+
+/// A node that one above it will lead to.
+struct Below {
+    /// Its smallest key.
+    first: u64,
+    addr: VirtAddr,
+    accesses: u64,
+}
+
+/// Hands out addresses; none is null.
+#[derive(Default)]
+struct Addresses(u64);
+
+impl Addresses {
+    const fn take(&mut self) -> VirtAddr {
+        self.0 += NODE_LEN;
+        VirtAddr(self.0)
+    }
+}
+
+impl TreeView {
+    /// The tree of `keys`, each with its accesses, that a bulk load makes (`BTree::load`): `fill` keys to a leaf (of 0 it is 1), 16 children to an inner
+    /// node as long as there are. Addresses are made up. Leaves are left out, but for one that is the root.
+    ///
+    /// # Errors
+    /// [`TreeError::Unsorted`] for the first key that does not come after those before it.
+    pub fn bulk_loaded(keys: impl IntoIterator<Item = (u64, u64)>, fill: usize) -> Result<Self, TreeError> {
+        let mut addresses = Addresses::default();
+        let mut level = leaves(keys, fill.max(1), &mut addresses)?;
+        let mut nodes = BTreeMap::new();
+        let mut height = 0;
+        while level.len() > 1 {
+            height += 1;
+            level = level
+                .chunks(BRANCHES)
+                .map(|below| above(below, height, &mut addresses, &mut nodes))
+                .collect();
+        }
+        let root = level.pop().unwrap_or_else(|| Below { first: 0, addr: addresses.take(), accesses: 0 });
+        nodes.entry(root.addr).or_insert_with(|| TreeNode {
+            level: 0,
+            pivots: Vec::new(),
+            children: Vec::new(),
+            accesses: root.accesses,
+        });
+        Self::new(root.addr, nodes)
+    }
+}
+
+fn leaves(
+    keys: impl IntoIterator<Item = (u64, u64)>,
+    fill: usize,
+    addresses: &mut Addresses,
+) -> Result<Vec<Below>, TreeError> {
+    let mut leaves: Vec<Below> = Vec::new();
+    // Keys in the last leaf.
+    let mut have = fill;
+    let mut last = None;
+    for (key, accesses) in keys {
+        if last.is_some_and(|last| last >= key) {
+            return Err(TreeError::Unsorted { key });
+        }
+        last = Some(key);
+        match leaves.last_mut() {
+            Some(leaf) if have < fill => {
+                leaf.accesses = leaf.accesses.saturating_add(accesses);
+                have += 1;
+            }
+            _ => {
+                leaves.push(Below { first: key, addr: addresses.take(), accesses });
+                have = 1;
+            }
+        }
+    }
+    Ok(leaves)
+}
+
+/// The node above `below`.
+fn above(
+    below: &[Below],
+    level: u8,
+    addresses: &mut Addresses,
+    nodes: &mut BTreeMap<VirtAddr, TreeNode>,
+) -> Below {
+    let (addr, first) = (addresses.take(), below[0].first);
+    let accesses = below.iter().fold(0, |sum: u64, child| sum.saturating_add(child.accesses));
+    let pivots = below[1..].iter().map(|child| child.first).collect();
+    let children = below.iter().map(|child| child.addr).collect();
+    nodes.insert(addr, TreeNode { level, pivots, children, accesses });
+    Below { first, addr, accesses }
+}
