@@ -4,6 +4,7 @@
 //! changes the tables; and that everything else is answered to one receiver or dropped.
 
 mod model;
+mod soft;
 
 use crate::Run;
 use crate::frames::{self, Arrival, FaultyLink, batch, datagram, enclosed, endpoint, noise, with_others};
@@ -28,8 +29,14 @@ const PEERS: [Port; 5] = [Port::node(1), Port::node(2), Port::host(1), Port::hos
 const BASES: [u64; 2] = [1 << 40, 2 << 40];
 const VMA_LEN: u64 = 0x1_0000;
 /// Tables that can become full.
-const BUDGETS: Budgets =
-    Budgets { translation_entries: 6, protection_entries: 16, sessions: 5, peers: 6, directory_slots: 3 };
+const BUDGETS: Budgets = Budgets {
+    translation_entries: 6,
+    protection_entries: 16,
+    sessions: 5,
+    peers: 6,
+    directory_slots: 3,
+    soft_bytes: soft::ROOM,
+};
 
 /// What came out of one event.
 #[derive(Debug, Default)]
@@ -69,6 +76,10 @@ pub fn switch_events(data: &[u8], run: &mut Run) {
             }
             6..=8 => {
                 let sent = bench.continuation(&mut input);
+                bench.link.arrival(sent, &mut input)
+            }
+            15 => {
+                let sent = soft::told(&bench.model.soft, &mut input);
                 bench.link.arrival(sent, &mut input)
             }
             _ => {

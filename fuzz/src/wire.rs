@@ -2,7 +2,7 @@
 
 use crate::Run;
 use farmem_wire::headers::view;
-use farmem_wire::message::{DirectoryMessage, MoveMessage, PageMessage, Updates};
+use farmem_wire::message::{DirectoryMessage, MoveMessage, PageMessage, SoftMessage, Updates};
 use farmem_wire::{Body, Extension, Gid, Message, Packet, Psn, Qkey, Qpn, Reth, Rkey, VirtAddr, bth, icrc};
 
 /// Reads `data` as a frame, as a message and as a packet with ICRC.
@@ -93,11 +93,22 @@ fn move_message(payload: &[u8]) {
     assert_eq!(message.len(), payload.len());
 }
 
+/// Nor one about the switch's image.
+fn soft_message(payload: &[u8]) {
+    let Ok(message) = SoftMessage::parse(payload) else { return };
+    assert!(SoftMessage::is(payload));
+    let mut emitted = Vec::new();
+    message.emit(&mut emitted);
+    assert_eq!(emitted, payload);
+    assert_eq!(message.len(), payload.len());
+}
+
 /// A message has no bits that are ignored: it is written again byte for byte.
 fn message(payload: &[u8]) {
     page_message(payload);
     directory_message(payload);
     move_message(payload);
+    soft_message(payload);
     let Ok(message) = Message::parse(payload) else { return };
     let mut emitted = Vec::new();
     message.emit(&mut emitted);

@@ -7,9 +7,11 @@
 //! the control plane dispatches over.
 
 mod answers;
+mod base64_bytes;
 mod calls;
 
 pub use answers::*;
+pub use base64_bytes::Base64;
 pub use calls::*;
 
 use alloc::string::String;
@@ -67,6 +69,8 @@ answers! {
     Lease(LeaseInfo),
     Object(ObjectInfo),
     Domain(DomainInfo),
+    SoftLoaded(SoftLoaded),
+    SoftShown(SoftShown),
 }
 
 impl From<()> for Response {

@@ -116,6 +116,9 @@ impl State {
             | Request::CreateDomain(_)
             | Request::Recover(_)
             | Request::Locate(_)
+            | Request::SoftLoad(_)
+            | Request::SoftShow(_)
+            | Request::SoftClear(_)
             | Request::Overview(_) => Vec::new(),
         }
     }

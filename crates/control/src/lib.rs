@@ -32,6 +32,7 @@ mod record;
 mod replies;
 mod requests;
 pub mod reset;
+mod soft;
 pub mod splitting;
 mod state;
 mod syscalls;
@@ -45,6 +46,7 @@ pub use log::{COMPACT_LINES_MIN, COMPACT_RATIO, Log, NotKept, STALL_RETRY};
 pub use migrate::MIGRATE_LEN_MAX;
 pub use names::OBJECT_NAME_MAX;
 pub use record::{Record, Role};
+pub use soft::{DAMAGED_MAX, SOFT_WINDOW};
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
@@ -60,6 +62,7 @@ use link::Pace;
 use log::{LogState, Stalled};
 use record::{Line, What, Why};
 use requests::Decision;
+use soft::Soft;
 use state::{Effect, State};
 
 /// Most characters of a name.
@@ -235,6 +238,8 @@ pub enum Note {
     Listed,
     /// A line cannot be kept: changes are refused from now on.
     Stalled,
+    /// The switch refused an image.
+    SoftRefused,
     /// Lines are kept again.
     KeepsAgain,
     /// The log was written anew, as short as it can be.
@@ -297,6 +302,7 @@ pub struct Control {
     waiting: VecDeque<Pending>,
     paces: BTreeMap<Role, Pace>,
     coherence: Coherence,
+    soft: Soft,
     /// Of the event at hand.
     now: Instant,
     /// Of the next frame; only for those who read traces.
@@ -326,6 +332,7 @@ impl Control {
             waiting: VecDeque::new(),
             paces: BTreeMap::new(),
             coherence: Coherence::default(),
+            soft: Soft::default(),
             now: Instant::ZERO,
             psn: Psn::new(0),
         }
@@ -394,7 +401,7 @@ impl Control {
     /// Takes a request.
     fn ask(&mut self, ask: Ask, out: &mut Actions) {
         let most = self.config.bounds.pending_max;
-        if self.waiting.len() + self.asked.len() >= most {
+        if self.waiting.len() + self.asked.len() + self.soft.waiting() >= most {
             let message = format!("{most} requests wait already");
             let result = Err(errors::error(ErrorCode::Unavailable, message, "ask again in a moment"));
             out.local(Out::Reply { ticket: ask.ticket, result });
@@ -423,6 +430,7 @@ impl Control {
                     let result = result.map_err(|Stalled| self.stall_error("nothing was changed"));
                     reply(pending.ask.ticket, result, out);
                 }
+                Ok(Decision::Soft(want)) => self.soft_wait(pending.ask.ticket, want, out),
                 Ok(Decision::Begin(what)) => {
                     let change = self.state.next_change;
                     let ticket = pending.ask.ticket;
@@ -511,6 +519,7 @@ impl Machine for Control {
         // What it ended others may have waited for.
         self.admit(out);
         self.refuse_stalled(out);
+        self.see_to_soft(out);
         if self.waiting.len() > waiting {
             out.note(Note::Waits);
         }
@@ -526,17 +535,19 @@ impl Machine for Control {
         let coherence =
             self.coherence.due().map(|due| self.log.due().filter(|_| due <= self.now).unwrap_or(due));
         let log = self.log.due().filter(|_| self.log.abandoned);
-        self.paces.values().map(Pace::due).chain(coherence).chain(log).min()
+        self.paces.values().map(Pace::due).chain(coherence).chain(log).chain(self.soft.due()).min()
     }
 
     fn check(&self) {
         assert_eq!(self.state.sound(), Ok(()));
         self.coherence.check();
+        self.soft.check();
         assert!(
             self.asked.keys().all(|id| self.state.changes.contains_key(id)),
             "a request's change is in flight"
         );
-        assert!(self.waiting.len() + self.asked.len() <= self.config.bounds.pending_max);
+        let open = self.waiting.len() + self.asked.len() + self.soft.waiting();
+        assert!(open <= self.config.bounds.pending_max);
         assert!(
             self.paces.keys().all(|role| self.state.queues.contains_key(role)),
             "who is paced has a queue"

@@ -6,7 +6,7 @@ use crate::{Control, DropReason, Note, Out};
 use alloc::vec::Vec;
 use farmem_machine::{Duration, Instant, Outbox, Port};
 use farmem_transport::ud::{self, Peer};
-use farmem_wire::message::{DirectoryMessage, Updates};
+use farmem_wire::message::{DirectoryMessage, SoftMessage, Updates};
 use farmem_wire::{Body, Extension, Header, HostId, Message, Packet, RequestId, Status};
 
 /// The longest time between two sends of a batch, in timeouts.
@@ -35,6 +35,11 @@ impl Control {
             && DirectoryMessage::is(payload)
         {
             return self.on_report(role, payload, out);
+        }
+        if let Ok((role, payload)) = opened
+            && SoftMessage::is(payload)
+        {
+            return self.on_soft(role, payload, out);
         }
         match opened.and_then(|(role, payload)| self.read_answer(role, payload)) {
             Ok((role, seq, refusal)) => {
@@ -129,7 +134,8 @@ impl Control {
         }
     }
 
-    fn wait(&self, resent: u32) -> Duration {
+    /// Time after which what was sent again so often is sent again.
+    pub(crate) fn wait(&self, resent: u32) -> Duration {
         let times = 1u64.checked_shl(resent).map_or(BACKOFF_MAX, |times| times.min(BACKOFF_MAX));
         self.config.timeout.times(times)
     }

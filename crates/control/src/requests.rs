@@ -10,6 +10,7 @@ use crate::errors::{LISTED, bad, bound, error, not_found};
 use crate::grants;
 use crate::members::name_allowed;
 use crate::record::{ConnectionRow, Key, Line, Role, SessionRow, Span, VmaRow, What};
+use crate::soft::Want;
 use crate::syscalls::Call;
 use crate::updates::Reach;
 use alloc::format;
@@ -25,6 +26,8 @@ pub(crate) enum Decision<A> {
     Keep(Line, A),
     /// Begin this change; the answer comes with its end.
     Begin(What),
+    /// The answer comes when the switch has said something about its image.
+    Soft(Want),
 }
 
 /// What to do about a request of this type, or why not.
@@ -39,6 +42,7 @@ where
         Decision::Reply(answer) => Decision::Reply(answer.into()),
         Decision::Keep(line, answer) => Decision::Keep(line, answer.into()),
         Decision::Begin(what) => Decision::Begin(what),
+        Decision::Soft(want) => Decision::Soft(want),
     })
 }
 
@@ -86,6 +90,9 @@ impl Control {
             Request::DropObject(call) => any(call, self.drop_object(call.host, call.object)),
             Request::Migrate(call) => any(call, self.migrate(call.domain, call.base, call.len, call.node)),
             Request::Locate(call) => any(call, self.locate(call.addr)),
+            Request::SoftLoad(call) => any(call, self.soft_load(call)),
+            Request::SoftShow(call) => any(call, self.soft_show()),
+            Request::SoftClear(call) => any(call, self.soft_clear()),
             Request::Overview(call) => any(call, Ok(Decision::Reply(self.overview()))),
         }
     }

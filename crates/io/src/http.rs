@@ -17,8 +17,11 @@ pub use server::{ApiCall, ApiServer};
 use farmem_control::api::{ApiError, ErrorCode};
 use std::time::Duration;
 
-/// Largest body of a request, in bytes. The longest real one is far below a kilobyte.
+/// Largest body of a request but one, in bytes. The longest real one is far below a kilobyte.
 const BODY_MAX: usize = 64 << 10;
+
+/// Largest body of the request that brings an image, which is in it in base64, with a row for each section.
+const SOFT_BODY_MAX: usize = 12 << 20;
 
 /// Largest head of a request, in bytes. It is looked at when more is read, so somewhat longer ones may pass.
 const HEAD_MAX: usize = 16 << 10;

@@ -1,13 +1,18 @@
 //! A whole control plane: HTTP client, server, the role, its log in a file; stopped and started again, on a disk that fails, with a log that
-//! grows.
+//! grows, and beside a switch that takes an image.
 
 use farmem_control::api::*;
 use farmem_control::{Ask, COMPACT_LINES_MIN, Config, Control, Log as _, Record};
 use farmem_io::{
     ApiCallError, ApiClient, ApiServer, Clock, ControlStore, Driver, Link as _, Stop, UdpConfig, UdpLink,
-    os_seed, parse_gid, run_control,
+    os_seed, parse_gid, run, run_control,
 };
-use farmem_machine::{Event, Instant, Machine as _, Outbox, Rng};
+use farmem_machine::{Event, Instant, Machine as _, Outbox, Port, Rng};
+use farmem_switch::{Budgets, Note, Switch};
+use farmem_transport::image::{Image, SectionKey};
+use farmem_transport::ud;
+use farmem_wire::message::SOFT_PART_MAX;
+use farmem_wire::{Gid, Qkey, Qpn};
 use redb::backends::FileBackend;
 use redb::{Database, DatabaseError, StorageBackend};
 use std::fs::{self, OpenOptions};
@@ -15,7 +20,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 const TOKEN: &str = "the rack's token";
@@ -34,9 +39,7 @@ impl Plane {
     }
 
     fn start_on((store, records): (ControlStore, Vec<Record>)) -> Self {
-        // Tests run beside each other.
-        static NEXT: AtomicU32 = AtomicU32::new(1);
-        let gid = parse_gid(&format!("127.71.210.{}", NEXT.fetch_add(1, Ordering::Relaxed))).unwrap();
+        let gid = free_gid();
         let control =
             Control::restore(Config::new(gid), Rng::from_seed(os_seed().unwrap()), records).unwrap();
         let control = control.with_log(Box::new(store));
@@ -56,6 +59,12 @@ impl Plane {
     fn client(&self) -> ApiClient {
         ApiClient::new(&self.url, TOKEN)
     }
+}
+
+/// An address of this process; tests run beside each other.
+fn free_gid() -> Gid {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    parse_gid(&format!("127.71.210.{}", NEXT.fetch_add(1, Ordering::Relaxed))).unwrap()
 }
 
 impl Drop for Plane {
@@ -261,4 +270,100 @@ fn a_log_that_grows_stays_a_small_file() {
     let again = Control::restore(Config::new(gid), Rng::from_number(2), records).unwrap();
     assert_eq!(again.compact(), rows);
     assert!(sizes[3] <= sizes[1], "the file grows: {sizes:?}");
+}
+
+/// How often a switch noted that it took a part of an image, that it did not, and that one stands.
+#[derive(Debug, Default)]
+struct Counts {
+    loaded: AtomicU64,
+    not_taken: AtomicU64,
+    flipped: AtomicU64,
+}
+
+/// A switch over sockets, in a thread, until it is ended.
+struct Beside {
+    thread: JoinHandle<Switch>,
+    stop: Stop,
+    counts: Arc<Counts>,
+}
+
+impl Beside {
+    fn join(client: &mut ApiClient, gid: Gid) -> Self {
+        let mut link = UdpLink::open(&UdpConfig::new(gid)).unwrap();
+        let text = gid.as_v4().map(|v4| Ipv4Addr::from(v4).to_string()).unwrap();
+        let SwitchJoined { home, control } = client.call(JoinSwitch { gid: text }).unwrap();
+        let key = |of: &Endpoint| ud::Endpoint { qpn: Qpn::new(of.qpn), qkey: Qkey(of.qkey) };
+        link.set_peer(Port::CONTROL, Some(parse_gid(&control.gid).unwrap())).unwrap();
+        let control = ud::Peer { port: Port::CONTROL, endpoint: key(&control) };
+        let switch = Switch::new(ud::Home { endpoint: key(&home), control }, Budgets::default());
+        let (stop, counts) = (Stop::new(), Arc::new(Counts::default()));
+        let (theirs, seen) = (stop.clone(), Arc::clone(&counts));
+        let thread = std::thread::spawn(move || {
+            let mut driver = Driver::new(switch, link, Clock::start());
+            driver.watch_notes(move |note| {
+                let count = match note {
+                    Note::SoftLoaded => &seen.loaded,
+                    Note::SoftNotTaken => &seen.not_taken,
+                    Note::SoftFlipped => &seen.flipped,
+                    _ => return,
+                };
+                count.fetch_add(1, Ordering::Relaxed);
+            });
+            run(&mut driver, &theirs, &mut |_, _| {}).unwrap();
+            driver.into_parts().0
+        });
+        Self { thread, stop, counts }
+    }
+
+    fn end(self) -> Switch {
+        self.stop.set();
+        self.thread.join().unwrap()
+    }
+}
+
+/// PROTOCOL 13.8: 600 ranges and three sets of 3,600 nodes of 256 bytes go over HTTP and sockets to a switch and stand there, to the byte. Each part is
+/// taken once. A switch that starts again is empty, and gets them again.
+#[test]
+fn an_image_goes_to_a_switch_over_sockets() {
+    let state = State(std::env::temp_dir().join(format!("farmem-test-image-{}", std::process::id())));
+    let plane = Plane::start(&state.0);
+    let mut client = plane.client();
+    let gid = free_gid();
+    let switch = Beside::join(&mut client, gid);
+    let bytes =
+        |n: usize, with: u8| (0..n).map(|at| with.wrapping_add(at.to_le_bytes()[1])).collect::<Vec<u8>>();
+    let mut sections = vec![(SectionKey { kind: 1, id: 0 }, bytes(600 * 24, 1))];
+    sections
+        .extend((0..3).map(|id| (SectionKey { kind: 2, id }, bytes(3600 * 256, 50 + id.to_le_bytes()[0]))));
+    let image =
+        Image::of(&sections.iter().map(|(key, bytes)| (*key, &bytes[..])).collect::<Vec<_>>()).unwrap();
+    let section = |(key, bytes): &(SectionKey, Vec<u8>)| SoftSection {
+        kind: key.kind,
+        id: key.id,
+        bytes: Base64(bytes.clone()),
+    };
+    let load = SoftLoad { sections: sections.iter().map(section).collect() };
+    let SoftLoaded { epoch } = client.call(load.clone()).unwrap();
+    let (len, digest) = (image.len(), image.digest().to_string());
+    let stands = SoftShown { epoch, bytes: len, digest, ..SoftShown::default() };
+    assert_eq!(client.call(SoftShow {}).unwrap(), stands);
+    assert_eq!(client.call(load).unwrap(), SoftLoaded { epoch }, "again: it stands already");
+    let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    let parts = u64::from(len).div_ceil(SOFT_PART_MAX as u64);
+    assert_eq!((count(&switch.counts.loaded), count(&switch.counts.flipped)), (parts, 1));
+    let again = count(&switch.counts.not_taken);
+    assert!(again <= parts, "{again} of {parts} parts came again");
+    let switch = switch.end();
+    assert_eq!(switch.soft().image().bytes(), image.bytes());
+
+    let switch = Beside::join(&mut client, gid);
+    let mut shown = client.call(SoftShow {}).unwrap();
+    while shown != stands {
+        assert_eq!((shown.epoch, shown.bytes), (0, 0), "empty, or the image: {shown:?}");
+        shown = client.call(SoftShow {}).unwrap();
+    }
+    client.call(SoftClear {}).unwrap();
+    let shown = client.call(SoftShow {}).unwrap();
+    assert!(shown.epoch > epoch && shown.bytes == 8, "{shown:?}");
+    assert!(switch.end().soft().image().is_empty());
 }

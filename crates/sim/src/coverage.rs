@@ -136,6 +136,8 @@ pub const ELSEWHERE: &[(&str, &str)] = &[
     ("switch.UpdateChanged", "needs two senders with the control plane's keys: tests of switch"),
     ("switch.Listed", "needs a control plane beside hosts that cache: tests of sim"),
     ("switch.Resized", "needs a control plane beside hosts that cache: tests of sim"),
+    ("switch.Soft", "no image is loaded in these worlds: tests of switch, and of images in sim"),
+    ("switch.Indexed", "likewise: tests of switch, and of blink_tree in farmem"),
     ("switch.PageRefused", "all hosts of these worlds may have all pages: tests of switch"),
 ];
 
@@ -216,6 +218,7 @@ mod tests {
         let all = [
             Switch::Forwarded { node },
             Switch::Continued { node },
+            Switch::Indexed { node },
             Switch::Refused(status),
             Switch::Updated { seq },
             Switch::UpdateRefused { seq, status },
@@ -225,11 +228,16 @@ mod tests {
             Switch::PageForwarded { node },
             Switch::Listed,
             Switch::Resized { done: 1, refused: 0 },
+            Switch::SoftLoaded,
+            Switch::SoftNotTaken,
+            Switch::SoftFlipped,
+            Switch::SoftShown,
         ];
         for note in all {
             let name = match note {
                 Switch::Forwarded { .. } => "Forwarded",
                 Switch::Continued { .. } => "Continued",
+                Switch::Indexed { .. } => "Indexed",
                 Switch::Refused(_) => "Refused",
                 Switch::Updated { .. } => "Updated",
                 Switch::UpdateRefused { .. } => "UpdateRefused",
@@ -240,6 +248,11 @@ mod tests {
                 Switch::PageForwarded { .. } => "PageForwarded",
                 Switch::Listed => "Listed",
                 Switch::Resized { .. } => "Resized",
+                Switch::SoftLoaded => "SoftLoaded",
+                Switch::SoftNotTaken => "SoftNotTaken",
+                Switch::SoftFlipped => "SoftFlipped",
+                Switch::SoftRefused(_) => "SoftRefused",
+                Switch::SoftShown => "SoftShown",
                 Switch::Dropped(_) => "Dropped",
             };
             assert!(is_listed(&format!("switch.{name}")), "{name}");

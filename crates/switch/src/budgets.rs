@@ -2,6 +2,7 @@
 
 use crate::directory::SLOTS_DEFAULT;
 use farmem_wire::Status;
+use farmem_wire::message::{SOFT_IMAGE_MAX, Shown};
 
 /// How many entries each table may hold. What does not fit is refused with [`Status::TableFull`], never dropped silently.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,6 +17,8 @@ pub struct Budgets {
     pub peers: usize,
     /// Slots of the directory, one for each region of which hosts cache pages.
     pub directory_slots: usize,
+    /// Bytes of an image of soft state, at most [`SOFT_IMAGE_MAX`]. Two fit: the one that stands and the one that is loading.
+    pub soft_bytes: u32,
 }
 
 impl Default for Budgets {
@@ -29,6 +32,7 @@ impl Default for Budgets {
             sessions: 16_384,
             peers: 8_192,
             directory_slots: SLOTS_DEFAULT,
+            soft_bytes: SOFT_IMAGE_MAX,
         }
     }
 }
@@ -53,6 +57,10 @@ pub struct Occupancy {
     pub sessions: Usage,
     /// Peers.
     pub peers: Usage,
+    /// The image that stands, and how much of the next one is there.
+    pub soft: Shown,
+    /// Bytes of memory that images take.
+    pub soft_bytes: Usage,
 }
 
 /// Why a table refuses a change. The table is as it was.

@@ -1,6 +1,7 @@
 //! What the switch tells whoever watches: one note per frame it was given.
 
 use crate::directory::Outcome;
+use farmem_wire::message::Verdict;
 use farmem_wire::{NodeId, Status};
 
 /// What became of a frame. Every frame ends in exactly one note.
@@ -9,6 +10,11 @@ pub enum Note {
     /// A host's request went to this node.
     Forwarded {
         /// The node that owns the address.
+        node: NodeId,
+    },
+    /// A traversal of a host went to its node, from further down than where it would have begun (PROTOCOL 13.14).
+    Indexed {
+        /// The node.
         node: NodeId,
     },
     /// A traversal that left one node went on to this one.
@@ -58,6 +64,16 @@ pub enum Note {
         /// So many were not as thought, or not idle, and stayed.
         refused: u32,
     },
+    /// A part of an image was taken.
+    SoftLoaded,
+    /// One that is too old, or out of order, was answered with what is there; so was a flip of what is not there.
+    SoftNotTaken,
+    /// An image stands that did not before.
+    SoftFlipped,
+    /// An image was refused.
+    SoftRefused(Verdict),
+    /// The control plane was told what stands.
+    SoftShown,
     /// A frame went nowhere and was not answered.
     Dropped(Reason),
 }

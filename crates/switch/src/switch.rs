@@ -6,13 +6,13 @@
 use crate::answer::{Envelope, refusal};
 use crate::pages::Directory;
 use crate::tables::{Session, Tables};
-use crate::{Budgets, Note, Occupancy, Reason};
+use crate::{Budgets, Note, Occupancy, Reason, Soft};
 use alloc::vec::Vec;
 use core::convert::Infallible;
 use farmem_machine::{Event, Halt, Instant, Machine, Port};
 use farmem_transport::PeerChange;
 use farmem_transport::ud::{self, Endpoint, Home, Inbox, Peer, Turn};
-use farmem_wire::message::{DirectoryMessage, PageMessage, REGION_LEN, Updates};
+use farmem_wire::message::{DirectoryMessage, PageMessage, REGION_LEN, SoftMessage, Updates};
 use farmem_wire::{
     Body, Domain, Extension, Header, HostId, Message, NodeId, Packet, Perm, Pmtu, Psn, Qkey, Qpn, Status,
     VirtAddr,
@@ -36,6 +36,7 @@ pub struct Switch {
     pub(crate) tables: Tables,
     inbox: Inbox,
     pub(crate) directory: Directory,
+    pub(crate) soft: Soft,
     /// Counts the datagrams sent. UD receivers do not look at it; people who read traces do.
     psn: Psn,
 }
@@ -49,6 +50,7 @@ impl Switch {
             tables: Tables::new(&home, &budgets),
             inbox: Inbox::default(),
             directory: Directory::new(budgets.directory_slots),
+            soft: Soft::new(budgets.soft_bytes),
             psn: Psn::default(),
         }
     }
@@ -56,7 +58,7 @@ impl Switch {
     /// How full the tables are.
     #[must_use]
     pub fn occupancy(&self) -> Occupancy {
-        self.tables.occupancy()
+        self.tables.occupancy(&self.soft)
     }
 
     /// The translation table, for those who look or copy it to hardware.
@@ -80,6 +82,9 @@ impl Switch {
         match self.sender(port, &datagram) {
             Ok(Sender::Control) if DirectoryMessage::is(datagram.payload) => {
                 self.order(datagram.payload, out)
+            }
+            Ok(Sender::Control) if SoftMessage::is(datagram.payload) => {
+                self.soft_message(datagram.payload, out)
             }
             Ok(Sender::Node) if DirectoryMessage::is(datagram.payload) => self.visit(datagram.payload, out),
             Ok(Sender::Control) => self.update(datagram.payload, out),
@@ -132,14 +137,23 @@ impl Switch {
         if message.header.request.host() != host {
             return self.answer(host, &refusal(&message, Status::Malformed), out);
         }
+        let indexed = self.begin_further_down(&mut message.body);
         match self.route(&message) {
             Ok(Some((node, peer))) => {
                 self.forward(peer, message, out);
-                Note::Forwarded { node }
+                if indexed { Note::Indexed { node } } else { Note::Forwarded { node } }
             }
             Ok(None) => Note::Dropped(Reason::NodeGone),
             Err(status) => self.answer(host, &refusal(&message, status), out),
         }
+    }
+
+    /// Has a traversal of a tree begin at the deepest node that is known here on the way to its key (PROTOCOL 13.14; Fat-B+Tree III). What it may
+    /// do there is checked as for any other address.
+    fn begin_further_down(&self, body: &mut Body<'_>) -> bool {
+        let Body::Traverse(traverse) = body else { return false };
+        let start = self.soft.index().start(traverse.cur_ptr, traverse.program, traverse.scratch);
+        start.inspect(|&start| traverse.cur_ptr = start).is_some()
     }
 
     /// A traversal whose next pointer is not on the node it was at (PROTOCOL 6.10, PULSE 5). The node had domain and origin
@@ -297,6 +311,7 @@ impl Machine for Switch {
     fn check(&self) {
         self.tables.assert_invariants();
         self.directory.assert_invariants();
+        self.soft.assert_invariants();
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! It does not know the order of batches; that is [`farmem_transport::ud::Inbox`]'s.
 
-use crate::{Budgets, Occupancy, Protection, TableError, Translation, Usage};
+use crate::{Budgets, Occupancy, Protection, Soft, TableError, Translation, Usage};
 use alloc::collections::BTreeMap;
 use farmem_machine::Port;
 use farmem_transport::PeerChange;
@@ -110,12 +110,14 @@ impl Tables {
         Ok(None)
     }
 
-    pub(crate) fn occupancy(&self) -> Occupancy {
+    pub(crate) fn occupancy(&self, soft: &Soft) -> Occupancy {
         Occupancy {
             translation: self.translation.usage(),
             protection: self.protection.usage(),
             sessions: self.sessions.usage(),
             peers: self.peers.usage(),
+            soft: soft.shown(),
+            soft_bytes: Usage { used: soft.memory(), budget: 2 * soft.budget() as usize },
         }
     }
 

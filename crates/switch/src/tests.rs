@@ -14,9 +14,11 @@ use farmem_wire::{
 mod batches;
 mod continuations;
 mod fuzz;
+mod index;
 mod orders;
 mod pages;
 mod requests;
+mod soft;
 mod updates;
 
 const CONTROL: Peer = peer(Port::CONTROL, 0x101, 0xc0c0_c0c0);

@@ -2,6 +2,7 @@
 //!
 //! [`rc`]: reliable connections, where the endpoint is known: READ, WRITE, CMP_SWAP, FETCH_ADD between a host and a memory
 //! node. [`ud`]: datagrams, where the network decides: requests with ids, the requester's timers, and de-duplication at the server.
+//! [`image`]: what travels in many datagrams and stands as one, the switch's soft state.
 //!
 //! These are parts that roles own, not roles: frames go straight into the role's outbox. No memory, socket or clock is here.
 #![no_std]
@@ -9,6 +10,7 @@
 
 extern crate alloc;
 
+pub mod image;
 mod memory;
 pub mod rc;
 pub mod ud;

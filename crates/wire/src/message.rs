@@ -14,10 +14,31 @@ mod directory_message;
 mod move_message;
 mod page;
 mod page_message;
+mod soft_message;
 mod traverse;
 mod update;
 
-pub use batch::{Batch, PAIRS_MAX, Pair, Pairs};
+/// Reads the header of a message that has nothing in it but version, kind and a number: those about the directory, moves and images (PROTOCOL 7.40, 12.41, 13.2).
+fn read_numbered<'a>(what: &'static str, payload: &'a [u8]) -> Result<(u8, u64, Reader<'a>), WireError> {
+    let mut r = Reader::new(what, payload);
+    let [version, kind] = r.array()?;
+    if version != VERSION {
+        return Err(WireError::Unknown { what: "message.version", value: version.into() });
+    }
+    r.zero::<6>("message.reserved")?;
+    let number = r.u64()?;
+    r.zero::<8>("message.reserved")?;
+    Ok((kind, number, r))
+}
+
+/// Appends the header that [`read_numbered`] reads.
+fn put_numbered(out: &mut Vec<u8>, kind: u8, number: u64) {
+    out.extend_from_slice(&[VERSION, kind, 0, 0, 0, 0, 0, 0]);
+    out.put_u64(number);
+    out.put_u64(0);
+}
+
+pub use batch::{Batch, PAIRS_MAX, Pair, PairBuf, Pairs};
 pub use coherence::{
     Data, Done, Get, Grant, Part, Read, Recall, RecallAck, Refusal, WriteBack, WriteBackAck,
 };
@@ -30,6 +51,10 @@ pub use page::{
     REGION_ORDER_MAX, Region, Seq,
 };
 pub use page_message::{PageBody, PageMessage};
+pub use soft_message::{
+    ImageDigest, ImageFault, ImageId, ImageRule, Load, Loading, SOFT_IMAGE_MAX, SOFT_PART_MAX, Shown,
+    SoftBody, SoftMessage, Verdict,
+};
 pub use traverse::{CODE_LEN_MAX, SCRATCH_LEN_MAX, Traverse};
 pub use update::{Update, Updates};
 

@@ -1,5 +1,6 @@
 //! What a switch must make of a frame, said the slow way: the tables are lists of what the control plane said.
 
+use super::soft::{self, SoftModel};
 use super::{CONTROL, HOME, Outcome, only};
 use crate::frames::heard;
 use farmem_machine::Port;
@@ -17,6 +18,8 @@ pub(super) enum Expected {
     Forwarded(NodeId, Peer, Vec<u8>),
     /// The next batch: the tables change as its answer says.
     Updates(u64, Vec<Update>),
+    /// The control plane says this about images.
+    Soft(Vec<u8>),
     /// Nothing changes, and only the asker hears of it.
     Nothing,
 }
@@ -51,6 +54,7 @@ pub(super) struct Model {
     grants: Vec<Grant>,
     translation: Translation,
     protection: Protection,
+    pub(super) soft: SoftModel,
 }
 
 impl Model {
@@ -64,11 +68,15 @@ impl Model {
             grants: Vec::new(),
             translation: Translation::new(super::BUDGETS.translation_entries),
             protection: Protection::new(super::BUDGETS.protection_entries),
+            soft: SoftModel::default(),
         }
     }
 
     /// What must come of this frame from this port.
     pub(super) fn expect(&self, port: Port, frame: &[u8]) -> Expected {
+        if let Some(payload) = soft::heard(port, frame) {
+            return Expected::Soft(payload);
+        }
         let Some((to, message)) = heard(frame) else { return Expected::Nothing };
         if message.header.response {
             return Expected::Nothing;
@@ -133,6 +141,10 @@ impl Model {
                 );
                 self.unchanged(switch, outcome);
             }
+            Expected::Soft(payload) => {
+                self.soft.judge(&payload, self.control, switch, outcome);
+                self.unchanged(switch, outcome);
+            }
             Expected::Updates(seq, updates) => self.updated(seq, &updates, switch, outcome),
             Expected::Nothing => {
                 assert!(!matches!(note, Note::Forwarded { .. } | Note::Continued { .. }), "{note:?}");
@@ -155,6 +167,7 @@ impl Model {
     }
 
     fn unchanged(&self, switch: &Switch, outcome: &Outcome) {
+        self.soft.unchanged(switch);
         assert!(outcome.peers.is_empty(), "no peer moved");
         assert!(*switch.translation() == self.translation, "the translation changed by itself");
         assert!(*switch.protection() == self.protection, "the protection changed by itself");

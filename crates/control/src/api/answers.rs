@@ -273,3 +273,27 @@ pub struct DirectoryInfo {
     /// Pages whose latest bytes died with a host.
     pub lost_pages: u64,
 }
+
+/// An image stands at the switch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SoftLoaded {
+    /// Its epoch. A later image has a greater one.
+    pub epoch: u64,
+}
+
+/// What the switch has of images.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct SoftShown {
+    /// The epoch of the image that stands; 0 when none does.
+    pub epoch: u64,
+    /// Its bytes.
+    pub bytes: u32,
+    /// The first 128 bits of the SHA-256 of its bytes, in hexadecimal; empty when none stands.
+    pub digest: String,
+    /// The epoch of the image that is loading; 0 when none is.
+    pub loading_epoch: u64,
+    /// Its bytes.
+    pub loading_bytes: u32,
+    /// Of these, so many have come.
+    pub loaded: u32,
+}

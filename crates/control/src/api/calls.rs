@@ -1,12 +1,13 @@
 //! The requests: for each its name in the path, its type, what answers it, and its fields.
 
 use super::{
-    Call, ConnectionInfo, DomainInfo, HostJoined, LeaseInfo, LocatedVma, NodeJoined, ObjectInfo, PermName,
-    ProcessInfo, RackOverview, Returned, SessionInfo, SwitchJoined, VmaInfo,
+    Base64, Call, ConnectionInfo, DomainInfo, HostJoined, LeaseInfo, LocatedVma, NodeJoined, ObjectInfo,
+    PermName, ProcessInfo, RackOverview, Returned, SessionInfo, SoftLoaded, SoftShown, SwitchJoined, VmaInfo,
 };
 #[cfg(doc)]
 use super::{ErrorCode, GIVEN_UP};
 use alloc::string::String;
+use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// Makes a type of each request, and one of all: a request without a name, an answer or a handler does not compile.
@@ -318,7 +319,34 @@ calls! {
         addr: u64,
     }
 
+    /// Makes an image of sections and has it stand at the switch, in the place of whatever stands there (PROTOCOL 13.10). The answer comes when it
+    /// does. May be repeated when the answer did not come: an image that stands is not loaded again.
+    "soft_load" SoftLoad -> SoftLoaded {
+        /// Its sections, in any order; at least one.
+        sections: Vec<SoftSection>,
+    }
+
+    /// Asks the switch which image stands, and what is loading.
+    "soft_show" SoftShow -> SoftShown {
+    }
+
+    /// Takes the image back: an image without sections stands.
+    "soft_clear" SoftClear -> () {
+    }
+
     /// Asks for the members of the rack and its allocations.
     "overview" Overview -> RackOverview {
     }
+}
+
+/// A section of an image.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SoftSection {
+    /// What its bytes are.
+    pub kind: u16,
+    /// Which one of that kind; no two sections have the same kind and id.
+    pub id: u32,
+    /// Its bytes.
+    pub bytes: Base64,
 }

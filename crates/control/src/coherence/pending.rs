@@ -247,7 +247,7 @@ impl Control {
     }
 
     /// The answer to a question that was asked of the role's present life.
-    fn is_from_this_life(&self, role: Role, token: RequestId) -> bool {
+    pub(crate) fn is_from_this_life(&self, role: Role, token: RequestId) -> bool {
         token.host() == HostId(0) && token.0 != 0 && token.generation() == self.state.generation(role)
     }
 

@@ -6,7 +6,7 @@
 
 use super::conn_table::{ConnTable, Eviction};
 use super::filtered::FilteredStream;
-use super::{BODY_MAX, HEAD_MAX, refusal, status_of};
+use super::{HEAD_MAX, refusal, status_of};
 use axum::body::{Body, to_bytes};
 use axum::http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use axum::http::{HeaderMap, StatusCode};
@@ -208,19 +208,24 @@ pub(super) fn has_body(headers: &HeaderMap) -> bool {
     headers.contains_key(TRANSFER_ENCODING) || headers.get(CONTENT_LENGTH).is_some_and(|len| len != "0")
 }
 
-/// Takes in the body of a request, whole, within the limits.
-pub(super) async fn body_of(headers: &HeaderMap, body: Body, limits: Limits) -> Result<Vec<u8>, ApiError> {
+/// Takes in the body of a request, whole, of at most so many bytes and within the limits.
+pub(super) async fn body_of(
+    headers: &HeaderMap,
+    body: Body,
+    most: usize,
+    limits: Limits,
+) -> Result<Vec<u8>, ApiError> {
     let too_long = |why: String| {
         let message = format!("the body cannot be read: {why}");
-        let remedy = format!("send at most {BODY_MAX} bytes, and all that the head of the request announces");
+        let remedy = format!("send at most {most} bytes, and all that the head of the request announces");
         refusal(ErrorCode::BadRequest, message, remedy)
     };
     // Before the first byte of it is read: a caller that announces too much may never send it, and would be waited for.
     let announced = headers.get(CONTENT_LENGTH).and_then(|len| len.to_str().ok()?.parse::<u64>().ok());
-    if let Some(len) = announced.filter(|&len| len > BODY_MAX as u64) {
+    if let Some(len) = announced.filter(|&len| len > most as u64) {
         return Err(too_long(format!("{len} bytes are announced")));
     }
-    match timeout(limits.body, to_bytes(body, BODY_MAX)).await {
+    match timeout(limits.body, to_bytes(body, most)).await {
         Ok(Ok(body)) => Ok(body.into()),
         Ok(Err(why)) => Err(too_long(why.to_string())),
         Err(_) => Err(too_slow("body", limits.body)),

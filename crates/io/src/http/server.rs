@@ -2,7 +2,7 @@
 
 use super::conn_table::ConnGuard;
 use super::connections::{self, Limits, body_of, has_body};
-use super::{refusal, status_of};
+use super::{BODY_MAX, SOFT_BODY_MAX, refusal, status_of};
 use crate::{OpenError, Waker};
 use axum::body::Body;
 use axum::extract::State;
@@ -159,7 +159,8 @@ async fn named(
     if let Err(error) = authorise(&shared.token, &headers) {
         return answer(Err(error));
     }
-    let body = match body_of(&headers, body, shared.limits).await {
+    let most = if uri.path() == "/v1/soft_load" { SOFT_BODY_MAX } else { BODY_MAX };
+    let body = match body_of(&headers, body, most, shared.limits).await {
         Ok(body) => body,
         Err(error) => return answer(Err(error)),
     };

@@ -13,7 +13,7 @@
 //! They are no table updates: each may be lost, come twice and late, and changes nothing when it does. The asker repeats its question. The token says
 //! which question an answer is to; what answers no question has the token 0.
 
-use super::{CACHING_HOSTS_MAX, Header, HostSet, Page, Region, Seq, VERSION};
+use super::{CACHING_HOSTS_MAX, Header, HostSet, Page, Region, Seq, VERSION, put_numbered, read_numbered};
 use crate::reader::{Put, Reader};
 use crate::{RequestId, VirtAddr, WireError};
 use alloc::vec::Vec;
@@ -194,24 +194,15 @@ impl<'a> DirectoryMessage<'a> {
     /// # Errors
     /// [`WireError`] naming what is wrong.
     pub fn parse(payload: &'a [u8]) -> Result<Self, WireError> {
-        let mut r = Reader::new("directory message", payload);
-        let [version, kind] = r.array()?;
-        if version != VERSION {
-            return Err(WireError::Unknown { what: "message.version", value: version.into() });
-        }
-        r.zero::<6>("message.reserved")?;
-        let token = RequestId(r.u64()?);
-        r.zero::<8>("message.reserved")?;
+        let (kind, token, mut r) = read_numbered("directory message", payload)?;
         let body = read(&mut r, kind)?;
         r.end()?;
-        Ok(Self { token, body })
+        Ok(Self { token: RequestId(token), body })
     }
 
     /// Appends the message.
     pub fn emit(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&[VERSION, self.kind(), 0, 0, 0, 0, 0, 0]);
-        out.put_u64(self.token.0);
-        out.put_u64(0);
+        put_numbered(out, self.kind(), self.token.0);
         emit(&self.body, out);
     }
 

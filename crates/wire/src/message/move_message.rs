@@ -8,7 +8,7 @@
 //! Each is sent again until it is answered, and changes nothing when it comes twice. All of a move have its number.
 
 use super::page_message::{part, part_bits};
-use super::{Header, PAGE_LEN, Page, Part, Seq, VERSION};
+use super::{Header, PAGE_LEN, Page, Part, Seq, VERSION, put_numbered, read_numbered};
 use crate::reader::{Put, Reader};
 use crate::{HostId, RequestId, VirtAddr, WireError};
 use alloc::vec::Vec;
@@ -72,14 +72,7 @@ impl<'a> MoveMessage<'a> {
     /// # Errors
     /// [`WireError`] naming what is wrong.
     pub fn parse(payload: &'a [u8]) -> Result<Self, WireError> {
-        let mut r = Reader::new("move message", payload);
-        let [version, kind] = r.array()?;
-        if version != VERSION {
-            return Err(WireError::Unknown { what: "message.version", value: version.into() });
-        }
-        r.zero::<6>("message.reserved")?;
-        let number = r.u64()?;
-        r.zero::<8>("message.reserved")?;
+        let (kind, number, mut r) = read_numbered("move message", payload)?;
         let body = match kind {
             0x50 => page_and_state(&mut r)?,
             0x51 => MoveBody::Taken(page(&mut r)?),
@@ -115,9 +108,7 @@ impl<'a> MoveMessage<'a> {
             MoveBody::Kept(..) => 0x52,
             MoveBody::Told(..) => 0x53,
         };
-        out.extend_from_slice(&[VERSION, kind, 0, 0, 0, 0, 0, 0]);
-        out.put_u64(self.number);
-        out.put_u64(0);
+        put_numbered(out, kind, self.number);
         match self.body {
             MoveBody::Page(page, state, part) => put_page(page, state, part, out),
             MoveBody::Taken(page) => out.put_u64(page.addr().0),

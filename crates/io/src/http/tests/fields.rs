@@ -59,6 +59,18 @@ fn values_of(kind: &str) -> (Vec<Value>, Vec<Value>) {
             ["none", "read", "read_write"].map(Value::from).to_vec(),
             vec![json!("write"), json!(1), Value::Null],
         ),
+        "sections" => (
+            vec![
+                json!([]),
+                json!([{"kind": 0, "id": 0, "bytes": ""}, {"kind": u16::MAX, "id": u32::MAX, "bytes": "AP8="}]),
+            ],
+            vec![
+                json!([{"kind": 0, "id": 0, "bytes": "A"}]),
+                json!([{"kind": 0, "id": 0}]),
+                json!([{"kind": 0, "id": 0, "bytes": "", "colour": 1}]),
+                json!(""),
+            ],
+        ),
         other => panic!("the table has the type {other:?}, which the text does not explain"),
     }
 }
@@ -144,6 +156,8 @@ fn answers() -> Vec<Response> {
         LeaseInfo { lease_ms: 0, flush: 0 }.into(),
         ObjectInfo { object: 0, length: 0, base: 0, size: 0 }.into(),
         DomainInfo { domain: 0 }.into(),
+        SoftLoaded { epoch: 0 }.into(),
+        SoftShown::default().into(),
         Response::Done {},
     ]
 }

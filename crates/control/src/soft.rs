@@ -1,0 +1,562 @@
+//! Images of the switch's soft state: what is wanted, what the switch has, and what is sent for that (PROTOCOL 13.8 to 13.12).
+//!
+//! ```text
+//!   Asking --Shown: not there--> Loading --Loaded: all of it--> Flipping --stands--> Standing
+//!     ^  `--Shown: it stands already ------------------------------------------------^  |
+//!     `--- the switch joined again -----------------------------------------------------'
+//! ```
+//!
+//! Nothing here is in the log: a control plane that starts again wants no image, and the switch keeps what it has. A timer repeats
+//! one message, [`SoftBody::Show`]; its answer says what the switch has, and so what is to be sent, whatever was lost.
+
+use crate::api::{self, ApiError, ErrorCode, SoftClear, SoftLoad, SoftLoaded, SoftShow, SoftShown};
+use crate::errors::{bad, error};
+use crate::record::Role;
+use crate::requests::{Decided, Decision};
+use crate::updates::Reach;
+use crate::{Actions, Control, DropReason, Note, reply};
+use alloc::format;
+use alloc::string::ToString as _;
+use alloc::vec::Vec;
+use core::mem;
+use farmem_machine::Instant;
+use farmem_transport::image::{Image, SectionKey};
+use farmem_transport::ud::{self, Peer};
+use farmem_wire::message::{
+    ImageId, ImageRule, Load, SOFT_PART_MAX, Seq, Shown, SoftBody, SoftMessage, Verdict,
+};
+use farmem_wire::{HostId, RequestId};
+
+/// Loads that are under way at once, beyond the first byte that the switch misses.
+pub const SOFT_WINDOW: u32 = 32;
+/// Times an image is found damaged before it is given up.
+pub const DAMAGED_MAX: u32 = 3;
+/// Answers that name the same first missing byte, at the last of which that byte is sent again.
+const NAMED_MAX: u32 = 3;
+/// Bytes of an image in a message.
+#[expect(clippy::cast_possible_truncation, reason = "less than a datagram")]
+const PART: u32 = SOFT_PART_MAX as u32;
+
+/// What is wanted of the switch's soft state. A restart need not know it.
+#[derive(Debug, Default)]
+pub(crate) struct Soft {
+    wanted: Option<Wanted>,
+    /// What stood before another one was wanted, until that stands.
+    stood: Option<Wanted>,
+    /// Who waits for what is wanted to stand.
+    callers: Vec<u64>,
+    /// Who is told what the next Shown says.
+    shows: Vec<u64>,
+    /// Who asked after the question that is open was asked.
+    later: Vec<u64>,
+    /// The newest Show, until it is answered.
+    question: Option<RequestId>,
+    /// The newest Flip, until it is answered.
+    flip: Option<RequestId>,
+    /// The greatest epoch that was given to an image.
+    given: u64,
+    /// Questions so far; they begin anywhere, so that no late answer to an earlier control plane is taken for one to this.
+    questions: Option<u32>,
+    /// In which life of the switch all this is so.
+    life: u16,
+    /// Times that nothing was heard since the last progress.
+    idle: u32,
+    due: Option<Instant>,
+}
+
+/// An image that is to stand.
+#[derive(Debug)]
+struct Wanted {
+    image: Image,
+    /// 0 before the switch said what it has.
+    epoch: u64,
+    stage: Stage,
+    /// Times it was found damaged.
+    damaged: u32,
+}
+
+/// How far an image is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    /// It is not known what the switch has.
+    Asking,
+    /// Its bytes are being sent.
+    Loading(Progress),
+    /// The switch was asked to have it stand.
+    Flipping,
+    /// It stands.
+    Standing,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Progress {
+    /// The first byte that the switch misses.
+    next: u32,
+    /// The first byte that was not sent, or is to be sent again.
+    sent: u32,
+    /// Answers that named `next` since it is the first.
+    named: u32,
+}
+
+impl Wanted {
+    const fn new(image: Image) -> Self {
+        Self { image, epoch: 0, stage: Stage::Asking, damaged: 0 }
+    }
+
+    fn id(&self) -> ImageId {
+        ImageId { epoch: self.epoch, len: self.image.len(), digest: self.image.digest() }
+    }
+
+    /// The same bytes.
+    fn is(&self, other: &Image) -> bool {
+        (self.image.len(), self.image.digest()) == (other.len(), other.digest())
+    }
+}
+
+impl Soft {
+    /// When something is to be done next.
+    pub(crate) const fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Requests that are not answered.
+    pub(crate) fn waiting(&self) -> usize {
+        self.callers.len() + self.shows.len() + self.later.len()
+    }
+
+    /// Answers to what was asked so far do not count any more.
+    fn forget_questions(&mut self) {
+        (self.question, self.flip, self.idle) = (None, None, 0);
+        self.shows.append(&mut self.later);
+    }
+
+    /// Something is wanted of the switch that it has not done.
+    fn is_open(&self) -> bool {
+        let stands = |wanted: &Wanted| wanted.stage == Stage::Standing;
+        !self.shows.is_empty() || !self.wanted.as_ref().is_none_or(stands)
+    }
+
+    /// What the switch has is to be known before anything else is done.
+    fn is_asking(&self) -> bool {
+        self.wanted.as_ref().is_none_or(|wanted| matches!(wanted.stage, Stage::Asking | Stage::Standing))
+    }
+
+    /// A question is due that was not asked.
+    fn is_to_ask(&self) -> bool {
+        let asks = |wanted: &Wanted| wanted.stage == Stage::Asking;
+        self.question.is_none() && (!self.shows.is_empty() || self.wanted.as_ref().is_some_and(asks))
+    }
+
+    /// Asserts that everything is within its bounds.
+    pub(crate) fn check(&self) {
+        assert!(self.callers.is_empty() || self.wanted.is_some(), "who waits, waits for an image");
+        assert!(
+            self.later.is_empty() || self.question.is_some(),
+            "who asked later waits for the question before"
+        );
+        let Some(wanted) = &self.wanted else { return };
+        assert!(
+            wanted.stage != Stage::Standing || self.callers.is_empty(),
+            "when it stands its callers are told"
+        );
+        if let Stage::Loading(Progress { next, sent, .. }) = wanted.stage {
+            assert!(next <= sent && sent <= wanted.image.len(), "what is sent is of the image");
+            assert!(sent - next <= SOFT_WINDOW * PART, "no more is under way than the window");
+        }
+    }
+}
+
+/// What a request about soft state waits for.
+#[derive(Debug)]
+pub(crate) enum Want {
+    /// This image is to stand.
+    Stands(Image),
+    /// What the switch has.
+    Shown,
+}
+
+// What is asked.
+impl Control {
+    pub(crate) fn soft_load(&self, call: &SoftLoad) -> Decided<SoftLoad> {
+        if call.sections.is_empty() {
+            return Err(bad("there are no sections", "give at least one; soft_clear takes the image back"));
+        }
+        self.soft_answers()?;
+        let sections: Vec<(SectionKey, &[u8])> = call
+            .sections
+            .iter()
+            .map(|section| (SectionKey { kind: section.kind, id: section.id }, &section.bytes.0[..]))
+            .collect();
+        let image = Image::of(&sections).map_err(|fault| {
+            let message = format!("the sections make no image: {fault}");
+            bad(message, "PROTOCOL 13.3 says how long an image may be; give each section its own kind and id")
+        })?;
+        Ok(Decision::Soft(Want::Stands(image)))
+    }
+
+    pub(crate) fn soft_clear(&self) -> Decided<SoftClear> {
+        self.soft_answers()?;
+        Ok(Decision::Soft(Want::Stands(Image::empty())))
+    }
+
+    pub(crate) fn soft_show(&self) -> Decided<SoftShow> {
+        self.soft_answers()?;
+        Ok(Decision::Soft(Want::Shown))
+    }
+
+    /// There is a switch to ask.
+    fn soft_answers(&self) -> Result<(), ApiError> {
+        if self.state.switch.is_none() {
+            return Err(self.state.unavailable(Role::Switch, "has not joined"));
+        }
+        self.switch_answers()
+    }
+
+    /// A request waits until the switch has said something about its image.
+    pub(crate) fn soft_wait(&mut self, ticket: u64, want: Want, out: &mut Actions) {
+        let soft = &mut self.soft;
+        let image = match want {
+            // The open question may have been answered before this was asked.
+            Want::Shown if soft.question.is_some() => return soft.later.push(ticket),
+            Want::Shown => return soft.shows.push(ticket),
+            Want::Stands(image) => image,
+        };
+        match soft.wanted.take_if(|wanted| !wanted.is(&image)) {
+            Some(stood) if stood.stage == Stage::Standing => soft.stood = Some(stood),
+            Some(_) => {
+                let message = "another image was asked for before this one stood";
+                let remedy = "ask again if this one is still wanted; soft_show tells which one stands";
+                self.tell_callers(&Err(error(ErrorCode::Conflict, message, remedy)), out);
+            }
+            None => {}
+        }
+        let soft = &mut self.soft;
+        let wanted = soft.wanted.get_or_insert_with(|| Wanted::new(image));
+        soft.callers.push(ticket);
+        if matches!(wanted.stage, Stage::Asking | Stage::Standing) {
+            // What stood may not any more. The switch is asked anew: an answer to an earlier question may not know of a flip that is on its way.
+            wanted.stage = Stage::Asking;
+            soft.forget_questions();
+        }
+    }
+
+    fn tell_callers(&mut self, result: &Result<api::Response, ApiError>, out: &mut Actions) {
+        for ticket in mem::take(&mut self.soft.callers) {
+            reply(ticket, result.clone(), out);
+        }
+    }
+}
+
+// What time does.
+impl Control {
+    /// What time has done, and a switch that joined again.
+    pub(crate) fn see_to_soft(&mut self, out: &mut Actions) {
+        if self.soft.wanted.is_none() && self.soft.waiting() == 0 {
+            self.soft.due = None;
+            return;
+        }
+        let hears = matches!(self.state.reach(Role::Switch), Some(Reach::Ready | Reach::Silent));
+        let life = self.state.generation(Role::Switch);
+        if !hears {
+            // It joins, and is asked then; or it must join again, and nobody knows when.
+            self.soft.due = None;
+            if self.state.reach(Role::Switch).is_none() {
+                let gone =
+                    self.state.unavailable(Role::Switch, "must join again; the image is loaded when it has");
+                self.give_up_waiting(&gone, out);
+            }
+            return;
+        }
+        if life != self.soft.life {
+            // Whatever it had is gone.
+            self.soft.life = life;
+            self.soft.forget_questions();
+            if let Some(wanted) = &mut self.soft.wanted {
+                wanted.stage = Stage::Asking;
+            }
+        }
+        if !self.soft.is_open() {
+            self.soft.due = None;
+        } else if self.soft.is_to_ask() {
+            let due = self.soft.due.filter(|_| !self.soft.is_asking());
+            self.ask_switch(out);
+            // What is loading has its own time.
+            self.soft.due = due.or(self.soft.due);
+        } else if self.soft.due.is_none_or(|due| due <= self.now) {
+            self.soft_timer(out);
+        }
+    }
+
+    /// Nothing was heard of the switch: it is asked what it has.
+    fn soft_timer(&mut self, out: &mut Actions) {
+        self.soft.idle = self.soft.idle.saturating_add(1);
+        out.note(Note::Retransmitted(Role::Switch));
+        if self.soft.idle > self.config.retries_max && self.soft.waiting() > 0 {
+            let because = "does not answer; an image that was asked for is loaded when it does";
+            let silent = self.state.unavailable(Role::Switch, because);
+            self.give_up_waiting(&silent, out);
+        }
+        if self.soft.is_open() {
+            self.ask_switch(out);
+        } else {
+            (self.soft.question, self.soft.due) = (None, None);
+        }
+    }
+
+    fn give_up_waiting(&mut self, why: &ApiError, out: &mut Actions) {
+        self.tell_callers(&Err(why.clone()), out);
+        let shows = mem::take(&mut self.soft.shows).into_iter().chain(mem::take(&mut self.soft.later));
+        for ticket in shows {
+            reply(ticket, Err(why.clone()), out);
+        }
+    }
+
+    fn ask_switch(&mut self, out: &mut Actions) {
+        self.soft.question = Some(self.tell_switch(SoftBody::Show, out));
+        self.soft.due = Some(self.now + self.wait(self.soft.idle));
+    }
+
+    /// Sends a message about images.
+    fn tell_switch(&mut self, body: SoftBody<'_>, out: &mut Actions) -> RequestId {
+        let token = self.soft_token();
+        let message = SoftMessage { token, body };
+        if let Some((peer, from)) = self.way_to_switch() {
+            ud::send_bytes(out, peer, from, self.psn, message.len(), |bytes| message.emit(bytes));
+            self.psn = self.psn.plus(1);
+        }
+        token
+    }
+
+    fn soft_token(&mut self) -> RequestId {
+        let questions = match self.soft.questions {
+            Some(questions) => questions,
+            None => self.rng.next_u32(),
+        };
+        let question = questions.wrapping_add(1).max(1);
+        self.soft.questions = Some(question);
+        RequestId::new(HostId(0), self.state.generation(Role::Switch), question)
+    }
+
+    fn way_to_switch(&self) -> Option<(Peer, farmem_wire::Qpn)> {
+        let (switch, own) = (self.state.home_of(Role::Switch)?, self.state.home?);
+        Some((Peer { port: Role::Switch.port(), endpoint: switch.endpoint() }, own.endpoint().qpn))
+    }
+}
+
+// What the switch says.
+impl Control {
+    /// A message about images.
+    pub(crate) fn on_soft(&mut self, role: Role, payload: &[u8], out: &mut Actions) {
+        let Ok(SoftMessage { token, body }) = SoftMessage::parse(payload) else {
+            return out.note(Note::Dropped(DropReason::Malformed));
+        };
+        if role != Role::Switch
+            || !self.is_from_this_life(role, token)
+            || self.soft.life != token.generation()
+        {
+            return out.note(Note::Dropped(DropReason::Stale));
+        }
+        let heard = match body {
+            SoftBody::Shown(shown) => self.shown(token, &shown, out),
+            SoftBody::Loaded { epoch, next } => self.loaded(token, epoch, next, out),
+            SoftBody::Flipped { epoch, verdict } => self.flipped(token, epoch, verdict, out),
+            SoftBody::Load(_) | SoftBody::Flip(_) | SoftBody::Show => false,
+        };
+        if !heard {
+            out.note(Note::Dropped(DropReason::Stale));
+        }
+    }
+
+    /// What the switch has, and so what is to be sent (PROTOCOL 13.8, 13.9).
+    fn shown(&mut self, token: RequestId, shown: &Shown, out: &mut Actions) -> bool {
+        // A flip that came too late is answered so too: then the question is open still.
+        if self.soft.flip == Some(token) {
+            self.soft.flip = None;
+        } else if self.soft.question == Some(token) {
+            self.soft.question = None;
+            self.answer_shows(shown, out);
+        } else {
+            return false;
+        }
+        self.go_on_from(shown, out);
+        true
+    }
+
+    fn answer_shows(&mut self, shown: &Shown, out: &mut Actions) {
+        let Shown { standing, loading } = shown;
+        let digest =
+            if standing.epoch == 0 { alloc::string::String::new() } else { standing.digest.to_string() };
+        let answer = SoftShown {
+            epoch: standing.epoch,
+            bytes: standing.len,
+            digest,
+            loading_epoch: loading.epoch,
+            loading_bytes: loading.len,
+            loaded: loading.next,
+        };
+        let later = mem::take(&mut self.soft.later);
+        for ticket in mem::replace(&mut self.soft.shows, later) {
+            reply(ticket, Ok(answer.clone().into()), out);
+        }
+    }
+
+    fn go_on_from(&mut self, shown: &Shown, out: &mut Actions) {
+        let floor = self.soft.given.max(Seq::of_epoch(self.state.epoch).0);
+        let Some(wanted) = &mut self.soft.wanted else { return };
+        let Shown { standing, loading } = shown;
+        let len = wanted.image.len();
+        // Of an image that is loading the flip may be on its way.
+        let is_there = (standing.len, standing.digest) == (len, wanted.image.digest()) && loading.epoch == 0;
+        if standing.epoch != 0 && is_there {
+            wanted.epoch = standing.epoch;
+            return self.stands(out);
+        }
+        let is_ours = (loading.epoch, loading.len) == (wanted.epoch, len);
+        let taken = if is_ours { standing.epoch } else { standing.epoch.max(loading.epoch) };
+        if wanted.epoch <= taken {
+            wanted.epoch = taken.max(floor).saturating_add(1);
+            self.soft.given = wanted.epoch;
+        }
+        let next = if is_ours { loading.next } else { 0 };
+        let before = match wanted.stage {
+            Stage::Loading(progress) if is_ours && progress.next <= next => Some(progress),
+            _ => None,
+        };
+        // What is under way need not be sent again, unless nothing was heard of it.
+        let under_way = before.filter(|_| self.soft.idle == 0);
+        let sent = under_way.map_or(next, |progress| progress.sent.max(next));
+        if before.is_some_and(|progress| progress.next < next) {
+            self.soft.idle = 0;
+        }
+        wanted.stage = Stage::Loading(Progress { next, sent, named: 0 });
+        self.send_parts(out);
+    }
+
+    /// The switch has all bytes before `next`.
+    fn loaded(&mut self, token: RequestId, epoch: u64, next: u32, out: &mut Actions) -> bool {
+        let Some(wanted) = self.soft.wanted.as_mut().filter(|wanted| wanted.epoch == epoch) else {
+            return false;
+        };
+        let len = wanted.image.len();
+        match &mut wanted.stage {
+            // The flip found bytes missing.
+            Stage::Flipping if self.soft.flip == Some(token) && next < len => {
+                wanted.stage = Stage::Loading(Progress { next, sent: next, named: 0 });
+                self.soft.flip = None;
+            }
+            Stage::Loading(progress) if next > progress.next && next <= len => {
+                *progress = Progress { next, sent: progress.sent.max(next), named: 0 };
+                self.soft.idle = 0;
+            }
+            Stage::Loading(progress) if next == progress.next => {
+                progress.named = progress.named.saturating_add(1);
+                if progress.named != NAMED_MAX {
+                    return true;
+                }
+                // Something was lost before what came.
+                progress.sent = next;
+                out.note(Note::Retransmitted(Role::Switch));
+            }
+            _ => return false,
+        }
+        self.send_parts(out);
+        true
+    }
+
+    /// Sends what the window has room for; when the switch has everything, it is asked to have it stand.
+    fn send_parts(&mut self, out: &mut Actions) {
+        let Some(wanted) = self.soft.wanted.take() else { return };
+        let wanted = self.send_of(wanted, out);
+        self.soft.wanted = Some(wanted);
+        self.soft.due = Some(self.now + self.wait(self.soft.idle));
+    }
+
+    fn send_of(&mut self, mut wanted: Wanted, out: &mut Actions) -> Wanted {
+        let Stage::Loading(mut progress) = wanted.stage else { return wanted };
+        let (epoch, len) = (wanted.epoch, wanted.image.len());
+        if progress.next == len {
+            wanted.stage = Stage::Flipping;
+            self.soft.flip = Some(self.tell_switch(SoftBody::Flip(wanted.id()), out));
+            return wanted;
+        }
+        let end = progress.next.saturating_add(SOFT_WINDOW * PART).min(len);
+        while progress.sent < end {
+            let offset = progress.sent;
+            let behind = offset.saturating_add(PART).min(end);
+            let bytes = &wanted.image.bytes()[offset as usize..behind as usize];
+            self.tell_switch(SoftBody::Load(Load { epoch, len, offset, bytes }), out);
+            progress.sent = behind;
+        }
+        wanted.stage = Stage::Loading(progress);
+        wanted
+    }
+
+    fn flipped(&mut self, token: RequestId, epoch: u64, verdict: Verdict, out: &mut Actions) -> bool {
+        let Some(wanted) = self.soft.wanted.as_mut().filter(|wanted| wanted.epoch == epoch) else {
+            return false;
+        };
+        let to_flip = self.soft.flip == Some(token);
+        match (wanted.stage, verdict) {
+            // A Load is answered so too.
+            (Stage::Loading(_) | Stage::Flipping, Verdict::TooLong(most)) => {
+                let message = format!(
+                    "the image has {} bytes; the switch has room for one of {most}",
+                    wanted.image.len()
+                );
+                let remedy = "load less, or start the switch with more room for images";
+                self.refused(error(ErrorCode::TableFull, message, remedy), out);
+            }
+            (Stage::Flipping, Verdict::Stands) if to_flip => self.stands(out),
+            (Stage::Flipping, Verdict::Fault(fault)) if to_flip => {
+                let message = format!("the switch takes the image for none: {fault}");
+                let remedy = match fault.rule {
+                    ImageRule::Content => {
+                        "publish what BLinkTree::section answers, once for each tree (PROTOCOL 13.13)"
+                    }
+                    _ => "run the switch and the control plane in the same version",
+                };
+                self.refused(bad(message, remedy), out);
+            }
+            (Stage::Flipping, Verdict::Damaged) if to_flip => {
+                wanted.damaged += 1;
+                if wanted.damaged < DAMAGED_MAX {
+                    wanted.epoch = wanted.epoch.max(self.soft.given).saturating_add(1);
+                    self.soft.given = wanted.epoch;
+                    wanted.stage = Stage::Loading(Progress { next: 0, sent: 0, named: 0 });
+                    self.soft.flip = None;
+                    self.send_parts(out);
+                } else {
+                    let message = format!("the switch found the image damaged {DAMAGED_MAX} times");
+                    let remedy = "look for a second control plane with the keys of this one, then ask again";
+                    self.refused(error(ErrorCode::Unavailable, message, remedy), out);
+                }
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn stands(&mut self, out: &mut Actions) {
+        let Some(wanted) = &mut self.soft.wanted else { return };
+        wanted.stage = Stage::Standing;
+        let (epoch, is_empty) = (wanted.epoch, wanted.image.is_empty());
+        (self.soft.stood, self.soft.flip, self.soft.idle) = (None, None, 0);
+        if is_empty {
+            // A switch that starts again has no section either.
+            self.soft.wanted = None;
+        }
+        let answer = if is_empty { ().into() } else { SoftLoaded { epoch }.into() };
+        self.tell_callers(&Ok(answer), out);
+    }
+
+    /// The switch does not take what was wanted: what stood last is wanted again.
+    fn refused(&mut self, why: ApiError, out: &mut Actions) {
+        out.note(Note::SoftRefused);
+        self.tell_callers(&Err(why), out);
+        self.soft.flip = None;
+        self.soft.wanted = self.soft.stood.take();
+        if let Some(wanted) = &mut self.soft.wanted {
+            wanted.stage = Stage::Asking;
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! The switch's soft state: the image that stands, and the one that is loading (PROTOCOL 13.4 to 13.7).
+//!
+//! ```text
+//!                Load, in order             Flip: whole, digest right, an image
+//!   nothing ------------------> loading ----------------------------------------> stands
+//!                                  | Flip: damaged, or no image                     | the next Flip
+//!                                  `-> dropped                                      `-> dropped
+//! ```
+//!
+//! Bytes are taken in order only: the buffer is a prefix of the image, the digest is made as they come, and a flip has little left to
+//! check. What is behind a gap comes again.
+
+use crate::switch::Outbox;
+use crate::{Note, Reason, Switch};
+use alloc::vec::Vec;
+use farmem_index::{IndexTables, SECTION_KIND};
+use farmem_machine::Port;
+use farmem_transport::image::{Hasher, Image, SectionKey};
+use farmem_transport::ud::Peer;
+use farmem_wire::message::{
+    ImageFault, ImageId, ImageRule, Load, Loading, Shown, SoftBody, SoftMessage, Verdict,
+};
+
+/// The soft state of a switch: what reads it finds sections by kind and id.
+#[derive(Clone, Debug)]
+pub struct Soft {
+    /// Of what stands; 0 when nothing does.
+    epoch: u64,
+    /// Without sections when nothing stands.
+    image: Image,
+    /// What the image's sections of trees say.
+    index: IndexTables,
+    filling: Option<Filling>,
+    /// Most bytes of an image.
+    budget: u32,
+}
+
+/// An image that is loading: as much of it as has come.
+#[derive(Clone, Debug)]
+struct Filling {
+    epoch: u64,
+    len: u32,
+    bytes: Vec<u8>,
+    hasher: Hasher,
+}
+
+impl Filling {
+    fn next(&self) -> u32 {
+        u32::try_from(self.bytes.len()).expect("no more than the image has")
+    }
+
+    /// Takes the bytes behind those that are there. The buffer has at most twice what came, and never more than the image (PROTOCOL 13.4).
+    fn take(&mut self, bytes: &[u8]) {
+        let need = self.bytes.len() + bytes.len();
+        if need > self.bytes.capacity() {
+            let room = (2 * need).min(self.len as usize);
+            self.bytes.reserve_exact(room - self.bytes.len());
+        }
+        self.bytes.extend_from_slice(bytes);
+        self.hasher.take(bytes);
+    }
+}
+
+impl Soft {
+    pub(crate) fn new(budget: u32) -> Self {
+        Self { epoch: 0, image: Image::empty(), index: IndexTables::default(), filling: None, budget }
+    }
+
+    /// The epoch of the image that stands; 0 when none does.
+    #[must_use]
+    pub const fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The bytes of a section of the image that stands.
+    #[must_use]
+    pub fn section(&self, kind: u16, id: u32) -> Option<&[u8]> {
+        self.image.section(SectionKey { kind, id })
+    }
+
+    /// The image that stands: one without sections when none does.
+    #[must_use]
+    pub const fn image(&self) -> &Image {
+        &self.image
+    }
+
+    /// The trees that the image that stands has tables of.
+    #[must_use]
+    pub const fn index(&self) -> &IndexTables {
+        &self.index
+    }
+
+    /// What stands, and what is loading.
+    #[must_use]
+    pub fn shown(&self) -> Shown {
+        let standing = match self.epoch {
+            0 => ImageId::default(),
+            epoch => ImageId { epoch, len: self.image.len(), digest: self.image.digest() },
+        };
+        let loading = self.filling.as_ref();
+        let loading = loading.map(|f| Loading { epoch: f.epoch, len: f.len, next: f.next() });
+        Shown { standing, loading: loading.unwrap_or_default() }
+    }
+
+    /// Most bytes of an image that there is room for.
+    pub(crate) const fn budget(&self) -> u32 {
+        self.budget
+    }
+
+    /// Bytes of memory that images take.
+    pub(crate) fn memory(&self) -> usize {
+        self.shown().standing.len as usize
+            + self.filling.as_ref().map_or(0, |filling| filling.bytes.capacity())
+    }
+
+    /// Takes a part of an image (PROTOCOL 13.4); true when its bytes were taken.
+    fn load(&mut self, load: &Load<'_>) -> (SoftBody<'static>, bool) {
+        let &Load { epoch, len, offset, bytes } = load;
+        if len > self.budget {
+            return (self.too_long(epoch), false);
+        }
+        let newest = self.filling.as_ref().map_or(0, |filling| filling.epoch);
+        if epoch <= self.epoch || epoch < newest {
+            return (SoftBody::Shown(self.shown()), false);
+        }
+        let begun = self.filling.take().filter(|filling| (filling.epoch, filling.len) == (epoch, len));
+        let fresh = || Filling { epoch, len, bytes: Vec::new(), hasher: Hasher::default() };
+        let filling = self.filling.insert(begun.unwrap_or_else(fresh));
+        let fits = filling.next() == offset;
+        if fits {
+            filling.take(bytes);
+        }
+        (SoftBody::Loaded { epoch, next: filling.next() }, fits)
+    }
+
+    /// Has an image stand (PROTOCOL 13.5).
+    fn flip(&mut self, id: &ImageId) -> SoftBody<'static> {
+        let &ImageId { epoch, len, digest } = id;
+        if len > self.budget {
+            return self.too_long(epoch);
+        }
+        if *id == self.shown().standing {
+            return SoftBody::Flipped { epoch, verdict: Verdict::Stands };
+        }
+        let newest = self.filling.as_ref().map_or(0, |filling| filling.epoch);
+        if epoch <= self.epoch || epoch < newest {
+            return SoftBody::Shown(self.shown());
+        }
+        let begun = self.filling.as_ref().filter(|filling| filling.epoch == epoch);
+        if begun.is_none_or(|filling| filling.next() < filling.len) {
+            return SoftBody::Loaded { epoch, next: begun.map_or(0, Filling::next) };
+        }
+        let filling = self.filling.take();
+        let (bytes, hasher) = filling.map(|f| (f.bytes, f.hasher)).unwrap_or_default();
+        let verdict = if (bytes.len(), hasher.digest()) != (len as usize, digest) {
+            Verdict::Damaged
+        } else {
+            let parsed = Image::parse_hashed(bytes, &hasher);
+            match parsed.and_then(|image| index_of(&image).map(|index| (image, index))) {
+                Ok((image, index)) => {
+                    (self.epoch, self.image, self.index) = (epoch, image, index);
+                    Verdict::Stands
+                }
+                Err(fault) => Verdict::Fault(fault),
+            }
+        };
+        SoftBody::Flipped { epoch, verdict }
+    }
+
+    fn too_long(&self, epoch: u64) -> SoftBody<'static> {
+        SoftBody::Flipped { epoch, verdict: Verdict::TooLong(self.budget) }
+    }
+
+    pub(crate) fn assert_invariants(&self) {
+        assert!(self.shown().standing.len <= self.budget, "what stands is within its budget");
+        assert!(self.epoch > 0 || self.image.is_empty(), "an image that stands has an epoch");
+        if let Some(filling) = &self.filling {
+            assert!(filling.epoch > self.epoch, "what is loading is newer than what stands");
+            assert!(
+                filling.next() <= filling.len && filling.len <= self.budget,
+                "within its length and budget"
+            );
+        }
+    }
+}
+
+/// The tables of an image's trees (PROTOCOL 13.13).
+fn index_of(image: &Image) -> Result<IndexTables, ImageFault> {
+    let mut index = IndexTables::default();
+    for (key, row) in image.keys().zip(0..) {
+        let section = image.section(key).filter(|_| key.kind == SECTION_KIND);
+        if section.is_some_and(|section| index.add(section).is_err()) {
+            return Err(ImageFault { rule: ImageRule::Content, row });
+        }
+    }
+    Ok(index)
+}
+
+impl Switch {
+    /// The soft state: what reads it reads the image that stands (PROTOCOL 13.1).
+    #[must_use]
+    pub const fn soft(&self) -> &Soft {
+        &self.soft
+    }
+
+    /// A message of the control plane about the image.
+    pub(crate) fn soft_message(&mut self, payload: &[u8], out: &mut Outbox) -> Note {
+        let Ok(SoftMessage { token, body }) = SoftMessage::parse(payload) else {
+            return Note::Dropped(Reason::Message);
+        };
+        let (answer, note) = match body {
+            SoftBody::Load(load) => match self.soft.load(&load) {
+                (answer, true) => (answer, Note::SoftLoaded),
+                (answer, false) => (answer, Note::SoftNotTaken),
+            },
+            SoftBody::Flip(id) => {
+                let before = self.soft.epoch;
+                let answer = self.soft.flip(&id);
+                let note = match answer {
+                    SoftBody::Flipped { verdict: Verdict::Stands, epoch } if epoch > before => {
+                        Note::SoftFlipped
+                    }
+                    SoftBody::Flipped { verdict: Verdict::Stands, .. } => Note::SoftShown,
+                    SoftBody::Flipped { verdict, .. } => Note::SoftRefused(verdict),
+                    _ => Note::SoftNotTaken,
+                };
+                (answer, note)
+            }
+            SoftBody::Show => (SoftBody::Shown(self.soft.shown()), Note::SoftShown),
+            // The control plane answers nothing: these are a switch's.
+            SoftBody::Loaded { .. } | SoftBody::Flipped { .. } | SoftBody::Shown(_) => {
+                return Note::Dropped(Reason::Message);
+            }
+        };
+        let answer = SoftMessage { token, body: answer };
+        let control = Peer { port: Port::CONTROL, endpoint: self.tables.control };
+        self.send_bytes(control, answer.len(), |bytes| answer.emit(bytes), out);
+        note
+    }
+}

@@ -1,0 +1,329 @@
+//! The image of a switch's soft state: sections of bytes, found by kind and id (PROTOCOL 13.3).
+//!
+//! ```text
+//!   version 2 | reserved 2 | rows 4 | row, row, ... | section | section | ...
+//!   row:  kind 2 | reserved 2 | id 4 | offset 4 | len 4
+//! ```
+//!
+//! Key type: [`Image`], bytes that were found to be one. The control plane makes it of sections; the switch makes it of what came, and
+//! hands sections out. What a section means is its reader's: here are only bounds. [`Hasher`] makes the digest while parts come.
+
+use alloc::vec::Vec;
+use core::fmt;
+use farmem_wire::message::{ImageDigest, ImageFault, ImageRule, SOFT_IMAGE_MAX};
+use sha2::{Digest as _, Sha256};
+
+/// Most sections of an image.
+pub const SECTIONS_MAX: usize = 4096;
+/// The version of the form.
+const VERSION: u16 = 1;
+/// Bytes before the rows.
+const HEAD_LEN: usize = 8;
+/// Bytes of a row.
+const ROW_LEN: usize = 16;
+
+/// What a section is found by.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SectionKey {
+    /// What its bytes are.
+    pub kind: u16,
+    /// Which one of that kind.
+    pub id: u32,
+}
+
+/// The digest of bytes that come part by part.
+#[derive(Clone, Default)]
+pub struct Hasher(Sha256);
+
+impl Hasher {
+    /// Takes the bytes behind those it has taken.
+    pub fn take(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The digest of all that it has taken.
+    #[must_use]
+    pub fn digest(&self) -> ImageDigest {
+        let whole: [u8; 32] = self.0.clone().finalize().into();
+        let (head, _) = whole.split_first_chunk().expect("128 of 256 bits");
+        ImageDigest(*head)
+    }
+}
+
+impl fmt::Debug for Hasher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hasher").finish_non_exhaustive()
+    }
+}
+
+/// An image: sections, sorted by key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Image {
+    bytes: Vec<u8>,
+    digest: ImageDigest,
+}
+
+impl Image {
+    /// The image without sections.
+    ///
+    /// # Panics
+    /// Never: it breaks no rule.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self::of(&[]).expect("no section breaks a rule")
+    }
+
+    /// The image of these sections, in whatever order they come.
+    ///
+    /// # Errors
+    /// [`ImageFault`] when there are too many, two have one key, or they are too long together. The row is that of the sorted sections.
+    pub fn of(sections: &[(SectionKey, &[u8])]) -> Result<Self, ImageFault> {
+        let fault = |rule| Err(ImageFault { rule, row: 0 });
+        if sections.len() > SECTIONS_MAX {
+            return fault(ImageRule::Count);
+        }
+        let start = HEAD_LEN + ROW_LEN * sections.len();
+        let len = sections.iter().try_fold(start, |sum, (_, bytes)| sum.checked_add(bytes.len()));
+        let Some(len) = len.filter(|&len| len <= SOFT_IMAGE_MAX as usize) else {
+            return fault(ImageRule::Length);
+        };
+        let number = |n: usize| u32::try_from(n).expect("an image is shorter than that");
+        let mut sorted = sections.to_vec();
+        sorted.sort_by_key(|(key, _)| *key);
+        let mut bytes = Vec::with_capacity(len);
+        bytes.extend_from_slice(&VERSION.to_be_bytes());
+        bytes.extend_from_slice(&[0; 2]);
+        bytes.extend_from_slice(&number(sections.len()).to_be_bytes());
+        let mut offset = start;
+        for (SectionKey { kind, id }, section) in &sorted {
+            bytes.extend_from_slice(&kind.to_be_bytes());
+            bytes.extend_from_slice(&[0; 2]);
+            bytes.extend_from_slice(&id.to_be_bytes());
+            bytes.extend_from_slice(&number(offset).to_be_bytes());
+            bytes.extend_from_slice(&number(section.len()).to_be_bytes());
+            offset += section.len();
+        }
+        sorted.iter().for_each(|(_, section)| bytes.extend_from_slice(section));
+        Self::parse(bytes)
+    }
+
+    /// The image that these bytes are.
+    ///
+    /// # Errors
+    /// [`ImageFault`] when they are none.
+    pub fn parse(bytes: Vec<u8>) -> Result<Self, ImageFault> {
+        let mut hasher = Hasher::default();
+        hasher.take(&bytes);
+        Self::parse_hashed(bytes, &hasher)
+    }
+
+    /// The same of bytes that `hasher` has taken already.
+    ///
+    /// # Errors
+    /// As [`Image::parse`].
+    pub fn parse_hashed(bytes: Vec<u8>, hasher: &Hasher) -> Result<Self, ImageFault> {
+        check(&bytes)?;
+        Ok(Self { bytes, digest: hasher.digest() })
+    }
+
+    /// All of its bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// How many they are.
+    ///
+    /// # Panics
+    /// Never: they are at most [`SOFT_IMAGE_MAX`].
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        u32::try_from(self.bytes.len()).expect("it was checked")
+    }
+
+    /// True when it has no sections.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        rows(&self.bytes).is_empty()
+    }
+
+    /// Its digest.
+    #[must_use]
+    pub const fn digest(&self) -> ImageDigest {
+        self.digest
+    }
+
+    /// The bytes of a section.
+    #[must_use]
+    pub fn section(&self, key: SectionKey) -> Option<&[u8]> {
+        let rows = rows(&self.bytes);
+        let index = rows.binary_search_by_key(&key, |row| Row::read(row).key).ok()?;
+        let Row { offset, len, .. } = Row::read(&rows[index]);
+        self.bytes.get(offset..)?.get(..len)
+    }
+
+    /// The keys of all sections, in order.
+    pub fn keys(&self) -> impl Iterator<Item = SectionKey> + '_ {
+        rows(&self.bytes).iter().map(|row| Row::read(row).key)
+    }
+}
+
+impl fmt::Debug for Image {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Image({} bytes, {})", self.bytes.len(), self.digest)
+    }
+}
+
+/// A row of the directory.
+struct Row {
+    key: SectionKey,
+    reserved: [u8; 2],
+    offset: usize,
+    len: usize,
+}
+
+impl Row {
+    fn read(row: &[u8; ROW_LEN]) -> Self {
+        let [k0, k1, r0, r1, i0, i1, i2, i3, o0, o1, o2, o3, l0, l1, l2, l3] = *row;
+        Self {
+            key: SectionKey { kind: u16::from_be_bytes([k0, k1]), id: u32::from_be_bytes([i0, i1, i2, i3]) },
+            reserved: [r0, r1],
+            offset: u32::from_be_bytes([o0, o1, o2, o3]) as usize,
+            len: u32::from_be_bytes([l0, l1, l2, l3]) as usize,
+        }
+    }
+}
+
+/// The rows of an image that was checked.
+fn rows(bytes: &[u8]) -> &[[u8; ROW_LEN]] {
+    let Some((head, rest)) = bytes.split_first_chunk::<HEAD_LEN>() else { return &[] };
+    let [.., a, b, c, d] = *head;
+    let count = u32::from_be_bytes([a, b, c, d]) as usize;
+    let (rows, _) = rest.as_chunks();
+    rows.get(..count).unwrap_or(&[])
+}
+
+fn check(bytes: &[u8]) -> Result<(), ImageFault> {
+    let fault = |rule, row: usize| Err(ImageFault { rule, row: u32::try_from(row).unwrap_or(u32::MAX) });
+    if bytes.len() > SOFT_IMAGE_MAX as usize {
+        return fault(ImageRule::Length, 0);
+    }
+    let Some((&[v0, v1, r0, r1, c0, c1, c2, c3], rest)) = bytes.split_first_chunk::<HEAD_LEN>() else {
+        return fault(ImageRule::Head, 0);
+    };
+    if (u16::from_be_bytes([v0, v1]), [r0, r1]) != (VERSION, [0; 2]) {
+        return fault(ImageRule::Head, 0);
+    }
+    let count = u32::from_be_bytes([c0, c1, c2, c3]) as usize;
+    if count > SECTIONS_MAX || rest.len() < ROW_LEN * count {
+        return fault(ImageRule::Count, 0);
+    }
+    let (mut end, mut before) = (HEAD_LEN + ROW_LEN * count, None);
+    for (index, row) in rows(bytes).iter().map(Row::read).enumerate() {
+        if row.reserved != [0; 2] {
+            return fault(ImageRule::Head, index);
+        }
+        if before.is_some_and(|before| before >= row.key) {
+            return fault(ImageRule::Order, index);
+        }
+        let next = end.checked_add(row.len).filter(|&next| row.offset == end && next <= bytes.len());
+        let Some(next) = next else { return fault(ImageRule::Bounds, index) };
+        (end, before) = (next, Some(row.key));
+    }
+    if end != bytes.len() {
+        return fault(ImageRule::Bounds, count.saturating_sub(1));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::BTreeMap;
+    use alloc::vec;
+    use proptest::prelude::*;
+
+    fn key(kind: u16, id: u32) -> SectionKey {
+        SectionKey { kind, id }
+    }
+
+    fn rule(bytes: &[u8]) -> ImageRule {
+        Image::parse(bytes.to_vec()).expect_err("no image").rule
+    }
+
+    proptest! {
+        /// Every section is found, with its bytes, and no other; and the bytes make the same image again.
+        #[test]
+        fn an_image_holds_its_sections(
+            sections in prop::collection::btree_map((0..4_u16, 0..40_u32), prop::collection::vec(any::<u8>(), 0..50), 0..20)
+        ) {
+            let list: Vec<(SectionKey, &[u8])> =
+                sections.iter().rev().map(|(&(kind, id), bytes)| (key(kind, id), &bytes[..])).collect();
+            let image = Image::of(&list).unwrap();
+            prop_assert_eq!(Image::parse(image.bytes().to_vec()).unwrap(), image.clone());
+            let found: BTreeMap<_, _> =
+                image.keys().map(|key| ((key.kind, key.id), image.section(key).unwrap().to_vec())).collect();
+            prop_assert_eq!(&found, &sections);
+            for kind in 0..5 {
+                for id in 0..41 {
+                    prop_assert_eq!(image.section(key(kind, id)).is_some(), sections.contains_key(&(kind, id)));
+                }
+            }
+        }
+
+        /// Whatever a damaged image says, it is refused, or its sections lie in it.
+        #[test]
+        fn a_damaged_image_is_refused_or_sound(at in 0..120_usize, with in any::<u8>(), cut in 0..130_usize) {
+            let list = [(key(1, 1), &[1; 20][..]), (key(1, 2), &[2; 0]), (key(2, 0), &[3; 30])];
+            let mut bytes = Image::of(&list).unwrap().bytes().to_vec();
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte = with;
+            }
+            bytes.truncate(cut);
+            if let Ok(image) = Image::parse(bytes) {
+                let sum: usize = image.keys().map(|key| image.section(key).expect("it is there").len()).sum();
+                let rows = HEAD_LEN + ROW_LEN * image.keys().count();
+                prop_assert_eq!(rows + sum, image.bytes().len());
+            }
+        }
+    }
+
+    /// PROTOCOL 13.3: each rule refuses what breaks it.
+    #[test]
+    fn what_is_no_image_is_refused() {
+        let good = Image::of(&[(key(1, 1), &[5; 3]), (key(1, 2), &[6; 4])]).unwrap().bytes().to_vec();
+        let with = |at: usize, byte: u8| {
+            let mut bytes = good.clone();
+            bytes[at] = byte;
+            bytes
+        };
+        assert_eq!((rule(&good[..7]), rule(&[])), (ImageRule::Head, ImageRule::Head));
+        assert!(Image::empty().is_empty() && Image::empty().len() == 8);
+        assert_eq!(rule(&with(1, 2)), ImageRule::Head, "another version");
+        assert_eq!(rule(&with(11, 1)), ImageRule::Head, "reserved bytes of a row");
+        assert_eq!(rule(&with(4, 1)), ImageRule::Count, "millions of rows");
+        assert_eq!(rule(&good[..39]), ImageRule::Count, "half a row");
+        assert_eq!(rule(&with(31, 1)), ImageRule::Order, "two sections of one key");
+        assert_eq!(rule(&with(9, 2)), ImageRule::Order, "the first behind the second");
+        assert_eq!(rule(&with(35, 42)), ImageRule::Bounds, "two sections that overlap");
+        assert_eq!(rule(&with(39, 5)), ImageRule::Bounds, "one that leaves the image");
+        assert_eq!(rule(&[&good[..], &[0]].concat()), ImageRule::Bounds, "bytes behind the last");
+        assert_eq!(rule(&vec![0; SOFT_IMAGE_MAX as usize + 1]), ImageRule::Length);
+        let twice = Image::of(&[(key(1, 1), &[]), (key(1, 1), &[])]).unwrap_err();
+        assert_eq!(twice, ImageFault { rule: ImageRule::Order, row: 1 });
+        let many = vec![(key(1, 1), &[][..]); SECTIONS_MAX + 1];
+        assert_eq!(Image::of(&many).unwrap_err().rule, ImageRule::Count);
+        let long = vec![0; SOFT_IMAGE_MAX as usize];
+        assert_eq!(Image::of(&[(key(1, 1), &long)]).unwrap_err().rule, ImageRule::Length);
+    }
+
+    /// The digest is the first half of SHA-256, however the bytes come (FIPS 180-4, the message "abc").
+    #[test]
+    fn the_digest_is_that_of_sha256() {
+        let mut hasher = Hasher::default();
+        hasher.take(b"a");
+        hasher.take(b"bc");
+        assert_eq!(hasher.digest().0[..4], [0xba, 0x78, 0x16, 0xbf]);
+        assert_eq!(Hasher::default().digest().0[..4], [0xe3, 0xb0, 0xc4, 0x42], "of no bytes");
+    }
+}

@@ -1,0 +1,177 @@
+//! What a switch must make of what it is told about images, said the slow way: bytes in lists, looked at as a whole each time.
+
+use super::{CONTROL, HOME, Outcome};
+use crate::frames::{Arrival, enclosed};
+use crate::input::Input;
+use farmem_machine::Port;
+use farmem_switch::{Note, Switch};
+use farmem_transport::image::{Hasher, Image, SectionKey};
+use farmem_transport::ud::Endpoint;
+use farmem_wire::message::{ImageDigest, ImageId, Load, Loading, Shown, SoftBody, SoftMessage, Verdict};
+use farmem_wire::{Extension, Packet, RequestId};
+
+/// Bytes of an image that the switch of these stories has room for.
+pub(super) const ROOM: u32 = 400;
+/// Bytes of a part.
+const PART: usize = 90;
+
+/// The images that stories are about: the last has no room, the one before is none.
+fn images() -> [Vec<u8>; 4] {
+    let image = |kind, len| {
+        let bytes = vec![7; len];
+        let image = Image::of(&[(SectionKey { kind, id: 1 }, &bytes), (SectionKey { kind, id: 2 }, &[5])]);
+        image.expect("a short image").bytes().to_vec()
+    };
+    [image(1, 200), image(2, 20), vec![9; 100], image(3, 400)]
+}
+
+fn digest(bytes: &[u8]) -> ImageDigest {
+    let mut hasher = Hasher::default();
+    hasher.take(bytes);
+    hasher.digest()
+}
+
+fn number(n: usize) -> u32 {
+    u32::try_from(n).expect("few bytes")
+}
+
+/// What the control plane says about an image, mostly what comes next.
+pub(super) fn told(model: &SoftModel, input: &mut Input<'_>) -> Arrival {
+    let epoch = u64::from(1 + input.below(6));
+    let images = images();
+    let bytes = &images[usize::from(input.u8()) % 4];
+    let len = number(bytes.len());
+    let next =
+        model.loading.as_ref().filter(|loading| loading.0 == epoch).map_or(0, |loading| loading.2.len());
+    let body = match input.below(8) {
+        0..=3 => {
+            let offset = if input.one_in(8) { PART } else { next }.min(bytes.len() - 1);
+            let part = &bytes[offset..(offset + PART).min(bytes.len())];
+            SoftBody::Load(Load { epoch, len, offset: number(offset), bytes: part })
+        }
+        4 => SoftBody::Show,
+        _ => {
+            let right = digest(bytes);
+            let digest = if input.one_in(8) { ImageDigest([1; 16]) } else { right };
+            SoftBody::Flip(ImageId { epoch, len, digest })
+        }
+    };
+    let mut message = Vec::new();
+    SoftMessage { token: RequestId(u64::from(input.u8())), body }.emit(&mut message);
+    (Port::CONTROL, enclosed(HOME, &message))
+}
+
+/// The message about images in a frame that is the control plane's, if it is one.
+pub(super) fn heard(port: Port, frame: &[u8]) -> Option<Vec<u8>> {
+    let packet = Packet::parse(frame).ok()?;
+    let Extension::Deth(deth) = packet.ext else { return None };
+    let home = Endpoint { qpn: packet.bth.dest_qp, qkey: deth.qkey } == HOME;
+    (home && port == Port::CONTROL && SoftMessage::is(packet.payload)).then(|| packet.payload.to_vec())
+}
+
+/// What stands and what is loading.
+#[derive(Debug, Default)]
+pub(super) struct SoftModel {
+    /// Epoch and bytes.
+    standing: Option<(u64, Vec<u8>)>,
+    /// Epoch, bytes that are to come, bytes that have.
+    loading: Option<(u64, u32, Vec<u8>)>,
+}
+
+impl SoftModel {
+    fn shown(&self) -> Shown {
+        let id = |(epoch, bytes): &(u64, Vec<u8>)| ImageId {
+            epoch: *epoch,
+            len: number(bytes.len()),
+            digest: digest(bytes),
+        };
+        let loading = self.loading.as_ref();
+        let loading =
+            loading.map(|(epoch, len, have)| Loading { epoch: *epoch, len: *len, next: number(have.len()) });
+        let standing = self.standing.as_ref().map(id);
+        Shown { standing: standing.unwrap_or_default(), loading: loading.unwrap_or_default() }
+    }
+
+    /// Too old to be taken: the switch says what it has.
+    fn is_old(&self, epoch: u64) -> bool {
+        let standing = self.standing.as_ref().map_or(0, |standing| standing.0);
+        epoch <= standing || self.loading.as_ref().is_some_and(|loading| loading.0 > epoch)
+    }
+
+    /// What the switch must answer.
+    fn answer(&mut self, body: &SoftBody<'_>) -> Option<SoftBody<'static>> {
+        let too_long = |epoch| SoftBody::Flipped { epoch, verdict: Verdict::TooLong(ROOM) };
+        Some(match *body {
+            SoftBody::Show => SoftBody::Shown(self.shown()),
+            SoftBody::Load(Load { epoch, len, .. }) if len > ROOM => too_long(epoch),
+            SoftBody::Flip(ImageId { epoch, len, .. }) if len > ROOM => too_long(epoch),
+            SoftBody::Flip(id) if self.shown().standing == id => {
+                SoftBody::Flipped { epoch: id.epoch, verdict: Verdict::Stands }
+            }
+            SoftBody::Load(Load { epoch, .. }) | SoftBody::Flip(ImageId { epoch, .. })
+                if self.is_old(epoch) =>
+            {
+                SoftBody::Shown(self.shown())
+            }
+            SoftBody::Load(Load { epoch, len, offset, bytes }) => {
+                let same = self.loading.take().filter(|loading| (loading.0, loading.1) == (epoch, len));
+                let loading = self.loading.insert(same.unwrap_or((epoch, len, Vec::new())));
+                if loading.2.len() == offset as usize {
+                    loading.2.extend_from_slice(bytes);
+                }
+                SoftBody::Loaded { epoch, next: number(loading.2.len()) }
+            }
+            SoftBody::Flip(id) => self.flip(id),
+            SoftBody::Loaded { .. } | SoftBody::Flipped { .. } | SoftBody::Shown(_) => return None,
+        })
+    }
+
+    fn flip(&mut self, id: ImageId) -> SoftBody<'static> {
+        let epoch = id.epoch;
+        let loading = self.loading.clone().filter(|loading| loading.0 == epoch);
+        let Some((_, len, bytes)) = loading else { return SoftBody::Loaded { epoch, next: 0 } };
+        if bytes.len() < len as usize {
+            return SoftBody::Loaded { epoch, next: number(bytes.len()) };
+        }
+        self.loading = None;
+        let verdict = match Image::parse(bytes.clone()) {
+            _ if (number(bytes.len()), digest(&bytes)) != (id.len, id.digest) => Verdict::Damaged,
+            Err(fault) => Verdict::Fault(fault),
+            Ok(_) => {
+                self.standing = Some((epoch, bytes));
+                Verdict::Stands
+            }
+        };
+        SoftBody::Flipped { epoch, verdict }
+    }
+
+    /// Judges what the switch made of a message.
+    pub(super) fn judge(&mut self, payload: &[u8], control: Endpoint, switch: &Switch, outcome: &Outcome) {
+        let asked = SoftMessage::parse(payload).ok();
+        match asked.and_then(|message| Some((message.token, self.answer(&message.body)?))) {
+            None => {
+                assert!(
+                    outcome.sent.is_empty() && matches!(outcome.notes[..], [Note::Dropped(_)]),
+                    "{outcome:?}"
+                );
+            }
+            Some((token, body)) => {
+                let [(port, frame)] = &outcome.sent[..] else { panic!("one answer: {outcome:?}") };
+                let packet = Packet::parse(frame).expect("a switch sends frames");
+                let Extension::Deth(deth) = packet.ext else { panic!("a datagram") };
+                let to = Endpoint { qpn: packet.bth.dest_qp, qkey: deth.qkey };
+                assert_eq!((*port, to), (CONTROL.port, control), "the control plane is answered");
+                assert_eq!(SoftMessage::parse(packet.payload), Ok(SoftMessage { token, body }));
+            }
+        }
+        self.unchanged(switch);
+    }
+
+    /// The switch has what the model has.
+    pub(super) fn unchanged(&self, switch: &Switch) {
+        assert_eq!(switch.soft().shown(), self.shown());
+        if let Some((_, bytes)) = &self.standing {
+            assert_eq!(switch.soft().image().bytes(), bytes);
+        }
+    }
+}
