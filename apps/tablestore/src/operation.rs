@@ -4,7 +4,7 @@ use crate::model::Moment;
 use crate::values::{VALUE_LEN, compose};
 use crate::{State, Store};
 use farmem::btree::{BTree, RecordScan};
-use farmem::{Error, Exchange, FarMemory, Next, Op, Task, VirtAddr};
+use farmem::{Error, FarMemory, Next, Op, OpQueue, Task, VirtAddr};
 use farmem_workload::ycsb::{self, hash};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -97,11 +97,11 @@ impl Operation {
 }
 
 impl Task for Operation {
-    fn next(&mut self, exchange: &mut Exchange) -> Result<Next, Error> {
+    fn next(&mut self, queue: &mut OpQueue) -> Result<Next, Error> {
         let mut state = self.state.borrow_mut();
         match &mut self.what {
-            What::Scan(scan) => scan.next(&mut state, exchange),
-            What::Insert(insert) => insert.next(&mut state, exchange),
+            What::Scan(scan) => scan.next(&mut state, queue),
+            What::Insert(insert) => insert.next(&mut state, queue),
         }
     }
 
@@ -126,10 +126,10 @@ impl Scan {
         Self { from, most, under_way: None }
     }
 
-    fn next(&mut self, state: &mut State, exchange: &mut Exchange) -> Result<Next, Error> {
+    fn next(&mut self, state: &mut State, queue: &mut OpQueue) -> Result<Next, Error> {
         let begin = || (state.model.now(), state.records.scan(self.from.., self.most));
         let (began, scan) = self.under_way.get_or_insert_with(begin);
-        let next = scan.next(exchange)?;
+        let next = scan.next(queue)?;
         if next == Next::Done && state.check && !is_right(self.from, self.most, *began, scan, state) {
             state.wrong += 1;
         }
@@ -179,7 +179,7 @@ impl Insert {
         Self { key, place: VirtAddr(0), step: Step::Wait }
     }
 
-    fn next(&mut self, state: &mut State, exchange: &mut Exchange) -> Result<Next, Error> {
+    fn next(&mut self, state: &mut State, queue: &mut OpQueue) -> Result<Next, Error> {
         match self.step {
             Step::Wait => {
                 self.step = Step::Look;
@@ -188,27 +188,27 @@ impl Insert {
             Step::Look => {
                 state.model.begin(self.key);
                 self.place = state.values.take()?;
-                let scratch = exchange.buffer();
-                exchange.need(state.tree.find_op(self.key, scratch));
-                let mut value = exchange.buffer();
+                let scratch = queue.buffer();
+                queue.need(state.tree.find_op(self.key, scratch));
+                let mut value = queue.buffer();
                 compose(self.key, &mut value);
-                exchange.need(Op::Write { addr: self.place, buf: value });
+                queue.need(Op::Write { addr: self.place, buf: value });
                 self.step = Step::Fetch;
             }
             Step::Fetch => {
-                let both = exchange.take().zip(exchange.take());
+                let both = queue.take().zip(queue.take());
                 let (looked, written) = both.expect("two operations were needed");
                 written.result?;
                 let leaf = BTree::leaf_found(&looked);
                 looked.result?;
                 let leaf = leaf.expect("a traversal that did not fail has an end");
-                exchange.recycle(written.buf);
-                exchange.need(BTree::leaf_op(leaf, looked.buf));
+                queue.recycle(written.buf);
+                queue.need(BTree::leaf_op(leaf, looked.buf));
                 self.step = Step::Put { leaf };
             }
-            Step::Put { leaf } => return self.put(state, leaf, exchange),
+            Step::Put { leaf } => return self.put(state, leaf, queue),
             Step::Settle => {
-                if let Some(written) = exchange.take() {
+                if let Some(written) = queue.take() {
                     written.result?; // nothing was under way when the leaf was cut
                 }
                 state.model.settle(self.key);
@@ -218,16 +218,16 @@ impl Insert {
         Ok(Next::Need)
     }
 
-    fn put(&mut self, state: &State, leaf: VirtAddr, exchange: &mut Exchange) -> Result<Next, Error> {
-        let read = exchange.one();
+    fn put(&mut self, state: &State, leaf: VirtAddr, queue: &mut OpQueue) -> Result<Next, Error> {
+        let read = queue.one();
         read.result?;
-        let buf = exchange.buffer();
+        let buf = queue.buffer();
         let put = state.tree.put_op(leaf, &read.buf, (self.key, self.place.0), buf)?;
-        exchange.recycle(read.buf);
+        queue.recycle(read.buf);
         self.step = Step::Settle;
         Ok(match put {
             Some(op) => {
-                exchange.need(op);
+                queue.need(op);
                 Next::Need
             }
             None => Next::Alone,

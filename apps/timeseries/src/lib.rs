@@ -11,7 +11,7 @@ mod data;
 pub use data::{Source, generate, load_parquet, read};
 
 use farmem::series::{Channels, Columns, Point, Series, Window};
-use farmem::{Client, Error, Exchange, FarMemory, Layout, Next, Rng, Task};
+use farmem::{Client, Error, FarMemory, Layout, Next, OpQueue, Rng, Task};
 use farmem_workload::{Failure, Load, Plan, Report, load_or_free, measure, on_rack};
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -187,17 +187,17 @@ fn window_of(points: &[Point], from: u64, to: u64) -> Option<Window> {
 }
 
 impl Task for Ask {
-    fn next(&mut self, exchange: &mut Exchange) -> Result<Next, Error> {
+    fn next(&mut self, queue: &mut OpQueue) -> Result<Next, Error> {
         if !self.asked {
             self.asked = true;
-            let scratch = exchange.buffer();
-            exchange.need(self.channels.series()[self.channel].window_op(self.from..self.to, scratch));
+            let scratch = queue.buffer();
+            queue.need(self.channels.series()[self.channel].window_op(self.from..self.to, scratch));
             return Ok(Next::Need);
         }
-        let completed = exchange.one();
+        let completed = queue.one();
         self.answer = Series::windowed(&completed);
         completed.result?;
-        exchange.recycle(completed.buf);
+        queue.recycle(completed.buf);
         if let Some(points) = &self.points
             && window_of(&points[self.channel], self.from, self.to) != self.answer
         {

@@ -3,7 +3,7 @@
 use crate::objects::{OBJECT_LEN, compose, index, is_composed, title};
 use crate::{OPENED, State, key};
 use farmem::hash_table::{HashTable, VALUE_LEN, Value};
-use farmem::{Error, Exchange, FarMemory, Next, Op, Task, VirtAddr};
+use farmem::{Error, FarMemory, Next, Op, OpQueue, Task, VirtAddr};
 use farmem_workload::ycsb::{Operation, Operations};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -105,22 +105,22 @@ impl Request {
         if self.update { "update" } else { "read" }
     }
 
-    fn look(&mut self, exchange: &mut Exchange) -> Next {
+    fn look(&mut self, queue: &mut OpQueue) -> Next {
         let mut state = self.state.borrow_mut();
         if !self.update {
             self.number = state.objects.begin();
         }
-        let scratch = exchange.buffer();
-        exchange.need(state.table.find_op(key(self.user), scratch));
+        let scratch = queue.buffer();
+        queue.need(state.table.find_op(key(self.user), scratch));
         self.step = Step::Found;
         Next::Need
     }
 
-    fn found(&mut self, exchange: &mut Exchange) -> Result<Next, Error> {
-        let completed = exchange.one();
+    fn found(&mut self, queue: &mut OpQueue) -> Result<Next, Error> {
+        let completed = queue.one();
         let found = HashTable::found(&completed).map(|value| of_entry(&value));
         completed.result?;
-        exchange.recycle(completed.buf);
+        queue.recycle(completed.buf);
         let known = self.state.borrow().known.len() as u64;
         let Some([object, user]) = found.filter(|[object, _]| *object < known) else {
             return Ok(self.wrong());
@@ -135,18 +135,18 @@ impl Request {
         }
         let known = self.state.borrow().known[index(object)];
         self.version = known.settled;
-        let mut buf = exchange.buffer();
+        let mut buf = queue.buffer();
         buf.resize(OBJECT_LEN, 0);
-        exchange.need(Op::Read { addr: known.place, buf });
+        queue.need(Op::Read { addr: known.place, buf });
         self.step = Step::Respond;
         Ok(Next::Need)
     }
 
-    fn respond(&mut self, exchange: &mut Exchange) -> Result<Next, Error> {
-        let completed = exchange.one();
+    fn respond(&mut self, queue: &mut OpQueue) -> Result<Next, Error> {
+        let completed = queue.one();
         completed.result?;
         let object = completed.buf;
-        let mut response = exchange.buffer();
+        let mut response = queue.buffer();
         let mut state = self.state.borrow_mut();
         let begin = Instant::now();
         state.responder.respond(&object, &mut response);
@@ -158,8 +158,8 @@ impl Request {
         }
         state.objects.end(self.number);
         drop(state);
-        exchange.recycle(response);
-        exchange.recycle(object);
+        queue.recycle(response);
+        queue.recycle(object);
         Ok(Next::Done)
     }
 
@@ -175,7 +175,7 @@ impl Request {
                 || state.responder.open(response, OBJECT_LEN).is_some_and(|opened| opened == object))
     }
 
-    fn compose(&mut self, exchange: &mut Exchange) -> Next {
+    fn compose(&mut self, queue: &mut OpQueue) -> Next {
         let mut state = self.state.borrow_mut();
         let Some(place) = state.objects.take(self.object) else {
             // Too many replaced objects may still be looked at: when nobody is under way, none is.
@@ -184,17 +184,17 @@ impl Request {
         let known = &mut state.known[index(self.object)];
         known.begun += 1;
         (self.version, self.place) = (known.begun, place);
-        let mut object = exchange.buffer();
+        let mut object = queue.buffer();
         compose(self.object, self.version, &mut object);
-        exchange.need(Op::Write { addr: place, buf: object });
+        queue.need(Op::Write { addr: place, buf: object });
         self.step = Step::Settle;
         Next::Need
     }
 
-    fn settle(&self, exchange: &mut Exchange) -> Result<Next, Error> {
-        let completed = exchange.one();
+    fn settle(&self, queue: &mut OpQueue) -> Result<Next, Error> {
+        let completed = queue.one();
         completed.result?;
-        exchange.recycle(completed.buf);
+        queue.recycle(completed.buf);
         let mut state = self.state.borrow_mut();
         let known = &mut state.known[index(self.object)];
         known.settled = self.version;
@@ -215,13 +215,13 @@ impl Request {
 }
 
 impl Task for Request {
-    fn next(&mut self, exchange: &mut Exchange) -> Result<Next, Error> {
+    fn next(&mut self, queue: &mut OpQueue) -> Result<Next, Error> {
         match self.step {
-            Step::Look => Ok(self.look(exchange)),
-            Step::Found => self.found(exchange),
-            Step::Respond => self.respond(exchange),
-            Step::Compose => Ok(self.compose(exchange)),
-            Step::Settle => self.settle(exchange),
+            Step::Look => Ok(self.look(queue)),
+            Step::Found => self.found(queue),
+            Step::Respond => self.respond(queue),
+            Step::Compose => Ok(self.compose(queue)),
+            Step::Settle => self.settle(queue),
         }
     }
 

@@ -8,12 +8,13 @@ mod tests;
 
 use crate::Error;
 use crate::allocations::Allocations;
-use crate::dispatch::{Tally, Way};
+use crate::dispatch::{Site, Tally};
 use crate::path::Path;
 use crate::rack::{SILENCE_MAX, retries_in};
 use crate::slots::{self, Meta, Slots};
 use farmem_control::api::{
-    Allocate, Call, CreateDomain, Grant, Leave, NodeInfo, Overview, PermName, RackOverview, Request, Response,
+    Allocate, Call, CreateDomain, Grant, Leave, NodeInfo, Overview, PermName, RackOverview, Request,
+    Response, SoftClear, SoftLoad, SoftSection,
 };
 use farmem_host::{Answer, Done, HostRequest, Op, Out, Traversed};
 use farmem_io::LinkProfile;
@@ -75,7 +76,7 @@ pub struct Vma {
 
 /// Times and bounds of a client's connections.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct ConnParams {
     pub(crate) timeout: Duration,
     pub(crate) retries_max: u32,
     pub(crate) window_psns: u32,
@@ -83,7 +84,7 @@ pub(crate) struct Pace {
     pub(crate) queue_max: usize,
 }
 
-impl Default for Pace {
+impl Default for ConnParams {
     fn default() -> Self {
         let timeout = Duration::from_millis(67); // 4.096 us * 2^14, the usual local ACK timeout
         Self {
@@ -104,7 +105,7 @@ pub struct Client {
     path: Box<dyn Path>,
     host: u16,
     domain: Domain,
-    pace: Pace,
+    conn_params: ConnParams,
     nodes: Vec<NodeInfo>,
     allocations: Allocations,
     slots: Slots,
@@ -145,7 +146,7 @@ impl Client {
             path,
             host,
             domain: Domain(domain),
-            pace: Pace::default(),
+            conn_params: ConnParams::default(),
             nodes,
             allocations: Allocations::default(),
             slots: Slots::default(),
@@ -402,8 +403,8 @@ impl Client {
         self.tally
     }
 
-    pub(crate) fn count(&mut self, way: Way, end: &Traversed) {
-        self.tally.count(way, end);
+    pub(crate) fn count(&mut self, site: Site, end: &Traversed) {
+        self.tally.count(site, end);
     }
 
     /// Takes the completions that came while another operation was waited for, so that [`Client::poll`] answers none but later ones.
@@ -422,6 +423,23 @@ impl Client {
     /// [`Error::Api`] when it cannot be reached.
     pub fn overview(&mut self) -> Result<RackOverview, Error> {
         self.path.call(Overview {})
+    }
+
+    /// Has the switch hold these sections as its soft state, in place of all that it held of that; answers the epoch of the image when it stands. It is in
+    /// no log: a switch that starts again is given it again, a control plane that starts again is not (PROTOCOL 13.8 to 13.12).
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when the switch has no room for them, or a section is not what its kind says; [`Error::Api`] when nobody answers.
+    pub fn load_soft_state(&mut self, sections: Vec<SoftSection>) -> Result<u64, Error> {
+        self.path.call(SoftLoad { sections }).map(|loaded| loaded.epoch)
+    }
+
+    /// Has the switch hold no soft state any more.
+    ///
+    /// # Errors
+    /// [`Error::Api`] when nobody answers; [`Error::Refused`] when the switch does not.
+    pub fn clear_soft_state(&mut self) -> Result<(), Error> {
+        self.path.call(SoftClear {})
     }
 
     pub(crate) const fn host(&self) -> u16 {

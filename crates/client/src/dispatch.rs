@@ -2,7 +2,7 @@
 //!
 //! [`Client::dispatch`] takes a program to the memory when one iteration computes for at most eta times as long as its load
 //! takes, and otherwise runs the same program here, over one-sided READs. Results are the same either way; [`Dispatched`] says
-//! which way it went, and what it took. Request ids, timers and sending again are the host role's.
+//! where it ran, and what it took. Request ids, timers and sending again are the host role's.
 
 use crate::{Client, Error, FarMemory, Op, TraversalStop};
 use farmem_host::{Answer, Traversed};
@@ -61,30 +61,32 @@ impl Default for Policy {
 impl Policy {
     /// Where `program` is to run.
     #[must_use]
-    pub const fn verdict(&self, program: &Program) -> Way {
+    pub const fn verdict(&self, program: &Program) -> Site {
         match self {
-            Self::Auto(profile) if program.cost(&profile.accelerator).offload(profile.eta) => Way::Offloaded,
-            Self::Auto(_) if program.stores() => Way::Offloaded,
-            Self::Offload => Way::Offloaded,
-            Self::Auto(_) | Self::Host => Way::AtHost,
+            Self::Auto(profile) if program.cost(&profile.accelerator).offload(profile.eta) => {
+                Site::MemoryNodes
+            }
+            Self::Auto(_) if program.stores() => Site::MemoryNodes,
+            Self::Offload => Site::MemoryNodes,
+            Self::Auto(_) | Self::Host => Site::Host,
         }
     }
 }
 
 /// Where a traversal ran.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Way {
+pub enum Site {
     /// At the memory nodes.
-    Offloaded,
+    MemoryNodes,
     /// At this host, over READs.
-    AtHost,
+    Host,
 }
 
 /// What came of a dispatched traversal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Dispatched {
     /// Where it ran.
-    pub way: Way,
+    pub site: Site,
     /// Where it ended and what it took. At the host, `requests` counts READs.
     pub end: Traversed,
     /// The scratch pad.
@@ -119,10 +121,10 @@ impl Client {
         policy: &Policy,
     ) -> Result<Dispatched, Error> {
         let dispatched = match policy.verdict(program) {
-            Way::Offloaded => self.offload(program, start, scratch, limit, policy)?,
-            Way::AtHost => run_over_reads(self, program, start, scratch, limit)?,
+            Site::MemoryNodes => self.offload(program, start, scratch, limit, policy)?,
+            Site::Host => run_over_reads(self, program, start, scratch, limit)?,
         };
-        self.count(dispatched.way, &dispatched.end);
+        self.count(dispatched.site, &dispatched.end);
         Ok(dispatched)
     }
 
@@ -139,7 +141,7 @@ impl Client {
         let completed = self.wait(ticket)?;
         match (completed.result, policy) {
             (Ok(Answer::Traversed(end)), _) => {
-                Ok(Dispatched { way: Way::Offloaded, end, scratch: completed.buf })
+                Ok(Dispatched { site: Site::MemoryNodes, end, scratch: completed.buf })
             }
             (Ok(other @ Answer::Done { .. }), _) => unreachable!("a traversal does not answer {other:?}"),
             (Err(Error::Traversal { reason, .. }), Policy::Auto(_)) if reason.is_of_size() => {
@@ -184,7 +186,7 @@ pub fn run_over_reads(
         End::Fetch(error) => return Err(stopped(error, addr)),
     };
     let end = Traversed { returned, cur_ptr: addr, iterations: outcome.iterations, requests };
-    Ok(Dispatched { way: Way::AtHost, end, scratch: state.scratch })
+    Ok(Dispatched { site: Site::Host, end, scratch: state.scratch })
 }
 
 /// A READ's refusal in the words of a traversal.
@@ -199,10 +201,10 @@ pub(crate) fn stopped(error: Error, addr: VirtAddr) -> Error {
 }
 
 impl Tally {
-    pub(crate) fn count(&mut self, way: Way, end: &Traversed) {
-        match way {
-            Way::Offloaded => self.offloaded += 1,
-            Way::AtHost => self.at_host += 1,
+    pub(crate) fn count(&mut self, site: Site, end: &Traversed) {
+        match site {
+            Site::MemoryNodes => self.offloaded += 1,
+            Site::Host => self.at_host += 1,
         }
         self.requests += u64::from(end.requests);
         self.iterations += u64::from(end.iterations);

@@ -15,7 +15,7 @@ use farmem_switch::Switch;
 use std::collections::{BTreeMap, VecDeque};
 
 /// A role and what it wants done.
-struct Seat<M: Machine> {
+struct EmbeddedRole<M: Machine> {
     machine: M,
     outbox: Outbox<M::Out, M::Note>,
     /// The other outbox, so that one can be emptied while the role fills the next.
@@ -23,7 +23,7 @@ struct Seat<M: Machine> {
     queued: bool,
 }
 
-impl<M: Machine> Seat<M> {
+impl<M: Machine> EmbeddedRole<M> {
     fn new(machine: M) -> Self {
         Self { machine, outbox: Outbox::new(), spare: Outbox::new(), queued: false }
     }
@@ -34,7 +34,7 @@ impl<M: Machine> Seat<M> {
         !self.outbox.is_empty() && !core::mem::replace(&mut self.queued, true)
     }
 
-    /// As [`Seat::give`] for a frame to a role that gathers frames and acts on them when it is woken: true also when it wants that now.
+    /// As [`EmbeddedRole::give`] for a frame to a role that gathers frames and acts on them when it is woken: true also when it wants that now.
     fn gather(&mut self, now: Instant, event: Event<'_, M::In>) -> bool {
         self.machine.handle(now, event, &mut self.outbox);
         let acts = !self.outbox.is_empty() || self.is_due(now);
@@ -52,7 +52,7 @@ impl<M: Machine> Seat<M> {
         }
     }
 
-    /// What the role wants done; to be given back with [`Seat::put_back`].
+    /// What the role wants done; to be given back with [`EmbeddedRole::put_back`].
     fn take(&mut self) -> Outbox<M::Out, M::Note> {
         self.queued = false;
         core::mem::replace(&mut self.outbox, core::mem::take(&mut self.spare))
@@ -66,10 +66,10 @@ impl<M: Machine> Seat<M> {
 /// The roles of a rack in one process.
 pub(crate) struct World {
     now: Instant,
-    control: Seat<Control>,
-    switch: Option<Seat<Switch>>,
-    nodes: Vec<Option<Seat<MemNode<MappedStore, Compiler>>>>,
-    hosts: Vec<Option<Seat<Host>>>,
+    control: EmbeddedRole<Control>,
+    switch: Option<EmbeddedRole<Switch>>,
+    nodes: Vec<Option<EmbeddedRole<MemNode<MappedStore, Compiler>>>>,
+    hosts: Vec<Option<EmbeddedRole<Host>>>,
     /// What each host said and its client has not taken yet.
     said: Vec<VecDeque<HostOut>>,
     replies: BTreeMap<u64, Result<Response, ApiError>>,
@@ -90,7 +90,7 @@ impl World {
     pub(crate) fn new(config: Config, rng: Rng) -> Self {
         Self {
             now: Instant::ZERO,
-            control: Seat::new(Control::new(config, rng)),
+            control: EmbeddedRole::new(Control::new(config, rng)),
             switch: None,
             nodes: Vec::new(),
             hosts: Vec::new(),
@@ -126,23 +126,23 @@ impl World {
         panic!("the control plane owes an answer to ticket {ticket}");
     }
 
-    pub(crate) fn seat_switch(&mut self, switch: Switch) {
-        self.switch = Some(Seat::new(switch));
+    pub(crate) fn add_switch(&mut self, switch: Switch) {
+        self.switch = Some(EmbeddedRole::new(switch));
     }
 
-    pub(crate) fn seat_node(&mut self, node: u16, role: MemNode<MappedStore, Compiler>) {
-        put(&mut self.nodes, node, Seat::new(role));
+    pub(crate) fn add_node(&mut self, node: u16, role: MemNode<MappedStore, Compiler>) {
+        put(&mut self.nodes, node, EmbeddedRole::new(role));
     }
 
     /// The node's process is gone: what is sent to it is lost.
-    pub(crate) fn unseat_node(&mut self, node: u16) {
-        if let Some(seat) = self.nodes.get_mut(usize::from(node)) {
-            *seat = None;
+    pub(crate) fn remove_node(&mut self, node: u16) {
+        if let Some(role) = self.nodes.get_mut(usize::from(node)) {
+            *role = None;
         }
     }
 
-    pub(crate) fn seat_host(&mut self, host: u16, role: Host) {
-        put(&mut self.hosts, host, Seat::new(role));
+    pub(crate) fn add_host(&mut self, host: u16, role: Host) {
+        put(&mut self.hosts, host, EmbeddedRole::new(role));
         self.said.resize_with(self.hosts.len(), VecDeque::new);
         self.host_frames.resize(self.hosts.len(), (0, 0));
     }
@@ -150,9 +150,9 @@ impl World {
     /// Hands a host's request over and runs until nothing moves.
     pub(crate) fn submit(&mut self, host: u16, ask: HostRequest) {
         self.now += farmem_machine::Duration::from_nanos(1);
-        let seat =
-            self.hosts[usize::from(host)].as_mut().expect("the host was seated when its client was made");
-        if seat.give(self.now, Event::Local(ask)) {
+        let role =
+            self.hosts[usize::from(host)].as_mut().expect("the host was added when its client was made");
+        if role.give(self.now, Event::Local(ask)) {
             self.queue.push_back(Port::host(host));
         }
         self.run();
@@ -166,7 +166,7 @@ impl World {
 
     /// A host's role.
     pub(crate) fn host(&self, host: u16) -> &Host {
-        &self.hosts[usize::from(host)].as_ref().expect("the host was seated when its client was made").machine
+        &self.hosts[usize::from(host)].as_ref().expect("the host was added when its client was made").machine
     }
 
     /// What a host says next.
@@ -197,19 +197,19 @@ impl World {
         if due(self.control.machine.next_wake()) && self.control.give(now, Event::Wake) {
             self.queue.push_back(Port::CONTROL);
         }
-        if let Some(seat) = &mut self.switch
-            && due(seat.machine.next_wake())
-            && seat.give(now, Event::Wake)
+        if let Some(role) = &mut self.switch
+            && due(role.machine.next_wake())
+            && role.give(now, Event::Wake)
         {
             self.queue.push_back(Port::SWITCH);
         }
-        for (node, seat) in seats(&mut self.nodes) {
-            if due(seat.machine.next_wake()) && seat.give(now, Event::Wake) {
+        for (node, role) in roles(&mut self.nodes) {
+            if due(role.machine.next_wake()) && role.give(now, Event::Wake) {
                 self.queue.push_back(Port::node(node));
             }
         }
-        for (host, seat) in seats(&mut self.hosts) {
-            if due(seat.machine.next_wake()) && seat.give(now, Event::Wake) {
+        for (host, role) in roles(&mut self.hosts) {
+            if due(role.machine.next_wake()) && role.give(now, Event::Wake) {
                 self.queue.push_back(Port::host(host));
             }
         }
@@ -246,42 +246,42 @@ impl World {
     }
 
     fn run_switch(&mut self) {
-        let Some(mut outbox) = self.switch.as_mut().map(Seat::take) else { return };
+        let Some(mut outbox) = self.switch.as_mut().map(EmbeddedRole::take) else { return };
         outbox.drain(|action| {
             if let Action::Send { port, frame } = action {
                 self.deliver(Port::SWITCH, port, frame);
             }
         });
-        if let Some(seat) = &mut self.switch {
-            seat.put_back(outbox);
+        if let Some(role) = &mut self.switch {
+            role.put_back(outbox);
         }
     }
 
     fn run_node(&mut self, node: u16) {
         let place = usize::from(node);
-        let Some(seat) = &mut self.nodes[place] else { return };
-        seat.wake_while_due(self.now);
-        let mut outbox = seat.take();
+        let Some(role) = &mut self.nodes[place] else { return };
+        role.wake_while_due(self.now);
+        let mut outbox = role.take();
         outbox.drain(|action| {
             if let Action::Send { port, frame } = action {
                 self.deliver(Port::node(node), port, frame);
             }
         });
-        if let Some(seat) = &mut self.nodes[place] {
-            seat.put_back(outbox);
+        if let Some(role) = &mut self.nodes[place] {
+            role.put_back(outbox);
         }
     }
 
     fn run_host(&mut self, host: u16) {
         let place = usize::from(host);
-        let Some(mut outbox) = self.hosts[place].as_mut().map(Seat::take) else { return };
+        let Some(mut outbox) = self.hosts[place].as_mut().map(EmbeddedRole::take) else { return };
         outbox.drain(|action| match action {
             Action::Send { port, frame } => self.deliver(Port::host(host), port, frame),
             Action::Local(out) => self.said[place].push_back(out),
             Action::Note(_) => {}
         });
-        if let Some(seat) = &mut self.hosts[place] {
-            seat.put_back(outbox);
+        if let Some(role) = &mut self.hosts[place] {
+            role.put_back(outbox);
         }
     }
 
@@ -296,19 +296,19 @@ impl World {
         }
     }
 
-    /// A frame arrives. One for a role that has not taken its seat is lost, as on any network; its sender's timer repairs it.
+    /// A frame arrives. One for a role that has not taken its role is lost, as on any network; its sender's timer repairs it.
     fn deliver(&mut self, from: Port, to: Port, bytes: &[u8]) {
         self.count(from, to);
         let queue = if to == Port::CONTROL {
             self.control.give(self.now, Event::Frame { port: from, bytes })
         } else if to == Port::SWITCH {
-            self.switch.as_mut().is_some_and(|seat| seat.give(self.now, Event::Frame { port: from, bytes }))
+            self.switch.as_mut().is_some_and(|role| role.give(self.now, Event::Frame { port: from, bytes }))
         } else if let Some(node) = to.as_node() {
-            seat_mut(&mut self.nodes, node)
-                .is_some_and(|seat| seat.gather(self.now, Event::Frame { port: from, bytes }))
+            role_mut(&mut self.nodes, node)
+                .is_some_and(|role| role.gather(self.now, Event::Frame { port: from, bytes }))
         } else if let Some(host) = to.as_host() {
-            seat_mut(&mut self.hosts, host)
-                .is_some_and(|seat| seat.give(self.now, Event::Frame { port: from, bytes }))
+            role_mut(&mut self.hosts, host)
+                .is_some_and(|role| role.give(self.now, Event::Frame { port: from, bytes }))
         } else {
             false
         };
@@ -318,18 +318,20 @@ impl World {
     }
 }
 
-fn seat_mut<M: Machine>(seats: &mut [Option<Seat<M>>], number: u16) -> Option<&mut Seat<M>> {
-    seats.get_mut(usize::from(number))?.as_mut()
+fn role_mut<M: Machine>(roles: &mut [Option<EmbeddedRole<M>>], number: u16) -> Option<&mut EmbeddedRole<M>> {
+    roles.get_mut(usize::from(number))?.as_mut()
 }
 
-fn put<M: Machine>(seats: &mut Vec<Option<Seat<M>>>, number: u16, seat: Seat<M>) {
+fn put<M: Machine>(roles: &mut Vec<Option<EmbeddedRole<M>>>, number: u16, role: EmbeddedRole<M>) {
     let place = usize::from(number);
-    if seats.len() <= place {
-        seats.resize_with(place + 1, || None);
+    if roles.len() <= place {
+        roles.resize_with(place + 1, || None);
     }
-    seats[place] = Some(seat);
+    roles[place] = Some(role);
 }
 
-fn seats<M: Machine>(seats: &mut [Option<Seat<M>>]) -> impl Iterator<Item = (u16, &mut Seat<M>)> {
-    (0..=u16::MAX).zip(seats.iter_mut()).filter_map(|(number, seat)| Some((number, seat.as_mut()?)))
+fn roles<M: Machine>(
+    roles: &mut [Option<EmbeddedRole<M>>],
+) -> impl Iterator<Item = (u16, &mut EmbeddedRole<M>)> {
+    (0..=u16::MAX).zip(roles.iter_mut()).filter_map(|(number, role)| Some((number, role.as_mut()?)))
 }

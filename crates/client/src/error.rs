@@ -120,6 +120,18 @@ pub enum Error {
         /// Which heap.
         heap: String,
     },
+    /// More of something than there may be.
+    #[error("{have} {what}: there may be {least} to {most}")]
+    Count {
+        /// Of what.
+        what: &'static str,
+        /// So many.
+        have: usize,
+        /// At least.
+        least: usize,
+        /// At most.
+        most: usize,
+    },
     /// A key that the structure cannot take.
     #[error("key {key}: {reason}")]
     Key {
@@ -270,6 +282,7 @@ impl Error {
             Self::Evicted { .. } => {
                 "give back all pins and begin the operation anew; between two operations call `Heap::keep` at least once a lease".into()
             }
+            Self::Count { .. } => "ask for a number between the two, and see `farmem index plan` for what fits a switch".into(),
             Self::Key { .. } => "use a key the structure's documentation allows".into(),
             Self::Broken { .. } => {
                 "open it at the address it was made at, and have one writer at a time".into()

@@ -110,6 +110,126 @@ pub trait FarMemory {
     }
 }
 
+/// Implements methods of [`FarMemory`] by a field that is far memory, too: far memory that differs from another one in some methods
+/// names the others here.
+///
+/// ```
+/// use farmem_client::{Client, Error, FarMemory, Rack, VirtAddr, forward_far_memory};
+///
+/// /// Far memory that counts its READs.
+/// struct Counting<'a> {
+///     client: &'a mut Client,
+///     reads: u64,
+/// }
+///
+/// impl FarMemory for Counting<'_> {
+///     forward_far_memory!(client: write, compare_swap, fetch_add, dispatch, allocate, allocate_on, free);
+///     forward_far_memory!(client: nodes, scratch_len_max, write_many, buffer, recycle);
+///
+///     fn read(&mut self, addr: VirtAddr, into: &mut [u8]) -> Result<(), Error> {
+///         self.reads += 1;
+///         self.client.read(addr, into)
+///     }
+///
+///     fn read_many(&mut self, reads: &mut [(VirtAddr, &mut [u8])]) -> Result<(), Error> {
+///         self.reads += reads.len() as u64;
+///         self.client.read_many(reads)
+///     }
+/// }
+///
+/// let mut client = Rack::embedded()?.client("counting")?;
+/// let mut memory = Counting { client: &mut client, reads: 0 };
+/// let base = memory.allocate(4096)?.base;
+/// memory.write(base, b"far away")?;
+/// let (mut first, mut second) = ([0; 3], [0; 4]);
+/// memory.read_many(&mut [(base, &mut first), (VirtAddr(base.0 + 4), &mut second)])?;
+/// assert_eq!((&first, &second, memory.reads), (b"far", b"away", 2));
+/// # Ok::<(), Error>(())
+/// ```
+#[macro_export]
+macro_rules! forward_far_memory {
+    ($field:ident: $($method:ident),+) => {
+        $($crate::forward_far_memory!(@$method $field);)+
+    };
+    (@read $field:ident) => {
+        fn read(&mut self, addr: $crate::VirtAddr, into: &mut [u8]) -> Result<(), $crate::Error> {
+            self.$field.read(addr, into)
+        }
+    };
+    (@write $field:ident) => {
+        fn write(&mut self, addr: $crate::VirtAddr, data: &[u8]) -> Result<(), $crate::Error> {
+            self.$field.write(addr, data)
+        }
+    };
+    (@compare_swap $field:ident) => {
+        fn compare_swap(&mut self, addr: $crate::VirtAddr, compare: u64, swap: u64) -> Result<u64, $crate::Error> {
+            self.$field.compare_swap(addr, compare, swap)
+        }
+    };
+    (@fetch_add $field:ident) => {
+        fn fetch_add(&mut self, addr: $crate::VirtAddr, add: u64) -> Result<u64, $crate::Error> {
+            self.$field.fetch_add(addr, add)
+        }
+    };
+    (@dispatch $field:ident) => {
+        fn dispatch(
+            &mut self,
+            program: &$crate::Program,
+            start: $crate::VirtAddr,
+            scratch: Vec<u8>,
+            limit: u32,
+            policy: &$crate::Policy,
+        ) -> Result<$crate::Dispatched, $crate::Error> {
+            self.$field.dispatch(program, start, scratch, limit, policy)
+        }
+    };
+    (@allocate $field:ident) => {
+        fn allocate(&mut self, size: u64) -> Result<$crate::Vma, $crate::Error> {
+            self.$field.allocate(size)
+        }
+    };
+    (@allocate_on $field:ident) => {
+        fn allocate_on(&mut self, size: u64, node: $crate::NodeId) -> Result<$crate::Vma, $crate::Error> {
+            self.$field.allocate_on(size, node)
+        }
+    };
+    (@free $field:ident) => {
+        fn free(&mut self, base: $crate::VirtAddr) -> Result<(), $crate::Error> {
+            self.$field.free(base)
+        }
+    };
+    (@nodes $field:ident) => {
+        fn nodes(&self) -> &[$crate::api::NodeInfo] {
+            self.$field.nodes()
+        }
+    };
+    (@scratch_len_max $field:ident) => {
+        fn scratch_len_max(&self) -> usize {
+            self.$field.scratch_len_max()
+        }
+    };
+    (@write_many $field:ident) => {
+        fn write_many(&mut self, writes: &[($crate::VirtAddr, &[u8])]) -> Result<(), $crate::Error> {
+            self.$field.write_many(writes)
+        }
+    };
+    (@read_many $field:ident) => {
+        fn read_many(&mut self, reads: &mut [($crate::VirtAddr, &mut [u8])]) -> Result<(), $crate::Error> {
+            self.$field.read_many(reads)
+        }
+    };
+    (@buffer $field:ident) => {
+        fn buffer(&mut self, len: usize) -> Vec<u8> {
+            self.$field.buffer(len)
+        }
+    };
+    (@recycle $field:ident) => {
+        fn recycle(&mut self, buf: Vec<u8>) {
+            self.$field.recycle(buf);
+        }
+    };
+}
+
 /// Writes of [`FarMemory::write_many`] that a client keeps under way.
 const WRITES_MAX: usize = 8;
 /// READs of [`FarMemory::read_many`]: as many as a connection has under way.

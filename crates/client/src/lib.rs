@@ -27,7 +27,7 @@ pub mod task;
 
 pub use client::{Client, Completed, Ticket, Traversal, Vma};
 pub use config::{Execution, Placement, Prefetch, RackConfig, Transport, Waiting};
-pub use dispatch::{Dispatched, Policy, Profile, Way};
+pub use dispatch::{Dispatched, Policy, Profile, Site};
 pub use error::{Error, TraversalStop};
 pub use far_memory::FarMemory;
 pub use farmem_control::api;
@@ -41,4 +41,4 @@ pub use lock::LockWord;
 pub use migrate::{Moved, migrate};
 pub use named::Named;
 pub use rack::{ClientOptions, Rack, home_of};
-pub use task::{Exchange, Next, Task, Took};
+pub use task::{Next, OpQueue, Task, TaskStats};

@@ -109,7 +109,7 @@ impl Rack {
                 remedy: "see `Client::nodes` for the nodes there are".into(),
             })
         })?;
-        world.unseat_node(node.0);
+        world.remove_node(node.0);
         start_node(&mut world, known.name, known.gid, known.capacity)
     }
 
@@ -175,7 +175,7 @@ pub(crate) fn embedded_world(nodes: u16, memory: u64, rng: Rng) -> Result<World,
     let control = ControlConfig { pmtu: EMBEDDED_PMTU, ..usual };
     let mut world = World::new(control, rng);
     let SwitchJoined { home, control } = world.call(JoinSwitch { gid: address(2).to_string() })?;
-    world.seat_switch(Switch::new(home_of(&home, &control), Budgets::default()));
+    world.add_switch(Switch::new(home_of(&home, &control), Budgets::default()));
     for number in 0..nodes {
         let (name, gid) = (format!("node{}", number + 1), address(16 + number).to_string());
         start_node(&mut world, name, gid, memory)?;
@@ -183,12 +183,14 @@ pub(crate) fn embedded_world(nodes: u16, memory: u64, rng: Rng) -> Result<World,
     Ok(world)
 }
 
-/// A memory node joins, and takes its seat.
+/// A memory node joins.
 fn start_node(world: &mut World, name: String, gid: String, memory: u64) -> Result<(), Error> {
     let NodeJoined { node, home, control, .. } = world.call(JoinNode { name, gid, capacity: memory })?;
     let store = MappedStore::new(memory).map_err(|source| system("no memory for a memory node", source))?;
     let settings = node_settings(&home, &control, EMBEDDED_PMTU);
-    world.seat_node(node, MemNode::compiling(settings, store, Compiler::jit()));
+    // The thread that asks for a page would wait until the system has cleared a huge one.
+    let store = store.populated_ahead();
+    world.add_node(node, MemNode::compiling(settings, store, Compiler::jit()));
     Ok(())
 }
 
@@ -236,7 +238,7 @@ pub(crate) fn embedded_client_of(
     let HostJoined { host, generation, home, nodes, .. } = world.borrow_mut().call(JoinHost { name, gid })?;
     let settings = host_settings(host, generation, &home, EMBEDDED_PMTU, options);
     let settings = change(HostConfig { pairs_max: 1, ..settings });
-    world.borrow_mut().seat_host(host, Host::new(settings));
+    world.borrow_mut().add_host(host, Host::new(settings));
     Client::attach(Box::new(InProcess::new(Rc::clone(world), host)), host, domain, nodes)
 }
 

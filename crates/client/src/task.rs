@@ -13,7 +13,7 @@
 //! holds for a task: who changes something by reading and then writing it takes the turn of what it changes. And a task that cannot
 //! bear others runs *alone*. Neither says anything to other hosts: for them structures have lock words in far memory.
 
-use crate::dispatch::Way;
+use crate::dispatch::Site;
 use crate::{Completed, Error, FarMemory, Op, Traversed};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -30,12 +30,12 @@ pub use run::run_tasks;
 pub trait Task {
     /// Goes on with what the last exchange brought, up to the next one.
     ///
-    /// It is called first with an empty exchange; then again each time that all of what it needed has ended, that its turn came, or
+    /// It is called first with an empty queue; then again each time that all of what it needed has ended, that its turn came, or
     /// that it was alone; and not after [`Next::Done`].
     ///
     /// # Errors
-    /// What makes it pointless to go on; the whole run ends with it. A failure in `exchange` that the task can live with is its own matter.
-    fn next(&mut self, exchange: &mut Exchange) -> Result<Next, Error>;
+    /// What makes it pointless to go on; the whole run ends with it. A failure in `queue` that the task can live with is its own matter.
+    fn next(&mut self, queue: &mut OpQueue) -> Result<Next, Error>;
 
     /// Does what it asked to be [`Next::Alone`] for.
     ///
@@ -50,7 +50,7 @@ pub trait Task {
 /// What a task waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
-    /// The operations that it put into the exchange with [`Exchange::need`], at least one. All are under way at once, in any order.
+    /// The operations that it put into the queue with [`OpQueue::need`], at least one. All are under way at once, in any order.
     Need,
     /// The turn of this name, which one task of the run has at a time, from then on until it ends or asks for another turn. Those
     /// that wait get it in the order in which they asked.
@@ -64,9 +64,9 @@ pub enum Next {
     Done,
 }
 
-/// Where a task and far memory meet.
+/// The operations that a task needs next, and the ends of those that it needed last.
 #[derive(Debug, Default)]
-pub struct Exchange {
+pub struct OpQueue {
     /// The ends of what was needed, in the order in which it was asked for.
     got: VecDeque<Completed>,
     need: Vec<Op>,
@@ -74,10 +74,10 @@ pub struct Exchange {
     spare: Vec<Vec<u8>>,
 }
 
-/// Buffers that one exchange keeps for reuse.
+/// Buffers that one queue keeps for reuse.
 const SPARE_MAX: usize = 16;
 
-impl Exchange {
+impl OpQueue {
     /// Asks for `op`, together with what else is asked for before the task waits.
     pub fn need(&mut self, op: Op) {
         self.need.push(op);
@@ -121,9 +121,9 @@ impl Exchange {
     }
 }
 
-/// What a task took.
+/// What a task took, in time and requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Took {
+pub struct TaskStats {
     /// From its start to its end, waiting for turns included.
     pub latency: Duration,
     /// Round trips one after the other: what was under way at once counts as its longest.
@@ -138,12 +138,12 @@ pub struct Took {
     pub iterations: u64,
 }
 
-impl Took {
+impl TaskStats {
     /// Counts the traversal of an exchange, and answers its requests.
-    fn traversal(&mut self, way: Way, end: &Traversed) -> u64 {
-        match way {
-            Way::Offloaded => self.offloaded += 1,
-            Way::AtHost => self.at_host += 1,
+    fn traversal(&mut self, site: Site, end: &Traversed) -> u64 {
+        match site {
+            Site::MemoryNodes => self.offloaded += 1,
+            Site::Host => self.at_host += 1,
         }
         self.iterations += u64::from(end.iterations);
         u64::from(end.requests)

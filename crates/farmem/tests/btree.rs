@@ -264,6 +264,6 @@ fn wrong_requests_are_named() {
 fn the_programs_are_worth_taking_to_the_memory() {
     for text in [farmem::btree::FIND_PROGRAM, farmem::btree::SCAN_PROGRAM, farmem::btree::AGGREGATE_PROGRAM] {
         let program = Program::assemble(text).unwrap();
-        assert_eq!(Policy::default().verdict(&program), farmem::Way::Offloaded);
+        assert_eq!(Policy::default().verdict(&program), farmem::Site::MemoryNodes);
     }
 }

@@ -2,7 +2,7 @@
 
 use farmem::dispatch::Tally;
 use farmem::{
-    Client, ClientOptions, Error, NodeId, Policy, Profile, Program, Rack, TraversalStop, VirtAddr, Way, api,
+    Client, ClientOptions, Error, NodeId, Policy, Profile, Program, Rack, Site, TraversalStop, VirtAddr, api,
 };
 use farmem_traversal::SCRATCH_LEN_MAX;
 use std::num::NonZero;
@@ -106,15 +106,15 @@ fn cost_decides() {
     let word = client.allocate(4096).unwrap().base;
     client.write(word, &5_u64.to_le_bytes()).unwrap();
     let light = Program::assemble(LIST_SUM).unwrap();
-    for (program, profile, way) in [
-        (&light, Profile::CORE, Way::Offloaded),
-        (&light, Profile::PULSE_BOARD, Way::Offloaded),
-        (&heavy(), Profile::CORE, Way::Offloaded),
-        (&heavy(), Profile::PULSE_BOARD, Way::AtHost),
+    for (program, profile, site) in [
+        (&light, Profile::CORE, Site::MemoryNodes),
+        (&light, Profile::PULSE_BOARD, Site::MemoryNodes),
+        (&heavy(), Profile::CORE, Site::MemoryNodes),
+        (&heavy(), Profile::PULSE_BOARD, Site::Host),
     ] {
         let scratch = vec![0; program.scratch_len()];
         let done = client.dispatch(program, word, scratch, LIMIT, &Policy::Auto(profile)).unwrap();
-        assert_eq!(done.way, way, "{program:?} on {}", profile.name);
+        assert_eq!(done.site, site, "{program:?} on {}", profile.name);
         let expected = if program == &light { 5 } else { 62 };
         assert_eq!(words(&done.scratch)[0], expected);
     }
@@ -131,7 +131,7 @@ fn what_no_datagram_carries_runs_at_the_host() {
     );
     let long = Program::assemble(&text).unwrap();
     let done = client.dispatch(&long, word, vec![0; 256], LIMIT, &Policy::default()).unwrap();
-    assert_eq!((done.way, done.end.requests, words(&done.scratch)[0]), (Way::AtHost, 1, 509));
+    assert_eq!((done.site, done.end.requests, words(&done.scratch)[0]), (Site::Host, 1, 509));
     let refused = client.dispatch(&long, word, vec![0; 256], LIMIT, &Policy::Offload).unwrap_err();
     assert!(matches!(refused, Error::Traversal { reason: TraversalStop::TooLarge, .. }), "{refused}");
 }
@@ -153,7 +153,7 @@ fn a_full_pad_and_its_code_take_turns() {
         let program = Program::assemble(&text).unwrap();
         for requests in [first, 1] {
             let done = client.dispatch(&program, word, pad.clone(), LIMIT, &Policy::Offload).unwrap();
-            assert_eq!((done.way, done.end.requests), (Way::Offloaded, requests));
+            assert_eq!((done.site, done.end.requests), (Site::MemoryNodes, requests));
             assert_eq!(words(&done.scratch)[0], 41 + add);
             assert_eq!(done.scratch[8..], pad[8..]);
         }

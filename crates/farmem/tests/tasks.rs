@@ -5,8 +5,8 @@ use farmem::dispatch::Tally;
 use farmem::hash_table::{HashTable, Key, Spread, VALUE_LEN, Value};
 use farmem::task::{carry_out, run_one};
 use farmem::{
-    Answer, Client, Completed, Error, Exchange, FarMemory, Next, Op, Policy, Profile, Program, Rack, Task,
-    Took, TraversalStop, VirtAddr,
+    Answer, Client, Completed, Error, FarMemory, Next, Op, OpQueue, Policy, Profile, Program, Rack, Task,
+    TaskStats, TraversalStop, VirtAddr,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -24,12 +24,12 @@ struct One {
 }
 
 impl Task for One {
-    fn next(&mut self, exchange: &mut Exchange) -> Result<Next, Error> {
+    fn next(&mut self, queue: &mut OpQueue) -> Result<Next, Error> {
         if let Some(op) = self.op.take() {
-            exchange.need(op);
+            queue.need(op);
             return Ok(Next::Need);
         }
-        self.end = Some(exchange.one());
+        self.end = Some(queue.one());
         Ok(Next::Done)
     }
 }
@@ -99,7 +99,7 @@ proptest! {
         }
         let mut got = BTreeMap::new();
         let count = tasks.len() as u64;
-        let mut took_all = Took::default();
+        let mut took_all = TaskStats::default();
         many.run_tasks(tasks.into_iter(), in_flight, &policy, |task, took| {
             let end = task.end.unwrap();
             got.insert(task.number, said(&end.result.map(|answer| (answer, end.buf))));
@@ -120,7 +120,7 @@ proptest! {
         };
         let now = since(before.1, many.tally());
         prop_assert_eq!(since(before.0, one.tally()), now);
-        let Took { requests, offloaded, at_host, iterations, .. } = took_all;
+        let TaskStats { requests, offloaded, at_host, iterations, .. } = took_all;
         prop_assert_eq!(Tally { offloaded, at_host, requests, iterations }, now);
     }
 }
@@ -134,14 +134,14 @@ struct Increment {
 }
 
 impl Task for Increment {
-    fn next(&mut self, exchange: &mut Exchange) -> Result<Next, Error> {
+    fn next(&mut self, queue: &mut OpQueue) -> Result<Next, Error> {
         if let Some(name) = self.turn.take() {
             return Ok(Next::Turn(name));
         }
         if self.wrote {
             return Ok(Next::Done);
         }
-        let op = match exchange.take() {
+        let op = match queue.take() {
             None => Op::Read { addr: self.word, buf: vec![0; 8] },
             Some(read) => {
                 read.result?;
@@ -150,7 +150,7 @@ impl Task for Increment {
                 Op::Write { addr: self.word, buf: (value + 1).to_le_bytes().to_vec() }
             }
         };
-        exchange.need(op);
+        queue.need(op);
         Ok(Next::Need)
     }
 }
@@ -193,16 +193,16 @@ struct Crowd {
 }
 
 impl Task for Crowd {
-    fn next(&mut self, exchange: &mut Exchange) -> Result<Next, Error> {
+    fn next(&mut self, queue: &mut OpQueue) -> Result<Next, Error> {
         self.step += 1;
         match self.step {
             1 if self.number.is_multiple_of(5) => return Ok(Next::Alone),
             1..=3 => {
-                if exchange.take().is_none() {
+                if queue.take().is_none() {
                     self.between.set(self.between.get() + 1);
                 }
-                exchange.need(Op::Read { addr: self.word, buf: vec![0; 8] });
-                exchange.need(Op::FetchAdd { addr: self.word, add: 1 });
+                queue.need(Op::Read { addr: self.word, buf: vec![0; 8] });
+                queue.need(Op::FetchAdd { addr: self.word, add: 1 });
             }
             _ => {
                 self.between.set(self.between.get() - 1);

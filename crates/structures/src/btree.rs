@@ -21,6 +21,7 @@
 //! Who cannot bear the last two looks between two equal even [`LockWord::version`]s, when all writers take the lock.
 
 use crate::arena::{Arena, Layout};
+use crate::{assembled, words};
 use farmem_client::{
     Answer, Completed, Dispatched, Error, FarMemory, LockWord, Op, Policy, TraversalStop, Vma,
 };
@@ -33,6 +34,7 @@ mod load;
 mod node;
 mod records;
 
+pub(crate) use load::{Pieces, ascending};
 pub use node::{KEYS_MAX, NODE_LEN};
 pub use records::{Bring, RECORD_LEN_MAX, RECORD_ROOM, RecordScan, Records, records_program};
 
@@ -156,15 +158,12 @@ impl BTree {
     }
 
     fn at(memory: &(impl FarMemory + ?Sized), header: Header, layout: Layout) -> Self {
-        let assemble = |text| {
-            Program::assemble(text).expect("the program is part of the crate, and a test assembles it")
-        };
         Self {
             header,
             arena: Arena::new(memory, layout, NODE_LEN),
-            find: assemble(FIND_PROGRAM),
-            scan: assemble(SCAN_PROGRAM),
-            aggregate: assemble(AGGREGATE_PROGRAM),
+            find: assembled(FIND_PROGRAM),
+            scan: assembled(SCAN_PROGRAM),
+            aggregate: assembled(AGGREGATE_PROGRAM),
             policy: Policy::default(),
             lock: LockWord::new(VirtAddr(header.at.0 + LOCK)),
         }
@@ -529,11 +528,6 @@ fn pad(mut scratch: Vec<u8>, words: &[u64], len: usize) -> Vec<u8> {
     scratch.extend(words.iter().flat_map(|word| word.to_le_bytes()));
     scratch.resize(len, 0);
     scratch
-}
-
-pub(crate) fn words(bytes: &[u8]) -> Vec<u64> {
-    let word = |chunk: &[u8]| u64::from_le_bytes(chunk.try_into().expect("a chunk of 8 bytes"));
-    bytes.chunks_exact(8).map(word).collect()
 }
 
 fn found_in(scratch: &[u8]) -> Option<u64> {

@@ -19,6 +19,7 @@
 //!
 //! Who cannot bear the last looks between two equal even [`LockWord::version`]s, when all writers take the lock.
 
+use crate::assembled;
 use farmem_client::{Answer, Completed, Error, FarMemory, LockWord, Op, Policy, TraversalStop, Vma};
 use farmem_traversal::Program;
 use farmem_wire::{NodeId, VirtAddr};
@@ -172,8 +173,7 @@ impl HashTable {
                 }
             }
         }
-        let program = Program::assemble(FIND_PROGRAM)
-            .expect("the program is part of the crate, and a test assembles it");
+        let program = assembled(FIND_PROGRAM);
         let lock = LockWord::new(at(shards[0].vma.base, offset(per_shard) * NODE_LEN));
         let (policy, free) = (Policy::default(), vec![Vec::new(); shards.len()]);
         Ok(Self {

@@ -13,8 +13,8 @@
 //! Memory goes from records to records of the same class, and back to the rack with [`Heap::destroy`] only. A member that was evicted and had a WRITE on its way all the
 //! time, for longer than [`HeapOptions::lease`] twice, could write into memory that is another's by then: nothing at a memory node looks at leases.
 
+use crate::words;
 use farmem_client::{Client, Error, FarMemory, NodeId};
-use farmem_traversal::Program;
 use farmem_wire::VirtAddr;
 use std::fmt;
 use std::sync::Arc;
@@ -34,10 +34,11 @@ pub use layout::{CHUNKS_MAX, ROOTS_MAX};
 pub(crate) use record::{Decoded, Header, decode};
 pub use record::{HEADER_LEN, LINE_LEN, RECORD_LEN_MAX, Record, Tag};
 pub use room::FREED_PROGRAM;
+pub(crate) use room::node_of;
 pub use roots::ROOT_NAME_MAX;
 
 use arena::Arena;
-use layout::{EPOCH_AT, LEASE_AT, MAGIC, ROOT_LEN, VERSION, VERSION_AT, words};
+use layout::{EPOCH_AT, LEASE_AT, MAGIC, ROOT_LEN, VERSION, VERSION_AT};
 use member::Member;
 use record::{Class, encode};
 
@@ -156,7 +157,7 @@ impl Heap {
             return Err(Error::Broken { addr: base, what: "a heap of this version" });
         }
         let options = HeapOptions { lease: Duration::from_nanos(words[2]), ..options };
-        let member = Member::join(client, base, options.lease, &options)?;
+        let member = Member::join(client, base, &options)?;
         let arena = Arena::default();
         Ok(Self { name: name.into(), base, options, member, arena, pins: 0, is_out: false, turn: 0 })
     }
@@ -342,7 +343,7 @@ impl Heap {
         if self.pins > 0 {
             return Err(self.evicted_error());
         }
-        self.member = Member::join(memory, self.base, self.options.lease, &self.options)?;
+        self.member = Member::join(memory, self.base, &self.options)?;
         self.is_out = false;
         Ok(())
     }
@@ -353,7 +354,7 @@ impl Heap {
     /// [`Error::Evicted`] when somebody may have.
     pub(crate) fn still(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
         if self.is_out || !self.member.holds() && !self.member.renew(memory, false)? {
-            return Err(self.evicted(memory));
+            return Err(self.evicted());
         }
         Ok(())
     }
@@ -371,7 +372,7 @@ impl Heap {
     }
 
     /// It was evicted: what it had is others'.
-    pub(crate) fn evicted(&mut self, _: &mut (impl FarMemory + ?Sized)) -> Error {
+    pub(crate) fn evicted(&mut self) -> Error {
         self.drop_out();
         self.evicted_error()
     }
@@ -393,21 +394,11 @@ impl Heap {
         // It has written 2^37 times: as another member it begins again.
         self.mark(memory)?;
         self.member.leave(memory)?;
-        Err(self.evicted(memory))
+        Err(self.evicted())
     }
 
     fn title(&self) -> String {
         format!("the heap {:?}", self.name)
-    }
-
-    /// The memory node that an address belongs to.
-    pub(crate) fn node_of(&self, memory: &(impl FarMemory + ?Sized), at: u64) -> Option<NodeId> {
-        room::node_of(memory, at)
-    }
-
-    /// A structure's program.
-    pub(crate) fn program(text: &str) -> Program {
-        Program::assemble(text).expect("the program is part of the crate, and a test assembles it")
     }
 }
 

@@ -1,9 +1,10 @@
-//! Linked structures in far memory, laid out so that a memory node can traverse them: hash table, B+tree, list, time series.
+//! Linked structures in far memory, laid out so that a memory node can traverse them: hash table, B-link tree, B+tree, list, time series.
 //!
-//! Key types: [`HashTable`], [`BTree`], [`List`], [`Series`]. Each is made of any [`FarMemory`](farmem_client::FarMemory), and finds what it looks for
+//! Key types: [`HashTable`], [`BLinkTree`], [`BTree`], [`List`], [`Series`]. Each is made of any [`FarMemory`](farmem_client::FarMemory), and finds what it looks for
 //! by READs of the host or by a traversal, as a [`Policy`](farmem_client::Policy) says.
 
 mod arena;
+pub mod blink_tree;
 pub mod btree;
 pub mod hash_table;
 pub mod heap;
@@ -13,6 +14,7 @@ pub mod series;
 pub mod table;
 
 pub use arena::Layout;
+pub use blink_tree::BLinkTree;
 pub use btree::BTree;
 pub use hash_table::HashTable;
 pub use heap::Heap;
@@ -20,3 +22,15 @@ pub use list::List;
 pub use record_tree::RecordTree;
 pub use series::Series;
 pub use table::Table;
+
+/// A program of this crate.
+fn assembled(text: &str) -> farmem_traversal::Program {
+    farmem_traversal::Program::assemble(text)
+        .expect("the program is part of the crate, and a test assembles it")
+}
+
+/// Little-endian words.
+fn words(bytes: &[u8]) -> Vec<u64> {
+    let word = |chunk: &[u8]| u64::from_le_bytes(chunk.try_into().expect("a chunk of 8 bytes"));
+    bytes.chunks_exact(8).map(word).collect()
+}

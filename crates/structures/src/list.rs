@@ -13,6 +13,7 @@
 //!   as it was at one moment, since lists change only in front, where it begins.
 
 use crate::arena::{Arena, Layout};
+use crate::assembled;
 use farmem_client::{Dispatched, Error, FarMemory, LockWord, Policy, TraversalStop, Vma};
 use farmem_traversal::Program;
 use farmem_wire::VirtAddr;
@@ -67,16 +68,13 @@ impl List {
     /// The list at `address`. Elements that this handle pushes are laid out as `layout` says.
     #[must_use]
     pub fn open(memory: &(impl FarMemory + ?Sized), address: VirtAddr, layout: Layout) -> Self {
-        let assemble = |text| {
-            Program::assemble(text).expect("the program is part of the crate, and a test assembles it")
-        };
         let arena = Arena::new(memory, layout, NODE_LEN);
         Self {
             home: arena.home_of(memory, address),
             head: address,
             arena,
-            sum: assemble(SUM_PROGRAM),
-            find: assemble(FIND_PROGRAM),
+            sum: assembled(SUM_PROGRAM),
+            find: assembled(FIND_PROGRAM),
             policy: Policy::default(),
             lock: LockWord::new(VirtAddr(address.0 + LOCK)),
         }

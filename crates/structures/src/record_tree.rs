@@ -67,12 +67,9 @@ impl RecordTree {
     ) -> Result<Self, Error> {
         let at = heap.root(memory, name, ROOT_KIND)?;
         let (kind, content) = heap.read(memory, Record { at, len: 16 })?;
-        let &[tree, lock] = crate::btree::words(&content).as_slice() else {
+        let (KIND, &[tree, lock]) = (kind, crate::words(&content).as_slice()) else {
             return Err(Error::Broken { addr: at, what: "a tree of records" });
         };
-        if kind != KIND {
-            return Err(Error::Broken { addr: at, what: "a tree of records" });
-        }
         let tree = BTree::open(memory, VirtAddr(tree), layout)?;
         let (at, lock) = (Record { at, len: 16 }, Record { at: VirtAddr(lock), len: 1 });
         Ok(Self { name: name.into(), at, tree, lock })
@@ -109,11 +106,8 @@ impl RecordTree {
         key: u64,
     ) -> Result<Option<Vec<u8>>, Error> {
         heap.pin(memory)?;
-        let value = match self.tree.find(memory, key) {
-            Ok(Some(word)) => value_of(memory, heap, word).map(Some),
-            Ok(None) => Ok(None),
-            Err(error) => Err(error),
-        };
+        let word = self.tree.find(memory, key);
+        let value = word.and_then(|word| word.map(|word| value_of(memory, heap, word)).transpose());
         heap.unpin();
         value
     }

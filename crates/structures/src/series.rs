@@ -6,7 +6,9 @@
 //! a reader may see beside the writer is what [`crate::btree`] says of keys and values.
 
 use crate::arena::Layout;
-use crate::btree::{BTree, half_open, words};
+use crate::assembled;
+use crate::btree::{BTree, half_open};
+use crate::words;
 use farmem_client::{Answer, Completed, Error, FarMemory, LockWord, Op, Policy};
 use farmem_traversal::Program;
 use farmem_wire::VirtAddr;
@@ -94,9 +96,7 @@ impl Series {
     }
 
     fn of(tree: BTree) -> Self {
-        let window = Program::assemble(WINDOW_PROGRAM)
-            .expect("the program is part of the crate, and a test assembles it");
-        Self { tree, window }
+        Self { tree, window: assembled(WINDOW_PROGRAM) }
     }
 
     /// Frees what this handle allocated for it.

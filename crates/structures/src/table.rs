@@ -10,7 +10,9 @@
 //!
 //! What was replaced stays readable for those who may be reading it: that is the heap's matter. [`crate::HashTable`] has values of 40 bytes in place, and one writer.
 
-use crate::heap::{Decoded, Fresh, Header, Heap, LINE_LEN, RECORD_LEN_MAX, Record, decode, write_all};
+use crate::heap::{
+    Decoded, Fresh, Header, Heap, LINE_LEN, RECORD_LEN_MAX, Record, decode, node_of, write_all,
+};
 use farmem_client::{Error, FarMemory, NodeId, Policy, TraversalStop};
 use farmem_traversal::Program;
 use farmem_wire::VirtAddr;
@@ -130,10 +132,11 @@ impl Table {
         let at = heap.root(memory, name, ROOT_KIND)?;
         let len = 8 + 8 * u32::try_from(memory.nodes().len()).unwrap_or(u32::MAX);
         let (kind, content) = heap.read(memory, Record { at, len })?;
-        let mut words = crate::btree::words(&content);
+        let words = crate::words(&content);
         let buckets = words.first().copied().unwrap_or(0);
+        let bases = words.into_iter().skip(1);
         let shards: Option<Vec<(NodeId, VirtAddr)>> =
-            words.drain(..).skip(1).map(|base| Some((heap.node_of(memory, base)?, VirtAddr(base)))).collect();
+            bases.map(|base| Some((node_of(memory, base)?, VirtAddr(base)))).collect();
         let shards = shards.filter(|shards| !shards.is_empty() && kind == KIND && buckets.is_power_of_two());
         let shards = shards.ok_or(Error::Broken { addr: at, what: "a table of records" })?;
         let len = u32::try_from(content.len()).expect("a record's length");
@@ -148,7 +151,7 @@ impl Table {
         shards: Vec<(NodeId, VirtAddr)>,
     ) -> Self {
         let lines = lines_in(memory.scratch_len_max()).clamp(1, LINES_MAX);
-        let program = Heap::program(&find_program(lines));
+        let program = crate::assembled(&find_program(lines));
         Self { name: name.into(), at, buckets, shards, program, policy: Policy::default() }
     }
 
@@ -161,7 +164,7 @@ impl Table {
         let mut chains = self.chains();
         while let Some(nodes) = chains.next(memory, heap)? {
             for (at, node) in nodes {
-                self.retire(memory, heap, at, &node)?;
+                heap.retire_record(memory, at, node.len())?;
                 if let Held::Far(body) = node.held {
                     heap.free(memory, Record { at: body, len: 1 })?;
                 }
@@ -192,9 +195,9 @@ impl Table {
         heap: &mut Heap,
         key: &[u8],
     ) -> Result<Option<Vec<u8>>, Error> {
-        allowed("a key", key)?;
+        let key = Key::new(key)?;
         heap.pin(memory)?;
-        let seen = self.look_up(memory, heap, key);
+        let seen = self.look_up(memory, heap, &key);
         heap.unpin();
         let Some(found) = seen?.found else { return Ok(None) };
         let (_, value) = found.key_value()?;
@@ -213,9 +216,9 @@ impl Table {
         key: &[u8],
         value: &[u8],
     ) -> Result<Option<Vec<u8>>, Error> {
-        allowed("a key", key)?;
+        let key = Key::new(key)?;
         allowed("a value", value)?;
-        self.change(memory, heap, key, Some(value))
+        self.change(memory, heap, &key, Some(value))
     }
 
     /// Takes `key` out; answers its value.
@@ -228,23 +231,22 @@ impl Table {
         heap: &mut Heap,
         key: &[u8],
     ) -> Result<Option<Vec<u8>>, Error> {
-        allowed("a key", key)?;
-        self.change(memory, heap, key, None)
+        self.change(memory, heap, &Key::new(key)?, None)
     }
 
     fn change(
         &self,
         memory: &mut (impl FarMemory + ?Sized),
         heap: &mut Heap,
-        key: &[u8],
+        key: &Key<'_>,
         value: Option<&[u8]>,
     ) -> Result<Option<Vec<u8>>, Error> {
         if let Some(value) = value {
-            let (home, whole) = (self.home(key), key.len() + value.len() <= WHOLE_MAX);
-            let held = if whole { Held::Whole(pair(key, value)) } else { Held::Far(VirtAddr::NULL) };
-            heap.reserve(memory, home, Node { next: 0, hash: [0; 16], held }.len())?;
+            let (home, whole) = (self.home(key), key.is_whole_with(value));
+            let held = if whole { Held::Whole(pair(key.bytes, value)) } else { Held::Far(VirtAddr::NULL) };
+            heap.reserve(memory, home, Node { next: 0, hash: key.hash, held }.len())?;
             if !whole {
-                heap.reserve(memory, home, body_len(key.len(), value.len()))?;
+                heap.reserve(memory, home, body_len(key.bytes.len(), value.len()))?;
             }
         }
         heap.pin(memory)?;
@@ -257,16 +259,15 @@ impl Table {
         &self,
         memory: &mut (impl FarMemory + ?Sized),
         heap: &mut Heap,
-        key: &[u8],
+        key: &Key<'_>,
         value: Option<&[u8]>,
     ) -> Result<Option<Vec<u8>>, Error> {
-        let home = self.home(key);
         // The body is the same, however often the bucket has to be tried.
         let mut body = Vec::new();
         let held = match value {
-            Some(value) if key.len() + value.len() <= WHOLE_MAX => Some(Held::Whole(pair(key, value))),
+            Some(value) if key.is_whole_with(value) => Some(Held::Whole(pair(key.bytes, value))),
             Some(value) => {
-                body.push(heap.prepare(memory, home, BODY, &pair(key, value))?);
+                body.push(heap.prepare(memory, self.home(key), BODY, &pair(key.bytes, value))?);
                 Some(Held::Far(body[0].record.at))
             }
             None => None,
@@ -277,7 +278,7 @@ impl Table {
                 return Ok(None);
             }
             let old = self.before(memory, &seen)?;
-            let fresh = self.rebuilt(memory, heap, home, &seen, &old, hash_of(key), held.clone())?;
+            let fresh = self.rebuilt(memory, heap, key, &seen, &old, held.clone())?;
             let head = fresh
                 .last()
                 .map_or_else(|| seen.found.as_ref().map_or(0, |f| f.node.next), |f| f.record.at.0);
@@ -305,9 +306,9 @@ impl Table {
     ) -> Result<Option<Vec<u8>>, Error> {
         let Some(found) = seen.found else { return Ok(None) };
         for (at, node) in &old {
-            self.retire(memory, heap, *at, node)?;
+            heap.retire_record(memory, *at, node.len())?;
         }
-        self.retire(memory, heap, found.at, &found.node)?;
+        heap.retire_record(memory, found.at, found.node.len())?;
         if let Held::Far(body) = found.node.held {
             heap.retire_record(memory, body, found.content.len())?;
         }
@@ -333,40 +334,25 @@ impl Table {
     }
 
     /// The nodes that take the place of those up to the one that was found; the last is the first of the chain.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the parts of one change, of which two belong together each"
-    )]
     fn rebuilt(
         &self,
         memory: &mut (impl FarMemory + ?Sized),
         heap: &mut Heap,
-        home: NodeId,
+        key: &Key<'_>,
         seen: &Seen,
         old: &[(VirtAddr, Node)],
-        hash: [u8; 16],
         held: Option<Held>,
     ) -> Result<Vec<Fresh>, Error> {
         // Behind the key's place the chain stays.
         let mut next = seen.found.as_ref().map_or(seen.head, |found| found.node.next);
         let mut fresh = Vec::with_capacity(old.len() + 1);
-        let new = held.map(|held| Node { next: 0, hash, held });
+        let new = held.map(|held| Node { next: 0, hash: key.hash, held });
         for node in new.into_iter().chain(old.iter().rev().map(|(_, node)| node.clone())) {
             let (kind, content) = Node { next, ..node }.content();
-            fresh.push(heap.prepare(memory, home, kind, &content)?);
+            fresh.push(heap.prepare(memory, self.home(key), kind, &content)?);
             next = fresh.last().expect("pushed just now").record.at.0;
         }
         Ok(fresh)
-    }
-
-    fn retire(
-        &self,
-        memory: &mut (impl FarMemory + ?Sized),
-        heap: &mut Heap,
-        at: VirtAddr,
-        node: &Node,
-    ) -> Result<(), Error> {
-        heap.retire_record(memory, at, node.len())
     }
 
     /// Looks `key` up with one traversal.
@@ -374,17 +360,16 @@ impl Table {
         &self,
         memory: &mut (impl FarMemory + ?Sized),
         heap: &mut Heap,
-        key: &[u8],
+        key: &Key<'_>,
     ) -> Result<Seen, Error> {
-        let hash = hash_of(key);
-        let (shard, bucket) = self.place(&hash);
+        let (shard, bucket) = self.place(key);
         let group = bucket / GROUP;
         let start = VirtAddr(self.shards[shard].1.0 + group * LINE_LEN as u64);
         let within = bucket % GROUP * 8;
         let mut scratch = memory.buffer(0);
         scratch.clear();
         scratch.resize(self.program.scratch_len(), 0);
-        scratch[pad::HASH..pad::HASH + 16].copy_from_slice(&hash);
+        scratch[pad::HASH..pad::HASH + 16].copy_from_slice(&key.hash);
         scratch[pad::BUCKET..pad::BUCKET + 8].copy_from_slice(&within.to_le_bytes());
         let done = memory.dispatch(&self.program, start, scratch, CHAIN_MAX, &self.policy)?;
         heap.still(memory)?;
@@ -403,7 +388,7 @@ impl Table {
         memory.recycle(done.scratch);
         match &seen.found {
             // Two keys of one hash: what 128 bits do not tell apart is told apart here.
-            Some(found) if found.key_value()?.0 != key => self.look_further(memory, heap, seen, key),
+            Some(found) if found.key_value()?.0 != key.bytes => self.look_further(memory, heap, seen, key),
             _ => Ok(seen),
         }
     }
@@ -414,18 +399,18 @@ impl Table {
         memory: &mut (impl FarMemory + ?Sized),
         heap: &mut Heap,
         seen: Seen,
-        key: &[u8],
+        key: &Key<'_>,
     ) -> Result<Seen, Error> {
-        let (mut before, hash) = (seen.before, hash_of(key));
+        let mut before = seen.before;
         let mut next = seen.found.as_ref().map_or(0, |found| found.node.next);
         while next != 0 && before < u64::from(CHAIN_MAX) {
             before += 1;
             let at = VirtAddr(next);
             let node = read_node(memory, at)?;
             next = node.next;
-            if node.hash == hash {
+            if node.hash == key.hash {
                 let content = self.content(memory, heap, &node, &[])?;
-                if unpair(&content, at)?.0 == key {
+                if unpair(&content, at)?.0 == key.bytes {
                     return Ok(Seen { before, found: Some(FoundNode { at, node, content }), ..seen });
                 }
             }
@@ -445,7 +430,7 @@ impl Table {
             Held::Whole(content) => return Ok(content.clone()),
             Held::Far(body) => *body,
         };
-        if let Decoded::Whole { kind: BODY, content, .. } = decode(lines) {
+        if let Decoded::Whole { kind: BODY, content } = decode(lines) {
             return Ok(content);
         }
         // The first line is here, and says how long it is: then it is one READ.
@@ -456,16 +441,34 @@ impl Table {
     }
 
     /// The memory node that a key's nodes are made on.
-    fn home(&self, key: &[u8]) -> NodeId {
-        self.shards[self.place(&hash_of(key)).0].0
+    fn home(&self, key: &Key<'_>) -> NodeId {
+        self.shards[self.place(key).0].0
     }
 
-    /// Shard and number in it of the bucket of a hash.
-    fn place(&self, hash: &[u8; 16]) -> (usize, u64) {
-        let half = u64::from_le_bytes(hash[8..].try_into().expect("8 bytes"));
+    /// Shard and number in it of a key's bucket.
+    fn place(&self, key: &Key<'_>) -> (usize, u64) {
+        let half = u64::from_le_bytes(key.hash[8..].try_into().expect("8 bytes"));
         let bucket = half & (self.buckets - 1);
         let count = self.shards.len() as u64;
         (usize::try_from(bucket % count).expect("fewer than there are shards"), bucket / count)
+    }
+}
+
+/// A key of a length that a table takes, and its hash.
+struct Key<'a> {
+    bytes: &'a [u8],
+    hash: [u8; 16],
+}
+
+impl<'a> Key<'a> {
+    fn new(bytes: &'a [u8]) -> Result<Self, Error> {
+        allowed("a key", bytes)?;
+        Ok(Self { bytes, hash: hash_of(bytes) })
+    }
+
+    /// True when key and value fit into the key's node.
+    const fn is_whole_with(&self, value: &[u8]) -> bool {
+        self.bytes.len() + value.len() <= WHOLE_MAX
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::rack::Description;
 use farmem::btree::{BTree, Bring, RECORD_ROOM};
-use farmem::{Client, Error, Layout, NodeId, Policy, Profile, Program, TraversalStop, VirtAddr, Way};
+use farmem::{Client, Error, Layout, NodeId, Policy, Profile, Program, Site, TraversalStop, VirtAddr};
 
 /// Bytes of a datagram that are neither state nor code.
 const HEADS: usize = 64;
@@ -45,7 +45,7 @@ fn list(client: &mut Client) -> VirtAddr {
 }
 
 /// Where the program ran, how many requests that took, and that the sum came back behind bytes as they were.
-fn run(client: &mut Client, program: &Program, start: VirtAddr, policy: &Policy) -> (Way, u32) {
+fn run(client: &mut Client, program: &Program, start: VirtAddr, policy: &Policy) -> (Site, u32) {
     let mut scratch = vec![0xa5; program.scratch_len()];
     let at = scratch.len() - 8;
     scratch[at..].fill(0);
@@ -56,7 +56,7 @@ fn run(client: &mut Client, program: &Program, start: VirtAddr, policy: &Policy)
     assert_eq!(done.end.iterations, 3);
     assert_eq!(done.scratch[at..], 321_u64.to_le_bytes());
     assert!(done.scratch[..at].iter().all(|byte| *byte == 0xa5), "the rest of the pad is as it was");
-    (done.way, done.end.requests)
+    (done.site, done.end.requests)
 }
 
 /// The longest pad is 64 bytes less than the path MTU. A longer one is refused before anything is sent, with both lengths and what to do; who
@@ -70,7 +70,11 @@ fn a_pad_that_no_datagram_carries_is_refused_at_the_host() {
             let start = list(client);
             let (fits, too_long) = (sum(max, 128), sum(max + 8, 128));
             run(client, &fits, start, &Policy::Offload);
-            assert_eq!(run(client, &fits, start, &Policy::Offload), (Way::Offloaded, 1), "once it is known");
+            assert_eq!(
+                run(client, &fits, start, &Policy::Offload),
+                (Site::MemoryNodes, 1),
+                "once it is known"
+            );
             let before = client.tally();
             let refused = client.dispatch(&too_long, start, vec![0; max + 8], LIMIT, &Policy::Offload);
             let error = refused.unwrap_err();
@@ -83,7 +87,7 @@ fn a_pad_that_no_datagram_carries_is_refused_at_the_host() {
             );
             assert!(error.remedy().contains("pmtu"), "{}", error.remedy());
             assert_eq!(client.tally(), before, "it was not sent");
-            assert_eq!(run(client, &too_long, start, &AUTO), (Way::AtHost, 3));
+            assert_eq!(run(client, &too_long, start, &AUTO), (Site::Host, 3));
         });
     }
     on_a_rack("pads", "pmtu = 4096", |client| {
@@ -91,7 +95,7 @@ fn a_pad_that_no_datagram_carries_is_refused_at_the_host() {
         let start = list(client);
         let longest = sum(4096 - HEADS, 128);
         run(client, &longest, start, &Policy::Offload);
-        assert_eq!(run(client, &longest, start, &Policy::Offload), (Way::Offloaded, 1));
+        assert_eq!(run(client, &longest, start, &Policy::Offload), (Site::MemoryNodes, 1));
     });
 }
 
@@ -106,8 +110,8 @@ fn code_that_does_not_fit_beside_the_state_goes_ahead() {
         {
             let program = sum(pad, code);
             let first = run(client, &program, start, &Policy::Offload);
-            assert_eq!(first, (Way::Offloaded, requests), "{pad} bytes of pad, {code} of code");
-            assert_eq!(run(client, &program, start, &Policy::Offload), (Way::Offloaded, 1), "it is known");
+            assert_eq!(first, (Site::MemoryNodes, requests), "{pad} bytes of pad, {code} of code");
+            assert_eq!(run(client, &program, start, &Policy::Offload), (Site::MemoryNodes, 1), "it is known");
         }
         let too_long = sum(64, 1024 - HEADS + 8);
         let refused = client.dispatch(&too_long, start, vec![0; 64], LIMIT, &Policy::Offload);
@@ -122,7 +126,7 @@ fn code_that_does_not_fit_beside_the_state_goes_ahead() {
 fn scans_bring_the_same_records_whatever_the_path_mtu() {
     const KEYS: u64 = 300;
     let record = |key: u64, len: usize| (key + 1).to_le_bytes().repeat(len / 8);
-    for (pmtu, way) in [("pmtu = 1024", Way::AtHost), ("pmtu = 4096", Way::Offloaded)] {
+    for (pmtu, site) in [("pmtu = 1024", Site::Host), ("pmtu = 4096", Site::MemoryNodes)] {
         on_a_rack("scans", pmtu, |client| {
             for len in [8, 64, 256] {
                 let apart = len + 8; // so that none is read together with its neighbour
@@ -149,7 +153,7 @@ fn scans_bring_the_same_records_whatever_the_path_mtu() {
                     (client.tally().offloaded - before.offloaded, client.tally().at_host - before.at_host);
                 assert_eq!(
                     (offloaded > 0, at_host > 0),
-                    (way == Way::Offloaded, way == Way::AtHost),
+                    (site == Site::MemoryNodes, site == Site::Host),
                     "{len} bytes"
                 );
             }

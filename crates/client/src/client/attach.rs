@@ -112,12 +112,12 @@ impl Client {
                 first_psn: Psn::new(first_psn),
                 rkey: Rkey(rkey),
                 pmtu,
-                window_psns: self.pace.window_psns,
-                depth: self.pace.depth,
-                queue_max: self.pace.queue_max,
-                timeout: self.pace.timeout,
-                retries_max: self.pace.retries_max,
-                rnr_retries_max: self.pace.retries_max,
+                window_psns: self.conn_params.window_psns,
+                depth: self.conn_params.depth,
+                queue_max: self.conn_params.queue_max,
+                timeout: self.conn_params.timeout,
+                retries_max: self.conn_params.retries_max,
+                rnr_retries_max: self.conn_params.retries_max,
             },
         };
         match self.nodes.iter_mut().find(|n| n.node == info.node) {

@@ -1,6 +1,6 @@
 //! Far memory with many operations under way: what a run of tasks works on.
 
-use crate::dispatch::Way;
+use crate::dispatch::Site;
 use crate::{Client, Completed, Error, FarMemory, Op, Ticket, Traversed};
 use std::collections::VecDeque;
 
@@ -22,8 +22,8 @@ pub trait Concurrent: FarMemory {
     fn poll_ended(&mut self) -> Option<Completed>;
 
     /// Hears of a traversal that ended.
-    fn count(&mut self, way: Way, end: &Traversed) {
-        let _nobody_asks = (way, end);
+    fn count(&mut self, site: Site, end: &Traversed) {
+        let _not_counted = (site, end);
     }
 
     /// Ends that were put aside before the run.
@@ -50,8 +50,8 @@ impl Concurrent for Client {
         Self::poll_ended(self)
     }
 
-    fn count(&mut self, way: Way, end: &Traversed) {
-        Self::count(self, way, end);
+    fn count(&mut self, site: Site, end: &Traversed) {
+        Self::count(self, site, end);
     }
 
     fn take_ready(&mut self) -> VecDeque<Completed> {

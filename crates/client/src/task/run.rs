@@ -1,12 +1,12 @@
 //! Many tasks under way on one core.
 //!
-//! A task has a seat. Each operation that it needs is a flight, found by its ticket in constant time; a traversal that runs at this
-//! host is one flight after another, each a READ of a load window. Seats, exchanges and flights are used again, so that a run allocates
+//! A task has a slot. Each operation that it needs is a flight, found by its ticket in constant time; a traversal that runs at this
+//! host is one flight after another, each a READ of a load window. Slots, queues and flights are used again, so that a run allocates
 //! nothing once it is warm.
 
 use super::alone::alone;
-use super::{Concurrent, Exchange, Next, Task, Took};
-use crate::dispatch::{Policy, Way, stopped};
+use super::{Concurrent, Next, OpQueue, Task, TaskStats};
+use crate::dispatch::{Policy, Site, stopped};
 use crate::slots::place;
 use crate::{Answer, Client, Completed, Error, Op, Program, Ticket, TraversalStop, Traversed, VirtAddr};
 use farmem_traversal::Step;
@@ -29,7 +29,7 @@ impl Client {
         tasks: impl Iterator<Item = T>,
         in_flight: usize,
         policy: &Policy,
-        done: impl FnMut(T, Took),
+        done: impl FnMut(T, TaskStats),
     ) -> Result<(), Error> {
         run_tasks(self, tasks, in_flight, policy, done)
     }
@@ -47,7 +47,7 @@ pub fn run_tasks<T: Task>(
     tasks: impl Iterator<Item = T>,
     in_flight: usize,
     policy: &Policy,
-    done: impl FnMut(T, Took),
+    done: impl FnMut(T, TaskStats),
 ) -> Result<(), Error> {
     assert!(in_flight > 0, "a run of tasks keeps at least one under way");
     let others = memory.take_ready();
@@ -59,7 +59,7 @@ pub fn run_tasks<T: Task>(
 
 /// Where a task stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stand {
+enum TaskState {
     /// It has no task.
     Empty,
     /// It can go on, or waits for this many operations.
@@ -70,16 +70,16 @@ enum Stand {
     ForAlone { since: u64 },
 }
 
-struct Seat<T> {
-    stand: Stand,
+struct Slot<T> {
+    state: TaskState,
     task: Option<T>,
-    exchange: Exchange,
+    queue: OpQueue,
     /// The ends that came, in the order in which the operations were asked for.
     ends: Vec<Option<Completed>>,
     /// The turn it has.
     turn: Option<u64>,
     started: Instant,
-    took: Took,
+    stats: TaskStats,
     /// Requests of the longest operation of this exchange.
     longest: u64,
 }
@@ -92,14 +92,14 @@ struct Walk {
     scratch: Vec<u8>,
     cur_ptr: VirtAddr,
     iterations: u32,
-    way: Way,
+    site: Site,
 }
 
 /// An operation under way.
 struct Flight {
     ticket: Ticket,
-    seat: usize,
-    /// Which of the seat's operations.
+    slot: usize,
+    /// Which of the slot's operations.
     number: usize,
     walk: Option<Walk>,
 }
@@ -110,9 +110,9 @@ const FLIGHTS_MAX: usize = 960;
 struct Run<T, D> {
     policy: Policy,
     done: D,
-    seats: Vec<Seat<T>>,
+    slots: Vec<Slot<T>>,
     empty: Vec<usize>,
-    /// Seats whose tasks can go on.
+    /// Slots whose tasks can go on.
     ready: VecDeque<usize>,
     /// By the place of their tickets.
     flights: Vec<Option<Flight>>,
@@ -128,22 +128,22 @@ struct Run<T, D> {
     failed: Option<Error>,
 }
 
-impl<T: Task, D: FnMut(T, Took)> Run<T, D> {
+impl<T: Task, D: FnMut(T, TaskStats)> Run<T, D> {
     fn new(in_flight: usize, policy: Policy, done: D, others: VecDeque<Completed>) -> Self {
-        let seat = |_| Seat {
-            stand: Stand::Empty,
+        let slot = |_| Slot {
+            state: TaskState::Empty,
             task: None,
-            exchange: Exchange::default(),
+            queue: OpQueue::default(),
             ends: Vec::new(),
             turn: None,
             started: Instant::now(),
-            took: Took::default(),
+            stats: TaskStats::default(),
             longest: 0,
         };
         Self {
             policy,
             done,
-            seats: (0..in_flight).map(seat).collect(),
+            slots: (0..in_flight).map(slot).collect(),
             empty: (0..in_flight).rev().collect(),
             ready: VecDeque::with_capacity(in_flight),
             flights: Vec::new(),
@@ -162,20 +162,20 @@ impl<T: Task, D: FnMut(T, Took)> Run<T, D> {
         mut tasks: impl Iterator<Item = T>,
     ) -> Result<(), Error> {
         loop {
-            while let Some(seat) = self.ready.pop_front() {
-                self.go_on(client, seat)?;
+            while let Some(slot) = self.ready.pop_front() {
+                self.go_on(client, slot)?;
             }
             // Who wants to be alone is not kept waiting by tasks that come later.
             while self.for_alone == 0
                 && self.failed.is_none()
-                && let Some(seat) = self.empty.pop()
+                && let Some(slot) = self.empty.pop()
             {
                 let Some(task) = tasks.next() else {
-                    self.empty.push(seat);
+                    self.empty.push(slot);
                     break;
                 };
-                self.sit_down(seat, task);
-                self.go_on(client, seat)?;
+                self.begin(slot, task);
+                self.go_on(client, slot)?;
             }
             if !self.ready.is_empty() {
                 continue;
@@ -190,42 +190,42 @@ impl<T: Task, D: FnMut(T, Took)> Run<T, D> {
                 return Err(error);
             } else if self.for_alone > 0 {
                 self.let_alone(client);
-            } else if self.empty.len() == self.seats.len() {
+            } else if self.empty.len() == self.slots.len() {
                 return Ok(());
             }
         }
     }
 
-    fn sit_down(&mut self, seat: usize, task: T) {
-        let seat = &mut self.seats[seat];
-        seat.exchange.clear();
-        seat.task = Some(task);
-        seat.stand = Stand::UnderWay { flights: 0 };
-        seat.started = Instant::now();
-        seat.took = Took::default();
+    fn begin(&mut self, slot: usize, task: T) {
+        let slot = &mut self.slots[slot];
+        slot.queue.clear();
+        slot.task = Some(task);
+        slot.state = TaskState::UnderWay { flights: 0 };
+        slot.started = Instant::now();
+        slot.stats = TaskStats::default();
     }
 
-    /// Lets the task of a seat go on until it waits or ends.
+    /// Lets the task of a slot go on until it waits or ends.
     fn go_on(&mut self, client: &mut impl Concurrent, number: usize) -> Result<(), Error> {
         if self.failed.is_some() {
             self.leave(number);
             return Ok(());
         }
-        let seat = &mut self.seats[number];
-        let task = seat.task.as_mut().expect("who goes on sits here");
-        match task.next(&mut seat.exchange) {
+        let slot = &mut self.slots[number];
+        let task = slot.task.as_mut().expect("what goes on is in its slot");
+        match task.next(&mut slot.queue) {
             Ok(Next::Need) => self.take_off(client, number)?,
             Ok(Next::Turn(name)) => self.ask_for_turn(number, name),
             Ok(Next::Alone) => {
                 self.moment += 1;
                 self.for_alone += 1;
-                self.seats[number].stand = Stand::ForAlone { since: self.moment };
+                self.slots[number].state = TaskState::ForAlone { since: self.moment };
             }
             Ok(Next::Done) => {
-                let mut took = seat.took;
-                took.latency = seat.started.elapsed();
-                let task = seat.task.take().expect("it is there, it has just said that it is done");
-                (self.done)(task, took);
+                let mut stats = slot.stats;
+                stats.latency = slot.started.elapsed();
+                let task = slot.task.take().expect("it is there, it has just said that it is done");
+                (self.done)(task, stats);
                 self.leave(number);
             }
             Err(error) => self.fail(number, error),
@@ -241,88 +241,88 @@ impl<T: Task, D: FnMut(T, Took)> Run<T, D> {
 
     fn leave(&mut self, number: usize) {
         self.give_turn_back(number);
-        self.seats[number].task = None;
-        self.seats[number].stand = Stand::Empty;
+        self.slots[number].task = None;
+        self.slots[number].state = TaskState::Empty;
         self.empty.push(number);
     }
 
     fn ask_for_turn(&mut self, number: usize, name: u64) {
         self.give_turn_back(number);
-        let taken = self.seats.iter().any(|seat| seat.turn == Some(name));
+        let taken = self.slots.iter().any(|slot| slot.turn == Some(name));
         self.moment += 1;
         if taken {
-            self.seats[number].stand = Stand::ForTurn { name, since: self.moment };
+            self.slots[number].state = TaskState::ForTurn { name, since: self.moment };
         } else {
-            self.seats[number].turn = Some(name);
+            self.slots[number].turn = Some(name);
             self.ready.push_back(number);
         }
     }
 
-    /// Gives the seat's turn to the task that waited longest for it.
+    /// Gives the slot's turn to the task that waited longest for it.
     fn give_turn_back(&mut self, number: usize) {
-        let Some(name) = self.seats[number].turn.take() else { return };
-        let waiting = self.seats.iter().enumerate().filter_map(|(number, seat)| match seat.stand {
-            Stand::ForTurn { name: wanted, since } if wanted == name => Some((since, number)),
+        let Some(name) = self.slots[number].turn.take() else { return };
+        let waiting = self.slots.iter().enumerate().filter_map(|(number, slot)| match slot.state {
+            TaskState::ForTurn { name: wanted, since } if wanted == name => Some((since, number)),
             _ => None,
         });
         if let Some((_, next)) = waiting.min() {
-            self.seats[next].turn = Some(name);
-            self.seats[next].stand = Stand::UnderWay { flights: 0 };
+            self.slots[next].turn = Some(name);
+            self.slots[next].state = TaskState::UnderWay { flights: 0 };
             self.ready.push_back(next);
         }
     }
 
     /// Nothing is under way: the one that waited longest to be alone is.
     fn let_alone(&mut self, client: &mut impl Concurrent) {
-        let waiting = self.seats.iter().enumerate().filter_map(|(number, seat)| match seat.stand {
-            Stand::ForAlone { since } => Some((since, number)),
+        let waiting = self.slots.iter().enumerate().filter_map(|(number, slot)| match slot.state {
+            TaskState::ForAlone { since } => Some((since, number)),
             _ => None,
         });
         let (_, number) = waiting.min().expect("a task waits to be alone");
         self.for_alone -= 1;
-        let seat = &mut self.seats[number];
-        seat.stand = Stand::UnderWay { flights: 0 };
-        let task = seat.task.as_mut().expect("who waits sits here");
-        match alone(client, task, &mut seat.took) {
+        let slot = &mut self.slots[number];
+        slot.state = TaskState::UnderWay { flights: 0 };
+        let task = slot.task.as_mut().expect("what waits is in its slot");
+        match alone(client, task, &mut slot.stats) {
             Ok(()) => self.ready.push_back(number),
             Err(error) => self.fail(number, error),
         }
     }
 
-    /// Submits what the task of a seat needs.
+    /// Submits what the task of a slot needs.
     fn take_off(&mut self, client: &mut impl Concurrent, number: usize) -> Result<(), Error> {
-        let seat = &mut self.seats[number];
-        let mut need = core::mem::take(&mut seat.exchange.need);
+        let slot = &mut self.slots[number];
+        let mut need = core::mem::take(&mut slot.queue.need);
         assert!(!need.is_empty(), "who waits for operations has asked for some");
-        seat.stand = Stand::UnderWay { flights: need.len() };
-        seat.longest = 0;
-        seat.ends.clear();
-        seat.ends.resize_with(need.len(), || None);
+        slot.state = TaskState::UnderWay { flights: need.len() };
+        slot.longest = 0;
+        slot.ends.clear();
+        slot.ends.resize_with(need.len(), || None);
         for (which, op) in need.drain(..).enumerate() {
             self.submit(client, number, which, op)?;
         }
-        self.seats[number].exchange.need = need;
+        self.slots[number].queue.need = need;
         Ok(())
     }
 
     fn submit(
         &mut self,
         client: &mut impl Concurrent,
-        seat: usize,
+        slot: usize,
         number: usize,
         op: Op,
     ) -> Result<(), Error> {
         let Op::Traverse { program, cur_ptr, scratch, limit } = op else {
-            return self.fly(client, Flight { ticket: Ticket::AT_ONCE, seat, number, walk: None }, op);
+            return self.fly(client, Flight { ticket: Ticket::AT_ONCE, slot, number, walk: None }, op);
         };
-        let way = self.policy.verdict(&program);
-        let mut walk = Walk { program, limit, scratch: Vec::new(), cur_ptr, iterations: 0, way };
-        if way == Way::Offloaded {
+        let site = self.policy.verdict(&program);
+        let mut walk = Walk { program, limit, scratch: Vec::new(), cur_ptr, iterations: 0, site };
+        if site == Site::MemoryNodes {
             let op = Op::Traverse { program: walk.program.clone(), cur_ptr, scratch, limit };
-            return self.fly(client, Flight { ticket: Ticket::AT_ONCE, seat, number, walk: Some(walk) }, op);
+            return self.fly(client, Flight { ticket: Ticket::AT_ONCE, slot, number, walk: Some(walk) }, op);
         }
         walk.scratch = scratch;
-        self.walk_here(client, seat, number, walk)
+        self.walk_here(client, slot, number, walk)
     }
 
     /// Begins an operation, or has it wait while too many are under way.
@@ -345,33 +345,33 @@ impl<T: Task, D: FnMut(T, Took)> Run<T, D> {
     fn walk_here(
         &mut self,
         client: &mut impl Concurrent,
-        seat: usize,
+        slot: usize,
         number: usize,
         walk: Walk,
     ) -> Result<(), Error> {
         let (have, need) = (walk.scratch.len(), walk.program.scratch_len());
         if have != need {
-            self.landed(seat, number, Err(Error::ScratchLen { have, need }), walk.scratch, 0);
+            self.landed(slot, number, Err(Error::ScratchLen { have, need }), walk.scratch, 0);
             return Ok(());
         }
-        self.iterate(client, seat, number, walk)
+        self.iterate(client, slot, number, walk)
     }
 
     /// Reads the window of the next iteration, if there may be one.
     fn iterate(
         &mut self,
         client: &mut impl Concurrent,
-        seat: usize,
+        slot: usize,
         number: usize,
         walk: Walk,
     ) -> Result<(), Error> {
         if walk.iterations == walk.limit {
-            self.walked(client, seat, number, walk, false);
+            self.walked(client, slot, number, walk, false);
             return Ok(());
         }
         let buf = client.buffer(walk.program.window_len());
         let op = Op::Read { addr: walk.cur_ptr, buf };
-        self.fly(client, Flight { ticket: Ticket::AT_ONCE, seat, number, walk: Some(walk) }, op)
+        self.fly(client, Flight { ticket: Ticket::AT_ONCE, slot, number, walk: Some(walk) }, op)
     }
 
     /// An operation ended: of this run, or of its caller.
@@ -381,7 +381,7 @@ impl<T: Task, D: FnMut(T, Took)> Run<T, D> {
             .flights
             .get_mut(at)
             .and_then(|flight| flight.take_if(|flight| flight.ticket == completed.ticket));
-        let Some(Flight { seat, number, walk, .. }) = mine else {
+        let Some(Flight { slot, number, walk, .. }) = mine else {
             self.others.push_back(completed);
             return Ok(());
         };
@@ -390,9 +390,9 @@ impl<T: Task, D: FnMut(T, Took)> Run<T, D> {
             self.fly(client, next, op)?;
         }
         match walk {
-            None => self.landed(seat, number, completed.result, completed.buf, 1),
-            Some(walk) if walk.way == Way::AtHost => self.step(client, seat, number, walk, completed)?,
-            Some(walk) => self.returned(client, seat, number, walk, completed)?,
+            None => self.landed(slot, number, completed.result, completed.buf, 1),
+            Some(walk) if walk.site == Site::Host => self.step(client, slot, number, walk, completed)?,
+            Some(walk) => self.returned(client, slot, number, walk, completed)?,
         }
         Ok(())
     }
@@ -401,25 +401,25 @@ impl<T: Task, D: FnMut(T, Took)> Run<T, D> {
     fn returned(
         &mut self,
         client: &mut impl Concurrent,
-        seat: usize,
+        slot: usize,
         number: usize,
         walk: Walk,
         completed: Completed,
     ) -> Result<(), Error> {
         match (completed.result, self.policy) {
             (Ok(Answer::Traversed(end)), _) => {
-                client.count(Way::Offloaded, &end);
-                let requests = self.seats[seat].took.traversal(Way::Offloaded, &end);
-                self.landed(seat, number, Ok(Answer::Traversed(end)), completed.buf, requests);
+                client.count(Site::MemoryNodes, &end);
+                let requests = self.slots[slot].stats.traversal(Site::MemoryNodes, &end);
+                self.landed(slot, number, Ok(Answer::Traversed(end)), completed.buf, requests);
                 Ok(())
             }
             // It does not fit a datagram: as in Client::dispatch.
             (Err(Error::Traversal { reason, .. }), Policy::Auto(_)) if reason.is_of_size() => {
-                let walk = Walk { way: Way::AtHost, scratch: completed.buf, ..walk };
-                self.walk_here(client, seat, number, walk)
+                let walk = Walk { site: Site::Host, scratch: completed.buf, ..walk };
+                self.walk_here(client, slot, number, walk)
             }
             (result, _) => {
-                self.landed(seat, number, result, completed.buf, 0);
+                self.landed(slot, number, result, completed.buf, 0);
                 Ok(())
             }
         }
@@ -429,28 +429,28 @@ impl<T: Task, D: FnMut(T, Took)> Run<T, D> {
     fn step(
         &mut self,
         client: &mut impl Concurrent,
-        seat: usize,
+        slot: usize,
         number: usize,
         mut walk: Walk,
         completed: Completed,
     ) -> Result<(), Error> {
         if let Err(error) = completed.result {
             client.recycle(completed.buf);
-            self.landed(seat, number, Err(stopped(error, walk.cur_ptr)), walk.scratch, 0);
+            self.landed(slot, number, Err(stopped(error, walk.cur_ptr)), walk.scratch, 0);
             return Ok(());
         }
         let step = walk.program.step(&completed.buf, &mut walk.cur_ptr, &mut walk.scratch);
         client.recycle(completed.buf);
         walk.iterations += 1;
         match step {
-            Step::Next => self.iterate(client, seat, number, walk),
+            Step::Next => self.iterate(client, slot, number, walk),
             Step::Return => {
-                self.walked(client, seat, number, walk, true);
+                self.walked(client, slot, number, walk, true);
                 Ok(())
             }
             Step::Fault => {
                 let error = Error::Traversal { addr: walk.cur_ptr, reason: TraversalStop::ProgramFault };
-                self.landed(seat, number, Err(error), walk.scratch, 0);
+                self.landed(slot, number, Err(error), walk.scratch, 0);
                 Ok(())
             }
         }
@@ -460,43 +460,43 @@ impl<T: Task, D: FnMut(T, Took)> Run<T, D> {
     fn walked(
         &mut self,
         client: &mut impl Concurrent,
-        seat: usize,
+        slot: usize,
         number: usize,
         walk: Walk,
         returned: bool,
     ) {
         let Walk { cur_ptr, iterations, scratch, .. } = walk;
         let end = Traversed { returned, cur_ptr, iterations, requests: iterations };
-        client.count(Way::AtHost, &end);
-        let requests = self.seats[seat].took.traversal(Way::AtHost, &end);
-        self.landed(seat, number, Ok(Answer::Traversed(end)), scratch, requests);
+        client.count(Site::Host, &end);
+        let requests = self.slots[slot].stats.traversal(Site::Host, &end);
+        self.landed(slot, number, Ok(Answer::Traversed(end)), scratch, requests);
     }
 
     /// An operation that a task needs is over. With the last of them the task can go on.
     fn landed(
         &mut self,
-        seat_number: usize,
+        slot_number: usize,
         number: usize,
         result: Result<Answer, Error>,
         buf: Vec<u8>,
         requests: u64,
     ) {
-        let seat = &mut self.seats[seat_number];
-        seat.took.requests += requests;
-        seat.longest = seat.longest.max(requests);
-        seat.ends[number] = Some(Completed { ticket: Ticket::AT_ONCE, result, buf });
-        let Stand::UnderWay { flights } = &mut seat.stand else {
+        let slot = &mut self.slots[slot_number];
+        slot.stats.requests += requests;
+        slot.longest = slot.longest.max(requests);
+        slot.ends[number] = Some(Completed { ticket: Ticket::AT_ONCE, result, buf });
+        let TaskState::UnderWay { flights } = &mut slot.state else {
             unreachable!("a task that waits for something else needs no operations")
         };
         *flights -= 1;
         if *flights == 0 {
-            seat.took.round_trips += seat.longest;
-            let Seat { exchange, ends, .. } = seat;
-            while let Some(completed) = exchange.got.pop_front() {
-                exchange.recycle(completed.buf); // what the task did not take
+            slot.stats.round_trips += slot.longest;
+            let Slot { queue, ends, .. } = slot;
+            while let Some(completed) = queue.got.pop_front() {
+                queue.recycle(completed.buf); // what the task did not take
             }
-            exchange.got.extend(ends.drain(..).map(|end| end.expect("all of them have ended")));
-            self.ready.push_back(seat_number);
+            queue.got.extend(ends.drain(..).map(|end| end.expect("all of them have ended")));
+            self.ready.push_back(slot_number);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Far memory that counts round trips, and lets a test act before each verb: look, do something as another program, or end this one there.
 
-use farmem::{Client, Dispatched, Error, FarMemory, NodeId, Policy, Program, VirtAddr, Vma, api};
+use farmem::{Client, Dispatched, Error, FarMemory, Policy, Program, VirtAddr, forward_far_memory};
 
 /// A client's far memory.
 pub(crate) struct Hooked<'a> {
@@ -31,6 +31,8 @@ pub(crate) fn ended() -> Error {
 }
 
 impl FarMemory for Hooked<'_> {
+    forward_far_memory!(client: allocate, allocate_on, free, nodes, scratch_len_max);
+
     fn read(&mut self, addr: VirtAddr, into: &mut [u8]) -> Result<(), Error> {
         self.begin()?;
         let packet_len = self.packet_len.min(into.len());
@@ -69,26 +71,6 @@ impl FarMemory for Hooked<'_> {
     ) -> Result<Dispatched, Error> {
         self.begin()?;
         self.client.dispatch(program, start, scratch, limit, policy)
-    }
-
-    fn allocate(&mut self, size: u64) -> Result<Vma, Error> {
-        self.client.allocate(size)
-    }
-
-    fn allocate_on(&mut self, size: u64, node: NodeId) -> Result<Vma, Error> {
-        self.client.allocate_on(size, node)
-    }
-
-    fn free(&mut self, base: VirtAddr) -> Result<(), Error> {
-        self.client.free(base)
-    }
-
-    fn nodes(&self) -> &[api::NodeInfo] {
-        self.client.nodes()
-    }
-
-    fn scratch_len_max(&self) -> usize {
-        self.client.scratch_len_max()
     }
 
     fn write_many(&mut self, writes: &[(VirtAddr, &[u8])]) -> Result<(), Error> {

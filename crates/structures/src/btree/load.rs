@@ -57,7 +57,7 @@ impl BTree {
         pieces: &mut Pieces,
     ) -> Result<Node, Error> {
         let leaves = pairs.len().div_ceil(fill);
-        let mut pairs = ascending(pairs);
+        let mut pairs = ascending(pairs, Some(UNUSED));
         if leaves <= 1 {
             let all: Vec<Pair> = pairs.collect::<Result<_, _>>()?;
             assert!(all.len() <= fill, "an ExactSizeIterator has as many items as it says");
@@ -104,24 +104,28 @@ fn inner(children: &[Child]) -> Node {
     Node::inner(keys, children.iter().map(|child| child.1).collect())
 }
 
-fn ascending(pairs: impl Iterator<Item = (u64, u64)>) -> impl Iterator<Item = Result<(u64, u64), Error>> {
+/// The pairs, as long as their keys ascend and none is `refused`.
+pub(crate) fn ascending(
+    pairs: impl Iterator<Item = (u64, u64)>,
+    refused: Option<u64>,
+) -> impl Iterator<Item = Result<(u64, u64), Error>> {
     let mut last = None;
     pairs.map(move |(key, value)| {
         let ascends = last.is_none_or(|last| last < key);
         last = Some(key);
-        match (ascends, key) {
-            (_, UNUSED) => Err(Error::Key { key, reason: super::UNUSED_REASON }),
-            (false, _) => {
-                Err(Error::Key { key, reason: "the keys of a bulk load ascend, each is there once" })
-            }
-            (true, _) => Ok((key, value)),
+        if refused == Some(key) {
+            return Err(Error::Key { key, reason: super::UNUSED_REASON });
         }
+        if !ascends {
+            return Err(Error::Key { key, reason: "the keys of a bulk load ascend, each is there once" });
+        }
+        Ok((key, value))
     })
 }
 
 /// Nodes on their way: those that follow each other in one allocation go in one WRITE, and several WRITEs together.
 #[derive(Default)]
-struct Pieces {
+pub(crate) struct Pieces {
     pieces: Vec<Piece>,
 }
 
@@ -131,7 +135,7 @@ struct Piece {
 }
 
 impl Pieces {
-    fn put(
+    pub(crate) fn put(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
         arena: &Arena,
@@ -155,7 +159,7 @@ impl Pieces {
         Ok(())
     }
 
-    fn send(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
+    pub(crate) fn send(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
         let writes: Vec<(VirtAddr, &[u8])> =
             self.pieces.iter().map(|piece| (piece.start, piece.bytes.as_slice())).collect();
         let written = memory.write_many(&writes);

@@ -18,7 +18,7 @@
 use super::{BTree, Cursor, LEAVES_MAX, half_open};
 use farmem_client::dispatch::Policy;
 use farmem_client::task::run_one;
-use farmem_client::{Answer, Error, Exchange, FarMemory, Next, Op, Task, TraversalStop};
+use farmem_client::{Answer, Error, FarMemory, Next, Op, OpQueue, Task, TraversalStop};
 use farmem_traversal::{Program, SCRATCH_LEN_MAX, WINDOW_LEN_MAX};
 use farmem_wire::VirtAddr;
 use std::fmt::Write;
@@ -316,8 +316,8 @@ impl RecordScan {
     }
 
     /// Takes what came of `part`.
-    fn take(&mut self, part: Part, exchange: &mut Exchange) -> Result<(), Error> {
-        let completed = exchange.take().expect("all that was needed has ended");
+    fn take(&mut self, part: Part, queue: &mut OpQueue) -> Result<(), Error> {
+        let completed = queue.take().expect("all that was needed has ended");
         let answer = completed.result?;
         if let Answer::Traversed(end) = answer
             && !end.returned
@@ -335,7 +335,7 @@ impl RecordScan {
             }
             Part::Bytes { first, .. } => self.keep(first, &completed.buf),
         }
-        exchange.recycle(completed.buf);
+        queue.recycle(completed.buf);
         Ok(())
     }
 
@@ -371,12 +371,12 @@ impl RecordScan {
     }
 
     /// Asks for the next pairs, with records if they can come along.
-    fn need_pairs(&mut self, cursor: Cursor, exchange: &mut Exchange) {
+    fn need_pairs(&mut self, cursor: Cursor, queue: &mut OpQueue) {
         let along = self.records.0.bring == Bring::Traversals && self.records.0.nodes.len() == 1;
         let room = (self.most - self.pairs.len()).min(self.records.pairs_max()) * 16;
         let fields = [(FROM, cursor.from), (TO, self.to), (ROOM, room as u64), (ALONG, u64::from(along))];
-        let op = self.records.traverse(exchange.buffer(), cursor.at, &fields);
-        exchange.need(op);
+        let op = self.records.traverse(queue.buffer(), cursor.at, &fields);
+        queue.need(op);
         self.under_way.push(Part::Pairs);
     }
 
@@ -401,14 +401,14 @@ impl RecordScan {
     }
 
     /// Asks for the records that nobody asked for yet.
-    fn need_records(&mut self, exchange: &mut Exchange) {
+    fn need_records(&mut self, queue: &mut OpQueue) {
         while self.asked < self.order.len() {
             let addr = |at: usize| self.pairs[at].1;
             let (part, start) = (self.next_part(), VirtAddr(addr(self.order[self.asked])));
             let (op, count) = match part {
                 Part::Pad { first, count } => {
                     let fields = [(FILL, 16 * count as u64), (PLACE, (PAIRS + 16 * count) as u64)];
-                    let mut op = self.records.traverse(exchange.buffer(), start, &fields);
+                    let mut op = self.records.traverse(queue.buffer(), start, &fields);
                     if let Op::Traverse { scratch, .. } = &mut op {
                         for (place, &at) in self.order[first..first + count].iter().enumerate() {
                             put(scratch, PAIRS + 16 * place + 8, addr(at));
@@ -417,13 +417,13 @@ impl RecordScan {
                     (op, count)
                 }
                 Part::Bytes { count, .. } => {
-                    let mut buf = exchange.buffer();
+                    let mut buf = queue.buffer();
                     buf.resize(count * self.records.0.len, 0);
                     (Op::Read { addr: start, buf }, count)
                 }
                 Part::Pairs => unreachable!("pairs are asked for before their records"),
             };
-            exchange.need(op);
+            queue.need(op);
             self.under_way.push(part);
             self.asked += count;
         }
@@ -431,15 +431,15 @@ impl RecordScan {
 }
 
 impl Task for RecordScan {
-    fn next(&mut self, exchange: &mut Exchange) -> Result<Next, Error> {
+    fn next(&mut self, queue: &mut OpQueue) -> Result<Next, Error> {
         for at in 0..self.under_way.len() {
-            self.take(self.under_way[at], exchange)?;
+            self.take(self.under_way[at], queue)?;
         }
         self.under_way.clear();
         if let Some(cursor) = self.cursor.take() {
-            self.need_pairs(cursor, exchange);
+            self.need_pairs(cursor, queue);
         }
-        self.need_records(exchange);
+        self.need_records(queue);
         Ok(if self.under_way.is_empty() { Next::Done } else { Next::Need })
     }
 }

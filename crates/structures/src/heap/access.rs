@@ -35,9 +35,7 @@ impl Heap {
         self.enter(memory)?;
         let mut want = image_len((record.len as usize).clamp(1, RECORD_LEN_MAX)).max(HEADER_LEN);
         let mut last = None;
-        let mut tries = 0;
-        while tries < READ_TRIES {
-            tries += 1;
+        for _ in 0..READ_TRIES {
             let mut image = memory.buffer(want);
             match memory.read(record.at, &mut image) {
                 // It is shorter than its holder believed, and the last one of its chunk. A line is always there.
@@ -53,7 +51,7 @@ impl Heap {
                 continue;
             }
             match decoded {
-                Decoded::Whole { kind, content, .. } => return Ok((kind, content)),
+                Decoded::Whole { kind, content } => return Ok((kind, content)),
                 Decoded::Longer(len) => want = len,
                 Decoded::Torn(tag) => last = Some(tag),
                 Decoded::Not => return Err(Error::Broken { addr: record.at, what: "a record" }),
@@ -93,7 +91,7 @@ impl Heap {
                 self.still(memory)?;
                 for (n, image) in missing.into_iter().zip(&images) {
                     match decode(image) {
-                        Decoded::Whole { kind, content, .. } => found[n] = Some((kind, content)),
+                        Decoded::Whole { kind, content } => found[n] = Some((kind, content)),
                         _ => {
                             wanted[n].len = Header::parse(image)
                                 .map_or(1, |header| u32::try_from(header.len).unwrap_or(1))
@@ -135,7 +133,7 @@ impl Heap {
         memory.write(addr, &image)?;
         self.still(memory)?;
         if memory.compare_swap(addr, tag.locked().0, tag.0)? != tag.locked().0 {
-            return Err(self.evicted(memory));
+            return Err(self.evicted());
         }
         let len = u32::try_from(content.len()).expect("a record's length fits");
         Ok(Record { at: addr, len })
@@ -180,8 +178,7 @@ impl Heap {
             let header = Header::parse(&bytes).filter(|header| header.stamp == 0);
             let header = header.ok_or(Error::Broken { addr, what: "a record" })?;
             if image_len(len) > header.class.size() {
-                let max = (1..=RECORD_LEN_MAX).rev().find(|&len| image_len(len) <= header.class.size());
-                return Err(Error::TooLong { len, max: max.unwrap_or(0) });
+                return Err(Error::TooLong { len, max: header.class.room().min(RECORD_LEN_MAX) });
             }
             seen = header.tag;
             let own = (self.member.slot, self.member.generation());

@@ -11,6 +11,7 @@
 //! | 2048 | 512 rows of chunks, 24 bytes each: owner, first byte and log2 of the size, records that others freed |
 
 use super::epoch::MEMBERS_MAX;
+use crate::words;
 use farmem_wire::VirtAddr;
 
 /// Bytes of the root.
@@ -97,9 +98,4 @@ impl Row {
     pub(crate) const fn has(&self, addr: VirtAddr) -> bool {
         self.base != 0 && addr.0.wrapping_sub(self.base) < self.size
     }
-}
-
-pub(crate) fn words(bytes: &[u8]) -> Vec<u64> {
-    let word = |chunk: &[u8]| u64::from_le_bytes(chunk.try_into().expect("a chunk of 8 bytes"));
-    bytes.chunks_exact(8).map(word).collect()
 }

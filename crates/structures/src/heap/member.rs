@@ -4,9 +4,10 @@
 //! program holds pointers. That is all that reclamation costs a reader: no message of its own for an operation.
 
 use super::epoch::{MEMBERS_MAX, Watch, Word, may_advance, stamp};
-use super::layout::{EPOCH_AT, STANDING_LEN, member_at, words};
+use super::layout::{EPOCH_AT, STANDING_LEN, member_at};
 use super::record::Tag;
 use super::{Clock, HeapOptions};
+use crate::words;
 use farmem_client::{Error, FarMemory};
 use farmem_wire::VirtAddr;
 use std::collections::BTreeMap;
@@ -52,22 +53,18 @@ impl Member {
     pub(crate) fn join(
         memory: &mut (impl FarMemory + ?Sized),
         base: VirtAddr,
-        lease: Duration,
         options: &HeapOptions,
     ) -> Result<Self, Error> {
-        let clock = options.clock.clone();
-        let renewed = clock.now();
-        let unused = Self {
+        let mut member = Self {
             base,
             slot: 0,
             word: Word::default(),
-            lease,
-            clock,
-            renewed,
+            lease: options.lease,
+            clock: options.clock.clone(),
+            renewed: options.clock.now(),
             writes: 0,
             watched: BTreeMap::new(),
         };
-        let mut member = unused;
         for _ in 0..JOIN_TRIES {
             let asked = member.clock.now();
             let standing = standing(memory, base)?;
@@ -160,44 +157,42 @@ impl Member {
         self.change(memory, epoch)
     }
 
-    /// Moves the heap's epoch on if all members stand in it, and evicts those that are silent. Answers the epoch after it; `None` when this member
-    /// was evicted.
+    /// Moves the heap's epoch on if all members stand in it, and evicts those that are silent. False when this member was evicted.
     pub(crate) fn advance(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
         moves: bool,
-    ) -> Result<Option<u32>, Error> {
+    ) -> Result<bool, Error> {
         let asked = self.clock.now();
         let seen = standing(memory, self.base)?;
         if seen.words[self.slot] != self.word {
-            return Ok(None);
+            return Ok(false);
         }
         if self.epoch() != seen.epoch {
             // Who asks must have stood in the epoch before it read the others' words: they are not all read at one moment.
-            return Ok(if !moves || self.change(memory, seen.epoch)? { Some(seen.epoch) } else { None });
+            return Ok(!moves || self.change(memory, seen.epoch)?);
         }
         if may_advance(seen.epoch, &seen.words) {
             let at = VirtAddr(self.base.0 + EPOCH_AT);
             let was = memory.compare_swap(at, u64::from(seen.epoch), u64::from(seen.epoch) + 1)?;
             let now = if was == u64::from(seen.epoch) { seen.epoch + 1 } else { seen.epoch };
-            return Ok(if !moves || self.change(memory, now)? { Some(now) } else { None });
+            return Ok(!moves || self.change(memory, now)?);
         }
         self.evict_silent(memory, &seen, asked)?;
-        Ok(Some(seen.epoch))
+        Ok(true)
     }
 
-    /// Takes back the words of members that did not change them for too long; answers how many.
+    /// Takes back the words of members that did not change them for too long.
     fn evict_silent(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
         seen: &Standing,
         asked: Duration,
-    ) -> Result<usize, Error> {
-        let mut evicted = 0;
+    ) -> Result<(), Error> {
         for (slot, &word) in seen.words.iter().enumerate() {
-            evicted += usize::from(self.evict_if_silent(memory, slot, word, asked)?);
+            self.evict_if_silent(memory, slot, word, asked)?;
         }
-        Ok(evicted)
+        Ok(())
     }
 
     fn evict_if_silent(

@@ -101,9 +101,9 @@ impl Record {
     /// The record that a word stands for; its length is the most that its block has room for. A READ of that stays in the block.
     pub(crate) fn unpacked(word: u64) -> Result<Self, Error> {
         let (at, class) = (VirtAddr(word & !31), usize::try_from(word & 31).expect("five bits"));
-        let size = SIZES.get(LINES_FROM - 1 + class).ok_or(Error::Broken { addr: at, what: "a record" })?;
-        let len = FIRST_SHARE + (size / LINE_LEN - 1) * SHARE;
-        Ok(Self { at, len: u32::try_from(len).expect("a record's length fits") })
+        let class = u8::try_from(LINES_FROM - 1 + class).ok().and_then(Class::numbered);
+        let room = class.ok_or(Error::Broken { addr: at, what: "a record" })?.room();
+        Ok(Self { at, len: u32::try_from(room).expect("a record's length fits") })
     }
 }
 
@@ -136,7 +136,7 @@ impl Header {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Decoded {
     /// Its content, all of one write.
-    Whole { kind: u8, content: Vec<u8>, tag: Tag },
+    Whole { kind: u8, content: Vec<u8> },
     /// So many bytes have to be read.
     Longer(usize),
     /// A write is under way, or came between.
@@ -168,7 +168,7 @@ pub(crate) fn decode(image: &[u8]) -> Decoded {
         }
         content.extend_from_slice(&line[TAG_LEN..]);
     }
-    Decoded::Whole { kind: header.kind, content, tag }
+    Decoded::Whole { kind: header.kind, content }
 }
 
 /// The record of `content`, as bytes. With a locked tag it is not readable before that is unlocked.
@@ -240,6 +240,12 @@ impl Class {
     /// Bytes of a block.
     pub(crate) fn size(self) -> usize {
         SIZES[usize::from(self.0)]
+    }
+
+    /// Bytes of content that a block has room for.
+    pub(crate) fn room(self) -> usize {
+        let size = self.size();
+        if size <= LINE_LEN { size - HEADER_LEN } else { FIRST_SHARE + (size / LINE_LEN - 1) * SHARE }
     }
 
     /// Pages of a slab: blocks of one class, one behind the other.

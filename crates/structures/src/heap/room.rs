@@ -2,12 +2,13 @@
 
 use super::arena::{CHUNK_MIN, Chunk, Freed};
 use super::epoch::EPOCHS_TO_REUSE;
-use super::layout::{CHUNKS_AT, CHUNKS_MAX, Owner, ROW_BASE, ROW_FREED, ROW_LEN, Row, row_at, words};
+use super::layout::{CHUNKS_AT, CHUNKS_MAX, Owner, ROW_BASE, ROW_FREED, ROW_LEN, Row, row_at};
 use super::member::standing;
 use super::record::{Class, HEADER_LEN, Header, LINK_AT};
 use super::{Heap, UNMARKED_MAX};
+use crate::assembled;
+use crate::words;
 use farmem_client::{Error, FarMemory, NodeId, Policy};
-use farmem_traversal::Program;
 use farmem_wire::VirtAddr;
 use farmem_wire::message::PAGE_LEN;
 use std::collections::BTreeMap;
@@ -199,8 +200,8 @@ impl Heap {
             if !helps && (!self.arena.has_retired() || self.arena.is_ripe(self.member.epoch())) {
                 break;
             }
-            if self.member.advance(memory, self.pins == 0)?.is_none() {
-                return Err(self.evicted(memory));
+            if !self.member.advance(memory, self.pins == 0)? {
+                return Err(self.evicted());
             }
         }
         self.arena.collect(self.member.epoch());
@@ -223,7 +224,7 @@ impl Heap {
             }
             seen = was;
         }
-        let program = Program::assemble(FREED_PROGRAM).expect("a test assembles it");
+        let program = assembled(FREED_PROGRAM);
         while first != 0 {
             let pad = vec![0; program.scratch_len()];
             let limit = u32::try_from(LISTED_MAX).expect("a small number");
@@ -392,7 +393,7 @@ pub(super) fn read_word(memory: &mut (impl FarMemory + ?Sized), at: VirtAddr) ->
 }
 
 /// The memory node that an address belongs to.
-pub(super) fn node_of(memory: &(impl FarMemory + ?Sized), at: u64) -> Option<NodeId> {
+pub(crate) fn node_of(memory: &(impl FarMemory + ?Sized), at: u64) -> Option<NodeId> {
     let owner = memory.nodes().iter().find(|node| at.wrapping_sub(node.base) < node.capacity);
     owner.map(|node| NodeId(node.node))
 }

@@ -3,8 +3,9 @@
 //! A name is given once and then changed by compare-and-swap of its word; words are never emptied, so that two programs that give a name at once meet
 //! at the same word. A heap has [`ROOTS_MAX`] names in all its life.
 
-use super::layout::{ROOTS_AT, ROOTS_MAX, root_at, words};
+use super::layout::{ROOTS_AT, ROOTS_MAX, root_at};
 use super::{Heap, Record};
+use crate::words;
 use farmem_client::{Error, FarMemory};
 use farmem_wire::VirtAddr;
 use siphasher::sip::SipHasher13;

@@ -2,5 +2,5 @@ use super::*;
 
 #[test]
 fn the_program_is_assembled() {
-    assert!(!Heap::program(FREED_PROGRAM).stores());
+    assert!(!crate::assembled(FREED_PROGRAM).stores());
 }

@@ -109,7 +109,7 @@ impl Chains<'_> {
         if self.bucket == in_shard {
             (self.shard, self.bucket) = (self.shard + 1, 0);
         }
-        let heads = crate::btree::words(&bytes).into_iter().filter(|&head| head != 0);
+        let heads = crate::words(&bytes).into_iter().filter(|&head| head != 0);
         let mut ends: Vec<VirtAddr> = heads.map(VirtAddr).collect();
         let mut nodes = Vec::new();
         while !ends.is_empty() {

@@ -197,7 +197,7 @@ impl Node {
     /// The node whose line was loaded at `at`.
     pub(crate) fn parse(line: &[u8], at: VirtAddr) -> Result<Self, Error> {
         let broken = Error::Broken { addr: at, what: "a node of a table" };
-        let Decoded::Whole { kind, content, .. } = decode(line) else { return Err(broken) };
+        let Decoded::Whole { kind, content } = decode(line) else { return Err(broken) };
         if !matches!(kind, WHOLE | FAR) || content.len() < HEAD_LEN || kind == FAR && content.len() != FAR_LEN
         {
             return Err(broken);

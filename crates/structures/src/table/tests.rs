@@ -9,7 +9,7 @@ fn keys_of_one_hash_are_told_apart() {
     let mut heap = Heap::create(&mut client, "heap", HeapOptions::default()).unwrap();
     let table = Table::create(&mut client, &mut heap, "table", 32).unwrap();
     assert_eq!(table.insert(&mut client, &mut heap, b"key", b"old").unwrap(), None);
-    let seen = table.look_up(&mut client, &mut heap, b"key").unwrap();
+    let seen = table.look_up(&mut client, &mut heap, &Key::new(b"key").unwrap()).unwrap();
     // Another key in front of it, with its hash: in its node, and in a body.
     let body = heap.put(&mut client, BODY, &pair(b"other", &[7; 500])).unwrap();
     let mut head = seen.head;

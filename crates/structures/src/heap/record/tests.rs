@@ -16,7 +16,7 @@ fn what_is_encoded_is_decoded() {
         let (class, tag) = (Class::of(len).unwrap(), Tag::new(3, 9, 77));
         let image = encode(tag, 5, class, &content(len, 1));
         assert_eq!(image.len(), image_len(len));
-        let whole = Decoded::Whole { kind: 5, content: content(len, 1), tag };
+        let whole = Decoded::Whole { kind: 5, content: content(len, 1) };
         assert_eq!(decode(&image), whole);
         // What stands behind it in its block is not looked at.
         assert_eq!(decode(&[image.as_slice(), &[9; 300]].concat()), whole);

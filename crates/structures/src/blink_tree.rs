@@ -1,0 +1,395 @@
+//! A B-link tree in far memory: 64-bit keys, all of them, with 64-bit values (numbers, or addresses of records), and any number of writers at once.
+//!
+//! Key type: [`BLinkTree`]. A look-up, an insertion and a removal are one traversal each, which goes down the tree at the memory nodes and does its work
+//! at the leaf in one step: one round trip, no lock. Where a leaf is full or nearly empty the host goes on: it splits and merges by READs and by
+//! traversals that replace a node if it is still the one that was read ([`farmem_index::blink`] says in which order, and why readers and other writers
+//! always find a whole tree). Beside any writers a look-up finds what is there; a scan finds each key that stands still while it runs, once, and may or
+//! may not find one that comes or goes meanwhile.
+//!
+//! Changes need a path MTU of 1024 or more: a request that stores has its program with it. Scans need 2048 or more to run at the memory nodes, and run at
+//! the host where there is less.
+//!
+//! What it does not do: places of nodes that were merged away are not used again before the tree is destroyed, as a switch or a traversal may still
+//! lead there; and a root that has one child left stays where it is.
+
+use crate::arena::{Arena, Layout};
+use crate::{assembled, words};
+use farmem_client::{Dispatched, Error, FarMemory, Policy, TraversalStop, Vma};
+use farmem_index::blink::{ENTRIES_MAX, Fault, Head, NODE_LEN, Node, Nodes, Tag, Tree};
+use farmem_traversal::Program;
+use farmem_wire::VirtAddr;
+use std::ops::{Bound, RangeBounds};
+
+mod load;
+mod programs;
+mod publish;
+
+pub use publish::{Extent, publish};
+
+/// "farmemBL": the first word of a tree's header.
+const MAGIC: u64 = u64::from_le_bytes(*b"farmemBL");
+/// Bytes from the header to the root; both are in one allocation of their own.
+const ROOT: u64 = NODE_LEN as u64;
+/// Nodes that one traversal visits at most: levels, and steps to the right through splits under way. More are asked for again.
+const VISITS_MAX: u32 = 1 << 10;
+/// How often a change is tried at the memory nodes before the host does all of it.
+const TRIES_MAX: u32 = 64;
+
+/// A program's hold of a tree. The tree itself is in far memory, and can be opened by others at [`BLinkTree::address`].
+#[derive(Debug)]
+pub struct BLinkTree {
+    at: VirtAddr,
+    tree: Tree,
+    arena: Arena,
+    programs: Programs,
+    policy: Policy,
+}
+
+#[derive(Debug)]
+struct Programs {
+    get: Program,
+    insert: Program,
+    remove: Program,
+    scan: Program,
+    replace: Program,
+}
+
+impl Programs {
+    fn new() -> Self {
+        Self {
+            get: assembled(&programs::get()),
+            insert: assembled(&programs::insert()),
+            remove: assembled(&programs::remove()),
+            scan: assembled(&programs::scan()),
+            replace: assembled(&programs::replace()),
+        }
+    }
+}
+
+impl BLinkTree {
+    /// An empty tree.
+    ///
+    /// # Errors
+    /// [`Error`] when the rack has no room for it.
+    pub fn create(memory: &mut (impl FarMemory + ?Sized), layout: Layout) -> Result<Self, Error> {
+        Self::create_with(memory, layout, ENTRIES_MAX)
+    }
+
+    /// An empty tree whose nodes have room for `entries`, 2 to [`ENTRIES_MAX`]: small ones make small trees deep.
+    ///
+    /// # Errors
+    /// [`Error`] when the rack has no room for it.
+    pub fn create_with(
+        memory: &mut (impl FarMemory + ?Sized),
+        layout: Layout,
+        entries: usize,
+    ) -> Result<Self, Error> {
+        let entries = entries.clamp(2, ENTRIES_MAX);
+        let Vma { base, .. } = memory.allocate(ROOT + NODE_LEN as u64)?;
+        let tag = tag_of(base);
+        let tree = Tree { root: VirtAddr(base.0 + ROOT), tag, entries };
+        memory.write(tree.root, &Node::root(tag).emit())?;
+        // The first word comes last: who finds it finds a tree.
+        let rest = [u64::from(tag.get()), entries as u64].map(u64::to_le_bytes).concat();
+        memory.write(VirtAddr(base.0 + 8), &rest)?;
+        memory.write(base, &MAGIC.to_le_bytes())?;
+        Ok(Self::at(memory, base, tree, layout))
+    }
+
+    /// The tree at `address`. New nodes that this handle makes are laid out as `layout` says.
+    ///
+    /// # Errors
+    /// [`Error::Broken`] when there is no tree at `address`; [`Error`] when far memory does not answer.
+    pub fn open(
+        memory: &mut (impl FarMemory + ?Sized),
+        address: VirtAddr,
+        layout: Layout,
+    ) -> Result<Self, Error> {
+        let mut bytes = [0; 24];
+        memory.read(address, &mut bytes)?;
+        let words = words(&bytes);
+        let entries = usize::try_from(words[2]).unwrap_or(usize::MAX);
+        let tag = tag_of(address);
+        if words[0] != MAGIC || words[1] != u64::from(tag.get()) || !(2..=ENTRIES_MAX).contains(&entries) {
+            return Err(Error::Broken { addr: address, what: "a B-link tree's header" });
+        }
+        Ok(Self::at(memory, address, Tree { root: VirtAddr(address.0 + ROOT), tag, entries }, layout))
+    }
+
+    fn at(memory: &(impl FarMemory + ?Sized), at: VirtAddr, tree: Tree, layout: Layout) -> Self {
+        let arena = Arena::new(memory, layout, NODE_LEN);
+        Self { at, tree, arena, programs: Programs::new(), policy: Policy::default() }
+    }
+
+    /// Frees header, root and the nodes that this handle made; those that other handles made are theirs to free. Nobody may use the tree meanwhile or
+    /// afterwards.
+    ///
+    /// # Errors
+    /// [`Error`] when the control plane does not answer.
+    pub fn destroy(self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
+        memory.free(self.at)?;
+        self.arena.destroy(memory)
+    }
+
+    /// Frees the nodes that this handle made, when nobody uses the tree any more; header and root are freed by [`BLinkTree::destroy`] of another handle.
+    ///
+    /// # Errors
+    /// [`Error`] when the control plane does not answer.
+    pub fn destroy_nodes(self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
+        self.arena.destroy(memory)
+    }
+
+    /// Where others open it.
+    #[must_use]
+    pub const fn address(&self) -> VirtAddr {
+        self.at
+    }
+
+    /// Root, tag and entries of a node: what an index of it is made from.
+    #[must_use]
+    pub const fn tree(&self) -> Tree {
+        self.tree
+    }
+
+    /// Says where this handle's look-ups and scans run. What changes the tree runs at the memory nodes, whatever is said.
+    pub const fn set_policy(&mut self, policy: Policy) {
+        self.policy = policy;
+    }
+
+    /// The value of `key`.
+    ///
+    /// # Errors
+    /// [`Error`] when far memory does not answer or the tree is broken.
+    pub fn get(&self, memory: &mut (impl FarMemory + ?Sized), key: u64) -> Result<Option<u64>, Error> {
+        let words = self.descend(memory, &self.programs.get, key, 0, self.policy)?.1;
+        match words[programs::STATUS / 8] {
+            programs::FOUND => Ok(Some(words[programs::VALUE / 8])),
+            programs::MISSING => Ok(None),
+            _ => self.tree.get(&mut self.reader(memory), self.tree.root, key).map_err(Error::from),
+        }
+    }
+
+    /// Puts `value` under `key`; answers the one there was.
+    ///
+    /// # Errors
+    /// [`Error`] when far memory has no room or does not answer, or the tree is broken. The tree is whole in any case; whether the key is in it is
+    /// open when a request was not answered. [`Error::Traversal`] where memory runs no programs that store.
+    pub fn insert(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        key: u64,
+        value: u64,
+    ) -> Result<Option<u64>, Error> {
+        for _ in 0..TRIES_MAX {
+            let (at, words) = self.descend(memory, &self.programs.insert, key, value, Policy::Offload)?;
+            match words[programs::STATUS / 8] {
+                programs::FOUND => return Ok(Some(words[programs::VALUE / 8])),
+                programs::MISSING => return Ok(None),
+                programs::FULL | programs::CLOSING => {
+                    let tree = self.tree;
+                    tree.make_room(&mut self.writer(memory), at)?;
+                }
+                _ => break,
+            }
+        }
+        let tree = self.tree;
+        tree.insert(&mut self.writer(memory), key, value).map_err(Error::from)
+    }
+
+    /// Takes `key` out; answers the value that it had.
+    ///
+    /// # Errors
+    /// As [`BLinkTree::insert`].
+    pub fn remove(&mut self, memory: &mut (impl FarMemory + ?Sized), key: u64) -> Result<Option<u64>, Error> {
+        let tree = self.tree;
+        for _ in 0..TRIES_MAX {
+            let (at, words) = self.descend(memory, &self.programs.remove, key, 0, Policy::Offload)?;
+            match words[programs::STATUS / 8] {
+                programs::FOUND => {
+                    let left = usize::try_from(words[programs::ENTRIES / 8]).unwrap_or(usize::MAX);
+                    if tree.is_sparse(left) {
+                        tree.merge_sparse(&mut self.writer(memory), key)?;
+                    }
+                    return Ok(Some(words[programs::VALUE / 8]));
+                }
+                programs::MISSING => return Ok(None),
+                programs::CLOSING => tree.make_room(&mut self.writer(memory), at)?,
+                _ => break,
+            }
+        }
+        tree.remove(&mut self.writer(memory), key).map_err(Error::from)
+    }
+
+    /// The first `most` pairs of `range`, in ascending order, with a request for every 43 to 56 of them.
+    ///
+    /// # Errors
+    /// [`Error`] when far memory does not answer or the tree is broken.
+    pub fn scan(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        range: impl RangeBounds<u64>,
+        most: usize,
+    ) -> Result<Vec<(u64, u64)>, Error> {
+        let mut pairs = Vec::new();
+        let Some((mut from, last)) = ends(&range) else { return Ok(pairs) };
+        while pairs.len() < most {
+            let wanted = 16 * (most - pairs.len()).min(programs::PAIRS_MAX) as u64;
+            let pad = [from, u64::from(self.tree.tag.get()), 0, last, wanted, 0];
+            let (_, words) = self.run(memory, &self.programs.scan, &pad, self.policy)?;
+            let filled = usize::try_from(words[programs::FILLED / 8] / 16).unwrap_or(usize::MAX);
+            let brought = words[programs::PAIRS / 8..].chunks_exact(2).take(filled);
+            let begun = pairs.len();
+            pairs.extend(brought.map(|pair| (pair[0], pair[1])));
+            pairs[begun..].sort_unstable();
+            from = words[programs::KEY / 8];
+            match words[programs::STATUS / 8] {
+                programs::MORE => {}
+                programs::MISSING => break,
+                _ => {
+                    // Leaf by leaf, as the host reads them.
+                    let leaf = self.tree.leaf(&mut self.reader(memory), from)?;
+                    pairs.extend(leaf.entries.into_iter().filter(|(key, _)| (from..=last).contains(key)));
+                    match leaf.last.checked_add(1).filter(|next| *next <= last) {
+                        Some(next) => from = next,
+                        None => break,
+                    }
+                }
+            }
+        }
+        pairs.truncate(most);
+        Ok(pairs)
+    }
+
+    /// Runs a program that goes down to the leaf of `key`; answers where it ended, and the words of its pad.
+    fn descend(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        program: &Program,
+        key: u64,
+        value: u64,
+        policy: Policy,
+    ) -> Result<(VirtAddr, Vec<u64>), Error> {
+        let pad = [key, u64::from(self.tree.tag.get()), 0, value, self.tree.entries as u64];
+        self.run(memory, program, &pad, policy)
+    }
+
+    fn run(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        program: &Program,
+        pad: &[u64],
+        policy: Policy,
+    ) -> Result<(VirtAddr, Vec<u64>), Error> {
+        let mut scratch = memory.buffer(0);
+        scratch.clear();
+        scratch.extend(pad.iter().flat_map(|word| word.to_le_bytes()));
+        scratch.resize(program.scratch_len(), 0);
+        let done = memory.dispatch(program, self.tree.root, scratch, VISITS_MAX, &policy)?;
+        let Dispatched { end, scratch, .. } = done;
+        if !end.returned {
+            return Err(Error::Traversal { addr: end.cur_ptr, reason: TraversalStop::Stalled });
+        }
+        let words = words(&scratch);
+        memory.recycle(scratch);
+        Ok((end.cur_ptr, words))
+    }
+
+    const fn reader<'a, M: FarMemory + ?Sized>(&'a self, memory: &'a mut M) -> FarNodes<'a, M> {
+        FarNodes { memory, replace: &self.programs.replace, arena: None }
+    }
+
+    const fn writer<'a, M: FarMemory + ?Sized>(&'a mut self, memory: &'a mut M) -> FarNodes<'a, M> {
+        FarNodes { memory, replace: &self.programs.replace, arena: Some(&mut self.arena) }
+    }
+}
+
+/// The tag of a tree with its header there: another one for each page of 2^40 bytes.
+fn tag_of(header: VirtAddr) -> Tag {
+    #[expect(clippy::cast_possible_truncation, reason = "a tag has 28 bits")]
+    let number = (header.0 / farmem_wire::message::PAGE_LEN as u64) as u32;
+    Tag::new(number)
+}
+
+/// The first and the last key of a range; none when it has no key.
+fn ends(range: &impl RangeBounds<u64>) -> Option<(u64, u64)> {
+    let first = match range.start_bound() {
+        Bound::Included(&first) => first,
+        Bound::Excluded(&before) => before.checked_add(1)?,
+        Bound::Unbounded => 0,
+    };
+    let last = match range.end_bound() {
+        Bound::Included(&last) => last,
+        Bound::Excluded(&behind) => behind.checked_sub(1)?,
+        Bound::Unbounded => u64::MAX,
+    };
+    (first <= last).then_some((first, last))
+}
+
+/// Why an operation of the tree stopped.
+enum Stop {
+    Memory(Error),
+    Tree(Fault),
+}
+
+impl From<Fault> for Stop {
+    fn from(fault: Fault) -> Self {
+        Self::Tree(fault)
+    }
+}
+
+impl From<Stop> for Error {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Memory(error) => error,
+            Stop::Tree(Fault::Broken { at, what }) => Self::Broken { addr: at, what },
+            Stop::Tree(Fault::Busy) => {
+                Self::Contended { what: "a B-link tree".into(), tries: farmem_index::blink::TRIES_MAX }
+            }
+        }
+    }
+}
+
+/// The tree's nodes, where they are.
+struct FarNodes<'a, M: ?Sized> {
+    memory: &'a mut M,
+    replace: &'a Program,
+    /// Room for new nodes; readers need none.
+    arena: Option<&'a mut Arena>,
+}
+
+impl<M: FarMemory + ?Sized> Nodes for FarNodes<'_, M> {
+    type Error = Stop;
+
+    fn read(&mut self, at: VirtAddr) -> Result<Node, Stop> {
+        let mut bytes = [0; NODE_LEN];
+        self.memory.read(at, &mut bytes).map_err(Stop::Memory)?;
+        Node::parse(&bytes).map_err(|error| Fault::Broken { at, what: error.0 }.into())
+    }
+
+    fn replace(&mut self, at: VirtAddr, head: Head, node: &Node) -> Result<bool, Stop> {
+        let pad = [&head.word().to_le_bytes()[..], &node.emit(), &[0; 8]].concat();
+        let done = self.memory.dispatch(self.replace, at, pad, 1, &Policy::Offload).map_err(Stop::Memory)?;
+        let replaced = done.scratch[programs::REPLACED] == 1;
+        self.memory.recycle(done.scratch);
+        Ok(replaced)
+    }
+
+    fn create(&mut self, node: &Node, near: VirtAddr) -> Result<VirtAddr, Stop> {
+        let arena = self.arena.as_mut().expect("only who writes creates nodes");
+        let home = arena.home_of(self.memory, near);
+        let at = arena.take(self.memory, home).map_err(Stop::Memory)?;
+        self.memory.write(at, &node.emit()).map_err(Stop::Memory)?;
+        Ok(at)
+    }
+
+    /// Nobody knows of it: the next new node has its place.
+    fn discard(&mut self, at: VirtAddr) {
+        let arena = self.arena.as_mut().expect("only who writes discards nodes");
+        arena.reserve(vec![at]);
+    }
+
+    fn retire(&mut self, at: VirtAddr) {
+        let arena = self.arena.as_mut().expect("only who writes retires nodes");
+        arena.retire(at);
+    }
+}

@@ -1,0 +1,290 @@
+//! The programs of the tree. Each goes down to the leaf of a key by the same instructions ([`DESCENT`]) and does its own there, in one iteration.
+//!
+//! A node's layout is in `farmem_index::blink`. The pad begins with the same words for all programs: the key first, where a switch finds it.
+
+use farmem_index::blink::{ENTRIES_MAX, NODE_LEN};
+use std::fmt::Write as _;
+
+/// In: the key.
+pub(super) const KEY: usize = 0;
+/// In: the tree's tag.
+pub(super) const TAG: usize = 8;
+/// Out: what came of it.
+pub(super) const STATUS: usize = 16;
+/// In and out: the value.
+pub(super) const VALUE: usize = 24;
+/// In: entries that a leaf takes. Out of a removal: entries that it still has.
+pub(super) const ENTRIES: usize = 32;
+/// Bytes of the pad of all but scans.
+const PAD_LEN: usize = 40;
+
+/// Of a scan, in: the largest key.
+pub(super) const LAST: usize = 24;
+/// In: bytes of pairs that are wanted at most. Out: bytes of pairs.
+pub(super) const WANTED: usize = 32;
+/// Out: how many bytes of pairs there are.
+pub(super) const FILLED: usize = 40;
+/// Out: the pairs, of each leaf in no order.
+pub(super) const PAIRS: usize = 48;
+/// Pairs that a scan brings at most: what a pad beside its program has room for in a datagram.
+pub(super) const PAIRS_MAX: usize = 56;
+
+/// There is no such key; after an insertion: there was none, and there is now.
+pub(super) const MISSING: u64 = 0;
+/// The key is there; after a change: it was there.
+pub(super) const FOUND: u64 = 1;
+/// What the traversal came to is of another tree, or its keys begin behind the key.
+pub(super) const LOST: u64 = 2;
+/// The leaf has no room.
+pub(super) const FULL: u64 = 3;
+/// The leaf is being merged.
+pub(super) const CLOSING: u64 = 4;
+/// Of a scan: it ended at the last key, or there is more from the pad's key on.
+pub(super) const MORE: u64 = 5;
+
+/// Down to the leaf of the key, and to the right. In r3 is the leaf's head, in r7 how many entries it has, in r2 the key.
+const DESCENT: &str = "
+.def HEAD   0
+.def RIGHT  8
+.def FIRST  16
+.def HIGH   24
+.def KEYS   32
+.def VALUES 144
+    ld8 r2, scratch[KEY]
+    ld8 r3, window[HEAD]
+    mov r4, r3
+    shr r4, 24
+    and r4, 0xfffffff       ; the tag
+    ld8 r5, scratch[TAG]
+    jne r4, r5, lost
+    mov r6, r3
+    shr r6, 61              ; the state
+    jeq r6, 2, right        ; dead
+    ld8 r4, window[FIRST]
+    jlt r2, r4, lost
+    ld8 r4, window[HIGH]
+    jgt r2, r4, right
+    mov r7, r3
+    shr r7, 57
+    and r7, 15
+    mov r8, r3
+    shr r8, 52
+    and r8, 31              ; the level
+    jeq r8, 0, leaf
+    rank8 r9, window[KEYS], 14, r2
+    jle r9, r7, child       ; the key 2^64 - 1 counts unused entries
+    mov r9, r7
+child:
+    jeq r9, 0, lost
+    shl r9, 3
+    ld8 r5, window[r9 + VALUES - 8]
+    next r5
+right:
+    ld8 r5, window[RIGHT]
+    jeq r5, 0, lost
+    next r5
+lost:
+    st8 scratch[STATUS], 2
+    ret
+leaf:
+";
+
+/// Refuses a leaf that is being merged.
+const WRITABLE: &str = "
+    jne r6, 1, live
+    st8 scratch[STATUS], 4
+    ret
+live:
+";
+
+/// The head's version goes up by one, modulo 2^24.
+const CHANGED: &str = "
+    mov r8, r3
+    and r8, 0xffffff
+    jne r8, 0xffffff, counts
+    sub r3, 0x1000000
+counts:
+    add r3, 1
+    st8 window[HEAD], r3
+";
+
+fn with_descent(stores: bool, scratch: usize, tail: &str) -> String {
+    let stores = if stores { ".stores" } else { "" };
+    format!(
+        ".window {NODE_LEN}\n.scratch {scratch}\n{stores}\n.def KEY {KEY}\n.def TAG {TAG}\n.def STATUS {STATUS}\n{DESCENT}{tail}"
+    )
+}
+
+/// Looks a key up.
+pub(super) fn get() -> String {
+    let tail = format!(
+        "
+    match8 r9, window[KEYS], {ENTRIES_MAX}, r2
+    jge r9, r7, missing
+    shl r9, 3
+    ld8 r5, window[r9 + VALUES]
+    st8 scratch[{VALUE}], r5
+    st8 scratch[STATUS], {FOUND}
+    ret
+missing:
+    st8 scratch[STATUS], {MISSING}
+    ret
+"
+    );
+    with_descent(false, PAD_LEN, &tail)
+}
+
+/// Puts a value under a key where the leaf has it, or has room.
+pub(super) fn insert() -> String {
+    let tail = format!(
+        "{WRITABLE}
+    ld8 r4, scratch[{VALUE}]
+    st8 scratch[STATUS], {FOUND}
+    match8 r9, window[KEYS], {ENTRIES_MAX}, r2
+    jlt r9, r7, there
+    st8 scratch[STATUS], {FULL}
+    ld8 r5, scratch[{ENTRIES}]
+    jge r7, r5, full
+    st8 scratch[STATUS], {MISSING}
+    mov r9, r7
+    mov r5, 1
+    shl r5, 57
+    add r3, r5              ; one entry more
+there:
+    shl r9, 3
+    ld8 r5, window[r9 + VALUES]
+    st8 scratch[{VALUE}], r5
+    st8 window[r9 + KEYS], r2
+    st8 window[r9 + VALUES], r4
+{CHANGED}
+full:
+    ret
+"
+    );
+    with_descent(true, PAD_LEN, &tail)
+}
+
+/// Takes a key out; the leaf's last entry takes its place.
+pub(super) fn remove() -> String {
+    let tail = format!(
+        "{WRITABLE}
+    st8 scratch[STATUS], {MISSING}
+    match8 r9, window[KEYS], {ENTRIES_MAX}, r2
+    jge r9, r7, none
+    st8 scratch[STATUS], {FOUND}
+    shl r9, 3
+    ld8 r5, window[r9 + VALUES]
+    st8 scratch[{VALUE}], r5
+    sub r7, 1
+    st8 scratch[{ENTRIES}], r7
+    shl r7, 3
+    ld8 r5, window[r7 + KEYS]
+    st8 window[r9 + KEYS], r5
+    ld8 r5, window[r7 + VALUES]
+    st8 window[r9 + VALUES], r5
+    st8 window[r7 + KEYS], -1
+    st8 window[r7 + VALUES], 0
+    mov r5, 1
+    shl r5, 57
+    sub r3, r5              ; one entry less
+{CHANGED}
+none:
+    ret
+"
+    );
+    with_descent(true, PAD_LEN, &tail)
+}
+
+/// Brings the pairs from the key on, leaf after leaf. The key in the pad is the first one that is not looked at yet.
+pub(super) fn scan() -> String {
+    let mut tail = format!("    ld8 r4, scratch[{LAST}]\n    ld8 r5, scratch[{FILLED}]\n");
+    for i in 0..ENTRIES_MAX {
+        let (key, value) = (8 * i, 8 * i);
+        writeln!(
+            tail,
+            "    jle r7, {i}, taken
+    ld8 r9, window[KEYS + {key}]
+    jlt r9, r2, not{i}
+    jgt r9, r4, not{i}
+    st8 scratch[r5 + {PAIRS}], r9
+    ld8 r9, window[VALUES + {value}]
+    st8 scratch[r5 + {PAIRS} + 8], r9
+    add r5, 16
+not{i}:"
+        )
+        .expect("a string takes it");
+    }
+    let leaf = 16 * ENTRIES_MAX;
+    let room = 16 * PAIRS_MAX;
+    write!(
+        tail,
+        "    mov r9, 0
+taken:
+    st8 scratch[{FILLED}], r5
+    st8 scratch[STATUS], {MISSING}
+    ld8 r9, window[HIGH]
+    jge r9, r4, end
+    add r9, 1
+    st8 scratch[KEY], r9
+    st8 scratch[STATUS], {MORE}
+    ld8 r8, scratch[{WANTED}]
+    jge r5, r8, end
+    jgt r5, {room} - {leaf}, end
+    ld8 r9, window[RIGHT]
+    jeq r9, 0, lost_here
+    next r9
+lost_here:
+    st8 scratch[STATUS], {LOST}
+end:
+    ret
+"
+    )
+    .expect("a string takes it");
+    with_descent(false, PAIRS + room, &tail)
+}
+
+/// The pad of [`replace`]: the head that is expected, the new node, what came of it.
+pub(super) const REPLACED: usize = 8 + NODE_LEN;
+
+/// Replaces a node if it has the head that is expected.
+pub(super) fn replace() -> String {
+    let mut text = format!(
+        ".window {NODE_LEN}\n.scratch {}\n.stores\n    ld8 r2, window[0]\n    ld8 r3, scratch[0]\n    jne r2, r3, other\n",
+        REPLACED + 8
+    );
+    for at in (0..NODE_LEN).step_by(8) {
+        writeln!(text, "    ld8 r4, scratch[8 + {at}]\n    st8 window[{at}], r4").expect("a string takes it");
+    }
+    write!(
+        text,
+        "    st8 scratch[{REPLACED}], 1\n    ret\nother:\n    st8 scratch[{REPLACED}], 0\n    ret\n"
+    )
+    .expect("a string takes it");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::assembled;
+    use farmem_wire::Pmtu;
+    use farmem_wire::message::Traverse;
+
+    /// A request that stores has its program with it: all of that is one datagram of a path MTU of 1024. So is a look-up that a memory node does not know
+    /// yet; a scan is one of 4096.
+    #[test]
+    fn requests_are_datagrams() {
+        for (text, pmtu, stores) in [
+            (get(), Pmtu::B1024, false),
+            (insert(), Pmtu::B1024, true),
+            (remove(), Pmtu::B1024, true),
+            (replace(), Pmtu::B1024, true),
+            (scan(), Pmtu::B4096, false),
+        ] {
+            let program = assembled(&text);
+            let len = program.scratch_len() + program.encoded().len();
+            assert!(len <= Traverse::room(pmtu), "{len} bytes are more than {}", Traverse::room(pmtu));
+            assert_eq!(program.stores(), stores);
+        }
+    }
+}
