@@ -11,6 +11,7 @@ mod compile;
 mod demo;
 mod doctor;
 mod explore;
+mod index;
 mod migrate;
 mod output;
 mod progress;
@@ -24,7 +25,7 @@ mod sweep;
 mod trace;
 mod up;
 
-use args::{Bench, Cli, Command};
+use args::{Bench, Cli, Command, Index};
 use clap::Parser as _;
 use std::process::ExitCode;
 
@@ -90,6 +91,7 @@ fn main() -> ExitCode {
         Command::Bench { bench: Bench::Run(args) } => bench::runs(&args),
         Command::Migrate(args) => migrate::run(&args),
         Command::Compile(args) => compile::run(&args),
+        Command::Index(Index::Plan(args)) => index::plan(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Trace(args) => trace::run(&args),
