@@ -1,4 +1,4 @@
-//! Table and tree of records: against plain maps with several programs, in round trips, beside writers between any two of their verbs, and after
+//! The table of records: against plain maps with several programs, in round trips, beside writers between any two of their verbs, and after
 //! programs that ended at each.
 
 use farmem::heap::{Clock, Heap, HeapOptions};
@@ -8,8 +8,6 @@ use hooked::{Hooked, ended};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 mod hooked;
@@ -121,102 +119,6 @@ proptest! {
             }
         }
     }
-
-    /// The tree has the same keys in order; its writers are on several hosts, one at a time.
-    #[test]
-    fn the_tree_is_a_map(acts in vec(act(), 1..120)) {
-        let rack = Rack::embedded_with(2, 64 << 20).unwrap();
-        let mut hosts: Vec<(Client, Heap, RecordTree)> = (0..3).map(|n| tree_host(&rack, n == 0, HeapOptions::default())).collect();
-        let mut model: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
-        for act in acts {
-            match act {
-                Act::Insert(host, k, len, byte) => {
-                    let (client, heap, tree) = &mut hosts[host];
-                    let there = tree.insert(client, heap, u64::from(k), &value(len, byte)).unwrap();
-                    prop_assert_eq!(there, model.insert(u64::from(k), value(len, byte)).is_some());
-                }
-                Act::Remove(host, k) => {
-                    let (client, heap, tree) = &mut hosts[host];
-                    prop_assert_eq!(tree.remove(client, heap, u64::from(k)).unwrap(), model.remove(&u64::from(k)).is_some());
-                }
-                Act::Get(host, k) => {
-                    let (client, heap, tree) = &mut hosts[host];
-                    prop_assert_eq!(tree.get(client, heap, u64::from(k)).unwrap(), model.get(&u64::from(k)).cloned());
-                    let some = tree.scan(client, heap, u64::from(k).., 5).unwrap();
-                    let expected = model.range(u64::from(k)..).take(5).map(|(k, v)| (*k, v.clone()));
-                    prop_assert_eq!(some, expected.collect::<Vec<_>>());
-                }
-            }
-        }
-    }
-}
-
-/// A program with a tree of a heap open.
-fn tree_host(rack: &Rack, creates: bool, options: HeapOptions) -> (Client, Heap, RecordTree) {
-    let mut client = rack.client("tree").unwrap();
-    let (mut heap, tree);
-    if creates {
-        heap = Heap::create(&mut client, "heap", options).unwrap();
-        tree = RecordTree::create(&mut client, &mut heap, "tree", Layout::Partitioned).unwrap();
-    } else {
-        heap = Heap::open(&mut client, "heap", options).unwrap();
-        tree = RecordTree::open(&mut client, &mut heap, "tree", Layout::Partitioned).unwrap();
-    }
-    (client, heap, tree)
-}
-
-/// A writer of a tree ends at each of its verbs in turn. Readers find every key; the next writer is told who has the lock, and takes it over when that one's
-/// lease has surely ended.
-#[test]
-fn a_trees_writer_that_died_is_noticed() {
-    let mut told = 0;
-    for verbs in 0..12 {
-        let time = Arc::new(AtomicU64::new(0));
-        let now = Arc::clone(&time);
-        let clock = Clock::new(move || Duration::from_secs(now.load(Ordering::Relaxed)));
-        let options = HeapOptions { clock, ..HeapOptions::default() };
-        let rack = Rack::embedded_with(2, 16 << 20).unwrap();
-        let [mut one, mut two] = [true, false].map(|creates| tree_host(&rack, creates, options.clone()));
-        // 15 keys fill the root: the next one cuts it.
-        for k in 0..15 {
-            two.2.insert(&mut two.0, &mut two.1, k * 2, &value(300, 1)).unwrap();
-        }
-        let mut left = verbs;
-        let mut before = || {
-            left -= 1;
-            if left < 0 { Err(ended()) } else { Ok(()) }
-        };
-        let done =
-            one.2.insert(&mut Hooked::new(&mut one.0, &mut before), &mut one.1, 7, &value(300, 2)).is_ok();
-        drop(one);
-        for k in 0..15 {
-            assert_eq!(
-                two.2.get(&mut two.0, &mut two.1, k * 2).unwrap(),
-                Some(value(300, 1)),
-                "after {verbs}"
-            );
-        }
-        let mut tries = 0;
-        let there = loop {
-            match two.2.insert(&mut two.0, &mut two.1, 7, &value(300, 3)) {
-                Ok(there) => break there,
-                Err(Error::Locked { holder, .. }) => assert!(holder.contains("slot 0.1"), "{holder}"),
-                Err(other) => panic!("{other}"),
-            }
-            tries += 1;
-            assert!(tries < 6, "it is taken over in the end");
-            time.fetch_add(9, Ordering::Relaxed);
-        };
-        told += u32::from(tries > 0);
-        assert!(there || !done);
-        let all = two.2.scan(&mut two.0, &mut two.1, .., 100).unwrap();
-        assert!(all.iter().any(|(k, v)| *k == 7 && *v == value(300, 3)));
-        assert_eq!(all.len(), 16, "each once, after {verbs}");
-        for k in 0..15 {
-            assert_eq!(two.2.get(&mut two.0, &mut two.1, k * 2).unwrap(), Some(value(300, 1)));
-        }
-    }
-    assert!(told > 4, "{told} writers died with the lock");
 }
 
 /// A look-up is one round trip, whether the key is there or not, as long as key and value come along; one more when they do not.
@@ -228,13 +130,12 @@ fn round_trips() {
     let options = HeapOptions { clock: Clock::new(|| Duration::ZERO), ..HeapOptions::default() };
     let mut heap = Heap::create(&mut client, "heap", options).unwrap();
     let table = Table::create(&mut client, &mut heap, "table", 1 << 16).unwrap();
-    let mut tree = RecordTree::create(&mut client, &mut heap, "tree", Layout::Partitioned).unwrap();
     let mut nothing = || Ok(());
     for (n, (len, gets)) in
         [(1, 1), (WHOLE_MAX - 4, 1), (WHOLE_MAX, 1), (1900, 1), (5000, 2), (BYTES_MAX, 2)].iter().enumerate()
     {
         let number = u32::try_from(n).unwrap();
-        // It was there before, so that blocks are at hand: for the table, and for the tree.
+        // It was there before, so that blocks are at hand.
         table.insert(&mut client, &mut heap, &number.to_le_bytes(), &value(*len, 1)).unwrap();
         table.remove(&mut client, &mut heap, &number.to_le_bytes()).unwrap();
         for _ in 0..4 {
@@ -260,14 +161,6 @@ fn round_trips() {
         assert_eq!(missing, 1);
         let remove = trips(&mut |memory| assert!(table.remove(memory, &mut heap, &key).unwrap().is_some()));
         assert_eq!(remove, gets + 1, "look, swap; marks come later, many together");
-
-        trips(&mut |memory| {
-            assert!(!tree.insert(memory, &mut heap, u64::from(number), &value(*len, 3)).unwrap())
-        });
-        let get = trips(&mut |memory| {
-            assert_eq!(tree.get(memory, &mut heap, u64::from(number)).unwrap(), Some(value(*len, 3)));
-        });
-        assert_eq!(get, 2, "the tree's word, and the record of {len} bytes");
     }
 }
 

@@ -6,13 +6,14 @@
 //! always find a whole tree). Beside any writers a look-up finds what is there; a scan finds each key that stands still while it runs, once, and may or
 //! may not find one that comes or goes meanwhile.
 //!
-//! Changes need a path MTU of 1024 or more: a request that stores has its program with it. Scans need 2048 or more to run at the memory nodes, and run at
-//! the host where there is less.
+//! Changes need a path MTU of 1024 or more: a request that stores has its program with it. Scans need 4096 to run at the memory nodes, and run at the
+//! host where there is less.
 //!
 //! What it does not do: places of nodes that were merged away are not used again before the tree is destroyed, as a switch or a traversal may still
 //! lead there; and a root that has one child left stays where it is.
 
 use crate::arena::{Arena, Layout};
+use crate::heap::lines_in;
 use crate::{assembled, words};
 use farmem_client::{Dispatched, Error, FarMemory, Policy, TraversalStop, Vma};
 use farmem_index::blink::{ENTRIES_MAX, Fault, Head, NODE_LEN, Node, Nodes, Tag, Tree};
@@ -169,6 +170,30 @@ impl BLinkTree {
         }
     }
 
+    /// As [`BLinkTree::get`] for a tree whose values are words that stand for records, with a program of [`record_program`]: the word, and the lines of the record
+    /// that came along.
+    pub(crate) fn get_record(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        program: &Program,
+        key: u64,
+    ) -> Result<Option<(u64, Vec<u8>)>, Error> {
+        let pad = [key, u64::from(self.tree.tag.get())];
+        let mut scratch = self.traverse(memory, program, &pad, self.policy)?.1;
+        let word = |at: usize| u64::from_le_bytes(scratch[at..at + 8].try_into().expect("8 bytes"));
+        match word(programs::STATUS) {
+            programs::FOUND => {
+                let word = word(programs::VALUE);
+                Ok(Some((word, scratch.split_off(programs::LINES))))
+            }
+            programs::MISSING => Ok(None),
+            _ => {
+                let word = self.tree.get(&mut self.reader(memory), self.tree.root, key)?;
+                Ok(word.map(|word| (word, Vec::new())))
+            }
+        }
+    }
+
     /// Puts `value` under `key`; answers the one there was.
     ///
     /// # Errors
@@ -280,6 +305,20 @@ impl BLinkTree {
         pad: &[u64],
         policy: Policy,
     ) -> Result<(VirtAddr, Vec<u64>), Error> {
+        let (at, scratch) = self.traverse(memory, program, pad, policy)?;
+        let words = words(&scratch);
+        memory.recycle(scratch);
+        Ok((at, words))
+    }
+
+    /// Runs a program from the root on; answers where it ended, and its pad.
+    fn traverse(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        program: &Program,
+        pad: &[u64],
+        policy: Policy,
+    ) -> Result<(VirtAddr, Vec<u8>), Error> {
         let mut scratch = memory.buffer(0);
         scratch.clear();
         scratch.extend(pad.iter().flat_map(|word| word.to_le_bytes()));
@@ -289,9 +328,7 @@ impl BLinkTree {
         if !end.returned {
             return Err(Error::Traversal { addr: end.cur_ptr, reason: TraversalStop::Stalled });
         }
-        let words = words(&scratch);
-        memory.recycle(scratch);
-        Ok((end.cur_ptr, words))
+        Ok((end.cur_ptr, scratch))
     }
 
     const fn reader<'a, M: FarMemory + ?Sized>(&'a self, memory: &'a mut M) -> FarNodes<'a, M> {
@@ -301,6 +338,11 @@ impl BLinkTree {
     const fn writer<'a, M: FarMemory + ?Sized>(&'a mut self, memory: &'a mut M) -> FarNodes<'a, M> {
         FarNodes { memory, replace: &self.programs.replace, arena: Some(&mut self.arena) }
     }
+}
+
+/// A look-up that brings the record that a key's word stands for, in a pad of `room` bytes at most.
+pub(crate) fn record_program(room: usize) -> Program {
+    assembled(&programs::get_record(lines_in(room, programs::LINES)))
 }
 
 /// The tag of a tree with its header there: another one for each page of 2^40 bytes.

@@ -24,13 +24,17 @@ mod access;
 mod arena;
 mod epoch;
 mod layout;
+mod lines;
 mod member;
 mod record;
 mod room;
 mod roots;
 
-pub use access::{LOCK_TRIES, Locked, READ_TRIES};
+pub use access::{LOCK_TRIES, READ_TRIES};
 pub use layout::{CHUNKS_MAX, ROOTS_MAX};
+#[cfg(test)]
+pub(crate) use lines::LINES_MAX;
+pub(crate) use lines::{bring_lines, copy_window, lines_in};
 pub(crate) use record::{Decoded, Header, decode};
 pub use record::{HEADER_LEN, LINE_LEN, RECORD_LEN_MAX, Record, Tag};
 pub use room::FREED_PROGRAM;

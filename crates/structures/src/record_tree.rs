@@ -1,23 +1,26 @@
-//! A B+tree of records: 64-bit keys in order, values of 1 byte to 128 KiB, opened by name from any host.
+//! A B-link tree of records: all 64-bit keys in order, values of 1 byte to 128 KiB, opened by name from any host, and any number of writers at once.
 //!
-//! Key type: [`RecordTree`]. It is a [`BTree`] whose values are words that stand for records of a [`Heap`]. A value that is replaced is another record, so a reader
-//! sees the old or the new one. One writer at a time, by a lock with a lease: one whose holder died is taken over. What readers may see beside a writer
-//! is what [`crate::btree`] says of keys; a writer that died in the middle of a split has left a whole tree.
+//! Key type: [`RecordTree`]. It is a [`BLinkTree`] whose values are words that stand for records of a [`Heap`]. A value that is replaced is another record, so a reader
+//! sees the old or the new one, whole. A look-up goes on from the leaf to the record at the memory nodes and brings it along: one round trip, as far as a
+//! datagram has room; what is longer takes a READ more. No locks: a writer that dies leaves a whole tree, and at most a record that nothing leads to.
 
-use crate::heap::{Heap, Locked, Record};
-use crate::{BTree, Layout};
-use farmem_client::{Error, FarMemory, Policy};
+use crate::blink_tree::{Extent, record_program};
+use crate::heap::{Fresh, Heap, Record, write_all};
+use crate::{BLinkTree, Layout};
+use farmem_client::{Error, FarMemory, NodeId, Policy};
+use farmem_index::TreeSection;
+use farmem_traversal::Program;
 use farmem_wire::VirtAddr;
 use std::ops::RangeBounds;
 
 /// What a root says of a tree.
 const ROOT_KIND: [u8; 8] = *b"farmemRT";
 /// The kind of the record that describes it.
-const KIND: u8 = 6;
-/// Of the record whose lock its writers hold.
-const LOCK: u8 = 7;
+const KIND: u8 = 9;
 /// Of a value.
 const VALUE: u8 = 8;
+/// Records that a bulk load writes together.
+const WRITES: usize = 256;
 
 /// A program's hold of a tree.
 #[derive(Debug)]
@@ -25,8 +28,9 @@ pub struct RecordTree {
     name: String,
     /// The record that describes it.
     at: Record,
-    tree: BTree,
-    lock: Record,
+    tree: BLinkTree,
+    /// Looks a key up and brings its record.
+    get: Program,
 }
 
 impl RecordTree {
@@ -40,18 +44,15 @@ impl RecordTree {
         name: &str,
         layout: Layout,
     ) -> Result<Self, Error> {
-        let tree = BTree::create(memory, layout)?;
-        let lock = heap.put(memory, LOCK, &[0])?;
-        let content = [tree.address().0.to_le_bytes(), lock.at.0.to_le_bytes()].concat();
-        let at = heap.put(memory, KIND, &content)?;
-        match heap.set_root(memory, name, ROOT_KIND, at.at) {
-            Ok(()) => Ok(Self { name: name.into(), at, tree, lock }),
-            Err(error) => {
-                tree.destroy(memory)?;
-                heap.free(memory, lock)?;
-                heap.free(memory, at)?;
-                Err(error)
-            }
+        let tree = BLinkTree::create(memory, layout)?;
+        let described = heap.put(memory, KIND, &tree.address().0.to_le_bytes());
+        let named = described.and_then(|at| match heap.set_root(memory, name, ROOT_KIND, at.at) {
+            Ok(()) => Ok(at),
+            Err(error) => heap.free(memory, at).and(Err(error)),
+        });
+        match named {
+            Ok(at) => Ok(Self::new(memory, name, at, tree)),
+            Err(error) => tree.destroy(memory).and(Err(error)),
         }
     }
 
@@ -65,14 +66,17 @@ impl RecordTree {
         name: &str,
         layout: Layout,
     ) -> Result<Self, Error> {
-        let at = heap.root(memory, name, ROOT_KIND)?;
-        let (kind, content) = heap.read(memory, Record { at, len: 16 })?;
-        let (KIND, &[tree, lock]) = (kind, crate::words(&content).as_slice()) else {
-            return Err(Error::Broken { addr: at, what: "a tree of records" });
+        let at = Record { at: heap.root(memory, name, ROOT_KIND)?, len: 8 };
+        let (kind, content) = heap.read(memory, at)?;
+        let (KIND, &[tree]) = (kind, crate::words(&content).as_slice()) else {
+            return Err(Error::Broken { addr: at.at, what: "a tree of records" });
         };
-        let tree = BTree::open(memory, VirtAddr(tree), layout)?;
-        let (at, lock) = (Record { at, len: 16 }, Record { at: VirtAddr(lock), len: 1 });
-        Ok(Self { name: name.into(), at, tree, lock })
+        let tree = BLinkTree::open(memory, VirtAddr(tree), layout)?;
+        Ok(Self::new(memory, name, at, tree))
+    }
+
+    fn new(memory: &(impl FarMemory + ?Sized), name: &str, at: Record, tree: BLinkTree) -> Self {
+        Self { name: name.into(), at, tree, get: record_program(memory.scratch_len_max()) }
     }
 
     /// Frees the tree: its values, its name, and the nodes that this handle made; those that other handles made are lost room. Nobody may use it meanwhile or
@@ -86,16 +90,35 @@ impl RecordTree {
             heap.free(memory, Record::unpacked(word)?)?;
         }
         self.tree.destroy(memory)?;
-        heap.free(memory, self.lock)?;
         heap.free(memory, self.at)
     }
 
-    /// Says where this handle's traversals run.
+    /// The tree of words: its address, and what an index of it is made from.
+    #[must_use]
+    pub const fn tree(&self) -> &BLinkTree {
+        &self.tree
+    }
+
+    /// Says where this handle's look-ups and scans run.
     pub const fn set_policy(&mut self, policy: Policy) {
         self.tree.set_policy(policy);
     }
 
-    /// The value of `key`: a traversal and a READ.
+    /// What a switch is told of the tree, as [`BLinkTree::section`] has it, with this handle's look-ups.
+    ///
+    /// # Errors
+    /// As [`BLinkTree::section`].
+    pub fn section(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        extent: Extent,
+    ) -> Result<TreeSection, Error> {
+        let mut section = self.tree.section(memory, extent)?;
+        section.programs.push(self.get.hash());
+        Ok(section)
+    }
+
+    /// The value of `key`.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer or a pointer is broken.
@@ -106,10 +129,31 @@ impl RecordTree {
         key: u64,
     ) -> Result<Option<Vec<u8>>, Error> {
         heap.pin(memory)?;
-        let word = self.tree.find(memory, key);
-        let value = word.and_then(|word| word.map(|word| value_of(memory, heap, word)).transpose());
+        let value = self.get_pinned(memory, heap, key);
         heap.unpin();
         value
+    }
+
+    fn get_pinned(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        heap: &mut Heap,
+        key: u64,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let found = self.tree.get_record(memory, &self.get, key)?;
+        heap.still(memory)?;
+        let Some((word, lines)) = found else { return Ok(None) };
+        let record = Record::unpacked(word)?;
+        let content = if lines.is_empty() {
+            heap.read(memory, record)?
+        } else {
+            heap.brought(memory, record.at, &lines)?
+        };
+        memory.recycle(lines);
+        match content {
+            (VALUE, value) => Ok(Some(value)),
+            _ => Err(Error::Broken { addr: record.at, what: "a tree's value" }),
+        }
     }
 
     /// The first `most` keys of `range` with their values, in ascending order. The values are read side by side.
@@ -137,8 +181,8 @@ impl RecordTree {
     /// Puts `value` under `key`; true when there was one.
     ///
     /// # Errors
-    /// [`Error::Key`] for 2^64 - 1; [`Error::Empty`], [`Error::TooLong`] for a value that is none; [`Error::Locked`] when another writer does not let go in time;
-    /// [`Error::Full`]; [`Error`] when far memory does not answer: then it is open whether the value is there.
+    /// [`Error::Empty`], [`Error::TooLong`] for a value that is none; [`Error::Full`]; [`Error`] when far memory does not answer: then it is open whether the value
+    /// is there.
     pub fn insert(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -147,16 +191,11 @@ impl RecordTree {
         value: &[u8],
     ) -> Result<bool, Error> {
         let record = heap.put(memory, VALUE, value)?;
-        let word = record.packed()?;
-        let old = self.locked(memory, heap, |tree, memory| match tree.update(memory, key, word)? {
-            Some(old) => Ok(Some(old)),
-            None => tree.insert(memory, key, word),
-        });
-        match old {
+        match self.tree.insert(memory, key, record.packed()?) {
             Ok(Some(old)) => heap.free(memory, Record::unpacked(old)?).map(|()| true),
             Ok(None) => Ok(false),
-            // Nobody was told of it.
-            Err(error @ (Error::Key { .. } | Error::Locked { .. })) => {
+            // There was no room for a node: nobody was told of the record.
+            Err(error @ (Error::Full { .. } | Error::Contended { .. })) => {
                 heap.free(memory, record).and(Err(error))
             }
             Err(error) => Err(error),
@@ -173,31 +212,44 @@ impl RecordTree {
         heap: &mut Heap,
         key: u64,
     ) -> Result<bool, Error> {
-        match self.locked(memory, heap, |tree, memory| tree.remove(memory, key))? {
+        match self.tree.remove(memory, key)? {
             Some(old) => heap.free(memory, Record::unpacked(old)?).map(|()| true),
             None => Ok(false),
         }
     }
 
-    /// Changes the tree as its one writer.
-    fn locked<M: FarMemory + ?Sized, T>(
+    /// Fills an empty tree from pairs in ascending order of keys, `fill` to a leaf, as [`BLinkTree::load`] does. A partitioned tree has the values of a leaf on
+    /// the leaf's memory node, so that a look-up crosses no further.
+    ///
+    /// # Errors
+    /// [`Error::Empty`], [`Error::TooLong`] for a value that is none, and as [`BLinkTree::load`]. The tree is then empty as before; records that were written are lost
+    /// room until the heap is destroyed.
+    ///
+    /// # Panics
+    /// When `pairs` has fewer items than it says.
+    pub fn load<V: AsRef<[u8]>>(
         &mut self,
-        memory: &mut M,
+        memory: &mut (impl FarMemory + ?Sized),
         heap: &mut Heap,
-        change: impl FnOnce(&mut BTree, &mut M) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        let locked: Locked = heap.lock(memory, self.lock)?;
-        let changed = change(&mut self.tree, memory);
-        let intact = heap.unlock(memory, locked)?;
-        // Another writer took over, because this one was silent for too long.
-        changed.and_then(|changed| if intact { Ok(changed) } else { Err(heap.evicted_error()) })
-    }
-}
-
-fn value_of(memory: &mut (impl FarMemory + ?Sized), heap: &mut Heap, word: u64) -> Result<Vec<u8>, Error> {
-    let record = Record::unpacked(word)?;
-    match heap.read(memory, record)? {
-        (VALUE, content) => Ok(content),
-        _ => Err(Error::Broken { addr: record.at, what: "a tree's value" }),
+        pairs: impl ExactSizeIterator<Item = (u64, V)>,
+        fill: usize,
+    ) -> Result<(), Error> {
+        let count = pairs.len();
+        let homes: Vec<NodeId> = memory.nodes().iter().map(|node| NodeId(node.node)).collect();
+        let mut words = Vec::with_capacity(count);
+        let mut fresh: Vec<Fresh> = Vec::with_capacity(WRITES);
+        for (number, (key, value)) in pairs.enumerate() {
+            let home = homes[(number * homes.len() / count).min(homes.len() - 1)];
+            heap.enter(memory)?;
+            let record = heap.prepare(memory, home, VALUE, value.as_ref())?;
+            words.push((key, record.record.packed()?));
+            fresh.push(record);
+            if fresh.len() == WRITES || words.len() == count {
+                write_all(memory, &fresh)?;
+                heap.still(memory)?;
+                fresh.clear();
+            }
+        }
+        self.tree.load(memory, words.into_iter(), fill)
     }
 }

@@ -10,13 +10,11 @@
 //!
 //! What was replaced stays readable for those who may be reading it: that is the heap's matter. [`crate::HashTable`] has values of 40 bytes in place, and one writer.
 
-use crate::heap::{
-    Decoded, Fresh, Header, Heap, LINE_LEN, RECORD_LEN_MAX, Record, decode, node_of, write_all,
-};
+use crate::heap::{Fresh, Heap, LINE_LEN, RECORD_LEN_MAX, Record, lines_in, node_of, write_all};
 use farmem_client::{Error, FarMemory, NodeId, Policy, TraversalStop};
 use farmem_traversal::Program;
 use farmem_wire::VirtAddr;
-use node::{BODY, Held, Node, body_len, lines_in, pad, pair, unpair};
+use node::{BODY, Held, Node, body_len, pad, pair, unpair};
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::hash::Hasher as _;
 
@@ -42,8 +40,6 @@ const SHARDS_MAX: usize = 1024;
 const CHAIN_MAX: u32 = 1 << 16;
 /// Times that a bucket is tried which others change.
 const CHANGE_TRIES: u32 = 1000;
-/// Lines of a body that come along at most: what is longer costs less as a READ of its own.
-const LINES_MAX: usize = 8;
 
 /// A program's hold of a table.
 #[derive(Debug)]
@@ -150,7 +146,7 @@ impl Table {
         buckets: u64,
         shards: Vec<(NodeId, VirtAddr)>,
     ) -> Self {
-        let lines = lines_in(memory.scratch_len_max()).clamp(1, LINES_MAX);
+        let lines = lines_in(memory.scratch_len_max(), pad::LINES);
         let program = crate::assembled(&find_program(lines));
         Self { name: name.into(), at, buckets, shards, program, policy: Policy::default() }
     }
@@ -430,13 +426,7 @@ impl Table {
             Held::Whole(content) => return Ok(content.clone()),
             Held::Far(body) => *body,
         };
-        if let Decoded::Whole { kind: BODY, content } = decode(lines) {
-            return Ok(content);
-        }
-        // The first line is here, and says how long it is: then it is one READ.
-        let first = lines.get(..LINE_LEN).and_then(Header::parse);
-        let len = u32::try_from(first.map_or(1, |header| header.len)).expect("a record's length");
-        let (kind, content) = heap.read(memory, Record { at: body, len })?;
+        let (kind, content) = heap.brought(memory, body, lines)?;
         if kind == BODY { Ok(content) } else { Err(Error::Broken { addr: body, what: "a key and a value" }) }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! A node's layout is in `farmem_index::blink`. The pad begins with the same words for all programs: the key first, where a switch finds it.
 
+use crate::heap::{LINE_LEN, bring_lines};
 use farmem_index::blink::{ENTRIES_MAX, NODE_LEN};
 use std::fmt::Write as _;
 
@@ -17,6 +18,10 @@ pub(super) const VALUE: usize = 24;
 pub(super) const ENTRIES: usize = 32;
 /// Bytes of the pad of all but scans.
 const PAD_LEN: usize = 40;
+
+/// Of a look-up that brings a record, out: the record's lines. Before them are two words of the program's own: where the next line goes, and how many are still
+/// to come.
+pub(super) const LINES: usize = PAD_LEN + 16;
 
 /// Of a scan, in: the largest key.
 pub(super) const LAST: usize = 24;
@@ -110,28 +115,58 @@ counts:
 
 fn with_descent(stores: bool, scratch: usize, tail: &str) -> String {
     let stores = if stores { ".stores" } else { "" };
+    program(stores, scratch, "", tail)
+}
+
+fn program(stores: &str, scratch: usize, before: &str, tail: &str) -> String {
     format!(
-        ".window {NODE_LEN}\n.scratch {scratch}\n{stores}\n.def KEY {KEY}\n.def TAG {TAG}\n.def STATUS {STATUS}\n{DESCENT}{tail}"
+        ".window {NODE_LEN}\n.scratch {scratch}\n{stores}\n.def KEY {KEY}\n.def TAG {TAG}\n.def STATUS {STATUS}\n{before}{DESCENT}{tail}"
     )
 }
 
-/// Looks a key up.
-pub(super) fn get() -> String {
-    let tail = format!(
+/// Looks a key up at its leaf. In r5 is its value then.
+fn found() -> String {
+    format!(
         "
     match8 r9, window[KEYS], {ENTRIES_MAX}, r2
+    st8 scratch[STATUS], {MISSING}
     jge r9, r7, missing
     shl r9, 3
     ld8 r5, window[r9 + VALUES]
     st8 scratch[{VALUE}], r5
     st8 scratch[STATUS], {FOUND}
-    ret
-missing:
-    st8 scratch[STATUS], {MISSING}
-    ret
+"
+    )
+}
+
+/// Looks a key up.
+pub(super) fn get() -> String {
+    with_descent(false, PAD_LEN, &format!("{}missing:\n    ret\n", found()))
+}
+
+/// Looks a key up, whose value is a word that stands for a record, and brings the record along, as far as the pad has room for its lines.
+pub(super) fn get_record(lines: usize) -> String {
+    const { assert!(LINE_LEN == NODE_LEN, "one load has a node, or a line") };
+    let before = format!(
+        ".def PLACE {PAD_LEN}
+.def LEFT {PAD_LEN} + 8
+    ld8 r2, scratch[PLACE]
+    jne r2, 0, body
 "
     );
-    with_descent(false, PAD_LEN, &tail)
+    let mut tail = format!(
+        "{}
+    st8 scratch[PLACE], {LINES}
+    and r5, -32             ; the low bits are the class of its block
+    next r5
+missing:
+    ret
+body:
+",
+        found()
+    );
+    bring_lines(&mut tail, LINES, lines);
+    program("", LINES + lines * LINE_LEN, &before, &tail)
 }
 
 /// Puts a value under a key where the leaf has it, or has room.
@@ -267,15 +302,18 @@ pub(super) fn replace() -> String {
 mod tests {
     use super::*;
     use crate::assembled;
+    use crate::heap::LINES_MAX;
     use farmem_wire::Pmtu;
     use farmem_wire::message::Traverse;
 
     /// A request that stores has its program with it: all of that is one datagram of a path MTU of 1024. So is a look-up that a memory node does not know
-    /// yet; a scan is one of 4096.
+    /// yet; one that brings a line of a record is one of 2048, and a scan is one of 4096.
     #[test]
     fn requests_are_datagrams() {
         for (text, pmtu, stores) in [
             (get(), Pmtu::B1024, false),
+            (get_record(1), Pmtu::B2048, false),
+            (get_record(LINES_MAX), Pmtu::B4096, false),
             (insert(), Pmtu::B1024, true),
             (remove(), Pmtu::B1024, true),
             (replace(), Pmtu::B1024, true),

@@ -12,14 +12,6 @@ pub const LOCK_TRIES: u32 = 64;
 /// Records that are read together at most.
 const READ_MANY: usize = 64;
 
-/// A lock that is held.
-#[derive(Debug)]
-#[must_use = "a lock that is not given back is held until its program is gone"]
-pub struct Locked {
-    at: VirtAddr,
-    tag: Tag,
-}
-
 impl Heap {
     /// Reads a record: its kind and content, all of one write. One round trip, when it has at most the bytes that `record` says and nobody writes it. Who read
     /// its address somewhere holds a pin from before that; else it may be another record's by now.
@@ -137,30 +129,6 @@ impl Heap {
         }
         let len = u32::try_from(content.len()).expect("a record's length fits");
         Ok(Record { at: addr, len })
-    }
-
-    /// Takes the lock of a record that stands for more than its own bytes: who changes what it stands for holds it meanwhile. A lock whose holder is
-    /// gone is taken over as soon as the holder's lease has surely ended: what it left half done is there then.
-    ///
-    /// # Errors
-    /// As [`Heap::write`].
-    pub fn lock(&mut self, memory: &mut (impl FarMemory + ?Sized), record: Record) -> Result<Locked, Error> {
-        self.enter(memory)?;
-        let tag = self.tag(memory)?;
-        self.take_lock(memory, record.at, tag, 1)?;
-        Ok(Locked { at: record.at, tag })
-    }
-
-    /// Gives a lock back; false when it was taken over meanwhile, so that another may have changed what it stands for.
-    ///
-    /// # Errors
-    /// [`Error`] when far memory does not answer.
-    pub fn unlock(
-        &mut self,
-        memory: &mut (impl FarMemory + ?Sized),
-        Locked { at, tag }: Locked,
-    ) -> Result<bool, Error> {
-        Ok(memory.compare_swap(at, tag.locked().0, tag.0)? == tag.locked().0)
     }
 
     /// Takes the lock of the record at `addr`; answers its block's class.

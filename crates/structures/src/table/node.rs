@@ -3,10 +3,9 @@
 //! A *node* is a record of one line: the address of the next one in its chain, the key's hash, and key and value if they fit; else the address of a *body*,
 //! a record with both. Neither ever changes: who replaces a value makes a new node.
 
-use crate::heap::{Decoded, HEADER_LEN, LINE_LEN, decode};
+use crate::heap::{Decoded, HEADER_LEN, LINE_LEN, bring_lines, copy_window, decode};
 use farmem_client::Error;
 use farmem_wire::VirtAddr;
-use std::fmt::Write as _;
 
 /// The kind of a node that has key and value.
 pub(crate) const WHOLE: u8 = 2;
@@ -44,37 +43,22 @@ pub(crate) mod pad {
     pub(crate) const LINES: usize = NODE + super::LINE_LEN;
 }
 
-/// Lines of a body that a scratch pad of `room` bytes brings along.
-pub(crate) const fn lines_in(room: usize) -> usize {
-    room.saturating_sub(pad::LINES) / LINE_LEN
-}
-
 /// The program that looks for a hash from a bucket on, with a pad that has room for `lines` lines of a body, at least one.
 ///
 /// It compares 128 bits at the memory node. Who asked compares the key.
 #[must_use]
 pub fn find_program(lines: usize) -> String {
     let scratch = pad::LINES + lines * LINE_LEN;
-    let mut text = format!(
-        ".window {LINE_LEN}\n.scratch {scratch}\n.def LINES {lines}\n.def BODY_AT {}\n{START}",
-        pad::LINES
-    );
-    let copy = |text: &mut String, from: usize, to: &str| {
-        for at in (from..LINE_LEN).step_by(8) {
-            writeln!(text, " ld8 r3, window[{at}]\n st8 scratch[{to} + {at}], r3")
-                .expect("a string takes it");
-        }
-    };
-    copy(&mut text, 0, "NODE");
+    let body_at = pad::LINES;
+    let mut text = format!(".window {LINE_LEN}\n.scratch {scratch}\n.def BODY_AT {body_at}\n{START}");
+    copy_window(&mut text, 0, "NODE");
     text.push_str(FOUND);
-    copy(&mut text, 0, "r2");
-    text.push_str(REST);
+    bring_lines(&mut text, body_at, lines);
     text
 }
 
 const START: &str = "
-.def LEN     8    ; of a record
-.def KIND    13
+.def KIND    13   ; of a record
 .def NEXT    32   ; of a node
 .def HASH    40
 .def BODY    56
@@ -128,25 +112,6 @@ const FOUND: &str = "
 whole:
     ret
 body:
-";
-
-const REST: &str = "
-    ld8 r4, scratch[LEFT]
-    jne r2, BODY_AT, further
-    ld4 r4, window[LEN]       ; the first line: how many there are
-    add r4, 24 + 247
-    div r4, 248
-    jgt r4, LINES, end        ; too many: they are read
-further:
-    sub r4, 1
-    jeq r4, 0, end
-    st8 scratch[LEFT], r4
-    add r2, 256
-    st8 scratch[PLACE], r2
-    add r1, 256
-    next r1
-end:
-    ret
 ";
 
 /// What key and value are as a node's or a body's content.
@@ -226,7 +191,7 @@ mod tests {
     /// The program is right for every pad that a rack has room for.
     #[test]
     fn the_program_is_assembled() {
-        for lines in 1..=lines_in(4032) {
+        for lines in 1..=crate::heap::lines_in(4032, pad::LINES) {
             let program = Program::assemble(&find_program(lines)).unwrap();
             assert_eq!(program.scratch_len(), pad::LINES + lines * LINE_LEN);
             assert!(!program.stores());

@@ -1,0 +1,77 @@
+//! A record that a traversal brings along: the part of a program that copies its lines into the pad, and what becomes of them here.
+
+use super::{Decoded, HEADER_LEN, Header, Heap, LINE_LEN, Record, decode};
+use farmem_client::{Error, FarMemory};
+use farmem_wire::VirtAddr;
+use std::fmt::Write as _;
+
+/// Lines of a record that come along at most: what is longer costs less as a READ of its own.
+pub(crate) const LINES_MAX: usize = 8;
+
+/// Lines that a pad of `room` bytes has room for behind its first `taken` bytes: at least one, so that a program has one to load.
+pub(crate) const fn lines_in(room: usize, taken: usize) -> usize {
+    match room.saturating_sub(taken) / LINE_LEN {
+        0 => 1,
+        lines if lines > LINES_MAX => LINES_MAX,
+        lines => lines,
+    }
+}
+
+/// Writes instructions that copy the window from byte `from` on to the pad at `to`.
+pub(crate) fn copy_window(text: &mut String, from: usize, to: &str) {
+    for at in (from..LINE_LEN).step_by(8) {
+        writeln!(text, " ld8 r3, window[{at}]\n st8 scratch[{to} + {at}], r3").expect("a string takes it");
+    }
+}
+
+/// Writes the end of a program, which brings a record's lines to the pad from `first` on, `lines` at most, one in an iteration. A record that has more ends it
+/// with its first line.
+///
+/// Its caller names two words of the pad, `PLACE` and `LEFT`, and comes here with the line in the window and the first word in r2: where it goes.
+pub(crate) fn bring_lines(text: &mut String, first: usize, lines: usize) {
+    copy_window(text, 0, "r2");
+    let (head, share) = (HEADER_LEN - 8, LINE_LEN - 8);
+    write!(
+        text,
+        "
+    ld8 r4, scratch[LEFT]
+    jne r2, {first}, further
+    ld4 r4, window[8]         ; the first line: how many there are
+    add r4, {head} + {share} - 1
+    div r4, {share}
+    jgt r4, {lines}, end      ; too many: they are read
+further:
+    sub r4, 1
+    jeq r4, 0, end
+    st8 scratch[LEFT], r4
+    add r2, {LINE_LEN}
+    st8 scratch[PLACE], r2
+    add r1, {LINE_LEN}
+    next r1
+end:
+    ret
+"
+    )
+    .expect("a string takes it");
+}
+
+impl Heap {
+    /// Kind and content of the record at `at`, of which a traversal has brought `lines`. What is longer, or was being written, is read: one round trip more.
+    ///
+    /// # Errors
+    /// As [`Heap::read`].
+    pub(crate) fn brought(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        at: VirtAddr,
+        lines: &[u8],
+    ) -> Result<(u8, Vec<u8>), Error> {
+        if let Decoded::Whole { kind, content } = decode(lines) {
+            return Ok((kind, content));
+        }
+        // The first line is here, and says how long it is: then it is one READ.
+        let first = lines.get(..LINE_LEN).and_then(Header::parse);
+        let len = u32::try_from(first.map_or(1, |header| header.len)).expect("a record's length");
+        self.read(memory, Record { at, len })
+    }
+}
