@@ -5,6 +5,7 @@
 //! they cost the threads at work.
 
 mod cpu;
+pub mod fat;
 mod machine;
 pub mod mind;
 mod native;

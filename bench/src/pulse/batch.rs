@@ -1,7 +1,7 @@
 //! `pulse.batch.lookups`: look-ups a second of one host with many under way, when those that go to one node share datagrams, beside one
 //! datagram for each (PROTOCOL 11.13). Both clients work on one table, in turns, and every answer is checked.
 
-use super::compare::{Racks, Scenario as _};
+use super::compare::{NODE_MEMORY, Racks, Scenario as _};
 use super::lookups::Lookups;
 use super::station::{App as _, NodeKind};
 use crate::{CpuMeter, CpuTime, Row, rate_row, to_f64};
@@ -28,7 +28,7 @@ const MIX: &str = "uniform";
 
 /// The row.
 pub(super) fn measure<R: Racks>(effort: Effort, racks: &mut R) -> Result<Vec<Row>, R::Failure> {
-    let rack = racks.start(1, NodeKind::Offload)?;
+    let rack = racks.start(1, NodeKind::Offload, NODE_MEMORY)?;
     let meter = CpuMeter::with(racks.processes(&rack));
     Ok(vec![compare(effort, rack.as_ref(), &meter)?])
 }

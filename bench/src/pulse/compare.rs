@@ -15,11 +15,11 @@ pub trait Racks {
     /// Why there is none.
     type Failure: From<Error>;
 
-    /// Starts a rack of `nodes` memory nodes.
+    /// Starts a rack of `nodes` memory nodes of `memory` bytes each.
     ///
     /// # Errors
     /// What keeps it from starting.
-    fn start(&mut self, nodes: u8, kind: NodeKind) -> Result<Self::Rack, Self::Failure>;
+    fn start(&mut self, nodes: u8, kind: NodeKind, memory: u64) -> Result<Self::Rack, Self::Failure>;
 
     /// The processes of its roles, whose CPU time counts with this one's.
     fn processes(&self, rack: &Self::Rack) -> Vec<u32>;
@@ -42,6 +42,9 @@ pub trait Scenario {
     /// [`Error`] when the rack has no room for it.
     fn lay(&self, mix: &'static str, offloads: bool, client: &mut Client) -> Result<Self::App, Error>;
 }
+
+/// Bytes of memory of each memory node: addresses; what is not used costs nothing.
+pub(super) const NODE_MEMORY: u64 = 1 << 30;
 
 /// How long it takes.
 #[derive(Clone, Copy, Debug)]
@@ -121,7 +124,7 @@ impl<'r, 's, R: Racks> Fleet<'r, 's, R> {
     ) -> Result<(), R::Failure> {
         for system in systems {
             if !self.started.contains_key(&system.node) {
-                self.started.insert(system.node, self.racks.start(self.nodes, system.node)?);
+                self.started.insert(system.node, self.racks.start(self.nodes, system.node, NODE_MEMORY)?);
             }
         }
         for (at, mix) in scenario.mixes().iter().copied().enumerate().filter(|(_, mix)| is_wanted(mix)) {

@@ -221,7 +221,9 @@ pub(crate) enum Bench {
     /// Traversal offload beside a page cache, READs, native code at the memory node, and the limits of this machine.
     Pulse(BenchPulse),
     /// Coherent far memory: faults, changes of a page's state, and how they scale.
-    Mind(BenchMind),
+    Mind(BenchLinked),
+    /// The in-network index of a B-link tree (Fat-B+Tree), beside READs and traversals from the root.
+    Fat(BenchLinked),
     /// Unmodified programs under `farmem run`, beside the same programs alone, on a swap file, and on zram.
     Run(BenchRows),
 }
@@ -254,9 +256,9 @@ pub(crate) struct BenchPulse {
     pub(crate) links: BenchLinks,
 }
 
-/// `farmem bench mind`
+/// `farmem bench mind` and `farmem bench fat`
 #[derive(Debug, Args)]
-pub(crate) struct BenchMind {
+pub(crate) struct BenchLinked {
     /// What is measured.
     #[command(flatten)]
     pub(crate) rows: BenchRows,
@@ -274,7 +276,7 @@ pub(crate) struct BenchRows {
     /// Less data or memory, and fewer systems and repetitions: ends within 20 s.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Measure only rows whose ids begin with PREFIX, such as pulse.e2e, mind.fault or run.over4.
+    /// Measure only rows whose ids begin with PREFIX, such as pulse.e2e, mind.fault, fat.e2e or run.over4.
     #[arg(long, value_name = "PREFIX")]
     pub(crate) only: Option<String>,
 }

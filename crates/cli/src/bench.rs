@@ -1,10 +1,12 @@
 //! `farmem bench`: the list of benchmarks, and how they look while they run. The form of their results is farmem-bench's.
 
+mod fat;
 mod mind;
 mod net;
 mod pulse;
 mod run;
 
+pub(crate) use fat::run as fat;
 pub(crate) use mind::run as mind;
 pub(crate) use mind::{calls, squeezed};
 pub(crate) use net::run as net;

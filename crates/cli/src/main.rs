@@ -88,6 +88,7 @@ fn main() -> ExitCode {
         Command::Bench { bench: Bench::Net(args) } => bench::net(&args),
         Command::Bench { bench: Bench::Pulse(args) } => bench::pulse(&args),
         Command::Bench { bench: Bench::Mind(args) } => bench::mind(&args),
+        Command::Bench { bench: Bench::Fat(args) } => bench::fat(&args),
         Command::Bench { bench: Bench::Run(args) } => bench::runs(&args),
         Command::Migrate(args) => migrate::run(&args),
         Command::Compile(args) => compile::run(&args),

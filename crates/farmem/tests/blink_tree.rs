@@ -1,6 +1,6 @@
 //! The B-link tree against `BTreeMap`, with several writers at once, and what it takes.
 
-use farmem::blink_tree::{Extent, publish};
+use farmem::blink_tree::{Cursor, Extent, publish};
 use farmem::{BLinkTree, Client, Error, Layout, Policy, Rack, VirtAddr};
 use farmem_machine::Rng;
 use proptest::collection::{btree_map, vec};
@@ -282,6 +282,37 @@ fn an_old_index_leads_to_every_key() {
         index_age(&mut client, &mut tree, 3, 3_000);
         index_age(&mut client, &mut tree, 1, 4_000);
     }
+}
+
+/// A scan in pieces finds each key that stands still once, in order, whatever splits and merges between two pieces.
+#[test]
+fn a_cursor_goes_on_beside_splits_and_merges() {
+    let mut client = embedded(2);
+    let mut tree = BLinkTree::create_with(&mut client, Layout::Partitioned, 4).unwrap();
+    let stays: Vec<(u64, u64)> = (0..300).map(|n| (10 * n, n)).chain([(u64::MAX, 7)]).collect();
+    tree.load(&mut client, stays.iter().copied(), 4).unwrap();
+    for piece in [1, 3, 7, 64, 1_000] {
+        let mut cursor = Cursor::new(..);
+        let (mut found, mut round) = (Vec::new(), 0);
+        while !cursor.is_at_end() {
+            let pairs = cursor.next(&tree, &mut client, piece).unwrap();
+            found.extend(pairs.into_iter().filter(|(key, _)| key % 10 == 0 || *key == u64::MAX));
+            // Before it and behind it keys come and go.
+            for key in (round % 3..3_000).step_by(29).filter(|key| key % 10 > 0) {
+                match round % 2 {
+                    0 => tree.insert(&mut client, key, 0).unwrap(),
+                    _ => tree.remove(&mut client, key).unwrap(),
+                };
+            }
+            round += 1;
+        }
+        assert_eq!(found, stays, "pieces of {piece}");
+        assert_eq!(cursor.next(&tree, &mut client, piece).unwrap(), []);
+    }
+    let mut some = Cursor::new(15..=40);
+    assert_eq!(some.next(&tree, &mut client, 0).unwrap(), []);
+    assert!(!some.is_at_end());
+    assert!(Cursor::new(5..5).is_at_end());
 }
 
 /// More than a switch takes is refused before anything is read or told.

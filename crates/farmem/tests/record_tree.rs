@@ -244,6 +244,23 @@ fn round_trips() {
     }
 }
 
+/// Look-ups that are under way together bring their values, too; what is longer or missing comes back without.
+#[test]
+fn many_under_way() {
+    let mut hosts = hosts(2, 1);
+    let Host { client, heap, tree } = &mut hosts[0];
+    let len = |key: u64| if key == 7 { COMES_ALONG + 1 } else { 100 * key as usize + 1 };
+    (0..16).for_each(|key| _ = tree.insert(client, heap, key, &value(len(key), key as u8)).unwrap());
+    heap.pin(client).unwrap();
+    let tickets: Vec<_> = (0..20).map(|key| client.submit(tree.get_op(key, vec![9; 3])).unwrap()).collect();
+    for (key, ticket) in (0..).zip(tickets) {
+        let brought = RecordTree::brought(&client.wait(ticket).unwrap());
+        let expected = (key < 16 && key != 7).then(|| value(len(key), key as u8));
+        assert_eq!(brought, expected, "key {key}");
+    }
+    heap.unpin();
+}
+
 /// Fat-B+Tree II: a look-up that the switch enters further down visits fewer nodes, and brings its value in the same request.
 #[test]
 fn a_published_tree_is_entered_further_down() {

@@ -15,16 +15,20 @@
 use crate::arena::{Arena, Layout};
 use crate::heap::lines_in;
 use crate::{assembled, words};
-use farmem_client::{Dispatched, Error, FarMemory, Policy, TraversalStop, Vma};
+use farmem_client::{
+    Answer, Completed, Dispatched, Error, FarMemory, Op, Policy, TraversalStop, Traversed, Vma,
+};
 use farmem_index::blink::{ENTRIES_MAX, Fault, Head, NODE_LEN, Node, Nodes, Tag, Tree};
 use farmem_traversal::Program;
 use farmem_wire::VirtAddr;
 use std::ops::{Bound, RangeBounds};
 
+mod cursor;
 mod load;
 mod programs;
 mod publish;
 
+pub use cursor::Cursor;
 pub use publish::{Extent, publish};
 
 /// "farmemBL": the first word of a tree's header.
@@ -157,6 +161,11 @@ impl BLinkTree {
         self.policy = policy;
     }
 
+    /// Where they run.
+    pub(crate) const fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
     /// The value of `key`.
     ///
     /// # Errors
@@ -192,6 +201,20 @@ impl BLinkTree {
                 Ok(word.map(|word| (word, Vec::new())))
             }
         }
+    }
+
+    /// The traversal of [`BLinkTree::get_record`].
+    pub(crate) fn record_op(&self, program: &Program, key: u64, scratch: Vec<u8>) -> Op {
+        let scratch = start_pad(program, &[key, u64::from(self.tree.tag.get())], scratch);
+        Op::Traverse { program: program.clone(), cur_ptr: self.tree.root, scratch, limit: VISITS_MAX }
+    }
+
+    /// The lines that a finished [`BLinkTree::record_op`] brought; none when it found no key, or failed.
+    pub(crate) fn lines_brought(completed: &Completed) -> Option<&[u8]> {
+        let Ok(Answer::Traversed(Traversed { returned: true, .. })) = completed.result else { return None };
+        let found =
+            completed.buf.get(programs::STATUS..programs::STATUS + 8)? == programs::FOUND.to_le_bytes();
+        completed.buf.get(programs::LINES..).filter(|_| found)
     }
 
     /// Puts `value` under `key`; answers the one there was.
@@ -245,7 +268,7 @@ impl BLinkTree {
         tree.remove(&mut self.writer(memory), key).map_err(Error::from)
     }
 
-    /// The first `most` pairs of `range`, in ascending order, with a request for every 43 to 56 of them.
+    /// The first `most` pairs of `range`, in ascending order, with a request for every 43 to 56 of them. [`Cursor`] is for scans in pieces.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer or the tree is broken.
@@ -319,10 +342,7 @@ impl BLinkTree {
         pad: &[u64],
         policy: Policy,
     ) -> Result<(VirtAddr, Vec<u8>), Error> {
-        let mut scratch = memory.buffer(0);
-        scratch.clear();
-        scratch.extend(pad.iter().flat_map(|word| word.to_le_bytes()));
-        scratch.resize(program.scratch_len(), 0);
+        let scratch = start_pad(program, pad, memory.buffer(0));
         let done = memory.dispatch(program, self.tree.root, scratch, VISITS_MAX, &policy)?;
         let Dispatched { end, scratch, .. } = done;
         if !end.returned {
@@ -338,6 +358,14 @@ impl BLinkTree {
     const fn writer<'a, M: FarMemory + ?Sized>(&'a mut self, memory: &'a mut M) -> FarNodes<'a, M> {
         FarNodes { memory, replace: &self.programs.replace, arena: Some(&mut self.arena) }
     }
+}
+
+/// A program's pad that begins with these words.
+fn start_pad(program: &Program, words: &[u64], mut scratch: Vec<u8>) -> Vec<u8> {
+    scratch.clear();
+    scratch.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+    scratch.resize(program.scratch_len(), 0);
+    scratch
 }
 
 /// A look-up that brings the record that a key's word stands for, in a pad of `room` bytes at most.

@@ -5,9 +5,9 @@
 //! datagram has room; what is longer takes a READ more. No locks: a writer that dies leaves a whole tree, and at most a record that nothing leads to.
 
 use crate::blink_tree::{Extent, record_program};
-use crate::heap::{Fresh, Heap, Record, write_all};
+use crate::heap::{Decoded, Fresh, Heap, Record, decode, write_all};
 use crate::{BLinkTree, Layout};
-use farmem_client::{Error, FarMemory, NodeId, Policy};
+use farmem_client::{Completed, Error, FarMemory, NodeId, Op, Policy, Site};
 use farmem_index::TreeSection;
 use farmem_traversal::Program;
 use farmem_wire::VirtAddr;
@@ -140,7 +140,11 @@ impl RecordTree {
         heap: &mut Heap,
         key: u64,
     ) -> Result<Option<Vec<u8>>, Error> {
-        let found = self.tree.get_record(memory, &self.get, key)?;
+        let found = match self.tree.policy().verdict(&self.get) {
+            Site::MemoryNodes => self.tree.get_record(memory, &self.get, key)?,
+            // A READ of the whole record is less than one of each line.
+            Site::Host => self.tree.get(memory, key)?.map(|word| (word, Vec::new())),
+        };
         heap.still(memory)?;
         let Some((word, lines)) = found else { return Ok(None) };
         let record = Record::unpacked(word)?;
@@ -153,6 +157,24 @@ impl RecordTree {
         match content {
             (VALUE, value) => Ok(Some(value)),
             _ => Err(Error::Broken { addr: record.at, what: "a tree's value" }),
+        }
+    }
+
+    /// The traversal that looks `key` up and brings its value; `scratch` is any buffer, its content is replaced. Its caller holds a [`Heap::pin`] from before it
+    /// is submitted until its answer was looked at.
+    #[must_use]
+    pub fn get_op(&self, key: u64, scratch: Vec<u8>) -> Op {
+        self.tree.record_op(&self.get, key, scratch)
+    }
+
+    /// The value that a finished [`RecordTree::get_op`] brought along. `None` when the key is missing, when its value is longer than what comes along or was being
+    /// written, and when the operation failed: [`RecordTree::get`] tells which.
+    #[must_use]
+    pub fn brought(completed: &Completed) -> Option<Vec<u8>> {
+        let lines = BLinkTree::lines_brought(completed)?;
+        match decode(lines) {
+            Decoded::Whole { kind: VALUE, content } => Some(content),
+            _ => None,
         }
     }
 

@@ -1,7 +1,7 @@
 //! `farmem bench mind`: its roles are threads of this process, over rings and over UDP.
 
 use super::Screen;
-use crate::args::BenchMind;
+use crate::args::BenchLinked;
 use crate::rack_file::{RackFile, Shape};
 use crate::{End, Failure};
 use farmem::{LinkProfile, Placement, RackConfig, Transport, Waiting, serve};
@@ -10,8 +10,8 @@ use farmem_bench::mind::{Plan, Racks, run as measure};
 /// Bytes of memory of each memory node: addresses; what is not used costs nothing.
 const NODE_MEMORY: u64 = 1 << 30;
 
-pub(crate) fn run(args: &BenchMind) -> Result<End, Failure> {
-    let BenchMind { rows, links } = args;
+pub(crate) fn run(args: &BenchLinked) -> Result<End, Failure> {
+    let BenchLinked { rows, links } = args;
     let plan = Plan { quick: rows.quick, only: rows.only.clone().unwrap_or_default() };
     let screen = Screen::begin("mind", rows.json, links.link);
     let outcome = measure(&plan, &mut OwnRacks(links.link), |told| screen.hear(told))?;

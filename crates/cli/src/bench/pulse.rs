@@ -8,9 +8,6 @@ use crate::{End, Failure};
 use farmem::{LinkProfile, Placement, Rack, Transport, Waiting};
 use farmem_bench::pulse::{NodeKind, Plan, Racks, run as measure};
 
-/// Bytes of memory of each memory node: addresses; what is not used costs nothing.
-const NODE_MEMORY: u64 = 1 << 30;
-
 pub(crate) fn run(args: &BenchPulse) -> Result<End, Failure> {
     let plan = Plan {
         quick: args.rows.quick,
@@ -31,10 +28,10 @@ pub(crate) fn run(args: &BenchPulse) -> Result<End, Failure> {
 }
 
 /// Starts racks as `farmem up` does, all roles on one CPU, with links of this profile.
-struct OwnRacks(LinkProfile);
+pub(super) struct OwnRacks(pub(super) LinkProfile);
 
 /// A rack of this command's. The processes end before their directory goes.
-struct OwnRack {
+pub(super) struct OwnRack {
     rack: Rack,
     processes: Supervisor,
     _file: RackFile,
@@ -50,10 +47,10 @@ impl Racks for OwnRacks {
     type Rack = OwnRack;
     type Failure = Failure;
 
-    fn start(&mut self, nodes: u8, kind: NodeKind) -> Result<OwnRack, Failure> {
+    fn start(&mut self, nodes: u8, kind: NodeKind, memory: u64) -> Result<OwnRack, Failure> {
         let shape = Shape {
             nodes,
-            memory: NODE_MEMORY,
+            memory,
             transport: Transport::Udp,
             waiting: Waiting::Block,
             placement: Placement::SameCpu,

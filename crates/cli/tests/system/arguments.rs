@@ -11,6 +11,7 @@ const COMMANDS: &[(&[&str], &[&str])] = &[
     (&["bench", "net"], &["--json", "--quick", "--link <PROFILE>", "100g-2us"]),
     (&["bench", "pulse"], &["--link <PROFILE>"]),
     (&["bench", "mind"], &["--link <PROFILE>"]),
+    (&["bench", "fat"], &["--link <PROFILE>", "--only <PREFIX>"]),
     (&["doctor"], &["--json"]),
     (&["sim"], &["rc", "ud", "rack", "--operations", "--seeds", "--seed ", "--plan", "--json"]),
     (

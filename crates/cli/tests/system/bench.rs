@@ -58,6 +58,34 @@ fn pulse_compares_systems_on_racks_of_processes() {
     assert!(ids.iter().all(|id| id.starts_with("pulse.systems.lookups.")), "nothing else was asked for");
 }
 
+/// Look-ups by the switch's index, by traversals from the root and by READs on one rack of processes: every value is checked while it is measured. With the
+/// index a look-up is one round trip.
+#[test]
+fn fat_compares_ways_to_a_key() {
+    let report = run(&["bench", "fat", "--quick", "--json"]).json();
+    let ids = ids(&report, "fat");
+    for id in [
+        "fat.encode.uniform.entries",
+        "fat.encode.build",
+        "fat.union.packets",
+        "fat.e2e.scale.20000.latency",
+        "fat.e2e.scale.20000.latency.over_direct",
+        "fat.e2e.scale.20000.in_flight32.over_root",
+        "fat.e2e.layers.0.latency",
+        "fat.e2e.nodes.3900.throughput",
+        "fat.e2e.zipf.90.latency",
+        "fat.load.time",
+        "fat.load.p99",
+    ] {
+        assert!(ids.iter().any(|known| known == id), "{id} is not in {ids:?}");
+    }
+    let rows = report["rows"].as_array().expect("a list");
+    let value = |id: &str| rows.iter().find(|row| row["id"] == id).and_then(|row| row["value"].as_f64());
+    for id in ["fat.e2e.scale.20000.round_trips", "fat.union.round_trips"] {
+        assert_eq!(value(id), Some(1.0), "{id}");
+    }
+}
+
 /// Racks of processes whose links stand for a network: the profile is printed with the figures, its CPU time is there, and every answer is right.
 #[test]
 fn figures_say_what_the_links_stand_for() {
@@ -93,7 +121,7 @@ fn a_link_that_cannot_be_is_refused() {
 /// A name that no row has is a mistake, and a place where nothing can be drawn is one that is known before anything is measured.
 #[test]
 fn what_measures_nothing_is_refused() {
-    for bench in ["pulse", "mind"] {
+    for bench in ["pulse", "mind", "fat"] {
         run(&["bench", bench, "--quick", "--json", "--only", "pulse.e2e.nothing"])
             .refuses(&["no row's id begins with \"pulse.e2e.nothing\"", "docs/results.md"]);
     }

@@ -1,0 +1,83 @@
+//! `farmem bench fat`: the in-network index of a B-link tree (Fat-B+Tree V) beside the ways to a key that it takes the place of.
+//!
+//! One run measures all that is compared, on one tree of one rack, in short rounds in turn: look-ups that the switch enters further down, look-ups by a
+//! traversal from the root, and READs from the root to the value, through the switch ([`Way`]: *relayed*, the path that the index has) and straight to the
+//! node (*direct*). Every value is checked. Counts of round trips and packets come from racks in this process, the tables' entries from the tables.
+
+mod e2e;
+mod load;
+mod store;
+mod tables;
+mod union;
+
+pub use store::Way;
+pub use union::{Counts, count};
+
+use crate::pulse::Racks;
+use crate::{Outcome, Sheet, Told};
+use std::time::Duration;
+
+/// What is to be measured.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Fewer repetitions on less data: within 20 s.
+    pub quick: bool,
+    /// Only rows whose ids begin with this.
+    pub only: String,
+}
+
+impl Plan {
+    /// True when some row below `prefix` is wanted.
+    fn wants(&self, prefix: &str) -> bool {
+        prefix.starts_with(&self.only) || self.only.starts_with(prefix)
+    }
+
+    fn effort(&self) -> e2e::Effort {
+        let (rounds, slice) = if self.quick { (2, 20) } else { (9, 150) };
+        e2e::Effort { rounds, slice: Duration::from_millis(slice) }
+    }
+
+    /// Keys of the trees of `fat.e2e.scale` (figure 5), the first of which has all else: each takes 1.3 KB of a memory node, and as much of this machine.
+    const fn scales(&self) -> &'static [u64] {
+        if self.quick {
+            &[20_000]
+        } else {
+            &[2_000_000, 1_000_000, 3_000_000, 5_000_000, 7_000_000, 10_000_000]
+        }
+    }
+}
+
+/// Measures what `plan` says, and tells it as it comes.
+///
+/// # Errors
+/// What keeps racks from starting, or far memory from answering. A tree that this machine's memory has no room for is a row that says so.
+pub fn run<R: Racks>(
+    plan: &Plan,
+    racks: &mut R,
+    mut tell: impl FnMut(Told<'_>),
+) -> Result<Outcome, R::Failure> {
+    let mut sheet = Sheet::new(&plan.only, &mut tell);
+    if plan.wants("fat.encode.") {
+        sheet.begins("range tables");
+        sheet.add(tables::measure(if plan.quick { 5 } else { 50 }));
+    }
+    if plan.wants("fat.union.") {
+        sheet.begins("packets and round trips");
+        let keys = if plan.quick { 5_000 } else { 1_000_000 };
+        sheet.add(union::measure(keys)?);
+        if plan.wants("fat.union.latency") {
+            e2e::over_nodes(plan, racks, keys, &mut sheet)?;
+        }
+    }
+    for (at, &keys) in plan.scales().iter().enumerate() {
+        let all = at == 0;
+        let wanted = plan.wants(&format!("fat.e2e.scale.{keys}."))
+            || all
+                && (plan.wants("fat.e2e.layers.") || plan.wants("fat.e2e.nodes.") || plan.wants("fat.load."))
+            || all && (plan.wants("fat.e2e.zipf."));
+        if wanted {
+            e2e::measure(plan, racks, keys, all, &mut sheet)?;
+        }
+    }
+    Ok(sheet.end())
+}

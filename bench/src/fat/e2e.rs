@@ -1,0 +1,256 @@
+//! `fat.e2e.*`: one client's look-ups by each way, in turn, over trees of several sizes and with more and less of the tree in the switch (Fat-B+Tree V-B, figures 5
+//! to 9).
+
+use super::store::{KEY_BYTES, Store, Way};
+use super::{Plan, load, union};
+use crate::pulse::{NodeKind, Racks};
+use crate::{CpuMeter, Row, Samples, Sheet, rate_row, to_f64};
+use farmem::blink_tree::Extent;
+use farmem::{Error, Layout};
+use farmem_machine::Rng;
+use farmem_workload::ycsb::{self, Zipfian, zeta};
+use std::time::{Duration, Instant};
+
+/// How long it takes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Effort {
+    /// Rounds of all ways in turn, after one that warms up.
+    pub(super) rounds: u32,
+    /// What a way has of a round for each of its measurements.
+    pub(super) slice: Duration,
+}
+
+/// Look-ups under way when throughput is measured with several.
+const DEPTH: usize = 32;
+/// Records that are drawn before they begin anew.
+const DRAWN: usize = 1 << 16;
+/// YCSB's skew, in hundredths.
+const SKEW: u32 = 99;
+const SEED: u64 = 13;
+/// All ways, the one that is looked at first: while the switch knows the tree, every look-up that begins at the root begins further down.
+const WAYS: [Way; 4] = [Way::Index, Way::Root, Way::Relayed, Way::Direct];
+
+/// What was measured of a way.
+#[derive(Default)]
+struct Figures {
+    latency: Samples,
+    /// Look-ups a second by round, one at a time.
+    alone: Vec<f64>,
+    /// With [`DEPTH`] under way, of ways that can.
+    many: Vec<f64>,
+    round_trips: u64,
+}
+
+/// Measures a tree of `keys` keys; `all` that is measured of one tree, or only its size.
+pub(super) fn measure<R: Racks>(
+    plan: &Plan,
+    racks: &mut R,
+    keys: u64,
+    all: bool,
+    sheet: &mut Sheet<'_>,
+) -> Result<(), R::Failure> {
+    let needed = keys * KEY_BYTES;
+    let id = format!("fat.e2e.scale.{keys}.latency");
+    if let Some(free) = free_memory().filter(|free| *free < needed + needed / 4) {
+        let why = format!("{keys} keys need {} MiB, and {} MiB are free", needed >> 20, free >> 20);
+        sheet.add([Row::absent(id, "ns", why)]);
+        return Ok(());
+    }
+    sheet.begins(&format!("a tree of {keys} keys: load"));
+    let rack = racks.start(1, NodeKind::Offload, needed.next_power_of_two())?;
+    let cpu = CpuMeter::with(racks.processes(&rack));
+    let mut bench = Bench { store: Store::load(rack.as_ref(), keys, Layout::Partitioned)?, keys, cpu };
+    let effort = plan.effort();
+    let draw = bench.draw(SKEW);
+    if plan.wants(&format!("fat.e2e.scale.{keys}.")) {
+        sheet.begins(&format!("a tree of {keys} keys"));
+        let figures = bench.compare(&WAYS, Extent::default(), &draw, effort, true)?;
+        sheet.add(rows_of_scale(&format!("fat.e2e.scale.{keys}"), &figures));
+    }
+    if all {
+        let usual = Extent::default();
+        let mut extents: Vec<(String, Extent)> = Vec::new();
+        extents.extend((0..=3).map(|sets| (format!("fat.e2e.layers.{sets}"), Extent { sets, ..usual })));
+        let nodes = if plan.quick { &[300, 3900][..] } else { &[300, 900, 1500, 2100, 2700, 3300, 3900] };
+        extents
+            .extend(nodes.iter().map(|&nodes| (format!("fat.e2e.nodes.{nodes}"), Extent { nodes, ..usual })));
+        for (id, extent) in extents {
+            bench.beside_relayed(plan, &id, extent, &draw, effort, sheet)?;
+        }
+        for skew in [90, 95, SKEW] {
+            let id = format!("fat.e2e.zipf.{skew}");
+            if plan.wants(&id) {
+                let draw = bench.draw(skew);
+                bench.beside_relayed(plan, &id, usual, &draw, effort, sheet)?;
+            }
+        }
+        if plan.wants("fat.load.") {
+            sheet.begins("the index is loaded while look-ups run");
+            sheet.add(load::measure(&mut bench.store, rack.as_ref(), &draw, plan.quick)?);
+        }
+    }
+    sheet.add_wrong(bench.store.wrong);
+    Ok(())
+}
+
+/// `fat.union.latency`: the index beside traversals from the root, on a tree that is scattered over four memory nodes.
+pub(super) fn over_nodes<R: Racks>(
+    plan: &Plan,
+    racks: &mut R,
+    keys: u64,
+    sheet: &mut Sheet<'_>,
+) -> Result<(), R::Failure> {
+    sheet.begins(&format!("a tree of {keys} keys on {} memory nodes", union::NODES));
+    let rack = racks.start(union::NODES, NodeKind::Offload, union::memory_of(keys))?;
+    let cpu = CpuMeter::with(racks.processes(&rack));
+    let mut bench = Bench { store: Store::load(rack.as_ref(), keys, union::PIECES)?, keys, cpu };
+    let draw = bench.draw(SKEW);
+    let figures = bench.compare(&[Way::Index, Way::Root], Extent::default(), &draw, plan.effort(), true)?;
+    let [index, root] = figures.as_slice() else { unreachable!("two ways were measured") };
+    let n = index.latency.len();
+    sheet.add([
+        index.latency.row("fat.union.latency", Some(&root.latency)),
+        rate_row("fat.union.in_flight32", &mut index.many.clone(), &mut root.many.clone(), n),
+    ]);
+    sheet.add_wrong(bench.store.wrong);
+    Ok(())
+}
+
+struct Bench {
+    store: Store,
+    keys: u64,
+    cpu: CpuMeter,
+}
+
+impl Bench {
+    /// Records as YCSB's workload C reads them, with a skew in hundredths: the popular ones are anywhere.
+    fn draw(&self, skew: u32) -> Vec<u64> {
+        let skew = f64::from(skew) / 100.0;
+        let mut chooser = Zipfian::with(self.keys, skew, zeta(0, self.keys, skew, 0.0));
+        let mut rng = Rng::from_number(SEED);
+        (0..DRAWN).map(|_| ycsb::hash(chooser.next(&mut rng)) % self.keys).collect()
+    }
+
+    /// Index and relayed READs with this much of the tree in the switch.
+    fn beside_relayed(
+        &mut self,
+        plan: &Plan,
+        id: &str,
+        extent: Extent,
+        draw: &[u64],
+        effort: Effort,
+        sheet: &mut Sheet<'_>,
+    ) -> Result<(), Error> {
+        if !plan.wants(id) {
+            return Ok(());
+        }
+        sheet.begins(id);
+        let figures = self.compare(&[Way::Index, Way::Relayed], extent, draw, effort, false)?;
+        let [index, relayed] = figures.as_slice() else { unreachable!("two ways were measured") };
+        let mut rows = vec![index.latency.row(&format!("{id}.latency"), Some(&relayed.latency))];
+        rows.push(rate_row(
+            &format!("{id}.throughput"),
+            &mut index.alone.clone(),
+            &mut relayed.alone.clone(),
+            index.latency.len(),
+        ));
+        sheet.add(rows);
+        Ok(())
+    }
+
+    /// All of `ways` in turn, round by round.
+    fn compare(
+        &mut self,
+        ways: &[Way],
+        extent: Extent,
+        draw: &[u64],
+        effort: Effort,
+        with_many: bool,
+    ) -> Result<Vec<Figures>, Error> {
+        let mut all: Vec<Figures> = ways.iter().map(|_| Figures::default()).collect();
+        let mut numbers = draw.iter().copied().cycle();
+        for round in 0..=effort.rounds {
+            for (way, figures) in ways.iter().zip(&mut all) {
+                match way {
+                    Way::Index => self.store.publish(extent)?,
+                    Way::Root | Way::Relayed | Way::Direct => self.store.withdraw()?,
+                }
+                // The first round warms up: nodes learn programs, the heap's lease begins.
+                let mut unused = Figures::default();
+                let figures = if round == 0 { &mut unused } else { figures };
+                self.alone(*way, &mut numbers, effort.slice, figures)?;
+                if with_many && matches!(way, Way::Index | Way::Root) {
+                    self.many(&mut numbers, effort.slice, figures)?;
+                }
+            }
+        }
+        self.store.withdraw()?;
+        Ok(all)
+    }
+
+    fn alone(
+        &mut self,
+        way: Way,
+        numbers: &mut impl Iterator<Item = u64>,
+        slice: Duration,
+        figures: &mut Figures,
+    ) -> Result<(), Error> {
+        let (mut busy, mut count) = (Duration::ZERO, 0);
+        let before = self.store.client().tally();
+        let cpu = self.cpu.begin();
+        while busy < slice {
+            let number = numbers.next().expect("a cycle has no end");
+            let begin = Instant::now();
+            self.store.get(number, way)?;
+            let took = begin.elapsed();
+            figures.latency.record(took);
+            busy += took;
+            count += 1;
+        }
+        figures.latency.spent(cpu.end(), count);
+        figures.alone.push(to_f64(count) / busy.as_secs_f64());
+        figures.round_trips += self.store.client().tally().requests - before.requests;
+        Ok(())
+    }
+
+    fn many(
+        &mut self,
+        numbers: &mut impl Iterator<Item = u64>,
+        slice: Duration,
+        figures: &mut Figures,
+    ) -> Result<(), Error> {
+        let begin = Instant::now();
+        let count = self.store.get_many(numbers.take_while(|_| begin.elapsed() < slice), DEPTH)?;
+        figures.many.push(to_f64(count) / begin.elapsed().as_secs_f64());
+        Ok(())
+    }
+}
+
+/// What figure 5 shows, and more.
+fn rows_of_scale(id: &str, figures: &[Figures]) -> Vec<Row> {
+    let [index, root, relayed, direct] = figures else { unreachable!("four ways were measured") };
+    let n = index.latency.len();
+    let of = |what: &str| format!("{id}.{what}");
+    let latency = |what: &str, baseline: &Figures| index.latency.row(&of(what), Some(&baseline.latency));
+    let rate = |what: &str, ours: &[f64], theirs: &[f64]| {
+        rate_row(&of(what), &mut ours.to_vec(), &mut theirs.to_vec(), n)
+    };
+    let p99 = |figures: &Figures| figures.latency.quantile(0.99);
+    vec![
+        latency("latency", relayed),
+        Row::figure(of("p99"), "ns", p99(index), n).beside(Some(p99(relayed))),
+        rate("throughput", &index.alone, &relayed.alone),
+        Row::figure(of("round_trips"), "per operation", to_f64(index.round_trips) / to_f64(n), n),
+        latency("latency.over_direct", direct),
+        rate("throughput.over_direct", &index.alone, &direct.alone),
+        latency("latency.over_root", root),
+        rate("in_flight32.over_root", &index.many, &root.many),
+    ]
+}
+
+/// Bytes of memory that this machine has left.
+fn free_memory() -> Option<u64> {
+    use procfs_core::FromRead as _;
+    let info = procfs_core::Meminfo::from_file("/proc/meminfo").ok()?;
+    info.mem_available
+}
