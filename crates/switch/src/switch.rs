@@ -12,7 +12,7 @@ use core::convert::Infallible;
 use farmem_machine::{Event, Halt, Instant, Machine, Port};
 use farmem_transport::PeerChange;
 use farmem_transport::ud::{self, Endpoint, Home, Inbox, Peer, Turn};
-use farmem_wire::message::{DirectoryMessage, PageMessage, REGION_LEN, SoftMessage, Updates};
+use farmem_wire::message::{Batch, DirectoryMessage, PageMessage, PairBuf, REGION_LEN, SoftMessage, Updates};
 use farmem_wire::{
     Body, Domain, Extension, Header, HostId, Message, NodeId, Packet, Perm, Pmtu, Psn, Qkey, Qpn, Status,
     VirtAddr,
@@ -37,6 +37,8 @@ pub struct Switch {
     inbox: Inbox,
     pub(crate) directory: Directory,
     pub(crate) soft: Soft,
+    /// Where the pairs of a batch are put together that begin elsewhere than they say.
+    pairs: PairBuf,
     /// Counts the datagrams sent. UD receivers do not look at it; people who read traces do.
     psn: Psn,
 }
@@ -51,6 +53,7 @@ impl Switch {
             inbox: Inbox::default(),
             directory: Directory::new(budgets.directory_slots),
             soft: Soft::new(budgets.soft_bytes),
+            pairs: PairBuf::default(),
             psn: Psn::default(),
         }
     }
@@ -137,23 +140,48 @@ impl Switch {
         if message.header.request.host() != host {
             return self.answer(host, &refusal(&message, Status::Malformed), out);
         }
-        let indexed = self.begin_further_down(&mut message.body);
-        match self.route(&message) {
+        let mut pairs = core::mem::take(&mut self.pairs);
+        let indexed = self.begin_further_down(&mut message, &mut pairs);
+        let note = match self.route(&message) {
             Ok(Some((node, peer))) => {
                 self.forward(peer, message, out);
                 if indexed { Note::Indexed { node } } else { Note::Forwarded { node } }
             }
             Ok(None) => Note::Dropped(Reason::NodeGone),
             Err(status) => self.answer(host, &refusal(&message, status), out),
-        }
+        };
+        self.pairs = pairs;
+        note
     }
 
-    /// Has a traversal of a tree begin at the deepest node that is known here on the way to its key (PROTOCOL 13.14; Fat-B+Tree III). What it may
-    /// do there is checked as for any other address.
-    fn begin_further_down(&self, body: &mut Body<'_>) -> bool {
-        let Body::Traverse(traverse) = body else { return false };
-        let start = self.soft.index().start(traverse.cur_ptr, traverse.program, traverse.scratch);
-        start.inspect(|&start| traverse.cur_ptr = start).is_some()
+    /// Has a traversal of a tree, or each of a batch, begin at the deepest node that is known here on the way to its key (PROTOCOL 13.14; Fat-B+Tree III). What
+    /// it may do there is checked as for any other address. In `pairs` is room for those of a batch.
+    fn begin_further_down<'a>(&self, message: &mut Message<'a>, pairs: &'a mut PairBuf) -> bool {
+        let index = self.soft.index();
+        if index.is_empty() {
+            return false;
+        }
+        match &mut message.body {
+            Body::Traverse(traverse) => {
+                let start = index.start(traverse.cur_ptr, traverse.program, traverse.scratch);
+                start.inspect(|&start| traverse.cur_ptr = start).is_some()
+            }
+            Body::Batch(batch) => {
+                pairs.clear();
+                let mut indexed = false;
+                for mut pair in batch.pairs() {
+                    if let Some(start) = index.start(pair.cur_ptr, batch.program(), pair.scratch) {
+                        (pair.cur_ptr, indexed) = (start, true);
+                    }
+                    pairs.push(&pair);
+                }
+                if indexed {
+                    *batch = Batch::of(&message.header, batch.program(), batch.code(), pairs);
+                }
+                indexed
+            }
+            Body::RegionRead { .. } | Body::RegionWrite { .. } | Body::Update(_) => false,
+        }
     }
 
     /// A traversal whose next pointer is not on the node it was at (PROTOCOL 6.10, PULSE 5). The node had domain and origin

@@ -4,7 +4,7 @@ use super::*;
 use farmem_index::{Child, Range, SECTION_KIND, SetNode, TreeSection};
 use farmem_transport::image::{Image, SectionKey};
 use farmem_wire::Status;
-use farmem_wire::message::{ImageFault, ImageRule};
+use farmem_wire::message::{Batch, ImageFault, ImageRule, Pair, PairBuf};
 
 /// Keys below 1000 are below a node of node 1, others below one of node 2; the latter's children for 1000 and for 2000 on are known too.
 fn section() -> TreeSection {
@@ -57,6 +57,52 @@ fn a_traversal_begins_at_the_deepest_node_that_is_known() {
     let ranges = Vec::from([Range { first: 0, last: u64::MAX, child: Child { addr: ROOT, level: 2 } }]);
     scene.stand(6, &image(&[TreeSection { ranges, sets: Vec::new(), ..section() }]));
     begins_at(&mut scene, 2000, ROOT.0, NODE_1);
+}
+
+/// PROTOCOL 13.14, 6.25: each pair of a batch begins at its own node, and all go where the first one is.
+#[test]
+fn each_pair_of_a_batch_begins_further_down() {
+    let mut scene = Scene::rack();
+    scene.stand(5, &image(&[section()]));
+    let (low, high) = (7_u64.to_le_bytes(), 1500_u64.to_le_bytes());
+    let header = request(ROOT, PROGRAM, &[]).header;
+    let pair = |counter, cur_ptr, scratch| Pair {
+        counter,
+        status: Status::Ok,
+        cur_ptr,
+        iterations: 0,
+        limit: 9,
+        scratch,
+    };
+    let batch = |program, starts: [u64; 3]| {
+        let mut pairs = PairBuf::default();
+        let pads = [&high[..], &low, &high];
+        for ((n, start), pad) in (0..).zip(starts).zip(pads) {
+            pairs.push(&pair(header.request.counter() + n, VirtAddr(start), pad));
+        }
+        (program, pairs)
+    };
+    let of = |(program, pairs): &(ProgramHash, PairBuf)| {
+        let body = Body::Batch(Batch::of(&header, *program, &[], pairs));
+        let mut bytes = Vec::new();
+        Message { header, body }.emit(&mut bytes);
+        bytes
+    };
+    let elsewhere = BASE_1 + 0x900;
+    let asked = batch(PROGRAM, [ROOT.0, ROOT.0, elsewhere]);
+    let begins = batch(PROGRAM, [BASE_2 + 0x400, BASE_1 + 0x300, elsewhere]);
+    let (asked, begins) = (of(&asked), of(&begins));
+    let sent = frame(SESSION_1_10, &Message::parse(&asked).expect("a batch"));
+    let (forwarded, note) = scene.relayed(HOST_1.port, &sent, NODE_2);
+    assert_eq!(note, Note::Indexed { node: NodeId(2) });
+    let expected = Message::parse(&begins).expect("a batch");
+    assert_eq!(Message::parse(&forwarded), Ok(stamped(&expected, 10, 1)));
+    // Of another program nothing changes.
+    let other = of(&batch(ProgramHash([0xb0; 16]), [ROOT.0, ROOT.0, elsewhere]));
+    let other = Message::parse(&other).expect("a batch");
+    let (forwarded, note) = scene.relayed(HOST_1.port, &frame(SESSION_1_10, &other), NODE_1);
+    assert_eq!(note, Note::Forwarded { node: NodeId(1) });
+    assert_eq!(Message::parse(&forwarded), Ok(stamped(&other, 10, 1)));
 }
 
 /// Other pointers and other programs are none of the index's.
