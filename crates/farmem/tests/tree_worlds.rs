@@ -1,0 +1,534 @@
+//! The B-link tree in simulated worlds: four clients on two hosts change and read one tree, while the network loses, doubles, holds back and damages packets, the
+//! switch's index is loaded again and again, and switch, control plane and memory nodes start again (Fat-B+Tree IV-B; PROTOCOL 13.14, 13.15).
+//!
+//! Each key has one client that changes it, so what a look-up may find is known exactly: the last change that ended before it began, one that was under way
+//! beside it, or one whose end was never known. No look-up finds an older value than an earlier one did. A scan is checked key by key, and has each once.
+//!
+//! Clients are threads that run one at a time, in an order that the seed decides: each runs until it waits for the rack, and then time passes in the world.
+
+use farmem::api::{
+    Allocate, Base64, CreateDomain, OpenSession, Overview, Request, Response, SoftLoad, SoftSection,
+};
+use farmem::blink_tree::Extent;
+use farmem::{
+    Answer, BLinkTree, Dispatched, Error, FarMemory, Layout as TreeLayout, NodeId, Op, Policy, Program, Site,
+    VirtAddr, Vma, api::NodeInfo, forward_far_memory,
+};
+use farmem_host::{Done, HostRequest};
+use farmem_index::SECTION_KIND;
+use farmem_machine::{Duration, Rng};
+use farmem_sim::{Layout, Plan, RoleId, World};
+use farmem_wire::message::Traverse;
+use farmem_wire::{Domain, Pmtu};
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+const CLIENTS: u64 = 4;
+/// Clients 0 and 2 are on host 1, the others on host 2.
+const HOSTS: u16 = 2;
+const KEYS: u64 = 400;
+
+/// What a client waits for.
+enum Ask {
+    Op(Op),
+    Call(Request),
+    /// It has nothing more to do.
+    End,
+}
+
+enum Reply {
+    Begin,
+    Done(Done),
+    Answered(Result<Response, Error>),
+}
+
+/// Far memory of a client in the world.
+struct InWorld {
+    client: u64,
+    ask: Sender<(u64, Ask)>,
+    reply: Receiver<Reply>,
+    nodes: Vec<NodeInfo>,
+    domain: u32,
+    scratch_max: usize,
+}
+
+impl InWorld {
+    fn wait(&mut self, ask: Ask) -> Reply {
+        self.ask.send((self.client, ask)).expect("the world outlives its clients");
+        self.reply.recv().expect("the world outlives its clients")
+    }
+
+    fn op(&mut self, op: Op) -> Result<(Answer, Vec<u8>), Error> {
+        match self.wait(Ask::Op(op)) {
+            Reply::Done(Done { result, buf, .. }) => match result {
+                Ok(answer) => Ok((answer, buf)),
+                Err(failure) => Err(Error::Unreachable { what: format!("{failure:?}") }),
+            },
+            _ => panic!("an operation ends as one"),
+        }
+    }
+
+    fn call(&mut self, request: impl Into<Request>) -> Result<Response, Error> {
+        match self.wait(Ask::Call(request.into())) {
+            Reply::Answered(answer) => answer,
+            _ => panic!("a call is answered"),
+        }
+    }
+
+    fn old(&mut self, op: Op) -> Result<u64, Error> {
+        match self.op(op)?.0 {
+            Answer::Done { old } => Ok(old),
+            other => panic!("an atomic does not answer {other:?}"),
+        }
+    }
+}
+
+impl FarMemory for InWorld {
+    fn read(&mut self, addr: VirtAddr, into: &mut [u8]) -> Result<(), Error> {
+        let (_, buf) = self.op(Op::Read { addr, buf: vec![0; into.len()] })?;
+        into.copy_from_slice(&buf);
+        Ok(())
+    }
+
+    fn write(&mut self, addr: VirtAddr, data: &[u8]) -> Result<(), Error> {
+        self.op(Op::Write { addr, buf: data.to_vec() }).map(|_| ())
+    }
+
+    fn compare_swap(&mut self, addr: VirtAddr, compare: u64, swap: u64) -> Result<u64, Error> {
+        self.old(Op::CompareSwap { addr, compare, swap })
+    }
+
+    fn fetch_add(&mut self, addr: VirtAddr, add: u64) -> Result<u64, Error> {
+        self.old(Op::FetchAdd { addr, add })
+    }
+
+    fn dispatch(
+        &mut self,
+        program: &Program,
+        start: VirtAddr,
+        scratch: Vec<u8>,
+        limit: u32,
+        policy: &Policy,
+    ) -> Result<Dispatched, Error> {
+        let longest = program.scratch_len().max(program.encoded().len());
+        if matches!(policy, Policy::Host) || longest > self.scratch_max {
+            return AtHost { world: self }.dispatch(program, start, scratch, limit, policy);
+        }
+        let op = Op::Traverse { program: program.clone(), cur_ptr: start, scratch, limit };
+        match self.op(op)? {
+            (Answer::Traversed(end), scratch) => Ok(Dispatched { site: Site::MemoryNodes, end, scratch }),
+            (other, _) => panic!("a traversal does not answer {other:?}"),
+        }
+    }
+
+    fn allocate(&mut self, size: u64) -> Result<Vma, Error> {
+        let domain = self.domain;
+        match self.call(Allocate { domain, size, node: None })? {
+            Response::Vma(vma) => {
+                Ok(Vma { base: VirtAddr(vma.base), size: vma.size, node: NodeId(vma.node) })
+            }
+            other => panic!("memory is asked for, and the answer is {other:?}"),
+        }
+    }
+
+    fn allocate_on(&mut self, size: u64, node: NodeId) -> Result<Vma, Error> {
+        let domain = self.domain;
+        match self.call(Allocate { domain, size, node: Some(node.0) })? {
+            Response::Vma(vma) => {
+                Ok(Vma { base: VirtAddr(vma.base), size: vma.size, node: NodeId(vma.node) })
+            }
+            other => panic!("memory is asked for, and the answer is {other:?}"),
+        }
+    }
+
+    fn free(&mut self, base: VirtAddr) -> Result<(), Error> {
+        panic!("no tree ends in these worlds, and {base:?} is not freed")
+    }
+
+    fn nodes(&self) -> &[NodeInfo] {
+        &self.nodes
+    }
+
+    fn scratch_len_max(&self) -> usize {
+        self.scratch_max
+    }
+}
+
+/// The same with every traversal at the host.
+struct AtHost<'a> {
+    world: &'a mut InWorld,
+}
+
+impl FarMemory for AtHost<'_> {
+    forward_far_memory!(world: read, write, compare_swap, fetch_add, allocate, allocate_on, free, nodes);
+}
+
+/// A change of a key by its client.
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    /// The value it puts there; none of a removal.
+    value: Option<u64>,
+    begun: u64,
+    /// When it was answered; none while it is open, for ever if it never was.
+    ended: Option<u64>,
+}
+
+/// What is known of all keys.
+#[derive(Default)]
+struct Model {
+    /// Moments: each client's next step is one.
+    now: u64,
+    changes: BTreeMap<u64, Vec<Change>>,
+    /// Of each key the newest change that a look-up saw, and when that look-up ended.
+    seen: BTreeMap<u64, Vec<(usize, u64)>>,
+    look_ups: u64,
+    failed: u64,
+    loads: u64,
+}
+
+impl Model {
+    fn tick(&mut self) -> u64 {
+        self.now += 1;
+        self.now
+    }
+
+    fn begin(&mut self, key: u64, value: Option<u64>) -> usize {
+        let begun = self.tick();
+        let changes = self.changes.entry(key).or_default();
+        changes.push(Change { value, begun, ended: None });
+        changes.len() - 1
+    }
+
+    /// What the key's client knows to be there; none when a change of it is open.
+    fn known(&self, key: u64) -> Option<Option<u64>> {
+        let changes = self.changes.get(&key).map_or(&[][..], Vec::as_slice);
+        let open = changes.iter().any(|change| change.ended.is_none());
+        (!open).then(|| changes.last().and_then(|change| change.value))
+    }
+
+    /// A look-up that began at `begun` found `found`.
+    fn check(&mut self, key: u64, begun: u64, found: Option<u64>) {
+        let ended = self.tick();
+        let changes = self.changes.get(&key).map_or(&[][..], Vec::as_slice);
+        let least = changes.iter().rposition(|change| change.ended.is_some_and(|ended| ended < begun));
+        let possible = |(n, change): (usize, &Change)| {
+            let current = Some(n) >= least && change.begun < ended;
+            (change.value == found && (current || change.ended.is_none())).then_some(n)
+        };
+        let newest = changes.iter().enumerate().filter_map(possible).next_back();
+        let untouched = found.is_none() && least.is_none();
+        assert!(
+            newest.is_some() || untouched,
+            "key {key} has {found:?} between {begun} and {ended}, and changes were {changes:?}"
+        );
+        self.look_ups += 1;
+        // Values name their changes; that there is none does not.
+        if let (Some(newest), Some(_)) = (newest, found) {
+            let open = changes.iter().any(|change| change.ended.is_none());
+            let seen = self.seen.entry(key).or_default();
+            let before = seen.iter().filter(|(_, at)| *at < begun).map(|(n, _)| *n).max();
+            assert!(open || before <= Some(newest), "key {key} goes back from change {before:?} to {newest}");
+            seen.retain(|(_, at)| at + 1_000 > ended);
+            seen.push((newest, ended));
+        }
+    }
+}
+
+/// One client's life.
+fn live(mut memory: InWorld, mut tree: BLinkTree, model: &Mutex<Model>, seed: u64, steps: u64) {
+    let client = memory.client;
+    let mut rng = Rng::from_number(seed.wrapping_mul(31) + client);
+    let with = |act: &mut dyn FnMut(&mut Model)| act(&mut model.lock().expect("one thread runs at a time"));
+    let now = || model.lock().expect("one thread runs at a time").tick();
+    for step in 0..steps {
+        let any = u64::from(rng.below(KEYS as u32));
+        let own = any / CLIENTS * CLIENTS + client;
+        // Waves: a time in which the tree grows, one in which it shrinks.
+        let inserts = if step / 150 % 2 == 0 { 5 } else { 2 };
+        match rng.below(12) {
+            0..7 => {
+                let value = rng.chance(inserts, 7).then(|| client << 56 | (step + 1) << 16 | own);
+                let (mut number, mut before) = (0, None);
+                with(&mut |model| {
+                    before = model.known(own);
+                    number = model.begin(own, value);
+                });
+                let done = match value {
+                    Some(value) => tree.insert(&mut memory, own, value),
+                    None => tree.remove(&mut memory, own),
+                };
+                with(&mut |model| match &done {
+                    Ok(old) => {
+                        assert!(
+                            before.is_none_or(|before| before == *old),
+                            "key {own}: {old:?}, and there was {before:?}"
+                        );
+                        let ended = model.tick();
+                        model.changes.get_mut(&own).expect("it began")[number].ended = Some(ended);
+                    }
+                    Err(_) => model.failed += 1,
+                });
+            }
+            7..10 => {
+                let begun = now();
+                let found = tree.get(&mut memory, any);
+                with(&mut |model| match found {
+                    Ok(found) => model.check(any, begun, found),
+                    Err(_) => model.failed += 1,
+                });
+            }
+            10 => {
+                let (begun, last) = (now(), any + u64::from(rng.below(60)));
+                let found = tree.scan(&mut memory, any..=last, usize::MAX);
+                with(&mut |model| match &found {
+                    Ok(pairs) => {
+                        assert!(
+                            pairs.is_sorted_by(|(a, _), (b, _)| a < b),
+                            "each key once, in order: {pairs:?}"
+                        );
+                        let pairs: BTreeMap<u64, u64> = pairs.iter().copied().collect();
+                        assert!(
+                            pairs.range(..any).next().is_none() && pairs.range(last + 1..).next().is_none()
+                        );
+                        (any..=last).for_each(|key| model.check(key, begun, pairs.get(&key).copied()));
+                    }
+                    Err(_) => model.failed += 1,
+                });
+            }
+            _ if client == 0 => {
+                let extent =
+                    Extent { ranges: 1 + rng.below(40) as usize, sets: rng.below(3) as usize, nodes: 20 };
+                if let Ok(section) = tree.section(&mut memory, extent) {
+                    let section = SoftSection { kind: SECTION_KIND, id: 0, bytes: Base64(section.emit()) };
+                    let loaded = memory.call(SoftLoad { sections: vec![section] });
+                    with(&mut |model| model.loads += u64::from(loaded.is_ok()));
+                }
+            }
+            _ => {}
+        }
+    }
+    memory.ask.send((client, Ask::End)).expect("the world outlives its clients");
+}
+
+/// The world and the clients that wait in it.
+struct Stage {
+    world: World,
+    rng: Rng,
+    domain: u32,
+    asks: Receiver<(u64, Ask)>,
+    replies: Vec<Sender<Reply>>,
+    tickets: u64,
+    /// Operations under way, by ticket, and calls, likewise.
+    ops: BTreeMap<u64, u64>,
+    calls: BTreeMap<u64, u64>,
+    alive: u64,
+}
+
+const fn host_of(client: u64) -> u16 {
+    if client.is_multiple_of(2) { 1 } else { 2 }
+}
+
+impl Stage {
+    /// Has a client go on until it waits again.
+    fn resume(&mut self, client: u64, reply: Reply) {
+        self.replies[usize::try_from(client).expect("few")].send(reply).expect("it waits");
+        // A client that panics says nothing more; its thread's end says why.
+        let Ok((client, ask)) = self.asks.recv() else { panic!("a client failed") };
+        match ask {
+            Ask::End => self.alive -= 1,
+            Ask::Call(request) => {
+                let ticket = self.world.ask(RoleId::Host(host_of(client)), request);
+                self.calls.insert(ticket, client);
+            }
+            Ask::Op(op) => {
+                self.tickets += 1;
+                self.ops.insert(self.tickets, client);
+                let domain = Domain(self.domain);
+                let request = HostRequest::Submit { ticket: self.tickets, domain, op };
+                assert!(self.world.tell_host(host_of(client), request), "hosts do not crash here");
+            }
+        }
+    }
+
+    /// Time passes until all clients have ended; all but the first begin when there is a tree. Now and then one of `crashing` starts again.
+    fn play(&mut self, crashing: &[RoleId], made: &Mutex<Option<VirtAddr>>) {
+        self.resume(0, Reply::Begin);
+        let mut waiting = 1..CLIENTS;
+        while self.alive > 0 {
+            if made.lock().is_ok_and(|made| made.is_some())
+                && let Some(client) = waiting.next()
+            {
+                self.resume(client, Reply::Begin);
+                continue;
+            }
+            if let Some((_, done)) = self.world.take_done() {
+                let client = self.ops.remove(&done.ticket).expect("it was asked for");
+                self.resume(client, Reply::Done(done));
+                continue;
+            }
+            let answered: Vec<u64> = self.calls.keys().copied().collect();
+            let answered =
+                answered.into_iter().find_map(|ticket| Some((ticket, self.world.take_reply(ticket)?)));
+            if let Some((ticket, answer)) = answered {
+                let client = self.calls.remove(&ticket).expect("it was found there");
+                let answer = answer.map_err(|error| Error::Unreachable { what: format!("{error:?}") });
+                self.resume(client, Reply::Answered(answer));
+                continue;
+            }
+            if let Some(&role) = crashing.get(self.rng.below(8_000 * crashing.len().max(1) as u32) as usize)
+                && self.world.is_up(role)
+            {
+                self.world.crash(role);
+                let down = Duration::from_micros(u64::from(self.rng.below(3_000)));
+                self.world.start_later(role, down);
+            }
+            assert!(self.world.step(), "clients wait, and nothing is under way");
+        }
+    }
+}
+
+/// What `act` answers when it is answered: a request that got lost is made again.
+fn until<T>(mut act: impl FnMut() -> Result<T, Error>) -> T {
+    (0..100).find_map(|_| act().ok()).expect("a faulty network lets one request in a hundred through")
+}
+
+/// What came of a world.
+#[derive(Default, Debug)]
+struct Totals {
+    operations: u64,
+    look_ups: u64,
+    failed: u64,
+    loads: u64,
+    /// Look-ups that the switch had begin further down.
+    indexed: u64,
+    crashes: u64,
+}
+
+fn world(plan: Plan, seed: u64, steps: u64, crashing: &[RoleId]) -> Totals {
+    let pmtu = if seed.is_multiple_of(2) { Pmtu::B1024 } else { Pmtu::B4096 };
+    let mut world = World::new(Layout { hosts: HOSTS, pmtu, ..Layout::small() }, plan, seed, 0);
+    world.bring_up();
+    let one = RoleId::Host(1);
+    let domain = world.call(one, CreateDomain { name: "tree".into() }).expect("granted").domain;
+    for host in 1..=HOSTS {
+        world.call(RoleId::Host(host), OpenSession { host, domain }).expect("granted");
+    }
+    let nodes = world.call(one, Overview {}).expect("granted").nodes;
+    let (ask, asks) = channel();
+    let mut replies = Vec::new();
+    let mut memories = Vec::new();
+    for client in 0..CLIENTS {
+        let (reply, replied) = channel();
+        replies.push(reply);
+        let scratch_max = Traverse::room(pmtu);
+        memories.push(InWorld {
+            client,
+            ask: ask.clone(),
+            reply: replied,
+            nodes: nodes.clone(),
+            domain,
+            scratch_max,
+        });
+    }
+    drop(ask);
+    let rng = Rng::from_number(seed ^ 0xb71);
+    let (ops, calls) = (BTreeMap::new(), BTreeMap::new());
+    let mut stage = Stage { world, rng, domain, asks, replies, tickets: 0, ops, calls, alive: CLIENTS };
+    let model = Arc::new(Mutex::new(Model::default()));
+    let layout = TreeLayout::Scattered { granularity: 4096 };
+    let entries = if seed.is_multiple_of(3) { 14 } else { 4 };
+    thread::scope(|scope| {
+        let mut threads = Vec::new();
+        let made = Arc::new(Mutex::new(None));
+        for mut memory in memories {
+            let (model, made) = (Arc::clone(&model), Arc::clone(&made));
+            let life = move || {
+                // The first one makes the tree; the others open it.
+                assert!(matches!(memory.reply.recv(), Ok(Reply::Begin)));
+                let known = *made.lock().expect("one thread runs at a time");
+                let tree = match known {
+                    None => {
+                        let tree = until(|| BLinkTree::create_with(&mut memory, layout, entries));
+                        *made.lock().expect("one thread runs at a time") = Some(tree.address());
+                        tree
+                    }
+                    Some(address) => until(|| BLinkTree::open(&mut memory, address, layout)),
+                };
+                live(memory, tree, &model, seed, steps);
+            };
+            threads.push(scope.spawn(life));
+        }
+        stage.play(crashing, &made);
+        threads.into_iter().for_each(|thread| thread.join().expect("a client's life is right"));
+    });
+    let model = model.lock().expect("all threads have ended");
+    let notes = stage.world.journal().notes();
+    let indexed =
+        notes.iter().filter(|(note, _)| note.starts_with("switch.Indexed")).map(|(_, count)| count).sum();
+    Totals {
+        operations: CLIENTS * steps,
+        look_ups: model.look_ups,
+        failed: model.failed,
+        loads: model.loads,
+        indexed,
+        crashes: stage.world.crashes(),
+    }
+}
+
+impl Totals {
+    fn add(&mut self, other: &Self) {
+        self.operations += other.operations;
+        self.look_ups += other.look_ups;
+        self.failed += other.failed;
+        self.loads += other.loads;
+        self.indexed += other.indexed;
+        self.crashes += other.crashes;
+    }
+}
+
+/// Worlds of each plan, of so many steps a client.
+fn worlds(plans: &[Plan], seeds: u64, steps: u64, crashing: &[RoleId]) -> Totals {
+    let mut totals = Totals::default();
+    for plan in plans {
+        for seed in 0..seeds {
+            totals.add(&world(*plan, seed, steps, crashing));
+        }
+    }
+    totals
+}
+
+const NETWORKS: [Plan; 5] = [Plan::CALM, Plan::LOSS, Plan::REORDER, Plan::FLIP, Plan::STORM];
+
+/// No key is lost, none comes back, none is old, whatever the network does, with the index of any moment.
+#[test]
+fn every_look_up_is_right_whatever_the_network_does() {
+    let totals = worlds(&NETWORKS, 4, 300, &[]);
+    assert!(totals.look_ups > 50_000 && totals.indexed > 5_000 && totals.loads > 200, "{totals:?}");
+    assert_eq!(totals.failed, 0, "requests are repeated until they are answered: {totals:?}");
+}
+
+/// The same while the switch, which is empty and right then, and the control plane start again.
+#[test]
+fn every_look_up_is_right_whoever_starts_again() {
+    let totals = worlds(&[Plan::CALM, Plan::STORM], 5, 300, &[RoleId::Switch, RoleId::Control]);
+    assert!(totals.look_ups > 20_000 && totals.indexed > 1_500 && totals.crashes > 10, "{totals:?}");
+}
+
+/// A memory node that starts again has nothing: what was there is told to be lost by an error, and never read as a key that is not there.
+#[test]
+fn a_lost_node_is_told() {
+    let totals = worlds(&[Plan::CALM], 6, 300, &[RoleId::Node(2)]);
+    assert!(totals.crashes > 3 && totals.failed > 100 && totals.look_ups > 1_000, "{totals:?}");
+}
+
+/// Ten million operations: `cargo test --release --test tree_worlds -- --ignored`.
+#[test]
+#[ignore = "takes a quarter of an hour in a release build"]
+fn ten_million_operations() {
+    let mut totals = worlds(&NETWORKS, 125, 2_000, &[]);
+    totals.add(&worlds(&NETWORKS, 125, 2_000, &[RoleId::Switch, RoleId::Control]));
+    assert!(totals.operations >= 10_000_000, "{totals:?}");
+    println!("{totals:?}");
+}
