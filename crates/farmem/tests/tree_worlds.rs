@@ -523,9 +523,9 @@ fn a_lost_node_is_told() {
     assert!(totals.crashes > 3 && totals.failed > 100 && totals.look_ups > 1_000, "{totals:?}");
 }
 
-/// Ten million operations: `cargo test --release --test tree_worlds -- --ignored`.
+/// Ten million operations: `cargo test --workspace --test tree_worlds -- --ignored --nocapture`.
 #[test]
-#[ignore = "takes a quarter of an hour in a release build"]
+#[ignore = "takes a quarter of an hour"]
 fn ten_million_operations() {
     let mut totals = worlds(&NETWORKS, 125, 2_000, &[]);
     totals.add(&worlds(&NETWORKS, 125, 2_000, &[RoleId::Switch, RoleId::Control]));
