@@ -29,7 +29,7 @@ use std::collections::VecDeque;
 pub struct Ticket(pub(crate) u64);
 
 impl Ticket {
-    /// Of an operation that was carried out at once and never under way.
+    /// The ticket of an operation that was carried out at once and never under way.
     pub const AT_ONCE: Self = Self(0);
 
     /// The ticket of the operation number `count`, from 1, of far memory that is not a client's ([`crate::task::Concurrent`]). While it is
@@ -184,7 +184,7 @@ impl Client {
         if !self.nodes.iter().any(|n| n.node == vma.node) {
             self.connect(vma.node)?;
         }
-        // What was known of these addresses was about memory that is no more.
+        // An older route of these addresses belongs to memory that was freed.
         self.path.submit(HostRequest::Route { base: VirtAddr(vma.base), len: vma.size, node: None })?;
         Ok(Vma { base: VirtAddr(vma.base), size: vma.size, node: NodeId(vma.node) })
     }
@@ -429,7 +429,7 @@ impl Client {
     /// no log: a switch that starts again is given it again, a control plane that starts again is not (PROTOCOL 13.8 to 13.12).
     ///
     /// # Errors
-    /// [`Error::Refused`] when the switch has no room for them, or a section is not what its kind says; [`Error::Api`] when nobody answers.
+    /// [`Error::Refused`] when the switch has no room for them, or a section is not what its kind says; [`Error::Api`] when the control plane does not answer.
     pub fn load_soft_state(&mut self, sections: Vec<SoftSection>) -> Result<u64, Error> {
         self.path.call(SoftLoad { sections }).map(|loaded| loaded.epoch)
     }
@@ -437,7 +437,7 @@ impl Client {
     /// Has the switch hold no soft state any more.
     ///
     /// # Errors
-    /// [`Error::Api`] when nobody answers; [`Error::Refused`] when the switch does not.
+    /// [`Error::Api`] when the control plane does not answer; [`Error::Refused`] when the switch does not.
     pub fn clear_soft_state(&mut self) -> Result<(), Error> {
         self.path.call(SoftClear {})
     }

@@ -109,7 +109,7 @@ pub struct ControlConfig {
     pub http: SocketAddr,
     /// The directory of its store and token.
     pub state: PathBuf,
-    /// For how long a host that caches pages may go on without being heard of, in whole milliseconds.
+    /// The lease of a host that caches pages: how long it may go on without a renewal, in whole milliseconds.
     pub lease: Duration,
     /// Time between two rounds of bounded splitting (MIND 5), in whole milliseconds.
     pub epoch: Duration,
@@ -289,7 +289,7 @@ impl RackConfig {
         Ok(Self { name, transport, waiting, placement, cpu, pmtu, link, control, switch, nodes, hosts, file })
     }
 
-    /// Where the control plane's token is kept: who can read it can use the API.
+    /// Where the control plane's token is kept: a program that can read it can use the API.
     #[must_use]
     pub fn token_file(&self) -> PathBuf {
         self.control.state.join("token")

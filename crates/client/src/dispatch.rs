@@ -41,7 +41,7 @@ impl Profile {
     };
 }
 
-/// Who decides where a traversal runs.
+/// What decides where a traversal runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Policy {
     /// The cost on this profile. A program too large for a datagram runs at the host, one that stores at the memory nodes, whatever it costs.

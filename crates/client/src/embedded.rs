@@ -79,7 +79,7 @@ pub(crate) struct World {
     queue: VecDeque<Port>,
     /// Frames that roles have sent each other.
     frames: u64,
-    /// Of those, what each host sent and received.
+    /// The frames that each host sent and received.
     host_frames: Vec<(u64, u64)>,
 }
 

@@ -101,7 +101,7 @@ pub enum Error {
     Locked {
         /// The record.
         addr: VirtAddr,
-        /// Whose write is under way.
+        /// The writer whose write is under way.
         holder: String,
         /// How often it was looked at.
         tries: u32,
@@ -123,7 +123,7 @@ pub enum Error {
     /// More of something than there may be.
     #[error("{have} {what}: there may be {least} to {most}")]
     Count {
-        /// Of what.
+        /// The thing that is counted.
         what: &'static str,
         /// So many.
         have: usize,
@@ -151,7 +151,7 @@ pub enum Error {
     /// No answer came.
     #[error("no answer from {what}")]
     Unreachable {
-        /// Who was asked.
+        /// The role that was asked.
         what: String,
     },
     /// The connection broke while the operation was under way.

@@ -3,7 +3,7 @@
 //! Key types: [`Rack`], made by [`Rack::embedded`] or opened from its description ([`RackConfig`]); [`Client`], one program's access in one
 //! domain; [`FarMemory`], what structures ask of far memory; [`task`], many operations side by side; [`serve`], the roles as processes.
 //!
-//! What decides is in the roles; this crate carries their actions to a link, to the control plane's API, and back. What makes a host of its own
+//! The roles decide; this crate carries their actions to a link, to the control plane's API, and back. Code that makes a host of its own
 //! (windows, shared spaces, the pager of programs) finds what it needs in [`own`].
 
 mod allocations;

@@ -1,4 +1,4 @@
-//! The lock word of a structure: who may write, and whether anything was written meanwhile.
+//! The lock word of a structure: it admits one writer, and shows whether anything was written meanwhile.
 //!
 //! Key type: [`LockWord`]. The word is even while the structure is free and odd while a client holds it. Taking and giving back each
 //! add one, so it is the structure's version as well. Both happen by compare-and-swap, which is atomic against every other access
@@ -22,7 +22,7 @@ impl LockWord {
         Self { at, held: None }
     }
 
-    /// Takes the lock if it is free; false when a client holds it. It does not wait: how long to wait is the caller's matter.
+    /// Takes the lock if it is free; false when a client holds it. It does not wait: the caller decides how long to wait.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer.

@@ -23,7 +23,7 @@ impl Client {
     /// [`Error::Refused`] when the name is not 1 to 255 bytes without `/` and control characters, no node has room, or it is there with another length.
     pub fn create_named(&mut self, name: &str, length: u64) -> Result<Named, Error> {
         let (object, _) = self.object(name, true)?;
-        // Who asks for the length that it has is told that all is well, also when two ask at once (PROTOCOL 8.35).
+        // A request for the length that the object has succeeds, also when two clients ask at once (PROTOCOL 8.35).
         let sized = self.call(ResizeObject { host: self.host(), object, length })?;
         self.known(Named { base: VirtAddr(sized.base), length: sized.length })
     }
@@ -36,7 +36,7 @@ impl Client {
         let missing = || Error::Missing { what: format!("far memory called {name:?}") };
         match self.object(name, false) {
             Ok((_, named)) if named.length > 0 => self.known(named),
-            // Somebody makes it just now.
+            // Another client is making it.
             Ok(_) => Err(missing()),
             Err(error) if error.code() == Some(ErrorCode::NotFound) => Err(missing()),
             Err(error) => Err(error),
@@ -71,7 +71,7 @@ impl Client {
         if !self.nodes().iter().any(|node| node.node == vma.node) {
             self.connect(vma.node)?;
         }
-        // What was known of these addresses may have been about memory that is no more.
+        // An older route of these addresses may belong to memory that was freed.
         self.tell(HostRequest::Route { base: VirtAddr(vma.base), len: vma.size, node: None })?;
         Ok(named)
     }

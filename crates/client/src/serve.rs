@@ -25,7 +25,7 @@ use std::io::{self, Read as _, Seek as _, Write as _};
 use std::net::IpAddr;
 use std::path::Path;
 
-/// How long to serve, and whom to tell that it has begun. A [`Stop`] alone will do.
+/// How long to serve, and what to call once it has begun. A [`Stop`] alone will do.
 pub struct Serving<'a> {
     stop: &'a Stop,
     begun: Option<&'a mut dyn FnMut()>,
@@ -96,7 +96,7 @@ pub fn control<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> R
     with_link(config, config.control.address, Serve(config, serving.into()))
 }
 
-/// Says aloud that changes are refused, and that they are taken again: the API tells only those who ask.
+/// Prints that the control plane refuses changes, and that it takes them again: the API tells only a client that asks.
 fn say_of_log(note: ControlNote, state: &str) {
     let line = match note {
         ControlNote::Stalled => format!(

@@ -1,5 +1,5 @@
-//! Where a client's memory is: moving it, asking for it, and taking back what was lost. What becomes of operations while it moves is the host role's
-//! to say (PROTOCOL 11.10).
+//! Where a client's memory is: moving it, asking for it, and taking back what was lost. The host role decides what becomes of operations
+//! while it moves (PROTOCOL 11.10).
 
 use super::{Client, Vma};
 use crate::Error;

@@ -73,8 +73,8 @@ fn a_client_that_left_does_not_join_again() {
     assert!(matches!(client.region_read(base, &mut word), Err(Error::Unreachable { .. })));
 }
 
-/// The answer to a free does not come, though it was carried out; the next allocation gets the addresses; the free is repeated. It is done, and what is
-/// there now stays: so for who made the allocation, and for who did not (PROTOCOL 8.47).
+/// The answer to a free does not come, though it was carried out; the next allocation gets the addresses; the free is repeated. It succeeds, and what is
+/// there now stays: both for the client that made the allocation, and for one that did not (PROTOCOL 8.47).
 #[test]
 fn a_free_that_is_repeated_after_unavailable_spares_the_next_allocation() {
     for is_its_own in [true, false] {
