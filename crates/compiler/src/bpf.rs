@@ -1,7 +1,7 @@
 //! BPF instructions (RFC 9669), read slot by slot into operations over the registers of the iterator ISA.
 //!
-//! Most operations mean the same on both sides, bit for bit: arithmetic, shifts modulo the width, x / 0 = 0, zero-extension. What
-//! differs is who holds what: a BPF function gets the node in r1, the scratch pad in r2, `cur_ptr` in r3 and a stack in r10, an
+//! Most operations mean the same on both sides, bit for bit: arithmetic, shifts modulo the width, x / 0 = 0, zero-extension. The
+//! registers differ: a BPF function gets the node in r1, the scratch pad in r2, `cur_ptr` in r3 and a stack in r10, an
 //! iteration of the ISA starts with `cur_ptr` in r1 and zeros elsewhere (PROTOCOL 10.2). So r1 and r3 change places.
 
 use crate::error::Unsupported;

@@ -3,9 +3,9 @@
 //!
 //! [`clang::compile`] runs clang on a source file, [`compile`] translates the object: the control-flow graph without cycles is
 //! laid out anew so that every jump leads ahead, pointers into window, scratch pad and stack become places in those areas, what the
-//! function returns becomes NEXT_ITER and RETURN. What cannot be translated is refused with its source line and with what to do.
+//! function returns becomes NEXT_ITER and RETURN. The compiler refuses what it cannot translate, with the source line and with what to do.
 //!
-//! Nothing here is trusted by anyone: the program that comes out is verified as one from the wire is.
+//! No role trusts a program that comes out: it verifies each as it does one from the wire.
 #![forbid(unsafe_code)]
 
 pub mod clang;

@@ -115,7 +115,7 @@ pub(crate) struct AbstractState {
 }
 
 impl AbstractState {
-    /// As a function is called.
+    /// The state at a function's entry.
     pub(crate) fn at_entry() -> Self {
         let mut state = Self { registers: [Value::Unset; Reg::ALL.len()], slots: [Value::Unset; SLOTS] };
         state.set(WINDOW, Value::Pointer { area: Area::Window, at: At::Is(0) });
@@ -184,8 +184,8 @@ impl AbstractState {
         Ok(())
     }
 
-    /// A store of a number to wherever an index says. In a program that stays within its arrays, pointers are not hit; in one that
-    /// does not, they are numbers within the spill area like all others, and what they lead to is checked when it runs.
+    /// Stores a number at a place that an index names. A program that stays within its arrays hits no pointers; in one that
+    /// does not, pointers are numbers within the spill area like all others, and the run checks what they lead to.
     pub(crate) fn store_anywhere(&mut self) {
         for slot in &mut self.slots {
             if matches!(slot, Value::Unset | Value::Number(_)) {
