@@ -1,5 +1,5 @@
-//! The cache: one compile per program, a bound, and code that lives as long as someone runs it. What the code does is held to the
-//! interpreter in `tests/differential.rs`.
+//! The cache: one compile per program, a bound, and code that lives as long as a caller runs it. `tests/differential.rs` compares what
+//! the code does with the interpreter.
 
 use super::*;
 use procfs_core::FromRead as _;

@@ -61,7 +61,7 @@ pub(super) fn translate(
     body.builder.finalize(target);
 }
 
-/// By instruction: the jump targets of those that some path reaches.
+/// The jump target of each instruction that some path reaches, by instruction.
 fn reached(insns: &[Insn]) -> Vec<Option<u16>> {
     let mut live = vec![false; insns.len() + 1];
     live[0] = true;
@@ -110,7 +110,7 @@ struct Body<'a> {
     /// Where jumps lead, by instruction.
     blocks: Vec<Option<Block>>,
     regs: [Variable; Reg::ALL.len()],
-    /// By area: its first byte, its length, how it is accessed. A program that does not use the spill area has none.
+    /// The first byte of each area, by area; then its length and how it is accessed. A program that does not use the spill area has none.
     bases: [Option<Value>; 3],
     lens: [usize; 3],
     flags: [MemFlagsData; 3],
