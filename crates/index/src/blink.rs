@@ -1,11 +1,11 @@
 //! A B-link tree of many writers: which nodes are read, and which are replaced when they are still as they were read. Pure.
 //!
 //! The only way to change a node is to *replace* it, by one step of its memory node, if its head is still the one that was read
-//! ([`Nodes::replace`]). There are no locks: a writer whose node was replaced meanwhile reads it again. What takes several nodes is done in an order
+//! ([`Nodes::replace`]). There are no locks: a writer whose node was replaced meanwhile reads it again. A change of several nodes goes in an order
 //! in which every state between two steps is a right tree, and any writer can carry it on.
 //!
 //! ```text
-//!   split   1  right half into a new node, which nobody knows        merge   1  left: Closing. It is still read, and written no more
+//!   split   1  right half into a new node; no node leads there       merge   1  left: Closing. It is still read, and written no more
 //!           2  left half in place, with a link to the right one              2  right: takes the entries of both
 //!           3  the parent learns of the right half                           3  left: Dead, leads to the right one
 //!                                                                            4  the parent, then the left neighbour, forget it
@@ -17,7 +17,7 @@
 //! begins anew at the root, which never moves. (Lehman and Yao, 1981, for links and splits; Fat-B+Tree IV-B keeps nodes that the switches know in
 //! their place for the same reason.)
 //!
-//! What writers may do in which order was explored exhaustively: `tests/blink.rs`.
+//! `tests/blink.rs` explores exhaustively what writers may do in which order.
 
 mod node;
 mod write;
@@ -48,13 +48,13 @@ pub trait Nodes {
     /// When that is not known.
     fn replace(&mut self, at: VirtAddr, head: Head, node: &Node) -> Result<bool, Self::Error>;
 
-    /// Puts a node where nobody knows of it, if it can be on the memory node of `near`. Where there was a node before, the version goes on from that one's.
+    /// Writes a node that no other node leads to, if possible on the memory node of `near`. If the place had a node before, the version goes on from that one's.
     ///
     /// # Errors
     /// When there is no room.
     fn create(&mut self, node: &Node, near: VirtAddr) -> Result<VirtAddr, Self::Error>;
 
-    /// A node that was created and that nobody has heard of.
+    /// Takes back a node that was created and that no other node leads to.
     fn discard(&mut self, at: VirtAddr);
 
     /// A dead node that no other node leads to. Its place may be used again when every operation that has begun by now is over; what only reads may

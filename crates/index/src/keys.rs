@@ -1,7 +1,7 @@
 //! Keys that are no 64-bit number, as bytes in the same order: text, byte strings, signed numbers, and several of them one after the other.
 //!
 //! An index compares 64 bits. A key of another kind becomes bytes here ([`KeyBytes`]), whose first eight are the number that the tree is ordered by
-//! ([`prefix`]). Keys with the same first eight bytes have the same number: who uses them keeps the rest beside the value, and compares it.
+//! ([`prefix`]). Keys with the same first eight bytes have the same number: the caller keeps the rest beside the value, and compares it.
 //!
 //! A number is its bytes from high to low, the sign bit of a signed one turned round. Text and byte strings end with two zero bytes, and a zero byte
 //! in one is followed by a one: so none is the beginning of another, and what follows cannot change the order.
@@ -57,7 +57,7 @@ impl KeyBytes {
         self.u64(part.cast_unsigned() ^ 1 << 63)
     }
 
-    /// With a text behind, in the order of its characters' numbers.
+    /// Appends a text, in the order of its characters' numbers.
     #[must_use]
     pub fn text(self, part: &str) -> Self {
         self.bytes(part.as_bytes())

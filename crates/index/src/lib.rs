@@ -2,7 +2,7 @@
 //!
 //! A switch answers the top of a descent on the way: the *fat root* ([`RangeTables`]), made of nodes near the root, says which subtree a key is in;
 //! then each *node set* ([`NodeSet`]) takes the descent one node down. What comes out is the address of the deepest node that is known here, and the
-//! host goes on from there. Who controls the switch reads the tree ([`TreeView`]), merges the fat root ([`fat_root`]), selects the nodes of the sets
+//! host goes on from there. The publisher of the tables reads the tree ([`TreeView`]), merges the fat root ([`fat_root`]), selects the nodes of the sets
 //! ([`select_layers`]) and accounts for it ([`Plan`]).
 //!
 //! ```text

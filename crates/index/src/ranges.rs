@@ -6,7 +6,7 @@
 //!
 //! # How large it gets
 //!
-//! Of n ranges, a stage has at most n - 1 tables (the first: one). The paper says at most 2n entries a stage. That does not hold for the tables as it
+//! For n ranges, a stage has at most n - 1 tables (the first: one). The paper says at most 2n entries a stage. That does not hold for the tables as it
 //! builds them: where every boundary is in a table of its own, each table of stages 2 and 3 has three entries (the range before, the table where the
 //! two meet, the range behind), so that 3 (n - 1) is what holds there. It holds when each table has a *default result*
 //! ([`RangeTables::with_default_results`]): one entry a table is left out, and what it said comes with the entry that names the table, as that

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use farmem_wire::VirtAddr;
 
-/// A node as whoever reads the tree found it.
+/// A node as the reader of the tree found it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TreeNode {
     /// Its height above the leaves: 0 is a leaf.

@@ -139,7 +139,7 @@ impl Nodes for Replay<'_> {
         }
     }
 
-    /// Nobody sees it, so it is no step of its own.
+    /// No other operation sees the new node, so this is no step of its own.
     fn create(&mut self, node: &Node, _: VirtAddr) -> Result<VirtAddr, Stop> {
         if self.next == self.answers.len() {
             let at = self.memory.create(node);
@@ -164,7 +164,7 @@ impl Nodes for Replay<'_> {
     }
 }
 
-/// Far memory as one who is alone sees it.
+/// Far memory as an operation that runs alone sees it.
 struct Alone<'a>(&'a mut Memory);
 
 impl Nodes for Alone<'_> {
@@ -199,7 +199,7 @@ enum Progress {
     /// Where it began, what it was answered, the values that its key had meanwhile.
     Runs(VirtAddr, Vec<Answer>, BTreeSet<Option<u64>>),
     Over,
-    /// Whoever ran it died.
+    /// The client that ran it died.
     Crashed,
 }
 
@@ -207,9 +207,9 @@ enum Progress {
 struct World {
     memory: Memory,
     threads: Vec<Progress>,
-    /// What every key has that no running operation is about.
+    /// The values of the keys that no running operation concerns.
     content: BTreeMap<u64, u64>,
-    /// Keys that an operation was about whose outcome nobody knows, with what they may have.
+    /// Keys of operations whose outcome is unknown, with the values that they may have.
     unsure: BTreeMap<u64, BTreeSet<Option<u64>>>,
 }
 

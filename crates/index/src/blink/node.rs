@@ -35,7 +35,7 @@ const _: () = assert!(VALUES + 8 * ENTRIES_MAX == NODE_LEN, "a node is full of e
 pub enum State {
     /// It is read and written.
     Live,
-    /// It is read. Its entries move to another node, so who wants to write them carries that out first.
+    /// It is read. Its entries move to another node; an operation that wants to write them completes that first.
     Closing,
     /// Its entries are elsewhere.
     Dead,
@@ -48,7 +48,7 @@ pub enum State {
 pub struct Head {
     /// Replacements so far at this address, modulo 2^24, whatever node it was.
     pub version: u32,
-    /// Of which tree: never 0.
+    /// The tag of its tree: never 0.
     pub tag: Tag,
     /// Height above the leaves.
     pub level: u8,
@@ -143,7 +143,7 @@ impl core::error::Error for NodeError {}
 pub struct Node {
     /// Replacements so far at its address.
     pub version: u32,
-    /// Of which tree.
+    /// The tag of its tree.
     pub tag: Tag,
     /// Height above the leaves: 0 is a leaf.
     pub level: u8,
@@ -165,9 +165,9 @@ pub struct Node {
 pub enum Turn {
     /// The key is in this leaf, or nowhere.
     Here,
-    /// To this node: a child, the right neighbour, or who has the keys of a dead node.
+    /// To this node: a child, the right neighbour, or the node that has the keys of a dead one.
     To(VirtAddr),
-    /// The key is to the left: whoever led here knew an old tree.
+    /// The key is to the left: the pointer that led here comes from an older state of the tree.
     Left,
 }
 

@@ -55,7 +55,7 @@ impl Tree {
         Err(Fault::Busy.into())
     }
 
-    /// Splits the full node at `at`, if it still is one. Whoever was told by a memory node that a leaf is full begins here.
+    /// Splits the full node at `at`, if it still is one. A writer begins here when a memory node has told it that a leaf is full.
     ///
     /// # Errors
     /// The error of `nodes`; [`Fault`].
@@ -138,7 +138,7 @@ impl Tree {
             }
             new.entries.insert(place + 1, (first, child.0));
             if self.replace(nodes, &(at, parent), new)? {
-                // It may have died before the parent knew of it: then whoever had it forgotten found nothing there.
+                // The child may have died before the parent knew of it: then its `forget` found no entry in the parent.
                 let child_node = nodes.read(child)?;
                 return match child_node.state {
                     State::Dead => self.forget(nodes, (child, &child_node), level),
@@ -161,7 +161,7 @@ impl Tree {
         }
         let closing = Node { state: State::Closing, ..node.clone() };
         if self.replace(nodes, &(at, node), closing)? {
-            // Whoever looks for a node to write there carries out what was begun.
+            // The search for a node to write there completes what was begun.
             self.writable(nodes, level, key)?;
         }
         Ok(())
@@ -173,8 +173,8 @@ impl Tree {
         entries <= self.entries / 4
     }
 
-    /// Merges the leaf of `key` into its right neighbour, if they have few entries together. Whoever was told by a memory node that a leaf has few left
-    /// goes on here.
+    /// Merges the leaf of `key` into its right neighbour, if they have few entries together. A writer goes on here when a memory node has told it that a
+    /// leaf has few left.
     ///
     /// # Errors
     /// The error of `nodes`; [`Fault`].
@@ -242,7 +242,7 @@ impl Tree {
         Err(Fault::Broken { at, what: "dead nodes lead in a circle" }.into())
     }
 
-    /// Has the nodes of this level lead to who has a dead node's keys in its place.
+    /// Makes the nodes of this level lead to the node that has a dead node's keys, in place of the dead one.
     fn forget<N: Nodes>(
         &self,
         nodes: &mut N,
@@ -264,7 +264,7 @@ impl Tree {
                 if !self.replace(nodes, &(parent_at, parent), new)? {
                     continue;
                 }
-                // The heir may have died before the parent knew of it: then whoever had it forgotten found nothing there.
+                // The heir may have died before the parent knew of it: then its `forget` found no entry in the parent.
                 let now = nodes.read(heir)?;
                 died = (now.state == State::Dead).then(|| (heir, now.clone(), now.first));
             }
@@ -278,7 +278,7 @@ impl Tree {
         Err(Fault::Busy.into())
     }
 
-    /// Has the left neighbour of a dead node lead to who has its keys.
+    /// Makes the left neighbour of a dead node lead to the node that has its keys.
     fn unlink<N: Nodes>(&self, nodes: &mut N, (at, dead): (VirtAddr, &Node)) -> Result<(), N::Error> {
         let (mut at, mut dead) = (at, dead.clone());
         for _ in 0..TRIES_MAX {

@@ -104,7 +104,8 @@ fn the_worst_fat_root_fits() {
     };
     assert!(plan(&tables).fits());
     let with = blocks(&tables.clone().with_default_results());
-    // To 0x7fff is 1 word, from 0x8001 4, the table between 1. In the first stage all are 1 but for the last range, in the last stage all.
+    // The range to 0x7fff takes 1 word, that from 0x8001 4, the table between them 1. In the first stage all take 1 but for the last range, in the
+    // last stage all do.
     assert_eq!(blocks(&tables), [5, 12, 12, 4]);
     assert_eq!(with, [4, 4, 4, 2]);
 }

@@ -1,5 +1,5 @@
 //! Algorithm 1 of Fat-B+Tree as it is printed: each table asks for each of its 2^16 values which range it is in, and begins with the first range anew.
-//! O(2^16 n + n^2). What runs is [`super::encode`]; a test holds the two equal.
+//! O(2^16 n + n^2). [`super::encode`] is the code that runs; a test checks that the two give the same.
 
 use super::encode::{Shape, Stage, number_of};
 use super::{Entry, Next};

@@ -77,7 +77,7 @@ fn what_does_not_fit_is_left() {
     assert_eq!(children(1), [1]);
 }
 
-/// Of nodes with equally many accesses those with the smaller keys.
+/// Among nodes with equally many accesses, the ones with the smaller keys are selected.
 #[test]
 fn equals_go_by_keys() {
     let tree = view(&[
