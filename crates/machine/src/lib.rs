@@ -24,7 +24,7 @@ pub use timers::{TimerKey, Timers};
 
 /// An endpoint of the rack as a role sees it: a number that the control plane hands out, the same in every role.
 ///
-/// What stands behind a port (a socket address, a ring, a simulated link) is the driver's business.
+/// The driver knows what stands behind a port: a socket address, a ring, a simulated link.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Port(pub u32);
 
@@ -34,7 +34,7 @@ impl Port {
     /// The switch.
     pub const SWITCH: Self = Self(1);
 
-    /// A sender no table of the driver knows. What it sends counts only if keys and request ids say so.
+    /// A sender that no table of the driver knows. Its frames count only if keys and request ids say so.
     pub const UNKNOWN: Self = Self(u32::MAX);
 
     const NODE_BASE: u32 = 0x0000_1000;
