@@ -1,7 +1,7 @@
 //! Coherent far memory: the same addresses, and at any instant the same bytes, for programs on many hosts, by plain loads and stores.
 //!
 //! Key call: [`SharedSpace::join`], which makes this process one host of the rack with a page cache of its own
-//! ([`SharedSpace`]). Which host may read or write a page is decided by the directory at the switch (MIND 4.3); here faults become
+//! ([`SharedSpace`]). The directory at the switch decides which host may read or write a page (MIND 4.3); here faults become
 //! requests, and recalls take pages from the program. Atomics work across hosts as they do across threads, since a page that is
 //! written is at one host alone; so do locks made of them.
 //!
@@ -11,7 +11,7 @@
 //!      ^ wait                      at the link: <------ Data ----------------------'
 //!      '---------------------------------- install
 //!                                      lease thread <--HTTP--> control plane
-//!                                      lease watcher: takes all pages at the lease's end, whoever stands still
+//!                                      lease watcher: takes all pages at the lease's end, also when the other threads do not run
 //! ```
 //!
 //! What it does not do: durability. A host that dies takes what it had written and not yet given up with it. Those pages are *lost*: a
@@ -69,28 +69,28 @@ impl ShareOptions {
 /// What a shared space did.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ShareStats {
-    /// Faults reported, at most one for each time a thread waited. Of a run (`farmem run --share`): those that its pager handed on to the thread
-    /// that gets shared pages, because no process of the run had the page here, or not to be written.
+    /// Faults reported, at most one for each time a thread waited. In a run (`farmem run --share`): the faults that its pager handed on to the thread
+    /// that gets shared pages, because no process of the run had the page here, or none had it writable.
     pub faults: u64,
     /// Pages that came.
     pub fetches: u64,
-    /// What was asked for before anybody waited, and what became of it.
+    /// Pages that were asked for before a thread waited for them, and what became of them.
     pub ahead: Account,
     /// Pages that were here to be read and may be written since.
     pub upgrades: u64,
-    /// Touches of pages that reactivated.
+    /// Touches that reactivated a page.
     pub reactivated: u64,
     /// Pages that went to make room.
     pub evictions: u64,
     /// Pages that went because another host wanted them, or others of their region.
     pub invalidations: u64,
-    /// Of those, that the other host had not asked for: they lay in one region with a page that it had.
+    /// Those of them that the other host had not asked for: they lay in one region with a page that it had.
     pub false_invalidations: u64,
     /// Write-backs begun, to make room or for others.
     pub write_backs: u64,
     /// Pages that could not be had, and ended in SIGBUS: lost, or not this domain's.
     pub lost: u64,
-    /// Leases that ended without being given up: all pages were taken from the program each time. Why, is told on standard error.
+    /// Leases that ended without being given up: the program lost all its pages each time. Standard error says why.
     pub lapses: u64,
     /// Bytes that came.
     pub bytes_fetched: u64,
@@ -102,7 +102,7 @@ pub struct ShareStats {
     pub waited_ns: u64,
     /// Requests and write-backs that were sent again.
     pub retries: u64,
-    /// Times somebody else had his turn.
+    /// Requests refused because another host had its turn; each is sent again.
     pub busy: u64,
     /// Packets sent.
     pub packets_out: u64,
@@ -233,8 +233,8 @@ impl SharedSpace {
         self.window().memory().word(self.offset(addr))
     }
 
-    /// Writes everything to the memory nodes that was written so far, so that those who read without a cache find it. The pages are
-    /// fetched again when they are next touched.
+    /// Writes back to the memory nodes everything that was written so far, so that a client that reads without a cache finds it. A page
+    /// is fetched again at its next touch.
     ///
     /// # Errors
     /// [`Error::Unreachable`] when the memory nodes do not take it, or the rack is lost.

@@ -1,12 +1,12 @@
 //! A window onto an allocation: far memory by plain loads and stores, with a bounded part of it here.
 //!
-//! Key call: [`with_window`]. It asks nothing of the rack but READs and WRITEs, so it keeps nobody else out: **one window
-//! at a time may write an allocation**, and who reads it by other ways meanwhile finds what was written back so far. Memory that
+//! Key call: [`with_window`]. It asks nothing of the rack but READs and WRITEs, so it keeps no other client out: **one window
+//! at a time may write an allocation**, and a client that reads it by other ways meanwhile finds what was written back so far. Memory that
 //! several hosts share coherently is the agent's business, not this module's.
 //!
 //! The thread that calls serves the window with its client; the program runs on a thread of its own, and on as many more as it likes.
 //!
-//! Which page comes, goes and is written back is the page cache's to say ([`farmem_paging::Cache`]); this module carries it out.
+//! The page cache ([`farmem_paging::Cache`]) decides which page is fetched, evicted and written back; this module carries it out.
 
 use farmem_client::{Client, Completed, Ticket, Vma};
 use farmem_client::{Error, Op};
@@ -32,16 +32,16 @@ pub struct WindowOptions {
     pub local_limit: u64,
     /// Where the program finds it.
     pub place: Place,
-    /// What is fetched beside a page that somebody waits for.
+    /// What is fetched beside a page that a thread waits for.
     pub ahead: Ahead,
-    /// Of 8 pages here, those that rest at most when room is needed: unmapped, so that a touch tells that they are in use. With 0 only pages rest that
-    /// are to be written back.
+    /// How many of 8 pages here are inactive at most when room is needed: unmapped, so that a touch tells that they are in use. With 0 only pages that
+    /// are to be written back become inactive.
     pub inactive_eighths: u8,
     /// Where faults are served, and how.
     pub handler: Handler,
     /// False serves faults of user code only, where the system allows no more; system calls on the window then fail with EFAULT.
     pub system_calls: bool,
-    /// Who serves faults: a thread for all, or each thread its own.
+    /// Which thread serves faults: one thread serves all, or each thread serves its own.
     pub faults: FaultMode,
 }
 
@@ -70,11 +70,11 @@ impl WindowOptions {
 pub struct WindowStats {
     /// Faults reported.
     pub faults: u64,
-    /// Of those, at pages that were far.
+    /// Faults at pages that were far.
     pub missing: u64,
-    /// Of those, first writes to a page.
+    /// Faults that were first writes to a page.
     pub upgrades: u64,
-    /// Of those, at pages that reactivated.
+    /// Faults that reactivated a page.
     pub reactivated: u64,
     /// READs sent.
     pub fetches: u64,

@@ -1,10 +1,10 @@
-//! Who works for a shared space, and when: the pager's own threads by turns, and everybody else by what they leave in the [`Inbox`].
+//! Shares a pager between threads: its own threads run it by turns, and all other threads leave a request in the [`Inbox`].
 //!
-//! Key type: [`Desk`]. Two threads hear something for the pager: one sleeps at the link, the other one at the userfaultfd. Neither hands over
-//! to the other what it heard, which would cost a wake-up of a thread for each fault and for each page: it does the work itself, and
-//! the other one's turn is when it is done. Who finds the pager at work leaves what he has, to be done next.
+//! Key type: [`Desk`]. Two threads receive events for the pager: one sleeps at the link, the other one at the userfaultfd. Neither hands its
+//! events over to the other, which would cost a wake-up of a thread for each fault and for each page: it runs the pager itself, and
+//! the other one has to wait until it is done. A thread that finds the pager running leaves its request; the running thread serves it next.
 //!
-//! The program's threads only ever leave something. Whoever works here must not fault, and a program's thread may: in a signal handler.
+//! The program's threads only ever leave requests. A thread that runs the pager must not fault, and a program's thread may: in a signal handler.
 
 use super::ShareStats;
 use super::pager::{Next, Pager};
@@ -36,7 +36,7 @@ pub(super) enum Ask {
     End,
 }
 
-/// Where what is wanted lies until somebody does it. Bounded by those who leave it: a thread waits for its fault, or for its answer.
+/// Requests that no thread has served yet. The number of threads bounds them: each waits for its fault, or for its answer.
 #[derive(Default)]
 pub(super) struct Inbox {
     state: Mutex<State>,
@@ -48,20 +48,20 @@ pub(super) struct Inbox {
 #[derive(Default)]
 struct State {
     asks: VecDeque<Ask>,
-    /// Somebody works, and looks here once more before he goes.
+    /// A thread runs the pager, and looks here once more before it stops.
     at_work: bool,
-    /// Somebody sleeps here: a call of the system is needed, which it nearly never is.
+    /// A thread sleeps here, so waking it takes a system call. That is rare.
     sleeps: bool,
 }
 
 impl Inbox {
-    /// From here on [`Inbox::put`] wakes who sleeps at the link.
+    /// From here on [`Inbox::put`] wakes the thread that sleeps at the link.
     pub(super) fn set_waker(&self, waker: Waker) {
         let again = self.waker.set(waker);
         assert!(again.is_ok(), "a space has one link");
     }
 
-    /// Leaves them all, and has somebody look.
+    /// Leaves all of them, and wakes the pager's threads.
     pub(super) fn put(&self, asks: impl IntoIterator<Item = Ask>) {
         let mut state = lock(&self.state);
         state.asks.extend(asks);
@@ -71,14 +71,14 @@ impl Inbox {
         }
     }
 
-    /// Adds them; false when somebody is at work, who will see them. Else it is the caller who is at work.
+    /// Adds them. False when another thread runs the pager: it will see them. True when the caller runs the pager from now on.
     fn begin_with(&self, asks: impl IntoIterator<Item = Ask>) -> bool {
         let mut state = lock(&self.state);
         state.asks.extend(asks);
         !std::mem::replace(&mut state.at_work, true)
     }
 
-    /// Waits until nobody is at work; then it is the caller.
+    /// Waits until no thread runs the pager; from then on the caller does.
     fn begin(&self) {
         let mut state = lock(&self.state);
         while state.at_work {
@@ -91,7 +91,7 @@ impl Inbox {
         into.append(&mut lock(&self.state).asks);
     }
 
-    /// Ends the caller's work; false when something was left meanwhile, and he is still at work.
+    /// Ends the caller's run of the pager; false when another thread left something meanwhile: then the caller still runs it.
     fn leave(&self) -> bool {
         let mut state = lock(&self.state);
         state.at_work = !state.asks.is_empty();
@@ -102,7 +102,7 @@ impl Inbox {
         is_free
     }
 
-    /// Wakes who sleeps here. He is awake at once, and finds nothing locked.
+    /// Wakes the threads that sleep here. The lock is released first, so that none of them finds it taken.
     fn notify(&self, state: MutexGuard<'_, State>) {
         let sleeps = state.sleeps;
         drop(state);
@@ -142,7 +142,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The pager, and its turns.
 pub(super) struct Desk<W: Mapped, L: Link> {
     inbox: Arc<Inbox>,
-    /// Whoever is at work has it; nobody waits for it.
+    /// Only the thread that runs the pager takes this lock, so no thread waits for it.
     pager: Mutex<Pager<W, L>>,
 }
 
@@ -152,10 +152,10 @@ impl<W: Mapped, L: Link> Desk<W, L> {
         Self { inbox, pager: Mutex::new(pager) }
     }
 
-    /// Does what is asked, on this thread; or leaves it to who is at work. `parcel` is the caller's own.
+    /// Does what is asked on this thread, or leaves it to the thread that runs the pager. `parcel` is the caller's own.
     ///
-    /// What is sent leaves when the pager is free again: a thread that it wakes has this CPU, and the answer may be here before this one
-    /// goes on.
+    /// The frames leave when the pager is free again: a thread that they wake may take this CPU, and the answer may be here before this
+    /// thread goes on.
     pub(super) fn serve(&self, asks: impl IntoIterator<Item = Ask>, parcel: &mut L::Parcel) {
         let mut at_work = self.inbox.begin_with(asks);
         while at_work {
@@ -168,7 +168,7 @@ impl<W: Mapped, L: Link> Desk<W, L> {
         parcel.hand_over();
     }
 
-    /// Takes what has come over the link, if nobody is at work; false for a link at which only its sleeper hears something. What comes
+    /// Takes what has come over the link, if no thread runs the pager; false for a link at which only its sleeper hears something. What comes
     /// wakes no sleeper until [`Desk::rest`].
     pub(super) fn look(&self) -> bool {
         let mut can_look = true;
@@ -181,7 +181,7 @@ impl<W: Mapped, L: Link> Desk<W, L> {
         self.work(Pager::rest);
     }
 
-    /// Works unless another thread does, who then does what is asked.
+    /// Runs the pager, unless another thread does: then that one does what is asked.
     fn work(&self, mut work: impl FnMut(&mut Pager<W, L>)) {
         let mut at_work = self.inbox.begin_with([]);
         while at_work {
@@ -193,7 +193,7 @@ impl<W: Mapped, L: Link> Desk<W, L> {
         }
     }
 
-    /// Leaves these to who serves the link.
+    /// Leaves these to the thread that serves the link.
     pub(super) fn leave(&self, asks: impl IntoIterator<Item = Ask>) {
         self.inbox.put(asks);
     }
@@ -207,7 +207,7 @@ impl<W: Mapped, L: Link> Desk<W, L> {
                 self.inbox.take(pager.asks());
                 let next = pager.turn();
                 drop(pager);
-                // Nobody works after the end.
+                // No thread runs the pager after the end.
                 if matches!(next, Next::End { .. }) || self.inbox.leave() {
                     break next;
                 }

@@ -103,7 +103,7 @@ impl Ground for Crowd {
         Self::lease(self)
     }
 
-    /// Its pages are watched by its programs' guard ([`farmem_io::pages::remote::Guard`]). Faults are left by whoever reads them ([`Joined::fault`]).
+    /// Its pages are watched by its programs' guard ([`farmem_io::pages::remote::Guard`]). The thread that reads a fault leaves it here ([`Joined::fault`]).
     fn serve<'a, L: Link + Send>(&'a self, _: Handler, desk: &Desk<&'a Self, L>, sleeper: Sleeper) -> bool
     where
         &'a Self: Mapped,
@@ -112,7 +112,7 @@ impl Ground for Crowd {
     }
 }
 
-/// Does nothing but to sleep until the lease ends, and to take the pages when it was not renewed: the thread that serves them may stand still.
+/// Sleeps until the lease ends, and takes the pages if it was not renewed. It does nothing else: the thread that serves them may stand still.
 fn watch(mut watcher: Watcher) {
     if let Err(error) = watcher.watch(None) {
         say(&format!(
@@ -213,7 +213,7 @@ impl<G> Drop for Joined<G> {
     fn drop(&mut self) {
         self.inbox.put([Ask::End]);
         if let Some(pager) = self.pager.take() {
-            // Its panic was printed; there is nobody to hand it to.
+            // Its panic was printed; no caller can take it.
             let _panicked = pager.join();
         }
     }

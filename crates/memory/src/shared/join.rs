@@ -96,7 +96,7 @@ where
     let pager = start("farmem-pager", move || {
         let config = joining.config.clone();
         if let Err(error) = with_link(&config, address, joining) {
-            // Nobody listens any more when it had begun: what is lost then is told by the space.
+            // The caller no longer listens once the space has begun; after that the space reports the loss.
             let _begun = say.send(Err(error));
         }
     })?;
@@ -202,7 +202,7 @@ where
         let given_up = begun.is_ok() && ground.serve(self.options.window.handler, &desk, sleeper);
         drop(desk);
         lease.stop();
-        // The lease thread ends when nobody is left to tell it anything.
+        // The lease thread ends when the last sender of its channel is gone.
         let _panicked = landlord.join();
         if given_up {
             // If it does not hear this, the control plane waits for the lease to end.

@@ -4,8 +4,8 @@
 //! believes it to be over sooner than this host does (PROTOCOL 12.35). Where the end stands in the [`Lease`], a watcher takes the pages by itself
 //! when neither this thread nor the pager runs.
 //!
-//! Nothing but renewals is done here: whatever else the control plane is asked for is another thread's, over another connection, and an answer that
-//! does not come is waited for no longer than three eighths of a lease: then there is time to ask once more, over a new connection.
+//! This thread does nothing but renewals: another thread asks the control plane for all else, over another connection. It waits for an answer no
+//! longer than three eighths of a lease: then there is time to ask once more, over a new connection.
 
 use super::desk::{Ask, Inbox, lock};
 use super::join::start;
@@ -33,7 +33,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(20);
 pub(super) struct Life {
     pub(super) host: u16,
     pub(super) generation: u16,
-    /// Of its endpoint: what shows that it is the host who says what it has flushed.
+    /// The key of its endpoint. It shows that the host itself says what it has flushed.
     pub(super) qkey: u32,
 }
 
@@ -93,7 +93,7 @@ impl Landlord {
         };
         let begun = clock.now();
         while !landlord.renew().or_else(later)? {
-            // Who has nothing has given everything up.
+            // A host that holds nothing has given everything up.
             landlord.flushed = landlord.ordered;
             if clock.now().since(begun) >= SILENCE_MAX.times(2) {
                 return Err(Error::Unreachable { what: "the switch: no host may share memory yet".into() });
@@ -111,7 +111,7 @@ impl Landlord {
         Duration::from_nanos(self.length.as_nanos() / 3)
     }
 
-    /// Renews the lease on a thread of its own until nobody is left to tell it anything.
+    /// Renews the lease on a thread of its own until the last sender of `told` is gone.
     pub(super) fn start(mut self, told: Receiver<Told>) -> Result<JoinHandle<()>, Error> {
         start("farmem-lease", move || self.run(&told))
     }
@@ -204,12 +204,12 @@ impl Landlord {
     }
 }
 
-/// Starts the thread that has regions reset (PROTOCOL 12.33). It ends with whoever tells it the pages.
+/// Starts the thread that has regions reset (PROTOCOL 12.33). It ends when the last sender of pages is gone.
 fn recoverer(mut api: ApiClient, host: u16) -> Result<SyncSender<Page>, Error> {
     let (tell, told) = sync_channel::<Page>(STUCK_MAX);
     start("farmem-recover", move || {
         for page in told {
-            // Asked again when it is told again.
+            // A later report of the page asks again.
             let _later = api.call(Recover { host, page: page.addr().0 });
         }
     })?;

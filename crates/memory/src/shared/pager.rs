@@ -1,10 +1,10 @@
 //! A shared space's host role at work: faults, recalls and evictions, one at a time.
 //!
-//! Key type: [`Pager`]. It sleeps nowhere and knows no thread: who may use it when, and who sleeps where, is the
-//! [`Desk`](super::desk::Desk)'s to say. Another thread renews the lease over HTTP, so that nobody here waits for that.
+//! Key type: [`Pager`]. It sleeps nowhere and knows no thread: the [`Desk`](super::desk::Desk) decides which thread runs it when, and where a
+//! thread sleeps. Another thread renews the lease over HTTP, so that no thread here waits for that.
 //!
-//! Which page comes, rests and goes is the page cache's to say ([`farmem_paging::Cache`]), whose page may be used how the agent's; what lies between
-//! the two is [`Paged`]. This module carries the wants of the one to the other, and tells threads of this process what came of theirs.
+//! The page cache ([`farmem_paging::Cache`]) decides which page is fetched, deactivated and evicted; the agent decides how a page may be used;
+//! [`Paged`] stands between the two. This module carries the wants of the one to the other, and tells threads of this process what came of theirs.
 
 use super::ShareStats;
 use super::desk::{Ask, lock};
@@ -62,21 +62,21 @@ impl Notes {
 
 /// A flush under way.
 struct WritingBack {
-    /// Pages whose bytes of when it began the memory nodes have not.
+    /// Pages whose bytes, as they were when the flush began, the memory nodes do not have yet.
     left: BTreeSet<Page>,
     /// When it got on last.
     since: Instant,
     done: Option<Sender<Result<(), Error>>>,
 }
 
-/// What is to follow a [`Pager::turn`].
+/// What follows a [`Pager::turn`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Next {
     /// Another turn, at once.
     Look,
     /// A sleep at the link, of so long at most.
     Sleep(Duration),
-    /// The link is of no use any more: a wait for somebody who wants something.
+    /// The link is of no use any more: wait until a thread leaves a request.
     Wait(StdDuration),
     /// Nothing: it was told to end, and everything is written back or cannot be.
     End {
@@ -91,7 +91,7 @@ pub(super) struct Pager<W: Mapped, L: Link> {
     tell: Sender<Told>,
     told: Vec<CacheDone>,
     /// The role's timer for what gets no answer is at least half of this. No sleep is longer than that: what another thread asks for during a
-    /// sleep may set a timer, which the one who sleeps must not miss.
+    /// sleep may set a timer, which the sleeping thread must not miss.
     timeout: Duration,
     notes: Arc<Notes>,
     asks: VecDeque<Ask>,
@@ -138,8 +138,8 @@ impl<W: Mapped, L: Link> Pager<W, L> {
         &mut self.asks
     }
 
-    /// Does what is asked as far as somebody waits for it; what is to be sent is in `parcel`. The rest is the next turn's, which comes with the
-    /// answer at the latest.
+    /// Does what is asked as far as a thread waits for it, and puts what is to be sent into `parcel`. The next turn does the rest; it comes with
+    /// the answer at the latest.
     pub(super) fn begin(&mut self, parcel: &mut L::Parcel) {
         self.do_asked();
         if !self.dead {
@@ -156,12 +156,12 @@ impl<W: Mapped, L: Link> Pager<W, L> {
     /// Does what is asked, and what is not urgent.
     fn work(&mut self) {
         self.do_asked();
-        // What somebody waits for is on its way before anything else is done.
+        // Requests that a thread waits for leave before anything else is done.
         self.flush();
         let now = self.driver.clock().now();
         self.poisoned.unpoison(now, self.driver.machine_mut().pages_mut().memory_mut());
         if self.dead {
-            // Of these nothing is to be told: the threads that wait got their SIGBUS.
+            // These need no report: the threads that wait got their SIGBUS.
             let told = self.paged_mut().take_told();
             self.paged_mut().give_back(told);
             return self.end_flushes();
@@ -173,7 +173,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
         self.look_back(now);
     }
 
-    /// Takes what came over the link, and does what is asked. What arrived is installed when this returns.
+    /// Takes what came over the link, and does what is asked. Pages that arrived are installed when this returns.
     pub(super) fn turn(&mut self) -> Next {
         if !self.dead {
             let Self { driver, told, .. } = self;
@@ -243,7 +243,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
                 CacheDone::Stuck { page } => Told::Stuck(page),
                 CacheDone::LeaseEnded => {
                     self.stats.lapses += 1;
-                    // Whatever the watcher took is taken over before there is another lease.
+                    // The pager takes over the pages that the watcher took, before there is another lease.
                     self.driver.machine_mut().pages_mut().memory_mut().absorb();
                     Told::LeaseEnded
                 }
@@ -267,7 +267,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
             Ask::Fail(why) => self.fail(why),
             Ask::WriteBack(done) => self.begin_flush(Some(done)),
             Ask::Stats(answer) => {
-                // Who asked may be gone.
+                // The asking thread may be gone.
                 let _gone = answer.send(self.stats());
             }
             Ask::End => {
@@ -360,7 +360,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
         }
     }
 
-    /// From here on nothing can be had: no page may be used any more, since others may write them.
+    /// Ends the space: from here on no page may be used any more, since other hosts may write them.
     fn fail(&mut self, why: String) {
         if mem::replace(&mut self.dead, true) {
             return;
@@ -405,7 +405,7 @@ impl WritingBack {
 
     fn answer(self, result: Result<(), Error>) {
         if let Some(done) = self.done {
-            // Who asked may be gone.
+            // The asking thread may be gone.
             let _gone = done.send(result);
         }
     }

@@ -102,7 +102,7 @@ impl Process<'_> {
         let base = self.call("mmap", Mmap { process: self.number, addr, len, prot: prot.0, flags })?;
         let (start, span) = self.space.span();
         if base < start.0 || base - start.0 + len > span {
-            // Nobody could touch it here.
+            // No program could touch it here.
             self.unmap(VirtAddr(base), len)?;
             let what = "a memory node that joined after this space was opened: open another".into();
             return Err(Error::Unreachable { what });
@@ -155,7 +155,7 @@ impl Process<'_> {
     }
 }
 
-/// Whoever needs to know that it worked calls [`Process::exit`].
+/// A caller that needs to know that it worked calls [`Process::exit`].
 impl Drop for Process<'_> {
     fn drop(&mut self) {
         if !self.ended {

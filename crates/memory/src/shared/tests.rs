@@ -183,7 +183,7 @@ fn what_goes_is_counted_by_its_reason() {
     host.step(Event::Recall(recall(true)));
     host.paged.check(&host.agent);
     assert_eq!(host.paged.behind().collect::<Vec<_>>(), [page(0)], "its bytes are on their way");
-    // Who wants to write it waits for that, and asks then.
+    // A thread that wants to write the page waits for that, and asks then.
     host.paged.fault(page(0), Access::Modified);
     assert_eq!((host.paged.next_want(), host.paged.is_awaited(page(0))), (None, true));
     host.answer_all(3);
@@ -200,7 +200,7 @@ fn what_goes_is_counted_by_its_reason() {
     assert_eq!((window.frames(), window.bytes_taken()), (0, 0));
 }
 
-/// A page nobody waits for may be refused without anybody noticing. One that somebody waits for ends in an error, for a while.
+/// The refusal of a page that no thread waits for has no effect. A thread that waits for a refused page gets an error, for a while.
 #[test]
 fn poison_is_for_those_who_wait_and_ends() {
     let Some(window) = window() else { return };

@@ -2,7 +2,7 @@
 //!
 //! Key calls: [`SharedSpace::spawn`], which starts this very program again as a worker, and [`begin`], with which a program becomes one. All that
 //! a worker needs is in its command line, so any way of starting a command on a machine will do ([`SharedSpace::spawn_by`]: ssh, say).
-//! What it is to work on it is told by addresses, which mean the same to it. The command line has only bytes that no shell looks at, since ssh
+//! Addresses tell it what to work on: they mean the same to it. The command line has only bytes that no shell changes, since ssh
 //! hands it to one.
 
 use super::{ShareOptions, SharedSpace};
@@ -114,7 +114,7 @@ impl SharedSpace {
     /// this program's.
     ///
     /// # Errors
-    /// As [`SharedSpace::spawn`]. That the command starts and then comes to nothing is told by [`Worker::join`].
+    /// As [`SharedSpace::spawn`]. [`Worker::join`] reports a command that starts and then fails.
     pub fn spawn_by(&self, mut command: Command, entry: &str, args: &[u64]) -> Result<Worker, Error> {
         command.args(self.worker_arguments(entry, args)).stdin(Stdio::null()).stdout(Stdio::piped());
         let child = command.spawn().map_err(|source| {
@@ -137,8 +137,8 @@ impl SharedSpace {
     }
 }
 
-/// At the start of a program: when its arguments are a worker's, runs the entry they name and answers with what the process is to exit with. `None`
-/// when the program is not a worker.
+/// A program calls this at its start: when its arguments are a worker's, it runs the entry they name and answers the code that the process is to exit
+/// with. `None` when the program is not a worker.
 ///
 /// A worker has the usual options, with its parent's local limit.
 #[must_use]
@@ -150,7 +150,7 @@ pub fn begin(entries: &[(&str, Entry)]) -> Option<ExitCode> {
     let answer = run(&args[1..], entries);
     Some(match answer {
         Ok(answer) => {
-            // Who started it may be gone.
+            // The process that started it may be gone.
             let _gone = writeln!(std::io::stdout(), "{ANSWER}{answer}");
             ExitCode::SUCCESS
         }
@@ -184,7 +184,7 @@ fn run(args: &[OsString], entries: &[(&str, Entry)]) -> Result<u64, String> {
 /// What a worker answers, once it says nothing more.
 fn listen(output: Option<ChildStdout>) -> Option<u64> {
     let mut answer = None;
-    // Whatever else it says, and whatever a host says to who comes in, is passed over.
+    // Other lines of the worker's, and a remote host's login messages, are skipped.
     for line in BufReader::new(output?).split(b'\n').map_while(Result::ok) {
         answer = answered(&line).or(answer);
     }
@@ -215,7 +215,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever a name or a path is made of comes through a shell as it was.
+        /// A name or a path of any bytes comes through a shell unchanged.
         #[test]
         fn a_word_is_meant_as_it_was(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
             let word = OsString::from_vec(bytes);
@@ -240,7 +240,7 @@ mod tests {
         }
     }
 
-    /// Who starts a worker wrongly is told what is wrong, before anything is opened.
+    /// A worker that is started wrongly says what is wrong, before it opens anything.
     #[test]
     fn wrong_arguments_are_named() {
         let told = |args: &[&str]| {
