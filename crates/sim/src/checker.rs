@@ -365,7 +365,7 @@ impl Model {
     }
 }
 
-/// A word that everybody counts up: atomics must linearise.
+/// A word that all hosts count up: atomics must linearise.
 ///
 /// All additions are of one, so no two may find the same value; one that began after `n` had ended finds at least `n`; and none
 /// finds as much as had begun.

@@ -1,6 +1,6 @@
 //! A running 64-bit hash of everything that happened: the same seed must give the same digest.
 
-/// The hash. Not cryptographic: it tells two runs apart, it does not resist anyone.
+/// The hash. It is not cryptographic: it tells two runs apart and resists no attacker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Digest(u64);
 

@@ -101,7 +101,7 @@ fn mark(kind: &str, name: &str) -> String {
 mod tests {
     use super::{Journal, mark};
 
-    /// Notes are counted by what happened, not by whom it happened to.
+    /// Notes are counted by what happened, not by the role or object that it happened to.
     #[test]
     fn fields_are_left_out_of_marks() {
         assert_eq!(mark("switch", "Forwarded { node: NodeId(2) }"), "switch.Forwarded");

@@ -102,7 +102,7 @@ struct Rack {
     freed: Vec<u64>,
     /// Vmas that were asked for, ever: what a forbidden access is judged by.
     allocations: u64,
-    /// At the end: slots, each with its owner, and counters that have still to be read.
+    /// Slots, each with its owner, and counters that have still to be read at the end.
     unread: BTreeSet<(usize, SlotId)>,
     uncounted: BTreeSet<usize>,
     /// An allocation failed in a way that does not say whether it was begun.
@@ -312,8 +312,8 @@ impl Rack {
         }
     }
 
-    /// The node's memory is gone (PROTOCOL 9.8). What was under way there may still be executed when that is accepted, if it goes through the
-    /// switch.
+    /// The node's memory is gone (PROTOCOL 9.8). An operation that was under way there may still be executed when the loss is accepted, if it
+    /// goes through the switch.
     fn node_lost(&mut self, node: u16) {
         *self.losses.entry(node).or_default() += 1;
         let still: BTreeMap<SlotId, u64> = self.tasks.values().filter_map(Task::still_to_come).collect();

@@ -1,7 +1,7 @@
 //! A trace played over a rack of blades with the paper's latencies: how far programs scale, and what the directory costs (MIND 7.1 to 7.3).
 //!
-//! [`replay`] plays a [`Workload`] on the hosts of a [`Setup`] and answers with an [`Outcome`]. What happens to pages is decided by the roles' own
-//! step functions: [`farmem_switch::directory`], [`farmem_host::agent::Agent`], [`farmem_memnode::page_states::PageStates`],
+//! [`replay`] plays a [`Workload`] on the hosts of a [`Setup`] and answers with an [`Outcome`]. The roles' own step functions
+//! decide what happens to pages: [`farmem_switch::directory`], [`farmem_host::agent::Agent`], [`farmem_memnode::page_states::PageStates`],
 //! [`farmem_control::splitting::Splitting`] and [`farmem_control::reset::Reset`]. Around them stand a clock, links that take time and can be
 //! full, and threads that wait for their pages. Nothing is lost here; [`crate::pages`] is for that.
 //!
@@ -107,7 +107,7 @@ pub struct Setup {
     pub regions: Regions,
     /// What things take.
     pub profile: Profile,
-    /// Of the jitter of retries.
+    /// The seed of the jitter of retries.
     pub seed: u64,
 }
 

@@ -59,7 +59,7 @@ const LINES_MAX: usize = 10_000;
 /// Plays a script; answers it with the trace it really left in the place of the expected one.
 ///
 /// # Errors
-/// [`ScriptError`] at the first command that makes no sense. What a rack refuses is no error but part of the trace.
+/// [`ScriptError`] at the first command that makes no sense. A refusal of the rack is no error but part of the trace.
 pub fn play(text: &str) -> Result<String, ScriptError> {
     let mut stage = Stage::default();
     let mut out = String::new();

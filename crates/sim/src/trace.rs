@@ -51,7 +51,7 @@ pub struct Visit {
     pub accesses: u64,
 }
 
-/// Turns events into visits. What is left out are accesses that a page table entry, once filled, serves unnoticed:
+/// Turns events into visits. It leaves out accesses that a page table entry, once filled, serves unnoticed:
 /// those to the last [`AT_HAND`] pages of the running thread.
 #[derive(Debug, Default)]
 pub struct Compactor {

@@ -49,7 +49,7 @@ struct Bench {
     base: u64,
     open: BTreeMap<u64, Operation>,
     tickets: u64,
-    /// Of each word the additions that ended, by digit.
+    /// The additions that ended, by word and digit.
     made: BTreeMap<u64, Vec<Option<Made>>>,
     seen: BTreeMap<u64, u64>,
     migrating: Option<u64>,
@@ -57,7 +57,7 @@ struct Bench {
     cut: Option<u16>,
     counts: [u64; 3],
     both: [u64; 2],
-    /// Of each edge the WRITEs by ticket, which is what they write, and whether each ended well.
+    /// The WRITEs to each edge by ticket, which is what they write, and whether each ended well.
     written: BTreeMap<u64, BTreeMap<u64, bool>>,
     /// READs of edges that ended well, by ticket, and what they found.
     found: BTreeMap<u64, (u64, Vec<u8>)>,

@@ -1,8 +1,8 @@
 //! When two worlds are the same: a world's fingerprint.
 //!
 //! Only the order of numbers matters, never their distance; so each is replaced by its rank, which makes the worlds finite although requests
-//! go on for ever. Which host and which page is which does not matter: the fingerprint is the least over all ways to name
-//! them. And what can make no difference any more is left out; each such case says why.
+//! go on for ever. Names of hosts and pages do not matter: the fingerprint is the least over all ways to name
+//! them. It also leaves out what can make no difference any more; each such case says why.
 
 use super::message::Message;
 use super::model::{Host, World, index, nth};
@@ -321,7 +321,7 @@ impl Ranks<'_> {
         })
     }
 
-    /// A min_seq only matters to what was sent before it. What is still to be sent is not below it.
+    /// A min_seq only matters to messages that were sent before it. Later ones have numbers that are not below it.
     fn is_void_in_flight(&self, host: HostId, page: Page, request: &Request) -> bool {
         let void = |to, at, id, seq| (to, at, id) == (host, page, request.id) && seq < request.min_seq;
         self.world.net.iter().any(|message| match *message {

@@ -50,7 +50,7 @@ impl World {
         Ok(())
     }
 
-    /// At the node, at a host that may write, or on the way from one to the other; or with a dead host.
+    /// The latest bytes are at the node, at a host that may write, or on the way from one to the other; or they died with a host.
     fn the_latest_is_somewhere(&self, at: Page) -> Result<(), Broken> {
         let holds = |id: HostId| {
             let agent = &self.host(id).agent;

@@ -133,7 +133,7 @@ pub const GATE: [u8; 7] = [1, 3, 9, 13, 15, 17, 19];
 pub const fn without(guard: Guard) -> Config {
     let small = Config { live: false, ..rack(0, 2, 1, 2, [0, 1, 0], 4) };
     let config = match guard {
-        // With floors it is safe, and yet no host may ever write: each makes void what the other was sent.
+        // With floors it is safe, and yet no host may ever write: each host voids what the other was sent.
         Guard::Done => small.without(Guard::Floors),
         Guard::AckCount => Config { live: false, ..rack(0, 3, 1, 1, [0, 0, 0], 6) },
         Guard::LentMark => small.visits(ONE),

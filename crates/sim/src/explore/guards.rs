@@ -15,7 +15,7 @@ use farmem_wire::message::{Access, Data, Done, Get, Page, Read, Recall, RecallAc
 pub enum Guard {
     /// A recall voids what was sent to open requests before it (PROTOCOL 12.20).
     Floors,
-    /// An owner says that it is done before the next one has his turn (PROTOCOL 12.13).
+    /// An owner says that it is done before the next one has its turn (PROTOCOL 12.13).
     Done,
     /// An acknowledgement counts only for the recall it answers (PROTOCOL 12.14).
     AckSeq,
@@ -39,11 +39,11 @@ pub enum Guard {
     SplitIdle,
     /// A sweep voids write-backs that are still under way (PROTOCOL 12.30).
     SweepFloor,
-    /// A request for a busy region has what may be lost sent again (PROTOCOL 12.15).
+    /// A request for a busy region makes the switch send again what may be lost (PROTOCOL 12.15).
     Poke,
     /// A read that was sent behind a write-back is not answered before that has come (PROTOCOL 12.26).
     Behind,
-    /// The write-back that is not waited for is that of the wanted page (PROTOCOL 12.11).
+    /// The switch waits for every write-back but that of the wanted page (PROTOCOL 12.11).
     PassingPage,
 }
 

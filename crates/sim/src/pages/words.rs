@@ -95,7 +95,7 @@ impl Words {
         }
     }
 
-    /// He has them.
+    /// The owner has them.
     pub(super) fn accept_loss(&mut self, page: Page) {
         let known = self.known.get(&page).copied().unwrap_or_default();
         if known.loss == Loss::Accepting {

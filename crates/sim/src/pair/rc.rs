@@ -371,7 +371,7 @@ mod tests {
         assert_ne!(one.digest, other.digest);
     }
 
-    /// On a calm link nothing is sent twice but what a responder puts off, no timer goes off, and nothing is refused but what is bad.
+    /// On a calm link a requester repeats only what a responder puts off, no timer goes off, and a responder refuses only what is bad.
     #[test]
     fn a_calm_link_repeats_nothing() {
         let mut unready = 0;

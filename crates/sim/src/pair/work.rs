@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub(super) const BASE: u64 = 0x0000_1000_0000_0000;
 /// Bytes of it: few, so that operations meet.
 pub(super) const LEN: usize = 32 * 1024;
-/// Of which so many may be written.
+/// Bytes of it that may be written.
 pub(super) const WRITABLE: usize = LEN - 4096;
 
 /// What must come back.

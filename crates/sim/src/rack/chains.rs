@@ -88,7 +88,7 @@ impl Rack {
         }
         for (number, stop) in way.iter().enumerate() {
             let counter = &mut self.counters[stop.counter];
-            // What a memory that is lost meanwhile said says nothing about the new one.
+            // An answer of memory that was lost meanwhile says nothing about the new memory.
             if stop.losses != counter.home.losses {
                 continue;
             }

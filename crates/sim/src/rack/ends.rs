@@ -218,7 +218,7 @@ impl Rack {
         let Counter { addr, home, .. } = self.counters[counter];
         let same = losses == home.losses;
         match result {
-            // What a memory that is lost meanwhile said says nothing about the new one.
+            // An answer of memory that was lost meanwhile says nothing about the new memory.
             Ok(_) if !same => Ok(()),
             Ok(Answer::Done { old }) => match compare {
                 Some(compare) if compare != old => {

@@ -14,7 +14,7 @@ const MOVES_MAX: usize = 3;
 /// A piece of memory, which moves as one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Piece {
-    /// Of an allocation: which, where, and the piece's first byte from there on.
+    /// A piece of an allocation: its number, its address, and the piece's first byte from there on.
     Vma { number: u64, base: u64, offset: u64 },
     /// The vma of a counter.
     Counter(usize),

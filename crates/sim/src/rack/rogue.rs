@@ -1,7 +1,7 @@
 //! A rogue: a host of the rack, with sessions, connections and keys of its own, whose frames say what they like.
 //!
-//! Its network stack spoils frames before it seals them ([`Network`](crate::Network)), and its program reaches for everybody's
-//! memory. Whatever it does, it can only do in its own domain: no bytes of other domains may change, and none may come back to it
+//! Its network stack spoils frames before it seals them ([`Network`](crate::Network)), and its program reaches for the memory
+//! of every domain. It can do harm in its own domain only: no bytes of other domains may change, and none may come back to it
 //! (PROTOCOL 9.17).
 
 use super::tasks::{Operation, Task};

@@ -145,7 +145,7 @@ impl Rack {
     }
 
     fn more_memory(&mut self, index: usize) {
-        // What may be freed already could be given to another program before it is asked for again.
+        // Memory that may be freed already could be given to another program before the free is repeated.
         let frees_again = |call: &Call| matches!(call, Call::Free { again: true, .. });
         if self.again.iter().any(|(_, call)| matches!(call, Call::Free { .. }))
             || self.calls.values().any(|(_, call)| frees_again(call))
@@ -348,7 +348,7 @@ impl Rack {
         if !self.rng.chance(1, 4) {
             return;
         }
-        // What has moved is refused as well, but for another reason.
+        // Memory that has moved is refused as well, but for another reason.
         let stays = |vma: &Vma| vma.piece_len.is_none();
         let found = self.place_where(|vma| vma.domain != domain && !vma.changing && !vma.lent && stays(vma));
         let Some(place) = found.filter(|&place| self.model.is_free(place)) else { return };

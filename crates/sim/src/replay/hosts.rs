@@ -119,7 +119,7 @@ pub(super) struct RetryTimer {
 pub(super) struct Host {
     pub(super) agent: Agent,
     pub(super) resident: Resident,
-    /// Of the requests that are open.
+    /// The timers of open requests.
     pub(super) retry_timers: BTreeMap<Page, RetryTimer>,
     /// Where each core is, by its place in the rack's list.
     pub(super) cores: std::ops::Range<usize>,

@@ -12,7 +12,7 @@ pub struct Profile {
     /// A fetch that needs no invalidation, end to end: one round trip (MIND 7.2: about 9 us; one that needs its owner's bytes first takes about 18
     /// us there; here what it takes follows from this one and the protocol).
     pub round_trip: Duration,
-    /// Of each link of a blade and of a memory node, in bits a nanosecond (MIND 7: 100 Gbps NICs, one for each).
+    /// The rate of each link of a blade and of a memory node, in bits a nanosecond (MIND 7: 100 Gbps NICs, one for each).
     pub link_bits: u64,
     /// An access that stays local (MIND 7.2: DRAM latency, below 100 ns).
     pub local: Duration,

@@ -135,7 +135,7 @@ impl Stage {
             }
             "free" => {
                 let base = self.address(words)?;
-                // Of no allocation of the script's: any will do, there is none of that address.
+                // The script made no allocation at that address, so any number will do.
                 let id = self.ids.get(&base).copied().unwrap_or(0);
                 self.call(host, Free { domain, base, id }).map(|done| self.done(done))
             }

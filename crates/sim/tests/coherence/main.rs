@@ -234,8 +234,8 @@ fn a_freed_vma_waits_for_a_dead_host() {
     assert_eq!(rack.load(b, base), Some(0));
 }
 
-/// What was written while it might be is there when it may only be read, and no host writes any more when that was answered. So it is when the
-/// control plane starts again meanwhile.
+/// Bytes that were written while that was allowed are there when the page may only be read, and no host writes any more once that change was
+/// answered. The same holds when the control plane starts again meanwhile.
 #[test]
 fn rights_are_taken_from_pages_that_are_cached_and_nothing_is_lost() {
     let (mut rack, a, b, _) = pair(19);
