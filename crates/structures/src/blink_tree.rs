@@ -94,7 +94,7 @@ impl BLinkTree {
         let tag = tag_of(base);
         let tree = Tree { root: VirtAddr(base.0 + ROOT), tag, entries };
         memory.write(tree.root, &Node::root(tag).emit())?;
-        // The first word comes last: who finds it finds a tree.
+        // The first word comes last: a client that finds it finds a whole tree.
         let rest = [u64::from(tag.get()), entries as u64].map(u64::to_le_bytes).concat();
         memory.write(VirtAddr(base.0 + 8), &rest)?;
         memory.write(base, &MAGIC.to_le_bytes())?;
@@ -126,7 +126,7 @@ impl BLinkTree {
         Self { at, tree, arena, programs: Programs::new(), policy: Policy::default() }
     }
 
-    /// Frees header, root and the nodes that this handle made; those that other handles made are theirs to free. Nobody may use the tree meanwhile or
+    /// Frees header, root and the nodes that this handle made; other handles free those that they made. No other handle may use the tree meanwhile or
     /// afterwards.
     ///
     /// # Errors
@@ -136,7 +136,7 @@ impl BLinkTree {
         self.arena.destroy(memory)
     }
 
-    /// Frees the nodes that this handle made, when nobody uses the tree any more; header and root are freed by [`BLinkTree::destroy`] of another handle.
+    /// Frees the nodes that this handle made, when no handle uses the tree any more; [`BLinkTree::destroy`] of another handle frees header and root.
     ///
     /// # Errors
     /// [`Error`] when the control plane does not answer.
@@ -452,7 +452,7 @@ impl<M: FarMemory + ?Sized> Nodes for FarNodes<'_, M> {
         Ok(at)
     }
 
-    /// Nobody knows of it: the next new node has its place.
+    /// No node leads to it: the next new node takes its place.
     fn discard(&mut self, at: VirtAddr) {
         let arena = self.arena.as_mut().expect("only who writes discards nodes");
         arena.reserve(vec![at]);

@@ -1,8 +1,8 @@
 //! A B+tree in far memory: 64-bit keys, 64-bit values (numbers, or addresses of larger ones), nodes of 256 bytes with up to 16
 //! children; a leaf links to the next.
 //!
-//! Looking is done by traversals, at the memory nodes or at the host as [`BTree::policy`] says: [`BTree::find`],
-//! [`BTree::lower_bound`], [`BTree::scan`], [`BTree::aggregate`]. Writing is done by the host, with READs and WRITEs. Deletion is
+//! Traversals look, at the memory nodes or at the host as [`BTree::policy`] says: [`BTree::find`],
+//! [`BTree::lower_bound`], [`BTree::scan`], [`BTree::aggregate`]. The host writes, with READs and WRITEs. Deletion is
 //! lazy: a key leaves its leaf, and a leaf that is empty stays until keys of its range come again; nodes are never merged.
 //!
 //! # Beside a writer
@@ -18,7 +18,7 @@
 //!   answers "missing", a scan or aggregate lacks keys. It never sees one twice;
 //! - sees of several keys written one after the other any part, not always the older part.
 //!
-//! Who cannot bear the last two looks between two equal even [`LockWord::version`]s, when all writers take the lock.
+//! A reader that cannot bear the last two looks between two equal even [`LockWord::version`]s, when all writers take the lock.
 
 use crate::arena::{Arena, Layout};
 use crate::{assembled, words};
@@ -53,7 +53,7 @@ pub const AGGREGATE_PROGRAM: &str = include_str!("../../../testdata/programs/btr
 const UNUSED_REASON: &str = "2^64 - 1 is no key, it marks unused places";
 /// "farmemBT": the first word of a tree's header.
 const MAGIC: u64 = u64::from_le_bytes(*b"farmemBT");
-/// Of the lock word in the header.
+/// Offset of the lock word in the header.
 const LOCK: u64 = 16;
 /// Bytes from the header to the root; both are in one allocation of their own.
 const ROOT: u64 = NODE_LEN as u64;
@@ -131,7 +131,7 @@ impl BTree {
         let Vma { base, .. } = memory.allocate(ROOT + NODE_LEN as u64)?;
         let header = Header { at: base, root: VirtAddr(base.0 + ROOT), leaf_max };
         memory.write(header.root, &Node::leaf(&[], 0).emit())?;
-        // The first word comes last: who finds it finds a tree.
+        // The first word comes last: a client that finds it finds a whole tree.
         let rest = [header.root.0, 0, leaf_max as u64].map(u64::to_le_bytes).concat();
         memory.write(VirtAddr(base.0 + 8), &rest)?;
         memory.write(base, &MAGIC.to_le_bytes())?;
@@ -178,7 +178,7 @@ impl BTree {
         self.arena.destroy(memory)
     }
 
-    /// Has nodes that belong to somebody else made use of first.
+    /// Makes new nodes take these places first, which belong to another owner.
     pub(crate) fn reserve(&mut self, nodes: Vec<VirtAddr>) {
         self.arena.reserve(nodes);
     }
@@ -200,7 +200,7 @@ impl BTree {
         self.header.leaf_max
     }
 
-    /// The lock of all who write.
+    /// The lock that every writer takes.
     pub const fn lock(&mut self) -> &mut LockWord {
         &mut self.lock
     }
@@ -260,7 +260,7 @@ impl BTree {
     /// The WRITE that puts a pair into the leaf `at`, which was read as `bytes`, in place of the one of this key if there is one. `None`
     /// when the leaf is full: then [`BTree::insert`] is needed, which cuts it. `buf` is any buffer.
     ///
-    /// Who writes this way is the one writer from its look-up of the leaf on.
+    /// A caller that writes this way must be the one writer from its look-up of the leaf on.
     ///
     /// # Errors
     /// [`Error::Key`] for 2^64 - 1; [`Error::Broken`] when `bytes` are no leaf.

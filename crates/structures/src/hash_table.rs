@@ -17,7 +17,7 @@
 //!   remove begins, every later look-up finds it;
 //! - sees of several changes any part: two look-ups one after the other may see a later change of another key, and not an earlier one.
 //!
-//! Who cannot bear the last looks between two equal even [`LockWord::version`]s, when all writers take the lock.
+//! A reader that cannot bear the last looks between two equal even [`LockWord::version`]s, when all writers take the lock.
 
 use crate::assembled;
 use farmem_client::{Answer, Completed, Error, FarMemory, LockWord, Op, Policy, TraversalStop, Vma};
@@ -154,7 +154,7 @@ impl HashTable {
         if count == 0 {
             return Err(Error::Full { what: "a rack without memory nodes".into() });
         }
-        // What is too much for these numbers is far too much for any node, which then says so.
+        // A table too large for these numbers is far too large for any node, which then says so.
         let buckets = buckets.max(count).checked_next_power_of_two().unwrap_or(1 << 63);
         let per_shard = buckets.div_ceil(count);
         // Partitioned chains fill shards unevenly: room for a quarter more, and for small tables.
@@ -203,7 +203,7 @@ impl HashTable {
         self.policy = policy;
     }
 
-    /// The lock of all who write.
+    /// The lock that every writer takes.
     pub const fn lock(&mut self) -> &mut LockWord {
         &mut self.lock
     }
@@ -347,7 +347,7 @@ impl HashTable {
 
     /// The WRITE that replaces the value that a finished [`HashTable::find_op`] found; `None` when it found nothing. `buf` is any buffer.
     ///
-    /// Who changes values this way is a writer.
+    /// A caller that changes values this way is a writer.
     #[must_use]
     pub fn replace_op(completed: &Completed, value: &Value, mut buf: Vec<u8>) -> Option<Op> {
         let Ok(Answer::Traversed(end)) = completed.result else { return None };
@@ -388,7 +388,7 @@ impl HashTable {
 
     /// Fills an empty table: the image is built here and written in large pieces. `progress` hears bytes written and bytes in all.
     ///
-    /// Of two entries with one key the later one is found.
+    /// A look-up finds the later one of two entries with one key.
     ///
     /// # Errors
     /// [`Error::Broken`] when the table is not empty; [`Error::Full`] when a memory node has no room for its share; [`Error`] when far memory

@@ -2,11 +2,11 @@
 //!
 //! Key types: [`Heap`], a program's hold of one; [`Record`], what it hands out. A record has a header and 1 byte to 128 KiB, and is found by its
 //! address alone. [`Heap::put`] makes one, [`Heap::read`] reads it in one round trip and notices a writer, [`Heap::write`] overwrites it in place,
-//! [`Heap::free`] frees it, whoever made it. What others may still read is not used again: a program that has a heap open holds a *lease*, and says with each
-//! renewal that it holds no older pointers ([`Heap::pin`] while it does). One that died stops nobody for longer than a few leases. Roots are names for
-//! records: with them structures are found ([`Heap::root`]).
+//! [`Heap::free`] frees it, also when another program made it. Memory that other programs may still read is not used again: a program that has a heap open
+//! holds a *lease*, and says with each renewal that it holds no older pointers ([`Heap::pin`] while it does). A program that died holds the others up for no
+//! longer than a few leases. Roots are names for records: programs find structures by them ([`Heap::root`]).
 //!
-//! Why it is so, and what was left: [the decision](../../../docs/decisions/2026-11-23-far-heap.md).
+//! Reasons and rejected alternatives: [the decision](../../../docs/decisions/2026-11-23-far-heap.md).
 //!
 //! # What it does not do
 //!
@@ -82,7 +82,7 @@ impl fmt::Debug for Clock {
 /// What may be set of a heap.
 #[derive(Clone, Debug)]
 pub struct HeapOptions {
-    /// How long a program may be silent before it counts as gone; at least [`LEASE_MIN`]. Set by who creates the heap.
+    /// How long a program may be silent before it counts as gone; at least [`LEASE_MIN`]. The creator of the heap sets it.
     pub lease: Duration,
     /// Where this program has the time from.
     pub clock: Clock,
@@ -130,7 +130,7 @@ impl Heap {
         if room::read_word(client, base)? != 0 {
             return Err(exists());
         }
-        // Each word by compare-and-swap: whoever makes it at the same time writes the same, or finds it made.
+        // Each word by compare-and-swap: another program that makes the heap at the same time writes the same, or finds it made.
         client.compare_swap(VirtAddr(base.0 + EPOCH_AT), 0, 1)?;
         let lease = u64::try_from(options.lease.as_nanos()).unwrap_or(u64::MAX);
         client.compare_swap(VirtAddr(base.0 + LEASE_AT), 0, lease)?;
@@ -177,8 +177,8 @@ impl Heap {
         self.member.leave(memory)
     }
 
-    /// Frees the heap with all its records, and its name. Nobody may have it open but this program. Tables and trees in it have memory of their own: they are
-    /// destroyed before.
+    /// Frees the heap with all its records, and its name. No other program may have it open. Tables and trees in it have memory of their own: destroy them
+    /// before.
     ///
     /// # Errors
     /// [`Error::Locked`] when another program has it open: nothing is freed then, and this program leaves it as by [`Heap::close`]. [`Error`] when the control plane does not answer.
@@ -206,7 +206,7 @@ impl Heap {
         &self.name
     }
 
-    /// Records that were freed and are kept because somebody may still read them, as far as this program knows.
+    /// Records that were freed and are kept because a member may still read them, as far as this program knows.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.arena.retired() + self.arena.unmarked.len()
@@ -215,8 +215,8 @@ impl Heap {
     /// Makes a record of `content`, on any memory node: one round trip, when a block is at hand. `kind` is the caller's, and comes back with each read.
     ///
     /// # Errors
-    /// [`Error::Empty`], [`Error::TooLong`] over [`RECORD_LEN_MAX`]; [`Error::Full`] when there is no room; [`Error`] when far memory does not answer: then nobody
-    /// has the record, and its block is lost until this program leaves.
+    /// [`Error::Empty`], [`Error::TooLong`] over [`RECORD_LEN_MAX`]; [`Error::Full`] when there is no room; [`Error`] when far memory does not answer: then no
+    /// program has the record, and its block is lost until this program leaves.
     pub fn put(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -264,7 +264,7 @@ impl Heap {
         Ok(Fresh { record: Record { at, len }, image: encode(tag, kind, class, content) })
     }
 
-    /// Gives back records that were prepared and that nobody was told of.
+    /// Gives back records that were prepared and whose addresses no other program has.
     pub(crate) fn drop_fresh(&mut self, fresh: &[Fresh]) {
         for Fresh { record, .. } in fresh {
             let class = Class::of(record.len as usize).expect("a block was taken for it");
@@ -274,7 +274,7 @@ impl Heap {
         }
     }
 
-    /// Frees a record that nothing leads to any more, once; whoever made it. It is used again when nobody can be reading it.
+    /// Frees a record that nothing leads to any more, once; any program may have made it. Its memory is used again when no member can be reading it.
     ///
     /// # Errors
     /// [`Error::Broken`] when there is no record, or it was freed already by this program, or by another one that has marked it; [`Error`] when far memory does
@@ -326,7 +326,7 @@ impl Heap {
         self.enter(memory)
     }
 
-    /// Gets back what was freed and nobody can be reading, and helps others to get theirs. Making records does it when room is short; this is for programs that
+    /// Gets back what was freed and no member can be reading, and helps others to get theirs. The heap does so when room is short; this is for programs that
     /// want it before that.
     ///
     /// # Errors
@@ -336,7 +336,7 @@ impl Heap {
         self.get_back(memory, true)
     }
 
-    /// Begins an operation: the lease runs. Who was evicted and holds nothing joins anew.
+    /// Begins an operation: the lease runs. A member that was evicted and holds nothing joins anew.
     pub(crate) fn enter(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
         if !self.is_out && self.member.is_due() && !self.member.renew(memory, self.pins == 0)? {
             self.drop_out();
@@ -352,10 +352,10 @@ impl Heap {
         Ok(())
     }
 
-    /// Goes on with an operation that has read or written something: it counts only if nobody can have taken the memory meanwhile.
+    /// Goes on with an operation that has read or written something: it counts only if no member can have taken the memory meanwhile.
     ///
     /// # Errors
-    /// [`Error::Evicted`] when somebody may have.
+    /// [`Error::Evicted`] when a member may have.
     pub(crate) fn still(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
         if self.is_out || !self.member.holds() && !self.member.renew(memory, false)? {
             return Err(self.evicted());
@@ -413,7 +413,7 @@ pub(crate) struct Fresh {
     pub(crate) image: Vec<u8>,
 }
 
-/// Writes several records at once: nobody has their addresses yet.
+/// Writes several records at once: no other program has their addresses yet.
 pub(crate) fn write_all(memory: &mut (impl FarMemory + ?Sized), fresh: &[Fresh]) -> Result<(), Error> {
     let writes: Vec<(VirtAddr, &[u8])> =
         fresh.iter().map(|fresh| (fresh.record.at, fresh.image.as_slice())).collect();

@@ -27,9 +27,9 @@ pub const FIND_PROGRAM: &str = include_str!("../../../testdata/programs/list_fin
 
 /// Iterations after which a traversal is in a cycle.
 const ELEMENTS_MAX: u32 = 1 << 28;
-/// Of the link in an element.
+/// Offset of the link in an element.
 const NEXT: u64 = 8;
-/// Of the lock word, behind the head.
+/// Offset of the lock word, behind the head.
 const LOCK: u64 = NODE_LEN as u64;
 
 /// Sum and number of a list's values.
@@ -132,7 +132,7 @@ impl List {
         self.arena.reclaim();
     }
 
-    /// The lock of all who write.
+    /// The lock that every writer takes.
     pub const fn lock(&mut self) -> &mut LockWord {
         &mut self.lock
     }

@@ -17,7 +17,7 @@ use std::ops::RangeBounds;
 const ROOT_KIND: [u8; 8] = *b"farmemRT";
 /// The kind of the record that describes it.
 const KIND: u8 = 9;
-/// Of a value.
+/// The kind of a value's record.
 const VALUE: u8 = 8;
 /// Records that a bulk load writes together.
 const WRITES: usize = 256;
@@ -79,8 +79,8 @@ impl RecordTree {
         Self { name: name.into(), at, tree, get: record_program(memory.scratch_len_max()) }
     }
 
-    /// Frees the tree: its values, its name, and the nodes that this handle made; those that other handles made are lost room. Nobody may use it meanwhile or
-    /// afterwards.
+    /// Frees the tree: its values, its name, and the nodes that this handle made; those that other handles made are lost room. No other handle may use it
+    /// meanwhile or afterwards.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer.
@@ -216,7 +216,7 @@ impl RecordTree {
         match self.tree.insert(memory, key, record.packed()?) {
             Ok(Some(old)) => heap.free(memory, Record::unpacked(old)?).map(|()| true),
             Ok(None) => Ok(false),
-            // There was no room for a node: nobody was told of the record.
+            // There was no room for a node: no node leads to the record.
             Err(error @ (Error::Full { .. } | Error::Contended { .. })) => {
                 heap.free(memory, record).and(Err(error))
             }

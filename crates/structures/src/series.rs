@@ -113,7 +113,7 @@ impl Series {
         self.tree.address()
     }
 
-    /// The lock of all who write.
+    /// The lock that every writer takes.
     pub const fn lock(&mut self) -> &mut LockWord {
         self.tree.lock()
     }

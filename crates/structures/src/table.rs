@@ -8,7 +8,7 @@
 //! - every operation on a key happens at one moment between its call and its answer (it is linearizable), also beside others on other hosts;
 //! - a writer that dies at any point leaves a whole table, and at most what it was making as lost room.
 //!
-//! What was replaced stays readable for those who may be reading it: that is the heap's matter. [`crate::HashTable`] has values of 40 bytes in place, and one writer.
+//! The heap keeps a replaced record readable as long as a reader may have its address. [`crate::HashTable`] has values of 40 bytes in place, and one writer.
 
 use crate::heap::{Fresh, Heap, LINE_LEN, RECORD_LEN_MAX, Record, lines_in, node_of, write_all};
 use farmem_client::{Error, FarMemory, NodeId, Policy, TraversalStop};
@@ -151,7 +151,7 @@ impl Table {
         Self { name: name.into(), at, buckets, shards, program, policy: Policy::default() }
     }
 
-    /// Frees the table: its keys, its buckets and its name. Nobody may use it meanwhile or afterwards.
+    /// Frees the table: its keys, its buckets and its name. No other handle may use it meanwhile or afterwards.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer; what is left then is the heap's until that is destroyed.

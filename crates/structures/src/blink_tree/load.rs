@@ -17,7 +17,7 @@ impl BLinkTree {
     ///
     /// # Errors
     /// [`Error::Key`] for the first key that does not ascend; [`Error`] when far memory has no room or does not answer. The tree is then empty as before.
-    /// [`Error::Broken`] when it is not empty, or somebody wrote to it meanwhile.
+    /// [`Error::Broken`] when it is not empty, or another writer wrote to it meanwhile.
     ///
     /// # Panics
     /// When `pairs` has fewer items than it says.

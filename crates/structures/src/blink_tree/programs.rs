@@ -19,17 +19,17 @@ pub(super) const ENTRIES: usize = 32;
 /// Bytes of the pad of all but scans.
 const PAD_LEN: usize = 40;
 
-/// Of a look-up that brings a record, out: the record's lines. Before them are two words of the program's own: where the next line goes, and how many are still
+/// Out, in a look-up that brings a record: the record's lines. Before them are two words of the program's own: where the next line goes, and how many are still
 /// to come.
 pub(super) const LINES: usize = PAD_LEN + 16;
 
-/// Of a scan, in: the largest key.
+/// In, for a scan: the largest key.
 pub(super) const LAST: usize = 24;
 /// In: bytes of pairs that are wanted at most. Out: bytes of pairs.
 pub(super) const WANTED: usize = 32;
 /// Out: how many bytes of pairs there are.
 pub(super) const FILLED: usize = 40;
-/// Out: the pairs, of each leaf in no order.
+/// Out: the pairs; those of one leaf are in no order.
 pub(super) const PAIRS: usize = 48;
 /// Pairs that a scan brings at most: what a pad beside its program has room for in a datagram.
 pub(super) const PAIRS_MAX: usize = 56;
@@ -44,10 +44,10 @@ pub(super) const LOST: u64 = 2;
 pub(super) const FULL: u64 = 3;
 /// The leaf is being merged.
 pub(super) const CLOSING: u64 = 4;
-/// Of a scan: it ended at the last key, or there is more from the pad's key on.
+/// Status of a scan: it ended at the last key, or there is more from the pad's key on.
 pub(super) const MORE: u64 = 5;
 
-/// Down to the leaf of the key, and to the right. In r3 is the leaf's head, in r7 how many entries it has, in r2 the key.
+/// Descends to the leaf of the key, and to the right. Afterwards r3 has the leaf's head, r7 the number of its entries, r2 the key.
 const DESCENT: &str = "
 .def HEAD   0
 .def RIGHT  8

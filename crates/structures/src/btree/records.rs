@@ -10,10 +10,10 @@
 //!
 //! # Beside a writer
 //!
-//! Of pairs all holds that [the tree](super) says. A record is read by one load, and a WRITE of one packet comes before it or behind it, so
-//! it is seen whole. Who inserts writes the record first and the tree's leaf then; who replaces one writes a new record and puts its address in
+//! For pairs, all that [the tree](super) says holds. A record is read by one load, and a WRITE of one packet comes before it or behind it, so
+//! a reader sees it whole. An insert writes the record first and then the tree's leaf; a replacement writes a new record and puts its address in
 //! place of the old ([`BTree::update`]), or overwrites it by one WRITE, when readers may see the new one beside older neighbours. A record that
-//! is no longer in the tree must stay as it is until the scans have ended that may have its address.
+//! is no longer in the tree must stay as it is until all scans that may have its address have ended.
 
 use super::{BTree, Cursor, LEAVES_MAX, half_open};
 use farmem_client::dispatch::Policy;
@@ -380,7 +380,7 @@ impl RecordScan {
         self.under_way.push(Part::Pairs);
     }
 
-    /// What to ask for next of the records that nobody asked for yet.
+    /// The next request for records that were not asked for yet.
     fn next_part(&self) -> Part {
         let (first, rest) = (self.asked, &self.order[self.asked..]);
         let addr = |at: usize| self.pairs[at].1;
@@ -400,7 +400,7 @@ impl RecordScan {
         Part::Pad { first, count }
     }
 
-    /// Asks for the records that nobody asked for yet.
+    /// Asks for the records that were not asked for yet.
     fn need_records(&mut self, queue: &mut OpQueue) {
         while self.asked < self.order.len() {
             let addr = |at: usize| self.pairs[at].1;

@@ -7,14 +7,14 @@ use farmem_wire::VirtAddr;
 
 /// Reads of a record after which its reader is told that it is being written all the time.
 pub const READ_TRIES: u32 = 64;
-/// Looks at a locked record after which a writer is told who has it.
+/// Looks at a locked record after which a writer is told the lock's holder.
 pub const LOCK_TRIES: u32 = 64;
 /// Records that are read together at most.
 const READ_MANY: usize = 64;
 
 impl Heap {
-    /// Reads a record: its kind and content, all of one write. One round trip, when it has at most the bytes that `record` says and nobody writes it. Who read
-    /// its address somewhere holds a pin from before that; else it may be another record's by now.
+    /// Reads a record: its kind and content, all of one write. One round trip, when it has at most the bytes that `record` says and no writer is at it. A caller
+    /// that read its address somewhere holds a pin from before that; else the address may be another record's by now.
     ///
     /// # Errors
     /// [`Error::Torn`] when it was being written in each of [`READ_TRIES`] reads; [`Error::Locked`] when its writer does not go on; [`Error::Broken`] when there
@@ -102,7 +102,7 @@ impl Heap {
     /// Overwrites a record in place, with as many bytes as its block has room for: its first length, rounded up. Readers get the old or the new
     /// content. Four round trips; replacing a record by another one takes two, when there is one word that names it.
     ///
-    /// A record whose writer died has neither content until somebody writes it: reads of it fail, and a write takes the lock over, once the lease of the other
+    /// A record whose writer died has neither content until the next write: reads of it fail, and a write takes the lock over, once the lease of the other
     /// writer has surely ended.
     ///
     /// # Errors
@@ -161,7 +161,7 @@ impl Heap {
         Err(Error::Locked { addr, holder, tries: LOCK_TRIES })
     }
 
-    /// Who has locked a record, in words.
+    /// The holder of a record's lock, in words.
     fn holder(&mut self, memory: &mut (impl FarMemory + ?Sized), tag: Tag) -> Result<String, Error> {
         let (slot, generation) = tag.writer();
         let gone = self.member.is_gone(memory, (slot, generation))?;

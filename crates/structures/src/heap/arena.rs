@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 /// Bytes of the smallest chunk: room for its map and the largest slab.
 pub(crate) const CHUNK_MIN: u64 = 256 << 10;
-/// Of the largest.
+/// Bytes of the largest chunk.
 pub(crate) const CHUNK_MAX: u64 = 64 << 20;
 const _: () = assert!(CHUNK_MIN.is_power_of_two() && CHUNK_MAX.is_power_of_two());
 
@@ -96,7 +96,7 @@ impl Arena {
         self.free.get_mut(&(node.0, class))?.pop()
     }
 
-    /// A block to be handed out: one that nobody was told of, or that nobody can hold a pointer to.
+    /// Adds a block to be handed out: no other program knows its address, or no member can hold a pointer to it any more.
     pub(crate) fn push(&mut self, node: NodeId, class: Class, at: VirtAddr) {
         self.free.entry((node.0, class)).or_default().push(at);
     }
@@ -106,7 +106,7 @@ impl Arena {
         self.own.iter().find(|chunk| at.0.wrapping_sub(chunk.base) < chunk.size)
     }
 
-    /// Of a block of this member's, freed before the heap's epoch is `stamp`.
+    /// Keeps a freed block of this member's until the heap's epoch is `stamp`.
     pub(crate) fn retire(&mut self, stamp: u32, freed: Freed) {
         self.retired.entry(stamp).or_default().push(freed);
     }
@@ -125,11 +125,11 @@ impl Arena {
         self.retired.first_key_value().is_some_and(|(&stamp, _)| stamp <= epoch)
     }
 
-    /// Lets what was freed be handed out that nobody can hold a pointer to in `epoch`.
+    /// Makes freed blocks available that no member can hold a pointer to in `epoch`.
     pub(crate) fn collect(&mut self, epoch: u32) {
         let later = self.retired.split_off(&epoch.saturating_add(1));
         for freed in core::mem::replace(&mut self.retired, later).into_values().flatten() {
-            // What was freed of a chunk that this member lost meanwhile is the next owner's.
+            // When this member lost the chunk meanwhile, its next owner finds what was freed.
             if let Some(&Chunk { node, .. }) = self.own_at(freed.at) {
                 self.push(node, freed.class, freed.at);
             }

@@ -1,14 +1,15 @@
-//! Who may hold pointers, and when memory may be used again: the rules of the epochs, without far memory.
+//! Which members may hold pointers, and when memory may be used again: the rules of the epochs, without far memory.
 //!
 //! The heap has an epoch, a number that only grows. Each *member*, a program that has the heap open, has a word that says which epoch it *stands in*:
 //! it holds no pointer that it read while the heap was in an earlier one. A member moves its word between two operations. The heap's epoch goes on from
 //! n to n + 1 when all members stand in n. So while a member stands in n, the heap is in n or n + 1, and
 //!
 //! - what a member frees while it stands in n may be held by members that stand in n + 1 at most;
-//! - when the heap is in n + 3 all members have left n + 1: then it is used again.
+//! - when the heap is in n + 3 all members have left n + 1: then the memory is used again.
 //!
-//! A word that does not change for [`SILENT_LEASES`] leases is taken back (its member is *evicted*) by whoever waits for it, so that a program that died stops nobody. Its
-//! member learns that by its next change of the word, and does not use what it read later than one lease after the last change.
+//! A member that waits for a word that does not change for [`SILENT_LEASES`] leases takes it back (its member is *evicted*), so that a program that died
+//! stops no other. The evicted member learns that by its next change of the word, and does not use what it read later than one lease after the last
+//! change.
 
 use std::time::Duration;
 
@@ -78,7 +79,7 @@ impl Watch {
     pub(crate) fn look(&mut self, word: Word, asked: Duration, now: Duration, lease: Duration) -> bool {
         let silent = asked.saturating_sub(self.since);
         let is_same = word == self.word;
-        // Who looks rarely could meet the same beat of a later round.
+        // A member that looks rarely could meet the same beat of a later round.
         if !is_same || silent > lease * SILENT_LEASES * 4 {
             *self = Self::begin(word, now);
             return false;

@@ -2,7 +2,7 @@
 //!
 //! | byte | what |
 //! |---|---|
-//! | 0 | "farmemHP", last of all: who finds it finds a heap |
+//! | 0 | "farmemHP", written last: a program that finds it finds a whole heap |
 //! | 8 | version of the layout |
 //! | 16 | the lease in nanoseconds |
 //! | 24 | the epoch, from 1 |
@@ -16,9 +16,9 @@ use farmem_wire::VirtAddr;
 
 /// Bytes of the root.
 pub(crate) const ROOT_LEN: u64 = 16 << 10;
-/// Of the first word.
+/// The first word.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"farmemHP");
-/// Of this layout.
+/// The version of this layout.
 pub(crate) const VERSION: u64 = 1;
 /// Named roots of a heap.
 pub const ROOTS_MAX: usize = 64;
@@ -57,7 +57,7 @@ pub(crate) const fn root_at(base: VirtAddr, number: usize) -> VirtAddr {
     VirtAddr(base.0 + ROOTS_AT + 8 * number as u64)
 }
 
-/// Who owns a chunk: a member's slot and generation. 0 is nobody.
+/// The owner of a chunk: a member's slot and generation. 0 is no owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Owner(pub(crate) u64);
 

@@ -123,7 +123,7 @@ impl Member {
         (self.writes <= Tag::COUNT_MAX).then(|| Tag::new(self.slot, self.generation(), self.writes))
     }
 
-    /// True as long as nobody can have evicted it.
+    /// True as long as no other member can have evicted it.
     pub(crate) fn holds(&self) -> bool {
         self.clock.now().saturating_sub(self.renewed) < self.lease
     }
@@ -169,7 +169,7 @@ impl Member {
             return Ok(false);
         }
         if self.epoch() != seen.epoch {
-            // Who asks must have stood in the epoch before it read the others' words: they are not all read at one moment.
+            // The asking member must have stood in the epoch before it read the others' words: they are not all read at one moment.
             return Ok(!moves || self.change(memory, seen.epoch)?);
         }
         if may_advance(seen.epoch, &seen.words) {

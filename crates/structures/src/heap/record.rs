@@ -20,9 +20,9 @@ pub const RECORD_LEN_MAX: usize = (128 << 10) + 8;
 
 /// Bytes of the tag that a line begins with.
 const TAG_LEN: usize = 8;
-/// Of the first line: its share of the content.
+/// Bytes of the content that the first line has room for.
 const FIRST_SHARE: usize = LINE_LEN - HEADER_LEN;
-/// Of each further line.
+/// Bytes of the content that each further line has room for.
 const SHARE: usize = LINE_LEN - TAG_LEN;
 /// The version of this layout.
 const VERSION: u8 = 1;
@@ -39,10 +39,10 @@ mod field {
     pub(super) const STAMP: Range<usize> = 24..32;
 }
 
-/// Of the free list's words in a header: the link to the next free record, and the stamp behind it.
+/// Offset in a header of the free list's words: the link to the next free record, and the stamp behind it.
 pub(crate) const LINK_AT: u64 = field::LINK.start as u64;
 
-/// The name of one write: who wrote, and its how manieth write it was. Bit 0 says that the write is under way.
+/// The name of one write: its writer, and the number of that writer's write. Bit 0 says that the write is under way.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Tag(pub(crate) u64);
 

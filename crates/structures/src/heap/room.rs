@@ -13,7 +13,7 @@ use farmem_wire::VirtAddr;
 use farmem_wire::message::PAGE_LEN;
 use std::collections::BTreeMap;
 
-/// Of a freed record's stamp: it is found in the list of its chunk's row, and nowhere else.
+/// Bit of a freed record's stamp: the record is in the list of its chunk's row, and nowhere else.
 const LISTED: u64 = 1 << 32;
 /// Times that a word which others change is tried.
 const TRIES: u32 = 100;
@@ -186,7 +186,7 @@ impl Heap {
         })
     }
 
-    /// Gets back what can be had: what others freed here, and what nobody can read any more. With `helps` it moves on also when it waits for nothing itself.
+    /// Gets back what it can: what others freed here, and what no member can read any more. With `helps` it moves on also when it waits for nothing itself.
     pub(super) fn get_back(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -279,7 +279,7 @@ impl Heap {
                 seen.words[slot].is_free() || seen.words[slot].generation() != generation
             }
         };
-        // One that this member claimed when there was no room for a chunk is as good as nobody's.
+        // A row that this member claimed when there was no room for a chunk counts as one without an owner.
         let is_ours = |row: &Row| is_left(row.owner) || row.owner == me && row.base == 0;
         let rows = self.arena.rows.iter().copied().enumerate();
         let left: Vec<(usize, Row)> = rows.filter(|(_, row)| is_ours(row)).collect();
@@ -300,7 +300,7 @@ impl Heap {
                 continue;
             }
             let Some(vma) = allocate(memory, node, self.arena.next_size(node))? else { return Ok(false) };
-            // By compare-and-swap: who claimed this row before, and was evicted, may come late.
+            // By compare-and-swap: a member that claimed this row before, and was evicted, may come late.
             let (base, size) = (vma.base.0, vma.size);
             if memory.compare_swap(VirtAddr(at.0 + ROW_BASE), 0, Row::base_word(base, size))? != 0 {
                 memory.free(vma.base)?;
@@ -357,7 +357,7 @@ impl Heap {
         match Header::parse(bytes) {
             // Never written.
             None if bytes.iter().all(|&byte| byte == 0) => self.arena.push(node, class, at),
-            // Who freed it has put it into its row's list, or died before: then it is lost until the heap is destroyed.
+            // The member that freed it has put it into its row's list, or died before: then it is lost until the heap is destroyed.
             Some(header) if header.stamp & LISTED != 0 => {}
             Some(header) if header.stamp != 0 => {
                 let stamp = u32::try_from(header.stamp & 0xffff_ffff).expect("32 bits");

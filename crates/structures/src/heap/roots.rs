@@ -68,7 +68,7 @@ impl Heap {
         self.change_root(memory, name, u64::from_le_bytes(kind), value.0)
     }
 
-    /// Lets `name` stand for nothing. What it stood for is the caller's to free.
+    /// Lets `name` stand for nothing. The caller frees what it stood for.
     ///
     /// # Errors
     /// [`Error::Missing`] when it stands for nothing.

@@ -115,7 +115,7 @@ fn broken(error: csv::Error, bytes: &[u8]) -> CsvError {
     CsvError { line: line_of(error.position(), bytes), column: 0, fault: CsvFault::Table(error) }
 }
 
-/// The line of the record at `position`. That itself is where the record before ended: empty lines and comments may follow it.
+/// The line of the record at `position`. The position is where the record before ended: empty lines and comments may follow it.
 fn line_of(position: Option<&csv::Position>, bytes: &[u8]) -> u64 {
     let Some(position) = position else { return 1 };
     let start = usize::try_from(position.byte()).unwrap_or(usize::MAX);

@@ -68,7 +68,7 @@ impl Iter<'_> {
         for (at, node) in nodes {
             match node.held {
                 Held::Whole(content) => whole.push((at, content)),
-                // Of a body whose length nobody knows a line is read, and then what it has.
+                // The node does not say how long the body is: one line is read first, and then the rest.
                 Held::Far(body) => bodies.push(Record { at: body, len: FIRST_LINE }),
             }
         }

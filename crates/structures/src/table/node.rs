@@ -1,7 +1,7 @@
 //! A table's nodes and bodies, as bytes, and the program that looks for one.
 //!
 //! A *node* is a record of one line: the address of the next one in its chain, the key's hash, and key and value if they fit; else the address of a *body*,
-//! a record with both. Neither ever changes: who replaces a value makes a new node.
+//! a record with both. Neither ever changes: a writer that replaces a value makes a new node.
 
 use crate::heap::{Decoded, HEADER_LEN, LINE_LEN, bring_lines, copy_window, decode};
 use farmem_client::Error;
@@ -9,21 +9,21 @@ use farmem_wire::VirtAddr;
 
 /// The kind of a node that has key and value.
 pub(crate) const WHOLE: u8 = 2;
-/// Of one that has the address of its body.
+/// The kind of a node that has the address of its body.
 pub(crate) const FAR: u8 = 3;
-/// Of a body.
+/// The kind of a body.
 pub(crate) const BODY: u8 = 4;
 
 /// Bytes of a node before key and value: next, hash, length of the key.
 const HEAD_LEN: usize = 28;
-/// Of the length of the key.
+/// Bytes of the length of the key.
 const KEY_LEN_LEN: usize = 4;
 /// Bytes of key and value that a node has room for.
 pub const WHOLE_MAX: usize = LINE_LEN - HEADER_LEN - HEAD_LEN;
 /// Bytes of a node without them.
 const FAR_LEN: usize = 32;
 
-/// Of the scratch pad of [`find_program`].
+/// Offsets in the scratch pad of [`find_program`].
 pub(crate) mod pad {
     /// In: hash of the key, 16 bytes.
     pub(crate) const HASH: usize = 0;
@@ -45,7 +45,7 @@ pub(crate) mod pad {
 
 /// The program that looks for a hash from a bucket on, with a pad that has room for `lines` lines of a body, at least one.
 ///
-/// It compares 128 bits at the memory node. Who asked compares the key.
+/// It compares 128 bits at the memory node. The caller compares the key.
 #[must_use]
 pub fn find_program(lines: usize) -> String {
     let scratch = pad::LINES + lines * LINE_LEN;

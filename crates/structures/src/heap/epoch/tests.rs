@@ -90,7 +90,7 @@ impl World {
             (false, _, None) if member == 1 => {
                 worlds.push(self.with(|world| world.freed = Some(own + to_reuse)));
             }
-            // Whoever has the record by then uses it again, by the epoch that it stands in.
+            // The member that has the record by then uses it again, by the epoch that it stands in.
             (false, _, Some(stamp)) if own >= stamp => worlds.push(self.with(|world| world.reused = true)),
             _ => {}
         }
@@ -148,7 +148,7 @@ fn explore(to_reuse: u32) -> (usize, bool, bool) {
     (seen.len(), wrong, reused)
 }
 
-/// Nobody holds a pointer to what is used again; and what is freed is used again.
+/// No member holds a pointer to memory that is used again; and freed memory is used again.
 #[test]
 fn what_is_used_again_nobody_holds() {
     let (worlds, wrong, reused) = explore(EPOCHS_TO_REUSE);
@@ -177,7 +177,7 @@ fn a_word_has_its_parts() {
     assert_eq!(stamp(u32::MAX - 1), u32::MAX, "what is freed then is never used again");
 }
 
-/// Who is silent for three leases is evicted, by one who looks often enough to know.
+/// A member that is silent for three leases is evicted, by one that looks often enough to know.
 #[test]
 fn the_silent_are_evicted() {
     let at = |seconds| Duration::from_secs(seconds);

@@ -18,7 +18,7 @@ fn what_is_encoded_is_decoded() {
         assert_eq!(image.len(), image_len(len));
         let whole = Decoded::Whole { kind: 5, content: content(len, 1) };
         assert_eq!(decode(&image), whole);
-        // What stands behind it in its block is not looked at.
+        // Decoding does not look at what stands behind the record in its block.
         assert_eq!(decode(&[image.as_slice(), &[9; 300]].concat()), whole);
         if len > 1 {
             let cut = &image[..image.len() - 1];
@@ -81,7 +81,7 @@ struct Writer {
     at: usize,
     /// The tag that it saw.
     seen: u64,
-    /// It takes the lock over from whoever has it: that one's lease ended, though it may go on all the same.
+    /// It takes the lock over from its holder, whose lease ended, though the holder may go on all the same.
     takes_over: bool,
     /// It makes a new record in the block, which was freed: one WRITE, no lock.
     puts: bool,
@@ -222,7 +222,7 @@ fn stories() -> Vec<Vec<Writer>> {
     ]
 }
 
-/// Whatever is taken for whole was written by one write, whatever the path MTU, with the packets of the READ read at any moments in any order.
+/// A record that a reader takes for whole was written by one write, at any path MTU, with the packets of the READ read at any moments in any order.
 #[test]
 fn what_is_read_is_of_one_write() {
     let mut worlds = 0;
