@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Key type: [`Image`], bytes that were found to be one. The control plane makes it of sections; the switch makes it of what came, and
-//! hands sections out. What a section means is its reader's: here are only bounds. [`Hasher`] makes the digest while parts come.
+//! hands sections out. The reader of a section knows what it means; this module checks bounds only. [`Hasher`] makes the digest while parts come.
 
 use alloc::vec::Vec;
 use core::fmt;

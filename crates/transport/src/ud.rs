@@ -30,7 +30,7 @@ pub struct Peer {
     pub endpoint: Endpoint,
 }
 
-/// What a role knows before it knows anything else: its own endpoint, and who may change its tables.
+/// What a role knows at its start: its own endpoint, and that of the control plane, which alone may change its tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Home {
     /// The role's own UD endpoint, handed out by the control plane at the join.
@@ -39,7 +39,7 @@ pub struct Home {
     pub control: Peer,
 }
 
-/// Sends `message` to `peer` from our queue pair `src_qp`. UD does not look at `psn`; a counter helps those who read traces.
+/// Sends `message` to `peer` from our queue pair `src_qp`. UD does not look at `psn`; a counter helps readers of traces.
 pub fn send<O, N>(out: &mut Outbox<O, N>, peer: Peer, src_qp: Qpn, psn: Psn, message: &Message<'_>) {
     send_bytes(out, peer, src_qp, psn, message.len(), |bytes| message.emit(bytes));
 }

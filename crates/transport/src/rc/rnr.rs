@@ -1,4 +1,4 @@
-//! How long a requester waits that was told "receiver not ready".
+//! How long a requester waits after "receiver not ready".
 
 use farmem_machine::Duration;
 

@@ -16,7 +16,7 @@ pub struct Dedup {
     hosts_max: usize,
     depth: usize,
     hosts: BTreeMap<HostId, Host>,
-    /// Counts what was remembered: the clock that says who was silent longest.
+    /// Counts what was remembered: the clock that says which host was silent longest.
     remembered: u64,
 }
 
@@ -145,7 +145,7 @@ impl Dedup {
         })
     }
 
-    /// Of each host from which something is forgotten, the last such request.
+    /// The last forgotten request of each host that has one.
     pub fn forgotten(&self) -> impl Iterator<Item = RequestId> + '_ {
         let last = |(&host, row): (&HostId, &Host)| Some(RequestId::new(host, row.generation, row.floor?));
         self.hosts.iter().filter_map(last)

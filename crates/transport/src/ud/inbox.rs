@@ -1,6 +1,6 @@
 //! The receiving end of the control plane's table updates: batches in order, each applied once, the last one answered again.
 //!
-//! Key type: [`Inbox`]. It keeps the order, not the tables: applying is the role's.
+//! Key type: [`Inbox`]. It keeps the order, not the tables: the role applies the updates.
 
 use alloc::vec::Vec;
 use farmem_machine::Halt;

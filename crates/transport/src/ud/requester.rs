@@ -1,7 +1,7 @@
 //! The requester's side: outstanding requests by id, each with a timer and a bounded number of retransmissions.
 //!
-//! Key type: [`Requester`]. It says when a request is sent again; sending it, unchanged (PROTOCOL 5.2), matching an answer to its
-//! request, and checking who sent it, is the owner's.
+//! Key type: [`Requester`]. It says when a request is sent again. Its owner sends the request, unchanged (PROTOCOL 5.2), matches an answer
+//! to its request, and checks the sender.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use farmem_machine::{Duration, Instant};
