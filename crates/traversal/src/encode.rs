@@ -1,7 +1,7 @@
 //! The encoded form: a header of 8 bytes and slots of 8 bytes, little-endian throughout (PROTOCOL 10.3 to 10.9).
 //!
 //! Opcode numbers are those of BPF (RFC 9669) where BPF has the instruction. Decoding checks everything that one slot
-//! can say wrong, so that each program has exactly one encoding; what instructions mean together is the verifier's.
+//! can say wrong, so that each program has exactly one encoding; the verifier checks what instructions mean together.
 
 use crate::SLOTS_MAX;
 use crate::isa::{AluOp, Area, Cond, Insn, MemOperand, Operand, Reg, Search, SearchOp, Size, UnaryOp, Width};
@@ -43,9 +43,9 @@ mod field {
     pub(super) const AREA: u8 = 0x60;
     /// Loads and stores: a register is added to the offset.
     pub(super) const INDEXED: u8 = 0x80;
-    /// Of class [`LDX`]: the area that is none, but says that an array of the window is searched.
+    /// Class [`LDX`]: the area number that is no area, but says that an array of the window is searched.
     pub(super) const SEARCH: u8 = 0x60;
-    /// Of a search: MATCH, else RANK.
+    /// A search: MATCH, else RANK.
     pub(super) const MATCH: u8 = 0x80;
 
     pub(super) const LDDW: u8 = 0x18;

@@ -67,7 +67,7 @@ impl Program {
         Self::verify(header, insns)
     }
 
-    /// Verifies decoded instructions, for those who make them from something else than text or bytes.
+    /// Verifies decoded instructions, for callers that make them from something else than text or bytes.
     ///
     /// # Errors
     /// [`VerifyError`] with the first thing that is wrong; a store to the window is wrong here.

@@ -203,7 +203,7 @@ fn registers_end_at_ten() {
     }
 }
 
-/// Of the 256 opcodes, those that are instructions are counted; every other one is refused by number.
+/// The test counts those of the 256 opcodes that are instructions; decoding refuses every other one by number.
 #[test]
 fn opcodes_that_mean_nothing_are_refused() {
     let mut known = 0;

@@ -284,7 +284,7 @@ fn a_limit_stops_and_the_state_continues() {
     assert_eq!(stopped, state(9, 10));
 }
 
-/// PULSE 5: the pointer leads to another memory node. What could not be loaded is what the other node begins with.
+/// PULSE 5: the pointer leads to another memory node. The other node begins with the load that failed.
 #[test]
 fn a_failed_fetch_leaves_the_state_for_another_node() {
     let mut moved = state(0, 0);
