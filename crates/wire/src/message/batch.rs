@@ -1,7 +1,7 @@
 //! A batch: one program and several traversals of it in one datagram (PROTOCOL 3.13).
 //!
 //! Key types: [`Batch`] and its [`Pair`]s; [`PairBuf`], where they are put together. A pair is a traversal with a request id of its own, so that each is asked again, executed once,
-//! continued and answered without the others. What a batch says is what as many [`super::Traverse`] messages would.
+//! continued and answered without the others. A batch says the same as that many [`super::Traverse`] messages.
 
 use super::{CODE_LEN_MAX, Header, SCRATCH_LEN_MAX, Status, Traverse};
 use crate::reader::{Reader, be16, be32, be64, field};
@@ -400,7 +400,7 @@ mod tests {
         assert_eq!(Message::parse(&reserved), Err(WireError::Reserved { what: "batch.reserved" }));
     }
 
-    /// What is refused of a peer is a broken invariant of ours: no pair, a header of another pair, a status in a request, code in an answer. A buffer that was
+    /// What a peer is refused for is here a broken invariant of ours: no pair, a header of another pair, a status in a request, code in an answer. A buffer that was
     /// cleared has nothing of its former pairs.
     #[test]
     fn a_batch_of_our_own_makes_sense() {

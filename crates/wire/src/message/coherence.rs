@@ -73,9 +73,9 @@ pub struct Data {
 /// One of the pieces, each but the last as long as the path MTU, that a page travels in.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Part {
-    /// Which, from 0.
+    /// Which part, from 0.
     pub index: u8,
-    /// Of how many; 1 to [`Part::COUNT_MAX`].
+    /// The number of parts; 1 to [`Part::COUNT_MAX`].
     pub count: u8,
 }
 
@@ -165,7 +165,7 @@ pub struct WriteBack {
     pub page: Page,
     /// The number under which the host had it to write.
     pub grant: Seq,
-    /// With these bytes at the node, this is so: the node is to tell the switch.
+    /// What holds once these bytes are at the node: the node tells the switch.
     pub ack: Option<RecallAck>,
 }
 

@@ -24,7 +24,7 @@ pub const ROWS_MAX: usize = 79;
 /// What a message about the directory says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DirectoryBody<'a> {
-    /// Control to switch: take the region that holds the page back from all hosts; ask again those who did not answer.
+    /// Control to switch: take the region that holds the page back from all hosts; ask again the hosts that did not answer.
     Reset(Page),
     /// Switch to control: no host has anything of the region from before this number.
     Collected(Region, Seq),
@@ -169,7 +169,7 @@ impl Row {
 /// A message about the directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DirectoryMessage<'a> {
-    /// Of the question; an answer has the same.
+    /// The question's number; an answer has the same.
     pub token: RequestId,
     /// The rest.
     pub body: DirectoryBody<'a>,

@@ -20,7 +20,7 @@ pub struct PageState {
     pub min_seq: Seq,
     /// The largest number under which it was handed out to be written.
     pub lent: Seq,
-    /// And to whom.
+    /// The host that it was handed out to under that number.
     pub holder: HostId,
     /// Its latest bytes died with a host.
     pub lost: bool,

@@ -249,7 +249,7 @@ impl fmt::Debug for Region {
     }
 }
 
-/// A set of hosts with numbers below [`CACHING_HOSTS_MAX`]: who shares a region, who has still to answer.
+/// A set of hosts with numbers below [`CACHING_HOSTS_MAX`]: the sharers of a region, or the hosts that have still to answer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct HostSet(pub u64);
 

@@ -181,7 +181,7 @@ pub struct Loading {
 /// A message about the image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SoftMessage<'a> {
-    /// Of the question; an answer has the same.
+    /// The question's number; an answer has the same.
     pub token: RequestId,
     /// The rest.
     pub body: SoftBody<'a>,

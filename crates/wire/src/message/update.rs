@@ -89,7 +89,7 @@ pub enum Update {
         /// As it was given.
         len: u64,
     },
-    /// Node: these bytes become zero, before they are handed to anyone else.
+    /// Node: these bytes become zero, before they are handed out again.
     Clear {
         /// First byte.
         base: VirtAddr,
