@@ -15,7 +15,7 @@ pub struct Progress {
 const QUIET: Duration = Duration::from_secs(1);
 
 impl Progress {
-    /// Of work called `what`, which begins now.
+    /// The progress of work called `what`, which begins now.
     #[must_use]
     pub fn new(what: &'static str) -> Self {
         Self { what, started: Instant::now(), bar: None }

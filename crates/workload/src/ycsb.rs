@@ -41,7 +41,7 @@ pub struct Zipfian {
     theta: f64,
     alpha: f64,
     zeta_2: f64,
-    /// Of `counted` items.
+    /// Zeta of `counted` items.
     zeta_n: f64,
     counted: u64,
     eta: f64,
