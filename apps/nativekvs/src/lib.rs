@@ -67,7 +67,7 @@ pub struct Outcome {
     pub fetches: u64,
     /// Pages that workers lost to each other.
     pub invalidations: u64,
-    /// Of those, that the other worker had not asked for: they lay in one region with a page that it had.
+    /// Those of them that the other worker had not asked for: they lay in one region with a page that it had.
     pub false_invalidations: u64,
     /// Answers that were wrong, and updates that are missing in the end or are too many.
     pub wrong_answers: u64,
@@ -111,7 +111,7 @@ fn work(
 ) -> Result<Outcome, farmem::Error> {
     let mut workers = Vec::new();
     for worker in 0..args.workers {
-        // What does not divide is the first ones'.
+        // The first workers take the remainder.
         let operations = args.operations / args.workers + u64::from(worker < args.operations % args.workers);
         let orders = Orders {
             board: board.base,

@@ -1,6 +1,6 @@
 //! What a worker does: its share of the load, then its share of the operations, side by side with all the others.
 //!
-//! What the workers tell each other and their starter is in far memory too, in the [`Board`].
+//! The workers' messages to each other and to their starter are in far memory too, in the [`Board`].
 
 use crate::table::{Found, Table};
 use farmem::window::Memory;
@@ -72,7 +72,7 @@ pub struct Did {
     pub fetches: u64,
     /// Pages that others took meanwhile.
     pub invalidations: u64,
-    /// Of those, that no host had asked for.
+    /// Those of them that no host had asked for.
     pub false_invalidations: u64,
 }
 
@@ -124,7 +124,7 @@ fn serve(space: &SharedSpace, numbers: &[u64]) -> Result<u64, Error> {
         did.wrong += u64::from(!table.insert(hash(record)));
     }
     board.meet(0, workers);
-    // What there is of the table comes now and not while it is measured: from then on pages only come because others wrote them.
+    // Each worker fetches the whole table before the measurement: from then on pages only come because other workers wrote them.
     for record in 0..records {
         did.wrong += u64::from(table.read(hash(record)) != Found::Value(0));
     }

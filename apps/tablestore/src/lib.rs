@@ -184,7 +184,7 @@ pub fn serve(
     let after = client.packets();
     let wrong_answers = store.wrong_answers();
     let remark = format!("{} inserts cut a leaf", store.cuts());
-    // Also when that failed: the rack may be somebody's who goes on using it.
+    // Also when that failed: other programs may go on using the rack.
     let destroyed = store.destroy(client);
     let measured = measured?;
     destroyed?;

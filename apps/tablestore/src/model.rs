@@ -13,7 +13,7 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// Of keys that are there from the beginning.
+    /// A model whose keys are there from the beginning.
     pub(crate) fn new(keys: impl Iterator<Item = u64>) -> Self {
         Self { keys: keys.map(|key| (key, Some(0))).collect(), now: 0 }
     }

@@ -147,7 +147,7 @@ fn is_right(from: u64, most: usize, began: Moment, scan: &RecordScan, state: &St
         })
 }
 
-/// The one turn of all who insert.
+/// The key of the one lock that every insert takes.
 const WRITERS: u64 = 0;
 
 /// What an insert does next.

@@ -44,9 +44,9 @@ fn scans_beside_inserts_are_right() {
 }
 
 /// The golden table: what a scan of n records takes, in packets of the host. With one memory node the first records come with the keys, then
-/// fifteen to a request; with two, each node gets requests of its own for those that it has; what lies side
-/// by side comes by one READ. By READs it is one for each record, or for those
-/// that lie side by side, of one packet for each 4096 bytes of an answer.
+/// fifteen to a request; with two, each node gets requests of its own for those that it has; records that lie
+/// side by side come by one READ. Values by READs take one READ for each record, or for those that lie side by side,
+/// of one packet for each 4096 bytes of an answer.
 #[test]
 fn requests_of_a_scan() {
     let mut table = String::from("nodes  records  values     by          round trips  requests  packets\n");
@@ -141,7 +141,7 @@ fn requests_of_an_insert() {
     store.destroy(&mut client).unwrap();
 }
 
-/// Values that somebody else overwrote are found out.
+/// The store notices values that another client overwrote.
 #[test]
 fn a_wrong_value_is_found() {
     let mut client = Rack::embedded_with(1, 64 << 20).unwrap().client("wrong").unwrap();

@@ -231,7 +231,7 @@ pub fn serve(
     );
     let after = client.packets();
     let wrong_answers = recording.wrong_answers();
-    // Also when that failed: the rack may be somebody's who goes on using it.
+    // Also when that failed: other programs may go on using the rack.
     let destroyed = recording.destroy(client);
     let mut measured = measured?;
     destroyed?;

@@ -82,14 +82,14 @@ impl Default for Settings {
     }
 }
 
-/// Users that share an object, unless somebody knows better.
+/// Users that share an object, unless told otherwise.
 pub const USERS_PER_OBJECT: u64 = 64;
 
-/// Of how many responses one is opened again when answers are checked. Objects are compared each time; that a response opens is a matter
-/// of this process alone, and takes longer than making it.
+/// One of this many responses is opened again when answers are checked. Objects are compared each time. Whether a response opens depends on
+/// this process alone, and opening one takes longer than making it.
 const OPENED: u64 = 64;
 
-/// What is known of an object: where it is, the version that everybody must see, and the newest that somebody may.
+/// What is known of an object: where it is, the version that every reader must see, and the newest that a reader may see.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     place: VirtAddr,
@@ -229,7 +229,7 @@ pub fn serve(
     let (len, time) = (service.response_len(), service.response_time());
     let remark =
         format!("responses of {len} bytes, {:.1} us to compress and encrypt each", time.as_secs_f64() * 1e6);
-    // Also when that failed: the rack may be somebody's who goes on using it.
+    // Also when that failed: other programs may go on using the rack.
     let destroyed = service.destroy(client);
     let measured = measured?;
     destroyed?;

@@ -25,7 +25,7 @@ const WORDS: [&[u8; 8]; 16] = [
     b"\"items\":",
     b"history ",
 ];
-/// Of eight words, this many are digits that nobody can foresee.
+/// This many of eight words are digits that no compressor can foresee.
 const DIGITS: u64 = 2;
 
 /// A step of splitmix64: each state gives another word.
@@ -159,7 +159,7 @@ impl Objects {
         self.retired.push_back((self.requests.begun, place));
     }
 
-    /// Nobody looks at replaced objects any more.
+    /// Puts all replaced objects back: no request looks at them any more.
     pub(crate) fn reclaim(&mut self) {
         while let Some((_, place)) = self.retired.pop_front() {
             self.put_back(place);
@@ -186,7 +186,7 @@ impl Objects {
 #[derive(Debug, Default)]
 struct UnderWay {
     begun: u64,
-    /// From the oldest one under way on: whether each has ended.
+    /// Whether each request has ended, from the oldest one under way on.
     ended: VecDeque<bool>,
 }
 

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Instant;
 
-/// What the table says of a user: the object, and whose entry it is.
+/// What the table says of a user: the object, and the user whose entry it is.
 pub(crate) fn entry(object: u64, user: u64) -> Value {
     let mut value = [0; VALUE_LEN];
     for (into, word) in value.chunks_exact_mut(8).zip([object, user]) {
@@ -178,7 +178,7 @@ impl Request {
     fn compose(&mut self, queue: &mut OpQueue) -> Next {
         let mut state = self.state.borrow_mut();
         let Some(place) = state.objects.take(self.object) else {
-            // Too many replaced objects may still be looked at: when nobody is under way, none is.
+            // Requests under way may still look at too many replaced objects; when no request is under way, none does.
             return Next::Alone;
         };
         let known = &mut state.known[index(self.object)];

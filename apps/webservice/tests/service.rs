@@ -67,7 +67,7 @@ fn the_mixes_are_ycsbs() {
         assert!(updates.contains(&of_updates), "{mix:?} has {of_updates} updates");
         assert_eq!(report.wrong_answers, 0);
     }
-    // With uniform keys the mix is the same, and the average way the chains' own: 48 hops.
+    // With uniform keys the mix is the same, and the average path is that of the chains: 48 hops.
     let uniform = Settings { keys: Keys::Uniform, ..SETTINGS };
     let report = serve(&mut client, "here", &uniform, Mix::C, &load(RunAt::Offload)).unwrap();
     assert_eq!((report.wrong_answers, report.rows[0].operations), (0, 2000));
@@ -76,7 +76,7 @@ fn the_mixes_are_ycsbs() {
     assert_eq!(vmas.len(), 0);
 }
 
-/// Objects that somebody else overwrote are found out, each time they are asked for.
+/// The service notices objects that another client overwrote, each time they are asked for.
 #[test]
 fn a_wrong_object_is_found() {
     let mut client = Rack::embedded_with(1, 64 << 20).unwrap().client("wrong").unwrap();
