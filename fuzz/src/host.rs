@@ -1,6 +1,6 @@
-//! A host: two sessions, connections to two memory nodes, and everybody sends it whatever they like.
+//! A host: two sessions, connections to two memory nodes, and every role around it sends arbitrary frames.
 //!
-//! What it asks is answered by real responders and by a switch and a control plane that the input plays; the answers come late, twice, damaged, from
+//! Real responders answer what it asks, and so do a switch and a control plane that the input plays; the answers come late, twice, damaged, from
 //! the wrong place or never. Beside it stands a list of what was asked: each operation ends exactly once, nothing that is no answer to a
 //! request under way ends one, and in the end all of them do.
 

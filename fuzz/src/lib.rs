@@ -4,7 +4,7 @@
 //! mutations of it, the last two under plain `cargo test` (`tests/replay.rs`). A new target takes a function, a line in
 //! [`TARGETS`], a folder in `corpus`, and a wrapper with its `[[bin]]`.
 //!
-//! The targets named `*_events` read their bytes as a story (`input::Input`): frames of everybody around a role, right ones,
+//! The targets named `*_events` read their bytes as a story (`input::Input`): frames of all roles around one, right ones,
 //! damaged ones, repeated ones, ones from the wrong place; time; requests of its own user. Beside the role stands a plain model that
 //! says what may come of it.
 

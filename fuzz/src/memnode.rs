@@ -1,6 +1,6 @@
-//! A memory node: three connections, two domains, a chain of nodes to walk, and everybody sends it whatever they like (PROTOCOL 7.4).
+//! A memory node: three connections, two domains, a chain of nodes to walk, and every role around it sends arbitrary frames (PROTOCOL 7.4).
 //!
-//! Behind each frame the store is compared with a [`Model`] that changes only by what is authorised; READ responses, region reads and
+//! After each frame the store is compared with a [`Model`] that changes only by what is authorised; READ responses, region reads and
 //! traversals are compared with what the model says their domain may see.
 
 mod model;

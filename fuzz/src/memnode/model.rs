@@ -207,7 +207,7 @@ impl Model {
         }
     }
 
-    /// The answer to a request, sent to its origin alone. That of a repeated write goes where its host was then.
+    /// The answer to a request, sent to its origin alone. The answer to a repeated write goes where its host was then.
     fn answer<'a>(&self, header: &Header, outcome: &'a Outcome) -> Message<'a> {
         let (peer, message) = only(outcome);
         let again = outcome.notes.contains(&Note::DuplicateWrite);
