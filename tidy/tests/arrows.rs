@@ -111,7 +111,7 @@ fn every_arrow_points_down() {
     assert!(wrong.is_empty(), "wrong dependency arrows:\n  {}", wrong.join("\n  "));
 }
 
-/// The test above can fail: two roles, two worlds, an application that reaches around the front door, a room nobody drew.
+/// The test above can fail: two roles, two worlds, an application that reaches around the front door, a room that the table does not have.
 #[test]
 fn a_wrong_arrow_is_found() {
     let package = |name: &str, in_apps: bool, imports: &[&str]| Package {

@@ -1,4 +1,4 @@
-//! What pages say about the code, checked: links lead somewhere, functions that a page names are in the file that it links to, and a newcomer finds
+//! Checks what pages say about the code: links lead somewhere, functions that a page names are in the file that it links to, and a newcomer finds
 //! the lines that decide.
 
 mod source;
@@ -117,7 +117,7 @@ const fn is_of_a_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
-/// The links of a text within the tree. What stands in fenced blocks is none.
+/// The links of a text within the tree, without those in fenced blocks.
 fn links(text: &str) -> Vec<Link> {
     let prose = text.split("```").step_by(2).collect::<String>();
     let mut found = Vec::new();
