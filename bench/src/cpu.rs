@@ -9,6 +9,12 @@ use rustix::time::{ClockId, clock_gettime};
 use std::fs::{read_dir, read_to_string};
 use std::time::Duration;
 
+/// Runs it on a thread that ends with it, and with it the CPU that it was bound to.
+pub(crate) fn on_its_own<T: Send>(run: impl FnOnce() -> T + Send) -> T {
+    let ended = std::thread::scope(|threads| threads.spawn(run).join());
+    ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
 /// The processes whose threads are at work.
 #[derive(Clone, Default, Debug)]
 pub struct CpuMeter {

@@ -17,6 +17,7 @@ pub mod run;
 mod samples;
 mod sheet;
 mod swap;
+mod touch;
 
 pub use cpu::{CpuMeter, CpuSpan, CpuTime};
 pub use machine::Machine;

@@ -19,6 +19,7 @@ pub use processes::ENTRIES;
 pub(crate) use zram::Squeezed;
 pub use zram::{SQUEEZED, squeezed};
 
+use crate::cpu::on_its_own;
 use crate::{Outcome, Row, Samples, Sheet, Told};
 use farmem::serve::pin_to_cpu;
 use farmem::window::{FaultMode, Place, WindowOptions};
@@ -196,21 +197,15 @@ fn apart(plan: &Plan, config: &RackConfig, cpus: &[usize]) -> Result<Vec<Row>, E
     // Hosts bind the thread that joins to the roles' CPU, and with it their own.
     let join = || {
         let rack = Rack::running(config.clone());
-        Ok([space(&rack, FaultMode::Handler)?, space(&rack, FaultMode::Signal)?])
+        Ok::<_, Error>([space(&rack, FaultMode::Handler)?, space(&rack, FaultMode::Signal)?])
     };
-    let spaces: [SharedSpace; 2] = on_its_own(join)?;
+    let spaces = on_its_own(join)?;
     let [by_handler, by_signal] = &spaces;
     let hosts = faulting(plan, [by_handler, by_signal])?;
     on_its_own(|| {
         pin_to_cpu(own).map_err(io_error("cannot run on one CPU"))?;
         Ok(fault::measure(&config, &hosts, Cpus::Apart(theirs))?.rows(config.transport).collect())
     })
-}
-
-/// On a thread that ends with it, and with it the CPU that it was bound to.
-fn on_its_own<T: Send>(run: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
-    let ended = std::thread::scope(|threads| threads.spawn(run).join());
-    ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// These hosts, each with allocations of its own.

@@ -1,9 +1,11 @@
-//! `farmem run` beside the same program without it: where all of its memory fits here, and where a quarter does, beside swap.
+//! `farmem run` beside the same program without it: where all of its memory fits here, and where a quarter does, beside swap. And what one page costs,
+//! by where program and pager run (`fault`).
 //!
 //! Key function: [`run`]. The program is this one, started again ([`work`]), and Python for NumPy's temporaries. Native and far runs take
 //! turns, so that what else the machine does meets both. Under swap the program is in a memory cgroup whose limit is the far program's
 //! local limit.
 
+mod fault;
 mod work;
 
 pub use work::{WORK, work};
@@ -55,6 +57,8 @@ const OVER: [Kind; 6] =
 #[derive(Clone, Copy, Debug)]
 enum Program {
     Work(Kind),
+    /// The same, on one CPU.
+    On(Kind, usize),
     NumPy,
 }
 
@@ -79,6 +83,7 @@ pub fn run(plan: &Plan, tell: &mut dyn FnMut(Told<'_>)) -> Outcome {
         sheet.begins(&id);
         fit(&id, program, bytes, rounds, &mut sheet);
     }
+    fault::measure(bytes, rounds, |id| id.starts_with(&plan.only), &mut sheet);
     let swaps = ["", ".zram"].map(|end| move |kind: Kind| format!("run.over4.{}{end}", kind.name()));
     for (which, id) in swaps.into_iter().enumerate() {
         let wanted: Vec<Kind> = OVER.into_iter().filter(|&kind| id(kind).starts_with(&plan.only)).collect();
@@ -200,11 +205,12 @@ fn start(program: Program, bytes: u64, place: &Where<'_>) -> Result<Said, String
         }
         Where::Native | Where::Limited(_) => match program {
             Program::NumPy => Command::new("python3"),
-            Program::Work(_) => Command::new(&itself),
+            Program::Work(_) | Program::On(..) => Command::new(&itself),
         },
     };
     match program {
         Program::Work(kind) => command.args([WORK, kind.name(), &bytes.to_string()]),
+        Program::On(kind, cpu) => command.args([WORK, kind.name(), &bytes.to_string(), &cpu.to_string()]),
         Program::NumPy => command.args(["-c", NUMPY, &bytes.to_string()]),
     };
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -105,6 +105,12 @@ impl Samples {
         to_f64(self.times.value_at_quantile(q))
     }
 
+    /// The median, to a thousandth.
+    #[must_use]
+    pub fn median(&self) -> Duration {
+        Duration::from_nanos(self.times.value_at_quantile(0.5))
+    }
+
     /// The row of these times beside those of the baseline.
     #[must_use]
     pub fn row(&self, id: &str, baseline: Option<&Self>) -> Row {

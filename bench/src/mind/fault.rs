@@ -2,14 +2,14 @@
 //! over the same path, host to switch to memory node to host.
 
 use super::{PAGE, Samples, io_error};
+use crate::touch::touch;
 use crate::{CpuMeter, Row};
-use farmem::raw::{self, Onward, RawRing, RawSocket, Waiting};
+use farmem::raw::{self, Onward, RawRing, RawSocket, Server, Waiting};
 use farmem::serve::{Stop, pin_to_cpu};
-use farmem::window::{FaultMode, Memory};
+use farmem::window::FaultMode;
 use farmem::{Error, RackConfig, SharedSpace, Transport, Vma};
 use std::net::IpAddr;
 use std::thread::{Scope, scope};
-use std::time::Instant;
 
 /// Bytes of a request for a page as it goes to the switch: headers and body.
 const REQUEST_LEN: usize = 72;
@@ -63,7 +63,9 @@ pub(super) fn measure(config: &RackConfig, hosts: &[Faulting<'_>], cpus: Cpus) -
             for (host, times) in hosts.iter().zip(&mut times) {
                 let memory = host.space.memory(&host.fresh[round]);
                 let count = memory.len() / (REGION * PAGE);
-                raw::faults(times.mode, count, |memory| touch(memory, 1, &mut times.resolve))?;
+                raw::faults(times.mode, Server::Shared, count, |memory| {
+                    touch(memory, 1, &mut times.resolve);
+                })?;
                 for _ in 0..count {
                     exchange.time_if(|| ping().map_err(io_error("the raw exchange failed")))?;
                 }
@@ -100,24 +102,6 @@ impl Faults {
             Row { why: Some(parts), ..row.beside(Some(resolve + exchange)) }
         })
     }
-}
-
-/// Reads a byte of every `stride`th page, no two of them side by side, and times each.
-pub(super) fn touch(memory: Memory<'_>, stride: usize, times: &mut Samples) {
-    let count = memory.len() / (stride * PAGE);
-    let mut byte = [0];
-    for n in 0..count {
-        let at = scattered(n, count) * stride * PAGE;
-        let begin = Instant::now();
-        memory.read(at, &mut byte);
-        times.record(begin.elapsed());
-    }
-}
-
-/// The `n`th of `count`, each once, far from the one before.
-pub(super) const fn scattered(n: usize, count: usize) -> usize {
-    // Odd, so without a common divisor with a power of two.
-    n * 389 % count
 }
 
 /// The raw servers, in the places of switch and memory node.

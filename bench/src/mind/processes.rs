@@ -2,10 +2,11 @@
 //!
 //! They take turns by words in far memory, looking now and then, so that whoever waits leaves the CPU to the one who is measured.
 
-use super::fault::{REGION, scattered};
+use super::fault::REGION;
 use super::transition::NAMES;
 use super::{DOMAIN, PAGE, Samples, VMA_LEN};
 use crate::Row;
+use crate::touch::scattered;
 use farmem::window::Memory;
 use farmem::worker::Entry;
 use farmem::{Error, Rack, RackConfig, ShareOptions, SharedSpace, Transport, VirtAddr};

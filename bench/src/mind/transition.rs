@@ -1,8 +1,9 @@
 //! What each change of a page's state costs, between two hosts: one round trip, or two when somebody must write back first (MIND 7.2).
 
-use super::fault::{REGION, scattered};
+use super::fault::REGION;
 use super::{PAGE, Samples};
 use crate::samples::median;
+use crate::touch::scattered;
 use crate::{CpuMeter, Row, to_f64};
 use farmem::window::Memory;
 use farmem::{Error, ShareStats, SharedSpace, Transport, Vma};

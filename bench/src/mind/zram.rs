@@ -11,8 +11,8 @@ pub(crate) use squeezed::Squeezed;
 pub use squeezed::{SQUEEZED, squeezed};
 
 use super::Samples;
-use super::fault::scattered;
 use crate::swap::{Group, Zram};
+use crate::touch::scattered;
 use crate::{Row, to_f64};
 use farmem::raw::Swapped;
 use procfs_core::FromRead as _;

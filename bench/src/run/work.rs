@@ -3,6 +3,8 @@
 //! Key function: [`work`], this program started again. It waits for a word before it takes memory, so that all of it counts for the cgroup it is
 //! put into, and says how long it took and what came of it: that is the same wherever its memory is.
 
+use crate::Samples;
+use farmem_io::pin_to_cpu;
 use std::hint::black_box;
 use std::io::{self, BufRead as _, Write as _};
 use std::time::Instant;
@@ -34,6 +36,8 @@ pub(super) enum Kind {
     Seq,
     /// Words read here and there (50,000).
     RandomRead,
+    /// The same, each timed alone: the time is the median's.
+    Fault,
     /// Words written here and there (50,000).
     RandomWrite,
     /// Numbers in no order, sorted.
@@ -43,7 +47,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 10] = [
+    pub(super) const ALL: [Self; 11] = [
         Self::Malloc,
         Self::Small,
         Self::Realloc,
@@ -51,6 +55,7 @@ impl Kind {
         Self::Scan,
         Self::Seq,
         Self::RandomRead,
+        Self::Fault,
         Self::RandomWrite,
         Self::Sort,
         Self::PageRank,
@@ -65,6 +70,7 @@ impl Kind {
             Self::Scan => "scan",
             Self::Seq => "seq",
             Self::RandomRead => "random_read",
+            Self::Fault => "fault",
             Self::RandomWrite => "random_write",
             Self::Sort => "sort",
             Self::PageRank => "pagerank",
@@ -72,12 +78,12 @@ impl Kind {
     }
 }
 
-/// Does the work called `name` with `bytes` of memory when it is told to on standard input; says on standard output how many nanoseconds it took,
-/// and a number that comes of it.
+/// Does the work called `name` with `bytes` of memory when it is told to on standard input, on `cpu` if there is one; says on standard output how many
+/// nanoseconds it took, and a number that comes of it.
 ///
 /// # Errors
-/// When there is no such work, or nobody listens.
-pub fn work(name: &str, bytes: usize) -> io::Result<()> {
+/// When there is no such work or CPU, or nobody listens.
+pub fn work(name: &str, bytes: usize, cpu: Option<usize>) -> io::Result<()> {
     let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_owned());
     let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.name() == name) else {
         return Err(wrong(&format!("no work is called {name:?}")));
@@ -85,6 +91,7 @@ pub fn work(name: &str, bytes: usize) -> io::Result<()> {
     if bytes < 1 << 20 {
         return Err(wrong("at least 1048576 bytes are needed"));
     }
+    cpu.map_or(Ok(()), pin_to_cpu)?;
     let mut word = String::new();
     io::stdin().lock().read_line(&mut word)?;
     if word.trim_end() != BEGIN {
@@ -112,6 +119,16 @@ fn carry_out(kind: Kind, bytes: usize) -> (std::time::Duration, u64) {
                 let places = places(words.len(), scale * 50_000 / 1024);
                 places.fold(0, |sum: u64, place| sum.wrapping_add(black_box(&words)[place]))
             })
+        }
+        Kind::Fault => {
+            let words = filled(bytes);
+            let (mut times, mut sum) = (Samples::new(), 0_u64);
+            for place in places(words.len(), scale * 50_000 / 1024) {
+                let begin = Instant::now();
+                sum = sum.wrapping_add(black_box(&words)[place]);
+                times.record(begin.elapsed());
+            }
+            (times.median(), sum)
         }
         Kind::RandomWrite => {
             let mut words = filled(bytes);
@@ -276,7 +293,7 @@ mod tests {
 
     #[test]
     fn what_is_no_work_is_refused() {
-        assert!(work("nap", 1 << 20).unwrap_err().to_string().contains("nap"));
-        work("fill", 100).unwrap_err();
+        assert!(work("nap", 1 << 20, None).unwrap_err().to_string().contains("nap"));
+        work("fill", 100, None).unwrap_err();
     }
 }

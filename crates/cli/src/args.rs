@@ -79,6 +79,8 @@ pub(crate) enum Command {
         name: String,
         /// Bytes of memory.
         bytes: usize,
+        /// The CPU to run on.
+        cpu: Option<usize>,
     },
 }
 

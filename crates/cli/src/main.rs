@@ -101,7 +101,7 @@ fn main() -> ExitCode {
         Command::Role(args) => role::run(&args),
         Command::Calls => bench::calls(),
         Command::Squeezed { pages, rounds } => bench::squeezed(pages, rounds),
-        Command::Work { name, bytes } => bench::work(&name, bytes),
+        Command::Work { name, bytes, cpu } => bench::work(&name, bytes, cpu),
     };
     match result {
         Ok(End::Fine) => ExitCode::SUCCESS,

@@ -12,7 +12,7 @@ pub use crate::Waiting;
 use crate::{Clock, Link as _, OpenError, ShmConfig, ShmLink, Stop, Wait, gid_of};
 use farmem_machine::Port;
 use farmem_wire::message::PAGE_LEN;
-pub use faults::faults;
+pub use faults::{Server, faults};
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd as _;

@@ -3,8 +3,8 @@
 //! [`squeezed`] is that process, this program started again; [`Squeezed`] is it as its parent sees it. It waits for a word before it takes
 //! memory, so that all of it counts for the cgroup it is put into, and ends with its parent.
 
-use super::scattered;
 use crate::Samples;
+use crate::touch::scattered;
 use farmem::raw::{Swapped, major_faults};
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};

@@ -161,6 +161,20 @@ fn pulse_measures_all_of_its_parts() {
     }
 }
 
+/// A far page by where program and pager run: each place has its rows, or says why not, and every word that was read is right.
+#[test]
+fn run_measures_a_far_page_in_each_place() {
+    let ids = ids(&run(&["bench", "run", "--quick", "--json", "--only", "run.fault"]).json(), "run");
+    let documented = include_str!("../../../../docs/results.md");
+    let places = ["free", "one", "apart"].map(|place| format!("run.fault.{place}"));
+    let expected: Vec<String> =
+        places.into_iter().flat_map(|id| [id.clone(), format!("{id}.signal")]).collect();
+    assert_eq!(ids, expected);
+    for id in ids {
+        assert!(documented.contains(&format!("`{id}`")), "{id} is not in docs/results.md");
+    }
+}
+
 /// What needs no rack: counts and the model, with figures drawn.
 #[test]
 fn pulse_draws_what_it_counts() {

@@ -1,7 +1,8 @@
 //! Page faults that are resolved with what is at hand: what a fault costs when nothing has to be fetched.
 
 use crate::pages::{
-    Fault, FaultMode, Faults, Handler, Memory, Next, Place, Reach, Ring, Window, WindowConfig, serve_shared,
+    Fault, FaultMode, Faults, Handler, Memory, Next, Place, Reach, Ring, Window, WindowConfig, serve,
+    serve_shared,
 };
 use crate::{OpenError, Stop};
 use farmem_host::agent::Pages as _;
@@ -9,8 +10,17 @@ use farmem_wire::VirtAddr;
 use farmem_wire::message::{Access, PAGE_LEN, Page};
 use std::thread;
 
-/// Runs `program` on a thread of its own with `pages` pages none of which is here; each is installed when it is touched, to be read, by a thread that serves
-/// or by the one that faults.
+/// Who installs the pages of [`faults`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Server {
+    /// As in a shared space: by signals the thread that faults, else the thread that calls.
+    Shared,
+    /// The thread that calls, alone, as a pager that is not in the program's process has to: by signals the thread that faults leaves its touch in a
+    /// slot, and looks or sleeps until its page is there.
+    Alone(Handler),
+}
+
+/// Runs `program` on a thread of its own with `pages` pages none of which is here; each is installed when it is touched, to be read, by `server`.
 ///
 /// # Errors
 /// When this process may not serve faults, or the system reads no more of them.
@@ -19,6 +29,7 @@ use std::thread;
 /// When `program` does, or there are no pages.
 pub fn faults<R: Send>(
     mode: FaultMode,
+    server: Server,
     pages: usize,
     program: impl FnOnce(Memory<'_>) -> R + Send,
 ) -> Result<R, OpenError> {
@@ -38,7 +49,11 @@ pub fn faults<R: Send>(
             let _end = EndWhenDropped(&ring);
             program(window.memory())
         });
-        if let Err(source) = serve_shared(&window, Handler::default(), &stop, &mut at_hand) {
+        let served = match server {
+            Server::Shared => serve_shared(&window, Handler::default(), &stop, &mut at_hand),
+            Server::Alone(handler) => serve(&window, handler, &stop, &mut at_hand),
+        };
+        if let Err(source) = served {
             window.abandon(); // or the program would wait for ever
             return Err(OpenError::System { doing: "read page faults".into(), source });
         }
@@ -77,8 +92,10 @@ mod tests {
 
     #[test]
     fn every_page_is_resolved() {
-        for mode in [FaultMode::Handler, FaultMode::Signal] {
-            let touched = faults(mode, 8, |memory| {
+        let modes = [FaultMode::Handler, FaultMode::Signal];
+        let servers = [Server::Shared, Server::Alone(Handler::default())];
+        for (mode, server) in modes.into_iter().flat_map(|mode| servers.map(|server| (mode, server))) {
+            let touched = faults(mode, server, 8, |memory| {
                 let mut bytes = [0; 3];
                 (0..8).all(|index| {
                     memory.read(index * PAGE_LEN + 9, &mut bytes);

@@ -1,0 +1,157 @@
+//! What a far page costs a program under `farmem run`, by where program and pager run; and the least that it can cost, in two ways.
+//!
+//! Key function: [`measure`]. The least is a fault whose page is at hand, and that another thread answers: as the userfaultfd reports it, which is
+//! what `farmem run` is built on, and as a signal, for which the thread that faults leaves its touch in a slot and looks for its page
+//! (docs/decisions, "signal mode"). Both are of one process: between two, each change from one to the other is dearer on one CPU.
+
+use super::work::Kind;
+use super::{PART, Program, Said, Where, start};
+use crate::cpu::on_its_own;
+use crate::samples::median;
+use crate::touch::touch;
+use crate::{CpuMeter, CpuTime, Row, Samples, Sheet, to_f64};
+use farmem::PAGE_LEN;
+use farmem::raw::{self, Server, Waiting};
+use farmem::window::FaultMode;
+use farmem_io::affinity::allowed_cpus;
+use farmem_io::pages::{Handler, HandlerCpu};
+use farmem_io::pin_to_cpu;
+
+/// Pages that are touched in one round.
+const PAGES: usize = 2048;
+
+/// Where program and pager run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Places {
+    /// Where the system puts them.
+    Free,
+    /// On one CPU.
+    One,
+    /// Each on one of its own.
+    Apart,
+}
+
+/// All of them.
+const PLACES: [Places; 3] = [Places::Free, Places::One, Places::Apart];
+
+/// The ids of the rows of one place: under `farmem run`, and of a fault as a signal.
+fn ids(places: Places) -> [String; 2] {
+    let name = match places {
+        Places::Free => "free",
+        Places::One => "one",
+        Places::Apart => "apart",
+    };
+    [format!("run.fault.{name}"), format!("run.fault.{name}.signal")]
+}
+
+/// What is measured at one place, in rounds that take turns.
+struct Times {
+    reported: Samples,
+    signalled: Samples,
+    /// Medians of a round each.
+    far: Vec<f64>,
+    cpu: CpuTime,
+    wrong: u64,
+}
+
+/// The rows of a program with `bytes` of memory, at the places of which one is wanted.
+pub(super) fn measure(bytes: u64, rounds: usize, wants: impl Fn(&str) -> bool, sheet: &mut Sheet<'_>) {
+    let cpus = allowed_cpus().unwrap_or_default();
+    for places in PLACES {
+        let [far, signal] = ids(places);
+        if !wants(&far) && !wants(&signal) {
+            continue;
+        }
+        sheet.begins(&far);
+        let on = match (places, &cpus[..]) {
+            (Places::Free, _) => Ok(None),
+            (Places::One, &[cpu, ..]) => Ok(Some([cpu, cpu])),
+            (Places::Apart, &[pager, program, ..]) => Ok(Some([pager, program])),
+            _ => Err("this process may use one CPU".to_owned()),
+        };
+        let times = on.and_then(|on| on_its_own(|| turns(on, bytes, rounds)));
+        match times {
+            Ok(times) => {
+                sheet.add_wrong(times.wrong);
+                sheet.add(times.rows(far, signal, places));
+            }
+            Err(why) => sheet.add([far, signal].map(|id| Row::absent(id, "ns", why.clone()))),
+        }
+    }
+}
+
+/// On these CPUs: the pager's, and the program's.
+fn turns(on: Option<[usize; 2]>, bytes: u64, rounds: usize) -> Result<Times, String> {
+    let mut times = Times {
+        reported: Samples::new(),
+        signalled: Samples::new(),
+        far: Vec::new(),
+        cpu: CpuTime::default(),
+        wrong: 0,
+    };
+    let program = |place: &Where<'_>| {
+        let program = on.map_or(Program::Work(Kind::Fault), |[_, cpu]| Program::On(Kind::Fault, cpu));
+        start(program, bytes, place)
+    };
+    let Said { sum: right, .. } = program(&Where::Native)?;
+    if let Some([pager, _]) = on {
+        // What is started inherits it.
+        pin_to_cpu(pager).map_err(|error| format!("CPU {pager}: {error}"))?;
+    }
+    for _ in 0..rounds {
+        at_hand(FaultMode::Handler, on, &mut times.reported)?;
+        at_hand(FaultMode::Signal, on, &mut times.signalled)?;
+        let far = program(&Where::Far(bytes / PART))?;
+        times.far.push(to_f64(far.nanos));
+        times.cpu.add(far.cpu, 1);
+        times.wrong += u64::from(far.sum != right);
+    }
+    Ok(times)
+}
+
+/// Faults whose page is at hand.
+fn at_hand(mode: FaultMode, on: Option<[usize; 2]>, times: &mut Samples) -> Result<(), String> {
+    let cpu = on.map_or(HandlerCpu::Any, |[pager, _]| HandlerCpu::Fixed(pager));
+    // A ring saves wake-ups where the one that serves it looks at it all the time, and has a CPU for that.
+    let looks = mode == FaultMode::Signal && on.is_none_or(|[pager, program]| pager != program);
+    let waiting = if looks { Waiting::Spin } else { Waiting::Block };
+    let own = CpuMeter::own();
+    let cpu_time = own.begin();
+    let touched = raw::faults(mode, Server::Alone(Handler { cpu, waiting }), PAGES, |memory| {
+        on.map_or(Ok(()), |[_, program]| pin_to_cpu(program))?;
+        touch(memory, 1, times);
+        Ok::<(), std::io::Error>(())
+    });
+    times.spent(cpu_time.end(), PAGES as u64);
+    touched.map_err(|refused| refused.to_string())?.map_err(|error| format!("the program's CPU: {error}"))
+}
+
+impl Times {
+    fn rows(mut self, far: String, signal: String, places: Places) -> [Row; 2] {
+        let how = match places {
+            Places::Free => "where the system puts program and pager",
+            Places::One => "program and pager on one CPU",
+            Places::Apart => "program and pager on a CPU each",
+        };
+        let (n, least) = (self.far.len() as u64, self.reported.quantile(0.5));
+        let of_run = Row::figure(far, "ns", median(&mut self.far), n)
+            .with_cpu(self.cpu.per_operation())
+            .beside(Some(least));
+        let touched = (PAGES * PAGE_LEN) >> 10;
+        let by_signal = self.signalled.row(&signal, Some(&self.reported));
+        let base = "a fault that the userfaultfd reports to a thread that sleeps";
+        let looks = if places == Places::One { "sleeps" } else { "looks all the time" };
+        [
+            Row {
+                why: Some(format!("a read of which most are far; {how}; baseline: {base}, the page at hand")),
+                ..of_run
+            },
+            Row {
+                why: Some(format!(
+                    "{touched} KiB, each page at hand: a signal, and a slot at a thread that {looks}; {how}; baseline: {base}"
+                )),
+                ..by_signal
+            },
+        ]
+    }
+}
