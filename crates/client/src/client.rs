@@ -14,7 +14,8 @@ use crate::rack::{SILENCE_MAX, retries_in};
 use crate::slots::{self, Meta, Slots};
 use farmem_control::api::{
     Allocate, Call, CreateDomain, Grant, Leave, NodeInfo, Overview, PermName, RackOverview, Request,
-    Response, SoftClear, SoftLoad, SoftSection,
+    Response, SoftClear, SoftCounted, SoftCounts, SoftLoad, SoftName, SoftRead, SoftSection, SoftShow,
+    SoftShown,
 };
 use farmem_host::{Answer, Done, HostRequest, Op, Out, Traversed};
 use farmem_io::LinkProfile;
@@ -425,21 +426,50 @@ impl Client {
         self.path.call(Overview {})
     }
 
-    /// Has the switch hold these sections as its soft state, in place of all that it held of that; answers the epoch of the image when it stands. It is in
-    /// no log: a switch that starts again is given it again, a control plane that starts again is not (PROTOCOL 13.8 to 13.12).
+    /// Publishes sections of this domain: the switch holds them beside those of others, and in the place of those of the same kind and id. Answers the epoch
+    /// of the image when they stand. They are in no log: a switch that starts again is given them again, a control plane that starts again is not; and
+    /// they go when this client leaves (PROTOCOL 13.8 to 13.12).
     ///
     /// # Errors
     /// [`Error::Refused`] when the switch has no room for them, or a section is not what its kind says; [`Error::Api`] when the control plane does not answer.
     pub fn load_soft_state(&mut self, sections: Vec<SoftSection>) -> Result<u64, Error> {
-        self.path.call(SoftLoad { sections }).map(|loaded| loaded.epoch)
+        let (host, domain) = (self.host, self.domain.0);
+        self.path.call(SoftLoad { host, domain, sections }).map(|loaded| loaded.epoch)
     }
 
-    /// Has the switch hold no soft state any more.
+    /// Withdraws sections of this domain, all when none is named; those of other domains stay.
     ///
     /// # Errors
     /// [`Error::Api`] when the control plane does not answer; [`Error::Refused`] when the switch does not.
-    pub fn clear_soft_state(&mut self) -> Result<(), Error> {
-        self.path.call(SoftClear {})
+    pub fn clear_soft_state(&mut self, sections: Vec<SoftName>) -> Result<(), Error> {
+        self.path.call(SoftClear { domain: self.domain.0, sections })
+    }
+
+    /// A section that this domain has published, whether or not it stands.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with [`ErrorCode::NotFound`](farmem_control::api::ErrorCode::NotFound) when there is none; [`Error::Api`] when the control plane does not answer.
+    pub fn soft_section(&mut self, name: SoftName) -> Result<Vec<u8>, Error> {
+        let SoftName { kind, id } = name;
+        self.path.call(SoftRead { domain: self.domain.0, kind, id }).map(|section| section.bytes.0)
+    }
+
+    /// How often the branches of a section's tables were taken since its image stands (PROTOCOL 13.17).
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with [`ErrorCode::NotFound`](farmem_control::api::ErrorCode::NotFound) when it does not stand at the switch; [`Error::Api`] when
+    /// the control plane does not answer.
+    pub fn soft_counts(&mut self, name: SoftName) -> Result<SoftCounted, Error> {
+        let SoftName { kind, id } = name;
+        self.path.call(SoftCounts { domain: self.domain.0, kind, id })
+    }
+
+    /// What the switch has of soft state.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when it does not answer; [`Error::Api`] when the control plane does not.
+    pub fn soft_shown(&mut self) -> Result<SoftShown, Error> {
+        self.path.call(SoftShow {})
     }
 
     pub(crate) const fn host(&self) -> u16 {

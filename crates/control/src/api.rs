@@ -71,6 +71,8 @@ answers! {
     Domain(DomainInfo),
     SoftLoaded(SoftLoaded),
     SoftShown(SoftShown),
+    SoftSection(SoftSection),
+    SoftCounted(SoftCounted),
 }
 
 impl From<()> for Response {

@@ -118,6 +118,8 @@ impl State {
             | Request::Locate(_)
             | Request::SoftLoad(_)
             | Request::SoftShow(_)
+            | Request::SoftRead(_)
+            | Request::SoftCounts(_)
             | Request::SoftClear(_)
             | Request::Overview(_) => Vec::new(),
         }

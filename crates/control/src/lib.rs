@@ -46,7 +46,7 @@ pub use log::{COMPACT_LINES_MIN, COMPACT_RATIO, Log, NotKept, STALL_RETRY};
 pub use migrate::MIGRATE_LEN_MAX;
 pub use names::OBJECT_NAME_MAX;
 pub use record::{Record, Role};
-pub use soft::{DAMAGED_MAX, SOFT_WINDOW};
+pub use soft::{COUNTS_ANEW_MAX, DAMAGED_MAX, SOFT_WINDOW};
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
@@ -62,7 +62,7 @@ use link::Pace;
 use log::{LogState, Stalled};
 use record::{Line, What, Why};
 use requests::Decision;
-use soft::Soft;
+use soft::{Counting, Soft};
 use state::{Effect, State};
 
 /// Most characters of a name.
@@ -303,6 +303,7 @@ pub struct Control {
     paces: BTreeMap<Role, Pace>,
     coherence: Coherence,
     soft: Soft,
+    counting: Counting,
     /// Of the event at hand.
     now: Instant,
     /// Of the next frame; only for those who read traces.
@@ -333,6 +334,7 @@ impl Control {
             paces: BTreeMap::new(),
             coherence: Coherence::default(),
             soft: Soft::default(),
+            counting: Counting::default(),
             now: Instant::ZERO,
             psn: Psn::new(0),
         }
@@ -401,13 +403,18 @@ impl Control {
     /// Takes a request.
     fn ask(&mut self, ask: Ask, out: &mut Actions) {
         let most = self.config.bounds.pending_max;
-        if self.waiting.len() + self.asked.len() + self.soft.waiting() >= most {
+        if self.waiting.len() + self.asked.len() + self.soft_waiting() >= most {
             let message = format!("{most} requests wait already");
             let result = Err(errors::error(ErrorCode::Unavailable, message, "ask again in a moment"));
             out.local(Out::Reply { ticket: ask.ticket, result });
             return;
         }
         self.waiting.push_back(Pending { ask, restarts: 0 });
+    }
+
+    /// Requests about soft state that are not answered.
+    fn soft_waiting(&self) -> usize {
+        self.soft.waiting() + self.counting.waiting()
     }
 
     /// Begins every waiting request that has nothing to wait for, in order.
@@ -520,6 +527,7 @@ impl Machine for Control {
         self.admit(out);
         self.refuse_stalled(out);
         self.see_to_soft(out);
+        self.see_to_counts(out);
         if self.waiting.len() > waiting {
             out.note(Note::Waits);
         }
@@ -535,18 +543,26 @@ impl Machine for Control {
         let coherence =
             self.coherence.due().map(|due| self.log.due().filter(|_| due <= self.now).unwrap_or(due));
         let log = self.log.due().filter(|_| self.log.abandoned);
-        self.paces.values().map(Pace::due).chain(coherence).chain(log).chain(self.soft.due()).min()
+        self.paces
+            .values()
+            .map(Pace::due)
+            .chain(coherence)
+            .chain(log)
+            .chain(self.soft.due())
+            .chain(self.counting.due())
+            .min()
     }
 
     fn check(&self) {
         assert_eq!(self.state.sound(), Ok(()));
         self.coherence.check();
         self.soft.check();
+        self.counting.check();
         assert!(
             self.asked.keys().all(|id| self.state.changes.contains_key(id)),
             "a request's change is in flight"
         );
-        let open = self.waiting.len() + self.asked.len() + self.soft.waiting();
+        let open = self.waiting.len() + self.asked.len() + self.soft_waiting();
         assert!(open <= self.config.bounds.pending_max);
         assert!(
             self.paces.keys().all(|role| self.state.queues.contains_key(role)),

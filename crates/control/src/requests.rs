@@ -91,8 +91,10 @@ impl Control {
             Request::Migrate(call) => any(call, self.migrate(call.domain, call.base, call.len, call.node)),
             Request::Locate(call) => any(call, self.locate(call.addr)),
             Request::SoftLoad(call) => any(call, self.soft_load(call)),
+            Request::SoftRead(call) => any(call, self.soft_read(call)),
+            Request::SoftCounts(call) => any(call, self.soft_counts(call)),
             Request::SoftShow(call) => any(call, self.soft_show()),
-            Request::SoftClear(call) => any(call, self.soft_clear()),
+            Request::SoftClear(call) => any(call, self.soft_clear(call)),
             Request::Overview(call) => any(call, Ok(Decision::Reply(self.overview()))),
         }
     }

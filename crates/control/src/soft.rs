@@ -9,7 +9,10 @@
 //! Nothing here is in the log: a control plane that starts again wants no image, and the switch keeps what it has. A timer repeats
 //! one message, [`SoftBody::Show`]; its answer says what the switch has, and so what is to be sent, whatever was lost.
 
-use crate::api::{self, ApiError, ErrorCode, SoftClear, SoftLoad, SoftLoaded, SoftShow, SoftShown};
+mod counts;
+mod sections;
+
+use crate::api::{ApiError, ErrorCode, SoftShow, SoftShown};
 use crate::errors::{bad, error};
 use crate::record::Role;
 use crate::requests::{Decided, Decision};
@@ -19,6 +22,8 @@ use alloc::format;
 use alloc::string::ToString as _;
 use alloc::vec::Vec;
 use core::mem;
+pub use counts::COUNTS_ANEW_MAX;
+pub(crate) use counts::Counting;
 use farmem_machine::Instant;
 use farmem_transport::image::{Image, SectionKey};
 use farmem_transport::ud::{self, Peer};
@@ -26,6 +31,7 @@ use farmem_wire::message::{
     ImageId, ImageRule, Load, SOFT_PART_MAX, Seq, Shown, SoftBody, SoftMessage, Verdict,
 };
 use farmem_wire::{HostId, RequestId};
+use sections::{Caller, Edit, Sections};
 
 /// Loads that are under way at once, beyond the first byte that the switch misses.
 pub const SOFT_WINDOW: u32 = 32;
@@ -40,11 +46,18 @@ const PART: u32 = SOFT_PART_MAX as u32;
 /// What is wanted of the switch's soft state. A restart need not know it.
 #[derive(Debug, Default)]
 pub(crate) struct Soft {
+    /// What the domains have published.
+    sections: Sections,
+    /// How often that has changed.
+    revision: u64,
+    /// The newest image of it that was begun with.
     wanted: Option<Wanted>,
     /// What stood before another one was wanted, until that stands.
     stood: Option<Wanted>,
-    /// Who waits for what is wanted to stand.
-    callers: Vec<u64>,
+    /// Who waits for what is published to stand.
+    callers: Vec<Caller>,
+    /// Bytes of the longest image that the switch takes in this life, once it has said so.
+    room: Option<u32>,
     /// Who is told what the next Shown says.
     shows: Vec<u64>,
     /// Who asked after the question that is open was asked.
@@ -68,6 +81,10 @@ pub(crate) struct Soft {
 #[derive(Debug)]
 struct Wanted {
     image: Image,
+    /// What it was made of.
+    sections: Sections,
+    revision: u64,
+    has_stood: bool,
     /// 0 before the switch said what it has.
     epoch: u64,
     stage: Stage,
@@ -99,17 +116,12 @@ struct Progress {
 }
 
 impl Wanted {
-    const fn new(image: Image) -> Self {
-        Self { image, epoch: 0, stage: Stage::Asking, damaged: 0 }
+    const fn new(image: Image, sections: Sections, revision: u64) -> Self {
+        Self { image, sections, revision, has_stood: false, epoch: 0, stage: Stage::Asking, damaged: 0 }
     }
 
     fn id(&self) -> ImageId {
         ImageId { epoch: self.epoch, len: self.image.len(), digest: self.image.digest() }
-    }
-
-    /// The same bytes.
-    fn is(&self, other: &Image) -> bool {
-        (self.image.len(), self.image.digest()) == (other.len(), other.digest())
     }
 }
 
@@ -169,36 +181,16 @@ impl Soft {
 /// What a request about soft state waits for.
 #[derive(Debug)]
 pub(crate) enum Want {
-    /// This image is to stand.
-    Stands(Image),
+    /// What is published changes, and is to stand.
+    Stands(Edit),
     /// What the switch has.
     Shown,
+    /// What the tables of this section counted.
+    Counts(SectionKey),
 }
 
 // What is asked.
 impl Control {
-    pub(crate) fn soft_load(&self, call: &SoftLoad) -> Decided<SoftLoad> {
-        if call.sections.is_empty() {
-            return Err(bad("there are no sections", "give at least one; soft_clear takes the image back"));
-        }
-        self.soft_answers()?;
-        let sections: Vec<(SectionKey, &[u8])> = call
-            .sections
-            .iter()
-            .map(|section| (SectionKey { kind: section.kind, id: section.id }, &section.bytes.0[..]))
-            .collect();
-        let image = Image::of(&sections).map_err(|fault| {
-            let message = format!("the sections make no image: {fault}");
-            bad(message, "PROTOCOL 13.3 says how long an image may be; give each section its own kind and id")
-        })?;
-        Ok(Decision::Soft(Want::Stands(image)))
-    }
-
-    pub(crate) fn soft_clear(&self) -> Decided<SoftClear> {
-        self.soft_answers()?;
-        Ok(Decision::Soft(Want::Stands(Image::empty())))
-    }
-
     pub(crate) fn soft_show(&self) -> Decided<SoftShow> {
         self.soft_answers()?;
         Ok(Decision::Soft(Want::Shown))
@@ -215,34 +207,12 @@ impl Control {
     /// A request waits until the switch has said something about its image.
     pub(crate) fn soft_wait(&mut self, ticket: u64, want: Want, out: &mut Actions) {
         let soft = &mut self.soft;
-        let image = match want {
+        match want {
             // The open question may have been answered before this was asked.
-            Want::Shown if soft.question.is_some() => return soft.later.push(ticket),
-            Want::Shown => return soft.shows.push(ticket),
-            Want::Stands(image) => image,
-        };
-        match soft.wanted.take_if(|wanted| !wanted.is(&image)) {
-            Some(stood) if stood.stage == Stage::Standing => soft.stood = Some(stood),
-            Some(_) => {
-                let message = "another image was asked for before this one stood";
-                let remedy = "ask again if this one is still wanted; soft_show tells which one stands";
-                self.tell_callers(&Err(error(ErrorCode::Conflict, message, remedy)), out);
-            }
-            None => {}
-        }
-        let soft = &mut self.soft;
-        let wanted = soft.wanted.get_or_insert_with(|| Wanted::new(image));
-        soft.callers.push(ticket);
-        if matches!(wanted.stage, Stage::Asking | Stage::Standing) {
-            // What stood may not any more. The switch is asked anew: an answer to an earlier question may not know of a flip that is on its way.
-            wanted.stage = Stage::Asking;
-            soft.forget_questions();
-        }
-    }
-
-    fn tell_callers(&mut self, result: &Result<api::Response, ApiError>, out: &mut Actions) {
-        for ticket in mem::take(&mut self.soft.callers) {
-            reply(ticket, result.clone(), out);
+            Want::Shown if soft.question.is_some() => soft.later.push(ticket),
+            Want::Shown => soft.shows.push(ticket),
+            Want::Stands(edit) => self.edit_sections(ticket, edit, out),
+            Want::Counts(key) => self.count_wait(ticket, key),
         }
     }
 }
@@ -251,6 +221,7 @@ impl Control {
 impl Control {
     /// What time has done, and a switch that joined again.
     pub(crate) fn see_to_soft(&mut self, out: &mut Actions) {
+        self.withdraw_orphans(out);
         if self.soft.wanted.is_none() && self.soft.waiting() == 0 {
             self.soft.due = None;
             return;
@@ -269,10 +240,11 @@ impl Control {
         }
         if life != self.soft.life {
             // Whatever it had is gone.
-            self.soft.life = life;
+            (self.soft.life, self.soft.room) = (life, None);
             self.soft.forget_questions();
             if let Some(wanted) = &mut self.soft.wanted {
                 wanted.stage = Stage::Asking;
+                self.begin_image();
             }
         }
         if !self.soft.is_open() {
@@ -350,17 +322,16 @@ impl Control {
         let Ok(SoftMessage { token, body }) = SoftMessage::parse(payload) else {
             return out.note(Note::Dropped(DropReason::Malformed));
         };
-        if role != Role::Switch
-            || !self.is_from_this_life(role, token)
-            || self.soft.life != token.generation()
-        {
+        if role != Role::Switch || !self.is_from_this_life(role, token) {
             return out.note(Note::Dropped(DropReason::Stale));
         }
         let heard = match body {
+            SoftBody::Counts(counts) => self.counts(token, &counts, out),
+            _ if self.soft.life != token.generation() => false,
             SoftBody::Shown(shown) => self.shown(token, &shown, out),
             SoftBody::Loaded { epoch, next } => self.loaded(token, epoch, next, out),
             SoftBody::Flipped { epoch, verdict } => self.flipped(token, epoch, verdict, out),
-            SoftBody::Load(_) | SoftBody::Flip(_) | SoftBody::Show => false,
+            SoftBody::Load(_) | SoftBody::Flip(_) | SoftBody::Show | SoftBody::Count(_) => false,
         };
         if !heard {
             out.note(Note::Dropped(DropReason::Stale));
@@ -499,11 +470,12 @@ impl Control {
         match (wanted.stage, verdict) {
             // A Load is answered so too.
             (Stage::Loading(_) | Stage::Flipping, Verdict::TooLong(most)) => {
+                self.soft.room = Some(most);
                 let message = format!(
                     "the image has {} bytes; the switch has room for one of {most}",
                     wanted.image.len()
                 );
-                let remedy = "load less, or start the switch with more room for images";
+                let remedy = "publish less, or start the switch with more room for images";
                 self.refused(error(ErrorCode::TableFull, message, remedy), out);
             }
             (Stage::Flipping, Verdict::Stands) if to_flip => self.stands(out),
@@ -534,29 +506,5 @@ impl Control {
             _ => return false,
         }
         true
-    }
-
-    fn stands(&mut self, out: &mut Actions) {
-        let Some(wanted) = &mut self.soft.wanted else { return };
-        wanted.stage = Stage::Standing;
-        let (epoch, is_empty) = (wanted.epoch, wanted.image.is_empty());
-        (self.soft.stood, self.soft.flip, self.soft.idle) = (None, None, 0);
-        if is_empty {
-            // A switch that starts again has no section either.
-            self.soft.wanted = None;
-        }
-        let answer = if is_empty { ().into() } else { SoftLoaded { epoch }.into() };
-        self.tell_callers(&Ok(answer), out);
-    }
-
-    /// The switch does not take what was wanted: what stood last is wanted again.
-    fn refused(&mut self, why: ApiError, out: &mut Actions) {
-        out.note(Note::SoftRefused);
-        self.tell_callers(&Err(why), out);
-        self.soft.flip = None;
-        self.soft.wanted = self.soft.stood.take();
-        if let Some(wanted) = &mut self.soft.wanted {
-            wanted.stage = Stage::Asking;
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! The B-link tree against `BTreeMap`, with several writers at once, and what it takes.
 
-use farmem::blink_tree::{Cursor, Extent, publish};
+use farmem::api::{Base64, ErrorCode, SoftSection};
+use farmem::blink_tree::{Cursor, Extent, publish, withdraw};
 use farmem::{BLinkTree, Client, Error, Layout, Policy, Rack, VirtAddr};
 use farmem_machine::Rng;
 use proptest::collection::{btree_map, vec};
@@ -238,7 +239,7 @@ fn a_published_tree_is_entered_further_down() {
         assert_eq!(visits(&tree, &mut client), expected, "{ranges} ranges and {sets} sets");
     }
     assert!(epochs.is_sorted_by(|a, b| a < b), "{epochs:?}");
-    client.clear_soft_state().unwrap();
+    withdraw(&mut client, tree.tree().root).unwrap();
     assert_eq!(visits(&tree, &mut client), 5, "from the root again");
     let section = tree.section(&mut client, Extent::default()).unwrap();
     publish(&mut client, &[section]).unwrap();
@@ -332,8 +333,71 @@ fn more_than_a_switch_takes_is_refused() {
     let section = tree.section(&mut client, fits).unwrap();
     let twice = [section.clone(), section];
     let error = publish(&mut client, &twice).unwrap_err();
-    assert!(error.to_string().contains("section 1"), "{error}");
-    assert!(error.remedy().contains("once for each tree"), "{}", error.remedy());
+    assert!(error.to_string().contains("two sections"), "{error}");
+    assert!(error.remedy().contains("that of a tree is its root"), "{}", error.remedy());
+}
+
+/// Each domain publishes its own trees, and finds its way by them alone; what one withdraws, or leaves behind, takes nothing from the other.
+#[test]
+fn domains_publish_beside_each_other() {
+    let rack = Rack::embedded_with(2, 64 << 20).unwrap();
+    let mut clients = ["one", "two"].map(|domain| rack.client(domain).unwrap());
+    let mut trees: Vec<[BLinkTree; 2]> = Vec::new();
+    for client in &mut clients {
+        trees.push([0, 1].map(|_| {
+            let mut tree = BLinkTree::create(client, Layout::Partitioned).unwrap();
+            tree.load(client, (0..7 * 343_u32).map(|n| (u64::from(n), u64::from(n) + 1)), 7).unwrap();
+            (0..2_401).step_by(97).for_each(|n| _ = tree.get(client, n).unwrap());
+            tree
+        }));
+    }
+    let visits = |clients: &mut [Client; 2]| -> Vec<u64> {
+        let mut all = Vec::new();
+        for (client, trees) in clients.iter_mut().zip(&trees) {
+            for tree in trees {
+                let before = client.tally().iterations;
+                assert_eq!(tree.get(client, 1_000).unwrap(), Some(1_001));
+                all.push(client.tally().iterations - before);
+            }
+        }
+        all
+    };
+    assert_eq!(visits(&mut clients), [4; 4]);
+    let mut epochs = Vec::new();
+    for (of, tree, expected) in [(0, 0, [1, 4, 4, 4]), (1, 1, [1, 4, 4, 1]), (0, 1, [1, 1, 4, 1])] {
+        let section = trees[of][tree].section(&mut clients[of], Extent::default()).unwrap();
+        epochs.push(publish(&mut clients[of], &[section]).unwrap());
+        assert_eq!(visits(&mut clients), expected);
+    }
+    assert!(epochs.is_sorted_by(|a, b| a < b), "{epochs:?}");
+    withdraw(&mut clients[0], trees[0][0].tree().root).unwrap();
+    assert_eq!(visits(&mut clients), [4, 1, 4, 1]);
+    // What is not published is withdrawn already; another domain's is not withdrawn.
+    withdraw(&mut clients[0], trees[1][1].tree().root).unwrap();
+    assert_eq!(visits(&mut clients), [4, 1, 4, 1]);
+    clients[0].clear_soft_state(vec![]).unwrap();
+    assert_eq!(visits(&mut clients), [4, 4, 4, 1]);
+    // A tree of another domain can be published; it leads who published it, and may go there no more than before.
+    let section = trees[0][0].section(&mut clients[0], Extent::default()).unwrap();
+    publish(&mut clients[1], &[section]).unwrap();
+    assert_eq!(visits(&mut clients), [4, 4, 4, 1]);
+}
+
+/// What all domains publish together has the room of one image; who is refused is told whose it is.
+#[test]
+fn what_has_no_room_is_refused_and_leaves_the_rest() {
+    let rack = Rack::embedded_with(1, 64 << 20).unwrap();
+    let (mut one, mut two) = (rack.client("one").unwrap(), rack.client("two").unwrap());
+    let section = |id, mib: usize| SoftSection { kind: 7, id, bytes: Base64(vec![1; mib << 20]) };
+    one.load_soft_state(vec![section(1, 4)]).unwrap();
+    two.load_soft_state(vec![section(1, 3)]).unwrap();
+    let error = two.load_soft_state(vec![section(2, 1)]).unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::TableFull), "{error}");
+    for what in ["room for one of 8388608", "have 4194304 bytes of sections, all others have 4194304"] {
+        assert!(error.to_string().contains(what), "{error}");
+    }
+    one.clear_soft_state(vec![]).unwrap();
+    two.load_soft_state(vec![section(2, 1)]).unwrap();
 }
 
 /// What is no tree is named.

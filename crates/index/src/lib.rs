@@ -37,11 +37,12 @@ mod tree;
 pub use compare::{Compared, greater};
 pub use keys::{KeyBytes, prefix};
 pub use nodes::{NodeSet, NodeSetError, SetNode};
-pub use plan::{ADDR_BITS, Budget, Excess, Memory, PART_STAGES, Part, Plan, StageUse, Step};
+pub use plan::{ADDR_BITS, Budget, COUNTER_BITS, Excess, Memory, PART_STAGES, Part, Plan, StageUse, Step};
 pub use ranges::{Entry, Next, RangeError, RangeTables, STAGES, StageCount};
 pub use select::{accesses_left, fat_root, select_layers};
 pub use tables::{
-    IndexTables, PROGRAMS_MAX, SECTION_KIND, SETS_MAX, SectionError, TREES_MAX, TreeSection, TreeTables,
+    Branch, Descent, IndexTables, PROGRAMS_MAX, SECTION_KIND, SETS_MAX, SectionError, TREES_MAX, TreeSection,
+    TreeTables, edition,
 };
 pub use tree::{TreeError, TreeNode, TreeView};
 

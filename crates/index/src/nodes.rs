@@ -81,13 +81,20 @@ impl NodeSet {
     /// Where a descent for `key` that has come to the node `at` goes on; `None` when the node is not in this set.
     #[must_use]
     pub fn step(&self, at: VirtAddr, key: u64) -> Option<Child> {
-        let at = self.nodes.binary_search_by_key(&at, |node| node.addr).ok()?;
-        let node = &self.nodes[at];
+        self.branch(at, key).map(|(.., child)| child)
+    }
+
+    /// The same, and by which branch: the node's place in the set, and the child's in the node.
+    #[must_use]
+    pub fn branch(&self, at: VirtAddr, key: u64) -> Option<(usize, usize, Child)> {
+        let place = self.nodes.binary_search_by_key(&at, |node| node.addr).ok()?;
+        let node = &self.nodes[place];
         let results = (0..node.pivots.len()).fold(0, |results, i| match node.get_pivot(i) {
             Some(pivot) => results | cal_result(key, pivot) << i,
             None => results,
         });
-        node.get_child_address(results)
+        let rank = usize::try_from(results.trailing_ones()).ok()?;
+        Some((place, rank, *node.children.get(rank)?))
     }
 
     /// The nodes, in order of addresses.
@@ -113,11 +120,6 @@ impl SetNode {
     /// Pivot i; a node with fewer has no entry in that table.
     fn get_pivot(&self, i: usize) -> Option<u64> {
         self.pivots.get(i).copied()
-    }
-
-    /// The child that `results` name.
-    fn get_child_address(&self, results: Results) -> Option<Child> {
-        self.children.get(usize::try_from(results.trailing_ones()).ok()?).copied()
     }
 }
 

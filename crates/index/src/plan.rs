@@ -26,6 +26,8 @@
 //!   up to seven words, counted exactly. The number of the table stands in front.
 //! - An address in far memory has [`ADDR_BITS`] bits, as in the paper's prototype: programs map far memory at the same addresses, and Linux gives them
 //!   47. With 64, an entry of `get_child_address` no longer fits a word of SRAM, and a set of 4,096 nodes no longer a stage.
+//! - Each entry that names a child has a counter of [`COUNTER_BITS`] in the SRAM of its stage ([`crate::Branch`]), four to a word. With 64 bits a set of
+//!   4,096 nodes no longer fits.
 //! - What else the switch does in the same stages (translation, protection, directory) is not counted.
 
 use crate::ranges::STAGES;
@@ -37,6 +39,8 @@ use core::fmt;
 pub const PART_STAGES: usize = 6;
 /// Bits of an address of far memory as a switch stores it.
 pub const ADDR_BITS: u32 = 48;
+/// Bits of a counter of the descents that took a branch.
+pub const COUNTER_BITS: u32 = 32;
 /// Pivots that are compared in one stage.
 const STAGE_PIVOTS: usize = 4;
 /// Bits of TCAM for a range of 16 bits: 8 a nibble.
@@ -297,7 +301,9 @@ impl<'a> Layout<'a> {
         let mut stages: Vec<StageUse> = (0..STAGES).map(|stage| self.ranges(root, stage)).collect();
         let children = root.children().len();
         let bits = number_bits(children).saturating_add(self.addr_bits).saturating_add(LEVEL_BITS);
-        stages.push(self.stage(Part::Root, Step::Child).exact(children, bits).used);
+        stages.push(
+            self.stage(Part::Root, Step::Child).exact(children, bits).results(children, COUNTER_BITS).used,
+        );
         stages.push(self.stage(Part::Root, Step::Free).used);
         stages
     }
@@ -331,7 +337,9 @@ impl<'a> Layout<'a> {
         let children = set.nodes().iter().map(|node| node.children.len()).sum();
         let results = u32::try_from(PIVOTS).expect("a few pivots");
         let bits = self.addr_bits.saturating_mul(2).saturating_add(results + LEVEL_BITS);
-        stages.push(self.stage(part, Step::ChildAddress).exact(children, bits).used);
+        stages.push(
+            self.stage(part, Step::ChildAddress).exact(children, bits).results(children, COUNTER_BITS).used,
+        );
         stages
     }
 }

@@ -136,7 +136,13 @@ impl RangeTables {
     /// The node below which `key` is.
     #[must_use]
     pub fn find(&self, key: u64) -> Child {
-        self.children[usize::from(encode::find(&self.stages, SHAPE, key))]
+        self.children[usize::from(self.range(key))]
+    }
+
+    /// The number of the range that `key` is in.
+    #[must_use]
+    pub fn range(&self, key: u64) -> u16 {
+        encode::find(&self.stages, SHAPE, key)
     }
 
     /// What the stages hold.

@@ -10,15 +10,22 @@
 //! ```
 //!
 //! A child is an address, which is a multiple of 256, and in its lowest byte the level.
+//!
+//! # What is counted
+//!
+//! Each range counts the descents that went by it, and so does each child of each node of a set: a counter an entry of the table that names the child,
+//! as the direct counters of match-action tables. They say how often each node was come by that the tables lead to, held or not: whatever may be
+//! selected next, since only children of held nodes are candidates (Fat-B+Tree III-C).
 
 use crate::{
     BRANCHES, Child, NodeSet, NodeSetError, RANGES_MAX, Range, RangeError, RangeTables, SET_NODES_MAX,
     SetNode,
 };
 use alloc::collections::BTreeMap;
+use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
-use farmem_wire::{ProgramHash, VirtAddr};
+use farmem_wire::{Domain, ProgramHash, VirtAddr};
 
 /// The kind of a section that has a tree's tables.
 pub const SECTION_KIND: u16 = 0x0d13;
@@ -57,7 +64,7 @@ pub enum SectionError {
     Ranges(RangeError),
     /// A node set.
     Nodes(NodeSetError),
-    /// Two trees have this root, or there are more than [`TREES_MAX`].
+    /// Two trees of a domain have this root, it is not the one that the section is found by, or there are more than [`TREES_MAX`].
     Root(VirtAddr),
     /// A program that stores: a request of it that comes again must take the way that it took (PROTOCOL 13.14).
     Stores(ProgramHash),
@@ -72,7 +79,9 @@ impl fmt::Display for SectionError {
             Self::Ranges(error) => write!(f, "the fat root: {error}"),
             Self::Nodes(error) => write!(f, "a node set: {error}"),
             Self::Stores(_) => f.write_str("a program that stores begins at the root"),
-            Self::Root(root) => write!(f, "one tree more with its root at {:#x}", root.0),
+            Self::Root(root) => {
+                write!(f, "a tree too many, or under a number that is not its root's, {:#x}", root.0)
+            }
         }
     }
 }
@@ -185,12 +194,49 @@ fn child(word: u64) -> Result<Child, SectionError> {
     Ok(Child { addr: address(word & !0xff)?, level })
 }
 
+/// Tells the bytes of a section from others: FNV-1a of its words (Fowler, Noll, Vo). Who publishes may make two that it does not tell apart, and
+/// misleads nobody but itself.
+#[must_use]
+pub fn edition(section: &[u8]) -> u64 {
+    let fold = |hash: u64, word: &[u8; 8]| (hash ^ u64::from_be_bytes(*word)).wrapping_mul(0x0100_0000_01b3);
+    // 0 says that there is none.
+    section.as_chunks().0.iter().fold(0xcbf2_9ce4_8422_2325, fold).max(1)
+}
+
 /// A tree as a switch knows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TreeTables {
     programs: Vec<ProgramHash>,
     ranges: RangeTables,
     sets: Vec<NodeSet>,
+    /// Of each set, where in `counters` its first node's children are, and so on.
+    places: Vec<Vec<u32>>,
+    /// How often ranges, and then children of nodes, set by set, were taken: modulo 2^32.
+    counters: Vec<u32>,
+    edition: u64,
+}
+
+/// The counters of a descent: a range's, and then one a set at most.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct Taken {
+    counters: [u32; 1 + SETS_MAX],
+    count: u8,
+}
+
+impl Taken {
+    fn push(&mut self, counter: u32) {
+        self.counters[usize::from(self.count)] = counter;
+        self.count += 1;
+    }
+}
+
+/// A traversal that begins further down, until it is counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Descent {
+    /// Where it begins.
+    pub at: VirtAddr,
+    tree: (Domain, VirtAddr),
+    taken: Taken,
 }
 
 impl TreeTables {
@@ -205,48 +251,123 @@ impl TreeTables {
         let mut programs = section.programs;
         programs.sort_unstable();
         let ranges = RangeTables::new(&section.ranges)?;
-        let sets = section.sets.into_iter().map(NodeSet::new).collect::<Result<_, _>>()?;
-        Ok(Self { programs, ranges, sets })
+        let sets: Vec<NodeSet> = section.sets.into_iter().map(NodeSet::new).collect::<Result<_, _>>()?;
+        let mut end = number(section.ranges.len());
+        let mut place = |node: &SetNode| {
+            let first = end;
+            end += number(node.children.len());
+            first
+        };
+        let places = sets.iter().map(|set| set.nodes().iter().map(&mut place).collect()).collect();
+        let counters = vec![0; end as usize];
+        Ok(Self { programs, ranges, sets, places, counters, edition: 0 })
     }
 
     /// The deepest node that is known on the way to `key`: the fat root leads to one, and each set takes one step further if it has that node.
     #[must_use]
     pub fn deepest(&self, key: u64) -> Child {
-        self.sets.iter().fold(self.ranges.find(key), |at, set| set.step(at.addr, key).unwrap_or(at))
+        self.descend(key).0
+    }
+
+    fn descend(&self, key: u64) -> (Child, Taken) {
+        let mut taken = Taken::default();
+        let range = self.ranges.range(key);
+        taken.push(range.into());
+        let mut at = self.ranges.children()[usize::from(range)];
+        for (set, places) in self.sets.iter().zip(&self.places) {
+            if let Some((node, rank, child)) = set.branch(at.addr, key) {
+                taken.push(places[node] + number(rank));
+                at = child;
+            }
+        }
+        (at, taken)
     }
 }
 
-/// All trees that a switch knows.
+/// A number of things of a section, of which there are less than 2^20.
+fn number(count: usize) -> u32 {
+    u32::try_from(count).expect("a section has few")
+}
+
+/// What a counter of a section counts: descents that took this branch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Branch {
+    /// The set that led there; none for the fat root.
+    pub set: Option<usize>,
+    /// The node that led there: of a range the child itself.
+    pub from: VirtAddr,
+    /// Where it led.
+    pub child: Child,
+}
+
+impl TreeSection {
+    /// What the counters of the section's tables count, in their order.
+    pub fn branches(&self) -> impl Iterator<Item = Branch> {
+        let ranges =
+            self.ranges.iter().map(|range| Branch { set: None, from: range.child.addr, child: range.child });
+        let sets = self.sets.iter().enumerate().flat_map(|(number, set)| {
+            let mut nodes: Vec<&SetNode> = set.iter().collect();
+            nodes.sort_unstable_by_key(|node| node.addr);
+            nodes.into_iter().flat_map(move |node| {
+                node.children.iter().map(move |&child| Branch { set: Some(number), from: node.addr, child })
+            })
+        });
+        ranges.chain(sets)
+    }
+}
+
+/// All trees that a switch knows, each for the traversals of one domain: what a domain publishes leads nobody else.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct IndexTables {
-    trees: BTreeMap<VirtAddr, TreeTables>,
+    trees: BTreeMap<(Domain, VirtAddr), TreeTables>,
 }
 
 impl IndexTables {
-    /// Takes the tables of one section more.
+    /// Takes the tables of one section more, of a domain, which is found by `id`: its root.
     ///
     /// # Errors
     /// [`SectionError`]; the other trees are as they were.
-    pub fn add(&mut self, section: &[u8]) -> Result<(), SectionError> {
+    pub fn add(&mut self, domain: Domain, id: u64, section: &[u8]) -> Result<(), SectionError> {
+        let edition = edition(section);
         let section = TreeSection::parse(section)?;
-        if self.trees.len() >= TREES_MAX || self.trees.contains_key(&section.root) {
-            return Err(SectionError::Root(section.root));
+        let (root, key) = (section.root, (domain, section.root));
+        if self.trees.len() >= TREES_MAX || root.0 != id || self.trees.contains_key(&key) {
+            return Err(SectionError::Root(root));
         }
-        self.trees.insert(section.root, TreeTables::new(section)?);
+        self.trees.insert(key, TreeTables { edition, ..TreeTables::new(section)? });
         Ok(())
     }
 
-    /// Where a traversal may begin in place of `at`: none when that is no tree's root, or when the program is none that goes to the key in its pad.
+    /// Where a traversal of a domain may begin in place of `at`: none when that is no root of a tree that the domain published, or when the program
+    /// is none that goes to the key in its pad.
     ///
     /// The pad may be without the zeros at its end.
     #[must_use]
-    pub fn start(&self, at: VirtAddr, program: ProgramHash, pad: &[u8]) -> Option<VirtAddr> {
-        let tree = self.trees.get(&at)?;
+    pub fn start(&self, domain: Domain, at: VirtAddr, program: ProgramHash, pad: &[u8]) -> Option<Descent> {
+        let tree = self.trees.get(&(domain, at))?;
         tree.programs.binary_search(&program).ok()?;
         let mut key = [0; 8];
         let there = pad.len().min(8);
         key[..there].copy_from_slice(&pad[..there]);
-        Some(tree.deepest(u64::from_le_bytes(key)).addr)
+        let (child, taken) = tree.descend(u64::from_le_bytes(key));
+        Some(Descent { at: child.addr, tree: (domain, at), taken })
+    }
+
+    /// Counts a descent that began.
+    pub fn count(&mut self, descent: &Descent) {
+        let Some(tree) = self.trees.get_mut(&descent.tree) else { return };
+        let taken = &descent.taken;
+        for &counter in &taken.counters[..usize::from(taken.count)] {
+            // The tables are those that the descent went by: there is nothing between.
+            let counter = &mut tree.counters[counter as usize];
+            *counter = counter.wrapping_add(1);
+        }
+    }
+
+    /// What a tree's tables have counted, in the order of [`TreeSection::branches`], and which section they are of ([`edition`]).
+    #[must_use]
+    pub fn counters(&self, domain: Domain, root: VirtAddr) -> Option<(u64, &[u32])> {
+        self.trees.get(&(domain, root)).map(|tree| (tree.edition, &tree.counters[..]))
     }
 
     /// How many trees there are.

@@ -12,7 +12,7 @@ use farmem_switch::{Budgets, Note, Switch};
 use farmem_transport::image::{Image, SectionKey};
 use farmem_transport::ud;
 use farmem_wire::message::SOFT_PART_MAX;
-use farmem_wire::{Gid, Qkey, Qpn};
+use farmem_wire::{Domain, Gid, Qkey, Qpn};
 use redb::backends::FileBackend;
 use redb::{Database, DatabaseError, StorageBackend};
 use std::fs::{self, OpenOptions};
@@ -321,6 +321,22 @@ impl Beside {
     }
 }
 
+/// A host that has joined, and has a session in a domain: who may publish. Nothing runs there.
+struct JoinedHost {
+    host: u16,
+    domain: u32,
+}
+
+impl JoinedHost {
+    fn with_session(client: &mut ApiClient) -> Self {
+        let gid = free_gid().as_v4().map(|v4| Ipv4Addr::from(v4).to_string()).unwrap();
+        let HostJoined { host, .. } = client.call(JoinHost { name: "publisher".into(), gid }).unwrap();
+        let DomainInfo { domain } = client.call(CreateDomain { name: "index".into() }).unwrap();
+        client.call(OpenSession { host, domain }).unwrap();
+        Self { host, domain }
+    }
+}
+
 /// PROTOCOL 13.8: 600 ranges and three sets of 3,600 nodes of 256 bytes go over HTTP and sockets to a switch and stand there, to the byte. Each part is
 /// taken once. A switch that starts again is empty, and gets them again.
 #[test]
@@ -330,11 +346,12 @@ fn an_image_goes_to_a_switch_over_sockets() {
     let mut client = plane.client();
     let gid = free_gid();
     let switch = Beside::join(&mut client, gid);
+    let JoinedHost { host, domain } = JoinedHost::with_session(&mut client);
+    let key = |kind, id| SectionKey { domain: Domain(domain), kind, id };
     let bytes =
         |n: usize, with: u8| (0..n).map(|at| with.wrapping_add(at.to_le_bytes()[1])).collect::<Vec<u8>>();
-    let mut sections = vec![(SectionKey { kind: 1, id: 0 }, bytes(600 * 24, 1))];
-    sections
-        .extend((0..3).map(|id| (SectionKey { kind: 2, id }, bytes(3600 * 256, 50 + id.to_le_bytes()[0]))));
+    let mut sections = vec![(key(1, 0), bytes(600 * 24, 1))];
+    sections.extend((0..3).map(|id: u8| (key(2, id.into()), bytes(3600 * 256, 50 + id))));
     let image =
         Image::of(&sections.iter().map(|(key, bytes)| (*key, &bytes[..])).collect::<Vec<_>>()).unwrap();
     let section = |(key, bytes): &(SectionKey, Vec<u8>)| SoftSection {
@@ -342,7 +359,7 @@ fn an_image_goes_to_a_switch_over_sockets() {
         id: key.id,
         bytes: Base64(bytes.clone()),
     };
-    let load = SoftLoad { sections: sections.iter().map(section).collect() };
+    let load = SoftLoad { host, domain, sections: sections.iter().map(section).collect() };
     let SoftLoaded { epoch } = client.call(load.clone()).unwrap();
     let (len, digest) = (image.len(), image.digest().to_string());
     let stands = SoftShown { epoch, bytes: len, digest, ..SoftShown::default() };
@@ -362,7 +379,7 @@ fn an_image_goes_to_a_switch_over_sockets() {
         assert_eq!((shown.epoch, shown.bytes), (0, 0), "empty, or the image: {shown:?}");
         shown = client.call(SoftShow {}).unwrap();
     }
-    client.call(SoftClear {}).unwrap();
+    client.call(SoftClear { domain, sections: Vec::new() }).unwrap();
     let shown = client.call(SoftShow {}).unwrap();
     assert!(shown.epoch > epoch && shown.bytes == 8, "{shown:?}");
     assert!(switch.end().soft().image().is_empty());

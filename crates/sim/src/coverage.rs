@@ -232,6 +232,7 @@ mod tests {
             Switch::SoftNotTaken,
             Switch::SoftFlipped,
             Switch::SoftShown,
+            Switch::SoftCounted,
         ];
         for note in all {
             let name = match note {
@@ -253,6 +254,7 @@ mod tests {
                 Switch::SoftFlipped => "SoftFlipped",
                 Switch::SoftRefused(_) => "SoftRefused",
                 Switch::SoftShown => "SoftShown",
+                Switch::SoftCounted => "SoftCounted",
                 Switch::Dropped(_) => "Dropped",
             };
             assert!(is_listed(&format!("switch.{name}")), "{name}");

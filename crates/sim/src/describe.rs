@@ -109,6 +109,10 @@ fn other(bytes: &[u8]) -> Option<String> {
             SoftBody::Load(load) => {
                 format!("Load image {} at {}/{}{}", load.epoch, load.offset, load.len, payload(load.bytes))
             }
+            SoftBody::Counts(counts) => {
+                let (epoch, from, total) = (counts.epoch, counts.from, counts.total);
+                format!("Counts of image {epoch} at {from}/{total}{}", payload(counts.counters))
+            }
             body => format!("{body:?}"),
         });
     }

@@ -1,54 +1,115 @@
 //! Images of soft state between the control plane and a switch, while the network loses, doubles, holds back and damages packets, and either starts
 //! again (PROTOCOL 13.1 to 13.12).
 //!
-//! At every moment what stands is one whole image that somebody wanted, no epoch names two of them, and epochs grow in each life of the switch. When
-//! the faults end the newest image that the control plane remembers stands, to the byte.
+//! Two domains publish. At every moment what stands is one whole image of what was published at some time, no epoch names two of them, and epochs grow
+//! in each life of the switch. When the faults end, what the control plane remembers to be published stands, to the byte.
 
 use farmem_control::SOFT_WINDOW;
 use farmem_control::api::{
-    ApiError, Base64, ErrorCode, Request, SoftClear, SoftLoad, SoftLoaded, SoftSection, SoftShow, SoftShown,
+    ApiError, Base64, CreateDomain, ErrorCode, OpenSession, Request, SoftClear, SoftLoad, SoftLoaded,
+    SoftName, SoftSection, SoftShow, SoftShown,
 };
 use farmem_machine::{Duration, Rng};
 use farmem_sim::network::Ticket;
 use farmem_sim::{Layout, Plan, RoleId, World};
 use farmem_switch::Budgets;
+use farmem_transport::image::SectionKey;
+use farmem_wire::Domain;
 use farmem_wire::message::SOFT_PART_MAX;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Sections of an image: kind, id and bytes.
-type Sections = BTreeMap<(u16, u32), Vec<u8>>;
+/// Sections of an image: domain, kind, id and bytes.
+type Sections = BTreeMap<(u32, u16, u64), Vec<u8>>;
 
-/// A switch and a control plane: images concern nobody else.
+/// Bytes of an image before its sections.
+const fn head(sections: usize) -> usize {
+    8 + 24 * sections
+}
+
+/// A switch, a control plane, and two hosts that only publish: host n in domain n.
 fn layout(soft_bytes: u32) -> Layout {
     let budgets = Budgets { soft_bytes, ..Budgets::default() };
-    Layout { nodes: 0, hosts: 0, budgets, ..Layout::small() }
+    Layout { nodes: 0, hosts: 2, budgets, ..Layout::small() }
 }
 
+fn bring_up(layout: Layout, plan: Plan, seed: u64) -> World {
+    let mut world = World::new(layout, plan, seed, 0);
+    world.bring_up();
+    for n in 1..=2 {
+        open_session(&mut world, n);
+    }
+    world
+}
+
+/// Host n publishes in domain n.
+fn open_session(world: &mut World, n: u16) {
+    let domain =
+        world.call(RoleId::Control, CreateDomain { name: format!("domain{n}") }).expect("it answers");
+    assert_eq!(domain.domain, u32::from(n));
+    world.call(RoleId::Control, OpenSession { host: n, domain: domain.domain }).expect("the switch answers");
+}
+
+/// What a domain asks for.
+#[derive(Clone, Debug)]
+enum Act {
+    Publish(Sections),
+    /// These, or all of the domain.
+    Withdraw(u32, Vec<SoftName>),
+}
+
+impl Act {
+    fn request(&self) -> Request {
+        match self {
+            Self::Publish(sections) => load(sections).into(),
+            Self::Withdraw(domain, sections) => {
+                SoftClear { domain: *domain, sections: sections.clone() }.into()
+            }
+        }
+    }
+
+    /// What is published afterwards.
+    fn done_to(&self, sections: &Sections) -> Sections {
+        let mut sections = sections.clone();
+        match self {
+            Self::Publish(new) => sections.extend(new.clone()),
+            Self::Withdraw(domain, names) => sections.retain(|&(of, kind, id), _| {
+                of != *domain || !(names.is_empty() || names.contains(&SoftName { kind, id }))
+            }),
+        }
+        sections
+    }
+}
+
+/// The request of the host in the sections' domain; they have the same.
 fn load(sections: &Sections) -> SoftLoad {
+    let domain = sections.keys().next().map_or(1, |key| key.0);
     let section =
-        |(&(kind, id), bytes): (_, &Vec<u8>)| SoftSection { kind, id, bytes: Base64(bytes.clone()) };
-    SoftLoad { sections: sections.iter().map(section).collect() }
+        |(&(_, kind, id), bytes): (_, &Vec<u8>)| SoftSection { kind, id, bytes: Base64(bytes.clone()) };
+    let sections = sections.iter().map(section).collect();
+    SoftLoad { host: u16::try_from(domain).unwrap(), domain, sections }
 }
 
-/// Sections of about `len` bytes in all.
-fn sections(len: u32, rng: &mut Rng) -> Sections {
+/// Sections of a domain, of about `len` bytes in all.
+fn sections(domain: u32, len: u32, rng: &mut Rng) -> Sections {
     let count = 1 + rng.below(4);
     let each = len / count + 1;
     let section = |n: u32| {
         let with = rng.next_u32().to_le_bytes();
         let bytes =
             (0..rng.below(each)).map(|at| with[at as usize % 4].wrapping_add(at.to_le_bytes()[1])).collect();
-        ((u16::try_from(n % 3).unwrap(), n), bytes)
+        ((domain, u16::try_from(n % 3).unwrap(), n.into()), bytes)
     };
     (0..count).map(section).collect()
 }
 
 struct Bench {
     world: World,
-    /// Everything that anybody wanted.
+    /// All that was published, after each change.
     all: BTreeSet<Sections>,
-    /// What the control plane remembers to be wanted.
-    wanted: Option<Sections>,
+    /// What the control plane remembers to be published.
+    published: Sections,
+    /// It has nothing to say about what stands: it started again, and nobody published since.
+    has_forgotten: bool,
     /// Which image each epoch named.
     named: BTreeMap<u64, Sections>,
     /// The switch's life and the epoch that stood last in it.
@@ -59,21 +120,26 @@ struct Bench {
 
 impl Bench {
     fn new(plan: Plan, seed: u64) -> Self {
-        let mut world = World::new(layout(8 << 20), plan, seed, 0);
-        world.bring_up();
+        let world = bring_up(layout(8 << 20), plan, seed);
         let (all, named) = (BTreeSet::from([Sections::new()]), BTreeMap::new());
-        Self { world, all, wanted: None, named, last: (0, 0), open: BTreeSet::new(), answers: Vec::new() }
+        let (published, has_forgotten) = (Sections::new(), true);
+        let (last, open, answers) = ((0, 0), BTreeSet::new(), Vec::new());
+        Self { world, all, published, has_forgotten, named, last, open, answers }
     }
 
     fn want(&mut self, sections: Sections) {
-        self.all.insert(sections.clone());
-        let request: Request = if sections.is_empty() { SoftClear {}.into() } else { load(&sections).into() };
-        let ticket = self.world.ask(RoleId::Control, request);
+        self.act(&Act::Publish(sections));
+    }
+
+    fn act(&mut self, act: &Act) {
+        let ticket = self.world.ask(RoleId::Control, act.request());
         match self.world.take_reply(ticket) {
             // Nobody there to load it: it is not wanted.
             Some(answer) => assert!(answer.is_err(), "it cannot stand already"),
             None => {
-                self.wanted = Some(sections);
+                self.published = act.done_to(&self.published);
+                self.all.insert(self.published.clone());
+                self.has_forgotten = false;
                 self.open.insert(ticket);
             }
         }
@@ -82,8 +148,8 @@ impl Bench {
     /// The sections that stand.
     fn standing(&self) -> Option<(u64, Sections)> {
         let soft = self.world.switch()?.soft();
-        let of = |kind, id| soft.section(kind, id).expect("it has its key").to_vec();
-        let sections = soft.image().keys().map(|key| ((key.kind, key.id), of(key.kind, key.id)));
+        let of = |key| soft.section(key).expect("it has its key").to_vec();
+        let sections = soft.image().keys().map(|key| ((key.domain.0, key.kind, key.id), of(key)));
         Some((soft.epoch(), sections.collect()))
     }
 
@@ -100,7 +166,7 @@ impl Bench {
         if epoch == 0 {
             return assert_eq!(sections, Sections::new(), "nothing stands");
         }
-        assert!(self.all.contains(&sections), "nobody wanted what stands under epoch {epoch}");
+        assert!(self.all.contains(&sections), "never was published what stands under epoch {epoch}");
         let named = self.named.entry(epoch).or_insert_with(|| sections.clone());
         assert_eq!(*named, sections, "epoch {epoch} names two images");
     }
@@ -132,7 +198,7 @@ impl Bench {
     fn crash(&mut self, role: RoleId, down: Duration) {
         self.world.crash(role);
         if role == RoleId::Control {
-            self.wanted = None;
+            (self.published, self.has_forgotten) = (Sections::new(), true);
         }
         self.world.start_later(role, down);
         self.check();
@@ -160,18 +226,27 @@ fn world(plan: Plan, seed: u64, crashes: bool) -> Bench {
     let mut bench = Bench::new(plan, seed);
     let mut rng = Rng::from_number(seed ^ 0x50f7);
     for _ in 0..30 {
+        let domain = 1 + rng.below(2);
         match rng.below(if crashes { 10 } else { 6 }) {
             0..=3 => {
                 let len = [100, 5_000, 60_000][rng.below(3) as usize];
-                let sections = sections(len, &mut rng);
+                let sections = sections(domain, len, &mut rng);
                 bench.want(sections);
             }
-            4 => bench.want(Sections::new()),
+            4 => {
+                let mut names: Vec<SoftName> =
+                    (0..4_u16).map(|n| SoftName { kind: n % 3, id: n.into() }).collect();
+                names.truncate(rng.below(3) as usize);
+                bench.act(&Act::Withdraw(domain, names));
+            }
             5 if rng.chance(1, 2) => {
-                // What was wanted before is wanted again.
-                let known = bench.all.iter().nth(rng.below(u32::try_from(bench.all.len()).unwrap()) as usize);
-                let again = known.expect("one of them").clone();
-                bench.want(again);
+                // What is published already is published again.
+                let own = |(key, _): &(&(u32, u16, u64), &Vec<u8>)| key.0 == domain;
+                let again: Sections =
+                    bench.published.iter().filter(own).map(|(key, bytes)| (*key, bytes.clone())).collect();
+                if !again.is_empty() {
+                    bench.want(again);
+                }
             }
             5 => _ = bench.world.ask(RoleId::Control, SoftShow {}),
             6..=7 => bench.crash(RoleId::Switch, Duration::from_micros(u64::from(rng.below(3_000)))),
@@ -181,17 +256,17 @@ fn world(plan: Plan, seed: u64, crashes: bool) -> Bench {
     }
     bench.heal();
     let (epoch, standing) = bench.standing().expect("the switch is up");
-    if let Some(wanted) = &bench.wanted {
-        assert_eq!(standing, *wanted, "the newest image that is wanted stands");
+    if !bench.has_forgotten {
+        assert_eq!(standing, bench.published, "what is published stands");
     }
     let shown = bench.show();
     assert_eq!(shown.epoch, epoch);
     assert!(crashes || shown.loading_epoch == 0, "nothing is left half done: {shown:?}");
-    let last = sections(9_000, &mut rng);
-    bench.want(last.clone());
+    let last = sections(1, 9_000, &mut rng);
+    bench.want(last);
     bench.heal();
     let (newest, standing) = bench.standing().expect("the switch is up");
-    assert_eq!(standing, last, "and one that is wanted later does too");
+    assert_eq!(standing, bench.published, "and what is published later does too");
     assert_eq!(bench.answers.last(), Some(&Ok(SoftLoaded { epoch: newest })));
     bench
 }
@@ -232,11 +307,11 @@ fn the_newest_image_stands_whoever_starts_again() {
 fn a_load_takes_as_many_datagrams_as_it_has_parts() {
     let mut bench = Bench::new(Plan::CALM, 1);
     bench.heal();
-    let index = Sections::from([((1, 0), vec![7; 14_400]), ((2, 1), vec![9; 10_800 * 256])]);
-    let len = 8 + 2 * 16 + 14_400 + 10_800 * 256;
+    let index = Sections::from([((1, 1, 0), vec![7; 14_400]), ((1, 2, 1), vec![9; 10_800 * 256])]);
+    let len = u32::try_from(head(2) + 14_400 + 10_800 * 256).unwrap();
     let before = bench.world.network().counters().sent;
     let loaded = bench.world.call(RoleId::Control, load(&index)).expect("it stands");
-    let parts = (len as u64).div_ceil(SOFT_PART_MAX as u64);
+    let parts = u64::from(len).div_ceil(SOFT_PART_MAX as u64);
     assert_eq!(bench.world.network().counters().sent - before, 2 * (1 + parts + 1));
     assert_eq!(bench.standing(), Some((loaded.epoch, index.clone())));
     let shown = bench.show();
@@ -252,7 +327,7 @@ fn a_load_takes_as_many_datagrams_as_it_has_parts() {
 fn a_lost_part_costs_a_window_at_most() {
     let mut bench = Bench::new(Plan::CALM, 2);
     bench.heal();
-    let image = Sections::from([((1, 0), vec![7; 100 * SOFT_PART_MAX - 24])]);
+    let image = Sections::from([((1, 1, 0), vec![7; 100 * SOFT_PART_MAX - head(1)])]);
     let before = bench.world.network().counters().sent;
     bench.want(image.clone());
     let (mut most, mut lost) = (0, false);
@@ -285,7 +360,7 @@ fn a_lost_part_costs_a_window_at_most() {
 #[test]
 fn a_switch_that_starts_again_gets_its_image_back() {
     let mut bench = Bench::new(Plan::CALM, 3);
-    let image = Sections::from([((1, 0), vec![7; 9_000])]);
+    let image = Sections::from([((1, 1, 0), vec![7; 9_000])]);
     bench.want(image.clone());
     bench.heal();
     let before = bench.standing().expect("it is up");
@@ -298,8 +373,8 @@ fn a_switch_that_starts_again_gets_its_image_back() {
     assert_eq!(bench.standing(), Some((0, Sections::new())), "empty, and right");
     bench.heal();
     assert_eq!(bench.standing(), Some(before));
-    // Cleared, it does not come back.
-    bench.want(Sections::new());
+    // Withdrawn, it does not come back.
+    bench.act(&Act::Withdraw(1, Vec::new()));
     bench.heal();
     assert!(matches!(bench.standing(), Some((1.., sections)) if sections.is_empty()));
     bench.crash(RoleId::Switch, Duration::ZERO);
@@ -311,7 +386,7 @@ fn a_switch_that_starts_again_gets_its_image_back() {
 #[test]
 fn a_control_plane_that_starts_again_wants_nothing() {
     let mut bench = Bench::new(Plan::CALM, 4);
-    let image = Sections::from([((1, 0), vec![7; 9_000])]);
+    let image = Sections::from([((1, 1, 0), vec![7; 9_000])]);
     bench.want(image.clone());
     bench.heal();
     let (first, _) = bench.standing().expect("it is up");
@@ -335,50 +410,113 @@ fn a_control_plane_that_starts_again_wants_nothing() {
 /// PROTOCOL 13.10: who is refused is told why, and what stood is loaded again where it is needed.
 #[test]
 fn an_image_that_is_refused_leaves_what_stood() {
-    let mut world = World::new(layout(10_000), Plan::CALM, 5, 0);
-    world.bring_up();
-    let small = Sections::from([((1, 0), vec![7; 9_000])]);
-    let large = Sections::from([((1, 0), vec![7; 10_000])]);
+    let mut world = bring_up(layout(10_000), Plan::CALM, 5);
+    let section = |domain, len| Sections::from([((domain, 1, 0), vec![7; len])]);
     let call = |world: &mut World, sections: &Sections| world.call(RoleId::Control, load(sections));
-    let loaded = call(&mut world, &small).expect("it fits");
-    let refused = call(&mut world, &large).expect_err("it does not");
+    let loaded = call(&mut world, &section(1, 9_000)).expect("it fits");
+    let refused = call(&mut world, &section(1, 10_000)).expect_err("it does not");
     assert_eq!(refused.code, ErrorCode::TableFull, "{refused:?}");
-    assert!(refused.message.contains("10024") && refused.message.contains("10000"), "{}", refused.message);
+    assert!(refused.message.contains("10032") && refused.message.contains("10000"), "{}", refused.message);
+    // Now the control plane knows the room, and says whose it is.
+    let refused = call(&mut world, &section(2, 1_000)).expect_err("not beside the other");
+    assert_eq!(refused.code, ErrorCode::TableFull, "{refused:?}");
+    for what in ["10056", "room for one of 10000", "Domain 2 would have 1000", "others have 9000"] {
+        assert!(refused.message.contains(what), "{}", refused.message);
+    }
     world.crash(RoleId::Switch);
     world.start(RoleId::Switch);
     while world.step() {}
     let soft = world.switch().expect("it is up").soft();
-    assert_eq!((soft.epoch(), soft.section(1, 0)), (loaded.epoch, Some(&[7; 9_000][..])));
+    let key = SectionKey { domain: Domain(1), kind: 1, id: 0 };
+    assert_eq!((soft.epoch(), soft.section(key)), (loaded.epoch, Some(&[7; 9_000][..])));
     let twice = SoftSection { kind: 1, id: 1, bytes: Base64(vec![1]) };
-    for sections in [vec![], vec![twice.clone(), twice]] {
-        let refused = world.call(RoleId::Control, SoftLoad { sections }).expect_err("no image");
+    let no_tree = SoftSection { kind: 0x0d13, id: 256, bytes: Base64(vec![1; 64]) };
+    for sections in [vec![], vec![twice.clone(), twice], vec![no_tree]] {
+        let call = SoftLoad { host: 1, domain: 1, sections };
+        let refused = world.call(RoleId::Control, call).expect_err("no image");
         assert_eq!(refused.code, ErrorCode::BadRequest, "{refused:?}");
+    }
+    for (host, domain) in [(1, 2), (3, 1), (1, 3)] {
+        let call = SoftLoad { host, domain, ..load(&section(1, 10)) };
+        let refused = world.call(RoleId::Control, call).expect_err("no session");
+        assert_eq!(refused.code, ErrorCode::NotFound, "{refused:?}");
     }
 }
 
-/// PROTOCOL 13.10: an image that is wanted later takes the place of one that does not stand yet; who wants the same is answered with it.
+/// PROTOCOL 13.10: what is loading stands first. Then what came meanwhile is loaded at once; who wants the same is answered with it.
 #[test]
-fn a_later_image_takes_the_place_of_one_that_is_loading() {
+fn what_is_published_while_an_image_is_loading_comes_after_it() {
     let mut bench = Bench::new(Plan::CALM, 6);
-    let (one, two) =
-        (Sections::from([((1, 0), vec![1; 90_000])]), Sections::from([((1, 0), vec![2; 90_000])]));
-    bench.want(one.clone());
-    bench.pass(Duration::from_micros(30));
-    bench.want(two.clone());
-    bench.pass(Duration::from_micros(30));
-    bench.want(two.clone());
+    let section = |domain, with| Sections::from([((domain, 1, 0), vec![with; 90_000])]);
+    bench.want(section(1, 1));
+    let loading = |bench: &Bench| bench.world.switch().map(|switch| switch.soft().shown().loading.epoch);
+    while loading(&bench) == Some(0) {
+        assert!(bench.step());
+    }
+    for (domain, with) in [(1, 2), (2, 3), (1, 2)] {
+        bench.want(section(domain, with));
+        bench.step();
+    }
     bench.heal();
     let (epoch, standing) = bench.standing().expect("it is up");
-    assert_eq!(standing, two);
+    assert_eq!(standing, section(1, 2).into_iter().chain(section(2, 3)).collect());
     let stands = Ok(SoftLoaded { epoch });
-    assert_eq!(bench.answers, [Err(ErrorCode::Conflict), stands, stands]);
+    assert_eq!(bench.answers, [Err(ErrorCode::Conflict), stands, stands, stands]);
+    assert_eq!(bench.named.len(), 2, "one image for all that came meanwhile: {:?}", bench.named.keys());
+}
+
+/// PROTOCOL 13.16: two domains that publish in turn, faster than an image is loaded, both get on.
+#[test]
+fn domains_that_publish_all_the_time_do_not_keep_each_other_from_it() {
+    let mut bench = Bench::new(Plan::CALM, 8);
+    for round in 0..60_u8 {
+        for domain in 1..=2 {
+            bench.want(Sections::from([((domain, 1, round.into()), vec![round; 20_000])]));
+            bench.pass(Duration::from_micros(20));
+        }
+    }
+    let before = bench.answers.len();
+    assert!(before > 30, "{before} of 120 were answered while others came");
+    bench.heal();
+    assert!(bench.answers.iter().all(Result::is_ok) && bench.answers.len() == 120, "{:?}", bench.answers);
+}
+
+/// PROTOCOL 13.16: what a host published goes when it leaves or starts again; what others published stays.
+#[test]
+fn what_a_session_leaves_is_withdrawn() {
+    let mut bench = Bench::new(Plan::CALM, 9);
+    let section = |domain| Sections::from([((domain, 1, 0), vec![7; 9_000])]);
+    let both: Sections = section(1).into_iter().chain(section(2)).collect();
+    bench.want(section(1));
+    bench.want(section(2));
+    bench.heal();
+    assert_eq!(bench.standing().map(|standing| standing.1), Some(both));
+    // The switch keeps sessions when it starts again.
+    bench.crash(RoleId::Switch, Duration::ZERO);
+    bench.heal();
+    assert_eq!(bench.standing().map(|standing| standing.1.len()), Some(2));
+    bench.published = section(2);
+    bench.all.insert(section(2));
+    bench.crash(RoleId::Host(1), Duration::ZERO);
+    bench.heal();
+    assert_eq!(bench.standing().map(|standing| standing.1), Some(section(2)));
+    open_session(&mut bench.world, 1);
+    bench.want(section(1));
+    bench.heal();
+    assert_eq!(bench.standing().map(|standing| standing.1.len()), Some(2));
+    bench.published = section(1);
+    bench.all.insert(section(1));
+    let port = farmem_machine::Port::host(2).0;
+    bench.world.call(RoleId::Control, farmem_control::api::Leave { port }).expect("a host may leave");
+    bench.heal();
+    assert_eq!(bench.standing().map(|standing| standing.1), Some(section(1)));
 }
 
 /// PROTOCOL 13.11: callers do not wait for a switch that says nothing; the image stays wanted.
 #[test]
 fn callers_do_not_wait_for_a_switch_that_is_silent() {
     let mut bench = Bench::new(Plan::CALM, 7);
-    let image = Sections::from([((1, 0), vec![1; 90_000])]);
+    let image = Sections::from([((1, 1, 0), vec![1; 90_000])]);
     bench.world.crash(RoleId::Switch);
     bench.want(image.clone());
     while bench.answers.is_empty() {

@@ -29,7 +29,7 @@ mod programs;
 mod publish;
 
 pub use cursor::Cursor;
-pub use publish::{Extent, publish};
+pub use publish::{Extent, publish, withdraw};
 
 /// "farmemBL": the first word of a tree's header.
 const MAGIC: u64 = u64::from_le_bytes(*b"farmemBL");

@@ -16,6 +16,7 @@ extern crate alloc;
 mod answer;
 mod budgets;
 pub mod directory;
+mod further_down;
 mod note;
 mod orders;
 mod pages;

@@ -74,6 +74,8 @@ pub enum Note {
     SoftRefused(Verdict),
     /// The control plane was told what stands.
     SoftShown,
+    /// The control plane was told what the tables of a section counted.
+    SoftCounted,
     /// A frame went nowhere and was not answered.
     Dropped(Reason),
 }

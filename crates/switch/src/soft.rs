@@ -13,12 +13,14 @@
 use crate::switch::Outbox;
 use crate::{Note, Reason, Switch};
 use alloc::vec::Vec;
-use farmem_index::{IndexTables, SECTION_KIND};
+use farmem_index::{Descent, IndexTables, SECTION_KIND};
 use farmem_machine::Port;
 use farmem_transport::image::{Hasher, Image, SectionKey};
 use farmem_transport::ud::Peer;
+use farmem_wire::VirtAddr;
 use farmem_wire::message::{
-    ImageFault, ImageId, ImageRule, Load, Loading, Shown, SoftBody, SoftMessage, Verdict,
+    Count, Counts, ImageFault, ImageId, ImageRule, Load, Loading, SOFT_COUNTS_MAX, Shown, SoftBody,
+    SoftMessage, Verdict,
 };
 
 /// The soft state of a switch: what reads it finds sections by kind and id.
@@ -61,6 +63,22 @@ impl Filling {
     }
 }
 
+/// Counters as they are answered.
+struct Part {
+    epoch: u64,
+    edition: u64,
+    total: u32,
+    from: u32,
+    bytes: Vec<u8>,
+}
+
+impl Part {
+    fn body(&self) -> Counts<'_> {
+        let &Self { epoch, edition, total, from, ref bytes } = self;
+        Counts { epoch, edition, total, from, counters: bytes }
+    }
+}
+
 impl Soft {
     pub(crate) fn new(budget: u32) -> Self {
         Self { epoch: 0, image: Image::empty(), index: IndexTables::default(), filling: None, budget }
@@ -74,8 +92,8 @@ impl Soft {
 
     /// The bytes of a section of the image that stands.
     #[must_use]
-    pub fn section(&self, kind: u16, id: u32) -> Option<&[u8]> {
-        self.image.section(SectionKey { kind, id })
+    pub fn section(&self, key: SectionKey) -> Option<&[u8]> {
+        self.image.section(key)
     }
 
     /// The image that stands: one without sections when none does.
@@ -88,6 +106,11 @@ impl Soft {
     #[must_use]
     pub const fn index(&self) -> &IndexTables {
         &self.index
+    }
+
+    /// Counts a traversal that went further down (PROTOCOL 13.17).
+    pub(crate) fn count(&mut self, descent: &Descent) {
+        self.index.count(descent);
     }
 
     /// What stands, and what is loading.
@@ -167,6 +190,21 @@ impl Soft {
         SoftBody::Flipped { epoch, verdict }
     }
 
+    /// A part of what the tables of a section counted (PROTOCOL 13.17): nothing when the image is another one, or has no such section.
+    fn counters(&self, count: &Count) -> Part {
+        let &Count { epoch, domain, kind, id, from } = count;
+        let is_meant = (epoch == 0 || epoch == self.epoch) && kind == SECTION_KIND;
+        let found = self.index.counters(domain, VirtAddr(id)).filter(|_| is_meant);
+        let Some((edition, counters)) = found else {
+            return Part { epoch: self.epoch, edition: 0, total: 0, from: 0, bytes: Vec::new() };
+        };
+        let total = u32::try_from(counters.len()).expect("a section has few");
+        let from = from.min(total);
+        let part = counters[from as usize..].iter().take(SOFT_COUNTS_MAX);
+        let bytes = part.flat_map(|counter| counter.to_be_bytes()).collect();
+        Part { epoch: self.epoch, edition, total, from, bytes }
+    }
+
     fn too_long(&self, epoch: u64) -> SoftBody<'static> {
         SoftBody::Flipped { epoch, verdict: Verdict::TooLong(self.budget) }
     }
@@ -189,7 +227,7 @@ fn index_of(image: &Image) -> Result<IndexTables, ImageFault> {
     let mut index = IndexTables::default();
     for (key, row) in image.keys().zip(0..) {
         let section = image.section(key).filter(|_| key.kind == SECTION_KIND);
-        if section.is_some_and(|section| index.add(section).is_err()) {
+        if section.is_some_and(|section| index.add(key.domain, key.id, section).is_err()) {
             return Err(ImageFault { rule: ImageRule::Content, row });
         }
     }
@@ -208,6 +246,7 @@ impl Switch {
         let Ok(SoftMessage { token, body }) = SoftMessage::parse(payload) else {
             return Note::Dropped(Reason::Message);
         };
+        let counters;
         let (answer, note) = match body {
             SoftBody::Load(load) => match self.soft.load(&load) {
                 (answer, true) => (answer, Note::SoftLoaded),
@@ -227,8 +266,12 @@ impl Switch {
                 (answer, note)
             }
             SoftBody::Show => (SoftBody::Shown(self.soft.shown()), Note::SoftShown),
+            SoftBody::Count(count) => {
+                counters = self.soft.counters(&count);
+                (SoftBody::Counts(counters.body()), Note::SoftCounted)
+            }
             // The control plane answers nothing: these are a switch's.
-            SoftBody::Loaded { .. } | SoftBody::Flipped { .. } | SoftBody::Shown(_) => {
+            SoftBody::Loaded { .. } | SoftBody::Flipped { .. } | SoftBody::Shown(_) | SoftBody::Counts(_) => {
                 return Note::Dropped(Reason::Message);
             }
         };

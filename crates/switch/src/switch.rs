@@ -4,6 +4,7 @@
 //! origin, hops, and the node's endpoint. Each rule cites docs/protocol/06-the-switch.md.
 
 use crate::answer::{Envelope, refusal};
+use crate::further_down::FurtherDown;
 use crate::pages::Directory;
 use crate::tables::{Session, Tables};
 use crate::{Budgets, Note, Occupancy, Reason, Soft};
@@ -12,7 +13,7 @@ use core::convert::Infallible;
 use farmem_machine::{Event, Halt, Instant, Machine, Port};
 use farmem_transport::PeerChange;
 use farmem_transport::ud::{self, Endpoint, Home, Inbox, Peer, Turn};
-use farmem_wire::message::{Batch, DirectoryMessage, PageMessage, PairBuf, REGION_LEN, SoftMessage, Updates};
+use farmem_wire::message::{DirectoryMessage, PageMessage, REGION_LEN, SoftMessage, Updates};
 use farmem_wire::{
     Body, Domain, Extension, Header, HostId, Message, NodeId, Packet, Perm, Pmtu, Psn, Qkey, Qpn, Status,
     VirtAddr,
@@ -37,8 +38,7 @@ pub struct Switch {
     inbox: Inbox,
     pub(crate) directory: Directory,
     pub(crate) soft: Soft,
-    /// Where the pairs of a batch are put together that begin elsewhere than they say.
-    pairs: PairBuf,
+    further_down: FurtherDown,
     /// Counts the datagrams sent. UD receivers do not look at it; people who read traces do.
     psn: Psn,
 }
@@ -53,7 +53,7 @@ impl Switch {
             inbox: Inbox::default(),
             directory: Directory::new(budgets.directory_slots),
             soft: Soft::new(budgets.soft_bytes),
-            pairs: PairBuf::default(),
+            further_down: FurtherDown::default(),
             psn: Psn::default(),
         }
     }
@@ -140,48 +140,19 @@ impl Switch {
         if message.header.request.host() != host {
             return self.answer(host, &refusal(&message, Status::Malformed), out);
         }
-        let mut pairs = core::mem::take(&mut self.pairs);
-        let indexed = self.begin_further_down(&mut message, &mut pairs);
+        let mut further = core::mem::take(&mut self.further_down);
+        further.begin_further_down(self.soft.index(), &mut message);
         let note = match self.route(&message) {
             Ok(Some((node, peer))) => {
                 self.forward(peer, message, out);
-                if indexed { Note::Indexed { node } } else { Note::Forwarded { node } }
+                further.descents().iter().for_each(|descent| self.soft.count(descent));
+                if further.descents().is_empty() { Note::Forwarded { node } } else { Note::Indexed { node } }
             }
             Ok(None) => Note::Dropped(Reason::NodeGone),
             Err(status) => self.answer(host, &refusal(&message, status), out),
         };
-        self.pairs = pairs;
+        self.further_down = further;
         note
-    }
-
-    /// Has a traversal of a tree, or each of a batch, begin at the deepest node that is known here on the way to its key (PROTOCOL 13.14; Fat-B+Tree III). What
-    /// it may do there is checked as for any other address. In `pairs` is room for those of a batch.
-    fn begin_further_down<'a>(&self, message: &mut Message<'a>, pairs: &'a mut PairBuf) -> bool {
-        let index = self.soft.index();
-        if index.is_empty() {
-            return false;
-        }
-        match &mut message.body {
-            Body::Traverse(traverse) => {
-                let start = index.start(traverse.cur_ptr, traverse.program, traverse.scratch);
-                start.inspect(|&start| traverse.cur_ptr = start).is_some()
-            }
-            Body::Batch(batch) => {
-                pairs.clear();
-                let mut indexed = false;
-                for mut pair in batch.pairs() {
-                    if let Some(start) = index.start(pair.cur_ptr, batch.program(), pair.scratch) {
-                        (pair.cur_ptr, indexed) = (start, true);
-                    }
-                    pairs.push(&pair);
-                }
-                if indexed {
-                    *batch = Batch::of(&message.header, batch.program(), batch.code(), pairs);
-                }
-                indexed
-            }
-            Body::RegionRead { .. } | Body::RegionWrite { .. } | Body::Update(_) => false,
-        }
     }
 
     /// A traversal whose next pointer is not on the node it was at (PROTOCOL 6.10, PULSE 5). The node had domain and origin

@@ -2,33 +2,44 @@
 //!
 //! ```text
 //!   version 2 | reserved 2 | rows 4 | row, row, ... | section | section | ...
-//!   row:  kind 2 | reserved 2 | id 4 | offset 4 | len 4
+//!   row:  domain 4 | kind 2 | reserved 2 | id 8 | offset 4 | len 4
 //! ```
 //!
-//! Key type: [`Image`], bytes that were found to be one. The control plane makes it of sections; the switch makes it of what came, and
-//! hands sections out. The reader of a section knows what it means; this module checks bounds only. [`Hasher`] makes the digest while parts come.
+//! Key type: [`Image`], bytes that were found to be one. The control plane makes it of sections, and says whose each is; the switch makes it of
+//! what came, and hands sections out. The reader of a section knows what it means; this module checks bounds only. [`Hasher`] makes the digest while parts come.
 
 use alloc::vec::Vec;
 use core::fmt;
+use farmem_wire::Domain;
 use farmem_wire::message::{ImageDigest, ImageFault, ImageRule, SOFT_IMAGE_MAX};
 use sha2::{Digest as _, Sha256};
 
 /// Most sections of an image.
 pub const SECTIONS_MAX: usize = 4096;
 /// The version of the form.
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 /// Bytes before the rows.
 const HEAD_LEN: usize = 8;
 /// Bytes of a row.
-const ROW_LEN: usize = 16;
+const ROW_LEN: usize = 24;
 
 /// What a section is found by.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SectionKey {
+    /// Whose it is.
+    pub domain: Domain,
     /// What its bytes are.
     pub kind: u16,
-    /// Which one of that kind.
-    pub id: u32,
+    /// Which one of that domain and kind.
+    pub id: u64,
+}
+
+/// Bytes of an image whose sections have these lengths; none when that is more than a number has.
+#[must_use]
+pub fn image_len(mut sections: impl Iterator<Item = usize>) -> Option<usize> {
+    sections.try_fold(HEAD_LEN, |sum: usize, section| {
+        sum.checked_add(ROW_LEN).and_then(|sum| sum.checked_add(section))
+    })
 }
 
 /// The digest of bytes that come part by part.
@@ -82,8 +93,7 @@ impl Image {
         if sections.len() > SECTIONS_MAX {
             return fault(ImageRule::Count);
         }
-        let start = HEAD_LEN + ROW_LEN * sections.len();
-        let len = sections.iter().try_fold(start, |sum, (_, bytes)| sum.checked_add(bytes.len()));
+        let len = image_len(sections.iter().map(|(_, bytes)| bytes.len()));
         let Some(len) = len.filter(|&len| len <= SOFT_IMAGE_MAX as usize) else {
             return fault(ImageRule::Length);
         };
@@ -94,8 +104,9 @@ impl Image {
         bytes.extend_from_slice(&VERSION.to_be_bytes());
         bytes.extend_from_slice(&[0; 2]);
         bytes.extend_from_slice(&number(sections.len()).to_be_bytes());
-        let mut offset = start;
-        for (SectionKey { kind, id }, section) in &sorted {
+        let mut offset = HEAD_LEN + ROW_LEN * sections.len();
+        for (SectionKey { domain, kind, id }, section) in &sorted {
+            bytes.extend_from_slice(&domain.0.to_be_bytes());
             bytes.extend_from_slice(&kind.to_be_bytes());
             bytes.extend_from_slice(&[0; 2]);
             bytes.extend_from_slice(&id.to_be_bytes());
@@ -184,9 +195,14 @@ struct Row {
 
 impl Row {
     fn read(row: &[u8; ROW_LEN]) -> Self {
-        let [k0, k1, r0, r1, i0, i1, i2, i3, o0, o1, o2, o3, l0, l1, l2, l3] = *row;
+        let [d0, d1, d2, d3, k0, k1, r0, r1, rest @ ..] = *row;
+        let [i0, i1, i2, i3, i4, i5, i6, i7, o0, o1, o2, o3, l0, l1, l2, l3] = rest;
         Self {
-            key: SectionKey { kind: u16::from_be_bytes([k0, k1]), id: u32::from_be_bytes([i0, i1, i2, i3]) },
+            key: SectionKey {
+                domain: Domain(u32::from_be_bytes([d0, d1, d2, d3])),
+                kind: u16::from_be_bytes([k0, k1]),
+                id: u64::from_be_bytes([i0, i1, i2, i3, i4, i5, i6, i7]),
+            },
             reserved: [r0, r1],
             offset: u32::from_be_bytes([o0, o1, o2, o3]) as usize,
             len: u32::from_be_bytes([l0, l1, l2, l3]) as usize,
@@ -243,8 +259,8 @@ mod tests {
     use alloc::vec;
     use proptest::prelude::*;
 
-    fn key(kind: u16, id: u32) -> SectionKey {
-        SectionKey { kind, id }
+    fn key(kind: u16, id: u64) -> SectionKey {
+        SectionKey { domain: Domain(7), kind, id }
     }
 
     fn rule(bytes: &[u8]) -> ImageRule {
@@ -255,7 +271,7 @@ mod tests {
         /// Every section is found, with its bytes, and no other; and the bytes make the same image again.
         #[test]
         fn an_image_holds_its_sections(
-            sections in prop::collection::btree_map((0..4_u16, 0..40_u32), prop::collection::vec(any::<u8>(), 0..50), 0..20)
+            sections in prop::collection::btree_map((0..4_u16, 0..40_u64), prop::collection::vec(any::<u8>(), 0..50), 0..20)
         ) {
             let list: Vec<(SectionKey, &[u8])> =
                 sections.iter().rev().map(|(&(kind, id), bytes)| (key(kind, id), &bytes[..])).collect();
@@ -273,7 +289,7 @@ mod tests {
 
         /// Whatever a damaged image says, it is refused, or its sections lie in it.
         #[test]
-        fn a_damaged_image_is_refused_or_sound(at in 0..120_usize, with in any::<u8>(), cut in 0..130_usize) {
+        fn a_damaged_image_is_refused_or_sound(at in 0..150_usize, with in any::<u8>(), cut in 0..160_usize) {
             let list = [(key(1, 1), &[1; 20][..]), (key(1, 2), &[2; 0]), (key(2, 0), &[3; 30])];
             let mut bytes = Image::of(&list).unwrap().bytes().to_vec();
             if let Some(byte) = bytes.get_mut(at) {
@@ -299,14 +315,14 @@ mod tests {
         };
         assert_eq!((rule(&good[..7]), rule(&[])), (ImageRule::Head, ImageRule::Head));
         assert!(Image::empty().is_empty() && Image::empty().len() == 8);
-        assert_eq!(rule(&with(1, 2)), ImageRule::Head, "another version");
-        assert_eq!(rule(&with(11, 1)), ImageRule::Head, "reserved bytes of a row");
+        assert_eq!(rule(&with(1, 1)), ImageRule::Head, "another version");
+        assert_eq!(rule(&with(15, 1)), ImageRule::Head, "reserved bytes of a row");
         assert_eq!(rule(&with(4, 1)), ImageRule::Count, "millions of rows");
-        assert_eq!(rule(&good[..39]), ImageRule::Count, "half a row");
-        assert_eq!(rule(&with(31, 1)), ImageRule::Order, "two sections of one key");
-        assert_eq!(rule(&with(9, 2)), ImageRule::Order, "the first behind the second");
-        assert_eq!(rule(&with(35, 42)), ImageRule::Bounds, "two sections that overlap");
-        assert_eq!(rule(&with(39, 5)), ImageRule::Bounds, "one that leaves the image");
+        assert_eq!(rule(&good[..55]), ImageRule::Count, "half a row");
+        assert_eq!(rule(&with(47, 1)), ImageRule::Order, "two sections of one key");
+        assert_eq!(rule(&with(11, 8)), ImageRule::Order, "the first behind the second, by its domain");
+        assert_eq!(rule(&with(51, 58)), ImageRule::Bounds, "two sections that overlap");
+        assert_eq!(rule(&with(55, 5)), ImageRule::Bounds, "one that leaves the image");
         assert_eq!(rule(&[&good[..], &[0]].concat()), ImageRule::Bounds, "bytes behind the last");
         assert_eq!(rule(&vec![0; SOFT_IMAGE_MAX as usize + 1]), ImageRule::Length);
         let twice = Image::of(&[(key(1, 1), &[]), (key(1, 1), &[])]).unwrap_err();

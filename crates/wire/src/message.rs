@@ -52,8 +52,8 @@ pub use page::{
 };
 pub use page_message::{PageBody, PageMessage};
 pub use soft_message::{
-    ImageDigest, ImageFault, ImageId, ImageRule, Load, Loading, SOFT_IMAGE_MAX, SOFT_PART_MAX, Shown,
-    SoftBody, SoftMessage, Verdict,
+    Count, Counts, ImageDigest, ImageFault, ImageId, ImageRule, Load, Loading, SOFT_COUNTERS_MAX,
+    SOFT_COUNTS_MAX, SOFT_IMAGE_MAX, SOFT_PART_MAX, Shown, SoftBody, SoftMessage, Verdict,
 };
 pub use traverse::{CODE_LEN_MAX, SCRATCH_LEN_MAX, Traverse};
 pub use update::{Update, Updates};

@@ -7,8 +7,10 @@ use farmem_machine::Port;
 use farmem_switch::{Note, Switch};
 use farmem_transport::image::{Hasher, Image, SectionKey};
 use farmem_transport::ud::Endpoint;
-use farmem_wire::message::{ImageDigest, ImageId, Load, Loading, Shown, SoftBody, SoftMessage, Verdict};
-use farmem_wire::{Extension, Packet, RequestId};
+use farmem_wire::message::{
+    Count, Counts, ImageDigest, ImageId, Load, Loading, Shown, SoftBody, SoftMessage, Verdict,
+};
+use farmem_wire::{Domain, Extension, Packet, RequestId};
 
 /// Bytes of an image that the switch of these stories has room for.
 pub(super) const ROOM: u32 = 400;
@@ -19,7 +21,8 @@ const PART: usize = 90;
 fn images() -> [Vec<u8>; 4] {
     let image = |kind, len| {
         let bytes = vec![7; len];
-        let image = Image::of(&[(SectionKey { kind, id: 1 }, &bytes), (SectionKey { kind, id: 2 }, &[5])]);
+        let key = |id| SectionKey { domain: Domain(10), kind, id };
+        let image = Image::of(&[(key(1), &bytes), (key(2), &[5])]);
         image.expect("a short image").bytes().to_vec()
     };
     [image(1, 200), image(2, 20), vec![9; 100], image(3, 400)]
@@ -43,7 +46,11 @@ pub(super) fn told(model: &SoftModel, input: &mut Input<'_>) -> Arrival {
     let len = number(bytes.len());
     let next =
         model.loading.as_ref().filter(|loading| loading.0 == epoch).map_or(0, |loading| loading.2.len());
-    let body = match input.below(8) {
+    let body = match input.below(9) {
+        8 => {
+            let (kind, from) = (input.pick(&[0x0d13, 1]), input.u16().into());
+            SoftBody::Count(Count { epoch: input.pick(&[0, epoch]), domain: Domain(10), kind, id: 1, from })
+        }
         0..=3 => {
             let offset = if input.one_in(8) { PART } else { next }.min(bytes.len() - 1);
             let part = &bytes[offset..(offset + PART).min(bytes.len())];
@@ -122,7 +129,14 @@ impl SoftModel {
                 SoftBody::Loaded { epoch, next: number(loading.2.len()) }
             }
             SoftBody::Flip(id) => self.flip(id),
-            SoftBody::Loaded { .. } | SoftBody::Flipped { .. } | SoftBody::Shown(_) => return None,
+            // None of these images has a tree.
+            SoftBody::Count(_) => {
+                let epoch = self.shown().standing.epoch;
+                SoftBody::Counts(Counts { epoch, edition: 0, total: 0, from: 0, counters: &[] })
+            }
+            SoftBody::Loaded { .. } | SoftBody::Flipped { .. } | SoftBody::Shown(_) | SoftBody::Counts(_) => {
+                return None;
+            }
         })
     }
 

@@ -1,5 +1,6 @@
 //! What answers the requests, and the parts of answers.
 
+use super::Base64;
 #[cfg(doc)]
 use super::GIVEN_UP;
 use alloc::string::String;
@@ -279,6 +280,19 @@ pub struct DirectoryInfo {
 pub struct SoftLoaded {
     /// Its epoch. A later image has a greater one.
     pub epoch: u64,
+}
+
+/// What the tables of a section counted.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SoftCounted {
+    /// The epoch of the image that stands.
+    pub epoch: u64,
+    /// In which life of the switch: an image that is loaded again, under its epoch, begins to count anew.
+    pub life: u16,
+    /// Tells the section's bytes from others: for a tree `farmem_index::edition`.
+    pub edition: u64,
+    /// The counters, of four bytes each, big-endian, in the order of the section's branches. They wrap: who reads them takes differences.
+    pub counts: Base64,
 }
 
 /// What the switch has of images.

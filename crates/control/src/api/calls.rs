@@ -2,7 +2,8 @@
 
 use super::{
     Base64, Call, ConnectionInfo, DomainInfo, HostJoined, LeaseInfo, LocatedVma, NodeJoined, ObjectInfo,
-    PermName, ProcessInfo, RackOverview, Returned, SessionInfo, SoftLoaded, SoftShown, SwitchJoined, VmaInfo,
+    PermName, ProcessInfo, RackOverview, Returned, SessionInfo, SoftCounted, SoftLoaded, SoftShown,
+    SwitchJoined, VmaInfo,
 };
 #[cfg(doc)]
 use super::{ErrorCode, GIVEN_UP};
@@ -319,10 +320,14 @@ calls! {
         addr: u64,
     }
 
-    /// Makes an image of sections and has it stand at the switch, in the place of whatever stands there (PROTOCOL 13.10). The answer comes when it
-    /// does. May be repeated when the answer did not come: an image that stands is not loaded again.
+    /// Publishes sections of a domain: they stand at the switch beside those of others, and in the place of those of the same kind and id. The answer
+    /// comes when they do. May be repeated when the answer did not come: what stands is not loaded again (PROTOCOL 13.10).
     "soft_load" SoftLoad -> SoftLoaded {
-        /// Its sections, in any order; at least one.
+        /// The host that publishes; it has a session in the domain, and what it published goes with that.
+        host: u16,
+        /// Whose they are: a tree's are for the traversals of this domain.
+        domain: u32,
+        /// In any order; at least one.
         sections: Vec<SoftSection>,
     }
 
@@ -330,13 +335,48 @@ calls! {
     "soft_show" SoftShow -> SoftShown {
     }
 
-    /// Takes the image back: an image without sections stands.
+    /// Withdraws sections of a domain. Those of others stay. The answer comes when they do not stand any more.
     "soft_clear" SoftClear -> () {
+        /// Whose they are.
+        domain: u32,
+        /// Which; all of the domain when none is named. What is not published is withdrawn already.
+        #[serde(default)]
+        sections: Vec<SoftName>,
+    }
+
+    /// Asks for a section that a domain has published, whether or not it stands.
+    "soft_read" SoftRead -> SoftSection {
+        /// Whose it is.
+        domain: u32,
+        /// Its kind.
+        kind: u16,
+        /// Which one of that kind.
+        id: u64,
+    }
+
+    /// Asks the switch how often the branches of a section's tables were taken, since its image stands (PROTOCOL 13.17).
+    "soft_counts" SoftCounts -> SoftCounted {
+        /// Whose it is.
+        domain: u32,
+        /// Its kind.
+        kind: u16,
+        /// Which one of that kind.
+        id: u64,
     }
 
     /// Asks for the members of the rack and its allocations.
     "overview" Overview -> RackOverview {
     }
+}
+
+/// What a section of a domain is found by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SoftName {
+    /// What its bytes are.
+    pub kind: u16,
+    /// Which one of that kind; that of a tree is its root.
+    pub id: u64,
 }
 
 /// A section of an image.
@@ -345,8 +385,8 @@ calls! {
 pub struct SoftSection {
     /// What its bytes are.
     pub kind: u16,
-    /// Which one of that kind; no two sections have the same kind and id.
-    pub id: u32,
+    /// Which one of that kind; no two sections of a domain have the same kind and id. That of a tree is its root.
+    pub id: u64,
     /// Its bytes.
     pub bytes: Base64,
 }

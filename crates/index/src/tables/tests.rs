@@ -3,16 +3,19 @@
 use super::{IndexTables, SectionError, TreeSection, TreeTables};
 use crate::{RANGES_DEFAULT, TreeView, fat_root, select_layers};
 use alloc::vec::Vec;
-use farmem_wire::{ProgramHash, VirtAddr};
+use farmem_wire::{Domain, ProgramHash, VirtAddr};
 use proptest::prelude::*;
 use std::vec;
 
 const PROGRAM: ProgramHash = ProgramHash([6; 16]);
+const OWNER: Domain = Domain(4);
 
 /// The tables of these sections.
 fn tables_of<'a>(sections: impl IntoIterator<Item = &'a [u8]>) -> Result<IndexTables, SectionError> {
     let mut tables = IndexTables::default();
-    sections.into_iter().try_for_each(|section| tables.add(section)).map(|()| tables)
+    // The second word is the root.
+    let id = |section: &[u8]| section.get(8..16).map_or(0, |id| u64::from_be_bytes(id.try_into().unwrap()));
+    sections.into_iter().try_for_each(|section| tables.add(OWNER, id(section), section)).map(|()| tables)
 }
 
 /// A tree of the keys 0, 3, 6 and so on, its root, and what is published of it.
@@ -34,6 +37,10 @@ fn descended(tree: &TreeView, root: VirtAddr, key: u64, level: u8) -> VirtAddr {
     at
 }
 
+fn start(tables: &IndexTables, domain: Domain, at: VirtAddr, pad: &[u8]) -> Option<VirtAddr> {
+    tables.start(domain, at, PROGRAM, pad).map(|descent| descent.at)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
@@ -49,7 +56,7 @@ proptest! {
         for key in keys.into_iter().flat_map(|key| [key, key % (3 * count + 3), 0, u64::MAX]) {
             let deepest = of_tree.deepest(key);
             prop_assert_eq!(descended(&tree, section.root, key, deepest.level), deepest.addr);
-            prop_assert_eq!(tables.start(section.root, PROGRAM, &key.to_le_bytes()), Some(deepest.addr));
+            prop_assert_eq!(start(&tables, OWNER, section.root, &key.to_le_bytes()), Some(deepest.addr));
         }
     }
 
@@ -73,13 +80,19 @@ fn only_named_programs_at_a_root_begin_further_down() {
     let (_, section) = published(3_000, RANGES_DEFAULT, 1, 100);
     let tables = tables_of([section.emit().as_slice()]).unwrap();
     let pad = 77_u64.to_le_bytes();
-    assert!(tables.start(section.root, PROGRAM, &pad).is_some_and(|at| at != section.root));
-    assert_eq!(tables.start(section.root, ProgramHash([10; 16]), &pad), None);
+    assert!(start(&tables, OWNER, section.root, &pad).is_some_and(|at| at != section.root));
+    assert_eq!(tables.start(OWNER, section.root, ProgramHash([10; 16]), &pad), None);
     let below = section.ranges[1].child.addr;
-    assert_eq!(tables.start(below, PROGRAM, &pad), None);
+    assert_eq!(tables.start(OWNER, below, PROGRAM, &pad), None);
     // Zeros at the end of a pad need not be sent.
-    assert_eq!(tables.start(section.root, PROGRAM, &[]), tables.start(section.root, PROGRAM, &[0; 8]));
-    assert_eq!(tables.start(section.root, PROGRAM, &pad[..1]), tables.start(section.root, PROGRAM, &pad));
+    assert_eq!(
+        tables.start(OWNER, section.root, PROGRAM, &[]),
+        tables.start(OWNER, section.root, PROGRAM, &[0; 8])
+    );
+    assert_eq!(
+        tables.start(OWNER, section.root, PROGRAM, &pad[..1]),
+        tables.start(OWNER, section.root, PROGRAM, &pad)
+    );
 }
 
 /// A request that stores and comes again finds what it did where it was: it must not be led elsewhere.
@@ -97,7 +110,72 @@ fn two_trees_have_two_roots() {
     let bytes = section.emit();
     let twice = tables_of([bytes.as_slice(), bytes.as_slice()]);
     assert_eq!(twice, Err(SectionError::Root(section.root)));
+    let elsewhere = IndexTables::default().add(OWNER, section.root.0 + 0x100, &bytes);
+    assert_eq!(elsewhere, Err(SectionError::Root(section.root)));
     let other = TreeSection { root: VirtAddr(section.root.0 + 0x1000), ..section };
     let sections: Vec<Vec<u8>> = vec![bytes, other.emit()];
     assert_eq!(tables_of(sections.iter().map(Vec::as_slice)).map(|tables| tables.len()), Ok(2));
+}
+
+/// A domain that publishes a tree in another's memory leads its own traversals there, and nobody else's.
+#[test]
+fn a_tree_is_for_the_domain_that_published_it() {
+    let (_, section) = published(3_000, 20, 1, 100);
+    let other = Domain(5);
+    let whole = [crate::Range { first: 0, last: u64::MAX, child: section.ranges[0].child }];
+    let theirs = TreeSection { ranges: whole.to_vec(), sets: Vec::new(), ..section.clone() };
+    let mut tables = tables_of([section.emit().as_slice()]).unwrap();
+    let start = |tables: &IndexTables, domain| start(tables, domain, section.root, &[0xff; 8]);
+    let mine = start(&tables, OWNER);
+    assert_eq!((mine.is_some(), start(&tables, other)), (true, None));
+    tables.add(other, section.root.0, &theirs.emit()).unwrap();
+    assert_eq!(start(&tables, OWNER), mine);
+    assert_eq!(start(&tables, other), Some(section.ranges[0].child.addr));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Each branch counts the keys that a plain descent takes it with, from the node that leads there, and no other.
+    #[test]
+    fn branches_count_the_descents_that_took_them(
+        count in 1..3_000_u64, ranges in 1..100_usize, sets in 0..4_usize, nodes in 1..100_usize, keys in prop::collection::vec(any::<u64>(), 0..200)
+    ) {
+        let (tree, section) = published(count, ranges, sets, nodes);
+        let bytes = section.emit();
+        let mut tables = tables_of([bytes.as_slice()]).unwrap();
+        let mut plain: std::collections::BTreeMap<(VirtAddr, VirtAddr), u32> = std::collections::BTreeMap::new();
+        let keys: Vec<u64> = keys.into_iter().map(|key| key % (3 * count + 3)).collect();
+        for &key in &keys {
+            let descent = tables.start(OWNER, section.root, PROGRAM, &key.to_le_bytes()).unwrap();
+            tables.count(&descent);
+            let top = section.ranges[section.ranges.partition_point(|range| range.last < key)].child;
+            *plain.entry((top.addr, top.addr)).or_default() += 1;
+            for level in 0..top.level {
+                let child = descended(&tree, section.root, key, level);
+                *plain.entry((descended(&tree, section.root, key, level + 1), child)).or_default() += 1;
+            }
+        }
+        let (edition, counters) = tables.counters(OWNER, section.root).unwrap();
+        prop_assert_eq!(edition, super::edition(&bytes));
+        prop_assert_eq!(counters.len(), section.branches().count());
+        for (branch, &counter) in section.branches().zip(counters) {
+            let times = plain.get(&(branch.from, branch.child.addr)).copied().unwrap_or_default();
+            prop_assert_eq!(counter, times, "{:?}", branch);
+        }
+        let all: u32 = section.branches().zip(counters).filter(|(branch, _)| branch.set.is_none()).map(|(_, &n)| n).sum();
+        prop_assert_eq!(all as usize, keys.len());
+        prop_assert!(tables.counters(Domain(9), section.root).is_none());
+    }
+}
+
+/// Counters wrap: who reads them takes differences.
+#[test]
+fn a_counter_goes_on_behind_its_largest_number() {
+    let (_, section) = published(10, 1, 0, 0);
+    let mut tables = tables_of([section.emit().as_slice()]).unwrap();
+    tables.trees.get_mut(&(OWNER, section.root)).unwrap().counters[0] = u32::MAX;
+    let descent = tables.start(OWNER, section.root, PROGRAM, &[]).unwrap();
+    tables.count(&descent);
+    assert_eq!(tables.counters(OWNER, section.root).unwrap().1, [0]);
 }

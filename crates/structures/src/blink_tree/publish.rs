@@ -1,7 +1,7 @@
 //! What switches are told of a tree: its inner nodes are read, the fat root and the node sets selected (Fat-B+Tree II, III-B, III-C).
 
 use super::BLinkTree;
-use farmem_client::api::{Base64, SoftSection};
+use farmem_client::api::{Base64, SoftName, SoftSection};
 use farmem_client::{Client, Error, FarMemory};
 use farmem_index::blink::{NODE_LEN, Node, State};
 use farmem_index::{
@@ -47,8 +47,8 @@ impl Extent {
     }
 }
 
-/// Has the switch hold these trees, at least one, in place of all that it held before; answers the epoch of what stands then.
-/// [`Client::clear_soft_state`] takes them back.
+/// Publishes these trees, at least one, for the traversals of this client's domain; answers the epoch of what stands at the switch then. What the domain
+/// published of other trees stays, and so does what other domains published. It goes with [`withdraw`], and when the client leaves.
 ///
 /// It is in no log: a switch that starts again is given it again, a control plane that starts again is not, and the trees are entered at their roots.
 ///
@@ -56,8 +56,16 @@ impl Extent {
 /// [`Error::Refused`] when the switch has no room for them, or two have one root; [`Error::Api`] when nobody answers.
 pub fn publish(client: &mut Client, trees: &[TreeSection]) -> Result<u64, Error> {
     let section =
-        |(id, tree): (u32, &TreeSection)| SoftSection { kind: SECTION_KIND, id, bytes: Base64(tree.emit()) };
-    client.load_soft_state((0..).zip(trees).map(section).collect())
+        |tree: &TreeSection| SoftSection { kind: SECTION_KIND, id: tree.root.0, bytes: Base64(tree.emit()) };
+    client.load_soft_state(trees.iter().map(section).collect())
+}
+
+/// Withdraws the tree with this root: traversals of this client's domain begin there again. What is not published is withdrawn already.
+///
+/// # Errors
+/// [`Error::Refused`] when the switch does not answer; [`Error::Api`] when nobody does.
+pub fn withdraw(client: &mut Client, root: VirtAddr) -> Result<(), Error> {
+    client.clear_soft_state(vec![SoftName { kind: SECTION_KIND, id: root.0 }])
 }
 
 impl BLinkTree {

@@ -4,7 +4,9 @@ use super::*;
 use farmem_index::{Child, Range, SECTION_KIND, SetNode, TreeSection};
 use farmem_transport::image::{Image, SectionKey};
 use farmem_wire::Status;
-use farmem_wire::message::{Batch, ImageFault, ImageRule, Pair, PairBuf};
+use farmem_wire::message::{
+    Batch, Count, Counts, ImageFault, ImageRule, Pair, PairBuf, SOFT_COUNTS_MAX, SoftBody, SoftMessage,
+};
 
 /// Keys below 1000 are below a node of node 1, others below one of node 2; the latter's children for 1000 and for 2000 on are known too.
 fn section() -> TreeSection {
@@ -23,7 +25,12 @@ const PROGRAM: ProgramHash = ProgramHash([0xa0; 16]);
 
 fn image(sections: &[TreeSection]) -> Image {
     let bytes: Vec<Vec<u8>> = sections.iter().map(TreeSection::emit).collect();
-    let keyed = (0..).zip(&bytes).map(|(id, bytes)| (SectionKey { kind: SECTION_KIND, id }, &bytes[..]));
+    let key = |id, domain| SectionKey { domain: Domain(domain), kind: SECTION_KIND, id };
+    // One section a domain, from 10 on.
+    let keyed = (10..)
+        .zip(sections)
+        .zip(&bytes)
+        .map(|((domain, tree), bytes)| (key(tree.root.0, domain), &bytes[..]));
     Image::of(&keyed.collect::<Vec<_>>()).expect("a short image")
 }
 
@@ -141,9 +148,102 @@ fn an_image_with_a_wrong_tree_is_refused() {
     scene.stand(5, &image(&[section()]));
     let gap = TreeSection { ranges: section().ranges[1..].to_vec(), ..section() };
     let stores = TreeSection { programs: Vec::from([ProgramHash([1; 16])]), ..section() };
-    for (epoch, wrong, row) in [(6, [gap].as_slice(), 0), (7, &[stores], 0), (8, &[section(), section()], 1)]
-    {
+    for (epoch, wrong, row) in [(6, [gap].as_slice(), 0), (7, &[section(), stores], 1)] {
         scene.refuses(epoch, &image(wrong), ImageFault { rule: ImageRule::Content, row });
         begins_at(&mut scene, 5, BASE_1 + 0x300, NODE_1);
     }
+    let elsewhere = SectionKey { domain: Domain(10), kind: SECTION_KIND, id: ROOT.0 + 1 };
+    let elsewhere = Image::of(&[(elsewhere, &section().emit())]).expect("a short image");
+    scene.refuses(8, &elsewhere, ImageFault { rule: ImageRule::Content, row: 0 });
+    begins_at(&mut scene, 5, BASE_1 + 0x300, NODE_1);
+}
+
+/// PROTOCOL 13.14: what one domain published leads no traversal of another, wherever that begins.
+#[test]
+fn a_tree_leads_only_its_domain() {
+    let mut scene = Scene::rack();
+    let key = SectionKey { domain: Domain(20), kind: SECTION_KIND, id: ROOT.0 };
+    scene.stand(5, &Image::of(&[(key, &section().emit())]).expect("a short image"));
+    let message = request(ROOT, PROGRAM, &[1; 8]);
+    let (forwarded, note) = scene.relayed(HOST_1.port, &frame(SESSION_1_10, &message), NODE_1);
+    assert_eq!(note, Note::Forwarded { node: NodeId(1) });
+    assert_eq!(Message::parse(&forwarded), Ok(stamped(&message, 10, 1)));
+}
+
+/// What the switch says of the counters of a domain's tree: epoch, how many, and those from `from` on.
+fn counted(scene: &mut Scene, epoch: u64, domain: u32, from: u32) -> (u64, u32, Vec<u32>) {
+    let count = Count { epoch, domain: Domain(domain), kind: SECTION_KIND, id: ROOT.0, from };
+    let (payload, note) = scene.relayed(Port::CONTROL, &soft::said(SoftBody::Count(count)), CONTROL);
+    assert_eq!(note, Note::SoftCounted);
+    let SoftMessage { body, .. } = SoftMessage::parse(&payload).expect("the switch sends messages");
+    let SoftBody::Counts(Counts { epoch, total, from: first, counters, .. }) = body else {
+        panic!("{body:?}")
+    };
+    assert!(total == 0 || first == from.min(total));
+    let words = counters.as_chunks().0.iter().map(|word| u32::from_be_bytes(*word));
+    (epoch, total, words.collect())
+}
+
+/// PROTOCOL 13.17: what is forwarded is counted by each branch that led it, also when it comes again; what is refused, or begins where it says, is not.
+#[test]
+fn branches_count_what_is_forwarded() {
+    let mut scene = Scene::rack();
+    assert_eq!(counted(&mut scene, 0, 10, 0), (0, 0, Vec::new()), "nothing stands");
+    scene.stand(5, &image(&[section()]));
+    // Two ranges, and the two children of the node.
+    assert_eq!(counted(&mut scene, 5, 10, 0), (5, 4, Vec::from([0; 4])));
+    for (key, at, node) in [
+        (0, 0x300, 1),
+        (999, 0x300, 1),
+        (1000, 0x400, 2),
+        (2000, 0x500, 1),
+        (2000, 0x500, 1),
+        (3000, 0x500, 1),
+    ] {
+        let (base, peer) = if node == 1 { (BASE_1, NODE_1) } else { (BASE_2, NODE_2) };
+        begins_at(&mut scene, key, base + at, peer);
+    }
+    let other = request(ROOT, ProgramHash([0xb0; 16]), &[1; 8]);
+    scene.relayed(HOST_1.port, &frame(SESSION_1_10, &other), NODE_1);
+    assert_eq!(counted(&mut scene, 5, 10, 0), (5, 4, Vec::from([2, 4, 1, 3])));
+    assert_eq!(
+        counted(&mut scene, 0, 10, 2),
+        (5, 4, Vec::from([1, 3])),
+        "from the third on, of whatever stands"
+    );
+    assert_eq!(counted(&mut scene, 5, 10, 9), (5, 4, Vec::new()), "behind the last");
+    // Of another image, or of a section that is not there, it says what stands and nothing else.
+    for (epoch, domain) in [(4, 10), (6, 10), (5, 20)] {
+        assert_eq!(counted(&mut scene, epoch, domain, 0), (5, 0, Vec::new()));
+    }
+    // The next image begins anew, though it is the same.
+    scene.stand(6, &image(&[section()]));
+    assert_eq!(counted(&mut scene, 5, 10, 0), (6, 0, Vec::new()));
+    assert_eq!(counted(&mut scene, 6, 10, 0), (6, 4, Vec::from([0; 4])));
+    // A traversal that may not go there is not counted.
+    let outside = Child { addr: VirtAddr(BASE_2 + VMA_LEN), level: 0 };
+    let ranges = Vec::from([Range { first: 0, last: u64::MAX, child: outside }]);
+    scene.stand(7, &image(&[TreeSection { ranges, sets: Vec::new(), ..section() }]));
+    let message = request(ROOT, PROGRAM, &[1; 8]);
+    scene.relayed(HOST_1.port, &frame(SESSION_1_10, &message), HOST_1);
+    assert_eq!(counted(&mut scene, 7, 10, 0), (7, 1, Vec::from([0])));
+}
+
+/// A datagram has as many counters as it has room for.
+#[test]
+fn counters_come_in_parts() {
+    let mut scene = Scene::rack();
+    let leaf = Child { addr: VirtAddr(BASE_1 + 0x300), level: 0 };
+    let last = |n: u64| if n == 999 { u64::MAX } else { n };
+    let ranges = (0..1000).map(|n| Range { first: n, last: last(n), child: leaf }).collect();
+    scene.stand(5, &image(&[TreeSection { ranges, sets: Vec::new(), ..section() }]));
+    (0..7).for_each(|_| begins_at(&mut scene, 800, leaf.addr.0, NODE_1));
+    let mut all = Vec::new();
+    while let (5, 1000, part) = counted(&mut scene, 5, 10, u32::try_from(all.len()).unwrap())
+        && !part.is_empty()
+    {
+        assert!(part.len() == SOFT_COUNTS_MAX || all.len() + part.len() == 1000);
+        all.extend(part);
+    }
+    assert_eq!(all.iter().enumerate().filter(|(_, n)| **n > 0).collect::<Vec<_>>(), [(800, &7)]);
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::Reason;
 use farmem_transport::image::{Hasher, Image, SectionKey};
 use farmem_wire::message::{
-    ImageDigest, ImageFault, ImageId, ImageRule, Load, Loading, Shown, SoftBody, SoftMessage, Verdict,
+    Counts, ImageDigest, ImageFault, ImageId, ImageRule, Load, Loading, Shown, SoftBody, SoftMessage, Verdict,
 };
 use proptest::prelude::*;
 
@@ -12,15 +12,22 @@ use proptest::prelude::*;
 const PART: usize = 100;
 const TOKEN: RequestId = RequestId(77);
 
-fn said(body: SoftBody<'_>) -> Vec<u8> {
+pub(super) fn said(body: SoftBody<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     SoftMessage { token: TOKEN, body }.emit(&mut bytes);
     datagram(HOME, &bytes)
 }
 
+/// Bytes of an image of one section before its own.
+const ROWS: usize = 8 + 24;
+
+const fn key(kind: u16) -> SectionKey {
+    SectionKey { domain: Domain(10), kind, id: 3 }
+}
+
 /// An image of one section of this kind, with this many bytes of this value.
 fn image(kind: u16, len: usize, with: u8) -> Image {
-    Image::of(&[(SectionKey { kind, id: 3 }, &alloc::vec![with; len])]).expect("a short image")
+    Image::of(&[(key(kind), &alloc::vec![with; len])]).expect("a short image")
 }
 
 fn id_of(epoch: u64, image: &Image) -> ImageId {
@@ -110,34 +117,34 @@ fn an_image_stands_as_a_whole() {
         "a switch starts with none"
     );
     scene.stand(7, &old);
-    assert_eq!(scene.switch.soft().section(1, 3), Some(&[5; 450][..]));
+    assert_eq!(scene.switch.soft().section(key(1)), Some(&[5; 450][..]));
     let standing = id_of(7, &old);
     assert_eq!(scene.shown(), Shown { standing, loading: Loading::default() });
 
     scene.parts(8, new.bytes(), 0);
     let len = new.len();
     assert_eq!(scene.shown(), Shown { standing, loading: Loading { epoch: 8, len, next: len } });
-    assert_eq!(scene.switch.soft().section(2, 3), None, "it does not stand yet");
-    assert_eq!(scene.switch.soft().section(1, 3), Some(&[5; 450][..]));
+    assert_eq!(scene.switch.soft().section(key(2)), None, "it does not stand yet");
+    assert_eq!(scene.switch.soft().section(key(1)), Some(&[5; 450][..]));
     let memory = scene.switch.occupancy().soft_bytes;
     assert_eq!(memory.used, old.bytes().len() + new.bytes().len(), "two images, and no more");
 
     let stands = Answer::Flipped(8, Verdict::Stands);
     assert_eq!(scene.flip(id_of(8, &new)), (stands, Note::SoftFlipped));
-    assert_eq!(scene.switch.soft().section(2, 3), Some(&[6; 333][..]));
-    assert_eq!(scene.switch.soft().section(1, 3), None, "the old one is gone");
+    assert_eq!(scene.switch.soft().section(key(2)), Some(&[6; 333][..]));
+    assert_eq!(scene.switch.soft().section(key(1)), None, "the old one is gone");
     assert_eq!(scene.switch.occupancy().soft_bytes.used, new.bytes().len());
     assert_eq!(scene.flip(id_of(8, &new)), (stands, Note::SoftShown), "again: it stands already");
 
     scene.stand(9, &Image::empty());
-    assert_eq!((scene.switch.soft().epoch(), scene.switch.soft().section(2, 3)), (9, None));
+    assert_eq!((scene.switch.soft().epoch(), scene.switch.soft().section(key(2))), (9, None));
 }
 
 /// PROTOCOL 13.4: only what begins where bytes are missing is taken; what is too old is told what is there.
 #[test]
 fn parts_are_taken_in_order_and_once() {
     let mut scene = Scene::rack();
-    let new = image(1, 400, 5);
+    let new = image(1, 424 - ROWS, 5);
     let bytes = new.bytes();
     let none = |next| (Answer::Loaded(5, next), Note::SoftNotTaken);
     assert_eq!(scene.part(5, bytes, 100), none(0), "behind a gap");
@@ -186,8 +193,7 @@ fn what_is_refused_leaves_what_stands() {
         assert_eq!(scene.shown(), Shown { standing: id_of(1, &old), loading: Loading::default() });
     }
     let mut none = other.bytes().to_vec();
-    none[8] = 0xff;
-    none[16..20].fill(0xff);
+    none[24..28].fill(0xff);
     let mut hasher = Hasher::default();
     hasher.take(&none);
     scene.parts(2, &none, 0);
@@ -202,7 +208,7 @@ fn what_is_refused_leaves_what_stands() {
 #[test]
 fn the_budget_is_kept() {
     let mut scene = Scene::new(Budgets { soft_bytes: 500, ..Budgets::default() });
-    let (fits, long) = (image(1, 500 - 24, 1), image(1, 500 - 23, 1));
+    let (fits, long) = (image(1, 500 - ROWS, 1), image(1, 501 - ROWS, 1));
     let too_long = |epoch| (Answer::Flipped(epoch, Verdict::TooLong(500)), Note::SoftNotTaken);
     assert_eq!(scene.part(1, long.bytes(), 0), too_long(1));
     assert_eq!(scene.flip(id_of(1, &long)).0, too_long(1).0);
@@ -228,7 +234,8 @@ fn nobody_else_loads() {
     SoftMessage { token: id(1, 5), body: load }.emit(&mut bytes);
     scene.relayed(HOST_1.port, &datagram(SESSION_1_10, &bytes), HOST_1);
     let shown = SoftBody::Shown(Shown::default());
-    for answer in [SoftBody::Loaded { epoch: 1, next: 0 }, shown] {
+    let counts = Counts { epoch: 1, edition: 1, total: 1, from: 0, counters: &[0; 4] };
+    for answer in [SoftBody::Loaded { epoch: 1, next: 0 }, shown, SoftBody::Counts(counts)] {
         assert_eq!(scene.silent(Port::CONTROL, &said(answer)), Note::Dropped(Reason::Message));
     }
     assert_eq!(scene.silent(Port::CONTROL, &frame[..frame.len() - 4]), Note::Dropped(Reason::Message));

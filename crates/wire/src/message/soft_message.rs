@@ -11,10 +11,11 @@
 //! ```
 //!
 //! They are no table updates: each may be lost, come twice and late. The asker asks again with [`SoftBody::Show`], and goes on from what it is told.
+//! Beside that the control plane reads what the tables of a section counted, part by part, with [`SoftBody::Count`] (PROTOCOL 13.17).
 
 use super::{Header, VERSION, put_numbered, read_numbered};
 use crate::reader::{Put, Reader};
-use crate::{RequestId, WireError};
+use crate::{Domain, RequestId, WireError};
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -22,6 +23,11 @@ use core::fmt;
 pub const SOFT_IMAGE_MAX: u32 = 8 << 20;
 /// Most bytes of an image in a [`SoftBody::Load`]: what a PMTU of 1024 has room for, in whole lines of 16.
 pub const SOFT_PART_MAX: usize = 960;
+
+/// Most counters in a [`SoftBody::Counts`]: what a PMTU of 1024 has room for, in whole lines of 16.
+pub const SOFT_COUNTS_MAX: usize = 236;
+/// Most counters of a section.
+pub const SOFT_COUNTERS_MAX: u32 = 1 << 20;
 
 /// The first 128 bits of the SHA-256 of an image.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -58,6 +64,40 @@ pub enum SoftBody<'a> {
     Show,
     /// Switch to control.
     Shown(Shown),
+    /// Control to switch: what did the tables of this section count?
+    Count(Count),
+    /// Switch to control: that.
+    Counts(Counts<'a>),
+}
+
+/// A question for counters.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Count {
+    /// Of the image that is to stand; 0 asks whichever does.
+    pub epoch: u64,
+    /// Whose section it is.
+    pub domain: Domain,
+    /// Its kind.
+    pub kind: u16,
+    /// Which one of that domain and kind.
+    pub id: u64,
+    /// The first counter that is wanted.
+    pub from: u32,
+}
+
+/// Counters of a section.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Counts<'a> {
+    /// Of the image that stands; 0 when none does. When it is not the one that was asked for, the rest is 0.
+    pub epoch: u64,
+    /// Tells the bytes of the section from others.
+    pub edition: u64,
+    /// How many counters it has: 0 for a section that is not there or counts nothing, and then the rest is 0, too.
+    pub total: u32,
+    /// The first one here.
+    pub from: u32,
+    /// Counters of four bytes each, big-endian: at most [`SOFT_COUNTS_MAX`].
+    pub counters: &'a [u8],
 }
 
 /// A part of an image.
@@ -191,6 +231,12 @@ pub struct SoftMessage<'a> {
 const FIRST_KIND: u8 = 0x54;
 /// And end here.
 const LAST_KIND: u8 = 0x59;
+/// Those about counters.
+const FIRST_COUNT: u8 = 0x60;
+/// To here.
+const LAST_COUNT: u8 = 0x61;
+/// Bytes of a Counts before the counters.
+const COUNTS_LEN: usize = 24;
 /// Bytes of a Load before the part.
 const LOAD_LEN: usize = 16;
 
@@ -198,7 +244,7 @@ impl<'a> SoftMessage<'a> {
     /// True when the payload says that it is a message about the image, of this version.
     #[must_use]
     pub const fn is(payload: &[u8]) -> bool {
-        matches!(payload, [VERSION, FIRST_KIND..=LAST_KIND, ..])
+        matches!(payload, [VERSION, FIRST_KIND..=LAST_KIND | FIRST_COUNT..=LAST_COUNT, ..])
     }
 
     /// Reads a message: every length, number and reserved field is checked.
@@ -214,6 +260,8 @@ impl<'a> SoftMessage<'a> {
             0x57 => SoftBody::Flipped { epoch: epoch(&mut r)?, verdict: verdict(&mut r)? },
             0x58 => SoftBody::Show,
             0x59 => SoftBody::Shown(shown(&mut r)?),
+            0x60 => SoftBody::Count(count(&mut r)?),
+            0x61 => SoftBody::Counts(counts(&mut r)?),
             _ => return Err(WireError::Unknown { what: "message.kind", value: kind.into() }),
         };
         r.end()?;
@@ -253,6 +301,21 @@ impl<'a> SoftMessage<'a> {
                 out.put_u32(loading.len);
                 out.put_u32(loading.next);
             }
+            SoftBody::Count(Count { epoch, domain, kind, id, from }) => {
+                out.put_u64(epoch);
+                out.put_u32(domain.0);
+                out.put_u16(kind);
+                out.extend_from_slice(&[0, 0]);
+                out.put_u64(id);
+                out.put_u32(from);
+            }
+            SoftBody::Counts(Counts { epoch, edition, total, from, counters }) => {
+                out.put_u64(epoch);
+                out.put_u64(edition);
+                out.put_u32(total);
+                out.put_u32(from);
+                out.extend_from_slice(counters);
+            }
         }
     }
 
@@ -267,6 +330,8 @@ impl<'a> SoftMessage<'a> {
                 SoftBody::Flipped { .. } => 16,
                 SoftBody::Show => 0,
                 SoftBody::Shown(_) => 44,
+                SoftBody::Count(_) => 28,
+                SoftBody::Counts(counts) => COUNTS_LEN + counts.counters.len(),
             }
     }
 
@@ -277,15 +342,16 @@ impl<'a> SoftMessage<'a> {
     }
 
     const fn kind(&self) -> u8 {
-        FIRST_KIND
-            + match self.body {
-                SoftBody::Load(_) => 0,
-                SoftBody::Loaded { .. } => 1,
-                SoftBody::Flip(_) => 2,
-                SoftBody::Flipped { .. } => 3,
-                SoftBody::Show => 4,
-                SoftBody::Shown(_) => 5,
-            }
+        match self.body {
+            SoftBody::Load(_) => FIRST_KIND,
+            SoftBody::Loaded { .. } => FIRST_KIND + 1,
+            SoftBody::Flip(_) => FIRST_KIND + 2,
+            SoftBody::Flipped { .. } => FIRST_KIND + 3,
+            SoftBody::Show => FIRST_KIND + 4,
+            SoftBody::Shown(_) => LAST_KIND,
+            SoftBody::Count(_) => FIRST_COUNT,
+            SoftBody::Counts(_) => LAST_COUNT,
+        }
     }
 }
 
@@ -371,119 +437,36 @@ fn shown(r: &mut Reader<'_>) -> Result<Shown, WireError> {
     Ok(Shown { standing, loading })
 }
 
+fn count(r: &mut Reader<'_>) -> Result<Count, WireError> {
+    let (epoch, domain, kind) = (r.u64()?, Domain(r.u32()?), r.u16()?);
+    r.zero::<2>("count.reserved")?;
+    Ok(Count { epoch, domain, kind, id: r.u64()?, from: r.u32()? })
+}
+
+fn counts<'a>(r: &mut Reader<'a>) -> Result<Counts<'a>, WireError> {
+    let (epoch, edition, total, from) = (r.u64()?, r.u64()?, r.u32()?, r.u32()?);
+    let counters = r.rest();
+    if total > SOFT_COUNTERS_MAX {
+        return Err(WireError::Unknown { what: "counts.total", value: total.into() });
+    }
+    if total == 0 && (edition, from) != (0, 0) || epoch == 0 && total > 0 {
+        return Err(WireError::Reserved { what: "counts" });
+    }
+    // Counters lie in their section: `total` is small, so nothing here overflows.
+    let room = 4 * (total.saturating_sub(from) as usize).min(SOFT_COUNTS_MAX);
+    if from > total || counters.len() > room {
+        return Err(WireError::Long { what: "counters", most: room, have: counters.len() });
+    }
+    if !counters.len().is_multiple_of(4) {
+        let need = counters.len().next_multiple_of(4);
+        return Err(WireError::Short { what: "counters", need, have: counters.len() });
+    }
+    Ok(Counts { epoch, edition, total, from, counters })
+}
+
+const _: () =
+    assert!(super::OVERHEAD + COUNTS_LEN + 4 * SOFT_COUNTS_MAX <= 1024, "counters fit a PMTU of 1024");
 const _: () = assert!(super::OVERHEAD + LOAD_LEN + SOFT_PART_MAX <= 1024, "a part fits a PMTU of 1024");
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use alloc::vec;
-    use proptest::prelude::*;
-
-    fn image_of() -> impl Strategy<Value = ImageId> {
-        (1..=u64::MAX, 1..=SOFT_IMAGE_MAX, any::<[u8; 16]>()).prop_map(|(epoch, len, digest)| ImageId {
-            epoch,
-            len,
-            digest: ImageDigest(digest),
-        })
-    }
-
-    fn loading_of() -> impl Strategy<Value = (u32, u32)> {
-        (1..=SOFT_IMAGE_MAX, 0..=SOFT_IMAGE_MAX).prop_map(|(a, b)| (a.max(b), a.min(b)))
-    }
-
-    fn verdict_of() -> impl Strategy<Value = Verdict> {
-        let rules = (1..=5_u8).prop_map(|bits| ImageRule::from_bits(bits).unwrap());
-        prop_oneof![
-            Just(Verdict::Stands),
-            Just(Verdict::Damaged),
-            any::<u32>().prop_map(Verdict::TooLong),
-            (rules, any::<u32>()).prop_map(|(rule, row)| Verdict::Fault(ImageFault { rule, row })),
-        ]
-    }
-
-    fn bodies() -> impl Strategy<Value = SoftBody<'static>> {
-        let epoch = || 1..=u64::MAX;
-        let shown = (prop::option::of(image_of()), prop::option::of((1..=u64::MAX, loading_of())));
-        let shown = shown.prop_map(|(standing, loading)| {
-            let standing = standing.unwrap_or_default();
-            let above = loading.filter(|(epoch, _)| *epoch > standing.epoch);
-            let loading = above.map(|(epoch, (len, next))| Loading { epoch, len, next });
-            SoftBody::Shown(Shown { standing, loading: loading.unwrap_or_default() })
-        });
-        prop_oneof![
-            (epoch(), 0..=SOFT_IMAGE_MAX).prop_map(|(epoch, next)| SoftBody::Loaded { epoch, next }),
-            image_of().prop_map(SoftBody::Flip),
-            (epoch(), verdict_of()).prop_map(|(epoch, verdict)| SoftBody::Flipped { epoch, verdict }),
-            Just(SoftBody::Show),
-            shown,
-        ]
-    }
-
-    fn emitted(body: SoftBody<'_>, token: u64) -> Vec<u8> {
-        let message = SoftMessage { token: RequestId(token), body };
-        let mut bytes = vec![];
-        message.emit(&mut bytes);
-        assert_eq!(bytes.len(), message.len(), "{body:?}");
-        bytes
-    }
-
-    fn heard(bytes: &[u8]) -> Result<SoftBody<'_>, WireError> {
-        SoftMessage::parse(bytes).map(|message| message.body)
-    }
-
-    proptest! {
-        #[test]
-        fn what_is_said_is_what_is_heard(body in bodies(), token in any::<u64>()) {
-            let bytes = emitted(body, token);
-            prop_assert!(SoftMessage::is(&bytes));
-            prop_assert_eq!(SoftMessage::parse(&bytes), Ok(SoftMessage { token: RequestId(token), body }));
-            for have in 0..bytes.len() {
-                prop_assert!(SoftMessage::parse(&bytes[..have]).is_err(), "{} bytes", have);
-            }
-        }
-
-        #[test]
-        fn a_part_is_heard_as_it_was_said(
-            epoch in 1..=u64::MAX,
-            bytes in prop::collection::vec(any::<u8>(), 1..=SOFT_PART_MAX),
-            offset in 0..=SOFT_IMAGE_MAX - u32::try_from(SOFT_PART_MAX).unwrap(),
-            behind in 0..5_u32
-        ) {
-            let len = (offset + u32::try_from(bytes.len()).unwrap() + behind).min(SOFT_IMAGE_MAX);
-            let load = SoftBody::Load(Load { epoch, len, offset, bytes: &bytes });
-            let said = emitted(load, 3);
-            prop_assert_eq!(heard(&said), Ok(load));
-        }
-
-        #[test]
-        fn hostile_bytes_are_read_or_refused(kind in 0x54..=0x5a_u8, rest in prop::collection::vec(any::<u8>(), 0..80)) {
-            let mut bytes = vec![VERSION, kind];
-            bytes.extend([0; 22]);
-            bytes.extend(rest);
-            if let Ok(message) = SoftMessage::parse(&bytes) {
-                let mut again = vec![];
-                message.emit(&mut again);
-                prop_assert_eq!(again, bytes);
-            }
-        }
-    }
-
-    /// PROTOCOL 13.2: what a Load may not say.
-    #[test]
-    fn a_part_outside_of_its_image_is_refused() {
-        let part = [7; SOFT_PART_MAX + 1];
-        let load = |epoch, len, offset, have| {
-            let bytes = &part[..have];
-            heard(&emitted(SoftBody::Load(Load { epoch, len, offset, bytes }), 1)).is_ok()
-        };
-        assert!(load(1, 5, 0, 5) && load(1, 5, 4, 1) && load(1, SOFT_IMAGE_MAX, SOFT_IMAGE_MAX - 1, 1));
-        assert!(!load(0, 5, 0, 5), "no epoch");
-        assert!(
-            !load(1, 5, 0, 6) && !load(1, 5, 4, 2) && !load(1, 5, 5, 1) && !load(1, 5, u32::MAX, 1),
-            "behind the end"
-        );
-        assert!(!load(1, 0, 0, 1) && !load(1, 5, 0, 0), "nothing");
-        assert!(!load(1, SOFT_IMAGE_MAX + 1, 0, 1), "too long an image");
-        assert!(load(1, 2000, 0, SOFT_PART_MAX) && !load(1, 2000, 0, SOFT_PART_MAX + 1), "too long a part");
-    }
-}
+mod tests;

@@ -62,7 +62,7 @@ fn values_of(kind: &str) -> (Vec<Value>, Vec<Value>) {
         "sections" => (
             vec![
                 json!([]),
-                json!([{"kind": 0, "id": 0, "bytes": ""}, {"kind": u16::MAX, "id": u32::MAX, "bytes": "AP8="}]),
+                json!([{"kind": 0, "id": 0, "bytes": ""}, {"kind": u16::MAX, "id": u64::MAX, "bytes": "AP8="}]),
             ],
             vec![
                 json!([{"kind": 0, "id": 0, "bytes": "A"}]),
@@ -70,6 +70,10 @@ fn values_of(kind: &str) -> (Vec<Value>, Vec<Value>) {
                 json!([{"kind": 0, "id": 0, "bytes": "", "colour": 1}]),
                 json!(""),
             ],
+        ),
+        "names" => (
+            vec![json!([]), json!([{"kind": 0, "id": 0}, {"kind": u16::MAX, "id": u64::MAX}])],
+            vec![json!([{"kind": 0}]), json!([{"kind": 0, "id": 0, "bytes": ""}]), json!("")],
         ),
         other => panic!("the table has the type {other:?}, which the text does not explain"),
     }
@@ -158,6 +162,8 @@ fn answers() -> Vec<Response> {
         DomainInfo { domain: 0 }.into(),
         SoftLoaded { epoch: 0 }.into(),
         SoftShown::default().into(),
+        SoftSection { kind: 0, id: 0, bytes: Base64(Vec::new()) }.into(),
+        SoftCounted { epoch: 0, life: 0, edition: 0, counts: Base64(Vec::new()) }.into(),
         Response::Done {},
     ]
 }

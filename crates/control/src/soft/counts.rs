@@ -1,0 +1,231 @@
+//! What the tables of a section counted, read from the switch part by part (PROTOCOL 13.17, 13.18).
+//!
+//! One section is read at a time. The first part says of which image the counters are and how many there are; the others are asked for that image, a
+//! window at once, and each question is sent again until it is answered. When another image stands meanwhile it begins anew: counters of two images
+//! are never put together.
+
+use super::SOFT_WINDOW;
+use crate::api::{ApiError, Base64, ErrorCode, SoftCounted, SoftCounts};
+use crate::errors::{error, not_found};
+use crate::record::Role;
+use crate::requests::{Decided, Decision};
+use crate::updates::Reach;
+use crate::{Actions, Control, Note, reply};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::format;
+use alloc::vec;
+use alloc::vec::Vec;
+use farmem_machine::Instant;
+use farmem_transport::image::SectionKey;
+use farmem_wire::message::{Count, Counts, SOFT_COUNTS_MAX, SoftBody};
+use farmem_wire::{Domain, RequestId};
+
+/// Times a reading begins anew because another image stands.
+pub const COUNTS_ANEW_MAX: u32 = 8;
+
+/// Who wants counters, and what has come of them.
+#[derive(Debug, Default)]
+pub(crate) struct Counting {
+    /// In order; the first is being read.
+    asked: VecDeque<(u64, SectionKey)>,
+    reading: Option<Reading>,
+    due: Option<Instant>,
+}
+
+/// Counters that are being read.
+#[derive(Debug, Default)]
+struct Reading {
+    /// Life of the switch, epoch of the image and edition of the section.
+    of: Option<(u16, u64, u64)>,
+    bytes: Vec<u8>,
+    /// Parts that have not come.
+    missing: usize,
+    /// The first part that was not asked for.
+    next: usize,
+    /// Questions that are open, and for which part each is.
+    open: BTreeMap<RequestId, usize>,
+    /// Times that nothing was heard since the last part.
+    idle: u32,
+    /// Times that it began anew.
+    anew: u32,
+}
+
+impl Counting {
+    pub(crate) const fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Requests that are not answered.
+    pub(crate) fn waiting(&self) -> usize {
+        self.asked.len()
+    }
+
+    pub(crate) fn check(&self) {
+        assert!(self.reading.is_none() || !self.asked.is_empty(), "what is read is read for somebody");
+        let Some(reading) = &self.reading else { return };
+        assert!(reading.open.len() <= SOFT_WINDOW as usize, "no more is asked for than the window");
+        assert!(reading.missing >= reading.open.len(), "what is asked for has not come");
+    }
+}
+
+impl Reading {
+    fn parts(&self) -> usize {
+        (self.bytes.len() / 4).div_ceil(SOFT_COUNTS_MAX)
+    }
+
+    /// The bytes of a part.
+    fn part(&mut self, part: usize) -> &mut [u8] {
+        let first = (4 * SOFT_COUNTS_MAX * part).min(self.bytes.len());
+        let end = (first + 4 * SOFT_COUNTS_MAX).min(self.bytes.len());
+        &mut self.bytes[first..end]
+    }
+}
+
+impl Control {
+    pub(crate) fn soft_counts(&self, call: &SoftCounts) -> Decided<SoftCounts> {
+        self.domain_known(call.domain)?;
+        self.soft_answers()?;
+        let key = SectionKey { domain: Domain(call.domain), kind: call.kind, id: call.id };
+        Ok(Decision::Soft(super::Want::Counts(key)))
+    }
+
+    pub(super) fn count_wait(&mut self, ticket: u64, key: SectionKey) {
+        self.counting.asked.push_back((ticket, key));
+    }
+
+    /// Asks for what is to be asked for, and again for what was not answered.
+    pub(crate) fn see_to_counts(&mut self, out: &mut Actions) {
+        if self.counting.asked.is_empty() {
+            self.counting.due = None;
+            return;
+        }
+        match self.state.reach(Role::Switch) {
+            Some(Reach::Ready | Reach::Silent) => {}
+            // It joins, and is asked then.
+            Some(Reach::Held) => {
+                self.counting.due = None;
+                return;
+            }
+            None => return self.give_up_counting("must join again", out),
+        }
+        let is_due = self.counting.due.is_none_or(|due| due <= self.now);
+        match self.counting.reading.take() {
+            None => self.begin_counting(0, out),
+            // A switch that started again has counted nothing of what was read.
+            Some(reading)
+                if reading.of.is_some_and(|(life, ..)| life != self.state.generation(Role::Switch)) =>
+            {
+                self.begin_counting(reading.anew, out);
+            }
+            Some(reading) if !is_due => self.counting.reading = Some(reading),
+            Some(reading) if reading.idle >= self.config.retries_max => {
+                self.counting.reading = Some(reading);
+                self.give_up_counting("does not answer", out);
+            }
+            Some(mut reading) => {
+                out.note(Note::Retransmitted(Role::Switch));
+                reading.idle += 1;
+                let parts: Vec<usize> = core::mem::take(&mut reading.open).into_values().collect();
+                parts.into_iter().for_each(|part| self.ask_for_counters(&mut reading, part, out));
+                self.go_on_counting(reading);
+            }
+        }
+    }
+
+    fn begin_counting(&mut self, anew: u32, out: &mut Actions) {
+        let mut reading = Reading { missing: 1, next: 1, anew, ..Reading::default() };
+        self.ask_for_counters(&mut reading, 0, out);
+        self.go_on_counting(reading);
+    }
+
+    fn go_on_counting(&mut self, reading: Reading) {
+        self.counting.due = Some(self.now + self.wait(reading.idle));
+        self.counting.reading = Some(reading);
+    }
+
+    fn ask_for_counters(&mut self, reading: &mut Reading, part: usize, out: &mut Actions) {
+        let Some(&(_, SectionKey { domain, kind, id })) = self.counting.asked.front() else { return };
+        let epoch = reading.of.map_or(0, |(_, epoch, _)| epoch);
+        let from = u32::try_from(part * SOFT_COUNTS_MAX).expect("a section has few counters");
+        let token = self.tell_switch(SoftBody::Count(Count { epoch, domain, kind, id, from }), out);
+        reading.open.insert(token, part);
+    }
+
+    /// Takes what the switch says; true when it was asked for.
+    pub(super) fn counts(&mut self, token: RequestId, counts: &Counts<'_>, out: &mut Actions) -> bool {
+        let Some(mut reading) = self.counting.reading.take() else { return false };
+        let Some(part) = reading.open.remove(&token) else {
+            self.counting.reading = Some(reading);
+            return false;
+        };
+        let of = (token.generation(), counts.epoch, counts.edition);
+        if reading.of.is_none() && counts.total > 0 {
+            reading.bytes = vec![0; 4 * counts.total as usize];
+            (reading.of, reading.missing) = (Some(of), reading.parts());
+        }
+        let is_other =
+            reading.of.is_some_and(|known| known != of) || reading.bytes.len() != 4 * counts.total as usize;
+        if is_other {
+            if reading.anew < COUNTS_ANEW_MAX {
+                self.begin_counting(reading.anew + 1, out);
+            } else {
+                let message = "another image stood each time the counters were read";
+                self.counted(Err(error(ErrorCode::Unavailable, message, "ask again in a moment")), out);
+            }
+            return true;
+        }
+        if counts.total == 0 {
+            self.counted(Err(self.nothing_counted(counts.epoch)), out);
+            return true;
+        }
+        let first = part * SOFT_COUNTS_MAX;
+        let into = reading.part(part);
+        if counts.from as usize != first || counts.counters.len() != into.len() {
+            // It is asked for again when it is due.
+            reading.open.insert(token, part);
+            self.counting.reading = Some(reading);
+            return false;
+        }
+        into.copy_from_slice(counts.counters);
+        (reading.missing, reading.idle) = (reading.missing - 1, 0);
+        if reading.missing == 0 {
+            let (life, epoch, edition) = of;
+            let counts = Base64(reading.bytes);
+            self.counted(Ok(SoftCounted { epoch, life, edition, counts }), out);
+            return true;
+        }
+        while reading.next < reading.parts() && reading.open.len() < SOFT_WINDOW as usize {
+            let part = reading.next;
+            reading.next += 1;
+            self.ask_for_counters(&mut reading, part, out);
+        }
+        self.go_on_counting(reading);
+        true
+    }
+
+    fn nothing_counted(&self, epoch: u64) -> ApiError {
+        let (domain, id) = self.counting.asked.front().map_or((0, 0), |(_, key)| (key.domain.0, key.id));
+        let message = match epoch {
+            0 => format!("nothing stands at the switch, and so no section {id:#x} of domain {domain}"),
+            _ => format!(
+                "no section {id:#x} of domain {domain} that counts stands at the switch (image {epoch})"
+            ),
+        };
+        not_found(message, "publish it: `farmem index agent` does")
+    }
+
+    /// The first who asked is answered, and the next one's turn has come.
+    fn counted(&mut self, result: Result<SoftCounted, ApiError>, out: &mut Actions) {
+        (self.counting.reading, self.counting.due) = (None, None);
+        if let Some((ticket, _)) = self.counting.asked.pop_front() {
+            reply(ticket, result.map(Into::into), out);
+        }
+    }
+
+    fn give_up_counting(&mut self, because: &str, out: &mut Actions) {
+        let gone = self.state.unavailable(Role::Switch, because);
+        while !self.counting.asked.is_empty() {
+            self.counted(Err(gone.clone()), out);
+        }
+    }
+}

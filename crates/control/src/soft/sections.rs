@@ -1,0 +1,284 @@
+//! Who published what: the sections of all domains, the image that they make together, and who waits for it (PROTOCOL 13.10, 13.16).
+//!
+//! A change is of one domain and leaves what others published. It waits while an image is loading, so that two domains which publish in turn do not
+//! keep each other from it; then one image is made of all that changed meanwhile. A session that ends takes back what was published over it.
+
+use super::{Stage, Wanted};
+use crate::api::{self, ApiError, Base64, ErrorCode, SoftClear, SoftLoad, SoftLoaded, SoftRead, SoftSection};
+use crate::errors::{bad, bound, error, not_found};
+use crate::requests::{Decided, Decision};
+use crate::{Actions, Control, reply};
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::mem;
+use farmem_index::{SECTION_KIND, SectionError, TREES_MAX, TreeSection, TreeTables};
+use farmem_transport::image::{Image, SECTIONS_MAX, SectionKey, image_len};
+use farmem_wire::Domain;
+use farmem_wire::message::SOFT_IMAGE_MAX;
+
+/// What was published under a key.
+#[derive(Clone, Debug)]
+pub(super) struct Section {
+    bytes: Arc<[u8]>,
+    /// The session over which it was: the switch's queue pair.
+    session: u32,
+}
+
+/// All that is published.
+pub(super) type Sections = BTreeMap<SectionKey, Section>;
+
+/// What one request changes of that.
+#[derive(Debug)]
+pub(crate) struct Edit {
+    put: Vec<(SectionKey, Section)>,
+    drop: Vec<SectionKey>,
+}
+
+/// Who waits for what was changed to stand.
+#[derive(Debug)]
+pub(super) struct Caller {
+    ticket: u64,
+    /// The first revision that has it.
+    revision: u64,
+    /// What was asked for.
+    keys: Vec<SectionKey>,
+    /// Nothing was published: the answer names no epoch.
+    withdraws: bool,
+}
+
+/// Bytes of the image that they make.
+fn len_of(sections: &Sections) -> usize {
+    image_len(sections.values().map(|section| section.bytes.len())).unwrap_or(usize::MAX)
+}
+
+fn image_of(sections: &Sections) -> Image {
+    let parts: Vec<(SectionKey, &[u8])> =
+        sections.iter().map(|(key, section)| (*key, &section.bytes[..])).collect();
+    Image::of(&parts).expect("number and length of the sections were looked at")
+}
+
+// What is asked.
+impl Control {
+    pub(crate) fn soft_load(&self, call: &SoftLoad) -> Decided<SoftLoad> {
+        if call.sections.is_empty() {
+            return Err(bad("there are no sections", "give at least one; soft_clear takes sections back"));
+        }
+        let session = self.session_of(call.host, call.domain)?;
+        self.soft_answers()?;
+        let mut put = BTreeMap::new();
+        for section in &call.sections {
+            let key = SectionKey { domain: Domain(call.domain), kind: section.kind, id: section.id };
+            let bytes = &section.bytes.0;
+            if key.kind == SECTION_KIND {
+                is_tree(key.id, bytes)?;
+            }
+            if put.insert(key, Section { bytes: Arc::from(&bytes[..]), session }).is_some() {
+                let message = format!("two sections have kind {:#06x} and id {:#x}", key.kind, key.id);
+                return Err(bad(
+                    message,
+                    "give each section its own kind and id; that of a tree is its root",
+                ));
+            }
+        }
+        let edit = Edit { put: put.into_iter().collect(), drop: Vec::new() };
+        self.has_room(Domain(call.domain), &edit)?;
+        Ok(Decision::Soft(super::Want::Stands(edit)))
+    }
+
+    pub(crate) fn soft_clear(&self, call: &SoftClear) -> Decided<SoftClear> {
+        self.domain_known(call.domain)?;
+        self.soft_answers()?;
+        let domain = Domain(call.domain);
+        let drop = if call.sections.is_empty() {
+            self.soft.sections.keys().filter(|key| key.domain == domain).copied().collect()
+        } else {
+            call.sections.iter().map(|name| SectionKey { domain, kind: name.kind, id: name.id }).collect()
+        };
+        Ok(Decision::Soft(super::Want::Stands(Edit { put: Vec::new(), drop })))
+    }
+
+    pub(crate) fn soft_read(&self, call: &SoftRead) -> Decided<SoftRead> {
+        self.domain_known(call.domain)?;
+        let &SoftRead { domain, kind, id } = call;
+        let section = self.soft.sections.get(&SectionKey { domain: Domain(domain), kind, id });
+        let section = section.ok_or_else(|| {
+            let message =
+                format!("domain {domain} has published no section of kind {kind:#06x} and id {id:#x}");
+            not_found(message, "publish it: `farmem index agent` does that for a tree")
+        })?;
+        Ok(Decision::Reply(SoftSection { kind, id, bytes: Base64(section.bytes.to_vec()) }))
+    }
+
+    /// The session of a host in a domain.
+    fn session_of(&self, host: u16, domain: u32) -> Result<u32, ApiError> {
+        self.host_present(host)?;
+        self.domain_known(domain)?;
+        let mut open = self.state.sessions.values();
+        let open = open.find(|row| (row.host, row.domain) == (host, domain)).map(|row| row.key.qpn);
+        open.ok_or_else(|| {
+            let message = format!("host {host} has no session in domain {domain}");
+            not_found(message, "open it with `open_session`: what is published goes with the session")
+        })
+    }
+
+    /// All sections have room in an image once this is changed.
+    fn has_room(&self, domain: Domain, edit: &Edit) -> Result<(), ApiError> {
+        let mut sections = self.soft.sections.clone();
+        sections.extend(edit.put.iter().cloned());
+        if sections.len() > SECTIONS_MAX {
+            return Err(bound("sections of soft state", SECTIONS_MAX));
+        }
+        let trees = sections.keys().filter(|key| key.kind == SECTION_KIND).count();
+        if trees > TREES_MAX {
+            return Err(bound("published trees", TREES_MAX));
+        }
+        let room = self.soft.room.unwrap_or(SOFT_IMAGE_MAX) as usize;
+        let len = len_of(&sections);
+        if len <= room {
+            return Ok(());
+        }
+        let of = |own: bool| {
+            let its = sections.iter().filter(|(key, _)| (key.domain == domain) == own);
+            its.fold(0_usize, |sum, (_, section)| sum.saturating_add(section.bytes.len()))
+        };
+        let message = format!(
+            "an image of all sections would have {len} bytes; the switch has room for one of {room}. Domain {} would have {} bytes of sections, all others have {}",
+            domain.0,
+            of(true),
+            of(false)
+        );
+        let remedy = "publish less, withdraw what is not used any more (soft_clear), or start the switch with more room for images";
+        Err(error(ErrorCode::TableFull, message, remedy))
+    }
+}
+
+/// What a section of a tree must be (PROTOCOL 13.13): looked at here, so that one that is none is refused to who published it.
+fn is_tree(id: u64, bytes: &[u8]) -> Result<(), ApiError> {
+    let checked = TreeSection::parse(bytes).and_then(|section| {
+        let root = section.root;
+        if root.0 != id {
+            return Err(SectionError::Root(root));
+        }
+        TreeTables::new(section).map(drop)
+    });
+    checked.map_err(|fault| {
+        bad(
+            format!("section {id:#x} is no tree: {fault}"),
+            "publish what BLinkTree::section answers (PROTOCOL 13.13)",
+        )
+    })
+}
+
+// What is done about it.
+impl Control {
+    /// Changes what is published; who asked is answered when it stands.
+    pub(super) fn edit_sections(&mut self, ticket: u64, edit: Edit, out: &mut Actions) {
+        let keys: Vec<SectionKey> =
+            edit.put.iter().map(|(key, _)| *key).chain(edit.drop.iter().copied()).collect();
+        let withdraws = edit.put.is_empty();
+        self.change_sections(edit, out);
+        let revision = self.soft.revision;
+        self.soft.callers.push(Caller { ticket, revision, keys, withdraws });
+        self.begin_image();
+    }
+
+    fn change_sections(&mut self, edit: Edit, out: &mut Actions) {
+        let sections = &mut self.soft.sections;
+        let mut changed = BTreeSet::new();
+        for (key, section) in edit.put {
+            let bytes = Arc::clone(&section.bytes);
+            if sections.insert(key, section).is_none_or(|old| old.bytes != bytes) {
+                changed.insert(key);
+            }
+        }
+        changed.extend(edit.drop.into_iter().filter(|key| sections.remove(key).is_some()));
+        if changed.is_empty() {
+            return;
+        }
+        self.soft.revision += 1;
+        let beaten = |caller: &mut Caller| caller.keys.iter().any(|key| changed.contains(key));
+        for caller in self.soft.callers.extract_if(.., beaten).collect::<Vec<_>>() {
+            let message = "the same section was published again, or withdrawn, before this one stood";
+            let remedy = "ask again if this one is still wanted; soft_show tells what stands";
+            reply(caller.ticket, Err(error(ErrorCode::Conflict, message, remedy)), out);
+        }
+    }
+
+    /// What was published over sessions that have ended is withdrawn.
+    pub(super) fn withdraw_orphans(&mut self, out: &mut Actions) {
+        let sessions: BTreeSet<u32> = self.soft.sections.values().map(|section| section.session).collect();
+        if sessions.iter().all(|session| self.state.sessions.contains_key(session)) {
+            return;
+        }
+        let orphan = |section: &Section| !self.state.sessions.contains_key(&section.session);
+        let orphans = self.soft.sections.iter().filter(|(_, section)| orphan(section));
+        let edit = Edit { put: Vec::new(), drop: orphans.map(|(key, _)| *key).collect() };
+        self.change_sections(edit, out);
+        self.begin_image();
+    }
+
+    /// Begins with an image of what is published now, unless one is loading: that one stands first. Where there is nothing new the switch is asked
+    /// what it has: what stood may not any more.
+    pub(super) fn begin_image(&mut self) {
+        let soft = &mut self.soft;
+        match &mut soft.wanted {
+            Some(wanted) if matches!(wanted.stage, Stage::Loading(_) | Stage::Flipping) => return,
+            Some(wanted) if wanted.revision == soft.revision => wanted.stage = Stage::Asking,
+            wanted => {
+                if let Some(old) = wanted.take()
+                    && old.has_stood
+                {
+                    soft.stood = Some(old);
+                }
+                let sections = soft.sections.clone();
+                *wanted = Some(Wanted::new(image_of(&sections), sections, soft.revision));
+            }
+        }
+        // An answer to an earlier question may not know of a flip that is on its way.
+        soft.forget_questions();
+    }
+
+    /// An image stands: who waits for what it has is told, and what came meanwhile is begun with.
+    pub(super) fn stands(&mut self, out: &mut Actions) {
+        let soft = &mut self.soft;
+        let Some(wanted) = &mut soft.wanted else { return };
+        (wanted.stage, wanted.has_stood) = (Stage::Standing, true);
+        let (epoch, revision, is_empty) = (wanted.epoch, wanted.revision, wanted.image.is_empty());
+        (soft.stood, soft.flip, soft.idle) = (None, None, 0);
+        if is_empty {
+            // A switch that starts again has no section either.
+            soft.wanted = None;
+        }
+        let told = soft.callers.extract_if(.., |caller| caller.revision <= revision);
+        for caller in told.collect::<Vec<_>>() {
+            let answer = if caller.withdraws { ().into() } else { SoftLoaded { epoch }.into() };
+            reply(caller.ticket, Ok(answer), out);
+        }
+        if self.soft.revision > revision {
+            self.begin_image();
+        }
+    }
+
+    /// The switch does not take what was wanted: what stood last is published again, and nothing else.
+    pub(super) fn refused(&mut self, why: ApiError, out: &mut Actions) {
+        out.note(crate::Note::SoftRefused);
+        self.tell_callers(&Err(why), out);
+        let soft = &mut self.soft;
+        soft.flip = None;
+        soft.wanted = soft.stood.take();
+        soft.revision += 1;
+        soft.sections = Sections::new();
+        if let Some(wanted) = &mut soft.wanted {
+            (wanted.stage, wanted.revision) = (Stage::Asking, soft.revision);
+            soft.sections = wanted.sections.clone();
+        }
+    }
+
+    pub(super) fn tell_callers(&mut self, result: &Result<api::Response, ApiError>, out: &mut Actions) {
+        for caller in mem::take(&mut self.soft.callers) {
+            reply(caller.ticket, result.clone(), out);
+        }
+    }
+}

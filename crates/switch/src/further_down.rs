@@ -1,0 +1,51 @@
+//! Look-ups in a tree that the switch knows begin further down than they say (PROTOCOL 13.14; Fat-B+Tree III).
+
+use alloc::vec::Vec;
+use farmem_index::{Descent, IndexTables};
+use farmem_wire::message::{Batch, PairBuf};
+use farmem_wire::{Body, Message};
+
+/// What became of a request's pointers: room that is used again for each request.
+#[derive(Debug, Default)]
+pub(crate) struct FurtherDown {
+    /// The pairs of a batch, as they begin.
+    pairs: PairBuf,
+    descents: Vec<Descent>,
+}
+
+impl FurtherDown {
+    /// Has a traversal of a tree, or each of a batch, begin at the deepest node that is known on the way to its key. What it may do there is checked as for any
+    /// other address.
+    pub(crate) fn begin_further_down<'a>(&'a mut self, index: &IndexTables, message: &mut Message<'a>) {
+        self.descents.clear();
+        if index.is_empty() {
+            return;
+        }
+        let domain = message.header.domain;
+        match &mut message.body {
+            Body::Traverse(traverse) => {
+                let begins = index.start(domain, traverse.cur_ptr, traverse.program, traverse.scratch);
+                traverse.cur_ptr = begins.map_or(traverse.cur_ptr, |descent| descent.at);
+                self.descents.extend(begins);
+            }
+            Body::Batch(batch) => {
+                self.pairs.clear();
+                for mut pair in batch.pairs() {
+                    let begins = index.start(domain, pair.cur_ptr, batch.program(), pair.scratch);
+                    pair.cur_ptr = begins.map_or(pair.cur_ptr, |descent| descent.at);
+                    self.descents.extend(begins);
+                    self.pairs.push(&pair);
+                }
+                if !self.descents.is_empty() {
+                    *batch = Batch::of(&message.header, batch.program(), batch.code(), &self.pairs);
+                }
+            }
+            Body::RegionRead { .. } | Body::RegionWrite { .. } | Body::Update(_) => {}
+        }
+    }
+
+    /// The descents of the request that was looked at last.
+    pub(crate) fn descents(&self) -> &[Descent] {
+        &self.descents
+    }
+}
