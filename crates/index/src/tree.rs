@@ -99,6 +99,15 @@ impl TreeView {
     /// # Errors
     /// [`TreeError`] when the nodes are no tree: read beside a writer, or broken. Reading again helps for the first.
     pub fn new(root: VirtAddr, nodes: BTreeMap<VirtAddr, TreeNode>) -> Result<Self, TreeError> {
+        Self::partial(root, nodes).and_then(|view| view.is_whole().map(|()| view))
+    }
+
+    /// The same of a part of a tree: the root and some of its inner nodes, each with its parent. What is not there is no candidate of an index, but may be
+    /// where one leads; its level is taken to be one below its parent's.
+    ///
+    /// # Errors
+    /// [`TreeError`] when the nodes are no part of a tree.
+    pub fn partial(root: VirtAddr, nodes: BTreeMap<VirtAddr, TreeNode>) -> Result<Self, TreeError> {
         if !nodes.contains_key(&root) {
             return Err(TreeError::NoRoot { addr: root });
         }
@@ -128,7 +137,18 @@ impl TreeView {
         }
     }
 
-    /// No leaf that is not there is a child twice, or a node's address.
+    /// What is not there is a leaf.
+    fn is_whole(&self) -> Result<(), TreeError> {
+        let above = self.nodes().filter(|(_, node)| node.level > 1);
+        let mut children =
+            above.flat_map(|(addr, node)| node.children.iter().map(move |&child| (addr, child)));
+        match children.find(|(_, child)| !self.nodes.contains_key(child)) {
+            Some((addr, child)) => Err(TreeError::Dangling { addr, child }),
+            None => Ok(()),
+        }
+    }
+
+    /// No node that is not there is a child twice, or a node's address.
     fn leaves_are_apart(&self) -> Result<(), TreeError> {
         let mut leaves: Vec<VirtAddr> = self
             .nodes
@@ -187,7 +207,7 @@ impl TreeView {
     /// The ranges of the children of the inner node at `addr`.
     pub(crate) fn ranges_below(&self, addr: VirtAddr) -> Vec<Range> {
         let Some(Placed { node, first, last }) = self.nodes.get(&addr) else { return Vec::new() };
-        let children = node.children.iter().map(|&child| self.child(child));
+        let children = node.children.iter().map(|&child| self.child(node, child));
         let spans = spans(&node.pivots, *first, *last);
         spans.zip(children).map(|((first, last), child)| Range { first, last, child }).collect()
     }
@@ -195,12 +215,13 @@ impl TreeView {
     /// The inner node at `addr` as a set holds it.
     pub(crate) fn set_node(&self, addr: VirtAddr) -> Option<SetNode> {
         let node = self.inner(addr)?;
-        let children = node.children.iter().map(|&child| self.child(child)).collect();
+        let children = node.children.iter().map(|&child| self.child(node, child)).collect();
         Some(SetNode { addr, pivots: node.pivots.clone(), children })
     }
 
-    fn child(&self, addr: VirtAddr) -> Child {
-        Child { addr, level: self.node(addr).map_or(0, |node| node.level) }
+    fn child(&self, parent: &TreeNode, addr: VirtAddr) -> Child {
+        let below = parent.level.saturating_sub(1);
+        Child { addr, level: self.node(addr).map_or(below, |node| node.level) }
     }
 }
 
@@ -231,7 +252,6 @@ fn check_child(
 ) -> Result<(), TreeError> {
     match found {
         _ if child.is_null() => Err(TreeError::Dangling { addr, child }),
-        None if node.level > 1 && child != addr => Err(TreeError::Dangling { addr, child }),
         Some(below) if below.level >= node.level => Err(TreeError::Level { addr, child }),
         None if child == addr => Err(TreeError::Level { addr, child }),
         _ => Ok(()),

@@ -23,12 +23,16 @@ use farmem_traversal::Program;
 use farmem_wire::VirtAddr;
 use std::ops::{Bound, RangeBounds};
 
+mod agent;
 mod cursor;
 mod load;
 mod programs;
 mod publish;
 
+pub use agent::{GAIN_MIN, IndexAgent, IndexWatch, Stepped};
 pub use cursor::Cursor;
+/// Bytes of all that is published in a rack at most.
+pub use farmem_wire::message::SOFT_IMAGE_MAX;
 pub use publish::{Extent, publish, withdraw};
 
 /// "farmemBL": the first word of a tree's header.

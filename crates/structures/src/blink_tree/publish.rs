@@ -5,10 +5,11 @@ use farmem_client::api::{Base64, SoftName, SoftSection};
 use farmem_client::{Client, Error, FarMemory};
 use farmem_index::blink::{NODE_LEN, Node, State};
 use farmem_index::{
-    Child, RANGES_DEFAULT, RANGES_MAX, Range, SECTION_KIND, SET_NODES_MAX, SETS_MAX, TreeNode, TreeSection,
-    TreeView, fat_root, select_layers,
+    Child, RANGES_DEFAULT, RANGES_MAX, Range, Rates, SECTION_KIND, SET_NODES_MAX, SETS_MAX, TreeNode,
+    TreeSection, TreeView, fat_root, select_layers,
 };
 use farmem_wire::VirtAddr;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// How often the inner nodes are read when others change them meanwhile.
@@ -33,7 +34,7 @@ impl Default for Extent {
 }
 
 impl Extent {
-    fn check(&self) -> Result<(), Error> {
+    pub(super) fn check(&self) -> Result<(), Error> {
         for (what, have, least, most) in [
             ("ranges of a fat root", self.ranges, 1, RANGES_MAX),
             ("node sets of a tree", self.sets, 0, SETS_MAX),
@@ -65,14 +66,19 @@ pub fn publish(client: &mut Client, trees: &[TreeSection]) -> Result<u64, Error>
 /// # Errors
 /// [`Error::Refused`] when the switch does not answer; [`Error::Api`] when nobody does.
 pub fn withdraw(client: &mut Client, root: VirtAddr) -> Result<(), Error> {
-    client.clear_soft_state(vec![SoftName { kind: SECTION_KIND, id: root.0 }])
+    client.clear_soft_state(vec![name_of(root)])
+}
+
+/// What the section of a tree is found by.
+pub(super) const fn name_of(root: VirtAddr) -> SoftName {
+    SoftName { kind: SECTION_KIND, id: root.0 }
 }
 
 impl BLinkTree {
     /// What a switch is told of the tree as it is now, for [`publish`]: look-ups and scans begin at the deepest node that it has of this. It holds however
     /// the tree changes later; look-ups then take some steps more.
     ///
-    /// Reads every inner node, those of a level together. How often a node is on a way is taken to be how many leaves are below it.
+    /// Look-ups are taken to be divided evenly among the children of each node. [`IndexAgent`](super::IndexAgent) goes by how often they were come by.
     ///
     /// # Errors
     /// [`Error::Count`] when more is asked for than a switch takes; [`Error::Contended`] when the tree changed each time it was read; [`Error::Broken`] when
@@ -83,69 +89,92 @@ impl BLinkTree {
         extent: Extent,
     ) -> Result<TreeSection, Error> {
         extent.check()?;
-        let view = self.view(memory)?;
-        let mut ranges = fat_root(&view, extent.ranges);
+        let view = self.view(memory, &Rates::default(), extent)?;
+        Ok(self.select(&view, extent))
+    }
+
+    /// What goes into the tables, of what was read of the tree.
+    pub(super) fn select(&self, view: &TreeView, extent: Extent) -> TreeSection {
+        let mut ranges = fat_root(view, extent.ranges);
         if ranges.is_empty() {
             let child = Child { addr: self.tree.root, level: 0 };
             ranges = vec![Range { first: 0, last: u64::MAX, child }];
         }
-        let sets = select_layers(&view, &ranges, extent.sets, extent.nodes);
+        let sets = select_layers(view, &ranges, extent.sets, extent.nodes);
         let programs = vec![self.programs.get.hash(), self.programs.scan.hash()];
-        Ok(TreeSection { root: self.tree.root, programs, ranges, sets })
+        TreeSection { root: self.tree.root, programs, ranges, sets }
     }
 
-    /// The inner nodes as they are now.
-    fn view(&self, memory: &mut (impl FarMemory + ?Sized)) -> Result<TreeView, Error> {
+    /// The inner nodes as they are now, as many as a selection of this extent may be of: of each level those with the highest rates.
+    pub(super) fn view(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        rates: &Rates,
+        extent: Extent,
+    ) -> Result<TreeView, Error> {
         for _ in 0..READS_MAX {
-            let nodes = self.inner_nodes(memory)?;
+            let nodes = self.inner_nodes(memory, rates, extent.ranges + extent.sets * extent.nodes)?;
             if nodes.is_empty() {
                 return Ok(TreeView::default());
             }
             // Nodes of a split or merge under way make no tree: read again.
-            if let Ok(view) = TreeView::new(self.tree.root, nodes) {
+            if let Ok(view) = TreeView::partial(self.tree.root, nodes) {
                 return Ok(view);
             }
         }
         Err(Error::Contended { what: "the inner nodes of a B-link tree".into(), tries: READS_MAX })
     }
 
-    /// The inner nodes that the root leads to, read level by level.
+    /// The inner nodes that the root leads to, read level by level: of each `most`.
     fn inner_nodes(
         &self,
         memory: &mut (impl FarMemory + ?Sized),
+        rates: &Rates,
+        most: usize,
     ) -> Result<BTreeMap<VirtAddr, TreeNode>, Error> {
         let mut found: BTreeMap<VirtAddr, TreeNode> = BTreeMap::new();
-        let mut order = Vec::new();
-        let mut level = vec![self.tree.root];
+        let mut level = vec![Wanted { at: self.tree.root, first: 0, rate: rates.whole() }];
         while !level.is_empty() {
+            // The most often come by; of equals those with the smaller keys.
+            level.sort_unstable_by_key(|wanted| (Reverse(wanted.rate), wanted.first));
+            level.truncate(most.max(1));
             let mut bytes = vec![[0; NODE_LEN]; level.len()];
             let mut reads: Vec<_> =
-                level.iter().zip(&mut bytes).map(|(&at, bytes)| (at, &mut bytes[..])).collect();
+                level.iter().zip(&mut bytes).map(|(wanted, bytes)| (wanted.at, &mut bytes[..])).collect();
             memory.read_many(&mut reads)?;
             let mut below = Vec::new();
-            for (at, bytes) in core::mem::take(&mut level).into_iter().zip(bytes) {
+            for (Wanted { at, first, rate }, bytes) in core::mem::take(&mut level).into_iter().zip(bytes) {
                 let node = Node::parse(&bytes).map_err(|error| Error::Broken { addr: at, what: error.0 })?;
                 let is_inner = node.level > 0 && node.tag == self.tree.tag && node.state != State::Dead;
-                if !is_inner || found.contains_key(&at) {
+                // One that has other keys than its parent knew was merged into meanwhile.
+                if !is_inner || node.first != first || found.contains_key(&at) {
                     continue;
                 }
-                let children: Vec<VirtAddr> =
-                    node.entries.iter().map(|(_, child)| VirtAddr(*child)).collect();
+                let lasts = node.entries[1..].iter().map(|(first, _)| first - 1).chain([node.last]);
+                let children: Vec<(VirtAddr, u64, u64)> = node
+                    .entries
+                    .iter()
+                    .zip(lasts)
+                    .map(|(&(first, at), last)| (VirtAddr(at), first, last))
+                    .collect();
                 if node.level > 1 {
-                    below.extend(&children);
+                    let rates = rates.of_children(rate, &children);
+                    let wanted = children.iter().zip(rates);
+                    below.extend(wanted.map(|(&(at, first, _), rate)| Wanted { at, first, rate }));
                 }
                 let pivots = node.entries[1..].iter().map(|(first, _)| *first).collect();
-                found.insert(at, TreeNode { level: node.level, pivots, children, accesses: 0 });
-                order.push(at);
+                let children = children.into_iter().map(|(at, ..)| at).collect();
+                found.insert(at, TreeNode { level: node.level, pivots, children, accesses: rate });
             }
             level = below;
         }
-        // From the bottom up: a child that is not there is a leaf, or counts as one.
-        for at in order.into_iter().rev() {
-            let leaves = |child: &VirtAddr| found.get(child).map_or(1, |node| node.accesses.max(1));
-            let accesses = found[&at].children.iter().map(leaves).sum();
-            found.entry(at).and_modify(|node| node.accesses = accesses);
-        }
         Ok(found)
     }
+}
+
+/// A node that is to be read: the first key that its parent has for it, and how often it is come by.
+struct Wanted {
+    at: VirtAddr,
+    first: u64,
+    rate: u64,
 }

@@ -1,0 +1,143 @@
+//! How often the nodes of a tree are come by, as the counters of its tables say, epoch after epoch; and what that makes of a selection.
+//!
+//! Key type: [`Rates`]. The counters say it of every node that the tables lead to: of ranges' children and of the children of nodes in sets. Above them
+//! a node has what the ranges below it have; further down nobody knows, and what is known of a parent is divided evenly among its children. So the next
+//! selection knows each of its candidates (Fat-B+Tree III-C), and what lies further down in the one after that: what the counts say moves into the
+//! tables a layer an epoch.
+//!
+//! Rates are averaged exponentially, a half for the newest epoch: what was often come by is forgotten in a few epochs, and chance moves little.
+
+use crate::{Range, TreeSection, TreeView};
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use farmem_wire::VirtAddr;
+
+/// What one descent of an epoch counts in a rate: enough to be divided down a tree.
+pub const RATE_ONE: u64 = 1 << 20;
+
+/// Rates of the nodes that tables led to.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Rates {
+    /// Of inner nodes; in parts of a descent an epoch ([`RATE_ONE`]).
+    nodes: BTreeMap<VirtAddr, u64>,
+    /// The ranges that were counted last, ascending.
+    ranges: Vec<Range>,
+}
+
+impl Rates {
+    /// Takes what the tables of `section` counted in an epoch, in the order of [`TreeSection::branches`]. An epoch without a descent says nothing.
+    pub fn take(&mut self, section: &TreeSection, counts: &[u32]) {
+        if counts.iter().all(|&count| count == 0) {
+            return;
+        }
+        let mut counted: BTreeMap<VirtAddr, u64> = BTreeMap::new();
+        for (branch, &count) in section.branches().zip(counts) {
+            if branch.child.level > 0 || branch.set.is_none() {
+                let rate = counted.entry(branch.child.addr).or_default();
+                *rate = rate.saturating_add(u64::from(count).saturating_mul(RATE_ONE));
+            }
+        }
+        for (addr, rate) in &mut counted {
+            // Of a node that was not counted before, this is all that is known.
+            if let Some(&before) = self.nodes.get(addr) {
+                *rate = (*rate >> 1) + (before >> 1);
+            }
+        }
+        (self.nodes, self.ranges) = (counted, section.ranges.clone());
+    }
+
+    /// Nothing was counted yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// The rate of the whole tree: 2^32 descents when nothing was counted.
+    #[must_use]
+    pub fn whole(&self) -> u64 {
+        if self.is_empty() { RATE_ONE << 32 } else { self.of_ranges(0, u64::MAX) }
+    }
+
+    /// The rates of a node's children, given its own and of each child its address and its first and last key.
+    #[must_use]
+    pub fn of_children(&self, own: u64, children: &[(VirtAddr, u64, u64)]) -> Vec<u64> {
+        let known: Vec<Option<u64>> =
+            children.iter().map(|&(addr, first, last)| self.known(addr, first, last)).collect();
+        let unknown = known.iter().filter(|rate| rate.is_none()).count() as u64;
+        let counted = known.iter().flatten().fold(0, |sum: u64, rate| sum.saturating_add(*rate));
+        let each = own.saturating_sub(counted) / unknown.max(1);
+        known.into_iter().map(|rate| rate.unwrap_or(each)).collect()
+    }
+
+    /// The rate of a node that tables led to, or that lies above such nodes.
+    fn known(&self, addr: VirtAddr, first: u64, last: u64) -> Option<u64> {
+        let own = self.nodes.get(&addr).copied();
+        own.or_else(|| self.ranges_in(first, last).next().map(|_| self.of_ranges(first, last)))
+    }
+
+    fn of_ranges(&self, first: u64, last: u64) -> u64 {
+        let rates = self.ranges_in(first, last).filter_map(|range| self.nodes.get(&range.child.addr));
+        rates.fold(0, |sum, rate| sum.saturating_add(*rate))
+    }
+
+    /// The ranges that lie in `first..=last` as a whole.
+    fn ranges_in(&self, first: u64, last: u64) -> impl Iterator<Item = &Range> {
+        let begin = self.ranges.partition_point(|range| range.first < first);
+        self.ranges[begin..].iter().take_while(move |range| range.last <= last)
+    }
+}
+
+/// What the tables of a section answered of an epoch's descents.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Hits {
+    /// Descents that were led.
+    pub queries: u64,
+    /// Of these, how many each set took a step further.
+    pub sets: Vec<u64>,
+}
+
+impl Hits {
+    /// Of an epoch's counts, in the order of [`TreeSection::branches`].
+    #[must_use]
+    pub fn of(section: &TreeSection, counts: &[u32]) -> Self {
+        let mut hits = Self { queries: 0, sets: alloc::vec![0; section.sets.len()] };
+        for (branch, &count) in section.branches().zip(counts) {
+            match branch.set {
+                None => hits.queries += u64::from(count),
+                Some(set) => hits.sets[set] += u64::from(count),
+            }
+        }
+        hits
+    }
+}
+
+/// Visits of inner nodes that a section saves, of those that `tree` has, and how many there are without one: in the accesses of `tree`, which may have
+/// changed since the section was made. A node that is neither in a set that a descent comes by nor merged into the fat root is visited.
+#[must_use]
+pub fn visits_saved(tree: &TreeView, section: &TreeSection) -> (u64, u64) {
+    let mut reached: BTreeSet<VirtAddr> = section.ranges.iter().map(|range| range.child.addr).collect();
+    let mut held = BTreeSet::new();
+    for node in section.sets.iter().flatten() {
+        if reached.contains(&node.addr) {
+            held.insert(node.addr);
+            reached.extend(node.children.iter().map(|child| child.addr));
+        }
+    }
+    let (mut saved, mut all) = (0_u64, 0_u64);
+    for (addr, node) in tree.nodes().filter(|(_, node)| node.level > 0) {
+        all = all.saturating_add(node.accesses);
+        if held.contains(&addr) || tree.range_of(addr).is_some_and(|keys| is_merged(&section.ranges, &keys)) {
+            saved = saved.saturating_add(node.accesses);
+        }
+    }
+    (saved, all)
+}
+
+/// The fat root leads past the node with these keys: it has a range that lies among them as a whole and leads further down.
+fn is_merged(ranges: &[Range], node: &Range) -> bool {
+    let inside = ranges.get(ranges.partition_point(|range| range.first < node.first));
+    inside.is_some_and(|range| range.last <= node.last && range.child.level < node.child.level)
+}
+
+#[cfg(test)]
+mod tests;
