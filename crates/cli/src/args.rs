@@ -1,13 +1,16 @@
 //! The command line, as typed. Help texts are here, on the flags they explain.
 
-use clap::builder::{PossibleValuesParser, RangedU64ValueParser};
+mod index;
+
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 use farmem::LinkProfile;
-use farmem_index::{ADDR_BITS, Budget, PIVOTS, RANGES_DEFAULT, SET_NODES_MAX};
 use farmem_sim::Plan;
-use farmem_workload::{Keys, bytes};
+use farmem_workload::bytes;
 use std::ffi::OsString;
 use std::path::PathBuf;
+
+pub(crate) use index::{Index, IndexLive, IndexPlan};
 
 /// Far memory for a rack of ordinary Linux machines.
 #[derive(Debug, Parser)]
@@ -45,7 +48,7 @@ pub(crate) enum Command {
     Migrate(Migrate),
     /// Compile an iterator, in C or C++, to a traversal program (docs/iterators.md).
     Compile(Compile),
-    /// Plan the index of a B+tree that switches hold (Fat-B+Tree).
+    /// The index of a B+tree that switches hold (Fat-B+Tree): what it costs, who keeps it, what it answers.
     #[command(subcommand)]
     Index(Index),
     /// Say what this machine can and cannot do, and the remedy for each.
@@ -320,74 +323,6 @@ pub(crate) struct Compile {
     /// Its time for each further line, in picoseconds.
     #[arg(long, value_name = "PS", default_value_t = 4_000)]
     pub(crate) line_ps: u64,
-}
-
-/// `farmem index`
-#[derive(Debug, Subcommand)]
-pub(crate) enum Index {
-    /// Say what an index costs a switch, stage by stage, and whether it fits: exit code 1 when it does not.
-    Plan(IndexPlan),
-}
-
-/// `farmem index plan`
-#[derive(Debug, Args)]
-#[command(
-    after_help = "farmem index plan --records 2000000 --ranges 600 --nodes 3600 --sets 3 --switches 2\n\
-                        The tree is the one that a bulk load makes. The budget is a pipeline of a Tofino 1, as its compiler knows it; other tables of the\n\
-                        switch are not counted. A fat root takes six stages, and so does a set."
-)]
-pub(crate) struct IndexPlan {
-    /// Keys of the tree: the hashes of this many record numbers, as YCSB has them.
-    #[arg(long, value_name = "N", default_value_t = 2_000_000, value_parser = RangedU64ValueParser::<u64>::new().range(..=20_000_000))]
-    pub(crate) records: u64,
-    /// The record numbers themselves are the keys, from 0 on.
-    #[arg(long)]
-    pub(crate) dense: bool,
-    /// Keys of the tree instead: one a line, decimal or 0x..., behind it its accesses if they are known (else 1).
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["records", "dense", "keys", "operations", "seed"])]
-    pub(crate) keys_file: Option<PathBuf>,
-    /// How often each key is wanted.
-    #[arg(long, value_enum, default_value_t = Keys::Zipfian)]
-    pub(crate) keys: Keys,
-    /// Look-ups that accesses are counted of.
-    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = RangedU64ValueParser::<u64>::new().range(1..=1_000_000_000))]
-    pub(crate) operations: u64,
-    /// One seed gives one sequence of look-ups.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(crate) seed: u64,
-    /// Keys of a leaf.
-    #[arg(long, value_name = "N", default_value_t = PIVOTS, value_parser = RangedU64ValueParser::<usize>::new().range(1..=15))]
-    pub(crate) fill: usize,
-    /// Ranges of the fat root at most.
-    #[arg(long, value_name = "N", default_value_t = RANGES_DEFAULT, value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
-    pub(crate) ranges: usize,
-    /// Nodes of a set at most.
-    #[arg(long, value_name = "N", default_value_t = SET_NODES_MAX, value_parser = RangedU64ValueParser::<usize>::new().range(1..=4096))]
-    pub(crate) nodes: usize,
-    /// Sets behind the fat root.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(..=64))]
-    pub(crate) sets: usize,
-    /// Leave an entry out of each range table and have the entry that leads to the table say what it said.
-    #[arg(long)]
-    pub(crate) default_results: bool,
-    /// Switches on the way, which share the parts out; each has whole ones.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..=64))]
-    pub(crate) switches: usize,
-    /// Stages of a switch.
-    #[arg(long, value_name = "N", default_value_t = Budget::TOFINO.stages, value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
-    pub(crate) stages: usize,
-    /// Blocks of TCAM of a stage, of 512 words of 44 bits.
-    #[arg(long, value_name = "N", default_value_t = Budget::TOFINO.tcam.blocks, value_parser = clap::value_parser!(u64).range(..=1 << 20))]
-    pub(crate) tcam_blocks: u64,
-    /// Blocks of SRAM of a stage, of 1024 words of 128 bits.
-    #[arg(long, value_name = "N", default_value_t = Budget::TOFINO.sram.blocks, value_parser = clap::value_parser!(u64).range(..=1 << 20))]
-    pub(crate) sram_blocks: u64,
-    /// Bits of an address of far memory as the switch keeps it.
-    #[arg(long, value_name = "BITS", default_value_t = ADDR_BITS, value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub(crate) addr_bits: u32,
-    /// Print one JSON object.
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 /// `farmem doctor`

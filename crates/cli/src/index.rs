@@ -1,5 +1,7 @@
 //! `farmem index`: what an index in switches would be, and what it costs.
 
+pub(crate) mod live;
+
 use crate::args::IndexPlan;
 use crate::output::{self, Report};
 use crate::{End, Failure};

@@ -93,6 +93,8 @@ fn main() -> ExitCode {
         Command::Migrate(args) => migrate::run(&args),
         Command::Compile(args) => compile::run(&args),
         Command::Index(Index::Plan(args)) => index::plan(&args),
+        Command::Index(Index::Agent(args)) => index::live::agent(&args),
+        Command::Index(Index::Top(args)) => index::live::top(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Trace(args) => trace::run(&args),

@@ -140,7 +140,7 @@ fn a_selection_comes_after_the_look_ups() {
                     saved / best
                 })
                 .collect();
-            println!("extent {extent:?}, turn {turn}: best {best:.3}, of it {shares:.3?}");
+            eprintln!("extent {extent:?}, turn {turn}: best {best:.3}, of it {shares:.3?}");
             assert!(turn == 0 || shares[0] < SHARE, "the look-ups are others: {shares:.3?}");
             let settled = &shares[EPOCHS_MAX as usize..];
             assert!(settled.iter().all(|&share| share >= SHARE), "seed {seed}, turn {turn}: {shares:.3?}");

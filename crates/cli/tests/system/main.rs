@@ -12,6 +12,7 @@ mod faults;
 mod frames;
 mod hostile;
 mod incarnation;
+mod index;
 mod large_pads;
 mod lifecycle;
 mod migrate;

@@ -39,7 +39,6 @@ pub struct Stepped {
 impl Stepped {
     /// What the selection saves of what the best one for the same rates does: 1 when that saves nothing.
     #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "millionths of a few visits")]
     pub fn of_best(&self) -> f64 {
         if self.best_ppm == 0 { 1.0 } else { self.saved_ppm as f64 / self.best_ppm as f64 }
     }
