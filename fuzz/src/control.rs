@@ -4,6 +4,7 @@
 //! changes nothing; every request is answered once; the log leads to where the control plane is.
 
 mod rack;
+mod soft;
 
 use crate::Run;
 use crate::frames::{FaultyLink, noise};
@@ -11,7 +12,7 @@ use crate::input::Input;
 use farmem_control::PAGE;
 use farmem_control::api::{
     Allocate, Connect, CreateDomain, Disconnect, Free, Grant, JoinHost, JoinNode, JoinSwitch, Leave,
-    OpenSession, Overview, PermName, Request,
+    OpenSession, PermName, Request,
 };
 use farmem_machine::{Duration, Port};
 use rack::Rack;
@@ -35,7 +36,8 @@ pub fn control_events(data: &[u8], run: &mut Run) {
                 rack.ask(request, run);
             }
             _ => {
-                if let Some(answer) = rack.answer(&mut input) {
+                // Who has no updates to answer is asked about images.
+                if let Some(answer) = rack.answer(&mut input).or_else(|| rack.soft_answer(&mut input)) {
                     rack.hear(&link.arrival(answer, &mut input), run);
                 }
             }
@@ -88,7 +90,8 @@ fn request(rack: &Rack, input: &mut Input<'_>) -> Request {
             perm: input.pick(&[PermName::Read, PermName::ReadWrite, PermName::None]),
         }
         .into(),
-        _ => Overview {}.into(),
+        // Made of what the next events are made of.
+        _ => soft::request(host, domain, &mut input.clone()),
     }
 }
 

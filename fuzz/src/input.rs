@@ -7,7 +7,7 @@
 pub(crate) const EVENTS_MAX: u32 = 64;
 
 /// An input, as far as it was not read.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Input<'a> {
     rest: &'a [u8],
     events: u32,

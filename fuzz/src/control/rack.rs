@@ -1,7 +1,8 @@
 //! What is around the control plane: its driver, its callers, and the roles it updates.
 
+use super::soft::SoftSwitch;
 use crate::Run;
-use crate::frames::{Arrival, datagram, heard, sent};
+use crate::frames::{Arrival, datagram, enclosed, heard, sent};
 use crate::input::Input;
 use farmem_control::api::{
     Allocate, Connect, CreateDomain, Endpoint, JoinHost, JoinNode, JoinSwitch, NodeJoined, OpenSession,
@@ -10,10 +11,8 @@ use farmem_control::api::{
 use farmem_control::{Ask, Config, Control, Note, Out, PAGE, Record};
 use farmem_machine::{Action, Duration, Event, Instant, Machine as _, Outbox, Port, Rng};
 use farmem_transport::ud;
-use farmem_wire::message::{DirectoryBody, DirectoryMessage, Sweep, Updates};
-use farmem_wire::{
-    Body, Bth, Deth, Extension, Gid, Header, Message, Opcode, Packet, Psn, Qkey, Qpn, RequestId, Status,
-};
+use farmem_wire::message::{DirectoryBody, DirectoryMessage, SoftMessage, Sweep, Updates};
+use farmem_wire::{Body, Extension, Gid, Header, Message, Packet, Qkey, Qpn, RequestId, Status};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
@@ -83,6 +82,8 @@ pub(super) struct Rack {
     batches: BTreeMap<Port, Batch>,
     /// Nodes that are to be swept.
     sweeps: BTreeMap<Port, (RequestId, Sweep)>,
+    /// What the switch has of images.
+    soft: SoftSwitch,
     /// Requests without an answer.
     asked: BTreeSet<u64>,
     tickets: u64,
@@ -104,6 +105,7 @@ impl Rack {
             own: ud::Endpoint { qpn: Qpn::new(0), qkey: Qkey(0) },
             batches: BTreeMap::new(),
             sweeps: BTreeMap::new(),
+            soft: SoftSwitch::default(),
             asked: BTreeSet::new(),
             tickets: 0,
             restarts: 0,
@@ -134,14 +136,14 @@ impl Rack {
         self.asked.insert(self.tickets);
         let ask = Ask { ticket: self.tickets, request };
         self.control.handle(self.now, Event::Local(ask), &mut self.out);
-        self.look(true, run);
+        self.look(true, true, run);
     }
 
     /// Time passes; the control plane is woken whether or not it asked for it.
     pub(super) fn pass(&mut self, span: Duration, run: &mut Run) {
         self.now += span;
         self.control.handle(self.now, Event::Wake, &mut self.out);
-        self.look(true, run);
+        self.look(true, true, run);
         assert!(self.control.next_wake().is_none_or(|at| at > self.now), "what was due is done");
     }
 
@@ -152,8 +154,9 @@ impl Rack {
         if answered {
             self.batches.remove(port);
         }
+        let about_images = *port == Port::SWITCH && self.is_about_images(frame);
         self.control.handle(self.now, Event::Frame { port: *port, bytes: frame }, &mut self.out);
-        self.look(answered, run);
+        self.look(answered, answered || about_images, run);
     }
 
     fn is_answer(&self, batch: &Batch, frame: &[u8]) -> bool {
@@ -162,6 +165,20 @@ impl Rack {
         let Header { request, response, status, .. } = message.header;
         let sound = status == Status::Ok || updates.refused < batch.count;
         to == self.own && response && (request, updates.seq) == (batch.header.request, batch.seq) && sound
+    }
+
+    /// A message that may answer a question about images.
+    fn is_about_images(&self, frame: &[u8]) -> bool {
+        let Ok(packet) = Packet::parse(frame) else { return false };
+        let Extension::Deth(deth) = packet.ext else { return false };
+        let to = ud::Endpoint { qpn: packet.bth.dest_qp, qkey: deth.qkey };
+        to == self.own && self.soft.may_answer(packet.payload)
+    }
+
+    /// The switch's answer to the oldest question about images: mostly the right one.
+    pub(super) fn soft_answer(&mut self, input: &mut Input<'_>) -> Option<Arrival> {
+        let payload = self.soft.answer(Some(input))?;
+        Some((Port::SWITCH, self.enclosed(&payload)))
     }
 
     /// The answer of some role to the batch it has: mostly a good one.
@@ -190,12 +207,14 @@ impl Rack {
 
     /// No host cached a page.
     fn swept(&self, token: RequestId, sweep: Sweep) -> Vec<u8> {
-        let message = DirectoryMessage { token, body: DirectoryBody::Swept(sweep, 0) };
-        let bth = Bth::new(Opcode::UdSendOnly, self.own.qpn, Psn::new(0));
-        let ext = Extension::Deth(Deth { qkey: self.own.qkey, src_qp: Qpn::new(0) });
-        let mut frame = Vec::new();
-        Packet::emit_with(&bth, &ext, message.len(), &mut frame, |bytes| message.emit(bytes));
-        frame
+        let mut message = Vec::new();
+        DirectoryMessage { token, body: DirectoryBody::Swept(sweep, 0) }.emit(&mut message);
+        self.enclosed(&message)
+    }
+
+    /// A datagram to the control plane.
+    fn enclosed(&self, payload: &[u8]) -> Vec<u8> {
+        enclosed(self.own, payload)
     }
 
     /// The process ends and starts again from its log, or from the shortest one that leads there. Callers that had asked are gone.
@@ -209,6 +228,7 @@ impl Rack {
         self.asked.clear();
         self.batches.clear();
         self.sweeps.clear();
+        self.soft.forget();
     }
 
     /// All roles answer well until none has anything more to say.
@@ -221,6 +241,9 @@ impl Rack {
                 .collect();
             let sweeps = std::mem::take(&mut self.sweeps).into_iter();
             answers.extend(sweeps.map(|(port, (token, sweep))| (port, self.swept(token, sweep))));
+            let to = self.own;
+            let soft = std::iter::from_fn(|| self.soft.answer(None));
+            answers.extend(soft.map(|payload| (Port::SWITCH, enclosed(to, &payload))));
             if answers.is_empty() && self.control.next_wake().is_none() {
                 return;
             }
@@ -245,9 +268,9 @@ impl Rack {
     }
 
     /// Looks at what came out; nothing may be decided or answered, unless there was reason to.
-    fn look(&mut self, reason: bool, run: &mut Run) {
+    fn look(&mut self, reason: bool, to_answer: bool, run: &mut Run) {
         self.control.check();
-        let reason = reason || !self.started;
+        let (reason, to_answer) = (reason || !self.started, to_answer || !self.started);
         self.started = true;
         let mut out = core::mem::take(&mut self.out);
         out.drain(|action| match action {
@@ -257,7 +280,7 @@ impl Rack {
                 self.log.push(record);
             }
             Action::Local(Out::Reply { ticket, result }) => {
-                assert!(reason, "no reason to answer {result:?}");
+                assert!(to_answer, "no reason to answer {result:?}");
                 assert!(self.asked.remove(&ticket), "request {ticket} was answered before");
                 if let Ok(response) = result {
                     self.learn(response);
@@ -289,6 +312,10 @@ impl Rack {
             };
             self.sweeps.insert(port, (message.token, sweep));
             return;
+        }
+        if SoftMessage::is(payload) {
+            assert_eq!(port, Port::SWITCH, "only the switch has images");
+            return self.soft.asked(payload);
         }
         let (_, message) = sent(frame);
         let Body::Update(updates) = message.body else { panic!("updates, not {message:?}") };

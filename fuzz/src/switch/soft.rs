@@ -42,15 +42,12 @@ fn number(n: usize) -> u32 {
 pub(super) fn told(model: &SoftModel, input: &mut Input<'_>) -> Arrival {
     let epoch = u64::from(1 + input.below(6));
     let images = images();
-    let bytes = &images[usize::from(input.u8()) % 4];
+    let which = input.u8();
+    let bytes = &images[usize::from(which) % 4];
     let len = number(bytes.len());
     let next =
         model.loading.as_ref().filter(|loading| loading.0 == epoch).map_or(0, |loading| loading.2.len());
-    let body = match input.below(9) {
-        8 => {
-            let (kind, from) = (input.pick(&[0x0d13, 1]), input.u16().into());
-            SoftBody::Count(Count { epoch: input.pick(&[0, epoch]), domain: Domain(10), kind, id: 1, from })
-        }
+    let body = match input.below(8) {
         0..=3 => {
             let offset = if input.one_in(8) { PART } else { next }.min(bytes.len() - 1);
             let part = &bytes[offset..(offset + PART).min(bytes.len())];
@@ -62,6 +59,13 @@ pub(super) fn told(model: &SoftModel, input: &mut Input<'_>) -> Arrival {
             let digest = if input.one_in(8) { ImageDigest([1; 16]) } else { right };
             SoftBody::Flip(ImageId { epoch, len, digest })
         }
+    };
+    // Now and then it asks for counters instead.
+    let body = if which >= 0xe0 {
+        let (epoch, from) = (if which % 2 == 0 { epoch } else { 0 }, u32::from(which & 0x0f) * 100);
+        SoftBody::Count(Count { epoch, domain: Domain(10), kind: 0x0d13, id: 1, from })
+    } else {
+        body
     };
     let mut message = Vec::new();
     SoftMessage { token: RequestId(u64::from(input.u8())), body }.emit(&mut message);

@@ -1,0 +1,147 @@
+//! The switch of these stories, as far as images go: it has what it was told, and now and then says something else.
+
+use crate::input::Input;
+use farmem_control::api::{
+    Base64, Overview, Request, SoftClear, SoftCounts, SoftLoad, SoftName, SoftRead, SoftSection, SoftShow,
+};
+use farmem_wire::message::{
+    Counts, ImageFault, ImageId, ImageRule, Load, Loading, Shown, SoftBody, SoftMessage, Verdict,
+};
+use std::collections::{BTreeSet, VecDeque};
+
+/// Questions that wait for an answer; older ones are lost.
+const OPEN_MAX: usize = 40;
+/// Counters of every section: more than one message has room for.
+const COUNTERS: u32 = 300;
+
+/// What the switch has, and what it was asked.
+#[derive(Debug, Default)]
+pub(super) struct SoftSwitch {
+    standing: ImageId,
+    loading: Loading,
+    open: VecDeque<Vec<u8>>,
+    /// Of all questions in this life of the control plane.
+    tokens: BTreeSet<u64>,
+}
+
+impl SoftSwitch {
+    /// The control plane starts again.
+    pub(super) fn forget(&mut self) {
+        self.tokens.clear();
+        self.open.clear();
+    }
+
+    /// The control plane asked.
+    pub(super) fn asked(&mut self, payload: &[u8]) {
+        let message = SoftMessage::parse(payload).expect("the control plane sends messages");
+        self.tokens.insert(message.token.0);
+        self.open.push_back(payload.to_vec());
+        if self.open.len() > OPEN_MAX {
+            self.open.pop_front();
+        }
+    }
+
+    /// What says this may be an answer to a question.
+    pub(super) fn may_answer(&self, payload: &[u8]) -> bool {
+        SoftMessage::parse(payload).is_ok_and(|message| self.tokens.contains(&message.token.0))
+    }
+
+    /// The answer to the oldest question: the right one unless there is input for another.
+    pub(super) fn answer(&mut self, mut input: Option<&mut Input<'_>>) -> Option<Vec<u8>> {
+        let question = self.open.pop_front()?;
+        let SoftMessage { token, body } = SoftMessage::parse(&question).expect("it was one");
+        let counters = vec![1; 4 * COUNTERS as usize];
+        let right = self.right(&body, &counters);
+        let wrong = input.take_if(|input| input.one_in(6)).map(|input| other(&body, input));
+        let body = wrong.unwrap_or(right);
+        let mut bytes = Vec::new();
+        SoftMessage { token, body }.emit(&mut bytes);
+        Some(bytes)
+    }
+
+    fn right<'a>(&mut self, body: &SoftBody<'_>, counters: &'a [u8]) -> SoftBody<'a> {
+        let newest = self.standing.epoch.max(self.loading.epoch);
+        match *body {
+            SoftBody::Load(Load { epoch, .. }) | SoftBody::Flip(ImageId { epoch, .. })
+                if epoch < newest || epoch == self.standing.epoch =>
+            {
+                SoftBody::Shown(Shown { standing: self.standing, loading: self.loading })
+            }
+            SoftBody::Load(Load { epoch, len, offset, bytes }) => {
+                if (self.loading.epoch, self.loading.len) != (epoch, len) {
+                    self.loading = Loading { epoch, len, next: 0 };
+                }
+                if offset == self.loading.next {
+                    self.loading.next += u32::try_from(bytes.len()).expect("a part");
+                }
+                SoftBody::Loaded { epoch, next: self.loading.next }
+            }
+            SoftBody::Flip(id) if self.loading.epoch == id.epoch && self.loading.next == id.len => {
+                (self.standing, self.loading) = (id, Loading::default());
+                SoftBody::Flipped { epoch: id.epoch, verdict: Verdict::Stands }
+            }
+            SoftBody::Flip(id) => SoftBody::Loaded { epoch: id.epoch, next: 0 },
+            SoftBody::Count(count) => {
+                let epoch = self.standing.epoch;
+                if epoch == 0 || count.epoch != 0 && count.epoch != epoch {
+                    return SoftBody::Counts(Counts { epoch, edition: 0, total: 0, from: 0, counters: &[] });
+                }
+                let from = count.from.min(COUNTERS);
+                let room = 4 * farmem_wire::message::SOFT_COUNTS_MAX;
+                let part = &counters[4 * from as usize..];
+                let counters = &part[..part.len().min(room)];
+                SoftBody::Counts(Counts { epoch, edition: 9, total: COUNTERS, from, counters })
+            }
+            _ => SoftBody::Shown(Shown { standing: self.standing, loading: self.loading }),
+        }
+    }
+}
+
+/// Something else that a switch may say, or that is no switch's.
+fn other(body: &SoftBody<'_>, input: &mut Input<'_>) -> SoftBody<'static> {
+    let epoch = match *body {
+        SoftBody::Load(Load { epoch, .. }) | SoftBody::Flip(ImageId { epoch, .. }) => epoch,
+        _ => u64::from(1 + input.below(5)),
+    };
+    let verdicts = [
+        Verdict::Damaged,
+        Verdict::TooLong(u32::from(input.u8())),
+        Verdict::Fault(ImageFault { rule: ImageRule::Content, row: 1 }),
+        Verdict::Stands,
+    ];
+    match input.below(6) {
+        0 => SoftBody::Show,
+        1 => SoftBody::Loaded { epoch, next: u32::from(input.u16()) },
+        2 => SoftBody::Counts(Counts {
+            epoch,
+            edition: 3,
+            total: 2,
+            from: u32::from(input.below(2)),
+            counters: &[0; 4],
+        }),
+        3 => SoftBody::Shown(Shown::default()),
+        _ => SoftBody::Flipped { epoch, verdict: input.pick(&verdicts) },
+    }
+}
+
+/// A request about soft state, sensible or not.
+pub(super) fn request(host: u16, domain: u32, input: &mut Input<'_>) -> Request {
+    let (kind, id) = (input.pick(&[1, 2, 0x0d13]), u64::from(input.below(3)) << 8);
+    match input.below(9) {
+        8 => Overview {}.into(),
+        0..=3 => {
+            let section = |input: &mut Input<'_>| SoftSection {
+                kind,
+                id: id + u64::from(input.below(2)),
+                bytes: Base64(input.bytes().to_vec()),
+            };
+            let sections = (0..input.below(3)).map(|_| section(input)).collect();
+            SoftLoad { host, domain, sections }.into()
+        }
+        4 => SoftClear { domain, sections: (0..input.below(2)).map(|_| SoftName { kind, id }).collect() }
+            .into(),
+        5 => SoftShow {}.into(),
+        6 => SoftRead { domain, kind, id }.into(),
+        _ => SoftCounts { domain, kind, id }.into(),
+    }
+}
