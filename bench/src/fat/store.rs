@@ -85,7 +85,7 @@ impl Store {
     /// Has the switch know nothing of it.
     pub(super) fn withdraw(&mut self) -> Result<(), Error> {
         if self.is_published {
-            self.client.clear_soft_state()?;
+            self.client.clear_soft_state(Vec::new())?;
             self.is_published = false;
         }
         Ok(())

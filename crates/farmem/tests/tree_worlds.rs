@@ -301,8 +301,16 @@ fn live(mut memory: InWorld, mut tree: BLinkTree, model: &Mutex<Model>, seed: u6
                 let extent =
                     Extent { ranges: 1 + rng.below(40) as usize, sets: rng.below(3) as usize, nodes: 20 };
                 if let Ok(section) = tree.section(&mut memory, extent) {
-                    let section = SoftSection { kind: SECTION_KIND, id: 0, bytes: Base64(section.emit()) };
-                    let loaded = memory.call(SoftLoad { sections: vec![section] });
+                    let section = SoftSection {
+                        kind: SECTION_KIND,
+                        id: tree.tree().root.0,
+                        bytes: Base64(section.emit()),
+                    };
+                    let loaded = memory.call(SoftLoad {
+                        host: host_of(client),
+                        domain: memory.domain,
+                        sections: vec![section],
+                    });
                     with(&mut |model| model.loads += u64::from(loaded.is_ok()));
                 }
             }
