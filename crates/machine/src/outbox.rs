@@ -48,6 +48,7 @@ impl<Out, Note> Outbox<Out, Note> {
     }
 
     /// Opens a frame for `port`; it is sent when the writer is dropped, with all that was appended to it.
+    #[inline]
     pub fn frame(&mut self, port: Port) -> FrameWriter<'_, Out, Note> {
         let start = self.arena.len();
         FrameWriter { outbox: self, port, start }
@@ -59,11 +60,13 @@ impl<Out, Note> Outbox<Out, Note> {
     }
 
     /// Answers the role's own user.
+    #[inline]
     pub fn local(&mut self, out: Out) {
         self.slots.push(Queued::Local(out));
     }
 
     /// Notes something for the observer.
+    #[inline]
     pub fn note(&mut self, note: Note) {
         self.slots.push(Queued::Note(note));
     }
@@ -103,6 +106,7 @@ pub struct FrameWriter<'a, Out, Note> {
 
 impl<Out, Note> FrameWriter<'_, Out, Note> {
     /// The growing frame's tail: append to it, never shorten it (a shorter one is a broken invariant, asserted on drop).
+    #[inline]
     pub fn bytes(&mut self) -> &mut Vec<u8> {
         &mut self.outbox.arena
     }
@@ -115,6 +119,7 @@ impl<Out, Note> FrameWriter<'_, Out, Note> {
 }
 
 impl<Out, Note> Drop for FrameWriter<'_, Out, Note> {
+    #[inline]
     fn drop(&mut self) {
         let end = self.outbox.arena.len();
         assert!(end >= self.start, "a frame writer only appends");

@@ -47,6 +47,7 @@ impl Open {
 
 impl Answers {
     /// Takes the answer to a pair in: `header` is the request's. One that fits no batch leaves by itself.
+    #[inline]
     pub(crate) fn add(
         &mut self,
         to: ud::Peer,
@@ -56,6 +57,26 @@ impl Answers {
         (pmtu, peers, out): (Pmtu, &mut Peers, &mut Outbox),
     ) {
         let pair = Pair::of(header.request, status, state);
+        // Nearly always the one that took the answer before.
+        if let Some(open) = self.open.last_mut()
+            && open.takes(header, state.program)
+            && open.has_room(pair.len(), pmtu)
+        {
+            return open.pairs.push(&pair);
+        }
+        self.add_elsewhere(to, header, &pair, state, (pmtu, peers, out));
+    }
+
+    /// The same of a pair that the last batch has no place for.
+    fn add_elsewhere(
+        &mut self,
+        to: ud::Peer,
+        header: &Header,
+        pair: &Pair<'_>,
+        state: &Traverse<'_>,
+        (pmtu, peers, out): (Pmtu, &mut Peers, &mut Outbox),
+    ) {
+        let status = pair.status;
         if pair.len() > Batch::room(pmtu) {
             let body = Body::Traverse(Traverse { code: &[], ..*state });
             return peers.send(to, &Message { header: header.answer(status), body }, out);
@@ -74,7 +95,7 @@ impl Answers {
             let (header, pairs) = (header.answer(Status::Ok), self.spare.pop().unwrap_or_default());
             self.open.push(Open { to, header, program: state.program, pairs });
         }
-        self.open[at].pairs.push(&pair);
+        self.open[at].pairs.push(pair);
     }
 
     /// Sends all there are.

@@ -15,8 +15,8 @@ use alloc::vec::Vec;
 use core::convert::Infallible;
 use farmem_machine::{Event, Halt, Instant, Machine, Port};
 use farmem_transport::{PeerChange, rc, ud};
-use farmem_wire::message::{DirectoryMessage, MoveMessage, PageMessage};
-use farmem_wire::{Body, Extension, Message, Packet, Pmtu, Qpn};
+use farmem_wire::message::{DirectoryMessage, Kind, MoveMessage, PageMessage};
+use farmem_wire::{Body, Datagram, Message, Packet, Pmtu, Qpn, RawMessage};
 
 /// What a node knows before the control plane tells it more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -142,23 +142,32 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         self.stats
     }
 
+    #[inline]
     fn on_frame(&mut self, now: Instant, port: Port, bytes: &[u8], out: &mut Outbox) {
         self.stats.frames = self.stats.frames.wrapping_add(1);
-        match Packet::parse(bytes) {
-            Ok(packet) if packet.bth.opcode.is_ud() => self.on_datagram(now, port, &packet, out),
-            Ok(packet) => self.on_verb(port, &packet, out),
+        if !Datagram::is(bytes) {
+            return self.on_packet(port, bytes, out);
+        }
+        match Datagram::parse(bytes) {
+            Ok(datagram) => self.on_datagram(now, port, &datagram, out),
             Err(_) => self.drop_frame(DropReason::Malformed, out),
         }
     }
 
-    /// A packet of a reliable connection (PROTOCOL 7.17).
-    fn on_verb(&mut self, port: Port, packet: &Packet<'_>, out: &mut Outbox) {
+    /// A frame that is no datagram as messages come in: a packet of a reliable connection (PROTOCOL 7.17).
+    #[inline(never)]
+    fn on_packet(&mut self, port: Port, bytes: &[u8], out: &mut Outbox) {
+        let packet = match Packet::parse(bytes) {
+            Ok(packet) if packet.bth.opcode.is_ud() => return self.drop_frame(DropReason::Opcode, out),
+            Ok(packet) => packet,
+            Err(_) => return self.drop_frame(DropReason::Malformed, out),
+        };
         let Some(responder) = self.queue_pairs.get_mut(&packet.bth.dest_qp) else {
             return self.drop_frame(DropReason::NoQueuePair, out);
         };
         self.stats.verbs = self.stats.verbs.wrapping_add(1);
         let mut view = View::new(&self.regions, &mut self.store);
-        responder.on_packet(port, packet, &mut view, out);
+        responder.on_packet(port, &packet, &mut view, out);
         responder.flush(out);
         if let Some(page) = view.lent.get() {
             self.peers.visit(page, out);
@@ -166,40 +175,64 @@ impl<S: Store, C: Compile> MemNode<S, C> {
     }
 
     /// A datagram: heard only with the right key, believed only from the right port (PROTOCOL 7.2, 7.3).
-    fn on_datagram(&mut self, now: Instant, port: Port, packet: &Packet<'_>, out: &mut Outbox) {
-        let Extension::Deth(deth) = packet.ext else { return self.drop_frame(DropReason::Opcode, out) };
+    #[inline]
+    fn on_datagram(&mut self, now: Instant, port: Port, datagram: &Datagram<'_>, out: &mut Outbox) {
         let home = self.config.home.endpoint;
-        if packet.bth.dest_qp != home.qpn {
+        if datagram.dest_qp != home.qpn {
             return self.drop_frame(DropReason::NoQueuePair, out);
         }
-        if deth.qkey != home.qkey {
+        if datagram.deth.qkey != home.qkey {
             return self.drop_frame(DropReason::WrongKey, out);
         }
-        if DirectoryMessage::is(packet.payload) {
-            return self.on_directory_message(port, packet.payload, out);
+        let payload = datagram.payload;
+        match RawMessage::parse(payload) {
+            // Nearly all there are.
+            Ok(raw) if raw.kind == Kind::Traverse => match raw.traverse() {
+                Ok(_) if raw.header.response => self.drop_frame(DropReason::Response, out),
+                Ok(traverse) if port == Port::SWITCH => {
+                    self.on_traverse_request(now, &raw.header, &traverse, out)
+                }
+                Ok(_) => self.drop_frame(DropReason::WrongPort, out),
+                Err(_) => self.drop_frame(DropReason::Malformed, out),
+            },
+            Ok(raw) => self.on_message(now, port, &raw, out),
+            Err(_) => self.on_numbered(now, port, payload, out),
         }
-        if PageMessage::is(packet.payload) {
-            return self.on_page_message(port, packet.payload, out);
-        }
-        if MoveMessage::is(packet.payload) {
-            return self.on_move_message(now, port, packet.payload, out);
-        }
-        let Ok(message) = Message::parse(packet.payload) else {
+    }
+
+    /// A message that is no traversal.
+    #[inline(never)]
+    fn on_message(&mut self, now: Instant, port: Port, raw: &RawMessage<'_>, out: &mut Outbox) {
+        let (header, Ok(body)) = (raw.header, raw.body()) else {
             return self.drop_frame(DropReason::Malformed, out);
         };
-        if message.header.response {
+        if header.response {
             return self.drop_frame(DropReason::Response, out);
         }
-        match (port, message.body) {
-            (Port::CONTROL, Body::Update(updates)) => self.on_updates(now, &message.header, &updates, out),
-            (
-                Port::SWITCH,
-                Body::RegionRead { .. } | Body::RegionWrite { .. } | Body::Traverse(_) | Body::Batch(_),
-            ) => self.on_request(now, &message, out),
+        match (port, body) {
+            (Port::CONTROL, Body::Update(updates)) => self.on_updates(now, &header, &updates, out),
+            (Port::SWITCH, Body::RegionRead { .. } | Body::RegionWrite { .. } | Body::Batch(_)) => {
+                self.on_request(now, &Message { header, body }, out);
+            }
             _ => self.drop_frame(DropReason::WrongPort, out),
         }
     }
 
+    /// What is no message of the usual form: one about directory, pages or moves, or none at all.
+    #[inline(never)]
+    fn on_numbered(&mut self, now: Instant, port: Port, payload: &[u8], out: &mut Outbox) {
+        if DirectoryMessage::is(payload) {
+            self.on_directory_message(port, payload, out);
+        } else if PageMessage::is(payload) {
+            self.on_page_message(port, payload, out);
+        } else if MoveMessage::is(payload) {
+            self.on_move_message(now, port, payload, out);
+        } else {
+            self.drop_frame(DropReason::Malformed, out);
+        }
+    }
+
+    #[cold]
     pub(crate) fn drop_frame(&mut self, reason: DropReason, out: &mut Outbox) {
         self.stats.dropped = self.stats.dropped.wrapping_add(1);
         out.note(Note::Dropped(reason));

@@ -4,8 +4,10 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use farmem_machine::{Outbox, Port};
 use farmem_transport::ud;
-use farmem_wire::message::{DirectoryBody, DirectoryMessage, Page};
-use farmem_wire::{Bth, Deth, Extension, HostId, Message, Opcode, Packet, Psn, RequestId, Status};
+use farmem_wire::message::{DirectoryBody, DirectoryMessage, Page, Traverse};
+use farmem_wire::{
+    Bth, Deth, Extension, Header, HostId, Message, Opcode, OpenFrame, Packet, Psn, RequestId, Status,
+};
 
 /// The peer table, and the node's own endpoint that messages come from.
 #[derive(Debug)]
@@ -69,8 +71,26 @@ impl Peers {
     }
 
     /// Sends `message` to `peer`.
+    #[inline(never)]
     pub(crate) fn send<O, N>(&mut self, peer: ud::Peer, message: &Message<'_>, out: &mut Outbox<O, N>) {
         self.emit(peer, message.len(), out, |bytes| message.emit(bytes));
+    }
+
+    /// Sends a traversal, as [`Peers::send`] would.
+    #[inline(always)]
+    pub(crate) fn send_traverse<O, N>(
+        &mut self,
+        peer: ud::Peer,
+        header: &Header,
+        traverse: &Traverse<'_>,
+        out: &mut Outbox<O, N>,
+    ) {
+        let (bth, ext) = self.headers(&peer);
+        let mut frame = out.frame(peer.port);
+        let bytes = frame.bytes();
+        let open = OpenFrame::begin(&bth, &ext, Header::LEN + traverse.len(), bytes);
+        traverse.emit(header, bytes);
+        open.end(bytes);
     }
 
     /// Sends a message that was kept as its bytes.
@@ -86,10 +106,16 @@ impl Peers {
         out: &mut Outbox<O, N>,
         payload: impl FnOnce(&mut Vec<u8>),
     ) {
-        let bth = Bth::new(Opcode::UdSendOnly, peer.endpoint.qpn, self.psn);
-        let ext = Extension::Deth(Deth { qkey: peer.endpoint.qkey, src_qp: self.home.qpn });
-        self.psn = self.psn.plus(1);
+        let (bth, ext) = self.headers(&peer);
         Packet::emit_with(&bth, &ext, len, out.frame(peer.port).bytes(), payload);
+    }
+
+    /// Of the next datagram to a peer.
+    #[inline(always)]
+    fn headers(&mut self, peer: &ud::Peer) -> (Bth, Extension) {
+        let bth = Bth::new(Opcode::UdSendOnly, peer.endpoint.qpn, self.psn);
+        self.psn = self.psn.plus(1);
+        (bth, Extension::Deth(Deth { qkey: peer.endpoint.qkey, src_qp: self.home.qpn }))
     }
 
     /// Has the switch see to it that the page can be read here (PROTOCOL 12.29). Lost, it is said again when the reader comes again.

@@ -107,19 +107,14 @@ impl<C: Compile> Programs<C> {
     }
 
     /// The program named `hash`: from `code` when there is some, else from memory (PROTOCOL 7.22, 7.23).
+    #[inline]
     pub(crate) fn find(
         &mut self,
         hash: ProgramHash,
         code: &[u8],
     ) -> Result<(&Shared<C::Logic>, Learned), Status> {
-        let learned = match self.rows.iter().position(|known| known.program.hash() == hash) {
-            Some(0) => Learned::Known,
-            Some(at) => {
-                self.rows[..=at].rotate_right(1);
-                Learned::Known
-            }
-            None => self.learn(hash, code)?,
-        };
+        let used_last = self.rows.first().is_some_and(|known| known.program.hash() == hash);
+        let learned = if used_last { Learned::Known } else { self.bring_forward(hash, code)? };
         let known = &self.rows[0];
         if !code.is_empty() && known.program.encoded() != code {
             return Err(Status::BadProgram);
@@ -134,6 +129,16 @@ impl<C: Compile> Programs<C> {
             let twice = self.rows[..n].iter().any(|other| other.program.hash() == known.program.hash());
             assert!(!twice, "a program is kept once");
         }
+    }
+
+    /// Makes the program named `hash` the first.
+    #[cold]
+    fn bring_forward(&mut self, hash: ProgramHash, code: &[u8]) -> Result<Learned, Status> {
+        let Some(at) = self.rows.iter().position(|known| known.program.hash() == hash) else {
+            return self.learn(hash, code);
+        };
+        self.rows[..=at].rotate_right(1);
+        Ok(Learned::Known)
     }
 
     fn learn(&mut self, hash: ProgramHash, code: &[u8]) -> Result<Learned, Status> {

@@ -32,7 +32,10 @@ pub const fn region_read_len_max(pmtu: Pmtu) -> usize {
 }
 
 impl<S: Store, C: Compile> MemNode<S, C> {
-    /// Serves a request for the host that the switch named (PROTOCOL 7.18).
+    /// Serves a request for the host that the switch named (PROTOCOL 7.18): a region's, or a batch.
+    ///
+    /// # Panics
+    /// For another one.
     pub(crate) fn on_request(&mut self, now: Instant, message: &Message<'_>, out: &mut Outbox) {
         let header = &message.header;
         let Some(origin) = self.peers.host(header.origin) else {
@@ -41,9 +44,6 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         match message.body {
             Body::RegionRead { addr, len, .. } => self.on_region_read(origin, header, addr, len, out),
             Body::RegionWrite { addr, data, .. } => self.on_region_write(origin, header, addr, data, out),
-            Body::Traverse(traverse) => {
-                self.on_traverse(now, origin, header, &traverse, Delivery::Single, out)
-            }
             Body::Batch(batch) => {
                 for pair in batch.pairs() {
                     let header = Header { request: header.request.with_counter(pair.counter), ..*header };
@@ -51,8 +51,23 @@ impl<S: Store, C: Compile> MemNode<S, C> {
                 }
                 self.answers.flush(&mut self.peers, out);
             }
-            Body::Update(_) => self.drop_frame(DropReason::WrongPort, out),
+            Body::Traverse(_) | Body::Update(_) => unreachable!("neither is served here"),
         }
+    }
+
+    /// Takes a traversal in that came by itself.
+    #[inline]
+    pub(crate) fn on_traverse_request(
+        &mut self,
+        now: Instant,
+        header: &Header,
+        request: &Traverse<'_>,
+        out: &mut Outbox,
+    ) {
+        let Some(origin) = self.peers.host(header.origin) else {
+            return self.drop_frame(DropReason::UnknownPeer, out);
+        };
+        self.on_traverse(now, origin, header, request, Delivery::Single, out);
     }
 
     fn on_region_read(
@@ -138,6 +153,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
     }
 
     /// Takes a traversal in: the next turn runs it. One that cannot be run is answered as it came.
+    #[inline(always)]
     fn on_traverse(
         &mut self,
         now: Instant,
@@ -161,27 +177,40 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             // The turn that is due already takes this one along.
             Ok(()) if was_empty => self.turn_due = now,
             Ok(()) => {}
-            Err(status) => {
-                let body = Body::Traverse(Traverse { code: &[], ..*request });
-                let answer = Message { header: header.answer(status), body };
-                if stores && !foreign {
-                    // A copy that comes when the program is known, or there is room, must not run what the host goes on with.
-                    keep(&mut self.dedup, &mut self.buffer, header, &answer);
-                }
-                out.note(Note::Answered(delivery.kind(), status));
-                match delivery {
-                    Delivery::Single => self.peers.send(origin, &answer, out),
-                    Delivery::InBatch => {
-                        let way = (self.config.pmtu, &mut self.peers, out);
-                        self.answers.add(origin, header, status, request, way);
-                    }
-                }
+            Err(status) => self.not_admitted(status, origin, header, request, delivery, out),
+        }
+    }
+
+    /// Answers a traversal that cannot be run.
+    #[cold]
+    fn not_admitted(
+        &mut self,
+        status: Status,
+        origin: ud::Peer,
+        header: &Header,
+        request: &Traverse<'_>,
+        delivery: Delivery,
+        out: &mut Outbox,
+    ) {
+        let body = Body::Traverse(Traverse { code: &[], ..*request });
+        let answer = Message { header: header.answer(status), body };
+        if request.program.stores() && header.request.host() == header.origin {
+            // A copy that comes when the program is known, or there is room, must not run what the host goes on with.
+            keep(&mut self.dedup, &mut self.buffer, header, &answer);
+        }
+        out.note(Note::Answered(delivery.kind(), status));
+        match delivery {
+            Delivery::Single => self.peers.send(origin, &answer, out),
+            Delivery::InBatch => {
+                let way = (self.config.pmtu, &mut self.peers, out);
+                self.answers.add(origin, header, status, request, way);
             }
         }
     }
 
     /// True for a traversal that stores and was here before, in this visit or, as a copy, before a later one: what came of the last visit is
     /// sent again, to whom it was sent (PROTOCOL 7.36). One that was not is remembered as under way.
+    #[inline(never)]
     fn came_before(
         &mut self,
         origin: ud::Peer,
@@ -224,6 +253,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
     }
 
     /// Finds the program and a workspace, or a place to wait for one (PULSE 4.2, scheduler, rule 1).
+    #[inline(always)]
     fn admit(
         &mut self,
         header: &Header,
@@ -235,17 +265,15 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             return Err(Status::Busy);
         }
         let (known, learned) = self.programs.find(request.program, request.code)?;
-        match learned {
-            Learned::Known => {}
-            Learned::Added => out.note(Note::ProgramLearned),
-            Learned::Replaced => {
+        if learned != Learned::Known {
+            if learned == Learned::Replaced {
                 self.workspaces.let_go(known);
                 out.note(Note::ProgramForgotten);
-                out.note(Note::ProgramLearned);
             }
-        }
-        if learned != Learned::Known && known.logic.fell_back() {
-            out.note(Note::ProgramInterpreted);
+            out.note(Note::ProgramLearned);
+            if known.logic.fell_back() {
+                out.note(Note::ProgramInterpreted);
+            }
         }
         if self.workspaces.take(known, header, request, delivery) { Ok(()) } else { Err(Status::Malformed) }
     }
@@ -276,22 +304,47 @@ struct Exit<'a> {
 }
 
 impl Exit<'_> {
+    #[inline(always)]
     fn ended<L: Logic>(&mut self, workspace: &Workspace<L>, end: End<Stop>) {
+        match end {
+            End::Fetch(stop) => self.stopped(workspace, stop),
+            End::Return => self.answer(workspace, Status::Ok),
+            End::IterationLimit => self.answer(workspace, Status::IterationLimit),
+            End::Fault => self.answer(workspace, Status::ProgramFault),
+        }
+    }
+
+    /// The next pointer's window cannot be loaded here.
+    #[cold]
+    fn stopped<L: Logic>(&mut self, workspace: &Workspace<L>, stop: Stop) {
+        match stop {
+            Stop::Elsewhere if workspace.header().hops > 0 => self.leave(workspace),
+            Stop::Elsewhere => self.answer(workspace, Status::HopLimit),
+            Stop::Refused(refusal) => {
+                let known = self.peers.host(workspace.header().origin).is_some();
+                if let AccessError::Lent(page) = refusal
+                    && known
+                {
+                    self.peers.visit(page, self.out);
+                }
+                self.answer(workspace, status_of(refusal));
+            }
+        }
+    }
+
+    /// Tells the host how it ended here.
+    #[inline(always)]
+    fn answer<L: Logic>(&mut self, workspace: &Workspace<L>, status: Status) {
         let header = workspace.header();
-        if end == End::Fetch(Stop::Elsewhere) && header.hops > 0 {
-            return self.leave(workspace);
-        }
         let Some(origin) = self.peers.host(header.origin) else { return self.drop_traversal() };
-        let status = status_at(end);
-        if let End::Fetch(Stop::Refused(AccessError::Lent(page))) = end {
-            self.peers.visit(page, self.out);
-        }
         let (state, delivery) = (workspace.traverse(), workspace.delivery());
-        let answer = Message { header: header.answer(status), body: Body::Traverse(state) };
-        self.remember(workspace, &answer);
+        let answer = header.answer(status);
+        if workspace.stores() {
+            self.remember(workspace, &Message { header: answer, body: Body::Traverse(state) });
+        }
         self.out.note(Note::Answered(delivery.kind(), status));
         match delivery {
-            Delivery::Single => self.peers.send(origin, &answer, self.out),
+            Delivery::Single => self.peers.send_traverse(origin, &answer, &state, self.out),
             Delivery::InBatch => {
                 self.answers.add(origin, header, status, &state, (self.pmtu, self.peers, self.out));
             }
@@ -302,8 +355,10 @@ impl Exit<'_> {
     fn leave<L: Logic>(&mut self, workspace: &Workspace<L>) {
         let Some(switch) = self.peers.get(Port::SWITCH) else { return self.drop_traversal() };
         let state = workspace.traverse();
-        // Without the code: a copy brings its own.
-        self.remember(workspace, &Message { header: *workspace.header(), body: Body::Traverse(state) });
+        if workspace.stores() {
+            // Without the code: a copy brings its own.
+            self.remember(workspace, &Message { header: *workspace.header(), body: Body::Traverse(state) });
+        }
         let body = Body::Traverse(Traverse { code: workspace.code(), ..state });
         let mut message = Message { header: *workspace.header(), body };
         if message.len() > self.pmtu.bytes() {
@@ -316,13 +371,13 @@ impl Exit<'_> {
     }
 
     /// What came of a visit that stores is kept for its copies.
+    #[cold]
     fn remember<L: Logic>(&mut self, workspace: &Workspace<L>, message: &Message<'_>) {
-        if workspace.stores() {
-            keep(self.dedup, self.buffer, workspace.header(), message);
-        }
+        keep(self.dedup, self.buffer, workspace.header(), message);
     }
 
     /// Whom to answer, or where to go on, was known when the traversal came or never was; now it is in no table.
+    #[cold]
     fn drop_traversal(&mut self) {
         self.dropped += 1;
         self.out.note(Note::Dropped(DropReason::UnknownPeer));
@@ -334,17 +389,6 @@ fn keep(dedup: &mut ud::Dedup, buffer: &mut Vec<u8>, visit: &Header, message: &M
     buffer.clear();
     message.emit(buffer);
     dedup.finish(visit.request, visit.hops, buffer);
-}
-
-/// What the host is told of a traversal that ends here.
-const fn status_at(end: End<Stop>) -> Status {
-    match end {
-        End::Return => Status::Ok,
-        End::IterationLimit => Status::IterationLimit,
-        End::Fault => Status::ProgramFault,
-        End::Fetch(Stop::Elsewhere) => Status::HopLimit,
-        End::Fetch(Stop::Refused(refusal)) => status_of(refusal),
-    }
 }
 
 /// Whether a region request may be served. One of no bytes is no request: its address could not be checked.

@@ -112,17 +112,22 @@ impl<L: Logic> Workspace<L> {
     }
 
     /// A traversal as it arrived, whose scratch pad is not longer than the program's.
+    #[inline]
     fn begin(&mut self, known: &Shared<L>, header: &Header, request: &Traverse<'_>, delivery: Delivery) {
         if !Shared::ptr_eq(&self.known, known) {
             self.known = Shared::clone(known);
         }
         let program = &known.program;
         let len = program.scratch_len();
-        self.scratch.clear();
-        self.scratch.reserve_exact(len);
-        self.scratch.extend_from_slice(request.scratch);
+        if self.scratch.len() != len {
+            self.make_room(len);
+        }
+        let (sent, zeros) = self.scratch.split_at_mut(request.scratch.len());
+        sent.copy_from_slice(request.scratch);
         // The zeros that were not sent (PROTOCOL 7.24).
-        self.scratch.resize(len, 0);
+        if !zeros.is_empty() {
+            zeros.fill(0);
+        }
         self.left = request.limit.saturating_sub(request.iterations).min(ITERATIONS_PER_VISIT_MAX);
         self.window_len = u32::try_from(program.window_len()).expect("a window has at most 256 bytes");
         self.stores = program.stores();
@@ -132,6 +137,14 @@ impl<L: Logic> Workspace<L> {
         self.limit = request.limit;
         self.with_code = !request.code.is_empty();
         self.delivery = delivery;
+    }
+
+    /// Of the traversal before, the scratch pad had another length.
+    #[cold]
+    fn make_room(&mut self, len: usize) {
+        self.scratch.clear();
+        self.scratch.reserve_exact(len);
+        self.scratch.resize(len, 0);
     }
 
     /// True when the program stores.
@@ -172,6 +185,7 @@ impl<L: Logic> Workspace<L> {
     }
 
     /// The first fetch of a turn, after an update may have come: what was allowed then is asked for again (PROTOCOL 7.15).
+    #[inline]
     fn enter(&mut self, regions: &Regions, spans: &mut Spans) -> Result<(), End<Stop>> {
         self.spans = spans.set(self.header.domain, self.perm());
         if self.fetch(spans) { Ok(()) } else { self.locate(regions, spans) }
@@ -307,6 +321,7 @@ impl<L: Logic> Workspaces<L> {
     ///
     /// # Panics
     /// When [`Workspaces::is_full`].
+    #[inline(always)]
     pub(crate) fn take(
         &mut self,
         known: &Shared<L>,
@@ -318,10 +333,7 @@ impl<L: Logic> Workspaces<L> {
         if request.scratch.len() > known.program.scratch_len() {
             return false;
         }
-        let number = self.free.pop().unwrap_or_else(|| {
-            self.all.push(Workspace::new(known, header));
-            self.all.len() - 1
-        });
+        let number = self.free.pop().unwrap_or_else(|| self.one_more(known, header));
         self.all[number].begin(known, header, request, delivery);
         if self.busy.len() < self.count {
             self.busy.push(number);
@@ -329,6 +341,12 @@ impl<L: Logic> Workspaces<L> {
             self.waiting.push_back(number);
         }
         true
+    }
+
+    #[cold]
+    fn one_more(&mut self, known: &Shared<L>, header: &Header) -> usize {
+        self.all.push(Workspace::new(known, header));
+        self.all.len() - 1
     }
 
     /// A program was forgotten. What ran it is kept by those that still run it, until their workspaces are used again, and by no free one.
@@ -349,7 +367,7 @@ impl<L: Logic> Workspaces<L> {
         while let Some(&number) = self.busy.get(at) {
             at += match self.all[number].enter(regions, &mut self.spans) {
                 Ok(()) => 1,
-                Err(end) => self.end(at, end, regions, &mut ended),
+                Err(end) => self.end_before(at, end, regions, &mut ended),
             };
         }
         self.busy.iter().for_each(|&number| self.all[number].ask(store));
@@ -401,6 +419,7 @@ impl<L: Logic> Workspaces<L> {
 
     /// The traversal in this workspace is over. Its place goes to the first that waits and can be fetched for; answers how far the
     /// round goes on: 1 behind it, 0 when another one of this round stands there now.
+    #[inline(always)]
     fn end(
         &mut self,
         at: usize,
@@ -412,20 +431,37 @@ impl<L: Logic> Workspaces<L> {
         ended(&self.all[over], end);
         self.free.push(over);
         while let Some(next) = self.waiting.pop_front() {
-            let workspace = &mut self.all[next];
-            match workspace.enter(regions, &mut self.spans) {
+            match self.all[next].enter(regions, &mut self.spans) {
                 Ok(()) => {
                     self.busy[at] = next;
                     return 1;
                 }
-                Err(end) => {
-                    ended(workspace, end);
-                    self.free.push(next);
-                }
+                Err(end) => self.refuse(next, end, ended),
             }
         }
         self.busy.swap_remove(at);
         0
+    }
+
+    /// As [`Workspaces::end`] of one that had no hop in this turn.
+    #[cold]
+    #[inline(never)]
+    fn end_before(
+        &mut self,
+        at: usize,
+        end: End<Stop>,
+        regions: &Regions,
+        ended: &mut impl FnMut(&Workspace<L>, End<Stop>),
+    ) -> usize {
+        self.end(at, end, regions, ended)
+    }
+
+    /// One that waited cannot be fetched for.
+    #[cold]
+    #[inline(never)]
+    fn refuse(&mut self, number: usize, end: End<Stop>, ended: &mut impl FnMut(&Workspace<L>, End<Stop>)) {
+        ended(&self.all[number], end);
+        self.free.push(number);
     }
 
     /// The turn is over: those that have had it make room for those that wait, and wait behind them.

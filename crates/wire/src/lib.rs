@@ -31,8 +31,8 @@ pub use headers::{Aeth, AtomicEth, Deth, Nak, Reth, Syndrome};
 pub use ids::{
     Domain, Gid, HostId, NodeId, Perm, Pmtu, ProgramHash, Psn, Qkey, Qpn, RequestId, Rkey, VirtAddr,
 };
-pub use message::{Body, Header, Message, Status};
-pub use packet::{Extension, Packet};
+pub use message::{Body, Header, Message, RawMessage, Status};
+pub use packet::{Datagram, Extension, OpenFrame, Packet};
 
 /// The UDP port of RoCEv2 (InfiniBand Architecture, annex A17).
 pub const UDP_PORT: u16 = 4791;

@@ -206,7 +206,7 @@ impl Header {
         Self { status, response: true, ..*self }
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(r: &mut Reader<'_>) -> Result<(Self, Kind), WireError> {
         let bytes = r.fixed::<{ Self::LEN }>()?;
         let [version, kind, status, flags, ..] = *bytes;
@@ -226,7 +226,7 @@ impl Header {
         if !response && status != Status::Ok {
             return Err(WireError::Unknown { what: "message.status of a request", value: status as u64 });
         }
-        if bytes[19..] != [0; 5] {
+        if be64(bytes, 16) & 0xff_ffff_ffff != 0 {
             return Err(WireError::Reserved { what: "message.reserved" });
         }
         let header = Self {
@@ -240,7 +240,7 @@ impl Header {
         Ok((header, kind))
     }
 
-    #[inline]
+    #[inline(always)]
     fn bytes(&self, kind: Kind) -> [u8; Self::LEN] {
         assert!(self.response || self.status == Status::Ok, "a request has not ended yet");
         let flags = if self.response { Self::FLAG_RESPONSE } else { 0 };
@@ -318,23 +318,8 @@ impl<'a> Message<'a> {
     /// [`WireError`] naming what is wrong. Version and kind come first, so that a receiver can answer both.
     #[inline]
     pub fn parse(payload: &'a [u8]) -> Result<Self, WireError> {
-        let mut r = Reader::new("message", payload);
-        let (header, kind) = Header::read(&mut r)?;
-        let body = match kind {
-            Kind::RegionRead => {
-                let (addr, len, data) = region(&mut r, header.is_good_response())?;
-                Body::RegionRead { addr, len, data }
-            }
-            Kind::RegionWrite => {
-                let (addr, len, data) = region(&mut r, !header.response)?;
-                Body::RegionWrite { addr, len, data }
-            }
-            Kind::Traverse => Body::Traverse(Traverse::read(&mut r, header.response)?),
-            Kind::Batch => Body::Batch(Batch::read(&mut r, &header)?),
-            Kind::Update => Body::Update(Updates::read(&mut r, &header)?),
-        };
-        r.end()?;
-        Ok(Self { header, body })
+        let raw = RawMessage::parse(payload)?;
+        Ok(Self { header: raw.header, body: raw.body()? })
     }
 
     /// Appends the message.
@@ -345,13 +330,16 @@ impl<'a> Message<'a> {
     #[inline]
     pub fn emit(&self, out: &mut Vec<u8>) {
         let header = &self.header;
+        if let Body::Traverse(traverse) = &self.body {
+            return traverse.emit(header, out);
+        }
         out.extend_from_slice(&header.bytes(self.body.kind()));
         match &self.body {
             Body::RegionRead { addr, len, data } => {
                 put_region(*addr, *len, data, header.is_good_response(), out);
             }
             Body::RegionWrite { addr, len, data } => put_region(*addr, *len, data, !header.response, out),
-            Body::Traverse(traverse) => traverse.emit(header.response, out),
+            Body::Traverse(_) => unreachable!("it was emitted above"),
             Body::Batch(batch) => batch.emit(header, out),
             Body::Update(updates) => updates.emit(header, out),
         }
@@ -374,6 +362,78 @@ impl<'a> Message<'a> {
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         false
+    }
+}
+
+/// A message whose header was read and whose body was not: a receiver that mostly gets one kind reads that by itself.
+#[derive(Clone, Copy, Debug)]
+pub struct RawMessage<'a> {
+    /// The fixed part.
+    pub header: Header,
+    /// What the body is.
+    pub kind: Kind,
+    payload: &'a [u8],
+    body: &'a [u8],
+}
+
+impl<'a> RawMessage<'a> {
+    /// Reads the header.
+    ///
+    /// # Errors
+    /// As [`Message::parse`].
+    #[inline(always)]
+    pub fn parse(payload: &'a [u8]) -> Result<Self, WireError> {
+        let mut r = Reader::new("message", payload);
+        let (header, kind) = Header::read(&mut r)?;
+        Ok(Self { header, kind, payload, body: r.rest() })
+    }
+
+    /// Reads the body.
+    ///
+    /// # Errors
+    /// As [`Message::parse`].
+    pub fn body(&self) -> Result<Body<'a>, WireError> {
+        let header = &self.header;
+        if self.kind == Kind::Traverse {
+            return self.traverse().map(Body::Traverse);
+        }
+        let mut r = self.reader();
+        let body = match self.kind {
+            Kind::RegionRead => {
+                let (addr, len, data) = region(&mut r, header.is_good_response())?;
+                Body::RegionRead { addr, len, data }
+            }
+            Kind::RegionWrite => {
+                let (addr, len, data) = region(&mut r, !header.response)?;
+                Body::RegionWrite { addr, len, data }
+            }
+            Kind::Traverse => unreachable!("it was read above"),
+            Kind::Batch => Body::Batch(Batch::read(&mut r, header)?),
+            Kind::Update => Body::Update(Updates::read(&mut r, header)?),
+        };
+        r.end()?;
+        Ok(body)
+    }
+
+    /// Reads the body of a message whose kind is [`Kind::Traverse`].
+    ///
+    /// # Errors
+    /// As [`Message::parse`].
+    ///
+    /// # Panics
+    /// When its kind is another one.
+    #[inline(always)]
+    pub fn traverse(&self) -> Result<Traverse<'a>, WireError> {
+        assert!(self.kind == Kind::Traverse, "a traversal is read of a traversal's message");
+        let mut r = self.reader();
+        let traverse = Traverse::read(&mut r, self.header.response)?;
+        r.end()?;
+        Ok(traverse)
+    }
+
+    #[inline(always)]
+    fn reader(&self) -> Reader<'a> {
+        Reader::behind("message", self.payload, self.body)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::headers::{Aeth, AtomicEth, Deth, Reth};
 use crate::reader::{Put, Reader};
-use crate::{Bth, Opcode, WireError};
+use crate::{Bth, Opcode, Qpn, WireError, bth};
 use alloc::vec::Vec;
 
 /// The extension headers of a packet. Which one a packet has, its opcode says (PROTOCOL 2.3).
@@ -51,22 +51,9 @@ impl<'a> Packet<'a> {
     pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
         let (bth, pad) = Bth::parse(frame)?;
         let mut r = Reader::new("packet", frame);
-        r.fixed::<{ crate::bth::LEN }>()?;
+        r.fixed::<{ bth::LEN }>()?;
         let ext = Extension::read(bth.opcode, &mut r)?;
-        let rest = r.rest();
-        let Some(len) = rest.len().checked_sub(usize::from(pad)) else {
-            return Err(WireError::Short { what: "pad", need: usize::from(pad), have: rest.len() });
-        };
-        let (payload, padding) = rest.split_at(len);
-        if !rest.len().is_multiple_of(4) {
-            return Err(WireError::Unknown {
-                what: "payload and pad, modulo 4",
-                value: rest.len() as u64 % 4,
-            });
-        }
-        if padding.iter().any(|&b| b != 0) {
-            return Err(WireError::Reserved { what: "pad" });
-        }
+        let payload = without_pad(r.rest(), pad)?;
         if !payload.is_empty() && !has_payload(bth.opcode) {
             return Err(WireError::Long { what: "payload of this opcode", most: 0, have: payload.len() });
         }
@@ -96,6 +83,28 @@ impl<'a> Packet<'a> {
         out: &mut Vec<u8>,
         fill: impl FnOnce(&mut Vec<u8>),
     ) {
+        let open = OpenFrame::begin(bth, ext, len, out);
+        fill(out);
+        open.end(out);
+    }
+}
+
+/// A frame whose headers are written and whose payload is about to be appended behind them.
+#[derive(Debug)]
+#[must_use = "a frame ends with its pad"]
+pub struct OpenFrame {
+    start: usize,
+    len: usize,
+    pad: u8,
+}
+
+impl OpenFrame {
+    /// Appends the headers of a frame with a payload of exactly `len` bytes.
+    ///
+    /// # Panics
+    /// When `ext` is not what the opcode calls for, or `len` is not 0 and the opcode has no payload.
+    #[inline(always)]
+    pub fn begin(bth: &Bth, ext: &Extension, len: usize, out: &mut Vec<u8>) -> Self {
         assert!(ext.fits(bth.opcode), "{:?} does not carry {ext:?}", bth.opcode);
         assert!(len == 0 || has_payload(bth.opcode), "{:?} has no payload", bth.opcode);
         let pad = pad_of(len);
@@ -103,18 +112,91 @@ impl<'a> Packet<'a> {
         if let Extension::Deth(deth) = ext {
             // The headers of a datagram as one.
             let mut bytes = [0; DATAGRAM_LEN];
-            bytes[..crate::bth::LEN].copy_from_slice(&bth.bytes(pad));
-            bytes[crate::bth::LEN..].copy_from_slice(&deth.bytes());
+            bytes[..bth::LEN].copy_from_slice(&bth.bytes(pad));
+            bytes[bth::LEN..].copy_from_slice(&deth.bytes());
             out.extend_from_slice(&bytes);
         } else {
             bth.emit(pad, out);
             ext.emit(out);
         }
-        let start = out.len();
-        fill(out);
-        assert_eq!(out.len() - start, len, "the payload has the length it was announced with");
-        out.extend_from_slice(&[0; 3][..usize::from(pad)]);
+        Self { start: out.len(), len, pad }
     }
+
+    /// Appends the pad, now that the payload is there.
+    ///
+    /// # Panics
+    /// When not as many bytes were appended as were announced.
+    #[inline(always)]
+    pub fn end(self, out: &mut Vec<u8>) {
+        assert_eq!(out.len() - self.start, self.len, "the payload has the length it was announced with");
+        if self.pad > 0 {
+            out.extend_from_slice(&[0; 3][..usize::from(self.pad)]);
+        }
+    }
+}
+
+/// A frame that is a datagram, UD SEND without immediate, of which its receiver needs no more than this: what [`Packet::parse`] says of it, for roles
+/// that get little else.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Datagram<'a> {
+    /// The receiving queue pair.
+    pub dest_qp: Qpn,
+    /// The keys it showed.
+    pub deth: Deth,
+    /// The payload, pad removed.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Datagram<'a> {
+    /// True for a frame that can be nothing else.
+    #[must_use]
+    #[inline(always)]
+    pub fn is(frame: &[u8]) -> bool {
+        frame.first() == Some(&(Opcode::UdSendOnly as u8))
+    }
+
+    /// Reads a frame that [is one](Self::is).
+    ///
+    /// # Errors
+    /// As [`Packet::parse`]; [`WireError::Unknown`] for another opcode.
+    #[inline(always)]
+    pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
+        let Some((headers, rest)) = frame.split_first_chunk::<DATAGRAM_LEN>() else {
+            return Err(Self::short(frame));
+        };
+        let bth = bth::View::new_checked(headers)?;
+        if !Self::is(frame) {
+            return Err(WireError::Unknown { what: "opcode of a datagram", value: u64::from(frame[0]) });
+        }
+        let mut r = Reader::new("packet", bth.after());
+        Ok(Self { dest_qp: bth.dest_qp(), deth: Deth::read(&mut r)?, payload: without_pad(rest, bth.pad())? })
+    }
+
+    /// What [`Packet::parse`] says of a frame that ends within its headers.
+    #[cold]
+    fn short(frame: &[u8]) -> WireError {
+        Packet::parse(frame).err().unwrap_or(WireError::Short {
+            what: "packet",
+            need: DATAGRAM_LEN,
+            have: frame.len(),
+        })
+    }
+}
+
+/// The payload without its pad, once both were checked.
+#[inline(always)]
+fn without_pad(rest: &[u8], pad: u8) -> Result<&[u8], WireError> {
+    let Some(len) = rest.len().checked_sub(usize::from(pad)) else {
+        return Err(WireError::Short { what: "pad", need: usize::from(pad), have: rest.len() });
+    };
+    let (payload, padding) = rest.split_at(len);
+    if !rest.len().is_multiple_of(4) {
+        return Err(WireError::Unknown { what: "payload and pad, modulo 4", value: rest.len() as u64 % 4 });
+    }
+    if pad > 0 && padding.iter().any(|&b| b != 0) {
+        return Err(WireError::Reserved { what: "pad" });
+    }
+    Ok(payload)
 }
 
 impl Extension {
@@ -183,14 +265,16 @@ impl Extension {
 }
 
 /// Bytes of BTH and DETH.
-const DATAGRAM_LEN: usize = crate::bth::LEN + Deth::LEN;
+const DATAGRAM_LEN: usize = bth::LEN + Deth::LEN;
 
 /// Bytes that stand around a payload at most: headers and pad.
 const HEADERS_MAX: usize = 64;
 
 /// Pad bytes that bring `len` to a multiple of 4 (PROTOCOL 2.6).
-fn pad_of(len: usize) -> u8 {
-    [0, 3, 2, 1][len % 4]
+const fn pad_of(len: usize) -> u8 {
+    #[expect(clippy::cast_possible_truncation, reason = "two bits")]
+    let pad = (len.wrapping_neg() & 3) as u8;
+    pad
 }
 
 /// READ requests, acknowledgements and atomics carry no payload (PROTOCOL 2.3).

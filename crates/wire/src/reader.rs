@@ -16,6 +16,12 @@ impl<'a> Reader<'a> {
         Self { what, whole: bytes.len(), rest: bytes }
     }
 
+    /// Behind what was read of `whole` already; `rest` is left.
+    #[inline(always)]
+    pub(crate) fn behind(what: &'static str, whole: &'a [u8], rest: &'a [u8]) -> Self {
+        Self { what, whole: whole.len(), rest }
+    }
+
     #[inline]
     pub(crate) fn take(&mut self, n: usize) -> Result<&'a [u8], WireError> {
         let Some((head, rest)) = self.rest.split_at_checked(n) else { return Err(self.short(n)) };
@@ -68,11 +74,13 @@ impl<'a> Reader<'a> {
         if self.array()? == [0; N] { Ok(()) } else { Err(WireError::Reserved { what }) }
     }
 
+    #[inline]
     pub(crate) fn rest(&mut self) -> &'a [u8] {
         core::mem::take(&mut self.rest)
     }
 
     /// The end: nothing may be left.
+    #[inline]
     pub(crate) fn end(self) -> Result<(), WireError> {
         if self.rest.is_empty() {
             return Ok(());

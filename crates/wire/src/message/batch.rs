@@ -67,7 +67,7 @@ impl<'a> Pair<'a> {
     ///
     /// # Panics
     /// When the scratch pad is longer than [`SCRATCH_LEN_MAX`].
-    #[inline]
+    #[inline(always)]
     pub fn emit(&self, out: &mut Vec<u8>) {
         assert!(self.scratch.len() <= SCRATCH_LEN_MAX, "a scratch pad is within its bound");
         #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
@@ -124,6 +124,7 @@ impl PairBuf {
     ///
     /// # Panics
     /// When there are [`PAIRS_MAX`] already, or its scratch pad is longer than [`SCRATCH_LEN_MAX`].
+    #[inline]
     pub fn push(&mut self, pair: &Pair<'_>) {
         assert!(self.count < PAIRS_MAX, "a batch has at most {PAIRS_MAX} pairs");
         if self.count == 0 {

@@ -1,6 +1,6 @@
 //! The traversal's one format, for request, continuation and response (PROTOCOL 3.8; PULSE 4.1, 5).
 
-use super::Header;
+use super::{Header, Kind};
 use crate::reader::{Reader, be16, be32, be64, field};
 use crate::{Pmtu, ProgramHash, VirtAddr, WireError};
 use alloc::vec::Vec;
@@ -50,7 +50,7 @@ impl<'a> Traverse<'a> {
         &pad[..pad.len() - zeros * 64]
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn read(r: &mut Reader<'a>, response: bool) -> Result<Self, WireError> {
         let fixed = r.fixed::<FIXED_LEN>()?;
         let (scratch_len, code_len) = (usize::from(be16(fixed, 32)), usize::from(be16(fixed, 34)));
@@ -78,26 +78,42 @@ impl<'a> Traverse<'a> {
         })
     }
 
-    #[inline]
-    pub(super) fn emit(&self, response: bool, out: &mut Vec<u8>) {
+    /// Appends the message of this header and traversal: what [`super::Message::emit`] appends of them. What is fixed of both goes out as one.
+    ///
+    /// # Panics
+    /// As [`super::Message::emit`].
+    #[inline(always)]
+    pub fn emit(&self, header: &Header, out: &mut Vec<u8>) {
         assert!(self.scratch.len() <= SCRATCH_LEN_MAX, "a scratch pad is within its bound");
         assert!(self.code.len() <= CODE_LEN_MAX, "a program is within its bound");
-        assert!(!response || self.code.is_empty(), "a response carries no code");
+        assert!(!header.response || self.code.is_empty(), "a response carries no code");
         #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
         let (scratch_len, code_len) = (self.scratch.len() as u16, self.code.len() as u16);
-        let mut fixed = [0; FIXED_LEN];
+        let mut bytes = [0; Header::LEN + FIXED_LEN];
+        let (head, fixed) = bytes.split_at_mut(Header::LEN);
+        head.copy_from_slice(&header.bytes(Kind::Traverse));
         fixed[..16].copy_from_slice(&self.program.0);
         fixed[16..24].copy_from_slice(&self.cur_ptr.0.to_be_bytes());
         fixed[24..28].copy_from_slice(&self.iterations.to_be_bytes());
         fixed[28..32].copy_from_slice(&self.limit.to_be_bytes());
         fixed[32..34].copy_from_slice(&scratch_len.to_be_bytes());
         fixed[34..36].copy_from_slice(&code_len.to_be_bytes());
-        out.extend_from_slice(&fixed);
+        out.extend_from_slice(&bytes);
         out.extend_from_slice(self.scratch);
-        out.extend_from_slice(self.code);
+        if !self.code.is_empty() {
+            out.extend_from_slice(self.code);
+        }
     }
 
-    pub(super) const fn len(&self) -> usize {
+    /// Bytes of it in a message, behind the header.
+    #[must_use]
+    pub const fn len(&self) -> usize {
         Self::FIXED_LEN + self.scratch.len() + self.code.len()
+    }
+
+    /// A traversal is never empty.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        false
     }
 }

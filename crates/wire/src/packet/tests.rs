@@ -66,7 +66,7 @@ fn each_opcode_has_exactly_one_extension_of_the_right_length() {
     for (opcode, ext_len, _) in every_opcode() {
         assert_eq!(EXTENSIONS.iter().filter(|ext| ext.fits(opcode)).count(), 1, "{opcode:?}");
         let frame = emitted(&packet(opcode, &[]));
-        assert_eq!(frame.len(), crate::bth::LEN + ext_len, "{opcode:?}");
+        assert_eq!(frame.len(), bth::LEN + ext_len, "{opcode:?}");
         assert_eq!(Packet::parse(&frame), Ok(packet(opcode, &[])));
     }
 }
@@ -91,7 +91,7 @@ fn each_payload_length_is_padded_and_comes_back() {
         for len in 0..=bytes.len() {
             let packet = packet(opcode, &bytes[..len]);
             let frame = emitted(&packet);
-            assert_eq!(frame.len(), crate::bth::LEN + ext_len + len.next_multiple_of(4));
+            assert_eq!(frame.len(), bth::LEN + ext_len + len.next_multiple_of(4));
             assert_eq!(usize::from(frame[1] >> 4 & 3), len.next_multiple_of(4) - len);
             assert_eq!(Packet::parse(&frame), Ok(packet), "{opcode:?} {has_payload}");
         }
@@ -118,7 +118,7 @@ fn a_pad_that_does_not_fit_is_refused() {
     let frame = emitted(&packet(Opcode::SendOnly, &[1, 2, 3, 4]));
     for len in 1..8 {
         let mut frame = frame.clone();
-        frame.resize(crate::bth::LEN + len, 0);
+        frame.resize(bth::LEN + len, 0);
         assert_eq!(Packet::parse(&frame).is_ok(), len == 4, "{len} bytes of payload and no pad");
     }
     let mut no_room = emitted(&packet(Opcode::SendOnly, &[]));
@@ -132,7 +132,7 @@ fn each_bit_of_the_pad_is_reserved() {
     let frame = emitted(&packet(Opcode::SendOnly, &[0xff]));
     for bit in 0..24 {
         let mut frame = frame.clone();
-        frame[crate::bth::LEN + 1 + bit / 8] |= 1 << (bit % 8);
+        frame[bth::LEN + 1 + bit / 8] |= 1 << (bit % 8);
         assert_eq!(Packet::parse(&frame), Err(WireError::Reserved { what: "pad" }), "bit {bit}");
     }
 }
