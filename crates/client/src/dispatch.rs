@@ -61,7 +61,7 @@ impl Default for Policy {
 impl Policy {
     /// Where `program` is to run.
     #[must_use]
-    pub const fn verdict(&self, program: &Program) -> Site {
+    pub fn verdict(&self, program: &Program) -> Site {
         match self {
             Self::Auto(profile) if program.cost(&profile.accelerator).offload(profile.eta) => {
                 Site::MemoryNodes

@@ -127,7 +127,7 @@ impl Program {
     /// # Panics
     /// When `window` or `scratch` does not have the program's lengths, or the program stores.
     pub fn step(&self, window: &[u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
-        assert!(!self.stores, "a program that stores needs a window of its own");
+        assert!(!self.0.stores, "a program that stores needs a window of its own");
         self.iterate(Window::Lent(window), cur_ptr, scratch)
     }
 
@@ -142,14 +142,14 @@ impl Program {
 
     #[inline]
     fn iterate(&self, window: Window<'_>, cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
-        assert_eq!(window.bytes().len(), self.window_len, "the window is the program's");
-        assert_eq!(scratch.len(), self.scratch_len, "the scratch pad is the program's");
+        assert_eq!(window.bytes().len(), self.0.window_len, "the window is the program's");
+        assert_eq!(scratch.len(), self.0.scratch_len, "the scratch pad is the program's");
         let mut regs = [0; Reg::ALL.len()];
         regs[Reg::ENTRY as usize] = cur_ptr.0;
         let mut areas = Areas { window, scratch, spill: [0; SPILL_LEN] };
         let mut number = 0;
         loop {
-            let insn = &self.insns[number];
+            let insn = &self.0.insns[number];
             number += 1;
             match *insn {
                 Insn::Alu { width, op, dst, src } => {

@@ -37,16 +37,18 @@ use encode::Header;
 use farmem_wire::ProgramHash;
 use sha2::{Digest, Sha256};
 
-/// A verified program. There is no other way to have one. Clones share everything: cloning allocates nothing.
+/// A verified program. There is no other way to have one. Clones share everything: cloning allocates nothing, and a clone is one word.
 #[derive(Clone)]
-pub struct Program {
-    encoded: Arc<[u8]>,
+pub struct Program(Arc<Verified>);
+
+struct Verified {
+    encoded: Vec<u8>,
     hash: ProgramHash,
     window_len: usize,
     scratch_len: usize,
     stores: bool,
     longest_path: u16,
-    insns: Arc<[Insn]>,
+    insns: Vec<Insn>,
 }
 
 impl Program {
@@ -96,62 +98,68 @@ impl Program {
         let encoded = encode::encode(&header, &insns);
         let hash = name(&encoded, header.stores);
         let (window_len, scratch_len) = (usize::from(header.window_len), usize::from(header.scratch_len));
-        let (encoded, insns) = (encoded.into(), insns.into());
-        Ok(Self { encoded, hash, window_len, scratch_len, stores: header.stores, longest_path, insns })
+        let stores = header.stores;
+        let verified = Verified { encoded, hash, window_len, scratch_len, stores, longest_path, insns };
+        Ok(Self(Arc::new(verified)))
     }
 
     /// The encoded form: what travels, and what [`Self::decode`] takes.
     #[must_use]
+    #[inline]
     pub fn encoded(&self) -> &[u8] {
-        &self.encoded
+        &self.0.encoded
     }
 
     /// Its name: the first 16 bytes of the SHA-256 of the encoded form, but for the last bit, which says whether it stores.
     #[must_use]
-    pub const fn hash(&self) -> ProgramHash {
-        self.hash
+    #[inline]
+    pub fn hash(&self) -> ProgramHash {
+        self.0.hash
     }
 
     /// Bytes of the one LOAD at `cur_ptr`, 1 to 256.
     #[must_use]
-    pub const fn window_len(&self) -> usize {
-        self.window_len
+    #[inline]
+    pub fn window_len(&self) -> usize {
+        self.0.window_len
     }
 
     /// Bytes of the scratch pad, 0 to [`SCRATCH_LEN_MAX`].
     #[must_use]
-    pub const fn scratch_len(&self) -> usize {
-        self.scratch_len
+    #[inline]
+    pub fn scratch_len(&self) -> usize {
+        self.0.scratch_len
     }
 
     /// True when it declares that it stores to the window: what it stores becomes part of far memory when the iteration ends.
     #[must_use]
-    pub const fn stores(&self) -> bool {
-        self.stores
+    #[inline]
+    pub fn stores(&self) -> bool {
+        self.0.stores
     }
 
     /// Memory lines of 64 bytes that the load window takes when `cur_ptr` is aligned to one.
     #[must_use]
-    pub const fn lines(&self) -> usize {
-        self.window_len.div_ceil(LINE_LEN)
+    pub fn lines(&self) -> usize {
+        self.0.window_len.div_ceil(LINE_LEN)
     }
 
     /// Instructions on the longest path of one iteration: PULSE's N. RANK and MATCH count as one for each 16 bytes that they search.
     #[must_use]
-    pub const fn longest_path(&self) -> u16 {
-        self.longest_path
+    pub fn longest_path(&self) -> u16 {
+        self.0.longest_path
     }
 
     /// The instructions, in order. Targets are positions in this order; all lie ahead and inside.
     pub fn instructions(&self) -> impl ExactSizeIterator<Item = Insn> + '_ {
-        self.insns.iter().copied()
+        self.0.insns.iter().copied()
     }
 }
 
 /// Programs are equal when their encoded forms are.
 impl PartialEq for Program {
     fn eq(&self, other: &Self) -> bool {
-        self.encoded == other.encoded
+        Arc::ptr_eq(&self.0, &other.0) || self.0.encoded == other.0.encoded
     }
 }
 
@@ -160,11 +168,11 @@ impl Eq for Program {}
 impl fmt::Debug for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Program")
-            .field("hash", &self.hash)
-            .field("window_len", &self.window_len)
-            .field("scratch_len", &self.scratch_len)
-            .field("stores", &self.stores)
-            .field("instructions", &self.insns.len())
+            .field("hash", &self.0.hash)
+            .field("window_len", &self.0.window_len)
+            .field("scratch_len", &self.0.scratch_len)
+            .field("stores", &self.0.stores)
+            .field("instructions", &self.0.insns.len())
             .finish_non_exhaustive()
     }
 }
