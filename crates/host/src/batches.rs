@@ -15,29 +15,44 @@ use farmem_wire::{Body, Header, Message, NodeId, Pmtu, RequestId};
 pub const BATCHES_OPEN_MAX: usize = 16;
 
 /// What traversals of one batch share.
-#[derive(Clone, Debug)]
-pub(crate) struct Shared {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shared<P> {
     /// The session they go over.
     pub(crate) switch: ud::Peer,
     /// Where their pointers are, as far as the host knows.
     pub(crate) node: NodeId,
-    pub(crate) program: Program,
+    /// The program, or a reference to one.
+    pub(crate) program: P,
     /// They bring the code along.
     pub(crate) with_code: bool,
 }
 
-impl Shared {
+impl Shared<&Program> {
     /// True when both are said of one batch. Of programs that is their names, as on the wire.
-    fn is(&self, other: &Self) -> bool {
-        let of = |shared: &Self| (shared.switch, shared.node, shared.program.hash(), shared.with_code);
-        of(self) == of(other)
+    fn is(&self, other: &Shared<Program>) -> bool {
+        self.node == other.node
+            && self.with_code == other.with_code
+            && self.switch == other.switch
+            && self.program.hash() == other.program.hash()
+    }
+
+    /// Bytes for pairs beside the code, if that goes along.
+    fn room(&self, pmtu: Pmtu) -> usize {
+        let code = if self.with_code { self.program.encoded().len() } else { 0 };
+        Batch::room(pmtu).saturating_sub(code)
+    }
+
+    /// As it is kept with a batch that is begun.
+    fn kept(&self) -> Shared<Program> {
+        let Self { switch, node, program, with_code } = *self;
+        Shared { switch, node, program: program.clone(), with_code }
     }
 }
 
 /// A batch that was begun.
 #[derive(Debug)]
 pub(crate) struct Open {
-    pub(crate) shared: Shared,
+    pub(crate) shared: Shared<Program>,
     pub(crate) first: RequestId,
     pairs: PairBuf,
 }
@@ -82,8 +97,8 @@ impl Batches {
     }
 
     /// True when a batch of this one alone fits a datagram.
-    pub(crate) fn fits(&self, shared: &Shared, pair: &Pair<'_>) -> bool {
-        pair.len() <= self.room(shared)
+    pub(crate) fn fits(&self, shared: &Shared<&Program>, pair: &Pair<'_>) -> bool {
+        pair.len() <= shared.room(self.pmtu)
     }
 
     /// Takes a request in. Answers the batch that must leave now, if one must: it has no room for this one, or there are too many.
@@ -93,11 +108,11 @@ impl Batches {
     pub(crate) fn add(
         &mut self,
         now: Instant,
-        shared: Shared,
+        shared: &Shared<&Program>,
         first: RequestId,
         pair: &Pair<'_>,
     ) -> Option<Open> {
-        let room = self.room(&shared);
+        let room = shared.room(self.pmtu);
         assert!(pair.len() <= room, "a pair that fits no batch goes alone");
         if self.open.is_empty() {
             self.due = now;
@@ -105,7 +120,7 @@ impl Batches {
         let has_room =
             |open: &Open| open.count() < self.pairs_max && open.pairs.bytes_len() + pair.len() <= room;
         let mut leaves = None;
-        match self.open.iter().position(|open| open.shared.is(&shared)) {
+        match self.open.iter().position(|open| shared.is(&open.shared)) {
             Some(at) if has_room(&self.open[at]) => {
                 self.open[at].pairs.push(pair);
                 return None;
@@ -116,7 +131,7 @@ impl Batches {
         }
         let mut pairs = self.spare.pop().unwrap_or_default();
         pairs.push(pair);
-        self.open.push(Open { shared, first, pairs });
+        self.open.push(Open { shared: shared.kept(), first, pairs });
         leaves
     }
 
@@ -143,10 +158,5 @@ impl Batches {
             self.open.iter().all(|open| (1..=self.pairs_max).contains(&open.count())),
             "a batch has pairs"
         );
-    }
-
-    fn room(&self, shared: &Shared) -> usize {
-        let code = if shared.with_code { shared.program.encoded().len() } else { 0 };
-        Batch::room(self.pmtu).saturating_sub(code)
     }
 }

@@ -262,6 +262,9 @@ impl Connections {
 
     /// Sends what waits on its way when nothing is before it any more.
     pub(crate) fn look_again(&mut self, now: Instant, out: &mut Sink) {
+        if self.waiting.is_empty() {
+            return;
+        }
         for (domain, item) in core::mem::take(&mut self.waiting) {
             // Those that still wait are in the list again, before it.
             self.dispatch(now, domain, item, From::Waiting, out);
@@ -346,7 +349,9 @@ impl Connections {
     /// The node that has an address, as far as is known here.
     pub(crate) fn node_of(&self, domain: Domain, addr: VirtAddr) -> Option<NodeId> {
         let home = || self.home_of(domain, addr).map(|at| self.lines[at].node);
-        self.routes.find(addr.0).map(|(node, _)| node).or_else(home)
+        // Most hosts know of nothing that moved.
+        let moved = if self.routes.is_empty() { None } else { self.routes.find(addr.0) };
+        moved.map(|(node, _)| node).or_else(home)
     }
 
     pub(crate) fn check(&self) {

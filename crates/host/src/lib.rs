@@ -24,6 +24,7 @@ mod routes;
 mod split_ops;
 #[cfg(test)]
 mod tests;
+mod walk;
 mod wants;
 mod writes;
 

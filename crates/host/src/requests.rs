@@ -4,13 +4,13 @@
 //! lengths, program. Retransmission and giving up are [`ud::Requester`]'s.
 
 use crate::batches::{Batches, Open, Shared};
+use crate::walk::{Carries, Walk};
 use crate::writes::Writes;
 use crate::{Answer, Config, Done, Failure, Note, Op, Out, SetupFault, Sink, Traversed};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use farmem_machine::{Duration, Instant};
 use farmem_transport::ud::{self, Expired};
-use farmem_traversal::Program;
 use farmem_wire::{
     Body, Domain, Header, HostId, Message, NodeId, ProgramHash, Psn, Qpn, RequestId, Status, VirtAddr,
     message,
@@ -54,66 +54,6 @@ enum Kind {
     },
     /// With its request's place among the writes under way, when the program stores.
     Traverse(Walk, Option<u64>),
-}
-
-/// A traversal between requests.
-#[derive(Debug)]
-struct Walk {
-    program: Program,
-    cur_ptr: VirtAddr,
-    scratch: Vec<u8>,
-    iterations: u32,
-    limit: u32,
-    requests: u32,
-    carries: Carries,
-    /// Its request went in a batch.
-    in_batch: bool,
-}
-
-/// What the last request of a traversal carried beside its state.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Carries {
-    /// The program's name: the node knows it, or will ask.
-    Name,
-    /// Its code.
-    Code,
-    /// Its code in place of the state, as they do not fit one datagram: iterations none, the pad empty (PROTOCOL 11.4).
-    Introduction,
-    /// Its name, to a node that it was introduced to.
-    NameIntroduced,
-}
-
-impl Walk {
-    /// What a request carries as long as no node asked for the code. One that stores has it with it where both fit, so that all its copies have one
-    /// id, under which it is executed once wherever a node that lost its memory would have asked (PROTOCOL 9.8).
-    fn begin(&mut self, room: usize) {
-        let both = self.scratch.len() + self.program.encoded().len() <= room;
-        self.carries = if self.program.stores() && both { Carries::Code } else { Carries::Name };
-    }
-
-    /// What the next request carries, now that a node does not know the program.
-    fn introduce(&mut self, room: usize) {
-        let state = Traverse::without_zeros(&self.scratch).len();
-        let fits = state + self.program.encoded().len() <= room;
-        self.carries = if fits { Carries::Code } else { Carries::Introduction };
-    }
-
-    /// The request's body.
-    fn traverse(&self) -> Traverse<'_> {
-        let Self { program, cur_ptr, iterations, limit, scratch, carries, .. } = self;
-        let introduces = *carries == Carries::Introduction;
-        Traverse {
-            program: program.hash(),
-            cur_ptr: *cur_ptr,
-            iterations: *iterations,
-            limit: if introduces { *iterations } else { *limit },
-            scratch: if introduces { &[] } else { Traverse::without_zeros(scratch) },
-            code: match carries {
-                Carries::Code | Carries::Introduction => program.encoded(),
-                Carries::Name | Carries::NameIntroduced => &[],
-            },
-        }
-    }
 }
 
 /// A request under way.
@@ -272,12 +212,12 @@ impl Requests {
         walk.in_batch = false;
         let Some(node) = node else { return false };
         let with_code = walk.carries == Carries::Code;
-        let shared = Shared { switch, node, program: walk.program.clone(), with_code };
+        let shared = Shared { switch, node, program: &walk.program, with_code };
         let pair = Pair::of(request, Status::Ok, &walk.traverse());
         if !self.batches.are_wanted() || !self.batches.fits(&shared, &pair) {
             return false;
         }
-        let leaves = self.batches.add(now, shared, request, &pair);
+        let leaves = self.batches.add(now, &shared, request, &pair);
         walk.in_batch = true;
         if let Some(open) = leaves {
             self.leave(open, out);
@@ -331,31 +271,48 @@ impl Requests {
             Ok(message) => message,
             Err(error) => return out.note(Note::Malformed(error)),
         };
-        let Body::Batch(batch) = message.body else { return self.answer_one(now, &message, out) };
-        for pair in batch.pairs() {
-            let status =
-                if message.header.status == Status::Ok { pair.status } else { message.header.status };
-            let request = message.header.request.with_counter(pair.counter);
-            let header = Header { status, request, ..message.header };
-            let body = Body::Traverse(batch.without_code().traverse(&pair));
-            self.answer_one(now, &Message { header, body }, out);
+        match &message.body {
+            Body::Traverse(state) => self.answer_traverse(now, &message.header, state, out),
+            Body::Batch(batch) => {
+                let batch = batch.without_code();
+                for pair in batch.pairs() {
+                    let status =
+                        if message.header.status == Status::Ok { pair.status } else { message.header.status };
+                    let request = message.header.request.with_counter(pair.counter);
+                    let header = Header { status, request, ..message.header };
+                    self.answer_traverse(now, &header, &batch.traverse(&pair), out);
+                }
+            }
+            body => self.answer_region(now, &message.header, body, out),
         }
     }
 
-    /// Takes an answer to one request, which came alone or with others.
-    fn answer_one(&mut self, now: Instant, message: &Message<'_>, out: &mut Sink) {
-        let Some(sent) = self.ud.get(message.header.request) else {
-            return out.note(Note::LateAnswer);
+    /// Takes a request out that an answer is for. None, and a note of why, when it is for none.
+    fn asked_for(
+        &mut self,
+        header: &Header,
+        fits: impl FnOnce(&Kind) -> bool,
+        out: &mut Sink,
+    ) -> Option<Pending> {
+        let Some(sent) = self.ud.get(header.request) else {
+            out.note(Note::LateAnswer);
+            return None;
         };
-        let unread = is_of_unread(message);
-        if !message.header.response || !(unread || fits(&sent.pending.kind, message)) {
-            return out.note(Note::WrongAnswer);
+        if !header.response || !fits(&sent.pending.kind) {
+            out.note(Note::WrongAnswer);
+            return None;
         }
-        let Some(Sent { mut pending, .. }) = self.ud.finish(message.header.request) else {
-            unreachable!("the request was outstanding a moment ago");
+        self.ud.finish(header.request).map(|sent| sent.pending)
+    }
+
+    /// Takes an answer of a region.
+    fn answer_region(&mut self, now: Instant, header: &Header, body: &Body<'_>, out: &mut Sink) {
+        let unread = is_of_unread(header.status, body);
+        let Some(mut pending) = self.asked_for(header, |kind| unread || fits(kind, body), out) else {
+            return;
         };
-        let status = message.header.status;
-        match (&mut pending.kind, message.body) {
+        let status = header.status;
+        match (&mut pending.kind, body) {
             _ if unread => self.refused(pending, status, out),
             (Kind::Read { .. }, _) if status == Status::Lent => self.wait(now, pending, out),
             (Kind::Read { buf, .. }, Body::RegionRead { data, .. }) if status == Status::Ok => {
@@ -365,27 +322,39 @@ impl Requests {
             (Kind::Write { .. }, Body::RegionWrite { .. }) if status == Status::Ok => {
                 self.end(pending, Ok(Answer::Done { old: 0 }), out);
             }
-            (Kind::Read { .. } | Kind::Write { .. }, _) => self.refused(pending, status, out),
-            (Kind::Traverse(walk, number), Body::Traverse(state)) => {
-                // What goes on does so under a new id, and is a new write.
-                number.take().into_iter().for_each(|number| self.writes.end(number));
-                if walk.carries == Carries::Introduction && status == Status::IterationLimit {
-                    walk.carries = Carries::NameIntroduced;
-                    return self.start(now, pending, out);
-                }
-                // Each continuation costs an iteration of the limit, so that no node can have this host ask for ever.
-                let progress = state.iterations > walk.iterations;
-                walk.cur_ptr = state.cur_ptr;
-                walk.iterations = state.iterations;
-                let (sent, zeros) = walk.scratch.split_at_mut(state.scratch.len());
-                if walk.carries != Carries::Introduction {
-                    sent.copy_from_slice(state.scratch);
-                    zeros.fill(0);
-                }
-                self.walk_on(now, pending, status, progress, out);
-            }
-            (Kind::Traverse(..), _) => unreachable!("fits() compared the kinds"),
+            _ => self.refused(pending, status, out),
         }
+    }
+
+    /// Takes the answer to one traversal, which came alone or with others.
+    fn answer_traverse(&mut self, now: Instant, header: &Header, state: &Traverse<'_>, out: &mut Sink) {
+        let status = header.status;
+        let unread = has_nothing(state) && says_unread(status);
+        let fits =
+            |kind: &Kind| unread || matches!(kind, Kind::Traverse(walk, _) if walk.is_answered_by(state));
+        let Some(mut pending) = self.asked_for(header, fits, out) else { return };
+        let Kind::Traverse(walk, number) = &mut pending.kind else {
+            return self.refused(pending, status, out);
+        };
+        if unread {
+            return self.refused(pending, status, out);
+        }
+        // What goes on does so under a new id, and is a new write.
+        number.take().into_iter().for_each(|number| self.writes.end(number));
+        if walk.carries == Carries::Introduction && status == Status::IterationLimit {
+            walk.carries = Carries::NameIntroduced;
+            return self.start(now, pending, out);
+        }
+        // Each continuation costs an iteration of the limit, so that no node can have this host ask for ever.
+        let progress = state.iterations > walk.iterations;
+        walk.cur_ptr = state.cur_ptr;
+        walk.iterations = state.iterations;
+        let (sent, zeros) = walk.scratch.split_at_mut(state.scratch.len());
+        if walk.carries != Carries::Introduction {
+            sent.copy_from_slice(state.scratch);
+            zeros.fill(0);
+        }
+        self.walk_on(now, pending, status, progress, out);
     }
 
     /// A traversal came back: it ended, goes on, or failed (PROTOCOL 11.4, 11.5).
@@ -538,35 +507,37 @@ fn send(home: Qpn, hops_max: u8, request: RequestId, sent: &Sent, out: &mut Sink
     ud::send(out, sent.switch, home, Psn::new(request.counter()), &message);
 }
 
-/// True when the answer has the kind, the place and the lengths that its request asked for.
-fn fits(kind: &Kind, message: &Message<'_>) -> bool {
-    match (kind, &message.body) {
+/// True when the answer of a region has the kind, the place and the lengths that its request asked for.
+fn fits(kind: &Kind, body: &Body<'_>) -> bool {
+    match (kind, body) {
         (Kind::Read { addr, buf }, Body::RegionRead { addr: at, len, .. })
         | (Kind::Write { addr, buf, .. }, Body::RegionWrite { addr: at, len, .. }) => {
             at == addr && *len == len32(buf)
-        }
-        (Kind::Traverse(walk, _), Body::Traverse(state)) => {
-            let asked = walk.traverse();
-            state.program == asked.program
-                // Also of an answer to code that went ahead: the node answers with zeros, of which it leaves out whole blocks only.
-                && state.scratch.len() <= walk.scratch.len()
-                && state.limit == asked.limit
-                && (asked.iterations..=asked.limit).contains(&state.iterations)
         }
         _ => false,
     }
 }
 
 /// True for the answer to a request that could not be read: of its body nothing is left, and its kind may be lost (PROTOCOL 6.15).
-fn is_of_unread(message: &Message<'_>) -> bool {
-    let nothing = match &message.body {
+fn is_of_unread(status: Status, body: &Body<'_>) -> bool {
+    let nothing = match body {
         Body::RegionRead { addr, len, .. } | Body::RegionWrite { addr, len, .. } => {
             addr.is_null() && *len == 0
         }
-        Body::Traverse(state) => state.program == ProgramHash::default() && state.scratch.is_empty(),
+        Body::Traverse(state) => has_nothing(state),
         Body::Batch(_) | Body::Update(_) => false,
     };
-    nothing && matches!(message.header.status, Status::Malformed | Status::Version | Status::Unsupported)
+    nothing && says_unread(status)
+}
+
+/// True when nothing is left of a traversal.
+fn has_nothing(state: &Traverse<'_>) -> bool {
+    state.scratch.is_empty() && state.program == ProgramHash::default()
+}
+
+/// True when a request that could not be read ends so.
+const fn says_unread(status: Status) -> bool {
+    matches!(status, Status::Malformed | Status::Version | Status::Unsupported)
 }
 
 /// The length of what [`Requests::refusal`] let through.

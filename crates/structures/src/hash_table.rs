@@ -495,6 +495,7 @@ impl HashTable {
 /// The scratch pad of a look-up as it begins.
 fn start_pad(key: Key, mut scratch: Vec<u8>) -> Vec<u8> {
     scratch.clear();
+    scratch.reserve_exact(scratch::LEN);
     scratch.extend_from_slice(&key.lo.to_le_bytes());
     scratch.extend_from_slice(&key.hi.to_le_bytes());
     scratch.resize(scratch::LEN, 0);

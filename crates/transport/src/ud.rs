@@ -3,6 +3,7 @@
 mod dedup;
 mod inbox;
 mod requester;
+mod table;
 
 pub use dedup::{Dedup, Seen};
 pub use inbox::{Inbox, Turn};

@@ -126,6 +126,8 @@ struct Run<T, D> {
     /// Counts what happens, to say who waits longest.
     moment: u64,
     failed: Option<Error>,
+    /// The last reading of the clock, until something is waited for: a task that takes the place of one that ended begins at that one's end.
+    clock: Option<Instant>,
 }
 
 impl<T: Task, D: FnMut(T, TaskStats)> Run<T, D> {
@@ -153,6 +155,7 @@ impl<T: Task, D: FnMut(T, TaskStats)> Run<T, D> {
             for_alone: 0,
             moment: 0,
             failed: None,
+            clock: None,
         }
     }
 
@@ -182,6 +185,7 @@ impl<T: Task, D: FnMut(T, TaskStats)> Run<T, D> {
             }
             if self.flying > 0 {
                 let completed = client.next_completed()?.expect("an operation under way ends");
+                self.clock = None;
                 self.ended(client, completed)?;
                 while let Some(completed) = client.poll_ended() {
                     self.ended(client, completed)?;
@@ -201,7 +205,7 @@ impl<T: Task, D: FnMut(T, TaskStats)> Run<T, D> {
         slot.queue.clear();
         slot.task = Some(task);
         slot.state = TaskState::UnderWay { flights: 0 };
-        slot.started = Instant::now();
+        slot.started = *self.clock.get_or_insert_with(Instant::now);
         slot.stats = TaskStats::default();
     }
 
@@ -223,7 +227,7 @@ impl<T: Task, D: FnMut(T, TaskStats)> Run<T, D> {
             }
             Ok(Next::Done) => {
                 let mut stats = slot.stats;
-                stats.latency = slot.started.elapsed();
+                stats.latency = self.clock.insert(Instant::now()).duration_since(slot.started);
                 let task = slot.task.take().expect("it is there, it has just said that it is done");
                 (self.done)(task, stats);
                 self.leave(number);
@@ -280,6 +284,7 @@ impl<T: Task, D: FnMut(T, TaskStats)> Run<T, D> {
         });
         let (_, number) = waiting.min().expect("a task waits to be alone");
         self.for_alone -= 1;
+        self.clock = None;
         let slot = &mut self.slots[number];
         slot.state = TaskState::UnderWay { flights: 0 };
         let task = slot.task.as_mut().expect("what waits is in its slot");

@@ -3,7 +3,8 @@
 //! Key type: [`Requester`]. It says when a request is sent again. Its owner sends the request, unchanged (PROTOCOL 5.2), matches an answer
 //! to its request, and checks the sender.
 
-use alloc::collections::{BTreeMap, VecDeque};
+use super::table::Table;
+use alloc::collections::VecDeque;
 use farmem_machine::{Duration, Instant};
 use farmem_wire::RequestId;
 
@@ -17,7 +18,7 @@ pub struct Requester<T> {
     outstanding_max: usize,
     timeout: Duration,
     retries_max: u32,
-    requests: BTreeMap<RequestId, Outstanding<T>>,
+    requests: Table<Outstanding<T>>,
     /// One queue per length of wait, so that each is in order of time without sorting. Rows of finished requests stay
     /// until they come to the front or are swept; the front row of each is always alive.
     queues: [VecDeque<Row>; WAITS],
@@ -56,7 +57,7 @@ impl<T> Requester<T> {
     #[must_use]
     pub fn new(outstanding_max: usize, timeout: Duration, retries_max: u32) -> Self {
         assert!(timeout.as_nanos() > 0, "a timeout that lets time pass");
-        Self { outstanding_max, timeout, retries_max, requests: BTreeMap::new(), queues: Default::default() }
+        Self { outstanding_max, timeout, retries_max, requests: Table::default(), queues: Default::default() }
     }
 
     /// Takes in a request that its owner sends now, alone or together with others. It is outstanding until [`Requester::finish`].
@@ -66,13 +67,14 @@ impl<T> Requester<T> {
     ///
     /// # Panics
     /// When `request` is outstanding already: ids are used once.
+    #[inline]
     pub fn start(&mut self, now: Instant, request: RequestId, context: T) -> Result<(), T> {
         if self.requests.len() >= self.outstanding_max {
             return Err(context);
         }
         let due = now + wait(self.timeout, 0);
-        let previous = self.requests.insert(request, Outstanding { context, retries: 0, due });
-        assert!(previous.is_none(), "{request:?} is used once");
+        let is_new = self.requests.insert(request, Outstanding { context, retries: 0, due });
+        assert!(is_new, "{request:?} is used once");
         self.enqueue(0, Row { due, request });
         Ok(())
     }
@@ -80,19 +82,25 @@ impl<T> Requester<T> {
     /// The context of an outstanding request.
     #[must_use]
     pub fn get(&self, request: RequestId) -> Option<&T> {
-        self.requests.get(&request).map(|outstanding| &outstanding.context)
+        self.requests.get(request).map(|outstanding| &outstanding.context)
     }
 
     /// Ends a request: its answer came. `None` for one that is not outstanding (a late or repeated answer).
+    #[inline]
     pub fn finish(&mut self, request: RequestId) -> Option<T> {
-        let Outstanding { context, retries, .. } = self.requests.remove(&request)?;
-        self.clean_front(queue_of(retries));
+        let Outstanding { context, retries, .. } = self.requests.remove(request)?;
+        let queue = queue_of(retries);
+        // The row in front is another one's, and alive as before; or this one's, as when answers come in the order of their requests.
+        if self.queues[queue].front().is_some_and(|row| row.request == request) {
+            self.queues[queue].pop_front();
+            self.clean_front(queue);
+        }
         Some(context)
     }
 
     /// Gives a request up, whatever its timer says: the oldest id first. `None` when none is outstanding.
     pub fn give_up(&mut self) -> Option<Expired<T>> {
-        let (&request, _) = self.requests.first_key_value()?;
+        let request = self.requests.lowest()?;
         self.finish(request).map(|context| Expired { request, context })
     }
 
@@ -130,7 +138,7 @@ impl<T> Requester<T> {
     /// True when none is.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.requests.is_empty()
+        self.requests.len() == 0
     }
 
     /// Asserts every invariant.
@@ -145,7 +153,7 @@ impl<T> Requester<T> {
         }
         let alive = self.queues.iter().flatten().filter(|&&row| self.is_alive(row)).count();
         assert_eq!(alive, self.requests.len(), "each request has one timer");
-        assert!(self.requests.values().all(|request| request.retries <= self.retries_max));
+        assert!(self.requests.used().all(|(_, request)| request.retries <= self.retries_max));
     }
 }
 
@@ -157,7 +165,7 @@ impl<T> Requester<T> {
         request: RequestId,
         send: &mut impl FnMut(RequestId, &T),
     ) -> Option<Expired<T>> {
-        let outstanding = self.requests.get_mut(&request)?;
+        let outstanding = self.requests.get_mut(request)?;
         if outstanding.retries == self.retries_max {
             return self.finish(request).map(|context| Expired { request, context });
         }
@@ -194,8 +202,8 @@ impl<T> Requester<T> {
     }
 }
 
-fn is_alive<T>(requests: &BTreeMap<RequestId, Outstanding<T>>, row: Row) -> bool {
-    requests.get(&row.request).is_some_and(|request| request.due == row.due)
+fn is_alive<T>(requests: &Table<Outstanding<T>>, row: Row) -> bool {
+    requests.get(row.request).is_some_and(|request| request.due == row.due)
 }
 
 /// How long to wait for an answer to a request that was sent again so often.
