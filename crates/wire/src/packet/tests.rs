@@ -164,6 +164,29 @@ fn a_payload_of_another_length_than_announced_is_a_broken_invariant() {
     Packet::emit_with(&bth, &ext, 4, &mut vec![], |out| out.push(1));
 }
 
+proptest! {
+    /// A frame read as a datagram is what it is as a packet, also one that is cut off or wrong at any place.
+    #[test]
+    fn a_datagram_is_the_packet_that_it_is(
+        payload in prop::collection::vec(any::<u8>(), 0..40), keep in 0..80_usize, at in 0..40_usize, flip: u8,
+    ) {
+        let mut frame = emitted(&packet(Opcode::UdSendOnly, &payload));
+        let flipped = at.min(frame.len() - 1);
+        for flip in [0, flip] {
+            frame[flipped] ^= flip;
+            for frame in [&frame[..], &frame[..keep.min(frame.len())]] {
+                let asked = Packet::parse(frame).map(|packet| (packet.bth.dest_qp, packet.ext, packet.payload));
+                let read = Datagram::parse(frame).map(|read| (read.dest_qp, Extension::Deth(read.deth), read.payload));
+                if Datagram::is(frame) {
+                    prop_assert_eq!(read, asked);
+                } else {
+                    prop_assert!(read.is_err());
+                }
+            }
+        }
+    }
+}
+
 fn aeth() -> impl Strategy<Value = Aeth> {
     use Nak::{InvalidRequest, PsnSequence, RemoteAccess, RemoteOperational};
     let nak = prop::sample::select(vec![PsnSequence, InvalidRequest, RemoteAccess, RemoteOperational]);
