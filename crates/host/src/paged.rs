@@ -273,6 +273,9 @@ impl<M: Mapped> Paged<M> {
                 Action::Zeros { .. } | Action::Copy { .. } => {
                     unreachable!("all of a window is in far memory")
                 }
+                Action::Allow { first, .. } => {
+                    unreachable!("{first:?}: the right to write is asked for, a page at a time")
+                }
                 Action::Keep { key, .. } => {
                     unreachable!("{key:?} has no heir: no process forks what hosts share")
                 }

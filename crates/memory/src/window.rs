@@ -334,6 +334,11 @@ impl<'a> Server<'a> {
                 self.bytes_here_max = self.bytes_here_max.max(here);
             }
             Action::Map { key, access } => window.remap(self.page(key), access),
+            Action::Allow { first, count } => {
+                for page in first.page..first.page + u64::from(count) {
+                    window.remap(Page::of(self.addr(page)), Access::Modified);
+                }
+            }
             Action::Deactivate { first, count } => {
                 for page in first.page..first.page + u64::from(count) {
                     window.unmap(Page::of(self.addr(page)));

@@ -95,10 +95,15 @@ pub trait Prefetch<E>: Send + Debug {
     /// What to fetch now that this happened. Of pages: a run that has the one that a thread waits for.
     fn propose(&mut self, event: &E) -> Self::Wanted;
 
-    /// Of the latest proposal only this is fetched. Of pages: none when there was no room even for the one that is waited for; it is to be
-    /// proposed again.
-    fn fetched(&mut self, what: &Self::Wanted) {
-        let _ = what;
+    /// Of the latest proposal only this is fetched, and with what was here before all of `here` is. Of pages: none when there was no room even for the one
+    /// that is waited for; it is to be proposed again.
+    fn fetched(&mut self, what: &Self::Wanted, here: &Self::Wanted) {
+        let _ = (what, here);
+    }
+
+    /// What was fetched earlier and is behind what happened since, where that goes on in order; and how much is behind in all.
+    fn behind(&self) -> Option<(Self::Wanted, u64)> {
+        None
     }
 }
 
@@ -128,20 +133,21 @@ impl Prefetch<Fault> for Groups {
 /// Streams, upwards and downwards: a fault at the page behind the last proposal, or before it, doubles what is fetched, up to a bound; any
 /// other fetches one page. A stream keeps its direction.
 ///
-/// A fault elsewhere forgets nothing: as many streams as [`STREAMS`] are followed at once.
+/// A fault elsewhere forgets nothing: as many streams as [`STREAMS`] are followed at once. Faults here and there forget no stream that has gone on: each may
+/// be the first of a stream, and hardly any is. Half of the streams are theirs.
 #[derive(Clone, Debug)]
 pub struct Streams {
     /// Pages proposed at most, at least 1.
     pages_max: u64,
     streams: [Stream; STREAMS],
-    /// The stream that is forgotten next.
-    oldest: usize,
     /// The stream that proposed last.
     latest: usize,
+    /// Proposals so far.
+    proposals: u64,
 }
 
 /// Streams followed at once.
-pub const STREAMS: usize = 8;
+pub const STREAMS: usize = 16;
 
 #[derive(Clone, Copy, Default, Debug)]
 struct Stream {
@@ -149,13 +155,34 @@ struct Stream {
     up: Option<u64>,
     down: Option<u64>,
     pages: u64,
+    /// The number of its latest proposal.
+    proposal: u64,
+    /// Pages that it was through before its latest fetch; the latest fetch, and the one before, as first page and the one behind the last.
+    through: u64,
+    latest: (u64, u64),
+    before: (u64, u64),
+}
+
+impl Stream {
+    /// It went on where it was.
+    const fn goes_on(&self) -> bool {
+        self.pages > 1
+    }
 }
 
 impl Streams {
     /// Proposes at most `pages_max` pages.
     #[must_use]
     pub fn new(pages_max: u64) -> Self {
-        Self { pages_max: pages_max.max(1), streams: [Stream::default(); STREAMS], oldest: 0, latest: 0 }
+        Self { pages_max: pages_max.max(1), streams: [Stream::default(); STREAMS], latest: 0, proposals: 0 }
+    }
+
+    /// The stream that is forgotten next: of those that went on, or of the others, the one that was not followed for longest.
+    fn oldest(&self) -> usize {
+        let many = self.streams.iter().filter(|stream| stream.goes_on()).count() > STREAMS / 2;
+        let of_kind = self.streams.iter().enumerate().filter(|(_, stream)| stream.goes_on() == many);
+        let oldest = of_kind.min_by_key(|(_, stream)| stream.proposal);
+        oldest.expect("half of the streams, or more, are of the kind").0
     }
 }
 
@@ -163,12 +190,15 @@ impl Prefetch<Fault> for Streams {
     type Wanted = Range<u64>;
 
     fn propose(&mut self, &Fault { page }: &Fault) -> Range<u64> {
+        self.proposals += 1;
+        let proposal = self.proposals;
         let goes_on = |stream: &Stream| stream.up == Some(page) || stream.down == Some(page);
         let Some(at) = self.streams.iter().position(goes_on) else {
             let end = page.saturating_add(1);
-            self.streams[self.oldest] = Stream { up: Some(end), down: page.checked_sub(1), pages: 1 };
-            self.latest = self.oldest;
-            self.oldest = (self.oldest + 1) % STREAMS;
+            self.latest = self.oldest();
+            self.streams[self.latest] =
+                Stream { up: Some(end), down: page.checked_sub(1), pages: 1, proposal, ..Stream::default() };
+            self.streams[self.latest].latest = (page, end);
             return page..end;
         };
         self.latest = at;
@@ -181,12 +211,14 @@ impl Prefetch<Fault> for Streams {
             let start = (page + 1).saturating_sub(pages);
             (start..page + 1, None, start.checked_sub(1))
         };
-        *stream = Stream { up, down, pages };
+        let Stream { through, latest: before, .. } = *stream;
+        let (through, latest) = (through + (before.1 - before.0), (proposed.start, proposed.end));
+        *stream = Stream { up, down, pages, proposal, through, latest, before };
         proposed
     }
 
-    /// The stream goes on beside them.
-    fn fetched(&mut self, pages: &Range<u64>) {
+    /// The stream goes on beside what is here: no thread faults there.
+    fn fetched(&mut self, pages: &Range<u64>, here: &Range<u64>) {
         let stream = &mut self.streams[self.latest];
         if pages.is_empty() {
             let goes_down = stream.up.is_none();
@@ -194,8 +226,20 @@ impl Prefetch<Fault> for Streams {
             (stream.up, stream.down) = if goes_down { (None, page) } else { (page, None) };
             return;
         }
-        stream.up = stream.up.map(|_| pages.end);
-        stream.down = stream.down.and_then(|_| pages.start.checked_sub(1));
+        if stream.up.is_some() {
+            stream.through += here.end - pages.end;
+        } else {
+            stream.through += pages.start - here.start;
+        }
+        stream.up = stream.up.map(|_| here.end);
+        stream.down = stream.down.and_then(|_| here.start.checked_sub(1));
+        stream.latest = (pages.start, pages.end);
+    }
+
+    /// Not the latest fetch, whose last pages may be in use still, but the one before.
+    fn behind(&self) -> Option<(Range<u64>, u64)> {
+        let stream = &self.streams[self.latest];
+        Some((stream.before.0..stream.before.1, stream.through))
     }
 }
 
@@ -251,19 +295,38 @@ mod tests {
     fn streams_go_on_where_they_were_cut() {
         let mut policy = Streams::new(16);
         assert_eq!([5, 6, 8].map(|page| propose(&mut policy, page)), [5..6, 6..8, 8..12]);
-        policy.fetched(&(8..9));
+        policy.fetched(&(8..9), &(8..9));
         assert_eq!(propose(&mut policy, 9), 9..17);
-        policy.fetched(&(9..9));
+        policy.fetched(&(9..9), &(9..9));
         assert_eq!(propose(&mut policy, 9), 9..25);
         let mut policy = Streams::new(16);
         assert_eq!([50, 49, 47].map(|page| propose(&mut policy, page)), [50..51, 48..50, 44..48]);
-        policy.fetched(&(46..48));
+        policy.fetched(&(46..48), &(46..48));
         assert_eq!(propose(&mut policy, 45), 38..46);
-        policy.fetched(&(45..45));
+        policy.fetched(&(45..45), &(45..45));
         assert_eq!(propose(&mut policy, 45), 30..46);
     }
 
-    /// A stream that is not followed for longer than others are begun is forgotten.
+    /// A stream goes on behind what was here before, and tells what it has been through.
+    #[test]
+    fn streams_go_on_behind_what_is_here() {
+        let mut policy = Streams::new(4);
+        assert_eq!([5, 6].map(|page| propose(&mut policy, page)), [5..6, 6..8]);
+        policy.fetched(&(6..7), &(6..20));
+        assert_eq!(propose(&mut policy, 20), 20..24);
+        assert_eq!(policy.behind(), Some((6..7, 15)));
+        assert_eq!(propose(&mut policy, 24), 24..28);
+        assert_eq!(policy.behind(), Some((20..24, 19)));
+        propose(&mut policy, 90);
+        assert_eq!(policy.behind(), Some((0..0, 0)));
+        let mut policy = Streams::new(4);
+        assert_eq!([50, 49].map(|page| propose(&mut policy, page)), [50..51, 48..50]);
+        policy.fetched(&(49..50), &(30..50));
+        assert_eq!(propose(&mut policy, 29), 26..30);
+        assert_eq!(policy.behind(), Some((49..50, 21)));
+    }
+
+    /// What is not followed for longer than others are begun is forgotten.
     #[test]
     fn old_streams_are_forgotten() {
         let mut policy = Streams::new(8);
@@ -272,5 +335,22 @@ mod tests {
             propose(&mut policy, 100 * (jump + 1));
         }
         assert_eq!(propose(&mut policy, 6), 6..7);
+    }
+
+    /// A stream that has gone on is followed through any number of faults here and there, and forgotten for younger ones that go on.
+    #[test]
+    fn faults_here_and_there_forget_no_stream() {
+        let mut policy = Streams::new(8);
+        assert_eq!([5, 6].map(|page| propose(&mut policy, page)), [5..6, 6..8]);
+        for jump in 0..10 * STREAMS as u64 {
+            propose(&mut policy, 100 * (jump + 1));
+        }
+        assert_eq!(propose(&mut policy, 8), 8..12);
+        for stream in 0..STREAMS as u64 {
+            let first = 1_000_000 + 100 * stream;
+            propose(&mut policy, first);
+            propose(&mut policy, first + 1);
+        }
+        assert_eq!(propose(&mut policy, 12), 12..13);
     }
 }

@@ -88,6 +88,17 @@ pub struct Cache {
     pub(crate) victims: Vec<(Key, Frame)>,
     /// Fetches under way at once.
     pub(crate) fetching_max: usize,
+    /// See [`Cache::is_short`].
+    short: bool,
+}
+
+/// How many pages are evicted at once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// As many as go at once at most: a thread waits for room, and the next ones shall not.
+    Batch,
+    /// Those that lie together: no thread waits, and one that comes to wait is not to wait long.
+    Run,
 }
 
 /// What came of an attempt to make room.
@@ -128,6 +139,7 @@ impl Cache {
             stats: Stats::default(),
             victims: Vec::new(),
             fetching_max: usize::MAX,
+            short: false,
         }
     }
 
@@ -187,15 +199,23 @@ impl Cache {
     }
 
     /// Does what is not urgent: keeps frames free for faults to come, and has written back what waits for it. To be called behind faults and ends of
-    /// operations.
+    /// operations, and again while [`Cache::is_short`] as long as no thread waits.
     pub fn turn(&mut self, layout: &impl Layout, out: &mut Vec<Action>) {
         self.admit_waiting(layout, out);
-        // Where others wait for the bytes of a page that goes, it goes in time.
-        if self.operations.fetching() > 0 || self.frames.is_coherent() {
+        if self.config.inactive_apart && !self.frames.is_coherent() {
+            self.make_room_ahead(layout, out);
+        } else if self.operations.fetching() > 0 || self.frames.is_coherent() {
+            // Where others wait for the bytes of a page that goes, it goes in time.
             self.make_room(self.reserve(), layout, out);
         }
         self.send(layout, out);
         self.give_up_waiting(out);
+    }
+
+    /// Fewer frames are free than are kept for faults to come, and the next turn will make more so.
+    #[must_use]
+    pub const fn is_short(&self) -> bool {
+        self.short
     }
 
     /// Has everything written back that far memory does not have, without waiting for room to be wanted.
@@ -294,6 +314,10 @@ impl Cache {
         if let Some(served) = self.at_right(frame, write, out) {
             return served;
         }
+        if write && mapped == Some(Access::Shared) && !dirty {
+            self.allow_run(key, layout, out);
+            return true;
+        }
         let heir = if dirty && mapped != Some(Access::Modified) { layout.heir(key) } else { None };
         if let (Some(heir), true) = (heir, write) {
             return self.write_shared(frame, heir, layout, out);
@@ -323,6 +347,43 @@ impl Cache {
         });
         out.push(Action::Map { key, access });
         true
+    }
+
+    /// The first write to a page that can be read. As many behind it may be written with it as have been written before it, one beside the other: a stream
+    /// of writes goes on as one.
+    fn allow_run(&mut self, key: Key, layout: &impl Layout, out: &mut Vec<Action>) {
+        self.stats.upgrades += 1;
+        let run = if self.config.stream_writes { self.stream_of_writes(key, layout) } else { key.page..key.page + 1 };
+        for page in run.clone() {
+            let frame = self.frames.find(key.with(page)).expect("a page of the run is here");
+            let used = page == key.page;
+            self.frames.change(frame, used, |page| {
+                (page.mapped, page.dirty) = (Some(Access::Modified), true);
+                page.ahead &= !used;
+            });
+        }
+        let count = u32::try_from(run.end - run.start).expect("at most run_max");
+        out.push(Action::Allow { first: key.with(run.start), count });
+    }
+
+    /// The pages that are like to be written with one that is about to be, upwards or downwards.
+    fn stream_of_writes(&self, key: Key, layout: &impl Layout) -> Range<u64> {
+        let at = |page: u64| self.frames.find(key.with(page)).map(|frame| self.frames.at(frame));
+        let written = |page: &u64| at(*page).is_some_and(|page| page.mapped == Some(Access::Modified));
+        let clean = |page: &u64| {
+            at(*page).is_some_and(|page| {
+                page.mapped == Some(Access::Shared) && !page.dirty && page.busy == Busy::No
+            })
+        };
+        let (around, most) = (layout.around(key), self.config.run_max);
+        let below = (around.start.max(key.page.saturating_sub(most))..key.page).rev();
+        let above = key.page + 1..around.end.min(key.page.saturating_add(most));
+        let behind = below.clone().take_while(written).count();
+        if behind > 0 {
+            return key.page..key.page + 1 + above.take(behind).take_while(clean).count() as u64;
+        }
+        let behind = above.take_while(written).count();
+        key.page - below.take(behind).take_while(clean).count() as u64..key.page + 1
     }
 
     /// Starts to fetch a page, with what is to be wanted soon and lies beside it.
@@ -394,7 +455,14 @@ impl Cache {
         let behind = (behind as u64).min(room.saturating_sub(1 + before));
         let run = key.page - before..if room == 0 { key.page } else { key.page + 1 + behind };
         if let Some(policy) = self.ahead.get_mut(&key.space) {
-            policy.fetched(&run);
+            let here = if run.is_empty() {
+                run.clone()
+            } else {
+                let below = run.start.checked_sub(1);
+                let below = below.and_then(|below| self.frames.last_without(key.with(below)));
+                below.map_or(0, |page| page + 1)..self.frames.first_without(key.with(run.end))
+            };
+            policy.fetched(&run, &here);
         }
         self.stats.ahead.wanted += (run.end - run.start).saturating_sub(1);
         (room > 0).then_some(run)
@@ -408,6 +476,14 @@ impl Cache {
         }
         let policy = self.ahead.entry(key.space).or_insert_with(|| ahead.policy(run_max));
         let proposed = policy.propose(&Fault { page: key.page });
+        let behind = policy.behind();
+        if let Some((pages, through)) = behind
+            && through > self.frames.len() as u64
+        {
+            // Of a stream that is longer than there are frames the first pages are kept: its last ones would make all others go, and be gone when
+            // it begins again.
+            pages.for_each(|page| self.frames.retire(key.with(page)));
+        }
         let around = layout.around(key);
         let start =
             proposed.start.max(around.start).max((key.page + 1).saturating_sub(run_max)).min(key.page);
@@ -438,6 +514,12 @@ impl Cache {
         (self.frames.len() / 16).min(RESERVE_MAX)
     }
 
+    /// A step towards the frames that are kept free: a thread that faults meanwhile waits for no more than that.
+    fn make_room_ahead(&mut self, layout: &impl Layout, out: &mut Vec<Action>) {
+        let is_short = |cache: &Self| cache.free() + cache.frames.leaving() < cache.reserve();
+        self.short = is_short(self) && self.evict(Step::Run, layout, out) == Evicted::Freed && is_short(self);
+    }
+
     /// The youngest pages, which stay active: an instruction that faulted for several of them is executed.
     fn active_min(&self) -> usize {
         const ACTIVE_MIN: usize = 8;
@@ -459,7 +541,7 @@ impl Cache {
         let mut begun = 0;
         // What is on its way out makes room by itself.
         while self.free() + self.frames.leaving() < wanted && begun < self.config.batch_max {
-            match self.evict(layout, out) {
+            match self.evict(Step::Batch, layout, out) {
                 Evicted::Freed => {}
                 Evicted::Begun => begun += 1,
                 Evicted::Nothing => break,
@@ -474,7 +556,7 @@ impl Cache {
     }
 
     /// Evicts what was used longest ago.
-    fn evict(&mut self, layout: &impl Layout, out: &mut Vec<Action>) -> Evicted {
+    fn evict(&mut self, step: Step, layout: &impl Layout, out: &mut Vec<Action>) -> Evicted {
         if !self.config.inactive_apart
             && let Some(frame) = self.frames.oldest_inactive()
         {
@@ -486,7 +568,11 @@ impl Cache {
         while self.victims.len() < self.config.batch_max && candidates > 0 {
             let Some(frame) = self.frames.oldest_mapped() else { break };
             candidates -= 1;
-            if layout.stays(self.frames.at(frame).key) {
+            let key = self.frames.at(frame).key;
+            if step == Step::Run && !self.goes_with_victims(key) {
+                break;
+            }
+            if layout.stays(key) {
                 self.frames.change(frame, true, |_| {});
                 continue;
             }
@@ -509,6 +595,14 @@ impl Cache {
             () if self.frames.inactive() > before => Evicted::Begun,
             () => Evicted::Nothing,
         }
+    }
+
+    /// The page may go in the same step: it lies beside the last of the victims, or they are few.
+    fn goes_with_victims(&self, key: Key) -> bool {
+        const APART_MAX: usize = 2;
+        let Some((last, _)) = self.victims.last() else { return true };
+        let beside = key.space == last.space && key.page.abs_diff(last.page) == 1;
+        beside || self.victims.len() < APART_MAX
     }
 
     /// Deactivates the victims, those together that lie together.

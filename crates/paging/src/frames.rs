@@ -249,6 +249,13 @@ impl Frames {
         self.order.oldest(ListId::Active)
     }
 
+    /// The page, if programs have it and it may be deactivated, goes before all others that they have.
+    pub(crate) fn retire(&mut self, key: Key) {
+        if let Some(frame) = self.find(key) {
+            self.order.retire(frame);
+        }
+    }
+
     /// The oldest inactive page, of those that far memory has too.
     pub(crate) fn oldest_inactive(&self) -> Option<Frame> {
         self.order.oldest(ListId::Inactive)
@@ -270,6 +277,38 @@ impl Frames {
             }
         }
         None
+    }
+
+    /// The first page from this one on, upwards, that has no frame.
+    pub(crate) fn first_without(&self, key: Key) -> u64 {
+        let mut page = key.page;
+        while let Some(leaf) = self.leaves.get(&(key.space, page / LEAF)) {
+            if u64::from(leaf.used) < LEAF {
+                let from = within(key.with(page));
+                let some = leaf.frames[from..].iter().position(|&frame| frame == 0);
+                if let Some(at) = some {
+                    return page + at as u64;
+                }
+            }
+            page = (page / LEAF + 1) * LEAF;
+        }
+        page
+    }
+
+    /// The last page up to this one that has no frame; `None` when all have one.
+    pub(crate) fn last_without(&self, key: Key) -> Option<u64> {
+        let mut page = key.page;
+        while let Some(leaf) = self.leaves.get(&(key.space, page / LEAF)) {
+            if u64::from(leaf.used) < LEAF {
+                let until = within(key.with(page));
+                let some = leaf.frames[..=until].iter().rposition(|&frame| frame == 0);
+                if let Some(at) = some {
+                    return Some(page / LEAF * LEAF + at as u64);
+                }
+            }
+            page = (page / LEAF * LEAF).checked_sub(1)?;
+        }
+        Some(page)
     }
 
     fn index(&mut self, key: Key, frame: Frame) {

@@ -157,6 +157,13 @@ pub enum Action {
         /// How it may be used.
         access: Access,
     },
+    /// Pages that programs have to be read may be written; the threads that wait for one go on. One whose mapping is gone faults again.
+    Allow {
+        /// The first.
+        first: Key,
+        /// Pages.
+        count: u32,
+    },
     /// Pages are taken from programs, and their bytes stay. When it is done no store is on its way to them.
     Deactivate {
         /// The first.

@@ -332,6 +332,7 @@ impl Private {
             }
             Action::Copy { key, access } => self.copy(key, access, programs),
             Action::Map { key, access } => self.map(key, access, programs),
+            Action::Allow { first, count } => self.allow(first.space, run(first, count), programs),
             Action::Deactivate { first, count } => self.deactivate(first.space, run(first, count), programs),
             Action::Discard { key } if key.space == SLOTS => self.drop_orphan(slot_of(key)),
             Action::Discard { key } => {
@@ -429,33 +430,61 @@ impl Private {
         }
     }
 
+    /// Pages may be written that are in their program, if they came.
+    fn allow(&mut self, space: u32, pages: Range<u64>, programs: &mut impl Programs) {
+        for page in pages.clone() {
+            let key = Key { space, page };
+            match self.book.entry(key).here {
+                Here::Program => self.own(key),
+                Here::No | Here::Pool(_) => self.did_not_come(space, page..page + 1, programs),
+            }
+        }
+        programs.allow(space, pages);
+    }
+
     fn deactivate(&mut self, space: u32, pages: Range<u64>, programs: &mut impl Programs) {
         let key = |page| Key { space, page };
         // From here on no store reaches them.
         if pages.clone().any(|page| self.cache.is_dirty(key(page))) {
             programs.write_protect(space, pages.clone());
         }
-        for page in pages.clone() {
-            let Entry { slot, here: Here::Program } = self.book.entry(key(page)) else { continue };
-            self.evictions += 1;
-            let place = self.book.pool.put(key(page));
-            programs.save(key(page), place);
-            let alone = slot.is_none_or(|slot| self.book.slots.owners(slot) == 1);
-            let dirty = self.cache.is_dirty(key(page));
-            if dirty && alone && programs.is_zero(place) {
-                self.book.pool.remove(place);
-                self.cache.vanish(key(page));
-                self.forget_slot(key(page));
-                continue;
-            }
-            self.book.set(key(page), Entry { slot, here: Here::Pool(place) });
-            if dirty {
-                self.homeless.extend(slot.is_none().then_some(key(page)));
-                slot.inspect(|&slot| self.book.slots.set_home(slot, Home::Pool(place)));
-            }
+        // Some may not have come.
+        let is_there = |page: &u64| self.book.entry(key(*page)).here == Here::Program;
+        let there: Vec<u64> = pages.clone().filter(is_there).collect();
+        for run in there.chunk_by(|a, b| a + 1 == *b) {
+            self.save(space, run[0]..run[0] + run.len() as u64, programs);
         }
         programs.discard(space, pages);
         self.house(programs);
+    }
+
+    /// Pages that lie together go from their program to the pool, and those that are zeros to nowhere.
+    fn save(&mut self, space: u32, pages: Range<u64>, programs: &mut impl Programs) {
+        self.evictions += pages.end - pages.start;
+        let places = self.book.pool.put_run(space, pages.clone());
+        let mut from = pages.start;
+        for together in places.chunk_by(|a, b| a + 1 == *b) {
+            let until = from + together.len() as u64;
+            programs.save(space, from..until, together[0]);
+            from = until;
+        }
+        for (page, place) in pages.zip(places) {
+            let key = Key { space, page };
+            let slot = self.book.entry(key).slot;
+            let alone = slot.is_none_or(|slot| self.book.slots.owners(slot) == 1);
+            let dirty = self.cache.is_dirty(key);
+            if dirty && alone && programs.is_zero(place) {
+                self.book.pool.remove(place);
+                self.cache.vanish(key);
+                self.forget_slot(key);
+                continue;
+            }
+            self.book.set(key, Entry { slot, here: Here::Pool(place) });
+            if dirty {
+                self.homeless.extend(slot.is_none().then_some(key));
+                slot.inspect(|&slot| self.book.slots.set_home(slot, Home::Pool(place)));
+            }
+        }
     }
 
     /// The page has no slot any more, and its bytes are nowhere.
@@ -563,7 +592,7 @@ impl Private {
             }
             Here::Program => {
                 let place = self.book.pool.put(heir);
-                programs.save(key, place);
+                programs.save(key.space, key.page..key.page + 1, place);
                 place
             }
         };

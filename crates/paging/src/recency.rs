@@ -91,6 +91,24 @@ impl Recency {
         }
     }
 
+    /// An active frame is the oldest from now on.
+    pub(crate) fn retire(&mut self, frame: Frame) {
+        if self.place(frame) != ListId::Active {
+            return;
+        }
+        self.remove(frame);
+        let list = &mut self.lists[0];
+        let second = core::mem::replace(&mut list.oldest, frame);
+        list.len += 1;
+        if second == NONE {
+            list.youngest = frame;
+        }
+        if let Some(link) = self.links.get_mut(second as usize) {
+            link.older = frame;
+        }
+        self.links[frame as usize] = Link { younger: second, older: NONE, place: ListId::Active };
+    }
+
     /// Where it is.
     pub(crate) fn place(&self, frame: Frame) -> ListId {
         self.links[frame as usize].place
@@ -143,8 +161,10 @@ mod tests {
 
     const FRAMES: Frame = 6;
 
-    fn list() -> impl Strategy<Value = ListId> {
-        prop_oneof![1 => Just(ListId::Out), 3 => Just(ListId::Active), 2 => Just(ListId::Inactive)]
+    /// A frame is put somewhere, or is the oldest active one.
+    fn list() -> impl Strategy<Value = Option<ListId>> {
+        let list = prop_oneof![1 => Just(ListId::Out), 3 => Just(ListId::Active), 2 => Just(ListId::Inactive)];
+        proptest::option::weighted(0.8, list)
     }
 
     proptest! {
@@ -154,6 +174,14 @@ mod tests {
             let mut recency = Recency::new(FRAMES as usize);
             let mut plain = [Vec::new(), Vec::new()];
             for (frame, list) in puts {
+                let Some(list) = list else {
+                    recency.retire(frame);
+                    if let Some(at) = plain[0].iter().position(|&f| f == frame) {
+                        plain[0].remove(at);
+                        plain[0].insert(0, frame);
+                    }
+                    continue;
+                };
                 recency.put(frame, list);
                 plain.iter_mut().for_each(|list| list.retain(|&f| f != frame));
                 match list {

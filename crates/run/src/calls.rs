@@ -43,7 +43,7 @@ impl Pager {
             let next = bell(mailbox, number + 1) as u64;
             self.served(key, next, |remote| remote.write_protect(next..next + 1));
         }
-        self.served(key, page, |remote| remote.allow(page));
+        self.served(key, page, |remote| remote.allow(page..page + 1));
     }
 
     fn carry_out(&mut self, key: u32, call: Call, thread: u32) -> Answer {

@@ -131,6 +131,11 @@ impl Pager {
             Ok(None) => {}
             Err(error) => self.link_lost(error),
         }
+        self.take_ends();
+    }
+
+    /// Takes the ends of all that has ended.
+    pub(super) fn take_ends(&mut self) {
         while let Some(completed) = self.far.client.poll_ended() {
             self.ended(completed);
         }

@@ -86,6 +86,26 @@ impl Outside<'_> {
         }
     }
 
+    /// Does something to pages together, or one by one where the system stops at the first that is something else by now.
+    fn all_or_each(
+        &mut self,
+        space: u32,
+        pages: Range<u64>,
+        how: impl Fn(&Remote, Range<u64>) -> Result<(), Lost>,
+    ) {
+        let Some(Process { remote, .. }) = self.processes.get(&space) else { return };
+        let done = match how(remote, pages.clone()) {
+            Err(Lost::Remapped(_)) => pages
+                .map(|page| how(remote, page..page + 1))
+                .find(|done| *done == Err(Lost::Gone))
+                .unwrap_or(Ok(())),
+            other => other,
+        };
+        if done == Err(Lost::Gone) {
+            self.gone.push(space);
+        }
+    }
+
     fn place(&self, place: Place) -> &[u8] {
         &self.pool[place as usize * PAGE_LEN..][..PAGE_LEN]
     }
@@ -141,24 +161,21 @@ impl Programs for Outside<'_> {
     }
 
     fn write_protect(&mut self, space: u32, pages: Range<u64>) {
-        let Some(Process { remote, .. }) = self.processes.get(&space) else { return };
-        let protected = match remote.write_protect(pages.clone()) {
-            // The system stopped at the first that is something else by now, to which no store comes either.
-            Err(Lost::Remapped(_)) => pages
-                .map(|page| remote.write_protect(page..page + 1))
-                .find(|protected| *protected == Err(Lost::Gone))
-                .unwrap_or(Ok(())),
-            other => other,
-        };
-        // One that is gone stores nothing.
-        if protected == Err(Lost::Gone) {
-            self.gone.push(space);
-        }
+        // One that is gone stores nothing, nor does a store come to what is something else by now.
+        self.all_or_each(space, pages, Remote::write_protect);
     }
 
-    fn save(&mut self, key: Key, place: Place) {
-        let into = &mut self.pool[place as usize * PAGE_LEN..][..PAGE_LEN];
-        self.processes[&key.space].remote.read(key.page, into);
+    fn allow(&mut self, space: u32, pages: Range<u64>) {
+        // Whatever is there now does not wait for us.
+        self.all_or_each(space, pages, |remote, pages| match remote.allow(pages.clone()) {
+            Err(Lost::Remapped(_)) if pages.end - pages.start == 1 => remote.wake(pages),
+            other => other,
+        });
+    }
+
+    fn save(&mut self, space: u32, pages: Range<u64>, first: Place) {
+        let into = &mut self.pool[first as usize * PAGE_LEN..][..len(&pages)];
+        self.processes[&space].remote.read(pages.start, into);
     }
 
     fn is_zero(&self, place: Place) -> bool {

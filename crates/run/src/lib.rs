@@ -485,18 +485,19 @@ impl Pager {
 
     /// Does what takes time; true when there is more to do.
     fn turn(&mut self) -> bool {
-        if self.private.cache().is_fetching() {
+        if !self.far.under_way.is_empty() {
             // Sends what was asked for, and clears up while it is on its way.
             match self.far.client.poll() {
                 Ok(completed) => completed.into_iter().for_each(|completed| self.ended(completed)),
                 Err(error) => self.link_lost(error),
             }
+            self.take_ends();
         }
         self.private_turn();
         if self.private.cache().is_awaited() && !self.far.under_way.is_empty() {
             self.wait();
         }
-        self.private.cache().is_awaited()
+        self.private.cache().is_awaited() || self.private.cache().is_short()
     }
 }
 

@@ -391,6 +391,15 @@ impl World {
                 }
                 self.wake(key, more);
             }
+            Action::Allow { first, count } => {
+                for key in run(first, count) {
+                    let page = self.view.get_mut(&key).expect("a page that is here");
+                    assert_eq!(page.1, Some(Access::Shared), "{key:?} can be read");
+                    page.1 = Some(Access::Modified);
+                    self.memory.touched.insert(key);
+                }
+                run(first, count).for_each(|key| self.wake(key, more));
+            }
             Action::Deactivate { first, count } => {
                 self.event("rest", first, u64::from(count));
                 run(first, count)

@@ -160,19 +160,19 @@ impl Remote {
         match unsafe { self.uffd.map(start, PAGE_LEN, mapping(access)) } {
             Ok(()) => Ok(()),
             Err(Stopped { errno: Errno::EXIST, .. }) => match access {
-                Access::Modified => self.allow(page),
+                Access::Modified => self.allow(page..page + 1),
                 Access::Shared => self.wake(page..page + 1),
             },
             Err(Stopped { errno, .. }) => Err(lost(errno)),
         }
     }
 
-    /// A page that is there may be written from now on; who waits tries again.
+    /// Pages that are there may be written from now on; who waits tries again.
     ///
     /// # Errors
     /// [`Lost`].
-    pub fn allow(&self, page: u64) -> Result<(), Lost> {
-        self.protect(page..page + 1, Mapping::Writable)
+    pub fn allow(&self, pages: Range<u64>) -> Result<(), Lost> {
+        self.protect(pages, Mapping::Writable)
     }
 
     /// The next write to each page is reported. When it returns, no store from before is on its way.
@@ -183,7 +183,7 @@ impl Remote {
         self.protect(pages, Mapping::ReadOnly)
     }
 
-    /// Copies a page's bytes. Those of a page that is not there are zeros.
+    /// Copies the bytes of a page and of those behind it, as many as there is room for. Those of a page that is not there are zeros.
     ///
     /// # Panics
     /// When the system cannot read a file that was whole when it came.

@@ -3,6 +3,7 @@
 use crate::Key;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 /// Which inactive page is in which place.
 #[derive(Debug)]
@@ -22,6 +23,17 @@ impl Pool {
         let place = self.free.pop().expect("no more pages are inactive than there are places");
         self.keys[place as usize] = Some(key);
         place
+    }
+
+    /// Places for pages that lie together, as [`Pool::put`], in the order of their numbers: places that were left together are taken together.
+    pub(super) fn put_run(&mut self, space: u32, pages: Range<u64>) -> Vec<u32> {
+        let mut places: Vec<u32> =
+            pages.clone().map(|page| self.put(Key { space, page })).collect();
+        places.sort_unstable();
+        for (&place, page) in places.iter().zip(pages) {
+            self.keys[place as usize] = Some(Key { space, page });
+        }
+        places
     }
 
     pub(super) fn at(&self, place: u32) -> Key {

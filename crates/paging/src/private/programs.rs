@@ -48,8 +48,8 @@ pub trait Programs {
 
     /// No store reaches the pages unseen from here on.
     fn write_protect(&mut self, space: u32, pages: Range<u64>);
-    /// Copies a page's bytes from its program to the pool.
-    fn save(&mut self, key: Key, place: Place);
+    /// Copies pages' bytes from their program to the pool, to the places from this one on.
+    fn save(&mut self, space: u32, pages: Range<u64>, first: Place);
     /// All bytes there are zeros.
     fn is_zero(&self, place: Place) -> bool;
     /// Takes pages from their program.
@@ -65,6 +65,8 @@ pub trait Programs {
     fn restore(&mut self, key: Key, place: Place, access: Access);
     /// A page that the program has may be used so.
     fn map(&mut self, key: Key, access: Access);
+    /// Pages that the program has to be read may be written.
+    fn allow(&mut self, space: u32, pages: Range<u64>);
     /// A page that the program has, and does not write to, is at another of its addresses from now on.
     fn relocate(&mut self, key: Key, to: Key, access: Access);
     /// The threads that wait for one of the pages look again.

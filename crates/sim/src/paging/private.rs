@@ -118,6 +118,7 @@ impl World {
             processes: BTreeMap::new(),
             view: BTreeMap::new(),
             pool: vec![0; config.inactive_max],
+            here_max: config.frames - config.inactive_max,
             far: BTreeMap::new(),
             lost: BTreeSet::new(),
             pins: BTreeSet::new(),
@@ -221,9 +222,7 @@ impl World {
                 self.access(key, write);
             }
         }
-        let here = self.machine.view.len();
-        let most = self.config.frames - self.config.inactive_max;
-        self.machine.hold(here <= most, || format!("{here} pages are in programs, and {most} may be"));
+        self.machine.hold_limit();
     }
 
     fn access(&mut self, key: Key, write: bool) {
@@ -245,9 +244,15 @@ impl World {
         self.go_on_woken();
     }
 
+    /// As the pager does: as long as room is short, and no thread that faults comes in between.
     fn turn(&mut self) {
-        self.private.turn(&mut self.machine);
-        self.go_on_woken();
+        loop {
+            self.private.turn(&mut self.machine);
+            self.go_on_woken();
+            if !self.private.cache().is_short() || self.rng.chance(1, 4) {
+                return;
+            }
+        }
     }
 
     /// Threads that were woken try again, and wait on when they must.
@@ -493,10 +498,14 @@ impl World {
 
     fn rest_of_it(&mut self) {
         for _ in 0..SETTLE_MAX {
-            if self.machine.under_way.is_empty() && self.machine.blocked.is_empty() {
+            if self.machine.under_way.is_empty() {
+                self.turn();
+            }
+            if !self.machine.under_way.is_empty() {
+                self.end_one();
+            } else if self.machine.blocked.is_empty() {
                 break;
             }
-            if self.machine.under_way.is_empty() { self.turn() } else { self.end_one() }
         }
     }
 }

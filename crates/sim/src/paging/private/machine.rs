@@ -21,6 +21,8 @@ pub(super) struct Machine {
     /// What programs have: bytes, and how. Not at all what they did not take.
     pub(super) view: BTreeMap<Key, (u64, Option<Access>)>,
     pub(super) pool: Vec<u64>,
+    /// Pages that programs may have at once.
+    pub(super) here_max: usize,
     /// By page of far memory.
     pub(super) far: BTreeMap<u64, u64>,
     pub(super) lost: BTreeSet<u64>,
@@ -84,6 +86,12 @@ impl Machine {
         }
     }
 
+    /// No more pages are in programs than may be: at every moment.
+    pub(super) fn hold_limit(&mut self) {
+        let (here, most) = (self.view.len(), self.here_max);
+        self.hold(here <= most, || format!("{here} pages are in programs, and {most} may be"));
+    }
+
     /// How often what begins at this page was asked for before without an answer.
     pub(super) fn tries(&self, first: Key) -> u32 {
         let same = |(space, pages, _): &&(u32, Range<u64>, u32)| {
@@ -107,6 +115,7 @@ impl Machine {
         if self.plain.contains(&key) && !self.is_elsewhere(key) && !self.view.contains_key(&key) {
             self.unseen += 1;
             self.view.insert(key, (0, Some(Access::Modified)));
+            self.hold_limit();
         }
         let Some((bytes, Some(access))) = self.view.get_mut(&key) else { return false };
         if write && *access != Access::Modified {
@@ -135,6 +144,7 @@ impl Machine {
         self.hold(!plain, || format!("{key:?} is given to its program, and it is plain"));
         let before = self.view.insert(key, (bytes, Some(access)));
         assert_eq!(before, None, "{key:?} was not here");
+        self.hold_limit();
         self.woken.push(key);
     }
 
@@ -214,11 +224,13 @@ impl Programs for Machine {
         }
     }
 
-    fn save(&mut self, key: Key, place: Place) {
-        self.event("save", key, place.into());
-        let pinned = self.pins.contains(&key);
-        self.pool[place as usize] = self.steady(key);
-        self.kept += u64::from(pinned);
+    fn save(&mut self, space: u32, pages: Range<u64>, first: Place) {
+        for (key, place) in keys(space, pages).zip(first..) {
+            self.event("save", key, place.into());
+            let pinned = self.pins.contains(&key);
+            self.pool[place as usize] = self.steady(key);
+            self.kept += u64::from(pinned);
+        }
     }
 
     fn is_zero(&self, place: Place) -> bool {
@@ -274,6 +286,16 @@ impl Programs for Machine {
     fn map(&mut self, key: Key, access: Access) {
         self.view.get_mut(&key).expect("a page that is here").1 = Some(access);
         self.woken.push(key);
+    }
+
+    fn allow(&mut self, space: u32, pages: Range<u64>) {
+        self.event("allow", Key { space, page: pages.start }, pages.end - pages.start);
+        for key in keys(space, pages) {
+            if let Some((_, Some(access))) = self.view.get_mut(&key) {
+                *access = Access::Modified;
+            }
+            self.woken.push(key);
+        }
     }
 
     fn relocate(&mut self, key: Key, to: Key, access: Access) {
