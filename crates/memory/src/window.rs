@@ -16,7 +16,7 @@ use farmem_io::Stop;
 use farmem_io::pages::{Fault, Faults, Next, Reach, Ring, Window, WindowConfig, serve};
 use farmem_paging::{Action, Cache, Cause, Config, Key, Layout, Outcome, Source};
 use farmem_wire::VirtAddr;
-use farmem_wire::message::{PAGE_LEN, Page};
+use farmem_wire::message::{Access, PAGE_LEN, Page};
 use procfs_core::{FromRead as _, Meminfo};
 use std::collections::VecDeque;
 use std::mem;

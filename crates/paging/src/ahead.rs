@@ -101,7 +101,12 @@ pub trait Prefetch<E>: Send + Debug {
         let _ = (what, here);
     }
 
-    /// What was fetched earlier and is behind what happened since, where that goes on in order; and how much is behind in all.
+    /// And this is fetched for the latest proposal, before anything happened that asked for it.
+    fn fetched_early(&mut self, what: &Self::Wanted) {
+        let _ = what;
+    }
+
+    /// What was fetched a while ago and is behind what happened since, where that goes on in order; and how much is behind in all.
     fn behind(&self) -> Option<(Self::Wanted, u64)> {
         None
     }
@@ -157,7 +162,7 @@ struct Stream {
     pages: u64,
     /// The number of its latest proposal.
     proposal: u64,
-    /// Pages that it was through before its latest fetch; the latest fetch, and the one before, as first page and the one behind the last.
+    /// Pages from its first to its latest proposal; what was fetched for that, and for the one before, as first page and the one behind the last.
     through: u64,
     latest: (u64, u64),
     before: (u64, u64),
@@ -212,7 +217,9 @@ impl Prefetch<Fault> for Streams {
             (start..page + 1, None, start.checked_sub(1))
         };
         let Stream { through, latest: before, .. } = *stream;
-        let (through, latest) = (through + (before.1 - before.0), (proposed.start, proposed.end));
+        let far =
+            if up.is_some() { page.saturating_sub(before.0) } else { before.1.saturating_sub(page + 1) };
+        let (through, latest) = (through + far, (proposed.start, proposed.end));
         *stream = Stream { up, down, pages, proposal, through, latest, before };
         proposed
     }
@@ -226,20 +233,23 @@ impl Prefetch<Fault> for Streams {
             (stream.up, stream.down) = if goes_down { (None, page) } else { (page, None) };
             return;
         }
-        if stream.up.is_some() {
-            stream.through += here.end - pages.end;
-        } else {
-            stream.through += pages.start - here.start;
-        }
         stream.up = stream.up.map(|_| here.end);
         stream.down = stream.down.and_then(|_| here.start.checked_sub(1));
         stream.latest = (pages.start, pages.end);
     }
 
-    /// Not the latest fetch, whose last pages may be in use still, but the one before.
+    /// The stream goes on at the page that was left out.
+    fn fetched_early(&mut self, pages: &Range<u64>) {
+        let latest = &mut self.streams[self.latest].latest;
+        *latest = (latest.0.min(pages.start), latest.1.max(pages.end));
+    }
+
+    /// What was fetched for the proposal before the latest, as far as the stream is past it.
     fn behind(&self) -> Option<(Range<u64>, u64)> {
-        let stream = &self.streams[self.latest];
-        Some((stream.before.0..stream.before.1, stream.through))
+        let Stream { up, before, latest, through, .. } = self.streams[self.latest];
+        let pages =
+            if up.is_some() { before.0..before.1.min(latest.0) } else { before.0.max(latest.1)..before.1 };
+        Some((pages, through))
     }
 }
 

@@ -75,7 +75,7 @@ pub struct Cache {
     pub(crate) config: Config,
     pub(crate) frames: Frames,
     pub(crate) operations: Operations,
-    ahead: BTreeMap<u32, Box<dyn Prefetch<Fault, Wanted = Range<u64>>>>,
+    pub(crate) ahead: BTreeMap<u32, Box<dyn Prefetch<Fault, Wanted = Range<u64>>>>,
     /// Threads for whose pages there is no frame yet.
     pub(crate) waiting: VecDeque<(Key, bool)>,
     /// Inactive pages that are to be written back, in the order in which they came. Some are not any more.
@@ -89,27 +89,9 @@ pub struct Cache {
     /// Fetches under way at once.
     pub(crate) fetching_max: usize,
     /// See [`Cache::is_short`].
-    short: bool,
-}
-
-/// How many pages are evicted at once.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Step {
-    /// As many as go at once at most: a thread waits for room, and the next ones shall not.
-    Batch,
-    /// Those that lie together: no thread waits, and one that comes to wait is not to wait long.
-    Run,
-}
-
-/// What came of an attempt to make room.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Evicted {
-    /// There is more room, or something that can go at once.
-    Freed,
-    /// There will be.
-    Begun,
-    /// Nothing may go.
-    Nothing,
+    pub(crate) short: bool,
+    /// The latest fault of a stream that may have its next run fetched before it asks, and whether to write.
+    pub(crate) early: Option<(Key, bool)>,
 }
 
 /// No bytes of the page are under way that are its latest.
@@ -140,6 +122,7 @@ impl Cache {
             victims: Vec::new(),
             fetching_max: usize::MAX,
             short: false,
+            early: None,
         }
     }
 
@@ -202,6 +185,7 @@ impl Cache {
     /// operations, and again while [`Cache::is_short`] as long as no thread waits.
     pub fn turn(&mut self, layout: &impl Layout, out: &mut Vec<Action>) {
         self.admit_waiting(layout, out);
+        self.fetch_early(layout, out);
         if self.config.inactive_apart && !self.frames.is_coherent() {
             self.make_room_ahead(layout, out);
         } else if self.operations.fetching() > 0 || self.frames.is_coherent() {
@@ -349,43 +333,6 @@ impl Cache {
         true
     }
 
-    /// The first write to a page that can be read. As many behind it may be written with it as have been written before it, one beside the other: a stream
-    /// of writes goes on as one.
-    fn allow_run(&mut self, key: Key, layout: &impl Layout, out: &mut Vec<Action>) {
-        self.stats.upgrades += 1;
-        let run = if self.config.stream_writes { self.stream_of_writes(key, layout) } else { key.page..key.page + 1 };
-        for page in run.clone() {
-            let frame = self.frames.find(key.with(page)).expect("a page of the run is here");
-            let used = page == key.page;
-            self.frames.change(frame, used, |page| {
-                (page.mapped, page.dirty) = (Some(Access::Modified), true);
-                page.ahead &= !used;
-            });
-        }
-        let count = u32::try_from(run.end - run.start).expect("at most run_max");
-        out.push(Action::Allow { first: key.with(run.start), count });
-    }
-
-    /// The pages that are like to be written with one that is about to be, upwards or downwards.
-    fn stream_of_writes(&self, key: Key, layout: &impl Layout) -> Range<u64> {
-        let at = |page: u64| self.frames.find(key.with(page)).map(|frame| self.frames.at(frame));
-        let written = |page: &u64| at(*page).is_some_and(|page| page.mapped == Some(Access::Modified));
-        let clean = |page: &u64| {
-            at(*page).is_some_and(|page| {
-                page.mapped == Some(Access::Shared) && !page.dirty && page.busy == Busy::No
-            })
-        };
-        let (around, most) = (layout.around(key), self.config.run_max);
-        let below = (around.start.max(key.page.saturating_sub(most))..key.page).rev();
-        let above = key.page + 1..around.end.min(key.page.saturating_add(most));
-        let behind = below.clone().take_while(written).count();
-        if behind > 0 {
-            return key.page..key.page + 1 + above.take(behind).take_while(clean).count() as u64;
-        }
-        let behind = above.take_while(written).count();
-        key.page - below.take(behind).take_while(clean).count() as u64..key.page + 1
-    }
-
     /// Starts to fetch a page, with what is to be wanted soon and lies beside it.
     fn fetch(&mut self, key: Key, at: u64, write: bool, layout: &impl Layout, out: &mut Vec<Action>) -> bool {
         let proposed = self.proposal(key, layout);
@@ -393,12 +340,20 @@ impl Cache {
             let there = at.checked_add_signed(page.wrapping_sub(key.page).cast_signed());
             layout.source(key.with(page)) == there.map_or(Source::Elsewhere, Source::Far)
         };
+        let is_longest = self.is_longest(key, &proposed);
         let Some(run) = self.run(key, proposed, lies, layout, out) else { return false };
         self.stats.missing += 1;
         if self.frames.is_coherent() {
             self.fetch_each(key, run, write, out);
             return true;
         }
+        self.begin_fetch(key, run, write, out);
+        self.early = (is_longest && self.config.inactive_apart).then_some((key, write));
+        true
+    }
+
+    /// Fetches a run of pages; a thread waits for `key`, if that is among them.
+    pub(crate) fn begin_fetch(&mut self, key: Key, run: Range<u64>, write: bool, out: &mut Vec<Action>) {
         self.stats.fetches += 1;
         let access = if write { Access::Modified } else { Access::Shared };
         let op = self.operations.next();
@@ -413,7 +368,6 @@ impl Cache {
         let begun = self.operations.begin_fetch(frames, access);
         assert_eq!(begun, op, "numbers are given in order");
         out.push(Action::Fetch { op, first, count, access });
-        true
     }
 
     fn near(&mut self, key: Key, write: bool, layout: &impl Layout, out: &mut Vec<Action>) -> bool {
@@ -476,8 +430,7 @@ impl Cache {
         }
         let policy = self.ahead.entry(key.space).or_insert_with(|| ahead.policy(run_max));
         let proposed = policy.propose(&Fault { page: key.page });
-        let behind = policy.behind();
-        if let Some((pages, through)) = behind
+        if let Some((pages, through)) = policy.behind()
             && through > self.frames.len() as u64
         {
             // Of a stream that is longer than there are frames the first pages are kept: its last ones would make all others go, and be gone when
@@ -506,139 +459,6 @@ impl Cache {
                 page = step(page, 1);
             }
         }
-    }
-
-    /// Frames to keep free for faults to come: a sixteenth, and not so many that a burst would flush the cache.
-    pub(crate) fn reserve(&self) -> usize {
-        const RESERVE_MAX: usize = 64;
-        (self.frames.len() / 16).min(RESERVE_MAX)
-    }
-
-    /// A step towards the frames that are kept free: a thread that faults meanwhile waits for no more than that.
-    fn make_room_ahead(&mut self, layout: &impl Layout, out: &mut Vec<Action>) {
-        let is_short = |cache: &Self| cache.free() + cache.frames.leaving() < cache.reserve();
-        self.short = is_short(self) && self.evict(Step::Run, layout, out) == Evicted::Freed && is_short(self);
-    }
-
-    /// The youngest pages, which stay active: an instruction that faulted for several of them is executed.
-    fn active_min(&self) -> usize {
-        const ACTIVE_MIN: usize = 8;
-        let apart = if self.config.inactive_apart { self.config.inactive_max } else { 0 };
-        ACTIVE_MIN.min((self.config.frames - apart) / 2)
-    }
-
-    /// Frames that a page which becomes visible may take.
-    pub(crate) fn free(&self) -> usize {
-        let free = self.frames.free();
-        if !self.config.inactive_apart {
-            return free;
-        }
-        free.min(self.config.frames - self.config.inactive_max - self.frames.active())
-    }
-
-    /// Makes room for `wanted` pages; answers for how many there is, at most so many.
-    pub(crate) fn make_room(&mut self, wanted: usize, layout: &impl Layout, out: &mut Vec<Action>) -> usize {
-        let mut begun = 0;
-        // What is on its way out makes room by itself.
-        while self.free() + self.frames.leaving() < wanted && begun < self.config.batch_max {
-            match self.evict(Step::Batch, layout, out) {
-                Evicted::Freed => {}
-                Evicted::Begun => begun += 1,
-                Evicted::Nothing => break,
-            }
-        }
-        self.free().min(wanted)
-    }
-
-    /// Room for an inactive page that is touched: where inactive pages have memory of their own, it needs another frame.
-    fn room_to_map(&mut self, layout: &impl Layout, out: &mut Vec<Action>) -> bool {
-        !self.config.inactive_apart || self.make_room(1, layout, out) > 0
-    }
-
-    /// Evicts what was used longest ago.
-    fn evict(&mut self, step: Step, layout: &impl Layout, out: &mut Vec<Action>) -> Evicted {
-        if !self.config.inactive_apart
-            && let Some(frame) = self.frames.oldest_inactive()
-        {
-            return self.drop_page(frame, out);
-        }
-        self.victims.clear();
-        let (free, before) = (self.free(), self.frames.inactive());
-        let mut candidates = self.frames.mapped().saturating_sub(self.active_min());
-        while self.victims.len() < self.config.batch_max && candidates > 0 {
-            let Some(frame) = self.frames.oldest_mapped() else { break };
-            candidates -= 1;
-            let key = self.frames.at(frame).key;
-            if step == Step::Run && !self.goes_with_victims(key) {
-                break;
-            }
-            if layout.stays(key) {
-                self.frames.change(frame, true, |_| {});
-                continue;
-            }
-            if self.frames.inactive() >= self.config.inactive_max {
-                let oldest = self.frames.oldest_inactive();
-                let is_victim = |oldest: &Frame| self.victims.iter().any(|(_, frame)| frame == oldest);
-                let Some(oldest) = oldest.filter(|oldest| !is_victim(oldest)) else { break };
-                if self.drop_page(oldest, out) == Evicted::Nothing {
-                    break;
-                }
-            }
-            let page = self.frames.change(frame, false, |page| page.mapped = None);
-            self.victims.push((page.key, frame));
-        }
-        self.deactivate(out);
-        match () {
-            () if self.free() > free => Evicted::Freed,
-            // Else the waiting threads would be told that nothing can go.
-            () if !self.config.inactive_apart && self.frames.oldest_inactive().is_some() => Evicted::Freed,
-            () if self.frames.inactive() > before => Evicted::Begun,
-            () => Evicted::Nothing,
-        }
-    }
-
-    /// The page may go in the same step: it lies beside the last of the victims, or they are few.
-    fn goes_with_victims(&self, key: Key) -> bool {
-        const APART_MAX: usize = 2;
-        let Some((last, _)) = self.victims.last() else { return true };
-        let beside = key.space == last.space && key.page.abs_diff(last.page) == 1;
-        beside || self.victims.len() < APART_MAX
-    }
-
-    /// Deactivates the victims, those together that lie together.
-    fn deactivate(&mut self, out: &mut Vec<Action>) {
-        let mut victims = core::mem::take(&mut self.victims);
-        victims.sort_unstable();
-        for run in victims.chunk_by(|(a, _), (b, _)| a.space == b.space && a.page + 1 == b.page) {
-            let count = u32::try_from(run.len()).expect("as many as there are frames");
-            out.push(Action::Deactivate { first: run[0].0, count });
-        }
-        for &(_, frame) in &victims {
-            self.frames.change(frame, false, |page| page.mapped = None);
-            self.queue(frame);
-        }
-        self.victims = victims;
-    }
-
-    /// An inactive page that far memory does not have is to be written back.
-    pub(crate) fn queue(&mut self, frame: Frame) {
-        if !self.frames.is_coherent() && self.frames.at(frame).is_to_send() {
-            self.unsent.push_back(frame);
-        }
-    }
-
-    pub(crate) fn drop_page(&mut self, frame: Frame, out: &mut Vec<Action>) -> Evicted {
-        let Page { key, dirty, ahead, .. } = self.frames.at(frame);
-        if dirty {
-            let begun = self.give_back(frame, out);
-            self.stats.evictions += u64::from(begun);
-            return if begun { Evicted::Begun } else { Evicted::Nothing };
-        }
-        self.frames.remove(frame);
-        self.stats.evictions += 1;
-        self.stats.ahead.wasted += u64::from(ahead);
-        out.push(Action::Discard { key });
-        Evicted::Freed
     }
 
     /// Threads that had to wait have their turn, as many as there is room for.

@@ -1,8 +1,9 @@
 //! Pages whose bytes other pages need: programs that forked, and pages that go by other names.
 
-use crate::cache::{Cache, Evicted};
+use crate::cache::Cache;
 use crate::frames::{Busy, Page};
 use crate::recency::Frame;
+use crate::room::Evicted;
 use crate::{Action, Key, Layout, Op};
 use alloc::vec::Vec;
 use farmem_wire::message::Access;
@@ -78,6 +79,7 @@ impl Cache {
             .into_iter()
             .partition::<Vec<_>, _>(|(key, _)| key.space == space);
         self.waiting = others.into();
+        self.early = self.early.filter(|(key, _)| key.space != space);
         let writes = |page: &Page| page.key.space == space && matches!(page.busy, Busy::Fetching { .. });
         let frames: Vec<Frame> =
             self.frames.all().filter(|(_, page)| writes(page)).map(|(frame, _)| frame).collect();

@@ -28,12 +28,14 @@ mod ahead;
 mod aside;
 mod cache;
 mod coherent;
+mod early;
 mod frames;
 mod kin;
 mod operations;
 pub mod private;
 mod recency;
 mod refaults;
+mod room;
 mod zeros;
 
 pub use ahead::{Account, Ahead, Fault, Groups, Prefetch, STREAMS, Streams};

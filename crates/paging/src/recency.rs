@@ -163,7 +163,8 @@ mod tests {
 
     /// A frame is put somewhere, or is the oldest active one.
     fn list() -> impl Strategy<Value = Option<ListId>> {
-        let list = prop_oneof![1 => Just(ListId::Out), 3 => Just(ListId::Active), 2 => Just(ListId::Inactive)];
+        let list =
+            prop_oneof![1 => Just(ListId::Out), 3 => Just(ListId::Active), 2 => Just(ListId::Inactive)];
         proptest::option::weighted(0.8, list)
     }
 

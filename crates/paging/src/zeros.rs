@@ -17,24 +17,37 @@ impl Cache {
     /// Pages that nobody has written to.
     pub(crate) fn zeros(&mut self, key: Key, layout: &impl Layout, out: &mut Vec<Action>) -> bool {
         let proposed = self.proposal(key, layout);
+        let goes_up = self.is_longest(key, &proposed);
         let proposed = self.further(key, proposed, layout);
         let nowhere = |page: u64| layout.source(key.with(page)) == Source::Zeros;
         let Some(run) = self.run(key, proposed, nowhere, layout, out) else { return false };
         self.stats.zeros += 1;
+        self.give_zeros(key, run, out);
+        if goes_up {
+            self.zeros_behind(key, layout, out);
+        }
+        true
+    }
+
+    /// Pages of zeros are here, among them the one that a thread waits for, or none such.
+    fn give_zeros(&mut self, key: Key, run: Range<u64>, out: &mut Vec<Action>) {
         for page in run.clone() {
             self.insert(key.with(page), Some(Access::Modified), page != key.page, Busy::No);
         }
         let count = u32::try_from(run.end - run.start).expect("at most run_max, or ZEROS_MAX");
         out.push(Action::Zeros { first: key.with(run.start), count });
-        true
     }
 
-    /// What is proposed, and more in the same direction where a stream is at its longest and nothing has to go for it.
+    /// Pages of a run of zeros at most.
+    fn zeros_max(&self) -> u64 {
+        self.config.run_max.saturating_mul(ZEROS_TIMES).min(ZEROS_MAX)
+    }
+
+    /// What is proposed, and more in the same direction where nothing has to go for it now.
     fn further(&self, key: Key, proposed: Range<u64>, layout: &impl Layout) -> Range<u64> {
-        let run_max = self.config.run_max;
-        let count = run_max.saturating_mul(ZEROS_TIMES).min(ZEROS_MAX);
-        let is_longest = run_max > 1 && proposed.end - proposed.start >= run_max && count > run_max;
-        if !is_longest || (self.free() as u64) < count + self.reserve() as u64 {
+        let (run_max, count) = (self.config.run_max, self.zeros_max());
+        let is_longest = run_max > 1 && proposed.end - proposed.start >= run_max;
+        if !is_longest || (self.free() as u64) < count {
             return proposed;
         }
         let around = layout.around(key);
@@ -42,6 +55,28 @@ impl Cache {
             proposed.start..proposed.end.max(around.end.min(proposed.start.saturating_add(count)))
         } else {
             proposed.start.min(around.start.max(proposed.end.saturating_sub(count)))..proposed.end
+        }
+    }
+
+    /// The thread has its page, and what is here behind it; while it works there, the next run comes, but for its first page: the fault there asks for
+    /// the one behind that. Nothing goes for it.
+    fn zeros_behind(&mut self, key: Key, layout: &impl Layout, out: &mut Vec<Action>) {
+        let (count, left_out) = (self.zeros_max(), self.frames.first_without(key));
+        let is_near = left_out - key.page <= count;
+        if !is_near || (self.free() as u64) < count {
+            return;
+        }
+        let end = layout.around(key).end.min(left_out.saturating_add(count));
+        let comes = |page: &u64| {
+            layout.source(key.with(*page)) == Source::Zeros && self.frames.find(key.with(*page)).is_none()
+        };
+        // Where the stream cannot go on at the first, it does not come to the others.
+        let pages = (left_out..end).take_while(comes).count() as u64;
+        if pages > 1 {
+            self.stats.ahead.wanted += pages - 1;
+            let run = left_out + 1..left_out + pages;
+            self.came_early(key, &run);
+            self.give_zeros(key, run, out);
         }
     }
 }
@@ -93,13 +128,14 @@ mod tests {
         out.into_iter().filter_map(count).collect()
     }
 
-    /// A fill doubles its runs as a stream of fetches does, and goes on with four times as many, upwards and downwards.
+    /// A fill doubles its runs as a stream of fetches does, and goes on with four times as many. Upwards it finds the rest of each run there when it has
+    /// the first page.
     #[test]
     fn a_fill_comes_in_long_runs() {
-        for down in [false, true] {
-            let pages = (0..351).map(|n| if down { 1000 - n } else { n });
-            assert_eq!(fill(&mut cache(600), pages), [1, 2, 4, 8, 64, 64, 64, 64, 64, 64], "{down}");
-        }
+        let up = fill(&mut cache(600), 0..351);
+        assert_eq!(up, [1, 2, 4, 8, 64, 63, 1, 63, 1, 63, 1, 63, 1, 63, 1, 63]);
+        let down = fill(&mut cache(600), (650..=1000).rev());
+        assert_eq!(down, [1, 2, 4, 8, 64, 64, 64, 64, 64, 64]);
     }
 
     /// Nothing goes for pages that nobody asked for yet: with little room, runs are as those of fetches.

@@ -178,8 +178,8 @@ struct Process {
 const AHEAD_MAX: u64 = 64;
 /// WRITEs under way at once.
 const WRITING_MAX: usize = 64;
-/// Pages that go in one step, and pages of one WRITE, at most.
-const BATCH: usize = 16;
+/// Pages that go in one step, and pages of one WRITE, at most; and no more than the pool has.
+const BATCH: usize = 32;
 /// Times a READ or WRITE is tried before the pager gives up; each waits until the rack counts as gone.
 const TRIES_MAX: u32 = 2;
 /// Pages of zeros that are touched one after the other, each alone, until memory that fits is left to the system.
@@ -209,7 +209,7 @@ impl Pager {
             inactive_max: pool,
             inactive_apart: true,
             run_max: ahead,
-            batch_max: BATCH,
+            batch_max: BATCH.min(pool),
             writing_max: WRITING_MAX,
             tries_max: TRIES_MAX,
             ahead: Ahead::Stream(ahead),

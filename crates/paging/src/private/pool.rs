@@ -27,8 +27,7 @@ impl Pool {
 
     /// Places for pages that lie together, as [`Pool::put`], in the order of their numbers: places that were left together are taken together.
     pub(super) fn put_run(&mut self, space: u32, pages: Range<u64>) -> Vec<u32> {
-        let mut places: Vec<u32> =
-            pages.clone().map(|page| self.put(Key { space, page })).collect();
+        let mut places: Vec<u32> = pages.clone().map(|page| self.put(Key { space, page })).collect();
         places.sort_unstable();
         for (&place, page) in places.iter().zip(pages) {
             self.keys[place as usize] = Some(Key { space, page });

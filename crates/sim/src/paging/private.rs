@@ -511,7 +511,7 @@ impl World {
 }
 
 /// Shapes of a cache.
-fn configs() -> [Config; 3] {
+fn configs() -> [Config; 4] {
     let usual = Config {
         frames: 40,
         inactive_max: 8,
@@ -527,5 +527,7 @@ fn configs() -> [Config; 3] {
         usual,
         Config { frames: 64, inactive_max: 24, batch_max: 8, ..usual },
         Config { frames: 6, inactive_max: 2, batch_max: 1, writing_max: 1, ahead: Ahead::None, ..usual },
+        // Runs of zeros that come while the thread works, and streams longer than there are frames.
+        Config { frames: 32, inactive_max: 6, run_max: 2, ahead: Ahead::Stream(2), ..usual },
     ]
 }

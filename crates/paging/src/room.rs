@@ -1,0 +1,165 @@
+//! Room: which pages go, how many at once, and when. In front of a fault that finds none, and behind faults for those to come.
+
+use crate::cache::Cache;
+use crate::frames::Page;
+use crate::recency::Frame;
+use crate::{Action, Key, Layout};
+use alloc::vec::Vec;
+
+/// How many pages are evicted at once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// As many as go at once at most: a thread waits for room, and the next ones shall not.
+    Batch,
+    /// Those that lie together: no thread waits, and one that comes to wait is not to wait long.
+    Run,
+}
+
+/// What came of an attempt to make room.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Evicted {
+    /// There is more room, or something that can go at once.
+    Freed,
+    /// There will be.
+    Begun,
+    /// Nothing may go.
+    Nothing,
+}
+
+impl Cache {
+    /// Frames to keep free for faults to come: a sixteenth, and not so many that a burst would flush the cache.
+    pub(crate) fn reserve(&self) -> usize {
+        const RESERVE_MAX: usize = 64;
+        (self.frames.len() / 16).min(RESERVE_MAX)
+    }
+
+    /// A step towards the frames that are kept free: a thread that faults meanwhile waits for no more than that. They suffice for the longest run that
+    /// comes at once, and for threads that fault while others go in its place.
+    pub(crate) fn make_room_ahead(&mut self, layout: &impl Layout, out: &mut Vec<Action>) {
+        const AHEAD_MAX: usize = 128;
+        let ahead = (self.frames.len() / 16).min(AHEAD_MAX);
+        let is_short = |cache: &Self| cache.free() < ahead;
+        self.short = is_short(self) && self.evict(Step::Run, layout, out) == Evicted::Freed && is_short(self);
+    }
+
+    /// The youngest pages, which stay active: an instruction that faulted for several of them is executed.
+    fn active_min(&self) -> usize {
+        const ACTIVE_MIN: usize = 8;
+        let apart = if self.config.inactive_apart { self.config.inactive_max } else { 0 };
+        ACTIVE_MIN.min((self.config.frames - apart) / 2)
+    }
+
+    /// Frames that a page which becomes visible may take.
+    pub(crate) fn free(&self) -> usize {
+        let free = self.frames.free();
+        if !self.config.inactive_apart {
+            return free;
+        }
+        free.min(self.config.frames - self.config.inactive_max - self.frames.active())
+    }
+
+    /// Makes room for `wanted` pages; answers for how many there is, at most so many.
+    pub(crate) fn make_room(&mut self, wanted: usize, layout: &impl Layout, out: &mut Vec<Action>) -> usize {
+        let mut begun = 0;
+        // What is on its way out makes room by itself.
+        while self.free() + self.frames.leaving() < wanted && begun < self.config.batch_max {
+            match self.evict(Step::Batch, layout, out) {
+                Evicted::Freed => {}
+                Evicted::Begun => begun += 1,
+                Evicted::Nothing => break,
+            }
+        }
+        self.free().min(wanted)
+    }
+
+    /// Room for an inactive page that is touched: where inactive pages have memory of their own, it needs another frame.
+    pub(crate) fn room_to_map(&mut self, layout: &impl Layout, out: &mut Vec<Action>) -> bool {
+        !self.config.inactive_apart || self.make_room(1, layout, out) > 0
+    }
+
+    /// Evicts what was used longest ago.
+    fn evict(&mut self, step: Step, layout: &impl Layout, out: &mut Vec<Action>) -> Evicted {
+        if !self.config.inactive_apart
+            && let Some(frame) = self.frames.oldest_inactive()
+        {
+            return self.drop_page(frame, out);
+        }
+        self.victims.clear();
+        let (free, before) = (self.free(), self.frames.inactive());
+        let mut candidates = self.frames.mapped().saturating_sub(self.active_min());
+        while self.victims.len() < self.config.batch_max && candidates > 0 {
+            let Some(frame) = self.frames.oldest_mapped() else { break };
+            candidates -= 1;
+            let key = self.frames.at(frame).key;
+            if step == Step::Run && !self.goes_with_victims(key) {
+                break;
+            }
+            if layout.stays(key) {
+                self.frames.change(frame, true, |_| {});
+                continue;
+            }
+            if self.frames.inactive() >= self.config.inactive_max {
+                let oldest = self.frames.oldest_inactive();
+                let is_victim = |oldest: &Frame| self.victims.iter().any(|(_, frame)| frame == oldest);
+                let Some(oldest) = oldest.filter(|oldest| !is_victim(oldest)) else { break };
+                if self.drop_page(oldest, out) == Evicted::Nothing {
+                    break;
+                }
+            }
+            let page = self.frames.change(frame, false, |page| page.mapped = None);
+            self.victims.push((page.key, frame));
+        }
+        self.deactivate(out);
+        match () {
+            () if self.free() > free => Evicted::Freed,
+            // Else the waiting threads would be told that nothing can go.
+            () if !self.config.inactive_apart && self.frames.oldest_inactive().is_some() => Evicted::Freed,
+            () if self.frames.inactive() > before => Evicted::Begun,
+            () => Evicted::Nothing,
+        }
+    }
+
+    /// The page may go in the same step: it lies beside the last of the victims, or they are few.
+    fn goes_with_victims(&self, key: Key) -> bool {
+        const APART_MAX: usize = 2;
+        let Some((last, _)) = self.victims.last() else { return true };
+        let beside = key.space == last.space && key.page.abs_diff(last.page) == 1;
+        beside || self.victims.len() < APART_MAX
+    }
+
+    /// Deactivates the victims, those together that lie together.
+    pub(crate) fn deactivate(&mut self, out: &mut Vec<Action>) {
+        let mut victims = core::mem::take(&mut self.victims);
+        victims.sort_unstable();
+        for run in victims.chunk_by(|(a, _), (b, _)| a.space == b.space && a.page + 1 == b.page) {
+            let count = u32::try_from(run.len()).expect("as many as there are frames");
+            out.push(Action::Deactivate { first: run[0].0, count });
+        }
+        for &(_, frame) in &victims {
+            self.frames.change(frame, false, |page| page.mapped = None);
+            self.queue(frame);
+        }
+        self.victims = victims;
+    }
+
+    /// An inactive page that far memory does not have is to be written back.
+    pub(crate) fn queue(&mut self, frame: Frame) {
+        if !self.frames.is_coherent() && self.frames.at(frame).is_to_send() {
+            self.unsent.push_back(frame);
+        }
+    }
+
+    pub(crate) fn drop_page(&mut self, frame: Frame, out: &mut Vec<Action>) -> Evicted {
+        let Page { key, dirty, ahead, .. } = self.frames.at(frame);
+        if dirty {
+            let begun = self.give_back(frame, out);
+            self.stats.evictions += u64::from(begun);
+            return if begun { Evicted::Begun } else { Evicted::Nothing };
+        }
+        self.frames.remove(frame);
+        self.stats.evictions += 1;
+        self.stats.ahead.wasted += u64::from(ahead);
+        out.push(Action::Discard { key });
+        Evicted::Freed
+    }
+}
