@@ -62,7 +62,7 @@ pub(super) fn told(model: &SoftModel, input: &mut Input<'_>) -> Arrival {
     };
     // Now and then it asks for counters instead.
     let body = if which >= 0xe0 {
-        let (epoch, from) = (if which % 2 == 0 { epoch } else { 0 }, u32::from(which & 0x0f) * 100);
+        let (epoch, from) = (if which.is_multiple_of(2) { epoch } else { 0 }, u32::from(which & 0x0f) * 100);
         SoftBody::Count(Count { epoch, domain: Domain(10), kind: 0x0d13, id: 1, from })
     } else {
         body

@@ -11,7 +11,7 @@ use farmem_client::{Client, Error};
 use farmem_index::{Hits, RATE_ONE, Rates, TreeSection, edition, visits_saved};
 
 /// What is published is replaced when that saves, of all visits of inner nodes, more than one in so many.
-pub const GAIN_MIN: u64 = 64;
+pub const GAIN_MIN: u64 = 1024;
 
 /// What became of an epoch.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -135,7 +135,7 @@ impl IndexAgent {
             let bytes = best.emit();
             // Until it stands nobody knows what does.
             self.standing = None;
-            stepped.epoch = publish(client, &[best.clone()])?;
+            stepped.epoch = publish(client, std::slice::from_ref(&best))?;
             stepped.published = true;
             self.standing = Some(Standing { section: best, edition: edition(&bytes), bytes: bytes.len() });
         }
