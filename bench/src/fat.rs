@@ -1,7 +1,7 @@
-//! `farmem bench fat`: the in-network index of a B-link tree (Fat-B+Tree V) beside the ways to a key that it takes the place of.
+//! `farmem bench fat`: the in-network index of a B-link tree (Fat-B+Tree V) beside the paths to a key that it takes the place of.
 //!
 //! One run measures all that is compared, on one tree of one rack, in short rounds in turn: look-ups that the switch enters further down, look-ups by a
-//! traversal from the root, and READs from the root to the value, through the switch ([`Way`]: *relayed*, the path that the index has) and straight to the
+//! traversal from the root, and READs from the root to the value, through the switch ([`LookupPath`]: *relayed*, the path that the index has) and straight to the
 //! node (*direct*). Every value is checked. Counts of round trips and packets come from racks in this process, the tables' entries from the tables.
 
 mod e2e;
@@ -10,11 +10,11 @@ mod store;
 mod tables;
 mod union;
 
-pub use store::Way;
+pub use store::LookupPath;
 pub use union::{Counts, count};
 
 use crate::pulse::Racks;
-use crate::{Outcome, Sheet, Told};
+use crate::{Outcome, Progress, Sheet};
 use std::time::Duration;
 
 /// What is to be measured.
@@ -32,9 +32,9 @@ impl Plan {
         prefix.starts_with(&self.only) || self.only.starts_with(prefix)
     }
 
-    fn effort(&self) -> e2e::Effort {
+    fn effort(&self) -> e2e::Budget {
         let (rounds, slice) = if self.quick { (2, 20) } else { (9, 150) };
-        e2e::Effort { rounds, slice: Duration::from_millis(slice) }
+        e2e::Budget { rounds, slice: Duration::from_millis(slice) }
     }
 
     /// Keys of the trees of `fat.e2e.scale` (figure 5), the first of which has all else: each takes 1.3 KB of a memory node, and as much of this machine.
@@ -54,7 +54,7 @@ impl Plan {
 pub fn run<R: Racks>(
     plan: &Plan,
     racks: &mut R,
-    mut tell: impl FnMut(Told<'_>),
+    mut tell: impl FnMut(Progress<'_>),
 ) -> Result<Outcome, R::Failure> {
     let mut sheet = Sheet::new(&plan.only, &mut tell);
     if plan.wants("fat.encode.") {

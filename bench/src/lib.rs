@@ -27,4 +27,4 @@ pub use paged::{PageCounts, Paged};
 pub use row::{Results, Row, link_late};
 pub use samples::{Samples, rate_row, to_f64};
 use sheet::Sheet;
-pub use sheet::{Outcome, Told};
+pub use sheet::{Outcome, Progress};

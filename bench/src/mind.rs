@@ -16,11 +16,11 @@ mod zram;
 pub use filter::{CALLS, calls};
 pub use processes::ENTRIES;
 #[cfg(test)]
-pub(crate) use zram::Squeezed;
+pub(crate) use zram::ZramProbe;
 pub use zram::{SQUEEZED, squeezed};
 
 use crate::cpu::on_its_own;
-use crate::{Outcome, Row, Samples, Sheet, Told};
+use crate::{Outcome, Progress, Row, Samples, Sheet};
 use farmem::serve::pin_to_cpu;
 use farmem::window::{FaultMode, Place, WindowOptions};
 use farmem::{Error, Placement, Rack, RackConfig, ShareOptions, SharedSpace, Transport, Vma, Waiting};
@@ -85,7 +85,7 @@ pub trait Racks {
 pub fn run<R: Racks>(
     plan: &Plan,
     racks: &mut R,
-    mut tell: impl FnMut(Told<'_>),
+    mut tell: impl FnMut(Progress<'_>),
 ) -> Result<Outcome, R::Failure> {
     let mut sheet = Sheet::new(&plan.only, &mut tell);
     let cpus = allowed_cpus().unwrap_or_default();

@@ -57,7 +57,7 @@ impl Native {
     pub fn logic(&self, program: &Program) -> NativeLogic {
         let known = self.functions.iter().find(|(known, _)| known.hash() == program.hash());
         let way =
-            known.map_or_else(|| Way::Interpreted(program.clone()), |(_, function)| Way::Native(*function));
+            known.map_or_else(|| Code::Interpreted(program.clone()), |(_, function)| Code::Native(*function));
         NativeLogic { way, stretch: self.stretch }
     }
 }
@@ -79,12 +79,12 @@ impl Compile for Native {
 /// What runs one program.
 #[derive(Debug)]
 pub struct NativeLogic {
-    way: Way,
+    way: Code,
     stretch: Duration,
 }
 
 #[derive(Debug)]
-enum Way {
+enum Code {
     Native(Function),
     Interpreted(Program),
 }
@@ -92,8 +92,8 @@ enum Way {
 impl Logic for NativeLogic {
     fn step(&self, window: &[u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
         let step = match &self.way {
-            Way::Native(function) => function(window, cur_ptr, scratch),
-            Way::Interpreted(program) => program.step(window, cur_ptr, scratch),
+            Code::Native(function) => function(window, cur_ptr, scratch),
+            Code::Interpreted(program) => program.step(window, cur_ptr, scratch),
         };
         self.stretch();
         step
@@ -102,8 +102,8 @@ impl Logic for NativeLogic {
     fn step_storing(&self, window: &mut [u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
         match &self.way {
             // None of these programs stores.
-            Way::Native(_) => self.step(window, cur_ptr, scratch),
-            Way::Interpreted(program) => {
+            Code::Native(_) => self.step(window, cur_ptr, scratch),
+            Code::Interpreted(program) => {
                 let step = program.step_storing(window, cur_ptr, scratch);
                 self.stretch();
                 step

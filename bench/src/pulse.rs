@@ -2,13 +2,14 @@
 //!
 //! One run measures everything that is compared. Systems take turns in short rounds, each with its own client, so that what disturbs
 //! the machine disturbs all of them: the page cache of several sizes, one-sided READs, native code at the memory node, and farmem's
-//! traversals, with and without the switch's help. Every answer is checked. Exact counts come from racks in this process ([`Bed`]), the
+//! traversals, with and without the switch's help. Every answer is checked. Exact counts come from racks in this process ([`Fixture`]), the
 //! accelerator's table from its model.
 
 mod accelerator;
 mod apps;
 mod batch;
 mod compare;
+mod contender;
 mod counts;
 mod coupled;
 mod lookups;
@@ -17,10 +18,9 @@ mod plots;
 mod rates;
 mod run;
 mod scatter;
-mod station;
 
 pub use compare::{Racks, Scenario};
-pub use counts::{Bed, Counted, Subject};
+pub use contender::{App, NodeKind};
+pub use counts::{Counted, Fixture, Subject};
 pub use run::{Plan, run};
 pub use scatter::SUBJECTS;
-pub use station::{App, NodeKind};

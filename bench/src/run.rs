@@ -11,7 +11,7 @@ mod work;
 pub use work::{WORK, work};
 
 use crate::swap::{Group, SwapFile, Zram};
-use crate::{CpuMeter, CpuTime, Outcome, Row, Sheet, Told, to_f64};
+use crate::{CpuMeter, CpuTime, Outcome, Progress, Row, Sheet, to_f64};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -72,7 +72,7 @@ enum Where<'a> {
 }
 
 /// Measures; tells each row as it comes.
-pub fn run(plan: &Plan, tell: &mut dyn FnMut(Told<'_>)) -> Outcome {
+pub fn run(plan: &Plan, tell: &mut dyn FnMut(Progress<'_>)) -> Outcome {
     let mut sheet = Sheet::new(&plan.only, tell);
     let (bytes, rounds) = if plan.quick { (16 << 20, 1) } else { (128 << 20, 5) };
     for (name, program) in FIT {

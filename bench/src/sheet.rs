@@ -4,7 +4,7 @@ use crate::Row;
 
 /// What a benchmark tells while it runs.
 #[derive(Clone, Copy, Debug)]
-pub enum Told<'a> {
+pub enum Progress<'a> {
     /// What is measured now.
     Begins(&'a str),
     /// A figure that will be among the results.
@@ -23,25 +23,25 @@ pub struct Outcome {
 /// Collects an outcome, and tells it as it grows.
 pub(crate) struct Sheet<'a> {
     only: &'a str,
-    tell: &'a mut dyn FnMut(Told<'_>),
+    tell: &'a mut dyn FnMut(Progress<'_>),
     outcome: Outcome,
 }
 
 impl<'a> Sheet<'a> {
     /// An empty one, for rows whose ids begin with `only`.
-    pub(crate) fn new(only: &'a str, tell: &'a mut dyn FnMut(Told<'_>)) -> Self {
+    pub(crate) fn new(only: &'a str, tell: &'a mut dyn FnMut(Progress<'_>)) -> Self {
         Self { only, tell, outcome: Outcome::default() }
     }
 
     /// Tells what is measured now.
     pub(crate) fn begins(&mut self, what: &str) {
-        (self.tell)(Told::Begins(what));
+        (self.tell)(Progress::Begins(what));
     }
 
     /// Keeps those rows that are wanted.
     pub(crate) fn add(&mut self, rows: impl IntoIterator<Item = Row>) {
         for row in rows.into_iter().filter(|row| row.id.starts_with(self.only)) {
-            (self.tell)(Told::Measured(&row));
+            (self.tell)(Progress::Measured(&row));
             self.outcome.rows.push(row);
         }
     }
@@ -70,10 +70,10 @@ mod tests {
     #[test]
     fn what_is_wanted_is_told_as_it_comes() {
         let mut told = Vec::new();
-        let mut tell = |what: Told<'_>| {
+        let mut tell = |what: Progress<'_>| {
             told.push(match what {
-                Told::Begins(what) => what.to_owned(),
-                Told::Measured(row) => row.id.clone(),
+                Progress::Begins(what) => what.to_owned(),
+                Progress::Measured(row) => row.id.clone(),
             });
         };
         let mut sheet = Sheet::new("a.", &mut tell);

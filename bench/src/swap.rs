@@ -2,9 +2,9 @@
 //!
 //! All of it takes root, and is undone however this process ends.
 
+mod cleanup_guard;
 mod file;
 mod group;
-mod keeper;
 mod zram;
 
 pub(crate) use file::SwapFile;

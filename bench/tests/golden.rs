@@ -4,7 +4,7 @@
 //! A difference is a change of what goes over the wire. When it is meant, `UPDATE_GOLDEN=1 cargo test -p farmem-bench --test golden`
 //! writes the table anew; look at the difference before it is committed.
 
-use farmem_bench::pulse::{Bed, SUBJECTS};
+use farmem_bench::pulse::{Fixture, SUBJECTS};
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -27,7 +27,7 @@ fn table() -> String {
     .unwrap();
     for (name, subject) in SUBJECTS {
         for nodes in [1, 2, 4] {
-            let mut bed = Bed::new(subject, nodes, MEMORY, RECORDS).unwrap();
+            let mut bed = Fixture::new(subject, nodes, MEMORY, RECORDS).unwrap();
             let acc = bed.count(OPERATIONS, true).unwrap();
             let pulse = bed.count(OPERATIONS, false).unwrap();
             assert_eq!(pulse.iterations, acc.iterations, "{name}: the same traversals, whatever the way");
@@ -69,7 +69,7 @@ fn operations_cost_what_the_table_says() {
 #[test]
 fn a_crossing_costs_pulse_acc_a_round_trip() {
     for (_, subject) in SUBJECTS {
-        let mut bed = Bed::new(subject, 2, MEMORY, RECORDS).unwrap();
+        let mut bed = Fixture::new(subject, 2, MEMORY, RECORDS).unwrap();
         let [pulse, acc] = [false, true].map(|returning| bed.count(OPERATIONS, returning).unwrap());
         let crossings: u64 = acc.crossings.iter().sum();
         assert_eq!(pulse.requests, OPERATIONS, "{subject:?}");

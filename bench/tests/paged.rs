@@ -12,13 +12,13 @@ const PAGES: usize = 6;
 const LEN: usize = PAGES * PAGE_LEN;
 
 /// Far memory of a few pages on two memory nodes.
-struct Bed {
+struct Fixture {
     client: Client,
     /// The pages, every other one on the other memory node.
     pages: [VirtAddr; 2],
 }
 
-impl Bed {
+impl Fixture {
     fn new() -> Self {
         let rack = Rack::embedded_with(2, 1 << 20).unwrap();
         let mut client = rack.client("paged").unwrap();
@@ -42,7 +42,7 @@ impl Bed {
 }
 
 #[derive(Clone, Debug)]
-enum Ask {
+enum Request {
     Read { at: usize, len: usize },
     Write { at: usize, bytes: Vec<u8> },
     Swap { at: usize, compare: u64, swap: u64 },
@@ -50,17 +50,22 @@ enum Ask {
     Flush,
 }
 
-fn ask() -> impl Strategy<Value = Ask> {
+fn ask() -> impl Strategy<Value = Request> {
     let at = (0..2_usize, 0..LEN).prop_map(|(half, at)| half * LEN + at);
     let word = (0..2_usize, 0..LEN / 8).prop_map(|(half, word)| half * LEN + word * 8);
     let len = prop_oneof![0..40_usize, 4000..9000_usize];
     prop_oneof![
-        (at.clone(), len.clone()).prop_map(|(at, len)| Ask::Read { at, len: len.min(LEN - at % LEN) }),
-        (at, len, any::<u8>())
-            .prop_map(|(at, len, byte)| { Ask::Write { at, bytes: vec![byte; len.min(LEN - at % LEN)] } }),
-        (word.clone(), 0..3_u64, 0..3_u64).prop_map(|(at, compare, swap)| Ask::Swap { at, compare, swap }),
-        (word, 0..3_u64).prop_map(|(at, add)| Ask::Add { at, add }),
-        Just(Ask::Flush),
+        (at.clone(), len.clone()).prop_map(|(at, len)| Request::Read { at, len: len.min(LEN - at % LEN) }),
+        (at, len, any::<u8>()).prop_map(|(at, len, byte)| {
+            Request::Write { at, bytes: vec![byte; len.min(LEN - at % LEN)] }
+        }),
+        (word.clone(), 0..3_u64, 0..3_u64).prop_map(|(at, compare, swap)| Request::Swap {
+            at,
+            compare,
+            swap
+        }),
+        (word, 0..3_u64).prop_map(|(at, add)| Request::Add { at, add }),
+        Just(Request::Flush),
     ]
 }
 
@@ -75,35 +80,35 @@ proptest! {
     /// memory after a flush.
     #[test]
     fn a_cache_is_an_array(capacity in 1..5_usize, asks in prop::collection::vec(ask(), 1..60)) {
-        let mut bed = Bed::new();
+        let mut bed = Fixture::new();
         let mut model = vec![0_u8; 2 * LEN];
         let addrs = bed.pages;
         let addr = |at: usize| VirtAddr(addrs[at / LEN].0 + (at % LEN) as u64);
         let mut paged = Paged::new(bed.client, (capacity * PAGE_LEN) as u64);
         for ask in asks {
             match ask {
-                Ask::Read { at, len } => {
+                Request::Read { at, len } => {
                     let mut bytes = vec![0xee; len];
                     paged.read(addr(at), &mut bytes).unwrap();
                     prop_assert_eq!(&bytes[..], &model[at..at + len]);
                 }
-                Ask::Write { at, bytes } => {
+                Request::Write { at, bytes } => {
                     paged.write(addr(at), &bytes).unwrap();
                     model[at..at + bytes.len()].copy_from_slice(&bytes);
                 }
-                Ask::Swap { at, compare, swap } => {
+                Request::Swap { at, compare, swap } => {
                     let old = u64::from_le_bytes(*word(&mut model, at));
                     prop_assert_eq!(paged.compare_swap(addr(at), compare, swap).unwrap(), old);
                     if old == compare {
                         *word(&mut model, at) = swap.to_le_bytes();
                     }
                 }
-                Ask::Add { at, add } => {
+                Request::Add { at, add } => {
                     let old = u64::from_le_bytes(*word(&mut model, at));
                     prop_assert_eq!(paged.fetch_add(addr(at), add).unwrap(), old);
                     *word(&mut model, at) = old.wrapping_add(add).to_le_bytes();
                 }
-                Ask::Flush => paged.flush().unwrap(),
+                Request::Flush => paged.flush().unwrap(),
             }
         }
         paged.flush().unwrap();
@@ -115,7 +120,7 @@ proptest! {
     /// once; the words have what was added to them.
     #[test]
     fn overlapped_accesses_end_once_each(capacity in 1..5_usize, adds in prop::collection::vec((0..LEN / 8, 1..9_u64), 1..80)) {
-        let mut bed = Bed::new();
+        let mut bed = Fixture::new();
         let pattern: Vec<u8> = (0..LEN).map(|n| u8::try_from(n % 251).unwrap()).collect();
         let (words, still) = (bed.pages[0], bed.pages[1]);
         bed.client.write(still, &pattern).unwrap();
@@ -220,7 +225,7 @@ fn tasks_get_their_own_ends() {
 /// What the address space does not have, nobody makes up: the error is the one of an access without a cache, and the cache goes on.
 #[test]
 fn errors_come_through() {
-    let mut bed = Bed::new();
+    let mut bed = Fixture::new();
     let (first, behind) = (bed.addr(0), VirtAddr(bed.pages[0].0 ^ 1 << 60));
     let mut paged = Paged::new(bed.client, 2 * PAGE_LEN as u64);
     assert!(matches!(paged.read(behind, &mut [0; 8]), Err(Error::NotMapped { .. })));

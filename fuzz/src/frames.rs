@@ -9,7 +9,7 @@ use farmem_wire::{
 };
 
 /// A frame and where it comes from.
-pub(crate) type Arrival = (Port, Vec<u8>);
+pub(crate) type ReceivedFrame = (Port, Vec<u8>);
 
 /// Senders: all roles of a rack, and strangers.
 const PORTS: [Port; 10] = [
@@ -117,13 +117,17 @@ pub(crate) fn heard(frame: &[u8]) -> Option<(ud::Endpoint, Message<'_>)> {
 /// The way to the role: frames are damaged, repeated, or come from somewhere else.
 #[derive(Debug, Default)]
 pub(crate) struct FaultyLink {
-    kept: Vec<Arrival>,
+    kept: Vec<ReceivedFrame>,
     next: usize,
 }
 
 impl FaultyLink {
     /// What arrives of a frame that was sent.
-    pub(crate) fn arrival(&mut self, (port, mut frame): Arrival, input: &mut Input<'_>) -> Arrival {
+    pub(crate) fn arrival(
+        &mut self,
+        (port, mut frame): ReceivedFrame,
+        input: &mut Input<'_>,
+    ) -> ReceivedFrame {
         let fate = input.u8();
         let port = if fate & 0x0f == 0x0f { input.pick(&PORTS) } else { port };
         if fate & 0xc0 == 0xc0 {
@@ -142,7 +146,7 @@ impl FaultyLink {
     }
 
     /// A frame that came before: the newest or any; noise when there is none.
-    pub(crate) fn again(&self, input: &mut Input<'_>) -> Arrival {
+    pub(crate) fn again(&self, input: &mut Input<'_>) -> ReceivedFrame {
         let newest = (self.next + KEPT_MAX - 1) % KEPT_MAX;
         let chosen = if input.one_in(2) { usize::from(input.u8()) % KEPT_MAX } else { newest };
         self.kept.get(chosen).or_else(|| self.kept.last()).cloned().unwrap_or_else(|| noise(input))
@@ -150,7 +154,7 @@ impl FaultyLink {
 }
 
 /// Bytes of no order, from anywhere.
-pub(crate) fn noise(input: &mut Input<'_>) -> Arrival {
+pub(crate) fn noise(input: &mut Input<'_>) -> ReceivedFrame {
     (input.pick(&PORTS), input.bytes().to_vec())
 }
 

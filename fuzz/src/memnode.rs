@@ -7,7 +7,7 @@ mod model;
 mod walks;
 
 use crate::Run;
-use crate::frames::{self, Arrival, FaultyLink, batch, datagram, endpoint, noise, packet};
+use crate::frames::{self, FaultyLink, ReceivedFrame, batch, datagram, endpoint, noise, packet};
 use crate::input::Input;
 use farmem_machine::{Action, Event, Instant, Machine as _, Outbox, Port};
 use farmem_memnode::{Budget, Config, MemNode, Note, Store as _, VecStore};
@@ -62,7 +62,7 @@ static PROGRAMS: LazyLock<[Program; 2]> = LazyLock::new(|| {
 /// What came out of one event.
 #[derive(Debug, Default)]
 struct Outcome {
-    sent: Vec<Arrival>,
+    sent: Vec<ReceivedFrame>,
     peers: Vec<PeerChange>,
     notes: Vec<Note>,
 }
@@ -76,7 +76,7 @@ struct Bench {
     /// A connection that was refused something: the next that its host does is have it set up anew.
     broken: Option<usize>,
     /// The other packets of a WRITE that was begun.
-    rest: VecDeque<Arrival>,
+    rest: VecDeque<ReceivedFrame>,
 }
 
 /// Reads `data` as a story of the frames a memory node is given.
@@ -158,7 +158,7 @@ impl Bench {
         assert_eq!(self.model.next_seq, 2, "the node is set up");
     }
 
-    fn hear(&mut self, (port, frame): &Arrival, run: &mut Run) {
+    fn hear(&mut self, (port, frame): &ReceivedFrame, run: &mut Run) {
         if !Model::plays(*port, frame) {
             return;
         }
@@ -183,7 +183,7 @@ impl Bench {
     }
 
     /// What comes of an event: the ends of traversals, and everything else.
-    fn event(&mut self, event: Event<'_, Infallible>, run: &mut Run) -> (Outcome, Vec<Arrival>) {
+    fn event(&mut self, event: Event<'_, Infallible>, run: &mut Run) -> (Outcome, Vec<ReceivedFrame>) {
         self.node.handle(Instant::ZERO, event, &mut self.out);
         self.node.check();
         let (mut outcome, mut walks) = (Outcome::default(), Vec::new());
@@ -201,15 +201,15 @@ impl Bench {
 
     fn arrival(
         &mut self,
-        sender: fn(&mut Self, &mut Input<'_>) -> Arrival,
+        sender: fn(&mut Self, &mut Input<'_>) -> ReceivedFrame,
         input: &mut Input<'_>,
-    ) -> Arrival {
+    ) -> ReceivedFrame {
         let sent = sender(self, input);
         self.link.arrival(sent, input)
     }
 
     /// Learns from the answers which PSN a connection expects, as its host would.
-    fn listen(&mut self, sent: &[Arrival]) {
+    fn listen(&mut self, sent: &[ReceivedFrame]) {
         for (_, frame) in sent {
             let packet = Packet::parse(frame).expect("a node sends frames");
             let pair = PAIRS.iter().position(|pair| pair.0 + PEER == packet.bth.dest_qp.get());
@@ -227,7 +227,7 @@ impl Bench {
     }
 
     /// A batch of the control plane, mostly the next one.
-    fn updates(&mut self, input: &mut Input<'_>) -> Arrival {
+    fn updates(&mut self, input: &mut Input<'_>) -> ReceivedFrame {
         let seq = match input.below(8) {
             6 => self.model.next_seq.wrapping_sub(1),
             7 => self.model.next_seq.wrapping_add(u64::from(input.u8())),
@@ -238,14 +238,14 @@ impl Bench {
     }
 
     /// A domain may from now on do this with everything. It comes between a frame and its repetition, and is not repeated itself.
-    fn turn_of_grants(&self, input: &mut Input<'_>) -> Arrival {
+    fn turn_of_grants(&self, input: &mut Input<'_>) -> ReceivedFrame {
         let (domain, perm) = (input.pick(&[ALICE, BOB]), input.pick(&PERMS));
         let update = Update::Protect { domain, base: VirtAddr(BASE), len: LEN, perm, vma_log2: 64 };
         (Port::CONTROL, batch(HOME.endpoint, self.model.next_seq, &[update]))
     }
 
     /// A request as the switch passes it on.
-    fn request(&mut self, input: &mut Input<'_>) -> Arrival {
+    fn request(&mut self, input: &mut Input<'_>) -> ReceivedFrame {
         // Room for those that share a datagram.
         self.counter += 4;
         let origin = input.pick(&[HOST, HOST, OTHER]);
@@ -267,7 +267,7 @@ impl Bench {
     }
 
     /// One request on one of the connections. A long WRITE leaves its other packets for the next times.
-    fn verb(&mut self, input: &mut Input<'_>) -> Arrival {
+    fn verb(&mut self, input: &mut Input<'_>) -> ReceivedFrame {
         if let Some(next) = self.rest.pop_front() {
             return next;
         }

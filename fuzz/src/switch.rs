@@ -7,7 +7,9 @@ mod model;
 mod soft;
 
 use crate::Run;
-use crate::frames::{self, Arrival, FaultyLink, batch, datagram, enclosed, endpoint, noise, with_others};
+use crate::frames::{
+    self, FaultyLink, ReceivedFrame, batch, datagram, enclosed, endpoint, noise, with_others,
+};
 use crate::input::Input;
 use farmem_machine::{Action, Event, Instant, Machine as _, Outbox, Port};
 use farmem_switch::{Budgets, Note, Switch};
@@ -41,7 +43,7 @@ const BUDGETS: Budgets = Budgets {
 /// What came out of one event.
 #[derive(Debug, Default)]
 struct Outcome {
-    sent: Vec<Arrival>,
+    sent: Vec<ReceivedFrame>,
     peers: Vec<PeerChange>,
     notes: Vec<Note>,
 }
@@ -130,7 +132,7 @@ impl Bench {
         assert_eq!(self.model.next_seq, 2, "the rack is set up");
     }
 
-    fn hear(&mut self, (port, frame): &Arrival, run: &mut Run) {
+    fn hear(&mut self, (port, frame): &ReceivedFrame, run: &mut Run) {
         let expected = self.model.expect(*port, frame);
         self.switch.handle(Instant::ZERO, Event::Frame { port: *port, bytes: frame }, &mut self.out);
         self.switch.check();
@@ -153,7 +155,7 @@ impl Bench {
     }
 
     /// A request of a host over one of the sessions.
-    fn request(&mut self, input: &mut Input<'_>) -> Arrival {
+    fn request(&mut self, input: &mut Input<'_>) -> ReceivedFrame {
         let (session, host, _) = input.pick(&SESSIONS);
         let namesake = if input.one_in(16) { 9 } else { host };
         self.counter += 1;
@@ -171,7 +173,7 @@ impl Bench {
     }
 
     /// A traversal that a node sends back, in a domain and for a host that it says.
-    fn continuation(&mut self, input: &mut Input<'_>) -> Arrival {
+    fn continuation(&mut self, input: &mut Input<'_>) -> ReceivedFrame {
         let node = input.pick(&[1, 2, 3]);
         let (_, host, domain) = input.pick(&SESSIONS);
         self.counter += 1;
@@ -182,7 +184,7 @@ impl Bench {
     }
 
     /// A batch of the control plane, mostly the next one.
-    fn updates(&mut self, input: &mut Input<'_>) -> Arrival {
+    fn updates(&mut self, input: &mut Input<'_>) -> ReceivedFrame {
         let seq = match input.below(8) {
             6 => self.model.next_seq.wrapping_sub(1),
             7 => self.model.next_seq.wrapping_add(u64::from(input.u8())),

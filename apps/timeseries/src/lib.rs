@@ -101,22 +101,22 @@ impl Recording {
     /// # Panics
     /// When it has no such channel.
     #[must_use]
-    pub fn window(&self, channel: usize, from: u64, width: u64, kind: &'static str) -> Ask {
+    pub fn window(&self, channel: usize, from: u64, width: u64, kind: &'static str) -> Query {
         assert!(channel < self.channels.series().len(), "channels are counted from 0");
         let (channels, wrong) = (Rc::clone(&self.channels), Rc::clone(&self.wrong));
         let (points, to) = (self.points.clone(), from + width);
-        Ask { channels, channel, points, wrong, from, to, kind, asked: false, answer: None }
+        Query { channels, channel, points, wrong, from, to, kind, asked: false, answer: None }
     }
 
     /// A window of `width` ticks of any channel, anywhere.
-    pub fn random_window(&self, rng: &mut Rng, width: u64, kind: &'static str) -> Ask {
+    pub fn random_window(&self, rng: &mut Rng, width: u64, kind: &'static str) -> Query {
         let channel = usize::try_from(rng.next_u64() % self.channels.series().len() as u64).expect("few");
         let room = (self.span.1 - self.span.0).saturating_sub(width).saturating_add(1);
         self.window(channel, self.span.0 + rng.next_u64() % room, width, kind)
     }
 
     /// `count` windows of 1, 2, 4 and 8 seconds, anywhere in the recording; one seed gives one sequence.
-    pub fn windows(&self, count: u64, seed: u64) -> impl Iterator<Item = Ask> + use<'_> {
+    pub fn windows(&self, count: u64, seed: u64) -> impl Iterator<Item = Query> + use<'_> {
         let mut rng = Rng::from_number(seed);
         (0..count).map(move |_| {
             let (seconds, kind) = WIDTHS[usize::from(rng.next_u32().to_le_bytes()[0] % 4)];
@@ -144,7 +144,7 @@ impl Recording {
 
 /// A window that is asked for.
 #[derive(Debug)]
-pub struct Ask {
+pub struct Query {
     channels: Rc<Channels>,
     channel: usize,
     points: Option<Rc<[Vec<Point>]>>,
@@ -156,7 +156,7 @@ pub struct Ask {
     answer: Option<Window>,
 }
 
-impl Ask {
+impl Query {
     /// What sort of window it is.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
@@ -186,7 +186,7 @@ fn window_of(points: &[Point], from: u64, to: u64) -> Option<Window> {
     })
 }
 
-impl Task for Ask {
+impl Task for Query {
     fn next(&mut self, queue: &mut OpQueue) -> Result<Next, Error> {
         if !self.asked {
             self.asked = true;
@@ -227,7 +227,7 @@ pub fn serve(
         recording.windows(load.operations, load.seed),
         load,
         "timeseries: windows",
-        Ask::kind,
+        Query::kind,
     );
     let after = client.packets();
     let wrong_answers = recording.wrong_answers();

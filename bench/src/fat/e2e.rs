@@ -1,7 +1,7 @@
-//! `fat.e2e.*`: one client's look-ups by each way, in turn, over trees of several sizes and with more and less of the tree in the switch (Fat-B+Tree V-B, figures 5
+//! `fat.e2e.*`: one client's look-ups by each path, in turn, over trees of several sizes and with more and less of the tree in the switch (Fat-B+Tree V-B, figures 5
 //! to 9).
 
-use super::store::{KEY_BYTES, Store, Way};
+use super::store::{KEY_BYTES, LookupPath, Store};
 use super::{Plan, load, union};
 use crate::pulse::{NodeKind, Racks};
 use crate::{CpuMeter, Row, Samples, Sheet, rate_row, to_f64};
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 /// How long it takes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Effort {
-    /// Rounds of all ways in turn, after one that warms up.
+pub(super) struct Budget {
+    /// Rounds of all paths in turn, after one that warms up.
     pub(super) rounds: u32,
-    /// What a way has of a round for each of its measurements.
+    /// What a path has of a round for each of its measurements.
     pub(super) slice: Duration,
 }
 
@@ -27,16 +27,16 @@ const DRAWN: usize = 1 << 16;
 /// YCSB's skew, in hundredths.
 const SKEW: u32 = 99;
 const SEED: u64 = 13;
-/// All ways, the one that is looked at first: while the switch knows the tree, every look-up that begins at the root begins further down.
-const WAYS: [Way; 4] = [Way::Index, Way::Root, Way::Relayed, Way::Direct];
+/// All paths, the one that is looked at first: while the switch knows the tree, every look-up that begins at the root begins further down.
+const PATHS: [LookupPath; 4] = [LookupPath::Index, LookupPath::Root, LookupPath::Relayed, LookupPath::Direct];
 
-/// What was measured of a way.
+/// What was measured of a path.
 #[derive(Default)]
 struct Figures {
     latency: Samples,
     /// Look-ups a second by round, one at a time.
     alone: Vec<f64>,
-    /// With [`DEPTH`] under way, of ways that can.
+    /// With [`DEPTH`] under way, of paths that can.
     many: Vec<f64>,
     round_trips: u64,
 }
@@ -64,7 +64,7 @@ pub(super) fn measure<R: Racks>(
     let draw = bench.draw(SKEW);
     if plan.wants(&format!("fat.e2e.scale.{keys}.")) {
         sheet.begins(&format!("a tree of {keys} keys"));
-        let figures = bench.compare(&WAYS, Extent::default(), &draw, effort, true)?;
+        let figures = bench.compare(&PATHS, Extent::default(), &draw, effort, true)?;
         sheet.add(rows_of_scale(&format!("fat.e2e.scale.{keys}"), &figures));
     }
     if all {
@@ -105,8 +105,14 @@ pub(super) fn over_nodes<R: Racks>(
     let cpu = CpuMeter::with(racks.processes(&rack));
     let mut bench = Bench { store: Store::load(rack.as_ref(), keys, union::PIECES)?, keys, cpu };
     let draw = bench.draw(SKEW);
-    let figures = bench.compare(&[Way::Index, Way::Root], Extent::default(), &draw, plan.effort(), true)?;
-    let [index, root] = figures.as_slice() else { unreachable!("two ways were measured") };
+    let figures = bench.compare(
+        &[LookupPath::Index, LookupPath::Root],
+        Extent::default(),
+        &draw,
+        plan.effort(),
+        true,
+    )?;
+    let [index, root] = figures.as_slice() else { unreachable!("two paths were measured") };
     let n = index.latency.len();
     sheet.add([
         index.latency.row("fat.union.latency", Some(&root.latency)),
@@ -138,15 +144,15 @@ impl Bench {
         id: &str,
         extent: Extent,
         draw: &[u64],
-        effort: Effort,
+        effort: Budget,
         sheet: &mut Sheet<'_>,
     ) -> Result<(), Error> {
         if !plan.wants(id) {
             return Ok(());
         }
         sheet.begins(id);
-        let figures = self.compare(&[Way::Index, Way::Relayed], extent, draw, effort, false)?;
-        let [index, relayed] = figures.as_slice() else { unreachable!("two ways were measured") };
+        let figures = self.compare(&[LookupPath::Index, LookupPath::Relayed], extent, draw, effort, false)?;
+        let [index, relayed] = figures.as_slice() else { unreachable!("two paths were measured") };
         let mut rows = vec![index.latency.row(&format!("{id}.latency"), Some(&relayed.latency))];
         rows.push(rate_row(
             &format!("{id}.throughput"),
@@ -158,28 +164,28 @@ impl Bench {
         Ok(())
     }
 
-    /// All of `ways` in turn, round by round.
+    /// All of `paths` in turn, round by round.
     fn compare(
         &mut self,
-        ways: &[Way],
+        paths: &[LookupPath],
         extent: Extent,
         draw: &[u64],
-        effort: Effort,
+        effort: Budget,
         with_many: bool,
     ) -> Result<Vec<Figures>, Error> {
-        let mut all: Vec<Figures> = ways.iter().map(|_| Figures::default()).collect();
+        let mut all: Vec<Figures> = paths.iter().map(|_| Figures::default()).collect();
         let mut numbers = draw.iter().copied().cycle();
         for round in 0..=effort.rounds {
-            for (way, figures) in ways.iter().zip(&mut all) {
-                match way {
-                    Way::Index => self.store.publish(extent)?,
-                    Way::Root | Way::Relayed | Way::Direct => self.store.withdraw()?,
+            for (path, figures) in paths.iter().zip(&mut all) {
+                match path {
+                    LookupPath::Index => self.store.publish(extent)?,
+                    LookupPath::Root | LookupPath::Relayed | LookupPath::Direct => self.store.withdraw()?,
                 }
                 // The first round warms up: nodes learn programs, the heap's lease begins.
                 let mut unused = Figures::default();
                 let figures = if round == 0 { &mut unused } else { figures };
-                self.alone(*way, &mut numbers, effort.slice, figures)?;
-                if with_many && matches!(way, Way::Index | Way::Root) {
+                self.alone(*path, &mut numbers, effort.slice, figures)?;
+                if with_many && matches!(path, LookupPath::Index | LookupPath::Root) {
                     self.many(&mut numbers, effort.slice, figures)?;
                 }
             }
@@ -190,7 +196,7 @@ impl Bench {
 
     fn alone(
         &mut self,
-        way: Way,
+        path: LookupPath,
         numbers: &mut impl Iterator<Item = u64>,
         slice: Duration,
         figures: &mut Figures,
@@ -201,7 +207,7 @@ impl Bench {
         while busy < slice {
             let number = numbers.next().expect("a cycle has no end");
             let begin = Instant::now();
-            self.store.get(number, way)?;
+            self.store.get(number, path)?;
             let took = begin.elapsed();
             figures.latency.record(took);
             busy += took;
@@ -228,7 +234,7 @@ impl Bench {
 
 /// What figure 5 shows, and more.
 fn rows_of_scale(id: &str, figures: &[Figures]) -> Vec<Row> {
-    let [index, root, relayed, direct] = figures else { unreachable!("four ways were measured") };
+    let [index, root, relayed, direct] = figures else { unreachable!("four paths were measured") };
     let n = index.latency.len();
     let of = |what: &str| format!("{id}.{what}");
     let latency = |what: &str, baseline: &Figures| index.latency.row(&of(what), Some(&baseline.latency));

@@ -1,6 +1,6 @@
 //! `fat.load.*`: how long the switch's index takes to load, and what look-ups beside that notice (Fat-B+Tree II: the index is loaded while queries run).
 
-use super::store::{DOMAIN, Store, Way};
+use super::store::{DOMAIN, LookupPath, Store};
 use crate::{Row, Samples};
 use farmem::blink_tree::{Extent, publish};
 use farmem::{Error, Rack};
@@ -15,7 +15,7 @@ pub(super) fn measure(store: &mut Store, rack: &Rack, draw: &[u64], quick: bool)
     let (mut quiet, mut beside, mut time) = (Samples::new(), Samples::new(), Samples::new());
     let look_ups = if quick { 500 } else { 20_000 };
     for number in numbers.clone().take(look_ups) {
-        quiet.time(|| store.get(number, Way::Index))?;
+        quiet.time(|| store.get(number, LookupPath::Index))?;
     }
     let config = rack.config().expect("a rack of processes has a description");
     let ended = AtomicBool::new(false);
@@ -34,7 +34,7 @@ pub(super) fn measure(store: &mut Store, rack: &Rack, draw: &[u64], quick: bool)
             if ended.load(Ordering::Acquire) {
                 break;
             }
-            beside.time(|| store.get(number, Way::Index))?;
+            beside.time(|| store.get(number, LookupPath::Index))?;
         }
         loading.join().expect("the loader does not panic")
     })?;

@@ -1,4 +1,4 @@
-//! A tree of records on a rack, and the ways to a value in it.
+//! A tree of records on a rack, and the paths to a value in it.
 
 use farmem::blink_tree::{Extent, publish};
 use farmem::heap::{Heap, HeapOptions};
@@ -18,9 +18,9 @@ pub(super) const KEY_BYTES: u64 = 1400;
 const FILL: usize = 14;
 pub(super) const DOMAIN: &str = "bench-fat";
 
-/// A way to a value.
+/// A path to a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Way {
+pub enum LookupPath {
     /// One request through the switch, which has it begin at the deepest node that it knows; it brings the value.
     Index,
     /// The same from the root: PULSE.
@@ -96,20 +96,20 @@ impl Store {
     }
 
     /// The value of record number `n`, and whether it is right.
-    pub(super) fn get(&mut self, n: u64, way: Way) -> Result<(), Error> {
+    pub(super) fn get(&mut self, n: u64, path: LookupPath) -> Result<(), Error> {
         let key = key(n, self.keys);
         let Self { client, heap, tree, .. } = self;
         let tree = Rc::get_mut(tree).expect("no look-up of a run is left");
-        let found = match way {
-            Way::Index | Way::Root => {
+        let found = match path {
+            LookupPath::Index | LookupPath::Root => {
                 tree.set_policy(Policy::Offload);
                 tree.get(client, heap, key)?
             }
-            Way::Direct => {
+            LookupPath::Direct => {
                 tree.set_policy(Policy::Host);
                 tree.get(client, heap, key)?
             }
-            Way::Relayed => {
+            LookupPath::Relayed => {
                 tree.set_policy(Policy::Host);
                 tree.get(&mut Relayed { client }, heap, key)?
             }

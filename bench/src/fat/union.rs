@@ -1,7 +1,7 @@
 //! `fat.union.*`: what a look-up of a tree that is scattered over four memory nodes takes when the switch has it begin further down, beside one from the root: PULSE's
 //! forwarding and Fat-B+Tree's index together. Counted exactly, on a rack in this process.
 
-use super::store::{KEY_BYTES, Store, Way};
+use super::store::{KEY_BYTES, LookupPath, Store};
 use crate::{Row, to_f64};
 use farmem::blink_tree::Extent;
 use farmem::{Error, Layout, Rack};
@@ -42,13 +42,13 @@ pub fn count(keys: u64) -> Result<[Counts; 2], Error> {
     let numbers = || (0..LOOK_UPS).map(|n| ycsb::hash(n) % keys);
     // Nodes learn the program.
     for n in numbers().take(200) {
-        store.get(n, Way::Root)?;
+        store.get(n, LookupPath::Root)?;
     }
-    let counted = |store: &mut Store, way| {
+    let counted = |store: &mut Store, path| {
         let seen = |store: &Store| (store.client().tally(), rack.frames().unwrap_or_default());
         let before = seen(store);
         for n in numbers() {
-            store.get(n, way)?;
+            store.get(n, path)?;
         }
         let after = seen(store);
         Ok::<Counts, Error>(Counts {
@@ -57,9 +57,9 @@ pub fn count(keys: u64) -> Result<[Counts; 2], Error> {
             visits: after.0.iterations - before.0.iterations,
         })
     };
-    let root = counted(&mut store, Way::Root)?;
+    let root = counted(&mut store, LookupPath::Root)?;
     store.publish(Extent::default())?;
-    let index = counted(&mut store, Way::Index)?;
+    let index = counted(&mut store, LookupPath::Index)?;
     assert_eq!(store.wrong, 0, "every key has its value");
     Ok([index, root])
 }

@@ -5,10 +5,10 @@
 //! none can be made, pages of this process are put out on request. A system that puts out what has long not been touched may use the device
 //! too while it is there; all of that comes back when it is taken away.
 
-mod squeezed;
+mod probe;
 
-pub(crate) use squeezed::Squeezed;
-pub use squeezed::{SQUEEZED, squeezed};
+pub(crate) use probe::ZramProbe;
+pub use probe::{SQUEEZED, squeezed};
 
 use super::Samples;
 use crate::swap::{Group, Zram};
@@ -58,7 +58,7 @@ fn under_a_limit(device: &Zram, rounds: usize) -> Result<Measured, String> {
     let mut command = Command::new(itself);
     command.args([SQUEEZED, &PAGES.to_string(), &rounds.to_string()]);
     let touches = to_f64((PAGES * rounds) as u64);
-    let mut squeezed = Squeezed::begin(command)?;
+    let mut squeezed = ZramProbe::begin(command)?;
     group.take_in(squeezed.id())?;
     let times = squeezed.times()?;
     let out = to_f64(times.len()) / touches;

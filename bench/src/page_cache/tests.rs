@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 /// What a cache may be asked for.
 #[derive(Clone, Copy, Debug)]
-enum Ask {
+enum Request {
     Read(u64),
     Write(u64, u8),
     /// Use it if it is here, fetch it if it is not.
@@ -13,15 +13,15 @@ enum Ask {
     Clean(usize),
 }
 
-fn ask() -> impl Strategy<Value = Ask> {
+fn ask() -> impl Strategy<Value = Request> {
     // Few pages in few tables, so that they meet; some far away, as those of other memory nodes are.
     let page = prop_oneof![0..12_u64, 508..516_u64, Just(1 << 40), Just((1 << 52) - 1)];
     prop_oneof![
-        page.clone().prop_map(Ask::Read),
-        (page.clone(), any::<u8>()).prop_map(|(page, byte)| Ask::Write(page, byte)),
-        page.prop_map(Ask::Need),
-        Just(Ask::Evict),
-        (0..12_usize).prop_map(Ask::Clean),
+        page.clone().prop_map(Request::Read),
+        (page.clone(), any::<u8>()).prop_map(|(page, byte)| Request::Write(page, byte)),
+        page.prop_map(Request::Need),
+        Just(Request::Evict),
+        (0..12_usize).prop_map(Request::Clean),
     ]
 }
 
@@ -61,16 +61,16 @@ proptest! {
         let mut model = Model::default();
         for ask in asks {
             match ask {
-                Ask::Read(page) => {
+                Request::Read(page) => {
                     let expected = model.touch(page).map(|entry| entry.1);
                     prop_assert_eq!(pages.get(Page(page)).map(|bytes| bytes[17]), expected);
                 }
-                Ask::Write(page, byte) => {
+                Request::Write(page, byte) => {
                     let here = model.touch(page).map(|entry| (entry.1, entry.2) = (byte, true)).is_some();
                     let got = pages.get_mut(Page(page)).map(|bytes| bytes[17] = byte).is_some();
                     prop_assert_eq!(got, here);
                 }
-                Ask::Need(page) => {
+                Request::Need(page) => {
                     if model.touch(page).is_none() {
                         if model.0.len() == capacity {
                             prop_assert_eq!(evict(&mut pages), model.evict());
@@ -81,7 +81,7 @@ proptest! {
                         prop_assert!(pages.get(Page(page)).is_some());
                     }
                 }
-                Ask::Clean(most) => {
+                Request::Clean(most) => {
                     let oldest = model.0.iter_mut().take(most).filter(|entry| entry.2);
                     let expected: Vec<_> = oldest.map(|entry| {
                         entry.2 = false;
@@ -91,7 +91,7 @@ proptest! {
                     pages.clean_oldest(most, |page, bytes| got.push((page.0, bytes[17])));
                     prop_assert_eq!(got, expected);
                 }
-                Ask::Evict => prop_assert_eq!(evict(&mut pages), model.evict()),
+                Request::Evict => prop_assert_eq!(evict(&mut pages), model.evict()),
             }
             prop_assert_eq!(pages.len(), model.0.len());
             prop_assert!(pages.len() <= pages.capacity());

@@ -1,12 +1,12 @@
 //! The three applications as they are measured: their data, their mixes, and where one ends and begins anew.
 
 use super::compare::Scenario;
-use super::station::App;
+use super::contender::App;
 use farmem::btree::Bring;
 use farmem::series::Columns;
 use farmem::{Client, Error, Layout, Rng};
 use farmem_tablestore::{Operation, Operations, Order, Store, VALUE_LEN};
-use farmem_timeseries::{Ask, CHANNELS, Recording, Source, generate};
+use farmem_timeseries::{CHANNELS, Query, Recording, Source, generate};
 use farmem_webservice::{Keys, OBJECT_LEN, Request, Requests, Service, USERS_PER_OBJECT};
 use farmem_workload::ycsb::Workload;
 use std::cell::OnceCell;
@@ -232,17 +232,17 @@ pub(super) struct Asking {
 }
 
 impl App for Asking {
-    type Task = Ask;
+    type Task = Query;
 
     fn working_set(&self) -> u64 {
         self.bytes
     }
 
-    fn next(&mut self) -> Ask {
+    fn next(&mut self) -> Query {
         self.recording.random_window(&mut self.rng, self.width, self.mix)
     }
 
-    fn ended(&mut self, task: Ask) {
+    fn ended(&mut self, task: Query) {
         drop(task); // the recording counts wrong answers itself
     }
 

@@ -2,8 +2,8 @@
 //! datagram for each (PROTOCOL 11.13). Both clients work on one table, in turns, and every answer is checked.
 
 use super::compare::{NODE_MEMORY, Racks, Scenario as _};
+use super::contender::{App as _, NodeKind};
 use super::lookups::Lookups;
-use super::station::{App as _, NodeKind};
 use crate::{CpuMeter, CpuTime, Row, rate_row, to_f64};
 use farmem::{Client, ClientOptions, Error, Policy, Rack};
 use std::iter::from_fn;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// How long it takes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Effort {
+pub(super) struct Budget {
     pub(super) quick: bool,
     /// Rounds of both ways in turn, after one that warms up.
     pub(super) rounds: u32,
@@ -27,13 +27,13 @@ const DOMAIN: &str = "bench";
 const MIX: &str = "uniform";
 
 /// The row.
-pub(super) fn measure<R: Racks>(effort: Effort, racks: &mut R) -> Result<Vec<Row>, R::Failure> {
+pub(super) fn measure<R: Racks>(effort: Budget, racks: &mut R) -> Result<Vec<Row>, R::Failure> {
     let rack = racks.start(1, NodeKind::Offload, NODE_MEMORY)?;
     let meter = CpuMeter::with(racks.processes(&rack));
     Ok(vec![compare(effort, rack.as_ref(), &meter)?])
 }
 
-fn compare(effort: Effort, rack: &Rack, meter: &CpuMeter) -> Result<Row, Error> {
+fn compare(effort: Budget, rack: &Rack, meter: &CpuMeter) -> Result<Row, Error> {
     let usual = ClientOptions::default();
     let alone = ClientOptions { pairs_max: NonZero::<u16>::MIN, ..usual };
     let mut clients = [rack.client_with(DOMAIN, usual)?, rack.client_with(DOMAIN, alone)?];

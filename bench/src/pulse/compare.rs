@@ -1,6 +1,6 @@
 //! All systems beside each other on one application: who takes part, rounds in turn, and the rows of what came of it.
 
-use super::station::{App, Figures, How, NodeKind, Shared, Station, System};
+use super::contender::{App, Contender, Figures, How, NodeKind, Shared, System};
 use crate::{CpuMeter, Row, Sheet, rate_row, to_f64};
 use farmem::{Client, Error, Rack};
 use std::cell::RefCell;
@@ -48,7 +48,7 @@ pub(super) const NODE_MEMORY: u64 = 1 << 30;
 
 /// How long it takes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Effort {
+pub(super) struct Budget {
     /// Operations under way when throughput is measured.
     pub(super) depth: usize,
     /// Rounds of all systems in turn.
@@ -119,7 +119,7 @@ impl<'r, 's, R: Racks> Fleet<'r, 's, R> {
         &mut self,
         scenario: &S,
         systems: &[System],
-        effort: Effort,
+        effort: Budget,
         is_wanted: impl Fn(&str) -> bool,
     ) -> Result<(), R::Failure> {
         for system in systems {
@@ -130,9 +130,9 @@ impl<'r, 's, R: Racks> Fleet<'r, 's, R> {
         for (at, mix) in scenario.mixes().iter().copied().enumerate().filter(|(_, mix)| is_wanted(mix)) {
             let what = format!("{} {mix}, {} memory nodes", scenario.name(), self.nodes);
             self.sheet.begins(&format!("{what}: load"));
-            let stations = self.lay(scenario, systems, mix)?;
+            let contenders = self.lay(scenario, systems, mix)?;
             self.sheet.begins(&what);
-            let systems = take_turns(stations, effort)?;
+            let systems = take_turns(contenders, effort)?;
             let (scenario, nodes) = (scenario.name(), self.nodes);
             let compared = Compared { scenario, mix, is_main: at == 0, nodes, systems };
             self.sheet.add(compared.rows());
@@ -143,7 +143,7 @@ impl<'r, 's, R: Racks> Fleet<'r, 's, R> {
 }
 
 impl<R: Racks> Fleet<'_, '_, R> {
-    /// A station for each system. Those that offload are laid out first, on a rack that is as empty as any other's, and on one rack they
+    /// A contender for each system. Those that offload are laid out first, on a rack that is as empty as any other's, and on one rack they
     /// have the same data: how often a traversal crosses is a matter of where nodes lie. The others have data of their own: what a cache
     /// has changed, nobody else would see.
     fn lay<S: Scenario>(
@@ -151,17 +151,17 @@ impl<R: Racks> Fleet<'_, '_, R> {
         scenario: &S,
         systems: &[System],
         mix: &'static str,
-    ) -> Result<Vec<Station<S::App>>, Error> {
+    ) -> Result<Vec<Contender<S::App>>, Error> {
         let mut order: Vec<usize> = (0..systems.len()).collect();
         order.sort_by_key(|&at| !systems[at].offloads());
         let mut laid: BTreeMap<NodeKind, Shared<S::App>> = BTreeMap::new();
-        let mut stations: Vec<(usize, Station<S::App>)> = Vec::new();
+        let mut contenders: Vec<(usize, Contender<S::App>)> = Vec::new();
         for at in order {
             let system = systems[at];
             let started = &self.started[&system.node];
             let (rack, cpu) = (started.as_ref(), CpuMeter::with(self.racks.processes(started)));
             let known = laid.get(&system.node).filter(|_| system.offloads()).cloned();
-            let station = Station::new(system, rack, cpu, |client| match known {
+            let contender = Contender::new(system, rack, cpu, |client| match known {
                 Some(app) => Ok(app),
                 None => {
                     let app = Rc::new(RefCell::new(scenario.lay(mix, system.offloads(), client)?));
@@ -171,27 +171,27 @@ impl<R: Racks> Fleet<'_, '_, R> {
                     Ok(app)
                 }
             })?;
-            stations.push((at, station));
+            contenders.push((at, contender));
         }
-        stations.sort_by_key(|(at, _)| *at);
-        Ok(stations.into_iter().map(|(_, station)| station).collect())
+        contenders.sort_by_key(|(at, _)| *at);
+        Ok(contenders.into_iter().map(|(_, contender)| contender).collect())
     }
 }
 
 fn take_turns<A: App>(
-    mut stations: Vec<Station<A>>,
-    effort: Effort,
+    mut contenders: Vec<Contender<A>>,
+    effort: Budget,
 ) -> Result<Vec<(&'static str, Figures)>, Error> {
-    for station in &mut stations {
-        station.warm(effort.depth, effort.slice, effort.warm_max)?;
+    for contender in &mut contenders {
+        contender.warm(effort.depth, effort.slice, effort.warm_max)?;
     }
     for _ in 0..effort.rounds {
-        for station in &mut stations {
-            station.one_at_a_time(effort.slice)?;
-            station.many(effort.depth, effort.slice)?;
+        for contender in &mut contenders {
+            contender.one_at_a_time(effort.slice)?;
+            contender.many(effort.depth, effort.slice)?;
         }
     }
-    stations.into_iter().map(|station| Ok((station.system.name, station.leave()?))).collect()
+    contenders.into_iter().map(|contender| Ok((contender.system.name, contender.leave()?))).collect()
 }
 
 impl Compared {

@@ -56,7 +56,7 @@ impl Counted {
 }
 
 /// A rack in this process with a structure on it.
-pub struct Bed {
+pub struct Fixture {
     rack: Rack,
     /// Keeps the structure; operations are others'.
     owner: Client,
@@ -70,16 +70,16 @@ enum Built {
     Series(Series),
 }
 
-impl core::fmt::Debug for Bed {
+impl core::fmt::Debug for Fixture {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Bed").field("records", &self.records).finish_non_exhaustive()
+        f.debug_struct("Fixture").field("records", &self.records).finish_non_exhaustive()
     }
 }
 
 /// The domain that all clients share.
 const DOMAIN: &str = "counts";
 
-impl Bed {
+impl Fixture {
     /// A rack of `nodes` memory nodes of `memory` bytes with `records` keys or points; of entries in chains as many as make whole ones.
     ///
     /// # Errors

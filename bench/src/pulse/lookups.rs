@@ -2,7 +2,7 @@
 //! that it does with what it finds is taken away, so an upper bound of what offload can bring it.
 
 use super::compare::Scenario;
-use super::station::App;
+use super::contender::App;
 use farmem::hash_table::{Key, NODE_LEN, Spread};
 use farmem::{Client, Completed, Error, HashTable, Next, OpQueue, Task};
 use farmem_workload::ycsb;

@@ -10,7 +10,7 @@ mod lines;
 mod lookups;
 mod structures;
 
-use super::rates::{Chance, Measured, Rates, Way, cpu_time, measure as in_turns};
+use super::rates::{Chance, Measured, Rates, Variant, cpu_time, measure as in_turns};
 use crate::Row;
 use farmem_io::{Compiler, MappedStore};
 use lookups::{How, Lookups};
@@ -20,7 +20,7 @@ use structures::{Btree, Hash};
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Effort {
+pub(super) struct Budget {
     /// Bytes of the store, a power of two.
     pub(super) store: u64,
     /// Rounds of all ways in turn.
@@ -70,7 +70,7 @@ const CORE: [&str; 3] = ["pulse.node.core.instruction", "pulse.node.core.load", 
 const ONE: &str = HASH[8].0;
 
 /// The rows; all of them absent when there is no memory for the store.
-pub(super) fn measure(effort: Effort) -> Vec<Row> {
+pub(super) fn measure(effort: Budget) -> Vec<Row> {
     on_stores(effort).unwrap_or_else(|error| {
         let why = format!("there is no memory for a store of {} bytes: {error}", effort.store);
         let hash = HASH.iter().map(|figure| (figure.0, "1/s"));
@@ -102,7 +102,7 @@ impl Subject {
     }
 }
 
-fn on_stores(effort: Effort) -> io::Result<Vec<Row>> {
+fn on_stores(effort: Budget) -> io::Result<Vec<Row>> {
     let mut subject = Subject::new(effort.store)?;
     let mut rows = hash(&mut subject, effort.rounds);
     // A new one: what a store holds already, its system keeps in its place.
@@ -111,8 +111,8 @@ fn on_stores(effort: Effort) -> io::Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn way<'a>(name: &'static str, lookups: &'a Lookups<'_>, how: How) -> Way<'a, Subject> {
-    Way::new(name, move |subject, chance| lookups.measure(how, subject, chance))
+fn way<'a>(name: &'static str, lookups: &'a Lookups<'_>, how: How) -> Variant<'a, Subject> {
+    Variant::new(name, move |subject, chance| lookups.measure(how, subject, chance))
 }
 
 fn hash(subject: &mut Subject, rounds: usize) -> Vec<Row> {
@@ -122,12 +122,12 @@ fn hash(subject: &mut Subject, rounds: usize) -> Vec<Row> {
     let long = Lookups::hash(&large, CHAIN);
     let cached = Lookups::hash(&small, SHORT).in_small();
     let ways = vec![
-        Way::new(LIMITS[0], lines::loads),
-        Way::new(LIMITS[1], lines::prefetched::<16>),
-        Way::new(LIMITS[2], lines::prefetched::<32>),
-        Way::new(LIMITS[3], lines::prefetched::<64>),
-        Way::new(LIMITS[4], lines::in_groups),
-        Way::new("with_hops", lines::with_hops),
+        Variant::new(LIMITS[0], lines::loads),
+        Variant::new(LIMITS[1], lines::prefetched::<16>),
+        Variant::new(LIMITS[2], lines::prefetched::<32>),
+        Variant::new(LIMITS[3], lines::prefetched::<64>),
+        Variant::new(LIMITS[4], lines::in_groups),
+        Variant::new("with_hops", lines::with_hops),
         way("hash", &short, How::USUAL),
         way("long", &long, How::FEW),
         way("unburst", &short, How { burst: 1, ..How::USUAL }),
@@ -136,9 +136,9 @@ fn hash(subject: &mut Subject, rounds: usize) -> Vec<Row> {
         way("batched_cached", &cached, BATCHED),
         way("one", &short, ALONE),
         way("interpreter", &short, INTERPRETED),
-        Way::new("instruction", instructions::instructions),
-        Way::new("load", lines::dependent::<1>),
-        Way::new("load.4", lines::dependent::<4>),
+        Variant::new("instruction", instructions::instructions),
+        Variant::new("load", lines::dependent::<1>),
+        Variant::new("load.4", lines::dependent::<4>),
     ];
     let mut rates = in_turns(subject, ways, rounds);
     let limits = rates.iter().filter(|rates| LIMITS.contains(&rates.name));
@@ -199,7 +199,7 @@ mod tests {
     /// would have panicked.
     #[test]
     fn every_figure_is_there() {
-        let rows = measure(Effort { store: 1 << 18, rounds: 1 });
+        let rows = measure(Budget { store: 1 << 18, rounds: 1 });
         assert_eq!(rows.iter().map(|row| &*row.id).collect::<Vec<_>>(), ids());
         for row in &rows {
             assert!(row.value.is_some_and(f64::is_finite) && row.why.is_none(), "{row:?}");
@@ -212,7 +212,7 @@ mod tests {
     /// No memory is a reason, not an end.
     #[test]
     fn without_memory_it_says_why() {
-        let rows = measure(Effort { store: 1 << 60, rounds: 1 });
+        let rows = measure(Budget { store: 1 << 60, rounds: 1 });
         assert_eq!(rows.iter().map(|row| &*row.id).collect::<Vec<_>>(), ids());
         assert!(rows.iter().all(|row| row.value.is_none() && row.why.is_some()));
         assert_eq!(hop(&rows), None);

@@ -58,19 +58,19 @@ pub(super) struct Measured {
 type Measure<'a, S> = dyn FnMut(&mut S, &mut Chance) -> Measured + 'a;
 
 /// A way under its name, to be measured once a round on a subject that all ways share.
-pub(super) struct Way<'a, S> {
+pub(super) struct Variant<'a, S> {
     pub(super) name: &'static str,
     measure: Box<Measure<'a, S>>,
 }
 
-impl<'a, S> Way<'a, S> {
+impl<'a, S> Variant<'a, S> {
     pub(super) fn new(name: &'static str, measure: impl FnMut(&mut S, &mut Chance) -> Measured + 'a) -> Self {
         Self { name, measure: Box::new(measure) }
     }
 }
 
 /// Measures all ways in turn, after a round that warms up.
-pub(super) fn measure<S>(subject: &mut S, mut ways: Vec<Way<'_, S>>, rounds: usize) -> Vec<Rates> {
+pub(super) fn measure<S>(subject: &mut S, mut ways: Vec<Variant<'_, S>>, rounds: usize) -> Vec<Rates> {
     let mut rates: Vec<_> =
         ways.iter().map(|way| Rates { name: way.name, millions_per_s: Vec::new() }).collect();
     let mut chance = Chance(0x5eed);
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn ways_take_turns() {
         let way = |name: &'static str| {
-            Way::new(name, move |told: &mut Vec<&str>, _: &mut Chance| {
+            Variant::new(name, move |told: &mut Vec<&str>, _: &mut Chance| {
                 told.push(name);
                 Measured { units: 3_000_000, time: Duration::from_secs(1) }
             })

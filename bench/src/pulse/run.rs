@@ -1,10 +1,10 @@
 //! The whole benchmark: which parts there are, and how much of each.
 
 use super::apps::{TableStore, TimeSeries, WebService};
-use super::compare::{Effort, Fleet, Racks, Scenario, systems};
+use super::compare::{Budget, Fleet, Racks, Scenario, systems};
 use super::lookups::Lookups;
 use super::{batch, coupled, node, plots, scatter};
-use crate::{Outcome, Sheet, Told};
+use crate::{Outcome, Progress, Sheet};
 use farmem::Error;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -34,29 +34,29 @@ impl Plan {
         prefix.starts_with(&self.only) || self.only.starts_with(prefix)
     }
 
-    fn node(&self) -> node::Effort {
+    fn node(&self) -> node::Budget {
         match self.quick {
-            true => node::Effort { store: 1 << 27, rounds: 2 },
-            false => node::Effort { store: 1 << 32, rounds: 9 },
+            true => node::Budget { store: 1 << 27, rounds: 2 },
+            false => node::Budget { store: 1 << 32, rounds: 9 },
         }
     }
 
-    fn scatter(&self) -> scatter::Effort {
+    fn scatter(&self) -> scatter::Budget {
         match self.quick {
-            true => scatter::Effort { records: 6_000, operations: 200 },
-            false => scatter::Effort { records: 200_000, operations: 5_000 },
+            true => scatter::Budget { records: 6_000, operations: 200 },
+            false => scatter::Budget { records: 200_000, operations: 5_000 },
         }
     }
 
-    fn batch(&self) -> batch::Effort {
+    fn batch(&self) -> batch::Budget {
         let (rounds, slice) = if self.quick { (2, 50) } else { (9, 300) };
-        batch::Effort { quick: self.quick, rounds, slice: Duration::from_millis(slice) }
+        batch::Budget { quick: self.quick, rounds, slice: Duration::from_millis(slice) }
     }
 
-    fn compare(&self) -> Effort {
+    fn compare(&self) -> Budget {
         let (rounds, slice, warm_max) = if self.quick { (2, 20, 200) } else { (9, 150, 5_000) };
         let millis = Duration::from_millis;
-        Effort { depth: DEPTH, rounds, slice: millis(slice), warm_max: millis(warm_max) }
+        Budget { depth: DEPTH, rounds, slice: millis(slice), warm_max: millis(warm_max) }
     }
 }
 
@@ -70,7 +70,7 @@ const DEPTH: usize = farmem_memnode::WORKSPACES;
 pub fn run<R: Racks>(
     plan: &Plan,
     racks: &mut R,
-    mut tell: impl FnMut(Told<'_>),
+    mut tell: impl FnMut(Progress<'_>),
 ) -> Result<Outcome, R::Failure> {
     let mut sheet = Sheet::new(&plan.only, &mut tell);
     let mut lines = Vec::new();

@@ -1,14 +1,14 @@
 //! `pulse.scatter.*` and the counts of `pulse.distributed.*`: how often traversals cross memory nodes when memory is given out in smaller
 //! and larger pieces (PULSE 2.1, figure 2), and what a crossing costs with and without the switch's help. Exact, on a rack in this process.
 
-use super::counts::{Bed, Counted, Subject};
+use super::counts::{Counted, Fixture, Subject};
 use crate::{Row, to_f64};
 use farmem::hash_table::Spread;
 use farmem::{Error, Layout};
 
 /// How much is counted.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Effort {
+pub(super) struct Budget {
     /// Keys and points.
     pub(super) records: u64,
     /// Operations.
@@ -32,7 +32,7 @@ pub(super) struct Line {
 }
 
 /// Counts crossings for each structure and granularity.
-pub(super) fn measure(effort: Effort, progress: &mut dyn FnMut(&str)) -> Result<Vec<Line>, Error> {
+pub(super) fn measure(effort: Budget, progress: &mut dyn FnMut(&str)) -> Result<Vec<Line>, Error> {
     type Make = fn(Layout) -> Subject;
     let structures: [(&str, Make); 2] = [("tree", Subject::Tree), ("series", Subject::Series)];
     let mut lines = Vec::new();
@@ -40,7 +40,7 @@ pub(super) fn measure(effort: Effort, progress: &mut dyn FnMut(&str)) -> Result<
         for (granularity, bytes) in GRANULARITIES {
             progress(&format!("crossings: {structure}, pieces of {granularity}"));
             let layout = Layout::Scattered { granularity: bytes };
-            let mut bed = Bed::new(subject(layout), NODES, MEMORY, effort.records)?;
+            let mut bed = Fixture::new(subject(layout), NODES, MEMORY, effort.records)?;
             lines.push(Line { structure, granularity, counted: bed.count(effort.operations, true)? });
         }
     }
@@ -74,11 +74,11 @@ fn quantile(ascending: &[u64], q: f64) -> f64 {
 
 /// What each kind of operation costs on two and four memory nodes, beside PULSE-ACC: the same numbers as the golden table of the tests, on
 /// other data.
-pub(super) fn costs(effort: Effort) -> Result<Vec<Row>, Error> {
+pub(super) fn costs(effort: Budget) -> Result<Vec<Row>, Error> {
     let mut rows = Vec::new();
     for (name, subject) in SUBJECTS {
         for nodes in [2, NODES] {
-            let mut bed = Bed::new(subject, nodes, MEMORY, effort.records)?;
+            let mut bed = Fixture::new(subject, nodes, MEMORY, effort.records)?;
             let [ours, acc] = [bed.count(effort.operations, false)?, bed.count(effort.operations, true)?];
             let row = |what: &str, of: fn(&Counted) -> u64| {
                 let each = |counted: &Counted| to_f64(of(counted)) / to_f64(counted.operations);

@@ -1,6 +1,6 @@
 //! A file that is swapped to.
 
-use super::keeper::Keeper;
+use super::cleanup_guard::CleanupGuard;
 use super::swap_to;
 use std::fs::{OpenOptions, remove_file};
 use std::io::Write as _;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// A swap file, as long as this lives. It is taken away when this process dies, too.
 pub(crate) struct SwapFile {
     path: String,
-    _away: Keeper,
+    _away: CleanupGuard,
 }
 
 /// Who swaps to it may still have to end, so it is tried for 10 s.
@@ -25,7 +25,7 @@ impl SwapFile {
         let directory = PathBuf::from("/var/tmp");
         let path = directory.join(format!("farmem-bench-{}.swap", std::process::id()));
         let path = path.to_str().expect("ASCII").to_owned();
-        let away = Keeper::begin(TAKE_AWAY, &path)?;
+        let away = CleanupGuard::begin(TAKE_AWAY, &path)?;
         let file = Self { path, _away: away };
         file.fill(len).map_err(|error| format!("{}: {error}", file.path))?;
         swap_to(&file.path).map(|()| file)

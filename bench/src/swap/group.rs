@@ -6,7 +6,7 @@
 //! The system counts a cgroup's pages CPU by CPU, and adds up every other second, or when somebody asks ([`Group::add_up`]). By these sums it decides
 //! what it takes away. Where they are old it may find nothing to take, and kills a process that turned its memory over since: a sort, for one.
 
-use super::keeper::Keeper;
+use super::cleanup_guard::CleanupGuard;
 use procfs_core::process::MountInfo;
 use procfs_core::{FromRead as _, ProcessCGroup, ProcessCGroups};
 use std::fmt;
@@ -68,7 +68,7 @@ impl fmt::Display for Version {
 pub(crate) struct Group {
     dir: PathBuf,
     version: Version,
-    _removed: Keeper,
+    _removed: CleanupGuard,
 }
 
 impl Group {
@@ -120,7 +120,7 @@ impl Group {
         // What a process of this number may have left behind is empty, or not ours.
         let _none = remove_dir(&dir);
         create_dir(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
-        let removed = Keeper::begin(REMOVE, &dir.to_string_lossy());
+        let removed = CleanupGuard::begin(REMOVE, &dir.to_string_lossy());
         if removed.is_err() {
             let _stays = remove_dir(&dir);
         }

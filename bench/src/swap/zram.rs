@@ -1,6 +1,6 @@
 //! Compressed memory.
 
-use super::keeper::Keeper;
+use super::cleanup_guard::CleanupGuard;
 use super::swap_to;
 use crate::to_f64;
 use std::fs::{read_to_string, write};
@@ -8,7 +8,7 @@ use std::fs::{read_to_string, write};
 /// A zram device that is swapped to, as long as this lives. It is taken away when this process dies, too.
 pub(crate) struct Zram {
     number: String,
-    _away: Keeper,
+    _away: CleanupGuard,
 }
 
 /// A device in use is not taken away: who swaps to it may still have to end, so it is tried for 10 s. Once it is gone its number may be
@@ -26,7 +26,7 @@ impl Zram {
         let number = read_to_string(add)
             .map_err(|error| format!("no zram device ({add}: {error}); needs the module zram, and root"))?;
         let number = number.trim().to_owned();
-        let away = Keeper::begin(TAKE_AWAY, &number);
+        let away = CleanupGuard::begin(TAKE_AWAY, &number);
         if away.is_err() {
             let _stays = write("/sys/class/zram-control/hot_remove", &number);
         }

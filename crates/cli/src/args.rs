@@ -69,7 +69,7 @@ pub(crate) enum Command {
     Calls,
     /// Touch memory under a limit (started by `farmem bench mind`).
     #[command(hide = true, name = farmem_bench::mind::SQUEEZED)]
-    Squeezed {
+    ZramProbe {
         /// Pages of the memory.
         pages: usize,
         /// Times that each is touched.

@@ -16,7 +16,7 @@ pub(crate) use run::{run as runs, work};
 use crate::output;
 use crate::{End, Failure, progress};
 use farmem::LinkProfile;
-use farmem_bench::{Machine, Outcome, Results, Row, Told, link_late};
+use farmem_bench::{Machine, Outcome, Progress, Results, Row, link_late};
 use indicatif::ProgressBar;
 
 /// A benchmark's part of the screen: a table that grows row by row, or one JSON object at the end; and what is being measured, on stderr.
@@ -36,13 +36,13 @@ impl Screen {
         screen
     }
 
-    fn hear(&self, told: Told<'_>) {
+    fn hear(&self, told: Progress<'_>) {
         match told {
-            Told::Begins(what) => {
+            Progress::Begins(what) => {
                 self.bar.set_message(format!("bench {}: {what}", self.bench));
                 self.bar.tick();
             }
-            Told::Measured(row) => self.write(&line(&cells(row))),
+            Progress::Measured(row) => self.write(&line(&cells(row))),
         }
     }
 

@@ -102,7 +102,7 @@ fn main() -> ExitCode {
         Command::Guard(args) => run::run_guard(&args),
         Command::Role(args) => role::run(&args),
         Command::Calls => bench::calls(),
-        Command::Squeezed { pages, rounds } => bench::squeezed(pages, rounds),
+        Command::ZramProbe { pages, rounds } => bench::squeezed(pages, rounds),
         Command::Work { name, bytes, cpu } => bench::work(&name, bytes, cpu),
     };
     match result {

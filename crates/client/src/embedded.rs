@@ -6,7 +6,7 @@
 use crate::Error;
 use crate::client::answer_to;
 use farmem_control::api::{ApiError, Call, Request, Response};
-use farmem_control::{Ask, Config, Control, Out as ControlOut};
+use farmem_control::{Config, Control, Out as ControlOut, Submitted};
 use farmem_host::{Host, HostRequest, Out as HostOut};
 use farmem_io::{Compiler, MappedStore};
 use farmem_machine::{Action, Event, Instant, Machine, Outbox, Port, Rng};
@@ -112,7 +112,7 @@ impl World {
     fn ask(&mut self, request: Request) -> Result<Response, Error> {
         self.tickets += 1;
         let ticket = self.tickets;
-        let event = Event::Local(Ask { ticket, request });
+        let event = Event::Local(Submitted { ticket, request });
         if self.control.give(self.now, event) {
             self.queue.push_back(Port::CONTROL);
         }

@@ -10,7 +10,7 @@
 
 use crate::grants;
 use crate::record::{
-    Cache, Change, HostRow, NodeRow, Refusal, Remap, Role, Span, SwitchRow, Told, VmaRow, What, Why,
+    Cache, Change, HostRow, LoggedUpdate, NodeRow, Refusal, Remap, Role, Span, SwitchRow, VmaRow, What, Why,
 };
 use crate::state::{Effect, LogError, State};
 use crate::tables::{queue_pair_gone, session_gone};
@@ -166,7 +166,7 @@ impl State {
                 self.drain(id, steps.iter().map(|(update, _)| update));
             }
             for (update, undo) in steps {
-                self.enqueue(role, Some(id), Told(update), undo, effects);
+                self.enqueue(role, Some(id), LoggedUpdate(update), undo, effects);
             }
         }
     }
@@ -219,7 +219,7 @@ impl State {
                 continue;
             }
             for (update, undo) in self.tell(&what, role) {
-                self.enqueue(role, Some(id), Told(update), undo, effects);
+                self.enqueue(role, Some(id), LoggedUpdate(update), undo, effects);
             }
         }
     }
@@ -255,7 +255,7 @@ impl State {
     fn forget(&mut self, port: Port, effects: &mut Vec<Effect>) {
         let roles: Vec<Role> = self.queues.keys().copied().collect();
         for role in roles.into_iter().filter(|&role| port.as_node().is_none() || role == Role::Switch) {
-            self.enqueue(role, None, Told(Update::PeerGone { port: port.0 }), None, effects);
+            self.enqueue(role, None, LoggedUpdate(Update::PeerGone { port: port.0 }), None, effects);
         }
     }
 
@@ -275,14 +275,14 @@ impl State {
             self.sessions.values().filter(|row| row.host == host).map(session_gone).collect();
         self.sessions.retain(|_, row| row.host != host);
         for update in sessions {
-            self.enqueue(Role::Switch, None, Told(update), None, effects);
+            self.enqueue(Role::Switch, None, LoggedUpdate(update), None, effects);
         }
         let ended = self.connections.values().filter(|row| row.host == host);
         let ended: Vec<(Role, Update)> =
             ended.map(|row| (Role::Node(row.node), queue_pair_gone(row))).collect();
         self.connections.retain(|_, row| row.host != host);
         for (role, update) in ended {
-            self.enqueue(role, None, Told(update), None, effects);
+            self.enqueue(role, None, LoggedUpdate(update), None, effects);
         }
     }
 
@@ -511,8 +511,8 @@ impl State {
         &mut self,
         role: Role,
         change: Option<u64>,
-        told: Told,
-        undo: Option<Vec<Told>>,
+        told: LoggedUpdate,
+        undo: Option<Vec<LoggedUpdate>>,
         effects: &mut Vec<Effect>,
     ) {
         let waited = self.wait_for(change, role);

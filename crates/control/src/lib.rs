@@ -58,7 +58,7 @@ use core::fmt;
 use farmem_machine::{Duration, Event, Instant, Machine, Outbox, Rng};
 use farmem_transport::PeerChange;
 use farmem_wire::{Gid, Pmtu, Psn, Status};
-use link::Pace;
+use link::RetryTimer;
 use log::{LogState, Stalled};
 use record::{Line, What, Why};
 use requests::Decision;
@@ -179,7 +179,7 @@ impl Default for Bounds {
 
 /// A request with the number its answer will have.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Ask {
+pub struct Submitted {
     /// The driver's; comes back in [`Out::Reply`], exactly once.
     pub ticket: u64,
     /// What is asked.
@@ -283,7 +283,7 @@ impl core::error::Error for RestoreError {}
 /// A request that is not answered yet.
 #[derive(Debug)]
 struct Pending {
-    ask: Ask,
+    ask: Submitted,
     restarts: u32,
 }
 
@@ -300,7 +300,7 @@ pub struct Control {
     asked: BTreeMap<u64, Pending>,
     /// Requests that wait for another about the same thing, in order.
     waiting: VecDeque<Pending>,
-    paces: BTreeMap<Role, Pace>,
+    retry_timers: BTreeMap<Role, RetryTimer>,
     coherence: Coherence,
     soft: Soft,
     counting: Counting,
@@ -331,7 +331,7 @@ impl Control {
             started: false,
             asked: BTreeMap::new(),
             waiting: VecDeque::new(),
-            paces: BTreeMap::new(),
+            retry_timers: BTreeMap::new(),
             coherence: Coherence::default(),
             soft: Soft::default(),
             counting: Counting::default(),
@@ -401,7 +401,7 @@ impl Control {
     }
 
     /// Takes a request.
-    fn ask(&mut self, ask: Ask, out: &mut Actions) {
+    fn ask(&mut self, ask: Submitted, out: &mut Actions) {
         let most = self.config.bounds.pending_max;
         if self.waiting.len() + self.asked.len() + self.soft_waiting() >= most {
             let message = format!("{most} requests wait already");
@@ -497,11 +497,11 @@ fn reply(ticket: u64, result: Result<Response, ApiError>, out: &mut Actions) {
 }
 
 impl Machine for Control {
-    type In = Ask;
+    type In = Submitted;
     type Out = Out;
     type Note = Note;
 
-    fn handle(&mut self, now: Instant, event: Event<'_, Ask>, out: &mut Actions) {
+    fn handle(&mut self, now: Instant, event: Event<'_, Submitted>, out: &mut Actions) {
         let before = core::mem::replace(&mut self.now, now);
         self.look_up(before);
         if !self.started {
@@ -543,9 +543,9 @@ impl Machine for Control {
         let coherence =
             self.coherence.due().map(|due| self.log.due().filter(|_| due <= self.now).unwrap_or(due));
         let log = self.log.due().filter(|_| self.log.abandoned);
-        self.paces
+        self.retry_timers
             .values()
-            .map(Pace::due)
+            .map(RetryTimer::due)
             .chain(coherence)
             .chain(log)
             .chain(self.soft.due())
@@ -565,13 +565,13 @@ impl Machine for Control {
         let open = self.waiting.len() + self.asked.len() + self.soft_waiting();
         assert!(open <= self.config.bounds.pending_max);
         assert!(
-            self.paces.keys().all(|role| self.state.queues.contains_key(role)),
+            self.retry_timers.keys().all(|role| self.state.queues.contains_key(role)),
             "who is paced has a queue"
         );
         if self.started {
             let outstanding =
                 self.state.queues.values().filter(|queue| queue.outstanding().is_some()).count();
-            assert_eq!(outstanding, self.paces.len(), "every batch that was sent has its timer");
+            assert_eq!(outstanding, self.retry_timers.len(), "every batch that was sent has its timer");
         }
     }
 }

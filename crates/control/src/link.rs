@@ -14,14 +14,14 @@ const BACKOFF_MAX: u64 = 8;
 
 /// When the head of a role's queue is sent again.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct RetryTimer {
     request: RequestId,
     /// Times it was sent again.
     resent: u32,
     due: Instant,
 }
 
-impl Pace {
+impl RetryTimer {
     pub(crate) fn due(&self) -> Instant {
         self.due
     }
@@ -46,7 +46,7 @@ impl Control {
                 let silent = self.state.reach(role) == Some(Reach::Silent);
                 if self.keep(Line::Answered { role, seq, refusal }, out).is_err() {
                     // It answers again when it is sent again; only it must not count as silent meanwhile.
-                    self.paces.entry(role).and_modify(|pace| pace.resent = 0);
+                    self.retry_timers.entry(role).and_modify(|pace| pace.resent = 0);
                     return out.note(Note::Dropped(DropReason::NotKept));
                 }
                 if silent {
@@ -96,9 +96,9 @@ impl Control {
     /// Sends again what is due.
     pub(crate) fn on_wake(&mut self, now: Instant, out: &mut Outbox<Out, Note>) {
         let due: Vec<Role> =
-            self.paces.iter().filter(|(_, pace)| pace.due <= now).map(|(&role, _)| role).collect();
+            self.retry_timers.iter().filter(|(_, pace)| pace.due <= now).map(|(&role, _)| role).collect();
         for role in due {
-            let Some(pace) = self.paces.get(&role).copied() else { continue };
+            let Some(pace) = self.retry_timers.get(&role).copied() else { continue };
             let silent =
                 pace.resent >= self.config.retries_max && self.state.reach(role) == Some(Reach::Ready);
             if silent && self.keep(Line::Silent { role }, out).is_ok() {
@@ -111,7 +111,7 @@ impl Control {
             let resent = pace.resent.saturating_add(1);
             out.note(Note::Retransmitted(role));
             self.send_head(role, out);
-            self.paces.insert(role, Pace { resent, due: now + self.wait(resent), ..pace });
+            self.retry_timers.insert(role, RetryTimer { resent, due: now + self.wait(resent), ..pace });
         }
     }
 
@@ -119,16 +119,18 @@ impl Control {
     pub(crate) fn flush(&mut self, now: Instant, out: &mut Outbox<Out, Note>) {
         let heads: Vec<(Role, Option<RequestId>)> =
             self.state.queues.keys().map(|&role| (role, self.outstanding(role))).collect();
-        self.paces.retain(|role, _| self.state.queues.contains_key(role));
+        self.retry_timers.retain(|role, _| self.state.queues.contains_key(role));
         for (role, head) in heads {
             match head {
                 None => {
-                    self.paces.remove(&role);
+                    self.retry_timers.remove(&role);
                 }
-                Some(request) if self.paces.get(&role).is_some_and(|pace| pace.request == request) => {}
+                Some(request) if self.retry_timers.get(&role).is_some_and(|pace| pace.request == request) => {
+                }
                 Some(request) => {
                     self.send_head(role, out);
-                    self.paces.insert(role, Pace { request, resent: 0, due: now + self.wait(0) });
+                    self.retry_timers
+                        .insert(role, RetryTimer { request, resent: 0, due: now + self.wait(0) });
                 }
             }
         }

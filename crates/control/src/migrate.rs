@@ -1,7 +1,7 @@
 //! Migration: a part of a vma moves to another node while it is used (PROTOCOL 8.38 to 8.42).
 //!
 //! ```text
-//!   Draining   new node: Arrive, grants.  switch: Vacate.  hosts give up what they cache of it
+//!   Draining   new node: Arrive, grants.  switch: Drain.  hosts give up what they cache of it
 //!   Pushing    old node: Leave. No host uses it there from now on; all that is there goes to the new node
 //!   Turning    new node: serves.  switch: sends there.     From here on it is not taken back
 //!   Leaving    old node: forgets
@@ -16,7 +16,7 @@ use crate::allocate::PAGE;
 use crate::api::{ApiError, ErrorCode, Locate, LocatedVma, Migrate, PermName};
 use crate::errors::{LISTED, bad, bound, error, not_found};
 use crate::pieces::{log2, translate, untranslate};
-use crate::record::{Change, Migration, MigrationStep, PieceRow, Role, Told, What, Why};
+use crate::record::{Change, LoggedUpdate, Migration, MigrationStep, PieceRow, Role, What, Why};
 use crate::requests::{Decided, Decision};
 use crate::state::{Effect, LogError, State};
 use crate::tables::{Step, protect, step, whole};
@@ -133,13 +133,13 @@ impl State {
         match (migration.step, role) {
             (MigrationStep::Draining, Role::Node(node)) if node == to => self.tell_arrival(migration),
             (MigrationStep::Draining, Role::Switch) => {
-                let vacate = Update::Vacate { base: VirtAddr(base), size_log2: log2(size) };
+                let drain = Update::Drain { base: VirtAddr(base), size_log2: log2(size) };
                 let now = PieceRow { size, node: from, place: from_place };
                 if self.pieces.contains_key(&base) {
-                    return Vec::from([step(vacate, [translate(base, &now)])]);
+                    return Vec::from([step(drain, [translate(base, &now)])]);
                 }
                 let there = step(translate(base, &now), [untranslate(base, size)]);
-                Vec::from([there, step(vacate, [])])
+                Vec::from([there, step(drain, [])])
             }
             (MigrationStep::Pushing, Role::Node(node)) if node == from => {
                 let Some(row) = self.nodes.get(&to) else { return Vec::new() };
@@ -269,7 +269,7 @@ impl State {
 
     /// True when the switch has answered that it sends to the new node, and so needs the old one no more.
     pub(crate) fn has_turned(&self, migration: &Migration) -> bool {
-        let told = Told(migration.turn());
+        let told = LoggedUpdate(migration.turn());
         let queue = self.queues.get(&Role::Switch);
         queue.is_some_and(|queue| !queue.entries().any(|entry| entry.told == told))
     }

@@ -5,7 +5,7 @@
 
 use crate::allocate::{PAGE, first_fit};
 use crate::api::MovedInfo;
-use crate::record::{Migration, PieceRow, Role, Told, What, node_id};
+use crate::record::{LoggedUpdate, Migration, PieceRow, Role, What, node_id};
 use crate::state::{Effect, State};
 use alloc::vec::Vec;
 use farmem_wire::VirtAddr;
@@ -164,8 +164,8 @@ impl State {
             self.pieces.range(vma..end).map(|(&base, &row)| (base, row)).collect();
         for (base, piece) in pieces {
             self.pieces.remove(&base);
-            let forget = Told(unplace(base, piece.size));
-            self.enqueue(Role::Switch, None, Told(untranslate(base, piece.size)), None, effects);
+            let forget = LoggedUpdate(unplace(base, piece.size));
+            self.enqueue(Role::Switch, None, LoggedUpdate(untranslate(base, piece.size)), None, effects);
             self.enqueue(Role::Node(piece.node), None, forget, None, effects);
             if piece.node != home {
                 self.enqueue(Role::Node(home), None, forget, None, effects);

@@ -4,10 +4,10 @@ use crate::Control;
 use crate::allocate::first_fit;
 use crate::api::{ApiError, ErrorCode, Mmap, PermName, ProcessExit, ProcessStart, Returned};
 use crate::errors::{bound, error, not_found};
-use crate::record::{Remap, Role, Span, Told, VmaRow, What};
+use crate::record::{LoggedUpdate, Remap, Role, Span, VmaRow, What};
 use crate::requests::{Decided, Decision};
 use crate::state::{Effect, State};
-use crate::syscalls::{Call, Edit, Ground, Plan, Prot, Space};
+use crate::syscalls::{Allocator, Call, Edit, Plan, Prot, Space};
 use crate::tables::{Step, protect, step};
 use crate::updates::Reach;
 use alloc::format;
@@ -91,7 +91,7 @@ impl Control {
 /// The memory of the nodes that answer.
 struct Answering<'a>(&'a State);
 
-impl Ground for Answering<'_> {
+impl Allocator for Answering<'_> {
     fn fit(&self, size: u64) -> Option<u64> {
         let ready = |node: &u16| self.0.reach(Role::Node(*node)) == Some(Reach::Ready);
         let mut nodes: Vec<u16> = self.0.nodes.keys().copied().filter(ready).collect();
@@ -171,10 +171,10 @@ impl State {
     fn turn(&self, domain: u32, base: u64, len: u64, perm: PermName) -> Vec<Step> {
         let Some((vma, row)) = self.vma_at(base) else { return Vec::new() };
         let told = |span: Span| protect(domain, span, row.size);
-        let back: Vec<Told> = if row.pending.is_none() {
-            self.own_spans(vma, row, base, len).into_iter().map(|span| Told(told(span))).collect()
+        let back: Vec<LoggedUpdate> = if row.pending.is_none() {
+            self.own_spans(vma, row, base, len).into_iter().map(|span| LoggedUpdate(told(span))).collect()
         } else {
-            Vec::from([Told(told(Span { base, len, perm: PermName::None }))])
+            Vec::from([LoggedUpdate(told(Span { base, len, perm: PermName::None }))])
         };
         Vec::from([(told(Span { base, len, perm }), Some(back))])
     }

@@ -248,7 +248,7 @@ pub(crate) struct Migration {
 /// How far a migration is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub(crate) enum MigrationStep {
-    /// The new node gets ready, the switch drains the addresses (`Vacate`), and hosts give up what they have of them.
+    /// The new node gets ready, the switch drains the addresses (`Drain`), and hosts give up what they have of them.
     #[serde(rename = "Vacating")] // as in logs that were written before
     Draining,
     /// The old node pushes.
@@ -417,7 +417,7 @@ pub(crate) struct Change {
     /// How many answers it waits for, by role. No zeros.
     pub(crate) waits: Vec<(Role, u32)>,
     /// What takes back the updates already applied, in the order they were applied.
-    pub(crate) undo: Vec<(Role, Vec<Told>)>,
+    pub(crate) undo: Vec<(Role, Vec<LoggedUpdate>)>,
     /// First and last address of which it takes rights away, until no host has pages there that it got by them.
     #[serde(default, rename = "vacates")]
     pub(crate) drains: Option<(u64, u64)>,
@@ -446,9 +446,9 @@ pub(crate) enum Why {
 
 /// An update, kept as its bytes on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Told(pub(crate) Update);
+pub(crate) struct LoggedUpdate(pub(crate) Update);
 
-impl Serialize for Told {
+impl Serialize for LoggedUpdate {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut bytes = Vec::new();
         self.0.emit(&mut bytes);
@@ -456,7 +456,7 @@ impl Serialize for Told {
     }
 }
 
-impl<'de> Deserialize<'de> for Told {
+impl<'de> Deserialize<'de> for LoggedUpdate {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let bytes = Vec::<u8>::deserialize(deserializer)?;
         let one = Updates::request(1, 1, &bytes).map_err(D::Error::custom)?;

@@ -12,7 +12,7 @@ mod pages;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use calls::{Call, Ground, Plan};
+pub(crate) use calls::{Allocator, Call, Plan};
 
 use crate::allocate::PAGE;
 use alloc::collections::BTreeMap;

@@ -4,8 +4,8 @@ use crate::api::PermName;
 use crate::grants;
 use crate::pieces;
 use crate::record::{
-    Cache, ConnectionRow, HostRow, Key, Migration, NodeRow, Role, SessionRow, Span, Told, VmaRow, What,
-    node_id, perm,
+    Cache, ConnectionRow, HostRow, Key, LoggedUpdate, Migration, NodeRow, Role, SessionRow, Span, VmaRow,
+    What, node_id, perm,
 };
 use crate::state::State;
 use crate::syscalls::Edit;
@@ -16,7 +16,7 @@ use farmem_wire::message::{Seq, Update};
 use farmem_wire::{Domain, Gid, HostId, Pmtu, Psn, Qkey, Qpn, Rkey, VirtAddr};
 
 /// An update and what takes it back; `None`: it must not be refused.
-pub(crate) type Step = (Update, Option<Vec<Told>>);
+pub(crate) type Step = (Update, Option<Vec<LoggedUpdate>>);
 
 impl State {
     /// The roles a change concerns, told or not.
@@ -110,7 +110,7 @@ impl State {
     /// All that `role` must know once it has empty tables, in the order it needs it: it serves no request before its tables are whole.
     /// Joins in flight are in it, as part of their change.
     pub(crate) fn tables(&self, role: Role) -> Vec<Entry> {
-        let plain = |update| Entry::plain(Told(update));
+        let plain = |update| Entry::plain(LoggedUpdate(update));
         let mut entries: Vec<Entry> = match role {
             Role::Switch => self.switch_tables().into_iter().map(plain).collect(),
             Role::Node(node) => self.node_tables(node).into_iter().map(plain).collect(),
@@ -228,7 +228,7 @@ fn allocate(base: u64, size: u64, domain: u32, role: Role) -> Vec<Step> {
 }
 
 pub(crate) fn step(update: Update, undo: impl IntoIterator<Item = Update>) -> Step {
-    (update, Some(undo.into_iter().map(Told).collect()))
+    (update, Some(undo.into_iter().map(LoggedUpdate).collect()))
 }
 
 fn join(port: Port, gid: [u8; 16], home: Key) -> Step {

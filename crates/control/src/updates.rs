@@ -3,7 +3,7 @@
 //! The head of a queue that is not held is *sent*: its bytes never change until it is answered, also across a restart of the
 //! control plane, because a role that already applied it answers by number alone.
 
-use crate::record::Told;
+use crate::record::LoggedUpdate;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use farmem_wire::message::Updates;
@@ -54,9 +54,9 @@ pub(crate) struct Answer {
 /// One update and what hangs on it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Entry {
-    pub(crate) told: Told,
+    pub(crate) told: LoggedUpdate,
     /// What takes it back. `None`: it must not be refused.
-    pub(crate) undo: Option<Vec<Told>>,
+    pub(crate) undo: Option<Vec<LoggedUpdate>>,
     /// The change it belongs to.
     pub(crate) change: Option<u64>,
     /// The change waits for its answer.
@@ -67,7 +67,7 @@ pub(crate) struct Entry {
 
 impl Entry {
     /// An update that belongs to no change and must not be refused.
-    pub(crate) const fn plain(told: Told) -> Self {
+    pub(crate) const fn plain(told: LoggedUpdate) -> Self {
         Self { told, undo: None, change: None, waited: false, withdrawn: false }
     }
 }
@@ -216,7 +216,7 @@ impl Batch {
     }
 }
 
-fn encoded_len(told: &Told) -> usize {
+fn encoded_len(told: &LoggedUpdate) -> usize {
     let mut bytes = Vec::new();
     told.0.emit(&mut bytes);
     bytes.len()

@@ -184,7 +184,7 @@ fn a_turn_is_had_by_one() {
 }
 
 /// Counts itself in while it is between two exchanges; every fifth asks to be alone in the middle.
-struct Crowd {
+struct ManyTasks {
     number: u64,
     word: VirtAddr,
     between: Rc<Cell<u32>>,
@@ -192,7 +192,7 @@ struct Crowd {
     was_alone: bool,
 }
 
-impl Task for Crowd {
+impl Task for ManyTasks {
     fn next(&mut self, queue: &mut OpQueue) -> Result<Next, Error> {
         self.step += 1;
         match self.step {
@@ -225,8 +225,13 @@ fn who_is_alone_is_alone() {
     let mut client = Rack::embedded_with(1, 16 << 20).unwrap().client("alone").unwrap();
     let word = client.allocate(4096).unwrap().base;
     let between = Rc::new(Cell::new(0));
-    let tasks =
-        (0..50).map(|number| Crowd { number, word, between: Rc::clone(&between), step: 0, was_alone: false });
+    let tasks = (0..50).map(|number| ManyTasks {
+        number,
+        word,
+        between: Rc::clone(&between),
+        step: 0,
+        was_alone: false,
+    });
     let mut alone = 0;
     client
         .run_tasks(tasks, 7, &Policy::Offload, |task, took| {

@@ -1,7 +1,7 @@
 //! Drives the control plane: table updates over a link, requests from the HTTP API. It keeps its log itself.
 
 use crate::{ApiCall, Driver, Link, Stop, Wait};
-use farmem_control::{Ask, Control, Out};
+use farmem_control::{Control, Out, Submitted};
 use farmem_machine::Duration;
 use std::collections::BTreeMap;
 use std::io;
@@ -52,7 +52,9 @@ pub fn run_control<L: Link>(
             tickets += 1;
             let request = call.request.clone();
             bridge.asked.insert(tickets, call);
-            driver.try_submit(Ask { ticket: tickets, request }, &mut |out, link| bridge.take(out, link))?;
+            driver.try_submit(Submitted { ticket: tickets, request }, &mut |out, link| {
+                bridge.take(out, link)
+            })?;
         }
         driver.try_turn(Wait::AtMost(TURN_MAX), &mut |out, link| bridge.take(out, link))?;
     }

@@ -263,7 +263,7 @@ fn open_error(file: &Path, error: DatabaseError) -> OpenError {
 mod tests {
     use super::*;
     use farmem_control::api::CreateDomain;
-    use farmem_control::{Ask, Config, Control, Out};
+    use farmem_control::{Config, Control, Out, Submitted};
     use farmem_machine::{Action, Event, Instant, Machine as _, Outbox, Rng};
     use farmem_wire::Gid;
     use std::fs;
@@ -283,7 +283,7 @@ mod tests {
         let mut out = Outbox::new();
         for (ticket, name) in [(1, "red"), (2, "blue")] {
             let request = CreateDomain { name: name.into() }.into();
-            control.handle(Instant::ZERO, Event::Local(Ask { ticket, request }), &mut out);
+            control.handle(Instant::ZERO, Event::Local(Submitted { ticket, request }), &mut out);
         }
         let mut lines = Vec::new();
         out.drain(|action| {

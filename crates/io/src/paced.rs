@@ -131,7 +131,7 @@ impl<L: Link> Link for PacedLink<L> {
             return self.link.send(port, frame);
         }
         match self.shaper.send(self.clock.now(), port, frame) {
-            Shaped::Held(_) => {}
+            Shaped::Delayed(_) => {}
             Shaped::Lost => self.counters.lost_by_profile += 1,
             Shaped::Full => self.counters.full += 1,
         }

@@ -7,12 +7,12 @@
 //! Nothing here knows the network or who may hold a page: the host's agent does
 //! ([`farmem_host::agent::Pages`] is implemented by `&Window`).
 
-mod bell;
-mod crowd;
+mod doorbell;
 mod lease;
 mod memory;
 pub mod remote;
 mod serve;
+mod shared_mapping;
 mod signal;
 mod state;
 #[cfg(test)]
@@ -20,11 +20,11 @@ mod tests;
 mod views;
 mod window;
 
-pub use crowd::Crowd;
 pub use farmem_host::agent::Mapped;
 pub use farmem_preload_abi::message::{BATCH, Cause, Fault, Message, Messages, Patience};
 pub use farmem_preload_abi::userfaultfd::{Faulting, Features, Mapping, Reach, Stopped, Userfaultfd};
 pub use lease::{Apart, Lease, Watcher, Woken};
 pub use memory::Memory;
 pub use serve::{Faults, Handler, HandlerCpu, Next, Ring, serve, serve_shared};
+pub use shared_mapping::SharedMapping;
 pub use window::{FaultMode, Place, Window, WindowConfig};

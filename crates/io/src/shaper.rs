@@ -13,7 +13,7 @@ const BILLION: u128 = 1_000_000_000;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shaped {
     /// It is held, and arrives at that time.
-    Held(Instant),
+    Delayed(Instant),
     /// It was lost, as the profile wants; it took its time on the wire.
     Lost,
     /// There is no room for it.
@@ -28,14 +28,14 @@ pub struct Shaper {
     sent_at: u128,
     rng: Rng,
     /// Those on their way, first to arrive first.
-    held: VecDeque<Held>,
+    held: VecDeque<DelayedFrame>,
     held_bytes: u64,
     /// Buffers of frames that have gone.
     spare: Vec<Vec<u8>>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct DelayedFrame {
     due: Instant,
     port: Port,
     bytes: Vec<u8>,
@@ -69,8 +69,8 @@ impl Shaper {
         bytes.clear();
         bytes.extend_from_slice(frame);
         self.held_bytes += len;
-        self.held.push_back(Held { due, port, bytes });
-        Shaped::Held(due)
+        self.held.push_back(DelayedFrame { due, port, bytes });
+        Shaped::Delayed(due)
     }
 
     /// When a frame of `len` bytes has left that is sent at `now`: when the bucket has as many tokens, counting those behind which it waits.
@@ -92,7 +92,7 @@ impl Shaper {
     /// Hands over those that arrive by `now`, in order, each with the time at which it was to arrive.
     pub fn release(&mut self, now: Instant, mut each: impl FnMut(Instant, Port, &[u8])) {
         while self.next().is_some_and(|due| due <= now) {
-            let Held { due, port, bytes } = self.held.pop_front().expect("it was just seen");
+            let DelayedFrame { due, port, bytes } = self.held.pop_front().expect("it was just seen");
             each(due, port, &bytes);
             self.held_bytes -= bytes.len() as u64;
             if self.spare.len() < SPARE_MAX {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     fn due(shaped: Shaped) -> u64 {
-        let Shaped::Held(at) = shaped else { panic!("{shaped:?}") };
+        let Shaped::Delayed(at) = shaped else { panic!("{shaped:?}") };
         at.as_nanos()
     }
 

@@ -1,7 +1,7 @@
 //! Frames between processes of one machine, through rings in shared memory.
 //!
 //! All endpoints of a rack share one directory, on tmpfs and open to one user only. In it every ordered pair of endpoints has a
-//! ring `SRC-DST.ring`, made by whichever comes first, and every endpoint a doorbell `GID.bell` on which it sleeps and whose
+//! ring `SRC-DST.ring`, made by whichever comes first, and every endpoint a doorbell `GID.doorbell` on which it sleeps and whose
 //! lock says that it is alive. Frames carry the same bytes as on the wire, ICRC included (source port 4791, IP id 0), unless told
 //! otherwise.
 //!
@@ -10,8 +10,8 @@
 //!
 //! A process that may write here is trusted not to cut files short, and with nothing else: a peer that writes nonsense into a ring loses the ring.
 
-mod bell;
 mod dir;
+mod doorbell;
 mod ends;
 mod futex;
 pub(crate) mod mapping;
@@ -19,7 +19,7 @@ mod ring;
 #[cfg(test)]
 mod tests;
 
-/// The atomics of the ring and the bell; `tests/ring_loom.rs` puts loom's in their place.
+/// The atomics of the ring and the doorbell; `tests/ring_loom.rs` puts loom's in their place.
 mod atomic {
     pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
 }
@@ -30,7 +30,7 @@ use crate::peers::Peers;
 use crate::timers::wake_precisely;
 use crate::{Clock, FRAME_MAX, Link, LinkCounters, OpenError, Parcel, Sleeper, Wait, Waiting, Waker};
 use dir::Dir;
-use ends::{Bell, InRing, OutRing, Popped};
+use ends::{Doorbell, InRing, OutRing, Popped};
 use farmem_machine::{Duration, Port};
 use farmem_wire::{Gid, bth, icrc};
 use std::io;
@@ -87,7 +87,7 @@ pub struct ShmLink {
     waiting: Waiting,
     has_icrc: bool,
     clock: Clock,
-    bell: Arc<Bell>,
+    doorbell: Arc<Doorbell>,
     /// How often the wakers called; the link acts when it differs from what it saw last.
     wakes: Arc<AtomicU32>,
     wakes_seen: u32,
@@ -115,15 +115,15 @@ impl ShmLink {
     /// or there is no room.
     pub fn open(config: &ShmConfig) -> Result<Self, OpenError> {
         let dir = Dir::open(&config.dir, config.ring_bytes)?;
-        let bell = Arc::new(dir.own_bell(config.gid)?);
+        let doorbell = Arc::new(dir.own_bell(config.gid)?);
         let mut link = Self {
             dir,
             gid: config.gid,
             waiting: config.waiting,
             has_icrc: config.icrc,
             clock: Clock::start(),
-            arrivals_seen: bell.arrivals(),
-            bell,
+            arrivals_seen: doorbell.arrivals(),
+            doorbell,
             wakes: Arc::default(),
             wakes_seen: 0,
             peers: Peers::default(),
@@ -183,7 +183,7 @@ impl ShmLink {
 
     /// Looks at every ring once; hands over at most a batch.
     fn look(&mut self, each: &mut dyn FnMut(Port, &[u8])) -> usize {
-        let arrivals = self.bell.arrivals();
+        let arrivals = self.doorbell.arrivals();
         if arrivals != self.arrivals_seen {
             self.arrivals_seen = arrivals;
             self.find_new_rings();
@@ -235,12 +235,12 @@ impl ShmLink {
 
     /// True when nothing has arrived, and a peer that sends from here on rings.
     fn falls_asleep(&self) -> bool {
-        self.bell.falls_asleep_unless(|| self.has_more())
+        self.doorbell.falls_asleep_unless(|| self.has_more())
     }
 
     /// Something is here that was not looked at.
     fn has_more(&self) -> bool {
-        self.bell.arrivals() != self.arrivals_seen
+        self.doorbell.arrivals() != self.arrivals_seen
             || self.wakes.load(Ordering::Acquire) != self.wakes_seen
             || self.ins.iter().any(InRing::has_more)
     }
@@ -280,7 +280,7 @@ impl ShmLink {
                 return Ok(0);
             }
             if self.falls_asleep() {
-                self.bell.sleep(left)?;
+                self.doorbell.sleep(left)?;
             }
             let handed = self.look(each);
             if handed > 0 || self.was_woken() {
@@ -290,13 +290,13 @@ impl ShmLink {
     }
 }
 
-/// Bells to be rung: what lies in the rings their owners can see already.
+/// Doorbells to be rung: what lies in the rings their owners can see already.
 #[derive(Default, Debug)]
-pub struct ShmParcel(Vec<Arc<Bell>>);
+pub struct ShmParcel(Vec<Arc<Doorbell>>);
 
 impl Parcel for ShmParcel {
     fn hand_over(&mut self) {
-        self.0.drain(..).for_each(|bell| bell.ring());
+        self.0.drain(..).for_each(|doorbell| doorbell.ring());
     }
 }
 
@@ -388,20 +388,20 @@ impl Link for ShmLink {
     }
 
     fn waker(&self) -> io::Result<Waker> {
-        let (bell, wakes) = (Arc::clone(&self.bell), Arc::clone(&self.wakes));
+        let (doorbell, wakes) = (Arc::clone(&self.doorbell), Arc::clone(&self.wakes));
         Ok(Waker::new(move || {
             wakes.fetch_add(1, Ordering::Release);
-            bell.ring();
+            doorbell.ring();
         }))
     }
 
     fn sleeper(&self) -> io::Result<Sleeper> {
-        let (bell, waiting) = (Arc::clone(&self.bell), self.waiting);
+        let (doorbell, waiting) = (Arc::clone(&self.doorbell), self.waiting);
         Ok(Sleeper::new(move |most| match waiting {
-            Waiting::Block => bell.sleep(most),
+            Waiting::Block => doorbell.sleep(most),
             Waiting::Precise => {
                 wake_precisely();
-                bell.sleep(most)
+                doorbell.sleep(most)
             }
             Waiting::Spin => {
                 std::thread::yield_now();
@@ -411,7 +411,7 @@ impl Link for ShmLink {
     }
 
     fn glance(&mut self) -> Option<bool> {
-        self.bell.stays_awake();
+        self.doorbell.stays_awake();
         Some(self.has_more())
     }
 

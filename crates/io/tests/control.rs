@@ -2,7 +2,7 @@
 //! grows, and beside a switch that takes an image.
 
 use farmem_control::api::*;
-use farmem_control::{Ask, COMPACT_LINES_MIN, Config, Control, Log as _, Record};
+use farmem_control::{COMPACT_LINES_MIN, Config, Control, Log as _, Record, Submitted};
 use farmem_io::{
     ApiCallError, ApiClient, ApiServer, Clock, ControlStore, Driver, Link as _, Stop, UdpConfig, UdpLink,
     os_seed, parse_gid, run, run_control,
@@ -257,7 +257,7 @@ fn a_log_that_grows_stays_a_small_file() {
         for _ in 0..COMPACT_LINES_MIN / 2 {
             let join = JoinHost { name: "h".into(), gid: "127.71.210.201".into() };
             for request in [join.into(), Leave { port: 0x1_0001 }.into()] {
-                control.handle(Instant::ZERO, Event::Local(Ask { ticket: 1, request }), &mut out);
+                control.handle(Instant::ZERO, Event::Local(Submitted { ticket: 1, request }), &mut out);
             }
             out.drain(|_| ());
         }

@@ -1,11 +1,11 @@
-//! The ring and the bell under loom: every order in which two threads can see each other's stores.
+//! The ring and the doorbell under loom: every order in which two threads can see each other's stores.
 //!
 //! Loom has its own atomics, so the two files are compiled a second time here, against those. What loom does not play: a load that is
 //! delayed past a later store of its own thread, which is what the consumer's releasing store of its index guards against.
 
-#[path = "../src/shm/bell.rs"]
+#[path = "../src/shm/doorbell.rs"]
 #[expect(dead_code, reason = "the announcements are not part of the protocol under test")]
-mod bell;
+mod doorbell;
 #[path = "../src/shm/ring.rs"]
 mod ring;
 
@@ -17,7 +17,7 @@ use atomic::AtomicU64;
 use loom::sync::Arc;
 use loom::thread;
 
-/// A ring of `data` words, or a bell.
+/// A ring of `data` words, or a doorbell.
 fn words(data: usize) -> Arc<Vec<AtomicU64>> {
     Arc::new((0..data).map(|_| AtomicU64::new(0)).collect())
 }
@@ -68,19 +68,19 @@ fn records_arrive_whole_and_in_order() {
 fn nobody_sleeps_through_a_record() {
     explore(|| {
         let ring = words(ring::HEADER_WORDS + 4);
-        let bell = words(bell::BELL_WORDS);
-        let (their_ring, their_bell) = (Arc::clone(&ring), Arc::clone(&bell));
+        let doorbell = words(doorbell::BELL_WORDS);
+        let (their_ring, their_bell) = (Arc::clone(&ring), Arc::clone(&doorbell));
         let sender = thread::spawn(move || {
             let mut end = ring::Producer::attach(&their_ring).unwrap();
             assert!(end.push(&their_ring, &[7]).unwrap());
             end.publish(&their_ring);
-            bell::must_wake(&their_bell)
+            doorbell::must_wake(&their_bell)
         });
         let end = ring::Consumer::attach(&ring).unwrap();
-        bell::fall_asleep(&bell);
+        doorbell::fall_asleep(&doorbell);
         let sees_it = end.has_more(&ring);
         if sees_it {
-            bell::wake_up(&bell);
+            doorbell::wake_up(&doorbell);
         }
         let is_woken = sender.join().unwrap();
         assert!(sees_it || is_woken, "the receiver sleeps, and the record waits");

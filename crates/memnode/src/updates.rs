@@ -105,7 +105,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             Update::Directory { .. }
             | Update::Live { .. }
             | Update::Fence { .. }
-            | Update::Vacate { .. }
+            | Update::Drain { .. }
             | Update::Translate { .. }
             | Update::Untranslate { .. }
             | Update::Session { .. }

@@ -5,4 +5,4 @@
 mod shared;
 pub mod window;
 
-pub use shared::{ShareOptions, ShareStats, SharedSpace, ground, process, worker};
+pub use shared::{ShareOptions, ShareStats, SharedSpace, fault_source, process, worker};

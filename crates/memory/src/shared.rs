@@ -17,19 +17,18 @@
 //! What it does not do: durability. A host that dies takes what it had written and not yet given up with it. Those pages are *lost*: a
 //! touch of one, at any host, ends in SIGBUS and never in old bytes, until the owner accepts the old ones (PROTOCOL 12.25, 12.31).
 
-mod desk;
-pub mod ground;
+pub mod fault_source;
 mod join;
 mod lease;
 mod pager;
 mod poisoned;
 pub mod process;
+mod shared_pager;
 #[cfg(test)]
 mod tests;
 pub mod worker;
 
 use crate::window::{FRAMES_MIN, WindowOptions, frames_of};
-use desk::lock;
 use farmem_client::Vma;
 use farmem_client::own::Allocations;
 use farmem_client::own::api_client;
@@ -40,7 +39,8 @@ use farmem_io::{ApiClient, LinkProfile, OpenError};
 use farmem_machine::Duration;
 use farmem_paging::Account;
 use farmem_wire::{NodeId, VirtAddr};
-use ground::Joined;
+use fault_source::HostHandle;
+use shared_pager::lock;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
@@ -115,7 +115,7 @@ pub struct ShareStats {
 /// Any thread may use it. A forked child does not have it: its touch is a SIGSEGV. When it is dropped, what was written goes to the memory
 /// nodes, and the process leaves the rack; if that fails the pages count as lost, so call [`SharedSpace::write_back`] to know.
 pub struct SharedSpace {
-    joined: Joined<Window>,
+    joined: HostHandle<Window>,
     api: Mutex<ApiClient>,
     allocations: Mutex<Allocations>,
     /// The rack's description.
@@ -289,7 +289,7 @@ impl SharedSpace {
     }
 
     fn window(&self) -> &Window {
-        self.joined.ground()
+        self.joined.fault_source()
     }
 
     fn offset(&self, addr: VirtAddr) -> usize {

@@ -1,6 +1,6 @@
 //! A window onto an allocation: far memory by plain loads and stores, with a bounded part of it here.
 //!
-//! Key call: [`with_window`]. It asks nothing of the rack but READs and WRITEs, so it keeps no other client out: **one window
+//! Key call: [`with_window`]. It requests nothing of the rack but READs and WRITEs, so it keeps no other client out: **one window
 //! at a time may write an allocation**, and a client that reads it by other ways meanwhile finds what was written back so far. Memory that
 //! several hosts share coherently is the agent's business, not this module's.
 //!

@@ -5,10 +5,10 @@
 //!
 //! ```text
 //!   page 0         1 .. 8          9 ..
-//!   mailboxes      bells           far memory                       the memfd, and what the program has mapped
+//!   mailboxes      doorbells           far memory                       the memfd, and what the program has mapped
 //! ```
 //!
-//! A thread that calls fills a mailbox and writes to its bell, a page that is write-protected. The fault is the call: the pager reads
+//! A thread that calls fills a mailbox and writes to its doorbell, a page that is write-protected. The fault is the call: the pager reads
 //! the mailbox, does it, answers in the mailbox, and lets the write pass. So a call needs no descriptor in the program, wakes exactly
 //! the thread that waits, and comes in order with the faults.
 
@@ -22,7 +22,7 @@ pub const PATH_MAX: usize = 108;
 pub const MAILBOXES: usize = 4;
 /// Words of a mailbox: number, call (5), status, values (4); and some to spare.
 pub const MAILBOX_WORDS: usize = 16;
-/// Of a mailbox: the number of its latest call, from 1; written last before the bell is rung.
+/// Of a mailbox: the number of its latest call, from 1; written last before the doorbell is rung.
 pub const WORD_NUMBER: usize = 0;
 /// Of a mailbox: the first of the call's words.
 pub const WORD_CALL: usize = 1;
@@ -36,7 +36,7 @@ pub const VALUES: usize = 4;
 pub const TEXTS: usize = PAGE_LEN / 2;
 /// Bytes of a text at most.
 pub const TEXT_MAX: usize = 256;
-/// Pages before far memory. Each mailbox has two bells, so that one can be hung up while the other is in use.
+/// Pages before far memory. Each mailbox has two doorbells, so that one can be hung up while the other is in use.
 pub const CONTROL_PAGES: usize = 1 + 2 * MAILBOXES;
 /// The status of a call about addresses that are mapped to something else: they are the system's. Of a span that a child is told of: the
 /// parent has mapped something else there. Such spans come first.
@@ -49,9 +49,9 @@ pub const SPANS_MAX: usize = 256;
 const _: () = assert!(MAILBOXES * MAILBOX_WORDS * 8 <= TEXTS && WORD_VALUE + VALUES <= MAILBOX_WORDS);
 const _: () = assert!(TEXTS + MAILBOXES * TEXT_MAX <= PAGE_LEN);
 
-/// The page of the bell that rings for call `number` of a mailbox.
+/// The page of the doorbell that rings for call `number` of a mailbox.
 #[must_use]
-pub const fn bell(mailbox: usize, number: u64) -> usize {
+pub const fn doorbell(mailbox: usize, number: u64) -> usize {
     1 + 2 * mailbox + if number.is_multiple_of(2) { 0 } else { 1 }
 }
 
@@ -339,11 +339,12 @@ mod tests {
         assert_eq!(Call::of([0; CALL_WORDS]), None);
     }
 
-    /// A mailbox has two bells, and no two mailboxes share one.
+    /// A mailbox has two doorbells, and no two mailboxes share one.
     #[test]
     fn bells_are_apart() {
-        let mut bells: Vec<usize> = (0..MAILBOXES).flat_map(|m| [bell(m, 1), bell(m, 2)]).collect();
-        bells.sort_unstable();
-        assert_eq!(bells, (1..CONTROL_PAGES).collect::<Vec<_>>());
+        let mut doorbells: Vec<usize> =
+            (0..MAILBOXES).flat_map(|m| [doorbell(m, 1), doorbell(m, 2)]).collect();
+        doorbells.sort_unstable();
+        assert_eq!(doorbells, (1..CONTROL_PAGES).collect::<Vec<_>>());
     }
 }

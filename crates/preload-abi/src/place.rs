@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   base - 4096        base               base + 36 KiB                 base + LEN_MAX
-//!   the gate           mailboxes, bells   far memory, up to LEN_MAX     nothing of ours
+//!   the gate           mailboxes, doorbells   far memory, up to LEN_MAX     nothing of ours
 //! ```
 
 use farmem_wire::message::PAGE_LEN;

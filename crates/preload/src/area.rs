@@ -91,7 +91,7 @@ pub(crate) fn part(addr: usize, len: usize) -> Option<(usize, usize)> {
 
 /// A word of a page before far memory.
 pub(crate) fn word(page: usize, word: usize) -> &'static AtomicU64 {
-    assert!(page < CONTROL_PAGES && word < PAGE_LEN / 8, "a word of a mailbox or bell");
+    assert!(page < CONTROL_PAGES && word < PAGE_LEN / 8, "a word of a mailbox or doorbell");
     let place = BASE.load(Ordering::Relaxed) + page * PAGE_LEN + word * 8;
     let place = ptr::with_exposed_provenance_mut(place);
     // SAFETY: a word of the pages that `reserve` mapped for good; program and pager use them as atomics.

@@ -27,7 +27,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Held by whoever is in dlmalloc, and over a fork.
+/// Guard by whoever is in dlmalloc, and over a fork.
 pub(crate) static LOCK: Lock = Lock::new();
 
 /// Blocks of so many bytes are mappings of their own.

@@ -40,7 +40,7 @@ pub(crate) struct Busy;
 
 /// Lets go when dropped.
 #[derive(Debug)]
-pub(crate) struct Held<'a> {
+pub(crate) struct Guard<'a> {
     lock: &'a Lock,
     again: bool,
 }
@@ -52,7 +52,7 @@ impl Lock {
     }
 
     /// Waits until no other thread holds it.
-    pub(crate) fn take(&self) -> Result<Held<'_>, Busy> {
+    pub(crate) fn take(&self) -> Result<Guard<'_>, Busy> {
         let me = thread();
         let word = self.word.load(Ordering::Relaxed);
         if word & !BITS == me {
@@ -61,7 +61,7 @@ impl Lock {
                 return Err(Busy);
             }
             self.word.fetch_and(!FORKING, Ordering::Relaxed);
-            return Ok(Held { lock: self, again: true });
+            return Ok(Guard { lock: self, again: true });
         }
         if word == FREE && is_alone() {
             self.word.store(me, Ordering::Relaxed);
@@ -69,7 +69,7 @@ impl Lock {
         } else if self.word.compare_exchange(FREE, me, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.wait(me);
         }
-        Ok(Held { lock: self, again: false })
+        Ok(Guard { lock: self, again: false })
     }
 
     fn wait(&self, me: usize) {
@@ -115,7 +115,7 @@ impl Lock {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for Guard<'_> {
     fn drop(&mut self) {
         if self.again {
             self.lock.word.fetch_or(FORKING, Ordering::Relaxed);

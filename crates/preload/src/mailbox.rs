@@ -1,10 +1,10 @@
-//! Calls of the pager: a mailbox is filled, its bell is rung, and when the ringing returns the answer is there.
+//! Calls of the pager: a mailbox is filled, its doorbell is rung, and when the ringing returns the answer is there.
 
 use crate::area;
 use crate::signals::Blocked;
 use farmem_preload_abi::call::{
     Call, MAILBOX_WORDS, MAILBOXES, TEXT_MAX, TEXTS, VALUES, WORD_CALL, WORD_NUMBER, WORD_STATUS, WORD_VALUE,
-    bell,
+    doorbell,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -35,7 +35,7 @@ pub(crate) fn call_with(text: &[u8], call: Call) -> Result<[u64; VALUES], u64> {
     }
     area::word(0, mailbox * MAILBOX_WORDS + WORD_NUMBER).store(number, Ordering::Release);
     // The page is write-protected: this store waits until the pager has answered.
-    area::word(bell(mailbox, number), 0).store(number, Ordering::SeqCst);
+    area::word(doorbell(mailbox, number), 0).store(number, Ordering::SeqCst);
     let answer = |word| area::word(0, mailbox * MAILBOX_WORDS + word).load(Ordering::Acquire);
     let (status, values) = (answer(WORD_STATUS), std::array::from_fn(|n| answer(WORD_VALUE + n)));
     BUSY[mailbox].store(false, Ordering::Release);

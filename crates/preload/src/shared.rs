@@ -31,7 +31,7 @@ use token::{Token, identify, token};
 static BASE: AtomicUsize = AtomicUsize::new(0);
 static LEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Held by whoever is in the list of mappings, and over a fork.
+/// Guard by whoever is in the list of mappings, and over a fork.
 pub(crate) static LOCK: Lock = Lock::new();
 static MAPPINGS: Mappings = Mappings(UnsafeCell::new(List { count: 0, all: [Piece::NONE; MAPPINGS_MAX] }));
 

@@ -2,7 +2,7 @@
 
 use super::spans::Kind;
 use super::{Pager, errno};
-use farmem_io::pages::remote::call::{Call, ELSEWHERE, TARGET_ELSEWHERE, VALUES, bell, resize};
+use farmem_io::pages::remote::call::{Call, ELSEWHERE, TARGET_ELSEWHERE, VALUES, doorbell, resize};
 use farmem_paging::private::Programs as _;
 use farmem_wire::message::PAGE_LEN;
 use std::ops::Range;
@@ -11,14 +11,14 @@ use std::ops::Range;
 type Answer = Result<u64, u64>;
 
 impl Pager {
-    /// A thread writes to a bell: answers its call, and lets the write pass.
+    /// A thread writes to a doorbell: answers its call, and lets the write pass.
     pub(super) fn rang(&mut self, key: u32, page: u64, thread: u32) {
         let Some(process) = self.processes.get(&key) else { return };
         let Ok(page_number) = usize::try_from(page) else { return };
-        let Some(mailbox) = page_number.checked_sub(1).map(|bell| bell / 2) else { return };
+        let Some(mailbox) = page_number.checked_sub(1).map(|doorbell| doorbell / 2) else { return };
         let (number, call) = process.remote.call(mailbox);
         // A signal makes a thread ring again; then it is answered already.
-        if number != process.called[mailbox] && bell(mailbox, number) == page_number {
+        if number != process.called[mailbox] && doorbell(mailbox, number) == page_number {
             let answer = match call {
                 Some(
                     call @ (Call::Open { .. }
@@ -40,7 +40,7 @@ impl Pager {
             };
             process.remote.answer(mailbox, status, values);
             self.stats.calls += 1;
-            let next = bell(mailbox, number + 1) as u64;
+            let next = doorbell(mailbox, number + 1) as u64;
             self.served(key, next, |remote| remote.write_protect(next..next + 1));
         }
         self.served(key, page, |remote| remote.allow(page..page + 1));

@@ -38,7 +38,7 @@ impl Pager {
     /// A socket that is a file. The pager removes it when it is dropped, and somebody else is to when it was killed.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
-        self.hall.path()
+        self.acceptor.path()
     }
 }
 

@@ -1,6 +1,6 @@
 //! The pager of `farmem run`: far memory under programs that know nothing of it, one limit for the memory that all of them use here.
 //!
-//! Key type: [`Pager`]. A process of the program comes in with its memfd and userfaultfd ([`Hall`]); from then on its faults are
+//! Key type: [`Pager`]. A process of the program comes in with its memfd and userfaultfd ([`Acceptor`]); from then on its faults are
 //! served from here, by one-sided READs and WRITEs of one client. Its memory is private: nobody else reads or writes those slots.
 //! (Named memory, which a run may share with others, is `sharing`'s, and has a limit of its own.)
 //! What a process asks beside (addresses, a fork) comes as a call through its mailbox, in order with its faults.
@@ -24,7 +24,7 @@ use farmem_client::{Client, Error};
 use farmem_io::OpenError;
 use farmem_io::pages::remote::call::{CONTROL_PAGES, MAILBOXES};
 use farmem_io::pages::remote::{
-    Arrival, Buffer, Event, Hall, Remote, Watch, buffer, pages_come_singly, place,
+    Accepted, Acceptor, Buffer, Event, Remote, Watch, buffer, pages_come_singly, place,
 };
 use farmem_io::pages::{Fault, Features, Reach, Userfaultfd};
 use farmem_memory::window::frames_of;
@@ -123,7 +123,7 @@ pub struct PagerStats {
 #[derive(Debug)]
 pub struct Pager {
     far: Far,
-    hall: Hall,
+    acceptor: Acceptor,
     guard: Option<Guard>,
     sharing: Option<Sharing>,
     past: past::Past,
@@ -222,7 +222,7 @@ impl Pager {
         }
         Ok(Self {
             far: Far::new(client),
-            hall: Hall::open(token)?,
+            acceptor: Acceptor::open(token)?,
             guard: None,
             sharing: None,
             past: past::Past::default(),
@@ -251,9 +251,9 @@ impl Pager {
     pub fn invitation(&self) -> String {
         let reach = if self.options.user_mode_only { "user" } else { "full" };
         let sharing = if self.sharing.is_some() { "shared" } else { "own" };
-        let (hall, threshold) = (self.hall.invitation(), self.options.threshold);
-        let path = self.path().map_or("", |path| path.to_str().expect("as the hall has it"));
-        format!("{hall}:{threshold}:{reach}:{sharing}:{:x}:{path}", self.base)
+        let (acceptor, threshold) = (self.acceptor.invitation(), self.options.threshold);
+        let path = self.path().map_or("", |path| path.to_str().expect("as the acceptor has it"));
+        format!("{acceptor}:{threshold}:{reach}:{sharing}:{:x}:{path}", self.base)
     }
 
     /// From now on processes that come in are guarded against this one's death.
@@ -265,7 +265,7 @@ impl Pager {
     pub fn guarded_by(&mut self, guard: Guard) -> Result<(), Error> {
         if let Some(sharing) = &self.sharing {
             let gone = |source| Error::System { what: "the guard is gone".into(), source };
-            guard.watch(sharing.crowd()).map_err(gone)?;
+            guard.watch(sharing.shared_mapping()).map_err(gone)?;
         }
         self.guard = Some(guard);
         Ok(())
@@ -316,25 +316,25 @@ impl Pager {
     ) -> Result<(), Error> {
         let system =
             |source: std::io::Error| Error::System { what: "faults cannot be waited for".into(), source };
-        self.hall.watch(&program, Watch::Other(PROGRAM)).map_err(|e| system(e.into()))?;
-        self.hall.watch(&signals, Watch::Other(SIGNALS)).map_err(|e| system(e.into()))?;
+        self.acceptor.watch(&program, Watch::Other(PROGRAM)).map_err(|e| system(e.into()))?;
+        self.acceptor.watch(&signals, Watch::Other(SIGNALS)).map_err(|e| system(e.into()))?;
         let (mut events, mut ended, mut busy) = (Vec::new(), false, false);
         while !(ended && self.processes.is_empty() && self.snapshots.is_empty()) {
             let over = ended && self.processes.is_empty();
             let patience = if busy { Some(Duration::ZERO) } else { over.then_some(STRAGGLE_MAX) };
-            self.hall.events(patience, &mut events).map_err(system)?;
+            self.acceptor.events(patience, &mut events).map_err(system)?;
             if events.is_empty() && over && !busy {
                 break; // forks that failed
             }
             for &event in &events {
                 match event {
-                    Event::Arrivals => self.receive(),
+                    Event::Connections => self.receive(),
                     Event::Faults(key) => self.faulted(key),
                     Event::Ended(key) => self.bury(key),
                     Event::Other(SIGNALS) => signalled(),
                     Event::Other(PAST_LIBC) => self.asked(),
                     Event::Other(_) => {
-                        self.hall.forget(&program);
+                        self.acceptor.forget(&program);
                         ended = true;
                     }
                 }
@@ -352,21 +352,21 @@ impl Pager {
 
     /// Lets a process in.
     fn receive(&mut self) {
-        let Some(arrival) = self.hall.receive() else { return };
+        let Some(accepted) = self.acceptor.receive() else { return };
         // The same process with another program: what the one before had is nobody's, but for descriptors of objects.
-        if let Some((&key, _)) = self.processes.iter().find(|(_, process)| process.pid == arrival.pid) {
+        if let Some((&key, _)) = self.processes.iter().find(|(_, process)| process.pid == accepted.pid) {
             self.bury(key);
         }
         self.look_for_the_gone();
-        match self.settle(&arrival) {
-            Some(had) => self.welcome(had, arrival),
-            None => arrival.refuse(errno::INVAL),
+        match self.settle(&accepted) {
+            Some(had) => self.welcome(had, accepted),
+            None => accepted.refuse(errno::INVAL),
         }
     }
 
-    fn welcome(&mut self, had: (Spans, Table, BTreeSet<u64>), arrival: Arrival) {
+    fn welcome(&mut self, had: (Spans, Table, BTreeSet<u64>), accepted: Accepted) {
         let (spans, table, mut objects) = had;
-        objects.extend(self.take_moved(arrival.pid));
+        objects.extend(self.take_moved(accepted.pid));
         let is_far = |kind: &Kind| *kind != Kind::Elsewhere;
         let (elsewhere, far) =
             (spans.all().filter(|(_, kind)| !is_far(kind)), spans.all().filter(|(_, kind)| is_far(kind)));
@@ -374,25 +374,25 @@ impl Pager {
             .chain(far)
             .map(|(pages, kind)| {
                 let rights = kind.protection().unwrap_or(call::ELSEWHERE);
-                [arrival.remote.address(pages.start), (pages.end - pages.start) * PAGE_LEN as u64, rights]
+                [accepted.remote.address(pages.start), (pages.end - pages.start) * PAGE_LEN as u64, rights]
             })
             .collect();
         let key = self.next;
         self.next += 1;
-        // The bells are hung up before the first call can be made.
-        let bells = &self.zeros[..(CONTROL_PAGES - 1) * PAGE_LEN];
-        let hung = arrival.remote.install(1, bells, Access::Shared);
-        let watched = self.hall.watch(&arrival.remote, Watch::Faults(key)).is_ok()
-            && self.hall.watch(&arrival.ended, Watch::Ended(key)).is_ok();
+        // The doorbells are hung up before the first call can be made.
+        let doorbells = &self.zeros[..(CONTROL_PAGES - 1) * PAGE_LEN];
+        let hung = accepted.remote.install(1, doorbells, Access::Shared);
+        let watched = self.acceptor.watch(&accepted.remote, Watch::Faults(key)).is_ok()
+            && self.acceptor.watch(&accepted.ended, Watch::Ended(key)).is_ok();
         if let Some(guard) = &self.guard
-            && guard.keep(key, &arrival.ended, &arrival.remote).is_err()
+            && guard.keep(key, &accepted.ended, &accepted.remote).is_err()
         {
             self.guard = None; // it was killed; the programs go on unguarded
         }
-        let shares = self.let_share(key, &arrival);
-        let crowd = self.sharing.as_ref().map(Sharing::crowd);
-        let told = hung.is_ok() && watched && shares && arrival.welcome(&list, crowd).is_ok();
-        let Arrival { pid, remote, ended, .. } = arrival;
+        let shares = self.let_share(key, &accepted);
+        let shared_mapping = self.sharing.as_ref().map(Sharing::shared_mapping);
+        let told = hung.is_ok() && watched && shares && accepted.welcome(&list, shared_mapping).is_ok();
+        let Accepted { pid, remote, ended, .. } = accepted;
         let process = Process {
             pid,
             remote,
@@ -413,12 +413,12 @@ impl Pager {
     }
 
     /// What a process begins with: nothing, or what its parent had.
-    fn settle(&mut self, arrival: &Arrival) -> Option<(Spans, Table, BTreeSet<u64>)> {
-        let pages = arrival.remote.pages();
-        if arrival.hello.snapshot == 0 {
+    fn settle(&mut self, accepted: &Accepted) -> Option<(Spans, Table, BTreeSet<u64>)> {
+        let pages = accepted.remote.pages();
+        if accepted.hello.snapshot == 0 {
             return Some((Spans::new(CONTROL_PAGES as u64..pages), Table::new(pages), BTreeSet::new()));
         }
-        let snapshot = self.snapshots.remove(&arrival.hello.snapshot)?;
+        let snapshot = self.snapshots.remove(&accepted.hello.snapshot)?;
         if snapshot.pages != pages {
             self.release(snapshot);
             return None;
@@ -430,8 +430,8 @@ impl Pager {
     /// A process is gone, or has another program: what it had is free.
     fn bury(&mut self, key: u32) {
         let Some(process) = self.processes.get(&key) else { return };
-        self.hall.forget(&process.remote);
-        self.hall.forget(&process.ended);
+        self.acceptor.forget(&process.remote);
+        self.acceptor.forget(&process.ended);
         if let Some(guard) = &self.guard {
             guard.let_go(key);
         }

@@ -49,7 +49,7 @@ impl Pager {
     #[must_use]
     pub fn watched(&self) -> Watched {
         let shared = self.sharing.as_ref().map(|sharing| {
-            let (base, len) = sharing.crowd().span();
+            let (base, len) = sharing.shared_mapping().span();
             base.0..base.0 + len
         });
         Watched::new(self.base, shared)
@@ -60,7 +60,7 @@ impl Pager {
     /// # Errors
     /// [`Error::System`] when the system takes no more calls.
     pub fn watch(&mut self, listener: Listener) -> Result<(), Error> {
-        let watched = self.hall.watch(&listener, super::Watch::Other(super::PAST_LIBC));
+        let watched = self.acceptor.watch(&listener, super::Watch::Other(super::PAST_LIBC));
         watched
             .map_err(|e| Error::System { what: "system calls cannot be watched".into(), source: e.into() })?;
         self.past.listener = Some(listener);
@@ -74,7 +74,7 @@ impl Pager {
             self.answer(&listener, asked);
         }
         if listener.is_over() {
-            self.hall.forget(&listener);
+            self.acceptor.forget(&listener);
         }
         self.past.listener = Some(listener);
     }
@@ -179,7 +179,7 @@ impl Pager {
 
     fn shared_part(&self, first: u64, len: u64) -> bool {
         self.sharing.as_ref().is_some_and(|sharing| {
-            let (base, all) = sharing.crowd().span();
+            let (base, all) = sharing.shared_mapping().span();
             first < base.0 + all && first.saturating_add(len) > base.0
         })
     }

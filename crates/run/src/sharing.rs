@@ -1,6 +1,6 @@
 //! What the processes of a run share with those of other runs, on other hosts: named objects, whose pages they have coherently.
 //!
-//! Key type: [`Sharing`], a host of the rack beside the one that private memory is kept by. Its page cache is a [`Crowd`]: one frame for a page,
+//! Key type: [`Sharing`], a host of the rack beside the one that private memory is kept by. Its page cache is a [`SharedMapping`]: one frame for a page,
 //! however many processes of this run use it. It has a thread of its own; faults are handed to it, so that neither kind of memory
 //! waits for the other. Objects are the control plane's (PROTOCOL 8.33); here is only which process uses which.
 
@@ -13,10 +13,10 @@ use farmem_control::api::{
     DropObject, ErrorCode, HoldObject, ObjectInfo, OpenObject, Request, ResizeObject, Response, UnlinkObject,
 };
 use farmem_io::ApiClient;
-use farmem_io::pages::remote::Arrival;
+use farmem_io::pages::remote::Accepted;
 use farmem_io::pages::remote::call::{Call, VALUES};
-use farmem_io::pages::{Crowd, Fault};
-use farmem_memory::ground::Joined;
+use farmem_io::pages::{Fault, SharedMapping};
+use farmem_memory::fault_source::HostHandle;
 use farmem_memory::{ShareOptions, ShareStats};
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -24,25 +24,25 @@ use std::os::fd::OwnedFd;
 /// Named objects, and their pages.
 #[derive(Debug)]
 pub(super) struct Sharing {
-    space: Joined<Crowd>,
+    space: HostHandle<SharedMapping>,
     api: ApiClient,
 }
 
 impl Sharing {
     /// Joins the rack as a host that shares with all others that name the same `domain`.
     pub(super) fn join(config: &RackConfig, domain: &str, options: ShareOptions) -> Result<Self, Error> {
-        let space = Joined::of_others(config, domain, options)?;
+        let space = HostHandle::of_others(config, domain, options)?;
         Ok(Self { space, api: api_client(config)? })
     }
 
     /// Where its pages are.
-    pub(super) fn crowd(&self) -> &Crowd {
-        self.space.ground()
+    pub(super) fn shared_mapping(&self) -> &SharedMapping {
+        self.space.fault_source()
     }
 
     /// A thread of a process waits.
     pub(super) fn fault(&self, key: u32, fault: &Fault) {
-        if let Some(page) = self.crowd().fault(key, fault) {
+        if let Some(page) = self.shared_mapping().fault(key, fault) {
             self.space.fault(page, fault.write);
         }
     }
@@ -127,13 +127,15 @@ impl Pager {
 
     /// First address and bytes of what is shared, in every process that shares.
     pub(super) fn shared_span(&self) -> Option<(u64, u64)> {
-        let (base, len) = self.sharing.as_ref()?.crowd().span();
+        let (base, len) = self.sharing.as_ref()?.shared_mapping().span();
         Some((base.0, len))
     }
 
     /// A process comes in; true when it can share what there is to be shared.
-    pub(super) fn let_share(&self, key: u32, arrival: &Arrival) -> bool {
-        self.sharing.as_ref().is_none_or(|sharing| sharing.crowd().join(key, &arrival.remote).is_ok())
+    pub(super) fn let_share(&self, key: u32, accepted: &Accepted) -> bool {
+        self.sharing
+            .as_ref()
+            .is_none_or(|sharing| sharing.shared_mapping().join(key, &accepted.remote).is_ok())
     }
 
     /// A process asks for an object.
@@ -159,7 +161,7 @@ impl Pager {
     /// A process has ended, or runs another program, which may have descriptors of its objects and is about to come in.
     pub(super) fn stop_sharing(&mut self, key: u32, process: Process) {
         let Some(sharing) = &self.sharing else { return };
-        sharing.crowd().leave(key);
+        sharing.shared_mapping().leave(key);
         let Process { pid, ended, objects, .. } = process;
         if !objects.is_empty() {
             self.moving.push(Moving { pid, ended, objects });

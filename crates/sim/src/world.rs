@@ -257,7 +257,7 @@ impl<H: Guest> World<H> {
             self.answer(ticket, Err(unreachable_control()));
             return ticket;
         }
-        let ask = farmem_control::Ask { ticket, request };
+        let ask = farmem_control::Submitted { ticket, request };
         self.control_event(Event::Local(ask));
         ticket
     }

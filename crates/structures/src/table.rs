@@ -14,7 +14,7 @@ use crate::heap::{Fresh, Heap, LINE_LEN, RECORD_LEN_MAX, Record, lines_in, node_
 use farmem_client::{Error, FarMemory, NodeId, Policy, TraversalStop};
 use farmem_traversal::Program;
 use farmem_wire::VirtAddr;
-use node::{BODY, Held, Node, body_len, pad, pair, unpair};
+use node::{BODY, Contents, Node, body_len, pad, pair, unpair};
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::hash::Hasher as _;
 
@@ -161,7 +161,7 @@ impl Table {
         while let Some(nodes) = chains.next(memory, heap)? {
             for (at, node) in nodes {
                 heap.retire_record(memory, at, node.len())?;
-                if let Held::Far(body) = node.held {
+                if let Contents::Far(body) = node.held {
                     heap.free(memory, Record { at: body, len: 1 })?;
                 }
             }
@@ -239,7 +239,8 @@ impl Table {
     ) -> Result<Option<Vec<u8>>, Error> {
         if let Some(value) = value {
             let (home, whole) = (self.home(key), key.is_whole_with(value));
-            let held = if whole { Held::Whole(pair(key.bytes, value)) } else { Held::Far(VirtAddr::NULL) };
+            let held =
+                if whole { Contents::Whole(pair(key.bytes, value)) } else { Contents::Far(VirtAddr::NULL) };
             heap.reserve(memory, home, Node { next: 0, hash: key.hash, held }.len())?;
             if !whole {
                 heap.reserve(memory, home, body_len(key.bytes.len(), value.len()))?;
@@ -261,10 +262,10 @@ impl Table {
         // The body is the same, however often the bucket has to be tried.
         let mut body = Vec::new();
         let held = match value {
-            Some(value) if key.is_whole_with(value) => Some(Held::Whole(pair(key.bytes, value))),
+            Some(value) if key.is_whole_with(value) => Some(Contents::Whole(pair(key.bytes, value))),
             Some(value) => {
                 body.push(heap.prepare(memory, self.home(key), BODY, &pair(key.bytes, value))?);
-                Some(Held::Far(body[0].record.at))
+                Some(Contents::Far(body[0].record.at))
             }
             None => None,
         };
@@ -305,7 +306,7 @@ impl Table {
             heap.retire_record(memory, *at, node.len())?;
         }
         heap.retire_record(memory, found.at, found.node.len())?;
-        if let Held::Far(body) = found.node.held {
+        if let Contents::Far(body) = found.node.held {
             heap.retire_record(memory, body, found.content.len())?;
         }
         let (_, value) = found.key_value()?;
@@ -337,7 +338,7 @@ impl Table {
         key: &Key<'_>,
         seen: &Seen,
         old: &[(VirtAddr, Node)],
-        held: Option<Held>,
+        held: Option<Contents>,
     ) -> Result<Vec<Fresh>, Error> {
         // Behind the key's place the chain stays.
         let mut next = seen.found.as_ref().map_or(seen.head, |found| found.node.next);
@@ -423,8 +424,8 @@ impl Table {
         lines: &[u8],
     ) -> Result<Vec<u8>, Error> {
         let body = match &node.held {
-            Held::Whole(content) => return Ok(content.clone()),
-            Held::Far(body) => *body,
+            Contents::Whole(content) => return Ok(content.clone()),
+            Contents::Far(body) => *body,
         };
         let (kind, content) = heap.brought(memory, body, lines)?;
         if kind == BODY { Ok(content) } else { Err(Error::Broken { addr: body, what: "a key and a value" }) }

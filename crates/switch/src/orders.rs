@@ -44,7 +44,7 @@ impl Switch {
         let directory = &mut self.directory;
         match *update {
             Update::Directory { newest } => self.open_directory(newest),
-            Update::Vacate { base, size_log2 } => {
+            Update::Drain { base, size_log2 } => {
                 let last = Page::of(VirtAddr(base.0 + ((1 << size_log2) - 1)));
                 for region in self.regions(Page::of(base), last) {
                     self.reset(region.base(), out);

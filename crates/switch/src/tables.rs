@@ -93,7 +93,7 @@ impl Tables {
             }
             // The directory's, which the switch keeps beside its tables.
             Update::Directory { .. } | Update::Live { .. } | Update::Fence { .. } => {}
-            Update::Vacate { base, size_log2 } => self.translation.vacate(base, size_log2)?,
+            Update::Drain { base, size_log2 } => self.translation.drain(base, size_log2)?,
             Update::AcceptLost { .. }
             | Update::Lose { .. }
             | Update::Arrive { .. }

@@ -89,7 +89,7 @@ impl Translation {
     ///
     /// # Errors
     /// [`TableError::Malformed`] when it is not there.
-    pub fn vacate(&mut self, base: VirtAddr, size_log2: u8) -> Result<(), TableError> {
+    pub fn drain(&mut self, base: VirtAddr, size_log2: u8) -> Result<(), TableError> {
         let entry = self.entries.get_mut(&Prefix::new(base, size_log2)?);
         entry.ok_or(TableError::Malformed)?.vacated = true;
         Ok(())

@@ -2,13 +2,13 @@
 
 use super::soft::SoftSwitch;
 use crate::Run;
-use crate::frames::{Arrival, datagram, enclosed, heard, sent};
+use crate::frames::{ReceivedFrame, datagram, enclosed, heard, sent};
 use crate::input::Input;
 use farmem_control::api::{
     Allocate, Connect, CreateDomain, Endpoint, JoinHost, JoinNode, JoinSwitch, NodeJoined, OpenSession,
     Request, Response, SwitchJoined,
 };
-use farmem_control::{Ask, Config, Control, Note, Out, PAGE, Record};
+use farmem_control::{Config, Control, Note, Out, PAGE, Record, Submitted};
 use farmem_machine::{Action, Duration, Event, Instant, Machine as _, Outbox, Port, Rng};
 use farmem_transport::ud;
 use farmem_wire::message::{DirectoryBody, DirectoryMessage, SoftMessage, Sweep, Updates};
@@ -134,7 +134,7 @@ impl Rack {
     pub(super) fn ask(&mut self, request: Request, run: &mut Run) {
         self.tickets += 1;
         self.asked.insert(self.tickets);
-        let ask = Ask { ticket: self.tickets, request };
+        let ask = Submitted { ticket: self.tickets, request };
         self.control.handle(self.now, Event::Local(ask), &mut self.out);
         self.look(true, true, run);
     }
@@ -148,7 +148,7 @@ impl Rack {
     }
 
     /// The control plane hears a frame. One that is no answer to a batch under way must change nothing.
-    pub(super) fn hear(&mut self, (port, frame): &Arrival, run: &mut Run) {
+    pub(super) fn hear(&mut self, (port, frame): &ReceivedFrame, run: &mut Run) {
         run.cases += 1;
         let answered = self.batches.get(port).is_some_and(|batch| self.is_answer(batch, frame));
         if answered {
@@ -176,13 +176,13 @@ impl Rack {
     }
 
     /// The switch's answer to the oldest question about images: mostly the right one.
-    pub(super) fn soft_answer(&mut self, input: &mut Input<'_>) -> Option<Arrival> {
+    pub(super) fn soft_answer(&mut self, input: &mut Input<'_>) -> Option<ReceivedFrame> {
         let payload = self.soft.answer(Some(input))?;
         Some((Port::SWITCH, self.enclosed(&payload)))
     }
 
     /// The answer of some role to the batch it has: mostly a good one.
-    pub(super) fn answer(&self, input: &mut Input<'_>) -> Option<Arrival> {
+    pub(super) fn answer(&self, input: &mut Input<'_>) -> Option<ReceivedFrame> {
         let skip = usize::from(input.u8()) % self.batches.len().max(1);
         let (&port, &batch) = self.batches.iter().nth(skip)?;
         let status = match input.below(16) {
@@ -234,7 +234,7 @@ impl Rack {
     /// All roles answer well until none has anything more to say.
     fn settle(&mut self, run: &mut Run) {
         for _ in 0..ROUNDS_MAX {
-            let mut answers: Vec<Arrival> = self
+            let mut answers: Vec<ReceivedFrame> = self
                 .batches
                 .iter()
                 .map(|(port, batch)| (*port, self.answered(batch, Status::Ok, 0)))

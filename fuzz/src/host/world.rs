@@ -2,7 +2,7 @@
 
 use super::STRANGER;
 use crate::Run;
-use crate::frames::{Arrival, datagram, each, enclosed, endpoint, heard, with_others};
+use crate::frames::{ReceivedFrame, datagram, each, enclosed, endpoint, heard, with_others};
 use crate::input::Input;
 use farmem_host::{
     Answer, Config, Connection, Done, Host, HostRequest, Located, Note, Op, Out, Piece, Reply, Want, Wish,
@@ -114,7 +114,7 @@ pub(super) struct World {
     nodes: [Bytes; 2],
     node_out: Outbox<(), rc::Note>,
     /// What the nodes answered and was not delivered yet.
-    answers: VecDeque<Arrival>,
+    answers: VecDeque<ReceivedFrame>,
     connections: u32,
     /// The host did not take what it was given last.
     refused: bool,
@@ -281,7 +281,7 @@ impl World {
 
     /// The host hears a frame. One that answers no request under way must change nothing, and neither must a packet of a connection
     /// that does not come from its other end.
-    pub(super) fn hear(&mut self, (port, frame): &Arrival, run: &mut Run) {
+    pub(super) fn hear(&mut self, (port, frame): &ReceivedFrame, run: &mut Run) {
         run.cases += 1;
         let line =
             Packet::parse(frame).ok().and_then(|packet| self.lines.get(&packet.bth.dest_qp)) == Some(port);
@@ -294,7 +294,7 @@ impl World {
     }
 
     /// What an honest rack has to say to the host: the oldest answer of the nodes, or one to a datagram, as the input likes it.
-    pub(super) fn answer(&mut self, input: &mut Input<'_>) -> Option<Arrival> {
+    pub(super) fn answer(&mut self, input: &mut Input<'_>) -> Option<ReceivedFrame> {
         let request = match input.below(4) {
             0..=1 if !self.answers.is_empty() => return self.answers.pop_front(),
             // The newest request, or any.

@@ -280,7 +280,7 @@ impl Model {
             | Update::Place { .. }
             | Update::Away { .. }
             | Update::Unplace { .. }
-            | Update::Vacate { .. }
+            | Update::Drain { .. }
             | Update::Directory { .. }
             | Update::Live { .. }
             | Update::Fence { .. }

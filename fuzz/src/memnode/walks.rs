@@ -3,7 +3,7 @@
 //! A node may run a traversal later than the frame that brought it. It counts what the tables and the bytes are when it runs.
 
 use super::model::{Model, pages};
-use crate::frames::{Arrival, each, sent};
+use crate::frames::{ReceivedFrame, each, sent};
 use farmem_machine::Port;
 use farmem_memnode::ITERATIONS_PER_VISIT_MAX;
 use farmem_transport::ud;
@@ -57,7 +57,7 @@ impl Model {
     }
 
     /// Traversals ended here or went on: each as the model's, and each once.
-    pub(super) fn walked(&mut self, ends: &[Arrival]) {
+    pub(super) fn walked(&mut self, ends: &[ReceivedFrame]) {
         for (port, frame) in ends {
             let (endpoint, message) = sent(frame);
             let to = ud::Peer { port: *port, endpoint };

@@ -261,8 +261,7 @@ impl Model {
                 self.grants.retain(|g| g.domain != domain || g.base < base.0 || g.end > end);
                 self.grants.push(Grant { domain, base: base.0, end, perm });
             }
-            Update::Directory { .. } | Update::Live { .. } | Update::Fence { .. } | Update::Vacate { .. } => {
-            }
+            Update::Directory { .. } | Update::Live { .. } | Update::Fence { .. } | Update::Drain { .. } => {}
             Update::AcceptLost { .. }
             | Update::Lose { .. }
             | Update::Arrive { .. }

@@ -1,7 +1,7 @@
 //! What a switch must make of what it is told about images, said the slow way: bytes in lists, looked at as a whole each time.
 
 use super::{CONTROL, HOME, Outcome};
-use crate::frames::{Arrival, enclosed};
+use crate::frames::{ReceivedFrame, enclosed};
 use crate::input::Input;
 use farmem_machine::Port;
 use farmem_switch::{Note, Switch};
@@ -39,7 +39,7 @@ fn number(n: usize) -> u32 {
 }
 
 /// What the control plane says about an image, mostly what comes next.
-pub(super) fn told(model: &SoftModel, input: &mut Input<'_>) -> Arrival {
+pub(super) fn told(model: &SoftModel, input: &mut Input<'_>) -> ReceivedFrame {
     let epoch = u64::from(1 + input.below(6));
     let images = images();
     let which = input.u8();

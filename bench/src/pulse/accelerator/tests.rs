@@ -21,13 +21,13 @@ const FIND: &str = "
 ";
 
 /// A memory full of nodes.
-struct Bed(Vec<u8>);
+struct Fixture(Vec<u8>);
 
 /// A window that is not all in the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Outside;
 
-impl Bed {
+impl Fixture {
     /// `next` says for each node which one its pointer leads to.
     fn new(next: impl Fn(u64) -> u64) -> Self {
         let node = |node| [node, node * 10, place(next(node)).0, 0, 0, 0, 0, 0];
@@ -79,7 +79,7 @@ fn costs(program: &Program, load_ps: u64, logic_ps: u64, dispatch_ps: u64) -> Co
 /// them; two cores, with a logic pipeline more, take 12.
 #[test]
 fn figure_4() {
-    let bed = Bed::new(|node| node + 1);
+    let bed = Fixture::new(|node| node + 1);
     let program = Program::assemble(FIND).unwrap();
     let unit = u64::from(program.longest_path()) * 1000;
     let costs = costs(&program, 2 * unit, unit, 0);
@@ -100,7 +100,7 @@ fn figure_4() {
 }
 
 /// Throughput of a saturated design in jobs per second, and the latency of a job that has it for itself in picoseconds.
-fn measure(bed: &Bed, design: Design, costs: &Costs, program: &Program) -> (f64, u64) {
+fn measure(bed: &Fixture, design: Design, costs: &Costs, program: &Program) -> (f64, u64) {
     const JOBS: u64 = 240;
     const ITERATIONS: u64 = 48;
     let jobs = |gap_ps| -> Vec<Job> {
@@ -126,7 +126,7 @@ fn near(a: f64, b: f64, share: f64) -> bool {
 #[test]
 fn table_4() {
     // A chain through memory in steps that no cache would guess: it does not matter here, but the windows are all different.
-    let bed = Bed::new(|node| node + 1);
+    let bed = Fixture::new(|node| node + 1);
     let program = Program::assemble(FIND).unwrap();
     let costs = costs(&program, 132_000, 132_000 / 16, 5_100);
     let mut table = String::from("design      Mops/s   latency us\n");
@@ -177,7 +177,7 @@ fn table_4() {
 #[test]
 fn logic_pipelines_pay_up_to_eta() {
     const LOAD_PS: u64 = 140_000;
-    let bed = Bed::new(|node| node + 1);
+    let bed = Fixture::new(|node| node + 1);
     let program = Program::assemble(FIND).unwrap();
     let costs = costs(&program, LOAD_PS, LOAD_PS * 3 / 4, 0);
     let memory_bound = 4.0 * 1e12 / (48 * LOAD_PS) as f64;
@@ -193,7 +193,7 @@ fn logic_pipelines_pay_up_to_eta() {
 /// A window over the edge of a line takes two lines, and longer.
 #[test]
 fn time_is_by_lines_touched() {
-    let bed = Bed::new(|_| 0);
+    let bed = Fixture::new(|_| 0);
     let program = Program::assemble(".window 64\n ret").unwrap();
     let costs = costs(&program, 100_000, 1_000, 0);
     for (skip, lines, load_ps) in [(0, 1, 100_000), (1, 2, 125_000), (63, 2, 125_000)] {
@@ -226,7 +226,7 @@ proptest! {
         jobs in prop::collection::vec((0..3_000_000_u64, 0..NODES + 8, 0..NODES + 8, 0..40_u32, 0..64_u64), 0..40),
     ) {
         // Some pointers lead out of the range, where the traversal ends.
-        let bed = Bed::new(|node| (node * stride + 1) % (NODES + 16));
+        let bed = Fixture::new(|node| (node * stride + 1) % (NODES + 16));
         let program = Program::assemble(FIND).unwrap();
         let costs = costs(&program, 132_000, 33_000, dispatch_ps);
         let jobs: Vec<Job> = jobs

@@ -1,7 +1,7 @@
 //! Cgroups as other machines have them, in text; and one of this machine, where it may be made.
 
 use super::*;
-use crate::mind::Squeezed;
+use crate::mind::ZramProbe;
 use std::process::Command;
 
 const MIB: u64 = 1 << 20;
@@ -76,7 +76,7 @@ fn a_group_goes_whatever_becomes_of_its_process() {
     let script = |script: &str| {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        Squeezed::begin(command).unwrap()
+        ZramProbe::begin(command).unwrap()
     };
     for ending in ["killed", "panics"] {
         let group = match Group::begin(64 * MIB) {

@@ -13,11 +13,11 @@ use super::Screen;
 use crate::args::BenchNet;
 use crate::{End, Failure};
 use farmem::{LinkProfile, Transport, Waiting};
-use farmem_bench::{Outcome, Row, Told};
+use farmem_bench::{Outcome, Progress, Row};
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Effort {
+pub(super) struct Budget {
     /// Rounds of baseline and operation in turn.
     rounds: u32,
     /// Operations of one round.
@@ -29,23 +29,23 @@ const MODES: [(Waiting, &str); 2] = [(Waiting::Block, ""), (Waiting::Spin, ".spi
 
 pub(crate) fn run(args: &BenchNet) -> Result<End, Failure> {
     let effort = if args.quick {
-        Effort { rounds: 5, per_round: 200 }
+        Budget { rounds: 5, per_round: 200 }
     } else {
-        Effort { rounds: 25, per_round: 1000 }
+        Budget { rounds: 25, per_round: 1000 }
     };
     // Before anything is bound to one CPU: a bound thread counts one.
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let screen = Screen::begin("net", args.json, args.links.link);
     let mut outcome = Outcome::default();
     let mut add = |rows: Vec<Row>| {
-        rows.iter().for_each(|row| screen.hear(Told::Measured(row)));
+        rows.iter().for_each(|row| screen.hear(Progress::Measured(row)));
         outcome.rows.extend(rows);
     };
-    screen.hear(Told::Begins("embedded"));
+    screen.hear(Progress::Begins("embedded"));
     add(embedded::measure(effort)?);
     for transport in [Transport::Shm, Transport::Udp] {
         for (waiting, suffix) in MODES {
-            screen.hear(Told::Begins(&format!("{}{suffix}", transport.name())));
+            screen.hear(Progress::Begins(&format!("{}{suffix}", transport.name())));
             add(one_mode(transport, waiting, suffix, cpus, effort, args.links.link)?);
         }
     }
@@ -57,7 +57,7 @@ fn one_mode(
     waiting: Waiting,
     suffix: &str,
     cpus: usize,
-    effort: Effort,
+    effort: Budget,
     link: LinkProfile,
 ) -> Result<Vec<Row>, Failure> {
     if waiting == Waiting::Spin && cpus < 2 {

@@ -244,7 +244,7 @@ fn the_limit_holds_by_the_system_s_count() {
     let ended = running.ended();
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert_far(&stats(&ended, local));
-    // An eighth of the limit is the pool, in the pager's own memory and always there; a file has 36 KiB of mailboxes and bells.
+    // An eighth of the limit is the pool, in the pager's own memory and always there; a file has 36 KiB of mailboxes and doorbells.
     let (pool, mailboxes) = (local / 8, 36 << 10);
     assert!(most + pool <= (local + mailboxes) * 102 / 100, "{most}");
     assert!(most >= local / 2, "{most}: it was looked at while there was something");

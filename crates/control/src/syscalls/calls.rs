@@ -37,7 +37,7 @@ pub(crate) const FIXED_NOREPLACE: u32 = 0x10_0000;
 const IGNORED: u32 = 0x1 | 0x2 | 0x20 | 0x4000 | 0x8000 | 0x2_0000;
 
 /// The memory of the rack, as far as a call must know it.
-pub(crate) trait Ground {
+pub(crate) trait Allocator {
     /// Where a vma of `size` bytes, a power of two, would go. `None`: no node has room.
     fn fit(&self, size: u64) -> Option<u64>;
     /// True when a vma of `size` bytes at `base` would be inside one node's memory and overlap no other.
@@ -74,7 +74,7 @@ struct Draft {
 
 impl Space {
     /// Plans a call.
-    pub(crate) fn call(&self, call: &Call, ground: &impl Ground) -> Plan {
+    pub(crate) fn call(&self, call: &Call, ground: &impl Allocator) -> Plan {
         let planned = match *call {
             Call::Mmap { addr, len, prot, flags } => self.mmap(addr, len, prot, flags, ground),
             Call::Munmap { addr, len } => self.munmap(addr, len),
@@ -88,7 +88,7 @@ impl Space {
     }
 
     /// Plans a heap of at most `size` bytes for a space that begins.
-    pub(crate) fn begin(size: u64, ground: &impl Ground) -> Plan {
+    pub(crate) fn begin(size: u64, ground: &impl Allocator) -> Plan {
         if size == 0 {
             return Plan::nothing(Ok(0));
         }
@@ -105,7 +105,14 @@ impl Space {
         Plan { edits, answer: Ok(0) }
     }
 
-    fn mmap(&self, addr: u64, len: u64, prot: u32, flags: u32, ground: &impl Ground) -> Result<Plan, Errno> {
+    fn mmap(
+        &self,
+        addr: u64,
+        len: u64,
+        prot: u32,
+        flags: u32,
+        ground: &impl Allocator,
+    ) -> Result<Plan, Errno> {
         if len == 0 || flags & !(FIXED | FIXED_NOREPLACE | IGNORED) != 0 {
             return Err(Errno::Invalid);
         }
@@ -132,7 +139,7 @@ impl Space {
 
     /// Maps exactly these pages: in the space's own vmas, and where it has none in new ones. `None` when another space is there, or
     /// no memory.
-    fn map_at(&self, base: u64, end: u64, prot: Prot, ground: &impl Ground) -> Option<Plan> {
+    fn map_at(&self, base: u64, end: u64, prot: Prot, ground: &impl Allocator) -> Option<Plan> {
         let mut draft = self.draft();
         let mut at = base;
         for (from, to) in self.pieces(base, end) {
@@ -213,7 +220,7 @@ impl Draft {
     }
 
     /// Takes the largest vmas that fit for a range that has none.
-    fn reserve(&mut self, base: u64, end: u64, ground: &impl Ground) -> Option<()> {
+    fn reserve(&mut self, base: u64, end: u64, ground: &impl Allocator) -> Option<()> {
         let mut at = base;
         while at < end {
             let fits = |size: &u64| *size <= end - at && ground.is_free(at, *size);

@@ -32,7 +32,7 @@ struct Rack {
     written: Vec<Option<usize>>,
 }
 
-impl Ground for Rack {
+impl Allocator for Rack {
     fn fit(&self, size: u64) -> Option<u64> {
         NODES.into_iter().find_map(|(base, count)| {
             let end = base + count * PAGE;

@@ -26,7 +26,7 @@ enum In {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Told {
+enum Heard {
     Heard(u8),
     Said(u8),
 }
@@ -39,14 +39,14 @@ fn frame(first: u8) -> [u8; 16] {
 
 impl Machine for Echo {
     type In = In;
-    type Out = Told;
+    type Out = Heard;
     type Note = Port;
 
-    fn handle(&mut self, now: Instant, event: Event<'_, In>, out: &mut Outbox<Told, Port>) {
+    fn handle(&mut self, now: Instant, event: Event<'_, In>, out: &mut Outbox<Heard, Port>) {
         match event {
             Event::Frame { port, bytes } => {
                 out.note(port);
-                out.local(Told::Heard(bytes[0]));
+                out.local(Heard::Heard(bytes[0]));
                 out.send(port, &frame(bytes[0] + 1));
             }
             Event::Wake => {
@@ -54,7 +54,7 @@ impl Machine for Echo {
             }
             Event::Local(In::Say(first)) => {
                 out.send(PEER, &frame(first));
-                out.local(Told::Said(first));
+                out.local(Heard::Said(first));
                 out.send(PEER, &frame(first + 1));
             }
             Event::Local(In::Alarm(at)) => self.alarm = Some(at),
@@ -102,7 +102,7 @@ fn one_turn_carries_a_batch_there_and_back() {
         turns += 1;
     }
     assert_eq!(turns, 1, "the three arrived before the turn began");
-    assert_eq!(told, [10, 20, 30].map(Told::Heard));
+    assert_eq!(told, [10, 20, 30].map(Heard::Heard));
     assert_eq!(heard(&mut peer), [11, 21, 31]);
     assert_eq!(noted.try_iter().collect::<Vec<_>>(), [PEER; 3]);
 }
@@ -114,7 +114,7 @@ fn requests_share_a_batch() {
     let mut told = Vec::new();
     driver.submit(In::Say(1), &mut |out, _| told.push(out));
     driver.submit(In::Say(5), &mut |out, _| told.push(out));
-    assert_eq!((told, heard(&mut peer)), (vec![Told::Said(1), Told::Said(5)], vec![]));
+    assert_eq!((told, heard(&mut peer)), (vec![Heard::Said(1), Heard::Said(5)], vec![]));
     driver.flush().unwrap();
     assert_eq!(heard(&mut peer), [1, 2, 5, 6]);
 }
@@ -157,7 +157,7 @@ fn a_role_runs_until_it_is_stopped() {
     peer.send(PEER, &frame(9));
     peer.flush().unwrap();
     run(&mut driver, &stop, &mut |out, _| {
-        assert_eq!(out, Told::Heard(9));
+        assert_eq!(out, Heard::Heard(9));
         theirs.set();
     })
     .unwrap();

@@ -245,8 +245,8 @@ impl Watcher {
             if self.words.words()[STOPPED].load(Ordering::SeqCst) != 0 {
                 return Ok(Woken::Stopped);
             }
-            let (bell, timer) = (self.doorbell.as_fd(), self.timer.as_fd());
-            let mut ends = [bell, timer, other.unwrap_or(bell)].map(in_of);
+            let (doorbell, timer) = (self.doorbell.as_fd(), self.timer.as_fd());
+            let mut ends = [doorbell, timer, other.unwrap_or(doorbell)].map(in_of);
             retry_on_intr(|| poll(&mut ends, None))?;
             let is_other = other.is_some() && !ends[2].revents().is_empty();
             let mut bytes = [0; 8];

@@ -1,22 +1,22 @@
 //! Far memory of a program in another process: its memfd and its userfaultfd, which it sent here.
 //!
-//! Key types: [`Remote`], the mechanism of one process; [`Hall`], where processes come in and where all that is to be known of them is
+//! Key types: [`Remote`], the mechanism of one process; [`Acceptor`], where processes come in and where all that is to be known of them is
 //! waited for. As a [`Window`](super::Window) it decides nothing and keeps no state of pages. Other than a window's program, this one
 //! may end at any moment, run another program, or unmap its memory: then a call answers [`Lost`], and nothing is asserted.
 //!
 //! Two things a window does cannot be done from outside: the mapping of a page that stays cannot be taken away
-//! (`process_madvise` refuses), so pages do not rest in place; and there is no bell, as one thread waits for many processes.
+//! (`process_madvise` refuses), so pages do not rest in place; and there is no doorbell, as one thread waits for many processes.
 
+mod acceptor;
 mod guard;
-mod hall;
 mod plain;
 pub mod raw;
 #[cfg(test)]
 mod tests;
 
+pub use acceptor::{Accepted, Acceptor, Event, Watch, is_readable};
 pub use farmem_preload_abi::{Advised, advised, advised_shared, call, place};
 pub use guard::{Guard, guard};
-pub use hall::{Arrival, Event, Hall, Watch, is_readable};
 pub use plain::pages_come_singly;
 
 use super::state::mapping;

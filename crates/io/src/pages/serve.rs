@@ -88,7 +88,7 @@ impl<'w> Ring<'w> {
         self.stop.set();
         match self.window.signals() {
             Some(signals) => signals.knock(),
-            None => self.window.bell().ring(),
+            None => self.window.doorbell().ring(),
         }
     }
 }
@@ -172,11 +172,11 @@ fn serve_reported(
     stop: &Stop,
     faults: &mut impl Faults,
 ) -> io::Result<()> {
-    window.bell().listen(window.uffd())?;
+    window.doorbell().listen(window.uffd())?;
     let _place = Serving::begin(handler, None)?;
     let mut follower = (handler.cpu == HandlerCpu::Follow).then(Follower::default);
     let result = turns(window, handler.waiting, stop, &mut follower, faults);
-    window.bell().leave(window.uffd());
+    window.doorbell().leave(window.uffd());
     result
 }
 
@@ -195,9 +195,9 @@ fn turns(
             _ => Patience::None,
         };
         let count = messages.read(patience, &mut |message| match message {
-            Message::Fault(fault) if window.bell().hears(&fault, window.uffd()) => {}
+            Message::Fault(fault) if window.doorbell().hears(&fault, window.uffd()) => {}
             Message::Fault(fault) => {
-                let page = window.page_of(&fault).expect("only the window and the bell are registered");
+                let page = window.page_of(&fault).expect("only the window and the doorbell are registered");
                 if let Some(follower) = follower {
                     follower.saw(fault.thread);
                 }

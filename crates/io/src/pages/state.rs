@@ -1,6 +1,6 @@
 //! What a page is to the program that uses it: whether there is a frame, and the way to it.
 //!
-//! Key type: [`State`], of the pages of a [`Window`](super::Window) and of a [`Crowd`](super::Crowd), which draw how one becomes another.
+//! Key type: [`State`], of the pages of a [`Window`](super::Window) and of a [`SharedMapping`](super::SharedMapping), which draw how one becomes another.
 
 use super::Mapping;
 use farmem_wire::message::Access;
@@ -21,7 +21,7 @@ pub(super) enum State {
     Writable = 2,
     /// A frame that only we have; a touch waits.
     Kept = 3,
-    /// No frame; a touch ends in SIGBUS. In a crowd: of threads that waited; others wait when they touch it.
+    /// No frame; a touch ends in SIGBUS. In a shared mapping: of threads that waited; others wait when they touch it.
     Poisoned = 4,
 }
 

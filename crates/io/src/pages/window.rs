@@ -15,7 +15,7 @@
 //!
 //! What it does not do: decide. It fetches nothing, evicts nothing and keeps no protocol state.
 
-use super::bell::Bell;
+use super::doorbell::Doorbell;
 use super::lease::{Apart, Lease, Watcher};
 use super::signal::{Registered, Signals, Touch};
 use super::state::{State, States, mapping};
@@ -80,7 +80,7 @@ pub struct Window {
     // Dropped in this order: no thread of the program may find the addresses unserved, or it would read zeros.
     signals: Option<Registered>,
     views: Views,
-    bell: Bell,
+    doorbell: Doorbell,
     uffd: Userfaultfd,
     states: Arc<States>,
     frames: AtomicU64,
@@ -123,7 +123,7 @@ impl Window {
             doing: "serve faults of the window".into(),
             source: e.into(),
         })?;
-        let bell = Bell::open()?;
+        let doorbell = Doorbell::open()?;
         let states = Box::<[AtomicU8]>::new_zeroed_slice(len / PAGE_LEN);
         // SAFETY: an AtomicU8 of zero bits is one of value 0.
         let states = Arc::new(unsafe { states.assume_init() });
@@ -131,7 +131,7 @@ impl Window {
         let register = || Registered::new(addrs, Arc::clone(&states));
         let signals = (faults == FaultMode::Signal).then(register).transpose()?;
         let frames = AtomicU64::new(0);
-        Ok(Self { base, frames_max, signals, views, bell, uffd, states, frames, lease: None })
+        Ok(Self { base, frames_max, signals, views, doorbell, uffd, states, frames, lease: None })
     }
 
     /// The window, when its pages may be used for as long as a lease runs. It costs a call of the system more for each page that is put in place:
@@ -244,8 +244,8 @@ impl Window {
         &self.uffd
     }
 
-    pub(super) const fn bell(&self) -> &Bell {
-        &self.bell
+    pub(super) const fn doorbell(&self) -> &Doorbell {
+        &self.doorbell
     }
 
     /// Who waits, when faults are signals.

@@ -1,7 +1,7 @@
-//! The directory of a rack's rings and bells.
+//! The directory of a rack's rings and doorbells.
 
-use super::bell::BELL_WORDS;
-use super::ends::{Bell, InRing, OutRing};
+use super::doorbell::BELL_WORDS;
+use super::ends::{Doorbell, InRing, OutRing};
 use super::mapping::{self, Kind, Opened};
 use super::ring::{Broken, HEADER_WORDS, WORD};
 use super::{RING_BYTES_MAX, RING_BYTES_MIN};
@@ -34,27 +34,27 @@ impl Dir {
         Ok(Self { path: path.into(), ring_words: HEADER_WORDS + ring_bytes / WORD })
     }
 
-    /// The bell of this process's endpoint, locked for as long as it is held.
-    pub(super) fn own_bell(&self, gid: Gid) -> Result<Bell, OpenError> {
+    /// The doorbell of this process's endpoint, locked for as long as it is held.
+    pub(super) fn own_bell(&self, gid: Gid) -> Result<Doorbell, OpenError> {
         let path = self.bell_path(gid);
-        let Opened { mapping, file, .. } = mapping::open_or_create(&path, Kind::Bell, BELL_WORDS)?;
+        let Opened { mapping, file, .. } = mapping::open_or_create(&path, Kind::Doorbell, BELL_WORDS)?;
         let doing = format!("lock {}", path.display());
         if !lock(&file).map_err(OpenError::system(doing))? {
             let address = format!("{gid:?} in {}", self.path.display());
             return Err(OpenError::InUse { address });
         }
-        Ok(Bell::new(mapping, Some(file)))
+        Ok(Doorbell::new(mapping, Some(file)))
     }
 
     /// The writing end of the ring from `src` to `dst`. `dst` is told when the ring is new.
     pub(super) fn out_ring(&self, src: Gid, dst: Gid) -> Result<OutRing, OpenError> {
-        let bell = mapping::open_or_create(&self.bell_path(dst), Kind::Bell, BELL_WORDS)?;
-        let bell = Arc::new(Bell::new(bell.mapping, None));
+        let doorbell = mapping::open_or_create(&self.bell_path(dst), Kind::Doorbell, BELL_WORDS)?;
+        let doorbell = Arc::new(Doorbell::new(doorbell.mapping, None));
         let (path, Opened { mapping, is_new, .. }) = self.ring(src, dst)?;
         if is_new {
-            bell.announce();
+            doorbell.announce();
         }
-        OutRing::attach(src, dst, mapping, bell).map_err(|Broken| corrupt(path))
+        OutRing::attach(src, dst, mapping, doorbell).map_err(|Broken| corrupt(path))
     }
 
     /// The reading end of the ring from `src`, which is at `port`, to `dst`.
@@ -84,7 +84,7 @@ impl Dir {
     }
 
     fn bell_path(&self, gid: Gid) -> PathBuf {
-        self.path.join(format!("{gid:?}.bell"))
+        self.path.join(format!("{gid:?}.doorbell"))
     }
 }
 
@@ -125,12 +125,12 @@ fn names(dir: &Path) -> Vec<String> {
 #[must_use]
 pub fn live_endpoints(dir: &Path) -> Vec<String> {
     let names = names(dir);
-    let bells = names.iter().filter_map(|name| Some((name, name.strip_suffix(".bell")?)));
+    let doorbells = names.iter().filter_map(|name| Some((name, name.strip_suffix(".doorbell")?)));
     let is_held = |name: &str| File::open(dir.join(name)).is_ok_and(|file| is_locked(&file));
-    bells.filter(|(name, _)| is_held(name)).map(|(_, gid)| gid.to_owned()).collect()
+    doorbells.filter(|(name, _)| is_held(name)).map(|(_, gid)| gid.to_owned()).collect()
 }
 
-/// Removes a rack's directory with the rings and bells in it, once no process uses it. Other files are left, and so is the directory then.
+/// Removes a rack's directory with the rings and doorbells in it, once no process uses it. Other files are left, and so is the directory then.
 ///
 /// # Errors
 /// `ResourceBusy` when an endpoint is alive; otherwise what the system says.
@@ -141,7 +141,7 @@ pub fn remove_dir(dir: &Path) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
     }
     for name in names(dir) {
-        if name.ends_with(".ring") || name.ends_with(".bell") {
+        if name.ends_with(".ring") || name.ends_with(".doorbell") {
             fs::remove_file(dir.join(name))?;
         }
     }

@@ -3,7 +3,7 @@
 use super::atomic::AtomicU64;
 use super::mapping::Mapping;
 use super::ring::{Broken, Consumer, Producer};
-use super::{PUBLISH_EVERY, bell, futex};
+use super::{PUBLISH_EVERY, doorbell, futex};
 use farmem_machine::{Duration, Port};
 use farmem_wire::icrc::{self, Route};
 use farmem_wire::{Gid, UDP_PORT, WireError, bth};
@@ -18,13 +18,13 @@ const fn route(src: Gid, dst: Gid) -> Route {
 
 /// An endpoint's doorbell, its own or a peer's.
 #[derive(Debug)]
-pub(super) struct Bell {
+pub(super) struct Doorbell {
     mapping: Mapping,
-    /// Holds the lock that says the endpoint is alive; a peer's bell has none.
+    /// Holds the lock that says the endpoint is alive; a peer's doorbell has none.
     lock: Option<File>,
 }
 
-impl Drop for Bell {
+impl Drop for Doorbell {
     /// Closing the file is not enough: a child that another thread is just forking has it open too, until it runs its program.
     fn drop(&mut self) {
         if let Some(file) = &self.lock {
@@ -34,7 +34,7 @@ impl Drop for Bell {
     }
 }
 
-impl Bell {
+impl Doorbell {
     pub(super) const fn new(mapping: Mapping, lock: Option<File>) -> Self {
         Self { mapping, lock }
     }
@@ -45,49 +45,49 @@ impl Bell {
 
     /// How many rings to this endpoint were announced.
     pub(super) fn arrivals(&self) -> u64 {
-        bell::arrivals(self.words())
+        doorbell::arrivals(self.words())
     }
 
     /// Announces one more.
     pub(super) fn announce(&self) {
-        bell::announce(self.words());
+        doorbell::announce(self.words());
         self.ring();
     }
 
     /// Wakes the endpoint if it sleeps.
     pub(super) fn ring(&self) {
-        if bell::must_wake(self.words()) {
-            futex::wake(&self.words()[bell::SLEEPING]);
+        if doorbell::must_wake(self.words()) {
+            futex::wake(&self.words()[doorbell::SLEEPING]);
         }
     }
 
     /// From here on every sender rings, unless something `is_here` by then that came before; true when there is not.
     pub(super) fn falls_asleep_unless(&self, is_here: impl FnOnce() -> bool) -> bool {
-        bell::fall_asleep(self.words());
+        doorbell::fall_asleep(self.words());
         let is_here = is_here();
         if is_here {
-            bell::wake_up(self.words());
+            doorbell::wake_up(self.words());
         }
         !is_here
     }
 
     /// Its owner looks at its rings, and no sender need ring. Whoever sleeps here meanwhile sleeps on.
     pub(super) fn stays_awake(&self) {
-        if bell::may_ring(self.words()) {
-            bell::wake_up(self.words());
+        if doorbell::may_ring(self.words()) {
+            doorbell::wake_up(self.words());
         }
     }
 
     /// True when its owner sleeps, or is about to.
     #[cfg(test)]
     pub(super) fn is_asleep(&self) -> bool {
-        self.words()[bell::SLEEPING].load(super::atomic::Ordering::Relaxed) == 1
+        self.words()[doorbell::SLEEPING].load(super::atomic::Ordering::Relaxed) == 1
     }
 
-    /// Sleeps until a peer rings, at most `most`; not when a peer has rung since [`Bell::falls_asleep_unless`].
+    /// Sleeps until a peer rings, at most `most`; not when a peer has rung since [`Doorbell::falls_asleep_unless`].
     pub(super) fn sleep(&self, most: Duration) -> io::Result<()> {
-        let slept = futex::wait(&self.words()[bell::SLEEPING], 1, most);
-        bell::wake_up(self.words());
+        let slept = futex::wait(&self.words()[doorbell::SLEEPING], 1, most);
+        doorbell::wake_up(self.words());
         slept
     }
 }
@@ -99,7 +99,7 @@ pub(super) struct OutRing {
     pub(super) route: Route,
     mapping: Mapping,
     producer: Producer,
-    bell: Arc<Bell>,
+    doorbell: Arc<Doorbell>,
     /// Written to since the last flush.
     is_dirty: bool,
     /// Records not published yet.
@@ -108,10 +108,24 @@ pub(super) struct OutRing {
 }
 
 impl OutRing {
-    pub(super) fn attach(src: Gid, dst: Gid, mapping: Mapping, bell: Arc<Bell>) -> Result<Self, Broken> {
+    pub(super) fn attach(
+        src: Gid,
+        dst: Gid,
+        mapping: Mapping,
+        doorbell: Arc<Doorbell>,
+    ) -> Result<Self, Broken> {
         let producer = Producer::attach(mapping.words())?;
         let route = route(src, dst);
-        Ok(Self { dst, route, mapping, producer, bell, is_dirty: false, unpublished: 0, is_broken: false })
+        Ok(Self {
+            dst,
+            route,
+            mapping,
+            producer,
+            doorbell,
+            is_dirty: false,
+            unpublished: 0,
+            is_broken: false,
+        })
     }
 
     pub(super) const fn dst(&self) -> Gid {
@@ -142,12 +156,12 @@ impl OutRing {
         Ok(is_in)
     }
 
-    /// Publishes what was written; answers the bell that is then to be rung.
-    pub(super) fn publish(&mut self) -> &Arc<Bell> {
+    /// Publishes what was written; answers the doorbell that is then to be rung.
+    pub(super) fn publish(&mut self) -> &Arc<Doorbell> {
         self.producer.publish(self.mapping.words());
         self.unpublished = 0;
         self.is_dirty = false;
-        &self.bell
+        &self.doorbell
     }
 }
 

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::{ffi::CString, slice};
 
-/// Version of the layout of rings and bells.
+/// Version of the layout of rings and doorbells.
 const VERSION: u64 = 1;
 /// The words that say what a file is.
 const IDENTITY_WORDS: usize = 3;
@@ -22,7 +22,7 @@ const IDENTITY_WORDS: usize = 3;
 #[repr(u64)]
 pub(super) enum Kind {
     Ring = u64::from_le_bytes(*b"FarmRing"),
-    Bell = u64::from_le_bytes(*b"FarmBell"),
+    Doorbell = u64::from_le_bytes(*b"FarmBell"),
 }
 
 /// Shared words of a file.

@@ -108,13 +108,13 @@ fn a_parcel_rings_when_it_is_handed_over() {
     let mut parcel = ShmParcel::default();
     a.send(PORT_B, &frame(1, 64));
     a.flush_into(&mut parcel);
-    assert!(b.bell.is_asleep());
+    assert!(b.doorbell.is_asleep());
     parcel.hand_over();
-    assert!(!b.bell.is_asleep());
+    assert!(!b.doorbell.is_asleep());
     assert_eq!(drain(&mut b), [(PORT_A, frame(1, 64))]);
     assert!(b.may_sleep());
     parcel.hand_over();
-    assert!(b.bell.is_asleep(), "once");
+    assert!(b.doorbell.is_asleep(), "once");
     assert_eq!(a.counters().frames_out, 1);
 }
 
@@ -257,13 +257,13 @@ fn what_cannot_be_opened_says_why_and_what_to_do() {
     drop(first);
     assert_eq!(live_endpoints(&dir.0), [""; 0]);
 
-    fs::write(dir.0.join("127.72.0.2.bell"), "not a bell, but long enough to look like one").unwrap();
+    fs::write(dir.0.join("127.72.0.2.doorbell"), "not a doorbell, but long enough to look like one").unwrap();
     let text = ShmLink::open(&dir.config(B)).unwrap_err().to_string();
-    assert!(text.contains("127.72.0.2.bell starts with") && text.contains("remove it"), "{text}");
+    assert!(text.contains("127.72.0.2.doorbell starts with") && text.contains("remove it"), "{text}");
     fs::write(dir.0.join("127.72.0.1-127.72.0.2.ring"), "").unwrap();
     let text = dir.open(A).set_peer(PORT_B, Some(B)).unwrap_err().to_string();
-    assert!(text.contains("bell starts with"), "{text}");
-    fs::remove_file(dir.0.join("127.72.0.2.bell")).unwrap();
+    assert!(text.contains("doorbell starts with"), "{text}");
+    fs::remove_file(dir.0.join("127.72.0.2.doorbell")).unwrap();
     let text = dir.open(A).set_peer(PORT_B, Some(B)).unwrap_err().to_string();
     assert!(text.contains(".ring has 0 bytes"), "{text}");
 
@@ -384,9 +384,9 @@ fn a_glance_keeps_the_bell_still() {
     let dir = TestDir::new("glance");
     let (mut a, mut b) = dir.pair();
     assert_eq!(drain(&mut b), []);
-    assert!(b.may_sleep() && b.bell.is_asleep());
+    assert!(b.may_sleep() && b.doorbell.is_asleep());
     assert_eq!(b.glance(), Some(false));
-    assert!(!b.bell.is_asleep(), "it is awake as long as it looks");
+    assert!(!b.doorbell.is_asleep(), "it is awake as long as it looks");
     a.send(PORT_B, &frame(1, 64));
     a.flush().unwrap();
     assert_eq!(b.glance(), Some(true));

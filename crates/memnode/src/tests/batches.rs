@@ -36,7 +36,7 @@ fn frame(header: Header, program: &Program, with_code: bool, look_ups: &[LookUp]
 
 /// What a host is told of a traversal.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Told {
+struct Report {
     counter: u32,
     status: Status,
     cur_ptr: VirtAddr,
@@ -45,7 +45,7 @@ struct Told {
 }
 
 /// All that the host was told, by counter, and in how many datagrams.
-fn told(bench: &Bench) -> (Vec<Told>, usize) {
+fn told(bench: &Bench) -> (Vec<Report>, usize) {
     let mut told = vec![];
     let mut datagrams = 0;
     for (port, frame) in &bench.sent {
@@ -58,7 +58,7 @@ fn told(bench: &Bench) -> (Vec<Told>, usize) {
         let request = message.header.request;
         let mut tell = |counter, status, state: Traverse<'_>| {
             let Traverse { cur_ptr, iterations, scratch, .. } = state;
-            told.push(Told { counter, status, cur_ptr, iterations, scratch: scratch.to_vec() });
+            told.push(Report { counter, status, cur_ptr, iterations, scratch: scratch.to_vec() });
         };
         match message.body {
             Body::Traverse(state) => tell(request.counter(), message.header.status, state),

@@ -389,7 +389,7 @@ fn outliers_share_no_address_and_no_place() {
         (place(0, 12, 0x6000), Status::Malformed),
         (Update::Unplace { base: VirtAddr(far), size_log2: 12 }, Status::Malformed),
         (Update::Away { base: VirtAddr(far + PAGE), size_log2: 12 }, Status::Malformed),
-        (Update::Vacate { base: VirtAddr(far), size_log2: 13 }, Status::Unsupported),
+        (Update::Drain { base: VirtAddr(far), size_log2: 13 }, Status::Unsupported),
     ] {
         assert_eq!(node.update(&[wrong]), (status, 0), "{wrong:?}");
     }

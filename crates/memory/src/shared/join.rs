@@ -1,10 +1,10 @@
 //! How a process becomes a host that shares memory: its link, its session, its window, its threads.
 
 use super::ShareOptions;
-use super::desk::{Desk, Inbox};
-use super::ground::{Ground, Joined};
-use super::lease::{Landlord, Life, Objects};
+use super::fault_source::{FaultSource, HostHandle};
+use super::lease::{LeaseKeeper, Life, Objects};
 use super::pager::Pager;
+use super::shared_pager::{Inbox, SharedPager};
 use crate::window::cache_config;
 use farmem_client::ClientOptions;
 use farmem_client::Error;
@@ -35,11 +35,11 @@ use std::thread::{Builder, JoinHandle};
 /// Takes an address of the rack's that is free. Each process begins to look at another one: where a host has just left, the control
 /// plane may still be taking back what it cached. They are few: an address that was taken once is a host to the control plane, also when
 /// its process died, and only so many hosts can cache pages.
-pub(super) fn join<G: Ground>(
+pub(super) fn join<G: FaultSource>(
     config: &RackConfig,
     domain: &str,
     options: ShareOptions,
-) -> Result<Joined<G>, Error>
+) -> Result<HostHandle<G>, Error>
 where
     for<'a> &'a G: Mapped,
 {
@@ -60,17 +60,17 @@ where
 
 /// What the pager's thread has made when it begins to serve.
 struct Ready<G> {
-    ground: Arc<G>,
+    fault_source: Arc<G>,
     domain: u32,
     host: u16,
 }
 
-fn join_at<G: Ground>(
+fn join_at<G: FaultSource>(
     config: &RackConfig,
     address: IpAddr,
     domain: &str,
     options: ShareOptions,
-) -> Result<Joined<G>, Error>
+) -> Result<HostHandle<G>, Error>
 where
     for<'a> &'a G: Mapped,
 {
@@ -83,7 +83,7 @@ where
         // The threads that fault look for their pages themselves; one that looks beside them takes their turns.
         config.waiting = Waiting::Block;
     }
-    let joining = Joining {
+    let joining = HostBuilder {
         config,
         address,
         domain: domain.to_owned(),
@@ -101,8 +101,8 @@ where
         }
     })?;
     let gone = || Error::Unreachable { what: "the pager's thread, which ended".into() };
-    let Ready { ground, domain, host } = said.recv().map_err(|_| gone())??;
-    Ok(Joined { ground, inbox, failed, domain, host, objects, pager: Some(pager) })
+    let Ready { fault_source, domain, host } = said.recv().map_err(|_| gone())??;
+    Ok(HostHandle { fault_source, inbox, failed, domain, host, objects, pager: Some(pager) })
 }
 
 pub(super) fn start(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
@@ -111,7 +111,7 @@ pub(super) fn start(name: &str, run: impl FnOnce() + Send + 'static) -> Result<J
 }
 
 /// A host on its way into the rack, on the thread that will own it.
-struct Joining<G> {
+struct HostBuilder<G> {
     config: RackConfig,
     address: IpAddr,
     domain: String,
@@ -122,7 +122,7 @@ struct Joining<G> {
     say: SyncSender<Result<Ready<G>, Error>>,
 }
 
-impl<G: Ground> WithLink for Joining<G>
+impl<G: FaultSource> WithLink for HostBuilder<G>
 where
     for<'a> &'a G: Mapped,
 {
@@ -142,7 +142,7 @@ where
     }
 }
 
-impl<G: Ground> Joining<G>
+impl<G: FaultSource> HostBuilder<G>
 where
     for<'a> &'a G: Mapped,
 {
@@ -163,7 +163,7 @@ where
         }
         let span = span_of(nodes)?;
         let frames_max = self.options.frames_max()?;
-        let ground = Arc::new(G::open(&self.options, &span, frames_max)?);
+        let fault_source = Arc::new(G::open(&self.options, &span, frames_max)?);
         self.inbox.set_waker(link.waker().map_err(lost)?);
         let sleeper = link.sleeper().map_err(lost)?;
 
@@ -173,7 +173,7 @@ where
         let (base, len) = (VirtAddr(span.start), span.end - span.start);
         let pages = len / farmem_wire::message::PAGE_LEN as u64;
         let decides = Cache::coherent(cache_config(frames_max, &self.options.window), bounds.requests);
-        let paged = Paged::new(&*ground, decides, Page::of(base), pages);
+        let paged = Paged::new(&*fault_source, decides, Page::of(base), pages);
         let role = CachingHost::new(settings, cache, paged, Rng::from_seed(seed));
         let mut driver = Driver::new(role, link, Clock::start());
         let switch = ud::Peer { port: Port(switch.port), endpoint: endpoint(&switch) };
@@ -186,8 +186,8 @@ where
 
         let (tell, told) = channel();
         let life = Life { host, generation: settings.generation, qkey: settings.home.qkey.0 };
-        let lease = Arc::clone(ground.lease());
-        let landlord = Landlord::begin(
+        let lease = Arc::clone(fault_source.lease());
+        let lease_keeper = LeaseKeeper::begin(
             &self.config,
             life,
             driver.clock(),
@@ -196,14 +196,15 @@ where
             self.objects,
         )?;
         let pager = Pager::new(driver, self.options.timeout, tell, self.failed);
-        let desk = Desk::new(pager, Arc::clone(&self.inbox));
-        let landlord = landlord.start(told)?;
-        let begun = self.say.send(Ok(Ready { ground: Arc::clone(&ground), domain, host }));
-        let given_up = begun.is_ok() && ground.serve(self.options.window.handler, &desk, sleeper);
-        drop(desk);
+        let shared_pager = SharedPager::new(pager, Arc::clone(&self.inbox));
+        let lease_keeper = lease_keeper.start(told)?;
+        let begun = self.say.send(Ok(Ready { fault_source: Arc::clone(&fault_source), domain, host }));
+        let given_up =
+            begun.is_ok() && fault_source.serve(self.options.window.handler, &shared_pager, sleeper);
+        drop(shared_pager);
         lease.stop();
         // The lease thread ends when the last sender of its channel is gone.
-        let _panicked = landlord.join();
+        let _panicked = lease_keeper.join();
         if given_up {
             // If it does not hear this, the control plane waits for the lease to end.
             let (generation, qkey) = (settings.generation, settings.home.qkey.0);

@@ -1,15 +1,15 @@
-//! The thread that keeps the host's lease: it asks the control plane by HTTP, and hands what it hears to the pager.
+//! The thread that keeps the host's lease: it requests the control plane by HTTP, and hands what it hears to the pager.
 //!
 //! A page that is cached may be used for as long as the lease lasts, counted from when it was asked for, so that the control plane never
 //! believes it to be over sooner than this host does (PROTOCOL 12.35). Where the end stands in the [`Lease`], a watcher takes the pages by itself
 //! when neither this thread nor the pager runs.
 //!
-//! This thread does nothing but renewals: another thread asks the control plane for all else, over another connection. It waits for an answer no
+//! This thread does nothing but renewals: another thread requests the control plane for all else, over another connection. It waits for an answer no
 //! longer than three eighths of a lease: then there is time to ask once more, over a new connection.
 
-use super::desk::{Ask, Inbox, lock};
 use super::join::start;
-use super::pager::Told;
+use super::pager::ControlNotice;
+use super::shared_pager::{Inbox, PagerRequest, lock};
 use farmem_client::Error;
 use farmem_client::RackConfig;
 use farmem_client::own::SILENCE_MAX;
@@ -38,7 +38,7 @@ pub(super) struct Life {
 }
 
 /// A host that holds a lease.
-pub(super) struct Landlord {
+pub(super) struct LeaseKeeper {
     api: ApiClient,
     clock: Clock,
     inbox: Arc<Inbox>,
@@ -67,7 +67,7 @@ const STUCK_MAX: usize = 64;
 /// The named objects that a host has open, by number.
 pub(super) type Objects = Arc<Mutex<BTreeSet<u64>>>;
 
-impl Landlord {
+impl LeaseKeeper {
     /// Waits for the first lease.
     pub(super) fn begin(
         config: &RackConfig,
@@ -77,7 +77,7 @@ impl Landlord {
         watched: Arc<Lease>,
         objects: Objects,
     ) -> Result<Self, Error> {
-        let mut landlord = Self {
+        let mut lease_keeper = Self {
             api: api_client(config)?,
             clock,
             inbox: Arc::clone(inbox),
@@ -92,18 +92,18 @@ impl Landlord {
             objects,
         };
         let begun = clock.now();
-        while !landlord.renew().or_else(later)? {
+        while !lease_keeper.renew().or_else(later)? {
             // A host that holds nothing has given everything up.
-            landlord.flushed = landlord.ordered;
+            lease_keeper.flushed = lease_keeper.ordered;
             if clock.now().since(begun) >= SILENCE_MAX.times(2) {
                 return Err(Error::Unreachable { what: "the switch: no host may share memory yet".into() });
             }
             std::thread::sleep(std(ASK_AGAIN));
         }
-        landlord.flushed = landlord.ordered;
-        landlord.api =
-            api_client(config)?.impatient(std(Duration::from_nanos(landlord.length.as_nanos() / 8 * 3)));
-        Ok(landlord)
+        lease_keeper.flushed = lease_keeper.ordered;
+        lease_keeper.api =
+            api_client(config)?.impatient(std(Duration::from_nanos(lease_keeper.length.as_nanos() / 8 * 3)));
+        Ok(lease_keeper)
     }
 
     /// Time between two renewals: one may be lost, and there is time for another.
@@ -112,11 +112,11 @@ impl Landlord {
     }
 
     /// Renews the lease on a thread of its own until the last sender of `told` is gone.
-    pub(super) fn start(mut self, told: Receiver<Told>) -> Result<JoinHandle<()>, Error> {
+    pub(super) fn start(mut self, told: Receiver<ControlNotice>) -> Result<JoinHandle<()>, Error> {
         start("farmem-lease", move || self.run(&told))
     }
 
-    fn run(&mut self, told: &Receiver<Told>) {
+    fn run(&mut self, told: &Receiver<ControlNotice>) {
         let mut leased_last = self.clock.now();
         let mut why = "nobody asked for another in time: this process did not run".to_owned();
         // What is told puts a renewal forward, never off.
@@ -125,12 +125,12 @@ impl Landlord {
             match told.recv_timeout(std(due.since(self.clock.now()))) {
                 Err(RecvTimeoutError::Disconnected) => return,
                 // One too many is told again.
-                Ok(Told::Stuck(page)) => _ = self.stuck.try_send(page),
-                Ok(Told::Flushed(order)) => {
+                Ok(ControlNotice::Stuck(page)) => _ = self.stuck.try_send(page),
+                Ok(ControlNotice::Flushed(order)) => {
                     self.flushed = self.flushed.max(order);
                     due = self.clock.now();
                 }
-                Ok(Told::LeaseEnded) => {
+                Ok(ControlNotice::LeaseEnded) => {
                     self.given_up = true;
                     let silent = self.clock.now().since(leased_last).as_nanos() / 1_000_000;
                     say(&format!(
@@ -157,11 +157,13 @@ impl Landlord {
                     Ok(_) => "the control plane cannot give one".to_owned(),
                     Err(error @ Error::Api { .. }) => error.to_string(),
                     // The rack has ended this life of the host.
-                    Err(error) => return self.inbox.put([Ask::Fail(format!("the lease ended: {error}"))]),
+                    Err(error) => {
+                        return self.inbox.put([PagerRequest::Fail(format!("the lease ended: {error}"))]);
+                    }
                 },
             };
             if self.clock.now().since(leased_last) >= self.length.max(SILENCE_MAX).times(2) {
-                return self.inbox.put([Ask::Fail(format!("the lease ended: {why}"))]);
+                return self.inbox.put([PagerRequest::Fail(format!("the lease ended: {why}"))]);
             }
             due = self.clock.now() + ASK_AGAIN;
         }
@@ -174,7 +176,7 @@ impl Landlord {
         let LeaseInfo { lease_ms, flush } = self.api.call(Renew { host, generation, flushed, qkey })?;
         if flush > self.ordered {
             self.ordered = flush;
-            self.inbox.put([Ask::GiveUp(flush)]);
+            self.inbox.put([PagerRequest::GiveUp(flush)]);
         }
         if lease_ms == 0 {
             return Ok(false);
@@ -199,7 +201,7 @@ impl Landlord {
             self.given_up = false;
         }
         (self.length, self.until) = (length, until);
-        self.inbox.put([Ask::Lease(until)]);
+        self.inbox.put([PagerRequest::Lease(until)]);
         Ok(true)
     }
 }
@@ -209,7 +211,7 @@ fn recoverer(mut api: ApiClient, host: u16) -> Result<SyncSender<Page>, Error> {
     let (tell, told) = sync_channel::<Page>(STUCK_MAX);
     start("farmem-recover", move || {
         for page in told {
-            // A later report of the page asks again.
+            // A later report of the page requests again.
             let _later = api.call(Recover { host, page: page.addr().0 });
         }
     })?;
@@ -221,7 +223,7 @@ pub(super) fn say(why: &str) {
     eprintln!("farmem: shared memory: {why}");
 }
 
-impl Landlord {
+impl LeaseKeeper {
     /// Between two leases the control plane may have closed what this host has open. An object that was freed since would be found under
     /// another's addresses: then nothing can be had any more (PROTOCOL 8.34).
     fn hold_again(&mut self) -> Result<(), Error> {

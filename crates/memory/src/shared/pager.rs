@@ -1,15 +1,15 @@
 //! A shared space's host role at work: faults, recalls and evictions, one at a time.
 //!
-//! Key type: [`Pager`]. It sleeps nowhere and knows no thread: the [`Desk`](super::desk::Desk) decides which thread runs it when, and where a
+//! Key type: [`Pager`]. It sleeps nowhere and knows no thread: the [`SharedPager`](super::shared_pager::SharedPager) decides which thread runs it when, and where a
 //! thread sleeps. Another thread renews the lease over HTTP, so that no thread here waits for that.
 //!
 //! The page cache ([`farmem_paging::Cache`]) decides which page is fetched, deactivated and evicted; the agent decides how a page may be used;
 //! [`Paged`] stands between the two. This module carries the wants of the one to the other, and tells threads of this process what came of theirs.
 
 use super::ShareStats;
-use super::desk::{Ask, lock};
 use super::lease::say;
 use super::poisoned::Poisoned;
+use super::shared_pager::{PagerRequest, lock};
 use farmem_client::Error;
 use farmem_client::own::SILENCE_MAX;
 use farmem_host::agent::Outcome;
@@ -26,9 +26,9 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use std::time::Duration as StdDuration;
 
-/// What the pager tells the thread that asks the control plane.
+/// What the pager tells the thread that requests the control plane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Told {
+pub(super) enum ControlNotice {
     /// An order was obeyed.
     Flushed(u64),
     /// A page's request gets no answer.
@@ -88,13 +88,13 @@ pub(super) enum Next {
 /// The pager.
 pub(super) struct Pager<W: Mapped, L: Link> {
     driver: Driver<CachingHost<Paged<W>>, L>,
-    tell: Sender<Told>,
+    tell: Sender<ControlNotice>,
     told: Vec<CacheDone>,
-    /// The role's timer for what gets no answer is at least half of this. No sleep is longer than that: what another thread asks for during a
+    /// The role's timer for what gets no answer is at least half of this. No sleep is longer than that: what another thread requests for during a
     /// sleep may set a timer, which the sleeping thread must not miss.
     timeout: Duration,
     notes: Arc<Notes>,
-    asks: VecDeque<Ask>,
+    requests: VecDeque<PagerRequest>,
     /// Since when threads wait for a page; bounded as the requests are.
     since: BTreeMap<Page, Instant>,
     poisoned: Poisoned,
@@ -110,7 +110,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
     pub(super) fn new(
         mut driver: Driver<CachingHost<Paged<W>>, L>,
         timeout: Duration,
-        tell: Sender<Told>,
+        tell: Sender<ControlNotice>,
         failed: Arc<Mutex<Option<String>>>,
     ) -> Self {
         let notes = Arc::new(Notes::default());
@@ -122,7 +122,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
             told: Vec::new(),
             timeout,
             notes,
-            asks: VecDeque::new(),
+            requests: VecDeque::new(),
             since: BTreeMap::new(),
             poisoned: Poisoned::default(),
             flushes: Vec::new(),
@@ -134,8 +134,8 @@ impl<W: Mapped, L: Link> Pager<W, L> {
     }
 
     /// Where what is asked goes, to be done by [`Pager::begin`] or [`Pager::turn`].
-    pub(super) const fn asks(&mut self) -> &mut VecDeque<Ask> {
-        &mut self.asks
+    pub(super) const fn requests(&mut self) -> &mut VecDeque<PagerRequest> {
+        &mut self.requests
     }
 
     /// Does what is asked as far as a thread waits for it, and puts what is to be sent into `parcel`. The next turn does the rest; it comes with
@@ -148,7 +148,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
     }
 
     fn do_asked(&mut self) {
-        while let Some(ask) = self.asks.pop_front() {
+        while let Some(ask) = self.requests.pop_front() {
             self.ask(ask);
         }
     }
@@ -198,7 +198,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
     /// sleeper until [`Pager::rest`].
     pub(super) fn look(&mut self) -> bool {
         let arrived = if self.dead { None } else { self.driver.link_mut().glance() };
-        if arrived == Some(true) || !self.asks.is_empty() {
+        if arrived == Some(true) || !self.requests.is_empty() {
             self.turn();
         }
         arrived.is_some()
@@ -239,13 +239,13 @@ impl<W: Mapped, L: Link> Pager<W, L> {
     fn tell(&mut self) {
         for done in self.told.drain(..) {
             let told = match done {
-                CacheDone::Flushed { order } => Told::Flushed(order),
-                CacheDone::Stuck { page } => Told::Stuck(page),
+                CacheDone::Flushed { order } => ControlNotice::Flushed(order),
+                CacheDone::Stuck { page } => ControlNotice::Stuck(page),
                 CacheDone::LeaseEnded => {
                     self.stats.lapses += 1;
                     // The pager takes over the pages that the watcher took, before there is another lease.
                     self.driver.machine_mut().pages_mut().memory_mut().absorb();
-                    Told::LeaseEnded
+                    ControlNotice::LeaseEnded
                 }
                 // Nothing else was submitted; what is not done is heard where it was asked.
                 CacheDone::Host(_) | CacheDone::NotAsked { .. } | CacheDone::NotEvicted { .. } => continue,
@@ -255,22 +255,22 @@ impl<W: Mapped, L: Link> Pager<W, L> {
         }
     }
 
-    fn ask(&mut self, ask: Ask) {
+    fn ask(&mut self, ask: PagerRequest) {
         match ask {
-            Ask::Fault(page, access) => {
+            PagerRequest::Fault(page, access) => {
                 self.paged_mut().fault(page, access);
                 self.serve_wants();
             }
-            Ask::Lease(_) | Ask::GiveUp(_) if self.dead => {}
-            Ask::Lease(until) => self.submit(CacheRequest::Lease { until }),
-            Ask::GiveUp(order) => self.submit(CacheRequest::Flush { order }),
-            Ask::Fail(why) => self.fail(why),
-            Ask::WriteBack(done) => self.begin_flush(Some(done)),
-            Ask::Stats(answer) => {
+            PagerRequest::Lease(_) | PagerRequest::GiveUp(_) if self.dead => {}
+            PagerRequest::Lease(until) => self.submit(CacheRequest::Lease { until }),
+            PagerRequest::GiveUp(order) => self.submit(CacheRequest::Flush { order }),
+            PagerRequest::Fail(why) => self.fail(why),
+            PagerRequest::WriteBack(done) => self.begin_flush(Some(done)),
+            PagerRequest::Stats(answer) => {
                 // The asking thread may be gone.
                 let _gone = answer.send(self.stats());
             }
-            Ask::End => {
+            PagerRequest::End => {
                 self.begin_flush(None);
                 self.ending = true;
             }

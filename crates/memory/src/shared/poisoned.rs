@@ -1,7 +1,7 @@
 //! Pages that cannot be had: a touch of one ends in SIGBUS, for a while.
 //!
 //! Key type: [`Poisoned`]. A thread that touches such a page gets the signal at once, and the host does not ask the rack for each touch; some time
-//! later it asks again, since an owner may have accepted the loss, or allocated the page.
+//! later it requests again, since an owner may have accepted the loss, or allocated the page.
 
 use super::lease::say;
 use farmem_io::pages::Mapped;

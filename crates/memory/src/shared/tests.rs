@@ -152,7 +152,7 @@ fn the_oldest_go_when_room_is_short() {
     let stats = host.paged.cache().stats();
     assert_eq!((stats.evictions, stats.write_backs, window.frames()), (1, 0, 30), "two are kept free");
     assert!(!window.has(page(0)) && window.has(page(1)));
-    // It rests: this touch asks for nothing.
+    // It rests: this touch requests for nothing.
     host.touch(1, Access::Shared, 1);
     let stats = host.paged.cache().stats();
     assert_eq!((stats.reactivated, stats.fetches), (1, 31));
@@ -183,7 +183,7 @@ fn what_goes_is_counted_by_its_reason() {
     host.step(Event::Recall(recall(true)));
     host.paged.check(&host.agent);
     assert_eq!(host.paged.behind().collect::<Vec<_>>(), [page(0)], "its bytes are on their way");
-    // A thread that wants to write the page waits for that, and asks then.
+    // A thread that wants to write the page waits for that, and requests then.
     host.paged.fault(page(0), Access::Modified);
     assert_eq!((host.paged.next_want(), host.paged.is_awaited(page(0))), (None, true));
     host.answer_all(3);

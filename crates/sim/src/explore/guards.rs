@@ -158,7 +158,7 @@ impl Guards {
         if self.lacks(Guard::AckCount) && entry.phase() != Phase::Resetting {
             acknowledge_for_all(region, entry, out);
         }
-        if self.lacks(Guard::Done) && entry.phase() == Phase::Settling {
+        if self.lacks(Guard::Done) && entry.phase() == Phase::AwaitDone {
             let (host, _, index) = entry.transaction().expect("a settling entry has a requester");
             let done = Done { page: region.page(index), seq: entry.seq() };
             let _ = entry.step(region, directory::Event::Done(host, done), out);

@@ -23,8 +23,8 @@ fn loads_see_the_latest_store() {
         fine(&report);
         let marks = [
             "Upgrading",
-            "Taking",
-            "Settling",
+            "MtoMRecall",
+            "AwaitDone",
             "Downgrading",
             "PutOff",
             "Busy",

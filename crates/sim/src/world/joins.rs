@@ -7,7 +7,7 @@ use farmem_control::api::{
     ApiError, Connect, ConnectionInfo, Endpoint, HostJoined, JoinHost, JoinNode, JoinSwitch, NodeInfo,
     NodeJoined, Request, Response, SessionInfo, SwitchJoined,
 };
-use farmem_control::{Ask as ControlAsk, Config as ControlConfig, Control, Out};
+use farmem_control::{Config as ControlConfig, Control, Out, Submitted as ControlAsk};
 use farmem_host::{Config as HostConfig, Connection, HostRequest};
 use farmem_machine::{Event, Port, Rng};
 use farmem_memnode::{Budget, Config as NodeConfig, MemNode, VecStore};

@@ -3,7 +3,7 @@
 //! Key type: [`Iter`]. Each bucket is seen as it was at one moment. So a key that is there all the time comes once, one that is inserted or removed meanwhile
 //! once or not at all, and none comes twice.
 
-use super::node::{Held, Node, unpair};
+use super::node::{Contents, Node, unpair};
 use super::{GROUP, Table};
 use crate::heap::{HEADER_LEN, Heap, LINE_LEN, Record};
 use farmem_client::{Error, FarMemory};
@@ -67,9 +67,9 @@ impl Iter<'_> {
         let (mut whole, mut bodies) = (Vec::with_capacity(nodes.len()), Vec::new());
         for (at, node) in nodes {
             match node.held {
-                Held::Whole(content) => whole.push((at, content)),
+                Contents::Whole(content) => whole.push((at, content)),
                 // The node does not say how long the body is: one line is read first, and then the rest.
-                Held::Far(body) => bodies.push(Record { at: body, len: FIRST_LINE }),
+                Contents::Far(body) => bodies.push(Record { at: body, len: FIRST_LINE }),
             }
         }
         let read = heap.read_all(memory, &bodies)?;

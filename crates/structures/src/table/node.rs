@@ -127,7 +127,7 @@ pub(crate) const fn body_len(key: usize, value: usize) -> usize {
 
 /// What a node has.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Held {
+pub(crate) enum Contents {
     /// Key and value, as [`pair`] has them.
     Whole(Vec<u8>),
     /// A body.
@@ -139,14 +139,14 @@ pub(crate) enum Held {
 pub(crate) struct Node {
     pub(crate) next: u64,
     pub(crate) hash: [u8; 16],
-    pub(crate) held: Held,
+    pub(crate) held: Contents,
 }
 
 impl Node {
     pub(crate) fn content(&self) -> (u8, Vec<u8>) {
         let (kind, held) = match &self.held {
-            Held::Whole(pair) => (WHOLE, pair.clone()),
-            Held::Far(body) => (FAR, body.0.to_le_bytes().to_vec()),
+            Contents::Whole(pair) => (WHOLE, pair.clone()),
+            Contents::Far(body) => (FAR, body.0.to_le_bytes().to_vec()),
         };
         (kind, [self.next.to_le_bytes().as_slice(), &self.hash, &held].concat())
     }
@@ -154,8 +154,8 @@ impl Node {
     /// Bytes of its content.
     pub(crate) fn len(&self) -> usize {
         match &self.held {
-            Held::Whole(pair) => FAR_LEN - 8 + pair.len(),
-            Held::Far(_) => FAR_LEN,
+            Contents::Whole(pair) => FAR_LEN - 8 + pair.len(),
+            Contents::Far(_) => FAR_LEN,
         }
     }
 
@@ -169,8 +169,8 @@ impl Node {
         }
         let word = |at: usize| u64::from_le_bytes(content[at..at + 8].try_into().expect("8 bytes"));
         let held = match kind {
-            FAR => Held::Far(VirtAddr(word(24))),
-            _ => Held::Whole(content[24..].to_vec()),
+            FAR => Contents::Far(VirtAddr(word(24))),
+            _ => Contents::Whole(content[24..].to_vec()),
         };
         Ok(Self { next: word(0), hash: content[8..24].try_into().expect("16 bytes"), held })
     }
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn what_is_a_node_is_parsed() {
         let at = VirtAddr(4096);
-        for held in [Held::Whole(pair(b"key", b"value")), Held::Far(VirtAddr(77))] {
+        for held in [Contents::Whole(pair(b"key", b"value")), Contents::Far(VirtAddr(77))] {
             let node = Node { next: 9, hash: [3; 16], held };
             let (_, content) = node.content();
             assert_eq!(content.len(), node.len());

@@ -13,7 +13,7 @@ fn keys_of_one_hash_are_told_apart() {
     // Another key in front of it, with its hash: in its node, and in a body.
     let body = heap.put(&mut client, BODY, &pair(b"other", &[7; 500])).unwrap();
     let mut head = seen.head;
-    for held in [Held::Whole(pair(b"another", b"value")), Held::Far(body.at)] {
+    for held in [Contents::Whole(pair(b"another", b"value")), Contents::Far(body.at)] {
         let (kind, content) = Node { next: head, hash: hash_of(b"key"), held }.content();
         head = heap.put(&mut client, kind, &content).unwrap().at.0;
     }

@@ -25,7 +25,7 @@ pub struct Entry {
     /// The page of the transaction that runs, as its index in the region.
     page: u16,
     phase: Phase,
-    /// Modified, and from there on: who owns. Upgrading and Settling: the requester.
+    /// Modified, and from there on: who owns. Upgrading and AwaitDone: the requester.
     owner: u8,
     /// Busy: who asked.
     requester: u8,
@@ -137,11 +137,11 @@ impl Entry {
     pub const fn transaction(&self) -> Option<(HostId, FetchId, u16)> {
         match self.phase {
             Phase::Upgrading
-            | Phase::Taking
-            | Phase::Handing
-            | Phase::Settling
+            | Phase::MtoMRecall
+            | Phase::MtoMData
+            | Phase::AwaitDone
             | Phase::Downgrading
-            | Phase::Lending => Some((HostId(self.requester as u16), self.id, self.page)),
+            | Phase::MtoSData => Some((HostId(self.requester as u16), self.id, self.page)),
             _ => None,
         }
     }
@@ -179,13 +179,13 @@ impl Entry {
                 due.then(|| self.acknowledged(host)).flatten()
             }
             Event::Passing(host, page, ack) => {
-                let due =
-                    matches!(self.phase, Phase::Taking | Phase::Downgrading) && self.answers(region, &ack);
+                let due = matches!(self.phase, Phase::MtoMRecall | Phase::Downgrading)
+                    && self.answers(region, &ack);
                 (due && host == self.owner_id() && region.index(page) == self.page)
                     .then_some(Trigger::Passing)
             }
             Event::Done(host, done) => {
-                let waits = matches!(self.phase, Phase::Settling | Phase::Handing);
+                let waits = matches!(self.phase, Phase::AwaitDone | Phase::MtoMData);
                 let due = waits && done.seq == self.seq;
                 (due && host == self.requester_id()).then_some(Trigger::Done)
             }
@@ -330,7 +330,7 @@ impl Entry {
     const fn forget(&mut self) {
         if self.transaction().is_none() {
             (self.requester, self.id) = (0, FetchId(0));
-            if !matches!(self.phase, Phase::Visiting) {
+            if !matches!(self.phase, Phase::Probe) {
                 self.page = 0;
             }
         }
@@ -390,7 +390,7 @@ impl Entry {
     /// The request that the transaction is about.
     fn running(&self, region: Region) -> Option<Asked> {
         let (host, id, index) = self.transaction()?;
-        let reads = matches!(self.phase, Phase::Downgrading | Phase::Lending);
+        let reads = matches!(self.phase, Phase::Downgrading | Phase::MtoSData);
         let access = if reads { Access::Shared } else { Access::Modified };
         Some(Asked { host, get: Get { page: region.page(index), access, id } })
     }
@@ -411,17 +411,17 @@ impl Entry {
         let has_set = self.phase == Phase::Shared || self.phase.is_recalling();
         assert_eq!(has_set, !self.set.is_empty(), "the set is in use or empty: {self:?}");
         match self.phase {
-            Phase::Taking | Phase::Handing | Phase::Downgrading | Phase::Lending => {
+            Phase::MtoMRecall | Phase::MtoMData | Phase::Downgrading | Phase::MtoSData => {
                 assert_eq!(self.set, HostSet::only(self.owner_id()), "the owner is asked: {self:?}");
                 assert_ne!(
                     self.owner, self.requester,
                     "an owner's request does not wait for itself: {self:?}"
                 );
             }
-            Phase::Visiting => {
+            Phase::Probe => {
                 assert_eq!(self.set, HostSet::only(self.owner_id()), "the owner is asked: {self:?}")
             }
-            Phase::Upgrading | Phase::Settling => {
+            Phase::Upgrading | Phase::AwaitDone => {
                 assert_eq!(self.owner, self.requester, "the next owner asked: {self:?}");
                 assert!(
                     !self.set.contains(self.requester_id()),

@@ -4,8 +4,8 @@
 //! switch, or a map of its fast path, holds. Rules: PROTOCOL 12.8 to 12.16.
 
 use Phase::{
-    Collected, Downgrading, Handing, Invalid, Lending, Modified, Resetting, Settling, Shared, Taking,
-    Upgrading, Visiting,
+    AwaitDone, Collected, Downgrading, Invalid, Modified, MtoMData, MtoMRecall, MtoSData, Probe, Resetting,
+    Shared, Upgrading,
 };
 use Set::{Live, Others, OwnerAlone, OwnerAndRequester, Requester, Sender};
 use Trigger::{
@@ -17,19 +17,19 @@ use Trigger::{
 ///
 /// ```text
 ///              to read                    to write, no sharer left
-///   Invalid ------------> Shared ---------------------------------------.
-///                          ^  | to write            last ack            v    done
-///                          |  `---------> Upgrading ---------------> Settling -----> Modified
-///                          |                                           ^              | | |
-///                          |                 last ack                  |   to write   | | |
-///                          |                Taking --------------------'<-------------' | |
-///                          |                                                 to read    | |
-///                          +------------ Downgrading <----------------------------------' |
-///                          |  last ack                            a traversal is refused  |
-///                          `------------ Visiting <---------------------------------------'
+///   Invalid ------------> Shared ------------------------------------------.
+///                          ^  | to write            last ack               v    done
+///                          |  `---------> Upgrading ---------------> AwaitDone -----> Modified
+///                          |                                              ^              | | |
+///                          |                 last ack                     |   to write   | | |
+///                          |                MtoMRecall -------------------'<-------------' | |
+///                          |                                                    to read    | |
+///                          +------------ Downgrading <-------------------------------------' |
+///                          |  last ack                               a traversal is refused  |
+///                          `------------ Probe <---------------------------------------------'
 ///
-///   Taking  --write-back passes--> Handing --last ack--> Settling, or --done--> Modified
-///   Downgrading --write-back passes--> Lending --last ack--> Shared
+///   MtoMRecall  --write-back passes--> MtoMData --last ack--> AwaitDone, or --done--> Modified
+///   Downgrading --write-back passes--> MtoSData --last ack--> Shared
 ///
 ///   any --reset--> Resetting --last ack--> Collected --swept--> Invalid
 /// ```
@@ -45,21 +45,21 @@ pub enum Phase {
     /// Shared to Modified: sharers have still to give up; the page is on its way to the requester and waits there for a grant.
     Upgrading,
     /// Modified to Modified: the owner has still to give up.
-    Taking,
+    MtoMRecall,
     /// The requester, owner already, has all it needs and has still to say that it is done.
-    Settling,
+    AwaitDone,
     /// Modified to Shared: the owner has still to stop writing.
     Downgrading,
     /// The same, for a traversal.
-    Visiting,
+    Probe,
     /// All hosts have still to give up.
     Resetting,
     /// They did; the control plane sees to the memory nodes.
     Collected,
-    /// Taking, and the page is on its way: the owner's last write-back passed, with the read for the requester right behind it.
-    Handing,
+    /// MtoMRecall, and the page is on its way: the owner's last write-back passed, with the read for the requester right behind it.
+    MtoMData,
     /// Downgrading, likewise.
-    Lending,
+    MtoSData,
 }
 
 impl Phase {
@@ -72,14 +72,14 @@ impl Phase {
         Shared,
         Modified,
         Upgrading,
-        Taking,
-        Settling,
+        MtoMRecall,
+        AwaitDone,
         Downgrading,
-        Visiting,
+        Probe,
         Resetting,
         Collected,
-        Handing,
-        Lending,
+        MtoMData,
+        MtoSData,
     ];
 
     /// True when no transaction runs.
@@ -91,19 +91,19 @@ impl Phase {
     /// True when the set is of those who have still to acknowledge a recall.
     #[must_use]
     pub const fn is_recalling(self) -> bool {
-        matches!(self, Upgrading | Taking | Handing | Downgrading | Lending | Visiting | Resetting)
+        matches!(self, Upgrading | MtoMRecall | MtoMData | Downgrading | MtoSData | Probe | Resetting)
     }
 
     /// True when the acknowledgement that is due has been seen, and counted, as it passed.
     #[must_use]
     pub const fn is_passed(self) -> bool {
-        matches!(self, Handing | Lending)
+        matches!(self, MtoMData | MtoSData)
     }
 
     /// True when the recall lets the pages stay Shared.
     #[must_use]
     pub const fn keeps(self) -> bool {
-        matches!(self, Downgrading | Lending | Visiting)
+        matches!(self, Downgrading | MtoSData | Probe)
     }
 }
 
@@ -268,52 +268,52 @@ pub const fn row(phase: Phase, trigger: Trigger) -> Option<Row> {
 
         // Writing: the number grows, so that all that was decided before is older. The page travels while the sharers give up.
         (Invalid, ToWrite | AloneToWrite) | (Shared, AloneToWrite) => {
-            to(Settling).grow().begin().own().set(Set::Nobody).send(TAKE)
+            to(AwaitDone).grow().begin().own().set(Set::Nobody).send(TAKE)
         }
         (Shared, ToWrite) => {
             to(Upgrading).grow().begin().own().set(Others).send(RECALL | READ | CLEAN | DONE_DUE)
         }
-        (Upgrading, LastAck) => to(Settling).set(Sender).send(GRANT),
+        (Upgrading, LastAck) => to(AwaitDone).set(Sender).send(GRANT),
 
         // From an owner to somebody else: first the owner writes back.
-        (Modified, ToWrite) => to(Taking).grow().begin().set(OwnerAlone).send(RECALL),
-        (Taking, LastAck) => to(Settling).own().set(Sender).send(TAKE),
+        (Modified, ToWrite) => to(MtoMRecall).grow().begin().set(OwnerAlone).send(RECALL),
+        (MtoMRecall, LastAck) => to(AwaitDone).own().set(Sender).send(TAKE),
         (Modified, ToRead) => to(Downgrading).grow().begin().set(OwnerAlone).send(RECALL),
         (Downgrading, LastAck) => to(Shared).set(OwnerAndRequester).send(SHARE),
-        (Modified, Refused) => to(Visiting).grow().begin().set(OwnerAlone).send(RECALL | DELAY),
-        (Visiting, LastAck) => to(Shared).set(OwnerAlone),
+        (Modified, Refused) => to(Probe).grow().begin().set(OwnerAlone).send(RECALL | DELAY),
+        (Probe, LastAck) => to(Shared).set(OwnerAlone),
 
         // The read does not wait for the acknowledgement: it follows the write-back to the node, which sends nothing while that has not
         // come. Who is done has the page, so that the owner has given up: his acknowledgement can only be late.
-        (Taking, Passing) => to(Handing).send(TAKE | BEHIND),
-        (Handing, LastAck) => to(Settling).own().set(Sender),
-        (Handing, Done) => to(Modified).own().set(Set::Nobody),
-        (Downgrading, Passing) => to(Lending).send(SHARE | BEHIND),
-        (Lending, LastAck) => to(Shared).set(OwnerAndRequester),
+        (MtoMRecall, Passing) => to(MtoMData).send(TAKE | BEHIND),
+        (MtoMData, LastAck) => to(AwaitDone).own().set(Sender),
+        (MtoMData, Done) => to(Modified).own().set(Set::Nobody),
+        (Downgrading, Passing) => to(MtoSData).send(SHARE | BEHIND),
+        (MtoSData, LastAck) => to(Shared).set(OwnerAndRequester),
 
         // The owner fetches the region's other pages. It may have this one, written: so not clean. A page that it may write gets a
         // number of its own, for its write-back.
         (Modified, OwnerToRead) => to(Modified).send(READ | GRANTED),
         (Modified, OwnerToWrite) => to(Modified).grow().send(READ | GRANTED),
 
-        (Settling, Done) => to(Modified),
+        (AwaitDone, Done) => to(Modified),
         (_, Ack) if phase.is_recalling() => to(phase).set(Sender),
 
         // Whoever asks for a busy region pokes its transaction: what may have been lost is sent again. That is all the switch does
         // against loss; it has no timer.
         (Upgrading, Again) => to(Upgrading).send(RECALL | READ | CLEAN | DONE_DUE),
-        (Taking | Downgrading, Again) => to(phase).send(RECALL),
-        (Handing, Again) => to(Handing).send(RECALL | TAKE | BEHIND),
-        (Lending, Again) => to(Lending).send(RECALL | SHARE | BEHIND),
-        (Settling, Again) => to(Settling).send(TAKE),
-        (Upgrading | Taking | Handing | Downgrading | Lending | Visiting, Meanwhile) => {
+        (MtoMRecall | Downgrading, Again) => to(phase).send(RECALL),
+        (MtoMData, Again) => to(MtoMData).send(RECALL | TAKE | BEHIND),
+        (MtoSData, Again) => to(MtoSData).send(RECALL | SHARE | BEHIND),
+        (AwaitDone, Again) => to(AwaitDone).send(TAKE),
+        (Upgrading | MtoMRecall | MtoMData | Downgrading | MtoSData | Probe, Meanwhile) => {
             to(phase).send(RECALL | BUSY)
         }
-        (Settling, Meanwhile) => to(Settling).send(GRANT | BUSY),
-        (Upgrading | Taking | Handing | Downgrading | Lending | Visiting, Refused) => {
+        (AwaitDone, Meanwhile) => to(AwaitDone).send(GRANT | BUSY),
+        (Upgrading | MtoMRecall | MtoMData | Downgrading | MtoSData | Probe, Refused) => {
             to(phase).send(RECALL | DELAY)
         }
-        (Settling, Refused) => to(Settling).send(GRANT | DELAY),
+        (AwaitDone, Refused) => to(AwaitDone).send(GRANT | DELAY),
 
         // A traversal that met a lent page where nobody has it: the node did not know better.
         (Invalid | Shared, Refused) => to(phase).send(RESUME),

@@ -105,7 +105,7 @@ fn a_writer_waits_for_every_sharer() {
     assert_eq!(entry.phase(), Phase::Upgrading);
     assert_eq!(sent(&mut entry, ack(B, 1)), [Action::Grant(C, Grant { page: page(9), id: ID, seq: Seq(1) })]);
     assert_eq!(sent(&mut entry, done(B, 1)), [], "somebody else's");
-    assert_eq!(entry.phase(), Phase::Settling);
+    assert_eq!(entry.phase(), Phase::AwaitDone);
     assert_eq!(sent(&mut entry, done(C, 1)), []);
     assert_eq!((entry.phase(), entry.owner()), (Phase::Modified, Some(C)));
     assert_eq!(entry.take_false_invalidations(), 4, "two of each sharer");
@@ -122,7 +122,7 @@ fn an_owner_gives_back_before_the_next_is_served() {
     let mut entry = owned_by_a();
     assert_eq!(sent(&mut entry, get(B, Access::Modified)), [recall(HostSet::only(A), 2, false)]);
     assert_eq!(sent(&mut entry, ack(A, 2)), [read(B, Access::Modified, 2, [true, true, true])]);
-    assert_eq!((entry.phase(), entry.owner()), (Phase::Settling, Some(B)));
+    assert_eq!((entry.phase(), entry.owner()), (Phase::AwaitDone, Some(B)));
 }
 
 /// The read follows the write-back to the node when that is of the wanted page and acknowledges; the acknowledgement ends it.
@@ -135,7 +135,7 @@ fn a_read_follows_the_write_back_that_goes_by() {
     let shares = read(B, Access::Shared, 2, [true, true, false]);
     assert_eq!(sent(&mut entry, passing(9, 2)), [behind(shares)]);
     assert_eq!(sent(&mut entry, passing(9, 2)), [], "once");
-    assert_eq!((entry.phase(), entry.owner()), (Phase::Lending, Some(A)), "the node may not have it yet");
+    assert_eq!((entry.phase(), entry.owner()), (Phase::MtoSData, Some(A)), "the node may not have it yet");
     assert_eq!(
         sent(&mut entry, get(B, Access::Shared)),
         [recall(HostSet::only(A), 2, true), behind(shares)],
@@ -151,7 +151,7 @@ fn a_read_follows_the_write_back_that_goes_by() {
     assert_eq!(sent(&mut entry, passing(9, 2)), [behind(takes)]);
     let mut settles = entry;
     assert_eq!(sent(&mut settles, ack(A, 2)), []);
-    assert_eq!((settles.phase(), settles.owner()), (Phase::Settling, Some(B)));
+    assert_eq!((settles.phase(), settles.owner()), (Phase::AwaitDone, Some(B)));
     assert_eq!(sent(&mut settles, done(B, 2)), []);
     // Or the requester is faster than the acknowledgement, which is late then.
     assert_eq!(sent(&mut entry, done(B, 2)), []);

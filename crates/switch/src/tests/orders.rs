@@ -281,11 +281,11 @@ fn not_everybody_orders() {
 fn what_is_vacated_is_handed_out_again_where_it_came_to() {
     let mut scene = open(8);
     let base = VirtAddr(BASE_1 + 4 * PAGE);
-    let (vacate, size_log2) = (Update::Vacate { base, size_log2: 14 }, 14);
-    let out = scene.update(&[vacate]);
+    let (drain, size_log2) = (Update::Drain { base, size_log2: 14 }, 14);
+    let out = scene.update(&[drain]);
     assert_eq!(out.last(), Some(&Out::Note(Note::UpdateRefused { seq: 3, status: Status::Malformed })));
     scene.get(1, base.0, Access::Shared);
-    let out = scene.update(&[Update::Translate { base, size_log2, node: NodeId(1) }, vacate]);
+    let out = scene.update(&[Update::Translate { base, size_log2, node: NodeId(1) }, drain]);
     assert_eq!(recalled(&out), [(Port::host(1), Seq(11)), (Port::host(2), Seq(11))]);
     scene.acknowledge(1, region(base.0), 11);
     scene.acknowledge(2, region(base.0), 11);
@@ -296,7 +296,7 @@ fn what_is_vacated_is_handed_out_again_where_it_came_to() {
     }
     assert_eq!(scene.phase(base.0), None);
     scene.get(2, BASE_1, Access::Modified);
-    assert_eq!(scene.phase(BASE_1), Some(Phase::Settling));
+    assert_eq!(scene.phase(BASE_1), Some(Phase::AwaitDone));
     scene.update(&[Update::Translate { base, size_log2, node: NodeId(2) }]);
     let out = scene.get(2, base.0 + PAGE, Access::Modified);
     assert!(out.iter().any(|out| matches!(out, Out::Send(port, _) if *port == Port::node(2))), "{out:?}");

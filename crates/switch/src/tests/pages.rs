@@ -136,7 +136,7 @@ fn a_recall_goes_to_the_sharers_and_only_to_them() {
     );
     let done = PageBody::Done(Done { page: page(BASE_1), seq: Seq(11) });
     let (_, note) = scene.page(Port::host(2), &from_host(SESSION_2_10, done));
-    assert_eq!(note, Note::Page(Outcome::Stepped(Phase::Settling, Trigger::Done)));
+    assert_eq!(note, Note::Page(Outcome::Stepped(Phase::AwaitDone, Trigger::Done)));
 }
 
 /// A write-back goes on with domain and host, whatever the domain may do by now; one of a page that is nowhere is not wanted.

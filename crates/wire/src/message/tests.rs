@@ -78,7 +78,7 @@ fn updates() -> [Update; 23] {
         Update::Place { base, size_log2: 12, offset: 0x2000 },
         Update::Away { base, size_log2: 12 },
         Update::Unplace { base, size_log2: 12 },
-        Update::Vacate { base, size_log2: 12 },
+        Update::Drain { base, size_log2: 12 },
         Update::Lose { base, len: 0x3000 },
     ]
 }

@@ -211,7 +211,7 @@ pub enum Update {
     },
     /// Switch: no page of this prefix, which is in the translation table, is handed out any more, and those that hosts have are taken back,
     /// until the prefix is translated anew, or no more (PROTOCOL 6.24).
-    Vacate {
+    Drain {
         /// As it was given.
         base: VirtAddr,
         /// As it was given.
@@ -315,7 +315,7 @@ impl Update {
             }
             22 => {
                 let (base, size_log2) = pages(r)?;
-                Self::Vacate { base, size_log2 }
+                Self::Drain { base, size_log2 }
             }
             23 => {
                 let (base, len) = span(r)?;
@@ -432,7 +432,7 @@ impl Update {
             }
             Self::Away { base, size_log2 } => put_pages(20, base, size_log2, out),
             Self::Unplace { base, size_log2 } => put_pages(21, base, size_log2, out),
-            Self::Vacate { base, size_log2 } => put_pages(22, base, size_log2, out),
+            Self::Drain { base, size_log2 } => put_pages(22, base, size_log2, out),
             Self::Lose { base, len } => {
                 out.put_u8(23);
                 put_span(base, len, out);

@@ -290,7 +290,7 @@ fn numbers(update: Update) -> Vec<u128> {
         }
         Update::Away { base, size_log2 } => vec![20, base.0.into(), size_log2.into()],
         Update::Unplace { base, size_log2 } => vec![21, base.0.into(), size_log2.into()],
-        Update::Vacate { base, size_log2 } => vec![22, base.0.into(), size_log2.into()],
+        Update::Drain { base, size_log2 } => vec![22, base.0.into(), size_log2.into()],
         Update::Lose { base, len } => vec![23, base.0.into(), len.into()],
     }
 }

@@ -1,7 +1,7 @@
 //! A rack in one process: no link, so the baseline of a READ or WRITE is a copy of the same bytes in memory.
 
-use super::Effort;
-use super::operations::{ALL, Bed, Operation};
+use super::Budget;
+use super::operations::{ALL, Fixture, Operation};
 use crate::Failure;
 use farmem::{Error, Rack};
 use farmem_bench::Row;
@@ -12,9 +12,9 @@ use std::hint::black_box;
 /// Operations timed together: one is too short for the clock.
 const BATCH: u32 = 100;
 
-pub(super) fn measure(effort: Effort) -> Result<Vec<Row>, Failure> {
+pub(super) fn measure(effort: Budget) -> Result<Vec<Row>, Failure> {
     let mut client = Rack::embedded()?.client("bench")?;
-    let mut bed = Bed::new(&mut client)?;
+    let mut bed = Fixture::new(&mut client)?;
     let mut rows = Vec::new();
     for operation in ALL {
         let (mut samples, mut baseline) = (Samples::new(), Samples::new());

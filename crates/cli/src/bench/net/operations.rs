@@ -68,14 +68,14 @@ impl Operation {
 }
 
 /// Far memory to work on: a buffer, and a hash table with one entry, found in one iteration on one node.
-pub(super) struct Bed {
+pub(super) struct Fixture {
     vma: Vma,
     table: HashTable,
     key: Key,
     page: Vec<u8>,
 }
 
-impl Bed {
+impl Fixture {
     /// Lays it out, and warms every path once.
     pub(super) fn new(client: &mut Client) -> Result<Self, Error> {
         let node = client.nodes().first().map_or(1, |n| n.node);

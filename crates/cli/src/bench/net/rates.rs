@@ -1,6 +1,6 @@
 //! Rates: pages per second with many under way, beside raw datagrams of a page's size in bursts.
 
-use super::Effort;
+use super::Budget;
 use super::remote::{Ends, RawConfig, address};
 use crate::Failure;
 use farmem::serve::Stop;
@@ -30,7 +30,7 @@ pub(super) fn measure(
     raw: &RawConfig<'_>,
     client: &mut Client,
     base: VirtAddr,
-    effort: Effort,
+    effort: Budget,
 ) -> Result<Vec<Row>, Failure> {
     let pages = effort.per_round * PAGES_PER_OPERATION;
     let (mut reads, mut writes, mut datagrams) = (Vec::new(), Vec::new(), Vec::new());

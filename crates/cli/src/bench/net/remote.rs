@@ -1,8 +1,8 @@
 //! Round trips over a link, beside raw exchanges of the same sizes over the same kind of link.
 
-use super::operations::{ALL, Bed, Operation};
+use super::operations::{ALL, Fixture, Operation};
 use super::roles::Roles;
-use super::{Effort, rates};
+use super::{Budget, rates};
 use crate::Failure;
 use crate::rack_file::{RackFile, Shape};
 use farmem::raw::{Onward, RawRing, RawSocket};
@@ -28,7 +28,7 @@ pub(super) fn measure(
     transport: Transport,
     waiting: Waiting,
     suffix: &str,
-    effort: Effort,
+    effort: Budget,
     link: LinkProfile,
 ) -> Result<Vec<Row>, Failure> {
     let node_cpu = if waiting == Waiting::Spin { AWAY_CPU } else { HOME_CPU };
@@ -46,7 +46,7 @@ pub(super) fn measure(
     let file = RackFile::new("bench", shape)?;
     let mut roles = Roles::start(file.config(), HOME_CPU, node_cpu)?;
     let mut client = Rack::running(file.config().clone()).client("bench")?;
-    let mut bed = Bed::new(&mut client)?;
+    let mut bed = Fixture::new(&mut client)?;
     roles.end_control()?;
     let away = RawConfig { config: file.config(), transport, waiting, node_cpu };
     let mut rows = Vec::new();
@@ -91,10 +91,10 @@ impl RawConfig<'_> {
     fn round_trips(
         &self,
         client: &mut Client,
-        bed: &mut Bed,
+        bed: &mut Fixture,
         operation: Operation,
         id: &str,
-        effort: Effort,
+        effort: Budget,
     ) -> Result<Row, Failure> {
         let mut work = || Ok::<(), Failure>(bed.once(client, operation)?);
         let (samples, baseline) = match (self.transport, operation.is_triangle()) {
@@ -110,7 +110,7 @@ impl RawConfig<'_> {
         &self,
         operation: Operation,
         triangle: bool,
-        effort: Effort,
+        effort: Budget,
         work: &mut dyn FnMut() -> Result<(), Failure>,
     ) -> Result<(Samples, Samples), Failure> {
         let (request, answer) = operation.sizes();
@@ -134,7 +134,7 @@ impl RawConfig<'_> {
     fn beside_rings(
         &self,
         operation: Operation,
-        effort: Effort,
+        effort: Budget,
         work: &mut dyn FnMut() -> Result<(), Failure>,
     ) -> Result<(Samples, Samples), Failure> {
         let (request, answer) = operation.sizes();
@@ -203,7 +203,7 @@ pub(super) fn address(socket: &RawSocket) -> Result<SocketAddr, Failure> {
 
 /// Rounds of both in turn. A raw exchange that was lost is not counted, and tried again.
 fn interleave(
-    effort: Effort,
+    effort: Budget,
     work: &mut dyn FnMut() -> Result<(), Failure>,
     raw: &mut dyn FnMut() -> std::io::Result<bool>,
 ) -> Result<(Samples, Samples), Failure> {
@@ -222,7 +222,7 @@ fn interleave(
     Ok((samples, baseline))
 }
 
-fn alone(id: &str, effort: Effort, work: &mut dyn FnMut() -> Result<(), Failure>) -> Result<Row, Failure> {
+fn alone(id: &str, effort: Budget, work: &mut dyn FnMut() -> Result<(), Failure>) -> Result<Row, Failure> {
     let mut samples = Samples::new();
     for _ in 0..effort.rounds {
         round(&mut samples, effort.per_round, work)?;

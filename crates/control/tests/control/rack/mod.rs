@@ -8,7 +8,7 @@ pub(crate) mod peer;
 
 use disk::Disk;
 use farmem_control::api::*;
-use farmem_control::{Ask, Config, Control, Note, Out, Record};
+use farmem_control::{Config, Control, Note, Out, Record, Submitted};
 use farmem_machine::{Action, Duration, Event, Instant, Machine, Outbox, Port, Rng};
 use farmem_wire::{Gid, Qkey, Qpn};
 use peer::{Budget, RolePeer, Tables};
@@ -136,7 +136,7 @@ impl Rack {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         self.asked.insert(ticket, request.clone());
-        self.event(Event::Local(Ask { ticket, request }));
+        self.event(Event::Local(Submitted { ticket, request }));
         ticket
     }
 
@@ -252,7 +252,7 @@ impl Rack {
     }
 
     /// Gives the control plane an event and does what it wants done, in order.
-    pub(crate) fn event(&mut self, event: Event<'_, Ask>) {
+    pub(crate) fn event(&mut self, event: Event<'_, Submitted>) {
         let mut out = Outbox::new();
         self.control.handle(self.now, event, &mut out);
         self.control.check();

@@ -235,7 +235,7 @@ impl RolePeer {
                 t.translations.remove(&(base.0, size_log2));
                 t.vacated.remove(&(base.0, size_log2));
             }
-            Update::Vacate { base, size_log2 } if !node => {
+            Update::Drain { base, size_log2 } if !node => {
                 assert!(t.translations.contains_key(&(base.0, size_log2)), "what is vacated is translated");
                 t.vacated.insert((base.0, size_log2));
             }

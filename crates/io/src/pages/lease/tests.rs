@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::pages::{
-    Crowd, FaultMode, Faulting, Features, Mapped as _, Place, Reach, Userfaultfd, Window, WindowConfig,
+    FaultMode, Faulting, Features, Mapped as _, Place, Reach, SharedMapping, Userfaultfd, Window,
+    WindowConfig,
 };
 use farmem_host::agent::Pages;
 use farmem_machine::Duration;
@@ -238,9 +239,9 @@ fn a_pager_of_others_that_goes_on_after_the_end_shows_nothing() {
     let Ok(_uffd) = opened.inspect_err(|refused| eprintln!("skipped: {refused}")) else { return };
     let _ = Faulting::MISSING;
     let (base, len) = (VirtAddr(0x2b00_0000_0000), PAGES * PAGE_LEN as u64);
-    let (crowd, clock) = (Crowd::open(base, len, PAGES).unwrap(), Clock::start());
-    let (mut pages, lease) = (&crowd, crowd.lease());
-    let mut watcher = crowd.watcher().unwrap();
+    let (shared_mapping, clock) = (SharedMapping::open(base, len, PAGES).unwrap(), Clock::start());
+    let (mut pages, lease) = (&shared_mapping, shared_mapping.lease());
+    let mut watcher = shared_mapping.watcher().unwrap();
     assert!(lease.begin(&clock, clock.after(Duration::from_secs(3600))));
     for (index, access) in
         [(0, Access::Shared), (1, Access::Modified), (2, Access::Modified), (3, Access::Shared)]
@@ -248,12 +249,13 @@ fn a_pager_of_others_that_goes_on_after_the_end_shows_nothing() {
         pages.install(page(base, index), &of(index), access);
     }
     // A store of a member's, which has the file mapped.
-    write_at(crowd.file(), PAGE_LEN, &[77]).unwrap();
+    write_at(shared_mapping.file(), PAGE_LEN, &[77]).unwrap();
     pages.unmap(page(base, 3));
     assert!(lease.extend(&clock, clock.now()));
     watcher.look().unwrap();
     // What is in the file can be mapped, and nothing else can.
-    let out_of_reach = |what: &str| assert_eq!(fstat(crowd.file()).unwrap().st_blocks, 0, "after {what}");
+    let out_of_reach =
+        |what: &str| assert_eq!(fstat(shared_mapping.file()).unwrap().st_blocks, 0, "after {what}");
     out_of_reach("the watcher");
     pages.install(page(base, 0), &filled(0), Access::Modified);
     pages.install(page(base, 9), &filled(10), Access::Shared);
@@ -265,7 +267,7 @@ fn a_pager_of_others_that_goes_on_after_the_end_shows_nothing() {
     pages.unmap(page(base, 2));
     let bytes = |index: u64| {
         let mut out = Vec::new();
-        (&crowd).read(page(base, index), 0..PAGE_LEN, &mut out);
+        (&shared_mapping).read(page(base, index), 0..PAGE_LEN, &mut out);
         out
     };
     let mut written = filled(2).to_vec();
@@ -280,18 +282,18 @@ fn a_pager_of_others_that_goes_on_after_the_end_shows_nothing() {
     }
     pages.release(page(base, 2));
     pages.absorb();
-    assert_eq!((crowd.bytes_taken(), lease.bytes_kept()), (0, 0));
+    assert_eq!((shared_mapping.bytes_taken(), lease.bytes_kept()), (0, 0));
     assert!(lease.begin(&clock, clock.after(Duration::from_secs(3600))));
     pages.install(page(base, 1), &filled(5), Access::Shared);
-    assert_eq!(bytes_of(crowd.file(), 1), filled(5));
+    assert_eq!(bytes_of(shared_mapping.file(), 1), filled(5));
 }
 
 /// The watcher is killed while it takes pages: the pager finds its end gone, and takes the rest itself.
 #[test]
 fn a_watcher_that_dies_over_it_leaves_the_rest_to_the_pager() {
     let (base, len) = (VirtAddr(0x2c00_0000_0000), PAGES * PAGE_LEN as u64);
-    let (crowd, clock) = (Crowd::open(base, len, PAGES).unwrap(), Clock::start());
-    let (mut pages, lease) = (&crowd, crowd.lease());
+    let (shared_mapping, clock) = (SharedMapping::open(base, len, PAGES).unwrap(), Clock::start());
+    let (mut pages, lease) = (&shared_mapping, shared_mapping.lease());
     let (ours, theirs) = rustix::net::socketpair(
         rustix::net::AddressFamily::UNIX,
         rustix::net::SocketType::SEQPACKET,
@@ -307,7 +309,7 @@ fn a_watcher_that_dies_over_it_leaves_the_rest_to_the_pager() {
     // It has said that it takes them, has taken the first, and is no more.
     lease.word().store(TAKING, Ordering::SeqCst);
     let mut taker = Taker::open().unwrap();
-    assert_eq!(taker.take(crowd.file(), lease.kept.as_fd(), 0..PAGE_LEN).unwrap(), PAGE_LEN);
+    assert_eq!(taker.take(shared_mapping.file(), lease.kept.as_fd(), 0..PAGE_LEN).unwrap(), PAGE_LEN);
     drop(theirs);
     pages.absorb();
     assert!(lease.is_over() && lease.takes() == 1);
@@ -317,7 +319,7 @@ fn a_watcher_that_dies_over_it_leaves_the_rest_to_the_pager() {
         pages.read(page(base, index), 0..PAGE_LEN, &mut out);
         assert_eq!(out, of(index));
     }
-    assert_eq!(fstat(crowd.file()).unwrap().st_blocks, 0);
+    assert_eq!(fstat(shared_mapping.file()).unwrap().st_blocks, 0);
 }
 
 /// A process beside this one takes the pages, of a window that this one does nothing about; it ends when this one lets go of it.

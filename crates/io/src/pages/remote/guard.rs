@@ -8,7 +8,7 @@
 //! has ended ([`Watcher`]).
 
 use crate::OpenError;
-use crate::pages::Crowd;
+use crate::pages::SharedMapping;
 use crate::pages::lease::{DESCRIPTORS, Watcher, Woken};
 use rustix::io::Errno;
 use rustix::net::{
@@ -51,16 +51,16 @@ impl Guard {
         self.say(number, &mut ancillary)
     }
 
-    /// From now on the pages of `crowd` are taken away when their lease ends, whether or not this process runs.
+    /// From now on the pages of `shared_mapping` are taken away when their lease ends, whether or not this process runs.
     ///
     /// # Errors
     /// When the guard is gone: then the lease is not watched.
-    pub fn watch(&self, crowd: &Crowd) -> io::Result<()> {
-        let lease = crowd.lease();
+    pub fn watch(&self, shared_mapping: &SharedMapping) -> io::Result<()> {
+        let lease = shared_mapping.lease();
         let [words, doorbell, kept] = lease.descriptors();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        let descriptors = [words, doorbell, kept, crowd.file()];
+        let descriptors = [words, doorbell, kept, shared_mapping.file()];
         assert!(ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)), "there is room for them");
         self.say(WATCH, &mut ancillary)?;
         lease.watched_by(self.socket.try_clone()?);

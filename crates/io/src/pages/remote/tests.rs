@@ -1,9 +1,9 @@
-//! The hall and the guard, as far as they go without a program. With one: the system tests of `farmem run`.
+//! The acceptor and the guard, as far as they go without a program. With one: the system tests of `farmem run`.
 
 use super::call::{HELLO_WORDS, Hello, WELCOME_WORDS, device_request};
-use super::{Guard, Hall, Watch};
+use super::{Acceptor, Guard, Watch};
 use crate::Clock;
-use crate::pages::Crowd;
+use crate::pages::SharedMapping;
 use farmem_host::agent::Pages as _;
 use farmem_machine::Duration as Span;
 use farmem_preload_abi::userfaultfd::device;
@@ -17,50 +17,50 @@ use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
-fn visitor(hall: &Hall) -> std::os::fd::OwnedFd {
-    let invitation = hall.invitation();
+fn visitor(acceptor: &Acceptor) -> std::os::fd::OwnedFd {
+    let invitation = acceptor.invitation();
     let (name, _) = invitation.split_once(':').expect("a name and a token");
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
     socket
 }
 
-/// Who says nothing that makes sense, brings no descriptors or has no token is not let in, and the hall goes on.
+/// Who says nothing that makes sense, brings no descriptors or has no token is not let in, and the acceptor goes on.
 #[test]
 fn strangers_are_not_let_in() {
-    let hall = Hall::open(0x1234).unwrap();
+    let acceptor = Acceptor::open(0x1234).unwrap();
     let hello = Hello { token: 0x1234, base: 0, len: 1 << 20, snapshot: 0, full: true };
     let bytes = bytes_of(hello.words());
     let mut events = Vec::new();
     for what in [&b"hello"[..], &[][..], &bytes[..]] {
-        let socket = visitor(&hall);
+        let socket = visitor(&acceptor);
         let _ = send(&socket, what, SendFlags::empty());
         drop(socket);
-        hall.events(None, &mut events).unwrap();
-        assert_eq!(events, [Watch::Arrivals]);
-        assert!(hall.receive().is_none(), "{what:?}");
+        acceptor.events(None, &mut events).unwrap();
+        assert_eq!(events, [Watch::Connections]);
+        assert!(acceptor.receive().is_none(), "{what:?}");
     }
-    hall.events(Some(Duration::ZERO), &mut events).unwrap();
+    acceptor.events(Some(Duration::ZERO), &mut events).unwrap();
     assert_eq!(events, []);
 }
 
-/// Those who do not see the socket's name come in by its path, which goes with the hall.
+/// Those who do not see the socket's name come in by its path, which goes with the acceptor.
 #[test]
 fn the_same_by_a_path() {
-    let hall = Hall::open(0x1236).unwrap();
-    let path = hall.path().expect("the temporary directory is writable").to_owned();
+    let acceptor = Acceptor::open(0x1236).unwrap();
+    let path = acceptor.path().expect("the temporary directory is writable").to_owned();
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     connect(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
     send(&socket, &bytes_of(device_request(0x1236)), SendFlags::empty()).unwrap();
     shutdown(&socket, Shutdown::Write).unwrap();
     let mut events = Vec::new();
-    hall.events(None, &mut events).unwrap();
-    assert_eq!(events, [Watch::Arrivals]);
-    assert!(hall.receive().is_none(), "it does not greet");
+    acceptor.events(None, &mut events).unwrap();
+    assert_eq!(events, [Watch::Connections]);
+    assert!(acceptor.receive().is_none(), "it does not greet");
     let mut bytes = [0; WELCOME_WORDS * 8];
     let (count, _) = rustix::net::recv(&socket, &mut bytes, RecvFlags::empty()).unwrap();
     assert_eq!(count, bytes.len(), "it is answered");
-    drop(hall);
+    drop(acceptor);
     assert!(!path.exists());
 }
 
@@ -71,12 +71,12 @@ fn bytes_of(words: [u64; HELLO_WORDS]) -> Vec<u8> {
 /// The device goes to processes that know the token, where the pager may open it itself; others get no answer at all.
 #[test]
 fn the_device_is_for_those_who_were_invited() {
-    let hall = Hall::open(0x1234).unwrap();
+    let acceptor = Acceptor::open(0x1234).unwrap();
     for (token, invited) in [(0x1234, true), (0x1235, false)] {
-        let socket = visitor(&hall);
+        let socket = visitor(&acceptor);
         send(&socket, &bytes_of(device_request(token)), SendFlags::empty()).unwrap();
         shutdown(&socket, Shutdown::Write).unwrap();
-        assert!(hall.receive().is_none(), "it does not greet");
+        assert!(acceptor.receive().is_none(), "it does not greet");
         let mut bytes = [0; WELCOME_WORDS * 8];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -97,7 +97,7 @@ fn the_device_is_for_those_who_were_invited() {
 #[test]
 fn the_name_is_not_the_token() {
     let token = 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef;
-    let invitation = Hall::open(token).unwrap().invitation();
+    let invitation = Acceptor::open(token).unwrap().invitation();
     let (name, said) = invitation.split_once(':').unwrap();
     assert_eq!(u128::from_str_radix(said, 16), Ok(token));
     assert!(!name.contains(&said[..8]) && !name.contains(&said[24..]));
@@ -137,10 +137,11 @@ fn a_guard_takes_shared_pages_when_their_lease_ends() {
     let (ours, theirs) = Guard::open().unwrap();
     let guard = std::thread::spawn(move || super::guard(theirs));
     let base = VirtAddr(0x2d00_0000_0000);
-    let (crowd, clock) = (Crowd::open(base, 8 * PAGE_LEN as u64, 8).unwrap(), Clock::start());
-    let (mut pages, lease) = (&crowd, crowd.lease());
+    let (shared_mapping, clock) =
+        (SharedMapping::open(base, 8 * PAGE_LEN as u64, 8).unwrap(), Clock::start());
+    let (mut pages, lease) = (&shared_mapping, shared_mapping.lease());
     assert!(lease.begin(&clock, clock.after(Span::from_secs(3600))));
-    ours.watch(&crowd).unwrap();
+    ours.watch(&shared_mapping).unwrap();
     pages.install(Page::of(base), &[7; PAGE_LEN], Access::Modified);
     assert!(lease.extend(&clock, clock.now()));
     // The end is earlier than the guard knew: what moves it so rings.
@@ -148,7 +149,11 @@ fn a_guard_takes_shared_pages_when_their_lease_ends() {
     while lease.takes() == 0 {
         std::thread::yield_now();
     }
-    assert_eq!(rustix::fs::fstat(crowd.file()).unwrap().st_blocks, 0, "out of every program's reach");
+    assert_eq!(
+        rustix::fs::fstat(shared_mapping.file()).unwrap().st_blocks,
+        0,
+        "out of every program's reach"
+    );
     pages.write_protect(Page::of(base));
     let mut bytes = Vec::new();
     pages.read(Page::of(base), 0..PAGE_LEN, &mut bytes);
@@ -157,7 +162,7 @@ fn a_guard_takes_shared_pages_when_their_lease_ends() {
     let file = std::fs::File::open("/dev/null").unwrap();
     ours.keep(7, &file, &file).unwrap();
     ours.let_go(7);
-    // The crowd has the pager's end too, to know when its guard is gone.
-    drop((ours, crowd));
+    // The shared mapping has the pager's end too, to know when its guard is gone.
+    drop((ours, shared_mapping));
     guard.join().unwrap().unwrap();
 }

@@ -75,14 +75,14 @@ pub(super) struct System {
     pub(super) how: How,
 }
 
-/// An application that stations work on in turns.
+/// An application that contenders work on in turns.
 pub(super) type Shared<A> = Rc<RefCell<A>>;
 
 /// The protection domain of all of them.
 const DOMAIN: &str = "bench";
 
 /// A system at work on an application.
-pub(super) struct Station<A> {
+pub(super) struct Contender<A> {
     pub(super) system: System,
     memory: Memory,
     /// Stations that see memory alike may have the same, since they take turns.
@@ -125,7 +125,7 @@ impl System {
     }
 }
 
-impl<A: App> Station<A> {
+impl<A: App> Contender<A> {
     /// A client of `rack`, of which `cpu` knows the processes, that works on what `lay` lays out for it, or has laid out for another.
     pub(super) fn new(
         system: System,

@@ -1,10 +1,10 @@
 //! Where a pager waits: for processes that come in, for their faults and their ends, and for what else it is told to watch.
 //!
-//! Key types: [`Hall`], [`Arrival`]. Processes come over a socket whose name is the system's alone (it vanishes with the pager), and
+//! Key types: [`Acceptor`], [`Accepted`]. Processes come over a socket whose name is the system's alone (it vanishes with the pager), and
 //! say a token that only those who were invited know. Those in other network namespaces, where it has no such name, find a second one by its
 //! path.
 
-use super::super::Crowd;
+use super::super::SharedMapping;
 use super::Remote;
 use super::call::{HELLO_WORDS, Hello, PATH_MAX, SPANS_MAX, WELCOME_WORDS, device_request};
 use crate::OpenError;
@@ -30,8 +30,8 @@ use std::time::Duration;
 /// What is watched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Watch {
-    /// A process comes in: [`Hall::receive`].
-    Arrivals,
+    /// A process comes in: [`Acceptor::receive`].
+    Connections,
     /// The process of this number faulted.
     Faults(u32),
     /// The process of this number ended.
@@ -45,7 +45,7 @@ pub type Event = Watch;
 
 /// Waits for many processes at once.
 #[derive(Debug)]
-pub struct Hall {
+pub struct Acceptor {
     epoll: OwnedFd,
     listener: OwnedFd,
     name: String,
@@ -58,7 +58,7 @@ pub struct Hall {
 
 /// A process that came in, and waits for an answer.
 #[derive(Debug)]
-pub struct Arrival {
+pub struct Accepted {
     /// What it said.
     pub hello: Hello,
     /// Its far memory.
@@ -91,7 +91,7 @@ const EVENTS_MAX: usize = 64;
 /// Time a process has for its greeting once it is connected.
 const GREETING_TIME_MAX: Duration = Duration::from_secs(2);
 
-impl Hall {
+impl Acceptor {
     /// Opens one; `token` is what invited processes say.
     ///
     /// # Errors
@@ -104,12 +104,12 @@ impl Hall {
         let listener = listener(&address).map_err(system)?;
         let by_path = door(std::env::temp_dir().join(&name));
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
-        let hall = Self { epoll, listener, name, by_path, token, device: device().ok() };
-        hall.watch(&hall.listener, Watch::Arrivals).map_err(system)?;
-        if let Some(door) = &hall.by_path {
-            hall.watch(&door.listener, Watch::Arrivals).map_err(system)?;
+        let acceptor = Self { epoll, listener, name, by_path, token, device: device().ok() };
+        acceptor.watch(&acceptor.listener, Watch::Connections).map_err(system)?;
+        if let Some(door) = &acceptor.by_path {
+            acceptor.watch(&door.listener, Watch::Connections).map_err(system)?;
         }
-        Ok(hall)
+        Ok(acceptor)
     }
 
     /// The socket for those in other network namespaces: a file, to be removed after a pager that was killed.
@@ -161,7 +161,7 @@ impl Hall {
 
     /// Lets a process in, and hears what it says. `None` when it said nothing that makes sense, or was not invited.
     #[must_use]
-    pub fn receive(&self) -> Option<Arrival> {
+    pub fn receive(&self) -> Option<Accepted> {
         let by_path = || accept_with(&self.by_path.as_ref()?.listener, CLOEXEC).ok();
         let socket = accept_with(&self.listener, CLOEXEC).ok().or_else(by_path)?;
         set_socket_timeout(&socket, Timeout::Recv, Some(GREETING_TIME_MAX)).ok()?;
@@ -181,7 +181,7 @@ impl Hall {
         let ended = pidfd_open(pid, PidfdFlags::empty()).ok()?;
         let remote = Remote::new(uffd, file, &hello)?;
         let pid = number_of(pid);
-        Some(Arrival { hello, remote, pid, ended, socket })
+        Some(Accepted { hello, remote, pid, ended, socket })
     }
 }
 
@@ -254,12 +254,12 @@ fn answer(socket: &OwnedFd, words: [u64; WELCOME_WORDS], file: Option<BorrowedFd
     Ok(())
 }
 
-impl Arrival {
+impl Accepted {
     /// Lets it go on, with what it is to map: address, bytes and protection of each span, and what it shares with others.
     ///
     /// # Errors
     /// When it does not listen any more.
-    pub fn welcome(&self, spans: &[[u64; 3]], shared: Option<&Crowd>) -> io::Result<()> {
+    pub fn welcome(&self, spans: &[[u64; 3]], shared: Option<&SharedMapping>) -> io::Result<()> {
         self.say(0, spans.len() as u64, shared)?;
         for some in spans.chunks(SPANS_MAX) {
             let bytes: Vec<u8> = some.iter().flatten().flat_map(|word| word.to_le_bytes()).collect();
@@ -274,19 +274,19 @@ impl Arrival {
         let _ = self.say(errno, 0, None);
     }
 
-    fn say(&self, status: u64, count: u64, shared: Option<&Crowd>) -> io::Result<()> {
-        let (base, len) = shared.map_or((0, 0), |crowd| {
-            let (base, len) = crowd.span();
+    fn say(&self, status: u64, count: u64, shared: Option<&SharedMapping>) -> io::Result<()> {
+        let (base, len) = shared.map_or((0, 0), |shared_mapping| {
+            let (base, len) = shared_mapping.span();
             (base.0, len)
         });
-        answer(&self.socket, [status, count, base, len], shared.map(Crowd::file))
+        answer(&self.socket, [status, count, base, len], shared.map(SharedMapping::file))
     }
 }
 
 impl Watch {
     const fn number(self) -> u64 {
         let (kind, number) = match self {
-            Self::Arrivals => (0, 0),
+            Self::Connections => (0, 0),
             Self::Faults(n) => (1, n),
             Self::Ended(n) => (2, n),
             Self::Other(n) => (3, n),
@@ -297,7 +297,7 @@ impl Watch {
     fn of(number: u64) -> Self {
         let low = u32::try_from(number & u64::from(u32::MAX)).expect("masked");
         match number >> 32 {
-            0 => Self::Arrivals,
+            0 => Self::Connections,
             1 => Self::Faults(low),
             2 => Self::Ended(low),
             3 => Self::Other(low),

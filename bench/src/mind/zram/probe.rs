@@ -1,6 +1,6 @@
 //! A process with less memory than it uses: it touches its pages, of which the system puts out others each time.
 //!
-//! [`squeezed`] is that process, this program started again; [`Squeezed`] is it as its parent sees it. It waits for a word before it takes
+//! [`squeezed`] is that process, this program started again; [`ZramProbe`] is it as its parent sees it. It waits for a word before it takes
 //! memory, so that all of it counts for the cgroup it is put into, and ends with its parent.
 
 use crate::Samples;
@@ -56,13 +56,13 @@ pub fn squeezed(pages: usize, rounds: usize) -> io::Result<()> {
 }
 
 /// Such a process; killed with this, and waited for.
-pub(crate) struct Squeezed {
+pub(crate) struct ZramProbe {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
-impl Squeezed {
+impl ZramProbe {
     /// Starts it. It takes no memory yet.
     pub(crate) fn begin(mut command: Command) -> Result<Self, String> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -101,7 +101,7 @@ impl Squeezed {
     }
 }
 
-impl Drop for Squeezed {
+impl Drop for ZramProbe {
     fn drop(&mut self) {
         let _gone = self.child.kill();
         let _gone = self.child.wait();
@@ -112,10 +112,10 @@ impl Drop for Squeezed {
 mod tests {
     use super::*;
 
-    fn shell(script: &str) -> Squeezed {
+    fn shell(script: &str) -> ZramProbe {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        Squeezed::begin(command).unwrap()
+        ZramProbe::begin(command).unwrap()
     }
 
     /// A process that says its times and the end is heard; one that is killed before, or says what is no time, is not taken for one that is done.
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_started_is_said() {
-        let refused = Squeezed::begin(Command::new("/no/such/program")).err().unwrap();
+        let refused = ZramProbe::begin(Command::new("/no/such/program")).err().unwrap();
         assert!(refused.contains("/no/such/program") && refused.contains("os error 2"), "{refused}");
     }
 

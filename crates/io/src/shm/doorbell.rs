@@ -14,7 +14,7 @@
 
 use super::atomic::{AtomicU64, Ordering, fence};
 
-/// Words of a bell.
+/// Words of a doorbell.
 pub(crate) const BELL_WORDS: usize = 64;
 /// The word a receiver sleeps on: 1 while it sleeps or is about to.
 pub(crate) const SLEEPING: usize = 16;
@@ -22,33 +22,33 @@ pub(crate) const SLEEPING: usize = 16;
 const ARRIVALS: usize = 32;
 
 /// The receiver: from here on every sender rings. It must look at its rings once more before it sleeps.
-pub(crate) fn fall_asleep(bell: &[AtomicU64]) {
-    bell[SLEEPING].store(1, Ordering::Relaxed);
+pub(crate) fn fall_asleep(doorbell: &[AtomicU64]) {
+    doorbell[SLEEPING].store(1, Ordering::Relaxed);
     fence(Ordering::SeqCst);
 }
 
 /// The receiver: awake again, senders need not ring.
-pub(crate) fn wake_up(bell: &[AtomicU64]) {
-    bell[SLEEPING].store(0, Ordering::Relaxed);
+pub(crate) fn wake_up(doorbell: &[AtomicU64]) {
+    doorbell[SLEEPING].store(0, Ordering::Relaxed);
 }
 
 /// The receiver: true when senders ring at this moment.
-pub(crate) fn may_ring(bell: &[AtomicU64]) -> bool {
-    bell[SLEEPING].load(Ordering::Relaxed) == 1
+pub(crate) fn may_ring(doorbell: &[AtomicU64]) -> bool {
+    doorbell[SLEEPING].load(Ordering::Relaxed) == 1
 }
 
 /// A sender, after it published: true when it must wake the receiver. True for one sender only.
-pub(crate) fn must_wake(bell: &[AtomicU64]) -> bool {
+pub(crate) fn must_wake(doorbell: &[AtomicU64]) -> bool {
     fence(Ordering::SeqCst);
-    bell[SLEEPING].load(Ordering::Relaxed) == 1 && bell[SLEEPING].swap(0, Ordering::Relaxed) == 1
+    doorbell[SLEEPING].load(Ordering::Relaxed) == 1 && doorbell[SLEEPING].swap(0, Ordering::Relaxed) == 1
 }
 
 /// A sender made a ring to this endpoint.
-pub(crate) fn announce(bell: &[AtomicU64]) {
-    bell[ARRIVALS].fetch_add(1, Ordering::Release);
+pub(crate) fn announce(doorbell: &[AtomicU64]) {
+    doorbell[ARRIVALS].fetch_add(1, Ordering::Release);
 }
 
 /// How many rings were announced.
-pub(crate) fn arrivals(bell: &[AtomicU64]) -> u64 {
-    bell[ARRIVALS].load(Ordering::Acquire)
+pub(crate) fn arrivals(doorbell: &[AtomicU64]) -> u64 {
+    doorbell[ARRIVALS].load(Ordering::Acquire)
 }

@@ -1,6 +1,6 @@
 //! Shares a pager between threads: its own threads run it by turns, and all other threads leave a request in the [`Inbox`].
 //!
-//! Key type: [`Desk`]. Two threads receive events for the pager: one sleeps at the link, the other one at the userfaultfd. Neither hands its
+//! Key type: [`SharedPager`]. Two threads receive events for the pager: one sleeps at the link, the other one at the userfaultfd. Neither hands its
 //! events over to the other, which would cost a wake-up of a thread for each fault and for each page: it runs the pager itself, and
 //! the other one has to wait until it is done. A thread that finds the pager running leaves its request; the running thread serves it next.
 //!
@@ -19,7 +19,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration as StdDuration;
 
 /// What is wanted of the pager.
-pub(super) enum Ask {
+pub(super) enum PagerRequest {
     /// A thread of the program waits for the page.
     Fault(Page, Access),
     /// What is cached may be used until then.
@@ -47,7 +47,7 @@ pub(super) struct Inbox {
 
 #[derive(Default)]
 struct State {
-    asks: VecDeque<Ask>,
+    requests: VecDeque<PagerRequest>,
     /// A thread runs the pager, and looks here once more before it stops.
     at_work: bool,
     /// A thread sleeps here, so waking it takes a system call. That is rare.
@@ -62,9 +62,9 @@ impl Inbox {
     }
 
     /// Leaves all of them, and wakes the pager's threads.
-    pub(super) fn put(&self, asks: impl IntoIterator<Item = Ask>) {
+    pub(super) fn put(&self, requests: impl IntoIterator<Item = PagerRequest>) {
         let mut state = lock(&self.state);
-        state.asks.extend(asks);
+        state.requests.extend(requests);
         self.notify(state);
         if let Some(waker) = self.waker.get() {
             waker.wake();
@@ -72,9 +72,9 @@ impl Inbox {
     }
 
     /// Adds them. False when another thread runs the pager: it will see them. True when the caller runs the pager from now on.
-    fn begin_with(&self, asks: impl IntoIterator<Item = Ask>) -> bool {
+    fn begin_with(&self, requests: impl IntoIterator<Item = PagerRequest>) -> bool {
         let mut state = lock(&self.state);
-        state.asks.extend(asks);
+        state.requests.extend(requests);
         !std::mem::replace(&mut state.at_work, true)
     }
 
@@ -87,14 +87,14 @@ impl Inbox {
         state.at_work = true;
     }
 
-    fn take(&self, into: &mut VecDeque<Ask>) {
-        into.append(&mut lock(&self.state).asks);
+    fn take(&self, into: &mut VecDeque<PagerRequest>) {
+        into.append(&mut lock(&self.state).requests);
     }
 
     /// Ends the caller's run of the pager; false when another thread left something meanwhile: then the caller still runs it.
     fn leave(&self) -> bool {
         let mut state = lock(&self.state);
-        state.at_work = !state.asks.is_empty();
+        state.at_work = !state.requests.is_empty();
         let is_free = !state.at_work;
         if is_free {
             self.notify(state);
@@ -114,7 +114,7 @@ impl Inbox {
     /// Waits until there is something, for `most` at the longest.
     fn wait(&self, most: StdDuration) {
         let state = lock(&self.state);
-        if state.asks.is_empty() {
+        if state.requests.is_empty() {
             drop(self.sleep(state, Some(most)));
         }
     }
@@ -140,14 +140,14 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The pager, and its turns.
-pub(super) struct Desk<W: Mapped, L: Link> {
+pub(super) struct SharedPager<W: Mapped, L: Link> {
     inbox: Arc<Inbox>,
     /// Only the thread that runs the pager takes this lock, so no thread waits for it.
     pager: Mutex<Pager<W, L>>,
 }
 
-impl<W: Mapped, L: Link> Desk<W, L> {
-    /// The desk of `pager`, to which others speak through `inbox`.
+impl<W: Mapped, L: Link> SharedPager<W, L> {
+    /// The shared pager of `pager`, to which others speak through `inbox`.
     pub(super) fn new(pager: Pager<W, L>, inbox: Arc<Inbox>) -> Self {
         Self { inbox, pager: Mutex::new(pager) }
     }
@@ -156,11 +156,11 @@ impl<W: Mapped, L: Link> Desk<W, L> {
     ///
     /// The frames leave when the pager is free again: a thread that they wake may take this CPU, and the answer may be here before this
     /// thread goes on.
-    pub(super) fn serve(&self, asks: impl IntoIterator<Item = Ask>, parcel: &mut L::Parcel) {
-        let mut at_work = self.inbox.begin_with(asks);
+    pub(super) fn serve(&self, requests: impl IntoIterator<Item = PagerRequest>, parcel: &mut L::Parcel) {
+        let mut at_work = self.inbox.begin_with(requests);
         while at_work {
             let mut pager = lock(&self.pager);
-            self.inbox.take(pager.asks());
+            self.inbox.take(pager.requests());
             pager.begin(parcel);
             drop(pager);
             at_work = !self.inbox.leave();
@@ -169,7 +169,7 @@ impl<W: Mapped, L: Link> Desk<W, L> {
     }
 
     /// Takes what has come over the link, if no thread runs the pager; false for a link at which only its sleeper hears something. What comes
-    /// wakes no sleeper until [`Desk::rest`].
+    /// wakes no sleeper until [`SharedPager::rest`].
     pub(super) fn look(&self) -> bool {
         let mut can_look = true;
         self.work(|pager| can_look = pager.look());
@@ -186,7 +186,7 @@ impl<W: Mapped, L: Link> Desk<W, L> {
         let mut at_work = self.inbox.begin_with([]);
         while at_work {
             let mut pager = lock(&self.pager);
-            self.inbox.take(pager.asks());
+            self.inbox.take(pager.requests());
             work(&mut pager);
             drop(pager);
             at_work = !self.inbox.leave();
@@ -194,8 +194,8 @@ impl<W: Mapped, L: Link> Desk<W, L> {
     }
 
     /// Leaves these to the thread that serves the link.
-    pub(super) fn leave(&self, asks: impl IntoIterator<Item = Ask>) {
-        self.inbox.put(asks);
+    pub(super) fn leave(&self, requests: impl IntoIterator<Item = PagerRequest>) {
+        self.inbox.put(requests);
     }
 
     /// Serves what comes over the link, until the pager was told to end and everything is written back or cannot be; true when it was.
@@ -204,7 +204,7 @@ impl<W: Mapped, L: Link> Desk<W, L> {
             self.inbox.begin();
             let next = loop {
                 let mut pager = lock(&self.pager);
-                self.inbox.take(pager.asks());
+                self.inbox.take(pager.requests());
                 let next = pager.turn();
                 drop(pager);
                 // No thread runs the pager after the end.
@@ -217,7 +217,7 @@ impl<W: Mapped, L: Link> Desk<W, L> {
                 Next::Look => {}
                 Next::Sleep(most) => {
                     if let Err(error) = sleeper.sleep(most) {
-                        self.leave([Ask::Fail(format!("the link to the rack failed: {error}"))]);
+                        self.leave([PagerRequest::Fail(format!("the link to the rack failed: {error}"))]);
                     }
                 }
                 Next::Wait(most) => self.inbox.wait(most),

@@ -1,15 +1,16 @@
 //! What a host's pages lie in: the memory of its own process, or that of others; and the host as its process has it.
 //!
-//! Key types: `Ground`, with two implementers: a [`Window`] of this process, and a [`Crowd`] of processes whose faults come here by another
+//! Key types: `FaultSource`, with two implementers: a [`Window`] of this process, and a [`SharedMapping`] of processes whose faults come here by another
 //! way; [`Joined`], which ends the host when it is dropped.
 
-use super::desk::{Ask, Desk, Inbox, lock};
 use super::lease::{Objects, say};
+use super::shared_pager::{Inbox, PagerRequest, SharedPager, lock};
 use super::{ShareOptions, ShareStats, join};
 use farmem_client::Error;
 use farmem_client::RackConfig;
 use farmem_io::pages::{
-    Crowd, Fault, Faults, Handler, Lease, Mapped, Next, Ring, Watcher, Window, WindowConfig, serve_shared,
+    Fault, Faults, Handler, Lease, Mapped, Next, Ring, SharedMapping, Watcher, Window, WindowConfig,
+    serve_shared,
 };
 use farmem_io::{Link, Sleeper, Stop};
 use farmem_wire::VirtAddr;
@@ -21,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{JoinHandle, scope};
 
 /// What a host's pages lie in.
-pub(super) trait Ground: Sized + Send + Sync + 'static {
+pub(super) trait FaultSource: Sized + Send + Sync + 'static {
     /// Opens it for these addresses, with no page here.
     fn open(options: &ShareOptions, span: &Range<u64>, frames_max: usize) -> Result<Self, Error>;
 
@@ -32,14 +33,14 @@ pub(super) trait Ground: Sized + Send + Sync + 'static {
     fn serve<'a, L: Link + Send>(
         &'a self,
         handler: Handler,
-        desk: &Desk<&'a Self, L>,
+        shared_pager: &SharedPager<&'a Self, L>,
         sleeper: Sleeper,
     ) -> bool
     where
         &'a Self: Mapped;
 }
 
-impl Ground for Window {
+impl FaultSource for Window {
     fn open(options: &ShareOptions, span: &Range<u64>, frames_max: usize) -> Result<Self, Error> {
         let config = WindowConfig {
             base: VirtAddr(span.start),
@@ -60,7 +61,7 @@ impl Ground for Window {
     fn serve<'a, L: Link + Send>(
         &'a self,
         handler: Handler,
-        desk: &Desk<&'a Self, L>,
+        shared_pager: &SharedPager<&'a Self, L>,
         sleeper: Sleeper,
     ) -> bool
     where
@@ -68,24 +69,25 @@ impl Ground for Window {
     {
         let stop = Stop::new();
         let ring = Ring::new(self, stop.clone());
-        let lease = Ground::lease(self);
+        let lease = FaultSource::lease(self);
         scope(|scope| {
             // Beside this process where the system allows that, else within it.
             let apart = self.watch_apart();
             if apart.is_err() {
                 match self.watcher() {
                     Ok(watcher) => _ = scope.spawn(move || watch(watcher)),
-                    Err(error) => desk.leave([Ask::Fail(format!("the lease cannot be watched: {error}"))]),
+                    Err(error) => shared_pager
+                        .leave([PagerRequest::Fail(format!("the lease cannot be watched: {error}"))]),
                 }
             }
             scope.spawn(|| {
-                let mut faults = AtDesk { desk, batch: Vec::new(), parcel: L::Parcel::default() };
+                let mut faults = AtDesk { shared_pager, batch: Vec::new(), parcel: L::Parcel::default() };
                 if let Err(error) = serve_shared(self, handler, &stop, &mut faults) {
                     self.abandon(); // or the program would wait for ever
-                    desk.leave([Ask::Fail(format!("page faults cannot be read: {error}"))]);
+                    shared_pager.leave([PagerRequest::Fail(format!("page faults cannot be read: {error}"))]);
                 }
             });
-            let given_up = desk.run(sleeper);
+            let given_up = shared_pager.run(sleeper);
             ring.end();
             lease.stop();
             drop(apart);
@@ -94,7 +96,7 @@ impl Ground for Window {
     }
 }
 
-impl Ground for Crowd {
+impl FaultSource for SharedMapping {
     fn open(_: &ShareOptions, span: &Range<u64>, frames_max: usize) -> Result<Self, Error> {
         Ok(Self::open(VirtAddr(span.start), span.end - span.start, frames_max as u64)?)
     }
@@ -104,11 +106,16 @@ impl Ground for Crowd {
     }
 
     /// Its pages are watched by its programs' guard ([`farmem_io::pages::remote::Guard`]). The thread that reads a fault leaves it here ([`Joined::fault`]).
-    fn serve<'a, L: Link + Send>(&'a self, _: Handler, desk: &Desk<&'a Self, L>, sleeper: Sleeper) -> bool
+    fn serve<'a, L: Link + Send>(
+        &'a self,
+        _: Handler,
+        shared_pager: &SharedPager<&'a Self, L>,
+        sleeper: Sleeper,
+    ) -> bool
     where
         &'a Self: Mapped,
     {
-        desk.run(sleeper)
+        shared_pager.run(sleeper)
     }
 }
 
@@ -123,8 +130,8 @@ fn watch(mut watcher: Watcher) {
 }
 
 /// A host that shares. Its threads end when it is dropped: what was written goes to the memory nodes, and the host leaves the rack.
-pub struct Joined<G> {
-    pub(super) ground: Arc<G>,
+pub struct HostHandle<G> {
+    pub(super) fault_source: Arc<G>,
     pub(super) inbox: Arc<Inbox>,
     pub(super) failed: Arc<Mutex<Option<String>>>,
     pub(super) domain: u32,
@@ -133,7 +140,7 @@ pub struct Joined<G> {
     pub(super) pager: Option<JoinHandle<()>>,
 }
 
-impl Joined<Crowd> {
+impl HostHandle<SharedMapping> {
     /// Joins the rack as a host whose programs are other processes, at one of the rack's addresses.
     ///
     /// # Errors
@@ -146,10 +153,10 @@ impl Joined<Crowd> {
     }
 }
 
-impl<G> Joined<G> {
+impl<G> HostHandle<G> {
     /// Where its pages are.
-    pub fn ground(&self) -> &G {
-        &self.ground
+    pub fn fault_source(&self) -> &G {
+        &self.fault_source
     }
 
     /// Its number.
@@ -170,7 +177,7 @@ impl<G> Joined<G> {
     /// A thread waits for a page.
     pub fn fault(&self, page: Page, write: bool) {
         let access = if write { Access::Modified } else { Access::Shared };
-        self.inbox.put([Ask::Fault(page, access)]);
+        self.inbox.put([PagerRequest::Fault(page, access)]);
     }
 
     /// Writes everything to the memory nodes that was written so far.
@@ -178,12 +185,12 @@ impl<G> Joined<G> {
     /// # Errors
     /// What kept it from that; then part of it is lost.
     pub fn write_back(&self) -> Result<(), Error> {
-        self.answered(Ask::WriteBack).unwrap_or_else(|| Err(self.lost()))
+        self.answered(PagerRequest::WriteBack).unwrap_or_else(|| Err(self.lost()))
     }
 
     /// What it did so far.
     pub fn stats(&self) -> ShareStats {
-        self.answered(Ask::Stats).unwrap_or_default()
+        self.answered(PagerRequest::Stats).unwrap_or_default()
     }
 
     /// Why nothing can be had any more.
@@ -191,7 +198,7 @@ impl<G> Joined<G> {
         lock(&self.failed).clone()
     }
 
-    fn answered<T>(&self, ask: impl FnOnce(Sender<T>) -> Ask) -> Option<T> {
+    fn answered<T>(&self, ask: impl FnOnce(Sender<T>) -> PagerRequest) -> Option<T> {
         let (answer, answered) = channel();
         self.inbox.put([ask(answer)]);
         answered.recv().ok()
@@ -203,15 +210,15 @@ impl<G> Joined<G> {
     }
 }
 
-impl<G> core::fmt::Debug for Joined<G> {
+impl<G> core::fmt::Debug for HostHandle<G> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "Joined(host {})", self.host)
     }
 }
 
-impl<G> Drop for Joined<G> {
+impl<G> Drop for HostHandle<G> {
     fn drop(&mut self) {
-        self.inbox.put([Ask::End]);
+        self.inbox.put([PagerRequest::End]);
         if let Some(pager) = self.pager.take() {
             // Its panic was printed; no caller can take it.
             let _panicked = pager.join();
@@ -219,29 +226,29 @@ impl<G> Drop for Joined<G> {
     }
 }
 
-/// Brings faults to the desk, all that were read together at once.
+/// Brings faults to the shared pager, all that were read together at once.
 struct AtDesk<'a, W: Mapped, L: Link> {
-    desk: &'a Desk<W, L>,
-    batch: Vec<Ask>,
+    shared_pager: &'a SharedPager<W, L>,
+    batch: Vec<PagerRequest>,
     parcel: L::Parcel,
 }
 
 impl<W: Mapped, L: Link> Faults for AtDesk<'_, W, L> {
     fn fault(&mut self, page: Page, fault: Fault) {
         let access = if fault.write { Access::Modified } else { Access::Shared };
-        self.batch.push(Ask::Fault(page, access));
+        self.batch.push(PagerRequest::Fault(page, access));
     }
 
     fn turn(&mut self) -> Next {
-        self.desk.serve(self.batch.drain(..), &mut self.parcel);
+        self.shared_pager.serve(self.batch.drain(..), &mut self.parcel);
         Next::Sleep
     }
 
     fn look(&mut self) -> bool {
-        self.desk.look()
+        self.shared_pager.look()
     }
 
     fn rest(&mut self) {
-        self.desk.rest();
+        self.shared_pager.rest();
     }
 }

@@ -5,9 +5,9 @@ use std::process::{Child, Command, Stdio};
 
 /// Does something when it is dropped, or when this process is no more.
 #[derive(Debug)]
-pub(crate) struct Keeper(Child);
+pub(crate) struct CleanupGuard(Child);
 
-impl Keeper {
+impl CleanupGuard {
     /// `undo` is for a shell, which knows `argument` as `$1`.
     pub(crate) fn begin(undo: &str, argument: &str) -> Result<Self, String> {
         // The pipe closes with the last process that can write to it, which is this one alone.
@@ -20,7 +20,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for CleanupGuard {
     fn drop(&mut self) {
         drop(self.0.stdin.take());
         let _ended = self.0.wait();
@@ -36,7 +36,7 @@ mod tests {
     fn it_undoes_when_dropped() {
         let dir = std::env::temp_dir().join(format!("farmem keeper {}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
-        let mut keeper = Keeper::begin(r#"rmdir "$1""#, dir.to_str().unwrap()).unwrap();
+        let mut keeper = CleanupGuard::begin(r#"rmdir "$1""#, dir.to_str().unwrap()).unwrap();
         assert!(keeper.0.try_wait().unwrap().is_none() && dir.exists());
         drop(keeper);
         assert!(!dir.exists());

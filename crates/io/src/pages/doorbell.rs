@@ -1,4 +1,4 @@
-//! A bell: wakes the thread that sleeps in a read of the userfaultfd, without a second descriptor to wait for.
+//! A doorbell: wakes the thread that sleeps in a read of the userfaultfd, without a second descriptor to wait for.
 //!
 //! It is a page of its own that the userfaultfd serves while a handler listens. To ring is to touch it.
 
@@ -13,27 +13,27 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[derive(Debug)]
-pub(super) struct Bell {
+pub(super) struct Doorbell {
     page: NonNull<u8>,
     ringing: Mutex<()>,
     listening: AtomicBool,
 }
 
 // SAFETY: the page is only touched by a volatile read and by the system, and unmapped by its one owner.
-unsafe impl Send for Bell {}
+unsafe impl Send for Doorbell {}
 // SAFETY: as above.
-unsafe impl Sync for Bell {}
+unsafe impl Sync for Doorbell {}
 
-impl Bell {
+impl Doorbell {
     pub(super) fn open() -> Result<Self, OpenError> {
         // SAFETY: a new mapping at an address of the kernel's choice.
         let page = unsafe { mmap_anonymous(ptr::null_mut(), PAGE_LEN, ProtFlags::READ, MapFlags::PRIVATE) };
         let page = page.map_err(|e| OpenError::System { doing: "map a page".into(), source: e.into() })?;
         let page = NonNull::new(page.cast::<u8>()).expect("mmap gives no null");
-        let bell = Self { page, ringing: Mutex::new(()), listening: AtomicBool::new(false) };
+        let doorbell = Self { page, ringing: Mutex::new(()), listening: AtomicBool::new(false) };
         // SAFETY: the page of a moment ago. A child must not have it unserved and think that it rang.
-        let _ = unsafe { madvise(bell.page.as_ptr().cast(), PAGE_LEN, Advice::LinuxDontFork) };
-        Ok(bell)
+        let _ = unsafe { madvise(doorbell.page.as_ptr().cast(), PAGE_LEN, Advice::LinuxDontFork) };
+        Ok(doorbell)
     }
 
     /// From here on a ring is reported. One listens at a time.
@@ -65,13 +65,13 @@ impl Bell {
         if fault.addr & !(PAGE_LEN - 1) != self.at() {
             return false;
         }
-        // SAFETY: the bell's page: zeros are what is read there.
+        // SAFETY: the doorbell's page: zeros are what is read there.
         match unsafe { uffd.zero(self.at(), PAGE_LEN) } {
             Ok(()) => {}
             Err(Stopped { errno: Errno::EXIST, .. }) => {
                 uffd.wake(self.at(), PAGE_LEN).expect("a page of our own");
             }
-            Err(stopped) => panic!("the bell cannot be answered: {stopped}"),
+            Err(stopped) => panic!("the doorbell cannot be answered: {stopped}"),
         }
         true
     }
@@ -81,7 +81,7 @@ impl Bell {
     }
 }
 
-impl Drop for Bell {
+impl Drop for Doorbell {
     fn drop(&mut self) {
         // SAFETY: exactly the page of `open`, and the last owner goes.
         let _ = unsafe { munmap(self.page.as_ptr().cast(), PAGE_LEN) };

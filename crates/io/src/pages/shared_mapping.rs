@@ -1,6 +1,6 @@
 //! Pages that several processes of a program have at once, at the same addresses, though none of them is this one.
 //!
-//! Key type: [`Crowd`], which is to them what a [`Window`](super::Window) is to its own process. There is one memfd; each member has all of it
+//! Key type: [`SharedMapping`], which is to them what a [`Window`](super::Window) is to its own process. There is one memfd; each member has all of it
 //! mapped and sent its userfaultfd here. A page's bytes come by writing them into the file, and reach a member by mapping them there
 //! (CONTINUE), when one of its threads waits for the page: so the page is one frame, however many members use it.
 //!
@@ -38,7 +38,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Far memory as addresses of other processes. Any thread may call it; one at a time acts on a page.
 #[derive(Debug)]
-pub struct Crowd {
+pub struct SharedMapping {
     base: VirtAddr,
     frames_max: u64,
     file: OwnedFd,
@@ -60,8 +60,8 @@ struct Inner {
     takes: u64,
 }
 
-impl Crowd {
-    /// A crowd without members, of which no page is here; at most `frames_max` ever will. One more is used for a moment when a page rests.
+impl SharedMapping {
+    /// A shared mapping without members, of which no page is here; at most `frames_max` ever will. One more is used for a moment when a page rests.
     ///
     /// # Errors
     /// [`OpenError::System`] when the system has no memory for its file, [`OpenError::Setting`] for bytes that are not whole pages.
@@ -120,7 +120,7 @@ impl Crowd {
         Watcher::of(&self.lease, self.file())
     }
 
-    /// A process comes in: it is about to map the file at [`Crowd::span`], and to register that with its userfaultfd before it touches it.
+    /// A process comes in: it is about to map the file at [`SharedMapping::span`], and to register that with its userfaultfd before it touches it.
     ///
     /// # Errors
     /// When there are no descriptors left.
@@ -298,7 +298,7 @@ impl Inner {
     }
 }
 
-impl Pages for &Crowd {
+impl Pages for &SharedMapping {
     fn install(&mut self, page: Page, bytes: &[u8; PAGE_LEN], access: Access) {
         let index = self.index(page);
         let mut inner = self.inner();
@@ -422,7 +422,7 @@ impl Pages for &Crowd {
     }
 }
 
-impl Mapped for &Crowd {
+impl Mapped for &SharedMapping {
     fn remap(&mut self, page: Page, access: Access) {
         let index = self.index(page);
         let mut inner = self.inner();

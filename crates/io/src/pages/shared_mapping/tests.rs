@@ -1,4 +1,4 @@
-//! A crowd of one: this process is the member, and its faults are read by a thread of the test. Many members: the system tests of `farmem run`.
+//! A shared mapping of one: this process is the member, and its faults are read by a thread of the test. Many members: the system tests of `farmem run`.
 
 use super::*;
 use crate::pages::{Faulting, Features, Message, Patience, Reach};
@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 
 const PAGES: usize = 8;
 const LEN: usize = PAGES * PAGE_LEN;
-/// Of the member, in the crowd.
+/// Of the member, in the shared mapping.
 const MEMBER: u32 = 7;
 /// Two crowds cannot be at one place.
 static ALONE: Lock<()> = Lock::new(());
@@ -19,7 +19,7 @@ static ALONE: Lock<()> = Lock::new(());
 const BASE: usize = 0x2a00_0000_0000;
 
 struct Rig {
-    crowd: Arc<Crowd>,
+    shared_mapping: Arc<SharedMapping>,
     /// Pages that were asked for.
     asked: Receiver<(Page, bool)>,
     _uffd: Userfaultfd,
@@ -32,18 +32,19 @@ impl Rig {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let opened = Userfaultfd::open(Reach::UserMode, Features::WINDOW);
         let uffd = opened.inspect_err(|refused| eprintln!("skipped: {refused}")).ok()?;
-        let crowd = Arc::new(Crowd::open(VirtAddr(BASE as u64), LEN as u64, frames_max).unwrap());
+        let shared_mapping =
+            Arc::new(SharedMapping::open(VirtAddr(BASE as u64), LEN as u64, frames_max).unwrap());
         let flags = MapFlags::SHARED | MapFlags::FIXED_NOREPLACE;
         let rights = ProtFlags::READ | ProtFlags::WRITE;
         let place = ptr::with_exposed_provenance_mut(BASE);
         // SAFETY: a new mapping, which replaces nothing.
-        unsafe { mmap(place, LEN, rights, flags, crowd.file(), 0) }.unwrap();
+        unsafe { mmap(place, LEN, rights, flags, shared_mapping.file(), 0) }.unwrap();
         let faulting = Faulting::MISSING.and(Faulting::MINOR).and(Faulting::WRITE_PROTECTED);
         // SAFETY: the mapping of a moment ago, which this test serves.
         unsafe { uffd.register(BASE, LEN, faulting) }.unwrap();
-        crowd.inner().members.insert(MEMBER, uffd.again().unwrap());
+        shared_mapping.inner().members.insert(MEMBER, uffd.again().unwrap());
         let (ask, asked) = channel();
-        let (reading, of) = (uffd.again().unwrap(), Arc::clone(&crowd));
+        let (reading, of) = (uffd.again().unwrap(), Arc::clone(&shared_mapping));
         // It sleeps in the read when the test ends, and with the process.
         drop(thread::spawn(move || {
             let mut messages = reading.messages();
@@ -57,7 +58,7 @@ impl Rig {
                 .is_ok()
             {}
         }));
-        Some(Self { crowd, asked, _uffd: uffd, _alone: alone })
+        Some(Self { shared_mapping, asked, _uffd: uffd, _alone: alone })
     }
 
     fn page(index: usize) -> Page {
@@ -71,8 +72,8 @@ impl Rig {
 
     /// What the system counts is what is here.
     fn assert_here(&self, pages: u64) {
-        assert_eq!(self.crowd.bytes_taken(), pages * PAGE_LEN as u64);
-        assert_eq!(self.crowd.inner().frames, pages);
+        assert_eq!(self.shared_mapping.bytes_taken(), pages * PAGE_LEN as u64);
+        assert_eq!(self.shared_mapping.inner().frames, pages);
     }
 }
 
@@ -103,9 +104,9 @@ fn filled(value: u64) -> [u8; PAGE_LEN] {
     bytes
 }
 
-fn bytes_of(crowd: &Crowd, page: Page) -> u64 {
+fn bytes_of(shared_mapping: &SharedMapping, page: Page) -> u64 {
     let mut bytes = Vec::new();
-    Pages::read(&crowd, page, 0..8, &mut bytes);
+    Pages::read(&shared_mapping, page, 0..8, &mut bytes);
     u64::from_le_bytes(bytes.try_into().unwrap())
 }
 
@@ -113,30 +114,30 @@ fn bytes_of(crowd: &Crowd, page: Page) -> u64 {
 #[test]
 fn a_page_through_its_states() {
     let Some(rig) = Rig::open(4) else { return };
-    let (mut crowd, page) = (&*rig.crowd, Rig::page(3));
+    let (mut shared_mapping, page) = (&*rig.shared_mapping, Rig::page(3));
     let reader = read(3);
     assert_eq!(rig.asked(), (page, false));
-    crowd.install(page, &filled(5), Access::Shared);
+    shared_mapping.install(page, &filled(5), Access::Shared);
     assert_eq!(reader.join().unwrap(), 5);
     rig.assert_here(1);
     let writer = add(3, 1);
     assert_eq!(rig.asked(), (page, true));
-    crowd.install(page, &filled(0), Access::Modified);
+    shared_mapping.install(page, &filled(0), Access::Modified);
     assert_eq!(writer.join().unwrap(), 5, "the bytes were here: they are not written again");
     assert_eq!(add(3, 1).join().unwrap(), 6);
-    crowd.write_protect(page);
-    assert_eq!(bytes_of(crowd, page), 7);
+    shared_mapping.write_protect(page);
+    assert_eq!(bytes_of(shared_mapping, page), 7);
     let writer = add(3, 1);
     assert_eq!(rig.asked(), (page, true));
     assert_eq!(read(3).join().unwrap(), 7, "readable while it is frozen");
-    crowd.unmap(page);
-    assert_eq!(bytes_of(crowd, page), 7);
+    shared_mapping.unmap(page);
+    assert_eq!(bytes_of(shared_mapping, page), 7);
     rig.assert_here(1);
-    crowd.release(page);
+    shared_mapping.release(page);
     rig.assert_here(0);
-    crowd.install(page, &filled(20), Access::Modified);
+    shared_mapping.install(page, &filled(20), Access::Modified);
     assert_eq!(writer.join().unwrap(), 20, "who waited is served");
-    crowd.discard(page);
+    shared_mapping.discard(page);
     rig.assert_here(0);
 }
 
@@ -145,28 +146,28 @@ fn a_page_through_its_states() {
 fn a_page_rests_without_losing_stores() {
     const ADDS: u64 = 20_000;
     let Some(rig) = Rig::open(2) else { return };
-    let (mut crowd, page) = (&*rig.crowd, Rig::page(0));
-    crowd.install(page, &filled(0), Access::Modified);
+    let (mut shared_mapping, page) = (&*rig.shared_mapping, Rig::page(0));
+    shared_mapping.install(page, &filled(0), Access::Modified);
     let adding = thread::spawn(|| (0..ADDS).for_each(|_| _ = word(0).fetch_add(1, Ordering::SeqCst)));
     while !adding.is_finished() {
-        crowd.unmap(page);
+        shared_mapping.unmap(page);
         rig.assert_here(1);
-        crowd.remap(page, Access::Modified);
+        shared_mapping.remap(page, Access::Modified);
         while rig.asked.try_recv().is_ok() {
-            crowd.wake(page);
+            shared_mapping.wake(page);
         }
     }
     adding.join().unwrap();
-    crowd.write_protect(page);
-    assert_eq!(bytes_of(crowd, page), ADDS);
+    shared_mapping.write_protect(page);
+    assert_eq!(bytes_of(shared_mapping, page), ADDS);
 }
 
 /// A member that maps a page anew, or by another address space's doing has no mapping of one that is here, finds it without anybody being asked.
 #[test]
 fn what_is_here_is_found_without_asking() {
     let Some(rig) = Rig::open(2) else { return };
-    let (mut crowd, page) = (&*rig.crowd, Rig::page(1));
-    crowd.install(page, &filled(9), Access::Shared);
+    let (mut shared_mapping, page) = (&*rig.shared_mapping, Rig::page(1));
+    shared_mapping.install(page, &filled(9), Access::Shared);
     assert_eq!(read(1).join().unwrap(), 9);
     // SAFETY: the bytes are in the file.
     unsafe { madvise(ptr::with_exposed_provenance_mut(BASE + PAGE_LEN), PAGE_LEN, Advice::LinuxDontNeed) }
@@ -180,15 +181,15 @@ fn what_is_here_is_found_without_asking() {
 #[test]
 fn members_leave_and_poison_ends() {
     let Some(rig) = Rig::open(2) else { return };
-    let (mut crowd, page) = (&*rig.crowd, Rig::page(2));
-    crowd.poison(page); // no thread waits: none is told
-    crowd.unpoison(page);
+    let (mut shared_mapping, page) = (&*rig.shared_mapping, Rig::page(2));
+    shared_mapping.poison(page); // no thread waits: none is told
+    shared_mapping.unpoison(page);
     let reader = read(2);
     assert_eq!(rig.asked(), (page, false));
-    crowd.install(page, &filled(3), Access::Modified);
+    shared_mapping.install(page, &filled(3), Access::Modified);
     assert_eq!(reader.join().unwrap(), 3);
-    rig.crowd.leave(MEMBER);
-    crowd.write_protect(page);
-    crowd.discard(page);
+    rig.shared_mapping.leave(MEMBER);
+    shared_mapping.write_protect(page);
+    shared_mapping.discard(page);
     rig.assert_here(0);
 }
