@@ -442,22 +442,21 @@ impl Cache {
             proposed.start.max(around.start).max((key.page + 1).saturating_sub(run_max)).min(key.page);
         let end = proposed.end.min(around.end).min(start.saturating_add(run_max)).max(key.page + 1);
         if end - start > 1 {
-            self.was_used(key);
+            self.was_used(key, start == key.page);
         }
         start..end
     }
 
-    /// A stream goes on at this page: what was fetched ahead of it up to here was used.
-    fn was_used(&mut self, key: Key) {
-        for step in [u64::wrapping_sub, u64::wrapping_add] {
-            let mut page = step(key.page, 1);
-            while let Some(frame) =
-                self.frames.find(key.with(page)).filter(|&frame| self.frames.at(frame).ahead)
-            {
-                self.frames.change(frame, false, |page| page.ahead = false);
-                self.stats.ahead.used += 1;
-                page = step(page, 1);
-            }
+    /// A stream goes on at this page, upwards or downwards: what was fetched ahead of it up to here was used.
+    fn was_used(&mut self, key: Key, up: bool) {
+        let step = if up { u64::wrapping_sub } else { u64::wrapping_add };
+        let mut page = step(key.page, 1);
+        while let Some(frame) =
+            self.frames.find(key.with(page)).filter(|&frame| self.frames.at(frame).ahead)
+        {
+            self.frames.change(frame, false, |page| page.ahead = false);
+            self.stats.ahead.used += 1;
+            page = step(page, 1);
         }
     }
 

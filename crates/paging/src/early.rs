@@ -57,25 +57,29 @@ impl Cache {
     /// of writes goes on as one.
     pub(crate) fn allow_run(&mut self, key: Key, layout: &impl Layout, out: &mut Vec<Action>) {
         self.stats.upgrades += 1;
-        let run = if self.config.stream_writes {
-            self.stream_of_writes(key, layout)
-        } else {
-            key.page..key.page + 1
-        };
+        let alone = key.page..key.page + 1;
+        let streams = self.config.stream_writes;
+        let (run, written) = if streams { self.stream_of_writes(key, layout) } else { (alone, 0..0) };
         for page in run.clone() {
             let frame = self.frames.find(key.with(page)).expect("a page of the run is here");
-            let used = page == key.page;
-            self.frames.change(frame, used, |page| {
+            self.frames.change(frame, page == key.page, |page| {
                 (page.mapped, page.dirty) = (Some(Access::Modified), true);
-                page.ahead &= !used;
             });
+        }
+        // What was written was used, also where no fault of its own told.
+        for page in written.chain([key.page]) {
+            if let Some(frame) = self.frames.find(key.with(page)).filter(|&frame| self.frames.at(frame).ahead)
+            {
+                self.frames.change(frame, false, |page| page.ahead = false);
+                self.stats.ahead.used += 1;
+            }
         }
         let count = u32::try_from(run.end - run.start).expect("at most run_max");
         out.push(Action::Allow { first: key.with(run.start), count });
     }
 
-    /// The pages that are like to be written with one that is about to be, upwards or downwards.
-    fn stream_of_writes(&self, key: Key, layout: &impl Layout) -> Range<u64> {
+    /// The pages that are like to be written with one that is about to be, upwards or downwards; and those before it that have been.
+    fn stream_of_writes(&self, key: Key, layout: &impl Layout) -> (Range<u64>, Range<u64>) {
         let at = |page: u64| self.frames.find(key.with(page)).map(|frame| self.frames.at(frame));
         let written = |page: &u64| at(*page).is_some_and(|page| page.mapped == Some(Access::Modified));
         let clean = |page: &u64| {
@@ -86,12 +90,14 @@ impl Cache {
         let (around, most) = (layout.around(key), self.config.run_max);
         let below = (around.start.max(key.page.saturating_sub(most))..key.page).rev();
         let above = key.page + 1..around.end.min(key.page.saturating_add(most));
-        let behind = below.clone().take_while(written).count();
-        if behind > 0 {
-            return key.page..key.page + 1 + above.take(behind).take_while(clean).count() as u64;
+        let before = below.clone().take_while(written).count();
+        if before > 0 {
+            let count = above.take(before).take_while(clean).count() as u64;
+            return (key.page..key.page + 1 + count, key.page - before as u64..key.page);
         }
-        let behind = above.take_while(written).count();
-        key.page - below.take(behind).take_while(clean).count() as u64..key.page + 1
+        let before = above.clone().take_while(written).count();
+        let count = below.take(before).take_while(clean).count() as u64;
+        (key.page - count..key.page + 1, key.page + 1..key.page + 1 + before as u64)
     }
 }
 
@@ -189,9 +195,12 @@ mod tests {
             let at = |page: u64| if down { 99 - page } else { page };
             let mut cache = cache(400);
             (0..100).for_each(|page| drop(touch(&mut cache, page, false)));
+            let read = cache.stats().ahead.used;
             let faults = (0..40).map(|page| touch(&mut cache, at(page), true).1);
             let counts: Vec<u64> = faults.flatten().map(|run| run.end - run.start).collect();
             assert_eq!(counts, [1, 2, 4, 8, 8, 8, 8, 8], "{down}");
+            // The last run that was read is not known to be used before it is written.
+            assert_eq!(cache.stats().ahead.used > read, down);
         }
     }
 
