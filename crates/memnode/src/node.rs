@@ -146,7 +146,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
     fn on_frame(&mut self, now: Instant, port: Port, bytes: &[u8], out: &mut Outbox) {
         self.stats.frames = self.stats.frames.wrapping_add(1);
         if !Datagram::is(bytes) {
-            return self.on_packet(port, bytes, out);
+            return self.on_verb(port, bytes, out);
         }
         match Datagram::parse(bytes) {
             Ok(datagram) => self.on_datagram(now, port, &datagram, out),
@@ -156,7 +156,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
 
     /// A frame that is no datagram as messages come in: a packet of a reliable connection (PROTOCOL 7.17).
     #[inline(never)]
-    fn on_packet(&mut self, port: Port, bytes: &[u8], out: &mut Outbox) {
+    fn on_verb(&mut self, port: Port, bytes: &[u8], out: &mut Outbox) {
         let packet = match Packet::parse(bytes) {
             Ok(packet) if packet.bth.opcode.is_ud() => return self.drop_frame(DropReason::Opcode, out),
             Ok(packet) => packet,
