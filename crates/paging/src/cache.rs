@@ -451,8 +451,7 @@ impl Cache {
     fn was_used(&mut self, key: Key, up: bool) {
         let step = if up { u64::wrapping_sub } else { u64::wrapping_add };
         let mut page = step(key.page, 1);
-        while let Some(frame) =
-            self.frames.find(key.with(page)).filter(|&frame| self.frames.at(frame).ahead)
+        while let Some(frame) = self.frames.find(key.with(page)).filter(|&frame| self.frames.at(frame).ahead)
         {
             self.frames.change(frame, false, |page| page.ahead = false);
             self.stats.ahead.used += 1;
