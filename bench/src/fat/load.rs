@@ -23,8 +23,9 @@ pub(super) fn measure(store: &mut Store, rack: &Rack, draw: &[u64], quick: bool)
         let loading = scope.spawn(|| {
             let mut load = || {
                 let mut loader = Rack::running(config.clone()).client(DOMAIN)?;
-                (0..loads)
-                    .try_for_each(|_| time.time(|| publish(&mut loader, &[section.clone()]).map(|_epoch| ())))
+                (0..loads).try_for_each(|_| {
+                    time.time(|| publish(&mut loader, core::slice::from_ref(&section)).map(|_epoch| ()))
+                })
             };
             let done = load();
             ended.store(true, Ordering::Release);

@@ -249,13 +249,14 @@ fn round_trips() {
 fn many_under_way() {
     let mut hosts = hosts(2, 1);
     let Host { client, heap, tree } = &mut hosts[0];
-    let len = |key: u64| if key == 7 { COMES_ALONG + 1 } else { 100 * key as usize + 1 };
-    (0..16).for_each(|key| _ = tree.insert(client, heap, key, &value(len(key), key as u8)).unwrap());
+    let len = |key: u8| if key == 7 { COMES_ALONG + 1 } else { 100 * usize::from(key) + 1 };
+    (0..16).for_each(|key| _ = tree.insert(client, heap, key.into(), &value(len(key), key)).unwrap());
     heap.pin(client).unwrap();
-    let tickets: Vec<_> = (0..20).map(|key| client.submit(tree.get_op(key, vec![9; 3])).unwrap()).collect();
+    let tickets: Vec<_> =
+        (0..20_u8).map(|key| client.submit(tree.get_op(key.into(), vec![9; 3])).unwrap()).collect();
     for (key, ticket) in (0..).zip(tickets) {
         let brought = RecordTree::brought(&client.wait(ticket).unwrap());
-        let expected = (key < 16 && key != 7).then(|| value(len(key), key as u8));
+        let expected = (key < 16 && key != 7).then(|| value(len(key), key));
         assert_eq!(brought, expected, "key {key}");
     }
     heap.unpin();
@@ -272,9 +273,9 @@ fn a_published_tree_is_entered_further_down() {
     hosts[1].tree.set_policy(Policy::Offload);
     let visits = |host: &mut Host| {
         let before = host.client.tally();
-        for n in (0..2_400).step_by(23) {
-            assert_eq!(host.get(3 * n), Some((n as u32).to_le_bytes().repeat(60)));
-            assert_eq!(host.get(3 * n + 1), None);
+        for n in (0..2_400_u32).step_by(23) {
+            assert_eq!(host.get(3 * u64::from(n)), Some(n.to_le_bytes().repeat(60)));
+            assert_eq!(host.get(3 * u64::from(n) + 1), None);
         }
         let after = host.client.tally();
         assert_eq!(after.requests - before.requests, 210, "one each");

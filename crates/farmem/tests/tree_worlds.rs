@@ -28,7 +28,7 @@ use std::thread;
 const CLIENTS: u64 = 4;
 /// Clients 0 and 2 are on host 1, the others on host 2.
 const HOSTS: u16 = 2;
-const KEYS: u64 = 400;
+const KEYS: u32 = 400;
 
 /// What a client waits for.
 enum Ask {
@@ -243,7 +243,7 @@ fn live(mut memory: InWorld, mut tree: BLinkTree, model: &Mutex<Model>, seed: u6
     let with = |act: &mut dyn FnMut(&mut Model)| act(&mut model.lock().expect("one thread runs at a time"));
     let now = || model.lock().expect("one thread runs at a time").tick();
     for step in 0..steps {
-        let any = u64::from(rng.below(KEYS as u32));
+        let any = u64::from(rng.below(KEYS));
         let own = any / CLIENTS * CLIENTS + client;
         // Waves: a time in which the tree grows, one in which it shrinks.
         let inserts = if step / 150 % 2 == 0 { 5 } else { 2 };
@@ -362,6 +362,7 @@ impl Stage {
 
     /// Time passes until all clients have ended; all but the first begin when there is a tree. Now and then one of `crashing` starts again.
     fn play(&mut self, crashing: &[RoleId], made: &Mutex<Option<VirtAddr>>) {
+        let odds = 8_000 * u32::try_from(crashing.len().max(1)).expect("a few roles");
         self.resume(0, Reply::Begin);
         let mut waiting = 1..CLIENTS;
         while self.alive > 0 {
@@ -385,7 +386,7 @@ impl Stage {
                 self.resume(client, Reply::Answered(answer));
                 continue;
             }
-            if let Some(&role) = crashing.get(self.rng.below(8_000 * crashing.len().max(1) as u32) as usize)
+            if let Some(&role) = crashing.get(self.rng.below(odds) as usize)
                 && self.world.is_up(role)
             {
                 self.world.crash(role);
@@ -534,6 +535,7 @@ fn a_lost_node_is_told() {
 /// Ten million operations: `cargo test --workspace --test tree_worlds -- --ignored --nocapture`.
 #[test]
 #[ignore = "takes a quarter of an hour"]
+#[expect(clippy::print_stdout, reason = "what it counted is asked for")]
 fn ten_million_operations() {
     let mut totals = worlds(&NETWORKS, 125, 2_000, &[]);
     totals.add(&worlds(&NETWORKS, 125, 2_000, &[RoleId::Switch, RoleId::Control]));
