@@ -9,6 +9,7 @@
 
 mod doorbell;
 mod lease;
+mod looking;
 mod memory;
 pub mod remote;
 mod serve;

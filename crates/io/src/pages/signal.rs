@@ -22,6 +22,7 @@ mod slot;
 mod tests;
 
 use super::Next;
+use super::looking::{LOOK_NS_MAX, Looking};
 use super::state::{State, States};
 use crate::{Clock, OpenError, Stop, Waiting};
 use farmem_wire::message::PAGE_LEN;
@@ -29,17 +30,13 @@ use handler::Registration;
 use slot::{Sleep, Slot};
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Threads that wait for pages of one window at once; of more, the last wait for a slot.
 const SLOTS: usize = 256;
-/// The longest that a thread looks for its page before it sleeps, in nanoseconds: several times what a page takes from another CPU.
-const SPIN_NS_MAX: u64 = 60_000;
 /// Looks between two looks at the clock.
 const SPINS_PER_CLOCK: u32 = 32;
-/// Faults for which a thread does not look after it looked in vain: two to the power of how often in a row, up to this power.
-const VAIN_MAX: u32 = 6;
 
 /// A thread's touch of a page that it cannot have yet.
 #[derive(Clone, Copy, Debug)]
@@ -88,10 +85,7 @@ pub(super) struct Signals {
     /// It is to go on with what another one left.
     passed: AtomicBool,
     closed: AtomicBool,
-    can_spin: bool,
-    /// Times in a row that a look was in vain, and faults for which no thread looks.
-    vain: AtomicU32,
-    skip: AtomicU32,
+    looking: Looking,
     clock: Clock,
 }
 
@@ -134,9 +128,7 @@ impl Signals {
             door: Sleep::default(),
             passed: AtomicBool::new(false),
             closed: AtomicBool::new(false),
-            can_spin: crate::affinity::cpus_online() > 1,
-            vain: AtomicU32::new(0),
-            skip: AtomicU32::new(0),
+            looking: Looking::new(),
             clock: Clock::start(),
         }
     }
@@ -219,7 +211,7 @@ impl Signals {
         if !may_lead || !self.is_lent.load(Ordering::SeqCst) {
             self.knock();
         }
-        let mut may_look = self.may_look();
+        let mut may_look = self.looking.is_worth_it();
         loop {
             let seen = slot.seen();
             let is_wanted = self.is_wanted() || slot.was_told();
@@ -345,19 +337,9 @@ impl Signals {
         self.leader.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True when looking for a page is worth it, by how it went the last times.
-    fn may_look(&self) -> bool {
-        if !self.can_spin {
-            return false;
-        }
-        let skip = self.skip.load(Ordering::Relaxed);
-        self.skip.store(skip.saturating_sub(1), Ordering::Relaxed);
-        skip == 0
-    }
-
     /// Looks again and again, for a while. What serves on this CPU cannot while this thread looks: in vain, it sleeps sooner next time.
     fn spin(&self, is_done: &mut dyn FnMut() -> bool) {
-        let until = self.clock.now().as_nanos() + SPIN_NS_MAX;
+        let until = self.clock.now().as_nanos() + LOOK_NS_MAX;
         let mut looks = 0_u32;
         let came = loop {
             if is_done() {
@@ -369,11 +351,7 @@ impl Signals {
             }
             std::hint::spin_loop();
         };
-        let vain = if came { 0 } else { (self.vain.load(Ordering::Relaxed) + 1).min(VAIN_MAX) };
-        self.vain.store(vain, Ordering::Relaxed);
-        if vain > 0 {
-            self.skip.store(1 << vain, Ordering::Relaxed);
-        }
+        self.looking.ended(came);
     }
 }
 

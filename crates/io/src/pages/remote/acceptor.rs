@@ -5,6 +5,7 @@
 //! path.
 
 use super::super::SharedMapping;
+use super::super::looking::{LOOK_NS_MAX, Looking};
 use super::Remote;
 use super::call::{HELLO_WORDS, Hello, PATH_MAX, SPANS_MAX, WELCOME_WORDS, device_request};
 use crate::OpenError;
@@ -25,7 +26,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What is watched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,6 +55,7 @@ pub struct Acceptor {
     token: u128,
     /// For processes that may not open a userfaultfd themselves; `None` where this one may not open it.
     device: Option<File>,
+    looking: Looking,
 }
 
 /// A process that came in, and waits for an answer.
@@ -104,7 +106,8 @@ impl Acceptor {
         let listener = listener(&address).map_err(system)?;
         let by_path = door(std::env::temp_dir().join(&name));
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
-        let acceptor = Self { epoll, listener, name, by_path, token, device: device().ok() };
+        let acceptor =
+            Self { epoll, listener, name, by_path, token, device: device().ok(), looking: Looking::new() };
         acceptor.watch(&acceptor.listener, Watch::Connections).map_err(system)?;
         if let Some(door) = &acceptor.by_path {
             acceptor.watch(&door.listener, Watch::Connections).map_err(system)?;
@@ -138,11 +141,27 @@ impl Acceptor {
         let _ = epoll::delete(&self.epoll, what);
     }
 
-    /// Fills `events` with what happened; waits so long for the first, or for ever.
+    /// Fills `events` with what happened; waits so long for the first, or for ever. Before it sleeps it looks for a while, as long as that is worth it: a
+    /// program that faults far often does so again before this thread would sleep, and a CPU that sleeps is four times as far away.
     ///
     /// # Errors
     /// When the system takes no more calls.
     pub fn events(&self, patience: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
+        events.clear();
+        if patience.is_none() && self.looking.is_worth_it() {
+            let until = Instant::now() + Duration::from_nanos(LOOK_NS_MAX);
+            while events.is_empty() && Instant::now() < until {
+                self.wait(Some(Duration::ZERO), events)?;
+            }
+            self.looking.ended(!events.is_empty());
+            if !events.is_empty() {
+                return Ok(());
+            }
+        }
+        self.wait(patience, events)
+    }
+
+    fn wait(&self, patience: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
         events.clear();
         let none = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
         let mut room = [none; EVENTS_MAX];
