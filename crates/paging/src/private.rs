@@ -11,6 +11,7 @@
 //! What it does not do: copy a byte, know which addresses a program uses, wait.
 
 mod check;
+mod deactivate;
 mod forks;
 mod plain;
 mod pool;
@@ -440,51 +441,6 @@ impl Private {
             }
         }
         programs.allow(space, pages);
-    }
-
-    fn deactivate(&mut self, space: u32, pages: Range<u64>, programs: &mut impl Programs) {
-        let key = |page| Key { space, page };
-        // From here on no store reaches them.
-        if pages.clone().any(|page| self.cache.is_dirty(key(page))) {
-            programs.write_protect(space, pages.clone());
-        }
-        // Some may not have come.
-        let is_there = |page: &u64| self.book.entry(key(*page)).here == Here::Program;
-        let there: Vec<u64> = pages.clone().filter(is_there).collect();
-        for run in there.chunk_by(|a, b| a + 1 == *b) {
-            self.save(space, run[0]..run[0] + run.len() as u64, programs);
-        }
-        programs.discard(space, pages);
-        self.house(programs);
-    }
-
-    /// Pages that lie together go from their program to the pool, and those that are zeros to nowhere.
-    fn save(&mut self, space: u32, pages: Range<u64>, programs: &mut impl Programs) {
-        self.evictions += pages.end - pages.start;
-        let places = self.book.pool.put_run(space, pages.clone());
-        let mut from = pages.start;
-        for together in places.chunk_by(|a, b| a + 1 == *b) {
-            let until = from + together.len() as u64;
-            programs.save(space, from..until, together[0]);
-            from = until;
-        }
-        for (page, place) in pages.zip(places) {
-            let key = Key { space, page };
-            let slot = self.book.entry(key).slot;
-            let alone = slot.is_none_or(|slot| self.book.slots.owners(slot) == 1);
-            let dirty = self.cache.is_dirty(key);
-            if dirty && alone && programs.is_zero(place) {
-                self.book.pool.remove(place);
-                self.cache.vanish(key);
-                self.forget_slot(key);
-                continue;
-            }
-            self.book.set(key, Entry { slot, here: Here::Pool(place) });
-            if dirty {
-                self.homeless.extend(slot.is_none().then_some(key));
-                slot.inspect(|&slot| self.book.slots.set_home(slot, Home::Pool(place)));
-            }
-        }
     }
 
     /// The page has no slot any more, and its bytes are nowhere.
