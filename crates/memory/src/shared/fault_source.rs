@@ -1,7 +1,7 @@
 //! What a host's pages lie in: the memory of its own process, or that of others; and the host as its process has it.
 //!
 //! Key types: `FaultSource`, with two implementers: a [`Window`] of this process, and a [`SharedMapping`] of processes whose faults come here by another
-//! way; [`Joined`], which ends the host when it is dropped.
+//! way; [`HostHandle`], which ends the host when it is dropped.
 
 use super::lease::{Objects, say};
 use super::shared_pager::{Inbox, PagerRequest, SharedPager, lock};

@@ -8,7 +8,7 @@ use super::super::SharedMapping;
 use super::super::looking::{LOOK_NS_MAX, Looking};
 use super::Remote;
 use super::call::{HELLO_WORDS, Hello, PATH_MAX, SPANS_MAX, WELCOME_WORDS, device_request};
-use crate::OpenError;
+use crate::{Clock, OpenError};
 use farmem_preload_abi::userfaultfd::device;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
@@ -26,7 +26,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What is watched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,6 +56,7 @@ pub struct Acceptor {
     /// For processes that may not open a userfaultfd themselves; `None` where this one may not open it.
     device: Option<File>,
     looking: Looking,
+    clock: Clock,
 }
 
 /// A process that came in, and waits for an answer.
@@ -106,8 +107,16 @@ impl Acceptor {
         let listener = listener(&address).map_err(system)?;
         let by_path = door(std::env::temp_dir().join(&name));
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
-        let acceptor =
-            Self { epoll, listener, name, by_path, token, device: device().ok(), looking: Looking::new() };
+        let acceptor = Self {
+            epoll,
+            listener,
+            name,
+            by_path,
+            token,
+            device: device().ok(),
+            looking: Looking::new(),
+            clock: Clock::start(),
+        };
         acceptor.watch(&acceptor.listener, Watch::Connections).map_err(system)?;
         if let Some(door) = &acceptor.by_path {
             acceptor.watch(&door.listener, Watch::Connections).map_err(system)?;
@@ -149,8 +158,8 @@ impl Acceptor {
     pub fn events(&self, patience: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
         events.clear();
         if patience.is_none() && self.looking.is_worth_it() {
-            let until = Instant::now() + Duration::from_nanos(LOOK_NS_MAX);
-            while events.is_empty() && Instant::now() < until {
+            let until = self.clock.now().as_nanos() + LOOK_NS_MAX;
+            while events.is_empty() && self.clock.now().as_nanos() < until {
                 self.wait(Some(Duration::ZERO), events)?;
             }
             self.looking.ended(!events.is_empty());
