@@ -14,24 +14,10 @@ pub use store::LookupPath;
 pub use union::{Counts, count};
 
 use crate::pulse::Racks;
-use crate::{Outcome, Progress, Sheet};
+use crate::{Outcome, Plan, Progress, Sheet};
 use std::time::Duration;
 
-/// What is to be measured.
-#[derive(Clone, Debug, Default)]
-pub struct Plan {
-    /// Fewer repetitions on less data: within 20 s.
-    pub quick: bool,
-    /// Only rows whose ids begin with this.
-    pub only: String,
-}
-
 impl Plan {
-    /// True when some row below `prefix` is wanted.
-    fn wants(&self, prefix: &str) -> bool {
-        prefix.starts_with(&self.only) || self.only.starts_with(prefix)
-    }
-
     fn effort(&self) -> e2e::Budget {
         let (rounds, slice) = if self.quick { (2, 20) } else { (9, 150) };
         e2e::Budget { rounds, slice: Duration::from_millis(slice) }

@@ -20,7 +20,7 @@ pub(crate) use zram::ZramProbe;
 pub use zram::{SQUEEZED, squeezed};
 
 use crate::cpu::on_its_own;
-use crate::{Outcome, Progress, Row, Samples, Sheet};
+use crate::{Outcome, Plan, Progress, Row, Samples, Sheet};
 use farmem::serve::pin_to_cpu;
 use farmem::window::{FaultMode, Place, WindowOptions};
 use farmem::{Error, Placement, Rack, RackConfig, ShareOptions, SharedSpace, Transport, Vma, Waiting};
@@ -33,21 +33,7 @@ const PAGE: usize = farmem::PAGE_LEN;
 /// Domain of all that is measured.
 const DOMAIN: &str = "bench-mind";
 
-/// How much is measured.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Plan {
-    /// A short run.
-    pub quick: bool,
-    /// Only rows whose ids begin with this.
-    pub only: String,
-}
-
 impl Plan {
-    /// True when some row below `prefix` is wanted.
-    fn wants(&self, prefix: &str) -> bool {
-        prefix.starts_with(&self.only) || self.only.starts_with(prefix)
-    }
-
     /// Allocations that are gone through once.
     const fn rounds(&self) -> usize {
         if self.quick { 12 } else { 96 }

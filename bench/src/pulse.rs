@@ -22,5 +22,5 @@ mod scatter;
 pub use compare::{Racks, Scenario};
 pub use contender::{App, NodeKind};
 pub use counts::{Counted, Fixture, Subject};
-pub use run::{Plan, run};
+pub use run::run;
 pub use scatter::SUBJECTS;

@@ -11,20 +11,11 @@ mod work;
 pub use work::{WORK, work};
 
 use crate::swap::{Group, SwapFile, Zram};
-use crate::{CpuMeter, CpuTime, Outcome, Progress, Row, Sheet, to_f64};
+use crate::{CpuMeter, CpuTime, Outcome, Plan, Progress, Row, Sheet, to_f64};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use work::{BEGIN, Kind};
-
-/// What to measure.
-#[derive(Clone, Debug, Default)]
-pub struct Plan {
-    /// Less memory, and each once.
-    pub quick: bool,
-    /// Rows whose ids begin with this.
-    pub only: String,
-}
 
 /// 3,000 temporaries of 1.2 MB at the full size.
 const NUMPY: &str = "import sys, time\n\

@@ -2,9 +2,9 @@
 //! to 9).
 
 use super::store::{KEY_BYTES, LookupPath, Store};
-use super::{Plan, load, union};
+use super::{load, union};
 use crate::pulse::{NodeKind, Racks};
-use crate::{CpuMeter, Row, Samples, Sheet, rate_row, to_f64};
+use crate::{CpuMeter, Plan, Row, Samples, Sheet, rate_row, to_f64};
 use farmem::blink_tree::Extent;
 use farmem::{Error, Layout};
 use farmem_machine::Rng;

@@ -3,8 +3,7 @@
 //! Programs are recorded by `scripts/record-traces`; without their traces the rows say so. The recordings are about a thousandth of the
 //! paper's runs, which take a minute and more, so that epochs are a hundredth of its 100 ms: the paper finds no difference from 1 to 100 ms.
 
-use super::Plan;
-use crate::{Row, Sheet, to_f64};
+use crate::{Plan, Row, Sheet, to_f64};
 use farmem_sim::replay::{Duration, Outcome, Regions, Setup, System, Workload, replay};
 use farmem_sim::trace::Reader;
 use std::fs::File;

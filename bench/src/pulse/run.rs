@@ -4,21 +4,10 @@ use super::apps::{TableStore, TimeSeries, WebService};
 use super::compare::{Budget, Fleet, Racks, Scenario, systems};
 use super::lookups::Lookups;
 use super::{batch, coupled, node, plots, scatter};
-use crate::{Outcome, Progress, Sheet};
+use crate::{Outcome, Plan, Progress, Sheet};
 use farmem::Error;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
-
-/// What is to be measured.
-#[derive(Clone, Debug, Default)]
-pub struct Plan {
-    /// Fewer repetitions on less data: within 20 s.
-    pub quick: bool,
-    /// Only rows whose ids begin with this.
-    pub only: String,
-    /// Where to draw figures, if anywhere.
-    pub plots: Option<PathBuf>,
-}
 
 /// How many times longer the wimpy processor needs for an iteration, load and logic.
 ///
@@ -29,11 +18,6 @@ const WIMPY_TIMES: u32 = 3;
 const HOP: Duration = Duration::from_nanos(150);
 
 impl Plan {
-    /// True when some row below `prefix` is wanted.
-    fn wants(&self, prefix: &str) -> bool {
-        prefix.starts_with(&self.only) || self.only.starts_with(prefix)
-    }
-
     fn node(&self) -> node::Budget {
         match self.quick {
             true => node::Budget { store: 1 << 27, rounds: 2 },
@@ -63,12 +47,13 @@ impl Plan {
 /// Operations under way when throughput is measured: as many as a memory node interleaves.
 const DEPTH: usize = farmem_memnode::WORKSPACES;
 
-/// Measures what `plan` says, and tells it as it comes.
+/// Measures what `plan` says, tells it as it comes, and draws figures into the directory `plots`, if there is one.
 ///
 /// # Errors
 /// What keeps racks from starting, or far memory from answering.
 pub fn run<R: Racks>(
     plan: &Plan,
+    plots: Option<&Path>,
     racks: &mut R,
     mut tell: impl FnMut(Progress<'_>),
 ) -> Result<Outcome, R::Failure> {
@@ -98,7 +83,7 @@ pub fn run<R: Racks>(
         sheet.add(batch::measure(plan.batch(), racks)?);
     }
     applications(plan, racks, &mut sheet, hop * (WIMPY_TIMES - 1))?;
-    if let Some(directory) = &plan.plots {
+    if let Some(directory) = plots {
         sheet.begins("plots");
         let drawn = plots::draw(directory, &lines, sheet.rows());
         drawn.map_err(|source| Error::System {

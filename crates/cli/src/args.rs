@@ -286,6 +286,13 @@ pub(crate) struct BenchRows {
     pub(crate) only: Option<String>,
 }
 
+impl BenchRows {
+    /// What is to be measured.
+    pub(crate) fn plan(&self) -> farmem_bench::Plan {
+        farmem_bench::Plan { quick: self.quick, only: self.only.clone().unwrap_or_default() }
+    }
+}
+
 /// The links of a benchmark's racks
 #[derive(Debug, Args)]
 pub(crate) struct BenchLinks {

@@ -4,11 +4,11 @@ use super::Screen;
 use super::pulse::OwnRacks;
 use crate::args::BenchLinked;
 use crate::{End, Failure};
-use farmem_bench::fat::{Plan, run as measure};
+use farmem_bench::fat::run as measure;
 
 pub(crate) fn run(args: &BenchLinked) -> Result<End, Failure> {
     let BenchLinked { rows, links } = args;
-    let plan = Plan { quick: rows.quick, only: rows.only.clone().unwrap_or_default() };
+    let plan = rows.plan();
     let screen = Screen::begin("fat", rows.json, links.link);
     let outcome = measure(&plan, &mut OwnRacks(links.link), |told| screen.hear(told))?;
     screen.end(&plan.only, outcome)

@@ -5,14 +5,14 @@ use crate::args::BenchLinked;
 use crate::rack_file::{RackFile, Shape};
 use crate::{End, Failure};
 use farmem::{LinkProfile, Placement, RackConfig, Transport, Waiting, serve};
-use farmem_bench::mind::{Plan, Racks, run as measure};
+use farmem_bench::mind::{Racks, run as measure};
 
 /// Bytes of memory of each memory node: addresses; what is not used costs nothing.
 const NODE_MEMORY: u64 = 1 << 30;
 
 pub(crate) fn run(args: &BenchLinked) -> Result<End, Failure> {
     let BenchLinked { rows, links } = args;
-    let plan = Plan { quick: rows.quick, only: rows.only.clone().unwrap_or_default() };
+    let plan = rows.plan();
     let screen = Screen::begin("mind", rows.json, links.link);
     let outcome = measure(&plan, &mut OwnRacks(links.link), |told| screen.hear(told))?;
     screen.end(&plan.only, outcome)

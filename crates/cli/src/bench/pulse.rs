@@ -6,16 +6,12 @@ use crate::rack_file::{RackFile, Shape};
 use crate::supervisor::Supervisor;
 use crate::{End, Failure};
 use farmem::{LinkProfile, Placement, Rack, Transport, Waiting};
-use farmem_bench::pulse::{NodeKind, Plan, Racks, run as measure};
+use farmem_bench::pulse::{NodeKind, Racks, run as measure};
 
 pub(crate) fn run(args: &BenchPulse) -> Result<End, Failure> {
-    let plan = Plan {
-        quick: args.rows.quick,
-        only: args.rows.only.clone().unwrap_or_default(),
-        plots: args.plots.clone(),
-    };
+    let plan = args.rows.plan();
     // Looked at first: figures are drawn behind all measurements.
-    if let Some(directory) = &plan.plots {
+    if let Some(directory) = &args.plots {
         let drawable = std::fs::create_dir_all(directory).and_then(|()| tempfile::tempfile_in(directory));
         drawable.map_err(|error| {
             let what = format!("cannot draw into {}: {error}", directory.display());
@@ -23,7 +19,8 @@ pub(crate) fn run(args: &BenchPulse) -> Result<End, Failure> {
         })?;
     }
     let screen = Screen::begin("pulse", args.rows.json, args.links.link);
-    let outcome = measure(&plan, &mut OwnRacks(args.links.link), |told| screen.hear(told))?;
+    let outcome =
+        measure(&plan, args.plots.as_deref(), &mut OwnRacks(args.links.link), |told| screen.hear(told))?;
     screen.end(&plan.only, outcome)
 }
 

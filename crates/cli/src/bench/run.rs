@@ -4,10 +4,10 @@ use super::Screen;
 use crate::args::BenchRows;
 use crate::{End, Failure};
 use farmem::LinkProfile;
-use farmem_bench::run::{Plan, run as measure};
+use farmem_bench::run::run as measure;
 
 pub(crate) fn run(args: &BenchRows) -> Result<End, Failure> {
-    let plan = Plan { quick: args.quick, only: args.only.clone().unwrap_or_default() };
+    let plan = args.plan();
     // Its racks are in the pager's process, without links.
     let screen = Screen::begin("run", args.json, LinkProfile::NONE);
     let outcome = measure(&plan, &mut |told| screen.hear(told));
