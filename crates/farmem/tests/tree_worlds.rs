@@ -77,6 +77,17 @@ impl InWorld {
         }
     }
 
+    /// Room on this memory node, or on any.
+    fn allocate_anywhere(&mut self, size: u64, node: Option<u16>) -> Result<Vma, Error> {
+        let domain = self.domain;
+        match self.call(Allocate { domain, size, node })? {
+            Response::Vma(vma) => {
+                Ok(Vma { base: VirtAddr(vma.base), size: vma.size, node: NodeId(vma.node) })
+            }
+            other => panic!("memory is asked for, and the answer is {other:?}"),
+        }
+    }
+
     fn old(&mut self, op: Op) -> Result<u64, Error> {
         match self.op(op)?.0 {
             Answer::Done { old } => Ok(old),
@@ -124,23 +135,11 @@ impl FarMemory for InWorld {
     }
 
     fn allocate(&mut self, size: u64) -> Result<Vma, Error> {
-        let domain = self.domain;
-        match self.call(Allocate { domain, size, node: None })? {
-            Response::Vma(vma) => {
-                Ok(Vma { base: VirtAddr(vma.base), size: vma.size, node: NodeId(vma.node) })
-            }
-            other => panic!("memory is asked for, and the answer is {other:?}"),
-        }
+        self.allocate_anywhere(size, None)
     }
 
     fn allocate_on(&mut self, size: u64, node: NodeId) -> Result<Vma, Error> {
-        let domain = self.domain;
-        match self.call(Allocate { domain, size, node: Some(node.0) })? {
-            Response::Vma(vma) => {
-                Ok(Vma { base: VirtAddr(vma.base), size: vma.size, node: NodeId(vma.node) })
-            }
-            other => panic!("memory is asked for, and the answer is {other:?}"),
-        }
+        self.allocate_anywhere(size, Some(node.0))
     }
 
     fn free(&mut self, base: VirtAddr) -> Result<(), Error> {

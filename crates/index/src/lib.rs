@@ -1,9 +1,10 @@
 //! The in-network index of Fat-B+Tree: the upper levels of a B+tree as tables that a switch can hold. Pure.
 //!
 //! A switch answers the top of a descent on the way: the *fat root* ([`RangeTables`]), made of nodes near the root, says which subtree a key is in;
-//! then each *node set* ([`NodeSet`]) takes the descent one node down. What comes out is the address of the deepest node that is known here, and the
-//! host goes on from there. The publisher of the tables reads the tree ([`TreeView`]), merges the fat root ([`fat_root`]), selects the nodes of the sets
-//! ([`select_layers`]) and accounts for it ([`Plan`]).
+//! then each *node set* ([`NodeSet`]) takes the descent one node down. What comes out is the address of the deepest node that is known here. The
+//! switch puts it into the traversal in the root's place ([`IndexTables`]), and the memory node goes on from there. The publisher of the tables reads the tree
+//! ([`TreeView`]) with how often its nodes are come by ([`Rates`]), merges the fat root ([`fat_root`]), selects the nodes of the sets ([`select_layers`]) and
+//! accounts for it ([`Plan`]). The tree itself, its nodes and how it changes, is in [`blink`].
 //!
 //! ```text
 //!           key              16 bits a stage               six stages a set

@@ -99,6 +99,24 @@ const fn is_steady(busy: Busy) -> bool {
     matches!(busy, Busy::No | Busy::Writing { again: true, .. })
 }
 
+#[cfg(test)]
+impl Config {
+    /// A cache as `farmem run` has it, for runs of up to so many pages.
+    pub(crate) fn of_streams(frames: usize, run_max: u64) -> Self {
+        Self {
+            frames,
+            inactive_max: frames / 8,
+            inactive_apart: true,
+            run_max,
+            batch_max: usize::try_from(run_max).expect("a short run"),
+            writing_max: 4,
+            tries_max: 1,
+            ahead: Ahead::Stream(run_max),
+            stream_writes: true,
+        }
+    }
+}
+
 impl Cache {
     /// An empty cache.
     ///

@@ -104,7 +104,7 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Ahead, Config, Outcome};
+    use crate::{Config, Outcome};
 
     /// All pages are in far memory, in order.
     struct Far;
@@ -120,17 +120,7 @@ mod tests {
     }
 
     fn cache(frames: usize) -> Cache {
-        Cache::new(Config {
-            frames,
-            inactive_max: frames / 8,
-            inactive_apart: true,
-            run_max: 8,
-            batch_max: 8,
-            writing_max: 4,
-            tries_max: 1,
-            ahead: Ahead::Stream(8),
-            stream_writes: true,
-        })
+        Cache::new(Config::of_streams(frames, 8))
     }
 
     fn key(page: u64) -> Key {

@@ -84,7 +84,7 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Ahead, Config};
+    use crate::Config;
 
     struct Nothing;
 
@@ -99,17 +99,7 @@ mod tests {
     }
 
     fn cache(frames: usize) -> Cache {
-        Cache::new(Config {
-            frames,
-            inactive_max: frames / 8,
-            inactive_apart: true,
-            run_max: 16,
-            batch_max: 16,
-            writing_max: 4,
-            tries_max: 1,
-            ahead: Ahead::Stream(16),
-            stream_writes: true,
-        })
+        Cache::new(Config::of_streams(frames, 16))
     }
 
     /// Goes through the pages; answers the runs that came.
