@@ -1,0 +1,55 @@
+//! The DPU beside a host (SODA): what it caches of far memory for the host's processes, what it prefetches, and when that pays. Pure.
+//!
+//! Key type: [`Dpu`]. Its driver tells it what processes ask and what came of a transfer, and it says what to do ([`Action`]), in order. Like the page cache
+//! ([`farmem_paging`]) it sees no byte, no process and no network: the driver copies, and asks memory nodes by its host role.
+//!
+//! ```text
+//!   process -- read a page --> in the static cache? ---------------------------> copied from there
+//!                              in the cache table, or on its way there? -------> copied from its slot
+//!                              else: READ, from the node straight to the process;  prefetch: its neighbours come into a slot
+//!           -- write a page -> WRITE at the node; what is cached of the page is not good before the node has it
+//! ```
+//!
+//! **What is never stale, and why.** An object has one writer, or any number of readers (SODA III: "we restrict SODA writable mappings to single clients
+//! only"), and all of a writer's requests come through one DPU. So whatever is written to an object that is cached here is written through here, and a page is served only
+//! while it is good: its bytes came, no write is under way, and none since was not put there too.
+//!
+//! What it does not do: retry (the page cache of whoever asks does), know addresses, wait.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod asked;
+mod dpu;
+mod fixed;
+pub mod pays;
+mod policy;
+mod recent;
+pub mod table;
+
+pub use asked::{Action, Asker, Caching, Config, Object, Read, Stats, Write};
+pub use dpu::Dpu;
+pub use policy::{Evidence, Neighbours, Policy, Seen};
+pub use recent::{RECENT_LEN, Recent};
+pub use table::{Slot, TableConfig};
+
+/// A page of an object of far memory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PageId {
+    /// The object, by the driver's number.
+    pub object: u32,
+    /// The page's number in it, from 0.
+    pub page: u64,
+}
+
+/// An entry of the cache table: a run of neighbouring pages.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct EntryId {
+    /// The object.
+    pub object: u32,
+    /// The entry's number in it, from 0.
+    pub entry: u64,
+}

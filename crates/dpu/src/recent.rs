@@ -1,0 +1,53 @@
+//! The recent list (SODA IV-C): the pages that were asked for last.
+
+use crate::PageId;
+use alloc::vec::Vec;
+
+/// Pages that a recent list has (SODA IV-C).
+pub const RECENT_LEN: usize = 128;
+
+/// A ring of the latest [`RECENT_LEN`] pages that processes asked for. Each request takes the place of the oldest one.
+#[derive(Clone, Debug, Default)]
+pub struct Recent {
+    /// Up to [`RECENT_LEN`] pages; from then on `next` is the oldest one.
+    pages: Vec<PageId>,
+    next: usize,
+}
+
+impl Recent {
+    /// Puts a page at the head.
+    pub fn push(&mut self, page: PageId) {
+        match self.pages.get_mut(self.next) {
+            Some(oldest) => *oldest = page,
+            None => self.pages.push(page),
+        }
+        self.next = (self.next + 1) % RECENT_LEN;
+    }
+
+    /// The pages, the latest first.
+    pub fn latest(&self) -> impl Iterator<Item = PageId> + '_ {
+        let (new, old) = self.pages.split_at(self.next.min(self.pages.len()));
+        new.iter().rev().chain(old.iter().rev()).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    /// The list is a queue of 128 of which only the latest are left, also when it is full, and just before.
+    #[test]
+    fn only_the_latest_are_left() {
+        let mut recent = Recent::default();
+        let mut plain = VecDeque::new();
+        assert_eq!(recent.latest().count(), 0);
+        for page in 0..3 * RECENT_LEN as u64 + 5 {
+            let page = PageId { object: (page % 3) as u32, page: page * 7 };
+            recent.push(page);
+            plain.push_front(page);
+            plain.truncate(RECENT_LEN);
+            assert!(recent.latest().eq(plain.iter().copied()), "after {page:?}");
+        }
+    }
+}

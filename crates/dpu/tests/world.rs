@@ -1,0 +1,401 @@
+//! A DPU between processes and a memory node, with every order of events and every failure. What a read brings must be what the node had at some
+//! moment between the read's begin and its end, whichever way it came.
+
+use farmem_dpu::{
+    Action, Asker, Caching, Config, Dpu, Evidence, Neighbours, Object, PageId, Policy, Read, Stats,
+    TableConfig, Write,
+};
+use farmem_machine::{Duration, Instant, Rng};
+use farmem_paging::Cause;
+use std::collections::{BTreeMap, VecDeque};
+use std::num::NonZeroU32;
+
+const PAGE: u32 = 4096;
+const ENTRY_PAGES: u32 = 4;
+const SLOTS: u32 = 3;
+/// Objects from 1 on; the first is written, by process 0.
+const OBJECTS: u32 = 3;
+const PAGES: u64 = 21;
+const ASKERS: u32 = 3;
+/// The last page of an object has this many bytes.
+const TAIL: u64 = 100;
+
+/// A page's content: the number of the write that made it, 0 at first. Parts of a page count as the whole here, but where `whole` matters.
+type Content = u64;
+
+#[derive(Clone, Debug)]
+enum Transfer {
+    Read(u64),
+    Load { first: PageId, count: u32, slot: u32, within: u32 },
+    Fix { first: PageId, count: u32 },
+    Write(u64),
+}
+
+/// What a transfer brings once the node has carried it out.
+#[derive(Debug)]
+struct Ended {
+    op: u64,
+    transfer: Transfer,
+    content: Result<Vec<Content>, Cause>,
+}
+
+#[derive(Debug)]
+enum Request {
+    Read { read: Read, begun: u64 },
+    Write { write: Write, content: Content },
+}
+
+struct World {
+    dpu: Dpu,
+    rng: Rng,
+    now: u64,
+    /// What the node has, with the times from which on it had it, the latest last.
+    node: BTreeMap<PageId, Vec<(u64, Content)>>,
+    /// WRITEs that were given up and may be carried out yet.
+    ghosts: Vec<(PageId, Content)>,
+    slots: BTreeMap<(u32, u32), Content>,
+    fixed: BTreeMap<PageId, Content>,
+    requests: BTreeMap<u64, Request>,
+    /// By connection, in the order in which they were sent.
+    sent: BTreeMap<Asker, VecDeque<(u64, Transfer)>>,
+    ended: Vec<Ended>,
+    copying: Vec<(u64, u32, u32)>,
+    next: u64,
+    failures: u32,
+    counts: Counts,
+}
+
+#[derive(Clone, Copy, Default, Debug)]
+struct Counts {
+    read: u64,
+    written: u64,
+    refused: u64,
+    failed: u64,
+    puts: u64,
+    ghosts: u64,
+}
+
+fn config(caching: Caching) -> Config {
+    Config {
+        page_len: NonZeroU32::new(PAGE).unwrap(),
+        table: TableConfig { slots: NonZeroU32::new(SLOTS).unwrap(), entry_pages: ENTRY_PAGES },
+        caching,
+        traffic_cap: 1400,
+        prefetches_max: 4,
+        fixed_pages_max: 8,
+    }
+}
+
+fn object(writer: Option<Asker>, seed: u64) -> Object {
+    let policy: Box<dyn Policy> =
+        if seed.is_multiple_of(2) { Box::new(Neighbours) } else { Box::new(Evidence) };
+    Object { bytes: (PAGES - 1) * u64::from(PAGE) + TAIL, writer, policy }
+}
+
+impl World {
+    fn new(caching: Caching, seed: u64, failures: u32) -> Self {
+        let mut dpu = Dpu::new(config(caching), Rng::from_number(seed ^ 0x5eed));
+        for number in 1..=OBJECTS {
+            dpu.open(number, object((number == 1).then_some(Asker(0)), seed));
+        }
+        Self {
+            dpu,
+            rng: Rng::from_number(seed),
+            now: 0,
+            node: BTreeMap::new(),
+            ghosts: Vec::new(),
+            slots: BTreeMap::new(),
+            fixed: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            sent: BTreeMap::new(),
+            ended: Vec::new(),
+            copying: Vec::new(),
+            next: 1,
+            failures,
+            counts: Counts::default(),
+        }
+    }
+
+    fn instant(&self) -> Instant {
+        Instant::ZERO + Duration::from_nanos(self.now * 1000)
+    }
+
+    fn step(&mut self) {
+        self.now += 1;
+        let mut out = Vec::new();
+        match self.rng.below(16) {
+            0..=4 if self.requests.len() < 12 => self.ask(&mut out),
+            5 if self.rng.below(64) == 0 => {
+                let from = u64::from(self.rng.below(20));
+                let pages = from..from + 1 + u64::from(self.rng.below(6));
+                self.dpu.fix(Asker(self.rng.below(ASKERS)), 2, pages, &mut out);
+            }
+            6 if self.rng.below(8) == 0 && !self.ghosts.is_empty() => {
+                let at = self.rng.below(u32::try_from(self.ghosts.len()).unwrap()) as usize;
+                let (page, content) = self.ghosts.swap_remove(at);
+                self.store(page, content);
+            }
+            5..=9 => self.carry_out(),
+            10..=12 => self.end(&mut out),
+            _ => self.copy(),
+        }
+        self.act(out);
+        if self.now.is_multiple_of(16) {
+            self.dpu.check();
+        }
+    }
+
+    /// A process asks. Most requests go on where the last ones were, so that policies have something to find.
+    fn ask(&mut self, out: &mut Vec<Action>) {
+        let ticket = self.next;
+        self.next += 1;
+        let number = 1 + self.rng.below(OBJECTS);
+        let near = if self.rng.chance(3, 4) { self.now / 97 % PAGES } else { 0 };
+        // One page beyond the end, too.
+        let page = PageId { object: number, page: (near + u64::from(self.rng.below(6))) % (PAGES + 1) };
+        let asker = Asker(self.rng.below(ASKERS));
+        if number == 1 && self.rng.chance(1, 2) {
+            let asker = if self.rng.chance(1, 16) { asker } else { Asker(0) };
+            let write = Write { ticket, asker, page, whole: self.rng.chance(7, 8) };
+            self.requests.insert(ticket, Request::Write { write, content: ticket });
+            self.dpu.write(write, out);
+        } else {
+            let read = Read { ticket, asker, page, granted: self.rng.chance(15, 16) };
+            self.requests.insert(ticket, Request::Read { read, begun: self.now });
+            self.dpu.read(self.instant(), read, out);
+        }
+    }
+
+    fn content(&self, page: PageId) -> Content {
+        self.node.get(&page).and_then(|held| held.last()).map_or(0, |(_, content)| *content)
+    }
+
+    fn store(&mut self, page: PageId, content: Content) {
+        self.node.entry(page).or_default().push((self.now, content));
+    }
+
+    /// The node carries out the first transfer of a connection; or it, or its answer, is lost.
+    fn carry_out(&mut self) {
+        let connections: Vec<Asker> =
+            self.sent.iter().filter(|(_, queue)| !queue.is_empty()).map(|(asker, _)| *asker).collect();
+        if connections.is_empty() {
+            return;
+        }
+        let asker = connections[self.rng.below(u32::try_from(connections.len()).unwrap()) as usize];
+        let (op, transfer) = self.sent.get_mut(&asker).unwrap().pop_front().unwrap();
+        let fails = self.rng.below(1000) < self.failures;
+        let pages = |first: PageId, count: u32| {
+            (0..u64::from(count)).map(move |n| PageId { page: first.page + n, ..first })
+        };
+        let content = match &transfer {
+            _ if fails && !matches!(transfer, Transfer::Write(_)) => Err(Cause::Failed),
+            Transfer::Read(ticket) => {
+                let Request::Read { read, .. } = &self.requests[ticket] else { panic!("a read") };
+                Ok(vec![self.content(read.page)])
+            }
+            Transfer::Load { first, count, .. } | Transfer::Fix { first, count } => {
+                Ok(pages(*first, *count).map(|page| self.content(page)).collect())
+            }
+            Transfer::Write(ticket) => {
+                let Request::Write { write, content } = &self.requests[ticket] else { panic!("a write") };
+                let (page, content) = (write.page, *content);
+                if !fails || self.rng.chance(1, 3) {
+                    self.store(page, content);
+                } else if self.rng.chance(1, 2) {
+                    self.ghosts.push((page, content));
+                    self.counts.ghosts += 1;
+                }
+                if fails { Err(Cause::Failed) } else { Ok(Vec::new()) }
+            }
+        };
+        self.ended.push(Ended { op, transfer, content });
+    }
+
+    /// The DPU hears of a transfer's end, in any order.
+    fn end(&mut self, out: &mut Vec<Action>) {
+        if self.ended.is_empty() {
+            return;
+        }
+        let at = self.rng.below(u32::try_from(self.ended.len()).unwrap()) as usize;
+        let Ended { op, transfer, content } = self.ended.swap_remove(at);
+        let ended = content.as_ref().map(|_| ()).map_err(|cause| *cause);
+        let content = content.unwrap_or_default();
+        match transfer {
+            Transfer::Read(ticket) => {
+                if ended.is_ok() {
+                    self.arrived(ticket, content[0]);
+                }
+            }
+            Transfer::Load { slot, within, .. } => {
+                for (n, content) in (within..).zip(content) {
+                    self.slots.insert((slot, n), content);
+                }
+            }
+            Transfer::Fix { first, .. } => {
+                for (n, content) in (first.page..).zip(content) {
+                    self.fixed.insert(PageId { page: n, ..first }, content);
+                }
+            }
+            Transfer::Write(_) => return self.dpu.written(self.instant(), op, ended, out),
+        }
+        self.dpu.fetched(self.instant(), op, ended, out);
+    }
+
+    /// A copy from a slot goes on: it takes the bytes that are there now.
+    fn copy(&mut self) {
+        if self.copying.is_empty() {
+            return;
+        }
+        let at = self.rng.below(u32::try_from(self.copying.len()).unwrap()) as usize;
+        let (ticket, slot, within) = self.copying.swap_remove(at);
+        let content = self.slots[&(slot, within)];
+        self.arrived(ticket, content);
+        self.requests.remove(&ticket);
+        self.dpu.copied(self.instant(), ticket, PAGE);
+    }
+
+    /// A read has its bytes: the node had them at some moment since the read began.
+    fn arrived(&mut self, ticket: u64, content: Content) {
+        let Request::Read { read, begun } = &self.requests[&ticket] else { panic!("a read") };
+        let held = self.node.get(&read.page).map_or(&[][..], Vec::as_slice);
+        // What it had when the read began is from the last store before.
+        let before = held.iter().rev().find(|(when, _)| when <= begun).map_or(0, |(_, content)| *content);
+        let since = held.iter().filter(|(when, _)| when > begun).any(|(_, later)| *later == content);
+        assert!(
+            content == before || since,
+            "{read:?} from {begun} brought {content} of {held:?} at {}",
+            self.now
+        );
+        self.counts.read += 1;
+    }
+
+    fn act(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Copy { ticket, slot, within } => self.copying.push((ticket, slot.0, within)),
+                Action::CopyFixed { ticket, page } => {
+                    let content = self.fixed[&page];
+                    self.arrived(ticket, content);
+                    self.requests.remove(&ticket);
+                }
+                Action::Read { op, ticket } => {
+                    let Request::Read { read, .. } = &self.requests[&ticket] else { panic!("a read") };
+                    self.sent.entry(read.asker).or_default().push_back((op, Transfer::Read(ticket)));
+                }
+                Action::Load { op, asker, first, count, slot, within } => {
+                    assert!(within + count <= ENTRY_PAGES && first.page + u64::from(count) <= PAGES);
+                    let load = Transfer::Load { first, count, slot: slot.0, within };
+                    self.sent.entry(asker).or_default().push_back((op, load));
+                }
+                Action::Fix { op, asker, first, count } => {
+                    self.sent.entry(asker).or_default().push_back((op, Transfer::Fix { first, count }));
+                }
+                Action::Write { op, ticket } => {
+                    let Request::Write { write, .. } = &self.requests[&ticket] else { panic!("a write") };
+                    self.sent.entry(write.asker).or_default().push_back((op, Transfer::Write(ticket)));
+                }
+                Action::Put { ticket, slot, within } => {
+                    let Request::Write { content, .. } = &self.requests[&ticket] else { panic!("a write") };
+                    assert!(
+                        !self.copying.iter().any(|(_, from, _)| *from == slot.0),
+                        "nothing is copied from there"
+                    );
+                    self.slots.insert((slot.0, within), *content);
+                    self.counts.puts += 1;
+                }
+                Action::Answer { ticket, ended } => match (self.requests.remove(&ticket), ended) {
+                    (Some(Request::Write { .. }), Ok(())) => self.counts.written += 1,
+                    (Some(Request::Read { .. }), Ok(())) => {}
+                    (Some(Request::Read { read: Read { page, .. }, .. }), Err(Cause::Refused)) => {
+                        assert_eq!(page.page, PAGES, "only what is not there is refused");
+                        self.counts.refused += 1;
+                    }
+                    (Some(Request::Write { write, .. }), Err(Cause::Refused)) => {
+                        assert!(write.page.page == PAGES || write.asker != Asker(0), "{write:?} was refused");
+                        self.counts.refused += 1;
+                    }
+                    (Some(_), Err(_)) => self.counts.failed += 1,
+                    (None, _) => panic!("request {ticket} ended twice"),
+                },
+            }
+        }
+    }
+
+    /// Lets everything end.
+    fn settle(&mut self) {
+        while !self.requests.is_empty()
+            || self.sent.values().any(|queue| !queue.is_empty())
+            || !self.ended.is_empty()
+        {
+            self.now += 1;
+            let mut out = Vec::new();
+            self.carry_out();
+            self.end(&mut out);
+            self.copy();
+            self.act(out);
+        }
+        self.dpu.check();
+    }
+}
+
+/// Runs worlds; what they did in all.
+fn run(caching: Caching, seeds: u64, failures: u32) -> (Stats, Counts) {
+    let (mut stats, mut counts) = (Stats::default(), Counts::default());
+    for seed in 0..seeds {
+        let mut world = World::new(caching, seed, failures);
+        for _ in 0..4000 {
+            world.step();
+        }
+        world.settle();
+        let (one, of) = (*world.dpu.stats(), world.counts);
+        assert!(one.hits + one.late + one.fixed <= one.reads, "{one:?}");
+        stats.hits += one.hits;
+        stats.late += one.late;
+        stats.fixed += one.fixed;
+        stats.asked += one.asked;
+        stats.on_demand += one.on_demand;
+        stats.background += one.background;
+        stats.ahead.used += one.ahead.used;
+        stats.ahead.wasted += one.ahead.wasted;
+        counts.read += of.read;
+        counts.written += of.written;
+        counts.refused += of.refused;
+        counts.failed += of.failed;
+        counts.puts += of.puts;
+        counts.ghosts += of.ghosts;
+    }
+    (stats, counts)
+}
+
+/// Nothing fails: every request ends well or is refused with reason, and everything that caching does happened.
+#[test]
+fn what_is_read_is_what_the_node_has() {
+    let (stats, counts) = run(Caching::Dynamic, 64, 0);
+    assert_eq!(counts.failed, 0);
+    assert!(counts.read > 10_000 && counts.written > 1_000 && counts.refused > 100 && counts.puts > 100);
+    assert!(stats.hits > 1_000 && stats.late > 100 && stats.fixed > 100);
+    assert!(stats.ahead.used > 1_000 && stats.ahead.wasted > 1_000);
+}
+
+/// READs fail, and WRITEs of which it is not known whether they were carried out, or will be.
+#[test]
+fn what_fails_is_told_and_nothing_old_is_read() {
+    let (stats, counts) = run(Caching::Dynamic, 64, 20);
+    assert!(counts.failed > 100 && counts.ghosts > 50);
+    assert!(stats.hits > 500);
+}
+
+/// A DPU that caches adaptively never moves more than its share; [`Dpu::check`] looks at that in each world.
+#[test]
+fn adaptive_caching_stays_within_its_traffic() {
+    let (stats, counts) = run(Caching::Adaptive, 64, 20);
+    assert!(counts.read > 10_000 && stats.hits > 100, "{stats:?}");
+}
+
+/// A DPU without a cache forwards each read and each write once.
+#[test]
+fn without_a_cache_each_read_goes_to_the_node() {
+    let (stats, counts) = run(Caching::Off, 16, 0);
+    assert_eq!((stats.hits, stats.late, stats.ahead.wasted), (0, 0, 0));
+    assert!(counts.read > 2_000 && stats.on_demand > 0);
+}
