@@ -24,6 +24,7 @@ mod ids;
 pub mod message;
 mod packet;
 mod reader;
+pub mod soda;
 
 pub use bth::{Bth, Opcode};
 pub use error::WireError;

@@ -1,0 +1,342 @@
+//! What a process and the DPU beside its host say to each other about pages of far memory (SODA IV-B, table I).
+//!
+//! Key types: [`Request`], [`Answer`]. A record of a ring is four bytes of *immediate data*, which say what it is, and its body, as an RDMA SEND with immediate
+//! data is in the paper. The bodies of requests are the paper's: 24 bytes of a read, 12 bytes and the data of a write. Numbers are big-endian, as everywhere on the
+//! wire; the paper does not say.
+//!
+//! ```text
+//!   immediate 4 |                                                             SODA, table I
+//!   1 read      | region 2 | offset 6 | dest_addr 8 | size 4 | dest_rkey 4      (a)
+//!   2 write     | region 2 | offset 6 | size 4 | data                           (b)
+//!   3 answer    | region 2 | offset 6 | size 4 | status 1 | of 1 | reserved 2 | data, when a read is answered by SEND
+//! ```
+//!
+//! A read whose `dest_rkey` is 0 is answered by SEND, with the bytes; any other by WRITE: the bytes are at `dest_addr` of the process's registered memory when the answer
+//! comes. The paper's answers have no format of their own; one names what was asked, so that requests may end in any order.
+
+use crate::reader::{Put as _, Reader};
+use crate::{Rkey, WireError};
+use alloc::vec::Vec;
+
+/// Bytes of a region that can be addressed: offsets have 48 bits.
+pub const REGION_MAX: u64 = 1 << 48;
+/// Bytes of a page, at most: what one request asks for or brings.
+pub const SIZE_MAX: u32 = 1 << 20;
+
+/// Bytes of a region: of an object of far memory, as one process knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Span {
+    /// The region, by the process's number.
+    pub region: u16,
+    /// The first byte, below [`REGION_MAX`].
+    pub offset: u64,
+    /// Bytes, 1 to [`SIZE_MAX`].
+    pub size: u32,
+}
+
+/// Where the answer to a read goes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Dest {
+    /// Behind the answer.
+    Send,
+    /// To an address of the process's registered memory.
+    Write {
+        /// The first byte, from the begin of what is registered.
+        addr: u64,
+        /// The key of what is registered; not 0.
+        rkey: Rkey,
+    },
+}
+
+/// What a process asks of the DPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Request<'a> {
+    /// Bring these bytes.
+    Read {
+        /// Which.
+        span: Span,
+        /// Where to.
+        dest: Dest,
+    },
+    /// These bytes are to be in far memory.
+    Write {
+        /// Which; as many as `data` has.
+        span: Span,
+        /// The bytes.
+        data: &'a [u8],
+    },
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Ended {
+    /// The bytes are where they were to be.
+    Done = 0,
+    /// Far memory did not answer; whether a write was carried out is not known.
+    Failed = 1,
+    /// The bytes are lost.
+    Lost = 2,
+    /// The process may not do that: the region is not open to it so, or ends before.
+    Refused = 3,
+}
+
+impl Ended {
+    /// Its code.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+
+    const fn from_code(code: u8) -> Result<Self, WireError> {
+        Ok(match code {
+            0 => Self::Done,
+            1 => Self::Failed,
+            2 => Self::Lost,
+            3 => Self::Refused,
+            value => return Err(WireError::Unknown { what: "the status of an answer", value: value as u64 }),
+        })
+    }
+}
+
+/// What the DPU says of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Answer<'a> {
+    /// What was asked for.
+    pub span: Span,
+    /// It was a write.
+    pub write: bool,
+    /// How it ended.
+    pub ended: Ended,
+    /// The bytes of a read that was answered by SEND and went well; else none.
+    pub data: &'a [u8],
+}
+
+const READ: u32 = 1;
+const WRITE: u32 = 2;
+const ANSWER: u32 = 3;
+/// Bytes of immediate data.
+const IMMEDIATE: usize = 4;
+
+/// Bytes of the longest record.
+pub const RECORD_MAX: usize = IMMEDIATE + Answer::LEN + SIZE_MAX as usize;
+
+impl Span {
+    fn read(r: &mut Reader<'_>) -> Result<(u16, u64), WireError> {
+        let word = r.u64()?;
+        let region = (word >> 48) as u16;
+        Ok((region, word & (REGION_MAX - 1)))
+    }
+
+    fn sized(region: u16, offset: u64, size: u32) -> Result<Self, WireError> {
+        if size == 0 || size > SIZE_MAX {
+            return Err(WireError::Unknown { what: "the size of a request", value: size.into() });
+        }
+        Ok(Self { region, offset, size })
+    }
+
+    fn emit(self, out: &mut Vec<u8>) {
+        assert!(self.offset < REGION_MAX, "offsets have 48 bits");
+        assert!((1..=SIZE_MAX).contains(&self.size), "a request has 1 byte to 1 MiB");
+        out.put_u64(u64::from(self.region) << 48 | self.offset);
+    }
+}
+
+impl<'a> Request<'a> {
+    /// Bytes of a read's body (SODA, table I a).
+    pub const READ_LEN: usize = 24;
+    /// Bytes of a write's body before the data (SODA, table I b).
+    pub const WRITE_LEN: usize = 12;
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(record: &'a [u8]) -> Result<Self, WireError> {
+        let mut r = Reader::new("a request to the DPU", record);
+        let kind = r.u32()?;
+        let (region, offset) = match kind {
+            READ | WRITE => Span::read(&mut r)?,
+            value => return Err(WireError::Unknown { what: "the immediate data", value: value.into() }),
+        };
+        if kind == WRITE {
+            let span = Span::sized(region, offset, r.u32()?)?;
+            let data = r.take(span.size as usize)?;
+            r.end()?;
+            return Ok(Self::Write { span, data });
+        }
+        let addr = r.u64()?;
+        let span = Span::sized(region, offset, r.u32()?)?;
+        let rkey = Rkey(r.u32()?);
+        r.end()?;
+        let dest = if rkey.0 == 0 { Dest::Send } else { Dest::Write { addr, rkey } };
+        Ok(Self::Read { span, dest })
+    }
+
+    /// Appends the record.
+    ///
+    /// # Panics
+    /// When the span is none, a write has another number of bytes than it says, or the key of a WRITE is 0.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        match *self {
+            Self::Read { span, dest } => {
+                let (addr, rkey) = match dest {
+                    Dest::Send => (0, 0),
+                    Dest::Write { addr, rkey } => (addr, rkey.0),
+                };
+                assert!(dest == Dest::Send || rkey != 0, "key 0 asks for a SEND");
+                out.put_u32(READ);
+                span.emit(out);
+                out.put_u64(addr);
+                out.put_u32(span.size);
+                out.put_u32(rkey);
+            }
+            Self::Write { span, data } => {
+                assert_eq!(data.len(), span.size as usize, "a write has the bytes that it says");
+                out.put_u32(WRITE);
+                span.emit(out);
+                out.put_u32(span.size);
+                out.extend_from_slice(data);
+            }
+        }
+    }
+}
+
+impl<'a> Answer<'a> {
+    /// Bytes of an answer's body before the data.
+    pub const LEN: usize = 16;
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(record: &'a [u8]) -> Result<Self, WireError> {
+        let mut r = Reader::new("an answer of the DPU", record);
+        match r.u32()? {
+            ANSWER => {}
+            value => return Err(WireError::Unknown { what: "the immediate data", value: value.into() }),
+        }
+        let (region, offset) = Span::read(&mut r)?;
+        let span = Span::sized(region, offset, r.u32()?)?;
+        let ended = Ended::from_code(r.u8()?)?;
+        let write = match r.u8()? {
+            0 => false,
+            1 => true,
+            value => return Err(WireError::Unknown { what: "what an answer is of", value: value.into() }),
+        };
+        r.zero::<2>("the last field of an answer")?;
+        let data = r.rest();
+        let size = if !write && ended == Ended::Done { span.size as usize } else { 0 };
+        if !data.is_empty() && data.len() != size {
+            let most = IMMEDIATE + Self::LEN + size;
+            return Err(WireError::Long { what: "an answer of the DPU", most, have: record.len() });
+        }
+        Ok(Self { span, write, ended, data })
+    }
+
+    /// Appends the record.
+    ///
+    /// # Panics
+    /// When the span is none, or the data are not the bytes of a read that went well.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        let whole = !self.write && self.ended == Ended::Done && self.data.len() == self.span.size as usize;
+        assert!(self.data.is_empty() || whole, "an answer has the bytes that were asked for, or none");
+        out.put_u32(ANSWER);
+        self.span.emit(out);
+        out.put_u32(self.span.size);
+        out.put_u8(self.ended.code());
+        out.put_u8(self.write.into());
+        out.put_u16(0);
+        out.extend_from_slice(self.data);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+    use proptest::prelude::{Just, Strategy, any, prop_assert_eq, prop_oneof, proptest};
+
+    /// The paper's fields at the paper's places: region 16 bits, offset 48, address 64, size 32, key 32 (table I).
+    #[test]
+    fn the_formats_of_table_one() {
+        let span = Span { region: 0xabcd, offset: 0x1234_5678_9abc, size: 0x0001_0000 };
+        let mut read = Vec::new();
+        let dest = Dest::Write { addr: 0x0102_0304_0506_0708, rkey: Rkey(0x0a0b_0c0d) };
+        Request::Read { span, dest }.emit(&mut read);
+        assert_eq!(read.len(), IMMEDIATE + 24);
+        let expected = "00000001 abcd 123456789abc 0102030405060708 00010000 0a0b0c0d".replace(' ', "");
+        assert_eq!(hex(&read), expected);
+        let mut write = Vec::new();
+        Request::Write { span: Span { size: 3, ..span }, data: b"abc" }.emit(&mut write);
+        assert_eq!(write.len(), IMMEDIATE + 12 + 3);
+        assert_eq!(hex(&write), "00000002 abcd 123456789abc 00000003 616263".replace(' ', ""));
+    }
+
+    fn hex(bytes: &[u8]) -> alloc::string::String {
+        bytes.iter().map(|byte| alloc::format!("{byte:02x}")).collect()
+    }
+
+    fn spans() -> impl Strategy<Value = Span> {
+        (any::<u16>(), 0..REGION_MAX, 1..=64_u32).prop_map(|(region, offset, size)| Span {
+            region,
+            offset,
+            size,
+        })
+    }
+
+    proptest! {
+        /// What is written is read again, and every shorter or longer record is refused.
+        #[test]
+        fn records_survive_the_ring(
+            span in spans(),
+            dest in prop_oneof![
+                Just(Dest::Send),
+                (any::<u64>(), 1..=u32::MAX).prop_map(|(addr, rkey)| Dest::Write { addr, rkey: Rkey(rkey) }),
+            ],
+            fill: u8,
+            write: bool,
+            code in 0..4_u8,
+            inline: bool,
+        ) {
+            let data = vec![fill; span.size as usize];
+            for request in [Request::Read { span, dest }, Request::Write { span, data: &data }] {
+                let mut record = Vec::new();
+                request.emit(&mut record);
+                prop_assert_eq!(Request::parse(&record), Ok(request));
+                prop_assert_eq!(Request::parse(&record[..record.len() - 1]).is_err(), true);
+                record.push(0);
+                prop_assert_eq!(Request::parse(&record).is_err(), true);
+            }
+            let ended = Ended::from_code(code).expect("one of four");
+            let data = if inline && !write && ended == Ended::Done { &data[..] } else { &[] };
+            let answer = Answer { span, write, ended, data };
+            let mut record = Vec::new();
+            answer.emit(&mut record);
+            prop_assert_eq!(Answer::parse(&record), Ok(answer));
+            record.push(0);
+            prop_assert_eq!(Answer::parse(&record).is_err(), span.size != 1 || !data.is_empty() || write || ended != Ended::Done);
+        }
+
+        /// Bytes of a hostile process meet bounds: what is taken has a span that is one, and is written as it came.
+        #[test]
+        fn any_bytes_are_refused_or_mean_themselves(record in proptest::collection::vec(any::<u8>(), 0..64), kind in 0..5_u32) {
+            let mut record = record;
+            if let Some(immediate) = record.first_chunk_mut() {
+                *immediate = kind.to_be_bytes();
+            }
+            if let Ok(request) = Request::parse(&record) {
+                let mut again = Vec::new();
+                request.emit(&mut again);
+                // A read that is answered by SEND has an address that means nothing.
+                let meant = matches!(request, Request::Read { dest: Dest::Send, .. }) || again == record;
+                prop_assert_eq!(meant, true);
+            }
+            if let Ok(answer) = Answer::parse(&record) {
+                let mut again = Vec::new();
+                answer.emit(&mut again);
+                prop_assert_eq!(again, record);
+            }
+        }
+    }
+}
