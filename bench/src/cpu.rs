@@ -118,7 +118,7 @@ impl CpuTime {
         self.add((!other.is_unknown).then_some(other.time), other.operations);
     }
 
-    /// Nanoseconds of an average operation; `None` when nobody counted, or not all is known.
+    /// Nanoseconds of an average operation; `None` when nothing was counted, or not all is known.
     #[must_use]
     pub fn per_operation(&self) -> Option<f64> {
         let nanos = to_f64(u64::try_from(self.time.as_nanos()).unwrap_or(u64::MAX));

@@ -1,7 +1,7 @@
 //! Pages of far memory at the host, 4 KiB each; the one that was not used for longest makes room (PULSE 6: the cache-based system).
 //!
 //! Key type: [`Pages`]. It holds bytes and an order, and never more bytes than it was given. It fetches nothing and writes nothing
-//! back: whoever has it does.
+//! back: the cache's owner does.
 
 pub use farmem::PAGE_LEN;
 use farmem::VirtAddr;

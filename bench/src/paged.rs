@@ -1,11 +1,11 @@
 //! A host that caches pages of far memory and runs everything itself: the cache-based system that PULSE compares with (PULSE 6).
 //!
 //! Key type: [`Paged`], far memory like any other, so that the same structures and programs run on it. A page that is missing is fetched
-//! by one READ; one that was changed is written back when it makes room, by a WRITE that nobody waits for, together with other old
+//! by one READ; one that was changed is written back when it makes room, by a WRITE that no job waits for, together with other old
 //! ones, as a kernel's reclaim does. Fetches of pages that an access spans go out together. Calls of [`FarMemory`] wait for each fetch, as a
 //! thread does that faults; [`Concurrent`] ones overlap theirs.
 //!
-//! One host at a time: nobody is told of changes until they are written back ([`Paged::flush`]).
+//! One host at a time: no other is told of changes until they are written back ([`Paged::flush`]).
 
 use crate::native::Native;
 use crate::page_cache::{Evicted, PAGE_LEN, Page, Pages};
@@ -60,7 +60,7 @@ pub struct Paged {
     submitted: u64,
     /// Jobs that wait for pages.
     waiting: usize,
-    /// Ends that nobody has taken, and their places, which are theirs until then.
+    /// Ends that were not taken, and their places, which are theirs until then.
     ended: VecDeque<(usize, Completed)>,
     counts: PageCounts,
     failed: Option<Error>,
@@ -173,7 +173,7 @@ impl Paged {
         self.ended.push_back((place, Completed { ticket, result, buf }));
     }
 
-    /// Has a page fetched, for a job or for nobody in particular.
+    /// Has a page fetched, for a job or for none in particular.
     fn want(&mut self, page: Page, job: Option<usize>) -> Result<(), Error> {
         let asked = self.wanted.contains_key(&page);
         self.wanted.entry(page).or_default().extend(job);

@@ -122,7 +122,7 @@ impl Store {
         let mut values = Values::create(memory, records.saturating_add(operations))?;
         let places = values.load(memory, &numbered, records, order, progress)?;
         let mut tree = BTree::create(memory, layout)?;
-        assert!(tree.lock().try_lock(memory)?, "nobody else knows this tree");
+        assert!(tree.lock().try_lock(memory)?, "no other client knows this tree");
         tree.load(memory, numbered.iter().zip(&places).map(|(pair, place)| (pair.0, place.0)), FILL)?;
         let model = Model::new(numbered.iter().map(|pair| pair.0));
         let records = tree.records(memory, VALUE_LEN, bring)?;

@@ -143,7 +143,7 @@ impl Service {
         let buckets = if above - wanted > wanted - above / 2 { above / 2 } else { above };
         let mut objects = Objects::create(memory, count, in_flight)?;
         let mut table = HashTable::create(memory, records, buckets.max(1), Spread::Partitioned)?;
-        assert!(table.lock().try_lock(memory)?, "nobody else knows this table");
+        assert!(table.lock().try_lock(memory)?, "no other client knows this table");
         let places = objects.load(memory, count, progress)?;
         let entries = (0..records).map(|user| (key(user), entry(user % count, user)));
         table.load(memory, entries, &mut |_, _| {})?;

@@ -27,7 +27,7 @@ pub(super) enum Cpus {
     Apart(usize),
 }
 
-/// A host that faults, and allocations nobody has touched yet.
+/// A host that faults, and allocations that were not touched yet.
 pub(super) struct Faulting<'a> {
     pub(super) space: &'a SharedSpace,
     pub(super) fresh: Vec<Vma>,

@@ -96,7 +96,7 @@ impl Drop for Caller {
 /// nanoseconds each batch took.
 ///
 /// # Errors
-/// When the machine refuses them, or nobody listens.
+/// When the machine refuses them, or the probe's parent is gone.
 pub fn calls() -> io::Result<()> {
     let (mut zeros, cached) = (File::open("/dev/zero")?, File::open(std::env::current_exe()?)?);
     let (mut reader, mut writer) = io::pipe()?;

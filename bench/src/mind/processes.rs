@@ -1,6 +1,6 @@
 //! The changes of a page's state between two processes, as real hosts are: this one and a worker (MIND 7.2).
 //!
-//! They take turns by words in far memory, looking now and then, so that whoever waits leaves the CPU to the one who is measured.
+//! They take turns by words in far memory, looking now and then, so that the process that waits leaves the CPU to the one that is measured.
 
 use super::fault::REGION;
 use super::transition::NAMES;
@@ -38,7 +38,7 @@ const STEPS: [Step; 6] = [
     (true, true, Some(4)),
 ];
 
-/// Measures with a worker, on allocations that nobody has touched.
+/// Measures with a worker, on allocations that were never touched.
 pub(super) fn measure(config: &RackConfig, rounds: usize) -> Result<Vec<Row>, Error> {
     let space = SharedSpace::join(&Rack::running(config.clone()), DOMAIN, ShareOptions::new(64 << 20))?;
     let board = space.allocate(4 * APART)?;

@@ -1,4 +1,4 @@
-//! What each change of a page's state costs, between two hosts: one round trip, or two when somebody must write back first (MIND 7.2).
+//! What each change of a page's state costs, between two hosts: one round trip, or two when a host must write back first (MIND 7.2).
 
 use super::fault::REGION;
 use super::{PAGE, Samples};
@@ -19,7 +19,7 @@ pub(super) struct Transitions {
     packets: [Vec<f64>; 5],
 }
 
-/// Takes the pages of `fresh`, which nobody has touched, through all changes between two hosts, one region each.
+/// Takes the pages of `fresh`, which were never touched, through all changes between two hosts, one region each.
 pub(super) fn measure(one: &SharedSpace, other: &SharedSpace, fresh: &[Vma]) -> Result<Transitions, Error> {
     let mut transitions = Transitions {
         times: std::array::from_fn(|_| Samples::new()),

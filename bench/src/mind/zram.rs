@@ -1,7 +1,7 @@
 //! The swap-in of a page from compressed memory of this machine (zram): what a program pays for memory that is not here without any rack.
 //!
 //! Needs the right to make a zram device and to swap to it. Where a memory cgroup can be made too, a process in it has less memory than it
-//! uses, and the system puts its pages out by itself (`squeezed`): the limit is that process's alone, so nobody else's pages go for it. Where
+//! uses, and the system puts its pages out by itself (`squeezed`): the limit is that process's alone, so no other process's pages go for it. Where
 //! none can be made, pages of this process are put out on request. A system that puts out what has long not been touched may use the device
 //! too while it is there; all of that comes back when it is taken away.
 

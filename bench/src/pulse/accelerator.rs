@@ -33,7 +33,7 @@ pub(super) enum Design {
 pub(super) struct Costs {
     /// The pipelines: t_d by lines, t_c by the instructions on the program's longest path.
     pub(super) pipelines: Accelerator,
-    /// One signal of the scheduler of a disaggregated design, in picoseconds. Signals hold up nobody but their own traversal.
+    /// One signal of the scheduler of a disaggregated design, in picoseconds. Signals hold up their own traversal alone.
     pub(super) dispatch_ps: u64,
 }
 
@@ -326,13 +326,13 @@ impl<E> Scheduler<E> {
     }
 
     fn job(&self, workspace: usize) -> usize {
-        self.workspaces[workspace].job.expect("a workspace that is signalled of is somebody's")
+        self.workspaces[workspace].job.expect("a workspace that is signalled of has a traversal")
     }
 
     fn account(self) -> Account<E> {
         let ended = self.ended.into_iter().map(|ended| ended.expect("every job ends")).collect();
-        assert!(self.logic.iter().all(|pipeline| !pipeline.busy), "a logic pipeline works for nobody");
-        assert!(self.memory.iter().all(|busy| !busy), "a memory pipeline works for nobody");
+        assert!(self.logic.iter().all(|pipeline| !pipeline.busy), "a logic pipeline works for no traversal");
+        assert!(self.memory.iter().all(|busy| !busy), "a memory pipeline works for no traversal");
         assert!(self.memory_ps <= self.now * self.memory.len() as u64, "more work than time");
         let Self { now, logic_ps, memory_ps, lines, dispatches, .. } = self;
         Account { ended, span_ps: now, logic_ps, memory_ps, lines, dispatches }

@@ -145,7 +145,7 @@ impl<'r, 's, R: Racks> Fleet<'r, 's, R> {
 impl<R: Racks> Fleet<'_, '_, R> {
     /// A contender for each system. Those that offload are laid out first, on a rack that is as empty as any other's, and on one rack they
     /// have the same data: how often a traversal crosses is a matter of where nodes lie. The others have data of their own: what a cache
-    /// has changed, nobody else would see.
+    /// has changed, no other client would see.
     fn lay<S: Scenario>(
         &self,
         scenario: &S,

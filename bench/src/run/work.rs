@@ -82,7 +82,7 @@ impl Kind {
 /// nanoseconds it took, and a number that comes of it.
 ///
 /// # Errors
-/// When there is no such work or CPU, or nobody listens.
+/// When there is no such work or CPU, or its parent is gone.
 pub fn work(name: &str, bytes: usize, cpu: Option<usize>) -> io::Result<()> {
     let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_owned());
     let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.name() == name) else {

@@ -3,7 +3,7 @@
 //! Key type: [`Group`]. It is made beneath the cgroup that this process is in. Where version 2 does not allow that, since a cgroup that hands
 //! controllers down may have no processes of its own, it is made beside it. No cgroup that was there before is changed.
 //!
-//! The system counts a cgroup's pages CPU by CPU, and adds up every other second, or when somebody asks ([`Group::add_up`]). By these sums it decides
+//! The system counts a cgroup's pages CPU by CPU, and adds up every other second, or when it is asked ([`Group::add_up`]). By these sums it decides
 //! what it takes away. Where they are old it may find nothing to take, and kills a process that turned its memory over since: a sort, for one.
 
 use super::cleanup_guard::CleanupGuard;
@@ -157,7 +157,7 @@ fn first(places: &[Place], limit: u64) -> Result<Group, String> {
 /// `cgroups` are what the system says of this process.
 fn places(mountinfo: &str, cgroups: &str) -> Vec<Place> {
     let cgroups = ProcessCGroups::from_read(cgroups.as_bytes()).map(|all| all.0).unwrap_or_default();
-    // Others' mounts may have names that nobody can read.
+    // Others' mounts may have names that cannot be read.
     let mounts: Vec<MountInfo> =
         mountinfo.lines().filter_map(|line| MountInfo::from_line(line).ok()).collect();
     let mut places = Vec::new();

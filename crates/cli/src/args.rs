@@ -132,7 +132,7 @@ pub(crate) struct Demo {
 #[derive(Debug, Args)]
 #[command(after_help = "farmem migrate --rack rack.toml\n\
                         farmem migrate --rack rack.toml --base 0x100000000000 --len 1MiB --node 2\n\
-                        Memory moves in parts of at most 64 MiB; whoever uses one waits for as long as it is on its way.")]
+                        Memory moves in parts of at most 64 MiB; a program that uses one waits for as long as it is on its way.")]
 pub(crate) struct Migrate {
     /// The running rack.
     #[arg(long, value_name = "RACK.TOML")]

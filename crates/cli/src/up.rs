@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Up) -> Result<End, Failure> {
     let (ask_to_stop, stop) = channel();
     ctrlc::set_handler(move || {
         // A second Ctrl-C while stopping finds no listener, which is fine.
-        let _nobody_listens = ask_to_stop.send(());
+        let _already_stopped = ask_to_stop.send(());
     })
     .map_err(|e| Failure::environment(format!("cannot catch Ctrl-C: {e}"), ""))?;
     let mut rack = Supervisor::start(RackConfig::load(file)?)?;

@@ -62,7 +62,7 @@ impl Config {
 pub struct Object {
     /// Its bytes, at least 1.
     pub bytes: u64,
-    /// The only process that may write it, and then nobody else may read it; `None` of one that all may read and none may write.
+    /// The only process that may write it, and then no other may read it; `None` of one that all may read and none may write.
     pub writer: Option<Asker>,
     /// What is prefetched for it.
     pub policy: Box<dyn Policy>,

@@ -14,7 +14,7 @@
 //! only"), and all of a writer's requests come through one DPU. So whatever is written to an object that is cached here is written through here, and a page is served only
 //! while it is good: its bytes came, no write is under way, and none since was not put there too.
 //!
-//! What it does not do: retry (the page cache of whoever asks does), know addresses, wait.
+//! What it does not do: retry (the page cache of the process that asks does), know addresses, wait.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -98,7 +98,7 @@ impl Table {
     /// An empty table.
     ///
     /// # Panics
-    /// When an entry has no pages, or more than [`ENTRY_PAGES_MAX`]: whoever reads the configuration says so before.
+    /// When an entry has no pages, or more than [`ENTRY_PAGES_MAX`]: the reader of the configuration says so before.
     #[must_use]
     pub fn new(config: TableConfig) -> Self {
         assert!((1..=ENTRY_PAGES_MAX).contains(&config.entry_pages), "an entry has 1 to 64 pages");

@@ -57,7 +57,7 @@ pub trait Link {
     /// When the system has no more descriptors.
     fn waker(&self) -> io::Result<Waker>;
 
-    /// Something that waits for frames beside the link, so that several threads may use it by turns. One at a time sleeps; meanwhile nobody
+    /// Something that waits for frames beside the link, so that several threads may use it by turns. One at a time sleeps; meanwhile no thread
     /// calls [`Link::receive`] but with [`Wait::No`].
     ///
     /// # Errors
@@ -215,7 +215,7 @@ impl LinkCounters {
     }
 }
 
-/// Ends the wait of one link from any thread. A call while nobody waits ends the next wait at once.
+/// Ends the wait of one link from any thread. A call while no thread waits ends the next wait at once.
 #[derive(Clone)]
 pub struct Waker(Arc<dyn Fn() + Send + Sync>);
 

@@ -1,7 +1,7 @@
 //! A link with a profile: frames leave it at the profile's rate and arrive after its delay.
 //!
 //! Key type: [`PacedLink`], around either of the other links. It holds frames at their sender, so both directions are paced when both ends have the profile.
-//! A link without a profile is used as it is: nobody wraps it, so it costs nothing.
+//! A link without a profile is used as it is, without a wrapper, so it costs nothing.
 //!
 //! While it waits for frames it wakes when the first of those it holds is due: by the system's finest timers where it sleeps
 //! ([`Waiting::Precise`]), which still takes tens of microseconds on many machines; at once where it spins. A frame is never early; how late

@@ -355,7 +355,7 @@ impl<'a> Server<'a> {
                 window.poison(self.page(key));
             }
             Action::Zeros { .. } | Action::Copy { .. } | Action::Keep { .. } => {
-                unreachable!("all of a window is in far memory, and nobody else's")
+                unreachable!("all of a window is in far memory, and the window's alone")
             }
         }
     }

@@ -4,7 +4,7 @@
 //! Key types: [`Private`], which has a [`Cache`] of its own; [`Programs`], what its actions are done to. A page that goes first rests, in a place of
 //! the pager's *pool*; it gets a *slot* of far memory then, if it has none.
 //!
-//! A fork is a snapshot: the child's table names the parent's slots, which then have two owners, and whoever writes takes another. What
+//! A fork is a snapshot: the child's table names the parent's slots, which then have two owners, and the one that writes takes another. What
 //! is not in far memory at that time stays where it is, read-only, and the slot says where (its *home*): a fork that is followed by an exec copies
 //! nothing. When that page is written to, or goes, while others own its slot, its bytes rest under the slot's own name until they are written back.
 //!
@@ -35,7 +35,7 @@ use pool::Pool;
 use slots::{GROUP, Home, Slot, Slots};
 use table::{Entry, Here};
 
-/// The space whose pages are slots: bytes that nobody but a slot needs. Processes have other numbers.
+/// The space whose pages are slots: bytes that only a slot needs. Processes have other numbers.
 const SLOTS: u32 = 0;
 /// Groups of slots of the first allocation of far memory; each further one is as large as all before, up to the next bound.
 const GROUPS_MIN: u32 = 16;
@@ -259,7 +259,7 @@ impl Private {
     /// A write-back has ended.
     pub fn written_back(&mut self, op: Op, outcome: Outcome, programs: &mut impl Programs) {
         for slot in self.writes.remove(&op).expect("a write-back ends once") {
-            // Nobody knows when bytes come that were given up: nobody else gets their place.
+            // It is not known when bytes come that were given up: no other page gets their place.
             if outcome == Outcome::Done || self.book.slots.owners(slot) > 0 {
                 self.book.slots.sent(slot);
             }

@@ -14,7 +14,7 @@ pub const ZEROS_MAX: u64 = 64;
 const ZEROS_TIMES: u64 = 4;
 
 impl Cache {
-    /// Pages that nobody has written to.
+    /// Pages that were never written to.
     pub(crate) fn zeros(&mut self, key: Key, layout: &impl Layout, out: &mut Vec<Action>) -> bool {
         let proposed = self.proposal(key, layout);
         let goes_up = self.is_longest(key, &proposed);
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(down, [1, 2, 4, 8, 64, 64, 64, 64, 64, 64]);
     }
 
-    /// Nothing goes for pages that nobody asked for yet: with little room, runs are as those of fetches.
+    /// Nothing goes for pages that no thread asked for yet: with little room, runs are as those of fetches.
     #[test]
     fn long_runs_take_free_frames_only() {
         let mut cache = cache(128);

@@ -152,7 +152,7 @@ pub mod parse {
             raw::UFFD_EVENT_REMAP => Message::Moved { from: place(0), to: place(1), len: place(2) },
             raw::UFFD_EVENT_REMOVE => Message::Removed(place(0)..place(1)),
             raw::UFFD_EVENT_UNMAP => Message::Unmapped(place(0)..place(1)),
-            other => unreachable!("the kernel reports event {other:#x}, which nobody asked for"),
+            other => unreachable!("the kernel reports event {other:#x}, which was not asked for"),
         }
     }
 

@@ -293,7 +293,7 @@ impl Userfaultfd {
     /// [`Stopped`] at the first page that is there already, mapped or only in the file (EXIST).
     ///
     /// # Safety
-    /// The range is registered, and whoever reads or writes there expects these bytes to appear.
+    /// The range is registered, and every thread that reads or writes there expects these bytes to appear.
     pub unsafe fn copy(&self, start: usize, bytes: &[u8], mapping: Mapping) -> Result<(), Stopped> {
         let mode = match mapping {
             Mapping::ReadOnly => u64::from(raw::UFFDIO_COPY_MODE_WP),
@@ -369,7 +369,7 @@ impl Userfaultfd {
     /// [`Stopped`]: EBUSY for pages that a forked child shares, EINVAL when `start` is not registered here.
     ///
     /// # Safety
-    /// As [`Userfaultfd::copy`]; and nobody relies on what is at `from`.
+    /// As [`Userfaultfd::copy`]; and nothing relies on what is at `from`.
     pub unsafe fn take(&self, start: usize, from: usize, len: usize) -> Result<(), Stopped> {
         let mut arg =
             raw::uffdio_move { dst: start as u64, src: from as u64, len: len as u64, mode: 0, move_: 0 };
@@ -421,7 +421,7 @@ impl Userfaultfd {
     /// What the system says: EXIST for a page that is mapped or poisoned already. Who waited for it was woken then, to try again.
     ///
     /// # Safety
-    /// The page is registered, and nobody relies on a page there being write-protected.
+    /// The page is registered, and nothing relies on a page there being write-protected.
     pub unsafe fn poison_page(&self, start: usize) -> Result<(), Errno> {
         // SAFETY: the caller's promise.
         let poison = || unsafe { self.poison(start, PAGE_LEN) }.map_err(|stopped| stopped.errno);

@@ -32,7 +32,7 @@ pub(crate) fn with_own_descriptors(what: &mut dyn FnMut() -> Result<(), Errno>) 
     // SAFETY: the end of the mapping.
     let top = unsafe { stack.add(STACK_LEN) };
     // SAFETY: the stack and the work are there until the thread has ended, which this call waits for. It has this thread's record of libc's, as a
-    // child of `vfork` has, which nobody else uses meanwhile.
+    // child of `vfork` has, which no other thread uses meanwhile.
     let _made = unsafe { libc::clone(work_apart, top, FLAGS, (&raw mut work).cast()) };
     let result = work.result;
     // SAFETY: the mapping of above, on which nothing runs any more.
@@ -43,7 +43,7 @@ pub(crate) fn with_own_descriptors(what: &mut dyn FnMut() -> Result<(), Errno>) 
 extern "C" fn work_apart(work: *mut c_void) -> c_int {
     // SAFETY: `with_own_descriptors` waits, and does not use it meanwhile.
     let work = unsafe { &mut *work.cast::<Work<'_>>() };
-    // SAFETY: a table of this thread's own, in which nobody relies on any number.
+    // SAFETY: a table of this thread's own, in which nothing relies on any number.
     let closed = unsafe { libc::syscall(libc::SYS_close_range, 0, c_int::MAX, 0) };
     if closed != 0 {
         for number in 0..CLOSED_MAX {

@@ -255,7 +255,7 @@ fn attach(at: Option<usize>, snapshot: u64) -> Result<(), Errno> {
         if at.is_none() {
             LEN.store(0, Ordering::Relaxed);
         }
-        // SAFETY: exactly what was reserved a moment ago, and nobody knows it yet.
+        // SAFETY: exactly what was reserved a moment ago, and no other thread knows it yet.
         let _ = unsafe { gate::call(libc::SYS_munmap, [area.base, area.reserved, 0, 0, 0, 0]) };
     }
     served
@@ -294,7 +294,7 @@ fn again(file: &OwnedFd, base: usize) -> Result<Area, Errno> {
     Ok(Area { base, len, reserved })
 }
 
-/// Maps bytes of the file from `offset` on, for nobody to reach yet but for what calls need; answers where. The file is still empty: the
+/// Maps bytes of the file from `offset` on, which are used by what calls need alone until then; answers where. The file is still empty: the
 /// pager gives it its length, which a limit of file sizes may forbid here.
 fn reserve(file: &OwnedFd, at: Option<usize>, offset: usize, len: usize) -> Result<usize, Errno> {
     let flags = MapFlags::SHARED | MapFlags::NORESERVE;
@@ -304,7 +304,7 @@ fn reserve(file: &OwnedFd, at: Option<usize>, offset: usize, len: usize) -> Resu
     };
     // SAFETY: a new mapping; with an address, one that replaces nothing.
     let start = unsafe { mmap(hint, len, ProtFlags::empty(), flags, file, offset as u64) }?;
-    // SAFETY: a mapping of our own, which nobody uses yet.
+    // SAFETY: a mapping of our own, which is not used yet.
     unsafe { keep_from_others(start, len) }?;
     let start = start.expose_provenance();
     if offset == 0 {

@@ -40,7 +40,7 @@ pub(crate) fn register() {
     let result = unsafe { __register_atfork(prepare, parent, child, ptr::null_mut()) };
     assert_eq!(result, 0, "the first handlers find room");
     // Now, as a handler of signals may not look for it.
-    let _without_it_nobody_asks = NEXT.find();
+    let _without_it_there_is_no_question = NEXT.find();
 }
 
 /// `_Fork(3)`. libc's own `fork` does not come by here.

@@ -26,14 +26,14 @@ pub(crate) fn open(base: usize) {
     if page == place {
         // SAFETY: a page of our own, of more bytes than that.
         unsafe { page.cast::<u8>().copy_from_nonoverlapping(GATE.as_ptr(), GATE.len()) };
-        // SAFETY: as above, and nobody writes to it any more.
+        // SAFETY: as above, and no thread writes to it any more.
         if unsafe { mprotect(page, PAGE_LEN, MprotectFlags::READ | MprotectFlags::EXEC) }.is_ok() {
             PLACE.store(page.expose_provenance(), Ordering::Release);
             return;
         }
     }
     // The system allows no such page.
-    // SAFETY: the page of a moment ago, which nobody knows.
+    // SAFETY: the page of a moment ago, which no other thread knows.
     let _ = unsafe { munmap(page, PAGE_LEN) };
 }
 

@@ -27,7 +27,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Guard by whoever is in dlmalloc, and over a fork.
+/// Held by the thread that is in dlmalloc, and over a fork.
 pub(crate) static LOCK: Lock = Lock::new();
 
 /// Blocks of so many bytes are mappings of their own.
@@ -502,7 +502,7 @@ fn with_heap<T>(what: impl FnOnce(&mut Dlmalloc<Far>) -> T) -> Result<T, Busy> {
 static LATER: AtomicUsize = AtomicUsize::new(0);
 
 /// # Safety
-/// A block of dlmalloc's, which is nobody's any more.
+/// A block of dlmalloc's, which its owner has freed.
 unsafe fn free_later(block: *mut c_void) {
     let mut next = LATER.load(Ordering::Relaxed);
     loop {

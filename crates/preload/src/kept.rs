@@ -11,7 +11,7 @@ const COUNT_MAX: usize = 64;
 /// A block is used again where at most this part of it is more than what is asked for.
 const SPARE: usize = 4;
 
-/// A mapping that nobody uses.
+/// A mapping that is not used.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Block {
     /// First address.

@@ -42,7 +42,7 @@ pub(crate) fn call_with(text: &[u8], call: Call) -> Result<[u64; VALUES], u64> {
     if status == 0 { Ok(values) } else { Err(status) }
 }
 
-/// In a fork's child: its mailboxes are new, and nobody is calling.
+/// In a fork's child: its mailboxes are new, and no thread is calling.
 pub(crate) fn begin_anew() {
     BUSY.iter().for_each(|busy| busy.store(false, Ordering::Relaxed));
     NUMBERS.iter().for_each(|number| number.store(0, Ordering::Relaxed));

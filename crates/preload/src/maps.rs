@@ -289,7 +289,7 @@ pub(crate) fn map(len: usize, protection: c_int) -> Option<usize> {
     let asked = Call::Map { len: len as u64, protection: u64::from(protection.unsigned_abs()) };
     let start = usize::try_from(call(asked).ok()?).ok().filter(|&start| start > 0)?;
     let len = len.next_multiple_of(PAGE_LEN);
-    // SAFETY: addresses that nobody else has, as the pager says.
+    // SAFETY: addresses that no other mapping has, as the pager says.
     if unsafe { system_mprotect(start, len, protection) }.is_err() {
         unmap(start, len);
         return None;
@@ -344,7 +344,7 @@ fn try_mapping(len: usize, protection: c_int, flags: c_int, fd: c_int, offset: o
     let flags = flags & !(libc::MAP_FIXED | libc::MAP_POPULATE | libc::MAP_LOCKED);
     // SAFETY: a new mapping that replaces nothing.
     let there = unsafe { system_mmap(std::ptr::null_mut(), len, protection, flags, fd, offset) }?;
-    // SAFETY: the mapping of a moment ago, which nobody knows.
+    // SAFETY: the mapping of a moment ago, which no other thread knows.
     unsafe { system_munmap(there.addr(), len) }
 }
 

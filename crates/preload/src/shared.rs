@@ -2,7 +2,7 @@
 //! host that shares them.
 //!
 //! All of the rack's addresses are mapped once, without any access, and served as far memory is. To map an object is to allow the access; to
-//! unmap it takes that away. What a program has in its hand is a *token* (`token`): whoever gets one past this library gets an error, and not
+//! unmap it takes that away. What a program has in its hand is a *token* (`token`): a program that gets one past this library gets an error, and not
 //! memory of this host.
 
 mod pieces;
@@ -31,7 +31,7 @@ use token::{Token, identify, token};
 static BASE: AtomicUsize = AtomicUsize::new(0);
 static LEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Guard by whoever is in the list of mappings, and over a fork.
+/// Held by the thread that is in the list of mappings, and over a fork.
 pub(crate) static LOCK: Lock = Lock::new();
 static MAPPINGS: Mappings = Mappings(UnsafeCell::new(List { count: 0, all: [Piece::NONE; MAPPINGS_MAX] }));
 
@@ -68,7 +68,7 @@ pub(crate) fn begin(file: &OwnedFd, base: u64, len: u64, uffd: &Userfaultfd) -> 
     let start = unsafe { mmap(address(base), len, ProtFlags::empty(), flags, file, 0) }?;
     let served = serve(start, len, uffd);
     if served.is_err() {
-        // SAFETY: exactly what was mapped a moment ago, and nobody knows it yet.
+        // SAFETY: exactly what was mapped a moment ago, and no other thread knows it yet.
         let _ = unsafe { gate::call(libc::SYS_munmap, [start.addr(), len, 0, 0, 0, 0]) };
         return served;
     }
@@ -88,7 +88,7 @@ fn serve(start: *mut c_void, len: usize, uffd: &Userfaultfd) -> Result<(), Errno
 /// In a fork's child, which has the addresses again: what its parent had mapped is mapped.
 pub(crate) fn restore() -> Result<(), Errno> {
     // The thread that forked holds the lock until the handler after this one, and there is no other here.
-    // SAFETY: as said, nobody else is in it.
+    // SAFETY: as said, no other thread is in it.
     let list = unsafe { &*MAPPINGS.0.get() };
     list.all[..list.count].iter().try_for_each(|piece| list.protect(piece.start, piece.end))
 }
@@ -181,7 +181,7 @@ pub(crate) fn protect(start: usize, len: usize, protection: c_int) -> Result<(),
 fn with_list<T>(f: impl FnOnce(&mut List) -> T) -> T {
     let _no_handler_comes = Blocked::new();
     let _held = LOCK.take().expect("no handler interrupts its thread in here");
-    // SAFETY: nobody else is in it while the lock is held, and `f` does not come back here.
+    // SAFETY: no other thread is in it while the lock is held, and `f` does not come back here.
     f(unsafe { &mut *MAPPINGS.0.get() })
 }
 

@@ -35,7 +35,7 @@ fn without_an_invitation_all_is_local() {
 #[test]
 fn blocks_of_libc_are_as_long_as_they_seem() {
     for size in [1, 24, 25, 100, 1000, 4096, 100_000, 1 << 20] {
-        // The compiler knows these names, and believes that memory which nobody uses can be had.
+        // The compiler knows these names, and believes that memory which is not used can be had.
         // SAFETY: any length will do.
         let block = unsafe { heap::malloc(size) };
         // SAFETY: a block of a moment ago.

@@ -80,7 +80,7 @@ impl Far {
                 }
             }
             Cause::Failed => self.give_up(),
-            Cause::Refused => unreachable!("nobody asks for the right to use private memory"),
+            Cause::Refused => unreachable!("the right to use private memory is not asked for"),
             Cause::Full => {
                 if self.failed.is_none() && self.lost.is_none() {
                     let full = || Error::Full { what: "far memory".into() };

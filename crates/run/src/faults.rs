@@ -148,7 +148,7 @@ impl Programs for Outside<'_> {
             Ok(()) => return true,
             Err(Lost::Gone) => self.gone.push(space),
             Err(Lost::Remapped(errno)) => {
-                // Its pages would stay for ever, and nobody would know how many they are.
+                // Its pages would stay for ever, and it would not be known how many they are.
                 let what = "the pages of a program cannot be watched".into();
                 self.far.fail(Error::System { what, source: errno.into() });
             }

@@ -35,7 +35,7 @@ pub fn free_left(config: &RackConfig, name: &str) -> Result<(), Error> {
 }
 
 impl Pager {
-    /// A socket that is a file. The pager removes it when it is dropped, and somebody else is to when it was killed.
+    /// A socket that is a file. The pager removes it when it is dropped, and a later run is to when it was killed.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         self.acceptor.path()

@@ -1,7 +1,7 @@
 //! The pager of `farmem run`: far memory under programs that know nothing of it, one limit for the memory that all of them use here.
 //!
 //! Key type: [`Pager`]. A process of the program comes in with its memfd and userfaultfd ([`Acceptor`]); from then on its faults are
-//! served from here, by one-sided READs and WRITEs of one client. Its memory is private: nobody else reads or writes those slots.
+//! served from here, by one-sided READs and WRITEs of one client. Its memory is private: no other client reads or writes those slots.
 //! (Named memory, which a run may share with others, is `sharing`'s, and has a limit of its own.)
 //! What a process asks beside (addresses, a fork) comes as a call through its mailbox, in order with its faults.
 //!
@@ -353,7 +353,7 @@ impl Pager {
     /// Lets a process in.
     fn receive(&mut self) {
         let Some(accepted) = self.acceptor.receive() else { return };
-        // The same process with another program: what the one before had is nobody's, but for descriptors of objects.
+        // The same process with another program: what the one before had is given up, but for descriptors of objects.
         if let Some((&key, _)) = self.processes.iter().find(|(_, process)| process.pid == accepted.pid) {
             self.bury(key);
         }

@@ -161,7 +161,7 @@ impl Pager {
         }
     }
 
-    /// Whether a process may be written to without its pages being pinned. Of one in a namespace of its own nobody knows which it is.
+    /// Whether a process may be written to without its pages being pinned. Of one in a namespace of its own it is not known which it is.
     fn judge_write(&self, process: u64, counted_as_here: bool) -> Verdict {
         let far = !counted_as_here || self.process_of(process).is_some();
         if far { Verdict::Refused(errno::NOSYS) } else { Verdict::GoOn }

@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(pins.left, 100);
     }
 
-    /// No more than a quarter of the frames is pinned, whoever asks and however often; one that asks while little is left gets little.
+    /// No more than a quarter of the frames is pinned, whichever process asks and however often; one that asks while little is left gets little.
     #[test]
     fn pins_are_bounded() {
         let mut pins = Pins::new(64);

@@ -203,7 +203,7 @@ mod tests {
 
     /// What is missing is told.
     #[test]
-    fn a_mark_nobody_reaches_is_told() {
+    fn a_mark_that_is_never_reached_is_told() {
         let mut notes: BTreeMap<String, u64> = REACHED.iter().map(|mark| ((*mark).to_owned(), 1)).collect();
         assert_eq!(missing(&notes), Vec::<&str>::new());
         notes.remove("switch.Forwarded");

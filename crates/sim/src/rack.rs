@@ -191,7 +191,7 @@ impl Rack {
         self.next_crash = self.world.now() + self.plan.crash_every;
         // Safety: whatever happens, no wrong answer.
         while self.started < operations {
-            self.crash_somebody();
+            self.crash_a_role();
             self.disturb();
             self.start_rogue();
             self.move_something();
@@ -262,7 +262,7 @@ impl Rack {
     }
 
     /// Under a plan with crashes: takes a machine down, now and then two at once, when all have been up for a while.
-    fn crash_somebody(&mut self) {
+    fn crash_a_role(&mut self) {
         let now = self.world.now();
         if self.plan.crash_every == Duration::ZERO {
             return;

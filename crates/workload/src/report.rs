@@ -189,7 +189,7 @@ pub fn finish(result: &Result<impl Outcome, Failure>, json: bool) -> ExitCode {
             };
             // A reader that closed its pipe is fine.
             let mut out = io::stdout().lock();
-            let _nobody_reads = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+            let _reader_is_gone = out.write_all(text.as_bytes()).and_then(|()| out.flush());
             match outcome.wrong_answers() {
                 0 if outcome.stopped() => ExitCode::from(STOPPED),
                 wrong => ExitCode::from(u8::from(wrong > 0)),
@@ -197,9 +197,9 @@ pub fn finish(result: &Result<impl Outcome, Failure>, json: bool) -> ExitCode {
         }
         Err(Failure { message, remedy }) => {
             let mut err = io::stderr().lock();
-            let _nobody_reads = writeln!(err, "farmem: {message}");
+            let _reader_is_gone = writeln!(err, "farmem: {message}");
             if !remedy.is_empty() {
-                let _nobody_reads = writeln!(err, "        {remedy}");
+                let _reader_is_gone = writeln!(err, "        {remedy}");
             }
             ExitCode::from(if stop::asked() { STOPPED } else { 2 })
         }

@@ -22,7 +22,7 @@ const END: &str = "end";
 /// It begins when it is told to on standard input, and waits for that to close before it gives its memory back.
 ///
 /// # Errors
-/// When there is no memory, or nobody listens.
+/// When there is no memory, or the probe's parent is gone.
 pub fn squeezed(pages: usize, rounds: usize) -> io::Result<()> {
     let mut input = io::stdin().lock();
     let mut word = String::new();

@@ -115,7 +115,7 @@ pub(crate) fn agent(args: &IndexLive) -> Result<End, Failure> {
     };
     report(&mut agent, &mut client)?;
     let ended = follow(args, &stop, || report(&mut agent, &mut client));
-    // A client that leaves takes it back, too; but whoever ends an agent wants to know that it is done.
+    // A client that leaves takes it back, too; but the user who ends an agent wants to know that it is done.
     let withdrawn = agent.withdraw(&mut client);
     ended?;
     withdrawn?;
@@ -173,7 +173,7 @@ fn on_interrupt() -> Result<Receiver<()>, Failure> {
     let (ask_to_stop, stop) = channel();
     ctrlc::set_handler(move || {
         // A second Ctrl-C while stopping finds no listener, which is fine.
-        let _nobody_listens = ask_to_stop.send(());
+        let _already_stopped = ask_to_stop.send(());
     })
     .map_err(|e| Failure::environment(format!("cannot catch Ctrl-C: {e}"), ""))?;
     Ok(stop)

@@ -59,7 +59,7 @@ impl Dpu {
         }
     }
 
-    /// Begins to load an entry for the asker: those of its pages that exist, that are not being written, and that were not asked for lately (whoever asked has
+    /// Begins to load an entry for the asker: those of its pages that exist, that are not being written, and that were not asked for lately (the process that asked has
     /// them).
     fn load(&mut self, read: Read, entry: EntryId, out: &mut Vec<Action>) {
         if self.table.has(entry) {

@@ -56,7 +56,7 @@ fn a_repeated_answer_is_late() {
 
 /// The host does not hear a sender that does not know the keys of its endpoint.
 #[test]
-fn without_the_keys_nobody_answers() {
+fn without_the_keys_nothing_is_answered() {
     let mut waiting = Waiting::new();
     let header = waiting.read.message().header.answer(Status::Ok);
     let body = Body::RegionRead { addr: VirtAddr(BASE_1), len: 4, data: b"fake" };

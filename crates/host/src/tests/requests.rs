@@ -48,7 +48,7 @@ fn a_refusal_comes_with_its_reason() {
 /// The switch could not read the request: its answer has nothing of the body, and perhaps another kind (PROTOCOL 6.15). Waiting for
 /// a better one would end in silence.
 #[test]
-fn a_request_nobody_could_read_is_refused_too() {
+fn a_request_that_no_server_could_read_is_refused_too() {
     let region = Body::RegionRead { addr: VirtAddr::NULL, len: 0, data: &[] };
     let empty = Traverse {
         program: Default::default(),

@@ -163,7 +163,7 @@ fn an_oversized_body_is_refused() {
 
 /// The server tells a caller that sends a head or a body byte by byte, cuts it off, and goes on serving.
 #[test]
-fn whoever_dribbles_is_cut_off() {
+fn a_client_that_dribbles_is_cut_off() {
     let (server, calls) = start_impatient();
     let head = dribble(&server, "GET /v1/health HTTP/1.1\r\nHost: x\r\nX-Long: ");
     assert!(head.starts_with("HTTP/1.1 408 ") && head.contains("too_slow"), "{head}");
@@ -199,7 +199,7 @@ fn silent_connections_do_not_keep_others_out() {
 
 /// Callers that ask and ask and never read, without the token, fill their connections and lose them: the others are served.
 #[test]
-fn whoever_does_not_read_is_cut_off() {
+fn a_client_that_does_not_read_is_cut_off() {
     let (server, _calls) = start_impatient();
     let deaf: Vec<TcpStream> = (0..3)
         .map(|_| {

@@ -120,7 +120,7 @@ fn a_parcel_rings_when_it_is_handed_over() {
 
 /// A node answers a host that has not been told of it: the frame arrives, from an unknown port; once told, from its port.
 #[test]
-fn a_sender_nobody_was_told_of_is_unknown() {
+fn a_sender_that_the_link_was_not_told_of_is_unknown() {
     let dir = TestDir::new("unknown");
     let (mut a, mut b) = (dir.open(A), dir.open(B));
     a.set_peer(PORT_B, Some(B)).unwrap();
@@ -225,7 +225,7 @@ fn without_icrc_the_bytes_are_taken_as_they_are() {
 
 /// A peer publishes an index that cannot be: its ring is given up, once, and another peer goes on undisturbed.
 #[test]
-fn a_lying_peer_loses_its_ring_and_nobody_else_anything() {
+fn a_lying_peer_loses_its_ring_and_other_peers_lose_nothing() {
     const C: Gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 72, 0, 3]);
     let dir = TestDir::new("lying");
     let (mut a, mut b) = dir.pair();
@@ -378,7 +378,7 @@ fn a_sleeper_waits_beside_its_link() {
     }
 }
 
-/// While somebody looks at the rings nobody rings for what comes, nor is it lost: who would sleep then is told.
+/// While a thread looks at the rings no peer rings for what comes, nor is it lost: a thread that would sleep then is told.
 #[test]
 fn a_glance_keeps_the_bell_still() {
     let dir = TestDir::new("glance");

@@ -117,7 +117,7 @@ impl Socket {
         }
     }
 
-    /// Sends an empty datagram. When the system refuses, so many packets wait that nobody sleeps.
+    /// Sends an empty datagram. When the system refuses, so many packets wait that no thread sleeps.
     pub(crate) fn send_empty(&self, to: &SockAddr) {
         let flags = libc::MSG_DONTWAIT;
         // SAFETY: no bytes are read for length 0; the address outlives the call and has the length given.

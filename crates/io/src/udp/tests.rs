@@ -179,7 +179,7 @@ fn an_unpredictable_identification_is_solved_for_when_asked() {
     }
 }
 
-/// A node answers a host that has not been told of it: the frame comes from nobody known; once told, from its port; then the port moves.
+/// A node answers a host that has not been told of it: the frame comes from no known port; once told, from its port; then the port moves.
 #[test]
 fn a_source_is_the_port_that_is_there_now() {
     let mut b = open(gid(23, 2));
@@ -230,7 +230,7 @@ fn a_full_batch_leaves_by_itself() {
     assert_eq!(gather(&mut b, 150).len(), 150);
 }
 
-/// A second instance, somebody else's address, a wildcard: each says what to do.
+/// A second instance, another machine's address, a wildcard: each says what to do.
 #[test]
 fn what_cannot_be_opened_says_why_and_what_to_do() {
     let refusal = |gid| UdpLink::open(&UdpConfig::new(gid)).unwrap_err().to_string();
@@ -337,7 +337,7 @@ fn a_parcel_leaves_when_it_is_handed_over() {
 }
 
 /// PROTOCOL 1.6: any process of a machine can send from its address, but not from the port that its role's socket has. What such a process sends
-/// is nobody's, also with a right ICRC; it is dropped and counted. The role's own packets around it arrive.
+/// is no packet of the role's, also with a right ICRC; it is dropped and counted. The role's own packets around it arrive.
 #[test]
 fn what_comes_from_another_source_port_is_dropped_and_counted() {
     let (mut a, mut b) = pair(34);
@@ -356,7 +356,7 @@ fn what_comes_from_another_source_port_is_dropped_and_counted() {
     assert_eq!(b.counters().lost(), 0, "it was not meant for us");
 }
 
-/// PROTOCOL 1.6: nobody gets at the role's own port beside it: neither at its address nor at all addresses, whatever the socket asks for.
+/// PROTOCOL 1.6: no other process gets at the role's own port beside it: neither at its address nor at all addresses, whatever the socket asks for.
 #[test]
 fn the_source_port_of_a_role_cannot_be_shared() {
     use socket2::{Domain, Protocol, SockAddr, Socket, Type};

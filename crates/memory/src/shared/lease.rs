@@ -118,7 +118,7 @@ impl LeaseKeeper {
 
     fn run(&mut self, told: &Receiver<ControlNotice>) {
         let mut leased_last = self.clock.now();
-        let mut why = "nobody asked for another in time: this process did not run".to_owned();
+        let mut why = "this process did not run, so it asked for no other lease in time".to_owned();
         // What is told puts a renewal forward, never off.
         let mut due = leased_last + self.pause();
         loop {
@@ -148,7 +148,7 @@ impl LeaseKeeper {
             why = match self.renew() {
                 Ok(true) => {
                     leased_last = self.clock.now();
-                    "nobody asked for another in time: this process did not run".clone_into(&mut why);
+                    "this process did not run, so it asked for no other lease in time".clone_into(&mut why);
                     due = leased_last + self.pause();
                     continue;
                 }
