@@ -77,6 +77,8 @@ pub struct Read {
     pub asker: Asker,
     /// The page.
     pub page: PageId,
+    /// Bytes of it that are asked for.
+    pub bytes: u32,
     /// The driver knows at this moment that the asker may read the object. Else the node decides, as it is asked in the asker's name.
     pub granted: bool,
 }
@@ -90,6 +92,8 @@ pub struct Write {
     pub asker: Asker,
     /// The page.
     pub page: PageId,
+    /// Bytes of it that are written.
+    pub bytes: u32,
     /// All of it is written.
     pub whole: bool,
 }

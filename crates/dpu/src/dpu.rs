@@ -185,7 +185,7 @@ impl Dpu {
             && read.granted
             && !known.unsure
             && known.object.writer.is_none_or(|writer| writer == read.asker);
-        let bytes = self.page_bytes(page);
+        let bytes = u64::from(read.bytes);
         self.stats.reads += 1;
         self.stats.asked += bytes;
         self.budget.asked(bytes);
@@ -214,7 +214,7 @@ impl Dpu {
             return out.push(Action::Answer { ticket: write.ticket, ended: Err(Cause::Refused) });
         }
         self.stats.writes += 1;
-        self.stats.written += self.page_bytes(write.page);
+        self.stats.written += u64::from(write.bytes);
         self.table.spoil(write.page);
         let op = self.begin(Transfer::Write { write });
         let writing = self.writing.entry(write.page).or_default();
@@ -232,10 +232,7 @@ impl Dpu {
         match self.under_way.remove(&op).expect("a READ under way ended") {
             Transfer::Read { read, begun, alone } => {
                 if ended.is_ok() && alone {
-                    self.network.record(
-                        u32::try_from(self.page_bytes(read.page)).unwrap_or(u32::MAX),
-                        now.since(begun),
-                    );
+                    self.network.record(read.bytes, now.since(begun));
                 }
                 out.push(Action::Answer { ticket: read.ticket, ended });
             }
@@ -373,13 +370,9 @@ impl Dpu {
         end(pages.end) - end(pages.start)
     }
 
-    fn page_bytes(&self, page: PageId) -> u64 {
-        self.bytes(page.object, &(page.page..page.page + 1))
-    }
-
     /// Reads a page at the node. The budget has it already.
     fn ask(&mut self, now: Instant, read: Read, out: &mut Vec<Action>) {
-        self.stats.on_demand += self.page_bytes(read.page);
+        self.stats.on_demand += u64::from(read.bytes);
         let alone = self.under_way.is_empty();
         let op = self.begin(Transfer::Read { read, begun: now, alone });
         out.push(Action::Read { op, ticket: read.ticket });
@@ -389,8 +382,7 @@ impl Dpu {
     fn look_up(&mut self, now: Instant, read: Read, out: &mut Vec<Action>) -> Found {
         let found = self.table.find(read.page);
         if !matches!(found, Found::Here(_)) {
-            let bytes = self.page_bytes(read.page);
-            self.budget.moved(bytes);
+            self.budget.moved(read.bytes.into());
         }
         match found {
             Found::Here(_) => {
@@ -410,8 +402,7 @@ impl Dpu {
     /// A read that waited goes on: it was counted, and the budget has its bytes.
     fn again(&mut self, now: Instant, read: Read, out: &mut Vec<Action>) {
         if read.granted && matches!(self.table.find(read.page), Found::Here(_)) {
-            let bytes = self.page_bytes(read.page);
-            self.budget.give_back(bytes);
+            self.budget.give_back(read.bytes.into());
             return self.copy(now, read, out);
         }
         self.ask(now, read, out);

@@ -32,6 +32,14 @@ pub struct TableConfig {
     pub entry_pages: u32,
 }
 
+impl TableConfig {
+    /// True when an entry has 1 to [`ENTRY_PAGES_MAX`] pages.
+    #[must_use]
+    pub const fn is_valid(&self) -> bool {
+        self.entry_pages >= 1 && self.entry_pages <= ENTRY_PAGES_MAX
+    }
+}
+
 /// A slot of the DPU's memory, from 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Slot(pub u32);
@@ -98,10 +106,10 @@ impl Table {
     /// An empty table.
     ///
     /// # Panics
-    /// When an entry has no pages, or more than [`ENTRY_PAGES_MAX`]: the reader of the configuration says so before.
+    /// When the configuration is not [`TableConfig::is_valid`]: the reader of the configuration says so before.
     #[must_use]
     pub fn new(config: TableConfig) -> Self {
-        assert!((1..=ENTRY_PAGES_MAX).contains(&config.entry_pages), "an entry has 1 to 64 pages");
+        assert!(config.is_valid(), "an entry has 1 to 64 pages");
         Self {
             config,
             places: alloc::vec![Place::default(); config.slots.get() as usize],

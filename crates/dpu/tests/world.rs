@@ -156,11 +156,11 @@ impl World {
         let asker = Asker(self.rng.below(ASKERS));
         if number == 1 && self.rng.chance(1, 2) {
             let asker = if self.rng.chance(1, 16) { asker } else { Asker(0) };
-            let write = Write { ticket, asker, page, whole: self.rng.chance(7, 8) };
+            let write = Write { ticket, asker, page, bytes: PAGE, whole: self.rng.chance(7, 8) };
             self.requests.insert(ticket, Request::Write { write, content: ticket });
             self.dpu.write(write, out);
         } else {
-            let read = Read { ticket, asker, page, granted: self.rng.chance(15, 16) };
+            let read = Read { ticket, asker, page, bytes: PAGE, granted: self.rng.chance(15, 16) };
             self.requests.insert(ticket, Request::Read { read, begun: self.now });
             self.dpu.read(self.instant(), read, out);
         }

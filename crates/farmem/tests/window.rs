@@ -1,8 +1,12 @@
 //! Windows onto far memory, on a rack in one process: real page faults, real READs and WRITEs.
 
-use farmem::window::{self, Ahead, FaultMode, Memory, Place, WindowOptions, WindowStats};
+use farmem::window::{
+    self, Ahead, Caching, DpuConfig, DpuStats, FaultMode, Memory, Place, TableConfig, WindowOptions,
+    WindowStats,
+};
 use farmem::{Client, Error, Rack, VirtAddr, Vma};
 use std::io::Write as _;
+use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
 use std::thread;
 
@@ -282,4 +286,76 @@ fn options_are_checked_and_addresses_are_far_memorys_own() {
         return;
     };
     assert_eq!(place, vma.base.0);
+}
+
+/// A DPU with four entries of four pages of 16 KiB: an eighth of the allocation.
+fn dpu(caching: Caching) -> Option<DpuConfig> {
+    let number = |number: u32| NonZeroU32::new(number).unwrap();
+    let table = TableConfig { slots: number(4), entry_pages: 4 };
+    Some(DpuConfig { page_len: number(16 << 10), table, ..DpuConfig::new(caching) })
+}
+
+/// By way of a DPU, however it caches and whatever the window asks for at once: what is read is what was written, here and in far memory. What the DPU was asked is what
+/// the window says, and what it asks of far memory is that or less, but for what it prefetched.
+#[test]
+fn an_allocation_by_way_of_a_dpu_is_an_array() {
+    let cachings = [Caching::Off, Caching::Dynamic, Caching::Adaptive];
+    let aheads = [Ahead::None, Ahead::Group(4), Ahead::Stream(16), Ahead::Group(64)];
+    let ways = cachings.into_iter().flat_map(|caching| aheads.map(|ahead| (caching, ahead)));
+    for (n, (caching, ahead)) in ways.enumerate() {
+        let (mut client, vma) = client();
+        let options = WindowOptions { ahead, dpu: dpu(caching), ..options_by(MODES[n % 2]) };
+        let mut plain = vec![0; SIZE];
+        let touched =
+            run(&mut client, &vma, options, |memory| churn(memory, &mut plain, n as u64, 0..SIZE, 1500));
+        let Some(((), stats)) = touched else { return };
+        assert!(far_bytes(&mut client, &vma) == plain, "{caching:?}, {ahead:?}");
+        let dpu = stats.dpu.expect("a DPU says what it did");
+        assert_eq!((dpu.asked, dpu.written), (stats.bytes_fetched, stats.bytes_written_back), "{stats:?}");
+        match caching {
+            Caching::Off => {
+                assert_eq!((dpu.on_demand, dpu.background, dpu.hits), (dpu.asked, 0, 0), "{dpu:?}");
+            }
+            Caching::Dynamic => assert!(dpu.hits > 0 && dpu.on_demand < dpu.asked, "{dpu:?}"),
+            Caching::Adaptive => {
+                assert!((dpu.on_demand + dpu.background) * 1024 <= dpu.asked * 1075, "{dpu:?}");
+            }
+        }
+    }
+}
+
+/// A scan of 64 KiB requests: from the fifth on a sequence is known, and a DPU that prefetches has asked for what comes next. All bytes move once.
+#[test]
+fn a_scan_by_way_of_a_dpu_moves_each_byte_once() {
+    let scan = |caching: Caching| -> Option<DpuStats> {
+        let (mut client, vma) = client();
+        let config = DpuConfig { page_len: NonZeroU32::new(64 << 10).unwrap(), ..dpu(caching).unwrap() };
+        let options = WindowOptions { ahead: Ahead::Group(16), dpu: Some(config), ..options() };
+        let (_, stats) = run(&mut client, &vma, options, |memory| {
+            let mut bytes = vec![0; PAGE];
+            (0..SIZE).step_by(PAGE).for_each(|at| memory.read(at, &mut bytes));
+        })?;
+        stats.dpu
+    };
+    let (Some(off), Some(dynamic)) = (scan(Caching::Off), scan(Caching::Dynamic)) else { return };
+    assert_eq!((off.reads, off.on_demand), ((SIZE >> 16) as u64, SIZE as u64));
+    assert_eq!(dynamic.on_demand + dynamic.background, SIZE as u64, "{dynamic:?}");
+    assert!(dynamic.on_demand <= 6 << 16, "{dynamic:?}");
+}
+
+/// A DPU that cannot be, and one beside hosts that write what it would keep.
+#[test]
+fn a_dpu_that_cannot_be_is_refused() {
+    let (mut client, vma) = client();
+    let good = dpu(Caching::Dynamic).unwrap();
+    for (wrong, said) in [
+        (DpuConfig { page_len: NonZeroU32::new(5000).unwrap(), ..good }, "a multiple of 4096"),
+        (DpuConfig { table: TableConfig { entry_pages: 65, ..good.table }, ..good }, "1 to 64 pages"),
+        (DpuConfig { table: TableConfig { entry_pages: 0, ..good.table }, ..good }, "1 to 64 pages"),
+        (DpuConfig { table: TableConfig { slots: NonZeroU32::MAX, ..good.table }, ..good }, "fewer slots"),
+    ] {
+        let options = WindowOptions { dpu: Some(wrong), ..options() };
+        let error = window::with_window(&mut client, &vma, options, |_| ()).unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
 }

@@ -62,6 +62,12 @@ impl ShareOptions {
     }
 
     fn frames_max(&self) -> Result<usize, Error> {
+        if self.window.dpu.is_some() {
+            let value = "by way of a DPU's cache".to_owned();
+            let remedy =
+                "several hosts write it, and a DPU's cache is of one: leave `window.dpu` out".to_owned();
+            return Err(OpenError::Setting { setting: "shared space", value, remedy }.into());
+        }
         frames_of(self.window.local_limit, FRAMES_MIN)
     }
 }

@@ -8,7 +8,10 @@
 //!
 //! The page cache ([`farmem_paging::Cache`]) decides which page is fetched, evicted and written back; this module carries it out.
 
-use farmem_client::{Client, Completed, Ticket, Vma};
+mod through;
+mod verbs;
+
+use farmem_client::{Client, Completed, Vma};
 use farmem_client::{Error, Op};
 use farmem_host::agent::Pages as _;
 use farmem_io::OpenError;
@@ -22,6 +25,10 @@ use std::collections::VecDeque;
 use std::mem;
 use std::thread;
 
+use through::Through;
+use verbs::{Ended, Name, Verbs};
+
+pub use farmem_dpu::{Caching, Config as DpuConfig, Stats as DpuStats, TableConfig};
 pub use farmem_io::pages::{FaultMode, Handler, HandlerCpu, Memory, Place};
 pub use farmem_paging::{Account, Ahead};
 
@@ -43,6 +50,9 @@ pub struct WindowOptions {
     pub system_calls: bool,
     /// Which thread serves faults: one thread serves all, or each thread serves its own.
     pub faults: FaultMode,
+    /// READs and WRITEs go by way of the cache of a DPU (SODA), which is in this process: its memory comes beside [`WindowOptions::local_limit`].
+    /// `None` is the direct way. With pages of 64 KiB, [`Ahead::Group`] of 16 asks for whole ones.
+    pub dpu: Option<DpuConfig>,
 }
 
 impl WindowOptions {
@@ -57,6 +67,7 @@ impl WindowOptions {
             handler: Handler::default(),
             system_calls: true,
             faults: FaultMode::Handler,
+            dpu: None,
         }
     }
 
@@ -90,6 +101,8 @@ pub struct WindowStats {
     pub bytes_here_max: u64,
     /// What was fetched ahead, and what became of it.
     pub ahead: Account,
+    /// What the DPU did, where there is one: the READs and WRITEs above are what it was asked.
+    pub dpu: Option<DpuStats>,
 }
 
 /// Fewer pages could not hold what one instruction touches, and what several threads do at once.
@@ -125,7 +138,11 @@ pub fn with_window<R: Send>(
     let window = Window::open(&window_config(vma, &options)?)?;
     let stop = Stop::new();
     let kept = client.take_ready();
-    let mut server = Server::new(client, &window, &options);
+    let verbs = match options.dpu {
+        Some(config) => Verbs::Through(Box::new(Through::new(client, vma, config))),
+        None => Verbs::Direct(client),
+    };
+    let mut server = Server::new(verbs, &window, &options);
     let result = thread::scope(|scope| {
         let end = EndWhenDropped(Ring::new(&window, stop.clone()));
         let thread = scope.spawn(move || {
@@ -139,6 +156,9 @@ pub fn with_window<R: Send>(
         thread.join()
     });
     let flushed = server.flush();
+    for ended in server.verbs.settle() {
+        server.ended(ended);
+    }
     let (stats, others) = (server.stats(), mem::take(&mut server.others));
     client.put_ready(kept);
     client.put_ready(others);
@@ -148,6 +168,9 @@ pub fn with_window<R: Send>(
 
 fn window_config(vma: &Vma, options: &WindowOptions) -> Result<WindowConfig, Error> {
     let frames_max = frames_of(options.local_limit, FRAMES_MIN)? as u64;
+    if let Some(dpu) = options.dpu {
+        check_dpu(dpu)?;
+    }
     let (base, len) = (vma.base, vma.size);
     Ok(WindowConfig {
         base,
@@ -177,6 +200,25 @@ pub fn frames_of(local_limit: u64, frames_min: u64) -> Result<usize, Error> {
     let remedy =
         format!("give it {least_kib} KiB at least, and at most this machine's memory, {most_mib} MiB");
     Err(OpenError::Setting { setting: "local limit", value, remedy }.into())
+}
+
+/// # Errors
+/// [`Error::Open`] for a DPU that cannot be, with what can.
+fn check_dpu(config: DpuConfig) -> Result<(), Error> {
+    let (page_len, table) = (config.page_len.get(), config.table);
+    let wrong = |value: String, remedy: &str| {
+        Error::from(OpenError::Setting { setting: "cache of a DPU", value, remedy: remedy.into() })
+    };
+    if !(page_len as usize).is_multiple_of(PAGE_LEN) || !table.is_valid() {
+        let value = format!("entries of {} pages of {page_len} bytes", table.entry_pages);
+        return Err(wrong(value, "a page has a multiple of 4096 bytes, and an entry 1 to 64 pages"));
+    }
+    let bytes = u64::from(page_len) * u64::from(table.entry_pages) * u64::from(table.slots.get());
+    if memory_of_machine().is_some_and(|most| bytes > most) {
+        let remedy = "make it smaller than this machine's memory: fewer slots, or shorter entries";
+        return Err(wrong(format!("of {} MiB", bytes >> 20), remedy));
+    }
+    Ok(())
 }
 
 /// A page cache of so many frames.
@@ -236,12 +278,12 @@ impl Layout for Whole {
 
 /// Carries out what the page cache says, by READs and WRITEs.
 struct Server<'a> {
-    client: &'a mut Client,
+    verbs: Verbs<'a>,
     window: &'a Window,
     cache: Cache,
     whole: Whole,
     actions: Vec<Action>,
-    under_way: Vec<(Ticket, UnderWay)>,
+    under_way: Vec<(Name, UnderWay)>,
     /// Operations that the client did not take.
     refused: Vec<UnderWay>,
     /// Completions of operations that are not ours.
@@ -256,12 +298,12 @@ struct Server<'a> {
 }
 
 impl<'a> Server<'a> {
-    fn new(client: &'a mut Client, window: &'a Window, options: &WindowOptions) -> Self {
+    fn new(verbs: Verbs<'a>, window: &'a Window, options: &WindowOptions) -> Self {
         let frames = usize::try_from(window.frames_max()).expect("frames are memory of this machine");
         let config = cache_config(frames, options);
         let frames = config.frames;
         Self {
-            client,
+            verbs,
             window,
             cache: Cache::new(config),
             whole: Whole { pages: window.len() / PAGE_LEN as u64 },
@@ -299,6 +341,10 @@ impl<'a> Server<'a> {
             bytes_written_back: stats.pages_written_back * page,
             bytes_here_max: self.bytes_here_max,
             ahead: stats.ahead,
+            dpu: match &self.verbs {
+                Verbs::Through(through) => Some(*through.stats()),
+                Verbs::Direct(_) => None,
+            },
         }
     }
 
@@ -322,7 +368,7 @@ impl<'a> Server<'a> {
         let mut window = self.window;
         match action {
             Action::Fetch { op, first, count, .. } => {
-                let buf = self.client.buffer(count as usize * PAGE_LEN);
+                let buf = self.verbs.client().buffer(count as usize * PAGE_LEN);
                 let read = Op::Read { addr: self.addr(first.page), buf };
                 self.submit(read, UnderWay::Fetch { op, first: first.page });
             }
@@ -361,7 +407,7 @@ impl<'a> Server<'a> {
     }
 
     fn write_back(&mut self, op: farmem_paging::Op) {
-        let mut buf = self.client.buffer(0);
+        let mut buf = self.verbs.client().buffer(0);
         let mut first = None;
         for key in self.cache.pages_of(op) {
             first.get_or_insert(key.page);
@@ -372,8 +418,8 @@ impl<'a> Server<'a> {
     }
 
     fn submit(&mut self, operation: Op, what: UnderWay) {
-        match self.client.submit(operation) {
-            Ok(ticket) => self.under_way.push((ticket, what)),
+        match self.verbs.submit(operation) {
+            Ok(name) => self.under_way.push((name, what)),
             Err(error) => {
                 self.why = Some(error);
                 self.refused.push(what);
@@ -389,12 +435,13 @@ impl<'a> Server<'a> {
         }
     }
 
-    fn ended(&mut self, completed: Completed) {
-        let Some(at) = self.under_way.iter().position(|(ticket, _)| *ticket == completed.ticket) else {
-            return self.others.push_back(completed);
+    fn ended(&mut self, ended: Ended) {
+        let Ended { name, result, buf } = ended;
+        let Some(at) = self.under_way.iter().position(|(other, _)| *other == name) else {
+            let Name::Client(ticket) = name else { unreachable!("what the DPU ends is of this window") };
+            return self.others.push_back(Completed { ticket, result, buf });
         };
         let (_, what) = self.under_way.swap_remove(at);
-        let Completed { result, buf, .. } = completed;
         let outcome = match (result, what) {
             (Ok(_), _) => Outcome::Done,
             (Err(error @ Error::MemoryLost { .. }), UnderWay::Fetch { .. }) => {
@@ -410,17 +457,17 @@ impl<'a> Server<'a> {
         self.end(what, outcome);
         let first = if let UnderWay::Fetch { first, .. } = what { first } else { 0 };
         self.carry_out((first, &buf));
-        self.client.recycle(buf);
+        self.verbs.client().recycle(buf);
     }
 
     /// Waits for one operation, and takes the ends of all that have ended then.
     fn wait(&mut self) {
-        match self.client.next_completed() {
+        match self.verbs.next_completed() {
             Ok(Some(completed)) => self.ended(completed),
             Ok(None) => unreachable!("an operation under way ends"),
             Err(error) => self.link_lost(error),
         }
-        while let Some(completed) = self.client.poll_ended() {
+        while let Some(completed) = self.verbs.poll_ended() {
             self.ended(completed);
         }
     }
@@ -453,7 +500,7 @@ impl Faults for Server<'_> {
     fn turn(&mut self) -> Next {
         if self.cache.is_fetching() {
             // Sends what was asked for, and clears up while it is on its way.
-            match self.client.poll() {
+            match self.verbs.poll() {
                 Ok(completed) => completed.into_iter().for_each(|completed| self.ended(completed)),
                 Err(error) => self.link_lost(error),
             }

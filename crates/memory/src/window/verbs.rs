@@ -1,0 +1,83 @@
+//! How a window's READs and WRITEs go: straight to memory nodes, or by way of a DPU's cache.
+
+use super::through::Through;
+use farmem_client::{Answer, Client, Completed, Error, Op, Ticket};
+
+/// Names an operation of a window.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Name {
+    /// An operation of the client.
+    Client(Ticket),
+    /// One that goes by way of the DPU.
+    Dpu(u64),
+}
+
+/// An operation that ended.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) name: Name,
+    pub(super) result: Result<Answer, Error>,
+    pub(super) buf: Vec<u8>,
+}
+
+impl From<Completed> for Ended {
+    fn from(Completed { ticket, result, buf }: Completed) -> Self {
+        Self { name: Name::Client(ticket), result, buf }
+    }
+}
+
+/// Carries out READs and WRITEs.
+#[derive(Debug)]
+pub(super) enum Verbs<'a> {
+    Direct(&'a mut Client),
+    Through(Box<Through<'a>>),
+}
+
+impl Verbs<'_> {
+    pub(super) const fn client(&mut self) -> &mut Client {
+        match self {
+            Self::Direct(client) => client,
+            Self::Through(through) => through.client(),
+        }
+    }
+
+    /// As [`Client::submit`].
+    pub(super) fn submit(&mut self, op: Op) -> Result<Name, Error> {
+        match self {
+            Self::Direct(client) => client.submit(op).map(Name::Client),
+            Self::Through(through) => Ok(Name::Dpu(through.submit(op))),
+        }
+    }
+
+    /// As [`Client::poll`].
+    pub(super) fn poll(&mut self) -> Result<Option<Ended>, Error> {
+        match self {
+            Self::Direct(client) => Ok(client.poll()?.map(Ended::from)),
+            Self::Through(through) => through.poll(),
+        }
+    }
+
+    /// As [`Client::poll_ended`].
+    pub(super) fn poll_ended(&mut self) -> Option<Ended> {
+        match self {
+            Self::Direct(client) => client.poll_ended().map(Ended::from),
+            Self::Through(through) => through.poll_ended(),
+        }
+    }
+
+    /// As [`Client::next_completed`].
+    pub(super) fn next_completed(&mut self) -> Result<Option<Ended>, Error> {
+        match self {
+            Self::Direct(client) => Ok(client.next_completed()?.map(Ended::from)),
+            Self::Through(through) => through.next_completed(),
+        }
+    }
+
+    /// Waits for what no page waits for: what is prefetched. Ends of other operations of the client are handed over.
+    pub(super) fn settle(&mut self) -> Vec<Ended> {
+        match self {
+            Self::Direct(_) => Vec::new(),
+            Self::Through(through) => through.settle(),
+        }
+    }
+}
