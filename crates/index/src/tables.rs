@@ -6,7 +6,7 @@
 //!   version  root  programs  ranges  sets
 //!   programs x (name, 2 words)                                           the traversals whose pad begins with the key
 //!   ranges   x (first key, child)                                        ascending, the first from 0 on
-//!   sets     x (nodes, nodes x (address, children, children - 1 pivots, children))
+//!   sets     x (nodes, nodes x (address, children, children - 1 pivots, children)), the nodes by address
 //! ```
 //!
 //! A child is an address, which is a multiple of 256, and in its lowest byte the level.
@@ -17,15 +17,16 @@
 //! as the direct counters of match-action tables. They say how often each node was come by that the tables lead to, held or not: whatever may be
 //! selected next, since only children of held nodes are candidates (Fat-B+Tree III-C).
 
-use crate::{
-    BRANCHES, Child, NodeSet, NodeSetError, RANGES_MAX, Range, RangeError, RangeTables, SET_NODES_MAX,
-    SetNode,
-};
+mod flat;
+
+pub use flat::{TreeReader, TreeTables};
+
+use crate::{BRANCHES, Child, NodeSetError, RANGES_MAX, Range, RangeError, SET_NODES_MAX, SetNode};
 use alloc::collections::BTreeMap;
-use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 use farmem_wire::{Domain, ProgramHash, VirtAddr};
+use flat::Taken;
 
 /// The kind of a section that has a tree's tables.
 pub const SECTION_KIND: u16 = 0x0d13;
@@ -66,6 +67,8 @@ pub enum SectionError {
     Nodes(NodeSetError),
     /// Two trees of a domain have this root, it is not the one that the section is found by, or there are more than [`TREES_MAX`].
     Root(VirtAddr),
+    /// The nodes of a set are not in the order of their addresses: this one comes too late.
+    Order(VirtAddr),
     /// A program that stores: a request of it that comes again must take the way that it took (PROTOCOL 13.14).
     Stores(ProgramHash),
 }
@@ -78,6 +81,7 @@ impl fmt::Display for SectionError {
             Self::Address(addr) => write!(f, "{addr:#x} is no node's address"),
             Self::Ranges(error) => write!(f, "the fat root: {error}"),
             Self::Nodes(error) => write!(f, "a node set: {error}"),
+            Self::Order(addr) => write!(f, "the node at {addr} does not come in the order of addresses"),
             Self::Stores(_) => f.write_str("a program that stores begins at the root"),
             Self::Root(root) => {
                 write!(f, "a tree too many, or under a number that is not its root's, {:#x}", root.0)
@@ -101,7 +105,7 @@ impl From<NodeSetError> for SectionError {
 }
 
 impl TreeSection {
-    /// The section as bytes.
+    /// The section as bytes: nodes of a set in the order of their addresses.
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {
         let child = |child: Child| child.addr.0 | u64::from(child.level);
@@ -115,7 +119,7 @@ impl TreeSection {
         words.extend(self.ranges.iter().flat_map(|range| [range.first, child(range.child)]));
         for set in &self.sets {
             words.push(set.len() as u64);
-            for node in set {
+            for node in by_address(set) {
                 words.extend([node.addr.0, node.children.len() as u64]);
                 words.extend(&node.pivots);
                 words.extend(node.children.iter().map(|&at| child(at)));
@@ -124,7 +128,7 @@ impl TreeSection {
         words.iter().flat_map(|word| word.to_be_bytes()).collect()
     }
 
-    /// The section that these bytes are. Its ranges and nodes are looked at by [`TreeTables::new`].
+    /// The section that these bytes are. Its ranges and nodes are looked at by [`TreeTables::parse`].
     ///
     /// # Errors
     /// [`SectionError`].
@@ -161,8 +165,7 @@ impl Words<'_> {
     }
 
     fn count(&mut self, what: &'static str, most: usize) -> Result<usize, SectionError> {
-        let have = self.next()?;
-        usize::try_from(have).ok().filter(|&count| count <= most).ok_or(SectionError::TooMany(what, have))
+        count(what, self.next()?, most)
     }
 
     fn name(&mut self) -> Result<ProgramHash, SectionError> {
@@ -185,6 +188,10 @@ impl Words<'_> {
     }
 }
 
+fn count(what: &'static str, have: u64, most: usize) -> Result<usize, SectionError> {
+    usize::try_from(have).ok().filter(|&count| count <= most).ok_or(SectionError::TooMany(what, have))
+}
+
 fn address(word: u64) -> Result<VirtAddr, SectionError> {
     if word == 0 || word & 0xff != 0 { Err(SectionError::Address(word)) } else { Ok(VirtAddr(word)) }
 }
@@ -198,90 +205,35 @@ fn child(word: u64) -> Result<Child, SectionError> {
 /// misleads nobody but itself.
 #[must_use]
 pub fn edition(section: &[u8]) -> u64 {
-    let fold = |hash: u64, word: &[u8; 8]| (hash ^ u64::from_be_bytes(*word)).wrapping_mul(0x0100_0000_01b3);
+    let words = section.as_chunks().0.iter().map(|word| u64::from_be_bytes(*word));
     // 0 says that there is none.
-    section.as_chunks().0.iter().fold(0xcbf2_9ce4_8422_2325, fold).max(1)
+    words.fold(BASIS, fold).max(1)
 }
 
-/// A tree as a switch knows it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct TreeTables {
-    programs: Vec<ProgramHash>,
-    ranges: RangeTables,
-    sets: Vec<NodeSet>,
-    /// Of each set, where in `counters` its first node's children are, and so on.
-    places: Vec<Vec<u32>>,
-    /// How often ranges, and then children of nodes, set by set, were taken: modulo 2^32.
-    counters: Vec<u32>,
-    edition: u64,
+const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+
+const fn fold(hash: u64, word: u64) -> u64 {
+    (hash ^ word).wrapping_mul(0x0100_0000_01b3)
 }
 
-/// The counters of a descent: a range's, and then one a set at most.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-struct Taken {
-    counters: [u32; 1 + SETS_MAX],
-    count: u8,
-}
-
-impl Taken {
-    fn push(&mut self, counter: u32) {
-        self.counters[usize::from(self.count)] = counter;
-        self.count += 1;
-    }
-}
+/// A tree that is known, and whose tables lead the program that was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TreeId(u32);
 
 /// A traversal that begins further down, until it is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Descent {
     /// Where it begins.
     pub at: VirtAddr,
-    tree: (Domain, VirtAddr),
+    tree: TreeId,
     taken: Taken,
 }
 
-impl TreeTables {
-    /// The tables of a section.
-    ///
-    /// # Errors
-    /// [`SectionError::Ranges`], [`SectionError::Nodes`] and [`SectionError::Stores`].
-    pub fn new(section: TreeSection) -> Result<Self, SectionError> {
-        if let Some(&program) = section.programs.iter().find(|program| program.stores()) {
-            return Err(SectionError::Stores(program));
-        }
-        let mut programs = section.programs;
-        programs.sort_unstable();
-        let ranges = RangeTables::new(&section.ranges)?;
-        let sets: Vec<NodeSet> = section.sets.into_iter().map(NodeSet::new).collect::<Result<_, _>>()?;
-        let mut end = number(section.ranges.len());
-        let mut place = |node: &SetNode| {
-            let first = end;
-            end += number(node.children.len());
-            first
-        };
-        let places = sets.iter().map(|set| set.nodes().iter().map(&mut place).collect()).collect();
-        let counters = vec![0; end as usize];
-        Ok(Self { programs, ranges, sets, places, counters, edition: 0 })
-    }
-
-    /// The deepest node that is known on the way to `key`: the fat root leads to one, and each set takes one step further if it has that node.
-    #[must_use]
-    pub fn deepest(&self, key: u64) -> Child {
-        self.descend(key).0
-    }
-
-    fn descend(&self, key: u64) -> (Child, Taken) {
-        let mut taken = Taken::default();
-        let range = self.ranges.range(key);
-        taken.push(range.into());
-        let mut at = self.ranges.children()[usize::from(range)];
-        for (set, places) in self.sets.iter().zip(&self.places) {
-            if let Some((node, rank, child)) = set.branch(at.addr, key) {
-                taken.push(places[node] + number(rank));
-                at = child;
-            }
-        }
-        (at, taken)
-    }
+/// The nodes of a set in the order in which a section has them, and a switch counts.
+fn by_address(set: &[SetNode]) -> Vec<&SetNode> {
+    let mut nodes: Vec<&SetNode> = set.iter().collect();
+    nodes.sort_unstable_by_key(|node| node.addr);
+    nodes
 }
 
 /// A number of things of a section, of which there are less than 2^20.
@@ -306,9 +258,7 @@ impl TreeSection {
         let ranges =
             self.ranges.iter().map(|range| Branch { set: None, from: range.child.addr, child: range.child });
         let sets = self.sets.iter().enumerate().flat_map(|(number, set)| {
-            let mut nodes: Vec<&SetNode> = set.iter().collect();
-            nodes.sort_unstable_by_key(|node| node.addr);
-            nodes.into_iter().flat_map(move |node| {
+            by_address(set).into_iter().flat_map(move |node| {
                 node.children.iter().map(move |&child| Branch { set: Some(number), from: node.addr, child })
             })
         });
@@ -319,7 +269,9 @@ impl TreeSection {
 /// All trees that a switch knows, each for the traversals of one domain: what a domain publishes leads nobody else.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct IndexTables {
-    trees: BTreeMap<(Domain, VirtAddr), TreeTables>,
+    trees: Vec<TreeTables>,
+    /// By whose it is and its root: the place in `trees`.
+    found: BTreeMap<(Domain, VirtAddr), TreeId>,
 }
 
 impl IndexTables {
@@ -328,46 +280,58 @@ impl IndexTables {
     /// # Errors
     /// [`SectionError`]; the other trees are as they were.
     pub fn add(&mut self, domain: Domain, id: u64, section: &[u8]) -> Result<(), SectionError> {
-        let edition = edition(section);
-        let section = TreeSection::parse(section)?;
-        let (root, key) = (section.root, (domain, section.root));
-        if self.trees.len() >= TREES_MAX || root.0 != id || self.trees.contains_key(&key) {
-            return Err(SectionError::Root(root));
+        self.put(domain, id, TreeTables::parse(section)?)
+    }
+
+    /// The same of tables that were made already.
+    ///
+    /// # Errors
+    /// [`SectionError::Root`]; the other trees are as they were.
+    pub fn put(&mut self, domain: Domain, id: u64, tree: TreeTables) -> Result<(), SectionError> {
+        let key = (domain, tree.root());
+        if self.trees.len() >= TREES_MAX || tree.root().0 != id || self.found.contains_key(&key) {
+            return Err(SectionError::Root(tree.root()));
         }
-        self.trees.insert(key, TreeTables { edition, ..TreeTables::new(section)? });
+        self.found.insert(key, TreeId(number(self.trees.len())));
+        self.trees.push(tree);
         Ok(())
     }
 
-    /// Where a traversal of a domain may begin in place of `at`: none when that is no root of a tree that the domain published, or when the program
-    /// is none that goes to the key in its pad.
-    ///
-    /// The pad may be without the zeros at its end.
+    /// The tree whose traversals of a domain begin at `at`: none when that is no root of a tree that the domain published, or when the program is none that
+    /// goes to the key in its pad.
+    #[must_use]
+    pub fn tree(&self, domain: Domain, at: VirtAddr, program: ProgramHash) -> Option<TreeId> {
+        let &id = self.found.get(&(domain, at))?;
+        self.trees[id.0 as usize].is_for(program).then_some(id)
+    }
+
+    /// Where a traversal of a tree may begin in place of the root. The pad may be without the zeros at its end.
+    #[must_use]
+    pub fn descend(&self, tree: TreeId, pad: &[u8]) -> Descent {
+        let mut key = [0; 8];
+        match pad.first_chunk() {
+            Some(whole) => key = *whole,
+            None => key[..pad.len()].copy_from_slice(pad),
+        }
+        let (child, taken) = self.trees[tree.0 as usize].descend(u64::from_le_bytes(key));
+        Descent { at: child.addr, tree, taken }
+    }
+
+    /// Where a traversal of a domain may begin in place of `at`: [`IndexTables::descend`] of [`IndexTables::tree`].
     #[must_use]
     pub fn start(&self, domain: Domain, at: VirtAddr, program: ProgramHash, pad: &[u8]) -> Option<Descent> {
-        let tree = self.trees.get(&(domain, at))?;
-        tree.programs.binary_search(&program).ok()?;
-        let mut key = [0; 8];
-        let there = pad.len().min(8);
-        key[..there].copy_from_slice(&pad[..there]);
-        let (child, taken) = tree.descend(u64::from_le_bytes(key));
-        Some(Descent { at: child.addr, tree: (domain, at), taken })
+        self.tree(domain, at, program).map(|tree| self.descend(tree, pad))
     }
 
-    /// Counts a descent that began.
+    /// Counts a descent that began. The tables are those that the descent went by.
     pub fn count(&mut self, descent: &Descent) {
-        let Some(tree) = self.trees.get_mut(&descent.tree) else { return };
-        let taken = &descent.taken;
-        for &counter in &taken.counters[..usize::from(taken.count)] {
-            // The tables are those that the descent went by: there is nothing between.
-            let counter = &mut tree.counters[counter as usize];
-            *counter = counter.wrapping_add(1);
-        }
+        self.trees[descent.tree.0 as usize].count(&descent.taken);
     }
 
-    /// What a tree's tables have counted, in the order of [`TreeSection::branches`], and which section they are of ([`edition`]).
+    /// The tables of a tree: [`TreeTables::counters`] is what they have counted, in the order of [`TreeSection::branches`].
     #[must_use]
-    pub fn counters(&self, domain: Domain, root: VirtAddr) -> Option<(u64, &[u32])> {
-        self.trees.get(&(domain, root)).map(|tree| (tree.edition, &tree.counters[..]))
+    pub fn tables(&self, domain: Domain, root: VirtAddr) -> Option<&TreeTables> {
+        self.found.get(&(domain, root)).map(|id| &self.trees[id.0 as usize])
     }
 
     /// How many trees there are.

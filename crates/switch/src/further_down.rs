@@ -30,10 +30,19 @@ impl FurtherDown {
             }
             Body::Batch(batch) => {
                 self.pairs.clear();
+                // The pairs of a batch mostly begin at one root.
+                let mut last = None;
                 for mut pair in batch.pairs() {
-                    let begins = index.start(domain, pair.cur_ptr, batch.program(), pair.scratch);
-                    pair.cur_ptr = begins.map_or(pair.cur_ptr, |descent| descent.at);
-                    self.descents.extend(begins);
+                    let tree = match last {
+                        Some((root, tree)) if root == pair.cur_ptr => tree,
+                        _ => index.tree(domain, pair.cur_ptr, batch.program()),
+                    };
+                    last = Some((pair.cur_ptr, tree));
+                    if let Some(tree) = tree {
+                        let descent = index.descend(tree, pair.scratch);
+                        pair.cur_ptr = descent.at;
+                        self.descents.push(descent);
+                    }
                     self.pairs.push(&pair);
                 }
                 if !self.descents.is_empty() {

@@ -7,8 +7,10 @@
 //!                                  `-> dropped                                      `-> dropped
 //! ```
 //!
-//! Bytes are taken in order only: the buffer is a prefix of the image, the digest is made as they come, and a flip has little left to
-//! check. What is behind a gap comes again.
+//! Bytes are taken in order only: the buffer is a prefix of the image, the digest and the tables of trees are made as they come, and a flip has little left
+//! to check. What is behind a gap comes again.
+
+mod indexing;
 
 use crate::switch::Outbox;
 use crate::{Note, Reason, Switch};
@@ -19,9 +21,10 @@ use farmem_transport::image::{Hasher, Image, SectionKey};
 use farmem_transport::ud::Peer;
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{
-    Count, Counts, ImageFault, ImageId, ImageRule, Load, Loading, SOFT_COUNTS_MAX, Shown, SoftBody,
+    Count, Counts, ImageId, Load, Loading, SOFT_COUNTS_MAX, Shown, SoftBody,
     SoftMessage, Verdict,
 };
+use indexing::Indexing;
 
 /// The soft state of a switch: what reads it finds sections by kind and id.
 #[derive(Clone, Debug)]
@@ -44,9 +47,15 @@ struct Filling {
     len: u32,
     bytes: Vec<u8>,
     hasher: Hasher,
+    indexing: Indexing,
 }
 
 impl Filling {
+    fn begin(epoch: u64, len: u32) -> Self {
+        let (bytes, hasher, indexing) = (Vec::new(), Hasher::default(), Indexing::default());
+        Self { epoch, len, bytes, hasher, indexing }
+    }
+
     fn next(&self) -> u32 {
         u32::try_from(self.bytes.len()).expect("no more than the image has")
     }
@@ -60,6 +69,7 @@ impl Filling {
         }
         self.bytes.extend_from_slice(bytes);
         self.hasher.take(bytes);
+        self.indexing.go_on(&self.bytes);
     }
 }
 
@@ -147,8 +157,7 @@ impl Soft {
             return (SoftBody::Shown(self.shown()), false);
         }
         let begun = self.filling.take().filter(|filling| (filling.epoch, filling.len) == (epoch, len));
-        let fresh = || Filling { epoch, len, bytes: Vec::new(), hasher: Hasher::default() };
-        let filling = self.filling.insert(begun.unwrap_or_else(fresh));
+        let filling = self.filling.insert(begun.unwrap_or_else(|| Filling::begin(epoch, len)));
         let fits = filling.next() == offset;
         if fits {
             filling.take(bytes);
@@ -173,13 +182,13 @@ impl Soft {
         if begun.is_none_or(|filling| filling.next() < filling.len) {
             return SoftBody::Loaded { epoch, next: begun.map_or(0, Filling::next) };
         }
-        let filling = self.filling.take();
-        let (bytes, hasher) = filling.map(|f| (f.bytes, f.hasher)).unwrap_or_default();
+        let Filling { bytes, hasher, indexing, .. } =
+            self.filling.take().unwrap_or_else(|| Filling::begin(epoch, 0));
         let verdict = if (bytes.len(), hasher.digest()) != (len as usize, digest) {
             Verdict::Damaged
         } else {
             let parsed = Image::parse_hashed(bytes, &hasher);
-            match parsed.and_then(|image| index_of(&image).map(|index| (image, index))) {
+            match parsed.and_then(|image| indexing.finish(image.keys().count()).map(|index| (image, index))) {
                 Ok((image, index)) => {
                     (self.epoch, self.image, self.index) = (epoch, image, index);
                     Verdict::Stands
@@ -194,15 +203,15 @@ impl Soft {
     fn counters(&self, count: &Count) -> Part {
         let &Count { epoch, domain, kind, id, from } = count;
         let is_meant = (epoch == 0 || epoch == self.epoch) && kind == SECTION_KIND;
-        let found = self.index.counters(domain, VirtAddr(id)).filter(|_| is_meant);
-        let Some((edition, counters)) = found else {
+        let found = self.index.tables(domain, VirtAddr(id)).filter(|_| is_meant);
+        let Some(tables) = found else {
             return Part { epoch: self.epoch, edition: 0, total: 0, from: 0, bytes: Vec::new() };
         };
-        let total = u32::try_from(counters.len()).expect("a section has few");
+        let total = u32::try_from(tables.counters_len()).expect("a section has few");
         let from = from.min(total);
-        let part = counters[from as usize..].iter().take(SOFT_COUNTS_MAX);
-        let bytes = part.flat_map(|counter| counter.to_be_bytes()).collect();
-        Part { epoch: self.epoch, edition, total, from, bytes }
+        let part = tables.counters(from as usize).take(SOFT_COUNTS_MAX);
+        let bytes = part.flat_map(u32::to_be_bytes).collect();
+        Part { epoch: self.epoch, edition: tables.edition(), total, from, bytes }
     }
 
     fn too_long(&self, epoch: u64) -> SoftBody<'static> {
@@ -220,18 +229,6 @@ impl Soft {
             );
         }
     }
-}
-
-/// The tables of an image's trees (PROTOCOL 13.13).
-fn index_of(image: &Image) -> Result<IndexTables, ImageFault> {
-    let mut index = IndexTables::default();
-    for (key, row) in image.keys().zip(0..) {
-        let section = image.section(key).filter(|_| key.kind == SECTION_KIND);
-        if section.is_some_and(|section| index.add(key.domain, key.id, section).is_err()) {
-            return Err(ImageFault { rule: ImageRule::Content, row });
-        }
-    }
-    Ok(index)
 }
 
 impl Switch {

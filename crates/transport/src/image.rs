@@ -10,6 +10,7 @@
 
 use alloc::vec::Vec;
 use core::fmt;
+use core::ops::Range;
 use farmem_wire::Domain;
 use farmem_wire::message::{ImageDigest, ImageFault, ImageRule, SOFT_IMAGE_MAX};
 use sha2::{Digest as _, Sha256};
@@ -217,6 +218,14 @@ fn rows(bytes: &[u8]) -> &[[u8; ROW_LEN]] {
     let count = u32::from_be_bytes([a, b, c, d]) as usize;
     let (rows, _) = rest.as_chunks();
     rows.get(..count).unwrap_or(&[])
+}
+
+/// Row number `row` of an image whose first bytes these are, once all rows have come: the section's key, and which bytes of the image it says to be. Nothing of it is
+/// checked: [`Image::parse_hashed`] does that when the image is whole.
+#[must_use]
+pub fn arriving(bytes: &[u8], row: usize) -> Option<(SectionKey, Range<usize>)> {
+    let Row { key, offset, len, .. } = Row::read(rows(bytes).get(row)?);
+    Some((key, offset..offset.saturating_add(len)))
 }
 
 fn check(bytes: &[u8]) -> Result<(), ImageFault> {

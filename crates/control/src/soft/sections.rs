@@ -13,7 +13,7 @@ use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
-use farmem_index::{SECTION_KIND, SectionError, TREES_MAX, TreeSection, TreeTables};
+use farmem_index::{SECTION_KIND, SectionError, TREES_MAX, TreeTables};
 use farmem_transport::image::{Image, SECTIONS_MAX, SectionKey, image_len};
 use farmem_wire::Domain;
 use farmem_wire::message::SOFT_IMAGE_MAX;
@@ -156,12 +156,8 @@ impl Control {
 
 /// What a section of a tree must be (PROTOCOL 13.13): looked at here, so that one that is none is refused to who published it.
 fn is_tree(id: u64, bytes: &[u8]) -> Result<(), ApiError> {
-    let checked = TreeSection::parse(bytes).and_then(|section| {
-        let root = section.root;
-        if root.0 != id {
-            return Err(SectionError::Root(root));
-        }
-        TreeTables::new(section).map(drop)
+    let checked = TreeTables::parse(bytes).map(|tables| tables.root()).and_then(|root| {
+        if root.0 == id { Ok(()) } else { Err(SectionError::Root(root)) }
     });
     checked.map_err(|fault| {
         bad(

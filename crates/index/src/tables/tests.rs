@@ -1,7 +1,9 @@
 //! Sections: what is published is what a switch knows, and nothing else is a section.
 
 use super::{IndexTables, SectionError, TreeSection, TreeTables};
-use crate::{RANGES_DEFAULT, TreeView, fat_root, select_layers};
+use crate::{
+    Child, NodeSet, NodeSetError, RANGES_DEFAULT, RangeError, RangeTables, TreeView, fat_root, select_layers,
+};
 use alloc::vec::Vec;
 use farmem_wire::{Domain, ProgramHash, VirtAddr};
 use proptest::prelude::*;
@@ -23,7 +25,8 @@ fn published(keys: u64, ranges: usize, sets: usize, nodes: usize) -> (TreeView, 
     let tree = TreeView::bulk_loaded((0..keys).map(|n| (3 * n, 1 + n % 7)), 5).unwrap();
     let (root, _) = tree.nodes().max_by_key(|(_, node)| node.level).unwrap();
     let ranges = fat_root(&tree, ranges);
-    let sets = select_layers(&tree, &ranges, sets, nodes);
+    let mut sets = select_layers(&tree, &ranges, sets, nodes);
+    sets.iter_mut().for_each(|set| set.sort_unstable_by_key(|node| node.addr));
     let section = TreeSection { root, programs: vec![ProgramHash([8; 16]), PROGRAM], ranges, sets };
     (tree, section)
 }
@@ -52,7 +55,7 @@ proptest! {
         let bytes = section.emit();
         prop_assert_eq!(TreeSection::parse(&bytes), Ok(section.clone()));
         let tables = tables_of([bytes.as_slice()]).unwrap();
-        let of_tree = TreeTables::new(section.clone()).unwrap();
+        let of_tree = TreeTables::parse(&bytes).unwrap();
         for key in keys.into_iter().flat_map(|key| [key, key % (3 * count + 3), 0, u64::MAX]) {
             let deepest = of_tree.deepest(key);
             prop_assert_eq!(descended(&tree, section.root, key, deepest.level), deepest.addr);
@@ -156,16 +159,17 @@ proptest! {
                 *plain.entry((descended(&tree, section.root, key, level + 1), child)).or_default() += 1;
             }
         }
-        let (edition, counters) = tables.counters(OWNER, section.root).unwrap();
-        prop_assert_eq!(edition, super::edition(&bytes));
+        let of_tree = tables.tables(OWNER, section.root).unwrap();
+        let counters: Vec<u32> = of_tree.counters(0).collect();
+        prop_assert_eq!(of_tree.edition(), super::edition(&bytes));
         prop_assert_eq!(counters.len(), section.branches().count());
-        for (branch, &counter) in section.branches().zip(counters) {
+        for (branch, &counter) in section.branches().zip(&counters) {
             let times = plain.get(&(branch.from, branch.child.addr)).copied().unwrap_or_default();
             prop_assert_eq!(counter, times, "{:?}", branch);
         }
-        let all: u32 = section.branches().zip(counters).filter(|(branch, _)| branch.set.is_none()).map(|(_, &n)| n).sum();
+        let all: u32 = section.branches().zip(&counters).filter(|(branch, _)| branch.set.is_none()).map(|(_, &n)| n).sum();
         prop_assert_eq!(all as usize, keys.len());
-        prop_assert!(tables.counters(Domain(9), section.root).is_none());
+        prop_assert!(tables.tables(Domain(9), section.root).is_none());
     }
 }
 
@@ -174,8 +178,104 @@ proptest! {
 fn a_counter_goes_on_behind_its_largest_number() {
     let (_, section) = published(10, 1, 0, 0);
     let mut tables = tables_of([section.emit().as_slice()]).unwrap();
-    tables.trees.get_mut(&(OWNER, section.root)).unwrap().counters[0] = u32::MAX;
+    tables.trees[0].set_counter(0, u32::MAX);
     let descent = tables.start(OWNER, section.root, PROGRAM, &[]).unwrap();
     tables.count(&descent);
-    assert_eq!(tables.counters(OWNER, section.root).unwrap().1, [0]);
+    assert_eq!(tables.tables(OWNER, section.root).unwrap().counters(0).collect::<Vec<_>>(), [0]);
+}
+
+/// The tables as a pipeline has them, one after the other: a plain model of [`TreeTables`].
+fn by_pipeline(ranges: &RangeTables, sets: &[NodeSet], key: u64) -> Child {
+    sets.iter().fold(ranges.find(key), |at, set| set.step(at.addr, key).unwrap_or(at))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Sets that are no tree's: nodes that lead anywhere, also to nodes of any other set, to themselves and to those of a set before.
+    #[test]
+    fn a_walk_is_a_pipeline(
+        firsts in prop::collection::btree_set(0..5_000_u64, 0..40),
+        sets in prop::collection::vec(
+            prop::collection::btree_map(1..60_u64, (prop::collection::btree_set(0..5_000_u64, 0..16), any::<u64>()), 0..40), 0..=8
+        ),
+        keys in prop::collection::vec(0..5_200_u64, 1..60),
+    ) {
+        let child = |n: u64| Child { addr: VirtAddr(0x100 * (1 + n % 60)), level: (n % 5) as u8 };
+        let firsts: Vec<u64> = std::iter::once(0).chain(firsts.into_iter().filter(|&first| first > 0)).collect();
+        let lasts = firsts.iter().skip(1).map(|first| first - 1).chain([u64::MAX]);
+        let ranges: Vec<crate::Range> =
+            firsts.iter().zip(lasts).map(|(&first, last)| crate::Range { first, last, child: child(first) }).collect();
+        let set = |nodes: std::collections::BTreeMap<u64, (std::collections::BTreeSet<u64>, u64)>| {
+            let node = |(at, (pivots, salt)): (u64, (std::collections::BTreeSet<u64>, u64))| crate::SetNode {
+                addr: child(at - 1).addr,
+                children: (0..=pivots.len() as u64).map(|n| child((salt >> 8) + 7 * n)).collect(),
+                pivots: pivots.into_iter().collect(),
+            };
+            nodes.into_iter().map(node).collect::<Vec<_>>()
+        };
+        let sets: Vec<Vec<crate::SetNode>> = sets.into_iter().map(set).collect();
+        let section = TreeSection { root: VirtAddr(0x100), programs: vec![PROGRAM], ranges: ranges.clone(), sets: sets.clone() };
+        let mut tables = tables_of([section.emit().as_slice()]).unwrap();
+        let ranges = RangeTables::new(&ranges).unwrap();
+        let sets: Vec<NodeSet> = sets.into_iter().map(|set| NodeSet::new(set).unwrap()).collect();
+        // Twice: links are found by what is counted.
+        for _ in 0..2 {
+            for &key in &keys {
+                let descent = tables.start(OWNER, section.root, PROGRAM, &key.to_le_bytes()).unwrap();
+                let plain = by_pipeline(&ranges, &sets, key);
+                prop_assert_eq!(descent.at, plain.addr);
+                prop_assert_eq!(tables.tables(OWNER, section.root).unwrap().deepest(key), plain);
+                tables.count(&descent);
+            }
+        }
+    }
+}
+
+/// PROTOCOL 13.13, rule by rule: each word that is changed breaks one.
+#[test]
+fn what_is_no_section_is_refused_by_name() {
+    let stores = ProgramHash([7; 16]);
+    let name = u64::from_be_bytes([6; 8]);
+    // Version, root, counts; a name; two ranges; a set of two nodes with two children and one.
+    let good = [
+        1, 0x100, 1, 2, 1, name, name, 0, 0x200, 500, 0x301, 2, 0x200, 2, 70, 0x400, 0x500, 0x300, 1, 0x600,
+    ];
+    let parsed = |words: &[u64]| {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+        TreeTables::parse(&bytes).map(|tables| tables.deepest(600).addr.0)
+    };
+    assert_eq!(parsed(&good), Ok(0x600));
+    let with = |changes: &[(usize, u64)]| {
+        let mut words = good;
+        changes.iter().for_each(|&(at, word)| words[at] = word);
+        parsed(&words).expect_err("no section")
+    };
+    let many = SectionError::TooMany;
+    assert_eq!(with(&[(0, 2)]), SectionError::Form);
+    assert_eq!(with(&[(1, 0x180)]), SectionError::Address(0x180));
+    assert_eq!(with(&[(2, 65)]), many("programs", 65));
+    assert_eq!(with(&[(3, 1025)]), many("ranges", 1025));
+    assert_eq!(with(&[(4, 9)]), many("node sets", 9));
+    assert_eq!(
+        with(&[(5, u64::from_be_bytes([7; 8])), (6, u64::from_be_bytes([7; 8]))]),
+        SectionError::Stores(stores)
+    );
+    assert_eq!(with(&[(7, 1)]), SectionError::Ranges(RangeError::Gap { at: 0 }));
+    assert_eq!(with(&[(8, 7)]), SectionError::Address(0));
+    assert_eq!(with(&[(9, 0)]), SectionError::Ranges(RangeError::Inverted { at: 0 }));
+    assert_eq!(with(&[(11, 4097)]), many("nodes of a set", 4097));
+    assert_eq!(with(&[(12, 0)]), SectionError::Address(0));
+    assert_eq!(with(&[(13, 17)]), many("children of a node", 17));
+    let none = NodeSetError::Children { addr: VirtAddr(0x200), children: 0, pivots: 0 };
+    assert_eq!(with(&[(13, 0)]), SectionError::Nodes(none));
+    assert_eq!(
+        with(&[(13, 3), (15, 70)]),
+        SectionError::Nodes(NodeSetError::Pivots { addr: VirtAddr(0x200) })
+    );
+    assert_eq!(with(&[(17, 0x200)]), SectionError::Nodes(NodeSetError::Twice { addr: VirtAddr(0x200) }));
+    assert_eq!(with(&[(17, 0x100)]), SectionError::Order(VirtAddr(0x100)));
+    assert_eq!(parsed(&good[..19]), Err(SectionError::Form), "cut off");
+    assert_eq!(parsed(&[&good[..], &[0]].concat()), Err(SectionError::Form), "too long");
+    assert_eq!(parsed(&[1, 0x100, 0, 0, 0]), Err(SectionError::Ranges(RangeError::Empty)));
 }

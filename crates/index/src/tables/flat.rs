@@ -1,0 +1,398 @@
+//! The tables of one tree as a switch walks them: laid out for a cache, made word by word as the section comes.
+//!
+//! Key types: [`TreeTables`], and [`TreeReader`], which makes them. What they answer is what [`crate::RangeTables`] and [`crate::NodeSet`] answer, which are the tables
+//! of a pipeline; a test holds one against the other.
+//!
+//! ```text
+//!   firsts   first key of each range                     a search among at most 1,024
+//!   slots    (child, link, counter) of each range, then of each child of each node
+//!   pivots   of each node: (first slot, children), then its pivots
+//! ```
+//!
+//! A slot's *link* is where in `pivots` the node begins that the next set has for the slot's child, so that a step is a search among at most 15 pivots that lie side by side.
+//! A link is found when a descent first goes that way ([`TreeTables::count`]): making all of them would take longer than a frame may.
+
+use super::{BASIS, PROGRAMS_MAX, SETS_MAX, SectionError, VERSION, address, count, fold, number};
+use crate::{BRANCHES, Child, NodeSetError, RANGES_MAX, RangeError, SET_NODES_MAX};
+use alloc::vec::Vec;
+use farmem_wire::{ProgramHash, VirtAddr};
+
+/// A tree as a switch knows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TreeTables {
+    root: VirtAddr,
+    edition: u64,
+    /// Ascending.
+    programs: Vec<ProgramHash>,
+    firsts: Vec<u64>,
+    slots: Vec<Slot>,
+    pivots: Vec<u64>,
+    /// Addresses of the nodes, set by set, ascending in each; and where in `pivots` each begins.
+    addrs: Vec<VirtAddr>,
+    heads: Vec<u32>,
+    sets: Vec<Set>,
+}
+
+/// What a range or a branch of a node leads to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Slot {
+    /// The address, and in its lowest byte the level, as in a section.
+    child: u64,
+    link: u32,
+    counter: u32,
+}
+
+/// Where a set begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Set {
+    node: u32,
+    slot: u32,
+}
+
+/// Nobody looked yet where the child is in the sets behind.
+const UNKNOWN: u32 = u32::MAX;
+/// No set behind has the child.
+const LAST: u32 = u32::MAX - 1;
+
+/// The slots that a descent goes by: a range's, and then one a set at most.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Taken {
+    slots: [u32; 1 + SETS_MAX],
+    count: u8,
+}
+
+impl Taken {
+    const fn push(&mut self, slot: u32) {
+        self.slots[self.count as usize] = slot;
+        self.count += 1;
+    }
+
+    fn slots(&self) -> &[u32] {
+        &self.slots[..usize::from(self.count)]
+    }
+}
+
+impl TreeTables {
+    /// The tables of a section's bytes.
+    ///
+    /// # Errors
+    /// [`SectionError`] when they are none.
+    pub fn parse(section: &[u8]) -> Result<Self, SectionError> {
+        let (words, rest) = section.as_chunks::<8>();
+        let mut reader = TreeReader::default();
+        words.iter().try_for_each(|word| reader.take(u64::from_be_bytes(*word)))?;
+        if rest.is_empty() { reader.finish() } else { Err(SectionError::Form) }
+    }
+
+    /// Where traversals of the tree begin.
+    #[must_use]
+    pub const fn root(&self) -> VirtAddr {
+        self.root
+    }
+
+    /// Tells the section from others ([`super::edition`]).
+    #[must_use]
+    pub const fn edition(&self) -> u64 {
+        self.edition
+    }
+
+    pub(super) fn is_for(&self, program: ProgramHash) -> bool {
+        self.programs.binary_search(&program).is_ok()
+    }
+
+    /// The deepest node that is known on the way to `key`: the fat root leads to one, and each set takes one step further if it has that node.
+    #[must_use]
+    pub fn deepest(&self, key: u64) -> Child {
+        self.descend(key).0
+    }
+
+    pub(super) fn descend(&self, key: u64) -> (Child, Taken) {
+        let mut taken = Taken::default();
+        // The first range begins at 0.
+        let mut slot = number(self.firsts.partition_point(|&first| first <= key)) - 1;
+        loop {
+            taken.push(slot);
+            let there = &self.slots[slot as usize];
+            let link = if there.link == UNKNOWN { self.link_of(slot) } else { there.link };
+            if link == LAST {
+                return (self.child(slot), taken);
+            }
+            let (first, children) = head(self.pivots[link as usize]);
+            let pivots = &self.pivots[link as usize + 1..][..children as usize - 1];
+            let rank = pivots.iter().map(|&pivot| u32::from(pivot <= key)).sum::<u32>();
+            slot = first + rank;
+        }
+    }
+
+    fn child(&self, slot: u32) -> Child {
+        let [.., level] = self.slots[slot as usize].child.to_be_bytes();
+        Child { addr: VirtAddr(self.slots[slot as usize].child & !0xff), level }
+    }
+
+    /// Where the node of a slot's child is, of the sets behind the slot's.
+    fn link_of(&self, slot: u32) -> u32 {
+        let at = self.child(slot).addr;
+        let behind = self.sets.partition_point(|set| set.slot <= slot);
+        let ends = self.sets.iter().skip(1).map(|set| set.node).chain([number(self.addrs.len())]);
+        for (set, end) in self.sets.iter().zip(ends).skip(behind) {
+            let addrs = &self.addrs[set.node as usize..end as usize];
+            if let Ok(place) = addrs.binary_search(&at) {
+                return self.heads[set.node as usize + place];
+            }
+        }
+        LAST
+    }
+
+    /// Counts a descent.
+    pub(super) fn count(&mut self, taken: &Taken) {
+        for &slot in taken.slots() {
+            let there = &mut self.slots[slot as usize];
+            there.counter = there.counter.wrapping_add(1);
+            if there.link == UNKNOWN {
+                let link = self.link_of(slot);
+                self.slots[slot as usize].link = link;
+            }
+        }
+    }
+
+    /// How many counters there are.
+    #[must_use]
+    pub const fn counters_len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// What was counted, from counter number `from` on, in the order of [`super::TreeSection::branches`].
+    pub fn counters(&self, from: usize) -> impl Iterator<Item = u32> + '_ {
+        self.slots.iter().skip(from).map(|slot| slot.counter)
+    }
+
+    #[cfg(test)]
+    pub(super) fn set_counter(&mut self, number: usize, counter: u32) {
+        self.slots[number].counter = counter;
+    }
+}
+
+/// A node's first slot, and how many children it has.
+#[expect(clippy::cast_possible_truncation, reason = "the halves of a word")]
+const fn head(word: u64) -> (u32, u32) {
+    ((word >> 32) as u32, word as u32)
+}
+
+/// Makes the tables of the words of a section as they come: each takes a bounded time, and what came is all that is kept.
+#[derive(Clone, Debug)]
+pub struct TreeReader {
+    expects: Expects,
+    /// Ranges that are still to come.
+    ranges: usize,
+    /// Sets.
+    sets: usize,
+    /// Nodes of the set that is coming.
+    nodes: usize,
+    /// Half of a program's name, or the address of the node that is coming.
+    word: u64,
+    tables: TreeTables,
+}
+
+/// What the next word is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Expects {
+    Version,
+    Root,
+    Programs,
+    Ranges,
+    Sets,
+    /// The first half of a name, of so many names.
+    Name(usize),
+    NameEnd(usize),
+    First,
+    Top,
+    Nodes,
+    Addr,
+    Children,
+    /// So many pivots, and children behind them.
+    Pivots(u32, u32),
+    Branches(u32),
+    End,
+}
+
+impl Default for TreeReader {
+    fn default() -> Self {
+        let tables = TreeTables {
+            root: VirtAddr(0),
+            edition: BASIS,
+            programs: Vec::new(),
+            firsts: Vec::new(),
+            slots: Vec::new(),
+            pivots: Vec::new(),
+            addrs: Vec::new(),
+            heads: Vec::new(),
+            sets: Vec::new(),
+        };
+        Self { expects: Expects::Version, ranges: 0, sets: 0, nodes: 0, word: 0, tables }
+    }
+}
+
+impl TreeReader {
+    /// The next word of the section.
+    ///
+    /// # Errors
+    /// [`SectionError`] when no section has it there; then nothing else may be taken.
+    pub fn take(&mut self, word: u64) -> Result<(), SectionError> {
+        self.tables.edition = fold(self.tables.edition, word);
+        self.expects = match self.expects {
+            Expects::Version if word == VERSION => Expects::Root,
+            Expects::Version | Expects::End => return Err(SectionError::Form),
+            Expects::Root => {
+                self.tables.root = address(word)?;
+                Expects::Programs
+            }
+            Expects::Programs => {
+                // Kept until the other counts have come.
+                self.nodes = count("programs", word, PROGRAMS_MAX)?;
+                Expects::Ranges
+            }
+            Expects::Ranges => {
+                self.ranges = count("ranges", word, RANGES_MAX)?;
+                Expects::Sets
+            }
+            Expects::Sets => {
+                self.sets = count("node sets", word, SETS_MAX)?;
+                let names = core::mem::take(&mut self.nodes);
+                self.name_or_range(names)?
+            }
+            Expects::Name(left) => {
+                self.word = word;
+                Expects::NameEnd(left)
+            }
+            Expects::NameEnd(left) => {
+                self.program(word)?;
+                self.name_or_range(left - 1)?
+            }
+            Expects::First => {
+                self.first(word)?;
+                Expects::Top
+            }
+            Expects::Top => {
+                self.slot(word)?;
+                self.ranges -= 1;
+                if self.ranges > 0 { Expects::First } else { self.set_or_end() }
+            }
+            Expects::Nodes => {
+                self.nodes = count("nodes of a set", word, SET_NODES_MAX)?;
+                let (node, slot) = (number(self.tables.addrs.len()), number(self.tables.slots.len()));
+                self.tables.sets.push(Set { node, slot });
+                self.sets -= 1;
+                self.node_or_set()
+            }
+            Expects::Addr => {
+                self.node(word)?;
+                Expects::Children
+            }
+            Expects::Children => self.children(word)?,
+            Expects::Pivots(left, children) => {
+                self.pivot(word, children - 1 - left)?;
+                if left > 1 { Expects::Pivots(left - 1, children) } else { Expects::Branches(children) }
+            }
+            Expects::Branches(left) => {
+                self.slot(word)?;
+                if left > 1 { Expects::Branches(left - 1) } else { self.node_or_set() }
+            }
+        };
+        Ok(())
+    }
+
+    /// The tables, when all of the section has come.
+    ///
+    /// # Errors
+    /// [`SectionError::Form`] when there is more to come.
+    pub fn finish(mut self) -> Result<TreeTables, SectionError> {
+        if self.expects != Expects::End {
+            return Err(SectionError::Form);
+        }
+        self.tables.programs.sort_unstable();
+        self.tables.edition = self.tables.edition.max(1);
+        Ok(self.tables)
+    }
+
+    fn name_or_range(&self, names: usize) -> Result<Expects, SectionError> {
+        match (names, self.ranges) {
+            (0, 0) => Err(RangeError::Empty.into()),
+            (0, _) => Ok(Expects::First),
+            (left, _) => Ok(Expects::Name(left)),
+        }
+    }
+
+    const fn set_or_end(&self) -> Expects {
+        if self.sets > 0 { Expects::Nodes } else { Expects::End }
+    }
+
+    const fn node_or_set(&self) -> Expects {
+        if self.nodes > 0 { Expects::Addr } else { self.set_or_end() }
+    }
+
+    fn program(&mut self, end: u64) -> Result<(), SectionError> {
+        let name = u128::from(self.word) << 64 | u128::from(end);
+        let program = ProgramHash(name.to_be_bytes());
+        if program.stores() {
+            return Err(SectionError::Stores(program));
+        }
+        self.tables.programs.push(program);
+        Ok(())
+    }
+
+    fn first(&mut self, first: u64) -> Result<(), SectionError> {
+        let firsts = &mut self.tables.firsts;
+        match firsts.last() {
+            None if first != 0 => return Err(RangeError::Gap { at: 0 }.into()),
+            Some(&before) if first <= before => {
+                return Err(RangeError::Inverted { at: firsts.len() - 1 }.into());
+            }
+            _ => firsts.push(first),
+        }
+        Ok(())
+    }
+
+    fn slot(&mut self, child: u64) -> Result<(), SectionError> {
+        address(child & !0xff)?;
+        // Behind the last set there is nothing to look for.
+        let link = if self.sets > 0 { UNKNOWN } else { LAST };
+        self.tables.slots.push(Slot { child, link, counter: 0 });
+        Ok(())
+    }
+
+    fn node(&mut self, addr: u64) -> Result<(), SectionError> {
+        let addr = address(addr)?;
+        let begin = self.tables.sets.last().map_or(0, |set| set.node as usize);
+        match self.tables.addrs[begin..].last() {
+            Some(&before) if before == addr => return Err(NodeSetError::Twice { addr }.into()),
+            Some(&before) if before > addr => return Err(SectionError::Order(addr)),
+            _ => {}
+        }
+        self.tables.heads.push(number(self.tables.pivots.len()));
+        self.tables.addrs.push(addr);
+        self.word = addr.0;
+        self.nodes -= 1;
+        Ok(())
+    }
+
+    fn children(&mut self, word: u64) -> Result<Expects, SectionError> {
+        let children = number(count("children of a node", word, BRANCHES)?);
+        if children == 0 {
+            let (addr, children, pivots) = (VirtAddr(self.word), 0, 0);
+            return Err(NodeSetError::Children { addr, children, pivots }.into());
+        }
+        let first = self.tables.slots.len() as u64;
+        self.tables.pivots.push(first << 32 | u64::from(children));
+        Ok(if children > 1 { Expects::Pivots(children - 1, children) } else { Expects::Branches(1) })
+    }
+
+    /// Pivot number `at` of its node.
+    fn pivot(&mut self, pivot: u64, at: u32) -> Result<(), SectionError> {
+        let pivots = &mut self.tables.pivots;
+        if at > 0 && pivots.last().is_some_and(|&before| before >= pivot) {
+            return Err(NodeSetError::Pivots { addr: VirtAddr(self.word) }.into());
+        }
+        pivots.push(pivot);
+        Ok(())
+    }
+}
