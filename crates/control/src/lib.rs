@@ -46,7 +46,7 @@ pub use log::{COMPACT_LINES_MIN, COMPACT_RATIO, Log, NotKept, STALL_RETRY};
 pub use migrate::MIGRATE_LEN_MAX;
 pub use names::OBJECT_NAME_MAX;
 pub use record::{Record, Role};
-pub use soft::{COUNTS_ANEW_MAX, DAMAGED_MAX, SOFT_WINDOW};
+pub use soft::{COUNTS_ANEW_MAX, DAMAGED_MAX, SOFT_BURST, SOFT_PACE, SOFT_WINDOW};
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;

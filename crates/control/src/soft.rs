@@ -24,7 +24,7 @@ use alloc::vec::Vec;
 use core::mem;
 pub use counts::COUNTS_ANEW_MAX;
 pub(crate) use counts::Counting;
-use farmem_machine::Instant;
+use farmem_machine::{Duration, Instant};
 use farmem_transport::image::{Image, SectionKey};
 use farmem_transport::ud::{self, Peer};
 use farmem_wire::message::{
@@ -35,6 +35,10 @@ use sections::{Caller, Edit, Sections};
 
 /// Loads that are under way at once, beyond the first byte that the switch misses.
 pub const SOFT_WINDOW: u32 = 32;
+/// Loads that are sent in [`SOFT_PACE`] at most: a request that comes to the switch at the same time waits for so many.
+pub const SOFT_BURST: u32 = 4;
+/// How long after a burst of Loads the next one begins.
+pub const SOFT_PACE: Duration = Duration::from_micros(400);
 /// Times an image is found damaged before it is given up.
 pub const DAMAGED_MAX: u32 = 3;
 /// Answers that name the same first missing byte, at the last of which that byte is sent again.
@@ -75,6 +79,34 @@ pub(crate) struct Soft {
     /// Times that nothing was heard since the last progress.
     idle: u32,
     due: Option<Instant>,
+    burst: Burst,
+}
+
+/// The Loads of a [`SOFT_PACE`].
+#[derive(Clone, Copy, Default, Debug)]
+struct Burst {
+    sent: u32,
+    /// When the next one may begin; none before the first Load.
+    next: Option<Instant>,
+    /// There is something to be sent then.
+    waits: bool,
+}
+
+impl Burst {
+    /// True when a Load may be sent now: then it counts.
+    fn takes(&mut self, now: Instant) -> bool {
+        if self.next.is_none_or(|next| next <= now) {
+            *self = Self { sent: 0, next: Some(now + SOFT_PACE), waits: false };
+        }
+        let takes = self.sent < SOFT_BURST;
+        self.sent += u32::from(takes);
+        self.waits |= !takes;
+        takes
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.next.filter(|_| self.waits)
+    }
 }
 
 /// An image that is to stand.
@@ -127,8 +159,8 @@ impl Wanted {
 
 impl Soft {
     /// When something is to be done next.
-    pub(crate) const fn due(&self) -> Option<Instant> {
-        self.due
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.due.into_iter().chain(self.burst.due()).min()
     }
 
     /// Requests that are not answered.
@@ -222,6 +254,8 @@ impl Control {
     /// What time has done, and a switch that joined again.
     pub(crate) fn see_to_soft(&mut self, out: &mut Actions) {
         self.withdraw_orphans(out);
+        let goes_on = self.soft.burst.due().is_some_and(|due| due <= self.now);
+        self.soft.burst.waits &= !goes_on;
         if self.soft.wanted.is_none() && self.soft.waiting() == 0 {
             self.soft.due = None;
             return;
@@ -246,6 +280,12 @@ impl Control {
                 wanted.stage = Stage::Asking;
                 self.begin_image();
             }
+        }
+        if goes_on {
+            let due = self.soft.due;
+            self.send_parts(out);
+            // That its turn has come is no sign of the switch.
+            self.soft.due = due;
         }
         if !self.soft.is_open() {
             self.soft.due = None;
@@ -451,7 +491,7 @@ impl Control {
             return wanted;
         }
         let end = progress.next.saturating_add(SOFT_WINDOW * PART).min(len);
-        while progress.sent < end {
+        while progress.sent < end && self.soft.burst.takes(self.now) {
             let offset = progress.sent;
             let behind = offset.saturating_add(PART).min(end);
             let bytes = &wanted.image.bytes()[offset as usize..behind as usize];
