@@ -1,7 +1,7 @@
 //! The B-link tree against `BTreeMap`, with several writers at once, and what it takes.
 
 use farmem::api::{Base64, ErrorCode, SoftSection};
-use farmem::blink_tree::{Cursor, Extent, publish, withdraw};
+use farmem::blink_tree::{Cursor, Extent, Writes, publish, withdraw};
 use farmem::{BLinkTree, Client, Error, Layout, Policy, Rack, VirtAddr};
 use farmem_machine::Rng;
 use proptest::collection::{btree_map, vec};
@@ -110,10 +110,88 @@ fn requests_of_each_operation() {
     };
     assert_eq!(took(&mut |tree, client| assert_eq!(tree.get(client, 700).unwrap(), Some(350))), (1, 4));
     assert_eq!(took(&mut |tree, client| assert_eq!(tree.get(client, 701).unwrap(), None)), (1, 4));
-    assert_eq!(took(&mut |tree, client| assert_eq!(tree.insert(client, 701, 9).unwrap(), None)), (1, 4));
+    // Where the handle was last, a change begins.
+    assert_eq!(took(&mut |tree, client| assert_eq!(tree.insert(client, 701, 9).unwrap(), None)), (1, 1));
+    assert_eq!(took(&mut |tree, client| assert_eq!(tree.insert(client, 901, 9).unwrap(), None)), (1, 4));
     assert_eq!(took(&mut |tree, client| assert_eq!(tree.insert(client, 701, 8).unwrap(), Some(9))), (1, 4));
-    assert_eq!(took(&mut |tree, client| assert_eq!(tree.remove(client, 701).unwrap(), Some(8))), (1, 4));
+    assert_eq!(took(&mut |tree, client| assert_eq!(tree.remove(client, 701).unwrap(), Some(8))), (1, 1));
+    assert_eq!(took(&mut |tree, client| assert_eq!(tree.remove(client, 901).unwrap(), Some(9))), (1, 4));
     assert_eq!(took(&mut |tree, client| assert_eq!(tree.scan(client, 700.., 40).unwrap().len(), 40)), (1, 9));
+}
+
+/// Changes all over a tree of three memory nodes, by itself and behind a look-up, with the tree in the switch and without: round trips, visits, crossings.
+#[test]
+fn where_changes_begin() {
+    const KEYS: u32 = 14 * 14 * 14 * 7;
+    let rack = Rack::embedded_with(3, 64 << 20).unwrap();
+    let mut client = rack.client("tree").unwrap();
+    let layout = Layout::Scattered { granularity: 4096 };
+    let mut tree = BLinkTree::create(&mut client, layout).unwrap();
+    tree.load(&mut client, (0..KEYS).map(|n| (2 * u64::from(n), 1)), 7).unwrap();
+    let mut took = |published: bool, writes: Writes| {
+        if published {
+            let section = tree.section(&mut client, Extent::default()).unwrap();
+            publish(&mut client, &[section]).unwrap();
+        } else {
+            withdraw(&mut client, tree.tree().root).unwrap();
+        }
+        tree.set_writes(writes);
+        let mut before = (client.tally(), 0);
+        for round in 0..600 {
+            // Nodes learn the programs first.
+            if round == 100 {
+                before = (client.tally(), rack.frames().unwrap());
+            }
+            let key = 2 * (round * 7_919 % u64::from(KEYS));
+            assert!(tree.insert(&mut client, key, round).unwrap().is_some());
+        }
+        let after = (client.tally(), rack.frames().unwrap());
+        let (requests, visits) = (after.0.requests - before.0.requests, after.0.iterations - before.0.iterations);
+        (requests, visits, after.1 - before.1)
+    };
+    let counts = [
+        took(false, Writes::Descend),
+        took(true, Writes::Descend),
+        took(false, Writes::Find),
+        took(true, Writes::Find),
+    ];
+    println!("{counts:?}");
+    let [descends, beside_index, finds, found] = counts;
+    assert_eq!((descends.0, descends.1), (500, 500 * 6), "from the root to the leaf");
+    assert_eq!(descends, beside_index, "what stores is not led by the switch");
+    assert_eq!((finds.0, finds.1), (1_000, 500 * 7), "down by a look-up, and the leaf again");
+    assert_eq!((found.0, found.1), (1_000, 500 * 2), "the leaf twice");
+    assert!(found.2 < descends.2, "fewer packets than the way down: {counts:?}");
+}
+
+/// The leaf that a handle was at last splits, merges into its neighbour, dies: the next change goes where the key is.
+#[test]
+fn a_leaf_that_changed_leads_on() {
+    let rack = Rack::embedded_with(2, 64 << 20).unwrap();
+    let (mut one, mut two) = (rack.client("tree").unwrap(), rack.client("tree").unwrap());
+    let mut mine = BLinkTree::create_with(&mut one, Layout::Partitioned, 4).unwrap();
+    let mut model: BTreeMap<u64, u64> = (0..400).map(|n| (4 * n, n)).collect();
+    mine.load(&mut one, model.clone().into_iter(), 3).unwrap();
+    let mut yours = BLinkTree::open(&mut two, mine.address(), Layout::Partitioned).unwrap();
+    for round in 0..200 {
+        let key = 4 * (round * 37 % 400);
+        assert_eq!(mine.get(&mut one, key).unwrap(), model.get(&key).copied());
+        // Between its look-up and its change another one fills the leaf, or empties it and those beside it.
+        for near in 0..12 {
+            let key = (key + near).saturating_sub(near * 8 * (round % 2));
+            if round % 3 == 0 {
+                assert_eq!(yours.insert(&mut two, key, round).unwrap(), model.insert(key, round));
+            } else {
+                assert_eq!(yours.remove(&mut two, key).unwrap(), model.remove(&key));
+            }
+        }
+        if round % 4 == 0 {
+            assert_eq!(mine.remove(&mut one, key).unwrap(), model.remove(&key));
+        } else {
+            assert_eq!(mine.insert(&mut one, key, round).unwrap(), model.insert(key, round));
+        }
+    }
+    check_all(&mut one, &mine, &model);
 }
 
 /// A second writer does something whole before any access of the first: both find their own keys at any time, and nothing is lost.

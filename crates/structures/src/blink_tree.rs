@@ -1,7 +1,7 @@
 //! A B-link tree in far memory: 64-bit keys, all of them, with 64-bit values (numbers, or addresses of records), and any number of writers at once.
 //!
 //! Key type: [`BLinkTree`]. A look-up, an insertion and a removal are one traversal each, which goes down the tree at the memory nodes and does its work
-//! at the leaf in one step: one round trip, no lock. Where a leaf is full or nearly empty the host goes on: it splits and merges by READs and by
+//! at the leaf in one step: one round trip, no lock. A change of a key whose leaf the handle was at last begins there, and needs no way down. Where a leaf is full or nearly empty the host goes on: it splits and merges by READs and by
 //! traversals that replace a node if it is still the one that was read ([`farmem_index::blink`] says in which order, and why readers and other writers
 //! always find a whole tree). Beside any writers a look-up finds what is there; a scan finds each key that stands still while it runs, once, and may or
 //! may not find one that comes or goes meanwhile.
@@ -21,6 +21,7 @@ use farmem_client::{
 use farmem_index::blink::{ENTRIES_MAX, Fault, Head, NODE_LEN, Node, Nodes, Tag, Tree};
 use farmem_traversal::Program;
 use farmem_wire::VirtAddr;
+use std::cell::Cell;
 use std::ops::{Bound, RangeBounds};
 
 mod agent;
@@ -52,6 +53,28 @@ pub struct BLinkTree {
     arena: Arena,
     programs: Programs,
     policy: Policy,
+    writes: Writes,
+    /// The leaf that this handle was at last.
+    last: Cell<Option<Leaf>>,
+}
+
+/// How a change comes to its leaf when the handle was at another one last.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Writes {
+    /// By itself, from the root: one round trip.
+    #[default]
+    Descend,
+    /// By a look-up before it, which switches may have begin further down (PROTOCOL 13.14): two round trips of few visits. Better where the tree is deep and scattered over
+    /// memory nodes.
+    Find,
+}
+
+/// A leaf as a look-up or a change found it. Changes of its keys begin there: if it has given keys away since, they are to its right.
+#[derive(Clone, Copy, Debug)]
+struct Leaf {
+    at: VirtAddr,
+    first: u64,
+    last: u64,
 }
 
 #[derive(Debug)]
@@ -127,7 +150,8 @@ impl BLinkTree {
 
     fn at(memory: &(impl FarMemory + ?Sized), at: VirtAddr, tree: Tree, layout: Layout) -> Self {
         let arena = Arena::new(memory, layout, NODE_LEN);
-        Self { at, tree, arena, programs: Programs::new(), policy: Policy::default() }
+        let (policy, writes, last) = (Policy::default(), Writes::default(), Cell::new(None));
+        Self { at, tree, arena, programs: Programs::new(), policy, writes, last }
     }
 
     /// Frees header, root and the nodes that this handle made; other handles free those that they made. No other handle may use the tree meanwhile or
@@ -165,6 +189,11 @@ impl BLinkTree {
         self.policy = policy;
     }
 
+    /// Says how this handle's changes come to their leaves.
+    pub const fn set_writes(&mut self, writes: Writes) {
+        self.writes = writes;
+    }
+
     /// Where they run.
     pub(crate) const fn policy(&self) -> &Policy {
         &self.policy
@@ -175,7 +204,7 @@ impl BLinkTree {
     /// # Errors
     /// [`Error`] when far memory does not answer or the tree is broken.
     pub fn get(&self, memory: &mut (impl FarMemory + ?Sized), key: u64) -> Result<Option<u64>, Error> {
-        let words = self.descend(memory, &self.programs.get, key, 0, self.policy)?.1;
+        let words = self.descend(memory, &self.programs.get, self.tree.root, key, 0, self.policy)?.1;
         match words[programs::STATUS / 8] {
             programs::FOUND => Ok(Some(words[programs::VALUE / 8])),
             programs::MISSING => Ok(None),
@@ -192,7 +221,7 @@ impl BLinkTree {
         key: u64,
     ) -> Result<Option<(u64, Vec<u8>)>, Error> {
         let pad = [key, u64::from(self.tree.tag.get())];
-        let mut scratch = self.traverse(memory, program, &pad, self.policy)?.1;
+        let mut scratch = self.traverse(memory, program, self.tree.root, &pad, self.policy)?.1;
         let word = |at: usize| u64::from_le_bytes(scratch[at..at + 8].try_into().expect("8 bytes"));
         match word(programs::STATUS) {
             programs::FOUND => {
@@ -233,7 +262,9 @@ impl BLinkTree {
         value: u64,
     ) -> Result<Option<u64>, Error> {
         for _ in 0..TRIES_MAX {
-            let (at, words) = self.descend(memory, &self.programs.insert, key, value, Policy::Offload)?;
+            let from = self.begin(memory, key)?;
+            let (at, words) =
+                self.descend(memory, &self.programs.insert, from, key, value, Policy::Offload)?;
             match words[programs::STATUS / 8] {
                 programs::FOUND => return Ok(Some(words[programs::VALUE / 8])),
                 programs::MISSING => return Ok(None),
@@ -241,6 +272,7 @@ impl BLinkTree {
                     let tree = self.tree;
                     tree.make_room(&mut self.writer(memory), at)?;
                 }
+                programs::LOST if from != self.tree.root => self.last.set(None),
                 _ => break,
             }
         }
@@ -255,7 +287,9 @@ impl BLinkTree {
     pub fn remove(&mut self, memory: &mut (impl FarMemory + ?Sized), key: u64) -> Result<Option<u64>, Error> {
         let tree = self.tree;
         for _ in 0..TRIES_MAX {
-            let (at, words) = self.descend(memory, &self.programs.remove, key, 0, Policy::Offload)?;
+            let from = self.begin(memory, key)?;
+            let (at, words) =
+                self.descend(memory, &self.programs.remove, from, key, 0, Policy::Offload)?;
             match words[programs::STATUS / 8] {
                 programs::FOUND => {
                     let left = usize::try_from(words[programs::ENTRIES / 8]).unwrap_or(usize::MAX);
@@ -266,6 +300,7 @@ impl BLinkTree {
                 }
                 programs::MISSING => return Ok(None),
                 programs::CLOSING => tree.make_room(&mut self.writer(memory), at)?,
+                programs::LOST if from != self.tree.root => self.last.set(None),
                 _ => break,
             }
         }
@@ -287,7 +322,7 @@ impl BLinkTree {
         while pairs.len() < most {
             let wanted = 16 * (most - pairs.len()).min(programs::PAIRS_MAX) as u64;
             let pad = [from, u64::from(self.tree.tag.get()), 0, last, wanted, 0];
-            let (_, words) = self.run(memory, &self.programs.scan, &pad, self.policy)?;
+            let (_, words) = self.run(memory, &self.programs.scan, self.tree.root, &pad, self.policy)?;
             let filled = usize::try_from(words[programs::FILLED / 8] / 16).unwrap_or(usize::MAX);
             let brought = words[programs::PAIRS / 8..].chunks_exact(2).take(filled);
             let begun = pairs.len();
@@ -312,42 +347,60 @@ impl BLinkTree {
         Ok(pairs)
     }
 
+    /// Where a change of `key` begins: at its leaf when that is known, or worth to be found first; else at the root. A copy of the request takes the same way,
+    /// whatever the switch knows meanwhile (PROTOCOL 7.36).
+    fn begin(&self, memory: &mut (impl FarMemory + ?Sized), key: u64) -> Result<VirtAddr, Error> {
+        let known = || self.last.get().filter(|leaf| (leaf.first..=leaf.last).contains(&key));
+        if known().is_none() && self.writes == Writes::Find {
+            self.descend(memory, &self.programs.get, self.tree.root, key, 0, Policy::Offload)?;
+        }
+        Ok(known().map_or(self.tree.root, |leaf| leaf.at))
+    }
+
     /// Runs a program that goes down to the leaf of `key`; answers where it ended, and the words of its pad.
     fn descend(
         &self,
         memory: &mut (impl FarMemory + ?Sized),
         program: &Program,
+        from: VirtAddr,
         key: u64,
         value: u64,
         policy: Policy,
     ) -> Result<(VirtAddr, Vec<u64>), Error> {
         let pad = [key, u64::from(self.tree.tag.get()), 0, value, self.tree.entries as u64];
-        self.run(memory, program, &pad, policy)
+        let (at, words) = self.run(memory, program, from, &pad, policy)?;
+        if matches!(words[programs::STATUS / 8], programs::FOUND | programs::MISSING) {
+            let (first, last) = (words[programs::TAG / 8], words[programs::KEY / 8]);
+            self.last.set(Some(Leaf { at, first, last }));
+        }
+        Ok((at, words))
     }
 
     fn run(
         &self,
         memory: &mut (impl FarMemory + ?Sized),
         program: &Program,
+        from: VirtAddr,
         pad: &[u64],
         policy: Policy,
     ) -> Result<(VirtAddr, Vec<u64>), Error> {
-        let (at, scratch) = self.traverse(memory, program, pad, policy)?;
+        let (at, scratch) = self.traverse(memory, program, from, pad, policy)?;
         let words = words(&scratch);
         memory.recycle(scratch);
         Ok((at, words))
     }
 
-    /// Runs a program from the root on; answers where it ended, and its pad.
+    /// Runs a program from a node on; answers where it ended, and its pad.
     fn traverse(
         &self,
         memory: &mut (impl FarMemory + ?Sized),
         program: &Program,
+        from: VirtAddr,
         pad: &[u64],
         policy: Policy,
     ) -> Result<(VirtAddr, Vec<u8>), Error> {
         let scratch = start_pad(program, pad, memory.buffer(0));
-        let done = memory.dispatch(program, self.tree.root, scratch, VISITS_MAX, &policy)?;
+        let done = memory.dispatch(program, from, scratch, VISITS_MAX, &policy)?;
         let Dispatched { end, scratch, .. } = done;
         if !end.returned {
             return Err(Error::Traversal { addr: end.cur_ptr, reason: TraversalStop::Stalled });

@@ -6,9 +6,9 @@ use crate::heap::{LINE_LEN, bring_lines};
 use farmem_index::blink::{ENTRIES_MAX, NODE_LEN};
 use std::fmt::Write as _;
 
-/// In: the key.
+/// In: the key. Out of what ends at a leaf, but scans: the largest key that the leaf may have.
 pub(super) const KEY: usize = 0;
-/// In: the tree's tag.
+/// In: the tree's tag. Out of what ends at a leaf, but scans: the smallest key that the leaf may have.
 pub(super) const TAG: usize = 8;
 /// Out: what came of it.
 pub(super) const STATUS: usize = 16;
@@ -124,6 +124,14 @@ fn program(stores: &str, scratch: usize, before: &str, tail: &str) -> String {
     )
 }
 
+/// Tells which keys the leaf may have: the next change of one of them can begin there.
+const TOLD: &str = "
+    ld8 r5, window[FIRST]
+    st8 scratch[TAG], r5
+    ld8 r5, window[HIGH]
+    st8 scratch[KEY], r5
+";
+
 /// Looks a key up at its leaf. In r5 is its value then.
 fn found() -> String {
     format!(
@@ -141,7 +149,7 @@ fn found() -> String {
 
 /// Looks a key up.
 pub(super) fn get() -> String {
-    with_descent(false, PAD_LEN, &format!("{}missing:\n    ret\n", found()))
+    with_descent(false, PAD_LEN, &format!("{TOLD}{}missing:\n    ret\n", found()))
 }
 
 /// Looks a key up, whose value is a word that stands for a record, and brings the record along, as far as the pad has room for its lines.
@@ -172,7 +180,7 @@ body:
 /// Puts a value under a key where the leaf has it, or has room.
 pub(super) fn insert() -> String {
     let tail = format!(
-        "{WRITABLE}
+        "{WRITABLE}{TOLD}
     ld8 r4, scratch[{VALUE}]
     st8 scratch[STATUS], {FOUND}
     match8 r9, window[KEYS], {ENTRIES_MAX}, r2
@@ -202,7 +210,7 @@ full:
 /// Takes a key out; the leaf's last entry takes its place.
 pub(super) fn remove() -> String {
     let tail = format!(
-        "{WRITABLE}
+        "{WRITABLE}{TOLD}
     st8 scratch[STATUS], {MISSING}
     match8 r9, window[KEYS], {ENTRIES_MAX}, r2
     jge r9, r7, none
