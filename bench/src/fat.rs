@@ -4,6 +4,8 @@
 //! traversal from the root, and READs from the root to the value, through the switch ([`LookupPath`]: *relayed*, the path that the index has) and straight to the
 //! node (*direct*). Every value is checked. Counts of round trips and packets come from racks in this process, the tables' entries from the tables.
 
+mod baselines;
+mod drift;
 mod e2e;
 mod load;
 mod store;
@@ -51,16 +53,22 @@ pub fn run<R: Racks>(
         sheet.begins("packets and round trips");
         let keys = if plan.quick { 5_000 } else { 1_000_000 };
         sheet.add(union::measure(keys)?);
-        if plan.wants("fat.union.latency") {
+        sheet.add(baselines::counted(keys)?);
+        let timed = ["fat.union.latency", "fat.union.in_flight32", "fat.union.sherman", "fat.union.netcache"];
+        if timed.into_iter().any(|row| plan.wants(row)) {
             e2e::over_nodes(plan, racks, keys, &mut sheet)?;
         }
+    }
+    if plan.wants("fat.drift.recovery") {
+        sheet.begins("epochs until the index has followed");
+        sheet.add(drift::recovery(if plan.quick { 20_000 } else { 500_000 })?);
     }
     for (at, &keys) in plan.scales().iter().enumerate() {
         let all = at == 0;
         let wanted = plan.wants(&format!("fat.e2e.scale.{keys}."))
             || all
                 && (plan.wants("fat.e2e.layers.") || plan.wants("fat.e2e.nodes.") || plan.wants("fat.load."))
-            || all && (plan.wants("fat.e2e.zipf."));
+            || all && (plan.wants("fat.e2e.zipf.") || plan.wants("fat.e2e.drift."));
         if wanted {
             e2e::measure(plan, racks, keys, all, &mut sheet)?;
         }

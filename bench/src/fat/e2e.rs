@@ -1,14 +1,13 @@
 //! `fat.e2e.*`: one client's look-ups by each path, in turn, over trees of several sizes and with more and less of the tree in the switch (Fat-B+Tree V-B, figures 5
 //! to 9).
 
-use super::store::{KEY_BYTES, LookupPath, Store};
-use super::{load, union};
+use super::store::{KEY_BYTES, LookupPath, Popularity, Store};
+use super::{baselines, drift, load, union};
 use crate::pulse::{NodeKind, Racks};
 use crate::{CpuMeter, Plan, Row, Samples, Sheet, rate_row, to_f64};
 use farmem::blink_tree::Extent;
 use farmem::{Error, Layout};
-use farmem_machine::Rng;
-use farmem_workload::ycsb::{self, Zipfian, zeta};
+use farmem_index::TreeSection;
 use std::time::{Duration, Instant};
 
 /// How long it takes.
@@ -22,11 +21,6 @@ pub(super) struct Budget {
 
 /// Look-ups under way when throughput is measured with several.
 const DEPTH: usize = 32;
-/// Records that are drawn before they begin anew.
-const DRAWN: usize = 1 << 16;
-/// YCSB's skew, in hundredths.
-const SKEW: u32 = 99;
-const SEED: u64 = 13;
 /// All paths, the one that is looked at first: while the switch knows the tree, every look-up that begins at the root begins further down.
 const PATHS: [LookupPath; 4] = [LookupPath::Index, LookupPath::Root, LookupPath::Relayed, LookupPath::Direct];
 
@@ -39,6 +33,8 @@ struct Figures {
     /// With [`DEPTH`] under way, of paths that can.
     many: Vec<f64>,
     round_trips: u64,
+    /// Nodes and lines that memory nodes visited.
+    visits: u64,
 }
 
 /// Measures a tree of `keys` keys; `all` that is measured of one tree, or only its size.
@@ -59,12 +55,13 @@ pub(super) fn measure<R: Racks>(
     sheet.begins(&format!("a tree of {keys} keys: load"));
     let rack = racks.start(1, NodeKind::Offload, needed.next_power_of_two())?;
     let cpu = CpuMeter::with(racks.processes(&rack));
-    let mut bench = Bench { store: Store::load(rack.as_ref(), keys, Layout::Partitioned)?, keys, cpu };
+    let mut bench = Bench { store: Store::load(rack.as_ref(), keys, Layout::Partitioned)?, cpu };
     let effort = plan.effort();
-    let draw = bench.draw(SKEW);
+    let draw = Popularity::usual(keys).draw();
     if plan.wants(&format!("fat.e2e.scale.{keys}.")) {
         sheet.begins(&format!("a tree of {keys} keys"));
-        let figures = bench.compare(&PATHS, Extent::default(), &draw, effort, true)?;
+        let section = bench.store.section(Extent::default())?;
+        let figures = bench.compare(&PATHS, &section, &draw, effort, true)?;
         sheet.add(rows_of_scale(&format!("fat.e2e.scale.{keys}"), &figures));
     }
     if all {
@@ -74,14 +71,25 @@ pub(super) fn measure<R: Racks>(
         let nodes = if plan.quick { &[300, 3900][..] } else { &[300, 900, 1500, 2100, 2700, 3300, 3900] };
         extents
             .extend(nodes.iter().map(|&nodes| (format!("fat.e2e.nodes.{nodes}"), Extent { nodes, ..usual })));
-        for (id, extent) in extents {
-            bench.beside_relayed(plan, &id, extent, &draw, effort, sheet)?;
+        for (id, extent) in extents.into_iter().filter(|(id, _)| plan.wants(id)) {
+            let section = bench.store.section(extent)?;
+            bench.beside_relayed(plan, &id, &section, &draw, effort, sheet)?;
         }
-        for skew in [90, 95, SKEW] {
+        for skew in [90, 95, 99] {
             let id = format!("fat.e2e.zipf.{skew}");
             if plan.wants(&id) {
-                let draw = bench.draw(skew);
-                bench.beside_relayed(plan, &id, usual, &draw, effort, sheet)?;
+                let draw = Popularity { skew, ..Popularity::usual(keys) }.draw();
+                let section = bench.store.section(usual)?;
+                bench.beside_relayed(plan, &id, &section, &draw, effort, sheet)?;
+            }
+        }
+        if plan.wants("fat.e2e.drift.") {
+            sheet.begins("look-ups that the index is selected from");
+            let section = drift::selected(&mut bench.store, drift::TABLES, &draw, plan.quick)?;
+            for changed in [0, 25, 50, 75, 100] {
+                let draw = Popularity { changed, ..Popularity::usual(keys) }.draw();
+                let id = format!("fat.e2e.drift.{changed}");
+                bench.beside_relayed(plan, &id, &section, &draw, effort, sheet)?;
             }
         }
         if plan.wants("fat.load.") {
@@ -103,46 +111,37 @@ pub(super) fn over_nodes<R: Racks>(
     sheet.begins(&format!("a tree of {keys} keys on {} memory nodes", union::NODES));
     let rack = racks.start(union::NODES, NodeKind::Offload, union::memory_of(keys))?;
     let cpu = CpuMeter::with(racks.processes(&rack));
-    let mut bench = Bench { store: Store::load(rack.as_ref(), keys, union::PIECES)?, keys, cpu };
-    let draw = bench.draw(SKEW);
-    let figures = bench.compare(
-        &[LookupPath::Index, LookupPath::Root],
-        Extent::default(),
-        &draw,
-        plan.effort(),
-        true,
-    )?;
+    let mut bench = Bench { store: Store::load(rack.as_ref(), keys, union::PIECES)?, cpu };
+    let draw = Popularity::usual(keys).draw();
+    let section = bench.store.section(Extent::default())?;
+    let figures =
+        bench.compare(&[LookupPath::Index, LookupPath::Root], &section, &draw, plan.effort(), true)?;
     let [index, root] = figures.as_slice() else { unreachable!("two paths were measured") };
     let n = index.latency.len();
     sheet.add([
         index.latency.row("fat.union.latency", Some(&root.latency)),
         rate_row("fat.union.in_flight32", &mut index.many.clone(), &mut root.many.clone(), n),
     ]);
+    for changed in [0, 100] {
+        sheet.begins("caches of as many bytes beside the index");
+        sheet.add(baselines::measure(&mut bench.store, keys, changed, plan)?);
+    }
     sheet.add_wrong(bench.store.wrong);
     Ok(())
 }
 
 struct Bench {
     store: Store,
-    keys: u64,
     cpu: CpuMeter,
 }
 
 impl Bench {
-    /// Records as YCSB's workload C reads them, with a skew in hundredths: the popular ones are anywhere.
-    fn draw(&self, skew: u32) -> Vec<u64> {
-        let skew = f64::from(skew) / 100.0;
-        let mut chooser = Zipfian::with(self.keys, skew, zeta(0, self.keys, skew, 0.0));
-        let mut rng = Rng::from_number(SEED);
-        (0..DRAWN).map(|_| ycsb::hash(chooser.next(&mut rng)) % self.keys).collect()
-    }
-
     /// Index and relayed READs with this much of the tree in the switch.
     fn beside_relayed(
         &mut self,
         plan: &Plan,
         id: &str,
-        extent: Extent,
+        section: &TreeSection,
         draw: &[u64],
         effort: Budget,
         sheet: &mut Sheet<'_>,
@@ -151,16 +150,10 @@ impl Bench {
             return Ok(());
         }
         sheet.begins(id);
-        let figures = self.compare(&[LookupPath::Index, LookupPath::Relayed], extent, draw, effort, false)?;
+        let figures =
+            self.compare(&[LookupPath::Index, LookupPath::Relayed], section, draw, effort, false)?;
         let [index, relayed] = figures.as_slice() else { unreachable!("two paths were measured") };
-        let mut rows = vec![index.latency.row(&format!("{id}.latency"), Some(&relayed.latency))];
-        rows.push(rate_row(
-            &format!("{id}.throughput"),
-            &mut index.alone.clone(),
-            &mut relayed.alone.clone(),
-            index.latency.len(),
-        ));
-        sheet.add(rows);
+        sheet.add(rows_beside(id, index, relayed));
         Ok(())
     }
 
@@ -168,7 +161,7 @@ impl Bench {
     fn compare(
         &mut self,
         paths: &[LookupPath],
-        extent: Extent,
+        section: &TreeSection,
         draw: &[u64],
         effort: Budget,
         with_many: bool,
@@ -178,7 +171,7 @@ impl Bench {
         for round in 0..=effort.rounds {
             for (path, figures) in paths.iter().zip(&mut all) {
                 match path {
-                    LookupPath::Index => self.store.publish(extent)?,
+                    LookupPath::Index => self.store.publish_section(section)?,
                     LookupPath::Root | LookupPath::Relayed | LookupPath::Direct => self.store.withdraw()?,
                 }
                 // The first round warms up: nodes learn programs, the heap's lease begins.
@@ -215,7 +208,9 @@ impl Bench {
         }
         figures.latency.spent(cpu.end(), count);
         figures.alone.push(to_f64(count) / busy.as_secs_f64());
-        figures.round_trips += self.store.client().tally().requests - before.requests;
+        let after = self.store.client().tally();
+        figures.round_trips += after.requests - before.requests;
+        figures.visits += after.iterations - before.iterations;
         Ok(())
     }
 
@@ -230,6 +225,20 @@ impl Bench {
         figures.many.push(to_f64(count) / begin.elapsed().as_secs_f64());
         Ok(())
     }
+}
+
+/// What figures 6 to 9 show: the index beside READs on the same path.
+fn rows_beside(id: &str, index: &Figures, relayed: &Figures) -> [Row; 4] {
+    let n = index.latency.len();
+    let of = |what: &str| format!("{id}.{what}");
+    let p99 = |figures: &Figures| figures.latency.quantile(0.99);
+    let visits = |figures: &Figures| to_f64(figures.visits) / to_f64(figures.latency.len());
+    [
+        index.latency.row(&of("latency"), Some(&relayed.latency)),
+        Row::figure(of("p99"), "ns", p99(index), n).beside(Some(p99(relayed))),
+        rate_row(&of("throughput"), &mut index.alone.clone(), &mut relayed.alone.clone(), n),
+        Row::figure(of("visits"), "per operation", visits(index), n),
+    ]
 }
 
 /// What figure 5 shows, and more.

@@ -1,13 +1,16 @@
 //! A tree of records on a rack, and the paths to a value in it.
 
-use farmem::blink_tree::{Extent, publish};
+use farmem::blink_tree::{Extent, IndexAgent, Stepped, publish};
 use farmem::heap::{Heap, HeapOptions};
 use farmem::{
-    Client, Completed, Error, FarMemory, Layout, Next, Op, OpQueue, Policy, REGION_DATA_MAX, Rack,
+    BLinkTree, Client, Completed, Error, FarMemory, Layout, Next, Op, OpQueue, Policy, REGION_DATA_MAX, Rack,
     RecordTree, Task, VirtAddr, forward_far_memory,
 };
 use farmem_index::TreeSection;
-use farmem_workload::ycsb;
+use farmem_index::blink::Tree;
+use farmem_machine::Rng;
+use farmem_workload::ycsb::{self, Zipfian, zeta};
+use std::collections::HashSet;
 use std::rc::Rc;
 
 /// Bytes of a value (Fat-B+Tree V-B).
@@ -31,6 +34,61 @@ pub enum LookupPath {
     Direct,
 }
 
+/// Look-ups that are drawn before they begin anew.
+const DRAWN: usize = 1 << 16;
+const SEED: u64 = 13;
+
+/// Which records are popular: those of YCSB's workload C, anywhere in the tree, with a skew in hundredths.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Popularity {
+    pub(super) keys: u64,
+    pub(super) skew: u32,
+    /// Percent of the look-ups that are of other records than before: a drift.
+    pub(super) changed: u32,
+}
+
+impl Popularity {
+    /// YCSB's.
+    pub(super) const fn usual(keys: u64) -> Self {
+        Self { keys, skew: 99, changed: 0 }
+    }
+
+    /// The record that is the `rank`th most popular, before a drift or after it.
+    fn record(&self, rank: u64, is_changed: bool) -> u64 {
+        let salt = if is_changed { 1 << 40 } else { 0 };
+        ycsb::hash(rank | salt) % self.keys
+    }
+
+    /// Records to look up.
+    pub(super) fn draw(&self) -> Vec<u64> {
+        let skew = f64::from(self.skew) / 100.0;
+        let mut chooser = Zipfian::with(self.keys, skew, zeta(0, self.keys, skew, 0.0));
+        let mut rng = Rng::from_number(SEED);
+        let mut record = || {
+            let rank = chooser.next(&mut rng);
+            let is_changed = rng.below(100) < self.changed;
+            self.record(rank, is_changed)
+        };
+        (0..DRAWN).map(|_| record()).collect()
+    }
+
+    /// The `most` most popular records before a drift, the most popular one first.
+    pub(super) fn hottest(&self, most: usize) -> Vec<u64> {
+        let mut seen = HashSet::new();
+        let records = (0..self.keys).map(|rank| self.record(rank, false));
+        records.filter(|&record| seen.insert(record)).take(most).collect()
+    }
+}
+
+/// The path of READs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum ReadPath {
+    /// Through the switch.
+    Relayed,
+    /// Past it.
+    Direct,
+}
+
 /// A tree of records and who uses it.
 pub(super) struct Store {
     client: Client,
@@ -40,6 +98,11 @@ pub(super) struct Store {
     is_published: bool,
     /// Answers that were wrong.
     pub(super) wrong: u64,
+}
+
+/// Lines of a value's record, which a look-up visits one by one.
+pub(super) const fn value_lines() -> u64 {
+    (farmem::heap::HEADER_LEN + VALUE_LEN).div_ceil(farmem::heap::LINE_LEN) as u64
 }
 
 /// The key of record number `n` of `keys`: all over the 64 bits, so that ranges have all of them.
@@ -77,8 +140,55 @@ impl Store {
     /// Has the switch know so much of the tree.
     pub(super) fn publish(&mut self, extent: Extent) -> Result<(), Error> {
         let section = self.section(extent)?;
-        publish(&mut self.client, &[section])?;
+        self.publish_section(&section)
+    }
+
+    /// Has the switch know this of the tree.
+    pub(super) fn publish_section(&mut self, section: &TreeSection) -> Result<(), Error> {
+        publish(&mut self.client, core::slice::from_ref(section))?;
         self.is_published = true;
+        Ok(())
+    }
+
+    /// An agent of the tree, which has published nothing yet.
+    pub(super) fn agent(&mut self, extent: Extent) -> Result<IndexAgent, Error> {
+        let tree = BLinkTree::open(&mut self.client, self.tree.tree().address(), Layout::Partitioned)?;
+        IndexAgent::new(tree, extent)
+    }
+
+    /// One epoch of an agent.
+    pub(super) fn step(&mut self, agent: &mut IndexAgent) -> Result<Stepped, Error> {
+        self.is_published = true;
+        agent.step(&mut self.client)
+    }
+
+    /// Root, tag and entries of a node.
+    pub(super) fn tree(&self) -> Tree {
+        self.tree.tree().tree()
+    }
+
+    /// The value of record number `n` by a word that `find` has found for its key, and whether it is right.
+    pub(super) fn get_by(
+        &mut self,
+        n: u64,
+        path: ReadPath,
+        find: impl FnOnce(&mut dyn FarMemory, u64) -> Result<Option<u64>, Error>,
+    ) -> Result<(), Error> {
+        let key = key(n, self.keys);
+        let Self { client, heap, tree, .. } = self;
+        let mut relayed;
+        let memory: &mut dyn FarMemory = match path {
+            ReadPath::Relayed => {
+                relayed = Relayed { client };
+                &mut relayed
+            }
+            ReadPath::Direct => client,
+        };
+        heap.pin(memory)?;
+        let found =
+            find(memory, key).and_then(|word| word.map(|word| tree.value_of(memory, heap, word)).transpose());
+        heap.unpin();
+        self.wrong += u64::from(found?.is_none_or(|found| found != value(n)));
         Ok(())
     }
 

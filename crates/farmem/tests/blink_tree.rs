@@ -146,7 +146,8 @@ fn where_changes_begin() {
             assert!(tree.insert(&mut client, key, round).unwrap().is_some());
         }
         let after = (client.tally(), rack.frames().unwrap());
-        let (requests, visits) = (after.0.requests - before.0.requests, after.0.iterations - before.0.iterations);
+        let (requests, visits) =
+            (after.0.requests - before.0.requests, after.0.iterations - before.0.iterations);
         (requests, visits, after.1 - before.1)
     };
     let counts = [

@@ -4,11 +4,11 @@
 //! Two domains publish. At every moment what stands is one whole image of what was published at some time, no epoch names two of them, and epochs grow
 //! in each life of the switch. When the faults end, what the control plane remembers to be published stands, to the byte.
 
-use farmem_control::{SOFT_BURST, SOFT_PACE, SOFT_WINDOW};
 use farmem_control::api::{
     ApiError, Base64, CreateDomain, ErrorCode, OpenSession, Request, SoftClear, SoftLoad, SoftLoaded,
     SoftName, SoftSection, SoftShow, SoftShown,
 };
+use farmem_control::{SOFT_BURST, SOFT_PACE, SOFT_WINDOW};
 use farmem_machine::{Duration, Rng};
 use farmem_sim::network::Ticket;
 use farmem_sim::{Layout, Plan, RoleId, World};

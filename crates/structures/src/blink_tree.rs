@@ -288,8 +288,7 @@ impl BLinkTree {
         let tree = self.tree;
         for _ in 0..TRIES_MAX {
             let from = self.begin(memory, key)?;
-            let (at, words) =
-                self.descend(memory, &self.programs.remove, from, key, 0, Policy::Offload)?;
+            let (at, words) = self.descend(memory, &self.programs.remove, from, key, 0, Policy::Offload)?;
             match words[programs::STATUS / 8] {
                 programs::FOUND => {
                     let left = usize::try_from(words[programs::ENTRIES / 8]).unwrap_or(usize::MAX);

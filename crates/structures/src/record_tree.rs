@@ -147,15 +147,32 @@ impl RecordTree {
         };
         heap.still(memory)?;
         let Some((word, lines)) = found else { return Ok(None) };
+        if lines.is_empty() {
+            return self.value_of(memory, heap, word).map(Some);
+        }
         let record = Record::unpacked(word)?;
-        let content = if lines.is_empty() {
-            heap.read(memory, record)?
-        } else {
-            heap.brought(memory, record.at, &lines)?
-        };
+        let content = heap.brought(memory, record.at, &lines)?;
         memory.recycle(lines);
         match content {
             (VALUE, value) => Ok(Some(value)),
+            _ => Err(Error::Broken { addr: record.at, what: "a tree's value" }),
+        }
+    }
+
+    /// The value that a word of [`RecordTree::tree`] stands for, by a READ: for a program that finds leaves its own way.
+    ///
+    /// # Errors
+    /// [`Error`] when far memory does not answer or the word stands for no value. A word that was read before another program replaced the value may stand for
+    /// another one by now, unless the caller holds a [`Heap::pin`] from before it was read.
+    pub fn value_of(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        heap: &mut Heap,
+        word: u64,
+    ) -> Result<Vec<u8>, Error> {
+        let record = Record::unpacked(word)?;
+        match heap.read(memory, record)? {
+            (VALUE, value) => Ok(value),
             _ => Err(Error::Broken { addr: record.at, what: "a tree's value" }),
         }
     }

@@ -140,7 +140,8 @@ fn load(image: &Image) -> Vec<Vec<u8>> {
 fn batches() -> Vec<Vec<u8>> {
     let mut rng = Rng::from_number(13);
     let mut batch = |number: u32| {
-        let header = Header { origin: HOST, ..Header::request(RequestId::new(HOST, 0, 1 + number * PAIRS), 8) };
+        let header =
+            Header { origin: HOST, ..Header::request(RequestId::new(HOST, 0, 1 + number * PAIRS), 8) };
         let mut pairs = PairBuf::default();
         for n in 0..PAIRS {
             let scratch = &rng.next_u64().to_le_bytes();

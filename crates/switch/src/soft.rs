@@ -21,8 +21,7 @@ use farmem_transport::image::{Hasher, Image, SectionKey};
 use farmem_transport::ud::Peer;
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{
-    Count, Counts, ImageId, Load, Loading, SOFT_COUNTS_MAX, Shown, SoftBody,
-    SoftMessage, Verdict,
+    Count, Counts, ImageId, Load, Loading, SOFT_COUNTS_MAX, Shown, SoftBody, SoftMessage, Verdict,
 };
 use indexing::Indexing;
 

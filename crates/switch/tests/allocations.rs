@@ -96,7 +96,11 @@ fn image() -> [Vec<u8>; 2] {
         root,
         programs: vec![ProgramHash([6; 16])],
         ranges: vec![Range { first: 0, last: u64::MAX, child: child(0) }],
-        sets: vec![vec![SetNode { addr: child(0).addr, pivots: vec![5], children: vec![child(256), child(512)] }]],
+        sets: vec![vec![SetNode {
+            addr: child(0).addr,
+            pivots: vec![5],
+            children: vec![child(256), child(512)],
+        }]],
     };
     let key = SectionKey { domain: Domain(1), kind: SECTION_KIND, id: root.0 };
     let image = Image::of(&[(key, &section.emit())]).expect("a short image");

@@ -156,9 +156,9 @@ impl Control {
 
 /// What a section of a tree must be (PROTOCOL 13.13): looked at here, so that one that is none is refused to who published it.
 fn is_tree(id: u64, bytes: &[u8]) -> Result<(), ApiError> {
-    let checked = TreeTables::parse(bytes).map(|tables| tables.root()).and_then(|root| {
-        if root.0 == id { Ok(()) } else { Err(SectionError::Root(root)) }
-    });
+    let checked = TreeTables::parse(bytes)
+        .map(|tables| tables.root())
+        .and_then(|root| if root.0 == id { Ok(()) } else { Err(SectionError::Root(root)) });
     checked.map_err(|fault| {
         bad(
             format!("section {id:#x} is no tree: {fault}"),

@@ -238,9 +238,8 @@ fn what_is_no_section_is_refused_by_name() {
     let stores = ProgramHash([7; 16]);
     let name = u64::from_be_bytes([6; 8]);
     // Version, root, counts; a name; two ranges; a set of two nodes with two children and one.
-    let good = [
-        1, 0x100, 1, 2, 1, name, name, 0, 0x200, 500, 0x301, 2, 0x200, 2, 70, 0x400, 0x500, 0x300, 1, 0x600,
-    ];
+    let good =
+        [1, 0x100, 1, 2, 1, name, name, 0, 0x200, 500, 0x301, 2, 0x200, 2, 70, 0x400, 0x500, 0x300, 1, 0x600];
     let parsed = |words: &[u64]| {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
         TreeTables::parse(&bytes).map(|tables| tables.deepest(600).addr.0)

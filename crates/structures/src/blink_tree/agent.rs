@@ -5,10 +5,11 @@
 //! agent alone reads the tree, in its owner's domain. One tree has one agent: two would take turns to publish over each other.
 
 use super::publish::name_of;
-use super::{BLinkTree, Extent, publish, withdraw};
+use super::{BLinkTree, Extent, publish, record_program, withdraw};
 use farmem_client::api::{ErrorCode, SoftCounted};
 use farmem_client::{Client, Error};
 use farmem_index::{Hits, RATE_ONE, Rates, TreeSection, edition, visits_saved};
+use farmem_wire::ProgramHash;
 
 /// What is published is replaced when that saves, of all visits of inner nodes, more than one in so many.
 pub const GAIN_MIN: u64 = 1024;
@@ -84,6 +85,8 @@ pub struct IndexAgent {
     rates: Rates,
     counter: Counter,
     standing: Option<Standing>,
+    /// The look-ups of a tree of records: they go down the same tree.
+    records: Option<ProgramHash>,
 }
 
 /// What was published last.
@@ -102,7 +105,7 @@ impl IndexAgent {
     pub fn new(tree: BLinkTree, extent: Extent) -> Result<Self, Error> {
         extent.check()?;
         let (rates, counter) = (Rates::default(), Counter::default());
-        Ok(Self { tree, extent, rates, counter, standing: None })
+        Ok(Self { tree, extent, rates, counter, standing: None, records: None })
     }
 
     /// The tree.
@@ -127,7 +130,9 @@ impl IndexAgent {
         let mut stepped = Stepped::default();
         self.count(client, &mut stepped)?;
         let view = self.tree.view(client, &self.rates, self.extent)?;
-        let best = self.tree.select(&view, self.extent);
+        let mut best = self.tree.select(&view, self.extent);
+        let records = || record_program(client.scratch_len_max()).hash();
+        best.programs.push(*self.records.get_or_insert_with(records));
         let ((saved, all), best_saved) = (self.saved(&view), visits_saved(&view, &best).0);
         stepped.weigh(&self.rates, (saved, best_saved, all));
         let gains = (u128::from(best_saved.saturating_sub(saved))) * u128::from(GAIN_MIN) > u128::from(all);
