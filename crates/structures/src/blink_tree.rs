@@ -27,14 +27,19 @@ use std::ops::{Bound, RangeBounds};
 mod agent;
 mod cursor;
 mod load;
+mod part;
 mod programs;
 mod publish;
+mod ranges;
+
+use part::{Part, Took};
 
 pub use agent::{GAIN_MIN, IndexAgent, IndexWatch, Stepped};
 pub use cursor::Cursor;
 /// Bytes of all that is published in a rack at most.
 pub use farmem_wire::message::SOFT_IMAGE_MAX;
 pub use publish::{Extent, publish, withdraw};
+pub use ranges::{AHEAD_DEFAULT, PARTS_MAX, RangeQuery, Separators};
 
 /// "farmemBL": the first word of a tree's header.
 const MAGIC: u64 = u64::from_le_bytes(*b"farmemBL");
@@ -306,7 +311,8 @@ impl BLinkTree {
         tree.remove(&mut self.writer(memory), key).map_err(Error::from)
     }
 
-    /// The first `most` pairs of `range`, in ascending order, with a request for every 43 to 56 of them. [`Cursor`] is for scans in pieces.
+    /// The first `most` pairs of `range`, in ascending order, with a request for every 43 to 56 of them. Only the first one goes down the tree: each other
+    /// begins at the leaf that the one before had come to. [`Cursor`] is for scans in pieces, [`RangeQuery`] for scans side by side.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer or the tree is broken.
@@ -316,32 +322,17 @@ impl BLinkTree {
         range: impl RangeBounds<u64>,
         most: usize,
     ) -> Result<Vec<(u64, u64)>, Error> {
-        let mut pairs = Vec::new();
-        let Some((mut from, last)) = ends(&range) else { return Ok(pairs) };
-        while pairs.len() < most {
-            let wanted = 16 * (most - pairs.len()).min(programs::PAIRS_MAX) as u64;
-            let pad = [from, u64::from(self.tree.tag.get()), 0, last, wanted, 0];
-            let (_, words) = self.run(memory, &self.programs.scan, self.tree.root, &pad, self.policy)?;
-            let filled = usize::try_from(words[programs::FILLED / 8] / 16).unwrap_or(usize::MAX);
-            let brought = words[programs::PAIRS / 8..].chunks_exact(2).take(filled);
-            let begun = pairs.len();
-            pairs.extend(brought.map(|pair| (pair[0], pair[1])));
-            pairs[begun..].sort_unstable();
-            from = words[programs::KEY / 8];
-            match words[programs::STATUS / 8] {
-                programs::MORE => {}
-                programs::MISSING => break,
-                _ => {
-                    // Leaf by leaf, as the host reads them.
-                    let leaf = self.tree.leaf(&mut self.reader(memory), from)?;
-                    pairs.extend(leaf.entries.into_iter().filter(|(key, _)| (from..=last).contains(key)));
-                    match leaf.last.checked_add(1).filter(|next| *next <= last) {
-                        Some(next) => from = next,
-                        None => break,
-                    }
-                }
+        let mut part = Part::new(ends(&range));
+        while part.wants(most) {
+            let (at, scratch) = part.request(self, most, memory.buffer(0));
+            let done = memory.dispatch(&self.programs.scan, at, scratch, VISITS_MAX, &self.policy)?;
+            let took = part.ended(&done.end, &done.scratch)?;
+            memory.recycle(done.scratch);
+            if took == Took::Lost {
+                part.leaf_at_host(self, memory)?;
             }
         }
+        let mut pairs: Vec<(u64, u64)> = part.pairs.into();
         pairs.truncate(most);
         Ok(pairs)
     }

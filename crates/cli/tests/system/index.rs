@@ -138,6 +138,28 @@ fn an_agent_keeps_the_index_over_shared_memory() {
     an_agent_keeps_the_index("shm");
 }
 
+/// The requests of a round of sub-ranges leave together (PROTOCOL 3.13, 11.13): ten of them are three datagrams of up to four pads.
+#[test]
+fn sub_ranges_share_datagrams() {
+    let description = Description::new("ranges", "shm").with_nodes(1);
+    let up = description.up();
+    let mut client = description.client("shop");
+    let mut tree = BLinkTree::create(&mut client, Layout::Partitioned).unwrap();
+    tree.set_policy(Policy::Offload);
+    tree.load(&mut client, (0..14_u32.pow(3)).map(|n| (u64::from(n), u64::from(n))), 14).unwrap();
+    tree.scan(&mut client, .., 1).unwrap();
+    let mut sent = |n: usize| {
+        let before = client.packets().0;
+        let mut query = tree.range(700..840).parallel(n).unwrap();
+        assert_eq!(query.next(&tree, &mut client, usize::MAX).unwrap().len(), 140);
+        client.packets().0 - before
+    };
+    assert_eq!(sent(1), 3, "56, 56 and 28 keys, one request after the other");
+    assert_eq!(sent(10), 3, "ten requests, all at once");
+    drop(client);
+    assert_eq!(up.stop().stderr, "");
+}
+
 /// One epoch prints what was published, and a report for people; what is no tree is refused.
 #[test]
 fn one_epoch_for_people() {

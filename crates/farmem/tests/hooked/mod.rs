@@ -1,6 +1,10 @@
 //! Far memory that counts round trips, and lets a test act before each verb: look, do something as another program, or end this one there.
 
-use farmem::{Client, Dispatched, Error, FarMemory, Policy, Program, VirtAddr, forward_far_memory};
+use farmem::task::Concurrent;
+use farmem::{
+    Client, Completed, Dispatched, Error, FarMemory, Op, Policy, Program, Ticket, VirtAddr,
+    forward_far_memory,
+};
 
 /// A client's far memory.
 pub(crate) struct Hooked<'a> {
@@ -89,5 +93,20 @@ impl FarMemory for Hooked<'_> {
             self.client.read(*addr, into)?;
         }
         Ok(())
+    }
+}
+
+impl Concurrent for Hooked<'_> {
+    fn submit(&mut self, op: Op) -> Result<Ticket, Error> {
+        (self.before)()?;
+        self.client.submit(op)
+    }
+
+    fn next_completed(&mut self) -> Result<Option<Completed>, Error> {
+        self.client.next_completed()
+    }
+
+    fn poll_ended(&mut self) -> Option<Completed> {
+        self.client.poll_ended()
     }
 }

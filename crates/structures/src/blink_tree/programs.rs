@@ -25,7 +25,7 @@ pub(super) const LINES: usize = PAD_LEN + 16;
 
 /// In, for a scan: the largest key.
 pub(super) const LAST: usize = 24;
-/// In: bytes of pairs that are wanted at most. Out: bytes of pairs.
+/// In: bytes of pairs that are wanted at most. Out, where there is more: the leaf that has the pad's key.
 pub(super) const WANTED: usize = 32;
 /// Out: how many bytes of pairs there are.
 pub(super) const FILLED: usize = 40;
@@ -271,13 +271,16 @@ taken:
     st8 scratch[KEY], r9
     st8 scratch[STATUS], {MORE}
     ld8 r8, scratch[{WANTED}]
-    jge r5, r8, end
-    jgt r5, {room} - {leaf}, end
     ld8 r9, window[RIGHT]
+    jge r5, r8, full
+    jgt r5, {room} - {leaf}, full
     jeq r9, 0, lost_here
     next r9
 lost_here:
     st8 scratch[STATUS], {LOST}
+    ret
+full:
+    st8 scratch[{WANTED}], r9
 end:
     ret
 "

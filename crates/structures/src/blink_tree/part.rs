@@ -1,0 +1,105 @@
+//! A part of a scan under way: what came of it, what is still to be asked for, and where the next request begins.
+
+use super::{BLinkTree, VISITS_MAX, programs, start_pad};
+use farmem_client::{Error, FarMemory, Op, TraversalStop, Traversed};
+use farmem_wire::VirtAddr;
+use std::collections::VecDeque;
+
+/// Consecutive keys of a scan. A place in the tree is only where a request begins: a descent goes right from any leaf that had the key once.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Part {
+    /// Pairs that came, ascending.
+    pub(super) pairs: VecDeque<(u64, u64)>,
+    /// The first and the last key that is still to be asked for; none when all of them were.
+    pub(super) left: Option<(u64, u64)>,
+    /// The leaf that has the first of them, where it is known.
+    leaf: Option<VirtAddr>,
+}
+
+/// How a request of a part ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Took {
+    /// It brought something, or the part is at its end.
+    Pairs,
+    /// The tree led nowhere: the host reads the leaf itself.
+    Lost,
+}
+
+impl Part {
+    pub(super) const fn new(left: Option<(u64, u64)>) -> Self {
+        Self { pairs: VecDeque::new(), left, leaf: None }
+    }
+
+    /// These pairs, and nothing more to come.
+    pub(super) const fn of(pairs: VecDeque<(u64, u64)>) -> Self {
+        Self { pairs, left: None, leaf: None }
+    }
+
+    /// True while it has fewer than `most` pairs and there are keys to ask for.
+    pub(super) fn wants(&self, most: usize) -> bool {
+        self.left.is_some() && self.pairs.len() < most
+    }
+
+    /// Where the traversal begins that brings pairs until there are `most`, if one brings so many, and its pad; `scratch` is any buffer.
+    pub(super) fn request(&self, tree: &BLinkTree, most: usize, scratch: Vec<u8>) -> (VirtAddr, Vec<u8>) {
+        let (first, last) = self.left.expect("a part that asks has keys left");
+        let wanted = 16 * most.saturating_sub(self.pairs.len()).min(programs::PAIRS_MAX) as u64;
+        let pad = [first, u64::from(tree.tree.tag.get()), 0, last, wanted, 0];
+        (self.leaf.unwrap_or(tree.tree.root), start_pad(&tree.programs.scan, &pad, scratch))
+    }
+
+    /// That traversal.
+    pub(super) fn op(&self, tree: &BLinkTree, most: usize, scratch: Vec<u8>) -> Op {
+        let (cur_ptr, scratch) = self.request(tree, most, scratch);
+        Op::Traverse { program: tree.programs.scan.clone(), cur_ptr, scratch, limit: VISITS_MAX }
+    }
+
+    /// Takes the end of it, with its pad.
+    pub(super) fn ended(&mut self, end: &Traversed, scratch: &[u8]) -> Result<Took, Error> {
+        if end.returned {
+            return Ok(self.take(scratch));
+        }
+        Err(Error::Traversal { addr: end.cur_ptr, reason: TraversalStop::Stalled })
+    }
+
+    fn take(&mut self, scratch: &[u8]) -> Took {
+        let (_, last) = self.left.expect("a part that asked has keys left");
+        let words = crate::words(scratch);
+        let filled = usize::try_from(words[programs::FILLED / 8] / 16).unwrap_or(usize::MAX);
+        let mut brought: Vec<(u64, u64)> = words[programs::PAIRS / 8..]
+            .chunks_exact(2)
+            .take(filled)
+            .map(|pair| (pair[0], pair[1]))
+            .collect();
+        brought.sort_unstable();
+        self.pairs.extend(brought);
+        let (next, had_leaf) = (words[programs::KEY / 8], self.leaf.take().is_some());
+        self.left = Some((next, last));
+        match words[programs::STATUS / 8] {
+            programs::MORE => {
+                self.leaf = Some(VirtAddr(words[programs::WANTED / 8])).filter(|leaf| !leaf.is_null());
+                Took::Pairs
+            }
+            programs::MISSING => {
+                self.left = None;
+                Took::Pairs
+            }
+            // The next request begins at the root.
+            _ if had_leaf => Took::Pairs,
+            _ => Took::Lost,
+        }
+    }
+
+    /// Takes the pairs of the next leaf as the host reads it, after [`Took::Lost`].
+    pub(super) fn leaf_at_host(
+        &mut self,
+        tree: &BLinkTree,
+        memory: &mut (impl FarMemory + ?Sized),
+    ) -> Result<(), Error> {
+        let (first, last) = self.left.expect("a part that is lost has keys left");
+        let leaf = tree.tree.leaf(&mut tree.reader(memory), first)?;
+        self.pairs.extend(leaf.entries.into_iter().filter(|(key, _)| (first..=last).contains(key)));
+        self.left = leaf.last.checked_add(1).filter(|next| *next <= last).map(|next| (next, last));
+        Ok(())
+    }
+}
