@@ -52,13 +52,13 @@ fn request(rack: &Rack, input: &mut Input<'_>) -> Request {
     let domain = u32::from(1 + input.below(3));
     match input.below(16) {
         0 => JoinSwitch { gid: gid(2, input) }.into(),
-        1 => JoinNode {
-            name: name('n', node, input),
-            gid: gid(10 + node, input),
-            capacity: PAGE * u64::from(1 + input.below(32)),
-        }
+        1 => JoinNode::new(
+            name('n', node, input),
+            gid(10 + node, input),
+            PAGE * u64::from(1 + input.below(32)),
+        )
         .into(),
-        2 => JoinHost { name: name('h', host, input), gid: gid(100 + host, input) }.into(),
+        2 => JoinHost::new(name('h', host, input), gid(100 + host, input)).into(),
         3 => Leave {
             port: if input.one_in(2) {
                 Port::host(host).0
@@ -69,7 +69,7 @@ fn request(rack: &Rack, input: &mut Input<'_>) -> Request {
         .into(),
         4 => CreateDomain { name: name('d', u16::from(input.below(4)), input) }.into(),
         5..=6 => OpenSession { host, domain }.into(),
-        7..=8 => Connect { host, node, domain }.into(),
+        7..=8 => Connect::new(host, node, domain).into(),
         9 => Disconnect { host, qpn: input.pick(rack.queue_pairs()) }.into(),
         10..=11 => {
             let size = u64::from(input.u16()) * if input.one_in(16) { 1 << 48 } else { 1 };

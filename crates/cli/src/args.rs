@@ -335,6 +335,9 @@ pub(crate) struct Compile {
 /// `farmem doctor`
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
+    /// Look also at what this rack's description costs.
+    #[arg(long, value_name = "RACK.TOML")]
+    pub(crate) rack: Option<PathBuf>,
     /// Print the findings as one JSON object.
     #[arg(long)]
     pub(crate) json: bool,

@@ -3,6 +3,7 @@
 use crate::args::Doctor;
 use crate::output::{self, Report};
 use crate::{End, Failure};
+use farmem::RackConfig;
 use farmem::doctor::{Finding, Support, examine};
 use serde::Serialize;
 
@@ -34,9 +35,26 @@ impl Report for Findings {
 
 /// Degraded and missing abilities are facts about a machine, not failures of the command: it ends with 0.
 pub(crate) fn run(args: &Doctor) -> Result<End, Failure> {
-    let findings = examine().into_iter().map(line).collect();
+    let mut findings: Vec<Line> = examine().into_iter().map(line).collect();
+    if let Some(file) = &args.rack {
+        findings.push(line(cards(&RackConfig::load(file)?)));
+    }
     output::print(&Findings { findings }, args.json);
     Ok(End::Fine)
+}
+
+/// What a rack goes without because cards are among its peers.
+fn cards(rack: &RackConfig) -> Finding {
+    let name = "cards of the rack".into();
+    match rack.cards_cost() {
+        None => {
+            let detail = "none: packets count from port 4791 and with a whole ICRC only".into();
+            Finding { name, state: Support::Ok, detail, remedy: String::new() }
+        }
+        Some((cost, remedy)) => {
+            Finding { name, state: Support::Degraded, detail: cost.into(), remedy: remedy.into() }
+        }
+    }
 }
 
 fn line(finding: Finding) -> Line {

@@ -86,8 +86,10 @@ pub struct RackConfig {
     /// Path MTU of its connections and datagrams: as written; without a word the largest where no Ethernet can be on the path (rings, or
     /// loopback addresses alone), and else what a link of 1500 bytes carries.
     pub pmtu: Pmtu,
-    /// What every role and client makes of its link, for what it sends: nothing, unless written.
+    /// What every role and client makes of its link, for what it sends: nothing, unless written, or cards are among the peers.
     pub link: LinkProfile,
+    /// RoCE cards or Soft-RoCE are among the peers; none, unless written.
+    pub cards: Option<CardsConfig>,
     /// The control plane.
     pub control: ControlConfig,
     /// The switch.
@@ -98,6 +100,16 @@ pub struct RackConfig {
     pub hosts: Vec<IpAddr>,
     /// The file it was read from.
     pub file: PathBuf,
+}
+
+/// What a rack with RoCE cards or Soft-RoCE among its peers takes from the network, and then goes without. That there is one lets packets come
+/// from any UDP port (PROTOCOL 1.7).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CardsConfig {
+    /// Packets are taken whose sender puts an IPv4 identification of its own into them, as Soft-RoCE does (PROTOCOL 2.10).
+    #[serde(default)]
+    pub unknown_ip_id: bool,
 }
 
 /// The control plane's part of `rack.toml`.
@@ -165,6 +177,7 @@ struct RawRack {
     cpu: Option<usize>,
     pmtu: Option<Spanned<usize>>,
     link: Option<Spanned<String>>,
+    cards: Option<Spanned<CardsConfig>>,
     control: RawControl,
     switch: RawSwitch,
     node: Spanned<Vec<RawNode>>,
@@ -206,6 +219,10 @@ struct RawHosts {
     first: Spanned<String>,
     count: Spanned<u32>,
 }
+
+/// The link profile of a rack with cards that names none: a long READ is answered at the rate of a slow card's wire, not faster than its
+/// receiver takes it (PROTOCOL 14.11).
+const CARDS_LINK: &str = "rate=10Gbit/s,burst=64KiB";
 
 /// Most addresses a rack sets aside for clients.
 const HOSTS_MAX: u32 = 4096;
@@ -276,7 +293,12 @@ impl RackConfig {
             nodes.push(NodeConfig { name: name.clone(), address, memory, compile, prefetch });
         }
         let hosts = taken.hosts(&page, &raw.hosts)?;
-        let link = raw.link.as_ref().map(|raw| page.link(raw)).transpose()?.unwrap_or_default();
+        let link = match &raw.link {
+            Some(link) => page.link(link)?,
+            None if raw.cards.is_some() => CARDS_LINK.parse().expect("it is a profile"),
+            None => LinkProfile::NONE,
+        };
+        let cards = raw.cards.as_ref().map(|cards| page.cards(cards, &raw, switch.address)).transpose()?;
         let RawRack { name, transport, waiting, placement, cpu, pmtu, .. } = raw;
         let pmtu = match pmtu {
             Some(written) => page.pmtu(&written)?,
@@ -286,13 +308,47 @@ impl RackConfig {
             None => Pmtu::B1024,
         };
         let (name, file) = (name.into_inner(), file.to_owned());
-        Ok(Self { name, transport, waiting, placement, cpu, pmtu, link, control, switch, nodes, hosts, file })
+        Ok(Self {
+            name,
+            transport,
+            waiting,
+            placement,
+            cpu,
+            pmtu,
+            link,
+            cards,
+            control,
+            switch,
+            nodes,
+            hosts,
+            file,
+        })
     }
 
     /// Where the control plane's token is kept: a program that can read it can use the API.
     #[must_use]
     pub fn token_file(&self) -> PathBuf {
         self.control.state.join("token")
+    }
+
+    /// What this rack goes without because cards are among its peers, and what to do for having it.
+    #[must_use]
+    pub fn cards_cost(&self) -> Option<(&'static str, &'static str)> {
+        self.cards.map(|CardsConfig { unknown_ip_id }| {
+            if unknown_ip_id {
+                (
+                    "packets are taken from any UDP port, so any process on a peer's machine may speak for that peer; and with any IPv4 \
+                     identification, so one of 65536 packets that were damaged on the way passes the ICRC, and where cards send UDP \
+                     checksum 0 only the Ethernet FCS of each link is left to catch it",
+                    "give the rack IPv6 addresses, which have no identification, and take unknown_ip_id out of rack.toml",
+                )
+            } else {
+                (
+                    "packets are taken from any UDP port, so any process on a peer's machine may speak for that peer",
+                    "take [cards] out of rack.toml when no RoCE card is left among the peers",
+                )
+            }
+        })
     }
 
     /// The directory of the rack's shared-memory rings.
@@ -351,6 +407,20 @@ impl Page<'_> {
 
     fn link(&self, raw: &Spanned<String>) -> Result<LinkProfile, Error> {
         raw.as_ref().parse().map_err(|e: ProfileError| self.fault(&raw.span(), format!("link: {e}")))
+    }
+
+    fn cards(&self, raw: &Spanned<CardsConfig>, rack: &RawRack, any: IpAddr) -> Result<CardsConfig, Error> {
+        let cards = *raw.as_ref();
+        if rack.transport == Transport::Shm {
+            let message = "[cards] in a rack over rings, which no card reaches: expected transport = \"udp\"";
+            return Err(self.fault(&raw.span(), message.into()));
+        }
+        if cards.unknown_ip_id && any.is_ipv6() {
+            let message =
+                "unknown_ip_id in a rack of IPv6 addresses, which have no identification: expected none";
+            return Err(self.fault(&raw.span(), message.into()));
+        }
+        Ok(cards)
     }
 
     /// A path in the file counts from the file's directory.

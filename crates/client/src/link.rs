@@ -27,7 +27,10 @@ pub fn with_link<W: WithLink>(config: &RackConfig, address: IpAddr, then: W) -> 
     let (gid, waiting) = (farmem_io::gid_of(address), link_waiting(config));
     match config.transport {
         Transport::Udp => {
-            let link = UdpLink::open(&UdpConfig { waiting, ..UdpConfig::new(gid) })?;
+            let (any_source_port, cards) = (config.cards.is_some(), config.cards);
+            let solve_unknown_ip_id = cards.is_some_and(|cards| cards.unknown_ip_id);
+            let usual = UdpConfig::new(gid);
+            let link = UdpLink::open(&UdpConfig { waiting, any_source_port, solve_unknown_ip_id, ..usual })?;
             advise(&link);
             if config.link.is_none() { then.with(link) } else { then.with(paced(config, link)?) }
         }

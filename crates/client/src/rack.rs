@@ -185,7 +185,7 @@ pub(crate) fn embedded_world(nodes: u16, memory: u64, rng: Rng) -> Result<World,
 
 /// A memory node joins.
 fn start_node(world: &mut World, name: String, gid: String, memory: u64) -> Result<(), Error> {
-    let NodeJoined { node, home, control, .. } = world.call(JoinNode { name, gid, capacity: memory })?;
+    let NodeJoined { node, home, control, .. } = world.call(JoinNode::new(name, gid, memory))?;
     let store = MappedStore::new(memory).map_err(|source| system("no memory for a memory node", source))?;
     let settings = node_settings(&home, &control, EMBEDDED_PMTU);
     // The thread that asks for a page would wait until the system has cleared a huge one.
@@ -235,7 +235,8 @@ pub(crate) fn embedded_client_of(
     let number = world.borrow_mut().next_client();
     let (name, gid) =
         (format!("client{number}"), IpAddr::V4(Ipv4Addr::from(0x7f01_0000 + number)).to_string());
-    let HostJoined { host, generation, home, nodes, .. } = world.borrow_mut().call(JoinHost { name, gid })?;
+    let HostJoined { host, generation, home, nodes, .. } =
+        world.borrow_mut().call(JoinHost::new(name, gid))?;
     let settings = host_settings(host, generation, &home, EMBEDDED_PMTU, options);
     let settings = change(HostConfig { pairs_max: 1, ..settings });
     world.borrow_mut().add_host(host, Host::new(settings));
@@ -271,7 +272,7 @@ impl WithLink for Attach<'_> {
         let gid_text = self.address.to_string();
         // The same address again is the same host started again, with the next generation.
         let name = format!("host-{gid_text}").replace(':', "-");
-        let HostJoined { host, generation, home, nodes } = api.call(JoinHost { name, gid: gid_text })?;
+        let HostJoined { host, generation, home, nodes } = api.call(JoinHost::new(name, gid_text))?;
         let settings = host_settings(host, generation, &home, self.config.pmtu, self.options);
         let role = Host::new(settings);
         let path = OverLink::new(Driver::new(role, link, Clock::start()), api);

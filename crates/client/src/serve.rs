@@ -93,6 +93,10 @@ pub fn control<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> R
             result
         }
     }
+    if let Some((cost, remedy)) = config.cards_cost() {
+        // stderr may be closed.
+        drop(writeln!(io::stderr(), "farmem: cards are peers of this rack: {cost}; {remedy}"));
+    }
     with_link(config, config.control.address, Serve(config, serving.into()))
 }
 
@@ -258,7 +262,7 @@ pub fn node_running<'a, C: Compile>(
             };
             let mut api = api_client(config)?;
             let (name, gid) = (node.name.clone(), node.address.to_string());
-            let NodeJoined { home, control, .. } = api.call(JoinNode { name, gid, capacity: node.memory })?;
+            let NodeJoined { home, control, .. } = api.call(JoinNode::new(name, gid, node.memory))?;
             let usual = node_settings(&home, &control, config.pmtu);
             let budget = Budget { workspaces: runner.workspaces, burst, ..usual.budget };
             let role = MemNode::compiling(NodeSettings { budget, ..usual }, store, runner.compile);

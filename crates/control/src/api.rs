@@ -9,6 +9,7 @@
 mod answers;
 mod base64_bytes;
 mod calls;
+mod usual;
 
 pub use answers::*;
 pub use base64_bytes::Base64;

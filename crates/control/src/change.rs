@@ -132,7 +132,7 @@ impl State {
                 effects.push(Effect::Peer(PeerChange { port, gid: None }));
             }
             What::Disconnect(row) => {
-                self.connections.remove(&row.qpn).ok_or(LogError("an unknown connection ends"))?;
+                self.connections.remove(&row.key()).ok_or(LogError("an unknown connection ends"))?;
             }
             What::Allocate { base, size, node, domain, .. } => {
                 let row = VmaRow::new(id, *size, *node, *domain);
@@ -452,7 +452,7 @@ impl State {
                 self.sessions.insert(row.key.qpn, row.clone());
             }
             What::Connect(row) => {
-                self.connections.insert(row.qpn, row.clone());
+                self.connections.insert(row.key(), row.clone());
             }
             What::Allocate { base, object, .. } => {
                 self.vmas.entry(*base).and_modify(|vma| vma.pending = None);

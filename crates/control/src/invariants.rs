@@ -8,6 +8,7 @@ use crate::state::{LogError, State};
 use crate::syscalls::Edit;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
+use farmem_machine::Port;
 use farmem_wire::message::CACHING_HOSTS_MAX;
 
 /// The first statement that is false, for those who debug it.
@@ -231,23 +232,32 @@ impl State {
     }
 
     fn endpoints_sound(&self) -> Verdict {
+        // Queue pairs are of a port: those that cards numbered are unique there only (PROTOCOL 14.1).
         let mut qpns = BTreeSet::new();
-        let homes = self.home.iter().chain(self.switch.iter().map(|row| &row.home));
-        let homes = homes.chain(self.nodes.values().map(|row| &row.home));
-        let homes = homes.chain(self.hosts.values().filter(|row| row.present).map(|row| &row.home));
-        must(homes.map(|key| key.qpn).all(|qpn| qpns.insert(qpn)), "each endpoint has its own queue pair")?;
+        let own = self.home.iter().map(|home| (Port::CONTROL, home.qpn));
+        let own = own.chain(self.switch.iter().map(|row| (Port::SWITCH, row.home.qpn)));
+        let nodes = self.nodes.iter().map(|(&node, row)| (Port::node(node), row.home.qpn));
+        let hosts = self.hosts.iter().filter(|(_, row)| row.present);
+        let hosts = hosts.map(|(&host, row)| (Port::host(host), row.home.qpn));
+        must(
+            own.chain(nodes).chain(hosts).all(|qpn| qpns.insert(qpn)),
+            "each endpoint has its own queue pair",
+        )?;
         let mut pairs = BTreeSet::new();
         for (qpn, row) in &self.sessions {
-            must(*qpn == row.key.qpn && qpns.insert(*qpn), "each session has its own queue pair")?;
+            let its = *qpn == row.key.qpn && qpns.insert((Port::SWITCH, *qpn));
+            must(its, "each session has its own queue pair")?;
             must(
                 self.has_joined(row.host) && self.domains.contains_key(&row.domain),
                 "a session's host and domain exist",
             )?;
             must(pairs.insert((row.host, row.domain)), "a host has one session in a domain")?;
         }
-        for (qpn, row) in &self.connections {
-            must(*qpn == row.qpn && qpns.insert(*qpn), "each connection has its own queue pair at the host")?;
-            must(qpns.insert(row.peer_qpn), "each connection has its own queue pair at the node")?;
+        for (key, row) in &self.connections {
+            let its = *key == row.key() && qpns.insert((Port::host(row.host), row.qpn));
+            must(its, "each connection has its own queue pair at the host")?;
+            let its = qpns.insert((Port::node(row.node), row.peer_qpn));
+            must(its, "each connection has its own queue pair at the node")?;
             must(self.has_joined(row.host) && self.node_joined(row.node), "a connection's ends exist")?;
             must(self.domains.contains_key(&row.domain), "a connection's domain exists")?;
         }

@@ -26,6 +26,7 @@ mod lost;
 mod members;
 mod migrate;
 mod names;
+mod own_numbers;
 mod pieces;
 mod processes;
 mod record;

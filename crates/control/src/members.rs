@@ -4,6 +4,7 @@ use crate::allocate::{PAGE, VA_END, first_fit};
 use crate::api::{ApiError, ErrorCode, JoinHost, JoinNode, JoinSwitch, Leave};
 use crate::claims::Claim;
 use crate::errors::{LISTED, bad, bound, error, not_found};
+use crate::own_numbers::own_endpoint;
 use crate::record::{Cache, HostRow, NodeRow, What};
 use crate::requests::{Decided, Decision};
 use crate::{Control, NAME_LEN_MAX};
@@ -46,9 +47,11 @@ impl Control {
         Ok(Decision::Begin(What::JoinNode { node, name, gid, home, base, size_log2, capacity, again }))
     }
 
-    pub(crate) fn join_host(&mut self, name: &str, gid: &str) -> Decided<JoinHost> {
+    pub(crate) fn join_host(&mut self, call: &JoinHost) -> Decided<JoinHost> {
+        let JoinHost { name, gid, qpn, qkey } = call;
         name_allowed("host", name)?;
-        if self.state.nodes.values().any(|row| row.name == name) {
+        let own = own_endpoint(*qpn, *qkey)?;
+        if self.state.nodes.values().any(|row| row.name == *name) {
             return Err(name_taken(name, "memory node"));
         }
         let host = match self.host_named(name) {
@@ -63,7 +66,8 @@ impl Control {
             None => self.new_host()?,
         };
         let gid = self.free_gid(gid, Port::host(host))?;
-        Ok(Decision::Begin(What::JoinHost { host, name: String::from(name), gid, home: self.draw_key() }))
+        let home = own.unwrap_or_else(|| self.draw_key());
+        Ok(Decision::Begin(What::JoinHost { host, name: name.clone(), gid, home }))
     }
 
     pub(crate) fn leave(&self, port: u32) -> Decided<Leave> {

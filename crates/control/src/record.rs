@@ -410,6 +410,13 @@ pub(crate) struct ConnectionRow {
     pub(crate) pmtu: u16,
 }
 
+impl ConnectionRow {
+    /// What names it: the host, and the host's queue pair.
+    pub(crate) const fn key(&self) -> (u16, u32) {
+        (self.host, self.qpn)
+    }
+}
+
 /// A change in flight.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Change {

@@ -3,15 +3,27 @@
 use crate::Control;
 use crate::allocate::PAGE;
 use crate::api::{
-    ConnectionInfo, Endpoint, HostInfo, HostJoined, NodeInfo, NodeJoined, ProcessInfo, RackOverview,
-    Response, Returned, SessionInfo, SwitchJoined,
+    ConnectionInfo, ConnectionLimits, Endpoint, HostInfo, HostJoined, NodeInfo, NodeJoined, ProcessInfo,
+    RackOverview, Response, Returned, SessionInfo, SwitchJoined,
 };
 use crate::record::{Key, NodeRow, Role, SessionRow, What, gid_text};
 use crate::updates::Reach;
 use alloc::vec::Vec;
 use farmem_machine::Port;
+use farmem_transport::rc::{READ_LEN_MAX, RESPONDER_DEPTH};
+use farmem_wire::DMA_LEN_MAX;
 
 const PPM: u32 = 1_000_000;
+
+/// What a memory node of farmem takes, and how long its requesters are advised to wait (PROTOCOL 14.6).
+const LIMITS: ConnectionLimits = ConnectionLimits {
+    read_len_max: READ_LEN_MAX,
+    write_len_max: DMA_LEN_MAX,
+    depth: RESPONDER_DEPTH as u16,
+    timeout: 14,
+    retries: 6,
+    rnr_retries: 7,
+};
 
 impl Control {
     /// The answer to a change that was just committed.
@@ -45,6 +57,7 @@ impl Control {
                     first_psn: row.first_psn,
                     rkey: row.rkey,
                     pmtu: row.pmtu,
+                    limits: LIMITS,
                 }
                 .into(),
                 None => unreachable!("a connection's node is there: its leaving ends the connection"),

@@ -9,6 +9,7 @@ use crate::api::{
 use crate::errors::{LISTED, bad, bound, error, not_found};
 use crate::grants;
 use crate::members::name_allowed;
+use crate::own_numbers::own_psn;
 use crate::record::{ConnectionRow, Key, Line, Role, SessionRow, Span, VmaRow, What};
 use crate::soft::Want;
 use crate::syscalls::Call;
@@ -54,11 +55,11 @@ impl Control {
         match request {
             Request::JoinSwitch(call) => any(call, self.join_switch(&call.gid)),
             Request::JoinNode(call) => any(call, self.join_node(&call.name, &call.gid, call.capacity)),
-            Request::JoinHost(call) => any(call, self.join_host(&call.name, &call.gid)),
+            Request::JoinHost(call) => any(call, self.join_host(call)),
             Request::Leave(call) => any(call, self.leave(call.port)),
             Request::CreateDomain(call) => any(call, self.create_domain(&call.name)),
             Request::OpenSession(call) => any(call, self.open_session(call.host, call.domain)),
-            Request::Connect(call) => any(call, self.connect(call.host, call.node, call.domain)),
+            Request::Connect(call) => any(call, self.connect(call)),
             Request::Disconnect(call) => any(call, self.disconnect(call.host, call.qpn)),
             Request::Allocate(call) => any(call, self.allocate(call.domain, call.size, call.node)),
             Request::Free(call) => any(call, self.free(call.domain, call.base, call.id)),
@@ -130,7 +131,8 @@ impl Control {
         Ok(Decision::Begin(What::OpenSession(SessionRow { key: self.draw_key(), host, domain })))
     }
 
-    fn connect(&mut self, host: u16, node: u16, domain: u32) -> Decided<Connect> {
+    fn connect(&mut self, call: &Connect) -> Decided<Connect> {
+        let &Connect { host, node, domain, qpn, first_psn } = call;
         self.host_present(host)?;
         self.domain_known(domain)?;
         self.node_answers(node)?;
@@ -138,14 +140,16 @@ impl Control {
         if self.state.connections.len() + self.in_flight(|what| matches!(what, What::Connect(_))) >= most {
             return Err(bound("connections", most));
         }
-        let qpn = self.draw_qpn(0);
+        qpn.map_or(Ok(()), |qpn| self.own_qpn(host, qpn))?;
+        first_psn.map_or(Ok(()), own_psn)?;
+        let qpn = qpn.unwrap_or_else(|| self.draw_qpn(0));
         let row = ConnectionRow {
             host,
             node,
             domain,
             qpn,
             peer_qpn: self.draw_qpn(qpn),
-            first_psn: Psn::new(self.rng.next_u32()).get(),
+            first_psn: first_psn.unwrap_or_else(|| Psn::new(self.rng.next_u32()).get()),
             rkey: self.draw_secret(),
             pmtu: self.config.pmtu as u16,
         };
@@ -154,7 +158,7 @@ impl Control {
 
     fn disconnect(&self, host: u16, qpn: u32) -> Decided<Disconnect> {
         self.host_present(host)?;
-        let row = self.state.connections.get(&qpn).filter(|row| row.host == host);
+        let row = self.state.connections.get(&(host, qpn));
         let unknown = || {
             let message = format!("host {host} has no connection with queue pair {qpn}");
             not_found(message, "connections end when the host or the node starts again: connect anew")
@@ -339,7 +343,7 @@ impl Control {
 
     /// A new endpoint, unguessable.
     pub(crate) fn draw_key(&mut self) -> Key {
-        Key { qpn: self.draw_qpn(0), qkey: self.draw_secret() }
+        Key { qpn: self.draw_qpn(0), qkey: self.draw_qkey() }
     }
 
     /// A queue pair number that is free, and not `other`.
@@ -353,8 +357,14 @@ impl Control {
         unreachable!("the bounds leave most queue pair numbers free")
     }
 
-    /// A key that is not zero: zero means a keyed READ in an rkey, and nothing set up in a queue key.
+    /// An rkey, not zero: that means a keyed READ.
     fn draw_secret(&mut self) -> u32 {
         self.rng.next_u32().max(1)
+    }
+
+    /// A Q_Key that a card can send: its top bit would have the card send its own queue pair's instead (PROTOCOL 14.4). Not zero, which is
+    /// none.
+    fn draw_qkey(&mut self) -> u32 {
+        (self.rng.next_u32() >> 1).max(1)
     }
 }

@@ -38,8 +38,8 @@ pub(crate) struct State {
     pub(crate) lost: RangeSet<u64>,
     /// By the switch's queue pair.
     pub(crate) sessions: BTreeMap<u32, SessionRow>,
-    /// By the host's queue pair.
-    pub(crate) connections: BTreeMap<u32, ConnectionRow>,
+    /// By host, and the host's queue pair: one that a card numbered is unique at its host only (PROTOCOL 14.1).
+    pub(crate) connections: BTreeMap<(u16, u32), ConnectionRow>,
     /// By domain; of those that have processes.
     pub(crate) spaces: BTreeMap<u32, Space>,
     /// The domain of each process.
@@ -123,7 +123,7 @@ impl State {
                 self.sessions.insert(row.key.qpn, row.clone());
             }
             Line::Connection(row) => {
-                self.connections.insert(row.qpn, row.clone());
+                self.connections.insert(row.key(), row.clone());
             }
             Line::Queue { role, queue } => {
                 self.queues.insert(*role, queue.clone());

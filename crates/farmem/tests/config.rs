@@ -1,5 +1,6 @@
 //! `rack.toml`: what is right gives the rack it describes; each rule, broken, is named with file, line and what was expected.
 
+use farmem::config::CardsConfig;
 use farmem::{Error, Execution, Placement, Prefetch, RackConfig, Transport, Waiting};
 use farmem_machine::Duration;
 use std::net::{IpAddr, Ipv4Addr};
@@ -246,6 +247,38 @@ fn clients_stay_inside_the_address_space() {
         let said = complaint(&RIGHT.replace("127.71.1.1", first));
         assert!(said.starts_with("line 28: 3 clients' addresses"), "{said}");
     }
+}
+
+/// A rack says whether cards are its peers, and what that costs is said (PROTOCOL 14.9). Where nothing could come of it that is an error:
+/// over rings, and for identifications that IPv6 has not.
+#[test]
+fn cards_are_peers_when_the_description_says_so() {
+    let with = |cards: &str| RIGHT.replace("[control]", &format!("{cards}\n[control]"));
+    assert_eq!(parse(RIGHT).unwrap().cards, None);
+    assert_eq!(parse(RIGHT).unwrap().cards_cost(), None);
+    let ports = parse(&with("[cards]")).unwrap();
+    assert_eq!(ports.cards, Some(CardsConfig { unknown_ip_id: false }));
+    // What they are sent is paced, unless the description says otherwise (PROTOCOL 14.11).
+    assert_eq!(ports.link, "rate=10Gbit/s,burst=64KiB".parse().unwrap());
+    assert!(parse(&with("link = \"none\"\n[cards]")).unwrap().link.is_none());
+    assert!(parse(RIGHT).unwrap().link.is_none());
+    let (cost, _) = ports.cards_cost().unwrap();
+    assert!(cost.contains("any UDP port") && !cost.contains("ICRC"), "{cost}");
+    let ids = parse(&with("[cards]\nunknown_ip_id = true")).unwrap();
+    let (cost, remedy) = ids.cards_cost().unwrap();
+    assert!(cost.contains("ICRC") && cost.contains("65536") && remedy.contains("IPv6"), "{cost}: {remedy}");
+    let v6 = ["127.71.0.11", "127.71.0.12", "127.71.0.1\"", "127.71.0.2", "127.71.1.1"].into_iter().zip(3..);
+    let v6 = v6.fold(with("[cards]\nunknown_ip_id = true"), |text, (v4, n)| {
+        let quote = if v4.ends_with('"') { "\"" } else { "" };
+        text.replace(v4, &format!("fd00::{n}{quote}"))
+    });
+    let said = complaint(&v6);
+    assert!(said.starts_with("line 8: unknown_ip_id") && said.contains("IPv6"), "{said}");
+    assert!(parse(&v6.replace("unknown_ip_id = true", "")).is_ok());
+    let said = complaint(&with("[cards]").replace("\"udp\"", "\"shm\""));
+    assert!(said.starts_with("line 8: [cards]") && said.contains("udp"), "{said}");
+    let said = complaint(&with("[cards]\ncolour = 1"));
+    assert!(said.starts_with("line 9: ") && said.contains("colour"), "{said}");
 }
 
 /// Each line that must be there, left out: it is named, in the table where it belongs.

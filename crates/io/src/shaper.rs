@@ -167,6 +167,23 @@ mod tests {
         assert_eq!(burst(1_000_000), [1_000_000, 1_000_000, 1_008_000, 1_016_000]);
     }
 
+    /// The answer to a READ of 1 MiB, given to the link at once as the memory node does, to a card (PROTOCOL 14.11): 64 KiB leave at once, and
+    /// at no time more than those and what 10 Gbit/s are since; all of it in order.
+    #[test]
+    fn a_long_answer_is_paced() {
+        let mut shaper = shaper("rate=10Gbit/s,burst=64KiB");
+        let (packets, wire) = (1024, 1024 + 16 + WIRE_OVERHEAD);
+        let times: Vec<u64> = (0..packets).map(|_| due(shaper.send(at(0), PORT, &frame(wire)))).collect();
+        let at_once = times.iter().filter(|&&time| time == 0).count() as u64;
+        assert_eq!(at_once, (64 << 10) / wire);
+        for (sent, time) in (1..).zip(&times) {
+            // 10 Gbit/s are 1.25 bytes a nanosecond.
+            assert!(sent * wire * 4 <= ((64 << 10) * 4) + time * 5 + 4, "{sent} by {time}");
+        }
+        assert!(times.is_sorted());
+        assert_eq!(times.last(), Some(&((packets * wire - (64 << 10)) * 4).div_ceil(5)));
+    }
+
     /// What arrives is what was sent, in order and at its time, not before.
     #[test]
     fn order_is_kept_and_nothing_comes_early() {

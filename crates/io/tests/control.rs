@@ -255,7 +255,7 @@ fn a_log_that_grows_stays_a_small_file() {
     let mut sizes = Vec::new();
     for _ in 0..4 {
         for _ in 0..COMPACT_LINES_MIN / 2 {
-            let join = JoinHost { name: "h".into(), gid: "127.71.210.201".into() };
+            let join = JoinHost::new("h".into(), "127.71.210.201".into());
             for request in [join.into(), Leave { port: 0x1_0001 }.into()] {
                 control.handle(Instant::ZERO, Event::Local(Submitted { ticket: 1, request }), &mut out);
             }
@@ -330,7 +330,7 @@ struct JoinedHost {
 impl JoinedHost {
     fn with_session(client: &mut ApiClient) -> Self {
         let gid = free_gid().as_v4().map(|v4| Ipv4Addr::from(v4).to_string()).unwrap();
-        let HostJoined { host, .. } = client.call(JoinHost { name: "publisher".into(), gid }).unwrap();
+        let HostJoined { host, .. } = client.call(JoinHost::new("publisher".into(), gid)).unwrap();
         let DomainInfo { domain } = client.call(CreateDomain { name: "index".into() }).unwrap();
         client.call(OpenSession { host, domain }).unwrap();
         Self { host, domain }

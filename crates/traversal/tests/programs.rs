@@ -464,3 +464,26 @@ fn the_programs_have_these_sizes() {
     });
     assert_eq!(sizes, programs.map(|(name, _, expected)| (name, expected)));
 }
+
+/// The C programs of `testdata/roce` have `list_sum.pulse` as the bytes that travel, in a header. To write it anew: `LIST_SUM_H=write`.
+#[test]
+fn the_card_programs_have_this_list_sum() {
+    let list_sum = program(include_str!("../../../testdata/programs/list_sum.pulse"));
+    let array = |name: &str, bytes: &[u8]| {
+        let rows =
+            bytes.chunks(16).map(|row| row.iter().map(|byte| format!("{byte:#04x}, ")).collect::<String>());
+        let rows: String = rows.map(|row| format!("    {}\n", row.trim_end())).collect();
+        format!("static const uint8_t {name}[] = {{\n{rows}}};\n")
+    };
+    let header = format!(
+        "/* testdata/programs/list_sum.pulse as the bytes that travel, and its name (PROTOCOL 10.3, 10.17). Made and checked by\n \
+         * crates/traversal/tests/programs.rs. */\n{}{}",
+        array("list_sum", list_sum.encoded()),
+        array("list_sum_hash", &list_sum.hash().0)
+    );
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/roce/list_sum.h");
+    if std::env::var("LIST_SUM_H").is_ok() {
+        std::fs::write(path, &header).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(path).unwrap(), header);
+}

@@ -113,6 +113,12 @@ pub struct Rkey(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Qkey(pub u32);
 
+impl Qkey {
+    /// From here on, with the top bit set, a Q_Key is one that verbs let only privileged users set, and a sender that is told to use one uses
+    /// its own queue pair's instead (IBA 10.2.5).
+    pub const PRIVILEGED: u32 = 1 << 31;
+}
+
 /// A memory node's number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct NodeId(pub u16);

@@ -28,7 +28,7 @@ pub mod soda;
 
 pub use bth::{Bth, Opcode};
 pub use error::WireError;
-pub use headers::{Aeth, AtomicEth, Deth, Nak, Reth, Syndrome};
+pub use headers::{Aeth, AtomicEth, DMA_LEN_MAX, Deth, Nak, Reth, Syndrome};
 pub use ids::{
     Domain, Gid, HostId, NodeId, Perm, Pmtu, ProgramHash, Psn, Qkey, Qpn, RequestId, Rkey, VirtAddr,
 };

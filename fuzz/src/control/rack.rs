@@ -41,14 +41,14 @@ static JOINED: LazyLock<Joined> = LazyLock::new(|| {
     let gid = |octet: u8| format!("127.0.0.{octet}");
     let requests: [Request; 9] = [
         JoinSwitch { gid: gid(2) }.into(),
-        JoinNode { name: "n1".into(), gid: gid(11), capacity: 16 * PAGE }.into(),
-        JoinNode { name: "n2".into(), gid: gid(12), capacity: 16 * PAGE }.into(),
-        JoinHost { name: "h1".into(), gid: gid(101) }.into(),
+        JoinNode::new("n1".into(), gid(11), 16 * PAGE).into(),
+        JoinNode::new("n2".into(), gid(12), 16 * PAGE).into(),
+        JoinHost::new("h1".into(), gid(101)).into(),
         CreateDomain { name: "d1".into() }.into(),
         CreateDomain { name: "d2".into() }.into(),
         Allocate { domain: 1, size: 8192, node: Some(1) }.into(),
         OpenSession { host: 1, domain: 1 }.into(),
-        Connect { host: 1, node: 1, domain: 2 }.into(),
+        Connect::new(1, 1, 2).into(),
     ];
     let run = &mut Run::new();
     for request in requests {

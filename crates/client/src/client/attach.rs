@@ -54,7 +54,7 @@ impl Client {
         let own = own.ok_or_else(|| Error::Unreachable {
             what: "the switch: this client has left the rack meanwhile".into(),
         })?;
-        let request = JoinHost { name: own.name, gid: own.gid };
+        let request = JoinHost::new(own.name, own.gid);
         let HostJoined { host, generation, home, nodes } = self.path.call(request)?;
         if host != self.host {
             return Err(wrong_answer("join_host"));
@@ -95,8 +95,9 @@ impl Client {
 
     /// Asks for a connection to `node`.
     fn connection(&mut self, node: u16) -> Result<Connection, Error> {
-        let request = Connect { host: self.host, node, domain: self.domain.0 };
-        let ConnectionInfo { node: info, qpn, peer_qpn, first_psn, rkey, pmtu } = self.path.call(request)?;
+        let request = Connect::new(self.host, node, self.domain.0);
+        let ConnectionInfo { node: info, qpn, peer_qpn, first_psn, rkey, pmtu, .. } =
+            self.path.call(request)?;
         let Some(pmtu) = Pmtu::from_bytes(usize::from(pmtu)) else { return Err(wrong_answer("connect")) };
         let port = Port(info.port);
         self.path.set_peer(port, gid(&info.gid)?)?;

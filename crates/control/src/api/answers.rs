@@ -68,6 +68,25 @@ pub struct ConnectionInfo {
     pub rkey: u32,
     /// Path MTU in bytes.
     pub pmtu: u16,
+    /// What the node takes, and how long a requester should wait for it: what a card is to be set to.
+    pub limits: ConnectionLimits,
+}
+
+/// What the node at the other end of a connection takes, and what its requester is advised to (PROTOCOL 14.6).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ConnectionLimits {
+    /// Most bytes of one READ request; a longer one is refused with NAK 0x61.
+    pub read_len_max: u32,
+    /// Most bytes of one WRITE.
+    pub write_len_max: u32,
+    /// READ requests and atomics that may be unanswered at once: `max_rd_atomic` of verbs.
+    pub depth: u16,
+    /// How long to wait for an acknowledgement before asking again, as verbs have it: 4.096 us times two to the power of this.
+    pub timeout: u8,
+    /// Times without an answer before the connection is given up: `retry_cnt` of verbs. Not 7, which Soft-RoCE takes for "for ever".
+    pub retries: u8,
+    /// The same for "not ready"; 7 is for ever, as `rnr_retry` of verbs has it. A part that migrates says so for a while (PROTOCOL 4.29).
+    pub rnr_retries: u8,
 }
 
 /// Where a vma is.

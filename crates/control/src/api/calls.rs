@@ -76,6 +76,12 @@ calls! {
         name: String,
         /// Its address.
         gid: String,
+        /// The number of its UD queue pair, where a card gave it: 2 to 2^24 - 2, and `qkey` with it. Drawn for it otherwise.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        qpn: Option<u32>,
+        /// The Q_Key of that queue pair: not 0, and below 2^31, as verbs let no user have others (PROTOCOL 14.4).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        qkey: Option<u32>,
     }
 
     /// A node or host leaves: its sessions, connections and, for a node, its memory go with it. A node with allocations is refused.
@@ -106,6 +112,12 @@ calls! {
         node: u16,
         /// The domain.
         domain: u32,
+        /// The host's queue pair, where a card gave it its number: 2 to 2^24 - 2, no other of this host. Drawn for it otherwise.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        qpn: Option<u32>,
+        /// The PSN of the host's first request, where the host has one already; below 2^24. Drawn for it otherwise.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        first_psn: Option<u32>,
     }
 
     /// Takes a connection down (the host's queue pair number names it).

@@ -19,9 +19,9 @@ fn busy_rack(seed: u64) -> Rack {
     let vma = rack.allocate(one, 8192);
     rack.call(grant(&vma, 1024, 2048, two, PermName::Read)).unwrap();
     rack.call(OpenSession { host: 1, domain: one }).unwrap();
-    rack.call(Connect { host: 1, node: 1, domain: two }).unwrap();
+    rack.call(Connect::new(1, 1, two)).unwrap();
     rack.ask(Allocate { domain: two, size: 100, node: Some(2) });
-    rack.ask(JoinHost { name: "h2".into(), gid: text(102) });
+    rack.ask(JoinHost::new("h2".into(), text(102)));
     rack
 }
 

@@ -81,11 +81,11 @@ fn full_tables_refuse_members_sessions_and_connections() {
         |rack: &mut Rack, port: Port, budget: Budget| rack.peers.get_mut(&port).unwrap().budget = budget;
     squeeze(&mut rack, Port::SWITCH, Budget { sessions: 0, peers: 2, translations: 1, ..Budget::default() });
     squeeze(&mut rack, NODE, Budget { queue_pairs: 0, ..Budget::default() });
-    let new_node = JoinNode { name: "n2".into(), gid: text(12), capacity: MIB };
+    let new_node = JoinNode::new("n2".into(), text(12), MIB);
     for request in [
         Request::from(OpenSession { host, domain: owner }),
-        Connect { host, node: 1, domain: owner }.into(),
-        JoinHost { name: "h2".into(), gid: text(102) }.into(),
+        Connect::new(host, 1, owner).into(),
+        JoinHost::new("h2".into(), text(102)).into(),
         new_node.clone().into(),
     ] {
         assert_eq!(rack.refused(request).code, ErrorCode::TableFull);
@@ -197,11 +197,11 @@ fn who_misses_too_much_must_join_again() {
     assert_eq!(rack.noted(Note::Gone(Role::Node(1))), 1);
     rack.cut.clear();
     rack.settle();
-    let error = rack.refused(Connect { host: 1, node: 1, domain: owner });
+    let error = rack.refused(Connect::new(1, 1, owner));
     assert!(error.message.contains("must join again"), "{}", error.message);
     rack.check_log();
     rack.join_node(1, MIB);
-    rack.call(Connect { host: 1, node: 1, domain: owner }).unwrap();
+    rack.call(Connect::new(1, 1, owner)).unwrap();
     rack.check_tables(Port::SWITCH);
     rack.check_tables(NODE);
 }
@@ -230,13 +230,13 @@ fn a_switch_that_refuses_its_tables_is_gone() {
 fn a_request_outlives_the_restart_of_a_role() {
     let (mut rack, owner, _) = rack_of_one(49);
     let (host, _) = rack.join_host(1);
-    let node = || Request::from(JoinNode { name: "n1".into(), gid: text(11), capacity: MIB });
+    let node = || Request::from(JoinNode::new("n1".into(), text(11), MIB));
     let switch = || Request::from(JoinSwitch { gid: text(2) });
     let allocate = Request::from(Allocate { domain: owner, size: 4096, node: None });
     for (cut, join, request) in [
         (NODE, node(), allocate.clone()),
         (Port::SWITCH, switch(), allocate),
-        (NODE, node(), Connect { host, node: 1, domain: owner }.into()),
+        (NODE, node(), Connect::new(host, 1, owner).into()),
         (Port::SWITCH, switch(), OpenSession { host, domain: owner }.into()),
     ] {
         rack.cut.insert(cut);
@@ -273,7 +273,7 @@ fn a_free_outlives_the_join_of_a_role_though_its_room_is_taken() {
         rack.cut.clear();
         let join = match late {
             Port::SWITCH => rack.ask(JoinSwitch { gid: text(2) }),
-            _ => rack.ask(JoinNode { name: "n1".into(), gid: text(11), capacity: MIB }),
+            _ => rack.ask(JoinNode::new("n1".into(), text(11), MIB)),
         };
         for ticket in [join, free, taker] {
             rack.wait(ticket).unwrap();
@@ -314,9 +314,9 @@ fn a_request_is_not_begun_anew_for_ever() {
     let (mut rack, owner, _) = rack_of_one(50);
     let (host, _) = rack.join_host(1);
     rack.cut.insert(NODE);
-    let ticket = rack.ask(Connect { host, node: 1, domain: owner });
+    let ticket = rack.ask(Connect::new(host, 1, owner));
     while rack.answer(ticket).is_none() {
-        rack.call(JoinNode { name: "n1".into(), gid: text(11), capacity: MIB }).unwrap();
+        rack.call(JoinNode::new("n1".into(), text(11), MIB)).unwrap();
     }
     assert_eq!(rack.answer(ticket).unwrap().as_ref().unwrap_err().code, ErrorCode::Unavailable);
     assert_eq!(rack.noted(Note::BegunAnew), 3);
@@ -337,7 +337,7 @@ fn an_answer_from_before_the_join_does_not_count() {
     let (_, batch) = sent.into_iter().find(|(port, _)| *port == NODE).expect("a batch for the node");
     let old_answer = rack.peers.get_mut(&NODE).unwrap().hear(&batch).expect("its answer");
     rack.cut.insert(NODE);
-    rack.call(JoinNode { name: "n1".into(), gid: text(11), capacity: MIB }).unwrap();
+    rack.call(JoinNode::new("n1".into(), text(11), MIB)).unwrap();
     rack.cut.clear();
     // The new life's batches 1 and 2 are outstanding in turn; the old answer comes at every moment.
     let mut tries = 0;
@@ -397,14 +397,14 @@ fn the_control_plane_may_die_at_every_action() {
         rack.crash_in = Some(die_at);
         let afternoon = |rack: &mut Rack| -> Result<(), ApiError> {
             rack.call(JoinSwitch { gid: text(2) })?;
-            rack.call(JoinNode { name: "n1".into(), gid: text(11), capacity: MIB })?;
-            rack.call(JoinHost { name: "h1".into(), gid: text(101) })?;
+            rack.call(JoinNode::new("n1".into(), text(11), MIB))?;
+            rack.call(JoinHost::new("h1".into(), text(101)))?;
             rack.call(CreateDomain { name: "owner".into() })?;
             rack.call(CreateDomain { name: "other".into() })?;
             let vma = rack.call(Allocate { domain: 1, size: 4096, node: None })?;
             rack.call(grant(&vma, 0, 1024, 2, PermName::Read))?;
             rack.call(OpenSession { host: 1, domain: 1 })?;
-            let qpn = rack.call(Connect { host: 1, node: 1, domain: 1 })?.qpn;
+            let qpn = rack.call(Connect::new(1, 1, 1))?.qpn;
             rack.call(Disconnect { host: 1, qpn })?;
             rack.call(Free { domain: 1, base: vma.base, id: vma.id })?;
             rack.call(Leave { port: Port::node(1).0 })?;
@@ -417,7 +417,7 @@ fn the_control_plane_may_die_at_every_action() {
         assert!(done.is_ok() || !survived, "{done:?}");
         // A role whose join was cut off has no process that listens: it asks again.
         rack.call(JoinSwitch { gid: text(2) }).unwrap();
-        rack.call(JoinNode { name: "n1".into(), gid: text(11), capacity: MIB }).unwrap();
+        rack.call(JoinNode::new("n1".into(), text(11), MIB)).unwrap();
         rack.settle();
         rack.check_tables(Port::SWITCH);
         rack.check_tables(NODE);

@@ -33,6 +33,8 @@ enum Step {
         host: u8,
         node: u8,
         domain: u32,
+        /// A number that a card gave.
+        own: Option<u32>,
     },
     Disconnect(usize),
     Renew {
@@ -113,7 +115,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => node.clone().prop_map(Step::LeaveNode),
         1 => host.clone().prop_map(Step::LeaveHost),
         4 => (host.clone(), domain.clone()).prop_map(|(host, domain)| Step::Session { host, domain }),
-        4 => (host, node.clone(), domain.clone()).prop_map(|(host, node, domain)| Step::Connect { host, node, domain }),
+        4 => (host, node.clone(), domain.clone(), prop::option::of(15u32..19)).prop_map(|(host, node, domain, own)| Step::Connect { host, node, domain, own }),
         2 => any::<usize>().prop_map(Step::Disconnect),
         6 => (1..=HOSTS, 1u16..4, any::<bool>()).prop_map(|(host, generation, flushed)| Step::Renew { host, generation, flushed }),
         1 => (1..=HOSTS).prop_map(Step::Recover),
@@ -155,7 +157,8 @@ fn role(number: u8) -> Port {
 #[derive(Default)]
 struct Caller {
     vmas: BTreeMap<u64, VmaInfo>,
-    connections: BTreeMap<u32, u16>,
+    /// Host, and its queue pair.
+    connections: BTreeSet<(u16, u32)>,
     processes: Vec<u32>,
     /// A free was left to end by itself.
     unsure: bool,
@@ -197,7 +200,7 @@ impl Caller {
             }
             (_, Ok(Response::Process(started))) => self.processes.push(started.process),
             (Request::Connect(call), Ok(Response::Connection(made))) => {
-                self.connections.insert(made.qpn, call.node);
+                self.connections.insert((call.host, made.qpn));
             }
             (_, Err(error)) => {
                 assert!(!error.message.is_empty() && !error.remedy.is_empty());
@@ -213,18 +216,16 @@ fn play(rack: &mut Rack, caller: &Caller, step: Step) {
     let request: Request = match step {
         Step::JoinSwitch => JoinSwitch { gid: text(2) }.into(),
         Step::JoinNode(node) => join_node(node).into(),
-        Step::JoinHost(host) => JoinHost { name: format!("h{host}"), gid: text(100 + host) }.into(),
+        Step::JoinHost(host) => JoinHost::new(format!("h{host}"), text(100 + host)).into(),
         Step::LeaveNode(node) => Leave { port: role(node).0 }.into(),
         Step::LeaveHost(host) => Leave { port: port(host) }.into(),
         Step::Session { host, domain } => OpenSession { host: host.into(), domain }.into(),
-        Step::Connect { host, node, domain } => {
-            Connect { host: host.into(), node: node.into(), domain }.into()
+        Step::Connect { host, node, domain, own } => {
+            Connect { qpn: own, ..Connect::new(host.into(), node.into(), domain) }.into()
         }
         Step::Disconnect(index) => {
-            let Some((&qpn, &host)) = caller.connections.iter().nth(index % caller.connections.len().max(1))
-            else {
-                return;
-            };
+            let nth = index % caller.connections.len().max(1);
+            let Some(&(host, qpn)) = caller.connections.iter().nth(nth) else { return };
             Disconnect { host, qpn }.into()
         }
         Step::Renew { host, generation, flushed } => {

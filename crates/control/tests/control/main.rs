@@ -1,5 +1,6 @@
 //! The control plane from outside: requests and frames in, answers, frames and log lines out (docs/protocol/08-the-control-plane.md).
 
+mod cards;
 mod damage;
 mod failures;
 mod histories;

@@ -56,7 +56,7 @@ fn a_host_is_answered_when_all_know_it() {
     rack.join_switch().unwrap();
     rack.join_node(1, MIB);
     rack.join_node(2, MIB);
-    let ticket = rack.ask(JoinHost { name: "h1".into(), gid: text(101) });
+    let ticket = rack.ask(JoinHost::new("h1".into(), text(101)));
     while rack.answer(ticket).is_none() {
         assert!(rack.step());
     }
@@ -94,7 +94,7 @@ fn first_kept_then_answered_then_sent() {
     let mut rack = Rack::new(3);
     rack.join_switch().unwrap();
     rack.trace.clear();
-    let ticket = rack.ask(JoinNode { name: "n1".into(), gid: text(11), capacity: MIB });
+    let ticket = rack.ask(JoinNode::new("n1".into(), text(11), MIB));
     rack.wait(ticket).unwrap();
     rack.settle();
     let sent = |port| move |step: &Step| *step == Step::Sent(port);
@@ -124,7 +124,7 @@ fn a_host_that_joins_again_is_the_next_generation() {
     let (host, _) = rack.join_host(1);
     let domain = rack.domain("web");
     rack.call(OpenSession { host, domain }).unwrap();
-    rack.call(Connect { host, node: 1, domain }).unwrap();
+    rack.call(Connect::new(host, 1, domain)).unwrap();
     assert_eq!(rack.tables(Port::SWITCH).sessions.len(), 1);
     assert_eq!(rack.tables(Port::node(1)).queue_pairs.len(), 1);
     let before = rack.tables(Port::node(1)).peers[&Port::host(1).0];
@@ -212,7 +212,7 @@ fn numbers_of_hosts_that_left_are_used_again() {
     config.bounds.hosts_max = 2;
     let mut rack = Rack::with(7, config);
     assert_eq!((rack.join_host(1), rack.join_host(2)), ((1, 1), (2, 1)));
-    let error = rack.refused(JoinHost { name: "h3".into(), gid: text(103) });
+    let error = rack.refused(JoinHost::new("h3".into(), text(103)));
     assert_eq!(error.code, ErrorCode::TableFull);
     rack.call(Leave { port: Port::host(1).0 }).unwrap();
     assert_eq!(rack.join_host(3), (1, 2));
@@ -230,7 +230,7 @@ fn a_node_that_joins_again_keeps_its_vmas_and_loses_its_connections() {
     let (owner, reader) = (rack.domain("web"), rack.domain("log"));
     let vma = rack.allocate(owner, 8192);
     rack.call(crate::rack::grant(&vma, 4096, 4096, reader, PermName::Read)).unwrap();
-    let qpn = rack.call(Connect { host, node: 1, domain: owner }).unwrap().qpn;
+    let qpn = rack.call(Connect::new(host, 1, owner)).unwrap().qpn;
     let translations = rack.tables(Port::SWITCH).translations.clone();
 
     rack.join_node(1, MIB);
@@ -241,7 +241,7 @@ fn a_node_that_joins_again_keeps_its_vmas_and_loses_its_connections() {
     assert_eq!(rack.tables(Port::SWITCH).translations, translations);
     assert_eq!(rack.vmas(), [vma]);
     assert_eq!(rack.refused(Disconnect { host, qpn }).code, ErrorCode::NotFound);
-    rack.call(Connect { host, node: 1, domain: owner }).unwrap();
+    rack.call(Connect::new(host, 1, owner)).unwrap();
     rack.check_log();
 }
 
@@ -253,7 +253,7 @@ fn a_node_may_come_back_with_another_capacity() {
     let domain = rack.domain("web");
     let vma = rack.allocate(domain, 4096);
     for (pages, fits) in [(4, true), (5, false), (1, true)] {
-        let join = JoinNode { name: "n1".into(), gid: text(11), capacity: pages * 4096 };
+        let join = JoinNode::new("n1".into(), text(11), pages * 4096);
         match rack.call(join) {
             Ok(NodeJoined { base, capacity, .. }) => {
                 assert!(fits && base == vma.base && capacity == pages * 4096)
@@ -372,9 +372,12 @@ fn both_ends_of_a_connection_agree() {
     let domain = rack.domain("web");
     let mut seen = Vec::new();
     for _ in 0..50 {
-        let ConnectionInfo { node, qpn, peer_qpn, first_psn, rkey, pmtu } =
-            rack.call(Connect { host: 1, node: 1, domain }).unwrap();
+        let ConnectionInfo { node, qpn, peer_qpn, first_psn, rkey, pmtu, limits } =
+            rack.call(Connect::new(1, 1, domain)).unwrap();
         assert_eq!((node.node, pmtu), (1, 1024));
+        let most = (limits.read_len_max, limits.write_len_max, limits.depth);
+        assert_eq!(most, (1 << 20, 1 << 31, 16));
+        assert_eq!((limits.timeout, limits.retries, limits.rnr_retries), (14, 6, 7));
         assert!(qpn >= 16 && peer_qpn >= 16 && qpn < 1 << 24 && peer_qpn < 1 << 24 && rkey != 0);
         let row = rack.tables(Port::node(1)).queue_pairs[&peer_qpn];
         assert_eq!(row, (qpn, Port::host(1).0, first_psn, rkey, domain));
@@ -385,7 +388,7 @@ fn both_ends_of_a_connection_agree() {
     seen.dedup();
     assert_eq!(seen.len(), count);
     assert_eq!(rack.tables(Port::node(1)).queue_pairs.len(), 50);
-    let qpn = rack.call(Connect { host: 1, node: 1, domain }).unwrap().qpn;
+    let qpn = rack.call(Connect::new(1, 1, domain)).unwrap().qpn;
     rack.call(Disconnect { host: 1, qpn }).unwrap();
     assert_eq!(rack.tables(Port::node(1)).queue_pairs.len(), 50);
     rack.check_log();

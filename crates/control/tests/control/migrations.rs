@@ -224,7 +224,7 @@ fn whoever_starts_again_finds_everything_in_order() {
                 rack.step();
             }
             let join = |rack: &mut Rack, number: u8| {
-                let request = JoinNode { name: format!("n{number}"), gid: text(10 + number), capacity: MIB };
+                let request = JoinNode::new(format!("n{number}"), text(10 + number), MIB);
                 rack.ask(request)
             };
             let joined = match victim {

@@ -193,7 +193,7 @@ fn calls_outlive_joins_and_restarts() {
     let (mut rack, domain, process) = rack_with_process(85);
     let base = map(&mut rack, process, 4);
     let joins = [
-        (NODE, Request::from(JoinNode { name: "n1".into(), gid: text(11), capacity: MIB })),
+        (NODE, Request::from(JoinNode::new("n1".into(), text(11), MIB))),
         (Port::SWITCH, JoinSwitch { gid: text(2) }.into()),
     ];
     for (cut, join) in joins {

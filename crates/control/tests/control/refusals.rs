@@ -8,11 +8,11 @@ use farmem_machine::Port;
 const MIB: u64 = 1 << 20;
 
 fn join_node(name: &str, gid: &str, capacity: u64) -> Request {
-    JoinNode { name: name.into(), gid: gid.into(), capacity }.into()
+    JoinNode::new(name.into(), gid.into(), capacity).into()
 }
 
 fn join_host(name: &str, gid: &str) -> Request {
-    JoinHost { name: name.into(), gid: gid.into() }.into()
+    JoinHost::new(name.into(), gid.into()).into()
 }
 
 /// Each request, the code, and the value that the message must name. Among them: another domain's vma is not freed or granted
@@ -58,8 +58,8 @@ fn every_refusal_names_what_was_wrong() {
         (Leave { port: u32::MAX }.into(), E::NotFound, u32::MAX.to_string()),
         (OpenSession { host: 9, domain: owner }.into(), E::NotFound, "host 9".into()),
         (OpenSession { host: 1, domain: 99 }.into(), E::NotFound, "domain 99".into()),
-        (Connect { host: 1, node: 9, domain: owner }.into(), E::NotFound, "node 9".into()),
-        (Connect { host: 1, node: u16::MAX, domain: owner }.into(), E::NotFound, "node 65535".into()),
+        (Connect::new(1, 9, owner).into(), E::NotFound, "node 9".into()),
+        (Connect::new(1, u16::MAX, owner).into(), E::NotFound, "node 65535".into()),
         (Disconnect { host: 1, qpn: 4711 }.into(), E::NotFound, "4711".into()),
         (Allocate { domain: 99, size: 1, node: None }.into(), E::NotFound, "domain 99".into()),
         (Allocate { domain: owner, size: 0, node: None }.into(), E::BadRequest, "size is 0".into()),
@@ -112,7 +112,7 @@ fn every_bound_is_a_refusal() {
     let twice = [
         Request::from(Allocate { domain: owner, size: 1, node: None }),
         OpenSession { host: 1, domain: owner }.into(),
-        Connect { host: 1, node: 1, domain: owner }.into(),
+        Connect::new(1, 1, owner).into(),
         grant(&vma, 4096, 1024, other, PermName::Read).into(),
     ];
     let first = twice.clone().map(|request| rack.ask(request));

@@ -133,7 +133,7 @@ where
         let mut api = api_client(&self.config)?;
         let name = format!("host-{}", self.address).replace(':', "-");
         let HostJoined { host, generation, home, nodes } =
-            api.call(JoinHost { name, gid: self.address.to_string() })?;
+            api.call(JoinHost::new(name, self.address.to_string()))?;
         let settings = host_settings(host, generation, &home, self.config.pmtu, ClientOptions::default());
         let served = self.serve(link, &mut api, settings, &nodes);
         // A rack that is gone has forgotten this host too.

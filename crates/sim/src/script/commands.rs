@@ -173,7 +173,7 @@ impl Stage {
                         self.lines.pop();
                     }
                 }
-                if let Some(connection) = self.call(host, Connect { host, node, domain })? {
+                if let Some(connection) = self.call(host, Connect::new(host, node, domain))? {
                     self.connections.insert((host, domain, node), connection.qpn);
                 }
             }

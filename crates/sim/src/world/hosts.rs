@@ -99,7 +99,7 @@ impl<H: Guest> World<H> {
             let request: Request = match wish {
                 Wish::Locate { addr } => Locate { addr: addr.0 }.into(),
                 Wish::Disconnect { qpn } => Disconnect { host, qpn: qpn.get() }.into(),
-                Wish::Connect { domain, node } => Connect { host, node: node.0, domain: domain.0 }.into(),
+                Wish::Connect { domain, node } => Connect::new(host, node.0, domain.0).into(),
             };
             self.ask_for(RoleId::Host(host), request, Some(number));
         }

@@ -31,10 +31,8 @@ impl<H: Guest> World<H> {
         let request: Request = match role_id {
             RoleId::Control => return self.start_control(),
             RoleId::Switch => JoinSwitch { gid }.into(),
-            RoleId::Node(n) => {
-                JoinNode { name: format!("node{n}"), gid, capacity: self.layout.capacity }.into()
-            }
-            RoleId::Host(n) => JoinHost { name: format!("host{n}"), gid }.into(),
+            RoleId::Node(n) => JoinNode::new(format!("node{n}"), gid, self.layout.capacity).into(),
+            RoleId::Host(n) => JoinHost::new(format!("host{n}"), gid).into(),
         };
         self.ask(role_id, request);
     }
@@ -139,7 +137,7 @@ impl<H: Guest> World<H> {
                 }
             }
             (RoleId::Host(n), Response::Connection(told)) => {
-                let ConnectionInfo { node, qpn, peer_qpn, first_psn, rkey, pmtu } = told;
+                let ConnectionInfo { node, qpn, peer_qpn, first_psn, rkey, pmtu, .. } = told;
                 let (port, gid) = node_place(node);
                 self.host_knows(n, port, gid);
                 let Request::Connect(Connect { domain, .. }) = asked.request else { return };

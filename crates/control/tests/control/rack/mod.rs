@@ -430,11 +430,11 @@ impl Rack {
 
     pub(crate) fn join_node(&mut self, number: u8, capacity: u64) -> u16 {
         let name = format!("n{number}");
-        self.call(JoinNode { name, gid: text(10 + number), capacity }).unwrap().node
+        self.call(JoinNode::new(name, text(10 + number), capacity)).unwrap().node
     }
 
     pub(crate) fn join_host(&mut self, number: u8) -> (u16, u16) {
-        let join = JoinHost { name: format!("h{number}"), gid: text(100 + number) };
+        let join = JoinHost::new(format!("h{number}"), text(100 + number));
         let joined = self.call(join).unwrap();
         (joined.host, joined.generation)
     }

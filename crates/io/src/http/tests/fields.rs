@@ -133,9 +133,13 @@ fn keys(value: &impl Serialize) -> Vec<String> {
     value.as_object().unwrap().keys().filter(|key| *key != "is").cloned().collect()
 }
 
+const LIMITS: ConnectionLimits =
+    ConnectionLimits { read_len_max: 0, write_len_max: 0, depth: 0, timeout: 0, retries: 0, rnr_retries: 0 };
+
 /// One of each answer.
 fn answers() -> Vec<Response> {
     let home = endpoint();
+    let limits = LIMITS;
     let overview = RackOverview {
         nodes: Vec::new(),
         hosts: Vec::new(),
@@ -151,7 +155,7 @@ fn answers() -> Vec<Response> {
         NodeJoined { node: 0, home: home.clone(), control: home.clone(), base: 0, capacity: 0 }.into(),
         HostJoined { host: 0, generation: 0, home: home.clone(), nodes: Vec::new() }.into(),
         SessionInfo { switch: home, domain: 0 }.into(),
-        ConnectionInfo { node: node(), qpn: 0, peer_qpn: 0, first_psn: 0, rkey: 0, pmtu: 0 }.into(),
+        ConnectionInfo { node: node(), qpn: 0, peer_qpn: 0, first_psn: 0, rkey: 0, pmtu: 0, limits }.into(),
         VMA.into(),
         LocatedVma { vma: VMA, moved: Vec::new(), lost: Vec::new() }.into(),
         overview.into(),
@@ -188,6 +192,7 @@ fn each_answer_has_the_fields_of_its_row() {
         ("(node)".to_owned(), keys(&node())),
         ("(host)".to_owned(), keys(&host)),
         ("(vma)".to_owned(), keys(&VMA)),
+        ("(limits)".to_owned(), keys(&LIMITS)),
         ("(moved)".to_owned(), keys(&MovedInfo { base: 0, size: 0, node: 0 })),
         ("(lost)".to_owned(), keys(&LostInfo { base: 0, len: 0 })),
         ("(directory)".to_owned(), keys(&DirectoryInfo::default())),
