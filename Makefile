@@ -1,7 +1,7 @@
 # The menu. Every target works alone from a fresh clone: what it needs, it sets up first.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench
+.PHONY: help setup demo test lint bench interop
 
 help: ## what there is
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 16
@@ -20,3 +20,6 @@ lint: ## the part of it that runs nothing: format, lints, tidy, documentation
 
 bench: ## benchmarks; ARGS="net --json --quick" picks one
 	@scripts/bench $(ARGS)
+
+interop: ## a rack against Linux's Soft-RoCE, in a guest under QEMU; ARGS="6-1024 4-4096-loss" picks tests
+	@scripts/interop $(ARGS)
