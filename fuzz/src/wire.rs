@@ -3,7 +3,9 @@
 use crate::Run;
 use farmem_wire::headers::view;
 use farmem_wire::message::{DirectoryMessage, MoveMessage, PageMessage, SoftMessage, Updates};
-use farmem_wire::{Body, Extension, Gid, Message, Packet, Psn, Qkey, Qpn, Reth, Rkey, VirtAddr, bth, icrc};
+use farmem_wire::{
+    Body, Extension, Gid, KeyedFrame, Message, Packet, Psn, Qkey, Qpn, Reth, Rkey, VirtAddr, bth, icrc,
+};
 
 /// Reads `data` as a frame, as a message and as a packet with ICRC.
 ///
@@ -17,6 +19,7 @@ pub fn wire_parse(data: &[u8], run: &mut Run) {
         message(packet.payload);
     }
     message(data);
+    keyed(data);
     rewrite(data);
     icrc(data);
 }
@@ -61,6 +64,17 @@ fn views_agree(packet: &Packet<'_>, frame: &[u8]) {
         }
         Extension::None | Extension::Imm(_) => {}
     }
+}
+
+/// A READ REQUEST with a temporary header (PROTOCOL 14.11) has no bits that are ignored but the BTH's, is written again as it came, and is no frame to an end.
+fn keyed(frame: &[u8]) {
+    let Ok(found) = KeyedFrame::parse(frame) else { return };
+    assert!(KeyedFrame::is(frame) && Packet::parse(frame).is_err());
+    let mut emitted = Vec::new();
+    KeyedFrame::emit(found.read, &found.keyed, &mut emitted);
+    assert_eq!(emitted, frame);
+    let read = Packet::parse(found.read).expect("what is left of it is a READ REQUEST");
+    assert_eq!((read.bth, read.ext), (found.bth, Extension::Reth(found.reth)));
 }
 
 /// Nor has a message about pages.

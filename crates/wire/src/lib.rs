@@ -21,6 +21,7 @@ mod error;
 pub mod headers;
 pub mod icrc;
 mod ids;
+mod keyed;
 pub mod message;
 mod packet;
 mod reader;
@@ -32,6 +33,7 @@ pub use headers::{Aeth, AtomicEth, DMA_LEN_MAX, Deth, Nak, Reth, Syndrome};
 pub use ids::{
     Domain, Gid, HostId, NodeId, Perm, Pmtu, ProgramHash, Psn, Qkey, Qpn, RequestId, Rkey, VirtAddr,
 };
+pub use keyed::{Keyed, KeyedFrame};
 pub use message::{Body, Header, Message, RawMessage, Status};
 pub use packet::{Datagram, Extension, OpenFrame, Packet};
 

@@ -1,7 +1,9 @@
 //! Packets as text: the format of testdata/vectors, which scripts/check-scapy describes.
 
 use farmem_wire::message::{Batch, Pair, Traverse, Update, Updates};
-use farmem_wire::{Body, Extension, Gid, Message, Opcode, Packet, Psn, Qkey, Qpn, Reth, UDP_PORT, icrc};
+use farmem_wire::{
+    Body, Extension, Gid, Keyed, KeyedFrame, Message, Opcode, Packet, Psn, Qkey, Qpn, Reth, UDP_PORT, icrc,
+};
 use std::fmt::Write as _;
 
 /// A field's name and value, as the files spell them.
@@ -142,6 +144,12 @@ pub(crate) fn fields(route: &icrc::Route, frame: &[u8], packet: &Packet<'_>) -> 
             out.qpn("deth.src_qp", deth.src_qp);
             out.imm(imm);
         }
+    }
+    if let Ok(KeyedFrame { keyed: Keyed { key, domain, node, hops }, .. }) = KeyedFrame::parse(frame) {
+        out.wide("keyed.key", key);
+        out.add("keyed.domain", domain.0.to_string());
+        out.add("keyed.node", node.0.to_string());
+        out.add("keyed.hops", hops.to_string());
     }
     out.add("payload", dashed(packet.payload));
     if let Some(message) = message(packet) {
