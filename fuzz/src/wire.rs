@@ -66,7 +66,7 @@ fn views_agree(packet: &Packet<'_>, frame: &[u8]) {
     }
 }
 
-/// A READ REQUEST with a temporary header (PROTOCOL 14.11) has no bits that are ignored but the BTH's, is written again as it came, and is no frame to an end.
+/// A READ REQUEST with a temporary header (PROTOCOL 15.11) has no bits that are ignored but the BTH's, is written again as it came, and is no frame to an end.
 fn keyed(frame: &[u8]) {
     let Ok(found) = KeyedFrame::parse(frame) else { return };
     assert!(KeyedFrame::is(frame) && Packet::parse(frame).is_err());

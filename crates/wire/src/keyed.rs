@@ -1,4 +1,4 @@
-//! A keyed READ between switches: a READ REQUEST with a temporary header behind its RETH (PROTOCOL 14.11; Fat-B+Tree III-D).
+//! A keyed READ between switches: a READ REQUEST with a temporary header behind its RETH (PROTOCOL 15.11; Fat-B+Tree III-D).
 //!
 //! ```text
 //!   BTH 12 | RETH 16 | key 8 | domain 4 | node 2 | hops 1 | reserved 1 |
@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 /// Bytes of a READ REQUEST.
 const READ_LEN: usize = bth::LEN + Reth::LEN;
 
-/// The temporary header (PROTOCOL 14.11).
+/// The temporary header (PROTOCOL 15.11).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Keyed {
     /// The key that the host asked for, which was the RETH's address.
@@ -81,7 +81,7 @@ impl<'a> KeyedFrame<'a> {
     ///
     /// # Errors
     /// As [`Packet::parse`] for what stands in front of the header; [`WireError`] naming what is wrong in the header, for another opcode or length, for an
-    /// rkey that is not 0, and for a READ of no bytes: those are no keyed READs (PROTOCOL 14.4).
+    /// rkey that is not 0, and for a READ of no bytes: those are no keyed READs (PROTOCOL 15.4).
     pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
         let mut r = Reader::new("keyed READ", frame);
         let read = r.fixed::<READ_LEN>()?;

@@ -25,7 +25,7 @@ fn framed(reth: Reth, keyed: &Keyed) -> Vec<u8> {
     out
 }
 
-/// PROTOCOL 14.11, byte by byte.
+/// PROTOCOL 15.11, byte by byte.
 #[test]
 fn the_fields_stand_where_the_protocol_says() {
     let frame = framed(RETH, &KEYED);

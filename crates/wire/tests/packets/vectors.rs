@@ -26,7 +26,7 @@ fn vectors() -> Vec<(String, Vector)> {
 fn receive(bytes: &[u8]) -> Result<(icrc::Route, &[u8], Packet<'_>), WireError> {
     let (route, sealed) = open(bytes);
     let frame = icrc::check(&route, sealed)?;
-    // A switch's neighbour knows which frames have a temporary header (PROTOCOL 14.11): its receiver looks behind it.
+    // A switch's neighbour knows which frames have a temporary header (PROTOCOL 15.11): its receiver looks behind it.
     let packet = if KeyedFrame::is(frame) {
         Packet::parse(KeyedFrame::parse(frame)?.read)?
     } else {
