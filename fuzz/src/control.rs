@@ -11,8 +11,8 @@ use crate::frames::{FaultyLink, noise};
 use crate::input::Input;
 use farmem_control::PAGE;
 use farmem_control::api::{
-    Allocate, Connect, CreateDomain, Disconnect, Free, Grant, JoinHost, JoinNode, JoinSwitch, Leave,
-    OpenSession, PermName, Request,
+    Allocate, CardMemory, Connect, CreateDomain, Disconnect, Free, Grant, JoinHost, JoinNode, JoinSwitch,
+    Leave, OpenSession, PermName, Request,
 };
 use farmem_machine::{Duration, Port};
 use rack::Rack;
@@ -52,13 +52,17 @@ fn request(rack: &Rack, input: &mut Input<'_>) -> Request {
     let domain = u32::from(1 + input.below(3));
     match input.below(16) {
         0 => JoinSwitch { gid: gid(2, input) }.into(),
-        1 => JoinNode::new(
-            name('n', node, input),
-            gid(10 + node, input),
-            PAGE * u64::from(1 + input.below(32)),
-        )
-        .into(),
-        2 => JoinHost::new(name('h', host, input), gid(100 + host, input)).into(),
+        1 => {
+            let (name, gid) = (name('n', node, input), gid(10 + node, input));
+            let join = JoinNode::new(name, gid, PAGE * u64::from(1 + input.below(32)));
+            let (qpn, qkey, card) = card(domain, &mut input.clone());
+            JoinNode { qpn, qkey, card, ..join }.into()
+        }
+        2 => {
+            let join = JoinHost::new(name('h', host, input), gid(100 + host, input));
+            let (qpn, qkey, _) = card(domain, &mut input.clone());
+            JoinHost { qpn, qkey, ..join }.into()
+        }
         3 => Leave {
             port: if input.one_in(2) {
                 Port::host(host).0
@@ -69,7 +73,10 @@ fn request(rack: &Rack, input: &mut Input<'_>) -> Request {
         .into(),
         4 => CreateDomain { name: name('d', u16::from(input.below(4)), input) }.into(),
         5..=6 => OpenSession { host, domain }.into(),
-        7..=8 => Connect::new(host, node, domain).into(),
+        7..=8 => {
+            let (qpn, first_psn, _) = card(domain, &mut input.clone());
+            Connect { qpn, first_psn, ..Connect::new(host, node, domain) }.into()
+        }
         9 => Disconnect { host, qpn: input.pick(rack.queue_pairs()) }.into(),
         10..=11 => {
             let size = u64::from(input.u16()) * if input.one_in(16) { 1 << 48 } else { 1 };
@@ -93,6 +100,22 @@ fn request(rack: &Rack, input: &mut Input<'_>) -> Request {
         // Made of what the next events are made of.
         _ => soft::request(host, domain, &mut input.clone()),
     }
+}
+
+/// Numbers that a card brings: a queue pair, a key or PSN, and memory; made of what the next events are made of.
+fn card(domain: u32, input: &mut Input<'_>) -> (Option<u32>, Option<u32>, Option<CardMemory>) {
+    if !input.one_in(3) {
+        return (None, None, None);
+    }
+    let qpn =
+        |input: &mut Input<'_>| if input.one_in(4) { input.u32() } else { 16 + u32::from(input.below(4)) };
+    let memory = input.one_in(2).then(|| CardMemory {
+        domain,
+        base: if input.one_in(4) { input.u64() } else { 1 << 46 },
+        rkey: u32::from(input.below(3)),
+        queue_pairs: (0..input.below(4)).map(|_| qpn(input)).collect(),
+    });
+    (Some(qpn(input)), (!input.one_in(8)).then(|| input.u32() >> input.below(16)), memory)
 }
 
 fn name(kind: char, number: u16, input: &mut Input<'_>) -> String {

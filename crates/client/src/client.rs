@@ -108,6 +108,8 @@ pub struct Client {
     domain: Domain,
     conn_params: ConnParams,
     nodes: Vec<NodeInfo>,
+    /// Memory that cards registered, of whatever domain.
+    cards: Vec<NodeInfo>,
     allocations: Allocations,
     slots: Slots,
     /// Completions that came while another one was waited for.
@@ -139,7 +141,7 @@ impl Client {
         mut path: Box<dyn Path>,
         host: u16,
         domain: &str,
-        nodes: Vec<NodeInfo>,
+        (nodes, cards): (Vec<NodeInfo>, Vec<NodeInfo>),
     ) -> Result<Self, Error> {
         let domain = path.call(CreateDomain { name: domain.into() })?.domain;
         let pool = Vec::with_capacity(POOL_MAX);
@@ -149,6 +151,7 @@ impl Client {
             domain: Domain(domain),
             conn_params: ConnParams::default(),
             nodes,
+            cards,
             allocations: Allocations::default(),
             slots: Slots::default(),
             ready: VecDeque::new(),
@@ -157,6 +160,7 @@ impl Client {
             tally: Tally::default(),
         };
         client.open_session()?;
+        client.name_cards()?;
         for node in client.nodes.clone() {
             client.connect(node.node)?;
         }
@@ -384,6 +388,13 @@ impl Client {
     #[must_use]
     pub fn nodes(&self) -> &[NodeInfo] {
         &self.nodes
+    }
+
+    /// The cards this client knows whose memory its rack has, of whatever domain ([`NodeInfo::card`]); only verbs reach it, by
+    /// [`Client::allocate_on`] (PROTOCOL 14.16).
+    #[must_use]
+    pub fn cards(&self) -> &[NodeInfo] {
+        &self.cards
     }
 
     /// Bytes of the longest scratch pad that a datagram of this rack carries: 64 less than its path MTU. What is longer runs at this host.

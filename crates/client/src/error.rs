@@ -14,6 +14,14 @@ pub enum Error {
         /// The address.
         addr: VirtAddr,
     },
+    /// The address is memory that a RoCE card registered, and what was asked for needs more than verbs (PROTOCOL 14.16).
+    #[error(
+        "{addr} is a card's memory, which has READ, WRITE and atomics only: no traversals, no region requests, no cached pages"
+    )]
+    CardMemory {
+        /// The address.
+        addr: VirtAddr,
+    },
     /// Bytes that were written are no more: the memory node that had them was started again, or the host that had changed them stopped. No host
     /// reads or writes them before their owner accepts that ([`crate::Client::accept_lost`]); then they are zeros, or as they were before.
     #[error(
@@ -259,6 +267,9 @@ impl Error {
         match self {
             Self::NotMapped { .. } => {
                 "allocate before use, and drop addresses when their allocation is freed".into()
+            }
+            Self::CardMemory { .. } => {
+                "use `Client::read`, `write` and atomics there, and memory of a farmem node for the rest: `Client::allocate` takes no other".into()
             }
             Self::MemoryLost { .. } => {
                 "write anew what was there, after `Client::accept_lost` of these addresses; what must outlive a memory node needs a copy elsewhere"

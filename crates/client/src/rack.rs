@@ -235,12 +235,12 @@ pub(crate) fn embedded_client_of(
     let number = world.borrow_mut().next_client();
     let (name, gid) =
         (format!("client{number}"), IpAddr::V4(Ipv4Addr::from(0x7f01_0000 + number)).to_string());
-    let HostJoined { host, generation, home, nodes, .. } =
+    let HostJoined { host, generation, home, nodes, cards } =
         world.borrow_mut().call(JoinHost::new(name, gid))?;
     let settings = host_settings(host, generation, &home, EMBEDDED_PMTU, options);
     let settings = change(HostConfig { pairs_max: 1, ..settings });
     world.borrow_mut().add_host(host, Host::new(settings));
-    Client::attach(Box::new(InProcess::new(Rc::clone(world), host)), host, domain, nodes)
+    Client::attach(Box::new(InProcess::new(Rc::clone(world), host)), host, domain, (nodes, cards))
 }
 
 fn running_client(config: &RackConfig, domain: &str, options: ClientOptions) -> Result<Client, Error> {
@@ -272,11 +272,11 @@ impl WithLink for Attach<'_> {
         let gid_text = self.address.to_string();
         // The same address again is the same host started again, with the next generation.
         let name = format!("host-{gid_text}").replace(':', "-");
-        let HostJoined { host, generation, home, nodes } = api.call(JoinHost::new(name, gid_text))?;
+        let HostJoined { host, generation, home, nodes, cards } = api.call(JoinHost::new(name, gid_text))?;
         let settings = host_settings(host, generation, &home, self.config.pmtu, self.options);
         let role = Host::new(settings);
         let path = OverLink::new(Driver::new(role, link, Clock::start()), api);
-        Client::attach(Box::new(path), host, self.domain, nodes)
+        Client::attach(Box::new(path), host, self.domain, (nodes, cards))
     }
 }
 

@@ -186,7 +186,9 @@ impl State {
     }
 
     fn begin_join_node(&mut self, id: u64, what: &What, effects: &mut Vec<Effect>) {
-        let What::JoinNode { node, name, gid, home, base, size_log2, capacity, .. } = what else { return };
+        let What::JoinNode { node, name, gid, home, base, size_log2, capacity, card, .. } = what else {
+            return;
+        };
         let role = Role::Node(*node);
         self.lose_memory_of(*node);
         self.reset(role, Why::Joined { role }, What::is_protection, effects);
@@ -204,6 +206,7 @@ impl State {
             size_log2: *size_log2,
             capacity: *capacity,
             joining: Some(id),
+            card: card.clone(),
         };
         self.nodes.insert(*node, row);
         effects.push(Effect::Peer(PeerChange { port: Port::node(*node), gid: Some(Gid(*gid)) }));

@@ -174,6 +174,8 @@ impl State {
             must(row.base < VA_END && row.base + size <= VA_END, "a range is inside the address space")?;
             must(row.capacity > 0 && row.capacity <= size, "a range has room for the node's memory")?;
             must(row.capacity.is_multiple_of(PAGE), "memory is whole pages")?;
+            let known = row.card.as_ref().is_none_or(|card| self.domains.contains_key(&card.domain));
+            must(known, "a card's domain exists")?;
             ranges.push((row.base, row.base + size));
         }
         ranges.sort_unstable();
@@ -187,6 +189,11 @@ impl State {
             must(self.node_joined(vma.node), "a vma's node has joined")?;
             must(base >= end, "vmas do not overlap")?;
             must(self.domains.contains_key(&vma.domain), "a vma's owner is a domain")?;
+            let card = self.card_of(vma.node);
+            must(
+                card.is_none_or(|card| card.domain == vma.domain && vma.grants.is_empty()),
+                "a card has one domain's memory",
+            )?;
             end = base + vma.size;
             self.grants_sound(base, vma)?;
             if let Some(id) = vma.pending {

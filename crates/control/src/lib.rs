@@ -14,6 +14,7 @@ extern crate std;
 
 mod allocate;
 pub mod api;
+mod cards;
 mod change;
 mod claims;
 mod coherence;

@@ -21,8 +21,11 @@ impl Control {
         Ok(Decision::Begin(What::JoinSwitch { gid, home: self.draw_key() }))
     }
 
-    pub(crate) fn join_node(&mut self, name: &str, gid: &str, capacity: u64) -> Decided<JoinNode> {
+    pub(crate) fn join_node(&mut self, call: &JoinNode) -> Decided<JoinNode> {
+        let JoinNode { name, gid, capacity, qpn, qkey, card } = call;
+        let capacity = *capacity;
         name_allowed("node", name)?;
+        let own = own_endpoint(*qpn, *qkey)?;
         if capacity == 0 || !capacity.is_multiple_of(PAGE) {
             return Err(bad(
                 format!("capacity is {capacity} bytes"),
@@ -32,19 +35,26 @@ impl Control {
         if self.host_named(name).is_some_and(|(_, row)| row.present) {
             return Err(name_taken(name, "host"));
         }
-        let known =
-            self.state.nodes.iter().find(|(_, row)| row.name == name).map(|(&node, row)| (node, row.clone()));
+        let known = self
+            .state
+            .nodes
+            .iter()
+            .find(|(_, row)| row.name == *name)
+            .map(|(&node, row)| (node, row.clone()));
         let again = known.is_some();
+        let at = card.as_ref().map(|card| self.card_range(card, capacity, own, name)).transpose()?;
         let (node, base, size_log2) = match known {
             Some((node, row)) => {
+                self.same_kind(node, &row, card.as_ref())?;
                 self.capacity_fits(node, &row, capacity)?;
                 (node, row.base, row.size_log2)
             }
-            None => self.new_node(capacity)?,
+            None => self.new_node(capacity, at)?,
         };
         let gid = self.free_gid(gid, Port::node(node))?;
-        let (name, home) = (String::from(name), self.draw_key());
-        Ok(Decision::Begin(What::JoinNode { node, name, gid, home, base, size_log2, capacity, again }))
+        let home = own.unwrap_or_else(|| self.draw_key());
+        let (name, card) = (name.clone(), card.clone());
+        Ok(Decision::Begin(What::JoinNode { node, name, gid, home, base, size_log2, capacity, again, card }))
     }
 
     pub(crate) fn join_host(&mut self, call: &JoinHost) -> Decided<JoinHost> {
@@ -148,7 +158,7 @@ impl Control {
     }
 
     /// A number and a range for a new node (PROTOCOL 8.4).
-    fn new_node(&self, capacity: u64) -> Result<(u16, u64, u8), ApiError> {
+    fn new_node(&self, capacity: u64, at: Option<u64>) -> Result<(u16, u64, u8), ApiError> {
         let most = self.config.bounds.nodes_max;
         let leaving = self.state.claims();
         let taken = |node: u16| {
@@ -160,7 +170,8 @@ impl Control {
         ranges.sort_unstable();
         let size = capacity.checked_next_power_of_two().filter(|&size| size < VA_END);
         let placed = size.and_then(|size| {
-            let base = first_fit(ranges.into_iter(), self.config.va_base, VA_END, size)?;
+            let free = || first_fit(ranges.into_iter(), self.config.va_base, VA_END, size);
+            let base = at.or_else(free)?;
             Some((base, u8::try_from(size.ilog2()).ok()?))
         });
         let (base, size_log2) = placed.ok_or_else(|| {

@@ -74,6 +74,8 @@ impl Control {
             let remedy = format!("move it in parts of at most {MIGRATE_LEN_MAX} bytes");
             return Err(bad(format!("{len} bytes are too many to be moved at once"), remedy));
         }
+        self.no_card(node, "migrated")?;
+        self.no_card(row.node, "migrated")?;
         self.node_answers(node)?;
         let Some((from, from_place)) = self.state.whereabouts(base, len) else {
             return Err(self.moved_otherwise(base, len));

@@ -63,7 +63,7 @@ pub(crate) fn own_endpoint(qpn: Option<u32>, qkey: Option<u32>) -> Result<Option
     }
 }
 
-fn card_qpn(qpn: u32) -> Result<(), ApiError> {
+pub(crate) fn card_qpn(qpn: u32) -> Result<(), ApiError> {
     if CARD_QPNS.contains(&qpn) {
         return Ok(());
     }

@@ -93,7 +93,8 @@ struct Answering<'a>(&'a State);
 
 impl Allocator for Answering<'_> {
     fn fit(&self, size: u64) -> Option<u64> {
-        let ready = |node: &u16| self.0.reach(Role::Node(*node)) == Some(Reach::Ready);
+        let ready =
+            |node: &u16| self.0.reach(Role::Node(*node)) == Some(Reach::Ready) && !self.0.is_card(*node);
         let mut nodes: Vec<u16> = self.0.nodes.keys().copied().filter(ready).collect();
         // MIND 4.1: the least allocated first. The sort is stable: of equals, the lowest number.
         nodes.sort_by_cached_key(|&node| self.0.allocated(node, true));
@@ -103,7 +104,7 @@ impl Allocator for Answering<'_> {
     fn is_free(&self, base: u64, size: u64) -> bool {
         let Some(end) = base.checked_add(size) else { return false };
         let Some(node) = self.0.node_at(base) else { return false };
-        let ready = self.0.reach(Role::Node(node)) == Some(Reach::Ready);
+        let ready = self.0.reach(Role::Node(node)) == Some(Reach::Ready) && !self.0.is_card(node);
         let before = self.0.vmas.range(..end).next_back();
         ready
             && self.0.node_at(end - 1) == Some(node)

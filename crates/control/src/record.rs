@@ -4,7 +4,7 @@
 //! lines: *events*, written as things happen, and *rows*, which [`Control::compact`](crate::Control::compact) writes instead of
 //! the events that led to them.
 
-use crate::api::PermName;
+use crate::api::{CardMemory, PermName};
 use crate::syscalls::{Edit, Space};
 use crate::updates::Queue;
 use alloc::string::String;
@@ -165,6 +165,8 @@ pub(crate) enum What {
         size_log2: u8,
         capacity: u64,
         again: bool,
+        #[serde(default)]
+        card: Option<CardMemory>,
     },
     JoinHost {
         host: u16,
@@ -307,6 +309,9 @@ pub(crate) struct NodeRow {
     pub(crate) size_log2: u8,
     pub(crate) capacity: u64,
     pub(crate) joining: Option<u64>,
+    /// It is memory that a card registered.
+    #[serde(default)]
+    pub(crate) card: Option<CardMemory>,
 }
 
 /// A host. The row stays when the host leaves, so that its number never names the same generation twice.

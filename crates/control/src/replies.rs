@@ -19,11 +19,14 @@ const PPM: u32 = 1_000_000;
 const LIMITS: ConnectionLimits = ConnectionLimits {
     read_len_max: READ_LEN_MAX,
     write_len_max: DMA_LEN_MAX,
-    depth: RESPONDER_DEPTH as u16,
+    depth: RESPONDER_DEPTH,
     timeout: 14,
     retries: 6,
     rnr_retries: 7,
 };
+
+/// Of memory that a card registered: the card takes READs as long as WRITEs.
+const CARD_LIMITS: ConnectionLimits = ConnectionLimits { read_len_max: DMA_LEN_MAX, ..LIMITS };
 
 impl Control {
     /// The answer to a change that was just committed.
@@ -45,7 +48,8 @@ impl Control {
                 host: *host,
                 generation: self.state.hosts.get(host).map_or(0, |row| row.generation),
                 home: endpoint(Port::host(*host), *gid, *home),
-                nodes: self.node_infos().collect(),
+                nodes: self.node_infos().filter(|node| node.card == 0).collect(),
+                cards: self.node_infos().filter(|node| node.card != 0).collect(),
             }
             .into(),
             What::OpenSession(row) => self.session(row).into(),
@@ -57,7 +61,7 @@ impl Control {
                     first_psn: row.first_psn,
                     rkey: row.rkey,
                     pmtu: row.pmtu,
-                    limits: LIMITS,
+                    limits: if node.card.is_some() { CARD_LIMITS } else { LIMITS },
                 }
                 .into(),
                 None => unreachable!("a connection's node is there: its leaving ends the connection"),
@@ -118,7 +122,7 @@ impl Control {
     /// Jain's index of what the nodes have allocated (MIND 7.2), in millionths: all when each has the same, as little as one part in
     /// the number of nodes when one has everything.
     fn balance_ppm(&self) -> u32 {
-        let there = self.state.nodes.iter().filter(|(_, row)| row.joining.is_none());
+        let there = self.state.nodes.iter().filter(|(_, row)| row.joining.is_none() && row.card.is_none());
         let pages: Vec<u128> =
             there.map(|(&node, _)| u128::from(self.state.allocated(node, false) / PAGE)).collect();
         let sum: u128 = pages.iter().sum();
@@ -143,6 +147,7 @@ impl Control {
             base: row.base,
             capacity: row.capacity,
             allocated: self.state.allocated(node, false),
+            card: row.card.as_ref().map_or(0, |card| card.domain),
         }
     }
 

@@ -54,7 +54,7 @@ impl Control {
     pub(crate) fn decide(&mut self, request: &Request) -> Decided<Request> {
         match request {
             Request::JoinSwitch(call) => any(call, self.join_switch(&call.gid)),
-            Request::JoinNode(call) => any(call, self.join_node(&call.name, &call.gid, call.capacity)),
+            Request::JoinNode(call) => any(call, self.join_node(call)),
             Request::JoinHost(call) => any(call, self.join_host(call)),
             Request::Leave(call) => any(call, self.leave(call.port)),
             Request::CreateDomain(call) => any(call, self.create_domain(&call.name)),
@@ -143,14 +143,18 @@ impl Control {
         qpn.map_or(Ok(()), |qpn| self.own_qpn(host, qpn))?;
         first_psn.map_or(Ok(()), own_psn)?;
         let qpn = qpn.unwrap_or_else(|| self.draw_qpn(0));
+        let (peer_qpn, rkey) = match self.card_takes(node, domain)? {
+            Some(given) => given,
+            None => (self.draw_qpn(qpn), self.draw_secret()),
+        };
         let row = ConnectionRow {
             host,
             node,
             domain,
             qpn,
-            peer_qpn: self.draw_qpn(qpn),
+            peer_qpn,
             first_psn: first_psn.unwrap_or_else(|| Psn::new(self.rng.next_u32()).get()),
-            rkey: self.draw_secret(),
+            rkey,
             pmtu: self.config.pmtu as u16,
         };
         Ok(Decision::Begin(What::Connect(row)))
@@ -177,10 +181,20 @@ impl Control {
             return Err(bound("vmas", most));
         }
         let mut nodes: Vec<u16> = match node {
-            Some(node) => self.node_answers(node).map(|()| Vec::from([node]))?,
+            Some(node) => {
+                self.node_answers(node)?;
+                self.card_is_of(node, domain)?;
+                Vec::from([node])
+            }
             None => {
                 let ready = |node: &u16| self.state.reach(Role::Node(*node)) == Some(Reach::Ready);
-                self.state.nodes.keys().copied().filter(ready).collect()
+                self.state
+                    .nodes
+                    .keys()
+                    .copied()
+                    .filter(ready)
+                    .filter(|&node| !self.state.is_card(node))
+                    .collect()
             }
         };
         if nodes.is_empty() {
@@ -281,6 +295,7 @@ impl Control {
         if perm != PermName::None && all + coming + new.len() > most + old.len() {
             return Err(bound("grants", most));
         }
+        self.no_card(vma.node, "granted to other domains")?;
         self.node_answers(vma.node)?;
         self.switch_answers()?;
         Ok(Decision::Begin(What::Grant { vma: first, base, len, to, perm }))

@@ -56,6 +56,9 @@ impl State {
 
     /// What `role`, one of those concerned, is told of a change.
     pub(crate) fn tell(&self, what: &What, role: Role) -> Vec<Step> {
+        if let Some(told) = self.tell_of_card(what, role) {
+            return told;
+        }
         match what {
             What::JoinSwitch { gid, home } => Vec::from([join(Port::SWITCH, *gid, *home)]),
             What::JoinNode { node, gid, home, base, size_log2, again, .. } => {
@@ -134,7 +137,7 @@ impl State {
 
     fn switch_tables(&self) -> Vec<Update> {
         let mut updates = Vec::new();
-        for (&node, row) in &self.nodes {
+        for (&node, row) in self.nodes.iter().filter(|(_, row)| row.card.is_none()) {
             if row.joining.is_none() {
                 updates.push(peer(Port::node(node), row.gid, row.home));
             }
@@ -145,7 +148,7 @@ impl State {
         }
         updates.extend(self.pieces.iter().map(|(&base, piece)| pieces::translate(base, piece)));
         updates.extend(self.host_peers());
-        for (&base, vma) in &self.vmas {
+        for (&base, vma) in self.vmas.iter().filter(|(_, vma)| !self.is_card(vma.node)) {
             updates.extend(self.protections(base, vma));
         }
         // Those who cached pages before a switch started have them still, and must be able to write them back.
@@ -158,6 +161,9 @@ impl State {
     /// Peers last, the switch behind the hosts: a node hears requests once it knows the switch, and then its tables are whole.
     fn node_tables(&self, node: u16) -> Vec<Update> {
         let mut updates = Vec::new();
+        if self.is_card(node) {
+            return self.host_peers().collect();
+        }
         if let Some(row) = self.nodes.get(&node) {
             updates.push(Update::Range { base: VirtAddr(row.base), len: row.capacity, offset: 0 });
         }

@@ -47,6 +47,8 @@ pub struct Layout {
     pub lease: Duration,
     /// Time between two listings of the directory.
     pub epoch: Duration,
+    /// Hosts number their queue pairs themselves, all of them from 2 on, as RoCE cards do (PROTOCOL 14.1).
+    pub cards: bool,
 }
 
 impl Layout {
@@ -66,6 +68,7 @@ impl Layout {
             retries_max: 7,
             lease,
             epoch,
+            cards: false,
         }
     }
 }

@@ -95,7 +95,12 @@ impl Stranger {
 
     /// Sends a frame with its ICRC, so that it passes the edge.
     pub(crate) fn send_sealed(&self, to: Ipv4Addr, frame: &[u8]) {
-        let icrc = self.icrc(to, frame);
+        self.send_identified(to, frame, 0);
+    }
+
+    /// Sends a frame with the ICRC that it has in a packet with this IPv4 identification, which a socket at the other end does not see.
+    pub(crate) fn send_identified(&self, to: Ipv4Addr, frame: &[u8], ip_id: u16) {
+        let icrc = self.icrc(to, frame, ip_id);
         self.send(to, &[frame, &icrc.to_le_bytes()].concat());
     }
 
@@ -109,13 +114,14 @@ impl Stranger {
     }
 
     /// PROTOCOL 2.7: what may change on the way counts as ones.
-    fn icrc(&self, to: Ipv4Addr, frame: &[u8]) -> u32 {
+    fn icrc(&self, to: Ipv4Addr, frame: &[u8], ip_id: u16) -> u32 {
         let SocketAddr::V4(from) = self.from else { panic!("tests use IPv4") };
         let udp_len = u16::try_from(8 + frame.len() + 4).expect("it fits a packet");
         let mut covered = vec![0xff; 8];
         covered.extend([0x45, 0xff]);
         covered.extend((udp_len + 20).to_be_bytes());
-        covered.extend([0, 0, 0x40, 0, 0xff, 17, 0xff, 0xff]);
+        covered.extend(ip_id.to_be_bytes());
+        covered.extend([0x40, 0, 0xff, 17, 0xff, 0xff]);
         covered.extend(from.ip().octets());
         covered.extend(to.octets());
         covered.extend(from.port().to_be_bytes());

@@ -5,6 +5,7 @@
 mod apps;
 mod arguments;
 mod bench;
+mod cards;
 mod clients;
 mod demo;
 mod doctor;

@@ -5,7 +5,7 @@ use crate::Error;
 use crate::rack::endpoint;
 use farmem_control::api::{
     Connect, ConnectionInfo, Disconnect, ErrorCode, HostJoined, JoinHost, Locate, LocatedVma, MovedInfo,
-    OpenSession, Overview,
+    NodeInfo, OpenSession, Overview,
 };
 use farmem_host::{Connection, HostRequest, Located, Op, Piece, Reply, Want, Wish};
 use farmem_machine::Port;
@@ -55,17 +55,31 @@ impl Client {
             what: "the switch: this client has left the rack meanwhile".into(),
         })?;
         let request = JoinHost::new(own.name, own.gid);
-        let HostJoined { host, generation, home, nodes } = self.path.call(request)?;
+        let HostJoined { host, generation, home, nodes, cards } = self.path.call(request)?;
         if host != self.host {
             return Err(wrong_answer("join_host"));
         }
         self.path.submit(HostRequest::Joined { generation, home: endpoint(&home) })?;
         for info in &nodes {
-            let (node, base) = (NodeId(info.node), VirtAddr(info.base));
-            self.path.submit(HostRequest::Node { domain: self.domain, node, base, len: info.capacity })?;
+            self.name_node(info)?;
         }
         self.nodes = nodes;
+        self.cards = cards;
+        self.name_cards()?;
         self.open_session()
+    }
+
+    /// Tells the host role where a node's memory is; it has a connection set up when something there is wanted.
+    fn name_node(&mut self, info: &NodeInfo) -> Result<(), Error> {
+        let (node, base, len) = (NodeId(info.node), VirtAddr(info.base), info.capacity);
+        self.path.submit(HostRequest::Node { domain: self.domain, node, base, len })
+    }
+
+    /// The same of the cards whose memory is this domain's; there may be fewer queue pairs there than clients, so none is taken yet.
+    pub(crate) fn name_cards(&mut self) -> Result<(), Error> {
+        let own: Vec<NodeInfo> =
+            self.cards.iter().filter(|card| card.card == self.domain.0).cloned().collect();
+        own.iter().try_for_each(|card| self.name_node(card))
     }
 
     /// Sets up the first connection to `node`.
@@ -121,9 +135,10 @@ impl Client {
                 rnr_retries_max: self.conn_params.retries_max,
             },
         };
-        match self.nodes.iter_mut().find(|n| n.node == info.node) {
+        let known = if info.card == 0 { &mut self.nodes } else { &mut self.cards };
+        match known.iter_mut().find(|n| n.node == info.node) {
             Some(known) => *known = info,
-            None => self.nodes.push(info),
+            None => known.push(info),
         }
         Ok(connection)
     }

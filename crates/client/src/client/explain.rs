@@ -4,7 +4,7 @@ use super::Client;
 use super::attach::located;
 use crate::slots::{Meta, Touch};
 use crate::{Error, TraversalStop};
-use farmem_control::api::Locate;
+use farmem_control::api::{Locate, NodeInfo};
 use farmem_host::Failure;
 use farmem_transport::rc;
 use farmem_wire::{Status, VirtAddr};
@@ -40,6 +40,10 @@ impl Client {
             }
             Failure::Stalled { addr } => Error::Traversal { addr, reason: TraversalStop::Stalled },
             Failure::Refused { status: Status::Lost, addr } => self.memory_lost(addr, len),
+            // The switch does not know a card's addresses (PROTOCOL 14.16).
+            Failure::Refused { status: Status::NotMapped, addr } if self.is_card(addr) => {
+                Error::CardMemory { addr }
+            }
             Failure::Refused { status, addr } if touch == Touch::Traverse => traversal_error(status, addr),
             Failure::Refused { status, addr } => refusal(status, addr, len),
             Failure::Connection(failure) => self.explain_connection(failure, meta),
@@ -59,8 +63,18 @@ impl Client {
         }
     }
 
+    /// Memory that a card registered, as far as this client was told of nodes.
+    fn is_card(&self, addr: VirtAddr) -> bool {
+        let holds = |node: &NodeInfo| node.card != 0 && addr.0.wrapping_sub(node.base) < node.capacity;
+        self.cards().iter().any(holds)
+    }
+
     fn diagnose(&mut self, meta: Meta) -> Error {
         let Meta { addr, len, touch, .. } = meta;
+        // The switch knows nothing of it; a card refuses what leaves the memory that it registered.
+        if self.is_card(addr) {
+            return Error::OutOfBounds { addr, len };
+        }
         let mut byte = [0];
         if let Err(error) = self.region_read(addr, &mut byte) {
             return error;

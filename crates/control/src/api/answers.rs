@@ -31,8 +31,11 @@ pub struct HostJoined {
     pub generation: u16,
     /// Its own endpoint.
     pub home: Endpoint,
-    /// The nodes of the rack.
+    /// The memory nodes of farmem.
     pub nodes: Vec<NodeInfo>,
+    /// Memory that cards registered, each of one domain (PROTOCOL 14.16).
+    #[serde(default)]
+    pub cards: Vec<NodeInfo>,
 }
 
 /// The switch has joined.
@@ -80,7 +83,7 @@ pub struct ConnectionLimits {
     /// Most bytes of one WRITE.
     pub write_len_max: u32,
     /// READ requests and atomics that may be unanswered at once: `max_rd_atomic` of verbs.
-    pub depth: u16,
+    pub depth: u32,
     /// How long to wait for an acknowledgement before asking again, as verbs have it: 4.096 us times two to the power of this.
     pub timeout: u8,
     /// Times without an answer before the connection is given up: `retry_cnt` of verbs. Not 7, which Soft-RoCE takes for "for ever".
@@ -212,6 +215,9 @@ pub struct NodeInfo {
     pub capacity: u64,
     /// Bytes allocated.
     pub allocated: u64,
+    /// The domain whose memory it has, where it is a card: READ, WRITE and atomics only (PROTOCOL 14.16). 0: a memory node of farmem.
+    #[serde(default)]
+    pub card: u32,
 }
 
 /// A host, for the overview.

@@ -68,6 +68,15 @@ calls! {
         gid: String,
         /// Bytes of memory it has; a multiple of 4096.
         capacity: u64,
+        /// The number of its UD queue pair, where a card gave it: 2 to 2^24 - 2, and `qkey` with it. Drawn for it otherwise.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        qpn: Option<u32>,
+        /// The Q_Key of that queue pair: not 0, and below 2^31.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        qkey: Option<u32>,
+        /// It is memory that a card registered, with an agent that is told of it; needs `qpn` and `qkey` (PROTOCOL 14.12).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        card: Option<CardMemory>,
     }
 
     /// A host starts. The same name again is the same host with the next generation.
@@ -379,6 +388,20 @@ calls! {
     /// Asks for the members of the rack and its allocations.
     "overview" Overview -> RackOverview {
     }
+}
+
+/// Memory that a card registered, of one domain: verbs alone reach it (PROTOCOL 14.12 to 14.19).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CardMemory {
+    /// The domain whose memory it is, all of it.
+    pub domain: u32,
+    /// Its first address, as registered: a multiple of the capacity, rounded up to a power of two; where no other node's range is.
+    pub base: u64,
+    /// The key that the card gave for it; not 0.
+    pub rkey: u32,
+    /// The numbers of the RC queue pairs that the agent has ready, one for each connection: 1 to 1024.
+    pub queue_pairs: Vec<u32>,
 }
 
 /// What a section of a domain is found by.

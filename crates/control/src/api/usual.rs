@@ -7,7 +7,7 @@ impl JoinNode {
     /// A memory node of farmem.
     #[must_use]
     pub const fn new(name: String, gid: String, capacity: u64) -> Self {
-        Self { name, gid, capacity }
+        Self { name, gid, capacity, qpn: None, qkey: None, card: None }
     }
 }
 

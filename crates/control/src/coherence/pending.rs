@@ -213,7 +213,8 @@ impl Control {
     /// Nodes that were not swept in this epoch and life, and have joined.
     pub(super) fn unswept(&self) -> impl Iterator<Item = u16> + '_ {
         let epoch = self.state.epoch;
-        let joined = self.state.nodes.iter().filter(|(_, row)| row.joining.is_none());
+        // No host caches pages of a card's memory.
+        let joined = self.state.nodes.iter().filter(|(_, row)| row.joining.is_none() && row.card.is_none());
         joined
             .filter(move |&(node, row)| self.coherence.swept.get(node) != Some(&(row.generation, epoch)))
             .map(|(&node, _)| node)
@@ -222,13 +223,13 @@ impl Control {
     /// The nodes that may have pages of a region: those whose range it is in, and those that vmas in it were moved to.
     fn nodes_of(&self, region: Region) -> BTreeSet<u16> {
         let (first, last) = (region.base().addr().0, region.last().addr().0 + (PAGE_LEN as u64 - 1));
-        let ranges = self.state.nodes.iter();
+        let ranges = self.state.nodes.iter().filter(|(_, row)| row.card.is_none());
         let ranges =
             ranges.filter(|(_, row)| row.base <= last && row.base + ((1 << row.size_log2) - 1) >= first);
         let vmas =
             self.state.vmas.range(..=last).rev().take_while(|(base, vma)| *base + (vma.size - 1) >= first);
         let of_vmas = vmas.flat_map(|(&base, _)| self.state.nodes_of_vma(base));
-        let of_vmas = of_vmas.filter(|node| self.state.nodes.contains_key(node));
+        let of_vmas = of_vmas.filter(|node| self.state.nodes.get(node).is_some_and(|row| row.card.is_none()));
         let moving = self.state.migrations().filter(|m| m.base <= last && m.base + (m.size - 1) >= first);
         let moving = moving.flat_map(|migration| [migration.from, migration.to]);
         ranges.map(|(&node, _)| node).chain(of_vmas).chain(moving).collect()

@@ -3,6 +3,8 @@
 use crate::rack::{Rack, text};
 use farmem_control::api::*;
 use farmem_machine::Port;
+use farmem_wire::message::Update;
+use farmem_wire::{Perm, VirtAddr};
 
 const MIB: u64 = 1 << 20;
 
@@ -112,4 +114,168 @@ fn every_queue_key_can_be_sent_by_a_card() {
     keys.sort_unstable();
     keys.dedup();
     assert_eq!(keys.len(), 62);
+}
+
+const BASE: u64 = 1 << 46;
+
+/// Memory that a card registered, of `domain`, with queue pairs 20 and 21.
+fn card_node(domain: u32) -> JoinNode {
+    let card = CardMemory { domain, base: BASE, rkey: 0x4711, queue_pairs: vec![20, 21] };
+    let join = JoinNode::new("card".into(), text(50), MIB);
+    JoinNode { qpn: Some(17), qkey: Some(0x22), card: Some(card), ..join }
+}
+
+/// A card's memory is handed out where it is asked for by number, zeroed by its agent first; hosts get the card's own queue pairs and key, as
+/// many as there are; the switch hears nothing of it (PROTOCOL 14.12 to 14.17).
+#[test]
+fn a_card_is_a_memory_node() {
+    let mut rack = Rack::new(74);
+    rack.join_switch().unwrap();
+    rack.join_host(1);
+    let domain = rack.domain("owner");
+    let joined = rack.call(card_node(domain)).unwrap();
+    assert_eq!((joined.base, joined.capacity, joined.home.qpn, joined.home.qkey), (BASE, MIB, 17, 0x22));
+    let nodes = rack.call(Overview {}).unwrap().nodes;
+    assert_eq!((nodes.len(), nodes[0].card, nodes[0].base), (1, domain, BASE));
+    // A host that joins hears of it apart from the nodes that it may spread things over.
+    let host = rack.call(JoinHost::new("h2".into(), text(102))).unwrap();
+    assert_eq!((host.nodes.len(), host.cards.len(), host.cards[0].card), (0, 1, domain));
+    // No one gets it by chance: traversals and cached pages do not work there.
+    let error = rack.refused(Allocate { domain, size: 4096, node: None });
+    assert_eq!(error.code, ErrorCode::Unavailable, "{error:?}");
+    rack.peers.get_mut(&Port::node(1)).unwrap().applied.clear();
+    let vma = rack.call(Allocate { domain, size: 5000, node: Some(1) }).unwrap();
+    assert_eq!((vma.base, vma.size, vma.node), (BASE, 8192, 1));
+    let told = &rack.peers[&Port::node(1)].applied;
+    assert_eq!(*told, [Update::Clear { base: VirtAddr(BASE), len: 8192 }]);
+    assert_eq!(rack.peers[&Port::SWITCH].may(domain, vma.base), Perm::None);
+    let first = rack.call(Connect::new(1, 1, domain)).unwrap();
+    assert_eq!((first.peer_qpn, first.rkey, first.limits.read_len_max), (20, 0x4711, 1 << 31));
+    let second = rack.call(by_card(1, domain, 99, 5)).unwrap();
+    assert_eq!((second.peer_qpn, second.rkey, second.qpn, second.first_psn), (21, 0x4711, 99, 5));
+    let row = rack.tables(Port::node(1)).queue_pairs[&21];
+    assert_eq!(row, (99, Port::host(1).0, 5, 0x4711, domain));
+    let error = rack.refused(Connect::new(1, 1, domain));
+    assert_eq!(error.code, ErrorCode::TableFull);
+    assert!(error.message.contains("all 2 queue pairs of node 1"), "{error:?}");
+    rack.call(Disconnect { host: 1, qpn: first.qpn }).unwrap();
+    assert_eq!(rack.call(Connect::new(1, 1, domain)).unwrap().peer_qpn, 20);
+    rack.call(Free { domain, base: vma.base, id: vma.id }).unwrap();
+    rack.check_log();
+    // The switch was told of hosts, and nothing of the card, its addresses or its memory.
+    let told = &rack.peers[&Port::SWITCH].applied;
+    let of_hosts =
+        |update: &Update| matches!(update, Update::Peer { port, .. } if Port(*port).as_host().is_some());
+    assert!(!told.is_empty() && told.iter().all(of_hosts), "{told:?}");
+    // One that joins anew is not told either.
+    rack.join_switch().unwrap();
+    assert!(rack.tables(Port::SWITCH).translations.is_empty(), "{:?}", rack.tables(Port::SWITCH));
+}
+
+/// What a card cannot do is refused by the control plane, with the limit's name (PROTOCOL 14.16): other domains, grants, migration to it and
+/// from it. What has no place of its own does not come to it: objects and address spaces.
+#[test]
+fn what_a_card_cannot_do_is_refused() {
+    let mut rack = Rack::new(75);
+    rack.join_switch().unwrap();
+    rack.join_host(1);
+    let (domain, other) = (rack.domain("owner"), rack.domain("other"));
+    rack.call(card_node(domain)).unwrap();
+    let on_card = rack.call(Allocate { domain, size: 4096, node: Some(1) }).unwrap();
+    let process = rack.call(ProcessStart { domain, heap: 0 }).unwrap().process;
+    for addr in [0, BASE + 8192] {
+        let flags = if addr > 0 { 0x32 } else { 0x22 };
+        let returned = rack.call(Mmap { process, addr, len: 4096, prot: 3, flags }).unwrap();
+        assert_eq!(returned.value, -12, "ENOMEM at {addr:#x}");
+    }
+    assert_eq!(rack.join_node(2, MIB), 2);
+    let plain = rack.call(Allocate { domain, size: 4096, node: Some(2) }).unwrap();
+    let cases: Vec<(Request, ErrorCode)> = vec![
+        (Allocate { domain: other, size: 4096, node: Some(1) }.into(), ErrorCode::NotOwner),
+        (Connect::new(1, 1, other).into(), ErrorCode::NotOwner),
+        (
+            Grant { domain, base: on_card.base, len: 4096, to: other, perm: PermName::Read }.into(),
+            ErrorCode::Conflict,
+        ),
+        (Migrate { domain: None, base: on_card.base, len: 4096, node: 2 }.into(), ErrorCode::Conflict),
+        (Migrate { domain: None, base: plain.base, len: 4096, node: 1 }.into(), ErrorCode::Conflict),
+    ];
+    for (request, code) in cases {
+        let error = rack.refused(request.clone());
+        assert_eq!(error.code, code, "{request:?}: {error:?}");
+        assert!(error.message.contains("node 1 is a card's memory") && !error.remedy.is_empty(), "{error:?}");
+    }
+    for _ in 0..3 {
+        assert_eq!(rack.allocate(domain, 4096).node, 2);
+    }
+    rack.check_log();
+}
+
+/// A card that cannot be is refused, each with the value that was wrong.
+#[test]
+fn a_card_that_cannot_be_is_refused() {
+    let mut rack = Rack::new(76);
+    rack.join_switch().unwrap();
+    let domain = rack.domain("owner");
+    let with = |change: &dyn Fn(&mut CardMemory)| {
+        let mut join = card_node(domain);
+        change(join.card.as_mut().unwrap());
+        join
+    };
+    use ErrorCode as E;
+    let cases = [
+        (with(&|card| card.domain = 9), E::NotFound, "domain 9"),
+        (with(&|card| card.rkey = 0), E::BadRequest, "rkey is 0"),
+        (with(&|card| card.queue_pairs.clear()), E::BadRequest, "0 numbers"),
+        (with(&|card| card.queue_pairs = (2..1027).collect()), E::BadRequest, "1025 numbers"),
+        (with(&|card| card.queue_pairs = vec![20, 1]), E::BadRequest, "qpn is 1"),
+        (with(&|card| card.queue_pairs = vec![20, 21, 20]), E::BadRequest, "20 is given twice"),
+        (with(&|card| card.queue_pairs = vec![17]), E::BadRequest, "17 is given twice"),
+        (with(&|card| card.base = 0), E::BadRequest, "base is 0x0"),
+        (with(&|card| card.base = BASE + 4096), E::BadRequest, "base is 0x400000001000"),
+        (with(&|card| card.base = 1 << 47), E::BadRequest, "base is 0x800000000000"),
+        (with(&|card| card.base = u64::MAX - MIB + 1), E::BadRequest, "base is 0xfffffffffff00000"),
+        (JoinNode { qpn: None, qkey: None, ..card_node(domain) }, E::BadRequest, "qpn is not"),
+        (JoinNode { qkey: Some(1 << 31), ..card_node(domain) }, E::BadRequest, "qkey is"),
+    ];
+    for (join, code, named) in cases {
+        let error = rack.refused(join);
+        assert_eq!(error.code, code, "{error:?}");
+        assert!(error.message.contains(named) && !error.remedy.is_empty(), "{named}: {error:?}");
+    }
+    let node = rack.join_node(1, MIB);
+    let base = rack.call(Overview {}).unwrap().nodes[0].base;
+    let error = rack.refused(with(&|card| card.base = base));
+    assert!(error.code == E::Conflict && error.message.contains(&format!("node {node}")), "{error:?}");
+    let mut plain = card_node(domain);
+    plain.name = "n1".into();
+    let error = rack.refused(plain);
+    assert!(error.code == E::Conflict, "{error:?}");
+    rack.call(card_node(domain)).unwrap();
+    let error = rack.refused(JoinNode { card: None, ..card_node(domain) });
+    assert!(error.code == E::Conflict && error.message.contains("was a card"), "{error:?}");
+    rack.check_log();
+}
+
+/// A card whose agent starts again has zeros where bytes were, and cannot refuse them: no host gets a connection before their owner took
+/// them as they are (PROTOCOL 14.18).
+#[test]
+fn a_card_that_lost_its_memory_says_so() {
+    let mut rack = Rack::new(77);
+    rack.join_switch().unwrap();
+    rack.join_host(1);
+    let domain = rack.domain("owner");
+    rack.call(card_node(domain)).unwrap();
+    let vma = rack.call(Allocate { domain, size: 8192, node: Some(1) }).unwrap();
+    rack.call(Connect::new(1, 1, domain)).unwrap();
+    rack.call(card_node(domain)).unwrap();
+    assert_eq!(rack.call(Locate { addr: vma.base }).unwrap().lost, [LostInfo { base: vma.base, len: 8192 }]);
+    let error = rack.refused(Connect::new(1, 1, domain));
+    assert_eq!(error.code, ErrorCode::Conflict);
+    assert!(error.message.contains("lost") && error.remedy.contains("accept_lost"), "{error:?}");
+    rack.call(AcceptLost { domain, base: vma.base, len: 4096 }).unwrap();
+    assert_eq!(rack.refused(Connect::new(1, 1, domain)).code, ErrorCode::Conflict);
+    rack.call(AcceptLost { domain, base: vma.base + 4096, len: 4096 }).unwrap();
+    assert_eq!(rack.call(Connect::new(1, 1, domain)).unwrap().peer_qpn, 20);
+    rack.check_log();
 }

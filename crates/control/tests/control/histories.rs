@@ -306,7 +306,7 @@ fn play(rack: &mut Rack, caller: &Caller, step: Step) {
 }
 
 fn join_node(node: u8) -> JoinNode {
-    JoinNode { name: format!("n{node}"), gid: text(10 + node), capacity: 24 * PAGE }
+    JoinNode::new(format!("n{node}"), text(10 + node), 24 * PAGE)
 }
 
 fn give_room(rack: &mut Rack, port: Port, room: Option<usize>) {

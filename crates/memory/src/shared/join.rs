@@ -132,7 +132,7 @@ where
     fn with<L: Link + Send + 'static>(self, link: L) -> Result<(), Error> {
         let mut api = api_client(&self.config)?;
         let name = format!("host-{}", self.address).replace(':', "-");
-        let HostJoined { host, generation, home, nodes } =
+        let HostJoined { host, generation, home, nodes, .. } =
             api.call(JoinHost::new(name, self.address.to_string()))?;
         let settings = host_settings(host, generation, &home, self.config.pmtu, ClientOptions::default());
         let served = self.serve(link, &mut api, settings, &nodes);

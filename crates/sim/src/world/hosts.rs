@@ -1,5 +1,6 @@
 //! The hosts: what is asked of them, what they say, and what their drivers do with what they want of the control plane.
 
+use super::joins::CARD_QPN;
 use super::{Asked, World};
 use crate::Guest;
 use crate::sim_node::RoleId;
@@ -99,7 +100,12 @@ impl<H: Guest> World<H> {
             let request: Request = match wish {
                 Wish::Locate { addr } => Locate { addr: addr.0 }.into(),
                 Wish::Disconnect { qpn } => Disconnect { host, qpn: qpn.get() }.into(),
-                Wish::Connect { domain, node } => Connect::new(host, node.0, domain.0).into(),
+                Wish::Connect { domain, node } => {
+                    // Wants are numbered, and so are queue pairs: each connection of a host has another one.
+                    let own = || CARD_QPN + 1 + u32::try_from(number % 1_000_000).expect("small");
+                    let qpn = self.layout.cards.then(own);
+                    Connect { qpn, ..Connect::new(host, node.0, domain.0) }.into()
+                }
             };
             self.ask_for(RoleId::Host(host), request, Some(number));
         }

@@ -15,6 +15,11 @@ use farmem_switch::Switch;
 use farmem_transport::{rc, ud};
 use farmem_wire::{Domain, Gid, HostId, NodeId, Pmtu, Psn, Qkey, Qpn, Rkey, VirtAddr};
 
+/// The first queue pair of each host that numbers them itself: that of its datagrams.
+pub(super) const CARD_QPN: u32 = 2;
+/// The Q_Key of it.
+const CARD_QKEY: u32 = 0x77;
+
 impl<H: Guest> World<H> {
     /// Starts a machine: the control plane from its log, the others by asking to join. No effect on one that is up or joins.
     ///
@@ -32,7 +37,11 @@ impl<H: Guest> World<H> {
             RoleId::Control => return self.start_control(),
             RoleId::Switch => JoinSwitch { gid }.into(),
             RoleId::Node(n) => JoinNode::new(format!("node{n}"), gid, self.layout.capacity).into(),
-            RoleId::Host(n) => JoinHost::new(format!("host{n}"), gid).into(),
+            RoleId::Host(n) => {
+                let (qpn, qkey) =
+                    if self.layout.cards { (Some(CARD_QPN), Some(CARD_QKEY)) } else { (None, None) };
+                JoinHost { qpn, qkey, ..JoinHost::new(format!("host{n}"), gid) }.into()
+            }
         };
         self.ask(role_id, request);
     }
@@ -110,7 +119,7 @@ impl<H: Guest> World<H> {
                     sim_node.start(role, [place(control)]);
                 }
             }
-            (RoleId::Host(n), Response::HostJoined(HostJoined { host, generation, home, nodes })) => {
+            (RoleId::Host(n), Response::HostJoined(HostJoined { host, generation, home, nodes, .. })) => {
                 assert_eq!(*host, n, "machines join in the order of their numbers, and keep them");
                 let config = HostConfig {
                     pmtu: self.layout.pmtu,

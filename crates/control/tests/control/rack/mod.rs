@@ -390,7 +390,7 @@ impl Rack {
     fn join_node_request(&mut self, port: Port) -> JoinNode {
         let nodes = self.call(Overview {}).unwrap().nodes;
         let node = nodes.into_iter().find(|node| node.port == port.0).expect("the node is known");
-        JoinNode { name: node.name, gid: node.gid, capacity: node.capacity }
+        JoinNode::new(node.name, node.gid, node.capacity)
     }
 
     /// A role's process reads the answer to its join, and starts with empty tables.

@@ -75,6 +75,15 @@ fn values_of(kind: &str) -> (Vec<Value>, Vec<Value>) {
             vec![json!([]), json!([{"kind": 0, "id": 0}, {"kind": u16::MAX, "id": u64::MAX}])],
             vec![json!([{"kind": 0}]), json!([{"kind": 0, "id": 0, "bytes": ""}]), json!("")],
         ),
+        "card" => {
+            let card = |qpns: Value| json!({"domain": 1, "base": 4096, "rkey": 1, "queue_pairs": qpns});
+            let mut lacks = card(json!([]));
+            lacks.as_object_mut().unwrap().remove("rkey");
+            (
+                vec![card(json!([])), card(json!([0, u32::MAX]))],
+                vec![card(json!(1)), lacks, json!({}), json!(1)],
+            )
+        }
         other => panic!("the table has the type {other:?}, which the text does not explain"),
     }
 }
@@ -153,7 +162,8 @@ fn answers() -> Vec<Response> {
     vec![
         SwitchJoined { home: home.clone(), control: home.clone() }.into(),
         NodeJoined { node: 0, home: home.clone(), control: home.clone(), base: 0, capacity: 0 }.into(),
-        HostJoined { host: 0, generation: 0, home: home.clone(), nodes: Vec::new() }.into(),
+        HostJoined { host: 0, generation: 0, home: home.clone(), nodes: Vec::new(), cards: Vec::new() }
+            .into(),
         SessionInfo { switch: home, domain: 0 }.into(),
         ConnectionInfo { node: node(), qpn: 0, peer_qpn: 0, first_psn: 0, rkey: 0, pmtu: 0, limits }.into(),
         VMA.into(),
@@ -180,7 +190,7 @@ fn endpoint() -> Endpoint {
 
 fn node() -> NodeInfo {
     let (name, gid) = (String::new(), String::new());
-    NodeInfo { node: 0, name, port: 0, gid, base: 0, capacity: 0, allocated: 0 }
+    NodeInfo { node: 0, name, port: 0, gid, base: 0, capacity: 0, allocated: 0, card: 0 }
 }
 
 /// Each answer has the fields of its row, and so have the parts of answers. Every answer that a request names has a row.
